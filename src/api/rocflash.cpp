@@ -1,0 +1,132 @@
+// The C entry points: check, choose, run. Nothing else happens here.
+#include <rocflash/rocflash.h>
+
+#include "api/check.hpp"
+#include "api/error.hpp"
+#include "api/structs.hpp"
+#include "core/philox.hpp"
+#include "cpu/backend.hpp"
+#include "cpu/thread_pool.hpp"
+#include "gpu/drivers.hpp"
+
+#define ROCFLASH_STRING_(x) #x
+#define ROCFLASH_STRING(x) ROCFLASH_STRING_(x)
+
+namespace rocflash {
+namespace {
+
+template <class Call>
+std::size_t workspace_of(const Call& call) {
+  if constexpr (requires { call.outputs; }) {
+    return call.backend->workspace(call.problem, call.outputs, call.execution);
+  } else {
+    return call.backend->workspace(call.problem, call.tensors, call.execution);
+  }
+}
+
+void write_bytes(std::size_t* bytes, std::size_t value) {
+  if (!bytes) refuse("bytes: is null, but it is where the answer goes");
+  *bytes = value;
+}
+
+}  // namespace
+}  // namespace rocflash
+
+using namespace rocflash;
+
+rocflash_status rocflash_forward(const rocflash_problem* problem, const rocflash_forward_outputs* outputs,
+                                 const rocflash_execution* execution) {
+  return guarded([&] {
+    ForwardCall call = check_forward(problem, outputs, execution, Data::required);
+    check_workspace(execution, workspace_of(call), call.execution);
+    call.backend->run(call.problem, call.outputs, call.execution);
+  });
+}
+
+rocflash_status rocflash_backward(const rocflash_problem* problem, const rocflash_backward_tensors* tensors,
+                                  const rocflash_execution* execution) {
+  return guarded([&] {
+    BackwardCall call = check_backward(problem, tensors, execution, Data::required);
+    check_workspace(execution, workspace_of(call), call.execution);
+    call.backend->run(call.problem, call.tensors, call.execution);
+  });
+}
+
+rocflash_status rocflash_forward_workspace(const rocflash_problem* problem,
+                                           const rocflash_forward_outputs* outputs,
+                                           const rocflash_execution* execution, size_t* bytes) {
+  return guarded([&] {
+    write_bytes(bytes, workspace_of(check_forward(problem, outputs, execution, Data::may_be_null)));
+  });
+}
+
+rocflash_status rocflash_backward_workspace(const rocflash_problem* problem,
+                                            const rocflash_backward_tensors* tensors,
+                                            const rocflash_execution* execution, size_t* bytes) {
+  return guarded([&] {
+    write_bytes(bytes, workspace_of(check_backward(problem, tensors, execution, Data::may_be_null)));
+  });
+}
+
+const char* rocflash_last_error(void) { return last_error(); }
+
+const char* rocflash_status_name(rocflash_status status) {
+  switch (status) {
+    case ROCFLASH_OK: return "ROCFLASH_OK";
+    case ROCFLASH_INVALID_ARGUMENT: return "ROCFLASH_INVALID_ARGUMENT";
+    case ROCFLASH_UNSUPPORTED: return "ROCFLASH_UNSUPPORTED";
+    case ROCFLASH_OUT_OF_MEMORY: return "ROCFLASH_OUT_OF_MEMORY";
+    case ROCFLASH_DEVICE_ERROR: return "ROCFLASH_DEVICE_ERROR";
+    case ROCFLASH_INTERNAL: return "ROCFLASH_INTERNAL";
+  }
+  return "not a rocflash_status";
+}
+
+const char* rocflash_version(void) {
+  return ROCFLASH_STRING(ROCFLASH_VERSION_MAJOR) "." ROCFLASH_STRING(ROCFLASH_VERSION_MINOR) "." ROCFLASH_STRING(
+      ROCFLASH_VERSION_PATCH);
+}
+
+int32_t rocflash_version_number(void) {
+  return 10000 * ROCFLASH_VERSION_MAJOR + 100 * ROCFLASH_VERSION_MINOR + ROCFLASH_VERSION_PATCH;
+}
+
+rocflash_status rocflash_query_limits(rocflash_limits* limits) {
+  return guarded([&] {
+    rocflash_limits l{};
+    l.max_head_dim = max_head_dim;
+    l.has_backward = 1;
+    l.default_threads = default_threads();
+    l.dropout_steps = dropout_steps;
+    write_struct("limits", limits, l);
+  });
+}
+
+rocflash_status rocflash_query_device(int32_t index, rocflash_device* device) {
+  return guarded([&] {
+    if (index != 0) refuse("index: ", index, "; this machine has 1 device that can be used");
+    const CpuDescription& cpu = describe_cpu();
+    rocflash_device d{};
+    d.device = {kDLCPU, 0};
+    d.name = cpu.name.c_str();
+    d.arch = cpu.path;
+    d.features = cpu.features.c_str();
+    d.units = usable_cpus();
+    write_struct("device", device, d);
+  });
+}
+
+rocflash_status rocflash_query_driver(int32_t index, rocflash_driver* driver) {
+  return guarded([&] {
+    const auto& drivers = gpu_drivers();
+    if (index < 0 || static_cast<std::size_t>(index) >= drivers.size())
+      refuse("index: ", index, "; there are ", drivers.size(), " drivers");
+    const DriverSearch& found = drivers[static_cast<std::size_t>(index)];
+    rocflash_driver d{};
+    d.name = found.name;
+    d.library = found.library.c_str();
+    d.reason = found.reason.c_str();
+    d.in_use = 0;
+    write_struct("driver", driver, d);
+  });
+}

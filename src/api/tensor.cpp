@@ -1,0 +1,125 @@
+#include "api/tensor.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "api/error.hpp"
+
+namespace rocflash {
+namespace {
+
+DType read_dtype(const char* name, DLDataType t) {
+  const auto is = [&](int code, int bits) { return t.code == code && t.bits == bits && t.lanes == 1; };
+  if (is(kDLFloat, 32)) return DType::f32;
+  if (is(kDLFloat, 16)) return DType::f16;
+  if (is(kDLBfloat, 16)) return DType::bf16;
+  if (is(kDLFloat, 64)) return DType::f64;
+  if (is(kDLInt, 32)) return DType::i32;
+  if (is(ROCFLASH_DL_BOOL, 8) || is(kDLUInt, 8)) return DType::boolean;
+  refuse(name, ": DLPack dtype (code ", int{t.code}, ", bits ", int{t.bits}, ", lanes ", int{t.lanes},
+         "); allowed are f32, f16, bf16, and where they are asked for i32, bool, uint8 and f64");
+}
+
+// The distance in bytes between the first and the last element must fit, or addresses would wrap around.
+void check_extent(const Tensor& t) {
+  std::int64_t reach = 0;
+  for (int n = 0; n < t.ndim; ++n) {
+    std::int64_t span = 0;
+    const std::int64_t stride = t.stride[n];
+    if (__builtin_mul_overflow(t.shape[n] - 1, stride < 0 ? -stride : stride, &span) ||
+        __builtin_add_overflow(reach, span, &reach)) {
+      refuse(t.name, ": shape ", t.shape_text(), " with stride ", stride, " in dimension ", n,
+             " reaches beyond 64-bit addresses");
+    }
+  }
+  std::int64_t bytes = 0;
+  if (__builtin_mul_overflow(reach, static_cast<std::int64_t>(size_of(t.dtype)), &bytes))
+    refuse(t.name, ": shape ", t.shape_text(), " and its strides reach beyond 64-bit addresses");
+}
+
+// Two elements of an output at one address would be a race. Dimensions ordered by stride must nest.
+void check_no_overlap(const Tensor& t) {
+  std::pair<std::int64_t, std::int64_t> by_stride[max_dims];
+  int n = 0;
+  for (int i = 0; i < t.ndim; ++i) {
+    if (t.shape[i] > 1) by_stride[n++] = {t.stride[i] < 0 ? -t.stride[i] : t.stride[i], t.shape[i]};
+  }
+  std::sort(by_stride, by_stride + n);
+  std::int64_t reach = 0;
+  for (int i = 0; i < n; ++i) {
+    const auto [stride, size] = by_stride[i];
+    if (stride <= reach)
+      refuse(t.name, ": stride ", stride, " makes elements of this output overlap; it must be above ", reach);
+    reach += stride * (size - 1);
+  }
+}
+
+std::string join(const std::int64_t* values, std::size_t count) {
+  std::string s = "(";
+  for (std::size_t n = 0; n < count; ++n) s += (n ? ", " : "") + std::to_string(values[n]);
+  return s + (count == 1 ? ",)" : ")");
+}
+
+}  // namespace
+
+bool Tensor::empty() const {
+  return std::any_of(shape, shape + ndim, [](std::int64_t n) { return n == 0; });
+}
+
+std::string Tensor::shape_text() const { return join(shape, static_cast<std::size_t>(ndim)); }
+
+std::string shape_text(std::initializer_list<std::int64_t> shape) {
+  return join(shape.begin(), shape.size());
+}
+
+std::string device_text(DLDevice d) {
+  switch (static_cast<int>(d.device_type)) {
+    case kDLCPU: return "cpu";
+    case kDLCUDA: return text("cuda:", d.device_id);
+    case kDLROCM: return text("rocm:", d.device_id);
+    case kDLCUDAHost: return "pinned by cuda";
+    case kDLROCMHost: return "pinned by rocm";
+    default: return text("DLPack device type ", static_cast<int>(d.device_type));
+  }
+}
+
+std::optional<Tensor> read_tensor(const char* name, const DLTensor* in, Access access, Data data) {
+  if (!in) return std::nullopt;
+  Tensor t;
+  t.name = name;
+  t.dtype = read_dtype(name, in->dtype);
+  t.device = in->device;
+  // Pinned host memory is host memory.
+  if (const int type = in->device.device_type; type == kDLCUDAHost || type == kDLROCMHost)
+    t.device = {kDLCPU, 0};
+  if (in->ndim < 1 || in->ndim > max_dims)
+    refuse(name, ": ", in->ndim, " dimensions; allowed are 1 to ", max_dims);
+  if (!in->shape) refuse(name, ": shape is null");
+  t.ndim = in->ndim;
+  for (int n = 0; n < t.ndim; ++n) {
+    t.shape[n] = in->shape[n];
+    if (t.shape[n] < 0) refuse(name, ": size ", t.shape[n], " in dimension ", n, "; it must not be negative");
+  }
+  std::int64_t compact = 1;
+  for (int n = t.ndim - 1; n >= 0; --n) {
+    t.stride[n] = t.shape[n] == 1 ? 0 : (in->strides ? in->strides[n] : compact);
+    if (t.stride[n] == INT64_MIN) refuse(name, ": stride ", t.stride[n], " in dimension ", n);
+    if (__builtin_mul_overflow(compact, std::max<std::int64_t>(t.shape[n], 1), &compact))
+      refuse(name, ": shape ", t.shape_text(), " has more elements than 64 bits can count");
+  }
+  if (!t.empty()) check_extent(t);
+  if (access == Access::write && !t.empty()) check_no_overlap(t);
+
+  alignas(64) static std::byte nothing[64];  // stands for memory that will not be touched
+  t.data = nothing;
+  if (in->data) {
+    t.data = static_cast<std::byte*>(in->data) + in->byte_offset;
+    if (reinterpret_cast<std::uintptr_t>(t.data) % size_of(t.dtype) != 0)
+      refuse(name, ": data is not aligned to its ", size_of(t.dtype), "-byte elements");
+  } else if (data == Data::required && !t.empty()) {
+    refuse(name, ": data is null, but its shape is ", t.shape_text());
+  }
+  return t;
+}
+
+}  // namespace rocflash

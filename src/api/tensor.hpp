@@ -1,0 +1,39 @@
+// A DLTensor once it has been looked at: dtype named, strides filled in, data resolved, addresses that fit.
+#pragma once
+
+#include <rocflash/rocflash.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+
+#include "core/dtype.hpp"
+
+namespace rocflash {
+
+inline constexpr int max_dims = 4;
+
+struct Tensor {
+  const char* name = "";
+  std::byte* data = nullptr;
+  DType dtype = DType::f32;
+  DLDevice device{};
+  int ndim = 0;
+  std::int64_t shape[max_dims] = {};
+  std::int64_t stride[max_dims] = {};  // in elements; 0 for dimensions of one element
+
+  bool empty() const;
+  std::string shape_text() const;
+};
+
+enum class Access { read, write };
+enum class Data { required, may_be_null };  // a workspace query needs no memory behind the tensors
+
+// Checks all that can be said of a tensor on its own, and refuses it by `name` otherwise. Null gives nothing.
+std::optional<Tensor> read_tensor(const char* name, const DLTensor* tensor, Access access, Data data);
+
+std::string shape_text(std::initializer_list<std::int64_t> shape);
+std::string device_text(DLDevice device);
+
+}  // namespace rocflash

@@ -1,0 +1,84 @@
+// The element types tensors come in, and the scalar conversions that define their rounding.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/inline.hpp"
+
+namespace rocflash {
+
+enum class DType : std::uint8_t { f32, f16, bf16, f64, i32, boolean };
+
+ROCFLASH_INLINE constexpr std::size_t size_of(DType t) {
+  switch (t) {
+    case DType::f64: return 8;
+    case DType::f32:
+    case DType::i32: return 4;
+    case DType::f16:
+    case DType::bf16: return 2;
+    case DType::boolean: return 1;
+  }
+  return 0;
+}
+
+ROCFLASH_INLINE constexpr const char* name_of(DType t) {
+  switch (t) {
+    case DType::f64: return "f64";
+    case DType::f32: return "f32";
+    case DType::i32: return "i32";
+    case DType::f16: return "f16";
+    case DType::bf16: return "bf16";
+    case DType::boolean: return "bool";
+  }
+  return "?";
+}
+
+ROCFLASH_INLINE constexpr float float_from_bf16(std::uint16_t bits) {
+  return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16);
+}
+
+// To the nearest, ties to even; NaN stays NaN.
+ROCFLASH_INLINE constexpr std::uint16_t bf16_from_float(float x) {
+  const auto bits = __builtin_bit_cast(std::uint32_t, x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
+  return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// A double goes to bf16 by way of a float rounded to odd, which keeps the second rounding honest.
+ROCFLASH_INLINE std::uint16_t bf16_from_double(double x) {
+  float f = static_cast<float>(x);
+  if (static_cast<double>(f) != x && f == f) {
+    auto bits = __builtin_bit_cast(std::uint32_t, f);
+    const bool rounded_away = (x < 0) ? static_cast<double>(f) < x : static_cast<double>(f) > x;
+    if (rounded_away) --bits;
+    f = __builtin_bit_cast(float, bits | 1u);
+  }
+  return bf16_from_float(f);
+}
+
+ROCFLASH_INLINE double load_as_double(const void* base, DType t, std::int64_t index) {
+  switch (t) {
+    case DType::f64: return static_cast<const double*>(base)[index];
+    case DType::f32: return static_cast<double>(static_cast<const float*>(base)[index]);
+    case DType::f16: return static_cast<double>(static_cast<const _Float16*>(base)[index]);
+    case DType::bf16:
+      return static_cast<double>(float_from_bf16(static_cast<const std::uint16_t*>(base)[index]));
+    case DType::i32: return static_cast<double>(static_cast<const std::int32_t*>(base)[index]);
+    case DType::boolean: return static_cast<const std::uint8_t*>(base)[index] != 0 ? 1.0 : 0.0;
+  }
+  return 0.0;
+}
+
+ROCFLASH_INLINE void store_double(void* base, DType t, std::int64_t index, double x) {
+  switch (t) {
+    case DType::f64: static_cast<double*>(base)[index] = x; break;
+    case DType::f32: static_cast<float*>(base)[index] = static_cast<float>(x); break;
+    case DType::f16: static_cast<_Float16*>(base)[index] = static_cast<_Float16>(x); break;
+    case DType::bf16: static_cast<std::uint16_t*>(base)[index] = bf16_from_double(x); break;
+    case DType::i32: static_cast<std::int32_t*>(base)[index] = static_cast<std::int32_t>(x); break;
+    case DType::boolean: static_cast<std::uint8_t*>(base)[index] = x != 0; break;
+  }
+}
+
+}  // namespace rocflash

@@ -1,0 +1,136 @@
+// One attention problem, checked and normalised by the door (src/api). Everything behind it trusts this.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/dtype.hpp"
+#include "core/inline.hpp"
+#include "core/philox.hpp"
+#include "core/visibility.hpp"
+
+namespace rocflash {
+
+inline constexpr int max_head_dim = 512;
+
+// Rows of q, k, v, out and their gradients: row (sequence, row, head) has `columns` contiguous elements.
+// Packed tensors have batch_stride 0, and their rows count from the begin of the whole tensor.
+struct Rows {
+  std::byte* data = nullptr;
+  DType dtype = DType::f32;
+  std::int64_t batch_stride = 0, row_stride = 0, head_stride = 0;  // in elements
+  int columns = 0;
+
+  ROCFLASH_INLINE explicit operator bool() const { return data != nullptr; }
+  ROCFLASH_INLINE std::byte* row(std::int64_t batch, std::int64_t row, std::int64_t head) const {
+    return data + (batch * batch_stride + row * row_stride + head * head_stride) *
+                      static_cast<std::int64_t>(size_of(dtype));
+  }
+};
+
+// A tensor over (sequence, head, query, key) where each stride may be 0: bias, mask, s_dmask.
+struct Plane {
+  std::byte* data = nullptr;
+  DType dtype = DType::f32;
+  std::int64_t batch_stride = 0, head_stride = 0, query_stride = 0, key_stride = 0;
+
+  ROCFLASH_INLINE explicit operator bool() const { return data != nullptr; }
+  ROCFLASH_INLINE std::byte* row(std::int64_t batch, std::int64_t head, std::int64_t query) const {
+    return data + (batch * batch_stride + head * head_stride + query * query_stride) *
+                      static_cast<std::int64_t>(size_of(dtype));
+  }
+};
+
+// One number per (sequence, head, query): lse. Packed: batch_stride 0 and queries count from the tensor's begin.
+struct RowStatistic {
+  float* data = nullptr;
+  std::int64_t batch_stride = 0, head_stride = 0, query_stride = 0;
+
+  ROCFLASH_INLINE explicit operator bool() const { return data != nullptr; }
+  ROCFLASH_INLINE float& at(std::int64_t batch, std::int64_t head, std::int64_t row) const {
+    return data[batch * batch_stride + head * head_stride + row * query_stride];
+  }
+};
+
+// One number per head, or per (sequence, head): sinks, slopes.
+struct PerHead {
+  std::byte* data = nullptr;
+  DType dtype = DType::f32;
+  std::int64_t batch_stride = 0, head_stride = 0;
+
+  ROCFLASH_INLINE explicit operator bool() const { return data != nullptr; }
+  ROCFLASH_INLINE double at(std::int64_t batch, std::int64_t head) const {
+    return load_as_double(data, dtype, batch * batch_stride + head * head_stride);
+  }
+};
+
+// Where one sequence lies. Rows from q_row on hold its queries; the first sq of q_rows are in use.
+struct Sequence {
+  std::int64_t q_row = 0, sq = 0, q_rows = 0;
+  std::int64_t k_row = 0, sk = 0;  // first key in use and their number
+};
+
+// How long each sequence is. Dense tensors have neither cu_q nor cu_k.
+struct Lengths {
+  std::int64_t batch = 0;
+  std::int64_t rows_q = 0, rows_k = 0;  // rows of the tensors: per sequence, or in all when packed
+  const std::int32_t* cu_q = nullptr;
+  const std::int32_t* cu_k = nullptr;
+  const std::int32_t* used_q = nullptr;
+  const std::int32_t* used_k = nullptr;
+  const std::int32_t* leftpad_k = nullptr;
+
+  ROCFLASH_INLINE bool packed() const { return cu_q != nullptr; }
+  ROCFLASH_INLINE Sequence sequence(std::int64_t b) const {
+    Sequence s;
+    s.q_row = cu_q ? cu_q[b] : 0;
+    s.q_rows = cu_q ? cu_q[b + 1] - s.q_row : rows_q;
+    s.sq = used_q ? used_q[b] : s.q_rows;
+    const std::int64_t skipped = leftpad_k ? leftpad_k[b] : 0;
+    const std::int64_t k_begin = cu_k ? cu_k[b] : 0;
+    const std::int64_t keys = used_k ? used_k[b] : (cu_k ? cu_k[b + 1] - k_begin : rows_k);
+    s.k_row = k_begin + skipped;
+    s.sk = keys - skipped;
+    return s;
+  }
+};
+
+struct Problem {
+  DType dtype = DType::f32;
+  std::int64_t heads = 0, kv_heads = 0;
+  int head_dim = 0, value_dim = 0;
+  Rows q, k, v;
+  Lengths lengths;
+  std::int64_t max_q = 0, max_k = 0;  // longest sequence of each; what bias, mask and s_dmask span
+  Visibility visibility;
+  Plane mask, bias;
+  PerHead alibi, sinks;
+  float scale = 1, softcap = 0;
+  Dropout dropout;
+  bool deterministic = false;
+
+  ROCFLASH_INLINE std::int64_t batch() const { return lengths.batch; }
+  ROCFLASH_INLINE std::int64_t group() const { return heads / kv_heads; }
+  ROCFLASH_INLINE std::int64_t kv_head(std::int64_t head) const { return head / group(); }
+};
+
+struct ForwardOutputs {
+  Rows out;
+  RowStatistic lse;
+  Plane s_dmask;
+};
+
+struct BackwardTensors {
+  Rows dout, out;
+  RowStatistic lse;
+  Rows dq, dk, dv;
+  PerHead dsinks;
+};
+
+struct Execution {
+  int threads = 1;
+  void* stream = nullptr;
+  std::byte* workspace = nullptr;
+};
+
+}  // namespace rocflash

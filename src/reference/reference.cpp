@@ -1,0 +1,272 @@
+#include "reference/reference.hpp"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/unused.hpp"
+
+namespace rocflash {
+namespace {
+
+// Arithmetic of the oracle: nothing is ever rounded.
+struct Exact {
+  using Real = double;
+  static Real round(Real x, DType) { return x; }
+};
+
+// Arithmetic of an op-by-op program: results of whole operations are rounded to the tensors' dtype.
+struct OpByOp {
+  using Real = float;
+  static Real round(Real x, DType t) {
+    if (t == DType::f16) return static_cast<Real>(static_cast<_Float16>(x));
+    if (t == DType::bf16) return float_from_bf16(bf16_from_float(x));
+    return x;
+  }
+};
+
+template <class Arithmetic>
+class Attention {
+  using Real = typename Arithmetic::Real;
+  using Row = std::vector<Real>;
+  static constexpr Real infinity = std::numeric_limits<Real>::infinity();
+
+ public:
+  explicit Attention(const Problem& problem) : p_(problem) {}
+
+  void forward(const ForwardOutputs& o) const {
+    clear_unused(p_, o);
+    for (std::int64_t b = 0; b < p_.batch(); ++b) {
+      for (std::int64_t h = 0; h < p_.heads; ++h) {
+        const Head head = load_head(b, h);
+        for (std::int64_t i = 0; i < head.sq; ++i) {
+          const Weights w = weights(head, i);
+          Row out(at(p_.value_dim), 0);
+          for (std::int64_t j = 0; j < head.sk; ++j) {
+            if (contributes(w, j)) add(out, w.p[at(j)], head.v.row(j));
+          }
+          store(o.out.row(b, head.q_row + i, h), o.out.dtype, out);
+          if (o.lse) o.lse.at(b, h, head.q_row + i) = static_cast<float>(w.lse);
+          for (std::int64_t j = 0; j < head.sk && o.s_dmask; ++j) {
+            const auto p = static_cast<double>(w.p[at(j)]);
+            store_double(o.s_dmask.row(b, h, i), o.s_dmask.dtype, j * o.s_dmask.key_stride,
+                         w.keep[at(j)] ? p : -p);
+          }
+        }
+      }
+    }
+  }
+
+  void backward(const BackwardTensors& t) const {
+    clear_unused(p_, t);
+    Row dsinks(at(p_.heads), 0);
+    for (std::int64_t b = 0; b < p_.batch(); ++b) {
+      for (std::int64_t g = 0; g < p_.kv_heads; ++g) {
+        const Sequence s = p_.lengths.sequence(b);
+        Matrix dk(s.sk, p_.head_dim), dv(s.sk, p_.value_dim);
+        for (std::int64_t h = g * p_.group(); h < (g + 1) * p_.group(); ++h) {
+          const Gradients of_head = gradients(load_head(b, h), t);
+          add_head(dk, of_head.dk, static_cast<Real>(p_.scale));
+          add_head(dv, of_head.dv, dropout_scale());
+          dsinks[at(h)] += of_head.dsink;
+        }
+        store(t.dk, dk, b, s.k_row, g);
+        store(t.dv, dv, b, s.k_row, g);
+      }
+    }
+    for (std::int64_t h = 0; h < p_.heads && t.dsinks; ++h) {
+      store_double(t.dsinks.data, t.dsinks.dtype, h * t.dsinks.head_stride,
+                   static_cast<double>(dsinks[at(h)]));
+    }
+  }
+
+ private:
+  struct Matrix {
+    Matrix(std::int64_t row_count, int column_count)
+        : rows(row_count), columns(column_count), data(at(row_count * column_count), 0) {}
+    Real* row(std::int64_t i) { return data.data() + i * columns; }
+    const Real* row(std::int64_t i) const { return data.data() + i * columns; }
+    std::int64_t rows;
+    int columns;
+    Row data;
+  };
+
+  // One head of one sequence. The scale is in k, the dropout's scale in v, as a framework would have it.
+  struct Head : Sequence {
+    std::int64_t b, h;
+    Matrix q, k, v;
+  };
+
+  // What one query gives each key.
+  struct Weights {
+    Row score;               // after softcap, ALiBi and bias; -inf where not seen
+    Row slope;               // d(score) / d(scale * q.k): 1, or softcap's derivative
+    Row p;                   // normalised, before dropout
+    std::vector<bool> keep;  // by dropout
+    Real lse = infinity;
+    Real sink = 0;  // the sink's share
+  };
+
+  struct Gradients {
+    Matrix dk, dv;
+    Real dsink = 0;
+  };
+
+  static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+  Real round(Real x) const { return Arithmetic::round(x, p_.dtype); }
+  Real dropout_scale() const { return Real{1} / (Real{1} - static_cast<Real>(p_.dropout.p)); }
+
+  // A weight of exactly 0 (not seen, or dropped) contributes nothing, even to an infinite value.
+  static bool contributes(const Weights& w, std::int64_t j) { return w.keep[at(j)] && w.p[at(j)] != 0; }
+
+  static void add(Row& sum, Real factor, const Real* row) {
+    for (std::size_t c = 0; c < sum.size(); ++c) sum[c] += factor * row[c];
+  }
+  static Real dot(const Real* x, const Real* y, int n) {
+    Real sum = 0;
+    for (int c = 0; c < n; ++c) sum += x[c] * y[c];
+    return sum;
+  }
+
+  static void store(void* base, DType dtype, const Row& row) {
+    for (std::size_t c = 0; c < row.size(); ++c)
+      store_double(base, dtype, static_cast<std::int64_t>(c), static_cast<double>(row[c]));
+  }
+  static void store(const Rows& to, const Matrix& m, std::int64_t b, std::int64_t row, std::int64_t h) {
+    for (std::int64_t j = 0; j < m.rows && to; ++j)
+      for (int c = 0; c < m.columns; ++c)
+        store_double(to.row(b, row + j, h), to.dtype, c, static_cast<double>(m.row(j)[c]));
+  }
+  Matrix load(const Rows& from, std::int64_t b, std::int64_t row, std::int64_t count, std::int64_t h,
+              Real factor) const {
+    Matrix m(count, from.columns);
+    for (std::int64_t i = 0; i < count; ++i)
+      for (int c = 0; c < m.columns; ++c)
+        m.row(i)[c] = round(static_cast<Real>(load_as_double(from.row(b, row + i, h), from.dtype, c)) * factor);
+    return m;
+  }
+  Head load_head(std::int64_t b, std::int64_t h) const {
+    const Sequence s = p_.lengths.sequence(b);
+    return {s, b, h, load(p_.q, b, s.q_row, s.sq, h, 1),
+            load(p_.k, b, s.k_row, s.sk, p_.kv_head(h), static_cast<Real>(p_.scale)),
+            load(p_.v, b, s.k_row, s.sk, p_.kv_head(h), dropout_scale())};
+  }
+
+  bool sees(const Head& head, std::int64_t i, std::int64_t j) const {
+    if (!visible_keys(p_.visibility, i, head.sq, head.sk).contains(j)) return false;
+    return !p_.mask ||
+           load_as_double(p_.mask.row(head.b, head.h, i), p_.mask.dtype, j * p_.mask.key_stride) != 0;
+  }
+
+  Real score(const Head& head, std::int64_t i, std::int64_t j, Real& slope) const {
+    Real s = round(dot(head.q.row(i), head.k.row(j), p_.head_dim));
+    if (p_.softcap > 0) {
+      const auto cap = static_cast<Real>(p_.softcap);
+      const Real t = round(std::tanh(round(s / cap)));
+      slope = 1 - t * t;
+      s = round(cap * t);
+    }
+    if (p_.alibi) {
+      const auto distance = static_cast<Real>(std::abs(i + head.sk - head.sq - j));
+      s = round(s - static_cast<Real>(p_.alibi.at(head.b, head.h)) * distance);
+    }
+    if (p_.bias) {
+      s = round(s + static_cast<Real>(load_as_double(p_.bias.row(head.b, head.h, i), p_.bias.dtype,
+                                                     j * p_.bias.key_stride)));
+    }
+    return s;
+  }
+
+  Weights weights(const Head& head, std::int64_t i) const {
+    const auto n = at(head.sk);
+    Weights w{Row(n, -infinity), Row(n, 1), Row(n, 0), std::vector<bool>(n, true)};
+    const Real sink = p_.sinks ? static_cast<Real>(p_.sinks.at(0, head.h)) : -infinity;
+    Real highest = sink;
+    for (std::int64_t j = 0; j < head.sk; ++j) {
+      w.keep[at(j)] = !p_.dropout.on() || p_.dropout.keeps(head.b * p_.heads + head.h, i, j);
+      if (!sees(head, i, j)) continue;
+      w.score[at(j)] = score(head, i, j, w.slope[at(j)]);
+      if (!(w.score[at(j)] <= highest)) highest = w.score[at(j)];  // also takes a NaN
+    }
+    if (highest == -infinity) return w;  // nothing is seen: all weights 0, lse +inf
+
+    Real sum = 0;
+    for (std::size_t j = 0; j < n; ++j) {
+      if (w.score[j] != -infinity) sum += w.p[j] = std::exp(w.score[j] - highest);
+    }
+    w.sink = std::exp(sink - highest);
+    sum += w.sink;
+    for (Real& p : w.p) p = round(p / sum);
+    w.sink /= sum;
+    w.lse = highest + std::log(sum);
+    return w;
+  }
+
+  // Gradients of one head; writes dq at once and returns what has to be summed over the group.
+  Gradients gradients(const Head& head, const BackwardTensors& t) const {
+    Gradients g{Matrix(head.sk, p_.head_dim), Matrix(head.sk, p_.value_dim)};
+    const Matrix dout = load(t.dout, head.b, head.q_row, head.sq, head.h, 1);
+    for (std::int64_t i = 0; i < head.sq; ++i) {
+      const Weights w = weights(head, i);
+      Row dp(at(head.sk), 0);  // d(loss) / d(weight)
+      Real mean = 0;           // of dp under the weights: what softmax subtracts
+      for (std::int64_t j = 0; j < head.sk; ++j) {
+        if (!contributes(w, j)) continue;
+        dp[at(j)] = round(dot(dout.row(i), head.v.row(j), p_.value_dim));
+        mean += w.p[at(j)] * dp[at(j)];
+        for (int c = 0; c < p_.value_dim; ++c) g.dv.row(j)[c] += w.p[at(j)] * dout.row(i)[c];
+      }
+      Row dq(at(p_.head_dim), 0);
+      for (std::int64_t j = 0; j < head.sk; ++j) {
+        if (w.p[at(j)] == 0) continue;
+        const Real ds = round(round(w.p[at(j)] * (dp[at(j)] - mean)) * w.slope[at(j)]);
+        add(dq, ds, head.k.row(j));
+        for (int c = 0; c < p_.head_dim; ++c) g.dk.row(j)[c] += ds * head.q.row(i)[c];
+      }
+      if (t.dq) store(t.dq.row(head.b, head.q_row + i, head.h), t.dq.dtype, dq);
+      if (w.sink != 0) g.dsink -= w.sink * mean;
+    }
+    return g;
+  }
+
+  // A framework computes the gradient of each repeated head, rounds it, and adds them up.
+  void add_head(Matrix& sum, const Matrix& head, Real factor) const {
+    for (std::size_t n = 0; n < sum.data.size(); ++n)
+      sum.data[n] = round(sum.data[n] + round(round(head.data[n]) * factor));
+  }
+
+  const Problem& p_;
+};
+
+// Both are for judging, not for speed: one thread, their own memory, no limits.
+template <class Arithmetic>
+class ReferenceBackend final : public Backend {
+ public:
+  std::string refusal(const Problem& p, bool) const override {
+    if (p.dtype == DType::f64 && !std::is_same_v<Arithmetic, Exact>)
+      return "q: dtype f64; the plain backend takes f32, f16 and bf16";
+    return {};
+  }
+  std::size_t workspace(const Problem&, const ForwardOutputs&, const Execution&) const override { return 0; }
+  std::size_t workspace(const Problem&, const BackwardTensors&, const Execution&) const override { return 0; }
+  void run(const Problem& p, const ForwardOutputs& o, const Execution&) const override {
+    Attention<Arithmetic>(p).forward(o);
+  }
+  void run(const Problem& p, const BackwardTensors& t, const Execution&) const override {
+    Attention<Arithmetic>(p).backward(t);
+  }
+};
+
+}  // namespace
+
+const Backend& reference_backend() {
+  static const ReferenceBackend<Exact> backend;
+  return backend;
+}
+
+const Backend& plain_backend() {
+  static const ReferenceBackend<OpByOp> backend;
+  return backend;
+}
+
+}  // namespace rocflash
