@@ -131,7 +131,8 @@ install_packages() {
   local package
   read -r -a root <<<"$1"
   shift
-  "${root[@]}" apt-get update -qq
+  # Old lists, or a refused package, may still do; report() has the last word.
+  "${root[@]}" apt-get update -qq || echo "the package lists could not be renewed"
   for package in "$@"; do
     if apt-cache show "$package" >/dev/null 2>&1; then
       available+=("$package")
@@ -151,7 +152,7 @@ install_packages() {
   if ((${#available[@]} > 0)); then
     echo "installing: ${available[*]}"
     "${root[@]}" DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-      -o Dpkg::Use-Pty=0 "${available[@]}" >/dev/null
+      -o Dpkg::Use-Pty=0 "${available[@]}" >/dev/null || echo "installing failed"
   fi
 }
 
@@ -190,18 +191,25 @@ cmake_compilers() {
 }
 
 main() {
-  local root
+  local root package
   local -a wanted=()
   case "${1:-}" in
-    --cmake-compilers) cmake_compilers && return ;;
+    --cmake-compilers)
+      cmake_compilers
+      return
+      ;;
     --check | "") ;;
     *)
       sed -n '2,9s/^# \{0,1\}//p' "$0"
       [[ $1 == --help ]] && return 0 || return 2
       ;;
   esac
-  find_missing needed && wanted+=(${missing[@]+"${missing[@]}"})
-  find_missing extra && wanted+=(${missing[@]+"${missing[@]}"})
+  find_missing needed
+  wanted+=(${missing[@]+"${missing[@]}"})
+  find_missing extra
+  for package in ${missing[@]+"${missing[@]}"}; do
+    [[ " ${wanted[*]-} " == *" $package "* ]] || wanted+=("$package")
+  done
   if ((${#wanted[@]} == 0)); then
     echo "everything is there"
     return 0
