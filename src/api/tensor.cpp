@@ -46,9 +46,13 @@ void check_no_overlap(const Tensor& t) {
   std::pair<std::int64_t, std::int64_t> by_stride[max_dims];
   int n = 0;
   for (int i = 0; i < t.ndim; ++i) {
-    if (t.shape[i] > 1) by_stride[n++] = {t.stride[i] < 0 ? -t.stride[i] : t.stride[i], t.shape[i]};
+    if (t.shape[i] <= 1) continue;
+    const std::pair dimension{t.stride[i] < 0 ? -t.stride[i] : t.stride[i], t.shape[i]};
+    auto* place = std::upper_bound(by_stride, by_stride + n, dimension);  // GCC 12 warns about std::sort of so few
+    std::move_backward(place, by_stride + n, by_stride + n + 1);
+    *place = dimension;
+    ++n;
   }
-  std::sort(by_stride, by_stride + n);
   std::int64_t reach = 0;
   for (int i = 0; i < n; ++i) {
     const auto [stride, size] = by_stride[i];
