@@ -7,7 +7,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,21 +14,28 @@
 
 namespace rocflash::verify {
 
-// Strides for a shape, and the range of elements they reach around the first one.
-struct Placement {
-  Dims shape, strides;
-  std::int64_t lowest = 0, highest = 0;
+// Which dimensions layouts rearrange. The last one of a tensor stays contiguous.
+struct Axes {
+  std::size_t row, head;
+  std::size_t repeat;  // the one that Layout::repeated gives stride 0
 };
 
 enum class Role : std::uint8_t { input, output };  // outputs never repeat elements
 
-// `row` and `head` are the dimensions that layouts rearrange; the last one stays contiguous.
-Placement place(const Dims& shape, Layout layout, std::size_t row, std::size_t head, Role role);
+// Strides for a shape, and the elements they reach around the first one.
+struct Placement {
+  Dims shape, strides;
+  std::int64_t lowest = 0, highest = 0;  // half open
+  std::int64_t shift = 0;                // elements by which the first one misses the alignment
+};
+
+Placement place(const Dims& shape, Layout layout, Axes axes, Role role);
 
 class Buffer {
  public:
   Buffer(DType dtype, Placement placement);
-  Buffer(DType dtype, const Dims& shape) : Buffer(dtype, compact(shape)) {}
+  Buffer(DType dtype, const Dims& shape)
+      : Buffer(dtype, place(shape, Layout::compact, {}, Role::output)) {}
 
   Tensor tensor() const { return {first(), dtype_, place_.shape, place_.strides}; }
   DType dtype() const { return dtype_; }
@@ -38,25 +44,22 @@ class Buffer {
 
   // Elements in row-major order of the shape, whatever the strides.
   std::vector<double> values() const;
-  void fill(const std::function<double()>& next);
-  double at(const Dims& index) const;
+  // Sets each element to next(its index).
+  void fill(const std::function<double(const Dims&)>& next);
   void set(const Dims& index, double value);
-  // Row-major visit of all indices.
-  void for_each(const std::function<void(const Dims&)>& visit) const;
 
-  // All bytes back to the poison.
-  void poison();
   // Empty, or what was written outside of the elements.
   std::string trespass() const;
   // Empty, or the first element that still holds the poison.
   std::string unwritten() const;
 
-  bool same_bytes(const Buffer& other) const { return bytes_ == other.bytes_; }
+  const std::vector<std::byte>& bytes() const { return bytes_; }
 
  private:
-  static Placement compact(const Dims& shape);
   std::byte* first() const;
   std::byte* address(const Dims& index) const;
+  template <class Visit>
+  void for_each(Visit visit) const;
 
   DType dtype_;
   Placement place_;

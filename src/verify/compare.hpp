@@ -21,15 +21,23 @@ struct Finding {
   double bound = 0;        // what the error may be
   std::string defect;      // a fact that has to hold exactly and does not; empty: none
 
-  double ratio() const { return error <= bound ? (bound > 0 ? error / bound : 0) : error / bound; }
+  // Up to 1 is good.
+  double ratio() const { return error > 0 ? error / bound : 0; }
   bool good() const { return defect.empty() && error <= bound; }
 };
 
+// One tensor as each of the three computed it.
 struct Trio {
   std::vector<double> reference, plain, device;
 };
 
-// `rounding` is the dtype whose single rounding is always allowed.
-Finding judge(std::string tensor, const Trio& values, DType rounding, bool gradient);
+struct Rule {
+  DType rounding = DType::f32;  // whose single rounding is always allowed
+  bool gradient = false;
+  bool same_signs = false;       // s_dmask: the sign tells what dropout did
+  std::vector<bool> exact_zero;  // elements that must be 0 and not merely near it; empty: none
+};
+
+Finding judge(std::string tensor, const Trio& values, const Rule& rule);
 
 }  // namespace rocflash::verify
