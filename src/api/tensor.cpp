@@ -9,18 +9,22 @@ namespace rocflash {
 namespace {
 
 DType read_dtype(const char* name, DLDataType t) {
-  const auto is = [&](int code, int bits) { return t.code == code && t.bits == bits && t.lanes == 1; };
+  const auto is = [&](int code, int bits) {
+    return t.code == code && t.bits == bits && t.lanes == 1;
+  };
   if (is(kDLFloat, 32)) return DType::f32;
   if (is(kDLFloat, 16)) return DType::f16;
   if (is(kDLBfloat, 16)) return DType::bf16;
   if (is(kDLFloat, 64)) return DType::f64;
   if (is(kDLInt, 32)) return DType::i32;
   if (is(ROCFLASH_DL_BOOL, 8) || is(kDLUInt, 8)) return DType::boolean;
-  refuse(name, ": DLPack dtype (code ", int{t.code}, ", bits ", int{t.bits}, ", lanes ", int{t.lanes},
+  refuse(name, ": DLPack dtype (code ", int{t.code}, ", bits ", int{t.bits}, ", lanes ",
+         int{t.lanes},
          "); allowed are f32, f16, bf16, and where they are asked for i32, bool, uint8 and f64");
 }
 
-// The distance in bytes between the first and the last element must fit, or addresses would wrap around.
+// The distance in bytes between the first and the last element must fit, or addresses would wrap
+// around.
 void check_extent(const Tensor& t) {
   std::int64_t reach = 0;
   for (int n = 0; n < t.ndim; ++n) {
@@ -49,7 +53,8 @@ void check_no_overlap(const Tensor& t) {
   for (int i = 0; i < n; ++i) {
     const auto [stride, size] = by_stride[i];
     if (stride <= reach)
-      refuse(t.name, ": stride ", stride, " makes elements of this output overlap; it must be above ", reach);
+      refuse(t.name, ": stride ", stride,
+             " makes elements of this output overlap; it must be above ", reach);
     reach += stride * (size - 1);
   }
 }
@@ -74,12 +79,18 @@ std::string shape_text(std::initializer_list<std::int64_t> shape) {
 
 std::string device_text(DLDevice d) {
   switch (static_cast<int>(d.device_type)) {
-    case kDLCPU: return "cpu";
-    case kDLCUDA: return text("cuda:", d.device_id);
-    case kDLROCM: return text("rocm:", d.device_id);
-    case kDLCUDAHost: return "pinned by cuda";
-    case kDLROCMHost: return "pinned by rocm";
-    default: return text("DLPack device type ", static_cast<int>(d.device_type));
+    case kDLCPU:
+      return "cpu";
+    case kDLCUDA:
+      return text("cuda:", d.device_id);
+    case kDLROCM:
+      return text("rocm:", d.device_id);
+    case kDLCUDAHost:
+      return "pinned by cuda";
+    case kDLROCMHost:
+      return "pinned by rocm";
+    default:
+      return text("DLPack device type ", static_cast<int>(d.device_type));
   }
 }
 
@@ -98,7 +109,8 @@ std::optional<Tensor> read_tensor(const char* name, const DLTensor* in, Access a
   t.ndim = in->ndim;
   for (int n = 0; n < t.ndim; ++n) {
     t.shape[n] = in->shape[n];
-    if (t.shape[n] < 0) refuse(name, ": size ", t.shape[n], " in dimension ", n, "; it must not be negative");
+    if (t.shape[n] < 0)
+      refuse(name, ": size ", t.shape[n], " in dimension ", n, "; it must not be negative");
   }
   std::int64_t compact = 1;
   for (int n = t.ndim - 1; n >= 0; --n) {

@@ -1,4 +1,5 @@
-// A DLTensor once it has been looked at: dtype named, strides filled in, data resolved, addresses that fit.
+// A DLTensor once it has been looked at: dtype named, strides filled in, data resolved, addresses
+// that fit.
 #pragma once
 
 #include <rocflash/rocflash.h>
@@ -30,8 +31,10 @@ struct Tensor {
 enum class Access { read, write };
 enum class Data { required, may_be_null };  // a workspace query needs no memory behind the tensors
 
-// Checks all that can be said of a tensor on its own, and refuses it by `name` otherwise. Null gives nothing.
-std::optional<Tensor> read_tensor(const char* name, const DLTensor* tensor, Access access, Data data);
+// Checks all that can be said of a tensor on its own, and refuses it by `name` otherwise. Null
+// gives nothing.
+std::optional<Tensor> read_tensor(const char* name, const DLTensor* tensor, Access access,
+                                  Data data);
 
 std::string shape_text(std::initializer_list<std::int64_t> shape);
 std::string device_text(DLDevice device);
