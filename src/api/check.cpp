@@ -16,43 +16,58 @@ namespace {
 
 constexpr int max_threads = 1024;
 
-bool is_float(DType t) { return t != DType::i32 && t != DType::boolean; }
-
-// Reads tensors and holds all of them to one device.
+// Reads tensors, holds all of them to one device and those that are written to memory of their own.
 class Checker {
  public:
-  Checker(DLDevice device, Data data) : device_(device), data_(data) {}
+  Checker(Device device, Data data) : device_(device), data_(data) {}
 
-  std::optional<Tensor> optional(const char* name, const DLTensor* in, Access access) const {
-    return on_device(read_tensor(name, in, access, data_));
+  std::optional<Tensor> optional(const char* name, const DLTensor* in, Access access) {
+    auto t = on_device(read_tensor(name, in, access, data_));
+    if (t && data_ == Data::required) apart(*t, access);
+    return t;
   }
-  Tensor required(const char* name, const DLTensor* in, Access access) const {
+  Tensor required(const char* name, const DLTensor* in, Access access) {
     if (!in) refuse(name, ": is null, but it is needed");
     return *optional(name, in, access);
   }
   // Lengths shape the call, so their values are needed even where no other data is.
-  std::optional<Tensor> lengths(const char* name, const DLTensor* in) const {
-    return on_device(read_tensor(name, in, Access::read, Data::required));
+  std::optional<Tensor> lengths(const char* name, const DLTensor* in) {
+    auto t = on_device(read_tensor(name, in, Access::read, Data::required));
+    if (t) apart(*t, Access::read);
+    return t;
   }
 
  private:
   std::optional<Tensor> on_device(std::optional<Tensor> t) const {
-    if (t && (t->device.device_type != device_.device_type || t->device.device_id != device_.device_id)) {
-      refuse(t->name, ": is on ", device_text(t->device), "; all tensors must be on ", device_text(device_),
-             ", where q is");
+    if (t && t->device != device_) {
+      refuse(t->name, ": is on ", device_text(t->device), "; all tensors must be on ",
+             device_text(device_), ", where q is");
     }
     return t;
   }
 
-  DLDevice device_;
+  // A tensor is compared with those read before it; all inputs are read before the first output.
+  void apart(const Tensor& t, Access access) {
+    for (std::size_t n = 0; n < seen_count_ && access == Access::write; ++n) {
+      if (surely_overlap(seen_[n], t))
+        refuse(t.name, ": shares memory with ", seen_[n].name,
+               "; an output needs memory of its own");
+    }
+    if (seen_count_ < seen_.size()) seen_[seen_count_++] = t;
+  }
+
+  Device device_;
   Data data_;
+  std::array<Tensor, 24> seen_;  // more than any call has
+  std::size_t seen_count_ = 0;
 };
 
 void check_dtype(const Tensor& t, std::initializer_list<DType> allowed) {
   if (std::find(allowed.begin(), allowed.end(), t.dtype) != allowed.end()) return;
   std::string names;
   for (auto it = allowed.begin(); it != allowed.end(); ++it) {
-    if (std::find(allowed.begin(), it, *it) == it) names += text(names.empty() ? "" : " or ", name_of(*it));
+    if (std::find(allowed.begin(), it, *it) == it)
+      names += text(names.empty() ? "" : " or ", name_of(*it));
   }
   refuse(t.name, ": dtype ", name_of(t.dtype), "; it must be ", names);
 }
@@ -72,11 +87,16 @@ Rows rows_of(const Tensor& t, bool packed) {
   const int last = t.ndim - 1;
   if (t.shape[last] > 1 && t.stride[last] != 1)
     refuse(t.name, ": stride ", t.stride[last], " in its last dimension; it must be 1");
-  return {t.data, t.dtype, packed ? 0 : t.stride[0], t.stride[last - 2], t.stride[last - 1],
+  return {t.data,
+          t.dtype,
+          packed ? 0 : t.stride[0],
+          t.stride[last - 2],
+          t.stride[last - 1],
           static_cast<int>(t.shape[last])};
 }
 
-const std::int32_t* int_values(const std::optional<Tensor>& t, std::int64_t count, const char* dims) {
+const std::int32_t* int_values(const std::optional<Tensor>& t, std::int64_t count,
+                               const char* dims) {
   if (!t) return nullptr;
   check_dtype(*t, {DType::i32});
   check_shape(*t, {count}, dims);
@@ -84,14 +104,17 @@ const std::int32_t* int_values(const std::optional<Tensor>& t, std::int64_t coun
   return reinterpret_cast<const std::int32_t*>(t->data);
 }
 
-void check_cumulative(const char* name, const std::int32_t* cu, std::int64_t batch, std::int64_t rows) {
+void check_cumulative(const char* name, const std::int32_t* cu, std::int64_t batch,
+                      std::int64_t rows) {
   if (!cu) return;
   if (cu[0] < 0) refuse(name, ": begins with ", cu[0], "; it must not be negative");
   for (std::int64_t b = 0; b < batch; ++b) {
     if (cu[b + 1] < cu[b])
-      refuse(name, ": falls from ", cu[b], " to ", cu[b + 1], " at sequence ", b, "; it must not decrease");
+      refuse(name, ": falls from ", cu[b], " to ", cu[b + 1], " at sequence ", b,
+             "; it must not decrease");
   }
-  if (cu[batch] > rows) refuse(name, ": ends with ", cu[batch], "; the packed tensor has ", rows, " rows");
+  if (cu[batch] > rows)
+    refuse(name, ": ends with ", cu[batch], "; the packed tensor has ", rows, " rows");
 }
 
 std::int64_t longest(const std::int32_t* cu, std::int64_t batch) {
@@ -100,8 +123,8 @@ std::int64_t longest(const std::int32_t* cu, std::int64_t batch) {
   return most;
 }
 
-std::int64_t check_longest(const char* name, std::int64_t given, const std::int32_t* cu, std::int64_t batch,
-                           std::int64_t rows) {
+std::int64_t check_longest(const char* name, std::int64_t given, const std::int32_t* cu,
+                           std::int64_t batch, std::int64_t rows) {
   if (given < 0) refuse(name, ": ", given, "; it must not be negative");
   if (!cu) {
     if (given != 0 && given != rows)
@@ -120,12 +143,15 @@ void check_used(const Lengths& l) {
     const std::int64_t q_rows = l.cu_q ? l.cu_q[b + 1] - l.cu_q[b] : l.rows_q;
     const std::int64_t k_rows = l.cu_k ? l.cu_k[b + 1] - l.cu_k[b] : l.rows_k;
     if (l.used_q && (l.used_q[b] < 0 || l.used_q[b] > q_rows))
-      refuse("seqused_q: ", l.used_q[b], " for sequence ", b, "; it must be 0 to its length, ", q_rows);
+      refuse("seqused_q: ", l.used_q[b], " for sequence ", b, "; it must be 0 to its length, ",
+             q_rows);
     if (l.used_k && (l.used_k[b] < 0 || l.used_k[b] > k_rows))
-      refuse("seqused_k: ", l.used_k[b], " for sequence ", b, "; it must be 0 to its length, ", k_rows);
+      refuse("seqused_k: ", l.used_k[b], " for sequence ", b, "; it must be 0 to its length, ",
+             k_rows);
     const std::int64_t used = l.used_k ? l.used_k[b] : k_rows;
     if (l.leftpad_k && (l.leftpad_k[b] < 0 || l.leftpad_k[b] > used))
-      refuse("leftpad_k: ", l.leftpad_k[b], " for sequence ", b, "; it must be 0 to its keys in use, ", used);
+      refuse("leftpad_k: ", l.leftpad_k[b], " for sequence ", b,
+             "; it must be 0 to its keys in use, ", used);
   }
 }
 
@@ -164,7 +190,8 @@ Visibility visibility_of(const rocflash_problem& in, const Problem& p) {
     v.right = in.window[1] >= everything ? -1 : in.window[1];
   }
   if (flag("causal", in.causal)) v.right = 0;
-  if (in.attention_chunk < 0) refuse("attention_chunk: ", in.attention_chunk, "; it must not be negative");
+  if (in.attention_chunk < 0)
+    refuse("attention_chunk: ", in.attention_chunk, "; it must not be negative");
   v.chunk = std::min(in.attention_chunk, std::numeric_limits<std::int64_t>::max() / 4);
   return v;
 }
@@ -194,10 +221,11 @@ void check_sizes(const Tensor& q, const Tensor& k, const Tensor& v, bool packed)
       refuse(t->name, ": head size ", t->shape[columns], "; it must be 1 to ", max_head_dim);
   }
   if (q.shape[heads] % k.shape[heads] != 0)
-    refuse("k: ", k.shape[heads], " heads; the ", q.shape[heads], " heads of q must be a multiple of that");
+    refuse("k: ", k.shape[heads], " heads; the ", q.shape[heads],
+           " heads of q must be a multiple of that");
 }
 
-Problem check_problem(const rocflash_problem& in, const Checker& check) {
+Problem check_problem(const rocflash_problem& in, Checker& check) {
   const Tensor q = check.required("q", in.q, Access::read);
   const Tensor k = check.required("k", in.k, Access::read);
   const Tensor v = check.required("v", in.v, Access::read);
@@ -207,7 +235,8 @@ Problem check_problem(const rocflash_problem& in, const Checker& check) {
 
   if (!in.cu_seqlens_q != !in.cu_seqlens_k)
     refuse(in.cu_seqlens_q ? "cu_seqlens_k" : "cu_seqlens_q", ": is null, but ",
-           in.cu_seqlens_q ? "cu_seqlens_q" : "cu_seqlens_k", " is given; packed sequences need both");
+           in.cu_seqlens_q ? "cu_seqlens_q" : "cu_seqlens_k",
+           " is given; packed sequences need both");
   const bool packed = in.cu_seqlens_q != nullptr;
   const int ndim = packed ? 3 : 4;
   check_ndim(q, ndim, packed ? "(total_q, h, d) with cu_seqlens_q" : "(b, sq, h, d)");
@@ -245,8 +274,10 @@ Problem check_problem(const rocflash_problem& in, const Checker& check) {
   p.max_q = check_longest("max_seqlen_q", in.max_seqlen_q, l.cu_q, l.batch, l.rows_q);
   p.max_k = check_longest("max_seqlen_k", in.max_seqlen_k, l.cu_k, l.batch, l.rows_k);
   check_used(l);
-  constexpr std::int64_t counter = std::int64_t{1} << 32;  // positions go into 32-bit words of the dropout counter
-  if (p.max_q >= counter || p.max_k >= counter || p.heads >= counter || l.batch >= counter / p.heads)
+  constexpr std::int64_t counter = std::int64_t{1}
+                                   << 32;  // positions go into 32-bit words of the dropout counter
+  if (p.max_q >= counter || p.max_k >= counter || p.heads >= counter ||
+      l.batch >= counter / p.heads)
     refuse("q: ", l.batch, " sequences of ", p.max_q, " queries, ", p.max_k, " keys and ", p.heads,
            " heads; each, and sequences times heads, must be below 2^32");
 
@@ -283,8 +314,8 @@ Problem check_problem(const rocflash_problem& in, const Checker& check) {
 }
 
 // A tensor of rows shaped as q (out, dq) or as k and v.
-Rows check_rows(const Tensor& t, const Problem& p, std::int64_t rows, std::int64_t heads, int columns,
-                const char* dense, const char* packed, bool judge) {
+Rows check_rows(const Tensor& t, const Problem& p, std::int64_t rows, std::int64_t heads,
+                int columns, const char* dense, const char* packed, bool judge) {
   if (p.lengths.packed()) {
     check_shape(t, {rows, heads, columns}, packed);
   } else {
@@ -315,17 +346,22 @@ RowStatistic check_lse(const Tensor& t, const Problem& p) {
   return {reinterpret_cast<float*>(t.data), t.stride[0], t.stride[1], t.stride[2]};
 }
 
-const Backend& choose_backend(const rocflash_execution& in, DLDevice device) {
-  if (device.device_type != kDLCPU)
+const Backend& choose_backend(const rocflash_execution& in, Device device) {
+  if (device.type != kDLCPU)
     refuse_unsupported("q: is on ", device_text(device), "; this build computes on the CPU only");
   switch (in.backend) {
     case ROCFLASH_BACKEND_AUTO:
-    case ROCFLASH_BACKEND_CPU: return cpu_backend();
-    case ROCFLASH_BACKEND_REFERENCE: return reference_backend();
-    case ROCFLASH_BACKEND_PLAIN: return plain_backend();
-    case ROCFLASH_BACKEND_STANDARD: return standard_backend();
+    case ROCFLASH_BACKEND_CPU:
+      return cpu_backend();
+    case ROCFLASH_BACKEND_REFERENCE:
+      return reference_backend();
+    case ROCFLASH_BACKEND_PLAIN:
+      return plain_backend();
+    case ROCFLASH_BACKEND_STANDARD:
+      return standard_backend();
     default:
-      refuse("backend: ", in.backend, "; allowed are 0 (auto), 1 (cpu), 2 (reference), 3 (plain), 4 (standard)");
+      refuse("backend: ", in.backend,
+             "; allowed are 0 (auto), 1 (cpu), 2 (reference), 3 (plain), 4 (standard)");
   }
 }
 
@@ -347,14 +383,14 @@ rocflash_execution read_execution(const rocflash_execution* in) {
 // What forward and backward have in common, up to their own tensors.
 struct Opening {
   rocflash_execution execution;
-  DLDevice device;
+  Device device;
   const Backend* backend;
   bool judge;
 };
 
 Opening open(const rocflash_problem& problem, const rocflash_execution* execution) {
   Opening o{read_execution(execution), {}, nullptr, false};
-  o.device = read_tensor("q", problem.q, Access::read, Data::may_be_null).value_or(Tensor{.device = {kDLCPU, 0}}).device;
+  o.device = read_tensor("q", problem.q, Access::read, Data::may_be_null).value_or(Tensor{}).device;
   o.backend = &choose_backend(o.execution, o.device);
   o.judge = o.backend == &reference_backend();
   return o;
@@ -366,12 +402,13 @@ void check_backend(const Backend& backend, const Problem& p, bool gradients) {
 
 }  // namespace
 
-ForwardCall check_forward(const rocflash_problem* problem_in, const rocflash_forward_outputs* outputs_in,
+ForwardCall check_forward(const rocflash_problem* problem_in,
+                          const rocflash_forward_outputs* outputs_in,
                           const rocflash_execution* execution_in, Data data) {
   const auto in = read_struct("problem", problem_in);
   const auto outputs = read_struct("outputs", outputs_in);
   const Opening o = open(in, execution_in);
-  const Checker check(o.device, data);
+  Checker check(o.device, data);
   ForwardCall call{check_problem(in, check), {}, check_execution(o.execution), o.backend};
   const Problem& p = call.problem;
   check_backend(*o.backend, p, false);
@@ -388,12 +425,13 @@ ForwardCall check_forward(const rocflash_problem* problem_in, const rocflash_for
   return call;
 }
 
-BackwardCall check_backward(const rocflash_problem* problem_in, const rocflash_backward_tensors* tensors_in,
+BackwardCall check_backward(const rocflash_problem* problem_in,
+                            const rocflash_backward_tensors* tensors_in,
                             const rocflash_execution* execution_in, Data data) {
   const auto in = read_struct("problem", problem_in);
   const auto tensors = read_struct("tensors", tensors_in);
   const Opening o = open(in, execution_in);
-  const Checker check(o.device, data);
+  Checker check(o.device, data);
   BackwardCall call{check_problem(in, check), {}, check_execution(o.execution), o.backend};
   const Problem& p = call.problem;
   check_backend(*o.backend, p, true);
@@ -401,8 +439,10 @@ BackwardCall check_backward(const rocflash_problem* problem_in, const rocflash_b
   if (tensors.dbias)
     refuse_unsupported("dbias: is given; a gradient of the bias is not supported, it must be null");
   BackwardTensors& t = call.tensors;
-  t.dout = check_query_rows(check.required("dout", tensors.dout, Access::read), p, p.value_dim, o.judge);
-  t.out = check_query_rows(check.required("out", tensors.out, Access::read), p, p.value_dim, o.judge);
+  t.dout =
+      check_query_rows(check.required("dout", tensors.dout, Access::read), p, p.value_dim, o.judge);
+  t.out =
+      check_query_rows(check.required("out", tensors.out, Access::read), p, p.value_dim, o.judge);
   t.lse = check_lse(check.required("lse", tensors.lse, Access::read), p);
   if (const auto dq = check.optional("dq", tensors.dq, Access::write))
     t.dq = check_query_rows(*dq, p, p.head_dim, o.judge);
@@ -428,7 +468,8 @@ void check_workspace(const rocflash_execution* in, std::size_t needed, Execution
            " bytes (the workspace query tells)");
   if (!e.workspace) refuse("workspace: is null, but this call needs ", needed, " bytes");
   if (reinterpret_cast<std::uintptr_t>(e.workspace) % 64 != 0)
-    refuse("workspace: is not aligned to 64 bytes");
+    refuse("workspace: its address is ", reinterpret_cast<std::uintptr_t>(e.workspace) % 64,
+           " past a multiple of 64; it must be a multiple");
   execution.workspace = static_cast<std::byte*>(e.workspace);
 }
 

@@ -1,4 +1,5 @@
-// The checks at the door: C structs in, one trusted Problem out, or a Refusal that names the argument.
+// The checks at the door: C structs in, one trusted Problem out, or a Refusal that names the
+// argument.
 #pragma once
 
 #include <rocflash/rocflash.h>

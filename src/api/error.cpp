@@ -7,7 +7,8 @@
 namespace rocflash {
 namespace {
 
-// A fixed buffer: leaving a message must not need memory, since running out of it is one of the messages.
+// A fixed buffer: leaving a message must not need memory, since running out of it is one of the
+// messages.
 thread_local char message[1024] = "";
 
 rocflash_status leave(rocflash_status status, const char* words) noexcept {

@@ -14,7 +14,8 @@ namespace rocflash {
 // Thrown by checks, caught at the door. Never crosses the C ABI.
 class Refusal {
  public:
-  Refusal(rocflash_status status, std::string message) : status_(status), message_(std::move(message)) {}
+  Refusal(rocflash_status status, std::string message)
+      : status_(status), message_(std::move(message)) {}
   rocflash_status status() const { return status_; }
   const std::string& message() const { return message_; }
 

@@ -34,7 +34,8 @@ void write_bytes(std::size_t* bytes, std::size_t value) {
 
 using namespace rocflash;
 
-rocflash_status rocflash_forward(const rocflash_problem* problem, const rocflash_forward_outputs* outputs,
+rocflash_status rocflash_forward(const rocflash_problem* problem,
+                                 const rocflash_forward_outputs* outputs,
                                  const rocflash_execution* execution) {
   return guarded([&] {
     ForwardCall call = check_forward(problem, outputs, execution, Data::required);
@@ -43,7 +44,8 @@ rocflash_status rocflash_forward(const rocflash_problem* problem, const rocflash
   });
 }
 
-rocflash_status rocflash_backward(const rocflash_problem* problem, const rocflash_backward_tensors* tensors,
+rocflash_status rocflash_backward(const rocflash_problem* problem,
+                                  const rocflash_backward_tensors* tensors,
                                   const rocflash_execution* execution) {
   return guarded([&] {
     BackwardCall call = check_backward(problem, tensors, execution, Data::required);
@@ -64,7 +66,8 @@ rocflash_status rocflash_backward_workspace(const rocflash_problem* problem,
                                             const rocflash_backward_tensors* tensors,
                                             const rocflash_execution* execution, size_t* bytes) {
   return guarded([&] {
-    write_bytes(bytes, workspace_of(check_backward(problem, tensors, execution, Data::may_be_null)));
+    write_bytes(bytes,
+                workspace_of(check_backward(problem, tensors, execution, Data::may_be_null)));
   });
 }
 
@@ -72,19 +75,25 @@ const char* rocflash_last_error(void) { return last_error(); }
 
 const char* rocflash_status_name(rocflash_status status) {
   switch (status) {
-    case ROCFLASH_OK: return "ROCFLASH_OK";
-    case ROCFLASH_INVALID_ARGUMENT: return "ROCFLASH_INVALID_ARGUMENT";
-    case ROCFLASH_UNSUPPORTED: return "ROCFLASH_UNSUPPORTED";
-    case ROCFLASH_OUT_OF_MEMORY: return "ROCFLASH_OUT_OF_MEMORY";
-    case ROCFLASH_DEVICE_ERROR: return "ROCFLASH_DEVICE_ERROR";
-    case ROCFLASH_INTERNAL: return "ROCFLASH_INTERNAL";
+    case ROCFLASH_OK:
+      return "ROCFLASH_OK";
+    case ROCFLASH_INVALID_ARGUMENT:
+      return "ROCFLASH_INVALID_ARGUMENT";
+    case ROCFLASH_UNSUPPORTED:
+      return "ROCFLASH_UNSUPPORTED";
+    case ROCFLASH_OUT_OF_MEMORY:
+      return "ROCFLASH_OUT_OF_MEMORY";
+    case ROCFLASH_DEVICE_ERROR:
+      return "ROCFLASH_DEVICE_ERROR";
+    case ROCFLASH_INTERNAL:
+      return "ROCFLASH_INTERNAL";
   }
   return "not a rocflash_status";
 }
 
 const char* rocflash_version(void) {
-  return ROCFLASH_STRING(ROCFLASH_VERSION_MAJOR) "." ROCFLASH_STRING(ROCFLASH_VERSION_MINOR) "." ROCFLASH_STRING(
-      ROCFLASH_VERSION_PATCH);
+  return ROCFLASH_STRING(ROCFLASH_VERSION_MAJOR) "." ROCFLASH_STRING(
+      ROCFLASH_VERSION_MINOR) "." ROCFLASH_STRING(ROCFLASH_VERSION_PATCH);
 }
 
 int32_t rocflash_version_number(void) {

@@ -1,4 +1,5 @@
-// A DLTensor once it has been looked at: dtype named, strides filled in, data resolved, addresses that fit.
+// A DLTensor once it has been looked at: dtype named, strides filled in, data resolved, addresses
+// that fit.
 #pragma once
 
 #include <rocflash/rocflash.h>
@@ -14,11 +15,18 @@ namespace rocflash {
 
 inline constexpr int max_dims = 4;
 
+// DLPack's device with its type as a number: a caller's newer header may know types that ours does
+// not.
+struct Device {
+  int type = kDLCPU, id = 0;
+  bool operator==(const Device&) const = default;
+};
+
 struct Tensor {
   const char* name = "";
   std::byte* data = nullptr;
   DType dtype = DType::f32;
-  DLDevice device{};
+  Device device;
   int ndim = 0;
   std::int64_t shape[max_dims] = {};
   std::int64_t stride[max_dims] = {};  // in elements; 0 for dimensions of one element
@@ -30,10 +38,15 @@ struct Tensor {
 enum class Access { read, write };
 enum class Data { required, may_be_null };  // a workspace query needs no memory behind the tensors
 
-// Checks all that can be said of a tensor on its own, and refuses it by `name` otherwise. Null gives nothing.
-std::optional<Tensor> read_tensor(const char* name, const DLTensor* tensor, Access access, Data data);
+// Checks all that can be said of a tensor on its own, and refuses it by `name` otherwise. Null
+// gives nothing.
+std::optional<Tensor> read_tensor(const char* name, const DLTensor* tensor, Access access,
+                                  Data data);
+
+// Whether two tensors share memory, as far as their outlines tell: views that interleave pass.
+bool surely_overlap(const Tensor& a, const Tensor& b);
 
 std::string shape_text(std::initializer_list<std::int64_t> shape);
-std::string device_text(DLDevice device);
+std::string device_text(Device device);
 
 }  // namespace rocflash
