@@ -261,6 +261,9 @@ class ReferenceBackend final : public Backend {
   std::size_t workspace(const Problem&, const BackwardTensors&, const Execution&) const override {
     return 0;
   }
+  void append(const Problem& p, const Append& a, const AppendedProblem& after) const override {
+    for (std::int64_t row = 0; row < append_rows(p, a); ++row) append_row(p, a, after, row);
+  }
   void run(const Problem& p, const ForwardOutputs& o, const Execution&) const override {
     Attention<Arithmetic>(p).forward(o);
   }
