@@ -28,7 +28,7 @@ class Workspace {
 
   template <class Element>
   Element* take(std::int64_t count) {
-    auto* piece = reinterpret_cast<Element*>(memory_ + used_);
+    auto* piece = memory_ ? reinterpret_cast<Element*>(memory_ + used_) : nullptr;
     used_ +=
         (static_cast<std::size_t>(count) * sizeof(Element) + alignment - 1) / alignment * alignment;
     return piece;

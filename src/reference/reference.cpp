@@ -194,7 +194,8 @@ class Attention {
       w.keep[at(j)] = !p_.dropout.on() || p_.dropout.keeps(head.b * p_.heads + head.h, i, j);
       if (!sees(head, i, j)) continue;
       w.score[at(j)] = score(head, i, j, w.slope[at(j)]);
-      if (!(w.score[at(j)] <= highest)) highest = w.score[at(j)];  // also takes a NaN
+      const bool higher = !(w.score[at(j)] <= highest);  // also for a NaN, which then stays
+      if (higher && !std::isnan(highest)) highest = w.score[at(j)];
     }
     if (highest == -infinity) return w;  // nothing is seen: all weights 0, lse +inf
 
