@@ -16,35 +16,50 @@ namespace {
 
 constexpr int max_threads = 1024;
 
-// Reads tensors and holds all of them to one device.
+// Reads tensors, holds all of them to one device and those that are written to memory of their own.
 class Checker {
  public:
-  Checker(DLDevice device, Data data) : device_(device), data_(data) {}
+  Checker(Device device, Data data) : device_(device), data_(data) {}
 
-  std::optional<Tensor> optional(const char* name, const DLTensor* in, Access access) const {
-    return on_device(read_tensor(name, in, access, data_));
+  std::optional<Tensor> optional(const char* name, const DLTensor* in, Access access) {
+    auto t = on_device(read_tensor(name, in, access, data_));
+    if (t && data_ == Data::required) apart(*t, access);
+    return t;
   }
-  Tensor required(const char* name, const DLTensor* in, Access access) const {
+  Tensor required(const char* name, const DLTensor* in, Access access) {
     if (!in) refuse(name, ": is null, but it is needed");
     return *optional(name, in, access);
   }
   // Lengths shape the call, so their values are needed even where no other data is.
-  std::optional<Tensor> lengths(const char* name, const DLTensor* in) const {
-    return on_device(read_tensor(name, in, Access::read, Data::required));
+  std::optional<Tensor> lengths(const char* name, const DLTensor* in) {
+    auto t = on_device(read_tensor(name, in, Access::read, Data::required));
+    if (t) apart(*t, Access::read);
+    return t;
   }
 
  private:
   std::optional<Tensor> on_device(std::optional<Tensor> t) const {
-    if (t && (t->device.device_type != device_.device_type ||
-              t->device.device_id != device_.device_id)) {
+    if (t && t->device != device_) {
       refuse(t->name, ": is on ", device_text(t->device), "; all tensors must be on ",
              device_text(device_), ", where q is");
     }
     return t;
   }
 
-  DLDevice device_;
+  // A tensor is compared with those read before it; all inputs are read before the first output.
+  void apart(const Tensor& t, Access access) {
+    for (std::size_t n = 0; n < seen_count_ && access == Access::write; ++n) {
+      if (surely_overlap(seen_[n], t))
+        refuse(t.name, ": shares memory with ", seen_[n].name,
+               "; an output needs memory of its own");
+    }
+    if (seen_count_ < seen_.size()) seen_[seen_count_++] = t;
+  }
+
+  Device device_;
   Data data_;
+  std::array<Tensor, 24> seen_;  // more than any call has
+  std::size_t seen_count_ = 0;
 };
 
 void check_dtype(const Tensor& t, std::initializer_list<DType> allowed) {
@@ -210,7 +225,7 @@ void check_sizes(const Tensor& q, const Tensor& k, const Tensor& v, bool packed)
            " heads of q must be a multiple of that");
 }
 
-Problem check_problem(const rocflash_problem& in, const Checker& check) {
+Problem check_problem(const rocflash_problem& in, Checker& check) {
   const Tensor q = check.required("q", in.q, Access::read);
   const Tensor k = check.required("k", in.k, Access::read);
   const Tensor v = check.required("v", in.v, Access::read);
@@ -331,8 +346,8 @@ RowStatistic check_lse(const Tensor& t, const Problem& p) {
   return {reinterpret_cast<float*>(t.data), t.stride[0], t.stride[1], t.stride[2]};
 }
 
-const Backend& choose_backend(const rocflash_execution& in, DLDevice device) {
-  if (device.device_type != kDLCPU)
+const Backend& choose_backend(const rocflash_execution& in, Device device) {
+  if (device.type != kDLCPU)
     refuse_unsupported("q: is on ", device_text(device), "; this build computes on the CPU only");
   switch (in.backend) {
     case ROCFLASH_BACKEND_AUTO:
@@ -368,16 +383,14 @@ rocflash_execution read_execution(const rocflash_execution* in) {
 // What forward and backward have in common, up to their own tensors.
 struct Opening {
   rocflash_execution execution;
-  DLDevice device;
+  Device device;
   const Backend* backend;
   bool judge;
 };
 
 Opening open(const rocflash_problem& problem, const rocflash_execution* execution) {
   Opening o{read_execution(execution), {}, nullptr, false};
-  o.device = read_tensor("q", problem.q, Access::read, Data::may_be_null)
-                 .value_or(Tensor{.device = {kDLCPU, 0}})
-                 .device;
+  o.device = read_tensor("q", problem.q, Access::read, Data::may_be_null).value_or(Tensor{}).device;
   o.backend = &choose_backend(o.execution, o.device);
   o.judge = o.backend == &reference_backend();
   return o;
@@ -395,7 +408,7 @@ ForwardCall check_forward(const rocflash_problem* problem_in,
   const auto in = read_struct("problem", problem_in);
   const auto outputs = read_struct("outputs", outputs_in);
   const Opening o = open(in, execution_in);
-  const Checker check(o.device, data);
+  Checker check(o.device, data);
   ForwardCall call{check_problem(in, check), {}, check_execution(o.execution), o.backend};
   const Problem& p = call.problem;
   check_backend(*o.backend, p, false);
@@ -418,7 +431,7 @@ BackwardCall check_backward(const rocflash_problem* problem_in,
   const auto in = read_struct("problem", problem_in);
   const auto tensors = read_struct("tensors", tensors_in);
   const Opening o = open(in, execution_in);
-  const Checker check(o.device, data);
+  Checker check(o.device, data);
   BackwardCall call{check_problem(in, check), {}, check_execution(o.execution), o.backend};
   const Problem& p = call.problem;
   check_backend(*o.backend, p, true);
@@ -455,7 +468,8 @@ void check_workspace(const rocflash_execution* in, std::size_t needed, Execution
            " bytes (the workspace query tells)");
   if (!e.workspace) refuse("workspace: is null, but this call needs ", needed, " bytes");
   if (reinterpret_cast<std::uintptr_t>(e.workspace) % 64 != 0)
-    refuse("workspace: is not aligned to 64 bytes");
+    refuse("workspace: its address is ", reinterpret_cast<std::uintptr_t>(e.workspace) % 64,
+           " past a multiple of 64; it must be a multiple");
   execution.workspace = static_cast<std::byte*>(e.workspace);
 }
 

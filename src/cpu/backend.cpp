@@ -1,6 +1,7 @@
 #include "cpu/backend.hpp"
 
 #include <cmath>
+#include <cstring>
 
 #include "core/unused.hpp"
 #include "cpu/kernels.hpp"
@@ -12,6 +13,7 @@ namespace {
 
 using cpu::Delta;
 using cpu::Kernels;
+using cpu::PartialQueryGradients;
 using cpu::Scores;
 using cpu::WorkItem;
 using cpu::WorkList;
@@ -42,6 +44,7 @@ struct Memory {
   float* scratch;       // `scratch_floats` for each thread
   std::int64_t scratch_floats;
   Delta delta;
+  PartialQueryGradients dq;
   Scores scores;
 };
 
@@ -66,6 +69,14 @@ Memory lay_out(Workspace& w, const Problem& p, const Execution& e, Kind kind, bo
     const std::int64_t rows = p.lengths.rows_q;
     m.delta = {w.take<float>(p.heads * rows * (p.lengths.packed() ? 1 : p.batch())),
                p.lengths.packed() ? 0 : p.heads * rows, rows};
+  }
+  if (gradients && kind == Kind::tiled) {
+    const std::int64_t row = cpu::padded(p.head_dim), head = row * p.lengths.rows_q,
+                       batch = head * p.heads;
+    const std::int64_t chunk = batch * (p.lengths.packed() ? 1 : p.batch());
+    const int chunks = cpu::gradient_chunks(p);
+    m.dq = {w.take<float>(chunk * chunks),  chunks, chunk,
+            p.lengths.packed() ? 0 : batch, head,   row};
   }
   if (kind == Kind::standard) {
     const std::int64_t scores = planes(p) * p.max_q * p.max_k;
@@ -94,6 +105,15 @@ class Steps {
     run(WorkList(p_.lengths, heads, WorkList::Rows::keys, WorkList::Order::first_block_first,
                  m_.table),
         step);
+  }
+  // Every chunks-th block of keys of each sequence and key head; item.block is the chunk.
+  template <class Step>
+  void over_chunks(std::int64_t chunks, Step step) const {
+    parallel_for(p_.batch() * p_.kv_heads * chunks, threads_, [&](std::int64_t item, int worker) {
+      const std::int64_t plane = item / chunks;
+      step(WorkItem{plane / p_.kv_heads, plane % p_.kv_heads, item % chunks},
+           m_.scratch + worker * m_.scratch_floats);
+    });
   }
 
  private:
@@ -145,14 +165,21 @@ void run_standard(const Kernels& k, const Problem& p, const ForwardOutputs& o, c
 
 void run_tiled(const Kernels& k, const Problem& p, const BackwardTensors& t, const Steps& steps,
                const Memory& m) {
-  if (t.dk || t.dv) {
-    steps.over_keys(p.kv_heads, [&](WorkItem item, float* scratch) {
-      k.key_gradients(p, t, m.delta, item, scratch);
+  if (t.dq) {
+    steps.over_queries([&](WorkItem item, float*) {
+      const Sequence s = p.lengths.sequence(item.batch);
+      const std::int64_t begin = item.block * cpu::lane_rows,
+                         rows = smaller(cpu::lane_rows, s.sq - begin);
+      for (int chunk = 0; chunk < m.dq.chunks; ++chunk) {
+        std::memset(m.dq.rows(chunk, item.batch, item.head, s.q_row + begin), 0,
+                    static_cast<std::size_t>(rows * m.dq.row_stride) * sizeof(float));
+      }
     });
   }
-  if (t.dq)
-    steps.over_queries(
-        [&](WorkItem item, float* scratch) { k.query_gradients(p, t, m.delta, item, scratch); });
+  steps.over_chunks(m.dq.chunks, [&](WorkItem item, float* scratch) {
+    k.gradients(p, t, m.delta, m.dq, item, scratch);
+  });
+  if (t.dq) steps.over_queries([&](WorkItem item, float*) { k.query_gradients(p, t, m.dq, item); });
 }
 
 void run_standard(const Kernels& k, const Problem& p, const BackwardTensors& t, const Steps& steps,

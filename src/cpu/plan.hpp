@@ -33,8 +33,21 @@ constexpr std::int64_t forward_scratch(int head_dim, int value_dim) {
 }
 constexpr std::int64_t backward_scratch(int head_dim, int value_dim) {
   const std::int64_t tile = std::int64_t{lane_rows} * stream_rows;
-  return (2 * lane_rows + stream_rows) * (padded(head_dim) + padded(value_dim)) + 5 * tile +
-         2 * (lane_rows + stream_rows);
+  return (2 * lane_rows + stream_rows) * (padded(head_dim) + padded(value_dim)) +
+         lane_rows * padded(head_dim) + 5 * tile + 2 * stream_rows;
+}
+
+// Backward runs in parallel over sequences, key heads and chunks of keys. Each chunk sums its own
+// share of dq, so there are only as many as it takes to keep a machine of some dozens of cores
+// busy. The number of threads must not matter.
+constexpr int gradient_chunks(const Problem& p) {
+  constexpr std::int64_t wanted = 32, most = 8;
+  if (p.max_k == 0) return 1;
+  // One long sequence among many short ones is as good as alone.
+  const std::int64_t keys = p.lengths.packed() ? p.lengths.rows_k : p.batch() * p.lengths.rows_k;
+  const std::int64_t sequences = larger(1, keys / p.max_k);
+  const std::int64_t chunks = (wanted + sequences * p.kv_heads - 1) / (sequences * p.kv_heads);
+  return static_cast<int>(smaller(smaller(chunks, most), blocks_of(p.max_k)));
 }
 
 struct WorkItem {

@@ -9,7 +9,7 @@ namespace rocflash::cpu::ROCFLASH_ISA {
 const Kernels kernels{ROCFLASH_STRING(ROCFLASH_ISA),
                       forward,
                       delta,
-                      key_gradients,
+                      gradients,
                       query_gradients,
                       standard_scores,
                       standard_softmax,
