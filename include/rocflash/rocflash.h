@@ -1,7 +1,8 @@
 /* rocflash: exact attention on CPUs and GPUs. The C ABI.
  *
  * Four rules hold everywhere:
- *  - Tensors are DLPack's DLTensor. The caller owns them; a call reads or writes them and keeps nothing.
+ *  - Tensors are DLPack's DLTensor. The caller owns them; a call reads or writes them and keeps
+ * nothing.
  *  - Every struct begins with its size, set by the caller (`.struct_size = sizeof(x)`), so that a
  *    program built against an older header works with a newer library.
  *  - Zero means absent. A struct that is zero but for its size, q, k and v is a plain call.
@@ -34,20 +35,22 @@ extern "C" {
 
 typedef enum rocflash_status {
   ROCFLASH_OK = 0,
-  ROCFLASH_INVALID_ARGUMENT = 1, /* the call makes no sense; the message says which argument and why */
-  ROCFLASH_UNSUPPORTED = 2,      /* it makes sense, but this backend or device cannot do it */
-  ROCFLASH_OUT_OF_MEMORY = 3,    /* the system refused memory or threads */
-  ROCFLASH_DEVICE_ERROR = 4,     /* a driver failed; the message carries its words */
-  ROCFLASH_INTERNAL = 5          /* a defect of this library */
+  ROCFLASH_INVALID_ARGUMENT =
+      1,                      /* the call makes no sense; the message says which argument and why */
+  ROCFLASH_UNSUPPORTED = 2,   /* it makes sense, but this backend or device cannot do it */
+  ROCFLASH_OUT_OF_MEMORY = 3, /* the system refused memory or threads */
+  ROCFLASH_DEVICE_ERROR = 4,  /* a driver failed; the message carries its words */
+  ROCFLASH_INTERNAL = 5       /* a defect of this library */
 } rocflash_status;
 
 /* Who computes. AUTO follows the device of the tensors. */
 typedef enum rocflash_backend {
   ROCFLASH_BACKEND_AUTO = 0,
-  ROCFLASH_BACKEND_CPU = 1,       /* tiled, threaded, vectorised */
-  ROCFLASH_BACKEND_REFERENCE = 2, /* the definition, in double: the judge of all others; also takes f64 */
-  ROCFLASH_BACKEND_PLAIN = 3,     /* step by step in the dtype of q: the yardstick for errors */
-  ROCFLASH_BACKEND_STANDARD = 4   /* materialises the scores, else as fast as CPU: for comparisons */
+  ROCFLASH_BACKEND_CPU = 1, /* tiled, threaded, vectorised */
+  ROCFLASH_BACKEND_REFERENCE =
+      2, /* the definition, in double: the judge of all others; also takes f64 */
+  ROCFLASH_BACKEND_PLAIN = 3,   /* step by step in the dtype of q: the yardstick for errors */
+  ROCFLASH_BACKEND_STANDARD = 4 /* materialises the scores, else as fast as CPU: for comparisons */
 } rocflash_backend;
 
 /* DLPack's code for booleans, which older DLPack headers do not name. */
@@ -55,9 +58,9 @@ typedef enum rocflash_backend {
 
 /* What is computed: inputs and options, the same struct for forward and backward.
  *
- * b batch, h query heads, hk key heads (h a multiple of hk), sq and sk lengths, d and dv head sizes.
- * q, k and v: f32, f16 or bf16, all of one dtype, any strides but a contiguous last dimension.
- * "float" below: f32 or the dtype of q. "int": int32. All tensors live on one device.
+ * b batch, h query heads, hk key heads (h a multiple of hk), sq and sk lengths, d and dv head
+ * sizes. q, k and v: f32, f16 or bf16, all of one dtype, any strides but a contiguous last
+ * dimension. "float" below: f32 or the dtype of q. "int": int32. All tensors live on one device.
  */
 typedef struct rocflash_problem {
   size_t struct_size;
@@ -67,18 +70,21 @@ typedef struct rocflash_problem {
   const DLTensor* v; /* (b, sk, hk, dv), or packed (total_k, hk, dv) */
 
   /* Which rows belong to which sequence. */
-  const DLTensor* cu_seqlens_q; /* int (b + 1): row where each packed sequence of q begins; needs cu_seqlens_k */
+  const DLTensor* cu_seqlens_q; /* int (b + 1): row where each packed sequence of q begins; needs
+                                   cu_seqlens_k */
   const DLTensor* cu_seqlens_k; /* int (b + 1): likewise for k and v */
   const DLTensor* seqused_q;    /* int (b): rows of q in use, counted from the sequence's begin */
   const DLTensor* seqused_k;    /* int (b): likewise for k and v */
-  const DLTensor* leftpad_k;    /* int (b): keys to skip at each sequence's begin; seqused_k counts them */
-  int64_t max_seqlen_q;         /* packed: no sequence of q is longer; 0: found from cu_seqlens_q */
-  int64_t max_seqlen_k;         /* packed: likewise for k */
+  const DLTensor*
+      leftpad_k;        /* int (b): keys to skip at each sequence's begin; seqused_k counts them */
+  int64_t max_seqlen_q; /* packed: no sequence of q is longer; 0: found from cu_seqlens_q */
+  int64_t max_seqlen_k; /* packed: likewise for k */
 
   /* Which keys a query sees. Query i stands at key i + sk - sq. */
   int32_t causal;          /* 0 or 1: no key after the query's own place */
   const int64_t* window;   /* {left, right}: at most so many keys before and after; -1: no bound */
-  int64_t attention_chunk; /* > 0: only keys of the chunk of this many keys that the query's place lies in */
+  int64_t attention_chunk; /* > 0: only keys of the chunk of this many keys that the query's place
+                              lies in */
   const DLTensor* mask;    /* bool or uint8 (b|1, h|1, sq|1, sk|1): nonzero sees */
 
   /* How a score is shaped: s = softcap(scale * q.k) + alibi + bias. */
@@ -86,7 +92,7 @@ typedef struct rocflash_problem {
   float softcap;                /* > 0: s = softcap * tanh(s / softcap) */
   const DLTensor* alibi_slopes; /* f32 (h) or (b, h): s -= slope * |distance| */
   const DLTensor* bias;         /* float (b|1, h|1, sq|1, sk|1): s += bias; -inf hides the key */
-  const DLTensor* sinks;        /* float (h): one more logit per head that takes weight but has no value */
+  const DLTensor* sinks; /* float (h): one more logit per head that takes weight but has no value */
 
   /* Dropout of weights: kept ones are scaled by 1 / (1 - p). */
   float dropout_p;       /* [0, 1) */
@@ -98,9 +104,12 @@ typedef struct rocflash_problem {
 
 typedef struct rocflash_forward_outputs {
   size_t struct_size;
-  const DLTensor* out;     /* as q but with dv columns; written everywhere: rows without a query become 0 */
-  const DLTensor* lse;     /* optional, f32 (b, h, sq) or packed (h, total_q): log of the sum of exponentials */
-  const DLTensor* s_dmask; /* optional, float (b, h, sq, sk), packed (b, h, max_q, max_k): weights, negative where dropped */
+  const DLTensor*
+      out; /* as q but with dv columns; written everywhere: rows without a query become 0 */
+  const DLTensor*
+      lse; /* optional, f32 (b, h, sq) or packed (h, total_q): log of the sum of exponentials */
+  const DLTensor* s_dmask; /* optional, float (b, h, sq, sk), packed (b, h, max_q, max_k): weights,
+                              negative where dropped */
 } rocflash_forward_outputs;
 
 typedef struct rocflash_backward_tensors {
@@ -118,10 +127,12 @@ typedef struct rocflash_backward_tensors {
 /* How it is computed. A null pointer stands for a struct of zeros. */
 typedef struct rocflash_execution {
   size_t struct_size;
-  int32_t backend;       /* rocflash_backend */
-  int32_t num_threads;   /* CPU: 0 takes ROCFLASH_NUM_THREADS, else the CPUs this process may use */
-  void* stream;          /* GPU: hipStream_t or CUstream; CPU: must be null, the call returns when it is done */
-  void* workspace;       /* scratch memory on the tensors' device, 64-byte aligned, not shared by two calls at once */
+  int32_t backend;     /* rocflash_backend */
+  int32_t num_threads; /* CPU: 0 takes ROCFLASH_NUM_THREADS, else the CPUs this process may use */
+  void* stream; /* GPU: hipStream_t or CUstream; CPU: must be null, the call returns when it is done
+                 */
+  void* workspace; /* scratch memory on the tensors' device, 64-byte aligned, not shared by two
+                      calls at once */
   size_t workspace_size; /* in bytes, at least what the query answers for the same arguments */
 } rocflash_execution;
 
@@ -150,15 +161,15 @@ ROCFLASH_API const char* rocflash_last_error(void);
 
 ROCFLASH_API const char* rocflash_status_name(rocflash_status status); /* "ROCFLASH_OK", ... */
 ROCFLASH_API const char* rocflash_version(void);                       /* "0.1.0" */
-ROCFLASH_API int32_t rocflash_version_number(void);                    /* 10000 major + 100 minor + patch */
+ROCFLASH_API int32_t rocflash_version_number(void); /* 10000 major + 100 minor + patch */
 
 /* What this library can do, whatever the device. */
 typedef struct rocflash_limits {
   size_t struct_size;
-  int32_t max_head_dim;     /* of q and k, and of v */
-  int32_t has_backward;     /* 0 or 1 */
-  int32_t default_threads;  /* what num_threads = 0 means now */
-  int32_t dropout_steps;    /* dropout_p is honoured to the nearest 1 / dropout_steps */
+  int32_t max_head_dim;    /* of q and k, and of v */
+  int32_t has_backward;    /* 0 or 1 */
+  int32_t default_threads; /* what num_threads = 0 means now */
+  int32_t dropout_steps;   /* dropout_p is honoured to the nearest 1 / dropout_steps */
 } rocflash_limits;
 
 /* A device it can run on. Strings live as long as the library. */
@@ -181,7 +192,8 @@ typedef struct rocflash_driver {
 } rocflash_driver;
 
 ROCFLASH_API rocflash_status rocflash_query_limits(rocflash_limits* limits);
-/* Entry `index`, from 0; ROCFLASH_INVALID_ARGUMENT past the last. Entry 0 of the devices is the CPU. */
+/* Entry `index`, from 0; ROCFLASH_INVALID_ARGUMENT past the last. Entry 0 of the devices is the
+ * CPU. */
 ROCFLASH_API rocflash_status rocflash_query_device(int32_t index, rocflash_device* device);
 ROCFLASH_API rocflash_status rocflash_query_driver(int32_t index, rocflash_driver* driver);
 

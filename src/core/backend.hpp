@@ -11,7 +11,8 @@ namespace rocflash {
 class Backend {
  public:
   virtual ~Backend() = default;
-  // Empty, or why this problem cannot be run, naming the argument. `gradients` tells backward from forward.
+  // Empty, or why this problem cannot be run, naming the argument. `gradients` tells backward from
+  // forward.
   virtual std::string refusal(const Problem& problem, bool gradients) const = 0;
   virtual std::size_t workspace(const Problem&, const ForwardOutputs&, const Execution&) const = 0;
   virtual std::size_t workspace(const Problem&, const BackwardTensors&, const Execution&) const = 0;

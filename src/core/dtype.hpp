@@ -12,24 +12,34 @@ enum class DType : std::uint8_t { f32, f16, bf16, f64, i32, boolean };
 
 ROCFLASH_INLINE constexpr std::size_t size_of(DType t) {
   switch (t) {
-    case DType::f64: return 8;
+    case DType::f64:
+      return 8;
     case DType::f32:
-    case DType::i32: return 4;
+    case DType::i32:
+      return 4;
     case DType::f16:
-    case DType::bf16: return 2;
-    case DType::boolean: return 1;
+    case DType::bf16:
+      return 2;
+    case DType::boolean:
+      return 1;
   }
   return 0;
 }
 
 ROCFLASH_INLINE constexpr const char* name_of(DType t) {
   switch (t) {
-    case DType::f64: return "f64";
-    case DType::f32: return "f32";
-    case DType::i32: return "i32";
-    case DType::f16: return "f16";
-    case DType::bf16: return "bf16";
-    case DType::boolean: return "bool";
+    case DType::f64:
+      return "f64";
+    case DType::f32:
+      return "f32";
+    case DType::i32:
+      return "i32";
+    case DType::f16:
+      return "f16";
+    case DType::bf16:
+      return "bf16";
+    case DType::boolean:
+      return "bool";
   }
   return "?";
 }
@@ -59,25 +69,42 @@ ROCFLASH_INLINE std::uint16_t bf16_from_double(double x) {
 
 ROCFLASH_INLINE double load_as_double(const void* base, DType t, std::int64_t index) {
   switch (t) {
-    case DType::f64: return static_cast<const double*>(base)[index];
-    case DType::f32: return static_cast<double>(static_cast<const float*>(base)[index]);
-    case DType::f16: return static_cast<double>(static_cast<const _Float16*>(base)[index]);
+    case DType::f64:
+      return static_cast<const double*>(base)[index];
+    case DType::f32:
+      return static_cast<double>(static_cast<const float*>(base)[index]);
+    case DType::f16:
+      return static_cast<double>(static_cast<const _Float16*>(base)[index]);
     case DType::bf16:
       return static_cast<double>(float_from_bf16(static_cast<const std::uint16_t*>(base)[index]));
-    case DType::i32: return static_cast<double>(static_cast<const std::int32_t*>(base)[index]);
-    case DType::boolean: return static_cast<const std::uint8_t*>(base)[index] != 0 ? 1.0 : 0.0;
+    case DType::i32:
+      return static_cast<double>(static_cast<const std::int32_t*>(base)[index]);
+    case DType::boolean:
+      return static_cast<const std::uint8_t*>(base)[index] != 0 ? 1.0 : 0.0;
   }
   return 0.0;
 }
 
 ROCFLASH_INLINE void store_double(void* base, DType t, std::int64_t index, double x) {
   switch (t) {
-    case DType::f64: static_cast<double*>(base)[index] = x; break;
-    case DType::f32: static_cast<float*>(base)[index] = static_cast<float>(x); break;
-    case DType::f16: static_cast<_Float16*>(base)[index] = static_cast<_Float16>(x); break;
-    case DType::bf16: static_cast<std::uint16_t*>(base)[index] = bf16_from_double(x); break;
-    case DType::i32: static_cast<std::int32_t*>(base)[index] = static_cast<std::int32_t>(x); break;
-    case DType::boolean: static_cast<std::uint8_t*>(base)[index] = x != 0; break;
+    case DType::f64:
+      static_cast<double*>(base)[index] = x;
+      break;
+    case DType::f32:
+      static_cast<float*>(base)[index] = static_cast<float>(x);
+      break;
+    case DType::f16:
+      static_cast<_Float16*>(base)[index] = static_cast<_Float16>(x);
+      break;
+    case DType::bf16:
+      static_cast<std::uint16_t*>(base)[index] = bf16_from_double(x);
+      break;
+    case DType::i32:
+      static_cast<std::int32_t*>(base)[index] = static_cast<std::int32_t>(x);
+      break;
+    case DType::boolean:
+      static_cast<std::uint8_t*>(base)[index] = x != 0;
+      break;
   }
 }
 

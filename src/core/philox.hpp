@@ -1,5 +1,5 @@
-// Dropout bits: Philox 4x32-10, a counter-based generator, so that the bits of a weight are a function
-// of where it stands and never of tiles, threads or the device that computes it.
+// Dropout bits: Philox 4x32-10, a counter-based generator, so that the bits of a weight are a
+// function of where it stands and never of tiles, threads or the device that computes it.
 //
 // One call of the generator serves eight neighbouring keys of one query, 16 bits each:
 //   counter = {key / 8, query, sequence * heads + head, low half of the offset}
@@ -52,7 +52,8 @@ struct Dropout {
     return {{static_cast<std::uint32_t>(seed),
              static_cast<std::uint32_t>(seed >> 32) ^ static_cast<std::uint32_t>(offset >> 32)}};
   }
-  // The bits of eight neighbouring keys, key_index / 8 being theirs; `plane` is sequence * heads + head.
+  // The bits of eight neighbouring keys, key_index / 8 being theirs; `plane` is sequence * heads +
+  // head.
   ROCFLASH_INLINE constexpr PhiloxCounter bits(std::int64_t plane, std::int64_t query,
                                                std::int64_t key_index) const {
     return philox({{static_cast<std::uint32_t>(key_index / dropout_keys_per_call),

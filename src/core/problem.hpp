@@ -1,4 +1,5 @@
-// One attention problem, checked and normalised by the door (src/api). Everything behind it trusts this.
+// One attention problem, checked and normalised by the door (src/api). Everything behind it trusts
+// this.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +14,9 @@ namespace rocflash {
 
 inline constexpr int max_head_dim = 512;
 
-// Rows of q, k, v, out and their gradients: row (sequence, row, head) has `columns` contiguous elements.
-// Packed tensors have batch_stride 0, and their rows count from the begin of the whole tensor.
+// Rows of q, k, v, out and their gradients: row (sequence, row, head) has `columns` contiguous
+// elements. Packed tensors have batch_stride 0, and their rows count from the begin of the whole
+// tensor.
 struct Rows {
   std::byte* data = nullptr;
   DType dtype = DType::f32;
@@ -41,7 +43,8 @@ struct Plane {
   }
 };
 
-// One number per (sequence, head, query): lse. Packed: batch_stride 0 and queries count from the tensor's begin.
+// One number per (sequence, head, query): lse. Packed: batch_stride 0 and queries count from the
+// tensor's begin.
 struct RowStatistic {
   float* data = nullptr;
   std::int64_t batch_stride = 0, head_stride = 0, query_stride = 0;

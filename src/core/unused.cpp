@@ -36,11 +36,12 @@ void clear_row(const Rows& rows, std::int64_t heads, std::int64_t b, std::int64_
 }  // namespace
 
 void clear_unused(const Problem& p, const ForwardOutputs& o) {
-  for_each_unused_row(p.lengths, p.lengths.rows_q, used_queries, [&](std::int64_t b, std::int64_t r) {
-    clear_row(o.out, p.heads, b, r);
-    for (std::int64_t h = 0; h < p.heads && o.lse; ++h)
-      o.lse.at(b, h, r) = std::numeric_limits<float>::infinity();
-  });
+  for_each_unused_row(p.lengths, p.lengths.rows_q, used_queries,
+                      [&](std::int64_t b, std::int64_t r) {
+                        clear_row(o.out, p.heads, b, r);
+                        for (std::int64_t h = 0; h < p.heads && o.lse; ++h)
+                          o.lse.at(b, h, r) = std::numeric_limits<float>::infinity();
+                      });
   for (std::int64_t b = 0; b < p.batch() && o.s_dmask; ++b) {
     const Sequence s = p.lengths.sequence(b);
     for (std::int64_t h = 0; h < p.heads; ++h)

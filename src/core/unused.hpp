@@ -1,5 +1,5 @@
-// Rows of the outputs that belong to no query or key in use. They are written too, so that a caller never reads
-// what happened to be in memory: out, gradients and weights become 0, lse becomes +inf.
+// Rows of the outputs that belong to no query or key in use. They are written too, so that a caller
+// never reads what happened to be in memory: out, gradients and weights become 0, lse becomes +inf.
 #pragma once
 
 #include "core/problem.hpp"

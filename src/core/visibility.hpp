@@ -1,7 +1,9 @@
-// Which keys a query may see by position: causal, window and chunk together are always one interval.
+// Which keys a query may see by position: causal, window and chunk together are always one
+// interval.
 //
-// Query i of sq stands at key i + (sk - sq): the ends of both sequences line up. The interval's two ends
-// never move left as i grows, so a block of queries sees an interval too, and so does a block of keys.
+// Query i of sq stands at key i + (sk - sq): the ends of both sequences line up. The interval's two
+// ends never move left as i grows, so a block of queries sees an interval too, and so does a block
+// of keys.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +32,16 @@ ROCFLASH_INLINE constexpr std::int64_t floor_to(std::int64_t x, std::int64_t ste
   return x - (r < 0 ? r + step : r);
 }
 
-ROCFLASH_INLINE constexpr std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
-ROCFLASH_INLINE constexpr std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+ROCFLASH_INLINE constexpr std::int64_t larger(std::int64_t a, std::int64_t b) {
+  return a > b ? a : b;
+}
+ROCFLASH_INLINE constexpr std::int64_t smaller(std::int64_t a, std::int64_t b) {
+  return a < b ? a : b;
+}
 
 // The keys that query i sees.
-ROCFLASH_INLINE constexpr Range visible_keys(const Visibility& v, std::int64_t i, std::int64_t sq, std::int64_t sk) {
+ROCFLASH_INLINE constexpr Range visible_keys(const Visibility& v, std::int64_t i, std::int64_t sq,
+                                             std::int64_t sk) {
   const std::int64_t place = i + sk - sq;
   Range keys{0, sk};
   if (v.left >= 0) keys.begin = larger(keys.begin, place - v.left);
@@ -48,19 +55,22 @@ ROCFLASH_INLINE constexpr Range visible_keys(const Visibility& v, std::int64_t i
 }
 
 // All keys that some query of a non-empty block sees.
-ROCFLASH_INLINE constexpr Range visible_keys(const Visibility& v, Range queries, std::int64_t sq, std::int64_t sk) {
+ROCFLASH_INLINE constexpr Range visible_keys(const Visibility& v, Range queries, std::int64_t sq,
+                                             std::int64_t sk) {
   return {visible_keys(v, queries.begin, sq, sk).begin,
           visible_keys(v, queries.end - 1, sq, sk).end};
 }
 
 // Keys that every query of a non-empty block sees: tiles inside need no mask.
-ROCFLASH_INLINE constexpr Range common_keys(const Visibility& v, Range queries, std::int64_t sq, std::int64_t sk) {
+ROCFLASH_INLINE constexpr Range common_keys(const Visibility& v, Range queries, std::int64_t sq,
+                                            std::int64_t sk) {
   return {visible_keys(v, queries.end - 1, sq, sk).begin,
           visible_keys(v, queries.begin, sq, sk).end};
 }
 
 // All queries that see some key of a non-empty block.
-ROCFLASH_INLINE constexpr Range seeing_queries(const Visibility& v, Range keys, std::int64_t sq, std::int64_t sk) {
+ROCFLASH_INLINE constexpr Range seeing_queries(const Visibility& v, Range keys, std::int64_t sq,
+                                               std::int64_t sk) {
   const std::int64_t shift = sk - sq;
   Range queries{0, sq};
   if (v.right >= 0) queries.begin = larger(queries.begin, keys.begin - shift - v.right);

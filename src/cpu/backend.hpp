@@ -9,7 +9,8 @@ namespace rocflash {
 
 // Tiled attention with online softmax: the scores never exist as a whole.
 const Backend& cpu_backend();
-// The same vector kernels and threads, but with all scores in memory at once: what the first is compared with.
+// The same vector kernels and threads, but with all scores in memory at once: what the first is
+// compared with.
 const Backend& standard_backend();
 
 struct CpuDescription {

@@ -20,7 +20,8 @@ namespace {
 
 constexpr int most_threads = 1024;
 
-// One call of parallel_for. It lives on the caller's stack; the pool's mutex guards all but the counter.
+// One call of parallel_for. It lives on the caller's stack; the pool's mutex guards all but the
+// counter.
 struct Job {
   void (*body)(void*, std::int64_t, int);
   void* context;
@@ -70,7 +71,8 @@ class Pool {
     for (;;) {
       Job* job = nullptr;
       wake_.wait(lock, [&] {
-        const auto it = std::find_if(jobs_.begin(), jobs_.end(), [](const Job* j) { return j->open(); });
+        const auto it =
+            std::find_if(jobs_.begin(), jobs_.end(), [](const Job* j) { return j->open(); });
         job = it == jobs_.end() ? nullptr : *it;
         return job != nullptr;
       });
@@ -121,11 +123,13 @@ int default_threads() {
   errno = 0;
   const long n = std::strtol(variable, &end, 10);
   if (errno != 0 || *end != '\0' || n < 1 || n > most_threads)
-    refuse("ROCFLASH_NUM_THREADS: '", std::string_view(variable), "'; it must be a number from 1 to ", most_threads);
+    refuse("ROCFLASH_NUM_THREADS: '", std::string_view(variable),
+           "'; it must be a number from 1 to ", most_threads);
   return static_cast<int>(n);
 }
 
-void parallel_for(std::int64_t items, int threads, void (*body)(void*, std::int64_t, int), void* context) {
+void parallel_for(std::int64_t items, int threads, void (*body)(void*, std::int64_t, int),
+                  void* context) {
   const auto helpers = static_cast<int>(std::min<std::int64_t>(threads, items)) - 1;
   if (helpers <= 0) {
     for (std::int64_t n = 0; n < items; ++n) body(context, n, 0);

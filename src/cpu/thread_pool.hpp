@@ -11,16 +11,18 @@ int usable_cpus();
 // ROCFLASH_NUM_THREADS, or usable_cpus(). Refuses a value that is not a number from 1 to 1024.
 int default_threads();
 
-// Calls body(context, item, worker) once for each item in [0, items), on up to `threads` threads, the caller's among
-// them; `worker` is below `threads` and no two items run under the same worker at once. Items start in ascending
-// order. Any number of calls may be under way at a time; each makes progress on its own thread even if no
-// other thread is free. The body must not throw.
-void parallel_for(std::int64_t items, int threads, void (*body)(void*, std::int64_t, int), void* context);
+// Calls body(context, item, worker) once for each item in [0, items), on up to `threads` threads,
+// the caller's among them; `worker` is below `threads` and no two items run under the same worker
+// at once. Items start in ascending order. Any number of calls may be under way at a time; each
+// makes progress on its own thread even if no other thread is free. The body must not throw.
+void parallel_for(std::int64_t items, int threads, void (*body)(void*, std::int64_t, int),
+                  void* context);
 
 template <class Body>
 void parallel_for(std::int64_t items, int threads, Body body) {
   parallel_for(
-      items, threads, [](void* b, std::int64_t item, int worker) { (*static_cast<Body*>(b))(item, worker); },
+      items, threads,
+      [](void* b, std::int64_t item, int worker) { (*static_cast<Body*>(b))(item, worker); },
       &body);
 }
 

@@ -8,19 +8,23 @@
 namespace rocflash {
 namespace {
 
-DriverSearch search(const char* name, const char* variable, std::initializer_list<const char*> sonames) {
+DriverSearch search(const char* name, const char* variable,
+                    std::initializer_list<const char*> sonames) {
   const auto found = [&](const char* library, const char* how) {
     return DriverSearch{name, library,
                         std::string(how) + "; not used, this build carries no kernels for it"};
   };
   if (const char* override = std::getenv(variable); override && *override) {
-    if (dlopen(override, RTLD_NOW | RTLD_LOCAL)) return found(override, "found where the environment says");
+    if (dlopen(override, RTLD_NOW | RTLD_LOCAL))
+      return found(override, "found where the environment says");
     const char* why = dlerror();
-    return {name, "", std::string(variable) + " is set, but: " + (why ? why : "it cannot be opened")};
+    return {name, "",
+            std::string(variable) + " is set, but: " + (why ? why : "it cannot be opened")};
   }
   std::string tried;
   for (const char* soname : sonames) {
-    if (dlopen(soname, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD)) return found(soname, "already loaded by this process");
+    if (dlopen(soname, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD))
+      return found(soname, "already loaded by this process");
     tried += (tried.empty() ? "" : ", ") + std::string(soname);
   }
   for (const char* soname : sonames) {

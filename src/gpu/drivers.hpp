@@ -1,4 +1,5 @@
-// Looks for the GPU drivers at run time: nothing of ROCm or CUDA is linked, so one binary serves every machine.
+// Looks for the GPU drivers at run time: nothing of ROCm or CUDA is linked, so one binary serves
+// every machine.
 #pragma once
 
 #include <array>
@@ -12,8 +13,8 @@ struct DriverSearch {
   std::string reason;   // why it is, or is not, in use
 };
 
-// Searched once, on first use. The order of attempts: the environment's word, a copy that the process has
-// already loaded (a framework's own), then the versioned names, then the plain one.
+// Searched once, on first use. The order of attempts: the environment's word, a copy that the
+// process has already loaded (a framework's own), then the versioned names, then the plain one.
 const std::array<DriverSearch, 2>& gpu_drivers();
 
 }  // namespace rocflash

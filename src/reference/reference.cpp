@@ -91,7 +91,8 @@ class Attention {
     Row data;
   };
 
-  // One head of one sequence. The scale is in k, the dropout's scale in v, as a framework would have it.
+  // One head of one sequence. The scale is in k, the dropout's scale in v, as a framework would
+  // have it.
   struct Head : Sequence {
     std::int64_t b, h;
     Matrix q, k, v;
@@ -117,7 +118,9 @@ class Attention {
   Real dropout_scale() const { return Real{1} / (Real{1} - static_cast<Real>(p_.dropout.p)); }
 
   // A weight of exactly 0 (not seen, or dropped) contributes nothing, even to an infinite value.
-  static bool contributes(const Weights& w, std::int64_t j) { return w.keep[at(j)] && w.p[at(j)] != 0; }
+  static bool contributes(const Weights& w, std::int64_t j) {
+    return w.keep[at(j)] && w.p[at(j)] != 0;
+  }
 
   static void add(Row& sum, Real factor, const Real* row) {
     for (std::size_t c = 0; c < sum.size(); ++c) sum[c] += factor * row[c];
@@ -132,30 +135,35 @@ class Attention {
     for (std::size_t c = 0; c < row.size(); ++c)
       store_double(base, dtype, static_cast<std::int64_t>(c), static_cast<double>(row[c]));
   }
-  static void store(const Rows& to, const Matrix& m, std::int64_t b, std::int64_t row, std::int64_t h) {
+  static void store(const Rows& to, const Matrix& m, std::int64_t b, std::int64_t row,
+                    std::int64_t h) {
     for (std::int64_t j = 0; j < m.rows && to; ++j)
       for (int c = 0; c < m.columns; ++c)
         store_double(to.row(b, row + j, h), to.dtype, c, static_cast<double>(m.row(j)[c]));
   }
-  Matrix load(const Rows& from, std::int64_t b, std::int64_t row, std::int64_t count, std::int64_t h,
-              Real factor) const {
+  Matrix load(const Rows& from, std::int64_t b, std::int64_t row, std::int64_t count,
+              std::int64_t h, Real factor) const {
     Matrix m(count, from.columns);
     for (std::int64_t i = 0; i < count; ++i)
       for (int c = 0; c < m.columns; ++c)
-        m.row(i)[c] = round(static_cast<Real>(load_as_double(from.row(b, row + i, h), from.dtype, c)) * factor);
+        m.row(i)[c] = round(
+            static_cast<Real>(load_as_double(from.row(b, row + i, h), from.dtype, c)) * factor);
     return m;
   }
   Head load_head(std::int64_t b, std::int64_t h) const {
     const Sequence s = p_.lengths.sequence(b);
-    return {s, b, h, load(p_.q, b, s.q_row, s.sq, h, 1),
+    return {s,
+            b,
+            h,
+            load(p_.q, b, s.q_row, s.sq, h, 1),
             load(p_.k, b, s.k_row, s.sk, p_.kv_head(h), static_cast<Real>(p_.scale)),
             load(p_.v, b, s.k_row, s.sk, p_.kv_head(h), dropout_scale())};
   }
 
   bool sees(const Head& head, std::int64_t i, std::int64_t j) const {
     if (!visible_keys(p_.visibility, i, head.sq, head.sk).contains(j)) return false;
-    return !p_.mask ||
-           load_as_double(p_.mask.row(head.b, head.h, i), p_.mask.dtype, j * p_.mask.key_stride) != 0;
+    return !p_.mask || load_as_double(p_.mask.row(head.b, head.h, i), p_.mask.dtype,
+                                      j * p_.mask.key_stride) != 0;
   }
 
   Real score(const Head& head, std::int64_t i, std::int64_t j, Real& slope) const {
@@ -249,8 +257,12 @@ class ReferenceBackend final : public Backend {
       return "q: dtype f64; the plain backend takes f32, f16 and bf16";
     return {};
   }
-  std::size_t workspace(const Problem&, const ForwardOutputs&, const Execution&) const override { return 0; }
-  std::size_t workspace(const Problem&, const BackwardTensors&, const Execution&) const override { return 0; }
+  std::size_t workspace(const Problem&, const ForwardOutputs&, const Execution&) const override {
+    return 0;
+  }
+  std::size_t workspace(const Problem&, const BackwardTensors&, const Execution&) const override {
+    return 0;
+  }
   void run(const Problem& p, const ForwardOutputs& o, const Execution&) const override {
     Attention<Arithmetic>(p).forward(o);
   }

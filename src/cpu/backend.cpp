@@ -1,0 +1,272 @@
+#include "cpu/backend.hpp"
+
+#include <cmath>
+#include <cstring>
+
+#include "core/unused.hpp"
+#include "cpu/kernels.hpp"
+#include "cpu/plan.hpp"
+#include "cpu/thread_pool.hpp"
+
+namespace rocflash {
+namespace {
+
+using cpu::Delta;
+using cpu::Kernels;
+using cpu::PartialQueryGradients;
+using cpu::Scores;
+using cpu::WorkItem;
+using cpu::WorkList;
+
+constexpr std::size_t alignment = 64;
+
+// The caller's workspace, cut into pieces. Run once with no memory to learn the size, then with it.
+class Workspace {
+ public:
+  explicit Workspace(std::byte* memory) : memory_(memory) {}
+
+  template <class Element>
+  Element* take(std::int64_t count) {
+    auto* piece = reinterpret_cast<Element*>(memory_ + used_);
+    used_ +=
+        (static_cast<std::size_t>(count) * sizeof(Element) + alignment - 1) / alignment * alignment;
+    return piece;
+  }
+  std::size_t used() const { return used_; }
+
+ private:
+  std::byte* memory_;
+  std::size_t used_ = 0;
+};
+
+struct Memory {
+  std::int64_t* table;  // of the work list
+  float* scratch;       // `scratch_floats` for each thread
+  std::int64_t scratch_floats;
+  Delta delta;
+  PartialQueryGradients dq;
+  Scores scores;
+};
+
+enum class Kind { tiled, standard };
+
+// More threads than blocks of rows would only cost memory.
+int useful_threads(const Problem& p, const Execution& e) {
+  const std::int64_t rows = larger(p.max_q, p.max_k);
+  const std::int64_t items = p.batch() * p.heads * cpu::blocks_of(rows);
+  return static_cast<int>(smaller(e.threads, larger(items, 1)));
+}
+
+std::int64_t planes(const Problem& p) { return p.batch() * p.heads; }
+
+Memory lay_out(Workspace& w, const Problem& p, const Execution& e, Kind kind, bool gradients) {
+  Memory m{};
+  m.table = w.take<std::int64_t>(p.batch() + 1);
+  m.scratch_floats = gradients ? cpu::backward_scratch(p.head_dim, p.value_dim)
+                               : cpu::forward_scratch(p.head_dim, p.value_dim);
+  m.scratch = w.take<float>(m.scratch_floats * useful_threads(p, e));
+  if (gradients) {
+    const std::int64_t rows = p.lengths.rows_q;
+    m.delta = {w.take<float>(p.heads * rows * (p.lengths.packed() ? 1 : p.batch())),
+               p.lengths.packed() ? 0 : p.heads * rows, rows};
+  }
+  if (gradients && kind == Kind::tiled) {
+    const std::int64_t row = cpu::padded(p.head_dim), head = row * p.lengths.rows_q,
+                       batch = head * p.heads;
+    const std::int64_t chunk = batch * (p.lengths.packed() ? 1 : p.batch());
+    const int chunks = cpu::gradient_chunks(p);
+    m.dq = {w.take<float>(chunk * chunks),  chunks, chunk,
+            p.lengths.packed() ? 0 : batch, head,   row};
+  }
+  if (kind == Kind::standard) {
+    const std::int64_t scores = planes(p) * p.max_q * p.max_k;
+    m.scores = {w.take<float>(scores), gradients ? w.take<float>(scores) : nullptr, p.max_q,
+                p.max_k};
+  }
+  return m;
+}
+
+// Runs one step over all blocks of queries or keys. Long blocks of a causal problem go first: the
+// last queries see most, and the first keys are seen most.
+class Steps {
+ public:
+  Steps(const Problem& p, const Execution& e, const Memory& m)
+      : p_(p), threads_(useful_threads(p, e)), m_(m) {}
+
+  template <class Step>
+  void over_queries(Step step) const {
+    run(WorkList(p_.lengths, p_.heads, WorkList::Rows::queries, WorkList::Order::last_block_first,
+                 m_.table),
+        step);
+  }
+  // Blocks of keys, once per query head or once per key head.
+  template <class Step>
+  void over_keys(std::int64_t heads, Step step) const {
+    run(WorkList(p_.lengths, heads, WorkList::Rows::keys, WorkList::Order::first_block_first,
+                 m_.table),
+        step);
+  }
+  // Every chunks-th block of keys of each sequence and key head; item.block is the chunk.
+  template <class Step>
+  void over_chunks(std::int64_t chunks, Step step) const {
+    parallel_for(p_.batch() * p_.kv_heads * chunks, threads_, [&](std::int64_t item, int worker) {
+      const std::int64_t plane = item / chunks;
+      step(WorkItem{plane / p_.kv_heads, plane % p_.kv_heads, item % chunks},
+           m_.scratch + worker * m_.scratch_floats);
+    });
+  }
+
+ private:
+  template <class Step>
+  void run(const WorkList& list, Step step) const {
+    parallel_for(list.size(), threads_, [&](std::int64_t item, int worker) {
+      step(list[item], m_.scratch + worker * m_.scratch_floats);
+    });
+  }
+
+  const Problem& p_;
+  int threads_;
+  const Memory& m_;
+};
+
+// The sink takes weight but gives no value: its gradient is minus its weight times delta, summed
+// over all queries.
+void sink_gradients(const Problem& p, const BackwardTensors& t, const Delta& delta, int threads) {
+  if (!t.dsinks) return;
+  parallel_for(p.heads, threads, [&](std::int64_t h, int) {
+    const double sink = p.sinks.at(0, h);
+    double sum = 0;
+    for (std::int64_t b = 0; b < p.batch(); ++b) {
+      const Sequence s = p.lengths.sequence(b);
+      for (std::int64_t i = 0; i < s.sq; ++i) {
+        const double weight = std::exp(sink - static_cast<double>(t.lse.at(b, h, s.q_row + i)));
+        if (weight != 0) sum -= weight * static_cast<double>(*delta.rows(b, h, s.q_row + i));
+      }
+    }
+    store_double(t.dsinks.data, t.dsinks.dtype, h * t.dsinks.head_stride, sum);
+  });
+}
+
+void run_tiled(const Kernels& k, const Problem& p, const ForwardOutputs& o, const Steps& steps,
+               const Memory&) {
+  steps.over_queries([&](WorkItem item, float* scratch) { k.forward(p, o, item, scratch); });
+}
+
+void run_standard(const Kernels& k, const Problem& p, const ForwardOutputs& o, const Steps& steps,
+                  const Memory& m) {
+  steps.over_keys(p.heads, [&](WorkItem item, float* scratch) {
+    k.standard_scores(p, m.scores, item, scratch);
+  });
+  steps.over_queries(
+      [&](WorkItem item, float* scratch) { k.standard_softmax(p, o, m.scores, item, scratch); });
+  steps.over_queries(
+      [&](WorkItem item, float* scratch) { k.standard_output(p, o, m.scores, item, scratch); });
+}
+
+void run_tiled(const Kernels& k, const Problem& p, const BackwardTensors& t, const Steps& steps,
+               const Memory& m) {
+  if (t.dq) {
+    steps.over_queries([&](WorkItem item, float*) {
+      const Sequence s = p.lengths.sequence(item.batch);
+      const std::int64_t begin = item.block * cpu::lane_rows,
+                         rows = smaller(cpu::lane_rows, s.sq - begin);
+      for (int chunk = 0; chunk < m.dq.chunks; ++chunk) {
+        std::memset(m.dq.rows(chunk, item.batch, item.head, s.q_row + begin), 0,
+                    static_cast<std::size_t>(rows * m.dq.row_stride) * sizeof(float));
+      }
+    });
+  }
+  steps.over_chunks(m.dq.chunks, [&](WorkItem item, float* scratch) {
+    k.gradients(p, t, m.delta, m.dq, item, scratch);
+  });
+  if (t.dq) steps.over_queries([&](WorkItem item, float*) { k.query_gradients(p, t, m.dq, item); });
+}
+
+void run_standard(const Kernels& k, const Problem& p, const BackwardTensors& t, const Steps& steps,
+                  const Memory& m) {
+  steps.over_keys(p.heads, [&](WorkItem item, float* scratch) {
+    k.standard_weights(p, t, m.delta, m.scores, item, scratch);
+  });
+  if (t.dq) {
+    steps.over_queries([&](WorkItem item, float* scratch) {
+      k.standard_query_gradients(p, t, m.scores, item, scratch);
+    });
+  }
+  if (t.dk || t.dv) {
+    steps.over_keys(p.kv_heads, [&](WorkItem item, float* scratch) {
+      k.standard_key_gradients(p, t, m.scores, item, scratch);
+    });
+  }
+}
+
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(Kind kind) : kind_(kind) {}
+
+  std::string refusal(const Problem& p, bool) const override {
+    if (p.dtype == DType::f64)
+      return "q: dtype f64; only the reference backend takes it, others f32, f16 and bf16";
+    if (kind_ == Kind::standard && exceeds_memory(p))
+      return "backend: standard keeps all scores in memory, and those of this problem exceed "
+             "64-bit addresses";
+    cpu::chosen_kernels();  // refuses a bad ROCFLASH_CPU_ISA
+    return {};
+  }
+  std::size_t workspace(const Problem& p, const ForwardOutputs&,
+                        const Execution& e) const override {
+    return workspace(p, e, false);
+  }
+  std::size_t workspace(const Problem& p, const BackwardTensors&,
+                        const Execution& e) const override {
+    return workspace(p, e, true);
+  }
+  void run(const Problem& p, const ForwardOutputs& o, const Execution& e) const override {
+    const Memory m = memory(p, e, false);
+    const Steps steps(p, e, m);
+    clear_unused(p, o);
+    kind_ == Kind::tiled ? run_tiled(cpu::chosen_kernels(), p, o, steps, m)
+                         : run_standard(cpu::chosen_kernels(), p, o, steps, m);
+  }
+  void run(const Problem& p, const BackwardTensors& t, const Execution& e) const override {
+    const Memory m = memory(p, e, true);
+    const Steps steps(p, e, m);
+    const Kernels& k = cpu::chosen_kernels();
+    clear_unused(p, t);
+    steps.over_queries([&](WorkItem item, float*) { k.delta(p, t, m.delta, item); });
+    sink_gradients(p, t, m.delta, e.threads);
+    kind_ == Kind::tiled ? run_tiled(k, p, t, steps, m) : run_standard(k, p, t, steps, m);
+  }
+
+ private:
+  static bool exceeds_memory(const Problem& p) {
+    std::int64_t bytes = 0;
+    return __builtin_mul_overflow(planes(p), p.max_q, &bytes) ||
+           __builtin_mul_overflow(bytes, p.max_k, &bytes) ||
+           __builtin_mul_overflow(bytes, std::int64_t{16}, &bytes);
+  }
+  std::size_t workspace(const Problem& p, const Execution& e, bool gradients) const {
+    Workspace w(nullptr);
+    lay_out(w, p, e, kind_, gradients);
+    return w.used();
+  }
+  Memory memory(const Problem& p, const Execution& e, bool gradients) const {
+    Workspace w(e.workspace);
+    return lay_out(w, p, e, kind_, gradients);
+  }
+
+  Kind kind_;
+};
+
+}  // namespace
+
+const Backend& cpu_backend() {
+  static const CpuBackend backend(Kind::tiled);
+  return backend;
+}
+
+const Backend& standard_backend() {
+  static const CpuBackend backend(Kind::standard);
+  return backend;
+}
+
+}  // namespace rocflash

@@ -1,0 +1,178 @@
+// Forward: a block of queries stays in vector lanes while tiles of keys and values stream past. The
+// scores of one tile are all that ever exists of the score matrix.
+#include "cpu/isa/gemm.hpp"
+#include "cpu/isa/kernels.hpp"
+#include "cpu/isa/score.hpp"
+
+namespace rocflash::cpu::ROCFLASH_ISA {
+namespace {
+
+// Running softmax of one query per lane, in base 2: highest score, sum of weights relative to it,
+// and the factor by which the last tile changed what was accumulated before.
+struct OnlineSoftmax {
+  float *highest, *sum, *factor;
+
+  template <int vectors>
+  ROCFLASH_INLINE void start(double sink) {
+    for (int n = 0; n < vectors * width; ++n) {
+      highest[n] = static_cast<float>(sink);
+      sum[n] = sink == -static_cast<double>(infinity)
+                   ? 0.0f
+                   : 1.0f;  // the sink itself is the first weight
+    }
+  }
+
+  // Turns a tile of scores into weights.
+  template <int vectors>
+  ROCFLASH_INLINE void absorb(float* scores, std::int64_t rows, float exponent) {
+    constexpr int panel = vectors * width;
+    Float top[vectors], total[vectors];
+    for (int m = 0; m < vectors; ++m) top[m] = splat(-infinity);
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (int m = 0; m < vectors; ++m)
+        top[m] = larger(load(scores + r * panel + m * width), top[m]);
+    for (int m = 0; m < vectors; ++m) {
+      const Float before = load(highest + m * width);
+      const Float now = larger(top[m] * exponent, before);
+      store(highest + m * width, now);
+      // Nothing seen so far: any finite base makes all weights 0.
+      top[m] = select(now == -infinity, Float{}, now);
+      store(factor + m * width, exp2(before - top[m]));
+      total[m] = Float{};
+    }
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (int m = 0; m < vectors; ++m) {
+        const Float weight = exp2(load(scores + r * panel + m * width) * exponent - top[m]);
+        total[m] += weight;
+        store(scores + r * panel + m * width, weight);
+      }
+    }
+    for (int m = 0; m < vectors; ++m)
+      store(sum + m * width, load(sum + m * width) * load(factor + m * width) + total[m]);
+  }
+
+  ROCFLASH_INLINE bool saw_nothing(int lane) const { return sum[lane] == 0; }
+  ROCFLASH_INLINE float lse(int lane, double natural) const {
+    if (saw_nothing(lane)) return infinity;
+    return static_cast<float>(static_cast<double>(highest[lane]) * natural +
+                              __builtin_log(static_cast<double>(sum[lane])));
+  }
+};
+
+// The weights themselves, for callers who ask: scores again, now that their sum is known.
+template <int vectors>
+[[gnu::noinline]] void store_weights(const Head& head, const Tile& tile, const float* scores,
+                                     const float* keep, const OnlineSoftmax& softmax,
+                                     const Plane& to) {
+  constexpr int panel = vectors * width;
+  for (int n = 0; n < tile.queries.size(); ++n) {
+    const double base = softmax.saw_nothing(n) ? 0.0 : static_cast<double>(softmax.highest[n]);
+    const double over = softmax.saw_nothing(n) ? 0.0 : 1.0 / static_cast<double>(softmax.sum[n]);
+    for (std::int64_t r = 0; r < tile.keys.size(); ++r) {
+      const double s =
+          static_cast<double>(scores[r * panel + n]) * static_cast<double>(head.exponent);
+      const double weight = __builtin_exp2(s - base) * over;
+      store_double(to.row(head.b, head.h, tile.queries.begin + n), to.dtype,
+                   (tile.keys.begin + r) * to.key_stride,
+                   keep && keep[r * panel + n] == 0 ? -weight : weight);
+    }
+  }
+}
+
+template <int vectors>
+void run(const Head& head, const ForwardOutputs& o, Range block, float* memory) {
+  constexpr int panel = vectors * width;
+  constexpr int panels = lane_rows / panel;
+  const Problem& p = head.problem;
+  const int d = p.head_dim, dv = p.value_dim;
+  Scratch scratch(memory);
+  float* q = scratch.take(std::int64_t{lane_rows} * d);     // [panel][d][lane]
+  float* out = scratch.take(std::int64_t{lane_rows} * dv);  // [panel][dv][lane]
+  float* k = scratch.take(stream_rows * padded(d));         // [key][d]
+  float* v = scratch.take(stream_rows * padded(dv));        // [key][dv]
+  float* scores = scratch.take(panel * stream_rows);        // [key][lane]
+  float* bias = scratch.take(panel * stream_rows);          // likewise
+  float* keep = scratch.take(panel * stream_rows);          // likewise
+  float* statistics = scratch.take(3 * lane_rows);          // [panel][3][lane]
+
+  const auto queries_of = [&](int n) {
+    return Range{block.begin + n * panel, smaller(block.end, block.begin + (n + 1) * panel)};
+  };
+  const auto softmax_of = [&](int n) {
+    float* s = statistics + n * 3 * panel;
+    return OnlineSoftmax{s, s + panel, s + 2 * panel};
+  };
+  const auto raw_scores = [&](int n, const Tile& tile) {
+    gemm<vectors, Into::overwrite>(tile.keys.size(), d, {k, padded(d), 1},
+                                   {q + std::int64_t{n} * d * panel, panel}, {scores, panel},
+                                   nullptr);
+    finish_scores<Lanes::queries, vectors>(head, tile, scores, bias, nullptr);
+  };
+
+  for (int n = 0; n < panels && !queries_of(n).empty(); ++n) {
+    load_lanes(q + std::int64_t{n} * d * panel, panel, head.queries_of(p.q, queries_of(n)));
+    softmax_of(n).template start<vectors>(head.sink);
+  }
+  __builtin_memset(out, 0, sizeof(float) * lane_rows * static_cast<std::size_t>(dv));
+
+  Range keys = visible_keys(p.visibility, block, head.sequence.sq, head.sequence.sk);
+  keys.begin = floor_to(keys.begin, dropout_keys_per_call);
+  for (std::int64_t j = keys.begin; j < keys.end; j += stream_rows) {
+    const Range here{j, smaller(keys.end, j + stream_rows)};
+    load_rows(k, padded(d), head.keys_of(p.k, here));
+    const bool finite = load_rows(v, padded(dv), head.keys_of(p.v, here));
+    const Strided values{v, 1, padded(dv)};
+    for (int n = 0; n < panels && !queries_of(n).empty(); ++n) {
+      const Tile tile{queries_of(n), here};
+      OnlineSoftmax softmax = softmax_of(n);
+      raw_scores(n, tile);
+      softmax.absorb<vectors>(scores, here.size(), head.exponent);
+      if (p.dropout.on()) {
+        draw_dropout<Lanes::queries, vectors>(head, tile, keep);
+        for (std::int64_t e = 0; e < here.size() * panel; e += width)
+          store(scores + e, select(load(keep + e) != 0.0f, load(scores + e), Float{}));
+      }
+      weigh<vectors, Into::scale_and_add>(finite, dv, here.size(), values, {scores, panel},
+                                          {out + std::int64_t{n} * dv * panel, panel},
+                                          softmax.factor);
+    }
+  }
+
+  for (int n = 0; n < panels && !queries_of(n).empty(); ++n) {
+    const OnlineSoftmax softmax = softmax_of(n);
+    const Range queries = queries_of(n);
+    for (int lane = 0; lane < queries.size(); ++lane) {
+      if (o.lse)
+        o.lse.at(head.b, head.h, head.sequence.q_row + queries.begin + lane) =
+            softmax.lse(lane, head.natural);
+      softmax.factor[lane] =
+          softmax.saw_nothing(lane) ? 0.0f : p.dropout.scale() / softmax.sum[lane];
+    }
+    store_lanes(out + std::int64_t{n} * dv * panel, panel, softmax.factor,
+                head.queries_of(o.out, queries));
+  }
+
+  if (!o.s_dmask) return;
+  for (std::int64_t j = 0; j < head.sequence.sk; j += stream_rows) {
+    const Range here{j, smaller(head.sequence.sk, j + stream_rows)};
+    load_rows(k, padded(d), head.keys_of(p.k, here));
+    for (int n = 0; n < panels && !queries_of(n).empty(); ++n) {
+      const Tile tile{queries_of(n), here};
+      raw_scores(n, tile);
+      if (p.dropout.on()) draw_dropout<Lanes::queries, vectors>(head, tile, keep);
+      store_weights<vectors>(head, tile, scores, p.dropout.on() ? keep : nullptr, softmax_of(n),
+                             o.s_dmask);
+    }
+  }
+}
+
+}  // namespace
+
+void forward(const Problem& p, const ForwardOutputs& o, WorkItem item, float* scratch) {
+  const Head head(p, item.batch, item.head);
+  const Range block{item.block * lane_rows,
+                    smaller(head.sequence.sq, (item.block + 1) * lane_rows)};
+  with_panel(block.size(), [&]<int vectors>() { run<vectors>(head, o, block, scratch); });
+}
+
+}  // namespace rocflash::cpu::ROCFLASH_ISA

@@ -1,0 +1,120 @@
+// The vector vocabulary of the CPU kernels: one source, compiled once per instruction set.
+//
+// Vectors are the compilers' own (GNU vector extensions), so operators just work and clang and GCC
+// both build it. Everything here is always inlined or lives in the instruction set's namespace;
+// nothing of the standard library is used, because the linker could pick its copy of a shared
+// inline function (see core/inline.hpp).
+#pragma once
+
+#include <cstdint>
+
+#include "core/inline.hpp"
+#include "core/visibility.hpp"
+
+namespace rocflash::cpu::ROCFLASH_ISA {
+
+#if defined(ROCFLASH_ISA_avx512)
+inline constexpr int width = 16, registers = 32;
+#elif defined(ROCFLASH_ISA_avx2)
+inline constexpr int width = 8, registers = 16;
+#else
+inline constexpr int width = 4, registers = 16;
+#endif
+
+using Float = float __attribute__((vector_size(4 * width)));
+using Int = std::int32_t __attribute__((vector_size(4 * width)));
+using Word = std::uint32_t __attribute__((vector_size(4 * width)));
+using Wide = std::uint64_t __attribute__((vector_size(4 * width)));
+using Half = _Float16 __attribute__((vector_size(2 * width)));
+using Short = std::uint16_t __attribute__((vector_size(2 * width)));
+
+inline constexpr float infinity = __builtin_inff();
+inline constexpr float log2_e = 1.44269504088896340736f;
+
+template <class Vector, class Scalar>
+ROCFLASH_INLINE Vector load_as(const Scalar* from) {
+  Vector v;
+  __builtin_memcpy(&v, from, sizeof v);
+  return v;
+}
+ROCFLASH_INLINE Float load(const float* from) { return load_as<Float>(from); }
+ROCFLASH_INLINE void store(float* to, Float v) { __builtin_memcpy(to, &v, sizeof v); }
+
+// x - 0 is x for every x, which the compiler knows; x + 0 is not (for -0).
+ROCFLASH_INLINE Float splat(float x) { return x - Float{}; }
+ROCFLASH_INLINE Int splat(std::int32_t x) { return x - Int{}; }
+ROCFLASH_INLINE Word splat(std::uint32_t x) { return x - Word{}; }
+
+ROCFLASH_INLINE Float select(Int mask, Float a, Float b) { return mask ? a : b; }
+// Where either is NaN it is b, as the instruction has it.
+ROCFLASH_INLINE Float larger(Float a, Float b) { return a > b ? a : b; }
+using rocflash::larger;  // of integers
+ROCFLASH_INLINE Float absolute(Float x) { return (Float)((Word)x & 0x7fffffffu); }
+
+ROCFLASH_INLINE Float to_float(Int x) { return __builtin_convertvector(x, Float); }
+
+ROCFLASH_INLINE Int lane_index() {
+  Int v;
+  for (int n = 0; n < width; ++n) v[n] = n;
+  return v;
+}
+
+ROCFLASH_INLINE bool any_nan(Float v) {
+  const Int nan = v != v;
+  std::int32_t any = 0;
+  for (int n = 0; n < width; ++n) any |= nan[n];
+  return any != 0;
+}
+
+// The two halves of 32 x 32 bit products.
+ROCFLASH_INLINE void multiply_wide(Word x, std::uint32_t m, Word& high, Word& low) {
+  constexpr std::uint64_t lower = 0xffffffffu;
+  const Wide even = ((Wide)x & lower) * m, odd = ((Wide)x >> 32) * m;
+  high = (Word)((even >> 32) | (odd & ~lower));
+  low = (Word)((even & lower) | (odd << 32));
+}
+
+ROCFLASH_INLINE Float from_bf16(Short x) { return (Float)(__builtin_convertvector(x, Word) << 16); }
+// To the nearest, ties to even; NaN stays NaN.
+ROCFLASH_INLINE Short to_bf16(Float x) {
+  const Word bits = (Word)x;
+  const Word rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const Word quiet = (bits >> 16) | 0x40u;
+  return __builtin_convertvector((Word)select(x != x, (Float)quiet, (Float)rounded), Short);
+}
+
+// 2^x. Within 1 ulp; below 2^-126 it is 0; NaN stays NaN.
+ROCFLASH_INLINE Float exp2(Float x) {
+  x = x < -127.0f ? splat(-127.0f) : x;
+  x = x > 128.0f ? splat(128.0f) : x;
+  constexpr float to_integer = 12582912.0f;  // 1.5 * 2^23: adding it rounds to the nearest integer
+  const Float shifted = x + to_integer;
+  const Float fraction = x - (shifted - to_integer);
+  Float p = splat(1.53458121613e-4f);
+  p = p * fraction + 1.33999311772e-3f;
+  p = p * fraction + 9.61848895633e-3f;
+  p = p * fraction + 5.55032877711e-2f;
+  p = p * fraction + 2.40226468906e-1f;
+  p = p * fraction + 6.93147205737e-1f;
+  p = p * fraction + 1.0f;
+  const Word exponent = ((Word)shifted - (Word)splat(to_integer) + 127u) << 23;
+  return p * (Float)exponent;
+}
+
+// Within a few ulp of the result, also where it is small.
+ROCFLASH_INLINE Float tanh(Float x) {
+  const Float z = x * x;
+  Float q = splat(2.1227455673e-3f);
+  q = q * z - 8.1562801964e-3f;
+  q = q * z + 2.16926069656e-2f;
+  q = q * z - 5.39453783872e-2f;
+  q = q * z + 1.33331959113e-1f;
+  q = q * z - 3.33333305714e-1f;
+  const Float near = x + x * z * q;
+  const Float size = absolute(x);
+  const Float far = 1.0f - 2.0f / (exp2(size * (2.0f * log2_e)) + 1.0f);
+  const Float signed_far = (Float)((Word)far | ((Word)x & 0x80000000u));
+  return select(size < 0.6f, near, signed_far);
+}
+
+}  // namespace rocflash::cpu::ROCFLASH_ISA

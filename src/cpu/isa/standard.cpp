@@ -1,0 +1,209 @@
+// Standard attention with the same vector kernels: all scores in memory, one whole step after the
+// other. It exists to be compared with, so it does what a framework without a fused kernel does, as
+// fast as these kernels let it. Like such a framework it computes hidden scores too, and lets a NaN
+// behind a mask through.
+#include "cpu/isa/gradient.hpp"
+#include "cpu/isa/kernels.hpp"
+
+namespace rocflash::cpu::ROCFLASH_ISA {
+namespace {
+
+constexpr int vectors = most_vectors;
+constexpr int panel = vectors * width;
+constexpr int panels = lane_rows / panel;
+
+Range block_of(std::int64_t block, std::int64_t rows) {
+  return {block * lane_rows, smaller(rows, (block + 1) * lane_rows)};
+}
+Range part_of(Range block, int n) {
+  return {block.begin + n * panel, smaller(block.end, block.begin + (n + 1) * panel)};
+}
+std::int64_t plane_of(const Head& head) { return head.b * head.problem.heads + head.h; }
+
+// Copies a tile into the matrix of scores, as far as the keys go.
+void put_tile(float* matrix, std::int64_t stride, const float* tile, Range queries, Range keys) {
+  for (std::int64_t r = 0; r < queries.size(); ++r) {
+    __builtin_memcpy(matrix + (queries.begin + r) * stride + keys.begin, tile + r * panel,
+                     sizeof(float) * static_cast<std::size_t>(keys.size()));
+  }
+}
+
+// to[n][column] = factor * sum over k of a(n, k) * rows[k][column], for the `to.count` rows of a
+// block, where `rows_at` gives the streamed rows and `heads` of them are summed.
+template <class RowsAt, class WeightsAt>
+void multiply_rows(const RowBlock& to, std::int64_t heads, std::int64_t k, RowsAt rows_at,
+                   WeightsAt weights_at, float factor, float* memory) {
+  const int columns = to.rows.columns;
+  const std::int64_t stride = padded(columns);
+  Scratch scratch(memory);
+  float* rows = scratch.take(stream_rows * stride);
+  float* sum = scratch.take(lane_rows * stride);
+  __builtin_memset(sum, 0, sizeof(float) * static_cast<std::size_t>(lane_rows * stride));
+  for (std::int64_t h = 0; h < heads; ++h) {
+    for (std::int64_t i = 0; i < k; i += stream_rows) {
+      const Range here{i, smaller(k, i + stream_rows)};
+      load_rows(rows, stride, rows_at(h, here));
+      weigh_columns(true, to.count, here.size(), weights_at(h, here), {rows, stride}, {sum, stride},
+                    columns);
+    }
+  }
+  for (int n = 0; n < to.count; ++n) {
+    for (std::int64_t c = 0; c < stride; c += width)
+      store(sum + n * stride + c, load(sum + n * stride + c) * factor);
+    store_row(to.row(n), to.rows.dtype, sum + n * stride, columns);
+  }
+}
+
+}  // namespace
+
+void standard_scores(const Problem& p, const Scores& s, WorkItem item, float* memory) {
+  const Head head(p, item.batch, item.head);
+  const Range block = block_of(item.block, head.sequence.sk);
+  Scratch scratch(memory);
+  float* k = scratch.take(std::int64_t{lane_rows} * p.head_dim);
+  float* q = scratch.take(stream_rows * padded(p.head_dim));
+  float* scores = scratch.take(panel * stream_rows);
+  float* bias = scratch.take(panel * stream_rows);
+  for (int n = 0; n < panels && !part_of(block, n).empty(); ++n)
+    load_lanes(k + std::int64_t{n} * p.head_dim * panel, panel,
+               head.keys_of(p.k, part_of(block, n)));
+  for (std::int64_t i = 0; i < head.sequence.sq; i += stream_rows) {
+    const Range queries{i, smaller(head.sequence.sq, i + stream_rows)};
+    load_rows(q, padded(p.head_dim), head.queries_of(p.q, queries));
+    for (int n = 0; n < panels && !part_of(block, n).empty(); ++n) {
+      const Tile tile{queries, part_of(block, n)};
+      gemm<vectors, Into::overwrite>(queries.size(), p.head_dim, {q, padded(p.head_dim), 1},
+                                     {k + std::int64_t{n} * p.head_dim * panel, panel},
+                                     {scores, panel}, nullptr);
+      finish_scores<Lanes::keys, vectors>(head, tile, scores, bias, nullptr);
+      put_tile(s.data + s.offset(plane_of(head), 0), s.keys, scores, tile.queries, tile.keys);
+    }
+  }
+}
+
+void standard_softmax(const Problem& p, const ForwardOutputs& o, const Scores& s, WorkItem item,
+                      float* keep) {
+  const Head head(p, item.batch, item.head);
+  const Range block = block_of(item.block, head.sequence.sq);
+  const std::int64_t keys = head.sequence.sk, whole = keys / width * width;
+  for (std::int64_t i = block.begin; i < block.end; ++i) {
+    float* row = s.data + s.offset(plane_of(head), i);
+    float highest = static_cast<float>(head.sink);
+    Float tops = splat(-infinity);
+    for (std::int64_t j = 0; j < whole; j += width) tops = larger(load(row + j), tops);
+    for (int n = 0; n < width; ++n)
+      highest = tops[n] * head.exponent > highest ? tops[n] * head.exponent : highest;
+    for (std::int64_t j = whole; j < keys; ++j)
+      highest = row[j] * head.exponent > highest ? row[j] * head.exponent : highest;
+    const float base = highest == -infinity ? 0.0f : highest;
+
+    // The tail goes through the same exponential, in a vector of its own.
+    Float total{}, tail = splat(-infinity);
+    for (std::int64_t j = 0; j < whole; j += width) {
+      const Float weight = exp2(load(row + j) * head.exponent - base);
+      total += weight;
+      store(row + j, weight);
+    }
+    for (std::int64_t j = whole; j < keys; ++j) tail[j - whole] = row[j];
+    tail = exp2(tail * head.exponent - base);
+    for (std::int64_t j = whole; j < keys; ++j) row[j] = tail[j - whole];
+    total += tail;
+    float sum = head.sink == -static_cast<double>(infinity)
+                    ? 0.0f
+                    : exp2(splat(static_cast<float>(head.sink) - base))[0];
+    for (int n = 0; n < width; ++n) sum += total[n];
+
+    const float over = sum == 0 ? 0.0f : 1.0f / sum;
+    for (std::int64_t j = 0; j < keys; ++j) row[j] *= over;
+    if (o.lse) {
+      o.lse.at(head.b, head.h, head.sequence.q_row + i) =
+          sum == 0 ? infinity
+                   : static_cast<float>(static_cast<double>(highest) * head.natural +
+                                        __builtin_log(static_cast<double>(sum)));
+    }
+    for (std::int64_t j = 0; j < keys; j += panel) {
+      const Tile tile{{i, i + 1}, {j, smaller(keys, j + panel)}};
+      if (p.dropout.on()) draw_dropout<Lanes::keys, vectors>(head, tile, keep);
+      for (std::int64_t n = 0; n < tile.keys.size(); ++n) {
+        float& weight = row[j + n];
+        const bool kept = !p.dropout.on() || keep[n] != 0;
+        if (o.s_dmask) {
+          store_double(o.s_dmask.row(head.b, head.h, i), o.s_dmask.dtype,
+                       (j + n) * o.s_dmask.key_stride,
+                       static_cast<double>(kept ? weight : -weight));
+        }
+        if (!kept) weight = 0;
+      }
+    }
+  }
+}
+
+void standard_output(const Problem& p, const ForwardOutputs& o, const Scores& s, WorkItem item,
+                     float* memory) {
+  const Head head(p, item.batch, item.head);
+  const Range block = block_of(item.block, head.sequence.sq);
+  multiply_rows(
+      head.queries_of(o.out, block), 1, head.sequence.sk,
+      [&](std::int64_t, Range keys) { return head.keys_of(p.v, keys); },
+      [&](std::int64_t, Range keys) {
+        return Strided{s.data + s.offset(plane_of(head), block.begin) + keys.begin, s.keys, 1};
+      },
+      p.dropout.scale(), memory);
+}
+
+void standard_weights(const Problem& p, const BackwardTensors& t, const Delta& delta,
+                      const Scores& s, WorkItem item, float* memory) {
+  const Head head(p, item.batch, item.head);
+  const Range block = block_of(item.block, head.sequence.sk);
+  GradientTile<vectors> pass(p, memory);
+  for (int n = 0; n < panels && !part_of(block, n).empty(); ++n)
+    pass.load_keys(head, n, part_of(block, n));
+  const std::int64_t matrix = s.offset(plane_of(head), 0);
+  for (std::int64_t i = 0; i < head.sequence.sq; i += stream_rows) {
+    const Range queries{i, smaller(head.sequence.sq, i + stream_rows)};
+    pass.load_queries(head, t, delta, queries);
+    for (int n = 0; n < panels && !part_of(block, n).empty(); ++n) {
+      pass.compute(head, n, {queries, part_of(block, n)});
+      put_tile(s.data + matrix, s.keys, pass.weights, queries, part_of(block, n));
+      put_tile(s.gradient + matrix, s.keys, pass.gradients, queries, part_of(block, n));
+    }
+  }
+}
+
+void standard_query_gradients(const Problem& p, const BackwardTensors& t, const Scores& s,
+                              WorkItem item, float* memory) {
+  const Head head(p, item.batch, item.head);
+  const Range block = block_of(item.block, head.sequence.sq);
+  multiply_rows(
+      head.queries_of(t.dq, block), 1, head.sequence.sk,
+      [&](std::int64_t, Range keys) { return head.keys_of(p.k, keys); },
+      [&](std::int64_t, Range keys) {
+        return Strided{s.gradient + s.offset(plane_of(head), block.begin) + keys.begin, s.keys, 1};
+      },
+      p.scale, memory);
+}
+
+void standard_key_gradients(const Problem& p, const BackwardTensors& t, const Scores& s,
+                            WorkItem item, float* memory) {
+  const Head first(p, item.batch, item.head * p.group());
+  const Range block = block_of(item.block, first.sequence.sk);
+  // Row j of the gradient sums over queries, so the weights are read down a column.
+  const auto run = [&](const Rows& gradient, const Rows& source, const float* matrix,
+                       float factor) {
+    if (!gradient) return;
+    multiply_rows(
+        first.keys_of(gradient, block), p.group(), first.sequence.sq,
+        [&](std::int64_t h, Range queries) {
+          return Head(p, item.batch, first.h + h).queries_of(source, queries);
+        },
+        [&](std::int64_t h, Range queries) {
+          return Strided{matrix + s.offset(plane_of(first) + h, queries.begin) + block.begin, 1,
+                         s.keys};
+        },
+        factor, memory);
+  };
+  run(t.dk, p.q, s.gradient, p.scale);
+  run(t.dv, t.dout, s.data, p.dropout.scale());
+}
+
+}  // namespace rocflash::cpu::ROCFLASH_ISA

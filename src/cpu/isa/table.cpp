@@ -1,0 +1,21 @@
+// The entry points of this instruction set, as the dispatcher sees them.
+#include "cpu/isa/kernels.hpp"
+
+#define ROCFLASH_STRING_(x) #x
+#define ROCFLASH_STRING(x) ROCFLASH_STRING_(x)
+
+namespace rocflash::cpu::ROCFLASH_ISA {
+
+const Kernels kernels{ROCFLASH_STRING(ROCFLASH_ISA),
+                      forward,
+                      delta,
+                      gradients,
+                      query_gradients,
+                      standard_scores,
+                      standard_softmax,
+                      standard_output,
+                      standard_weights,
+                      standard_query_gradients,
+                      standard_key_gradients};
+
+}  // namespace rocflash::cpu::ROCFLASH_ISA

@@ -1,0 +1,88 @@
+// The functions that exist once per instruction set. Each runs one work item in the caller's
+// scratch memory.
+#pragma once
+
+#include "core/problem.hpp"
+#include "cpu/plan.hpp"
+
+namespace rocflash::cpu {
+
+// One float per (sequence, head, query), contiguous over the query rows: the row sums of dout *
+// out.
+struct Delta {
+  float* data;
+  std::int64_t batch_stride, head_stride;
+
+  ROCFLASH_INLINE float* rows(std::int64_t batch, std::int64_t head, std::int64_t row) const {
+    return data + batch * batch_stride + head * head_stride + row;
+  }
+};
+
+// Gradients of q on their way: summed per (sequence, head, query) in float, once for each chunk of
+// keys, and then over the chunks in order.
+struct PartialQueryGradients {
+  float* data;
+  int chunks;
+  std::int64_t chunk_stride, batch_stride, head_stride, row_stride;
+
+  ROCFLASH_INLINE float* rows(std::int64_t chunk, std::int64_t batch, std::int64_t head,
+                              std::int64_t row) const {
+    return data + chunk * chunk_stride + batch * batch_stride + head * head_stride +
+           row * row_stride;
+  }
+};
+
+// Scores and their gradients in full, row-major (query, key) per sequence and head: the standard
+// backend's memory.
+struct Scores {
+  float* data;
+  float* gradient;
+  std::int64_t queries, keys;  // of the longest sequence
+
+  ROCFLASH_INLINE std::int64_t offset(std::int64_t plane, std::int64_t query) const {
+    return (plane * queries + query) * keys;
+  }
+};
+
+struct Kernels {
+  const char* name;
+
+  // A block of queries against all keys they see.
+  void (*forward)(const Problem&, const ForwardOutputs&, WorkItem, float* scratch);
+
+  // delta of a block of queries; all gradients of one chunk of keys (item.block is the chunk); dq
+  // of a block.
+  void (*delta)(const Problem&, const BackwardTensors&, const Delta&, WorkItem);
+  void (*gradients)(const Problem&, const BackwardTensors&, const Delta&,
+                    const PartialQueryGradients&, WorkItem, float* scratch);
+  void (*query_gradients)(const Problem&, const BackwardTensors&, const PartialQueryGradients&,
+                          WorkItem);
+
+  // The standard backend's steps, each over a block of queries or keys, through memory.
+  void (*standard_scores)(const Problem&, const Scores&, WorkItem, float* scratch);
+  void (*standard_softmax)(const Problem&, const ForwardOutputs&, const Scores&, WorkItem,
+                           float* scratch);
+  void (*standard_output)(const Problem&, const ForwardOutputs&, const Scores&, WorkItem,
+                          float* scratch);
+  void (*standard_weights)(const Problem&, const BackwardTensors&, const Delta&, const Scores&,
+                           WorkItem, float* scratch);
+  void (*standard_query_gradients)(const Problem&, const BackwardTensors&, const Scores&, WorkItem,
+                                   float* scratch);
+  void (*standard_key_gradients)(const Problem&, const BackwardTensors&, const Scores&, WorkItem,
+                                 float* scratch);
+};
+
+namespace baseline {
+extern const Kernels kernels;
+}
+namespace avx2 {
+extern const Kernels kernels;
+}
+namespace avx512 {
+extern const Kernels kernels;
+}
+
+// The best set this machine can run, or the one ROCFLASH_CPU_ISA names. Chosen once.
+const Kernels& chosen_kernels();
+
+}  // namespace rocflash::cpu

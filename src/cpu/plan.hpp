@@ -1,0 +1,97 @@
+// How the CPU cuts a problem into work: block sizes, scratch memory and the list of items. Pure
+// functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/inline.hpp"
+#include "core/problem.hpp"
+
+namespace rocflash::cpu {
+
+// A work item holds this many rows (queries, or keys in one pass of backward) in vector lanes, and
+// streams tiles of this many rows of the other side past them. Multiples of every panel width and
+// of dropout's eight keys.
+inline constexpr int lane_rows = 64;
+inline constexpr int stream_rows = 64;
+
+inline constexpr std::int64_t cache_line_floats = 16;
+
+ROCFLASH_INLINE constexpr std::int64_t blocks_of(std::int64_t rows) {
+  return (rows + lane_rows - 1) / lane_rows;
+}
+ROCFLASH_INLINE constexpr std::int64_t padded(std::int64_t floats) {
+  return (floats + cache_line_floats - 1) / cache_line_floats * cache_line_floats;
+}
+
+// Floats of scratch memory that one thread needs.
+constexpr std::int64_t forward_scratch(int head_dim, int value_dim) {
+  const std::int64_t tile = std::int64_t{lane_rows} * stream_rows;
+  return (lane_rows + stream_rows) * (padded(head_dim) + padded(value_dim)) + 3 * tile +
+         3 * lane_rows;
+}
+constexpr std::int64_t backward_scratch(int head_dim, int value_dim) {
+  const std::int64_t tile = std::int64_t{lane_rows} * stream_rows;
+  return (2 * lane_rows + stream_rows) * (padded(head_dim) + padded(value_dim)) +
+         lane_rows * padded(head_dim) + 5 * tile + 2 * stream_rows;
+}
+
+// Backward runs in parallel over sequences, key heads and chunks of keys. Each chunk sums its own
+// share of dq, so there are only as many as it takes to keep a machine of some dozens of cores
+// busy. The number of threads must not matter.
+constexpr int gradient_chunks(const Problem& p) {
+  constexpr std::int64_t wanted = 32, most = 8;
+  if (p.max_k == 0) return 1;
+  // One long sequence among many short ones is as good as alone.
+  const std::int64_t keys = p.lengths.packed() ? p.lengths.rows_k : p.batch() * p.lengths.rows_k;
+  const std::int64_t sequences = larger(1, keys / p.max_k);
+  const std::int64_t chunks = (wanted + sequences * p.kv_heads - 1) / (sequences * p.kv_heads);
+  return static_cast<int>(smaller(smaller(chunks, most), blocks_of(p.max_k)));
+}
+
+struct WorkItem {
+  std::int64_t batch, head, block;
+};
+
+// Blocks of rows over all sequences and heads, whose lengths may differ. The table of where each
+// sequence's items begin lies in the workspace.
+class WorkList {
+ public:
+  enum class Rows { queries, keys };
+  enum class Order { first_block_first, last_block_first };
+
+  static constexpr std::size_t table_bytes(std::int64_t batch) {
+    return static_cast<std::size_t>(batch + 1) * sizeof(std::int64_t);
+  }
+
+  WorkList(const Lengths& lengths, std::int64_t heads, Rows rows, Order order, std::int64_t* table)
+      : batch_(lengths.batch), heads_(heads), order_(order), table_(table) {
+    table_[0] = 0;
+    for (std::int64_t b = 0; b < batch_; ++b) {
+      const Sequence s = lengths.sequence(b);
+      table_[b + 1] = table_[b] + heads_ * blocks_of(rows == Rows::queries ? s.sq : s.sk);
+    }
+  }
+
+  std::int64_t size() const { return table_[batch_]; }
+
+  WorkItem operator[](std::int64_t item) const {
+    std::int64_t low = 0, high = batch_;  // the last sequence whose items begin at or before `item`
+    while (high - low > 1) {
+      const std::int64_t middle = (low + high) / 2;
+      (table_[middle] <= item ? low : high) = middle;
+    }
+    const std::int64_t blocks = (table_[low + 1] - table_[low]) / heads_;
+    const std::int64_t within = item - table_[low];
+    const std::int64_t block = within % blocks;
+    return {low, within / blocks, order_ == Order::first_block_first ? block : blocks - 1 - block};
+  }
+
+ private:
+  std::int64_t batch_, heads_;
+  Order order_;
+  std::int64_t* table_;
+};
+
+}  // namespace rocflash::cpu
