@@ -205,7 +205,9 @@ class Attention {
     }
     w.sink = std::exp(sink - highest);
     sum += w.sink;
-    for (Real& p : w.p) p = round(p / sum);
+    for (std::size_t j = 0; j < n; ++j) {
+      if (w.score[j] != -infinity) w.p[j] = round(w.p[j] / sum);  // a NaN sum is not for keys that are not seen
+    }
     w.sink /= sum;
     w.lse = highest + std::log(sum);
     return w;
