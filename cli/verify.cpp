@@ -30,18 +30,21 @@ std::string family(const verify::Case& c) { return c.feature.substr(0, c.feature
 struct Cell {
   double forward = 0, backward = 0;
   int cases = 0, failed = 0;
+  bool gradients = false;  // some features have no backward
 
   void add(const verify::Result& r) {
     ++cases;
     failed += !r.good();
     forward = std::max(forward, r.worst_ratio(false));
     backward = std::max(backward, r.worst_ratio(true));
+    gradients = gradients || r.what.has_backward();
   }
   void add(const Cell& other) {
     cases += other.cases;
     failed += other.failed;
     forward = std::max(forward, other.forward);
     backward = std::max(backward, other.backward);
+    gradients = gradients || other.gradients;
   }
 };
 
@@ -85,7 +88,7 @@ void print_table(const Report& report, std::FILE* to) {
       const auto it = report.cells.find({row, t});
       const bool any = it != report.cells.end();
       cells.push_back(any ? ratio_text(it->second.forward) : "");
-      cells.push_back(any ? ratio_text(it->second.backward) : "");
+      cells.push_back(any && it->second.gradients ? ratio_text(it->second.backward) : "");
     }
     const Cell sum = report.row_total(row);
     cells.push_back(std::to_string(sum.cases));

@@ -51,7 +51,8 @@ std::string compute(const Inputs& in, Outputs& out, const Device& device, int th
   if (device.fault) device.fault(problem);
   const Execution execution{.backend = device.backend, .num_threads = threads};
   std::string failure = call("forward", forward, problem, out.forward(), execution);
-  if (failure.empty()) failure = call("backward", backward, problem, out.backward(in), execution);
+  if (failure.empty() && out.gradients)
+    failure = call("backward", backward, problem, out.backward(in), execution);
   return failure;
 }
 

@@ -39,7 +39,7 @@ TEST(Face, takes_a_workspace_and_keeps_it) {
   EXPECT_GE(workspace.size(), workspace_size(s.problem(), outputs));
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(workspace.data()) % 64, 0u);
   const void* before = workspace.data();
-  forward(s.problem(), {.out = {again, s.shape}}, {}, workspace);
+  forward(s.problem(), {.out = {again, s.shape}, .lse = outputs.lse}, {}, workspace);
   EXPECT_EQ(workspace.data(), before);
   EXPECT_EQ(s.out, again);
   backward(s.problem(), {.dout = {s.v, s.shape},
@@ -47,6 +47,33 @@ TEST(Face, takes_a_workspace_and_keeps_it) {
                          .lse = {lse, {1, 2, 4}},
                          .dq = Tensor(dq, s.shape)});
   EXPECT_TRUE(std::isfinite(dq[20]));
+}
+
+TEST(Face, appends_and_decodes) {
+  Small s;
+  std::vector<float> q(16), out(16), whole(16);
+  std::copy(s.q.end() - 16, s.q.end(), q.begin());
+  const Dims one{1, 1, 2, 8};
+  forward({.q = {q, one}, .k = {s.k, s.shape}, .v = {s.v, s.shape}}, {.out = {whole, one}});
+  // The same cache, but its last row is still on its way.
+  std::vector<float> k_new(s.k.end() - 16, s.k.end()), v_new(s.v.end() - 16, s.v.end());
+  std::fill(s.k.end() - 16, s.k.end(), 0.0f);
+  std::fill(s.v.end() - 16, s.v.end(), 0.0f);
+  const std::vector<std::int32_t> before{3};
+  decode(
+      {.q = {q, one}, .k = {s.k, s.shape}, .v = {s.v, s.shape}, .seqused_k = Tensor(before, {1})},
+      {.k_new = Tensor(k_new, one), .v_new = Tensor(v_new, one)}, {.out = {out, one}});
+  EXPECT_EQ(s.k[63], k_new[15]);
+  for (std::size_t n = 0; n < out.size(); ++n) EXPECT_FLOAT_EQ(out[n], whole[n]);
+}
+
+TEST(Face, combines_parts) {
+  const std::vector<float> parts{1, 3}, lse{0, 0};
+  std::vector<float> out(1), sum(1);
+  combine({parts, {2, 1, 1, 1, 1}}, {lse, {2, 1, 1, 1}}, {out, {1, 1, 1, 1}},
+          Tensor(sum, {1, 1, 1}));
+  EXPECT_FLOAT_EQ(out[0], 2);
+  EXPECT_FLOAT_EQ(sum[0], std::log(2.0f));
 }
 
 TEST(Face, moves_workspaces) {

@@ -32,6 +32,22 @@ const Fault faults[] = {
     {"dropout", "another offset", [](Problem& p) { p.dropout_offset += std::uint64_t{1} << 32; }},
     {"seqused_q", "ignored", [](Problem& p) { p.seqused_q.reset(); }},
     {"seqused_k causal", "ignored", [](Problem& p) { p.seqused_k.reset(); }},
+    {"pages 16", "read as they lie",
+     [](Problem& p) {
+       p.k = Tensor(p.k.data(), p.k.dtype(), {p.q.shape()[0], 64, p.k.shape()[2], p.k.shape()[3]});
+       p.v = Tensor(p.v.data(), p.v.dtype(), {p.q.shape()[0], 64, p.v.shape()[2], p.v.shape()[3]});
+       p.block_table.reset();
+     }},
+    {"cache_batch_idx", "ignored",
+     [](Problem& p) {
+       const auto first = [&](const Tensor& t) {
+         return Tensor(t.data(), t.dtype(),
+                       {p.q.shape()[0], t.shape()[1], t.shape()[2], t.shape()[3]});
+       };
+       p.k = first(p.k);
+       p.v = first(p.v);
+       p.cache_batch_idx.reset();
+     }},
     {"leftpad_k", "ignored", [](Problem& p) { p.leftpad_k.reset(); }},
 };
 

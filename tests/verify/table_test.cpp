@@ -56,7 +56,8 @@ TEST(Table, the_library_accepts_every_quick_case) {
     const Inputs in(c);
     const Outputs out(c, false);
     EXPECT_NO_THROW(workspace_size(in.problem(), out.forward())) << c.name();
-    EXPECT_NO_THROW(workspace_size(in.problem(), out.backward(in))) << c.name();
+    if (c.has_backward())
+      EXPECT_NO_THROW(workspace_size(in.problem(), out.backward(in))) << c.name();
   }
 }
 
@@ -65,7 +66,9 @@ TEST(Table, the_library_accepts_mixtures) {
     const Case c = mixed_case(DType::bf16, seed);
     const Inputs in(c);
     const Outputs out(c, false);
-    EXPECT_NO_THROW(workspace_size(in.problem(), out.backward(in))) << c.describe();
+    EXPECT_NO_THROW(workspace_size(in.problem(), out.forward())) << c.describe();
+    if (c.has_backward())
+      EXPECT_NO_THROW(workspace_size(in.problem(), out.backward(in))) << c.describe();
   }
 }
 
