@@ -13,7 +13,7 @@
 
 namespace rocflash {
 
-inline constexpr int max_dims = 4;
+inline constexpr int max_dims = 5;
 
 // DLPack's device with its type as a number: a caller's newer header may know types that ours does
 // not.

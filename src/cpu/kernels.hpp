@@ -32,6 +32,19 @@ struct PartialQueryGradients {
   }
 };
 
+// Attention of few queries over one split of the keys: values not yet divided by the sum of their
+// weights, and the online softmax's state, for each of the rows that share a key head.
+struct DecodeParts {
+  float* data;
+  int splits;
+  std::int64_t rows, row_stride;  // rows of a part; a row is [value_dim padded][highest][sum]
+
+  ROCFLASH_INLINE float* part(const Problem& p, std::int64_t batch, std::int64_t kv_head,
+                              std::int64_t split) const {
+    return data + ((batch * p.kv_heads + kv_head) * splits + split) * rows * row_stride;
+  }
+};
+
 // Scores and their gradients in full, row-major (query, key) per sequence and head: the standard
 // backend's memory.
 struct Scores {
@@ -49,6 +62,11 @@ struct Kernels {
 
   // A block of queries against all keys they see.
   void (*forward)(const Problem&, const ForwardOutputs&, WorkItem, float* scratch);
+
+  // Few queries: one split of the keys (item.block) for all rows of a key head; then their merge.
+  void (*decode)(const Problem&, const DecodeParts&, WorkItem, float* scratch);
+  void (*merge)(const Problem&, const ForwardOutputs&, const DecodeParts&, WorkItem,
+                float* scratch);
 
   // delta of a block of queries; all gradients of one chunk of keys (item.block is the chunk); dq
   // of a block.

@@ -194,7 +194,8 @@ class Attention {
       w.keep[at(j)] = !p_.dropout.on() || p_.dropout.keeps(head.b * p_.heads + head.h, i, j);
       if (!sees(head, i, j)) continue;
       w.score[at(j)] = score(head, i, j, w.slope[at(j)]);
-      if (!(w.score[at(j)] <= highest)) highest = w.score[at(j)];  // also takes a NaN
+      const bool higher = !(w.score[at(j)] <= highest);  // also for a NaN, which then stays
+      if (higher && !std::isnan(highest)) highest = w.score[at(j)];
     }
     if (highest == -infinity) return w;  // nothing is seen: all weights 0, lse +inf
 
@@ -262,6 +263,9 @@ class ReferenceBackend final : public Backend {
   }
   std::size_t workspace(const Problem&, const BackwardTensors&, const Execution&) const override {
     return 0;
+  }
+  void append(const Problem& p, const Append& a, const AppendedProblem& after) const override {
+    for (std::int64_t row = 0; row < append_rows(p, a); ++row) append_row(p, a, after, row);
   }
   void run(const Problem& p, const ForwardOutputs& o, const Execution&) const override {
     Attention<Arithmetic>(p).forward(o);

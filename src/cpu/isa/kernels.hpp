@@ -17,6 +17,8 @@ ROCFLASH_INLINE void with_panel(std::int64_t rows, Body body) {
 }
 
 void forward(const Problem&, const ForwardOutputs&, WorkItem, float* scratch);
+void decode(const Problem&, const DecodeParts&, WorkItem, float* scratch);
+void merge(const Problem&, const ForwardOutputs&, const DecodeParts&, WorkItem, float* scratch);
 void delta(const Problem&, const BackwardTensors&, const Delta&, WorkItem);
 void gradients(const Problem&, const BackwardTensors&, const Delta&, const PartialQueryGradients&,
                WorkItem, float* scratch);

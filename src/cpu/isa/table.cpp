@@ -8,6 +8,8 @@ namespace rocflash::cpu::ROCFLASH_ISA {
 
 const Kernels kernels{ROCFLASH_STRING(ROCFLASH_ISA),
                       forward,
+                      decode,
+                      merge,
                       delta,
                       gradients,
                       query_gradients,
