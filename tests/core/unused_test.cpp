@@ -14,12 +14,12 @@ constexpr float untouched = 7;
 // All outputs of a problem with one column, in memory that starts out `untouched`.
 struct Outputs {
   explicit Outputs(const Problem& problem) : p(problem) {
-    const std::int64_t planes = p.lengths.packed() ? 1 : p.batch();
+    const std::int64_t planes = p.lengths.packed_q() ? 1 : p.batch();
     const auto rows = [&](std::vector<float>& memory, std::int64_t count, std::int64_t heads) {
       memory.assign(static_cast<std::size_t>(planes * count * heads), untouched);
       return Rows{reinterpret_cast<std::byte*>(memory.data()),
                   DType::f32,
-                  p.lengths.packed() ? 0 : count * heads,
+                  p.lengths.packed_q() ? 0 : count * heads,
                   heads,
                   1,
                   1};
@@ -29,7 +29,7 @@ struct Outputs {
     backward.dk = rows(dk, p.lengths.rows_k, p.kv_heads);
     backward.dv = rows(dv, p.lengths.rows_k, p.kv_heads);
     lse.assign(out.size(), untouched);
-    forward.lse = {lse.data(), p.lengths.packed() ? 0 : p.heads * p.lengths.rows_q,
+    forward.lse = {lse.data(), p.lengths.packed_q() ? 0 : p.heads * p.lengths.rows_q,
                    p.lengths.rows_q, 1};
     s_dmask.assign(static_cast<std::size_t>(p.batch() * p.heads * p.max_q * p.max_k), untouched);
     forward.s_dmask = {reinterpret_cast<std::byte*>(s_dmask.data()),
