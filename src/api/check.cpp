@@ -402,6 +402,7 @@ DecodeCall check_decode(const rocflash_problem* problem_in, const rocflash_appen
                    o.backend},
                   {}};
   check_backend(*o.backend, call.problem, false);
+  call.problem.inference = true;
   call.append = check_append(append, check, call.problem, in.k->shape[0]);
   call.outputs = check_outputs(outputs, check, call.problem, o.judge);
   return call;

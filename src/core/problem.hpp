@@ -128,7 +128,8 @@ struct Problem {
   float scale = 1, softcap = 0;
   Dropout dropout;
   bool deterministic = false;
-  int splits = 0;  // of the keys, for few queries; 0: chosen
+  int splits = 0;          // of the keys, for few queries; 0: chosen
+  bool inference = false;  // no backward will follow
 
   ROCFLASH_INLINE std::int64_t batch() const { return lengths.batch; }
   ROCFLASH_INLINE std::int64_t group() const { return heads / kv_heads; }

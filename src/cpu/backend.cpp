@@ -53,8 +53,12 @@ struct Memory {
 
 enum class Kind { tiled, decode, standard };
 
+// Backward recomputes the scores, and f32 gradients are only as good as those agree with the ones
+// behind lse. Decode sums in another order, so f32 problems that may see a backward (they ask for
+// lse) stay with the tiled kernels.
 Kind kind_of(const Problem& p, const ForwardOutputs& o) {
-  return cpu::is_decode(p) && !o.s_dmask ? Kind::decode : Kind::tiled;
+  const bool free_order = p.inference || !o.lse || p.dtype != DType::f32;
+  return cpu::is_decode(p) && !o.s_dmask && free_order ? Kind::decode : Kind::tiled;
 }
 
 // More threads than items of work would only cost memory.

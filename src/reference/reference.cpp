@@ -179,8 +179,9 @@ class Attention {
       s = round(s - static_cast<Real>(p_.alibi.at(head.b, head.h)) * distance);
     }
     if (p_.bias) {
-      s = round(s + static_cast<Real>(load_as_double(p_.bias.row(head.b, head.h, i), p_.bias.dtype,
-                                                     j * p_.bias.key_stride)));
+      const auto bias = static_cast<Real>(
+          load_as_double(p_.bias.row(head.b, head.h, i), p_.bias.dtype, j * p_.bias.key_stride));
+      s = bias == -infinity ? bias : round(s + bias);  // -inf hides the key, whatever its score
     }
     return s;
   }
@@ -206,7 +207,8 @@ class Attention {
     w.sink = std::exp(sink - highest);
     sum += w.sink;
     for (std::size_t j = 0; j < n; ++j) {
-      if (w.score[j] != -infinity) w.p[j] = round(w.p[j] / sum);  // a NaN sum is not for keys that are not seen
+      if (w.score[j] != -infinity)
+        w.p[j] = round(w.p[j] / sum);  // a NaN sum is not for keys that are not seen
     }
     w.sink /= sum;
     w.lse = highest + std::log(sum);

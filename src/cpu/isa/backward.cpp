@@ -83,10 +83,17 @@ void delta(const Problem& p, const BackwardTensors& t, const Delta& to, WorkItem
   for (int n = 0; n < dout.count; ++n) {
     convert_row(a, dout.row(n), dout.rows.dtype, p.value_dim);
     convert_row(b, out.row(n), out.rows.dtype, p.value_dim);
-    double sum = 0;
-    for (int c = 0; c < p.value_dim; ++c)
-      sum += static_cast<double>(a[c]) * static_cast<double>(b[c]);
-    *to.rows(head.b, head.h, head.sequence.q_row + block.begin + n) = static_cast<float>(sum);
+    // In the order and precision of the products it is subtracted from: where a query sees one key
+    // only, the difference is then exactly 0, as it should be. Dropout's scale breaks that
+    // symmetry, and precision is better.
+    float same = 0;
+    double precise = 0;
+    for (int c = 0; c < p.value_dim; ++c) {
+      same += a[c] * b[c];
+      precise += static_cast<double>(a[c]) * static_cast<double>(b[c]);
+    }
+    *to.rows(head.b, head.h, head.sequence.q_row + block.begin + n) =
+        p.dropout.on() ? static_cast<float>(precise) : same;
   }
 }
 

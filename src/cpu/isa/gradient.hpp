@@ -19,9 +19,10 @@ struct GradientTile {
   const Problem& p;
   int d, dv;
   Scratch scratch;
-  float *k, *v;                 // [panel][column][lane]
-  float *q, *dout;              // [query][column]
-  float *lse, *delta;           // [query]; lse as a logarithm of base 2
+  float *k, *v;           // [panel][column][lane]
+  float *q, *dout;        // [query][column]
+  float *lse, *lse_rest;  // [query]: lse as a logarithm of base 2, and what its rounding left over
+  float* delta;           // [query]
   float *weights, *gradients;   // [query][lane]: what `compute` leaves behind
   float *bias, *keep, *slopes;  // likewise
   bool q_finite = true, dout_finite = true;
@@ -33,6 +34,7 @@ struct GradientTile {
     q = scratch.take(stream_rows * padded(d));
     dout = scratch.take(stream_rows * padded(dv));
     lse = scratch.take(stream_rows);
+    lse_rest = scratch.take(stream_rows);
     delta = scratch.take(stream_rows);
     weights = scratch.take(panel * stream_rows);
     gradients = scratch.take(panel * stream_rows);
@@ -52,8 +54,11 @@ struct GradientTile {
     dout_finite = load_rows(dout, padded(dv), head.queries_of(t.dout, queries));
     const std::int64_t row = head.sequence.q_row + queries.begin;
     for (std::int64_t i = 0; i < queries.size(); ++i) {
-      lse[i] =
-          static_cast<float>(static_cast<double>(t.lse.at(head.b, head.h, row + i)) / head.natural);
+      // An lse of 100 rounded once more would cost a weight six of its 24 bits.
+      const double exact = static_cast<double>(t.lse.at(head.b, head.h, row + i)) / head.natural;
+      lse[i] = static_cast<float>(exact);
+      lse_rest[i] =
+          lse[i] == infinity ? 0.0f : static_cast<float>(exact - static_cast<double>(lse[i]));
       delta[i] = deltas.rows(head.b, head.h, row)[i];
     }
   }
@@ -80,8 +85,8 @@ struct GradientTile {
       for (std::int64_t at = r * panel; at < (r + 1) * panel; at += width) {
         const Float score = load(weights + at);
         // A hidden key has no weight, whatever the row's statistics have become.
-        const Float weight =
-            select(score == -infinity, Float{}, exp2(score * head.exponent - lse[r]));
+        const Float weight = select(score == -infinity, Float{},
+                                    exp2_of_difference(score, head.exponent, lse[r], lse_rest[r]));
         Float kept = weight, gradient = load(gradients + at);
         if (p.dropout.on()) {
           const Int kept_here = load(keep + at) != 0.0f;
