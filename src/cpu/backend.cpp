@@ -160,7 +160,8 @@ void sink_gradients(const Problem& p, const BackwardTensors& t, const Delta& del
         if (weight != 0) sum -= weight * static_cast<double>(*delta.rows(b, h, s.q_row + i));
       }
     }
-    store_double(t.dsinks.data, t.dsinks.dtype, h * t.dsinks.head_stride, sum);
+    store_double(t.dsinks.data, t.dsinks.dtype, h * t.dsinks.head_stride,
+                 sum * static_cast<double>(p.dropout.scale()));
   });
 }
 

@@ -8,7 +8,7 @@
 namespace rocflash::cpu {
 
 // One float per (sequence, head, query), contiguous over the query rows: the row sums of dout *
-// out.
+// out, without dropout's scale.
 struct Delta {
   float* data;
   std::int64_t batch_stride, head_stride;

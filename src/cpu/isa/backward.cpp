@@ -68,7 +68,7 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
       store_lanes(sums + std::int64_t{n} * to.columns * panel, panel, factors,
                   any.keys_of(to, keys_of(n)));
   };
-  store_sums(t.dk, dk_sum, p.scale);
+  store_sums(t.dk, dk_sum, p.scale * p.dropout.scale());
   store_sums(t.dv, dv_sum, p.dropout.scale());
 }
 
@@ -83,17 +83,16 @@ void delta(const Problem& p, const BackwardTensors& t, const Delta& to, WorkItem
   for (int n = 0; n < dout.count; ++n) {
     convert_row(a, dout.row(n), dout.rows.dtype, p.value_dim);
     convert_row(b, out.row(n), out.rows.dtype, p.value_dim);
-    // In the order and precision of the products it is subtracted from: where a query sees one key
-    // only, the difference is then exactly 0, as it should be. Dropout's scale breaks that
-    // symmetry, and precision is better.
-    float same = 0;
-    double precise = 0;
-    for (int c = 0; c < p.value_dim; ++c) {
-      same += a[c] * b[c];
-      precise += static_cast<double>(a[c]) * static_cast<double>(b[c]);
+    // In the order and precision of the products it is subtracted from, and like them without
+    // dropout's scale: where a query sees one key only, the difference is then 0, as it should be.
+    float sum = 0;
+    for (int begin = 0; begin < p.value_dim; begin += precise_terms) {
+      float part = 0;
+      for (int c = begin; c < p.value_dim && c < begin + precise_terms; ++c)
+        part += a[c] * (b[c] / p.dropout.scale());
+      sum += part;
     }
-    *to.rows(head.b, head.h, head.sequence.q_row + block.begin + n) =
-        p.dropout.on() ? static_cast<float>(precise) : same;
+    *to.rows(head.b, head.h, head.sequence.q_row + block.begin + n) = sum;
   }
 }
 
@@ -120,7 +119,7 @@ void query_gradients(const Problem& p, const BackwardTensors& t, const PartialQu
       Float total = load(sum + c);
       for (int chunk = 1; chunk < dq.chunks; ++chunk)
         total += load(dq.rows(chunk, head.b, head.h, row) + c);
-      store(sum + c, total * p.scale);
+      store(sum + c, total * (p.scale * p.dropout.scale()));
     }
     store_row(t.dq.row(head.b, row, head.h), t.dq.dtype, sum, p.head_dim);
   }

@@ -63,15 +63,14 @@ struct GradientTile {
     }
   }
 
-  // Leaves the weights after dropout (but without its scale), and d(loss) / d(scale * q.k).
+  // Leaves the weights after dropout, and d(loss) / d(scale * q.k), both without dropout's scale.
   ROCFLASH_INLINE void compute(const Head& head, int n, const Tile& tile) {
     const std::int64_t rows = tile.queries.size();
     gemm<vectors, Into::overwrite>(rows, d, {q, padded(d), 1},
                                    {k + std::int64_t{n} * d * panel, panel}, {weights, panel},
                                    nullptr);
-    gemm<vectors, Into::overwrite>(rows, dv, {dout, padded(dv), 1},
-                                   {v + std::int64_t{n} * dv * panel, panel}, {gradients, panel},
-                                   nullptr);
+    gemm_precise<vectors>(rows, dv, {dout, padded(dv), 1},
+                          {v + std::int64_t{n} * dv * panel, panel}, {gradients, panel});
     finish_scores<Lanes::keys, vectors>(head, tile, weights, bias,
                                         p.softcap > 0 ? slopes : nullptr);
     if (p.dropout.on()) draw_dropout<Lanes::keys, vectors>(head, tile, keep);
@@ -80,7 +79,6 @@ struct GradientTile {
 
  private:
   ROCFLASH_INLINE void differentiate(const Head& head, std::int64_t rows) {
-    const float dropout_scale = p.dropout.scale();
     for (std::int64_t r = 0; r < rows; ++r) {
       for (std::int64_t at = r * panel; at < (r + 1) * panel; at += width) {
         const Float score = load(weights + at);
@@ -91,7 +89,7 @@ struct GradientTile {
         if (p.dropout.on()) {
           const Int kept_here = load(keep + at) != 0.0f;
           kept = select(kept_here, weight, Float{});
-          gradient = select(kept_here, gradient * dropout_scale, Float{});
+          gradient = select(kept_here, gradient, Float{});
         }
         gradient = select(weight == 0.0f, Float{}, weight * (gradient - delta[r]));
         if (p.softcap > 0) gradient *= load(slopes + at);

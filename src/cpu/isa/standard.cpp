@@ -180,7 +180,7 @@ void standard_query_gradients(const Problem& p, const BackwardTensors& t, const 
       [&](std::int64_t, Range keys) {
         return Strided{s.gradient + s.offset(plane_of(head), block.begin) + keys.begin, s.keys, 1};
       },
-      p.scale, memory);
+      p.scale * p.dropout.scale(), memory);
 }
 
 void standard_key_gradients(const Problem& p, const BackwardTensors& t, const Scores& s,
@@ -202,7 +202,7 @@ void standard_key_gradients(const Problem& p, const BackwardTensors& t, const Sc
         },
         factor, memory);
   };
-  run(t.dk, p.q, s.gradient, p.scale);
+  run(t.dk, p.q, s.gradient, p.scale * p.dropout.scale());
   run(t.dv, t.dout, s.data, p.dropout.scale());
 }
 
