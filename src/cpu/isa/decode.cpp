@@ -72,8 +72,8 @@ struct KeyRows {
 // scores[row][key] = q[row] . k[key], for `rows` of q; as many keys at a time as make the sums fill
 // one vector.
 template <int rows, class Element>
-ROCFLASH_INLINE void dot_products(const float* q, std::int64_t q_stride, const KeyRows<Element>& k,
-                                  const KeyRows<Element>& next, int columns, float* scores) {
+ROCFLASH_INLINE void scores_of(const float* q, std::int64_t q_stride, const KeyRows<Element>& k,
+                               const KeyRows<Element>& next, int columns, float* scores) {
   constexpr int keys = width / rows;
   const int whole = columns / width * width;
   for (int j = 0; j < k.count; j += keys) {
@@ -197,8 +197,8 @@ ROCFLASH_INLINE void run_tile(const Problem& p, const Head& first, Range keys,
   const std::int64_t q_stride = padded(p.head_dim);
   const KeyRows<Element> none{{}, 0};  // only the first group of rows asks for the next tile
   in_groups(rows, [&]<int count>(int r) {
-    dot_products<count>(at.q + r * q_stride, q_stride, at.k[slot], r == 0 ? at.k[!slot] : none,
-                        p.head_dim, t.scores + r * tile_keys);
+    scores_of<count>(at.q + r * q_stride, q_stride, at.k[slot], r == 0 ? at.k[!slot] : none,
+                     p.head_dim, t.scores + r * tile_keys);
   });
   for (std::int64_t h = 0; h < p.group(); ++h) {
     const Head head(p, first.b, first.h + h);

@@ -95,9 +95,8 @@ void run(const Head& head, const ForwardOutputs& o, Range block, float* memory) 
     return OnlineSoftmax{s, s + panel, s + 2 * panel};
   };
   const auto raw_scores = [&](int n, const Tile& tile) {
-    gemm<vectors, Into::overwrite>(tile.keys.size(), d, {k, padded(d), 1},
-                                   {q + std::int64_t{n} * d * panel, panel}, {scores, panel},
-                                   nullptr);
+    dot_products<vectors>(run_of_terms(p.dtype), tile.keys.size(), d, {k, padded(d), 1},
+                          {q + std::int64_t{n} * d * panel, panel}, {scores, panel});
     finish_scores<Lanes::queries, vectors>(head, tile, scores, bias, nullptr);
   };
 

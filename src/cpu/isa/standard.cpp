@@ -72,9 +72,9 @@ void standard_scores(const Problem& p, const Scores& s, WorkItem item, float* me
     load_rows(q, padded(p.head_dim), head.queries_of(p.q, queries));
     for (int n = 0; n < panels && !part_of(block, n).empty(); ++n) {
       const Tile tile{queries, part_of(block, n)};
-      gemm<vectors, Into::overwrite>(queries.size(), p.head_dim, {q, padded(p.head_dim), 1},
-                                     {k + std::int64_t{n} * p.head_dim * panel, panel},
-                                     {scores, panel}, nullptr);
+      dot_products<vectors>(run_of_terms(p.dtype), queries.size(), p.head_dim,
+                            {q, padded(p.head_dim), 1},
+                            {k + std::int64_t{n} * p.head_dim * panel, panel}, {scores, panel});
       finish_scores<Lanes::keys, vectors>(head, tile, scores, bias, nullptr);
       put_tile(s.data + s.offset(plane_of(head), 0), s.keys, scores, tile.queries, tile.keys);
     }
