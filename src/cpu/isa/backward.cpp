@@ -60,16 +60,42 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
     }
   }
 
-  float factors[panel];
-  const auto store_sums = [&](const Rows& to, const float* sums, float factor) {
+  double factors[panel];
+  const auto store_sums = [&](const Rows& to, const float* sums, double factor) {
     if (!to) return;
-    for (float& f : factors) f = factor;
+    for (double& f : factors) f = factor;
     for (int n = 0; n < tile.panels && !keys_of(n).empty(); ++n)
       store_lanes(sums + std::int64_t{n} * to.columns * panel, panel, factors,
                   any.keys_of(to, keys_of(n)));
   };
-  store_sums(t.dk, dk_sum, p.scale * p.dropout.scale());
-  store_sums(t.dv, dv_sum, p.dropout.scale());
+  const auto dropout_scale = static_cast<double>(p.dropout.scale());
+  store_sums(t.dk, dk_sum, static_cast<double>(p.scale) * dropout_scale);
+  store_sums(t.dv, dv_sum, dropout_scale);
+}
+
+// Output without dropout's scale. Where it is plainly the value of the one key that the query sees,
+// that value is taken: dividing the rounded product would not give it back.
+void remove_dropout_scale(const Head& head, std::int64_t query, DType dtype, float* row) {
+  const Problem& p = head.problem;
+  const float scale = p.dropout.scale();
+  if (const Range seen = head.visible(query); seen.size() == 1) {
+    float value[max_head_dim];
+    convert_row(value, head.keys_of(p.v, seen).row(0), p.v.dtype, p.value_dim);
+    bool same = true;
+    for (int c = 0; c < p.value_dim && same; ++c) {
+      std::byte rounded[4];
+      const float product = value[c] * scale;
+      store_row(rounded, dtype, &product, 1);
+      float back;
+      convert_row(&back, rounded, dtype, 1);
+      same = back == row[c];
+    }
+    if (same) {
+      __builtin_memcpy(row, value, sizeof(float) * static_cast<std::size_t>(p.value_dim));
+      return;
+    }
+  }
+  for (int c = 0; c < p.value_dim; ++c) row[c] /= scale;
 }
 
 }  // namespace
@@ -82,17 +108,18 @@ void delta(const Problem& p, const BackwardTensors& t, const Delta& to, WorkItem
   float a[max_head_dim], b[max_head_dim];
   for (int n = 0; n < dout.count; ++n) {
     convert_row(a, dout.row(n), dout.rows.dtype, p.value_dim);
+    const std::int64_t i = block.begin + n;
     convert_row(b, out.row(n), out.rows.dtype, p.value_dim);
+    if (p.dropout.on()) remove_dropout_scale(head, i, out.rows.dtype, b);
     // In the order and precision of the products it is subtracted from, and like them without
     // dropout's scale: where a query sees one key only, the difference is then 0, as it should be.
     float sum = 0;
     for (int begin = 0; begin < p.value_dim; begin += precise_terms) {
       float part = 0;
-      for (int c = begin; c < p.value_dim && c < begin + precise_terms; ++c)
-        part += a[c] * (b[c] / p.dropout.scale());
+      for (int c = begin; c < p.value_dim && c < begin + precise_terms; ++c) part += a[c] * b[c];
       sum += part;
     }
-    *to.rows(head.b, head.h, head.sequence.q_row + block.begin + n) = sum;
+    *to.rows(head.b, head.h, head.sequence.q_row + i) = sum;
   }
 }
 

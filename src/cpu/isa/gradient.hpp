@@ -55,7 +55,7 @@ struct GradientTile {
     const std::int64_t row = head.sequence.q_row + queries.begin;
     for (std::int64_t i = 0; i < queries.size(); ++i) {
       // An lse of 100 rounded once more would cost a weight six of its 24 bits.
-      const double exact = static_cast<double>(t.lse.at(head.b, head.h, row + i)) / head.natural;
+      const double exact = static_cast<double>(t.lse.at(head.b, head.h, row + i)) / head.base_2;
       lse[i] = static_cast<float>(exact);
       lse_rest[i] =
           lse[i] == infinity ? 0.0f : static_cast<float>(exact - static_cast<double>(lse[i]));
