@@ -64,7 +64,7 @@ Kind kind_of(const Problem& p, const ForwardOutputs& o) {
 // More threads than items of work would only cost memory.
 int useful_threads(const Problem& p, const Execution& e, Kind kind) {
   const std::int64_t items = kind == Kind::decode
-                                 ? p.batch() * p.kv_heads * cpu::decode_splits(p)
+                                 ? p.batch() * cpu::decode_head_groups(p) * cpu::decode_splits(p)
                                  : p.batch() * p.heads * cpu::blocks_of(larger(p.max_q, p.max_k));
   return static_cast<int>(smaller(e.threads, larger(items, 1)));
 }
@@ -76,7 +76,7 @@ Memory lay_out(Workspace& w, const Problem& p, const Execution& e, Kind kind, bo
   m.table = w.take<std::int64_t>(p.batch() + 1);
   m.threads = useful_threads(p, e, kind);
   m.scratch_floats = gradients              ? cpu::backward_scratch(p.head_dim, p.value_dim)
-                     : kind == Kind::decode ? cpu::decode_scratch(p.head_dim, p.value_dim)
+                     : kind == Kind::decode ? cpu::decode_scratch(p)
                                             : cpu::forward_scratch(p.head_dim, p.value_dim);
   m.scratch = w.take<float>(m.scratch_floats * m.threads);
   if (kind == Kind::decode) {
@@ -124,12 +124,12 @@ class Steps {
                  m_.table),
         step);
   }
-  // Parts of the keys of each sequence and key head: item.block is the part.
+  // Parts of the keys of each sequence and key head, or group of them: item.block is the part.
   template <class Step>
-  void over_parts(std::int64_t parts, Step step) const {
-    parallel_for(p_.batch() * p_.kv_heads * parts, m_.threads, [&](std::int64_t item, int worker) {
+  void over_parts(std::int64_t heads, std::int64_t parts, Step step) const {
+    parallel_for(p_.batch() * heads * parts, m_.threads, [&](std::int64_t item, int worker) {
       const std::int64_t plane = item / parts;
-      step(WorkItem{plane / p_.kv_heads, plane % p_.kv_heads, item % parts},
+      step(WorkItem{plane / heads, plane % heads, item % parts},
            m_.scratch + worker * m_.scratch_floats);
     });
   }
@@ -172,9 +172,9 @@ void run_tiled(const Kernels& k, const Problem& p, const ForwardOutputs& o, cons
 
 void run_decode(const Kernels& k, const Problem& p, const ForwardOutputs& o, const Steps& steps,
                 const Memory& m) {
-  steps.over_parts(m.parts.splits,
+  steps.over_parts(cpu::decode_head_groups(p), m.parts.splits,
                    [&](WorkItem item, float* scratch) { k.decode(p, m.parts, item, scratch); });
-  steps.over_parts(1,
+  steps.over_parts(p.kv_heads, 1,
                    [&](WorkItem item, float* scratch) { k.merge(p, o, m.parts, item, scratch); });
 }
 
@@ -202,7 +202,7 @@ void run_tiled(const Kernels& k, const Problem& p, const BackwardTensors& t, con
       }
     });
   }
-  steps.over_parts(m.dq.chunks, [&](WorkItem item, float* scratch) {
+  steps.over_parts(p.kv_heads, m.dq.chunks, [&](WorkItem item, float* scratch) {
     k.gradients(p, t, m.delta, m.dq, item, scratch);
   });
   if (t.dq) steps.over_queries([&](WorkItem item, float*) { k.query_gradients(p, t, m.dq, item); });

@@ -51,6 +51,12 @@ struct Case {
   std::int64_t spare = 0;
   std::vector<std::int64_t> seqused_q, seqused_k, leftpad_k;  // one entry a sequence, or none
 
+  // Keys in a cache. These have no backward.
+  std::int64_t page = 0;      // > 0: k and v lie in pages of so many rows, in no order
+  bool chosen_cache = false;  // k and v have a batch more than q, and cache_batch_idx chooses
+  std::optional<DType> cache_dtype;  // of k and v, where it is not that of q
+  int splits = 0;                    // num_splits
+
   bool causal = false;
   std::optional<Window> window;
   std::int64_t attention_chunk = 0;
@@ -70,6 +76,8 @@ struct Case {
   int threads = 1;  // a second run takes another number, and must give the same bits
 
   bool packed() const { return !lengths_q.empty(); }
+  bool packed_k() const { return packed() && page == 0; }
+  bool has_backward() const { return page == 0 && !chosen_cache && !cache_dtype; }
   std::int64_t sequences() const {
     return packed() ? static_cast<std::int64_t>(lengths_q.size()) : batch;
   }
