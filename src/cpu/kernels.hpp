@@ -24,6 +24,10 @@ struct PartialQueryGradients {
   float* data;
   int chunks;
   std::int64_t chunk_stride, batch_stride, head_stride, row_stride;
+  // With sinks: the weighted means that delta stands for, from unrounded weights; one set per
+  // chunk.
+  Delta means;
+  std::int64_t means_chunk_stride;
 
   ROCFLASH_INLINE float* rows(std::int64_t chunk, std::int64_t batch, std::int64_t head,
                               std::int64_t row) const {

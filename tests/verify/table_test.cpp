@@ -56,8 +56,9 @@ TEST(Table, the_library_accepts_every_quick_case) {
     const Inputs in(c);
     const Outputs out(c, false);
     EXPECT_NO_THROW(workspace_size(in.problem(), out.forward())) << c.name();
-    if (c.has_backward())
+    if (c.has_backward()) {
       EXPECT_NO_THROW(workspace_size(in.problem(), out.backward(in))) << c.name();
+    }
   }
 }
 
@@ -67,8 +68,9 @@ TEST(Table, the_library_accepts_mixtures) {
     const Inputs in(c);
     const Outputs out(c, false);
     EXPECT_NO_THROW(workspace_size(in.problem(), out.forward())) << c.describe();
-    if (c.has_backward())
+    if (c.has_backward()) {
       EXPECT_NO_THROW(workspace_size(in.problem(), out.backward(in))) << c.describe();
+    }
   }
 }
 

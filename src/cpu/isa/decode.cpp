@@ -72,8 +72,8 @@ struct KeyRows {
 // scores[row][key] = q[row] . k[key], for `rows` of q; as many keys at a time as make the sums fill
 // one vector.
 template <int rows, class Element>
-ROCFLASH_INLINE void dot_products(const float* q, std::int64_t q_stride, const KeyRows<Element>& k,
-                                  const KeyRows<Element>& next, int columns, float* scores) {
+ROCFLASH_INLINE void scores_of(const float* q, std::int64_t q_stride, const KeyRows<Element>& k,
+                               const KeyRows<Element>& next, int columns, float* scores) {
   constexpr int keys = width / rows;
   const int whole = columns / width * width;
   for (int j = 0; j < k.count; j += keys) {
@@ -155,20 +155,19 @@ ROCFLASH_INLINE RowState& state_of(float* row, std::int64_t stride) {
 }
 
 // Scores of one row become weights; returns the factor for what was accumulated before.
-ROCFLASH_INLINE float absorb(float* scores, float exponent, RowState& state) {
-  Float top = splat(-infinity);
+ROCFLASH_INLINE float absorb(float* scores, const Exponential& exponential, RowState& state) {
+  Float top = splat(state.highest);
   for (int n = 0; n < tile_keys; n += width) top = larger(load(scores + n), top);
   float highest = state.highest;
-  for (int n = 0; n < width; ++n)
-    highest = top[n] * exponent > highest ? top[n] * exponent : highest;
+  for (int n = 0; n < width; ++n) highest = top[n] > highest ? top[n] : highest;
   const float base = highest == -infinity ? 0.0f : highest;
   Float total{};
   for (int n = 0; n < tile_keys; n += width) {
-    const Float weight = exp2(load(scores + n) * exponent - base);
+    const Float weight = exponential(load(scores + n) - base);
     total += weight;
     store(scores + n, weight);
   }
-  const float factor = exp2(splat(state.highest - base))[0];
+  const float factor = exponential(state.highest - base);
   float sum = 0;
   for (int n = 0; n < width; ++n) sum += total[n];
   state = {highest, state.sum * factor + sum};
@@ -198,8 +197,8 @@ ROCFLASH_INLINE void run_tile(const Problem& p, const Head& first, Range keys,
   const std::int64_t q_stride = padded(p.head_dim);
   const KeyRows<Element> none{{}, 0};  // only the first group of rows asks for the next tile
   in_groups(rows, [&]<int count>(int r) {
-    dot_products<count>(at.q + r * q_stride, q_stride, at.k[slot], r == 0 ? at.k[!slot] : none,
-                        p.head_dim, t.scores + r * tile_keys);
+    scores_of<count>(at.q + r * q_stride, q_stride, at.k[slot], r == 0 ? at.k[!slot] : none,
+                     p.head_dim, t.scores + r * tile_keys);
   });
   for (std::int64_t h = 0; h < p.group(); ++h) {
     const Head head(p, first.b, first.h + h);
@@ -211,7 +210,8 @@ ROCFLASH_INLINE void run_tile(const Problem& p, const Head& first, Range keys,
       const std::int64_t r = h * queries + i;
       float* row = of_head + i * tile_keys;
       for (auto n = static_cast<int>(keys.size()); n < tile_keys; ++n) row[n] = -infinity;
-      t.factor[r] = absorb(row, head.exponent, state_of(at.out + r * out_stride, out_stride));
+      t.factor[r] =
+          absorb(row, Exponential(head.exponent), state_of(at.out + r * out_stride, out_stride));
       for (int n = 0; n < tile_keys && p.dropout.on(); ++n) {
         if (t.keep[i * tile_keys + n] == 0) row[n] = 0;
       }
@@ -304,16 +304,17 @@ void merge(const Problem& p, const ForwardOutputs& o, const DecodeParts& parts, 
     };
     const auto state = [&](int n) { return state_of(row_of(n), parts.row_stride); };
     // The sink is a part of its own, with weight but no value.
-    float highest = static_cast<float>(head.sink);
+    const Exponential exponential(head.exponent);
+    float highest = head.sink;
     for (int n = 0; n < parts.splits; ++n)
       highest = state(n).highest > highest ? state(n).highest : highest;
     const float base = highest == -infinity ? 0.0f : highest;
-    float total = exp2(splat(static_cast<float>(head.sink) - base))[0];
+    float total = exponential(head.sink - base);
     __builtin_memset(sum, 0, sizeof(float) * static_cast<std::size_t>(padded(p.value_dim)));
     for (int n = 0; n < parts.splits; ++n) {
       const RowState part = state(n);
       if (part.sum == 0) continue;  // this part saw nothing
-      const float share = exp2(splat(part.highest - base))[0];
+      const float share = exponential(part.highest - base);
       total += part.sum * share;
       for (int c = 0; c < p.value_dim; c += width)
         store(sum + c, load(sum + c) + load(row_of(n) + c) * share);
@@ -322,12 +323,7 @@ void merge(const Problem& p, const ForwardOutputs& o, const DecodeParts& parts, 
     for (int c = 0; c < p.value_dim; c += width) store(sum + c, load(sum + c) * over);
     const std::int64_t row = head.sequence.q_row + r % sq;
     store_row(o.out.row(head.b, row, head.h), o.out.dtype, sum, p.value_dim);
-    if (o.lse) {
-      o.lse.at(head.b, head.h, row) =
-          total == 0 ? infinity
-                     : static_cast<float>(static_cast<double>(highest) * head.natural +
-                                          __builtin_log(static_cast<double>(total)));
-    }
+    if (o.lse) o.lse.at(head.b, head.h, row) = head.lse(highest, total);
   }
 }
 

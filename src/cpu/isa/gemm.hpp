@@ -7,6 +7,7 @@
 // transpose cost the same.
 #pragma once
 
+#include "core/problem.hpp"
 #include "cpu/isa/simd.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
@@ -72,16 +73,18 @@ template <int vectors, Into into>
   if (left >= 1) run.template operator()<1>();
 }
 
-// C = A * B with the sum over k broken into short ones, for twice the precision at a small cost.
-// Gradients of weights need it: what is left of them after subtracting delta can be small.
-inline constexpr int precise_terms = 16;
+// Terms that a dot product adds up before it starts a new sum. Short runs lose less, which f32
+// problems need to hold their own against plain attention; f16 and bf16 have other errors to worry
+// about.
+ROCFLASH_INLINE int run_of_terms(DType dtype) { return dtype == DType::f32 ? 16 : max_head_dim; }
 
+// C = A * B, in such runs.
 template <int vectors>
-ROCFLASH_INLINE void gemm_precise(std::int64_t n, std::int64_t k, Strided a, Panel<const float> b,
-                                  Panel<float> c) {
-  gemm<vectors, Into::overwrite>(n, smaller(k, precise_terms), a, b, c, nullptr);
-  for (std::int64_t i = precise_terms; i < k; i += precise_terms) {
-    gemm<vectors, Into::add>(n, smaller(k - i, precise_terms), {a.data + i * a.step, a.row, a.step},
+ROCFLASH_INLINE void dot_products(int run, std::int64_t n, std::int64_t k, Strided a,
+                                  Panel<const float> b, Panel<float> c) {
+  gemm<vectors, Into::overwrite>(n, smaller(k, run), a, b, c, nullptr);
+  for (std::int64_t i = run; i < k; i += run) {
+    gemm<vectors, Into::add>(n, smaller(k - i, run), {a.data + i * a.step, a.row, a.step},
                              {b.data + i * b.stride, b.stride}, c, nullptr);
   }
 }
