@@ -331,11 +331,6 @@ TEST(Confinement, Cpu) {
   }
 }
 
-TEST(Confinement, Standard) {
-  expect_confinement(ROCFLASH_BACKEND_STANDARD, DType::f32, 2,
-                     {.b = 1, .sq = 6, .sk = 70, .h = 4, .hk = 2, .d = 3, .dv = 5});
-}
-
 // Either the path that the environment names is taken, or every call that would need it is refused.
 TEST(InstructionSet, IsWhatTheEnvironmentNames) {
   const char* named = std::getenv("ROCFLASH_CPU_ISA");

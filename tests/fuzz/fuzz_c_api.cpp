@@ -92,6 +92,7 @@ void compare(const Problem& p, const Outputs& got, bool gradients, const Call& c
       std::snprintf(words, sizeof words, "%s element %lld is %.9g, reference %.9g, allowed %.3g",
                     output_names[n], static_cast<long long>(i), x, y,
                     bounds[static_cast<std::size_t>(n)]);
+      p.print();
       fail("mismatch:", words);
     }
     if (got.all[n]->stray_writes()) fail("wrote outside the elements of", output_names[n]);

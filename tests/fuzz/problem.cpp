@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 
 namespace rocflash::fuzz {
@@ -173,6 +174,30 @@ void Problem::fill(Bytes& bytes) {
   c.bias = of(bias);
   c.alibi_slopes = of(alibi);
   c.sinks = of(sinks);
+}
+
+void Problem::print() const {
+  std::fprintf(stderr, "%s b=%d h=%d hk=%d sq=%d sk=%d d=%d dv=%d%s causal=%d", name_of(dtype), b,
+               h, hk, sq, sk, d, dv, packed ? " packed" : "", c.causal);
+  if (c.window)
+    std::fprintf(stderr, " window=%d,%d", static_cast<int>(window[0]), static_cast<int>(window[1]));
+  std::fprintf(stderr, " chunk=%d scale=%g softcap=%g dropout=%g splits=%d",
+               static_cast<int>(c.attention_chunk),
+               c.softmax_scale ? double{*c.softmax_scale} : 0.0, double{c.softcap},
+               double{c.dropout_p}, c.num_splits);
+  const auto list = [](const char* name, const Tensor& t) {
+    if (!t) return;
+    std::fprintf(stderr, " %s=", name);
+    for (std::int64_t n = 0; n < t.size(); ++n) std::fprintf(stderr, n ? ",%g" : "%g", t.get(n));
+  };
+  list("cu_q", cu_q);
+  list("cu_k", cu_k);
+  list("used_q", used_q);
+  list("used_k", used_k);
+  list("leftpad", leftpad);
+  list("alibi", alibi);
+  list("sinks", sinks);
+  std::fprintf(stderr, "%s%s\n", mask ? " mask" : "", bias ? " bias" : "");
 }
 
 std::vector<Tensor*> Problem::inputs() {
