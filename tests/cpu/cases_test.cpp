@@ -16,9 +16,9 @@ void expect_good(const std::vector<Case>& cases, Backend backend, double leeway 
   for (const Result& r : run_all(cases, backend, workers)) {
     std::string why = r.failure;
     for (const Finding& f : r.findings) {
-      if (!f.defect.empty() || !(f.error <= leeway * f.bound))
+      if (!f.defect.empty() || !(f.error <= leeway * f.bound()))
         why += "\n  " + f.tensor + ": error " + std::to_string(f.error) + ", allowed " +
-               std::to_string(f.bound) + " " + f.defect;
+               std::to_string(f.bound()) + " " + f.defect;
     }
     if (!why.empty()) ADD_FAILURE() << r.what.name() << " (" << r.what.describe() << ") " << why;
   }
