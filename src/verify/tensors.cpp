@@ -98,7 +98,7 @@ std::optional<Buffer> make_mask(const Case& c, const Geometry& g) {
   Random random = random_for(c, "mask");
   bool whole_row = false;
   b.fill([&](const Dims& index) {
-    if (index[3] == 0) whole_row = random.chance(0.1);
+    if (index[3] == 0) whole_row = b.shape()[2] > 1 && random.chance(0.1);
     return !whole_row && random.chance(0.7) ? 1.0 : 0.0;
   });
   return b;
@@ -110,7 +110,7 @@ std::optional<Buffer> make_bias(const Case& c, const Geometry& g) {
   Random random = random_for(c, "bias");
   bool whole_row = false;
   b.fill([&](const Dims& index) {
-    if (index[3] == 0) whole_row = random.chance(0.1);
+    if (index[3] == 0) whole_row = b.shape()[2] > 1 && random.chance(0.1);
     const double value = random.normal();
     return c.bias_hides && (whole_row || random.chance(0.2)) ? -infinity : value;
   });

@@ -143,6 +143,7 @@ TEST(Command, bench_can_leave_standard_attention_out) {
   const Outcome o = command("bench --seqlen 64 --repeat 1 --no-standard");
   EXPECT_EQ(o.status, 0);
   EXPECT_FALSE(has(o, "speed-up")) << o.text;
+  EXPECT_TRUE(has(o, " thread")) << o.text;
 }
 
 }  // namespace
