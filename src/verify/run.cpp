@@ -137,14 +137,15 @@ double Result::worst_ratio(bool gradient) const {
 
 namespace {
 
-// As many draws as make a few thousand elements of out.
+// As many draws as make a few thousand elements of out; gradients of sinks are few, and need more.
 int draws_of(const Case& c) {
-  constexpr std::int64_t elements = 4096, most = 16;
+  constexpr std::int64_t elements = 4096, sink_elements = 32, most = 16;
   const Geometry g(c);
   std::int64_t rows = 1;
   for (const std::int64_t n : g.statistic()) rows *= n;
-  return static_cast<int>(
-      std::clamp(elements / std::max<std::int64_t>(1, rows * c.value_dim), std::int64_t{1}, most));
+  std::int64_t draws = elements / std::max<std::int64_t>(1, rows * c.value_dim);
+  if (c.sinks) draws = std::max(draws, sink_elements / c.heads);
+  return static_cast<int>(std::clamp<std::int64_t>(draws, 1, most));
 }
 
 Result run_once(const Case& what, const Device& device) {
