@@ -1,7 +1,8 @@
 // The rule that holds every device to the oracle: its error may be at most twice (forward) or three
 // times (gradients) the error of plain attention in the same dtype, or of one rounding if plain
-// attention is luckier than that. Errors are the largest over all elements of a tensor; of a small
-// problem, whose few elements say little, several draws are taken, for both sides alike.
+// attention is luckier than that. An error is the largest over all elements, so one draw of a small
+// problem can be lucky for either side: a case over the bound gets more draws, and then both sides'
+// errors are the largest over all of them.
 #pragma once
 
 #include <algorithm>
