@@ -117,6 +117,14 @@ class Frame:
         lib = _abi.library()
         self._run(lib.rocflash_forward_workspace, lib.rocflash_forward, self._addresses[1])
 
+    def check_forward(self) -> None:
+        """Raises what `forward` would raise, and runs nothing."""
+        problem, outputs, _, execution = self._addresses
+        query = _abi.library().rocflash_forward_workspace
+        status = query(problem, outputs, execution, self._needed_address)
+        if status:
+            _abi.raise_status(status)
+
     def backward(self) -> None:
         lib = _abi.library()
         self._run(lib.rocflash_backward_workspace, lib.rocflash_backward, self._addresses[2])

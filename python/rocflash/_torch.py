@@ -221,6 +221,22 @@ def forward(
     return out, lse, weights
 
 
+def check_forward(q: Tensor, k: Tensor, v: Tensor, o: Options, out: Optional[Tensor]) -> None:
+    """Raises what `forward` with these would raise, and writes nothing."""
+    packed = o.cu_seqlens_q is not None
+    check_ranks(q, k, v, packed)
+    out = q.new_empty((*q.shape[:-1], v.shape[-1])) if out is None else out
+    frame = _frame.take()
+    try:
+        frame.begin(o.backend, threads(o.num_threads))
+        alive = _set_problem(frame, q, k, v, o)
+        frame.outputs.out = describe(frame, "out", out)
+        frame.check_forward()
+        del alive
+    finally:
+        _frame.give(frame)
+
+
 def backward(
     dout: Tensor,
     q: Tensor,
