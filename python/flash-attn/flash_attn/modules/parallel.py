@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from flash_attn.modules import mha
+from flash_attn.modules.attention import get_alibi_slopes
+from flash_attn.modules.block import MHA
 from rocflash._errors import InvalidArgument
 
 
@@ -60,7 +61,7 @@ class _Leave(torch.autograd.Function):
         return (_gathered(grad, ctx.group) if ctx.rows else grad), None, None
 
 
-class ParallelMHA(nn.Module):
+class ParallelMHA(MHA):
     """MHA over a process group; num_heads and num_heads_kv must divide by its size."""
 
     def __init__(
@@ -87,7 +88,6 @@ class ParallelMHA(nn.Module):
         device: Any = None,
         dtype: Optional[torch.dtype] = None,
     ) -> None:
-        super().__init__()
         world = dist.get_world_size(process_group)
         rank = dist.get_rank(process_group)
         heads_kv = num_heads if num_heads_kv is None else num_heads_kv
@@ -96,16 +96,13 @@ class ParallelMHA(nn.Module):
                 raise InvalidArgument(
                     f"{name}: {heads}; it must be a multiple of the group's size, {world}"
                 )
-        self.process_group = process_group
-        self.sequence_parallel = sequence_parallel
         head_dim = embed_dim // num_heads
-        local = mha.MHA(
-            head_dim * num_heads // world,
-            num_heads // world,
+        own = num_heads // world
+        super().__init__(
+            head_dim * own,
+            own,
             num_heads_kv=heads_kv // world,
-            softmax_scale=head_dim**-0.5 if softmax_scale is None else softmax_scale,
-            qkv_proj_bias=qkv_proj_bias,
-            out_proj_bias=False,
+            softmax_scale=softmax_scale,
             dropout=dropout,
             causal=causal,
             layer_idx=layer_idx,
@@ -120,29 +117,21 @@ class ParallelMHA(nn.Module):
             device=device,
             dtype=dtype,
         )
+        self.process_group = process_group
+        self.sequence_parallel = sequence_parallel
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         width = (num_heads + 2 * heads_kv) * head_dim // world
-        local.Wqkv = nn.Linear(embed_dim, width, bias=qkv_proj_bias, device=device, dtype=dtype)
+        self.Wqkv = nn.Linear(embed_dim, width, bias=qkv_proj_bias, **made)
         # The bias of the output is added once, by the first process.
         bias = out_proj_bias and rank == 0
-        own = num_heads * head_dim // world
-        local.out_proj = nn.Linear(own, embed_dim, bias=bias, device=device, dtype=dtype)
+        self.out_proj = nn.Linear(head_dim * own, embed_dim, bias=bias, **made)
         if use_alibi:
-            count = num_heads // world
-            slopes = mha.get_alibi_slopes(num_heads)[rank * count : (rank + 1) * count]
-            own_slopes = torch.tensor(slopes, device=device, dtype=torch.float32)
-            local.alibi_slopes = own_slopes
-            local.inner_attn.alibi_slopes = local.inner_cross_attn.alibi_slopes = own_slopes
-        self.local = local
+            slopes = torch.tensor(get_alibi_slopes(num_heads)[rank * own : (rank + 1) * own])
+            slopes = slopes.to(device=device, dtype=torch.float32)
+            self.alibi_slopes = slopes
+            self.inner_attn.alibi_slopes = self.inner_cross_attn.alibi_slopes = slopes
 
-    @property
-    def Wqkv(self) -> nn.Linear:
-        return self.local.Wqkv
-
-    @property
-    def out_proj(self) -> nn.Linear:
-        return self.local.out_proj
-
-    def forward(
+    def forward(  # type: ignore[override]
         self, x: Tensor, seqlen: Optional[int] = None, inference_params: Any = None, **kwargs: Any
     ) -> Tensor:
         """x (b, s, hidden), or rows (b * s, hidden) with seqlen; with sequence_parallel one's rows."""
@@ -151,7 +140,7 @@ class ParallelMHA(nn.Module):
         group = self.process_group
         whole = _Enter.apply(x, group, self.sequence_parallel)
         batched = whole if seqlen is None else whole.unflatten(0, (-1, seqlen))
-        out = self.local(batched, inference_params=inference_params, **kwargs)
+        out = super().forward(batched, inference_params=inference_params, **kwargs)
         return _Leave.apply(
             out if seqlen is None else out.flatten(0, 1), group, self.sequence_parallel
         )
