@@ -70,8 +70,7 @@ typedef struct rocflash_problem {
   const DLTensor* v; /* (b, sk, hk, dv), or packed (total_k, hk, dv) */
 
   /* Which rows belong to which sequence. */
-  const DLTensor* cu_seqlens_q; /* int (b + 1): row where each packed sequence of q begins; needs
-                                   cu_seqlens_k */
+  const DLTensor* cu_seqlens_q; /* int (b + 1): row where each packed sequence of q begins */
   const DLTensor* cu_seqlens_k; /* int (b + 1): likewise for k and v */
   const DLTensor* seqused_q;    /* int (b): rows of q in use, counted from the sequence's begin */
   const DLTensor* seqused_k;    /* int (b): likewise for k and v */
@@ -100,6 +99,11 @@ typedef struct rocflash_problem {
   uint64_t dropout_offset;
 
   int32_t deterministic; /* 0 or 1: bit-equal results on every run, even where that costs time */
+
+  /* Keys and values in a cache; forward and decode only. */
+  int32_t num_splits;          /* few queries: parts that their keys are split into; 0: chosen */
+  const DLTensor* block_table; /* int (b, pages): k and v are (num_pages, page, hk, d or dv) */
+  const DLTensor* cache_batch_idx; /* int (b): the batch of k and v that each sequence uses */
 } rocflash_problem;
 
 typedef struct rocflash_forward_outputs {
@@ -124,6 +128,18 @@ typedef struct rocflash_backward_tensors {
   const DLTensor* dbias;  /* must be null: a gradient of the bias is not supported */
 } rocflash_backward_tensors;
 
+/* New keys and values on their way into a cache, and rotary embedding. All of it is optional. */
+typedef struct rocflash_append {
+  size_t struct_size;
+  const DLTensor* k_new;            /* as k: (b, s_new, hk, d), or packed (total_new, hk, d) */
+  const DLTensor* v_new;            /* as v: (b, s_new, hk, dv), or packed (total_new, hk, dv) */
+  const DLTensor* cu_seqlens_k_new; /* int (b + 1): row where each packed sequence of them begins */
+  const DLTensor* rotary_cos;       /* float (positions, r / 2): rotates the first r columns of */
+  const DLTensor* rotary_sin;       /* q and k_new; r even, at most d */
+  const DLTensor* rotary_seqlens;   /* int (b): first position; null: where the new keys go */
+  int32_t rotary_interleaved; /* 1: pairs are (0, 1), (2, 3) ...; 0: (0, r/2), (1, r/2 + 1) ... */
+} rocflash_append;
+
 /* How it is computed. A null pointer stands for a struct of zeros. */
 typedef struct rocflash_execution {
   size_t struct_size;
@@ -143,6 +159,24 @@ ROCFLASH_API rocflash_status rocflash_backward(const rocflash_problem* problem,
                                                const rocflash_backward_tensors* tensors,
                                                const rocflash_execution* execution);
 
+/* Attention over a cache: appends k_new and v_new to k and v in place, each behind the seqused_k
+ * keys that its sequence has (all of them are then counted as used), and computes forward. Queries
+ * are rotated to the positions of the new keys: query i to first + i if it is masked by position
+ * (causal, window), else all to the first. A call that is refused has written nothing. A null
+ * append only computes. */
+ROCFLASH_API rocflash_status rocflash_decode(const rocflash_problem* problem,
+                                             const rocflash_append* append,
+                                             const rocflash_forward_outputs* outputs,
+                                             const rocflash_execution* execution);
+
+/* Merges attention over parts of the keys: out_partial f32 (parts, b, sq, h, dv) and lse_partial
+ * f32 (parts, b, h, sq), as forward gives them, into out (b, sq, h, dv) and optionally lse f32 (b,
+ * h, sq). An infinite lse of either sign marks a part in which the query saw nothing. */
+ROCFLASH_API rocflash_status rocflash_combine(const DLTensor* out_partial,
+                                              const DLTensor* lse_partial, const DLTensor* out,
+                                              const DLTensor* lse,
+                                              const rocflash_execution* execution);
+
 /* The workspace that the call with these arguments needs. They check all that the call itself would
  * check, so they also tell whether a problem can be run. Tensors' data may be null here, except the
  * int ones. */
@@ -154,6 +188,12 @@ ROCFLASH_API rocflash_status rocflash_backward_workspace(const rocflash_problem*
                                                          const rocflash_backward_tensors* tensors,
                                                          const rocflash_execution* execution,
                                                          size_t* bytes);
+
+ROCFLASH_API rocflash_status rocflash_decode_workspace(const rocflash_problem* problem,
+                                                       const rocflash_append* append,
+                                                       const rocflash_forward_outputs* outputs,
+                                                       const rocflash_execution* execution,
+                                                       size_t* bytes);
 
 /* The message of this thread's last call that did not return ROCFLASH_OK; "" before the first.
  * Valid until the thread's next call. */

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "api/checker.hpp"
 #include "api/error.hpp"
 #include "api/structs.hpp"
 #include "cpu/backend.hpp"
@@ -15,92 +16,7 @@ namespace rocflash {
 namespace {
 
 constexpr int max_threads = 1024;
-
-// Reads tensors and holds all of them to one device.
-class Checker {
- public:
-  Checker(DLDevice device, Data data) : device_(device), data_(data) {}
-
-  std::optional<Tensor> optional(const char* name, const DLTensor* in, Access access) const {
-    return on_device(read_tensor(name, in, access, data_));
-  }
-  Tensor required(const char* name, const DLTensor* in, Access access) const {
-    if (!in) refuse(name, ": is null, but it is needed");
-    return *optional(name, in, access);
-  }
-  // Lengths shape the call, so their values are needed even where no other data is.
-  std::optional<Tensor> lengths(const char* name, const DLTensor* in) const {
-    return on_device(read_tensor(name, in, Access::read, Data::required));
-  }
-
- private:
-  std::optional<Tensor> on_device(std::optional<Tensor> t) const {
-    if (t && (t->device.device_type != device_.device_type ||
-              t->device.device_id != device_.device_id)) {
-      refuse(t->name, ": is on ", device_text(t->device), "; all tensors must be on ",
-             device_text(device_), ", where q is");
-    }
-    return t;
-  }
-
-  DLDevice device_;
-  Data data_;
-};
-
-void check_dtype(const Tensor& t, std::initializer_list<DType> allowed) {
-  if (std::find(allowed.begin(), allowed.end(), t.dtype) != allowed.end()) return;
-  std::string names;
-  for (auto it = allowed.begin(); it != allowed.end(); ++it) {
-    if (std::find(allowed.begin(), it, *it) == it)
-      names += text(names.empty() ? "" : " or ", name_of(*it));
-  }
-  refuse(t.name, ": dtype ", name_of(t.dtype), "; it must be ", names);
-}
-
-void check_ndim(const Tensor& t, int ndim, const char* dims) {
-  if (t.ndim != ndim)
-    refuse(t.name, ": shape ", t.shape_text(), " has ", t.ndim, " dimensions; it must be ", dims);
-}
-
-void check_shape(const Tensor& t, std::initializer_list<std::int64_t> shape, const char* dims) {
-  check_ndim(t, static_cast<int>(shape.size()), dims);
-  if (!std::equal(shape.begin(), shape.end(), t.shape))
-    refuse(t.name, ": shape ", t.shape_text(), "; it must be ", dims, " = ", shape_text(shape));
-}
-
-Rows rows_of(const Tensor& t, bool packed) {
-  const int last = t.ndim - 1;
-  if (t.shape[last] > 1 && t.stride[last] != 1)
-    refuse(t.name, ": stride ", t.stride[last], " in its last dimension; it must be 1");
-  return {t.data,
-          t.dtype,
-          packed ? 0 : t.stride[0],
-          t.stride[last - 2],
-          t.stride[last - 1],
-          static_cast<int>(t.shape[last])};
-}
-
-const std::int32_t* int_values(const std::optional<Tensor>& t, std::int64_t count,
-                               const char* dims) {
-  if (!t) return nullptr;
-  check_dtype(*t, {DType::i32});
-  check_shape(*t, {count}, dims);
-  if (count > 1 && t->stride[0] != 1) refuse(t->name, ": stride ", t->stride[0], "; it must be 1");
-  return reinterpret_cast<const std::int32_t*>(t->data);
-}
-
-void check_cumulative(const char* name, const std::int32_t* cu, std::int64_t batch,
-                      std::int64_t rows) {
-  if (!cu) return;
-  if (cu[0] < 0) refuse(name, ": begins with ", cu[0], "; it must not be negative");
-  for (std::int64_t b = 0; b < batch; ++b) {
-    if (cu[b + 1] < cu[b])
-      refuse(name, ": falls from ", cu[b], " to ", cu[b + 1], " at sequence ", b,
-             "; it must not decrease");
-  }
-  if (cu[batch] > rows)
-    refuse(name, ": ends with ", cu[batch], "; the packed tensor has ", rows, " rows");
-}
+constexpr int max_splits = 1024;
 
 std::int64_t longest(const std::int32_t* cu, std::int64_t batch) {
   std::int32_t most = 0;
@@ -125,15 +41,13 @@ std::int64_t check_longest(const char* name, std::int64_t given, const std::int3
 // seqused and leftpad, once the sequences' rows are known.
 void check_used(const Lengths& l) {
   for (std::int64_t b = 0; b < l.batch; ++b) {
-    const std::int64_t q_rows = l.cu_q ? l.cu_q[b + 1] - l.cu_q[b] : l.rows_q;
-    const std::int64_t k_rows = l.cu_k ? l.cu_k[b + 1] - l.cu_k[b] : l.rows_k;
-    if (l.used_q && (l.used_q[b] < 0 || l.used_q[b] > q_rows))
+    if (l.used_q && (l.used_q[b] < 0 || l.used_q[b] > l.queries(b)))
       refuse("seqused_q: ", l.used_q[b], " for sequence ", b, "; it must be 0 to its length, ",
-             q_rows);
-    if (l.used_k && (l.used_k[b] < 0 || l.used_k[b] > k_rows))
+             l.queries(b));
+    if (l.used_k && (l.used_k[b] < 0 || l.used_k[b] > l.keys(b)))
       refuse("seqused_k: ", l.used_k[b], " for sequence ", b, "; it must be 0 to its length, ",
-             k_rows);
-    const std::int64_t used = l.used_k ? l.used_k[b] : k_rows;
+             l.keys(b));
+    const std::int64_t used = l.used_k ? l.used_k[b] : l.keys(b);
     if (l.leftpad_k && (l.leftpad_k[b] < 0 || l.leftpad_k[b] > used))
       refuse("leftpad_k: ", l.leftpad_k[b], " for sequence ", b,
              "; it must be 0 to its keys in use, ", used);
@@ -154,11 +68,6 @@ Plane plane_of(const Tensor& t, const Problem& p) {
 PerHead per_head(const Tensor& t, const Problem& p) {
   check_shape(t, {p.heads}, "(h,)");
   return {t.data, t.dtype, 0, t.stride[0]};
-}
-
-bool flag(const char* name, std::int32_t value) {
-  if (value != 0 && value != 1) refuse(name, ": ", value, "; it must be 0 or 1");
-  return value == 1;
 }
 
 Visibility visibility_of(const rocflash_problem& in, const Problem& p) {
@@ -187,78 +96,138 @@ Dropout dropout_of(const rocflash_problem& in) {
   return {in.dropout_p, dropout_threshold(in.dropout_p), in.dropout_seed, in.dropout_offset};
 }
 
-void check_sizes(const Tensor& q, const Tensor& k, const Tensor& v, bool packed) {
-  const int heads = packed ? 1 : 2, columns = packed ? 2 : 3;
-  if (k.shape[columns] != q.shape[columns])
-    refuse("k: shape ", k.shape_text(), "; its head size must be that of q, ", q.shape[columns]);
-  for (int n = 0; n < heads; ++n) {
-    if (!packed && n == 0 && k.shape[0] != q.shape[0])
-      refuse("k: shape ", k.shape_text(), "; its batch must be that of q, ", q.shape[0]);
+// What q, k and v must have in common. The batch of k is its own when a table leads to it.
+void check_sizes(const Tensor& q, const Tensor& k, const Tensor& v) {
+  const auto from_end = [](const Tensor& t, int n) { return t.shape[t.ndim - n]; };
+  const auto heads = [&](const Tensor& t) { return from_end(t, 2); };
+  const auto columns = [&](const Tensor& t) { return from_end(t, 1); };
+  if (columns(k) != columns(q))
+    refuse("k: shape ", k.shape_text(), "; its head size must be that of q, ", columns(q));
+  for (int n = 0; n < k.ndim - 2; ++n) {
     if (v.shape[n] != k.shape[n])
       refuse("v: shape ", v.shape_text(), "; size ", v.shape[n], " in dimension ", n,
              " must be that of k, ", k.shape[n]);
   }
-  if (v.shape[heads] != k.shape[heads])
-    refuse("v: shape ", v.shape_text(), "; its heads must be those of k, ", k.shape[heads]);
+  if (heads(v) != heads(k))
+    refuse("v: shape ", v.shape_text(), "; its heads must be those of k, ", heads(k));
   for (const Tensor* t : {&q, &k, &v}) {
-    if (t->shape[heads] < 1) refuse(t->name, ": shape ", t->shape_text(), "; it must have a head");
-    if (t->shape[columns] < 1 || t->shape[columns] > max_head_dim)
-      refuse(t->name, ": head size ", t->shape[columns], "; it must be 1 to ", max_head_dim);
+    if (heads(*t) < 1) refuse(t->name, ": shape ", t->shape_text(), "; it must have a head");
+    if (columns(*t) < 1 || columns(*t) > max_head_dim)
+      refuse(t->name, ": head size ", columns(*t), "; it must be 1 to ", max_head_dim);
   }
-  if (q.shape[heads] % k.shape[heads] != 0)
-    refuse("k: ", k.shape[heads], " heads; the ", q.shape[heads],
-           " heads of q must be a multiple of that");
+  if (heads(q) % heads(k) != 0)
+    refuse("k: ", heads(k), " heads; the ", heads(q), " heads of q must be a multiple of that");
 }
 
-Problem check_problem(const rocflash_problem& in, const Checker& check) {
-  const Tensor q = check.required("q", in.q, Access::read);
-  const Tensor k = check.required("k", in.k, Access::read);
-  const Tensor v = check.required("v", in.v, Access::read);
-  check_dtype(q, {DType::f32, DType::f16, DType::bf16, DType::f64});
-  check_dtype(k, {q.dtype});
-  check_dtype(v, {q.dtype});
+// A table of which batch of k and v holds which rows: pages, or whole caches chosen by index.
+void check_blocks(const rocflash_problem& in, Checker& check, const Tensor& k, Problem& p) {
+  Lengths& l = p.lengths;
+  const auto table = check.lengths("block_table", in.block_table);
+  const auto index = check.lengths("cache_batch_idx", in.cache_batch_idx);
+  if (table && index)
+    refuse("cache_batch_idx: cannot be combined with block_table, which says it already");
+  Rows& rows = p.k;
+  if (table) {
+    check_dtype(*table, {DType::i32});
+    check_ndim(*table, 2, "(b, pages)");
+    if (table->shape[0] != l.batch)
+      refuse("block_table: shape ", table->shape_text(), "; it must have a row for each of ",
+             l.batch, " sequences");
+    if (table->shape[1] > 1 && table->stride[1] != 1)
+      refuse("block_table: stride ", table->stride[1], " in its last dimension; it must be 1");
+    if (k.shape[1] < 1) refuse("k: shape ", k.shape_text(), "; a page must have a row");
+    rows.blocks = reinterpret_cast<const std::int32_t*>(table->data);
+    rows.blocks_stride = table->stride[0];
+    rows.block_rows = k.shape[1];
+    l.paged = true;
+    if (__builtin_mul_overflow(table->shape[1], k.shape[1], &l.rows_k))
+      refuse("block_table: ", table->shape[1], " pages of ", k.shape[1],
+             " rows are more than 64 bits can count");
+  } else if (index) {
+    rows.blocks = int_values(index, l.batch, "(b,)");
+    rows.blocks_stride = 1;
+    rows.block_rows = larger(k.shape[1], 1);
+  }
+  p.v.blocks = rows.blocks;
+  p.v.blocks_stride = rows.blocks_stride;
+  p.v.block_rows = rows.block_rows;
+}
 
-  if (!in.cu_seqlens_q != !in.cu_seqlens_k)
-    refuse(in.cu_seqlens_q ? "cu_seqlens_k" : "cu_seqlens_q", ": is null, but ",
-           in.cu_seqlens_q ? "cu_seqlens_q" : "cu_seqlens_k",
-           " is given; packed sequences need both");
-  const bool packed = in.cu_seqlens_q != nullptr;
-  const int ndim = packed ? 3 : 4;
-  check_ndim(q, ndim, packed ? "(total_q, h, d) with cu_seqlens_q" : "(b, sq, h, d)");
-  check_ndim(k, ndim, packed ? "(total_k, hk, d) with cu_seqlens_k" : "(b, sk, hk, d)");
-  check_ndim(v, ndim, packed ? "(total_k, hk, dv) with cu_seqlens_k" : "(b, sk, hk, dv)");
-  check_sizes(q, k, v, packed);
+// Every block that holds a key in use must exist.
+void check_block_ids(const Problem& p, std::int64_t blocks) {
+  if (!p.k.blocks) return;
+  const Lengths& l = p.lengths;
+  const char* name = l.paged ? "block_table" : "cache_batch_idx";
+  for (std::int64_t b = 0; b < l.batch; ++b) {
+    const std::int64_t keys = l.used_k ? l.used_k[b] : l.keys(b);
+    if (keys > l.rows_k)
+      refuse(name, ": sequence ", b, " has ", keys, " keys; there is room for ", l.rows_k);
+    for (std::int64_t n = 0; n * p.k.block_rows < keys; ++n) {
+      const std::int32_t id = p.k.blocks[b * p.k.blocks_stride + n];
+      if (id < 0 || id >= blocks)
+        refuse(name, ": ", id, " at entry ", n, " of sequence ", b, "; it must be 0 to ",
+               blocks - 1);
+    }
+  }
+}
+
+Problem check_problem(const rocflash_problem& in, Checker& check, Access cache) {
+  const Tensor q = check.required("q", in.q, Access::read);
+  const Tensor k = check.required("k", in.k, cache);
+  const Tensor v = check.required("v", in.v, cache);
+  check_dtype(q, {DType::f32, DType::f16, DType::bf16, DType::f64});
+  // A cache may be kept in half the size of f32 queries.
+  const bool halved = q.dtype == DType::f32 && (k.dtype == DType::f16 || k.dtype == DType::bf16);
+  check_dtype(k, {halved ? k.dtype : q.dtype});
+  check_dtype(v, {k.dtype});
+
+  if (!in.cu_seqlens_q && in.cu_seqlens_k)
+    refuse("cu_seqlens_q: is null, but cu_seqlens_k is given; packed keys need packed queries");
+  const bool packed_q = in.cu_seqlens_q != nullptr;
+  const bool packed_k = in.cu_seqlens_k != nullptr && !in.block_table;
+  check_ndim(q, packed_q ? 3 : 4, packed_q ? "(total_q, h, d) with cu_seqlens_q" : "(b, sq, h, d)");
+  const char* k_dims = in.block_table ? "(num_pages, page, hk, d) with block_table"
+                       : packed_k     ? "(total_k, hk, d) with cu_seqlens_k"
+                                      : "(b, sk, hk, d)";
+  check_ndim(k, packed_k ? 3 : 4, k_dims);
+  check_ndim(v, packed_k ? 3 : 4, k_dims);
+  check_sizes(q, k, v);
 
   Problem p;
   p.dtype = q.dtype;
-  p.heads = q.shape[ndim - 2];
-  p.kv_heads = k.shape[ndim - 2];
-  p.q = rows_of(q, packed);
-  p.k = rows_of(k, packed);
-  p.v = rows_of(v, packed);
+  p.q = rows_of(q, packed_q);
+  p.k = rows_of(k, packed_k);
+  p.v = rows_of(v, packed_k);
+  p.heads = q.shape[q.ndim - 2];
+  p.kv_heads = k.shape[k.ndim - 2];
   p.head_dim = p.q.columns;
   p.value_dim = p.v.columns;
 
   Lengths& l = p.lengths;
   const auto cu_q = check.lengths("cu_seqlens_q", in.cu_seqlens_q);
   const auto cu_k = check.lengths("cu_seqlens_k", in.cu_seqlens_k);
-  if (packed) {
+  if (packed_q) {
     check_ndim(*cu_q, 1, "(b + 1,)");
     if (cu_q->shape[0] < 1) refuse("cu_seqlens_q: shape (0,); it must be (b + 1,)");
   }
-  l.batch = packed ? cu_q->shape[0] - 1 : q.shape[0];
-  l.rows_q = q.shape[ndim - 3];
-  l.rows_k = k.shape[ndim - 3];
+  l.batch = packed_q ? cu_q->shape[0] - 1 : q.shape[0];
+  l.rows_q = q.shape[q.ndim - 3];
+  l.rows_k = k.shape[k.ndim - 3];
+  check_blocks(in, check, k, p);
+  if (!packed_k && !p.k.blocks && k.shape[0] != l.batch)
+    refuse("k: shape ", k.shape_text(), "; its batch must be that of q, ", l.batch);
   l.cu_q = int_values(cu_q, l.batch + 1, "(b + 1,)");
   l.cu_k = int_values(cu_k, l.batch + 1, "(b + 1,)");
   l.used_q = int_values(check.lengths("seqused_q", in.seqused_q), l.batch, "(b,)");
   l.used_k = int_values(check.lengths("seqused_k", in.seqused_k), l.batch, "(b,)");
   l.leftpad_k = int_values(check.lengths("leftpad_k", in.leftpad_k), l.batch, "(b,)");
   check_cumulative("cu_seqlens_q", l.cu_q, l.batch, l.rows_q);
-  check_cumulative("cu_seqlens_k", l.cu_k, l.batch, l.rows_k);
+  check_cumulative("cu_seqlens_k", l.cu_k, l.batch,
+                   packed_k ? l.rows_k : std::numeric_limits<std::int32_t>::max());
   p.max_q = check_longest("max_seqlen_q", in.max_seqlen_q, l.cu_q, l.batch, l.rows_q);
   p.max_k = check_longest("max_seqlen_k", in.max_seqlen_k, l.cu_k, l.batch, l.rows_k);
   check_used(l);
+  check_block_ids(p, k.shape[0]);
   constexpr std::int64_t counter = std::int64_t{1}
                                    << 32;  // positions go into 32-bit words of the dropout counter
   if (p.max_q >= counter || p.max_k >= counter || p.heads >= counter ||
@@ -295,35 +264,39 @@ Problem check_problem(const rocflash_problem& in, const Checker& check) {
   }
   p.dropout = dropout_of(in);
   p.deterministic = flag("deterministic", in.deterministic);
+  if (in.num_splits < 0 || in.num_splits > max_splits)
+    refuse("num_splits: ", in.num_splits, "; it must be 0 (choose) to ", max_splits);
+  p.splits = in.num_splits;
   return p;
 }
 
 // A tensor of rows shaped as q (out, dq) or as k and v.
-Rows check_rows(const Tensor& t, const Problem& p, std::int64_t rows, std::int64_t heads,
-                int columns, const char* dense, const char* packed, bool judge) {
-  if (p.lengths.packed()) {
-    check_shape(t, {rows, heads, columns}, packed);
-  } else {
-    check_shape(t, {p.batch(), rows, heads, columns}, dense);
-  }
+Rows check_rows(const Tensor& t, const Problem& p, bool packed,
+                std::initializer_list<std::int64_t> shape, const char* dims, bool judge) {
+  check_shape(t, shape, dims);
   // The reference may be asked for more digits than the inputs have.
   judge ? check_dtype(t, {p.dtype, DType::f64, DType::f32}) : check_dtype(t, {p.dtype});
-  return rows_of(t, p.lengths.packed());
+  return rows_of(t, packed);
 }
 
 Rows check_query_rows(const Tensor& t, const Problem& p, int columns, bool judge) {
-  return check_rows(t, p, p.lengths.rows_q, p.heads, columns, "(b, sq, h, columns)",
-                    "(total_q, h, columns)", judge);
+  const std::int64_t rows = p.lengths.rows_q;
+  if (p.lengths.packed_q())
+    return check_rows(t, p, true, {rows, p.heads, columns}, "(total_q, h, columns)", judge);
+  return check_rows(t, p, false, {p.batch(), rows, p.heads, columns}, "(b, sq, h, columns)", judge);
 }
 
 Rows check_key_rows(const Tensor& t, const Problem& p, int columns, bool judge) {
-  return check_rows(t, p, p.lengths.rows_k, p.kv_heads, columns, "(b, sk, hk, columns)",
-                    "(total_k, hk, columns)", judge);
+  const std::int64_t rows = p.lengths.rows_k;
+  if (p.lengths.packed_k())
+    return check_rows(t, p, true, {rows, p.kv_heads, columns}, "(total_k, hk, columns)", judge);
+  return check_rows(t, p, false, {p.batch(), rows, p.kv_heads, columns}, "(b, sk, hk, columns)",
+                    judge);
 }
 
 RowStatistic check_lse(const Tensor& t, const Problem& p) {
   check_dtype(t, {DType::f32});
-  if (p.lengths.packed()) {
+  if (p.lengths.packed_q()) {
     check_shape(t, {p.heads, p.lengths.rows_q}, "(h, total_q)");
     return {reinterpret_cast<float*>(t.data), 0, t.stride[0], t.stride[1]};
   }
@@ -331,8 +304,8 @@ RowStatistic check_lse(const Tensor& t, const Problem& p) {
   return {reinterpret_cast<float*>(t.data), t.stride[0], t.stride[1], t.stride[2]};
 }
 
-const Backend& choose_backend(const rocflash_execution& in, DLDevice device) {
-  if (device.device_type != kDLCPU)
+const Backend& choose_backend(const rocflash_execution& in, Device device) {
+  if (device.type != kDLCPU)
     refuse_unsupported("q: is on ", device_text(device), "; this build computes on the CPU only");
   switch (in.backend) {
     case ROCFLASH_BACKEND_AUTO:
@@ -350,6 +323,41 @@ const Backend& choose_backend(const rocflash_execution& in, DLDevice device) {
   }
 }
 
+// What forward and backward have in common, up to their own tensors.
+struct Opening {
+  rocflash_execution execution;
+  Device device;
+  const Backend* backend;
+  bool judge;
+};
+
+Opening open(const rocflash_problem& problem, const rocflash_execution* execution) {
+  Opening o{read_execution(execution), {}, nullptr, false};
+  o.device = read_tensor("q", problem.q, Access::read, Data::may_be_null).value_or(Tensor{}).device;
+  o.backend = &choose_backend(o.execution, o.device);
+  o.judge = o.backend == &reference_backend();
+  return o;
+}
+
+void check_backend(const Backend& backend, const Problem& p, bool gradients) {
+  if (const std::string why = backend.refusal(p, gradients); !why.empty()) refuse_unsupported(why);
+}
+
+ForwardOutputs check_outputs(const rocflash_forward_outputs& in, Checker& check, const Problem& p,
+                             bool judge) {
+  ForwardOutputs o;
+  o.out = check_query_rows(check.required("out", in.out, Access::write), p, p.value_dim, judge);
+  if (const auto lse = check.optional("lse", in.lse, Access::write)) o.lse = check_lse(*lse, p);
+  if (const auto weights = check.optional("s_dmask", in.s_dmask, Access::write)) {
+    check_dtype(*weights, {DType::f32, p.dtype});
+    check_shape(*weights, {p.batch(), p.heads, p.max_q, p.max_k}, "(b, h, sq, sk)");
+    o.s_dmask = plane_of(*weights, p);
+  }
+  return o;
+}
+
+}  // namespace
+
 Execution check_execution(const rocflash_execution& in) {
   if (in.num_threads < 0 || in.num_threads > max_threads)
     refuse("num_threads: ", in.num_threads, "; it must be 0 (choose) to ", max_threads);
@@ -365,50 +373,38 @@ rocflash_execution read_execution(const rocflash_execution* in) {
   return in ? read_struct("execution", in) : none;
 }
 
-// What forward and backward have in common, up to their own tensors.
-struct Opening {
-  rocflash_execution execution;
-  DLDevice device;
-  const Backend* backend;
-  bool judge;
-};
-
-Opening open(const rocflash_problem& problem, const rocflash_execution* execution) {
-  Opening o{read_execution(execution), {}, nullptr, false};
-  o.device = read_tensor("q", problem.q, Access::read, Data::may_be_null)
-                 .value_or(Tensor{.device = {kDLCPU, 0}})
-                 .device;
-  o.backend = &choose_backend(o.execution, o.device);
-  o.judge = o.backend == &reference_backend();
-  return o;
-}
-
-void check_backend(const Backend& backend, const Problem& p, bool gradients) {
-  if (const std::string why = backend.refusal(p, gradients); !why.empty()) refuse_unsupported(why);
-}
-
-}  // namespace
-
 ForwardCall check_forward(const rocflash_problem* problem_in,
                           const rocflash_forward_outputs* outputs_in,
                           const rocflash_execution* execution_in, Data data) {
   const auto in = read_struct("problem", problem_in);
   const auto outputs = read_struct("outputs", outputs_in);
   const Opening o = open(in, execution_in);
-  const Checker check(o.device, data);
-  ForwardCall call{check_problem(in, check), {}, check_execution(o.execution), o.backend};
-  const Problem& p = call.problem;
-  check_backend(*o.backend, p, false);
+  Checker check(o.device, data);
+  ForwardCall call{
+      check_problem(in, check, Access::read), {}, check_execution(o.execution), o.backend};
+  check_backend(*o.backend, call.problem, false);
+  call.outputs = check_outputs(outputs, check, call.problem, o.judge);
+  return call;
+}
 
-  call.outputs.out =
-      check_query_rows(check.required("out", outputs.out, Access::write), p, p.value_dim, o.judge);
-  if (const auto lse = check.optional("lse", outputs.lse, Access::write))
-    call.outputs.lse = check_lse(*lse, p);
-  if (const auto weights = check.optional("s_dmask", outputs.s_dmask, Access::write)) {
-    check_dtype(*weights, {DType::f32, p.dtype});
-    check_shape(*weights, {p.batch(), p.heads, p.max_q, p.max_k}, "(b, h, sq, sk)");
-    call.outputs.s_dmask = plane_of(*weights, p);
-  }
+DecodeCall check_decode(const rocflash_problem* problem_in, const rocflash_append* append_in,
+                        const rocflash_forward_outputs* outputs_in,
+                        const rocflash_execution* execution_in, Data data) {
+  const auto in = read_struct("problem", problem_in);
+  const auto outputs = read_struct("outputs", outputs_in);
+  rocflash_append append{};
+  if (append_in) append = read_struct("append", append_in);
+  const Opening o = open(in, execution_in);
+  Checker check(o.device, data);
+  DecodeCall call{{check_problem(in, check, append.k_new ? Access::write : Access::read),
+                   {},
+                   check_execution(o.execution),
+                   o.backend},
+                  {}};
+  check_backend(*o.backend, call.problem, false);
+  call.problem.inference = true;
+  call.append = check_append(append, check, call.problem, in.k->shape[0]);
+  call.outputs = check_outputs(outputs, check, call.problem, o.judge);
   return call;
 }
 
@@ -418,10 +414,17 @@ BackwardCall check_backward(const rocflash_problem* problem_in,
   const auto in = read_struct("problem", problem_in);
   const auto tensors = read_struct("tensors", tensors_in);
   const Opening o = open(in, execution_in);
-  const Checker check(o.device, data);
-  BackwardCall call{check_problem(in, check), {}, check_execution(o.execution), o.backend};
+  Checker check(o.device, data);
+  BackwardCall call{
+      check_problem(in, check, Access::read), {}, check_execution(o.execution), o.backend};
   const Problem& p = call.problem;
   check_backend(*o.backend, p, true);
+  if (p.k.blocks)
+    refuse_unsupported(p.lengths.paged ? "block_table" : "cache_batch_idx",
+                       ": is given; gradients of a cache are not supported, it must be null");
+  if (p.k.dtype != p.dtype)
+    refuse_unsupported("k: dtype ", name_of(p.k.dtype), "; gradients need the dtype of q, ",
+                       name_of(p.dtype));
 
   if (tensors.dbias)
     refuse_unsupported("dbias: is given; a gradient of the bias is not supported, it must be null");
@@ -455,7 +458,8 @@ void check_workspace(const rocflash_execution* in, std::size_t needed, Execution
            " bytes (the workspace query tells)");
   if (!e.workspace) refuse("workspace: is null, but this call needs ", needed, " bytes");
   if (reinterpret_cast<std::uintptr_t>(e.workspace) % 64 != 0)
-    refuse("workspace: is not aligned to 64 bytes");
+    refuse("workspace: its address is ", reinterpret_cast<std::uintptr_t>(e.workspace) % 64,
+           " past a multiple of 64; it must be a multiple");
   execution.workspace = static_cast<std::byte*>(e.workspace);
 }
 

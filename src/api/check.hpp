@@ -4,7 +4,9 @@
 
 #include <rocflash/rocflash.h>
 
+#include "api/checker.hpp"
 #include "api/tensor.hpp"
+#include "core/append.hpp"
 #include "core/backend.hpp"
 #include "core/problem.hpp"
 
@@ -17,6 +19,10 @@ struct ForwardCall {
   const Backend* backend;
 };
 
+struct DecodeCall : ForwardCall {
+  Append append;
+};
+
 struct BackwardCall {
   Problem problem;
   BackwardTensors tensors;
@@ -26,8 +32,17 @@ struct BackwardCall {
 
 ForwardCall check_forward(const rocflash_problem*, const rocflash_forward_outputs*,
                           const rocflash_execution*, Data);
+DecodeCall check_decode(const rocflash_problem*, const rocflash_append*,
+                        const rocflash_forward_outputs*, const rocflash_execution*, Data);
 BackwardCall check_backward(const rocflash_problem*, const rocflash_backward_tensors*,
                             const rocflash_execution*, Data);
+
+// New keys against the cache they go into, which has `blocks` batches or pages.
+Append check_append(const rocflash_append&, Checker&, const Problem&, std::int64_t blocks);
+
+// How to run; null means all defaults.
+rocflash_execution read_execution(const rocflash_execution*);
+Execution check_execution(const rocflash_execution&);
 
 // Takes the workspace into use, or refuses one that is too small for `needed` bytes.
 void check_workspace(const rocflash_execution*, std::size_t needed, Execution&);

@@ -2,6 +2,7 @@
 #include <rocflash/rocflash.h>
 
 #include "api/check.hpp"
+#include "api/combine.hpp"
 #include "api/error.hpp"
 #include "api/structs.hpp"
 #include "core/philox.hpp"
@@ -15,13 +16,15 @@
 namespace rocflash {
 namespace {
 
-template <class Call>
-std::size_t workspace_of(const Call& call) {
-  if constexpr (requires { call.outputs; }) {
-    return call.backend->workspace(call.problem, call.outputs, call.execution);
-  } else {
-    return call.backend->workspace(call.problem, call.tensors, call.execution);
-  }
+std::size_t workspace_of(const ForwardCall& call) {
+  return call.backend->workspace(call.problem, call.outputs, call.execution);
+}
+std::size_t workspace_of(const DecodeCall& call) {
+  return AppendedProblem::bytes(call.problem, call.append) +
+         workspace_of(static_cast<const ForwardCall&>(call));
+}
+std::size_t workspace_of(const BackwardCall& call) {
+  return call.backend->workspace(call.problem, call.tensors, call.execution);
 }
 
 void write_bytes(std::size_t* bytes, std::size_t value) {
@@ -52,6 +55,34 @@ rocflash_status rocflash_backward(const rocflash_problem* problem,
     check_workspace(execution, workspace_of(call), call.execution);
     call.backend->run(call.problem, call.tensors, call.execution);
   });
+}
+
+rocflash_status rocflash_decode(const rocflash_problem* problem, const rocflash_append* append,
+                                const rocflash_forward_outputs* outputs,
+                                const rocflash_execution* execution) {
+  return guarded([&] {
+    DecodeCall call = check_decode(problem, append, outputs, execution, Data::required);
+    check_workspace(execution, workspace_of(call), call.execution);
+    const AppendedProblem after(call.problem, call.append, call.execution);
+    call.backend->append(call.problem, call.append, after);
+    call.backend->run(after.problem, call.outputs, after.execution);
+  });
+}
+
+rocflash_status rocflash_decode_workspace(const rocflash_problem* problem,
+                                          const rocflash_append* append,
+                                          const rocflash_forward_outputs* outputs,
+                                          const rocflash_execution* execution, size_t* bytes) {
+  return guarded([&] {
+    write_bytes(bytes,
+                workspace_of(check_decode(problem, append, outputs, execution, Data::may_be_null)));
+  });
+}
+
+rocflash_status rocflash_combine(const DLTensor* out_partial, const DLTensor* lse_partial,
+                                 const DLTensor* out, const DLTensor* lse,
+                                 const rocflash_execution* execution) {
+  return guarded([&] { combine(out_partial, lse_partial, out, lse, execution); });
 }
 
 rocflash_status rocflash_forward_workspace(const rocflash_problem* problem,

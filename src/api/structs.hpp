@@ -13,11 +13,17 @@ namespace rocflash {
 template <class Struct>
 inline constexpr std::size_t first_size = sizeof(Struct);
 
+template <>
+inline constexpr std::size_t first_size<rocflash_problem> = offsetof(rocflash_problem, block_table);
+
+// No struct of ours will ever be as large: such a size was never set.
+inline constexpr std::size_t largest_size = 4096;
+
 template <class Struct>
 void check_size(const char* name, std::size_t size) {
-  if (size < first_size<Struct>) {
-    refuse(name, ".struct_size: ", size, "; it must be sizeof(*", name, "), at least ",
-           first_size<Struct>);
+  if (size < first_size<Struct> || size > largest_size) {
+    refuse(name, ".struct_size: ", size, "; it must be sizeof(*", name, "), ", first_size<Struct>,
+           " or more for a newer caller, at most ", largest_size);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "api/tensor.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "api/error.hpp"
@@ -41,23 +42,55 @@ void check_extent(const Tensor& t) {
     refuse(t.name, ": shape ", t.shape_text(), " and its strides reach beyond 64-bit addresses");
 }
 
+// The dimensions of more than one element, smallest stride first, as if no stride were negative.
+struct Nesting {
+  explicit Nesting(const Tensor& t) {
+    for (int n = 0; n < t.ndim; ++n) {
+      if (t.shape[n] > 1) dim[count++] = {t.stride[n] < 0 ? -t.stride[n] : t.stride[n], t.shape[n]};
+    }
+    std::sort(dim, dim + count);
+  }
+  std::pair<std::int64_t, std::int64_t> dim[max_dims];  // stride, size
+  int count = 0;
+};
+
 // Two elements of an output at one address would be a race. Dimensions ordered by stride must nest.
 void check_no_overlap(const Tensor& t) {
-  std::pair<std::int64_t, std::int64_t> by_stride[max_dims];
-  int n = 0;
-  for (int i = 0; i < t.ndim; ++i) {
-    if (t.shape[i] > 1) by_stride[n++] = {t.stride[i] < 0 ? -t.stride[i] : t.stride[i], t.shape[i]};
-  }
-  std::sort(by_stride, by_stride + n);
+  const Nesting nesting(t);
   std::int64_t reach = 0;
-  for (int i = 0; i < n; ++i) {
-    const auto [stride, size] = by_stride[i];
+  for (int n = 0; n < nesting.count; ++n) {
+    const auto [stride, size] = nesting.dim[n];
     if (stride <= reach)
       refuse(t.name, ": stride ", stride,
              " makes elements of this output overlap; it must be above ", reach);
     reach += stride * (size - 1);
   }
 }
+
+// The first and the last byte of a non-empty tensor, and whether its elements fill all that lies
+// between.
+struct Outline {
+  explicit Outline(const Tensor& t) {
+    const auto size = static_cast<std::int64_t>(size_of(t.dtype));
+    std::int64_t lowest = 0, highest = 0;
+    for (int n = 0; n < t.ndim; ++n)
+      (t.stride[n] < 0 ? lowest : highest) += (t.shape[n] - 1) * t.stride[n] * size;
+    const auto at = reinterpret_cast<std::uintptr_t>(t.data);
+    first = at + static_cast<std::uintptr_t>(lowest);
+    last = at + static_cast<std::uintptr_t>(highest + size - 1);
+    const Nesting nesting(t);
+    std::int64_t reach = 0;
+    for (int n = 0; n < nesting.count; ++n) {
+      const auto [stride, count] = nesting.dim[n];
+      solid = solid && stride <= reach + 1;
+      reach += stride * (count - 1);
+    }
+  }
+  bool contains(std::uintptr_t address) const { return first <= address && address <= last; }
+
+  std::uintptr_t first, last;
+  bool solid = true;
+};
 
 std::string join(const std::int64_t* values, std::size_t count) {
   std::string s = "(";
@@ -77,21 +110,24 @@ std::string shape_text(std::initializer_list<std::int64_t> shape) {
   return join(shape.begin(), shape.size());
 }
 
-std::string device_text(DLDevice d) {
-  switch (static_cast<int>(d.device_type)) {
+std::string device_text(Device d) {
+  switch (d.type) {
     case kDLCPU:
       return "cpu";
     case kDLCUDA:
-      return text("cuda:", d.device_id);
+      return text("cuda:", d.id);
     case kDLROCM:
-      return text("rocm:", d.device_id);
-    case kDLCUDAHost:
-      return "pinned by cuda";
-    case kDLROCMHost:
-      return "pinned by rocm";
+      return text("rocm:", d.id);
     default:
-      return text("DLPack device type ", static_cast<int>(d.device_type));
+      return text("DLPack device type ", d.type);
   }
+}
+
+bool surely_overlap(const Tensor& a, const Tensor& b) {
+  if (a.empty() || b.empty()) return false;
+  const Outline x(a), y(b);
+  return x.first == y.first || (x.solid && (x.contains(y.first) || x.contains(y.last))) ||
+         (y.solid && (y.contains(x.first) || y.contains(x.last)));
 }
 
 std::optional<Tensor> read_tensor(const char* name, const DLTensor* in, Access access, Data data) {
@@ -99,13 +135,15 @@ std::optional<Tensor> read_tensor(const char* name, const DLTensor* in, Access a
   Tensor t;
   t.name = name;
   t.dtype = read_dtype(name, in->dtype);
-  t.device = in->device;
-  // Pinned host memory is host memory.
-  if (const int type = in->device.device_type; type == kDLCUDAHost || type == kDLROCMHost)
+  t.device.id = in->device.device_id;
+  static_assert(sizeof t.device.type == sizeof in->device.device_type);
+  std::memcpy(&t.device.type, &in->device.device_type, sizeof t.device.type);
+  // Pinned host memory is host memory, and all of that is one device.
+  if (t.device.type == kDLCPU || t.device.type == kDLCUDAHost || t.device.type == kDLROCMHost)
     t.device = {kDLCPU, 0};
   if (in->ndim < 1 || in->ndim > max_dims)
     refuse(name, ": ", in->ndim, " dimensions; allowed are 1 to ", max_dims);
-  if (!in->shape) refuse(name, ": shape is null");
+  if (!in->shape) refuse(name, ": shape is null, but it has ", in->ndim, " dimensions");
   t.ndim = in->ndim;
   for (int n = 0; n < t.ndim; ++n) {
     t.shape[n] = in->shape[n];
@@ -115,7 +153,8 @@ std::optional<Tensor> read_tensor(const char* name, const DLTensor* in, Access a
   std::int64_t compact = 1;
   for (int n = t.ndim - 1; n >= 0; --n) {
     t.stride[n] = t.shape[n] == 1 ? 0 : (in->strides ? in->strides[n] : compact);
-    if (t.stride[n] == INT64_MIN) refuse(name, ": stride ", t.stride[n], " in dimension ", n);
+    if (t.stride[n] == INT64_MIN)
+      refuse(name, ": stride ", t.stride[n], " in dimension ", n, "; it must be above that");
     if (__builtin_mul_overflow(compact, std::max<std::int64_t>(t.shape[n], 1), &compact))
       refuse(name, ": shape ", t.shape_text(), " has more elements than 64 bits can count");
   }
@@ -125,8 +164,12 @@ std::optional<Tensor> read_tensor(const char* name, const DLTensor* in, Access a
   alignas(64) static std::byte nothing[64];  // stands for memory that will not be touched
   t.data = nothing;
   if (in->data) {
-    t.data = static_cast<std::byte*>(in->data) + in->byte_offset;
-    if (reinterpret_cast<std::uintptr_t>(t.data) % size_of(t.dtype) != 0)
+    std::uintptr_t address = 0;
+    if (__builtin_add_overflow(reinterpret_cast<std::uintptr_t>(in->data), in->byte_offset,
+                               &address))
+      refuse(name, ": byte_offset ", in->byte_offset, " reaches beyond 64-bit addresses");
+    t.data = reinterpret_cast<std::byte*>(address);
+    if (address % size_of(t.dtype) != 0)
       refuse(name, ": data is not aligned to its ", size_of(t.dtype), "-byte elements");
   } else if (data == Data::required && !t.empty()) {
     refuse(name, ": data is null, but its shape is ", t.shape_text());

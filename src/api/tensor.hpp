@@ -13,13 +13,20 @@
 
 namespace rocflash {
 
-inline constexpr int max_dims = 4;
+inline constexpr int max_dims = 5;
+
+// DLPack's device with its type as a number: a caller's newer header may know types that ours does
+// not.
+struct Device {
+  int type = kDLCPU, id = 0;
+  bool operator==(const Device&) const = default;
+};
 
 struct Tensor {
   const char* name = "";
   std::byte* data = nullptr;
   DType dtype = DType::f32;
-  DLDevice device{};
+  Device device;
   int ndim = 0;
   std::int64_t shape[max_dims] = {};
   std::int64_t stride[max_dims] = {};  // in elements; 0 for dimensions of one element
@@ -36,7 +43,10 @@ enum class Data { required, may_be_null };  // a workspace query needs no memory
 std::optional<Tensor> read_tensor(const char* name, const DLTensor* tensor, Access access,
                                   Data data);
 
+// Whether two tensors share memory, as far as their outlines tell: views that interleave pass.
+bool surely_overlap(const Tensor& a, const Tensor& b);
+
 std::string shape_text(std::initializer_list<std::int64_t> shape);
-std::string device_text(DLDevice device);
+std::string device_text(Device device);
 
 }  // namespace rocflash

@@ -15,16 +15,24 @@ namespace rocflash {
 inline constexpr int max_head_dim = 512;
 
 // Rows of q, k, v, out and their gradients: row (sequence, row, head) has `columns` contiguous
-// elements. Packed tensors have batch_stride 0, and their rows count from the begin of the whole
-// tensor.
+// elements. This is the one place that knows where a row lies, dense, packed or paged. Packed
+// tensors have batch_stride 0, and their rows count from the begin of the whole tensor.
 struct Rows {
   std::byte* data = nullptr;
   DType dtype = DType::f32;
   std::int64_t batch_stride = 0, row_stride = 0, head_stride = 0;  // in elements
   int columns = 0;
+  // Caches: block_rows rows at a time lie in the batch that the table names, blocks[sequence][row /
+  // block_rows].
+  const std::int32_t* blocks = nullptr;
+  std::int64_t blocks_stride = 0, block_rows = 1;
 
   ROCFLASH_INLINE explicit operator bool() const { return data != nullptr; }
   ROCFLASH_INLINE std::byte* row(std::int64_t batch, std::int64_t row, std::int64_t head) const {
+    if (blocks) {
+      batch = blocks[batch * blocks_stride + row / block_rows];
+      row %= block_rows;
+    }
     return data + (batch * batch_stride + row * row_stride + head * head_stride) *
                       static_cast<std::int64_t>(size_of(dtype));
   }
@@ -73,27 +81,36 @@ struct Sequence {
   std::int64_t k_row = 0, sk = 0;  // first key in use and their number
 };
 
-// How long each sequence is. Dense tensors have neither cu_q nor cu_k.
+// How long each sequence is. Dense tensors have neither cu_q nor cu_k. With paged keys cu_k tells
+// lengths only.
 struct Lengths {
   std::int64_t batch = 0;
-  std::int64_t rows_q = 0, rows_k = 0;  // rows of the tensors: per sequence, or in all when packed
+  std::int64_t rows_q = 0;  // rows of q: per sequence, or in all when packed
+  std::int64_t rows_k = 0;  // likewise of k and v; paged: what the table has room for
   const std::int32_t* cu_q = nullptr;
   const std::int32_t* cu_k = nullptr;
   const std::int32_t* used_q = nullptr;
   const std::int32_t* used_k = nullptr;
   const std::int32_t* leftpad_k = nullptr;
+  bool paged = false;
 
-  ROCFLASH_INLINE bool packed() const { return cu_q != nullptr; }
+  ROCFLASH_INLINE bool packed_q() const { return cu_q != nullptr; }
+  ROCFLASH_INLINE bool packed_k() const { return cu_k != nullptr && !paged; }
+  // Keys of a sequence before leftpad_k and seqused_k.
+  ROCFLASH_INLINE std::int64_t keys(std::int64_t b) const {
+    return cu_k ? cu_k[b + 1] - cu_k[b] : rows_k;
+  }
+  ROCFLASH_INLINE std::int64_t queries(std::int64_t b) const {
+    return cu_q ? cu_q[b + 1] - cu_q[b] : rows_q;
+  }
   ROCFLASH_INLINE Sequence sequence(std::int64_t b) const {
     Sequence s;
     s.q_row = cu_q ? cu_q[b] : 0;
-    s.q_rows = cu_q ? cu_q[b + 1] - s.q_row : rows_q;
+    s.q_rows = queries(b);
     s.sq = used_q ? used_q[b] : s.q_rows;
     const std::int64_t skipped = leftpad_k ? leftpad_k[b] : 0;
-    const std::int64_t k_begin = cu_k ? cu_k[b] : 0;
-    const std::int64_t keys = used_k ? used_k[b] : (cu_k ? cu_k[b + 1] - k_begin : rows_k);
-    s.k_row = k_begin + skipped;
-    s.sk = keys - skipped;
+    s.k_row = (packed_k() ? cu_k[b] : 0) + skipped;
+    s.sk = (used_k ? used_k[b] : keys(b)) - skipped;
     return s;
   }
 };
@@ -111,6 +128,8 @@ struct Problem {
   float scale = 1, softcap = 0;
   Dropout dropout;
   bool deterministic = false;
+  int splits = 0;          // of the keys, for few queries; 0: chosen
+  bool inference = false;  // no backward will follow
 
   ROCFLASH_INLINE std::int64_t batch() const { return lengths.batch; }
   ROCFLASH_INLINE std::int64_t group() const { return heads / kv_heads; }

@@ -8,18 +8,19 @@ namespace {
 
 // Calls body(batch, row) for each row outside all the sequences' ranges.
 template <class RangeOf, class Body>
-void for_each_unused_row(const Lengths& lengths, std::int64_t rows, RangeOf range_of, Body body) {
+void for_each_unused_row(const Lengths& lengths, std::int64_t rows, bool packed, RangeOf range_of,
+                         Body body) {
   std::int64_t next = 0;  // packed: first row not yet accounted for
   for (std::int64_t b = 0; b < lengths.batch; ++b) {
     const Range used = range_of(lengths.sequence(b));
     for (std::int64_t r = next; r < used.begin; ++r) body(b, r);
-    if (lengths.packed()) {
+    if (packed) {
       next = used.end;
     } else {
       for (std::int64_t r = used.end; r < rows; ++r) body(b, r);
     }
   }
-  if (lengths.packed()) {
+  if (packed) {
     for (std::int64_t r = next; r < rows; ++r) body(0, r);
   }
 }
@@ -36,7 +37,7 @@ void clear_row(const Rows& rows, std::int64_t heads, std::int64_t b, std::int64_
 }  // namespace
 
 void clear_unused(const Problem& p, const ForwardOutputs& o) {
-  for_each_unused_row(p.lengths, p.lengths.rows_q, used_queries,
+  for_each_unused_row(p.lengths, p.lengths.rows_q, p.lengths.packed_q(), used_queries,
                       [&](std::int64_t b, std::int64_t r) {
                         clear_row(o.out, p.heads, b, r);
                         for (std::int64_t h = 0; h < p.heads && o.lse; ++h)
@@ -52,12 +53,13 @@ void clear_unused(const Problem& p, const ForwardOutputs& o) {
 }
 
 void clear_unused(const Problem& p, const BackwardTensors& t) {
-  for_each_unused_row(p.lengths, p.lengths.rows_q, used_queries,
+  for_each_unused_row(p.lengths, p.lengths.rows_q, p.lengths.packed_q(), used_queries,
                       [&](std::int64_t b, std::int64_t r) { clear_row(t.dq, p.heads, b, r); });
-  for_each_unused_row(p.lengths, p.lengths.rows_k, used_keys, [&](std::int64_t b, std::int64_t r) {
-    clear_row(t.dk, p.kv_heads, b, r);
-    clear_row(t.dv, p.kv_heads, b, r);
-  });
+  for_each_unused_row(p.lengths, p.lengths.rows_k, p.lengths.packed_k(), used_keys,
+                      [&](std::int64_t b, std::int64_t r) {
+                        clear_row(t.dk, p.kv_heads, b, r);
+                        clear_row(t.dv, p.kv_heads, b, r);
+                      });
 }
 
 }  // namespace rocflash

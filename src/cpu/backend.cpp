@@ -1,6 +1,7 @@
 #include "cpu/backend.hpp"
 
 #include <cmath>
+#include <cstring>
 
 #include "core/unused.hpp"
 #include "cpu/kernels.hpp"
@@ -10,8 +11,10 @@
 namespace rocflash {
 namespace {
 
+using cpu::DecodeParts;
 using cpu::Delta;
 using cpu::Kernels;
+using cpu::PartialQueryGradients;
 using cpu::Scores;
 using cpu::WorkItem;
 using cpu::WorkList;
@@ -25,7 +28,7 @@ class Workspace {
 
   template <class Element>
   Element* take(std::int64_t count) {
-    auto* piece = reinterpret_cast<Element*>(memory_ + used_);
+    auto* piece = memory_ ? reinterpret_cast<Element*>(memory_ + used_) : nullptr;
     used_ +=
         (static_cast<std::size_t>(count) * sizeof(Element) + alignment - 1) / alignment * alignment;
     return piece;
@@ -41,16 +44,28 @@ struct Memory {
   std::int64_t* table;  // of the work list
   float* scratch;       // `scratch_floats` for each thread
   std::int64_t scratch_floats;
+  int threads;
   Delta delta;
+  PartialQueryGradients dq;
+  DecodeParts parts;
   Scores scores;
 };
 
-enum class Kind { tiled, standard };
+enum class Kind { tiled, decode, standard };
 
-// More threads than blocks of rows would only cost memory.
-int useful_threads(const Problem& p, const Execution& e) {
-  const std::int64_t rows = larger(p.max_q, p.max_k);
-  const std::int64_t items = p.batch() * p.heads * cpu::blocks_of(rows);
+// Backward recomputes the scores, and f32 gradients are only as good as those agree with the ones
+// behind lse. Decode sums in another order, so f32 problems that may see a backward (they ask for
+// lse) stay with the tiled kernels.
+Kind kind_of(const Problem& p, const ForwardOutputs& o) {
+  const bool free_order = p.inference || !o.lse || p.dtype != DType::f32;
+  return cpu::is_decode(p) && !o.s_dmask && free_order ? Kind::decode : Kind::tiled;
+}
+
+// More threads than items of work would only cost memory.
+int useful_threads(const Problem& p, const Execution& e, Kind kind) {
+  const std::int64_t items = kind == Kind::decode
+                                 ? p.batch() * p.kv_heads * cpu::decode_splits(p)
+                                 : p.batch() * p.heads * cpu::blocks_of(larger(p.max_q, p.max_k));
   return static_cast<int>(smaller(e.threads, larger(items, 1)));
 }
 
@@ -59,13 +74,28 @@ std::int64_t planes(const Problem& p) { return p.batch() * p.heads; }
 Memory lay_out(Workspace& w, const Problem& p, const Execution& e, Kind kind, bool gradients) {
   Memory m{};
   m.table = w.take<std::int64_t>(p.batch() + 1);
-  m.scratch_floats = gradients ? cpu::backward_scratch(p.head_dim, p.value_dim)
-                               : cpu::forward_scratch(p.head_dim, p.value_dim);
-  m.scratch = w.take<float>(m.scratch_floats * useful_threads(p, e));
+  m.threads = useful_threads(p, e, kind);
+  m.scratch_floats = gradients              ? cpu::backward_scratch(p.head_dim, p.value_dim)
+                     : kind == Kind::decode ? cpu::decode_scratch(p.head_dim, p.value_dim)
+                                            : cpu::forward_scratch(p.head_dim, p.value_dim);
+  m.scratch = w.take<float>(m.scratch_floats * m.threads);
+  if (kind == Kind::decode) {
+    const int splits = cpu::decode_splits(p);
+    const std::int64_t rows = p.group() * p.max_q, row = cpu::padded(p.value_dim) + 2;
+    m.parts = {w.take<float>(p.batch() * p.kv_heads * splits * rows * row), splits, rows, row};
+  }
   if (gradients) {
     const std::int64_t rows = p.lengths.rows_q;
-    m.delta = {w.take<float>(p.heads * rows * (p.lengths.packed() ? 1 : p.batch())),
-               p.lengths.packed() ? 0 : p.heads * rows, rows};
+    m.delta = {w.take<float>(p.heads * rows * (p.lengths.packed_q() ? 1 : p.batch())),
+               p.lengths.packed_q() ? 0 : p.heads * rows, rows};
+  }
+  if (gradients && kind == Kind::tiled) {
+    const std::int64_t row = cpu::padded(p.head_dim), head = row * p.lengths.rows_q,
+                       batch = head * p.heads;
+    const std::int64_t chunk = batch * (p.lengths.packed_q() ? 1 : p.batch());
+    const int chunks = cpu::gradient_chunks(p);
+    m.dq = {w.take<float>(chunk * chunks),    chunks, chunk,
+            p.lengths.packed_q() ? 0 : batch, head,   row};
   }
   if (kind == Kind::standard) {
     const std::int64_t scores = planes(p) * p.max_q * p.max_k;
@@ -79,8 +109,7 @@ Memory lay_out(Workspace& w, const Problem& p, const Execution& e, Kind kind, bo
 // last queries see most, and the first keys are seen most.
 class Steps {
  public:
-  Steps(const Problem& p, const Execution& e, const Memory& m)
-      : p_(p), threads_(useful_threads(p, e)), m_(m) {}
+  Steps(const Problem& p, const Memory& m) : p_(p), m_(m) {}
 
   template <class Step>
   void over_queries(Step step) const {
@@ -95,17 +124,25 @@ class Steps {
                  m_.table),
         step);
   }
+  // Parts of the keys of each sequence and key head: item.block is the part.
+  template <class Step>
+  void over_parts(std::int64_t parts, Step step) const {
+    parallel_for(p_.batch() * p_.kv_heads * parts, m_.threads, [&](std::int64_t item, int worker) {
+      const std::int64_t plane = item / parts;
+      step(WorkItem{plane / p_.kv_heads, plane % p_.kv_heads, item % parts},
+           m_.scratch + worker * m_.scratch_floats);
+    });
+  }
 
  private:
   template <class Step>
   void run(const WorkList& list, Step step) const {
-    parallel_for(list.size(), threads_, [&](std::int64_t item, int worker) {
+    parallel_for(list.size(), m_.threads, [&](std::int64_t item, int worker) {
       step(list[item], m_.scratch + worker * m_.scratch_floats);
     });
   }
 
   const Problem& p_;
-  int threads_;
   const Memory& m_;
 };
 
@@ -132,6 +169,14 @@ void run_tiled(const Kernels& k, const Problem& p, const ForwardOutputs& o, cons
   steps.over_queries([&](WorkItem item, float* scratch) { k.forward(p, o, item, scratch); });
 }
 
+void run_decode(const Kernels& k, const Problem& p, const ForwardOutputs& o, const Steps& steps,
+                const Memory& m) {
+  steps.over_parts(m.parts.splits,
+                   [&](WorkItem item, float* scratch) { k.decode(p, m.parts, item, scratch); });
+  steps.over_parts(1,
+                   [&](WorkItem item, float* scratch) { k.merge(p, o, m.parts, item, scratch); });
+}
+
 void run_standard(const Kernels& k, const Problem& p, const ForwardOutputs& o, const Steps& steps,
                   const Memory& m) {
   steps.over_keys(p.heads, [&](WorkItem item, float* scratch) {
@@ -145,14 +190,21 @@ void run_standard(const Kernels& k, const Problem& p, const ForwardOutputs& o, c
 
 void run_tiled(const Kernels& k, const Problem& p, const BackwardTensors& t, const Steps& steps,
                const Memory& m) {
-  if (t.dk || t.dv) {
-    steps.over_keys(p.kv_heads, [&](WorkItem item, float* scratch) {
-      k.key_gradients(p, t, m.delta, item, scratch);
+  if (t.dq) {
+    steps.over_queries([&](WorkItem item, float*) {
+      const Sequence s = p.lengths.sequence(item.batch);
+      const std::int64_t begin = item.block * cpu::lane_rows,
+                         rows = smaller(cpu::lane_rows, s.sq - begin);
+      for (int chunk = 0; chunk < m.dq.chunks; ++chunk) {
+        std::memset(m.dq.rows(chunk, item.batch, item.head, s.q_row + begin), 0,
+                    static_cast<std::size_t>(rows * m.dq.row_stride) * sizeof(float));
+      }
     });
   }
-  if (t.dq)
-    steps.over_queries(
-        [&](WorkItem item, float* scratch) { k.query_gradients(p, t, m.delta, item, scratch); });
+  steps.over_parts(m.dq.chunks, [&](WorkItem item, float* scratch) {
+    k.gradients(p, t, m.delta, m.dq, item, scratch);
+  });
+  if (t.dq) steps.over_queries([&](WorkItem item, float*) { k.query_gradients(p, t, m.dq, item); });
 }
 
 void run_standard(const Kernels& k, const Problem& p, const BackwardTensors& t, const Steps& steps,
@@ -174,6 +226,7 @@ void run_standard(const Kernels& k, const Problem& p, const BackwardTensors& t, 
 
 class CpuBackend final : public Backend {
  public:
+  // Either tiled, which may become decode, or standard.
   explicit CpuBackend(Kind kind) : kind_(kind) {}
 
   std::string refusal(const Problem& p, bool) const override {
@@ -185,24 +238,36 @@ class CpuBackend final : public Backend {
     cpu::chosen_kernels();  // refuses a bad ROCFLASH_CPU_ISA
     return {};
   }
-  std::size_t workspace(const Problem& p, const ForwardOutputs&,
+  std::size_t workspace(const Problem& p, const ForwardOutputs& o,
                         const Execution& e) const override {
-    return workspace(p, e, false);
+    Workspace w(nullptr);
+    lay_out(w, p, e, forward_kind(p, o), false);
+    return w.used();
   }
   std::size_t workspace(const Problem& p, const BackwardTensors&,
                         const Execution& e) const override {
-    return workspace(p, e, true);
+    Workspace w(nullptr);
+    lay_out(w, p, e, kind_, true);
+    return w.used();
+  }
+  void append(const Problem& p, const Append& a, const AppendedProblem& after) const override {
+    parallel_for(append_rows(p, a), after.execution.threads,
+                 [&](std::int64_t row, int) { append_row(p, a, after, row); });
   }
   void run(const Problem& p, const ForwardOutputs& o, const Execution& e) const override {
-    const Memory m = memory(p, e, false);
-    const Steps steps(p, e, m);
+    Workspace w(e.workspace);
+    const Kind kind = forward_kind(p, o);
+    const Memory m = lay_out(w, p, e, kind, false);
     clear_unused(p, o);
-    kind_ == Kind::tiled ? run_tiled(cpu::chosen_kernels(), p, o, steps, m)
-                         : run_standard(cpu::chosen_kernels(), p, o, steps, m);
+    const auto step = kind == Kind::tiled    ? static_cast<Forward>(run_tiled)
+                      : kind == Kind::decode ? static_cast<Forward>(run_decode)
+                                             : static_cast<Forward>(run_standard);
+    step(cpu::chosen_kernels(), p, o, Steps(p, m), m);
   }
   void run(const Problem& p, const BackwardTensors& t, const Execution& e) const override {
-    const Memory m = memory(p, e, true);
-    const Steps steps(p, e, m);
+    Workspace w(e.workspace);
+    const Memory m = lay_out(w, p, e, kind_, true);
+    const Steps steps(p, m);
     const Kernels& k = cpu::chosen_kernels();
     clear_unused(p, t);
     steps.over_queries([&](WorkItem item, float*) { k.delta(p, t, m.delta, item); });
@@ -211,20 +276,17 @@ class CpuBackend final : public Backend {
   }
 
  private:
+  using Forward = void (*)(const Kernels&, const Problem&, const ForwardOutputs&, const Steps&,
+                           const Memory&);
+
+  Kind forward_kind(const Problem& p, const ForwardOutputs& o) const {
+    return kind_ == Kind::tiled ? kind_of(p, o) : kind_;
+  }
   static bool exceeds_memory(const Problem& p) {
     std::int64_t bytes = 0;
     return __builtin_mul_overflow(planes(p), p.max_q, &bytes) ||
            __builtin_mul_overflow(bytes, p.max_k, &bytes) ||
            __builtin_mul_overflow(bytes, std::int64_t{16}, &bytes);
-  }
-  std::size_t workspace(const Problem& p, const Execution& e, bool gradients) const {
-    Workspace w(nullptr);
-    lay_out(w, p, e, kind_, gradients);
-    return w.used();
-  }
-  Memory memory(const Problem& p, const Execution& e, bool gradients) const {
-    Workspace w(e.workspace);
-    return lay_out(w, p, e, kind_, gradients);
   }
 
   Kind kind_;

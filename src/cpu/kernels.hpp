@@ -18,6 +18,33 @@ struct Delta {
   }
 };
 
+// Gradients of q on their way: summed per (sequence, head, query) in float, once for each chunk of
+// keys, and then over the chunks in order.
+struct PartialQueryGradients {
+  float* data;
+  int chunks;
+  std::int64_t chunk_stride, batch_stride, head_stride, row_stride;
+
+  ROCFLASH_INLINE float* rows(std::int64_t chunk, std::int64_t batch, std::int64_t head,
+                              std::int64_t row) const {
+    return data + chunk * chunk_stride + batch * batch_stride + head * head_stride +
+           row * row_stride;
+  }
+};
+
+// Attention of few queries over one split of the keys: values not yet divided by the sum of their
+// weights, and the online softmax's state, for each of the rows that share a key head.
+struct DecodeParts {
+  float* data;
+  int splits;
+  std::int64_t rows, row_stride;  // rows of a part; a row is [value_dim padded][highest][sum]
+
+  ROCFLASH_INLINE float* part(const Problem& p, std::int64_t batch, std::int64_t kv_head,
+                              std::int64_t split) const {
+    return data + ((batch * p.kv_heads + kv_head) * splits + split) * rows * row_stride;
+  }
+};
+
 // Scores and their gradients in full, row-major (query, key) per sequence and head: the standard
 // backend's memory.
 struct Scores {
@@ -36,12 +63,18 @@ struct Kernels {
   // A block of queries against all keys they see.
   void (*forward)(const Problem&, const ForwardOutputs&, WorkItem, float* scratch);
 
-  // delta of a block of queries; then dk and dv of a block of keys, and dq of a block of queries.
+  // Few queries: one split of the keys (item.block) for all rows of a key head; then their merge.
+  void (*decode)(const Problem&, const DecodeParts&, WorkItem, float* scratch);
+  void (*merge)(const Problem&, const ForwardOutputs&, const DecodeParts&, WorkItem,
+                float* scratch);
+
+  // delta of a block of queries; all gradients of one chunk of keys (item.block is the chunk); dq
+  // of a block.
   void (*delta)(const Problem&, const BackwardTensors&, const Delta&, WorkItem);
-  void (*key_gradients)(const Problem&, const BackwardTensors&, const Delta&, WorkItem,
-                        float* scratch);
-  void (*query_gradients)(const Problem&, const BackwardTensors&, const Delta&, WorkItem,
-                          float* scratch);
+  void (*gradients)(const Problem&, const BackwardTensors&, const Delta&,
+                    const PartialQueryGradients&, WorkItem, float* scratch);
+  void (*query_gradients)(const Problem&, const BackwardTensors&, const PartialQueryGradients&,
+                          WorkItem);
 
   // The standard backend's steps, each over a block of queries or keys, through memory.
   void (*standard_scores)(const Problem&, const Scores&, WorkItem, float* scratch);

@@ -33,8 +33,52 @@ constexpr std::int64_t forward_scratch(int head_dim, int value_dim) {
 }
 constexpr std::int64_t backward_scratch(int head_dim, int value_dim) {
   const std::int64_t tile = std::int64_t{lane_rows} * stream_rows;
-  return (2 * lane_rows + stream_rows) * (padded(head_dim) + padded(value_dim)) + 5 * tile +
-         2 * (lane_rows + stream_rows);
+  return (2 * lane_rows + stream_rows) * (padded(head_dim) + padded(value_dim)) +
+         lane_rows * padded(head_dim) + 5 * tile + 3 * stream_rows;
+}
+
+// Backward runs in parallel over sequences, key heads and chunks of keys. Each chunk sums its own
+// share of dq, so there are only as many as it takes to keep a machine of some dozens of cores
+// busy. The number of threads must not matter.
+constexpr int gradient_chunks(const Problem& p) {
+  constexpr std::int64_t wanted = 32, most = 8;
+  if (p.max_k == 0) return 1;
+  // One long sequence among many short ones is as good as alone.
+  const std::int64_t keys = p.lengths.packed_k() ? p.lengths.rows_k : p.batch() * p.lengths.rows_k;
+  const std::int64_t sequences = larger(1, keys / p.max_k);
+  const std::int64_t chunks = (wanted + sequences * p.kv_heads - 1) / (sequences * p.kv_heads);
+  return static_cast<int>(smaller(smaller(chunks, most), blocks_of(p.max_k)));
+}
+
+// Few queries: all rows (heads of a group times queries) that share a key head are computed
+// together, each key is read once, and the keys are split so that more threads than key heads find
+// work. As above, threads must not matter.
+inline constexpr int most_decode_rows = 16;
+inline constexpr int decode_keys = 64;  // splits are multiples of this
+
+constexpr bool is_decode(const Problem& p) {
+  return p.max_q > 0 && p.group() * p.max_q <= most_decode_rows;
+}
+
+constexpr int decode_splits(const Problem& p) {
+  const std::int64_t pieces = larger(1, (p.max_k + decode_keys - 1) / decode_keys);
+  if (p.splits > 0) return static_cast<int>(smaller(p.splits, pieces));
+  constexpr std::int64_t wanted = 64,
+                         least_pieces = 8;  // a split below 512 keys is not worth its merge
+  const std::int64_t planes = larger(1, p.batch() * p.kv_heads);
+  return static_cast<int>(
+      larger(1, smaller((wanted + planes - 1) / planes, pieces / least_pieces)));
+}
+
+// The keys of split n out of `splits`.
+ROCFLASH_INLINE constexpr Range split_of(Range keys, int n, int splits) {
+  const std::int64_t step =
+      ((keys.size() + splits - 1) / splits + decode_keys - 1) / decode_keys * decode_keys;
+  return {keys.begin + n * step, smaller(keys.end, keys.begin + (n + 1) * step)};
+}
+
+constexpr std::int64_t decode_scratch(int head_dim, int value_dim) {
+  return most_decode_rows * (padded(head_dim) + padded(value_dim) + 3 * decode_keys + 3);
 }
 
 struct WorkItem {

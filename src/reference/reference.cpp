@@ -179,8 +179,9 @@ class Attention {
       s = round(s - static_cast<Real>(p_.alibi.at(head.b, head.h)) * distance);
     }
     if (p_.bias) {
-      s = round(s + static_cast<Real>(load_as_double(p_.bias.row(head.b, head.h, i), p_.bias.dtype,
-                                                     j * p_.bias.key_stride)));
+      const auto bias = static_cast<Real>(
+          load_as_double(p_.bias.row(head.b, head.h, i), p_.bias.dtype, j * p_.bias.key_stride));
+      s = bias == -infinity ? bias : round(s + bias);  // -inf hides the key, whatever its score
     }
     return s;
   }
@@ -194,7 +195,8 @@ class Attention {
       w.keep[at(j)] = !p_.dropout.on() || p_.dropout.keeps(head.b * p_.heads + head.h, i, j);
       if (!sees(head, i, j)) continue;
       w.score[at(j)] = score(head, i, j, w.slope[at(j)]);
-      if (!(w.score[at(j)] <= highest)) highest = w.score[at(j)];  // also takes a NaN
+      const bool higher = !(w.score[at(j)] <= highest);  // also for a NaN, which then stays
+      if (higher && !std::isnan(highest)) highest = w.score[at(j)];
     }
     if (highest == -infinity) return w;  // nothing is seen: all weights 0, lse +inf
 
@@ -204,7 +206,10 @@ class Attention {
     }
     w.sink = std::exp(sink - highest);
     sum += w.sink;
-    for (Real& p : w.p) p = round(p / sum);
+    for (std::size_t j = 0; j < n; ++j) {
+      if (w.score[j] != -infinity)
+        w.p[j] = round(w.p[j] / sum);  // a NaN sum is not for keys that are not seen
+    }
     w.sink /= sum;
     w.lse = highest + std::log(sum);
     return w;
@@ -260,6 +265,9 @@ class ReferenceBackend final : public Backend {
   }
   std::size_t workspace(const Problem&, const BackwardTensors&, const Execution&) const override {
     return 0;
+  }
+  void append(const Problem& p, const Append& a, const AppendedProblem& after) const override {
+    for (std::int64_t row = 0; row < append_rows(p, a); ++row) append_row(p, a, after, row);
   }
   void run(const Problem& p, const ForwardOutputs& o, const Execution&) const override {
     Attention<Arithmetic>(p).forward(o);

@@ -1,7 +1,10 @@
-// Backward in two passes over the score matrix, each recomputing it tile by tile from q, k and lse:
-// one holds keys in lanes and streams queries past them (dk, dv), one holds queries and streams
-// keys (dq). Each output element is summed by one thread in one order, so results never depend on
-// the number of threads.
+// Backward in one pass over the score matrix: five products a tile, none of them twice.
+//
+// A work item owns some blocks of keys (a chunk) of one sequence and one key head. It keeps a block
+// of keys in lanes, sums its dk and dv there, and adds its share of dq to a matrix of floats that
+// only this chunk writes. The chunks are fixed by the problem, and their shares of dq are added in
+// order at the end: results never depend on the number of threads.
+#include "cpu/isa/gemm.hpp"
 #include "cpu/isa/gradient.hpp"
 #include "cpu/isa/kernels.hpp"
 
@@ -9,70 +12,64 @@ namespace rocflash::cpu::ROCFLASH_ISA {
 namespace {
 
 template <int vectors>
-void run_keys(const Problem& p, const BackwardTensors& t, const Delta& delta, const WorkItem& item,
-              Range block, float* memory) {
-  using KeyPass = Pass<Lanes::keys, vectors>;
-  KeyPass pass(p, t, delta, memory);
+void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
+               const PartialQueryGradients& dq, const WorkItem& item, Range block, float* memory) {
+  GradientTile<vectors> tile(p, memory);
+  constexpr int panel = tile.panel;
+  const int d = tile.d, dv = tile.dv;
+  float* dk_sum = tile.scratch.take(std::int64_t{lane_rows} * d);   // [panel][column][lane]
+  float* dv_sum = tile.scratch.take(std::int64_t{lane_rows} * dv);  // likewise
+  float* k_rows = tile.scratch.take(lane_rows * padded(d));         // [key][column]
+  __builtin_memset(dk_sum, 0, sizeof(float) * lane_rows * static_cast<std::size_t>(d));
+  __builtin_memset(dv_sum, 0, sizeof(float) * lane_rows * static_cast<std::size_t>(dv));
+
   const std::int64_t first_head = item.head * p.group();
-  const auto keys_of = [&](int n) { return KeyPass::part(block, n); };
   const Head any(p, item.batch, first_head);
-  for (int n = 0; n < KeyPass::panels && !keys_of(n).empty(); ++n) {
-    load_lanes(pass.lane_d + std::int64_t{n} * pass.d * pass.panel, pass.panel,
-               any.keys_of(p.k, keys_of(n)));
-    load_lanes(pass.lane_dv + std::int64_t{n} * pass.dv * pass.panel, pass.panel,
-               any.keys_of(p.v, keys_of(n)));
-  }
+  const auto keys_of = [&](int n) {
+    return Range{block.begin + n * panel, smaller(block.end, block.begin + (n + 1) * panel)};
+  };
+  for (int n = 0; n < tile.panels && !keys_of(n).empty(); ++n) tile.load_keys(any, n, keys_of(n));
+  const bool k_finite = load_rows(k_rows, padded(d), any.keys_of(p.k, block));
+
   const Range queries = seeing_queries(p.visibility, block, any.sequence.sq, any.sequence.sk);
   for (std::int64_t h = first_head; h < first_head + p.group(); ++h) {
     const Head head(p, item.batch, h);
     for (std::int64_t i = queries.begin; i < queries.end; i += stream_rows) {
       const Range here{i, smaller(queries.end, i + stream_rows)};
-      pass.stream(head.queries_of(p.q, here), head.queries_of(t.dout, here));
-      pass.statistics.load(head, t, delta, here);
-      for (int n = 0; n < KeyPass::panels && !keys_of(n).empty(); ++n) {
-        pass.tile(head, n, {here, keys_of(n)});
-        KeyPass::accumulate(pass.sum_dv + std::int64_t{n} * pass.dv * pass.panel, pass.dv,
-                            pass.stream_dv, pass.stream_dv_finite, here.size(), pass.scores);
-        KeyPass::accumulate(pass.sum_d + std::int64_t{n} * pass.d * pass.panel, pass.d,
-                            pass.stream_d, pass.stream_d_finite, here.size(), pass.gradients);
+      const std::int64_t rows = here.size();
+      tile.load_queries(head, t, delta, here);
+      for (int n = 0; n < tile.panels && !keys_of(n).empty(); ++n) {
+        tile.compute(head, n, {here, keys_of(n)});
+        if (t.dv) {
+          weigh<vectors, Into::add>(tile.dout_finite, dv, rows, {tile.dout, 1, padded(dv)},
+                                    {tile.weights, panel},
+                                    {dv_sum + std::int64_t{n} * dv * panel, panel});
+        }
+        if (t.dk) {
+          weigh<vectors, Into::add>(tile.q_finite, d, rows, {tile.q, 1, padded(d)},
+                                    {tile.gradients, panel},
+                                    {dk_sum + std::int64_t{n} * d * panel, panel});
+        }
+        if (t.dq) {
+          weigh_columns(k_finite, rows, keys_of(n).size(), {tile.gradients, panel, 1},
+                        {k_rows + n * panel * padded(d), padded(d)},
+                        {dq.rows(item.block, head.b, h, head.sequence.q_row + i), dq.row_stride},
+                        d);
+        }
       }
     }
   }
-  for (int n = 0; n < KeyPass::panels && !keys_of(n).empty(); ++n) {
-    if (t.dk) KeyPass::store_scaled(pass.sum_d, pass.d, n, p.scale, any.keys_of(t.dk, keys_of(n)));
-    if (t.dv)
-      KeyPass::store_scaled(pass.sum_dv, pass.dv, n, p.dropout.scale(),
-                            any.keys_of(t.dv, keys_of(n)));
-  }
-}
 
-template <int vectors>
-void run_queries(const Problem& p, const BackwardTensors& t, const Delta& delta,
-                 const WorkItem& item, Range block, float* memory) {
-  using QueryPass = Pass<Lanes::queries, vectors>;
-  QueryPass pass(p, t, delta, memory);
-  const Head head(p, item.batch, item.head);
-  const auto queries_of = [&](int n) { return QueryPass::part(block, n); };
-  for (int n = 0; n < QueryPass::panels && !queries_of(n).empty(); ++n) {
-    load_lanes(pass.lane_d + std::int64_t{n} * pass.d * pass.panel, pass.panel,
-               head.queries_of(p.q, queries_of(n)));
-    load_lanes(pass.lane_dv + std::int64_t{n} * pass.dv * pass.panel, pass.panel,
-               head.queries_of(t.dout, queries_of(n)));
-  }
-  pass.statistics.load(head, t, delta, block);
-  Range keys = visible_keys(p.visibility, block, head.sequence.sq, head.sequence.sk);
-  keys.begin = floor_to(keys.begin, dropout_keys_per_call);
-  for (std::int64_t j = keys.begin; j < keys.end; j += stream_rows) {
-    const Range here{j, smaller(keys.end, j + stream_rows)};
-    pass.stream(head.keys_of(p.k, here), head.keys_of(p.v, here));
-    for (int n = 0; n < QueryPass::panels && !queries_of(n).empty(); ++n) {
-      pass.tile(head, n, {queries_of(n), here});
-      QueryPass::accumulate(pass.sum_d + std::int64_t{n} * pass.d * pass.panel, pass.d,
-                            pass.stream_d, pass.stream_d_finite, here.size(), pass.gradients);
-    }
-  }
-  for (int n = 0; n < QueryPass::panels && !queries_of(n).empty(); ++n)
-    QueryPass::store_scaled(pass.sum_d, pass.d, n, p.scale, head.queries_of(t.dq, queries_of(n)));
+  float factors[panel];
+  const auto store_sums = [&](const Rows& to, const float* sums, float factor) {
+    if (!to) return;
+    for (float& f : factors) f = factor;
+    for (int n = 0; n < tile.panels && !keys_of(n).empty(); ++n)
+      store_lanes(sums + std::int64_t{n} * to.columns * panel, panel, factors,
+                  any.keys_of(to, keys_of(n)));
+  };
+  store_sums(t.dk, dk_sum, p.scale);
+  store_sums(t.dv, dv_sum, p.dropout.scale());
 }
 
 }  // namespace
@@ -86,27 +83,47 @@ void delta(const Problem& p, const BackwardTensors& t, const Delta& to, WorkItem
   for (int n = 0; n < dout.count; ++n) {
     convert_row(a, dout.row(n), dout.rows.dtype, p.value_dim);
     convert_row(b, out.row(n), out.rows.dtype, p.value_dim);
-    double sum = 0;
-    for (int c = 0; c < p.value_dim; ++c)
-      sum += static_cast<double>(a[c]) * static_cast<double>(b[c]);
-    *to.rows(head.b, head.h, head.sequence.q_row + block.begin + n) = static_cast<float>(sum);
+    // In the order and precision of the products it is subtracted from: where a query sees one key
+    // only, the difference is then exactly 0, as it should be. Dropout's scale breaks that
+    // symmetry, and precision is better.
+    float same = 0;
+    double precise = 0;
+    for (int c = 0; c < p.value_dim; ++c) {
+      same += a[c] * b[c];
+      precise += static_cast<double>(a[c]) * static_cast<double>(b[c]);
+    }
+    *to.rows(head.b, head.h, head.sequence.q_row + block.begin + n) =
+        p.dropout.on() ? static_cast<float>(precise) : same;
   }
 }
 
-void key_gradients(const Problem& p, const BackwardTensors& t, const Delta& delta, WorkItem item,
-                   float* scratch) {
-  const Sequence s = p.lengths.sequence(item.batch);
-  const Range block{item.block * lane_rows, smaller(s.sk, (item.block + 1) * lane_rows)};
-  with_panel(block.size(),
-             [&]<int vectors>() { run_keys<vectors>(p, t, delta, item, block, scratch); });
+void gradients(const Problem& p, const BackwardTensors& t, const Delta& delta,
+               const PartialQueryGradients& dq, WorkItem item, float* scratch) {
+  const std::int64_t sk = p.lengths.sequence(item.batch).sk;
+  // Every chunks-th block, so that a causal problem's long and short blocks are spread evenly.
+  for (std::int64_t n = item.block; n < blocks_of(sk); n += dq.chunks) {
+    const Range block{n * lane_rows, smaller(sk, (n + 1) * lane_rows)};
+    with_panel(block.size(),
+               [&]<int vectors>() { run_block<vectors>(p, t, delta, dq, item, block, scratch); });
+  }
 }
 
-void query_gradients(const Problem& p, const BackwardTensors& t, const Delta& delta, WorkItem item,
-                     float* scratch) {
-  const Sequence s = p.lengths.sequence(item.batch);
-  const Range block{item.block * lane_rows, smaller(s.sq, (item.block + 1) * lane_rows)};
-  with_panel(block.size(),
-             [&]<int vectors>() { run_queries<vectors>(p, t, delta, item, block, scratch); });
+void query_gradients(const Problem& p, const BackwardTensors& t, const PartialQueryGradients& dq,
+                     WorkItem item) {
+  const Head head(p, item.batch, item.head);
+  const Range block{item.block * lane_rows,
+                    smaller(head.sequence.sq, (item.block + 1) * lane_rows)};
+  for (std::int64_t i = block.begin; i < block.end; ++i) {
+    const std::int64_t row = head.sequence.q_row + i;
+    float* sum = dq.rows(0, head.b, head.h, row);
+    for (int c = 0; c < p.head_dim; c += width) {
+      Float total = load(sum + c);
+      for (int chunk = 1; chunk < dq.chunks; ++chunk)
+        total += load(dq.rows(chunk, head.b, head.h, row) + c);
+      store(sum + c, total * p.scale);
+    }
+    store_row(t.dq.row(head.b, row, head.h), t.dq.dtype, sum, p.head_dim);
+  }
 }
 
 }  // namespace rocflash::cpu::ROCFLASH_ISA

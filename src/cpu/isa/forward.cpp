@@ -132,10 +132,9 @@ void run(const Head& head, const ForwardOutputs& o, Range block, float* memory) 
         for (std::int64_t e = 0; e < here.size() * panel; e += width)
           store(scores + e, select(load(keep + e) != 0.0f, load(scores + e), Float{}));
       }
-      const auto multiply = finite ? gemm<vectors, Into::scale_and_add>
-                                   : gemm_skipping_zeros<vectors, Into::scale_and_add>;
-      multiply(dv, here.size(), values, {scores, panel},
-               {out + std::int64_t{n} * dv * panel, panel}, softmax.factor);
+      weigh<vectors, Into::scale_and_add>(finite, dv, here.size(), values, {scores, panel},
+                                          {out + std::int64_t{n} * dv * panel, panel},
+                                          softmax.factor);
     }
   }
 

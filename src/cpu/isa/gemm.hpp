@@ -73,9 +73,12 @@ template <int vectors, Into into>
   if (left >= 1) run.template operator()<1>();
 }
 
-// The same, but a B of exactly 0 contributes nothing even where A is infinite or NaN: weights that
-// a mask or dropout made 0 must not let such values through. For the rare tiles that hold one.
-template <int vectors, Into into>
+// Which operand holds the weights, where that matters.
+enum class Weights { left, right };
+
+// The same, but a weight of exactly 0 contributes nothing even to an infinite value or NaN: what a
+// mask or dropout took out must not come back that way. For the rare tiles that hold such values.
+template <int vectors, Into into, Weights weights>
 [[gnu::noinline]] static void gemm_skipping_zeros(std::int64_t n, std::int64_t k, Strided a,
                                                   Panel<const float> b, Panel<float> c,
                                                   const float* scale) {
@@ -85,10 +88,43 @@ template <int vectors, Into into>
       Float sum = into == Into::overwrite ? Float{} : load(at);
       if (into == Into::scale_and_add) sum *= load(scale + m);
       for (std::int64_t j = 0; j < k; ++j) {
-        const Float right = load(b.data + j * b.stride + m);
-        sum = select(right != 0.0f, sum + a.data[i * a.row + j * a.step] * right, sum);
+        const Float left = splat(a.data[i * a.row + j * a.step]),
+                    right = load(b.data + j * b.stride + m);
+        sum = select((weights == Weights::left ? left : right) != 0.0f, sum + left * right, sum);
       }
       store(at, sum);
+    }
+  }
+}
+
+// Weights on the right, in lanes: the usual case. `finite` tells of the values on the left.
+template <int vectors, Into into>
+ROCFLASH_INLINE void weigh(bool finite, std::int64_t n, std::int64_t k, Strided values,
+                           Panel<const float> weights, Panel<float> c,
+                           const float* scale = nullptr) {
+  const auto multiply =
+      finite ? gemm<vectors, into> : gemm_skipping_zeros<vectors, into, Weights::right>;
+  multiply(n, k, values, weights, c, scale);
+}
+
+// Weights on the left: C[n][column] += weights(n, k) * values[k][column], lanes along the columns
+// of both. Rows of values and C are padded to whole vectors.
+ROCFLASH_INLINE void weigh_columns(bool finite, std::int64_t n, std::int64_t k, Strided weights,
+                                   Panel<const float> values, Panel<float> c, int columns) {
+  for (int at = 0; at < columns;) {
+    const auto run = [&]<int vectors>() {
+      const auto multiply = finite ? gemm<vectors, Into::add>
+                                   : gemm_skipping_zeros<vectors, Into::add, Weights::left>;
+      multiply(n, k, weights, {values.data + at, values.stride}, {c.data + at, c.stride}, nullptr);
+      at += vectors * width;
+    };
+    const int left = columns - at;
+    if (most_vectors == 4 && left > 3 * width) {
+      run.template operator()<most_vectors>();
+    } else if (left > width) {
+      run.template operator()<2>();
+    } else {
+      run.template operator()<1>();
     }
   }
 }

@@ -17,10 +17,13 @@ ROCFLASH_INLINE void with_panel(std::int64_t rows, Body body) {
 }
 
 void forward(const Problem&, const ForwardOutputs&, WorkItem, float* scratch);
+void decode(const Problem&, const DecodeParts&, WorkItem, float* scratch);
+void merge(const Problem&, const ForwardOutputs&, const DecodeParts&, WorkItem, float* scratch);
 void delta(const Problem&, const BackwardTensors&, const Delta&, WorkItem);
-void key_gradients(const Problem&, const BackwardTensors&, const Delta&, WorkItem, float* scratch);
-void query_gradients(const Problem&, const BackwardTensors&, const Delta&, WorkItem,
-                     float* scratch);
+void gradients(const Problem&, const BackwardTensors&, const Delta&, const PartialQueryGradients&,
+               WorkItem, float* scratch);
+void query_gradients(const Problem&, const BackwardTensors&, const PartialQueryGradients&,
+                     WorkItem);
 void standard_scores(const Problem&, const Scores&, WorkItem, float* scratch);
 void standard_softmax(const Problem&, const ForwardOutputs&, const Scores&, WorkItem,
                       float* scratch);

@@ -117,7 +117,11 @@ template <Lanes lanes, int vectors>
         const Float distance = distance_here + lane_sign * (index + static_cast<float>(m * width));
         s -= head.slope * absolute(distance);
       }
-      if (has_bias) s += load(bias + r * panel + m * width);
+      if (has_bias) {
+        // A bias of -inf hides the key, whatever its score.
+        const Float b = load(bias + r * panel + m * width);
+        s = select(b == -infinity, b, s + b);
+      }
       store(at, s);
     }
   }

@@ -83,13 +83,15 @@ ROCFLASH_INLINE Short to_bf16(Float x) {
   return __builtin_convertvector((Word)select(x != x, (Float)quiet, (Float)rounded), Short);
 }
 
-// 2^x. Within 1 ulp; below 2^-126 it is 0; NaN stays NaN.
-ROCFLASH_INLINE Float exp2(Float x) {
+// 2^x in two steps: rounding to an integer by adding 1.5 * 2^23, and a polynomial for the fraction.
+inline constexpr float to_integer = 12582912.0f;
+
+ROCFLASH_INLINE Float clamp_exponent(Float x) {
   x = x < -127.0f ? splat(-127.0f) : x;
-  x = x > 128.0f ? splat(128.0f) : x;
-  constexpr float to_integer = 12582912.0f;  // 1.5 * 2^23: adding it rounds to the nearest integer
-  const Float shifted = x + to_integer;
-  const Float fraction = x - (shifted - to_integer);
+  return x > 128.0f ? splat(128.0f) : x;
+}
+// 2^fraction for |fraction| <= 1/2, times 2 to the integer that `shifted` holds above to_integer.
+ROCFLASH_INLINE Float scaled_exp2(Float fraction, Float shifted) {
   Float p = splat(1.53458121613e-4f);
   p = p * fraction + 1.33999311772e-3f;
   p = p * fraction + 9.61848895633e-3f;
@@ -99,6 +101,23 @@ ROCFLASH_INLINE Float exp2(Float x) {
   p = p * fraction + 1.0f;
   const Word exponent = ((Word)shifted - (Word)splat(to_integer) + 127u) << 23;
   return p * (Float)exponent;
+}
+
+// 2^x. Within 1 ulp; below 2^-126 it is 0; NaN stays NaN.
+ROCFLASH_INLINE Float exp2(Float x) {
+  x = clamp_exponent(x);
+  const Float shifted = x + to_integer;
+  return scaled_exp2(x - (shifted - to_integer), shifted);
+}
+
+// 2^(a * factor - b - rest), rest being small against b. Better than exp2 of the difference where
+// that is large: the integer part goes into b, exactly, before the one rounding.
+ROCFLASH_INLINE Float exp2_of_difference(Float a, float factor, float b, float rest) {
+  const Float x = a * factor - b;
+  const Float shifted = clamp_exponent(x) + to_integer;
+  const Float whole = shifted - to_integer;
+  const Float power = scaled_exp2(a * factor - (b + whole) - rest, shifted);
+  return select(x < -127.0f, Float{}, power);
 }
 
 // Within a few ulp of the result, also where it is small.

@@ -30,11 +30,11 @@ void put_tile(float* matrix, std::int64_t stride, const float* tile, Range queri
 
 // to[n][column] = factor * sum over k of a(n, k) * rows[k][column], for the `to.count` rows of a
 // block, where `rows_at` gives the streamed rows and `heads` of them are summed.
-template <class Source, class Weights>
-void multiply_rows(const RowBlock& to, std::int64_t heads, std::int64_t k, Source rows_at,
-                   Weights weights_at, float factor, float* memory) {
+template <class RowsAt, class WeightsAt>
+void multiply_rows(const RowBlock& to, std::int64_t heads, std::int64_t k, RowsAt rows_at,
+                   WeightsAt weights_at, float factor, float* memory) {
   const int columns = to.rows.columns;
-  const std::int64_t stride = (columns + panel - 1) / panel * panel;
+  const std::int64_t stride = padded(columns);
   Scratch scratch(memory);
   float* rows = scratch.take(stream_rows * stride);
   float* sum = scratch.take(lane_rows * stride);
@@ -43,9 +43,8 @@ void multiply_rows(const RowBlock& to, std::int64_t heads, std::int64_t k, Sourc
     for (std::int64_t i = 0; i < k; i += stream_rows) {
       const Range here{i, smaller(k, i + stream_rows)};
       load_rows(rows, stride, rows_at(h, here));
-      for (std::int64_t c = 0; c < stride; c += panel)
-        gemm<vectors, Into::add>(to.count, here.size(), weights_at(h, here), {rows + c, stride},
-                                 {sum + c, stride}, nullptr);
+      weigh_columns(true, to.count, here.size(), weights_at(h, here), {rows, stride}, {sum, stride},
+                    columns);
     }
   }
   for (int n = 0; n < to.count; ++n) {
@@ -156,21 +155,16 @@ void standard_weights(const Problem& p, const BackwardTensors& t, const Delta& d
                       const Scores& s, WorkItem item, float* memory) {
   const Head head(p, item.batch, item.head);
   const Range block = block_of(item.block, head.sequence.sk);
-  Pass<Lanes::keys, vectors> pass(p, t, delta, memory);
-  for (int n = 0; n < panels && !part_of(block, n).empty(); ++n) {
-    load_lanes(pass.lane_d + std::int64_t{n} * pass.d * panel, panel,
-               head.keys_of(p.k, part_of(block, n)));
-    load_lanes(pass.lane_dv + std::int64_t{n} * pass.dv * panel, panel,
-               head.keys_of(p.v, part_of(block, n)));
-  }
+  GradientTile<vectors> pass(p, memory);
+  for (int n = 0; n < panels && !part_of(block, n).empty(); ++n)
+    pass.load_keys(head, n, part_of(block, n));
   const std::int64_t matrix = s.offset(plane_of(head), 0);
   for (std::int64_t i = 0; i < head.sequence.sq; i += stream_rows) {
     const Range queries{i, smaller(head.sequence.sq, i + stream_rows)};
-    pass.stream(head.queries_of(p.q, queries), head.queries_of(t.dout, queries));
-    pass.statistics.load(head, t, delta, queries);
+    pass.load_queries(head, t, delta, queries);
     for (int n = 0; n < panels && !part_of(block, n).empty(); ++n) {
-      pass.tile(head, n, {queries, part_of(block, n)});
-      put_tile(s.data + matrix, s.keys, pass.scores, queries, part_of(block, n));
+      pass.compute(head, n, {queries, part_of(block, n)});
+      put_tile(s.data + matrix, s.keys, pass.weights, queries, part_of(block, n));
       put_tile(s.gradient + matrix, s.keys, pass.gradients, queries, part_of(block, n));
     }
   }

@@ -8,8 +8,10 @@ namespace rocflash::cpu::ROCFLASH_ISA {
 
 const Kernels kernels{ROCFLASH_STRING(ROCFLASH_ISA),
                       forward,
+                      decode,
+                      merge,
                       delta,
-                      key_gradients,
+                      gradients,
                       query_gradients,
                       standard_scores,
                       standard_softmax,

@@ -1,0 +1,127 @@
+# The commands people type. CMake does the work (CMakePresets.json); this file only names it.
+#
+# Everything here works without root as long as the tools are installed; scripts/setup.sh installs
+# them where it may, and otherwise says what is missing.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+TEST_JOBS ?= 2
+PREFIX ?= /usr/local
+DESTDIR ?=
+BENCH_ARGS ?=
+TEST_ARGS ?=
+# Under sanitizers everything is several times slower, so tests labelled slow stay out.
+SANITIZE_ARGS ?= -LE slow
+FUZZ_SECONDS ?= 60
+FUZZ_RUNS ?= -1
+
+# A compiler named on the command line or in the environment wins; otherwise setup.sh knows
+# whether clang 22 is there or GCC has to do.
+ifneq ($(origin CXX),default)
+  COMPILERS = -DCMAKE_CXX_COMPILER=$(CXX) $(if $(filter-out default,$(origin CC)),-DCMAKE_C_COMPILER=$(CC))
+else
+  COMPILERS = $$(scripts/setup.sh --cmake-compilers)
+endif
+# Evaluated when a recipe runs, after setup may have installed ninja.
+GENERATOR = $$(command -v ninja >/dev/null && echo "-G Ninja" || echo "-G 'Unix Makefiles'")
+
+.PHONY: help setup build verify test bench fuzz sanitize format format-check lint install clean
+
+help:
+	@echo "rocflash: exact attention. Usage: make TARGET [VARIABLE=value]"
+	@echo
+	@echo "  verify    build, check the CPU against the reference, time it against standard attention"
+	@echo "  test      build and run all tests                           TEST_JOBS=$(TEST_JOBS) TEST_ARGS="
+	@echo "  bench     build and print the forward and backward tables   BENCH_ARGS="
+	@echo "  sanitize  run the tests under the address, undefined-behaviour and thread sanitizers"
+	@echo "  fuzz      fuzz the C ABI                                    FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_RUNS=$(FUZZ_RUNS) (-1: no limit)"
+	@echo "  format    rewrite C and C++ files with clang-format; format-check only looks"
+	@echo "  lint      clang-tidy on the sources, shellcheck on the scripts"
+	@echo "  install   install library, headers, command and docs        PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)"
+	@echo "  setup     install what is missing (apt, as root or through sudo), or say what it is"
+	@echo "  build     configure and compile into build/                 JOBS=$(JOBS) CC= CXX="
+	@echo "  clean     remove build directories"
+
+# $(call configure,preset,directory): once per directory; CMake itself notices later changes.
+define configure
+	@if [[ ! -e $(2)/build.ninja && ! -e $(2)/Makefile ]]; then \
+	  echo "== configure $(2)"; \
+	  eval cmake --preset $(1) $(GENERATOR) $(3) --log-level=WARNING; \
+	fi
+endef
+# $(call compile,directory)
+define compile
+	@echo "== build $(1)"
+	@cmake --build $(1) --parallel $(JOBS)
+endef
+
+# The stamp spares the search, and on machines without clang 22 a look into the package lists.
+setup: build/.setup
+build/.setup: scripts/setup.sh
+	@echo "== setup: tools and libraries"
+	@scripts/setup.sh
+	@mkdir -p build && touch $@
+
+build: setup
+	$(call configure,release,build,$(COMPILERS))
+	$(call compile,build)
+
+verify: build
+	@echo "== verify: every feature against the double-precision reference"
+	@build/bin/rocflash verify --quick
+	@echo "== bench: against standard attention, which materialises the scores"
+	@build/bin/rocflash bench
+
+test: build
+	@echo "== test"
+	@ctest --test-dir build --parallel $(TEST_JOBS) --output-on-failure --no-tests=error $(TEST_ARGS)
+
+bench: build
+	@echo "== bench: forward"
+	@build/bin/rocflash bench --op forward $(BENCH_ARGS)
+	@echo "== bench: backward"
+	@build/bin/rocflash bench --op backward $(BENCH_ARGS)
+
+sanitize: setup
+	$(call configure,asan,build-asan)
+	$(call compile,build-asan)
+	@echo "== test under the address and undefined-behaviour sanitizers"
+	@ctest --test-dir build-asan --parallel $(TEST_JOBS) --output-on-failure --no-tests=error $(SANITIZE_ARGS)
+	$(call configure,tsan,build-tsan)
+	$(call compile,build-tsan)
+	@echo "== test under the thread sanitizer"
+	@ctest --test-dir build-tsan --parallel $(TEST_JOBS) --output-on-failure --no-tests=error $(SANITIZE_ARGS)
+
+# The corpus stays between runs, so each run starts where the last one ended.
+fuzz: setup
+	$(call configure,fuzz,build-fuzz)
+	$(call compile,build-fuzz)
+	@echo "== fuzz the C ABI: at most $(FUZZ_SECONDS) s, $(FUZZ_RUNS) calls (-1: no limit)"
+	@mkdir -p build-fuzz/corpus
+	@build-fuzz/bin/fuzz_c_api -max_total_time=$(FUZZ_SECONDS) -runs=$(FUZZ_RUNS) -print_final_stats=1 \
+	  -artifact_prefix=build-fuzz/ build-fuzz/corpus
+
+format: setup
+	@echo "== format"
+	@scripts/format.sh
+
+format-check: setup
+	@echo "== format: check"
+	@scripts/format.sh --check
+
+lint: build
+	@echo "== lint"
+	@JOBS=$(JOBS) scripts/lint.sh
+
+install: build
+	@echo "== install into $(DESTDIR)$(PREFIX)"
+	@DESTDIR=$(DESTDIR) cmake --install build --prefix $(PREFIX)
+
+clean:
+	@echo "== clean: build directories"
+	@rm -rf build build-*

@@ -1,0 +1,329 @@
+// `rocflash bench`: times a device, and standard attention beside it, on the same inputs.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "commands.hpp"
+#include "output.hpp"
+#include "table.hpp"
+#include "verify/random.hpp"
+#include "verify/scalar.hpp"
+
+namespace rocflash::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  std::string device, op = "forward", dtype = "f32", json;
+  std::int64_t batch = 2, heads = 8, kv_heads = 0, seqlen_k = 0;
+  std::vector<std::int64_t> seqlens{128, 256, 512, 1024, 2048, 4096};
+  int head_dim = 64;
+  bool causal = true, compare = true;
+  std::vector<std::int64_t> window;
+  int threads = 0, repeat = 0;
+
+  bool backward() const { return op == "backward"; }
+};
+
+DType parse_dtype(const std::string& name) {
+  for (const DType t : {DType::f32, DType::f16, DType::bf16}) {
+    if (name == verify::name_of(t)) return t;
+  }
+  return DType::f32;
+}
+
+// A tensor and its memory, too large for guards.
+class Array {
+ public:
+  Array(DType dtype, Dims shape) : dtype_(dtype), shape_(shape) {
+    std::size_t elements = 1;
+    for (const std::int64_t n : shape_) elements *= static_cast<std::size_t>(n);
+    bytes_.resize(elements * size_of(dtype_));
+  }
+  Tensor tensor() const { return {bytes_.data(), dtype_, shape_}; }
+  void fill(std::uint64_t seed) {
+    verify::Random random(seed);
+    for (std::size_t n = 0; n < bytes_.size(); n += size_of(dtype_))
+      verify::store(&bytes_[n], dtype_, random.normal());
+  }
+  double difference(const Array& other) const {
+    double largest = 0;
+    for (std::size_t n = 0; n < bytes_.size(); n += size_of(dtype_)) {
+      const double d =
+          std::abs(verify::load(&bytes_[n], dtype_) - verify::load(&other.bytes_[n], dtype_));
+      if (!(d <= largest)) largest = d;  // a NaN wins, and shows
+    }
+    return largest;
+  }
+
+ private:
+  DType dtype_;
+  Dims shape_;
+  std::vector<std::byte> bytes_;
+};
+
+struct Shape {
+  std::int64_t b, h, hk, sq, sk, d;
+};
+
+// Multiplications and additions of the products that have to be computed. Causal counts as half, by
+// custom; a window counts the keys it lets each query see.
+double flops(const Shape& s, const Options& o) {
+  double pairs = static_cast<double>(s.sq) * static_cast<double>(s.sk);
+  if (!o.window.empty()) {
+    pairs = 0;
+    for (std::int64_t i = 0; i < s.sq; ++i) {
+      const std::int64_t place = i + s.sk - s.sq, right = o.causal ? 0 : o.window[1];
+      const std::int64_t begin =
+          o.window[0] < 0 ? 0 : std::max<std::int64_t>(0, place - o.window[0]);
+      const std::int64_t end = right < 0 ? s.sk : std::min(s.sk, place + right + 1);
+      pairs += static_cast<double>(std::max<std::int64_t>(0, end - begin));
+    }
+  } else if (o.causal) {
+    pairs /= 2;
+  }
+  const double forward = 4.0 * static_cast<double>(s.b * s.h * s.d) * pairs;
+  return o.backward() ? 2.5 * forward : forward;
+}
+
+struct Inputs {
+  Inputs(const Shape& s, DType t)
+      : q(t, {s.b, s.sq, s.h, s.d}),
+        k(t, {s.b, s.sk, s.hk, s.d}),
+        v(t, {s.b, s.sk, s.hk, s.d}),
+        dout(t, {s.b, s.sq, s.h, s.d}) {
+    std::uint64_t seed = 1;
+    for (Array* a : {&q, &k, &v, &dout}) a->fill(seed++);
+  }
+  Array q, k, v, dout;
+};
+
+// One side of the comparison: its outputs, its workspace and its times.
+class Side {
+ public:
+  Side(Backend backend, const Shape& s, const Inputs& in, const Options& o)
+      : out_(parse_dtype(o.dtype), {s.b, s.sq, s.h, s.d}),
+        lse_(DType::f32, {s.b, s.h, s.sq}),
+        dq_(parse_dtype(o.dtype), {s.b, s.sq, s.h, s.d}),
+        dk_(parse_dtype(o.dtype), {s.b, s.sk, s.hk, s.d}),
+        dv_(parse_dtype(o.dtype), {s.b, s.sk, s.hk, s.d}),
+        backward_op_(o.backward()) {
+    problem_.q = in.q.tensor();
+    problem_.k = in.k.tensor();
+    problem_.v = in.v.tensor();
+    problem_.causal = o.causal;
+    if (!o.window.empty()) problem_.window = Window{o.window[0], o.window[1]};
+    outputs_ = {out_.tensor(), lse_.tensor(), std::nullopt};
+    tensors_ = {in.dout.tensor(), out_.tensor(), lse_.tensor(), dq_.tensor(),
+                dk_.tensor(),     dv_.tensor(),  std::nullopt};
+    execution_ = {.backend = backend, .num_threads = o.threads};
+    const std::size_t forward_bytes = rocflash::workspace_size(problem_, outputs_, execution_);
+    bytes_ =
+        backward_op_ ? rocflash::workspace_size(problem_, tensors_, execution_) : forward_bytes;
+    workspace_.reserve(std::max(bytes_, forward_bytes));
+    execution_.workspace = workspace_.data();
+    execution_.workspace_size = workspace_.size();
+    forward(problem_, outputs_, execution_);  // warms up, and backward needs its results
+    if (backward_op_) run();
+  }
+
+  void measure() {
+    const auto start = Clock::now();
+    run();
+    seconds_.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  double median() const {
+    std::vector<double> sorted = seconds_;
+    std::sort(sorted.begin(), sorted.end());
+    const std::size_t middle = sorted.size() / 2;
+    return sorted.size() % 2 != 0 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+  }
+  std::size_t bytes() const { return bytes_; }
+  double difference(const Side& other) const {
+    if (!backward_op_) return out_.difference(other.out_);
+    return std::max(
+        {dq_.difference(other.dq_), dk_.difference(other.dk_), dv_.difference(other.dv_)});
+  }
+
+ private:
+  void run() {
+    if (backward_op_) {
+      backward(problem_, tensors_, execution_);
+    } else {
+      forward(problem_, outputs_, execution_);
+    }
+  }
+
+  Array out_, lse_, dq_, dk_, dv_;
+  bool backward_op_;
+  Problem problem_;
+  ForwardOutputs outputs_;
+  BackwardTensors tensors_;
+  Execution execution_;
+  Workspace workspace_;
+  std::size_t bytes_ = 0;
+  std::vector<double> seconds_;
+};
+
+struct Row {
+  Shape shape;
+  int repeats = 0;
+  double seconds = 0, gflops = 0;
+  std::size_t bytes = 0;
+  double standard_seconds = 0, difference = 0;
+  std::size_t standard_bytes = 0;
+};
+
+// Without --repeat: at least five rounds, then more until a second has passed.
+bool enough(const Options& o, int rounds, Clock::time_point start) {
+  if (o.repeat > 0) return rounds >= o.repeat;
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  return rounds >= 5 && (seconds > 1 || rounds >= 200);
+}
+
+Row measure(const Shape& s, const Options& o) {
+  const Inputs in(s, parse_dtype(o.dtype));
+  Side ours(Backend::cpu, s, in, o);
+  std::optional<Side> standard;
+  if (o.compare) standard.emplace(Backend::standard, s, in, o);
+
+  Row row;
+  row.shape = s;
+  // The two take turns, so that a slow moment of the machine meets both.
+  for (const auto start = Clock::now(); !enough(o, row.repeats, start); ++row.repeats) {
+    ours.measure();
+    if (standard) standard->measure();
+  }
+  row.seconds = ours.median();
+  row.gflops = flops(s, o) / row.seconds * 1e-9;
+  row.bytes = ours.bytes();
+  if (standard) {
+    row.standard_seconds = standard->median();
+    row.standard_bytes = standard->bytes();
+    row.difference = ours.difference(*standard);
+  }
+  return row;
+}
+
+double ratio(double a, double b) { return b > 0 ? a / b : 0; }
+
+double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+void print_table(const std::vector<Row>& rows, const Options& o, std::FILE* to) {
+  std::vector<std::string> titles{"seqlen", "time [ms]", "GFLOP/s", "memory [MiB]"};
+  if (o.compare) {
+    titles.insert(titles.end(), {"standard [ms]", "speed-up [x]", "standard [MiB]",
+                                 "memory reduction [x]", "max difference"});
+  }
+  Table table(titles, 0);
+  for (const Row& r : rows) {
+    std::vector<std::string> cells{
+        r.shape.sq == r.shape.sk ? std::to_string(r.shape.sq)
+                                 : fmt::format("{}x{}", r.shape.sq, r.shape.sk),
+        fmt::format("{:.3f}", r.seconds * 1e3), fmt::format("{:.1f}", r.gflops),
+        fmt::format("{:.2f}", mebibytes(r.bytes))};
+    if (o.compare) {
+      cells.insert(cells.end(), {fmt::format("{:.3f}", r.standard_seconds * 1e3),
+                                 fmt::format("{:.2f}", ratio(r.standard_seconds, r.seconds)),
+                                 fmt::format("{:.2f}", mebibytes(r.standard_bytes)),
+                                 fmt::format("{:.1f}", ratio(static_cast<double>(r.standard_bytes),
+                                                             static_cast<double>(r.bytes))),
+                                 fmt::format("{:.1e}", r.difference)});
+    }
+    table.add(cells);
+  }
+  table.print(to);
+}
+
+Json to_json(const std::vector<Row>& rows, const Options& o, int threads) {
+  Json json{{"version", version()},   {"device", o.device},     {"op", o.op},
+            {"dtype", o.dtype},       {"batch", o.batch},       {"heads", o.heads},
+            {"kv_heads", o.kv_heads}, {"head_dim", o.head_dim}, {"causal", o.causal},
+            {"threads", threads}};
+  if (!o.window.empty()) json["window"] = o.window;
+  json["results"] = Json::array();
+  for (const Row& r : rows) {
+    Json entry{{"seqlen_q", r.shape.sq}, {"seqlen_k", r.shape.sk}, {"repeats", r.repeats},
+               {"seconds", r.seconds},   {"gflops", r.gflops},     {"workspace_bytes", r.bytes}};
+    if (o.compare) {
+      entry["standard_seconds"] = r.standard_seconds;
+      entry["standard_workspace_bytes"] = r.standard_bytes;
+      entry["speed_up"] = ratio(r.standard_seconds, r.seconds);
+      entry["memory_reduction"] =
+          ratio(static_cast<double>(r.standard_bytes), static_cast<double>(r.bytes));
+      entry["max_difference"] = r.difference;
+    }
+    json["results"].push_back(entry);
+  }
+  return json;
+}
+
+int bench(Options o) {
+  if (o.kv_heads == 0) o.kv_heads = o.heads;
+  const int threads = o.threads > 0 ? o.threads : limits().default_threads;
+  std::FILE* to = text_stream(o.json);
+  std::string mask = o.causal ? "causal" : "not causal";
+  if (!o.window.empty()) mask += fmt::format(", window {},{}", o.window[0], o.window[1]);
+  fmt::print(to, "{}, {} threads: {}, {}, batch {}, heads {}{}, head size {}, {}\n",
+             device_line(o.device), threads, o.op, o.dtype, o.batch, o.heads,
+             o.kv_heads == o.heads ? "" : fmt::format(" on {}", o.kv_heads), o.head_dim, mask);
+  fmt::print(to, "Medians. Memory is what a call needs beyond inputs and outputs.{}\n\n",
+             o.compare ? " Standard attention materialises the scores." : "");
+  std::fflush(to);
+
+  std::vector<Row> rows;
+  Progress progress;
+  for (const std::int64_t sq : o.seqlens) {
+    progress.show(fmt::format("{} of {}: seqlen {}", rows.size() + 1, o.seqlens.size(), sq));
+    rows.push_back(measure(
+        {o.batch, o.heads, o.kv_heads, sq, o.seqlen_k > 0 ? o.seqlen_k : sq, o.head_dim}, o));
+  }
+  progress.clear();
+  print_table(rows, o, to);
+  write_json(o.json, to_json(rows, o, threads));
+  return exit_good;
+}
+
+}  // namespace
+
+Command add_bench(CLI::App& app) {
+  auto* command = app.add_subcommand("bench", "Time a device against standard attention");
+  const auto o = std::make_shared<Options>();
+  add_device_option(*command, o->device);
+  const auto size = [&](const char* name, auto& value, const char* text) {
+    return command->add_option(name, value, text)->check(CLI::PositiveNumber);
+  };
+  command->add_option("--op", o->op, "What to time")
+      ->check(CLI::IsMember({"forward", "backward"}))
+      ->capture_default_str();
+  size("--batch", o->batch, "Sequences")->capture_default_str();
+  size("--heads", o->heads, "Heads of q")->capture_default_str();
+  size("--kv-heads", o->kv_heads, "Heads of k and v; default: as many as q has");
+  size("--seqlen", o->seqlens, "Lengths of q, one row each")
+      ->delimiter(',')
+      ->type_name("LIST")
+      ->capture_default_str();
+  size("--seqlen-k", o->seqlen_k, "Length of k and v; default: that of q");
+  size("--head-dim", o->head_dim, "Head size")->capture_default_str();
+  command->add_option("--dtype", o->dtype, "Of all tensors")
+      ->check(CLI::IsMember({"f32", "f16", "bf16"}))
+      ->capture_default_str();
+  command->add_flag("--causal,!--no-causal", o->causal,
+                    "No key after the query's own place (default), or all");
+  command->add_option("--window", o->window, "Keys seen before and after; -1: no bound")
+      ->delimiter(',')
+      ->expected(2)
+      ->check(CLI::Range(std::int64_t{-1}, std::int64_t{1} << 40))
+      ->type_name("LEFT,RIGHT");
+  command->add_option("--threads", o->threads, "Threads of the CPU; 0 chooses")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  size("--repeat", o->repeat, "Rounds to take the median of; default: about a second's worth");
+  command->add_flag("!--no-standard", o->compare,
+                    "Do not run standard attention, which needs memory for all scores");
+  add_json_option(*command, o->json);
+  return [o] { return bench(*o); };
+}
+
+}  // namespace rocflash::cli

@@ -1,0 +1,25 @@
+// The subcommands. Each adds its options to the command line and hands back what to do when it is
+// the one chosen.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+
+namespace rocflash::cli {
+
+// The exit status by convention: all is well, something failed, the command line makes no sense.
+inline constexpr int exit_good = 0, exit_failed = 1, exit_usage = 2;
+
+using Command = std::function<int()>;
+
+Command add_info(CLI::App& app);
+Command add_verify(CLI::App& app);
+Command add_bench(CLI::App& app);
+
+// --device, with the names that are allowed.
+void add_device_option(CLI::App& command, std::string& device);
+// --json FILE.
+void add_json_option(CLI::App& command, std::string& file);
+
+}  // namespace rocflash::cli

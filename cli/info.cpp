@@ -1,0 +1,61 @@
+// `rocflash info`: what this library is, what it runs on here, and why it does not use the rest.
+#include <rocflash/rocflash.hpp>
+
+#include "commands.hpp"
+#include "output.hpp"
+
+namespace rocflash::cli {
+namespace {
+
+int info(const std::string& json_file) {
+  const rocflash_limits limit = limits();
+  Json json{{"version", version()},
+            {"threads", limit.default_threads},
+            {"max_head_dim", limit.max_head_dim}};
+  std::FILE* to = text_stream(json_file);
+  fmt::print(to, "rocflash {}\n", version());
+
+  for (const rocflash_device& d : devices()) {
+    const bool cpu = d.device.device_type == kDLCPU;
+    fmt::print(to, "\n{:<11}{}\n", cpu ? "CPU" : "GPU", d.name);
+    fmt::print(to, "  path     {}\n", d.arch);
+    fmt::print(to, "  features {}\n", d.features);
+    if (cpu) {
+      fmt::print(to, "  threads  {} of {} usable CPUs (ROCFLASH_NUM_THREADS changes that)\n",
+                 limit.default_threads, d.units);
+    } else {
+      fmt::print(to, "  units    {}\n", d.units);
+    }
+    json["devices"].push_back({{"type", cpu ? "cpu" : "gpu"},
+                               {"name", d.name},
+                               {"path", d.arch},
+                               {"features", d.features},
+                               {"units", d.units}});
+  }
+
+  fmt::print(to, "\nGPU drivers\n");
+  for (const rocflash_driver& d : drivers()) {
+    fmt::print(to, "  {:<5}{:<9}{}{}\n", d.name, d.in_use ? "used" : "not used", d.reason,
+               *d.library ? fmt::format(" [{}]", d.library) : "");
+    json["drivers"].push_back({{"name", d.name},
+                               {"in_use", d.in_use != 0},
+                               {"library", d.library},
+                               {"reason", d.reason}});
+  }
+  fmt::print(to, "\nLimits\n  head size 1 to {}, dropout in steps of 1/{}, backward {}\n",
+             limit.max_head_dim, limit.dropout_steps, limit.has_backward ? "yes" : "no");
+  write_json(json_file, json);
+  return exit_good;
+}
+
+}  // namespace
+
+Command add_info(CLI::App& app) {
+  auto* command =
+      app.add_subcommand("info", "Show version, CPU and path chosen, threads, and GPU drivers");
+  const auto json = std::make_shared<std::string>();
+  add_json_option(*command, *json);
+  return [json] { return info(*json); };
+}
+
+}  // namespace rocflash::cli

@@ -1,0 +1,57 @@
+// The `rocflash` command: reads the command line, runs the subcommand, and turns failures into exit
+// statuses.
+#include <fmt/format.h>
+
+#include <exception>
+#include <rocflash/rocflash.hpp>
+
+#include "commands.hpp"
+
+namespace rocflash::cli {
+
+void add_device_option(CLI::App& command, std::string& device) {
+  device = "cpu";
+  command.add_option("--device", device, "Who computes")
+      ->check(CLI::IsMember({"cpu"}))
+      ->capture_default_str();
+}
+
+void add_json_option(CLI::App& command, std::string& file) {
+  command
+      .add_option("--json", file,
+                  "Also write the results to FILE; - writes them to standard output alone")
+      ->type_name("FILE");
+}
+
+namespace {
+
+int run(int argc, char** argv) {
+  CLI::App app(
+      "Exact attention on CPUs and GPUs: what it runs on, whether it is right, how fast it is.",
+      "rocflash");
+  app.set_version_flag("--version", "rocflash " + version());
+  app.require_subcommand(1);
+  const std::pair<const char*, Command> commands[] = {
+      {"info", add_info(app)}, {"verify", add_verify(app)}, {"bench", add_bench(app)}};
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? exit_good : exit_usage;
+  }
+  for (const auto& [name, command] : commands) {
+    if (app.got_subcommand(name)) return command();
+  }
+  return exit_usage;
+}
+
+}  // namespace
+}  // namespace rocflash::cli
+
+int main(int argc, char** argv) {
+  try {
+    return rocflash::cli::run(argc, argv);
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "rocflash: {}\n", e.what());
+    return rocflash::cli::exit_failed;
+  }
+}

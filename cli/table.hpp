@@ -1,0 +1,24 @@
+// Tables of text with aligned columns. Units belong into the titles, so cells are bare numbers.
+#pragma once
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+namespace rocflash::cli {
+
+class Table {
+ public:
+  // The first `left_columns` columns are words and stand left; the others are numbers and stand
+  // right.
+  explicit Table(std::vector<std::string> titles, std::size_t left_columns = 1);
+
+  void add(std::vector<std::string> cells);
+  void print(std::FILE* to) const;
+
+ private:
+  std::size_t left_columns_;
+  std::vector<std::vector<std::string>> rows_;  // the titles first
+};
+
+}  // namespace rocflash::cli

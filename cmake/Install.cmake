@@ -1,0 +1,45 @@
+# What `make install` puts where: library, headers, command, CMake package, pkg-config file, licences and documents.
+include(CMakePackageConfigHelpers)
+
+# The header is what users compile against, so its version must be the one that packages announce.
+file(STRINGS ${PROJECT_SOURCE_DIR}/include/rocflash/rocflash.h version_lines
+  REGEX "^#define ROCFLASH_VERSION_(MAJOR|MINOR|PATCH) [0-9]+$")
+string(REGEX REPLACE "[^0-9;]" "" version_numbers "${version_lines}")
+list(JOIN version_numbers "." header_version)
+if(NOT header_version VERSION_EQUAL PROJECT_VERSION)
+  message(FATAL_ERROR
+    "rocflash.h says version ${header_version}, CMakeLists.txt says ${PROJECT_VERSION}; they must agree")
+endif()
+
+install(TARGETS rocflash EXPORT rocflash
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  PUBLIC_HEADER DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/rocflash)
+
+if(ROCFLASH_BUILD_CLI)
+  # Finds the library beside it, wherever the tree is moved.
+  file(RELATIVE_PATH bin_to_lib ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+  set_target_properties(rocflash_cli PROPERTIES INSTALL_RPATH "$ORIGIN/${bin_to_lib}")
+  install(TARGETS rocflash_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+
+set(package_directory ${CMAKE_INSTALL_LIBDIR}/cmake/rocflash)
+install(EXPORT rocflash NAMESPACE rocflash:: FILE rocflashTargets.cmake DESTINATION ${package_directory})
+configure_package_config_file(cmake/rocflashConfig.cmake.in ${PROJECT_BINARY_DIR}/rocflashConfig.cmake
+  INSTALL_DESTINATION ${package_directory} NO_SET_AND_CHECK_MACRO)
+# Before 1.0 a minor version may change the ABI.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/rocflashConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES
+  ${PROJECT_BINARY_DIR}/rocflashConfig.cmake ${PROJECT_BINARY_DIR}/rocflashConfigVersion.cmake
+  DESTINATION ${package_directory})
+
+# Paths in the pkg-config file are relative to itself, so that the tree can be moved.
+file(RELATIVE_PATH pkgconfig_to_include
+  ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_FULL_INCLUDEDIR})
+configure_file(cmake/rocflash.pc.in ${PROJECT_BINARY_DIR}/rocflash.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/rocflash.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+install(FILES
+  README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE
+  DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR})

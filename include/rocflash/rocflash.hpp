@@ -1,0 +1,507 @@
+// rocflash for C++20: the C ABI (rocflash.h) with value types, RAII and exceptions. Header only,
+// and thin: every call goes straight to its C function, whose comments say what each argument
+// means.
+//
+//   std::vector<float> q(2 * 128 * 8 * 64), k = q, v = q, out = q;  // (b, s, h, d), filled somehow
+//   const rocflash::Dims shape{2, 128, 8, 64};
+//   rocflash::forward({.q = {q, shape}, .k = {k, shape}, .v = {v, shape}, .causal = true},
+//                     {.out = {out, shape}});
+//
+// Tensors are views: the memory stays the caller's and has to outlive the call. An option left
+// alone is absent. A call that the library refuses throws rocflash::Error, with its words.
+#ifndef ROCFLASH_ROCFLASH_HPP_
+#define ROCFLASH_ROCFLASH_HPP_
+
+#include <rocflash/rocflash.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <new>
+#include <optional>
+#include <ranges>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace rocflash {
+// Names of this header carry their version, so that programs built against two of them can share a
+// process.
+inline namespace v0 {
+
+enum class Status : std::int32_t {
+  ok = ROCFLASH_OK,
+  invalid_argument = ROCFLASH_INVALID_ARGUMENT,
+  unsupported = ROCFLASH_UNSUPPORTED,
+  out_of_memory = ROCFLASH_OUT_OF_MEMORY,
+  device_error = ROCFLASH_DEVICE_ERROR,
+  internal = ROCFLASH_INTERNAL,
+};
+
+enum class Backend : std::int32_t {
+  automatic = ROCFLASH_BACKEND_AUTO,
+  cpu = ROCFLASH_BACKEND_CPU,
+  reference = ROCFLASH_BACKEND_REFERENCE,
+  plain = ROCFLASH_BACKEND_PLAIN,
+  standard = ROCFLASH_BACKEND_STANDARD,
+};
+
+enum class DType : std::uint8_t { f32, f16, bf16, f64, i32, boolean };
+
+constexpr std::size_t size_of(DType t) {
+  switch (t) {
+    case DType::f64:
+      return 8;
+    case DType::f32:
+    case DType::i32:
+      return 4;
+    case DType::f16:
+    case DType::bf16:
+      return 2;
+    case DType::boolean:
+      return 1;
+  }
+  return 0;
+}
+
+constexpr DLDataType dlpack_type(DType t) {
+  switch (t) {
+    case DType::f32:
+      return {kDLFloat, 32, 1};
+    case DType::f16:
+      return {kDLFloat, 16, 1};
+    case DType::bf16:
+      return {kDLBfloat, 16, 1};
+    case DType::f64:
+      return {kDLFloat, 64, 1};
+    case DType::i32:
+      return {kDLInt, 32, 1};
+    case DType::boolean:
+      return {ROCFLASH_DL_BOOL, 8, 1};
+  }
+  return {};
+}
+
+class Error : public std::runtime_error {
+ public:
+  Error(Status status, const std::string& message) : std::runtime_error(message), status_(status) {}
+  Status status() const noexcept { return status_; }
+
+ private:
+  Status status_;
+};
+
+// Throws what the C function just said, unless it said ROCFLASH_OK.
+inline void check(rocflash_status status) {
+  if (status != ROCFLASH_OK) throw Error(static_cast<Status>(status), rocflash_last_error());
+}
+
+// Sizes or strides of a tensor.
+class Dims {
+ public:
+  static constexpr std::size_t max_count = 8;
+
+  Dims() = default;
+  Dims(std::initializer_list<std::int64_t> values)
+      : Dims(std::span(values.begin(), values.size())) {}
+  Dims(std::span<const std::int64_t> values) : count_(values.size()) {
+    if (count_ > max_count)
+      throw Error(Status::invalid_argument,
+                  std::to_string(count_) + " dimensions; at most 8 are allowed");
+    for (std::size_t n = 0; n < count_; ++n) values_[n] = values[n];
+  }
+
+  std::size_t size() const { return count_; }
+  bool empty() const { return count_ == 0; }
+  const std::int64_t* data() const { return values_.data(); }
+  std::int64_t operator[](std::size_t n) const { return values_[n]; }
+  std::int64_t& operator[](std::size_t n) { return values_[n]; }
+  const std::int64_t* begin() const { return data(); }
+  const std::int64_t* end() const { return data() + count_; }
+
+ private:
+  std::array<std::int64_t, max_count> values_{};
+  std::size_t count_ = 0;
+};
+
+namespace detail {
+template <class T>
+constexpr DType dtype_of() {
+  using Plain = std::remove_cv_t<T>;
+  if constexpr (std::is_same_v<Plain, float>) return DType::f32;
+  if constexpr (std::is_same_v<Plain, double>) return DType::f64;
+  if constexpr (std::is_same_v<Plain, std::int32_t>) return DType::i32;
+  return DType::boolean;
+}
+
+template <class T>
+concept Element =
+    std::is_same_v<std::remove_cv_t<T>, float> || std::is_same_v<std::remove_cv_t<T>, double> ||
+    std::is_same_v<std::remove_cv_t<T>, std::int32_t> ||
+    std::is_same_v<std::remove_cv_t<T>, bool> || std::is_same_v<std::remove_cv_t<T>, std::uint8_t>;
+
+// Memory that stays when the expression ends: an lvalue, or a view such as std::span.
+template <class R>
+concept Memory = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
+                 std::ranges::borrowed_range<R>;
+}  // namespace detail
+
+// A view of a tensor: where it is, what it holds, its shape and its strides (in elements; none: row
+// by row). DLPack knows no const: a call writes only to the tensors that it lists as outputs.
+class Tensor {
+ public:
+  Tensor() = default;
+
+  Tensor(const void* data, DType dtype, Dims shape, Dims strides = {},
+         DLDevice device = {kDLCPU, 0})
+      : data_(const_cast<void*>(data)),
+        dtype_(dtype),
+        shape_(shape),
+        strides_(strides),
+        device_(device) {
+    if (!strides_.empty() && strides_.size() != shape_.size())
+      throw Error(Status::invalid_argument, std::to_string(strides_.size()) + " strides for " +
+                                                std::to_string(shape_.size()) + " dimensions");
+  }
+
+  // Over a vector, array or span, which must be long enough. The dtype follows from its elements
+  // ...
+  template <detail::Memory R>
+    requires detail::Element<std::ranges::range_value_t<R>>
+  Tensor(R&& elements, Dims shape, Dims strides = {})
+      : Tensor(elements, detail::dtype_of<std::ranges::range_value_t<R>>(), shape, strides) {}
+
+  // ... or is given, for f16 and bf16 in elements of any two-byte type.
+  template <detail::Memory R>
+  Tensor(R&& elements, DType dtype, Dims shape, Dims strides = {})
+      : Tensor(static_cast<const void*>(std::ranges::data(elements)), dtype, shape, strides) {
+    using Value = std::ranges::range_value_t<R>;
+    if (sizeof(Value) != size_of(dtype))
+      throw Error(Status::invalid_argument, "elements of " + std::to_string(sizeof(Value)) +
+                                                " bytes for a dtype of " +
+                                                std::to_string(size_of(dtype)));
+    const auto [lowest, highest] = extent();
+    const auto size = static_cast<std::int64_t>(std::ranges::size(elements));
+    if (lowest < 0 || highest > size)
+      throw Error(Status::invalid_argument,
+                  "a tensor that reaches from element " + std::to_string(lowest) + " to " +
+                      std::to_string(highest) + " does not fit into " + std::to_string(size));
+  }
+
+  void* data() const { return data_; }
+  DType dtype() const { return dtype_; }
+  const Dims& shape() const { return shape_; }
+  DLDevice device() const { return device_; }
+
+  // In elements, also where none were given.
+  Dims strides() const {
+    if (!strides_.empty()) return strides_;
+    Dims compact = shape_;
+    std::int64_t stride = 1;
+    for (std::size_t n = shape_.size(); n-- > 0;) {
+      compact[n] = stride;
+      stride *= shape_[n] > 0 ? shape_[n] : 1;
+    }
+    return compact;
+  }
+
+  // Valid as long as this tensor is.
+  DLTensor dlpack() const {
+    DLTensor t{};
+    t.data = data_;
+    t.device = device_;
+    t.ndim = static_cast<std::int32_t>(shape_.size());
+    t.dtype = dlpack_type(dtype_);
+    t.shape = const_cast<std::int64_t*>(shape_.data());
+    t.strides = strides_.empty() ? nullptr : const_cast<std::int64_t*>(strides_.data());
+    return t;
+  }
+
+ private:
+  // The first element it reaches and one past the last, counted from data().
+  std::pair<std::int64_t, std::int64_t> extent() const {
+    std::int64_t lowest = 0, highest = 0;
+    const Dims steps = strides();
+    for (std::size_t n = 0; n < shape_.size(); ++n) {
+      if (shape_[n] == 0) return {0, 0};
+      (steps[n] < 0 ? lowest : highest) += (shape_[n] - 1) * steps[n];
+    }
+    return {lowest, highest + 1};
+  }
+
+  void* data_ = nullptr;
+  DType dtype_ = DType::f32;
+  Dims shape_, strides_;
+  DLDevice device_{kDLCPU, 0};
+};
+
+struct Window {
+  std::int64_t left = -1, right = -1;  // -1: no bound
+};
+
+// rocflash_problem, field by field.
+struct Problem {
+  Tensor q{}, k{}, v{};
+
+  std::optional<Tensor> cu_seqlens_q{}, cu_seqlens_k{};
+  std::optional<Tensor> seqused_q{}, seqused_k{}, leftpad_k{};
+  std::int64_t max_seqlen_q = 0, max_seqlen_k = 0;
+
+  bool causal = false;
+  std::optional<Window> window{};
+  std::int64_t attention_chunk = 0;
+  std::optional<Tensor> mask{};
+
+  std::optional<float> softmax_scale{};
+  float softcap = 0;
+  std::optional<Tensor> alibi_slopes{}, bias{}, sinks{};
+
+  float dropout_p = 0;
+  std::uint64_t dropout_seed = 0, dropout_offset = 0;
+
+  bool deterministic = false;
+};
+
+struct ForwardOutputs {
+  Tensor out{};
+  std::optional<Tensor> lse{}, s_dmask{};
+};
+
+struct BackwardTensors {
+  Tensor dout{}, out{}, lse{};
+  std::optional<Tensor> dq{}, dk{}, dv{}, dsinks{};
+};
+
+// Without a workspace, calls on the CPU allocate what they need and free it again.
+struct Execution {
+  Backend backend = Backend::automatic;
+  int num_threads = 0;
+  void* stream = nullptr;
+  void* workspace = nullptr;
+  std::size_t workspace_size = 0;
+};
+
+// Scratch memory on the host, aligned as the library wants it. Keep one to save allocations between
+// calls.
+class Workspace {
+ public:
+  Workspace() = default;
+  explicit Workspace(std::size_t bytes) { reserve(bytes); }
+  Workspace(Workspace&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  Workspace& operator=(Workspace&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~Workspace() { ::operator delete(data_, alignment); }
+
+  // Holds at least so many bytes from now on; what they contained is lost when it has to grow.
+  void reserve(std::size_t bytes) {
+    if (bytes <= size_) return;
+    ::operator delete(std::exchange(data_, nullptr), alignment);
+    size_ = 0;
+    data_ = ::operator new(bytes, alignment);
+    size_ = bytes;
+  }
+  void* data() const { return data_; }
+  std::size_t size() const { return size_; }
+
+ private:
+  static constexpr std::align_val_t alignment{64};
+  void* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+namespace detail {
+// C structs point to DLTensors, which have to stay in place while the call runs.
+template <std::size_t count>
+class TensorList {
+ public:
+  const DLTensor* add(const Tensor& t) { return &(tensors_[used_++] = t.dlpack()); }
+  const DLTensor* add(const std::optional<Tensor>& t) { return t ? add(*t) : nullptr; }
+
+ private:
+  std::array<DLTensor, count> tensors_{};
+  std::size_t used_ = 0;
+};
+
+struct CProblem {
+  explicit CProblem(const Problem& p) {
+    c.struct_size = sizeof c;
+    c.q = list.add(p.q);
+    c.k = list.add(p.k);
+    c.v = list.add(p.v);
+    c.cu_seqlens_q = list.add(p.cu_seqlens_q);
+    c.cu_seqlens_k = list.add(p.cu_seqlens_k);
+    c.seqused_q = list.add(p.seqused_q);
+    c.seqused_k = list.add(p.seqused_k);
+    c.leftpad_k = list.add(p.leftpad_k);
+    c.max_seqlen_q = p.max_seqlen_q;
+    c.max_seqlen_k = p.max_seqlen_k;
+    c.causal = p.causal;
+    if (p.window) window = {p.window->left, p.window->right};
+    c.window = p.window ? window.data() : nullptr;
+    c.attention_chunk = p.attention_chunk;
+    c.mask = list.add(p.mask);
+    c.softmax_scale = p.softmax_scale ? &*p.softmax_scale : nullptr;
+    c.softcap = p.softcap;
+    c.alibi_slopes = list.add(p.alibi_slopes);
+    c.bias = list.add(p.bias);
+    c.sinks = list.add(p.sinks);
+    c.dropout_p = p.dropout_p;
+    c.dropout_seed = p.dropout_seed;
+    c.dropout_offset = p.dropout_offset;
+    c.deterministic = p.deterministic;
+  }
+  CProblem(const CProblem&) = delete;
+  CProblem& operator=(const CProblem&) = delete;
+
+  rocflash_problem c{};
+  TensorList<12> list;
+  std::array<std::int64_t, 2> window{};
+};
+
+struct CForward {
+  using Value = ForwardOutputs;
+  explicit CForward(const ForwardOutputs& o) {
+    c.struct_size = sizeof c;
+    c.out = list.add(o.out);
+    c.lse = list.add(o.lse);
+    c.s_dmask = list.add(o.s_dmask);
+  }
+  CForward(const CForward&) = delete;
+  CForward& operator=(const CForward&) = delete;
+
+  static constexpr auto run = rocflash_forward;
+  static constexpr auto workspace = rocflash_forward_workspace;
+  rocflash_forward_outputs c{};
+  TensorList<3> list;
+};
+
+struct CBackward {
+  using Value = BackwardTensors;
+  explicit CBackward(const BackwardTensors& t) {
+    c.struct_size = sizeof c;
+    c.dout = list.add(t.dout);
+    c.out = list.add(t.out);
+    c.lse = list.add(t.lse);
+    c.dq = list.add(t.dq);
+    c.dk = list.add(t.dk);
+    c.dv = list.add(t.dv);
+    c.dsinks = list.add(t.dsinks);
+  }
+  CBackward(const CBackward&) = delete;
+  CBackward& operator=(const CBackward&) = delete;
+
+  static constexpr auto run = rocflash_backward;
+  static constexpr auto workspace = rocflash_backward_workspace;
+  rocflash_backward_tensors c{};
+  TensorList<7> list;
+};
+
+inline rocflash_execution c_execution(const Execution& e) {
+  return {sizeof(rocflash_execution),
+          static_cast<std::int32_t>(e.backend),
+          e.num_threads,
+          e.stream,
+          e.workspace,
+          e.workspace_size};
+}
+
+template <class Call>
+std::size_t workspace_size(const Problem& problem, const typename Call::Value& tensors,
+                           const Execution& execution) {
+  const CProblem p(problem);
+  const Call t(tensors);
+  const rocflash_execution e = c_execution(execution);
+  std::size_t bytes = 0;
+  check(Call::workspace(&p.c, &t.c, &e, &bytes));
+  return bytes;
+}
+
+// With `workspace`, it is grown as needed and used; without, the execution's own is taken as it is.
+template <class Call>
+void run(const Problem& problem, const typename Call::Value& tensors, const Execution& execution,
+         Workspace* workspace) {
+  const CProblem p(problem);
+  const Call t(tensors);
+  rocflash_execution e = c_execution(execution);
+  if (workspace) {
+    std::size_t bytes = 0;
+    check(Call::workspace(&p.c, &t.c, &e, &bytes));
+    workspace->reserve(bytes);
+    e.workspace = workspace->data();
+    e.workspace_size = workspace->size();
+  }
+  check(Call::run(&p.c, &t.c, &e));
+}
+
+inline bool on_host(const Problem& p) { return p.q.device().device_type == kDLCPU; }
+}  // namespace detail
+
+// Bytes of workspace that the call with these arguments needs. Checks them as the call would.
+inline std::size_t workspace_size(const Problem& problem, const ForwardOutputs& outputs,
+                                  const Execution& execution = {}) {
+  return detail::workspace_size<detail::CForward>(problem, outputs, execution);
+}
+inline std::size_t workspace_size(const Problem& problem, const BackwardTensors& tensors,
+                                  const Execution& execution = {}) {
+  return detail::workspace_size<detail::CBackward>(problem, tensors, execution);
+}
+
+inline void forward(const Problem& problem, const ForwardOutputs& outputs,
+                    const Execution& execution, Workspace& workspace) {
+  detail::run<detail::CForward>(problem, outputs, execution, &workspace);
+}
+inline void forward(const Problem& problem, const ForwardOutputs& outputs,
+                    const Execution& execution = {}) {
+  Workspace own;
+  const bool bring_own = !execution.workspace && detail::on_host(problem);
+  detail::run<detail::CForward>(problem, outputs, execution, bring_own ? &own : nullptr);
+}
+
+inline void backward(const Problem& problem, const BackwardTensors& tensors,
+                     const Execution& execution, Workspace& workspace) {
+  detail::run<detail::CBackward>(problem, tensors, execution, &workspace);
+}
+inline void backward(const Problem& problem, const BackwardTensors& tensors,
+                     const Execution& execution = {}) {
+  Workspace own;
+  const bool bring_own = !execution.workspace && detail::on_host(problem);
+  detail::run<detail::CBackward>(problem, tensors, execution, bring_own ? &own : nullptr);
+}
+
+inline std::string version() { return rocflash_version(); }
+
+inline rocflash_limits limits() {
+  rocflash_limits l{};
+  l.struct_size = sizeof l;
+  check(rocflash_query_limits(&l));
+  return l;
+}
+
+namespace detail {
+template <class Struct>
+std::vector<Struct> query_all(rocflash_status (*query)(std::int32_t, Struct*)) {
+  std::vector<Struct> all;
+  Struct entry{};
+  entry.struct_size = sizeof entry;
+  while (query(static_cast<std::int32_t>(all.size()), &entry) == ROCFLASH_OK) all.push_back(entry);
+  return all;
+}
+}  // namespace detail
+
+// Devices it can run on, the CPU first, and the GPU drivers it looked for. Strings live as long as
+// the library.
+inline std::vector<rocflash_device> devices() { return detail::query_all(rocflash_query_device); }
+inline std::vector<rocflash_driver> drivers() { return detail::query_all(rocflash_query_driver); }
+
+}  // namespace v0
+}  // namespace rocflash
+
+#endif  // ROCFLASH_ROCFLASH_HPP_

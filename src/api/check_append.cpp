@@ -1,0 +1,135 @@
+// Checks of what is appended to a cache: all of them before a single byte is written.
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "api/check.hpp"
+#include "api/checker.hpp"
+#include "api/error.hpp"
+
+namespace rocflash {
+namespace {
+
+// Rows [begin, end) of one batch or page that an append will write.
+struct Written {
+  std::int64_t block, begin, end, sequence;
+  bool operator<(const Written& other) const {
+    return block != other.block ? block < other.block : begin < other.begin;
+  }
+};
+
+void check_room(const Problem& p, const Append& a, std::int64_t blocks) {
+  const Lengths& l = p.lengths;
+  std::vector<Written> written;
+  for (std::int64_t b = 0; b < l.batch; ++b) {
+    const std::int64_t before = keys_before(p, b), after = before + a.count(b);
+    if (after > l.rows_k || after > std::numeric_limits<std::int32_t>::max()) {
+      refuse(l.paged ? "block_table" : "k_new", ": sequence ", b, " has ", before,
+             " keys and gets ", a.count(b), " more; its cache has room for ", l.rows_k);
+    }
+    if (!p.k.blocks) continue;
+    const std::int64_t size = p.k.block_rows;
+    for (std::int64_t row = before; row < after; row = (row / size + 1) * size) {
+      const std::int64_t id = p.k.blocks[b * p.k.blocks_stride + row / size];
+      if (id < 0 || id >= blocks) {
+        refuse(l.paged ? "block_table" : "cache_batch_idx", ": ", id, " at entry ", row / size,
+               " of sequence ", b, "; it must be 0 to ", blocks - 1);
+      }
+      written.push_back({id, row % size, std::min(size, row % size + after - row), b});
+    }
+  }
+  std::sort(written.begin(), written.end());
+  for (std::size_t n = 1; n < written.size(); ++n) {
+    const Written &one = written[n - 1], &two = written[n];
+    if (one.block == two.block && two.begin < one.end) {
+      refuse(l.paged ? "block_table" : "cache_batch_idx", ": sequences ", one.sequence, " and ",
+             two.sequence, " would both append to row ", two.begin, " of ",
+             l.paged ? "page " : "cache ", one.block);
+    }
+  }
+}
+
+Rotary check_rotary(const rocflash_append& in, Checker& check, const Problem& p, const Append& a) {
+  Rotary r;
+  if (!in.rotary_cos != !in.rotary_sin)
+    refuse(in.rotary_cos ? "rotary_sin" : "rotary_cos", ": is null, but the other is given");
+  if (!in.rotary_cos) {
+    if (in.rotary_seqlens) refuse("rotary_seqlens: is given, but rotary_cos is null");
+    if (in.rotary_interleaved != 0)
+      refuse("rotary_interleaved: ", in.rotary_interleaved, ", but rotary_cos is null");
+    return r;
+  }
+  const Tensor cos = check.required("rotary_cos", in.rotary_cos, Access::read);
+  const Tensor sin = check.required("rotary_sin", in.rotary_sin, Access::read);
+  check_dtype(cos, {DType::f32, p.dtype});
+  check_dtype(sin, {cos.dtype});
+  check_ndim(cos, 2, "(positions, rotary_dim / 2)");
+  check_shape(sin, {cos.shape[0], cos.shape[1]}, "that of rotary_cos");
+  for (const Tensor* t : {&cos, &sin}) {
+    if (t->shape[1] > 1 && t->stride[1] != 1)
+      refuse(t->name, ": stride ", t->stride[1], " in its last dimension; it must be 1");
+  }
+  if (cos.shape[1] < 1 || 2 * cos.shape[1] > p.head_dim)
+    refuse("rotary_cos: shape ", cos.shape_text(), "; it rotates ", 2 * cos.shape[1], " of ",
+           p.head_dim, " columns; it must be 2 to all");
+  r = {cos.data,
+       sin.data,
+       cos.dtype,
+       cos.stride[0],
+       sin.stride[0],
+       static_cast<int>(2 * cos.shape[1]),
+       flag("rotary_interleaved", in.rotary_interleaved),
+       int_values(check.lengths("rotary_seqlens", in.rotary_seqlens), p.batch(), "(b,)")};
+  for (std::int64_t b = 0; b < p.batch(); ++b) {
+    const std::int64_t first = r.first ? r.first[b] : keys_before(p, b);
+    if (first < 0)
+      refuse("rotary_seqlens: ", first, " for sequence ", b, "; it must not be negative");
+    const std::int64_t queries =
+        p.visibility.bounded() ? p.lengths.queries(b) : smaller(p.lengths.queries(b), 1);
+    const std::int64_t last = first + larger(a.count(b), queries);
+    if (last > cos.shape[0])
+      refuse("rotary_cos: ", cos.shape[0], " positions; sequence ", b, " needs ", last);
+  }
+  return r;
+}
+
+}  // namespace
+
+Append check_append(const rocflash_append& in, Checker& check, const Problem& p,
+                    std::int64_t blocks) {
+  Append a;
+  if (!in.k_new != !in.v_new)
+    refuse(in.k_new ? "v_new" : "k_new", ": is null, but the other is given");
+  if (in.cu_seqlens_k_new && !in.k_new) refuse("cu_seqlens_k_new: is given, but k_new is null");
+  if (in.k_new) {
+    if (p.lengths.cu_k)
+      refuse(
+          "cu_seqlens_k: is given with k_new; packed keys have no room for more, it must be null");
+    const bool packed = in.cu_seqlens_k_new != nullptr;
+    const Tensor k = check.required("k_new", in.k_new, Access::read);
+    const Tensor v = check.required("v_new", in.v_new, Access::read);
+    check_dtype(k, {p.k.dtype});
+    check_dtype(v, {p.v.dtype});
+    const char* dims =
+        packed ? "(total_new, hk, columns) with cu_seqlens_k_new" : "(b, s_new, hk, columns)";
+    check_ndim(k, packed ? 3 : 4, dims);
+    a.rows = k.shape[packed ? 0 : 1];
+    if (packed) {
+      check_shape(k, {a.rows, p.kv_heads, p.head_dim}, dims);
+      check_shape(v, {a.rows, p.kv_heads, p.value_dim}, dims);
+      a.cu = int_values(check.lengths("cu_seqlens_k_new", in.cu_seqlens_k_new), p.batch() + 1,
+                        "(b + 1,)");
+      check_cumulative("cu_seqlens_k_new", a.cu, p.batch(), a.rows);
+    } else {
+      check_shape(k, {p.batch(), a.rows, p.kv_heads, p.head_dim}, dims);
+      check_shape(v, {p.batch(), a.rows, p.kv_heads, p.value_dim}, dims);
+    }
+    a.k = rows_of(k, packed);
+    a.v = rows_of(v, packed);
+    check_room(p, a, blocks);
+  }
+  a.rotary = check_rotary(in, check, p, a);
+  return a;
+}
+
+}  // namespace rocflash

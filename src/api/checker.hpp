@@ -1,0 +1,78 @@
+// The checks that every entry point shares: tensors of one call against each other.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+
+#include "api/error.hpp"
+#include "api/tensor.hpp"
+#include "core/problem.hpp"
+
+namespace rocflash {
+
+// Reads tensors, holds all of them to one device and those that are written to memory of their own.
+class Checker {
+ public:
+  Checker(Device device, Data data) : device_(device), data_(data) {}
+
+  std::optional<Tensor> optional(const char* name, const DLTensor* in, Access access) {
+    auto t = on_device(read_tensor(name, in, access, data_));
+    if (t && data_ == Data::required) apart(*t, access);
+    return t;
+  }
+  Tensor required(const char* name, const DLTensor* in, Access access) {
+    if (!in) refuse(name, ": is null, but it is needed");
+    return *optional(name, in, access);
+  }
+  // Lengths shape the call, so their values are needed even where no other data is.
+  std::optional<Tensor> lengths(const char* name, const DLTensor* in) {
+    auto t = on_device(read_tensor(name, in, Access::read, Data::required));
+    if (t) apart(*t, Access::read);
+    return t;
+  }
+
+ private:
+  std::optional<Tensor> on_device(std::optional<Tensor> t) const {
+    if (t && t->device != device_) {
+      refuse(t->name, ": is on ", device_text(t->device), "; all tensors must be on ",
+             device_text(device_), ", where q is");
+    }
+    return t;
+  }
+
+  // A tensor is compared with those read before it; all inputs are read before the first output.
+  void apart(const Tensor& t, Access access) {
+    for (std::size_t n = 0; n < seen_count_ && access == Access::write; ++n) {
+      if (surely_overlap(seen_[n], t))
+        refuse(t.name, ": shares memory with ", seen_[n].name,
+               "; an output needs memory of its own");
+    }
+    if (seen_count_ < seen_.size()) seen_[seen_count_++] = t;
+  }
+
+  Device device_;
+  Data data_;
+  std::array<Tensor, 24> seen_;  // more than any call has
+  std::size_t seen_count_ = 0;
+};
+
+void check_dtype(const Tensor&, std::initializer_list<DType> allowed);
+void check_ndim(const Tensor&, int ndim, const char* dims);
+void check_shape(const Tensor&, std::initializer_list<std::int64_t> shape, const char* dims);
+
+// The tensor's last three dimensions are (row, head, column); a dense one has the batch before
+// them.
+Rows rows_of(const Tensor&, bool packed);
+
+// The values of an int tensor of `count`, or null.
+const std::int32_t* int_values(const std::optional<Tensor>&, std::int64_t count, const char* dims);
+
+// Begins of packed sequences: they must not decrease, nor leave the tensor.
+void check_cumulative(const char* name, const std::int32_t* cu, std::int64_t batch,
+                      std::int64_t rows);
+
+bool flag(const char* name, std::int32_t value);
+
+}  // namespace rocflash

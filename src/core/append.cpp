@@ -1,0 +1,129 @@
+#include "core/append.hpp"
+
+#include <cstring>
+
+namespace rocflash {
+namespace {
+
+constexpr std::size_t alignment = 64;
+std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+
+bool changes_lengths(const Append& a) { return static_cast<bool>(a.k); }
+bool rotates(const Append& a) { return a.rotary.dim > 0; }
+
+std::size_t length_bytes(const Problem& p, const Append& a) {
+  return changes_lengths(a) ? aligned(static_cast<std::size_t>(p.batch()) * sizeof(std::int32_t))
+                            : 0;
+}
+
+std::int64_t query_rows(const Problem& p) {
+  return p.lengths.packed_q() ? p.lengths.rows_q : p.batch() * p.lengths.rows_q;
+}
+
+std::size_t query_bytes(const Problem& p, const Append& a) {
+  if (!rotates(a)) return 0;
+  return aligned(static_cast<std::size_t>(query_rows(p) * p.heads * p.head_dim) *
+                 size_of(p.q.dtype));
+}
+
+// The sequence that row n of a packed tensor belongs to, or -1.
+std::int64_t sequence_of(const std::int32_t* cu, std::int64_t batch, std::int64_t n) {
+  std::int64_t low = 0, high = batch;
+  while (high - low > 1) {
+    const std::int64_t middle = (low + high) / 2;
+    (cu[middle] <= n ? low : high) = middle;
+  }
+  return batch > 0 && cu[low] <= n && n < cu[low + 1] ? low : -1;
+}
+
+void rotate_row(const Rotary& r, std::int64_t position, const std::byte* from, DType from_type,
+                std::byte* to, DType to_type, int columns) {
+  const int half = r.dim / 2, step = r.interleaved ? 2 : 1, partner = r.interleaved ? 1 : half;
+  for (int n = 0; n < half; ++n) {
+    const auto c = static_cast<float>(load_as_double(r.cos, r.dtype, position * r.cos_stride + n));
+    const auto s = static_cast<float>(load_as_double(r.sin, r.dtype, position * r.sin_stride + n));
+    const auto x = static_cast<float>(load_as_double(from, from_type, n * step));
+    const auto y = static_cast<float>(load_as_double(from, from_type, n * step + partner));
+    store_double(to, to_type, n * step, static_cast<double>(x * c - y * s));
+    store_double(to, to_type, n * step + partner, static_cast<double>(x * s + y * c));
+  }
+  for (int n = r.dim; n < columns; ++n)
+    store_double(to, to_type, n, load_as_double(from, from_type, n));
+}
+
+void copy_row(const std::byte* from, std::byte* to, DType dtype, int columns) {
+  std::memcpy(to, from, static_cast<std::size_t>(columns) * size_of(dtype));
+}
+
+std::int64_t first_position(const Problem& p, const Rotary& r, std::int64_t b) {
+  return r.first ? r.first[b] : keys_before(p, b);
+}
+
+void append_key(const Problem& p, const Append& a, std::int64_t n) {
+  const std::int64_t b = a.cu ? sequence_of(a.cu, p.batch(), n) : n / a.rows;
+  if (b < 0) return;  // a packed row of no sequence
+  const std::int64_t row = a.cu ? n : n % a.rows, index = row - a.begin(b);
+  const std::int64_t place =
+      (p.lengths.packed_k() ? p.lengths.cu_k[b] : 0) + keys_before(p, b) + index;
+  for (std::int64_t h = 0; h < p.kv_heads; ++h) {
+    copy_row(a.v.row(b, row, h), p.v.row(b, place, h), a.v.dtype, p.value_dim);
+    if (rotates(a)) {
+      rotate_row(a.rotary, first_position(p, a.rotary, b) + index, a.k.row(b, row, h), a.k.dtype,
+                 p.k.row(b, place, h), p.k.dtype, p.head_dim);
+    } else {
+      copy_row(a.k.row(b, row, h), p.k.row(b, place, h), a.k.dtype, p.head_dim);
+    }
+  }
+}
+
+void rotate_query(const Problem& p, const Append& a, const Rows& to, std::int64_t n) {
+  const std::int64_t b =
+      p.lengths.packed_q() ? sequence_of(p.lengths.cu_q, p.batch(), n) : n / p.lengths.rows_q;
+  if (b < 0) return;
+  const std::int64_t row = p.lengths.packed_q() ? n : n % p.lengths.rows_q;
+  const std::int64_t i = row - p.lengths.sequence(b).q_row;
+  const std::int64_t position = first_position(p, a.rotary, b) + (p.visibility.bounded() ? i : 0);
+  for (std::int64_t h = 0; h < p.heads; ++h)
+    rotate_row(a.rotary, position, p.q.row(b, row, h), p.q.dtype, to.row(b, row, h), to.dtype,
+               p.head_dim);
+}
+
+std::int64_t key_rows(const Problem& p, const Append& a) {
+  return !a.k ? 0 : a.cu ? a.rows : a.rows * p.batch();
+}
+
+}  // namespace
+
+std::size_t AppendedProblem::bytes(const Problem& p, const Append& a) {
+  return length_bytes(p, a) + query_bytes(p, a);
+}
+
+AppendedProblem::AppendedProblem(const Problem& before, const Append& a, const Execution& e)
+    : problem(before), execution(e) {
+  if (changes_lengths(a)) {
+    auto* used = reinterpret_cast<std::int32_t*>(execution.workspace);
+    for (std::int64_t b = 0; b < before.batch(); ++b)
+      used[b] = static_cast<std::int32_t>(keys_before(before, b) + a.count(b));
+    problem.lengths.used_k = used;
+    execution.workspace += length_bytes(before, a);
+  }
+  if (rotates(a)) {
+    Rows& q = problem.q;
+    q = {.data = execution.workspace, .dtype = before.q.dtype, .columns = before.head_dim};
+    q.head_stride = before.head_dim;
+    q.row_stride = q.head_stride * before.heads;
+    q.batch_stride = before.lengths.packed_q() ? 0 : q.row_stride * before.lengths.rows_q;
+    execution.workspace += query_bytes(before, a);
+  }
+}
+
+std::int64_t append_rows(const Problem& p, const Append& a) {
+  return key_rows(p, a) + (rotates(a) ? query_rows(p) : 0);
+}
+
+void append_row(const Problem& p, const Append& a, const AppendedProblem& after, std::int64_t row) {
+  const std::int64_t keys = key_rows(p, a);
+  row < keys ? append_key(p, a, row) : rotate_query(p, a, after.problem.q, row - keys);
+}
+
+}  // namespace rocflash

@@ -1,0 +1,54 @@
+// New keys and values on their way into a cache, rotary embedding on the way: what decode does
+// before attention.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/problem.hpp"
+
+namespace rocflash {
+
+// Rotates pairs of the first `dim` columns by an angle that grows with the position.
+struct Rotary {
+  const std::byte *cos = nullptr, *sin = nullptr;  // [position][pair]
+  DType dtype = DType::f32;
+  std::int64_t cos_stride = 0, sin_stride = 0;
+  int dim = 0;  // 0: none
+  bool interleaved = false;
+  const std::int32_t* first =
+      nullptr;  // position of each sequence's first new key; null: where it goes in the cache
+};
+
+struct Append {
+  Rows k, v;  // without data: nothing is appended
+  const std::int32_t* cu = nullptr;
+  std::int64_t rows = 0;  // of k and v: per sequence, or in all when packed
+  Rotary rotary;
+
+  std::int64_t count(std::int64_t b) const { return !k ? 0 : cu ? cu[b + 1] - cu[b] : rows; }
+  std::int64_t begin(std::int64_t b) const { return cu ? cu[b] : 0; }
+};
+
+// The problem as it stands when the new keys are in the cache. Its own arrays, the lengths and the
+// rotated queries, lie at the begin of the workspace; `execution` has what is left of it.
+struct AppendedProblem {
+  AppendedProblem(const Problem& before, const Append& append, const Execution& execution);
+  static std::size_t bytes(const Problem& problem, const Append& append);
+
+  Problem problem;
+  Execution execution;
+};
+
+// Keys that a sequence has before anything is appended.
+inline std::int64_t keys_before(const Problem& p, std::int64_t b) {
+  return p.lengths.used_k ? p.lengths.used_k[b] : p.lengths.keys(b);
+}
+
+// The work in independent rows: each is one row of all heads, of the new keys or of the queries to
+// rotate.
+std::int64_t append_rows(const Problem& problem, const Append& append);
+void append_row(const Problem& problem, const Append& append, const AppendedProblem& after,
+                std::int64_t row);
+
+}  // namespace rocflash

@@ -1,0 +1,69 @@
+// A tensor with memory of its own, made to catch mistakes: guard zones before and after, gaps
+// between strided elements, and every byte that is not an element set to a pattern that is NaN in
+// all floating dtypes.
+#pragma once
+
+#include <rocflash/rocflash.hpp>
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "verify/case.hpp"
+
+namespace rocflash::verify {
+
+// Which dimensions layouts rearrange. The last one of a tensor stays contiguous.
+struct Axes {
+  std::size_t row, head;
+  std::size_t repeat;  // the one that Layout::repeated gives stride 0
+};
+
+enum class Role : std::uint8_t { input, output };  // outputs never repeat elements
+
+// Strides for a shape, and the elements they reach around the first one.
+struct Placement {
+  Dims shape, strides;
+  std::int64_t lowest = 0, highest = 0;  // half open
+  std::int64_t shift = 0;                // elements by which the first one misses the alignment
+};
+
+Placement place(const Dims& shape, Layout layout, Axes axes, Role role);
+
+class Buffer {
+ public:
+  Buffer(DType dtype, Placement placement);
+  Buffer(DType dtype, const Dims& shape)
+      : Buffer(dtype, place(shape, Layout::compact, {}, Role::output)) {}
+
+  Tensor tensor() const { return {first(), dtype_, place_.shape, place_.strides}; }
+  DType dtype() const { return dtype_; }
+  const Dims& shape() const { return place_.shape; }
+  std::int64_t size() const;  // elements
+
+  // Elements in row-major order of the shape, whatever the strides.
+  std::vector<double> values() const;
+  // Sets each element to next(its index).
+  void fill(const std::function<double(const Dims&)>& next);
+  void set(const Dims& index, double value);
+
+  // Empty, or what was written outside of the elements.
+  std::string trespass() const;
+  // Empty, or the first element that still holds the poison.
+  std::string unwritten() const;
+
+  const std::vector<std::byte>& bytes() const { return bytes_; }
+
+ private:
+  std::byte* first() const;
+  std::byte* address(const Dims& index) const;
+  template <class Visit>
+  void for_each(Visit visit) const;
+
+  DType dtype_;
+  Placement place_;
+  mutable std::vector<std::byte> bytes_;  // tensors are views that DLPack cannot make const
+};
+
+}  // namespace rocflash::verify

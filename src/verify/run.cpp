@@ -1,0 +1,183 @@
+#include "verify/run.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "verify/tensors.hpp"
+
+namespace rocflash::verify {
+namespace {
+
+// Scratch memory of exactly the size that was asked for, full of NaN, with a guard behind.
+class GuardedWorkspace {
+ public:
+  explicit GuardedWorkspace(std::size_t bytes) : size_(bytes), memory_(bytes + guard) {
+    std::memset(memory_.data(), 0xFF, size_ + guard);
+  }
+  void give_to(Execution& e) const {
+    e.workspace = memory_.data();
+    e.workspace_size = size_;
+  }
+  bool intact() const {
+    const auto* end = static_cast<const unsigned char*>(memory_.data()) + size_;
+    return std::all_of(end, end + guard, [](unsigned char c) { return c == 0xFF; });
+  }
+
+ private:
+  static constexpr std::size_t guard = 256;
+  std::size_t size_;
+  Workspace memory_;
+};
+
+template <class Tensors>
+std::string call(const char* op, void (*function)(const Problem&, const Tensors&, const Execution&),
+                 const Problem& problem, const Tensors& tensors, Execution execution) {
+  try {
+    const GuardedWorkspace workspace(workspace_size(problem, tensors, execution));
+    workspace.give_to(execution);
+    function(problem, tensors, execution);
+    return workspace.intact() ? "" : std::string(op) + ": wrote beyond its workspace";
+  } catch (const Error& e) {
+    return std::string(op) + ": " + e.what();
+  }
+}
+
+// Forward, then backward with its results, as a user would. Returns what went wrong.
+std::string compute(const Inputs& in, Outputs& out, Backend backend, int threads) {
+  const Problem problem = in.problem();
+  const Execution execution{.backend = backend, .num_threads = threads};
+  std::string failure = call("forward", forward, problem, out.forward(), execution);
+  if (failure.empty()) failure = call("backward", backward, problem, out.backward(in), execution);
+  return failure;
+}
+
+std::string stray_writes(Outputs& out) {
+  for (const auto& [name, buffer, gradient] : out.all()) {
+    if (!buffer) continue;
+    for (const std::string& what : {buffer->trespass(), buffer->unwritten()}) {
+      if (!what.empty()) return std::string(name) + ": " + what;
+    }
+  }
+  return {};
+}
+
+std::string differing_bits(Outputs& a, Outputs& b) {
+  const auto first = a.all(), second = b.all();
+  for (std::size_t n = 0; n < first.size(); ++n) {
+    if (first[n].buffer && first[n].buffer->bytes() != second[n].buffer->bytes())
+      return std::string(first[n].name) + ": other bits with another number of threads";
+  }
+  return {};
+}
+
+// For each row of `columns` elements, whether all of them are 0.
+std::vector<bool> zero_rows(const std::vector<double>& values, std::int64_t columns) {
+  std::vector<bool> zero(values.size() / static_cast<std::size_t>(columns));
+  for (std::size_t row = 0; row < zero.size(); ++row) {
+    const auto begin = values.begin() + static_cast<std::ptrdiff_t>(row) * columns;
+    zero[row] = std::all_of(begin, begin + columns, [](double x) { return x == 0; });
+  }
+  return zero;
+}
+
+std::vector<bool> for_elements(const std::vector<bool>& rows, std::int64_t columns) {
+  std::vector<bool> elements;
+  elements.reserve(rows.size() * static_cast<std::size_t>(columns));
+  for (const bool row : rows)
+    elements.insert(elements.end(), static_cast<std::size_t>(columns), row);
+  return elements;
+}
+
+std::vector<bool> both(std::vector<bool> a, const std::vector<bool>& b) {
+  for (std::size_t n = 0; n < a.size(); ++n) a[n] = a[n] && b[n];
+  return a;
+}
+
+// A query that sees nothing, a key that nobody sees, a row that is not in use: their rows are
+// exactly 0. A gradient may also be 0 because its terms cancel, which no device owes to the last
+// bit; so dq and dk are asked for it only where out and dv, which are sums of weights, vanish as
+// well.
+std::vector<bool> exact_zeros(const std::string& tensor, const Case& c, Outputs& reference) {
+  const auto zeros = [&](Buffer& b, std::int64_t columns) {
+    return zero_rows(b.values(), columns);
+  };
+  if (tensor == "out") return for_elements(zeros(reference.out, c.value_dim), c.value_dim);
+  if (tensor == "dv") return for_elements(zeros(reference.dv, c.value_dim), c.value_dim);
+  if (tensor == "dq")
+    return for_elements(both(zeros(reference.dq, c.head_dim), zeros(reference.out, c.value_dim)),
+                        c.head_dim);
+  if (tensor == "dk")
+    return for_elements(both(zeros(reference.dk, c.head_dim), zeros(reference.dv, c.value_dim)),
+                        c.head_dim);
+  return {};
+}
+
+}  // namespace
+
+bool Result::good() const {
+  return failure.empty() &&
+         std::all_of(findings.begin(), findings.end(), [](const Finding& f) { return f.good(); });
+}
+
+double Result::worst_ratio(bool gradient) const {
+  double worst = 0;
+  for (const Finding& f : findings) {
+    if (f.gradient == gradient) worst = std::max(worst, f.ratio());
+  }
+  return worst;
+}
+
+Result run(const Case& what, Backend device) {
+  Result result{what, {}, {}};
+  const Inputs in(what);
+  const std::uint64_t before = in.fingerprint();
+  Outputs reference(what, true), plain(what, false), tried(what, false), again(what, false);
+
+  const auto step = [&](std::string failure) {
+    if (result.failure.empty()) result.failure = std::move(failure);
+    return result.failure.empty();
+  };
+  if (!step(compute(in, tried, device, what.threads))) return result;
+  if (!step(compute(in, again, device, what.threads + 2))) return result;
+  step(stray_writes(tried));
+  step(differing_bits(tried, again));
+  step(in.fingerprint() == before ? "" : "an input was changed");
+  if (!step(compute(in, reference, Backend::reference, 1))) return result;
+  if (!step(compute(in, plain, Backend::plain, 1))) return result;
+
+  const auto exact = reference.all(), yardstick = plain.all(), found = tried.all();
+  for (std::size_t n = 0; n < found.size(); ++n) {
+    if (!found[n].buffer) continue;
+    const std::string name = found[n].name;
+    result.findings.push_back(judge(
+        name, {exact[n].buffer->values(), yardstick[n].buffer->values(), found[n].buffer->values()},
+        {found[n].buffer->dtype(), found[n].gradient, name == "s_dmask",
+         exact_zeros(name, what, reference)}));
+  }
+  return result;
+}
+
+std::vector<Result> run_all(const std::vector<Case>& cases, Backend device, int workers,
+                            const std::function<void(const Result&)>& done) {
+  std::vector<Result> results(cases.size());
+  std::atomic<std::size_t> next{0};
+  std::mutex one_at_a_time;
+  const auto work = [&] {
+    for (std::size_t n = next++; n < cases.size(); n = next++) {
+      results[n] = run(cases[n], device);
+      const std::lock_guard lock(one_at_a_time);
+      if (done) done(results[n]);
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (int n = 1; n < workers; ++n) threads.emplace_back(work);
+    work();
+  }
+  return results;
+}
+
+}  // namespace rocflash::verify

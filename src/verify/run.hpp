@@ -1,0 +1,32 @@
+// Runs cases: device, reference and plain attention on the same inputs, forward and backward, and
+// judges the first by the other two.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "verify/case.hpp"
+#include "verify/compare.hpp"
+
+namespace rocflash::verify {
+
+struct Result {
+  Case what;
+  std::vector<Finding> findings;  // one for each output
+  std::string
+      failure;  // what went wrong apart from numbers: a refusal, a stray write; empty: nothing
+
+  bool good() const;
+  double worst_ratio(bool gradient) const;
+};
+
+// The backend on trial. The others are always the reference and plain ones.
+Result run(const Case& what, Backend device = Backend::cpu);
+
+// Runs all on `workers` threads and calls `done` after each, one at a time, in any order. Results
+// are in the order of the cases.
+std::vector<Result> run_all(const std::vector<Case>& cases, Backend device, int workers,
+                            const std::function<void(const Result&)>& done = {});
+
+}  // namespace rocflash::verify

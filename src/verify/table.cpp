@@ -1,0 +1,308 @@
+#include "verify/table.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "verify/random.hpp"
+#include "verify/scalar.hpp"
+
+namespace rocflash::verify {
+namespace {
+
+constexpr int mixtures_per_dtype = 400;
+constexpr int max_head_dim = 512;
+
+void set_heads(Case& c, std::int64_t heads, std::int64_t kv_heads) {
+  c.heads = heads;
+  c.kv_heads = kv_heads;
+}
+
+// Four sequences cut from the shape, among them an empty one and one of a single row.
+void pack(Case& c) {
+  c.lengths_q = {c.sq, 1, 0, (c.sq + 1) / 2};
+  c.lengths_k = {c.sk, (c.sk + 2) / 3, std::min<std::int64_t>(c.sk, 5),
+                 std::min<std::int64_t>(c.sk, 1)};
+  c.spare = 5;
+}
+
+std::int64_t length_q(const Case& c, std::size_t n) { return c.packed() ? c.lengths_q[n] : c.sq; }
+std::int64_t length_k(const Case& c, std::size_t n) { return c.packed() ? c.lengths_k[n] : c.sk; }
+
+// Of each sequence's rows, in turn: most, none, one, all.
+std::int64_t share(std::int64_t length, std::size_t n) {
+  const std::array<std::int64_t, 4> of{length - length / 3, 0, std::min<std::int64_t>(length, 1),
+                                       length};
+  return of[n % 4];
+}
+
+void dense_batch(Case& c) {
+  if (!c.packed()) c.batch = 4;
+}
+
+void use_queries(Case& c) {
+  dense_batch(c);
+  c.seqused_q.clear();
+  for (std::size_t n = 0; n < static_cast<std::size_t>(c.sequences()); ++n)
+    c.seqused_q.push_back(share(length_q(c, n), n));
+}
+
+void use_keys(Case& c) {
+  dense_batch(c);
+  c.seqused_k.clear();
+  for (std::size_t n = 0; n < static_cast<std::size_t>(c.sequences()); ++n)
+    c.seqused_k.push_back(share(length_k(c, n), n + 3));
+}
+
+void pad_left(Case& c) {
+  dense_batch(c);
+  c.leftpad_k.clear();
+  for (std::size_t n = 0; n < static_cast<std::size_t>(c.sequences()); ++n) {
+    const std::int64_t keys = c.seqused_k.empty() ? length_k(c, n) : c.seqused_k[n];
+    c.leftpad_k.push_back(
+        std::array<std::int64_t, 4>{keys / 3, keys, 0, std::min<std::int64_t>(keys, 1)}[n % 4]);
+  }
+}
+
+void drop(Case& c, float p) {
+  c.dropout_p = p;
+  c.weights = true;
+}
+
+float scale_of(const Case& c, double factor) {
+  return static_cast<float>(factor / std::sqrt(static_cast<double>(c.head_dim)));
+}
+
+void everything(Case& c) {
+  set_heads(c, 4, 2);
+  c.layout = Layout::gapped;
+  use_queries(c);
+  use_keys(c);
+  pad_left(c);
+  c.causal = true;
+  c.window = Window{100, 3};
+  c.mask = Spans{.head = false};
+  c.softmax_scale = scale_of(c, 1.5);
+  c.softcap = 4;
+  c.alibi = Slopes::per_sequence;
+  c.bias = Spans{.batch = false};
+  c.bias_hides = true;
+  c.sinks = true;
+  drop(c, 0.2f);
+  c.deterministic = true;
+}
+
+std::vector<Feature> make_features() {
+  std::vector<Feature> list{
+      {"plain", [](Case&) {}},
+      {"causal", [](Case& c) { c.causal = true; }},
+      {"window left", [](Case& c) { c.window = Window{16, -1}; }},
+      {"window right", [](Case& c) { c.window = Window{-1, 9}; }},
+      {"window both", [](Case& c) { c.window = Window{13, 7}; }},
+      {"window causal", [](Case& c) { c.window = Window{40, 40}, c.causal = true; }},
+      {"chunk", [](Case& c) { c.attention_chunk = 29; }},
+      {"chunk causal", [](Case& c) { c.attention_chunk = 48, c.causal = true; }},
+      {"gqa", [](Case& c) { set_heads(c, 6, 2); }},
+      {"mqa", [](Case& c) { set_heads(c, 4, 1); }},
+      {"gqa causal", [](Case& c) { set_heads(c, 6, 3), c.causal = true; }},
+      {"dv < d", [](Case& c) { c.value_dim = std::max(1, c.head_dim / 2 - 1); }},
+      {"dv > d", [](Case& c) { c.value_dim = std::min(max_head_dim, 2 * c.head_dim + 3); }},
+      {"scale 0", [](Case& c) { c.softmax_scale = 0.0f; }},
+      {"scale negative", [](Case& c) { c.softmax_scale = scale_of(c, -1); }},
+      {"scale large", [](Case& c) { c.softmax_scale = scale_of(c, 8); }},
+      {"softcap", [](Case& c) { c.softcap = 1.5f; }},
+      {"softcap causal",
+       [](Case& c) { c.softcap = 30, c.softmax_scale = scale_of(c, 12), c.causal = true; }},
+      {"alibi (h)", [](Case& c) { c.alibi = Slopes::per_head; }},
+      {"alibi (b,h) causal", [](Case& c) { c.alibi = Slopes::per_sequence, c.causal = true; }},
+  };
+  // Every way in which a bias can be broadcast.
+  for (int bits = 15; bits >= 0; --bits) {
+    const Spans spans{(bits & 8) != 0, (bits & 4) != 0, (bits & 2) != 0, (bits & 1) != 0};
+    const auto letter = [](bool spanned, const char* name) { return spanned ? name : "1"; };
+    const std::string name = std::string("bias (") + letter(spans.batch, "b") + "," +
+                             letter(spans.head, "h") + "," + letter(spans.query, "q") + "," +
+                             letter(spans.key, "k") + ")";
+    list.push_back({name, [spans](Case& c) { c.bias = spans; }});
+  }
+  const std::vector<Feature> rest{
+      {"bias f32 causal",
+       [](Case& c) { c.bias = Spans{}, c.wide_options = true, c.causal = true; }},
+      {"bias -inf", [](Case& c) { c.bias = Spans{}, c.bias_hides = true; }},
+      {"mask (b,h,q,k)", [](Case& c) { c.mask = Spans{}; }},
+      {"mask (b,1,1,k)", [](Case& c) { c.mask = Spans{.head = false, .query = false}; }},
+      {"mask (b,1,q,k) causal", [](Case& c) { c.mask = Spans{.head = false}, c.causal = true; }},
+      {"sinks", [](Case& c) { c.sinks = true; }},
+      {"sinks f32 causal", [](Case& c) { c.sinks = true, c.wide_options = true, c.causal = true; }},
+      {"weights", [](Case& c) { c.weights = true; }},
+      {"dropout", [](Case& c) { drop(c, 0.17f); }},
+      {"dropout f32 causal",
+       [](Case& c) { drop(c, 0.5f), c.wide_options = true, c.causal = true; }},
+      {"dropout softcap", [](Case& c) { drop(c, 0.3f), c.softcap = 2; }},
+      {"dropout gqa", [](Case& c) { drop(c, 0.3f), set_heads(c, 6, 2), c.causal = true; }},
+      {"deterministic", [](Case& c) { c.deterministic = true, c.threads = 3, set_heads(c, 4, 2); }},
+      {"packed", [](Case& c) { pack(c); }},
+      {"packed causal", [](Case& c) { pack(c), c.causal = true; }},
+      {"packed gqa window", [](Case& c) { pack(c), set_heads(c, 4, 2), c.window = Window{20, 5}; }},
+      {"packed bias dropout", [](Case& c) { pack(c), c.bias = Spans{}, drop(c, 0.2f); }},
+      {"packed seqused leftpad",
+       [](Case& c) { pack(c), use_queries(c), use_keys(c), pad_left(c); }},
+      {"seqused_q", [](Case& c) { use_queries(c); }},
+      {"seqused_k causal", [](Case& c) { use_keys(c), c.causal = true; }},
+      {"leftpad_k", [](Case& c) { pad_left(c); }},
+      {"leftpad_k seqused_k causal", [](Case& c) { use_keys(c), pad_left(c), c.causal = true; }},
+      {"strides swapped", [](Case& c) { c.layout = Layout::swapped, c.weights = true; }},
+      {"strides gapped",
+       [](Case& c) {
+         c.layout = Layout::gapped, c.bias = Spans{}, c.mask = Spans{}, c.weights = true;
+       }},
+      {"strides backward", [](Case& c) { c.layout = Layout::backward, c.causal = true; }},
+      {"strides 0", [](Case& c) { c.layout = Layout::repeated, c.bias = Spans{}; }},
+      {"strides packed", [](Case& c) { pack(c), c.layout = Layout::swapped, c.causal = true; }},
+      {"outliers", [](Case& c) { c.values = Values::outliers; }},
+      {"outliers causal",
+       [](Case& c) { c.values = Values::outliers, c.causal = true, c.softcap = 20; }},
+      {"non-finite window",
+       [](Case& c) { c.values = Values::non_finite, c.causal = true, c.window = Window{9, 0}; }},
+      {"non-finite mask", [](Case& c) { c.values = Values::non_finite, c.mask = Spans{}; }},
+      {"everything", [](Case& c) { everything(c); }},
+      {"everything packed", [](Case& c) { pack(c), everything(c); }},
+  };
+  list.insert(list.end(), rest.begin(), rest.end());
+  return list;
+}
+
+std::vector<Shape> make_shapes() {
+  std::vector<Shape> list{
+      // name, b, h, hk, sq, sk, d, dv
+      {"127x129", 2, 2, 2, 127, 129, 32, 32}, {"37x200", 2, 2, 2, 37, 200, 64, 64},
+      {"150x70", 1, 2, 2, 150, 70, 40, 40},   {"1x517", 2, 4, 4, 1, 517, 128, 128},
+      {"5x2311", 1, 2, 2, 5, 2311, 64, 64},   {"64x64", 2, 2, 2, 64, 64, 64, 64},
+      {"300x333", 1, 2, 2, 300, 333, 48, 48}, {"1x1", 1, 1, 1, 1, 1, 8, 8},
+      {"33x1", 1, 2, 2, 33, 1, 16, 16},       {"9x0", 2, 2, 2, 9, 0, 16, 16},
+      {"0x9", 2, 2, 2, 0, 9, 16, 16},
+  };
+  for (const int d : {1, 8, 17, 32, 40, 64, 80, 96, 128, 160, 192, 256, 512})
+    list.push_back({"d" + std::to_string(d), 1, 2, 2, 33, 65, d, d});
+  return list;
+}
+
+// So many shapes at the front of the list are large enough for every feature to do something.
+constexpr std::size_t telling_shapes = 7;
+
+void finish(Case& c, std::uint64_t seed) {
+  c.seed = derive_seed(seed, c.name());
+  if (!c.deterministic) c.threads = 1 + static_cast<int>(c.seed % 4);
+}
+
+std::vector<Case> quick_cases(std::uint64_t seed) {
+  std::vector<Case> list;
+  for (std::size_t f = 0; f < features().size(); ++f) {
+    for (std::size_t t = 0; t < std::size(dtypes); ++t)
+      list.push_back(
+          make_case(features()[f], shapes()[(f + 2 * t) % (telling_shapes - 1)], dtypes[t], seed));
+  }
+  const auto once = [&](const Shape& s, const char* feature) {
+    const auto it = std::find_if(features().begin(), features().end(),
+                                 [&](const Feature& f) { return f.name == feature; });
+    for (const DType t : dtypes) list.push_back(make_case(*it, s, t, seed));
+  };
+  for (std::size_t s = telling_shapes - 1; s < shapes().size(); ++s) once(shapes()[s], "causal");
+  return list;
+}
+
+std::vector<Case> full_cases(std::uint64_t seed) {
+  std::vector<Case> list;
+  for (const Feature& f : features())
+    for (const Shape& s : shapes())
+      for (const DType t : dtypes) list.push_back(make_case(f, s, t, seed));
+  for (int n = 0; n < mixtures_per_dtype; ++n) {
+    for (const DType t : dtypes) {
+      Case c = mixed_case(t, derive_seed(seed, std::to_string(n)));
+      c.shape = std::to_string(n);
+      list.push_back(c);
+    }
+  }
+  return list;
+}
+
+}  // namespace
+
+const std::vector<Feature>& features() {
+  static const std::vector<Feature> list = make_features();
+  return list;
+}
+
+const std::vector<Shape>& shapes() {
+  static const std::vector<Shape> list = make_shapes();
+  return list;
+}
+
+Case make_case(const Feature& feature, const Shape& shape, DType dtype, std::uint64_t seed) {
+  Case c;
+  c.feature = feature.name;
+  c.shape = shape.name;
+  c.dtype = dtype;
+  c.batch = shape.batch;
+  c.heads = shape.heads;
+  c.kv_heads = shape.kv_heads;
+  c.sq = shape.sq;
+  c.sk = shape.sk;
+  c.head_dim = shape.head_dim;
+  c.value_dim = shape.value_dim;
+  feature.apply(c);
+  finish(c, seed);
+  return c;
+}
+
+Case mixed_case(DType dtype, std::uint64_t seed) {
+  Random random(seed);
+  const auto size = [&](std::int64_t most) {  // small ones are as likely as large ones
+    return static_cast<std::int64_t>(
+        std::exp2(random.uniform() * std::log2(static_cast<double>(most) + 1)));
+  };
+  Case c;
+  c.feature = "mixed";
+  c.dtype = dtype;
+  c.batch = random.integer(1, 3);
+  c.kv_heads = random.integer(1, 3);
+  c.heads = c.kv_heads * random.integer(1, 3);
+  c.sq = size(150);
+  c.sk = size(300);
+  c.head_dim = static_cast<int>(size(160));
+  c.value_dim = random.chance(0.7) ? c.head_dim : static_cast<int>(size(160));
+
+  const auto spans = [&] {
+    return Spans{random.chance(0.6), random.chance(0.6), random.chance(0.8), random.chance(0.8)};
+  };
+  if (random.chance(0.3)) pack(c);
+  if (random.chance(0.15)) use_queries(c);
+  if (random.chance(0.2)) use_keys(c);
+  if (random.chance(0.15)) pad_left(c);
+  if (random.chance(0.5)) c.layout = static_cast<Layout>(random.integer(0, 4));
+  if (random.chance(0.1)) c.values = Values::outliers;
+  c.causal = random.chance(0.4);
+  if (random.chance(0.25)) c.window = Window{random.integer(-1, 60), random.integer(-1, 60)};
+  if (random.chance(0.15)) c.attention_chunk = random.integer(2, 80);
+  if (random.chance(0.2)) c.mask = spans();
+  if (random.chance(0.2)) c.softmax_scale = scale_of(c, 3 * random.normal());
+  if (random.chance(0.25)) c.softcap = static_cast<float>(0.5 + 20 * random.uniform());
+  if (random.chance(0.25)) c.alibi = random.chance(0.5) ? Slopes::per_head : Slopes::per_sequence;
+  if (random.chance(0.25)) c.bias = spans();
+  c.bias_hides = random.chance(0.3);
+  c.sinks = random.chance(0.25);
+  c.wide_options = random.chance(0.3);
+  if (random.chance(0.3)) c.dropout_p = static_cast<float>(0.9 * random.uniform());
+  c.weights = random.chance(0.4);
+  c.deterministic = random.chance(0.2);
+  finish(c, seed);
+  return c;
+}
+
+std::vector<Case> cases(Level level, std::uint64_t seed, const std::string& filter) {
+  std::vector<Case> list = level == Level::quick ? quick_cases(seed) : full_cases(seed);
+  std::erase_if(list, [&](const Case& c) { return c.name().find(filter) == std::string::npos; });
+  return list;
+}
+
+}  // namespace rocflash::verify

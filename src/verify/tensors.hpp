@@ -1,0 +1,47 @@
+// The tensors of a case: inputs filled from its seed, outputs poisoned. Rows of inputs that no
+// sequence uses stay poisoned too, so that a device that reads them shows it.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "verify/buffer.hpp"
+#include "verify/case.hpp"
+
+namespace rocflash::verify {
+
+struct Inputs {
+  explicit Inputs(const Case& what);
+  // Valid as long as these inputs are.
+  Problem problem() const;
+  // Fingerprint of all bytes: a call must not change its inputs.
+  std::uint64_t fingerprint() const;
+
+  const Case what;
+  Buffer q, k, v, dout;
+  std::optional<Buffer> cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k;
+  std::optional<Buffer> mask, alibi, bias, sinks;
+};
+
+struct Outputs {
+  // `exact`: as the reference gives them, f64 where the ABI allows it, and compact.
+  Outputs(const Case& what, bool exact);
+
+  ForwardOutputs forward() const;
+  // Backward with the out and lse of this forward.
+  BackwardTensors backward(const Inputs& inputs) const;
+
+  Buffer out, lse;
+  std::optional<Buffer> s_dmask;
+  Buffer dq, dk, dv;
+  std::optional<Buffer> dsinks;
+
+  struct Named {
+    const char* name;
+    Buffer* buffer;  // null: not asked for
+    bool gradient;
+  };
+  std::vector<Named> all();
+};
+
+}  // namespace rocflash::verify

@@ -1,0 +1,113 @@
+// Bad calls, last part: the tensors that are written, and those that backward wants back from
+// forward.
+#include "api/refusals.hpp"
+
+namespace rocflash::test {
+namespace {
+
+HostTensor f32(std::vector<std::int64_t> shape) { return HostTensor(DType::f32, std::move(shape)); }
+
+std::int64_t same_rows[] = {0, 0, 4, 1};
+std::int64_t rows_inside_rows[] = {0, 6, 4, 1};
+std::int64_t lse_heads_on_top[] = {0, 2, 1};
+
+}  // namespace
+
+std::vector<BadCall> bad_outputs() {
+  return {
+      {"out_null", "out: is null, but it is needed",
+       [](Call& c) { c.forward_outputs.out = nullptr; }},
+      {"out_no_data", "out: data is null, but its shape is (1, 3, 2, 4)",
+       [](Call& c) { c.out.dl.data = nullptr; }},
+      {"out_length", "out: shape (1, 4, 2, 4); it must be (b, sq, h, columns) = (1, 3, 2, 4)",
+       [](Call& c) { c.out = f32({1, 4, 2, 4}); }},
+      {"out_columns", "out: shape (1, 3, 2, 5); it must be (b, sq, h, columns) = (1, 3, 2, 4)",
+       [](Call& c) { c.out = f32({1, 3, 2, 5}); }},
+      {"out_packed", "out: shape (1, 5, 2, 4) has 4 dimensions; it must be (total_q, h, columns)",
+       [](Call& c) { c.out = f32({1, 5, 2, 4}); }, forward, ROCFLASH_INVALID_ARGUMENT, true},
+      {"out_dtype", "out: dtype f16; it must be f32",
+       [](Call& c) {
+         c.out = HostTensor(DType::f16, {1, 3, 2, 4});
+         c.backend(ROCFLASH_BACKEND_PLAIN);
+       }},
+      {"out_dtype_for_judge", "out: dtype f16; it must be f32 or f64",
+       [](Call& c) { c.out = HostTensor(DType::f16, {1, 3, 2, 4}); }},
+      {"out_rows_at_one_place",
+       "out: stride 0 makes elements of this output overlap; it must be above 0",
+       [](Call& c) { c.out.dl.strides = same_rows; }},
+      {"out_rows_overlap",
+       "out: stride 6 makes elements of this output overlap; it must be above 7",
+       [](Call& c) { c.out.dl.strides = rows_inside_rows; }},
+      {"out_is_q", "out: shares memory with q; an output needs memory of its own",
+       [](Call& c) { c.out.dl.data = c.q.dl.data; }},
+      {"out_reaches_into_v", "out: shares memory with v; an output needs memory of its own",
+       [](Call& c) {
+         c.out.dl.data = c.v.dl.data;
+         c.out.dl.byte_offset = 64;
+       }},
+      {"lse_is_out", "lse: shares memory with out; an output needs memory of its own",
+       [](Call& c) {
+         c.lse.dl.data = c.out.dl.data;
+         c.lse.dl.byte_offset = 4;
+       }},
+      {"s_dmask_is_bias", "s_dmask: shares memory with bias; an output needs memory of its own",
+       [](Call& c) {
+         c.with_bias().with_s_dmask();
+         c.s_dmask.dl.data = c.bias.dl.data;
+       }},
+      {"lse_shape", "lse: shape (1, 3, 2); it must be (b, h, sq) = (1, 2, 3)",
+       [](Call& c) { c.lse = f32({1, 3, 2}); }},
+      {"lse_packed_shape", "lse: shape (2, 4); it must be (h, total_q) = (2, 5)",
+       [](Call& c) { c.lse = f32({2, 4}); }, forward, ROCFLASH_INVALID_ARGUMENT, true},
+      {"lse_dtype", "lse: dtype f64; it must be f32",
+       [](Call& c) { c.lse = HostTensor(DType::f64, {1, 2, 3}); }},
+      {"lse_overlaps", "lse: stride 2 makes elements of this output overlap; it must be above 2",
+       [](Call& c) { c.lse.dl.strides = lse_heads_on_top; }},
+      {"s_dmask_shape", "s_dmask: shape (1, 1, 3, 5); it must be (b, h, sq, sk) = (1, 2, 3, 5)",
+       [](Call& c) { c.with_s_dmask().s_dmask = f32({1, 1, 3, 5}); }},
+      {"s_dmask_dtype", "s_dmask: dtype bf16; it must be f32",
+       [](Call& c) { c.with_s_dmask().s_dmask = HostTensor(DType::bf16, {1, 2, 3, 5}); }},
+
+      {"dbias", "dbias: is given; a gradient of the bias is not supported, it must be null",
+       [](Call& c) { c.backward_tensors.dbias = &c.with_bias().bias.dl; }, backward,
+       ROCFLASH_UNSUPPORTED},
+      {"no_gradients",
+       "dq: is null, and so are dk, dv and dsinks; at least one gradient must be asked for",
+       [](Call& c) {
+         c.backward_tensors.dq = c.backward_tensors.dk = c.backward_tensors.dv = nullptr;
+       },
+       backward},
+      {"dout_null", "dout: is null, but it is needed",
+       [](Call& c) { c.backward_tensors.dout = nullptr; }, backward},
+      {"backward_out_null", "out: is null, but it is needed",
+       [](Call& c) { c.backward_tensors.out = nullptr; }, backward},
+      {"backward_lse_null", "lse: is null, but it is needed",
+       [](Call& c) { c.backward_tensors.lse = nullptr; }, backward},
+      {"dout_shape", "dout: shape (1, 3, 1, 4); it must be (b, sq, h, columns) = (1, 3, 2, 4)",
+       [](Call& c) { c.dout = f32({1, 3, 1, 4}); }, backward},
+      {"dq_shape", "dq: shape (1, 3, 2, 3); it must be (b, sq, h, columns) = (1, 3, 2, 4)",
+       [](Call& c) { c.dq = f32({1, 3, 2, 3}); }, backward},
+      {"dk_shape", "dk: shape (1, 5, 2, 4); it must be (b, sk, hk, columns) = (1, 5, 1, 4)",
+       [](Call& c) { c.dk = f32({1, 5, 2, 4}); }, backward},
+      {"dv_packed_shape", "dv: shape (8, 1, 4); it must be (total_k, hk, columns) = (9, 1, 4)",
+       [](Call& c) { c.dv = f32({8, 1, 4}); }, backward, ROCFLASH_INVALID_ARGUMENT, true},
+      {"dq_overlaps", "dq: stride 6 makes elements of this output overlap; it must be above 7",
+       [](Call& c) { c.dq.dl.strides = rows_inside_rows; }, backward},
+      {"dv_is_dk", "dv: shares memory with dk; an output needs memory of its own",
+       [](Call& c) { c.dv.dl.data = c.dk.dl.data; }, backward},
+      {"dq_is_dout", "dq: shares memory with dout; an output needs memory of its own",
+       [](Call& c) { c.dq.dl.data = c.dout.dl.data; }, backward},
+      {"dsinks_without_sinks", "dsinks: is given, but sinks is null",
+       [](Call& c) {
+         c.with_sinks();
+         c.problem.sinks = nullptr;
+       },
+       backward},
+      {"dsinks_dtype", "dsinks: dtype f16; it must be f32",
+       [](Call& c) { c.with_sinks().dsinks = HostTensor(DType::f16, {2}); }, backward},
+      {"dsinks_shape", "dsinks: shape (2, 1) has 2 dimensions; it must be (h,)",
+       [](Call& c) { c.with_sinks().dsinks = f32({2, 1}); }, backward},
+  };
+}
+
+}  // namespace rocflash::test

@@ -1,0 +1,37 @@
+// What a bad call is: how to spoil a good one, and the status and the words that must come back.
+#pragma once
+
+#include <rocflash/rocflash.h>
+
+#include <string>
+#include <vector>
+
+#include "support/call.hpp"
+
+namespace rocflash::test {
+
+using Invoke = rocflash_status (*)(Call&);
+
+inline rocflash_status forward(Call& c) {
+  return rocflash_forward(&c.problem, &c.forward_outputs, &c.execution);
+}
+inline rocflash_status backward(Call& c) {
+  return rocflash_backward(&c.problem, &c.backward_tensors, &c.execution);
+}
+
+struct BadCall {
+  const char* name;
+  std::string message;
+  void (*spoil)(Call&);
+  Invoke invoke = forward;
+  rocflash_status status = ROCFLASH_INVALID_ARGUMENT;
+  bool packed =
+      false;  // starts from packed sequences (3, 2 queries; 5, 4 keys) instead of a dense call
+};
+
+std::vector<BadCall> bad_structs_and_tensors();
+std::vector<BadCall> bad_shapes_and_lengths();
+std::vector<BadCall> bad_options();
+std::vector<BadCall> bad_outputs();
+
+}  // namespace rocflash::test

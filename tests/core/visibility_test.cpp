@@ -1,0 +1,146 @@
+// Visibility against its definition, key by key, over every small problem: off-by-one errors have
+// nowhere to hide.
+#include "core/visibility.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace rocflash {
+namespace {
+
+struct Setting {
+  Visibility v;
+  std::int64_t sq, sk;
+};
+
+std::ostream& operator<<(std::ostream& os, const Setting& s) {
+  return os << "left " << s.v.left << " right " << s.v.right << " chunk " << s.v.chunk << " sq "
+            << s.sq << " sk " << s.sk;
+}
+
+std::int64_t chunk_number(std::int64_t place, std::int64_t chunk) {
+  return static_cast<std::int64_t>(
+      std::floor(static_cast<double>(place) / static_cast<double>(chunk)));
+}
+
+// The definition: the sequences' ends line up, distances are bounded, chunks do not mix.
+bool sees(const Setting& s, std::int64_t i, std::int64_t j) {
+  const std::int64_t place = i + s.sk - s.sq;
+  if (s.v.left >= 0 && place - j > s.v.left) return false;
+  if (s.v.right >= 0 && j - place > s.v.right) return false;
+  return s.v.chunk == 0 || chunk_number(place, s.v.chunk) == chunk_number(j, s.v.chunk);
+}
+
+template <class Body>
+void for_every_setting(Body body) {
+  for (std::int64_t sq = 1; sq <= 7; ++sq)
+    for (std::int64_t sk = 0; sk <= 7; ++sk)
+      for (std::int64_t left = -1; left <= 4; ++left)
+        for (std::int64_t right = -1; right <= 4; ++right)
+          for (std::int64_t chunk = 0; chunk <= 5; ++chunk) {
+            body(Setting{{left, right, chunk}, sq, sk});
+            if (testing::Test::HasFailure()) return;
+          }
+}
+
+template <class Body>
+void for_every_block(std::int64_t size, Body body) {
+  for (std::int64_t begin = 0; begin < size; ++begin)
+    for (std::int64_t end = begin + 1; end <= size; ++end) body(Range{begin, end});
+}
+
+// The smallest range that holds every x of [0, size) for which `holds` is true.
+template <class Holds>
+Range hull(std::int64_t size, Holds holds) {
+  Range r{size, 0};
+  for (std::int64_t x = 0; x < size; ++x) {
+    if (!holds(x)) continue;
+    r.begin = std::min(r.begin, x);
+    r.end = x + 1;
+  }
+  return r;
+}
+
+void expect_same(const Range& got, const Range& wanted, const Setting& s, const char* what) {
+  if (wanted.empty()) {
+    EXPECT_TRUE(got.empty()) << what << " of " << s << ": got " << got.begin << ", " << got.end;
+  } else {
+    EXPECT_EQ(got, wanted) << what << " of " << s << ": got " << got.begin << ", " << got.end
+                           << " not " << wanted.begin << ", " << wanted.end;
+  }
+}
+
+TEST(Visibility, OneQuerySeesWhatTheDefinitionSays) {
+  for_every_setting([](const Setting& s) {
+    for (std::int64_t i = 0; i < s.sq; ++i) {
+      const Range got = visible_keys(s.v, i, s.sq, s.sk);
+      for (std::int64_t j = 0; j < s.sk; ++j)
+        EXPECT_EQ(got.contains(j), sees(s, i, j)) << s << " i " << i << " j " << j;
+      if (!got.empty()) {
+        EXPECT_GE(got.begin, 0) << s;
+        EXPECT_LE(got.end, s.sk) << s;
+      }
+    }
+  });
+}
+
+TEST(Visibility, BlockOfQueriesSeesTheUnion) {
+  for_every_setting([](const Setting& s) {
+    for_every_block(s.sq, [&](Range queries) {
+      const Range wanted = hull(s.sk, [&](std::int64_t j) {
+        bool any = false;
+        for (std::int64_t i = queries.begin; i < queries.end; ++i) any = any || sees(s, i, j);
+        return any;
+      });
+      expect_same(visible_keys(s.v, queries, s.sq, s.sk), wanted, s, "union");
+    });
+  });
+}
+
+TEST(Visibility, CommonKeysAreSeenByAll) {
+  for_every_setting([](const Setting& s) {
+    for_every_block(s.sq, [&](Range queries) {
+      const Range wanted = hull(s.sk, [&](std::int64_t j) {
+        bool all = true;
+        for (std::int64_t i = queries.begin; i < queries.end; ++i) all = all && sees(s, i, j);
+        return all;
+      });
+      expect_same(common_keys(s.v, queries, s.sq, s.sk), wanted, s, "intersection");
+    });
+  });
+}
+
+TEST(Visibility, SeeingQueriesAreTheInverse) {
+  for_every_setting([](const Setting& s) {
+    for_every_block(s.sk, [&](Range keys) {
+      const Range wanted = hull(s.sq, [&](std::int64_t i) {
+        bool any = false;
+        for (std::int64_t j = keys.begin; j < keys.end; ++j) any = any || sees(s, i, j);
+        return any;
+      });
+      expect_same(seeing_queries(s.v, keys, s.sq, s.sk), wanted, s, "inverse");
+    });
+  });
+}
+
+TEST(Visibility, BoundedTellsWhetherAnythingIsHidden) {
+  for_every_setting([](const Setting& s) {
+    if (s.v.bounded()) return;
+    for (std::int64_t i = 0; i < s.sq; ++i)
+      EXPECT_EQ(visible_keys(s.v, i, s.sq, s.sk), (Range{0, s.sk})) << s;
+  });
+}
+
+TEST(Visibility, LongSequencesDoNotOverflow) {
+  const std::int64_t sk = std::int64_t{1} << 32, sq = sk - 1;
+  const Visibility causal{-1, 0, 0};
+  EXPECT_EQ(visible_keys(causal, sq - 1, sq, sk), (Range{0, sk}));
+  EXPECT_EQ(visible_keys(causal, 0, sq, sk), (Range{0, 2}));
+  const Visibility chunked{-1, -1, INT64_MAX / 4};
+  EXPECT_EQ(visible_keys(chunked, 5, sq, sk), (Range{0, sk}));
+  EXPECT_EQ(seeing_queries(chunked, {0, sk}, sq, sk), (Range{0, sq}));
+}
+
+}  // namespace
+}  // namespace rocflash

@@ -1,0 +1,71 @@
+// One attention call with all its tensors: built valid, then bent by a test to what it is about.
+#pragma once
+
+#include <rocflash/rocflash.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "support/tensor.hpp"
+
+namespace rocflash::test {
+
+struct Size {
+  std::int64_t b = 1, sq = 3, sk = 5, h = 2, hk = 1, d = 4, dv = 4;
+};
+
+// Tensors that are present are pointed to by the structs; `plug` does that again after one was
+// added.
+class Call {
+ public:
+  explicit Call(Size size = {}, DType dtype = DType::f32, std::uint64_t seed = 1);
+  // Packed sequences: the lengths of each.
+  Call(Size size, std::vector<std::int64_t> lengths_q, std::vector<std::int64_t> lengths_k,
+       DType dtype = DType::f32, std::uint64_t seed = 1);
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  // Adds the named optional tensor, with values a model could have.
+  Call& with_mask();
+  Call& with_alibi(bool per_batch = false);
+  Call& with_bias();
+  Call& with_sinks();
+  Call& with_window(std::int64_t left, std::int64_t right);
+  Call& with_scale(float scale);
+  Call& with_dropout(float p, std::uint64_t seed = 42, std::uint64_t offset = 7);
+  Call& with_s_dmask();
+  Call& with_used_q(std::initializer_list<double> lengths);
+  Call& with_used_k(std::initializer_list<double> lengths);
+  Call& with_leftpad(std::initializer_list<double> lengths);
+  Call& backend(rocflash_backend which, int threads = 1);
+  void plug();
+
+  // Ask for the workspace, provide it, call. `expect_*` fail the test on a refusal.
+  rocflash_status forward();
+  rocflash_status backward();
+  void expect_forward();
+  void expect_backward();
+
+  bool packed() const { return static_cast<bool>(cu_q); }
+  std::vector<const HostTensor*> outputs() const;
+
+  Size size;
+  DType dtype;
+  std::mt19937_64 random;
+  HostTensor q, k, v, cu_q, cu_k, used_q, used_k, leftpad, mask, alibi, bias, sinks;
+  HostTensor out, lse, s_dmask, dout, dq, dk, dv, dsinks;
+  std::int64_t window[2] = {-1, -1};
+  float scale = 1;
+  std::vector<std::byte> workspace;
+
+  rocflash_problem problem{};
+  rocflash_forward_outputs forward_outputs{};
+  rocflash_backward_tensors backward_tensors{};
+  rocflash_execution execution{};
+
+ private:
+  void build(std::vector<std::int64_t> q_rows, std::vector<std::int64_t> k_rows);
+  void* provide(std::size_t bytes);
+};
+
+}  // namespace rocflash::test

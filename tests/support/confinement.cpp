@@ -1,0 +1,236 @@
+#include "support/confinement.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/philox.hpp"
+
+namespace rocflash::test {
+namespace {
+
+constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+enum class Hidden { nothing, by_causal, by_window, by_mask, by_bias, by_dropout };
+enum class Place { q, k, v, dout };
+const char* const hidden_names[] = {"nothing", "causal", "window", "mask", "bias", "dropout"};
+const char* const place_names[] = {"q", "k", "v", "dout"};
+
+struct Poison {
+  Hidden hidden;
+  Place place;
+  double value;
+  std::int64_t row;  // query or key
+  std::int64_t head, column;
+};
+
+std::ostream& operator<<(std::ostream& os, const Poison& p) {
+  return os << p.value << " in row " << p.row << " of " << place_names[static_cast<int>(p.place)]
+            << ", hidden by " << hidden_names[static_cast<int>(p.hidden)];
+}
+
+class Trial {
+ public:
+  Trial(rocflash_backend backend, DType dtype, int threads, const Size& size, const Poison& poison)
+      : c_(size, dtype, 3), poison_(poison) {
+    for (HostTensor* t : {&c_.q, &c_.k})
+      shrink(*t);  // weights must not underflow, or the poison would vanish
+    hide();
+    c_.backend(backend, threads);
+    run(clean_);
+    HostTensor& target = poisoned();
+    target.set({0, poison.row, poison.head, poison.column}, poison.value);
+    run(poisoned_);
+  }
+
+  void check() {
+    const Size& s = c_.size;
+    const std::int64_t group = s.h / s.hk;
+    for (std::int64_t h = 0; h < s.h; ++h) {
+      for (std::int64_t i = 0; i < s.sq; ++i) {
+        for (std::int64_t x = 0; x < s.dv; ++x) expect(out, {0, i, h, x}, touches_out(h, i, x));
+        expect(lse, {0, h, i}, touches_scores(h, i));
+        for (std::int64_t x = 0; x < s.d; ++x) expect(dq, {0, i, h, x}, touches_ds_of_query(h, i));
+      }
+    }
+    for (std::int64_t g = 0; g < s.hk; ++g) {
+      for (std::int64_t j = 0; j < s.sk; ++j) {
+        bool k_touched = false, v_touched = false, v_column = false;
+        for (std::int64_t h = g * group; h < (g + 1) * group; ++h)
+          for (std::int64_t i = 0; i < s.sq; ++i) {
+            if (sees(h, i, j) && touches_ds_of_query(h, i)) k_touched = true;
+            // A NaN in q also goes straight into dk = ds * q, for the keys that q sees: the same
+            // set.
+            if (sees(h, i, j) && kept(h, i, j) && touches_scores(h, i)) v_touched = true;
+            if (sees(h, i, j) && kept(h, i, j) && poison_.place == Place::dout &&
+                poison_.row == i && poison_.head == h)
+              v_column = true;
+          }
+        for (std::int64_t x = 0; x < s.d; ++x) expect(dk, {0, j, g, x}, k_touched);
+        for (std::int64_t x = 0; x < s.dv; ++x)
+          expect(dv, {0, j, g, x}, v_touched || (v_column && x == poison_.column));
+      }
+    }
+  }
+
+ private:
+  enum Result { out, lse, dq, dk, dv, results };
+  using Values = std::vector<HostTensor>;
+
+  static void shrink(HostTensor& t) {
+    for (std::int64_t n = 0; n < t.size(); ++n) t.set_flat(n, t.flat(n) / 2);
+  }
+
+  void hide() {
+    switch (poison_.hidden) {
+      case Hidden::nothing:
+        break;
+      case Hidden::by_causal:
+        c_.problem.causal = 1;
+        break;
+      case Hidden::by_window:
+        c_.with_window(4, 3);
+        break;
+      case Hidden::by_mask:
+        c_.with_mask();
+        break;
+      case Hidden::by_bias:
+        c_.with_bias();
+        for (std::int64_t n = 0; n < c_.bias.size(); ++n)
+          c_.bias.set_flat(n, c_.random() % 3 == 0 ? -infinity : 0.5);
+        break;
+      case Hidden::by_dropout:
+        c_.with_dropout(0.5f);
+        break;
+    }
+  }
+
+  HostTensor& poisoned() {
+    switch (poison_.place) {
+      case Place::q:
+        return c_.q;
+      case Place::k:
+        return c_.k;
+      case Place::v:
+        return c_.v;
+      case Place::dout:
+        break;
+    }
+    return c_.dout;
+  }
+
+  void run(Values& values) {
+    for (const HostTensor* t : c_.outputs()) std::memset(t->memory().data, 0x5a, t->memory().size);
+    c_.expect_forward();
+    c_.expect_backward();
+    values.clear();
+    for (const HostTensor* t : {&c_.out, &c_.lse, &c_.dq, &c_.dk, &c_.dv}) {
+      HostTensor copy(t->dtype(), t->shape());
+      std::memcpy(copy.memory().data, t->memory().data, t->memory().size);
+      values.push_back(std::move(copy));
+    }
+  }
+
+  bool sees(std::int64_t h, std::int64_t i, std::int64_t j) const {
+    const std::int64_t distance = j - (i + c_.size.sk - c_.size.sq);
+    switch (poison_.hidden) {
+      case Hidden::by_causal:
+        return distance <= 0;
+      case Hidden::by_window:
+        return -4 <= distance && distance <= 3;
+      case Hidden::by_mask:
+        return c_.mask.get({0, h, i, j}) != 0;
+      case Hidden::by_bias:
+        return c_.bias.get({0, h, i, j}) != -infinity;
+      default:
+        return true;
+    }
+  }
+  bool kept(std::int64_t h, std::int64_t i, std::int64_t j) const {
+    const Dropout pattern{0.5f, dropout_threshold(0.5f), c_.problem.dropout_seed,
+                          c_.problem.dropout_offset};
+    return poison_.hidden != Hidden::by_dropout || pattern.keeps(h, i, j);
+  }
+  bool same_group(std::int64_t h) const { return h / (c_.size.h / c_.size.hk) == poison_.head; }
+
+  // The scores of query i, and with them all its weights.
+  bool touches_scores(std::int64_t h, std::int64_t i) const {
+    if (poison_.place == Place::q) {
+      bool any = false;  // a row that sees nothing has no scores
+      for (std::int64_t j = 0; j < c_.size.sk; ++j) any = any || sees(h, i, j);
+      return poison_.row == i && poison_.head == h && any;
+    }
+    return poison_.place == Place::k && same_group(h) && sees(h, i, poison_.row);
+  }
+  bool touches_value(std::int64_t h, std::int64_t i) const {
+    return poison_.place == Place::v && same_group(h) && sees(h, i, poison_.row) &&
+           kept(h, i, poison_.row);
+  }
+  bool touches_out(std::int64_t h, std::int64_t i, std::int64_t x) const {
+    if (touches_scores(h, i)) {
+      bool any = false;  // with every weight dropped, the sum is empty
+      for (std::int64_t j = 0; j < c_.size.sk; ++j) any = any || (sees(h, i, j) && kept(h, i, j));
+      return any;
+    }
+    return touches_value(h, i) && x == poison_.column;
+  }
+  // ds of query i: of all its keys at once, since softmax subtracts a mean over them.
+  bool touches_ds_of_query(std::int64_t h, std::int64_t i) const {
+    if (poison_.place == Place::dout) {
+      bool any = false;
+      for (std::int64_t j = 0; j < c_.size.sk; ++j) any = any || (sees(h, i, j) && kept(h, i, j));
+      return poison_.row == i && poison_.head == h && any;
+    }
+    return touches_scores(h, i) || touches_value(h, i);
+  }
+
+  void expect(Result which, std::initializer_list<std::int64_t> at, bool touched) const {
+    static const char* const names[] = {"out", "lse", "dq", "dk", "dv"};
+    const double before = clean_[which].get(at), after = poisoned_[which].get(at);
+    const auto where = [&] {
+      std::string s = names[which];
+      for (const std::int64_t n : at) s += " " + std::to_string(n);
+      return s;
+    };
+    if (!touched) {
+      EXPECT_EQ(before, after) << where() << " changed: " << poison_;
+    } else if (std::isnan(poison_.value)) {
+      EXPECT_TRUE(std::isnan(after)) << where() << " is " << after << " in spite of " << poison_;
+    } else if (which == out && poison_.place == Place::v) {
+      EXPECT_EQ(after, poison_.value) << where() << ": " << poison_;
+    }
+  }
+
+  Call c_;
+  Poison poison_;
+  Values clean_, poisoned_;
+};
+
+}  // namespace
+
+void expect_confinement(rocflash_backend backend, DType dtype, int threads, const Size& size) {
+  for (const Hidden hidden : {Hidden::nothing, Hidden::by_causal, Hidden::by_window,
+                              Hidden::by_mask, Hidden::by_bias, Hidden::by_dropout}) {
+    for (const Place place : {Place::q, Place::k, Place::v, Place::dout}) {
+      // A hidden key's score is the sum of -inf and the poison, which is the poison: only values
+      // are hidden so.
+      if (hidden == Hidden::by_bias && place != Place::v) continue;
+      const bool of_query = place == Place::q || place == Place::dout;
+      for (const double value : {nan, infinity}) {
+        for (const bool last : {false, true}) {
+          const std::int64_t rows = of_query ? size.sq : size.sk;
+          const std::int64_t heads = of_query ? size.h : size.hk;
+          const std::int64_t columns = place == Place::q || place == Place::k ? size.d : size.dv;
+          const Poison poison{
+              hidden, place, value, last ? rows - 1 : rows / 2, heads - 1, last ? columns - 1 : 0};
+          Trial(backend, dtype, threads, size, poison).check();
+          if (testing::Test::HasFailure()) return;  // one is enough to read
+        }
+      }
+    }
+  }
+}
+
+}  // namespace rocflash::test
