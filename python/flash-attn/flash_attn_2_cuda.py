@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from rocflash import _torch
-from rocflash._dropin import check_hint, plain_options, signed_softmax, whole
-from rocflash._kvcache import attention_with_kvcache, gather_packed_pages
+from rocflash._dropin import plain_options, signed_softmax, whole
+from rocflash._kvcache import attention_with_kvcache
 from rocflash._torch_attention import check_options, check_tensor, draw_rng_state
 
 __all__ = ["bwd", "fwd", "fwd_kvcache", "varlen_bwd", "varlen_fwd"]
@@ -101,11 +101,8 @@ def varlen_fwd(
     num_splits: int = 0,
 ) -> list[Tensor]:
     """As fwd, packed. zero_tensors asks for what always holds here: outputs are written whole."""
-    check_hint("num_splits", num_splits)
     for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         check_tensor(name, x)
-    if block_table is not None:
-        k, v = gather_packed_pages(k, v, block_table, cu_seqlens_k)
     return _forward(
         q,
         k,
@@ -117,6 +114,8 @@ def varlen_fwd(
         cu_seqlens_k=cu_seqlens_k,
         seqused_k=seqused_k,
         leftpad_k=leftpad_k,
+        block_table=block_table,
+        num_splits=num_splits,
         alibi_slopes=alibi_slopes,
         max_seqlen_q=whole("max_seqlen_q", max_seqlen_q),
         max_seqlen_k=whole("max_seqlen_k", max_seqlen_k),
@@ -280,7 +279,6 @@ def fwd_kvcache(
     num_splits: int,
 ) -> list[Tensor]:
     """[out, softmax_lse]; k and v, if given, are appended to the cache in place."""
-    check_hint("num_splits", num_splits)
     out, lse = attention_with_kvcache(
         q,
         kcache,
@@ -301,5 +299,6 @@ def fwd_kvcache(
         causal=is_causal,
         window=(window_size_left, window_size_right),
         softcap=softcap,
+        num_splits=num_splits,
     )
     return [out, lse]

@@ -1,8 +1,8 @@
 """FlashAttention-3's interface, on every device the library knows.
 
-Every argument is honoured, or refused by name: fp8 descales wait for fp8. `num_splits`, `pack_gqa`,
-`sm_margin` and `scheduler_metadata` only steer how upstream schedules its kernels; they are checked,
-and since results here never depend on the schedule, any value gives the same answer.
+Every argument is honoured, or refused by name: fp8 descales wait for fp8. `pack_gqa`, `sm_margin` and
+`scheduler_metadata` only steer how upstream schedules its kernels; they are checked, and since
+results never depend on them, any value gives the same answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rocflash._dropin import (
     whole,
 )
 from rocflash._errors import InvalidArgument, Unsupported
-from rocflash._kvcache import attention_with_kvcache, gather_packed_pages, join_qv
+from rocflash._kvcache import attention_with_kvcache, join_qv
 from rocflash._torch_attention import check_options, check_tensor
 
 __all__ = [
@@ -45,8 +45,7 @@ def _refuse_descales(*descales: Optional[Tensor]) -> None:
             raise Unsupported(f"{name}: is given; it scales fp8 inputs, which are not supported")
 
 
-def _check_schedule(num_splits: Any, pack_gqa: Any, sm_margin: Any) -> None:
-    check_hint("num_splits", num_splits)
+def _check_schedule(pack_gqa: Any, sm_margin: Any) -> None:
     check_pack_gqa(pack_gqa)
     check_hint("sm_margin", sm_margin)
 
@@ -69,8 +68,7 @@ def _func(
     if qv is not None:
         for name, x in (("q", q), ("k", k), ("v", v)):
             check_tensor(name, x)
-        q, options = join_qv(q, qv, q, v, plain_options(softmax_scale=softmax_scale))
-        softmax_scale = options.softmax_scale
+        q, softmax_scale = join_qv(q, qv, v, softmax_scale)
         k = torch.cat((k, v), dim=-1)
     found = attend(
         q,
@@ -117,7 +115,7 @@ def flash_attn_func(
     chunk only; s_aux (h,) are attention sinks.
     """
     _refuse_descales(q_descale, k_descale, v_descale)
-    _check_schedule(num_splits, pack_gqa, sm_margin)
+    _check_schedule(pack_gqa, sm_margin)
     return _func(
         q,
         k,
@@ -131,6 +129,7 @@ def flash_attn_func(
         deterministic,
         return_attn_probs,
         s_aux,
+        num_splits=num_splits,
     )
 
 
@@ -207,7 +206,7 @@ def flash_attn_varlen_func(
 ) -> Any:
     """As flash_attn_func, for packed sequences; seqused_q and seqused_k, int32 (b,), shorten them."""
     _refuse_descales(q_descale, k_descale, v_descale)
-    _check_schedule(num_splits, pack_gqa, sm_margin)
+    _check_schedule(pack_gqa, sm_margin)
     for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         check_tensor(name, x)
     return _func(
@@ -229,6 +228,7 @@ def flash_attn_varlen_func(
         max_seqlen_k=max_seqlen_k,
         seqused_q=seqused_q,
         seqused_k=seqused_k,
+        num_splits=num_splits,
     )
 
 
@@ -271,7 +271,7 @@ def flash_attn_with_kvcache(
     last two are upstream's split partials, of which there are none here: they are empty.
     """
     _refuse_descales(q_descale, k_descale, v_descale)
-    _check_schedule(num_splits, pack_gqa, sm_margin)
+    _check_schedule(pack_gqa, sm_margin)
     _check_metadata(scheduler_metadata)
     out, lse = attention_with_kvcache(
         q,
@@ -297,6 +297,7 @@ def flash_attn_with_kvcache(
         attention_chunk=attention_chunk,
         softcap=softcap,
         sinks=s_aux,
+        num_splits=num_splits,
     )
     if not return_softmax_lse:
         return out
@@ -325,23 +326,21 @@ def flash_attn_combine(
             raise InvalidArgument(f"{name}: dtype {x.dtype}; it must be float32")
     if out_partial.shape[0] < 1:
         raise InvalidArgument(f"out_partial: shape {tuple(out_partial.shape)}; it has no split")
-    # A split that saw nothing has lse -inf (or +inf, as whole rows have it) and weighs nothing.
-    lse = lse_partial.masked_fill(lse_partial == float("inf"), float("-inf"))
-    total = lse.logsumexp(0)
-    seen = total != float("-inf")
-    weights = (lse - total.masked_fill(~seen, 0.0)).exp()
-    joined = (out_partial.nan_to_num(0.0) * weights.unsqueeze(-1)).sum(0)
+    packed = out_partial.dim() == 4
+    parts, lses = (out_partial[:, None], lse_partial[:, None]) if packed else (out_partial, lse_partial)
     dtype = out_dtype or (out.dtype if out is not None else out_partial.dtype)
+    shape = out_partial.shape[1:]
     if out is None:
-        out = joined.to(dtype)
-    else:
-        if out.shape != joined.shape or out.dtype is not dtype:
-            raise InvalidArgument(
-                f"out: {out.dtype} of shape {tuple(out.shape)}; it must be {dtype} of shape "
-                f"{tuple(joined.shape)}"
-            )
-        out.copy_(joined)
-    return out, total.masked_fill(~seen, float("inf"))
+        out = out_partial.new_empty(shape, dtype=dtype)
+    elif out.shape != shape or out.dtype is not dtype:
+        raise InvalidArgument(
+            f"out: {out.dtype} of shape {tuple(out.shape)}; it must be {dtype} of shape "
+            f"{tuple(shape)}"
+        )
+    lse = lse_partial.new_empty(lse_partial.shape[1:])
+    whole_out, whole_lse = (out[None], lse[None]) if packed else (out, lse)
+    _torch.combine(parts, lses.transpose(-1, -2), whole_out, whole_lse.transpose(-1, -2))
+    return out, lse
 
 
 _METADATA = 0x0F1A54  # marks the tensor that get_scheduler_metadata makes
@@ -373,7 +372,8 @@ def get_scheduler_metadata(
     """A plan to pass to flash_attn_with_kvcache. The library plans each call itself, which takes
     microseconds, so this holds nothing but a mark by which it is recognised."""
     check_tensor("cache_seqlens", cache_seqlens)
-    _check_schedule(num_splits, pack_gqa, sm_margin)
+    check_hint("num_splits", num_splits)
+    _check_schedule(pack_gqa, sm_margin)
     return torch.tensor([_METADATA], dtype=torch.int32, device=cache_seqlens.device)
 
 
@@ -429,7 +429,7 @@ def _flash_attn_forward(
     Anything that belongs to a cache (k_new, page_table, kv_batch_idx, rotary) takes that way.
     """
     _refuse_descales(q_descale, k_descale, v_descale)
-    _check_schedule(num_splits, pack_gqa, sm_margin)
+    _check_schedule(pack_gqa, sm_margin)
     _check_metadata(scheduler_metadata)
     of_cache = {
         "k_new": k_new,
@@ -471,11 +471,10 @@ def _flash_attn_forward(
             window=(window_size_left, window_size_right),
             attention_chunk=attention_chunk,
             softcap=softcap,
+            num_splits=num_splits,
             out=out_,
         )
     else:
-        if page_table is not None and cu_seqlens_k is not None:
-            k, v = gather_packed_pages(k, v, page_table, cu_seqlens_k)
         for name, x in (("q", q), ("k", k), ("v", v)):
             check_tensor(name, x)
         options = plain_options(
@@ -484,6 +483,8 @@ def _flash_attn_forward(
             seqused_q=seqused_q,
             seqused_k=seqused_k,
             leftpad_k=leftpad_k,
+            block_table=page_table,
+            num_splits=num_splits,
             max_seqlen_q=whole("max_seqlen_q", max_seqlen_q),
             max_seqlen_k=whole("max_seqlen_k", max_seqlen_k),
             causal=causal,
@@ -495,7 +496,8 @@ def _flash_attn_forward(
         )
         check_options(options)
         if qv is not None:
-            q, options = join_qv(q, qv, q, v, options)
+            q, scale = join_qv(q, qv, v, softmax_scale)
+            options = options._replace(softmax_scale=scale)
             k = torch.cat((k, v), dim=-1)
         out, lse, _ = _torch.forward(q, k, v, options, False, out_)
     return out, lse, out.new_empty(0, dtype=torch.float32), lse.new_empty(0)

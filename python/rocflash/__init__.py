@@ -10,6 +10,8 @@ torch is optional and only imported where it is used.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from ._attention import attention
 from ._backend import (
     Info,
@@ -30,6 +32,9 @@ from ._errors import (
     Unsupported,
 )
 
+if TYPE_CHECKING:
+    from ._kvcache import attention_with_kvcache as decode
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -43,6 +48,7 @@ __all__ = [
     "__version__",
     "attention",
     "backend",
+    "decode",
     "devices",
     "drivers",
     "info",
@@ -50,3 +56,11 @@ __all__ = [
     "set_backend",
     "use_backend",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "decode":  # for torch tensors only, so torch is imported only now
+        from ._kvcache import attention_with_kvcache
+
+        return attention_with_kvcache
+    raise AttributeError(f"module 'rocflash' has no attribute {name!r}")

@@ -53,6 +53,9 @@ class Problem(_Struct):
         ("dropout_seed", c_uint64),
         ("dropout_offset", c_uint64),
         ("deterministic", c_int32),
+        ("num_splits", c_int32),
+        ("block_table", c_void_p),
+        ("cache_batch_idx", c_void_p),
     ]
 
 
@@ -76,6 +79,19 @@ class BackwardTensors(_Struct):
         ("dv", c_void_p),
         ("dsinks", c_void_p),
         ("dbias", c_void_p),
+    ]
+
+
+class Append(_Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("k_new", c_void_p),
+        ("v_new", c_void_p),
+        ("cu_seqlens_k_new", c_void_p),
+        ("rotary_cos", c_void_p),
+        ("rotary_sin", c_void_p),
+        ("rotary_seqlens", c_void_p),
+        ("rotary_interleaved", c_int32),
     ]
 
 
@@ -125,7 +141,7 @@ class Driver(_Struct):
 def library_path() -> Path:
     """The file that is, or would be, opened."""
     named = os.environ.get("ROCFLASH_LIBRARY")
-    return Path(named) if named else Path(__file__).parent / "lib" / "librocflash.so"
+    return Path(named) if named else Path(__file__).parent / "lib" / "librocflash.so.0"
 
 
 @lru_cache(maxsize=1)
@@ -140,8 +156,11 @@ def library() -> ctypes.CDLL:
     addresses = {  # structs go by address: that spares ctypes a check and a wrapper on each call
         "rocflash_forward": [c_void_p] * 3,
         "rocflash_backward": [c_void_p] * 3,
+        "rocflash_decode": [c_void_p] * 4,
+        "rocflash_combine": [c_void_p] * 5,
         "rocflash_forward_workspace": [c_void_p] * 4,
         "rocflash_backward_workspace": [c_void_p] * 4,
+        "rocflash_decode_workspace": [c_void_p] * 5,
         "rocflash_query_limits": [POINTER(Limits)],
         "rocflash_query_device": [c_int32, POINTER(Device)],
         "rocflash_query_driver": [c_int32, POINTER(Driver)],

@@ -62,12 +62,15 @@ def attention(
     alibi_slopes: Any = None,
     bias: Any = None,
     sinks: Any = None,
+    block_table: Any = None,
+    cache_batch_idx: Any = None,
     dropout_p: float = 0.0,
     rng_state: Any = None,
     generator: torch.Generator | None = None,
     deterministic: bool = False,
     return_lse: bool = False,
     return_weights: bool = False,
+    num_splits: int = 0,
     num_threads: int = 0,
     backend: str | None = None,
 ) -> Any:
@@ -87,9 +90,12 @@ def attention(
     softmax_scale: 1 / sqrt(d) unless given. softcap: 0, or s becomes softcap * tanh(s / softcap).
     alibi_slopes: f32 (h) or (b, h). bias: (b|1, h|1, sq|1, sk|1), added to the scores; no gradient.
     sinks: (h), one more logit per head that takes weight but has no value; has a gradient.
+    block_table: int32 (b, pages), where k and v are pages (num_pages, page, hk, d); no gradients.
+    cache_batch_idx: int32 (b), which batch of k and v each sequence uses; no gradients.
     dropout_p: in [0, 1). rng_state: int64 (2,), seed and offset; drawn from ``generator`` or
     torch's default one unless given, and needed where torch is not used.
     deterministic: bit-equal results on every run, even where that costs time.
+    num_splits: for few queries, parts that their keys are split into; 0 chooses.
     num_threads: CPU only; 0 follows torch, or ROCFLASH_NUM_THREADS. backend: see rocflash.backend.
 
     Returns out (as q with dv columns); with ``return_lse`` also lse, f32 (b, h, sq) or (h, total_q);
@@ -107,6 +113,8 @@ def attention(
         alibi_slopes,
         bias,
         sinks,
+        block_table,
+        cache_batch_idx,
         rng_state,
         max_seqlen_q or 0,
         max_seqlen_k or 0,
@@ -118,6 +126,7 @@ def attention(
         softcap,
         dropout_p,
         deterministic,
+        num_splits,
         num_threads,
         number,
     )

@@ -24,6 +24,8 @@ _TENSOR_OPTIONS = (
     "alibi_slopes",
     "bias",
     "sinks",
+    "block_table",
+    "cache_batch_idx",
 )
 _NUMBER_OPTIONS = (
     "max_seqlen_q",
@@ -36,6 +38,7 @@ _NUMBER_OPTIONS = (
     "softcap",
     "dropout_p",
     "deterministic",
+    "num_splits",
     "num_threads",
     "backend",
 )
@@ -194,7 +197,7 @@ def _seed_and_offset(rng_state: Any) -> tuple[int, int]:
 
 def _set_numbers(frame: _frame.Frame, numbers: dict[str, Any], rng_state: Any) -> None:
     p = frame.problem
-    for name in ("max_seqlen_q", "max_seqlen_k", "attention_chunk"):
+    for name in ("max_seqlen_q", "max_seqlen_k", "attention_chunk", "num_splits"):
         _set(p, name, numbers[name], int)
     for name in ("causal", "deterministic"):
         _set(p, name, numbers[name], int)
@@ -236,8 +239,9 @@ def attention_of_arrays(
     rng_state = options[len(_TENSOR_OPTIONS)]
     numbers = dict(zip(_NUMBER_OPTIONS, options[len(_TENSOR_OPTIONS) + 1 :]))
     packed = "cu_seqlens_q" in inputs
+    packed_k = "cu_seqlens_k" in inputs and "block_table" not in inputs
     for name in "qkv":
-        ndim, shape = (3 if packed else 4), inputs[name].shape
+        ndim, shape = (3 if (packed if name == "q" else packed_k) else 4), inputs[name].shape
         if len(shape) != ndim:
             raise InvalidArgument(
                 f"{name}: shape {shape} has {len(shape)} dimensions; it must have {ndim}"
@@ -282,7 +286,8 @@ def _weights_shape(
 ) -> tuple[int, ...]:
     sq, sk = inputs["q"].shape, inputs["k"].shape
     if not packed:
-        return (sq[0], sq[2], sq[1], sk[1])
+        pages = inputs["block_table"].shape[1] if "block_table" in inputs else 1
+        return (sq[0], sq[2], sq[1], sk[1] * pages)
     for name in ("max_seqlen_q", "max_seqlen_k"):
         if not numbers[name]:
             raise InvalidArgument(f"{name}: is not given; weights of packed sequences need it")

@@ -73,6 +73,8 @@ def attend(
     seqused_q: Optional[Tensor] = None,
     seqused_k: Optional[Tensor] = None,
     attention_chunk: int = 0,
+    block_table: Optional[Tensor] = None,
+    num_splits: int = 0,
 ) -> Any:
     """One FA2 or FA3 function: out, or (out, lse, S_dmask) when probabilities are asked for."""
     left, right = (-1, -1) if window_size is None else window_pair(window_size, "window_size")
@@ -90,6 +92,8 @@ def attend(
         alibi_slopes,
         None,
         sinks,
+        block_table,
+        None,
         None,
         whole("max_seqlen_q", max_seqlen_q),
         whole("max_seqlen_k", max_seqlen_k),
@@ -101,6 +105,7 @@ def attend(
         softcap,
         dropout_p,
         deterministic,
+        num_splits,
         0,
         _backend.current(),
     )

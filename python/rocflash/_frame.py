@@ -20,7 +20,7 @@ _HEADER = "QiiiBBHQQQ"
 _DESCRIPTION = [Struct(f"{_HEADER}{2 * n}q") for n in range(9)]
 _HEADER_SIZE = Struct(_HEADER).size
 _SLOT = _DESCRIPTION[-1].size
-_MAX_TENSORS = 20
+_MAX_TENSORS = 24
 _WORKSPACE_STEP = 1 << 16
 # Scratch beyond this goes back to the system after the call.
 _WORKSPACE_KEPT = 64 << 20
@@ -29,7 +29,13 @@ DlpackType = tuple[int, int]  # code, bits
 DlpackDevice = tuple[int, int]  # type, index
 
 
-_KINDS = (_abi.Problem, _abi.ForwardOutputs, _abi.BackwardTensors, _abi.Execution)
+_KINDS = (
+    _abi.Problem,
+    _abi.ForwardOutputs,
+    _abi.BackwardTensors,
+    _abi.Append,
+    _abi.Execution,
+)
 _OFFSETS = [sum(ctypes.sizeof(kind) for kind in _KINDS[:n]) for n in range(len(_KINDS))]
 _BLANK_SIZE = sum(ctypes.sizeof(kind) for kind in _KINDS)
 # Each struct zero but for its size.
@@ -43,11 +49,11 @@ class Frame:
     """Memory for one call. Call `begin`, describe tensors, then `forward` or `backward`."""
 
     def __init__(self) -> None:
-        # The four structs lie in one block, so that one copy makes them blank.
+        # The structs lie in one block, so that one copy makes them blank.
         self._structs = ctypes.create_string_buffer(_BLANK_SIZE)
         self._structs_address = ctypes.addressof(self._structs)
         parts = [kind.from_buffer(self._structs, at) for kind, at in zip(_KINDS, _OFFSETS)]
-        self.problem, self.outputs, self.gradients, self.execution = parts
+        self.problem, self.outputs, self.gradients, self.append, self.execution = parts
         self._addresses = [ctypes.addressof(part) for part in parts]
         self._window = (ctypes.c_int64 * 2)()
         self._scale = ctypes.c_float()
@@ -115,24 +121,34 @@ class Frame:
 
     def forward(self) -> None:
         lib = _abi.library()
-        self._run(lib.rocflash_forward_workspace, lib.rocflash_forward, self._addresses[1])
+        problem, outputs, _, _, execution = self._addresses
+        arguments = (problem, outputs, execution)
+        self._run(lib.rocflash_forward_workspace, lib.rocflash_forward, arguments)
 
-    def check_forward(self) -> None:
-        """Raises what `forward` would raise, and runs nothing."""
-        problem, outputs, _, execution = self._addresses
-        query = _abi.library().rocflash_forward_workspace
-        status = query(problem, outputs, execution, self._needed_address)
-        if status:
-            _abi.raise_status(status)
+    def decode(self) -> None:
+        lib = _abi.library()
+        problem, outputs, _, append, execution = self._addresses
+        arguments = (problem, append, outputs, execution)
+        self._run(lib.rocflash_decode_workspace, lib.rocflash_decode, arguments)
 
     def backward(self) -> None:
         lib = _abi.library()
-        self._run(lib.rocflash_backward_workspace, lib.rocflash_backward, self._addresses[2])
+        problem, _, gradients, _, execution = self._addresses
+        arguments = (problem, gradients, execution)
+        self._run(lib.rocflash_backward_workspace, lib.rocflash_backward, arguments)
 
-    def _run(self, query: Callable[..., int], call: Callable[..., int], tensors: int) -> None:
-        problem, _, _, execution = self._addresses
+    def combine(self, out_partial: int, lse_partial: int, out: int, lse: int) -> None:
+        status = _abi.library().rocflash_combine(
+            out_partial, lse_partial, out, lse, self._addresses[-1]
+        )
+        if status:
+            _abi.raise_status(status)
+
+    def _run(
+        self, query: Callable[..., int], call: Callable[..., int], arguments: tuple[int, ...]
+    ) -> None:
         # Asking each time costs a microsecond, less than remembering the answers would.
-        status = query(problem, tensors, execution, self._needed_address)
+        status = query(*arguments, self._needed_address)
         if status:
             _abi.raise_status(status)
         needed = self._needed.value
@@ -140,7 +156,7 @@ class Frame:
             self._grow(needed)
         self.execution.workspace = self._workspace_address
         self.execution.workspace_size = self._workspace_size
-        status = call(problem, tensors, execution)
+        status = call(*arguments)
         if status:
             _abi.raise_status(status)
 

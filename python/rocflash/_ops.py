@@ -21,7 +21,7 @@ _OPTIONS = (
     ", ".join(f"Tensor? {name}" for name in TENSOR_OPTIONS)
     + ", SymInt max_seqlen_q, SymInt max_seqlen_k, bool causal, SymInt window_left"
     ", SymInt window_right, SymInt attention_chunk, float? softmax_scale, float softcap"
-    ", float dropout_p, bool deterministic, int num_threads, int backend"
+    ", float dropout_p, bool deterministic, SymInt num_splits, int num_threads, int backend"
 )
 _SINKS = Options._fields.index("sinks")
 _DEVICES = ("CPU", "CUDA")
@@ -61,7 +61,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
 def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
     o = Options(*rest[:-1])
     packed = o.cu_seqlens_q is not None
-    _torch.check_ranks(q, k, v, packed)
+    _torch.check_ranks(q, k, v, packed, _torch.key_rows_packed(o))
     shape = _torch.weights_shape(q, k, o) if rest[-1] else (0,)
     return (
         q.new_empty((*q.shape[:-1], v.shape[-1])),

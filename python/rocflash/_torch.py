@@ -48,6 +48,8 @@ class Options(NamedTuple):
     alibi_slopes: Optional[Tensor] = None
     bias: Optional[Tensor] = None
     sinks: Optional[Tensor] = None
+    block_table: Optional[Tensor] = None
+    cache_batch_idx: Optional[Tensor] = None
     rng_state: Optional[Tensor] = None
     max_seqlen_q: int = 0
     max_seqlen_k: int = 0
@@ -59,12 +61,13 @@ class Options(NamedTuple):
     softcap: float = 0.0
     dropout_p: float = 0.0
     deterministic: bool = False
+    num_splits: int = 0
     num_threads: int = 0
     backend: int = 0
 
 
-TENSOR_OPTIONS = Options._fields[:10]
-_PLAIN_TENSOR_OPTIONS = Options._fields[:9]  # rng_state goes as two numbers
+TENSOR_OPTIONS = Options._fields[: Options._fields.index("rng_state") + 1]
+_PLAIN_TENSOR_OPTIONS = TENSOR_OPTIONS[:-1]  # rng_state goes as two numbers
 
 
 def _place(name: str, x: Tensor) -> tuple[int, int]:
@@ -111,13 +114,18 @@ def seed_and_offset(rng_state: Tensor) -> tuple[int, int]:
     return seed & (2**64 - 1), offset & (2**64 - 1)
 
 
-def _set_problem(f: _frame.Frame, q: Tensor, k: Tensor, v: Tensor, o: Options) -> list[Tensor]:
-    """Fills the problem; the tensors returned must live until the call is over."""
+def _set_problem(
+    f: _frame.Frame, q: Tensor, k: Tensor, v: Tensor, o: Options, in_place: bool = False
+) -> list[Tensor]:
+    """Fills the problem; the tensors returned must live until the call is over.
+
+    With `in_place`, k and v will be written to, so they are never replaced by copies.
+    """
     p = f.problem
     alive: list[Tensor] = []
     p.q = describe(f, "q", q, alive)
-    p.k = describe(f, "k", k, alive)
-    p.v = describe(f, "v", v, alive)
+    p.k = describe(f, "k", k, None if in_place else alive)
+    p.v = describe(f, "v", v, None if in_place else alive)
     for name, value, default in zip(Options._fields, o, _DEFAULTS):
         if value is not default:
             _SET[name](f, name, value, alive)
@@ -130,8 +138,9 @@ _DEFAULTS = Options()
 
 
 def _set_tensor(f: _frame.Frame, name: str, x: Tensor, alive: list[Tensor]) -> None:
-    # Lengths must be contiguous; a plane's last stride is free.
-    setattr(f.problem, name, describe(f, name, x, alive if x.dim() == 1 else None))
+    # Integers must be contiguous; a plane's last stride is free.
+    copied = alive if x.dtype is torch.int32 or x.dim() == 1 else None
+    setattr(f.problem, name, describe(f, name, x, copied))
 
 
 def _set_number(f: _frame.Frame, name: str, value: Any, _: list[Tensor]) -> None:
@@ -166,17 +175,25 @@ _SET: dict[str, Callable[..., None]] = {
 }
 
 
-def check_ranks(q: Tensor, k: Tensor, v: Tensor, packed: bool) -> None:
+def check_ranks(
+    q: Tensor, k: Tensor, v: Tensor, packed_q: bool, packed_k: Optional[bool] = None
+) -> None:
     """Outputs are shaped from the inputs before the library sees them, so ranks come first."""
-    ndim = 3 if packed else 4
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.dim() != ndim:
-            letter = "q" if name == "q" else "k"
-            layout = f"(total_{letter}, heads, head size) with cu_seqlens_{letter}"
+    if packed_k is None:
+        packed_k = packed_q
+    for name, x, packed in (("q", q, packed_q), ("k", k, packed_k), ("v", v, packed_k)):
+        if x.dim() != (3 if packed else 4):
+            side = "q" if name == "q" else "k"
+            layout = f"(total_{side}, heads, head size) with cu_seqlens_{side}"
             raise InvalidArgument(
                 f"{name}: shape {tuple(x.shape)} has {x.dim()} dimensions; it must be "
-                + (layout if packed else f"(batch, {name} length, heads, head size)")
+                + (layout if packed else f"(batch or pages, {side} length, heads, head size)")
             )
+
+
+def key_rows_packed(o: Options) -> bool:
+    """Whether keys lie packed, rather than dense or in pages."""
+    return o.cu_seqlens_k is not None and o.block_table is None
 
 
 def lse_shape(q: Tensor, packed: bool) -> tuple[int, ...]:
@@ -185,7 +202,8 @@ def lse_shape(q: Tensor, packed: bool) -> tuple[int, ...]:
 
 def weights_shape(q: Tensor, k: Tensor, o: Options) -> tuple[int, ...]:
     if o.cu_seqlens_q is None:
-        return (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
+        pages = 1 if o.block_table is None else o.block_table.shape[1]
+        return (q.shape[0], q.shape[2], q.shape[1], k.shape[1] * pages)
     return (o.cu_seqlens_q.shape[0] - 1, q.shape[1], o.max_seqlen_q, o.max_seqlen_k)
 
 
@@ -199,7 +217,7 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(out, lse, weights); weights are empty unless asked for. `out` may be given to write into."""
     packed = o.cu_seqlens_q is not None
-    check_ranks(q, k, v, packed)
+    check_ranks(q, k, v, packed, key_rows_packed(o))
     if out is None:
         out = q.new_empty((*q.shape[:-1], v.shape[-1]))
     lse = torch.empty(lse_shape(q, packed), dtype=torch.float32, device=q.device)
@@ -221,18 +239,61 @@ def forward(
     return out, lse, weights
 
 
-def check_forward(q: Tensor, k: Tensor, v: Tensor, o: Options, out: Optional[Tensor]) -> None:
-    """Raises what `forward` with these would raise, and writes nothing."""
+class Append(NamedTuple):
+    """New keys for a cache, and rotary embedding; the fields are those of the ABI."""
+
+    k_new: Optional[Tensor] = None
+    v_new: Optional[Tensor] = None
+    cu_seqlens_k_new: Optional[Tensor] = None
+    rotary_cos: Optional[Tensor] = None
+    rotary_sin: Optional[Tensor] = None
+    rotary_seqlens: Optional[Tensor] = None
+
+
+def decode(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Options,
+    append: Append,
+    rotary_interleaved: bool,
+    out: Optional[Tensor] = None,
+) -> tuple[Tensor, Tensor]:
+    """(out, lse) of attention over a cache, to which new keys are appended in place first."""
     packed = o.cu_seqlens_q is not None
-    check_ranks(q, k, v, packed)
-    out = q.new_empty((*q.shape[:-1], v.shape[-1])) if out is None else out
+    check_ranks(q, k, v, packed, key_rows_packed(o))
+    if out is None:
+        out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+    lse = torch.empty(lse_shape(q, packed), dtype=torch.float32, device=q.device)
     frame = _frame.take()
     try:
         frame.begin(o.backend, threads(o.num_threads))
-        alive = _set_problem(frame, q, k, v, o)
+        alive = _set_problem(frame, q, k, v, o, append.k_new is not None)
+        for name, x in zip(Append._fields, append):
+            if x is not None:
+                setattr(frame.append, name, describe(frame, name, x, alive))
+        if append.rotary_cos is not None:
+            frame.append.rotary_interleaved = rotary_interleaved
         frame.outputs.out = describe(frame, "out", out)
-        frame.check_forward()
+        frame.outputs.lse = describe(frame, "lse", lse)
+        frame.decode()
         del alive
+    finally:
+        _frame.give(frame)
+    return out, lse
+
+
+def combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor, lse: Tensor) -> None:
+    """Merges parts (n, b, sq, h, d) and (n, b, h, sq) into out and lse."""
+    frame = _frame.take()
+    try:
+        frame.begin(0, threads(0))
+        frame.combine(
+            describe(frame, "out_partial", out_partial),
+            describe(frame, "lse_partial", lse_partial),
+            describe(frame, "out", out),
+            describe(frame, "lse", lse),
+        )
     finally:
         _frame.give(frame)
 

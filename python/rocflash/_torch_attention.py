@@ -74,6 +74,7 @@ _KINDS: dict[str, type] = {
     "softcap": float,
     "dropout_p": float,
     "deterministic": bool,
+    "num_splits": int,
     "num_threads": int,
     "backend": int,
 }

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from flash_attn import _operators
 from flash_attn._packed import split_kv, split_kv_varlen, split_qkv, split_qkv_varlen
-from rocflash._dropin import attend, check_hint, whole
-from rocflash._kvcache import attention_with_kvcache, gather_packed_pages
+from rocflash._dropin import attend, whole
+from rocflash._kvcache import attention_with_kvcache
 
 # Upstream's modules of this name say here whether Triton serves AMD. Ours never does.
 USE_TRITON_ROCM = False
@@ -160,8 +160,6 @@ def flash_attn_varlen_func(
     (b, pages), k and v are pages (pages, page size, hk, d) that it names.
     softmax_lse is (h, total_q).
     """
-    if block_table is not None:
-        k, v = gather_packed_pages(k, v, block_table, cu_seqlens_k)
     return attend(
         q,
         k,
@@ -179,6 +177,7 @@ def flash_attn_varlen_func(
         max_seqlen_q,
         max_seqlen_k,
         s_aux,
+        block_table=block_table,
     )
 
 
@@ -276,7 +275,6 @@ def flash_attn_with_kvcache(
     (pages, page size, hk, d) with block_table. cache_seqlens counts the keys before the new ones.
     Returns out, or (out, softmax_lse (b, h, sq)). No gradients.
     """
-    check_hint("num_splits", whole("num_splits", num_splits))
     out, lse = attention_with_kvcache(
         q,
         k_cache,
@@ -297,6 +295,7 @@ def flash_attn_with_kvcache(
         softcap=softcap,
         alibi_slopes=alibi_slopes,
         sinks=s_aux,
+        num_splits=whole("num_splits", num_splits),
     )
     return (out, lse) if return_softmax_lse else out
 
