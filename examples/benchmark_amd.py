@@ -12,6 +12,7 @@ import sys
 import time
 
 import torch
+
 from flash_attention_amd import flash_attn_func
 
 BATCH, HEADS, SIZE = 2, 8, 64
@@ -42,8 +43,12 @@ def seconds(call, device: str) -> float:
 def main() -> None:
     device = sys.argv[1] if len(sys.argv) > 1 else "cpu"
     longest = int(sys.argv[2]) if len(sys.argv) > 2 else 4096
-    print(f"b {BATCH}, h {HEADS}, d {SIZE}, causal, f32 on {device}, {torch.get_num_threads()} threads")
-    print(f"{'seq':>6}{'standard ms':>13}{'flash ms':>10}{'speed-up':>10}{'memory':>9}{'difference':>12}")
+    print(
+        f"b {BATCH}, h {HEADS}, d {SIZE}, causal, f32 on {device}, {torch.get_num_threads()} threads"
+    )
+    print(
+        f"{'seq':>6}{'standard ms':>13}{'flash ms':>10}{'speed-up':>10}{'memory':>9}{'difference':>12}"
+    )
     length = 128
     while length <= longest:
         torch.manual_seed(0)

@@ -1,13 +1,14 @@
 """A transformers model on rocflash: a small random Llama from its configuration, trained and sampled.
 
-    python examples/transformers_model.py
+python examples/transformers_model.py
 """
 
 from __future__ import annotations
 
-import rocflash.integrations.transformers as bridge
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
+
+import rocflash.integrations.transformers as bridge
 
 
 def main() -> None:

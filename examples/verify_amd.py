@@ -1,6 +1,6 @@
 """The build guide's verification: every name, mask and option of flash_attention_amd against plain attention.
 
-    python examples/verify_amd.py [device]
+python examples/verify_amd.py [device]
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 import torch
+
 from flash_attention_amd import FlashAttention, FlashAttentionInterface, flash_attn_func
 
 
@@ -44,7 +45,9 @@ def main() -> int:
             standard(q, k, v, per_query[:, None])[0],
         ),
         "mask (b, h, sq, sk)": (
-            FlashAttention(causal=True)(q, k, v, mask=per_head | torch.eye(128, device=device).bool()),
+            FlashAttention(causal=True)(
+                q, k, v, mask=per_head | torch.eye(128, device=device).bool()
+            ),
             standard(q, k, v, (per_head | torch.eye(128, device=device).bool()) & triangle)[0],
         ),
         "FlashAttentionInterface": (

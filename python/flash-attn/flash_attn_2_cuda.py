@@ -30,6 +30,9 @@ def _forward(
 ) -> list[Tensor]:
     for name, x in (("q", q), ("k", k), ("v", v)):
         check_tensor(name, x)
+    if out is not None:
+        check_tensor("out", out)
+    check_options(plain_options(**given))
     if return_softmax and not given["dropout_p"] > 0:
         raise ValueError(
             f"return_softmax: True, but p_dropout is {given['dropout_p']}; "
@@ -37,7 +40,6 @@ def _forward(
         )
     rng_state = draw_rng_state(gen) if given["dropout_p"] else torch.zeros(2, dtype=torch.int64)
     options = plain_options(rng_state=rng_state, **given)
-    check_options(options)
     out, lse, weights = _torch.forward(q, k, v, options, return_softmax, out)
     s_dmask = signed_softmax(weights, q.dtype) if return_softmax else weights.to(q.dtype)
     return [out, lse, s_dmask, rng_state]
@@ -149,6 +151,9 @@ def _backward(
         raise ValueError("gen: is given; the backward pass replays rng_state and draws nothing")
     options = plain_options(rng_state=rng_state, **given)
     check_options(options)
+    for name, x in (("dq", dq), ("dk", dk), ("dv", dv)):
+        if x is not None:
+            check_tensor(name, x)
     dq = torch.empty_like(q) if dq is None else dq
     dk = torch.empty_like(k) if dk is None else dk
     dv = torch.empty_like(v) if dv is None else dv

@@ -22,7 +22,7 @@ from rocflash._dropin import (
     whole,
 )
 from rocflash._errors import InvalidArgument, Unsupported
-from rocflash._kvcache import attention_with_kvcache, join_qv
+from rocflash._kvcache import attention_with_kvcache, join_qv, side_by_side
 from rocflash._torch_attention import check_options, check_tensor
 
 __all__ = [
@@ -69,7 +69,7 @@ def _func(
         for name, x in (("q", q), ("k", k), ("v", v)):
             check_tensor(name, x)
         q, softmax_scale = join_qv(q, qv, v, softmax_scale)
-        k = torch.cat((k, v), dim=-1)
+        k = side_by_side(k, v, "k", "v")
     found = attend(
         q,
         k,
@@ -327,7 +327,9 @@ def flash_attn_combine(
     if out_partial.shape[0] < 1:
         raise InvalidArgument(f"out_partial: shape {tuple(out_partial.shape)}; it has no split")
     packed = out_partial.dim() == 4
-    parts, lses = (out_partial[:, None], lse_partial[:, None]) if packed else (out_partial, lse_partial)
+    parts, lses = (
+        (out_partial[:, None], lse_partial[:, None]) if packed else (out_partial, lse_partial)
+    )
     dtype = out_dtype or (out.dtype if out is not None else out_partial.dtype)
     shape = out_partial.shape[1:]
     if out is None:
@@ -498,7 +500,7 @@ def _flash_attn_forward(
         if qv is not None:
             q, scale = join_qv(q, qv, v, softmax_scale)
             options = options._replace(softmax_scale=scale)
-            k = torch.cat((k, v), dim=-1)
+            k = side_by_side(k, v, "k", "v")
         out, lse, _ = _torch.forward(q, k, v, options, False, out_)
     return out, lse, out.new_empty(0, dtype=torch.float32), lse.new_empty(0)
 

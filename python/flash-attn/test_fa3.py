@@ -27,7 +27,9 @@ def check(device: str) -> float:
 def main() -> int:
     device = sys.argv[1] if len(sys.argv) > 1 else "cpu"
     share = check(device)
-    print(f"FA3 forward on {device}: {'ok' if share < 1 else 'WRONG'} ({share:.2f} of the tolerance)")
+    print(
+        f"FA3 forward on {device}: {'ok' if share < 1 else 'WRONG'} ({share:.2f} of the tolerance)"
+    )
     return int(share >= 1)
 
 

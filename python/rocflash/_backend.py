@@ -140,7 +140,9 @@ class Info(dict[str, Any]):
         lines = [f"rocflash {self['version']}, library {self['library']}"]
         lines.append(f"backend: {self['backend']} ({self['why']})")
         for d in self["devices"]:
-            lines.append(f"device: {d['type']}:{d['index']} {d['name']}, {d['arch']}, {d['units']} units")
+            lines.append(
+                f"device: {d['type']}:{d['index']} {d['name']}, {d['arch']}, {d['units']} units"
+            )
         for d in self["drivers"]:
             lines.append(f"driver: {d['name']}: {d['reason']}")
         lines.append(f"limits: {', '.join(f'{k} {v}' for k, v in self['limits'].items())}")

@@ -261,9 +261,7 @@ def attention_of_arrays(
         weights = _make_result(q, _weights_shape(inputs, numbers, packed), _F32)
     frame = _frame.take()
     try:
-        frame.begin(
-            numbers["backend"], _number("num_threads", numbers["num_threads"], int)
-        )
+        frame.begin(numbers["backend"], _number("num_threads", numbers["num_threads"], int))
         for name, x in inputs.items():
             setattr(frame.problem, name, x.address)
         _set_numbers(frame, numbers, rng_state)

@@ -11,7 +11,7 @@ from . import _backend
 from ._attention import window_pair
 from ._errors import InvalidArgument
 from ._torch import Options
-from ._torch_attention import attention_of_tensors, check_tensor
+from ._torch_attention import attention_of_tensors, check_number, check_tensor
 
 
 def signed_softmax(weights: Tensor, dtype: torch.dtype) -> Tensor:
@@ -81,6 +81,7 @@ def attend(
     if alibi_slopes is not None:
         check_tensor("alibi_slopes", alibi_slopes)
         alibi_slopes = alibi_slopes.detach()  # as upstream: slopes get no gradient
+    check_number("dropout_p", dropout_p, float)
     with_weights = bool(return_attn_probs) and dropout_p > 0
     options = (
         cu_seqlens_q,

@@ -35,13 +35,15 @@ def _reraise(error: Error, page_table_name: str) -> NoReturn:
     raise type(error)(name + colon + rest) from None
 
 
-def join_qv(
-    q: Tensor, qv: Any, v: Tensor, softmax_scale: Optional[float]
-) -> tuple[Tensor, float]:
+def join_qv(q: Tensor, qv: Any, v: Tensor, softmax_scale: Optional[float]) -> tuple[Tensor, float]:
     """FA3's qv: scores q.k + qv.v are those of (q, qv) with (k, v), laid side by side."""
     check_tensor("qv", qv)
+    if q.dim() < 1 or v.dim() < 1:
+        raise InvalidArgument(
+            f"q: shape {tuple(q.shape)}; with v {tuple(v.shape)} and qv it is too flat"
+        )
     shape = (*q.shape[:-1], v.shape[-1])
-    if qv.shape != shape or qv.dtype is not q.dtype:
+    if qv.shape != shape or qv.dtype is not q.dtype or qv.device != q.device:
         raise InvalidArgument(
             f"qv: {qv.dtype} of shape {tuple(qv.shape)}; it must be as q with the head size of v, "
             f"{q.dtype} of shape {shape}"
@@ -54,6 +56,16 @@ def join_qv(
             f"most {most}"
         )
     return torch.cat((q, qv), dim=-1), joined**-0.5 if softmax_scale is None else softmax_scale
+
+
+def side_by_side(a: Tensor, b: Tensor, name: str, other: str) -> Tensor:
+    """Keys and values in one row, for queries that meet both."""
+    if a.shape[:-1] != b.shape[:-1] or a.dtype is not b.dtype or a.device != b.device:
+        raise InvalidArgument(
+            f"{other}: {b.dtype} of shape {tuple(b.shape)} on {b.device}; with qv it must be as "
+            f"{name} but for the last size: {a.dtype} of shape {tuple(a.shape)} on {a.device}"
+        )
+    return torch.cat((a, b), dim=-1)
 
 
 def _lengths(cache_seqlens: Any, batch: int, device: torch.device) -> Optional[Tensor]:
@@ -173,6 +185,10 @@ def _decode_with_qv(
             "rotary_cos: is given together with qv; turn q and k beforehand, it must be None"
         )
     joined_q, scale = join_qv(q, qv, v_cache, o.softmax_scale)
+    if k_cache.shape[:-1] != v_cache.shape[:-1]:
+        raise InvalidArgument(
+            f"v: shape {tuple(v_cache.shape)}; but for its last size it must be k's"
+        )
     if append.k_new is not None:
         _torch.decode(q, k_cache, v_cache, o, append, False)
         new = append.k_new.shape[1]
@@ -180,7 +196,7 @@ def _decode_with_qv(
             new = append.cu_seqlens_k_new.diff()
         assert o.seqused_k is not None
         o = o._replace(seqused_k=(o.seqused_k + new).to(torch.int32))
-    joined_k = torch.cat((k_cache, v_cache), dim=-1)
+    joined_k = side_by_side(k_cache, v_cache, "k", "v")
     o = o._replace(softmax_scale=scale)
     return _torch.decode(joined_q, joined_k, v_cache, o, Append(), False, out)
 

@@ -11,7 +11,6 @@ from typing import Any, Optional
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from . import _torch
 from ._errors import Unsupported
@@ -156,7 +155,6 @@ class _Attention(torch.autograd.Function):
         _remember(ctx, direct, q, k, v, Options(*options), output)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dout: Optional[Tensor], _lse: Any, _weights: Any) -> tuple[Any, ...]:
         needs = ctx.needs_input_grad
         dq, dk, dv, dsinks = _recall(ctx, dout, [*needs[2:5], needs[5 + _SINKS]])
@@ -183,7 +181,6 @@ class _EagerAttention(torch.autograd.Function):
         return output
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dout: Optional[Tensor], _lse: Any, _weights: Any) -> tuple[Any, ...]:
         return (*_recall(ctx, dout, ctx.needs_input_grad[:4]), None, None)
 
@@ -207,7 +204,7 @@ def _recall(ctx: Any, dout: Optional[Tensor], needed: Any) -> tuple[Optional[Ten
         return (None,) * 4
     if not ctx.direct or _dispatching(dout):
         found = torch.ops.rocflash.backward(dout, q, k, v, out, lse, *o, needed)
-    elif _transforms_active():
+    elif _transforms_active() or torch.is_grad_enabled():  # someone may differentiate again
         found = _Backward.apply(True, dout, q, k, v, out, lse, *o, needed)
     else:
         found = _backward_direct(dout, q, k, v, out, lse, o, needed)

@@ -110,6 +110,8 @@ def seed_and_offset(rng_state: Tensor) -> tuple[int, int]:
             f"rng_state: {rng_state.dtype} of shape {tuple(rng_state.shape)}; "
             "it must be int64 of shape (2,): seed and offset"
         )
+    if rng_state.device.type not in ("cpu", "cuda"):
+        raise InvalidArgument(f"rng_state: is on {rng_state.device}; it must be on the CPU")
     seed, offset = rng_state.tolist()
     return seed & (2**64 - 1), offset & (2**64 - 1)
 

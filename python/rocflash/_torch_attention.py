@@ -28,6 +28,8 @@ def draw_rng_state(generator: Optional[torch.Generator] = None) -> Tensor:
 
 
 def _autocast_dtype(device: str) -> Optional[torch.dtype]:
+    if device not in ("cpu", "cuda"):  # the library will say what it thinks of others
+        return None
     if hasattr(torch, "get_autocast_dtype"):
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     if device == "cpu":
@@ -45,7 +47,9 @@ def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 def check_tensor(name: str, x: Any) -> None:
     if not isinstance(x, Tensor):
-        raise TypeError(f"{name}: {type(x).__name__}; it must be a torch.Tensor, as q is")
+        raise TypeError(f"{name}: {type(x).__name__}; it must be a torch.Tensor")
+    if x.layout is not torch.strided:
+        raise InvalidArgument(f"{name}: layout {x.layout}; it must be torch.strided")
 
 
 def check_number(name: str, x: Any, kind: type) -> None:

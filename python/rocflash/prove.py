@@ -36,7 +36,9 @@ def _worst(x: Tensor, y: Tensor) -> float:
     return (x.double() - y.double()).abs().max().item()
 
 
-def _inputs(case: dict[str, Any], dtype: torch.dtype, device: str) -> tuple[list[Tensor], dict[str, Any]]:
+def _inputs(
+    case: dict[str, Any], dtype: torch.dtype, device: str
+) -> tuple[list[Tensor], dict[str, Any]]:
     options = dict(case)
     h, hk, d = 4, options.pop("hk", 4), options.pop("d", 64)
     shapes = ((2, 97, h, d), (2, 113, hk, d), (2, 113, hk, d))
@@ -52,7 +54,9 @@ def _inputs(case: dict[str, Any], dtype: torch.dtype, device: str) -> tuple[list
     return tensors, options
 
 
-def _results(tensors: list[Tensor], options: dict[str, Any], backend: str, dout: Tensor) -> list[Tensor]:
+def _results(
+    tensors: list[Tensor], options: dict[str, Any], backend: str, dout: Tensor
+) -> list[Tensor]:
     out = rocflash.attention(*tensors, backend=backend, **options)
     return [out.detach(), *torch.autograd.grad(out, tensors, dout)]
 

@@ -104,7 +104,9 @@ def sample(count: int, seed: int, **axes: Iterable[Any]) -> list[dict[str, Any]]
 
 
 def name_of(case: dict[str, Any]) -> str:
-    return "-".join(f"{key}{value}".replace("torch.", "").replace(" ", "") for key, value in case.items())
+    return "-".join(
+        f"{key}{value}".replace("torch.", "").replace(" ", "") for key, value in case.items()
+    )
 
 
 def random_slopes(batch: int, heads: int) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from flash_attn import flash_attn_func, flash_attn_kvpacked_func, flash_attn_qkvpacked_func
 from reference import attention, check, heads_of, name_of, random_slopes, sample
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 
 import pytest
-import rocflash.integrations.transformers as bridge
 import torch
 from transformers import Gemma2Config, GptOssConfig, LlamaConfig
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+
+import rocflash.integrations.transformers as bridge
 
 bridge.register()
 

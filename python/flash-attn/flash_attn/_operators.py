@@ -9,10 +9,10 @@ from __future__ import annotations
 import inspect
 from typing import Any, Optional
 
-import flash_attn_2_cuda as flash_attn_gpu
 import torch
 from torch import Tensor
 
+import flash_attn_2_cuda as flash_attn_gpu
 from rocflash._ops import define, register_fake
 
 _HEAD = "Tensor q, Tensor k, Tensor v"

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 from typing import Any, Optional, Union
 
-import flash_attn_2_cuda as flash_attn_gpu
 import torch
 from torch import Tensor
 
+import flash_attn_2_cuda as flash_attn_gpu
 from flash_attn import _operators
 from flash_attn._packed import split_kv, split_kv_varlen, split_qkv, split_qkv_varlen
 from rocflash._dropin import attend, whole

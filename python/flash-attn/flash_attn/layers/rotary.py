@@ -57,9 +57,7 @@ def apply_rotary_emb(
     max_seqlen: Optional[int] = None,
 ) -> Tensor:
     """x turned by position, in f32, for x (b, s, h, d) or packed (total, h, d)."""
-    return apply_rotary(
-        x, cos, sin, seqlen_offsets, cu_seqlens, max_seqlen, interleaved, inplace
-    )
+    return apply_rotary(x, cos, sin, seqlen_offsets, cu_seqlens, max_seqlen, interleaved, inplace)
 
 
 apply_rotary_emb_func = apply_rotary_emb

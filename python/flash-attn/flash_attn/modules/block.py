@@ -139,7 +139,9 @@ class MHA(nn.Module):
         extras: dict[str, Any] = {"softmax_scale": softmax_scale, "attention_dropout": dropout}
         if use_flash_attn:
             extras.update(alibi_slopes=slopes, window_size=window_size)
-        self.inner_attn = (FlashSelfAttention if use_flash_attn else SelfAttention)(causal, **extras)
+        self.inner_attn = (FlashSelfAttention if use_flash_attn else SelfAttention)(
+            causal, **extras
+        )
         self.inner_cross_attn = (FlashCrossAttention if use_flash_attn else CrossAttention)(
             causal, **extras
         )
@@ -316,4 +318,3 @@ class MHA(nn.Module):
             alibi_slopes=self.alibi_slopes,
             **tables,
         )
-

@@ -85,9 +85,7 @@ def layer_norm_fn(
         total = total + residual.float()
     normed = _normalised(total, eps, is_rms_norm)
     dtype = out_dtype or x.dtype
-    results = [
-        _write("out", out, _scaled(normed, weight, bias, zero_centered_weight).to(dtype))
-    ]
+    results = [_write("out", out, _scaled(normed, weight, bias, zero_centered_weight).to(dtype))]
     if weight1 is not None:
         results.append(_scaled(normed, weight1, bias1, zero_centered_weight).to(dtype))
     elif bias1 is not None:

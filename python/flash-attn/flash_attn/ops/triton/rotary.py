@@ -33,14 +33,18 @@ def _positions(
             return places[None] + offsets[:, None]
         return places + offsets
     if x.dim() != 3:
-        raise InvalidArgument(f"x: shape {tuple(x.shape)}; with cu_seqlens it must be (total, heads, d)")
+        raise InvalidArgument(
+            f"x: shape {tuple(x.shape)}; with cu_seqlens it must be (total, heads, d)"
+        )
     if max_seqlen is None:
         raise InvalidArgument("max_seqlen: is None; with cu_seqlens it must be given")
     lengths = cu_seqlens.diff().long()
     if lengths.numel() and int(lengths.max()) > max_seqlen:
         raise InvalidArgument(f"max_seqlen: {max_seqlen}; a sequence has {int(lengths.max())} rows")
     places = torch.arange(x.shape[0], device=x.device)
-    places = places - torch.repeat_interleave(cu_seqlens[:-1].long(), lengths, output_size=x.shape[0])
+    places = places - torch.repeat_interleave(
+        cu_seqlens[:-1].long(), lengths, output_size=x.shape[0]
+    )
     if isinstance(offsets, Tensor):
         return places + torch.repeat_interleave(offsets.long(), lengths, output_size=x.shape[0])
     return places + offsets
