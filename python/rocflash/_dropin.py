@@ -35,7 +35,7 @@ def whole(name: str, value: Any) -> int:
     """An int from an int or a tensor of one element, as callers of flash_attn pass lengths."""
     if value is None:
         return 0
-    if isinstance(value, bool) or isinstance(value, float):
+    if isinstance(value, (bool, float)):
         raise TypeError(f"{name}: {value!r}; it must be an integer")
     if isinstance(value, (int, torch.SymInt)):
         return value
