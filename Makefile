@@ -114,7 +114,9 @@ format-check: setup
 	@echo "== format: check"
 	@scripts/format.sh --check
 
-lint: build
+# clang-tidy needs to know how files are compiled, not the compiled files.
+lint: setup
+	$(call configure,release,build,$(COMPILERS))
 	@echo "== lint"
 	@JOBS=$(JOBS) scripts/lint.sh
 

@@ -265,8 +265,8 @@ int bench(Options o) {
   std::FILE* to = text_stream(o.json);
   std::string mask = o.causal ? "causal" : "not causal";
   if (!o.window.empty()) mask += fmt::format(", window {},{}", o.window[0], o.window[1]);
-  fmt::print(to, "{}, {} threads: {}, {}, batch {}, heads {}{}, head size {}, {}\n",
-             device_line(o.device), threads, o.op, o.dtype, o.batch, o.heads,
+  fmt::print(to, "{}, {}: {}, {}, batch {}, heads {}{}, head size {}, {}\n", device_line(o.device),
+             threads, o.op, o.dtype, o.batch, o.heads,
              o.kv_heads == o.heads ? "" : fmt::format(" on {}", o.kv_heads), o.head_dim, mask);
   fmt::print(to, "Medians. Memory is what a call needs beyond inputs and outputs.{}\n\n",
              o.compare ? " Standard attention materialises the scores." : "");

@@ -30,7 +30,7 @@ int run(int argc, char** argv) {
       "Exact attention on CPUs and GPUs: what it runs on, whether it is right, how fast it is.",
       "rocflash");
   app.set_version_flag("--version", "rocflash " + version());
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);  // with none, what follows has more to say than CLI11
   const std::pair<const char*, Command> commands[] = {
       {"info", add_info(app)}, {"verify", add_verify(app)}, {"bench", add_bench(app)}};
   try {
@@ -41,6 +41,7 @@ int run(int argc, char** argv) {
   for (const auto& [name, command] : commands) {
     if (app.got_subcommand(name)) return command();
   }
+  fmt::print(stderr, "rocflash: needs a subcommand\n\n{}", app.help());
   return exit_usage;
 }
 

@@ -12,7 +12,7 @@ namespace rocflash::cli {
 void write_json(const std::string& file, const Json& json) {
   if (file.empty()) return;
   if (file == "-") {
-    std::cout << json.dump(2) << std::endl;
+    std::cout << json.dump(2) << '\n' << std::flush;
     return;
   }
   std::ofstream out(file);

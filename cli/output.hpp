@@ -37,7 +37,12 @@ class Progress {
   bool shown_ = false;
 };
 
-// "cpu: AMD EPYC, avx512": the device by the name it was asked for.
+// "1 thread", "2 threads".
+inline std::string threads_text(int count) {
+  return fmt::format("{} thread{}", count, count == 1 ? "" : "s");
+}
+
+// "cpu (AMD EPYC, avx512)": the device by the name it was asked for.
 std::string device_line(const std::string& device);
 
 }  // namespace rocflash::cli

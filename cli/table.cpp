@@ -29,6 +29,7 @@ void Table::print(std::FILE* to) const {
   };
   print_row(rows_.front());
   std::vector<std::string> rule;
+  rule.reserve(widths.size());
   for (const std::size_t width : widths) rule.emplace_back(width, '-');
   print_row(rule);
   std::for_each(rows_.begin() + 1, rows_.end(), print_row);

@@ -30,18 +30,21 @@ std::string family(const verify::Case& c) { return c.feature.substr(0, c.feature
 struct Cell {
   double forward = 0, backward = 0;
   int cases = 0, failed = 0;
+  bool gradients = false;  // some features have no backward
 
   void add(const verify::Result& r) {
     ++cases;
     failed += !r.good();
     forward = std::max(forward, r.worst_ratio(false));
     backward = std::max(backward, r.worst_ratio(true));
+    gradients = gradients || r.what.has_backward();
   }
   void add(const Cell& other) {
     cases += other.cases;
     failed += other.failed;
     forward = std::max(forward, other.forward);
     backward = std::max(backward, other.backward);
+    gradients = gradients || other.gradients;
   }
 };
 
@@ -85,7 +88,7 @@ void print_table(const Report& report, std::FILE* to) {
       const auto it = report.cells.find({row, t});
       const bool any = it != report.cells.end();
       cells.push_back(any ? ratio_text(it->second.forward) : "");
-      cells.push_back(any ? ratio_text(it->second.backward) : "");
+      cells.push_back(any && it->second.gradients ? ratio_text(it->second.backward) : "");
     }
     const Cell sum = report.row_total(row);
     cells.push_back(std::to_string(sum.cases));
@@ -112,17 +115,13 @@ void print_failure(const verify::Result& r, const Options& o, std::FILE* to) {
   fmt::print(to, "  {}\n  {}\n", r.what.describe(), reproduce(o, r.what));
 }
 
-// JSON has no infinity.
-Json number(double x) { return std::isfinite(x) ? Json(x) : Json(nullptr); }
-
 Json to_json(const Options& o, const std::vector<verify::Result>& results, const Report& report,
              double seconds) {
   Json json{{"version", version()},         {"device", o.device},
             {"level", o.level()},           {"seed", o.seed},
             {"seconds", seconds},           {"cases", report.total.cases},
             {"failed", report.total.failed}};
-  json["worst_ratio"] = {{"forward", number(report.total.forward)},
-                         {"backward", number(report.total.backward)}};
+  json["worst_ratio"] = {{"forward", report.total.forward}, {"backward", report.total.backward}};
   json["results"] = Json::array();
   for (const verify::Result& r : results) {
     Json entry{{"name", r.what.name()}, {"case", r.what.describe()}, {"good", r.good()}};
@@ -131,7 +130,7 @@ Json to_json(const Options& o, const std::vector<verify::Result>& results, const
       Json& tensor = entry["tensors"][f.tensor] = {{"error", f.error},
                                                    {"plain_error", f.plain_error},
                                                    {"bound", f.bound},
-                                                   {"ratio", number(f.ratio())}};
+                                                   {"ratio", f.ratio()}};
       if (!f.defect.empty()) tensor["defect"] = f.defect;
     }
     json["results"].push_back(entry);
@@ -151,11 +150,11 @@ int verify_device(const Options& o) {
   const int workers = o.threads > 0 ? o.threads : limits().default_threads;
   std::FILE* to = text_stream(o.json);
   fmt::print(to,
-             "{}: {} cases on {} threads. Error as a share of what is allowed: twice (backward: "
+             "{}: {} cases on {}. Error as a share of what is allowed: twice (backward: "
              "three times)\n"
              "the error of plain attention in the same dtype, both measured against the reference "
              "in f64.\n\n",
-             device_line(o.device), cases.size(), workers);
+             device_line(o.device), cases.size(), threads_text(workers));
   std::fflush(to);
 
   const auto start = Clock::now();

@@ -264,6 +264,9 @@ struct Problem {
   std::uint64_t dropout_seed = 0, dropout_offset = 0;
 
   bool deterministic = false;
+
+  int num_splits = 0;
+  std::optional<Tensor> block_table{}, cache_batch_idx{};
 };
 
 struct ForwardOutputs {
@@ -274,6 +277,13 @@ struct ForwardOutputs {
 struct BackwardTensors {
   Tensor dout{}, out{}, lse{};
   std::optional<Tensor> dq{}, dk{}, dv{}, dsinks{};
+};
+
+// rocflash_append, field by field.
+struct Append {
+  std::optional<Tensor> k_new{}, v_new{}, cu_seqlens_k_new{};
+  std::optional<Tensor> rotary_cos{}, rotary_sin{}, rotary_seqlens{};
+  bool rotary_interleaved = false;
 };
 
 // Without a workspace, calls on the CPU allocate what they need and free it again.
@@ -357,17 +367,20 @@ struct CProblem {
     c.dropout_seed = p.dropout_seed;
     c.dropout_offset = p.dropout_offset;
     c.deterministic = p.deterministic;
+    c.num_splits = p.num_splits;
+    c.block_table = list.add(p.block_table);
+    c.cache_batch_idx = list.add(p.cache_batch_idx);
   }
   CProblem(const CProblem&) = delete;
   CProblem& operator=(const CProblem&) = delete;
 
   rocflash_problem c{};
-  TensorList<12> list;
+  TensorList<14> list;
   std::array<std::int64_t, 2> window{};
 };
 
+// Each kind of call: its own tensors as C structs, and its two C functions.
 struct CForward {
-  using Value = ForwardOutputs;
   explicit CForward(const ForwardOutputs& o) {
     c.struct_size = sizeof c;
     c.out = list.add(o.out);
@@ -377,14 +390,19 @@ struct CForward {
   CForward(const CForward&) = delete;
   CForward& operator=(const CForward&) = delete;
 
-  static constexpr auto run = rocflash_forward;
-  static constexpr auto workspace = rocflash_forward_workspace;
+  rocflash_status run(const CProblem& p, const rocflash_execution& e) const {
+    return rocflash_forward(&p.c, &c, &e);
+  }
+  rocflash_status workspace(const CProblem& p, const rocflash_execution& e,
+                            std::size_t* bytes) const {
+    return rocflash_forward_workspace(&p.c, &c, &e, bytes);
+  }
+
   rocflash_forward_outputs c{};
   TensorList<3> list;
 };
 
 struct CBackward {
-  using Value = BackwardTensors;
   explicit CBackward(const BackwardTensors& t) {
     c.struct_size = sizeof c;
     c.dout = list.add(t.dout);
@@ -398,10 +416,43 @@ struct CBackward {
   CBackward(const CBackward&) = delete;
   CBackward& operator=(const CBackward&) = delete;
 
-  static constexpr auto run = rocflash_backward;
-  static constexpr auto workspace = rocflash_backward_workspace;
+  rocflash_status run(const CProblem& p, const rocflash_execution& e) const {
+    return rocflash_backward(&p.c, &c, &e);
+  }
+  rocflash_status workspace(const CProblem& p, const rocflash_execution& e,
+                            std::size_t* bytes) const {
+    return rocflash_backward_workspace(&p.c, &c, &e, bytes);
+  }
+
   rocflash_backward_tensors c{};
   TensorList<7> list;
+};
+
+struct CDecode {
+  CDecode(const Append& a, const ForwardOutputs& o) : outputs(o) {
+    c.struct_size = sizeof c;
+    c.k_new = list.add(a.k_new);
+    c.v_new = list.add(a.v_new);
+    c.cu_seqlens_k_new = list.add(a.cu_seqlens_k_new);
+    c.rotary_cos = list.add(a.rotary_cos);
+    c.rotary_sin = list.add(a.rotary_sin);
+    c.rotary_seqlens = list.add(a.rotary_seqlens);
+    c.rotary_interleaved = a.rotary_interleaved;
+  }
+  CDecode(const CDecode&) = delete;
+  CDecode& operator=(const CDecode&) = delete;
+
+  rocflash_status run(const CProblem& p, const rocflash_execution& e) const {
+    return rocflash_decode(&p.c, &c, &outputs.c, &e);
+  }
+  rocflash_status workspace(const CProblem& p, const rocflash_execution& e,
+                            std::size_t* bytes) const {
+    return rocflash_decode_workspace(&p.c, &c, &outputs.c, &e, bytes);
+  }
+
+  CForward outputs;
+  rocflash_append c{};
+  TensorList<6> list;
 };
 
 inline rocflash_execution c_execution(const Execution& e) {
@@ -414,66 +465,87 @@ inline rocflash_execution c_execution(const Execution& e) {
 }
 
 template <class Call>
-std::size_t workspace_size(const Problem& problem, const typename Call::Value& tensors,
-                           const Execution& execution) {
-  const CProblem p(problem);
-  const Call t(tensors);
-  const rocflash_execution e = c_execution(execution);
+std::size_t workspace_size(const Problem& problem, const Call& call, const Execution& execution) {
   std::size_t bytes = 0;
-  check(Call::workspace(&p.c, &t.c, &e, &bytes));
+  check(call.workspace(CProblem(problem), c_execution(execution), &bytes));
   return bytes;
 }
 
 // With `workspace`, it is grown as needed and used; without, the execution's own is taken as it is.
 template <class Call>
-void run(const Problem& problem, const typename Call::Value& tensors, const Execution& execution,
+void run(const Problem& problem, const Call& call, const Execution& execution,
          Workspace* workspace) {
   const CProblem p(problem);
-  const Call t(tensors);
   rocflash_execution e = c_execution(execution);
   if (workspace) {
     std::size_t bytes = 0;
-    check(Call::workspace(&p.c, &t.c, &e, &bytes));
+    check(call.workspace(p, e, &bytes));
     workspace->reserve(bytes);
     e.workspace = workspace->data();
     e.workspace_size = workspace->size();
   }
-  check(Call::run(&p.c, &t.c, &e));
+  check(call.run(p, e));
 }
 
-inline bool on_host(const Problem& p) { return p.q.device().device_type == kDLCPU; }
+// Nobody brought a workspace: on the host we can.
+template <class Call>
+void run(const Problem& problem, const Call& call, const Execution& execution) {
+  Workspace own;
+  const bool on_host = problem.q.device().device_type == kDLCPU;
+  run(problem, call, execution, !execution.workspace && on_host ? &own : nullptr);
+}
 }  // namespace detail
 
 // Bytes of workspace that the call with these arguments needs. Checks them as the call would.
 inline std::size_t workspace_size(const Problem& problem, const ForwardOutputs& outputs,
                                   const Execution& execution = {}) {
-  return detail::workspace_size<detail::CForward>(problem, outputs, execution);
+  return detail::workspace_size(problem, detail::CForward(outputs), execution);
 }
 inline std::size_t workspace_size(const Problem& problem, const BackwardTensors& tensors,
                                   const Execution& execution = {}) {
-  return detail::workspace_size<detail::CBackward>(problem, tensors, execution);
+  return detail::workspace_size(problem, detail::CBackward(tensors), execution);
+}
+inline std::size_t workspace_size(const Problem& problem, const Append& append,
+                                  const ForwardOutputs& outputs, const Execution& execution = {}) {
+  return detail::workspace_size(problem, detail::CDecode(append, outputs), execution);
 }
 
 inline void forward(const Problem& problem, const ForwardOutputs& outputs,
                     const Execution& execution, Workspace& workspace) {
-  detail::run<detail::CForward>(problem, outputs, execution, &workspace);
+  detail::run(problem, detail::CForward(outputs), execution, &workspace);
 }
 inline void forward(const Problem& problem, const ForwardOutputs& outputs,
                     const Execution& execution = {}) {
-  Workspace own;
-  const bool bring_own = !execution.workspace && detail::on_host(problem);
-  detail::run<detail::CForward>(problem, outputs, execution, bring_own ? &own : nullptr);
+  detail::run(problem, detail::CForward(outputs), execution);
 }
 
 inline void backward(const Problem& problem, const BackwardTensors& tensors,
                      const Execution& execution, Workspace& workspace) {
-  detail::run<detail::CBackward>(problem, tensors, execution, &workspace);
+  detail::run(problem, detail::CBackward(tensors), execution, &workspace);
 }
 inline void backward(const Problem& problem, const BackwardTensors& tensors,
                      const Execution& execution = {}) {
-  Workspace own;
-  const bool bring_own = !execution.workspace && detail::on_host(problem);
-  detail::run<detail::CBackward>(problem, tensors, execution, bring_own ? &own : nullptr);
+  detail::run(problem, detail::CBackward(tensors), execution);
+}
+
+// Attention over a cache, which new keys and values are appended to: problem.k and problem.v are
+// written.
+inline void decode(const Problem& problem, const Append& append, const ForwardOutputs& outputs,
+                   const Execution& execution, Workspace& workspace) {
+  detail::run(problem, detail::CDecode(append, outputs), execution, &workspace);
+}
+inline void decode(const Problem& problem, const Append& append, const ForwardOutputs& outputs,
+                   const Execution& execution = {}) {
+  detail::run(problem, detail::CDecode(append, outputs), execution);
+}
+
+// Merges attention over parts of the keys into `out`, and into `lse` where it is given.
+inline void combine(const Tensor& out_partial, const Tensor& lse_partial, const Tensor& out,
+                    const std::optional<Tensor>& lse = {}, const Execution& execution = {}) {
+  detail::TensorList<4> list;
+  const rocflash_execution e = detail::c_execution(execution);
+  check(rocflash_combine(list.add(out_partial), list.add(lse_partial), list.add(out), list.add(lse),
+                         &e));
 }
 
 inline std::string version() { return rocflash_version(); }

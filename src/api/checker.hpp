@@ -42,19 +42,25 @@ class Checker {
     return t;
   }
 
-  // A tensor is compared with those read before it; all inputs are read before the first output.
+  // Of two tensors that share memory, neither may be written.
   void apart(const Tensor& t, Access access) {
-    for (std::size_t n = 0; n < seen_count_ && access == Access::write; ++n) {
-      if (surely_overlap(seen_[n], t))
-        refuse(t.name, ": shares memory with ", seen_[n].name,
+    for (std::size_t n = 0; n < seen_count_; ++n) {
+      if ((access == Access::write || seen_[n].access == Access::write) &&
+          surely_overlap(seen_[n].tensor, t))
+        refuse(t.name, ": shares memory with ", seen_[n].tensor.name,
                "; an output needs memory of its own");
     }
-    if (seen_count_ < seen_.size()) seen_[seen_count_++] = t;
+    if (seen_count_ < seen_.size()) seen_[seen_count_++] = {t, access};
   }
+
+  struct Seen {
+    Tensor tensor;
+    Access access;
+  };
 
   Device device_;
   Data data_;
-  std::array<Tensor, 24> seen_;  // more than any call has
+  std::array<Seen, 32> seen_;  // more than any call has
   std::size_t seen_count_ = 0;
 };
 

@@ -13,9 +13,6 @@ namespace rocflash {
 template <class Struct>
 inline constexpr std::size_t first_size = sizeof(Struct);
 
-template <>
-inline constexpr std::size_t first_size<rocflash_problem> = offsetof(rocflash_problem, block_table);
-
 // No struct of ours will ever be as large: such a size was never set.
 inline constexpr std::size_t largest_size = 4096;
 

@@ -94,13 +94,13 @@ struct Lengths {
   const std::int32_t* leftpad_k = nullptr;
   bool paged = false;
 
-  ROCFLASH_INLINE bool packed_q() const { return cu_q != nullptr; }
-  ROCFLASH_INLINE bool packed_k() const { return cu_k != nullptr && !paged; }
+  ROCFLASH_INLINE constexpr bool packed_q() const { return cu_q != nullptr; }
+  ROCFLASH_INLINE constexpr bool packed_k() const { return cu_k != nullptr && !paged; }
   // Keys of a sequence before leftpad_k and seqused_k.
-  ROCFLASH_INLINE std::int64_t keys(std::int64_t b) const {
+  ROCFLASH_INLINE constexpr std::int64_t keys(std::int64_t b) const {
     return cu_k ? cu_k[b + 1] - cu_k[b] : rows_k;
   }
-  ROCFLASH_INLINE std::int64_t queries(std::int64_t b) const {
+  ROCFLASH_INLINE constexpr std::int64_t queries(std::int64_t b) const {
     return cu_q ? cu_q[b + 1] - cu_q[b] : rows_q;
   }
   ROCFLASH_INLINE Sequence sequence(std::int64_t b) const {
@@ -131,9 +131,9 @@ struct Problem {
   int splits = 0;          // of the keys, for few queries; 0: chosen
   bool inference = false;  // no backward will follow
 
-  ROCFLASH_INLINE std::int64_t batch() const { return lengths.batch; }
-  ROCFLASH_INLINE std::int64_t group() const { return heads / kv_heads; }
-  ROCFLASH_INLINE std::int64_t kv_head(std::int64_t head) const { return head / group(); }
+  ROCFLASH_INLINE constexpr std::int64_t batch() const { return lengths.batch; }
+  ROCFLASH_INLINE constexpr std::int64_t group() const { return heads / kv_heads; }
+  ROCFLASH_INLINE constexpr std::int64_t kv_head(std::int64_t head) const { return head / group(); }
 };
 
 struct ForwardOutputs {

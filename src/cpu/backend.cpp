@@ -64,7 +64,7 @@ Kind kind_of(const Problem& p, const ForwardOutputs& o) {
 // More threads than items of work would only cost memory.
 int useful_threads(const Problem& p, const Execution& e, Kind kind) {
   const std::int64_t items = kind == Kind::decode
-                                 ? p.batch() * p.kv_heads * cpu::decode_splits(p)
+                                 ? p.batch() * cpu::decode_head_groups(p) * cpu::decode_splits(p)
                                  : p.batch() * p.heads * cpu::blocks_of(larger(p.max_q, p.max_k));
   return static_cast<int>(smaller(e.threads, larger(items, 1)));
 }
@@ -76,7 +76,7 @@ Memory lay_out(Workspace& w, const Problem& p, const Execution& e, Kind kind, bo
   m.table = w.take<std::int64_t>(p.batch() + 1);
   m.threads = useful_threads(p, e, kind);
   m.scratch_floats = gradients              ? cpu::backward_scratch(p.head_dim, p.value_dim)
-                     : kind == Kind::decode ? cpu::decode_scratch(p.head_dim, p.value_dim)
+                     : kind == Kind::decode ? cpu::decode_scratch(p)
                                             : cpu::forward_scratch(p.head_dim, p.value_dim);
   m.scratch = w.take<float>(m.scratch_floats * m.threads);
   if (kind == Kind::decode) {
@@ -94,8 +94,18 @@ Memory lay_out(Workspace& w, const Problem& p, const Execution& e, Kind kind, bo
                        batch = head * p.heads;
     const std::int64_t chunk = batch * (p.lengths.packed_q() ? 1 : p.batch());
     const int chunks = cpu::gradient_chunks(p);
-    m.dq = {w.take<float>(chunk * chunks),    chunks, chunk,
-            p.lengths.packed_q() ? 0 : batch, head,   row};
+    m.dq = {w.take<float>(chunk * chunks),
+            chunks,
+            chunk,
+            p.lengths.packed_q() ? 0 : batch,
+            head,
+            row,
+            {},
+            0};
+    if (p.sinks) {
+      m.dq.means_chunk_stride = chunk / row;
+      m.dq.means = {w.take<float>(chunk / row * chunks), m.delta.batch_stride, m.delta.head_stride};
+    }
   }
   if (kind == Kind::standard) {
     const std::int64_t scores = planes(p) * p.max_q * p.max_k;
@@ -124,12 +134,12 @@ class Steps {
                  m_.table),
         step);
   }
-  // Parts of the keys of each sequence and key head: item.block is the part.
+  // Parts of the keys of each sequence and key head, or group of them: item.block is the part.
   template <class Step>
-  void over_parts(std::int64_t parts, Step step) const {
-    parallel_for(p_.batch() * p_.kv_heads * parts, m_.threads, [&](std::int64_t item, int worker) {
+  void over_parts(std::int64_t heads, std::int64_t parts, Step step) const {
+    parallel_for(p_.batch() * heads * parts, m_.threads, [&](std::int64_t item, int worker) {
       const std::int64_t plane = item / parts;
-      step(WorkItem{plane / p_.kv_heads, plane % p_.kv_heads, item % parts},
+      step(WorkItem{plane / heads, plane % heads, item % parts},
            m_.scratch + worker * m_.scratch_floats);
     });
   }
@@ -148,7 +158,9 @@ class Steps {
 
 // The sink takes weight but gives no value: its gradient is minus its weight times delta, summed
 // over all queries.
-void sink_gradients(const Problem& p, const BackwardTensors& t, const Delta& delta, int threads) {
+// `mean_of` gives the latter.
+template <class MeanOf>
+void sink_gradients(const Problem& p, const BackwardTensors& t, int threads, MeanOf mean_of) {
   if (!t.dsinks) return;
   parallel_for(p.heads, threads, [&](std::int64_t h, int) {
     const double sink = p.sinks.at(0, h);
@@ -157,10 +169,11 @@ void sink_gradients(const Problem& p, const BackwardTensors& t, const Delta& del
       const Sequence s = p.lengths.sequence(b);
       for (std::int64_t i = 0; i < s.sq; ++i) {
         const double weight = std::exp(sink - static_cast<double>(t.lse.at(b, h, s.q_row + i)));
-        if (weight != 0) sum -= weight * static_cast<double>(*delta.rows(b, h, s.q_row + i));
+        if (weight != 0) sum -= weight * mean_of(b, h, s.q_row + i);
       }
     }
-    store_double(t.dsinks.data, t.dsinks.dtype, h * t.dsinks.head_stride, sum);
+    store_double(t.dsinks.data, t.dsinks.dtype, h * t.dsinks.head_stride,
+                 sum * static_cast<double>(p.dropout.scale()));
   });
 }
 
@@ -171,9 +184,9 @@ void run_tiled(const Kernels& k, const Problem& p, const ForwardOutputs& o, cons
 
 void run_decode(const Kernels& k, const Problem& p, const ForwardOutputs& o, const Steps& steps,
                 const Memory& m) {
-  steps.over_parts(m.parts.splits,
+  steps.over_parts(cpu::decode_head_groups(p), m.parts.splits,
                    [&](WorkItem item, float* scratch) { k.decode(p, m.parts, item, scratch); });
-  steps.over_parts(1,
+  steps.over_parts(p.kv_heads, 1,
                    [&](WorkItem item, float* scratch) { k.merge(p, o, m.parts, item, scratch); });
 }
 
@@ -190,7 +203,7 @@ void run_standard(const Kernels& k, const Problem& p, const ForwardOutputs& o, c
 
 void run_tiled(const Kernels& k, const Problem& p, const BackwardTensors& t, const Steps& steps,
                const Memory& m) {
-  if (t.dq) {
+  if (t.dq || t.dsinks) {
     steps.over_queries([&](WorkItem item, float*) {
       const Sequence s = p.lengths.sequence(item.batch);
       const std::int64_t begin = item.block * cpu::lane_rows,
@@ -198,13 +211,24 @@ void run_tiled(const Kernels& k, const Problem& p, const BackwardTensors& t, con
       for (int chunk = 0; chunk < m.dq.chunks; ++chunk) {
         std::memset(m.dq.rows(chunk, item.batch, item.head, s.q_row + begin), 0,
                     static_cast<std::size_t>(rows * m.dq.row_stride) * sizeof(float));
+        if (t.dsinks) {
+          std::memset(m.dq.means.rows(item.batch, item.head, s.q_row + begin) +
+                          chunk * m.dq.means_chunk_stride,
+                      0, static_cast<std::size_t>(rows) * sizeof(float));
+        }
       }
     });
   }
-  steps.over_parts(m.dq.chunks, [&](WorkItem item, float* scratch) {
+  steps.over_parts(p.kv_heads, m.dq.chunks, [&](WorkItem item, float* scratch) {
     k.gradients(p, t, m.delta, m.dq, item, scratch);
   });
   if (t.dq) steps.over_queries([&](WorkItem item, float*) { k.query_gradients(p, t, m.dq, item); });
+  sink_gradients(p, t, m.threads, [&](std::int64_t b, std::int64_t h, std::int64_t row) {
+    double mean = 0;
+    for (int chunk = 0; chunk < m.dq.chunks; ++chunk)
+      mean += static_cast<double>(m.dq.means.rows(b, h, row)[chunk * m.dq.means_chunk_stride]);
+    return mean;
+  });
 }
 
 void run_standard(const Kernels& k, const Problem& p, const BackwardTensors& t, const Steps& steps,
@@ -222,6 +246,9 @@ void run_standard(const Kernels& k, const Problem& p, const BackwardTensors& t, 
       k.standard_key_gradients(p, t, m.scores, item, scratch);
     });
   }
+  sink_gradients(p, t, m.threads, [&](std::int64_t b, std::int64_t h, std::int64_t row) {
+    return static_cast<double>(*m.delta.rows(b, h, row));
+  });
 }
 
 class CpuBackend final : public Backend {
@@ -271,7 +298,6 @@ class CpuBackend final : public Backend {
     const Kernels& k = cpu::chosen_kernels();
     clear_unused(p, t);
     steps.over_queries([&](WorkItem item, float*) { k.delta(p, t, m.delta, item); });
-    sink_gradients(p, t, m.delta, e.threads);
     kind_ == Kind::tiled ? run_tiled(k, p, t, steps, m) : run_standard(k, p, t, steps, m);
   }
 

@@ -8,7 +8,7 @@
 namespace rocflash::cpu {
 
 // One float per (sequence, head, query), contiguous over the query rows: the row sums of dout *
-// out.
+// out, without dropout's scale.
 struct Delta {
   float* data;
   std::int64_t batch_stride, head_stride;
@@ -24,6 +24,10 @@ struct PartialQueryGradients {
   float* data;
   int chunks;
   std::int64_t chunk_stride, batch_stride, head_stride, row_stride;
+  // With sinks: the weighted means that delta stands for, from unrounded weights; one set per
+  // chunk.
+  Delta means;
+  std::int64_t means_chunk_stride;
 
   ROCFLASH_INLINE float* rows(std::int64_t chunk, std::int64_t batch, std::int64_t head,
                               std::int64_t row) const {

@@ -34,7 +34,7 @@ constexpr std::int64_t forward_scratch(int head_dim, int value_dim) {
 constexpr std::int64_t backward_scratch(int head_dim, int value_dim) {
   const std::int64_t tile = std::int64_t{lane_rows} * stream_rows;
   return (2 * lane_rows + stream_rows) * (padded(head_dim) + padded(value_dim)) +
-         lane_rows * padded(head_dim) + 5 * tile + 3 * stream_rows;
+         lane_rows * padded(head_dim) + 5 * tile + 4 * stream_rows;
 }
 
 // Backward runs in parallel over sequences, key heads and chunks of keys. Each chunk sums its own
@@ -60,12 +60,25 @@ constexpr bool is_decode(const Problem& p) {
   return p.max_q > 0 && p.group() * p.max_q <= most_decode_rows;
 }
 
+// Key heads that one item handles together: rows of a key lie side by side for all heads, and a
+// tile of them should stay in the second-level cache.
+inline constexpr int most_decode_heads = 16;
+
+ROCFLASH_INLINE constexpr std::int64_t decode_heads(const Problem& p) {
+  constexpr std::int64_t cache = 256 * 1024;
+  const auto row = static_cast<std::int64_t>(size_of(p.k.dtype)) * (p.head_dim + p.value_dim);
+  return smaller(smaller(most_decode_heads, p.kv_heads), larger(1, cache / (decode_keys * row)));
+}
+ROCFLASH_INLINE constexpr std::int64_t decode_head_groups(const Problem& p) {
+  return (p.kv_heads + decode_heads(p) - 1) / decode_heads(p);
+}
+
 constexpr int decode_splits(const Problem& p) {
   const std::int64_t pieces = larger(1, (p.max_k + decode_keys - 1) / decode_keys);
   if (p.splits > 0) return static_cast<int>(smaller(p.splits, pieces));
   constexpr std::int64_t wanted = 64,
-                         least_pieces = 8;  // a split below 512 keys is not worth its merge
-  const std::int64_t planes = larger(1, p.batch() * p.kv_heads);
+                         least_pieces = 4;  // a split below 256 keys is not worth its merge
+  const std::int64_t planes = larger(1, p.batch() * decode_head_groups(p));
   return static_cast<int>(
       larger(1, smaller((wanted + planes - 1) / planes, pieces / least_pieces)));
 }
@@ -77,8 +90,9 @@ ROCFLASH_INLINE constexpr Range split_of(Range keys, int n, int splits) {
   return {keys.begin + n * step, smaller(keys.end, keys.begin + (n + 1) * step)};
 }
 
-constexpr std::int64_t decode_scratch(int head_dim, int value_dim) {
-  return most_decode_rows * (padded(head_dim) + padded(value_dim) + 3 * decode_keys + 3);
+constexpr std::int64_t decode_scratch(const Problem& p) {
+  const std::int64_t queries = decode_heads(p) * padded(p.group() * p.max_q * padded(p.head_dim));
+  return queries + most_decode_rows * (3 * decode_keys + 1) + padded(p.value_dim);
 }
 
 struct WorkItem {

@@ -66,6 +66,10 @@ std::string Case::describe() const {
   t.list("seqused_q", seqused_q);
   t.list("seqused_k", seqused_k);
   t.list("leftpad_k", leftpad_k);
+  t.field("page", page, page > 0);
+  t.field("cache_batch_idx", 1, chosen_cache);
+  if (cache_dtype) t.field("cache_dtype", name_of(*cache_dtype));
+  t.field("num_splits", splits, splits > 0);
   t.field("layout", layout_name(layout), layout != Layout::compact);
   t.field("values", values == Values::outliers ? "outliers" : "non-finite",
           values != Values::normal);

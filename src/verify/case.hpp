@@ -33,6 +33,8 @@ enum class Values : std::uint8_t {
   non_finite,  // NaN and infinities in a few rows of k and v
 };
 
+// Fields are in the order in which people think of them, as in the ABI.
+// NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding)
 struct Case {
   std::string feature = "plain";  // what it is there to verify: a row of the report
   std::string shape = "custom";   // its shape class
@@ -50,6 +52,12 @@ struct Case {
   std::vector<std::int64_t> lengths_q, lengths_k;
   std::int64_t spare = 0;
   std::vector<std::int64_t> seqused_q, seqused_k, leftpad_k;  // one entry a sequence, or none
+
+  // Keys in a cache. These have no backward.
+  std::int64_t page = 0;      // > 0: k and v lie in pages of so many rows, in no order
+  bool chosen_cache = false;  // k and v have a batch more than q, and cache_batch_idx chooses
+  std::optional<DType> cache_dtype;  // of k and v, where it is not that of q
+  int splits = 0;                    // num_splits
 
   bool causal = false;
   std::optional<Window> window;
@@ -70,6 +78,8 @@ struct Case {
   int threads = 1;  // a second run takes another number, and must give the same bits
 
   bool packed() const { return !lengths_q.empty(); }
+  bool packed_k() const { return packed() && page == 0; }
+  bool has_backward() const { return page == 0 && !chosen_cache && !cache_dtype; }
   std::int64_t sequences() const {
     return packed() ? static_cast<std::int64_t>(lengths_q.size()) : batch;
   }

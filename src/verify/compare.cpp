@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 
 #include "verify/scalar.hpp"
 
@@ -19,8 +20,9 @@ const char* contradiction(double r, double x) {
 }
 
 std::string defect_text(std::size_t n, double reference, double device, const char* why) {
-  return "element " + std::to_string(n) + " is " + std::to_string(device) + " instead of " +
-         std::to_string(reference) + ": " + why;
+  std::ostringstream text;
+  text << "element " << n << " is " << device << " instead of " << reference << ": " << why;
+  return text.str();
 }
 
 }  // namespace

@@ -34,8 +34,8 @@ struct Trio {
 struct Rule {
   DType rounding = DType::f32;  // whose single rounding is always allowed
   bool gradient = false;
-  bool same_signs = false;       // s_dmask: the sign tells what dropout did
-  std::vector<bool> exact_zero;  // elements that must be 0 and not merely near it; empty: none
+  bool same_signs = false;         // s_dmask: the sign tells what dropout did
+  std::vector<bool> exact_zero{};  // elements that must be 0 and not merely near it; empty: none
 };
 
 Finding judge(std::string tensor, const Trio& values, const Rule& rule);

@@ -46,11 +46,13 @@ std::string call(const char* op, void (*function)(const Problem&, const Tensors&
 }
 
 // Forward, then backward with its results, as a user would. Returns what went wrong.
-std::string compute(const Inputs& in, Outputs& out, Backend backend, int threads) {
-  const Problem problem = in.problem();
-  const Execution execution{.backend = backend, .num_threads = threads};
+std::string compute(const Inputs& in, Outputs& out, const Device& device, int threads) {
+  Problem problem = in.problem();
+  if (device.fault) device.fault(problem);
+  const Execution execution{.backend = device.backend, .num_threads = threads};
   std::string failure = call("forward", forward, problem, out.forward(), execution);
-  if (failure.empty()) failure = call("backward", backward, problem, out.backward(in), execution);
+  if (failure.empty() && out.gradients)
+    failure = call("backward", backward, problem, out.backward(in), execution);
   return failure;
 }
 
@@ -130,7 +132,7 @@ double Result::worst_ratio(bool gradient) const {
   return worst;
 }
 
-Result run(const Case& what, Backend device) {
+Result run(const Case& what, const Device& device) {
   Result result{what, {}, {}};
   const Inputs in(what);
   const std::uint64_t before = in.fingerprint();
@@ -160,7 +162,7 @@ Result run(const Case& what, Backend device) {
   return result;
 }
 
-std::vector<Result> run_all(const std::vector<Case>& cases, Backend device, int workers,
+std::vector<Result> run_all(const std::vector<Case>& cases, const Device& device, int workers,
                             const std::function<void(const Result&)>& done) {
   std::vector<Result> results(cases.size());
   std::atomic<std::size_t> next{0};

@@ -21,12 +21,21 @@ struct Result {
   double worst_ratio(bool gradient) const;
 };
 
-// The backend on trial. The others are always the reference and plain ones.
-Result run(const Case& what, Backend device = Backend::cpu);
+// Who is on trial. The judges are always the reference and plain backends.
+struct Device {
+  Device(Backend who = Backend::cpu) : backend(who) {}
+
+  Backend backend;
+  // Changes the problem that the device gets to see: tests make it err and look whether that is
+  // noticed.
+  std::function<void(Problem&)> fault;
+};
+
+Result run(const Case& what, const Device& device = {});
 
 // Runs all on `workers` threads and calls `done` after each, one at a time, in any order. Results
 // are in the order of the cases.
-std::vector<Result> run_all(const std::vector<Case>& cases, Backend device, int workers,
+std::vector<Result> run_all(const std::vector<Case>& cases, const Device& device, int workers,
                             const std::function<void(const Result&)>& done = {});
 
 }  // namespace rocflash::verify

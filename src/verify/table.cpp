@@ -64,6 +64,16 @@ void pad_left(Case& c) {
   }
 }
 
+// Caches have room for whole pages.
+void page_keys(Case& c, std::int64_t page) {
+  c.page = page;
+  if (!c.packed()) c.sk = (c.sk + page - 1) / page * page;
+}
+
+void halve_cache(Case& c, DType dtype) {
+  if (c.dtype == DType::f32) c.cache_dtype = dtype;
+}
+
 void drop(Case& c, float p) {
   c.dropout_p = p;
   c.weights = true;
@@ -165,6 +175,18 @@ std::vector<Feature> make_features() {
       {"non-finite window",
        [](Case& c) { c.values = Values::non_finite, c.causal = true, c.window = Window{9, 0}; }},
       {"non-finite mask", [](Case& c) { c.values = Values::non_finite, c.mask = Spans{}; }},
+      {"pages 16", [](Case& c) { page_keys(c, 16), use_keys(c); }},
+      {"pages 1 gqa causal",
+       [](Case& c) {
+         page_keys(c, 1), set_heads(c, 6, 2), use_keys(c), pad_left(c), c.causal = true;
+       }},
+      {"pages 37 packed causal", [](Case& c) { pack(c), page_keys(c, 37), c.causal = true; }},
+      {"cache_batch_idx", [](Case& c) { use_keys(c), c.chosen_cache = true; }},
+      {"cache f16", [](Case& c) { halve_cache(c, DType::f16), set_heads(c, 4, 1); }},
+      {"cache bf16 pages",
+       [](Case& c) { halve_cache(c, DType::bf16), page_keys(c, 8), use_keys(c); }},
+      {"splits 3", [](Case& c) { c.splits = 3; }},
+      {"splits 5 sinks causal", [](Case& c) { c.splits = 5, c.sinks = true, c.causal = true; }},
       {"everything", [](Case& c) { everything(c); }},
       {"everything packed", [](Case& c) { pack(c), everything(c); }},
   };
@@ -276,6 +298,10 @@ Case mixed_case(DType dtype, std::uint64_t seed) {
     return Spans{random.chance(0.6), random.chance(0.6), random.chance(0.8), random.chance(0.8)};
   };
   if (random.chance(0.3)) pack(c);
+  if (random.chance(0.1)) page_keys(c, random.integer(1, 40));
+  if (random.chance(0.1)) c.chosen_cache = !c.packed() && c.page == 0;
+  if (random.chance(0.05)) halve_cache(c, random.chance(0.5) ? DType::f16 : DType::bf16);
+  if (random.chance(0.1)) c.splits = static_cast<int>(random.integer(1, 6));
   if (random.chance(0.15)) use_queries(c);
   if (random.chance(0.2)) use_keys(c);
   if (random.chance(0.15)) pad_left(c);

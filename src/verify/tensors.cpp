@@ -4,77 +4,13 @@
 #include <cmath>
 #include <limits>
 
+#include "verify/geometry.hpp"
 #include "verify/random.hpp"
 
 namespace rocflash::verify {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-
-// Shapes and row ranges that follow from a case.
-struct Geometry {
-  explicit Geometry(const Case& c) : what(c) {}
-
-  struct Rows {
-    std::int64_t begin, end;
-  };
-
-  std::int64_t rows(const std::vector<std::int64_t>& lengths, std::int64_t dense) const {
-    if (!what.packed()) return dense;
-    std::int64_t total = what.spare;
-    for (const std::int64_t n : lengths) total += n;
-    return total;
-  }
-  std::int64_t longest(const std::vector<std::int64_t>& lengths, std::int64_t dense) const {
-    return what.packed() ? *std::max_element(lengths.begin(), lengths.end()) : dense;
-  }
-  // Half of the spare rows lie before the first sequence.
-  std::vector<std::int64_t> cumulative(const std::vector<std::int64_t>& lengths) const {
-    std::vector<std::int64_t> begins{what.spare / 2};
-    for (const std::int64_t n : lengths) begins.push_back(begins.back() + n);
-    return begins;
-  }
-  Rows used(const std::vector<std::int64_t>& lengths, std::int64_t dense,
-            const std::vector<std::int64_t>& seqused, const std::vector<std::int64_t>& leftpad,
-            std::size_t n) const {
-    const std::int64_t begin = what.packed() ? cumulative(lengths)[n] : 0;
-    const std::int64_t length = what.packed() ? lengths[n] : dense;
-    return {begin + (leftpad.empty() ? 0 : leftpad[n]),
-            begin + (seqused.empty() ? length : seqused[n])};
-  }
-  Rows queries(std::size_t n) const { return used(what.lengths_q, what.sq, what.seqused_q, {}, n); }
-  Rows keys(std::size_t n) const {
-    return used(what.lengths_k, what.sk, what.seqused_k, what.leftpad_k, n);
-  }
-
-  Dims tensor(std::int64_t row_count, std::int64_t heads, std::int64_t columns) const {
-    return what.packed() ? Dims{row_count, heads, columns}
-                         : Dims{what.batch, row_count, heads, columns};
-  }
-  Dims query_tensor(std::int64_t columns) const {
-    return tensor(rows(what.lengths_q, what.sq), what.heads, columns);
-  }
-  Dims key_tensor(std::int64_t columns) const {
-    return tensor(rows(what.lengths_k, what.sk), what.kv_heads, columns);
-  }
-  Dims statistic() const {
-    const std::int64_t n = rows(what.lengths_q, what.sq);
-    return what.packed() ? Dims{what.heads, n} : Dims{what.batch, what.heads, n};
-  }
-  Dims plane(Spans s) const {
-    return {s.batch ? what.sequences() : 1, s.head ? what.heads : 1,
-            s.query ? longest(what.lengths_q, what.sq) : 1,
-            s.key ? longest(what.lengths_k, what.sk) : 1};
-  }
-
-  // Dimensions by their meaning, counted from the end because packed tensors lack the first.
-  Axes query_axes() const { return what.packed() ? Axes{0, 1, 1} : Axes{1, 2, 0}; }
-  Axes key_axes() const { return what.packed() ? Axes{0, 1, 1} : Axes{1, 2, 2}; }
-  Axes statistic_axes() const { return what.packed() ? Axes{1, 0, 0} : Axes{2, 1, 0}; }
-  static Axes plane_axes() { return {2, 1, 0}; }
-
-  const Case& what;
-};
 
 DType option_dtype(const Case& c) { return c.wide_options ? DType::f32 : c.dtype; }
 
@@ -94,31 +30,65 @@ std::optional<Buffer> optional_vector(const std::vector<std::int64_t>& values) {
   return vector_of(values);
 }
 
-// Fills the rows that `used` answers for each sequence; the others stay poisoned.
-template <class Used>
-Buffer fill_rows(const Case& c, const char* name, const Dims& shape, Axes axes, Used used) {
-  Buffer b(c.dtype, place(shape, c.layout, axes, Role::input));
-  Random random = random_for(c, name);
-  const std::int64_t heads = shape[shape.size() - 2], columns = shape[shape.size() - 1];
-  const bool gradient = name[0] == 'd';
-  for (std::int64_t n = 0; n < c.sequences(); ++n) {
-    const auto [begin, end] = used(static_cast<std::size_t>(n));
+// Fills the rows in use; the others stay poisoned.
+template <class Used, class Place>
+void fill_rows(Buffer& b, const Case& c, Random random, bool gradient, Used used, Place place_of) {
+  const std::int64_t heads = b.shape()[b.shape().size() - 2],
+                     columns = b.shape()[b.shape().size() - 1];
+  for (std::size_t n = 0; n < static_cast<std::size_t>(c.sequences()); ++n) {
+    const auto [begin, end] = used(n);
     for (std::int64_t row = begin; row < end; ++row) {
       for (std::int64_t h = 0; h < heads; ++h) {
+        Dims at = place_of(n, row, h, 0);
+        std::int64_t& column = at[at.size() - 1];
         const double size =
             c.values == Values::outliers && !gradient && random.chance(0.05) ? 10 : 1;
-        for (std::int64_t column = 0; column < columns; ++column) {
-          b.set(c.packed() ? Dims{row, h, column} : Dims{n, row, h, column},
-                size * random.normal());
-        }
+        for (column = 0; column < columns; ++column) b.set(at, size * random.normal());
         if (c.values != Values::non_finite || gradient || !random.chance(0.02)) continue;
-        const std::int64_t column = random.integer(0, columns - 1);
+        column = random.integer(0, columns - 1);
         const double odd[] = {infinity, -infinity, std::nan("")};
-        b.set(c.packed() ? Dims{row, h, column} : Dims{n, row, h, column},
-              odd[random.integer(0, 2)]);
+        b.set(at, odd[random.integer(0, 2)]);
       }
     }
   }
+}
+
+Buffer make_queries(const Case& c, const char* name, int columns) {
+  const Geometry g(c);
+  Buffer b(c.dtype, place(g.query_tensor(columns), c.layout, g.query_axes(), Role::input));
+  fill_rows(
+      b, c, random_for(c, name), name[0] == 'd', [&](auto n) { return g.used_queries(n); },
+      [&](auto... at) { return g.query_place(at...); });
+  return b;
+}
+
+Buffer make_keys(const Case& c, const char* name, int columns) {
+  const Geometry g(c);
+  Buffer b(c.cache_dtype.value_or(c.dtype),
+           place(g.key_tensor(columns), c.layout, g.key_axes(), Role::input));
+  fill_rows(
+      b, c, random_for(c, name), false, [&](auto n) { return g.used_keys(n); },
+      [&](auto... at) { return g.key_place(at...); });
+  return b;
+}
+
+std::optional<Buffer> make_block_table(const Case& c) {
+  if (c.page == 0) return std::nullopt;
+  const Geometry g(c);
+  Buffer b(DType::i32, Dims{c.sequences(), g.pages_each()});
+  b.fill([&](const Dims& at) {
+    return static_cast<double>(g.page(static_cast<std::size_t>(at[0]), at[1]));
+  });
+  return b;
+}
+
+std::optional<Buffer> make_cache_index(const Case& c) {
+  if (!c.chosen_cache) return std::nullopt;
+  const Geometry g(c);
+  Buffer b(DType::i32, Dims{c.batch});
+  b.fill([&](const Dims& at) {
+    return static_cast<double>(g.cache(static_cast<std::size_t>(at[0])));
+  });
   return b;
 }
 
@@ -128,7 +98,7 @@ std::optional<Buffer> make_mask(const Case& c, const Geometry& g) {
   Random random = random_for(c, "mask");
   bool whole_row = false;
   b.fill([&](const Dims& index) {
-    if (index[3] == 0) whole_row = random.chance(0.1);
+    if (index[3] == 0) whole_row = b.shape()[2] > 1 && random.chance(0.1);
     return !whole_row && random.chance(0.7) ? 1.0 : 0.0;
   });
   return b;
@@ -140,7 +110,7 @@ std::optional<Buffer> make_bias(const Case& c, const Geometry& g) {
   Random random = random_for(c, "bias");
   bool whole_row = false;
   b.fill([&](const Dims& index) {
-    if (index[3] == 0) whole_row = random.chance(0.1);
+    if (index[3] == 0) whole_row = b.shape()[2] > 1 && random.chance(0.1);
     const double value = random.normal();
     return c.bias_hides && (whole_row || random.chance(0.2)) ? -infinity : value;
   });
@@ -172,17 +142,15 @@ std::optional<Tensor> view(const std::optional<Buffer>& b) {
 
 Inputs::Inputs(const Case& c)
     : what(c),
-      q(fill_rows(c, "q", Geometry(c).query_tensor(c.head_dim), Geometry(c).query_axes(),
-                  [&](std::size_t n) { return Geometry(c).queries(n); })),
-      k(fill_rows(c, "k", Geometry(c).key_tensor(c.head_dim), Geometry(c).key_axes(),
-                  [&](std::size_t n) { return Geometry(c).keys(n); })),
-      v(fill_rows(c, "v", Geometry(c).key_tensor(c.value_dim), Geometry(c).key_axes(),
-                  [&](std::size_t n) { return Geometry(c).keys(n); })),
-      dout(fill_rows(c, "dout", Geometry(c).query_tensor(c.value_dim), Geometry(c).query_axes(),
-                     [&](std::size_t n) { return Geometry(c).queries(n); })),
+      q(make_queries(c, "q", c.head_dim)),
+      k(make_keys(c, "k", c.head_dim)),
+      v(make_keys(c, "v", c.value_dim)),
+      dout(make_queries(c, "dout", c.value_dim)),
       seqused_q(optional_vector(c.seqused_q)),
       seqused_k(optional_vector(c.seqused_k)),
       leftpad_k(optional_vector(c.leftpad_k)),
+      block_table(make_block_table(c)),
+      cache_batch_idx(make_cache_index(c)),
       mask(make_mask(c, Geometry(c))),
       alibi(make_slopes(c)),
       bias(make_bias(c, Geometry(c))),
@@ -217,6 +185,9 @@ Problem Inputs::problem() const {
   p.dropout_seed = random.bits();
   p.dropout_offset = random.bits();
   p.deterministic = what.deterministic;
+  p.num_splits = what.splits;
+  p.block_table = view(block_table);
+  p.cache_batch_idx = view(cache_batch_idx);
   return p;
 }
 
@@ -227,8 +198,8 @@ std::uint64_t Inputs::fingerprint() const {
     hash = derive_seed(hash, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   };
   for (const Buffer* b : {&q, &k, &v, &dout}) add(*b);
-  for (const auto* b : {&cu_seqlens_q, &cu_seqlens_k, &seqused_q, &seqused_k, &leftpad_k, &mask,
-                        &alibi, &bias, &sinks}) {
+  for (const auto* b : {&cu_seqlens_q, &cu_seqlens_k, &seqused_q, &seqused_k, &leftpad_k,
+                        &block_table, &cache_batch_idx, &mask, &alibi, &bias, &sinks}) {
     if (*b) add(**b);
   }
   return hash;
@@ -255,7 +226,8 @@ std::optional<Buffer> sinks_output(const Case& c) {
 }  // namespace
 
 Outputs::Outputs(const Case& c, bool exact)
-    : out(output(c, exact, exact ? DType::f64 : c.dtype, Geometry(c).query_tensor(c.value_dim),
+    : gradients(c.has_backward()),
+      out(output(c, exact, exact ? DType::f64 : c.dtype, Geometry(c).query_tensor(c.value_dim),
                  Geometry(c).query_axes())),
       lse(output(c, exact, DType::f32, Geometry(c).statistic(), Geometry(c).statistic_axes())),
       s_dmask(weights_output(c, exact)),
@@ -277,10 +249,10 @@ std::vector<Outputs::Named> Outputs::all() {
   return {{"out", &out, false},
           {"lse", &lse, false},
           {"s_dmask", s_dmask ? &*s_dmask : nullptr, false},
-          {"dq", &dq, true},
-          {"dk", &dk, true},
-          {"dv", &dv, true},
-          {"dsinks", dsinks ? &*dsinks : nullptr, true}};
+          {"dq", gradients ? &dq : nullptr, true},
+          {"dk", gradients ? &dk : nullptr, true},
+          {"dv", gradients ? &dv : nullptr, true},
+          {"dsinks", gradients && dsinks ? &*dsinks : nullptr, true}};
 }
 
 }  // namespace rocflash::verify

@@ -20,6 +20,7 @@ struct Inputs {
   const Case what;
   Buffer q, k, v, dout;
   std::optional<Buffer> cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k;
+  std::optional<Buffer> block_table, cache_batch_idx;
   std::optional<Buffer> mask, alibi, bias, sinks;
 };
 
@@ -30,6 +31,8 @@ struct Outputs {
   ForwardOutputs forward() const;
   // Backward with the out and lse of this forward.
   BackwardTensors backward(const Inputs& inputs) const;
+
+  bool gradients;  // whether the case has any; if not, their buffers stay as they are
 
   Buffer out, lse;
   std::optional<Buffer> s_dmask;

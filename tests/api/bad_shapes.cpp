@@ -15,7 +15,10 @@ std::vector<BadCall> bad_shapes_and_lengths() {
       {"k_head_size", "k: shape (1, 5, 1, 3); its head size must be that of q, 4",
        [](Call& c) { c.k = f32({1, 5, 1, 3}); }},
       {"k_batch", "k: shape (2, 5, 1, 4); its batch must be that of q, 1",
-       [](Call& c) { c.k = f32({2, 5, 1, 4}); }},
+       [](Call& c) {
+         c.k = f32({2, 5, 1, 4});
+         c.v = f32({2, 5, 1, 4});
+       }},
       {"v_batch", "v: shape (2, 5, 1, 4); size 2 in dimension 0 must be that of k, 1",
        [](Call& c) { c.v = f32({2, 5, 1, 4}); }},
       {"v_length", "v: shape (1, 6, 1, 4); size 6 in dimension 1 must be that of k, 5",
@@ -53,7 +56,7 @@ std::vector<BadCall> bad_shapes_and_lengths() {
        [](Call& c) { c.v = f32({1, 5, 1, 1024}); }},
       {"k_three_dimensions", "k: shape (5, 1, 4) has 3 dimensions; it must be (b, sk, hk, d)",
        [](Call& c) { c.k = f32({5, 1, 4}); }},
-      {"v_three_dimensions", "v: shape (5, 1, 4) has 3 dimensions; it must be (b, sk, hk, dv)",
+      {"v_three_dimensions", "v: shape (5, 1, 4) has 3 dimensions; it must be (b, sk, hk, d)",
        [](Call& c) { c.v = f32({5, 1, 4}); }},
       {"too_many_keys",
        "q: 1 sequences of 3 queries, 4294967296 keys and 2 heads; each, and sequences times heads, "
@@ -76,10 +79,9 @@ std::vector<BadCall> bad_shapes_and_lengths() {
       {"packed_v_rows", "v: shape (8, 1, 4); size 8 in dimension 0 must be that of k, 9",
        [](Call& c) { c.v = f32({8, 1, 4}); }, forward, ROCFLASH_INVALID_ARGUMENT, true},
       {"cu_q_missing",
-       "cu_seqlens_q: is null, but cu_seqlens_k is given; packed sequences need both",
+       "cu_seqlens_q: is null, but cu_seqlens_k is given; packed keys need packed queries",
        [](Call& c) { c.problem.cu_seqlens_q = nullptr; }, forward, ROCFLASH_INVALID_ARGUMENT, true},
-      {"cu_k_missing",
-       "cu_seqlens_k: is null, but cu_seqlens_q is given; packed sequences need both",
+      {"cu_k_missing", "k: shape (9, 1, 4) has 3 dimensions; it must be (b, sk, hk, d)",
        [](Call& c) { c.problem.cu_seqlens_k = nullptr; }, forward, ROCFLASH_INVALID_ARGUMENT, true},
       {"cu_q_float", "cu_seqlens_q: dtype f32; it must be i32", [](Call& c) { c.cu_q = f32({3}); },
        forward, ROCFLASH_INVALID_ARGUMENT, true},

@@ -109,19 +109,35 @@ std::vector<BadCall> bad_structs_and_tensors() {
          c.backend(ROCFLASH_BACKEND_PLAIN);
        },
        forward, ROCFLASH_UNSUPPORTED},
-      {"k_other_dtype", "k: dtype f16; it must be f32",
+      {"v_is_not_as_k", "v: dtype f32; it must be f16",
        [](Call& c) { c.k = HostTensor(DType::f16, c.k.shape()); }},
       {"v_other_dtype", "v: dtype bf16; it must be f32",
        [](Call& c) { c.v = HostTensor(DType::bf16, c.v.shape()); }},
-      {"q_no_dimensions", "q: 0 dimensions; allowed are 1 to 4", [](Call& c) { c.q.dl.ndim = 0; }},
-      {"k_negative_dimensions", "k: -1 dimensions; allowed are 1 to 4",
+      {"q_no_dimensions", "q: 0 dimensions; allowed are 1 to 5", [](Call& c) { c.q.dl.ndim = 0; }},
+      {"k_negative_dimensions", "k: -1 dimensions; allowed are 1 to 5",
        [](Call& c) { c.k.dl.ndim = -1; }},
-      {"q_five_dimensions", "q: 5 dimensions; allowed are 1 to 4",
+      {"q_five_dimensions", "q: shape (1, 3, 2, 4, 1) has 5 dimensions; it must be (b, sq, h, d)",
        [](Call& c) {
          c.q.dl.ndim = 5;
          c.q.dl.shape = five_dims;
          c.q.dl.strides = nullptr;
        }},
+      {"q_six_dimensions", "q: 6 dimensions; allowed are 1 to 5", [](Call& c) { c.q.dl.ndim = 6; }},
+      {"k_wider_than_q", "k: dtype f32; it must be f16",
+       [](Call& c) { c.q = HostTensor(DType::f16, c.q.shape()); }},
+      {"gradients_of_halved_keys", "k: dtype f16; gradients need the dtype of q, f32",
+       [](Call& c) {
+         c.k = HostTensor(DType::f16, c.k.shape());
+         c.v = HostTensor(DType::f16, c.v.shape());
+       },
+       backward, ROCFLASH_UNSUPPORTED},
+      {"q_f64_for_cpu",
+       "q: dtype f64; only the reference backend takes it, others f32, f16 and bf16",
+       [](Call& c) {
+         for (HostTensor* t : {&c.q, &c.k, &c.v, &c.out}) *t = HostTensor(DType::f64, t->shape());
+         c.backend(ROCFLASH_BACKEND_CPU);
+       },
+       forward, ROCFLASH_UNSUPPORTED},
       {"q_two_dimensions", "q: shape (3, 5) has 2 dimensions; it must be (b, sq, h, d)",
        [](Call& c) {
          c.q.dl.ndim = 2;

@@ -1,4 +1,5 @@
-/* A small program in C: the header must be plain C11, and a call must need no more than what it says. */
+/* A small program in C: the header must be plain C11, and a call must need no more than what it
+ * says. */
 #include <math.h>
 #include <rocflash/rocflash.h>
 #include <string.h>
@@ -16,7 +17,8 @@ int c_program_works(void) {
   DLTensor tlse = {lse, {kDLCPU, 0}, 3, {kDLFloat, 32, 1}, lse_shape, NULL, 0};
   rocflash_problem problem = {.struct_size = sizeof problem, .q = &tq, .k = &tk, .v = &tv};
   rocflash_forward_outputs outputs = {.struct_size = sizeof outputs, .out = &tout, .lse = &tlse};
-  rocflash_execution execution = {.struct_size = sizeof execution, .backend = ROCFLASH_BACKEND_REFERENCE};
+  rocflash_execution execution = {.struct_size = sizeof execution,
+                                  .backend = ROCFLASH_BACKEND_REFERENCE};
   size_t bytes = 1;
   if (rocflash_forward_workspace(&problem, &outputs, &execution, &bytes) != ROCFLASH_OK) return 1;
   if (bytes != 0) return 2;

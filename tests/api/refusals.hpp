@@ -33,5 +33,6 @@ std::vector<BadCall> bad_structs_and_tensors();
 std::vector<BadCall> bad_shapes_and_lengths();
 std::vector<BadCall> bad_options();
 std::vector<BadCall> bad_outputs();
+std::vector<BadCall> bad_caches();
 
 }  // namespace rocflash::test

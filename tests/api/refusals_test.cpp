@@ -19,13 +19,15 @@ TEST_P(Refusal, SaysWhatIsWrong) {
   call->backend(ROCFLASH_BACKEND_REFERENCE);  // needs no workspace; a case may choose another
   bad.spoil(*call);
   std::vector<std::vector<std::byte>> before;
-  for (const HostTensor* t : call->outputs()) before.push_back(t->bytes());
+  std::vector<const HostTensor*> watched = call->outputs();
+  for (const HostTensor* t : {&call->k, &call->v}) watched.push_back(t);  // decode may write them
+  for (const HostTensor* t : watched) before.push_back(t->bytes());
 
   EXPECT_EQ(bad.invoke(*call), bad.status);
   EXPECT_EQ(rocflash_last_error(), bad.message);
 
   std::size_t n = 0;
-  for (const HostTensor* t : call->outputs())
+  for (const HostTensor* t : watched)
     EXPECT_TRUE(t->bytes() == before[n++]) << "a refused call wrote an output";
 }
 
@@ -43,13 +45,13 @@ TEST(Refusals, TheCallsTheyStartFromAreGood) {
 TEST(Refusals, AreManyAndDistinct) {
   std::set<std::string> messages;
   std::size_t count = 0;
-  for (const auto& table :
-       {bad_structs_and_tensors(), bad_shapes_and_lengths(), bad_options(), bad_outputs()}) {
+  for (const auto& table : {bad_structs_and_tensors(), bad_shapes_and_lengths(), bad_options(),
+                            bad_outputs(), bad_caches()}) {
     count += table.size();
     for (const BadCall& bad : table) messages.insert(bad.message);
   }
-  EXPECT_GE(count, 60u);
-  EXPECT_GE(messages.size(), 60u);
+  EXPECT_GE(count, 180u);
+  EXPECT_GE(messages.size(), 170u);
 }
 
 std::string name_of_case(const testing::TestParamInfo<BadCall>& info) { return info.param.name; }
@@ -59,6 +61,7 @@ INSTANTIATE_TEST_SUITE_P(Tensors, Refusal, testing::ValuesIn(bad_structs_and_ten
 INSTANTIATE_TEST_SUITE_P(Shapes, Refusal, testing::ValuesIn(bad_shapes_and_lengths()),
                          name_of_case);
 INSTANTIATE_TEST_SUITE_P(Options, Refusal, testing::ValuesIn(bad_options()), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Caches, Refusal, testing::ValuesIn(bad_caches()), name_of_case);
 INSTANTIATE_TEST_SUITE_P(Outputs, Refusal, testing::ValuesIn(bad_outputs()), name_of_case);
 
 }  // namespace

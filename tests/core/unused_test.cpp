@@ -29,7 +29,7 @@ struct Outputs {
     backward.dk = rows(dk, p.lengths.rows_k, p.kv_heads);
     backward.dv = rows(dv, p.lengths.rows_k, p.kv_heads);
     lse.assign(out.size(), untouched);
-    forward.lse = {lse.data(), p.lengths.packed_k() ? 0 : p.heads * p.lengths.rows_q,
+    forward.lse = {lse.data(), p.lengths.packed_q() ? 0 : p.heads * p.lengths.rows_q,
                    p.lengths.rows_q, 1};
     s_dmask.assign(static_cast<std::size_t>(p.batch() * p.heads * p.max_q * p.max_k), untouched);
     forward.s_dmask = {reinterpret_cast<std::byte*>(s_dmask.data()),

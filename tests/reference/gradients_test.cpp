@@ -100,7 +100,7 @@ TEST_P(Gradients, AgreeWithFiniteDifferences) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Reference, Gradients, testing::ValuesIn(features),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& feature) { return std::string(feature.param.name); });
 
 }  // namespace
 }  // namespace rocflash::test

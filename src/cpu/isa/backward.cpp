@@ -40,6 +40,11 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
       tile.load_queries(head, t, delta, here);
       for (int n = 0; n < tile.panels && !keys_of(n).empty(); ++n) {
         tile.compute(head, n, {here, keys_of(n)});
+        if (t.dsinks) {
+          float* mean = dq.means.rows(head.b, h, head.sequence.q_row + i) +
+                        item.block * dq.means_chunk_stride;
+          for (std::int64_t r = 0; r < rows; ++r) mean[r] += tile.mean[r];
+        }
         if (t.dv) {
           weigh<vectors, Into::add>(tile.dout_finite, dv, rows, {tile.dout, 1, padded(dv)},
                                     {tile.weights, panel},
@@ -60,16 +65,17 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
     }
   }
 
-  float factors[panel];
-  const auto store_sums = [&](const Rows& to, const float* sums, float factor) {
+  double factors[panel];
+  const auto store_sums = [&](const Rows& to, const float* sums, double factor) {
     if (!to) return;
-    for (float& f : factors) f = factor;
+    for (double& f : factors) f = factor;
     for (int n = 0; n < tile.panels && !keys_of(n).empty(); ++n)
       store_lanes(sums + std::int64_t{n} * to.columns * panel, panel, factors,
                   any.keys_of(to, keys_of(n)));
   };
-  store_sums(t.dk, dk_sum, p.scale);
-  store_sums(t.dv, dv_sum, p.dropout.scale());
+  const auto dropout_scale = static_cast<double>(p.dropout.scale());
+  store_sums(t.dk, dk_sum, static_cast<double>(p.scale) * dropout_scale);
+  store_sums(t.dv, dv_sum, dropout_scale);
 }
 
 }  // namespace
@@ -80,20 +86,21 @@ void delta(const Problem& p, const BackwardTensors& t, const Delta& to, WorkItem
                     smaller(head.sequence.sq, (item.block + 1) * lane_rows)};
   const RowBlock dout = head.queries_of(t.dout, block), out = head.queries_of(t.out, block);
   float a[max_head_dim], b[max_head_dim];
+  const int run = run_of_terms(p.dtype);
   for (int n = 0; n < dout.count; ++n) {
     convert_row(a, dout.row(n), dout.rows.dtype, p.value_dim);
+    const std::int64_t i = block.begin + n;
     convert_row(b, out.row(n), out.rows.dtype, p.value_dim);
-    // In the order and precision of the products it is subtracted from: where a query sees one key
-    // only, the difference is then exactly 0, as it should be. Dropout's scale breaks that
-    // symmetry, and precision is better.
-    float same = 0;
-    double precise = 0;
-    for (int c = 0; c < p.value_dim; ++c) {
-      same += a[c] * b[c];
-      precise += static_cast<double>(a[c]) * static_cast<double>(b[c]);
+    for (int c = 0; c < p.value_dim && p.dropout.on(); ++c) b[c] /= p.dropout.scale();
+    // In the order and precision of the products it is subtracted from, and like them without
+    // dropout's scale: where a query sees one key only, the difference is then 0, as it should be.
+    float sum = 0;
+    for (int begin = 0; begin < p.value_dim; begin += run) {
+      float part = 0;
+      for (int c = begin; c < p.value_dim && c < begin + run; ++c) part += a[c] * b[c];
+      sum += part;
     }
-    *to.rows(head.b, head.h, head.sequence.q_row + block.begin + n) =
-        p.dropout.on() ? static_cast<float>(precise) : same;
+    *to.rows(head.b, head.h, head.sequence.q_row + i) = sum;
   }
 }
 
@@ -120,7 +127,7 @@ void query_gradients(const Problem& p, const BackwardTensors& t, const PartialQu
       Float total = load(sum + c);
       for (int chunk = 1; chunk < dq.chunks; ++chunk)
         total += load(dq.rows(chunk, head.b, head.h, row) + c);
-      store(sum + c, total * p.scale);
+      store(sum + c, total * (p.scale * p.dropout.scale()));
     }
     store_row(t.dq.row(head.b, row, head.h), t.dq.dtype, sum, p.head_dim);
   }

@@ -7,42 +7,40 @@
 namespace rocflash::cpu::ROCFLASH_ISA {
 namespace {
 
-// Running softmax of one query per lane, in base 2: highest score, sum of weights relative to it,
-// and the factor by which the last tile changed what was accumulated before.
+// Running softmax of one query per lane: highest score, sum of weights relative to it, and the
+// factor by which the last tile changed what was accumulated before.
 struct OnlineSoftmax {
   float *highest, *sum, *factor;
 
+  // The sink, if there is one, is the first weight.
   template <int vectors>
-  ROCFLASH_INLINE void start(double sink) {
+  ROCFLASH_INLINE void start(float sink) {
     for (int n = 0; n < vectors * width; ++n) {
-      highest[n] = static_cast<float>(sink);
-      sum[n] = sink == -static_cast<double>(infinity)
-                   ? 0.0f
-                   : 1.0f;  // the sink itself is the first weight
+      highest[n] = sink;
+      sum[n] = sink == -infinity ? 0.0f : 1.0f;
     }
   }
 
   // Turns a tile of scores into weights.
   template <int vectors>
-  ROCFLASH_INLINE void absorb(float* scores, std::int64_t rows, float exponent) {
+  ROCFLASH_INLINE void absorb(float* scores, std::int64_t rows, const Exponential& exponential) {
     constexpr int panel = vectors * width;
     Float top[vectors], total[vectors];
-    for (int m = 0; m < vectors; ++m) top[m] = splat(-infinity);
+    for (int m = 0; m < vectors; ++m) top[m] = load(highest + m * width);
     for (std::int64_t r = 0; r < rows; ++r)
       for (int m = 0; m < vectors; ++m)
         top[m] = larger(load(scores + r * panel + m * width), top[m]);
     for (int m = 0; m < vectors; ++m) {
       const Float before = load(highest + m * width);
-      const Float now = larger(top[m] * exponent, before);
-      store(highest + m * width, now);
+      store(highest + m * width, top[m]);
       // Nothing seen so far: any finite base makes all weights 0.
-      top[m] = select(now == -infinity, Float{}, now);
-      store(factor + m * width, exp2(before - top[m]));
+      top[m] = select(top[m] == -infinity, Float{}, top[m]);
+      store(factor + m * width, exponential(before - top[m]));
       total[m] = Float{};
     }
     for (std::int64_t r = 0; r < rows; ++r) {
       for (int m = 0; m < vectors; ++m) {
-        const Float weight = exp2(load(scores + r * panel + m * width) * exponent - top[m]);
+        const Float weight = exponential(load(scores + r * panel + m * width) - top[m]);
         total[m] += weight;
         store(scores + r * panel + m * width, weight);
       }
@@ -52,11 +50,6 @@ struct OnlineSoftmax {
   }
 
   ROCFLASH_INLINE bool saw_nothing(int lane) const { return sum[lane] == 0; }
-  ROCFLASH_INLINE float lse(int lane, double natural) const {
-    if (saw_nothing(lane)) return infinity;
-    return static_cast<float>(static_cast<double>(highest[lane]) * natural +
-                              __builtin_log(static_cast<double>(sum[lane])));
-  }
 };
 
 // The weights themselves, for callers who ask: scores again, now that their sum is known.
@@ -69,9 +62,8 @@ template <int vectors>
     const double base = softmax.saw_nothing(n) ? 0.0 : static_cast<double>(softmax.highest[n]);
     const double over = softmax.saw_nothing(n) ? 0.0 : 1.0 / static_cast<double>(softmax.sum[n]);
     for (std::int64_t r = 0; r < tile.keys.size(); ++r) {
-      const double s =
-          static_cast<double>(scores[r * panel + n]) * static_cast<double>(head.exponent);
-      const double weight = __builtin_exp2(s - base) * over;
+      const double difference = static_cast<double>(scores[r * panel + n]) - base;
+      const double weight = __builtin_exp(difference * head.unit) * over;
       store_double(to.row(head.b, head.h, tile.queries.begin + n), to.dtype,
                    (tile.keys.begin + r) * to.key_stride,
                    keep && keep[r * panel + n] == 0 ? -weight : weight);
@@ -103,9 +95,8 @@ void run(const Head& head, const ForwardOutputs& o, Range block, float* memory) 
     return OnlineSoftmax{s, s + panel, s + 2 * panel};
   };
   const auto raw_scores = [&](int n, const Tile& tile) {
-    gemm<vectors, Into::overwrite>(tile.keys.size(), d, {k, padded(d), 1},
-                                   {q + std::int64_t{n} * d * panel, panel}, {scores, panel},
-                                   nullptr);
+    dot_products<vectors>(run_of_terms(p.dtype), tile.keys.size(), d, {k, padded(d), 1},
+                          {q + std::int64_t{n} * d * panel, panel}, {scores, panel});
     finish_scores<Lanes::queries, vectors>(head, tile, scores, bias, nullptr);
   };
 
@@ -115,6 +106,7 @@ void run(const Head& head, const ForwardOutputs& o, Range block, float* memory) 
   }
   __builtin_memset(out, 0, sizeof(float) * lane_rows * static_cast<std::size_t>(dv));
 
+  const Exponential exponential(head.exponent);
   Range keys = visible_keys(p.visibility, block, head.sequence.sq, head.sequence.sk);
   keys.begin = floor_to(keys.begin, dropout_keys_per_call);
   for (std::int64_t j = keys.begin; j < keys.end; j += stream_rows) {
@@ -126,7 +118,7 @@ void run(const Head& head, const ForwardOutputs& o, Range block, float* memory) 
       const Tile tile{queries_of(n), here};
       OnlineSoftmax softmax = softmax_of(n);
       raw_scores(n, tile);
-      softmax.absorb<vectors>(scores, here.size(), head.exponent);
+      softmax.absorb<vectors>(scores, here.size(), exponential);
       if (p.dropout.on()) {
         draw_dropout<Lanes::queries, vectors>(head, tile, keep);
         for (std::int64_t e = 0; e < here.size() * panel; e += width)
@@ -141,15 +133,17 @@ void run(const Head& head, const ForwardOutputs& o, Range block, float* memory) 
   for (int n = 0; n < panels && !queries_of(n).empty(); ++n) {
     const OnlineSoftmax softmax = softmax_of(n);
     const Range queries = queries_of(n);
+    double factor[panel];
     for (int lane = 0; lane < queries.size(); ++lane) {
-      if (o.lse)
+      if (o.lse) {
         o.lse.at(head.b, head.h, head.sequence.q_row + queries.begin + lane) =
-            softmax.lse(lane, head.natural);
-      softmax.factor[lane] =
-          softmax.saw_nothing(lane) ? 0.0f : p.dropout.scale() / softmax.sum[lane];
+            head.lse(softmax.highest[lane], softmax.sum[lane]);
+      }
+      factor[lane] = softmax.saw_nothing(lane) ? 0.0
+                                               : static_cast<double>(p.dropout.scale()) /
+                                                     static_cast<double>(softmax.sum[lane]);
     }
-    store_lanes(out + std::int64_t{n} * dv * panel, panel, softmax.factor,
-                head.queries_of(o.out, queries));
+    store_lanes(out + std::int64_t{n} * dv * panel, panel, factor, head.queries_of(o.out, queries));
   }
 
   if (!o.s_dmask) return;

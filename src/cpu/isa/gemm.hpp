@@ -7,6 +7,7 @@
 // transpose cost the same.
 #pragma once
 
+#include "core/problem.hpp"
 #include "cpu/isa/simd.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
@@ -33,14 +34,7 @@ enum class Into { overwrite, add, scale_and_add };
 template <int vectors, int rows, Into into>
 ROCFLASH_INLINE void gemm_rows(std::int64_t k, Strided a, Panel<const float> b, Panel<float> c,
                                const float* scale) {
-  Float sum[rows][vectors];
-  for (int n = 0; n < rows; ++n) {
-    for (int m = 0; m < vectors; ++m) {
-      const Float before =
-          into == Into::overwrite ? Float{} : load(c.data + n * c.stride + m * width);
-      sum[n][m] = into == Into::scale_and_add ? before * load(scale + m * width) : before;
-    }
-  }
+  Float sum[rows][vectors] = {};
   for (std::int64_t i = 0; i < k; ++i, a.data += a.step, b.data += b.stride) {
     Float right[vectors];
     for (int m = 0; m < vectors; ++m) right[m] = load(b.data + m * width);
@@ -49,8 +43,14 @@ ROCFLASH_INLINE void gemm_rows(std::int64_t k, Strided a, Panel<const float> b, 
       for (int m = 0; m < vectors; ++m) sum[n][m] += left * right[m];
     }
   }
+  // What was in C is added last: a sum that starts at 0 loses less.
   for (int n = 0; n < rows; ++n) {
-    for (int m = 0; m < vectors; ++m) store(c.data + n * c.stride + m * width, sum[n][m]);
+    for (int m = 0; m < vectors; ++m) {
+      float* at = c.data + n * c.stride + m * width;
+      if (into == Into::add) sum[n][m] += load(at);
+      if (into == Into::scale_and_add) sum[n][m] += load(at) * load(scale + m * width);
+      store(at, sum[n][m]);
+    }
   }
 }
 
@@ -71,6 +71,22 @@ template <int vectors, Into into>
   if (left >= 4) run.template operator()<4>();
   if (left >= 2) run.template operator()<2>();
   if (left >= 1) run.template operator()<1>();
+}
+
+// Terms that a dot product adds up before it starts a new sum. Short runs lose less, which f32
+// problems need to hold their own against plain attention; f16 and bf16 have other errors to worry
+// about.
+ROCFLASH_INLINE int run_of_terms(DType dtype) { return dtype == DType::f32 ? 16 : max_head_dim; }
+
+// C = A * B, in such runs.
+template <int vectors>
+ROCFLASH_INLINE void dot_products(int run, std::int64_t n, std::int64_t k, Strided a,
+                                  Panel<const float> b, Panel<float> c) {
+  gemm<vectors, Into::overwrite>(n, smaller(k, run), a, b, c, nullptr);
+  for (std::int64_t i = run; i < k; i += run) {
+    gemm<vectors, Into::add>(n, smaller(k - i, run), {a.data + i * a.step, a.row, a.step},
+                             {b.data + i * b.stride, b.stride}, c, nullptr);
+  }
 }
 
 // Which operand holds the weights, where that matters.

@@ -22,7 +22,7 @@ struct GradientTile {
   float *k, *v;           // [panel][column][lane]
   float *q, *dout;        // [query][column]
   float *lse, *lse_rest;  // [query]: lse as a logarithm of base 2, and what its rounding left over
-  float* delta;           // [query]
+  float *delta, *mean;    // [query]
   float *weights, *gradients;   // [query][lane]: what `compute` leaves behind
   float *bias, *keep, *slopes;  // likewise
   bool q_finite = true, dout_finite = true;
@@ -36,6 +36,7 @@ struct GradientTile {
     lse = scratch.take(stream_rows);
     lse_rest = scratch.take(stream_rows);
     delta = scratch.take(stream_rows);
+    mean = scratch.take(stream_rows);
     weights = scratch.take(panel * stream_rows);
     gradients = scratch.take(panel * stream_rows);
     bias = scratch.take(panel * stream_rows);
@@ -55,7 +56,7 @@ struct GradientTile {
     const std::int64_t row = head.sequence.q_row + queries.begin;
     for (std::int64_t i = 0; i < queries.size(); ++i) {
       // An lse of 100 rounded once more would cost a weight six of its 24 bits.
-      const double exact = static_cast<double>(t.lse.at(head.b, head.h, row + i)) / head.natural;
+      const double exact = static_cast<double>(t.lse.at(head.b, head.h, row + i)) / head.base_2;
       lse[i] = static_cast<float>(exact);
       lse_rest[i] =
           lse[i] == infinity ? 0.0f : static_cast<float>(exact - static_cast<double>(lse[i]));
@@ -63,41 +64,79 @@ struct GradientTile {
     }
   }
 
-  // Leaves the weights after dropout (but without its scale), and d(loss) / d(scale * q.k).
+  // Leaves the weights after dropout, and d(loss) / d(scale * q.k), both without dropout's scale,
+  // and in `mean` the rows' shares of delta.
   ROCFLASH_INLINE void compute(const Head& head, int n, const Tile& tile) {
     const std::int64_t rows = tile.queries.size();
-    gemm<vectors, Into::overwrite>(rows, d, {q, padded(d), 1},
-                                   {k + std::int64_t{n} * d * panel, panel}, {weights, panel},
-                                   nullptr);
-    gemm<vectors, Into::overwrite>(rows, dv, {dout, padded(dv), 1},
-                                   {v + std::int64_t{n} * dv * panel, panel}, {gradients, panel},
-                                   nullptr);
+    const int run = run_of_terms(p.dtype);
+    dot_products<vectors>(run, rows, d, {q, padded(d), 1}, {k + std::int64_t{n} * d * panel, panel},
+                          {weights, panel});
+    dot_products<vectors>(run, rows, dv, {dout, padded(dv), 1},
+                          {v + std::int64_t{n} * dv * panel, panel}, {gradients, panel});
     finish_scores<Lanes::keys, vectors>(head, tile, weights, bias,
                                         p.softcap > 0 ? slopes : nullptr);
     if (p.dropout.on()) draw_dropout<Lanes::keys, vectors>(head, tile, keep);
-    differentiate(head, rows);
+    const bool all_keys = tile.keys.size() == head.sequence.sk;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (auto lane = static_cast<int>(tile.keys.size()); lane < panel; ++lane)
+        weights[r * panel + lane] = -infinity;
+      weigh_row(head, r);
+      // Lse and out have been rounded. Where these keys have all the weight, their own sums are the
+      // better word for both, and a query that sees one key gets a gradient of exactly 0.
+      const bool alone = all_keys && normalise_row(head, r);
+      if (alone || p.sinks) mean[r] = mean_of_row(r);
+      if (alone) delta[r] = mean[r];
+      differentiate_row(r);
+    }
   }
 
  private:
-  ROCFLASH_INLINE void differentiate(const Head& head, std::int64_t rows) {
-    const float dropout_scale = p.dropout.scale();
-    for (std::int64_t r = 0; r < rows; ++r) {
-      for (std::int64_t at = r * panel; at < (r + 1) * panel; at += width) {
-        const Float score = load(weights + at);
-        // A hidden key has no weight, whatever the row's statistics have become.
-        const Float weight = select(score == -infinity, Float{},
-                                    exp2_of_difference(score, head.exponent, lse[r], lse_rest[r]));
-        Float kept = weight, gradient = load(gradients + at);
-        if (p.dropout.on()) {
-          const Int kept_here = load(keep + at) != 0.0f;
-          kept = select(kept_here, weight, Float{});
-          gradient = select(kept_here, gradient * dropout_scale, Float{});
-        }
-        gradient = select(weight == 0.0f, Float{}, weight * (gradient - delta[r]));
-        if (p.softcap > 0) gradient *= load(slopes + at);
-        store(weights + at, kept);
-        store(gradients + at, gradient);
-      }
+  // Scores become weights; gradients of weights that dropout took become 0.
+  ROCFLASH_INLINE void weigh_row(const Head& head, std::int64_t r) {
+    for (std::int64_t at = r * panel; at < (r + 1) * panel; at += width) {
+      const Float score = load(weights + at);
+      // A hidden key has no weight, whatever the row's statistics have become.
+      store(weights + at, select(score == -infinity, Float{},
+                                 exp2_of_difference(score, head.exponent, lse[r], lse_rest[r])));
+      if (p.dropout.on())
+        store(gradients + at, select(load(keep + at) != 0.0f, load(gradients + at), Float{}));
+    }
+  }
+  ROCFLASH_INLINE static float sum_of(Float v) {
+    float sum = 0;
+    for (int n = 0; n < width; ++n) sum += v[n];
+    return sum;
+  }
+  // Makes the row's weights and the sink's add up to 1, unless other keys, which are not here, have
+  // a share.
+  ROCFLASH_INLINE bool normalise_row(const Head& head, std::int64_t r) {
+    constexpr float rounding = 1e-5f;
+    Float total{};
+    for (std::int64_t at = r * panel; at < (r + 1) * panel; at += width)
+      total += load(weights + at);
+    float sum = sum_of(total);
+    if (head.sink != -infinity)
+      sum += exp2_of_difference(splat(head.sink), head.exponent, lse[r], lse_rest[r])[0];
+    if (!(sum > 1.0f - rounding && sum < 1.0f + rounding)) return false;
+    for (std::int64_t at = r * panel; at < (r + 1) * panel; at += width)
+      store(weights + at, load(weights + at) / sum);
+    return true;
+  }
+  ROCFLASH_INLINE float mean_of_row(std::int64_t r) const {
+    Float product{};
+    for (std::int64_t at = r * panel; at < (r + 1) * panel; at += width) {
+      const Float weight = load(weights + at);
+      product += select(weight == 0.0f, Float{}, weight * load(gradients + at));
+    }
+    return sum_of(product);
+  }
+  ROCFLASH_INLINE void differentiate_row(std::int64_t r) {
+    for (std::int64_t at = r * panel; at < (r + 1) * panel; at += width) {
+      const Float weight = load(weights + at);
+      Float gradient = select(weight == 0.0f, Float{}, weight * (load(gradients + at) - delta[r]));
+      if (p.softcap > 0) gradient *= load(slopes + at);
+      store(gradients + at, gradient);
+      if (p.dropout.on()) store(weights + at, select(load(keep + at) != 0.0f, weight, Float{}));
     }
   }
 };

@@ -19,22 +19,28 @@ struct Head {
   Sequence sequence;
   float slope;     // of ALiBi
   bool shaped;     // scores are changed beyond a positive factor, so `shape` must see every tile
-  float exponent;  // weights are exp2(score * exponent - ...)
-  double natural;  // natural logarithms are this times those of base 2 (with exponent's rounding
-                   // undone)
-  double sink;     // as a logarithm of base 2, or -infinity
+  float exponent;  // weights are exp2(exponent * difference of scores)
+  double unit;     // scores times this are what softmax sees
+  double base_2;   // natural logarithms divided by this are of base 2, with exponent's rounding
+  float sink;      // the sink's score, or -infinity
 
   ROCFLASH_INLINE Head(const Problem& p, std::int64_t batch, std::int64_t head)
       : problem(p), b(batch), h(head), sequence(p.lengths.sequence(batch)) {
     slope = p.alibi ? static_cast<float>(p.alibi.at(b, h)) : 0.0f;
-    shaped = p.softcap > 0 || p.alibi || p.bias || p.mask || p.scale <= 0;
+    shaped = p.softcap > 0 || p.alibi || p.bias || p.mask || p.sinks || p.scale <= 0;
     constexpr double log2_e_exact = 1.4426950408889634;
-    const double exact = shaped ? log2_e_exact : static_cast<double>(p.scale) * log2_e_exact;
-    exponent = static_cast<float>(exact);
-    natural = exact / static_cast<double>(exponent) / log2_e_exact;
-    sink = p.sinks ? p.sinks.at(0, h) / natural : -static_cast<double>(infinity);
+    unit = shaped ? 1.0 : static_cast<double>(p.scale);
+    exponent = static_cast<float>(unit * log2_e_exact);
+    base_2 = unit / static_cast<double>(exponent);
+    sink = p.sinks ? static_cast<float>(p.sinks.at(0, h)) : -infinity;
   }
 
+  // From the highest score and the sum of weights relative to it.
+  ROCFLASH_INLINE float lse(float highest, float sum) const {
+    if (sum == 0) return infinity;  // nothing was seen
+    return static_cast<float>(static_cast<double>(highest) * unit +
+                              __builtin_log(static_cast<double>(sum)));
+  }
   ROCFLASH_INLINE Range visible(std::int64_t query) const {
     return visible_keys(problem.visibility, query, sequence.sq, sequence.sk);
   }

@@ -110,6 +110,23 @@ ROCFLASH_INLINE Float exp2(Float x) {
   return scaled_exp2(x - (shifted - to_integer), shifted);
 }
 
+// 2^(a * factor) for a <= 0, without rounding the product. What is below `least` counts as it, and
+// gives 0.
+struct Exponential {
+  float factor, least;
+
+  ROCFLASH_INLINE explicit Exponential(float positive_factor) : factor(positive_factor) {
+    const float bound = -127.0f / factor;
+    least = bound == -infinity ? -0x1.fffffep127f : bound;
+  }
+  ROCFLASH_INLINE Float operator()(Float a) const {
+    a = a < least ? splat(least) : a;
+    const Float shifted = a * factor + to_integer;
+    return scaled_exp2(a * factor - (shifted - to_integer), shifted);
+  }
+  ROCFLASH_INLINE float operator()(float a) const { return (*this)(splat(a))[0]; }
+};
+
 // 2^(a * factor - b - rest), rest being small against b. Better than exp2 of the difference where
 // that is large: the integer part goes into b, exactly, before the one rounding.
 ROCFLASH_INLINE Float exp2_of_difference(Float a, float factor, float b, float rest) {

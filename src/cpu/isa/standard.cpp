@@ -72,9 +72,9 @@ void standard_scores(const Problem& p, const Scores& s, WorkItem item, float* me
     load_rows(q, padded(p.head_dim), head.queries_of(p.q, queries));
     for (int n = 0; n < panels && !part_of(block, n).empty(); ++n) {
       const Tile tile{queries, part_of(block, n)};
-      gemm<vectors, Into::overwrite>(queries.size(), p.head_dim, {q, padded(p.head_dim), 1},
-                                     {k + std::int64_t{n} * p.head_dim * panel, panel},
-                                     {scores, panel}, nullptr);
+      dot_products<vectors>(run_of_terms(p.dtype), queries.size(), p.head_dim,
+                            {q, padded(p.head_dim), 1},
+                            {k + std::int64_t{n} * p.head_dim * panel, panel}, {scores, panel});
       finish_scores<Lanes::keys, vectors>(head, tile, scores, bias, nullptr);
       put_tile(s.data + s.offset(plane_of(head), 0), s.keys, scores, tile.queries, tile.keys);
     }
@@ -86,41 +86,33 @@ void standard_softmax(const Problem& p, const ForwardOutputs& o, const Scores& s
   const Head head(p, item.batch, item.head);
   const Range block = block_of(item.block, head.sequence.sq);
   const std::int64_t keys = head.sequence.sk, whole = keys / width * width;
+  const Exponential exponential(head.exponent);
   for (std::int64_t i = block.begin; i < block.end; ++i) {
     float* row = s.data + s.offset(plane_of(head), i);
-    float highest = static_cast<float>(head.sink);
+    float highest = head.sink;
     Float tops = splat(-infinity);
     for (std::int64_t j = 0; j < whole; j += width) tops = larger(load(row + j), tops);
-    for (int n = 0; n < width; ++n)
-      highest = tops[n] * head.exponent > highest ? tops[n] * head.exponent : highest;
-    for (std::int64_t j = whole; j < keys; ++j)
-      highest = row[j] * head.exponent > highest ? row[j] * head.exponent : highest;
+    for (int n = 0; n < width; ++n) highest = tops[n] > highest ? tops[n] : highest;
+    for (std::int64_t j = whole; j < keys; ++j) highest = row[j] > highest ? row[j] : highest;
     const float base = highest == -infinity ? 0.0f : highest;
 
     // The tail goes through the same exponential, in a vector of its own.
     Float total{}, tail = splat(-infinity);
     for (std::int64_t j = 0; j < whole; j += width) {
-      const Float weight = exp2(load(row + j) * head.exponent - base);
+      const Float weight = exponential(load(row + j) - base);
       total += weight;
       store(row + j, weight);
     }
     for (std::int64_t j = whole; j < keys; ++j) tail[j - whole] = row[j];
-    tail = exp2(tail * head.exponent - base);
+    tail = exponential(tail - base);
     for (std::int64_t j = whole; j < keys; ++j) row[j] = tail[j - whole];
     total += tail;
-    float sum = head.sink == -static_cast<double>(infinity)
-                    ? 0.0f
-                    : exp2(splat(static_cast<float>(head.sink) - base))[0];
+    float sum = head.sink == -infinity ? 0.0f : exponential(head.sink - base);
     for (int n = 0; n < width; ++n) sum += total[n];
 
     const float over = sum == 0 ? 0.0f : 1.0f / sum;
     for (std::int64_t j = 0; j < keys; ++j) row[j] *= over;
-    if (o.lse) {
-      o.lse.at(head.b, head.h, head.sequence.q_row + i) =
-          sum == 0 ? infinity
-                   : static_cast<float>(static_cast<double>(highest) * head.natural +
-                                        __builtin_log(static_cast<double>(sum)));
-    }
+    if (o.lse) o.lse.at(head.b, head.h, head.sequence.q_row + i) = head.lse(highest, sum);
     for (std::int64_t j = 0; j < keys; j += panel) {
       const Tile tile{{i, i + 1}, {j, smaller(keys, j + panel)}};
       if (p.dropout.on()) draw_dropout<Lanes::keys, vectors>(head, tile, keep);
@@ -180,7 +172,7 @@ void standard_query_gradients(const Problem& p, const BackwardTensors& t, const 
       [&](std::int64_t, Range keys) {
         return Strided{s.gradient + s.offset(plane_of(head), block.begin) + keys.begin, s.keys, 1};
       },
-      p.scale, memory);
+      p.scale * p.dropout.scale(), memory);
 }
 
 void standard_key_gradients(const Problem& p, const BackwardTensors& t, const Scores& s,
@@ -202,7 +194,7 @@ void standard_key_gradients(const Problem& p, const BackwardTensors& t, const Sc
         },
         factor, memory);
   };
-  run(t.dk, p.q, s.gradient, p.scale);
+  run(t.dk, p.q, s.gradient, p.scale * p.dropout.scale());
   run(t.dv, t.dout, s.data, p.dropout.scale());
 }
 

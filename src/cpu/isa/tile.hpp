@@ -104,14 +104,15 @@ ROCFLASH_INLINE void store_row(std::byte* to, DType dtype, const float* from, in
   });
 }
 
-// The way back: from[column][lane] * factor[lane] into the block's rows.
+// The way back: from[column][lane] * factor[lane] into the block's rows, rounded once.
 [[maybe_unused, gnu::noinline]] static void store_lanes(const float* from, int panel,
-                                                        const float* factor,
+                                                        const double* factor,
                                                         const RowBlock& block) {
   float row[max_head_dim];
   const int columns = block.rows.columns;
   for (int n = 0; n < block.count; ++n) {
-    for (int c = 0; c < columns; ++c) row[c] = from[c * panel + n] * factor[n];
+    for (int c = 0; c < columns; ++c)
+      row[c] = static_cast<float>(static_cast<double>(from[c * panel + n]) * factor[n]);
     store_row(block.row(n), block.rows.dtype, row, columns);
   }
 }

@@ -1,0 +1,96 @@
+// The shapes of a case's tensors, and where the rows of its sequences lie in them.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "verify/buffer.hpp"
+#include "verify/case.hpp"
+#include "verify/random.hpp"
+
+namespace rocflash::verify {
+
+class Geometry {
+ public:
+  explicit Geometry(const Case& what) : c(what) {
+    if (c.page == 0) return;
+    // Pages in random order; two of them belong to nobody.
+    pages_.resize(static_cast<std::size_t>(c.sequences() * pages_each() + 2));
+    for (std::size_t n = 0; n < pages_.size(); ++n) pages_[n] = static_cast<std::int64_t>(n);
+    Random random(derive_seed(c.seed, "pages"));
+    for (std::size_t n = pages_.size(); n > 1; --n)
+      std::swap(
+          pages_[n - 1],
+          pages_[static_cast<std::size_t>(random.integer(0, static_cast<std::int64_t>(n) - 1))]);
+  }
+
+  Dims query_tensor(std::int64_t columns) const {
+    return c.packed() ? Dims{rows(c.lengths_q), c.heads, columns}
+                      : Dims{c.batch, c.sq, c.heads, columns};
+  }
+  Dims key_tensor(std::int64_t columns) const {
+    if (c.page > 0) return {static_cast<std::int64_t>(pages_.size()), c.page, c.kv_heads, columns};
+    if (c.packed()) return {rows(c.lengths_k), c.kv_heads, columns};
+    return {c.batch + (c.chosen_cache ? 1 : 0), c.sk, c.kv_heads, columns};
+  }
+  Dims statistic() const {
+    return c.packed() ? Dims{c.heads, rows(c.lengths_q)} : Dims{c.batch, c.heads, c.sq};
+  }
+  Dims plane(Spans s) const {
+    return {s.batch ? c.sequences() : 1, s.head ? c.heads : 1,
+            s.query ? longest(c.lengths_q, c.sq) : 1, s.key ? longest(c.lengths_k, c.sk) : 1};
+  }
+
+  Axes query_axes() const { return c.packed() ? Axes{0, 1, 1} : Axes{1, 2, 0}; }
+  Axes key_axes() const { return c.packed_k() ? Axes{0, 1, 1} : Axes{1, 2, 2}; }
+  Axes statistic_axes() const { return c.packed() ? Axes{1, 0, 0} : Axes{2, 1, 0}; }
+  static Axes plane_axes() { return {2, 1, 0}; }
+
+  // Rows of sequence n that are in use, counted from its begin, and where one of them lies.
+  std::pair<std::int64_t, std::int64_t> used_queries(std::size_t n) const {
+    return {0, c.seqused_q.empty() ? (c.packed() ? c.lengths_q[n] : c.sq) : c.seqused_q[n]};
+  }
+  std::pair<std::int64_t, std::int64_t> used_keys(std::size_t n) const {
+    return {c.leftpad_k.empty() ? 0 : c.leftpad_k[n],
+            c.seqused_k.empty() ? (c.packed() ? c.lengths_k[n] : c.sk) : c.seqused_k[n]};
+  }
+  Dims query_place(std::size_t n, std::int64_t row, std::int64_t head, std::int64_t column) const {
+    if (c.packed()) return {cumulative(c.lengths_q)[n] + row, head, column};
+    return {static_cast<std::int64_t>(n), row, head, column};
+  }
+  Dims key_place(std::size_t n, std::int64_t row, std::int64_t head, std::int64_t column) const {
+    if (c.page > 0) return {page(n, row / c.page), row % c.page, head, column};
+    if (c.packed()) return {cumulative(c.lengths_k)[n] + row, head, column};
+    return {c.chosen_cache ? cache(n) : static_cast<std::int64_t>(n), row, head, column};
+  }
+
+  // Where each packed sequence begins. Half of the spare rows lie before the first.
+  std::vector<std::int64_t> cumulative(const std::vector<std::int64_t>& lengths) const {
+    std::vector<std::int64_t> begins{c.spare / 2};
+    for (const std::int64_t n : lengths) begins.push_back(begins.back() + n);
+    return begins;
+  }
+
+  // What block_table and cache_batch_idx hold.
+  std::int64_t pages_each() const { return (longest(c.lengths_k, c.sk) + c.page - 1) / c.page; }
+  std::int64_t page(std::size_t n, std::int64_t entry) const {
+    return pages_[n * static_cast<std::size_t>(pages_each()) + static_cast<std::size_t>(entry)];
+  }
+  std::int64_t cache(std::size_t n) const { return c.batch - static_cast<std::int64_t>(n); }
+
+ private:
+  std::int64_t rows(const std::vector<std::int64_t>& lengths) const {
+    std::int64_t total = c.spare;
+    for (const std::int64_t n : lengths) total += n;
+    return total;
+  }
+  std::int64_t longest(const std::vector<std::int64_t>& lengths, std::int64_t dense) const {
+    return c.packed() ? *std::max_element(lengths.begin(), lengths.end()) : dense;
+  }
+
+  const Case& c;
+  std::vector<std::int64_t> pages_;
+};
+
+}  // namespace rocflash::verify

@@ -1,0 +1,149 @@
+// Runs the built command and looks at its exit status, its words and its JSON.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace {
+
+using nlohmann::json;
+
+struct Outcome {
+  int status;
+  std::string text;
+};
+
+// `redirect` says what becomes of standard error.
+Outcome command(const std::string& arguments, const std::string& redirect = "2>&1") {
+  std::FILE* pipe = popen((ROCFLASH_COMMAND " " + arguments + " " + redirect).c_str(), "r");
+  Outcome o{-1, {}};
+  if (!pipe) return o;
+  std::array<char, 4096> part{};
+  while (const std::size_t n = std::fread(part.data(), 1, part.size(), pipe))
+    o.text.append(part.data(), n);
+  const int status = pclose(pipe);
+  o.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return o;
+}
+
+bool has(const Outcome& o, const std::string& words) {
+  return o.text.find(words) != std::string::npos;
+}
+
+TEST(Command, help_and_version_are_answers) {
+  for (const char* arguments :
+       {"--help", "info --help", "verify --help", "bench --help", "--version"}) {
+    const Outcome o = command(arguments, "2>/dev/null");
+    EXPECT_EQ(o.status, 0) << arguments;
+    EXPECT_FALSE(o.text.empty()) << arguments;
+  }
+  EXPECT_TRUE(has(command("--version"), "rocflash 0."));
+}
+
+TEST(Command, a_senseless_command_line_exits_with_2_and_says_why) {
+  const std::pair<const char*, const char*> senseless[] = {
+      {"", "subcommand"},
+      {"dance", "dance"},
+      {"info --colour", "--colour"},
+      {"verify --device quantum", "cpu"},
+      {"verify --quick --full", "--full"},
+      {"verify --threads -1", "--threads"},
+      {"verify --filter no-such-case", "no-such-case"},
+      {"bench --op sideways", "forward"},
+      {"bench --dtype f8", "bf16"},
+      {"bench --seqlen 0", "--seqlen"},
+      {"bench --seqlen 128,many", "many"},
+      {"bench --window 3", "--window"},
+      {"bench --heads", "--heads"},
+  };
+  for (const auto& [arguments, words] : senseless) {
+    const Outcome o = command(arguments);
+    EXPECT_EQ(o.status, 2) << arguments << "\n" << o.text;
+    EXPECT_TRUE(has(o, words)) << arguments << "\n" << o.text;
+    EXPECT_EQ(command(arguments, "2>/dev/null").text, "") << arguments;
+  }
+}
+
+TEST(Command, what_the_library_refuses_exits_with_1_and_its_words) {
+  const Outcome o = command("bench --seqlen 8 --head-dim 513 --repeat 1");
+  EXPECT_EQ(o.status, 1);
+  EXPECT_TRUE(has(o, "513")) << o.text;
+  const Outcome heads = command("bench --seqlen 8 --heads 3 --kv-heads 2 --repeat 1");
+  EXPECT_EQ(heads.status, 1);
+  EXPECT_TRUE(has(heads, "heads")) << heads.text;
+}
+
+TEST(Command, info_tells_the_path_and_the_drivers) {
+  const Outcome o = command("info");
+  EXPECT_EQ(o.status, 0);
+  for (const char* words : {"rocflash 0.", "path", "threads", "hip", "cuda"})
+    EXPECT_TRUE(has(o, words)) << words;
+  const json j = json::parse(command("info --json -", "2>/dev/null").text);
+  EXPECT_EQ(j["devices"][0]["type"], "cpu");
+  EXPECT_EQ(j["drivers"].size(), 2u);
+  EXPECT_FALSE(j["drivers"][0]["reason"].get<std::string>().empty());
+}
+
+TEST(Command, info_honours_the_number_of_threads) {
+  setenv("ROCFLASH_NUM_THREADS", "3", 1);
+  EXPECT_EQ(json::parse(command("info --json -", "2>/dev/null").text)["threads"], 3);
+  setenv("ROCFLASH_NUM_THREADS", "many", 1);
+  const Outcome o = command("info");
+  EXPECT_EQ(o.status, 1);
+  EXPECT_TRUE(has(o, "ROCFLASH_NUM_THREADS")) << o.text;
+  unsetenv("ROCFLASH_NUM_THREADS");
+}
+
+TEST(Command, verify_reports_by_feature) {
+  const Outcome o = command("verify --filter softcap --seed 3 --threads 2");
+  EXPECT_EQ(o.status, 0) << o.text;
+  for (const char* words : {"softcap causal", "f32 forward", "backward", "ok", "cases passed"})
+    EXPECT_TRUE(has(o, words)) << o.text;
+  EXPECT_FALSE(has(o, "\033")) << "no terminal, no control codes";
+}
+
+TEST(Command, verify_writes_json) {
+  const auto file =
+      std::filesystem::temp_directory_path() / ("rocflash_cli_test_" + std::to_string(getpid()));
+  const Outcome o = command("verify --filter gqa/ --json " + file.string());
+  EXPECT_EQ(o.status, 0) << o.text;
+  const json j = json::parse(std::ifstream(file));
+  std::filesystem::remove(file);
+  EXPECT_EQ(j["failed"], 0);
+  EXPECT_EQ(j["cases"], j["results"].size());
+  EXPECT_EQ(j["level"], "quick");
+  EXPECT_LE(j["results"][0]["tensors"]["dq"]["ratio"].get<double>(), 1.0);
+  const Outcome nowhere = command("verify --filter gqa/f32 --json /no/such/folder/x.json");
+  EXPECT_EQ(nowhere.status, 1);
+  EXPECT_TRUE(has(nowhere, "/no/such/folder/x.json"));
+}
+
+TEST(Command, bench_compares_with_standard_attention) {
+  const std::string shape = "bench --batch 1 --heads 4 --kv-heads 2 --seqlen 64,96 --repeat 2 ";
+  for (const char* more : {"--op forward", "--op backward --dtype f16",
+                           "--dtype bf16 --no-causal --seqlen-k 80", "--window 16,0 --threads 1"}) {
+    const Outcome o = command(shape + more);
+    EXPECT_EQ(o.status, 0) << o.text;
+    for (const char* words : {"GFLOP/s", "speed-up [x]", "memory reduction [x]", "max difference"})
+      EXPECT_TRUE(has(o, words)) << o.text;
+  }
+  const json j = json::parse(command(shape + "--json -", "2>/dev/null").text);
+  ASSERT_EQ(j["results"].size(), 2u);
+  EXPECT_EQ(j["results"][1]["seqlen_q"], 96);
+  EXPECT_GT(j["results"][0]["gflops"].get<double>(), 0);
+  EXPECT_LT(j["results"][0]["max_difference"].get<double>(), 1e-4);
+}
+
+TEST(Command, bench_can_leave_standard_attention_out) {
+  const Outcome o = command("bench --seqlen 64 --repeat 1 --no-standard");
+  EXPECT_EQ(o.status, 0);
+  EXPECT_FALSE(has(o, "speed-up")) << o.text;
+  EXPECT_TRUE(has(o, " thread")) << o.text;
+}
+
+}  // namespace

@@ -1,0 +1,154 @@
+// Fuzzes the C ABI: draws a problem, spoils every other one, calls, and holds the library to its
+// word. A valid call succeeds and agrees with the reference; a refused one leaves its outputs alone
+// and says why; none crashes.
+#include <rocflash/rocflash.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "fuzz/count.hpp"
+#include "fuzz/damage.hpp"
+#include "fuzz/problem.hpp"
+
+namespace rocflash::fuzz {
+
+Counts counts;
+
+namespace {
+
+constexpr std::size_t most_workspace = 64 << 20;
+
+[[noreturn]] void fail(const char* what, const char* detail = "") {
+  std::fprintf(stderr, "fuzz_c_api: %s %s\n", what, detail);
+  std::abort();
+}
+
+// Scratch memory of exactly the size that the library asked for.
+class Workspace {
+ public:
+  void provide(std::size_t bytes, rocflash_execution& e) {
+    release();
+    memory_ = ::operator new(bytes, std::align_val_t{64});
+    std::memset(memory_, 0xff, bytes);
+    e.workspace = memory_;
+    e.workspace_size = bytes;
+  }
+  void release() { ::operator delete(memory_, std::align_val_t{64}); }
+  ~Workspace() { release(); }
+
+ private:
+  void* memory_ = nullptr;
+};
+
+enum class Op { forward, backward };
+
+// Asks for the workspace and calls; false when the workspace would be too large to try.
+bool run(Op op, Call& c, rocflash_status& status) {
+  std::size_t bytes = 0;
+  Workspace workspace;
+  status = op == Op::forward
+               ? rocflash_forward_workspace(&c.problem.s, &c.forward.s, &c.execution.s, &bytes)
+               : rocflash_backward_workspace(&c.problem.s, &c.backward.s, &c.execution.s, &bytes);
+  ++counts.calls;
+  if (status == ROCFLASH_OK) {
+    if (bytes > most_workspace) return false;
+    workspace.provide(bytes, c.execution.s);
+  }
+  status = op == Op::forward ? rocflash_forward(&c.problem.s, &c.forward.s, &c.execution.s)
+                             : rocflash_backward(&c.problem.s, &c.backward.s, &c.execution.s);
+  ++counts.calls;
+  return true;
+}
+
+void expect_ok(Op op, Call& c, const char* who) {
+  rocflash_status status = ROCFLASH_INTERNAL;
+  if (!run(op, c, status)) fail(who, "asks for a huge workspace");
+  if (status != ROCFLASH_OK) fail(who, rocflash_last_error());
+}
+
+void compare(const Problem& p, const Outputs& got, bool gradients, const Call& call) {
+  Outputs exact;
+  p.make_outputs(exact, true, nullptr);
+  Call judge = call;
+  p.plug(exact, judge.forward.s, judge.backward.s);
+  judge.execution.s = {
+      sizeof judge.execution.s, ROCFLASH_BACKEND_REFERENCE, 1, nullptr, nullptr, 0};
+  expect_ok(Op::forward, judge, "the reference refuses what was accepted:");
+  if (gradients) expect_ok(Op::backward, judge, "the reference refuses what was accepted:");
+  const std::vector<double> bounds = p.bounds(exact);
+  ++counts.compared;
+  for (int n = 0; n < (gradients ? 7 : 3); ++n) {
+    const Tensor &a = *got.all[n], &r = *exact.all[n];
+    if (!a || !r) continue;
+    for (std::int64_t i = 0; i < a.size(); ++i) {
+      const double x = a.get(i), y = r.get(i);
+      const bool close =
+          std::isfinite(y) ? std::abs(x - y) <= bounds[static_cast<std::size_t>(n)] : x == y;
+      if (close) continue;
+      char words[160];
+      std::snprintf(words, sizeof words, "%s element %lld is %.9g, reference %.9g, allowed %.3g",
+                    output_names[n], static_cast<long long>(i), x, y,
+                    bounds[static_cast<std::size_t>(n)]);
+      p.print();
+      fail("mismatch:", words);
+    }
+    if (got.all[n]->stray_writes()) fail("wrote outside the elements of", output_names[n]);
+  }
+}
+
+void one_call(Bytes& bytes) {
+  const bool spoil = bytes.chance(120);
+  Problem p(bytes, !spoil);
+  Outputs o;
+  p.make_outputs(o, false, spoil ? nullptr : &bytes);
+  Call call{};
+  call.problem.s = p.c;
+  p.plug(o, call.forward.s, call.backward.s);
+  constexpr rocflash_backend backends[] = {ROCFLASH_BACKEND_CPU, ROCFLASH_BACKEND_AUTO,
+                                           ROCFLASH_BACKEND_CPU, ROCFLASH_BACKEND_STANDARD,
+                                           ROCFLASH_BACKEND_PLAIN};
+  call.execution.s = {sizeof call.execution.s, bytes.pick(backends), 1, nullptr, nullptr, 0};
+  if (bytes.chance(16)) call.execution.s.num_threads = bytes.range(1, 4);
+  const bool gradients = bytes.chance(140);
+
+  if (!spoil) {
+    expect_ok(Op::forward, call, "a valid forward is refused:");
+    if (gradients) expect_ok(Op::backward, call, "a valid backward is refused:");
+    ++counts.valid;
+    // Plain attention rounds at every step, so its own error is no matter of float arithmetic.
+    if (p.comparable() && call.execution.s.backend != ROCFLASH_BACKEND_PLAIN)
+      compare(p, o, gradients, call);
+    return;
+  }
+
+  if (gradients) expect_ok(Op::forward, call, "a valid forward is refused:");
+  damage(bytes, p, o, call);
+  std::vector<std::byte> before[7];
+  for (int n = 0; n < 7; ++n) before[n] = o.all[n]->bytes();
+  rocflash_status status = ROCFLASH_OK;
+  if (!run(gradients ? Op::backward : Op::forward, call, status)) return;
+  if (status == ROCFLASH_OK) {
+    ++counts.accepted;
+    return;
+  }
+  ++counts.refused;
+  if (status != ROCFLASH_INVALID_ARGUMENT && status != ROCFLASH_UNSUPPORTED)
+    fail(rocflash_status_name(status), rocflash_last_error());
+  if (rocflash_last_error()[0] == '\0') fail("a refusal without words");
+  for (int n = 0; n < 7; ++n) {
+    if (o.all[n]->bytes() != before[n]) fail("a refused call wrote", output_names[n]);
+  }
+}
+
+}  // namespace
+}  // namespace rocflash::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  rocflash::fuzz::Bytes bytes(data, size);
+  rocflash::fuzz::one_call(bytes);
+  return 0;
+}

@@ -1,0 +1,54 @@
+// One drawn problem with all its tensors, valid by construction, and the error that rounding alone
+// may cause in it.
+#pragma once
+
+#include <rocflash/rocflash.h>
+
+#include <vector>
+
+#include "fuzz/bytes.hpp"
+#include "fuzz/tensor.hpp"
+
+namespace rocflash::fuzz {
+
+struct Outputs {
+  Tensor out, lse, s_dmask, dq, dk, dv, dsinks;
+  Tensor* all[7] = {&out, &lse, &s_dmask, &dq, &dk, &dv, &dsinks};
+};
+inline constexpr const char* output_names[] = {"out", "lse", "s_dmask", "dq", "dk", "dv", "dsinks"};
+
+class Problem {
+ public:
+  // `exact` memory for sanitizers, or roomy memory whose DLTensors may be damaged.
+  Problem(Bytes& bytes, bool exact);
+  Problem(const Problem&) = delete;
+
+  // Outputs as the caller asked for them; `judge` gives f64 where the reference may.
+  void make_outputs(Outputs& o, bool judge, Bytes* strides) const;
+  void plug(const Outputs& o, rocflash_forward_outputs& f, rocflash_backward_tensors& b) const;
+
+  // Whether results can be compared: ordinary numbers and options within reason.
+  bool comparable() const;
+  // For each output, how far two right answers may be apart.
+  std::vector<double> bounds(const Outputs& reference) const;
+
+  std::vector<Tensor*> inputs();
+  void print() const;  // to stderr, all that tells this problem from a plain one
+
+  int b, h, hk, sq, sk, d, dv;
+  int total_q, total_k;  // rows of packed tensors
+  bool packed;
+  DType dtype;
+  bool wants_lse, wants_s_dmask, wants[3], wants_dsinks;
+  Tensor q, k, v, dout, cu_q, cu_k, used_q, used_k, leftpad, mask, alibi, bias, sinks;
+  std::int64_t window[2];
+  float scale;
+  rocflash_problem c{};
+
+ private:
+  void draw_lengths(Bytes& bytes);
+  void draw_options(Bytes& bytes, Bytes* strides);
+  void fill(Bytes& bytes);
+};
+
+}  // namespace rocflash::fuzz
