@@ -10,5 +10,5 @@ python=$(scripts/python_env.sh test)
 export PYTHONPATH=$PWD/python:$PWD/python/flash-attn
 # oneDNN inside torch trusts a CPUID leaf that some virtual machines leave empty, and dies of it.
 export ONEDNN_MAX_CPU_ISA=${ONEDNN_MAX_CPU_ISA:-AVX512_CORE_FP16}
-export PYTHONDONTWRITEBYTECODE=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+export TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 exec "$python" -m pytest "$@"

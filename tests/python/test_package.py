@@ -6,7 +6,6 @@ import ctypes
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -30,17 +29,12 @@ def test_import_needs_no_torch() -> None:
 
 
 def test_import_is_quick() -> None:
-    """Under 100 ms more than an interpreter that imports nothing; the best of several runs."""
-
-    def best(code: str) -> float:
-        times = []
-        for _ in range(7):
-            begin = time.perf_counter()
-            assert run("-c", code).returncode == 0
-            times.append(time.perf_counter() - begin)
-        return min(times)
-
-    assert best("import rocflash") - best("pass") < 0.1
+    """Under 100 ms of processor time, which other programs do not lengthen; the best of several."""
+    code = (
+        "import time; begin = time.process_time(); import rocflash; "
+        "print(time.process_time() - begin)"
+    )
+    assert min(float(run("-c", code).stdout) for _ in range(7)) < 0.1
 
 
 def test_backend_choice() -> None:
