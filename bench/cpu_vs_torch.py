@@ -1,6 +1,6 @@
 """This library against torch's own attention on the CPU: one run, the same threads, the same inputs.
 
-    python bench/cpu_vs_torch.py [--quick] [--threads N] [--output bench.json] [--plot bench.png]
+    python bench/cpu_vs_torch.py [--quick] [--ops decode] [--dtypes f32,bf16] [--threads N] [--output bench.json] [--plot bench.png]
 
 Forward and backward, f32, bf16 and f16, head sizes 64 and 128, 512 to 8192 tokens, causal and not, grouped
 heads, and decoding one query over a long cache. Ratios above 1 say that this library is faster. On some
@@ -140,7 +140,8 @@ def plot(rows: list[dict], path: str) -> None:
             axis.plot(*zip(*points), style, marker="o", markersize=3, label=name)
         axis.axhline(1.0, color="black", linewidth=0.8)
         axis.set(title=op, xlabel="keys", xscale="log", yscale="log")
-        axis.legend(fontsize=7)
+        if lines:
+            axis.legend(fontsize=7)
     axes[0].set_ylabel("times faster than torch")
     figure.savefig(path, dpi=120)
 
@@ -148,6 +149,8 @@ def plot(rows: list[dict], path: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="two lengths, short measurements")
+    parser.add_argument("--ops", default="forward,backward,decode", help="which of these")
+    parser.add_argument("--dtypes", default=",".join(DTYPES), help="which of these")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--output", default="build/bench/cpu_vs_torch.json")
     parser.add_argument("--plot", default="build/bench/cpu_vs_torch.png")
@@ -159,7 +162,10 @@ def main() -> None:
     )
     print(f"{'':44}{'rocflash ms':>12}{'torch ms':>11}{'GFLOP/s':>9}{'ratio':>8}{'differs':>9}")
     rows = []
+    chosen = [arguments.ops.split(","), arguments.dtypes.split(",")]
     for case in cases(arguments.quick):
+        if case.op not in chosen[0] or case.dtype not in chosen[1]:
+            continue
         row = measure(case, 0.1 if arguments.quick else 0.6)
         rows.append(row)
         print(
@@ -167,7 +173,7 @@ def main() -> None:
             f"{row['rocflash_gflops']:9.0f}{row['ratio']:7.2f}x{row['difference']:9.0e}",
             flush=True,
         )
-    for op in ("forward", "backward", "decode"):
+    for op in chosen[0]:
         mean = geometric_mean([r["ratio"] for r in rows if r["op"] == op])
         print(f"{op}: {mean:.2f}x torch (geometric mean)")
     report = {

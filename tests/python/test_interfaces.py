@@ -74,9 +74,34 @@ def test_names() -> None:
     import importlib
 
     assert flash_attn.__version__.startswith("2.8.3+rocflash")
-    for name in ["FlashAttnFunc", "FlashAttnKVPackedFunc", "FlashAttnQKVPackedFunc", "FlashAttnVarlenFunc", "FlashAttnVarlenKVPackedFunc", "FlashAttnVarlenQKVPackedFunc", "flash_attn_gpu", "USE_TRITON_ROCM", "maybe_contiguous", "round_multiple", "_get_block_size_n", "_wrapped_flash_attn_forward", "_wrapped_flash_attn_varlen_forward", "_wrapped_flash_attn_backward", "_wrapped_flash_attn_varlen_backward"]:
+    for name in [
+        "FlashAttnFunc",
+        "FlashAttnKVPackedFunc",
+        "FlashAttnQKVPackedFunc",
+        "FlashAttnVarlenFunc",
+        "FlashAttnVarlenKVPackedFunc",
+        "FlashAttnVarlenQKVPackedFunc",
+        "flash_attn_gpu",
+        "USE_TRITON_ROCM",
+        "maybe_contiguous",
+        "round_multiple",
+        "_get_block_size_n",
+        "_wrapped_flash_attn_forward",
+        "_wrapped_flash_attn_varlen_forward",
+        "_wrapped_flash_attn_backward",
+        "_wrapped_flash_attn_varlen_backward",
+    ]:
         assert hasattr(fa2, name), name
-    for name in ["flash_attn.bert_padding", "flash_attn.layers.rotary", "flash_attn.ops.triton.rotary", "flash_attn.ops.triton.cross_entropy", "flash_attn.ops.triton.layer_norm", "flash_attn.modules.mha", "flash_attn.losses.cross_entropy", "flash_attn.flash_attn_triton_amd"]:
+    for name in [
+        "flash_attn.bert_padding",
+        "flash_attn.layers.rotary",
+        "flash_attn.ops.triton.rotary",
+        "flash_attn.ops.triton.cross_entropy",
+        "flash_attn.ops.triton.layer_norm",
+        "flash_attn.modules.mha",
+        "flash_attn.losses.cross_entropy",
+        "flash_attn.flash_attn_triton_amd",
+    ]:
         importlib.import_module(name)
     assert fa2.round_multiple(130, 128) == 256
 
