@@ -140,6 +140,9 @@ def plot(rows: list[dict], path: str) -> None:
             axis.plot(*zip(*points), style, marker="o", markersize=3, label=name)
         axis.axhline(1.0, color="black", linewidth=0.8)
         axis.set(title=op, xlabel="keys", xscale="log", yscale="log")
+        lengths = sorted({row["sk"] for row in rows})
+        axis.set_xticks(lengths, map(str, lengths))
+        axis.minorticks_off()
         if lines:
             axis.legend(fontsize=7)
     axes[0].set_ylabel("times faster than torch")
