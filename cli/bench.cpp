@@ -1,13 +1,12 @@
 // `rocflash bench`: times a device, and standard attention beside it, on the same inputs.
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 
+#include "array.hpp"
+#include "bench_decode.hpp"
 #include "commands.hpp"
 #include "output.hpp"
 #include "table.hpp"
-#include "verify/random.hpp"
-#include "verify/scalar.hpp"
 
 namespace rocflash::cli {
 namespace {
@@ -22,45 +21,9 @@ struct Options {
   bool causal = true, compare = true;
   std::vector<std::int64_t> window;
   int threads = 0, repeat = 0;
+  std::vector<std::int64_t> pages;  // of a cache, in rows; decode only
 
   bool backward() const { return op == "backward"; }
-};
-
-DType parse_dtype(const std::string& name) {
-  for (const DType t : {DType::f32, DType::f16, DType::bf16}) {
-    if (name == verify::name_of(t)) return t;
-  }
-  return DType::f32;
-}
-
-// A tensor and its memory, too large for guards.
-class Array {
- public:
-  Array(DType dtype, Dims shape) : dtype_(dtype), shape_(shape) {
-    std::size_t elements = 1;
-    for (const std::int64_t n : shape_) elements *= static_cast<std::size_t>(n);
-    bytes_.resize(elements * size_of(dtype_));
-  }
-  Tensor tensor() const { return {bytes_.data(), dtype_, shape_}; }
-  void fill(std::uint64_t seed) {
-    verify::Random random(seed);
-    for (std::size_t n = 0; n < bytes_.size(); n += size_of(dtype_))
-      verify::store(&bytes_[n], dtype_, random.normal());
-  }
-  double difference(const Array& other) const {
-    double largest = 0;
-    for (std::size_t n = 0; n < bytes_.size(); n += size_of(dtype_)) {
-      const double d =
-          std::abs(verify::load(&bytes_[n], dtype_) - verify::load(&other.bytes_[n], dtype_));
-      if (!(d <= largest)) largest = d;  // a NaN wins, and shows
-    }
-    return largest;
-  }
-
- private:
-  DType dtype_;
-  Dims shape_;
-  std::vector<std::byte> bytes_;
 };
 
 struct Shape {
@@ -261,12 +224,16 @@ Json to_json(const std::vector<Row>& rows, const Options& o, int threads) {
 
 int bench(Options o) {
   if (o.kv_heads == 0) o.kv_heads = o.heads;
+  if (o.op == "decode") {
+    return bench_decode({o.device, o.dtype, o.json, o.batch, o.heads, o.kv_heads, o.head_dim,
+                         o.seqlens, o.pages, o.threads, o.repeat});
+  }
   const int threads = o.threads > 0 ? o.threads : limits().default_threads;
   std::FILE* to = text_stream(o.json);
   std::string mask = o.causal ? "causal" : "not causal";
   if (!o.window.empty()) mask += fmt::format(", window {},{}", o.window[0], o.window[1]);
   fmt::print(to, "{}, {}: {}, {}, batch {}, heads {}{}, head size {}, {}\n", device_line(o.device),
-             threads, o.op, o.dtype, o.batch, o.heads,
+             threads_text(threads), o.op, o.dtype, o.batch, o.heads,
              o.kv_heads == o.heads ? "" : fmt::format(" on {}", o.kv_heads), o.head_dim, mask);
   fmt::print(to, "Medians. Memory is what a call needs beyond inputs and outputs.{}\n\n",
              o.compare ? " Standard attention materialises the scores." : "");
@@ -295,12 +262,12 @@ Command add_bench(CLI::App& app) {
     return command->add_option(name, value, text)->check(CLI::PositiveNumber);
   };
   command->add_option("--op", o->op, "What to time")
-      ->check(CLI::IsMember({"forward", "backward"}))
+      ->check(CLI::IsMember({"forward", "backward", "decode"}))
       ->capture_default_str();
   size("--batch", o->batch, "Sequences")->capture_default_str();
   size("--heads", o->heads, "Heads of q")->capture_default_str();
   size("--kv-heads", o->kv_heads, "Heads of k and v; default: as many as q has");
-  size("--seqlen", o->seqlens, "Lengths of q, one row each")
+  size("--seqlen", o->seqlens, "Lengths of q, or of the cache for decode; one row each")
       ->delimiter(',')
       ->type_name("LIST")
       ->capture_default_str();
@@ -322,6 +289,9 @@ Command add_bench(CLI::App& app) {
   size("--repeat", o->repeat, "Rounds to take the median of; default: about a second's worth");
   command->add_flag("!--no-standard", o->compare,
                     "Do not run standard attention, which needs memory for all scores");
+  size("--page-size", o->pages, "Decode: also caches of pages of so many rows, shuffled")
+      ->delimiter(',')
+      ->type_name("LIST");
   add_json_option(*command, o->json);
   return [o] { return bench(*o); };
 }

@@ -108,9 +108,9 @@ void print_failure(const verify::Result& r, const Options& o, std::FILE* to) {
   if (!r.failure.empty()) fmt::print(to, "  {}\n", r.failure);
   for (const verify::Finding& f : r.findings) {
     if (!f.defect.empty()) fmt::print(to, "  {}: {}\n", f.tensor, f.defect);
-    if (f.error > f.bound)
+    if (f.error > f.bound())
       fmt::print(to, "  {}: error {:.3g} is above {:.3g}; plain attention errs by {:.3g}\n",
-                 f.tensor, f.error, f.bound, f.plain_error);
+                 f.tensor, f.error, f.bound(), f.plain_error);
   }
   fmt::print(to, "  {}\n  {}\n", r.what.describe(), reproduce(o, r.what));
 }
@@ -129,7 +129,7 @@ Json to_json(const Options& o, const std::vector<verify::Result>& results, const
     for (const verify::Finding& f : r.findings) {
       Json& tensor = entry["tensors"][f.tensor] = {{"error", f.error},
                                                    {"plain_error", f.plain_error},
-                                                   {"bound", f.bound},
+                                                   {"bound", f.bound()},
                                                    {"ratio", f.ratio()}};
       if (!f.defect.empty()) tensor["defect"] = f.defect;
     }

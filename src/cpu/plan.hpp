@@ -34,7 +34,7 @@ constexpr std::int64_t forward_scratch(int head_dim, int value_dim) {
 constexpr std::int64_t backward_scratch(int head_dim, int value_dim) {
   const std::int64_t tile = std::int64_t{lane_rows} * stream_rows;
   return (2 * lane_rows + stream_rows) * (padded(head_dim) + padded(value_dim)) +
-         lane_rows * padded(head_dim) + 5 * tile + 4 * stream_rows;
+         lane_rows * padded(head_dim) + 5 * tile + 3 * stream_rows;
 }
 
 // Backward runs in parallel over sequences, key heads and chunks of keys. Each chunk sums its own

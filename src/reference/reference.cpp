@@ -12,12 +12,16 @@ namespace {
 // Arithmetic of the oracle: nothing is ever rounded.
 struct Exact {
   using Real = double;
+  static constexpr bool takes_saved = false;
   static Real round(Real x, DType) { return x; }
 };
 
 // Arithmetic of an op-by-op program: results of whole operations are rounded to the tensors' dtype.
 struct OpByOp {
   using Real = float;
+  // Backward starts from the out and lse that it is given, rounded as they are, like any backward
+  // behind this ABI.
+  static constexpr bool takes_saved = true;
   static Real round(Real x, DType t) {
     if (t == DType::f16) return static_cast<Real>(static_cast<_Float16>(x));
     if (t == DType::bf16) return float_from_bf16(bf16_from_float(x));
@@ -219,8 +223,10 @@ class Attention {
   Gradients gradients(const Head& head, const BackwardTensors& t) const {
     Gradients g{Matrix(head.sk, p_.head_dim), Matrix(head.sk, p_.value_dim)};
     const Matrix dout = load(t.dout, head.b, head.q_row, head.sq, head.h, 1);
+    const Matrix out = load(t.out, head.b, head.q_row, head.sq, head.h, 1);
     for (std::int64_t i = 0; i < head.sq; ++i) {
-      const Weights w = weights(head, i);
+      Weights w = weights(head, i);
+      if (Arithmetic::takes_saved) take_lse(head, i, t, w);
       Row dp(at(head.sk), 0);  // d(loss) / d(weight)
       Real mean = 0;           // of dp under the weights: what softmax subtracts
       for (std::int64_t j = 0; j < head.sk; ++j) {
@@ -229,6 +235,7 @@ class Attention {
         mean += w.p[at(j)] * dp[at(j)];
         for (int c = 0; c < p_.value_dim; ++c) g.dv.row(j)[c] += w.p[at(j)] * dout.row(i)[c];
       }
+      if (Arithmetic::takes_saved) mean = dot(dout.row(i), out.row(i), p_.value_dim);
       Row dq(at(p_.head_dim), 0);
       for (std::int64_t j = 0; j < head.sk; ++j) {
         if (w.p[at(j)] == 0) continue;
@@ -240,6 +247,15 @@ class Attention {
       if (w.sink != 0) g.dsink -= w.sink * mean;
     }
     return g;
+  }
+
+  // Weights by the lse that forward left behind instead of the row's own sum.
+  void take_lse(const Head& head, std::int64_t i, const BackwardTensors& t, Weights& w) const {
+    const auto lse = static_cast<Real>(t.lse.at(head.b, head.h, head.q_row + i));
+    for (std::size_t j = 0; j < w.p.size(); ++j) {
+      if (w.score[j] != -infinity) w.p[j] = round(std::exp(w.score[j] - lse));
+    }
+    if (p_.sinks) w.sink = std::exp(static_cast<Real>(p_.sinks.at(0, head.h)) - lse);
   }
 
   // A framework computes the gradient of each repeated head, rounds it, and adds them up.

@@ -45,8 +45,7 @@ Finding judge(std::string tensor, const Trio& values, const Rule& rule) {
     f.error = std::max(f.error, std::abs(x - r));
     if (std::isfinite(y)) f.plain_error = std::max(f.plain_error, std::abs(y - r));
   }
-  const double factor = rule.gradient ? gradient_factor : forward_factor;
-  f.bound = factor * std::max(f.plain_error, unit_roundoff(rule.rounding) * largest);
+  f.rounding = unit_roundoff(rule.rounding) * largest;
   return f;
 }
 

@@ -16,34 +16,33 @@ void expect_good(const std::vector<Case>& cases, Backend backend, double leeway 
   for (const Result& r : run_all(cases, backend, workers)) {
     std::string why = r.failure;
     for (const Finding& f : r.findings) {
-      if (!f.defect.empty() || !(f.error <= leeway * f.bound))
+      if (!f.defect.empty() || !(f.error <= leeway * f.bound()))
         why += "\n  " + f.tensor + ": error " + std::to_string(f.error) + ", allowed " +
-               std::to_string(f.bound) + " " + f.defect;
+               std::to_string(f.bound()) + " " + f.defect;
     }
     if (!why.empty()) ADD_FAILURE() << r.what.name() << " (" << r.what.describe() << ") " << why;
   }
 }
 
-// Mixtures look for mistakes where features meet, not for digits, which the table above is for: a
-// random problem can leave plain attention exact by luck, and then twice its error is no measure. A
-// mistake is far beyond this leeway.
-constexpr double for_luck = 16;
+// The standard backend is there to be timed, not to be the most precise: it is asked for the right
+// result, and a mistake is far beyond this leeway.
+constexpr double for_comparison = 16;
 
 std::vector<Case> mixtures(std::size_t count, std::uint64_t seed) {
   std::vector<Case> list;
   for (; list.size() < count; ++seed) {
     Case c = mixed_case(dtypes[list.size() % 3], seed);
-    if (c.sk >= 24 && c.head_dim >= 8 && c.value_dim >= 8) list.push_back(std::move(c));
+    list.push_back(std::move(c));
   }
   return list;
 }
 
 TEST(Cases, EveryFeatureAndShape) { expect_good(cases(Level::quick), Backend::cpu); }
-TEST(Cases, Mixtures) { expect_good(mixtures(300, 1000), Backend::cpu, for_luck); }
+TEST(Cases, Mixtures) { expect_good(mixtures(200, 1000), Backend::cpu); }
 // The yardstick of speed must compute the same, if not to the last digit; it multiplies by zeros,
 // as frameworks do, so NaN may spread in it.
 TEST(Cases, StandardAttentionIsRightToo) {
-  expect_good(mixtures(60, 5000), Backend::standard, for_luck);
+  expect_good(mixtures(60, 5000), Backend::standard, for_comparison);
   std::vector<Case> some;
   const std::vector<Case> all = cases(Level::quick);
   for (std::size_t n = 0; n < all.size(); n += 3)

@@ -13,7 +13,7 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 
 TEST(Judge, allows_twice_the_error_of_plain_attention_forward) {
   const Finding at = judge("out", {{1, 2}, {1.01, 2}, {1, 2.02}}, {DType::f32});
-  EXPECT_NEAR(at.bound, 0.02, 1e-12);
+  EXPECT_NEAR(at.bound(), 0.02, 1e-12);
   EXPECT_NEAR(at.ratio(), 1, 1e-9);
   EXPECT_TRUE(judge("out", {{1, 2}, {1.01, 2}, {1, 2.0199}}, {DType::f32}).good());
   EXPECT_FALSE(judge("out", {{1, 2}, {1.01, 2}, {1, 2.0201}}, {DType::f32}).good());

@@ -46,18 +46,18 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
           for (std::int64_t r = 0; r < rows; ++r) mean[r] += tile.mean[r];
         }
         if (t.dv) {
-          weigh<vectors, Into::add>(tile.dout_finite, dv, rows, {tile.dout, 1, padded(dv)},
-                                    {tile.weights, panel},
+          weigh<vectors, Into::add>(tile.dout_finite, run_of_terms(p.dtype), dv, rows,
+                                    {tile.dout, 1, padded(dv)}, {tile.weights, panel},
                                     {dv_sum + std::int64_t{n} * dv * panel, panel});
         }
         if (t.dk) {
-          weigh<vectors, Into::add>(tile.q_finite, d, rows, {tile.q, 1, padded(d)},
-                                    {tile.gradients, panel},
+          weigh<vectors, Into::add>(tile.q_finite, run_of_terms(p.dtype), d, rows,
+                                    {tile.q, 1, padded(d)}, {tile.gradients, panel},
                                     {dk_sum + std::int64_t{n} * d * panel, panel});
         }
         if (t.dq) {
-          weigh_columns(k_finite, rows, keys_of(n).size(), {tile.gradients, panel, 1},
-                        {k_rows + n * panel * padded(d), padded(d)},
+          weigh_columns(k_finite, run_of_terms(p.dtype), rows, keys_of(n).size(),
+                        {tile.gradients, panel, 1}, {k_rows + n * panel * padded(d), padded(d)},
                         {dq.rows(item.block, head.b, h, head.sequence.q_row + i), dq.row_stride},
                         d);
         }

@@ -124,9 +124,9 @@ void run(const Head& head, const ForwardOutputs& o, Range block, float* memory) 
         for (std::int64_t e = 0; e < here.size() * panel; e += width)
           store(scores + e, select(load(keep + e) != 0.0f, load(scores + e), Float{}));
       }
-      weigh<vectors, Into::scale_and_add>(finite, dv, here.size(), values, {scores, panel},
-                                          {out + std::int64_t{n} * dv * panel, panel},
-                                          softmax.factor);
+      weigh<vectors, Into::scale_and_add>(
+          finite, run_of_terms(p.dtype), dv, here.size(), values, {scores, panel},
+          {out + std::int64_t{n} * dv * panel, panel}, softmax.factor);
     }
   }
 

@@ -113,34 +113,45 @@ template <int vectors, Into into, Weights weights>
   }
 }
 
-// Weights on the right, in lanes: the usual case. `finite` tells of the values on the left.
+// Weights on the right, in lanes: the usual case, in runs as above. `finite` tells of the values on
+// the left.
 template <int vectors, Into into>
-ROCFLASH_INLINE void weigh(bool finite, std::int64_t n, std::int64_t k, Strided values,
+ROCFLASH_INLINE void weigh(bool finite, int run, std::int64_t n, std::int64_t k, Strided values,
                            Panel<const float> weights, Panel<float> c,
                            const float* scale = nullptr) {
-  const auto multiply =
-      finite ? gemm<vectors, into> : gemm_skipping_zeros<vectors, into, Weights::right>;
-  multiply(n, k, values, weights, c, scale);
+  auto multiply = finite ? gemm<vectors, into> : gemm_skipping_zeros<vectors, into, Weights::right>;
+  for (std::int64_t i = 0; i < k; i += run) {
+    multiply(n, smaller(k - i, run), {values.data + i * values.step, values.row, values.step},
+             {weights.data + i * weights.stride, weights.stride}, c, scale);
+    multiply =
+        finite ? gemm<vectors, Into::add> : gemm_skipping_zeros<vectors, Into::add, Weights::right>;
+  }
 }
 
 // Weights on the left: C[n][column] += weights(n, k) * values[k][column], lanes along the columns
 // of both. Rows of values and C are padded to whole vectors.
-ROCFLASH_INLINE void weigh_columns(bool finite, std::int64_t n, std::int64_t k, Strided weights,
-                                   Panel<const float> values, Panel<float> c, int columns) {
+ROCFLASH_INLINE void weigh_columns(bool finite, int run, std::int64_t n, std::int64_t k,
+                                   Strided weights, Panel<const float> values, Panel<float> c,
+                                   int columns) {
   for (int at = 0; at < columns;) {
-    const auto run = [&]<int vectors>() {
+    const auto go = [&]<int vectors>() {
       const auto multiply = finite ? gemm<vectors, Into::add>
                                    : gemm_skipping_zeros<vectors, Into::add, Weights::left>;
-      multiply(n, k, weights, {values.data + at, values.stride}, {c.data + at, c.stride}, nullptr);
+      for (std::int64_t i = 0; i < k; i += run) {
+        multiply(n, smaller(k - i, run),
+                 {weights.data + i * weights.step, weights.row, weights.step},
+                 {values.data + i * values.stride + at, values.stride}, {c.data + at, c.stride},
+                 nullptr);
+      }
       at += vectors * width;
     };
     const int left = columns - at;
     if (most_vectors == 4 && left > 3 * width) {
-      run.template operator()<most_vectors>();
+      go.template operator()<most_vectors>();
     } else if (left > width) {
-      run.template operator()<2>();
+      go.template operator()<2>();
     } else {
-      run.template operator()<1>();
+      go.template operator()<1>();
     }
   }
 }

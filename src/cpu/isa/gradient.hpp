@@ -19,10 +19,10 @@ struct GradientTile {
   const Problem& p;
   int d, dv;
   Scratch scratch;
-  float *k, *v;           // [panel][column][lane]
-  float *q, *dout;        // [query][column]
-  float *lse, *lse_rest;  // [query]: lse as a logarithm of base 2, and what its rounding left over
-  float *delta, *mean;    // [query]
+  float *k, *v;                 // [panel][column][lane]
+  float *q, *dout;              // [query][column]
+  float* lse;                   // [query]
+  float *delta, *mean;          // [query]
   float *weights, *gradients;   // [query][lane]: what `compute` leaves behind
   float *bias, *keep, *slopes;  // likewise
   bool q_finite = true, dout_finite = true;
@@ -34,7 +34,6 @@ struct GradientTile {
     q = scratch.take(stream_rows * padded(d));
     dout = scratch.take(stream_rows * padded(dv));
     lse = scratch.take(stream_rows);
-    lse_rest = scratch.take(stream_rows);
     delta = scratch.take(stream_rows);
     mean = scratch.take(stream_rows);
     weights = scratch.take(panel * stream_rows);
@@ -55,11 +54,7 @@ struct GradientTile {
     dout_finite = load_rows(dout, padded(dv), head.queries_of(t.dout, queries));
     const std::int64_t row = head.sequence.q_row + queries.begin;
     for (std::int64_t i = 0; i < queries.size(); ++i) {
-      // An lse of 100 rounded once more would cost a weight six of its 24 bits.
-      const double exact = static_cast<double>(t.lse.at(head.b, head.h, row + i)) / head.base_2;
-      lse[i] = static_cast<float>(exact);
-      lse_rest[i] =
-          lse[i] == infinity ? 0.0f : static_cast<float>(exact - static_cast<double>(lse[i]));
+      lse[i] = t.lse.at(head.b, head.h, row + i);
       delta[i] = deltas.rows(head.b, head.h, row)[i];
     }
   }
@@ -91,13 +86,19 @@ struct GradientTile {
   }
 
  private:
+  // exp(score - lse). Scores are rounded in lse's unit first: a key that has all the weight then
+  // gets exactly 1, because forward rounded its score in the same way to be the lse.
+  ROCFLASH_INLINE static Float weight_of(const Head& head, Float score, float lse_here) {
+    constexpr float overflow = 88.0f;  // only a caller's wrong lse leads there
+    const Float difference = rounded(score * static_cast<float>(head.unit)) - lse_here;
+    return Exponential(log2_e)(difference > overflow ? splat(overflow) : difference);
+  }
   // Scores become weights; gradients of weights that dropout took become 0.
   ROCFLASH_INLINE void weigh_row(const Head& head, std::int64_t r) {
     for (std::int64_t at = r * panel; at < (r + 1) * panel; at += width) {
       const Float score = load(weights + at);
       // A hidden key has no weight, whatever the row's statistics have become.
-      store(weights + at, select(score == -infinity, Float{},
-                                 exp2_of_difference(score, head.exponent, lse[r], lse_rest[r])));
+      store(weights + at, select(score == -infinity, Float{}, weight_of(head, score, lse[r])));
       if (p.dropout.on())
         store(gradients + at, select(load(keep + at) != 0.0f, load(gradients + at), Float{}));
     }
@@ -115,8 +116,7 @@ struct GradientTile {
     for (std::int64_t at = r * panel; at < (r + 1) * panel; at += width)
       total += load(weights + at);
     float sum = sum_of(total);
-    if (head.sink != -infinity)
-      sum += exp2_of_difference(splat(head.sink), head.exponent, lse[r], lse_rest[r])[0];
+    if (head.sink != -infinity) sum += weight_of(head, splat(head.sink), lse[r])[0];
     if (!(sum > 1.0f - rounding && sum < 1.0f + rounding)) return false;
     for (std::int64_t at = r * panel; at < (r + 1) * panel; at += width)
       store(weights + at, load(weights + at) / sum);

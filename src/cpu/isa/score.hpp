@@ -21,7 +21,6 @@ struct Head {
   bool shaped;     // scores are changed beyond a positive factor, so `shape` must see every tile
   float exponent;  // weights are exp2(exponent * difference of scores)
   double unit;     // scores times this are what softmax sees
-  double base_2;   // natural logarithms divided by this are of base 2, with exponent's rounding
   float sink;      // the sink's score, or -infinity
 
   ROCFLASH_INLINE Head(const Problem& p, std::int64_t batch, std::int64_t head)
@@ -31,7 +30,6 @@ struct Head {
     constexpr double log2_e_exact = 1.4426950408889634;
     unit = shaped ? 1.0 : static_cast<double>(p.scale);
     exponent = static_cast<float>(unit * log2_e_exact);
-    base_2 = unit / static_cast<double>(exponent);
     sink = p.sinks ? static_cast<float>(p.sinks.at(0, h)) : -infinity;
   }
 

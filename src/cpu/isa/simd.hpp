@@ -127,14 +127,15 @@ struct Exponential {
   ROCFLASH_INLINE float operator()(float a) const { return (*this)(splat(a))[0]; }
 };
 
-// 2^(a * factor - b - rest), rest being small against b. Better than exp2 of the difference where
-// that is large: the integer part goes into b, exactly, before the one rounding.
-ROCFLASH_INLINE Float exp2_of_difference(Float a, float factor, float b, float rest) {
-  const Float x = a * factor - b;
-  const Float shifted = clamp_exponent(x) + to_integer;
-  const Float whole = shifted - to_integer;
-  const Float power = scaled_exp2(a * factor - (b + whole) - rest, shifted);
-  return select(x < -127.0f, Float{}, power);
+// The value as a float, even where the compiler would rather keep a product's extra bits for a
+// fused operation.
+ROCFLASH_INLINE Float rounded(Float x) {
+#if defined(ROCFLASH_ISA_avx512)
+  __asm__("" : "+v"(x));
+#else
+  __asm__("" : "+x"(x));
+#endif
+  return x;
 }
 
 // Within a few ulp of the result, also where it is small.

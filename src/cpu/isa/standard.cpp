@@ -43,8 +43,8 @@ void multiply_rows(const RowBlock& to, std::int64_t heads, std::int64_t k, RowsA
     for (std::int64_t i = 0; i < k; i += stream_rows) {
       const Range here{i, smaller(k, i + stream_rows)};
       load_rows(rows, stride, rows_at(h, here));
-      weigh_columns(true, to.count, here.size(), weights_at(h, here), {rows, stride}, {sum, stride},
-                    columns);
+      weigh_columns(true, run_of_terms(to.rows.dtype), to.count, here.size(), weights_at(h, here),
+                    {rows, stride}, {sum, stride}, columns);
     }
   }
   for (int n = 0; n < to.count; ++n) {
