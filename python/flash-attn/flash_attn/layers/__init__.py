@@ -1,0 +1,1 @@
+"""Layers that stand around attention."""

@@ -1,0 +1,1 @@
+"""Attention as modules."""

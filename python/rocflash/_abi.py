@@ -1,0 +1,180 @@
+"""The C ABI of librocflash, as ctypes sees it. The structs mirror include/rocflash/rocflash.h.
+
+The library is opened once, on first use, from the package itself; ROCFLASH_LIBRARY names another
+file. ctypes releases the interpreter's lock during a call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from functools import lru_cache
+from pathlib import Path
+
+from ._errors import Error, by_status
+
+# DLPack's numbers, which the ABI uses for dtypes and devices.
+DL_INT, DL_UINT, DL_FLOAT, DL_BFLOAT, DL_BOOL = 0, 1, 2, 4, 6
+DL_CPU, DL_CUDA, DL_ROCM = 1, 2, 10
+
+
+class _Struct(ctypes.Structure):
+    """A struct whose first field is its own size, as the ABI demands."""
+
+    def clear(self) -> None:
+        ctypes.memset(ctypes.addressof(self), 0, ctypes.sizeof(self))
+        self.struct_size = ctypes.sizeof(self)
+
+
+class Problem(_Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("q", c_void_p),
+        ("k", c_void_p),
+        ("v", c_void_p),
+        ("cu_seqlens_q", c_void_p),
+        ("cu_seqlens_k", c_void_p),
+        ("seqused_q", c_void_p),
+        ("seqused_k", c_void_p),
+        ("leftpad_k", c_void_p),
+        ("max_seqlen_q", c_int64),
+        ("max_seqlen_k", c_int64),
+        ("causal", c_int32),
+        ("window", c_void_p),
+        ("attention_chunk", c_int64),
+        ("mask", c_void_p),
+        ("softmax_scale", c_void_p),
+        ("softcap", c_float),
+        ("alibi_slopes", c_void_p),
+        ("bias", c_void_p),
+        ("sinks", c_void_p),
+        ("dropout_p", c_float),
+        ("dropout_seed", c_uint64),
+        ("dropout_offset", c_uint64),
+        ("deterministic", c_int32),
+        ("num_splits", c_int32),
+        ("block_table", c_void_p),
+        ("cache_batch_idx", c_void_p),
+    ]
+
+
+class ForwardOutputs(_Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("out", c_void_p),
+        ("lse", c_void_p),
+        ("s_dmask", c_void_p),
+    ]
+
+
+class BackwardTensors(_Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("dout", c_void_p),
+        ("out", c_void_p),
+        ("lse", c_void_p),
+        ("dq", c_void_p),
+        ("dk", c_void_p),
+        ("dv", c_void_p),
+        ("dsinks", c_void_p),
+        ("dbias", c_void_p),
+    ]
+
+
+class Append(_Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("k_new", c_void_p),
+        ("v_new", c_void_p),
+        ("cu_seqlens_k_new", c_void_p),
+        ("rotary_cos", c_void_p),
+        ("rotary_sin", c_void_p),
+        ("rotary_seqlens", c_void_p),
+        ("rotary_interleaved", c_int32),
+    ]
+
+
+class Execution(_Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("backend", c_int32),
+        ("num_threads", c_int32),
+        ("stream", c_void_p),
+        ("workspace", c_void_p),
+        ("workspace_size", c_size_t),
+    ]
+
+
+class Limits(_Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("max_head_dim", c_int32),
+        ("has_backward", c_int32),
+        ("default_threads", c_int32),
+        ("dropout_steps", c_int32),
+    ]
+
+
+class Device(_Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("device_type", c_int32),
+        ("device_id", c_int32),
+        ("name", c_char_p),
+        ("arch", c_char_p),
+        ("features", c_char_p),
+        ("units", c_int32),
+    ]
+
+
+class Driver(_Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        ("library", c_char_p),
+        ("reason", c_char_p),
+        ("in_use", c_int32),
+    ]
+
+
+def library_path() -> Path:
+    """The file that is, or would be, opened."""
+    named = os.environ.get("ROCFLASH_LIBRARY")
+    return Path(named) if named else Path(__file__).parent / "lib" / "librocflash.so.0"
+
+
+@lru_cache(maxsize=1)
+def library() -> ctypes.CDLL:
+    """The library, opened on first use."""
+    path = library_path()
+    try:
+        lib = ctypes.CDLL(str(path))
+    except OSError as error:
+        source = "ROCFLASH_LIBRARY" if os.environ.get("ROCFLASH_LIBRARY") else "the package"
+        raise ImportError(f"rocflash: cannot open {path}, named by {source}: {error}") from error
+    addresses = {  # structs go by address: that spares ctypes a check and a wrapper on each call
+        "rocflash_forward": [c_void_p] * 3,
+        "rocflash_backward": [c_void_p] * 3,
+        "rocflash_decode": [c_void_p] * 4,
+        "rocflash_combine": [c_void_p] * 5,
+        "rocflash_forward_workspace": [c_void_p] * 4,
+        "rocflash_backward_workspace": [c_void_p] * 4,
+        "rocflash_decode_workspace": [c_void_p] * 5,
+        "rocflash_query_limits": [POINTER(Limits)],
+        "rocflash_query_device": [c_int32, POINTER(Device)],
+        "rocflash_query_driver": [c_int32, POINTER(Driver)],
+    }
+    for name, arguments in addresses.items():
+        function = getattr(lib, name)
+        function.argtypes = arguments
+        function.restype = c_int32
+    lib.rocflash_last_error.restype = c_char_p
+    lib.rocflash_version.restype = c_char_p
+    return lib
+
+
+def raise_status(status: int) -> None:
+    """Raises the library's last message under the class of its status."""
+    message = library().rocflash_last_error().decode("utf-8", "replace")
+    raise by_status.get(status, Error)(message)

@@ -1,0 +1,121 @@
+"""What the drop-in packages share: flash_attn's habits in terms of `rocflash.attention`."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from . import _backend
+from ._attention import window_pair
+from ._errors import InvalidArgument
+from ._torch import Options
+from ._torch_attention import attention_of_tensors, check_number, check_tensor
+
+
+def signed_softmax(weights: Tensor, dtype: torch.dtype) -> Tensor:
+    """flash_attn's S_dmask: exp(score - the row's maximum), negative where dropped."""
+    highest = weights.abs().amax(-1, keepdim=True) if weights.shape[-1] else weights
+    return (weights / highest.where(highest > 0, torch.ones_like(highest))).to(dtype)
+
+
+def check_hint(name: str, value: Any) -> None:
+    """A hint steers how a result is computed, never what it is; still, it must make sense."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidArgument(f"{name}: {value!r}; it must be an integer, 0 or more")
+
+
+def check_pack_gqa(value: Any) -> None:
+    if value is not None and not isinstance(value, bool):
+        raise InvalidArgument(f"pack_gqa: {value!r}; it must be None, True or False")
+
+
+def whole(name: str, value: Any) -> int:
+    """An int from an int or a tensor of one element, as callers of flash_attn pass lengths."""
+    if value is None:
+        return 0
+    if isinstance(value, (bool, float)):
+        raise TypeError(f"{name}: {value!r}; it must be an integer")
+    if isinstance(value, (int, torch.SymInt)):
+        return value
+    try:
+        return int(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{name}: {value!r}; it must be an integer") from error
+
+
+def split_packed(name: str, x: Any, count: int, dim: int, layout: str) -> tuple[Tensor, ...]:
+    """The tensors inside a packed qkv or kv, as views; torch stacks their gradients again."""
+    check_tensor(name, x)
+    if x.dim() != dim + 3 or x.shape[dim] != count:
+        raise InvalidArgument(f"{name}: shape {tuple(x.shape)}; it must be {layout}")
+    return x.unbind(dim)
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float,
+    softmax_scale: Optional[float],
+    causal: bool,
+    window_size: Any,
+    softcap: float,
+    alibi_slopes: Optional[Tensor],
+    deterministic: bool,
+    return_attn_probs: bool,
+    cu_seqlens_q: Optional[Tensor] = None,
+    cu_seqlens_k: Optional[Tensor] = None,
+    max_seqlen_q: Any = 0,
+    max_seqlen_k: Any = 0,
+    sinks: Optional[Tensor] = None,
+    seqused_q: Optional[Tensor] = None,
+    seqused_k: Optional[Tensor] = None,
+    attention_chunk: int = 0,
+    block_table: Optional[Tensor] = None,
+    num_splits: int = 0,
+) -> Any:
+    """One FA2 or FA3 function: out, or (out, lse, S_dmask) when probabilities are asked for."""
+    left, right = (-1, -1) if window_size is None else window_pair(window_size, "window_size")
+    if alibi_slopes is not None:
+        check_tensor("alibi_slopes", alibi_slopes)
+        alibi_slopes = alibi_slopes.detach()  # as upstream: slopes get no gradient
+    check_number("dropout_p", dropout_p, float)
+    with_weights = bool(return_attn_probs) and dropout_p > 0
+    options = (
+        cu_seqlens_q,
+        cu_seqlens_k,
+        seqused_q,
+        seqused_k,
+        None,
+        None,
+        alibi_slopes,
+        None,
+        sinks,
+        block_table,
+        None,
+        None,
+        whole("max_seqlen_q", max_seqlen_q),
+        whole("max_seqlen_k", max_seqlen_k),
+        causal,
+        left,
+        right,
+        attention_chunk,
+        softmax_scale,
+        softcap,
+        dropout_p,
+        deterministic,
+        num_splits,
+        0,
+        _backend.current(),
+    )
+    out, lse, weights = attention_of_tensors(q, k, v, options, None, with_weights)
+    if not return_attn_probs:
+        return out
+    return out, lse, signed_softmax(weights, q.dtype) if with_weights else weights.to(q.dtype)
+
+
+def plain_options(**given: Any) -> Options:
+    """Options with the process's backend, for calls below autograd."""
+    return Options(backend=_backend.current(), **given)

@@ -1,0 +1,211 @@
+"""Attention over a key/value cache: append, pages and rotary embedding, all by rocflash_decode.
+
+What is here turns flash_attn's habits into that one call, and its names back into messages.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, Optional, Union
+
+import torch
+from torch import Tensor
+
+from . import _backend, _torch
+from ._attention import window_pair
+from ._errors import Error, InvalidArgument, Unsupported
+from ._torch import Append, Options
+from ._torch_attention import check_options, check_tensor
+
+# What the ABI calls an argument, and what callers of these functions do.
+_NAMES = {
+    "k": "k_cache",
+    "v": "v_cache",
+    "k_new": "k",
+    "v_new": "v",
+    "seqused_k": "cache_seqlens",
+    "leftpad_k": "cache_leftpad",
+    "window": "window_size",
+}
+
+
+def _reraise(error: Error, page_table_name: str) -> NoReturn:
+    """The same refusal, under the name that the caller knows."""
+    name, colon, rest = str(error).partition(":")
+    name = page_table_name if name == "block_table" else _NAMES.get(name, name)
+    raise type(error)(name + colon + rest) from None
+
+
+def join_qv(q: Tensor, qv: Any, v: Tensor, softmax_scale: Optional[float]) -> tuple[Tensor, float]:
+    """FA3's qv: scores q.k + qv.v are those of (q, qv) with (k, v), laid side by side."""
+    check_tensor("qv", qv)
+    if q.dim() < 1 or v.dim() < 1:
+        raise InvalidArgument(
+            f"q: shape {tuple(q.shape)}; with v {tuple(v.shape)} and qv it is too flat"
+        )
+    shape = (*q.shape[:-1], v.shape[-1])
+    if qv.shape != shape or qv.dtype is not q.dtype or qv.device != q.device:
+        raise InvalidArgument(
+            f"qv: {qv.dtype} of shape {tuple(qv.shape)}; it must be as q with the head size of v, "
+            f"{q.dtype} of shape {shape}"
+        )
+    joined = q.shape[-1] + qv.shape[-1]
+    most = _backend.limits()["max_head_dim"]
+    if joined > most:
+        raise Unsupported(
+            f"qv: head sizes {q.shape[-1]} of q and {qv.shape[-1]} of qv; together they must be at "
+            f"most {most}"
+        )
+    return torch.cat((q, qv), dim=-1), joined**-0.5 if softmax_scale is None else softmax_scale
+
+
+def side_by_side(a: Tensor, b: Tensor, name: str, other: str) -> Tensor:
+    """Keys and values in one row, for queries that meet both."""
+    if a.shape[:-1] != b.shape[:-1] or a.dtype is not b.dtype or a.device != b.device:
+        raise InvalidArgument(
+            f"{other}: {b.dtype} of shape {tuple(b.shape)} on {b.device}; with qv it must be as "
+            f"{name} but for the last size: {a.dtype} of shape {tuple(a.shape)} on {a.device}"
+        )
+    return torch.cat((a, b), dim=-1)
+
+
+def _lengths(cache_seqlens: Any, batch: int, device: torch.device) -> Optional[Tensor]:
+    if cache_seqlens is None or isinstance(cache_seqlens, Tensor):
+        return cache_seqlens
+    if isinstance(cache_seqlens, int) and not isinstance(cache_seqlens, bool):
+        if not 0 <= cache_seqlens < 2**31:
+            raise InvalidArgument(f"cache_seqlens: {cache_seqlens}; it must be 0 to 2**31 - 1")
+        return torch.full((batch,), cache_seqlens, dtype=torch.int32, device=device)
+    raise TypeError(
+        f"cache_seqlens: {type(cache_seqlens).__name__}; it must be an int or an int32 tensor"
+    )
+
+
+def attention_with_kvcache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    *,
+    k: Optional[Tensor] = None,
+    v: Optional[Tensor] = None,
+    qv: Optional[Tensor] = None,
+    rotary_cos: Optional[Tensor] = None,
+    rotary_sin: Optional[Tensor] = None,
+    rotary_interleaved: bool = True,
+    rotary_seqlens: Optional[Tensor] = None,
+    cache_seqlens: Optional[Union[int, Tensor]] = None,
+    cache_batch_idx: Optional[Tensor] = None,
+    cache_leftpad: Optional[Tensor] = None,
+    page_table: Optional[Tensor] = None,
+    page_table_name: str = "page_table",
+    cu_seqlens_q: Optional[Tensor] = None,
+    cu_seqlens_k_new: Optional[Tensor] = None,
+    max_seqlen_q: int = 0,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    window: Any = None,
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    alibi_slopes: Optional[Tensor] = None,
+    sinks: Optional[Tensor] = None,
+    num_splits: int = 0,
+    num_threads: int = 0,
+    out: Optional[Tensor] = None,
+) -> tuple[Tensor, Tensor]:
+    """(out, lse). No gradients; a call that is refused has written nothing.
+
+    q is (b, sq, h, d), or packed with cu_seqlens_q; the caches are (b, length, hk, d) or, with a
+    page table, (pages, page size, hk, d). cache_seqlens counts the keys before the new ones.
+    """
+    for name, x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
+        check_tensor(name, x)
+    append = Append(k, v, cu_seqlens_k_new, rotary_cos, rotary_sin, rotary_seqlens)
+    caller_names = ("k", "v", *Append._fields[2:])
+    for name, x in zip(caller_names, append):
+        if x is not None:
+            check_tensor(name, x)
+    if k is not None and cache_seqlens is None:
+        raise InvalidArgument("cache_seqlens: is None, but k is given; it must say where k goes")
+    if k is None and rotary_cos is not None:
+        raise InvalidArgument("rotary_cos: is given, but k is None; it turns appended keys")
+    if not isinstance(rotary_interleaved, (bool, int)):
+        raise TypeError(f"rotary_interleaved: {rotary_interleaved!r}; it must be True or False")
+    _check_if_given("cu_seqlens_q", cu_seqlens_q)
+    if q.dim() < 1:
+        raise InvalidArgument(f"q: shape {tuple(q.shape)}; it must be (b, sq, heads, head size)")
+    if cu_seqlens_q is not None and cu_seqlens_q.dim() != 1:
+        raise InvalidArgument(
+            f"cu_seqlens_q: shape {tuple(cu_seqlens_q.shape)}; it must be (b + 1,)"
+        )
+    batch = q.shape[0] if cu_seqlens_q is None else max(cu_seqlens_q.shape[0] - 1, 0)
+    if page_table is None and cache_batch_idx is None and k_cache.dim() and v_cache.dim():
+        # As upstream: a cache with room for more sequences serves the first ones.
+        k_cache, v_cache = k_cache[:batch], v_cache[:batch]
+    left, right = window_pair(window, "window_size")
+    options = Options(
+        cu_seqlens_q=cu_seqlens_q,
+        seqused_k=_lengths(cache_seqlens, batch, q.device),
+        leftpad_k=cache_leftpad,
+        alibi_slopes=None if alibi_slopes is None else _detached("alibi_slopes", alibi_slopes),
+        sinks=sinks,
+        block_table=page_table,
+        cache_batch_idx=cache_batch_idx,
+        max_seqlen_q=max_seqlen_q,
+        causal=causal,
+        window_left=left,
+        window_right=right,
+        attention_chunk=attention_chunk,
+        softmax_scale=softmax_scale,
+        softcap=softcap,
+        num_splits=num_splits,
+        num_threads=num_threads,
+        backend=_backend.current(),
+    )
+    check_options(options)
+    try:
+        with torch.no_grad():
+            if qv is None:
+                return _torch.decode(q, k_cache, v_cache, options, append, rotary_interleaved, out)
+            return _decode_with_qv(q, qv, k_cache, v_cache, options, append, out)
+    except Error as error:
+        _reraise(error, page_table_name)
+
+
+def _decode_with_qv(
+    q: Tensor,
+    qv: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    o: Options,
+    append: Append,
+    out: Optional[Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Appends first, in a call of its own, since joined caches are copies."""
+    if append.rotary_cos is not None:
+        raise Unsupported(
+            "rotary_cos: is given together with qv; turn q and k beforehand, it must be None"
+        )
+    joined_q, scale = join_qv(q, qv, v_cache, o.softmax_scale)
+    if k_cache.shape[:-1] != v_cache.shape[:-1]:
+        raise InvalidArgument(
+            f"v: shape {tuple(v_cache.shape)}; but for its last size it must be k's"
+        )
+    if append.k_new is not None:
+        _torch.decode(q, k_cache, v_cache, o, append, False)
+        new = append.k_new.shape[1]
+        if append.cu_seqlens_k_new is not None:
+            new = append.cu_seqlens_k_new.diff()
+        assert o.seqused_k is not None
+        o = o._replace(seqused_k=(o.seqused_k + new).to(torch.int32))
+    joined_k = side_by_side(k_cache, v_cache, "k", "v")
+    o = o._replace(softmax_scale=scale)
+    return _torch.decode(joined_q, joined_k, v_cache, o, Append(), False, out)
+
+
+def _check_if_given(name: str, x: Any) -> None:
+    if x is not None:
+        check_tensor(name, x)
+
+
+def _detached(name: str, x: Any) -> Tensor:
+    check_tensor(name, x)
+    return x.detach()

@@ -1,0 +1,109 @@
+"""Attention for Hugging Face transformers, by its own registration.
+
+>>> import rocflash.integrations.transformers as bridge
+>>> bridge.register()
+>>> model = AutoModelForCausalLM.from_pretrained(name, attn_implementation=bridge.NAME)
+
+Masks are made as for torch's own attention: none where causal says it all, else boolean (b, 1, sq, sk),
+so every pattern that transformers can express is honoured. Packed batches that come with cu_seq_lens take the
+packed way, without a mask.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor, nn
+
+import rocflash
+from rocflash._errors import InvalidArgument
+
+# Not "rocflash": transformers takes every name with "flash" in it for one of flash_attn's kernels, and
+# looks for that on its hub.
+NAME = "roc_attention"
+
+__all__ = ["NAME", "attention_forward", "register"]
+
+
+def register(name: str = NAME) -> str:
+    """Makes `attn_implementation=name` mean this library; returns the name."""
+    if "flash" in name:
+        raise InvalidArgument(
+            f"name: {name!r}; it must not contain 'flash', by which transformers means flash_attn"
+        )
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+    AttentionInterface.register(name, attention_forward)
+    AttentionMaskInterface.register(name, sdpa_mask)
+    return name
+
+
+def _packed_lengths(kwargs: dict[str, Any]) -> Optional[tuple[Tensor, Tensor, Any, Any]]:
+    names = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+    given = [kwargs.get(name) for name in names]
+    if given[0] is None and given[1] is None:
+        return None
+    if given[0] is None or given[1] is None:
+        missing = names[0] if given[0] is None else names[1]
+        raise InvalidArgument(f"{missing}: is None, but its counterpart is given; give both")
+    return given[0], given[1], given[2], given[3]
+
+
+def _mask_options(mask: Optional[Tensor]) -> dict[str, Tensor]:
+    """A mask of any kind transformers makes, as mask (bool) or bias (float)."""
+    if mask is None:
+        return {}
+    if mask.dim() == 2:
+        mask = mask[:, None, None, :]
+    if mask.is_floating_point():
+        return {"bias": mask.detach()}
+    return {"mask": mask.to(torch.bool)}
+
+
+def attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Optional[Tensor],
+    dropout: float = 0.0,
+    scaling: Optional[float] = None,
+    sliding_window: Optional[int] = None,
+    softcap: Optional[float] = None,
+    is_causal: Optional[bool] = None,
+    s_aux: Optional[Tensor] = None,
+    output_attentions: Optional[bool] = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Optional[Tensor]]:
+    """(out (b, sq, h, d), weights or None) for query (b, h, sq, d), key and value (b, hk, sk, d)."""
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    options: dict[str, Any] = {
+        "softmax_scale": scaling,
+        "softcap": softcap or 0.0,
+        "sinks": s_aux if s_aux is None or s_aux.dtype == q.dtype else s_aux.float(),
+        "dropout_p": dropout,
+    }
+    packed = _packed_lengths(kwargs)
+    if packed is not None:
+        if q.shape[0] != 1:
+            raise InvalidArgument(f"cu_seq_lens_q: is given, but the batch is {q.shape[0]}, not 1")
+        q, k, v = q[0], k[0], v[0]
+        options["cu_seqlens_q"], options["cu_seqlens_k"] = (x.int() for x in packed[:2])
+        options["causal"] = bool(causal)
+        if sliding_window is not None:
+            options["window"] = (sliding_window - 1, 0 if causal else sliding_window - 1)
+    elif attention_mask is not None:
+        options.update(_mask_options(attention_mask))
+    else:
+        # No mask means that causal, or nothing, says it all; one query sees every key it is given.
+        options["causal"] = bool(causal) and q.shape[1] > 1
+    found = rocflash.attention(q, k, v, return_weights=bool(output_attentions), **options)
+    out, weights = found if output_attentions else (found, None)
+    if weights is not None and dropout:
+        weights = weights.clamp(min=0) / (1 - dropout)
+    if packed is not None:
+        out = out[None]
+    return out, weights

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Makes a virtual environment from a pinned list once, and prints the path of its Python.
+#   scripts/python_env.sh build|test
+# ROCFLASH_VENVS names another folder for them than .venv, so that several clones can share one.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+kind=${1:?usage: python_env.sh build|test}
+list=packaging/requirements-$kind.txt
+[[ -e $list ]] || { echo "python_env.sh: no list $list" >&2; exit 2; }
+folder=${ROCFLASH_VENVS:-$PWD/.venv}/$kind
+stamp=$folder/.requirements
+
+if ! cmp -s "$list" "$stamp"; then
+  echo "python_env.sh: installing $list into $folder" >&2
+  [[ -x $folder/bin/python ]] || "${PYTHON:-python3}" -m venv "$folder"
+  "$folder/bin/python" -m pip install --quiet --disable-pip-version-check -r "$list" >&2
+  cp "$list" "$stamp"
+fi
+echo "$folder/bin/python"

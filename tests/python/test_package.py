@@ -1,0 +1,121 @@
+"""The package as such: import without torch, choice of backend, reports, proofs, structs of the ABI."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import rocflash
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*words: str, **environment: str) -> subprocess.CompletedProcess:
+    env = {**os.environ, **environment}
+    return subprocess.run(
+        [sys.executable, *words], env=env, capture_output=True, text=True, timeout=300, cwd=ROOT
+    )
+
+
+def test_import_needs_no_torch() -> None:
+    code = "import sys, rocflash; rocflash.info(); assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+    assert run("-c", code).returncode == 0
+
+
+def test_import_is_quick() -> None:
+    """Under 100 ms of processor time, which other programs do not lengthen; the best of several."""
+    code = (
+        "import time; begin = time.process_time(); import rocflash; "
+        "print(time.process_time() - begin)"
+    )
+    assert min(float(run("-c", code).stdout) for _ in range(7)) < 0.1
+
+
+def test_backend_choice() -> None:
+    q = torch.randn(1, 9, 2, 16)
+    assert rocflash.backend() == "auto"
+    with rocflash.use_backend("reference"):
+        assert rocflash.backend() == "reference" and "use_backend" in rocflash.info()["why"]
+        judged = rocflash.attention(q, q, q)
+    assert rocflash.backend() == "auto"
+    assert torch.equal(judged, rocflash.attention(q, q, q, backend="reference"))
+    with pytest.raises(ValueError, match="^backend: 'quick'; allowed are auto"):
+        rocflash.attention(q, q, q, backend="quick")
+    code = "import rocflash; print(rocflash.backend(), rocflash.info()['why'])"
+    told = run("-c", code, ROCFLASH_BACKEND="standard").stdout
+    assert told.startswith("standard chosen by ROCFLASH_BACKEND=standard")
+    refused = run("-c", code, ROCFLASH_BACKEND="triton")
+    assert "ROCFLASH_BACKEND: 'triton'" in refused.stderr
+
+
+def test_info_reports() -> None:
+    told = run(
+        "-c", "import rocflash; print(rocflash.info())", FLASH_ATTENTION_TRITON_AMD_ENABLE="TRUE"
+    )
+    for words in ("rocflash 0.1.0", "backend: auto", "device: cpu:0", "driver: hip", "'TRUE'"):
+        assert words in told.stdout, told.stdout + told.stderr
+
+
+def test_threads() -> None:
+    code = "import torch, rocflash; q = torch.randn(1, 9, 2, 16); rocflash.attention(q, q, q)"
+    assert run("-c", code, ROCFLASH_NUM_THREADS="1").returncode == 0
+
+
+def test_missing_library_is_named() -> None:
+    told = run("-c", "import rocflash; rocflash.info()", ROCFLASH_LIBRARY="/nowhere/lib.so")
+    assert "cannot open /nowhere/lib.so, named by ROCFLASH_LIBRARY" in told.stderr
+
+
+def test_structs_match_the_header() -> None:
+    """Sizes and offsets as the C compiler sees them."""
+    from rocflash import _abi
+
+    structs = {
+        "rocflash_problem": _abi.Problem,
+        "rocflash_forward_outputs": _abi.ForwardOutputs,
+        "rocflash_backward_tensors": _abi.BackwardTensors,
+        "rocflash_append": _abi.Append,
+        "rocflash_execution": _abi.Execution,
+        "rocflash_limits": _abi.Limits,
+        "rocflash_driver": _abi.Driver,
+    }
+    lines = ["#include <rocflash/rocflash.h>", "#include <stddef.h>"]
+    for name, struct in structs.items():
+        lines.append(f'_Static_assert(sizeof({name}) == {ctypes.sizeof(struct)}, "{name}");')
+        for field, _ in struct._fields_:
+            offset = getattr(struct, field).offset
+            lines.append(
+                f'_Static_assert(offsetof({name}, {field}) == {offset}, "{name}.{field}");'
+            )
+    done = subprocess.run(
+        [os.environ.get("CC", "cc"), "-fsyntax-only", f"-I{ROOT}/include", "-xc", "-"],
+        input="\n".join(lines),
+        text=True,
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-m", "rocflash.prove"),
+        ("-m", "test_fa3"),
+        ("-m", "prove_fa3"),
+        ("-m", "prove_fa3_mi300x"),
+        ("examples/verify_amd.py",),
+        ("examples/benchmark_amd.py", "cpu", "128"),
+        ("examples/transformers_model.py",),
+    ],
+    ids=" ".join,
+)
+def test_programs(words: tuple[str, ...]) -> None:
+    done = run(*words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout
