@@ -15,6 +15,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 BENCH_ARGS ?=
 TEST_ARGS ?=
+PYTEST_ARGS ?= -q
 # Under sanitizers everything is several times slower, so tests labelled slow stay out.
 SANITIZE_ARGS ?= -LE slow
 FUZZ_SECONDS ?= 60
@@ -30,13 +31,14 @@ endif
 # Evaluated when a recipe runs, after setup may have installed ninja.
 GENERATOR = $$(command -v ninja >/dev/null && echo "-G Ninja" || echo "-G 'Unix Makefiles'")
 
-.PHONY: help setup build verify test bench fuzz sanitize format format-check lint install clean
+.PHONY: help setup build verify test wheels bench fuzz sanitize format format-check lint install clean
 
 help:
 	@echo "rocflash: exact attention. Usage: make TARGET [VARIABLE=value]"
 	@echo
 	@echo "  verify    build, check the CPU against the reference, time it against standard attention"
-	@echo "  test      build and run all tests                           TEST_JOBS=$(TEST_JOBS) TEST_ARGS="
+	@echo "  test      build and run all tests                           TEST_JOBS=$(TEST_JOBS) TEST_ARGS= PYTEST_ARGS="
+	@echo "  wheels    build and check both Python wheels, into dist/"
 	@echo "  bench     build and print the forward and backward tables   BENCH_ARGS="
 	@echo "  sanitize  run the tests under the address, undefined-behaviour and thread sanitizers"
 	@echo "  fuzz      fuzz the C ABI                                    FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_RUNS=$(FUZZ_RUNS) (-1: no limit)"
@@ -80,6 +82,12 @@ verify: build
 test: build
 	@echo "== test"
 	@ctest --test-dir build --parallel $(TEST_JOBS) --output-on-failure --no-tests=error $(TEST_ARGS)
+	@echo "== test: Python (its virtual environment is made once)"
+	@scripts/python_tests.sh $(PYTEST_ARGS)
+
+wheels: setup
+	@echo "== wheels: rocflash and flash-attn into dist/"
+	@scripts/wheels.sh
 
 bench: build
 	@echo "== bench: forward"

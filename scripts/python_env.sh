@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Makes a virtual environment from a pinned list once, and prints the path of its Python.
 #   scripts/python_env.sh build|test
-# ROCFLASH_VENVS names another folder for them than .venv, so that several clones can share one.
+# They are large (torch), so all clones share them: in the user's cache, or where ROCFLASH_VENVS says.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 kind=${1:?usage: python_env.sh build|test}
 list=packaging/requirements-$kind.txt
 [[ -e $list ]] || { echo "python_env.sh: no list $list" >&2; exit 2; }
-folder=${ROCFLASH_VENVS:-$PWD/.venv}/$kind
+folder=${ROCFLASH_VENVS:-${XDG_CACHE_HOME:-$HOME/.cache}/rocflash/venv}/$kind
 stamp=$folder/.requirements
 
 if ! cmp -s "$list" "$stamp"; then

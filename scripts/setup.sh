@@ -53,6 +53,7 @@ have_clang_runtime() {
   have_clang && [[ -e $("clang-$llvm" -print-resource-dir)/lib/linux/libclang_rt.fuzzer-$(uname -m).a ||
     -e $("clang-$llvm" -print-resource-dir)/lib/$(uname -m)-pc-linux-gnu/libclang_rt.fuzzer.a ]]
 }
+have_venv() { have python3 && python3 -c 'import ensurepip, venv' 2>/dev/null; }
 have_build_tool() { have ninja || have make; }
 have_pkg_config() { have pkg-config || have pkgconf; }
 
@@ -68,11 +69,11 @@ items=(
   "needed|nlohmann-json3-dev|the rocflash command|have_header nlohmann/json.hpp"
   "needed|libgtest-dev|the tests|have_header gtest/gtest.h"
   "needed|libgmock-dev|the tests|have_header gmock/gmock.h"
+  "needed|python3-venv|the Python side and its tests|have_venv"
   "extra|clang-$llvm|the compiler this project is developed with|have_clang"
   "extra|ninja-build|faster builds|have ninja"
   "extra|make|the commands of the Makefile|have make"
   "extra|pkg-config|the test of the installed pkg-config file|have_pkg_config"
-  "extra|libbenchmark-dev|micro-benchmarks|have_header benchmark/benchmark.h"
   "extra|libclang-rt-$llvm-dev|make sanitize, make fuzz|have_clang_runtime"
   "extra|llvm-$llvm|readable sanitizer reports|have llvm-symbolizer-$llvm"
   "extra|lld-$llvm|linking device code|have ld.lld-$llvm"
