@@ -69,7 +69,7 @@ std::vector<u8> assemble(const std::string& text, const std::string& target,
   return cached(target + flags + text, ".co", [&](const fs::path& out) {
     const std::string source = out.string() + ".s";
     std::ofstream(source) << text;
-    run_command(fmt::format("{} -target amdgcn-amd-amdhsa -mcpu={} -nogpulib {} {} -o {}",
+    run_command(fmt::format("{} -target amdgcn-amd-amdhsa -mcpu={} {} {} -o {}",
                             ROCFLASH_SIM_CLANG, target, flags, source, out.string()));
     fs::remove(source);
   });
@@ -106,6 +106,12 @@ std::string wrap_kernel(const AsmKernel& k) {
       "    .max_flat_workgroup_size: 1024\n    .args:\n{}...\n.end_amdgpu_metadata\n",
       k.target, 8 * k.arguments, k.lds, k.scratch, k.wave, k.vgprs, args);
   return text;
+}
+
+std::unique_ptr<Module> build(const AsmKernel& k) {
+  std::string flags = k.debug ? "-g" : "";
+  if (k.wave == 64 && !k.target.starts_with("gfx9")) flags += " -mwavefrontsize64";
+  return load(assemble(wrap_kernel(k), k.target, flags), k.target);
 }
 
 std::unique_ptr<Module> load(std::span<const u8> code, const std::string& target) {

@@ -36,6 +36,7 @@ struct AsmKernel {
   bool debug = false;
 };
 std::string wrap_kernel(const AsmKernel& kernel);
+std::unique_ptr<Module> build(const AsmKernel& kernel);
 // Registers wrap_kernel promises: the kernarg pointer, the workgroup id, the work-item id.
 std::string group_id_register(const std::string& target);
 
