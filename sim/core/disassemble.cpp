@@ -132,8 +132,14 @@ std::vector<std::string> known_mnemonics(std::string_view cpu) {
       const char* mnemonic = machine.printer->getMnemonic(inst).first;
       if (mnemonic == nullptr) continue;
       std::string_view text(mnemonic);
-      while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
-      text = strip_encoding(text);
+      text = strip_encoding(text.substr(0, text.find_first_of(" \t")));
+      // A hardware workaround's pairing of a branch with an s_nop is not an instruction.
+      if (text.ends_with("_pad_s_nop")) continue;
+      constexpr std::string_view kDual = "v_dual_";
+      if (text.starts_with(kDual)) {
+        names.emplace("v_" + std::string(text.substr(kDual.size())));
+        continue;
+      }
       if (!text.empty()) names.emplace(text);
     }
   }

@@ -35,10 +35,20 @@ enum Operation : u32 {
   kSubClamp,
   kMinNumF,
   kMaxNumF,
+  kCmpSwapF,
+  kWrap,
   kReverseCmp = 1u << 8,  // ds_cmpst: compare value first, new value second
   kWide = 1u << 9,
   kLdsReturns = 1u << 10,
 };
+
+bool is_compare(u32 parameter) {
+  return (parameter & 0xff) == kCmpSwap || (parameter & 0xff) == kCmpSwapF;
+}
+bool takes_two(u32 parameter) {
+  const u32 operation = parameter & 0xff;
+  return is_compare(parameter) || operation == kMskor || operation == kWrap;
+}
 
 u32 pk_add(u32 a, u32 b, bool brain) {
   u32 result = 0;
@@ -195,7 +205,7 @@ void run_atomic(Wave& w, const Op& op) {
   const bool wide = (op.parameter & kWide) != 0;
   const u32 bytes = wide ? 8 : 4;
   const int data = op.src[role::kData].index;
-  const bool compare = (op.parameter & 0xff) == kCmpSwap;
+  const bool compare = is_compare(op.parameter);
   // A compare-and-swap takes new value and comparison in consecutive registers.
   const int data2 = compare ? data + (wide ? 2 : 1) : -1;
   const int dst = op.dst[0].index;
@@ -222,7 +232,7 @@ template <bool Strict>
 void run_lds_atomic(Wave& w, const Op& op) {
   const bool wide = (op.parameter & kWide) != 0;
   const bool returns = (op.parameter & kLdsReturns) != 0;
-  const bool two = (op.parameter & 0xff) == kCmpSwap || (op.parameter & 0xff) == kMskor;
+  const bool two = takes_two(op.parameter);
   const int data = op.src[1].index;
   const int data2 = two ? op.src[2].index : -1;
   const int dst = op.dst[0].index;
@@ -289,7 +299,7 @@ Semantics lds_atomic(u32 parameter) {
   s.kind = Class::Lds;
   s.parameter = parameter;
   s.src = {Type::B32, Type::B32, Type::B32};
-  const bool two = (parameter & 0xff) == kCmpSwap || (parameter & 0xff) == kMskor;
+  const bool two = takes_two(parameter);
   s.sources = two ? 3 : 2;
   if ((parameter & kLdsReturns) != 0) {
     s.dst = Type::B32;
@@ -351,6 +361,10 @@ void add_lds_atomics(Registry& r) {
   ROCFLASH_SIM_DS_ALL("min_num", "min_num", "f32", "f64", kMinNumF);
   ROCFLASH_SIM_DS_ALL("max_num", "max_num", "f32", "f64", kMaxNumF);
   ROCFLASH_SIM_DS_ALL("add", "add", "f32", "f64", kAddF);
+  ROCFLASH_SIM_DS_ALL("cmpst", "cmpst", "f32", "f64", u32{kCmpSwapF} | kReverseCmp);
+  ROCFLASH_SIM_DS_ALL("cmpstore", "cmpstore", "f32", "f64", kCmpSwapF);
+  ROCFLASH_SIM_DS("wrap_rtn_b32", "wrap_rtn_b32", u32{kWrap} | kLdsReturns);
+  r.refuse("ds_condxchg32_rtn_b64|ds_condxchg32_rtn_b128", "no compiler emits it for these targets");
   ROCFLASH_SIM_DS("pk_add_f16", "pk_add_f16", kPkAddF16);
   ROCFLASH_SIM_DS("pk_add_rtn_f16", "pk_add_rtn_f16", u32{kPkAddF16} | kLdsReturns);
   ROCFLASH_SIM_DS("pk_add_bf16", "pk_add_bf16", kPkAddBf16);
@@ -399,6 +413,9 @@ void add_memory_atomics(Registry& r) {
   ROCFLASH_SIM_FLOAT_ATOMIC("max_num_f32", kMaxNumF);
   ROCFLASH_SIM_FLOAT_ATOMIC("pk_add_f16", kPkAddF16);
   ROCFLASH_SIM_FLOAT_ATOMIC("pk_add_bf16", kPkAddBf16);
+  ROCFLASH_SIM_ATOMIC("fcmpswap", "cmpswap_f32", "cmpswap_f64", kCmpSwapF);
+  ROCFLASH_SIM_FLOAT_ATOMIC("min_num_f64", u32{kMinNumF} | kWide);
+  ROCFLASH_SIM_FLOAT_ATOMIC("max_num_f64", u32{kMaxNumF} | kWide);
   ROCFLASH_SIM_FLOAT_ATOMIC("csub", kCsub);
   ROCFLASH_SIM_FLOAT_ATOMIC("csub_u32", kCsub);
   ROCFLASH_SIM_FLOAT_ATOMIC("sub_clamp_u32", kSubClamp);

@@ -99,7 +99,7 @@ void add_dot(Registry& r) {
   r.add("v_dot2_f32_f16", pairs<kDot2F16>());
   r.add("v_dot2_f32_bf16", pairs<kDot2Bf16>());
   r.add("v_dot2c_f32_f16|v_dot2acc_f32_f16", pairs<kDot2F16>(flag::kAccumulate));
-  r.add("v_dot2c_f32_bf16", pairs<kDot2Bf16>(flag::kAccumulate));
+  r.add("v_dot2c_f32_bf16|v_dot2acc_f32_bf16", pairs<kDot2Bf16>(flag::kAccumulate));
   r.add("v_dot2_f16_f16", pairs<[](u32 a, u32 b, f16 c) {
           return to_half(double(half_at(a, 0)) * half_at(b, 0) +
                          double(half_at(a, 1)) * half_at(b, 1) + double(c));

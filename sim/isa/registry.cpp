@@ -24,7 +24,7 @@ void refuse_families(Registry& r) {
                                         "buffer_store_format",
                                         "v_interp_",
                                         "exp",
-                                        "export",
+                                        "export", "global_load_dword_addtid", "global_store_dword_addtid",
                                         "lds_",
                                         "buffer_load_d16_format",
                                         "buffer_store_d16_format",
@@ -48,6 +48,23 @@ void refuse_families(Registry& r) {
         "v_cvt_pk_f32_bf8", "v_cvt_pk_fp8", "v_cvt_pk_bf8", "v_cvt_sr_", "v_dot4_f32_fp8",
         "v_dot4_f32_bf8", "v_cvt_pk_f16_fp8", "v_cvt_pk_f16_bf8"}) {
     r.refuse_family(prefix, "8-bit and smaller floats are modelled in matrix instructions only");
+  }
+  for (const std::string_view prefix :
+       {"v_permlane_", "ds_load_tr", "ds_atomic_", "s_monitor_sleep", "s_get_shader_cycles",
+        "s_add_pc", "s_wait_tensorcnt", "s_wait_asynccnt", "s_wakeup_barrier"}) {
+    r.refuse_family(prefix, "only gfx1250 has it");
+  }
+  for (const std::string_view prefix :
+       {"v_mad_legacy_u16", "v_mad_legacy_i16", "v_mad_legacy_f16", "v_fma_legacy_f16",
+        "v_div_fixup_legacy_f16", "v_addc_u32", "v_subb_u32", "v_subbrev_u32",
+        "v_screen_partition", "v_cvt_pkaccum", "s_setvskip", "s_rfe_", "v_mac_legacy_f32",
+        "scratch_load_lds", "s_movrelsd_2", "v_swaprel_b32"}) {
+    r.refuse_family(prefix, "no compiler emits it for these targets");
+  }
+  for (const std::string_view infix :
+       {"ds_add_src2", "ds_sub_src2", "ds_rsub_src2", "ds_inc_src2", "ds_dec_src2", "ds_min_src2",
+        "ds_max_src2", "ds_and_src2", "ds_or_src2", "ds_xor_src2"}) {
+    r.refuse_family(infix, "no compiler emits it for these targets");
   }
   for (const std::string_view prefix : {"s_atomic_", "s_buffer_atomic_", "global_atomic_ordered"}) {
     r.refuse_family(prefix, "no compiler emits it for these targets");

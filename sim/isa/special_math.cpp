@@ -190,8 +190,8 @@ double trig_preop(double x, u32 segment) {
 }  // namespace
 
 void add_special_math(Registry& r) {
-  r.add("v_exp_f32", transcendental<kExp>());
-  r.add("v_log_f32", transcendental<kLog>());
+  r.add("v_exp_f32|v_exp_legacy_f32", transcendental<kExp>());
+  r.add("v_log_f32|v_log_legacy_f32", transcendental<kLog>());
   r.add("v_rcp_f32|v_rcp_iflag_f32", transcendental<kRcp>());
   r.add("v_rsq_f32", transcendental<kRsq>());
   r.add("v_sqrt_f32", transcendental<kSqrt>());
