@@ -125,6 +125,11 @@ void complete_if_all_arrived(Workgroup& g) {
 }
 
 void signal(Wave& w) {
+  if (w.checks->barrier && w.group->finished > 0) {
+    raise(Fault::DivergentBarrier,
+          fmt::format("{} waves of the workgroup have ended without reaching this barrier",
+                      w.group->finished));
+  }
   w.signalled = true;
   w.waiting_epoch = w.group->barriers;
   ++w.group->arrived;
