@@ -189,7 +189,9 @@ class LoadedObject final : public CodeObject {
         }
         auto& root = document.getRoot().getMap();
         const std::string target = get_string(root, "amdhsa.target");
-        target_ = target.substr(target.rfind("--") + 2);
+        // "amdgcn-amd-amdhsa--gfx90a"; other compilers spell the triple differently.
+        const auto at = target.rfind("gfx");
+        if (at != std::string::npos) target_ = target.substr(at);
         auto kernels = root.find("amdhsa.kernels");
         if (kernels == root.end()) continue;
         for (auto& kernel : kernels->second.getArray()) read_kernel(kernel.getMap());

@@ -87,6 +87,8 @@ std::vector<Instruction> disassemble(std::span<const u8> code, u64 address, std:
   if (target != nullptr && target->wave32) {
     features =
         wave_size == 32 ? "+wavefrontsize32,-wavefrontsize64" : "-wavefrontsize32,+wavefrontsize64";
+    // The hardware is the same whether or not the compiler names the halves of registers.
+    if (target->generation >= Generation::Gfx11) features += ",+real-true16";
   }
   const Machine machine(cpu, features);
   std::vector<Instruction> result;

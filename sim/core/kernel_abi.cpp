@@ -118,6 +118,7 @@ void KernelAbi::initialize(Wave& w, const KernelInfo& kernel, const u32 block[3]
   at = static_cast<int>(kernel.rsrc2 >> 1 & 31);
   const Workgroup& g = *w.group;
   if (target.architected_group_ids) {
+    set(sreg::kTtmp0 + 8, static_cast<u32>(w.index) << 25);  // the wave's number in the group
     set(sreg::kTtmp0 + 9, g.id[0]);
     set(sreg::kTtmp0 + 7, (g.id[1] & 0xffff) | g.id[2] << 16);
   } else {

@@ -128,6 +128,7 @@ class WorkerLoop {
     std::vector<Row> rows = std::move(w.rows);
     std::vector<Row> undef_rows = std::move(w.undef_rows);
     std::vector<u8> row_state = std::move(w.row_state);
+    std::vector<u16> row_pending = std::move(w.row_pending);
     std::vector<u8> scratch = std::move(w.scratch);
     std::vector<u8> scratch_undefined = std::move(w.scratch_undefined);
     w = Wave{};
@@ -138,16 +139,17 @@ class WorkerLoop {
     if (strict) {
       undef_rows.resize(count);
       std::memset(static_cast<void*>(undef_rows.data()), 0xff, count * sizeof(Row));
-      row_state.assign(2 * count, 1);
-      std::fill_n(row_state.begin() + static_cast<std::ptrdiff_t>(count), count, u8{0});
+      row_state.assign(count, 1);
+      row_pending.assign(count, 0);
     }
     w.rows = std::move(rows);
     w.undef_rows = std::move(undef_rows);
     w.row_state = std::move(row_state);
+    w.row_pending = std::move(row_pending);
     w.v = w.rows.data();
     w.v_undef = w.undef_rows.data();
     w.v_dirty = w.row_state.data();
-    w.v_pending = w.row_state.data() + count;
+    w.v_pending = w.row_pending.data();
     w.strict = strict;
     w.size = r.kernel->wave_size;
     w.program = &launch_.program;

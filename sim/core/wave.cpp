@@ -11,7 +11,7 @@ namespace {
 void retire(Wave& w, const Pending& p) {
   --w.outstanding;
   for (int i = 0; i < p.count; ++i) {
-    if (p.file == File::Vgpr) --w.v_pending[p.first + i];
+    if (p.file == File::Vgpr) w.v_pending[p.first + i] = u16(w.v_pending[p.first + i] - p.halves);
     if (p.file == File::Sgpr) --w.s_pending[p.first + i];
   }
   if (p.lds_high != 0) --w.group->pending_lds_loads;
@@ -46,7 +46,9 @@ void issue_load(Wave& w, Queue queue, const Pending& pending) {
   q.push(pending);
   ++w.outstanding;
   for (int i = 0; i < pending.count; ++i) {
-    if (pending.file == File::Vgpr) ++w.v_pending[pending.first + i];
+    if (pending.file == File::Vgpr) {
+      w.v_pending[pending.first + i] = u16(w.v_pending[pending.first + i] + pending.halves);
+    }
     if (pending.file == File::Sgpr) ++w.s_pending[pending.first + i];
   }
 }

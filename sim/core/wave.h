@@ -49,6 +49,11 @@ struct Worker {
   bool count_traffic = false;
 };
 
+// Loads in flight are counted for each half of a register: the low byte counts those to the low half.
+inline constexpr u16 kLowHalf = 0x0001;
+inline constexpr u16 kHighHalf = 0x0100;
+inline constexpr u16 kBothHalves = 0x0101;
+
 // A load that has been issued and not yet been waited for.
 struct Pending {
   File file = File::None;
@@ -56,6 +61,7 @@ struct Pending {
   u8 count = 0;
   u32 lds_low = 0;  // load to LDS: the range it writes
   u32 lds_high = 0;
+  u16 halves = kBothHalves;
 };
 
 // Wait counters. lgkmcnt of gfx9..gfx11 covers Lds and Scalar together.
@@ -111,7 +117,7 @@ struct Wave {
   Row* v = nullptr;
   Row* v_undef = nullptr;   // undefined bits; strict only
   u8* v_dirty = nullptr;    // whether a row of v_undef may be nonzero
-  u8* v_pending = nullptr;  // loads in flight to this row
+  u16* v_pending = nullptr;  // loads in flight to this row
   u32 s[sreg::kCount] = {};
   u32 s_undef[sreg::kCount] = {};
   u8 s_pending[sreg::kCount] = {};
@@ -148,6 +154,7 @@ struct Wave {
   std::vector<Row> rows;
   std::vector<Row> undef_rows;
   std::vector<u8> row_state;
+  std::vector<u16> row_pending;
 
   [[nodiscard]] u64 s64(int i) const {
     u64 value;
@@ -187,10 +194,10 @@ inline constexpr u64 kApertureMask = 0xffff'ffff'0000'0000ull;
 
 [[noreturn]] void missing_wait(const Wave& w, File file, int index);
 
-inline void need_vgpr(const Wave& w, int row, int count = 1) {
+inline void need_vgpr(const Wave& w, int row, int count = 1, u16 halves = kBothHalves) {
   if (w.outstanding == 0) return;
   for (int i = 0; i < count; ++i) {
-    if (w.v_pending[row + i] != 0) missing_wait(w, File::Vgpr, row + i);
+    if ((w.v_pending[row + i] & (halves * 0xff)) != 0) missing_wait(w, File::Vgpr, row + i);
   }
 }
 

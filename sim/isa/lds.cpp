@@ -85,7 +85,12 @@ void read_at(Wave& w, int row, int lane, u64 address, u32 bytes, u32 parameter) 
 
 template <bool Strict>
 void write_at(Wave& w, int row, int lane, u64 address, u32 bytes, bool high) {
-  const Place p = lds_place(w, address, bytes, lane, Access::Write);
+  u32 data[4] = {};
+  if constexpr (Strict) {
+    for (u32 i = 0; i < std::max(1u, bytes / 4); ++i) data[i] = w.v[row + int(i)].lane[lane];
+    if (high) data[0] >>= 16;
+  }
+  const Place p = lds_place(w, address, bytes, lane, Access::Write, data);
   for (u32 i = 0; i < std::max(1u, bytes / 4); ++i) {
     u32 value = w.v[row + int(i)].lane[lane];
     u32 unknown = Strict ? w.v_undef[row + int(i)].lane[lane] : 0;
@@ -112,7 +117,12 @@ void run_read(Wave& w, const Op& op) {
     const int lane = std::countr_zero(m);
     read_at<Strict>(w, row, lane, u64{address.lane[lane]} + u32(op.offset), bytes, op.parameter);
   }
-  if constexpr (Strict) issue_load(w, Queue::Lds, {File::Vgpr, u16(row), u8(rows), 0, 0});
+  if constexpr (Strict) {
+    const u16 halves = (op.parameter & width::kD16High) != 0 ? kHighHalf
+                       : (op.parameter & width::kD16) != 0   ? kLowHalf
+                                                             : kBothHalves;
+    issue_load(w, Queue::Lds, {File::Vgpr, u16(row), u8(rows), 0, 0, halves});
+  }
 }
 
 template <bool Strict>
@@ -121,7 +131,11 @@ void run_write(Wave& w, const Op& op) {
   const u64 exec = w.exec();
   const u32 bytes = op.parameter & width::kBytes;
   const int row = op.src[kData0].index;
-  if constexpr (Strict) need_vgpr(w, row, int(std::max(1u, bytes / 4)));
+  if constexpr (Strict) {
+    const bool high = (op.parameter & width::kD16High) != 0;
+    need_vgpr(w, row, int(std::max(1u, bytes / 4)),
+              bytes >= 4 ? kBothHalves : high ? kHighHalf : kLowHalf);
+  }
   const u32* address = w.v[op.src[kAddress].index].lane;
   for (u64 m = exec; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);

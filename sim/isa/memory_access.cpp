@@ -32,7 +32,7 @@ const char* verb(Access access) {
            offset);
 }
 
-void touch_lds(Wave& w, u64 offset, u32 bytes, int lane, bool write) {
+void touch_lds(Wave& w, u64 offset, u32 bytes, int lane, bool write, const u8* written) {
   Workgroup& g = *w.group;
   const auto self = static_cast<u8>(w.index);
   const u32 epoch = w.epoch + 1;  // 0 means never
@@ -45,6 +45,12 @@ void touch_lds(Wave& w, u64 offset, u32 bytes, int lane, bool write) {
     LdsTouch& t = g.lds_touch[at >> 2];
     if (t.write_epoch == epoch && t.writer != self && t.writer != kMany &&
         (t.write_bytes & mask) != 0) {
+      if (written != nullptr &&
+          std::memcmp(g.lds.data() + at, written + (at - offset), here) == 0) {
+        at += here;
+        left -= here;
+        continue;
+      }
       race(at, lane, write ? "writes" : "reads", t.writer);
     }
     if (write) {
@@ -92,7 +98,7 @@ Place device_place(Wave& w, u64 address, u32 bytes, int lane, Access access) {
   return p;
 }
 
-Place lds_place(Wave& w, u64 offset, u32 bytes, int lane, Access access) {
+Place lds_place(Wave& w, u64 offset, u32 bytes, int lane, Access access, const void* written) {
   Workgroup& g = *w.group;
   Place p;
   p.address = offset;
@@ -109,7 +115,7 @@ Place lds_place(Wave& w, u64 offset, u32 bytes, int lane, Access access) {
   if (w.strict) {
     p.shadow = g.lds_undefined.data() + offset;
     if (access != Access::Atomic && w.checks->lds_race && g.waves > 1) {
-      touch_lds(w, offset, bytes, lane, access == Access::Write);
+      touch_lds(w, offset, bytes, lane, access == Access::Write, static_cast<const u8*>(written));
     }
     if (g.pending_lds_loads != 0) check_lds_in_flight(w, offset, bytes, lane);
   }

@@ -21,7 +21,9 @@ enum class Access : u8 { Read, Write, Atomic };
 // Device memory at `address`, or a fault.
 Place device_place(Wave& w, u64 address, u32 bytes, int lane, Access access);
 // LDS at `offset`, or a fault (or nothing, when the check is off).
-Place lds_place(Wave& w, u64 offset, u32 bytes, int lane, Access access);
+// `written` is what a write is about to store: two waves storing the same value do not race.
+Place lds_place(Wave& w, u64 offset, u32 bytes, int lane, Access access,
+                const void* written = nullptr);
 // A flat address: device memory, or LDS or scratch through their apertures.
 Place flat_place(Wave& w, u64 address, u32 bytes, int lane, Access access);
 

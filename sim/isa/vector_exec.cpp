@@ -161,7 +161,10 @@ bool source_clean(const Wave& w, const Source& source) {
 
 void need_source(const Wave& w, const Source& source) {
   if (source.file == File::Vgpr) {
-    need_vgpr(w, source.index, source.dwords);
+    const u16 halves = !is_sixteen(source.type) ? kBothHalves
+                       : source.high            ? kHighHalf
+                                                : kLowHalf;
+    need_vgpr(w, source.index, source.dwords, halves);
   } else if (source.file == File::Sgpr && source.index != sreg::kNull) {
     need_sgpr(w, source.index, source.dwords);
   }

@@ -11,12 +11,20 @@ inline u32 extend(u32 value, u32 bytes, bool sign) {
   return bytes == 1 ? u32(i32(i8(value))) : u32(i32(i16(value)));
 }
 
+// The half of a register a d16 access touches.
+u16 halves_of(u32 parameter) {
+  if ((parameter & width::kD16High) != 0) return kHighHalf;
+  return (parameter & width::kD16) != 0 ? kLowHalf : kBothHalves;
+}
+
 template <bool Strict, Space S>
 void note_issue(Wave& w, const Op& op, const Pending& pending) {
   if constexpr (Strict) {
     issue_load(w, Queue::Load, pending);
-    if constexpr (S == Space::Flat)
-      issue_load(w, Queue::Lds, {pending.file, pending.first, pending.count, 0, 0});
+    if constexpr (S == Space::Flat) {
+      issue_load(w, Queue::Lds,
+                 {pending.file, pending.first, pending.count, 0, 0, pending.halves});
+    }
   }
   (void)op;
 }
@@ -114,7 +122,7 @@ void run_load(Wave& w, const Op& op) {
     }
   }
   count(w, addresses, exec, bytes, false);
-  note_issue<Strict, S>(w, op, {File::Vgpr, u16(row), u8(rows), 0, 0});
+  note_issue<Strict, S>(w, op, {File::Vgpr, u16(row), u8(rows), 0, 0, halves_of(op.parameter)});
 }
 
 template <bool Strict, Space S>
@@ -125,7 +133,9 @@ void run_store(Wave& w, const Op& op) {
   const bool high = (op.parameter & width::kD16High) != 0;
   const int row = op.src[role::kData].index;
   const u32 rows = std::max(1u, bytes / 4);
-  if constexpr (Strict) need_vgpr(w, row, int(rows));
+  if constexpr (Strict) {
+    need_vgpr(w, row, int(rows), bytes >= 4 ? kBothHalves : high ? kHighHalf : kLowHalf);
+  }
   for (u64 m = exec; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
     const u32 piece = std::min(bytes, 4u);

@@ -229,7 +229,8 @@ void run_vop(Wave& w, const Op& op) {
   Row unknown_hi;
   bool clean = true;
   if constexpr (Strict) {
-    need_vgpr(w, row, wide ? 2 : 1);
+    const bool keeps = part && op.dst_keep && !op.sdwa;
+    need_vgpr(w, row, wide ? 2 : 1, !keeps ? kBothHalves : op.dst_high ? kHighHalf : kLowHalf);
     for (int k = 0; k < sources && clean; ++k) {
       clean = source_clean(w, op.src[static_cast<std::size_t>(k)]);
     }
