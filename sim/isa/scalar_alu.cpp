@@ -381,9 +381,9 @@ void add_unary(Registry& r) {
         },
                             Flow::Any, kW>());
   r.add("s_cselect_b32",
-        scalar<[](u32 a, u32 b, bool& scc) { return scc ? a : b; }, Flow::Any, kR>());
+        scalar<[](u32 a, u32 b, bool& scc) { return scc ? a : b; }, Flow::Route, kR>());
   r.add("s_cselect_b64",
-        scalar<[](u64 a, u64 b, bool& scc) { return scc ? a : b; }, Flow::Any, kR>());
+        scalar<[](u64 a, u64 b, bool& scc) { return scc ? a : b; }, Flow::Route, kR>());
 }
 
 #define ROCFLASH_SIM_SCMP(names, T, expression) \

@@ -54,7 +54,9 @@ inline void scalar_over(Wave& w, const Op& op, std::index_sequence<K...>) {
   };
   u64 undefined = 0;
   if constexpr (Strict) {
-    if constexpr (Rule == Flow::And || Rule == Flow::Or) {
+    if constexpr (Rule == Flow::Route) {
+      undefined = unknown[scc ? 0 : 1];  // a selection: only what is chosen matters
+    } else if constexpr (Rule == Flow::And || Rule == Flow::Or) {
       const u64 x = std::bit_cast<u64>(u64(std::get<0>(a)));
       const u64 y = std::bit_cast<u64>(u64(std::get<1>(a)));
       const u64 flip = Rule == Flow::Or ? ~0ull : 0;

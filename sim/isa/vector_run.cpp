@@ -99,6 +99,11 @@ void flow(const Op& op, const ShadowInputs& in, const Lanes& values, u32* lo, u3
       for (int i = 0; i < n; ++i) {
         lo[i] = (a[i] & (b[i] | (y[i] ^ flip))) | (b[i] & (a[i] | (x[i] ^ flip)));
       }
+      if (in.count == 3) {  // and-or: a defined 1 of the third decides
+        const u32* c = in.source[2].lo;
+        const u32* z = values.lo[2];
+        for (int i = 0; i < n; ++i) lo[i] = (lo[i] & ~(z[i] & ~c[i])) | c[i];
+      }
       return;
     }
     case Flow::Route: {

@@ -247,8 +247,7 @@ void add_bits(Registry& r) {
   r.add("v_lshl_or_b32",
         vop<[](u32 a, u32 s, u32 c) { return (a << (s & 31)) | c; }>(Flow::Route, 0, 2));
   r.add("v_lshl_add_u64", vop<[](u64 a, u32 s, u64 c) { return (a << (s & 63)) + c; }>());
-  // The masks of an and-or decide nothing when the data is defined, so route both sides.
-  r.add("v_and_or_b32", vop<[](u32 a, u32 b, u32 c) { return (a & b) | c; }>(Flow::Bitwise));
+  r.add("v_and_or_b32", vop<[](u32 a, u32 b, u32 c) { return (a & b) | c; }>(Flow::And));
   r.add("v_or3_b32", vop<[](u32 a, u32 b, u32 c) { return a | b | c; }>(Flow::Bitwise));
   r.add("v_xor3_b32", vop<[](u32 a, u32 b, u32 c) { return a ^ b ^ c; }>(Flow::Bitwise));
   r.add("v_xad_u32", vop<[](u32 a, u32 b, u32 c) { return (a ^ b) + c; }>(Flow::Add));

@@ -138,7 +138,8 @@ std::vector<u8> pack_arguments(const json& list, std::map<std::string, TypedBuff
       throw std::invalid_argument("an argument is {\"buffer\": name} or {type: value}: " +
                                   argument.dump());
     }
-    const auto& [key, value] = *argument.items().begin();
+    const std::string key = argument.begin().key();
+    const json& value = argument.begin().value();
     if (key == "buffer") {
       const auto it = buffers.find(value.get<std::string>());
       if (it == buffers.end()) {
