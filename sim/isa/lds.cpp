@@ -11,6 +11,9 @@ constexpr int kAddress = 0;
 constexpr int kData0 = 1;
 constexpr int kData1 = 2;
 
+// Marks a write in the queue: nothing waits for its result, but a barrier must.
+constexpr Pending kLdsWrite = {File::None, 1, 0, 0, 0};
+
 template <bool Strict>
 void check_address(Wave& w, const Op& op) {
   if constexpr (Strict) {
@@ -143,7 +146,7 @@ void run_write(Wave& w, const Op& op) {
                      (op.parameter & width::kD16High) != 0);
   }
   count(w, op, exec, bytes, u32(op.offset));
-  if constexpr (Strict) issue_load(w, Queue::Lds, {});
+  if constexpr (Strict) issue_load(w, Queue::Lds, kLdsWrite);
 }
 
 // read2 / write2: two offsets in units of the element, or of 64 of them.
@@ -190,7 +193,7 @@ void run_write2(Wave& w, const Op& op) {
   }
   count(w, op, exec, bytes, u32(op.offset) * unit);
   count(w, op, exec, bytes, u32(op.offset1) * unit);
-  if constexpr (Strict) issue_load(w, Queue::Lds, {});
+  if constexpr (Strict) issue_load(w, Queue::Lds, kLdsWrite);
 }
 
 // ds_read_addtid_b32 / ds_write_addtid_b32: the address is M0 plus four times the lane.

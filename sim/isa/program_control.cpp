@@ -124,7 +124,19 @@ void complete_if_all_arrived(Workgroup& g) {
   }
 }
 
+// Others may read after the barrier what this wave has written before it.
+void check_writes_landed(const Wave& w) {
+  const PendingQueue& queue = w.queues[static_cast<int>(Queue::Lds)];
+  for (u32 i = 0; i < queue.size(); ++i) {
+    const Pending& p = queue.at(i);
+    if (p.file == File::None && p.first == 1) {
+      raise(Fault::MissingWait, "an LDS write has not been waited for before the barrier");
+    }
+  }
+}
+
 void signal(Wave& w) {
+  if (w.strict && w.group->waves > 1) check_writes_landed(w);
   if (w.checks->barrier && w.group->finished > 0) {
     raise(Fault::DivergentBarrier,
           fmt::format("{} waves of the workgroup have ended without reaching this barrier",

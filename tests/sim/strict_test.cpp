@@ -100,6 +100,10 @@ std::vector<Sin> sins() {
                     "  s_and_saveexec_@mask @saved, @vcc\n  @ds_write v5, v0\n@wait"
                     "  s_mov_@mask @exec, @saved\n@barrier  @ds_read v6, v5\n@wait",
                     Fault::LdsRace, "without a barrier", "ds_", 128, 1, 256});
+    list.push_back({"lds_write_not_waited_at_barrier", target, wave,
+                    "  v_lshlrev_b32 v5, 2, v0\n  @ds_write v5, v0\n@barrier",
+                    "  v_lshlrev_b32 v5, 2, v0\n  @ds_write v5, v0\n@wait@barrier",
+                    Fault::MissingWait, "before the barrier", "s_barrier", 128, 1, 512});
     list.push_back({"barrier_of_some_lanes", target, wave,
                     "  s_mov_@mask @exec, 3\n@barrier", "@barrier", Fault::DivergentBarrier,
                     "only some lanes", "s_barrier", 128});
