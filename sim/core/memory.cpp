@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "core/fresh.h"
+
 namespace rocflash::sim {
 namespace {
 
@@ -41,8 +43,7 @@ void* Memory::allocate(u64 size, std::string kind, bool track, int device) {
   const u64 rounded = (std::max<u64>(size, 1) + 255) / 256 * 256;
   void* memory = std::aligned_alloc(256, rounded);
   if (memory == nullptr) return nullptr;
-  // A pattern that is neither zero nor a plausible number, for whoever reads it unchecked.
-  std::memset(memory, 0xcb, rounded);
+  std::memset(memory, kFreshByte, rounded);
   u8* defined = track ? map_shadow(rounded) : nullptr;
   insert({reinterpret_cast<u64>(memory), size, std::move(kind), 0, device, defined, true});
   in_use_ += size;

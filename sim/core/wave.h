@@ -49,7 +49,8 @@ struct Worker {
   bool count_traffic = false;
 };
 
-// Loads in flight are counted for each half of a register: the low byte counts those to the low half.
+// Loads in flight are counted for each half of a register: the low byte counts those to the low
+// half.
 inline constexpr u16 kLowHalf = 0x0001;
 inline constexpr u16 kHighHalf = 0x0100;
 inline constexpr u16 kBothHalves = 0x0101;
@@ -115,8 +116,8 @@ enum class Stop : u8 { None, Barrier, End, Yield };
 
 struct Wave {
   Row* v = nullptr;
-  Row* v_undef = nullptr;   // undefined bits; strict only
-  u8* v_dirty = nullptr;    // whether a row of v_undef may be nonzero
+  Row* v_undef = nullptr;    // undefined bits; strict only
+  u8* v_dirty = nullptr;     // whether a row of v_undef may be nonzero
   u16* v_pending = nullptr;  // loads in flight to this row
   u32 s[sreg::kCount] = {};
   u32 s_undef[sreg::kCount] = {};

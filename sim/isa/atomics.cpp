@@ -364,7 +364,8 @@ void add_lds_atomics(Registry& r) {
   ROCFLASH_SIM_DS_ALL("cmpst", "cmpst", "f32", "f64", u32{kCmpSwapF} | kReverseCmp);
   ROCFLASH_SIM_DS_ALL("cmpstore", "cmpstore", "f32", "f64", kCmpSwapF);
   ROCFLASH_SIM_DS("wrap_rtn_b32", "wrap_rtn_b32", u32{kWrap} | kLdsReturns);
-  r.refuse("ds_condxchg32_rtn_b64|ds_condxchg32_rtn_b128", "no compiler emits it for these targets");
+  r.refuse("ds_condxchg32_rtn_b64|ds_condxchg32_rtn_b128",
+           "no compiler emits it for these targets");
   ROCFLASH_SIM_DS("pk_add_f16", "pk_add_f16", kPkAddF16);
   ROCFLASH_SIM_DS("pk_add_rtn_f16", "pk_add_rtn_f16", u32{kPkAddF16} | kLdsReturns);
   ROCFLASH_SIM_DS("pk_add_bf16", "pk_add_bf16", kPkAddBf16);

@@ -137,7 +137,9 @@ void run_write(Wave& w, const Op& op) {
   if constexpr (Strict) {
     const bool high = (op.parameter & width::kD16High) != 0;
     need_vgpr(w, row, int(std::max(1u, bytes / 4)),
-              bytes >= 4 ? kBothHalves : high ? kHighHalf : kLowHalf);
+              bytes >= 4 ? kBothHalves
+              : high     ? kHighHalf
+                         : kLowHalf);
   }
   const u32* address = w.v[op.src[kAddress].index].lane;
   for (u64 m = exec; m != 0; m &= m - 1) {

@@ -6,12 +6,23 @@
 #include <algorithm>
 #include <bit>
 
+#include "core/fresh.h"
 #include "core/launch.h"
 
 namespace rocflash::sim {
 namespace {
 
 constexpr u8 kMany = 0xfe;  // several waves read this dword in this epoch
+
+// The host can write device memory without telling; then the pattern of fresh memory is gone.
+bool written_by_host(u64 address, u32 bytes) {
+  for (u64 at = address & ~3ull; at < address + bytes; at += 4) {
+    u32 word;
+    std::memcpy(&word, reinterpret_cast<const void*>(at), sizeof word);
+    if (word == kFreshDword) return false;
+  }
+  return true;
+}
 
 const char* verb(Access access) {
   return access == Access::Read ? "read" : access == Access::Write ? "write" : "atomic";
@@ -149,6 +160,7 @@ u32 load_undefined(const Place& place, u32 at, u32 bytes) {
   u32 bits = 0;
   std::memcpy(&bits, place.shadow + at, bytes);
   if (place.shadow_is_defined) bits = ~bits;
+  if (place.device && bits != 0 && written_by_host(place.address + at, bytes)) return 0;
   return bytes == 4 ? bits : bits & ((1u << (8 * bytes)) - 1);
 }
 

@@ -24,7 +24,9 @@ void refuse_families(Registry& r) {
                                         "buffer_store_format",
                                         "v_interp_",
                                         "exp",
-                                        "export", "global_load_dword_addtid", "global_store_dword_addtid",
+                                        "export",
+                                        "global_load_dword_addtid",
+                                        "global_store_dword_addtid",
                                         "lds_",
                                         "buffer_load_d16_format",
                                         "buffer_store_d16_format",
@@ -56,9 +58,9 @@ void refuse_families(Registry& r) {
   }
   for (const std::string_view prefix :
        {"v_mad_legacy_u16", "v_mad_legacy_i16", "v_mad_legacy_f16", "v_fma_legacy_f16",
-        "v_div_fixup_legacy_f16", "v_addc_u32", "v_subb_u32", "v_subbrev_u32",
-        "v_screen_partition", "v_cvt_pkaccum", "s_setvskip", "s_rfe_", "v_mac_legacy_f32",
-        "scratch_load_lds", "s_movrelsd_2", "v_swaprel_b32"}) {
+        "v_div_fixup_legacy_f16", "v_addc_u32", "v_subb_u32", "v_subbrev_u32", "v_screen_partition",
+        "v_cvt_pkaccum", "s_setvskip", "s_rfe_", "v_mac_legacy_f32", "scratch_load_lds",
+        "s_movrelsd_2", "v_swaprel_b32"}) {
     r.refuse_family(prefix, "no compiler emits it for these targets");
   }
   for (const std::string_view infix :

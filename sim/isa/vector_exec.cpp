@@ -161,9 +161,7 @@ bool source_clean(const Wave& w, const Source& source) {
 
 void need_source(const Wave& w, const Source& source) {
   if (source.file == File::Vgpr) {
-    const u16 halves = !is_sixteen(source.type) ? kBothHalves
-                       : source.high            ? kHighHalf
-                                                : kLowHalf;
+    const u16 halves = !is_sixteen(source.type) ? kBothHalves : source.high ? kHighHalf : kLowHalf;
     need_vgpr(w, source.index, source.dwords, halves);
   } else if (source.file == File::Sgpr && source.index != sreg::kNull) {
     need_sgpr(w, source.index, source.dwords);

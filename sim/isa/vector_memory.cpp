@@ -22,8 +22,7 @@ void note_issue(Wave& w, const Op& op, const Pending& pending) {
   if constexpr (Strict) {
     issue_load(w, Queue::Load, pending);
     if constexpr (S == Space::Flat) {
-      issue_load(w, Queue::Lds,
-                 {pending.file, pending.first, pending.count, 0, 0, pending.halves});
+      issue_load(w, Queue::Lds, {pending.file, pending.first, pending.count, 0, 0, pending.halves});
     }
   }
   (void)op;

@@ -25,8 +25,8 @@ void info(const std::string& path, const std::string& arch) {
   fmt::print("{}: {}, code object version {}, {} bytes of code\n", path, object->target(),
              object->version(), object->code().size());
   for (const KernelInfo& k : object->kernels()) {
-    fmt::print("  {}\n    wave{}, {} VGPRs, {} AGPRs, {} SGPRs, {} spilled, LDS {}, scratch {}", k.name,
-               k.wave_size, k.vgprs, k.agprs, k.sgprs, k.vgpr_spills, k.lds_bytes,
+    fmt::print("  {}\n    wave{}, {} VGPRs, {} AGPRs, {} SGPRs, {} spilled, LDS {}, scratch {}",
+               k.name, k.wave_size, k.vgprs, k.agprs, k.sgprs, k.vgpr_spills, k.lds_bytes,
                k.scratch_bytes);
     if (target != nullptr) {
       fmt::print(", {} waves per SIMD", waves_per_simd(*target, k, k.lds_bytes, k.max_threads));
@@ -106,13 +106,15 @@ int main(int argc, char** argv) {
   run_command->add_option("--counters", options.counters, "table or json")
       ->check(CLI::IsMember({"table", "json"}));
   run_command->add_flag("--listing", options.listing, "disassembly with execution counts");
-  run_command->add_option("--checks", options.checks, "all, none, or a list such as undefined,wait");
+  run_command->add_option("--checks", options.checks,
+                          "all, none, or a list such as undefined,wait");
   run_command->add_option("--threads", options.threads, "worker threads (0: all cores)");
 
   std::string path;
   std::string arch;
   int wave = 0;
-  auto* info_command = app.add_subcommand("info", "kernels, registers and arguments of a code object");
+  auto* info_command =
+      app.add_subcommand("info", "kernels, registers and arguments of a code object");
   info_command->add_option("code_object", path)->required();
   info_command->add_option("--arch", arch, "which member of an offload bundle");
   auto* list_command = app.add_subcommand("disassemble", "instructions of a code object");
@@ -121,8 +123,8 @@ int main(int argc, char** argv) {
   list_command->add_option("--wave", wave, "32 or 64")->check(CLI::IsMember({32, 64}));
 
   bool names = false;
-  auto* coverage_command =
-      app.add_subcommand("coverage", "which of LLVM's mnemonics have semantics, a target at a time");
+  auto* coverage_command = app.add_subcommand(
+      "coverage", "which of LLVM's mnemonics have semantics, a target at a time");
   coverage_command->add_option("--arch", arch);
   coverage_command->add_flag("--names", names, "list what is missing or refused");
 

@@ -33,9 +33,18 @@ bool is_float(const std::string& type) { return type[0] == 'f' || type[0] == 'b'
 }  // namespace
 
 u64 type_bytes(const std::string& type) {
-  for (const auto& [name, bytes] :
-       {std::pair{"f64", 8}, {"i64", 8}, {"u64", 8}, {"f32", 4}, {"i32", 4}, {"u32", 4},
-        {"f16", 2}, {"bf16", 2}, {"i16", 2}, {"u16", 2}, {"i8", 1}, {"u8", 1}}) {
+  for (const auto& [name, bytes] : {std::pair{"f64", 8},
+                                    {"i64", 8},
+                                    {"u64", 8},
+                                    {"f32", 4},
+                                    {"i32", 4},
+                                    {"u32", 4},
+                                    {"f16", 2},
+                                    {"bf16", 2},
+                                    {"i16", 2},
+                                    {"u16", 2},
+                                    {"i8", 1},
+                                    {"u8", 1}}) {
     if (type == name) return static_cast<u64>(bytes);
   }
   throw std::invalid_argument("unknown type '" + type +
@@ -68,7 +77,7 @@ void write_number(const std::string& type, u8* at, const nlohmann::json& value) 
     if (type == "bf16") put<u16>(at, to_bf16(static_cast<float>(x)));
     return;
   }
-  const u64 x = value.is_number_float()      ? static_cast<u64>(static_cast<i64>(value.get<double>()))
+  const u64 x = value.is_number_float() ? static_cast<u64>(static_cast<i64>(value.get<double>()))
                 : value.is_number_unsigned() ? value.get<u64>()
                                              : static_cast<u64>(value.get<i64>());
   std::memcpy(at, &x, type_bytes(type));

@@ -1,5 +1,5 @@
-// An attention forward on matrix instructions, against the host in double; also the yardstick of the
-// simulator's speed.
+// An attention forward on matrix instructions, against the host in double; also the yardstick of
+// the simulator's speed.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -39,10 +39,10 @@ double run_forward(const char* target, u32 length, const Checks& checks, bool ve
   const float scale = 1.0f / std::sqrt(float(kDim));
   (void)module->program(64);  // decoding is not what is measured
   const auto start = std::chrono::steady_clock::now();
-  const auto result = launch(*module, "attention_forward", shape,
-                             Arguments(qb.data(), kb.data(), vb.data(), out.data(), i32(length),
-                                       scale * 1.44269504f),
-                             checks);
+  const auto result = launch(
+      *module, "attention_forward", shape,
+      Arguments(qb.data(), kb.data(), vb.data(), out.data(), i32(length), scale * 1.44269504f),
+      checks);
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   EXPECT_TRUE(result.ok()) << result.report->text();

@@ -1,5 +1,5 @@
-// A matrix product written with each family's builtins, at three optimisation levels: small integers
-// make the answer exact whatever the order of the sums.
+// A matrix product written with each family's builtins, at three optimisation levels: small
+// integers make the answer exact whatever the order of the sums.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -15,8 +15,8 @@ TEST_P(Gemm, IsExactOnIntegers) {
   const auto [target, level] = GetParam();
   constexpr u32 kN = 48;
   constexpr u32 kK = 64;
-  const auto module = load(
-      compile_hip(ROCFLASH_SIM_TEST_SOURCE "/kernels/gemm.hip", target, level), target);
+  const auto module =
+      load(compile_hip(ROCFLASH_SIM_TEST_SOURCE "/kernels/gemm.hip", target, level), target);
   std::mt19937 random(17);
   std::vector<f16> a(kN * kK);
   std::vector<f16> b(kN * kK);
@@ -28,8 +28,8 @@ TEST_P(Gemm, IsExactOnIntegers) {
   Shape shape;
   shape.grid[0] = shape.grid[1] = kN / 16;
   shape.block[0] = std::string(target).starts_with("gfx9") ? 64 : 32;
-  const auto result = launch(*module, "gemm", shape,
-                             Arguments(ab.data(), bb.data(), c.data(), i32(kN), i32(kK)));
+  const auto result =
+      launch(*module, "gemm", shape, Arguments(ab.data(), bb.data(), c.data(), i32(kN), i32(kK)));
   ASSERT_TRUE(result.ok()) << result.report->text();
   for (u32 i = 0; i < kN; ++i) {
     for (u32 j = 0; j < kN; ++j) {

@@ -69,8 +69,8 @@ std::vector<u8> assemble(const std::string& text, const std::string& target,
   return cached(target + flags + text, ".co", [&](const fs::path& out) {
     const std::string source = out.string() + ".s";
     std::ofstream(source) << text;
-    run_command(fmt::format("{} -target amdgcn-amd-amdhsa -mcpu={} {} {} -o {}",
-                            ROCFLASH_SIM_CLANG, target, flags, source, out.string()));
+    run_command(fmt::format("{} -target amdgcn-amd-amdhsa -mcpu={} {} {} -o {}", ROCFLASH_SIM_CLANG,
+                            target, flags, source, out.string()));
     fs::remove(source);
   });
 }

@@ -118,9 +118,9 @@ TEST_F(HipApi, LaunchesWithBothArgumentForms) {
   EXPECT_EQ(dc[511], a[511] + b[511]) << "device memory is host memory";
 
   int blocks = 0;
-  EXPECT_EQ(call("hipModuleOccupancyMaxActiveBlocksPerMultiprocessor", &blocks, f, 256,
-                 std::size_t{0}),
-            hipSuccess);
+  EXPECT_EQ(
+      call("hipModuleOccupancyMaxActiveBlocksPerMultiprocessor", &blocks, f, 256, std::size_t{0}),
+      hipSuccess);
   EXPECT_GT(blocks, 0);
   int threads = 0;
   EXPECT_EQ(call("hipFuncGetAttribute", &threads, 0, f), hipSuccess);
@@ -154,6 +154,20 @@ TEST_F(HipApi, ReportsUndefinedMemory) {
   void* params[] = {&fresh, &fresh, &out, &n};
   EXPECT_EQ(launch(f, 2, 256, params, nullptr), hipErrorLaunchFailure);
   EXPECT_NE(std::string(extension("rocflashSimLastReport")).find("undefined"), std::string::npos);
+}
+
+// Device memory is host memory: what the host writes there without a copy is defined too.
+TEST_F(HipApi, SeesDirectWritesOfTheHost) {
+  ASSERT_EQ(call("hipSetDevice", 0), hipSuccess);
+  const hipFunction_t f = function("gfx1100", "add_u32");
+  void* fresh = nullptr;
+  ASSERT_EQ(call("hipMalloc", &fresh, std::size_t{2048}), hipSuccess);
+  for (u32 i = 0; i < 512; ++i) static_cast<u32*>(fresh)[i] = i;
+  u32* out = device(std::vector<u32>(512, 0));
+  u32 n = 512;
+  void* params[] = {&fresh, &fresh, &out, &n};
+  EXPECT_EQ(launch(f, 2, 256, params, nullptr), hipSuccess);
+  EXPECT_EQ(out[300], 600u);
 }
 
 TEST_F(HipApi, CountsWhenAsked) {

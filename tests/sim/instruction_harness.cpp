@@ -89,9 +89,9 @@ void run_case(const InstructionCase& c, const char* target) {
       // Which NaN comes out is not part of what these tests fix.
       if (c.floats && both_nan(out[i * static_cast<u32>(wave) + lane], want[i])) continue;
       ASSERT_EQ(out[i * static_cast<u32>(wave) + lane], want[i])
-          << c.name << " on " << target << " lane " << lane << " v" << 10 + i << fmt::format(
-                 " of {:08x} {:08x} {:08x}: got {:08x}, want {:08x}", in[lane][0], in[lane][1],
-                 in[lane][2], out[i * static_cast<u32>(wave) + lane], want[i]);
+          << c.name << " on " << target << " lane " << lane << " v" << 10 + i
+          << fmt::format(" of {:08x} {:08x} {:08x}: got {:08x}, want {:08x}", in[lane][0],
+                         in[lane][1], in[lane][2], out[i * static_cast<u32>(wave) + lane], want[i]);
     }
   }
 }

@@ -34,9 +34,9 @@ struct InstructionCase {
   std::vector<const char*> targets;
   std::string body;
   Expect expect;
-  int wave = 0;          // 0: the target's own
-  bool floats = false;   // inputs are edge values of f32
-  bool halves = false;   // inputs are pairs of edge values of f16
+  int wave = 0;         // 0: the target's own
+  bool floats = false;  // inputs are edge values of f32
+  bool halves = false;  // inputs are pairs of edge values of f16
   int lds = 0;
 };
 

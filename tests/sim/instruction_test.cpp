@@ -79,15 +79,23 @@ const std::vector<InstructionCase>& cases() {
          o[3] = bits((-std::abs(l.f(0)) + 0.5f) * 0.5f);
        },
        0, true},
-      {"min_f32", {"gfx90a", "gfx942", "gfx1030", "gfx1100"}, "  v_min_f32 v10, v2, v3\n",
-       [](const Lane& l, u32* o) { o[0] = ieee_min(l.v[0], l.v[1]); }, 0, true},
-      {"min_num_f32", {"gfx1201"}, "  v_min_num_f32 v10, v2, v3\n  v_minimum_f32 v11, v2, v3\n",
+      {"min_f32",
+       {"gfx90a", "gfx942", "gfx1030", "gfx1100"},
+       "  v_min_f32 v10, v2, v3\n",
+       [](const Lane& l, u32* o) { o[0] = ieee_min(l.v[0], l.v[1]); },
+       0,
+       true},
+      {"min_num_f32",
+       {"gfx1201"},
+       "  v_min_num_f32 v10, v2, v3\n  v_minimum_f32 v11, v2, v3\n",
        [](const Lane& l, u32* o) {
          o[0] = nan(l.v[0]) ? l.v[1] : nan(l.v[1]) ? l.v[0] : ieee_min(l.v[0], l.v[1]);
          o[1] = nan(l.v[0]) || nan(l.v[1]) ? 0x7fc00000 : ieee_min(l.v[0], l.v[1]);
        },
-       0, true},
-      {"med3_f32", {"gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100"},
+       0,
+       true},
+      {"med3_f32",
+       {"gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100"},
        "  v_med3_f32 v10, v2, v3, v4\n",
        [](const Lane& l, u32* o) {
          if (nan(l.v[0]) || nan(l.v[1]) || nan(l.v[2])) {
@@ -102,9 +110,11 @@ const std::vector<InstructionCase>& cases() {
          });
          o[0] = x[1];
        },
-       0, true},
+       0,
+       true},
       {"rounding_f32", kAll,
-       "  v_floor_f32 v10, v2\n  v_ceil_f32 v11, v2\n  v_trunc_f32 v12, v2\n  v_rndne_f32 v13, v2\n",
+       "  v_floor_f32 v10, v2\n  v_ceil_f32 v11, v2\n  v_trunc_f32 v12, v2\n  v_rndne_f32 v13, "
+       "v2\n",
        [](const Lane& l, u32* o) {
          o[0] = bits(std::floor(l.f(0)));
          o[1] = bits(std::ceil(l.f(0)));
@@ -118,13 +128,17 @@ const std::vector<InstructionCase>& cases() {
          o[1] = to_u32(l.f(0));
        },
        0, true},
-      {"float_to_half", {"gfx1030", "gfx1100", "gfx1201"}, "  v_cvt_f16_f32 v10, v2\n",
+      {"float_to_half",
+       {"gfx1030", "gfx1100", "gfx1201"},
+       "  v_cvt_f16_f32 v10, v2\n",
        [](const Lane& l, u32* o) {
          o[0] = (kPreset[0] & 0xffff0000) | half_of(double(l.f(0)));
-         if (nan(l.v[0])) o[0] = (kPreset[0] & 0xffff0000) | (l.v[0] >> 16 & 0x8000) | 0x7e00 |
-                                 (l.v[0] >> 13 & 0x3ff);
+         if (nan(l.v[0]))
+           o[0] = (kPreset[0] & 0xffff0000) | (l.v[0] >> 16 & 0x8000) | 0x7e00 |
+                  (l.v[0] >> 13 & 0x3ff);
        },
-       0, true},
+       0,
+       true},
       {"float_to_half_zeroes_gfx9", kCdna, "  v_cvt_f16_f32 v10, v2\n",
        [](const Lane& l, u32* o) {
          o[0] = half_of(double(l.f(0)));
@@ -204,7 +218,8 @@ const std::vector<InstructionCase>& cases() {
            o[1] = (o[1] & keep) | (bits(product) & 0xffff) << (16 * h);
          }
        }},
-      {"packed_f16_op_sel", {"gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1201"},
+      {"packed_f16_op_sel",
+       {"gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1201"},
        "  v_pk_add_u16 v10, v2, v3 op_sel:[1,0] op_sel_hi:[0,1]\n  v_pk_add_u16 v11, v2, v3 clamp\n"
        "  v_pk_lshlrev_b16 v12, 4, v2\n  v_pk_max_i16 v13, v2, v3\n",
        [](const Lane& l, u32* o) {
@@ -215,12 +230,14 @@ const std::vector<InstructionCase>& cases() {
          o[2] = ((al << 4) & 0xffff) | ah << 16;
          o[3] = u32(u16(std::max(i16(al), i16(bl)))) | u32(u16(std::max(i16(ah), i16(bh)))) << 16;
        }},
-      {"fma_mix", {"gfx90a", "gfx942", "gfx950"},
+      {"fma_mix",
+       {"gfx90a", "gfx942", "gfx950"},
        "  v_fma_mix_f32 v10, v2, v3, v4 op_sel:[1,0,0] op_sel_hi:[1,1,0]\n",
        [](const Lane& l, u32* o) {
          o[0] = bits(std::fma(float(half(l.v[0] >> 16)), float(half(l.v[1])), l.f(2)));
        },
-       0, true},
+       0,
+       true},
       // --- integers
       {"shifts_mask_the_amount", kAll,
        "  v_lshlrev_b32 v10, v3, v2\n  v_ashrrev_i32 v11, 33, v2\n  v_lshrrev_b64 v[12:13], v4, "
@@ -272,7 +289,8 @@ const std::vector<InstructionCase>& cases() {
          o[2] = u32(a - b);
          o[3] = u32((a - b) >> 32);
        }},
-      {"carry_chain", {"gfx1030", "gfx1100", "gfx1201"},
+      {"carry_chain",
+       {"gfx1030", "gfx1100", "gfx1201"},
        "  v_add_co_u32 v10, vcc_lo, v2, v4\n  v_add_co_ci_u32 v11, vcc_lo, v3, v5, vcc_lo\n"
        "  v_sub_co_u32 v12, vcc_lo, v2, v4\n  v_sub_co_ci_u32 v13, vcc_lo, v3, v5, vcc_lo\n",
        [](const Lane& l, u32* o) {
@@ -290,13 +308,13 @@ const std::vector<InstructionCase>& cases() {
          o[1] = (l.v[0] & 0xff) | ((l.v[1] >> 15 & 1) != 0 ? 0xff00u : 0) |
                 ((l.v[0] >> 31) != 0 ? 0xff0000u : 0) | 0xff000000u;
        }},
-      {"saturating", kAll,
-       "  v_add_u32_e64 v10, v2, v3 clamp\n  v_sub_u32_e64 v11, v2, v3 clamp\n",
+      {"saturating", kAll, "  v_add_u32_e64 v10, v2, v3 clamp\n  v_sub_u32_e64 v11, v2, v3 clamp\n",
        [](const Lane& l, u32* o) {
          o[0] = u32(std::min<u64>(u64{l.v[0]} + l.v[1], ~0u));
          o[1] = l.v[0] < l.v[1] ? 0 : l.v[0] - l.v[1];
        }},
-      {"dot4", {"gfx90a", "gfx942", "gfx950", "gfx1030"},
+      {"dot4",
+       {"gfx90a", "gfx942", "gfx950", "gfx1030"},
        "  v_dot4_i32_i8 v10, v2, v3, v4\n  v_dot4_u32_u8 v11, v2, v3, v4\n",
        [](const Lane& l, u32* o) {
          u32 s = l.v[2];
@@ -320,7 +338,8 @@ const std::vector<InstructionCase>& cases() {
        "  v_cndmask_b32 v10, 0, 1, @vcc\n",
        [](const Lane& l, u32* o) { o[0] = l.index < 4; }},
       {"readlane_writelane", kAll,
-       "  v_readlane_b32 s40, v2, 3\n  v_mov_b32 v10, s40\n  s_nop 4\n  v_writelane_b32 v11, s22, 7\n"
+       "  v_readlane_b32 s40, v2, 3\n  v_mov_b32 v10, s40\n  s_nop 4\n  v_writelane_b32 v11, s22, "
+       "7\n"
        "  v_readfirstlane_b32 s41, v3\n  v_mov_b32 v12, s41\n",
        [](const Lane& l, u32* o) {
          o[0] = l.of(3, 0);
@@ -364,7 +383,8 @@ const std::vector<InstructionCase>& cases() {
          o[1] = l.of(int(l.index ^ 3), 0);
          o[2] = l.of(int((l.index & ~7u) + 7 - (l.index & 7)), 0);
        }},
-      {"sdwa", {"gfx90a", "gfx942", "gfx950", "gfx1030"},
+      {"sdwa",
+       {"gfx90a", "gfx942", "gfx950", "gfx1030"},
        "  v_mov_b32_sdwa v10, v2 dst_sel:BYTE_1 dst_unused:UNUSED_PRESERVE src0_sel:BYTE_3\n"
        "  v_and_b32_sdwa v11, v2, v3 dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:WORD_1 "
        "src1_sel:BYTE_0\n"
@@ -374,22 +394,27 @@ const std::vector<InstructionCase>& cases() {
          o[1] = (l.v[0] >> 16) & (l.v[1] & 0xff);
          o[2] = u32(i32(i16(l.v[0])));
        }},
-      {"dual_issue_reads_first", {"gfx1100", "gfx1201"},
+      {"dual_issue_reads_first",
+       {"gfx1100", "gfx1201"},
        "  v_mov_b32 v10, v2\n  v_mov_b32 v11, v3\n"
        "  v_dual_mov_b32 v10, v11 :: v_dual_mov_b32 v11, v10\n",
        [](const Lane& l, u32* o) {
          o[0] = l.v[1];
          o[1] = l.v[0];
        }},
-      {"true16_halves", {"gfx1100"},
+      {"true16_halves",
+       {"gfx1100"},
        "  v_mov_b16 v10.h, v2.l\n  v_add_f16 v11.l, v2.h, v3.l\n",
        [](const Lane& l, u32* o) {
          o[0] = (kPreset[0] & 0xffff) | l.v[0] << 16;
-         o[1] = (kPreset[1] & 0xffff0000) |
-                bits(f16(float(half(l.v[0] >> 16)) + float(half(l.v[1]))));
+         o[1] =
+             (kPreset[1] & 0xffff0000) | bits(f16(float(half(l.v[0] >> 16)) + float(half(l.v[1]))));
        },
-       0, false, false},
-      {"op_sel_of_16_bit", {"gfx90a", "gfx942", "gfx1030"},
+       0,
+       false,
+       false},
+      {"op_sel_of_16_bit",
+       {"gfx90a", "gfx942", "gfx1030"},
        "  v_mad_u16 v10, v2, v3, v4 op_sel:[1,0,0,0]\n"
        "  v_mad_u16 v11, v2, v3, v4 op_sel:[0,1,0,1]\n",
        [](const Lane& l, u32* o) {
@@ -408,8 +433,11 @@ const std::vector<InstructionCase>& cases() {
          o[2] = l.index;
        },
        64},
-      {"permlane64", {"gfx1100", "gfx1201"}, "  v_permlane64_b32 v10, v2\n",
-       [](const Lane& l, u32* o) { o[0] = l.of(int(l.index ^ 32), 0); }, 64},
+      {"permlane64",
+       {"gfx1100", "gfx1201"},
+       "  v_permlane64_b32 v10, v2\n",
+       [](const Lane& l, u32* o) { o[0] = l.of(int(l.index ^ 32), 0); },
+       64},
       // --- scalar
       {"scalar_arithmetic", kAll,
        "  s_add_u32 s40, s24, s25\n  s_addc_u32 s41, s23, s23\n  v_mov_b32 v10, s40\n"
@@ -434,7 +462,8 @@ const std::vector<InstructionCase>& cases() {
          o[2] = ~s[4];
          o[3] = u32(i32(i16(s[5])));
        }},
-      {"scalar_float", {"gfx1201", "gfx1151"},
+      {"scalar_float",
+       {"gfx1201", "gfx1151"},
        "  s_add_f32 s40, s20, s21\n  v_mov_b32 v10, s40\n  s_mul_f32 s41, s21, s21\n"
        "  v_mov_b32 v11, s41\n  s_cmp_lt_f32 s20, s21\n  s_cselect_b32 s42, 1, 0\n"
        "  v_mov_b32 v12, s42\n  s_cvt_i32_f32 s43, s21\n  v_mov_b32 v13, s43\n",

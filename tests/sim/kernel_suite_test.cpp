@@ -53,19 +53,20 @@ u32 philox_of(u32 i, u32 a, u32 b) {
 
 std::map<std::string, Expectation> expectations() {
   std::map<std::string, Expectation> e;
-#define ROCFLASH_OP(name, expression)                                   \
-  e[#name].compute = [](const Words& a, const Words& b, Words& out) {    \
-    for (u32 i = 0; i < kCount; ++i) {                                  \
-      [[maybe_unused]] const u32 x = a[i], y = b[i];                    \
-      [[maybe_unused]] const i32 sx = i32(x), sy = i32(y);              \
-      [[maybe_unused]] const float fx = tame(x), fy = tame(y);          \
-      out[i] = expression;                                              \
-    }                                                                   \
+#define ROCFLASH_OP(name, expression)                                 \
+  e[#name].compute = [](const Words& a, const Words& b, Words& out) { \
+    for (u32 i = 0; i < kCount; ++i) {                                \
+      [[maybe_unused]] const u32 x = a[i], y = b[i];                  \
+      [[maybe_unused]] const i32 sx = i32(x), sy = i32(y);            \
+      [[maybe_unused]] const float fx = tame(x), fy = tame(y);        \
+      out[i] = expression;                                            \
+    }                                                                 \
   };
 #include "kernels/elementwise_ops.h"
 #undef ROCFLASH_OP
 
-  const auto lanewise = [&](const char* name, std::function<u32(const Words&, const Words&, u32)> f) {
+  const auto lanewise = [&](const char* name,
+                            std::function<u32(const Words&, const Words&, u32)> f) {
     e[name].compute = [f](const Words& a, const Words& b, Words& out) {
       for (u32 i = 0; i < kCount; ++i) out[i] = f(a, b, i);
     };
@@ -198,7 +199,8 @@ std::map<std::string, Expectation> expectations() {
     }
     return u32(sum);
   });
-  lanewise("philox", [](const Words& a, const Words& b, u32 i) { return philox_of(i, a[i], b[i]); });
+  lanewise("philox",
+           [](const Words& a, const Words& b, u32 i) { return philox_of(i, a[i], b[i]); });
   e["sort_block"].compute = [](const Words& a, const Words&, Words& out) {
     out = a;
     for_blocks([&](u32 base) { std::sort(out.begin() + base, out.begin() + base + kBlock); });
@@ -238,7 +240,8 @@ std::map<std::string, Expectation> expectations() {
         variance += d * d / kBlock;
       }
       for (u32 i = 0; i < kBlock; ++i) {
-        out[base + i] = bits(float((double(tame(a[base + i])) - mean) / std::sqrt(variance + 1e-5)));
+        out[base + i] =
+            bits(float((double(tame(a[base + i])) - mean) / std::sqrt(variance + 1e-5)));
       }
     });
   };
@@ -283,8 +286,8 @@ TEST_P(KernelSuite, GivesTheHostsAnswers) {
     Buffer<u32> in_a(a);
     Buffer<u32> in_b(b);
     Buffer<u32> out(start);
-    const auto result = launch(*module, name, shape,
-                               Arguments(in_a.data(), in_b.data(), out.data(), kCount));
+    const auto result =
+        launch(*module, name, shape, Arguments(in_a.data(), in_b.data(), out.data(), kCount));
     ASSERT_TRUE(result.ok()) << name << "\n" << result.report->text();
     Words expected = start;
     expectation.compute(a, b, expected);

@@ -1,5 +1,5 @@
-// Every matrix instruction of the layout tables, element by element: A and B hold small integers that
-// make each product distinct, and D must be what the tables say wherever they say it is.
+// Every matrix instruction of the layout tables, element by element: A and B hold small integers
+// that make each product distinct, and D must be what the tables say wherever they say it is.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -99,7 +99,8 @@ AsmKernel kernel(const Entry& e, bool agprs, int c_regs) {
   }
   body += "  s_nop 7\n  s_nop 7\n";
   const auto range = [](int first, int count) {
-    return count == 1 ? fmt::format("v{}", first) : fmt::format("v[{}:{}]", first, first + count - 1);
+    return count == 1 ? fmt::format("v{}", first)
+                      : fmt::format("v[{}:{}]", first, first + count - 1);
   };
   body += fmt::format("  {} {}, {}, {}, {}\n", e.name, dst, range(16, e.a_regs),
                       range(32, e.b_regs), dst);
@@ -153,8 +154,8 @@ TEST_P(MatrixLayout, MatchesTheTable) {
   Buffer<u32> ab(av), bb(bv), cb(cv), out(cv.size());
   Shape shape;
   shape.block[0] = u32(e.wave);
-  const auto result = launch(*module, "k", shape,
-                             Arguments(ab.data(), bb.data(), cb.data(), out.data()), {}, true);
+  const auto result =
+      launch(*module, "k", shape, Arguments(ab.data(), bb.data(), cb.data(), out.data()), {}, true);
   ASSERT_TRUE(result.ok()) << result.report->text();
   int checked = 0;
   for (const Spot& s : spots) {
@@ -162,8 +163,8 @@ TEST_P(MatrixLayout, MatchesTheTable) {
     int sum = c[size_t(s.row)][size_t(s.col)];
     for (int k = 0; k < e.k; ++k) sum += a[size_t(s.row)][size_t(k)] * b[size_t(k)][size_t(s.col)];
     const u32 word = out[size_t(s.vgpr * e.wave + s.lane)];
-    const float got = half_out ? float(std::bit_cast<f16>(u16(word >> s.low)))
-                               : std::bit_cast<float>(word);
+    const float got =
+        half_out ? float(std::bit_cast<f16>(u16(word >> s.low))) : std::bit_cast<float>(word);
     const float want = half_out ? float(f16(float(sum))) : float(sum);
     ASSERT_EQ(got, want) << "D[" << s.row << "][" << s.col << "] lane " << s.lane << " v" << s.vgpr;
     ++checked;
@@ -226,8 +227,8 @@ TEST_P(MatrixFormula, MultipliesIntegers) {
   Entry entry{"", o.target, o.name, 64, o.m, o.m, o.k, 0, o.a_regs, o.a_regs, o.d_regs};
   const auto module = build(kernel(entry, false, o.d_regs));
   Buffer<u32> ab(av), bb(bv), cb(cv), out(cv.size());
-  const auto result = launch(*module, "k", Shape{},
-                             Arguments(ab.data(), bb.data(), cb.data(), out.data()));
+  const auto result =
+      launch(*module, "k", Shape{}, Arguments(ab.data(), bb.data(), cb.data(), out.data()));
   ASSERT_TRUE(result.ok()) << result.report->text();
   for (int v = 0; v < o.d_regs; ++v) {
     for (int lane = 0; lane < 64; ++lane) {
@@ -304,7 +305,9 @@ TEST(MatrixDenormals, FlushedOnGfx90aOnly) {
   for (const char* target : {"gfx90a", "gfx942"}) {
     const bool flushes = std::string(target) == "gfx90a";
     Entry e{"", target, flushes ? "v_mfma_f32_16x16x16f16" : "v_mfma_f32_16x16x16_f16",
-            64, 16, 16, 16, 0, 2, 2, 4};
+            64, 16,     16,
+            16, 0,      2,
+            2,  4};
     const auto module = build(kernel(e, false, 4));
     Buffer<u32> a(128), b(128), c(256), out(256);
     a.fill(0x00010001u);  // smallest denormal

@@ -30,7 +30,8 @@ const std::vector<InstructionCase>& cases() {
          if (is_nan_half(out[0] & 0xffff)) out[0] = (out[0] & ~0x1ffu) | (l.v[0] >> 13 & 0x1ff);
        },
        0, true},
-      {"lds_d16_keeps_the_other_half", {"gfx90a", "gfx942", "gfx950", "gfx1030"},
+      {"lds_d16_keeps_the_other_half",
+       {"gfx90a", "gfx942", "gfx950", "gfx1030"},
        "  v_lshlrev_b32 v15, 2, v0\n  ds_write_b32 v15, v2\n  s_waitcnt lgkmcnt(0)\n"
        "  ds_read_u16_d16 v10, v15\n  ds_read_u16_d16_hi v11, v15\n"
        "  ds_read_i8_d16 v12, v15 offset:1\n  ds_read_u8_d16_hi v13, v15 offset:3\n",
@@ -40,8 +41,12 @@ const std::vector<InstructionCase>& cases() {
          out[2] = (kPreset[2] & 0xffff0000) | (u32(i32(i8(l.v[0] >> 8))) & 0xffff);
          out[3] = (kPreset[3] & 0xffff) | (l.v[0] >> 24) << 16;
        },
-       0, false, false, 256},
-      {"lds_d16_keeps_the_other_half", {"gfx1100", "gfx1201"},
+       0,
+       false,
+       false,
+       256},
+      {"lds_d16_keeps_the_other_half",
+       {"gfx1100", "gfx1201"},
        "  v_lshlrev_b32 v15, 2, v0\n  ds_store_b32 v15, v2\n"
        "  ds_load_u16_d16 v10, v15\n  ds_load_u16_d16_hi v11, v15\n"
        "  ds_load_i8_d16 v12, v15 offset:1\n  ds_load_u8_d16_hi v13, v15 offset:3\n",
@@ -51,7 +56,10 @@ const std::vector<InstructionCase>& cases() {
          out[2] = (kPreset[2] & 0xffff0000) | (u32(i32(i8(l.v[0] >> 8))) & 0xffff);
          out[3] = (kPreset[3] & 0xffff) | (l.v[0] >> 24) << 16;
        },
-       0, false, false, 256},
+       0,
+       false,
+       false,
+       256},
       {"dpp_reads_before_it_writes", kAll,
        "  v_mov_b32 v10, v2\n  s_nop 1\n  v_mov_b32_dpp v10, v10 row_ror:1 row_mask:0xf "
        "bank_mask:0xf\n  v_mov_b32 v11, v3\n  s_nop 1\n"
@@ -78,7 +86,8 @@ const std::vector<InstructionCase>& cases() {
          out[3] = bits(__builtin_fmaf(l.f(0), 2.0f, l.f(3)));
        },
        0, true},
-      {"sgpr_null_swallows", {"gfx1030", "gfx1100", "gfx1201"},
+      {"sgpr_null_swallows",
+       {"gfx1030", "gfx1100", "gfx1201"},
        "  v_add_co_u32 v10, null, v2, v3\n  s_mov_b32 null, s22\n  s_mov_b64 s[40:41], null\n"
        "  v_mov_b32 v11, s40\n  v_mov_b32 v12, null\n",
        [](const Lane& l, u32* out) {
@@ -93,7 +102,8 @@ const std::vector<InstructionCase>& cases() {
       {"bpermute_reads_active_lanes", kCdna,
        "  v_xor_b32 v15, 5, v0\n  v_lshlrev_b32 v15, 2, v15\n  ds_bpermute_b32 v10, v15, v2\n",
        [](const Lane& l, u32* out) { out[0] = l.of(int(l.index ^ 5), 0); }},
-      {"dot2_takes_constants", {"gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201"},
+      {"dot2_takes_constants",
+       {"gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201"},
        "  v_mov_b32 v15, 0x40003c00\n"  // 1.0 and 2.0
        "  v_dot2_f32_f16 v10, v15, v15, 1.0\n  v_dot2_f32_f16 v11, v15, v15, s21\n"
        "  s_nop 4\n  v_dot2_f32_f16 v12, v15, v15, v10\n",
@@ -102,7 +112,8 @@ const std::vector<InstructionCase>& cases() {
          out[1] = bits(7.0f);
          out[2] = bits(11.0f);
        }},
-      {"permlane16_swap", {"gfx950"},
+      {"permlane16_swap",
+       {"gfx950"},
        "  v_mov_b32 v10, v2\n  v_mov_b32 v11, v3\n  v_permlane16_swap_b32 v10, v11\n"
        "  v_mov_b32 v12, v2\n  v_mov_b32 v13, v3\n  v_permlane32_swap_b32 v12, v13\n",
        [](const Lane& l, u32* out) {
@@ -113,19 +124,30 @@ const std::vector<InstructionCase>& cases() {
          out[2] = upper ? l.of(int(l.index - 32), 1) : l.v[0];
          out[3] = upper ? l.v[1] : l.of(int(l.index + 32), 0);
        }},
-      {"load_to_lds_from_m0", {"gfx950", "gfx942"},
+      {"load_to_lds_from_m0",
+       {"gfx950", "gfx942"},
        "  v_lshlrev_b32 v15, 2, v0\n  s_mov_b32 m0, 0x100\n"
        "  global_load_lds_dword v15, s[8:9]\n  s_waitcnt vmcnt(0)\n"
        "  ds_read_b32 v10, v15 offset:256\n",
-       [](const Lane& l, u32* out) { out[0] = l.v[0]; }, 0, false, false, 1024},
-      {"buffer_load_to_lds", {"gfx90a", "gfx942", "gfx950"},
+       [](const Lane& l, u32* out) { out[0] = l.v[0]; },
+       0,
+       false,
+       false,
+       1024},
+      {"buffer_load_to_lds",
+       {"gfx90a", "gfx942", "gfx950"},
        "  v_lshlrev_b32 v15, 2, v0\n  s_mov_b32 m0, 0\n  s_mov_b32 s44, s8\n  s_mov_b32 s45, s9\n"
        "  s_mov_b32 s46, 128\n  s_mov_b32 s47, 0x00027000\n"
        "  buffer_load_dword v15, s[44:47], 0 offen lds\n  s_waitcnt vmcnt(0)\n"
        "  ds_read_b32 v10, v15\n",
        // Half of the lanes lie beyond the descriptor and deliver zeros.
-       [](const Lane& l, u32* out) { out[0] = l.index < 32 ? l.v[0] : 0; }, 0, false, false, 1024},
-      {"buffer_bounds", {"gfx90a", "gfx942", "gfx950", "gfx1030"},
+       [](const Lane& l, u32* out) { out[0] = l.index < 32 ? l.v[0] : 0; },
+       0,
+       false,
+       false,
+       1024},
+      {"buffer_bounds",
+       {"gfx90a", "gfx942", "gfx950", "gfx1030"},
        "  v_lshlrev_b32 v15, 2, v0\n  s_mov_b32 s44, s8\n  s_mov_b32 s45, s9\n"
        "  s_mov_b32 s46, 68\n  s_mov_b32 s47, 0x00027000\n"
        "  buffer_load_dword v10, v15, s[44:47], 0 offen\n"
@@ -142,7 +164,8 @@ const std::vector<InstructionCase>& cases() {
          out[0] = l.v[0];
          out[1] = 0x3f800000;
        }},
-      {"ds_read_b64_tr_b16", {"gfx950"},
+      {"ds_read_b64_tr_b16",
+       {"gfx950"},
        "  v_lshlrev_b32 v15, 3, v0\n  ds_write_b64 v15, v[2:3]\n  s_waitcnt lgkmcnt(0)\n"
        "  ds_read_b64_tr_b16 v[10:11], v15\n",
        [](const Lane& l, u32* out) {
@@ -155,7 +178,10 @@ const std::vector<InstructionCase>& cases() {
          out[0] = u32(r);
          out[1] = u32(r >> 32);
        },
-       0, false, false, 512},
+       0,
+       false,
+       false,
+       512},
   };
   return list;
 }

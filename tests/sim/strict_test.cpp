@@ -1,4 +1,5 @@
-// Each check: a kernel that sins is caught with the right report, and its correct twin runs silently.
+// Each check: a kernel that sins is caught with the right report, and its correct twin runs
+// silently.
 #include <gtest/gtest.h>
 
 #include "dialect.h"
@@ -19,7 +20,7 @@ struct Sin {
   std::string sinful;
   std::string correct;
   Fault fault;
-  const char* words;  // must be in the message
+  const char* words;        // must be in the message
   const char* instruction;  // must begin the reported instruction
   u32 threads = 64;
   u32 groups = 1;
@@ -56,11 +57,10 @@ std::vector<Sin> sins() {
                     "  v_mov_b32 v2, 7\n  @store v1, v2, s[14:15] offset:4\n",
                     "  v_mov_b32 v2, 7\n  @store v1, v2, s[14:15]\n", Fault::OutOfBounds,
                     "outside any allocation", "global_store"});
-    list.push_back({"lds_beyond_allocation", target, wave,
-                    "  @ds_write v1, v0 offset:256\n", "  @ds_write v1, v0\n",
-                    Fault::LdsOutOfBounds, "the workgroup has 256", "ds_", 64, 1, 256});
-    list.push_back({"undefined_address", target, wave,
-                    "  @load v3, v9, s[8:9]\n@wait",
+    list.push_back({"lds_beyond_allocation", target, wave, "  @ds_write v1, v0 offset:256\n",
+                    "  @ds_write v1, v0\n", Fault::LdsOutOfBounds, "the workgroup has 256", "ds_",
+                    64, 1, 256});
+    list.push_back({"undefined_address", target, wave, "  @load v3, v9, s[8:9]\n@wait",
                     "  v_mov_b32 v9, 0\n  @load v3, v9, s[8:9]\n@wait", Fault::Undefined,
                     "an address", "global_load"});
     list.push_back({"undefined_branch", target, wave,
@@ -94,8 +94,7 @@ std::vector<Sin> sins() {
                     "  @ds_write v1, v0\n  @ds_read v3, v1\n  v_mov_b32 v4, v3\n",
                     "  @ds_write v1, v0\n  @ds_read v3, v1\n@wait  v_mov_b32 v4, v3\n",
                     Fault::MissingWait, "v3", "v_mov_b32", 64, 1, 256});
-    list.push_back({"lds_race", target, wave,
-                    "  v_mov_b32 v5, 0\n  @ds_write v5, v0\n@wait",
+    list.push_back({"lds_race", target, wave, "  v_mov_b32 v5, 0\n  @ds_write v5, v0\n@wait",
                     "  v_mov_b32 v5, 0\n  v_cmp_eq_u32 @vcc, 0, v0\n"
                     "  s_and_saveexec_@mask @saved, @vcc\n  @ds_write v5, v0\n@wait"
                     "  s_mov_@mask @exec, @saved\n@barrier  @ds_read v6, v5\n@wait",
@@ -104,9 +103,8 @@ std::vector<Sin> sins() {
                     "  v_lshlrev_b32 v5, 2, v0\n  @ds_write v5, v0\n@barrier",
                     "  v_lshlrev_b32 v5, 2, v0\n  @ds_write v5, v0\n@wait@barrier",
                     Fault::MissingWait, "before the barrier", "s_barrier", 128, 1, 512});
-    list.push_back({"barrier_of_some_lanes", target, wave,
-                    "  s_mov_@mask @exec, 3\n@barrier", "@barrier", Fault::DivergentBarrier,
-                    "only some lanes", "s_barrier", 128});
+    list.push_back({"barrier_of_some_lanes", target, wave, "  s_mov_@mask @exec, 3\n@barrier",
+                    "@barrier", Fault::DivergentBarrier, "only some lanes", "s_barrier", 128});
     list.push_back({"no_progress", target, wave, ".Lloop:\n  s_branch .Lloop\n", "  s_nop 0\n",
                     Fault::NoProgress, "without ending", "s_branch"});
     list.push_back({"scalar_load_misaligned", target, wave,
@@ -122,8 +120,8 @@ std::vector<Sin> sins() {
                     "  v_mov_b32 v2, 1\n  s_cmp_lg_u32 @group, 0\n  s_cbranch_scc1 .Lskip\n"
                     "  @store v1, v2, s[14:15]\n.Lskip:\n",
                     Fault::GlobalRace, "both write", "global_store", 64, 2, 0, "all,global-race"});
-    list.push_back({"trap", target, wave, "  s_trap 2\n", "  s_nop 0\n", Fault::Trap, "aborted",
-                    "s_trap"});
+    list.push_back(
+        {"trap", target, wave, "  s_trap 2\n", "  s_nop 0\n", Fault::Trap, "aborted", "s_trap"});
   }
   // The wave that skips a barrier while others wait.
   list.push_back({"wave_skips_barrier", "gfx942", 64,
@@ -142,12 +140,13 @@ std::vector<Sin> sins() {
                   "  global_load_dword v3, v1, s[8:9]\n  global_load_dword v4, v1, s[10:11]\n"
                   "  s_waitcnt vmcnt(1)\n  v_mov_b32 v5, v3\n",
                   Fault::MissingWait, "v4", "v_mov_b32"});
-  list.push_back({"load_to_lds_not_waited", "gfx950", 64,
-                  "  s_mov_b32 m0, 0\n  v_lshlrev_b32 v5, 2, v0\n  global_load_lds_dword v1, s[8:9]\n"
-                  "  ds_read_b32 v6, v5\n  s_waitcnt lgkmcnt(0)\n",
-                  "  s_mov_b32 m0, 0\n  v_lshlrev_b32 v5, 2, v0\n  global_load_lds_dword v1, s[8:9]\n"
-                  "  s_waitcnt vmcnt(0)\n  ds_read_b32 v6, v5\n  s_waitcnt lgkmcnt(0)\n",
-                  Fault::MissingWait, "in flight", "ds_read_b32", 64, 1, 1024});
+  list.push_back(
+      {"load_to_lds_not_waited", "gfx950", 64,
+       "  s_mov_b32 m0, 0\n  v_lshlrev_b32 v5, 2, v0\n  global_load_lds_dword v1, s[8:9]\n"
+       "  ds_read_b32 v6, v5\n  s_waitcnt lgkmcnt(0)\n",
+       "  s_mov_b32 m0, 0\n  v_lshlrev_b32 v5, 2, v0\n  global_load_lds_dword v1, s[8:9]\n"
+       "  s_waitcnt vmcnt(0)\n  ds_read_b32 v6, v5\n  s_waitcnt lgkmcnt(0)\n",
+       Fault::MissingWait, "in flight", "ds_read_b32", 64, 1, 1024});
   list.push_back({"atomic_misaligned", "gfx942", 64,
                   "  v_mov_b32 v2, 1\n  v_mov_b32 v3, 2\n  global_atomic_add v3, v2, s[8:9]\n",
                   "  v_mov_b32 v2, 1\n  v_mov_b32 v3, 4\n  global_atomic_add v3, v2, s[8:9]\n",
@@ -212,8 +211,7 @@ TEST(StrictReport, NamesLaneAddressAndAllocation) {
   k.body = prologue({"gfx942", 64}) + "  v_mov_b32 v2, 7\n  global_store_dword v1, v2, s[14:15]\n";
   const auto module = build(k);
   Buffer<u32> out(40);
-  const auto result =
-      launch(*module, "k", Shape{}, Arguments(u64{0}, u64{0}, u64{0}, out.data()));
+  const auto result = launch(*module, "k", Shape{}, Arguments(u64{0}, u64{0}, u64{0}, out.data()));
   ASSERT_FALSE(result.ok());
   const Report& r = *result.report;
   EXPECT_EQ(r.lane, 40);
@@ -225,8 +223,7 @@ TEST(StrictReport, NamesLaneAddressAndAllocation) {
 
 TEST(StrictReport, FreedMemoryIsNamed) {
   AsmKernel k;
-  k.body = prologue({"gfx942", 64}) +
-           "  v_mov_b32 v2, 7\n  global_store_dword v1, v2, s[14:15]\n";
+  k.body = prologue({"gfx942", 64}) + "  v_mov_b32 v2, 7\n  global_store_dword v1, v2, s[14:15]\n";
   const auto module = build(k);
   u32* gone = nullptr;
   {
@@ -243,13 +240,17 @@ TEST(StrictReport, FreedMemoryIsNamed) {
 TEST(StrictUndefined, CarriedAroundWithoutHarm) {
   AsmKernel k;
   k.lds = 512;
-  k.body = prologue({"gfx942", 64}) +
-           "  v_mov_b32 v5, v9\n  ds_write_b32 v1, v9\n  s_waitcnt lgkmcnt(0)\n"
-           "  ds_read_b32 v6, v1\n  s_waitcnt lgkmcnt(0)\n  v_add_u32 v7, v6, v5\n"
-           "  v_and_b32 v8, 0xff00, v9\n  v_and_b32 v8, 0xff, v8\n"  // nothing undefined is left
-           "  v_lshlrev_b32 v10, 16, v9\n  v_lshrrev_b32 v10, 16, v10\n"
-           "  s_mov_b32 s40, 0x03020100\n  v_mov_b32 v11, 0\n  v_perm_b32 v10, v10, v11, s40\n"  // bytes of v11 only
-           "  global_store_dword v1, v8, s[14:15]\n  global_store_dword v1, v10, s[14:15]\n";
+  k.body =
+      prologue({"gfx942", 64}) +
+      "  v_mov_b32 v5, v9\n  ds_write_b32 v1, v9\n  s_waitcnt lgkmcnt(0)\n"
+      "  ds_read_b32 v6, v1\n  s_waitcnt lgkmcnt(0)\n  v_add_u32 v7, v6, v5\n"
+      "  v_and_b32 v8, 0xff00, v9\n  v_and_b32 v8, 0xff, v8\n"  // nothing undefined is left
+      "  v_lshlrev_b32 v10, 16, v9\n  v_lshrrev_b32 v10, 16, v10\n"
+      "  s_mov_b32 s40, 0x03020100\n  v_mov_b32 v11, 0\n  v_perm_b32 v10, v10, v11, s40\n"  // bytes
+                                                                                            // of
+                                                                                            // v11
+                                                                                            // only
+      "  global_store_dword v1, v8, s[14:15]\n  global_store_dword v1, v10, s[14:15]\n";
   const auto module = build(k);
   Buffer<u32> a(64), out(64);
   a.fill(0);

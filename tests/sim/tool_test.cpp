@@ -42,7 +42,8 @@ class Tool : public testing::Test {
       "code_object": "k.co", "kernel": "add_u32", "grid": 1, "block": [64],
       "buffers": {"a": {"type": "u32", "count": 64, "iota": 100},
                   "b": {"type": "u32", "count": 64, "fill": 5},
-                  "c": {"type": "u32", "count": )" << count << R"(}},
+                  "c": {"type": "u32", "count": )"
+                                            << count << R"(}},
       "arguments": [{"buffer": "a"}, {"buffer": "b"}, {"buffer": "c"}, {"u32": 64}],
       "print": [{"buffer": "c", "first": 60, "count": 4}]})";
   }
@@ -54,8 +55,8 @@ TEST_F(Tool, RunsPrintsAndCounts) {
   describe(64);
   const auto out = command("run " + directory_ + "/run.json --listing --counters table");
   EXPECT_EQ(out.status, 0) << out.text;
-  for (const char* words : {"165", "168", "v_add_u32", "executed", "waves per SIMD",
-                            "64-byte transactions"}) {
+  for (const char* words :
+       {"165", "168", "v_add_u32", "executed", "waves per SIMD", "64-byte transactions"}) {
     EXPECT_NE(out.text.find(words), std::string::npos) << words << "\n" << out.text;
   }
 }

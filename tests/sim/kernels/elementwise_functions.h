@@ -54,14 +54,23 @@ ROCFLASH_FN u32 horner(u32 x, u32 y) {
 }
 ROCFLASH_FN u32 pick(u32 which, u32 y) {
   switch (which) {
-    case 0: return y;
-    case 1: return y * 5;
-    case 2: return ~y;
-    case 3: return y >> 3;
-    case 4: return y << 4;
-    case 5: return y ^ 0xdeadbeef;
-    case 6: return y + 77;
-    case 7: return y - 99;
-    default: return y * y;
+    case 0:
+      return y;
+    case 1:
+      return y * 5;
+    case 2:
+      return ~y;
+    case 3:
+      return y >> 3;
+    case 4:
+      return y << 4;
+    case 5:
+      return y ^ 0xdeadbeef;
+    case 6:
+      return y + 77;
+    case 7:
+      return y - 99;
+    default:
+      return y * y;
   }
 }

@@ -1,8 +1,8 @@
-// Operations on one pair of inputs, included by the device code and by the test: the same expression
-// compiled for the GPU and for the host must give the same bits. x and y are 32-bit words, fx and fy
-// the same bits as floats made tame, sx and sy signed.
+// Operations on one pair of inputs, included by the device code and by the test: the same
+// expression compiled for the GPU and for the host must give the same bits. x and y are 32-bit
+// words, fx and fy the same bits as floats made tame, sx and sy signed.
 ROCFLASH_OP(add_u32, x + y)
-ROCFLASH_OP(mul_u32, x * y)
+ROCFLASH_OP(mul_u32, x* y)
 ROCFLASH_OP(mul_high, u32((u64(x) * y) >> 32))
 ROCFLASH_OP(mul_high_signed, u32((i64(sx) * sy) >> 32))
 ROCFLASH_OP(divide_u32, x / (y | 1))
@@ -19,22 +19,25 @@ ROCFLASH_OP(reverse_bits, __builtin_bitreverse32(x) ^ __builtin_bswap32(y))
 ROCFLASH_OP(min_max, (x < y ? x : y) * 3 + (sx > sy ? x : y))
 ROCFLASH_OP(absolute_difference, x > y ? x - y : y - x)
 ROCFLASH_OP(saturating_add, x + y < x ? ~0u : x + y)
-ROCFLASH_OP(compare_u64, u32((u64(x) << 32 | y) < (u64(y) << 32 | x)) + 2 * u32((i64(sx) << 20) > sy))
+ROCFLASH_OP(compare_u64,
+            u32((u64(x) << 32 | y) < (u64(y) << 32 | x)) + 2 * u32((i64(sx) << 20) > sy))
 ROCFLASH_OP(bytes, u32(u8(x) + u8(y >> 8)) | u32(u8(x >> 16) * u8(y >> 24)) << 16)
 ROCFLASH_OP(signed_bytes, u32(i32(i8(x)) * i32(i8(y >> 8)) + i32(i8(x >> 24))))
 ROCFLASH_OP(halfwords, u32(u16(x) * u16(y)) ^ u32(i32(i16(x >> 16)) >> 3))
 ROCFLASH_OP(half_add, u32(u16(x) + u16(y)) & 0xffff)
-ROCFLASH_OP(bit_fields, ((x >> 5) & 0x3ff) | ((y >> 11 & 0x1f) << 10) | u32(i32(x << 8) >> 27) << 15)
+ROCFLASH_OP(bit_fields,
+            ((x >> 5) & 0x3ff) | ((y >> 11 & 0x1f) << 10) | u32(i32(x << 8) >> 27) << 15)
 ROCFLASH_OP(select_chain, x < 100 ? y : x < 0x1000000 ? y * 3 : x < 0x80000000u ? x ^ y : x - y)
 ROCFLASH_OP(float_add, bits(fx + fy))
 ROCFLASH_OP(float_sub, bits(fx - fy))
-ROCFLASH_OP(float_mul, bits(fx * fy))
+ROCFLASH_OP(float_mul, bits(fx* fy))
 ROCFLASH_OP(float_fma, bits(__builtin_fmaf(fx, fy, fx)))
-ROCFLASH_OP(float_mul_add, bits(fx * fy + fx))
+ROCFLASH_OP(float_mul_add, bits(fx* fy + fx))
 ROCFLASH_OP(float_divide, bits(fx / fy))
 ROCFLASH_OP(float_reciprocal, bits(1.0f / fx))
 ROCFLASH_OP(float_sqrt, bits(__builtin_sqrtf(fx < 0 ? -fx : fx)))
-ROCFLASH_OP(float_rounding, bits(__builtin_floorf(fx)) ^ bits(__builtin_ceilf(fy)) ^ bits(__builtin_truncf(fx)))
+ROCFLASH_OP(float_rounding,
+            bits(__builtin_floorf(fx)) ^ bits(__builtin_ceilf(fy)) ^ bits(__builtin_truncf(fx)))
 ROCFLASH_OP(float_rint, bits(__builtin_rintf(fx)) + bits(__builtin_rintf(fy * 0.5f)))
 ROCFLASH_OP(float_min_max, bits(__builtin_fminf(fx, fy)) * 3 + bits(__builtin_fmaxf(fx, fy)))
 ROCFLASH_OP(float_compare, u32(fx < fy) + 2 * u32(fx >= fy) + 4 * u32(fx == fx) + 8 * u32(fx != fy))
@@ -57,7 +60,8 @@ ROCFLASH_OP(double_divide, low(double(fx) / double(fy)))
 ROCFLASH_OP(double_sqrt, low(__builtin_sqrt(double(fx < 0 ? -fx : fx))))
 ROCFLASH_OP(double_fma, low(__builtin_fma(double(fx), double(fy), 3.0)))
 ROCFLASH_OP(double_to_int, u32(i32(double(fx) * 1.5)) ^ bits(float(double(fy) * 1.0000001)))
-ROCFLASH_OP(double_rounding, low(__builtin_floor(double(fx) * 0.3) + __builtin_rint(double(fy) * 0.7)))
+ROCFLASH_OP(double_rounding,
+            low(__builtin_floor(double(fx) * 0.3) + __builtin_rint(double(fy) * 0.7)))
 ROCFLASH_OP(integer_hash, hash(hash(x) + y))
 ROCFLASH_OP(collatz, collatz_steps(x & 0xffff))
 ROCFLASH_OP(greatest_divisor, gcd(x & 0xfffff, (y & 0xfffff) | 1))
