@@ -202,37 +202,37 @@ void add_shifts(Registry& r) {
           scc = d != 0;
           return d;
         },
-                             Flow::Any, kW>());
+                             Flow::Route, kW>());
   r.add("s_lshr_b32", scalar<[](u32 a, u32 s, bool& scc) {
           const u32 d = a >> (s & 31);
           scc = d != 0;
           return d;
         },
-                             Flow::Any, kW>());
+                             Flow::Route, kW>());
   r.add("s_ashr_i32", scalar<[](i32 a, u32 s, bool& scc) {
           const i32 d = a >> (s & 31);
           scc = d != 0;
           return d;
         },
-                             Flow::Any, kW>());
+                             Flow::Route, kW>());
   r.add("s_lshl_b64", scalar<[](u64 a, u32 s, bool& scc) {
           const u64 d = a << (s & 63);
           scc = d != 0;
           return d;
         },
-                             Flow::Any, kW>());
+                             Flow::Route, kW>());
   r.add("s_lshr_b64", scalar<[](u64 a, u32 s, bool& scc) {
           const u64 d = a >> (s & 63);
           scc = d != 0;
           return d;
         },
-                             Flow::Any, kW>());
+                             Flow::Route, kW>());
   r.add("s_ashr_i64", scalar<[](i64 a, u32 s, bool& scc) {
           const i64 d = a >> (s & 63);
           scc = d != 0;
           return d;
         },
-                             Flow::Any, kW>());
+                             Flow::Route, kW>());
   r.add("s_bfm_b32", scalar<[](u32 n, u32 o) { return ((1u << (n & 31)) - 1) << (o & 31); }>());
   r.add("s_bfm_b64", scalar<[](u32 n, u32 o) { return ((1ull << (n & 63)) - 1) << (o & 63); }>());
   r.add("s_bfe_u32", scalar<[](u32 a, u32 f, bool& scc) {
@@ -242,7 +242,7 @@ void add_shifts(Registry& r) {
           scc = d != 0;
           return d;
         },
-                            Flow::Any, kW>());
+                            Flow::Route, kW>());
   r.add("s_bfe_i32", scalar<[](u32 a, u32 f, bool& scc) {
           const u32 width = std::min(f >> 16 & 0x7f, 32u);
           const u32 x = a >> (f & 31);
@@ -250,7 +250,7 @@ void add_shifts(Registry& r) {
           scc = d != 0;
           return d;
         },
-                            Flow::Any, kW>());
+                            Flow::Route, kW>());
   r.add("s_bfe_u64", scalar<[](u64 a, u32 f, bool& scc) {
           const u32 width = f >> 16 & 0x7f;
           const u64 x = a >> (f & 63);
@@ -258,7 +258,7 @@ void add_shifts(Registry& r) {
           scc = d != 0;
           return d;
         },
-                            Flow::Any, kW>());
+                            Flow::Route, kW>());
   r.add("s_bfe_i64", scalar<[](u64 a, u32 f, bool& scc) {
           const u32 width = std::min(f >> 16 & 0x7f, 64u);
           const u64 x = a >> (f & 63);
@@ -266,12 +266,15 @@ void add_shifts(Registry& r) {
           scc = d != 0;
           return d;
         },
-                            Flow::Any, kW>());
-  r.add("s_pack_ll_b32_b16", scalar<[](u32 a, u32 b) { return (a & 0xffff) | b << 16; }>());
+                            Flow::Route, kW>());
+  r.add("s_pack_ll_b32_b16",
+        scalar<[](u32 a, u32 b) { return (a & 0xffff) | b << 16; }, Flow::PackPair>());
   r.add("s_pack_lh_b32_b16",
-        scalar<[](u32 a, u32 b) { return (a & 0xffff) | (b & 0xffff0000); }>());
-  r.add("s_pack_hh_b32_b16", scalar<[](u32 a, u32 b) { return a >> 16 | (b & 0xffff0000); }>());
-  r.add("s_pack_hl_b32_b16", scalar<[](u32 a, u32 b) { return a >> 16 | b << 16; }>());
+        scalar<[](u32 a, u32 b) { return (a & 0xffff) | (b & 0xffff0000); }, Flow::PackPair>());
+  r.add("s_pack_hh_b32_b16",
+        scalar<[](u32 a, u32 b) { return a >> 16 | (b & 0xffff0000); }, Flow::PackPair>());
+  r.add("s_pack_hl_b32_b16",
+        scalar<[](u32 a, u32 b) { return a >> 16 | b << 16; }, Flow::PackPair>());
 }
 
 void add_unary(Registry& r) {

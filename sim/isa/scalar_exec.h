@@ -54,8 +54,21 @@ inline void scalar_over(Wave& w, const Op& op, std::index_sequence<K...>) {
   };
   u64 undefined = 0;
   if constexpr (Strict) {
-    if constexpr (Rule == Flow::Route) {
+    if constexpr (Rule == Flow::Route && Uses == Scc::Reads) {
       undefined = unknown[scc ? 0 : 1];  // a selection: only what is chosen matters
+    } else if constexpr (Rule == Flow::Route || Rule == Flow::PackPair) {
+      // Shifts and fields send undefined bits the way they send the data; packs send both.
+      using First = std::tuple_element_t<0, A>;
+      using Second = std::tuple_element_t<1, A>;
+      const auto first = static_cast<First>(unknown[0]);
+      const auto second = Rule == Flow::PackPair ? static_cast<Second>(unknown[1]) : std::get<1>(a);
+      if constexpr (kHasScc) {
+        bool ignored = false;
+        undefined = static_cast<u64>(F(first, second, ignored));
+      } else {
+        undefined = static_cast<u64>(F(first, second));
+      }
+      if (Rule == Flow::Route && unknown[1] != 0) undefined = ~0ull;
     } else if constexpr (Rule == Flow::And || Rule == Flow::Or) {
       const u64 x = std::bit_cast<u64>(u64(std::get<0>(a)));
       const u64 y = std::bit_cast<u64>(u64(std::get<1>(a)));

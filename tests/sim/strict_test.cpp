@@ -259,6 +259,21 @@ TEST(StrictUndefined, CarriedAroundWithoutHarm) {
   EXPECT_TRUE(result.ok()) << result.report->text();
 }
 
+// Shifts, fields and packs of scalars leave the undefined half behind.
+TEST(StrictUndefined, ScalarHalvesAreKeptApart) {
+  AsmKernel k;
+  k.body = prologue({"gfx942", 64}) +
+           "  s_mov_b32 s41, 7\n  s_pack_ll_b32_b16 s42, s41, s40\n"  // s40 is undefined
+           "  s_lshl_b32 s43, s42, 16\n  s_lshr_b32 s43, s43, 16\n  s_bfe_u32 s44, s42, 0x40000\n"
+           "  s_cmp_eq_u32 s41, 7\n  s_cselect_b32 s45, s43, s40\n  s_add_u32 s45, s45, s44\n"
+           "  v_mov_b32 v2, s45\n  global_store_dword v1, v2, s[14:15]\n";
+  const auto module = build(k);
+  Buffer<u32> out(64);
+  const auto result = launch(*module, "k", Shape{}, Arguments(u64{0}, u64{0}, u64{0}, out.data()));
+  ASSERT_TRUE(result.ok()) << result.report->text();
+  EXPECT_EQ(out[0], 14u);
+}
+
 TEST(StrictChecks, CanBeSwitchedOffOneByOne) {
   AsmKernel k;
   k.body = prologue({"gfx942", 64}) + "  global_store_dword v1, v9, s[14:15]\n";
