@@ -305,8 +305,8 @@ void run_permute(Wave& w, const Op& op) {
   write_shuffled<Strict>(w, op, out.lane, unknown.lane);
 }
 
-int swizzle_source(u32 pattern, int lane, int) {
-  if ((pattern & 0x8000) != 0 && (pattern & 0xe000) == 0x8000) {  // quad permute
+int swizzle_source(u32 pattern, int lane) {
+  if ((pattern & 0xe000) == 0x8000) {  // quad permute
     return (lane & ~3) + int(pattern >> (2 * (lane & 3)) & 3);
   }
   if ((pattern & 0xe000) == 0xc000) {  // rotate in groups of 32
@@ -331,7 +331,7 @@ void run_swizzle(Wave& w, const Op& op) {
   Row out{};
   Row unknown{};
   for (int i = 0; i < w.size; ++i) {
-    const int from = swizzle_source(op.simm, i, w.size);
+    const int from = swizzle_source(op.simm, i);
     if ((exec >> from & 1) == 0) continue;
     out.lane[i] = w.v[data].lane[from];
     if constexpr (Strict) unknown.lane[i] = w.v_undef[data].lane[from];

@@ -18,14 +18,13 @@ u16 halves_of(u32 parameter) {
 }
 
 template <bool Strict, Space S>
-void note_issue(Wave& w, const Op& op, const Pending& pending) {
+void note_issue(Wave& w, const Pending& pending) {
   if constexpr (Strict) {
     issue_load(w, Queue::Load, pending);
     if constexpr (S == Space::Flat) {
       issue_load(w, Queue::Lds, {pending.file, pending.first, pending.count, 0, 0, pending.halves});
     }
   }
-  (void)op;
 }
 
 template <bool Strict, Space S>
@@ -121,7 +120,7 @@ void run_load(Wave& w, const Op& op) {
     }
   }
   count(w, addresses, exec, bytes, false);
-  note_issue<Strict, S>(w, op, {File::Vgpr, u16(row), u8(rows), 0, 0, halves_of(op.parameter)});
+  note_issue<Strict, S>(w, {File::Vgpr, u16(row), u8(rows), 0, 0, halves_of(op.parameter)});
 }
 
 template <bool Strict, Space S>

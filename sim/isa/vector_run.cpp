@@ -152,7 +152,7 @@ void flow(const Op& op, const ShadowInputs& in, const Lanes& values, u32* lo, u3
 }
 
 // Puts a 16-bit result into its half of the destination, or SDWA's part.
-void place_part(const Op& op, u32* value, const u32* old, int n, bool keep, bool undefined_plane) {
+void place_part(const Op& op, u32* value, const u32* old, int n, bool keep) {
   if (op.sdwa && op.dst_select != 6) {
     const u32 width = op.dst_select < 4 ? 8 : 16;
     const u32 shift = op.dst_select < 4 ? 8u * op.dst_select : 16u * (op.dst_select - 4u);
@@ -169,7 +169,6 @@ void place_part(const Op& op, u32* value, const u32* old, int n, bool keep, bool
     }
     return;
   }
-  (void)undefined_plane;
   if (op.dst_high) {
     for (int i = 0; i < n; ++i) value[i] = (value[i] << 16) | (keep ? old[i] & 0xffffu : 0);
   } else {
@@ -253,16 +252,16 @@ void run_vop(Wave& w, const Op& op) {
       for (int i = 0; i < w.size; ++i) {
         if ((mask_unknown >> i & 1) != 0) unknown.lane[i] = unknown_hi.lane[i] = ~0u;
       }
-      if (part) place_part(op, unknown.lane, w.v_undef[row].lane, w.size, op.dst_keep, true);
+      if (part) place_part(op, unknown.lane, w.v_undef[row].lane, w.size, op.dst_keep);
       undefined = unknown.lane;
       undefined_hi = unknown_hi.lane;
     } else if (part && w.v_dirty[row] != 0) {
       std::fill_n(unknown.lane, w.size, 0u);
-      place_part(op, unknown.lane, w.v_undef[row].lane, w.size, op.dst_keep, true);
+      place_part(op, unknown.lane, w.v_undef[row].lane, w.size, op.dst_keep);
       undefined = unknown.lane;
     }
   }
-  if (part) place_part(op, out.lane, w.v[row].lane, w.size, op.dst_keep, false);
+  if (part) place_part(op, out.lane, w.v[row].lane, w.size, op.dst_keep);
   if (to_vgpr) {
     if (!direct) {
       write_row<Strict>(w, row, out.lane, undefined, write);
@@ -559,11 +558,11 @@ void run_mixed(Wave& w, const Op& op) {
         for (int i = 0; i < w.size; ++i) unknown.lane[i] |= source[k].lo[i] & part;
       }
       for (int i = 0; i < w.size; ++i) unknown.lane[i] = spread(unknown.lane[i]);
-      if (half_result) place_part(op, unknown.lane, w.v_undef[row].lane, w.size, true, true);
+      if (half_result) place_part(op, unknown.lane, w.v_undef[row].lane, w.size, true);
       undefined = unknown.lane;
     }
   }
-  if (half_result) place_part(op, out.lane, w.v[row].lane, w.size, true, false);
+  if (half_result) place_part(op, out.lane, w.v[row].lane, w.size, true);
   write_row<Strict>(w, row, out.lane, undefined, w.exec() & ~disabled);
 }
 
@@ -615,7 +614,7 @@ void run_packed_dot(Wave& w, const Op& op) {
     }
   }
   const bool part = is_sixteen(op.semantics->dst);
-  if (part) place_part(op, out.lane, w.v[op.dst[0].index].lane, w.size, true, false);
+  if (part) place_part(op, out.lane, w.v[op.dst[0].index].lane, w.size, true);
   write_row<Strict>(w, op.dst[0].index, out.lane, undefined, w.exec());
 }
 

@@ -47,11 +47,10 @@ struct Spot {
 };
 
 // Where element (i, k) of A, or (k, i) of B, is read from.
-Spot input_spot(bool gfx12, int wave, int i, int k, int total_k) {
+Spot input_spot(bool gfx12, int wave, int i, int k) {
   if (!gfx12) return {i, k};
   const int groups = wave / 16;
   const int group = k / 4 % groups;
-  (void)total_k;
   return {i + 16 * group, k / (4 * groups) * 4 + k % 4};
 }
 
@@ -101,7 +100,7 @@ void gather(Wave& w, const Op& op, const Shape& entry, bool gfx12, Matrices& m) 
   for (int i = 0; i < 16; ++i) {
     m.a_unknown[i] = m.b_unknown[i] = 0;
     for (int k = 0; k < s.k; ++k) {
-      const Spot spot = input_spot(gfx12, w.size, i, k, s.k);
+      const Spot spot = input_spot(gfx12, w.size, i, k);
       const u32 ra = raw_element(w.v, op.src[0], spot, bits);
       const u32 rb = raw_element(w.v, op.src[1], spot, bits);
       if (integer) {
