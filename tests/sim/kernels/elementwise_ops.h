@@ -23,7 +23,7 @@ ROCFLASH_OP(compare_u64,
             u32((u64(x) << 32 | y) < (u64(y) << 32 | x)) + 2 * u32((i64(sx) << 20) > sy))
 ROCFLASH_OP(bytes, u32(u8(x) + u8(y >> 8)) | u32(u8(x >> 16) * u8(y >> 24)) << 16)
 ROCFLASH_OP(signed_bytes, u32(i32(i8(x)) * i32(i8(y >> 8)) + i32(i8(x >> 24))))
-ROCFLASH_OP(halfwords, u32(u16(x) * u16(y)) ^ u32(i32(i16(x >> 16)) >> 3))
+ROCFLASH_OP(halfwords, (u32(u16(x)) * u16(y)) ^ u32(i32(i16(x >> 16)) >> 3))
 ROCFLASH_OP(half_add, u32(u16(x) + u16(y)) & 0xffff)
 ROCFLASH_OP(bit_fields,
             ((x >> 5) & 0x3ff) | ((y >> 11 & 0x1f) << 10) | u32(i32(x << 8) >> 27) << 15)
