@@ -1,5 +1,5 @@
-// What fresh device memory is filled with: neither zero nor a plausible number. It doubles as the sign
-// that nobody has written: the host may write device memory directly, unseen by the shadow.
+// What fresh device memory is filled with: neither zero nor a plausible number. It doubles as the
+// sign that nobody has written: the host may write device memory directly, unseen by the shadow.
 #pragma once
 
 #include "core/types.h"

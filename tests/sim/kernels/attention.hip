@@ -28,7 +28,8 @@ GLOBAL BOUNDS(64) void attention_forward(const short* q, const short* k, const s
     f32x16 s = {};
 #pragma unroll
     for (int c = 0; c < kDim / 8; ++c) {
-      const auto kf = *reinterpret_cast<const bf16x4*>(k + (key + column) * kDim + c * 8 + half * 4);
+      const auto kf =
+          *reinterpret_cast<const bf16x4*>(k + (key + column) * kDim + c * 8 + half * 4);
       s = __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(kf, qf[c], s, 0, 0, 0);
     }
     float m = largest;
@@ -53,7 +54,8 @@ GLOBAL BOUNDS(64) void attention_forward(const short* q, const short* k, const s
       for (int c = 0; c < 4; ++c) {
         bf16x4 vf;
 #pragma unroll
-        for (int e = 0; e < 4; ++e) vf[e] = v[(key + 8 * c + 4 * half + e) * kDim + t * 32 + column];
+        for (int e = 0; e < 4; ++e)
+          vf[e] = v[(key + 8 * c + 4 * half + e) * kDim + t * 32 + column];
         o[t] = __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(vf, p[c], o[t], 0, 0, 0);
       }
     }

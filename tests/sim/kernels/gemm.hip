@@ -1,5 +1,5 @@
-// A matrix product on whatever the target has: MFMA, WMMA, or dot products. One wave makes a 16x16 tile;
-// B is given transposed, so that both operands are read along k.
+// A matrix product on whatever the target has: MFMA, WMMA, or dot products. One wave makes a 16x16
+// tile; B is given transposed, so that both operands are read along k.
 #include "device.h"
 
 using f16x2 = __attribute__((ext_vector_type(2))) f16;

@@ -1,5 +1,5 @@
-// Kernels as real programs use the machine: all have the same arguments, two inputs, an output and a
-// count. Compiled at several optimisation levels for every target.
+// Kernels as real programs use the machine: all have the same arguments, two inputs, an output and
+// a count. Compiled at several optimisation levels for every target.
 #include "device.h"
 
 using bf16 = __bf16;
@@ -11,15 +11,15 @@ DEVICE inline float tame(u32 x) {
   return __builtin_bit_cast(float, (x & 0x807fffffu) | ((x >> 23 & 15) + 120) << 23);
 }
 
-#define ROCFLASH_OP(name, expression)                                               \
-  GLOBAL void name(const u32* a, const u32* b, u32* out, u32 n) {                    \
-    const u32 i = gid();                                                            \
-    if (i >= n) return;                                                             \
-    const u32 x = a[i], y = b[i];                                                   \
-    const i32 sx = i32(x), sy = i32(y);                                             \
-    const float fx = tame(x), fy = tame(y);                                         \
-    (void)sx, (void)sy, (void)fx, (void)fy;                                         \
-    out[i] = expression;                                                            \
+#define ROCFLASH_OP(name, expression)                             \
+  GLOBAL void name(const u32* a, const u32* b, u32* out, u32 n) { \
+    const u32 i = gid();                                          \
+    if (i >= n) return;                                           \
+    const u32 x = a[i], y = b[i];                                 \
+    const i32 sx = i32(x), sy = i32(y);                           \
+    const float fx = tame(x), fy = tame(y);                       \
+    (void)sx, (void)sy, (void)fx, (void)fy;                       \
+    out[i] = expression;                                          \
   }
 #include "elementwise_ops.h"
 #undef ROCFLASH_OP
@@ -122,7 +122,7 @@ GLOBAL BOUNDS(256) void row_rotate_dpp(const u32* a, const u32*, u32* out, u32) 
   const i32 v = i32(a[gid()]);
   i32 s = __builtin_amdgcn_update_dpp(0, v, 0x121, 15, 15, false);  // row_ror:1
   s += __builtin_amdgcn_update_dpp(7, v, 0x111, 15, 15, false);     // row_shr:1
-  s += __builtin_amdgcn_update_dpp(0, v, 0xb1, 15, 15, true);  // quad_perm 1,0,3,2
+  s += __builtin_amdgcn_update_dpp(0, v, 0xb1, 15, 15, true);       // quad_perm 1,0,3,2
   s ^= __builtin_amdgcn_update_dpp(0, v, 0x140, 15, 15, true);      // row_mirror
   s += __builtin_amdgcn_update_dpp(0, v, 0x141, 15, 15, true);      // row_half_mirror
   out[gid()] = u32(s);
@@ -130,7 +130,7 @@ GLOBAL BOUNDS(256) void row_rotate_dpp(const u32* a, const u32*, u32* out, u32) 
 
 GLOBAL BOUNDS(256) void swizzle_lds(const u32* a, const u32*, u32* out, u32) {
   const i32 v = i32(a[gid()]);
-  const i32 x = __builtin_amdgcn_ds_swizzle(v, 0x041f);  // xor 1
+  const i32 x = __builtin_amdgcn_ds_swizzle(v, 0x041f);         // xor 1
   const i32 y = __builtin_amdgcn_ds_swizzle(v, 0x8000 | 0x1b);  // quad reversed
   out[gid()] = u32(x) + 3 * u32(y);
 }
@@ -239,8 +239,8 @@ GLOBAL void recursion(const u32* a, const u32*, u32* out, u32) {
   out[i] = fibonacci(a[i] % 10);
 }
 
-GLOBAL BOUNDS(256) __attribute__((amdgpu_num_vgpr(24))) void spills(const u32* a, const u32* b,
-                                                                    u32* out, u32 n) {
+GLOBAL BOUNDS(256)
+    __attribute__((amdgpu_num_vgpr(24))) void spills(const u32* a, const u32* b, u32* out, u32 n) {
   const u32 i = gid();
   u32 v[48];
   for (u32 k = 0; k < 48; ++k) v[k] = a[(i + k) % n] * (b[(i + 3 * k) % n] | 1);
