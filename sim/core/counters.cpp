@@ -1,0 +1,92 @@
+// Counters as JSON and as a table.
+#include "core/counters.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/code_object.h"
+#include "core/target.h"
+
+namespace rocflash::sim {
+
+std::string_view class_name(Class c) {
+  constexpr std::array<std::string_view, kClasses> names = {
+      "scalar", "vector",        "matrix", "transcendental", "lds",
+      "memory", "scalar_memory", "branch", "wait",           "other"};
+  return names[static_cast<std::size_t>(c)];
+}
+
+std::string Counters::json() const {
+  nlohmann::ordered_json j;
+  j["kernel"] = kernel;
+  j["target"] = target;
+  j["workgroups"] = workgroups;
+  j["waves"] = waves;
+  j["instructions"] = instructions;
+  for (int i = 0; i < kClasses; ++i) {
+    j["by_class"][std::string(class_name(static_cast<Class>(i)))] =
+        by_class[static_cast<std::size_t>(i)];
+  }
+  j["matrix_cycles"] = matrix_cycles;
+  j["lds_bank_conflict_cycles"] = traffic.lds_conflict_cycles;
+  j["lds_bytes_accessed"] = traffic.lds_bytes;
+  j["global_load_bytes"] = traffic.load_bytes;
+  j["global_store_bytes"] = traffic.store_bytes;
+  j["global_transactions_64B"] = traffic.transactions;
+  j["vgprs"] = vgprs;
+  j["agprs"] = agprs;
+  j["sgprs"] = sgprs;
+  j["lds_bytes"] = lds_bytes;
+  j["scratch_bytes"] = scratch_bytes;
+  j["waves_per_simd"] = waves_per_simd;
+  return j.dump();
+}
+
+std::string Counters::table() const {
+  std::string out =
+      fmt::format("{} on {}: {} workgroups, {} waves\n", kernel, target, workgroups, waves);
+  const auto row = [&](std::string_view name, u64 value) {
+    out += fmt::format("  {:<26}{:>16}\n", name, value);
+  };
+  row("instructions", instructions);
+  for (int i = 0; i < kClasses; ++i) {
+    const u64 n = by_class[static_cast<std::size_t>(i)];
+    if (n != 0) row(fmt::format("  {}", class_name(static_cast<Class>(i))), n);
+  }
+  row("matrix cycles", matrix_cycles);
+  row("LDS bytes", traffic.lds_bytes);
+  row("LDS bank-conflict cycles", traffic.lds_conflict_cycles);
+  row("global bytes loaded", traffic.load_bytes);
+  row("global bytes stored", traffic.store_bytes);
+  row("64-byte transactions", traffic.transactions);
+  out += fmt::format(
+      "  {} VGPRs, {} AGPRs, {} SGPRs, {} bytes of LDS, {} bytes of scratch: {} waves per SIMD\n",
+      vgprs, agprs, sgprs, lds_bytes, scratch_bytes, waves_per_simd);
+  return out;
+}
+
+int waves_per_simd(const Target& target, const KernelInfo& kernel, u32 lds, u32 threads) {
+  const u32 wave = static_cast<u32>(kernel.wave_size);
+  // Registers are handed out in granules; a wave64 on RDNA takes twice the file space.
+  u32 granule = 8;
+  u32 file = static_cast<u32>(target.vgprs_per_simd);
+  if (!target.is_cdna()) {
+    granule = file == 1536 ? (wave == 32 ? 24 : 12) : (wave == 32 ? 16 : 8);
+    if (wave == 64) file /= 2;
+  }
+  const u32 used = std::max(1u, kernel.vgprs);  // the metadata's count includes AGPRs on CDNA
+  const u32 rounded = (used + granule - 1) / granule * granule;
+  int waves = std::min<int>(target.max_waves_per_simd, static_cast<int>(file / rounded));
+  if (lds > 0) {
+    const u32 per_group = std::max(1u, (threads + wave - 1) / wave);
+    // CDNA: LDS of a CU serves four SIMDs; RDNA: 128 KiB of a WGP serve four.
+    const u32 total = target.is_cdna() ? target.max_lds_bytes : 131072;
+    const u32 groups = total / ((lds + 511) / 512 * 512);
+    waves = std::min<int>(waves, static_cast<int>((groups * per_group + 3) / 4));
+  }
+  return waves;
+}
+
+}  // namespace rocflash::sim

@@ -1,0 +1,42 @@
+// What a launch did, in numbers.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "core/op.h"
+#include "core/wave.h"
+
+namespace rocflash::sim {
+
+struct Counters {
+  std::string kernel;
+  std::string target;
+  u64 workgroups = 0;
+  u64 waves = 0;
+  std::array<u64, kClasses> by_class{};
+  u64 instructions = 0;
+  u64 matrix_cycles = 0;
+  Traffic traffic;
+  u32 vgprs = 0;
+  u32 agprs = 0;
+  u32 sgprs = 0;
+  u32 lds_bytes = 0;
+  u32 scratch_bytes = 0;
+  int waves_per_simd = 0;
+  std::vector<u64> per_instruction;  // by Op::index
+
+  [[nodiscard]] std::string json() const;
+  [[nodiscard]] std::string table() const;
+};
+
+struct KernelInfo;
+
+std::string_view class_name(Class c);
+
+// How many waves of this kernel fit a SIMD at once, by registers, LDS and the wave limit.
+int waves_per_simd(const Target& target, const KernelInfo& kernel, u32 lds_bytes,
+                   u32 threads_per_group);
+
+}  // namespace rocflash::sim

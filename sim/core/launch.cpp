@@ -1,0 +1,404 @@
+// The dispatcher: kernel arguments, initial registers, workgroups over threads, waves in turn.
+#include "core/launch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <stdexcept>
+#include <thread>
+
+#include "core/kernel_abi.h"
+#include "isa/matrix.h"
+
+namespace rocflash::sim {
+
+// Everything the workers of one launch share.
+struct LaunchState {
+  const LaunchRequest& request;
+  const Program& program;
+  KernelAbi abi;
+  u64 groups = 0;
+  std::atomic<u64> next_group{0};
+  std::atomic<bool> failed{false};
+  std::mutex mutex;
+  std::optional<Report> report;
+
+  struct Shard {
+    std::mutex mutex;
+    std::unordered_map<u64, std::pair<u64, u8>> writers;  // dword -> group + 1, bytes
+  };
+  Shard shards[64];
+};
+
+namespace {
+
+constexpr u64 kQuantum = 20000;       // instructions a wave runs before its neighbours do
+constexpr u64 kImpatience = 4000000;  // instructions before another workgroup is started beside
+constexpr std::size_t kMaxResident = 64;
+
+struct Group {
+  Workgroup g;
+  std::vector<Wave> waves;
+  u64 executed = 0;
+};
+
+class WorkerLoop {
+ public:
+  WorkerLoop(LaunchState& launch, Worker& worker) : launch_(launch), worker_(worker) {
+    worker_.op_counts.assign(launch.program.ops().size(), 0);
+    worker_.count_traffic = launch.request.count;
+  }
+
+  void run() {
+    while (!launch_.failed.load(std::memory_order_relaxed)) {
+      if (resident_.empty() || (impatient() && resident_.size() < kMaxResident)) {
+        if (!start_group() && resident_.empty()) return;
+      }
+      Group& group = *resident_.front();
+      bool done = false;
+      if (!advance(group, done)) return;
+      if (done) {
+        spare_.push_back(std::move(resident_.front()));
+        resident_.pop_front();
+      } else if (resident_.size() > 1) {
+        std::rotate(resident_.begin(), resident_.begin() + 1, resident_.end());
+      }
+    }
+  }
+
+ private:
+  // Every resident workgroup has run for long: it may be waiting for one not started yet.
+  [[nodiscard]] bool impatient() const {
+    return std::ranges::all_of(resident_, [](const auto& g) { return g->executed > kImpatience; });
+  }
+
+  bool start_group() {
+    const u64 linear = launch_.next_group.fetch_add(1, std::memory_order_relaxed);
+    if (linear >= launch_.groups) return false;
+    std::unique_ptr<Group> group;
+    if (spare_.empty()) {
+      group = std::make_unique<Group>();
+    } else {
+      group = std::move(spare_.back());
+      spare_.pop_back();
+    }
+    prepare(*group, linear);
+    resident_.push_back(std::move(group));
+    return true;
+  }
+
+  void prepare(Group& group, u64 linear) {
+    const LaunchRequest& r = launch_.request;
+    Workgroup& g = group.g;
+    const bool strict = r.checks.strict();
+    g = {};
+    g.linear = linear;
+    g.id[0] = static_cast<u32>(linear % r.grid[0]);
+    g.id[1] = static_cast<u32>(linear / r.grid[0] % r.grid[1]);
+    g.id[2] = static_cast<u32>(linear / r.grid[0] / r.grid[1]);
+    g.launch = &launch_;
+    g.lds_allocated = r.kernel->lds_bytes + r.dynamic_lds;
+    const std::size_t lds = (g.lds_allocated + 15) / 16 * 16;
+    g.lds.assign(lds, 0xcb);
+    if (strict) {
+      g.lds_undefined.assign(lds, 0xff);
+      g.lds_touch.assign(lds / 4, {});
+    }
+    const u32 threads = r.block[0] * r.block[1] * r.block[2];
+    const int size = r.kernel->wave_size;
+    g.waves = static_cast<int>((threads + static_cast<u32>(size) - 1) / static_cast<u32>(size));
+    group.waves.resize(static_cast<std::size_t>(g.waves));
+    g.first_wave = group.waves.data();
+    group.executed = 0;
+    for (int i = 0; i < g.waves; ++i) {
+      Wave& w = group.waves[static_cast<std::size_t>(i)];
+      reset(w, strict);
+      w.index = i;
+      w.group = &g;
+      launch_.abi.initialize(w, *r.kernel, r.block);
+    }
+  }
+
+  void reset(Wave& w, bool strict) {
+    const LaunchRequest& r = launch_.request;
+    // Keep the register storage from the workgroup before.
+    std::vector<Row> rows = std::move(w.rows);
+    std::vector<Row> undef_rows = std::move(w.undef_rows);
+    std::vector<u8> row_state = std::move(w.row_state);
+    std::vector<u16> row_pending = std::move(w.row_pending);
+    std::vector<u8> scratch = std::move(w.scratch);
+    std::vector<u8> scratch_undefined = std::move(w.scratch_undefined);
+    w = Wave{};
+    const std::size_t count =
+        launch_.program.uses_agprs() ? 512 : static_cast<std::size_t>(launch_.program.vgpr_rows());
+    rows.resize(count);
+    std::memset(static_cast<void*>(rows.data()), 0xcb, count * sizeof(Row));
+    if (strict) {
+      undef_rows.resize(count);
+      std::memset(static_cast<void*>(undef_rows.data()), 0xff, count * sizeof(Row));
+      row_state.assign(count, 1);
+      row_pending.assign(count, 0);
+    }
+    w.rows = std::move(rows);
+    w.undef_rows = std::move(undef_rows);
+    w.row_state = std::move(row_state);
+    w.row_pending = std::move(row_pending);
+    w.v = w.rows.data();
+    w.v_undef = w.undef_rows.data();
+    w.v_dirty = w.row_state.data();
+    w.v_pending = w.row_pending.data();
+    w.strict = strict;
+    w.size = r.kernel->wave_size;
+    w.program = &launch_.program;
+    w.worker = &worker_;
+    w.target = &r.module->target();
+    w.checks = &r.checks;
+    const u64 per_lane = launch_.abi.scratch_bytes(*r.kernel);
+    const std::size_t bytes = per_lane * static_cast<u64>(w.size);
+    scratch.assign(bytes, 0xcb);
+    if (strict) scratch_undefined.assign(bytes, 0xff);
+    w.scratch = std::move(scratch);
+    w.scratch_undefined = std::move(scratch_undefined);
+    w.scratch_lane_bytes = per_lane;
+    std::memset(w.s_undef, 0xff, sizeof w.s_undef);
+  }
+
+  // Gives every runnable wave of the group its turn. False: the launch has failed.
+  bool advance(Group& group, bool& done) {
+    Workgroup& g = group.g;
+    bool progressed = false;
+    for (Wave& w : group.waves) {
+      if (w.stop == Stop::End) continue;
+      if (w.stop == Stop::Barrier) {
+        if (g.barriers <= w.waiting_epoch) continue;
+        w.epoch = w.waiting_epoch + 1;
+        w.signalled = false;
+      }
+      w.stop = Stop::None;
+      progressed = true;
+      const u64 before = w.executed;
+      try {
+        run_wave(w);
+        if (w.stop == Stop::End) finish(w);
+      } catch (const FaultError& error) {
+        fail(w, error);
+        return false;
+      }
+      group.executed += w.executed - before;
+      if (launch_.failed.load(std::memory_order_relaxed)) return false;
+    }
+    done = g.finished == g.waves;
+    if (!progressed && !done) {
+      fail(group.waves.front(), {Fault::DivergentBarrier,
+                                 "waves wait at a barrier that others never reach", -1, false, 0});
+      return false;
+    }
+    return true;
+  }
+
+  void run_wave(Wave& w) {
+    if (launch_.request.observer != nullptr) {
+      run_loop<true>(w);
+    } else {
+      run_loop<false>(w);
+    }
+  }
+
+  template <bool Observed>
+  void run_loop(Wave& w) {
+    const int variant = w.strict ? 1 : 0;
+    u64* counts = worker_.op_counts.data();
+    const u64 limit = std::min(w.executed + kQuantum, w.checks->budget);
+    while (w.stop == Stop::None && w.executed < limit) {
+      const Op& op = *w.next;
+      w.current = &op;
+      w.next = &op + 1;
+      ++w.executed;
+      ++counts[op.index];
+      if constexpr (Observed) launch_.request.observer->before(w, op);
+      op.run[variant](w, op);
+    }
+    if (w.executed >= w.checks->budget) {
+      raise(Fault::NoProgress,
+            fmt::format("the wave has executed {} instructions without ending", w.executed));
+    }
+  }
+
+  void finish(Wave& w) {
+    Workgroup& g = *w.group;
+    for (const Queue q : {Queue::Load, Queue::Lds, Queue::Scalar}) wait_for(w, q, 0);
+    ++g.finished;
+    if (g.arrived > 0 && w.checks->barrier) {
+      raise(Fault::DivergentBarrier,
+            fmt::format("the wave ends while {} others wait at a barrier", g.arrived));
+    }
+    if (g.arrived > 0 && g.arrived == g.waves - g.finished) {
+      g.arrived = 0;
+      ++g.barriers;
+    }
+  }
+
+  void fail(const Wave& w, const FaultError& error) {
+    const std::scoped_lock lock(launch_.mutex);
+    if (launch_.failed.exchange(true)) return;
+    const CodeObject& object = launch_.request.module->object();
+    Report report;
+    report.fault = error.fault;
+    report.message = error.message;
+    report.kernel = launch_.request.kernel->name;
+    std::copy_n(w.group->id, 3, report.group);
+    report.wave = w.index;
+    report.lane = error.lane;
+    report.has_address = error.has_address;
+    report.address = error.address;
+    if (w.current != nullptr) {
+      report.instruction = launch_.program.text(*w.current);
+      report.location = object.symbolize(w.current->address);
+      report.pc = w.current->address - object.bias();
+      if (const auto line = object.source_line(w.current->address)) {
+        report.source = fmt::format("{}:{}", line->file, line->line);
+      }
+    }
+    const bool device = error.fault == Fault::OutOfBounds || error.fault == Fault::FreedMemory ||
+                        error.fault == Fault::GlobalRace || error.fault == Fault::Misaligned ||
+                        error.fault == Fault::Undefined;
+    if (error.has_address && device) {
+      report.allocation = Memory::instance().describe(error.address);
+    }
+    launch_.report = std::move(report);
+  }
+
+  LaunchState& launch_;
+  Worker& worker_;
+  std::deque<std::unique_ptr<Group>> resident_;
+  std::vector<std::unique_ptr<Group>> spare_;
+};
+
+void validate(const LaunchRequest& r) {
+  const u64 threads = u64{r.block[0]} * r.block[1] * r.block[2];
+  if (threads == 0 || threads > 1024 || threads > r.kernel->max_threads) {
+    throw std::invalid_argument(fmt::format("a workgroup of {} work-items; the kernel allows {}",
+                                            threads, r.kernel->max_threads));
+  }
+  if (r.grid[0] == 0 || r.grid[1] == 0 || r.grid[2] == 0) {
+    throw std::invalid_argument("a grid without workgroups");
+  }
+  const u64 lds = u64{r.kernel->lds_bytes} + r.dynamic_lds;
+  if (lds > r.module->target().max_lds_bytes) {
+    throw std::invalid_argument(fmt::format("{} bytes of LDS; {} has {}", lds,
+                                            r.module->target().name,
+                                            r.module->target().max_lds_bytes));
+  }
+}
+
+Counters collect(const LaunchState& launch, const std::vector<Worker>& workers) {
+  const LaunchRequest& r = launch.request;
+  Counters c;
+  c.kernel = r.kernel->name;
+  c.target = r.module->target().name;
+  c.workgroups = launch.groups;
+  const u32 threads = r.block[0] * r.block[1] * r.block[2];
+  const auto size = static_cast<u32>(r.kernel->wave_size);
+  c.waves = launch.groups * ((threads + size - 1) / size);
+  c.per_instruction.assign(launch.program.ops().size(), 0);
+  for (const Worker& worker : workers) {
+    for (std::size_t i = 0; i < worker.op_counts.size(); ++i) {
+      c.per_instruction[i] += worker.op_counts[i];
+    }
+    c.traffic.lds_conflict_cycles += worker.traffic.lds_conflict_cycles;
+    c.traffic.lds_bytes += worker.traffic.lds_bytes;
+    c.traffic.load_bytes += worker.traffic.load_bytes;
+    c.traffic.store_bytes += worker.traffic.store_bytes;
+    c.traffic.transactions += worker.traffic.transactions;
+  }
+  for (const Op& op : launch.program.ops()) {
+    const u64 n = c.per_instruction[op.index];
+    c.by_class[static_cast<std::size_t>(op.kind)] += n;
+    c.instructions += n;
+    if (op.kind == Class::Matrix) {
+      const bool wmma = launch.program.text(op).starts_with("v_wmma");
+      if (const MatrixShape* shape = find_matrix_shape(op.parameter, wmma)) {
+        c.matrix_cycles += n * matrix_cycles(r.module->target(), *shape);
+      }
+    }
+  }
+  c.vgprs = r.kernel->vgprs;
+  c.agprs = r.kernel->agprs;
+  c.sgprs = r.kernel->sgprs;
+  c.lds_bytes = r.kernel->lds_bytes + r.dynamic_lds;
+  c.scratch_bytes = r.kernel->scratch_bytes;
+  c.waves_per_simd = waves_per_simd(r.module->target(), *r.kernel, c.lds_bytes, threads);
+  return c;
+}
+
+}  // namespace
+
+Module::Module(std::unique_ptr<CodeObject> object, const Target& target, int device)
+    : object_(std::move(object)), target_(target) {
+  Memory::instance().add(object_->image().data(), object_->image().size(), "code object", device);
+}
+
+Module::~Module() { Memory::instance().remove(object_->image().data()); }
+
+const Program& Module::program(int wave_size) {
+  const std::scoped_lock lock(mutex_);
+  auto& program = programs_[wave_size == 32 ? 0 : 1];
+  if (program == nullptr) program = bind_program(*object_, target_, wave_size);
+  return *program;
+}
+
+LaunchResult run_kernel(const LaunchRequest& request) {
+  validate(request);
+  LaunchState launch{request,
+                     request.module->program(request.kernel->wave_size),
+                     KernelAbi(request),
+                     0,
+                     {},
+                     {},
+                     {},
+                     {},
+                     {}};
+  launch.groups = u64{request.grid[0]} * request.grid[1] * request.grid[2];
+  const auto cores = std::max(1u, std::thread::hardware_concurrency());
+  u64 threads = request.threads > 0 ? static_cast<u64>(request.threads) : cores;
+  threads = std::min(threads, launch.groups);
+  if (request.observer != nullptr) threads = 1;  // it sees one instruction at a time
+  std::vector<Worker> workers(threads);
+  std::vector<std::thread> pool;
+  for (u64 i = 1; i < threads; ++i) {
+    pool.emplace_back([&launch, &workers, i] { WorkerLoop(launch, workers[i]).run(); });
+  }
+  WorkerLoop(launch, workers[0]).run();
+  for (std::thread& thread : pool) thread.join();
+  LaunchResult result;
+  result.report = std::move(launch.report);
+  if (request.count) result.counters = collect(launch, workers);
+  return result;
+}
+
+void note_global_write(Wave& w, u64 address, u32 bytes, int lane) {
+  LaunchState& launch = *w.group->launch;
+  for (u64 at = address & ~3ull; at < address + bytes; at += 4) {
+    u8 mask = 0;
+    for (u64 b = 0; b < 4; ++b) {
+      if (at + b >= address && at + b < address + bytes) mask |= u8(1u << b);
+    }
+    auto& shard = launch.shards[at / 4 % 64];
+    const std::scoped_lock lock(shard.mutex);
+    auto& [writer, written] = shard.writers[at];
+    const u64 self = w.group->linear + 1;
+    if (writer != 0 && writer != self && (written & mask) != 0) {
+      raise_at(
+          Fault::GlobalRace,
+          fmt::format("workgroups {} and {} both write here without atomics", writer - 1, self - 1),
+          lane, at);
+    }
+    written = writer == self ? u8(written | mask) : mask;
+    writer = self;
+  }
+}
+
+}  // namespace rocflash::sim

@@ -1,0 +1,176 @@
+// The registry of device memory.
+#include "core/memory.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "core/fresh.h"
+
+namespace rocflash::sim {
+namespace {
+
+// Freed memory is held back for a while so that its addresses are not handed out again at once:
+// a use after free then meets nothing instead of somebody else's data.
+constexpr u64 kQuarantineBytes = 64ull << 20;
+constexpr std::size_t kFreedRemembered = 256;
+
+// Zero pages on demand: the shadow of a large allocation costs only what is touched.
+u8* map_shadow(u64 size) {
+  void* p = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                 -1, 0);
+  return p == MAP_FAILED ? nullptr : static_cast<u8*>(p);
+}
+
+}  // namespace
+
+Memory& Memory::instance() {
+  static auto* memory = new Memory;  // outlives static destructors that free device memory
+  return *memory;
+}
+
+void Memory::insert(Allocation allocation) {
+  const std::unique_lock lock(mutex_);
+  allocation.id = next_id_++;
+  const u64 base = allocation.base;
+  live_[base] = std::make_unique<Allocation>(std::move(allocation));
+  generation_.fetch_add(1, std::memory_order_release);
+}
+
+void* Memory::allocate(u64 size, std::string kind, bool track, int device) {
+  const u64 rounded = (std::max<u64>(size, 1) + 255) / 256 * 256;
+  void* memory = std::aligned_alloc(256, rounded);
+  if (memory == nullptr) return nullptr;
+  std::memset(memory, kFreshByte, rounded);
+  u8* defined = track ? map_shadow(rounded) : nullptr;
+  insert({reinterpret_cast<u64>(memory), size, std::move(kind), 0, device, defined, true});
+  in_use_ += size;
+  return memory;
+}
+
+bool Memory::release(void* pointer) {
+  const std::unique_lock lock(mutex_);
+  const auto it = live_.find(reinterpret_cast<u64>(pointer));
+  if (it == live_.end() || !it->second->owned) return false;
+  Allocation allocation = *it->second;
+  live_.erase(it);
+  generation_.fetch_add(1, std::memory_order_release);
+  in_use_ -= allocation.size;
+  if (allocation.defined != nullptr) {
+    munmap(allocation.defined, (std::max<u64>(allocation.size, 1) + 255) / 256 * 256);
+    allocation.defined = nullptr;
+  }
+  quarantined_ += allocation.size;
+  freed_.push_back({std::move(allocation), pointer});
+  drop_quarantine(kQuarantineBytes);
+  return true;
+}
+
+void Memory::drop_quarantine(u64 keep) {
+  for (auto& entry : freed_) {
+    if (quarantined_ <= keep) break;
+    if (entry.memory == nullptr) continue;
+    std::free(entry.memory);
+    entry.memory = nullptr;
+    quarantined_ -= entry.allocation.size;
+  }
+  while (freed_.size() > kFreedRemembered) {
+    if (freed_.front().memory != nullptr) {
+      std::free(freed_.front().memory);
+      quarantined_ -= freed_.front().allocation.size;
+    }
+    freed_.pop_front();
+  }
+}
+
+bool Memory::add(const void* pointer, u64 size, std::string kind, int device) {
+  if (pointer == nullptr || size == 0) return false;
+  insert({reinterpret_cast<u64>(pointer), size, std::move(kind), 0, device, nullptr, false});
+  return true;
+}
+
+bool Memory::remove(const void* pointer) {
+  const std::unique_lock lock(mutex_);
+  const auto it = live_.find(reinterpret_cast<u64>(pointer));
+  if (it == live_.end() || it->second->owned) return false;
+  live_.erase(it);
+  generation_.fetch_add(1, std::memory_order_release);
+  return true;
+}
+
+const Allocation* Memory::find(u64 address) const {
+  const std::shared_lock lock(mutex_);
+  auto it = live_.upper_bound(address);
+  if (it == live_.begin()) return nullptr;
+  --it;
+  return it->second->contains(address, 1) ? it->second.get() : nullptr;
+}
+
+bool Memory::was_freed(u64 address) const {
+  const std::shared_lock lock(mutex_);
+  for (const auto& entry : freed_) {
+    if (entry.allocation.contains(address, 1)) return true;
+  }
+  return false;
+}
+
+std::string Memory::describe(u64 address) const {
+  const std::shared_lock lock(mutex_);
+  const Allocation* best = nullptr;
+  u64 best_distance = ~0ull;
+  bool freed = false;
+  const auto consider = [&](const Allocation& a, bool is_freed) {
+    const u64 end = a.base + a.size;
+    const u64 distance = address < a.base ? a.base - address
+                         : address >= end ? address - end + 1
+                                          : 0;
+    if (distance < best_distance) {
+      best = &a;
+      best_distance = distance;
+      freed = is_freed;
+    }
+  };
+  for (const auto& [base, allocation] : live_) consider(*allocation, false);
+  for (const auto& entry : freed_) {
+    if (entry.allocation.contains(address, 1)) consider(entry.allocation, true);
+  }
+  if (best == nullptr) return "no allocation at all";
+  const u64 end = best->base + best->size;
+  std::string where;
+  if (address < best->base) {
+    where = fmt::format("{} bytes before", best->base - address);
+  } else if (address >= end) {
+    where = fmt::format("{} bytes past the end of", address - end);
+  } else {
+    where = fmt::format("{} bytes into", address - best->base);
+  }
+  return fmt::format("{} {}{} #{} of {} bytes at {:#x}", where, freed ? "freed " : "", best->kind,
+                     best->id, best->size, best->base);
+}
+
+void Memory::mark_defined(const void* pointer, u64 size) {
+  const u64 address = reinterpret_cast<u64>(pointer);
+  if (const Allocation* a = find(address); a != nullptr && a->defined != nullptr) {
+    std::memset(a->defined + (address - a->base), 0xff,
+                std::min(size, a->size - (address - a->base)));
+  }
+}
+
+void Memory::copy_definedness(const void* to, const void* from, u64 size) {
+  const u64 to_address = reinterpret_cast<u64>(to);
+  const u64 from_address = reinterpret_cast<u64>(from);
+  const Allocation* source = find(from_address);
+  const Allocation* target = find(to_address);
+  if (target == nullptr || target->defined == nullptr) return;
+  if (source == nullptr || source->defined == nullptr || !source->contains(from_address, size) ||
+      !target->contains(to_address, size)) {
+    mark_defined(to, size);
+    return;
+  }
+  std::memmove(target->defined + (to_address - target->base),
+               source->defined + (from_address - source->base), size);
+}
+
+}  // namespace rocflash::sim

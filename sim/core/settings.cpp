@@ -1,0 +1,105 @@
+// Environment variables of the simulator.
+#include "core/settings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <stdexcept>
+
+namespace rocflash::sim {
+namespace {
+
+std::string variable(const char* name, const char* otherwise) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0' ? value : otherwise;
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts;
+  std::size_t start = 0;
+  while (start <= text.size()) {
+    const auto comma = std::min(text.find(',', start), text.size());
+    if (comma > start) parts.push_back(text.substr(start, comma - start));
+    start = comma + 1;
+  }
+  return parts;
+}
+
+long long number(const char* name, const std::string& text) {
+  char* end = nullptr;
+  const long long value = std::strtoll(text.c_str(), &end, 0);
+  if (end == text.c_str() || *end != '\0' || value < 0) {
+    throw std::invalid_argument(fmt::format("{}={}: not a number", name, text));
+  }
+  return value;
+}
+
+bool* find_check(Checks& checks, const std::string& name) {
+  if (name == "undefined") return &checks.undefined;
+  if (name == "lds-bounds") return &checks.lds_bounds;
+  if (name == "lds-race") return &checks.lds_race;
+  if (name == "global-race") return &checks.global_race;
+  if (name == "wait") return &checks.wait;
+  if (name == "barrier") return &checks.barrier;
+  if (name == "misaligned") return &checks.misaligned;
+  throw std::invalid_argument(fmt::format(
+      "unknown check '{}'; there are undefined, lds-bounds, lds-race, global-race, wait, barrier, "
+      "misaligned",
+      name));
+}
+
+void set_all(Checks& checks, bool value) {
+  checks.undefined = checks.lds_bounds = checks.lds_race = checks.wait = checks.barrier =
+      checks.misaligned = value;
+  checks.global_race = false;  // always by name: it costs more than the others
+}
+
+}  // namespace
+
+Checks parse_checks(const std::string& text) {
+  Checks checks;
+  const auto parts = split(text);
+  const bool subtracts = !parts.empty() && parts.front().front() == '-';
+  if (!subtracts && !parts.empty() && parts.front() != "all") set_all(checks, false);
+  for (const std::string& part : parts) {
+    if (part == "all") {
+      set_all(checks, true);
+    } else if (part == "none") {
+      set_all(checks, false);
+    } else if (part.front() == '-') {
+      *find_check(checks, part.substr(1)) = false;
+    } else {
+      *find_check(checks, part) = true;
+    }
+  }
+  return checks;
+}
+
+Settings read_settings() {
+  Settings s;
+  const auto names = split(variable("ROCFLASH_SIM_ARCH", "gfx942"));
+  const auto count = number("ROCFLASH_SIM_DEVICES",
+                            variable("ROCFLASH_SIM_DEVICES", std::to_string(names.size()).c_str()));
+  for (long long i = 0; i < count; ++i) {
+    const std::string& name = names[static_cast<std::size_t>(i) % names.size()];
+    const Target* target = find_target(name);
+    if (target == nullptr) {
+      std::string known;
+      for (const Target& t : all_targets()) known += fmt::format(" {}", t.name);
+      throw std::invalid_argument(
+          fmt::format("ROCFLASH_SIM_ARCH={}: there is no such target; known:{}", name, known));
+    }
+    s.devices.push_back(target);
+  }
+  s.checks = parse_checks(variable("ROCFLASH_SIM_CHECKS", "all"));
+  s.checks.budget = static_cast<u64>(
+      number("ROCFLASH_SIM_BUDGET", variable("ROCFLASH_SIM_BUDGET", "1073741824")));
+  s.threads =
+      static_cast<int>(number("ROCFLASH_SIM_THREADS", variable("ROCFLASH_SIM_THREADS", "0")));
+  s.counters = variable("ROCFLASH_SIM_COUNTERS", "");
+  s.trace = variable("ROCFLASH_SIM_TRACE", "0") != "0";
+  return s;
+}
+
+}  // namespace rocflash::sim

@@ -1,0 +1,26 @@
+// What the environment says about the simulated machine.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/target.h"
+#include "core/wave.h"
+
+namespace rocflash::sim {
+
+struct Settings {
+  std::vector<const Target*> devices;  // ROCFLASH_SIM_ARCH, ROCFLASH_SIM_DEVICES
+  Checks checks;                       // ROCFLASH_SIM_CHECKS, ROCFLASH_SIM_BUDGET
+  int threads = 0;                     // ROCFLASH_SIM_THREADS
+  std::string counters;                // ROCFLASH_SIM_COUNTERS: "table", "json" or a file
+  bool trace = false;                  // ROCFLASH_SIM_TRACE: a line a launch
+};
+
+// Throws std::invalid_argument, naming the variable and what it may be.
+Settings read_settings();
+
+// "all", "none", or names such as "undefined,wait"; a leading '-' takes one away from all.
+Checks parse_checks(const std::string& text);
+
+}  // namespace rocflash::sim

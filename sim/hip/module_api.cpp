@@ -1,0 +1,314 @@
+// Modules, functions and launches.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+
+#include "hip/runtime.h"
+
+struct ihipModuleSymbol_t {
+  ihipModule_t* module;
+  const rocflash::sim::KernelInfo* kernel;
+  rocflash::sim::u32 dynamic_lds_limit;
+};
+
+struct ihipModule_t {
+  std::unique_ptr<rocflash::sim::Module> module;
+  std::vector<std::unique_ptr<ihipModuleSymbol_t>> functions;
+  int device;
+};
+
+namespace rocflash::sim {
+namespace {
+
+hipError_t load(hipModule_t* out, std::span<const u8> bytes) {
+  if (out == nullptr) return hipErrorInvalidValue;
+  *out = nullptr;
+  const int device = current_device();
+  const Target& target = Runtime::instance().target(device);
+  std::unique_ptr<CodeObject> object;
+  try {
+    object = CodeObject::load(bytes, target.name);
+  } catch (const std::exception& e) {
+    complain("hipModuleLoadData", e.what());
+    const bool other = std::string_view(e.what()).find("the device is") != std::string_view::npos ||
+                       std::string_view(e.what()).find("no code for") != std::string_view::npos;
+    return other ? hipErrorNoBinaryForGpu : hipErrorInvalidImage;
+  }
+  auto module = std::make_unique<ihipModule_t>();
+  module->module = std::make_unique<Module>(std::move(object), target, device);
+  module->device = device;
+  for (const KernelInfo& kernel : module->module->object().kernels()) {
+    module->functions.push_back(std::make_unique<ihipModuleSymbol_t>(
+        ihipModuleSymbol_t{module.get(), &kernel, target.max_lds_bytes}));
+  }
+  *out = module.release();
+  return hipSuccess;
+}
+
+// The kernarg segment from an array of pointers, one for each explicit argument.
+std::vector<u8> gather(const KernelInfo& kernel, void** params) {
+  std::vector<u8> bytes(kernel.kernarg_bytes, 0);
+  std::size_t index = 0;
+  for (const KernelArgument& a : kernel.arguments) {
+    if (a.kind.starts_with("hidden_")) continue;
+    if (a.offset + a.size > bytes.size()) bytes.resize(a.offset + a.size);
+    if (params == nullptr || params[index] == nullptr) {
+      throw std::invalid_argument(fmt::format("argument {} of {} is missing", index, kernel.name));
+    }
+    std::memcpy(bytes.data() + a.offset, params[index], a.size);
+    ++index;
+  }
+  return bytes;
+}
+
+// The other form: a buffer laid out by the caller.
+std::span<const u8> packed(void** extra) {
+  const auto kPointer = reinterpret_cast<void*>(1);
+  const auto kSize = reinterpret_cast<void*>(2);
+  const auto kEnd = reinterpret_cast<void*>(3);
+  const u8* data = nullptr;
+  std::size_t size = 0;
+  for (int i = 0; extra[i] != kEnd; i += 2) {
+    if (extra[i] == kPointer) {
+      data = static_cast<const u8*>(extra[i + 1]);
+    } else if (extra[i] == kSize) {
+      size = *static_cast<const std::size_t*>(extra[i + 1]);
+    } else {
+      throw std::invalid_argument("the extra launch arguments are malformed");
+    }
+  }
+  return {data, size};
+}
+
+hipError_t error_of(Fault fault) {
+  switch (fault) {
+    case Fault::OutOfBounds:
+    case Fault::FreedMemory:
+      return hipErrorIllegalAddress;
+    case Fault::NoProgress:
+      return hipErrorLaunchTimeOut;
+    case Fault::Trap:
+      return hipErrorAssert;
+    default:
+      return hipErrorLaunchFailure;
+  }
+}
+
+void deliver_counters(Runtime& runtime, const Counters& counters) {
+  runtime.last_counters = counters.json();
+  const std::string& where = runtime.settings().counters;
+  if (where.empty()) return;
+  if (where == "table") {
+    std::fputs(counters.table().c_str(), stderr);
+  } else if (where == "json") {
+    std::fprintf(stderr, "%s\n", runtime.last_counters.c_str());
+  } else {
+    std::ofstream(where, std::ios::app) << runtime.last_counters << '\n';
+  }
+}
+
+hipError_t launch(hipFunction_t f, const u32 grid[3], const u32 block[3], u32 dynamic_lds,
+                  void** params, void** extra) {
+  if (f == nullptr) return hipErrorInvalidDeviceFunction;
+  Runtime& runtime = Runtime::instance();
+  std::vector<u8> owned;
+  LaunchRequest request;
+  request.module = f->module->module.get();
+  request.kernel = f->kernel;
+  if (extra != nullptr) {
+    request.arguments = packed(extra);
+  } else {
+    owned = gather(*f->kernel, params);
+    request.arguments = owned;
+  }
+  std::copy_n(grid, 3, request.grid);
+  std::copy_n(block, 3, request.block);
+  request.dynamic_lds = dynamic_lds;
+  request.checks = runtime.settings().checks;
+  request.threads = runtime.settings().threads;
+  request.count = runtime.count_launches;
+  if (runtime.settings().trace) {
+    std::fprintf(stderr, "rocflash-sim: %s grid %u %u %u block %u %u %u lds %u\n",
+                 f->kernel->name.c_str(), grid[0], grid[1], grid[2], block[0], block[1], block[2],
+                 f->kernel->lds_bytes + dynamic_lds);
+  }
+  LaunchResult result;
+  try {
+    result = run_kernel(request);
+  } catch (const std::invalid_argument& e) {
+    complain("hipModuleLaunchKernel", e.what());
+    return hipErrorInvalidConfiguration;
+  }
+  const std::scoped_lock lock(runtime.mutex);
+  if (request.count) deliver_counters(runtime, result.counters);
+  if (result.ok()) {
+    runtime.last_report.clear();
+    return hipSuccess;
+  }
+  runtime.last_report = result.report->json();
+  std::fputs(result.report->text().c_str(), stderr);
+  return error_of(result.report->fault);
+}
+
+}  // namespace
+}  // namespace rocflash::sim
+
+using namespace rocflash::sim;
+
+ROCFLASH_HIP_API hipError_t hipModuleLoadData(hipModule_t* module, const void* image) {
+  return guarded("hipModuleLoadData", [&] {
+    if (image == nullptr) return hipErrorInvalidValue;
+    try {
+      return load(module, {static_cast<const u8*>(image), CodeObject::measure(image)});
+    } catch (const std::runtime_error& e) {
+      complain("hipModuleLoadData", e.what());
+      return hipErrorInvalidImage;
+    }
+  });
+}
+
+ROCFLASH_HIP_API hipError_t hipModuleLoadDataEx(hipModule_t* module, const void* image, unsigned,
+                                                int*, void**) {
+  return hipModuleLoadData(module, image);
+}
+
+ROCFLASH_HIP_API hipError_t hipModuleLoad(hipModule_t* module, const char* path) {
+  return guarded("hipModuleLoad", [&] {
+    if (path == nullptr) return hipErrorInvalidValue;
+    std::ifstream file(path, std::ios::binary);
+    if (!file) return hipErrorFileNotFound;
+    const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
+    return load(module, {reinterpret_cast<const u8*>(bytes.data()), bytes.size()});
+  });
+}
+
+ROCFLASH_HIP_API hipError_t hipModuleUnload(hipModule_t module) {
+  if (module == nullptr) return remember(hipErrorInvalidHandle);
+  delete module;
+  return hipSuccess;
+}
+
+ROCFLASH_HIP_API hipError_t hipModuleGetFunction(hipFunction_t* function, hipModule_t module,
+                                                 const char* name) {
+  return guarded("hipModuleGetFunction", [&] {
+    if (function == nullptr || module == nullptr || name == nullptr) return hipErrorInvalidValue;
+    for (auto& f : module->functions) {
+      if (f->kernel->name == name) {
+        *function = f.get();
+        return hipSuccess;
+      }
+    }
+    *function = nullptr;
+    return hipErrorNotFound;
+  });
+}
+
+ROCFLASH_HIP_API hipError_t hipModuleGetGlobal(hipDeviceptr_t* pointer, std::size_t* size,
+                                               hipModule_t module, const char* name) {
+  return guarded("hipModuleGetGlobal", [&] {
+    if (module == nullptr || name == nullptr) return hipErrorInvalidValue;
+    const Symbol* symbol = module->module->object().find_variable(name);
+    if (symbol == nullptr) return hipErrorNotFound;
+    if (pointer != nullptr) *pointer = reinterpret_cast<void*>(symbol->address);
+    if (size != nullptr) *size = symbol->size;
+    return hipSuccess;
+  });
+}
+
+// hipFunction_attribute: 0 threads, 1 LDS, 3 scratch, 4 registers, 8 dynamic LDS limit.
+ROCFLASH_HIP_API hipError_t hipFuncGetAttribute(int* value, int which, hipFunction_t f) {
+  return guarded("hipFuncGetAttribute", [&] {
+    if (value == nullptr || f == nullptr) return hipErrorInvalidValue;
+    switch (which) {
+      case 0:
+        *value = static_cast<int>(f->kernel->max_threads);
+        return hipSuccess;
+      case 1:
+        *value = static_cast<int>(f->kernel->lds_bytes);
+        return hipSuccess;
+      case 2:
+        *value = 0;
+        return hipSuccess;
+      case 3:
+        *value = static_cast<int>(f->kernel->scratch_bytes);
+        return hipSuccess;
+      case 4:
+        *value = static_cast<int>(f->kernel->vgprs);
+        return hipSuccess;
+      case 5:
+      case 6:
+        *value = f->module->module->target().major * 10;
+        return hipSuccess;
+      case 8:
+        *value = static_cast<int>(f->dynamic_lds_limit);
+        return hipSuccess;
+      default:
+        return hipErrorInvalidValue;
+    }
+  });
+}
+
+ROCFLASH_HIP_API hipError_t hipFuncSetAttribute(const void* function, int which, int value) {
+  return guarded("hipFuncSetAttribute", [&] {
+    auto* f = static_cast<ihipModuleSymbol_t*>(const_cast<void*>(function));
+    if (f == nullptr || which != 8 || value < 0 ||
+        static_cast<u32>(value) > f->module->module->target().max_lds_bytes) {
+      return hipErrorInvalidValue;
+    }
+    f->dynamic_lds_limit = static_cast<u32>(value);
+    return hipSuccess;
+  });
+}
+
+ROCFLASH_HIP_API hipError_t hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
+    int* blocks, hipFunction_t f, int block_size, std::size_t dynamic_lds) {
+  return guarded("hipModuleOccupancyMaxActiveBlocksPerMultiprocessor", [&] {
+    if (blocks == nullptr || f == nullptr || block_size <= 0) return hipErrorInvalidValue;
+    const Target& target = f->module->module->target();
+    const u32 lds = f->kernel->lds_bytes + static_cast<u32>(dynamic_lds);
+    const int waves = waves_per_simd(target, *f->kernel, lds, static_cast<u32>(block_size));
+    const int per_block = (block_size + f->kernel->wave_size - 1) / f->kernel->wave_size;
+    *blocks = waves * target.simds_per_cu / per_block;
+    if (lds > 0) {
+      *blocks = std::min(*blocks, static_cast<int>(target.max_lds_bytes / lds));
+    }
+    return hipSuccess;
+  });
+}
+
+ROCFLASH_HIP_API hipError_t hipModuleOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    int* blocks, hipFunction_t f, int block_size, std::size_t dynamic_lds, unsigned) {
+  return hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(blocks, f, block_size, dynamic_lds);
+}
+
+ROCFLASH_HIP_API hipError_t hipModuleLaunchKernel(hipFunction_t f, unsigned gx, unsigned gy,
+                                                  unsigned gz, unsigned bx, unsigned by,
+                                                  unsigned bz, unsigned dynamic_lds, hipStream_t,
+                                                  void** params, void** extra) {
+  return guarded("hipModuleLaunchKernel", [&] {
+    const u32 grid[3] = {gx, gy, gz};
+    const u32 block[3] = {bx, by, bz};
+    return launch(f, grid, block, dynamic_lds, params, extra);
+  });
+}
+
+// The extended form counts the grid in work-items.
+ROCFLASH_HIP_API hipError_t hipExtModuleLaunchKernel(hipFunction_t f, unsigned gx, unsigned gy,
+                                                     unsigned gz, unsigned bx, unsigned by,
+                                                     unsigned bz, std::size_t dynamic_lds,
+                                                     hipStream_t, void** params, void** extra,
+                                                     hipEvent_t, hipEvent_t, unsigned) {
+  return guarded("hipExtModuleLaunchKernel", [&] {
+    if (bx == 0 || by == 0 || bz == 0 || gx % bx != 0 || gy % by != 0 || gz % bz != 0) {
+      return hipErrorInvalidConfiguration;
+    }
+    const u32 grid[3] = {gx / bx, gy / by, gz / bz};
+    const u32 block[3] = {bx, by, bz};
+    return launch(f, grid, block, static_cast<u32>(dynamic_lds), params, extra);
+  });
+}

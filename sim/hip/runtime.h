@@ -1,0 +1,60 @@
+// State behind the HIP calls, and the helpers all of them use.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_set>
+
+#include "core/launch.h"
+#include "core/settings.h"
+#include "hip/hip_abi.h"
+
+namespace rocflash::sim {
+
+class Runtime {
+ public:
+  // Reads the settings on first use; throws when they are wrong.
+  static Runtime& instance();
+
+  [[nodiscard]] const Settings& settings() const { return settings_; }
+  [[nodiscard]] int device_count() const { return static_cast<int>(settings_.devices.size()); }
+  [[nodiscard]] const Target& target(int device) const {
+    return *settings_.devices[static_cast<std::size_t>(device)];
+  }
+  [[nodiscard]] bool tracks_undefined() const { return settings_.checks.strict(); }
+
+  // What the last failed launch reported and what the last launch counted, as JSON.
+  std::string last_report;
+  std::string last_counters;
+  bool count_launches = false;
+  std::mutex mutex;
+
+ private:
+  Runtime();
+  Settings settings_;
+};
+
+int& current_device();
+hipError_t remember(hipError_t error);
+
+// Runs the body of an API call: exceptions become error codes with a line on stderr.
+template <typename F>
+hipError_t guarded(const char* call, F body);
+
+void complain(const char* call, const char* what);
+
+template <typename F>
+hipError_t guarded(const char* call, F body) {
+  try {
+    return remember(body());
+  } catch (const std::bad_alloc&) {
+    return remember(hipErrorOutOfMemory);
+  } catch (const std::exception& e) {
+    complain(call, e.what());
+    return remember(hipErrorInvalidValue);
+  }
+}
+
+}  // namespace rocflash::sim

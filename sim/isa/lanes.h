@@ -1,0 +1,64 @@
+// The view an instruction's arithmetic gets: rows of operands in, rows of results out, all lanes at
+// once. Modifiers, DPP, SDWA, halves, exec and undefinedness are dealt with around it.
+#pragma once
+
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/op.h"
+#include "core/types.h"
+
+namespace rocflash::sim {
+
+struct Lanes {
+  const u32* lo[4] = {};
+  const u32* hi[4] = {};  // second dword of 64-bit operands
+  u32* d = nullptr;
+  u32* dh = nullptr;
+  u64 mask_in = 0;
+  u64 mask_out = 0;
+  int n = kMaxLanes;
+  bool clamp = false;  // integer saturation; float clamping happens afterwards
+  const Op* op = nullptr;
+  u32 mode = 0;
+};
+
+// Collects the semantics of one group of instructions. Names may be joined by '|' where generations
+// spell the same operation differently.
+class Registry {
+ public:
+  void add(std::string_view names, const Semantics& semantics);
+  void refuse(std::string_view names, std::string_view reason);
+  // Refuses every name that begins so.
+  void refuse_family(std::string_view prefix, std::string_view reason);
+  [[nodiscard]] const Semantics* find(std::string_view name) const;
+  [[nodiscard]] std::string_view refusal(std::string_view name) const;
+
+ private:
+  std::unordered_map<std::string_view, Semantics> entries_;
+  std::unordered_map<std::string_view, std::string_view> refused_;
+  std::vector<std::pair<std::string_view, std::string_view>> refused_families_;
+};
+
+// One function a file of semantics.
+void add_vop1(Registry& registry);
+void add_vop2(Registry& registry);
+void add_vop3(Registry& registry);
+void add_vopc(Registry& registry);
+void add_vop3p(Registry& registry);
+void add_dot(Registry& registry);
+void add_special_math(Registry& registry);
+void add_conversions(Registry& registry);
+void add_lane_ops(Registry& registry);
+void add_scalar_alu(Registry& registry);
+void add_scalar_float(Registry& registry);
+void add_program_control(Registry& registry);
+void add_scalar_memory(Registry& registry);
+void add_lds(Registry& registry);
+void add_vector_memory(Registry& registry);
+void add_memory_atomics(Registry& registry);
+void add_matrix(Registry& registry);
+
+}  // namespace rocflash::sim

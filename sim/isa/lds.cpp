@@ -1,0 +1,425 @@
+// DS: local data share, in all widths, and the lane shuffles that go through its crossbar.
+#include <bit>
+
+#include "isa/memory_access.h"
+
+namespace rocflash::sim {
+namespace {
+
+// Roles of Op::src.
+constexpr int kAddress = 0;
+constexpr int kData0 = 1;
+constexpr int kData1 = 2;
+
+// Marks a write in the queue: nothing waits for its result, but a barrier must.
+constexpr Pending kLdsWrite = {File::None, 1, 0, 0, 0};
+
+template <bool Strict>
+void check_address(Wave& w, const Op& op) {
+  if constexpr (Strict) {
+    const int row = op.src[kAddress].index;
+    need_vgpr(w, row);
+    if (w.v_dirty[row] == 0 || !w.checks->undefined) return;
+    for (u64 m = w.exec(); m != 0; m &= m - 1) {
+      const int lane = std::countr_zero(m);
+      check_defined(w, w.v_undef[row].lane[lane] != 0, "an LDS address", lane);
+    }
+  }
+}
+
+void misaligned(const Wave& w, u64 address, u32 bytes, int lane) {
+  if (address % bytes != 0 && w.checks->misaligned) {
+    raise_at(Fault::Misaligned, "LDS access of this kind must be aligned to its size", lane,
+             address);
+  }
+}
+
+template <bool Strict>
+void deliver(Wave& w, int row, int lane, u32 value, u32 unknown, u32 keep) {
+  u32& d = w.v[row].lane[lane];
+  d = (d & keep) | (value & ~keep);
+  if constexpr (Strict) {
+    u32& u = w.v_undef[row].lane[lane];
+    u = (u & keep) | (unknown & ~keep);
+    if (u != 0) w.v_dirty[row] = 1;
+  }
+}
+
+template <bool Strict>
+void begin_rows(Wave& w, int row, u32 rows, u64 exec) {
+  if constexpr (Strict) {
+    if (exec != w.full_mask()) return;
+    for (u32 i = 0; i < rows; ++i) w.v_dirty[row + int(i)] = 0;
+  }
+}
+
+void count(Wave& w, const Op& op, u64 exec, u32 bytes, u32 offset) {
+  if (!w.worker->count_traffic) return;
+  u32 list[kMaxLanes];
+  for (int i = 0; i < w.size; ++i) list[i] = w.v[op.src[kAddress].index].lane[i] + offset;
+  count_lds_traffic(w, list, exec, bytes);
+}
+
+template <bool Strict>
+void read_at(Wave& w, int row, int lane, u64 address, u32 bytes, u32 parameter) {
+  const Place p = lds_place(w, address, bytes, lane, Access::Read);
+  for (u32 i = 0; i < std::max(1u, bytes / 4); ++i) {
+    const u32 piece = std::min(bytes, 4u);
+    u32 value = 0;
+    u32 unknown = 0;
+    if (p.data != nullptr) {
+      std::memcpy(&value, p.data + 4 * i, piece);
+      if constexpr (Strict) unknown = load_undefined(p, 4 * i, piece);
+    }
+    if ((parameter & width::kSigned) != 0) {
+      value = bytes == 1 ? u32(i32(i8(value))) : u32(i32(i16(value)));
+      unknown = bytes == 1 ? u32(i32(i8(unknown))) : u32(i32(i16(unknown)));
+    }
+    u32 keep = 0;
+    if ((parameter & width::kD16) != 0) keep = 0xffff0000u;
+    if ((parameter & width::kD16High) != 0) {
+      keep = 0xffffu;
+      value <<= 16;
+      unknown <<= 16;
+    }
+    deliver<Strict>(w, row + int(i), lane, value, unknown, keep);
+  }
+}
+
+template <bool Strict>
+void write_at(Wave& w, int row, int lane, u64 address, u32 bytes, bool high) {
+  u32 data[4] = {};
+  if constexpr (Strict) {
+    for (u32 i = 0; i < std::max(1u, bytes / 4); ++i) data[i] = w.v[row + int(i)].lane[lane];
+    if (high) data[0] >>= 16;
+  }
+  const Place p = lds_place(w, address, bytes, lane, Access::Write, data);
+  for (u32 i = 0; i < std::max(1u, bytes / 4); ++i) {
+    u32 value = w.v[row + int(i)].lane[lane];
+    u32 unknown = Strict ? w.v_undef[row + int(i)].lane[lane] : 0;
+    if (high) {
+      value >>= 16;
+      unknown >>= 16;
+    }
+    store_bytes(w, p, 4 * i, std::min(bytes, 4u), value, unknown, lane);
+  }
+}
+
+template <bool Strict>
+void run_read(Wave& w, const Op& op) {
+  check_address<Strict>(w, op);
+  const u64 exec = w.exec();
+  const u32 bytes = op.parameter & width::kBytes;
+  const u32 rows = std::max(1u, bytes / 4);
+  const int row = op.dst[0].index;
+  // The destination may be the address register.
+  const Row address = w.v[op.src[kAddress].index];
+  count(w, op, exec, bytes, u32(op.offset));
+  if ((op.parameter & (width::kD16 | width::kD16High)) == 0) begin_rows<Strict>(w, row, rows, exec);
+  for (u64 m = exec; m != 0; m &= m - 1) {
+    const int lane = std::countr_zero(m);
+    read_at<Strict>(w, row, lane, u64{address.lane[lane]} + u32(op.offset), bytes, op.parameter);
+  }
+  if constexpr (Strict) {
+    const u16 halves = (op.parameter & width::kD16High) != 0 ? kHighHalf
+                       : (op.parameter & width::kD16) != 0   ? kLowHalf
+                                                             : kBothHalves;
+    issue_load(w, Queue::Lds, {File::Vgpr, u16(row), u8(rows), 0, 0, halves});
+  }
+}
+
+template <bool Strict>
+void run_write(Wave& w, const Op& op) {
+  check_address<Strict>(w, op);
+  const u64 exec = w.exec();
+  const u32 bytes = op.parameter & width::kBytes;
+  const int row = op.src[kData0].index;
+  if constexpr (Strict) {
+    const bool high = (op.parameter & width::kD16High) != 0;
+    need_vgpr(w, row, int(std::max(1u, bytes / 4)),
+              bytes >= 4 ? kBothHalves
+              : high     ? kHighHalf
+                         : kLowHalf);
+  }
+  const u32* address = w.v[op.src[kAddress].index].lane;
+  for (u64 m = exec; m != 0; m &= m - 1) {
+    const int lane = std::countr_zero(m);
+    write_at<Strict>(w, row, lane, u64{address[lane]} + u32(op.offset), bytes,
+                     (op.parameter & width::kD16High) != 0);
+  }
+  count(w, op, exec, bytes, u32(op.offset));
+  if constexpr (Strict) issue_load(w, Queue::Lds, kLdsWrite);
+}
+
+// read2 / write2: two offsets in units of the element, or of 64 of them.
+constexpr u32 kStride64 = 1u << 16;
+
+template <bool Strict>
+void run_read2(Wave& w, const Op& op) {
+  check_address<Strict>(w, op);
+  const u64 exec = w.exec();
+  const u32 bytes = op.parameter & width::kBytes;
+  const u32 unit = bytes * ((op.parameter & kStride64) != 0 ? 64 : 1);
+  const int row = op.dst[0].index;
+  const int rows = int(bytes / 4);
+  const Row address = w.v[op.src[kAddress].index];
+  count(w, op, exec, bytes, u32(op.offset) * unit);
+  count(w, op, exec, bytes, u32(op.offset1) * unit);
+  begin_rows<Strict>(w, row, u32(2 * rows), exec);
+  for (u64 m = exec; m != 0; m &= m - 1) {
+    const int lane = std::countr_zero(m);
+    const u64 at = address.lane[lane];
+    read_at<Strict>(w, row, lane, at + u64(op.offset) * unit, bytes, 0);
+    read_at<Strict>(w, row + rows, lane, at + u64(op.offset1) * unit, bytes, 0);
+  }
+  if constexpr (Strict) issue_load(w, Queue::Lds, {File::Vgpr, u16(row), u8(2 * rows), 0, 0});
+}
+
+template <bool Strict>
+void run_write2(Wave& w, const Op& op) {
+  check_address<Strict>(w, op);
+  const u64 exec = w.exec();
+  const u32 bytes = op.parameter & width::kBytes;
+  const u32 unit = bytes * ((op.parameter & kStride64) != 0 ? 64 : 1);
+  const int first = op.src[kData0].index;
+  const int second = op.src[kData1].index;
+  if constexpr (Strict) {
+    need_vgpr(w, first, int(bytes / 4));
+    need_vgpr(w, second, int(bytes / 4));
+  }
+  const u32* address = w.v[op.src[kAddress].index].lane;
+  for (u64 m = exec; m != 0; m &= m - 1) {
+    const int lane = std::countr_zero(m);
+    write_at<Strict>(w, first, lane, address[lane] + u64(op.offset) * unit, bytes, false);
+    write_at<Strict>(w, second, lane, address[lane] + u64(op.offset1) * unit, bytes, false);
+  }
+  count(w, op, exec, bytes, u32(op.offset) * unit);
+  count(w, op, exec, bytes, u32(op.offset1) * unit);
+  if constexpr (Strict) issue_load(w, Queue::Lds, kLdsWrite);
+}
+
+// ds_read_addtid_b32 / ds_write_addtid_b32: the address is M0 plus four times the lane.
+template <bool Strict, bool Write>
+void run_addtid(Wave& w, const Op& op) {
+  const u64 base = (w.s[sreg::kM0] & 0xffffu) + u32(op.offset);
+  const int row = Write ? op.src[kAddress].index : op.dst[0].index;
+  if constexpr (Strict) check_defined(w, w.s_undef[sreg::kM0] != 0, "an LDS address (m0)");
+  for (u64 m = w.exec(); m != 0; m &= m - 1) {
+    const int lane = std::countr_zero(m);
+    if (Write) {
+      write_at<Strict>(w, row, lane, base + 4 * u64(lane), 4, false);
+    } else {
+      read_at<Strict>(w, row, lane, base + 4 * u64(lane), 4, 0);
+    }
+  }
+  if constexpr (Strict) {
+    issue_load(w, Queue::Lds, Write ? Pending{} : Pending{File::Vgpr, u16(row), 1, 0, 0});
+  }
+}
+
+// ds_read_b64_tr_b16 (gfx950): lane l gets halfword l % 4 of four lanes of its row of 16.
+template <bool Strict>
+void run_read_transposed(Wave& w, const Op& op) {
+  check_address<Strict>(w, op);
+  const u64 exec = w.exec();
+  if (exec != w.full_mask()) {
+    raise(Fault::BadProgram, "a transposed LDS read needs every lane active");
+  }
+  const int row = op.dst[0].index;
+  const u32* address = w.v[op.src[kAddress].index].lane;
+  u64 data[kMaxLanes];
+  u64 unknown[kMaxLanes];
+  for (int lane = 0; lane < w.size; ++lane) {
+    const u64 at = u64{address[lane]} + u32(op.offset);
+    misaligned(w, at, 8, lane);
+    const Place p = lds_place(w, at, 8, lane, Access::Read);
+    data[lane] = unknown[lane] = 0;
+    if (p.data == nullptr) continue;
+    std::memcpy(&data[lane], p.data, 8);
+    if constexpr (Strict) {
+      unknown[lane] = u64{load_undefined(p, 0, 4)} | u64{load_undefined(p, 4, 4)} << 32;
+    }
+  }
+  count(w, op, exec, 8, u32(op.offset));
+  begin_rows<Strict>(w, row, 2, exec);
+  for (int lane = 0; lane < w.size; ++lane) {
+    u64 out = 0;
+    u64 bits = 0;
+    for (int n = 0; n < 4; ++n) {
+      const int from = ((lane & ~15) | (lane >> 2 & 3)) + 4 * n;
+      const int shift = 16 * (lane & 3);
+      out |= (data[from] >> shift & 0xffff) << (16 * n);
+      bits |= (unknown[from] >> shift & 0xffff) << (16 * n);
+    }
+    deliver<Strict>(w, row, lane, u32(out), u32(bits), 0);
+    deliver<Strict>(w, row + 1, lane, u32(out >> 32), u32(bits >> 32), 0);
+  }
+  if constexpr (Strict) issue_load(w, Queue::Lds, {File::Vgpr, u16(row), 2, 0, 0});
+}
+
+// --- shuffles --------------------------------------------------------------------------------
+
+template <bool Strict>
+void write_shuffled(Wave& w, const Op& op, const u32* values, const u32* unknown) {
+  write_row<Strict>(w, op.dst[0].index, values, unknown, w.exec());
+  if constexpr (Strict) {
+    issue_load(w, Queue::Lds, {File::Vgpr, op.dst[0].index, 1, 0, 0});
+  }
+}
+
+// Lanes read from the lane their address names; inactive ones give zero.
+template <bool Strict>
+void run_bpermute(Wave& w, const Op& op) {
+  check_address<Strict>(w, op);
+  const u64 exec = w.exec();
+  const int data = op.src[kData0].index;
+  if constexpr (Strict) need_vgpr(w, data);
+  const u32* address = w.v[op.src[kAddress].index].lane;
+  const bool fetch_inactive = op.parameter != 0;
+  Row out{};
+  Row unknown{};
+  for (int i = 0; i < w.size; ++i) {
+    const int from = int((address[i] + u32(op.offset)) / 4 % u32(w.size));
+    if ((exec >> from & 1) == 0 && !fetch_inactive) continue;
+    out.lane[i] = w.v[data].lane[from];
+    if constexpr (Strict) unknown.lane[i] = w.v_undef[data].lane[from];
+  }
+  write_shuffled<Strict>(w, op, out.lane, unknown.lane);
+}
+
+// Lanes send to the lane their address names; the highest sender wins, nobody's target is zero.
+template <bool Strict>
+void run_permute(Wave& w, const Op& op) {
+  check_address<Strict>(w, op);
+  const int data = op.src[kData0].index;
+  if constexpr (Strict) need_vgpr(w, data);
+  const u32* address = w.v[op.src[kAddress].index].lane;
+  Row out{};
+  Row unknown{};
+  for (u64 m = w.exec(); m != 0; m &= m - 1) {
+    const int i = std::countr_zero(m);
+    const int to = int((address[i] + u32(op.offset)) / 4 % u32(w.size));
+    out.lane[to] = w.v[data].lane[i];
+    if constexpr (Strict) unknown.lane[to] = w.v_undef[data].lane[i];
+  }
+  write_shuffled<Strict>(w, op, out.lane, unknown.lane);
+}
+
+int swizzle_source(u32 pattern, int lane) {
+  if ((pattern & 0xe000) == 0x8000) {  // quad permute
+    return (lane & ~3) + int(pattern >> (2 * (lane & 3)) & 3);
+  }
+  if ((pattern & 0xe000) == 0xc000) {  // rotate in groups of 32
+    const int amount = int(pattern >> 5 & 31);
+    const int keep = int(pattern & 31);
+    const int within = lane & 31;
+    const int moved = (pattern >> 10 & 1) != 0 ? within + 32 - amount : within + amount;
+    return (lane & 32) | (within & keep) | (moved & 31 & ~keep);
+  }
+  const int within = lane & 31;
+  const int and_mask = int(pattern & 31);
+  const int or_mask = int(pattern >> 5 & 31);
+  const int xor_mask = int(pattern >> 10 & 31);
+  return (lane & 32) | (((within & and_mask) | or_mask) ^ xor_mask);
+}
+
+template <bool Strict>
+void run_swizzle(Wave& w, const Op& op) {
+  const u64 exec = w.exec();
+  const int data = op.src[kAddress].index;
+  if constexpr (Strict) need_vgpr(w, data);
+  Row out{};
+  Row unknown{};
+  for (int i = 0; i < w.size; ++i) {
+    const int from = swizzle_source(op.simm, i);
+    if ((exec >> from & 1) == 0) continue;
+    out.lane[i] = w.v[data].lane[from];
+    if constexpr (Strict) unknown.lane[i] = w.v_undef[data].lane[from];
+  }
+  write_shuffled<Strict>(w, op, out.lane, unknown.lane);
+}
+
+void run_nop(Wave&, const Op&) {}
+
+Semantics ds(ExecFn run, ExecFn strict, u32 parameter, bool destination, u8 sources) {
+  Semantics s;
+  s.run = run;
+  s.run_strict = strict;
+  s.kind = Class::Lds;
+  s.parameter = parameter;
+  s.dst = destination ? Type::B32 : Type::None;
+  s.flags = destination ? 0 : flag::kNoDestination;
+  s.src = {Type::B32, Type::B32, Type::B32};
+  s.sources = sources;
+  return s;
+}
+
+}  // namespace
+
+void add_lds(Registry& r) {
+  using namespace width;
+  const auto read = [&](std::string_view names, u32 parameter) {
+    r.add(names, ds(run_read<false>, run_read<true>, parameter, true, 1));
+  };
+  const auto write = [&](std::string_view names, u32 parameter) {
+    r.add(names, ds(run_write<false>, run_write<true>, parameter, false, 2));
+  };
+  read("ds_read_b32|ds_load_b32", 4);
+  read("ds_read_b64|ds_load_b64", 8);
+  read("ds_read_b96|ds_load_b96", 12);
+  read("ds_read_b128|ds_load_b128", 16);
+  read("ds_read_u8|ds_load_u8", 1);
+  read("ds_read_i8|ds_load_i8", 1 | kSigned);
+  read("ds_read_u16|ds_load_u16", 2);
+  read("ds_read_i16|ds_load_i16", 2 | kSigned);
+  read("ds_read_u8_d16|ds_load_u8_d16", 1 | kD16);
+  read("ds_read_u8_d16_hi|ds_load_u8_d16_hi", 1 | kD16High);
+  read("ds_read_i8_d16|ds_load_i8_d16", 1 | kSigned | kD16);
+  read("ds_read_i8_d16_hi|ds_load_i8_d16_hi", 1 | kSigned | kD16High);
+  read("ds_read_u16_d16|ds_load_u16_d16", 2 | kD16);
+  read("ds_read_u16_d16_hi|ds_load_u16_d16_hi", 2 | kD16High);
+  write("ds_write_b32|ds_store_b32", 4);
+  write("ds_write_b64|ds_store_b64", 8);
+  write("ds_write_b96|ds_store_b96", 12);
+  write("ds_write_b128|ds_store_b128", 16);
+  write("ds_write_b8|ds_store_b8", 1);
+  write("ds_write_b16|ds_store_b16", 2);
+  write("ds_write_b8_d16_hi|ds_store_b8_d16_hi", 1 | kD16High);
+  write("ds_write_b16_d16_hi|ds_store_b16_d16_hi", 2 | kD16High);
+
+  r.add("ds_read2_b32|ds_load_2addr_b32", ds(run_read2<false>, run_read2<true>, 4, true, 1));
+  r.add("ds_read2_b64|ds_load_2addr_b64", ds(run_read2<false>, run_read2<true>, 8, true, 1));
+  r.add("ds_read2st64_b32|ds_load_2addr_stride64_b32",
+        ds(run_read2<false>, run_read2<true>, 4 | kStride64, true, 1));
+  r.add("ds_read2st64_b64|ds_load_2addr_stride64_b64",
+        ds(run_read2<false>, run_read2<true>, 8 | kStride64, true, 1));
+  r.add("ds_write2_b32|ds_store_2addr_b32", ds(run_write2<false>, run_write2<true>, 4, false, 3));
+  r.add("ds_write2_b64|ds_store_2addr_b64", ds(run_write2<false>, run_write2<true>, 8, false, 3));
+  r.add("ds_write2st64_b32|ds_store_2addr_stride64_b32",
+        ds(run_write2<false>, run_write2<true>, 4 | kStride64, false, 3));
+  r.add("ds_write2st64_b64|ds_store_2addr_stride64_b64",
+        ds(run_write2<false>, run_write2<true>, 8 | kStride64, false, 3));
+  r.add("ds_read_addtid_b32|ds_load_addtid_b32",
+        ds(run_addtid<false, false>, run_addtid<true, false>, 4, true, 0));
+  r.add("ds_write_addtid_b32|ds_store_addtid_b32",
+        ds(run_addtid<false, true>, run_addtid<true, true>, 4, false, 1));
+  r.add("ds_read_b64_tr_b16",
+        ds(run_read_transposed<false>, run_read_transposed<true>, 8, true, 1));
+  r.refuse("ds_read_b64_tr_b8|ds_read_b64_tr_b4|ds_read_b96_tr_b6",
+           "which lane supplies which element is not settled by public documents");
+
+  r.add("ds_bpermute_b32", ds(run_bpermute<false>, run_bpermute<true>, 0, true, 2));
+  r.add("ds_bpermute_fi_b32", ds(run_bpermute<false>, run_bpermute<true>, 1, true, 2));
+  r.add("ds_permute_b32", ds(run_permute<false>, run_permute<true>, 0, true, 2));
+  r.add("ds_swizzle_b32", ds(run_swizzle<false>, run_swizzle<true>, 0, true, 1));
+  r.add("ds_nop", ds(run_nop, run_nop, 0, false, 0));
+  r.refuse(
+      "ds_gws_init|ds_gws_barrier|ds_gws_sema_v|ds_gws_sema_p|ds_gws_sema_br|"
+      "ds_gws_sema_release_all|ds_append|ds_consume|ds_ordered_count|ds_bvh_stack_rtn_b32|"
+      "ds_bvh_stack_push4_pop1_rtn_b32|ds_bvh_stack_push8_pop1_rtn_b32|"
+      "ds_bvh_stack_push8_pop2_rtn_b64|ds_add_gs_reg_rtn|ds_sub_gs_reg_rtn|"
+      "ds_write_src2_b32|ds_write_src2_b64|ds_param_load|ds_direct_load",
+      "global wave sync, append buffers and graphics are not modelled");
+}
+
+}  // namespace rocflash::sim

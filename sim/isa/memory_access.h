@@ -1,0 +1,55 @@
+// Bytes behind an address: bounds, definedness, races. Shared by all memory instructions.
+#pragma once
+
+#include "core/wave.h"
+#include "isa/vector_exec.h"
+
+namespace rocflash::sim {
+
+// Where a lane's access lands. `shadow` runs parallel to `data` when undefinedness is tracked.
+struct Place {
+  u8* data = nullptr;  // null: reads give zero, writes vanish
+  u8* shadow = nullptr;
+  bool shadow_is_defined =
+      false;  // device memory keeps what IS defined, scratch and LDS what is not
+  bool device = false;
+  u64 address = 0;
+};
+
+enum class Access : u8 { Read, Write, Atomic };
+
+// Device memory at `address`, or a fault.
+Place device_place(Wave& w, u64 address, u32 bytes, int lane, Access access);
+// LDS at `offset`, or a fault (or nothing, when the check is off).
+// `written` is what a write is about to store: two waves storing the same value do not race.
+Place lds_place(Wave& w, u64 offset, u32 bytes, int lane, Access access,
+                const void* written = nullptr);
+// A flat address: device memory, or LDS or scratch through their apertures.
+Place flat_place(Wave& w, u64 address, u32 bytes, int lane, Access access);
+
+// Scratch is interleaved a dword a lane, so a wide access is a few places.
+Place scratch_place(Wave& w, u64 offset, u32 bytes, int lane);
+
+u32 load_undefined(const Place& place, u32 at, u32 bytes);
+// Stores `bytes` (1, 2 or 4) with their undefined bits; complains when they go to device memory
+// undefined.
+void store_bytes(Wave& w, const Place& place, u32 at, u32 bytes, u32 value, u32 undefined,
+                 int lane);
+
+// Semantics::parameter of loads and stores.
+namespace width {
+inline constexpr u32 kBytes = 0xff;
+inline constexpr u32 kSigned = 1u << 8;
+inline constexpr u32 kD16 = 1u << 9;       // into the low half, the high one is kept
+inline constexpr u32 kD16High = 1u << 10;  // into or from the high half
+}  // namespace width
+
+// Records what a vector memory instruction asked of the memory system.
+void count_device_traffic(Wave& w, const u64* addresses, u64 active, u32 bytes, bool store);
+// Cycles beyond the first that bank conflicts cost an LDS access.
+void count_lds_traffic(Wave& w, const u32* addresses, u64 active, u32 bytes);
+
+// Loads to LDS in flight may not be read yet.
+void check_lds_in_flight(Wave& w, u64 offset, u32 bytes, int lane);
+
+}  // namespace rocflash::sim

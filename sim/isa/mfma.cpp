@@ -1,0 +1,405 @@
+// MFMA: matrix multiply-accumulate of the CDNA family.
+// Layouts (G = 64 / (M * blocks) lane groups share the K values): A element (i, k) of block b is in
+// lane i + M * (b or k / (K/G)), element k % (K/G); B likewise with j. D is in rows of four.
+// Accumulation order: C first, then k = 0, 1, 2, ... each by a fused multiply-add in f32.
+// Hardware's own order is not documented; integer-valued data gives the same answer in any order.
+#include <fmt/format.h>
+
+#include <bit>
+
+#include "isa/lanes.h"
+#include "isa/matrix.h"
+#include "isa/vector_exec.h"
+
+namespace rocflash::sim {
+namespace {
+
+struct Shape {
+  std::string_view names;
+  MatrixShape shape;
+  bool integer;
+};
+
+constexpr Element f32e = Element::F32;
+constexpr Element h = Element::F16;
+constexpr Element bf = Element::BF16;
+constexpr Element i8e = Element::I8;
+constexpr Element p8 = Element::FP8;
+constexpr Element q8 = Element::BF8;
+
+constexpr Shape kShapes[] = {
+    {"v_mfma_f32_32x32x1f32|v_mfma_f32_32x32x1_2b_f32", {32, 32, 1, 2, f32e, f32e}, false},
+    {"v_mfma_f32_16x16x1f32|v_mfma_f32_16x16x1_4b_f32", {16, 16, 1, 4, f32e, f32e}, false},
+    {"v_mfma_f32_4x4x1f32|v_mfma_f32_4x4x1_16b_f32", {4, 4, 1, 16, f32e, f32e}, false},
+    {"v_mfma_f32_32x32x2f32|v_mfma_f32_32x32x2_f32", {32, 32, 2, 1, f32e, f32e}, false},
+    {"v_mfma_f32_16x16x4f32|v_mfma_f32_16x16x4_f32", {16, 16, 4, 1, f32e, f32e}, false},
+    {"v_mfma_f32_32x32x4f16|v_mfma_f32_32x32x4_2b_f16", {32, 32, 4, 2, h, h}, false},
+    {"v_mfma_f32_16x16x4f16|v_mfma_f32_16x16x4_4b_f16", {16, 16, 4, 4, h, h}, false},
+    {"v_mfma_f32_4x4x4f16|v_mfma_f32_4x4x4_16b_f16", {4, 4, 4, 16, h, h}, false},
+    {"v_mfma_f32_32x32x8f16|v_mfma_f32_32x32x8_f16", {32, 32, 8, 1, h, h}, false},
+    {"v_mfma_f32_16x16x16f16|v_mfma_f32_16x16x16_f16", {16, 16, 16, 1, h, h}, false},
+    {"v_mfma_f32_32x32x16_f16", {32, 32, 16, 1, h, h}, false},
+    {"v_mfma_f32_16x16x32_f16", {16, 16, 32, 1, h, h}, false},
+    {"v_mfma_f32_32x32x2bf16", {32, 32, 2, 2, bf, bf}, false},
+    {"v_mfma_f32_16x16x2bf16", {16, 16, 2, 4, bf, bf}, false},
+    {"v_mfma_f32_4x4x2bf16", {4, 4, 2, 16, bf, bf}, false},
+    {"v_mfma_f32_32x32x4bf16", {32, 32, 4, 1, bf, bf}, false},
+    {"v_mfma_f32_16x16x8bf16", {16, 16, 8, 1, bf, bf}, false},
+    {"v_mfma_f32_32x32x4bf16_1k|v_mfma_f32_32x32x4_2b_bf16", {32, 32, 4, 2, bf, bf}, false},
+    {"v_mfma_f32_16x16x4bf16_1k|v_mfma_f32_16x16x4_4b_bf16", {16, 16, 4, 4, bf, bf}, false},
+    {"v_mfma_f32_4x4x4bf16_1k|v_mfma_f32_4x4x4_16b_bf16", {4, 4, 4, 16, bf, bf}, false},
+    {"v_mfma_f32_32x32x8bf16_1k|v_mfma_f32_32x32x8_bf16", {32, 32, 8, 1, bf, bf}, false},
+    {"v_mfma_f32_16x16x16bf16_1k|v_mfma_f32_16x16x16_bf16", {16, 16, 16, 1, bf, bf}, false},
+    {"v_mfma_f32_32x32x16_bf16", {32, 32, 16, 1, bf, bf}, false},
+    {"v_mfma_f32_16x16x32_bf16", {16, 16, 32, 1, bf, bf}, false},
+    {"v_mfma_i32_32x32x4i8|v_mfma_i32_32x32x4_2b_i8", {32, 32, 4, 2, i8e, i8e}, true},
+    {"v_mfma_i32_16x16x4i8|v_mfma_i32_16x16x4_4b_i8", {16, 16, 4, 4, i8e, i8e}, true},
+    {"v_mfma_i32_4x4x4i8|v_mfma_i32_4x4x4_16b_i8", {4, 4, 4, 16, i8e, i8e}, true},
+    {"v_mfma_i32_32x32x8i8", {32, 32, 8, 1, i8e, i8e}, true},
+    {"v_mfma_i32_16x16x16i8", {16, 16, 16, 1, i8e, i8e}, true},
+    {"v_mfma_i32_32x32x16i8|v_mfma_i32_32x32x16_i8", {32, 32, 16, 1, i8e, i8e}, true},
+    {"v_mfma_i32_16x16x32i8|v_mfma_i32_16x16x32_i8", {16, 16, 32, 1, i8e, i8e}, true},
+    {"v_mfma_i32_32x32x32_i8", {32, 32, 32, 1, i8e, i8e}, true},
+    {"v_mfma_i32_16x16x64_i8", {16, 16, 64, 1, i8e, i8e}, true},
+    {"v_mfma_f32_32x32x16_fp8_fp8", {32, 32, 16, 1, p8, p8}, false},
+    {"v_mfma_f32_32x32x16_fp8_bf8", {32, 32, 16, 1, p8, q8}, false},
+    {"v_mfma_f32_32x32x16_bf8_fp8", {32, 32, 16, 1, q8, p8}, false},
+    {"v_mfma_f32_32x32x16_bf8_bf8", {32, 32, 16, 1, q8, q8}, false},
+    {"v_mfma_f32_16x16x32_fp8_fp8", {16, 16, 32, 1, p8, p8}, false},
+    {"v_mfma_f32_16x16x32_fp8_bf8", {16, 16, 32, 1, p8, q8}, false},
+    {"v_mfma_f32_16x16x32_bf8_fp8", {16, 16, 32, 1, q8, p8}, false},
+    {"v_mfma_f32_16x16x32_bf8_bf8", {16, 16, 32, 1, q8, q8}, false},
+};
+
+constexpr int kMaxElements = 32;  // of A or B in one lane
+
+// All elements a lane holds, as numbers: out[e][lane].
+struct Unpacked {
+  alignas(64) float f[kMaxElements][kMaxLanes];
+  alignas(64) i32 i[kMaxElements][kMaxLanes];
+};
+
+inline float flush_half(float x) { return std::abs(x) < 0x1p-14f ? std::copysign(0.0f, x) : x; }
+inline float flush_single(float x) { return std::abs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
+
+void unpack(const Wave& w, const Source& source, Element e, int count, const int* lane_map,
+            Unpacked& out) {
+  const bool flush = w.target->mfma_flushes_denormals;
+  for (int n = 0; n < count; ++n) {
+    const int bit = n * element_bits(e);
+    u32 broadcast[kMaxLanes];
+    const u32* row = broadcast;
+    if (source.file == File::Vgpr) {
+      row = w.v[source.index + bit / 32].lane;
+      if (lane_map != nullptr) {
+        for (int l = 0; l < kMaxLanes; ++l) broadcast[l] = row[lane_map[l]];
+        row = broadcast;
+      }
+    } else {
+      raise(Fault::BadProgram, "a matrix operand is not a vector register");
+    }
+    const int shift = bit % 32;
+    float* f = out.f[n];
+    switch (e) {
+      case Element::F32:
+        for (int l = 0; l < kMaxLanes; ++l) f[l] = std::bit_cast<float>(row[l]);
+        break;
+      case Element::F16:
+        for (int l = 0; l < kMaxLanes; ++l) {
+          f[l] = float(std::bit_cast<f16>(u16(row[l] >> shift)));
+        }
+        if (flush) {
+          for (int l = 0; l < kMaxLanes; ++l) f[l] = flush_half(f[l]);
+        }
+        break;
+      case Element::BF16:
+        for (int l = 0; l < kMaxLanes; ++l) f[l] = float(bf16{u16(row[l] >> shift)});
+        if (flush) {
+          for (int l = 0; l < kMaxLanes; ++l) f[l] = flush_single(f[l]);
+        }
+        break;
+      case Element::I8:
+        for (int l = 0; l < kMaxLanes; ++l) out.i[n][l] = i8(row[l] >> shift);
+        break;
+      case Element::FP8:
+      case Element::BF8: {
+        const auto& table = fp8_table(e, uses_fnuz(*w.target));
+        for (int l = 0; l < kMaxLanes; ++l) f[l] = table[row[l] >> shift & 0xff];
+        break;
+      }
+      default:
+        raise(Fault::BadProgram, "an element type MFMA does not have");
+    }
+  }
+}
+
+// BLGP: how B's lane groups are rearranged before use.
+const int* blgp_map(u8 blgp, int* map) {
+  if (blgp == 0) return nullptr;
+  for (int l = 0; l < kMaxLanes; ++l) {
+    switch (blgp) {
+      case 1:
+        map[l] = l % 32;
+        break;
+      case 2:
+        map[l] = 32 + l % 32;
+        break;
+      case 3:
+        map[l] = (l + 16) % 64;
+        break;
+      default:
+        map[l] = 16 * (blgp - 4) + l % 16;
+        break;
+    }
+  }
+  return map;
+}
+
+// Row of D that register v holds in the lanes of group g (lanes g*N .. g*N+N-1).
+inline int d_row(int m, int v, int g) { return m == 32 ? 8 * (v / 4) + 4 * g + v % 4 : 4 * g + v; }
+
+// One block: whole rows of D are contiguous in lanes, so the inner loop runs over them.
+template <int N>
+void multiply_rows(const MatrixShape& s, const Unpacked& a, const Unpacked& b, float* acc, int v) {
+  constexpr int kGroups = kMaxLanes / N;
+  const int per_lane = s.k / kGroups;
+  for (int k = 0; k < s.k; ++k) {
+    const int group = k / per_lane;
+    const int e = k % per_lane;
+    const float* brow = b.f[e] + group * N;
+    for (int g = 0; g < kGroups; ++g) {
+      const float x = a.f[e][group * N + d_row(N, v, g)];
+      float* d = acc + g * N;
+      for (int j = 0; j < N; ++j) d[j] = __builtin_fmaf(x, brow[j], d[j]);
+    }
+  }
+}
+
+template <int N>
+void multiply_rows_int(const MatrixShape& s, const Unpacked& a, const Unpacked& b, u32* acc,
+                       int v) {
+  constexpr int kGroups = kMaxLanes / N;
+  const int per_lane = s.k / kGroups;
+  for (int k = 0; k < s.k; ++k) {
+    const int group = k / per_lane;
+    const int e = k % per_lane;
+    const i32* brow = b.i[e] + group * N;
+    for (int g = 0; g < kGroups; ++g) {
+      const i32 x = a.i[e][group * N + d_row(N, v, g)];
+      u32* d = acc + g * N;
+      for (int j = 0; j < N; ++j) d[j] += u32(x * brow[j]);
+    }
+  }
+}
+
+// Where D's register v, lane l lies in a shape of several blocks.
+struct Cell {
+  int block, row, col;
+};
+inline Cell block_cell(const MatrixShape& s, int v, int lane) {
+  if (s.m == 4) return {lane / 4, v, lane % 4};
+  const int per_block = s.m * s.m / kMaxLanes;
+  return {v / per_block, d_row(s.m, v % per_block, lane / s.m), lane % s.m};
+}
+
+void multiply_blocks(const Op& op, const MatrixShape& s, const Unpacked& a, const Unpacked& b,
+                     u32* acc, int v, bool integer) {
+  for (int l = 0; l < kMaxLanes; ++l) {
+    const Cell c = block_cell(s, v, l);
+    // CBSZ and ABID let groups of blocks share one block of A.
+    const int group = (1 << op.cbsz) - 1;
+    const int a_block = (c.block & ~group) + (op.cbsz != 0 ? op.abid & group : c.block & group);
+    for (int k = 0; k < s.k; ++k) {
+      const int al = a_block * s.m + c.row;
+      const int bl = c.block * s.n + c.col;
+      if (integer) {
+        acc[l] += u32(a.i[k][al] * b.i[k][bl]);
+      } else {
+        acc[l] = std::bit_cast<u32>(
+            __builtin_fmaf(a.f[k][al], b.f[k][bl], std::bit_cast<float>(acc[l])));
+      }
+    }
+  }
+}
+
+// Undefined inputs spoil the row or column they take part in.
+void shadow(Wave& w, const Op& op, const MatrixShape& s, int registers, const Row* c_unknown) {
+  const auto any_row = [&](const Source& src, u32* lanes) {
+    std::fill_n(lanes, kMaxLanes, 0u);
+    for (int r = 0; r < src.dwords; ++r) {
+      for (int l = 0; l < kMaxLanes; ++l) lanes[l] |= w.v_undef[src.index + r].lane[l];
+    }
+  };
+  u32 a[kMaxLanes];
+  u32 b[kMaxLanes];
+  any_row(op.src[0], a);
+  any_row(op.src[1], b);
+  const auto spoilt = [&](const u32* lanes, int block, int index) {
+    if (s.blocks > 1) return lanes[block * s.m + index] != 0;
+    for (int l = index; l < kMaxLanes; l += s.m) {
+      if (lanes[l] != 0) return true;
+    }
+    return false;
+  };
+  for (int v = 0; v < registers; ++v) {
+    Row out = c_unknown[v];
+    for (int l = 0; l < kMaxLanes; ++l) {
+      const Cell c = s.blocks > 1 ? block_cell(s, v, l) : Cell{0, d_row(s.m, v, l / s.m), l % s.m};
+      if (out.lane[l] != 0 || spoilt(a, c.block, c.row) || spoilt(b, c.block, c.col)) {
+        out.lane[l] = ~0u;
+      }
+    }
+    w.v_undef[op.dst[0].index + v] = out;
+    w.v_dirty[op.dst[0].index + v] = 1;
+  }
+}
+
+template <bool Strict>
+void run_mfma(Wave& w, const Op& op) {
+  const Shape& entry = kShapes[op.parameter];
+  const MatrixShape& s = entry.shape;
+  const int per_lane = s.k * s.m * s.blocks / kMaxLanes;
+  const int registers = s.m * s.n * s.blocks / kMaxLanes;
+  static thread_local Unpacked a;
+  static thread_local Unpacked b;
+  static thread_local Row c[32];
+  bool clean = true;
+  if constexpr (Strict) {
+    for (int k = 0; k < 3; ++k) {
+      need_source(w, op.src[static_cast<std::size_t>(k)]);
+      clean = clean && source_clean(w, op.src[static_cast<std::size_t>(k)]);
+    }
+    need_vgpr(w, op.dst[0].index, registers);
+  }
+  int map[kMaxLanes];
+  unpack(w, op.src[0], s.a, per_lane, nullptr, a);
+  unpack(w, op.src[1], s.b, per_lane, blgp_map(op.blgp, map), b);
+  for (int v = 0; v < registers; ++v) {
+    if (op.src[2].file == File::Vgpr) {
+      c[v] = w.v[op.src[2].index + v];
+    } else {
+      std::fill_n(c[v].lane, kMaxLanes, u32(op.src[2].value));
+    }
+  }
+  const bool flush = w.target->mfma_flushes_denormals && s.a != Element::F32 && !entry.integer;
+  static thread_local Row unknown[32];
+  if constexpr (Strict) {
+    if (!clean) {
+      for (int v = 0; v < registers; ++v) {
+        unknown[v] = op.src[2].file == File::Vgpr ? w.v_undef[op.src[2].index + v] : Row{};
+      }
+    }
+  }
+  for (int v = 0; v < registers; ++v) {
+    u32* d = c[v].lane;
+    if (s.blocks > 1) {
+      multiply_blocks(op, s, a, b, d, v, entry.integer);
+    } else if (entry.integer) {
+      s.m == 32 ? multiply_rows_int<32>(s, a, b, d, v) : multiply_rows_int<16>(s, a, b, d, v);
+    } else {
+      alignas(64) float acc[kMaxLanes];
+      std::memcpy(acc, d, sizeof acc);
+      s.m == 32 ? multiply_rows<32>(s, a, b, acc, v) : multiply_rows<16>(s, a, b, acc, v);
+      std::memcpy(d, acc, sizeof acc);
+    }
+    if (flush) {
+      for (int l = 0; l < kMaxLanes; ++l) {
+        d[l] = std::bit_cast<u32>(flush_single(std::bit_cast<float>(d[l])));
+      }
+    }
+  }
+  for (int v = 0; v < registers; ++v) w.v[op.dst[0].index + v] = c[v];  // exec does not matter
+  if constexpr (Strict) {
+    if (clean) {
+      for (int v = 0; v < registers; ++v) {
+        write_row<true>(w, op.dst[0].index + v, c[v].lane, nullptr, w.full_mask());
+      }
+    } else {
+      shadow(w, op, s, registers, unknown);
+    }
+  }
+}
+
+}  // namespace
+
+const std::array<float, 256>& fp8_table(Element e, bool fnuz) {
+  const auto build = [](bool bf8, bool nuz) {
+    std::array<float, 256> table{};
+    const int mantissa = bf8 ? 2 : 3;
+    const int bias = (bf8 ? 15 : 7) + (nuz ? 1 : 0);
+    const float nan = std::bit_cast<float>(0x7fc00000u);
+    for (int code = 0; code < 256; ++code) {
+      const int exponent = (code & 0x7f) >> mantissa;
+      const int fraction = code & ((1 << mantissa) - 1);
+      float x = exponent == 0
+                    ? std::ldexp(float(fraction), 1 - bias - mantissa)
+                    : std::ldexp(float(fraction + (1 << mantissa)), exponent - bias - mantissa);
+      if (nuz) {
+        if (code == 0x80) x = nan;
+      } else if (bf8) {
+        if (exponent == 31) x = fraction == 0 ? std::numeric_limits<float>::infinity() : nan;
+      } else if ((code & 0x7f) == 0x7f) {
+        x = nan;
+      }
+      table[static_cast<std::size_t>(code)] = (code & 0x80) != 0 && code != 0x80 ? -x : x;
+      if (code == 0x80 && !nuz) table[0x80] = -0.0f;
+    }
+    return table;
+  };
+  static const std::array<std::array<float, 256>, 4> tables = {
+      build(false, false), build(true, false), build(false, true), build(true, true)};
+  return tables[(e == Element::BF8 ? 1u : 0u) + (fnuz ? 2u : 0u)];
+}
+
+bool uses_fnuz(const Target& target) { return target.name == "gfx942"; }
+
+u32 matrix_cycles(const Target& target, const MatrixShape& s) {
+  // Floating-point (or integer) operations a SIMD's matrix pipe does in a clock.
+  u32 rate = 256;
+  const int bits = element_bits(s.a);
+  if (target.name == "gfx90a") {
+    // The bf16 shapes of two values a register run at half rate; "_1k" ones at full.
+    const bool half_rate = s.a == Element::BF16 && s.m * s.k * s.blocks / kMaxLanes == 2;
+    rate = bits == 32 ? 64 : half_rate ? 128 : 256;
+  } else if (target.name == "gfx942") {
+    rate = bits == 32 ? 64 : bits == 16 ? 512 : 1024;
+  } else if (target.name == "gfx950") {
+    // The shapes gfx942 has keep their cycles; the doubled ones cost the same.
+    const bool doubled = s.blocks == 1 && s.m * s.k / kMaxLanes * bits > 64;
+    rate = (bits == 32 ? 64 : bits == 16 ? 512 : 1024) * (doubled ? 2 : 1);
+  } else if (target.generation == Generation::Gfx12) {
+    rate = bits == 16 ? 512 : 1024;
+  }
+  return u32(2 * s.m * s.n * s.k * s.blocks) / rate;
+}
+
+const MatrixShape* find_mfma_shape(u32 parameter) {
+  return parameter < std::size(kShapes) ? &kShapes[parameter].shape : nullptr;
+}
+
+void add_mfma(Registry& r) {
+  u32 index = 0;
+  for (const Shape& shape : kShapes) {
+    Semantics s;
+    s.run = run_mfma<false>;
+    s.run_strict = run_mfma<true>;
+    s.kind = Class::Matrix;
+    s.dst = shape.integer ? Type::I32 : Type::F32;
+    s.src = {Type::B32, Type::B32, shape.integer ? Type::I32 : Type::F32};
+    s.sources = 3;
+    s.parameter = index++;
+    r.add(shape.names, s);
+  }
+  r.refuse(
+      "v_mfma_f64_16x16x4f64|v_mfma_f64_4x4x4f64|v_mfma_f64_16x16x4_f64|"
+      "v_mfma_f64_4x4x4_4b_f64",
+      "f64 matrices are not modelled");
+  r.refuse("v_mfma_f32_16x16x8_xf32|v_mfma_f32_32x32x4_xf32", "xf32 is not modelled");
+  r.refuse(
+      "v_mfma_f32_16x16x128_f8f6f4|v_mfma_f32_32x32x64_f8f6f4|"
+      "v_mfma_scale_f32_16x16x128_f8f6f4|v_mfma_scale_f32_32x32x64_f8f6f4|"
+      "v_mfma_ld_scale_b32",
+      "scaled f8/f6/f4 matrices are not modelled");
+}
+
+}  // namespace rocflash::sim

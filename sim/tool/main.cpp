@@ -1,0 +1,142 @@
+// rocflash-sim: run, inspect and disassemble AMD kernels without an AMD GPU.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <fstream>
+#include <iterator>
+
+#include "core/disassemble.h"
+#include "core/launch.h"
+#include "tool/run_command.h"
+
+namespace rocflash::sim::tool {
+namespace {
+
+std::unique_ptr<CodeObject> open_object(const std::string& path, const std::string& arch) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw std::invalid_argument("cannot read " + path);
+  const std::vector<char> bytes((std::istreambuf_iterator<char>(in)), {});
+  return CodeObject::load({reinterpret_cast<const u8*>(bytes.data()), bytes.size()}, arch);
+}
+
+void info(const std::string& path, const std::string& arch) {
+  const auto object = open_object(path, arch);
+  const Target* target = find_target(object->target());
+  fmt::print("{}: {}, code object version {}, {} bytes of code\n", path, object->target(),
+             object->version(), object->code().size());
+  for (const KernelInfo& k : object->kernels()) {
+    fmt::print("  {}\n    wave{}, {} VGPRs, {} AGPRs, {} SGPRs, {} spilled, LDS {}, scratch {}",
+               k.name, k.wave_size, k.vgprs, k.agprs, k.sgprs, k.vgpr_spills, k.lds_bytes,
+               k.scratch_bytes);
+    if (target != nullptr) {
+      fmt::print(", {} waves per SIMD", waves_per_simd(*target, k, k.lds_bytes, k.max_threads));
+    }
+    fmt::print("\n");
+    for (const KernelArgument& a : k.arguments) {
+      fmt::print("    {:>4}  {:>3} bytes  {} {}\n", a.offset, a.size, a.kind, a.name);
+    }
+  }
+}
+
+// Instructions of a code object, with those the simulator cannot run marked.
+int listing(const std::string& path, const std::string& arch, int wave) {
+  const auto object = open_object(path, arch);
+  if (wave == 0) wave = object->kernels().empty() ? 64 : object->kernels()[0].wave_size;
+  int unknown = 0;
+  std::string last;
+  for (Instruction& in :
+       disassemble(object->code(), object->code_address(), object->target(), wave)) {
+    const std::string name = object->symbolize(in.address);
+    const std::string function = name.substr(0, name.rfind('+'));
+    if (function != last) fmt::print("{}:\n", last = function);
+    bool known = in.valid;
+    if (in.valid && split_dual(in.text).second.empty()) {
+      parse_instruction(in);
+      known = find_semantics(in.has("lds") ? in.mnemonic + ".lds" : in.mnemonic) != nullptr;
+    }
+    if (!known) ++unknown;
+    fmt::print("  {:#8x}  {}{}\n", in.address - object->bias(), in.text,
+               known ? "" : "   <- not simulated");
+  }
+  return unknown == 0 ? 0 : 1;
+}
+
+// What LLVM can encode for a target and what the simulator makes of it.
+void coverage(const std::string& arch, bool names) {
+  for (const Target& target : all_targets()) {
+    if (!arch.empty() && target.name != arch) continue;
+    int known = 0;
+    std::vector<std::string> refused;
+    std::vector<std::string> missing;
+    for (const std::string& mnemonic : known_mnemonics(target.name)) {
+      if (find_semantics(mnemonic) != nullptr) {
+        ++known;
+      } else if (!refusal(mnemonic).empty()) {
+        refused.push_back(mnemonic);
+      } else {
+        missing.push_back(mnemonic);
+      }
+    }
+    fmt::print("{}: {} mnemonics simulated, {} refused by name, {} without semantics\n",
+               target.name, known, refused.size(), missing.size());
+    if (!names) continue;
+    for (const std::string& m : missing) fmt::print("  missing  {}\n", m);
+    for (const std::string& m : refused) fmt::print("  refused  {}  ({})\n", m, refusal(m));
+  }
+}
+
+}  // namespace
+}  // namespace rocflash::sim::tool
+
+int main(int argc, char** argv) {
+  using namespace rocflash::sim;
+  using namespace rocflash::sim::tool;
+  CLI::App app{"Runs AMD GPU code objects on the CPU and checks what hardware does not."};
+  app.require_subcommand(1);
+
+  RunOptions options;
+  auto* run_command = app.add_subcommand("run", "run a kernel described by a JSON file");
+  run_command->add_option("description", options.description, "the JSON file")->required();
+  run_command->add_option("--break", options.breakpoint,
+                          "print registers before this instruction: 0xOFFSET or KERNEL+0xOFFSET");
+  run_command->add_option("--registers", options.registers, "which, e.g. v0-v7,s0-s3,vcc,exec,a0");
+  run_command->add_option("--group", options.group, "linear workgroup to stop in");
+  run_command->add_option("--wave", options.wave, "wave of it to stop in");
+  run_command->add_option("--hits", options.hits, "how many times to stop");
+  run_command->add_option("--counters", options.counters, "table or json")
+      ->check(CLI::IsMember({"table", "json"}));
+  run_command->add_flag("--listing", options.listing, "disassembly with execution counts");
+  run_command->add_option("--checks", options.checks,
+                          "all, none, or a list such as undefined,wait");
+  run_command->add_option("--threads", options.threads, "worker threads (0: all cores)");
+
+  std::string path;
+  std::string arch;
+  int wave = 0;
+  auto* info_command =
+      app.add_subcommand("info", "kernels, registers and arguments of a code object");
+  info_command->add_option("code_object", path)->required();
+  info_command->add_option("--arch", arch, "which member of an offload bundle");
+  auto* list_command = app.add_subcommand("disassemble", "instructions of a code object");
+  list_command->add_option("code_object", path)->required();
+  list_command->add_option("--arch", arch, "which member of an offload bundle");
+  list_command->add_option("--wave", wave, "32 or 64")->check(CLI::IsMember({32, 64}));
+
+  bool names = false;
+  auto* coverage_command = app.add_subcommand(
+      "coverage", "which of LLVM's mnemonics have semantics, a target at a time");
+  coverage_command->add_option("--arch", arch);
+  coverage_command->add_flag("--names", names, "list what is missing or refused");
+
+  CLI11_PARSE(app, argc, argv);
+  try {
+    if (run_command->parsed()) return run(options);
+    if (info_command->parsed()) info(path, arch);
+    if (list_command->parsed()) return listing(path, arch, wave);
+    if (coverage_command->parsed()) coverage(arch, names);
+    return 0;
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "rocflash-sim: {}\n", e.what());
+    return 2;
+  }
+}

@@ -1,0 +1,30 @@
+// Buffers of a run description: typed, filled as asked, printed for people.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "core/types.h"
+
+namespace rocflash::sim::tool {
+
+struct TypedBuffer {
+  std::string name;
+  std::string type;
+  u64 count = 0;
+  u8* data = nullptr;
+  bool initialised = false;
+
+  [[nodiscard]] u64 bytes() const;
+};
+
+u64 type_bytes(const std::string& type);
+double read_number(const std::string& type, const u8* at);
+void write_number(const std::string& type, u8* at, const nlohmann::json& value);
+
+// Allocates device memory and fills it as the description says. `directory` is where files are.
+TypedBuffer make_buffer(const std::string& name, const nlohmann::json& description,
+                        const std::string& directory);
+std::string format_buffer(const TypedBuffer& buffer, u64 first, u64 count);
+
+}  // namespace rocflash::sim::tool

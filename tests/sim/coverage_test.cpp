@@ -1,0 +1,46 @@
+// Every mnemonic LLVM can encode for a target either has semantics or is refused by name with a
+// reason: nothing is unknown by accident.
+#include <gtest/gtest.h>
+
+#include "core/disassemble.h"
+#include "core/op.h"
+#include "harness.h"
+
+namespace rocflash::sim::test {
+namespace {
+
+class Coverage : public testing::TestWithParam<const char*> {};
+
+TEST_P(Coverage, NothingIsUnknownByAccident) {
+  int simulated = 0;
+  std::string missing;
+  for (const std::string& mnemonic : known_mnemonics(GetParam())) {
+    if (find_semantics(mnemonic) != nullptr) {
+      ++simulated;
+      EXPECT_TRUE(refusal(mnemonic).empty() || mnemonic.starts_with("v_")) << mnemonic;
+    } else if (refusal(mnemonic).empty()) {
+      missing += " " + mnemonic;
+    }
+  }
+  EXPECT_EQ(missing, "");
+  EXPECT_GT(simulated, 900);
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, Coverage, testing::ValuesIn(kMainTargets),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(Coverage, UnknownInstructionStopsTheLaunchByName) {
+  AsmKernel k;
+  k.target = "gfx942";
+  k.body = "  v_mfma_f64_16x16x4_f64 v[0:7], v[8:9], v[10:11], v[0:7]\n";
+  const auto module = build(k);
+  const auto result = launch(*module, "k", Shape{}, Arguments(u64{0}, u64{0}, u64{0}, u64{0}));
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.report->fault, Fault::UnknownInstruction);
+  EXPECT_NE(result.report->message.find("v_mfma_f64_16x16x4_f64"), std::string::npos);
+  EXPECT_EQ(result.report->kernel, "k");
+  EXPECT_EQ(result.report->location, "k+0x0");
+}
+
+}  // namespace
+}  // namespace rocflash::sim::test
