@@ -53,6 +53,7 @@ have_clang_runtime() {
   have_clang && [[ -e $("clang-$llvm" -print-resource-dir)/lib/linux/libclang_rt.fuzzer-$(uname -m).a ||
     -e $("clang-$llvm" -print-resource-dir)/lib/$(uname -m)-pc-linux-gnu/libclang_rt.fuzzer.a ]]
 }
+have_llvm() { [[ -e /usr/lib/llvm-$llvm/lib/cmake/llvm/LLVMConfig.cmake ]]; }
 have_venv() { have python3 && python3 -c 'import ensurepip, venv' 2>/dev/null; }
 have_build_tool() { have ninja || have make; }
 have_pkg_config() { have pkg-config || have pkgconf; }
@@ -77,6 +78,7 @@ items=(
   "extra|libclang-rt-$llvm-dev|make sanitize, make fuzz|have_clang_runtime"
   "extra|llvm-$llvm|readable sanitizer reports|have llvm-symbolizer-$llvm"
   "extra|lld-$llvm|linking device code|have ld.lld-$llvm"
+  "extra|llvm-$llvm-dev|the AMD GPU simulator|have_llvm"
   "extra|clang-format-$llvm|make format|have clang-format-$llvm"
   "extra|clang-tidy-$llvm|make lint|have clang-tidy-$llvm"
   "extra|shellcheck|make lint|have shellcheck"
