@@ -15,7 +15,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 BENCH_ARGS ?=
 TEST_ARGS ?=
-PYTEST_ARGS ?= -q
+PYTEST_ARGS ?=
 # Under sanitizers everything is several times slower, so tests labelled slow stay out.
 SANITIZE_ARGS ?= -LE slow
 FUZZ_SECONDS ?= 60

@@ -11,7 +11,7 @@ import mmap
 import sys
 from collections.abc import Callable
 from struct import Struct
-from typing import Any
+from typing import Any, Optional
 
 from . import _abi
 
@@ -125,6 +125,13 @@ class Frame:
         arguments = (problem, outputs, execution)
         self._run(lib.rocflash_forward_workspace, lib.rocflash_forward, arguments)
 
+    def infer(self) -> None:
+        """Forward that no backward will follow: scores may be summed in any order."""
+        lib = _abi.library()
+        problem, outputs, _, _, execution = self._addresses
+        arguments = (problem, None, outputs, execution)
+        self._run(lib.rocflash_decode_workspace, lib.rocflash_decode, arguments)
+
     def decode(self) -> None:
         lib = _abi.library()
         problem, outputs, _, append, execution = self._addresses
@@ -145,7 +152,10 @@ class Frame:
             _abi.raise_status(status)
 
     def _run(
-        self, query: Callable[..., int], call: Callable[..., int], arguments: tuple[int, ...]
+        self,
+        query: Callable[..., int],
+        call: Callable[..., int],
+        arguments: tuple[Optional[int], ...],
     ) -> None:
         # Asking each time costs a microsecond, less than remembering the answers would.
         status = query(*arguments, self._needed_address)

@@ -247,4 +247,4 @@ def attend(q: Tensor, k: Tensor, v: Tensor, o: Options, return_weights: bool = F
         or (sinks is not None and sinks.requires_grad)
     ):
         return _EagerAttention.apply(q, k, v, sinks, o, return_weights)
-    return _torch.forward(q, k, v, o, return_weights)
+    return _torch.forward(q, k, v, o, return_weights, inference=True)
