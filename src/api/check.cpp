@@ -15,7 +15,6 @@
 namespace rocflash {
 namespace {
 
-constexpr int max_threads = 1024;
 constexpr int max_splits = 1024;
 
 std::int64_t longest(const std::int32_t* cu, std::int64_t batch) {
@@ -359,8 +358,8 @@ ForwardOutputs check_outputs(const rocflash_forward_outputs& in, Checker& check,
 }  // namespace
 
 Execution check_execution(const rocflash_execution& in) {
-  if (in.num_threads < 0 || in.num_threads > max_threads)
-    refuse("num_threads: ", in.num_threads, "; it must be 0 (choose) to ", max_threads);
+  if (in.num_threads < 0 || in.num_threads > most_threads)
+    refuse("num_threads: ", in.num_threads, "; it must be 0 (choose) to ", most_threads);
   if (in.stream) refuse("stream: is set; the CPU has no streams, so it must be null");
   Execution e;
   e.threads = in.num_threads > 0 ? in.num_threads : default_threads();

@@ -2,7 +2,6 @@
 // functions.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "core/inline.hpp"
@@ -105,10 +104,6 @@ class WorkList {
  public:
   enum class Rows { queries, keys };
   enum class Order { first_block_first, last_block_first };
-
-  static constexpr std::size_t table_bytes(std::int64_t batch) {
-    return static_cast<std::size_t>(batch + 1) * sizeof(std::int64_t);
-  }
 
   WorkList(const Lengths& lengths, std::int64_t heads, Rows rows, Order order, std::int64_t* table)
       : batch_(lengths.batch), heads_(heads), order_(order), table_(table) {

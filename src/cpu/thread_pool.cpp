@@ -18,8 +18,6 @@
 namespace rocflash {
 namespace {
 
-constexpr int most_threads = 1024;
-
 // One call of parallel_for. It lives on the caller's stack; the pool's mutex guards all but the
 // counter.
 struct Job {

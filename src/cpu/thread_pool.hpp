@@ -5,6 +5,9 @@
 
 namespace rocflash {
 
+// More are refused, wherever they are asked for.
+inline constexpr int most_threads = 1024;
+
 // CPUs this process may run on (its affinity), at least 1.
 int usable_cpus();
 
