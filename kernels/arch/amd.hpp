@@ -1,0 +1,132 @@
+// What all AMD GPUs have in common, under names that say what it is for: clang's builtins and nothing else.
+#pragma once
+
+#include <cstdint>
+
+#include "tile/vector.hpp"
+
+#define ROCFLASH_GLOBAL __attribute__((address_space(1)))
+#define ROCFLASH_SHARED __attribute__((address_space(3)))
+// LDS of a kernel: its content is undefined at the start.
+#define ROCFLASH_SHARED_ARRAY [[clang::loader_uninitialized]] static ROCFLASH_SHARED
+#define ROCFLASH_UNROLL _Pragma("unroll")
+
+// A kernel with its one argument, called `arguments`. Were it used as the parameter that it is, the compiler would load all of
+// it at the kernel's begin and run out of scalar registers; read where it lies, each field is loaded where it is needed.
+#define ROCFLASH_KERNEL(name, tile, Arguments)                                                          \
+  static void name##_body(const Arguments& arguments);                                                  \
+  extern "C" __attribute__((amdgpu_kernel, visibility("protected"),                                     \
+                            amdgpu_flat_work_group_size((tile).threads, (tile).threads),                \
+                            amdgpu_waves_per_eu((tile).waves_per_simd))) void                           \
+  name(Arguments) {                                                                                     \
+    name##_body(*(const Arguments*)__builtin_amdgcn_kernarg_segment_ptr());                             \
+  }                                                                                                     \
+  [[gnu::always_inline]] static inline void name##_body(const Arguments& arguments)
+
+namespace rocflash::kernel::arch {
+
+#if defined(__GFX9__)
+inline constexpr int wave_size = 64;
+#else
+inline constexpr int wave_size = 32;
+#endif
+
+inline int thread() { return static_cast<int>(__builtin_amdgcn_workitem_id_x()); }
+inline int group() { return static_cast<int>(__builtin_amdgcn_workgroup_id_x()); }
+inline int lane() { return thread() % wave_size; }
+// The same in every lane, and said so: what follows from it is scalar.
+inline int wave() { return __builtin_amdgcn_readfirstlane(thread() / wave_size); }
+
+// Kernel arguments point to global memory, which the language cannot say of them.
+template <class T>
+T load(const T* pointer) {
+  return *(const ROCFLASH_GLOBAL T*)pointer;
+}
+template <class T>
+void store(T* pointer, T value) {
+  *(ROCFLASH_GLOBAL T*)pointer = value;
+}
+
+// The same arguments, loaded anew from here on: keeps what only the end of a kernel needs out of registers until then.
+template <class T>
+const T& again(const T& arguments) {
+  auto* pointer = (const __attribute__((address_space(4))) T*)&arguments;
+  asm("" : "+s"(pointer));
+  return *(const T*)pointer;
+}
+
+inline float exp2(float x) { return __builtin_amdgcn_exp2f(x); }
+inline float log2(float x) { return __builtin_amdgcn_logf(x); }
+inline float reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
+
+// A bit a lane.
+inline std::uint64_t ballot(bool condition) {
+  if constexpr (wave_size == 64) return __builtin_amdgcn_ballot_w64(condition);
+  return __builtin_amdgcn_ballot_w32(condition);
+}
+inline bool any(bool condition) { return ballot(condition) != 0; }
+
+// What another lane has; the lane must be the same in all of them.
+inline float from_lane(float x, int lane) {
+  return __builtin_bit_cast(float, __builtin_amdgcn_readlane(__builtin_bit_cast(int, x), lane));
+}
+
+// Workgroup's LDS traffic before it is over for all, and none after it has begun. Global memory is not waited for.
+inline void barrier() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
+}
+
+// The lower, or the upper, halves of two words in one.
+inline std::uint32_t low_halves(std::uint32_t first, std::uint32_t second) {
+  return __builtin_amdgcn_perm(second, first, 0x05040100);
+}
+inline std::uint32_t high_halves(std::uint32_t first, std::uint32_t second) {
+  return __builtin_amdgcn_perm(second, first, 0x07060302);
+}
+
+// The lane in the other half of the wave.
+inline float other_half(float x) {
+  const int bits = __builtin_bit_cast(int, x);
+#if defined(__GFX9__)
+  return __builtin_bit_cast(float, __builtin_amdgcn_ds_bpermute((lane() ^ 32) * 4, bits));
+#else
+  // Every lane of a row of 16 takes the lane of its own number in the other row.
+  return __builtin_bit_cast(
+      float, __builtin_amdgcn_permlanex16(bits, bits, 0x76543210, 0xfedcba98, false, false));
+#endif
+}
+
+// Memory seen through a descriptor: loads at or past its end give 0, stores there are dropped, so ragged edges need no
+// branches. An offset of `nowhere` is always past the end.
+inline constexpr std::uint32_t nowhere = 0x80000000u;
+class Window {
+ public:
+  // `bytes` up to 2^31 - 1.
+  Window(const void* data, std::uint32_t bytes)
+      : resource_(__builtin_amdgcn_make_buffer_rsrc(const_cast<void*>(data), 0, static_cast<int>(bytes), format)) {}
+
+  Words4 load16(std::uint32_t offset) const {
+    return __builtin_amdgcn_raw_buffer_load_b128(resource_, static_cast<int>(offset), 0, 0);
+  }
+  Words2 load8(std::uint32_t offset) const {
+    return __builtin_amdgcn_raw_buffer_load_b64(resource_, static_cast<int>(offset), 0, 0);
+  }
+  void store8(Words2 value, std::uint32_t offset) const {
+    __builtin_amdgcn_raw_buffer_store_b64(value, resource_, static_cast<int>(offset), 0, 0);
+  }
+
+ private:
+  // The descriptor's last word: untyped 32-bit elements, bounds in bytes.
+#if defined(__GFX9__)
+  static constexpr int format = 0x00027000;
+#elif defined(__GFX10__)
+  static constexpr int format = 0x31014000;
+#else
+  static constexpr int format = 0x31004000;
+#endif
+  __amdgpu_buffer_rsrc_t resource_;
+};
+
+}  // namespace rocflash::kernel::arch

@@ -1,0 +1,262 @@
+// Forward on AMD GPUs: one workgroup a block of queries, a wave a few of them, key tile after key tile.
+//
+//   registers   q (all of it), scores of one tile, outputs, the next tile of k and v on its way
+//   LDS         k as it is and v transposed, two tiles of each: one in use, one being filled
+//
+// A turn of the loop: ask memory for the next tile; wait until the present one is in LDS; scores = K Q^T; softmax;
+// outputs += V^T P^T; put the next tile into LDS. One barrier a turn is enough: a tile is overwritten a turn after its
+// last use.
+#pragma once
+
+#include "arch/arch.hpp"
+
+#if defined(__NVPTX__)
+#include "attention/forward_nvidia.hpp"
+#else
+
+#include "attention/exact.hpp"
+#include "attention/rows.hpp"
+#include "attention/score.hpp"
+#include "attention/sequence.hpp"
+#include "attention/softmax.hpp"
+#include "attention/work.hpp"
+#include "tile/product.hpp"
+
+namespace rocflash::kernel {
+
+// A tile of k and v between global memory and LDS, in a thread's registers.
+template <DType dtype, int bucket, int keys, int threads>
+class Staging {
+ public:
+  template <class Block>
+  void load(const Block& k, const Block& v) {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < key_rounds; ++n) {
+      if (const KeyTask task(n); task.there()) k_[n] = k.load8(task.row, chunk_numbers * task.chunk);
+    }
+    ROCFLASH_UNROLL
+    for (int n = 0; n < value_rounds; ++n) {
+      const ValueTask task(n);
+      if (!task.there()) continue;
+      ROCFLASH_UNROLL
+      for (int e = 0; e < 4; ++e) v_[n][e] = v.load4(Mma::quad_key(task.quad, e), 4 * task.columns);
+    }
+  }
+
+  void store(SharedWords4* k, SharedWords4* v) const {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < key_rounds; ++n) {
+      if (const KeyTask task(n); task.there()) k[Keys::place(task.row, task.chunk)] = k_[n];
+    }
+    auto* quads = (SharedWords2*)v;
+    ROCFLASH_UNROLL
+    for (int n = 0; n < value_rounds; ++n) {
+      const ValueTask task(n);
+      if (!task.there()) continue;
+      ROCFLASH_UNROLL
+      for (int c = 0; c < 4; ++c)
+        quads[2 * Values::place(4 * task.columns + c, task.place / 2) + task.place % 2] = column(v_[n], c);
+    }
+  }
+
+ private:
+  using Mma = arch::Mma<dtype>;
+  using Keys = KeyTile<bucket, keys>;
+  using Values = ValueTile<bucket, keys>;
+  static constexpr int key_tasks = keys * (bucket / chunk_numbers);
+  static constexpr int value_tasks = (keys / 4) * (bucket / 4);
+  static constexpr int key_rounds = (key_tasks + threads - 1) / threads;
+  static constexpr int value_rounds = (value_tasks + threads - 1) / threads;
+
+  struct KeyTask {
+    int index, row, chunk;
+    explicit KeyTask(int n)
+        : index(arch::thread() + n * threads), row(index / (bucket / chunk_numbers)), chunk(index % (bucket / chunk_numbers)) {}
+    bool there() const { return key_tasks % threads == 0 || index < key_tasks; }
+  };
+  // Four keys by four columns. Sixteen neighbouring threads take 32 columns of two quads whose places share a chunk, which
+  // is what keeps their writes apart.
+  struct ValueTask {
+    int index, columns, place, quad;
+    explicit ValueTask(int n) : index(arch::thread() + n * threads) {
+      constexpr int column_blocks = bucket / 32;
+      const int block = index / 16;
+      columns = index % 8 + 8 * (block % column_blocks);
+      place = index / 8 % 2 + 2 * (block / column_blocks);
+      quad = place / 4 * 4 + Mma::quad_place(place % 4);
+    }
+    bool there() const { return value_tasks % threads == 0 || index < value_tasks; }
+  };
+
+  // Column c of four keys.
+  static Words2 column(const Words2 (&rows)[4], int c) {
+    const int word = c / 2;
+    return c % 2 == 0 ? Words2{arch::low_halves(rows[0][word], rows[1][word]), arch::low_halves(rows[2][word], rows[3][word])}
+                      : Words2{arch::high_halves(rows[0][word], rows[1][word]),
+                               arch::high_halves(rows[2][word], rows[3][word])};
+  }
+
+  Words4 k_[key_rounds];
+  Words2 v_[value_rounds][4];
+};
+
+// Rows of packed tensors before the first and after the last sequence belong to nobody, and somebody must clear them.
+template <int threads>
+void clear_outside(const ForwardArguments& a, const WorkItem& item) {
+  const Problem& p = a.problem;
+  const Lengths& l = p.lengths;
+  if (!l.cu_q || item.batch + 1 < l.batch) return;
+  const std::int64_t begin = l.batch > 0 ? clamp(arch::load(l.cu_q), 0, l.rows_q) : 0;
+  const std::int64_t end = l.batch > 0 ? clamp(arch::load(l.cu_q + l.batch), begin, l.rows_q) : 0;
+  const std::int64_t outside = l.rows_q - (end - begin);
+  for (std::int64_t n = item.block * threads + arch::thread(); n < outside; n += a.work.query_blocks * threads) {
+    const std::int64_t row = n < begin ? n : n + end - begin;
+    const Rows& out = a.outputs.out;
+    auto* to = reinterpret_cast<std::uint16_t*>(out.data) + row * out.row_stride + item.head * out.head_stride;
+    for (int column = 0; column < out.columns; ++column) arch::store(to + column, std::uint16_t{0});
+    const RowStatistic& lse = a.outputs.lse;
+    if (lse) arch::store(lse.data + item.head * lse.head_stride + row * lse.query_stride, infinity);
+  }
+}
+
+template <DType dtype, int bucket, Variant variant>
+[[gnu::always_inline]] inline void forward(const ForwardArguments& a) {
+  constexpr ForwardTile tile = forward_tile(this_family, bucket, variant);
+  constexpr bool full = variant == Variant::full;
+  using Product = Products<dtype, bucket, tile.keys>;
+  using Keys = typename Product::Keys;
+  using Values = typename Product::Values;
+  using Block = RowBlock<variant>;
+  constexpr int score_count = Product::score_count;
+  static_assert(tile.threads / arch::wave_size * Product::queries == tile.queries);
+
+  ROCFLASH_SHARED_ARRAY Words4 shared_keys[2][Keys::chunks];
+  ROCFLASH_SHARED_ARRAY Words4 shared_values[2][Values::chunks];
+
+  const Problem& p = a.problem;
+  const WorkItem item(a.work, static_cast<std::int32_t>(p.heads), arch::group());
+  clear_outside<tile.threads>(a, item);
+  const SequenceView sequence(p, item.batch);
+  const std::int32_t block_begin = item.block * tile.queries;
+  if (block_begin >= sequence.q_rows) return;
+  const std::int64_t kv_head = p.kv_head(item.head);
+
+  // The wave's queries, and the lane's own.
+  const std::int32_t wave_begin = block_begin + arch::wave() * Product::queries;
+  const Range wave_queries{wave_begin, smaller(wave_begin + Product::queries, sequence.sq)};
+  const QueryView query(p.visibility, sequence, wave_begin + Product::query());
+  const Range wave_keys = wave_queries.empty() ? Range{} : sequence.keys_of(p.visibility, wave_queries);
+  const Range common = wave_queries.empty() ? Range{} : sequence.keys_of_all(p.visibility, wave_queries);
+
+  const Scale scale(p.scale);
+  const Block q_rows(p.q, 0, sequence.batch, sequence.q_row + wave_begin, sequence.sq - wave_begin, item.head);
+  const auto q = Product::load_queries([&](int chunk) {
+    Words4 words = q_rows.load8(Product::query(), chunk_numbers * chunk);
+    if (scale.turn_sign) words ^= 0x80008000u;
+    return words;
+  });
+
+  // Tiles begin on multiples of eight keys, which share their dropout bits.
+  const Range block_queries{block_begin, smaller(block_begin + tile.queries, sequence.sq)};
+  const Range seen = block_queries.empty() ? Range{} : sequence.keys_of(p.visibility, block_queries);
+  const auto first_key = static_cast<std::int32_t>(seen.begin / 8 * 8);
+  const std::int32_t tiles =
+      seen.empty() ? 0 : (static_cast<std::int32_t>(seen.end) - first_key + tile.keys - 1) / tile.keys;
+
+  const ScoreShape shape(p, sequence, item.head);
+  OnlineSoftmax softmax;
+  typename Product::Outputs out = {};
+  Staging<dtype, bucket, tile.keys, tile.threads> staging;
+  const auto ask_for = [&](std::int32_t n) {
+    const std::int32_t key = first_key + n * tile.keys;
+    staging.load(Block(p.k, a.caches, sequence.batch, sequence.k_row + key, sequence.sk - key, kv_head),
+                 Block(p.v, a.caches, sequence.batch, sequence.k_row + key, sequence.sk - key, kv_head));
+  };
+  if (tiles > 0) {
+    ask_for(0);
+    staging.store(shared_keys[0], shared_values[0]);
+  }
+  for (std::int32_t n = 0; n < tiles; ++n) {
+    const std::int32_t begin = first_key + n * tile.keys, end = begin + tile.keys;
+    if (n + 1 < tiles) ask_for(n + 1);
+    arch::barrier();
+
+    if (begin < wave_keys.end && end > wave_keys.begin) {
+      float s[score_count];
+      Product::scores(shared_keys[n % 2], q, s);
+      const auto at = [&](int i) -> float& { return s[i]; };
+      const auto key = [&, offset = begin + Product::key_offset()](int i) { return offset + Product::key(i); };
+      float unit = scale.unit;
+      if constexpr (full) {
+        shape.template shape<score_count>(query, at, key);
+        unit = 1;
+      }
+      if (begin < common.begin || end > common.end) {
+        ROCFLASH_UNROLL
+        for (int i = 0; i < score_count; ++i) s[i] = query.sees(key(i)) ? s[i] : -infinity;
+      }
+
+      float largest = s[0];
+      ROCFLASH_UNROLL
+      for (int i = 1; i < score_count; ++i) largest = __builtin_fmaxf(largest, s[i]);
+      largest = Product::largest(largest) * unit;
+      if (arch::any(softmax.behind(largest))) Product::rescale(out, softmax.follow(largest));
+      const float base = softmax.base();
+      ROCFLASH_UNROLL
+      for (int i = 0; i < score_count; ++i) s[i] = arch::exp2(__builtin_fmaf(s[i], unit, -base));
+      float sum = 0;
+      ROCFLASH_UNROLL
+      for (int i = 0; i < score_count; ++i) sum += s[i];
+      softmax.sum += sum;
+
+      if constexpr (full) {
+        if (p.dropout.on()) shape.template drop<score_count, Product::dropout_run>(query, at, key);
+      }
+      Product::accumulate(shared_values[n % 2], s, out);
+    }
+    if (n + 1 < tiles) staging.store(shared_keys[(n + 1) % 2], shared_values[(n + 1) % 2]);
+  }
+
+  const ForwardArguments& end = arch::again(a);
+  const bool has_sink = full && end.problem.sinks;
+  Normaliser normaliser =
+      normalise(softmax.reference, Product::total(softmax.sum), has_sink, has_sink ? sink_of(end.problem, item.head) : 0.0f);
+  if (full && end.problem.dropout.on()) normaliser.factor *= end.problem.dropout.scale();
+  const bool in_use = query.index < sequence.sq;
+  const RowStatistic& lse = end.outputs.lse;
+  if (lse && Product::key_offset() == 0 && query.index < sequence.q_rows)
+    arch::store(&lse.at(sequence.batch, item.head, sequence.q_row + query.index), in_use ? normaliser.lse : infinity);
+
+  const Block out_rows(end.outputs.out, 0, sequence.batch, sequence.q_row + wave_begin, sequence.q_rows - wave_begin,
+                       item.head);
+  float probe = 0;
+  ROCFLASH_UNROLL
+  for (int part = 0; part < Product::column_parts; ++part) {
+    float o[Product::part_outputs];
+    ROCFLASH_UNROLL
+    for (int i = 0; i < Product::part_outputs; ++i) {
+      o[i] = out.part[part][i];
+      probe = __builtin_fmaf(o[i], 0.0f, probe);
+      o[i] = in_use ? o[i] * normaliser.factor : 0;
+    }
+    Product::put_side_by_side(o);
+    ROCFLASH_UNROLL
+    for (int i = 0; i < Product::part_outputs; i += 4) {
+      const Words2 words{narrow_pair<dtype>(o[i], o[i + 1]), narrow_pair<dtype>(o[i + 2], o[i + 3])};
+      out_rows.store4(words, Product::query(), Product::store_column(part, i) + Product::store_offset());
+    }
+  }
+
+  std::uint64_t broken = arch::ballot(in_use && probe != 0) & Product::one_lane_a_query;
+  while (broken != 0) {
+    const int lane = __builtin_ctzll(broken);
+    broken &= broken - 1;
+    const QueryView which(end.problem.visibility, sequence, wave_begin + lane);
+    repair(ExactScores<dtype>{end.problem, sequence, item.head, end.caches}, which,
+           arch::from_lane(softmax.base(), lane), arch::from_lane(normaliser.factor, lane), end.outputs.out);
+  }
+}
+
+}  // namespace rocflash::kernel
+
+#endif

@@ -1,0 +1,61 @@
+// Vectors as the instructions take them, and what differs between f16 and bf16. Eight 16-bit numbers in four registers are
+// the common coin: what a lane loads from memory at once, and what it gives to a matrix instruction.
+#pragma once
+
+#include <cstdint>
+
+#include "core/dtype.hpp"
+
+namespace rocflash::kernel {
+
+using Words2 = std::uint32_t __attribute__((ext_vector_type(2)));
+using Words4 = std::uint32_t __attribute__((ext_vector_type(4)));
+using Words8 = std::uint32_t __attribute__((ext_vector_type(8)));
+using Float2 = float __attribute__((ext_vector_type(2)));
+using Float8 = float __attribute__((ext_vector_type(8)));
+using Float16 = float __attribute__((ext_vector_type(16)));
+
+template <DType dtype>
+struct Half;
+
+template <>
+struct Half<DType::f16> {
+  using Type = _Float16;
+};
+template <>
+struct Half<DType::bf16> {
+  using Type = __bf16;
+};
+
+template <DType dtype>
+constexpr float widen(std::uint16_t bits) {
+  return static_cast<float>(__builtin_bit_cast(typename Half<dtype>::Type, bits));
+}
+
+// To the nearest, ties to even.
+template <DType dtype>
+constexpr std::uint16_t narrow(float x) {
+  return __builtin_bit_cast(std::uint16_t, static_cast<typename Half<dtype>::Type>(x));
+}
+
+template <DType dtype>
+constexpr std::uint32_t narrow_pair(float low, float high) {
+  return narrow<dtype>(low) | static_cast<std::uint32_t>(narrow<dtype>(high)) << 16;
+}
+
+// Two weights, which are never negative. Half away from zero is as near as half to even, and without an instruction for
+// bf16 it costs three operations a pair instead of nine. (A weight that is NaN may lose its sign or payload here; the sum
+// of weights keeps the row NaN.)
+template <DType dtype>
+constexpr std::uint32_t narrow_weights(float low, float high) {
+#if !defined(__gfx950__) && !defined(__NVPTX__)
+  if constexpr (dtype == DType::bf16) {
+    const std::uint32_t l = __builtin_bit_cast(std::uint32_t, low) + 0x8000u;
+    const std::uint32_t h = __builtin_bit_cast(std::uint32_t, high) + 0x8000u;
+    return l >> 16 | (h & 0xffff0000u);
+  }
+#endif
+  return narrow_pair<dtype>(low, high);
+}
+
+}  // namespace rocflash::kernel
