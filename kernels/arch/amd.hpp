@@ -1,4 +1,5 @@
-// What all AMD GPUs have in common, under names that say what it is for: clang's builtins and nothing else.
+// What all AMD GPUs have in common, under names that say what it is for: clang's builtins and
+// nothing else.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +12,17 @@
 #define ROCFLASH_SHARED_ARRAY [[clang::loader_uninitialized]] static ROCFLASH_SHARED
 #define ROCFLASH_UNROLL _Pragma("unroll")
 
-// A kernel with its one argument, called `arguments`. Were it used as the parameter that it is, the compiler would load all of
-// it at the kernel's begin and run out of scalar registers; read where it lies, each field is loaded where it is needed.
-#define ROCFLASH_KERNEL(name, tile, Arguments)                                                          \
-  static void name##_body(const Arguments& arguments);                                                  \
-  extern "C" __attribute__((amdgpu_kernel, visibility("protected"),                                     \
-                            amdgpu_flat_work_group_size((tile).threads, (tile).threads),                \
-                            amdgpu_waves_per_eu((tile).waves_per_simd))) void                           \
-  name(Arguments) {                                                                                     \
-    name##_body(*(const Arguments*)__builtin_amdgcn_kernarg_segment_ptr());                             \
-  }                                                                                                     \
+// A kernel with its one argument, called `arguments`. Were it used as the parameter that it is, the
+// compiler would load all of it at the kernel's begin and run out of scalar registers; read where
+// it lies, each field is loaded where it is needed.
+#define ROCFLASH_KERNEL(name, tile, Arguments)                                           \
+  static void name##_body(const Arguments& arguments);                                   \
+  extern "C" __attribute__((amdgpu_kernel, visibility("protected"),                      \
+                            amdgpu_flat_work_group_size((tile).threads, (tile).threads), \
+                            amdgpu_waves_per_eu((tile).waves_per_simd))) void            \
+  name(Arguments) {                                                                      \
+    name##_body(*(const Arguments*)__builtin_amdgcn_kernarg_segment_ptr());              \
+  }                                                                                      \
   [[gnu::always_inline]] static inline void name##_body(const Arguments& arguments)
 
 namespace rocflash::kernel::arch {
@@ -47,11 +49,12 @@ void store(T* pointer, T value) {
   *(ROCFLASH_GLOBAL T*)pointer = value;
 }
 
-// The same arguments, loaded anew from here on: keeps what only the end of a kernel needs out of registers until then.
+// The same arguments, loaded anew from here on: keeps what only the end of a kernel needs out of
+// registers until then.
 template <class T>
 const T& again(const T& arguments) {
   auto* pointer = (const __attribute__((address_space(4))) T*)&arguments;
-  asm("" : "+s"(pointer));
+  asm volatile("" : "+s"(pointer));
   return *(const T*)pointer;
 }
 
@@ -71,7 +74,8 @@ inline float from_lane(float x, int lane) {
   return __builtin_bit_cast(float, __builtin_amdgcn_readlane(__builtin_bit_cast(int, x), lane));
 }
 
-// Workgroup's LDS traffic before it is over for all, and none after it has begun. Global memory is not waited for.
+// Workgroup's LDS traffic before it is over for all, and none after it has begun. Global memory is
+// not waited for.
 inline void barrier() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
   __builtin_amdgcn_s_barrier();
@@ -98,14 +102,15 @@ inline float other_half(float x) {
 #endif
 }
 
-// Memory seen through a descriptor: loads at or past its end give 0, stores there are dropped, so ragged edges need no
-// branches. An offset of `nowhere` is always past the end.
+// Memory seen through a descriptor: loads at or past its end give 0, stores there are dropped, so
+// ragged edges need no branches. An offset of `nowhere` is always past the end.
 inline constexpr std::uint32_t nowhere = 0x80000000u;
 class Window {
  public:
   // `bytes` up to 2^31 - 1.
   Window(const void* data, std::uint32_t bytes)
-      : resource_(__builtin_amdgcn_make_buffer_rsrc(const_cast<void*>(data), 0, static_cast<int>(bytes), format)) {}
+      : resource_(__builtin_amdgcn_make_buffer_rsrc(const_cast<void*>(data), 0,
+                                                    static_cast<int>(bytes), format)) {}
 
   Words4 load16(std::uint32_t offset) const {
     return __builtin_amdgcn_raw_buffer_load_b128(resource_, static_cast<int>(offset), 0, 0);

@@ -1,14 +1,16 @@
 // CDNA: matrix products of 32x32, waves of 64 lanes.
 //
-// Attention is computed transposed, S^T = K Q^T and O^T = V^T P^T, with keys (then columns of v) as the product's rows and
-// queries as its columns. A lane then holds scores of one query only, and they are, register for register, the
-// operand P^T of the second product.
+// Attention is computed transposed, S^T = K Q^T and O^T = V^T P^T, with keys (then columns of v) as
+// the product's rows and queries as its columns. A lane then holds scores of one query only, and
+// they are, register for register, the operand P^T of the second product.
 //
 //   result, 16 registers:  column = lane % 32        row = 8 (r / 4) + 4 (lane / 32) + r % 4
-//   operand, 8 numbers:    row or column = lane % 32; depth: any order will do if both operands use the same
+//   operand, 8 numbers:    row or column = lane % 32; depth: any order will do if both operands use
+//   the same
 //
-// Depth 16 at a time is one instruction on gfx950 and two of depth 8 before. Q and K give a lane eight neighbours,
-// 8 (lane / 32) on; P gives what the lane has, rows 4 (lane / 32) + {0..3, 8..11}, so V must come in that order.
+// Depth 16 at a time is one instruction on gfx950 and two of depth 8 before. Q and K give a lane
+// eight neighbours, 8 (lane / 32) on; P gives what the lane has, rows 4 (lane / 32) +
+// {0..3, 8..11}, so V must come in that order.
 #pragma once
 
 #include "arch/amd.hpp"
@@ -31,6 +33,7 @@ struct Mma {
   using Operand = Words4;
 
   static int column(int lane) { return lane % 32; }
+  static int operand_row(int lane) { return lane % 32; }
   // The row of result r is row(r) + row_offset(lane).
   static constexpr int row(int r) { return 8 * (r / 4) + r % 4; }
   static int row_offset(int lane) { return 4 * (lane / 32); }
@@ -47,12 +50,12 @@ struct Mma {
 #if defined(__gfx950__)
     if constexpr (dtype == DType::f16) {
       using Eight = _Float16 __attribute__((ext_vector_type(8)));
-      return __builtin_amdgcn_mfma_f32_32x32x16_f16(__builtin_bit_cast(Eight, a), __builtin_bit_cast(Eight, b), c, 0, 0,
-                                                    0);
+      return __builtin_amdgcn_mfma_f32_32x32x16_f16(__builtin_bit_cast(Eight, a),
+                                                    __builtin_bit_cast(Eight, b), c, 0, 0, 0);
     } else {
       using Eight = __bf16 __attribute__((ext_vector_type(8)));
-      return __builtin_amdgcn_mfma_f32_32x32x16_bf16(__builtin_bit_cast(Eight, a), __builtin_bit_cast(Eight, b), c, 0,
-                                                     0, 0);
+      return __builtin_amdgcn_mfma_f32_32x32x16_bf16(__builtin_bit_cast(Eight, a),
+                                                     __builtin_bit_cast(Eight, b), c, 0, 0, 0);
     }
 #else
     c = half_depth(a.xy, b.xy, c);
@@ -62,12 +65,12 @@ struct Mma {
 
   // Weights of 16 keys, results 8 half on, as the operand of the second product.
   static Operand weights(const float* p) {
-    return {narrow_weights<dtype>(p[0], p[1]), narrow_weights<dtype>(p[2], p[3]), narrow_weights<dtype>(p[4], p[5]),
-            narrow_weights<dtype>(p[6], p[7])};
+    return {narrow_weights<dtype>(p[0], p[1]), narrow_weights<dtype>(p[2], p[3]),
+            narrow_weights<dtype>(p[4], p[5]), narrow_weights<dtype>(p[6], p[7])};
   }
 
-  // V is stored transposed, keys side by side in quads. Key e of quad n, and where the quad stands among the four of its
-  // 16 keys so that a lane finds the eight keys of its weights in one piece.
+  // V is stored transposed, keys side by side in quads. Key e of quad n, and where the quad stands
+  // among the four of its 16 keys so that a lane finds the eight keys of its weights in one piece.
   static constexpr int quad_key(int n, int e) { return 4 * n + e; }
   static constexpr int quad_place(int n) { return (n % 2) * 2 + n / 2 % 2; }
 
@@ -76,11 +79,12 @@ struct Mma {
   static Result half_depth(Words2 a, Words2 b, Result c) {
     if constexpr (dtype == DType::f16) {
       using Four = _Float16 __attribute__((ext_vector_type(4)));
-      return __builtin_amdgcn_mfma_f32_32x32x8f16(__builtin_bit_cast(Four, a), __builtin_bit_cast(Four, b), c, 0, 0, 0);
+      return __builtin_amdgcn_mfma_f32_32x32x8f16(__builtin_bit_cast(Four, a),
+                                                  __builtin_bit_cast(Four, b), c, 0, 0, 0);
     } else {
       using Four = short __attribute__((ext_vector_type(4)));
-      return __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(__builtin_bit_cast(Four, a), __builtin_bit_cast(Four, b), c, 0, 0,
-                                                      0);
+      return __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(__builtin_bit_cast(Four, a),
+                                                      __builtin_bit_cast(Four, b), c, 0, 0, 0);
     }
   }
 #endif

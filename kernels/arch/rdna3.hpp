@@ -1,10 +1,12 @@
 // RDNA3: matrix products of 16x16, waves of 32 lanes, both halves of which hold the same operand.
 //
 //   result, 8 registers:   column = lane % 16         row = 2 r + lane / 16
-//   operand, 16 numbers:   row or column = lane % 16  depth = e, in any order that both operands share
+//   operand, 16 numbers:   row or column = lane % 16  depth = e, in any order that both operands
+//   share
 //
-// Attention is computed transposed. A lane has the weights of every other key of its query; the other half of the wave
-// has the rest, so eight of a lane's 16 numbers come from there: even keys first, then odd ones, and V in that order too.
+// Attention is computed transposed. A lane has the weights of every other key of its query; the
+// other half of the wave has the rest, so eight of a lane's 16 numbers come from there: even keys
+// first, then odd ones, and V in that order too.
 #pragma once
 
 #include "arch/amd.hpp"
@@ -21,10 +23,12 @@ struct Mma {
   using Operand = Words8;
 
   static int column(int lane) { return lane % 16; }
+  static int operand_row(int lane) { return lane % 16; }
   static constexpr int row(int r) { return 2 * r; }
   static int row_offset(int lane) { return lane / 16; }
   static constexpr int dropout_run = 4;
-  // The halves of the wave exchange every other row: the lower one gets rows 0 to 7, the upper one 8 to 15.
+  // The halves of the wave exchange every other row: the lower one gets rows 0 to 7, the upper one
+  // 8 to 15.
   static constexpr int store_row(int r) { return r; }
   static int store_offset(int lane) { return 8 * (lane / 16); }
   static void put_side_by_side(float* x) {
@@ -45,8 +49,8 @@ struct Mma {
   static Result multiply(Operand a, Operand b, Result c) {
     if constexpr (dtype == DType::f16) {
       using Sixteen = _Float16 __attribute__((ext_vector_type(16)));
-      return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(__builtin_bit_cast(Sixteen, a), __builtin_bit_cast(Sixteen, b),
-                                                        c);
+      return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(__builtin_bit_cast(Sixteen, a),
+                                                        __builtin_bit_cast(Sixteen, b), c);
     } else {
       using Sixteen = short __attribute__((ext_vector_type(16)));
       return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(__builtin_bit_cast(Sixteen, a),

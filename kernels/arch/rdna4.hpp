@@ -1,5 +1,5 @@
-// RDNA4: matrix products of 16x16, waves of 32 lanes. As on CDNA attention is computed transposed, and a lane's
-// scores are the operand of the second product as they stand.
+// RDNA4: matrix products of 16x16, waves of 32 lanes. As on CDNA attention is computed transposed,
+// and a lane's scores are the operand of the second product as they stand.
 //
 //   result, 8 registers:  column = lane % 16         row = 8 (lane / 16) + r
 //   operand, 8 numbers:   row or column = lane % 16  depth = 8 (lane / 16) + e
@@ -19,6 +19,7 @@ struct Mma {
   using Operand = Words4;
 
   static int column(int lane) { return lane % 16; }
+  static int operand_row(int lane) { return lane % 16; }
   static constexpr int row(int r) { return r; }
   static int row_offset(int lane) { return 8 * (lane / 16); }
   static constexpr int dropout_run = 8;
@@ -40,8 +41,8 @@ struct Mma {
   }
 
   static Operand weights(const float* p) {
-    return {narrow_weights<dtype>(p[0], p[1]), narrow_weights<dtype>(p[2], p[3]), narrow_weights<dtype>(p[4], p[5]),
-            narrow_weights<dtype>(p[6], p[7])};
+    return {narrow_weights<dtype>(p[0], p[1]), narrow_weights<dtype>(p[2], p[3]),
+            narrow_weights<dtype>(p[4], p[5]), narrow_weights<dtype>(p[6], p[7])};
   }
 
   static constexpr int quad_key(int n, int e) { return 4 * n + e; }

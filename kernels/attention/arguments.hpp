@@ -1,8 +1,8 @@
-// What a kernel is told. The host fills these structs and the device reads them, so both compile this header;
-// the problem is the very one that the door checked.
+// What a kernel is told. The host fills these structs and the device reads them, so both compile
+// this header; the problem is the very one that the door checked.
 //
-// The host cannot look into the int tensors of a GPU (that would mean to wait for it), so kernels take no length,
-// page or batch index on trust: sequence.hpp clamps them to what the tensors hold.
+// The host cannot look into the int tensors of a GPU (that would mean to wait for it), so kernels
+// take no length, page or batch index on trust: sequence.hpp clamps them to what the tensors hold.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,10 @@
 
 namespace rocflash::kernel {
 
-// Which workgroup does what. Workgroups count in one dimension; group g of `groups` does query block
-// g' % query_blocks of (sequence, head) g' / query_blocks, where g' is g with its order changed so that neighbours in
-// g', which read the same keys, run where they share a cache (see work_item in schedule.hpp).
+// Which workgroup does what. Workgroups count in one dimension; group g of `groups` does query
+// block g' % query_blocks of (sequence, head) g' / query_blocks, where g' is g with its order
+// changed so that neighbours in g', which read the same keys, run where they share a cache
+// (WorkItem in work.hpp).
 struct Work {
   std::int32_t query_blocks = 0;  // of a sequence: max_q over the tile's rows, rounded up
   std::int32_t groups = 0;
@@ -32,6 +33,7 @@ struct WeightsArguments {
   Problem problem;
   RowStatistic lse;
   Plane weights;
+  std::int32_t groups = 0;  // workgroups; any number will do
   std::int32_t caches = 0;
 };
 

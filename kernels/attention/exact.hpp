@@ -1,4 +1,5 @@
-// Scores one by one, with no matrix instruction: slow and obvious. For s_dmask, and for outputs that are not finite.
+// Scores one by one, with no matrix instruction: slow and obvious. For s_dmask, and for outputs
+// that are not finite.
 #pragma once
 
 #include <cstdint>
@@ -24,34 +25,41 @@ struct ExactScores {
   ScoreShape shape{problem, sequence, head};
 
   const std::byte* query_row(std::int32_t query) const {
-    const Rows& q = problem.q;
-    return q.data + (sequence.batch * q.batch_stride + (sequence.q_row + query) * q.row_stride + head * q.head_stride) * 2;
+    const Rows& q = arch::again(problem).q;
+    return q.data + (sequence.batch * q.batch_stride + (sequence.q_row + query) * q.row_stride +
+                     head * q.head_stride) *
+                        2;
   }
   const std::byte* row_of(const Rows& rows, std::int32_t key) const {
-    return key_row(rows, caches, sequence.batch, sequence.k_row + key, problem.kv_head(head));
+    return key_row(arch::again(rows), caches, sequence.batch, sequence.k_row + key,
+                   problem.kv_head(head));
   }
 
   // In powers of two; the key must be one that the query sees by position.
   float score(const QueryView& query, std::int32_t key) const {
     const std::byte *q = query_row(query.index), *k = row_of(problem.k, key);
     float s = 0;
-    for (int column = 0; column < problem.head_dim; ++column) s += read<dtype>(q, column) * read<dtype>(k, column);
+    for (int column = 0; column < problem.head_dim; ++column)
+      s += read<dtype>(q, column) * read<dtype>(k, column);
     if (problem.scale < 0) s = -s;
     shape.template shape<1>(query, [&](int) -> float& { return s; }, [&](int) { return key; });
     return s;
   }
 };
 
-// A weight of 0 times infinity or NaN is NaN to a matrix instruction, but a value without weight has no influence. A wave that
-// finds outputs of a query that are not finite has them summed again here, without the values whose weight is 0: all lanes for
-// the one query, a column each. Rare, so it may be slow; what matters is that it needs no registers.
+// A weight of 0 times infinity or NaN is NaN to a matrix instruction, but a value without weight
+// has no influence. A wave that finds outputs of a query that are not finite has them summed again
+// here, without the values whose weight is 0: all lanes for the one query, a column each. Rare, so
+// it may be slow; what matters is that it needs no registers.
 template <DType dtype>
-void repair(const ExactScores<dtype>& scores, const QueryView& query, float base, float factor, const Rows& out) {
+void repair(const ExactScores<dtype>& scores, const QueryView& query, float base, float factor,
+            const Rows& out) {
   const Problem& p = scores.problem;
   const SequenceView& s = scores.sequence;
-  std::byte* to = out.data + (s.batch * out.batch_stride + (s.q_row + query.index) * out.row_stride +
-                              scores.head * out.head_stride) *
-                                 2;
+  std::byte* to =
+      out.data + (s.batch * out.batch_stride + (s.q_row + query.index) * out.row_stride +
+                  scores.head * out.head_stride) *
+                     2;
   for (int column = arch::lane(); column < p.value_dim; column += arch::wave_size) {
     float sum = 0;
     for (std::int32_t key = query.begin; key < query.end; ++key) {

@@ -1,11 +1,12 @@
-// Forward on AMD GPUs: one workgroup a block of queries, a wave a few of them, key tile after key tile.
+// Forward on AMD GPUs: one workgroup a block of queries, a wave a few of them, key tile after key
+// tile.
 //
 //   registers   q (all of it), scores of one tile, outputs, the next tile of k and v on its way
 //   LDS         k as it is and v transposed, two tiles of each: one in use, one being filled
 //
-// A turn of the loop: ask memory for the next tile; wait until the present one is in LDS; scores = K Q^T; softmax;
-// outputs += V^T P^T; put the next tile into LDS. One barrier a turn is enough: a tile is overwritten a turn after its
-// last use.
+// A turn of the loop: ask memory for the next tile; wait until the present one is in LDS; scores =
+// K Q^T; softmax; outputs += V^T P^T; put the next tile into LDS. One barrier a turn is enough: a
+// tile is overwritten a turn after its last use.
 #pragma once
 
 #include "arch/arch.hpp"
@@ -32,7 +33,8 @@ class Staging {
   void load(const Block& k, const Block& v) {
     ROCFLASH_UNROLL
     for (int n = 0; n < key_rounds; ++n) {
-      if (const KeyTask task(n); task.there()) k_[n] = k.load8(task.row, chunk_numbers * task.chunk);
+      if (const KeyTask task(n); task.there())
+        k_[n] = k.load8(task.row, chunk_numbers * task.chunk);
     }
     ROCFLASH_UNROLL
     for (int n = 0; n < value_rounds; ++n) {
@@ -55,7 +57,8 @@ class Staging {
       if (!task.there()) continue;
       ROCFLASH_UNROLL
       for (int c = 0; c < 4; ++c)
-        quads[2 * Values::place(4 * task.columns + c, task.place / 2) + task.place % 2] = column(v_[n], c);
+        quads[2 * Values::place(4 * task.columns + c, task.place / 2) + task.place % 2] =
+            column(v_[n], c);
     }
   }
 
@@ -71,11 +74,13 @@ class Staging {
   struct KeyTask {
     int index, row, chunk;
     explicit KeyTask(int n)
-        : index(arch::thread() + n * threads), row(index / (bucket / chunk_numbers)), chunk(index % (bucket / chunk_numbers)) {}
+        : index(arch::thread() + n * threads),
+          row(index / (bucket / chunk_numbers)),
+          chunk(index % (bucket / chunk_numbers)) {}
     bool there() const { return key_tasks % threads == 0 || index < key_tasks; }
   };
-  // Four keys by four columns. Sixteen neighbouring threads take 32 columns of two quads whose places share a chunk, which
-  // is what keeps their writes apart.
+  // Four keys by four columns. Sixteen neighbouring threads take 32 columns of two quads whose
+  // places share a chunk, which is what keeps their writes apart.
   struct ValueTask {
     int index, columns, place, quad;
     explicit ValueTask(int n) : index(arch::thread() + n * threads) {
@@ -91,7 +96,8 @@ class Staging {
   // Column c of four keys.
   static Words2 column(const Words2 (&rows)[4], int c) {
     const int word = c / 2;
-    return c % 2 == 0 ? Words2{arch::low_halves(rows[0][word], rows[1][word]), arch::low_halves(rows[2][word], rows[3][word])}
+    return c % 2 == 0 ? Words2{arch::low_halves(rows[0][word], rows[1][word]),
+                               arch::low_halves(rows[2][word], rows[3][word])}
                       : Words2{arch::high_halves(rows[0][word], rows[1][word]),
                                arch::high_halves(rows[2][word], rows[3][word])};
   }
@@ -100,7 +106,8 @@ class Staging {
   Words2 v_[value_rounds][4];
 };
 
-// Rows of packed tensors before the first and after the last sequence belong to nobody, and somebody must clear them.
+// Rows of packed tensors before the first and after the last sequence belong to nobody, and
+// somebody must clear them.
 template <int threads>
 void clear_outside(const ForwardArguments& a, const WorkItem& item) {
   const Problem& p = a.problem;
@@ -109,21 +116,79 @@ void clear_outside(const ForwardArguments& a, const WorkItem& item) {
   const std::int64_t begin = l.batch > 0 ? clamp(arch::load(l.cu_q), 0, l.rows_q) : 0;
   const std::int64_t end = l.batch > 0 ? clamp(arch::load(l.cu_q + l.batch), begin, l.rows_q) : 0;
   const std::int64_t outside = l.rows_q - (end - begin);
-  for (std::int64_t n = item.block * threads + arch::thread(); n < outside; n += a.work.query_blocks * threads) {
+  for (std::int64_t n = item.block * threads + arch::thread(); n < outside;
+       n += a.work.query_blocks * threads) {
     const std::int64_t row = n < begin ? n : n + end - begin;
     const Rows& out = a.outputs.out;
-    auto* to = reinterpret_cast<std::uint16_t*>(out.data) + row * out.row_stride + item.head * out.head_stride;
+    auto* to = reinterpret_cast<std::uint16_t*>(out.data) + row * out.row_stride +
+               item.head * out.head_stride;
     for (int column = 0; column < out.columns; ++column) arch::store(to + column, std::uint16_t{0});
     const RowStatistic& lse = a.outputs.lse;
     if (lse) arch::store(lse.data + item.head * lse.head_stride + row * lse.query_stride, infinity);
   }
 }
 
+// The end of a wave's work: the sum over the lanes of a query, the sink, one division, and out it
+// goes. It finds out anew where it is, rather than keep all that in registers while the tiles go
+// by.
+template <class Product, DType dtype, Variant variant, ForwardTile tile>
+void finish(const ForwardArguments& a, const OnlineSoftmax& softmax,
+            const typename Product::Outputs& out) {
+  constexpr bool full = variant == Variant::full;
+  const Problem& p = a.problem;
+  const WorkItem item(a.work, static_cast<std::int32_t>(p.heads), arch::group());
+  const SequenceView sequence(p, item.batch);
+  const std::int32_t wave_begin = item.block * tile.queries + arch::wave() * Product::queries;
+  const std::int32_t query = wave_begin + Product::query();
+
+  const bool has_sink = full && p.sinks;
+  Normaliser normaliser = normalise(softmax.reference, Product::total(softmax.sum), has_sink,
+                                    has_sink ? sink_of(p, item.head) : 0.0f);
+  if (full && p.dropout.on()) normaliser.factor *= p.dropout.scale();
+  const bool in_use = query < sequence.sq;
+  const RowStatistic& lse = a.outputs.lse;
+  if (lse && Product::key_offset() == 0 && query < sequence.q_rows)
+    arch::store(&lse.at(sequence.batch, item.head, sequence.q_row + query),
+                in_use ? normaliser.lse : infinity);
+
+  const RowBlock<variant> out_rows(a.outputs.out, 0, sequence.batch, sequence.q_row + wave_begin,
+                                   sequence.q_rows - wave_begin, item.head);
+  float probe = 0;
+  ROCFLASH_UNROLL
+  for (int part = 0; part < Product::column_parts; ++part) {
+    float o[Product::part_outputs];
+    ROCFLASH_UNROLL
+    for (int i = 0; i < Product::part_outputs; ++i) {
+      o[i] = out.part[part][i];
+      probe = __builtin_fmaf(o[i], 0.0f, probe);
+      o[i] = in_use ? o[i] * normaliser.factor : 0;
+    }
+    Product::put_side_by_side(o);
+    ROCFLASH_UNROLL
+    for (int i = 0; i < Product::part_outputs; i += 4) {
+      const Words2 words{narrow_pair<dtype>(o[i], o[i + 1]),
+                         narrow_pair<dtype>(o[i + 2], o[i + 3])};
+      out_rows.store4(words, Product::query(),
+                      Product::store_column(part, i) + Product::store_offset());
+    }
+  }
+
+  std::uint64_t broken = arch::ballot(in_use && probe != 0) & Product::one_lane_a_query;
+  while (broken != 0) {
+    const int lane = __builtin_ctzll(broken);
+    broken &= broken - 1;
+    repair(ExactScores<dtype>{p, sequence, item.head, a.caches},
+           QueryView(p.visibility, sequence, wave_begin + lane),
+           arch::from_lane(softmax.base(), lane), arch::from_lane(normaliser.factor, lane),
+           a.outputs.out);
+  }
+}
+
 template <DType dtype, int bucket, Variant variant>
-[[gnu::always_inline]] inline void forward(const ForwardArguments& a) {
+void forward(const ForwardArguments& a) {
   constexpr ForwardTile tile = forward_tile(this_family, bucket, variant);
   constexpr bool full = variant == Variant::full;
-  using Product = Products<dtype, bucket, tile.keys>;
+  using Product = Products<dtype, bucket, tile.keys, tile.shared_queries>;
   using Keys = typename Product::Keys;
   using Values = typename Product::Values;
   using Block = RowBlock<variant>;
@@ -132,6 +197,8 @@ template <DType dtype, int bucket, Variant variant>
 
   ROCFLASH_SHARED_ARRAY Words4 shared_keys[2][Keys::chunks];
   ROCFLASH_SHARED_ARRAY Words4 shared_values[2][Values::chunks];
+  ROCFLASH_SHARED_ARRAY Words4
+      shared_queries[tile.threads / arch::wave_size][Product::query_chunks];
 
   const Problem& p = a.problem;
   const WorkItem item(a.work, static_cast<std::int32_t>(p.heads), arch::group());
@@ -145,23 +212,28 @@ template <DType dtype, int bucket, Variant variant>
   const std::int32_t wave_begin = block_begin + arch::wave() * Product::queries;
   const Range wave_queries{wave_begin, smaller(wave_begin + Product::queries, sequence.sq)};
   const QueryView query(p.visibility, sequence, wave_begin + Product::query());
-  const Range wave_keys = wave_queries.empty() ? Range{} : sequence.keys_of(p.visibility, wave_queries);
-  const Range common = wave_queries.empty() ? Range{} : sequence.keys_of_all(p.visibility, wave_queries);
+  const Span wave_keys =
+      wave_queries.empty() ? Range{} : sequence.keys_of(p.visibility, wave_queries);
+  const Span common =
+      wave_queries.empty() ? Range{} : sequence.keys_of_all(p.visibility, wave_queries);
 
   const Scale scale(p.scale);
-  const Block q_rows(p.q, 0, sequence.batch, sequence.q_row + wave_begin, sequence.sq - wave_begin, item.head);
-  const auto q = Product::load_queries([&](int chunk) {
-    Words4 words = q_rows.load8(Product::query(), chunk_numbers * chunk);
+  const Block q_rows(p.q, 0, sequence.batch, sequence.q_row + wave_begin, sequence.sq - wave_begin,
+                     item.head);
+  const typename Product::Queries q(shared_queries[arch::wave()], [&](int row, int chunk) {
+    Words4 words = q_rows.load8(row, chunk_numbers * chunk);
     if (scale.turn_sign) words ^= 0x80008000u;
     return words;
   });
 
   // Tiles begin on multiples of eight keys, which share their dropout bits.
   const Range block_queries{block_begin, smaller(block_begin + tile.queries, sequence.sq)};
-  const Range seen = block_queries.empty() ? Range{} : sequence.keys_of(p.visibility, block_queries);
+  const Range seen =
+      block_queries.empty() ? Range{} : sequence.keys_of(p.visibility, block_queries);
   const auto first_key = static_cast<std::int32_t>(seen.begin / 8 * 8);
   const std::int32_t tiles =
-      seen.empty() ? 0 : (static_cast<std::int32_t>(seen.end) - first_key + tile.keys - 1) / tile.keys;
+      seen.empty() ? 0
+                   : (static_cast<std::int32_t>(seen.end) - first_key + tile.keys - 1) / tile.keys;
 
   const ScoreShape shape(p, sequence, item.head);
   OnlineSoftmax softmax;
@@ -169,8 +241,9 @@ template <DType dtype, int bucket, Variant variant>
   Staging<dtype, bucket, tile.keys, tile.threads> staging;
   const auto ask_for = [&](std::int32_t n) {
     const std::int32_t key = first_key + n * tile.keys;
-    staging.load(Block(p.k, a.caches, sequence.batch, sequence.k_row + key, sequence.sk - key, kv_head),
-                 Block(p.v, a.caches, sequence.batch, sequence.k_row + key, sequence.sk - key, kv_head));
+    staging.load(
+        Block(p.k, a.caches, sequence.batch, sequence.k_row + key, sequence.sk - key, kv_head),
+        Block(p.v, a.caches, sequence.batch, sequence.k_row + key, sequence.sk - key, kv_head));
   };
   if (tiles > 0) {
     ask_for(0);
@@ -185,7 +258,9 @@ template <DType dtype, int bucket, Variant variant>
       float s[score_count];
       Product::scores(shared_keys[n % 2], q, s);
       const auto at = [&](int i) -> float& { return s[i]; };
-      const auto key = [&, offset = begin + Product::key_offset()](int i) { return offset + Product::key(i); };
+      const auto key = [&, offset = begin + Product::key_offset()](int i) {
+        return offset + Product::key(i);
+      };
       float unit = scale.unit;
       if constexpr (full) {
         shape.template shape<score_count>(query, at, key);
@@ -202,12 +277,15 @@ template <DType dtype, int bucket, Variant variant>
       largest = Product::largest(largest) * unit;
       if (arch::any(softmax.behind(largest))) Product::rescale(out, softmax.follow(largest));
       const float base = softmax.base();
+      Float2 sum = {};
       ROCFLASH_UNROLL
-      for (int i = 0; i < score_count; ++i) s[i] = arch::exp2(__builtin_fmaf(s[i], unit, -base));
-      float sum = 0;
-      ROCFLASH_UNROLL
-      for (int i = 0; i < score_count; ++i) sum += s[i];
-      softmax.sum += sum;
+      for (int i = 0; i < score_count; i += 2) {
+        const Float2 exponent = Float2{s[i], s[i + 1]} * unit - base;
+        s[i] = arch::exp2(exponent.x);
+        s[i + 1] = arch::exp2(exponent.y);
+        sum += Float2{s[i], s[i + 1]};
+      }
+      softmax.sum += sum.x + sum.y;
 
       if constexpr (full) {
         if (p.dropout.on()) shape.template drop<score_count, Product::dropout_run>(query, at, key);
@@ -217,44 +295,7 @@ template <DType dtype, int bucket, Variant variant>
     if (n + 1 < tiles) staging.store(shared_keys[(n + 1) % 2], shared_values[(n + 1) % 2]);
   }
 
-  const ForwardArguments& end = arch::again(a);
-  const bool has_sink = full && end.problem.sinks;
-  Normaliser normaliser =
-      normalise(softmax.reference, Product::total(softmax.sum), has_sink, has_sink ? sink_of(end.problem, item.head) : 0.0f);
-  if (full && end.problem.dropout.on()) normaliser.factor *= end.problem.dropout.scale();
-  const bool in_use = query.index < sequence.sq;
-  const RowStatistic& lse = end.outputs.lse;
-  if (lse && Product::key_offset() == 0 && query.index < sequence.q_rows)
-    arch::store(&lse.at(sequence.batch, item.head, sequence.q_row + query.index), in_use ? normaliser.lse : infinity);
-
-  const Block out_rows(end.outputs.out, 0, sequence.batch, sequence.q_row + wave_begin, sequence.q_rows - wave_begin,
-                       item.head);
-  float probe = 0;
-  ROCFLASH_UNROLL
-  for (int part = 0; part < Product::column_parts; ++part) {
-    float o[Product::part_outputs];
-    ROCFLASH_UNROLL
-    for (int i = 0; i < Product::part_outputs; ++i) {
-      o[i] = out.part[part][i];
-      probe = __builtin_fmaf(o[i], 0.0f, probe);
-      o[i] = in_use ? o[i] * normaliser.factor : 0;
-    }
-    Product::put_side_by_side(o);
-    ROCFLASH_UNROLL
-    for (int i = 0; i < Product::part_outputs; i += 4) {
-      const Words2 words{narrow_pair<dtype>(o[i], o[i + 1]), narrow_pair<dtype>(o[i + 2], o[i + 3])};
-      out_rows.store4(words, Product::query(), Product::store_column(part, i) + Product::store_offset());
-    }
-  }
-
-  std::uint64_t broken = arch::ballot(in_use && probe != 0) & Product::one_lane_a_query;
-  while (broken != 0) {
-    const int lane = __builtin_ctzll(broken);
-    broken &= broken - 1;
-    const QueryView which(end.problem.visibility, sequence, wave_begin + lane);
-    repair(ExactScores<dtype>{end.problem, sequence, item.head, end.caches}, which,
-           arch::from_lane(softmax.base(), lane), arch::from_lane(normaliser.factor, lane), end.outputs.out);
-  }
+  finish<Product, dtype, variant, tile>(arch::again(a), softmax, out);
 }
 
 }  // namespace rocflash::kernel

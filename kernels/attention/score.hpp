@@ -1,4 +1,5 @@
-// How a score is shaped, and which keys a query sees: shared by all schedules and by the kernels that compute scores one by one.
+// How a score is shaped, and which keys a query sees: shared by all schedules and by the kernels
+// that compute scores one by one.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@ namespace rocflash::kernel {
 
 // One query of a sequence and the keys that it sees by its position.
 struct QueryView {
-  std::int32_t index = 0;            // in its sequence
+  std::int32_t index = 0;           // in its sequence
   std::int32_t begin = 0, end = 0;  // keys; none for rows that are not in use
 
   QueryView() = default;
@@ -27,31 +28,45 @@ struct QueryView {
   }
 };
 
-// A scale of 0 would turn the -infinity of unseen keys into NaN; this one makes every weight 1 as well.
+// Part of the keys. (Range has 64 bits, which are two registers and more instructions.)
+struct Span {
+  std::int32_t begin = 0, end = 0;
+  Span() = default;
+  Span(Range r)
+      : begin(static_cast<std::int32_t>(r.begin)), end(static_cast<std::int32_t>(r.end)) {}
+};
+
+// A scale of 0 would turn the -infinity of unseen keys into NaN; this one makes every weight 1 as
+// well.
 inline constexpr float smallest_unit = 1e-37f;
 
-// Scores leave the product as q·k with q's sign turned where the scale is negative, so that the largest product is the largest
-// score: what is left of the scale is positive.
+// Scores leave the product as q·k with q's sign turned where the scale is negative, so that the
+// largest product is the largest score: what is left of the scale is positive.
 struct Scale {
   float unit;      // from products to powers of two
   bool turn_sign;  // of q
   explicit Scale(float scale)
-      : unit(__builtin_fmaxf(__builtin_fabsf(scale) * log2_e, smallest_unit)), turn_sign(scale < 0) {}
+      : unit(__builtin_fmaxf(__builtin_fabsf(scale) * log2_e, smallest_unit)),
+        turn_sign(scale < 0) {}
 };
 
-// Options of the full variant for one (sequence, head). Scores go in as products and come out in powers of two.
+// Options of the full variant for one (sequence, head). Scores go in as products and come out in
+// powers of two.
 class ScoreShape {
  public:
   ScoreShape(const Problem& p, const SequenceView& s, std::int64_t head)
       : problem_(p), sequence_(s), head_(head), plane_(s.batch * p.heads + head) {
-    if (p.alibi) slope_ = arch::load(reinterpret_cast<const float*>(p.alibi.data) + s.batch * p.alibi.batch_stride +
-                                     head * p.alibi.head_stride);
+    if (p.alibi)
+      slope_ = arch::load(reinterpret_cast<const float*>(p.alibi.data) +
+                          s.batch * p.alibi.batch_stride + head * p.alibi.head_stride);
   }
 
   // count scores of one query; at(n) refers to score n, key(n) is its key.
   template <int count, class At, class Key>
   void shape(const QueryView& query, At at, Key key) const {
-    const Problem& p = problem_;
+    // Read anew at each tile: the strides of all options together are more than the scalar
+    // registers hold.
+    const Problem& p = arch::again(problem_);
     const float scale = __builtin_fabsf(p.scale);
     ROCFLASH_UNROLL
     for (int n = 0; n < count; ++n) at(n) *= scale;
@@ -71,12 +86,14 @@ class ScoreShape {
     }
     if (p.bias) {
       ROCFLASH_UNROLL
-      for (int n = 0; n < count; ++n) at(n) += bias(query, key(n));
+      for (int n = 0; n < count; ++n) at(n) += bias(p.bias, query, key(n));
     }
     if (p.mask) {
       ROCFLASH_UNROLL
       for (int n = 0; n < count; ++n) {
-        if (arch::load(reinterpret_cast<const std::uint8_t*>(element(p.mask, 1, query, key(n)))) == 0) at(n) = -infinity;
+        if (arch::load(reinterpret_cast<const std::uint8_t*>(element(p.mask, 1, query, key(n)))) ==
+            0)
+          at(n) = -infinity;
       }
     }
     ROCFLASH_UNROLL
@@ -101,22 +118,27 @@ class ScoreShape {
 
  private:
   bool keeps(const PhiloxCounter& words, std::int32_t key) const {
-    const std::uint32_t low = key & 2 ? words.word[1] : words.word[0], high = key & 2 ? words.word[3] : words.word[2];
+    const std::uint32_t low = key & 2 ? words.word[1] : words.word[0],
+                        high = key & 2 ? words.word[3] : words.word[2];
     const std::uint32_t pair = key & 4 ? high : low;
     return (key & 1 ? pair >> 16 : pair & 0xffffu) < problem_.dropout.threshold;
   }
 
-  // Rows and keys that are not in use have no element: theirs is the last one's, and is not looked at.
-  const std::byte* element(const Plane& plane, std::int64_t size, const QueryView& query, std::int32_t key) const {
-    const std::int64_t i = clamp(query.index, 0, sequence_.sq - 1), j = clamp(key, 0, sequence_.sk - 1);
-    return plane.data + (sequence_.batch * plane.batch_stride + head_ * plane.head_stride + i * plane.query_stride +
-                         j * plane.key_stride) *
+  // Rows and keys that are not in use have no element: theirs is the last one's, and is not looked
+  // at.
+  const std::byte* element(const Plane& plane, std::int64_t size, const QueryView& query,
+                           std::int32_t key) const {
+    const std::int64_t i = clamp(query.index, 0, sequence_.sq - 1),
+                       j = clamp(key, 0, sequence_.sk - 1);
+    return plane.data + (sequence_.batch * plane.batch_stride + head_ * plane.head_stride +
+                         i * plane.query_stride + j * plane.key_stride) *
                             size;
   }
-  float bias(const QueryView& query, std::int32_t key) const {
-    const Plane& plane = problem_.bias;
-    if (plane.dtype == DType::f32) return arch::load(reinterpret_cast<const float*>(element(plane, 4, query, key)));
-    const std::uint16_t bits = arch::load(reinterpret_cast<const std::uint16_t*>(element(plane, 2, query, key)));
+  float bias(const Plane& plane, const QueryView& query, std::int32_t key) const {
+    if (plane.dtype == DType::f32)
+      return arch::load(reinterpret_cast<const float*>(element(plane, 4, query, key)));
+    const std::uint16_t bits =
+        arch::load(reinterpret_cast<const std::uint16_t*>(element(plane, 2, query, key)));
     return plane.dtype == DType::f16 ? widen<DType::f16>(bits) : widen<DType::bf16>(bits);
   }
 
@@ -128,8 +150,10 @@ class ScoreShape {
 
 inline float sink_of(const Problem& p, std::int64_t head) {
   const std::int64_t index = head * p.sinks.head_stride;
-  if (p.sinks.dtype == DType::f32) return arch::load(reinterpret_cast<const float*>(p.sinks.data) + index);
-  const std::uint16_t bits = arch::load(reinterpret_cast<const std::uint16_t*>(p.sinks.data) + index);
+  if (p.sinks.dtype == DType::f32)
+    return arch::load(reinterpret_cast<const float*>(p.sinks.data) + index);
+  const std::uint16_t bits =
+      arch::load(reinterpret_cast<const std::uint16_t*>(p.sinks.data) + index);
   return p.sinks.dtype == DType::f16 ? widen<DType::f16>(bits) : widen<DType::bf16>(bits);
 }
 

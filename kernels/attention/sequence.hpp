@@ -1,7 +1,7 @@
 // Where the rows of one sequence are, dense, packed or paged, and which of them are in use.
 //
-// The host has not seen the lengths (they lie in the GPU's memory), so they are clamped here to what the tensors hold:
-// wrong lengths give a wrong answer, never a stray access.
+// The host has not seen the lengths (they lie in the GPU's memory), so they are clamped here to
+// what the tensors hold: wrong lengths give a wrong answer, never a stray access.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ constexpr std::int64_t clamp(std::int64_t x, std::int64_t low, std::int64_t high
 }
 
 struct SequenceView {
-  std::int64_t batch = 0;  // of dense tensors; packed ones have one batch
-  std::int64_t q_row = 0;  // where its queries begin
+  std::int64_t batch = 0;           // of dense tensors; packed ones have one batch
+  std::int64_t q_row = 0;           // where its queries begin
   std::int32_t q_rows = 0, sq = 0;  // rows that are its own, and those in use
   std::int64_t k_row = 0;  // its first key in use; with pages, counted along the table's row
   std::int32_t sk = 0;
@@ -26,7 +26,8 @@ struct SequenceView {
     const Lengths& l = p.lengths;
     if (b >= l.batch) return;  // no sequences at all
     const std::int64_t q_begin = l.cu_q ? clamp(arch::load(l.cu_q + b), 0, l.rows_q) : 0;
-    const std::int64_t q_end = l.cu_q ? clamp(arch::load(l.cu_q + b + 1), q_begin, l.rows_q) : l.rows_q;
+    const std::int64_t q_end =
+        l.cu_q ? clamp(arch::load(l.cu_q + b + 1), q_begin, l.rows_q) : l.rows_q;
     q_row = q_begin;
     q_rows = static_cast<std::int32_t>(clamp(q_end - q_begin, 0, p.max_q));
     sq = l.used_q ? static_cast<std::int32_t>(clamp(arch::load(l.used_q + b), 0, q_rows)) : q_rows;
@@ -41,20 +42,27 @@ struct SequenceView {
     sk = static_cast<std::int32_t>(used - skipped);
   }
 
-  Range keys_of(const Visibility& v, Range queries) const { return visible_keys(v, queries, sq, sk); }
-  Range keys_of_all(const Visibility& v, Range queries) const { return common_keys(v, queries, sq, sk); }
+  Range keys_of(const Visibility& v, Range queries) const {
+    return visible_keys(v, queries, sq, sk);
+  }
+  Range keys_of_all(const Visibility& v, Range queries) const {
+    return common_keys(v, queries, sq, sk);
+  }
 };
 
-// The first column of a row of k or v that may lie in pages. Pages that do not exist are taken for the nearest one that does.
-inline const std::byte* key_row(const Rows& rows, std::int32_t caches, std::int64_t batch, std::int64_t row,
-                                std::int64_t head) {
+// The first column of a row of k or v that may lie in pages. Pages that do not exist are taken for
+// the nearest one that does.
+inline const std::byte* key_row(const Rows& rows, std::int32_t caches, std::int64_t batch,
+                                std::int64_t row, std::int64_t head) {
   if (rows.blocks) {
     const auto page_rows = static_cast<std::uint32_t>(rows.block_rows);
     const auto r = static_cast<std::uint32_t>(row);
-    batch = clamp(arch::load(rows.blocks + batch * rows.blocks_stride + r / page_rows), 0, caches - 1);
+    batch =
+        clamp(arch::load(rows.blocks + batch * rows.blocks_stride + r / page_rows), 0, caches - 1);
     row = r % page_rows;
   }
-  return rows.data + (batch * rows.batch_stride + row * rows.row_stride + head * rows.head_stride) * 2;
+  return rows.data +
+         (batch * rows.batch_stride + row * rows.row_stride + head * rows.head_stride) * 2;
 }
 
 }  // namespace rocflash::kernel

@@ -1,7 +1,8 @@
 // The softmax of one query, key tile after key tile. Scores arrive times `unit` in powers of two.
 //
-// Weights are taken relative to a reference that follows the largest score lazily: as long as no score is more than 2^8 above it,
-// sums and outputs need no rescaling, and 2^8 loses no accuracy in f32 sums nor in f16 or bf16 weights.
+// Weights are taken relative to a reference that follows the largest score lazily: as long as no
+// score is more than 2^8 above it, sums and outputs need no rescaling, and 2^8 loses no accuracy in
+// f32 sums nor in f16 or bf16 weights.
 #pragma once
 
 #include "arch/arch.hpp"
@@ -17,7 +18,9 @@ struct OnlineSoftmax {
   float reference = -infinity;
   float sum = 0;  // of the weights that this lane has seen
 
-  bool behind(float largest) const { return largest > reference + slack || (reference == -infinity && largest > reference); }
+  bool behind(float largest) const {
+    return largest > reference + slack || (reference == -infinity && largest > reference);
+  }
   // Returns what sums and outputs so far must be multiplied with, having done so to the sum.
   float follow(float largest) {
     const float before = reference;
@@ -36,7 +39,8 @@ struct Normaliser {
   float lse;
 };
 
-// `total` is the sum of the weights relative to `reference`; the sink is one more of them, in natural units.
+// `total` is the sum of the weights relative to `reference`; the sink is one more of them, in
+// natural units.
 inline Normaliser normalise(float reference, float total, bool has_sink, float sink) {
   float factor = 1;
   if (has_sink && sink > -infinity) {

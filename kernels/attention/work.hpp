@@ -19,7 +19,8 @@ struct WorkItem {
     const std::int32_t plane = item / work.query_blocks;
     batch = plane / heads;
     head = plane % heads;
-    // Under a causal mask the last queries see most keys: they go first, so that the short ones fill the end.
+    // Under a causal mask the last queries see most keys: they go first, so that the short ones
+    // fill the end.
     block = work.query_blocks - 1 - item % work.query_blocks;
   }
 };

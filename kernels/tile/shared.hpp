@@ -1,5 +1,6 @@
-// Tiles of k and v in LDS, in chunks of 16 bytes (eight numbers). Chunks of a row change places by XOR with a function of the row, so
-// that eight lanes that read the same column of eight neighbouring rows find them in different banks; there is no padding.
+// Tiles of k and v in LDS, in chunks of 16 bytes (eight numbers). Chunks of a row change places by
+// XOR with a function of the row, so that eight lanes that read the same column of eight
+// neighbouring rows find them in different banks; there is no padding.
 #pragma once
 
 #include "arch/amd.hpp"
@@ -12,6 +13,11 @@ inline constexpr int chunk_numbers = 8;
 using SharedWords4 = ROCFLASH_SHARED Words4;
 using SharedWords2 = ROCFLASH_SHARED Words2;
 
+// Where a reader's chunk lies: the lane's own row and chunk, and what the compiler knows of both.
+// Fixed rows are multiples of eight and fixed chunks share no bit with the lane's, so XOR splits
+// into a few lane-dependent terms and constants. Writers, who know no part in advance, give all of
+// it as the lane's.
+
 // Rows of k as they are in memory.
 template <int bucket, int keys>
 struct KeyTile {
@@ -19,21 +25,31 @@ struct KeyTile {
   static constexpr int row_chunks = (bucket + 63) / 64 * 8;
   static constexpr int chunks = keys * row_chunks;
 
-  static int place(int row, int chunk) { return row * row_chunks + (chunk ^ (row % 8)); }
+  static int place(int row, int chunk, int fixed_row = 0, int fixed_chunk = 0) {
+    return row * row_chunks + (chunk ^ (row % 8) ^ (fixed_chunk % 8)) + fixed_row * row_chunks +
+           fixed_chunk / 8 * 8;
+  }
 };
 
-// v transposed: a row for each column of v, with its keys side by side in the order that the weights come in
-// (quad_key and quad_place of the architecture).
+// v transposed: a row for each column of v, with its keys side by side in the order that the
+// weights come in (quad_key and quad_place of the architecture).
 template <int bucket, int keys>
 struct ValueTile {
   static constexpr int row_chunks = keys / chunk_numbers;
   static constexpr int chunks = bucket * row_chunks;
   static_assert(row_chunks == 8 || row_chunks == 4 || row_chunks == 2);
 
-  // Readers take the same chunk of neighbouring columns; writers, who hold 4x4 blocks, every fourth column.
-  static int place(int column, int chunk) {
+  static int place(int column, int chunk, int fixed_column = 0, int fixed_chunk = 0) {
+    return column * row_chunks + (chunk ^ turn(column) ^ fixed_chunk ^ turn(fixed_column)) +
+           fixed_column * row_chunks;
+  }
+
+ private:
+  // Readers take the same chunk of neighbouring columns; writers, who hold 4x4 blocks, every fourth
+  // column.
+  static constexpr int turn(int column) {
     constexpr int rows_in_line = 8 / row_chunks;
-    return column * row_chunks + (chunk ^ (((column / rows_in_line) ^ (column / 8)) % row_chunks));
+    return ((column / rows_in_line) ^ (column / 8)) % row_chunks;
   }
 };
 

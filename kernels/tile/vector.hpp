@@ -1,5 +1,6 @@
-// Vectors as the instructions take them, and what differs between f16 and bf16. Eight 16-bit numbers in four registers are
-// the common coin: what a lane loads from memory at once, and what it gives to a matrix instruction.
+// Vectors as the instructions take them, and what differs between f16 and bf16. Eight 16-bit
+// numbers in four registers are the common coin: what a lane loads from memory at once, and what it
+// gives to a matrix instruction.
 #pragma once
 
 #include <cstdint>
@@ -43,16 +44,16 @@ constexpr std::uint32_t narrow_pair(float low, float high) {
   return narrow<dtype>(low) | static_cast<std::uint32_t>(narrow<dtype>(high)) << 16;
 }
 
-// Two weights, which are never negative. Half away from zero is as near as half to even, and without an instruction for
-// bf16 it costs three operations a pair instead of nine. (A weight that is NaN may lose its sign or payload here; the sum
-// of weights keeps the row NaN.)
+// Two weights, which are never negative. Half away from zero is as near as half to even, and
+// without an instruction for bf16 it costs three operations a pair instead of nine. (A weight that
+// is NaN may lose its sign or payload here; the sum of weights keeps the row NaN.)
 template <DType dtype>
-constexpr std::uint32_t narrow_weights(float low, float high) {
-#if !defined(__gfx950__) && !defined(__NVPTX__)
+inline std::uint32_t narrow_weights(float low, float high) {
+#if defined(__AMDGCN__) && !defined(__gfx950__)
   if constexpr (dtype == DType::bf16) {
     const std::uint32_t l = __builtin_bit_cast(std::uint32_t, low) + 0x8000u;
     const std::uint32_t h = __builtin_bit_cast(std::uint32_t, high) + 0x8000u;
-    return l >> 16 | (h & 0xffff0000u);
+    return __builtin_amdgcn_perm(h, l, 0x07060302);
   }
 #endif
   return narrow_pair<dtype>(low, high);

@@ -1,0 +1,98 @@
+// RDNA2: no matrix unit, but dot products that read one operand from another lane at no cost (DPP
+// row_share), which make a product of 16x16 out of 64 instructions with no lane idle and nothing
+// moved.
+//
+//   result, 8 registers:   column = lane % 16                       row = 8 (lane / 16) + r
+//   operand a, 16 numbers: row = 8 (lane / 16) + lane % 8, any depth; lane r of each half serves
+//   result r of the half operand b, 16 numbers: column = lane % 16, depth in the same order
+//
+// Attention is computed transposed. f16 has v_dot2c_f32_f16, two products at once; bf16 is widened
+// and has v_fmac_f32.
+#pragma once
+
+#include "arch/amd.hpp"
+
+namespace rocflash::kernel::arch {
+
+inline constexpr Family family = Family::rdna2;
+
+template <DType dtype>
+struct Mma {
+  static constexpr int rows = 16, columns = 16, depth = 16;
+  static constexpr int results = 8;
+  using Result = Float8;
+  using Operand = Words8;
+
+  static int column(int lane) { return lane % 16; }
+  static int operand_row(int lane) { return 8 * (lane / 16) + lane % 8; }
+  static constexpr int row(int r) { return r; }
+  static int row_offset(int lane) { return 8 * (lane / 16); }
+  static constexpr int dropout_run = 8;
+  static constexpr int store_row(int r) { return r; }
+  static int store_offset(int lane) { return row_offset(lane); }
+  static void put_side_by_side(float*) {}
+
+  static Result multiply(Operand a, Operand b, Result c) {
+    if constexpr (dtype == DType::f16) {
+      ROCFLASH_UNROLL
+      for (int n = 0; n < 8; ++n) add_products(a[n], b[n], c);
+    } else {
+      ROCFLASH_UNROLL
+      for (int n = 0; n < 8; ++n) {
+        add_products(a[n] << 16, b[n] << 16, c);
+        add_products(a[n] & 0xffff0000u, b[n] & 0xffff0000u, c);
+      }
+    }
+    // So many instructions hide a read from LDS even without a head start, and one would cost
+    // registers that are not there.
+    __builtin_amdgcn_sched_barrier(0);
+    return c;
+  }
+
+  // Half of the keys of a query are in each half of the wave.
+  static Operand weights(const float* p) {
+    const bool upper = lane() / 16 != 0;
+    Operand both;
+    ROCFLASH_UNROLL
+    for (int n = 0; n < 4; ++n) {
+      const std::uint32_t own = narrow_weights<dtype>(p[2 * n], p[2 * n + 1]);
+      const std::uint32_t other =
+          __builtin_bit_cast(std::uint32_t, other_half(__builtin_bit_cast(float, own)));
+      both[n] = upper ? other : own;
+      both[4 + n] = upper ? own : other;
+    }
+    return both;
+  }
+
+  static constexpr int quad_key(int n, int e) { return 4 * n + e; }
+  static constexpr int quad_place(int n) { return n % 4; }
+
+ private:
+  // To each result, a of its row's lane times b of its column.
+  static void add_products(std::uint32_t a, std::uint32_t b, Result& c) {
+    add_product<0>(a, b, c);
+    add_product<1>(a, b, c);
+    add_product<2>(a, b, c);
+    add_product<3>(a, b, c);
+    add_product<4>(a, b, c);
+    add_product<5>(a, b, c);
+    add_product<6>(a, b, c);
+    add_product<7>(a, b, c);
+  }
+  template <int r>
+  static void add_product(std::uint32_t a, std::uint32_t b, Result& c) {
+    float sum = c[r];
+    if constexpr (dtype == DType::f16) {
+      asm("v_dot2c_f32_f16_dpp %0, %1, %2 row_share:%3 row_mask:0xf bank_mask:0xf"
+          : "+v"(sum)
+          : "v"(a), "v"(b), "n"(r));
+    } else {
+      asm("v_fmac_f32_dpp %0, %1, %2 row_share:%3 row_mask:0xf bank_mask:0xf"
+          : "+v"(sum)
+          : "v"(a), "v"(b), "n"(r));
+    }
+    c[r] = sum;
+  }
+};
+
+}  // namespace rocflash::kernel::arch
