@@ -29,6 +29,11 @@ template <DType dtype>
 struct Mma {
   static constexpr int rows = 32, columns = 32, depth = 16;
   static constexpr int results = 16;  // registers of a result in a lane
+#if defined(__gfx950__)
+  static constexpr bool transposing = true;  // LDS can give a column of v where it holds rows
+#else
+  static constexpr bool transposing = false;
+#endif
   using Result = Float16;
   using Operand = Words4;
 
@@ -73,6 +78,18 @@ struct Mma {
   // among the four of its 16 keys so that a lane finds the eight keys of its weights in one piece.
   static constexpr int quad_key(int n, int e) { return 4 * n + e; }
   static constexpr int quad_place(int n) { return (n % 2) * 2 + n / 2 % 2; }
+
+#if defined(__gfx950__)
+  // Sixteen lanes name four rows of 16 numbers, four numbers each, and get a column of four each.
+  // Two such reads, eight keys apart, give a lane the keys of its weights for column lane % 32.
+  static int transposing_row(int lane) { return 4 * (lane / 32) + lane % 16 / 4; }
+  static int transposing_column(int lane) { return 16 * (lane / 16 % 2) + 4 * (lane % 4); }
+  static Words2 read_transposed(const ROCFLASH_SHARED Words2* from) {
+    using Four = short __attribute__((ext_vector_type(4)));
+    return __builtin_bit_cast(Words2,
+                              __builtin_amdgcn_ds_read_tr16_b64_v4i16((ROCFLASH_SHARED Four*)from));
+  }
+#endif
 
  private:
 #if !defined(__gfx950__)

@@ -19,6 +19,7 @@ template <DType dtype>
 struct Mma {
   static constexpr int rows = 16, columns = 16, depth = 16;
   static constexpr int results = 8;
+  static constexpr bool transposing = false;
   using Result = Float8;
   using Operand = Words8;
 

@@ -20,91 +20,11 @@
 #include "attention/score.hpp"
 #include "attention/sequence.hpp"
 #include "attention/softmax.hpp"
+#include "attention/staging.hpp"
 #include "attention/work.hpp"
 #include "tile/product.hpp"
 
 namespace rocflash::kernel {
-
-// A tile of k and v between global memory and LDS, in a thread's registers.
-template <DType dtype, int bucket, int keys, int threads>
-class Staging {
- public:
-  template <class Block>
-  void load(const Block& k, const Block& v) {
-    ROCFLASH_UNROLL
-    for (int n = 0; n < key_rounds; ++n) {
-      if (const KeyTask task(n); task.there())
-        k_[n] = k.load8(task.row, chunk_numbers * task.chunk);
-    }
-    ROCFLASH_UNROLL
-    for (int n = 0; n < value_rounds; ++n) {
-      const ValueTask task(n);
-      if (!task.there()) continue;
-      ROCFLASH_UNROLL
-      for (int e = 0; e < 4; ++e) v_[n][e] = v.load4(Mma::quad_key(task.quad, e), 4 * task.columns);
-    }
-  }
-
-  void store(SharedWords4* k, SharedWords4* v) const {
-    ROCFLASH_UNROLL
-    for (int n = 0; n < key_rounds; ++n) {
-      if (const KeyTask task(n); task.there()) k[Keys::place(task.row, task.chunk)] = k_[n];
-    }
-    auto* quads = (SharedWords2*)v;
-    ROCFLASH_UNROLL
-    for (int n = 0; n < value_rounds; ++n) {
-      const ValueTask task(n);
-      if (!task.there()) continue;
-      ROCFLASH_UNROLL
-      for (int c = 0; c < 4; ++c)
-        quads[2 * Values::place(4 * task.columns + c, task.place / 2) + task.place % 2] =
-            column(v_[n], c);
-    }
-  }
-
- private:
-  using Mma = arch::Mma<dtype>;
-  using Keys = KeyTile<bucket, keys>;
-  using Values = ValueTile<bucket, keys>;
-  static constexpr int key_tasks = keys * (bucket / chunk_numbers);
-  static constexpr int value_tasks = (keys / 4) * (bucket / 4);
-  static constexpr int key_rounds = (key_tasks + threads - 1) / threads;
-  static constexpr int value_rounds = (value_tasks + threads - 1) / threads;
-
-  struct KeyTask {
-    int index, row, chunk;
-    explicit KeyTask(int n)
-        : index(arch::thread() + n * threads),
-          row(index / (bucket / chunk_numbers)),
-          chunk(index % (bucket / chunk_numbers)) {}
-    bool there() const { return key_tasks % threads == 0 || index < key_tasks; }
-  };
-  // Four keys by four columns. Sixteen neighbouring threads take 32 columns of two quads whose
-  // places share a chunk, which is what keeps their writes apart.
-  struct ValueTask {
-    int index, columns, place, quad;
-    explicit ValueTask(int n) : index(arch::thread() + n * threads) {
-      constexpr int column_blocks = bucket / 32;
-      const int block = index / 16;
-      columns = index % 8 + 8 * (block % column_blocks);
-      place = index / 8 % 2 + 2 * (block / column_blocks);
-      quad = place / 4 * 4 + Mma::quad_place(place % 4);
-    }
-    bool there() const { return value_tasks % threads == 0 || index < value_tasks; }
-  };
-
-  // Column c of four keys.
-  static Words2 column(const Words2 (&rows)[4], int c) {
-    const int word = c / 2;
-    return c % 2 == 0 ? Words2{arch::low_halves(rows[0][word], rows[1][word]),
-                               arch::low_halves(rows[2][word], rows[3][word])}
-                      : Words2{arch::high_halves(rows[0][word], rows[1][word]),
-                               arch::high_halves(rows[2][word], rows[3][word])};
-  }
-
-  Words4 k_[key_rounds];
-  Words2 v_[value_rounds][4];
-};
 
 // Rows of packed tensors before the first and after the last sequence belong to nobody, and
 // somebody must clear them.
@@ -168,8 +88,9 @@ void finish(const ForwardArguments& a, const OnlineSoftmax& softmax,
     for (int i = 0; i < Product::part_outputs; i += 4) {
       const Words2 words{narrow_pair<dtype>(o[i], o[i + 1]),
                          narrow_pair<dtype>(o[i + 2], o[i + 3])};
-      out_rows.store4(words, Product::query(),
-                      Product::store_column(part, i) + Product::store_offset());
+      out_rows.store4(words, RowBlock<variant>::place(
+                                 a.outputs.out, Product::query(),
+                                 Product::store_column(part, i) + Product::store_offset()));
     }
   }
 
@@ -221,7 +142,7 @@ void forward(const ForwardArguments& a) {
   const Block q_rows(p.q, 0, sequence.batch, sequence.q_row + wave_begin, sequence.sq - wave_begin,
                      item.head);
   const typename Product::Queries q(shared_queries[arch::wave()], [&](int row, int chunk) {
-    Words4 words = q_rows.load8(row, chunk_numbers * chunk);
+    Words4 words = q_rows.load8(Block::place(p.q, row, chunk_numbers * chunk));
     if (scale.turn_sign) words ^= 0x80008000u;
     return words;
   });
@@ -238,16 +159,23 @@ void forward(const ForwardArguments& a) {
   const ScoreShape shape(p, sequence, item.head);
   OnlineSoftmax softmax;
   typename Product::Outputs out = {};
-  Staging<dtype, bucket, tile.keys, tile.threads> staging;
+  RowStaging<Block, Keys, bucket, tile.keys, tile.threads> keys_on_their_way(p.k);
+  typename ChooseStaging<Product::Mma::transposing, Block, typename Product::Mma, Values, bucket,
+                         tile.keys, tile.threads>::Type values_on_their_way(p.v);
   const auto ask_for = [&](std::int32_t n) {
     const std::int32_t key = first_key + n * tile.keys;
-    staging.load(
-        Block(p.k, a.caches, sequence.batch, sequence.k_row + key, sequence.sk - key, kv_head),
+    keys_on_their_way.load(
+        Block(p.k, a.caches, sequence.batch, sequence.k_row + key, sequence.sk - key, kv_head));
+    values_on_their_way.load(
         Block(p.v, a.caches, sequence.batch, sequence.k_row + key, sequence.sk - key, kv_head));
+  };
+  const auto put_down = [&](std::int32_t n) {
+    keys_on_their_way.store(shared_keys[n % 2]);
+    values_on_their_way.store(shared_values[n % 2]);
   };
   if (tiles > 0) {
     ask_for(0);
-    staging.store(shared_keys[0], shared_values[0]);
+    put_down(0);
   }
   for (std::int32_t n = 0; n < tiles; ++n) {
     const std::int32_t begin = first_key + n * tile.keys, end = begin + tile.keys;
@@ -292,7 +220,7 @@ void forward(const ForwardArguments& a) {
       }
       Product::accumulate(shared_values[n % 2], s, out);
     }
-    if (n + 1 < tiles) staging.store(shared_keys[(n + 1) % 2], shared_values[(n + 1) % 2]);
+    if (n + 1 < tiles) put_down(n + 1);
   }
 
   finish<Product, dtype, variant, tile>(arch::again(a), softmax, out);

@@ -10,90 +10,87 @@
 
 namespace rocflash::kernel {
 
-// Up to `count` rows from row `first` on, of one (batch, head). Plain: rows on 16 bytes and one
-// stride, seen through a descriptor whose bound ends them. The plan sees to it that a stride is at
-// least a row and that 256 rows stay below 2^31 bytes.
+// Up to `count` rows from row `first` on, of one (batch, head). A Place is where in a block some
+// columns are, and the same for all blocks of a tensor. Plain: rows on 16 bytes and one stride,
+// seen through a descriptor whose bound ends them. The plan sees to it that a stride is at least a
+// row and that 256 rows stay below 2^31 bytes.
 template <Variant variant>
 class RowBlock {
  public:
+  using Place = std::uint32_t;
+  static Place place(const Rows& rows, std::int32_t row, std::int32_t column) {
+    return column < rows.columns
+               ? static_cast<std::uint32_t>(row) * static_cast<std::uint32_t>(rows.row_stride * 2) +
+                     2 * static_cast<std::uint32_t>(column)
+               : arch::nowhere;
+  }
+
   RowBlock(const Rows& rows, std::int32_t, std::int64_t batch, std::int64_t first,
            std::int32_t count, std::int64_t head)
       : window_(
             rows.data +
                 (batch * rows.batch_stride + first * rows.row_stride + head * rows.head_stride) * 2,
-            static_cast<std::uint32_t>(clamp(count * rows.row_stride * 2, 0, 0x7fffffff))),
-        stride_(static_cast<std::uint32_t>(rows.row_stride * 2)),
-        columns_(rows.columns) {}
+            static_cast<std::uint32_t>(clamp(count * rows.row_stride * 2, 0, 0x7fffffff))) {}
 
-  Words4 load8(std::int32_t row, std::int32_t column) const {
-    return window_.load16(offset(row, column));
-  }
-  Words2 load4(std::int32_t row, std::int32_t column) const {
-    return window_.load8(offset(row, column));
-  }
-  void store4(Words2 value, std::int32_t row, std::int32_t column) const {
-    window_.store8(value, offset(row, column));
-  }
+  Words4 load8(Place place) const { return window_.load16(place); }
+  Words2 load4(Place place) const { return window_.load8(place); }
+  void store4(Words2 value, Place place) const { window_.store8(value, place); }
 
  private:
-  std::uint32_t offset(std::int32_t row, std::int32_t column) const {
-    return column < columns_
-               ? static_cast<std::uint32_t>(row) * stride_ + 2 * static_cast<std::uint32_t>(column)
-               : arch::nowhere;
-  }
   arch::Window window_;
-  std::uint32_t stride_;
-  std::int32_t columns_;
 };
 
 // Full: any strides, alignment and number of columns, pages.
 template <>
 class RowBlock<Variant::full> {
  public:
+  struct Place {
+    std::int32_t row, column;
+  };
+  static Place place(const Rows&, std::int32_t row, std::int32_t column) { return {row, column}; }
+
   RowBlock(const Rows& rows, std::int32_t caches, std::int64_t batch, std::int64_t first,
            std::int32_t count, std::int64_t head)
       : rows_(rows), batch_(batch), first_(first), head_(head), caches_(caches), count_(count) {}
 
-  Words4 load8(std::int32_t row, std::int32_t column) const { return load<Words4>(row, column); }
-  Words2 load4(std::int32_t row, std::int32_t column) const { return load<Words2>(row, column); }
-  void store4(Words2 value, std::int32_t row, std::int32_t column) const {
-    if (row >= count_) return;
-    std::byte* to = address(row, column);
-    if (column + 4 <= rows_.columns) {
-      struct Unaligned {
-        Words2 words __attribute__((packed, aligned(2)));
-      };
-      arch::store(reinterpret_cast<Unaligned*>(to), Unaligned{value});
+  Words4 load8(Place place) const { return load<Words4>(place); }
+  Words2 load4(Place place) const { return load<Words2>(place); }
+  void store4(Words2 value, Place place) const {
+    if (place.row >= count_) return;
+    std::byte* to = address(place);
+    if (place.column + 4 <= rows_.columns) {
+      arch::store(reinterpret_cast<Unaligned<Words2>*>(to), {value});
       return;
     }
     ROCFLASH_UNROLL
     for (int e = 0; e < 4; ++e) {
-      if (column + e < rows_.columns)
+      if (place.column + e < rows_.columns)
         arch::store(reinterpret_cast<std::uint16_t*>(to) + e,
                     static_cast<std::uint16_t>(value[e / 2] >> (16 * (e % 2))));
     }
   }
 
  private:
-  std::byte* address(std::int32_t row, std::int32_t column) const {
-    return const_cast<std::byte*>(key_row(rows_, caches_, batch_, first_ + row, head_)) +
-           2 * column;
+  template <class Words>
+  struct Unaligned {
+    Words words __attribute__((packed, aligned(2)));
+  };
+
+  std::byte* address(Place place) const {
+    return const_cast<std::byte*>(key_row(rows_, caches_, batch_, first_ + place.row, head_)) +
+           2 * place.column;
   }
   template <class Words>
-  Words load(std::int32_t row, std::int32_t column) const {
+  Words load(Place place) const {
     constexpr int numbers = sizeof(Words) / 2;
     Words words = {};
-    if (row >= count_ || column >= rows_.columns) return words;
-    const std::byte* from = address(row, column);
-    if (column + numbers <= rows_.columns) {
-      struct Unaligned {
-        Words words __attribute__((packed, aligned(2)));
-      };
-      return arch::load(reinterpret_cast<const Unaligned*>(from)).words;
-    }
+    if (place.row >= count_ || place.column >= rows_.columns) return words;
+    const std::byte* from = address(place);
+    if (place.column + numbers <= rows_.columns)
+      return arch::load(reinterpret_cast<const Unaligned<Words>*>(from)).words;
     ROCFLASH_UNROLL
     for (int e = 0; e < numbers; ++e) {
-      if (column + e < rows_.columns)
+      if (place.column + e < rows_.columns)
         words[e / 2] |=
             static_cast<std::uint32_t>(arch::load(reinterpret_cast<const std::uint16_t*>(from) + e))
             << (16 * (e % 2));

@@ -7,13 +7,25 @@
 
 namespace rocflash::kernel {
 
+// v in LDS: as it is where reads transpose, else transposed.
+template <bool transposing, int bucket, int keys>
+struct ChooseValues {
+  using Tile = ColumnTile<bucket, keys>;
+};
+template <int bucket, int keys>
+struct ChooseValues<true, bucket, keys> {
+  using Tile = RowTile<bucket, keys, true>;
+};
+template <bool transposing, int bucket, int keys>
+using ValuesOf = typename ChooseValues<transposing, bucket, keys>::Tile;
+
 template <DType dtype, int bucket, int keys, bool shared_queries>
 struct Products {
   using Mma = arch::Mma<dtype>;
   using Result = typename Mma::Result;
   using Operand = typename Mma::Operand;
-  using Keys = KeyTile<bucket, keys>;
-  using Values = ValueTile<bucket, keys>;
+  using Keys = RowTile<bucket, keys>;
+  using Values = ValuesOf<Mma::transposing, bucket, keys>;
 
   static constexpr int queries = Mma::columns;  // of a wave
   static constexpr int depth_steps = bucket / Mma::depth;
@@ -45,7 +57,7 @@ struct Products {
 
   // A wave's queries: in registers, or in LDS as rows of `QueryTile`, each row written and read by
   // the wave itself.
-  using QueryTile = KeyTile<bucket, queries>;
+  using QueryTile = RowTile<bucket, queries>;
   static constexpr int query_chunks = shared_queries ? QueryTile::chunks : 0;
   class Queries {
    public:
@@ -97,15 +109,13 @@ struct Products {
   }
 
   static void accumulate(const SharedWords4* tile, const float (&p)[score_count], Outputs& out) {
-    const int row = Mma::operand_row(arch::lane());
     constexpr int steps = keys / Mma::depth, results = score_count / steps;
     ROCFLASH_UNROLL
     for (int step = 0; step < steps; ++step) {
       const Operand weights = Mma::weights(p + step * results);
       ROCFLASH_UNROLL
       for (int part = 0; part < column_parts; ++part)
-        out.part[part] = Mma::multiply(operand<Values>(tile, row, part * Mma::rows, step), weights,
-                                       out.part[part]);
+        out.part[part] = Mma::multiply(value_operand(tile, part, step), weights, out.part[part]);
     }
   }
 
@@ -121,6 +131,23 @@ struct Products {
  private:
   static Words8 join(Words4 low, Words4 high) {
     return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+  }
+
+  static Operand value_operand(const SharedWords4* tile, int part, int step) {
+    if constexpr (Mma::transposing) {
+      const int lane = arch::lane();
+      const auto read = [&](int key) {
+        const int place =
+            Values::place(Mma::transposing_row(lane), Mma::transposing_column(lane) / chunk_numbers,
+                          key, part * Mma::rows / chunk_numbers);
+        return Mma::read_transposed((const SharedWords2*)tile + 2 * place +
+                                    Mma::transposing_column(lane) / 4 % 2);
+      };
+      return __builtin_shufflevector(read(Mma::depth * step), read(Mma::depth * step + 8), 0, 1, 2,
+                                     3);
+    } else {
+      return operand<Values>(tile, Mma::operand_row(arch::lane()), part * Mma::rows, step);
+    }
   }
 
   template <class Tile>

@@ -18,23 +18,40 @@ using SharedWords2 = ROCFLASH_SHARED Words2;
 // into a few lane-dependent terms and constants. Writers, who know no part in advance, give all of
 // it as the lane's.
 
-// Rows of k as they are in memory.
-template <int bucket, int keys>
-struct KeyTile {
+// Chunks that lie in different banks: the last bits of a chunk's place say where.
+#if defined(__gfx950__)
+inline constexpr int bank_chunks = 16;
+#else
+inline constexpr int bank_chunks = 8;
+#endif
+
+// Rows of k or v as they are in memory. A lane reads a chunk of its row, or, of v where LDS can
+// transpose, half a chunk: then 32 lanes together take four neighbouring chunks of four
+// neighbouring rows.
+template <int bucket, int rows, bool transposing = false>
+struct RowTile {
   // Whole lines of 128 bytes: 96 columns take the room of 128.
   static constexpr int row_chunks = (bucket + 63) / 64 * 8;
-  static constexpr int chunks = keys * row_chunks;
+  static constexpr int chunks = rows * row_chunks;
 
   static int place(int row, int chunk, int fixed_row = 0, int fixed_chunk = 0) {
-    return row * row_chunks + (chunk ^ (row % 8) ^ (fixed_chunk % 8)) + fixed_row * row_chunks +
-           fixed_chunk / 8 * 8;
+    return row * row_chunks + (chunk ^ turn(row) ^ (fixed_chunk % turned)) +
+           fixed_row * row_chunks + fixed_chunk / turned * turned;
+  }
+
+ private:
+  static constexpr int turned = row_chunks % bank_chunks == 0 ? bank_chunks : 8;
+  static constexpr int turn(int row) {
+    // Two rows side by side fill the banks once where one does not.
+    const int line = turned == bank_chunks ? row : row / 2;
+    return transposing ? 4 * (line % (turned / 4)) : line % turned;
   }
 };
 
 // v transposed: a row for each column of v, with its keys side by side in the order that the
 // weights come in (quad_key and quad_place of the architecture).
 template <int bucket, int keys>
-struct ValueTile {
+struct ColumnTile {
   static constexpr int row_chunks = keys / chunk_numbers;
   static constexpr int chunks = bucket * row_chunks;
   static_assert(row_chunks == 8 || row_chunks == 4 || row_chunks == 2);

@@ -41,7 +41,8 @@ constexpr std::uint16_t narrow(float x) {
 
 template <DType dtype>
 constexpr std::uint32_t narrow_pair(float low, float high) {
-  return narrow<dtype>(low) | static_cast<std::uint32_t>(narrow<dtype>(high)) << 16;
+  using Pair = typename Half<dtype>::Type __attribute__((ext_vector_type(2)));
+  return __builtin_bit_cast(std::uint32_t, __builtin_convertvector((Float2{low, high}), Pair));
 }
 
 // Two weights, which are never negative. Half away from zero is as near as half to even, and
