@@ -137,11 +137,12 @@ struct Products {
     if constexpr (Mma::transposing) {
       const int lane = arch::lane();
       const auto read = [&](int key) {
-        const int place =
+        const Place place =
             Values::place(Mma::transposing_row(lane), Mma::transposing_column(lane) / chunk_numbers,
                           key, part * Mma::rows / chunk_numbers);
-        return Mma::read_transposed((const SharedWords2*)tile + 2 * place +
-                                    Mma::transposing_column(lane) / 4 % 2);
+        const auto* own =
+            (const SharedWords2*)tile + 2 * place.lane + Mma::transposing_column(lane) / 4 % 2;
+        return Mma::read_transposed(own + 2 * place.fixed);
       };
       return __builtin_shufflevector(read(Mma::depth * step), read(Mma::depth * step + 8), 0, 1, 2,
                                      3);
@@ -152,11 +153,14 @@ struct Products {
 
   template <class Tile>
   static Operand operand(const SharedWords4* tile, int row, int fixed_row, int step) {
+    const auto chunk = [&](int own, int fixed) {
+      const Place place = Tile::place(row, own, fixed_row, fixed);
+      return (tile + place.lane)[place.fixed];
+    };
     if constexpr (operand_chunks == 1) {
-      return tile[Tile::place(row, Mma::operand_chunk(arch::lane()), fixed_row, 2 * step)];
+      return chunk(Mma::operand_chunk(arch::lane()), 2 * step);
     } else {
-      return join(tile[Tile::place(row, 0, fixed_row, 2 * step)],
-                  tile[Tile::place(row, 0, fixed_row, 2 * step + 1)]);
+      return join(chunk(0, 2 * step), chunk(0, 2 * step + 1));
     }
   }
 };

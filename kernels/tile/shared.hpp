@@ -13,10 +13,13 @@ inline constexpr int chunk_numbers = 8;
 using SharedWords4 = ROCFLASH_SHARED Words4;
 using SharedWords2 = ROCFLASH_SHARED Words2;
 
-// Where a reader's chunk lies: the lane's own row and chunk, and what the compiler knows of both.
-// Fixed rows are multiples of eight and fixed chunks share no bit with the lane's, so XOR splits
-// into a few lane-dependent terms and constants. Writers, who know no part in advance, give all of
-// it as the lane's.
+// A reader's chunk is told by the lane's own row and chunk and by what the compiler knows of both.
+// Fixed rows are multiples of eight and fixed chunks share no bit with the lane's, so the place
+// splits into one of a few lane-dependent terms and a constant, which is what the instructions'
+// offset field is for. Writers give all of it as the lane's.
+struct Place {
+  int lane, fixed;
+};
 
 // Chunks that lie in different banks: the last bits of a chunk's place say where.
 #if defined(__gfx950__)
@@ -34,9 +37,10 @@ struct RowTile {
   static constexpr int row_chunks = (bucket + 63) / 64 * 8;
   static constexpr int chunks = rows * row_chunks;
 
-  static int place(int row, int chunk, int fixed_row = 0, int fixed_chunk = 0) {
-    return row * row_chunks + (chunk ^ turn(row) ^ (fixed_chunk % turned)) +
-           fixed_row * row_chunks + fixed_chunk / turned * turned;
+  static int place(int row, int chunk) { return row * row_chunks + (chunk ^ turn(row)); }
+  static Place place(int row, int chunk, int fixed_row, int fixed_chunk) {
+    return {row * row_chunks + (chunk ^ turn(row) ^ (fixed_chunk % turned)),
+            fixed_row * row_chunks + fixed_chunk / turned * turned};
   }
 
  private:
@@ -56,9 +60,10 @@ struct ColumnTile {
   static constexpr int chunks = bucket * row_chunks;
   static_assert(row_chunks == 8 || row_chunks == 4 || row_chunks == 2);
 
-  static int place(int column, int chunk, int fixed_column = 0, int fixed_chunk = 0) {
-    return column * row_chunks + (chunk ^ turn(column) ^ fixed_chunk ^ turn(fixed_column)) +
-           fixed_column * row_chunks;
+  static int place(int column, int chunk) { return column * row_chunks + (chunk ^ turn(column)); }
+  static Place place(int column, int chunk, int fixed_column, int fixed_chunk) {
+    return {column * row_chunks + (chunk ^ turn(column) ^ fixed_chunk ^ turn(fixed_column)),
+            fixed_column * row_chunks};
   }
 
  private:
