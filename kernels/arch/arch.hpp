@@ -13,8 +13,10 @@
 #include "arch/rdna4.hpp"
 #elif defined(__NVPTX__)
 #include "arch/nvidia.hpp"
-#else
+#elif defined(__AMDGCN__)
 #error "no architecture layer for this target"
+#else
+#include "arch/host.hpp"
 #endif
 
 namespace rocflash::kernel {

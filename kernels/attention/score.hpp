@@ -8,6 +8,7 @@
 #include "attention/arguments.hpp"
 #include "attention/sequence.hpp"
 #include "attention/softmax.hpp"
+#include "tile/vector.hpp"
 
 namespace rocflash::kernel {
 

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "arch/arch.hpp"
 #include "attention/arguments.hpp"
 
 namespace rocflash::kernel {

@@ -3,7 +3,7 @@
 // neighbouring rows find them in different banks; there is no padding.
 #pragma once
 
-#include "arch/amd.hpp"
+#include "arch/arch.hpp"
 #include "tile/vector.hpp"
 
 namespace rocflash::kernel {

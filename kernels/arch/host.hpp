@@ -1,0 +1,34 @@
+// The host as an architecture: no kernels, but what is plain C++ in them can be compiled here, and
+// so be tested on its own.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#define ROCFLASH_SHARED
+#define ROCFLASH_UNROLL
+
+namespace rocflash::kernel::arch {
+
+inline constexpr Family family = Family::cdna3;
+inline constexpr int wave_size = 1;
+inline int lane() { return 0; }
+
+template <class T>
+T load(const T* pointer) {
+  return *pointer;
+}
+template <class T>
+void store(T* pointer, T value) {
+  *pointer = value;
+}
+template <class T>
+const T& again(const T& arguments) {
+  return arguments;
+}
+
+inline float exp2(float x) { return std::exp2(x); }
+inline float log2(float x) { return std::log2(x); }
+inline float reciprocal(float x) { return 1 / x; }
+
+}  // namespace rocflash::kernel::arch
