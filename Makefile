@@ -31,13 +31,14 @@ endif
 # Evaluated when a recipe runs, after setup may have installed ninja.
 GENERATOR = $$(command -v ninja >/dev/null && echo "-G Ninja" || echo "-G 'Unix Makefiles'")
 
-.PHONY: help setup build verify test wheels bench fuzz sanitize format format-check lint install clean
+.PHONY: help setup build verify test report wheels bench fuzz sanitize format format-check lint install clean
 
 help:
 	@echo "rocflash: exact attention. Usage: make TARGET [VARIABLE=value]"
 	@echo
 	@echo "  verify    build, check the CPU against the reference, time it against standard attention"
 	@echo "  test      build and run all tests                           TEST_JOBS=$(TEST_JOBS) TEST_ARGS= PYTEST_ARGS="
+	@echo "  report    build, print registers, memory and occupancy of every GPU kernel (build/kernels/report.json has the same)"
 	@echo "  wheels    build and check both Python wheels, into dist/"
 	@echo "  bench     build and print the forward and backward tables   BENCH_ARGS="
 	@echo "  sanitize  run the tests under the address, undefined-behaviour and thread sanitizers"
@@ -84,6 +85,10 @@ test: build
 	@ctest --test-dir build --parallel $(TEST_JOBS) --output-on-failure --no-tests=error $(TEST_ARGS)
 	@echo "== test: Python (its virtual environment is made once)"
 	@scripts/python_tests.sh $(PYTEST_ARGS)
+
+report: build
+	@if [[ -e build/kernels/report.txt ]]; then cat build/kernels/report.txt; \
+	else echo "this build has no kernels for GPUs; see ROCFLASH_GPU_ARCHS in cmake/Kernels.cmake" >&2; exit 1; fi
 
 wheels: setup
 	@echo "== wheels: rocflash and flash-attn into dist/"

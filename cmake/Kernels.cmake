@@ -66,7 +66,9 @@ function(rocflash_find_kernel_tools)
     execute_process(COMMAND ${ROCFLASH_KERNEL_COMPILER} -dumpversion OUTPUT_VARIABLE version
       OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
     execute_process(COMMAND ${ROCFLASH_KERNEL_COMPILER} --print-targets OUTPUT_VARIABLE known ERROR_QUIET)
-    if(version VERSION_LESS 22)
+    if(NOT version)
+      list(APPEND missing "clang 22 (${ROCFLASH_KERNEL_COMPILER} does not run)")
+    elseif(version VERSION_LESS 22)
       list(APPEND missing "clang 22 (${ROCFLASH_KERNEL_COMPILER} is ${version})")
     elseif(NOT known MATCHES "amdgcn" OR NOT known MATCHES "nvptx64")
       list(APPEND missing "clang 22 with the targets amdgcn and nvptx64 (${ROCFLASH_KERNEL_COMPILER} lacks them)")
@@ -230,6 +232,21 @@ if(kernel_archs)
   target_compile_definitions(rocflash_catalogue PRIVATE ROCFLASH_KERNELS="${kernel_directory}")
   target_include_directories(rocflash_catalogue SYSTEM PRIVATE ${ROCFLASH_ZSTD_INCLUDE})
   target_link_libraries(rocflash_catalogue INTERFACE ${ROCFLASH_ZSTD_LIBRARY})
+
+  # The report is for people and tests; a build without either's needs does without the JSON library.
+  find_package(nlohmann_json QUIET)
+  if(nlohmann_json_FOUND)
+    add_executable(rocflash_kernel_reporter ${kernel_scripts}/report.cpp)
+    target_include_directories(rocflash_kernel_reporter PRIVATE ${PROJECT_SOURCE_DIR}/kernels ${PROJECT_SOURCE_DIR}/src)
+    target_link_libraries(rocflash_kernel_reporter PRIVATE rocflash_options nlohmann_json::nlohmann_json)
+    list(TRANSFORM kernel_modules REPLACE ".*:" "" OUTPUT_VARIABLE modules)
+    add_custom_command(OUTPUT ${kernel_directory}/report.json ${kernel_directory}/report.txt
+      COMMAND rocflash_kernel_reporter ${kernel_directory}/report.json ${kernel_directory}/report.txt ${kernel_modules}
+      DEPENDS ${modules} rocflash_kernel_reporter
+      COMMENT "Reporting on the kernels" VERBATIM)
+    add_custom_target(rocflash_kernel_report ALL DEPENDS ${kernel_directory}/report.json)
+    add_dependencies(rocflash_kernel_report rocflash_kernels)
+  endif()
 else()
   message(STATUS "No kernels for GPUs: the CPU alone")
 endif()

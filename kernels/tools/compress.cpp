@@ -1,7 +1,7 @@
 // Compresses one code object for embedding: compress INPUT OUTPUT [BASE].
 //
-// Members of a family differ in a few bytes of the header, the metadata and the descriptors. With a base, which is the
-// family's first member, only what differs takes room.
+// Members of a family differ in a few bytes of the header, the metadata and the descriptors. With a
+// base, which is the family's first member, only what differs takes room.
 #include <zstd.h>
 
 #include <cstdio>
@@ -43,8 +43,8 @@ void compress(const std::string& input, const std::string& output, const std::st
     checked(ZSTD_CCtx_refPrefix(context.get(), prefix.data(), prefix.size()));
   }
   std::vector<char> packed(ZSTD_compressBound(source.size()));
-  packed.resize(checked(ZSTD_compress2(context.get(), packed.data(), packed.size(), source.data(),
-                                       source.size())));
+  packed.resize(checked(
+      ZSTD_compress2(context.get(), packed.data(), packed.size(), source.data(), source.size())));
   std::ofstream file(output, std::ios::binary);
   file.write(packed.data(), static_cast<std::streamsize>(packed.size()));
   file.close();

@@ -8,20 +8,25 @@
 #include <string>
 #include <vector>
 
-// Written by the build: the number of targets as ROCFLASH_TARGETS and, in the catalogue's order, ROCFLASH_TARGET(name,
-// family, base), where base is the target whose object the compressed one refers to, or itself.
+// Written by the build: the number of targets as ROCFLASH_TARGETS and, in the catalogue's order,
+// ROCFLASH_TARGET(name, family, base), where base is the target whose object the compressed one
+// refers to, or itself.
 #include "targets.inc"
 
 #if ROCFLASH_TARGETS > 0
 #include <zstd.h>
 
-#define ROCFLASH_TARGET(name, family, base)                                                  \
-  asm(".pushsection .rodata.rocflash_kernels,\"a\",@progbits\n"                              \
-      ".globl embedded_" #name ", embedded_end_" #name "\n"                                  \
-      ".hidden embedded_" #name ", embedded_end_" #name "\n"                                 \
-      "embedded_" #name ": .incbin \"" ROCFLASH_KERNELS "/" #name ".zst\"\n"                 \
-      "embedded_end_" #name ":\n"                                                            \
-      ".popsection");                                                                        \
+#define ROCFLASH_TARGET(name, family, base)                       \
+  asm(".pushsection .rodata.rocflash_kernels,\"a\",@progbits\n"   \
+      ".globl embedded_" #name ", embedded_end_" #name            \
+      "\n"                                                        \
+      ".hidden embedded_" #name ", embedded_end_" #name           \
+      "\n"                                                        \
+      "embedded_" #name ": .incbin \"" ROCFLASH_KERNELS "/" #name \
+      ".zst\"\n"                                                  \
+      "embedded_end_" #name                                       \
+      ":\n"                                                       \
+      ".popsection");                                             \
   extern "C" [[gnu::visibility("hidden")]] const std::byte embedded_##name[], embedded_end_##name[];
 #include "targets.inc"
 #undef ROCFLASH_TARGET

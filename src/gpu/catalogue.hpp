@@ -17,14 +17,14 @@ struct Target {
 // What was built, in a fixed order; empty in a library for the CPU alone.
 std::span<const Target> targets();
 
-// The target whose kernels run on a device that calls itself `arch`: "gfx942:sramecc+:xnack-", "sm_90". PTX serves its
-// own architecture and later ones; that of an architecture's own features (sm_90a) serves that one alone and goes before
-// the rest. Null when there is none.
+// The target whose kernels run on a device that calls itself `arch`: "gfx942:sramecc+:xnack-",
+// "sm_90". PTX serves its own architecture and later ones; that of an architecture's own features
+// (sm_90a) serves that one alone and goes before the rest. Null when there is none.
 const Target* target_for(std::string_view arch);
 const Target* target_for(std::string_view arch, std::span<const Target> among);
 
-// A module as drivers load it: an ELF code object, or PTX text with its closing 0. Decompressed on the first call for
-// each target and kept; any thread may call.
+// A module as drivers load it: an ELF code object, or PTX text with its closing 0. Decompressed on
+// the first call for each target and kept; any thread may call.
 std::span<const std::byte> code_object(const Target& target);
 
 }  // namespace rocflash::gpu

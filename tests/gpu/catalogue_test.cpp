@@ -1,0 +1,124 @@
+// What the library carries, and which of it a device gets.
+#include "gpu/catalogue.hpp"
+
+#include <elf.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace rocflash::gpu {
+namespace {
+
+using kernel::Family;
+
+std::string_view text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::string arch_for(std::string_view device, std::span<const Target> among) {
+  const Target* const target = target_for(device, among);
+  return target ? target->arch : "none";
+}
+
+TEST(TargetFor, AmdTakesItsOwnNameAndIgnoresFeatures) {
+  const Target built[] = {
+      {"gfx90a", Family::cdna2}, {"gfx942", Family::cdna3}, {"gfx1100", Family::rdna3}};
+  EXPECT_EQ(arch_for("gfx942", built), "gfx942");
+  EXPECT_EQ(arch_for("gfx942:sramecc+:xnack-", built), "gfx942");
+  EXPECT_EQ(arch_for("gfx1101", built), "none");
+  EXPECT_EQ(arch_for("gfx94", built), "none");
+  EXPECT_EQ(arch_for("gfx9420", built), "none");
+  EXPECT_EQ(arch_for("", built), "none");
+}
+
+TEST(TargetFor, PtxServesLaterArchitectures) {
+  const Target built[] = {{"gfx942", Family::cdna3}, {"sm_80", Family::nvidia}};
+  EXPECT_EQ(arch_for("sm_80", built), "sm_80");
+  EXPECT_EQ(arch_for("sm_86", built), "sm_80");
+  EXPECT_EQ(arch_for("sm_90", built), "sm_80");
+  EXPECT_EQ(arch_for("sm_120", built), "sm_80");
+  EXPECT_EQ(arch_for("sm_75", built), "none");
+  EXPECT_EQ(arch_for("sm_", built), "none");
+  EXPECT_EQ(arch_for("sm_9x", built), "none");
+}
+
+TEST(TargetFor, TheYoungestThatRunsAndAnArchitecturesOwnFirst) {
+  const Target built[] = {{"sm_80", Family::nvidia},
+                          {"sm_90a", Family::nvidia},
+                          {"sm_90", Family::nvidia},
+                          {"sm_89", Family::nvidia}};
+  EXPECT_EQ(arch_for("sm_80", built), "sm_80");
+  EXPECT_EQ(arch_for("sm_89", built), "sm_89");
+  EXPECT_EQ(arch_for("sm_90", built), "sm_90a");
+  EXPECT_EQ(arch_for("sm_100", built), "sm_90");
+}
+
+TEST(Catalogue, FindsEachOfItsTargets) {
+  for (const Target& target : targets()) EXPECT_EQ(target_for(target.arch), &target) << target.arch;
+}
+
+// What the driver looks at first: the machine in the ELF header's flags.
+unsigned machine_flags(std::string_view arch) {
+  static constexpr std::pair<std::string_view, unsigned> known[] = {
+      {"gfx90a", 0x3f},  {"gfx942", 0x4c},  {"gfx950", 0x4f},  {"gfx1030", 0x36},
+      {"gfx1031", 0x37}, {"gfx1032", 0x38}, {"gfx1033", 0x39}, {"gfx1034", 0x3e},
+      {"gfx1035", 0x3d}, {"gfx1036", 0x45}, {"gfx1100", 0x41}, {"gfx1101", 0x46},
+      {"gfx1102", 0x47}, {"gfx1103", 0x44}, {"gfx1150", 0x43}, {"gfx1151", 0x4a},
+      {"gfx1152", 0x55}, {"gfx1153", 0x58}, {"gfx1200", 0x48}, {"gfx1201", 0x4e}};
+  for (const auto& [name, flags] : known) {
+    if (name == arch) return flags;
+  }
+  return 0;
+}
+
+TEST(Catalogue, CodeObjectsAreWholeAndForTheirArchitecture) {
+  for (const Target& target : targets()) {
+    SCOPED_TRACE(target.arch);
+    const auto object = code_object(target);
+    const std::string_view text = text_of(object);
+    if (target.family == Family::nvidia) {
+      EXPECT_NE(text.find(std::string(".target ") + target.arch), text.npos);
+      EXPECT_NE(text.find(".visible .entry forward_f16_64_plain("), text.npos);
+      ASSERT_FALSE(text.empty());
+      EXPECT_EQ(text.find('\0'), text.size() - 1);
+      continue;
+    }
+    Elf64_Ehdr header;
+    ASSERT_GT(object.size(), sizeof header);
+    std::memcpy(&header, object.data(), sizeof header);
+    EXPECT_EQ(std::memcmp(header.e_ident, ELFMAG, SELFMAG), 0);
+    EXPECT_EQ(header.e_machine, EM_AMDGPU);
+    EXPECT_EQ(header.e_type, ET_DYN);
+    // Version 5 of the code object is 3 there.
+    EXPECT_EQ(header.e_ident[EI_ABIVERSION], 3);
+    EXPECT_EQ(header.e_flags & 0xffu, machine_flags(target.arch));
+    EXPECT_EQ(header.e_shoff + std::size_t{header.e_shentsize} * header.e_shnum, object.size());
+    EXPECT_NE(text.find(std::string("amdgcn-amd-amdhsa--") + target.arch), text.npos);
+    EXPECT_NE(text.find("forward_f16_64_plain.kd"), text.npos);
+  }
+}
+
+TEST(Catalogue, ThreadsShareOneCopy) {
+  if (targets().empty()) GTEST_SKIP() << "a library for the CPU alone";
+  std::vector<const std::byte*> seen(8 * targets().size());
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t t = 0; t < 8; ++t) {
+      threads.emplace_back([&, t] {
+        for (std::size_t i = 0; i < targets().size(); ++i) {
+          seen[t * targets().size() + i] = code_object(targets()[i]).data();
+        }
+      });
+    }
+  }
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    EXPECT_NE(seen[i], nullptr);
+    EXPECT_EQ(seen[i], seen[i % targets().size()]);
+  }
+}
+
+}  // namespace
+}  // namespace rocflash::gpu
