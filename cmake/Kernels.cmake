@@ -216,7 +216,7 @@ file(CONFIGURE OUTPUT ${kernel_directory}/include/targets.inc @ONLY CONTENT [[
 @kernel_table@#endif
 ]])
 
-add_library(rocflash_catalogue OBJECT ${PROJECT_SOURCE_DIR}/src/gpu/catalogue.cpp)
+add_library(rocflash_catalogue OBJECT ${PROJECT_SOURCE_DIR}/src/gpu/catalogue.cpp ${PROJECT_SOURCE_DIR}/src/gpu/ptx.cpp)
 target_include_directories(rocflash_catalogue
   PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/kernels PRIVATE ${kernel_directory}/include)
 target_link_libraries(rocflash_catalogue PRIVATE rocflash_options)

@@ -2,11 +2,14 @@
 
 #include <array>
 #include <charconv>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "gpu/ptx.hpp"
 
 // Written by the build: the number of targets as ROCFLASH_TARGETS and, in the catalogue's order,
 // ROCFLASH_TARGET(name, family, base), where base is the target whose object the compressed one
@@ -75,6 +78,8 @@ const std::array<Embedded, ROCFLASH_TARGETS> embedded = {
 struct Slot {
   std::once_flag once;
   std::vector<std::byte> bytes;
+  std::mutex mutex;
+  std::map<std::string, std::string, std::less<>> kernels;  // of PTX
 };
 
 // Never destroyed: threads that outlive main may still launch.
@@ -139,6 +144,26 @@ std::span<const std::byte> code_object([[maybe_unused]] const Target& target) {
     if (sm_of(target.arch)) slot.bytes.push_back(std::byte{0});
   });
   return slot.bytes;
+#else
+  return {};
+#endif
+}
+
+std::span<const std::byte> module_for(const Target& target, std::string_view kernel) {
+  const std::span<const std::byte> all = code_object(target);
+  if (!sm_of(target.arch)) return all;
+#if ROCFLASH_TARGETS > 0
+  Slot& slot = slot_of(static_cast<std::size_t>(&target - table.data()));
+  const std::lock_guard lock(slot.mutex);
+  auto found = slot.kernels.find(kernel);
+  if (found == slot.kernels.end()) {
+    const std::string_view text(reinterpret_cast<const char*>(all.data()), all.size() - 1);
+    std::string cut = cut_to_kernel(text, kernel);
+    if (cut.empty()) return {};
+    found = slot.kernels.emplace(kernel, std::move(cut)).first;
+  }
+  const std::string& module = found->second;
+  return std::as_bytes(std::span(module.c_str(), module.size() + 1));
 #else
   return {};
 #endif

@@ -23,8 +23,13 @@ std::span<const Target> targets();
 const Target* target_for(std::string_view arch);
 const Target* target_for(std::string_view arch, std::span<const Target> among);
 
-// A module as drivers load it: an ELF code object, or PTX text with its closing 0. Decompressed on
-// the first call for each target and kept; any thread may call.
+// All kernels of a target: an ELF code object, or PTX text with its closing 0. Decompressed on the
+// first call for each target and kept; any thread may call.
 std::span<const std::byte> code_object(const Target& target);
+
+// A module with this kernel for the driver to load: the code object, or the PTX of this kernel
+// alone, since drivers compile all of the PTX they are given. Modules of the same kernels have the
+// same address, and are kept. Empty when the target has no such kernel in PTX.
+std::span<const std::byte> module_for(const Target& target, std::string_view kernel);
 
 }  // namespace rocflash::gpu

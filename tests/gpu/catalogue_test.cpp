@@ -101,6 +101,24 @@ TEST(Catalogue, CodeObjectsAreWholeAndForTheirArchitecture) {
   }
 }
 
+TEST(Catalogue, ModulesHaveTheirKernel) {
+  for (const Target& target : targets()) {
+    SCOPED_TRACE(target.arch);
+    const auto module = module_for(target, "forward_bf16_128_full");
+    ASSERT_FALSE(module.empty());
+    EXPECT_EQ(module.data(), module_for(target, "forward_bf16_128_full").data());
+    if (target.family != Family::nvidia) {
+      EXPECT_EQ(module.data(), code_object(target).data());
+      continue;
+    }
+    const std::string_view text = text_of(module);
+    EXPECT_NE(text.find(".visible .entry forward_bf16_128_full("), text.npos);
+    EXPECT_EQ(text.find(".entry"), text.rfind(".entry"));
+    EXPECT_EQ(text.find('\0'), text.size() - 1);
+    EXPECT_TRUE(module_for(target, "forward_bf16_128").empty());
+  }
+}
+
 TEST(Catalogue, ThreadsShareOneCopy) {
   if (targets().empty()) GTEST_SKIP() << "a library for the CPU alone";
   std::vector<const std::byte*> seen(8 * targets().size());
