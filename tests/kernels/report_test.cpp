@@ -2,10 +2,12 @@
 // planned occupancy.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "tools/plan.hpp"
 
@@ -17,24 +19,32 @@ nlohmann::json targets() {
   return nlohmann::json::parse(file).at("targets");
 }
 
+std::vector<Plan> plans_for(const nlohmann::json& target) {
+  return plans_of(family_of(target.at("family").get<std::string>()).value());
+}
+
 // Calls check(label, kernel, plan) for each kernel of each target.
 template <class Check>
 void for_each_kernel(Check check) {
+  for (const auto& target : targets()) {
+    const auto plans = plans_for(target);
+    for (const auto& kernel : target.at("kernels")) {
+      const std::string name = kernel.at("name");
+      const auto plan = std::ranges::find(plans, name, &Plan::name);
+      if (plan == plans.end()) continue;  // the first test's matter
+      check(target.at("arch").get<std::string>() + " " + name, kernel, *plan);
+    }
+  }
+}
+
+TEST(Report, EveryTargetHasTheKernelsOfTheTable) {
   const auto all = targets();
   ASSERT_FALSE(all.empty());
   for (const auto& target : all) {
-    const std::string arch = target.at("arch");
-    const auto family = family_of(target.at("family").get<std::string>());
-    ASSERT_TRUE(family) << arch;
-    std::map<std::string, nlohmann::json> kernels;
-    for (const auto& kernel : target.at("kernels")) kernels[kernel.at("name")] = kernel;
-    for (const Plan& plan : plans_of(*family)) {
-      const auto found = kernels.find(std::string(plan.name));
-      ASSERT_NE(found, kernels.end()) << arch << " has no " << plan.name;
-      check(arch + " " + std::string(plan.name), found->second, plan);
-      kernels.erase(found);
-    }
-    for (const auto& [name, kernel] : kernels) ADD_FAILURE() << arch << ": no plan for " << name;
+    std::set<std::string> planned, compiled;
+    for (const Plan& plan : plans_for(target)) planned.emplace(plan.name);
+    for (const auto& kernel : target.at("kernels")) compiled.insert(kernel.at("name"));
+    EXPECT_EQ(compiled, planned) << target.at("arch");
   }
 }
 
