@@ -16,6 +16,7 @@ using Command = std::function<int()>;
 Command add_info(CLI::App& app);
 Command add_verify(CLI::App& app);
 Command add_bench(CLI::App& app);
+Command add_report(CLI::App& app);
 
 // --device, with the names that are allowed.
 void add_device_option(CLI::App& command, std::string& device);
