@@ -31,11 +31,10 @@ int run(int argc, char** argv) {
       "rocflash");
   app.set_version_flag("--version", "rocflash " + version());
   app.require_subcommand(0, 1);  // with none, what follows has more to say than CLI11
-  const std::pair<const char*, Command> commands[] = {
-      {"info", add_info(app)},
-      {"verify", add_verify(app)},
-      {"bench", add_bench(app)},
-      {"report", add_report(app)}};
+  const std::pair<const char*, Command> commands[] = {{"info", add_info(app)},
+                                                      {"verify", add_verify(app)},
+                                                      {"bench", add_bench(app)},
+                                                      {"report", add_report(app)}};
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
