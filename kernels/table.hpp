@@ -31,8 +31,9 @@ constexpr int bucket_of(int head_size) {
   X(dtype, 64, variant)                             \
   X(dtype, 96, variant) X(dtype, 128, variant) X(dtype, 192, variant) X(dtype, 256, variant)
 
-// X(dtype, bucket, variant): the kernel is called forward_<dtype>_<bucket>_<variant>. The build gives
-// device sources one dtype and variant at a time (cmake/Kernels.cmake); everyone else sees all.
+// X(dtype, bucket, variant): the kernel is called forward_<dtype>_<bucket>_<variant>. The build
+// gives device sources one dtype and variant at a time (cmake/Kernels.cmake); everyone else sees
+// all.
 #ifdef ROCFLASH_UNIT_DTYPE
 #define ROCFLASH_FORWARD_KERNELS(X) \
   ROCFLASH_FORWARD_BUCKETS(X, ROCFLASH_UNIT_DTYPE, ROCFLASH_UNIT_VARIANT)

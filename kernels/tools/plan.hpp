@@ -26,7 +26,8 @@ inline std::vector<Plan> plans_of(Family family) {
   }
   ROCFLASH_FORWARD_KERNELS(ROCFLASH_PLAN)
 #undef ROCFLASH_PLAN
-#define ROCFLASH_PLAN(dtype) plans.push_back({"weights_" #dtype, weights_threads, 1, 0});
+#define ROCFLASH_PLAN(dtype) \
+  plans.push_back({"weights_" #dtype, weights_tile.threads, weights_tile.waves_per_simd, 0});
   ROCFLASH_WEIGHTS_KERNELS(ROCFLASH_PLAN)
 #undef ROCFLASH_PLAN
   return plans;
