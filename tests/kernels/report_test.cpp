@@ -59,6 +59,7 @@ TEST(Report, NothingSpills) {
 
 TEST(Report, WorkgroupsAreAsPlanned) {
   for_each_kernel([](const std::string& label, const nlohmann::json& kernel, const Plan& plan) {
+    if (kernel.at("threads").is_null()) return;  // PTX that leaves it to the launch
     EXPECT_EQ(kernel.at("threads"), plan.threads) << label;
   });
 }
