@@ -1,19 +1,29 @@
 #!/usr/bin/env bash
 # Joins PTX units into one module: join_ptx.sh OUTPUT UNIT.ptx...
-# The first unit's header serves all. Names of different units must differ, as drivers would refuse the module.
+# The first unit's header serves all, and what several units declare alike is declared once. What they define must have
+# different names, as drivers would refuse the module.
 set -euo pipefail
 
 output=$1
 shift
 awk 'FNR == 1 { unit++ }
   /^\.(version|target|address_size)/ {
-    if (unit == 1) { header[$1] = $0 } else { if (header[$1] != $0) { print FILENAME ": " $0 ", but the first unit has " header[$1] > "/dev/stderr"; exit 1 } next }
+    if (unit > 1 && header[$1] != $0) {
+      print FILENAME ": " $0 ", but the first unit has " header[$1] >"/dev/stderr"
+      exit 1
+    }
+    header[$1] = $0
+    if (unit > 1) next
   }
+  /^\.extern .*;$/ && declared[$0]++ { next }
   { print }' "$@" >"$output.new"
 
-repeated=$(sed -nE 's/^\.visible \.entry ([A-Za-z0-9_]+).*/\1/p' "$output.new" | sort | uniq -d)
+# Definitions begin a line: ".visible .entry name(", ".func name(", ".global .align 4 .b8 name[4]".
+repeated=$(sed -nE -e 's/^(\.(visible|weak) )?\.(entry|func)( \([^)]*\))? ([A-Za-z0-9_$]+).*/\5/p' \
+  -e 's/^(\.(visible|weak) )?\.(global|const|shared) .*[ \t]([A-Za-z0-9_$]+)(\[.*|;| =.*)$/\4/p' "$output.new" |
+  sort | uniq -d)
 if [[ -n $repeated ]]; then
-  echo "kernels that are in more than one unit: $repeated" >&2
+  echo "defined by more than one unit: ${repeated//$'\n'/ }" >&2
   exit 1
 fi
 mv "$output.new" "$output"
