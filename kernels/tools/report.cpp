@@ -126,8 +126,8 @@ int number_after(std::string_view text, std::string_view key) {
 }
 
 ordered_json nvidia_kernels(const std::string& arch, const std::string& ptx) {
-  // What a block may have of shared memory where this PTX is meant to run first.
-  const int limit = (arch == "sm_90a" ? 227 : 163) * 1024;
+  // What a block may have of shared memory on every GPU that this PTX runs on.
+  const int limit = (arch == "sm_90a" ? 227 : 99) * 1024;
   constexpr std::string_view entry = ".visible .entry ";
   ordered_json kernels = ordered_json::array();
   for (auto at = ptx.find(entry); at != std::string::npos;) {
@@ -193,11 +193,12 @@ std::string table(const ordered_json& targets) {
       {"planned", "planned_waves_per_simd"},
       {"code", "code"}};
   std::string text =
-      "What the compiler made of each kernel. vgpr counts agpr in; lds, scratch (NVIDIA: local "
-      "memory) and code are\n"
-      "bytes (NVIDIA: lds is given at launch); waves are what a SIMD can hold of the kernel, "
-      "planned what kernels/table.hpp asks for at least.\n"
-      "?: decided when the driver compiles the PTX.\n";
+      "What the compiler made of each kernel.\n"
+      "  vgpr     of a lane, agpr counted in          vspill, sspill   registers spilled\n"
+      "  lds      bytes of a workgroup                waves     of the kernel that a SIMD can "
+      "hold\n"
+      "  scratch  bytes of a thread in memory         planned   what kernels/table.hpp asks for\n"
+      "NVIDIA: the driver compiles the PTX and decides what is ? here; lds is given at launch.\n";
   const auto cell = [&](int width, const std::string& value) {
     text +=
         std::string(static_cast<std::size_t>(std::max(1, width - static_cast<int>(value.size()))),
