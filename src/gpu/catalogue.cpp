@@ -132,8 +132,9 @@ const Target* target_for(std::string_view arch, std::span<const Target> among) {
 
 const Target* target_for(std::string_view arch) { return target_for(arch, table); }
 
-std::span<const std::byte> code_object([[maybe_unused]] const Target& target) {
 #if ROCFLASH_TARGETS > 0
+
+std::span<const std::byte> code_object(const Target& target) {
   const auto index = static_cast<std::size_t>(&target - table.data());
   Slot& slot = slot_of(index);
   std::call_once(slot.once, [&] {
@@ -144,15 +145,11 @@ std::span<const std::byte> code_object([[maybe_unused]] const Target& target) {
     if (sm_of(target.arch)) slot.bytes.push_back(std::byte{0});
   });
   return slot.bytes;
-#else
-  return {};
-#endif
 }
 
 std::span<const std::byte> module_for(const Target& target, std::string_view kernel) {
   const std::span<const std::byte> all = code_object(target);
   if (!sm_of(target.arch)) return all;
-#if ROCFLASH_TARGETS > 0
   Slot& slot = slot_of(static_cast<std::size_t>(&target - table.data()));
   const std::lock_guard lock(slot.mutex);
   auto found = slot.kernels.find(kernel);
@@ -164,9 +161,13 @@ std::span<const std::byte> module_for(const Target& target, std::string_view ker
   }
   const std::string& module = found->second;
   return std::as_bytes(std::span(module.c_str(), module.size() + 1));
-#else
-  return {};
-#endif
 }
+
+#else
+
+std::span<const std::byte> code_object(const Target&) { return {}; }
+std::span<const std::byte> module_for(const Target&, std::string_view) { return {}; }
+
+#endif
 
 }  // namespace rocflash::gpu
