@@ -1,4 +1,5 @@
 // `rocflash info`: what this library is, what it runs on here, and why it does not use the rest.
+#include <map>
 #include <rocflash/rocflash.hpp>
 
 #include "commands.hpp"
@@ -6,6 +7,10 @@
 
 namespace rocflash::cli {
 namespace {
+
+const char* driver_of(const rocflash_device& d) {
+  return d.device.device_type == kDLROCM ? "hip" : "cuda";
+}
 
 int info(const std::string& json_file) {
   const rocflash_limits limit = limits();
@@ -17,7 +22,8 @@ int info(const std::string& json_file) {
 
   for (const rocflash_device& d : devices()) {
     const bool cpu = d.device.device_type == kDLCPU;
-    fmt::print(to, "\n{:<11}{}\n", cpu ? "CPU" : "GPU", d.name);
+    const std::string place = cpu ? "cpu" : fmt::format("{}:{}", driver_of(d), d.device.device_id);
+    fmt::print(to, "\n{:<11}{}\n", cpu ? "CPU" : place, d.name);
     fmt::print(to, "  path     {}\n", d.arch);
     fmt::print(to, "  features {}\n", d.features);
     if (cpu) {
@@ -27,6 +33,7 @@ int info(const std::string& json_file) {
       fmt::print(to, "  units    {}\n", d.units);
     }
     json["devices"].push_back({{"type", cpu ? "cpu" : "gpu"},
+                               {"device", place},
                                {"name", d.name},
                                {"path", d.arch},
                                {"features", d.features},
@@ -42,6 +49,16 @@ int info(const std::string& json_file) {
                                {"library", d.library},
                                {"reason", d.reason}});
   }
+  fmt::print(to, "\nGPU kernels\n");
+  std::map<std::string, std::string> families;
+  json["targets"] = Json::array();
+  for (const rocflash_target& t : targets()) {
+    std::string& archs = families[fmt::format("{:<5}{:<9}", t.driver, t.family)];
+    archs += (archs.empty() ? "" : " ") + std::string(t.arch);
+    json["targets"].push_back({{"arch", t.arch}, {"family", t.family}, {"driver", t.driver}});
+  }
+  if (families.empty()) fmt::print(to, "  none: this library was built for the CPU alone\n");
+  for (const auto& [family, archs] : families) fmt::print(to, "  {}{}\n", family, archs);
   fmt::print(to, "\nLimits\n  head size 1 to {}, dropout in steps of 1/{}, backward {}\n",
              limit.max_head_dim, limit.dropout_steps, limit.has_backward ? "yes" : "no");
   write_json(json_file, json);
@@ -51,8 +68,8 @@ int info(const std::string& json_file) {
 }  // namespace
 
 Command add_info(CLI::App& app) {
-  auto* command =
-      app.add_subcommand("info", "Show version, CPU and path chosen, threads, and GPU drivers");
+  auto* command = app.add_subcommand(
+      "info", "Show version, devices, path chosen, threads, GPU drivers and kernels");
   const auto json = std::make_shared<std::string>();
   add_json_option(*command, *json);
   return [json] { return info(*json); };

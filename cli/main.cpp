@@ -6,13 +6,23 @@
 #include <rocflash/rocflash.hpp>
 
 #include "commands.hpp"
+#include "verify/gpu.hpp"
 
 namespace rocflash::cli {
 
 void add_device_option(CLI::App& command, std::string& device) {
   device = "cpu";
-  command.add_option("--device", device, "Who computes")
-      ->check(CLI::IsMember({"cpu"}))
+  const auto known = [](const std::string& text) {
+    try {
+      verify::DeviceName name(text);
+      return std::string();
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+  };
+  command.add_option("--device", device, "Who computes: cpu, hip:N or cuda:N")
+      ->check(CLI::Validator(known, ""))
+      ->type_name("DEVICE")
       ->capture_default_str();
 }
 

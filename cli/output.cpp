@@ -7,6 +7,8 @@
 #include <rocflash/rocflash.hpp>
 #include <stdexcept>
 
+#include "verify/gpu.hpp"
+
 namespace rocflash::cli {
 
 void write_json(const std::string& file, const Json& json) {
@@ -35,8 +37,12 @@ void Progress::clear() {
 }
 
 std::string device_line(const std::string& device) {
-  const rocflash_device cpu = devices().at(0);
-  return fmt::format("{} ({}, {})", device, cpu.name, cpu.arch);
+  const DLDevice wanted = verify::DeviceName(device).dlpack();
+  for (const rocflash_device& d : devices()) {
+    if (d.device.device_type == wanted.device_type && d.device.device_id == wanted.device_id)
+      return fmt::format("{} ({}, {})", device, d.name, d.arch);
+  }
+  return device;
 }
 
 }  // namespace rocflash::cli

@@ -76,7 +76,8 @@ typedef struct rocflash_problem {
   const DLTensor* seqused_k;    /* int (b): likewise for k and v */
   const DLTensor*
       leftpad_k;        /* int (b): keys to skip at each sequence's begin; seqused_k counts them */
-  int64_t max_seqlen_q; /* packed: no sequence of q is longer; 0: found from cu_seqlens_q */
+  int64_t max_seqlen_q; /* packed: no sequence of q is longer; 0: found from cu_seqlens_q, which
+                           only the CPU can */
   int64_t max_seqlen_k; /* packed: likewise for k */
 
   /* Which keys a query sees. Query i stands at key i + sk - sq. */
@@ -231,11 +232,20 @@ typedef struct rocflash_driver {
   int32_t in_use;      /* 0 or 1 */
 } rocflash_driver;
 
+/* A GPU architecture that this library carries kernels for. */
+typedef struct rocflash_target {
+  size_t struct_size;
+  const char* arch;   /* "gfx942", "sm_80" */
+  const char* family; /* whose schedule its kernels follow: "cdna3", "nvidia" */
+  const char* driver; /* "hip", "cuda" */
+} rocflash_target;
+
 ROCFLASH_API rocflash_status rocflash_query_limits(rocflash_limits* limits);
 /* Entry `index`, from 0; ROCFLASH_INVALID_ARGUMENT past the last. Entry 0 of the devices is the
  * CPU. */
 ROCFLASH_API rocflash_status rocflash_query_device(int32_t index, rocflash_device* device);
 ROCFLASH_API rocflash_status rocflash_query_driver(int32_t index, rocflash_driver* driver);
+ROCFLASH_API rocflash_status rocflash_query_target(int32_t index, rocflash_target* target);
 
 #ifdef __cplusplus
 }

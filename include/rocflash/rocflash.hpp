@@ -286,7 +286,8 @@ struct Append {
   bool rotary_interleaved = false;
 };
 
-// Without a workspace, calls on the CPU allocate what they need and free it again.
+// Without a workspace, calls on the CPU allocate what they need and free it again. Calls on a GPU
+// are given theirs, in its memory, by the execution.
 struct Execution {
   Backend backend = Backend::automatic;
   int num_threads = 0;
@@ -478,6 +479,10 @@ void run(const Problem& problem, const Call& call, const Execution& execution,
   const CProblem p(problem);
   rocflash_execution e = c_execution(execution);
   if (workspace) {
+    if (problem.q.device().device_type != kDLCPU)
+      throw Error(Status::invalid_argument,
+                  "workspace: is memory of the host, but q is on a GPU; give the execution a "
+                  "pointer to the GPU's");
     std::size_t bytes = 0;
     check(call.workspace(p, e, &bytes));
     workspace->reserve(bytes);
@@ -572,6 +577,8 @@ std::vector<Struct> query_all(rocflash_status (*query)(std::int32_t, Struct*)) {
 // the library.
 inline std::vector<rocflash_device> devices() { return detail::query_all(rocflash_query_device); }
 inline std::vector<rocflash_driver> drivers() { return detail::query_all(rocflash_query_driver); }
+// GPU architectures that the library has kernels for, whatever this machine has.
+inline std::vector<rocflash_target> targets() { return detail::query_all(rocflash_query_target); }
 
 }  // namespace v0
 }  // namespace rocflash

@@ -10,6 +10,7 @@
 #include "api/structs.hpp"
 #include "cpu/backend.hpp"
 #include "cpu/thread_pool.hpp"
+#include "gpu/backend.hpp"
 #include "reference/reference.hpp"
 
 namespace rocflash {
@@ -24,12 +25,18 @@ std::int64_t longest(const std::int32_t* cu, std::int64_t batch) {
 }
 
 std::int64_t check_longest(const char* name, std::int64_t given, const std::int32_t* cu,
-                           std::int64_t batch, std::int64_t rows) {
+                           std::int64_t batch, std::int64_t rows, bool readable) {
   if (given < 0) refuse(name, ": ", given, "; it must not be negative");
   if (!cu) {
     if (given != 0 && given != rows)
       refuse(name, ": ", given, "; without packed sequences it must be 0 or the length, ", rows);
     return rows;
+  }
+  if (!readable) {
+    if (given == 0 && batch > 0 && rows > 0)
+      refuse(name,
+             ": 0; with packed sequences on a GPU, whose lengths are not read, it must be given");
+    return given;
   }
   const std::int64_t found = longest(cu, batch);
   if (given != 0 && given < found)
@@ -153,7 +160,7 @@ void check_blocks(const rocflash_problem& in, Checker& check, const Tensor& k, P
 }
 
 // Every block that holds a key in use must exist.
-void check_block_ids(const Problem& p, std::int64_t blocks) {
+void check_block_ids(const Problem& p) {
   if (!p.k.blocks) return;
   const Lengths& l = p.lengths;
   const char* name = l.paged ? "block_table" : "cache_batch_idx";
@@ -163,9 +170,9 @@ void check_block_ids(const Problem& p, std::int64_t blocks) {
       refuse(name, ": sequence ", b, " has ", keys, " keys; there is room for ", l.rows_k);
     for (std::int64_t n = 0; n * p.k.block_rows < keys; ++n) {
       const std::int32_t id = p.k.blocks[b * p.k.blocks_stride + n];
-      if (id < 0 || id >= blocks)
+      if (id < 0 || id >= p.caches)
         refuse(name, ": ", id, " at entry ", n, " of sequence ", b, "; it must be 0 to ",
-               blocks - 1);
+               p.caches - 1);
     }
   }
 }
@@ -220,13 +227,19 @@ Problem check_problem(const rocflash_problem& in, Checker& check, Access cache) 
   l.used_q = int_values(check.lengths("seqused_q", in.seqused_q), l.batch, "(b,)");
   l.used_k = int_values(check.lengths("seqused_k", in.seqused_k), l.batch, "(b,)");
   l.leftpad_k = int_values(check.lengths("leftpad_k", in.leftpad_k), l.batch, "(b,)");
-  check_cumulative("cu_seqlens_q", l.cu_q, l.batch, l.rows_q);
-  check_cumulative("cu_seqlens_k", l.cu_k, l.batch,
-                   packed_k ? l.rows_k : std::numeric_limits<std::int32_t>::max());
-  p.max_q = check_longest("max_seqlen_q", in.max_seqlen_q, l.cu_q, l.batch, l.rows_q);
-  p.max_k = check_longest("max_seqlen_k", in.max_seqlen_k, l.cu_k, l.batch, l.rows_k);
-  check_used(l);
-  check_block_ids(p, k.shape[0]);
+  const bool readable = check.on_host();
+  if (readable) {
+    check_cumulative("cu_seqlens_q", l.cu_q, l.batch, l.rows_q);
+    check_cumulative("cu_seqlens_k", l.cu_k, l.batch,
+                     packed_k ? l.rows_k : std::numeric_limits<std::int32_t>::max());
+  }
+  p.max_q = check_longest("max_seqlen_q", in.max_seqlen_q, l.cu_q, l.batch, l.rows_q, readable);
+  p.max_k = check_longest("max_seqlen_k", in.max_seqlen_k, l.cu_k, l.batch, l.rows_k, readable);
+  p.caches = packed_k ? 1 : k.shape[0];
+  if (readable) {
+    check_used(l);
+    check_block_ids(p);
+  }
   constexpr std::int64_t counter = std::int64_t{1}
                                    << 32;  // positions go into 32-bit words of the dropout counter
   if (p.max_q >= counter || p.max_k >= counter || p.heads >= counter ||
@@ -303,9 +316,19 @@ RowStatistic check_lse(const Tensor& t, const Problem& p) {
   return {reinterpret_cast<float*>(t.data), t.stride[0], t.stride[1], t.stride[2]};
 }
 
+const Backend& choose_gpu_backend(const rocflash_execution& in, Device device) {
+  if (device.type != kDLROCM && device.type != kDLCUDA)
+    refuse_unsupported("q: is on ", device_text(device), "; allowed are cpu, rocm and cuda");
+  if (in.backend > ROCFLASH_BACKEND_AUTO && in.backend <= ROCFLASH_BACKEND_STANDARD)
+    refuse("backend: ", in.backend, ", which computes on the CPU, but q is on ",
+           device_text(device), "; it must be 0 (auto)");
+  if (in.backend != ROCFLASH_BACKEND_AUTO)
+    refuse("backend: ", in.backend, "; on ", device_text(device), " it must be 0 (auto)");
+  return gpu_backend(device.type, device.id);
+}
+
 const Backend& choose_backend(const rocflash_execution& in, Device device) {
-  if (device.type != kDLCPU)
-    refuse_unsupported("q: is on ", device_text(device), "; this build computes on the CPU only");
+  if (device.type != kDLCPU) return choose_gpu_backend(in, device);
   switch (in.backend) {
     case ROCFLASH_BACKEND_AUTO:
     case ROCFLASH_BACKEND_CPU:
@@ -342,6 +365,23 @@ void check_backend(const Backend& backend, const Problem& p, bool gradients) {
   if (const std::string why = backend.refusal(p, gradients); !why.empty()) refuse_unsupported(why);
 }
 
+// Appending decides by lengths that lie in the GPU's memory where each row goes; no kernel does
+// yet.
+void refuse_append(const rocflash_append& in, Device device) {
+  const std::pair<const char*, const DLTensor*> given[] = {
+      {"k_new", in.k_new},
+      {"v_new", in.v_new},
+      {"cu_seqlens_k_new", in.cu_seqlens_k_new},
+      {"rotary_cos", in.rotary_cos},
+      {"rotary_sin", in.rotary_sin},
+      {"rotary_seqlens", in.rotary_seqlens}};
+  for (const auto& [name, tensor] : given) {
+    if (tensor)
+      refuse_unsupported(name, ": is given; on ", device_text(device),
+                         " nothing can be appended or rotated, it must be null");
+  }
+}
+
 ForwardOutputs check_outputs(const rocflash_forward_outputs& in, Checker& check, const Problem& p,
                              bool judge) {
   ForwardOutputs o;
@@ -357,11 +397,15 @@ ForwardOutputs check_outputs(const rocflash_forward_outputs& in, Checker& check,
 
 }  // namespace
 
-Execution check_execution(const rocflash_execution& in) {
+Execution check_execution(const rocflash_execution& in, Device device) {
   if (in.num_threads < 0 || in.num_threads > most_threads)
     refuse("num_threads: ", in.num_threads, "; it must be 0 (choose) to ", most_threads);
-  if (in.stream) refuse("stream: is set; the CPU has no streams, so it must be null");
   Execution e;
+  if (device.type != kDLCPU) {
+    e.stream = in.stream;  // null is the default stream
+    return e;
+  }
+  if (in.stream) refuse("stream: is set; the CPU has no streams, so it must be null");
   e.threads = in.num_threads > 0 ? in.num_threads : default_threads();
   return e;
 }
@@ -379,8 +423,10 @@ ForwardCall check_forward(const rocflash_problem* problem_in,
   const auto outputs = read_struct("outputs", outputs_in);
   const Opening o = open(in, execution_in);
   Checker check(o.device, data);
-  ForwardCall call{
-      check_problem(in, check, Access::read), {}, check_execution(o.execution), o.backend};
+  ForwardCall call{check_problem(in, check, Access::read),
+                   {},
+                   check_execution(o.execution, o.device),
+                   o.backend};
   check_backend(*o.backend, call.problem, false);
   call.outputs = check_outputs(outputs, check, call.problem, o.judge);
   return call;
@@ -397,12 +443,13 @@ DecodeCall check_decode(const rocflash_problem* problem_in, const rocflash_appen
   Checker check(o.device, data);
   DecodeCall call{{check_problem(in, check, append.k_new ? Access::write : Access::read),
                    {},
-                   check_execution(o.execution),
+                   check_execution(o.execution, o.device),
                    o.backend},
                   {}};
   check_backend(*o.backend, call.problem, false);
   call.problem.inference = true;
-  call.append = check_append(append, check, call.problem, in.k->shape[0]);
+  if (!check.on_host()) refuse_append(append, o.device);
+  call.append = check_append(append, check, call.problem);
   call.outputs = check_outputs(outputs, check, call.problem, o.judge);
   return call;
 }
@@ -414,8 +461,10 @@ BackwardCall check_backward(const rocflash_problem* problem_in,
   const auto tensors = read_struct("tensors", tensors_in);
   const Opening o = open(in, execution_in);
   Checker check(o.device, data);
-  BackwardCall call{
-      check_problem(in, check, Access::read), {}, check_execution(o.execution), o.backend};
+  BackwardCall call{check_problem(in, check, Access::read),
+                    {},
+                    check_execution(o.execution, o.device),
+                    o.backend};
   const Problem& p = call.problem;
   check_backend(*o.backend, p, true);
   if (p.k.blocks)

@@ -37,12 +37,12 @@ DecodeCall check_decode(const rocflash_problem*, const rocflash_append*,
 BackwardCall check_backward(const rocflash_problem*, const rocflash_backward_tensors*,
                             const rocflash_execution*, Data);
 
-// New keys against the cache they go into, which has `blocks` batches or pages.
-Append check_append(const rocflash_append&, Checker&, const Problem&, std::int64_t blocks);
+// New keys against the cache they go into.
+Append check_append(const rocflash_append&, Checker&, const Problem&);
 
 // How to run; null means all defaults.
 rocflash_execution read_execution(const rocflash_execution*);
-Execution check_execution(const rocflash_execution&);
+Execution check_execution(const rocflash_execution&, Device);
 
 // Takes the workspace into use, or refuses one that is too small for `needed` bytes.
 void check_workspace(const rocflash_execution*, std::size_t needed, Execution&);

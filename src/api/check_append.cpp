@@ -18,7 +18,7 @@ struct Written {
   }
 };
 
-void check_room(const Problem& p, const Append& a, std::int64_t blocks) {
+void check_room(const Problem& p, const Append& a) {
   const Lengths& l = p.lengths;
   std::vector<Written> written;
   for (std::int64_t b = 0; b < l.batch; ++b) {
@@ -31,9 +31,9 @@ void check_room(const Problem& p, const Append& a, std::int64_t blocks) {
     const std::int64_t size = p.k.block_rows;
     for (std::int64_t row = before; row < after; row = (row / size + 1) * size) {
       const std::int64_t id = p.k.blocks[b * p.k.blocks_stride + row / size];
-      if (id < 0 || id >= blocks) {
+      if (id < 0 || id >= p.caches) {
         refuse(l.paged ? "block_table" : "cache_batch_idx", ": ", id, " at entry ", row / size,
-               " of sequence ", b, "; it must be 0 to ", blocks - 1);
+               " of sequence ", b, "; it must be 0 to ", p.caches - 1);
       }
       written.push_back({id, row % size, std::min(size, row % size + after - row), b});
     }
@@ -95,8 +95,7 @@ Rotary check_rotary(const rocflash_append& in, Checker& check, const Problem& p,
 
 }  // namespace
 
-Append check_append(const rocflash_append& in, Checker& check, const Problem& p,
-                    std::int64_t blocks) {
+Append check_append(const rocflash_append& in, Checker& check, const Problem& p) {
   Append a;
   if (!in.k_new != !in.v_new)
     refuse(in.k_new ? "v_new" : "k_new", ": is null, but the other is given");
@@ -126,7 +125,7 @@ Append check_append(const rocflash_append& in, Checker& check, const Problem& p,
     }
     a.k = rows_of(k, packed);
     a.v = rows_of(v, packed);
-    check_room(p, a, blocks);
+    check_room(p, a);
   }
   a.rotary = check_rotary(in, check, p, a);
   return a;

@@ -26,12 +26,14 @@ class Checker {
     if (!in) refuse(name, ": is null, but it is needed");
     return *optional(name, in, access);
   }
-  // Lengths shape the call, so their values are needed even where no other data is.
+  // On the host lengths shape the call, so their values are needed even where no other data is.
   std::optional<Tensor> lengths(const char* name, const DLTensor* in) {
-    auto t = on_device(read_tensor(name, in, Access::read, Data::required));
-    if (t) apart(*t, Access::read);
+    auto t = on_device(read_tensor(name, in, Access::read, on_host() ? Data::required : data_));
+    if (t && (on_host() || data_ == Data::required)) apart(*t, Access::read);
     return t;
   }
+  // Whether the values of int tensors can be looked at: a GPU's cannot, without waiting for it.
+  bool on_host() const { return device_.type == kDLCPU; }
 
  private:
   std::optional<Tensor> on_device(std::optional<Tensor> t) const {

@@ -89,10 +89,10 @@ void combine(const DLTensor* out_partial, const DLTensor* lse_partial, const DLT
   }
   if (p.out_partial.device.type != kDLCPU)
     refuse_unsupported("out_partial: is on ", device_text(p.out_partial.device),
-                       "; this build computes on the CPU only");
+                       "; parts are merged on the CPU only");
   const std::int64_t queries = shape[2], heads = shape[3];
-  parallel_for(p.out.empty() ? 0 : shape[1] * queries * heads, check_execution(execution).threads,
-               [&](std::int64_t row, int) {
+  parallel_for(p.out.empty() ? 0 : shape[1] * queries * heads,
+               check_execution(execution, p.out.device).threads, [&](std::int64_t row, int) {
                  combine_row(p, row / heads / queries, row / heads % queries, row % heads);
                });
 }

@@ -1,6 +1,8 @@
 // The C entry points: check, choose, run. Nothing else happens here.
 #include <rocflash/rocflash.h>
 
+#include <vector>
+
 #include "api/check.hpp"
 #include "api/combine.hpp"
 #include "api/error.hpp"
@@ -9,6 +11,7 @@
 #include "cpu/backend.hpp"
 #include "cpu/thread_pool.hpp"
 #include "gpu/drivers.hpp"
+#include "gpu/family.hpp"
 
 #define ROCFLASH_STRING_(x) #x
 #define ROCFLASH_STRING(x) ROCFLASH_STRING_(x)
@@ -25,6 +28,17 @@ std::size_t workspace_of(const DecodeCall& call) {
 }
 std::size_t workspace_of(const BackwardCall& call) {
   return call.backend->workspace(call.problem, call.tensors, call.execution);
+}
+
+// Those that have kernels, in the order of the drivers.
+std::vector<const gpu::Device*> usable_gpus() {
+  std::vector<const gpu::Device*> usable;
+  for (const gpu::DriverState& driver : gpu::drivers()) {
+    for (const gpu::Device& device : driver.devices) {
+      if (device.target) usable.push_back(&device);
+    }
+  }
+  return usable;
 }
 
 void write_bytes(std::size_t* bytes, std::size_t value) {
@@ -144,7 +158,6 @@ rocflash_status rocflash_query_limits(rocflash_limits* limits) {
 
 rocflash_status rocflash_query_device(int32_t index, rocflash_device* device) {
   return guarded([&] {
-    if (index != 0) refuse("index: ", index, "; this machine has 1 device that can be used");
     const CpuDescription& cpu = describe_cpu();
     rocflash_device d{};
     d.device = {kDLCPU, 0};
@@ -152,21 +165,48 @@ rocflash_status rocflash_query_device(int32_t index, rocflash_device* device) {
     d.arch = cpu.path;
     d.features = cpu.features.c_str();
     d.units = usable_cpus();
+    if (index != 0) {
+      const auto gpus = usable_gpus();
+      if (index < 0 || static_cast<std::size_t>(index) > gpus.size())
+        refuse("index: ", index, "; this machine has ", gpus.size() + 1,
+               gpus.empty() ? " device" : " devices", " that can be used");
+      const gpu::Device& g = *gpus[static_cast<std::size_t>(index) - 1];
+      d.device = {static_cast<DLDeviceType>(g.dlpack_type), g.index};
+      d.name = g.facts.name.c_str();
+      d.arch = g.target->arch;
+      d.features = g.features.c_str();
+      d.units = g.facts.units;
+    }
     write_struct("device", device, d);
   });
 }
 
 rocflash_status rocflash_query_driver(int32_t index, rocflash_driver* driver) {
   return guarded([&] {
-    const auto& drivers = gpu_drivers();
+    const auto& drivers = gpu::drivers();
     if (index < 0 || static_cast<std::size_t>(index) >= drivers.size())
       refuse("index: ", index, "; there are ", drivers.size(), " drivers");
-    const DriverSearch& found = drivers[static_cast<std::size_t>(index)];
+    const gpu::DriverState& found = drivers[static_cast<std::size_t>(index)];
     rocflash_driver d{};
     d.name = found.name;
     d.library = found.library.c_str();
     d.reason = found.reason.c_str();
-    d.in_use = 0;
+    d.in_use = found.driver != nullptr;
     write_struct("driver", driver, d);
+  });
+}
+
+rocflash_status rocflash_query_target(int32_t index, rocflash_target* target) {
+  return guarded([&] {
+    const auto targets = gpu::targets();
+    if (index < 0 || static_cast<std::size_t>(index) >= targets.size())
+      refuse("index: ", index, "; this library has kernels for ", targets.size(),
+             " GPU architectures");
+    const gpu::Target& found = targets[static_cast<std::size_t>(index)];
+    rocflash_target t{};
+    t.arch = found.arch;
+    t.family = gpu::name_of(found.family);
+    t.driver = found.family == kernel::Family::nvidia ? "cuda" : "hip";
+    write_struct("target", target, t);
   });
 }

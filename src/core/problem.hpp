@@ -128,8 +128,9 @@ struct Problem {
   float scale = 1, softcap = 0;
   Dropout dropout;
   bool deterministic = false;
-  int splits = 0;          // of the keys, for few queries; 0: chosen
-  bool inference = false;  // no backward will follow
+  int splits = 0;           // of the keys, for few queries; 0: chosen
+  bool inference = false;   // no backward will follow
+  std::int64_t caches = 0;  // batches or pages that k and v have: what their blocks may name
 
   ROCFLASH_INLINE constexpr std::int64_t batch() const { return lengths.batch; }
   ROCFLASH_INLINE constexpr std::int64_t group() const { return heads / kv_heads; }

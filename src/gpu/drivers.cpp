@@ -1,46 +1,82 @@
 #include "gpu/drivers.hpp"
 
-#include <dlfcn.h>
+#include <dlpack/dlpack.h>
 
-#include <cstdlib>
-#include <initializer_list>
+#include <algorithm>
+#include <string_view>
 
-namespace rocflash {
+#include "api/error.hpp"
+
+namespace rocflash::gpu {
 namespace {
 
-DriverSearch search(const char* name, const char* variable,
-                    std::initializer_list<const char*> sonames) {
-  const auto found = [&](const char* library, const char* how) {
-    return DriverSearch{name, library,
-                        std::string(how) + "; not used, this build carries no kernels for it"};
-  };
-  if (const char* override = std::getenv(variable); override && *override) {
-    if (dlopen(override, RTLD_NOW | RTLD_LOCAL))
-      return found(override, "found where the environment says");
-    const char* why = dlerror();
-    return {name, "",
-            std::string(variable) + " is set, but: " + (why ? why : "it cannot be opened")};
+constexpr const char* hip_names[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5",
+                                     "libamdhip64.so"};
+constexpr const char* cuda_names[] = {"libcuda.so.1", "libcuda.so"};
+
+bool serves(int dlpack_type, const Target& target) {
+  return std::string_view(target.arch).starts_with(dlpack_type == kDLROCM ? "gfx" : "sm_");
+}
+
+DriverState search(const char* name, int dlpack_type, const char* variable,
+                   std::span<const char* const> names, decltype(make_hip_driver)* make) {
+  const Library library = open_library(variable, names);
+  DriverState state{name, library.path, library.reason, nullptr, {}};
+  if (!library.handle) return state;
+  std::string why;
+  auto driver = make(library, why);
+  if (!driver) {
+    state.reason += "; not used, " + why;
+    return state;
   }
-  std::string tried;
-  for (const char* soname : sonames) {
-    if (dlopen(soname, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD))
-      return found(soname, "already loaded by this process");
-    tried += (tried.empty() ? "" : ", ") + std::string(soname);
+  try {
+    const int count = driver->device_count();
+    for (int n = 0; n < count; ++n) {
+      DeviceFacts facts = driver->facts(n);
+      const Target* target = target_for(facts.arch);
+      std::string features = facts.arch;
+      std::replace(features.begin(), features.end(), ':', ' ');
+      state.devices.push_back({dlpack_type, n, std::move(facts), std::move(features), target});
+    }
+  } catch (const Refusal& refusal) {
+    state.devices.clear();
+    state.reason += "; not used, " + refusal.message();
+    return state;
   }
-  for (const char* soname : sonames) {
-    if (dlopen(soname, RTLD_NOW | RTLD_LOCAL)) return found(soname, "found on the library path");
+  if (state.devices.empty()) {
+    state.reason += "; not used, it has no device";
+  } else if (built_for(dlpack_type) == "none") {
+    state.reason += "; not used, this build carries no kernels for it";
+    state.devices.clear();
+  } else {
+    state.driver = driver.release();
+    for (const Device& d : state.devices) {
+      if (!d.target)
+        state.reason += text("; device ", d.index, ", ", d.facts.name, " (", d.facts.arch,
+                             "), has no kernels here");
+    }
   }
-  return {name, "", "not found; looked for " + tried + " (" + variable + " names another)"};
+  return state;
 }
 
 }  // namespace
 
-const std::array<DriverSearch, 2>& gpu_drivers() {
-  static const std::array<DriverSearch, 2> drivers{
-      search("hip", "ROCFLASH_HIP_LIBRARY",
-             {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"}),
-      search("cuda", "ROCFLASH_CUDA_LIBRARY", {"libcuda.so.1", "libcuda.so"})};
-  return drivers;
+const std::array<DriverState, 2>& drivers() {
+  static const auto* all = new std::array<DriverState, 2>{
+      search("hip", kDLROCM, "ROCFLASH_HIP_LIBRARY", hip_names, make_hip_driver),
+      search("cuda", kDLCUDA, "ROCFLASH_CUDA_LIBRARY", cuda_names, make_cuda_driver)};
+  return *all;
 }
 
-}  // namespace rocflash
+const DriverState& driver_for(int dlpack_type) { return drivers()[dlpack_type == kDLROCM ? 0 : 1]; }
+
+std::string built_for(int dlpack_type) {
+  std::string archs;
+  for (const Target& target : targets()) {
+    if (serves(dlpack_type, target))
+      archs += (archs.empty() ? "" : ", ") + std::string(target.arch);
+  }
+  return archs.empty() ? "none" : archs;
+}
+
+}  // namespace rocflash::gpu

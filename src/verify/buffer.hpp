@@ -5,6 +5,7 @@
 
 #include <rocflash/rocflash.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <string>
@@ -54,6 +55,10 @@ class Buffer {
   std::string unwritten() const;
 
   const std::vector<std::byte>& bytes() const { return bytes_; }
+  // What became of a copy of these bytes elsewhere.
+  void set_bytes(std::vector<std::byte> bytes) {
+    std::copy(bytes.begin(), bytes.end(), bytes_.begin());  // views of the old ones stay valid
+  }
 
  private:
   std::byte* first() const;

@@ -42,6 +42,10 @@ class Geometry {
             s.query ? longest(c.lengths_q, c.sq) : 1, s.key ? longest(c.lengths_k, c.sk) : 1};
   }
 
+  // What max_seqlen_q and max_seqlen_k may be: 1 at least, since 0 says that they are not given.
+  std::int64_t longest_q() const { return longest(c.lengths_q, c.sq); }
+  std::int64_t longest_k() const { return longest(c.lengths_k, c.sk); }
+
   Axes query_axes() const { return c.packed() ? Axes{0, 1, 1} : Axes{1, 2, 0}; }
   Axes key_axes() const { return c.packed_k() ? Axes{0, 1, 1} : Axes{1, 2, 2}; }
   Axes statistic_axes() const { return c.packed() ? Axes{1, 0, 0} : Axes{2, 1, 0}; }
@@ -86,7 +90,8 @@ class Geometry {
     return total;
   }
   std::int64_t longest(const std::vector<std::int64_t>& lengths, std::int64_t dense) const {
-    return c.packed() ? *std::max_element(lengths.begin(), lengths.end()) : dense;
+    return c.packed() ? std::max<std::int64_t>(1, *std::max_element(lengths.begin(), lengths.end()))
+                      : dense;
   }
 
   const Case& c;

@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "verify/mirror.hpp"
 #include "verify/random.hpp"
 #include "verify/tensors.hpp"
 
@@ -47,6 +48,78 @@ std::string call(const char* op, void (*function)(const Problem&, const Tensors&
   }
 }
 
+// Scratch memory of a GPU, as the host's above.
+class GuardedGpuWorkspace {
+ public:
+  GuardedGpuWorkspace(const std::shared_ptr<Gpu>& gpu, std::size_t bytes)
+      : gpu_(gpu), memory_(gpu, bytes + guard) {
+    gpu->fill(memory_.data(), 0xFF, memory_.size());
+  }
+  void give_to(Execution& e) const {
+    e.workspace = memory_.data();
+    e.workspace_size = memory_.size() - guard;
+  }
+  bool intact() const {
+    unsigned char end[guard];
+    gpu_->download(end, memory_.data() + memory_.size() - guard, guard);
+    return std::all_of(end, end + guard, [](unsigned char c) { return c == 0xFF; });
+  }
+
+ private:
+  static constexpr std::size_t guard = 256;
+  std::shared_ptr<Gpu> gpu_;
+  GpuMemory memory_;
+};
+
+// Backward with the tensors of a forward that ran: it has to be refused, by the right status.
+std::string backward_refusal(Mirror& mirror, const Inputs& in, Outputs& out, const Problem& problem,
+                             const ForwardOutputs& forward) {
+  const BackwardTensors tensors{
+      mirror.input(in.dout.tensor()), forward.out,           *forward.lse, mirror.output(out.dq),
+      mirror.output(out.dk),          mirror.output(out.dv), std::nullopt};
+  try {
+    backward(problem, tensors);
+  } catch (const Error& e) {
+    return e.status() == Status::unsupported ? "" : std::string("backward: ") + e.what();
+  }
+  return "backward: ran, although GPUs are documented to refuse it";
+}
+
+// Forward on a GPU: everything there and back. `refused` gets the words of a refusal by
+// ROCFLASH_UNSUPPORTED.
+std::string compute_on_gpu(const Inputs& in, Outputs& out, const Device& device, Gpu::Stream stream,
+                           std::string& refused) {
+  Mirror mirror(device.gpu);
+  Problem problem = in.problem();
+  if (device.fault) device.fault(problem);
+  problem = mirror.input(problem);
+  ForwardOutputs outputs{mirror.output(out.out), mirror.output(out.lse), std::nullopt};
+  if (out.s_dmask) outputs.s_dmask = mirror.output(*out.s_dmask);
+  // A caller who wants s_dmask need not want lse; the workspace holds one then.
+  ForwardOutputs asked = outputs;
+  if (in.what.weights && in.what.seed % 2 != 0) asked.lse.reset();
+  Execution execution{.stream = stream};
+  try {
+    const GuardedGpuWorkspace workspace(device.gpu, workspace_size(problem, asked, execution));
+    workspace.give_to(execution);
+    forward(problem, asked, execution);
+    device.gpu->wait(stream);
+    if (!workspace.intact()) return "forward: wrote beyond its workspace";
+    if (!asked.lse) {
+      forward(problem, {outputs.out, outputs.lse, std::nullopt}, execution);
+      device.gpu->wait(stream);
+    }
+  } catch (const Error& e) {
+    if (e.status() == Status::unsupported) refused = e.what();
+    return std::string("forward: ") + e.what();
+  }
+  if (in.what.has_backward()) {
+    const std::string failure = backward_refusal(mirror, in, out, problem, outputs);
+    if (!failure.empty()) return failure;
+  }
+  return mirror.fetch();
+}
+
 // Forward, then backward with its results, as a user would. Returns what went wrong.
 std::string compute(const Inputs& in, Outputs& out, const Device& device, int threads) {
   Problem problem = in.problem();
@@ -72,7 +145,8 @@ std::string differing_bits(Outputs& a, Outputs& b) {
   const auto first = a.all(), second = b.all();
   for (std::size_t n = 0; n < first.size(); ++n) {
     if (first[n].buffer && first[n].buffer->bytes() != second[n].buffer->bytes())
-      return std::string(first[n].name) + ": other bits with another number of threads";
+      return std::string(first[n].name) +
+             ": other bits in a second run (on the CPU with another number of threads)";
   }
   return {};
 }
@@ -121,6 +195,13 @@ std::vector<bool> exact_zeros(const std::string& tensor, const Case& c, Outputs&
 
 }  // namespace
 
+std::string documented_refusal(const Case& c) {
+  constexpr int largest = 256;
+  if (c.dtype != DType::f16 && c.dtype != DType::bf16) return "dtype";
+  if (c.head_dim > largest || c.value_dim > largest) return "head size";
+  return {};
+}
+
 bool Result::good() const {
   return failure.empty() &&
          std::all_of(findings.begin(), findings.end(), [](const Finding& f) { return f.good(); });
@@ -136,8 +217,17 @@ double Result::worst_ratio(bool gradient) const {
 
 namespace {
 
+// The same problem twice, on a stream of its own and on the default one.
+std::string compute_twice_on_gpu(const Inputs& in, Outputs& first, Outputs& second,
+                                 const Device& device, std::string& refused) {
+  const auto drop = [&](void* stream) { device.gpu->drop_stream(stream); };
+  const std::unique_ptr<void, decltype(drop)> stream(device.gpu->make_stream(), drop);
+  const std::string failure = compute_on_gpu(in, first, device, stream.get(), refused);
+  return failure.empty() ? compute_on_gpu(in, second, device, nullptr, refused) : failure;
+}
+
 Result run_once(const Case& what, const Device& device) {
-  Result result{what, {}, {}};
+  Result result{what, {}, {}, {}};
   const Inputs in(what);
   const std::uint64_t before = in.fingerprint();
   Outputs reference(what, true), plain(what, false), tried(what, false), again(what, false);
@@ -146,8 +236,23 @@ Result run_once(const Case& what, const Device& device) {
     if (result.failure.empty()) result.failure = std::move(failure);
     return result.failure.empty();
   };
-  if (!step(compute(in, tried, device, what.threads))) return result;
-  if (!step(compute(in, again, device, what.threads + 2))) return result;
+  if (device.gpu) {
+    for (Outputs* o : {&reference, &plain, &tried, &again}) o->gradients = false;
+    std::string refused;
+    const std::string failure = compute_twice_on_gpu(in, tried, again, device, refused);
+    const std::string documented = documented_refusal(what);
+    if (!documented.empty()) {
+      result.refused = refused;
+      if (refused.empty())
+        step("ought to be refused (" + documented +
+             "), but: " + (failure.empty() ? "ran" : failure));
+      return result;
+    }
+    if (!step(failure)) return result;
+  } else {
+    if (!step(compute(in, tried, device, what.threads))) return result;
+    if (!step(compute(in, again, device, what.threads + 2))) return result;
+  }
   step(stray_writes(tried));
   step(differing_bits(tried, again));
   step(in.fingerprint() == before ? "" : "an input was changed");

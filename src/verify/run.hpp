@@ -3,11 +3,13 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "verify/case.hpp"
 #include "verify/compare.hpp"
+#include "verify/gpu.hpp"
 
 namespace rocflash::verify {
 
@@ -16,6 +18,7 @@ struct Result {
   std::vector<Finding> findings;  // one for each output
   std::string
       failure;  // what went wrong apart from numbers: a refusal, a stray write; empty: nothing
+  std::string refused;  // the device's words, where it is documented to refuse the case
 
   bool good() const;
   double worst_ratio(bool gradient) const;
@@ -25,11 +28,18 @@ struct Result {
 struct Device {
   Device(Backend who = Backend::cpu) : backend(who) {}
 
-  Backend backend;
+  Device(std::shared_ptr<Gpu> who) : gpu(std::move(who)) {}
+
+  Backend backend = Backend::automatic;
+  std::shared_ptr<Gpu> gpu;  // null: the host, by `backend`
   // Changes the problem that the device gets to see: tests make it err and look whether that is
   // noticed.
   std::function<void(Problem&)> fault;
 };
+
+// Why a GPU refuses a case, as docs/gpu.md has it; empty when it ought to run. GPUs also refuse
+// every backward.
+std::string documented_refusal(const Case& what);
 
 Result run(const Case& what, const Device& device = {});
 

@@ -172,6 +172,10 @@ Problem Inputs::problem() const {
   p.seqused_q = view(seqused_q);
   p.seqused_k = view(seqused_k);
   p.leftpad_k = view(leftpad_k);
+  if (what.packed()) {
+    p.max_seqlen_q = Geometry(what).longest_q();
+    p.max_seqlen_k = Geometry(what).longest_k();
+  }
   p.causal = what.causal;
   p.window = what.window;
   p.attention_chunk = what.attention_chunk;

@@ -1,0 +1,184 @@
+// The CUDA driver, through libcuda alone: the runtime library is a framework's own business.
+#include <mutex>
+#include <vector>
+
+#include "api/error.hpp"
+#include "gpu/driver.hpp"
+#include "gpu/symbols.hpp"
+
+namespace rocflash::gpu {
+namespace {
+
+constexpr int capture_relaxed = 2;
+constexpr int attribute_units = 16, attribute_major = 75, attribute_minor = 76;
+constexpr int jit_error_log = 5, jit_error_log_size = 6;
+constexpr int function_dynamic_shared = 8;
+constexpr std::uint32_t shared_without_asking = 48 << 10;
+
+using Context = void*;
+
+struct Table {
+  int (*cuInit)(unsigned);
+  int (*cuGetErrorName)(int, const char**);
+  int (*cuGetErrorString)(int, const char**);
+  int (*cuDeviceGetCount)(int*);
+  int (*cuDeviceGet)(int*, int);
+  int (*cuDeviceGetName)(char*, int, int);
+  int (*cuDeviceGetAttribute)(int*, int, int);
+  int (*cuDevicePrimaryCtxRetain)(Context*, int);
+  int (*cuCtxGetCurrent)(Context*);
+  int (*cuCtxGetDevice)(int*);
+  int (*cuCtxPushCurrent)(Context);
+  int (*cuCtxPopCurrent)(Context*);
+  int (*cuCtxGetId)(Context, unsigned long long*);
+  int (*cuModuleLoadDataEx)(void**, const void*, unsigned, int*, void**);
+  int (*cuModuleGetFunction)(void**, void*, const char*);
+  int (*cuFuncSetAttribute)(void*, int, int);
+  int (*cuLaunchKernel)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                        void*, void**, void**);
+  int (*cuThreadExchangeStreamCaptureMode)(int*);
+};
+
+class CudaDriver final : public Driver {
+ public:
+  explicit CudaDriver(const Table& table) : cu(table) {}
+
+  int device_count() override {
+    check("cuInit", cu.cuInit(0));
+    int count = 0;
+    check("cuDeviceGetCount", cu.cuDeviceGetCount(&count));
+    return count;
+  }
+
+  DeviceFacts facts(int device) override {
+    const int handle = handle_of(device);
+    char name[256] = "";
+    check("cuDeviceGetName", cu.cuDeviceGetName(name, sizeof name, handle));
+    return {name,
+            text("sm_", attribute(handle, attribute_major), attribute(handle, attribute_minor)),
+            attribute(handle, attribute_units)};
+  }
+
+  // The caller's context if it is one of this device, since its stream belongs to that; else the
+  // device's primary one, where frameworks live.
+  Entry enter(int device) override {
+    Entry entry;
+    Context context = nullptr;
+    check("cuCtxGetCurrent", cu.cuCtxGetCurrent(&context));
+    int current = -1;
+    if (context) check("cuCtxGetDevice", cu.cuCtxGetDevice(&current));
+    if (!context || current != handle_of(device)) {
+      context = primary(device);
+      check("cuCtxPushCurrent", cu.cuCtxPushCurrent(context));
+      entry.changed = true;
+    }
+    unsigned long long id = reinterpret_cast<std::uintptr_t>(context);
+    if (cu.cuCtxGetId) cu.cuCtxGetId(context, &id);
+    entry.context = id;
+    return entry;
+  }
+  void leave(const Entry& entry) noexcept override {
+    Context popped = nullptr;
+    if (entry.changed) cu.cuCtxPopCurrent(&popped);
+  }
+
+  // Loading allocates, which a capture in this thread would forbid; it has no part in the capture.
+  Module load(const std::byte* image) override {
+    int mode = capture_relaxed;
+    const bool exchanged =
+        cu.cuThreadExchangeStreamCaptureMode && cu.cuThreadExchangeStreamCaptureMode(&mode) == 0;
+    char log[512] = "";
+    int options[] = {jit_error_log, jit_error_log_size};
+    void* values[] = {log, reinterpret_cast<void*>(sizeof log)};
+    Module module = nullptr;
+    const int error = cu.cuModuleLoadDataEx(&module, image, 2, options, values);
+    if (exchanged) cu.cuThreadExchangeStreamCaptureMode(&mode);
+    check("cuModuleLoadDataEx", error, log);
+    return module;
+  }
+
+  Function function(Module module, const char* name, std::uint32_t dynamic_shared) override {
+    Function function = nullptr;
+    check(name, cu.cuModuleGetFunction(&function, module, name));
+    if (dynamic_shared > shared_without_asking)
+      check(name, cu.cuFuncSetAttribute(function, function_dynamic_shared,
+                                        static_cast<int>(dynamic_shared)));
+    return function;
+  }
+
+  void launch(Function function, const LaunchShape& shape, void* stream,
+              const void* arguments) override {
+    void* parameters[] = {const_cast<void*>(arguments)};
+    check("cuLaunchKernel", cu.cuLaunchKernel(function, shape.groups, 1, 1, shape.threads, 1, 1,
+                                              shape.dynamic_shared, stream, parameters, nullptr));
+  }
+
+ private:
+  int handle_of(int device) const {
+    int handle = 0;
+    check("cuDeviceGet", cu.cuDeviceGet(&handle, device));
+    return handle;
+  }
+  int attribute(int handle, int which) const {
+    int value = 0;
+    check("cuDeviceGetAttribute", cu.cuDeviceGetAttribute(&value, which, handle));
+    return value;
+  }
+
+  // Retained once and never given back: modules live in it until the process ends.
+  Context primary(int device) {
+    const std::lock_guard lock(mutex_);
+    if (primary_.size() <= static_cast<std::size_t>(device))
+      primary_.resize(static_cast<std::size_t>(device) + 1);
+    Context& context = primary_[static_cast<std::size_t>(device)];
+    if (!context)
+      check("cuDevicePrimaryCtxRetain", cu.cuDevicePrimaryCtxRetain(&context, handle_of(device)));
+    return context;
+  }
+
+  void check(const char* call, int error, const char* log = "") const {
+    if (error == 0) return;
+    const char *name = nullptr, *words = nullptr;
+    cu.cuGetErrorName(error, &name);
+    cu.cuGetErrorString(error, &words);
+    throw Refusal(ROCFLASH_DEVICE_ERROR,
+                  text("cuda: ", call, ": error ", error, ", ", name ? name : "unknown", ": ",
+                       words ? words : "unknown", *log ? "; " : "", log));
+  }
+
+  Table cu;
+  std::mutex mutex_;
+  std::vector<Context> primary_;
+};
+
+}  // namespace
+
+std::unique_ptr<Driver> make_cuda_driver(const Library& library, std::string& reason) {
+  Table t{};
+  Symbols symbols(library);
+  symbols.need(t.cuInit, "cuInit");
+  symbols.need(t.cuGetErrorName, "cuGetErrorName");
+  symbols.need(t.cuGetErrorString, "cuGetErrorString");
+  symbols.need(t.cuDeviceGetCount, "cuDeviceGetCount");
+  symbols.need(t.cuDeviceGet, "cuDeviceGet");
+  symbols.need(t.cuDeviceGetName, "cuDeviceGetName");
+  symbols.need(t.cuDeviceGetAttribute, "cuDeviceGetAttribute");
+  symbols.need(t.cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain");
+  symbols.need(t.cuCtxGetCurrent, "cuCtxGetCurrent");
+  symbols.need(t.cuCtxGetDevice, "cuCtxGetDevice");
+  symbols.need(t.cuCtxPushCurrent, "cuCtxPushCurrent_v2");
+  symbols.need(t.cuCtxPopCurrent, "cuCtxPopCurrent_v2");
+  symbols.optional(t.cuCtxGetId, "cuCtxGetId");
+  symbols.need(t.cuModuleLoadDataEx, "cuModuleLoadDataEx");
+  symbols.need(t.cuModuleGetFunction, "cuModuleGetFunction");
+  symbols.need(t.cuFuncSetAttribute, "cuFuncSetAttribute");
+  symbols.need(t.cuLaunchKernel, "cuLaunchKernel");
+  symbols.optional(t.cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode");
+  if (!symbols.missing().empty()) {
+    reason = "it lacks " + symbols.missing();
+    return nullptr;
+  }
+  return std::make_unique<CudaDriver>(t);
+}
+
+}  // namespace rocflash::gpu

@@ -1,0 +1,70 @@
+// The one face of a GPU driver: what a launch needs, and nothing that allocates, copies or waits.
+// Failures are thrown as refusals with ROCFLASH_DEVICE_ERROR and the driver's own words.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "gpu/library.hpp"
+
+namespace rocflash::gpu {
+
+using Module = void*;
+using Function = void*;
+
+struct DeviceFacts {
+  std::string name;  // "AMD Instinct MI300X"
+  std::string arch;  // "gfx942:sramecc+:xnack-", "sm_90"
+  int units = 0;     // compute units or multiprocessors
+};
+
+// A device made current for this thread, and what to restore.
+struct Entry {
+  std::uint64_t context = 0;  // modules belong to it: a number that is never given twice
+  int device = 0;             // current before, where drivers think in devices
+  bool changed = false;
+};
+
+struct LaunchShape {
+  std::uint32_t groups = 0, threads = 0, dynamic_shared = 0;
+};
+
+class Driver {
+ public:
+  virtual ~Driver() = default;
+
+  virtual int device_count() = 0;
+  virtual DeviceFacts facts(int device) = 0;
+
+  virtual Entry enter(int device) = 0;
+  virtual void leave(const Entry& entry) noexcept = 0;
+
+  // These three act on the device that was entered.
+  virtual Module load(const std::byte* image) = 0;
+  virtual Function function(Module module, const char* name, std::uint32_t dynamic_shared) = 0;
+  virtual void launch(Function function, const LaunchShape& shape, void* stream,
+                      const void* arguments) = 0;
+};
+
+// Null and a reason when the library lacks a function that is needed.
+std::unique_ptr<Driver> make_hip_driver(const Library& library, std::string& reason);
+std::unique_ptr<Driver> make_cuda_driver(const Library& library, std::string& reason);
+
+// Makes a device current and restores what was, also when something is thrown in between.
+class Current {
+ public:
+  Current(Driver& driver, int device) : driver_(driver), entry_(driver.enter(device)) {}
+  ~Current() { driver_.leave(entry_); }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+
+  std::uint64_t context() const { return entry_.context; }
+
+ private:
+  Driver& driver_;
+  Entry entry_;
+};
+
+}  // namespace rocflash::gpu

@@ -1,0 +1,160 @@
+#include "gpu/plan.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "api/error.hpp"
+
+namespace rocflash::gpu {
+namespace {
+
+using kernel::Family;
+using kernel::Variant;
+
+// Rows of plain kernels are read 16 bytes at a time, with 32-bit offsets within a tile.
+constexpr std::int64_t vector_bytes = 16, most_tile_rows = 256;
+constexpr int vector_elements = 8;
+
+bool suits_plain(const Rows& rows) {
+  const auto bytes = [&](std::int64_t stride) {
+    return stride * static_cast<std::int64_t>(size_of(rows.dtype));
+  };
+  const bool aligned = reinterpret_cast<std::uintptr_t>(rows.data) % vector_bytes == 0 &&
+                       bytes(rows.batch_stride) % vector_bytes == 0 &&
+                       bytes(rows.row_stride) % vector_bytes == 0 &&
+                       bytes(rows.head_stride) % vector_bytes == 0;
+  const std::int64_t longest = std::numeric_limits<std::int32_t>::max() / most_tile_rows;
+  return aligned && rows.columns % vector_elements == 0 && rows.row_stride >= 0 &&
+         rows.row_stride <= longest / static_cast<std::int64_t>(size_of(rows.dtype));
+}
+
+std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+std::string forward_name(DType dtype, int bucket, Variant variant) {
+  return text("forward_", name_of(dtype), "_", bucket,
+              variant == Variant::plain ? "_plain" : "_full");
+}
+
+// A packed tensor without sequences: all of its rows belong to nobody and get what queries get
+// that see nothing. They are one dense sequence without keys, sinks or anything else.
+void make_dense_without_keys(Problem& p) {
+  p.lengths = {.batch = 1, .rows_q = p.lengths.rows_q};
+  p.max_q = p.lengths.rows_q;
+  p.max_k = 0;
+  p.k.blocks = p.v.blocks = nullptr;
+  p.visibility = {};
+  p.mask = p.bias = {};
+  p.alibi = p.sinks = {};
+  p.dropout = {};
+}
+
+// No sequence has more rows than its tensor, whatever max_seqlen_q says; without sequences the
+// rows are taken for one.
+std::int64_t sequence_rows(const Lengths& l, std::int64_t max_q) {
+  return l.packed_q() && l.batch == 0 ? l.rows_q : std::min(max_q, l.rows_q);
+}
+
+// An lse of ours, compact, in the shape that the caller's would have.
+RowStatistic own_lse(const Problem& p, std::byte* at) {
+  const std::int64_t rows = p.lengths.rows_q;
+  return {reinterpret_cast<float*>(at), p.lengths.packed_q() ? 0 : p.heads * rows, rows, 1};
+}
+
+std::size_t own_lse_bytes(const Problem& p) {
+  const std::int64_t batch = p.lengths.packed_q() ? 1 : p.batch();
+  return static_cast<std::size_t>(batch * p.heads * p.lengths.rows_q) * sizeof(float);
+}
+
+}  // namespace
+
+int partitions(Family family, int units) {
+  const int units_each = family == Family::cdna3 ? 38 : family == Family::cdna4 ? 32 : 0;
+  return units_each > 0 ? std::max(1, units / units_each) : 1;
+}
+
+std::string refusal(const Problem& p, bool gradients) {
+  const auto bad_dtype = [](DType t) { return t != DType::f16 && t != DType::bf16; };
+  if (gradients)
+    return "q: is on a GPU; gradients are computed on the CPU only, forward on GPUs too";
+  if (bad_dtype(p.dtype))
+    return text("q: dtype ", name_of(p.dtype), "; GPU kernels take f16 and bf16");
+  if (p.k.dtype != p.dtype)
+    return text("k: dtype ", name_of(p.k.dtype), "; GPU kernels take that of q, ",
+                name_of(p.dtype));
+  for (const auto& [name, size] : {std::pair{"q", p.head_dim}, std::pair{"v", p.value_dim}}) {
+    if (size > kernel::largest_bucket)
+      return text(name, ": head size ", size, "; GPU kernels take 1 to ", kernel::largest_bucket);
+  }
+  // Kernels count the rows of one sequence in 32 bits.
+  constexpr std::int64_t longest = std::numeric_limits<std::int32_t>::max();
+  for (const auto& [name, rows] : {std::pair{"q", sequence_rows(p.lengths, p.max_q)},
+                                   std::pair{"k", std::min(p.max_k, p.lengths.rows_k)}}) {
+    if (rows > longest)
+      return text(name, ": a sequence of ", rows, " rows; GPU kernels take up to ", longest);
+  }
+  return {};
+}
+
+Variant forward_variant(const Problem& p, const ForwardOutputs& o) {
+  const bool options = p.mask || p.bias || p.alibi || p.sinks || p.softcap > 0 || p.dropout.on() ||
+                       p.k.blocks != nullptr;
+  const bool vectors =
+      suits_plain(p.q) && suits_plain(p.k) && suits_plain(p.v) && suits_plain(o.out);
+  return !options && vectors ? Variant::plain : Variant::full;
+}
+
+ForwardPlan plan_forward(const Problem& given, const ForwardOutputs& outputs, Family family,
+                         int units, std::byte* workspace) {
+  ForwardPlan plan;
+  Problem p = given;
+  const bool nobody = p.lengths.packed_q() && p.batch() == 0;
+  if (nobody) make_dense_without_keys(p);
+  // The size of s_dmask, which is never there without sequences.
+  const std::int64_t elements = nobody ? 0 : p.batch() * p.heads * p.max_q * p.max_k;
+  const bool weights = outputs.s_dmask && elements > 0;
+  ForwardOutputs o = outputs;
+  if (weights && !o.lse) {
+    o.lse = own_lse(p, workspace);
+    plan.workspace = own_lse_bytes(p);
+  }
+
+  const int bucket = kernel::bucket_of(std::max(p.head_dim, p.value_dim));
+  const Variant variant = forward_variant(p, o);
+  const kernel::ForwardTile tile = kernel::forward_tile(family, bucket, variant);
+  const std::int64_t blocks = divide_up(sequence_rows(p.lengths, p.max_q), tile.queries);
+  const std::int64_t most =
+      std::min<std::int64_t>(std::numeric_limits<std::int32_t>::max(),
+                             std::numeric_limits<std::uint32_t>::max() / tile.threads);
+  std::int64_t groups = 0;
+  if (__builtin_mul_overflow(blocks, p.batch() * p.heads, &groups) || groups > most)
+    refuse_unsupported("q: ", p.batch(), " sequences of ", p.max_q, " queries and ", p.heads,
+                       " heads make ", blocks, " blocks of ", tile.queries,
+                       " queries each; a GPU takes ", most, " in all");
+
+  const auto caches = static_cast<std::int32_t>(
+      std::min<std::int64_t>(p.caches, std::numeric_limits<std::int32_t>::max()));
+  if (groups > 0) {
+    plan.forward =
+        Launch{forward_name(p.dtype, bucket, variant),
+               {static_cast<std::uint32_t>(groups), static_cast<std::uint32_t>(tile.threads),
+                static_cast<std::uint32_t>(tile.dynamic_shared)}};
+    plan.forward_arguments = {p,
+                              o,
+                              {static_cast<std::int32_t>(blocks), static_cast<std::int32_t>(groups),
+                               partitions(family, units)},
+                              caches};
+    plan.forward_arguments.outputs.s_dmask = {};  // not this kernel's business
+  }
+  if (weights) {
+    // The kernel strides over the elements, so a bounded grid serves any number of them.
+    constexpr std::int64_t most_groups = 1 << 16;
+    plan.weights = Launch{text("weights_", name_of(p.dtype)),
+                          {static_cast<std::uint32_t>(
+                               std::min(most_groups, divide_up(elements, kernel::weights_threads))),
+                           static_cast<std::uint32_t>(kernel::weights_threads), 0}};
+    plan.weights_arguments = {p, o.lse, o.s_dmask, caches};
+  }
+  return plan;
+}
+
+}  // namespace rocflash::gpu

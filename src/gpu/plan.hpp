@@ -1,0 +1,42 @@
+// How a problem is run on a GPU: which kernels, how many workgroups, how much workspace. Pure
+// functions of the problem and of a few facts about the device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "attention/arguments.hpp"
+#include "core/problem.hpp"
+#include "gpu/driver.hpp"
+#include "table.hpp"
+
+namespace rocflash::gpu {
+
+// Chips inside a device, each with a cache of its own, that take workgroups in turn.
+int partitions(kernel::Family family, int units);
+
+// Why no kernel runs this problem, naming the argument; empty when one does.
+std::string refusal(const Problem& problem, bool gradients);
+
+kernel::Variant forward_variant(const Problem& problem, const ForwardOutputs& outputs);
+
+struct Launch {
+  std::string kernel;
+  LaunchShape shape;
+};
+
+struct ForwardPlan {
+  std::optional<Launch> forward, weights;  // none: there is nothing to write
+  kernel::ForwardArguments forward_arguments;
+  kernel::WeightsArguments weights_arguments;
+  std::size_t workspace = 0;  // bytes: an lse that the caller did not ask for, but s_dmask needs
+};
+
+// `workspace` is where an lse of our own will lie; null when only the size is asked for. Refuses a
+// problem with more workgroups than a launch can have.
+ForwardPlan plan_forward(const Problem& problem, const ForwardOutputs& outputs,
+                         kernel::Family family, int units, std::byte* workspace);
+
+}  // namespace rocflash::gpu

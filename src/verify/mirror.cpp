@@ -1,0 +1,66 @@
+#include "verify/mirror.hpp"
+
+#include <algorithm>
+
+namespace rocflash::verify {
+namespace {
+
+// What drivers align allocations to, at least, and kernels look at, at most.
+constexpr std::size_t alignment = 16;
+
+}  // namespace
+
+Tensor Mirror::input(const Tensor& host) {
+  const Dims shape = host.shape(), strides = host.strides();
+  const auto size = static_cast<std::int64_t>(size_of(host.dtype()));
+  std::int64_t lowest = 0, highest = size;
+  for (std::size_t n = 0; n < shape.size(); ++n) {
+    if (shape[n] == 0) return {nullptr, host.dtype(), shape, strides, gpu_->dlpack()};
+    (strides[n] < 0 ? lowest : highest) += (shape[n] - 1) * strides[n] * size;
+  }
+  const auto* first = static_cast<const std::byte*>(host.data()) + lowest;
+  const auto bytes = static_cast<std::size_t>(highest - lowest);
+  // As far off the alignment as on the host.
+  const std::size_t offset = reinterpret_cast<std::uintptr_t>(first) % alignment;
+  inputs_.push_back({GpuMemory(gpu_, offset + bytes), first, offset, bytes});
+  std::byte* copy = inputs_.back().memory.data() + offset;
+  gpu_->upload(copy, first, bytes);
+  return {copy - lowest, host.dtype(), shape, strides, gpu_->dlpack()};
+}
+
+Tensor Mirror::output(Buffer& buffer) {
+  const Tensor host = buffer.tensor();
+  const auto& bytes = buffer.bytes();
+  outputs_.push_back({GpuMemory(gpu_, bytes.size()), &buffer});
+  std::byte* copy = outputs_.back().memory.data();
+  gpu_->upload(copy, bytes.data(), bytes.size());
+  return {copy + (static_cast<const std::byte*>(host.data()) - bytes.data()), host.dtype(),
+          host.shape(), host.strides(), gpu_->dlpack()};
+}
+
+Problem Mirror::input(const Problem& host) {
+  Problem p = host;
+  for (Tensor* t : {&p.q, &p.k, &p.v}) *t = input(*t);
+  for (auto* t :
+       {&p.cu_seqlens_q, &p.cu_seqlens_k, &p.seqused_q, &p.seqused_k, &p.leftpad_k, &p.mask,
+        &p.alibi_slopes, &p.bias, &p.sinks, &p.block_table, &p.cache_batch_idx}) {
+    if (*t) *t = input(**t);
+  }
+  return p;
+}
+
+std::string Mirror::fetch() {
+  for (const Output& o : outputs_) {
+    std::vector<std::byte> bytes(o.memory.size());
+    gpu_->download(bytes.data(), o.memory.data(), bytes.size());
+    o.buffer->set_bytes(std::move(bytes));
+  }
+  for (const Input& i : inputs_) {
+    std::vector<std::byte> bytes(i.bytes);
+    gpu_->download(bytes.data(), i.memory.data() + i.offset, bytes.size());
+    if (!std::equal(bytes.begin(), bytes.end(), i.host)) return "an input was changed";
+  }
+  return {};
+}
+
+}  // namespace rocflash::verify
