@@ -319,11 +319,12 @@ RowStatistic check_lse(const Tensor& t, const Problem& p) {
 const Backend& choose_gpu_backend(const rocflash_execution& in, Device device) {
   if (device.type != kDLROCM && device.type != kDLCUDA)
     refuse_unsupported("q: is on ", device_text(device), "; allowed are cpu, rocm and cuda");
-  if (in.backend > ROCFLASH_BACKEND_AUTO && in.backend <= ROCFLASH_BACKEND_STANDARD)
-    refuse("backend: ", in.backend, ", which computes on the CPU, but q is on ",
-           device_text(device), "; it must be 0 (auto)");
-  if (in.backend != ROCFLASH_BACKEND_AUTO)
-    refuse("backend: ", in.backend, "; on ", device_text(device), " it must be 0 (auto)");
+  if (in.backend != ROCFLASH_BACKEND_AUTO) {
+    constexpr const char* names[] = {"auto", "cpu", "reference", "plain", "standard"};
+    const bool known = in.backend > 0 && in.backend < static_cast<int>(std::size(names));
+    refuse("backend: ", in.backend, known ? text(" (", names[in.backend], ")") : "", "; q is on ",
+           device_text(device), ", where it must be 0 (auto)");
+  }
   return gpu_backend(device.type, device.id);
 }
 

@@ -174,11 +174,16 @@ std::vector<BadCall> bad_structs_and_tensors() {
        [](Call& c) { c.v.dl.byte_offset = 2; }},
       {"k_offset_wraps", "k: byte_offset 18446744073709551615 reaches beyond 64-bit addresses",
        [](Call& c) { c.k.dl.byte_offset = UINT64_MAX; }},
-      {"q_on_cuda", "q: is on cuda:1; this build computes on the CPU only",
-       [](Call& c) { c.q.dl.device = {kDLCUDA, 1}; }, forward, ROCFLASH_UNSUPPORTED},
-      {"q_on_rocm", "q: is on rocm:0; this build computes on the CPU only",
-       [](Call& c) { c.q.dl.device = {kDLROCM, 0}; }, backward, ROCFLASH_UNSUPPORTED},
-      {"q_on_unknown", "q: is on DLPack device type 99; this build computes on the CPU only",
+      {"reference_on_cuda", "backend: 2 (reference); q is on cuda:1, where it must be 0 (auto)",
+       [](Call& c) { c.q.dl.device = {kDLCUDA, 1}; }},
+      {"cpu_on_rocm", "backend: 1 (cpu); q is on rocm:0, where it must be 0 (auto)",
+       [](Call& c) { c.backend(ROCFLASH_BACKEND_CPU).q.dl.device = {kDLROCM, 0}; }, backward},
+      {"no_such_backend_on_rocm", "backend: 5; q is on rocm:0, where it must be 0 (auto)",
+       [](Call& c) {
+         c.q.dl.device = {kDLROCM, 0};
+         c.execution.backend = 5;
+       }},
+      {"q_on_unknown", "q: is on DLPack device type 99; allowed are cpu, rocm and cuda",
        [](Call& c) {
          const int unknown = 99;
          std::memcpy(&c.q.dl.device.device_type, &unknown, sizeof unknown);

@@ -65,13 +65,28 @@ TEST(Queries, DriversSayWhatCameOfThem) {
   }
 }
 
+TEST(Queries, TargetsNameTheirDriver) {
+  auto target = sized<rocflash_target>();
+  for (int n = 0; rocflash_query_target(n, &target) == ROCFLASH_OK; ++n) {
+    const std::string arch = target.arch, driver = target.driver;
+    EXPECT_EQ(driver, arch.starts_with("gfx") ? "hip" : "cuda") << arch;
+    EXPECT_STRNE(target.family, "") << arch;
+  }
+}
+
 TEST(Queries, RefuseWhatIsNotThere) {
   auto device = sized<rocflash_device>();
-  for (const int index : {-1, 1, 1000}) {
+  int count = 1;
+  while (rocflash_query_device(count, &device) == ROCFLASH_OK) ++count;
+  for (const int index : {-1, count, 1000}) {
     EXPECT_EQ(rocflash_query_device(index, &device), ROCFLASH_INVALID_ARGUMENT);
     EXPECT_EQ(rocflash_last_error(),
-              "index: " + std::to_string(index) + "; this machine has 1 device that can be used");
+              "index: " + std::to_string(index) + "; this machine has " + std::to_string(count) +
+                  (count == 1 ? " device" : " devices") + " that can be used");
   }
+  auto target = sized<rocflash_target>();
+  EXPECT_EQ(rocflash_query_target(-1, &target), ROCFLASH_INVALID_ARGUMENT);
+  EXPECT_EQ(rocflash_query_target(1000, &target), ROCFLASH_INVALID_ARGUMENT);
   auto driver = sized<rocflash_driver>();
   for (const int index : {-1, 2}) {
     EXPECT_EQ(rocflash_query_driver(index, &driver), ROCFLASH_INVALID_ARGUMENT);

@@ -1,0 +1,221 @@
+// The drivers' faces over fake libraries: what is asked of a driver, in which order, and what
+// becomes of its errors.
+#include <dlfcn.h>
+#include <dlpack/dlpack.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <thread>
+
+#include "api/error.hpp"
+#include "gpu/driver.hpp"
+#include "gpu/loader.hpp"
+
+namespace rocflash::gpu {
+
+// The catalogue of this test: one AMD and one NVIDIA target, whose objects nobody looks into.
+namespace {
+const Target both[] = {{"gfx942", kernel::Family::cdna3}, {"sm_80", kernel::Family::nvidia}};
+const std::byte object[16] = {};
+}  // namespace
+std::span<const Target> targets() { return both; }
+const Target* target_for(std::string_view arch) {
+  return arch.starts_with("gfx942") ? &both[0] : arch.starts_with("sm_") ? &both[1] : nullptr;
+}
+std::span<const std::byte> code_object(const Target&) { return object; }
+
+namespace {
+
+// A fake library under its driver's face, with its journal.
+struct Fake {
+  Fake(const char* file, decltype(make_hip_driver)* make) {
+    setenv("FAKE_LIBRARY", file, 1);
+    library = open_library("FAKE_LIBRARY", {});
+    unsetenv("FAKE_LIBRARY");
+    EXPECT_TRUE(library.handle) << library.reason;
+    driver = make(library, reason);
+    clear();
+  }
+  template <class Function>
+  Function* symbol(const char* name) const {
+    return reinterpret_cast<Function*>(dlsym(library.handle, name));
+  }
+  std::string log() const { return symbol<const char*()>("fake_log")(); }
+  void clear() const { symbol<void()>("fake_clear")(); }
+
+  Library library;
+  std::string reason;
+  std::unique_ptr<Driver> driver;
+};
+
+std::string device_error(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Refusal& refusal) {
+    EXPECT_EQ(refusal.status(), ROCFLASH_DEVICE_ERROR);
+    return refusal.message();
+  }
+  return "nothing was thrown";
+}
+
+struct Variable {
+  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Variable() { unsetenv(name_); }
+  const char* name_;
+};
+
+void run(Fake& f, Loader& loader, int device, void* stream, const Target& target,
+         std::uint32_t shared = 0) {
+  const Current current(*f.driver, device);
+  const Function function = loader.kernel(*f.driver, current.context(), target, "forward", shared);
+  f.driver->launch(function, {12, 256, shared}, stream, object);
+}
+
+TEST(Library, TheEnvironmentsWordIsTheLast) {
+  const char* names[] = {"libc.so.6"};
+  EXPECT_EQ(open_library("ROCFLASH_TEST_LIBRARY", names).reason, "already loaded by this process");
+  const Variable wrong("ROCFLASH_TEST_LIBRARY", "/no/such/library.so");
+  const Library none = open_library("ROCFLASH_TEST_LIBRARY", names);
+  EXPECT_FALSE(none.handle);
+  EXPECT_NE(none.reason.find("ROCFLASH_TEST_LIBRARY is set, but: /no/such/library.so"),
+            std::string::npos)
+      << none.reason;
+}
+
+TEST(Library, SaysWhatItLookedFor) {
+  const char* names[] = {"libno.so.2", "libno.so"};
+  EXPECT_EQ(open_library("ROCFLASH_TEST_LIBRARY", names).reason,
+            "not found; looked for libno.so.2, libno.so (ROCFLASH_TEST_LIBRARY names another)");
+}
+
+TEST(HipDriver, ReadsBothLayoutsOfTheProperties) {
+  for (const char* file : {FAKE_HIP6_LIBRARY, FAKE_HIP5_LIBRARY}) {
+    const Fake f(file, make_hip_driver);
+    ASSERT_TRUE(f.driver) << f.reason;
+    EXPECT_EQ(f.driver->device_count(), 2);
+    EXPECT_EQ(f.driver->facts(0).name, "Fake MI300X");
+    EXPECT_EQ(f.driver->facts(0).arch, "gfx942:sramecc+:xnack-");
+    EXPECT_EQ(f.driver->facts(0).units, 304);
+    EXPECT_EQ(f.driver->facts(1).arch, "gfx906");
+    EXPECT_EQ(f.driver->facts(1).units, 60);
+  }
+}
+
+TEST(HipDriver, ALibraryThatLacksAFunctionIsNotUsed) {
+  const Fake f(FAKE_HIP_BROKEN_LIBRARY, make_hip_driver);
+  EXPECT_FALSE(f.driver);
+  EXPECT_EQ(f.reason, "it lacks hipModuleLaunchKernel");
+}
+
+TEST(HipDriver, LoadsOnceADeviceAndRestoresTheCurrentOne) {
+  Fake f(FAKE_HIP6_LIBRARY, make_hip_driver);
+  Loader loader;
+  auto* stream = reinterpret_cast<void*>(42);
+  run(f, loader, 0, stream, both[0]);
+  EXPECT_EQ(f.log(),
+            "capture mode 2\nload on 0\ncapture mode 0\nfunction forward\n"
+            "launch 12 x 256 on device 0 stream 42\n");
+  f.clear();
+  run(f, loader, 0, nullptr, both[0]);
+  EXPECT_EQ(f.log(), "launch 12 x 256 on device 0 stream 0\n");
+  f.clear();
+  run(f, loader, 1, stream, both[0]);
+  EXPECT_EQ(f.log(),
+            "device 1\ncapture mode 2\nload on 1\ncapture mode 0\nfunction forward\n"
+            "launch 12 x 256 on device 1 stream 42\ndevice 0\n");
+}
+
+TEST(HipDriver, ErrorsCarryItsWordsAndLeaveNothingBehind) {
+  Fake f(FAKE_HIP6_LIBRARY, make_hip_driver);
+  Loader loader;
+  {
+    const Variable broken("FAKE_LOAD_ERROR", "209");
+    EXPECT_EQ(device_error([&] { run(f, loader, 1, nullptr, both[0]); }),
+              "hip: hipModuleLoadData: error 209, fake trouble");
+  }
+  EXPECT_EQ(f.log(), "device 1\ncapture mode 2\nload on 1\ncapture mode 0\nlast error\ndevice 0\n");
+  f.clear();
+  {
+    const Variable broken("FAKE_LAUNCH_ERROR", "719");
+    EXPECT_EQ(device_error([&] { run(f, loader, 0, nullptr, both[0]); }),
+              "hip: hipModuleLaunchKernel: error 719, fake trouble");
+  }
+  run(f, loader, 1, nullptr, both[0]);  // what failed to load is tried again
+  const Variable broken("FAKE_COUNT_ERROR", "100");
+  EXPECT_EQ(device_error([&] { f.driver->device_count(); }),
+            "hip: hipGetDeviceCount: error 100, no device");
+}
+
+TEST(Loader, ThreadsThatComeTogetherLoadOnce) {
+  Fake f(FAKE_HIP6_LIBRARY, make_hip_driver);
+  Loader loader;
+  {
+    std::vector<std::jthread> threads;
+    for (int n = 0; n < 16; ++n)
+      threads.emplace_back([&, n] { run(f, loader, n % 2, nullptr, both[0]); });
+  }
+  const std::string log = f.log();
+  const auto count = [&](const std::string& what) {
+    int found = 0;
+    for (std::size_t at = 0; (at = log.find(what, at)) != std::string::npos; ++at) ++found;
+    return found;
+  };
+  EXPECT_EQ(count("load on 0"), 1);
+  EXPECT_EQ(count("load on 1"), 1);
+  EXPECT_EQ(count("function"), 2);
+  EXPECT_EQ(count("launch"), 16);
+}
+
+TEST(CudaDriver, TellsDevices) {
+  const Fake f(FAKE_CUDA_LIBRARY, make_cuda_driver);
+  ASSERT_TRUE(f.driver) << f.reason;
+  EXPECT_EQ(f.driver->device_count(), 2);
+  EXPECT_EQ(f.driver->facts(0).name, "Fake H200");
+  EXPECT_EQ(f.driver->facts(0).arch, "sm_90");
+  EXPECT_EQ(f.driver->facts(0).units, 132);
+}
+
+TEST(CudaDriver, UsesTheCallersContextOrThePrimaryOne) {
+  Fake f(FAKE_CUDA_LIBRARY, make_cuda_driver);
+  Loader loader;
+  const auto set_context = f.symbol<void(std::uintptr_t)>("fake_set_context");
+  auto* stream = reinterpret_cast<void*>(42);
+
+  set_context(0);  // a thread that has none
+  run(f, loader, 1, stream, both[1], 100 << 10);
+  EXPECT_EQ(f.log(),
+            "retain 1\npush 1001\ncapture mode 2\nload in 1001\ncapture mode 0\nfunction forward\n"
+            "attribute 8 = 102400\nlaunch 12 x 256 shared 102400 in 1001 stream 42\npop\n");
+  f.clear();
+  set_context(1001);  // a framework's thread
+  run(f, loader, 1, stream, both[1], 100 << 10);
+  EXPECT_EQ(f.log(), "launch 12 x 256 shared 102400 in 1001 stream 42\n");
+  f.clear();
+  set_context(77);  // a context that is not primary: its modules are its own
+  run(f, loader, 0, stream, both[1], 16 << 10);
+  EXPECT_EQ(f.log(),
+            "capture mode 2\nload in 77\ncapture mode 0\nfunction forward\n"
+            "launch 12 x 256 shared 16384 in 77 stream 42\n");
+  f.clear();
+  run(f, loader, 1, stream, both[1], 100 << 10);  // another device than the current one
+  EXPECT_EQ(f.log(), "push 1001\nlaunch 12 x 256 shared 102400 in 1001 stream 42\npop\n");
+  set_context(0);
+}
+
+TEST(CudaDriver, ErrorsCarryItsWordsAndTheCompilersLog) {
+  Fake f(FAKE_CUDA_LIBRARY, make_cuda_driver);
+  Loader loader;
+  {
+    const Variable broken("FAKE_LOAD_ERROR", "218");
+    EXPECT_EQ(device_error([&] { run(f, loader, 0, nullptr, both[1]); }),
+              "cuda: cuModuleLoadDataEx: error 218, CUDA_ERROR_FAKE: fake trouble; line 3: no such "
+              "instruction");
+  }
+  const Variable broken("FAKE_LAUNCH_ERROR", "701");
+  EXPECT_EQ(device_error([&] { run(f, loader, 0, nullptr, both[1]); }),
+            "cuda: cuLaunchKernel: error 701, CUDA_ERROR_FAKE: fake trouble");
+  EXPECT_EQ(f.log().substr(f.log().size() - 4), "pop\n");
+}
+
+}  // namespace
+}  // namespace rocflash::gpu

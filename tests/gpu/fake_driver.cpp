@@ -1,0 +1,189 @@
+// A driver library of no device at all, built several times: as HIP with either layout of the
+// properties, as CUDA, and as ones that are broken. It writes down what is asked of it; tests read
+// that through fake_log.
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <string>
+
+#define FAKE extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+std::mutex mutex;
+std::string journal;
+thread_local int device = 0;
+
+void note(const std::string& what) {
+  const std::lock_guard lock(mutex);
+  journal += what + "\n";
+}
+
+int variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? std::atoi(value) : 0;
+}
+
+}  // namespace
+
+FAKE const char* fake_log() { return journal.c_str(); }
+FAKE void fake_clear() { journal.clear(); }
+
+#if defined(FAKE_HIP)
+
+FAKE const char* hipGetErrorString(int error) {
+  return error == 100 ? "no device" : "fake trouble";
+}
+FAKE int hipGetLastError() {
+  note("last error");
+  return 0;
+}
+FAKE int hipGetDeviceCount(int* count) {
+  *count = 2;
+  return variable("FAKE_COUNT_ERROR");
+}
+static int properties(void* p, int index, std::size_t arch, std::size_t units) {
+  const char* names[] = {"gfx942:sramecc+:xnack-", "gfx906"};
+  const int cus[] = {304, 60};
+  std::strcpy(static_cast<char*>(p), index == 0 ? "Fake MI300X" : "Fake VII");
+  std::strcpy(static_cast<char*>(p) + arch, names[index]);
+  std::memcpy(static_cast<char*>(p) + units, &cus[index], sizeof(int));
+  return 0;
+}
+#if FAKE_HIP == 6
+FAKE int hipGetDevicePropertiesR0600(void* p, int index) { return properties(p, index, 1160, 388); }
+#else
+FAKE int hipGetDeviceProperties(void* p, int index) { return properties(p, index, 396, 336); }
+#endif
+FAKE int hipGetDevice(int* which) {
+  *which = device;
+  return 0;
+}
+FAKE int hipSetDevice(int which) {
+  note("device " + std::to_string(which));
+  device = which;
+  return 0;
+}
+FAKE int hipThreadExchangeStreamCaptureMode(int* mode) {
+  thread_local int current = 0;
+  note("capture mode " + std::to_string(*mode));
+  const int before = current;
+  current = *mode;
+  *mode = before;
+  return 0;
+}
+FAKE int hipModuleLoadData(void** module, const void*) {
+  note("load on " + std::to_string(device));
+  *module = reinterpret_cast<void*>(static_cast<std::uintptr_t>(100 + device));
+  return variable("FAKE_LOAD_ERROR");
+}
+FAKE int hipModuleGetFunction(void** function, void*, const char* name) {
+  note(std::string("function ") + name);
+  *function = reinterpret_cast<void*>(7);
+  return 0;
+}
+#if !defined(FAKE_WITHOUT_LAUNCH)
+FAKE int hipModuleLaunchKernel(void*, unsigned gx, unsigned, unsigned, unsigned bx, unsigned,
+                               unsigned, unsigned, void* stream, void**, void**) {
+  note("launch " + std::to_string(gx) + " x " + std::to_string(bx) + " on device " +
+       std::to_string(device) + " stream " +
+       std::to_string(reinterpret_cast<std::uintptr_t>(stream)));
+  return variable("FAKE_LAUNCH_ERROR");
+}
+#endif
+
+#elif defined(FAKE_CUDA)
+
+// Contexts are numbers: 1000 + device are primary ones, others belong to device 0.
+namespace {
+thread_local std::uintptr_t stack[8] = {};
+thread_local int depth = 0;
+}  // namespace
+
+FAKE void fake_set_context(std::uintptr_t context) {
+  depth = context ? 1 : 0;
+  stack[0] = context;
+}
+FAKE int cuInit(unsigned) {
+  note("init");
+  return 0;
+}
+FAKE int cuGetErrorName(int, const char** name) {
+  *name = "CUDA_ERROR_FAKE";
+  return 0;
+}
+FAKE int cuGetErrorString(int, const char** words) {
+  *words = "fake trouble";
+  return 0;
+}
+FAKE int cuDeviceGetCount(int* count) {
+  *count = 2;
+  return 0;
+}
+FAKE int cuDeviceGet(int* handle, int index) {
+  *handle = index;
+  return 0;
+}
+FAKE int cuDeviceGetName(char* name, int, int) {
+  std::strcpy(name, "Fake H200");
+  return 0;
+}
+FAKE int cuDeviceGetAttribute(int* value, int which, int) {
+  *value = which == 75 ? 9 : which == 76 ? 0 : which == 16 ? 132 : -1;
+  return 0;
+}
+FAKE int cuDevicePrimaryCtxRetain(void** context, int index) {
+  note("retain " + std::to_string(index));
+  *context = reinterpret_cast<void*>(static_cast<std::uintptr_t>(1000 + index));
+  return 0;
+}
+FAKE int cuCtxGetCurrent(void** context) {
+  *context = depth > 0 ? reinterpret_cast<void*>(stack[depth - 1]) : nullptr;
+  return 0;
+}
+FAKE int cuCtxGetDevice(int* index) {
+  *index = stack[depth - 1] >= 1000 ? static_cast<int>(stack[depth - 1]) - 1000 : 0;
+  return 0;
+}
+FAKE int cuCtxPushCurrent_v2(void* context) {
+  stack[depth++] = reinterpret_cast<std::uintptr_t>(context);
+  note("push " + std::to_string(stack[depth - 1]));
+  return 0;
+}
+FAKE int cuCtxPopCurrent_v2(void** context) {
+  *context = reinterpret_cast<void*>(stack[--depth]);
+  note("pop");
+  return 0;
+}
+FAKE int cuThreadExchangeStreamCaptureMode(int* mode) {
+  note("capture mode " + std::to_string(*mode));
+  *mode = 0;
+  return 0;
+}
+FAKE int cuModuleLoadDataEx(void** module, const void*, unsigned count, int* options,
+                            void** values) {
+  note("load in " + std::to_string(depth > 0 ? stack[depth - 1] : 0));
+  if (variable("FAKE_LOAD_ERROR") != 0 && count == 2 && options[0] == 5)
+    std::strcpy(static_cast<char*>(values[0]), "line 3: no such instruction");
+  *module = reinterpret_cast<void*>(5);
+  return variable("FAKE_LOAD_ERROR");
+}
+FAKE int cuModuleGetFunction(void** function, void*, const char* name) {
+  note(std::string("function ") + name);
+  *function = reinterpret_cast<void*>(7);
+  return 0;
+}
+FAKE int cuFuncSetAttribute(void*, int which, int value) {
+  note("attribute " + std::to_string(which) + " = " + std::to_string(value));
+  return 0;
+}
+FAKE int cuLaunchKernel(void*, unsigned gx, unsigned, unsigned, unsigned bx, unsigned, unsigned,
+                        unsigned shared, void* stream, void**, void**) {
+  note("launch " + std::to_string(gx) + " x " + std::to_string(bx) + " shared " +
+       std::to_string(shared) + " in " + std::to_string(stack[depth - 1]) + " stream " +
+       std::to_string(reinterpret_cast<std::uintptr_t>(stream)));
+  return variable("FAKE_LAUNCH_ERROR");
+}
+
+#endif

@@ -1,0 +1,247 @@
+// What is planned for a problem, without any device: kernels, workgroups, workspace, refusals.
+#include "gpu/plan.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "api/error.hpp"
+
+namespace rocflash::gpu {
+namespace {
+
+using kernel::Family;
+using kernel::Variant;
+
+// Addresses only: nothing here is read.
+std::byte* at(std::uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
+
+Rows rows(std::uintptr_t address, std::int64_t length, std::int64_t heads, int columns,
+          DType dtype) {
+  return {at(address), dtype, length * heads * columns, heads * columns, columns, columns};
+}
+
+struct Given {
+  explicit Given(DType dtype = DType::bf16, int d = 128, int dv = 128, std::int64_t b = 2,
+                 std::int64_t sq = 1000, std::int64_t sk = 900, std::int64_t h = 8) {
+    p.dtype = dtype;
+    p.heads = h;
+    p.kv_heads = h;
+    p.head_dim = d;
+    p.value_dim = dv;
+    p.q = rows(0x10000, sq, h, d, dtype);
+    p.k = rows(0x20000, sk, h, d, dtype);
+    p.v = rows(0x30000, sk, h, dv, dtype);
+    p.lengths = {.batch = b, .rows_q = sq, .rows_k = sk};
+    p.max_q = sq;
+    p.max_k = sk;
+    p.caches = b;
+    o.out = rows(0x40000, sq, h, dv, dtype);
+  }
+  ForwardPlan plan(Family family = Family::cdna3, int units = 304,
+                   std::byte* workspace = nullptr) const {
+    return plan_forward(p, o, family, units, workspace);
+  }
+
+  Problem p;
+  ForwardOutputs o;
+};
+
+TEST(Plan, NamesTheKernelOfDtypeBucketAndVariant) {
+  EXPECT_EQ(Given().plan().forward->kernel, "forward_bf16_128_plain");
+  EXPECT_EQ(Given(DType::f16, 64, 64).plan().forward->kernel, "forward_f16_64_plain");
+  EXPECT_EQ(Given(DType::f16, 40, 40).plan().forward->kernel, "forward_f16_64_plain");
+  EXPECT_EQ(Given(DType::f16, 80, 16).plan().forward->kernel, "forward_f16_96_plain");
+  EXPECT_EQ(Given(DType::f16, 64, 256).plan().forward->kernel, "forward_f16_256_plain");
+  EXPECT_EQ(Given(DType::bf16, 17, 17).plan().forward->kernel, "forward_bf16_64_full");
+}
+
+// Each of these alone takes a problem off the plain path.
+TEST(Plan, OptionsNeedTheFullKernel) {
+  const std::function<void(Given&)> full[] = {
+      [](Given& g) { g.p.mask.data = at(0x100); },
+      [](Given& g) { g.p.bias.data = at(0x100); },
+      [](Given& g) { g.p.alibi.data = at(0x100); },
+      [](Given& g) { g.p.sinks.data = at(0x100); },
+      [](Given& g) { g.p.softcap = 3; },
+      [](Given& g) { g.p.dropout.p = 0.1f; },
+      [](Given& g) { g.p.k.blocks = g.p.v.blocks = reinterpret_cast<const std::int32_t*>(0x100); },
+      [](Given& g) { g.p.q.data += 2; },
+      [](Given& g) { g.p.k.data += 8; },
+      [](Given& g) { g.p.v.row_stride += 4; },
+      [](Given& g) { g.p.v.head_stride += 1; },
+      [](Given& g) { g.p.k.batch_stride += 7; },
+      [](Given& g) { g.o.out.row_stride += 3; },
+      [](Given& g) { g.p.k.row_stride = -g.p.k.row_stride; },
+      [](Given& g) { g.p.k.row_stride = (std::int64_t{1} << 31) / 256 / 2; },
+      [](Given& g) { g.p.q.columns = g.p.head_dim = 124; },
+      [](Given& g) { g.p.v.columns = g.p.value_dim = g.o.out.columns = 100; },
+  };
+  const Given plain;
+  EXPECT_EQ(forward_variant(plain.p, plain.o), Variant::plain);
+  int n = 0;
+  for (const auto& change : full) {
+    Given g;
+    change(g);
+    EXPECT_EQ(forward_variant(g.p, g.o), Variant::full) << "change " << n;
+    ++n;
+  }
+}
+
+TEST(Plan, LengthsWindowsAndStridesStayPlain) {
+  Given g;
+  const auto* ints = reinterpret_cast<const std::int32_t*>(0x100);
+  g.p.lengths.used_q = g.p.lengths.used_k = g.p.lengths.leftpad_k = ints;
+  g.p.visibility = {.left = 5, .right = 0, .chunk = 64};
+  g.p.scale = -2;
+  g.p.k.row_stride = 0;
+  g.p.q.batch_stride = -g.p.q.batch_stride;
+  g.p.v.row_stride = (std::int64_t{1} << 31) / 256 / 2 - 8;
+  EXPECT_EQ(forward_variant(g.p, g.o), Variant::plain);
+}
+
+TEST(Plan, OneWorkgroupForEachBlockOfQueries) {
+  for (const Family family : {Family::cdna2, Family::cdna3, Family::cdna4, Family::rdna2,
+                              Family::rdna3, Family::rdna4, Family::nvidia}) {
+    for (const int d : {64, 128, 256}) {
+      const Given g(DType::f16, d, d);
+      const ForwardPlan plan = g.plan(family);
+      const kernel::ForwardTile tile = kernel::forward_tile(family, d, Variant::plain);
+      const int blocks = (1000 + tile.queries - 1) / tile.queries;
+      EXPECT_EQ(plan.forward_arguments.work.query_blocks, blocks);
+      EXPECT_EQ(plan.forward_arguments.work.groups, blocks * 2 * 8);
+      EXPECT_EQ(plan.forward->shape.groups, static_cast<std::uint32_t>(blocks * 2 * 8));
+      EXPECT_EQ(plan.forward->shape.threads, static_cast<std::uint32_t>(tile.threads));
+      EXPECT_EQ(plan.forward->shape.dynamic_shared,
+                static_cast<std::uint32_t>(tile.dynamic_shared));
+      EXPECT_EQ(plan.forward_arguments.caches, 2);
+      EXPECT_FALSE(plan.weights);
+      EXPECT_EQ(plan.workspace, 0u);
+    }
+  }
+}
+
+TEST(Plan, KnowsTheChipsInsideADevice) {
+  EXPECT_EQ(partitions(Family::cdna3, 304), 8);  // MI300X
+  EXPECT_EQ(partitions(Family::cdna3, 228), 6);  // MI300A
+  EXPECT_EQ(partitions(Family::cdna3, 38), 1);   // a partition of one chip
+  EXPECT_EQ(partitions(Family::cdna3, 20), 1);
+  EXPECT_EQ(partitions(Family::cdna4, 256), 8);
+  EXPECT_EQ(partitions(Family::cdna2, 104), 1);
+  EXPECT_EQ(partitions(Family::rdna3, 96), 1);
+  EXPECT_EQ(partitions(Family::nvidia, 132), 1);
+  EXPECT_EQ(Given().plan(Family::cdna4, 256).forward_arguments.work.partitions, 8);
+}
+
+TEST(Plan, MaxSeqlenMakesNoMoreBlocksThanThereAreRows) {
+  Given g(DType::bf16, 128, 128, 3, 50, 60);
+  g.p.lengths.cu_q = g.p.lengths.cu_k = reinterpret_cast<const std::int32_t*>(0x100);
+  g.p.max_q = 1 << 20;
+  EXPECT_EQ(g.plan().forward_arguments.work.query_blocks, 1);
+  EXPECT_EQ(g.plan().forward_arguments.problem.max_q, 1 << 20);  // bias and mask span it
+}
+
+TEST(Plan, NothingToWriteIsNothingToLaunch) {
+  for (const auto& [b, sq] : {std::pair{0, 9}, std::pair{2, 0}}) {
+    Given g(DType::f16, 64, 64, b, sq);
+    g.o.s_dmask.data = at(0x5000);
+    EXPECT_FALSE(g.plan().forward);
+    EXPECT_FALSE(g.plan().weights);
+    EXPECT_EQ(g.plan().workspace, 0u);
+  }
+}
+
+TEST(Plan, QueriesWithoutKeysAreStillWritten) {
+  Given g(DType::f16, 64, 64, 2, 9, 0);
+  g.o.s_dmask.data = at(0x5000);
+  EXPECT_TRUE(g.plan().forward);
+  EXPECT_FALSE(g.plan().weights);  // it has no element
+}
+
+// All rows belong to nobody: they become one sequence that sees nothing, so that they are cleared.
+TEST(Plan, PackedRowsWithoutSequencesAreCleared) {
+  Given g(DType::f16, 64, 64, 0, 700, 30);
+  g.p.lengths.cu_q = g.p.lengths.cu_k = reinterpret_cast<const std::int32_t*>(0x100);
+  g.p.q.batch_stride = g.o.out.batch_stride = 0;
+  g.p.max_q = g.p.max_k = 0;
+  g.p.sinks.data = at(0x600);
+  g.p.bias.data = at(0x700);
+  const ForwardPlan plan = g.plan();
+  ASSERT_TRUE(plan.forward);
+  const Problem& p = plan.forward_arguments.problem;
+  EXPECT_EQ(p.lengths.batch, 1);
+  EXPECT_EQ(p.lengths.rows_q, 700);
+  EXPECT_EQ(p.lengths.rows_k, 0);
+  EXPECT_EQ(p.max_q, 700);
+  EXPECT_FALSE(p.lengths.cu_q || p.lengths.cu_k || p.sinks || p.bias);
+  EXPECT_GE(plan.forward_arguments.work.query_blocks * 256, 700);
+}
+
+TEST(Plan, WeightsFollowForwardAndItsLse) {
+  Given g(DType::f16, 64, 64, 2, 100, 70, 4);
+  g.o.s_dmask = {at(0x5000), DType::f32, 1, 2, 3, 4};
+  const ForwardPlan own = g.plan(Family::cdna3, 304, at(0x9000));
+  EXPECT_EQ(own.workspace, 2u * 4 * 100 * sizeof(float));
+  EXPECT_EQ(own.forward_arguments.outputs.lse.data, reinterpret_cast<float*>(0x9000));
+  EXPECT_EQ(own.weights_arguments.lse.data, reinterpret_cast<float*>(0x9000));
+  EXPECT_EQ(own.weights_arguments.lse.batch_stride, 4 * 100);
+  EXPECT_EQ(own.weights_arguments.lse.head_stride, 100);
+  EXPECT_EQ(own.weights_arguments.weights.data, at(0x5000));
+  EXPECT_EQ(own.weights->kernel, "weights_f16");
+  EXPECT_EQ(own.weights->shape.groups, (2u * 4 * 100 * 70 + 255) / 256);
+  EXPECT_EQ(own.weights->shape.threads, 256u);
+
+  g.o.lse = {reinterpret_cast<float*>(0x7000), 400, 100, 1};
+  const ForwardPlan given = g.plan();
+  EXPECT_EQ(given.workspace, 0u);
+  EXPECT_EQ(given.weights_arguments.lse.data, reinterpret_cast<float*>(0x7000));
+}
+
+TEST(Plan, WeightsOfPackedSequencesKeepTheirLsePacked) {
+  Given g(DType::f16, 64, 64, 3, 100, 70, 4);
+  g.p.lengths.cu_q = g.p.lengths.cu_k = reinterpret_cast<const std::int32_t*>(0x100);
+  g.p.max_q = 60;
+  g.o.s_dmask.data = at(0x5000);
+  const ForwardPlan plan = g.plan(Family::nvidia, 132, at(0x9000));
+  EXPECT_EQ(plan.workspace, 4u * 100 * sizeof(float));
+  EXPECT_EQ(plan.weights_arguments.lse.batch_stride, 0);
+  EXPECT_EQ(plan.weights_arguments.lse.head_stride, 100);
+}
+
+TEST(Plan, HugeWeightsTakeABoundedGrid) {
+  Given g(DType::f16, 64, 64, 4, 1 << 17, 1 << 17, 64);
+  g.o.s_dmask.data = at(0x5000);
+  EXPECT_EQ(g.plan().weights->shape.groups, 1u << 16);
+}
+
+TEST(Plan, MoreWorkgroupsThanALaunchTakesAreRefused) {
+  Given g(DType::f16, 64, 64, 1 << 20, 4096, 64, 64);
+  try {
+    g.plan();
+    FAIL() << "was planned";
+  } catch (const Refusal& refusal) {
+    EXPECT_EQ(refusal.status(), ROCFLASH_UNSUPPORTED);
+    EXPECT_EQ(refusal.message().substr(0, 2), "q:");
+  }
+}
+
+TEST(Plan, RefusalsNameTheArgument) {
+  const auto why = [](const Given& g, bool gradients = false) { return refusal(g.p, gradients); };
+  EXPECT_EQ(why(Given()), "");
+  EXPECT_EQ(why(Given(DType::f16, 256, 1)), "");
+  EXPECT_EQ(why(Given(DType::f32)), "q: dtype f32; GPU kernels take f16 and bf16");
+  EXPECT_EQ(why(Given(DType::f64)), "q: dtype f64; GPU kernels take f16 and bf16");
+  EXPECT_EQ(why(Given(DType::f16, 257)), "q: head size 257; GPU kernels take 1 to 256");
+  EXPECT_EQ(why(Given(DType::f16, 64, 320)), "v: head size 320; GPU kernels take 1 to 256");
+  EXPECT_EQ(why(Given(), true),
+            "q: is on a GPU; gradients are computed on the CPU only, forward on GPUs too");
+  Given cache;
+  cache.p.k.dtype = DType::f16;
+  EXPECT_EQ(why(cache), "k: dtype f16; GPU kernels take that of q, bf16");
+  Given lengthy(DType::f16, 64, 64, 1, 1, std::int64_t{1} << 31);
+  EXPECT_EQ(why(lengthy), "k: a sequence of 2147483648 rows; GPU kernels take up to 2147483647");
+}
+
+}  // namespace
+}  // namespace rocflash::gpu
