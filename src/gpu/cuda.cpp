@@ -99,10 +99,12 @@ class CudaDriver final : public Driver {
 
   Function function(Module module, const char* name, std::uint32_t dynamic_shared) override {
     Function function = nullptr;
-    check(name, cu.cuModuleGetFunction(&function, module, name));
+    check(text("cuModuleGetFunction(", name, ")").c_str(),
+          cu.cuModuleGetFunction(&function, module, name));
     if (dynamic_shared > shared_without_asking)
-      check(name, cu.cuFuncSetAttribute(function, function_dynamic_shared,
-                                        static_cast<int>(dynamic_shared)));
+      check(text("cuFuncSetAttribute(", name, ")").c_str(),
+            cu.cuFuncSetAttribute(function, function_dynamic_shared,
+                                  static_cast<int>(dynamic_shared)));
     return function;
   }
 

@@ -90,7 +90,8 @@ class HipDriver final : public Driver {
   // AMD kernels declare their LDS, so nothing has to be set for it.
   Function function(Module module, const char* name, std::uint32_t) override {
     Function function = nullptr;
-    check(name, hip.hipModuleGetFunction(&function, module, name));
+    check(text("hipModuleGetFunction(", name, ")").c_str(),
+          hip.hipModuleGetFunction(&function, module, name));
     return function;
   }
 

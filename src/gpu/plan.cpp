@@ -11,7 +11,8 @@ namespace {
 using kernel::Family;
 using kernel::Variant;
 
-// Rows of plain kernels are read 16 bytes at a time, with 32-bit offsets within a tile.
+// Rows of plain kernels are read 16 bytes at a time, with 32-bit offsets within a tile, and are
+// told from what lies behind them by their distance.
 constexpr std::int64_t vector_bytes = 16, most_tile_rows = 256;
 constexpr int vector_elements = 8;
 
@@ -24,8 +25,20 @@ bool suits_plain(const Rows& rows) {
                        bytes(rows.row_stride) % vector_bytes == 0 &&
                        bytes(rows.head_stride) % vector_bytes == 0;
   const std::int64_t longest = std::numeric_limits<std::int32_t>::max() / most_tile_rows;
-  return aligned && rows.columns % vector_elements == 0 && rows.row_stride >= 0 &&
+  return aligned && rows.columns % vector_elements == 0 && rows.row_stride >= rows.columns &&
          rows.row_stride <= longest / static_cast<std::int64_t>(size_of(rows.dtype));
+}
+
+// The door gives a dimension of one element stride 0; a single row may be any distance from the
+// next.
+void space_single_rows(Problem& p, ForwardOutputs& o) {
+  const auto space = [](Rows& rows, std::int64_t count) {
+    if (count == 1) rows.row_stride = rows.columns;
+  };
+  space(p.q, p.lengths.rows_q);
+  space(o.out, p.lengths.rows_q);
+  space(p.k, p.lengths.rows_k);
+  space(p.v, p.lengths.rows_k);
 }
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -118,6 +131,7 @@ ForwardPlan plan_forward(const Problem& given, const ForwardOutputs& outputs, Fa
     plan.workspace = own_lse_bytes(p);
   }
 
+  space_single_rows(p, o);
   const int bucket = kernel::bucket_of(std::max(p.head_dim, p.value_dim));
   const Variant variant = forward_variant(p, o);
   const kernel::ForwardTile tile = kernel::forward_tile(family, bucket, variant);

@@ -74,6 +74,8 @@ TEST(Plan, OptionsNeedTheFullKernel) {
       [](Given& g) { g.p.k.batch_stride += 7; },
       [](Given& g) { g.o.out.row_stride += 3; },
       [](Given& g) { g.p.k.row_stride = -g.p.k.row_stride; },
+      [](Given& g) { g.p.v.row_stride = 0; },  // the same row for all keys
+      [](Given& g) { g.p.q.row_stride = 120; },
       [](Given& g) { g.p.k.row_stride = (std::int64_t{1} << 31) / 256 / 2; },
       [](Given& g) { g.p.q.columns = g.p.head_dim = 124; },
       [](Given& g) { g.p.v.columns = g.p.value_dim = g.o.out.columns = 100; },
@@ -95,10 +97,20 @@ TEST(Plan, LengthsWindowsAndStridesStayPlain) {
   g.p.lengths.used_q = g.p.lengths.used_k = g.p.lengths.leftpad_k = ints;
   g.p.visibility = {.left = 5, .right = 0, .chunk = 64};
   g.p.scale = -2;
-  g.p.k.row_stride = 0;
   g.p.q.batch_stride = -g.p.q.batch_stride;
   g.p.v.row_stride = (std::int64_t{1} << 31) / 256 / 2 - 8;
   EXPECT_EQ(forward_variant(g.p, g.o), Variant::plain);
+}
+
+// The door gives a dimension of one element stride 0, which plain kernels cannot tell rows by.
+TEST(Plan, SingleRowsGetADistance) {
+  Given g(DType::f16, 64, 64, 2, 1, 1);
+  for (Rows* r : {&g.p.q, &g.p.k, &g.p.v, &g.o.out}) r->row_stride = 0;
+  const ForwardPlan plan = g.plan();
+  EXPECT_EQ(plan.forward->kernel, "forward_f16_64_plain");
+  EXPECT_EQ(plan.forward_arguments.problem.q.row_stride, 64);
+  EXPECT_EQ(plan.forward_arguments.problem.k.row_stride, 64);
+  EXPECT_EQ(plan.forward_arguments.outputs.out.row_stride, 64);
 }
 
 TEST(Plan, OneWorkgroupForEachBlockOfQueries) {
