@@ -4,9 +4,12 @@
 
 #include "array.hpp"
 #include "bench_decode.hpp"
+#include "bench_gpu.hpp"
 #include "commands.hpp"
+#include "cost.hpp"
 #include "output.hpp"
 #include "table.hpp"
+#include "verify/gpu.hpp"
 
 namespace rocflash::cli {
 namespace {
@@ -14,7 +17,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct Options {
-  std::string device, op = "forward", dtype = "f32", json;
+  std::string device, op = "forward", dtype, json;
   std::int64_t batch = 2, heads = 8, kv_heads = 0, seqlen_k = 0;
   std::vector<std::int64_t> seqlens{128, 256, 512, 1024, 2048, 4096};
   int head_dim = 64;
@@ -30,24 +33,14 @@ struct Shape {
   std::int64_t b, h, hk, sq, sk, d;
 };
 
-// Multiplications and additions of the products that have to be computed. Causal counts as half, by
-// custom; a window counts the keys it lets each query see.
+CostShape cost_shape(const Shape& s, const Options& o) {
+  CostShape c{s.b, s.h, s.hk, s.sq, s.sk, s.d, o.causal};
+  if (!o.window.empty()) c.left = o.window[0], c.right = o.window[1];
+  return c;
+}
+
 double flops(const Shape& s, const Options& o) {
-  double pairs = static_cast<double>(s.sq) * static_cast<double>(s.sk);
-  if (!o.window.empty()) {
-    pairs = 0;
-    for (std::int64_t i = 0; i < s.sq; ++i) {
-      const std::int64_t place = i + s.sk - s.sq, right = o.causal ? 0 : o.window[1];
-      const std::int64_t begin =
-          o.window[0] < 0 ? 0 : std::max<std::int64_t>(0, place - o.window[0]);
-      const std::int64_t end = right < 0 ? s.sk : std::min(s.sk, place + right + 1);
-      pairs += static_cast<double>(std::max<std::int64_t>(0, end - begin));
-    }
-  } else if (o.causal) {
-    pairs /= 2;
-  }
-  const double forward = 4.0 * static_cast<double>(s.b * s.h * s.d) * pairs;
-  return o.backward() ? 2.5 * forward : forward;
+  return (o.backward() ? 2.5 : 1.0) * forward_flops(cost_shape(s, o));
 }
 
 struct Inputs {
@@ -222,8 +215,23 @@ Json to_json(const std::vector<Row>& rows, const Options& o, int threads) {
   return json;
 }
 
+int bench_on_gpu(const Options& o) {
+  if (o.op != "forward") {
+    fmt::print(stderr, "rocflash bench: --op {}: {} runs forward only\n", o.op, o.device);
+    return exit_usage;
+  }
+  GpuBenchOptions g{o.device, o.dtype, o.json, {}, o.repeat};
+  for (const std::int64_t sq : o.seqlens)
+    g.shapes.push_back(cost_shape(
+        {o.batch, o.heads, o.kv_heads, sq, o.seqlen_k > 0 ? o.seqlen_k : sq, o.head_dim}, o));
+  return bench_gpu(g);
+}
+
 int bench(Options o) {
+  const bool gpu = verify::DeviceName(o.device).gpu();
   if (o.kv_heads == 0) o.kv_heads = o.heads;
+  if (o.dtype.empty()) o.dtype = gpu ? "bf16" : "f32";
+  if (gpu) return bench_on_gpu(o);
   if (o.op == "decode") {
     return bench_decode({o.device, o.dtype, o.json, o.batch, o.heads, o.kv_heads, o.head_dim,
                          o.seqlens, o.pages, o.threads, o.repeat});
@@ -273,9 +281,8 @@ Command add_bench(CLI::App& app) {
       ->capture_default_str();
   size("--seqlen-k", o->seqlen_k, "Length of k and v; default: that of q");
   size("--head-dim", o->head_dim, "Head size")->capture_default_str();
-  command->add_option("--dtype", o->dtype, "Of all tensors")
-      ->check(CLI::IsMember({"f32", "f16", "bf16"}))
-      ->capture_default_str();
+  command->add_option("--dtype", o->dtype, "Of all tensors; default: f32, on a GPU bf16")
+      ->check(CLI::IsMember({"f32", "f16", "bf16"}));
   command->add_flag("--causal,!--no-causal", o->causal,
                     "No key after the query's own place (default), or all");
   command->add_option("--window", o->window, "Keys seen before and after; -1: no bound")

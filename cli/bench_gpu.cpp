@@ -1,0 +1,214 @@
+#include "bench_gpu.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+#include "array.hpp"
+#include "commands.hpp"
+#include "output.hpp"
+#include "table.hpp"
+#include "verify/gpu.hpp"
+
+namespace rocflash::cli {
+namespace {
+
+using verify::Gpu;
+using verify::GpuMemory;
+using Clock = std::chrono::steady_clock;
+
+// A tensor in the GPU's memory, filled with a pattern of random numbers that repeats.
+class GpuArray {
+ public:
+  GpuArray(const std::shared_ptr<Gpu>& gpu, DType dtype, const Dims& shape, std::uint64_t seed)
+      : gpu_(gpu), dtype_(dtype), shape_(shape), memory_(gpu, bytes_of(dtype, shape)) {
+    if (seed == 0) return;  // an output
+    constexpr std::int64_t pattern_elements = 1 << 20;
+    Array pattern(dtype, {pattern_elements});
+    pattern.fill(seed);
+    for (std::size_t at = 0; at < memory_.size(); at += pattern.bytes())
+      gpu->upload(memory_.data() + at, pattern.tensor().data(),
+                  std::min(pattern.bytes(), memory_.size() - at));
+  }
+  Tensor tensor() const { return {memory_.data(), dtype_, shape_, {}, gpu_->dlpack()}; }
+
+ private:
+  static std::size_t bytes_of(DType dtype, const Dims& shape) {
+    std::size_t bytes = size_of(dtype);
+    for (const std::int64_t n : shape) bytes *= static_cast<std::size_t>(n);
+    return bytes;
+  }
+
+  std::shared_ptr<Gpu> gpu_;
+  DType dtype_;
+  Dims shape_;
+  GpuMemory memory_;
+};
+
+// Two events around some launches.
+class Stopwatch {
+ public:
+  explicit Stopwatch(Gpu& gpu) : gpu_(gpu), begin_(gpu.make_event()), end_(gpu.make_event()) {}
+  ~Stopwatch() {
+    gpu_.drop_event(begin_);
+    gpu_.drop_event(end_);
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+  template <class Body>
+  double seconds(Gpu::Stream stream, Body body) {
+    gpu_.record(begin_, stream);
+    body();
+    gpu_.record(end_, stream);
+    return gpu_.seconds(begin_, end_);
+  }
+
+ private:
+  Gpu& gpu_;
+  Gpu::Event begin_, end_;
+};
+
+struct Row {
+  CostShape shape;
+  int repeats = 0;
+  double seconds = 0, tflops = 0;
+  Traffic traffic;
+  bool counted = false;  // traffic.requested is what the simulator saw
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+std::string family_of(const rocflash_device& device) {
+  for (const rocflash_target& t : targets()) {
+    if (std::string(t.arch) == device.arch) return t.family;
+  }
+  return {};
+}
+
+Row measure(const std::shared_ptr<Gpu>& gpu, const CostShape& s, const GpuBenchOptions& o) {
+  const DType t = parse_dtype(o.dtype);
+  const GpuArray q(gpu, t, {s.b, s.sq, s.h, s.d}, 1), k(gpu, t, {s.b, s.sk, s.hk, s.d}, 2),
+      v(gpu, t, {s.b, s.sk, s.hk, s.d}, 3), out(gpu, t, {s.b, s.sq, s.h, s.d}, 0),
+      lse(gpu, DType::f32, {s.b, s.h, s.sq}, 0);
+  Problem problem{.q = q.tensor(), .k = k.tensor(), .v = v.tensor(), .causal = s.causal};
+  if (s.left >= 0 || s.right >= 0) problem.window = Window{s.left, s.right};
+  const ForwardOutputs outputs{out.tensor(), lse.tensor(), std::nullopt};
+  Execution execution{.stream = gpu->make_stream()};
+  const GpuMemory workspace(gpu, workspace_size(problem, outputs, execution));
+  execution.workspace = workspace.data();
+  execution.workspace_size = workspace.size();
+  const auto launch = [&] { forward(problem, outputs, execution); };
+
+  Row row;
+  row.shape = s;
+  row.traffic = forward_traffic(s, family_of(gpu->about()));
+  gpu->count_launches(true);
+  launch();  // loads the kernels
+  gpu->wait(execution.stream);
+  if (const std::string counters = gpu->counters(); !counters.empty()) {
+    const Json j = Json::parse(counters);
+    row.counted = true;
+    row.traffic.requested =
+        j["global_load_bytes"].get<double>() + j["global_store_bytes"].get<double>();
+  }
+  gpu->count_launches(false);
+
+  // Several launches between two events where one is too short for them.
+  Stopwatch watch(*gpu);
+  const double once = watch.seconds(execution.stream, launch);
+  const int together = o.repeat > 0 ? 1 : std::clamp(static_cast<int>(2e-3 / once), 1, 200);
+  std::vector<double> seconds;
+  const auto start = Clock::now();
+  const auto enough = [&] {
+    const auto rounds = static_cast<int>(seconds.size());
+    if (o.repeat > 0) return rounds >= o.repeat;
+    return rounds >= 5 &&
+           (rounds >= 200 || std::chrono::duration<double>(Clock::now() - start).count() > 1);
+  };
+  while (!enough()) {
+    seconds.push_back(watch.seconds(execution.stream, [&] {
+      for (int n = 0; n < together; ++n) launch();
+    }) / together);
+  }
+  gpu->drop_stream(execution.stream);
+  row.repeats = static_cast<int>(seconds.size()) * together;
+  row.seconds = median(seconds);
+  row.tflops = forward_flops(s) / row.seconds * 1e-12;
+  return row;
+}
+
+double mebibytes(double bytes) { return bytes / (1 << 20); }
+
+std::string length_text(const CostShape& s) {
+  return s.sq == s.sk ? std::to_string(s.sq) : fmt::format("{}x{}", s.sq, s.sk);
+}
+
+}  // namespace
+
+int bench_gpu(const GpuBenchOptions& o) {
+  const auto gpu = Gpu::open(verify::DeviceName(o.device));
+  const rocflash_device& about = gpu->about();
+  const bool simulated = std::string(about.name).starts_with("Simulated");
+  // The path may be that of an older architecture; the device names its own first.
+  const std::string features = about.features;
+  const auto peak = peak_tflops(features.substr(0, features.find(' ')), about.units);
+  std::FILE* to = text_stream(o.json);
+  const CostShape& s = o.shapes.front();
+  std::string mask = s.causal ? "causal" : "not causal";
+  if (s.left >= 0 || s.right >= 0) mask += fmt::format(", window {},{}", s.left, s.right);
+  fmt::print(to, "{}: forward, {}, batch {}, heads {}{}, head size {}, {}\n", device_line(o.device),
+             o.dtype, s.b, s.h, s.hk == s.h ? "" : fmt::format(" on {}", s.hk), s.d, mask);
+  fmt::print(
+      to, "Medians by events. Least: inputs read once, outputs written once. Requested: {}.\n",
+      simulated ? "counted by the simulator" : "what the kernel's tiles ask for, caches aside");
+  if (simulated)
+    fmt::print(to, "The device is simulated: its times say nothing about a GPU.\n");
+  else if (peak)
+    fmt::print(to, "Peak: {:.0f} TFLOP/s, {} units at the architecture's boost clock.\n", *peak,
+               about.units);
+  fmt::print(to, "\n");
+  std::fflush(to);
+
+  std::vector<std::string> titles{"seqlen", "time [ms]", "TFLOP/s"};
+  const bool share = peak && !simulated;
+  if (share) titles.emplace_back("of peak [%]");
+  titles.insert(titles.end(), {"least [MiB]", "requested [MiB]", "ratio [x]"});
+  Table table(titles, 0);
+  Json json{{"version", version()}, {"device", o.device}, {"name", about.name},
+            {"arch", about.arch},   {"op", "forward"},    {"dtype", o.dtype},
+            {"batch", s.b},         {"heads", s.h},       {"kv_heads", s.hk},
+            {"head_dim", s.d},      {"causal", s.causal}, {"simulated", simulated}};
+  if (share) json["peak_tflops"] = *peak;
+  json["results"] = Json::array();
+  Progress progress;
+  for (const CostShape& shape : o.shapes) {
+    progress.show("seqlen " + length_text(shape));
+    const Row r = measure(gpu, shape, o);
+    std::vector<std::string> cells{length_text(shape), fmt::format("{:.3f}", r.seconds * 1e3),
+                                   fmt::format("{:.1f}", r.tflops)};
+    if (share) cells.push_back(fmt::format("{:.1f}", 100 * r.tflops / *peak));
+    cells.insert(cells.end(), {fmt::format("{:.2f}", mebibytes(r.traffic.least)),
+                               fmt::format("{:.2f}", mebibytes(r.traffic.requested)),
+                               fmt::format("{:.1f}", r.traffic.requested / r.traffic.least)});
+    table.add(cells);
+    Json entry{{"seqlen_q", shape.sq},
+               {"seqlen_k", shape.sk},
+               {"repeats", r.repeats},
+               {"seconds", r.seconds},
+               {"tflops", r.tflops},
+               {"least_bytes", r.traffic.least},
+               {"requested_bytes", r.traffic.requested},
+               {"requested_is_counted", r.counted}};
+    if (share) entry["share_of_peak"] = r.tflops / *peak;
+    json["results"].push_back(entry);
+  }
+  progress.clear();
+  table.print(to);
+  write_json(o.json, json);
+  return exit_good;
+}
+
+}  // namespace rocflash::cli

@@ -1,0 +1,78 @@
+#include "cost.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+#include "core/visibility.hpp"
+#include "gpu/family.hpp"  // and the table of kernels
+
+namespace rocflash::cli {
+namespace {
+
+Visibility visibility_of(const CostShape& s) {
+  return {.left = s.left, .right = s.causal ? 0 : s.right, .chunk = 0};
+}
+
+double product(std::initializer_list<std::int64_t> sizes) {
+  double p = 1;
+  for (const std::int64_t n : sizes) p *= static_cast<double>(n);
+  return p;
+}
+
+}  // namespace
+
+double forward_flops(const CostShape& s) {
+  double pairs = product({s.sq, s.sk});
+  if (s.left >= 0 || s.right >= 0) {
+    pairs = 0;
+    for (std::int64_t i = 0; i < s.sq; ++i) {
+      const Range keys = visible_keys(visibility_of(s), i, s.sq, s.sk);
+      if (!keys.empty()) pairs += static_cast<double>(keys.end - keys.begin);
+    }
+  } else if (s.causal) {
+    pairs /= 2;
+  }
+  return 4.0 * product({s.b, s.h, s.d}) * pairs;
+}
+
+Traffic forward_traffic(const CostShape& s, const std::string& family) {
+  constexpr double element = 2, statistic = 4;
+  const double queries = product({s.b, s.h, s.sq, 2 * s.d}) * element +  // q and out
+                         product({s.b, s.h, s.sq}) * statistic;
+  Traffic t;
+  t.least = queries + product({s.b, s.hk, s.sk, 2 * s.d}) * element;
+  const auto which = gpu::family_of(family);
+  const int bucket = kernel::bucket_of(static_cast<int>(s.d));
+  if (!which || bucket == 0) return t;
+  const auto tile = kernel::forward_tile(*which, bucket, kernel::Variant::plain);
+  double rows = 0;  // of keys, for one head
+  for (std::int64_t begin = 0; begin < s.sq; begin += tile.queries) {
+    const Range block{begin, smaller(begin + tile.queries, s.sq)};
+    const Range keys = visible_keys(visibility_of(s), block, s.sq, s.sk);
+    if (keys.empty()) continue;
+    const std::int64_t first = keys.begin / 8 * 8;
+    const std::int64_t tiles = (keys.end - first + tile.keys - 1) / tile.keys;
+    rows += static_cast<double>(smaller(first + tiles * tile.keys, s.sk) - first);
+  }
+  t.requested = queries + product({s.b, s.h, 2 * s.d}) * rows * element;
+  return t;
+}
+
+std::optional<double> peak_tflops(const std::string& arch, int units) {
+  struct Rate {
+    const char* arch;
+    double flops_per_clock;  // of one unit as the driver counts them: CU, WGP, SM
+    double gigahertz;
+  };
+  constexpr Rate rates[] = {
+      {"gfx90a", 1024, 1.7},      {"gfx942", 2048, 2.1},     {"gfx950", 4096, 2.4},
+      {"gfx1030", 2 * 256, 2.25}, {"gfx1100", 2 * 512, 2.5}, {"gfx1201", 2 * 1024, 2.97},
+      {"sm_80", 2048, 1.41},      {"sm_90", 4096, 1.83},
+  };
+  const auto* rate = std::find_if(std::begin(rates), std::end(rates),
+                                  [&](const Rate& r) { return arch == r.arch; });
+  if (rate == std::end(rates) || units <= 0) return std::nullopt;
+  return rate->flops_per_clock * units * rate->gigahertz * 1e-3;
+}
+
+}  // namespace rocflash::cli

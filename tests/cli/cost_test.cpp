@@ -1,0 +1,51 @@
+// Costs against sums that can be done by hand.
+#include "cli/cost.hpp"
+
+#include <gtest/gtest.h>
+
+namespace rocflash::cli {
+namespace {
+
+TEST(Cost, FlopsOfTheTwoProducts) {
+  const CostShape s{2, 3, 1, 10, 20, 8};
+  EXPECT_EQ(forward_flops(s), 4.0 * 2 * 3 * 10 * 20 * 8);
+  CostShape causal = s;
+  causal.causal = true;
+  EXPECT_EQ(forward_flops(causal), forward_flops(s) / 2);
+  // A window of the query's own place and one before: query i stands at key 10 + i.
+  CostShape window = s;
+  window.left = 1;
+  window.right = 0;
+  EXPECT_EQ(forward_flops(window), 4.0 * 2 * 3 * 10 * 2 * 8);
+}
+
+TEST(Cost, LeastTrafficTouchesEverythingOnce) {
+  const CostShape s{2, 4, 2, 100, 50, 64};
+  const double q = 2.0 * 4 * 100 * 64 * 2, k = 2.0 * 2 * 50 * 64 * 2, lse = 2.0 * 4 * 100 * 4;
+  EXPECT_EQ(forward_traffic(s, "cdna3").least, 2 * q + 2 * k + lse);
+}
+
+TEST(Cost, EveryBlockOfQueriesAsksForTheKeysItSees) {
+  // Two blocks of 256 queries on cdna3; keys in tiles of 64.
+  CostShape s{1, 1, 1, 512, 512, 64};
+  const double queries = 512.0 * 64 * 2 * 2 + 512 * 4, row = 64.0 * 2 * 2;
+  EXPECT_EQ(forward_traffic(s, "cdna3").requested, queries + 2 * 512 * row);
+  s.causal = true;  // the first block sees half of them
+  EXPECT_EQ(forward_traffic(s, "cdna3").requested, queries + (256 + 512) * row);
+  EXPECT_EQ(forward_traffic(s, "no such family").requested, 0);
+}
+
+TEST(Cost, PeaksOfKnownProducts) {
+  EXPECT_NEAR(*peak_tflops("gfx942", 304), 1307.4, 0.5);  // MI300X
+  EXPECT_NEAR(*peak_tflops("gfx950", 256), 2516.6, 0.5);  // MI355X
+  EXPECT_NEAR(*peak_tflops("gfx90a", 104), 181.0, 0.5);   // MI210
+  EXPECT_NEAR(*peak_tflops("gfx1030", 40), 46.1, 0.1);    // RX 6900 XT
+  EXPECT_NEAR(*peak_tflops("gfx1100", 48), 122.9, 0.1);   // RX 7900 XTX
+  EXPECT_NEAR(*peak_tflops("gfx1201", 32), 194.6, 0.1);   // RX 9070 XT
+  EXPECT_NEAR(*peak_tflops("sm_90", 132), 989.4, 1);      // H100, H200
+  EXPECT_NEAR(*peak_tflops("sm_80", 108), 312, 1);        // A100
+  EXPECT_FALSE(peak_tflops("gfx1036", 1));
+}
+
+}  // namespace
+}  // namespace rocflash::cli
