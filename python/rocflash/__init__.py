@@ -21,6 +21,7 @@ from ._backend import (
     info,
     limits,
     set_backend,
+    targets,
     use_backend,
 )
 from ._errors import (
@@ -54,6 +55,7 @@ __all__ = [
     "info",
     "limits",
     "set_backend",
+    "targets",
     "use_backend",
 ]
 

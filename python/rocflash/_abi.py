@@ -138,6 +138,15 @@ class Driver(_Struct):
     ]
 
 
+class Target(_Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("arch", c_char_p),
+        ("family", c_char_p),
+        ("driver", c_char_p),
+    ]
+
+
 def library_path() -> Path:
     """The file that is, or would be, opened."""
     named = os.environ.get("ROCFLASH_LIBRARY")
@@ -164,6 +173,7 @@ def library() -> ctypes.CDLL:
         "rocflash_query_limits": [POINTER(Limits)],
         "rocflash_query_device": [c_int32, POINTER(Device)],
         "rocflash_query_driver": [c_int32, POINTER(Driver)],
+        "rocflash_query_target": [c_int32, POINTER(Target)],
     }
     for name, arguments in addresses.items():
         function = getattr(lib, name)

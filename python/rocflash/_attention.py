@@ -82,7 +82,8 @@ def attention(
     cu_seqlens_q, cu_seqlens_k: int32 (b + 1), where each packed sequence begins.
     seqused_q, seqused_k: int32 (b), rows in use of each sequence.
     leftpad_k: int32 (b), keys to skip at each sequence's begin.
-    max_seqlen_q, max_seqlen_k: packed only, a bound on the lengths; found if not given.
+    max_seqlen_q, max_seqlen_k: packed only, a bound on the lengths; found if not given, which on a
+    GPU waits for it.
     causal: query i sees keys up to i + sk - sq.
     window: (left, right), so many keys before and after that place; -1 for no bound.
     attention_chunk: only keys of the same chunk of this many keys.

@@ -118,6 +118,17 @@ def drivers() -> list[dict[str, Any]]:
         )
 
 
+def targets() -> list[dict[str, str]]:
+    """The GPU architectures that the library has kernels for, whatever this machine has."""
+    found: list[dict[str, str]] = []
+    while True:
+        target = _abi.Target()
+        target.clear()
+        if _frame.query("rocflash_query_target", len(found), ctypes.byref(target)):
+            return found
+        found.append({name: _text(getattr(target, name)) for name in ("arch", "family", "driver")})
+
+
 def limits() -> dict[str, Any]:
     """What the library can do, whatever the device."""
     answer = _abi.Limits()
@@ -145,6 +156,8 @@ class Info(dict[str, Any]):
             )
         for d in self["drivers"]:
             lines.append(f"driver: {d['name']}: {d['reason']}")
+        archs = " ".join(t["arch"] for t in self["targets"])
+        lines.append(f"GPU kernels: {archs or 'none, this library was built for the CPU alone'}")
         lines.append(f"limits: {', '.join(f'{k} {v}' for k, v in self['limits'].items())}")
         if self["torch"]:
             lines.append(f"torch: {self['torch']}")
@@ -181,6 +194,7 @@ def info() -> Info:
         why=f"{source}; {_MEANING[name]}",
         devices=devices(),
         drivers=drivers(),
+        targets=targets(),
         limits=limits(),
         torch=None if torch is None else str(torch.__version__),
         environment={

@@ -1,7 +1,8 @@
-"""Arrays that speak DLPack (NumPy, JAX on the CPU, CuPy, ...) to the library and back.
+"""Arrays that speak DLPack (NumPy, JAX, CuPy, ...) to the library and back.
 
-A DLPack capsule holds just what the C ABI takes, so inputs are passed as they are. Results are
-memory of ours, handed to the caller's own library by DLPack too; NumPy makes its own.
+A DLPack capsule holds just what the C ABI takes, so inputs are passed as they are. Results on the
+CPU are memory of ours, handed to the caller's own library by DLPack too; NumPy makes its own. Results
+on a GPU are made by the caller's library, by the array API's `empty`; calls go to the default stream.
 """
 
 from __future__ import annotations
@@ -153,7 +154,52 @@ def _numpy() -> Any:
     return sys.modules.get("numpy")
 
 
-def _make_result(like: Any, shape: tuple[int, ...], dtype: tuple[int, int]) -> Any:
+class _GpuResult(_Input):
+    """A result that the caller's own library made, where its input is."""
+
+    def __init__(self, name: str, array: Any) -> None:
+        super().__init__(name, array)
+        self.array = array
+
+
+class _Scratch:
+    """Workspace on a GPU, from the library that q comes from."""
+
+    def __init__(self, like: Any) -> None:
+        self._like = like
+        self._memory: _GpuResult | None = None
+
+    def __call__(self, size: int) -> int:
+        self._memory = _make_gpu_result("workspace", self._like, (-(-size // 4) + 16,), _F32)
+        data = self._memory.tensor.data + self._memory.tensor.byte_offset
+        return -(-data // 64) * 64
+
+
+def _namespace(like: Any) -> Any:
+    """The module that `like` comes from, as far as it can be told."""
+    if hasattr(like, "__array_namespace__"):
+        return like.__array_namespace__()
+    return sys.modules.get(type(like).__module__.partition(".")[0])
+
+
+def _make_gpu_result(
+    name: str, like: Any, shape: tuple[int, ...], dtype: tuple[int, int]
+) -> _GpuResult:
+    space = _namespace(like)
+    if space is None or not hasattr(space, "empty"):
+        raise Unsupported(
+            f"q: {type(like).__name__} is on a GPU and comes from a library without the array "
+            "API's `empty`, so a result of its kind cannot be made; pass torch tensors"
+        )
+    kind = space.float32 if dtype == _F32 else like.dtype
+    return _GpuResult(name, space.empty(shape, dtype=kind, device=like.device))
+
+
+def _make_result(
+    name: str, like: Any, gpu: bool, shape: tuple[int, ...], dtype: tuple[int, int]
+) -> Any:
+    if gpu:
+        return _make_gpu_result(name, like, shape, dtype)
     numpy = _numpy()
     if numpy is not None and isinstance(like, numpy.ndarray):
         return numpy.empty(shape, dtype=_NUMPY_NAMES[dtype])
@@ -162,12 +208,11 @@ def _make_result(like: Any, shape: tuple[int, ...], dtype: tuple[int, int]) -> A
 
 def _hand_over(like: Any, result: Any) -> Any:
     """The result as an array of the library that `like` comes from."""
+    if isinstance(result, _GpuResult):
+        return result.array
     if not isinstance(result, Result):
         return result
-    if hasattr(like, "__array_namespace__"):
-        space = like.__array_namespace__()
-    else:
-        space = sys.modules.get(type(like).__module__.partition(".")[0])
+    space = _namespace(like)
     if space is None or not hasattr(space, "from_dlpack"):
         raise Unsupported(
             f"q: {type(like).__name__} comes from a library without from_dlpack, so a result of "
@@ -178,6 +223,8 @@ def _hand_over(like: Any, result: Any) -> Any:
 
 def _describe(frame: _frame.Frame, result: Any) -> int:
     cpu = (_abi.DL_CPU, 0)
+    if isinstance(result, _GpuResult):
+        return result.address
     if isinstance(result, Result):
         return frame.tensor(result.data, result.dtype, cpu, result.shape, result.strides)
     strides = tuple(n // result.itemsize for n in result.strides)
@@ -231,7 +278,7 @@ def _set(struct: ctypes.Structure, name: str, value: Any, kind: type) -> None:
 def attention_of_arrays(
     q: Any, k: Any, v: Any, options: tuple[Any, ...], return_weights: bool
 ) -> tuple[Any, Any, Any]:
-    """(out, lse, weights) for DLPack arrays on the CPU; no gradients."""
+    """(out, lse, weights) for DLPack arrays; no gradients."""
     inputs = {name: _Input(name, x) for name, x in (("q", q), ("k", k), ("v", v))}
     for name, x in zip(_TENSOR_OPTIONS, options):
         if x is not None:
@@ -254,14 +301,17 @@ def attention_of_arrays(
     if dtype[1] not in (16, 32, 64):
         raise InvalidArgument(f"q: DLPack dtype {dtype}; allowed are f32, f16 and bf16")
     lse_shape = (sq[1], sq[0]) if packed else (sq[0], sq[2], sq[1])
-    out = _make_result(q, (*sq[:-1], inputs["v"].shape[-1]), dtype)
-    lse = _make_result(q, lse_shape, _F32)
+    gpu = inputs["q"].tensor.device_type in (_abi.DL_CUDA, _abi.DL_ROCM)
+    out = _make_result("out", q, gpu, (*sq[:-1], inputs["v"].shape[-1]), dtype)
+    lse = _make_result("lse", q, gpu, lse_shape, _F32)
     weights = None
     if return_weights:
-        weights = _make_result(q, _weights_shape(inputs, numbers, packed), _F32)
+        weights = _make_result("weights", q, gpu, _weights_shape(inputs, numbers, packed), _F32)
     frame = _frame.take()
     try:
         frame.begin(numbers["backend"], _number("num_threads", numbers["num_threads"], int))
+        if gpu:
+            frame.on_gpu(0, _Scratch(q))
         for name, x in inputs.items():
             setattr(frame.problem, name, x.address)
         _set_numbers(frame, numbers, rng_state)

@@ -65,14 +65,24 @@ class Frame:
         self._workspace: mmap.mmap | None = None
         self._workspace_address = 0
         self._workspace_size = 0
+        self._allocate: Optional[Callable[[int], int]] = None
 
     def begin(self, backend: int, num_threads: int) -> None:
         self._used = 0
+        self._allocate = None
         ctypes.memmove(self._structs_address, _BLANK, _BLANK_SIZE)
         execution = self.execution
         if backend:
             execution.backend = backend
         execution.num_threads = num_threads
+
+    def on_gpu(self, stream: int, allocate: Callable[[int], int]) -> None:
+        """The call goes to this stream, with scratch memory from `allocate`: bytes to address.
+
+        What it allocates must stay until the call has returned; the stream's order does the rest.
+        """
+        self.execution.stream = stream or None
+        self._allocate = allocate
 
     def tensor(
         self,
@@ -162,10 +172,14 @@ class Frame:
         if status:
             _abi.raise_status(status)
         needed = self._needed.value
-        if needed > self._workspace_size:
-            self._grow(needed)
-        self.execution.workspace = self._workspace_address
-        self.execution.workspace_size = self._workspace_size
+        if self._allocate is not None:
+            self.execution.workspace = self._allocate(needed) if needed else None
+            self.execution.workspace_size = needed
+        else:
+            if needed > self._workspace_size:
+                self._grow(needed)
+            self.execution.workspace = self._workspace_address
+            self.execution.workspace_size = self._workspace_size
         status = call(*arguments)
         if status:
             _abi.raise_status(status)
@@ -201,6 +215,7 @@ def take() -> Frame:
 
 
 def give(frame: Frame) -> None:
+    frame._allocate = None  # lets go of the GPU's scratch memory
     if frame.keeps_too_much:
         frame.release_workspace()
     _free.append(frame)

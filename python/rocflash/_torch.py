@@ -77,6 +77,35 @@ def _place(name: str, x: Tensor) -> tuple[int, int]:
     raise Unsupported(f"{name}: is on {device}; allowed are cpu and cuda (also ROCm's) tensors")
 
 
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+
+def _current_stream(index: int) -> int:
+    if _raw_stream is not None:
+        return int(_raw_stream(index))
+    return int(torch.cuda.current_stream(index).cuda_stream)
+
+
+class _Scratch:
+    """Workspace from torch's allocator: freed in the order of the stream that uses it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._memory: Optional[Tensor] = None
+
+    def __call__(self, size: int) -> int:
+        self._memory = torch.empty(size, dtype=torch.uint8, device=self._device)
+        return self._memory.data_ptr()
+
+
+def _begin(frame: _frame.Frame, q: Tensor, backend: int, num_threads: int) -> None:
+    """Opens a frame for a call where q is: on a GPU, that is torch's current stream there."""
+    frame.begin(backend, threads(num_threads))
+    if q.is_cuda:
+        device = q.device
+        frame.on_gpu(_current_stream(device.index or 0), _Scratch(device))
+
+
 def describe(
     frame: _frame.Frame, name: str, x: Tensor, alive: Optional[list[Tensor]] = None
 ) -> int:
@@ -231,7 +260,7 @@ def forward(
     weights = torch.empty(shape, dtype=torch.float32, device=q.device)
     frame = _frame.take()
     try:
-        frame.begin(o.backend, threads(o.num_threads))
+        _begin(frame, q, o.backend, o.num_threads)
         alive = _set_problem(frame, q, k, v, o)
         outputs = frame.outputs
         outputs.out = describe(frame, "out", out)
@@ -273,7 +302,7 @@ def decode(
     lse = torch.empty(lse_shape(q, packed), dtype=torch.float32, device=q.device)
     frame = _frame.take()
     try:
-        frame.begin(o.backend, threads(o.num_threads))
+        _begin(frame, q, o.backend, o.num_threads)
         alive = _set_problem(frame, q, k, v, o, append.k_new is not None)
         for name, x in zip(Append._fields, append):
             if x is not None:
@@ -293,7 +322,7 @@ def combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor, lse: Tensor) 
     """Merges parts (n, b, sq, h, d) and (n, b, h, sq) into out and lse."""
     frame = _frame.take()
     try:
-        frame.begin(0, threads(0))
+        _begin(frame, out_partial, 0, 0)
         frame.combine(
             describe(frame, "out_partial", out_partial),
             describe(frame, "lse_partial", lse_partial),
@@ -320,7 +349,7 @@ def backward(
     """Writes the gradients that are given, each with any strides but a contiguous last one."""
     frame = _frame.take()
     try:
-        frame.begin(o.backend, threads(o.num_threads))
+        _begin(frame, q, o.backend, o.num_threads)
         alive = _set_problem(frame, q, k, v, o)
         g = frame.gradients
         g.dout = describe(frame, "dout", dout, alive)

@@ -121,9 +121,10 @@ def attention_of_tensors(
     q, k, v = autocast(q, k, v)
     if o.dropout_p and o.rng_state is None:
         o = o._replace(rng_state=draw_rng_state(generator))
-    if return_weights and o.cu_seqlens_q is not None and o.cu_seqlens_k is not None:
-        o = o._replace(
-            max_seqlen_q=o.max_seqlen_q or _longest(o.cu_seqlens_q),
-            max_seqlen_k=o.max_seqlen_k or _longest(o.cu_seqlens_k),
-        )
+    if return_weights or q.is_cuda:  # the library does not look into a GPU's lengths
+        least = 1 if q.is_cuda else 0
+        if o.cu_seqlens_q is not None and not o.max_seqlen_q:
+            o = o._replace(max_seqlen_q=max(least, _longest(o.cu_seqlens_q)))
+        if o.cu_seqlens_k is not None and not o.max_seqlen_k:
+            o = o._replace(max_seqlen_k=max(least, _longest(o.cu_seqlens_k)))
     return _ops.attend(q, k, v, o, return_weights)
