@@ -14,6 +14,8 @@ TEST_JOBS ?= 2
 PREFIX ?= /usr/local
 DESTDIR ?=
 BENCH_ARGS ?=
+# auto: the first GPU that there are kernels for, else the CPU.
+DEVICE ?= auto
 TEST_ARGS ?=
 PYTEST_ARGS ?=
 # Under sanitizers everything is several times slower, so tests labelled slow stay out.
@@ -31,12 +33,13 @@ endif
 # Evaluated when a recipe runs, after setup may have installed ninja.
 GENERATOR = $$(command -v ninja >/dev/null && echo "-G Ninja" || echo "-G 'Unix Makefiles'")
 
-.PHONY: help setup build verify test report wheels bench fuzz sanitize format format-check lint install clean
+.PHONY: help setup build verify verify-cuda test report wheels bench fuzz sanitize format format-check lint install clean
 
 help:
 	@echo "rocflash: exact attention. Usage: make TARGET [VARIABLE=value]"
 	@echo
-	@echo "  verify    build, check the CPU against the reference, time it against standard attention"
+	@echo "  verify    build, check the best device against the reference, and time it     DEVICE=$(DEVICE)"
+	@echo "  verify-cuda  all that is to be proved on an NVIDIA card; skipped without one"
 	@echo "  test      build and run all tests                           TEST_JOBS=$(TEST_JOBS) TEST_ARGS= PYTEST_ARGS="
 	@echo "  report    build, print registers, memory and occupancy of every GPU kernel (as build/kernels/report.txt and .json)"
 	@echo "  wheels    build and check both Python wheels, into dist/"
@@ -76,9 +79,12 @@ build: setup
 
 verify: build
 	@echo "== verify: every feature against the double-precision reference"
-	@build/bin/rocflash verify --quick
-	@echo "== bench: against standard attention, which materialises the scores"
-	@build/bin/rocflash bench
+	@build/bin/rocflash verify --quick --device $(DEVICE)
+	@echo "== bench: on the CPU beside standard attention, which materialises the scores"
+	@build/bin/rocflash bench --device $(DEVICE)
+
+verify-cuda: build
+	@scripts/verify_cuda.sh
 
 test: build
 	@echo "== test"

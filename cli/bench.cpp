@@ -300,7 +300,10 @@ Command add_bench(CLI::App& app) {
       ->delimiter(',')
       ->type_name("LIST");
   add_json_option(*command, o->json);
-  return [o] { return bench(*o); };
+  return [o] {
+    o->device = chosen_device(o->device);
+    return bench(*o);
+  };
 }
 
 }  // namespace rocflash::cli

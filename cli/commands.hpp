@@ -20,6 +20,9 @@ Command add_report(CLI::App& app);
 
 // --device, with the names that are allowed.
 void add_device_option(CLI::App& command, std::string& device);
+// The device that "auto" stands for: the first GPU that can be used, else the CPU. Others are
+// themselves.
+std::string chosen_device(const std::string& device);
 // --json FILE.
 void add_json_option(CLI::App& command, std::string& file);
 

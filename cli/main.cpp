@@ -13,6 +13,7 @@ namespace rocflash::cli {
 void add_device_option(CLI::App& command, std::string& device) {
   device = "cpu";
   const auto known = [](const std::string& text) {
+    if (text == "auto") return std::string();
     try {
       verify::DeviceName name(text);
       return std::string();
@@ -20,10 +21,18 @@ void add_device_option(CLI::App& command, std::string& device) {
       return std::string(e.what());
     }
   };
-  command.add_option("--device", device, "Who computes: cpu, hip:N or cuda:N")
+  command.add_option("--device", device, "Who computes: cpu, hip:N, cuda:N, or auto for the best")
       ->check(CLI::Validator(known, ""))
       ->type_name("DEVICE")
       ->capture_default_str();
+}
+
+std::string chosen_device(const std::string& device) {
+  if (device != "auto") return device;
+  const auto all = devices();
+  if (all.size() < 2) return "cpu";
+  const DLDevice first = all[1].device;
+  return fmt::format("{}:{}", first.device_type == kDLROCM ? "hip" : "cuda", first.device_id);
 }
 
 void add_json_option(CLI::App& command, std::string& file) {

@@ -236,7 +236,10 @@ Command add_verify(CLI::App& app) {
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   add_json_option(*command, o->json);
-  return [o] { return verify_device(*o); };
+  return [o] {
+    o->device = chosen_device(o->device);
+    return verify_device(*o);
+  };
 }
 
 }  // namespace rocflash::cli

@@ -152,21 +152,24 @@ ForwardPlan plan_forward(const Problem& given, const ForwardOutputs& outputs, Fa
         Launch{forward_name(p.dtype, bucket, variant),
                {static_cast<std::uint32_t>(groups), static_cast<std::uint32_t>(tile.threads),
                 static_cast<std::uint32_t>(tile.dynamic_shared)}};
-    plan.forward_arguments = {p,
-                              o,
-                              {static_cast<std::int32_t>(blocks), static_cast<std::int32_t>(groups),
-                               partitions(family, units)},
-                              caches};
+    plan.forward_arguments = {.problem = p,
+                              .outputs = o,
+                              .work = {.query_blocks = static_cast<std::int32_t>(blocks),
+                                       .groups = static_cast<std::int32_t>(groups),
+                                       .partitions = partitions(family, units)},
+                              .caches = caches};
     plan.forward_arguments.outputs.s_dmask = {};  // not this kernel's business
   }
   if (weights) {
     // The kernel strides over the elements, so a bounded grid serves any number of them.
     constexpr std::int64_t most_groups = 1 << 16;
+    constexpr int threads = kernel::weights_tile.threads;
+    const std::int64_t weight_groups = std::min(most_groups, divide_up(elements, threads));
     plan.weights = Launch{text("weights_", name_of(p.dtype)),
-                          {static_cast<std::uint32_t>(
-                               std::min(most_groups, divide_up(elements, kernel::weights_threads))),
-                           static_cast<std::uint32_t>(kernel::weights_threads), 0}};
-    plan.weights_arguments = {p, o.lse, o.s_dmask, caches};
+                          {static_cast<std::uint32_t>(weight_groups), threads, 0}};
+    plan.weights_arguments = {.problem = p, .lse = o.lse, .weights = o.s_dmask};
+    plan.weights_arguments.groups = static_cast<std::int32_t>(weight_groups);
+    plan.weights_arguments.caches = caches;
   }
   return plan;
 }

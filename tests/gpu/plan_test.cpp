@@ -203,6 +203,7 @@ TEST(Plan, WeightsFollowForwardAndItsLse) {
   EXPECT_EQ(own.weights->kernel, "weights_f16");
   EXPECT_EQ(own.weights->shape.groups, (2u * 4 * 100 * 70 + 255) / 256);
   EXPECT_EQ(own.weights->shape.threads, 256u);
+  EXPECT_EQ(own.weights_arguments.groups, static_cast<int>(own.weights->shape.groups));
 
   g.o.lse = {reinterpret_cast<float*>(0x7000), 400, 100, 1};
   const ForwardPlan given = g.plan();

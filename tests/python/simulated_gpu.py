@@ -1,0 +1,142 @@
+"""rocflash.attention over arrays in a simulated AMD GPU's memory: run by test_simulated_gpu.py.
+
+A process of its own, since the driver is chosen once in a process. The arrays are as small as the
+array API allows: memory by hipMalloc, a DLPack capsule, `empty`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+import rocflash
+from rocflash import _abi, _dlpack
+
+hip = ctypes.CDLL(os.environ["ROCFLASH_HIP_LIBRARY"])
+_DTYPES = {
+    np.dtype("float16"): (_abi.DL_FLOAT, 16),
+    np.dtype("float32"): (_abi.DL_FLOAT, 32),
+    np.dtype("int32"): (_abi.DL_INT, 32),
+    np.dtype("bool"): (_abi.DL_BOOL, 8),
+}
+
+
+class HipArray:
+    """An array on a device, after NumPy's."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, device: int = 0) -> None:
+        self.shape, self.dtype, self.device = tuple(shape), np.dtype(dtype), device
+        self.bytes = int(np.prod(shape)) * self.dtype.itemsize
+        pointer = ctypes.c_void_p()
+        assert hip.hipSetDevice(device) == 0
+        assert hip.hipMalloc(ctypes.byref(pointer), ctypes.c_size_t(self.bytes)) == 0
+        assert hip.hipSetDevice(0) == 0
+        self.data = pointer.value
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (_abi.DL_ROCM, self.device)
+
+    def __dlpack__(self, **_: Any) -> Any:
+        sizes = (ctypes.c_int64 * len(self.shape))(*self.shape)
+        managed = _dlpack._DLManagedTensor()
+        tensor = managed.dl_tensor
+        tensor.data, tensor.device_type, tensor.device_id = self.data, _abi.DL_ROCM, self.device
+        (tensor.code, tensor.bits), tensor.lanes = _DTYPES[self.dtype], 1
+        tensor.ndim = len(self.shape)
+        tensor.shape = ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
+        self._kept = (sizes, managed)
+        return _dlpack._capsule_new(ctypes.addressof(managed), b"dltensor", None)
+
+    def __array_namespace__(self) -> Any:
+        def empty(shape: Any, dtype: Any, device: int) -> HipArray:
+            return HipArray(shape, dtype, device)
+
+        return SimpleNamespace(empty=empty, float32=np.float32)
+
+    def numpy(self) -> np.ndarray:
+        host = np.empty(self.shape, self.dtype)
+        address = ctypes.c_void_p(host.ctypes.data)
+        size = ctypes.c_size_t(self.bytes)
+        assert hip.hipMemcpy(address, ctypes.c_void_p(self.data), size, 2) == 0
+        return host
+
+
+def to_gpu(host: np.ndarray, device: int = 0) -> HipArray:
+    host = np.ascontiguousarray(host)
+    there = HipArray(host.shape, host.dtype, device)
+    address = ctypes.c_void_p(host.ctypes.data)
+    assert hip.hipMemcpy(ctypes.c_void_p(there.data), address, ctypes.c_size_t(there.bytes), 1) == 0
+    return there
+
+
+def random_arrays(sq: int, sk: int, d: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    shapes = ((2, sq, 4, d), (2, sk, 2, d), (2, sk, 2, d))
+    return [rng.standard_normal(s).astype("float16") for s in shapes]
+
+
+def check(device: int, arrays: list[np.ndarray], options: dict[str, Any]) -> None:
+    """The GPU is as near to the reference as f16 allows, and drops what the CPU drops."""
+    asked = {"return_lse": True, "return_weights": True}
+    here = rocflash.attention(*arrays, backend="reference", **options, **asked)
+    there = {
+        n: to_gpu(x, device) if isinstance(x, np.ndarray) else x for n, x in options.items()
+    }
+    found = rocflash.attention(*(to_gpu(x, device) for x in arrays), **there, **asked)
+    for name, x, y in zip(("out", "lse", "weights"), found, here):
+        assert isinstance(x, HipArray) and x.device == device, name
+        got, want = x.numpy().astype("float64"), y.astype("float64")
+        finite = np.isfinite(want)
+        assert np.array_equal(finite, np.isfinite(got)), name
+        assert np.abs(got[finite] - want[finite]).max(initial=0) < 4e-3, name
+        if name == "weights":
+            assert np.array_equal(got < 0, want < 0), "dropout"
+
+
+def main() -> None:
+    found = [d for d in rocflash.devices() if d["type"] == "rocm"]
+    assert len(found) == 2, found
+    assert rocflash.drivers()[0]["in_use"]
+    rng = np.random.default_rng(1)
+    plain = random_arrays(70, 90, 64)
+    check(0, plain, {})
+    check(1, plain, {"causal": True})
+    check(
+        0,
+        random_arrays(33, 40, 40),
+        {
+            "causal": True,
+            "window": (30, 0),
+            "softcap": 5.0,
+            "mask": rng.random((2, 1, 33, 40)) > 0.2,
+            "bias": rng.standard_normal((1, 4, 1, 40)).astype("float32"),
+            "alibi_slopes": rng.random(4).astype("float32"),
+            "sinks": rng.random(4).astype("float32"),
+            "seqused_k": np.array([40, 17], "int32"),
+            "dropout_p": 0.2,
+            "rng_state": (5, 6),
+        },
+    )
+    q = to_gpu(plain[0].astype("float32"))
+    try:
+        rocflash.attention(q, q, q)
+        raise AssertionError("f32 was not refused")
+    except rocflash.Unsupported as refusal:
+        assert str(refusal) == "q: dtype f32; GPU kernels take f16 and bf16", refusal
+    packed = [to_gpu(x.reshape(-1, *x.shape[2:])) for x in plain]
+    cu = to_gpu(np.array([0, 70, 140], "int32"))
+    try:
+        rocflash.attention(*packed, cu_seqlens_q=cu, cu_seqlens_k=cu)
+        raise AssertionError("max_seqlen_q was not asked for")
+    except rocflash.InvalidArgument as refusal:
+        assert str(refusal).startswith("max_seqlen_q: 0; "), refusal
+    print("ok")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
