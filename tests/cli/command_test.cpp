@@ -99,6 +99,38 @@ TEST(Command, info_honours_the_number_of_threads) {
   unsetenv("ROCFLASH_NUM_THREADS");
 }
 
+TEST(Command, info_tells_the_kernels) {
+  const Outcome o = command("info");
+  EXPECT_TRUE(has(o, "GPU kernels")) << o.text;
+  const json j = json::parse(command("info --json -", "2>/dev/null").text);
+  for (const json& t : j["targets"]) {
+    EXPECT_FALSE(t["family"].get<std::string>().empty());
+    EXPECT_TRUE(t["driver"] == "hip" || t["driver"] == "cuda");
+  }
+}
+
+TEST(Command, a_gpu_that_is_not_there_is_a_failure_with_a_reason) {
+  setenv("ROCFLASH_HIP_LIBRARY", "/no/such/driver.so", 1);
+  for (const char* arguments : {"verify --device hip:0 --filter plain", "bench --device hip:0"}) {
+    const Outcome o = command(arguments);
+    EXPECT_EQ(o.status, 1) << o.text;
+    EXPECT_TRUE(has(o, "the hip driver is not in use: ROCFLASH_HIP_LIBRARY is set, but:"))
+        << o.text;
+  }
+  EXPECT_EQ(command("bench --device hip:0 --op backward").status, 2);
+  unsetenv("ROCFLASH_HIP_LIBRARY");
+}
+
+TEST(Command, verify_takes_a_sample) {
+  const auto cases = [](const std::string& more) {
+    const Outcome o = command("verify --filter /f16/ --json - " + more, "2>/dev/null");
+    return json::parse(o.text)["cases"].get<int>();
+  };
+  const int all = cases("--every 1"), some = cases("--every 5");
+  EXPECT_GT(some, 0);
+  EXPECT_LT(some, all / 2);
+}
+
 TEST(Command, verify_reports_by_feature) {
   const Outcome o = command("verify --filter softcap --seed 3 --threads 2");
   EXPECT_EQ(o.status, 0) << o.text;

@@ -21,6 +21,10 @@ namespace {
 
 constexpr std::size_t most_workspace = 64 << 20;
 
+// Spoiled tensors may claim to be on a GPU. A real one must not be given their addresses.
+const int no_gpus = setenv("ROCFLASH_HIP_LIBRARY", "/no/such/library", 1) +
+                    setenv("ROCFLASH_CUDA_LIBRARY", "/no/such/library", 1);
+
 [[noreturn]] void fail(const char* what, const char* detail = "") {
   std::fprintf(stderr, "fuzz_c_api: %s %s\n", what, detail);
   std::abort();

@@ -3,8 +3,9 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
+#include <cmath>
 #include <cstdlib>
+#include <list>
 #include <thread>
 
 #include "verify/gpu.hpp"
@@ -107,6 +108,104 @@ TEST(Threads, TheCurrentDeviceStaysWhatItWas) {
   int current = -1;
   ASSERT_EQ(get(&current), 0);
   EXPECT_EQ(current, 0);
+}
+
+// Tensors for one call on a GPU, each in memory of exactly its size.
+class Tensors {
+ public:
+  explicit Tensors(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {}
+
+  Tensor ints(const std::vector<std::int32_t>& values, Dims shape) {
+    return put(values.data(), values.size() * sizeof values[0], DType::i32, shape);
+  }
+  Tensor filled(DType dtype, Dims shape, unsigned char byte) {
+    std::size_t bytes = size_of(dtype);
+    for (const std::int64_t n : shape) bytes *= static_cast<std::size_t>(n);
+    const std::vector<unsigned char> values(bytes, byte);
+    return put(values.data(), bytes, dtype, shape);
+  }
+  template <class Element>
+  std::vector<Element> values(const Tensor& t) const {
+    std::size_t count = 1;
+    for (const std::int64_t n : t.shape()) count *= static_cast<std::size_t>(n);
+    std::vector<Element> host(count);
+    gpu_->download(host.data(), t.data(), count * sizeof(Element));
+    return host;
+  }
+
+ private:
+  Tensor put(const void* from, std::size_t bytes, DType dtype, const Dims& shape) {
+    memory_.emplace_back(gpu_, bytes);
+    gpu_->upload(memory_.back().data(), from, bytes);
+    return {memory_.back().data(), dtype, shape, {}, gpu_->dlpack()};
+  }
+
+  std::shared_ptr<Gpu> gpu_;
+  std::list<GpuMemory> memory_;
+};
+
+// No sequence at all: every row belongs to nobody, and is written.
+TEST(Lengths, PackedRowsWithoutSequencesAreCleared) {
+  Tensors t(open());
+  Problem p;
+  p.q = t.filled(DType::f16, {300, 2, 64}, 0x3c);
+  p.k = t.filled(DType::f16, {5, 2, 64}, 0x3c);
+  p.v = t.filled(DType::f16, {5, 2, 64}, 0x3c);
+  p.cu_seqlens_q = t.ints({0}, {1});
+  p.cu_seqlens_k = t.ints({0}, {1});
+  p.sinks = t.filled(DType::f32, {2}, 0);
+  const ForwardOutputs o{t.filled(DType::f16, {300, 2, 64}, 0xff),
+                         t.filled(DType::f32, {2, 300}, 0xff), std::nullopt};
+  forward(p, o);
+  for (const std::uint16_t x : t.values<std::uint16_t>(o.out)) ASSERT_EQ(x & 0x7fff, 0);
+  for (const float x : t.values<float>(*o.lse)) ASSERT_EQ(x, INFINITY);
+}
+
+// Lengths that are not true: the answer may be anything, but no access leaves the tensors. The
+// simulator would say so.
+TEST(Lengths, WrongOnesNeverLeaveTheTensors) {
+  constexpr std::int32_t huge = 0x7fffffff, low = -huge - 1;
+  const std::vector<std::int32_t> wrong[] = {{0, huge, 3},  {5, 2, -7},         {low, low, huge},
+                                             {-4, 20, 500}, {huge, huge, huge}, {40, 0, 40}};
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    for (const auto& cu : wrong) {
+      for (const auto& used : wrong) {
+        Tensors t(open());
+        const std::vector<std::int32_t> two{used[0], used[1]}, other{used[2], used[0]};
+        Problem p;
+        p.q = t.filled(dtype, {40, 2, 64}, 0x3c);
+        p.k = t.filled(dtype, {30, 1, 64}, 0x3c);
+        p.v = t.filled(dtype, {30, 1, 64}, 0x3c);
+        p.cu_seqlens_q = t.ints(cu, {3});
+        p.cu_seqlens_k = t.ints({cu[2], cu[0], cu[1]}, {3});
+        p.seqused_q = t.ints(two, {2});
+        p.seqused_k = t.ints(other, {2});
+        p.leftpad_k = t.ints({used[1], used[2]}, {2});
+        p.max_seqlen_q = 25;
+        p.max_seqlen_k = 28;
+        p.causal = used[0] % 2 == 0;
+        const ForwardOutputs o{t.filled(dtype, {40, 2, 64}, 0xff),
+                               t.filled(DType::f32, {2, 40}, 0xff), std::nullopt};
+        EXPECT_NO_THROW(forward(p, o));
+
+        Problem paged;
+        paged.q = t.filled(dtype, {2, 9, 2, 64}, 0x3c);
+        paged.k = t.filled(dtype, {3, 16, 1, 64}, 0x3c);
+        paged.v = t.filled(dtype, {3, 16, 1, 64}, 0x3c);
+        paged.block_table = t.ints({cu[0], cu[1], cu[2], used[2]}, {2, 2});
+        paged.seqused_k = t.ints(two, {2});
+        const ForwardOutputs q{t.filled(dtype, {2, 9, 2, 64}, 0xff), std::nullopt,
+                               t.filled(dtype, {2, 2, 9, 32}, 0xff)};
+        const Tensor scratch = t.filled(DType::f32, {2 * 2 * 9}, 0);
+        EXPECT_NO_THROW(
+            forward(paged, q, {.workspace = scratch.data(), .workspace_size = 2 * 2 * 9 * 4}));
+        Problem chosen = paged;
+        chosen.block_table.reset();
+        chosen.cache_batch_idx = t.ints({cu[1], used[0]}, {2});
+        EXPECT_NO_THROW(forward(chosen, {.out = q.out}));
+      }
+    }
+  }
 }
 
 // What a kernel does wrong comes back as the driver's error.

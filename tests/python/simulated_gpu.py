@@ -37,6 +37,7 @@ class HipArray:
         assert hip.hipMalloc(ctypes.byref(pointer), ctypes.c_size_t(self.bytes)) == 0
         assert hip.hipSetDevice(0) == 0
         self.data = pointer.value
+        self._kept: list[Any] = []
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (_abi.DL_ROCM, self.device)
@@ -49,7 +50,7 @@ class HipArray:
         (tensor.code, tensor.bits), tensor.lanes = _DTYPES[self.dtype], 1
         tensor.ndim = len(self.shape)
         tensor.shape = ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
-        self._kept = (sizes, managed)
+        self._kept.append((sizes, managed))  # a capsule without a deleter: ours to keep
         return _dlpack._capsule_new(ctypes.addressof(managed), b"dltensor", None)
 
     def __array_namespace__(self) -> Any:

@@ -1,0 +1,54 @@
+// Names of devices, and what a GPU is documented to refuse.
+#include <gtest/gtest.h>
+
+#include "verify/gpu.hpp"
+#include "verify/run.hpp"
+#include "verify/table.hpp"
+
+namespace rocflash::verify {
+namespace {
+
+TEST(DeviceName, IsReadAsPeopleTypeIt) {
+  EXPECT_FALSE(DeviceName("cpu").gpu());
+  EXPECT_EQ(DeviceName("cpu").dlpack().device_type, kDLCPU);
+  EXPECT_EQ(DeviceName("hip:3").dlpack().device_type, kDLROCM);
+  EXPECT_EQ(DeviceName("hip:3").dlpack().device_id, 3);
+  EXPECT_EQ(DeviceName("cuda:0").dlpack().device_type, kDLCUDA);
+  EXPECT_EQ(DeviceName("cuda").dlpack().device_id, 0);
+}
+
+TEST(DeviceName, OtherWordsAreRefused) {
+  for (const char* text : {"", "gpu", "hip:", "hip:x", "hip:-1", "cuda:1x", "cpu:0", "rocm:0"}) {
+    try {
+      DeviceName name(text);
+      ADD_FAILURE() << text;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.status(), Status::invalid_argument);
+      EXPECT_NE(std::string(e.what()).find(std::string("'") + text + "'"), std::string::npos);
+    }
+  }
+}
+
+TEST(Gpu, OneThatIsNotThereIsRefusedWithTheReason) {
+  for (const rocflash_driver& d : drivers()) {
+    if (d.in_use) continue;
+    try {
+      Gpu::open(DeviceName(std::string(d.name) + ":0"));
+      ADD_FAILURE() << d.name;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.status(), Status::unsupported);
+      EXPECT_NE(std::string(e.what()).find(d.reason), std::string::npos) << e.what();
+    }
+  }
+}
+
+// Only these: whatever else a GPU refuses is a failure of verify.
+TEST(DocumentedRefusals, AreDtypeAndHeadSize) {
+  for (const Case& c : cases(Level::quick)) {
+    const bool refused = c.dtype == DType::f32 || c.head_dim > 256 || c.value_dim > 256;
+    EXPECT_EQ(!documented_refusal(c).empty(), refused) << c.name();
+  }
+}
+
+}  // namespace
+}  // namespace rocflash::verify
