@@ -1,7 +1,6 @@
 // The kernels that table.hpp promises, by name: what the build's report is held to.
 #pragma once
 
-#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -31,16 +30,6 @@ inline std::vector<Plan> plans_of(Family family) {
   ROCFLASH_WEIGHTS_KERNELS(ROCFLASH_PLAN)
 #undef ROCFLASH_PLAN
   return plans;
-}
-
-inline constexpr std::string_view family_names[] = {"cdna2", "cdna3", "cdna4", "rdna2",
-                                                    "rdna3", "rdna4", "nvidia"};
-
-inline std::optional<Family> family_of(std::string_view name) {
-  for (std::size_t i = 0; i < std::size(family_names); ++i) {
-    if (family_names[i] == name) return static_cast<Family>(i);
-  }
-  return std::nullopt;
 }
 
 }  // namespace rocflash::kernel

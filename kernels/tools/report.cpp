@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "gpu/family.hpp"
 #include "tools/occupancy.hpp"
 #include "tools/plan.hpp"
 
@@ -161,7 +162,7 @@ ordered_json target(const std::string& description) {
   if (second == std::string::npos) throw std::runtime_error("not FAMILY:ARCH:MODULE");
   const std::string family = description.substr(0, first);
   const std::string arch = description.substr(first + 1, second - first - 1);
-  const auto known = family_of(family);
+  const auto known = rocflash::gpu::family_of(family);
   if (!known) throw std::runtime_error("no such family");
   std::string bytes = read_file(description.substr(second + 1));
   const std::size_t size = bytes.size();

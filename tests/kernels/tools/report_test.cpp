@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/family.hpp"
 #include "tools/plan.hpp"
 
 namespace rocflash::kernel {
@@ -20,7 +21,7 @@ nlohmann::json targets() {
 }
 
 std::vector<Plan> plans_for(const nlohmann::json& target) {
-  return plans_of(family_of(target.at("family").get<std::string>()).value());
+  return plans_of(gpu::family_of(target.at("family").get<std::string>()).value());
 }
 
 // Calls check(label, kernel, plan) for each kernel of each target.
