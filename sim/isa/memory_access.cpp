@@ -8,6 +8,7 @@
 
 #include "core/fresh.h"
 #include "core/launch.h"
+#include "isa/lds_banks.h"
 
 namespace rocflash::sim {
 namespace {
@@ -197,31 +198,13 @@ void count_device_traffic(Wave& w, const u64* addresses, u64 active, u32 bytes, 
   t.transactions += static_cast<u64>(std::unique(lines, lines + count) - lines);
 }
 
-void count_lds_traffic(Wave& w, const u32* addresses, u64 active, u32 bytes) {
+void count_lds_traffic(Wave& w, const u32* addresses, u64 active, u32 bytes, bool write) {
   Traffic& t = w.worker->traffic;
-  const u32 banks = w.target->name == "gfx950" ? 64 : 32;
-  const u32 dwords = std::max(1u, bytes / 4);
-  // Lanes are served in groups that together cover the banks once.
-  const int group = std::max(1, int(banks / dwords));
-  for (int base = 0; base < w.size; base += group) {
-    u32 per_bank[64] = {};
-    u32 seen[64][8];
-    u32 worst = 0;
-    for (int lane = base; lane < std::min(base + group, w.size); ++lane) {
-      if ((active >> lane & 1) == 0) continue;
-      t.lds_bytes += bytes;
-      for (u32 d = 0; d < dwords; ++d) {
-        const u32 word = addresses[lane] / 4 + d;
-        const u32 bank = word % banks;
-        bool broadcast = false;
-        for (u32 i = 0; i < std::min(per_bank[bank], 8u); ++i) broadcast |= seen[bank][i] == word;
-        if (broadcast) continue;
-        if (per_bank[bank] < 8) seen[bank][per_bank[bank]] = word;
-        worst = std::max(worst, ++per_bank[bank]);
-      }
-    }
-    if (worst > 1) t.lds_conflict_cycles += worst - 1;
-  }
+  t.lds_bytes += bytes * static_cast<u64>(std::popcount(active));
+  const LdsCost cost =
+      lds_cost(lds_phases(*w.target, bytes, write), addresses, active, w.size, bytes);
+  t.lds_cycles += cost.cycles;
+  t.lds_conflict_cycles += cost.conflicts;
 }
 
 void check_lds_in_flight(Wave& w, u64 offset, u32 bytes, int lane) {

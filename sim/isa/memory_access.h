@@ -46,8 +46,8 @@ inline constexpr u32 kD16High = 1u << 10;  // into or from the high half
 
 // Records what a vector memory instruction asked of the memory system.
 void count_device_traffic(Wave& w, const u64* addresses, u64 active, u32 bytes, bool store);
-// Cycles beyond the first that bank conflicts cost an LDS access.
-void count_lds_traffic(Wave& w, const u32* addresses, u64 active, u32 bytes);
+// What an LDS access costs in clocks; see isa/lds_banks.h.
+void count_lds_traffic(Wave& w, const u32* addresses, u64 active, u32 bytes, bool write);
 
 // Loads to LDS in flight may not be read yet.
 void check_lds_in_flight(Wave& w, u64 offset, u32 bytes, int lane);

@@ -322,37 +322,6 @@ void run_mfma(Wave& w, const Op& op) {
 
 }  // namespace
 
-const std::array<float, 256>& fp8_table(Element e, bool fnuz) {
-  const auto build = [](bool bf8, bool nuz) {
-    std::array<float, 256> table{};
-    const int mantissa = bf8 ? 2 : 3;
-    const int bias = (bf8 ? 15 : 7) + (nuz ? 1 : 0);
-    const float nan = std::bit_cast<float>(0x7fc00000u);
-    for (int code = 0; code < 256; ++code) {
-      const int exponent = (code & 0x7f) >> mantissa;
-      const int fraction = code & ((1 << mantissa) - 1);
-      float x = exponent == 0
-                    ? std::ldexp(float(fraction), 1 - bias - mantissa)
-                    : std::ldexp(float(fraction + (1 << mantissa)), exponent - bias - mantissa);
-      if (nuz) {
-        if (code == 0x80) x = nan;
-      } else if (bf8) {
-        if (exponent == 31) x = fraction == 0 ? std::numeric_limits<float>::infinity() : nan;
-      } else if ((code & 0x7f) == 0x7f) {
-        x = nan;
-      }
-      table[static_cast<std::size_t>(code)] = (code & 0x80) != 0 && code != 0x80 ? -x : x;
-      if (code == 0x80 && !nuz) table[0x80] = -0.0f;
-    }
-    return table;
-  };
-  static const std::array<std::array<float, 256>, 4> tables = {
-      build(false, false), build(true, false), build(false, true), build(true, true)};
-  return tables[(e == Element::BF8 ? 1u : 0u) + (fnuz ? 2u : 0u)];
-}
-
-bool uses_fnuz(const Target& target) { return target.name == "gfx942"; }
-
 u32 matrix_cycles(const Target& target, const MatrixShape& s) {
   // Floating-point (or integer) operations a SIMD's matrix pipe does in a clock.
   u32 rate = 256;
