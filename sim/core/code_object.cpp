@@ -2,7 +2,6 @@
 #include "core/code_object.h"
 
 #include <llvm/BinaryFormat/ELF.h>
-#include <llvm/BinaryFormat/MsgPackDocument.h>
 #include <llvm/DebugInfo/DWARF/DWARFContext.h>
 #include <llvm/Object/ELFObjectFile.h>
 #include <llvm/Support/MemoryBuffer.h>
@@ -14,9 +13,12 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 #include <new>
 #include <stdexcept>
+
+#include "core/metadata.h"
 
 namespace rocflash::sim {
 namespace {
@@ -137,21 +139,6 @@ u64 elf_size(const void* data) {
   return end;
 }
 
-u32 get_u32(llvm::msgpack::MapDocNode& map, const char* key, u32 otherwise = 0) {
-  auto it = map.find(key);
-  if (it == map.end()) return otherwise;
-  if (it->second.getKind() == llvm::msgpack::Type::UInt) return u32(it->second.getUInt());
-  if (it->second.getKind() == llvm::msgpack::Type::Int) return u32(it->second.getInt());
-  if (it->second.getKind() == llvm::msgpack::Type::Boolean) return it->second.getBool();
-  return otherwise;
-}
-
-std::string get_string(llvm::msgpack::MapDocNode& map, const char* key) {
-  auto it = map.find(key);
-  if (it == map.end() || it->second.getKind() != llvm::msgpack::Type::String) return {};
-  return it->second.getString().str();
-}
-
 class LoadedObject final : public CodeObject {
  public:
   LoadedObject(std::span<const u8> bytes, std::string_view target) {
@@ -187,7 +174,13 @@ class LoadedObject final : public CodeObject {
 
   std::optional<SourceLine> source_line(u64 address) const override {
     const std::scoped_lock lock(debug_mutex_);
-    if (!debug_) debug_ = llvm::DWARFContext::create(*object_);
+    // Broken debug information means no line, not a page of complaints.
+    const auto ignore = [](llvm::Error error) { llvm::consumeError(std::move(error)); };
+    if (!debug_) {
+      debug_ =
+          llvm::DWARFContext::create(*object_, llvm::DWARFContext::ProcessDebugRelocations::Process,
+                                     nullptr, "", ignore, ignore);
+    }
     llvm::DILineInfoSpecifier how(llvm::DILineInfoSpecifier::FileLineInfoKind::AbsoluteFilePath);
     const auto info = debug_->getLineInfoForAddress(
         {address - bias_, llvm::object::SectionedAddress::UndefSection}, how);
@@ -257,53 +250,14 @@ class LoadedObject final : public CodeObject {
       for (const auto& note : elf.notes(header, error)) {
         if (note.getName() != "AMDGPU" || note.getType() != llvm::ELF::NT_AMDGPU_METADATA) continue;
         const auto desc = note.getDesc(4);
-        llvm::msgpack::Document document;
-        const llvm::StringRef blob(reinterpret_cast<const char*>(desc.data()), desc.size());
-        if (!document.readFromBlob(blob, false)) {
-          throw std::runtime_error("the metadata note is not valid msgpack");
-        }
-        constexpr const char* kShape = "the metadata note is not what the ABI describes";
-        require(document.getRoot().isMap(), kShape);
-        auto& root = document.getRoot().getMap();
-        const std::string target = get_string(root, "amdhsa.target");
-        // "amdgcn-amd-amdhsa--gfx90a"; other compilers spell the triple differently.
-        const auto at = target.rfind("gfx");
-        if (at != std::string::npos) target_ = target.substr(at);
-        auto kernels = root.find("amdhsa.kernels");
-        if (kernels == root.end()) continue;
-        require(kernels->second.isArray(), kShape);
-        for (auto& kernel : kernels->second.getArray()) {
-          require(kernel.isMap(), kShape);
-          read_kernel(kernel.getMap());
-        }
+        Metadata metadata = parse_metadata({desc.data(), desc.size()});
+        if (!metadata.target.empty()) target_ = std::move(metadata.target);
+        std::ranges::move(metadata.kernels, std::back_inserter(kernels_));
+        std::ranges::move(metadata.descriptors, std::back_inserter(descriptor_names_));
       }
       if (error) throw std::runtime_error(llvm::toString(std::move(error)));
     }
     if (target_.empty()) throw std::runtime_error("the code object has no AMDGPU metadata note");
-  }
-
-  void read_kernel(llvm::msgpack::MapDocNode& map) {
-    KernelInfo kernel;
-    kernel.name = get_string(map, ".name");
-    kernel.wave_size = static_cast<int>(get_u32(map, ".wavefront_size", 64));
-    kernel.max_threads = get_u32(map, ".max_flat_workgroup_size", 1024);
-    kernel.sgprs = get_u32(map, ".sgpr_count");
-    kernel.vgprs = get_u32(map, ".vgpr_count");
-    kernel.agprs = get_u32(map, ".agpr_count");
-    kernel.sgpr_spills = get_u32(map, ".sgpr_spill_count");
-    kernel.vgpr_spills = get_u32(map, ".vgpr_spill_count");
-    kernel.dynamic_stack = get_u32(map, ".uses_dynamic_stack") != 0;
-    if (auto args = map.find(".args"); args != map.end()) {
-      require(args->second.isArray(), "the metadata's list of arguments is no list");
-      for (auto& node : args->second.getArray()) {
-        require(node.isMap(), "the metadata of an argument is not what the ABI describes");
-        auto& arg = node.getMap();
-        kernel.arguments.push_back({get_string(arg, ".name"), get_string(arg, ".value_kind"),
-                                    get_u32(arg, ".offset"), get_u32(arg, ".size")});
-      }
-    }
-    descriptor_names_.push_back(get_string(map, ".symbol"));
-    kernels_.push_back(std::move(kernel));
   }
 
   void read_symbols() {

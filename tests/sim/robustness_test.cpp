@@ -73,7 +73,7 @@ TEST(Robustness, EveryHeaderFieldMayLie) {
   const auto& good = good_object();
   u64 sections;
   std::memcpy(&sections, good.data() + 40, 8);
-  for (std::size_t at = 16; at + 8 <= good.size(); at += 4) {
+  for (std::size_t at = 16; at + 8 <= good.size(); at += 8) {
     if (at > 64 + 56 * 12 && at < sections) continue;
     for (const u64 lie : {u64{0}, u64{1}, u64{0x7fffffff}, ~u64{0}, u64{good.size()}}) {
       auto bytes = good;
