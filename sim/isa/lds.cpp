@@ -72,6 +72,13 @@ void count_shuffle(Wave& w, u64 exec) {
 template <bool Strict>
 void read_at(Wave& w, int row, int lane, u64 address, u32 bytes, u32 parameter) {
   const Place p = lds_place(w, address, bytes, lane, Access::Read);
+  if (bytes >= 4 && p.data != nullptr && wholly_defined(p, bytes)) {
+    for (u32 i = 0; i < bytes / 4; ++i) {
+      std::memcpy(&w.v[row + int(i)].lane[lane], p.data + 4 * i, 4);
+      if constexpr (Strict) w.v_undef[row + int(i)].lane[lane] = 0;
+    }
+    return;
+  }
   for (u32 i = 0; i < std::max(1u, bytes / 4); ++i) {
     const u32 piece = std::min(bytes, 4u);
     u32 value = 0;

@@ -31,6 +31,18 @@ Place flat_place(Wave& w, u64 address, u32 bytes, int lane, Access access);
 Place scratch_place(Wave& w, u64 offset, u32 bytes, int lane);
 
 u32 load_undefined(const Place& place, u32 at, u32 bytes);
+// Whether all dwords here are known to be defined; the common case, decided without a call.
+inline bool wholly_defined(const Place& place, u32 bytes) {
+  if (place.shadow == nullptr) return true;
+  const u32 clean = place.shadow_is_defined ? ~0u : 0u;
+  u32 difference = 0;
+  for (u32 i = 0; i + 4 <= bytes; i += 4) {
+    u32 bits;
+    std::memcpy(&bits, place.shadow + i, 4);
+    difference |= bits ^ clean;
+  }
+  return difference == 0;
+}
 // Stores `bytes` (1, 2 or 4) with their undefined bits; complains when they go to device memory
 // undefined.
 void store_bytes(Wave& w, const Place& place, u32 at, u32 bytes, u32 value, u32 undefined,

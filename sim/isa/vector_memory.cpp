@@ -80,12 +80,13 @@ void run_load(Wave& w, const Op& op) {
     const int lane = std::countr_zero(m);
     if (S == Space::Global && bytes >= 4) {
       const Place p = addresses.place(lane, 0, bytes, Access::Read);
+      const bool clean = !Strict || wholly_defined(p, bytes);
       for (u32 i = 0; i < rows; ++i) {
         u32 value;
         std::memcpy(&value, p.data + 4 * i, 4);
         w.v[row + int(i)].lane[lane] = value;
         if constexpr (Strict) {
-          const u32 unknown = load_undefined(p, 4 * i, 4);
+          const u32 unknown = clean ? 0 : load_undefined(p, 4 * i, 4);
           w.v_undef[row + int(i)].lane[lane] = unknown;
           if (unknown != 0) w.v_dirty[row + int(i)] = 1;
         }

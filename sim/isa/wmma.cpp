@@ -7,6 +7,7 @@
 // results are rounded once at the end.
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "isa/lanes.h"
 #include "isa/matrix.h"
@@ -66,6 +67,7 @@ struct Matrices {
   float b[32][16];
   i32 ia[16][32];
   i32 ib[32][16];
+  u32 c[16][16];  // C, then D: f32 or i32 bits
   u32 a_unknown[16];
   u32 b_unknown[16];
 };
@@ -118,6 +120,29 @@ void gather(Wave& w, const Op& op, const Shape& entry, bool gfx12, Matrices& m) 
   }
 }
 
+// D = A B + C, row by row so that the arithmetic runs over the sixteen columns.
+void multiply(const Shape& entry, bool integer, bool clamp, Matrices& m) {
+  using Values = float __attribute__((ext_vector_type(16)));
+  for (int row = 0; row < 16; ++row) {
+    if (integer) {
+      for (int col = 0; col < 16; ++col) {
+        i64 sum = i32(m.c[row][col]);
+        for (int k = 0; k < entry.shape.k; ++k) sum += i64(m.ia[row][k]) * m.ib[k][col];
+        m.c[row][col] = clamp ? u32(clamp_to<i32>(sum)) : u32(sum);
+      }
+      continue;
+    }
+    Values sum;
+    std::memcpy(&sum, m.c[row], sizeof sum);
+    for (int k = 0; k < entry.shape.k; ++k) {
+      Values b;
+      std::memcpy(&b, m.b[k], sizeof b);
+      sum = __builtin_elementwise_fma(Values(m.a[row][k]), b, sum);
+    }
+    std::memcpy(m.c[row], &sum, sizeof sum);
+  }
+}
+
 template <bool Strict>
 void run_wmma(Wave& w, const Op& op) {
   const Shape& entry = kShapes[op.parameter];
@@ -139,41 +164,38 @@ void run_wmma(Wave& w, const Op& op) {
   const bool high = !gfx12 && half && (op.op_sel & 4) != 0;
   Row out[8] = {};
   Row unknown[8] = {};
-  for (int n = 0; n < values; ++n) {
-    // Packed pairs on gfx12, one value a register elsewhere.
-    const int reg = half && gfx12 ? n / 2 : n;
-    const int shift = half && (gfx12 ? n % 2 != 0 : high) ? 16 : 0;
-    for (int l = 0; l < w.size; ++l) {
-      const int row = d_row(gfx12, w.size, n, l);
-      const int col = l % 16;
-      const u32 raw = c.file == File::Vgpr ? w.v[c.index + reg].lane[l] : u32(c.value);
-      const u16 raw_half = u16(c.file == File::Vgpr ? raw >> shift : raw);
-      u32 result;
-      if (integer) {
-        i64 sum = i32(raw);
-        for (int k = 0; k < entry.shape.k; ++k) sum += i64(m.ia[row][k]) * m.ib[k][col];
-        result = op.clamp ? u32(clamp_to<i32>(sum)) : u32(sum);
-      } else {
-        float acc = !half            ? std::bit_cast<float>(raw)
-                    : entry.out == h ? float(std::bit_cast<f16>(raw_half))
-                                     : float(bf16{raw_half});
-        if ((op.neg_hi & 4) != 0) acc = std::abs(acc);
-        if ((op.neg_lo & 4) != 0) acc = -acc;
-        for (int k = 0; k < entry.shape.k; ++k) {
-          acc = __builtin_fmaf(m.a[row][k], m.b[k][col], acc);
-        }
-        result = !half            ? std::bit_cast<u32>(acc)
-                 : entry.out == h ? u32(bits_of(f16(acc)))
-                                  : u32(to_bf16(acc));
-      }
-      out[reg].lane[l] |= result << shift;
-      if constexpr (Strict) {
-        const u32 part = half ? 0xffffu << shift : ~0u;
-        const u32 c_bits = c.file == File::Vgpr ? w.v_undef[c.index + reg].lane[l] & part : 0;
-        if ((c_bits | m.a_unknown[row] | m.b_unknown[col]) != 0) unknown[reg].lane[l] |= part;
-      }
+  // Register, half and place in the matrix of each value a lane holds.
+  const auto each_value = [&](auto&& f) {
+    for (int n = 0; n < values; ++n) {
+      // Packed pairs on gfx12, one value a register elsewhere.
+      const int reg = half && gfx12 ? n / 2 : n;
+      const int shift = half && (gfx12 ? n % 2 != 0 : high) ? 16 : 0;
+      for (int l = 0; l < w.size; ++l) f(reg, shift, l, d_row(gfx12, w.size, n, l), l % 16);
     }
-  }
+  };
+  each_value([&](int reg, int shift, int l, int row, int col) {
+    const u32 raw = c.file == File::Vgpr ? w.v[c.index + reg].lane[l] : u32(c.value);
+    const u16 raw_half = u16(c.file == File::Vgpr ? raw >> shift : raw);
+    float x = !half            ? std::bit_cast<float>(raw)
+              : entry.out == h ? float(std::bit_cast<f16>(raw_half))
+                               : float(bf16{raw_half});
+    if ((op.neg_hi & 4) != 0) x = std::abs(x);
+    if ((op.neg_lo & 4) != 0) x = -x;
+    m.c[row][col] = integer ? raw : std::bit_cast<u32>(x);
+  });
+  multiply(entry, integer, op.clamp, m);
+  each_value([&](int reg, int shift, int l, int row, int col) {
+    const float x = std::bit_cast<float>(m.c[row][col]);
+    const u32 result = !half            ? m.c[row][col]
+                       : entry.out == h ? u32(bits_of(f16(x)))
+                                        : u32(to_bf16(x));
+    out[reg].lane[l] |= result << shift;
+    if constexpr (Strict) {
+      const u32 part = half ? 0xffffu << shift : ~0u;
+      const u32 c_bits = c.file == File::Vgpr ? w.v_undef[c.index + reg].lane[l] & part : 0;
+      if ((c_bits | m.a_unknown[row] | m.b_unknown[col]) != 0) unknown[reg].lane[l] |= part;
+    }
+  });
   const int registers = half && gfx12 ? values / 2 : values;
   for (int r = 0; r < registers; ++r) {
     if (half && !gfx12) {
