@@ -156,12 +156,8 @@ Place flat_place(Wave& w, u64 address, u32 bytes, int lane, Access access) {
   return device_place(w, address, bytes, lane, access);
 }
 
-u32 load_undefined(const Place& place, u32 at, u32 bytes) {
-  if (place.shadow == nullptr) return 0;
-  u32 bits = 0;
-  std::memcpy(&bits, place.shadow + at, bytes);
-  if (place.shadow_is_defined) bits = ~bits;
-  if (place.device && bits != 0 && written_by_host(place.address + at, bytes)) return 0;
+u32 confirm_undefined(const Place& place, u32 at, u32 bytes, u32 bits) {
+  if (place.device && written_by_host(place.address + at, bytes)) return 0;
   return bytes == 4 ? bits : bits & ((1u << (8 * bytes)) - 1);
 }
 

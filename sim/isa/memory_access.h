@@ -30,7 +30,15 @@ Place flat_place(Wave& w, u64 address, u32 bytes, int lane, Access access);
 // Scratch is interleaved a dword a lane, so a wide access is a few places.
 Place scratch_place(Wave& w, u64 offset, u32 bytes, int lane);
 
-u32 load_undefined(const Place& place, u32 at, u32 bytes);
+// Undefined bits the shadow shows, unless the host has written there without telling.
+u32 confirm_undefined(const Place& place, u32 at, u32 bytes, u32 bits);
+inline u32 load_undefined(const Place& place, u32 at, u32 bytes) {
+  if (place.shadow == nullptr) return 0;
+  u32 bits = place.shadow_is_defined ? ~0u : 0u;
+  std::memcpy(&bits, place.shadow + at, bytes);
+  if (place.shadow_is_defined) bits = ~bits;
+  return bits == 0 ? 0 : confirm_undefined(place, at, bytes, bits);
+}
 // Whether all dwords here are known to be defined; the common case, decided without a call.
 inline bool wholly_defined(const Place& place, u32 bytes) {
   if (place.shadow == nullptr) return true;

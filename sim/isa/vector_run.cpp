@@ -562,7 +562,10 @@ void run_mixed(Wave& w, const Op& op) {
   }
   Row out;
   l.d = out.lane;
+  std::optional<HostMode> host;
+  if (!w.mode_default) host.emplace(w.mode, wide_mode(s.dst));
   op.compute(l);
+  host.reset();
   const bool half_result = s.dst == Type::F16;
   constexpr Type kFloats[] = {Type::F32, Type::F32, Type::F32};
   if (half_result) clamp_overflow(w.mode, l, kFloats, 3, out.lane);
