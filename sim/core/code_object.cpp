@@ -155,6 +155,7 @@ class LoadedObject final : public CodeObject {
     if (elf.getHeader().e_machine != llvm::ELF::EM_AMDGPU) {
       throw std::runtime_error("the ELF is not for AMDGPU");
     }
+    require(elf.getHeader().e_type == llvm::ELF::ET_DYN, "the ELF is not linked (not ET_DYN)");
     version_ = elf.getHeader().e_ident[llvm::ELF::EI_ABIVERSION] + 2;
     if (version_ < 4 || version_ > 6) {
       throw std::runtime_error("code object version " + std::to_string(version_) +

@@ -50,6 +50,15 @@ void touch_lds(Wave& w, u64 offset, u32 bytes, int lane, bool write, const u8* w
   const u32 epoch = w.epoch + 1;  // 0 means never
   u64 at = offset;
   u32 left = bytes;
+  // Whole dwords that nobody else has written: nearly every read.
+  if (!write && (offset & 3) == 0) {
+    for (LdsTouch* t = &g.lds_touch[offset >> 2]; left >= 4; ++t, at += 4, left -= 4) {
+      if (t->write_epoch == epoch && t->writer != self) break;
+      t->reader = t->read_epoch != epoch || t->reader == self ? self : kMany;
+      t->read_epoch = epoch;
+      t->read_bytes = 15;
+    }
+  }
   while (left > 0) {
     const u32 in = at & 3;
     const u32 here = std::min(4 - in, left);
