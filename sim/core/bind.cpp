@@ -255,6 +255,19 @@ class Binder {
       op.src[0].select = sdwa_select(in.value("src0_sel"));
       if (op.sources > 1) op.src[1].select = sdwa_select(in.value("src1_sel"));
     }
+    bind_byte(in, op);
+  }
+
+  // 8-bit floats name a byte of a register; gfx9 by SDWA or op_sel, gfx12 by byte_sel.
+  static void bind_byte(const Instruction& in, Op& op) {
+    const Semantics& s = *op.semantics;
+    const auto byte = static_cast<u8>(in.number("byte_sel", 0) & 3);
+    if ((s.flags & flag::kReadsByte) != 0 && !in.sdwa) op.src[0].select = byte;
+    if ((s.flags & flag::kWritesByte) != 0) {
+      op.sdwa = true;
+      op.dst_select = in.has("byte_sel") ? byte : op.op_sel >> 2 & 3;
+      op.dst_unused = 2;
+    }
   }
 
   static bool is_sopk(const Instruction& in) {

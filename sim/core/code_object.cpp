@@ -2,16 +2,23 @@
 #include "core/code_object.h"
 
 #include <llvm/BinaryFormat/ELF.h>
-#include <llvm/BinaryFormat/MsgPackDocument.h>
 #include <llvm/DebugInfo/DWARF/DWARFContext.h>
 #include <llvm/Object/ELFObjectFile.h>
 #include <llvm/Support/MemoryBuffer.h>
 
+#include <sys/uio.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <mutex>
+#include <new>
 #include <stdexcept>
+
+#include "core/metadata.h"
 
 namespace rocflash::sim {
 namespace {
@@ -21,6 +28,10 @@ using ElfFile = llvm::object::ELF64LEFile;
 
 constexpr std::string_view kBundleMagic = "__CLANG_OFFLOAD_BUNDLE__";
 constexpr u64 kPage = 4096;
+// Limits of what is believed; a file beyond them is broken, and trying would only exhaust memory.
+constexpr u64 kMaxImage = 1ull << 30;
+constexpr u32 kMaxScratch = 1u << 20;    // bytes a lane; hardware has an eighth of it
+constexpr u32 kMaxArguments = 1u << 16;  // bytes
 
 template <typename T>
 T take(llvm::Expected<T> expected, const char* what) {
@@ -37,14 +48,24 @@ T read(const u8* p) {
   return value;
 }
 
+bool fits(u64 offset, u64 size, u64 whole) { return offset <= whole && size <= whole - offset; }
+
+void require(bool condition, const char* complaint) {
+  if (!condition) throw std::runtime_error(complaint);
+}
+
 // The ELF for `target` inside a clang offload bundle.
 std::span<const u8> unbundle(std::span<const u8> bytes, std::string_view target) {
-  const u64 count = read<u64>(bytes.data() + kBundleMagic.size());
+  constexpr const char* kCut = "the offload bundle is cut off";
   std::size_t at = kBundleMagic.size() + 8;
-  for (u64 i = 0; i < count && at + 24 <= bytes.size(); ++i) {
+  require(at <= bytes.size(), kCut);
+  const u64 count = read<u64>(bytes.data() + kBundleMagic.size());
+  for (u64 i = 0; i < count; ++i) {
+    require(fits(at, 24, bytes.size()), kCut);
     const u64 offset = read<u64>(bytes.data() + at);
     const u64 size = read<u64>(bytes.data() + at + 8);
     const u64 id_size = read<u64>(bytes.data() + at + 16);
+    require(fits(at + 24, id_size, bytes.size()) && fits(offset, size, bytes.size()), kCut);
     const std::string_view id(reinterpret_cast<const char*>(bytes.data() + at + 24), id_size);
     at += 24 + id_size;
     const auto name_at = id.rfind("--");
@@ -56,32 +77,66 @@ std::span<const u8> unbundle(std::span<const u8> bytes, std::string_view target)
   throw std::runtime_error("the offload bundle has no code for " + std::string(target));
 }
 
-u64 bundle_size(const u8* data) {
-  const u64 count = read<u64>(data + kBundleMagic.size());
-  std::size_t at = kBundleMagic.size() + 8;
+// hipModuleLoadData is given an address and no size. Bytes are taken through the kernel, which
+// answers with an error where plain reading would end the process.
+void take_bytes(const void* from, u64 offset, void* to, u64 size) {
+  const iovec local{to, size};
+  const iovec remote{const_cast<u8*>(static_cast<const u8*>(from)) + offset, size};
+  const ssize_t n = process_vm_readv(getpid(), &local, 1, &remote, 1, 0);
+  if (n < 0 && errno != EFAULT) {
+    // Not allowed here (a container's filter): read as any loader does.
+    std::memcpy(to, static_cast<const u8*>(from) + offset, size);
+    return;
+  }
+  require(n == static_cast<ssize_t>(size), "the code object's headers point outside its memory");
+}
+
+template <typename T>
+T take_at(const void* from, u64 offset) {
+  T value;
+  take_bytes(from, offset, &value, sizeof value);
+  return value;
+}
+
+u64 checked_end(u64 offset, u64 size) {
+  require(offset <= kMaxImage && size <= kMaxImage, "the code object's headers make no sense");
+  return offset + size;
+}
+
+u64 bundle_size(const void* data) {
+  const u64 count = take_at<u64>(data, kBundleMagic.size());
+  u64 at = kBundleMagic.size() + 8;
   u64 end = at;
   for (u64 i = 0; i < count; ++i) {
-    const u64 offset = read<u64>(data + at);
-    const u64 size = read<u64>(data + at + 8);
-    at += 24 + read<u64>(data + at + 16);
-    end = std::max({end, offset + size, static_cast<u64>(at)});
+    const u64 code = checked_end(take_at<u64>(data, at), take_at<u64>(data, at + 8));
+    at = checked_end(at + 24, take_at<u64>(data, at + 16));
+    end = std::max({end, code, at});
   }
   return end;
 }
 
-u32 get_u32(llvm::msgpack::MapDocNode& map, const char* key, u32 otherwise = 0) {
-  auto it = map.find(key);
-  if (it == map.end()) return otherwise;
-  if (it->second.getKind() == llvm::msgpack::Type::UInt) return u32(it->second.getUInt());
-  if (it->second.getKind() == llvm::msgpack::Type::Int) return u32(it->second.getInt());
-  if (it->second.getKind() == llvm::msgpack::Type::Boolean) return it->second.getBool();
-  return otherwise;
-}
-
-std::string get_string(llvm::msgpack::MapDocNode& map, const char* key) {
-  auto it = map.find(key);
-  if (it == map.end() || it->second.getKind() != llvm::msgpack::Type::String) return {};
-  return it->second.getString().str();
+// The last byte that a section or segment of the ELF occupies.
+u64 elf_size(const void* data) {
+  const u64 segments = take_at<u64>(data, 32);
+  const u64 sections = take_at<u64>(data, 40);
+  const u64 segment_size = take_at<u16>(data, 54);
+  const u64 segment_count = take_at<u16>(data, 56);
+  const u64 section_size = take_at<u16>(data, 58);
+  const u64 section_count = take_at<u16>(data, 60);
+  u64 end = std::max({u64{64}, checked_end(sections, section_size * section_count),
+                      checked_end(segments, segment_size * segment_count)});
+  for (u64 i = 0; i < section_count; ++i) {
+    const u64 header = sections + section_size * i;
+    if (take_at<u32>(data, header + 4) == llvm::ELF::SHT_NOBITS) continue;
+    end = std::max(end,
+                   checked_end(take_at<u64>(data, header + 24), take_at<u64>(data, header + 32)));
+  }
+  for (u64 i = 0; i < segment_count; ++i) {
+    const u64 header = segments + segment_size * i;
+    end =
+        std::max(end, checked_end(take_at<u64>(data, header + 8), take_at<u64>(data, header + 32)));
+  }
+  return end;
 }
 
 class LoadedObject final : public CodeObject {
@@ -100,6 +155,7 @@ class LoadedObject final : public CodeObject {
     if (elf.getHeader().e_machine != llvm::ELF::EM_AMDGPU) {
       throw std::runtime_error("the ELF is not for AMDGPU");
     }
+    require(elf.getHeader().e_type == llvm::ELF::ET_DYN, "the ELF is not linked (not ET_DYN)");
     version_ = elf.getHeader().e_ident[llvm::ELF::EI_ABIVERSION] + 2;
     if (version_ < 4 || version_ > 6) {
       throw std::runtime_error("code object version " + std::to_string(version_) +
@@ -119,7 +175,13 @@ class LoadedObject final : public CodeObject {
 
   std::optional<SourceLine> source_line(u64 address) const override {
     const std::scoped_lock lock(debug_mutex_);
-    if (!debug_) debug_ = llvm::DWARFContext::create(*object_);
+    // Broken debug information means no line, not a page of complaints.
+    const auto ignore = [](llvm::Error error) { llvm::consumeError(std::move(error)); };
+    if (!debug_) {
+      debug_ =
+          llvm::DWARFContext::create(*object_, llvm::DWARFContext::ProcessDebugRelocations::Process,
+                                     nullptr, "", ignore, ignore);
+    }
     llvm::DILineInfoSpecifier how(llvm::DILineInfoSpecifier::FileLineInfoKind::AbsoluteFilePath);
     const auto info = debug_->getLineInfoForAddress(
         {address - bias_, llvm::object::SectionedAddress::UndefSection}, how);
@@ -132,25 +194,30 @@ class LoadedObject final : public CodeObject {
     const auto headers = take(elf.program_headers(), "program headers");
     u64 end = 0;
     for (const auto& h : headers) {
-      if (h.p_type == llvm::ELF::PT_LOAD) end = std::max<u64>(end, h.p_vaddr + h.p_memsz);
+      if (h.p_type != llvm::ELF::PT_LOAD) continue;
+      require(fits(h.p_vaddr, h.p_memsz, kMaxImage), "a segment is implausibly large");
+      require(h.p_filesz <= h.p_memsz, "a segment is larger in the file than in memory");
+      require(fits(h.p_offset, h.p_filesz, file_bytes_.size()), "a segment lies outside the file");
+      end = std::max<u64>(end, h.p_vaddr + h.p_memsz);
     }
-    if (end == 0) throw std::runtime_error("the code object has nothing to load");
+    require(end != 0, "the code object has nothing to load");
+    require(end <= kMaxImage, "the code object's segments are implausibly large");
     const u64 size = (end + kPage - 1) / kPage * kPage;
     auto* memory = static_cast<u8*>(std::aligned_alloc(kPage, size));
+    if (memory == nullptr) throw std::bad_alloc();
     std::memset(memory, 0, size);
     image_ = {memory, size};
     bias_ = reinterpret_cast<u64>(memory);
     for (const auto& h : headers) {
       if (h.p_type != llvm::ELF::PT_LOAD) continue;
-      if (h.p_offset + h.p_filesz > file_bytes_.size()) {
-        throw std::runtime_error("a segment lies outside the file");
-      }
       std::memcpy(memory + h.p_vaddr, file_bytes_.data() + h.p_offset, h.p_filesz);
     }
     for (const auto& section : take(elf.sections(), "sections")) {
       if (section.sh_type == llvm::ELF::SHT_RELA) relocate(elf, section);
       const auto name = take(elf.getSectionName(section), "section name");
-      if (name == ".text") code_ = {memory + section.sh_addr, section.sh_size};
+      if (name != ".text") continue;
+      require(fits(section.sh_addr, section.sh_size, size), "the code lies outside the segments");
+      code_ = {memory + section.sh_addr, section.sh_size};
     }
     if (code_.empty()) throw std::runtime_error("the code object has no .text");
   }
@@ -171,6 +238,8 @@ class LoadedObject final : public CodeObject {
         throw std::runtime_error("relocation type " + std::to_string(rela.getType(false)) +
                                  " is not supported");
       }
+      require(fits(rela.r_offset, sizeof value, image_.size()),
+              "a relocation lies outside the code");
       std::memcpy(image_.data() + rela.r_offset, &value, sizeof value);
     }
   }
@@ -182,70 +251,64 @@ class LoadedObject final : public CodeObject {
       for (const auto& note : elf.notes(header, error)) {
         if (note.getName() != "AMDGPU" || note.getType() != llvm::ELF::NT_AMDGPU_METADATA) continue;
         const auto desc = note.getDesc(4);
-        llvm::msgpack::Document document;
-        const llvm::StringRef blob(reinterpret_cast<const char*>(desc.data()), desc.size());
-        if (!document.readFromBlob(blob, false)) {
-          throw std::runtime_error("the metadata note is not valid msgpack");
-        }
-        auto& root = document.getRoot().getMap();
-        const std::string target = get_string(root, "amdhsa.target");
-        // "amdgcn-amd-amdhsa--gfx90a"; other compilers spell the triple differently.
-        const auto at = target.rfind("gfx");
-        if (at != std::string::npos) target_ = target.substr(at);
-        auto kernels = root.find("amdhsa.kernels");
-        if (kernels == root.end()) continue;
-        for (auto& kernel : kernels->second.getArray()) read_kernel(kernel.getMap());
+        Metadata metadata = parse_metadata({desc.data(), desc.size()});
+        if (!metadata.target.empty()) target_ = std::move(metadata.target);
+        std::ranges::move(metadata.kernels, std::back_inserter(kernels_));
+        std::ranges::move(metadata.descriptors, std::back_inserter(descriptor_names_));
       }
       if (error) throw std::runtime_error(llvm::toString(std::move(error)));
     }
     if (target_.empty()) throw std::runtime_error("the code object has no AMDGPU metadata note");
   }
 
-  void read_kernel(llvm::msgpack::MapDocNode& map) {
-    KernelInfo kernel;
-    kernel.name = get_string(map, ".name");
-    kernel.wave_size = static_cast<int>(get_u32(map, ".wavefront_size", 64));
-    kernel.max_threads = get_u32(map, ".max_flat_workgroup_size", 1024);
-    kernel.sgprs = get_u32(map, ".sgpr_count");
-    kernel.vgprs = get_u32(map, ".vgpr_count");
-    kernel.agprs = get_u32(map, ".agpr_count");
-    kernel.sgpr_spills = get_u32(map, ".sgpr_spill_count");
-    kernel.vgpr_spills = get_u32(map, ".vgpr_spill_count");
-    kernel.dynamic_stack = get_u32(map, ".uses_dynamic_stack") != 0;
-    if (auto args = map.find(".args"); args != map.end()) {
-      for (auto& node : args->second.getArray()) {
-        auto& arg = node.getMap();
-        kernel.arguments.push_back({get_string(arg, ".name"), get_string(arg, ".value_kind"),
-                                    get_u32(arg, ".offset"), get_u32(arg, ".size")});
-      }
-    }
-    descriptor_names_.push_back(get_string(map, ".symbol"));
-    kernels_.push_back(std::move(kernel));
-  }
-
   void read_symbols() {
-    for (const auto& symbol : object_->getDynamicSymbolIterators()) add_symbol(symbol);
-    for (const auto& symbol : object_->symbols()) add_symbol(symbol);
-    for (const auto& kernel : kernels_) {
-      if (kernel.entry == 0) {
-        throw std::runtime_error("kernel " + kernel.name + " has no descriptor");
+    // LLVM's symbol iterators end the process on a broken table; its tables answer with errors.
+    const ElfFile& elf = object_->getELFFile();
+    for (const auto& section : take(elf.sections(), "sections")) {
+      if (section.sh_type != llvm::ELF::SHT_DYNSYM && section.sh_type != llvm::ELF::SHT_SYMTAB) {
+        continue;
+      }
+      const auto names = take(elf.getStringTableForSymtab(section), "symbol names");
+      for (const auto& symbol : take(elf.symbols(&section), "symbols")) {
+        add_symbol(take(symbol.getName(names), "symbol name").str(), symbol.getType(),
+                   symbol.st_value, symbol.st_size);
       }
     }
+    for (const auto& kernel : kernels_) check_kernel(kernel);
     std::ranges::sort(functions_, {}, &Symbol::address);
   }
 
-  void add_symbol(const llvm::object::ELFSymbolRef& symbol) {
-    const auto name = take(symbol.getName(), "symbol name").str();
-    const u64 value = take(symbol.getValue(), "symbol value");
-    const u8 type = symbol.getELFType();
+  void add_symbol(const std::string& name, u8 type, u64 value, u64 size) {
     if (type == llvm::ELF::STT_FUNC) {
-      functions_.push_back({name, bias_ + value, symbol.getSize()});
+      functions_.push_back({name, bias_ + value, size});
     } else if (type == llvm::ELF::STT_OBJECT) {
-      variables_.push_back({name, bias_ + value, symbol.getSize()});
+      require(fits(value, size, image_.size()), "a variable lies outside the segments");
+      variables_.push_back({name, bias_ + value, size});
       const auto it = std::ranges::find(descriptor_names_, name);
-      if (it == descriptor_names_.end() || symbol.getSize() != 64) return;
+      if (it == descriptor_names_.end() || size != 64) return;
       read_descriptor(kernels_[static_cast<std::size_t>(it - descriptor_names_.begin())], value);
     }
+  }
+
+  void check_kernel(const KernelInfo& kernel) const {
+    const auto check = [&kernel](bool condition, const std::string& complaint) {
+      if (!condition) throw std::runtime_error("kernel " + kernel.name + " " + complaint);
+    };
+    check(kernel.entry != 0, "has no descriptor");
+    check(kernel.wave_size == 64 || (kernel.wave_size == 32 && !target_.starts_with("gfx9")),
+          "has waves of " + std::to_string(kernel.wave_size) + ", which " + target_ + " has not");
+    check(kernel.scratch_bytes <= kMaxScratch,
+          "wants " + std::to_string(kernel.scratch_bytes) + " bytes of scratch a lane");
+    check(kernel.kernarg_bytes <= kMaxArguments,
+          "wants " + std::to_string(kernel.kernarg_bytes) + " bytes of arguments");
+    for (const auto& argument : kernel.arguments) {
+      check(fits(argument.offset, argument.size, kernel.kernarg_bytes),
+            "has an argument outside its " + std::to_string(kernel.kernarg_bytes) + " bytes");
+    }
+    const u32 preload = kernel.kernarg_preload & 0x7fu;
+    const u32 first = kernel.kernarg_preload >> 7;
+    check(preload <= 16 && 4 * (first + preload) <= kernel.kernarg_bytes + 63,
+          "preloads arguments it does not have");
   }
 
   void read_descriptor(KernelInfo& kernel, u64 offset) {
@@ -280,21 +343,22 @@ std::unique_ptr<CodeObject> CodeObject::load(std::span<const u8> bytes,
 }
 
 std::size_t CodeObject::measure(const void* data) {
-  const auto* p = static_cast<const u8*>(data);
-  if (std::memcmp(p, kBundleMagic.data(), kBundleMagic.size()) == 0) return bundle_size(p);
-  if (std::memcmp(p, "\177ELF", 4) != 0) {
-    throw std::runtime_error("neither an ELF nor an uncompressed offload bundle");
+  u8 magic[4];
+  take_bytes(data, 0, magic, sizeof magic);
+  if (std::memcmp(magic, kBundleMagic.data(), sizeof magic) == 0) {
+    std::string whole(kBundleMagic.size(), '\0');
+    take_bytes(data, 0, whole.data(), whole.size());
+    if (whole == kBundleMagic) return bundle_size(data);
   }
-  const auto section_offset = read<u64>(p + 40);
-  const auto section_size = read<u16>(p + 58);
-  const auto section_count = read<u16>(p + 60);
-  u64 end = section_offset + u64{section_size} * section_count;
-  for (u16 i = 0; i < section_count; ++i) {
-    const u8* header = p + section_offset + u64{section_size} * i;
-    if (read<u32>(header + 4) == 8) continue;  // SHT_NOBITS occupies no file space
-    end = std::max<u64>(end, read<u64>(header + 24) + read<u64>(header + 32));
-  }
-  return end;
+  require(std::memcmp(magic, "\177ELF", 4) == 0,
+          "neither an ELF nor an uncompressed offload bundle");
+  return elf_size(data);
+}
+
+std::vector<u8> CodeObject::copy(const void* data) {
+  std::vector<u8> bytes(measure(data));
+  take_bytes(data, 0, bytes.data(), bytes.size());
+  return bytes;
 }
 
 const KernelInfo* CodeObject::find_kernel(std::string_view name) const {

@@ -61,6 +61,8 @@ class CodeObject {
   static std::unique_ptr<CodeObject> load(std::span<const u8> bytes, std::string_view target_name);
   // The size of the ELF or bundle at `data`, from its headers (hipModuleLoadData gets no size).
   static std::size_t measure(const void* data);
+  // The bytes at `data`, copied; throws where they are not readable.
+  static std::vector<u8> copy(const void* data);
 
   virtual ~CodeObject() = default;
 

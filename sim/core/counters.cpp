@@ -18,6 +18,16 @@ std::string_view class_name(Class c) {
   return names[static_cast<std::size_t>(c)];
 }
 
+Traffic& Traffic::operator+=(const Traffic& other) {
+  lds_cycles += other.lds_cycles;
+  lds_conflict_cycles += other.lds_conflict_cycles;
+  lds_bytes += other.lds_bytes;
+  load_bytes += other.load_bytes;
+  store_bytes += other.store_bytes;
+  transactions += other.transactions;
+  return *this;
+}
+
 std::string Counters::json() const {
   nlohmann::ordered_json j;
   j["kernel"] = kernel;
@@ -29,9 +39,19 @@ std::string Counters::json() const {
     j["by_class"][std::string(class_name(static_cast<Class>(i)))] =
         by_class[static_cast<std::size_t>(i)];
   }
+  const double waves_run = static_cast<double>(std::max<u64>(1, waves));
+  for (int i = 0; i < kClasses; ++i) {
+    const std::string name(class_name(static_cast<Class>(i)));
+    const u64 cycles = issue_cycles[static_cast<std::size_t>(i)];
+    j["issue_cycles"][name] = cycles;
+    j["issue_cycles_per_wave"][name] = static_cast<double>(cycles) / waves_run;
+  }
   j["matrix_cycles"] = matrix_cycles;
+  j["lds_cycles"] = traffic.lds_cycles;
   j["lds_bank_conflict_cycles"] = traffic.lds_conflict_cycles;
   j["lds_bytes_accessed"] = traffic.lds_bytes;
+  j["lds_instructions"] = lds_instructions;
+  j["memory_instructions"] = memory_instructions;
   j["global_load_bytes"] = traffic.load_bytes;
   j["global_store_bytes"] = traffic.store_bytes;
   j["global_transactions_64B"] = traffic.transactions;
@@ -50,14 +70,22 @@ std::string Counters::table() const {
   const auto row = [&](std::string_view name, u64 value) {
     out += fmt::format("  {:<26}{:>16}\n", name, value);
   };
-  row("instructions", instructions);
+  out +=
+      fmt::format("  {:<26}{:>16}{:>16}{:>14}\n", "", "instructions", "issue cycles", "per wave");
+  const double waves_run = static_cast<double>(std::max<u64>(1, waves));
   for (int i = 0; i < kClasses; ++i) {
     const u64 n = by_class[static_cast<std::size_t>(i)];
-    if (n != 0) row(fmt::format("  {}", class_name(static_cast<Class>(i))), n);
+    const u64 cycles = issue_cycles[static_cast<std::size_t>(i)];
+    if (n == 0) continue;
+    out += fmt::format("  {:<26}{:>16}{:>16}{:>14.1f}\n", class_name(static_cast<Class>(i)), n,
+                       cycles, static_cast<double>(cycles) / waves_run);
   }
-  row("matrix cycles", matrix_cycles);
+  row("all instructions", instructions);
+  for (const auto& [name, n] : lds_instructions) row(fmt::format("LDS {}", name), n);
+  for (const auto& [name, n] : memory_instructions) row(fmt::format("memory {}", name), n);
+  row("LDS cycles", traffic.lds_cycles);
+  row("  of bank conflicts", traffic.lds_conflict_cycles);
   row("LDS bytes", traffic.lds_bytes);
-  row("LDS bank-conflict cycles", traffic.lds_conflict_cycles);
   row("global bytes loaded", traffic.load_bytes);
   row("global bytes stored", traffic.store_bytes);
   row("64-byte transactions", traffic.transactions);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,11 @@ struct Counters {
   u64 waves = 0;
   std::array<u64, kClasses> by_class{};
   u64 instructions = 0;
+  // Clocks the SIMDs are taken, summed over all waves; by class, matrix cycles among them.
+  std::array<u64, kClasses> issue_cycles{};
   u64 matrix_cycles = 0;
+  std::map<std::string, u64> memory_instructions;  // by width a lane, see access_name
+  std::map<std::string, u64> lds_instructions;
   Traffic traffic;
   u32 vgprs = 0;
   u32 agprs = 0;

@@ -11,6 +11,7 @@
 #include <llvm/MC/MCSubtargetInfo.h>
 #include <llvm/MC/MCTargetOptions.h>
 #include <llvm/MC/TargetRegistry.h>
+#include <llvm/Support/CrashRecoveryContext.h>
 #include <llvm/Support/raw_ostream.h>
 
 #include <cstring>
@@ -80,31 +81,22 @@ std::vector<std::string_view> family_suffixes(const Target& target) {
 
 }  // namespace
 
-std::vector<Instruction> disassemble(std::span<const u8> code, u64 address, std::string_view cpu,
-                                     int wave_size) {
-  const Target* target = find_target(cpu);
-  std::string features;
-  if (target != nullptr && target->wave32) {
-    features =
-        wave_size == 32 ? "+wavefrontsize32,-wavefrontsize64" : "-wavefrontsize32,+wavefrontsize64";
-    // The hardware is the same whether or not the compiler names the halves of registers.
-    if (target->generation >= Generation::Gfx11) features += ",+real-true16";
-  }
-  const Machine machine(cpu, features);
-  std::vector<Instruction> result;
-  result.reserve(code.size() / 6);
-  std::size_t at = 0;
-  while (at + 4 <= code.size()) {
+namespace {
+
+// Decodes from `at` on until the end, or until LLVM stumbles: `at` is always the next instruction.
+void decode(const Machine& machine, std::span<const u8> padded, std::size_t size, u64 address,
+            std::size_t& at, std::vector<Instruction>& result) {
+  while (at + 4 <= size) {
     llvm::MCInst inst;
-    u64 size = 0;
-    const llvm::ArrayRef<u8> bytes(code.data() + at, code.size() - at);
+    u64 length = 0;
+    const llvm::ArrayRef<u8> bytes(padded.data() + at, padded.size() - at);
     const auto status =
-        machine.disassembler->getInstruction(inst, size, bytes, address + at, llvm::nulls());
+        machine.disassembler->getInstruction(inst, length, bytes, address + at, llvm::nulls());
     Instruction out;
     out.address = address + at;
-    out.valid = status == llvm::MCDisassembler::Success && size >= 4;
-    out.size = out.valid ? static_cast<u32>(size) : 4;
-    std::memcpy(out.words, code.data() + at, std::min<std::size_t>(out.size, sizeof out.words));
+    out.valid = status == llvm::MCDisassembler::Success && length >= 4 && length <= size - at;
+    out.size = out.valid ? static_cast<u32>(length) : 4;
+    std::memcpy(out.words, padded.data() + at, std::min<std::size_t>(out.size, sizeof out.words));
     if (out.valid) {
       llvm::raw_string_ostream stream(out.text);
       machine.printer->printInst(&inst, address + at, "", *machine.subtarget, stream);
@@ -115,6 +107,53 @@ std::vector<Instruction> disassemble(std::span<const u8> code, u64 address, std:
     }
     at += out.size;
     result.push_back(std::move(out));
+  }
+}
+
+// LLVM's decoder crashes on some words that are no instructions. Its own means against that:
+// signals are caught for the while, and execution comes back here.
+bool decode_guarded(const Machine& machine, std::span<const u8> padded, std::size_t size,
+                    u64 address, std::size_t& at, std::vector<Instruction>& result) {
+  static std::mutex mutex;  // the handlers are the process's
+  const std::scoped_lock lock(mutex);
+  llvm::CrashRecoveryContext::Enable();
+  llvm::CrashRecoveryContext context;
+  const bool whole = context.RunSafely([&] { decode(machine, padded, size, address, at, result); });
+  llvm::CrashRecoveryContext::Disable();
+  return whole;
+}
+
+}  // namespace
+
+std::vector<Instruction> disassemble(std::span<const u8> code, u64 address, std::string_view cpu,
+                                     int wave_size) {
+  const Target* target = find_target(cpu);
+  std::string features;
+  if (target != nullptr && target->wave32) {
+    features =
+        wave_size == 32 ? "+wavefrontsize32,-wavefrontsize64" : "-wavefrontsize32,+wavefrontsize64";
+    // The hardware is the same whether or not the compiler names the halves of registers.
+    if (target->generation >= Generation::Gfx11) features += ",+real-true16";
+  }
+  // Code that stops in the middle of a literal is another thing the decoder does not survive: zeros
+  // follow, and what reaches into them is not an instruction.
+  std::vector<u8> padded(code.begin(), code.end());
+  padded.resize(code.size() + 16);
+  std::vector<Instruction> result;
+  result.reserve(code.size() / 6);
+  std::size_t at = 0;
+  auto machine = std::make_unique<Machine>(cpu, features);
+  while (!decode_guarded(*machine, padded, code.size(), address, at, result)) {
+    Instruction bad;
+    bad.address = address + at;
+    bad.valid = false;
+    bad.size = 4;
+    std::memcpy(bad.words, padded.data() + at, 4);
+    result.push_back(std::move(bad));
+    at += 4;
+    // What the crash left behind is not trusted, nor is it tidied away.
+    (void)machine.release();
+    machine = std::make_unique<Machine>(cpu, features);
   }
   return result;
 }

@@ -20,7 +20,7 @@ void put(u8* base, u64 offset, T value) {
 
 void put_hidden(u8* kernarg, const KernelArgument& argument, const LaunchRequest& r) {
   const std::string_view kind = argument.kind;
-  const auto axis = [&] { return static_cast<std::size_t>(kind.back() - 'x'); };
+  const auto axis = [&] { return std::min<std::size_t>(static_cast<u8>(kind.back() - 'x'), 2); };
   u64 value = 0;
   if (kind.starts_with("hidden_block_count_")) {
     value = r.grid[axis()];
@@ -159,8 +159,8 @@ void KernelAbi::initialize(Wave& w, const KernelInfo& kernel, const u32 block[3]
   }
   set64(sreg::kExec, exec);
   w.initial_exec = exec;
-  w.mode =
-      (kernel.rsrc1 >> 12 & 0xff) | (kernel.rsrc1 >> 21 & 1) << 8 | (kernel.rsrc1 >> 23 & 1) << 9;
+  w.mode = (kernel.rsrc1 >> 12 & 0xff) | (kernel.rsrc1 >> 21 & 1) << 8 |
+           (kernel.rsrc1 >> 23 & 1) << 9 | (kernel.rsrc1 >> 26 & 1) << kModeOverflowBit;
   w.mode_default = (w.mode & 0xff) == 0xf0;
   w.next = w.program->at(entry);
   if (w.next == nullptr) raise(Fault::BadProgram, "the kernel's entry is not an instruction");

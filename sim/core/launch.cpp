@@ -7,9 +7,11 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <stdexcept>
 #include <thread>
 
+#include "core/issue_model.h"
 #include "core/kernel_abi.h"
 #include "isa/matrix.h"
 
@@ -25,6 +27,7 @@ struct LaunchState {
   std::atomic<bool> failed{false};
   std::mutex mutex;
   std::optional<Report> report;
+  std::exception_ptr thrown;
 
   struct Shard {
     std::mutex mutex;
@@ -52,7 +55,25 @@ class WorkerLoop {
     worker_.count_traffic = launch.request.count;
   }
 
+  // Nothing may leave a thread but by the launch: what is thrown outside an instruction (memory
+  // that is not there, a kernel whose entry is no instruction) is kept for run_kernel.
   void run() {
+    try {
+      run_groups();
+    } catch (const FaultError& error) {
+      stop(std::make_exception_ptr(std::runtime_error(error.message)));
+    } catch (...) {
+      stop(std::current_exception());
+    }
+  }
+
+ private:
+  void stop(std::exception_ptr reason) {
+    const std::scoped_lock lock(launch_.mutex);
+    if (!launch_.failed.exchange(true)) launch_.thrown = std::move(reason);
+  }
+
+  void run_groups() {
     while (!launch_.failed.load(std::memory_order_relaxed)) {
       if (resident_.empty() || (impatient() && resident_.size() < kMaxResident)) {
         if (!start_group() && resident_.empty()) return;
@@ -69,7 +90,6 @@ class WorkerLoop {
     }
   }
 
- private:
   // Every resident workgroup has run for long: it may be waiting for one not started yet.
   [[nodiscard]] bool impatient() const {
     return std::ranges::all_of(resident_, [](const auto& g) { return g->executed > kImpatience; });
@@ -308,23 +328,31 @@ Counters collect(const LaunchState& launch, const std::vector<Worker>& workers) 
     for (std::size_t i = 0; i < worker.op_counts.size(); ++i) {
       c.per_instruction[i] += worker.op_counts[i];
     }
-    c.traffic.lds_conflict_cycles += worker.traffic.lds_conflict_cycles;
-    c.traffic.lds_bytes += worker.traffic.lds_bytes;
-    c.traffic.load_bytes += worker.traffic.load_bytes;
-    c.traffic.store_bytes += worker.traffic.store_bytes;
-    c.traffic.transactions += worker.traffic.transactions;
+    c.traffic += worker.traffic;
   }
   for (const Op& op : launch.program.ops()) {
     const u64 n = c.per_instruction[op.index];
-    c.by_class[static_cast<std::size_t>(op.kind)] += n;
+    if (n == 0) continue;
+    const auto kind = static_cast<std::size_t>(op.kind);
+    const std::string& text = launch.program.text(op);
+    const std::string_view mnemonic =
+        strip_encoding(std::string_view(text).substr(0, text.find(' ')));
+    c.by_class[kind] += n;
     c.instructions += n;
     if (op.kind == Class::Matrix) {
-      const bool wmma = launch.program.text(op).starts_with("v_wmma");
-      if (const MatrixShape* shape = find_matrix_shape(op.parameter, wmma)) {
+      if (const MatrixShape* shape =
+              find_matrix_shape(op.parameter, mnemonic.starts_with("v_wmma"))) {
         c.matrix_cycles += n * matrix_cycles(r.module->target(), *shape);
       }
+    } else {
+      c.issue_cycles[kind] +=
+          n * issue_clocks(r.module->target(), r.kernel->wave_size, op.kind, mnemonic);
+    }
+    if (const std::string name = access_name(op, mnemonic); !name.empty()) {
+      (op.kind == Class::Lds ? c.lds_instructions : c.memory_instructions)[name] += n;
     }
   }
+  c.issue_cycles[static_cast<std::size_t>(Class::Matrix)] = c.matrix_cycles;
   c.vgprs = r.kernel->vgprs;
   c.agprs = r.kernel->agprs;
   c.sgprs = r.kernel->sgprs;
@@ -360,6 +388,7 @@ LaunchResult run_kernel(const LaunchRequest& request) {
                      {},
                      {},
                      {},
+                     {},
                      {}};
   launch.groups = u64{request.grid[0]} * request.grid[1] * request.grid[2];
   const auto cores = std::max(1u, std::thread::hardware_concurrency());
@@ -373,6 +402,7 @@ LaunchResult run_kernel(const LaunchRequest& request) {
   }
   WorkerLoop(launch, workers[0]).run();
   for (std::thread& thread : pool) thread.join();
+  if (launch.thrown) std::rethrow_exception(launch.thrown);
   LaunchResult result;
   result.report = std::move(launch.report);
   if (request.count) result.counters = collect(launch, workers);

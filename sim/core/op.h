@@ -14,6 +14,9 @@
 
 namespace rocflash::sim {
 
+// MODE's FP16_OVFL: 16- and 8-bit results beyond the range become the largest number.
+inline constexpr int kModeOverflowBit = 23;
+
 struct Wave;
 struct Op;
 struct Lanes;
@@ -83,6 +86,9 @@ inline constexpr u32 kNoDestination = 512;
 inline constexpr u32 kReadsVcc = 1024;       // implicitly
 inline constexpr u32 kWhole16 = 2048;        // 16-bit result written as a whole dword
 inline constexpr u32 kSecondIsFirst = 4096;  // memory: data operand follows the address
+inline constexpr u32 kReadsByte = 8192;      // source 0 is a byte; byte_sel or SDWA says which
+inline constexpr u32 kWritesByte =
+    16384;  // so is the result, the others stay; op_sel[3:2] or byte_sel
 }  // namespace flag
 
 struct Source {

@@ -34,11 +34,14 @@ struct Checks {
 
 // Counters that are not just "how often was this instruction executed".
 struct Traffic {
-  u64 lds_conflict_cycles = 0;
+  u64 lds_cycles = 0;           // clocks the LDS is busy, conflicts included
+  u64 lds_conflict_cycles = 0;  // of these, because of bank conflicts
   u64 lds_bytes = 0;
   u64 load_bytes = 0;
   u64 store_bytes = 0;
   u64 transactions = 0;  // distinct 64-byte lines, an instruction at a time
+
+  Traffic& operator+=(const Traffic& other);
 };
 
 // Everything a worker thread keeps across workgroups.

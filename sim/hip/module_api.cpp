@@ -108,7 +108,12 @@ void deliver_counters(Runtime& runtime, const Counters& counters) {
   } else if (where == "json") {
     std::fprintf(stderr, "%s\n", runtime.last_counters.c_str());
   } else {
-    std::ofstream(where, std::ios::app) << runtime.last_counters << '\n';
+    std::ofstream file(where, std::ios::app);
+    file << runtime.last_counters << '\n';
+    file.flush();
+    if (!file) {
+      throw std::runtime_error("ROCFLASH_SIM_COUNTERS=" + where + ": the file cannot be written");
+    }
   }
 }
 
@@ -164,7 +169,7 @@ ROCFLASH_HIP_API hipError_t hipModuleLoadData(hipModule_t* module, const void* i
   return guarded("hipModuleLoadData", [&] {
     if (image == nullptr) return hipErrorInvalidValue;
     try {
-      return load(module, {static_cast<const u8*>(image), CodeObject::measure(image)});
+      return load(module, CodeObject::copy(image));
     } catch (const std::runtime_error& e) {
       complain("hipModuleLoadData", e.what());
       return hipErrorInvalidImage;

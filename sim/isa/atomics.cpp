@@ -251,6 +251,11 @@ void run_lds_atomic(Wave& w, const Op& op) {
         lds_place(w, u64{address.lane[lane]} + u32(op.offset), wide ? 8 : 4, lane, Access::Atomic);
     perform<Strict>(w, op, p, lane, data, data2, dst, returns);
   }
+  if (w.worker->count_traffic) {
+    u32 list[kMaxLanes];
+    for (int i = 0; i < w.size; ++i) list[i] = address.lane[i] + u32(op.offset);
+    count_lds_traffic(w, list, w.exec(), wide ? 8 : 4, true);
+  }
   if constexpr (Strict) {
     issue_load(w, Queue::Lds,
                returns ? Pending{File::Vgpr, u16(dst), u8(wide ? 2 : 1), 0, 0} : Pending{});

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/op.h"
+#include "core/target.h"
 #include "core/types.h"
 
 namespace rocflash::sim {
@@ -23,6 +24,7 @@ struct Lanes {
   bool clamp = false;  // integer saturation; float clamping happens afterwards
   const Op* op = nullptr;
   u32 mode = 0;
+  const Target* target = nullptr;
 };
 
 // Collects the semantics of one group of instructions. Names may be joined by '|' where generations
@@ -51,6 +53,7 @@ void add_vop3p(Registry& registry);
 void add_dot(Registry& registry);
 void add_special_math(Registry& registry);
 void add_conversions(Registry& registry);
+void add_float8(Registry& registry);
 void add_lane_ops(Registry& registry);
 void add_scalar_alu(Registry& registry);
 void add_scalar_float(Registry& registry);

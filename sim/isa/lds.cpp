@@ -2,6 +2,7 @@
 #include <bit>
 
 #include "isa/memory_access.h"
+#include "isa/transpose.h"
 
 namespace rocflash::sim {
 namespace {
@@ -53,16 +54,31 @@ void begin_rows(Wave& w, int row, u32 rows, u64 exec) {
   }
 }
 
-void count(Wave& w, const Op& op, u64 exec, u32 bytes, u32 offset) {
+void count(Wave& w, const Op& op, u64 exec, u32 bytes, u32 offset, Access access) {
   if (!w.worker->count_traffic) return;
   u32 list[kMaxLanes];
   for (int i = 0; i < w.size; ++i) list[i] = w.v[op.src[kAddress].index].lane[i] + offset;
-  count_lds_traffic(w, list, exec, bytes);
+  count_lds_traffic(w, list, exec, bytes, access == Access::Write);
+}
+
+// Shuffles use the crossbar as a dword access without conflicts does.
+void count_shuffle(Wave& w, u64 exec) {
+  if (!w.worker->count_traffic) return;
+  u32 list[kMaxLanes];
+  for (u32 i = 0; i < kMaxLanes; ++i) list[i] = 4 * i;
+  count_lds_traffic(w, list, exec, 4, false);
 }
 
 template <bool Strict>
 void read_at(Wave& w, int row, int lane, u64 address, u32 bytes, u32 parameter) {
   const Place p = lds_place(w, address, bytes, lane, Access::Read);
+  if (bytes >= 4 && p.data != nullptr && wholly_defined(p, bytes)) {
+    for (u32 i = 0; i < bytes / 4; ++i) {
+      std::memcpy(&w.v[row + int(i)].lane[lane], p.data + 4 * i, 4);
+      if constexpr (Strict) w.v_undef[row + int(i)].lane[lane] = 0;
+    }
+    return;
+  }
   for (u32 i = 0; i < std::max(1u, bytes / 4); ++i) {
     const u32 piece = std::min(bytes, 4u);
     u32 value = 0;
@@ -114,7 +130,7 @@ void run_read(Wave& w, const Op& op) {
   const int row = op.dst[0].index;
   // The destination may be the address register.
   const Row address = w.v[op.src[kAddress].index];
-  count(w, op, exec, bytes, u32(op.offset));
+  count(w, op, exec, bytes, u32(op.offset), Access::Read);
   if ((op.parameter & (width::kD16 | width::kD16High)) == 0) begin_rows<Strict>(w, row, rows, exec);
   for (u64 m = exec; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
@@ -147,7 +163,7 @@ void run_write(Wave& w, const Op& op) {
     write_at<Strict>(w, row, lane, u64{address[lane]} + u32(op.offset), bytes,
                      (op.parameter & width::kD16High) != 0);
   }
-  count(w, op, exec, bytes, u32(op.offset));
+  count(w, op, exec, bytes, u32(op.offset), Access::Write);
   if constexpr (Strict) issue_load(w, Queue::Lds, kLdsWrite);
 }
 
@@ -163,8 +179,8 @@ void run_read2(Wave& w, const Op& op) {
   const int row = op.dst[0].index;
   const int rows = int(bytes / 4);
   const Row address = w.v[op.src[kAddress].index];
-  count(w, op, exec, bytes, u32(op.offset) * unit);
-  count(w, op, exec, bytes, u32(op.offset1) * unit);
+  count(w, op, exec, bytes, u32(op.offset) * unit, Access::Read);
+  count(w, op, exec, bytes, u32(op.offset1) * unit, Access::Read);
   begin_rows<Strict>(w, row, u32(2 * rows), exec);
   for (u64 m = exec; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
@@ -193,8 +209,8 @@ void run_write2(Wave& w, const Op& op) {
     write_at<Strict>(w, first, lane, address[lane] + u64(op.offset) * unit, bytes, false);
     write_at<Strict>(w, second, lane, address[lane] + u64(op.offset1) * unit, bytes, false);
   }
-  count(w, op, exec, bytes, u32(op.offset) * unit);
-  count(w, op, exec, bytes, u32(op.offset1) * unit);
+  count(w, op, exec, bytes, u32(op.offset) * unit, Access::Write);
+  count(w, op, exec, bytes, u32(op.offset1) * unit, Access::Write);
   if constexpr (Strict) issue_load(w, Queue::Lds, kLdsWrite);
 }
 
@@ -217,7 +233,9 @@ void run_addtid(Wave& w, const Op& op) {
   }
 }
 
-// ds_read_b64_tr_b16 (gfx950): lane l gets halfword l % 4 of four lanes of its row of 16.
+// ds_read_b64_tr_b16 and its kin (gfx950). Parameter: bytes a lane, and bits of an element.
+constexpr int kElementShift = 12;
+
 template <bool Strict>
 void run_read_transposed(Wave& w, const Op& op) {
   check_address<Strict>(w, op);
@@ -226,35 +244,39 @@ void run_read_transposed(Wave& w, const Op& op) {
     raise(Fault::BadProgram, "a transposed LDS read needs every lane active");
   }
   const int row = op.dst[0].index;
+  const u32 bytes = op.parameter & width::kBytes;
+  const int bits = int(op.parameter >> kElementShift);
+  const int elements = int(8 * bytes) / bits;
   const u32* address = w.v[op.src[kAddress].index].lane;
-  u64 data[kMaxLanes];
-  u64 unknown[kMaxLanes];
+  LaneWords data[kMaxLanes] = {};
+  LaneWords unknown[kMaxLanes] = {};
   for (int lane = 0; lane < w.size; ++lane) {
     const u64 at = u64{address[lane]} + u32(op.offset);
-    misaligned(w, at, 8, lane);
-    const Place p = lds_place(w, at, 8, lane, Access::Read);
-    data[lane] = unknown[lane] = 0;
+    misaligned(w, at, bytes == 8 ? 8 : 4, lane);
+    const Place p = lds_place(w, at, bytes, lane, Access::Read);
     if (p.data == nullptr) continue;
-    std::memcpy(&data[lane], p.data, 8);
+    std::memcpy(data[lane], p.data, bytes);
     if constexpr (Strict) {
-      unknown[lane] = u64{load_undefined(p, 0, 4)} | u64{load_undefined(p, 4, 4)} << 32;
+      for (u32 i = 0; i < bytes / 4; ++i) unknown[lane][i] = load_undefined(p, 4 * i, 4);
     }
   }
-  count(w, op, exec, 8, u32(op.offset));
-  begin_rows<Strict>(w, row, 2, exec);
+  count(w, op, exec, bytes, u32(op.offset), Access::Read);
+  begin_rows<Strict>(w, row, bytes / 4, exec);
   for (int lane = 0; lane < w.size; ++lane) {
-    u64 out = 0;
-    u64 bits = 0;
-    for (int n = 0; n < 4; ++n) {
-      const int from = ((lane & ~15) | (lane >> 2 & 3)) + 4 * n;
-      const int shift = 16 * (lane & 3);
-      out |= (data[from] >> shift & 0xffff) << (16 * n);
-      bits |= (unknown[from] >> shift & 0xffff) << (16 * n);
+    LaneWords out = {};
+    LaneWords out_unknown = {};
+    for (int n = 0; n < elements; ++n) {
+      const TransposeSource from = lds_transpose_source(lane, n, elements);
+      put_element(out, n, bits, element_of(data[from.lane], from.element, bits));
+      if constexpr (Strict) {
+        put_element(out_unknown, n, bits, element_of(unknown[from.lane], from.element, bits));
+      }
     }
-    deliver<Strict>(w, row, lane, u32(out), u32(bits), 0);
-    deliver<Strict>(w, row + 1, lane, u32(out >> 32), u32(bits >> 32), 0);
+    for (u32 i = 0; i < bytes / 4; ++i) {
+      deliver<Strict>(w, row + int(i), lane, out[i], out_unknown[i], 0);
+    }
   }
-  if constexpr (Strict) issue_load(w, Queue::Lds, {File::Vgpr, u16(row), 2, 0, 0});
+  if constexpr (Strict) issue_load(w, Queue::Lds, {File::Vgpr, u16(row), u8(bytes / 4), 0, 0});
 }
 
 // --- shuffles --------------------------------------------------------------------------------
@@ -262,6 +284,7 @@ void run_read_transposed(Wave& w, const Op& op) {
 template <bool Strict>
 void write_shuffled(Wave& w, const Op& op, const u32* values, const u32* unknown) {
   write_row<Strict>(w, op.dst[0].index, values, unknown, w.exec());
+  count_shuffle(w, w.exec());
   if constexpr (Strict) {
     issue_load(w, Queue::Lds, {File::Vgpr, op.dst[0].index, 1, 0, 0});
   }
@@ -403,10 +426,14 @@ void add_lds(Registry& r) {
         ds(run_addtid<false, false>, run_addtid<true, false>, 4, true, 0));
   r.add("ds_write_addtid_b32|ds_store_addtid_b32",
         ds(run_addtid<false, true>, run_addtid<true, true>, 4, false, 1));
-  r.add("ds_read_b64_tr_b16",
-        ds(run_read_transposed<false>, run_read_transposed<true>, 8, true, 1));
-  r.refuse("ds_read_b64_tr_b8|ds_read_b64_tr_b4|ds_read_b96_tr_b6",
-           "which lane supplies which element is not settled by public documents");
+  const auto transposed = [&](std::string_view name, u32 bytes, u32 bits) {
+    r.add(name, ds(run_read_transposed<false>, run_read_transposed<true>,
+                   bytes | bits << kElementShift, true, 1));
+  };
+  transposed("ds_read_b64_tr_b16", 8, 16);
+  transposed("ds_read_b64_tr_b8", 8, 8);
+  transposed("ds_read_b64_tr_b4", 8, 4);
+  transposed("ds_read_b96_tr_b6", 12, 6);
 
   r.add("ds_bpermute_b32", ds(run_bpermute<false>, run_bpermute<true>, 0, true, 2));
   r.add("ds_bpermute_fi_b32", ds(run_bpermute<false>, run_bpermute<true>, 1, true, 2));

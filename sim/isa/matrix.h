@@ -5,6 +5,7 @@
 
 #include "core/target.h"
 #include "core/types.h"
+#include "isa/float8.h"
 
 namespace rocflash::sim {
 
@@ -25,9 +26,9 @@ constexpr int element_bits(Element e) {
   }
 }
 
-// 8-bit floats: gfx940 has the "fnuz" formats (no infinities, no -0), gfx950 and gfx12 OCP's.
-const std::array<float, 256>& fp8_table(Element e, bool fnuz);
-bool uses_fnuz(const Target& target);
+inline const std::array<float, 256>& fp8_table(Element e, bool fnuz) {
+  return float8_values(e == Element::BF8 ? Float8::Bf8 : Float8::Fp8, fnuz);
+}
 
 // Matrix-pipe cycles of one instruction on one SIMD.
 struct MatrixShape {

@@ -8,6 +8,7 @@
 
 #include "core/fresh.h"
 #include "core/launch.h"
+#include "isa/lds_banks.h"
 
 namespace rocflash::sim {
 namespace {
@@ -49,6 +50,15 @@ void touch_lds(Wave& w, u64 offset, u32 bytes, int lane, bool write, const u8* w
   const u32 epoch = w.epoch + 1;  // 0 means never
   u64 at = offset;
   u32 left = bytes;
+  // Whole dwords that nobody else has written: nearly every read.
+  if (!write && (offset & 3) == 0) {
+    for (LdsTouch* t = &g.lds_touch[offset >> 2]; left >= 4; ++t, at += 4, left -= 4) {
+      if (t->write_epoch == epoch && t->writer != self) break;
+      t->reader = t->read_epoch != epoch || t->reader == self ? self : kMany;
+      t->read_epoch = epoch;
+      t->read_bytes = 15;
+    }
+  }
   while (left > 0) {
     const u32 in = at & 3;
     const u32 here = std::min(4 - in, left);
@@ -155,12 +165,8 @@ Place flat_place(Wave& w, u64 address, u32 bytes, int lane, Access access) {
   return device_place(w, address, bytes, lane, access);
 }
 
-u32 load_undefined(const Place& place, u32 at, u32 bytes) {
-  if (place.shadow == nullptr) return 0;
-  u32 bits = 0;
-  std::memcpy(&bits, place.shadow + at, bytes);
-  if (place.shadow_is_defined) bits = ~bits;
-  if (place.device && bits != 0 && written_by_host(place.address + at, bytes)) return 0;
+u32 confirm_undefined(const Place& place, u32 at, u32 bytes, u32 bits) {
+  if (place.device && written_by_host(place.address + at, bytes)) return 0;
   return bytes == 4 ? bits : bits & ((1u << (8 * bytes)) - 1);
 }
 
@@ -197,31 +203,13 @@ void count_device_traffic(Wave& w, const u64* addresses, u64 active, u32 bytes, 
   t.transactions += static_cast<u64>(std::unique(lines, lines + count) - lines);
 }
 
-void count_lds_traffic(Wave& w, const u32* addresses, u64 active, u32 bytes) {
+void count_lds_traffic(Wave& w, const u32* addresses, u64 active, u32 bytes, bool write) {
   Traffic& t = w.worker->traffic;
-  const u32 banks = w.target->name == "gfx950" ? 64 : 32;
-  const u32 dwords = std::max(1u, bytes / 4);
-  // Lanes are served in groups that together cover the banks once.
-  const int group = std::max(1, int(banks / dwords));
-  for (int base = 0; base < w.size; base += group) {
-    u32 per_bank[64] = {};
-    u32 seen[64][8];
-    u32 worst = 0;
-    for (int lane = base; lane < std::min(base + group, w.size); ++lane) {
-      if ((active >> lane & 1) == 0) continue;
-      t.lds_bytes += bytes;
-      for (u32 d = 0; d < dwords; ++d) {
-        const u32 word = addresses[lane] / 4 + d;
-        const u32 bank = word % banks;
-        bool broadcast = false;
-        for (u32 i = 0; i < std::min(per_bank[bank], 8u); ++i) broadcast |= seen[bank][i] == word;
-        if (broadcast) continue;
-        if (per_bank[bank] < 8) seen[bank][per_bank[bank]] = word;
-        worst = std::max(worst, ++per_bank[bank]);
-      }
-    }
-    if (worst > 1) t.lds_conflict_cycles += worst - 1;
-  }
+  t.lds_bytes += bytes * static_cast<u64>(std::popcount(active));
+  const LdsCost cost =
+      lds_cost(lds_phases(*w.target, bytes, write), addresses, active, w.size, bytes);
+  t.lds_cycles += cost.cycles;
+  t.lds_conflict_cycles += cost.conflicts;
 }
 
 void check_lds_in_flight(Wave& w, u64 offset, u32 bytes, int lane) {

@@ -30,7 +30,27 @@ Place flat_place(Wave& w, u64 address, u32 bytes, int lane, Access access);
 // Scratch is interleaved a dword a lane, so a wide access is a few places.
 Place scratch_place(Wave& w, u64 offset, u32 bytes, int lane);
 
-u32 load_undefined(const Place& place, u32 at, u32 bytes);
+// Undefined bits the shadow shows, unless the host has written there without telling.
+u32 confirm_undefined(const Place& place, u32 at, u32 bytes, u32 bits);
+inline u32 load_undefined(const Place& place, u32 at, u32 bytes) {
+  if (place.shadow == nullptr) return 0;
+  u32 bits = place.shadow_is_defined ? ~0u : 0u;
+  std::memcpy(&bits, place.shadow + at, bytes);
+  if (place.shadow_is_defined) bits = ~bits;
+  return bits == 0 ? 0 : confirm_undefined(place, at, bytes, bits);
+}
+// Whether all dwords here are known to be defined; the common case, decided without a call.
+inline bool wholly_defined(const Place& place, u32 bytes) {
+  if (place.shadow == nullptr) return true;
+  const u32 clean = place.shadow_is_defined ? ~0u : 0u;
+  u32 difference = 0;
+  for (u32 i = 0; i + 4 <= bytes; i += 4) {
+    u32 bits;
+    std::memcpy(&bits, place.shadow + i, 4);
+    difference |= bits ^ clean;
+  }
+  return difference == 0;
+}
 // Stores `bytes` (1, 2 or 4) with their undefined bits; complains when they go to device memory
 // undefined.
 void store_bytes(Wave& w, const Place& place, u32 at, u32 bytes, u32 value, u32 undefined,
@@ -46,8 +66,8 @@ inline constexpr u32 kD16High = 1u << 10;  // into or from the high half
 
 // Records what a vector memory instruction asked of the memory system.
 void count_device_traffic(Wave& w, const u64* addresses, u64 active, u32 bytes, bool store);
-// Cycles beyond the first that bank conflicts cost an LDS access.
-void count_lds_traffic(Wave& w, const u32* addresses, u64 active, u32 bytes);
+// What an LDS access costs in clocks; see isa/lds_banks.h.
+void count_lds_traffic(Wave& w, const u32* addresses, u64 active, u32 bytes, bool write);
 
 // Loads to LDS in flight may not be read yet.
 void check_lds_in_flight(Wave& w, u64 offset, u32 bytes, int lane);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <bit>
+#include <cstring>
 
 #include "isa/lanes.h"
 #include "isa/matrix.h"
@@ -158,21 +159,31 @@ const int* blgp_map(u8 blgp, int* map) {
 // Row of D that register v holds in the lanes of group g (lanes g*N .. g*N+N-1).
 inline int d_row(int m, int v, int g) { return m == 32 ? 8 * (v / 4) + 4 * g + v % 4 : 4 * g + v; }
 
-// One block: whole rows of D are contiguous in lanes, so the inner loop runs over them.
+// One block: whole rows of D are contiguous in lanes, so the arithmetic runs over rows of N. Four
+// registers at a time share each row of B and give the host independent sums to work on.
+constexpr int kTogether = 4;
+
 template <int N>
-void multiply_rows(const MatrixShape& s, const Unpacked& a, const Unpacked& b, float* acc, int v) {
+void multiply_rows(const MatrixShape& s, const Unpacked& a, const Unpacked& b, Row* c, int v) {
+  using Values = float __attribute__((ext_vector_type(N)));
   constexpr int kGroups = kMaxLanes / N;
   const int per_lane = s.k / kGroups;
+  Values sum[kTogether][kGroups];
+  for (int r = 0; r < kTogether; ++r) std::memcpy(sum[r], c[v + r].lane, sizeof sum[r]);
   for (int k = 0; k < s.k; ++k) {
     const int group = k / per_lane;
     const int e = k % per_lane;
-    const float* brow = b.f[e] + group * N;
-    for (int g = 0; g < kGroups; ++g) {
-      const float x = a.f[e][group * N + d_row(N, v, g)];
-      float* d = acc + g * N;
-      for (int j = 0; j < N; ++j) d[j] = __builtin_fmaf(x, brow[j], d[j]);
+    Values row;
+    std::memcpy(&row, b.f[e] + group * N, sizeof row);
+    const float* column = a.f[e] + group * N;
+    for (int r = 0; r < kTogether; ++r) {
+      for (int g = 0; g < kGroups; ++g) {
+        const Values x = column[d_row(N, v + r, g)];
+        sum[r][g] = __builtin_elementwise_fma(x, row, sum[r][g]);
+      }
     }
   }
+  for (int r = 0; r < kTogether; ++r) std::memcpy(c[v + r].lane, sum[r], sizeof sum[r]);
 }
 
 template <int N>
@@ -296,11 +307,8 @@ void run_mfma(Wave& w, const Op& op) {
       multiply_blocks(op, s, a, b, d, v, entry.integer);
     } else if (entry.integer) {
       s.m == 32 ? multiply_rows_int<32>(s, a, b, d, v) : multiply_rows_int<16>(s, a, b, d, v);
-    } else {
-      alignas(64) float acc[kMaxLanes];
-      std::memcpy(acc, d, sizeof acc);
-      s.m == 32 ? multiply_rows<32>(s, a, b, acc, v) : multiply_rows<16>(s, a, b, acc, v);
-      std::memcpy(d, acc, sizeof acc);
+    } else if (v % kTogether == 0) {
+      s.m == 32 ? multiply_rows<32>(s, a, b, c, v) : multiply_rows<16>(s, a, b, c, v);
     }
     if (flush) {
       for (int l = 0; l < kMaxLanes; ++l) {
@@ -321,37 +329,6 @@ void run_mfma(Wave& w, const Op& op) {
 }
 
 }  // namespace
-
-const std::array<float, 256>& fp8_table(Element e, bool fnuz) {
-  const auto build = [](bool bf8, bool nuz) {
-    std::array<float, 256> table{};
-    const int mantissa = bf8 ? 2 : 3;
-    const int bias = (bf8 ? 15 : 7) + (nuz ? 1 : 0);
-    const float nan = std::bit_cast<float>(0x7fc00000u);
-    for (int code = 0; code < 256; ++code) {
-      const int exponent = (code & 0x7f) >> mantissa;
-      const int fraction = code & ((1 << mantissa) - 1);
-      float x = exponent == 0
-                    ? std::ldexp(float(fraction), 1 - bias - mantissa)
-                    : std::ldexp(float(fraction + (1 << mantissa)), exponent - bias - mantissa);
-      if (nuz) {
-        if (code == 0x80) x = nan;
-      } else if (bf8) {
-        if (exponent == 31) x = fraction == 0 ? std::numeric_limits<float>::infinity() : nan;
-      } else if ((code & 0x7f) == 0x7f) {
-        x = nan;
-      }
-      table[static_cast<std::size_t>(code)] = (code & 0x80) != 0 && code != 0x80 ? -x : x;
-      if (code == 0x80 && !nuz) table[0x80] = -0.0f;
-    }
-    return table;
-  };
-  static const std::array<std::array<float, 256>, 4> tables = {
-      build(false, false), build(true, false), build(false, true), build(true, true)};
-  return tables[(e == Element::BF8 ? 1u : 0u) + (fnuz ? 2u : 0u)];
-}
-
-bool uses_fnuz(const Target& target) { return target.name == "gfx942"; }
 
 u32 matrix_cycles(const Target& target, const MatrixShape& s) {
   // Floating-point (or integer) operations a SIMD's matrix pipe does in a clock.

@@ -46,10 +46,11 @@ void refuse_families(Registry& r) {
     r.refuse_family(prefix, "graphics, formatted and block accesses are not modelled");
   }
   for (const std::string_view prefix :
-       {"v_cvt_scalef32", "v_cvt_scale_", "v_cvt_f32_fp8", "v_cvt_f32_bf8", "v_cvt_pk_f32_fp8",
-        "v_cvt_pk_f32_bf8", "v_cvt_pk_fp8", "v_cvt_pk_bf8", "v_cvt_sr_", "v_dot4_f32_fp8",
-        "v_dot4_f32_bf8", "v_cvt_pk_f16_fp8", "v_cvt_pk_f16_bf8"}) {
-    r.refuse_family(prefix, "8-bit and smaller floats are modelled in matrix instructions only");
+       {"v_cvt_scalef32", "v_cvt_scale_", "v_cvt_sr_", "v_dot4_f32_fp8", "v_dot4_f32_bf8",
+        "v_cvt_pk_f16_fp8", "v_cvt_pk_f16_bf8", "v_cvt_f16_fp8", "v_cvt_f16_bf8", "v_cvt_pk_fp8",
+        "v_cvt_pk_bf8"}) {
+    r.refuse_family(prefix,
+                    "scaled, stochastic and dot-product forms of small floats are not modelled");
   }
   for (const std::string_view prefix :
        {"v_permlane_", "ds_load_tr", "ds_atomic_", "s_monitor_sleep", "s_get_shader_cycles",
@@ -76,10 +77,10 @@ void refuse_families(Registry& r) {
 const Registry& registry() {
   static const Registry instance = [] {
     Registry r;
-    for (const auto add :
-         {add_vop1, add_vop2, add_vop3, add_vopc, add_vop3p, add_dot, add_special_math,
-          add_conversions, add_lane_ops, add_scalar_alu, add_scalar_float, add_program_control,
-          add_scalar_memory, add_lds, add_vector_memory, add_memory_atomics, add_matrix}) {
+    for (const auto add : {add_vop1, add_vop2, add_vop3, add_vopc, add_vop3p, add_dot,
+                           add_special_math, add_conversions, add_float8, add_lane_ops,
+                           add_scalar_alu, add_scalar_float, add_program_control, add_scalar_memory,
+                           add_lds, add_vector_memory, add_memory_atomics, add_matrix}) {
       add(r);
     }
     refuse_families(r);

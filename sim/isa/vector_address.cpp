@@ -19,6 +19,29 @@ void check_rows(const Wave& w, const Source& s, int dwords) {
   }
 }
 
+// Whether bytes up to `end` (vector plus instruction offset plus size) are inside. gfx9 decides by
+// the instruction, RDNA by the descriptor's OOB_SELECT; the scalar offset counts where bytes are
+// compared with num_records.
+bool in_range(const Wave& w, const Buffer& b, bool indexed, u32 index, u64 end) {
+  const bool bytes_fit = end + b.soffset <= b.records;
+  if (w.gfx9()) return indexed && b.stride != 0 ? index < b.records : bytes_fit;
+  switch (b.out_of_bounds_mode) {
+    case 0:
+      if (b.stride == 0 && b.records != 0) {
+        raise(Fault::BadProgram,
+              "a buffer descriptor without stride has OOB_SELECT 0, which puts every byte out of "
+              "range; 3 (bits 29:28 of the last dword) checks raw buffers");
+      }
+      return index < b.records && end <= b.stride;
+    case 1:
+      return index < b.records;
+    case 2:
+      return b.records != 0;
+    default:
+      return bytes_fit;
+  }
+}
+
 }  // namespace
 
 template <bool Strict>
@@ -28,11 +51,13 @@ Buffer read_buffer(Wave& w, const Op& op) {
     need_sgpr(w, d, 4);
     check_defined(w, (w.s_undef[d] | w.s_undef[d + 1] | w.s_undef[d + 2]) != 0,
                   "a buffer descriptor");
+    if (!w.gfx9()) check_defined(w, w.s_undef[d + 3] != 0, "a buffer descriptor");
   }
   Buffer b;
   b.base = w.s64(d) & 0xffffffffffffull;
   b.stride = w.s[d + 1] >> 16 & 0x3fff;
   b.records = w.s[d + 2];
+  b.out_of_bounds_mode = w.s[d + 3] >> 28 & 3;
   b.scratch = !w.scratch.empty() && b.base == reinterpret_cast<u64>(w.scratch.data());
   u32 unknown = 0;
   b.soffset = read_scalar(w, op.src[role::kSoffset], &unknown);
@@ -70,8 +95,8 @@ u64 Addresses<Strict, S>::device_address(int lane) const {
   if constexpr (S == Space::Buffer) {
     const u32 index = op_.idxen ? low_.lane[lane] : 0;
     const u32 voffset = op_.offen ? (op_.idxen ? high_.lane[lane] : low_.lane[lane]) : 0;
-    return buffer_.base + buffer_.soffset + u64{buffer_.stride} * index + voffset +
-           static_cast<u64>(i64{op_.offset});
+    return buffer_.base + buffer_.soffset + u64{buffer_.stride} * index +
+           (voffset + u32(op_.offset));
   } else {
     const u64 v = u64{low_.lane[lane]} | u64{high_.lane[lane]} << 32;
     return scalar_ + v + static_cast<u64>(i64{op_.offset});
@@ -90,20 +115,13 @@ Place Addresses<Strict, S>::place(int lane, u32 delta, u32 bytes, Access access)
   } else {
     const u32 index = op_.idxen ? low_.lane[lane] : 0;
     const u32 voffset = op_.offen ? (op_.idxen ? high_.lane[lane] : low_.lane[lane]) : 0;
-    const u64 offset = u64{voffset} + static_cast<u64>(i64{op_.offset}) + delta;
+    // The vector and the instruction's offset are added in 32 bits.
+    const u64 offset = u64{voffset + u32(op_.offset)} + delta;
     if (buffer_.scratch) {
       // The stack pointer counts bytes of the whole wave.
       return scratch_place(w_, buffer_.soffset / static_cast<u64>(w_.size) + offset, bytes, lane);
     }
-    bool outside;
-    if (buffer_.stride == 0 || !op_.idxen) {
-      // gfx9 counts the scalar offset into the range check, later generations do not.
-      const u64 extra = w_.gfx9() ? buffer_.soffset : 0;
-      outside = offset + extra + bytes > buffer_.records;
-    } else {
-      outside = index >= buffer_.records || offset + bytes > buffer_.stride;
-    }
-    if (outside) return {};
+    if (!in_range(w_, buffer_, op_.idxen, index, offset + bytes)) return {};
     return device_place(w_, device_address(lane) + delta, bytes, lane, access);
   }
 }

@@ -20,7 +20,8 @@ struct Buffer {
   u64 base = 0;
   u32 stride = 0;
   u32 records = 0;
-  bool scratch = false;  // the descriptor of this wave's own scratch
+  u32 out_of_bounds_mode = 0;  // RDNA's OOB_SELECT
+  bool scratch = false;        // the descriptor of this wave's own scratch
   u64 soffset = 0;
 };
 

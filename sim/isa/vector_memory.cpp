@@ -1,6 +1,7 @@
 // Loads and stores of vector registers: global, flat, scratch and buffer, and loads to LDS.
 #include <bit>
 
+#include "isa/transpose.h"
 #include "isa/vector_address.h"
 
 namespace rocflash::sim {
@@ -79,12 +80,13 @@ void run_load(Wave& w, const Op& op) {
     const int lane = std::countr_zero(m);
     if (S == Space::Global && bytes >= 4) {
       const Place p = addresses.place(lane, 0, bytes, Access::Read);
+      const bool clean = !Strict || wholly_defined(p, bytes);
       for (u32 i = 0; i < rows; ++i) {
         u32 value;
         std::memcpy(&value, p.data + 4 * i, 4);
         w.v[row + int(i)].lane[lane] = value;
         if constexpr (Strict) {
-          const u32 unknown = load_undefined(p, 4 * i, 4);
+          const u32 unknown = clean ? 0 : load_undefined(p, 4 * i, 4);
           w.v_undef[row + int(i)].lane[lane] = unknown;
           if (unknown != 0) w.v_dirty[row + int(i)] = 1;
         }
@@ -164,24 +166,81 @@ void run_store(Wave& w, const Op& op) {
   }
 }
 
-// buffer_load ... lds and global_load_lds: lane after lane from M0 on.
+// global_load_tr_b128 and _b64 (gfx12, wave32).
+template <bool Strict>
+void run_load_transposed(Wave& w, const Op& op) {
+  if (w.size != 32) {
+    raise(Fault::UnknownInstruction,
+          "global_load_tr in wave64 is refused: no public source gives its layout");
+  }
+  if (w.exec() != w.full_mask()) {
+    raise(Fault::BadProgram, "a transposing load needs every lane active");
+  }
+  const Addresses<Strict, Space::Global> addresses(w, op);
+  const u32 bytes = op.parameter & width::kBytes;
+  const int bits = bytes == 16 ? 16 : 8;
+  const int row = op.dst[0].index;
+  LaneWords data[kMaxLanes] = {};
+  LaneWords unknown[kMaxLanes] = {};
+  for (int lane = 0; lane < w.size; ++lane) {
+    const Place p = addresses.place(lane, 0, bytes, Access::Read);
+    if (p.address % bytes != 0 && w.checks->misaligned) {
+      raise_at(Fault::Misaligned, "a transposing load must be aligned to its size", lane,
+               p.address);
+    }
+    std::memcpy(data[lane], p.data, bytes);
+    if constexpr (Strict) {
+      for (u32 i = 0; i < bytes / 4; ++i) unknown[lane][i] = load_undefined(p, 4 * i, 4);
+    }
+  }
+  begin_rows<Strict>(w, row, bytes / 4, w.exec(), op.parameter);
+  for (int lane = 0; lane < w.size; ++lane) {
+    LaneWords out = {};
+    LaneWords out_unknown = {};
+    for (int n = 0; n < 8; ++n) {
+      const TransposeSource from =
+          bits == 16 ? global_transpose16_source(lane, n) : global_transpose8_source(lane, n);
+      put_element(out, n, bits, element_of(data[from.lane], from.element, bits));
+      if constexpr (Strict) {
+        put_element(out_unknown, n, bits, element_of(unknown[from.lane], from.element, bits));
+      }
+    }
+    for (u32 i = 0; i < bytes / 4; ++i) {
+      deliver<Strict>(w, row + int(i), lane, out[i], out_unknown[i], 0);
+    }
+  }
+  count(w, addresses, w.exec(), bytes, false);
+  note_issue<Strict, Space::Global>(w, {File::Vgpr, u16(row), u8(bytes / 4), 0, 0});
+}
+
+// The part of M0 that addresses LDS: bytes for buffer loads, dwords for global ones.
+template <Space S>
+u32 lds_base(const Wave& w) {
+  const u32 m0 = w.s[sreg::kM0];
+  if constexpr (S == Space::Global) return m0 & 0x3fffcu;
+  return m0 & (w.target->max_lds_bytes > 65536 ? 0x3ffffu : 0xffffu);
+}
+
+// buffer_load ... lds and global_load_lds: lane after lane from M0 plus the instruction's offset
+// on, a dword each, or four where more than one is loaded (of three the fourth is left alone).
 template <bool Strict, Space S>
 void run_load_to_lds(Wave& w, const Op& op) {
   const u64 exec = w.exec();
   const Addresses<Strict, S> addresses(w, op);
   const u32 bytes = op.parameter & width::kBytes;
-  const u32 step = std::max(4u, bytes);
+  const u32 written = std::max(4u, bytes);
+  const u32 step = written > 4 ? 16 : 4;
   if constexpr (Strict) {
     need_sgpr(w, sreg::kM0);
     check_defined(w, w.s_undef[sreg::kM0] != 0, "an LDS address (m0)");
   }
-  const u64 base = (w.s[sreg::kM0] & 0x3ffffu) + static_cast<u64>(i64{op.offset});
+  const u64 base = lds_base<S>(w) + static_cast<u64>(i64{op.offset});
   u32 low = ~0u;
   u32 high = 0;
   for (u64 m = exec; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
     const u64 to = base + static_cast<u64>(lane) * step;
-    for (u32 i = 0; i < step / 4; ++i) {
+    for (u32 i = 0; i < written / 4; ++i) {
       const u32 piece = std::min(bytes, 4u);
       const Place from = addresses.place(lane, 4 * i, piece, Access::Read);
       u32 value = 0;
@@ -195,9 +254,14 @@ void run_load_to_lds(Wave& w, const Op& op) {
       store_bytes(w, p, 0, 4, value, unknown, lane);
     }
     low = std::min(low, u32(to));
-    high = std::max(high, u32(to + step));
+    high = std::max(high, u32(to + written));
   }
   count(w, addresses, exec, bytes, false);
+  if (w.worker->count_traffic) {
+    u32 list[kMaxLanes];
+    for (u32 i = 0; i < kMaxLanes; ++i) list[i] = u32(base) + i * step;
+    count_lds_traffic(w, list, exec, written, true);
+  }
   if constexpr (Strict) {
     if (exec != 0 && w.checks->wait) ++w.group->pending_lds_loads;
     issue_load(w, Queue::Load, {File::None, 0, 0, exec != 0 ? low : 0, exec != 0 ? high : 0});
@@ -290,8 +354,13 @@ void add_vector_memory(Registry& r) {
   to_lds("global_load_lds_dwordx3|global_load_dwordx3.lds", "buffer_load_dwordx3.lds", 12);
   to_lds("global_load_lds_dwordx4|global_load_dwordx4.lds", "buffer_load_dwordx4.lds", 16);
 
-  r.refuse("global_load_tr_b128|global_load_tr_b64|global_load_tr4_b64|global_load_tr6_b96",
-           "which lane supplies which element is not settled by public documents");
+  const auto transposed = [&](std::string_view name, u32 bytes) {
+    r.add(name, memory(run_load_transposed<false>, run_load_transposed<true>, bytes, false,
+                       Space::Global));
+  };
+  transposed("global_load_tr_b128", 16);
+  transposed("global_load_tr_b64", 8);
+  r.refuse("global_load_tr4_b64|global_load_tr6_b96", "only gfx1250 has it");
   Semantics cache;
   cache.run = cache.run_strict = run_cache;
   cache.kind = Class::Memory;

@@ -33,6 +33,26 @@ void modify_result(const Op& op, Type type, u32* lo, u32* hi, int n) {
   if (type == Type::F64) modify<double>(op, lo, hi, n);
 }
 
+bool is_infinite(Type t, u32 lo, u32 hi) {
+  if (t == Type::F16) return (lo & 0x7fffu) == 0x7c00u;
+  if (t == Type::F32) return (lo & 0x7fffffffu) == 0x7f800000u;
+  return t == Type::F64 && lo == 0 && (hi & 0x7fffffffu) == 0x7ff00000u;
+}
+
+// MODE's FP16_OVFL: an infinite f16 result of finite sources becomes the largest number.
+void clamp_overflow(u32 mode, const Lanes& l, const Type* types, int sources, u32* out) {
+  if ((mode >> kModeOverflowBit & 1) == 0) return;
+  for (int i = 0; i < l.n; ++i) {
+    if (!is_infinite(Type::F16, out[i], 0)) continue;
+    bool from_infinity = false;
+    for (int k = 0; k < sources; ++k) {
+      const u32 high = types[k] == Type::F64 ? l.hi[k][i] : 0;
+      from_infinity = from_infinity || is_infinite(types[k], l.lo[k][i], high);
+    }
+    if (!from_infinity) --out[i];
+  }
+}
+
 // A dword with any undefined bit becomes wholly undefined.
 inline u32 spread(u32 x) { return x != 0 ? ~0u : 0u; }
 // From the lowest undefined bit upwards: what a carry can reach.
@@ -189,6 +209,7 @@ void run_vop(Wave& w, const Op& op) {
   l.clamp = op.clamp;
   l.op = &op;
   l.mode = w.mode;
+  l.target = w.target;
   const bool mask_in = (s.flags & flag::kMaskIn) != 0;
   const int sources = op.sources - (mask_in ? 1 : 0);
   for (int k = 0; k < sources; ++k) {
@@ -226,6 +247,7 @@ void run_vop(Wave& w, const Op& op) {
     op.compute(l);
   }
   if (finish && is_float(s.dst)) modify_result(op, s.dst, out.lane, out_hi.lane, w.size);
+  if (finish && s.dst == Type::F16) clamp_overflow(w.mode, l, s.src.data(), sources, out.lane);
 
   const u32* undefined = nullptr;
   const u32* undefined_hi = nullptr;
@@ -386,9 +408,11 @@ void run_packed16(Wave& w, const Op& op) {
   for (int k = 0; k < op.sources; ++k) l.lo[k] = halves.lo[k].lane;
   l.d = out.lane;
   op.compute(l);
+  if (s.dst == Type::F16) clamp_overflow(w.mode, l, s.src.data(), op.sources, out.lane);
   for (int k = 0; k < op.sources; ++k) l.lo[k] = halves.hi[k].lane;
   l.d = out_hi.lane;
   op.compute(l);
+  if (s.dst == Type::F16) clamp_overflow(w.mode, l, s.src.data(), op.sources, out_hi.lane);
   host.reset();
   if (op.clamp && s.dst == Type::F16) {
     modify<f16>(op, out.lane, nullptr, w.size);
@@ -456,6 +480,7 @@ void run_packed32(Wave& w, const Op& op) {
   l.n = w.size;
   l.op = &op;
   l.mode = w.mode;
+  l.target = w.target;
   if constexpr (Strict) {
     for (int k = 0; k < op.sources; ++k) need_source(w, op.src[static_cast<std::size_t>(k)]);
     need_vgpr(w, op.dst[0].index, 2);
@@ -537,8 +562,13 @@ void run_mixed(Wave& w, const Op& op) {
   }
   Row out;
   l.d = out.lane;
+  std::optional<HostMode> host;
+  if (!w.mode_default) host.emplace(w.mode, wide_mode(s.dst));
   op.compute(l);
+  host.reset();
   const bool half_result = s.dst == Type::F16;
+  constexpr Type kFloats[] = {Type::F32, Type::F32, Type::F32};
+  if (half_result) clamp_overflow(w.mode, l, kFloats, 3, out.lane);
   if (op.clamp) modify_result(op, s.dst, out.lane, nullptr, w.size);
   Row unknown;
   const u32* undefined = nullptr;

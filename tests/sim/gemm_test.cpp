@@ -9,14 +9,12 @@
 namespace rocflash::sim::test {
 namespace {
 
-class Gemm : public testing::TestWithParam<std::tuple<const char*, const char*>> {};
+constexpr const char* kSource = ROCFLASH_SIM_TEST_SOURCE "/kernels/gemm.hip";
 
-TEST_P(Gemm, IsExactOnIntegers) {
-  const auto [target, level] = GetParam();
+void multiply(const std::vector<u8>& code, const std::string& target) {
   constexpr u32 kN = 48;
   constexpr u32 kK = 64;
-  const auto module =
-      load(compile_hip(ROCFLASH_SIM_TEST_SOURCE "/kernels/gemm.hip", target, level), target);
+  const auto module = load(code, target);
   std::mt19937 random(17);
   std::vector<f16> a(kN * kK);
   std::vector<f16> b(kN * kK);
@@ -27,7 +25,7 @@ TEST_P(Gemm, IsExactOnIntegers) {
   Buffer<float> c(kN * kN);
   Shape shape;
   shape.grid[0] = shape.grid[1] = kN / 16;
-  shape.block[0] = std::string(target).starts_with("gfx9") ? 64 : 32;
+  shape.block[0] = target.starts_with("gfx9") ? 64 : 32;
   const auto result =
       launch(*module, "gemm", shape, Arguments(ab.data(), bb.data(), c.data(), i32(kN), i32(kK)));
   ASSERT_TRUE(result.ok()) << result.report->text();
@@ -37,6 +35,21 @@ TEST_P(Gemm, IsExactOnIntegers) {
       for (u32 k = 0; k < kK; ++k) sum += float(a[i * kK + k]) * float(b[j * kK + k]);
       ASSERT_EQ(c[i * kN + j], sum) << i << " " << j;
     }
+  }
+}
+
+class Gemm : public testing::TestWithParam<std::tuple<const char*, const char*>> {};
+
+TEST_P(Gemm, IsExactOnIntegers) {
+  const auto [target, level] = GetParam();
+  multiply(compile_hip(kSource, target, level), target);
+}
+
+// Every member of the families: WMMA or dot products from the family's assembly.
+TEST(Gemm, IsExactOnEveryFamilyMember) {
+  for (const char* member : kRdnaMembers) {
+    SCOPED_TRACE(member);
+    multiply(compile_member(kSource, member, "-O3"), member);
   }
 }
 

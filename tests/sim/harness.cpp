@@ -64,6 +64,24 @@ std::vector<u8> compile_hip(const std::string& path, const std::string& target,
                 [&](const fs::path& out) { run_command(command + " -o " + out.string()); });
 }
 
+std::vector<u8> compile_member(const std::string& path, const std::string& target,
+                               const std::string& flags) {
+  const std::string generic = target.starts_with("gfx10")   ? "gfx10-3-generic"
+                              : target.starts_with("gfx11") ? "gfx11-generic"
+                                                            : "gfx12-generic";
+  const auto bytes = compile_hip(path, generic, flags + " -S");
+  std::string text(bytes.begin(), bytes.end());
+  for (auto at = text.find(generic); at != text.npos; at = text.find(generic, at)) {
+    text.replace(at, generic.size(), target);
+  }
+  // Generic objects are version 6; the directive would override the command line.
+  const std::string directive = ".amdhsa_code_object_version 6";
+  if (const auto at = text.find(directive); at != text.npos) text.replace(at + 28, 1, "5");
+  const bool wave64 = flags.find("-mwavefrontsize64") != std::string::npos;
+  return assemble(text, target,
+                  std::string("-mcode-object-version=5") + (wave64 ? " -mwavefrontsize64" : ""));
+}
+
 std::vector<u8> assemble(const std::string& text, const std::string& target,
                          const std::string& flags) {
   return cached(target + flags + text, ".co", [&](const fs::path& out) {

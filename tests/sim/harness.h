@@ -16,10 +16,20 @@ namespace rocflash::sim::test {
 inline constexpr const char* kMainTargets[] = {"gfx90a",  "gfx942",  "gfx950",
                                                "gfx1030", "gfx1100", "gfx1201"};
 
+// Every RDNA target, family by family.
+inline constexpr const char* kRdnaMembers[] = {
+    "gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035",
+    "gfx1036", "gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150",
+    "gfx1151", "gfx1152", "gfx1153", "gfx1200", "gfx1201"};
+
 // Code objects, cached by content in the build directory. Throw std::runtime_error with the
 // compiler's words.
 std::vector<u8> compile_hip(const std::string& path, const std::string& target,
                             const std::string& flags);
+// As the library ships RDNA: assembly generated once for the family's generic member, then
+// assembled for this one.
+std::vector<u8> compile_member(const std::string& path, const std::string& target,
+                               const std::string& flags);
 std::vector<u8> assemble(const std::string& text, const std::string& target,
                          const std::string& flags = "");
 

@@ -2,8 +2,11 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "harness.h"
 #include "hip/hip_abi.h"
@@ -11,11 +14,15 @@
 namespace rocflash::sim::test {
 namespace {
 
+constexpr const char* kCountersFile = ROCFLASH_SIM_TEST_CACHE "/hip-api-counters.jsonl";
+
 class HipApi : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     setenv("ROCFLASH_SIM_ARCH", "gfx1100,gfx942", 1);
     setenv("ROCFLASH_SIM_DEVICES", "2", 1);
+    setenv("ROCFLASH_SIM_COUNTERS", kCountersFile, 1);
+    std::remove(kCountersFile);
     library_ = dlopen(ROCFLASH_SIM_LIBRARY, RTLD_NOW | RTLD_LOCAL);
     ASSERT_NE(library_, nullptr) << dlerror();
   }
@@ -64,6 +71,47 @@ class HipApi : public testing::Test {
 };
 
 void* HipApi::library_ = nullptr;
+
+TEST_F(HipApi, AppendsALineOfCountersForEachLaunch) {
+  EXPECT_EQ(call("hipSetDevice", 1), hipSuccess);
+  const hipFunction_t f = function("gfx942", "softmax_block");
+  std::vector<u32> words(512, 0x3f800000);
+  u32* a = device(words);
+  u32* out = device(words);
+  u32 n = 512;
+  void* params[] = {&a, &a, &out, &n};
+  const auto lines = [] {
+    std::ifstream file(kCountersFile);
+    std::vector<std::string> all;
+    for (std::string line; std::getline(file, line);) all.push_back(line);
+    return all;
+  };
+  const std::size_t before = lines().size();
+  EXPECT_EQ(launch(f, 2, 256, params, nullptr), hipSuccess);
+  EXPECT_EQ(launch(f, 2, 256, params, nullptr), hipSuccess);
+  const auto after = lines();
+  ASSERT_EQ(after.size(), before + 2);
+  const auto counters = nlohmann::json::parse(after.back());
+  EXPECT_EQ(counters["kernel"], "softmax_block");
+  EXPECT_EQ(counters["waves"], 8);
+  EXPECT_GT(counters["issue_cycles"]["transcendental"], 0);
+  EXPECT_GT(counters["lds_cycles"], 0);
+}
+
+// The library's own door: a file that is cut or lies is an error code.
+TEST_F(HipApi, RefusesBrokenCodeObjects) {
+  EXPECT_EQ(call("hipSetDevice", 1), hipSuccess);
+  (void)function("gfx942", "softmax_block");
+  hipModule_t module = nullptr;
+  for (const std::size_t field : {4, 16, 18, 32, 40, 54, 56, 58, 60}) {
+    auto bytes = code_;
+    bytes[field] = bytes[field + 1] = 0xff;
+    EXPECT_EQ(call("hipModuleLoadData", &module, static_cast<const void*>(bytes.data())),
+              hipErrorInvalidImage)
+        << field;
+    EXPECT_EQ(module, nullptr);
+  }
+}
 
 TEST_F(HipApi, EnumeratesDevicesInBothLayouts) {
   int count = 0;

@@ -263,12 +263,15 @@ std::string build_name(const testing::TestParamInfo<Build>& info) {
 
 class KernelSuite : public testing::TestWithParam<Build> {};
 
-TEST_P(KernelSuite, GivesTheHostsAnswers) {
-  const Build& build = GetParam();
-  std::string flags = std::string(build.flags) + " -ffp-contract=off -g";
+constexpr const char* kSource = ROCFLASH_SIM_TEST_SOURCE "/kernels/suite.hip";
+
+std::string flags_of(const Build& build) {
+  std::string flags = std::string(build.flags) + " -ffp-contract=off";
   if (build.wave == 64 && build.target[3] == '1') flags += " -mwavefrontsize64 -DROCFLASH_WAVE64";
-  const auto code = compile_hip(ROCFLASH_SIM_TEST_SOURCE "/kernels/suite.hip", build.target, flags);
-  const auto module = load(code, build.target);
+  return flags;
+}
+
+void run_suite(Module& module) {
   std::mt19937 random(7);
   Words a(kCount);
   Words b(kCount);
@@ -287,7 +290,7 @@ TEST_P(KernelSuite, GivesTheHostsAnswers) {
     Buffer<u32> in_b(b);
     Buffer<u32> out(start);
     const auto result =
-        launch(*module, name, shape, Arguments(in_a.data(), in_b.data(), out.data(), kCount));
+        launch(module, name, shape, Arguments(in_a.data(), in_b.data(), out.data(), kCount));
     ASSERT_TRUE(result.ok()) << name << "\n" << result.report->text();
     Words expected = start;
     expectation.compute(a, b, expected);
@@ -304,39 +307,50 @@ TEST_P(KernelSuite, GivesTheHostsAnswers) {
   }
 }
 
+TEST_P(KernelSuite, GivesTheHostsAnswers) {
+  const Build& build = GetParam();
+  run_suite(*load(compile_hip(kSource, build.target, flags_of(build) + " -g"), build.target));
+}
+
+class FamilyMember : public testing::TestWithParam<const char*> {};
+
+TEST_P(FamilyMember, GivesTheHostsAnswers) {
+  for (const int wave : {32, 64}) {
+    const Build build = {GetParam(), "-O3", wave};
+    const auto module = load(compile_member(kSource, build.target, flags_of(build)), build.target);
+    EXPECT_EQ(module->object().target(), GetParam());
+    EXPECT_EQ(module->object().kernels().front().wave_size, wave);
+    run_suite(*module);
+  }
+}
+
 constexpr Build kBuilds[] = {
-    {"gfx90a", "-O0 -mcode-object-version=5", 64},
-    {"gfx90a", "-O1 -mcode-object-version=6", 64},
-    {"gfx90a", "-O3 -mcode-object-version=5", 64},
-    {"gfx942", "-O0 -mcode-object-version=5", 64},
-    {"gfx942", "-O1 -mcode-object-version=5", 64},
-    {"gfx942", "-O3 -mcode-object-version=6", 64},
-    {"gfx950", "-O0 -mcode-object-version=5", 64},
-    {"gfx950", "-O1 -mcode-object-version=6", 64},
-    {"gfx950", "-O3 -mcode-object-version=5", 64},
-    {"gfx1030", "-O0 -mcode-object-version=5", 32},
-    {"gfx1030", "-O1 -mcode-object-version=5", 32},
-    {"gfx1030", "-O3 -mcode-object-version=6", 32},
-    {"gfx1030", "-O3 -mcode-object-version=5", 64},
-    {"gfx1100", "-O0 -mcode-object-version=5", 32},
-    {"gfx1100", "-O1 -mcode-object-version=6", 32},
-    {"gfx1100", "-O3 -mcode-object-version=5", 32},
-    {"gfx1100", "-O0 -mcode-object-version=5", 64},
-    {"gfx1100", "-O3 -mcode-object-version=5", 64},
-    {"gfx1201", "-O0 -mcode-object-version=6", 32},
-    {"gfx1201", "-O1 -mcode-object-version=5", 32},
-    {"gfx1201", "-O3 -mcode-object-version=5", 32},
-    {"gfx1201", "-O3 -mcode-object-version=5", 64},
-    // One of each other family member.
-    {"gfx1032", "-O3 -mcode-object-version=5", 32},
-    {"gfx1036", "-O3 -mcode-object-version=5", 32},
-    {"gfx1102", "-O3 -mcode-object-version=5", 32},
-    {"gfx1151", "-O3 -mcode-object-version=5", 32},
-    {"gfx1153", "-O3 -mcode-object-version=5", 32},
-    {"gfx1200", "-O3 -mcode-object-version=5", 32},
+    {"gfx90a", "-O0 -mcode-object-version=5", 64},  {"gfx90a", "-O1 -mcode-object-version=6", 64},
+    {"gfx90a", "-O3 -mcode-object-version=5", 64},  {"gfx942", "-O0 -mcode-object-version=5", 64},
+    {"gfx942", "-O1 -mcode-object-version=5", 64},  {"gfx942", "-O3 -mcode-object-version=6", 64},
+    {"gfx950", "-O0 -mcode-object-version=5", 64},  {"gfx950", "-O1 -mcode-object-version=6", 64},
+    {"gfx950", "-O3 -mcode-object-version=5", 64},  {"gfx1030", "-O0 -mcode-object-version=5", 32},
+    {"gfx1030", "-O1 -mcode-object-version=5", 32}, {"gfx1030", "-O3 -mcode-object-version=6", 32},
+    {"gfx1030", "-O3 -mcode-object-version=5", 64}, {"gfx1100", "-O0 -mcode-object-version=5", 32},
+    {"gfx1100", "-O1 -mcode-object-version=6", 32}, {"gfx1100", "-O3 -mcode-object-version=5", 32},
+    {"gfx1100", "-O0 -mcode-object-version=5", 64}, {"gfx1100", "-O3 -mcode-object-version=5", 64},
+    {"gfx1201", "-O0 -mcode-object-version=6", 32}, {"gfx1201", "-O1 -mcode-object-version=5", 32},
+    {"gfx1201", "-O3 -mcode-object-version=5", 32}, {"gfx1201", "-O3 -mcode-object-version=5", 64},
 };
 
 INSTANTIATE_TEST_SUITE_P(Builds, KernelSuite, testing::ValuesIn(kBuilds), build_name);
+
+INSTANTIATE_TEST_SUITE_P(Rdna, FamilyMember, testing::ValuesIn(kRdnaMembers),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(FamilyMember, AreAllTheRdnaTargetsThereAre) {
+  std::vector<std::string> listed(std::begin(kRdnaMembers), std::end(kRdnaMembers));
+  std::vector<std::string> known;
+  for (const Target& t : all_targets()) {
+    if (!t.is_cdna()) known.emplace_back(t.name);
+  }
+  EXPECT_EQ(listed, known);
+}
 
 TEST(KernelSuite, HasAtLeastSixtyKernels) { EXPECT_GE(expectations().size(), 60u); }
 

@@ -146,8 +146,7 @@ const std::vector<InstructionCase>& cases() {
        false,
        false,
        1024},
-      {"buffer_bounds",
-       {"gfx90a", "gfx942", "gfx950", "gfx1030"},
+      {"buffer_bounds", kCdna,
        "  v_lshlrev_b32 v15, 2, v0\n  s_mov_b32 s44, s8\n  s_mov_b32 s45, s9\n"
        "  s_mov_b32 s46, 68\n  s_mov_b32 s47, 0x00027000\n"
        "  buffer_load_dword v10, v15, s[44:47], 0 offen\n"

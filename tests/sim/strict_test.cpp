@@ -1,5 +1,6 @@
 // Each check: a kernel that sins is caught with the right report, and its correct twin runs
 // silently.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "dialect.h"
@@ -205,6 +206,28 @@ std::string sin_name(const testing::TestParamInfo<Sin>& info) {
   return std::string(info.param.target) + "_" + info.param.name;
 }
 INSTANTIATE_TEST_SUITE_P(Sins, Strict, testing::ValuesIn(sins()), sin_name);
+
+// gfx11 wants A and B twice in a wave32; hardware gives nonsense without, silently.
+TEST(StrictMatrix, WmmaOperandsAreInBothHalves) {
+  const auto run_with = [](const char* copies) {
+    AsmKernel k;
+    k.target = "gfx1100";
+    k.wave = 32;
+    k.body = std::string(copies);
+    for (int i = 2; i < 10; ++i) k.body += fmt::format("  v_mov_b32 v{}, v1\n", i);
+    k.body += "  v_wmma_f32_16x16x16_f16 v[16:23], v[2:9], v[2:9], 0\n";
+    const auto module = build(k);
+    Shape shape;
+    shape.block[0] = 32;
+    return launch(*module, "k", shape, Arguments(u64{0}, u64{0}, u64{0}, u64{0}));
+  };
+  const auto sinful = run_with("  v_and_b32 v1, 31, v0\n");
+  ASSERT_FALSE(sinful.ok());
+  EXPECT_EQ(sinful.report->fault, Fault::BadProgram);
+  EXPECT_EQ(sinful.report->lane, 16);
+  EXPECT_NE(sinful.report->message.find("every sixteen lanes"), std::string::npos);
+  EXPECT_TRUE(run_with("  v_and_b32 v1, 15, v0\n").ok());
+}
 
 TEST(StrictReport, NamesLaneAddressAndAllocation) {
   AsmKernel k;

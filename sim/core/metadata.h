@@ -1,0 +1,21 @@
+// The metadata note of a code object: msgpack, as LLVM's AMDGPU ABI describes it.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/code_object.h"
+
+namespace rocflash::sim {
+
+struct Metadata {
+  std::string target;  // "gfx942:sramecc+:xnack-"
+  std::vector<KernelInfo> kernels;
+  std::vector<std::string> descriptors;  // the symbol of each kernel's descriptor
+};
+
+// Throws std::runtime_error when the note is not what the ABI says.
+Metadata parse_metadata(std::span<const u8> note);
+
+}  // namespace rocflash::sim

@@ -1,0 +1,174 @@
+// A broken code object is an error and never the end of the process: truncated and mutated files
+// through the loader and through the HIP calls, and what they contain through launches.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <random>
+
+#include "harness.h"
+
+namespace rocflash::sim::test {
+namespace {
+
+const std::vector<u8>& good_object() {
+  static const std::vector<u8> code =
+      compile_hip(ROCFLASH_SIM_TEST_SOURCE "/kernels/launch.hip", "gfx942", "-O2 -g");
+  return code;
+}
+
+// Loads and decodes; whether it was accepted.
+bool survives(std::span<const u8> bytes) {
+  try {
+    const auto module = load(bytes, "gfx942");
+    for (const KernelInfo& kernel : module->object().kernels()) {
+      (void)module->program(kernel.wave_size);
+      (void)module->object().source_line(kernel.entry);
+      (void)module->object().symbolize(kernel.entry);
+    }
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+TEST(Robustness, TruncatedFilesAreRefused) {
+  const auto& good = good_object();
+  ASSERT_TRUE(survives(good));
+  for (std::size_t size = 0; size < good.size(); size += size < 512 ? 1 : 97) {
+    EXPECT_FALSE(survives(std::span(good).first(size))) << size << " of " << good.size();
+  }
+}
+
+TEST(Robustness, MutatedFilesDoNoHarm) {
+  std::mt19937 random(11);
+  int refused = 0;
+  for (int i = 0; i < 1500; ++i) {
+    auto bytes = good_object();
+    const int mutations = 1 + int(random() % 8);
+    for (int m = 0; m < mutations; ++m) {
+      // Half of them in the headers, where they hurt.
+      const std::size_t range =
+          m % 2 == 0 ? std::min<std::size_t>(bytes.size(), 2048) : bytes.size();
+      const std::size_t at = random() % range;
+      switch (random() % 3) {
+        case 0:
+          bytes[at] = u8(random());
+          break;
+        case 1:
+          bytes[at] ^= u8(1u << random() % 8);
+          break;
+        default:
+          for (std::size_t k = at; k < std::min(at + 8, bytes.size()); ++k) bytes[k] = 0xff;
+      }
+    }
+    refused += survives(bytes) ? 0 : 1;
+  }
+  EXPECT_GT(refused, 100);  // otherwise nothing was hit
+}
+
+// The section headers, where every field matters, one field at a time.
+TEST(Robustness, EveryHeaderFieldMayLie) {
+  const auto& good = good_object();
+  u64 sections;
+  std::memcpy(&sections, good.data() + 40, 8);
+  for (std::size_t at = 16; at + 8 <= good.size(); at += 8) {
+    if (at > 64 + 56 * 12 && at < sections) continue;
+    for (const u64 lie : {u64{0}, u64{1}, u64{0x7fffffff}, ~u64{0}, u64{good.size()}}) {
+      auto bytes = good;
+      std::memcpy(bytes.data() + at, &lie, 8);
+      (void)survives(bytes);
+    }
+  }
+}
+
+TEST(Robustness, BundlesMayLieToo) {
+  std::vector<u8> bundle(24 + 8 + 24 + 4 + 64, 0);
+  std::memcpy(bundle.data(), "__CLANG_OFFLOAD_BUNDLE__", 24);
+  bundle[24] = 1;
+  for (std::size_t at = 24; at + 8 <= bundle.size(); at += 8) {
+    for (const u64 lie : {u64{1}, u64{40}, u64{1} << 40, ~u64{0}}) {
+      auto bytes = bundle;
+      std::memcpy(bytes.data() + at, &lie, 8);
+      EXPECT_FALSE(survives(bytes));
+    }
+  }
+  for (std::size_t size = 0; size < bundle.size(); ++size) {
+    EXPECT_FALSE(survives(std::span(bundle).first(size)));
+  }
+}
+
+// Mutated instructions: whatever they now do is stopped by the checks, with a report or an answer.
+TEST(Robustness, MutatedCodeIsStoppedByTheLaunch) {
+  std::mt19937 random(5);
+  const auto probe = load(good_object(), "gfx942");
+  const u64 offset = probe->object().code_address() - probe->object().bias();
+  const std::size_t size = probe->object().code().size();
+  Checks checks;
+  checks.budget = 100000;
+  for (int i = 0; i < 200; ++i) {
+    auto bytes = good_object();
+    // The text lies in the file as far before its address as its segment does: find it by content.
+    const auto code = probe->object().code();
+    const auto where = std::search(bytes.begin(), bytes.end(), code.begin(), code.begin() + 64);
+    ASSERT_NE(where, bytes.end()) << offset;
+    for (int m = 0; m < 4; ++m) where[long(random() % size)] = u8(random());
+    try {
+      const auto module = load(bytes, "gfx942");
+      for (const KernelInfo& kernel : module->object().kernels()) {
+        Buffer<u32> data(4096);
+        data.fill(1);
+        Shape shape;
+        shape.grid[0] = 2;
+        (void)launch(*module, kernel.name, shape,
+                     Arguments(data.data(), data.data(), data.data(), u32{64}), checks);
+      }
+    } catch (const std::exception&) {
+    }
+  }
+}
+
+// hipModuleLoadData gets an address and no size: headers that point away must not be followed
+// blindly.
+TEST(Robustness, AnImageAtTheEndOfMemoryIsNotOverrun) {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const auto& good = good_object();
+  const std::size_t pages = (good.size() + page - 1) / page;
+  auto* memory = static_cast<u8*>(mmap(nullptr, (pages + 1) * page, PROT_READ | PROT_WRITE,
+                                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(memory, MAP_FAILED);
+  ASSERT_EQ(mprotect(memory + pages * page, page, PROT_NONE), 0);
+  u8* image = memory + pages * page - good.size();
+  std::copy(good.begin(), good.end(), image);
+  EXPECT_EQ(CodeObject::copy(image), good);
+  // Cut in half: the end of the mapping comes before what the headers promise.
+  u8* half = memory + pages * page - good.size() / 2;
+  std::memmove(half, good.data(), good.size() / 2);
+  EXPECT_THROW((void)CodeObject::copy(half), std::runtime_error);
+  for (const std::size_t field : {32, 40, 54, 56, 58, 60}) {
+    std::copy(good.begin(), good.end(), image);
+    std::memset(image + field, 0xff, field < 54 ? 8 : 2);
+    EXPECT_THROW((void)CodeObject::copy(image), std::runtime_error) << field;
+  }
+  munmap(memory, (pages + 1) * page);
+}
+
+TEST(Robustness, AnEntryThatIsNoInstructionIsAnError) {
+  AsmKernel k;
+  k.body = "  s_nop 0\n";
+  auto bytes = assemble(wrap_kernel(k), k.target);
+  const auto module = load(bytes, k.target);
+  // The descriptor's entry offset, twelve bytes further: past the end of the code.
+  KernelInfo moved = *module->object().find_kernel("k");
+  moved.entry += 4096;
+  LaunchRequest request;
+  request.module = module.get();
+  request.kernel = &moved;
+  request.grid[0] = 8;
+  request.block[0] = 64;
+  EXPECT_THROW((void)run_kernel(request), std::runtime_error);
+}
+
+}  // namespace
+}  // namespace rocflash::sim::test
