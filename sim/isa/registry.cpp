@@ -58,10 +58,9 @@ void refuse_families(Registry& r) {
     r.refuse_family(prefix, "only gfx1250 has it");
   }
   for (const std::string_view prefix :
-       {"v_mad_legacy_u16", "v_mad_legacy_i16", "v_mad_legacy_f16", "v_fma_legacy_f16",
-        "v_div_fixup_legacy_f16", "v_addc_u32", "v_subb_u32", "v_subbrev_u32", "v_screen_partition",
-        "v_cvt_pkaccum", "s_setvskip", "s_rfe_", "v_mac_legacy_f32", "scratch_load_lds",
-        "s_movrelsd_2", "v_swaprel_b32"}) {
+       {"v_mad_legacy_f16", "v_fma_legacy_f16", "v_div_fixup_legacy_f16", "v_addc_u32",
+        "v_subb_u32", "v_subbrev_u32", "v_screen_partition", "v_cvt_pkaccum", "s_setvskip",
+        "s_rfe_", "v_mac_legacy_f32", "scratch_load_lds", "s_movrelsd_2", "v_swaprel_b32"}) {
     r.refuse_family(prefix, "no compiler emits it for these targets");
   }
   for (const std::string_view infix :

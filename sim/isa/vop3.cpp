@@ -207,6 +207,13 @@ void add_multiply(Registry& r) {
   r.add("v_mad_i16", vop_clamp<[](i16 a, i16 b, i16 c) { return i16(i32(a) * b + c); },
                                [](i16 a, i16 b, i16 c) { return clamp_to<i16>(i64(a) * b + c); }>(
                          Flow::Any, flag::kKeepsHigh9));
+  // gfx9 kept gfx8's forms under this name: they clear the upper half.
+  r.add("v_mad_legacy_u16",
+        vop_clamp<[](u16 a, u16 b, u16 c) { return u32(u16(u32(a) * b + c)); },
+                  [](u16 a, u16 b, u16 c) { return u32(clamp_to<u16>(i64(a) * b + c)); }>());
+  r.add("v_mad_legacy_i16",
+        vop_clamp<[](i16 a, i16 b, i16 c) { return u32(u16(i32(a) * b + c)); },
+                  [](i16 a, i16 b, i16 c) { return u32(u16(clamp_to<i16>(i64(a) * b + c))); }>());
   r.add("v_mad_u32_u16", vop<[](u16 a, u16 b, u32 c) { return u32(a) * b + c; }>());
   r.add("v_mad_i32_i16", vop<[](i16 a, i16 b, i32 c) { return i32(u32(i32(a) * b) + u32(c)); }>());
 }

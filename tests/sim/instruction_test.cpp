@@ -423,6 +423,13 @@ const std::vector<InstructionCase>& cases() {
          o[0] = (kPreset[0] & 0xffff0000) | low;
          o[1] = (kPreset[1] & 0xffff) | high << 16;
        }},
+      {"legacy_16_bit_clears_the_upper_half",
+       {"gfx90a", "gfx942", "gfx950"},
+       "  v_mad_legacy_u16 v10, v2, v3, v4\n  v_mad_legacy_i16 v11, v2, v3, v4\n",
+       [](const Lane& l, u32* o) {
+         o[0] = ((l.v[0] & 0xffff) * (l.v[1] & 0xffff) + l.v[2]) & 0xffff;
+         o[1] = o[0];
+       }},
       // --- wave64 on RDNA
       {"wave64_masks", kRdna,
        "  v_cmp_gt_u32 vcc, v2, v3\n  v_cndmask_b32 v10, 0, 1, vcc\n  s_bcnt1_i32_b64 s40, exec\n"
