@@ -63,6 +63,14 @@ struct ForwardTile {
   int dynamic_shared = 0;       // bytes given at launch; AMD kernels declare theirs
 };
 
+// NVIDIA: q, two tiles each of k and v, and eight bytes a query. Queries that
+// go to registers can leave their place to the tiles. All shapes keep to the 99 KiB of shared
+// memory that every GPU from sm_80 on gives a workgroup.
+constexpr int nvidia_shared_bytes(int bucket, int queries, int keys, bool q_leaves) {
+  const int q = queries * bucket * 2, tiles = 2 * 2 * keys * bucket * 2;
+  return (!q_leaves ? q + tiles : q > tiles ? q : tiles) + queries * 8;
+}
+
 constexpr ForwardTile forward_tile(Family family, int bucket, Variant variant) {
   const bool plain = variant == Variant::plain;
   switch (family) {
@@ -79,7 +87,12 @@ constexpr ForwardTile forward_tile(Family family, int bucket, Variant variant) {
       if (bucket <= 128) return {128, 32, 256, 4, bucket == 128 && !plain};
       return {64, 16, 128, 2, true};
     case Family::nvidia:
-      return {128, 64, 128, 1, false, bucket * 2 * 64 * 2 * 2};
+      // A warp that has 32 queries reads k and v half as often as one that has 16, but its outputs
+      // and scores leave few registers for anything else.
+      if (bucket <= 128)
+        return {128, 64, 128, 2, bucket > 64, nvidia_shared_bytes(bucket, 128, 64, false)};
+      if (bucket <= 192) return {64, 64, 128, 2, false, nvidia_shared_bytes(bucket, 64, 64, true)};
+      return {128, 32, 256, 2, false, nvidia_shared_bytes(bucket, 128, 32, true)};
   }
   return {};
 }

@@ -11,14 +11,14 @@
 
 namespace rocflash::kernel {
 
-// Which workgroup does what. Workgroups count in one dimension; group g of `groups` does query
-// block g' % query_blocks of (sequence, head) g' / query_blocks, where g' is g with its order
-// changed so that neighbours in g', which read the same keys, run where they share a cache
-// (WorkItem in work.hpp).
+// Which workgroup does what. Workgroups count in one dimension; group g of `groups` does a query
+// block of some plane, a pair of sequence and head, in an order that lets those who read the same
+// keys run where and when they share a cache (WorkItem in work.hpp).
 struct Work {
   std::int32_t query_blocks = 0;  // of a sequence: max_q over the tile's rows, rounded up
   std::int32_t groups = 0;
   std::int32_t partitions = 1;  // chips with caches of their own that take workgroups in turn: XCDs
+  std::int32_t planes_together = 1;  // so many planes take turns, the longest blocks of all first
 };
 
 struct ForwardArguments {

@@ -86,15 +86,23 @@ class ScoreShape {
       }
     }
     if (p.bias) {
-      ROCFLASH_UNROLL
-      for (int n = 0; n < count; ++n) at(n) += bias(p.bias, query, key(n));
+      const std::byte* row = row_of(p.bias, query);
+      if (p.bias.dtype == DType::f32) {
+        add_bias<count>(reinterpret_cast<const float*>(row), p.bias, at, key,
+                        [](float x) { return x; });
+      } else if (p.bias.dtype == DType::f16) {
+        add_bias<count>(reinterpret_cast<const std::uint16_t*>(row), p.bias, at, key,
+                        widen<DType::f16>);
+      } else {
+        add_bias<count>(reinterpret_cast<const std::uint16_t*>(row), p.bias, at, key,
+                        widen<DType::bf16>);
+      }
     }
     if (p.mask) {
+      const auto* row = reinterpret_cast<const std::uint8_t*>(row_of(p.mask, query));
       ROCFLASH_UNROLL
       for (int n = 0; n < count; ++n) {
-        if (arch::load(reinterpret_cast<const std::uint8_t*>(element(p.mask, 1, query, key(n)))) ==
-            0)
-          at(n) = -infinity;
+        if (arch::load(row + column_of(key(n)) * p.mask.key_stride) == 0) at(n) = -infinity;
       }
     }
     ROCFLASH_UNROLL
@@ -113,6 +121,18 @@ class ScoreShape {
       }
     }
   }
+  // A bit for each of eight keys, `first` being a multiple of eight: dropout keeps it.
+  std::uint32_t kept(const QueryView& query, std::int32_t first) const {
+    const PhiloxCounter words = problem_.dropout.bits(plane_, query.index, first);
+    const std::uint32_t threshold = problem_.dropout.threshold;
+    std::uint32_t bits = 0;
+    ROCFLASH_UNROLL
+    for (int n = 0; n < 4; ++n) {
+      bits |= std::uint32_t{(words.word[n] & 0xffffu) < threshold} << 2 * n;
+      bits |= std::uint32_t{words.word[n] >> 16 < threshold} << (2 * n + 1);
+    }
+    return bits;
+  }
   bool keeps(const QueryView& query, std::int32_t key) const {
     return keeps(problem_.dropout.bits(plane_, query.index, key), key);
   }
@@ -127,20 +147,18 @@ class ScoreShape {
 
   // Rows and keys that are not in use have no element: theirs is the last one's, and is not looked
   // at.
-  const std::byte* element(const Plane& plane, std::int64_t size, const QueryView& query,
-                           std::int32_t key) const {
-    const std::int64_t i = clamp(query.index, 0, sequence_.sq - 1),
-                       j = clamp(key, 0, sequence_.sk - 1);
-    return plane.data + (sequence_.batch * plane.batch_stride + head_ * plane.head_stride +
-                         i * plane.query_stride + j * plane.key_stride) *
-                            size;
+  std::int64_t column_of(std::int32_t key) const {
+    return key < sequence_.sk ? key : sequence_.sk - 1;
   }
-  float bias(const Plane& plane, const QueryView& query, std::int32_t key) const {
-    if (plane.dtype == DType::f32)
-      return arch::load(reinterpret_cast<const float*>(element(plane, 4, query, key)));
-    const std::uint16_t bits =
-        arch::load(reinterpret_cast<const std::uint16_t*>(element(plane, 2, query, key)));
-    return plane.dtype == DType::f16 ? widen<DType::f16>(bits) : widen<DType::bf16>(bits);
+  const std::byte* row_of(const Plane& plane, const QueryView& query) const {
+    return plane.row(sequence_.batch, head_,
+                     query.index < sequence_.sq ? query.index : sequence_.sq - 1);
+  }
+  template <int count, class Number, class At, class Key, class Widen>
+  void add_bias(const Number* row, const Plane& plane, At at, Key key, Widen widened) const {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < count; ++n)
+      at(n) += widened(arch::load(row + column_of(key(n)) * plane.key_stride));
   }
 
   const Problem& problem_;

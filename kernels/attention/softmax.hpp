@@ -18,9 +18,8 @@ struct OnlineSoftmax {
   float reference = -infinity;
   float sum = 0;  // of the weights that this lane has seen
 
-  bool behind(float largest) const {
-    return largest > reference + slack || (reference == -infinity && largest > reference);
-  }
+  // A reference of -infinity stays that with the slack: anything is above it.
+  bool behind(float largest) const { return largest > reference + slack; }
   // Returns what sums and outputs so far must be multiplied with, having done so to the sum.
   float follow(float largest) {
     const float before = reference;

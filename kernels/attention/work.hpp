@@ -15,12 +15,18 @@ struct WorkItem {
     const std::int32_t partition = group % work.partitions, turn = group / work.partitions;
     const std::int32_t share = work.groups / work.partitions, rest = work.groups % work.partitions;
     const std::int32_t item = partition * share + (partition < rest ? partition : rest) + turn;
-    const std::int32_t plane = item / work.query_blocks;
+    // Some planes take turns.
+    const std::int32_t first =
+        item / (work.query_blocks * work.planes_together) * work.planes_together;
+    const std::int32_t left = work.groups / work.query_blocks - first;
+    const std::int32_t together = left < work.planes_together ? left : work.planes_together;
+    const std::int32_t among_them = item - first * work.query_blocks;
+    const std::int32_t plane = first + among_them % together;
     batch = plane / heads;
     head = plane % heads;
     // Under a causal mask the last queries see most keys: they go first, so that the short ones
     // fill the end.
-    block = work.query_blocks - 1 - item % work.query_blocks;
+    block = work.query_blocks - 1 - among_them / together;
   }
 };
 

@@ -85,6 +85,20 @@ int partitions(Family family, int units) {
   return units_each > 0 ? std::max(1, units / units_each) : 1;
 }
 
+// Under a causal mask short blocks then fill the end of a launch. But planes that take turns need
+// room for their keys and values in the cache that all of the chip shares, which on NVIDIA's larger
+// ones is at least 40 MiB.
+std::int32_t planes_together(const Problem& p, Family family) {
+  if (family != Family::nvidia) return 1;
+  constexpr std::int64_t cache_bytes = 32 << 20, most = 1 << 16;
+  const std::int64_t plane_bytes =
+      p.max_k * (p.head_dim + p.value_dim) * static_cast<std::int64_t>(size_of(p.dtype));
+  const std::int64_t fit =
+      cache_bytes / std::max<std::int64_t>(plane_bytes, 1) * std::min(p.group(), most);
+  return static_cast<std::int32_t>(
+      std::clamp<std::int64_t>(std::min(fit, p.batch() * p.heads), 1, most));
+}
+
 std::string refusal(const Problem& p, bool gradients) {
   const auto bad_dtype = [](DType t) { return t != DType::f16 && t != DType::bf16; };
   if (gradients)
@@ -156,7 +170,8 @@ ForwardPlan plan_forward(const Problem& given, const ForwardOutputs& outputs, Fa
                               .outputs = o,
                               .work = {.query_blocks = static_cast<std::int32_t>(blocks),
                                        .groups = static_cast<std::int32_t>(groups),
-                                       .partitions = partitions(family, units)},
+                                       .partitions = partitions(family, units),
+                                       .planes_together = planes_together(p, family)},
                               .caches = caches};
     plan.forward_arguments.outputs.s_dmask = {};  // not this kernel's business
   }

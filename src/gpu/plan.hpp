@@ -17,6 +17,9 @@ namespace rocflash::gpu {
 // Chips inside a device, each with a cache of its own, that take workgroups in turn.
 int partitions(kernel::Family family, int units);
 
+// Pairs of sequence and head whose blocks take turns, the longest of all of them first.
+std::int32_t planes_together(const Problem& problem, kernel::Family family);
+
 // Why no kernel runs this problem, naming the argument; empty when one does.
 std::string refusal(const Problem& problem, bool gradients);
 

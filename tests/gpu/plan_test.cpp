@@ -146,6 +146,21 @@ TEST(Plan, KnowsTheChipsInsideADevice) {
   EXPECT_EQ(Given().plan(Family::cdna4, 256).forward_arguments.work.partitions, 8);
 }
 
+// Keys and values of planes that take turns are to fit a cache of 32 MiB.
+TEST(Plan, PlanesTakeTurnsAsFarAsTheCacheHoldsThem) {
+  const auto together = [](std::int64_t sk, std::int64_t h, std::int64_t kv_heads) {
+    Given g(DType::bf16, 128, 128, 2, 1000, sk, h);
+    g.p.kv_heads = kv_heads;
+    return g.plan(Family::nvidia, 132).forward_arguments.work.planes_together;
+  };
+  EXPECT_EQ(together(8192, 16, 16), 8);  // 4 MiB a plane
+  EXPECT_EQ(together(8192, 16, 4), 32);  // four heads share their keys: all of them
+  EXPECT_EQ(together(900, 8, 8), 16);    // all there are
+  EXPECT_EQ(together(1 << 20, 8, 8), 1);
+  EXPECT_EQ(together(0, 8, 8), 16);
+  EXPECT_EQ(Given().plan(Family::cdna3, 304).forward_arguments.work.planes_together, 1);
+}
+
 TEST(Plan, MaxSeqlenMakesNoMoreBlocksThanThereAreRows) {
   Given g(DType::bf16, 128, 128, 3, 50, 60);
   g.p.lengths.cu_q = g.p.lengths.cu_k = reinterpret_cast<const std::int32_t*>(0x100);

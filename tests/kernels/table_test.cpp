@@ -51,5 +51,16 @@ TEST(Table, TilesAreWholeWaves) {
   }
 }
 
+// GPUs from sm_80 on give a workgroup at least 99 KiB, some no more.
+TEST(Table, SharedMemoryOfEveryNvidiaGpuIsEnough) {
+  for (const int bucket : forward_buckets) {
+    for (const Variant variant : {Variant::plain, Variant::full}) {
+      const ForwardTile tile = forward_tile(Family::nvidia, bucket, variant);
+      EXPECT_LE(tile.dynamic_shared, 99 << 10);
+      EXPECT_GE(tile.dynamic_shared, 2 * 2 * tile.keys * bucket * 2);  // two tiles of k and of v
+    }
+  }
+}
+
 }  // namespace
 }  // namespace rocflash::kernel

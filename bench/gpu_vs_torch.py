@@ -1,0 +1,172 @@
+"""This library against torch's attention on an NVIDIA GPU: one run, the same inputs, the device's own clock.
+
+    python bench/gpu_vs_torch.py [--quick] [--dtypes bf16] [--dims 64,128] [--output bench.json]
+
+Forward, head sizes 64 and 128, 2048 to 16384 tokens, causal and not, ordinary and grouped heads, against
+torch's flash and cuDNN backends. Ratios above 1 say that this library is faster. All three take turns and are timed with
+events around each call; the median counts. How far our output is from torch's is printed beside it. Kernels are
+compared, not what a call costs the host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import rocflash
+
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
+BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+TOKENS = 16384  # in a batch
+
+
+@dataclass
+class Case:
+    dtype: str
+    d: int
+    length: int
+    h: int
+    hk: int
+    causal: bool
+
+    @property
+    def batch(self) -> int:
+        return max(1, TOKENS // self.length)
+
+    def flops(self) -> float:
+        """Useful work: 4 per query, key and column, half of it when causal."""
+        once = 4.0 * self.batch * self.h * self.length**2 * self.d
+        return once * (0.5 if self.causal else 1.0)
+
+    def label(self) -> str:
+        mask = "causal" if self.causal else ""
+        return f"{self.dtype} d{self.d} {self.batch}x{self.length} h{self.h}/{self.hk} {mask}"
+
+
+def cases(quick: bool, dtypes: list[str], dims: list[int]) -> Iterator[Case]:
+    for dtype in dtypes:
+        for d in dims:
+            for causal in (False, True):
+                for length in (2048, 8192) if quick else (2048, 4096, 8192, 16384):
+                    for h, hk in ((16, 16), (32, 8)):
+                        yield Case(dtype, d, length, h, hk, causal)
+
+
+def medians(calls: dict[str, Callable[[], object]], budget_ms: float) -> dict[str, float]:
+    """Milliseconds of each call. They take turns, so that heat and clocks are the same for all."""
+    times: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {n: [] for n in calls}
+
+    def turn() -> None:
+        for name, call in calls.items():
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            call()
+            end.record()
+            times[name].append((begin, end))
+
+    # Compiles, allocates, warms up; the last turn tells how long one takes. Then the calls follow each other
+    # without a pause, so that what a call costs the host before its kernel begins hides behind the kernel before.
+    for _ in range(3):
+        turn()
+    torch.cuda.synchronize()
+    once = sum(pairs[-1][0].elapsed_time(pairs[-1][1]) for pairs in times.values())
+    for pairs in times.values():
+        pairs.clear()
+    for _ in range(max(5, min(50, int(budget_ms / once)))):
+        turn()
+    torch.cuda.synchronize()
+    return {
+        name: sorted(a.elapsed_time(b) for a, b in pairs)[len(pairs) // 2]
+        for name, pairs in times.items()
+    }
+
+
+def measure(case: Case, budget_ms: float) -> dict[str, object]:
+    torch.manual_seed(0)
+    dtype = DTYPES[case.dtype]
+    q, k, v = (
+        torch.randn(case.batch, case.length, heads, case.d, device="cuda").to(dtype)
+        for heads in (case.h, case.hk, case.hk)
+    )
+    turned = [x.transpose(1, 2) for x in (q, k, v)]
+    told = {"is_causal": case.causal, "enable_gqa": case.h != case.hk}
+
+    def run_torch(backend: SDPBackend) -> torch.Tensor:
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(*turned, **told)
+
+    calls = {"rocflash": lambda: rocflash.attention(q, k, v, causal=case.causal)}
+    gap, refused = math.nan, {}
+    for name, backend in BACKENDS.items():
+        try:
+            theirs = run_torch(backend).transpose(1, 2)
+        except RuntimeError as error:  # torch says which of its conditions is not met
+            refused[name] = str(error)
+            continue
+        if math.isnan(gap):
+            gap = (calls["rocflash"]() - theirs).abs().max().item()
+        calls[name] = lambda backend=backend: run_torch(backend)
+    ms = medians(calls, budget_ms)
+    row: dict[str, object] = {**asdict(case), "difference": gap, "refused": refused}
+    for name, time in ms.items():
+        row[f"{name}_ms"] = time
+        row[f"{name}_tflops"] = case.flops() / time / 1e9
+        if name != "rocflash":
+            row[f"ratio_{name}"] = time / ms["rocflash"]
+    return row
+
+
+def geometric_mean(values: list[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def cell(row: dict[str, object], key: str, form: str) -> str:
+    return format(row[key], form) if key in row else "-"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="two lengths, short measurements")
+    parser.add_argument("--dtypes", default="bf16", help="which of " + ",".join(DTYPES))
+    parser.add_argument("--dims", default="64,128", help="head sizes")
+    parser.add_argument("--output", default="build/bench/gpu_vs_torch.json")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available() or torch.version.hip:
+        raise SystemExit("gpu_vs_torch.py: torch sees no NVIDIA GPU")
+    device = torch.cuda.get_device_name()
+    print(f"{device}, torch {torch.__version__}, TFLOP/s and times faster than torch's")
+    print(f"{'':34}{'rocflash':>9}{'flash':>8}{'cudnn':>8}{'/flash':>9}{'/cudnn':>8}{'differs':>9}")
+    rows = []
+    dims = [int(d) for d in arguments.dims.split(",")]
+    for case in cases(arguments.quick, arguments.dtypes.split(","), dims):
+        row = measure(case, 100 if arguments.quick else 400)
+        rows.append(row)
+        print(
+            f"{case.label():34}{row['rocflash_tflops']:9.0f}{cell(row, 'flash_tflops', '.0f'):>8}"
+            f"{cell(row, 'cudnn_tflops', '.0f'):>8}{cell(row, 'ratio_flash', '.2f'):>8}x"
+            f"{cell(row, 'ratio_cudnn', '.2f'):>7}x{row['difference']:9.0e}",
+            flush=True,
+        )
+    for name in BACKENDS:
+        ratios = [r[f"ratio_{name}"] for r in rows if f"ratio_{name}" in r]
+        if ratios:
+            print(
+                f"against {name}: {geometric_mean(ratios):.2f}x (geometric mean), "
+                f"least {min(ratios):.2f}x"
+            )
+    os.makedirs(os.path.dirname(arguments.output) or ".", exist_ok=True)
+    with open(arguments.output, "w") as file:
+        json.dump({"device": device, "torch": torch.__version__, "rows": rows}, file, indent=1)
+    print(f"written: {arguments.output}")
+
+
+if __name__ == "__main__":
+    main()

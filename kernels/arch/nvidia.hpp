@@ -1,0 +1,233 @@
+// NVIDIA GPUs from sm_80 on, under names that say what it is for: copies into shared memory that
+// nobody waits for, loads of whole matrices, and the matrix product of 16x8, depth 16. Warps of 32
+// lanes.
+//
+//   result, 4 registers:   row = lane / 4 + 8 (r / 2)          column = 2 (lane % 4) + r % 2
+//   left operand, 4 words: row = lane / 4 + 8 (w % 2)          depth = 2 (lane % 4) + 8 (w / 2) +
+//   {0, 1} right operand, 2 words: column = lane / 4                  depth = 2 (lane % 4) + 8 w +
+//   {0, 1}
+//
+// Two results side by side are, rounded, a left operand: weights need not move between the two
+// products of attention.
+#pragma once
+
+#include <cstdint>
+
+#include "table.hpp"
+#include "tile/vector.hpp"
+
+#define ROCFLASH_UNROLL _Pragma("unroll")
+
+// A kernel with its one argument, called `arguments`. It lies in constant memory, where each use
+// finds it.
+#define ROCFLASH_KERNEL(name, tile, Arguments)                                    \
+  static void name##_body(const Arguments& arguments);                            \
+  extern "C" __attribute__((nvptx_kernel)) void name(const Arguments arguments) { \
+    name##_body(arguments);                                                       \
+  }                                                                               \
+  [[gnu::always_inline]] static inline void name##_body(const Arguments& arguments)
+
+namespace rocflash::kernel::arch {
+
+inline constexpr Family family = Family::nvidia;
+inline constexpr int wave_size = 32;
+inline constexpr std::uint32_t all_lanes = 0xffffffffu;
+
+inline int thread() { return __nvvm_read_ptx_sreg_tid_x(); }
+inline int group() { return __nvvm_read_ptx_sreg_ctaid_x(); }
+inline int lane() { return thread() % wave_size; }
+inline int wave() { return thread() / wave_size; }
+
+template <class T>
+T load(const T* pointer) {
+  return *pointer;
+}
+template <class T>
+void store(T* pointer, T value) {
+  *pointer = value;
+}
+
+// Arguments take no registers until they are used.
+template <class T>
+const T& again(const T& arguments) {
+  return arguments;
+}
+
+// The same number, computed anew from here on: what follows from it is not kept in registers across
+// a loop.
+inline std::uint32_t renew(std::uint32_t x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
+inline int renewed_thread() {
+  return static_cast<int>(renew(static_cast<std::uint32_t>(thread())));
+}
+
+inline float exp2(float x) { return __nvvm_ex2_approx_ftz_f(x); }
+inline float log2(float x) { return __nvvm_lg2_approx_f(x); }
+inline float reciprocal(float x) { return __nvvm_rcp_approx_ftz_f(x); }
+
+inline std::uint32_t ballot(bool condition) {
+  return __nvvm_vote_ballot_sync(all_lanes, condition);
+}
+inline bool any(bool condition) { return __nvvm_vote_any_sync(all_lanes, condition); }
+
+inline float from_lane(float x, int lane) {
+  return __builtin_bit_cast(
+      float, __nvvm_shfl_sync_idx_i32(all_lanes, __builtin_bit_cast(int, x), lane, 31));
+}
+// What the lane has whose number differs in these bits.
+template <class T>
+T from_lane_xor(T x, int bits) {
+  return __builtin_bit_cast(
+      T, __nvvm_shfl_sync_bfly_i32(all_lanes, __builtin_bit_cast(int, x), bits, 31));
+}
+
+inline void barrier() { asm volatile("bar.sync 0;" ::: "memory"); }
+inline void wave_barrier() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
+
+// Shared memory is what the launch gives; addresses are bytes in a window of their own.
+using SharedAddress = std::uint32_t;
+extern "C" __attribute__((address_space(3))) std::uint8_t rocflash_shared[]
+    __attribute__((aligned(128)));
+inline SharedAddress shared_begin() {
+  return static_cast<SharedAddress>(reinterpret_cast<std::uintptr_t>(rocflash_shared));
+}
+
+// Sixteen bytes from global to shared memory, or zeros.
+inline void copy_async(SharedAddress to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+inline void copy_async(SharedAddress to, const void* from, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(there ? 16 : 0)
+               : "memory");
+}
+inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until at most `pending` of this thread's committed groups of copies are under way.
+template <int pending>
+void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
+
+inline void store_shared(SharedAddress to, std::uint32_t word) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+}
+inline void store_shared(SharedAddress to, Words4 w) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(w.x), "r"(w.y), "r"(w.z),
+               "r"(w.w)
+               : "memory");
+}
+inline void store_shared(SharedAddress to, Words2 w) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(w.x), "r"(w.y) : "memory");
+}
+inline Words2 load_shared8(SharedAddress from) {
+  std::uint32_t x, y;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x), "=r"(y) : "r"(from) : "memory");
+  return {x, y};
+}
+inline Words4 load_shared(SharedAddress from) {
+  std::uint32_t x, y, z, w;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x), "=r"(y), "=r"(z), "=r"(w)
+               : "r"(from)
+               : "memory");
+  return {x, y, z, w};
+}
+
+// Four matrices of 8x8 numbers. Lane n gives the address of row n % 8 of matrix n / 8 and gets of
+// each matrix the two numbers (row lane / 4, columns 2 (lane % 4) + {0, 1}), or those of its
+// transpose.
+inline Words4 load_matrices(SharedAddress row) {
+  std::uint32_t x, y, z, w;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x), "=r"(y), "=r"(z), "=r"(w)
+               : "r"(row)
+               : "memory");
+  return {x, y, z, w};
+}
+inline Words4 load_matrices_transposed(SharedAddress row) {
+  std::uint32_t x, y, z, w;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x), "=r"(y), "=r"(z), "=r"(w)
+               : "r"(row)
+               : "memory");
+  return {x, y, z, w};
+}
+
+// Two numbers to the nearest, ties to even, in one word.
+template <DType dtype>
+std::uint32_t narrow_two(float low, float high) {
+  std::uint32_t word;
+  if constexpr (dtype == DType::bf16) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  }
+  return word;
+}
+
+template <DType dtype>
+struct Mma {
+  static constexpr int rows = 16, columns = 8, depth = 16;
+  static constexpr int results = 4;
+  struct Result {
+    float at[results];
+  };
+
+  static int row(int lane) {
+    return lane / 4;
+  }  // of results 0 and 1; those of 2 and 3 are eight rows below
+  static int column(int lane) { return 2 * (lane % 4); }
+
+  static void multiply(Result& c, Words4 a, std::uint32_t b0, std::uint32_t b1) {
+    if constexpr (dtype == DType::bf16) {
+      asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+          "{%8, %9}, "
+          "{%0, %1, %2, %3};"
+          : "+f"(c.at[0]), "+f"(c.at[1]), "+f"(c.at[2]), "+f"(c.at[3])
+          : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+    } else {
+      asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+          "{%8, %9}, "
+          "{%0, %1, %2, %3};"
+          : "+f"(c.at[0]), "+f"(c.at[1]), "+f"(c.at[2]), "+f"(c.at[3])
+          : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+    }
+  }
+
+  // Results of 16 neighbouring columns as the left operand of another product.
+  static Words4 operand(const Result& left, const Result& right) {
+    return {narrow_two<dtype>(left.at[0], left.at[1]), narrow_two<dtype>(left.at[2], left.at[3]),
+            narrow_two<dtype>(right.at[0], right.at[1]),
+            narrow_two<dtype>(right.at[2], right.at[3])};
+  }
+};
+
+// Memory with an end: loads at or past it give 0, stores there are dropped.
+inline constexpr std::uint32_t nowhere = 0x80000000u;
+class Window {
+ public:
+  Window(const void* data, std::uint32_t bytes)
+      : data_(static_cast<std::byte*>(const_cast<void*>(data))), bytes_(bytes) {}
+
+  Words4 load16(std::uint32_t offset) const { return load_at<Words4>(offset); }
+  Words2 load8(std::uint32_t offset) const { return load_at<Words2>(offset); }
+  void store16(Words4 value, std::uint32_t offset) const { store_at(value, offset); }
+  void store8(Words2 value, std::uint32_t offset) const { store_at(value, offset); }
+
+ private:
+  template <class T>
+  T load_at(std::uint32_t offset) const {
+    return offset < bytes_ ? *reinterpret_cast<const T*>(data_ + offset) : T{};
+  }
+  template <class T>
+  void store_at(T value, std::uint32_t offset) const {
+    if (offset < bytes_) *reinterpret_cast<T*>(data_ + offset) = value;
+  }
+  std::byte* data_;
+  std::uint32_t bytes_;
+};
+
+}  // namespace rocflash::kernel::arch
