@@ -1,5 +1,5 @@
-// Kernels by name, loaded on first use: a module once for each context, whichever thread comes
-// first, and its functions as they are asked for.
+// Kernels by name, loaded on first use: each module once for each context, whichever thread comes
+// first, and functions as they are asked for.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class Loader {
  private:
   struct Loaded {
     std::mutex mutex;  // one context's loading does not hold up another's launches
-    Module module = nullptr;
+    std::map<const std::byte*, Module> modules;  // by the image that they were loaded from
     std::map<std::string, Function> functions;
   };
   Loaded& loaded(const Driver& driver, std::uint64_t context);

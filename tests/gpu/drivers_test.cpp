@@ -13,16 +13,17 @@
 
 namespace rocflash::gpu {
 
-// The catalogue of this test: one AMD and one NVIDIA target, whose objects nobody looks into.
+// The catalogue of this test: one AMD and one NVIDIA target, whose modules nobody looks into. As in
+// the real one, AMD has all kernels in one module and NVIDIA one in each.
 namespace {
 const Target both[] = {{"gfx942", kernel::Family::cdna3}, {"sm_80", kernel::Family::nvidia}};
 const std::byte object[16] = {};
 }  // namespace
-std::span<const Target> targets() { return both; }
-const Target* target_for(std::string_view arch) {
-  return arch.starts_with("gfx942") ? &both[0] : arch.starts_with("sm_") ? &both[1] : nullptr;
+std::span<const std::byte> module_for(const Target& target, std::string_view kernel) {
+  if (kernel == "missing") return {};
+  const std::size_t which = &target == &both[1] && kernel == "other" ? 1 : 0;
+  return std::span(object).subspan(8 * which, 8);
 }
-std::span<const std::byte> code_object(const Target&) { return object; }
 
 namespace {
 
@@ -65,9 +66,9 @@ struct Variable {
 };
 
 void run(Fake& f, Loader& loader, int device, void* stream, const Target& target,
-         std::uint32_t shared = 0) {
+         std::uint32_t shared = 0, const char* kernel = "forward") {
   const Current current(*f.driver, device);
-  const Function function = loader.kernel(*f.driver, current.context(), target, "forward", shared);
+  const Function function = loader.kernel(*f.driver, current.context(), target, kernel, shared);
   f.driver->launch(function, {12, 256, shared}, stream, object);
 }
 
@@ -146,6 +147,12 @@ TEST(HipDriver, ErrorsCarryItsWordsAndLeaveNothingBehind) {
             "hip: hipGetDeviceCount: error 100, no device");
 }
 
+int count(const std::string& log, const std::string& what) {
+  int found = 0;
+  for (std::size_t at = 0; (at = log.find(what, at)) != std::string::npos; ++at) ++found;
+  return found;
+}
+
 TEST(Loader, ThreadsThatComeTogetherLoadOnce) {
   Fake f(FAKE_HIP6_LIBRARY, make_hip_driver);
   Loader loader;
@@ -155,15 +162,35 @@ TEST(Loader, ThreadsThatComeTogetherLoadOnce) {
       threads.emplace_back([&, n] { run(f, loader, n % 2, nullptr, both[0]); });
   }
   const std::string log = f.log();
-  const auto count = [&](const std::string& what) {
-    int found = 0;
-    for (std::size_t at = 0; (at = log.find(what, at)) != std::string::npos; ++at) ++found;
-    return found;
-  };
-  EXPECT_EQ(count("load on 0"), 1);
-  EXPECT_EQ(count("load on 1"), 1);
-  EXPECT_EQ(count("function"), 2);
-  EXPECT_EQ(count("launch"), 16);
+  EXPECT_EQ(count(log, "load on 0"), 1);
+  EXPECT_EQ(count(log, "load on 1"), 1);
+  EXPECT_EQ(count(log, "function"), 2);
+  EXPECT_EQ(count(log, "launch"), 16);
+}
+
+TEST(Loader, LoadsEachModuleOnce) {
+  Fake hip(FAKE_HIP6_LIBRARY, make_hip_driver), cuda(FAKE_CUDA_LIBRARY, make_cuda_driver);
+  Loader loader;
+  for (const char* kernel : {"forward", "other", "third", "other"}) {
+    run(hip, loader, 0, nullptr, both[0], 0, kernel);
+    run(cuda, loader, 0, nullptr, both[1], 0, kernel);
+  }
+  EXPECT_EQ(count(hip.log(), "load on 0"), 1) << hip.log();
+  EXPECT_EQ(count(cuda.log(), "load in 1000"), 2) << cuda.log();
+  EXPECT_EQ(count(hip.log(), "function"), 3);
+  EXPECT_EQ(count(cuda.log(), "launch"), 4);
+}
+
+TEST(Loader, AKernelThatWasNotBuiltIsADefectOfTheLibrary) {
+  Fake f(FAKE_CUDA_LIBRARY, make_cuda_driver);
+  Loader loader;
+  try {
+    run(f, loader, 0, nullptr, both[1], 0, "missing");
+    ADD_FAILURE() << "no error";
+  } catch (const Refusal& refusal) {
+    EXPECT_EQ(refusal.status(), ROCFLASH_INTERNAL);
+    EXPECT_EQ(refusal.message(), "the kernels of sm_80 lack missing");
+  }
 }
 
 TEST(CudaDriver, TellsDevices) {

@@ -85,9 +85,7 @@ def check(device: int, arrays: list[np.ndarray], options: dict[str, Any]) -> Non
     """The GPU is as near to the reference as f16 allows, and drops what the CPU drops."""
     asked = {"return_lse": True, "return_weights": True}
     here = rocflash.attention(*arrays, backend="reference", **options, **asked)
-    there = {
-        n: to_gpu(x, device) if isinstance(x, np.ndarray) else x for n, x in options.items()
-    }
+    there = {n: to_gpu(x, device) if isinstance(x, np.ndarray) else x for n, x in options.items()}
     found = rocflash.attention(*(to_gpu(x, device) for x in arrays), **there, **asked)
     for name, x, y in zip(("out", "lse", "weights"), found, here):
         assert isinstance(x, HipArray) and x.device == device, name

@@ -30,7 +30,12 @@ CASES = sample(
 
 
 def tensors(
-    sq: int = 128, sk: int = 200, h: int = 4, hk: int = 2, d: int = 64, dtype: torch.dtype = torch.float16
+    sq: int = 128,
+    sk: int = 200,
+    h: int = 4,
+    hk: int = 2,
+    d: int = 64,
+    dtype: torch.dtype = torch.float16,
 ) -> list[torch.Tensor]:
     shapes = ((2, sq, h, d), (2, sk, hk, d), (2, sk, hk, d))
     return [torch.randn(s).to(dtype) for s in shapes]
@@ -44,7 +49,9 @@ def worst(x: torch.Tensor, y: torch.Tensor) -> float:
     return (x.detach().cpu().double() - y.detach().cpu().double()).abs().max().item()
 
 
-def agree(found: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: object) -> None:
+def agree(
+    found: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: object
+) -> None:
     """By the project's rule: at most twice the error of plain attention in the same dtype."""
     exact, _ = attention(q, k, v, exact=True, **options)
     plain, _ = attention(q, k, v, exact=False, **options)
