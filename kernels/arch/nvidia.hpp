@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "table.hpp"
+#include "tile/swizzled.hpp"
 #include "tile/vector.hpp"
 
 #define ROCFLASH_UNROLL _Pragma("unroll")
@@ -88,7 +89,6 @@ inline void barrier() { asm volatile("bar.sync 0;" ::: "memory"); }
 inline void wave_barrier() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
 
 // Shared memory is what the launch gives; addresses are bytes in a window of their own.
-using SharedAddress = std::uint32_t;
 extern "C" __attribute__((address_space(3))) std::uint8_t rocflash_shared[]
     __attribute__((aligned(128)));
 inline SharedAddress shared_begin() {

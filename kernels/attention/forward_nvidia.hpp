@@ -2,8 +2,9 @@
 // key tile.
 //
 //   registers       scores of one tile, outputs; q too where there is room for it
-//   shared memory   q, and two tiles of k and of v as they are in memory: one in use, one on its
-//   way; which keys each query sees
+//   shared memory   q; two tiles of k and of v as they are in memory, one in use and one on its
+//   way;
+//                   which keys each query sees
 //
 // A turn of the loop: wait for the present tile; ask for the next one; scores = Q K^T; softmax;
 // outputs += P V. Copies go from global to shared memory past the registers, and v is transposed on
@@ -22,55 +23,11 @@
 #include "attention/sequence.hpp"
 #include "attention/softmax.hpp"
 #include "attention/work.hpp"
+#include "tile/swizzled.hpp"
 
 namespace rocflash::kernel {
 
-// Rows of a tile in shared memory, in chunks of 16 bytes that change places by XOR with a function
-// of the row, so that eight rows' chunks of one column lie in different banks.
-template <int bucket>
-struct SharedRows {
-  static constexpr int chunks = bucket / 8;
-  static constexpr int bytes = 16 * chunks;
-  // Rows of whole 128-byte lines change eight chunks; others change four, and every second row
-  // begins in the middle of a line.
-  static constexpr int swapped = chunks % 8 == 0 ? 7 : 3;
-  static_assert(chunks % 8 == 0 || chunks % 8 == 4);
-
-  static int place(int row, int chunk) {
-    return row * bytes + 16 * (chunk ^ (swapped == 7 ? row & 7 : row >> 1 & 3));
-  }
-  // From the address of a chunk below 2 to that of the one `distance` (even) further on in its row.
-  static arch::SharedAddress along(arch::SharedAddress at, int distance) {
-    return (at ^ static_cast<std::uint32_t>(16 * (distance & swapped))) +
-           static_cast<std::uint32_t>(16 * (distance & ~swapped));
-  }
-};
-
-// One thread's part in copying `count` rows at a time to shared memory: one chunk of every so many
-// rows. Rows and columns that are not there become 0.
-template <int bucket, int count, int threads>
-struct CopyTask {
-  using Tile = SharedRows<bucket>;
-  static constexpr int slots = Tile::chunks <= 8    ? 8
-                               : Tile::chunks <= 16 ? 16
-                                                    : 32;  // threads for a row; some may idle
-  static constexpr int step = threads / slots, rounds = count / step;
-  static_assert(threads % slots == 0 && count % step == 0);
-  static_assert(step % 8 == 0 || (step == 4 && Tile::swapped == 7));
-
-  int row, chunk;
-  explicit CopyTask(int thread) : row(thread / slots), chunk(thread % slots) {}
-  bool idle() const { return Tile::chunks < slots && chunk >= Tile::chunks; }
-  // Where the chunk of the first round goes, and then that of another.
-  arch::SharedAddress first(arch::SharedAddress tile) const {
-    return tile + static_cast<std::uint32_t>(Tile::place(row, chunk));
-  }
-  static arch::SharedAddress next(arch::SharedAddress first, int round) {
-    return (first ^ static_cast<std::uint32_t>(round * step % 8 * 16)) +
-           static_cast<std::uint32_t>(round * step * Tile::bytes);
-  }
-};
-
+// Copies `count` rows after `count` rows to shared memory. Plain: rows on 16 bytes and one stride.
 template <int bucket, int count, int threads, Variant variant>
 class TileCopy {
  public:
@@ -86,7 +43,7 @@ class TileCopy {
   }
 
   // The next `count` rows, of which `left` are there.
-  void next(arch::SharedAddress tile, std::int32_t left) {
+  void next(SharedAddress tile, std::int32_t left) {
     const Task task(arch::renewed_thread());
     if (left >= count) {
       copy(task, tile, [](int) { return true; });
@@ -99,9 +56,9 @@ class TileCopy {
  private:
   using Task = CopyTask<bucket, count, threads>;
   template <class There>
-  void copy(const Task& task, arch::SharedAddress tile, There there) const {
+  void copy(const Task& task, SharedAddress tile, There there) const {
     if (task.idle()) return;
-    const arch::SharedAddress to = task.first(tile);
+    const SharedAddress to = task.first(tile);
     const bool column_there = 8 * task.chunk < rows_.columns;
     // The plan keeps 256 rows below 2^31 bytes.
     const std::uint32_t stride =
@@ -140,10 +97,10 @@ class TileCopy<bucket, count, threads, Variant::full> {
         whole_chunks_ && !rows.blocks && rows.row_stride >= 0 && rows.row_stride < (1 << 22);
   }
 
-  void next(arch::SharedAddress tile, std::int32_t left) {
+  void next(SharedAddress tile, std::int32_t left) {
     if (is_plain_) return plain_.next(tile, left);
     const Task task(arch::renewed_thread());
-    const arch::SharedAddress to = task.first(tile);
+    const SharedAddress to = task.first(tile);
     const int column = 8 * task.chunk;
     if (task.idle()) {
     } else if (whole_chunks_) {
@@ -178,10 +135,10 @@ class TileCopy<bucket, count, threads, Variant::full> {
 
 // Turns the signs of what this thread has copied.
 template <int bucket, int count, int threads>
-void turn_signs(arch::SharedAddress tile) {
+void turn_signs(SharedAddress tile) {
   using Task = CopyTask<bucket, count, threads>;
   const Task task(arch::thread());
-  const arch::SharedAddress begin = task.first(tile);
+  const SharedAddress begin = task.first(tile);
   for (int n = 0; n < Task::rounds && !task.idle(); ++n)
     arch::store_shared(Task::next(begin, n), arch::load_shared(Task::next(begin, n)) ^ 0x80008000u);
 }
@@ -223,7 +180,7 @@ void finish(const ForwardArguments& a, const OnlineSoftmax (&softmax)[lane_queri
   const int thread = arch::renewed_thread();
   const int lane = thread % arch::wave_size, wave_row = thread / arch::wave_size * wave_queries;
   const std::int32_t wave_begin = item.block * tile.queries + wave_row;
-  const arch::SharedAddress rows =
+  const SharedAddress rows =
       arch::shared_begin() + static_cast<std::uint32_t>(wave_row * Tile::bytes);
   const bool has_sink = full && p.sinks;
   const float sink = has_sink ? sink_of(p, item.head) : 0.0f;
@@ -314,10 +271,10 @@ void forward(const ForwardArguments& a) {
   constexpr bool q_makes_room = room < tile.queries * Tile::bytes + 4 * tile_bytes;
   static_assert(room >= 4 * tile_bytes && room >= tile.queries * Tile::bytes &&
                 (q_in_registers || !q_makes_room));
-  const arch::SharedAddress shared_q = arch::shared_begin();
-  const arch::SharedAddress shared_k = shared_q + (q_makes_room ? 0 : tile.queries * Tile::bytes);
-  const arch::SharedAddress shared_v = shared_k + 2 * tile_bytes;
-  const arch::SharedAddress shared_keys = shared_q + room;
+  const SharedAddress shared_q = arch::shared_begin();
+  const SharedAddress shared_k = shared_q + (q_makes_room ? 0 : tile.queries * Tile::bytes);
+  const SharedAddress shared_v = shared_k + 2 * tile_bytes;
+  const SharedAddress shared_keys = shared_q + room;
 
   const Problem& p = a.problem;
   const WorkItem item(a.work, static_cast<std::int32_t>(p.heads), arch::group());
@@ -370,13 +327,12 @@ void forward(const ForwardArguments& a) {
 
   // Where a lane's rows of operands begin.
   const int l = arch::lane();
-  const arch::SharedAddress own_q =
+  const SharedAddress own_q =
       shared_q + static_cast<std::uint32_t>(arch::wave() * wave_queries * Tile::bytes +
                                             Tile::place(l % 16, l / 16));
-  const arch::SharedAddress own_k =
+  const SharedAddress own_k =
       shared_k + static_cast<std::uint32_t>(Tile::place(l % 8 + l / 16 * 8, l / 8 % 2));
-  const arch::SharedAddress own_v =
-      shared_v + static_cast<std::uint32_t>(Tile::place(l % 16, l / 16));
+  const SharedAddress own_v = shared_v + static_cast<std::uint32_t>(Tile::place(l % 16, l / 16));
 
   Words4 q[parts][q_in_registers ? steps : 1];
   const auto load_q = [&](int part, int step) {
@@ -440,7 +396,7 @@ void forward(const ForwardArguments& a) {
     }
 
     typename Mma::Result s[parts][key_parts] = {};
-    const arch::SharedAddress k_tile = arch::renew(own_k + half);
+    const SharedAddress k_tile = arch::renew(own_k + half);
     ROCFLASH_UNROLL
     for (int step = 0; step < steps; ++step) {
       if constexpr (!q_in_registers) {
@@ -508,7 +464,7 @@ void forward(const ForwardArguments& a) {
 
     // Weights of 16 keys at a time, so that the products of some run beside the exponentials of the
     // next.
-    const arch::SharedAddress v_tile = arch::renew(own_v + half);
+    const SharedAddress v_tile = arch::renew(own_v + half);
     const auto accumulate = [&](bool dropping) {
       [[maybe_unused]] std::uint32_t kept[lane_queries];
       ROCFLASH_UNROLL

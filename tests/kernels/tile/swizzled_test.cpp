@@ -1,0 +1,75 @@
+// Tiles in NVIDIA's shared memory: every chunk has a place of its own, eight rows of one column lie
+// in different banks, and the threads of a workgroup copy each chunk once, to its place.
+#include "tile/swizzled.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+namespace rocflash::kernel {
+namespace {
+
+template <int bucket>
+void expect_places() {
+  using Tile = SharedRows<bucket>;
+  std::set<int> places;
+  for (int row = 0; row < 64; ++row) {
+    for (int chunk = 0; chunk < Tile::chunks; ++chunk) {
+      const int place = Tile::place(row, chunk);
+      EXPECT_EQ(place % 16, 0);
+      EXPECT_EQ(place / Tile::bytes, row);
+      places.insert(place);
+      // What a lane computes once, and what it adds.
+      const auto first = static_cast<SharedAddress>(4096 + Tile::place(row, chunk % 2));
+      EXPECT_EQ(Tile::along(first, chunk / 2 * 2), static_cast<SharedAddress>(4096 + place));
+    }
+  }
+  EXPECT_EQ(places.size(), 64u * Tile::chunks);
+  for (int row = 0; row < 64; row += 8) {
+    for (int chunk = 0; chunk < Tile::chunks; ++chunk) {
+      std::set<int> banks;
+      for (int n = 0; n < 8; ++n) banks.insert(Tile::place(row + n, chunk) % 128 / 16);
+      EXPECT_EQ(banks.size(), 8u) << bucket << " " << row << " " << chunk;
+    }
+  }
+}
+
+TEST(Swizzled, EveryChunkHasAPlaceAndEightRowsDifferInTheirBanks) {
+  expect_places<64>();
+  expect_places<96>();
+  expect_places<128>();
+  expect_places<192>();
+  expect_places<256>();
+}
+
+template <int bucket, int count, int threads>
+void expect_copied_once() {
+  using Task = CopyTask<bucket, count, threads>;
+  std::map<SharedAddress, int> copied;
+  for (int thread = 0; thread < threads; ++thread) {
+    const Task task(thread);
+    if (task.idle()) continue;
+    for (int n = 0; n < Task::rounds; ++n) {
+      const SharedAddress at = Task::next(task.first(8192), n);
+      EXPECT_EQ(at, static_cast<SharedAddress>(
+                        8192 + Task::Tile::place(task.row + n * Task::step, task.chunk)));
+      ++copied[at];
+    }
+  }
+  EXPECT_EQ(copied.size(), static_cast<std::size_t>(count * Task::Tile::chunks));
+  for (const auto& [at, times] : copied) EXPECT_EQ(times, 1) << at;
+}
+
+TEST(Swizzled, ThreadsCopyEachChunkOnce) {
+  expect_copied_once<64, 128, 128>();
+  expect_copied_once<64, 64, 128>();
+  expect_copied_once<96, 64, 128>();
+  expect_copied_once<128, 64, 128>();
+  expect_copied_once<192, 64, 128>();
+  expect_copied_once<256, 128, 256>();
+  expect_copied_once<256, 32, 256>();
+}
+
+}  // namespace
+}  // namespace rocflash::kernel
