@@ -73,7 +73,8 @@ void finish(const ForwardArguments& a, const OnlineSoftmax& softmax,
     }
   }
 
-  std::uint64_t broken = arch::ballot(in_use && probe != 0) & Product::one_lane_a_query;
+  std::uint64_t broken =
+      arch::ballot(in_use && Product::total(probe) != 0) & Product::one_lane_a_query;
   while (broken != 0) {
     const int lane = __builtin_ctzll(broken);
     broken &= broken - 1;
