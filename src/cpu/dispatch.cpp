@@ -39,7 +39,7 @@ std::uint64_t saved_state() {
 }
 
 struct Machine {
-  bool avx2, avx512;
+  bool avx2, avx512, avx512_bf16;
   std::string features, name;
 };
 
@@ -84,9 +84,11 @@ Machine examine() {
   };
   Machine m{.avx2 = has("avx2") && has("fma") && has("f16c"),
             .avx512 = false,
+            .avx512_bf16 = false,
             .features = "sse2",
             .name = brand()};
   m.avx512 = m.avx2 && has("avx512f") && has("avx512dq") && has("avx512bw") && has("avx512vl");
+  m.avx512_bf16 = m.avx512 && has("avx512-bf16");
   for (const Feature& f : features) {
     if (f.present) m.features += std::string(" ") + f.name;
   }
@@ -102,7 +104,8 @@ const Kernels& choose() {
   const struct {
     const Kernels& kernels;
     bool runs;
-  } sets[] = {{avx512::kernels, machine().avx512},
+  } sets[] = {{avx512_bf16::kernels, machine().avx512_bf16},
+              {avx512::kernels, machine().avx512},
               {avx2::kernels, machine().avx2},
               {baseline::kernels, true}};
   const char* wanted = std::getenv("ROCFLASH_CPU_ISA");

@@ -89,9 +89,21 @@ ROCFLASH_INLINE constexpr Range split_of(Range keys, int n, int splits) {
   return {keys.begin + n * step, smaller(keys.end, keys.begin + (n + 1) * step)};
 }
 
+// Rows of queries and results are whole steps of columns, whichever way these are multiplied.
+ROCFLASH_INLINE constexpr std::int64_t decode_columns(int columns) {
+  constexpr std::int64_t step = 2 * cache_line_floats;
+  return (columns + step - 1) / step * step;
+}
+// A row of a part: values, and a cache line for the state of its softmax.
+constexpr std::int64_t decode_part_row(const Problem& p) {
+  return decode_columns(p.value_dim) + cache_line_floats;
+}
 constexpr std::int64_t decode_scratch(const Problem& p) {
-  const std::int64_t queries = decode_heads(p) * padded(p.group() * p.max_q * padded(p.head_dim));
-  return queries + most_decode_rows * (3 * decode_keys + 1) + padded(p.value_dim);
+  const std::int64_t rows = p.group() * p.max_q, heads = decode_heads(p);
+  const std::int64_t for_head =
+      padded(rows * decode_keys) + padded(rows * decode_columns(p.head_dim));
+  return heads * for_head + 2 * padded(p.max_q * decode_keys) + padded(heads * rows) +
+         padded(p.value_dim);
 }
 
 struct WorkItem {

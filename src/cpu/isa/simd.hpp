@@ -13,9 +13,9 @@
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 
-#if defined(ROCFLASH_ISA_avx512)
+#if defined(__AVX512F__)
 inline constexpr int width = 16, registers = 32;
-#elif defined(ROCFLASH_ISA_avx2)
+#elif defined(__AVX2__)
 inline constexpr int width = 8, registers = 16;
 #else
 inline constexpr int width = 4, registers = 16;
@@ -57,6 +57,31 @@ ROCFLASH_INLINE Int lane_index() {
   Int v;
   for (int n = 0; n < width; ++n) v[n] = n;
   return v;
+}
+
+// Across lanes: the second half is laid over the first until one is left.
+template <class Merge>
+ROCFLASH_INLINE float fold(Float v, Merge merge) {
+#if defined(__AVX512F__)
+  v = merge(v, __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
+  v = merge(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11));
+  v = merge(v, __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
+  v = merge(v, __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14));
+#elif defined(__AVX2__)
+  v = merge(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3));
+  v = merge(v, __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5));
+  v = merge(v, __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6));
+#else
+  v = merge(v, __builtin_shufflevector(v, v, 2, 3, 0, 1));
+  v = merge(v, __builtin_shufflevector(v, v, 1, 0, 3, 2));
+#endif
+  return v[0];
+}
+ROCFLASH_INLINE float sum_of(Float v) {
+  return fold(v, [](Float a, Float b) { return a + b; });
+}
+ROCFLASH_INLINE float largest_of(Float v) {
+  return fold(v, [](Float a, Float b) { return larger(a, b); });
 }
 
 ROCFLASH_INLINE bool any_nan(Float v) {
@@ -130,7 +155,7 @@ struct Exponential {
 // The value as a float, even where the compiler would rather keep a product's extra bits for a
 // fused operation.
 ROCFLASH_INLINE Float rounded(Float x) {
-#if defined(ROCFLASH_ISA_avx512)
+#if defined(__AVX512F__)
   __asm__("" : "+v"(x));
 #else
   __asm__("" : "+x"(x));
