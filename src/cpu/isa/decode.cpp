@@ -14,11 +14,6 @@ namespace {
 constexpr int tile_keys = decode_keys;
 constexpr int vectors = tile_keys / width;  // scores of a row are whole vectors
 
-// Keys whose scores are computed for one head after the other: their rows of all heads lie side by
-// side, and together they should stay in the first-level cache.
-constexpr int block_keys = 16;
-static_assert(tile_keys % block_keys == 0 && block_keys % width == 0);
-
 // Sums of `width` vectors, one in each lane: pairs of vectors are folded until one is left, within
 // quarters of a vector first, because shuffles that stay within them are fast.
 template <int count>
@@ -88,77 +83,85 @@ struct KeyRows {
   }
 };
 
-// Asks for rows that will be needed soon, one cache line at a time and in the order in which they
-// lie in memory. Rows of one head lie far apart, which the hardware does not foresee. One line
-// while another is at work keeps just enough requests under way; asking for many at once would
+// Asks for rows that will be needed soon, a few cache lines at a time and in the order in which
+// they lie in memory. Rows of one head lie far apart, which the hardware does not foresee. A few
+// lines while others are at work keep just enough requests under way; asking for many at once would
 // stall. Into the second-level cache: a tile is too large for the first.
 template <class Stored>
 class Ahead {
  public:
-  ROCFLASH_INLINE Ahead(const KeyRows<Stored>& rows, int heads) : rows_(rows), heads_(heads) {
-    begin(rows_.row[0]);
+  ROCFLASH_INLINE Ahead(const KeyRows<Stored>& rows, int heads) : rows_(rows) {
+    // Heads side by side are one long row.
+    const bool joined = rows.head_stride == rows.columns;
+    pieces_ = joined ? 1 : heads;
+    bytes_ = static_cast<std::int64_t>(sizeof(Stored)) * rows.columns * (joined ? heads : 1);
+    begin();
   }
 
+  template <int lines>
   ROCFLASH_INLINE void ask() {
-    __builtin_prefetch(at_, 0, 2);
-    at_ += line;
+    for (int n = 0; n < lines; ++n) __builtin_prefetch(at_ + n * line, 0, 2);
+    at_ += lines * line;
     if (at_ >= end_) go_on();
   }
   ROCFLASH_INLINE void ask_for_all() {
-    for (int key = 0; key < rows_.count; ++key) {
-      for (int head = 0; head < heads_; ++head) {
-        begin(rows_.row[key] + head * rows_.head_stride);
-        for (; at_ < end_; at_ += line) __builtin_prefetch(at_, 0, 2);
-      }
-    }
+    for (std::int64_t n = 0; n < rows_.count * pieces_; ++n, go_on())
+      for (; at_ < end_; at_ += line) __builtin_prefetch(at_, 0, 2);
   }
 
  private:
   static constexpr int line = 64;
 
-  ROCFLASH_INLINE void begin(const Stored* row) {
-    at_ = reinterpret_cast<const char*>(row);
-    end_ = at_ + sizeof(Stored) * static_cast<std::size_t>(rows_.columns);
+  ROCFLASH_INLINE void begin() {
+    at_ = reinterpret_cast<const char*>(rows_.row[key_] + piece_ * rows_.head_stride);
+    end_ = at_ + bytes_;
   }
   // To the next head, or to the next key; at the very end there is nothing left to ask for.
   ROCFLASH_INLINE void go_on() {
-    if (++head_ == heads_) {
-      head_ = 0;
+    if (++piece_ == pieces_) {
+      piece_ = 0;
       if (key_ + 1 < rows_.count) ++key_;
     }
-    begin(rows_.row[key_] + head_ * rows_.head_stride);
+    begin();
   }
 
   const KeyRows<Stored>& rows_;
+  std::int64_t bytes_;
   const char *at_, *end_;
-  int heads_, key_ = 0, head_ = 0;
+  int pieces_, piece_ = 0, key_ = 0;
 };
 
-// Whether one of the steps from here to the next multiple of a cache line is the first.
+// Steps and cache lines: whether a step from this column on is the first in its line, and how many
+// lines some steps of each of the keys touch.
+template <class Kind>
+inline constexpr int line_columns = 64 / static_cast<int>(sizeof(typename Kind::Stored));
 template <class Kind>
 ROCFLASH_INLINE bool starts_line(int column) {
-  constexpr int in_line = 64 / static_cast<int>(sizeof(typename Kind::Stored));
-  return Kind::step >= in_line || column % in_line == 0;
+  return Kind::step >= line_columns<Kind> || column % line_columns<Kind> == 0;
+}
+template <class Kind, int steps>
+ROCFLASH_INLINE constexpr int lines_of() {
+  return Kind::keys * ((steps * Kind::step + line_columns<Kind> - 1) / line_columns<Kind>);
 }
 
-// scores[row][key] = q[row] . k[key] for `rows` rows of q and a block of keys; as many keys at a
-// time as make the sums fill one vector.
+// scores[row][key] = q[row] . k[key] for `rows` rows of q; as many keys at a time as make the sums
+// fill one vector.
 template <class Kind, int rows, class Ask>
 ROCFLASH_INLINE void scores_of(const typename Kind::Query* q, std::int64_t q_stride,
                                const KeyRows<typename Kind::Stored>& k, std::int64_t head,
-                               int first, float* scores, Ask ask) {
+                               float* scores, Ask ask) {
   constexpr int keys = width / rows;
   const int whole = k.columns / Kind::step * Kind::step;
-  for (int j = first; j < first + block_keys; j += keys) {
+  for (int j = 0; j < k.count; j += keys) {
     Float sum[width] = {};  // [row][key]
     const typename Kind::Stored* row[keys];
     for (int n = 0; n < keys; ++n) row[n] = k.row[j + n] + head * k.head_stride;
     const auto add = [&](int c, const auto& load_key) {
       typename Kind::Columns left[rows];
       for (int r = 0; r < rows; ++r) left[r] = Kind::load_query(q + r * q_stride + c);
+      if (starts_line<Kind>(c)) ask.template operator()<keys>();
       for (int n = 0; n < keys; ++n) {
         const typename Kind::Columns right = load_key(row[n] + c);
-        if (starts_line<Kind>(c)) ask();
         for (int r = 0; r < rows; ++r)
           sum[r * keys + n] = Kind::add_product(sum[r * keys + n], left[r], right);
       }
@@ -197,8 +200,7 @@ ROCFLASH_INLINE void weigh_values(const float* scores, const float* factor,
           at[n] = v.row[j + n] + head * v.head_stride + c + m * Kind::step;
         load_values(at, value[m]);
       }
-      for (int m = 0; m < steps; ++m)
-        for (int n = 0; n < Kind::keys && starts_line<Kind>(c + m * Kind::step); ++n) ask();
+      if (starts_line<Kind>(c)) ask.template operator()<lines_of<Kind, steps>()>();
       for (int r = 0; r < rows; ++r) {
         if (careful && weights[r * weights_stride + j] == 0) continue;
         const auto weight = Kind::load_weight(weights + r * weights_stride + j);
@@ -353,16 +355,14 @@ class Part {
 
   ROCFLASH_INLINE void score(const KeyRows<Stored>& k, const KeyRows<Stored>& v) {
     Ahead<Stored> ahead(v, heads);
-    for (int first = 0; first < k.count; first += block_keys) {
-      for (int g = 0; g < heads; ++g) {
-        in_groups(rows, [&]<int count>(int r) {
-          const auto ask = [&] {
-            if (r == 0) ahead.ask();
-          };
-          scores_of<Kind, count>(q[g] + r * q_stride, q_stride, k, g, first,
-                                 scores + (g * rows + r) * tile_keys, ask);
-        });
-      }
+    for (int g = 0; g < heads; ++g) {
+      in_groups(rows, [&]<int count>(int r) {
+        const auto ask = [&]<int lines>() {
+          if (r == 0) ahead.template ask<lines>();
+        };
+        scores_of<Kind, count>(q[g] + r * q_stride, q_stride, k, g,
+                               scores + (g * rows + r) * tile_keys, ask);
+      });
     }
   }
   ROCFLASH_INLINE void soften(Range keys) {
@@ -392,8 +392,8 @@ class Part {
     Ahead<Stored> ahead(next, heads);
     for (int g = 0; g < heads; ++g) {
       in_groups(rows, [&]<int count>(int r) {
-        const auto ask = [&] {
-          if (r == 0) ahead.ask();
+        const auto ask = [&]<int lines>() {
+          if (r == 0) ahead.template ask<lines>();
         };
         weigh_values<Kind, count, careful>(scores + (g * rows + r) * tile_keys,
                                            factor + g * rows + r, v, g, out[g] + r * out_stride,
