@@ -72,8 +72,17 @@ ROCFLASH_INLINE constexpr std::int64_t decode_head_groups(const Problem& p) {
   return (p.kv_heads + decode_heads(p) - 1) / decode_heads(p);
 }
 
+// Keys that the few queries of a sequence see together, at most.
+constexpr std::int64_t decode_reach(const Problem& p) {
+  const Visibility& v = p.visibility;
+  std::int64_t reach = p.max_k;
+  if (v.left >= 0 && v.right >= 0) reach = smaller(reach, v.left + v.right + p.max_q);
+  if (v.chunk > 0) reach = smaller(reach, 2 * v.chunk + p.max_q);
+  return reach;
+}
+
 constexpr int decode_splits(const Problem& p) {
-  const std::int64_t pieces = larger(1, (p.max_k + decode_keys - 1) / decode_keys);
+  const std::int64_t pieces = larger(1, (decode_reach(p) + decode_keys - 1) / decode_keys);
   if (p.splits > 0) return static_cast<int>(smaller(p.splits, pieces));
   constexpr std::int64_t wanted = 64,
                          least_pieces = 4;  // a split below 256 keys is not worth its merge

@@ -55,7 +55,9 @@ void fill_rows(Buffer& b, const Case& c, Random random, bool gradient, Used used
 
 Buffer make_queries(const Case& c, const char* name, int columns) {
   const Geometry g(c);
-  Buffer b(c.dtype, place(g.query_tensor(columns), c.layout, g.query_axes(), Role::input));
+  // Queries that will be rotated, each to a position of its own, cannot share memory.
+  const Role role = c.rotary_dim > 0 ? Role::output : Role::input;
+  Buffer b(c.dtype, place(g.query_tensor(columns), c.layout, g.query_axes(), role));
   fill_rows(
       b, c, random_for(c, name), name[0] == 'd', [&](auto n) { return g.used_queries(n); },
       [&](auto... at) { return g.query_place(at...); });

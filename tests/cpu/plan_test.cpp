@@ -48,6 +48,27 @@ TEST(DecodePlan, LongCachesAreSplitAndShortOnesAreNot) {
   EXPECT_EQ(decode_splits(told), 2);  // no more than there are tiles
 }
 
+// A window makes a long cache a short one.
+TEST(DecodePlan, SplitsFollowWhatIsVisible) {
+  Problem p = decode_problem(1, 131072);
+  p.visibility = {.left = 0, .right = 0};
+  EXPECT_EQ(decode_splits(p), 1);
+  p.visibility = {.left = 4096, .right = 0};
+  EXPECT_EQ(decode_splits(p), 16);
+  p.visibility = {.left = -1, .right = 0};
+  EXPECT_EQ(decode_splits(p), 64);
+  p.visibility = {.chunk = 100};
+  EXPECT_EQ(decode_splits(p), 1);
+  for (const std::int64_t chunk : {1, 7, 64}) {
+    for (const std::int64_t left : {-1, 0, 5}) {
+      p.visibility = {.left = left, .right = 3, .chunk = chunk};
+      p.max_q = 4;
+      for (std::int64_t keys = 4; keys < 300; ++keys)
+        EXPECT_LE(visible_keys(p.visibility, Range{0, 4}, 4, keys).size(), decode_reach(p));
+    }
+  }
+}
+
 // A tile of keys and values of the heads that take turns fits into the second-level cache.
 TEST(DecodePlan, HeadsThatTakeTurns) {
   EXPECT_EQ(decode_heads(decode_problem(1, 4096)), 8);

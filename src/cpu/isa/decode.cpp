@@ -324,7 +324,7 @@ class Part {
     KeyRows<Stored> k[2], v;
     Range here = first_of(keys, keys.begin);
     k[0].find(head_of(0).keys_of(p.k, here));
-    if (!here.empty()) Ahead<Stored>(k[0], heads).ask_for_all();
+    Ahead<Stored>(k[0], heads).ask_for_all();
     for (int slot = 0; !here.empty(); slot = !slot) {
       const Range after = first_of(keys, here.end);
       v.find(head_of(0).keys_of(p.v, here));
@@ -432,6 +432,16 @@ class Part {
   float* out[most_decode_heads];
 };
 
+// What a part that saw nothing leaves behind.
+void mark_empty(const Problem& p, const DecodeParts& parts, const WorkItem& item) {
+  const std::int64_t begin = item.head * decode_heads(p),
+                     end = smaller(p.kv_heads, begin + decode_heads(p));
+  for (std::int64_t g = begin; g < end; ++g)
+    for (std::int64_t r = 0; r < parts.rows; ++r)
+      state_of(parts.part(p, item.batch, g, item.block) + r * parts.row_stride,
+               parts.row_stride) = {-infinity, 0.0f};
+}
+
 }  // namespace
 
 void decode(const Problem& p, const DecodeParts& parts, WorkItem item, float* scratch) {
@@ -440,6 +450,7 @@ void decode(const Problem& p, const DecodeParts& parts, WorkItem item, float* sc
   Range keys = visible_keys(p.visibility, Range{0, s.sq}, s.sq, s.sk);
   keys.begin = floor_to(keys.begin, dropout_keys_per_call);
   const Range here = split_of(keys, static_cast<int>(item.block), parts.splits);
+  if (here.empty()) return mark_empty(p, parts, item);
   with_operands(p.q.dtype, p.k.dtype, [&]<class Kind>() {
     if (Part<Kind, false>(p, parts, item, scratch).run(here)) return;
     // A weight of 0 times an infinite value is NaN: only then, once more with care.
