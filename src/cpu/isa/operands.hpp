@@ -6,10 +6,6 @@
 // `in_order` can undo it.
 #pragma once
 
-#if defined(__AVX512BF16__)
-#include <immintrin.h>
-#endif
-
 #include "cpu/isa/tile.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
@@ -125,7 +121,7 @@ struct Pairs {
   ROCFLASH_INLINE static Columns load_query(const Query* from) { return _mm512_loadu_si512(from); }
   ROCFLASH_INLINE static Columns load_key(const Stored* from) { return _mm512_loadu_si512(from); }
   ROCFLASH_INLINE static Float add_product(Float sum, Columns a, Columns b) {
-    return (Float)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+    return add_products(sum, (Word)a, (Word)b);
   }
 
   ROCFLASH_INLINE static void store_weights(Weight* to, Float w) {

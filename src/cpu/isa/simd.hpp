@@ -6,6 +6,10 @@
 // inline function (see core/inline.hpp).
 #pragma once
 
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
 #include <cstdint>
 
 #include "core/inline.hpp"
@@ -38,7 +42,9 @@ ROCFLASH_INLINE Vector load_as(const Scalar* from) {
   return v;
 }
 ROCFLASH_INLINE Float load(const float* from) { return load_as<Float>(from); }
+ROCFLASH_INLINE Word load(const std::uint32_t* from) { return load_as<Word>(from); }
 ROCFLASH_INLINE void store(float* to, Float v) { __builtin_memcpy(to, &v, sizeof v); }
+ROCFLASH_INLINE void store(std::uint32_t* to, Word v) { __builtin_memcpy(to, &v, sizeof v); }
 
 // x - 0 is x for every x, which the compiler knows; x + 0 is not (for -0).
 ROCFLASH_INLINE Float splat(float x) { return x - Float{}; }
@@ -107,6 +113,27 @@ ROCFLASH_INLINE Short to_bf16(Float x) {
   const Word quiet = (bits >> 16) | 0x40u;
   return __builtin_convertvector((Word)select(x != x, (Float)quiet, (Float)rounded), Short);
 }
+
+// Whether there are instructions for pairs of bf16 numbers, two in each 32-bit lane.
+#if defined(__AVX512BF16__)
+inline constexpr bool has_pairs = true;
+
+// Both products of each lane's pairs, added to its sum. Products are exact; numbers below the
+// smallest normal one count as 0.
+ROCFLASH_INLINE Float add_products(Float sum, Word a, Word b) {
+  return (Float)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+}
+// Rounded to bf16, the first in the lower halves.
+ROCFLASH_INLINE Word pair_up(Float lower, Float upper) {
+  const auto both = (__m512i)_mm512_cvtne2ps_pbh((__m512)upper, (__m512)lower);
+  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
+                                         8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  return (Word)_mm512_permutexvar_epi16(order, both);
+}
+#else
+inline constexpr bool has_pairs = false;
+#endif
+ROCFLASH_INLINE Float add_products(Float sum, Float a, Float b) { return sum + a * b; }
 
 // 2^x in two steps: rounding to an integer by adding 1.5 * 2^23, and a polynomial for the fraction.
 inline constexpr float to_integer = 12582912.0f;
