@@ -65,6 +65,8 @@ def cases(quick: bool) -> Iterator[Case]:
         for length in lengths:
             yield Case("decode", dtype, 128, 1, length, 8, 8, batch=4)
             yield Case("decode", dtype, 128, 1, length, 8, 2, batch=4)
+        for length in (4096,) if quick else (4096, 32768):
+            yield Case("decode", dtype, 128, 1, length, 32, 8)
 
 
 def best_seconds(call: Callable[[], object], budget: float) -> float:

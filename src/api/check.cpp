@@ -84,10 +84,12 @@ Visibility visibility_of(const rocflash_problem& in, const Problem& p) {
       if (in.window[n] < -1)
         refuse("window: ", side[n], " is ", in.window[n], "; it must be -1 (no bound) or more");
     }
-    // A window wider than everything is none, and must not overflow when added to positions.
+    // A window wider than everything hides nothing, and must not overflow when added to positions.
+    // It stays a window: rotary positions follow from what was asked for, not from how long the
+    // sequences happen to be.
     const std::int64_t everything = p.max_q + p.max_k;
-    v.left = in.window[0] >= everything ? -1 : in.window[0];
-    v.right = in.window[1] >= everything ? -1 : in.window[1];
+    v.left = std::min(in.window[0], everything);
+    v.right = std::min(in.window[1], everything);
   }
   if (flag("causal", in.causal)) v.right = 0;
   if (in.attention_chunk < 0)

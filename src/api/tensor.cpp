@@ -19,6 +19,11 @@ DType read_dtype(const char* name, DLDataType t) {
   if (is(kDLFloat, 64)) return DType::f64;
   if (is(kDLInt, 32)) return DType::i32;
   if (is(ROCFLASH_DL_BOOL, 8) || is(kDLUInt, 8)) return DType::boolean;
+  // DLPack's codes for one-byte floats, newer than the oldest header this builds with.
+  constexpr int first_fp8 = 7, last_fp8 = 14;
+  if (t.bits == 8 && t.code >= first_fp8 && t.code <= last_fp8)
+    refuse_unsupported(name, ": dtype fp8 (DLPack code ", int{t.code},
+                       "); allowed are f32, f16 and bf16");
   refuse(name, ": DLPack dtype (code ", int{t.code}, ", bits ", int{t.bits}, ", lanes ",
          int{t.lanes},
          "); allowed are f32, f16, bf16, and where they are asked for i32, bool, uint8 and f64");

@@ -36,6 +36,10 @@ struct Rows {
     return data + (batch * batch_stride + row * row_stride + head * head_stride) *
                       static_cast<std::int64_t>(size_of(dtype));
   }
+  // How many rows from this one on follow each other at row_stride, at least.
+  ROCFLASH_INLINE std::int64_t rows_together(std::int64_t row) const {
+    return blocks ? block_rows - row % block_rows : std::int64_t{1} << 62;
+  }
 };
 
 // A tensor over (sequence, head, query, key) where each stride may be 0: bias, mask, s_dmask.

@@ -81,7 +81,7 @@ Memory lay_out(Workspace& w, const Problem& p, const Execution& e, Kind kind, bo
   m.scratch = w.take<float>(m.scratch_floats * m.threads);
   if (kind == Kind::decode) {
     const int splits = cpu::decode_splits(p);
-    const std::int64_t rows = p.group() * p.max_q, row = cpu::padded(p.value_dim) + 2;
+    const std::int64_t rows = p.group() * p.max_q, row = cpu::decode_part_row(p);
     m.parts = {w.take<float>(p.batch() * p.kv_heads * splits * rows * row), splits, rows, row};
   }
   if (gradients) {

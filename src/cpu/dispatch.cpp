@@ -2,6 +2,7 @@
 // by the user.
 #include <cpuid.h>
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -10,6 +11,7 @@
 #include "api/error.hpp"
 #include "cpu/backend.hpp"
 #include "cpu/kernels.hpp"
+#include "cpu/levels.hpp"
 
 namespace rocflash {
 namespace cpu {
@@ -39,7 +41,7 @@ std::uint64_t saved_state() {
 }
 
 struct Machine {
-  bool avx2, avx512;
+  CpuTraits traits;
   std::string features, name;
 };
 
@@ -55,6 +57,17 @@ std::string brand() {
   name.erase(0, name.find_first_not_of(' '));
   name.erase(name.find_last_not_of(' ') + 1);
   return name.empty() ? "x86-64" : name;
+}
+
+std::string_view vendor() {
+  static const auto letters = [] {
+    std::array<char, 12> text{};
+    const Registers r = cpuid(0);
+    const unsigned words[] = {r.b, r.d, r.c};
+    std::memcpy(text.data(), words, sizeof words);
+    return text;
+  }();
+  return {letters.data(), letters.size()};
 }
 
 Machine examine() {
@@ -82,11 +95,13 @@ Machine examine() {
       if (f.name == name) return f.present;
     return false;
   };
-  Machine m{.avx2 = has("avx2") && has("fma") && has("f16c"),
-            .avx512 = false,
+  Machine m{.traits = {.vendor = vendor(),
+                       .avx2 = has("avx2") && has("fma") && has("f16c"),
+                       .bf16_pairs = has("avx512-bf16")},
             .features = "sse2",
             .name = brand()};
-  m.avx512 = m.avx2 && has("avx512f") && has("avx512dq") && has("avx512bw") && has("avx512vl");
+  m.traits.avx512 =
+      m.traits.avx2 && has("avx512f") && has("avx512dq") && has("avx512bw") && has("avx512vl");
   for (const Feature& f : features) {
     if (f.present) m.features += std::string(" ") + f.name;
   }
@@ -98,23 +113,30 @@ const Machine& machine() {
   return m;
 }
 
-const Kernels& choose() {
-  const struct {
-    const Kernels& kernels;
-    bool runs;
-  } sets[] = {{avx512::kernels, machine().avx512},
-              {avx2::kernels, machine().avx2},
-              {baseline::kernels, true}};
-  const char* wanted = std::getenv("ROCFLASH_CPU_ISA");
-  if (!wanted || !*wanted) {
-    for (const auto& set : sets)
-      if (set.runs) return set.kernels;
+const Kernels& kernels_of(Level level) {
+  switch (level) {
+    case Level::avx512_bf16:
+      return avx512_bf16::kernels;
+    case Level::avx512:
+      return avx512::kernels;
+    case Level::avx2:
+      return avx2::kernels;
+    case Level::baseline:
+      break;
   }
+  return baseline::kernels;
+}
+
+const Kernels& choose() {
+  const CpuTraits& cpu = machine().traits;
+  const char* wanted = std::getenv("ROCFLASH_CPU_ISA");
+  if (!wanted || !*wanted) return kernels_of(best_level(cpu));
   std::string can;
-  for (const auto& set : sets) {
-    if (!set.runs) continue;
-    if (std::string_view(set.kernels.name) == wanted) return set.kernels;
-    can += (can.empty() ? "" : ", ") + std::string(set.kernels.name);
+  for (const Level level : levels) {
+    if (!can_run(cpu, level)) continue;
+    const Kernels& kernels = kernels_of(level);
+    if (std::string_view(kernels.name) == wanted) return kernels;
+    can += (can.empty() ? "" : ", ") + std::string(kernels.name);
   }
   refuse("ROCFLASH_CPU_ISA: '", std::string_view(wanted), "'; this machine can run ", can);
 }

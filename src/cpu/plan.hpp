@@ -72,8 +72,17 @@ ROCFLASH_INLINE constexpr std::int64_t decode_head_groups(const Problem& p) {
   return (p.kv_heads + decode_heads(p) - 1) / decode_heads(p);
 }
 
+// Keys that the few queries of a sequence see together, at most.
+constexpr std::int64_t decode_reach(const Problem& p) {
+  const Visibility& v = p.visibility;
+  std::int64_t reach = p.max_k;
+  if (v.left >= 0 && v.right >= 0) reach = smaller(reach, v.left + v.right + p.max_q);
+  if (v.chunk > 0) reach = smaller(reach, 2 * v.chunk + p.max_q);
+  return reach;
+}
+
 constexpr int decode_splits(const Problem& p) {
-  const std::int64_t pieces = larger(1, (p.max_k + decode_keys - 1) / decode_keys);
+  const std::int64_t pieces = larger(1, (decode_reach(p) + decode_keys - 1) / decode_keys);
   if (p.splits > 0) return static_cast<int>(smaller(p.splits, pieces));
   constexpr std::int64_t wanted = 64,
                          least_pieces = 4;  // a split below 256 keys is not worth its merge
@@ -89,9 +98,21 @@ ROCFLASH_INLINE constexpr Range split_of(Range keys, int n, int splits) {
   return {keys.begin + n * step, smaller(keys.end, keys.begin + (n + 1) * step)};
 }
 
+// Rows of queries and results are whole steps of columns, whichever way these are multiplied.
+ROCFLASH_INLINE constexpr std::int64_t decode_columns(int columns) {
+  constexpr std::int64_t step = 2 * cache_line_floats;
+  return (columns + step - 1) / step * step;
+}
+// A row of a part: values, and a cache line for the state of its softmax.
+constexpr std::int64_t decode_part_row(const Problem& p) {
+  return decode_columns(p.value_dim) + cache_line_floats;
+}
 constexpr std::int64_t decode_scratch(const Problem& p) {
-  const std::int64_t queries = decode_heads(p) * padded(p.group() * p.max_q * padded(p.head_dim));
-  return queries + most_decode_rows * (3 * decode_keys + 1) + padded(p.value_dim);
+  const std::int64_t rows = p.group() * p.max_q, heads = decode_heads(p);
+  const std::int64_t for_head =
+      padded(rows * decode_keys) + padded(rows * decode_columns(p.head_dim));
+  return heads * for_head + 2 * padded(p.max_q * decode_keys) + padded(heads * rows) +
+         padded(p.value_dim);
 }
 
 struct WorkItem {

@@ -100,6 +100,8 @@ void Buffer::fill(const std::function<double(const Dims&)>& next) {
 
 void Buffer::set(const Dims& index, double value) { store(address(index), dtype_, value); }
 
+double Buffer::get(const Dims& index) const { return load(address(index), dtype_); }
+
 std::string Buffer::trespass() const {
   std::vector<bool> element(bytes_.size(), false);
   for_each([&](const Dims& index) {

@@ -48,6 +48,7 @@ class Buffer {
   // Sets each element to next(its index).
   void fill(const std::function<double(const Dims&)>& next);
   void set(const Dims& index, double value);
+  double get(const Dims& index) const;
 
   // Empty, or what was written outside of the elements.
   std::string trespass() const;

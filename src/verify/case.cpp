@@ -57,7 +57,7 @@ std::string Case::describe() const {
   t.field("h", heads);
   t.field("hk", kv_heads, kv_heads != heads);
   t.field("sq", sq, !packed());
-  t.field("sk", sk, !packed());
+  t.field("sk", sk, lengths_k.empty());
   t.field("d", head_dim);
   t.field("dv", value_dim, value_dim != head_dim);
   t.list("lengths_q", lengths_q);
@@ -70,6 +70,12 @@ std::string Case::describe() const {
   t.field("cache_batch_idx", 1, chosen_cache);
   if (cache_dtype) t.field("cache_dtype", name_of(*cache_dtype));
   t.field("num_splits", splits, splits > 0);
+  t.field("decode", 1, decodes());
+  t.list("appended", appended);
+  t.field("cu_seqlens_k_new", 1, packed_new);
+  t.field("rotary_dim", rotary_dim, rotary_dim > 0);
+  t.field("rotary_interleaved", 1, rotary_interleaved);
+  t.list("rotary_seqlens", rotary_seqlens);
   t.field("layout", layout_name(layout), layout != Layout::compact);
   t.field("values", values == Values::outliers ? "outliers" : "non-finite",
           values != Values::normal);

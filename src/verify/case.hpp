@@ -47,8 +47,8 @@ struct Case {
   Values values = Values::normal;
 
   // Packed when lengths_q is not empty: sequence n has lengths_q[n] queries and lengths_k[n] keys,
-  // there are as many sequences as entries, and batch, sq and sk above are ignored. `spare` rows
-  // belong to nobody.
+  // there are as many sequences as entries, and batch, sq and sk above are ignored. Without
+  // lengths_k only the queries are packed, and sk counts. `spare` rows belong to nobody.
   std::vector<std::int64_t> lengths_q, lengths_k;
   std::int64_t spare = 0;
   std::vector<std::int64_t> seqused_q, seqused_k, leftpad_k;  // one entry a sequence, or none
@@ -58,6 +58,15 @@ struct Case {
   bool chosen_cache = false;  // k and v have a batch more than q, and cache_batch_idx chooses
   std::optional<DType> cache_dtype;  // of k and v, where it is not that of q
   int splits = 0;                    // num_splits
+
+  // What rocflash_decode does before it computes: keys appended behind each sequence's seqused_k,
+  // and rotary embedding. No backward either.
+  bool decode = false;                 // asks decode, though there may be nothing to append
+  std::vector<std::int64_t> appended;  // new keys of each sequence, or none
+  bool packed_new = false;             // they come packed; if not, all have the same number
+  int rotary_dim = 0;                  // columns that are rotated
+  bool rotary_interleaved = false;
+  std::vector<std::int64_t> rotary_seqlens;  // where rotation begins, if not at the first new key
 
   bool causal = false;
   std::optional<Window> window;
@@ -78,8 +87,13 @@ struct Case {
   int threads = 1;  // a second run takes another number, and must give the same bits
 
   bool packed() const { return !lengths_q.empty(); }
-  bool packed_k() const { return packed() && page == 0; }
-  bool has_backward() const { return page == 0 && !chosen_cache && !cache_dtype; }
+  bool packed_k() const { return !lengths_k.empty() && page == 0; }
+  bool decodes() const { return decode || !appended.empty() || rotary_dim > 0; }
+  bool has_backward() const { return page == 0 && !chosen_cache && !cache_dtype && !decodes(); }
+  // Whether positions decide what a query sees.
+  bool bounded() const {
+    return causal || attention_chunk > 0 || (window && (window->left >= 0 || window->right >= 0));
+  }
   std::int64_t sequences() const {
     return packed() ? static_cast<std::int64_t>(lengths_q.size()) : batch;
   }

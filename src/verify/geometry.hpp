@@ -31,8 +31,13 @@ class Geometry {
   }
   Dims key_tensor(std::int64_t columns) const {
     if (c.page > 0) return {static_cast<std::int64_t>(pages_.size()), c.page, c.kv_heads, columns};
-    if (c.packed()) return {rows(c.lengths_k), c.kv_heads, columns};
-    return {c.batch + (c.chosen_cache ? 1 : 0), c.sk, c.kv_heads, columns};
+    if (c.packed_k()) return {rows(c.lengths_k), c.kv_heads, columns};
+    return {c.sequences() + (c.chosen_cache ? 1 : 0), c.sk, c.kv_heads, columns};
+  }
+  // Keys and values to append.
+  Dims new_tensor(std::int64_t columns) const {
+    if (c.packed_new) return {rows(c.appended), c.kv_heads, columns};
+    return {c.sequences(), c.appended[0], c.kv_heads, columns};
   }
   Dims statistic() const {
     return c.packed() ? Dims{c.heads, rows(c.lengths_q)} : Dims{c.batch, c.heads, c.sq};
@@ -48,6 +53,7 @@ class Geometry {
 
   Axes query_axes() const { return c.packed() ? Axes{0, 1, 1} : Axes{1, 2, 0}; }
   Axes key_axes() const { return c.packed_k() ? Axes{0, 1, 1} : Axes{1, 2, 2}; }
+  Axes new_axes() const { return c.packed_new ? Axes{0, 1, 1} : Axes{1, 2, 2}; }
   Axes statistic_axes() const { return c.packed() ? Axes{1, 0, 0} : Axes{2, 1, 0}; }
   static Axes plane_axes() { return {2, 1, 0}; }
 
@@ -57,16 +63,21 @@ class Geometry {
   }
   std::pair<std::int64_t, std::int64_t> used_keys(std::size_t n) const {
     return {c.leftpad_k.empty() ? 0 : c.leftpad_k[n],
-            c.seqused_k.empty() ? (c.packed() ? c.lengths_k[n] : c.sk) : c.seqused_k[n]};
+            c.seqused_k.empty() ? (c.lengths_k.empty() ? c.sk : c.lengths_k[n]) : c.seqused_k[n]};
   }
+  std::pair<std::int64_t, std::int64_t> used_new(std::size_t n) const { return {0, c.appended[n]}; }
   Dims query_place(std::size_t n, std::int64_t row, std::int64_t head, std::int64_t column) const {
     if (c.packed()) return {cumulative(c.lengths_q)[n] + row, head, column};
     return {static_cast<std::int64_t>(n), row, head, column};
   }
   Dims key_place(std::size_t n, std::int64_t row, std::int64_t head, std::int64_t column) const {
     if (c.page > 0) return {page(n, row / c.page), row % c.page, head, column};
-    if (c.packed()) return {cumulative(c.lengths_k)[n] + row, head, column};
+    if (c.packed_k()) return {cumulative(c.lengths_k)[n] + row, head, column};
     return {c.chosen_cache ? cache(n) : static_cast<std::int64_t>(n), row, head, column};
+  }
+  Dims new_place(std::size_t n, std::int64_t row, std::int64_t head, std::int64_t column) const {
+    if (c.packed_new) return {cumulative(c.appended)[n] + row, head, column};
+    return {static_cast<std::int64_t>(n), row, head, column};
   }
 
   // Where each packed sequence begins. Half of the spare rows lie before the first.
@@ -81,7 +92,25 @@ class Geometry {
   std::int64_t page(std::size_t n, std::int64_t entry) const {
     return pages_[n * static_cast<std::size_t>(pages_each()) + static_cast<std::size_t>(entry)];
   }
-  std::int64_t cache(std::size_t n) const { return c.batch - static_cast<std::int64_t>(n); }
+  std::int64_t cache(std::size_t n) const { return c.sequences() - static_cast<std::int64_t>(n); }
+
+  // The position that query or new key number `index` of sequence n is rotated to, and how many
+  // positions the tables need.
+  std::int64_t first_position(std::size_t n) const {
+    return c.rotary_seqlens.empty() ? used_keys(n).second : c.rotary_seqlens[n];
+  }
+  std::int64_t query_position(std::size_t n, std::int64_t index) const {
+    return first_position(n) + (c.bounded() ? index : 0);
+  }
+  std::int64_t positions() const {
+    std::int64_t most = 1;
+    for (std::size_t n = 0; n < static_cast<std::size_t>(c.sequences()); ++n) {
+      const std::int64_t queries = c.packed() ? c.lengths_q[n] : c.sq,
+                         keys = c.appended.empty() ? 0 : c.appended[n];
+      most = std::max(most, first_position(n) + std::max<std::int64_t>({keys, queries, 1}));
+    }
+    return most;
+  }
 
  private:
   std::int64_t rows(const std::vector<std::int64_t>& lengths) const {
@@ -90,8 +119,9 @@ class Geometry {
     return total;
   }
   std::int64_t longest(const std::vector<std::int64_t>& lengths, std::int64_t dense) const {
-    return c.packed() ? std::max<std::int64_t>(1, *std::max_element(lengths.begin(), lengths.end()))
-                      : dense;
+    return lengths.empty()
+               ? dense
+               : std::max<std::int64_t>(1, *std::max_element(lengths.begin(), lengths.end()));
   }
 
   const Case& c;

@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "verify/appended.hpp"
 #include "verify/mirror.hpp"
 #include "verify/random.hpp"
 #include "verify/tensors.hpp"
@@ -35,13 +36,13 @@ class GuardedWorkspace {
   Workspace memory_;
 };
 
-template <class Tensors>
-std::string call(const char* op, void (*function)(const Problem&, const Tensors&, const Execution&),
-                 const Problem& problem, const Tensors& tensors, Execution execution) {
+// `size` and `run` are the two calls of an operation, given what they need but the execution.
+template <class Size, class Run>
+std::string call(const char* op, Execution execution, Size size, Run run) {
   try {
-    const GuardedWorkspace workspace(workspace_size(problem, tensors, execution));
+    const GuardedWorkspace workspace(size(execution));
     workspace.give_to(execution);
-    function(problem, tensors, execution);
+    run(execution);
     return workspace.intact() ? "" : std::string(op) + ": wrote beyond its workspace";
   } catch (const Error& e) {
     return std::string(op) + ": " + e.what();
@@ -85,7 +86,17 @@ std::string backward_refusal(Mirror& mirror, const Inputs& in, Outputs& out, con
   return "backward: ran, although GPUs are documented to refuse it";
 }
 
-// Forward on a GPU: everything there and back. `refused` gets the words of a refusal by
+// What decode appends, on the GPU.
+Append on_gpu(Mirror& mirror, const Append& host) {
+  Append there = host;
+  for (std::optional<Tensor>* t : {&there.k_new, &there.v_new, &there.cu_seqlens_k_new,
+                                   &there.rotary_cos, &there.rotary_sin, &there.rotary_seqlens}) {
+    if (*t) *t = mirror.input(**t);
+  }
+  return there;
+}
+
+// Forward or decode on a GPU: everything there and back. `refused` gets the words of a refusal by
 // ROCFLASH_UNSUPPORTED.
 std::string compute_on_gpu(const Inputs& in, Outputs& out, const Device& device, Gpu::Stream stream,
                            std::string& refused) {
@@ -99,19 +110,29 @@ std::string compute_on_gpu(const Inputs& in, Outputs& out, const Device& device,
   ForwardOutputs asked = outputs;
   if (in.what.weights && in.what.seed % 2 != 0) asked.lse.reset();
   Execution execution{.stream = stream};
-  try {
-    const GuardedGpuWorkspace workspace(device.gpu, workspace_size(problem, asked, execution));
-    workspace.give_to(execution);
-    forward(problem, asked, execution);
+  const bool decodes = in.what.decodes();
+  const Append append = decodes ? on_gpu(mirror, in.append()) : Append{};
+  const std::string op = decodes ? "decode" : "forward";
+  const auto size = [&] {
+    return decodes ? workspace_size(problem, append, asked, execution)
+                   : workspace_size(problem, asked, execution);
+  };
+  const auto run = [&](const ForwardOutputs& wanted) {
+    if (decodes)
+      decode(problem, append, wanted, execution);
+    else
+      forward(problem, wanted, execution);
     device.gpu->wait(stream);
-    if (!workspace.intact()) return "forward: wrote beyond its workspace";
-    if (!asked.lse) {
-      forward(problem, {outputs.out, outputs.lse, std::nullopt}, execution);
-      device.gpu->wait(stream);
-    }
+  };
+  try {
+    const GuardedGpuWorkspace workspace(device.gpu, size());
+    workspace.give_to(execution);
+    run(asked);
+    if (!workspace.intact()) return op + ": wrote beyond its workspace";
+    if (!asked.lse) run({outputs.out, outputs.lse, std::nullopt});
   } catch (const Error& e) {
     if (e.status() == Status::unsupported) refused = e.what();
-    return std::string("forward: ") + e.what();
+    return op + ": " + e.what();
   }
   if (in.what.has_backward()) {
     const std::string failure = backward_refusal(mirror, in, out, problem, outputs);
@@ -120,15 +141,29 @@ std::string compute_on_gpu(const Inputs& in, Outputs& out, const Device& device,
   return mirror.fetch();
 }
 
-// Forward, then backward with its results, as a user would. Returns what went wrong.
+// Forward, then backward with its results, or decode, as a user would. Returns what went wrong.
 std::string compute(const Inputs& in, Outputs& out, const Device& device, int threads) {
   Problem problem = in.problem();
   if (device.fault) device.fault(problem);
   const Execution execution{.backend = device.backend, .num_threads = threads};
-  std::string failure = call("forward", forward, problem, out.forward(), execution);
-  if (failure.empty() && out.gradients)
-    failure = call("backward", backward, problem, out.backward(in), execution);
-  return failure;
+  const ForwardOutputs outputs = out.forward();
+  if (in.what.decodes()) {
+    Append append = in.append();
+    if (device.append_fault) device.append_fault(append);
+    return call(
+        "decode", execution,
+        [&](const Execution& e) { return workspace_size(problem, append, outputs, e); },
+        [&](const Execution& e) { decode(problem, append, outputs, e); });
+  }
+  std::string failure = call(
+      "forward", execution, [&](const Execution& e) { return workspace_size(problem, outputs, e); },
+      [&](const Execution& e) { forward(problem, outputs, e); });
+  if (!failure.empty() || !out.gradients) return failure;
+  const BackwardTensors tensors = out.backward(in);
+  return call(
+      "backward", execution,
+      [&](const Execution& e) { return workspace_size(problem, tensors, e); },
+      [&](const Execution& e) { backward(problem, tensors, e); });
 }
 
 std::string stray_writes(Outputs& out) {
@@ -199,6 +234,7 @@ std::string documented_refusal(const Case& c) {
   constexpr int largest = 256;
   if (c.dtype != DType::f16 && c.dtype != DType::bf16) return "dtype";
   if (c.head_dim > largest || c.value_dim > largest) return "head size";
+  if (!c.appended.empty() || c.rotary_dim > 0) return "appending or rotating";
   return {};
 }
 
@@ -229,7 +265,12 @@ std::string compute_twice_on_gpu(const Inputs& in, Outputs& first, Outputs& seco
 Result run_once(const Case& what, const Device& device) {
   Result result{what, {}, {}, {}};
   const Inputs in(what);
-  const std::uint64_t before = in.fingerprint();
+  // Decode writes into its cache: each run has one of its own, and the judges get what it should
+  // have become.
+  const Inputs of_tried = in, of_again = in;
+  const bool decodes = what.decodes();
+  const Inputs of_reference = decodes ? after_append(in, Arithmetic::exact) : in;
+  const Inputs of_plain = decodes ? after_append(in, Arithmetic::by_steps) : in;
   Outputs reference(what, true), plain(what, false), tried(what, false), again(what, false);
 
   const auto step = [&](std::string failure) {
@@ -250,14 +291,18 @@ Result run_once(const Case& what, const Device& device) {
     }
     if (!step(failure)) return result;
   } else {
-    if (!step(compute(in, tried, device, what.threads))) return result;
-    if (!step(compute(in, again, device, what.threads + 2))) return result;
+    if (!step(compute(of_tried, tried, device, what.threads))) return result;
+    if (!step(compute(of_again, again, device, what.threads + 2))) return result;
   }
   step(stray_writes(tried));
   step(differing_bits(tried, again));
-  step(in.fingerprint() == before ? "" : "an input was changed");
-  if (!step(compute(in, reference, Backend::reference, 1))) return result;
-  if (!step(compute(in, plain, Backend::plain, 1))) return result;
+  step(of_tried.fingerprint() == in.fingerprint() ? "" : "an input was changed");
+  step(damage(in, of_tried));
+  step(of_tried.k.bytes() == of_again.k.bytes() ? "" : "k: other bits with other threads");
+  if (!step(compute(of_reference, reference, Backend::reference, 1))) return result;
+  if (!step(compute(of_plain, plain, Backend::plain, 1))) return result;
+  if (!what.appended.empty())
+    result.findings.push_back(judge_appended_keys(of_reference, of_plain, of_tried));
 
   const auto exact = reference.all(), yardstick = plain.all(), found = tried.all();
   for (std::size_t n = 0; n < found.size(); ++n) {

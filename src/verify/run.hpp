@@ -35,6 +35,7 @@ struct Device {
   // Changes the problem that the device gets to see: tests make it err and look whether that is
   // noticed.
   std::function<void(Problem&)> fault;
+  std::function<void(Append&)> append_fault;
 };
 
 // Why a GPU refuses a case, as docs/gpu.md has it; empty when it ought to run. GPUs also refuse

@@ -27,7 +27,9 @@ void pack(Case& c) {
 }
 
 std::int64_t length_q(const Case& c, std::size_t n) { return c.packed() ? c.lengths_q[n] : c.sq; }
-std::int64_t length_k(const Case& c, std::size_t n) { return c.packed() ? c.lengths_k[n] : c.sk; }
+std::int64_t length_k(const Case& c, std::size_t n) {
+  return c.lengths_k.empty() ? c.sk : c.lengths_k[n];
+}
 
 // Of each sequence's rows, in turn: most, none, one, all.
 std::int64_t share(std::int64_t length, std::size_t n) {
@@ -67,7 +69,38 @@ void pad_left(Case& c) {
 // Caches have room for whole pages.
 void page_keys(Case& c, std::int64_t page) {
   c.page = page;
-  if (!c.packed()) c.sk = (c.sk + page - 1) / page * page;
+  if (c.lengths_k.empty()) c.sk = (c.sk + page - 1) / page * page;
+}
+
+// Up to `most` new keys for each sequence, and room for them. Packed keys have none, so with packed
+// queries the cache is dense or paged. What comes in one tensor is as many for all; what comes
+// packed differs.
+enum class New : std::uint8_t { alike, packed };
+
+void append(Case& c, std::int64_t most, New kind = New::alike) {
+  c.lengths_k.clear();
+  c.packed_new = kind == New::packed;
+  const std::int64_t before = c.sk;
+  c.sk += most;
+  if (c.page > 0) page_keys(c, c.page);
+  dense_batch(c);
+  c.seqused_k.clear();
+  c.appended.clear();
+  for (std::size_t n = 0; n < static_cast<std::size_t>(c.sequences()); ++n) {
+    c.seqused_k.push_back(share(before, n + 3));
+    c.appended.push_back(kind == New::packed ? share(most, n) : most);
+  }
+  if (!c.leftpad_k.empty()) pad_left(c);
+}
+
+void rotate(Case& c, int columns, bool interleaved) {
+  c.rotary_dim = std::min(columns, c.head_dim) / 2 * 2;  // a single column cannot turn
+  c.rotary_interleaved = c.rotary_dim > 0 && interleaved;
+}
+
+void rotate_from(Case& c, std::vector<std::int64_t> begins) {
+  begins.resize(static_cast<std::size_t>(c.sequences()), 2);
+  if (c.rotary_dim > 0) c.rotary_seqlens = std::move(begins);
 }
 
 void halve_cache(Case& c, DType dtype) {
@@ -187,6 +220,48 @@ std::vector<Feature> make_features() {
        [](Case& c) { halve_cache(c, DType::bf16), page_keys(c, 8), use_keys(c); }},
       {"splits 3", [](Case& c) { c.splits = 3; }},
       {"splits 5 sinks causal", [](Case& c) { c.splits = 5, c.sinks = true, c.causal = true; }},
+      {"pages 7", [](Case& c) { page_keys(c, 7), set_heads(c, 4, 2), use_keys(c), pad_left(c); }},
+      {"pages 64 splits",
+       [](Case& c) { page_keys(c, 64), use_keys(c), c.splits = 2, c.causal = true; }},
+      {"pages 256 window",
+       [](Case& c) { page_keys(c, 256), use_keys(c), c.window = Window{90, 0}; }},
+      {"decode gqa", [](Case& c) { c.decode = true, set_heads(c, 8, 2); }},
+      {"decode alibi softcap sinks splits",
+       [](Case& c) {
+         c.decode = true, set_heads(c, 6, 2), c.alibi = Slopes::per_head, c.softcap = 9,
+         c.sinks = true, c.splits = 4;
+       }},
+      {"append 1", [](Case& c) { append(c, 1); }},
+      {"append 3 causal", [](Case& c) { set_heads(c, 4, 2), append(c, 3), c.causal = true; }},
+      {"append packed", [](Case& c) { pack(c), append(c, 6, New::packed), c.causal = true; }},
+      {"append pages 7",
+       [](Case& c) { page_keys(c, 7), append(c, 9, New::packed), set_heads(c, 4, 1); }},
+      {"append pages 16 leftpad_k",
+       [](Case& c) { page_keys(c, 16), append(c, 2), pad_left(c), c.causal = true; }},
+      {"append cache_batch_idx", [](Case& c) { c.chosen_cache = true, append(c, 4); }},
+      {"append strides",
+       [](Case& c) { c.layout = Layout::gapped, append(c, 4), c.window = Window{30, 2}; }},
+      {"rotary", [](Case& c) { rotate(c, max_head_dim, false), append(c, 1); }},
+      {"rotary interleaved causal",
+       [](Case& c) { rotate(c, max_head_dim, true), append(c, 5), c.causal = true; }},
+      {"rotary part pages 64",
+       [](Case& c) {
+         page_keys(c, 64), rotate(c, 12, false), append(c, 3), rotate_from(c, {3, 0, 70, 11});
+       }},
+      {"rotary queries alone",
+       [](Case& c) { rotate(c, 16, true), rotate_from(c, {3, 40}), c.causal = true; }},
+      {"rotary cache bf16",
+       [](Case& c) {
+         halve_cache(c, DType::bf16), c.wide_options = true, rotate(c, max_head_dim, false),
+                                      append(c, 2), set_heads(c, 4, 2);
+       }},
+      {"append with every option",
+       [](Case& c) {
+         pack(c), page_keys(c, 16), append(c, 5, New::packed), pad_left(c), use_queries(c);
+         rotate(c, 20, true), set_heads(c, 6, 2), c.causal = true, c.window = Window{200, 0};
+         c.softcap = 8, c.alibi = Slopes::per_sequence, c.sinks = true, c.splits = 3;
+         c.softmax_scale = scale_of(c, 1.3);
+       }},
       {"everything", [](Case& c) { everything(c); }},
       {"everything packed", [](Case& c) { pack(c), everything(c); }},
   };
@@ -321,6 +396,13 @@ Case mixed_case(DType dtype, std::uint64_t seed) {
   if (random.chance(0.3)) c.dropout_p = static_cast<float>(0.9 * random.uniform());
   c.weights = random.chance(0.4);
   c.deterministic = random.chance(0.2);
+  c.decode = random.chance(0.1);
+  if (random.chance(0.15))
+    append(c, random.integer(1, 9), random.chance(0.5) ? New::packed : New::alike);
+  if (random.chance(0.1)) {
+    rotate(c, static_cast<int>(size(160)), random.chance(0.5));
+    if (random.chance(0.5)) rotate_from(c, {random.integer(0, 50), random.integer(0, 50)});
+  }
   finish(c, seed);
   return c;
 }

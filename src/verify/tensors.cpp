@@ -55,7 +55,9 @@ void fill_rows(Buffer& b, const Case& c, Random random, bool gradient, Used used
 
 Buffer make_queries(const Case& c, const char* name, int columns) {
   const Geometry g(c);
-  Buffer b(c.dtype, place(g.query_tensor(columns), c.layout, g.query_axes(), Role::input));
+  // Queries that will be rotated, each to a position of its own, cannot share memory.
+  const Role role = c.rotary_dim > 0 ? Role::output : Role::input;
+  Buffer b(c.dtype, place(g.query_tensor(columns), c.layout, g.query_axes(), role));
   fill_rows(
       b, c, random_for(c, name), name[0] == 'd', [&](auto n) { return g.used_queries(n); },
       [&](auto... at) { return g.query_place(at...); });
@@ -64,11 +66,34 @@ Buffer make_queries(const Case& c, const char* name, int columns) {
 
 Buffer make_keys(const Case& c, const char* name, int columns) {
   const Geometry g(c);
-  Buffer b(c.cache_dtype.value_or(c.dtype),
-           place(g.key_tensor(columns), c.layout, g.key_axes(), Role::input));
+  Buffer b(c.cache_dtype.value_or(c.dtype), place(g.key_tensor(columns), c.layout, g.key_axes(),
+                                                  c.appended.empty() ? Role::input : Role::output));
   fill_rows(
       b, c, random_for(c, name), false, [&](auto n) { return g.used_keys(n); },
       [&](auto... at) { return g.key_place(at...); });
+  return b;
+}
+
+std::optional<Buffer> make_new(const Case& c, const char* name, int columns) {
+  if (c.appended.empty()) return std::nullopt;
+  const Geometry g(c);
+  Buffer b(c.cache_dtype.value_or(c.dtype),
+           place(g.new_tensor(columns), c.layout, g.new_axes(), Role::input));
+  fill_rows(
+      b, c, random_for(c, name), false, [&](auto n) { return g.used_new(n); },
+      [&](auto... at) { return g.new_place(at...); });
+  return b;
+}
+
+// Angles grow with the position and fall with the column, as models have them.
+std::optional<Buffer> make_rotary(const Case& c, double (*function)(double)) {
+  if (c.rotary_dim == 0) return std::nullopt;
+  constexpr double base = 10000;
+  Buffer b(option_dtype(c), Dims{Geometry(c).positions(), c.rotary_dim / 2});
+  b.fill([&](const Dims& at) {
+    const double share = 2.0 * static_cast<double>(at[1]) / c.rotary_dim;
+    return function(static_cast<double>(at[0]) * std::pow(base, -share));
+  });
   return b;
 }
 
@@ -154,11 +179,15 @@ Inputs::Inputs(const Case& c)
       mask(make_mask(c, Geometry(c))),
       alibi(make_slopes(c)),
       bias(make_bias(c, Geometry(c))),
-      sinks(make_sinks(c)) {
-  if (c.packed()) {
-    cu_seqlens_q = vector_of(Geometry(c).cumulative(c.lengths_q));
-    cu_seqlens_k = vector_of(Geometry(c).cumulative(c.lengths_k));
-  }
+      sinks(make_sinks(c)),
+      k_new(make_new(c, "k_new", c.head_dim)),
+      v_new(make_new(c, "v_new", c.value_dim)),
+      rotary_cos(make_rotary(c, std::cos)),
+      rotary_sin(make_rotary(c, std::sin)),
+      rotary_seqlens(optional_vector(c.rotary_seqlens)) {
+  if (c.packed()) cu_seqlens_q = vector_of(Geometry(c).cumulative(c.lengths_q));
+  if (!c.lengths_k.empty()) cu_seqlens_k = vector_of(Geometry(c).cumulative(c.lengths_k));
+  if (c.packed_new) cu_seqlens_k_new = vector_of(Geometry(c).cumulative(c.appended));
 }
 
 Problem Inputs::problem() const {
@@ -195,15 +224,29 @@ Problem Inputs::problem() const {
   return p;
 }
 
+Append Inputs::append() const {
+  return {.k_new = view(k_new),
+          .v_new = view(v_new),
+          .cu_seqlens_k_new = view(cu_seqlens_k_new),
+          .rotary_cos = view(rotary_cos),
+          .rotary_sin = view(rotary_sin),
+          .rotary_seqlens = view(rotary_seqlens),
+          .rotary_interleaved = what.rotary_interleaved};
+}
+
 std::uint64_t Inputs::fingerprint() const {
   std::uint64_t hash = 0;
   const auto add = [&](const Buffer& b) {
     const auto& bytes = b.bytes();
     hash = derive_seed(hash, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   };
-  for (const Buffer* b : {&q, &k, &v, &dout}) add(*b);
+  for (const Buffer* b : {&q, &dout}) add(*b);
+  for (const Buffer* b : {&k, &v}) {
+    if (what.appended.empty()) add(*b);
+  }
   for (const auto* b : {&cu_seqlens_q, &cu_seqlens_k, &seqused_q, &seqused_k, &leftpad_k,
-                        &block_table, &cache_batch_idx, &mask, &alibi, &bias, &sinks}) {
+                        &block_table, &cache_batch_idx, &mask, &alibi, &bias, &sinks, &k_new,
+                        &v_new, &cu_seqlens_k_new, &rotary_cos, &rotary_sin, &rotary_seqlens}) {
     if (*b) add(**b);
   }
   return hash;

@@ -14,14 +14,18 @@ struct Inputs {
   explicit Inputs(const Case& what);
   // Valid as long as these inputs are.
   Problem problem() const;
-  // Fingerprint of all bytes: a call must not change its inputs.
+  // What decode appends.
+  Append append() const;
+  // Fingerprint of all bytes: a call must not change its inputs. Decode changes its cache, which
+  // `appended.hpp` looks after.
   std::uint64_t fingerprint() const;
 
-  const Case what;
+  Case what;
   Buffer q, k, v, dout;
   std::optional<Buffer> cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k;
   std::optional<Buffer> block_table, cache_batch_idx;
   std::optional<Buffer> mask, alibi, bias, sinks;
+  std::optional<Buffer> k_new, v_new, cu_seqlens_k_new, rotary_cos, rotary_sin, rotary_seqlens;
 };
 
 struct Outputs {

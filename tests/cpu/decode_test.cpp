@@ -3,7 +3,11 @@
 // the reference.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <random>
+#include <string>
 
 #include "support/call.hpp"
 
@@ -18,9 +22,18 @@ double tolerance(DType t) { return t == DType::f32 ? 64 * unit(t) : 4 * unit(t);
 void expect_near(const HostTensor& got, const HostTensor& wanted, double bound) {
   ASSERT_EQ(got.size(), wanted.size());
   for (std::int64_t n = 0; n < got.size(); ++n) {
-    if (got.flat(n) == wanted.flat(n)) continue;  // infinities too
+    if (got.flat(n) == wanted.flat(n)) continue;                          // infinities too
+    if (std::isnan(got.flat(n)) && std::isnan(wanted.flat(n))) continue;  // never written
     EXPECT_NEAR(got.flat(n), wanted.flat(n), bound) << n;
   }
+}
+
+// The numbers 0 to count - 1 in an order that helps nobody.
+std::vector<std::int64_t> shuffled(std::int64_t count) {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(count));
+  std::iota(all.begin(), all.end(), 0);
+  std::shuffle(all.begin(), all.end(), std::mt19937(3));
+  return all;
 }
 
 // A call of rocflash_decode with what it may append.
@@ -154,18 +167,19 @@ TEST(Decode, AppendsRotatesAndAttends) {
 // Pages in any order hold the same keys as one long tensor.
 TEST(Decode, PagesEqualOneTensor) {
   for (const DType dtype : dtypes) {
-    for (const std::int64_t page : {1, 16, 37}) {
+    for (const std::int64_t page : {1, 7, 16, 37, 64, 256}) {
       for (const std::int64_t sq : {1, 5, 70}) {
-        const std::int64_t pages = 148 / page + (148 % page != 0);
-        const Size size{.b = 2, .sq = sq, .sk = pages * page, .h = 4, .hk = 2, .d = 20, .dv = 20};
+        const std::int64_t pages = (148 + page - 1) / page, all = 3 * pages + 2;
+        const Size size{.b = 3, .sq = sq, .sk = pages * page, .h = 4, .hk = 2, .d = 20, .dv = 20};
         Call dense(size, dtype), paged(size, dtype);
-        HostTensor k(dtype, {2 * pages + 3, page, 2, 20}), v(dtype, {2 * pages + 3, page, 2, 20});
+        HostTensor k(dtype, {all, page, 2, 20}), v(dtype, {all, page, 2, 20});
         k.fill(NAN);  // pages that belong to nobody
         v.fill(NAN);
-        HostTensor table(DType::i32, {2, pages});
-        for (std::int64_t b = 0; b < 2; ++b)
+        const std::vector<std::int64_t> ids = shuffled(all);
+        HostTensor table(DType::i32, {3, pages});
+        for (std::int64_t b = 0; b < 3; ++b)
           for (std::int64_t n = 0; n < pages; ++n) {
-            const std::int64_t id = (2 * n + b) * 5 % (2 * pages + 3);  // scattered, no two alike
+            const std::int64_t id = ids[static_cast<std::size_t>(b * pages + n)];
             table.set({b, n}, static_cast<double>(id));
             for (std::int64_t r = 0; r < page; ++r)
               for (std::int64_t h = 0; h < 2; ++h)
@@ -174,11 +188,10 @@ TEST(Decode, PagesEqualOneTensor) {
                   v.set({id, r, h, x}, dense.v.get({b, n * page + r, h, x}));
                 }
           }
-        if ((2 * pages + 3) % 5 == 0) continue;  // then the ids would not be distinct
         paged.k = std::move(k);
         paged.v = std::move(v);
         for (Call* c : {&dense, &paged}) {
-          c->with_used_k({131, 64}).with_alibi().problem.causal = 1;
+          c->with_used_k({131, 0, 64}).with_alibi().problem.causal = 1;
           c->backend(ROCFLASH_BACKEND_CPU, 2);
         }
         paged.problem.block_table = &table.dl;
@@ -192,6 +205,82 @@ TEST(Decode, PagesEqualOneTensor) {
       }
     }
   }
+}
+
+// A cache of one sequence, dense or in shuffled pages, that tokens are appended to.
+struct Growing {
+  Growing(DType dtype, std::int64_t page, std::int64_t tokens) {
+    const std::int64_t pages = page > 0 ? (tokens + page - 1) / page : 1,
+                       rows = page > 0 ? page : tokens;
+    k = HostTensor(dtype, {pages, rows, 2, 32});
+    v = HostTensor(dtype, {pages, rows, 2, 32});
+    k.fill(NAN);
+    v.fill(NAN);
+    if (page == 0) return;
+    table = HostTensor(DType::i32, {1, pages});
+    const std::vector<std::int64_t> ids = shuffled(pages);
+    for (std::int64_t n = 0; n < pages; ++n)
+      table.set({0, n}, static_cast<double>(ids[static_cast<std::size_t>(n)]));
+  }
+  HostTensor k, v, table;
+};
+
+// Appends rows [begin, end) of the whole call's keys and attends with the same rows of its queries.
+void decode_rows(Call& whole, const HostTensor& k_new, const HostTensor& v_new, Growing& cache,
+                 std::int64_t begin, std::int64_t end, HostTensor& out) {
+  const DType dtype = whole.dtype;
+  const std::int64_t rows = end - begin;
+  Call c({.b = 1, .sq = rows, .sk = 1, .h = 4, .hk = 2, .d = 32, .dv = 32}, dtype);
+  Decode decode(c);
+  decode.add_new(rows);
+  decode.add_rotary(400, 16, false);
+  for (std::int64_t i = 0; i < rows; ++i)
+    for (std::int64_t x = 0; x < 32; ++x) {
+      for (std::int64_t h = 0; h < 4; ++h) c.q.set({0, i, h, x}, whole.q.get({0, begin + i, h, x}));
+      for (std::int64_t h = 0; h < 2; ++h) {
+        decode.k_new.set({0, i, h, x}, k_new.get({0, begin + i, h, x}));
+        decode.v_new.set({0, i, h, x}, v_new.get({0, begin + i, h, x}));
+      }
+    }
+  c.with_used_k({static_cast<double>(begin)}).problem.causal = 1;
+  c.problem.k = &cache.k.dl;
+  c.problem.v = &cache.v.dl;
+  if (cache.table) c.problem.block_table = &cache.table.dl;
+  c.backend(ROCFLASH_BACKEND_CPU, 2);
+  decode.expect_run();
+  for (std::int64_t i = 0; i < rows; ++i)
+    for (std::int64_t h = 0; h < 4; ++h)
+      for (std::int64_t x = 0; x < 32; ++x) out.set({0, begin + i, h, x}, c.out.get({0, i, h, x}));
+}
+
+// What a model does: 300 tokens one by one end where one prefill of all of them ends, the same
+// cache and the same results.
+TEST(Decode, TokenByTokenEqualsOnePrefill) {
+  constexpr std::int64_t tokens = 300;
+  for (const DType dtype : dtypes) {
+    for (const std::int64_t page : {0, 7, 64}) {
+      Call whole({.b = 1, .sq = tokens, .sk = tokens, .h = 4, .hk = 2, .d = 32, .dv = 32}, dtype);
+      Growing at_once(dtype, page, tokens), one_by_one(dtype, page, tokens);
+      HostTensor all(dtype, {1, tokens, 4, 32}), each(dtype, {1, tokens, 4, 32});
+      decode_rows(whole, whole.k, whole.v, at_once, 0, tokens, all);
+      for (std::int64_t n = 0; n < tokens; ++n)
+        decode_rows(whole, whole.k, whole.v, one_by_one, n, n + 1, each);
+      expect_near(each, all, tolerance(dtype));
+      expect_near(one_by_one.k, at_once.k, 1e-3);
+      EXPECT_TRUE(one_by_one.v.bytes() == at_once.v.bytes());
+    }
+  }
+}
+
+// One byte a number is not a dtype of caches, and the message says so.
+TEST(Decode, RefusesFp8ByName) {
+  Call c({.b = 1, .sq = 1, .sk = 8, .h = 2, .hk = 1, .d = 8, .dv = 8}, DType::f16);
+  constexpr std::uint8_t e4m3fn = 10;  // DLPack's code for it
+  c.k.dl.dtype = {e4m3fn, 8, 1};
+  Decode decode(c);
+  EXPECT_EQ(decode.run(), ROCFLASH_UNSUPPORTED);
+  EXPECT_NE(std::string(rocflash_last_error()).find("k: dtype fp8"), std::string::npos)
+      << rocflash_last_error();
 }
 
 TEST(Decode, CachesAreChosenByIndex) {

@@ -38,4 +38,17 @@ class Bytes {
   std::size_t size_, at_ = 0;
 };
 
+// SplitMix64: values need no thought of the fuzzer, only variety.
+struct Random {
+  std::uint64_t state;
+  std::uint64_t bits() {
+    std::uint64_t x = state += 0x9E3779B97F4A7C15u;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+  }
+  double uniform() { return static_cast<double>(bits() >> 11) * 0x1p-53; }
+  double value() { return 4 * uniform() - 2; }
+};
+
 }  // namespace rocflash::fuzz

@@ -4,9 +4,7 @@
 #include <limits>
 
 namespace rocflash::fuzz {
-namespace {
 
-// Sizes and strides that no valid call has, or that only make a tensor smaller.
 void damage_tensor(Bytes& bytes, Tensor& t) {
   DLTensor& dl = t.dl;
   const int dim = bytes.range(0, 4);
@@ -59,22 +57,7 @@ void damage_tensor(Bytes& bytes, Tensor& t) {
   if (dl.byte_offset > 1 && t.dtype() == DType::boolean) dl.byte_offset = UINT64_MAX;
 }
 
-template <class Struct>
-void damage_size(Bytes& bytes, Roomy<Struct>& r) {
-  constexpr int room = sizeof r.tail;
-  switch (bytes.range(0, 2)) {
-    case 0:
-      r.s.struct_size = static_cast<std::size_t>(bytes.raw<std::uint64_t>()) | 8192;
-      break;
-    case 1:
-      r.s.struct_size =
-          static_cast<std::size_t>(bytes.range(0, static_cast<int>(sizeof(Struct)) - 1));
-      break;
-    default:
-      r.s.struct_size = sizeof(Struct) + static_cast<std::size_t>(bytes.range(0, room));
-      if (bytes.chance(128)) r.tail[bytes.range(0, room - 1)] = bytes.byte();
-  }
-}
+namespace {
 
 void damage_option(Bytes& bytes, Problem& p, rocflash_problem& c) {
   switch (bytes.range(0, 15)) {

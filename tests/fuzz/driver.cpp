@@ -41,8 +41,10 @@ int main(int argc, char** argv) {
   }
   const auto& c = rocflash::fuzz::counts;
   std::printf("%ld inputs: %" PRIu64 " calls; %" PRIu64 " valid problems, %" PRIu64
-              " compared; %" PRIu64 " spoiled ones refused, %" PRIu64 " accepted\n",
-              inputs, c.calls, c.valid, c.compared, c.refused, c.accepted);
-  const bool busy = inputs < 1000 || (c.compared > 0 && c.refused > 0 && c.accepted > 0);
+              " compared, %" PRIu64 " decoded, %" PRIu64 " combined; %" PRIu64
+              " spoiled ones refused, %" PRIu64 " accepted\n",
+              inputs, c.calls, c.valid, c.compared, c.decoded, c.combined, c.refused, c.accepted);
+  const bool busy = inputs < 1000 || (c.compared > 0 && c.decoded > 0 && c.combined > 0 &&
+                                      c.refused > 0 && c.accepted > 0);
   return busy ? 0 : 1;  // a run that tested nothing is no success
 }

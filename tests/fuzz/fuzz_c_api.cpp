@@ -9,6 +9,8 @@
 #include <cstring>
 #include <new>
 
+#include "fuzz/cache.hpp"
+#include "fuzz/combine.hpp"
 #include "fuzz/count.hpp"
 #include "fuzz/damage.hpp"
 #include "fuzz/problem.hpp"
@@ -103,7 +105,106 @@ void compare(const Problem& p, const Outputs& got, bool gradients, const Call& c
   }
 }
 
+// False when the workspace would be too large to try.
+bool run(CacheCall& c, rocflash_status& status) {
+  std::size_t bytes = 0;
+  Workspace workspace;
+  status =
+      rocflash_decode_workspace(&c.problem.s, &c.append.s, &c.outputs.s, &c.execution.s, &bytes);
+  ++counts.calls;
+  if (status == ROCFLASH_OK) {
+    if (bytes > most_workspace) return false;
+    workspace.provide(bytes, c.execution.s);
+  }
+  status = rocflash_decode(&c.problem.s, &c.append.s, &c.outputs.s, &c.execution.s);
+  ++counts.calls;
+  return true;
+}
+
+void expect_refusal(rocflash_status status) {
+  if (status != ROCFLASH_INVALID_ARGUMENT && status != ROCFLASH_UNSUPPORTED)
+    fail(rocflash_status_name(status), rocflash_last_error());
+  if (rocflash_last_error()[0] == '\0') fail("a refusal without words");
+}
+
+void expect_near(const CacheCall& c, const char* what, const Tensor& got, const Tensor& exact,
+                 double bound) {
+  for (std::int64_t n = 0; n < got.size(); ++n) {
+    const double x = got.get(n), y = exact.get(n);
+    if (std::isfinite(y) ? std::abs(x - y) <= bound : x == y) continue;
+    char words[160];
+    std::snprintf(words, sizeof words, "%s element %lld is %.9g, reference %.9g, allowed %.3g",
+                  what, static_cast<long long>(n), x, y, bound);
+    c.print();
+    fail("decode mismatch:", words);
+  }
+}
+
+// Decode, and the same drawn once more for the reference. A refused call leaves outputs and cache
+// as they were, bit by bit.
+void decode_call(Bytes& bytes) {
+  const bool spoil = bytes.chance(120);
+  Bytes again = bytes;
+  CacheCall c(bytes, !spoil);
+  c.execution.s.backend = bytes.chance(32) ? ROCFLASH_BACKEND_STANDARD : ROCFLASH_BACKEND_CPU;
+  rocflash_status status = ROCFLASH_INTERNAL;
+  if (spoil) {
+    c.damage(bytes);
+    const Tensor* const written[] = {&c.out, &c.lse, &c.k, &c.v};
+    std::vector<std::byte> before[4];
+    for (int n = 0; n < 4; ++n) before[n] = written[n]->bytes();
+    if (!run(c, status)) return;
+    ++(status == ROCFLASH_OK ? counts.accepted : counts.refused);
+    if (status == ROCFLASH_OK) return;
+    expect_refusal(status);
+    for (int n = 0; n < 4; ++n) {
+      if (written[n]->bytes() != before[n]) fail("a refused decode wrote into outputs or cache");
+    }
+    return;
+  }
+  CacheCall judge(again, true);
+  judge.execution.s.backend = ROCFLASH_BACKEND_REFERENCE;
+  if (!run(c, status) || status != ROCFLASH_OK) {
+    c.print();
+    fail("a valid decode is refused:", rocflash_last_error());
+  }
+  if (!run(judge, status) || status != ROCFLASH_OK)
+    fail("the reference refuses what was accepted:", rocflash_last_error());
+  ++counts.valid;
+  ++counts.decoded;
+  if (c.k.bytes() != judge.k.bytes() || c.v.bytes() != judge.v.bytes()) {
+    c.print();
+    fail("other keys or values in the cache than the reference has");
+  }
+  expect_near(c, "out", c.out, judge.out, c.out_bound(judge.out.largest()));
+  expect_near(c, "lse", c.lse, judge.lse, c.lse_bound());
+  if (c.out.stray_writes() || c.lse.stray_writes()) fail("decode wrote outside of its outputs");
+}
+
+// Parts merged, against the definition.
+void combine_call(Bytes& bytes) {
+  const bool spoil = bytes.chance(100);
+  CombineCall c(bytes, !spoil);
+  if (spoil) c.damage(bytes);
+  const std::vector<std::byte> before[] = {c.out.bytes(), c.lse.bytes()};
+  const rocflash_status status = c.run();
+  ++counts.calls;
+  if (spoil) {
+    ++(status == ROCFLASH_OK ? counts.accepted : counts.refused);
+    if (status == ROCFLASH_OK) return;
+    expect_refusal(status);
+    if (c.out.bytes() != before[0] || c.lse.bytes() != before[1]) fail("a refused combine wrote");
+    return;
+  }
+  if (status != ROCFLASH_OK) fail("a valid combine is refused:", rocflash_last_error());
+  ++counts.valid;
+  ++counts.combined;
+  if (const char* wrong = c.mistake()) fail("combine:", wrong);
+}
+
 void one_call(Bytes& bytes) {
+  if (bytes.chance(90)) return decode_call(bytes);
+  if (bytes.chance(16)) return combine_call(bytes);
   const bool spoil = bytes.chance(120);
   Problem p(bytes, !spoil);
   Outputs o;
@@ -139,9 +240,7 @@ void one_call(Bytes& bytes) {
     return;
   }
   ++counts.refused;
-  if (status != ROCFLASH_INVALID_ARGUMENT && status != ROCFLASH_UNSUPPORTED)
-    fail(rocflash_status_name(status), rocflash_last_error());
-  if (rocflash_last_error()[0] == '\0') fail("a refusal without words");
+  expect_refusal(status);
   for (int n = 0; n < 7; ++n) {
     if (o.all[n]->bytes() != before[n]) fail("a refused call wrote", output_names[n]);
   }

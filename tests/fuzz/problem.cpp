@@ -10,22 +10,22 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-double unit(DType t) { return t == DType::f32 ? 0x1p-24 : t == DType::f16 ? 0x1p-11 : 0x1p-8; }
-
-// SplitMix64: values need no thought of the fuzzer, only variety.
-struct Random {
-  std::uint64_t state;
-  std::uint64_t bits() {
-    std::uint64_t x = state += 0x9E3779B97F4A7C15u;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return x ^ (x >> 31);
-  }
-  double uniform() { return static_cast<double>(bits() >> 11) * 0x1p-53; }
-  double value() { return 4 * uniform() - 2; }
-};
-
 }  // namespace
+
+ScoreErrors score_errors(const ScoreSizes& z) {
+  const double u = unit(DType::f32);
+  const double raw = (z.d + 8) * u * z.dot;
+  const double total = (z.cap > 0 ? z.cap : z.dot) + z.added;
+  const double score = raw + 16 * u * total;
+  return {raw, total, score, 2 * score + (z.sk + 64) * u};
+}
+
+double out_error(const ScoreErrors& e, int sk, double values, DType dtype) {
+  const double u = unit(DType::f32);
+  // A device may round weights to bf16 for bf16 problems, as plain attention does.
+  const double weight = e.weight + (dtype == DType::bf16 ? unit(dtype) : 0);
+  return weight * values + (sk + 8) * u * values;
+}
 
 Problem::Problem(Bytes& bytes, bool exact) {
   constexpr DType dtypes[] = {DType::f32, DType::f16, DType::bf16};
@@ -258,12 +258,9 @@ std::vector<double> Problem::bounds(const Outputs& reference) const {
   for (std::int64_t n = 0; n < bias.size(); ++n)
     if (std::isfinite(bias.get(n))) bias_size = std::max(bias_size, std::abs(bias.get(n)));
   const double qs = q.largest(), ks = k.largest(), vs = v.largest(), ds = dout.largest();
-  const double dot = d * qs * ks * s;    // the size of a score
-  const double raw = (d + 8) * u * dot;  // its error before softcap
-  const double total =
-      (cap > 0 ? cap : dot) + alibi.largest() * (sq + sk) + bias_size + sinks.largest();
-  const double score = raw + 16 * u * total;        // and after all is added
-  const double weight = 2 * score + (sk + 64) * u;  // relative error of a weight
+  const ScoreErrors e = score_errors(
+      {d, sk, d * qs * ks * s, cap, alibi.largest() * (sq + sk) + bias_size + sinks.largest()});
+  const auto& [raw, total, score, weight] = e;
   const double slope = cap > 0 ? 2 * raw / cap + 32 * u : 0;
   const double dp = dv * ds * vs * drop;  // the size of d(loss) / d(weight)
   const double delta = t * dv * ds * vs * drop + (dv + 8) * u * dp;
@@ -276,7 +273,7 @@ std::vector<double> Problem::bounds(const Outputs& reference) const {
   };
   const double lse_size = total + std::log(2.0 + sk);
   std::vector<double> list = {
-      weight * vs * drop + (sk + 8) * u * vs * drop + stored(reference.out, t),
+      out_error(e, sk, vs * drop, dtype) + stored(reference.out, t),
       score + 8 * u * lse_size,
       weight + tiny,
       (each + (sk + 8) * u * 2 * dp) * ks * s + stored(reference.dq, t),

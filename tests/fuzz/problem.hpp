@@ -17,6 +17,27 @@ struct Outputs {
 };
 inline constexpr const char* output_names[] = {"out", "lse", "s_dmask", "dq", "dk", "dv", "dsinks"};
 
+constexpr double unit(DType t) {
+  return t == DType::f32 ? 0x1p-24 : t == DType::f16 ? 0x1p-11 : 0x1p-8;
+}
+
+// A first-order account of what float arithmetic does to scores and weights.
+struct ScoreSizes {
+  int d, sk;
+  double dot;    // the size of a score
+  double cap;    // softcap, or 0
+  double added;  // the size of what is added to it: bias, ALiBi, sinks
+};
+struct ScoreErrors {
+  double raw;     // of a score before softcap
+  double total;   // the size of a score with all that is added
+  double score;   // its error
+  double weight;  // relative error of a weight
+};
+ScoreErrors score_errors(const ScoreSizes& sizes);
+// What they do to a sum of weighted values of this size, before it is stored.
+double out_error(const ScoreErrors& errors, int sk, double values, DType dtype);
+
 class Problem {
  public:
   // `exact` memory for sanitizers, or roomy memory whose DLTensors may be damaged.

@@ -13,7 +13,7 @@ from flash_attn.layers.rotary import apply_rotary_emb
 from reference import attention, check, name_of, sample
 
 CASES = sample(
-    26,
+    40,
     5,
     dtype=[torch.float16, torch.bfloat16],
     new=[True, False],
@@ -23,7 +23,7 @@ CASES = sample(
     local=[False, True],
     alibi=[False, True],
     rotary=["none", "pairs", "halves"],
-    place=["dense", "index", "page16", "page256"],
+    place=["dense", "index", "page1", "page7", "page16", "page64", "page256"],
     leftpad=[False, True],
     splits=[0, 1, 3],
 )
@@ -54,7 +54,7 @@ def test_against_reference(case: dict[str, Any]) -> None:
     dtype, d, sq = case["dtype"], case["d"], case["sq"]
     paged = case["place"].startswith("page")
     rotary = case["rotary"] != "none" and case["new"]
-    leftpad = torch.tensor([0, 4, 17]).int() if case["leftpad"] and not paged else None
+    leftpad = torch.tensor([0, 4, 17]).int() if case["leftpad"] else None
     window = (50, 20) if case["local"] else (-1, -1)
     q = torch.randn(BATCH, sq, HEADS, d).to(dtype)
     dense_k = torch.randn(BATCH, LENGTH, HEADS_K, d).to(dtype)

@@ -43,9 +43,10 @@ TEST(Gpu, OneThatIsNotThereIsRefusedWithTheReason) {
 }
 
 // Only these: whatever else a GPU refuses is a failure of verify.
-TEST(DocumentedRefusals, AreDtypeAndHeadSize) {
+TEST(DocumentedRefusals, AreDtypeHeadSizeAndAppending) {
   for (const Case& c : cases(Level::quick)) {
-    const bool refused = c.dtype == DType::f32 || c.head_dim > 256 || c.value_dim > 256;
+    const bool refused = c.dtype == DType::f32 || c.head_dim > 256 || c.value_dim > 256 ||
+                         !c.appended.empty() || c.rotary_dim > 0;
     EXPECT_EQ(!documented_refusal(c).empty(), refused) << c.name();
   }
 }

@@ -13,6 +13,7 @@ struct Fault {
   const char* feature;
   const char* what;
   void (*commit)(Problem&);
+  void (*commit_append)(Append&) = nullptr;
 };
 
 const Fault faults[] = {
@@ -49,6 +50,22 @@ const Fault faults[] = {
        p.cache_batch_idx.reset();
      }},
     {"leftpad_k", "ignored", [](Problem& p) { p.leftpad_k.reset(); }},
+    {"append 3 causal", "ignored", nullptr,
+     [](Append& a) {
+       a.k_new.reset();
+       a.v_new.reset();
+     }},
+    {"append 3 causal", "values are keys", nullptr, [](Append& a) { a.v_new = a.k_new; }},
+    {"append pages 16 leftpad_k", "padding ignored", [](Problem& p) { p.leftpad_k.reset(); }},
+    {"rotary", "ignored", nullptr,
+     [](Append& a) {
+       a.rotary_cos.reset();
+       a.rotary_sin.reset();
+     }},
+    {"rotary interleaved causal", "in halves", nullptr,
+     [](Append& a) { a.rotary_interleaved = false; }},
+    {"rotary queries alone", "begins ignored", nullptr,
+     [](Append& a) { a.rotary_seqlens.reset(); }},
 };
 
 const Shape& shape_named(const std::string& name) {
@@ -67,6 +84,7 @@ TEST_P(Faults, are_noticed) {
     Device device(Backend::plain);
     EXPECT_TRUE(run(c, device).good()) << "plain attention itself, " << c.name();
     device.fault = GetParam().commit;
+    device.append_fault = GetParam().commit_append;
     EXPECT_FALSE(run(c, device).good()) << c.name() << ", " << GetParam().what;
   }
 }

@@ -4,19 +4,18 @@
 //
 // Lanes run along the head's columns here: with a handful of rows there are no 64 queries to put
 // into them. A row is one query of one head; rows of a group come head by head.
-#include "cpu/isa/gemm.hpp"
 #include "cpu/isa/kernels.hpp"
+#include "cpu/isa/operands.hpp"
 #include "cpu/isa/score.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 namespace {
 
-constexpr int vectors = most_vectors;
-constexpr int tile_keys = vectors * width;  // scores of a row are whole vectors
-static_assert(decode_keys % tile_keys == 0);
+constexpr int tile_keys = decode_keys;
+constexpr int vectors = tile_keys / width;  // scores of a row are whole vectors
 
-// Sums of `width` vectors, one in each lane: pairs of neighbours are added until one vector is
-// left.
+// Sums of `width` vectors, one in each lane: pairs of vectors are folded until one is left, within
+// quarters of a vector first, because shuffles that stay within them are fast.
 template <int count>
 ROCFLASH_INLINE Float sum_each(const Float (&v)[count]) {
   if constexpr (count == 1) {
@@ -25,13 +24,34 @@ ROCFLASH_INLINE Float sum_each(const Float (&v)[count]) {
     Float half[count / 2];
     for (int n = 0; n < count / 2; ++n) {
       const Float a = v[2 * n], b = v[2 * n + 1];
-#if defined(ROCFLASH_ISA_avx512)
-      half[n] =
-          __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30) +
-          __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
-#elif defined(ROCFLASH_ISA_avx2)
-      half[n] = __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14) +
-                __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15);
+#if defined(__AVX512F__)
+      if constexpr (count == 16) {
+        half[n] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28,
+                                          13, 29) +
+                  __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30,
+                                          15, 31);
+      } else if constexpr (count == 8) {
+        half[n] = __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13,
+                                          28, 29) +
+                  __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15,
+                                          30, 31);
+      } else {
+        half[n] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25,
+                                          26, 27) +
+                  __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29,
+                                          30, 31);
+      }
+#elif defined(__AVX2__)
+      if constexpr (count == 8) {
+        half[n] = __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13) +
+                  __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
+      } else if constexpr (count == 4) {
+        half[n] = __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13) +
+                  __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+      } else {
+        half[n] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11) +
+                  __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+      }
 #else
       half[n] =
           __builtin_shufflevector(a, b, 0, 2, 4, 6) + __builtin_shufflevector(a, b, 1, 3, 5, 7);
@@ -41,97 +61,187 @@ ROCFLASH_INLINE Float sum_each(const Float (&v)[count]) {
   }
 }
 
-// The last, partial vector of a row, filled up with zeros.
-template <class Element>
-ROCFLASH_INLINE Float load_tail(const Element* from, int count) {
-  Element padded_row[width] = {};
-  for (int n = 0; n < count; ++n) padded_row[n] = from[n];
-  return load_vector(padded_row);
-}
-
-// Rows of the cache that a tile of keys names, resolved once for all columns.
-template <class Element>
+// Rows of the cache that a tile of keys names, found once for all heads and columns. What lies
+// beyond the last key names it again: its scores are thrown away, its weights are 0.
+template <class Stored>
 struct KeyRows {
-  const Element* row[tile_keys];
-  int count;
+  const Stored* row[tile_keys];  // of the first head
+  std::int64_t head_stride;
+  int count, columns;
 
   ROCFLASH_INLINE void find(const RowBlock& block) {
+    const Rows& rows = block.rows;
+    head_stride = rows.head_stride;
+    columns = rows.columns;
     count = block.count;
-    for (int n = 0; n < count; ++n) row[n] = reinterpret_cast<const Element*>(block.row(n));
-  }
-  // Rows of different keys lie far apart, which the hardware does not foresee. Asking for a row
-  // while another is at work keeps just enough requests under way; asking for a whole tile at once
-  // would stall. Into the second-level cache: the tile is too large for the first, and would drive
-  // out what is in use (half the speed).
-  ROCFLASH_INLINE void prefetch(int n, int columns) const {
-    constexpr int line = 64 / static_cast<int>(sizeof(Element));
-    for (int c = 0; n < count && c < columns; c += line) __builtin_prefetch(row[n] + c, 0, 2);
+    for (int n = 0; n < count;) {
+      const auto* first = reinterpret_cast<const Stored*>(block.row(n));
+      const std::int64_t together = smaller(rows.rows_together(block.begin + n), count - n);
+      for (std::int64_t i = 0; i < together; ++i) row[n++] = first + i * rows.row_stride;
+    }
+    for (int n = count; n > 0 && n < tile_keys; ++n) row[n] = row[count - 1];
   }
 };
 
-// scores[row][key] = q[row] . k[key], for `rows` of q; as many keys at a time as make the sums fill
-// one vector.
-template <int rows, class Element>
-ROCFLASH_INLINE void scores_of(const float* q, std::int64_t q_stride, const KeyRows<Element>& k,
-                               const KeyRows<Element>& next, int columns, float* scores) {
-  constexpr int keys = width / rows;
-  const int whole = columns / width * width;
-  for (int j = 0; j < k.count; j += keys) {
-    Float sum[width] = {};
-    const Element* row[keys];
-    for (int n = 0; n < keys; ++n) {
-      row[n] = k.row[j + n < k.count ? j + n : k.count - 1];
-      next.prefetch(j + n, columns);
+// Asks for rows that will be needed soon, a few cache lines at a time and in the order in which
+// they lie in memory. Rows of one head lie far apart, which the hardware does not foresee. A few
+// lines while others are at work keep just enough requests under way; asking for many at once would
+// stall. Into the second-level cache: a tile is too large for the first.
+template <class Stored>
+class Ahead {
+ public:
+  ROCFLASH_INLINE Ahead(const KeyRows<Stored>& rows, int heads) : rows_(rows) {
+    // Heads side by side are one long row.
+    const bool joined = rows.head_stride == rows.columns;
+    pieces_ = joined ? 1 : heads;
+    bytes_ = static_cast<std::int64_t>(sizeof(Stored)) * rows.columns * (joined ? heads : 1);
+    begin();
+  }
+
+  template <int lines>
+  ROCFLASH_INLINE void ask() {
+    for (int n = 0; n < lines; ++n) __builtin_prefetch(at_ + n * line, 0, 2);
+    at_ += lines * line;
+    if (at_ >= end_) go_on();
+  }
+  ROCFLASH_INLINE void ask_for_all() {
+    for (std::int64_t n = 0; n < rows_.count * pieces_; ++n, go_on())
+      for (; at_ < end_; at_ += line) __builtin_prefetch(at_, 0, 2);
+  }
+
+ private:
+  static constexpr int line = 64;
+
+  ROCFLASH_INLINE void begin() {
+    at_ = reinterpret_cast<const char*>(rows_.row[key_] + piece_ * rows_.head_stride);
+    end_ = at_ + bytes_;
+  }
+  // To the next head, or to the next key; at the very end there is nothing left to ask for.
+  ROCFLASH_INLINE void go_on() {
+    if (++piece_ == pieces_) {
+      piece_ = 0;
+      if (key_ + 1 < rows_.count) ++key_;
     }
+    begin();
+  }
+
+  const KeyRows<Stored>& rows_;
+  std::int64_t bytes_;
+  const char *at_, *end_;
+  int pieces_, piece_ = 0, key_ = 0;
+};
+
+// Steps and cache lines: whether a step from this column on is the first in its line, and how many
+// lines some steps of each of the keys touch.
+template <class Kind>
+inline constexpr int line_columns = 64 / static_cast<int>(sizeof(typename Kind::Stored));
+template <class Kind>
+ROCFLASH_INLINE bool starts_line(int column) {
+  return Kind::step >= line_columns<Kind> || column % line_columns<Kind> == 0;
+}
+template <class Kind, int steps>
+ROCFLASH_INLINE constexpr int lines_of() {
+  return Kind::keys * ((steps * Kind::step + line_columns<Kind> - 1) / line_columns<Kind>);
+}
+
+// scores[row][key] = q[row] . k[key] for `rows` rows of q; as many keys at a time as make the sums
+// fill one vector.
+template <class Kind, int rows, class Ask>
+ROCFLASH_INLINE void scores_of(const typename Kind::Query* q, std::int64_t q_stride,
+                               const KeyRows<typename Kind::Stored>& k, std::int64_t head,
+                               float* scores, Ask ask) {
+  constexpr int keys = width / rows;
+  const int whole = k.columns / Kind::step * Kind::step;
+  for (int j = 0; j < k.count; j += keys) {
+    Float sum[width] = {};  // [row][key]
+    const typename Kind::Stored* row[keys];
+    for (int n = 0; n < keys; ++n) row[n] = k.row[j + n] + head * k.head_stride;
     const auto add = [&](int c, const auto& load_key) {
-      Float left[rows];
-      for (int r = 0; r < rows; ++r) left[r] = load(q + r * q_stride + c);
+      typename Kind::Columns left[rows];
+      for (int r = 0; r < rows; ++r) left[r] = Kind::load_query(q + r * q_stride + c);
+      if (starts_line<Kind>(c)) ask.template operator()<keys>();
       for (int n = 0; n < keys; ++n) {
-        const Float right = load_key(row[n] + c);
-        for (int r = 0; r < rows; ++r) sum[n * rows + r] += left[r] * right;
+        const typename Kind::Columns right = load_key(row[n] + c);
+        for (int r = 0; r < rows; ++r)
+          sum[r * keys + n] = Kind::add_product(sum[r * keys + n], left[r], right);
       }
     };
-    for (int c = 0; c < whole; c += width)
-      add(c, [](const Element* at) { return load_vector(at); });
-    if (whole < columns)
-      add(whole, [&](const Element* at) { return load_tail(at, columns - whole); });
+    for (int c = 0; c < whole; c += Kind::step) add(c, Kind::load_key);
+    if (whole < k.columns) {
+      add(whole, [&](const typename Kind::Stored* at) {
+        return Kind::load_key(Tail<Kind>(at, k.columns - whole).data);
+      });
+    }
     const Float sums = sum_each(sum);
-    for (int n = 0; n < keys && j + n < k.count; ++n)
-      for (int r = 0; r < rows; ++r) scores[r * tile_keys + j + n] = sums[n * rows + r];
+    float lanes[width];
+    store(lanes, sums);
+    for (int r = 0; r < rows; ++r)
+      __builtin_memcpy(scores + r * tile_keys + j, lanes + r * keys, sizeof(float) * keys);
   }
 }
 
 // out[row][column] = out * factor[row] + sum over keys of weights[row][key] * v[key][column].
 // `careful` lets weights of exactly 0 contribute nothing even to infinite values.
-template <int rows, bool careful, class Element>
-ROCFLASH_INLINE void weigh_values(const float* weights, const float* factor,
-                                  const KeyRows<Element>& v, const KeyRows<Element>& next,
-                                  int columns, float* out, std::int64_t out_stride) {
-  const auto run = [&]<int count>(int c, const auto& load_value) {
-    Float sum[rows][count];
-    for (int r = 0; r < rows; ++r)
-      for (int m = 0; m < count; ++m)
-        sum[r][m] = load(out + r * out_stride + c + m * width) * factor[r];
-    for (int j = 0; j < v.count; ++j) {
-      if (c == 0) next.prefetch(j, columns);
-      Float value[count];
-      for (int m = 0; m < count; ++m) value[m] = load_value(v.row[j] + c + m * width);
+template <class Kind, int rows, bool careful, class Ask>
+ROCFLASH_INLINE void weigh_values(const float* scores, const float* factor,
+                                  const KeyRows<typename Kind::Stored>& v, std::int64_t head,
+                                  float* out, std::int64_t out_stride, Ask ask) {
+  using Stored = typename Kind::Stored;
+  constexpr int sums = Kind::sums;
+  const auto* weights = reinterpret_cast<const typename Kind::Weight*>(scores);
+  constexpr int weights_stride = tile_keys * sizeof(float) / sizeof(typename Kind::Weight);
+  const auto run = [&]<int steps>(int c, const auto& load_values) {
+    Float sum[rows][steps][sums] = {};
+    for (int j = 0; j < v.count; j += Kind::keys) {
+      typename Kind::Value value[steps][sums];
+      for (int m = 0; m < steps; ++m) {
+        const Stored* at[Kind::keys];
+        for (int n = 0; n < Kind::keys; ++n)
+          at[n] = v.row[j + n] + head * v.head_stride + c + m * Kind::step;
+        load_values(at, value[m]);
+      }
+      if (starts_line<Kind>(c)) ask.template operator()<lines_of<Kind, steps>()>();
       for (int r = 0; r < rows; ++r) {
-        const float weight = weights[r * tile_keys + j];
-        if (careful && weight == 0) continue;
-        for (int m = 0; m < count; ++m) sum[r][m] += weight * value[m];
+        if (careful && weights[r * weights_stride + j] == 0) continue;
+        const auto weight = Kind::load_weight(weights + r * weights_stride + j);
+        for (int m = 0; m < steps; ++m)
+          for (int n = 0; n < sums; ++n)
+            sum[r][m][n] = Kind::weigh(sum[r][m][n], weight, value[m][n]);
       }
     }
-    for (int r = 0; r < rows; ++r)
-      for (int m = 0; m < count; ++m) store(out + r * out_stride + c + m * width, sum[r][m]);
+    for (int r = 0; r < rows; ++r) {
+      for (int m = 0; m < steps; ++m) {
+        for (int n = 0; n < sums; ++n) {
+          float* at = out + r * out_stride + c + m * Kind::step + n * width;
+          store(at, sum[r][m][n] + load(at) * factor[r]);
+        }
+      }
+    }
   };
-  const auto whole = [](const Element* at) { return load_vector(at); };
+  const auto whole = [](const auto& at, auto& to) { Kind::load_values(at, to); };
+  constexpr int accumulators = registers / 2, fitting = accumulators / (rows * sums),
+                most = fitting > 4   ? 4
+                       : fitting < 1 ? 1
+                                     : fitting;
   int c = 0;
-  for (; c + vectors * width <= columns; c += vectors * width)
-    run.template operator()<vectors>(c, whole);
-  for (; c + width <= columns; c += width) run.template operator()<1>(c, whole);
-  if (c < columns)
-    run.template operator()<1>(c, [&](const Element* at) { return load_tail(at, columns - c); });
+  for (; c + most * Kind::step <= v.columns; c += most * Kind::step)
+    run.template operator()<most>(c, whole);
+  if constexpr (most > 2) {
+    for (; c + 2 * Kind::step <= v.columns; c += 2 * Kind::step)
+      run.template operator()<2>(c, whole);
+  }
+  for (; c + Kind::step <= v.columns; c += Kind::step) run.template operator()<1>(c, whole);
+  if (c < v.columns) {
+    run.template operator()<1>(c, [&](const auto& at, auto& to) {
+      Tail<Kind> tail[Kind::keys];
+      const Stored* padded_rows[Kind::keys];
+      for (int n = 0; n < Kind::keys; ++n) {
+        tail[n] = Tail<Kind>(at[n], v.columns - c);
+        padded_rows[n] = tail[n].data;
+      }
+      Kind::load_values(padded_rows, to);
+    });
+  }
 }
 
 // Runs body for all rows, four at a time and the rest in twos and ones.
@@ -146,7 +256,7 @@ ROCFLASH_INLINE void in_groups(int rows, Body body) {
   if (r < rows) body.template operator()<1>(r);
 }
 
-// A row of a part: its values, and behind them the state of its online softmax.
+// A row of a part: its values, and at its end the state of its online softmax.
 struct RowState {
   float highest, sum;
 };
@@ -154,128 +264,182 @@ ROCFLASH_INLINE RowState& state_of(float* row, std::int64_t stride) {
   return *reinterpret_cast<RowState*>(row + stride - 2);
 }
 
-// Scores of one row become weights; returns the factor for what was accumulated before.
+// Scores of one row become weights, in their place; returns the factor for what was accumulated
+// before.
+template <class Kind>
 ROCFLASH_INLINE float absorb(float* scores, const Exponential& exponential, RowState& state) {
   Float top = splat(state.highest);
   for (int n = 0; n < tile_keys; n += width) top = larger(load(scores + n), top);
-  float highest = state.highest;
-  for (int n = 0; n < width; ++n) highest = top[n] > highest ? top[n] : highest;
+  const float highest = largest_of(top);
   const float base = highest == -infinity ? 0.0f : highest;
   Float total{};
+  auto* weights = reinterpret_cast<typename Kind::Weight*>(scores);
   for (int n = 0; n < tile_keys; n += width) {
     const Float weight = exponential(load(scores + n) - base);
     total += weight;
-    store(scores + n, weight);
+    Kind::store_weights(weights + n, weight);  // never past what has been read
   }
   const float factor = exponential(state.highest - base);
-  float sum = 0;
-  for (int n = 0; n < width; ++n) sum += total[n];
-  state = {highest, state.sum * factor + sum};
+  state = {highest, state.sum * factor + sum_of(total)};
   return factor;
 }
 
-// One key head: its rows of q (as floats), where their part of the result goes, and the rows of
-// this tile's and the next tile's keys and values.
-template <class Element>
-struct KeyHead {
-  float *q, *out;
-  KeyRows<Element> k[2], v[2];
-};
+// Some key heads of a sequence against one range of keys. Heads take turns, because their rows of
+// one key lie side by side in memory.
+template <class Kind, bool careful>
+class Part {
+ public:
+  using Stored = typename Kind::Stored;
+  using Query = typename Kind::Query;
 
-// What a tile needs while it is computed.
-struct TileScratch {
-  float *scores, *bias, *keep, *factor;
-};
-
-// All rows of one key head against one tile of keys.
-template <bool careful, class Element>
-ROCFLASH_INLINE void run_tile(const Problem& p, const Head& first, Range keys,
-                              const KeyHead<Element>& at, int slot, std::int64_t out_stride,
-                              const TileScratch& t) {
-  const auto queries = static_cast<int>(first.sequence.sq),
-             rows = static_cast<int>(p.group()) * queries;
-  const std::int64_t q_stride = padded(p.head_dim);
-  const KeyRows<Element> none{{}, 0};  // only the first group of rows asks for the next tile
-  in_groups(rows, [&]<int count>(int r) {
-    scores_of<count>(at.q + r * q_stride, q_stride, at.k[slot], r == 0 ? at.k[!slot] : none,
-                     p.head_dim, t.scores + r * tile_keys);
-  });
-  for (std::int64_t h = 0; h < p.group(); ++h) {
-    const Head head(p, first.b, first.h + h);
-    const Tile tile{{0, queries}, keys};
-    float* of_head = t.scores + h * queries * tile_keys;
-    finish_scores<Lanes::keys, vectors>(head, tile, of_head, t.bias, nullptr);
-    if (p.dropout.on()) draw_dropout<Lanes::keys, vectors>(head, tile, t.keep);
-    for (int i = 0; i < queries; ++i) {
-      const std::int64_t r = h * queries + i;
-      float* row = of_head + i * tile_keys;
-      for (auto n = static_cast<int>(keys.size()); n < tile_keys; ++n) row[n] = -infinity;
-      t.factor[r] =
-          absorb(row, Exponential(head.exponent), state_of(at.out + r * out_stride, out_stride));
-      for (int n = 0; n < tile_keys && p.dropout.on(); ++n) {
-        if (t.keep[i * tile_keys + n] == 0) row[n] = 0;
+  ROCFLASH_INLINE Part(const Problem& problem, const DecodeParts& parts, const WorkItem& work,
+                       float* memory)
+      : p(problem),
+        item(work),
+        sequence(p.lengths.sequence(item.batch)),
+        begin(item.head * decode_heads(p)),
+        heads(static_cast<int>(smaller(p.kv_heads - begin, decode_heads(p)))),
+        queries(static_cast<int>(sequence.sq)),
+        rows(static_cast<int>(p.group()) * queries),
+        q_stride(decode_columns(p.head_dim)),
+        out_stride(parts.row_stride) {
+    Scratch scratch(memory);
+    scores = scratch.take(std::int64_t{heads} * rows * tile_keys);
+    bias = scratch.take(queries * tile_keys);
+    keep = scratch.take(queries * tile_keys);
+    factor = scratch.take(heads * rows);
+    for (int g = 0; g < heads; ++g) {
+      q[g] = reinterpret_cast<Query*>(scratch.take(rows * q_stride));
+      out[g] = parts.part(p, item.batch, begin + g, item.block);
+      __builtin_memset(out[g], 0, sizeof(float) * static_cast<std::size_t>(rows * out_stride));
+      for (int r = 0; r < rows; ++r) {
+        state_of(out[g] + r * out_stride, out_stride).highest = -infinity;
+        load_query(g, r);
       }
     }
   }
-  in_groups(rows, [&]<int count>(int r) {
-    weigh_values<count, careful>(t.scores + r * tile_keys, t.factor + r, at.v[slot],
-                                 r == 0 ? at.v[!slot] : none, p.value_dim, at.out + r * out_stride,
-                                 out_stride);
-  });
-}
 
-// Some key heads of a sequence against one range of keys. Heads take turns on each tile, because
-// their rows of one key lie side by side in memory. Returns whether all results are finite.
-template <bool careful, class Element>
-bool run(const Problem& p, const DecodeParts& parts, const WorkItem& item, Range keys,
-         float* memory) {
+  // Returns whether all results are finite.
+  ROCFLASH_INLINE bool run(Range keys) {
+    KeyRows<Stored> k[2], v;
+    Range here = first_of(keys, keys.begin);
+    k[0].find(head_of(0).keys_of(p.k, here));
+    Ahead<Stored>(k[0], heads).ask_for_all();
+    for (int slot = 0; !here.empty(); slot = !slot) {
+      const Range after = first_of(keys, here.end);
+      v.find(head_of(0).keys_of(p.v, here));
+      k[!slot].find(head_of(0).keys_of(p.k, after));
+      score(k[slot], v);
+      soften(here);
+      weigh(v, after.empty() ? v : k[!slot]);
+      here = after;
+    }
+    return finish();
+  }
+
+ private:
+  ROCFLASH_INLINE static Range first_of(Range keys, std::int64_t from) {
+    return {from, smaller(keys.end, from + tile_keys)};
+  }
+  // A query head of key head g.
+  ROCFLASH_INLINE Head head_of(int g, std::int64_t n = 0) const {
+    return Head(p, item.batch, (begin + g) * p.group() + n);
+  }
+  ROCFLASH_INLINE void load_query(int g, int r) {
+    float row[max_head_dim] = {};
+    const RowBlock block = head_of(g, r / queries).queries_of(p.q, {r % queries, r % queries + 1});
+    convert_row(row, block.row(0), p.q.dtype, p.head_dim);
+    for (int c = 0; c < p.head_dim; c += Kind::step)
+      Kind::store_query(q[g] + r * q_stride + c, row + c);
+  }
+
+  ROCFLASH_INLINE void score(const KeyRows<Stored>& k, const KeyRows<Stored>& v) {
+    Ahead<Stored> ahead(v, heads);
+    for (int g = 0; g < heads; ++g) {
+      in_groups(rows, [&]<int count>(int r) {
+        const auto ask = [&]<int lines>() {
+          if (r == 0) ahead.template ask<lines>();
+        };
+        scores_of<Kind, count>(q[g] + r * q_stride, q_stride, k, g,
+                               scores + (g * rows + r) * tile_keys, ask);
+      });
+    }
+  }
+  ROCFLASH_INLINE void soften(Range keys) {
+    const Tile tile{{0, queries}, keys};
+    for (int g = 0; g < heads; ++g) {
+      for (int h = 0; h < p.group(); ++h) {
+        const Head head = head_of(g, h);
+        const Exponential exponential(head.exponent);
+        const int first = h * queries;
+        float* of_head = scores + (g * rows + first) * tile_keys;
+        finish_scores<Lanes::keys, vectors>(head, tile, of_head, bias, nullptr);
+        if (p.dropout.on()) draw_dropout<Lanes::keys, vectors>(head, tile, keep);
+        for (int i = 0; i < queries; ++i) {
+          float* row = of_head + i * tile_keys;
+          for (auto n = static_cast<int>(keys.size()); n < tile_keys; ++n) row[n] = -infinity;
+          factor[g * rows + first + i] = absorb<Kind>(
+              row, exponential, state_of(out[g] + (first + i) * out_stride, out_stride));
+          auto* weights = reinterpret_cast<typename Kind::Weight*>(row);
+          for (int n = 0; n < tile_keys && p.dropout.on(); ++n) {
+            if (keep[i * tile_keys + n] == 0) weights[n] = 0;
+          }
+        }
+      }
+    }
+  }
+  ROCFLASH_INLINE void weigh(const KeyRows<Stored>& v, const KeyRows<Stored>& next) {
+    Ahead<Stored> ahead(next, heads);
+    for (int g = 0; g < heads; ++g) {
+      in_groups(rows, [&]<int count>(int r) {
+        const auto ask = [&]<int lines>() {
+          if (r == 0) ahead.template ask<lines>();
+        };
+        weigh_values<Kind, count, careful>(scores + (g * rows + r) * tile_keys,
+                                           factor + g * rows + r, v, g, out[g] + r * out_stride,
+                                           out_stride, ask);
+      });
+    }
+  }
+  ROCFLASH_INLINE bool finish() {
+    Float taint{};
+    for (int g = 0; g < heads; ++g) {
+      for (int r = 0; r < rows; ++r) {
+        for (int c = 0; c < p.value_dim; c += Kind::step) {
+          float* at = out[g] + r * out_stride + c;
+          Float v[Kind::sums];
+          for (int n = 0; n < Kind::sums; ++n) {
+            v[n] = load(at + n * width);
+            taint += v[n] * 0.0f;
+          }
+          Kind::in_order(v);
+          for (int n = 0; n < Kind::sums; ++n) store(at + n * width, v[n]);
+        }
+      }
+    }
+    return !any_nan(taint);
+  }
+
+  const Problem& p;
+  const WorkItem& item;
+  const Sequence sequence;
+  const std::int64_t begin;  // the first key head
+  const int heads, queries, rows;
+  const std::int64_t q_stride, out_stride;
+  float* scores;  // [key head][row][key]; after the softmax, the weights
+  float *bias, *keep, *factor;
+  Query* q[most_decode_heads];
+  float* out[most_decode_heads];
+};
+
+// What a part that saw nothing leaves behind.
+void mark_empty(const Problem& p, const DecodeParts& parts, const WorkItem& item) {
   const std::int64_t begin = item.head * decode_heads(p),
                      end = smaller(p.kv_heads, begin + decode_heads(p));
-  const Sequence s = p.lengths.sequence(item.batch);
-  const std::int64_t q_stride = padded(p.head_dim), rows = p.group() * s.sq;
-  Scratch scratch(memory);
-  const TileScratch tile{
-      scratch.take(most_decode_rows * tile_keys), scratch.take(most_decode_rows * tile_keys),
-      scratch.take(most_decode_rows * tile_keys), scratch.take(most_decode_rows)};
-  KeyHead<Element> heads[most_decode_heads];
-  for (std::int64_t g = begin; g < end; ++g) {
-    KeyHead<Element>& at = heads[g - begin];
-    at.q = scratch.take(rows * q_stride);
-    at.out = parts.part(p, item.batch, g, item.block);
-    __builtin_memset(at.q, 0, sizeof(float) * static_cast<std::size_t>(rows * q_stride));
-    __builtin_memset(at.out, 0, sizeof(float) * static_cast<std::size_t>(rows * parts.row_stride));
-    for (std::int64_t r = 0; r < rows; ++r)
-      state_of(at.out + r * parts.row_stride, parts.row_stride).highest = -infinity;
-    for (std::int64_t h = 0; h < p.group(); ++h) {
-      const Head head(p, item.batch, g * p.group() + h);
-      load_rows(at.q + h * s.sq * q_stride, q_stride, head.queries_of(p.q, {0, s.sq}));
-    }
-  }
-  const auto find = [&](std::int64_t j, int slot) {
-    const Range here{j, smaller(keys.end, j + tile_keys)};
-    for (std::int64_t g = begin; g < end; ++g) {
-      const Head head(p, item.batch, g * p.group());
-      heads[g - begin].k[slot].find(head.keys_of(p.k, here));
-      heads[g - begin].v[slot].find(head.keys_of(p.v, here));
-    }
-    return here;
-  };
-  int slot = 0;
-  for (Range here = find(keys.begin, slot); !here.empty();) {
-    const Range after = find(here.end, !slot);
-    for (std::int64_t g = begin; g < end; ++g) {
-      run_tile<careful>(p, Head(p, item.batch, g * p.group()), here, heads[g - begin], slot,
-                        parts.row_stride, tile);
-    }
-    here = after;
-    slot = !slot;
-  }
-  Float taint{};
   for (std::int64_t g = begin; g < end; ++g)
-    for (std::int64_t r = 0; r < rows; ++r)
-      for (int c = 0; c < p.value_dim; c += width)
-        taint += load(heads[g - begin].out + r * parts.row_stride + c) * 0.0f;
-  return !any_nan(taint);
+    for (std::int64_t r = 0; r < parts.rows; ++r)
+      state_of(parts.part(p, item.batch, g, item.block) + r * parts.row_stride,
+               parts.row_stride) = {-infinity, 0.0f};
 }
 
 }  // namespace
@@ -286,12 +450,12 @@ void decode(const Problem& p, const DecodeParts& parts, WorkItem item, float* sc
   Range keys = visible_keys(p.visibility, Range{0, s.sq}, s.sq, s.sk);
   keys.begin = floor_to(keys.begin, dropout_keys_per_call);
   const Range here = split_of(keys, static_cast<int>(item.block), parts.splits);
-  with_elements(p.k.dtype, static_cast<const std::byte*>(nullptr),
-                [&]<class Element>(const Element*) {
-                  // A weight of 0 times an infinite value is NaN: only then, once more with care.
-                  if (!run<false, Element>(p, parts, item, here, scratch))
-                    run<true, Element>(p, parts, item, here, scratch);
-                });
+  if (here.empty()) return mark_empty(p, parts, item);
+  with_operands(p.q.dtype, p.k.dtype, [&]<class Kind>() {
+    if (Part<Kind, false>(p, parts, item, scratch).run(here)) return;
+    // A weight of 0 times an infinite value is NaN: only then, once more with care.
+    Part<typename Kind::Careful, true>(p, parts, item, scratch).run(here);
+  });
 }
 
 void merge(const Problem& p, const ForwardOutputs& o, const DecodeParts& parts, WorkItem item,

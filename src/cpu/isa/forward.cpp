@@ -71,7 +71,96 @@ template <int vectors>
   }
 }
 
+// Products of one tile in f32, whatever the tensors' dtype.
 template <int vectors>
+struct InFloat {
+  static constexpr int panel = vectors * width;
+  const Problem& p;
+  float *q, *k, *v;  // q: [panel][column][lane]; k, v: [key][column]
+  bool finite = true;
+
+  ROCFLASH_INLINE InFloat(const Problem& problem, float* queries, float* keys, float* values)
+      : p(problem), q(queries), k(keys), v(values) {}
+  ROCFLASH_INLINE float* queries(int n) const { return q + std::int64_t{n} * p.head_dim * panel; }
+  ROCFLASH_INLINE void load_queries(int n, const RowBlock& block) {
+    load_lanes(queries(n), panel, block);
+  }
+  ROCFLASH_INLINE void load_keys(const RowBlock& block) { load_rows(k, padded(p.head_dim), block); }
+  ROCFLASH_INLINE void load_values(const RowBlock& block) {
+    finite = load_rows(v, padded(p.value_dim), block);
+  }
+  ROCFLASH_INLINE void score(int n, std::int64_t keys, float* scores) const {
+    dot_products<vectors>(run_of_terms(p.dtype), keys, p.head_dim, {k, padded(p.head_dim), 1},
+                          {queries(n), panel}, {scores, panel});
+  }
+  ROCFLASH_INLINE void weigh(std::int64_t keys, float* weights, float* out,
+                             const float* factor) const {
+    ROCFLASH_ISA::weigh<vectors, Into::scale_and_add>(finite, run_of_terms(p.dtype), p.value_dim,
+                                                      keys, {v, 1, padded(p.value_dim)},
+                                                      {weights, panel}, {out, panel}, factor);
+  }
+};
+
+#if defined(__AVX512BF16__)
+// Products of pairs of bf16 numbers: of columns for the scores, of keys for the values. Weights are
+// rounded to bf16, as plain attention rounds them. Tiles with infinite values or NaN are weighed in
+// f32, where weights of 0 can be skipped.
+template <int vectors>
+struct InPairs {
+  static constexpr int panel = vectors * width;
+  using Words = std::uint32_t;
+  InFloat<vectors> in_float;
+  const Problem& p;
+  Words *k, *v;  // [key][column / 2] and [key / 2][column]; q is [panel][column / 2][lane]
+  std::int64_t pairs, key_stride;
+  bool finite = true;
+
+  ROCFLASH_INLINE InPairs(const Problem& problem, float* queries, float* keys, float* values)
+      : in_float(problem, queries, keys, values),
+        p(problem),
+        k(reinterpret_cast<Words*>(keys)),
+        v(reinterpret_cast<Words*>(values)),
+        pairs((p.head_dim + 1) / 2),
+        key_stride(padded(p.head_dim / 2 + 1)) {}
+
+  // Pairs up rows of floats in place: a pair never lies behind the rows it is made of.
+  ROCFLASH_INLINE static Words* pair_rows(float* rows, std::int64_t count) {
+    auto* const words = reinterpret_cast<Words*>(rows);
+    for (std::int64_t n = 0; n < count; n += 2) {
+      for (int m = 0; m < panel; m += width) {
+        const Float lower = load(rows + n * panel + m),
+                    upper = n + 1 < count ? load(rows + (n + 1) * panel + m) : Float{};
+        store(words + n / 2 * panel + m, pair_up(lower, upper));
+      }
+    }
+    return words;
+  }
+  ROCFLASH_INLINE void load_queries(int n, const RowBlock& block) {
+    in_float.load_queries(n, block);
+    pair_rows(in_float.queries(n), p.head_dim);
+  }
+  ROCFLASH_INLINE void load_keys(const RowBlock& block) { load_column_pairs(k, key_stride, block); }
+  ROCFLASH_INLINE void load_values(const RowBlock& block) {
+    finite = load_row_pairs(v, padded(p.value_dim), block);
+    if (!finite) in_float.load_values(block);
+  }
+  ROCFLASH_INLINE void score(int n, std::int64_t keys, float* scores) const {
+    const auto* const q = reinterpret_cast<const Words*>(in_float.queries(n));
+    gemm<vectors, Into::overwrite, Words>(keys, pairs, {k, key_stride, 1}, {q, panel},
+                                          {scores, panel}, nullptr);
+  }
+  ROCFLASH_INLINE void weigh(std::int64_t keys, float* weights, float* out,
+                             const float* factor) const {
+    if (!finite) return in_float.weigh(keys, weights, out, factor);
+    const Words* const words = pair_rows(weights, keys);
+    gemm<vectors, Into::scale_and_add, Words>(p.value_dim, (keys + 1) / 2,
+                                              {v, 1, padded(p.value_dim)}, {words, panel},
+                                              {out, panel}, factor);
+  }
+};
+#endif
+
+template <int vectors, template <int> class Products>
 void run(const Head& head, const ForwardOutputs& o, Range block, float* memory) {
   constexpr int panel = vectors * width;
   constexpr int panels = lane_rows / panel;
@@ -86,6 +175,7 @@ void run(const Head& head, const ForwardOutputs& o, Range block, float* memory) 
   float* bias = scratch.take(panel * stream_rows);          // likewise
   float* keep = scratch.take(panel * stream_rows);          // likewise
   float* statistics = scratch.take(3 * lane_rows);          // [panel][3][lane]
+  Products<vectors> products(p, q, k, v);
 
   const auto queries_of = [&](int n) {
     return Range{block.begin + n * panel, smaller(block.end, block.begin + (n + 1) * panel)};
@@ -95,13 +185,12 @@ void run(const Head& head, const ForwardOutputs& o, Range block, float* memory) 
     return OnlineSoftmax{s, s + panel, s + 2 * panel};
   };
   const auto raw_scores = [&](int n, const Tile& tile) {
-    dot_products<vectors>(run_of_terms(p.dtype), tile.keys.size(), d, {k, padded(d), 1},
-                          {q + std::int64_t{n} * d * panel, panel}, {scores, panel});
+    products.score(n, tile.keys.size(), scores);
     finish_scores<Lanes::queries, vectors>(head, tile, scores, bias, nullptr);
   };
 
   for (int n = 0; n < panels && !queries_of(n).empty(); ++n) {
-    load_lanes(q + std::int64_t{n} * d * panel, panel, head.queries_of(p.q, queries_of(n)));
+    products.load_queries(n, head.queries_of(p.q, queries_of(n)));
     softmax_of(n).template start<vectors>(head.sink);
   }
   __builtin_memset(out, 0, sizeof(float) * lane_rows * static_cast<std::size_t>(dv));
@@ -111,9 +200,8 @@ void run(const Head& head, const ForwardOutputs& o, Range block, float* memory) 
   keys.begin = floor_to(keys.begin, dropout_keys_per_call);
   for (std::int64_t j = keys.begin; j < keys.end; j += stream_rows) {
     const Range here{j, smaller(keys.end, j + stream_rows)};
-    load_rows(k, padded(d), head.keys_of(p.k, here));
-    const bool finite = load_rows(v, padded(dv), head.keys_of(p.v, here));
-    const Strided values{v, 1, padded(dv)};
+    products.load_keys(head.keys_of(p.k, here));
+    products.load_values(head.keys_of(p.v, here));
     for (int n = 0; n < panels && !queries_of(n).empty(); ++n) {
       const Tile tile{queries_of(n), here};
       OnlineSoftmax softmax = softmax_of(n);
@@ -124,9 +212,7 @@ void run(const Head& head, const ForwardOutputs& o, Range block, float* memory) 
         for (std::int64_t e = 0; e < here.size() * panel; e += width)
           store(scores + e, select(load(keep + e) != 0.0f, load(scores + e), Float{}));
       }
-      weigh<vectors, Into::scale_and_add>(
-          finite, run_of_terms(p.dtype), dv, here.size(), values, {scores, panel},
-          {out + std::int64_t{n} * dv * panel, panel}, softmax.factor);
+      products.weigh(here.size(), scores, out + std::int64_t{n} * dv * panel, softmax.factor);
     }
   }
 
@@ -149,7 +235,7 @@ void run(const Head& head, const ForwardOutputs& o, Range block, float* memory) 
   if (!o.s_dmask) return;
   for (std::int64_t j = 0; j < head.sequence.sk; j += stream_rows) {
     const Range here{j, smaller(head.sequence.sk, j + stream_rows)};
-    load_rows(k, padded(d), head.keys_of(p.k, here));
+    products.load_keys(head.keys_of(p.k, here));
     for (int n = 0; n < panels && !queries_of(n).empty(); ++n) {
       const Tile tile{queries_of(n), here};
       raw_scores(n, tile);
@@ -166,7 +252,13 @@ void forward(const Problem& p, const ForwardOutputs& o, WorkItem item, float* sc
   const Head head(p, item.batch, item.head);
   const Range block{item.block * lane_rows,
                     smaller(head.sequence.sq, (item.block + 1) * lane_rows)};
-  with_panel(block.size(), [&]<int vectors>() { run<vectors>(head, o, block, scratch); });
+  with_panel(block.size(), [&]<int vectors>() {
+#if defined(__AVX512BF16__)
+    if (p.dtype == DType::bf16 && p.k.dtype == DType::bf16)
+      return run<vectors, InPairs>(head, o, block, scratch);
+#endif
+    run<vectors, InFloat>(head, o, block, scratch);
+  });
 }
 
 }  // namespace rocflash::cpu::ROCFLASH_ISA

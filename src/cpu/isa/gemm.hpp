@@ -17,10 +17,12 @@ namespace rocflash::cpu::ROCFLASH_ISA {
 inline constexpr int most_vectors = registers == 32 ? 4 : 2;
 inline constexpr int most_accumulators = registers == 32 ? 24 : 12;
 
-struct Strided {
-  const float* data;
+template <class Element>
+struct StridedOf {
+  const Element* data;
   std::int64_t row, step;  // A(n, k) = data[n * row + k * step]
 };
+using Strided = StridedOf<float>;
 
 // Rows of whole vectors, `stride` floats apart; a panel's rows follow each other directly.
 template <class Element>
@@ -31,16 +33,16 @@ struct Panel {
 
 enum class Into { overwrite, add, scale_and_add };
 
-template <int vectors, int rows, Into into>
-ROCFLASH_INLINE void gemm_rows(std::int64_t k, Strided a, Panel<const float> b, Panel<float> c,
-                               const float* scale) {
+template <int vectors, int rows, Into into, class Element>
+ROCFLASH_INLINE void gemm_rows(std::int64_t k, StridedOf<Element> a, Panel<const Element> b,
+                               Panel<float> c, const float* scale) {
   Float sum[rows][vectors] = {};
   for (std::int64_t i = 0; i < k; ++i, a.data += a.step, b.data += b.stride) {
-    Float right[vectors];
+    decltype(load(b.data)) right[vectors];
     for (int m = 0; m < vectors; ++m) right[m] = load(b.data + m * width);
     for (int n = 0; n < rows; ++n) {
-      const Float left = splat(a.data[n * a.row]);
-      for (int m = 0; m < vectors; ++m) sum[n][m] += left * right[m];
+      const auto left = splat(a.data[n * a.row]);
+      for (int m = 0; m < vectors; ++m) sum[n][m] = add_products(sum[n][m], left, right[m]);
     }
   }
   // What was in C is added last: a sum that starts at 0 loses less.
@@ -54,10 +56,11 @@ ROCFLASH_INLINE void gemm_rows(std::int64_t k, Strided a, Panel<const float> b, 
   }
 }
 
-// scale: one factor per lane for what is in C already; only read with Into::scale_and_add.
-template <int vectors, Into into>
-[[gnu::noinline]] static void gemm(std::int64_t n, std::int64_t k, Strided a, Panel<const float> b,
-                                   Panel<float> c, const float* scale) {
+// scale: one factor per lane for what is in C already; only read with Into::scale_and_add. Elements
+// are floats, or words that hold a pair of bf16 numbers each; k then counts pairs.
+template <int vectors, Into into, class Element = float>
+[[gnu::noinline]] static void gemm(std::int64_t n, std::int64_t k, StridedOf<Element> a,
+                                   Panel<const Element> b, Panel<float> c, const float* scale) {
   constexpr int rows = most_accumulators / vectors < 12 ? most_accumulators / vectors : 12;
   std::int64_t left = n;
   const auto run = [&]<int count>() {

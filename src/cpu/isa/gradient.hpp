@@ -103,11 +103,6 @@ struct GradientTile {
         store(gradients + at, select(load(keep + at) != 0.0f, load(gradients + at), Float{}));
     }
   }
-  ROCFLASH_INLINE static float sum_of(Float v) {
-    float sum = 0;
-    for (int n = 0; n < width; ++n) sum += v[n];
-    return sum;
-  }
   // Makes the row's weights and the sink's add up to 1, unless other keys, which are not here, have
   // a share.
   ROCFLASH_INLINE bool normalise_row(const Head& head, std::int64_t r) {

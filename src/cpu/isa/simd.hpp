@@ -6,6 +6,10 @@
 // inline function (see core/inline.hpp).
 #pragma once
 
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
 #include <cstdint>
 
 #include "core/inline.hpp"
@@ -13,9 +17,9 @@
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 
-#if defined(ROCFLASH_ISA_avx512)
+#if defined(__AVX512F__)
 inline constexpr int width = 16, registers = 32;
-#elif defined(ROCFLASH_ISA_avx2)
+#elif defined(__AVX2__)
 inline constexpr int width = 8, registers = 16;
 #else
 inline constexpr int width = 4, registers = 16;
@@ -38,7 +42,9 @@ ROCFLASH_INLINE Vector load_as(const Scalar* from) {
   return v;
 }
 ROCFLASH_INLINE Float load(const float* from) { return load_as<Float>(from); }
+ROCFLASH_INLINE Word load(const std::uint32_t* from) { return load_as<Word>(from); }
 ROCFLASH_INLINE void store(float* to, Float v) { __builtin_memcpy(to, &v, sizeof v); }
+ROCFLASH_INLINE void store(std::uint32_t* to, Word v) { __builtin_memcpy(to, &v, sizeof v); }
 
 // x - 0 is x for every x, which the compiler knows; x + 0 is not (for -0).
 ROCFLASH_INLINE Float splat(float x) { return x - Float{}; }
@@ -57,6 +63,31 @@ ROCFLASH_INLINE Int lane_index() {
   Int v;
   for (int n = 0; n < width; ++n) v[n] = n;
   return v;
+}
+
+// Across lanes: the second half is laid over the first until one is left.
+template <class Merge>
+ROCFLASH_INLINE float fold(Float v, Merge merge) {
+#if defined(__AVX512F__)
+  v = merge(v, __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
+  v = merge(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11));
+  v = merge(v, __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
+  v = merge(v, __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14));
+#elif defined(__AVX2__)
+  v = merge(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3));
+  v = merge(v, __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5));
+  v = merge(v, __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6));
+#else
+  v = merge(v, __builtin_shufflevector(v, v, 2, 3, 0, 1));
+  v = merge(v, __builtin_shufflevector(v, v, 1, 0, 3, 2));
+#endif
+  return v[0];
+}
+ROCFLASH_INLINE float sum_of(Float v) {
+  return fold(v, [](Float a, Float b) { return a + b; });
+}
+ROCFLASH_INLINE float largest_of(Float v) {
+  return fold(v, [](Float a, Float b) { return larger(a, b); });
 }
 
 ROCFLASH_INLINE bool any_nan(Float v) {
@@ -82,6 +113,27 @@ ROCFLASH_INLINE Short to_bf16(Float x) {
   const Word quiet = (bits >> 16) | 0x40u;
   return __builtin_convertvector((Word)select(x != x, (Float)quiet, (Float)rounded), Short);
 }
+
+// Whether there are instructions for pairs of bf16 numbers, two in each 32-bit lane.
+#if defined(__AVX512BF16__)
+inline constexpr bool has_pairs = true;
+
+// Both products of each lane's pairs, added to its sum. Products are exact; numbers below the
+// smallest normal one count as 0.
+ROCFLASH_INLINE Float add_products(Float sum, Word a, Word b) {
+  return (Float)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+}
+// Rounded to bf16, the first in the lower halves.
+ROCFLASH_INLINE Word pair_up(Float lower, Float upper) {
+  const auto both = (__m512i)_mm512_cvtne2ps_pbh((__m512)upper, (__m512)lower);
+  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
+                                         8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  return (Word)_mm512_permutexvar_epi16(order, both);
+}
+#else
+inline constexpr bool has_pairs = false;
+#endif
+ROCFLASH_INLINE Float add_products(Float sum, Float a, Float b) { return sum + a * b; }
 
 // 2^x in two steps: rounding to an integer by adding 1.5 * 2^23, and a polynomial for the fraction.
 inline constexpr float to_integer = 12582912.0f;
@@ -130,7 +182,7 @@ struct Exponential {
 // The value as a float, even where the compiler would rather keep a product's extra bits for a
 // fused operation.
 ROCFLASH_INLINE Float rounded(Float x) {
-#if defined(ROCFLASH_ISA_avx512)
+#if defined(__AVX512F__)
   __asm__("" : "+v"(x));
 #else
   __asm__("" : "+x"(x));

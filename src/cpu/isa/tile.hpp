@@ -85,6 +85,45 @@ ROCFLASH_INLINE Float convert_row(float* to, const std::byte* from, DType dtype,
   return !any_nan(taint);
 }
 
+// Pairs of bf16 numbers as words: along the columns, to[row][column / 2], and along the rows,
+// to[row / 2][column]. What is missing to a pair is 0; `stride` counts words.
+[[maybe_unused, gnu::noinline]] static void load_column_pairs(std::uint32_t* to,
+                                                              std::int64_t stride,
+                                                              const RowBlock& block) {
+  const int columns = block.rows.columns;
+  for (int n = 0; n < block.count; ++n, to += stride) {
+    to[columns / 2] = 0;  // there is room for one more
+    __builtin_memcpy(to, block.row(n), static_cast<std::size_t>(columns) * 2);
+  }
+}
+// Returns whether all elements are finite.
+[[maybe_unused, gnu::noinline]] static bool load_row_pairs(std::uint32_t* to, std::int64_t stride,
+                                                           const RowBlock& block) {
+  Float taint{};
+  const auto taint_of = [](Word pair) {
+    return (Float)(pair << 16) * 0.0f + (Float)(pair & 0xffff0000u) * 0.0f;
+  };
+  for (int n = 0; n < block.count; n += 2, to += stride) {
+    const auto* lower = reinterpret_cast<const std::uint16_t*>(block.row(n));
+    const bool both = n + 1 < block.count;
+    const auto* upper = both ? reinterpret_cast<const std::uint16_t*>(block.row(n + 1)) : lower;
+    const std::uint32_t mask = both ? 0xffffffffu : 0x0000ffffu;
+    int c = 0;
+    for (; c + width <= block.rows.columns; c += width) {
+      const Word pair = (__builtin_convertvector(load_as<Short>(lower + c), Word) |
+                         __builtin_convertvector(load_as<Short>(upper + c), Word) << 16) &
+                        mask;
+      taint += taint_of(pair);
+      store(to + c, pair);
+    }
+    for (; c < block.rows.columns; ++c) {
+      to[c] = (lower[c] | static_cast<std::uint32_t>(upper[c]) << 16) & mask;
+      taint += taint_of(splat(to[c]));
+    }
+  }
+  return !any_nan(taint);
+}
+
 // to[column][lane]: each row becomes a lane. Lanes beyond the rows become 0.
 [[maybe_unused, gnu::noinline]] static void load_lanes(float* to, int panel,
                                                        const RowBlock& block) {

@@ -1,0 +1,96 @@
+// How decode divides its keys and heads: everything once, nothing twice, enough for many threads.
+#include "cpu/plan.hpp"
+
+#include <gtest/gtest.h>
+
+namespace rocflash::cpu {
+namespace {
+
+Problem decode_problem(std::int64_t batch, std::int64_t keys, DType cache = DType::bf16) {
+  Problem p;
+  p.heads = 32;
+  p.kv_heads = 8;
+  p.head_dim = p.value_dim = 128;
+  p.k.dtype = p.v.dtype = cache;
+  p.lengths.batch = batch;
+  p.max_q = 1;
+  p.max_k = keys;
+  return p;
+}
+
+TEST(DecodePlan, SplitsCoverAllKeysOnce) {
+  for (const Range keys : {Range{0, 1}, {0, 64}, {8, 1000}, {0, 131072}, {5, 5}}) {
+    for (const int splits : {1, 2, 3, 16, 64, 1000}) {
+      std::int64_t at = keys.begin;
+      for (int n = 0; n < splits; ++n) {
+        const Range part = split_of(keys, n, splits);
+        if (part.empty()) continue;
+        EXPECT_EQ(part.begin, at);
+        EXPECT_EQ((part.begin - keys.begin) % decode_keys, 0);
+        at = part.end;
+      }
+      EXPECT_EQ(at, keys.end);
+    }
+  }
+}
+
+TEST(DecodePlan, LongCachesAreSplitAndShortOnesAreNot) {
+  EXPECT_EQ(decode_splits(decode_problem(1, 0)), 1);
+  EXPECT_EQ(decode_splits(decode_problem(1, 200)), 1);
+  EXPECT_EQ(decode_splits(decode_problem(1, 4096)), 16);
+  EXPECT_EQ(decode_splits(decode_problem(1, 131072)), 64);
+  EXPECT_EQ(decode_splits(decode_problem(64, 131072)), 1);
+  Problem told = decode_problem(1, 131072);
+  told.splits = 3;
+  EXPECT_EQ(decode_splits(told), 3);
+  told.splits = 1000;
+  told.max_k = 100;
+  EXPECT_EQ(decode_splits(told), 2);  // no more than there are tiles
+}
+
+// A window makes a long cache a short one.
+TEST(DecodePlan, SplitsFollowWhatIsVisible) {
+  Problem p = decode_problem(1, 131072);
+  p.visibility = {.left = 0, .right = 0};
+  EXPECT_EQ(decode_splits(p), 1);
+  p.visibility = {.left = 4096, .right = 0};
+  EXPECT_EQ(decode_splits(p), 16);
+  p.visibility = {.left = -1, .right = 0};
+  EXPECT_EQ(decode_splits(p), 64);
+  p.visibility = {.chunk = 100};
+  EXPECT_EQ(decode_splits(p), 1);
+  for (const std::int64_t chunk : {1, 7, 64}) {
+    for (const std::int64_t left : {-1, 0, 5}) {
+      p.visibility = {.left = left, .right = 3, .chunk = chunk};
+      p.max_q = 4;
+      for (std::int64_t keys = 4; keys < 300; ++keys)
+        EXPECT_LE(visible_keys(p.visibility, Range{0, 4}, 4, keys).size(), decode_reach(p));
+    }
+  }
+}
+
+// A tile of keys and values of the heads that take turns fits into the second-level cache.
+TEST(DecodePlan, HeadsThatTakeTurns) {
+  EXPECT_EQ(decode_heads(decode_problem(1, 4096)), 8);
+  EXPECT_EQ(decode_heads(decode_problem(1, 4096, DType::f32)), 4);
+  EXPECT_EQ(decode_head_groups(decode_problem(1, 4096, DType::f32)), 2);
+  Problem wide = decode_problem(1, 4096, DType::f32);
+  wide.head_dim = wide.value_dim = 512;
+  EXPECT_EQ(decode_heads(wide), 1);
+  wide.kv_heads = 3;
+  EXPECT_EQ(decode_head_groups(wide), 3);
+}
+
+TEST(DecodePlan, FewRowsOnly) {
+  Problem p = decode_problem(1, 4096);
+  EXPECT_TRUE(is_decode(p));
+  p.max_q = 4;
+  EXPECT_TRUE(is_decode(p));
+  p.max_q = 5;
+  EXPECT_FALSE(is_decode(p));
+  p.max_q = 0;
+  EXPECT_FALSE(is_decode(p));
+}
+
+}  // namespace
+}  // namespace rocflash::cpu
