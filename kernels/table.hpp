@@ -45,7 +45,7 @@ constexpr int bucket_of(int head_size) {
   ROCFLASH_FORWARD_BUCKETS(X, bf16, full)
 #endif
 
-// X(dtype): weights_<dtype>, one thread an element of s_dmask.
+// X(dtype): weights_<dtype>, one wave a row of s_dmask.
 #define ROCFLASH_WEIGHTS_KERNELS(X) X(f16) X(bf16)
 struct WeightsTile {
   int threads, waves_per_simd;

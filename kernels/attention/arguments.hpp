@@ -28,10 +28,9 @@ struct ForwardArguments {
   std::int32_t caches = 0;  // batches that k and v have: what a block table may name
 };
 
-// s_dmask is computed by a kernel of its own, from the lse that forward wrote.
+// s_dmask is computed by a kernel of its own.
 struct WeightsArguments {
   Problem problem;
-  RowStatistic lse;
   Plane weights;
   std::int32_t groups = 0;  // workgroups; any number will do
   std::int32_t caches = 0;

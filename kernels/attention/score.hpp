@@ -37,18 +37,13 @@ struct Span {
       : begin(static_cast<std::int32_t>(r.begin)), end(static_cast<std::int32_t>(r.end)) {}
 };
 
-// A scale of 0 would turn the -infinity of unseen keys into NaN; this one makes every weight 1 as
-// well.
-inline constexpr float smallest_unit = 1e-37f;
-
 // Scores leave the product as q·k with q's sign turned where the scale is negative, so that the
-// largest product is the largest score: what is left of the scale is positive.
+// largest product is the largest score: what is left of the scale is positive. (The plan gives a
+// scale of 0 to the full variant, which applies it before it hides keys.)
 struct Scale {
   float unit;      // from products to powers of two
   bool turn_sign;  // of q
-  explicit Scale(float scale)
-      : unit(__builtin_fmaxf(__builtin_fabsf(scale) * log2_e, smallest_unit)),
-        turn_sign(scale < 0) {}
+  explicit Scale(float scale) : unit(__builtin_fabsf(scale) * log2_e), turn_sign(scale < 0) {}
 };
 
 // Options of the full variant for one (sequence, head). Scores go in as products and come out in

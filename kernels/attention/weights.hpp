@@ -1,5 +1,6 @@
-// s_dmask: the weights themselves, negative where dropout drops them, from the lse that forward
-// wrote. A thread an element, in the order of (sequence, head, query, key).
+// s_dmask: the weights themselves, negative where dropout drops them. A wave a row: its lanes share
+// out the keys, agree on the largest score and the sum, and go over the keys again. Nothing is
+// taken from forward, whose lse is rounded.
 #pragma once
 
 #include "attention/exact.hpp"
@@ -9,30 +10,51 @@ namespace rocflash::kernel {
 template <DType dtype>
 void weights(const WeightsArguments& a) {
   const Problem& p = a.problem;
-  const std::int64_t count = p.batch() * p.heads * p.max_q * p.max_k;
-  const std::int64_t threads = std::int64_t{a.groups} * weights_tile.threads;
-  for (std::int64_t n = arch::group() * std::int64_t{weights_tile.threads} + arch::thread();
-       n < count; n += threads) {
-    const auto key = static_cast<std::int32_t>(n % p.max_k);
-    const auto index = static_cast<std::int32_t>(n / p.max_k % p.max_q);
-    const std::int64_t plane = n / p.max_k / p.max_q, head = plane % p.heads;
+  constexpr int waves = weights_tile.threads / arch::wave_size;
+  const std::int64_t rows = p.batch() * p.heads * p.max_q;
+  const std::int64_t first = arch::group() * std::int64_t{waves} + arch::wave();
+  for (std::int64_t row = first; row < rows; row += std::int64_t{a.groups} * waves) {
+    const auto index = static_cast<std::int32_t>(row % p.max_q);
+    const std::int64_t plane = row / p.max_q, head = plane % p.heads;
     const SequenceView sequence(p, plane / p.heads);
     const QueryView query(p.visibility, sequence, index);
-    float weight = 0;
-    if (query.sees(key)) {
-      const ExactScores<dtype> scores{p, sequence, head, a.caches};
-      const float lse = arch::load(&a.lse.at(sequence.batch, head, sequence.q_row + index));
-      // A query that sees nothing has an lse of +infinity, and a NaN must stay one.
-      weight = arch::exp2(scores.score(query, key) - lse * log2_e);
-      if (p.dropout.on() && !scores.shape.keeps(query, key)) weight = -weight;
+    const ExactScores<dtype> scores{p, sequence, head, a.caches};
+
+    OnlineSoftmax own;
+    for (std::int32_t key = query.begin + arch::lane(); key < query.end; key += arch::wave_size) {
+      const float score = scores.score(query, key);
+      own.follow(score);
+      own.sum += arch::exp2(score - own.base());
     }
+    float largest = p.sinks ? sink_of(p, head) * log2_e : -infinity;
+    const float sink = largest;
+    for (int lane = 0; lane < arch::wave_size; ++lane)
+      largest = __builtin_fmaxf(largest, arch::from_lane(own.reference, lane));
+    const float base = largest == -infinity ? 0.0f : largest;
+    float total = sink == -infinity ? 0.0f : arch::exp2(sink - base);
+    for (int lane = 0; lane < arch::wave_size; ++lane) {
+      const float reference = arch::from_lane(own.reference, lane),
+                  sum = arch::from_lane(own.sum, lane);
+      // NaN is in the sum of a lane whose largest score is none.
+      if (reference > -infinity || sum != 0) total += sum * arch::exp2(reference - base);
+    }
+
     const Plane& out = a.weights;
-    const std::int64_t element = sequence.batch * out.batch_stride + head * out.head_stride +
-                                 index * out.query_stride + key * out.key_stride;
-    if (out.dtype == DType::f32) {
-      arch::store(reinterpret_cast<float*>(out.data) + element, weight);
-    } else {
-      arch::store(reinterpret_cast<std::uint16_t*>(out.data) + element, narrow<dtype>(weight));
+    const std::int64_t begin =
+        sequence.batch * out.batch_stride + head * out.head_stride + index * out.query_stride;
+    for (auto key = static_cast<std::int32_t>(arch::lane()); key < p.max_k;
+         key += arch::wave_size) {
+      float weight = 0;
+      if (query.sees(key) && total != 0) {
+        weight = arch::exp2(scores.score(query, key) - base) / total;
+        if (p.dropout.on() && !scores.shape.keeps(query, key)) weight = -weight;
+      }
+      const std::int64_t element = begin + key * out.key_stride;
+      if (out.dtype == DType::f32) {
+        arch::store(reinterpret_cast<float*>(out.data) + element, weight);
+      } else {
+        arch::store(reinterpret_cast<std::uint16_t*>(out.data) + element, narrow<dtype>(weight));
+      }
     }
   }
 }

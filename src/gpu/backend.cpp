@@ -32,10 +32,11 @@ class GpuBackend final : public Backend {
   }
   std::size_t workspace(const Problem& p, const ForwardOutputs& o,
                         const Execution&) const override {
-    return plan(p, o, nullptr).workspace;
+    plan(p, o);  // refuses what cannot be launched
+    return 0;
   }
   void run(const Problem& p, const ForwardOutputs& o, const Execution& e) const override {
-    const ForwardPlan steps = plan(p, o, e.workspace);
+    const ForwardPlan steps = plan(p, o);
     if (!steps.forward && !steps.weights) return;
     const gpu::Current current(driver_, device_.index);
     if (steps.forward)
@@ -57,8 +58,8 @@ class GpuBackend final : public Backend {
   }
 
  private:
-  ForwardPlan plan(const Problem& p, const ForwardOutputs& o, std::byte* workspace) const {
-    return gpu::plan_forward(p, o, device_.target->family, device_.facts.units, workspace);
+  ForwardPlan plan(const Problem& p, const ForwardOutputs& o) const {
+    return gpu::plan_forward(p, o, device_.target->family, device_.facts.units);
   }
   void launch(std::uint64_t context, const Launch& l, void* stream, const void* arguments) const {
     const gpu::Function function =

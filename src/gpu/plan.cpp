@@ -67,17 +67,6 @@ std::int64_t sequence_rows(const Lengths& l, std::int64_t max_q) {
   return l.packed_q() && l.batch == 0 ? l.rows_q : std::min(max_q, l.rows_q);
 }
 
-// An lse of ours, compact, in the shape that the caller's would have.
-RowStatistic own_lse(const Problem& p, std::byte* at) {
-  const std::int64_t rows = p.lengths.rows_q;
-  return {reinterpret_cast<float*>(at), p.lengths.packed_q() ? 0 : p.heads * rows, rows, 1};
-}
-
-std::size_t own_lse_bytes(const Problem& p) {
-  const std::int64_t batch = p.lengths.packed_q() ? 1 : p.batch();
-  return static_cast<std::size_t>(batch * p.heads * p.lengths.rows_q) * sizeof(float);
-}
-
 }  // namespace
 
 int partitions(Family family, int units) {
@@ -123,28 +112,23 @@ std::string refusal(const Problem& p, bool gradients) {
 }
 
 Variant forward_variant(const Problem& p, const ForwardOutputs& o) {
-  const bool options = p.mask || p.bias || p.alibi || p.sinks || p.softcap > 0 || p.dropout.on() ||
-                       p.k.blocks != nullptr;
+  // A scale of 0 would turn the -infinity of unseen keys into NaN where plain kernels apply it.
+  const bool options = p.scale == 0 || p.mask || p.bias || p.alibi || p.sinks || p.softcap > 0 ||
+                       p.dropout.on() || p.k.blocks != nullptr;
   const bool vectors =
       suits_plain(p.q) && suits_plain(p.k) && suits_plain(p.v) && suits_plain(o.out);
   return !options && vectors ? Variant::plain : Variant::full;
 }
 
 ForwardPlan plan_forward(const Problem& given, const ForwardOutputs& outputs, Family family,
-                         int units, std::byte* workspace) {
+                         int units) {
   ForwardPlan plan;
   Problem p = given;
   const bool nobody = p.lengths.packed_q() && p.batch() == 0;
   if (nobody) make_dense_without_keys(p);
-  // The size of s_dmask, which is never there without sequences.
-  const std::int64_t elements = nobody ? 0 : p.batch() * p.heads * p.max_q * p.max_k;
-  const bool weights = outputs.s_dmask && elements > 0;
+  // Rows of s_dmask, which is never there without sequences.
+  const std::int64_t rows = nobody || p.max_k == 0 ? 0 : p.batch() * p.heads * p.max_q;
   ForwardOutputs o = outputs;
-  if (weights && !o.lse) {
-    o.lse = own_lse(p, workspace);
-    plan.workspace = own_lse_bytes(p);
-  }
-
   space_single_rows(p, o);
   const int bucket = kernel::bucket_of(std::max(p.head_dim, p.value_dim));
   const Variant variant = forward_variant(p, o);
@@ -175,16 +159,19 @@ ForwardPlan plan_forward(const Problem& given, const ForwardOutputs& outputs, Fa
                               .caches = caches};
     plan.forward_arguments.outputs.s_dmask = {};  // not this kernel's business
   }
-  if (weights) {
-    // The kernel strides over the elements, so a bounded grid serves any number of them.
+  if (outputs.s_dmask && rows > 0) {
+    // The kernel strides over the rows, so a bounded grid serves any number of them.
     constexpr std::int64_t most_groups = 1 << 16;
     constexpr int threads = kernel::weights_tile.threads;
-    const std::int64_t weight_groups = std::min(most_groups, divide_up(elements, threads));
+    constexpr int widest_wave = 64;
+    const std::int64_t weight_groups =
+        std::min(most_groups, divide_up(rows, threads / widest_wave));
     plan.weights = Launch{text("weights_", name_of(p.dtype)),
                           {static_cast<std::uint32_t>(weight_groups), threads, 0}};
-    plan.weights_arguments = {.problem = p, .lse = o.lse, .weights = o.s_dmask};
-    plan.weights_arguments.groups = static_cast<std::int32_t>(weight_groups);
-    plan.weights_arguments.caches = caches;
+    plan.weights_arguments = {.problem = p,
+                              .weights = o.s_dmask,
+                              .groups = static_cast<std::int32_t>(weight_groups),
+                              .caches = caches};
   }
   return plan;
 }

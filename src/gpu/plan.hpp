@@ -1,4 +1,4 @@
-// How a problem is run on a GPU: which kernels, how many workgroups, how much workspace. Pure
+// How a problem is run on a GPU: which kernels, how many workgroups. Pure
 // functions of the problem and of a few facts about the device.
 #pragma once
 
@@ -34,12 +34,10 @@ struct ForwardPlan {
   std::optional<Launch> forward, weights;  // none: there is nothing to write
   kernel::ForwardArguments forward_arguments;
   kernel::WeightsArguments weights_arguments;
-  std::size_t workspace = 0;  // bytes: an lse that the caller did not ask for, but s_dmask needs
 };
 
-// `workspace` is where an lse of our own will lie; null when only the size is asked for. Refuses a
-// problem with more workgroups than a launch can have.
+// Refuses a problem with more workgroups than a launch can have. No kernel needs a workspace.
 ForwardPlan plan_forward(const Problem& problem, const ForwardOutputs& outputs,
-                         kernel::Family family, int units, std::byte* workspace);
+                         kernel::Family family, int units);
 
 }  // namespace rocflash::gpu

@@ -1,4 +1,4 @@
-// What is planned for a problem, without any device: kernels, workgroups, workspace, refusals.
+// What is planned for a problem, without any device: kernels, workgroups, refusals.
 #include "gpu/plan.hpp"
 
 #include <gtest/gtest.h>
@@ -39,9 +39,8 @@ struct Given {
     p.caches = b;
     o.out = rows(0x40000, sq, h, dv, dtype);
   }
-  ForwardPlan plan(Family family = Family::cdna3, int units = 304,
-                   std::byte* workspace = nullptr) const {
-    return plan_forward(p, o, family, units, workspace);
+  ForwardPlan plan(Family family = Family::cdna3, int units = 304) const {
+    return plan_forward(p, o, family, units);
   }
 
   Problem p;
@@ -129,7 +128,6 @@ TEST(Plan, OneWorkgroupForEachBlockOfQueries) {
                 static_cast<std::uint32_t>(tile.dynamic_shared));
       EXPECT_EQ(plan.forward_arguments.caches, 2);
       EXPECT_FALSE(plan.weights);
-      EXPECT_EQ(plan.workspace, 0u);
     }
   }
 }
@@ -175,7 +173,6 @@ TEST(Plan, NothingToWriteIsNothingToLaunch) {
     g.o.s_dmask.data = at(0x5000);
     EXPECT_FALSE(g.plan().forward);
     EXPECT_FALSE(g.plan().weights);
-    EXPECT_EQ(g.plan().workspace, 0u);
   }
 }
 
@@ -205,36 +202,24 @@ TEST(Plan, PackedRowsWithoutSequencesAreCleared) {
   EXPECT_GE(plan.forward_arguments.work.query_blocks * 256, 700);
 }
 
-TEST(Plan, WeightsFollowForwardAndItsLse) {
+TEST(Plan, WeightsTakeAKernelOfTheirOwn) {
   Given g(DType::f16, 64, 64, 2, 100, 70, 4);
   g.o.s_dmask = {at(0x5000), DType::f32, 1, 2, 3, 4};
-  const ForwardPlan own = g.plan(Family::cdna3, 304, at(0x9000));
-  EXPECT_EQ(own.workspace, 2u * 4 * 100 * sizeof(float));
-  EXPECT_EQ(own.forward_arguments.outputs.lse.data, reinterpret_cast<float*>(0x9000));
-  EXPECT_EQ(own.weights_arguments.lse.data, reinterpret_cast<float*>(0x9000));
-  EXPECT_EQ(own.weights_arguments.lse.batch_stride, 4 * 100);
-  EXPECT_EQ(own.weights_arguments.lse.head_stride, 100);
-  EXPECT_EQ(own.weights_arguments.weights.data, at(0x5000));
-  EXPECT_EQ(own.weights->kernel, "weights_f16");
-  EXPECT_EQ(own.weights->shape.groups, (2u * 4 * 100 * 70 + 255) / 256);
-  EXPECT_EQ(own.weights->shape.threads, 256u);
-  EXPECT_EQ(own.weights_arguments.groups, static_cast<int>(own.weights->shape.groups));
+  const ForwardPlan plan = g.plan();
+  EXPECT_FALSE(plan.forward_arguments.outputs.s_dmask);
+  EXPECT_EQ(plan.weights_arguments.weights.data, at(0x5000));
+  EXPECT_EQ(plan.weights->kernel, "weights_f16");
+  EXPECT_EQ(plan.weights->shape.groups, 2u * 4 * 100 / 4);  // four waves and more
 
-  g.o.lse = {reinterpret_cast<float*>(0x7000), 400, 100, 1};
-  const ForwardPlan given = g.plan();
-  EXPECT_EQ(given.workspace, 0u);
-  EXPECT_EQ(given.weights_arguments.lse.data, reinterpret_cast<float*>(0x7000));
+  EXPECT_EQ(plan.weights->shape.threads, 256u);
+  EXPECT_EQ(plan.weights_arguments.groups, 2 * 4 * 100 / 4);
 }
 
-TEST(Plan, WeightsOfPackedSequencesKeepTheirLsePacked) {
-  Given g(DType::f16, 64, 64, 3, 100, 70, 4);
-  g.p.lengths.cu_q = g.p.lengths.cu_k = reinterpret_cast<const std::int32_t*>(0x100);
-  g.p.max_q = 60;
-  g.o.s_dmask.data = at(0x5000);
-  const ForwardPlan plan = g.plan(Family::nvidia, 132, at(0x9000));
-  EXPECT_EQ(plan.workspace, 4u * 100 * sizeof(float));
-  EXPECT_EQ(plan.weights_arguments.lse.batch_stride, 0);
-  EXPECT_EQ(plan.weights_arguments.lse.head_stride, 100);
+TEST(Plan, AScaleOfZeroIsNotPlain) {
+  Given g(DType::f16, 64, 64, 2, 100, 70, 4);
+  EXPECT_EQ(forward_variant(g.p, g.o), Variant::plain);
+  g.p.scale = 0;
+  EXPECT_EQ(forward_variant(g.p, g.o), Variant::full);
 }
 
 TEST(Plan, HugeWeightsTakeABoundedGrid) {
