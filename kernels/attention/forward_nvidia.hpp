@@ -354,7 +354,7 @@ void forward(const ForwardArguments& a) {
   }
 
   const ScoreShape shape(p, sequence, item.head);
-  const bool shaped = full && (p.softcap > 0 || p.alibi || p.bias || p.mask);
+  const bool shaped = full && (p.scale == 0 || p.softcap > 0 || p.alibi || p.bias || p.mask);
   const float unit = shaped ? 1 : scale.unit;
   const bool dropout = full && p.dropout.on();
   OnlineSoftmax softmax[lane_queries];
