@@ -12,9 +12,23 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # AMD GPUs of ROCm's own lists that there are no kernels for: a list copied from elsewhere may name them.
-WITHOUT_KERNELS = (
-    "gfx803 gfx900 gfx902 gfx904 gfx906 gfx908 gfx909 gfx90c gfx940 gfx941 gfx1010 gfx1011 gfx1012 gfx1013 gfx1250"
-).split()
+WITHOUT_KERNELS = [
+    "gfx803",
+    "gfx900",
+    "gfx902",
+    "gfx904",
+    "gfx906",
+    "gfx908",
+    "gfx909",
+    "gfx90c",
+    "gfx940",
+    "gfx941",
+    "gfx1010",
+    "gfx1011",
+    "gfx1012",
+    "gfx1013",
+    "gfx1250",
+]
 
 
 class WrongArch(ValueError):
@@ -44,12 +58,20 @@ def kernel_targets(cmake: Path = ROOT / "cmake" / "Kernels.cmake") -> list[str]:
 
 def _pick(asked: list[str], source: str, known: list[str]) -> tuple[list[str], list[str]]:
     """The asked ones that there are kernels for, and what is to be said of the others."""
-    plain = list(dict.fromkeys(name.split(":")[0] for name in asked))  # gfx90a:xnack- is served by gfx90a
+    plain = list(
+        dict.fromkeys(name.split(":")[0] for name in asked)
+    )  # gfx90a:xnack- is served by gfx90a
     wrong = [name for name in plain if name not in known and name not in WITHOUT_KERNELS]
     if wrong:
-        raise WrongArch(f"{source}: {', '.join(wrong)}; there are kernels for {', '.join(known)}; or all, or native")
+        raise WrongArch(
+            f"{source}: {', '.join(wrong)}; there are kernels for {', '.join(known)}; or all, or native"
+        )
     missing = [name for name in plain if name not in known]
-    notes = [f"{source} names {', '.join(missing)}: there are no kernels for it, left out"] if missing else []
+    notes = (
+        [f"{source} names {', '.join(missing)}: there are no kernels for it, left out"]
+        if missing
+        else []
+    )
     return [name for name in known if name in plain], notes
 
 
@@ -72,14 +94,18 @@ def gpus_by_rocminfo(command: str | None) -> list[str]:
         told = subprocess.run([command], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return list(dict.fromkeys(re.findall(r"^\s*Name:\s+(gfx[0-9a-f]+)\s*$", told.stdout, re.MULTILINE)))
+    return list(
+        dict.fromkeys(re.findall(r"^\s*Name:\s+(gfx[0-9a-f]+)\s*$", told.stdout, re.MULTILINE))
+    )
 
 
 def _found(environment: Mapping[str, str]) -> tuple[list[str], str]:
     gpus = gpus_by_kfd(Path(environment.get("ROCFLASH_SYSFS", "/sys")))
     if gpus:
         return gpus, "found by the kernel's KFD nodes"
-    rocminfo = environment.get("ROCFLASH_ROCMINFO") or shutil.which("rocminfo") or "/opt/rocm/bin/rocminfo"
+    rocminfo = (
+        environment.get("ROCFLASH_ROCMINFO") or shutil.which("rocminfo") or "/opt/rocm/bin/rocminfo"
+    )
     return gpus_by_rocminfo(rocminfo), "found by rocminfo"
 
 
@@ -96,7 +122,9 @@ def choose(environment: Mapping[str, str] = os.environ) -> Choice:
             break  # what flash-attn's own build calls the GPUs found
         names, notes = _pick(asked, variable, known)
         if not names:
-            raise WrongArch(f"{notes[0]}, and nothing remains; there are kernels for {', '.join(known)}")
+            raise WrongArch(
+                f"{notes[0]}, and nothing remains; there are kernels for {', '.join(known)}"
+            )
         return Choice(tuple(names), variable, tuple(notes))
     gpus, how = _found(environment)
     if gpus:

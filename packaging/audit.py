@@ -16,7 +16,14 @@ from pathlib import Path
 
 # Of the libraries that every manylinux system has, those that may be needed here. libstdc++ is not among them: the
 # library carries its C++ runtime.
-SYSTEM = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2"}
+SYSTEM = {
+    "libc.so.6",
+    "libm.so.6",
+    "libdl.so.2",
+    "libpthread.so.0",
+    "librt.so.1",
+    "ld-linux-x86-64.so.2",
+}
 OWN = {"librocflash.so.0"}
 
 
@@ -43,10 +50,14 @@ def needs(path: Path) -> Needs:
     libraries = re.findall(r"\(NEEDED\)\s+Shared library: \[(.+)\]", told)
     strange = sorted(set(libraries) - SYSTEM - OWN)
     if strange:
-        raise Refused(f"{path.name} needs {', '.join(strange)}; allowed are {', '.join(sorted(SYSTEM | OWN))}")
+        raise Refused(
+            f"{path.name} needs {', '.join(strange)}; allowed are {', '.join(sorted(SYSTEM | OWN))}"
+        )
     for place in re.findall(r"\((?:RPATH|RUNPATH)\)\s+Library r(?:un)?path: \[(.*)\]", told):
         if any(not part.startswith("$ORIGIN") for part in place.split(":")):
-            raise Refused(f"{path.name} looks for libraries in {place}; only places relative to $ORIGIN travel")
+            raise Refused(
+                f"{path.name} looks for libraries in {place}; only places relative to $ORIGIN travel"
+            )
     if "(TEXTREL)" in told:
         raise Refused(f"{path.name} has text relocations")
     stack = re.search(r"GNU_STACK\s+(?:0x\w+\s+){5}(\S+)", told)

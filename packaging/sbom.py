@@ -15,7 +15,12 @@ from typing import Any
 
 # What ends up inside the binaries: name, licence, and the headers and macros that may have the version.
 HEADERS = (
-    ("dlpack", "Apache-2.0", ("dlpack/dlpack.h",), r"DLPACK_(?:VERSION|MAJOR_VERSION|MINOR_VERSION)\s+(\d+)"),
+    (
+        "dlpack",
+        "Apache-2.0",
+        ("dlpack/dlpack.h",),
+        r"DLPACK_(?:VERSION|MAJOR_VERSION|MINOR_VERSION)\s+(\d+)",
+    ),
     ("zstd", "BSD-3-Clause", ("zstd.h",), r"ZSTD_VERSION_(?:MAJOR|MINOR|RELEASE)\s+(\d+)"),
     ("cli11", "BSD-3-Clause", ("CLI/Version.hpp",), r"CLI11_VERSION_(?:MAJOR|MINOR|PATCH)\s+(\d+)"),
     ("fmt", "MIT", ("fmt/base.h", "fmt/core.h"), r"FMT_VERSION\s+(\d+)"),
@@ -57,14 +62,21 @@ def header_version(places: list[Path], name: str, headers: tuple[str, ...], patt
         numbers = re.findall(rf"#\s*define\s+{pattern}", path.read_text()) if path.is_file() else []
         if numbers:
             return dotted(name, [int(number) for number in numbers])
-    raise FileNotFoundError(f"no version of {name} in {', '.join(headers)} below {', '.join(map(str, places))}")
+    raise FileNotFoundError(
+        f"no version of {name} in {', '.join(headers)} below {', '.join(map(str, places))}"
+    )
 
 
 def linked_parts(build: Path) -> list[dict[str, Any]]:
     cache = _cache(build)
     places = _includes(cache)
-    parts = [(name, header_version(places, name, headers, macro), licence) for name, licence, headers, macro in HEADERS]
-    runtime = subprocess.run(["g++", "-dumpfullversion"], capture_output=True, text=True, check=True).stdout.strip()
+    parts = [
+        (name, header_version(places, name, headers, macro), licence)
+        for name, licence, headers, macro in HEADERS
+    ]
+    runtime = subprocess.run(
+        ["g++", "-dumpfullversion"], capture_output=True, text=True, check=True
+    ).stdout.strip()
     parts.append(("libstdc++", runtime, "GPL-3.0-or-later WITH GCC-exception-3.1"))
     return [
         {
@@ -83,7 +95,9 @@ def describe(wheel: Path, build: Path) -> dict[str, Any]:
     """The bill of one wheel. Only wheels with compiled files have linked parts."""
     with zipfile.ZipFile(wheel) as archive:
         contents = {name: archive.read(name) for name in archive.namelist()}
-    told = Parser().parsestr(next(data for name, data in contents.items() if name.endswith("/METADATA")).decode())
+    told = Parser().parsestr(
+        next(data for name, data in contents.items() if name.endswith("/METADATA")).decode()
+    )
     name, version = told["Name"], told["Version"]
     reference = f"pkg:pypi/{name}@{version}"
     compiled = any(data[:4] == b"\x7fELF" for data in contents.values())
@@ -99,7 +113,11 @@ def describe(wheel: Path, build: Path) -> dict[str, Any]:
         for need in told.get_all("Requires-Dist") or []
     ]
     files = [
-        {"type": "file", "name": path, "hashes": [{"alg": "SHA-256", "content": hashlib.sha256(data).hexdigest()}]}
+        {
+            "type": "file",
+            "name": path,
+            "hashes": [{"alg": "SHA-256", "content": hashlib.sha256(data).hexdigest()}],
+        }
         for path, data in sorted(contents.items())
     ]
     moment = time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", "1580601600")))
@@ -116,11 +134,15 @@ def describe(wheel: Path, build: Path) -> dict[str, Any]:
                 "version": version,
                 "purl": reference,
                 "licenses": [{"expression": told["License-Expression"]}],
-                "hashes": [{"alg": "SHA-256", "content": hashlib.sha256(wheel.read_bytes()).hexdigest()}],
+                "hashes": [
+                    {"alg": "SHA-256", "content": hashlib.sha256(wheel.read_bytes()).hexdigest()}
+                ],
             },
         },
         "components": [*parts, *needed, *files],
-        "dependencies": [{"ref": reference, "dependsOn": [part["bom-ref"] for part in [*parts, *needed]]}],
+        "dependencies": [
+            {"ref": reference, "dependsOn": [part["bom-ref"] for part in [*parts, *needed]]}
+        ],
     }
 
 

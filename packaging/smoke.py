@@ -7,10 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
 import flash_attn
 import flash_attn_2_cuda
 import rocflash
-import torch
 
 
 def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -23,7 +24,9 @@ def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
 def main(place: Path) -> None:
     for module in (flash_attn, flash_attn_2_cuda, rocflash):
-        assert Path(module.__file__).is_relative_to(place), f"{module.__file__} is not below {place}"
+        assert Path(module.__file__).is_relative_to(place), (
+            f"{module.__file__} is not below {place}"
+        )
     version = importlib.metadata.version("flash-attn")
     assert flash_attn.__version__ == version, (flash_attn.__version__, version)
     print(f"flash_attn {version}")
@@ -34,7 +37,9 @@ def main(place: Path) -> None:
     gradients = torch.autograd.grad(out.square().sum(), (q, k, v))
     wanted = exact(q, k, v)
     wanted_gradients = torch.autograd.grad(wanted.square().sum(), (q, k, v))
-    for name, x, y in zip(("out", "dq", "dk", "dv"), (out, *gradients), (wanted, *wanted_gradients)):
+    for name, x, y in zip(
+        ("out", "dq", "dk", "dv"), (out, *gradients), (wanted, *wanted_gradients)
+    ):
         error = (x - y).abs().max().item()
         assert error < 1e-4, f"{name} is off by {error}"
     print("CPU: forward and backward agree with double precision")
@@ -43,7 +48,9 @@ def main(place: Path) -> None:
     assert torch.equal(raw[0], out), "flash_attn_2_cuda.fwd differs from flash_attn_func"
     print("flash_attn_2_cuda: the same bits")
 
-    told = subprocess.run([sys.executable, "-I", "-m", "rocflash._command", "info"], capture_output=True, text=True)
+    told = subprocess.run(
+        [sys.executable, "-I", "-m", "rocflash._command", "info"], capture_output=True, text=True
+    )
     assert told.returncode == 0, told.stderr
     assert rocflash.info()["version"] in told.stdout, told.stdout
     print(f"GPU kernels: {' '.join(t['arch'] for t in rocflash.targets()) or 'none'}")

@@ -26,15 +26,21 @@ def write_all(build: Path, out: Path) -> list[Path]:
         old.unlink(missing_ok=True)
     wheels = [wheel.write_rocflash(out, build, [f"py3-none-{tag}"]), wheel.write_dropin(out)]
     made = wheels + [sbom.write(path, build) for path in wheels]
-    sums = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(made))
+    sums = "".join(
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(made)
+    )
     (out / "SHA256SUMS").write_text(sums)
     return [*made, out / "SHA256SUMS"]
 
 
 def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--build", type=Path, default=wheel.ROOT / "build", help="a build of the library (build/)")
-    parser.add_argument("--out", type=Path, default=wheel.ROOT / "dist", help="where they go (dist/)")
+    parser.add_argument(
+        "--build", type=Path, default=wheel.ROOT / "build", help="a build of the library (build/)"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=wheel.ROOT / "dist", help="where they go (dist/)"
+    )
     given = parser.parse_args(words)
     try:
         for path in write_all(given.build, given.out):

@@ -43,7 +43,9 @@ def _minor(name: str, given: str) -> str:
     """X.Y of X.Y or X.Y.Z."""
     found = re.fullmatch(r"v?(\d+\.\d+)(\.\d+)?", given)
     if not found:
-        raise WrongVersion(f"{name}: {given!r} is not a version such as {'3.12' if name == 'Python' else '6.4'}")
+        raise WrongVersion(
+            f"{name}: {given!r} is not a version such as {'3.12' if name == 'Python' else '6.4'}"
+        )
     return found[1]
 
 
@@ -99,5 +101,18 @@ def check(flash_attn: str, python: str, torch: str, rocm: str, triton: bool = Fa
     why = exclusion(python, torch, rocm)
     if why:
         others = [t for t in TORCH if exclusion(python, t, rocm) is None]
-        raise WrongVersion(f"{why}; Python {python} with ROCm {rocm} goes with torch {', '.join(others) or 'nothing'}")
+        raise WrongVersion(
+            f"{why}; Python {python} with ROCm {rocm} goes with torch {', '.join(others) or 'nothing'}"
+        )
     return Combination(flash_attn, python, torch, rocm, triton)
+
+
+def torch_index(torch: str, rocm: str) -> str:
+    """Where PyTorch's wheels of that pair are. Two pairs have a patch level in their index's name."""
+    name = "6.2.4" if rocm == "6.2" and torch in ("2.6", "2.7") else rocm
+    return f"https://download.pytorch.org/whl/rocm{name}"
+
+
+def container(rocm: str) -> str:
+    """AMD's image with that ROCm. From 7.14 on ROCm comes with torch's wheels, so that a plain system does."""
+    return "ubuntu:24.04" if ordered(rocm) >= (7, 14) else f"rocm/dev-ubuntu-22.04:{rocm}-complete"

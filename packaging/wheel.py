@@ -57,14 +57,25 @@ def compiled_files(build: Path) -> Files:
     with tempfile.TemporaryDirectory() as stage:
         for component in ("library", "command"):
             subprocess.run(
-                ["cmake", "--install", str(build), "--prefix", stage, "--component", component, "--strip"],
+                [
+                    "cmake",
+                    "--install",
+                    str(build),
+                    "--prefix",
+                    stage,
+                    "--component",
+                    component,
+                    "--strip",
+                ],
                 check=True,
                 stdout=subprocess.DEVNULL,
             )
         library = next(Path(stage).rglob("librocflash.so.0"), None)
         command = Path(stage) / "bin" / "rocflash"
         if library is None or not command.is_file():
-            raise FileNotFoundError(f"{build} does not install librocflash.so.0 and bin/rocflash; build it first")
+            raise FileNotFoundError(
+                f"{build} does not install librocflash.so.0 and bin/rocflash; build it first"
+            )
         found["rocflash/lib/librocflash.so.0"] = (library.resolve().read_bytes(), True)
         found["rocflash/bin/rocflash"] = (command.read_bytes(), True)
     return found
@@ -76,13 +87,19 @@ def rocflash_files(build: Path) -> Files:
 
 def dropin_files(version: str | None = None) -> Files:
     """The modules of flash-attn; `version` replaces the one they announce."""
-    names = read_toml(DROPIN / "pyproject.toml")["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]
+    names = read_toml(DROPIN / "pyproject.toml")["tool"]["hatch"]["build"]["targets"]["wheel"][
+        "only-include"
+    ]
     found = python_files(DROPIN, names)
     if version is not None:
         text = found["flash_attn/__init__.py"][0].decode()
-        text, count = re.subn(r'^__version__ = "[^"]*"$', f'__version__ = "{version}"', text, flags=re.MULTILINE)
+        text, count = re.subn(
+            r'^__version__ = "[^"]*"$', f'__version__ = "{version}"', text, flags=re.MULTILINE
+        )
         if count != 1:
-            raise RuntimeError(f"flash_attn/__init__.py has {count} lines with __version__ instead of one")
+            raise RuntimeError(
+                f"flash_attn/__init__.py has {count} lines with __version__ instead of one"
+            )
         found["flash_attn/__init__.py"] = (text.encode(), False)
     return found
 
@@ -106,7 +123,9 @@ def metadata(told: dict[str, Any], readme: str, **changes: Any) -> str:
 
 
 def entry_points(told: dict[str, Any]) -> str:
-    return "[console_scripts]\n" + "".join(f"{name} = {place}\n" for name, place in told["scripts"].items())
+    return "[console_scripts]\n" + "".join(
+        f"{name} = {place}\n" for name, place in told["scripts"].items()
+    )
 
 
 def _moment() -> tuple[int, int, int, int, int, int]:
@@ -117,14 +136,28 @@ def _moment() -> tuple[int, int, int, int, int, int]:
     return time.gmtime(max(int(given), 315532800))[:6]
 
 
-def write(out: Path, name: str, version: str, tags: list[str], files: Files, info: dict[str, str], pure: bool) -> Path:
+def write(
+    out: Path,
+    name: str,
+    version: str,
+    tags: list[str],
+    files: Files,
+    info: dict[str, str],
+    pure: bool,
+) -> Path:
     """One wheel: `files`, and `info` below the .dist-info. Sorted, with fixed times and modes, RECORD last."""
     stem = f"{re.sub(r'[-_.]+', '_', name)}-{version}"
-    wheel_lines = ["Wheel-Version: 1.0", "Generator: rocflash", f"Root-Is-Purelib: {'true' if pure else 'false'}"]
+    wheel_lines = [
+        "Wheel-Version: 1.0",
+        "Generator: rocflash",
+        f"Root-Is-Purelib: {'true' if pure else 'false'}",
+    ]
     wheel_lines += [f"Tag: {tag}" for tag in tags]
     info = {**info, "WHEEL": "\n".join(wheel_lines) + "\n"}
     entries = dict(sorted(files.items()))
-    entries |= {f"{stem}.dist-info/{path}": (text.encode(), False) for path, text in sorted(info.items())}
+    entries |= {
+        f"{stem}.dist-info/{path}": (text.encode(), False) for path, text in sorted(info.items())
+    }
     record = f"{stem}.dist-info/RECORD"
     lines = []
     for path, (data, _) in entries.items():
@@ -150,21 +183,42 @@ def write(out: Path, name: str, version: str, tags: list[str], files: Files, inf
 
 
 def licences() -> dict[str, str]:
-    return {f"licenses/{name}": (ROOT / name).read_text() for name in ("LICENSE-MIT", "LICENSE-APACHE")}
+    return {
+        f"licenses/{name}": (ROOT / name).read_text() for name in ("LICENSE-MIT", "LICENSE-APACHE")
+    }
 
 
 def write_rocflash(out: Path, build: Path, tags: list[str]) -> Path:
     """The distribution `rocflash`: library, command and Python face, for every Python."""
     told = project(ROOT / "pyproject.toml")
-    info = {"METADATA": metadata(told, (ROOT / told["readme"]).read_text()), "entry_points.txt": entry_points(told)}
-    return write(out, told["name"], told["version"], tags, rocflash_files(build), info | licences(), pure=False)
+    info = {
+        "METADATA": metadata(told, (ROOT / told["readme"]).read_text()),
+        "entry_points.txt": entry_points(told),
+    }
+    return write(
+        out,
+        told["name"],
+        told["version"],
+        tags,
+        rocflash_files(build),
+        info | licences(),
+        pure=False,
+    )
 
 
 def write_dropin(out: Path) -> Path:
     """The distribution `flash-attn`, in Python alone, on top of the distribution `rocflash`."""
     told = project(DROPIN / "pyproject.toml")
     info = {"METADATA": metadata(told, (DROPIN / told["readme"]).read_text())}
-    return write(out, told["name"], told["version"], ["py3-none-any"], dropin_files(), info | licences(), pure=True)
+    return write(
+        out,
+        told["name"],
+        told["version"],
+        ["py3-none-any"],
+        dropin_files(),
+        info | licences(),
+        pure=True,
+    )
 
 
 def write_stamped(out: Path, version: str, tag: str, compiled: Files) -> Path:

@@ -24,7 +24,8 @@ def sysfs(folder: Path, *versions: int) -> str:
 def rocminfo(folder: Path, *names: str, status: int = 0) -> str:
     """A program that prints as ROCm's does: the CPU's agent first, ISA names with their triple."""
     agents = "\n".join(
-        f"  Name:                    {n}\n      Name:                    amdgcn-amd-amdhsa--{n}:xnack-" for n in names
+        f"  Name:                    {n}\n      Name:                    amdgcn-amd-amdhsa--{n}:xnack-"
+        for n in names
     )
     path = folder / "rocminfo"
     path.write_text(
@@ -58,7 +59,10 @@ def test_numbers_of_the_kernel(tmp_path: Path, version: int, name: str) -> None:
 
 
 def test_order_of_the_choice(tmp_path: Path) -> None:
-    machine = {"ROCFLASH_SYSFS": sysfs(tmp_path, 0, 110000, 110000), "ROCFLASH_ROCMINFO": rocminfo(tmp_path, "gfx90a")}
+    machine = {
+        "ROCFLASH_SYSFS": sysfs(tmp_path, 0, 110000, 110000),
+        "ROCFLASH_ROCMINFO": rocminfo(tmp_path, "gfx90a"),
+    }
     asked = {"PYTORCH_ROCM_ARCH": "gfx942", "GPU_ARCHS": "gfx1030", **machine}
     assert archs.choose(asked) == archs.Choice(("gfx942",), "PYTORCH_ROCM_ARCH")
     del asked["PYTORCH_ROCM_ARCH"]
@@ -70,12 +74,22 @@ def test_order_of_the_choice(tmp_path: Path) -> None:
 
 
 def test_native_means_the_gpus_found(tmp_path: Path) -> None:
-    machine = {"GPU_ARCHS": "native", "ROCFLASH_SYSFS": sysfs(tmp_path, 0, 120001), "ROCFLASH_ROCMINFO": "/nonexistent"}
+    machine = {
+        "GPU_ARCHS": "native",
+        "ROCFLASH_SYSFS": sysfs(tmp_path, 0, 120001),
+        "ROCFLASH_ROCMINFO": "/nonexistent",
+    }
     assert archs.choose(machine).names == ("gfx1201",)
 
 
 @pytest.mark.parametrize(
-    "text", ["gfx1100;gfx942", "gfx942,gfx1100", " gfx942 gfx1100;", "gfx942:sramecc+:xnack-;gfx1100;gfx942"]
+    "text",
+    [
+        "gfx1100;gfx942",
+        "gfx942,gfx1100",
+        " gfx942 gfx1100;",
+        "gfx942:sramecc+:xnack-;gfx1100;gfx942",
+    ],
 )
 def test_separators_features_and_order(text: str) -> None:
     assert archs.choose({"PYTORCH_ROCM_ARCH": text, **NOWHERE}).option == "gfx942;gfx1100"
@@ -84,14 +98,18 @@ def test_separators_features_and_order(text: str) -> None:
 def test_lists_from_elsewhere_may_name_gpus_without_kernels() -> None:
     choice = archs.choose({"PYTORCH_ROCM_ARCH": "gfx900;gfx906;gfx90a", **NOWHERE})
     assert choice.names == ("gfx90a",)
-    assert choice.notes == ("PYTORCH_ROCM_ARCH names gfx900, gfx906: there are no kernels for it, left out",)
+    assert choice.notes == (
+        "PYTORCH_ROCM_ARCH names gfx900, gfx906: there are no kernels for it, left out",
+    )
     with pytest.raises(archs.WrongArch, match="nothing remains; there are kernels for gfx90a"):
         archs.choose({"PYTORCH_ROCM_ARCH": "gfx906", **NOWHERE})
 
 
 @pytest.mark.parametrize("name", ["gfx9999", "mi300x", "gfx90A", "gfx11-generic"])
 def test_wrong_names(name: str) -> None:
-    with pytest.raises(archs.WrongArch, match=f"GPU_ARCHS: {name}; there are kernels for gfx90a, gfx942"):
+    with pytest.raises(
+        archs.WrongArch, match=f"GPU_ARCHS: {name}; there are kernels for gfx90a, gfx942"
+    ):
         archs.choose({"GPU_ARCHS": f"gfx942;{name}", **NOWHERE})
 
 

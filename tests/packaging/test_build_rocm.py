@@ -28,7 +28,13 @@ def test_help(run: Run) -> None:
 
 def test_dry_run_tells_everything_and_does_nothing(run: Run, tmp_path: Path) -> None:
     told = run(
-        SCRIPT, "--dry-run", "--out", tmp_path / "out", *VERSIONS, PYTORCH_ROCM_ARCH="gfx1030;gfx1031", MAX_JOBS="3"
+        SCRIPT,
+        "--dry-run",
+        "--out",
+        tmp_path / "out",
+        *VERSIONS,
+        PYTORCH_ROCM_ARCH="gfx1030;gfx1031",
+        MAX_JOBS="3",
     )
     assert told.returncode == 0, told.stderr
     assert told.stdout.splitlines() == [
@@ -42,7 +48,10 @@ def test_dry_run_tells_everything_and_does_nothing(run: Run, tmp_path: Path) -> 
 
 
 def test_says_that_it_builds_for_all(run: Run) -> None:
-    assert "GPUs     all (nothing asked for and no AMD GPU found)" in run(SCRIPT, "--dry-run", *VERSIONS).stdout
+    assert (
+        "GPUs     all (nothing asked for and no AMD GPU found)"
+        in run(SCRIPT, "--dry-run", *VERSIONS).stdout
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,7 +73,9 @@ def test_says_that_it_builds_for_all(run: Run) -> None:
         ((*VERSIONS, "--fast"), {}, "usage: build_rocm.sh"),
     ],
 )
-def test_refusals(run: Run, words: tuple[str, ...], environment: dict[str, str], message: str) -> None:
+def test_refusals(
+    run: Run, words: tuple[str, ...], environment: dict[str, str], message: str
+) -> None:
     told = run(SCRIPT, "--dry-run", *words, **environment)
     assert told.returncode == 2
     assert told.stderr.startswith(message), told.stderr
@@ -77,11 +88,20 @@ def test_needs_a_python(run: Run, tmp_path: Path) -> None:
     assert told.returncode == 2 and "no Python 3.9 or newer" in told.stderr
 
 
-def test_each_further_wheel_takes_seconds(run: Run, tmp_path: Path, build: Path, built_archs: str) -> None:
+def test_each_further_wheel_takes_seconds(
+    run: Run, tmp_path: Path, build: Path, built_archs: str
+) -> None:
     """Two combinations from the library that is there: nothing is compiled, and they differ in nothing but the stamp."""
     began = time.monotonic()
     for words in (VERSIONS, ("2.7.4", "3.10", "2.13", "7.2")):
-        told = run(SCRIPT, "--out", tmp_path, *words, PYTORCH_ROCM_ARCH=built_archs, ROCFLASH_BUILD=str(build))
+        told = run(
+            SCRIPT,
+            "--out",
+            tmp_path,
+            *words,
+            PYTORCH_ROCM_ARCH=built_archs,
+            ROCFLASH_BUILD=str(build),
+        )
         assert told.returncode == 0, told.stdout + told.stderr
         assert "Building" not in told.stdout
         assert "MiB" in told.stdout and "s stamping" in told.stdout and "pip install" in told.stdout

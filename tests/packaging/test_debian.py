@@ -26,7 +26,9 @@ STATUS = "".join(
 def packages(build: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("debs")
     done = subprocess.run(
-        ["cpack", "-G", "DEB", "--config", build / "CPackConfig.cmake", "-B", folder], capture_output=True, text=True
+        ["cpack", "-G", "DEB", "--config", build / "CPackConfig.cmake", "-B", folder],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = {path.name.split("_")[0]: path for path in folder.glob("*.deb")}
@@ -35,12 +37,16 @@ def packages(build: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 
 def field(path: Path, name: str) -> str:
-    told = subprocess.run(["dpkg-deb", "--field", path, name], capture_output=True, text=True, check=True)
+    told = subprocess.run(
+        ["dpkg-deb", "--field", path, name], capture_output=True, text=True, check=True
+    )
     return told.stdout.strip()
 
 
 def contents(path: Path) -> set[str]:
-    told = subprocess.run(["dpkg-deb", "--contents", path], capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(
+        ["dpkg-deb", "--contents", path], capture_output=True, text=True, check=True
+    ).stdout
     rows = [line.split(maxsplit=5) for line in told.splitlines()]
     assert all(row[1] == "root/root" for row in rows)
     return {row[5].split(" -> ")[0].removeprefix(".") for row in rows if not row[5].endswith("/")}
@@ -51,7 +57,9 @@ def test_fields(packages: dict[str, Path]) -> None:
         assert field(path, "Package") == name
         assert field(path, "Version") == "0.1.0-1" and field(path, "Architecture") == "amd64"
     assert field(packages["librocflash0"], "Depends").startswith("libc6 (>= 2.")
-    assert field(packages["librocflash-dev"], "Depends") == "librocflash0 (= 0.1.0-1), libdlpack-dev"
+    assert (
+        field(packages["librocflash-dev"], "Depends") == "librocflash0 (= 0.1.0-1), libdlpack-dev"
+    )
     assert field(packages["rocflash"], "Depends").startswith("librocflash0 (= 0.1.0-1), libc6")
 
 
@@ -89,7 +97,9 @@ def dpkg(root: Path, *words: str | Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.skipif(os.geteuid() != 0 and not shutil.which("fakeroot"), reason="this needs root or fakeroot")
+@pytest.mark.skipif(
+    os.geteuid() != 0 and not shutil.which("fakeroot"), reason="this needs root or fakeroot"
+)
 def test_install_run_remove(packages: dict[str, Path], tmp_path: Path) -> None:
     root = tmp_path / "root"
     admin = root / "var/lib/dpkg"
@@ -99,15 +109,29 @@ def test_install_run_remove(packages: dict[str, Path], tmp_path: Path) -> None:
     dpkg(root, "--install", *packages.values())
 
     clean = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
-    told = subprocess.run([root / "usr/bin/rocflash", "info"], capture_output=True, text=True, env=clean)
+    told = subprocess.run(
+        [root / "usr/bin/rocflash", "info"], capture_output=True, text=True, env=clean
+    )
     assert told.returncode == 0 and "rocflash 0.1.0" in told.stdout, told.stdout + told.stderr
     program = tmp_path / "attention"
     source = root / "usr/share/doc/rocflash/examples/attention.c"
     subprocess.run(
-        ["cc", source, f"-I{root}/usr/include", f"-L{root}/usr/lib", "-lrocflash", f"-Wl,-rpath,{root}/usr/lib", "-o", program],
+        [
+            "cc",
+            source,
+            f"-I{root}/usr/include",
+            f"-L{root}/usr/lib",
+            "-lrocflash",
+            f"-Wl,-rpath,{root}/usr/lib",
+            "-o",
+            program,
+        ],
         check=True,
     )
-    assert "rocflash 0.1.0" in subprocess.run([program], capture_output=True, text=True, check=True).stdout
+    assert (
+        "rocflash 0.1.0"
+        in subprocess.run([program], capture_output=True, text=True, check=True).stdout
+    )
 
     dpkg(root, "--purge", *PACKAGES)
     left = [path for path in (root / "usr").rglob("*") if "rocflash" in path.name]
@@ -117,7 +141,9 @@ def test_install_run_remove(packages: dict[str, Path], tmp_path: Path) -> None:
 @pytest.mark.skipif(not shutil.which("lintian"), reason="lintian is not there")
 def test_lintian(packages: dict[str, Path]) -> None:
     """Nothing but what docs/install.md explains."""
-    told = subprocess.run(["lintian", "--allow-root", *packages.values()], capture_output=True, text=True).stdout
+    told = subprocess.run(
+        ["lintian", "--allow-root", *packages.values()], capture_output=True, text=True
+    ).stdout
     explained = (ROOT / "docs" / "install.md").read_text()
     for line in told.splitlines():
         assert f"`{line.split()[2]}`" in explained, line

@@ -19,7 +19,8 @@ def test_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "memory", "count"), [(16, 64.0, 16), (16, 6.0, 4), (16, 0.5, 1), (4, None, 4), (1, 100.0, 1)]
+    ("cores", "memory", "count"),
+    [(16, 64.0, 16), (16, 6.0, 4), (16, 0.5, 1), (4, None, 4), (1, 100.0, 1)],
 )
 def test_from_the_machine(cores: int, memory: float | None, count: int) -> None:
     assert jobs.from_machine(cores, memory) == count
@@ -27,6 +28,8 @@ def test_from_the_machine(cores: int, memory: float | None, count: int) -> None:
 
 def test_free_memory(tmp_path: Path) -> None:
     path = tmp_path / "meminfo"
-    path.write_text("MemTotal:       32000000 kB\nMemFree:         1000000 kB\nMemAvailable:    4194304 kB\n")
+    path.write_text(
+        "MemTotal:       32000000 kB\nMemFree:         1000000 kB\nMemAvailable:    4194304 kB\n"
+    )
     assert jobs.free_memory_gib(path) == 4.0
     assert jobs.free_memory_gib(tmp_path / "none") is None

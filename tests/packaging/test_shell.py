@@ -10,11 +10,17 @@ from conftest import ROOT
 
 
 def scripts() -> list[str]:
-    told = subprocess.run(["git", "ls-files", "*.sh", ".ci/run"], cwd=ROOT, capture_output=True, text=True, check=True)
+    told = subprocess.run(
+        ["git", "ls-files", "*.sh", ".ci/run"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return told.stdout.split()
 
 
-@pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not there; scripts/setup.sh installs it")
+@pytest.mark.skipif(
+    not shutil.which("shellcheck"), reason="shellcheck is not there; scripts/setup.sh installs it"
+)
 def test_shellcheck() -> None:
-    told = subprocess.run(["shellcheck", "-x", *scripts()], cwd=ROOT, capture_output=True, text=True)
+    told = subprocess.run(
+        ["shellcheck", "-x", *scripts()], cwd=ROOT, capture_output=True, text=True
+    )
     assert told.returncode == 0, told.stdout

@@ -9,9 +9,18 @@ import versions
 @pytest.mark.parametrize(
     ("given", "name"),
     [
-        (("2.8.3", "3.12", "2.8", "6.4"), "flash_attn-2.8.3+rocm64torch2.8-cp312-cp312-linux_x86_64.whl"),
-        (("v2.6.3", "3.10", "2.5.1", "6.2.4"), "flash_attn-2.6.3+rocm62torch2.5-cp310-cp310-linux_x86_64.whl"),
-        (("2.7.4", "3.14", "2.14.0", "7.14"), "flash_attn-2.7.4+rocm714torch2.14-cp314-cp314-linux_x86_64.whl"),
+        (
+            ("2.8.3", "3.12", "2.8", "6.4"),
+            "flash_attn-2.8.3+rocm64torch2.8-cp312-cp312-linux_x86_64.whl",
+        ),
+        (
+            ("v2.6.3", "3.10", "2.5.1", "6.2.4"),
+            "flash_attn-2.6.3+rocm62torch2.5-cp310-cp310-linux_x86_64.whl",
+        ),
+        (
+            ("2.7.4", "3.14", "2.14.0", "7.14"),
+            "flash_attn-2.7.4+rocm714torch2.14-cp314-cp314-linux_x86_64.whl",
+        ),
     ],
 )
 def test_names(given: tuple[str, str, str, str], name: str) -> None:
@@ -30,7 +39,10 @@ def test_triton_is_in_the_name() -> None:
         (("2.8.3", "3.9", "2.8", "6.4"), "Python: 3.9; there are 3.10, 3.11, 3.12, 3.13, 3.14"),
         (("2.8.3", "three", "2.8", "6.4"), "Python: 'three' is not a version such as 3.12"),
         (("2.8.3", "3.12", "2.3", "6.4"), "torch: 2.3; there are 2.5, 2.6, 2.7"),
-        (("2.8.3", "3.12", "2.8", "5.7"), "ROCm: 5.7; there are 6.1, 6.2, 6.3, 6.4, 7.0, 7.1, 7.2, 7.14"),
+        (
+            ("2.8.3", "3.12", "2.8", "5.7"),
+            "ROCm: 5.7; there are 6.1, 6.2, 6.3, 6.4, 7.0, 7.1, 7.2, 7.14",
+        ),
         (
             ("2.8.3", "3.12", "2.8", "7.0"),
             "torch 2.8 was released for ROCm 6.3 and 6.4, not 7.0; Python 3.12 with ROCm 7.0 goes with torch 2.10",

@@ -32,7 +32,9 @@ def compiled(build: Path) -> wheel.Files:
 
 @pytest.fixture(scope="module")
 def stamped(compiled: wheel.Files, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return wheel.write_stamped(tmp_path_factory.mktemp("stamped"), COMBINATION.version, COMBINATION.tag, compiled)
+    return wheel.write_stamped(
+        tmp_path_factory.mktemp("stamped"), COMBINATION.version, COMBINATION.tag, compiled
+    )
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,9 @@ def dist(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tracked(folder: str) -> set[str]:
-    told = subprocess.run(["git", "ls-files", folder], cwd=ROOT, capture_output=True, text=True, check=True)
+    told = subprocess.run(
+        ["git", "ls-files", folder], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return {str(Path(name).relative_to(folder)) for name in told.stdout.split()}
 
 
@@ -53,11 +57,23 @@ def rocflash_names() -> set[str]:
 
 
 def dropin_names() -> set[str]:
-    return tracked("python/flash-attn") - {"pyproject.toml", "README.md", "LICENSE-MIT", "LICENSE-APACHE"}
+    return tracked("python/flash-attn") - {
+        "pyproject.toml",
+        "README.md",
+        "LICENSE-MIT",
+        "LICENSE-APACHE",
+    }
 
 
 def info_names(stem: str, *more: str) -> set[str]:
-    names = ("METADATA", "WHEEL", "RECORD", "licenses/LICENSE-MIT", "licenses/LICENSE-APACHE", *more)
+    names = (
+        "METADATA",
+        "WHEEL",
+        "RECORD",
+        "licenses/LICENSE-MIT",
+        "licenses/LICENSE-APACHE",
+        *more,
+    )
     return {f"{stem}.dist-info/{name}" for name in names}
 
 
@@ -76,12 +92,18 @@ def check_record(path: Path) -> None:
         for name, (digest, size) in rows.items():
             data = archive.read(name)
             assert int(size) == len(data)
-            assert digest == "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            assert (
+                digest
+                == "sha256="
+                + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            )
 
 
 def text(path: Path, end: str) -> str:
     with zipfile.ZipFile(path) as archive:
-        return archive.read(next(name for name in archive.namelist() if name.endswith(end))).decode()
+        return archive.read(
+            next(name for name in archive.namelist() if name.endswith(end))
+        ).decode()
 
 
 def check_metadata(path: Path) -> importlib.metadata.PackageMetadata:
@@ -94,15 +116,19 @@ def check_metadata(path: Path) -> importlib.metadata.PackageMetadata:
 def test_stamped_wheel(stamped: Path) -> None:
     stem = f"flash_attn-{COMBINATION.version}"
     assert stamped.name == COMBINATION.file_name
-    assert names(stamped) == rocflash_names() | dropin_names() | info_names(stem, "entry_points.txt")
+    assert names(stamped) == rocflash_names() | dropin_names() | info_names(
+        stem, "entry_points.txt"
+    )
     check_record(stamped)
     told = check_metadata(stamped)
     assert (told.name, str(told.version)) == ("flash-attn", COMBINATION.version)
-    assert [str(need) for need in told.requires_dist] == ["torch>=2.2", "einops"], "one file installs all"
-    assert f'__version__ = "{COMBINATION.version}"' in text(stamped, "flash_attn/__init__.py")
-    assert f"Tag: {COMBINATION.tag}\n" in text(stamped, "/WHEEL") and "Root-Is-Purelib: false" in text(
-        stamped, "/WHEEL"
+    assert [str(need) for need in told.requires_dist] == ["torch>=2.2", "einops"], (
+        "one file installs all"
     )
+    assert f'__version__ = "{COMBINATION.version}"' in text(stamped, "flash_attn/__init__.py")
+    assert f"Tag: {COMBINATION.tag}\n" in text(
+        stamped, "/WHEEL"
+    ) and "Root-Is-Purelib: false" in text(stamped, "/WHEEL")
 
 
 def test_universal_wheels(dist: Path) -> None:
@@ -112,24 +138,33 @@ def test_universal_wheels(dist: Path) -> None:
     for path in (library, dropin):
         check_record(path)
     told = check_metadata(library)
-    assert told.name == "rocflash" and [str(need) for need in told.requires_dist] == ['torch>=2.2; extra == "torch"']
+    assert told.name == "rocflash" and [str(need) for need in told.requires_dist] == [
+        'torch>=2.2; extra == "torch"'
+    ]
     needs = [str(need) for need in check_metadata(dropin).requires_dist]
     assert needs == ["rocflash==0.1.0", "torch>=2.2", "einops"]
-    assert library.name.startswith("rocflash-0.1.0-py3-none-manylinux_2_") and dropin.name.endswith("-py3-none-any.whl")
+    assert library.name.startswith("rocflash-0.1.0-py3-none-manylinux_2_") and dropin.name.endswith(
+        "-py3-none-any.whl"
+    )
 
 
 def test_modes_and_times(dist: Path, stamped: Path) -> None:
     for path in [*dist.glob("*.whl"), stamped]:
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
-                executable = entry.filename in ("rocflash/bin/rocflash", "rocflash/lib/librocflash.so.0")
+                executable = entry.filename in (
+                    "rocflash/bin/rocflash",
+                    "rocflash/lib/librocflash.so.0",
+                )
                 assert entry.external_attr >> 16 == (0o100755 if executable else 0o100644)
                 assert entry.date_time == (2020, 2, 2, 0, 0, 0)
 
 
 def test_written_twice_they_are_the_same_bits(build: Path, dist: Path, tmp_path: Path) -> None:
     universal.write_all(build, tmp_path)
-    first, second = ({p.name: p.read_bytes() for p in folder.iterdir()} for folder in (dist, tmp_path))
+    first, second = (
+        {p.name: p.read_bytes() for p in folder.iterdir()} for folder in (dist, tmp_path)
+    )
     assert first == second
 
 
@@ -150,7 +185,9 @@ def test_nothing_remembers_where_it_was_built(compiled: wheel.Files, build: Path
 
 def test_checksums(dist: Path) -> None:
     lines = (dist / "SHA256SUMS").read_text().splitlines()
-    assert {line.split("  ")[1] for line in lines} == {p.name for p in dist.iterdir()} - {"SHA256SUMS"}
+    assert {line.split("  ")[1] for line in lines} == {p.name for p in dist.iterdir()} - {
+        "SHA256SUMS"
+    }
     for line in lines:
         digest, name = line.split("  ")
         assert hashlib.sha256((dist / name).read_bytes()).hexdigest() == digest
@@ -161,12 +198,19 @@ def test_bills_of_materials(dist: Path) -> None:
     for path in (library, dropin):
         bill = json.loads(path.with_suffix(".cdx.json").read_text())
         assert bill["bomFormat"] == "CycloneDX" and bill["specVersion"] == "1.5"
-        assert bill["metadata"]["component"]["hashes"][0]["content"] == hashlib.sha256(path.read_bytes()).hexdigest()
-        assert {part["name"] for part in bill["components"] if part["type"] == "file"} == names(path)
+        assert (
+            bill["metadata"]["component"]["hashes"][0]["content"]
+            == hashlib.sha256(path.read_bytes()).hexdigest()
+        )
+        assert {part["name"] for part in bill["components"] if part["type"] == "file"} == names(
+            path
+        )
         known = {part["bom-ref"] for part in bill["components"] if "bom-ref" in part}
         assert set(bill["dependencies"][0]["dependsOn"]) == known
     linked = [
-        p["name"] for p in json.loads(library.with_suffix(".cdx.json").read_text())["components"] if "licenses" in p
+        p["name"]
+        for p in json.loads(library.with_suffix(".cdx.json").read_text())["components"]
+        if "licenses" in p
     ]
     assert linked == ["dlpack", "zstd", "cli11", "fmt", "nlohmann-json", "libstdc++"]
 
@@ -213,7 +257,9 @@ def test_audit_refuses(tmp_path: Path) -> None:
     with pytest.raises(audit.Refused, match="executable stack"):
         audit.needs(library)
     (tmp_path / "y.c").write_text("int g(void) { return 0; }\n")
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "liby.so", tmp_path / "y.c"], check=True)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-o", tmp_path / "liby.so", tmp_path / "y.c"], check=True
+    )
     build("-Wl,--no-as-needed", f"-L{tmp_path}", "-ly")
     with pytest.raises(audit.Refused, match=r"x\.so needs liby\.so; allowed are"):
         audit.needs(library)
@@ -236,7 +282,9 @@ def test_installed_and_used(
     elif which == "universal":
         wheels = list(dist.glob("*.whl"))
     else:
-        other = versions.check("2.6.3", "3.13" if sys.version_info[1] != 13 else "3.12", "2.13", "7.2", triton=True)
+        other = versions.check(
+            "2.6.3", "3.13" if sys.version_info[1] != 13 else "3.12", "2.13", "7.2", triton=True
+        )
         wheels = [wheel.write_stamped(tmp_path, other.version, other.tag, compiled)]
     simulator = build / "lib" / "sim" / "libamdhip64.so"
     there = simulator.exists() and built_archs.startswith(("all", "gfx"))
@@ -254,7 +302,12 @@ def test_installed_and_used(
 def test_install_test_refuses(run: Run, tmp_path: Path, stamped: Path) -> None:
     told = run("packaging/test_wheel.sh", tmp_path / "none.whl")
     assert told.returncode == 2 and "is not there" in told.stderr
-    told = run("packaging/test_wheel.sh", stamped, PYTHON=sys.executable, ROCFLASH_SIMULATOR=str(tmp_path / "none.so"))
+    told = run(
+        "packaging/test_wheel.sh",
+        stamped,
+        PYTHON=sys.executable,
+        ROCFLASH_SIMULATOR=str(tmp_path / "none.so"),
+    )
     assert told.returncode == 2 and "no simulator at" in told.stderr
 
 
