@@ -60,10 +60,14 @@ def truth(name: str, value: str) -> bool:
 
 
 def cached_archs(build: Path) -> str | None:
-    """ROCFLASH_GPU_ARCHS of a configured Release build, or None."""
+    """ROCFLASH_GPU_ARCHS of a configured Release build that has kernels, or None."""
     try:
         text = (build / "CMakeCache.txt").read_text()
+        targets = (build / "kernels" / "include" / "targets.inc").read_text()
     except OSError:
+        return None
+    # By default a build without clang 22 is for the CPU alone, whatever the cache says.
+    if not re.search(r"^#define ROCFLASH_TARGETS [1-9]", targets, re.MULTILINE):
         return None
     if not re.search(r"^CMAKE_BUILD_TYPE:\w+=Release$", text, re.MULTILINE):
         return None

@@ -22,6 +22,12 @@ python3 packaging/universal.py --build "$second" --out "$second/dist" >/dev/null
 cmp dist/SHA256SUMS "$second/dist/SHA256SUMS"
 echo "the same bits"
 
+echo "== pip install from the sources, for the CPU alone: the same files"
+"$(scripts/python_env.sh build)" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$second/pip" \
+  --config-settings=build-dir="$second/pip/cmake" --config-settings=cmake.define.ROCFLASH_GPU_ARCHS=none .
+names() { python3 -m zipfile -l "$1" | awk 'NR > 1 { print $1 }' | grep -v '/$' | sort; }
+diff <(names "$second"/pip/rocflash-*.whl) <(names dist/rocflash-*.whl)
+
 echo "== Debian packages"
 cpack -G DEB --config build/CPackConfig.cmake -B build/debs >/dev/null
 cp build/debs/*.deb dist/

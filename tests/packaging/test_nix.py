@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, source_files
 
 pytestmark = pytest.mark.skipif(
     not shutil.which("nix"), reason="nix is not there (Debian: nix-bin)"
@@ -25,18 +25,14 @@ SYSTEM = "x86_64-linux"
 
 
 class Nix:
-    """nix with a store and a home of its own, over a copy of the tracked files."""
+    """nix with a store and a home of its own, over a copy of the repository's files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.source = folder / "source"
-        tracked = subprocess.run(
-            ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
-        ).stdout
-        for name in filter(None, tracked.split("\0")):
-            if (ROOT / name).is_file():
-                (self.source / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(ROOT / name, self.source / name)
+        for name in source_files():
+            (self.source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, self.source / name)
         own = {
             "NIX_STORE_DIR": "store",
             "NIX_STATE_DIR": "var",

@@ -20,7 +20,7 @@ import sbom
 import universal
 import versions
 import wheel
-from conftest import ROOT, Run
+from conftest import ROOT, Run, source_files
 
 COMBINATION = versions.check("2.8.3", f"3.{sys.version_info[1]}", "2.10", "7.1")
 
@@ -45,10 +45,7 @@ def dist(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tracked(folder: str) -> set[str]:
-    told = subprocess.run(
-        ["git", "ls-files", folder], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    return {str(Path(name).relative_to(folder)) for name in told.stdout.split()}
+    return {str(Path(name).relative_to(folder)) for name in source_files(folder)}
 
 
 def rocflash_names() -> set[str]:
