@@ -103,8 +103,7 @@ wheels: setup
 	@echo "== wheels: rocflash and flash-attn into dist/"
 	@JOBS=$(JOBS) scripts/wheels.sh
 
-dist: setup
-	$(call configure,release,build,$(COMPILERS))
+dist: build
 	@JOBS=$(JOBS) scripts/dist.sh
 
 bench: build

@@ -23,7 +23,8 @@ USAGE = "build_rocm.sh [options] <flash-attn-version> <python> <torch> <rocm>"
 
 def epilogue() -> str:
     pairs = "\n".join(
-        f"    torch {t:<5} ROCm {', '.join(r):<10} Python {p[0]} to {p[1]}" for t, (r, p) in versions.TORCH.items()
+        f"    torch {t:<5} ROCm {', '.join(r):<10} Python {p[0]} to {p[1]}"
+        for t, (r, p) in versions.TORCH.items()
     )
     return f"""versions:
     flash-attn {", ".join(versions.FLASH_ATTN)}
@@ -43,20 +44,11 @@ One library serves every combination, so the first takes minutes and each furthe
 
 
 def truth(name: str, value: str) -> bool:
-    known = {
-        "": False,
-        "0": False,
-        "false": False,
-        "off": False,
-        "no": False,
-        "1": True,
-        "true": True,
-        "on": True,
-        "yes": True,
-    }
-    if value.lower() not in known:
-        raise ValueError(f"{name}: {value!r}; it must be true or false")
-    return known[value.lower()]
+    if value.lower() in ("1", "true", "on", "yes"):
+        return True
+    if value.lower() in ("", "0", "false", "off", "no"):
+        return False
+    raise ValueError(f"{name}: {value!r}; it must be true or false")
 
 
 def cached_archs(build: Path) -> str | None:
@@ -72,7 +64,10 @@ def cached_archs(build: Path) -> str | None:
     if not re.search(r"^CMAKE_BUILD_TYPE:\w+=Release$", text, re.MULTILINE):
         return None
     found = re.search(r"^ROCFLASH_GPU_ARCHS:\w+=(.*)$", text, re.MULTILINE)
-    return (found[1] or "all") if found else None
+    if not found:
+        return None
+    named = found[1].split(";")
+    return ";".join(name for name in archs.kernel_targets() if name in named) or "all"
 
 
 def build_directory(choice: archs.Choice) -> Path:
@@ -96,7 +91,11 @@ def run(words: list[str]) -> None:
 def compile_library(build: Path, choice: archs.Choice, job_count: int) -> None:
     if cached_archs(build) != choice.option:
         compilers = subprocess.run(
-            ["scripts/setup.sh", "--cmake-compilers"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+            ["scripts/setup.sh", "--cmake-compilers"],
+            cwd=ROOT,
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
         ).stdout.split()
         generator = ["-G", "Ninja"] if shutil.which("ninja") else []
         parts = [f"-DROCFLASH_BUILD_{part}=OFF" for part in ("TESTS", "EXAMPLES", "SIM")]
@@ -115,7 +114,18 @@ def compile_library(build: Path, choice: archs.Choice, job_count: int) -> None:
                 "--log-level=WARNING",
             ]
         )
-    run(["cmake", "--build", str(build), "--parallel", str(job_count), "--target", "rocflash", "rocflash_cli"])
+    run(
+        [
+            "cmake",
+            "--build",
+            str(build),
+            "--parallel",
+            str(job_count),
+            "--target",
+            "rocflash",
+            "rocflash_cli",
+        ]
+    )
 
 
 def size(path: Path) -> str:
@@ -131,8 +141,12 @@ def main(words: list[str]) -> int:
         description="Builds a flash_attn wheel for AMD GPUs, library included.",
     )
     parser.add_argument("versions", nargs=4, metavar="version", help="such as 2.8.3 3.12 2.8 6.4")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
-    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where the wheel goes (dist/)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be done, and do nothing"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "dist", help="where the wheel goes (dist/)"
+    )
     given = parser.parse_args(words)
 
     try:

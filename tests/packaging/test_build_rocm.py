@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import build_rocm
 import pytest
 from conftest import ROOT, Run
 
@@ -79,6 +80,29 @@ def test_refusals(
     told = run(SCRIPT, "--dry-run", *words, **environment)
     assert told.returncode == 2
     assert told.stderr.startswith(message), told.stderr
+
+
+@pytest.mark.parametrize(
+    ("cached", "count", "kind", "found"),
+    [
+        ("gfx1100;gfx942", 2, "Release", "gfx942;gfx1100"),
+        ("", 21, "Release", "all"),
+        ("all", 21, "Release", "all"),
+        ("", 0, "Release", None),
+        ("all", 21, "Debug", None),
+    ],
+)
+def test_which_builds_are_taken(
+    tmp_path: Path, cached: str, count: int, kind: str, found: str | None
+) -> None:
+    """A Release build with kernels, whatever the order in which they were named."""
+    assert build_rocm.cached_archs(tmp_path) is None
+    (tmp_path / "kernels/include").mkdir(parents=True)
+    (tmp_path / "kernels/include/targets.inc").write_text(f"#define ROCFLASH_TARGETS {count}\n")
+    (tmp_path / "CMakeCache.txt").write_text(
+        f"CMAKE_BUILD_TYPE:STRING={kind}\nROCFLASH_GPU_ARCHS:STRING={cached}\n"
+    )
+    assert build_rocm.cached_archs(tmp_path) == found
 
 
 def test_needs_a_python(run: Run, tmp_path: Path) -> None:
