@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Everything for a release, into dist/: the universal wheels, Debian packages and one stamped wheel, with bills of
 # materials and SHA256SUMS. The library is built a second time, in another directory, and must give the same bits; then
-# what was made is installed and used. Slow: kernels are compiled again.
+# what was made is installed and used. Slow: kernels are compiled again. Wheels and packages of before are removed first.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 jobs=${JOBS:-$(nproc)}
 cache() { sed -n "s/^$1:[A-Z]*=//p" build/CMakeCache.txt; }
 
+rm -f dist/*.whl dist/*.deb dist/*.json dist/SHA256SUMS
 echo "== wheels"
 scripts/wheels.sh build dist
 
@@ -47,7 +48,6 @@ echo "== installed and used"
 packaging/test_wheel.sh dist/rocflash-*.whl dist/flash_attn-*+rocflash*.whl
 packaging/test_wheel.sh "dist/flash_attn-2.8.3+rocm72torch2.13-cp${version/./}-cp${version/./}-linux_x86_64.whl"
 
-rm -f dist/SHA256SUMS
 (cd dist && sha256sum -- *.whl *.deb *.json >SHA256SUMS)
 echo "== dist/"
 ls -l dist
