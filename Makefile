@@ -33,7 +33,7 @@ endif
 # Evaluated when a recipe runs, after setup may have installed ninja.
 GENERATOR = $$(command -v ninja >/dev/null && echo "-G Ninja" || echo "-G 'Unix Makefiles'")
 
-.PHONY: help setup build verify verify-cuda test report wheels bench fuzz sanitize format format-check lint install clean
+.PHONY: help setup build verify verify-cuda test report wheels dist bench fuzz sanitize format format-check lint install clean
 
 help:
 	@echo "rocflash: exact attention. Usage: make TARGET [VARIABLE=value]"
@@ -42,7 +42,8 @@ help:
 	@echo "  verify-cuda  all that is to be proved on an NVIDIA card; skipped without one"
 	@echo "  test      build and run all tests                           TEST_JOBS=$(TEST_JOBS) TEST_ARGS= PYTEST_ARGS="
 	@echo "  report    build, print registers, memory and occupancy of every GPU kernel (as build/kernels/report.txt and .json)"
-	@echo "  wheels    build and check both Python wheels, into dist/"
+	@echo "  wheels    build and check both Python wheels, into dist/, with bills of materials and checksums"
+	@echo "  dist      wheels, Debian packages and a stamped wheel, from two builds that must agree bit by bit, tried out"
 	@echo "  bench     build and print the forward and backward tables   BENCH_ARGS="
 	@echo "  sanitize  run the tests under the address, undefined-behaviour and thread sanitizers"
 	@echo "  fuzz      fuzz the C ABI                                    FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_RUNS=$(FUZZ_RUNS) (-1: no limit)"
@@ -91,13 +92,19 @@ test: build
 	@ctest --test-dir build --parallel $(TEST_JOBS) --output-on-failure --no-tests=error $(TEST_ARGS)
 	@echo "== test: Python (its virtual environment is made once)"
 	@scripts/python_tests.sh $(PYTEST_ARGS)
+	@echo "== test: packaging"
+	@scripts/packaging_tests.sh
 
 report: build
 	@build/bin/rocflash report
 
 wheels: setup
+	$(call configure,release,build,$(COMPILERS))
 	@echo "== wheels: rocflash and flash-attn into dist/"
-	@scripts/wheels.sh
+	@JOBS=$(JOBS) scripts/wheels.sh
+
+dist: build
+	@JOBS=$(JOBS) scripts/dist.sh
 
 bench: build
 	@echo "== bench: forward"

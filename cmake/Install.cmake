@@ -1,4 +1,5 @@
 # What `make install` puts where: library, headers, command, CMake package, pkg-config file, licences and documents.
+# The components are what packages are cut from: cmake/Packages.cmake, packaging/wheel.py.
 include(CMakePackageConfigHelpers)
 
 # The header is what users compile against, so its version must be the one that packages announce.
@@ -12,18 +13,19 @@ if(NOT header_version VERSION_EQUAL PROJECT_VERSION)
 endif()
 
 install(TARGETS rocflash EXPORT rocflash
-  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
-  PUBLIC_HEADER DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/rocflash)
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library NAMELINK_COMPONENT development
+  PUBLIC_HEADER DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/rocflash COMPONENT development)
 
 if(ROCFLASH_BUILD_CLI)
   # Finds the library beside it, wherever the tree is moved.
   file(RELATIVE_PATH bin_to_lib ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
   set_target_properties(rocflash_cli PROPERTIES INSTALL_RPATH "$ORIGIN/${bin_to_lib}")
-  install(TARGETS rocflash_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(TARGETS rocflash_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT command)
 endif()
 
 set(package_directory ${CMAKE_INSTALL_LIBDIR}/cmake/rocflash)
-install(EXPORT rocflash NAMESPACE rocflash:: FILE rocflashTargets.cmake DESTINATION ${package_directory})
+install(EXPORT rocflash NAMESPACE rocflash:: FILE rocflashTargets.cmake DESTINATION ${package_directory}
+  COMPONENT development)
 configure_package_config_file(cmake/rocflashConfig.cmake.in ${PROJECT_BINARY_DIR}/rocflashConfig.cmake
   INSTALL_DESTINATION ${package_directory} NO_SET_AND_CHECK_MACRO)
 # Before 1.0 a minor version may change the ABI.
@@ -31,15 +33,15 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/rocflashConfigVersion.cma
   COMPATIBILITY SameMinorVersion)
 install(FILES
   ${PROJECT_BINARY_DIR}/rocflashConfig.cmake ${PROJECT_BINARY_DIR}/rocflashConfigVersion.cmake
-  DESTINATION ${package_directory})
+  DESTINATION ${package_directory} COMPONENT development)
 
 # Paths in the pkg-config file are relative to itself, so that the tree can be moved.
 file(RELATIVE_PATH pkgconfig_to_include
   ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_FULL_INCLUDEDIR})
 configure_file(cmake/rocflash.pc.in ${PROJECT_BINARY_DIR}/rocflash.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/rocflash.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(FILES ${PROJECT_BINARY_DIR}/rocflash.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)
 
 install(FILES
   README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE
-  DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
+  DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT documents)
+install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT documents)

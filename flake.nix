@@ -1,0 +1,49 @@
+# Nix users' door: the library and command, the Python packages, a shell with all that `make test` needs.
+# docs/install.md says what of this was built for real, and what was evaluated only.
+{
+  description = "rocflash: exact attention on CPUs and GPUs";
+
+  # A channel with LLVM 22, which compiles the kernels.
+  inputs.nixpkgs.url = "github:NixOS/nixpkgs/nixos-unstable";
+
+  outputs =
+    { self, nixpkgs }:
+    let
+      system = "x86_64-linux";
+      pkgs = import nixpkgs {
+        inherit system;
+        overlays = [ self.overlays.default ];
+      };
+    in
+    {
+      overlays.default = final: prev: {
+        rocflash = final.callPackage ./nix/library.nix { };
+        pythonPackagesExtensions = prev.pythonPackagesExtensions ++ [
+          (python-final: _: {
+            rocflash = python-final.callPackage ./nix/python.nix { library = final.rocflash; };
+          })
+        ];
+      };
+
+      packages.${system} = {
+        default = pkgs.rocflash;
+        python = pkgs.python3Packages.rocflash;
+      };
+
+      devShells.${system}.default = pkgs.callPackage ./nix/shell.nix { };
+
+      checks.${system} = {
+        # The installed command against the reference, on the CPU.
+        verify = pkgs.runCommand "rocflash-verify" { nativeBuildInputs = [ pkgs.rocflash ]; } ''
+          rocflash verify --device cpu > $out
+        '';
+        # The packages as a Python environment sees them.
+        python =
+          pkgs.runCommand "rocflash-python"
+            { nativeBuildInputs = [ (pkgs.python3.withPackages (packages: [ packages.rocflash ])) ]; }
+            ''
+              python -c 'import flash_attn, flash_attn_2_cuda, rocflash; print(rocflash.info())' > $out
+            '';
+      };
+    };
+}

@@ -1,0 +1,72 @@
+# A shell for work on rocflash: all that `make test` needs, and the variables that builds for ROCm look at.
+{
+  lib,
+  llvmPackages_22,
+  mkShell,
+  runCommand,
+  cli11,
+  cmake,
+  dlpack,
+  dpkg,
+  fmt,
+  git,
+  gnumake,
+  gtest,
+  ninja,
+  nlohmann_json,
+  pkg-config,
+  python3,
+  rocmPackages,
+  shellcheck,
+  zstd,
+}:
+let
+  libraries = [
+    cli11
+    dlpack
+    fmt
+    gtest
+    llvmPackages_22.llvm
+    nlohmann_json
+    (zstd.override { enableStatic = true; })
+  ];
+  # The scripts call LLVM's tools as Debian does, with the version in the name. Under that name the compiler is the plain
+  # one, for kernels: the wrapper's options are meant for the host, which CC and CXX serve.
+  names = runCommand "llvm-names" { } ''
+    mkdir -p $out/bin
+    for tool in clang clang++; do
+      ln -s ${llvmPackages_22.clang-unwrapped}/bin/$tool $out/bin/$tool-22
+    done
+    ln -s ${llvmPackages_22.lld}/bin/ld.lld $out/bin/ld.lld-22
+    for tool in clang-format clang-tidy; do
+      ln -s ${llvmPackages_22.clang-tools}/bin/$tool $out/bin/$tool-22
+    done
+  '';
+in
+mkShell.override { stdenv = llvmPackages_22.stdenv; } {
+  packages = [
+    cmake
+    dpkg
+    git
+    gnumake
+    llvmPackages_22.lld
+    names
+    ninja
+    pkg-config
+    python3
+    shellcheck
+  ]
+  ++ libraries;
+
+  # Where scripts/setup.sh looks for headers, and CMake for packages.
+  CMAKE_PREFIX_PATH = lib.concatMapStringsSep ":" (library: "${lib.getDev library}") libraries;
+  CMAKE_LIBRARY_PATH = lib.makeLibraryPath libraries;
+
+  ROCM_PATH = "${rocmPackages.clr}";
+  HIP_PATH = "${rocmPackages.clr}";
+  BUILD_TARGET = "rocm";
+  FLASH_ATTENTION_TRITON_AMD_ENABLE = "false";
+  shellHook = ''
+    export CC=clang CXX=clang++
+  '';
+}

@@ -1,0 +1,137 @@
+"""Which GPUs a wheel is built for: asked for, found in this machine, or all that there are kernels for."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# AMD GPUs of ROCm's own lists that there are no kernels for: a list copied from elsewhere may name them.
+WITHOUT_KERNELS = [
+    "gfx803",
+    "gfx900",
+    "gfx902",
+    "gfx904",
+    "gfx906",
+    "gfx908",
+    "gfx909",
+    "gfx90c",
+    "gfx940",
+    "gfx941",
+    "gfx1010",
+    "gfx1011",
+    "gfx1012",
+    "gfx1013",
+    "gfx1250",
+]
+
+
+class WrongArch(ValueError):
+    """A name that is no GPU's, or a choice that leaves none."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """`names` is what ROCFLASH_GPU_ARCHS takes; `why` and `notes` are for people."""
+
+    names: tuple[str, ...]
+    why: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def option(self) -> str:
+        return ";".join(self.names)
+
+
+def kernel_targets(cmake: Path = ROOT / "cmake" / "Kernels.cmake") -> list[str]:
+    """All that there are kernels for, in the order of the build's own list."""
+    found = re.findall(r"^set\(kernel_members_\w+ ([^)]+)\)", cmake.read_text(), re.MULTILINE)
+    if not found:
+        raise RuntimeError(f"{cmake} names no kernel_members")
+    return [name for members in found for name in members.split()]
+
+
+def _pick(asked: list[str], source: str, known: list[str]) -> tuple[list[str], list[str]]:
+    """The asked ones that there are kernels for, and what is to be said of the others."""
+    plain = list(
+        dict.fromkeys(name.split(":")[0] for name in asked)
+    )  # gfx90a:xnack- is served by gfx90a
+    wrong = [name for name in plain if name not in known and name not in WITHOUT_KERNELS]
+    if wrong:
+        raise WrongArch(
+            f"{source}: {', '.join(wrong)}; there are kernels for {', '.join(known)}; or all, or native"
+        )
+    missing = [name for name in plain if name not in known]
+    notes = (
+        [f"{source} names {', '.join(missing)}: there are no kernels for it, left out"]
+        if missing
+        else []
+    )
+    return [name for name in known if name in plain], notes
+
+
+def gpus_by_kfd(sysfs: Path) -> list[str]:
+    """GPUs by the kernel's topology: CPUs are nodes too, with version 0."""
+    found = []
+    for properties in sorted(sysfs.glob("class/kfd/kfd/topology/nodes/*/properties")):
+        version = re.search(r"^gfx_target_version (\d+)$", properties.read_text(), re.MULTILINE)
+        number = int(version[1]) if version else 0
+        if number:
+            found.append(f"gfx{number // 10000}{number // 100 % 100:x}{number % 100:x}")
+    return list(dict.fromkeys(found))
+
+
+def gpus_by_rocminfo(command: str | None) -> list[str]:
+    """GPUs by ROCm's own tool, for containers that hide sysfs."""
+    if not command or not shutil.which(command):
+        return []
+    try:
+        told = subprocess.run([command], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return list(
+        dict.fromkeys(re.findall(r"^\s*Name:\s+(gfx[0-9a-f]+)\s*$", told.stdout, re.MULTILINE))
+    )
+
+
+def _found(environment: Mapping[str, str]) -> tuple[list[str], str]:
+    gpus = gpus_by_kfd(Path(environment.get("ROCFLASH_SYSFS", "/sys")))
+    if gpus:
+        return gpus, "found by the kernel's KFD nodes"
+    rocminfo = (
+        environment.get("ROCFLASH_ROCMINFO") or shutil.which("rocminfo") or "/opt/rocm/bin/rocminfo"
+    )
+    return gpus_by_rocminfo(rocminfo), "found by rocminfo"
+
+
+def choose(environment: Mapping[str, str] = os.environ) -> Choice:
+    """PYTORCH_ROCM_ARCH, then GPU_ARCHS, then the GPUs found, then all."""
+    known = kernel_targets()
+    for variable in ("PYTORCH_ROCM_ARCH", "GPU_ARCHS"):
+        asked = re.split(r"[;,\s]+", environment.get(variable, "").strip(";, \t\n"))
+        if asked == [""]:
+            continue
+        if asked == ["all"]:
+            return Choice(("all",), f"{variable}=all")
+        if asked == ["native"]:
+            break  # what flash-attn's own build calls the GPUs found
+        names, notes = _pick(asked, variable, known)
+        if not names:
+            raise WrongArch(
+                f"{notes[0]}, and nothing remains; there are kernels for {', '.join(known)}"
+            )
+        return Choice(tuple(names), variable, tuple(notes))
+    gpus, how = _found(environment)
+    if gpus:
+        served = [name for name in known if name in gpus]
+        unserved = [name for name in gpus if name not in known]
+        notes = (f"{', '.join(unserved)} {how}: there are no kernels for it",) if unserved else ()
+        if served:
+            return Choice(tuple(served), how, notes)
+        return Choice(("all",), "no GPU here has kernels", notes)
+    return Choice(("all",), "nothing asked for and no AMD GPU found")

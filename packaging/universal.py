@@ -1,0 +1,55 @@
+"""Writes the two wheels for every Python, torch and ROCm, with their bills of materials and SHA256SUMS."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+import tempfile
+from pathlib import Path
+
+import audit
+import sbom
+import wheel
+
+
+def write_all(build: Path, out: Path) -> list[Path]:
+    """rocflash, tagged by what its binaries need, and flash-attn; then what goes beside them."""
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        compiled = []
+        for name, (data, _) in wheel.compiled_files(build).items():
+            compiled.append(Path(folder) / Path(name).name)
+            compiled[-1].write_bytes(data)
+        tag = audit.platform_tag(compiled)
+    for old in [*out.glob("rocflash-*"), *out.glob("flash_attn-*+rocflash*"), out / "SHA256SUMS"]:
+        old.unlink(missing_ok=True)
+    wheels = [wheel.write_rocflash(out, build, [f"py3-none-{tag}"]), wheel.write_dropin(out)]
+    made = wheels + [sbom.write(path, build) for path in wheels]
+    sums = "".join(
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(made)
+    )
+    (out / "SHA256SUMS").write_text(sums)
+    return [*made, out / "SHA256SUMS"]
+
+
+def main(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--build", type=Path, default=wheel.ROOT / "build", help="a build of the library (build/)"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=wheel.ROOT / "dist", help="where they go (dist/)"
+    )
+    given = parser.parse_args(words)
+    try:
+        for path in write_all(given.build, given.out):
+            print(f"{path.stat().st_size:>10}  {path}")
+    except (audit.Refused, FileNotFoundError) as error:
+        print(f"universal.py: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,80 @@
+# As much of nixpkgs' face as rocflash's flake uses. A package is nothing but its name: whatever is asked for is traced,
+# and what nixpkgs does not have under that name (the list below was looked up there) is an error. Derivations keep the
+# arguments that they were made from, so that a test can read them and run their phases.
+{
+  system,
+  overlays ? [ ],
+}:
+let
+  package =
+    name:
+    builtins.trace "asked for ${name}" {
+      inherit name;
+      outPath = "/asked/${name}";
+      override = changes: package "${name}.override{${toString (builtins.attrNames changes)}}";
+    };
+  packages = names: prefix: builtins.listToAttrs (map (name: { inherit name; value = package "${prefix}${name}"; }) names);
+
+  lib = {
+    cleanSource = source: source;
+    concatMapStringsSep = between: change: list: builtins.concatStringsSep between (map change list);
+    concatStringsSep = builtins.concatStringsSep;
+    getDev = wanted: "${wanted}.dev";
+    isList = builtins.isList;
+    licenses = { mit = "MIT"; asl20 = "Apache-2.0"; };
+    makeLibraryPath = list: builtins.concatStringsSep ":" (map (wanted: "${wanted}/lib") list);
+  };
+
+  mkDerivation =
+    kind: args:
+    derivation {
+      name = args.name or "${args.pname or "shell"}-${args.version or "0"}";
+      inherit system;
+      builder = "/bin/sh";
+      arguments = builtins.toJSON (builtins.removeAttrs args [ "meta" ]);
+    }
+    // { inherit args kind; };
+
+  callPackageWith =
+    scope: package: given:
+    let
+      function = if builtins.isFunction package then package else import package;
+    in
+    function (builtins.intersectAttrs (builtins.functionArgs function) scope // given);
+
+  base =
+    final:
+    packages [ "bash" "cli11" "cmake" "dlpack" "dpkg" "fmt" "git" "gnumake" "gtest" "ninja" "nlohmann_json" "pkg-config" "shellcheck" "zstd" ] ""
+    // {
+      inherit lib;
+      callPackage = callPackageWith final;
+      llvmPackages_22 = packages [ "clang" "clang-tools" "clang-unwrapped" "lld" "llvm" ] "llvmPackages_22." // {
+        stdenv.mkDerivation = mkDerivation "llvmPackages_22.stdenv";
+      };
+      mkShell = { __functor = _: mkDerivation "shell"; override = changes: mkDerivation "shell with ${toString (builtins.attrNames changes)}"; };
+      pythonPackagesExtensions = [ ];
+      python3 = {
+        interpreter = "python3";
+        outPath = "/asked/python3";
+        sitePackages = "lib/python3/site-packages";
+        withPackages = choose: { outPath = "/asked/python3.withPackages"; chosen = choose final.python3Packages; };
+      };
+      python3Packages =
+        let
+          python-base = python-final:
+            packages [ "einops" "torch" ] "python3Packages." // {
+              inherit lib;
+              buildPythonPackage = mkDerivation "buildPythonPackage";
+              callPackage = callPackageWith python-final;
+              python = final.python3;
+            };
+          whole = builtins.foldl' (before: extension: before // extension whole before) (python-base whole) final.pythonPackagesExtensions;
+        in
+        whole;
+      rocmPackages = packages [ "clr" ] "rocmPackages.";
+      runCommand = name: environment: script: mkDerivation "runCommand" (environment // { inherit name script; });
+      stdenv.mkDerivation = mkDerivation "stdenv";
+    };
+  whole = builtins.foldl' (before: overlay: before // overlay whole before) (base whole) overlays;
+in
+whole

@@ -1,0 +1,123 @@
+"""The choice of GPUs: what is asked for, what faked sysfs trees and rocminfo have, all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import archs
+import pytest
+
+NOWHERE = {"ROCFLASH_SYSFS": "/nonexistent", "ROCFLASH_ROCMINFO": "/nonexistent"}
+
+
+def sysfs(folder: Path, *versions: int) -> str:
+    """A tree as the kernel makes it: a node for each processor, CPUs with version 0."""
+    for index, version in enumerate(versions):
+        node = folder / "class/kfd/kfd/topology/nodes" / str(index)
+        node.mkdir(parents=True)
+        (node / "properties").write_text(
+            f"cpu_cores_count 8\nsimd_count 0\ngfx_target_version {version}\ndrm_render_minor 128\n"
+        )
+    return str(folder)
+
+
+def rocminfo(folder: Path, *names: str, status: int = 0) -> str:
+    """A program that prints as ROCm's does: the CPU's agent first, ISA names with their triple."""
+    agents = "\n".join(
+        f"  Name:                    {n}\n      Name:                    amdgcn-amd-amdhsa--{n}:xnack-"
+        for n in names
+    )
+    path = folder / "rocminfo"
+    path.write_text(
+        f"#!/bin/sh\ncat <<'END'\nAgent 1\n  Name:                    AMD EPYC 7763\n{agents}\nEND\nexit {status}\n"
+    )
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_kernel_targets_are_the_builds() -> None:
+    known = archs.kernel_targets()
+    for name in ("gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201", "sm_80"):
+        assert name in known
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        (90010, "gfx90a"),
+        (90402, "gfx942"),
+        (90500, "gfx950"),
+        (100300, "gfx1030"),
+        (110000, "gfx1100"),
+        (110501, "gfx1151"),
+        (120001, "gfx1201"),
+        (90008, "gfx908"),
+    ],
+)
+def test_numbers_of_the_kernel(tmp_path: Path, version: int, name: str) -> None:
+    assert archs.gpus_by_kfd(Path(sysfs(tmp_path, 0, version))) == [name]
+
+
+def test_order_of_the_choice(tmp_path: Path) -> None:
+    machine = {
+        "ROCFLASH_SYSFS": sysfs(tmp_path, 0, 110000, 110000),
+        "ROCFLASH_ROCMINFO": rocminfo(tmp_path, "gfx90a"),
+    }
+    asked = {"PYTORCH_ROCM_ARCH": "gfx942", "GPU_ARCHS": "gfx1030", **machine}
+    assert archs.choose(asked) == archs.Choice(("gfx942",), "PYTORCH_ROCM_ARCH")
+    del asked["PYTORCH_ROCM_ARCH"]
+    assert archs.choose(asked) == archs.Choice(("gfx1030",), "GPU_ARCHS")
+    assert archs.choose(machine) == archs.Choice(("gfx1100",), "found by the kernel's KFD nodes")
+    machine["ROCFLASH_SYSFS"] = "/nonexistent"
+    assert archs.choose(machine) == archs.Choice(("gfx90a",), "found by rocminfo")
+    assert archs.choose(NOWHERE) == archs.Choice(("all",), "nothing asked for and no AMD GPU found")
+
+
+def test_native_means_the_gpus_found(tmp_path: Path) -> None:
+    machine = {
+        "GPU_ARCHS": "native",
+        "ROCFLASH_SYSFS": sysfs(tmp_path, 0, 120001),
+        "ROCFLASH_ROCMINFO": "/nonexistent",
+    }
+    assert archs.choose(machine).names == ("gfx1201",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "gfx1100;gfx942",
+        "gfx942,gfx1100",
+        " gfx942 gfx1100;",
+        "gfx942:sramecc+:xnack-;gfx1100;gfx942",
+    ],
+)
+def test_separators_features_and_order(text: str) -> None:
+    assert archs.choose({"PYTORCH_ROCM_ARCH": text, **NOWHERE}).option == "gfx942;gfx1100"
+
+
+def test_lists_from_elsewhere_may_name_gpus_without_kernels() -> None:
+    choice = archs.choose({"PYTORCH_ROCM_ARCH": "gfx900;gfx906;gfx90a", **NOWHERE})
+    assert choice.names == ("gfx90a",)
+    assert choice.notes == (
+        "PYTORCH_ROCM_ARCH names gfx900, gfx906: there are no kernels for it, left out",
+    )
+    with pytest.raises(archs.WrongArch, match="nothing remains; there are kernels for gfx90a"):
+        archs.choose({"PYTORCH_ROCM_ARCH": "gfx906", **NOWHERE})
+
+
+@pytest.mark.parametrize("name", ["gfx9999", "mi300x", "gfx90A", "gfx11-generic"])
+def test_wrong_names(name: str) -> None:
+    with pytest.raises(
+        archs.WrongArch, match=f"GPU_ARCHS: {name}; there are kernels for gfx90a, gfx942"
+    ):
+        archs.choose({"GPU_ARCHS": f"gfx942;{name}", **NOWHERE})
+
+
+def test_a_found_gpu_without_kernels(tmp_path: Path) -> None:
+    choice = archs.choose({"ROCFLASH_SYSFS": sysfs(tmp_path, 0, 90006)})
+    assert choice.names == ("all",) and "gfx906" in choice.notes[0]
+
+
+def test_a_rocminfo_that_fails(tmp_path: Path) -> None:
+    machine = {"ROCFLASH_SYSFS": "/nonexistent", "ROCFLASH_ROCMINFO": rocminfo(tmp_path, status=1)}
+    assert archs.choose(machine).names == ("all",)
