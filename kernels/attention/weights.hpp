@@ -12,7 +12,9 @@ void weights(const WeightsArguments& a) {
   const Problem& p = a.problem;
   constexpr int waves = weights_tile.threads / arch::wave_size;
   const std::int64_t rows = p.batch() * p.heads * p.max_q;
-  const std::int64_t first = arch::group() * std::int64_t{waves} + arch::wave();
+  // All lanes of a wave have the same row; the compiler is not told, so that what follows from it
+  // lies in vector registers, of which there are plenty here.
+  const std::int64_t first = arch::group() * std::int64_t{waves} + arch::thread() / arch::wave_size;
   for (std::int64_t row = first; row < rows; row += std::int64_t{a.groups} * waves) {
     const auto index = static_cast<std::int32_t>(row % p.max_q);
     const std::int64_t plane = row / p.max_q, head = plane % p.heads;
