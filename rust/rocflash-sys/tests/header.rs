@@ -1,0 +1,262 @@
+//! The bindings are written by hand; this holds them to `rocflash.h`. A C program generated from the very
+//! declarations below checks sizes, offsets, types, values and signatures at compile time, and the header's text is
+//! searched for anything that is missing here.
+#![allow(non_upper_case_globals, non_snake_case)] // names as in C
+
+use rocflash_sys::*;
+use std::collections::BTreeSet;
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What the C program has to confirm, and the names that were covered.
+#[derive(Default)]
+struct Checks {
+    c: String,
+    names: BTreeSet<String>,
+}
+
+/// The C spelling of a Rust type.
+fn c_type(rust: &str) -> String {
+    let rust = rust.trim();
+    if let Some(rest) = rust.strip_prefix("*const ") {
+        return format!("const {}*", c_type(rest));
+    }
+    if let Some(rest) = rust.strip_prefix("*mut ") {
+        return format!("{}*", c_type(rest));
+    }
+    match rust {
+        "i32" => "int32_t",
+        "i64" => "int64_t",
+        "u8" => "uint8_t",
+        "u16" => "uint16_t",
+        "u64" => "uint64_t",
+        "usize" => "size_t",
+        "f32" => "float",
+        "c_int" => "int",
+        "c_uint" => "unsigned",
+        "c_char" => "char",
+        "c_void" => "void",
+        other => other,
+    }
+    .to_string()
+}
+
+macro_rules! structs {
+    ($checks:ident; $($name:ident { $($field:ident: $type:ty,)* })*) => {$(
+        writeln!($checks.c, "_Static_assert(sizeof({0}) == {1}, \"size of {0}\");",
+                 stringify!($name), size_of::<$name>()).unwrap();
+        writeln!($checks.c, "_Static_assert(_Alignof({0}) == {1}, \"alignment of {0}\");",
+                 stringify!($name), align_of::<$name>()).unwrap();
+        $checks.names.insert(stringify!($name).into());
+        // All fields, each of the type that is claimed, or this does not compile.
+        #[allow(dead_code)]
+        fn $name(value: $name) {
+            let $name { $($field,)* } = value;
+            $(let _: $type = $field;)*
+        }
+        $(
+            writeln!($checks.c, "_Static_assert(offsetof({0}, {1}) == {2}, \"offset of {0}.{1}\");",
+                     stringify!($name), stringify!($field), std::mem::offset_of!($name, $field)).unwrap();
+            writeln!($checks.c, "_Static_assert(_Generic((({0}*)0)->{1}, {2}: 1, default: 0), \"type of {0}.{1}\");",
+                     stringify!($name), stringify!($field), c_type(stringify!($type))).unwrap();
+            $checks.names.insert(format!("{}.{}", stringify!($name), stringify!($field)));
+        )*
+    )*};
+}
+
+macro_rules! functions {
+    ($checks:ident; $($name:ident($($type:ty),*) -> $result:ty;)*) => {$(
+        let _: unsafe extern "C" fn($($type),*) -> $result = $name;
+        let arguments: &[&str] = &[$(stringify!($type)),*];
+        let arguments: Vec<String> = arguments.iter().map(|a| c_type(a)).collect();
+        let arguments = if arguments.is_empty() { "void".into() } else { arguments.join(", ") };
+        writeln!($checks.c, "{} (*check_{}) ({arguments}) = {1};", c_type(stringify!($result)), stringify!($name)).unwrap();
+        $checks.names.insert(format!("{}()", stringify!($name)));
+    )*};
+}
+
+macro_rules! values {
+    ($checks:ident; $($name:ident)*) => {$(
+        writeln!($checks.c, "_Static_assert({0} == {1}, \"value of {0}\");", stringify!($name), $name).unwrap();
+        $checks.names.insert(stringify!($name).into());
+    )*};
+}
+
+fn checks() -> Checks {
+    let mut checks = Checks::default();
+    structs! { checks;
+        DLDevice { device_type: DLDeviceType, device_id: c_int, }
+        DLDataType { code: u8, bits: u8, lanes: u16, }
+        DLTensor {
+            data: *mut c_void, device: DLDevice, ndim: c_int, dtype: DLDataType, shape: *mut i64, strides: *mut i64,
+            byte_offset: u64,
+        }
+        rocflash_problem {
+            struct_size: usize, q: *const DLTensor, k: *const DLTensor, v: *const DLTensor,
+            cu_seqlens_q: *const DLTensor, cu_seqlens_k: *const DLTensor, seqused_q: *const DLTensor,
+            seqused_k: *const DLTensor, leftpad_k: *const DLTensor, max_seqlen_q: i64, max_seqlen_k: i64,
+            causal: i32, window: *const i64, attention_chunk: i64, mask: *const DLTensor,
+            softmax_scale: *const f32, softcap: f32, alibi_slopes: *const DLTensor, bias: *const DLTensor,
+            sinks: *const DLTensor, dropout_p: f32, dropout_seed: u64, dropout_offset: u64, deterministic: i32,
+            num_splits: i32, block_table: *const DLTensor, cache_batch_idx: *const DLTensor,
+        }
+        rocflash_forward_outputs {
+            struct_size: usize, out: *const DLTensor, lse: *const DLTensor, s_dmask: *const DLTensor,
+        }
+        rocflash_backward_tensors {
+            struct_size: usize, dout: *const DLTensor, out: *const DLTensor, lse: *const DLTensor,
+            dq: *const DLTensor, dk: *const DLTensor, dv: *const DLTensor, dsinks: *const DLTensor,
+            dbias: *const DLTensor,
+        }
+        rocflash_append {
+            struct_size: usize, k_new: *const DLTensor, v_new: *const DLTensor, cu_seqlens_k_new: *const DLTensor,
+            rotary_cos: *const DLTensor, rotary_sin: *const DLTensor, rotary_seqlens: *const DLTensor,
+            rotary_interleaved: i32,
+        }
+        rocflash_execution {
+            struct_size: usize, backend: i32, num_threads: i32, stream: *mut c_void, workspace: *mut c_void,
+            workspace_size: usize,
+        }
+        rocflash_limits {
+            struct_size: usize, max_head_dim: i32, has_backward: i32, default_threads: i32, dropout_steps: i32,
+        }
+        rocflash_device {
+            struct_size: usize, device: DLDevice, name: *const c_char, arch: *const c_char,
+            features: *const c_char, units: i32,
+        }
+        rocflash_driver {
+            struct_size: usize, name: *const c_char, library: *const c_char, reason: *const c_char, in_use: i32,
+        }
+    }
+    functions! { checks;
+        rocflash_forward(*const rocflash_problem, *const rocflash_forward_outputs, *const rocflash_execution) -> rocflash_status;
+        rocflash_backward(*const rocflash_problem, *const rocflash_backward_tensors, *const rocflash_execution) -> rocflash_status;
+        rocflash_decode(*const rocflash_problem, *const rocflash_append, *const rocflash_forward_outputs, *const rocflash_execution) -> rocflash_status;
+        rocflash_combine(*const DLTensor, *const DLTensor, *const DLTensor, *const DLTensor, *const rocflash_execution) -> rocflash_status;
+        rocflash_forward_workspace(*const rocflash_problem, *const rocflash_forward_outputs, *const rocflash_execution, *mut usize) -> rocflash_status;
+        rocflash_backward_workspace(*const rocflash_problem, *const rocflash_backward_tensors, *const rocflash_execution, *mut usize) -> rocflash_status;
+        rocflash_decode_workspace(*const rocflash_problem, *const rocflash_append, *const rocflash_forward_outputs, *const rocflash_execution, *mut usize) -> rocflash_status;
+        rocflash_last_error() -> *const c_char;
+        rocflash_status_name(rocflash_status) -> *const c_char;
+        rocflash_version() -> *const c_char;
+        rocflash_version_number() -> i32;
+        rocflash_query_limits(*mut rocflash_limits) -> rocflash_status;
+        rocflash_query_device(i32, *mut rocflash_device) -> rocflash_status;
+        rocflash_query_driver(i32, *mut rocflash_driver) -> rocflash_status;
+    }
+    values! { checks;
+        kDLCPU kDLCUDA kDLROCM kDLInt kDLUInt kDLFloat kDLBfloat ROCFLASH_DL_BOOL
+        ROCFLASH_OK ROCFLASH_INVALID_ARGUMENT ROCFLASH_UNSUPPORTED ROCFLASH_OUT_OF_MEMORY ROCFLASH_DEVICE_ERROR
+        ROCFLASH_INTERNAL
+        ROCFLASH_BACKEND_AUTO ROCFLASH_BACKEND_CPU ROCFLASH_BACKEND_REFERENCE ROCFLASH_BACKEND_PLAIN
+        ROCFLASH_BACKEND_STANDARD
+        ROCFLASH_VERSION_MAJOR ROCFLASH_VERSION_MINOR ROCFLASH_VERSION_PATCH
+    }
+    // Enums travel as this type.
+    let _: c_uint = ROCFLASH_OK;
+    writeln!(checks.c, "_Static_assert(sizeof(rocflash_status) == {}, \"status\");", size_of::<rocflash_status>()).unwrap();
+    checks
+}
+
+fn native() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("native")
+}
+
+fn c_compiler() -> String {
+    std::env::var("CC")
+        .into_iter()
+        .chain(["clang-22", "clang", "gcc", "cc"].map(String::from))
+        .find(|name| Command::new(name).arg("--version").output().is_ok_and(|o| o.status.success()))
+        .expect("a C compiler: CC, clang, gcc or cc")
+}
+
+/// Compiles the checks, with the crate's own copy of DLPack's structs or the installed one.
+fn compile(dlpack: Option<PathBuf>) -> Result<(), String> {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let file = folder.join(if dlpack.is_some() { "layout_own.c" } else { "layout_installed.c" });
+    let source = format!("#include <rocflash/rocflash.h>\n#include <stddef.h>\n{}", checks().c);
+    std::fs::write(&file, source).unwrap();
+    let mut command = Command::new(c_compiler());
+    command.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"]).arg(native().join("include"));
+    if let Some(folder) = dlpack {
+        command.arg("-I").arg(folder);
+    }
+    let output = command.arg(&file).output().unwrap();
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn the_header_agrees() {
+    compile(Some(native().join("dlpack/include"))).unwrap_or_else(|words| panic!("{words}"));
+}
+
+#[test]
+fn the_header_agrees_with_the_installed_dlpack() {
+    match compile(None) {
+        Ok(()) => {}
+        Err(words) if words.contains("dlpack/dlpack.h") && words.contains("not found") || words.contains("No such file") => {
+            eprintln!("skipped: DLPack is not installed, so there is nothing to compare with");
+        }
+        Err(words) => panic!("{words}"),
+    }
+}
+
+/// Takes comments out of C.
+fn without_comments(text: &str) -> String {
+    let mut rest = text;
+    let mut plain = String::new();
+    while let Some(begin) = rest.find("/*") {
+        plain += &rest[..begin];
+        rest = rest[begin..].split_once("*/").expect("a comment ends").1;
+    }
+    plain + rest
+}
+
+fn last_identifier(text: &str) -> &str {
+    text.trim().rsplit(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap()
+}
+
+#[test]
+fn nothing_of_the_header_is_missing() {
+    let text = std::fs::read_to_string(native().join("include/rocflash/rocflash.h")).unwrap();
+    let text = without_comments(&text);
+    let mut found = BTreeSet::new();
+    for part in text.split("typedef struct ").skip(1) {
+        let (name, rest) = part.split_once('{').unwrap();
+        let (body, _) = rest.split_once('}').unwrap();
+        found.insert(name.trim().to_string());
+        for field in body.split(';').filter(|f| !f.trim().is_empty()) {
+            found.insert(format!("{}.{}", name.trim(), last_identifier(field)));
+        }
+    }
+    for part in text.split("typedef enum ").skip(1) {
+        let body = part.split_once('{').unwrap().1.split_once('}').unwrap().0;
+        for value in body.split(',').filter(|v| !v.trim().is_empty()) {
+            found.insert(last_identifier(value.split('=').next().unwrap()).to_string());
+        }
+    }
+    for part in text.split("ROCFLASH_API ").skip(1).filter(|p| p.contains('(') && !p.starts_with("__attribute__")) {
+        found.insert(format!("{}()", last_identifier(part.split_once('(').unwrap().0)));
+    }
+    assert!(found.len() > 80, "the header was not understood: {found:?}");
+    let covered = checks().names;
+    let missing: Vec<_> = found.difference(&covered).collect();
+    assert!(missing.is_empty(), "in rocflash.h but not in the bindings: {missing:?}");
+}
+
+#[test]
+fn the_library_answers() {
+    // SAFETY: both functions take nothing and give what lives as long as the library.
+    let (number, text) = unsafe { (rocflash_version_number(), std::ffi::CStr::from_ptr(rocflash_version())) };
+    assert_eq!(number, 10000 * ROCFLASH_VERSION_MAJOR + 100 * ROCFLASH_VERSION_MINOR + ROCFLASH_VERSION_PATCH);
+    assert_eq!(text.to_str().unwrap(), env!("CARGO_PKG_VERSION"));
+    let mut limits = rocflash_limits::new();
+    // SAFETY: the struct is as large as it says.
+    assert_eq!(unsafe { rocflash_query_limits(&mut limits) }, ROCFLASH_OK);
+    assert!(limits.max_head_dim >= 512);
+}

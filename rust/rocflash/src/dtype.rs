@@ -1,0 +1,80 @@
+//! Element types, and which Rust types stand for them.
+use half::{bf16, f16};
+use rocflash_sys as sys;
+
+/// The type of a tensor's elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DType {
+    /// 32-bit IEEE floating point.
+    F32,
+    /// 16-bit IEEE floating point.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// 64-bit IEEE floating point; only the reference backend takes it.
+    F64,
+    /// 32-bit signed integers: lengths and indices.
+    I32,
+    /// Bytes: masks, where nonzero sees.
+    U8,
+}
+
+impl DType {
+    /// The bytes of one element.
+    pub const fn size(self) -> usize {
+        match self {
+            DType::F64 => 8,
+            DType::F32 | DType::I32 => 4,
+            DType::F16 | DType::Bf16 => 2,
+            DType::U8 => 1,
+        }
+    }
+
+    pub(crate) const fn dlpack(self) -> sys::DLDataType {
+        let (code, bits) = match self {
+            DType::F32 => (sys::kDLFloat, 32),
+            DType::F16 => (sys::kDLFloat, 16),
+            DType::Bf16 => (sys::kDLBfloat, 16),
+            DType::F64 => (sys::kDLFloat, 64),
+            DType::I32 => (sys::kDLInt, 32),
+            DType::U8 => (sys::kDLUInt, 8),
+        };
+        sys::DLDataType { code: code as u8, bits, lanes: 1 }
+    }
+}
+
+impl std::fmt::Display for DType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            DType::F32 => "f32",
+            DType::F16 => "f16",
+            DType::Bf16 => "bf16",
+            DType::F64 => "f64",
+            DType::I32 => "i32",
+            DType::U8 => "u8",
+        })
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A Rust type that tensors can be made of. Sealed: every bit pattern must be a value, since the library and
+/// GPUs write into such memory.
+pub trait Element: sealed::Sealed + Copy + Default + Send + Sync + 'static {
+    /// The same type as a value.
+    const DTYPE: DType;
+}
+
+macro_rules! elements {
+    ($($rust:ty => $dtype:ident)*) => {$(
+        impl sealed::Sealed for $rust {}
+        impl Element for $rust {
+            const DTYPE: DType = DType::$dtype;
+        }
+        const _: () = assert!(size_of::<$rust>() == DType::$dtype.size());
+    )*};
+}
+
+elements! { f32 => F32  f16 => F16  bf16 => Bf16  f64 => F64  i32 => I32  u8 => U8 }

@@ -1,0 +1,137 @@
+//! Memory of a GPU with an element type, owned and tied to a stream.
+use super::stream::{Memory, Stream};
+use crate::dtype::{DType, Element};
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::view::{check_all, RawView, View, ViewMut};
+
+/// Elements in a GPU's memory. All that happens to them happens in the order of the stream that made them.
+pub struct Buffer {
+    stream: Stream,
+    /// Some until it is dropped.
+    memory: Option<Memory>,
+    dtype: DType,
+    len: usize,
+}
+
+impl Buffer {
+    pub(super) fn new(stream: Stream, memory: Memory, dtype: DType, len: usize) -> Self {
+        Self { stream, memory: Some(memory), dtype, len }
+    }
+
+    fn memory(&self) -> &Memory {
+        self.memory.as_ref().expect("a buffer has memory until it is dropped")
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The stream that it belongs to.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    fn check<T: Element>(&self, len: usize) -> Result<()> {
+        if T::DTYPE != self.dtype || len != self.len {
+            return Err(Error::invalid(format!(
+                "{len} elements of {} do not match the buffer's {} of {}",
+                T::DTYPE,
+                self.len,
+                self.dtype
+            )));
+        }
+        Ok(())
+    }
+
+    /// Overwrites it with a copy of `data`, and waits for that.
+    pub fn copy_from<T: Element>(&mut self, data: &[T]) -> Result<()> {
+        self.check::<T>(data.len())?;
+        if self.is_empty() {
+            return Ok(());
+        }
+        self.stream.to_device(self.memory().address, data.as_ptr().cast(), size_of_val(data))
+    }
+
+    /// Copies it into `data`, after all that the stream was given before.
+    pub fn copy_to<T: Element>(&self, data: &mut [T]) -> Result<()> {
+        self.check::<T>(data.len())?;
+        if self.is_empty() {
+            return Ok(());
+        }
+        self.stream.to_host(data.as_mut_ptr().cast(), self.memory().address, size_of_val(data))
+    }
+
+    /// A copy of it, after all that the stream was given before.
+    pub fn download<T: Element>(&self) -> Result<Vec<T>> {
+        let mut data = vec![T::default(); self.len];
+        self.copy_to(&mut data)?;
+        Ok(data)
+    }
+
+    pub(super) fn clear(&self) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        self.stream.clear(self.memory())
+    }
+
+    fn raw(&self, offset: usize, layout: Layout) -> RawView {
+        let first = self.memory().address.wrapping_add((offset * self.dtype.size()) as u64);
+        RawView::new(first as *mut _, layout, self.dtype, self.stream.place_of())
+    }
+
+    /// All of it row after row, as a tensor of this shape.
+    pub fn view(&self, shape: &[usize]) -> Result<View<'_>> {
+        let layout = Layout::contiguous(shape)?;
+        check_all(&layout, self.len)?;
+        Ok(View::from_raw(self.raw(0, layout)))
+    }
+
+    /// Any part of it: the first element is at `offset`, and strides count elements.
+    pub fn view_strided(&self, offset: usize, shape: &[usize], strides: &[isize]) -> Result<View<'_>> {
+        let layout = Layout::strided(shape, strides)?;
+        layout.check_within(offset, self.len)?;
+        Ok(View::from_raw(self.raw(offset, layout)))
+    }
+
+    /// All of it, to be written.
+    pub fn view_mut(&mut self, shape: &[usize]) -> Result<ViewMut<'_>> {
+        let layout = Layout::contiguous(shape)?;
+        check_all(&layout, self.len)?;
+        Ok(ViewMut::from_raw(self.raw(0, layout)))
+    }
+
+    /// Any part of it, to be written.
+    pub fn view_mut_strided(&mut self, offset: usize, shape: &[usize], strides: &[isize]) -> Result<ViewMut<'_>> {
+        let layout = Layout::strided(shape, strides)?;
+        layout.check_within(offset, self.len)?;
+        layout.check_distinct()?;
+        Ok(ViewMut::from_raw(self.raw(offset, layout)))
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(memory) = self.memory.take() {
+            self.stream.release(memory);
+        }
+    }
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} elements of {} in {:?}", self.len, self.dtype, self.stream)
+    }
+}

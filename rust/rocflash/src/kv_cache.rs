@@ -1,0 +1,209 @@
+//! Keys and values that are kept from call to call, in host memory or on a GPU.
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::executor::Executor;
+use crate::gpu::{Buffer, Stream};
+use crate::options::{Append, Options, Outputs};
+use crate::view::{View, ViewMut};
+use half::{bf16, f16};
+
+enum Memory {
+    F32(Vec<f32>),
+    F16(Vec<f16>),
+    Bf16(Vec<bf16>),
+    Device(Buffer),
+}
+
+impl Memory {
+    fn new(stream: Option<&Stream>, dtype: DType, len: usize) -> Result<Self> {
+        match (stream, dtype) {
+            (_, DType::F64 | DType::I32 | DType::U8) => {
+                Err(Error::invalid(format!("dtype: {dtype}; a cache is f32, f16 or bf16")))
+            }
+            (Some(stream), dtype) => Ok(Self::Device(stream.zeros_of(dtype, len)?)),
+            (None, DType::F32) => Ok(Self::F32(vec![0.0; len])),
+            (None, DType::F16) => Ok(Self::F16(vec![f16::ZERO; len])),
+            (None, DType::Bf16) => Ok(Self::Bf16(vec![bf16::ZERO; len])),
+        }
+    }
+
+    fn view(&self, shape: &[usize]) -> Result<View<'_>> {
+        match self {
+            Self::F32(data) => View::new(data, shape),
+            Self::F16(data) => View::new(data, shape),
+            Self::Bf16(data) => View::new(data, shape),
+            Self::Device(buffer) => buffer.view(shape),
+        }
+    }
+
+    fn view_mut(&mut self, shape: &[usize]) -> Result<ViewMut<'_>> {
+        match self {
+            Self::F32(data) => ViewMut::new(data, shape),
+            Self::F16(data) => ViewMut::new(data, shape),
+            Self::Bf16(data) => ViewMut::new(data, shape),
+            Self::Device(buffer) => buffer.view_mut(shape),
+        }
+    }
+}
+
+/// A cache of `batch` sequences with room for `capacity` keys each.
+///
+/// ```
+/// use rocflash::{Append, Cpu, DType, KvCache, Options, Outputs, View, ViewMut};
+///
+/// let mut cache = KvCache::new(DType::F32, 1, 1024, 2, 64)?; // batch, capacity, key heads, head size
+/// let mut cpu = Cpu::new();
+/// for step in 0..3 {
+///     let q = vec![1.0f32; 8 * 64];
+///     let new = vec![step as f32; 2 * 64];
+///     let new = View::new(&new, &[1, 1, 2, 64])?;
+///     let mut out = vec![0.0f32; 8 * 64];
+///     cache.attend(
+///         &mut cpu,
+///         &View::new(&q, &[1, 1, 8, 64])?,
+///         &Append::new(new, new),
+///         &Options::new().causal(),
+///         Outputs::new(ViewMut::new(&mut out, &[1, 1, 8, 64])?),
+///     )?;
+/// }
+/// assert_eq!(cache.lengths(), [3]);
+/// # Ok::<(), rocflash::Error>(())
+/// ```
+pub struct KvCache {
+    k: Memory,
+    v: Memory,
+    k_shape: [usize; 4],
+    v_shape: [usize; 4],
+    lengths: Vec<i32>,
+    /// A copy of the lengths where the kernels read them, for a cache on a GPU.
+    device_lengths: Option<Buffer>,
+}
+
+impl KvCache {
+    /// In host memory, with values as wide as keys.
+    pub fn new(dtype: DType, batch: usize, capacity: usize, heads: usize, head_dim: usize) -> Result<Self> {
+        Self::with_value_dim(None, dtype, batch, capacity, heads, [head_dim; 2])
+    }
+
+    /// On a GPU, with values as wide as keys.
+    pub fn on(
+        stream: &Stream,
+        dtype: DType,
+        batch: usize,
+        capacity: usize,
+        heads: usize,
+        head_dim: usize,
+    ) -> Result<Self> {
+        Self::with_value_dim(Some(stream), dtype, batch, capacity, heads, [head_dim; 2])
+    }
+
+    /// In host memory or on a GPU, with the head sizes of keys and of values.
+    pub fn with_value_dim(
+        stream: Option<&Stream>,
+        dtype: DType,
+        batch: usize,
+        capacity: usize,
+        heads: usize,
+        head_dims: [usize; 2],
+    ) -> Result<Self> {
+        let [k_shape, v_shape] = head_dims.map(|d| [batch, capacity, heads, d]);
+        let memory = |shape: &[usize; 4]| {
+            let len = shape.iter().try_fold(1usize, |n, size| n.checked_mul(*size));
+            let len = len.filter(|len| *len <= isize::MAX as usize / dtype.size()).ok_or_else(|| {
+                Error::invalid(format!("shape {shape:?} is more than can be addressed"))
+            })?;
+            Memory::new(stream, dtype, len)
+        };
+        let device_lengths = stream.map(|stream| stream.zeros::<i32>(batch)).transpose()?;
+        Ok(Self {
+            k: memory(&k_shape)?,
+            v: memory(&v_shape)?,
+            k_shape,
+            v_shape,
+            lengths: vec![0; batch],
+            device_lengths,
+        })
+    }
+
+    /// How many keys each sequence has.
+    pub fn lengths(&self) -> &[i32] {
+        &self.lengths
+    }
+
+    /// How many keys a sequence may have.
+    pub fn capacity(&self) -> usize {
+        self.k_shape[1]
+    }
+
+    /// The keys: (batch, capacity, heads, head size).
+    pub fn keys(&self) -> Result<View<'_>> {
+        self.k.view(&self.k_shape)
+    }
+
+    /// The values: (batch, capacity, heads, head size).
+    pub fn values(&self) -> Result<View<'_>> {
+        self.v.view(&self.v_shape)
+    }
+
+    /// Forgets all keys of a sequence from this one on.
+    pub fn truncate(&mut self, sequence: usize, len: usize) -> Result<()> {
+        let sequences = self.lengths.len();
+        let length = self.lengths.get_mut(sequence).ok_or_else(|| {
+            Error::invalid(format!("sequence: {sequence}; the cache has {sequences} sequences"))
+        })?;
+        if len > *length as usize {
+            return Err(Error::invalid(format!("len: {len}; sequence {sequence} has {length} keys")));
+        }
+        *length = len as i32;
+        Ok(())
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.lengths.fill(0);
+    }
+
+    /// Appends what there is to append and attends over all keys. The executor must be of the place where the cache
+    /// is: [`Cpu`](crate::Cpu), or the stream. A call that is refused leaves the cache as it was.
+    pub fn attend<E: Executor>(
+        &mut self,
+        executor: &mut E,
+        q: &View,
+        append: &Append,
+        options: &Options,
+        outputs: Outputs,
+    ) -> Result<()> {
+        for (name, given) in [
+            ("seqused_k", options.seqused_k.is_some()),
+            ("cu_seqlens_k", options.cu_seqlens_k.is_some()),
+            ("block_table", options.block_table.is_some()),
+            ("cache_batch_idx", options.cache_batch_idx.is_some()),
+            ("cu_seqlens_k_new", append.cu_seqlens_k_new.is_some()),
+        ] {
+            if given {
+                return Err(Error::invalid(format!("{name}: is given; a KvCache says itself where its keys are")));
+            }
+        }
+        let new = append.new.map_or(0, |(k, _)| k.shape().get(1).copied().unwrap_or(0));
+        let batch = self.lengths.len();
+        if let Some(buffer) = &mut self.device_lengths {
+            buffer.copy_from(&self.lengths)?;
+        }
+        let used = match &self.device_lengths {
+            Some(buffer) => buffer.view(&[batch])?,
+            None => View::new(&self.lengths, &[batch])?,
+        };
+        let mut k = self.k.view_mut(&self.k_shape)?;
+        let mut v = self.v.view_mut(&self.v_shape)?;
+        executor.decode(q, &mut k, &mut v, append, &options.seqused_k(used), outputs)?;
+        // The library has checked that there is room, and capacities fit i32 then.
+        self.lengths.iter_mut().for_each(|length| *length += new as i32);
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for KvCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KvCache").field("shape", &self.k_shape).field("lengths", &self.lengths).finish()
+    }
+}

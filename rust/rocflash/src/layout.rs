@@ -1,0 +1,246 @@
+//! Shapes and strides: the arithmetic that decides whether a view stays within its memory. Pure functions on
+//! numbers, so that Miri and plain tests can try every corner.
+use crate::error::{Error, Result};
+
+/// The most dimensions a tensor of this library has.
+pub const MAX_DIMS: usize = 5;
+
+/// Sizes and strides of up to [`MAX_DIMS`] dimensions. Strides count elements and may be zero or negative.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    shape: [i64; MAX_DIMS],
+    strides: [i64; MAX_DIMS],
+    ndim: usize,
+}
+
+impl Layout {
+    /// Row after row without gaps.
+    pub fn contiguous(shape: &[usize]) -> Result<Self> {
+        let mut layout = Self::of_shape(shape)?;
+        let mut stride: i64 = 1;
+        for n in (0..layout.ndim).rev() {
+            layout.strides[n] = stride;
+            stride = stride
+                .checked_mul(layout.shape[n].max(1))
+                .ok_or_else(|| Error::invalid(format!("shape {shape:?} has more elements than 63 bits can count")))?;
+        }
+        Ok(layout)
+    }
+
+    /// Any strides, in elements.
+    pub fn strided(shape: &[usize], strides: &[isize]) -> Result<Self> {
+        if shape.len() != strides.len() {
+            return Err(Error::invalid(format!(
+                "shape {shape:?} has {} dimensions but strides {strides:?} has {}",
+                shape.len(),
+                strides.len()
+            )));
+        }
+        let mut layout = Self::of_shape(shape)?;
+        for (n, stride) in strides.iter().enumerate() {
+            layout.strides[n] = *stride as i64;
+        }
+        layout.reach()?;
+        Ok(layout)
+    }
+
+    fn of_shape(shape: &[usize]) -> Result<Self> {
+        if shape.len() > MAX_DIMS {
+            return Err(Error::invalid(format!(
+                "shape {shape:?} has {} dimensions; {MAX_DIMS} are allowed",
+                shape.len()
+            )));
+        }
+        let mut layout = Self { shape: [0; MAX_DIMS], strides: [0; MAX_DIMS], ndim: shape.len() };
+        for (n, size) in shape.iter().enumerate() {
+            layout.shape[n] = i64::try_from(*size)
+                .map_err(|_| Error::invalid(format!("shape {shape:?}: {size} is more than 63 bits can count")))?;
+        }
+        Ok(layout)
+    }
+
+    /// The sizes.
+    pub fn shape(&self) -> &[i64] {
+        &self.shape[..self.ndim]
+    }
+
+    /// The strides, in elements.
+    pub fn strides(&self) -> &[i64] {
+        &self.strides[..self.ndim]
+    }
+
+    /// Whether there is no element at all.
+    pub fn is_empty(&self) -> bool {
+        self.shape().contains(&0)
+    }
+
+    /// The number of elements. It fits: the sizes of a layout with distinct elements are bounded by its memory,
+    /// and broadcast ones are counted with care.
+    pub fn len(&self) -> usize {
+        self.shape().iter().fold(1usize, |n, size| n.saturating_mul(*size as usize))
+    }
+
+    /// The lowest and the highest element, relative to the first; none without elements.
+    fn reach(&self) -> Result<Option<(i64, i64)>> {
+        if self.is_empty() {
+            return Ok(None);
+        }
+        let (mut low, mut high) = (0i64, 0i64);
+        for (size, stride) in self.shape().iter().zip(self.strides()) {
+            let end = if *stride < 0 { &mut low } else { &mut high };
+            *end = (size - 1).checked_mul(*stride).and_then(|span| end.checked_add(span)).ok_or_else(|| {
+                Error::invalid(format!("{self:?} reaches further than 63 bits can count"))
+            })?;
+        }
+        Ok(Some((low, high)))
+    }
+
+    /// Whether all elements lie in memory of `len` elements when the first one is at `offset`.
+    pub fn check_within(&self, offset: usize, len: usize) -> Result<()> {
+        let outside = |low: i128, high: i128| {
+            Err(Error::invalid(format!(
+                "{self:?} at offset {offset} needs elements {low} to {high}; the memory has {len} elements"
+            )))
+        };
+        match self.reach()? {
+            None if offset > len => outside(offset as i128, offset as i128),
+            None => Ok(()),
+            Some((low, high)) => {
+                let (low, high) = (offset as i128 + low as i128, offset as i128 + high as i128);
+                if low < 0 || high >= len as i128 {
+                    return outside(low, high);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether no two indices lead to the same element, by the rule that the library applies to outputs:
+    /// dimensions ordered by stride must nest.
+    pub fn check_distinct(&self) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let mut dims: Vec<(i128, i128)> = (self.shape().iter().zip(self.strides()))
+            .filter(|(size, _)| **size > 1)
+            .map(|(size, stride)| (i128::from(*stride).abs(), i128::from(*size)))
+            .collect();
+        dims.sort_unstable();
+        let mut reach = 0;
+        for (stride, size) in dims {
+            if stride <= reach {
+                return Err(Error::invalid(format!(
+                    "{self:?}: stride {stride} makes elements overlap; it must be above {reach} in memory that is written"
+                )));
+            }
+            reach += stride * (size - 1);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn shape_ptr(&self) -> *const i64 {
+        self.shape.as_ptr()
+    }
+
+    pub(crate) fn strides_ptr(&self) -> *const i64 {
+        self.strides.as_ptr()
+    }
+}
+
+impl std::fmt::Debug for Layout {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "shape {:?} with strides {:?}", self.shape(), self.strides())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every element's place, by walking all indices: the definition that the formulas must meet.
+    fn places(layout: &Layout) -> Vec<i64> {
+        let mut all = vec![0];
+        for (size, stride) in layout.shape().iter().zip(layout.strides()) {
+            all = all.iter().flat_map(|at| (0..*size).map(move |n| at + n * stride)).collect();
+        }
+        all
+    }
+
+    #[test]
+    fn contiguous_strides() {
+        let layout = Layout::contiguous(&[2, 3, 4, 5]).unwrap();
+        assert_eq!(layout.strides(), [60, 20, 5, 1]);
+        assert_eq!(layout.len(), 120);
+        layout.check_within(0, 120).unwrap();
+        layout.check_within(1, 121).unwrap();
+        assert!(layout.check_within(1, 120).is_err());
+        assert!(layout.check_within(0, 119).is_err());
+    }
+
+    #[test]
+    fn formulas_agree_with_walking() {
+        for shape in [[1, 3, 2], [2, 2, 2], [3, 1, 4], [2, 0, 3]] {
+            for a in -7..=7isize {
+                for b in [-3, -1, 0, 1, 2, 5] {
+                    for c in [-1, 0, 1, 2] {
+                        let layout = Layout::strided(&shape, &[a, b, c]).unwrap();
+                        let mut all = places(&layout);
+                        for (offset, len) in [(0, 30), (9, 20), (21, 22), (15, 16)] {
+                            let inside = all.iter().all(|at| (0..len).contains(&(at + offset)));
+                            assert_eq!(
+                                layout.check_within(offset as usize, len as usize).is_ok(),
+                                inside,
+                                "{layout:?} at {offset} in {len}"
+                            );
+                        }
+                        let count = all.len();
+                        all.sort_unstable();
+                        all.dedup();
+                        if layout.check_distinct().is_ok() {
+                            assert_eq!(all.len(), count, "{layout:?} has shared elements");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn overlap_is_seen() {
+        assert!(Layout::strided(&[4, 4], &[0, 1]).unwrap().check_distinct().is_err());
+        assert!(Layout::strided(&[4, 4], &[3, 1]).unwrap().check_distinct().is_err());
+        assert!(Layout::strided(&[4, 4], &[4, 1]).unwrap().check_distinct().is_ok());
+        assert!(Layout::strided(&[4, 1], &[1, 0]).unwrap().check_distinct().is_ok());
+        assert!(Layout::strided(&[4, 4], &[-4, 1]).unwrap().check_distinct().is_ok());
+        assert!(Layout::strided(&[0, 4], &[0, 0]).unwrap().check_distinct().is_ok());
+    }
+
+    #[test]
+    fn numbers_that_do_not_fit_are_refused() {
+        assert!(Layout::contiguous(&[1 << 40, 1 << 40]).is_err());
+        assert!(Layout::contiguous(&[usize::MAX]).is_err());
+        assert!(Layout::strided(&[1 << 40, 2], &[1 << 40, 1]).is_err());
+        assert!(Layout::strided(&[3], &[isize::MIN]).is_err());
+        assert!(Layout::strided(&[2, 2], &[isize::MIN, isize::MIN]).is_err());
+        assert!(Layout::strided(&[2, 2], &[1]).is_err());
+        assert!(Layout::contiguous(&[1; 6]).is_err());
+        let wide = Layout::strided(&[2], &[isize::MAX]).unwrap();
+        assert!(wide.check_within(usize::MAX, usize::MAX).is_err());
+        assert!(wide.check_distinct().is_ok());
+        // Broadcasting to a huge shape is a view of few elements.
+        let broadcast = Layout::strided(&[1 << 40, 1 << 40, 3], &[0, 0, 1]).unwrap();
+        broadcast.check_within(0, 3).unwrap();
+        assert_eq!(broadcast.len(), usize::MAX);
+    }
+
+    #[test]
+    fn empty_and_scalar_layouts() {
+        let empty = Layout::contiguous(&[3, 0, 5]).unwrap();
+        assert!(empty.is_empty());
+        empty.check_within(7, 7).unwrap();
+        assert!(empty.check_within(8, 7).is_err());
+        let scalar = Layout::contiguous(&[]).unwrap();
+        scalar.check_within(0, 1).unwrap();
+        assert!(scalar.check_within(0, 0).is_err());
+    }
+}

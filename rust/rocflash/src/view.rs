@@ -1,0 +1,311 @@
+//! Borrowed tensors: memory, shape and strides, checked once when the view is made.
+use crate::dtype::{DType, Element};
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use rocflash_sys as sys;
+use std::ffi::c_void;
+use std::marker::PhantomData;
+
+/// Where a tensor lies. Memory of a GPU belongs to one [`Stream`](crate::gpu::Stream), which orders all that
+/// happens to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Host,
+    Device { device: sys::DLDevice, stream: u64 },
+}
+
+impl Place {
+    pub(crate) fn dlpack(self) -> sys::DLDevice {
+        match self {
+            Place::Host => sys::DLDevice { device_type: sys::kDLCPU, device_id: 0 },
+            Place::Device { device, .. } => device,
+        }
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Place::Host => f.write_str("host memory"),
+            Place::Device { device, stream } => {
+                let kind = if device.device_type == sys::kDLROCM { "rocm" } else { "cuda" };
+                write!(f, "{kind}:{}, stream {stream}", device.device_id)
+            }
+        }
+    }
+}
+
+/// What both kinds of view have inside: an address whose memory covers the layout.
+#[derive(Clone, Copy)]
+pub(crate) struct RawView {
+    data: *mut c_void,
+    layout: Layout,
+    dtype: DType,
+    place: Place,
+}
+
+impl RawView {
+    /// The caller has checked that the layout stays within the memory at `data`.
+    pub(crate) fn new(data: *mut c_void, layout: Layout, dtype: DType, place: Place) -> Self {
+        Self { data, layout, dtype, place }
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// As the library wants it. Points into `self`.
+    pub(crate) fn dlpack(&self) -> sys::DLTensor {
+        sys::DLTensor {
+            data: self.data,
+            device: self.place.dlpack(),
+            ndim: self.layout.shape().len() as i32,
+            dtype: self.dtype.dlpack(),
+            shape: self.layout.shape_ptr().cast_mut(),
+            strides: self.layout.strides_ptr().cast_mut(),
+            byte_offset: 0,
+        }
+    }
+}
+
+impl std::fmt::Debug for RawView {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {:?} in {}", self.dtype, self.layout, self.place)
+    }
+}
+
+/// A borrowed tensor that is read.
+///
+/// Sound because the constructor proves that every index within the shape leads into the borrowed memory; the
+/// library touches nothing else, and the borrow lasts as long as the view.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    raw: RawView,
+    memory: PhantomData<&'a [u8]>,
+}
+
+// SAFETY: a view is a shared borrow of plain numbers, or of a GPU buffer that can itself be shared.
+unsafe impl Send for View<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for View<'_> {}
+
+impl<'a> View<'a> {
+    /// All of `data` row after row, as a tensor of this shape.
+    ///
+    /// ```
+    /// let keys = vec![0.0f32; 2 * 100 * 8 * 64];
+    /// let view = rocflash::View::new(&keys, &[2, 100, 8, 64])?;
+    /// # Ok::<(), rocflash::Error>(())
+    /// ```
+    pub fn new<T: Element>(data: &'a [T], shape: &[usize]) -> Result<Self> {
+        let layout = Layout::contiguous(shape)?;
+        check_all(&layout, data.len())?;
+        Ok(Self::from_slice(data, 0, layout))
+    }
+
+    /// Any part of `data`: the first element is at `offset`, and strides count elements.
+    pub fn strided<T: Element>(
+        data: &'a [T],
+        offset: usize,
+        shape: &[usize],
+        strides: &[isize],
+    ) -> Result<Self> {
+        let layout = Layout::strided(shape, strides)?;
+        layout.check_within(offset, data.len())?;
+        Ok(Self::from_slice(data, offset, layout))
+    }
+
+    /// A mask of booleans; true sees.
+    pub fn mask(data: &'a [bool], shape: &[usize]) -> Result<Self> {
+        // SAFETY: a bool is a byte of 0 or 1, and is only read here.
+        let bytes = unsafe { std::slice::from_raw_parts(data.as_ptr().cast::<u8>(), data.len()) };
+        Self::new(bytes, shape)
+    }
+
+    fn from_slice<T: Element>(data: &'a [T], offset: usize, layout: Layout) -> Self {
+        let first = data.as_ptr().wrapping_add(offset).cast_mut().cast();
+        Self::from_raw(RawView::new(first, layout, T::DTYPE, Place::Host))
+    }
+
+    pub(crate) fn from_raw(raw: RawView) -> Self {
+        Self { raw, memory: PhantomData }
+    }
+
+    pub(crate) fn raw(&self) -> &RawView {
+        &self.raw
+    }
+
+    /// The sizes.
+    pub fn shape(&self) -> &[i64] {
+        self.raw.layout.shape()
+    }
+
+    /// The strides, in elements.
+    pub fn strides(&self) -> &[i64] {
+        self.raw.layout.strides()
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.raw.dtype
+    }
+}
+
+/// A borrowed tensor that is written: as [`View`], and no two indices may lead to the same element.
+#[derive(Debug)]
+pub struct ViewMut<'a> {
+    raw: RawView,
+    memory: PhantomData<&'a mut [u8]>,
+}
+
+// SAFETY: a view is an exclusive borrow of plain numbers, or of a GPU buffer that can itself be sent.
+unsafe impl Send for ViewMut<'_> {}
+// SAFETY: a shared `ViewMut` gives read access at most.
+unsafe impl Sync for ViewMut<'_> {}
+
+impl<'a> ViewMut<'a> {
+    /// All of `data` row after row, as a tensor of this shape.
+    pub fn new<T: Element>(data: &'a mut [T], shape: &[usize]) -> Result<Self> {
+        let layout = Layout::contiguous(shape)?;
+        check_all(&layout, data.len())?;
+        Ok(Self::from_slice(data, 0, layout))
+    }
+
+    /// Any part of `data`: the first element is at `offset`, and strides count elements.
+    pub fn strided<T: Element>(
+        data: &'a mut [T],
+        offset: usize,
+        shape: &[usize],
+        strides: &[isize],
+    ) -> Result<Self> {
+        let layout = Layout::strided(shape, strides)?;
+        layout.check_within(offset, data.len())?;
+        layout.check_distinct()?;
+        Ok(Self::from_slice(data, offset, layout))
+    }
+
+    fn from_slice<T: Element>(data: &'a mut [T], offset: usize, layout: Layout) -> Self {
+        let first = data.as_mut_ptr().wrapping_add(offset).cast();
+        Self::from_raw(RawView::new(first, layout, T::DTYPE, Place::Host))
+    }
+
+    pub(crate) fn from_raw(raw: RawView) -> Self {
+        Self { raw, memory: PhantomData }
+    }
+
+    pub(crate) fn raw(&self) -> &RawView {
+        &self.raw
+    }
+
+    /// The same for a shorter time, so that one view can serve several calls.
+    pub fn reborrow(&mut self) -> ViewMut<'_> {
+        ViewMut::from_raw(self.raw)
+    }
+
+    /// To read it.
+    pub fn as_view(&self) -> View<'_> {
+        View::from_raw(self.raw)
+    }
+
+    /// The sizes.
+    pub fn shape(&self) -> &[i64] {
+        self.raw.layout.shape()
+    }
+
+    /// The strides, in elements.
+    pub fn strides(&self) -> &[i64] {
+        self.raw.layout.strides()
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.raw.dtype
+    }
+}
+
+/// A contiguous view takes the memory whole: a length that does not fit is most likely a mistake.
+pub(crate) fn check_all(layout: &Layout, len: usize) -> Result<()> {
+    layout.check_within(0, len)?;
+    let needed = if layout.is_empty() { 0 } else { layout.len() };
+    if needed != len {
+        return Err(Error::invalid(format!(
+            "shape {:?} has {needed} elements; the memory has {len}",
+            layout.shape()
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads every element the way the library would: through the address, with the strides.
+    fn read(view: &View) -> Vec<f32> {
+        let tensor = view.raw().dlpack();
+        assert_eq!(tensor.ndim as usize, view.shape().len());
+        let mut places = vec![0i64];
+        for (size, stride) in view.shape().iter().zip(view.strides()) {
+            places = places.iter().flat_map(|at| (0..*size).map(move |n| at + n * stride)).collect();
+        }
+        // SAFETY: what is tested here, under Miri: every place lies within the borrowed memory.
+        places.iter().map(|at| unsafe { *tensor.data.cast::<f32>().offset(*at as isize) }).collect()
+    }
+
+    #[test]
+    fn every_element_is_in_reach() {
+        let data: Vec<f32> = (0..24).map(|n| n as f32).collect();
+        assert_eq!(read(&View::new(&data, &[2, 3, 4]).unwrap()), data);
+        let transposed = View::strided(&data, 0, &[4, 6], &[1, 4]).unwrap();
+        assert_eq!(read(&transposed)[..6], [0.0, 4.0, 8.0, 12.0, 16.0, 20.0]);
+        let backwards = View::strided(&data, 23, &[24], &[-1]).unwrap();
+        assert_eq!(read(&backwards)[..3], [23.0, 22.0, 21.0]);
+        let broadcast = View::strided(&data, 5, &[3, 2], &[0, 1]).unwrap();
+        assert_eq!(read(&broadcast), [5.0, 6.0, 5.0, 6.0, 5.0, 6.0]);
+        let part = View::strided(&data, 6, &[2, 2, 2], &[12, 4, 1]).unwrap();
+        assert_eq!(read(&part), [6.0, 7.0, 10.0, 11.0, 18.0, 19.0, 22.0, 23.0]);
+        assert!(read(&View::strided(&data, 24, &[0, 4], &[4, 1]).unwrap()).is_empty());
+    }
+
+    #[test]
+    fn writing_through_a_view() {
+        let mut data = vec![0.0f32; 12];
+        {
+            let mut view = ViewMut::strided(&mut data, 1, &[3, 2], &[4, 1]).unwrap();
+            let view = view.reborrow();
+            let tensor = view.raw().dlpack();
+            for row in 0..3 {
+                for column in 0..2 {
+                    // SAFETY: what is tested here, under Miri.
+                    unsafe { *tensor.data.cast::<f32>().offset(row * 4 + column) = 1.0 };
+                }
+            }
+            assert_eq!(read(&view.as_view()), [1.0; 6]);
+        }
+        assert_eq!(data, [0., 1., 1., 0., 0., 1., 1., 0., 0., 1., 1., 0.]);
+    }
+
+    #[test]
+    fn views_that_leave_their_memory_are_refused() {
+        let mut data = vec![0.0f32; 24];
+        let message = View::strided(&data, 1, &[2, 3, 4], &[12, 4, 1]).unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "shape [2, 3, 4] with strides [12, 4, 1] at offset 1 needs elements 1 to 24; the memory has 24 elements"
+        );
+        assert!(View::strided(&data, 0, &[2], &[-1]).is_err());
+        let message = View::new(&data, &[2, 3, 3]).unwrap_err().to_string();
+        assert_eq!(message, "shape [2, 3, 3] has 18 elements; the memory has 24");
+        assert!(View::new(&data, &[2, 3, 5]).is_err());
+        assert!(ViewMut::strided(&mut data, 0, &[3, 4], &[0, 1]).is_err());
+        assert!(ViewMut::new(&mut data, &[25]).is_err());
+    }
+
+    #[test]
+    fn masks_are_bytes() {
+        let mask = [true, false, true, true];
+        let view = View::mask(&mask, &[1, 1, 2, 2]).unwrap();
+        assert_eq!(view.dtype(), DType::U8);
+        assert!(View::mask(&mask, &[1, 1, 2, 3]).is_err());
+    }
+}
