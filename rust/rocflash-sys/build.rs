@@ -1,8 +1,8 @@
-// Builds librocflash.a from the sources in native/, or finds an installed library.
-//
-// ROCFLASH_LIB_DIR names a folder with librocflash.a or librocflash.so and wins over everything; then the feature
-// `system` asks pkg-config; else `bundled` drives CMake, so that the list of sources is CMake's own. On docs.rs
-// nothing is built or linked: documentation needs neither.
+//! Builds librocflash.a from the sources in native/, or finds an installed library.
+//!
+//! ROCFLASH_LIB_DIR names a folder with librocflash.a or librocflash.so and wins over everything; then the feature
+//! `system` asks pkg-config; else `bundled` drives CMake, so that the list of sources is CMake's own. On docs.rs
+//! nothing is built or linked: documentation needs neither.
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,0 +1,458 @@
+//! The safe face on the CPU: every option reaches the library and does what it says, judged by attention by
+//! definition and by the library's own double-precision reference.
+mod common;
+
+use common::{attention, largest_difference, random};
+use half::{bf16, f16};
+use rocflash::{
+    combine, decode, forward, Append, Backend, Cpu, Element, ErrorKind, Executor, Gradients, KvCache, Options, Outputs,
+    View, ViewMut,
+};
+
+const B: usize = 2;
+const SQ: usize = 13;
+const SK: usize = 37;
+const H: usize = 4;
+const HK: usize = 2;
+const D: usize = 24;
+
+struct Problem {
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+}
+
+impl Problem {
+    fn new() -> Self {
+        Self { q: random(1, B * SQ * H * D), k: random(2, B * SK * HK * D), v: random(3, B * SK * HK * D) }
+    }
+
+    fn views(&self) -> [View<'_>; 3] {
+        [
+            View::new(&self.q, &[B, SQ, H, D]).unwrap(),
+            View::new(&self.k, &[B, SK, HK, D]).unwrap(),
+            View::new(&self.v, &[B, SK, HK, D]).unwrap(),
+        ]
+    }
+
+    /// out, lse and weights.
+    fn forward(&self, cpu: &mut Cpu, options: &Options) -> rocflash::Result<[Vec<f32>; 3]> {
+        let [q, k, v] = self.views();
+        let (mut out, mut lse) = (vec![7.0f32; self.q.len()], vec![7.0f32; B * H * SQ]);
+        let mut weights = vec![7.0f32; B * H * SQ * SK];
+        let outputs = Outputs::new(ViewMut::new(&mut out, &[B, SQ, H, D])?)
+            .lse(ViewMut::new(&mut lse, &[B, H, SQ])?)
+            .s_dmask(ViewMut::new(&mut weights, &[B, H, SQ, SK])?);
+        cpu.forward(&q, &k, &v, options, outputs)?;
+        Ok([out, lse, weights])
+    }
+}
+
+/// Judges fast against reference, and asks that the option changed something.
+fn judge(name: &str, options: &Options) {
+    let problem = Problem::new();
+    let fast = problem.forward(&mut Cpu::new(), options).unwrap();
+    let exact = problem.forward(&mut Cpu::new().backend(Backend::Reference), options).unwrap();
+    for (fast, exact) in fast.iter().zip(&exact) {
+        let finite = |x: &&f32| x.is_finite();
+        assert_eq!(fast.iter().filter(finite).count(), exact.iter().filter(finite).count(), "{name}");
+        let zipped: (Vec<f32>, Vec<f32>) = fast.iter().zip(exact).filter(|(_, e)| e.is_finite()).unzip();
+        assert!(largest_difference(&zipped.0, &zipped.1) < 2e-6, "{name}");
+    }
+    let plain = problem.forward(&mut Cpu::new(), &Options::new()).unwrap();
+    assert!(largest_difference(&plain[0], &fast[0]) > 1e-3, "{name} changed nothing");
+}
+
+#[test]
+fn plain_and_causal_attention_by_definition() {
+    let problem = Problem::new();
+    let dims = [B, SQ, SK, H, HK, D];
+    for (options, causal) in [(Options::new(), false), (Options::new().causal(), true)] {
+        let [out, ..] = problem.forward(&mut Cpu::new(), &options).unwrap();
+        let expected = attention(&problem.q, &problem.k, &problem.v, dims, causal);
+        assert!(largest_difference(&out, &expected) < 2e-6);
+    }
+}
+
+#[test]
+fn every_option_reaches_the_library() {
+    let used = [20, 31];
+    let used = View::new(&used, &[B]).unwrap();
+    let used_q = [5, 13];
+    let pad = [3, 0];
+    let mask: Vec<bool> = (0..SQ * SK).map(|n| n % 3 != 0).collect();
+    let bias = random(9, H * SK);
+    let slopes: Vec<f32> = (1..=H).map(|n| 0.1 * n as f32).collect();
+    let sinks = random(10, H);
+    let plain = Options::new();
+    judge("causal", &plain.causal());
+    judge("window", &plain.window(Some(4), Some(2)));
+    judge("window with one bound", &plain.window(Some(4), None));
+    judge("chunk", &plain.attention_chunk(8));
+    judge("mask", &plain.mask(View::mask(&mask, &[1, 1, SQ, SK]).unwrap()));
+    judge("bias", &plain.bias(View::new(&bias, &[1, H, 1, SK]).unwrap()));
+    judge("scale", &plain.softmax_scale(0.7));
+    judge("softcap", &plain.softmax_scale(1.0).softcap(1.5));
+    judge("alibi", &plain.alibi_slopes(View::new(&slopes, &[H]).unwrap()));
+    judge("sinks", &plain.sinks(View::new(&sinks, &[H]).unwrap()));
+    judge("dropout", &plain.dropout(0.3, 11, 5));
+    judge("seqused_k", &plain.seqused_k(used));
+    judge("seqused_q", &plain.seqused_q(View::new(&used_q, &[B]).unwrap()));
+    judge("leftpad_k", &plain.leftpad_k(View::new(&pad, &[B]).unwrap()));
+    judge("index", &plain.cache_batch_idx(View::new(&[1, 0], &[B]).unwrap()));
+    judge(
+        "many",
+        &plain
+            .causal()
+            .deterministic()
+            .softcap(3.0)
+            .alibi_slopes(View::new(&slopes, &[H]).unwrap())
+            .sinks(View::new(&sinks, &[H]).unwrap())
+            .seqused_k(used)
+            .dropout(0.1, 1, 2),
+    );
+    // This one may change bits only, so it is asked to be refused when it makes no sense.
+    let error = Problem::new().forward(&mut Cpu::new(), &plain.num_splits(u32::MAX)).unwrap_err();
+    assert!(error.message().starts_with("num_splits: "), "{error}");
+}
+
+#[test]
+fn packed_sequences_equal_single_ones() {
+    let problem = Problem::new();
+    let [dense, ..] = problem.forward(&mut Cpu::new(), &Options::new().causal()).unwrap();
+    let begins_q: Vec<i32> = (0..=B).map(|n| (n * SQ) as i32).collect();
+    let begins_k: Vec<i32> = (0..=B).map(|n| (n * SK) as i32).collect();
+    let mut out = vec![0.0f32; dense.len()];
+    let options = Options::new()
+        .causal()
+        .packed(View::new(&begins_q, &[B + 1]).unwrap(), View::new(&begins_k, &[B + 1]).unwrap())
+        .max_seqlens(SQ, SK);
+    forward(
+        &View::new(&problem.q, &[B * SQ, H, D]).unwrap(),
+        &View::new(&problem.k, &[B * SK, HK, D]).unwrap(),
+        &View::new(&problem.v, &[B * SK, HK, D]).unwrap(),
+        &options,
+        Outputs::new(ViewMut::new(&mut out, &[B * SQ, H, D]).unwrap()),
+    )
+    .unwrap();
+    assert_eq!(out, dense);
+}
+
+#[test]
+fn strided_views_need_no_copy() {
+    let problem = Problem::new();
+    let [expected, ..] = problem.forward(&mut Cpu::new(), &Options::new()).unwrap();
+    // k and v in one tensor (b, sk, 2, hk, d), q and out as (b, h, sq, d).
+    let mut kv = Vec::new();
+    for (k, v) in problem.k.chunks(HK * D).zip(problem.v.chunks(HK * D)) {
+        kv.extend_from_slice(k);
+        kv.extend_from_slice(v);
+    }
+    let transpose = |x: &[f32], from: [usize; 4]| -> Vec<f32> {
+        let [b, s, h, d] = from;
+        let at = |n: usize| {
+            let (c, i, a, n) = (n % d, n / d % s, n / d / s % h, n / d / s / h);
+            ((n * s + i) * h + a) * d + c
+        };
+        (0..b * s * h * d).map(|n| x[at(n)]).collect()
+    };
+    let q = transpose(&problem.q, [B, SQ, H, D]);
+    let mut out = vec![0.0f32; q.len()];
+    let row = (2 * HK * D) as isize;
+    let kv_strides = [row * SK as isize, row, D as isize, 1];
+    let q_strides = [(H * SQ * D) as isize, D as isize, (SQ * D) as isize, 1];
+    forward(
+        &View::strided(&q, 0, &[B, SQ, H, D], &q_strides).unwrap(),
+        &View::strided(&kv, 0, &[B, SK, HK, D], &kv_strides).unwrap(),
+        &View::strided(&kv, HK * D, &[B, SK, HK, D], &kv_strides).unwrap(),
+        &Options::new(),
+        Outputs::new(ViewMut::strided(&mut out, 0, &[B, SQ, H, D], &q_strides).unwrap()),
+    )
+    .unwrap();
+    assert_eq!(out, transpose(&expected, [B, SQ, H, D]));
+}
+
+#[test]
+fn sixteen_bits() {
+    fn run<T: Element>(convert: fn(f32) -> T, back: fn(T) -> f32, tolerance: f32) {
+        let problem = Problem::new();
+        let rounded = |x: &[f32]| -> Vec<f32> { x.iter().map(|x| back(convert(*x))).collect() };
+        let halves = |x: &[f32]| -> Vec<T> { x.iter().map(|x| convert(*x)).collect() };
+        let expected = attention(
+            &rounded(&problem.q),
+            &rounded(&problem.k),
+            &rounded(&problem.v),
+            [B, SQ, SK, H, HK, D],
+            false,
+        );
+        let (q, k, v) = (halves(&problem.q), halves(&problem.k), halves(&problem.v));
+        let mut out = vec![convert(0.0); q.len()];
+        forward(
+            &View::new(&q, &[B, SQ, H, D]).unwrap(),
+            &View::new(&k, &[B, SK, HK, D]).unwrap(),
+            &View::new(&v, &[B, SK, HK, D]).unwrap(),
+            &Options::new(),
+            Outputs::new(ViewMut::new(&mut out, &[B, SQ, H, D]).unwrap()),
+        )
+        .unwrap();
+        let out: Vec<f32> = out.into_iter().map(back).collect();
+        assert!(largest_difference(&out, &expected) < tolerance);
+    }
+    run(f16::from_f32, f16::to_f32, 1e-3);
+    run(bf16::from_f32, bf16::to_f32, 8e-3);
+}
+
+#[test]
+fn gradients_are_those_of_the_reference_and_of_differences() {
+    let problem = Problem::new();
+    let dout = random(5, problem.q.len());
+    let sinks = random(6, H);
+    let options =
+        Options::new().causal().softcap(4.0).sinks(View::new(&sinks, &[H]).unwrap()).dropout(0.2, 3, 4);
+    let gradients = |cpu: &mut Cpu| {
+        let [out, lse, _] = problem.forward(cpu, &options).unwrap();
+        let (mut dq, mut dk) = (vec![0.0f32; problem.q.len()], vec![0.0f32; problem.k.len()]);
+        let (mut dv, mut dsinks) = (vec![0.0f32; problem.v.len()], vec![0.0f32; H]);
+        let [q, k, v] = problem.views();
+        let wanted = Gradients::new(
+            View::new(&dout, &[B, SQ, H, D]).unwrap(),
+            View::new(&out, &[B, SQ, H, D]).unwrap(),
+            View::new(&lse, &[B, H, SQ]).unwrap(),
+        )
+        .dq(ViewMut::new(&mut dq, &[B, SQ, H, D]).unwrap())
+        .dk(ViewMut::new(&mut dk, &[B, SK, HK, D]).unwrap())
+        .dv(ViewMut::new(&mut dv, &[B, SK, HK, D]).unwrap())
+        .dsinks(ViewMut::new(&mut dsinks, &[H]).unwrap());
+        cpu.backward(&q, &k, &v, &options, wanted).unwrap();
+        [dq, dk, dv, dsinks]
+    };
+    let fast = gradients(&mut Cpu::new());
+    let exact = gradients(&mut Cpu::new().backend(Backend::Reference));
+    for (fast, exact) in fast.iter().zip(&exact) {
+        assert!(largest_difference(fast, exact) < 2e-5);
+        assert!(exact.iter().any(|x| x.abs() > 0.01));
+    }
+    // The loss is out · dout; one element of q is moved.
+    let loss = |q: &[f32]| {
+        let moved = Problem { q: q.to_vec(), ..Problem::new() };
+        let [out, ..] = moved.forward(&mut Cpu::new(), &options).unwrap();
+        out.iter().zip(&dout).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>()
+    };
+    for at in [0, 77, problem.q.len() - 1] {
+        let (mut up, mut down) = (problem.q.clone(), problem.q.clone());
+        up[at] += 0.02;
+        down[at] -= 0.02;
+        let slope = (loss(&up) - loss(&down)) / f64::from(up[at] - down[at]);
+        assert!((slope - f64::from(fast[0][at])).abs() < 2e-3, "{slope} {}", fast[0][at]);
+    }
+}
+
+#[test]
+fn only_the_gradients_asked_for() {
+    let problem = Problem::new();
+    let [out, lse, _] = problem.forward(&mut Cpu::new(), &Options::new()).unwrap();
+    let [q, k, v] = problem.views();
+    let mut dv = vec![0.0f32; problem.v.len()];
+    let given = || {
+        Gradients::new(
+            View::new(&out, &[B, SQ, H, D]).unwrap(),
+            View::new(&out, &[B, SQ, H, D]).unwrap(),
+            View::new(&lse, &[B, H, SQ]).unwrap(),
+        )
+    };
+    let wanted = given().dv(ViewMut::new(&mut dv, &[B, SK, HK, D]).unwrap());
+    rocflash::backward(&q, &k, &v, &Options::new(), wanted).unwrap();
+    assert!(dv.iter().any(|x| *x != 0.0));
+    let error = rocflash::backward(&q, &k, &v, &Options::new(), given()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn a_cache_gives_what_all_keys_at_once_give() {
+    let (steps, capacity) = (9, 16);
+    let (q, k, v) = (random(1, steps * H * D), random(2, steps * HK * D), random(3, steps * HK * D));
+    let expected = attention(&q, &k, &v, [1, steps, steps, H, HK, D], true);
+    let mut cache = KvCache::new(rocflash::DType::F32, 1, capacity, HK, D).unwrap();
+    let mut cpu = Cpu::new();
+    let mut step = |cache: &mut KvCache, from: usize, n: usize| {
+        let mut out = vec![0.0f32; n * H * D];
+        let k_new = View::new(&k[from * HK * D..][..n * HK * D], &[1, n, HK, D]).unwrap();
+        let v_new = View::new(&v[from * HK * D..][..n * HK * D], &[1, n, HK, D]).unwrap();
+        let q = View::new(&q[from * H * D..][..n * H * D], &[1, n, H, D]).unwrap();
+        let outputs = Outputs::new(ViewMut::new(&mut out, &[1, n, H, D]).unwrap());
+        cache.attend(&mut cpu, &q, &Append::new(k_new, v_new), &Options::new().causal(), outputs).map(|()| out)
+    };
+    let mut all = step(&mut cache, 0, 4).unwrap();
+    for from in 4..steps {
+        all.extend(step(&mut cache, from, 1).unwrap());
+    }
+    assert!(largest_difference(&all, &expected) < 2e-6);
+    assert_eq!(cache.lengths(), [steps as i32]);
+
+    // A mistaken step changes nothing, and a sequence can be taken back.
+    cache.truncate(0, 5).unwrap();
+    assert!(cache.truncate(0, 6).is_err());
+    assert!(cache.truncate(1, 0).is_err());
+    let again = step(&mut cache, 5, 4).unwrap();
+    assert!(largest_difference(&again, &expected[5 * H * D..]) < 2e-6);
+    let error = step(&mut cache, 0, 9).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    assert_eq!(cache.lengths(), [9]);
+    cache.clear();
+    let whole = step(&mut cache, 0, 9).unwrap();
+    assert!(largest_difference(&whole, &expected) < 2e-6);
+    assert_eq!(cache.keys().unwrap().shape(), [1, 16, 2, 24]);
+}
+
+#[test]
+fn pages_and_rotation() {
+    let (page, pages, keys) = (4, 5, 11);
+    let (q, new) = (random(1, H * D), random(2, HK * D));
+    let (mut k_pages, mut v_pages) = (random(3, pages * page * HK * D), random(4, pages * page * HK * D));
+    let table = [3, 0, 4];
+    let gather = |pool: &[f32], rows: usize| -> Vec<f32> {
+        (0..rows)
+            .flat_map(|r| pool[(table[r / page] as usize * page + r % page) * HK * D..][..HK * D].to_vec())
+            .collect()
+    };
+    // Position 0 is not rotated, so cosines of 1 and sines of 0 there; others must change the result.
+    let positions = 16;
+    let angle = |n: usize| (n / (D / 2)) as f32 * 0.3;
+    let cos: Vec<f32> = (0..positions * D / 2).map(|n| angle(n).cos()).collect();
+    let sin: Vec<f32> = (0..positions * D / 2).map(|n| angle(n).sin()).collect();
+    let run = |k_pages: &mut [f32], v_pages: &mut [f32], first: Option<i32>| {
+        let mut out = vec![0.0f32; H * D];
+        let new = View::new(&new, &[1, 1, HK, D]).unwrap();
+        let position = [first.unwrap_or(0)];
+        let mut append = Append::new(new, new);
+        if first.is_some() {
+            append = append
+                .rotary(
+                    View::new(&cos, &[positions, D / 2]).unwrap(),
+                    View::new(&sin, &[positions, D / 2]).unwrap(),
+                    true,
+                )
+                .rotary_seqlens(View::new(&position, &[1]).unwrap());
+        }
+        decode(
+            &View::new(&q, &[1, 1, H, D]).unwrap(),
+            &mut ViewMut::new(k_pages, &[pages, page, HK, D]).unwrap(),
+            &mut ViewMut::new(v_pages, &[pages, page, HK, D]).unwrap(),
+            &append,
+            &Options::new()
+                .causal()
+                .seqused_k(View::new(&[keys], &[1]).unwrap())
+                .block_table(View::new(&table, &[1, 3]).unwrap()),
+            Outputs::new(ViewMut::new(&mut out, &[1, 1, H, D]).unwrap()),
+        )
+        .unwrap();
+        out
+    };
+    let out = run(&mut k_pages, &mut v_pages, None);
+    let rows = keys as usize + 1;
+    let (k, v) = (gather(&k_pages, rows), gather(&v_pages, rows));
+    assert_eq!(k[keys as usize * HK * D..], new);
+    assert!(largest_difference(&out, &attention(&q, &k, &v, [1, 1, rows, H, HK, D], true)) < 2e-6);
+    assert!(largest_difference(&out, &run(&mut k_pages, &mut v_pages, Some(0))) < 1e-6);
+    assert!(largest_difference(&out, &run(&mut k_pages, &mut v_pages, Some(7))) > 1e-3);
+}
+
+#[test]
+fn parts_are_merged() {
+    let problem = Problem::new();
+    let [whole, lse, _] = problem.forward(&mut Cpu::new(), &Options::new()).unwrap();
+    let (mut outs, mut lses) = (vec![0.0f32; 2 * whole.len()], vec![0.0f32; 2 * lse.len()]);
+    let mut begin = 0;
+    for (part, keys) in [20, SK - 20].into_iter().enumerate() {
+        let strides = [SK * HK * D, HK * D, D, 1].map(|s| s as isize);
+        let shape = [B, keys, HK, D];
+        forward(
+            &View::new(&problem.q, &[B, SQ, H, D]).unwrap(),
+            &View::strided(&problem.k, begin * HK * D, &shape, &strides).unwrap(),
+            &View::strided(&problem.v, begin * HK * D, &shape, &strides).unwrap(),
+            &Options::new(),
+            Outputs::new(
+                ViewMut::new(&mut outs[part * whole.len()..][..whole.len()], &[B, SQ, H, D]).unwrap(),
+            )
+            .lse(ViewMut::new(&mut lses[part * lse.len()..][..lse.len()], &[B, H, SQ]).unwrap()),
+        )
+        .unwrap();
+        begin += keys;
+    }
+    let (mut out, mut merged) = (vec![0.0f32; whole.len()], vec![0.0f32; lse.len()]);
+    combine(
+        &View::new(&outs, &[2, B, SQ, H, D]).unwrap(),
+        &View::new(&lses, &[2, B, H, SQ]).unwrap(),
+        &mut ViewMut::new(&mut out, &[B, SQ, H, D]).unwrap(),
+        Some(&mut ViewMut::new(&mut merged, &[B, H, SQ]).unwrap()),
+    )
+    .unwrap();
+    assert!(largest_difference(&out, &whole) < 2e-6);
+    assert!(largest_difference(&merged, &lse) < 2e-6);
+}
+
+#[test]
+fn errors_carry_the_librarys_words() {
+    let problem = Problem::new();
+    let [q, k, v] = problem.views();
+    let mut out = vec![0.0f32; problem.q.len()];
+    let mut call = |q: &View, k: &View, options: &Options| {
+        forward(q, k, &v, options, Outputs::new(ViewMut::new(&mut out, &[B, SQ, H, D]).unwrap())).unwrap_err()
+    };
+    let wrong = View::new(&problem.k, &[B, SK, 1, 2 * D]).unwrap();
+    let error = call(&q, &wrong, &Options::new());
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert_eq!(error.message(), "k: shape (2, 37, 1, 48); its head size must be that of q, 24");
+    let error = call(&q, &k, &Options::new().dropout(1.5, 0, 0));
+    assert_eq!(error.to_string(), "dropout_p: 1.5; it must be in [0, 1)");
+    let error = call(&q, &k, &Options::new().softcap(-1.0));
+    assert!(error.message().starts_with("softcap: -1"), "{error}");
+    let numbers = vec![0i32; problem.q.len()];
+    let error = call(&View::new(&numbers, &[B, SQ, H, D]).unwrap(), &k, &Options::new());
+    assert!(error.message().starts_with("q: "), "{error}");
+    let error = call(&q, &k, &Options::new().cache_batch_idx(View::new(&[0, 2], &[B]).unwrap()));
+    assert_eq!(error.message(), "cache_batch_idx: 2 at entry 0 of sequence 1; it must be 0 to 1");
+    let error = problem.forward(&mut Cpu::new().threads(1 << 40), &Options::new()).unwrap_err();
+    assert!(error.message().starts_with("threads: 1099511627776"), "{error}");
+    assert!(KvCache::new(rocflash::DType::I32, 1, 1, 1, 1).is_err());
+    assert!(KvCache::new(rocflash::DType::F32, usize::MAX, 2, 1, 1).is_err());
+}
+
+#[test]
+fn the_number_of_threads_does_not_matter() {
+    let problem = Problem::new();
+    let one = problem.forward(&mut Cpu::new().threads(1), &Options::new().causal()).unwrap();
+    let three = problem.forward(&mut Cpu::new().threads(3), &Options::new().causal()).unwrap();
+    assert_eq!(one, three);
+}
+
+#[test]
+fn any_thread_may_call() {
+    fn sendable<T: Send + Sync>() {}
+    sendable::<View>();
+    sendable::<ViewMut>();
+    sendable::<Cpu>();
+    sendable::<KvCache>();
+    sendable::<rocflash::gpu::Stream>();
+    sendable::<rocflash::gpu::Buffer>();
+    sendable::<rocflash::Error>();
+    let problem = Problem::new();
+    let expected = problem.forward(&mut Cpu::new(), &Options::new()).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| assert_eq!(problem.forward(&mut Cpu::new(), &Options::new()).unwrap(), expected));
+        }
+    });
+}
+
+#[test]
+fn what_is_there() {
+    assert_eq!(rocflash::version(), env!("CARGO_PKG_VERSION"));
+    let limits = rocflash::limits().unwrap();
+    assert!(limits.max_head_dim >= 512 && limits.has_backward && limits.default_threads >= 1);
+    let devices = rocflash::devices();
+    assert_eq!(devices[0].platform, rocflash::Platform::Cpu);
+    assert!(!devices[0].arch.is_empty());
+    let drivers: Vec<_> = rocflash::drivers().into_iter().map(|driver| driver.name).collect();
+    assert_eq!(drivers, ["hip", "cuda"]);
+}

@@ -1,0 +1,222 @@
+//! Devices, streams and buffers, and attention on them, on the simulated AMD GPUs that the library's own tests use. A process
+//! opens one driver for its life, so each target runs in a process of its own: the outer tests start this file again,
+//! with the simulator as the HIP library, and name one of the `inside_` tests.
+mod common;
+
+use common::{attention, largest_difference, random};
+use rocflash::gpu::Device;
+use rocflash::{Append, Cpu, DType, Executor, Gradients, KvCache, Options, Outputs, Platform, View, ViewMut};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Told past the test runner, which swallows what passing tests print.
+fn say(words: &str) {
+    let _ = writeln!(std::io::stderr(), "{words}");
+}
+
+/// The simulator: where ROCFLASH_SIM_LIBRARY says, or as the repository builds it.
+fn simulator() -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os("ROCFLASH_SIM_LIBRARY") {
+        let path = PathBuf::from(path);
+        assert!(path.exists(), "ROCFLASH_SIM_LIBRARY: {} is not there", path.display());
+        return Some(path);
+    }
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../build/lib/sim/libamdhip64.so");
+    built.exists().then(|| built.canonicalize().unwrap())
+}
+
+/// Runs a test of this file in a process of its own, on simulated devices.
+fn on_simulator(test: &str, archs: &str) {
+    let Some(library) = simulator() else {
+        say(&format!("skipped {test} on {archs}: no simulator (build it, or set ROCFLASH_SIM_LIBRARY)"));
+        return;
+    };
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"])
+        .env("ROCFLASH_HIP_LIBRARY", library)
+        .env("ROCFLASH_SIM_ARCH", archs)
+        .output()
+        .unwrap();
+    let words = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && words.contains("1 passed"), "{test} on {archs}:\n{words}");
+    for line in words.lines().filter(|line| line.contains("skipped")) {
+        say(&format!("{archs}: {line}"));
+    }
+}
+
+#[test]
+fn buffers_and_streams() {
+    on_simulator("inside_buffers_and_streams", "gfx942,gfx1100");
+}
+
+#[test]
+fn attention_on_gfx942() {
+    on_simulator("inside_attention", "gfx942");
+}
+
+#[test]
+fn attention_on_gfx1100() {
+    on_simulator("inside_attention", "gfx1100");
+}
+
+#[test]
+fn no_driver_is_told_in_plain_words() {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "inside_no_driver", "--ignored", "--nocapture"])
+        .env("ROCFLASH_HIP_LIBRARY", "/nowhere/libamdhip64.so")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+#[ignore = "run by the tests above, in a process of its own"]
+fn inside_no_driver() {
+    let error = Device::hip(0).unwrap_err();
+    assert_eq!(error.kind(), rocflash::ErrorKind::Unsupported);
+    assert!(error.message().contains("ROCFLASH_HIP_LIBRARY is set, but"), "{error}");
+    assert!(Device::open(Platform::Cpu, 0).is_err());
+}
+
+#[test]
+#[ignore = "run by the tests above, in a process of its own"]
+fn inside_buffers_and_streams() {
+    assert_eq!(Device::count(Platform::Hip).unwrap(), 2);
+    let error = Device::hip(2).unwrap_err();
+    assert_eq!(error.message(), "device 2: there are 2 Hip devices");
+    let second = Device::hip(1).unwrap();
+    assert!(!second.name().unwrap().is_empty());
+    let stream = second.stream().unwrap();
+
+    let data = random(1, 1000);
+    let mut buffer = stream.upload(&data).unwrap();
+    assert_eq!(buffer.download::<f32>().unwrap(), data);
+    assert_eq!((buffer.len(), buffer.dtype()), (1000, DType::F32));
+    let other = random(2, 1000);
+    buffer.copy_from(&other).unwrap();
+    let mut back = vec![0.0f32; 1000];
+    buffer.copy_to(&mut back).unwrap();
+    assert_eq!(back, other);
+    assert_eq!(stream.zeros::<i32>(33).unwrap().download::<i32>().unwrap(), vec![0; 33]);
+    let nothing = stream.upload::<f32>(&[]).unwrap();
+    assert!(nothing.is_empty() && nothing.download::<f32>().unwrap().is_empty());
+
+    // Mistakes are refused before they reach the driver.
+    assert!(buffer.download::<i32>().is_err());
+    assert!(buffer.copy_from(&other[1..]).is_err());
+    assert!(buffer.view(&[1001]).is_err());
+    assert!(buffer.view_strided(1, &[10, 100], &[100, 1]).is_err());
+    assert!(buffer.view_mut_strided(0, &[10, 100], &[0, 1]).is_err());
+    assert!(stream.allocate(DType::F64, usize::MAX).is_err());
+
+    // A call takes tensors of one stream only.
+    let elsewhere = Device::hip(0).unwrap().stream().unwrap();
+    let shape = [1, 125, 1, 8];
+    let q = buffer.view(&shape).unwrap();
+    let foreign = elsewhere.upload(&data).unwrap();
+    let k = foreign.view(&shape).unwrap();
+    let mut out = stream.zeros::<f32>(1000).unwrap();
+    let outputs = Outputs::new(out.view_mut(&shape).unwrap());
+    let error = stream.clone().forward(&q, &k, &q, &Options::new(), outputs).unwrap_err();
+    assert!(error.message().starts_with("k: lies in rocm:0, stream "), "{error}");
+    let mut host = vec![0.0f32; 1000];
+    let outputs = Outputs::new(ViewMut::new(&mut host, &shape).unwrap());
+    let error = Cpu::new().forward(&q, &q, &q, &Options::new(), outputs).unwrap_err();
+    assert!(error.message().ends_with("this call runs on host memory"), "{error}");
+
+    // Buffers keep their stream alive, and may be dropped on another thread.
+    drop(elsewhere);
+    assert_eq!(foreign.download::<f32>().unwrap(), data);
+    std::thread::spawn(move || drop(foreign)).join().unwrap();
+    stream.synchronize().unwrap();
+}
+
+#[test]
+#[ignore = "run by the tests above, in a process of its own"]
+fn inside_attention() {
+    let device = Device::hip(0).unwrap();
+    let info = match device.attention() {
+        Ok(info) => info,
+        Err(error) => return say(&format!("skipped: attention on a GPU: {error}")),
+    };
+    say(&format!("attention on {info:?}"));
+    let mut stream = device.stream().unwrap();
+    let (b, sq, sk, h, hk, d) = (1, 20, 45, 2, 1, 64);
+    let (q_shape, k_shape) = ([b, sq, h, d], [b, sk, hk, d]);
+    let (q, k, v) = (random(1, b * sq * h * d), random(2, b * sk * hk * d), random(3, b * sk * hk * d));
+    let halves = |x: &[f32]| -> Vec<half::f16> { x.iter().map(|x| half::f16::from_f32(*x)).collect() };
+    let floats = |x: &[half::f16]| -> Vec<f32> { x.iter().map(|x| x.to_f32()).collect() };
+    let [q, k, v] = [q, k, v].map(|x| halves(&x));
+    let expected = attention(&floats(&q), &floats(&k), &floats(&v), [b, sq, sk, h, hk, d], true);
+
+    let [q_there, k_there, v_there] = [&q, &k, &v].map(|x| stream.upload(x).unwrap());
+    let mut out = stream.zeros::<half::f16>(q.len()).unwrap();
+    let mut lse = stream.zeros::<f32>(b * h * sq).unwrap();
+    let views = [
+        q_there.view(&q_shape).unwrap(),
+        k_there.view(&k_shape).unwrap(),
+        v_there.view(&k_shape).unwrap(),
+    ];
+    let outputs = Outputs::new(out.view_mut(&q_shape).unwrap()).lse(lse.view_mut(&[b, h, sq]).unwrap());
+    stream.forward(&views[0], &views[1], &views[2], &Options::new().causal(), outputs).unwrap();
+    let result = floats(&out.download().unwrap());
+    assert!(largest_difference(&result, &expected) < 2e-3);
+
+    // Gradients as on the CPU.
+    let dout = halves(&random(4, q.len()));
+    let dout_there = stream.upload(&dout).unwrap();
+    let mut dq = stream.zeros::<half::f16>(q.len()).unwrap();
+    let wanted = Gradients::new(
+        dout_there.view(&q_shape).unwrap(),
+        out.view(&q_shape).unwrap(),
+        lse.view(&[b, h, sq]).unwrap(),
+    )
+    .dq(dq.view_mut(&q_shape).unwrap());
+    match stream.backward(&views[0], &views[1], &views[2], &Options::new().causal(), wanted) {
+        Err(error) if error.kind() == rocflash::ErrorKind::Unsupported => {
+            say(&format!("skipped: backward on a GPU: {error}"));
+        }
+        result => {
+            result.unwrap();
+            let (out, lse) = (out.download::<half::f16>().unwrap(), lse.download::<f32>().unwrap());
+            let mut expected = vec![half::f16::ZERO; q.len()];
+            let wanted = Gradients::new(
+                View::new(&dout, &q_shape).unwrap(),
+                View::new(&out, &q_shape).unwrap(),
+                View::new(&lse, &[b, h, sq]).unwrap(),
+            )
+            .dq(ViewMut::new(&mut expected, &q_shape).unwrap());
+            let views = [
+                View::new(&q, &q_shape).unwrap(),
+                View::new(&k, &k_shape).unwrap(),
+                View::new(&v, &k_shape).unwrap(),
+            ];
+            rocflash::backward(&views[0], &views[1], &views[2], &Options::new().causal(), wanted).unwrap();
+            assert!(largest_difference(&floats(&dq.download().unwrap()), &floats(&expected)) < 4e-3);
+        }
+    }
+
+    // A cache on the device, step by step.
+    let mut cache = KvCache::on(&stream, DType::F16, 1, 64, hk, d).unwrap();
+    let queries = halves(&random(5, sk * h * d));
+    let expected = attention(&floats(&queries), &floats(&k), &floats(&v), [1, sk, sk, h, hk, d], true);
+    let mut all = Vec::new();
+    for (from, n) in [(0, 40), (40, 1), (41, 4)] {
+        let k_new = k_there.view_strided(from * hk * d, &[1, n, hk, d], &[0, (hk * d) as isize, d as isize, 1]);
+        let v_new = v_there.view_strided(from * hk * d, &[1, n, hk, d], &[0, (hk * d) as isize, d as isize, 1]);
+        let q = stream.upload(&queries[from * h * d..][..n * h * d]).unwrap();
+        let mut out = stream.zeros::<half::f16>(n * h * d).unwrap();
+        let outputs = Outputs::new(out.view_mut(&[1, n, h, d]).unwrap());
+        let append = Append::new(k_new.unwrap(), v_new.unwrap());
+        let q = q.view(&[1, n, h, d]).unwrap();
+        match cache.attend(&mut stream, &q, &append, &Options::new().causal(), outputs) {
+            Err(error) if error.kind() == rocflash::ErrorKind::Unsupported => {
+                return say(&format!("skipped: a cache on a GPU: {error}"));
+            }
+            result => result.unwrap(),
+        }
+        all.extend(floats(&out.download().unwrap()));
+    }
+    assert!(largest_difference(&all, &expected) < 2e-3);
+}
