@@ -12,7 +12,8 @@ const MINIMUM_CLANG: u32 = 16;
 const MINIMUM_GCC: u32 = 12;
 
 fn main() {
-    for variable in ["ROCFLASH_LIB_DIR", "ROCFLASH_CMAKE_ARGS", "CMAKE", "CXX", "CC", "CXXSTDLIB", "DOCS_RS"] {
+    for variable in ["ROCFLASH_LIB_DIR", "ROCFLASH_CMAKE_ARGS", "CMAKE", "CXX", "CC", "CXXSTDLIB", "DOCS_RS"]
+    {
         println!("cargo:rerun-if-env-changed={variable}");
     }
     println!("cargo:rerun-if-changed=build.rs");
@@ -26,8 +27,10 @@ fn main() {
     } else if cfg!(feature = "bundled") {
         link_static(&build_bundled().join("lib"));
     } else {
-        stop("neither the feature `bundled` nor `system` is on, and ROCFLASH_LIB_DIR is not set: \
-              one of them must say where the library comes from");
+        stop(
+            "neither the feature `bundled` nor `system` is on, and ROCFLASH_LIB_DIR is not set: \
+              one of them must say where the library comes from",
+        );
     }
 }
 
@@ -134,7 +137,9 @@ fn answer(program: &str, arguments: &[&str]) -> Option<String> {
 fn run(command: &mut Command, complaint: &str) {
     match command.status() {
         Ok(status) if status.success() => {}
-        Ok(status) => stop(&format!("{complaint} ({status}); its words are above.\nThe command was: {command:?}")),
+        Ok(status) => {
+            stop(&format!("{complaint} ({status}); its words are above.\nThe command was: {command:?}"))
+        }
         Err(error) => stop(&format!("{complaint}: {error}.\nThe command was: {command:?}")),
     }
 }

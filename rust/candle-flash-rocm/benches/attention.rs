@@ -1,1 +1,118 @@
-fn main(){}
+//! Attention on the CPU, three ways in one run: this crate, candle-nn's flash attention, and matrix product, softmax,
+//! matrix product. `cargo bench -p candle-flash-rocm` prints criterion's figures and, at the end, a table of medians.
+use candle::{DType, Device, Result, Tensor, D};
+use candle_flash_rocm::flash_attn;
+use candle_nn::attention::AttnMask;
+use criterion::{BenchmarkId, Criterion};
+use half::{bf16, f16};
+use std::time::Duration;
+
+const HEADS: usize = 16;
+const KEY_HEADS: usize = 4;
+const HEAD: usize = 64;
+const SCALE: f32 = 0.125;
+
+/// Queries and keys.
+const CASES: [(&str, usize, usize); 5] = [
+    ("prefill", 256, 256),
+    ("prefill", 1024, 1024),
+    ("prefill", 2048, 2048),
+    ("decode", 1, 1024),
+    ("decode", 1, 8192),
+];
+const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+const WAYS: [&str; 3] = ["this crate", "candle-nn flash", "matmul-softmax-matmul"];
+
+/// Attention as models write it. The mask is made beforehand, as they do.
+fn plain(q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
+    let (b, s, _, d) = k.dims4()?;
+    let repeat = |x: &Tensor| -> Result<Tensor> {
+        let x = x.transpose(1, 2)?.unsqueeze(2)?;
+        x.broadcast_as((b, KEY_HEADS, HEADS / KEY_HEADS, s, d))?.contiguous()?.reshape((b, HEADS, s, d))
+    };
+    let q = q.transpose(1, 2)?.contiguous()?;
+    let mut scores = (q.matmul(&repeat(k)?.t()?)? * f64::from(SCALE))?;
+    if let Some(mask) = mask {
+        scores = scores.broadcast_add(mask)?;
+    }
+    candle_nn::ops::softmax(&scores, D::Minus1)?.matmul(&repeat(v)?)?.transpose(1, 2)
+}
+
+fn candle_nn_flash(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+    let mask = AttnMask::causal_with_offset(k.dim(1)? - q.dim(1)?);
+    match q.dtype() {
+        DType::F16 => candle_nn::attention::flash_attn::<f16>(q, k, v, SCALE, mask, None, None),
+        DType::BF16 => candle_nn::attention::flash_attn::<bf16>(q, k, v, SCALE, mask, None, None),
+        _ => candle_nn::attention::flash_attn::<f32>(q, k, v, SCALE, mask, None, None),
+    }
+}
+
+fn name(kind: &str, keys: usize, dtype: DType) -> String {
+    format!("{kind} {keys} {}", dtype.as_str())
+}
+
+fn run(criterion: &mut Criterion) -> Result<()> {
+    let device = Device::Cpu;
+    for dtype in DTYPES {
+        for (kind, queries, keys) in CASES {
+            let random = |s, h| Tensor::randn(0f32, 1., (1, s, h, HEAD), &device)?.to_dtype(dtype);
+            let (q, k, v) = (random(queries, HEADS)?, random(keys, KEY_HEADS)?, random(keys, KEY_HEADS)?);
+            let hidden: Vec<f32> = (0..queries * keys)
+                .map(|n| if n % keys > n / keys + keys - queries { f32::NEG_INFINITY } else { 0.0 })
+                .collect();
+            let mask = Tensor::from_vec(hidden, (1, 1, queries, keys), &device)?.to_dtype(dtype)?;
+            let mask = (queries > 1).then_some(&mask);
+            let mut group = criterion.benchmark_group(name(kind, keys, dtype));
+            group.bench_function(WAYS[0], |b| b.iter(|| flash_attn(&q, &k, &v, SCALE, true).unwrap()));
+            group.bench_function(WAYS[1], |b| b.iter(|| candle_nn_flash(&q, &k, &v).unwrap()));
+            group.bench_with_input(BenchmarkId::from_parameter(WAYS[2]), &mask, |b, mask| {
+                b.iter(|| plain(&q, &k, &v, *mask).unwrap());
+            });
+            group.finish();
+        }
+    }
+    Ok(())
+}
+
+/// The medians that criterion has left, in milliseconds, as a table in Markdown.
+fn table() -> Option<String> {
+    let folder = std::env::var_os("CRITERION_HOME")
+        .map(Into::into)
+        .or_else(|| Some(std::path::PathBuf::from(std::env::var_os("CARGO_TARGET_DIR")?).join("criterion")))?;
+    let mut text = String::from("| case | this crate [ms] | candle-nn flash [ms] | matmul-softmax-matmul [ms] | faster by |\n|---|---|---|---|---|\n");
+    for dtype in DTYPES {
+        for (kind, _, keys) in CASES {
+            let median = |way: &str| -> Option<f64> {
+                let path = folder.join(name(kind, keys, dtype)).join(way).join("new/estimates.json");
+                let json = std::fs::read_to_string(path).ok()?;
+                let after = json.split_once("\"median\":")?.1.split_once("\"point_estimate\":")?.1;
+                let number = after.split(|c: char| c != '.' && c != 'e' && c != '-' && !c.is_ascii_digit()).next()?;
+                Some(number.parse::<f64>().ok()? / 1e6)
+            };
+            let [ours, theirs, plain] = WAYS.map(median);
+            let (ours, theirs, plain) = (ours?, theirs?, plain?);
+            text += &format!(
+                "| {} | {ours:.2} | {theirs:.2} | {plain:.2} | {:.1}, {:.1} |\n",
+                name(kind, keys, dtype),
+                theirs / ours,
+                plain / ours
+            );
+        }
+    }
+    Some(text)
+}
+
+fn main() -> Result<()> {
+    let mut criterion = Criterion::default()
+        .sample_size(10)
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2))
+        .configure_from_args();
+    run(&mut criterion)?;
+    criterion.final_summary();
+    match table() {
+        Some(table) => println!("{table}"),
+        None => println!("no table: set CARGO_TARGET_DIR or CRITERION_HOME so that the figures can be found"),
+    }
+    Ok(())
+}

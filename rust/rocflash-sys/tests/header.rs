@@ -156,7 +156,12 @@ fn checks() -> Checks {
     }
     // Enums travel as this type.
     let _: c_uint = ROCFLASH_OK;
-    writeln!(checks.c, "_Static_assert(sizeof(rocflash_status) == {}, \"status\");", size_of::<rocflash_status>()).unwrap();
+    writeln!(
+        checks.c,
+        "_Static_assert(sizeof(rocflash_status) == {}, \"status\");",
+        size_of::<rocflash_status>()
+    )
+    .unwrap();
     checks
 }
 
@@ -179,7 +184,9 @@ fn compile(dlpack: Option<PathBuf>) -> Result<(), String> {
     let source = format!("#include <rocflash/rocflash.h>\n#include <stddef.h>\n{}", checks().c);
     std::fs::write(&file, source).unwrap();
     let mut command = Command::new(c_compiler());
-    command.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"]).arg(native().join("include"));
+    command
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"])
+        .arg(native().join("include"));
     if let Some(folder) = dlpack {
         command.arg("-I").arg(folder);
     }
@@ -199,7 +206,10 @@ fn the_header_agrees() {
 fn the_header_agrees_with_the_installed_dlpack() {
     match compile(None) {
         Ok(()) => {}
-        Err(words) if words.contains("dlpack/dlpack.h") && words.contains("not found") || words.contains("No such file") => {
+        Err(words)
+            if words.contains("dlpack/dlpack.h") && words.contains("not found")
+                || words.contains("No such file") =>
+        {
             eprintln!("skipped: DLPack is not installed, so there is nothing to compare with");
         }
         Err(words) => panic!("{words}"),
@@ -240,7 +250,9 @@ fn nothing_of_the_header_is_missing() {
             found.insert(last_identifier(value.split('=').next().unwrap()).to_string());
         }
     }
-    for part in text.split("ROCFLASH_API ").skip(1).filter(|p| p.contains('(') && !p.starts_with("__attribute__")) {
+    for part in
+        text.split("ROCFLASH_API ").skip(1).filter(|p| p.contains('(') && !p.starts_with("__attribute__"))
+    {
         found.insert(format!("{}()", last_identifier(part.split_once('(').unwrap().0)));
     }
     assert!(found.len() > 80, "the header was not understood: {found:?}");
@@ -253,7 +265,10 @@ fn nothing_of_the_header_is_missing() {
 fn the_library_answers() {
     // SAFETY: both functions take nothing and give what lives as long as the library.
     let (number, text) = unsafe { (rocflash_version_number(), std::ffi::CStr::from_ptr(rocflash_version())) };
-    assert_eq!(number, 10000 * ROCFLASH_VERSION_MAJOR + 100 * ROCFLASH_VERSION_MINOR + ROCFLASH_VERSION_PATCH);
+    assert_eq!(
+        number,
+        10000 * ROCFLASH_VERSION_MAJOR + 100 * ROCFLASH_VERSION_MINOR + ROCFLASH_VERSION_PATCH
+    );
     assert_eq!(text.to_str().unwrap(), env!("CARGO_PKG_VERSION"));
     let mut limits = rocflash_limits::new();
     // SAFETY: the struct is as large as it says.

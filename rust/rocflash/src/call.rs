@@ -9,7 +9,11 @@ use rocflash_sys as sys;
 pub trait Call {
     /// # Safety
     /// Only [`Calls`] makes one, whose structs point to live tensors.
-    unsafe fn workspace(&self, execution: &sys::rocflash_execution, bytes: &mut usize) -> sys::rocflash_status;
+    unsafe fn workspace(
+        &self,
+        execution: &sys::rocflash_execution,
+        bytes: &mut usize,
+    ) -> sys::rocflash_status;
     /// # Safety
     /// As above, and the execution's stream and workspace are valid on the place of the tensors.
     unsafe fn run(&self, execution: &sys::rocflash_execution) -> sys::rocflash_status;
@@ -175,7 +179,11 @@ where
     W: Fn(&sys::rocflash_execution, &mut usize) -> sys::rocflash_status,
     R: Fn(&sys::rocflash_execution) -> sys::rocflash_status,
 {
-    unsafe fn workspace(&self, execution: &sys::rocflash_execution, bytes: &mut usize) -> sys::rocflash_status {
+    unsafe fn workspace(
+        &self,
+        execution: &sys::rocflash_execution,
+        bytes: &mut usize,
+    ) -> sys::rocflash_status {
         (self.workspace)(execution, bytes)
     }
 
@@ -260,7 +268,8 @@ pub(crate) fn decode<E: Execute + ?Sized>(
         t.read("rotary_seqlens", &append.rotary_seqlens)?,
     ];
     let (problem, out) = (problem.raw(&t), out.raw(&t));
-    let [k_new, v_new, cu_seqlens_k_new, rotary_cos, rotary_sin, rotary_seqlens] = slots.map(|slot| t.at(slot));
+    let [k_new, v_new, cu_seqlens_k_new, rotary_cos, rotary_sin, rotary_seqlens] =
+        slots.map(|slot| t.at(slot));
     let append = sys::rocflash_append {
         k_new,
         v_new,
@@ -302,7 +311,9 @@ pub(crate) fn combine<E: Execute + ?Sized>(
             sys::ROCFLASH_OK
         },
         // SAFETY: see above.
-        run: |e: &sys::rocflash_execution| unsafe { sys::rocflash_combine(out_partial, lse_partial, out, lse, e) },
+        run: |e: &sys::rocflash_execution| unsafe {
+            sys::rocflash_combine(out_partial, lse_partial, out, lse, e)
+        },
     })
 }
 

@@ -13,7 +13,14 @@ use std::mem::MaybeUninit;
 /// dimension. Everything is checked before anything is written.
 pub trait Executor: Execute {
     /// Attention.
-    fn forward(&mut self, q: &View, k: &View, v: &View, options: &Options, mut outputs: Outputs) -> Result<()> {
+    fn forward(
+        &mut self,
+        q: &View,
+        k: &View,
+        v: &View,
+        options: &Options,
+        mut outputs: Outputs,
+    ) -> Result<()> {
         call::forward(self, [q, k, v], options, &mut outputs)
     }
 

@@ -109,9 +109,9 @@ impl KvCache {
         let [k_shape, v_shape] = head_dims.map(|d| [batch, capacity, heads, d]);
         let memory = |shape: &[usize; 4]| {
             let len = shape.iter().try_fold(1usize, |n, size| n.checked_mul(*size));
-            let len = len.filter(|len| *len <= isize::MAX as usize / dtype.size()).ok_or_else(|| {
-                Error::invalid(format!("shape {shape:?} is more than can be addressed"))
-            })?;
+            let len = len
+                .filter(|len| *len <= isize::MAX as usize / dtype.size())
+                .ok_or_else(|| Error::invalid(format!("shape {shape:?} is more than can be addressed")))?;
             Memory::new(stream, dtype, len)
         };
         let device_lengths = stream.map(|stream| stream.zeros::<i32>(batch)).transpose()?;
@@ -165,7 +165,7 @@ impl KvCache {
 
     /// Appends what there is to append and attends over all keys. The executor must be of the place where the cache
     /// is: [`Cpu`](crate::Cpu), or the stream. A call that is refused leaves the cache as it was.
-    pub fn attend<E: Executor>(
+    pub fn attend<E: Executor + ?Sized>(
         &mut self,
         executor: &mut E,
         q: &View,
@@ -181,7 +181,9 @@ impl KvCache {
             ("cu_seqlens_k_new", append.cu_seqlens_k_new.is_some()),
         ] {
             if given {
-                return Err(Error::invalid(format!("{name}: is given; a KvCache says itself where its keys are")));
+                return Err(Error::invalid(format!(
+                    "{name}: is given; a KvCache says itself where its keys are"
+                )));
             }
         }
         let new = append.new.map_or(0, |(k, _)| k.shape().get(1).copied().unwrap_or(0));

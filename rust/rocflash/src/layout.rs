@@ -20,9 +20,9 @@ impl Layout {
         let mut stride: i64 = 1;
         for n in (0..layout.ndim).rev() {
             layout.strides[n] = stride;
-            stride = stride
-                .checked_mul(layout.shape[n].max(1))
-                .ok_or_else(|| Error::invalid(format!("shape {shape:?} has more elements than 63 bits can count")))?;
+            stride = stride.checked_mul(layout.shape[n].max(1)).ok_or_else(|| {
+                Error::invalid(format!("shape {shape:?} has more elements than 63 bits can count"))
+            })?;
         }
         Ok(layout)
     }
@@ -53,8 +53,9 @@ impl Layout {
         }
         let mut layout = Self { shape: [0; MAX_DIMS], strides: [0; MAX_DIMS], ndim: shape.len() };
         for (n, size) in shape.iter().enumerate() {
-            layout.shape[n] = i64::try_from(*size)
-                .map_err(|_| Error::invalid(format!("shape {shape:?}: {size} is more than 63 bits can count")))?;
+            layout.shape[n] = i64::try_from(*size).map_err(|_| {
+                Error::invalid(format!("shape {shape:?}: {size} is more than 63 bits can count"))
+            })?;
         }
         Ok(layout)
     }
@@ -88,9 +89,10 @@ impl Layout {
         let (mut low, mut high) = (0i64, 0i64);
         for (size, stride) in self.shape().iter().zip(self.strides()) {
             let end = if *stride < 0 { &mut low } else { &mut high };
-            *end = (size - 1).checked_mul(*stride).and_then(|span| end.checked_add(span)).ok_or_else(|| {
-                Error::invalid(format!("{self:?} reaches further than 63 bits can count"))
-            })?;
+            *end = (size - 1)
+                .checked_mul(*stride)
+                .and_then(|span| end.checked_add(span))
+                .ok_or_else(|| Error::invalid(format!("{self:?} reaches further than 63 bits can count")))?;
         }
         Ok(Some((low, high)))
     }

@@ -5,8 +5,8 @@ mod common;
 use common::{attention, largest_difference, random};
 use half::{bf16, f16};
 use rocflash::{
-    combine, decode, forward, Append, Backend, Cpu, Element, ErrorKind, Executor, Gradients, KvCache, Options, Outputs,
-    View, ViewMut,
+    combine, decode, forward, Append, Backend, Cpu, Element, ErrorKind, Executor, Gradients, KvCache,
+    Options, Outputs, View, ViewMut,
 };
 
 const B: usize = 2;
@@ -280,7 +280,9 @@ fn a_cache_gives_what_all_keys_at_once_give() {
         let v_new = View::new(&v[from * HK * D..][..n * HK * D], &[1, n, HK, D]).unwrap();
         let q = View::new(&q[from * H * D..][..n * H * D], &[1, n, H, D]).unwrap();
         let outputs = Outputs::new(ViewMut::new(&mut out, &[1, n, H, D]).unwrap());
-        cache.attend(&mut cpu, &q, &Append::new(k_new, v_new), &Options::new().causal(), outputs).map(|()| out)
+        cache
+            .attend(&mut cpu, &q, &Append::new(k_new, v_new), &Options::new().causal(), outputs)
+            .map(|()| out)
     };
     let mut all = step(&mut cache, 0, 4).unwrap();
     for from in 4..steps {

@@ -38,7 +38,8 @@ fn on_simulator(test: &str, archs: &str) {
         .env("ROCFLASH_SIM_ARCH", archs)
         .output()
         .unwrap();
-    let words = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let words =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && words.contains("1 passed"), "{test} on {archs}:\n{words}");
     for line in words.lines().filter(|line| line.contains("skipped")) {
         say(&format!("{archs}: {line}"));
@@ -153,11 +154,8 @@ fn inside_attention() {
     let [q_there, k_there, v_there] = [&q, &k, &v].map(|x| stream.upload(x).unwrap());
     let mut out = stream.zeros::<half::f16>(q.len()).unwrap();
     let mut lse = stream.zeros::<f32>(b * h * sq).unwrap();
-    let views = [
-        q_there.view(&q_shape).unwrap(),
-        k_there.view(&k_shape).unwrap(),
-        v_there.view(&k_shape).unwrap(),
-    ];
+    let views =
+        [q_there.view(&q_shape).unwrap(), k_there.view(&k_shape).unwrap(), v_there.view(&k_shape).unwrap()];
     let outputs = Outputs::new(out.view_mut(&q_shape).unwrap()).lse(lse.view_mut(&[b, h, sq]).unwrap());
     stream.forward(&views[0], &views[1], &views[2], &Options::new().causal(), outputs).unwrap();
     let result = floats(&out.download().unwrap());
@@ -203,8 +201,10 @@ fn inside_attention() {
     let expected = attention(&floats(&queries), &floats(&k), &floats(&v), [1, sk, sk, h, hk, d], true);
     let mut all = Vec::new();
     for (from, n) in [(0, 40), (40, 1), (41, 4)] {
-        let k_new = k_there.view_strided(from * hk * d, &[1, n, hk, d], &[0, (hk * d) as isize, d as isize, 1]);
-        let v_new = v_there.view_strided(from * hk * d, &[1, n, hk, d], &[0, (hk * d) as isize, d as isize, 1]);
+        let k_new =
+            k_there.view_strided(from * hk * d, &[1, n, hk, d], &[0, (hk * d) as isize, d as isize, 1]);
+        let v_new =
+            v_there.view_strided(from * hk * d, &[1, n, hk, d], &[0, (hk * d) as isize, d as isize, 1]);
         let q = stream.upload(&queries[from * h * d..][..n * h * d]).unwrap();
         let mut out = stream.zeros::<half::f16>(n * h * d).unwrap();
         let outputs = Outputs::new(out.view_mut(&[1, n, h, d]).unwrap());

@@ -38,6 +38,11 @@ impl Buffer {
         self.dtype
     }
 
+    /// Where it is in the device's memory.
+    pub fn address(&self) -> u64 {
+        self.memory().address
+    }
+
     /// The stream that it belongs to.
     pub fn stream(&self) -> &Stream {
         &self.stream
@@ -114,7 +119,12 @@ impl Buffer {
     }
 
     /// Any part of it, to be written.
-    pub fn view_mut_strided(&mut self, offset: usize, shape: &[usize], strides: &[isize]) -> Result<ViewMut<'_>> {
+    pub fn view_mut_strided(
+        &mut self,
+        offset: usize,
+        shape: &[usize],
+        strides: &[isize],
+    ) -> Result<ViewMut<'_>> {
         let layout = Layout::strided(shape, strides)?;
         layout.check_within(offset, self.len)?;
         layout.check_distinct()?;

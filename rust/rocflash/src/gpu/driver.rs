@@ -158,7 +158,8 @@ impl Driver {
 
     fn open(platform: Platform, name: &str) -> Result<Self> {
         let found = drivers().into_iter().find(|driver| driver.name == name);
-        let refuse = |why: String| Err(Error::new(ErrorKind::Unsupported, format!("no {name} driver: {why}")));
+        let refuse =
+            |why: String| Err(Error::new(ErrorKind::Unsupported, format!("no {name} driver: {why}")));
         let Some(found) = found else { return refuse("the library does not know it".into()) };
         if found.library.is_empty() {
             return refuse(found.reason);
@@ -234,13 +235,21 @@ impl Driver {
                 let mut number = -1;
                 // SAFETY: writes one int.
                 self.check("asking for the device", unsafe { get(&mut number) })?;
-                if number == wanted { Ok(()) } else { Err(Handle::Hip(number)) }
+                if number == wanted {
+                    Ok(())
+                } else {
+                    Err(Handle::Hip(number))
+                }
             }
             (Context::Cuda { get, .. }, Handle::Cuda(wanted)) => {
                 let mut context = std::ptr::null_mut();
                 // SAFETY: writes one pointer.
                 self.check("asking for the device", unsafe { get(&mut context) })?;
-                if context == wanted { Ok(()) } else { Err(Handle::Cuda(context)) }
+                if context == wanted {
+                    Ok(())
+                } else {
+                    Err(Handle::Cuda(context))
+                }
             }
             _ => unreachable!("a handle of the other driver"),
         };
@@ -256,7 +265,9 @@ impl Driver {
     pub(super) fn allocate(&self, bytes: usize) -> Result<Address> {
         let mut address = 0;
         // SAFETY: writes one address.
-        self.check(&format!("allocating {bytes} bytes"), unsafe { (self.allocate)(&mut address, bytes.max(1)) })?;
+        self.check(&format!("allocating {bytes} bytes"), unsafe {
+            (self.allocate)(&mut address, bytes.max(1))
+        })?;
         Ok(address)
     }
 
@@ -269,14 +280,26 @@ impl Driver {
 
     /// # Safety
     /// Both memories have that many bytes, and the host's stays until the stream was waited for.
-    pub(super) unsafe fn to_device(&self, to: Address, from: *const c_void, bytes: usize, stream: StreamHandle) -> Result<()> {
+    pub(super) unsafe fn to_device(
+        &self,
+        to: Address,
+        from: *const c_void,
+        bytes: usize,
+        stream: StreamHandle,
+    ) -> Result<()> {
         // SAFETY: the caller's promise.
         self.check("copying to the device", unsafe { (self.to_device)(to, from, bytes, stream) })
     }
 
     /// # Safety
     /// Both memories have that many bytes, and the host's stays until the stream was waited for.
-    pub(super) unsafe fn to_host(&self, to: *mut c_void, from: Address, bytes: usize, stream: StreamHandle) -> Result<()> {
+    pub(super) unsafe fn to_host(
+        &self,
+        to: *mut c_void,
+        from: Address,
+        bytes: usize,
+        stream: StreamHandle,
+    ) -> Result<()> {
         // SAFETY: the caller's promise.
         self.check("copying to the host", unsafe { (self.to_host)(to, from, bytes, stream) })
     }

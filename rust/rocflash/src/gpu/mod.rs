@@ -79,7 +79,8 @@ impl Device {
 
     /// What the library knows of it, or why the library has no kernels for it.
     pub fn attention(&self) -> Result<DeviceInfo> {
-        let known = devices().into_iter().find(|d| d.platform == self.platform() && d.ordinal == self.ordinal);
+        let known =
+            devices().into_iter().find(|d| d.platform == self.platform() && d.ordinal == self.ordinal);
         known.ok_or_else(|| {
             let name = if self.platform() == Platform::Hip { "hip" } else { "cuda" };
             let why = drivers().into_iter().find(|d| d.name == name).map(|d| d.reason).unwrap_or_default();

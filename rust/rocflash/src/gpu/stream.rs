@@ -5,7 +5,8 @@ use super::Device;
 use crate::call::{self, Call, Execute, PlaceOf};
 use crate::dtype::{DType, Element};
 use crate::error::Result;
-use crate::view::Place;
+use crate::layout::Layout;
+use crate::view::{Place, RawView, View, ViewMut};
 use rocflash_sys as sys;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -100,10 +101,29 @@ impl Stream {
     /// A buffer whose contents mean nothing until they are written.
     pub fn allocate(&self, dtype: DType, len: usize) -> Result<Buffer> {
         let bytes = len.checked_mul(dtype.size()).ok_or_else(|| {
-            crate::Error::invalid(format!("a buffer of {len} elements of {dtype} is more than can be addressed"))
+            crate::Error::invalid(format!(
+                "a buffer of {len} elements of {dtype} is more than can be addressed"
+            ))
         })?;
         let memory = self.inner.allocate(bytes)?;
         Ok(Buffer::new(self.clone(), memory, dtype, len))
+    }
+
+    /// A tensor in memory that somebody else has on this device, such as a framework.
+    ///
+    /// # Safety
+    /// Every element of the layout, from `address` on, is memory of this device that stays allocated, and that nobody writes,
+    /// until the stream has done what is put into it during `'a`.
+    pub unsafe fn view_raw<'a>(&self, address: u64, dtype: DType, layout: Layout) -> View<'a> {
+        View::from_raw(RawView::new(address as *mut c_void, layout, dtype, self.place_of()))
+    }
+
+    /// As [`Stream::view_raw`], to be written.
+    ///
+    /// # Safety
+    /// As there, and nobody else reads or writes it meanwhile.
+    pub unsafe fn view_raw_mut<'a>(&self, address: u64, dtype: DType, layout: Layout) -> ViewMut<'a> {
+        ViewMut::from_raw(RawView::new(address as *mut c_void, layout, dtype, self.place_of()))
     }
 
     pub(crate) fn place_of(&self) -> Place {

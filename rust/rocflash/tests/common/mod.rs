@@ -38,7 +38,8 @@ pub fn attention(q: &[f32], k: &[f32], v: &[f32], dims: [usize; 6], causal: bool
                 let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let sum: f64 = scores.iter().map(|s| (s - most).exp()).sum();
                 for c in 0..d {
-                    let weighted = |(j, s): (usize, &f64)| (s - most).exp() / sum * v[row(sk, hk, j, ak) + c] as f64;
+                    let weighted =
+                        |(j, s): (usize, &f64)| (s - most).exp() / sum * v[row(sk, hk, j, ak) + c] as f64;
                     out[row(sq, h, i, a) + c] = scores.iter().enumerate().map(weighted).sum::<f64>() as f32;
                 }
             }

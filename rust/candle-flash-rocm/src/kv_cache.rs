@@ -1,0 +1,167 @@
+//! Keys and values kept between calls, in host memory or on a GPU, with the dense functions of this crate.
+use crate::check;
+use crate::op::{slices, stage_all, unsupported, Prepared, Spec};
+use crate::stage::{from_rocflash, Target, Wanted};
+use candle::{bail, CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, WithDType};
+use half::{bf16, f16};
+use rocflash::{Append, Element, Outputs};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// A cache of keys and values: (batch, capacity, kv heads, head size), filled from the front.
+///
+/// Its functions are those of this crate with `k` and `v` the new keys and values, which are appended before q
+/// attends over all that are there. There is no gradient through a cache.
+///
+/// ```
+/// use candle::{DType, Device, Tensor};
+/// use candle_flash_rocm::KvCache;
+///
+/// let mut cache = KvCache::new(DType::F32, 1, 4096, 2, 64)?; // batch, capacity, kv heads, head size
+/// for _ in 0..3 {
+///     let q = Tensor::randn(0f32, 1., (1, 1, 8, 64), &Device::Cpu)?;
+///     let k = Tensor::randn(0f32, 1., (1, 1, 2, 64), &Device::Cpu)?;
+///     let out = cache.flash_attn(&q, &k, &k, 0.125, true)?;
+///     assert_eq!(out.dims(), [1, 1, 8, 64]);
+/// }
+/// assert_eq!(cache.lengths(), [3]);
+/// # Ok::<(), candle::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct KvCache {
+    shared: Arc<Shared>,
+}
+
+/// What the cache and an operation on it have in common.
+#[derive(Debug)]
+struct Shared {
+    cache: Mutex<rocflash::KvCache>,
+    target: Target,
+    dtype: DType,
+    shape: [usize; 4],
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, rocflash::KvCache> {
+        self.cache.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl KvCache {
+    /// In host memory. [`RocmAttention::kv_cache`](crate::RocmAttention::kv_cache) makes one on a GPU.
+    pub fn new(dtype: DType, batch: usize, capacity: usize, heads: usize, head_dim: usize) -> Result<Self> {
+        Self::make(Target::Cpu, dtype, batch, capacity, heads, head_dim)
+    }
+
+    pub(crate) fn make(
+        target: Target,
+        dtype: DType,
+        batch: usize,
+        capacity: usize,
+        heads: usize,
+        head_dim: usize,
+    ) -> Result<Self> {
+        let kind = match dtype {
+            DType::F32 => rocflash::DType::F32,
+            DType::F16 => rocflash::DType::F16,
+            DType::BF16 => rocflash::DType::Bf16,
+            dtype => return Err(unsupported(dtype)),
+        };
+        let cache = match &target {
+            Target::Cpu => rocflash::KvCache::new(kind, batch, capacity, heads, head_dim),
+            Target::Device(stream) => rocflash::KvCache::on(stream, kind, batch, capacity, heads, head_dim),
+        };
+        let cache = Mutex::new(cache.map_err(from_rocflash)?);
+        let shape = [batch, capacity, heads, head_dim];
+        Ok(Self { shared: Arc::new(Shared { cache, target, dtype, shape }) })
+    }
+
+    /// How many keys each sequence has.
+    pub fn lengths(&self) -> Vec<usize> {
+        self.shared.lock().lengths().iter().map(|length| *length as usize).collect()
+    }
+
+    /// How many keys a sequence may have.
+    pub fn capacity(&self) -> usize {
+        self.shared.shape[1]
+    }
+
+    /// Forgets all keys of a sequence from this one on.
+    pub fn truncate(&mut self, sequence: usize, len: usize) -> Result<()> {
+        self.shared.lock().truncate(sequence, len).map_err(from_rocflash)
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.shared.lock().clear();
+    }
+
+    pub(crate) fn attend(&mut self, spec: Spec, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+        if q.dtype() != self.shared.dtype {
+            bail!("q is {:?}; this cache is {:?}", q.dtype(), self.shared.dtype)
+        }
+        q.apply_op3(k, v, Attend { shared: self.shared.clone(), spec })
+    }
+}
+
+/// As an operation, so that a gradient through it is refused, not cut off.
+struct Attend {
+    shared: Arc<Shared>,
+    spec: Spec,
+}
+
+impl Attend {
+    fn forward<T: Element + WithDType>(
+        &self,
+        storages: [&CpuStorage; 3],
+        layouts: [&Layout; 3],
+    ) -> Result<(CpuStorage, Shape)> {
+        let dims = check::dense(layouts[0], layouts[1], layouts[2])?;
+        let [batch, capacity, heads, head_dim] = self.shared.shape;
+        let [k, v] = [layouts[1].dims(), layouts[2].dims()];
+        if [k[0], k[2], k[3], v[3]] != [batch, heads, head_dim, head_dim] {
+            bail!("shape mismatch cache {:?}, k {:?} and v {:?}", self.shared.shape, k, v)
+        }
+        let target = &self.shared.target;
+        let mut cache = self.shared.lock();
+        // Windows are measured against all keys that there will be, of which the longest sequence has the most.
+        let keys = cache.lengths().iter().max().map_or(0, |length| *length as usize) + k[1];
+        if keys > capacity {
+            bail!("the cache has room for {capacity} keys; {keys} are too many")
+        }
+        let prepared = Prepared::new(&self.spec, &dims, keys)?;
+        let staged = prepared.stage(target)?;
+        let options = prepared.options(&self.spec, &staged)?;
+        let [q, k, v] = stage_all(target, slices::<T>(storages)?, layouts)?;
+        let mut out = Wanted::<T>::new(target, &dims.out)?;
+        let outputs = Outputs::new(out.view_mut()?);
+        let append = Append::new(k.view()?, v.view()?);
+        cache
+            .attend(&mut *target.executor(), &q.view()?, &append, &options, outputs)
+            .map_err(from_rocflash)?;
+        Ok((T::to_cpu_storage_owned(out.data()?), Shape::from(dims.out)))
+    }
+}
+
+impl CustomOp3 for Attend {
+    fn name(&self) -> &'static str {
+        "flash-attn-kvcache"
+    }
+
+    fn cpu_fwd(
+        &self,
+        q: &CpuStorage,
+        q_l: &Layout,
+        k: &CpuStorage,
+        k_l: &Layout,
+        v: &CpuStorage,
+        v_l: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (storages, layouts) = ([q, k, v], [q_l, k_l, v_l]);
+        match self.shared.dtype {
+            DType::F32 => self.forward::<f32>(storages, layouts),
+            DType::F16 => self.forward::<f16>(storages, layouts),
+            DType::BF16 => self.forward::<bf16>(storages, layouts),
+            dtype => Err(unsupported(dtype)),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Where attention runs, and how Candle's host tensors get there: as they are on the CPU, by a copy on a GPU.
+use candle::{Layout, Result, Tensor, WithDType};
+use rocflash::gpu::{Buffer, Stream};
+use rocflash::{Cpu, Element, Executor, View, ViewMut};
+
+pub(crate) fn from_rocflash(error: rocflash::Error) -> candle::Error {
+    candle::Error::wrap(error)
+}
+
+/// Who computes.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    Cpu,
+    Device(Stream),
+}
+
+impl Target {
+    pub(crate) fn executor(&self) -> Box<dyn Executor> {
+        match self {
+            Target::Cpu => Box::new(Cpu::new()),
+            Target::Device(stream) => Box::new(stream.clone()),
+        }
+    }
+
+    /// A tensor of Candle's: borrowed on the CPU whatever its strides, copied row by row to a GPU.
+    pub(crate) fn tensor<'a, T: Element>(&self, data: &'a [T], layout: &Layout) -> Result<Staged<'a>> {
+        match self {
+            Target::Cpu => {
+                let strides: Vec<isize> = layout.stride().iter().map(|stride| *stride as isize).collect();
+                let view = View::strided(data, layout.start_offset(), layout.dims(), &strides);
+                Ok(Staged::Host(view.map_err(from_rocflash)?))
+            }
+            Target::Device(stream) => {
+                let buffer = match layout.contiguous_offsets() {
+                    Some((begin, end)) => stream.upload(&data[begin..end]),
+                    None => stream.upload(&gather(data, layout)),
+                };
+                Ok(Staged::Device(buffer.map_err(from_rocflash)?, layout.dims().to_vec()))
+            }
+        }
+    }
+
+    /// A contiguous array of ours.
+    pub(crate) fn array<'a, T: Element>(&self, data: &'a [T], shape: &[usize]) -> Result<Staged<'a>> {
+        self.tensor(data, &Layout::contiguous(shape))
+    }
+}
+
+/// A tensor where it is needed.
+pub(crate) enum Staged<'a> {
+    Host(View<'a>),
+    Device(Buffer, Vec<usize>),
+}
+
+impl Staged<'_> {
+    pub(crate) fn view(&self) -> Result<View<'_>> {
+        match self {
+            Staged::Host(view) => Ok(*view),
+            Staged::Device(buffer, shape) => buffer.view(shape).map_err(from_rocflash),
+        }
+    }
+}
+
+/// A result on its way: host memory that is written as it is, or a GPU's memory and where to copy it.
+pub(crate) struct Wanted<T> {
+    host: Vec<T>,
+    device: Option<Buffer>,
+    shape: Vec<usize>,
+}
+
+impl<T: Element> Wanted<T> {
+    pub(crate) fn new(target: &Target, shape: &[usize]) -> Result<Self> {
+        let len = shape.iter().product();
+        let device = match target {
+            Target::Cpu => None,
+            Target::Device(stream) => Some(stream.allocate(T::DTYPE, len).map_err(from_rocflash)?),
+        };
+        Ok(Self { host: vec![T::default(); len], device, shape: shape.to_vec() })
+    }
+
+    pub(crate) fn view_mut(&mut self) -> Result<ViewMut<'_>> {
+        match &mut self.device {
+            None => ViewMut::new(&mut self.host, &self.shape).map_err(from_rocflash),
+            Some(buffer) => buffer.view_mut(&self.shape).map_err(from_rocflash),
+        }
+    }
+
+    /// The elements, after they were written.
+    pub(crate) fn data(mut self) -> Result<Vec<T>> {
+        if let Some(buffer) = &self.device {
+            buffer.copy_to(&mut self.host).map_err(from_rocflash)?;
+        }
+        Ok(self.host)
+    }
+
+    /// The same as one of Candle's tensors.
+    pub(crate) fn tensor(self) -> Result<Tensor>
+    where
+        T: WithDType,
+    {
+        let shape = self.shape.clone();
+        Tensor::from_vec(self.data()?, shape, &candle::Device::Cpu)
+    }
+}
+
+/// The elements in order, without gaps.
+pub(crate) fn gather<T: Copy>(data: &[T], layout: &Layout) -> Vec<T> {
+    let mut places = vec![layout.start_offset()];
+    for (size, stride) in layout.dims().iter().zip(layout.stride()) {
+        places = places.iter().flat_map(|at| (0..*size).map(move |n| at + n * stride)).collect();
+    }
+    places.into_iter().map(|at| data[at]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle::Device;
+
+    #[test]
+    fn gathering_is_what_candle_calls_contiguous() -> Result<()> {
+        let tensor = Tensor::arange(0f32, 120., &Device::Cpu)?.reshape((2, 3, 4, 5))?;
+        for view in [
+            tensor.transpose(1, 2)?,
+            tensor.narrow(2, 1, 2)?.permute((2, 0, 3, 1))?,
+            tensor.narrow(0, 1, 1)?.broadcast_as((3, 3, 4, 5))?,
+        ] {
+            let (storage, layout) = view.storage_and_layout();
+            let candle::Storage::Cpu(candle::CpuStorage::F32(data)) = &*storage else { unreachable!() };
+            assert_eq!(gather(data, layout), view.flatten_all()?.to_vec1::<f32>()?);
+        }
+        Ok(())
+    }
+}

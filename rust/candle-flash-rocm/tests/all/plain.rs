@@ -1,0 +1,129 @@
+//! Attention by plain Candle operations, with autograd: the reference in f64, and the yardstick in the input's dtype, which
+//! rounds what a framework would materialise. The rule is the project's: error at most twice (gradients: three times) the
+//! yardstick's, where a yardstick luckier than one rounding of the result counts as if it had that one.
+use candle::{DType, Device, Result, Tensor};
+
+/// What a function of the crate is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Case {
+    pub scale: f32,
+    pub window: [Option<usize>; 2],
+    pub alibi: Option<Tensor>,
+    pub softcap: Option<f32>,
+    /// Pairs of places that see each other whatever the window says.
+    pub ranges: Vec<[i64; 2]>,
+}
+
+impl Case {
+    fn sees(&self, place: i64, key: i64) -> bool {
+        let [left, right] = self.window.map(|size| size.map(|size| size as i64));
+        let within =
+            left.is_none_or(|left| place - left <= key) && right.is_none_or(|right| key <= place + right);
+        within || self.ranges.iter().any(|[a, b]| (*a..*b).contains(&place) && (*a..*b).contains(&key))
+    }
+}
+
+/// Attention of (b, sq, h, d) over (b, sk, hk, d), computed in `work`, rounded to `round` in between.
+pub fn attention(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    case: &Case,
+    work: DType,
+    round: Option<DType>,
+) -> Result<Tensor> {
+    let rounded = |x: Tensor| match round {
+        Some(dtype) => x.to_dtype(dtype)?.to_dtype(work),
+        None => Ok(x),
+    };
+    let (b, sq, h, _) = q.dims4()?;
+    let (_, sk, hk, _) = k.dims4()?;
+    let heads_first = |x: &Tensor| -> Result<Tensor> {
+        let x = x.to_dtype(work)?.transpose(1, 2)?;
+        let (b, heads, s, d) = x.dims4()?;
+        x.unsqueeze(2)?.broadcast_as((b, heads, h / heads, s, d))?.contiguous()?.reshape((b, h, s, d))
+    };
+    assert_eq!(h % hk, 0);
+    let (q, k, v) = (heads_first(q)?, heads_first(k)?, heads_first(v)?);
+    if sk == 0 {
+        return q.narrow(3, 0, 1)?.zeros_like()?.broadcast_as((b, h, sq, v.dim(3)?))?.transpose(1, 2);
+    }
+    let mut s = rounded((q.matmul(&k.t()?)? * f64::from(case.scale))?)?;
+    if let Some(cap) = case.softcap.filter(|cap| *cap > 0.0) {
+        s = rounded((rounded((s / f64::from(cap))?)?.tanh()? * f64::from(cap))?)?;
+    }
+    // Distances, and a large negative number where the key is not seen.
+    let places: Vec<(i64, i64)> =
+        (0..sq as i64).flat_map(|i| (0..sk as i64).map(move |j| (i + sk as i64 - sq as i64, j))).collect();
+    let device = Device::Cpu;
+    if let Some(slopes) = &case.alibi {
+        let distance: Vec<f64> = places.iter().map(|(place, key)| -((place - key).abs() as f64)).collect();
+        let distance = Tensor::from_vec(distance, (1, 1, sq, sk), &device)?.to_dtype(work)?;
+        let slopes = slopes.to_dtype(work)?.reshape((1, h, 1, 1))?;
+        s = rounded(s.broadcast_add(&distance.broadcast_mul(&slopes)?)?)?;
+    }
+    let hidden: Vec<f64> =
+        places.iter().map(|(place, key)| if case.sees(*place, *key) { 0.0 } else { -1e9 }).collect();
+    let sees_any: Vec<f64> =
+        hidden.chunks(sk).map(|row| if row.contains(&0.0) { 1.0 } else { 0.0 }).collect();
+    let hidden = Tensor::from_vec(hidden, (1, 1, sq, sk), &device)?.to_dtype(work)?;
+    let sees_any = Tensor::from_vec(sees_any, (1, 1, sq, 1), &device)?.to_dtype(work)?;
+    let s = s.broadcast_add(&hidden)?;
+    let e = s.broadcast_sub(&s.max_keepdim(3)?.detach())?.exp()?;
+    let p = rounded(e.broadcast_div(&e.sum_keepdim(3)?)?.broadcast_mul(&sees_any)?)?;
+    rounded(p.matmul(&v)?)?.transpose(1, 2)
+}
+
+/// The same over packed sequences: (total, heads, d) and where they begin.
+pub fn packed_attention(
+    [q, k, v]: [&Tensor; 3],
+    [begins_q, begins_k]: [&[u32]; 2],
+    cases: &[Case],
+    work: DType,
+    round: Option<DType>,
+) -> Result<Tensor> {
+    let mut parts = Vec::new();
+    for (n, case) in cases.iter().enumerate() {
+        let part = |x: &Tensor, begins: &[u32]| {
+            x.narrow(0, begins[n] as usize, (begins[n + 1] - begins[n]) as usize)?.unsqueeze(0)
+        };
+        let (q, k, v) = (part(q, begins_q)?, part(k, begins_k)?, part(v, begins_k)?);
+        if q.dim(1)? > 0 {
+            parts.push(attention(&q, &k, &v, case, work, round)?.squeeze(0)?);
+        }
+    }
+    Tensor::cat(&parts, 0)
+}
+
+/// Random numbers of a dtype, the same on every run.
+pub fn random(seed: u64, shape: &[usize], dtype: DType) -> Result<Tensor> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u64 << 24) as f32
+    };
+    let data: Vec<f32> = (0..shape.iter().product()).map(|_| next() + next() + next() - 1.5).collect();
+    Tensor::from_vec(data, shape, &Device::Cpu)?.to_dtype(dtype)
+}
+
+fn largest(a: &Tensor, b: &Tensor) -> Result<f64> {
+    assert_eq!(a.dims(), b.dims());
+    if a.elem_count() == 0 {
+        return Ok(0.0);
+    }
+    let difference = (a.to_dtype(DType::F64)? - b.to_dtype(DType::F64)?)?.abs()?;
+    let values = difference.flatten_all()?.to_vec1::<f64>()?;
+    assert!(values.iter().all(|x| x.is_finite()), "not finite");
+    Ok(values.into_iter().fold(0.0, f64::max))
+}
+
+/// Holds a result to the rule.
+pub fn judge(what: &str, result: &Tensor, exact: &Tensor, plain: &Tensor, factor: f64) -> Result<()> {
+    let one_rounding = largest(&exact.to_dtype(result.dtype())?, exact)?;
+    let allowed = factor * largest(plain, exact)?.max(one_rounding);
+    let error = largest(result, exact)?;
+    assert!(error <= allowed, "{what}: error {error:e}, allowed {allowed:e}");
+    Ok(())
+}

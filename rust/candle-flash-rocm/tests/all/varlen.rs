@@ -1,0 +1,173 @@
+//! Packed sequences, pages, and ranges that bypass the window.
+use crate::plain::{judge, packed_attention, random, Case};
+use candle::{DType, Device, Result, Tensor};
+use candle_flash_rocm::*;
+
+const BEGINS_Q: [u32; 5] = [0, 7, 7, 8, 28];
+const BEGINS_K: [u32; 5] = [0, 7, 12, 45, 60];
+const LONGEST: [usize; 2] = [20, 33];
+
+fn tensor(numbers: &[u32]) -> Result<Tensor> {
+    Tensor::from_slice(numbers, numbers.len(), &Device::Cpu)
+}
+
+/// Calls the function that fits the case.
+fn call([q, k, v]: [&Tensor; 3], case: &Case) -> Result<Tensor> {
+    let (sq, sk) = (tensor(&BEGINS_Q)?, tensor(&BEGINS_K)?);
+    let ([mq, mk], scale, [left, right]) = (LONGEST, case.scale, case.window);
+    let causal = right == Some(0);
+    match (&case.alibi, case.softcap, left) {
+        (slopes, Some(cap), _) => flash_attn_varlen_alibi_windowed_softcap(
+            q,
+            k,
+            v,
+            slopes.as_ref(),
+            &sq,
+            &sk,
+            mq,
+            mk,
+            scale,
+            left,
+            right,
+            cap,
+        ),
+        (None, None, None) if causal || right.is_none() => {
+            flash_attn_varlen(q, k, v, &sq, &sk, mq, mk, scale, causal)
+        }
+        (None, None, _) => flash_attn_varlen_windowed(q, k, v, &sq, &sk, mq, mk, scale, left, right),
+        (Some(slopes), None, None) if causal || right.is_none() => {
+            flash_attn_varlen_alibi(q, k, v, slopes, &sq, &sk, mq, mk, scale, causal)
+        }
+        (Some(slopes), None, _) => {
+            flash_attn_varlen_alibi_windowed(q, k, v, slopes, &sq, &sk, mq, mk, scale, left, right)
+        }
+    }
+}
+
+fn inputs(seed: u64, dtype: DType) -> Result<[Tensor; 3]> {
+    Ok([
+        random(seed, &[28, 4, 24], dtype)?,
+        random(seed + 100, &[60, 2, 24], dtype)?,
+        random(seed + 200, &[60, 2, 24], dtype)?,
+    ])
+}
+
+#[test]
+fn crossed_options() -> Result<()> {
+    let mut n = 0;
+    for window in [[None, None], [None, Some(0)], [Some(3), Some(0)], [Some(5), Some(2)], [Some(4), None]] {
+        for alibi in [false, true] {
+            for softcap in [None, Some(2.0)] {
+                for dtype in [DType::F32, DType::F16, DType::BF16] {
+                    n += 1;
+                    let [q, k, v] = inputs(n, dtype)?;
+                    let slopes = random(7, &[4], DType::F32)?.abs()?;
+                    let case =
+                        Case { scale: 0.2, window, alibi: alibi.then_some(slopes), softcap, ranges: vec![] };
+                    let out = call([&q, &k, &v], &case)?;
+                    let reference = |work, round| {
+                        packed_attention(
+                            [&q, &k, &v],
+                            [&BEGINS_Q, &BEGINS_K],
+                            &vec![case.clone(); 4],
+                            work,
+                            round,
+                        )
+                    };
+                    let (exact, plain) = (reference(DType::F64, None)?, reference(DType::F32, Some(dtype))?);
+                    judge(&format!("{case:?} {dtype:?}"), &out, &exact, &plain, 2.0)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Spreads packed keys over pages in a wild order, and gives the table.
+fn paged(packed: &Tensor, page: usize) -> Result<(Tensor, Tensor)> {
+    let batch = BEGINS_K.len() - 1;
+    let per_sequence = LONGEST[1].div_ceil(page);
+    let pages = batch * per_sequence;
+    let order = |n: usize| (n * 5 + 3) % pages;
+    assert!(pages % 5 != 0, "the order must be a permutation");
+    let table: Vec<u32> = (0..pages).map(|n| order(n) as u32).collect();
+    let rows: Vec<Tensor> = {
+        let nowhere = packed.narrow(0, 0, 1)?.ones_like()?.affine(f64::NAN, 0.0)?;
+        let mut rows = vec![nowhere; pages * page];
+        for n in 0..batch {
+            for (r, from) in (BEGINS_K[n]..BEGINS_K[n + 1]).enumerate() {
+                rows[order(n * per_sequence + r / page) * page + r % page] =
+                    packed.narrow(0, from as usize, 1)?;
+            }
+        }
+        rows
+    };
+    let (_, heads, d) = packed.dims3()?;
+    let pool = Tensor::cat(&rows, 0)?.reshape((pages, page, heads, d))?;
+    Ok((pool, Tensor::from_vec(table, (batch, per_sequence), &Device::Cpu)?))
+}
+
+#[test]
+fn pages_of_any_size_and_ranges() -> Result<()> {
+    let (sq, sk) = (tensor(&BEGINS_Q)?, tensor(&BEGINS_K)?);
+    let ranges: [[i64; 2]; 8] = [[1, 5], [0, 0], [2, 4], [0, 0], [0, 0], [30, 33], [3, 9], [12, 14]];
+    let ranges_tensor = Tensor::from_vec(
+        ranges.iter().flatten().map(|x| *x as i32).collect::<Vec<_>>(),
+        (4, 2, 2),
+        &Device::Cpu,
+    )?;
+    for (n, page) in [32, 1, 5].into_iter().enumerate() {
+        for window in [[None, None], [None, Some(0)], [Some(2), Some(0)], [Some(3), Some(1)]] {
+            for with_ranges in [false, true] {
+                let dtype = [DType::F32, DType::F16, DType::BF16][n];
+                let [q, k, v] = inputs(n as u64, dtype)?;
+                let ((k_pages, table), (v_pages, _)) = (paged(&k, page)?, paged(&v, page)?);
+                let softcap = with_ranges.then_some(3.0);
+                let out = flash_attn_varlen_paged_windowed(
+                    &q,
+                    &k_pages,
+                    &v_pages,
+                    &sq,
+                    &sk,
+                    &table,
+                    with_ranges.then_some(&ranges_tensor),
+                    LONGEST[0],
+                    LONGEST[1],
+                    0.2,
+                    window[0],
+                    window[1],
+                    page,
+                    softcap,
+                )?;
+                let cases: Vec<Case> = (0..4)
+                    .map(|n| {
+                        let ranges = if with_ranges { ranges[n * 2..][..2].to_vec() } else { vec![] };
+                        Case { scale: 0.2, window, alibi: None, softcap, ranges }
+                    })
+                    .collect();
+                let reference =
+                    |work, round| packed_attention([&q, &k, &v], [&BEGINS_Q, &BEGINS_K], &cases, work, round);
+                let (exact, plain) = (reference(DType::F64, None)?, reference(DType::F32, Some(dtype))?);
+                judge(&format!("page {page}, {window:?}, {with_ranges}"), &out, &exact, &plain, 2.0)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn lengths_in_any_integer_form() -> Result<()> {
+    let [q, k, v] = inputs(1, DType::F32)?;
+    let (sq, sk) = (tensor(&BEGINS_Q)?, tensor(&BEGINS_K)?);
+    let call = |sq: &Tensor, sk: &Tensor| {
+        flash_attn_varlen(&q, &k, &v, sq, sk, 20, 33, 0.2, true)?.flatten_all()?.to_vec1::<f32>()
+    };
+    let expected = call(&sq, &sk)?;
+    assert_eq!(call(&sq.to_dtype(DType::I32)?, &sk.to_dtype(DType::I32)?)?, expected);
+    // Every second element of a longer tensor.
+    let twice = Tensor::stack(&[&sq, &sk], 1)?;
+    let (strided_q, strided_k) = (twice.narrow(1, 0, 1)?.squeeze(1)?, twice.narrow(1, 1, 1)?.squeeze(1)?);
+    assert!(!strided_q.is_contiguous());
+    assert_eq!(call(&strided_q, &strided_k)?, expected);
+    Ok(())
+}
