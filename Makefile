@@ -18,6 +18,7 @@ BENCH_ARGS ?=
 DEVICE ?= auto
 TEST_ARGS ?=
 PYTEST_ARGS ?=
+RUST ?= 1
 # Under sanitizers everything is several times slower, so tests labelled slow stay out.
 SANITIZE_ARGS ?= -LE slow
 FUZZ_SECONDS ?= 60
@@ -40,7 +41,7 @@ help:
 	@echo
 	@echo "  verify    build, check the best device against the reference, and time it     DEVICE=$(DEVICE)"
 	@echo "  verify-cuda  all that is to be proved on an NVIDIA card; skipped without one"
-	@echo "  test      build and run all tests                           TEST_JOBS=$(TEST_JOBS) TEST_ARGS= PYTEST_ARGS="
+	@echo "  test      build and run all tests                           TEST_JOBS=$(TEST_JOBS) TEST_ARGS= PYTEST_ARGS= RUST=$(RUST)"
 	@echo "  report    build, print registers, memory and occupancy of every GPU kernel (as build/kernels/report.txt and .json)"
 	@echo "  wheels    build and check both Python wheels, into dist/, with bills of materials and checksums"
 	@echo "  dist      wheels, Debian packages and a stamped wheel, from two builds that must agree bit by bit, tried out"
@@ -94,6 +95,12 @@ test: build
 	@scripts/python_tests.sh $(PYTEST_ARGS)
 	@echo "== test: packaging"
 	@scripts/packaging_tests.sh
+ifneq ($(RUST),0)
+	@echo "== test: Rust (crates are fetched and compiled once)"
+	@scripts/rust_tests.sh
+else
+	@echo "== test: Rust is left out, as RUST=0 says"
+endif
 
 report: build
 	@build/bin/rocflash report

@@ -76,9 +76,9 @@ fn run(criterion: &mut Criterion) -> Result<()> {
 
 /// The medians that criterion has left, in milliseconds, as a table in Markdown.
 fn table() -> Option<String> {
-    let folder = std::env::var_os("CRITERION_HOME")
-        .map(Into::into)
-        .or_else(|| Some(std::path::PathBuf::from(std::env::var_os("CARGO_TARGET_DIR")?).join("criterion")))?;
+    let folder = std::env::var_os("CRITERION_HOME").map(Into::into).or_else(|| {
+        Some(std::path::PathBuf::from(std::env::var_os("CARGO_TARGET_DIR")?).join("criterion"))
+    })?;
     let mut text = String::from("| case | this crate [ms] | candle-nn flash [ms] | matmul-softmax-matmul [ms] | faster by |\n|---|---|---|---|---|\n");
     for dtype in DTYPES {
         for (kind, _, keys) in CASES {
@@ -86,7 +86,8 @@ fn table() -> Option<String> {
                 let path = folder.join(name(kind, keys, dtype)).join(way).join("new/estimates.json");
                 let json = std::fs::read_to_string(path).ok()?;
                 let after = json.split_once("\"median\":")?.1.split_once("\"point_estimate\":")?.1;
-                let number = after.split(|c: char| c != '.' && c != 'e' && c != '-' && !c.is_ascii_digit()).next()?;
+                let number =
+                    after.split(|c: char| c != '.' && c != 'e' && c != '-' && !c.is_ascii_digit()).next()?;
                 Some(number.parse::<f64>().ok()? / 1e6)
             };
             let [ours, theirs, plain] = WAYS.map(median);

@@ -26,23 +26,50 @@ fn simulator() -> Option<PathBuf> {
     built.exists().then(|| built.canonicalize().unwrap())
 }
 
-/// Runs a test of this file in a process of its own, on simulated devices.
-fn on_simulator(test: &str, archs: &str) {
-    let Some(library) = simulator() else {
-        say(&format!("skipped {test} on {archs}: no simulator (build it, or set ROCFLASH_SIM_LIBRARY)"));
-        return;
-    };
+/// Runs a test of this file in a process of its own.
+fn run(test: &str, variables: &[(&str, &str)]) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"])
-        .env("ROCFLASH_HIP_LIBRARY", library)
-        .env("ROCFLASH_SIM_ARCH", archs)
+        .envs(variables.iter().copied())
         .output()
         .unwrap();
     let words =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && words.contains("1 passed"), "{test} on {archs}:\n{words}");
+    assert!(output.status.success() && words.contains("1 passed"), "{test} with {variables:?}:\n{words}");
     for line in words.lines().filter(|line| line.contains("skipped")) {
-        say(&format!("{archs}: {line}"));
+        say(&format!("{}: {line}", variables.last().map_or("", |(_, value)| value)));
+    }
+}
+
+/// The same on simulated devices.
+fn on_simulator(test: &str, archs: &str) {
+    match simulator() {
+        Some(library) => {
+            run(test, &[("ROCFLASH_HIP_LIBRARY", library.to_str().unwrap()), ("ROCFLASH_SIM_ARCH", archs)]);
+        }
+        None => {
+            say(&format!("skipped {test} on {archs}: no simulator (build it, or set ROCFLASH_SIM_LIBRARY)"))
+        }
+    }
+}
+
+/// The kind of GPU that a test in its own process is to use.
+fn platform() -> Platform {
+    if std::env::var("ROCFLASH_TEST_PLATFORM").is_ok_and(|name| name == "cuda") {
+        Platform::Cuda
+    } else {
+        Platform::Hip
+    }
+}
+
+#[test]
+fn on_the_gpus_of_this_machine() {
+    for (name, platform) in [("hip", Platform::Hip), ("cuda", Platform::Cuda)] {
+        if Device::count(platform).is_ok_and(|count| count > 0) {
+            run("inside_buffers_and_streams", &[("ROCFLASH_TEST_PLATFORM", name)]);
+            run("inside_attention", &[("ROCFLASH_TEST_PLATFORM", name)]);
+            say(&format!("ran on a {name} device"));
+        }
     }
 }
 
@@ -63,12 +90,7 @@ fn attention_on_gfx1100() {
 
 #[test]
 fn no_driver_is_told_in_plain_words() {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "inside_no_driver", "--ignored", "--nocapture"])
-        .env("ROCFLASH_HIP_LIBRARY", "/nowhere/libamdhip64.so")
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    run("inside_no_driver", &[("ROCFLASH_HIP_LIBRARY", "/nowhere/libamdhip64.so")]);
 }
 
 #[test]
@@ -83,12 +105,12 @@ fn inside_no_driver() {
 #[test]
 #[ignore = "run by the tests above, in a process of its own"]
 fn inside_buffers_and_streams() {
-    assert_eq!(Device::count(Platform::Hip).unwrap(), 2);
-    let error = Device::hip(2).unwrap_err();
-    assert_eq!(error.message(), "device 2: there are 2 Hip devices");
-    let second = Device::hip(1).unwrap();
-    assert!(!second.name().unwrap().is_empty());
-    let stream = second.stream().unwrap();
+    let count = Device::count(platform()).unwrap();
+    let error = Device::open(platform(), count).unwrap_err();
+    assert_eq!(error.message(), format!("device {count}: there are {count} {:?} devices", platform()));
+    let last = Device::open(platform(), count - 1).unwrap();
+    assert!(!last.name().unwrap().is_empty());
+    let stream = last.stream().unwrap();
 
     let data = random(1, 1000);
     let mut buffer = stream.upload(&data).unwrap();
@@ -112,7 +134,7 @@ fn inside_buffers_and_streams() {
     assert!(stream.allocate(DType::F64, usize::MAX).is_err());
 
     // A call takes tensors of one stream only.
-    let elsewhere = Device::hip(0).unwrap().stream().unwrap();
+    let elsewhere = Device::open(platform(), 0).unwrap().stream().unwrap();
     let shape = [1, 125, 1, 8];
     let q = buffer.view(&shape).unwrap();
     let foreign = elsewhere.upload(&data).unwrap();
@@ -120,7 +142,7 @@ fn inside_buffers_and_streams() {
     let mut out = stream.zeros::<f32>(1000).unwrap();
     let outputs = Outputs::new(out.view_mut(&shape).unwrap());
     let error = stream.clone().forward(&q, &k, &q, &Options::new(), outputs).unwrap_err();
-    assert!(error.message().starts_with("k: lies in rocm:0, stream "), "{error}");
+    assert!(error.message().starts_with("k: lies in ") && error.message().contains(":0, stream "), "{error}");
     let mut host = vec![0.0f32; 1000];
     let outputs = Outputs::new(ViewMut::new(&mut host, &shape).unwrap());
     let error = Cpu::new().forward(&q, &q, &q, &Options::new(), outputs).unwrap_err();
@@ -136,7 +158,7 @@ fn inside_buffers_and_streams() {
 #[test]
 #[ignore = "run by the tests above, in a process of its own"]
 fn inside_attention() {
-    let device = Device::hip(0).unwrap();
+    let device = Device::open(platform(), 0).unwrap();
     let info = match device.attention() {
         Ok(info) => info,
         Err(error) => return say(&format!("skipped: attention on a GPU: {error}")),

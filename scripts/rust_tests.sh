@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Tests the crates in rust/ against the library in build/: formatting, clippy, tests, examples, documentation, linking an installed
+# library, and building the packaged crate from its own sources outside the repository. Arguments go to `cargo test`.
+#
+# Compiled code is shared by all clones, in the user's cache or where CARGO_TARGET_DIR says; crates are fetched once, after that
+# everything runs offline. What cannot be done here (Miri, the oldest Rust) is said, not silently left out.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+repository=$PWD
+
+[[ -e build/CMakeCache.txt ]] || { echo "rust_tests.sh: build/ is not there; build first" >&2; exit 2; }
+environment=$(scripts/rust_env.sh)
+eval "$environment"
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/rocflash/cargo}
+export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never} CARGO_TERM_QUIET=true
+minimum=$(sed -n 's/^rust-version = "\([0-9.]*\)".*/\1/p' rust/Cargo.toml)
+
+step() { echo "-- rust: $*"; }
+
+step "librocflash.a"
+cmake --build build --target rocflash_static
+# The library that was just built, so that it is not compiled a second time.
+export ROCFLASH_LIB_DIR=$repository/build/lib
+
+cd rust
+cargo fetch --locked --offline 2>/dev/null || { step "fetching crates" && cargo fetch --locked; }
+export CARGO_NET_OFFLINE=true
+
+step "format"
+cargo fmt --all --check
+step "clippy"
+cargo clippy --locked --workspace --all-targets -- -D warnings
+cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
+step "tests"
+features=(--features candle-flash-rocm/rocm)
+cargo test --locked --workspace "${features[@]}" "$@"
+step "examples, and that the benchmark compiles"
+cargo build --locked --workspace "${features[@]}" --examples --benches
+for example in rocflash/attention candle-flash-rocm/{flash_attn,llama_block,train}; do
+  cargo run --locked -p "${example%/*}" --example "${example#*/}" >"$CARGO_TARGET_DIR/example.txt" ||
+    { cat "$CARGO_TARGET_DIR/example.txt"; exit 1; }
+done
+step "documentation"
+RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --all-features --no-deps
+
+# docs.rs has no compiler for C++; CMake that cannot run shows that nothing is built there.
+step "documentation as docs.rs makes it"
+env -u ROCFLASH_LIB_DIR DOCS_RS=1 CMAKE=/nowhere/cmake CARGO_TARGET_DIR="$CARGO_TARGET_DIR/docs" \
+  cargo doc --locked -p rocflash-sys --no-deps
+
+step "an installed library, by pkg-config"
+if command -v pkg-config >/dev/null; then
+  prefix=$CARGO_TARGET_DIR/prefix
+  rm -rf "$prefix"
+  cmake --install "$repository/build" --prefix "$prefix" >/dev/null
+  library=$(find "$prefix" -name librocflash.so -printf '%h')
+  env -u ROCFLASH_LIB_DIR PKG_CONFIG_PATH="$library/pkgconfig" LD_LIBRARY_PATH="$library" \
+    CARGO_TARGET_DIR="$CARGO_TARGET_DIR/system" \
+    cargo test --locked -p rocflash-sys --no-default-features --features system
+else
+  echo "skipped: pkg-config is not there"
+fi
+
+step "the packaged crates, outside the repository"
+"$repository/scripts/rust_package_test.sh"
+
+step "Rust $minimum, the oldest that is promised"
+if rustup run "$minimum" cargo --version >/dev/null 2>&1; then
+  rustup run "$minimum" cargo check --locked --workspace --all-targets --all-features
+else
+  echo "skipped: rustup toolchain install $minimum --profile minimal (clippy has looked for what is newer)"
+fi
+step "the arithmetic of views under Miri"
+if cargo +nightly miri --version >/dev/null 2>&1; then
+  cargo +nightly miri test --locked -p rocflash --lib
+else
+  echo "skipped: rustup toolchain install nightly --component miri"
+fi
