@@ -7,6 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 minimum=$(sed -n 's/^rust-version = "\([0-9.]*\)".*/\1/p' rust/Cargo.toml)
+tested=1.95.0 # what is installed; a newer clippy may know more to complain about
 own=${ROCFLASH_RUST:-${XDG_CACHE_HOME:-$HOME/.cache}/rocflash/rust}
 
 # Whether the cargo in a folder is new enough, and has clippy and rustfmt beside it.
@@ -40,8 +41,8 @@ if ! suits "$CARGO_HOME/bin"; then
     fi
     mkdir -p "$own"
     # shellcheck disable=SC2015 # either part may fail, and the message is the same
-    "${fetch[@]}" https://sh.rustup.rs >"$own/install.sh" &&
-      sh "$own/install.sh" -y --quiet --no-modify-path --profile minimal --default-toolchain stable \
+    "${fetch[@]}" https://static.rust-lang.org/rustup/rustup-init.sh >"$own/install.sh" &&
+      sh "$own/install.sh" -y --quiet --no-modify-path --profile minimal --default-toolchain "$tested" \
         --component clippy --component rustfmt && suits "$CARGO_HOME/bin" || {
       echo "rust_env.sh: that failed. Install Rust $minimum or newer with clippy and rustfmt (https://rustup.rs),"
       echo "             or run make test RUST=0 to leave the crates out"

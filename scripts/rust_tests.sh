@@ -28,11 +28,11 @@ export CARGO_NET_OFFLINE=true
 
 step "format"
 cargo fmt --all --check
+features=(--features candle-flash-rocm/rocm)
 step "clippy"
 cargo clippy --locked --workspace --all-targets -- -D warnings
-cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
+cargo clippy --locked --workspace "${features[@]}" --all-targets -- -D warnings
 step "tests"
-features=(--features candle-flash-rocm/rocm)
 cargo test --locked --workspace "${features[@]}" "$@"
 step "examples, and that the benchmark compiles"
 cargo build --locked --workspace "${features[@]}" --examples --benches
@@ -41,7 +41,7 @@ for example in rocflash/attention candle-flash-rocm/{flash_attn,llama_block,trai
     { cat "$CARGO_TARGET_DIR/example.txt"; exit 1; }
 done
 step "documentation"
-RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --all-features --no-deps
+RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace "${features[@]}" --no-deps
 
 # docs.rs has no compiler for C++; CMake that cannot run shows that nothing is built there.
 step "documentation as docs.rs makes it"
@@ -66,7 +66,7 @@ step "the packaged crates, outside the repository"
 
 step "Rust $minimum, the oldest that is promised"
 if rustup run "$minimum" cargo --version >/dev/null 2>&1; then
-  rustup run "$minimum" cargo check --locked --workspace --all-targets --all-features
+  rustup run "$minimum" cargo check --locked --workspace "${features[@]}" --all-targets
 else
   echo "skipped: rustup toolchain install $minimum --profile minimal (clippy has looked for what is newer)"
 fi

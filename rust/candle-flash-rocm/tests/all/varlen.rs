@@ -89,7 +89,7 @@ fn paged(packed: &Tensor, page: usize) -> Result<(Tensor, Tensor)> {
     let per_sequence = LONGEST[1].div_ceil(page);
     let pages = batch * per_sequence;
     let order = |n: usize| (n * 5 + 3) % pages;
-    assert!(pages % 5 != 0, "the order must be a permutation");
+    assert!(!pages.is_multiple_of(5), "the order must be a permutation");
     let table: Vec<u32> = (0..pages).map(|n| order(n) as u32).collect();
     let rows: Vec<Tensor> = {
         let nowhere = packed.narrow(0, 0, 1)?.ones_like()?.affine(f64::NAN, 0.0)?;

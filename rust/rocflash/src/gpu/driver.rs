@@ -219,9 +219,10 @@ impl Driver {
     }
 
     fn set_current(&self, handle: Handle) -> Result<()> {
-        // SAFETY: the handles came from this driver.
         let status = match (&self.context, handle) {
+            // SAFETY: takes any number.
             (Context::Hip { set, .. }, Handle::Hip(number)) => unsafe { set(number) },
+            // SAFETY: the context came from this driver and is kept by it.
             (Context::Cuda { set, .. }, Handle::Cuda(context)) => unsafe { set(context) },
             _ => unreachable!("a handle of the other driver"),
         };

@@ -11,7 +11,14 @@
 extern "C" {
 #endif
 
-typedef enum { kDLCPU = 1, kDLCUDA = 2, kDLROCM = 10 } DLDeviceType;
+typedef enum {
+  kDLCPU = 1,
+  kDLCUDA = 2,
+  kDLCUDAHost = 3,
+  kDLROCM = 10,
+  kDLROCMHost = 11,
+  kDLCUDAManaged = 13
+} DLDeviceType;
 
 typedef struct {
   DLDeviceType device_type;
