@@ -17,8 +17,8 @@ minimum=$(sed -n 's/^rust-version = "\([0-9.]*\)".*/\1/p' rust/Cargo.toml)
 
 step() { echo "-- rust: $*"; }
 
-step "librocflash.a"
-cmake --build build --target rocflash_static
+step "librocflash.a, and what an installation needs"
+cmake --build build --target rocflash rocflash_static rocflash_cli | tail -n 1
 # The library that was just built, so that it is not compiled a second time.
 export ROCFLASH_LIB_DIR=$repository/build/lib
 
