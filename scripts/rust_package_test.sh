@@ -7,11 +7,13 @@ cd "$(dirname "$0")/../rust"
 target=${CARGO_TARGET_DIR:?rust_tests.sh sets it}
 place=$target/packaged
 unset ROCFLASH_LIB_DIR
-cargo package --locked --workspace --no-verify --allow-dirty 2>/dev/null || {
-  # Until cargo 1.90 crates that need each other could not be packaged together.
-  echo "skipped: $(cargo --version) cannot package a workspace"
+# Until 1.90, cargo could not package crates that need each other.
+have=$(cargo --version | cut -d ' ' -f 2)
+if [[ $(printf '1.90\n%s\n' "$have" | sort -V | head -n 1) != 1.90 ]]; then
+  echo "skipped: cargo $have cannot package a workspace; 1.90 can"
   exit 0
-}
+fi
+cargo package --locked --workspace --no-verify --allow-dirty
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 contents=$(for crate in rocflash-sys rocflash; do tar -xOzf "$target/package/$crate-$version.crate"; done | sha256sum)
 if [[ -e $place/.tested && $(cat "$place/.tested") == "$contents" ]]; then

@@ -11,7 +11,8 @@ fn causal_window(causal: bool) -> Option<usize> {
     causal.then_some(0)
 }
 
-macro_rules! dense_functions {
+/// Declares functions of this crate, and the same as methods of [`RocmAttention`].
+macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) $spec:block)*) => {
         $(
             $(#[$doc])*
@@ -29,6 +30,13 @@ macro_rules! dense_functions {
                 }
             )*
         }
+    };
+}
+
+/// The same, and methods of [`KvCache`] too.
+macro_rules! functions_with_cache {
+    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) $spec:block)*) => {
+        functions! { $($(#[$doc])* $name($($argument: $type),*) $spec)* }
         impl KvCache {
             $(
                 #[doc = concat!(
@@ -38,27 +46,6 @@ macro_rules! dense_functions {
                 #[allow(clippy::too_many_arguments)]
                 pub fn $name(&mut self, q: &Tensor, k: &Tensor, v: &Tensor, $($argument: $type),*) -> Result<Tensor> {
                     self.attend($spec, q, k, v)
-                }
-            )*
-        }
-    };
-}
-
-macro_rules! packed_functions {
-    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) $spec:block)*) => {
-        $(
-            $(#[$doc])*
-            #[allow(clippy::too_many_arguments)]
-            pub fn $name(q: &Tensor, k: &Tensor, v: &Tensor, $($argument: $type),*) -> Result<Tensor> {
-                Attention::apply($spec, Target::Cpu, q, k, v)
-            }
-        )*
-        impl RocmAttention {
-            $(
-                #[doc = concat!("[`", stringify!($name), "`](crate::", stringify!($name), ") on this GPU.")]
-                #[allow(clippy::too_many_arguments)]
-                pub fn $name(&self, q: &Tensor, k: &Tensor, v: &Tensor, $($argument: $type),*) -> Result<Tensor> {
-                    Attention::apply($spec, self.target(), q, k, v)
                 }
             )*
         }
@@ -81,7 +68,7 @@ fn packed(seqlens: [&Tensor; 2], longest: [usize; 2], pages: Option<Pages>, spec
     Spec { packed: Some(Packed { seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k, pages }), ..spec }
 }
 
-dense_functions! {
+functions_with_cache! {
     /// Attention: softmax(q kᵀ · `softmax_scale`) v.
     ///
     /// q is (batch, seqlen_q, heads, head size), k and v are (batch, seqlen_k, kv heads, head size), where kv heads
@@ -122,7 +109,7 @@ dense_functions! {
     }
 }
 
-packed_functions! {
+functions! {
     /// Attention over sequences of different lengths, packed one after the other.
     ///
     /// q is (total_q, heads, head size), k and v are (total_k, kv heads, head size). `seqlens_q` and `seqlens_k`, u32 or

@@ -1,57 +1,11 @@
-//! Devices, streams and buffers, and attention on them, on the simulated AMD GPUs that the library's own tests use. A process
-//! opens one driver for its life, so each target runs in a process of its own: the outer tests start this file again,
-//! with the simulator as the HIP library, and name one of the `inside_` tests.
+//! Devices, streams and buffers, and attention on them, on the simulated AMD GPUs that the library's own tests use and on the GPUs of
+//! this machine, each in a process of its own.
 mod common;
 
+use common::processes::{on_simulator, run, say};
 use common::{attention, largest_difference, random};
 use rocflash::gpu::Device;
 use rocflash::{Append, Cpu, DType, Executor, Gradients, KvCache, Options, Outputs, Platform, View, ViewMut};
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-/// Told past the test runner, which swallows what passing tests print.
-fn say(words: &str) {
-    let _ = writeln!(std::io::stderr(), "{words}");
-}
-
-/// The simulator: where ROCFLASH_SIM_LIBRARY says, or as the repository builds it.
-fn simulator() -> Option<PathBuf> {
-    if let Some(path) = std::env::var_os("ROCFLASH_SIM_LIBRARY") {
-        let path = PathBuf::from(path);
-        assert!(path.exists(), "ROCFLASH_SIM_LIBRARY: {} is not there", path.display());
-        return Some(path);
-    }
-    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../build/lib/sim/libamdhip64.so");
-    built.exists().then(|| built.canonicalize().unwrap())
-}
-
-/// Runs a test of this file in a process of its own.
-fn run(test: &str, variables: &[(&str, &str)]) {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"])
-        .envs(variables.iter().copied())
-        .output()
-        .unwrap();
-    let words =
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && words.contains("1 passed"), "{test} with {variables:?}:\n{words}");
-    for line in words.lines().filter(|line| line.contains("skipped")) {
-        say(&format!("{}: {line}", variables.last().map_or("", |(_, value)| value)));
-    }
-}
-
-/// The same on simulated devices.
-fn on_simulator(test: &str, archs: &str) {
-    match simulator() {
-        Some(library) => {
-            run(test, &[("ROCFLASH_HIP_LIBRARY", library.to_str().unwrap()), ("ROCFLASH_SIM_ARCH", archs)]);
-        }
-        None => {
-            say(&format!("skipped {test} on {archs}: no simulator (build it, or set ROCFLASH_SIM_LIBRARY)"))
-        }
-    }
-}
 
 /// The kind of GPU that a test in its own process is to use.
 fn platform() -> Platform {

@@ -97,14 +97,7 @@ pub fn packed_attention(
 
 /// Random numbers of a dtype, the same on every run.
 pub fn random(seed: u64, shape: &[usize], dtype: DType) -> Result<Tensor> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1u64 << 24) as f32
-    };
-    let data: Vec<f32> = (0..shape.iter().product()).map(|_| next() + next() + next() - 1.5).collect();
+    let data = crate::common::random(seed, shape.iter().product());
     Tensor::from_vec(data, shape, &Device::Cpu)?.to_dtype(dtype)
 }
 

@@ -1,61 +1,22 @@
-//! The same functions on an AMD GPU, which here is the project's simulator. A process opens one driver for its life, so each target
-//! runs in a process of its own: the outer tests start this program again, with the simulator as the HIP library.
+//! The same functions on an AMD GPU, which here is the project's simulator. Each target runs in a process of its own.
+use crate::common::processes::{on_simulator, run, say};
 use crate::plain::{attention, judge, random, Case};
 use candle::{DType, Device, Result, Tensor, Var};
 use candle_flash_rocm::*;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-/// Told past the test runner, which swallows what passing tests print.
-fn say(words: &str) {
-    let _ = writeln!(std::io::stderr(), "{words}");
-}
-
-fn simulator() -> Option<PathBuf> {
-    if let Some(path) = std::env::var_os("ROCFLASH_SIM_LIBRARY") {
-        return Some(PathBuf::from(path));
-    }
-    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../build/lib/sim/libamdhip64.so");
-    built.exists().then(|| built.canonicalize().unwrap())
-}
-
-fn on_simulator(arch: &str) {
-    let Some(library) = simulator() else {
-        return say(&format!("skipped on {arch}: no simulator (build it, or set ROCFLASH_SIM_LIBRARY)"));
-    };
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "rocm::inside", "--ignored", "--nocapture", "--test-threads=1"])
-        .env("ROCFLASH_HIP_LIBRARY", library)
-        .env("ROCFLASH_SIM_ARCH", arch)
-        .output()
-        .unwrap();
-    let words =
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && words.contains("1 passed"), "on {arch}:\n{words}");
-    for line in words.lines().filter(|line| line.contains("skipped")) {
-        say(&format!("{arch}: {line}"));
-    }
-}
 
 #[test]
 fn on_gfx942() {
-    on_simulator("gfx942");
+    on_simulator("rocm::inside", "gfx942");
 }
 
 #[test]
 fn on_gfx1100() {
-    on_simulator("gfx1100");
+    on_simulator("rocm::inside", "gfx1100");
 }
 
 #[test]
 fn without_a_gpu_the_reason_is_told() {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "rocm::inside_without", "--ignored"])
-        .env("ROCFLASH_HIP_LIBRARY", "/nowhere/libamdhip64.so")
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    run("rocm::inside_without", &[("ROCFLASH_HIP_LIBRARY", "/nowhere/libamdhip64.so")]);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Random numbers and attention by definition, for the tests.
-#![allow(dead_code)] // each test file uses a part
+#![allow(dead_code)] // each test program uses a part
+
+pub mod processes;
 
 /// Numbers around zero, the same on every run.
 pub fn random(seed: u64, len: usize) -> Vec<f32> {
