@@ -63,6 +63,17 @@ fn link_static(directory: &Path) {
     if !runtime.is_empty() {
         println!("cargo:rustc-link-lib=dylib={runtime}");
     }
+    // What else CMake linked it with, one archive a line: zstd, where there are kernels to decompress.
+    let others = std::fs::read_to_string(directory.join("librocflash.libs")).unwrap_or_default();
+    for path in others.lines().map(str::trim).filter(|line| !line.is_empty()).map(Path::new) {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let Some(name) = name.strip_prefix("lib").and_then(|name| name.strip_suffix(".a")) else {
+            stop(&format!("librocflash.libs names {}, which is no static library", path.display()));
+        };
+        let folder = path.parent().unwrap_or(Path::new(""));
+        println!("cargo:rustc-link-search=native={}", folder.display());
+        println!("cargo:rustc-link-lib=static={name}");
+    }
     for library in ["pthread", "dl", "m"] {
         println!("cargo:rustc-link-lib=dylib={library}");
     }
@@ -125,6 +136,14 @@ fn build_bundled() -> PathBuf {
     // Cargo's own make would be talked to through these, and refuse.
     compile.env_remove("MAKEFLAGS").env_remove("MFLAGS").env_remove("CARGO_MAKEFLAGS");
     run(&mut compile, "the library did not compile");
+    let targets = std::fs::read_to_string(build.join("kernels/include/targets.inc")).unwrap_or_default();
+    let asked = env::var("ROCFLASH_CMAKE_ARGS").unwrap_or_default().contains("ROCFLASH_GPU_ARCHS");
+    if !asked && targets.lines().any(|line| line == "#define ROCFLASH_TARGETS 0") {
+        println!(
+            "cargo:warning=this build is for the CPU alone: kernels for GPUs need clang 22, lld 22 and libzstd.a \
+             (ROCFLASH_CMAKE_ARGS=-DROCFLASH_GPU_ARCHS=none says that this is meant)"
+        );
+    }
     build
 }
 

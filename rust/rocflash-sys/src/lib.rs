@@ -160,7 +160,7 @@ sized_struct! {
         seqused_k: *const DLTensor,
         /// int (b): keys to skip at each sequence's begin; seqused_k counts them.
         leftpad_k: *const DLTensor,
-        /// Packed: no sequence of q is longer; 0: found from cu_seqlens_q.
+        /// Packed: no sequence of q is longer; 0: found from cu_seqlens_q, which only the CPU can.
         max_seqlen_q: i64,
         /// Packed: likewise for k.
         max_seqlen_k: i64,
@@ -313,6 +313,18 @@ sized_struct! {
     }
 }
 
+sized_struct! {
+    /// A GPU architecture that this library carries kernels for.
+    rocflash_target {
+        /// "gfx942", "sm_80".
+        arch: *const c_char,
+        /// Whose schedule its kernels follow: "cdna3", "nvidia".
+        family: *const c_char,
+        /// "hip", "cuda".
+        driver: *const c_char,
+    }
+}
+
 extern "C" {
     /// Attention.
     pub fn rocflash_forward(
@@ -377,4 +389,6 @@ extern "C" {
     pub fn rocflash_query_device(index: i32, device: *mut rocflash_device) -> rocflash_status;
     /// Likewise for the GPU drivers that it looked for.
     pub fn rocflash_query_driver(index: i32, driver: *mut rocflash_driver) -> rocflash_status;
+    /// Likewise for the GPU architectures that it has kernels for.
+    pub fn rocflash_query_target(index: i32, target: *mut rocflash_target) -> rocflash_status;
 }

@@ -129,6 +129,9 @@ fn checks() -> Checks {
         rocflash_driver {
             struct_size: usize, name: *const c_char, library: *const c_char, reason: *const c_char, in_use: i32,
         }
+        rocflash_target {
+            struct_size: usize, arch: *const c_char, family: *const c_char, driver: *const c_char,
+        }
     }
     functions! { checks;
         rocflash_forward(*const rocflash_problem, *const rocflash_forward_outputs, *const rocflash_execution) -> rocflash_status;
@@ -145,6 +148,7 @@ fn checks() -> Checks {
         rocflash_query_limits(*mut rocflash_limits) -> rocflash_status;
         rocflash_query_device(i32, *mut rocflash_device) -> rocflash_status;
         rocflash_query_driver(i32, *mut rocflash_driver) -> rocflash_status;
+        rocflash_query_target(i32, *mut rocflash_target) -> rocflash_status;
     }
     values! { checks;
         kDLCPU kDLCUDA kDLROCM kDLInt kDLUInt kDLFloat kDLBfloat ROCFLASH_DL_BOOL

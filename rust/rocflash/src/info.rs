@@ -115,3 +115,26 @@ pub fn drivers() -> Vec<DriverInfo> {
     }
     all
 }
+
+/// A GPU architecture that the library carries kernels for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TargetInfo {
+    /// "gfx942", "sm_80".
+    pub arch: String,
+    /// Whose schedule its kernels follow: "cdna3", "nvidia".
+    pub family: String,
+    /// "hip" or "cuda".
+    pub driver: String,
+}
+
+/// The GPU architectures that the library carries kernels for, whether or not there is such a GPU.
+pub fn targets() -> Vec<TargetInfo> {
+    let mut all = Vec::new();
+    let mut raw = sys::rocflash_target::new();
+    // SAFETY: the struct is as large as it says. Past the last target the call is refused.
+    while unsafe { sys::rocflash_query_target(all.len() as i32, &mut raw) } == sys::ROCFLASH_OK {
+        all.push(TargetInfo { arch: text(raw.arch), family: text(raw.family), driver: text(raw.driver) });
+    }
+    all
+}

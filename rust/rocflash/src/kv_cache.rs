@@ -1,6 +1,6 @@
 //! Keys and values that are kept from call to call, in host memory or on a GPU.
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::executor::Executor;
 use crate::gpu::{Buffer, Stream};
 use crate::options::{Append, Options, Outputs};
@@ -171,7 +171,7 @@ impl KvCache {
         q: &View,
         append: &Append,
         options: &Options,
-        outputs: Outputs,
+        mut outputs: Outputs,
     ) -> Result<()> {
         for (name, given) in [
             ("seqused_k", options.seqused_k.is_some()),
@@ -186,20 +186,76 @@ impl KvCache {
                 )));
             }
         }
-        let new = append.new.map_or(0, |(k, _)| k.shape().get(1).copied().unwrap_or(0));
-        let batch = self.lengths.len();
+        let new = append.new.map_or(0, |(k, _)| k.shape().get(1).copied().unwrap_or(0)) as i32;
+        let after: Vec<i32> = self.lengths.iter().map(|length| length.saturating_add(new)).collect();
+        // A GPU's lengths are not looked at by the library, so this is the place to see that all fits.
+        if let Some(n) = after.iter().position(|length| *length as usize > self.capacity()) {
+            return Err(Error::invalid(format!(
+                "k_new: {new} new keys behind the {} of sequence {n}; there is room for {}",
+                self.lengths[n],
+                self.capacity()
+            )));
+        }
+        let before = self.lengths.clone();
+        match (self.decode(executor, q, append, options, &mut outputs, &before), append.new) {
+            // Not every device appends by itself. Copies do the same, unless keys are to be rotated on their way.
+            (Err(error), Some(new))
+                if error.kind() == ErrorKind::Unsupported
+                    && append.rotary.is_none()
+                    && self.device_lengths.is_some() =>
+            {
+                self.copy_in(new)?;
+                self.decode(executor, q, &Append::none(), options, &mut outputs, &after)?;
+            }
+            (result, _) => result?,
+        }
+        self.lengths = after;
+        Ok(())
+    }
+
+    /// Decode over the keys that `lengths` counts.
+    fn decode<E: Executor + ?Sized>(
+        &mut self,
+        executor: &mut E,
+        q: &View,
+        append: &Append,
+        options: &Options,
+        outputs: &mut Outputs,
+        lengths: &[i32],
+    ) -> Result<()> {
         if let Some(buffer) = &mut self.device_lengths {
-            buffer.copy_from(&self.lengths)?;
+            buffer.copy_from(lengths)?;
         }
         let used = match &self.device_lengths {
-            Some(buffer) => buffer.view(&[batch])?,
-            None => View::new(&self.lengths, &[batch])?,
+            Some(buffer) => buffer.view(&[lengths.len()])?,
+            None => View::new(lengths, &[lengths.len()])?,
         };
         let mut k = self.k.view_mut(&self.k_shape)?;
         let mut v = self.v.view_mut(&self.v_shape)?;
-        executor.decode(q, &mut k, &mut v, append, &options.seqused_k(used), outputs)?;
-        // The library has checked that there is room, and capacities fit i32 then.
-        self.lengths.iter_mut().for_each(|length| *length += new as i32);
+        executor.decode(q, &mut k, &mut v, append, &options.seqused_k(used), outputs.reborrow())
+    }
+
+    /// Copies new keys and values behind those that are there. Rows behind the lengths mean nothing, so that a call which fails
+    /// later leaves the cache as it was.
+    fn copy_in(&mut self, (k_new, v_new): (View, View)) -> Result<()> {
+        let capacity = self.capacity();
+        for (name, memory, shape, new) in
+            [("k_new", &mut self.k, &self.k_shape, k_new), ("v_new", &mut self.v, &self.v_shape, v_new)]
+        {
+            let Memory::Device(buffer) = memory else { continue };
+            let [batch, _, heads, columns] = shape.map(|size| size as i64);
+            let rows = new.shape().get(1).copied().unwrap_or(0);
+            if new.shape() != [batch, rows, heads, columns] {
+                return Err(Error::invalid(format!(
+                    "{name}: shape {:?}; it must be ({batch}, new keys, {heads}, {columns})",
+                    new.shape()
+                )));
+            }
+            for (n, length) in self.lengths.iter().enumerate() {
+                let row = n * capacity + *length as usize;
+                buffer.copy_from_view(row * shape[2] * shape[3], &new.entry(n)?)?;
+            }
+        }
         Ok(())
     }
 }

@@ -140,6 +140,39 @@ impl Layout {
         Ok(())
     }
 
+    /// One index of the first dimension, kept with size 1, and where that part begins.
+    pub(crate) fn entry(&self, index: usize) -> Result<(Self, i64)> {
+        match self.shape().first() {
+            Some(size) if (index as i64) < *size => {
+                let mut entry = *self;
+                entry.shape[0] = 1;
+                // Within reach, so it fits.
+                Ok((entry, index as i64 * self.strides[0]))
+            }
+            _ => Err(Error::invalid(format!("index {index} is not in the first dimension of {self:?}"))),
+        }
+    }
+
+    /// The elements in the order of their indices as runs of neighbours, all of one length: where each begins, relative to the
+    /// first element, and that length.
+    pub(crate) fn runs(&self) -> (Vec<i64>, usize) {
+        if self.is_empty() {
+            return (Vec::new(), 0);
+        }
+        let mut length = 1;
+        let mut outer = self.ndim;
+        while outer > 0 && (self.shape[outer - 1] == 1 || self.strides[outer - 1] == length) {
+            length *= self.shape[outer - 1];
+            outer -= 1;
+        }
+        let mut begins = vec![0];
+        for n in 0..outer {
+            let (size, stride) = (self.shape[n], self.strides[n]);
+            begins = begins.iter().flat_map(|at| (0..size).map(move |i| at + i * stride)).collect();
+        }
+        (begins, length as usize)
+    }
+
     pub(crate) fn shape_ptr(&self) -> *const i64 {
         self.shape.as_ptr()
     }
@@ -205,6 +238,37 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn runs_are_the_elements_in_order() {
+        let layouts = [
+            Layout::contiguous(&[2, 3, 4]).unwrap(),
+            Layout::strided(&[2, 3, 4], &[20, 4, 1]).unwrap(),
+            Layout::strided(&[2, 3, 4], &[1, 2, 6]).unwrap(),
+            Layout::strided(&[2, 1, 4], &[4, 99, 1]).unwrap(),
+            Layout::strided(&[3, 4], &[0, 1]).unwrap(),
+            Layout::strided(&[3, 4], &[-4, 1]).unwrap(),
+            Layout::contiguous(&[]).unwrap(),
+            Layout::contiguous(&[3, 0]).unwrap(),
+        ];
+        let counts = [1, 2, 24, 1, 3, 3, 1, 0];
+        for (layout, count) in layouts.iter().zip(counts) {
+            let (begins, length) = layout.runs();
+            assert_eq!(begins.len(), count, "{layout:?}");
+            let all: Vec<i64> =
+                begins.iter().flat_map(|at| (0..length as i64).map(move |n| at + n)).collect();
+            assert_eq!(all, places(layout), "{layout:?}");
+        }
+    }
+
+    #[test]
+    fn entries() {
+        let layout = Layout::strided(&[3, 4], &[-4, 1]).unwrap();
+        let (entry, offset) = layout.entry(2).unwrap();
+        assert_eq!((entry.shape(), offset), (&[1, 4][..], -8));
+        assert!(layout.entry(3).is_err());
+        assert!(Layout::contiguous(&[]).unwrap().entry(0).is_err());
     }
 
     #[test]

@@ -31,7 +31,7 @@
 //! - **Memory.** A [`View`] or [`ViewMut`] can only be made if every index within its shape, with its strides,
 //!   leads into the borrowed slice or buffer. That arithmetic is overflow-checked, in one file, and run under Miri. The
 //!   library reads and writes elements of its tensors and nothing else; lengths, page numbers and indices within tensors
-//!   are checked by the library before the first access.
+//!   are checked by the library before the first access, or on a GPU clamped by its kernels to what the tensors hold.
 //! - **Aliasing.** Outputs are `&mut` borrows, inputs `&` borrows, for the whole call.
 //! - **Values.** [`Element`] is sealed to types for which every bit pattern is a value.
 //! - **Lifetime.** On the CPU a call returns when it is done. On a GPU a buffer belongs to one stream, all work on it is
@@ -55,7 +55,9 @@ mod view;
 pub use dtype::{DType, Element};
 pub use error::{Error, ErrorKind, Result};
 pub use executor::{backward, combine, decode, forward, Backend, Cpu, Executor};
-pub use info::{devices, drivers, limits, version, DeviceInfo, DriverInfo, Limits, Platform};
+pub use info::{
+    devices, drivers, limits, targets, version, DeviceInfo, DriverInfo, Limits, Platform, TargetInfo,
+};
 pub use kv_cache::KvCache;
 pub use layout::{Layout, MAX_DIMS};
 pub use options::{Append, Gradients, Options, Outputs};

@@ -160,6 +160,15 @@ impl<'a> Outputs<'a> {
         Self { out, lse: None, s_dmask: None }
     }
 
+    /// The same for a shorter time, so that one set of outputs can serve several calls.
+    pub fn reborrow(&mut self) -> Outputs<'_> {
+        Outputs {
+            out: self.out.reborrow(),
+            lse: self.lse.as_mut().map(ViewMut::reborrow),
+            s_dmask: self.s_dmask.as_mut().map(ViewMut::reborrow),
+        }
+    }
+
     /// f32 (b, h, sq), packed (h, total_q): the logarithm of the sum of exponentials. Backward needs it.
     pub fn lse(self, lse: ViewMut<'a>) -> Self {
         Self { lse: Some(lse), ..self }

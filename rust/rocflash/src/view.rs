@@ -54,6 +54,15 @@ impl RawView {
         self.place
     }
 
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Where the first element is.
+    pub(crate) fn address(&self) -> u64 {
+        self.data as u64
+    }
+
     /// As the library wants it. Points into `self`.
     pub(crate) fn dlpack(&self) -> sys::DLTensor {
         sys::DLTensor {
@@ -133,6 +142,14 @@ impl<'a> View<'a> {
 
     pub(crate) fn raw(&self) -> &RawView {
         &self.raw
+    }
+
+    /// The part that one index of the first dimension leads to, with that dimension of size 1.
+    pub(crate) fn entry(&self, index: usize) -> Result<View<'a>> {
+        let (layout, offset) = self.raw.layout.entry(index)?;
+        // Stays within the memory: it is a part of what was checked.
+        let first = self.raw.data.wrapping_byte_offset(offset as isize * self.raw.dtype.size() as isize);
+        Ok(View::from_raw(RawView::new(first, layout, self.raw.dtype, self.raw.place)))
     }
 
     /// The sizes.

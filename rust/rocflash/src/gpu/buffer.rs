@@ -85,6 +85,26 @@ impl Buffer {
         Ok(data)
     }
 
+    /// Copies the elements of `from`, in the order of its indices, into this buffer from element `offset` on. Both belong to one
+    /// stream, which does it in its turn.
+    pub fn copy_from_view(&mut self, offset: usize, from: &View) -> Result<()> {
+        if from.dtype() != self.dtype || from.raw().place() != self.stream.place_of() {
+            return Err(Error::invalid(format!("{from:?} cannot be copied into {self:?}")));
+        }
+        let layout = *from.raw().layout();
+        let whole = Layout::contiguous(&[layout.len()])?;
+        whole.check_within(offset, self.len)?;
+        let size = self.dtype.size();
+        let to = self.memory().address + (offset * size) as u64;
+        let first = from.raw().address();
+        let (runs, length) = layout.runs();
+        for (n, run) in runs.into_iter().enumerate() {
+            let from = first.wrapping_add_signed(run * size as i64);
+            self.stream.within_device(to + (n * length * size) as u64, from, length * size)?;
+        }
+        Ok(())
+    }
+
     pub(super) fn clear(&self) -> Result<()> {
         if self.is_empty() {
             return Ok(());

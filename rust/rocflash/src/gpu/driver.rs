@@ -48,6 +48,7 @@ table! {
     release: c"hipFree", c"cuMemFree_v2", (Address);
     to_device: c"hipMemcpyHtoDAsync", c"cuMemcpyHtoDAsync_v2", (Address, *const c_void, usize, StreamHandle);
     to_host: c"hipMemcpyDtoHAsync", c"cuMemcpyDtoHAsync_v2", (*mut c_void, Address, usize, StreamHandle);
+    within_device: c"hipMemcpyDtoDAsync", c"cuMemcpyDtoDAsync_v2", (Address, Address, usize, StreamHandle);
     fill_bytes: c"hipMemsetD8Async", c"cuMemsetD8Async", (Address, u8, usize, StreamHandle);
     stream_create: c"hipStreamCreateWithFlags", c"cuStreamCreate", (*mut StreamHandle, c_uint);
     stream_destroy: c"hipStreamDestroy", c"cuStreamDestroy_v2", (StreamHandle);
@@ -303,6 +304,19 @@ impl Driver {
     ) -> Result<()> {
         // SAFETY: the caller's promise.
         self.check("copying to the host", unsafe { (self.to_host)(to, from, bytes, stream) })
+    }
+
+    /// # Safety
+    /// Both memories have that many bytes and do not overlap.
+    pub(super) unsafe fn within_device(
+        &self,
+        to: Address,
+        from: Address,
+        bytes: usize,
+        stream: StreamHandle,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        self.check("copying within the device", unsafe { (self.within_device)(to, from, bytes, stream) })
     }
 
     /// # Safety

@@ -146,6 +146,15 @@ impl Stream {
         self.synchronize().and(copied)
     }
 
+    /// Callers give memory of that size on both sides, of buffers of this stream.
+    pub(super) fn within_device(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
+        let Inner { device, handle, .. } = &*self.inner;
+        let _current = device.driver.enter(device.handle)?;
+        // SAFETY: as said; it is done in the stream's order, and buffers are released only after that. The target is
+        // exclusively borrowed, so the two do not overlap.
+        unsafe { device.driver.within_device(to, from, bytes, *handle) }
+    }
+
     pub(super) fn clear(&self, memory: &Memory) -> Result<()> {
         let Inner { device, handle, .. } = &*self.inner;
         let _current = device.driver.enter(device.handle)?;
