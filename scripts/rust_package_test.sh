@@ -24,7 +24,8 @@ fi
 rm -rf "$place/crates" "$place/program"
 mkdir -p "$place/crates" "$place/program/src"
 for crate in rocflash-sys rocflash candle-flash-rocm; do
-  tar -xzf "$target/package/$crate-$version.crate" -C "$place/crates"
+  # Packages carry a date of long ago, by which cargo and ninja would think that nothing has changed.
+  tar --touch -xzf "$target/package/$crate-$version.crate" -C "$place/crates"
   for file in LICENSE-MIT LICENSE-APACHE README.md CHANGELOG.md; do
     [[ -f $place/crates/$crate-$version/$file ]] || { echo "$crate lacks $file" >&2; exit 1; }
   done

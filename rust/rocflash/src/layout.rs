@@ -215,8 +215,10 @@ mod tests {
     #[test]
     fn formulas_agree_with_walking() {
         for shape in [[1, 3, 2], [2, 2, 2], [3, 1, 4], [2, 0, 3]] {
-            for a in -7..=7isize {
-                for b in [-3, -1, 0, 1, 2, 5] {
+            // Miri is slow; a sample serves it.
+            let step = if cfg!(miri) { 7 } else { 1 };
+            for a in (-7..=7isize).step_by(step) {
+                for b in [-3, 5, -1, 0, 1, 2].into_iter().step_by(step) {
                     for c in [-1, 0, 1, 2] {
                         let layout = Layout::strided(&shape, &[a, b, c]).unwrap();
                         let mut all = places(&layout);
