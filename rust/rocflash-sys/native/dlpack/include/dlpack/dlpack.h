@@ -1,6 +1,6 @@
-/* The part of DLPack's binary interface that rocflash uses, so that the crate builds where DLPack is not
- * installed. Names, order and values are fixed by that interface; a test compares this file with the
- * installed header where there is one. */
+/* The part of DLPack's binary interface that rocflash uses, so that the crate builds where DLPack
+ * is not installed. Names, order and values are fixed by that interface; a test compares this file
+ * with the installed header where there is one. */
 #ifndef DLPACK_DLPACK_H_
 #define DLPACK_DLPACK_H_
 
