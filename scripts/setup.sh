@@ -86,7 +86,6 @@ items=(
   "extra|dpkg-dev|the Debian packages|have dpkg-shlibdeps"
   "extra|lintian|the test of the Debian packages|have lintian"
   "extra|nix-bin|the test of the Nix flake|have nix"
-  "extra|shellcheck|make lint|have shellcheck"
   "extra|curl|fetching Rust for the tests of the crates|have curl || have wget || have cargo"
   "extra|ca-certificates|the same|[[ -d /etc/ssl/certs ]] || have cargo"
 )
