@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Upper bounds for forward on AMD GPUs, from the simulator's counters.
+
+Runs the plain kernels on the simulator for each family and sets matrix cycles against vector issue cycles. A bound is what the
+architecture's peak would leave if nothing else cost time: "in turn" when a wave's vector instructions never overlap with matrix
+instructions, "side by side" when they always do. Neither is a measurement.
+
+    python3 bench/gpu_bounds.py [--build build] [--seqlen 4096] [--dtype bf16] [--head-dim 64 128]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+# Dense f16 peak in TFLOP/s of the largest chip of the family, SIMDs that share an LDS, and flops a clock of a SIMD's vector unit
+# for families that have no matrix unit (f16; bf16 has half).
+FAMILIES = {
+    "gfx90a": (181.0, 4, None),
+    "gfx942": (1307.4, 4, None),
+    "gfx950": (2516.6, 4, None),
+    "gfx1030": (46.1, 2, 128),
+    "gfx1100": (122.9, 2, None),
+    "gfx1201": (194.6, 2, None),
+}
+
+
+def counters(build: Path, arch: str, dtype: str, head_dim: int, seqlen: int) -> dict:
+    """What the first launch of forward cost."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "counters"
+        environment = os.environ | {
+            "ROCFLASH_HIP_LIBRARY": str(build / "lib/sim/libamdhip64.so"),
+            "ROCFLASH_SIM_ARCH": arch,
+            "ROCFLASH_SIM_CHECKS": "none",
+            "ROCFLASH_SIM_COUNTERS": str(log),
+        }
+        command = [build / "bin/rocflash", "bench", "--device", "hip:0", "--dtype", dtype, "--batch", "1", "--heads", "1"]
+        command += ["--head-dim", str(head_dim), "--seqlen", str(seqlen), "--no-causal"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"{arch}: {done.stderr.strip() or done.stdout.strip()}")
+        for line in log.read_text().splitlines():
+            launch = json.loads(line)
+            if launch["kernel"].startswith("forward_"):
+                return launch
+    sys.exit(f"{arch}: no forward kernel was launched")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--build", type=Path, default=Path("build"))
+    parser.add_argument("--seqlen", type=int, default=4096)
+    parser.add_argument("--dtype", default="bf16", choices=["f16", "bf16"])
+    parser.add_argument("--head-dim", type=int, nargs="+", default=[64, 128])
+    given = parser.parse_args()
+
+    print(f"{given.dtype}, {given.seqlen} queries and keys, not causal; bounds in TFLOP/s, not measurements")
+    print(f"{'target':8} {'d':>4} {'matrix':>8} {'LDS busy':>9} {'conflicts':>10} {'VGPRs':>6} {'waves':>6} {'in turn':>8} {'side by side':>13}")
+    for arch, (peak, simds, vector_rate) in FAMILIES.items():
+        for head_dim in given.head_dim:
+            c = counters(given.build.resolve(), arch, given.dtype, head_dim, given.seqlen)
+            vector = c["issue_cycles"]["vector"] + c["issue_cycles"]["transcendental"]
+            matrix = c["matrix_cycles"]
+            if vector_rate:  # products are vector instructions too: their share of all
+                products = 4 * given.seqlen**2 * head_dim / vector_rate * (2 if given.dtype == "bf16" else 1)
+                share = products / vector
+                in_turn = side_by_side = peak * share / (2 if given.dtype == "bf16" else 1)
+                busy = vector
+            else:
+                share = matrix / (matrix + vector)
+                in_turn = peak * share
+                side_by_side = peak * matrix / max(matrix, vector, c["lds_cycles"] * simds)
+                busy = matrix + vector
+            print(
+                f"{arch:8} {head_dim:4} {share:8.1%} {c['lds_cycles'] * simds / busy:9.0%} "
+                f"{c['lds_bank_conflict_cycles'] / max(c['lds_cycles'], 1):10.1%} {c['vgprs']:6} {c['waves_per_simd']:6} "
+                f"{in_turn:8.0f} {side_by_side:13.0f}"
+            )
+
+
+if __name__ == "__main__":
+    main()
