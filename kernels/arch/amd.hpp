@@ -90,16 +90,40 @@ inline std::uint32_t high_halves(std::uint32_t first, std::uint32_t second) {
   return __builtin_amdgcn_perm(second, first, 0x07060302);
 }
 
-// The lane in the other half of the wave.
-inline float other_half(float x) {
+// What the lane in the other half of the wave has. Taken by value: clang 22's __builtin_bit_cast of
+// an element of a vector gives the vector's first element, whichever was asked for.
+template <class T>
+T other_half(T x) {
+  static_assert(sizeof(T) == 4);
   const int bits = __builtin_bit_cast(int, x);
 #if defined(__GFX9__)
-  return __builtin_bit_cast(float, __builtin_amdgcn_ds_bpermute((lane() ^ 32) * 4, bits));
+  return __builtin_bit_cast(T, __builtin_amdgcn_ds_bpermute((lane() ^ 32) * 4, bits));
 #else
   // Every lane of a row of 16 takes the lane of its own number in the other row.
   return __builtin_bit_cast(
-      float, __builtin_amdgcn_permlanex16(bits, bits, 0x76543210, 0xfedcba98, false, false));
+      T, __builtin_amdgcn_permlanex16(bits, bits, 0x76543210, 0xfedcba98, false, false));
 #endif
+}
+
+// Eight weights as a lane's part of a matrix operand.
+template <DType dtype>
+Words4 pack_weights(const float* p) {
+  return {narrow_weights<dtype>(p[0], p[1]), narrow_weights<dtype>(p[2], p[3]),
+          narrow_weights<dtype>(p[4], p[5]), narrow_weights<dtype>(p[6], p[7])};
+}
+
+// For operands that both halves of the wave hold whole: the lower half's four words, then the
+// upper's.
+inline Words8 both_halves(Words4 own) {
+  const bool upper = lane() / (wave_size / 2) != 0;
+  Words8 both;
+  ROCFLASH_UNROLL
+  for (int n = 0; n < 4; ++n) {
+    const std::uint32_t word = own[n], other = other_half(word);
+    both[n] = upper ? other : word;
+    both[4 + n] = upper ? word : other;
+  }
+  return both;
 }
 
 // Memory seen through a descriptor: loads at or past its end give 0, stores there are dropped, so

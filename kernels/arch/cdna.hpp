@@ -69,10 +69,7 @@ struct Mma {
   }
 
   // Weights of 16 keys, results 8 half on, as the operand of the second product.
-  static Operand weights(const float* p) {
-    return {narrow_weights<dtype>(p[0], p[1]), narrow_weights<dtype>(p[2], p[3]),
-            narrow_weights<dtype>(p[4], p[5]), narrow_weights<dtype>(p[6], p[7])};
-  }
+  static Operand weights(const float* p) { return pack_weights<dtype>(p); }
 
   // V is stored transposed, keys side by side in quads. Key e of quad n, and where the quad stands
   // among the four of its 16 keys so that a lane finds the eight keys of its weights in one piece.

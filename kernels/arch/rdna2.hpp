@@ -51,19 +51,7 @@ struct Mma {
   }
 
   // Half of the keys of a query are in each half of the wave.
-  static Operand weights(const float* p) {
-    const bool upper = lane() / 16 != 0;
-    Operand both;
-    ROCFLASH_UNROLL
-    for (int n = 0; n < 4; ++n) {
-      const std::uint32_t own = narrow_weights<dtype>(p[2 * n], p[2 * n + 1]);
-      const std::uint32_t other =
-          __builtin_bit_cast(std::uint32_t, other_half(__builtin_bit_cast(float, own)));
-      both[n] = upper ? other : own;
-      both[4 + n] = upper ? own : other;
-    }
-    return both;
-  }
+  static Operand weights(const float* p) { return both_halves(pack_weights<dtype>(p)); }
 
   static constexpr int quad_key(int n, int e) { return 4 * n + e; }
   static constexpr int quad_place(int n) { return n % 4; }

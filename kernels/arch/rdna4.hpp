@@ -41,10 +41,7 @@ struct Mma {
     }
   }
 
-  static Operand weights(const float* p) {
-    return {narrow_weights<dtype>(p[0], p[1]), narrow_weights<dtype>(p[2], p[3]),
-            narrow_weights<dtype>(p[4], p[5]), narrow_weights<dtype>(p[6], p[7])};
-  }
+  static Operand weights(const float* p) { return pack_weights<dtype>(p); }
 
   static constexpr int quad_key(int n, int e) { return 4 * n + e; }
   static constexpr int quad_place(int n) { return n % 4; }
