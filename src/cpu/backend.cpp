@@ -75,9 +75,10 @@ Memory lay_out(Workspace& w, const Problem& p, const Execution& e, Kind kind, bo
   Memory m{};
   m.table = w.take<std::int64_t>(p.batch() + 1);
   m.threads = useful_threads(p, e, kind);
-  m.scratch_floats = gradients              ? cpu::backward_scratch(p.head_dim, p.value_dim)
+  m.scratch_floats = kind == Kind::standard ? cpu::standard_scratch(p, gradients)
+                     : gradients            ? cpu::backward_scratch(p)
                      : kind == Kind::decode ? cpu::decode_scratch(p)
-                                            : cpu::forward_scratch(p.head_dim, p.value_dim);
+                                            : cpu::forward_scratch(p);
   m.scratch = w.take<float>(m.scratch_floats * m.threads);
   if (kind == Kind::decode) {
     const int splits = cpu::decode_splits(p);
@@ -122,16 +123,16 @@ class Steps {
   Steps(const Problem& p, const Memory& m) : p_(p), m_(m) {}
 
   template <class Step>
-  void over_queries(Step step) const {
-    run(WorkList(p_.lengths, p_.heads, WorkList::Rows::queries, WorkList::Order::last_block_first,
-                 m_.table),
+  void over_queries(Step step, std::int64_t block = cpu::lane_rows) const {
+    run(WorkList(p_.lengths, p_.heads, WorkList::Rows::queries, block,
+                 WorkList::Order::last_block_first, m_.table),
         step);
   }
   // Blocks of keys, once per query head or once per key head.
   template <class Step>
   void over_keys(std::int64_t heads, Step step) const {
-    run(WorkList(p_.lengths, heads, WorkList::Rows::keys, WorkList::Order::first_block_first,
-                 m_.table),
+    run(WorkList(p_.lengths, heads, WorkList::Rows::keys, cpu::lane_rows,
+                 WorkList::Order::first_block_first, m_.table),
         step);
   }
   // Parts of the keys of each sequence and key head, or group of them: item.block is the part.
@@ -179,7 +180,8 @@ void sink_gradients(const Problem& p, const BackwardTensors& t, int threads, Mea
 
 void run_tiled(const Kernels& k, const Problem& p, const ForwardOutputs& o, const Steps& steps,
                const Memory&) {
-  steps.over_queries([&](WorkItem item, float* scratch) { k.forward(p, o, item, scratch); });
+  steps.over_queries([&](WorkItem item, float* scratch) { k.forward(p, o, item, scratch); },
+                     cpu::forward_block(p));
 }
 
 void run_decode(const Kernels& k, const Problem& p, const ForwardOutputs& o, const Steps& steps,

@@ -9,31 +9,69 @@
 
 namespace rocflash::cpu {
 
-// A work item holds this many rows (queries, or keys in one pass of backward) in vector lanes, and
-// streams tiles of this many rows of the other side past them. Multiples of every panel width and
-// of dropout's eight keys.
+// Rows (queries, or keys in backward) stand in vector lanes, a panel of up to this many at a time,
+// and tiles of this many rows of the other side stream past them. Multiples of every panel width
+// and of dropout's eight keys.
 inline constexpr int lane_rows = 64;
 inline constexpr int stream_rows = 64;
 
 inline constexpr std::int64_t cache_line_floats = 16;
 
-ROCFLASH_INLINE constexpr std::int64_t blocks_of(std::int64_t rows) {
-  return (rows + lane_rows - 1) / lane_rows;
+ROCFLASH_INLINE constexpr std::int64_t blocks_of(std::int64_t rows,
+                                                 std::int64_t block = lane_rows) {
+  return (rows + block - 1) / block;
 }
 ROCFLASH_INLINE constexpr std::int64_t padded(std::int64_t floats) {
   return (floats + cache_line_floats - 1) / cache_line_floats * cache_line_floats;
 }
 
-// Floats of scratch memory that one thread needs.
-constexpr std::int64_t forward_scratch(int head_dim, int value_dim) {
-  const std::int64_t tile = std::int64_t{lane_rows} * stream_rows;
-  return (lane_rows + stream_rows) * (padded(head_dim) + padded(value_dim)) + 3 * tile +
-         3 * lane_rows;
+// A work item of forward holds a block of queries, as many panels as the second-level cache takes:
+// what it costs to fetch and convert a tile of keys and values is shared by them all. Problems with
+// few queries use smaller blocks, so that a machine of some dozens of cores finds work. The number
+// of threads must not matter.
+constexpr int forward_block(const Problem& p) {
+  constexpr std::int64_t cache = 512 * 1024, wanted = 32;
+  for (int rows = 4 * lane_rows; rows > lane_rows; rows /= 2) {
+    const std::int64_t bytes = 4 * rows * (padded(p.head_dim) + padded(p.value_dim));
+    if (bytes <= cache && p.batch() * p.heads * blocks_of(p.max_q, rows) >= wanted) return rows;
+  }
+  return lane_rows;
 }
-constexpr std::int64_t backward_scratch(int head_dim, int value_dim) {
-  const std::int64_t tile = std::int64_t{lane_rows} * stream_rows;
-  return (2 * lane_rows + stream_rows) * (padded(head_dim) + padded(value_dim)) +
-         lane_rows * padded(head_dim) + 5 * tile + 3 * stream_rows;
+// Backward's block of keys: there is twice as much to keep, and more.
+inline constexpr int most_gradient_block = 2 * lane_rows;
+constexpr int gradient_block(const Problem& p) {
+  return p.head_dim + p.value_dim > 256 ? lane_rows : most_gradient_block;
+}
+
+// Floats that an operand of a product takes, in whichever form.
+ROCFLASH_INLINE constexpr std::int64_t operand_floats(std::int64_t rows, std::int64_t columns) {
+  return rows * 2 * padded(columns / 2 + 1);
+}
+
+// Floats of scratch memory that one thread needs.
+constexpr std::int64_t products_scratch(std::int64_t most_columns) {
+  return operand_floats(stream_rows, most_gradient_block) +
+         operand_floats(stream_rows, most_columns);
+}
+constexpr std::int64_t forward_scratch(const Problem& p) {
+  const std::int64_t block = forward_block(p), tile = std::int64_t{lane_rows} * stream_rows;
+  return operand_floats(block + stream_rows, p.head_dim) +
+         operand_floats(stream_rows, p.value_dim) + block * padded(p.value_dim) + 3 * tile +
+         3 * block + products_scratch(larger(p.head_dim, p.value_dim));
+}
+constexpr std::int64_t backward_scratch(const Problem& p) {
+  const std::int64_t block = gradient_block(p), tile = block * stream_rows;
+  return operand_floats(2 * block + 2 * stream_rows, p.head_dim) +
+         operand_floats(block + 2 * stream_rows, p.value_dim) +
+         block * (padded(p.head_dim) + padded(p.value_dim)) + 5 * tile + 3 * stream_rows +
+         products_scratch(larger(p.head_dim, p.value_dim));
+}
+// The standard backend's steps: rows of one side and of the other, results, tiles.
+constexpr std::int64_t standard_scratch(const Problem& p, bool gradients) {
+  const std::int64_t most = larger(p.head_dim, p.value_dim);
+  return gradients ? backward_scratch(p)
+                   : operand_floats(2 * lane_rows + stream_rows, most) +
+                         3 * std::int64_t{lane_rows} * stream_rows + products_scratch(most);
 }
 
 // Backward runs in parallel over sequences, key heads and chunks of keys. Each chunk sums its own
@@ -46,7 +84,7 @@ constexpr int gradient_chunks(const Problem& p) {
   const std::int64_t keys = p.lengths.packed_k() ? p.lengths.rows_k : p.batch() * p.lengths.rows_k;
   const std::int64_t sequences = larger(1, keys / p.max_k);
   const std::int64_t chunks = (wanted + sequences * p.kv_heads - 1) / (sequences * p.kv_heads);
-  return static_cast<int>(smaller(smaller(chunks, most), blocks_of(p.max_k)));
+  return static_cast<int>(smaller(smaller(chunks, most), blocks_of(p.max_k, gradient_block(p))));
 }
 
 // Few queries: all rows (heads of a group times queries) that share a key head are computed
@@ -126,12 +164,13 @@ class WorkList {
   enum class Rows { queries, keys };
   enum class Order { first_block_first, last_block_first };
 
-  WorkList(const Lengths& lengths, std::int64_t heads, Rows rows, Order order, std::int64_t* table)
+  WorkList(const Lengths& lengths, std::int64_t heads, Rows rows, std::int64_t block, Order order,
+           std::int64_t* table)
       : batch_(lengths.batch), heads_(heads), order_(order), table_(table) {
     table_[0] = 0;
     for (std::int64_t b = 0; b < batch_; ++b) {
       const Sequence s = lengths.sequence(b);
-      table_[b + 1] = table_[b] + heads_ * blocks_of(rows == Rows::queries ? s.sq : s.sk);
+      table_[b + 1] = table_[b] + heads_ * blocks_of(rows == Rows::queries ? s.sq : s.sk, block);
     }
   }
 

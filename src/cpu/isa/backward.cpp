@@ -4,74 +4,84 @@
 // of keys in lanes, sums its dk and dv there, and adds its share of dq to a matrix of floats that
 // only this chunk writes. The chunks are fixed by the problem, and their shares of dq are added in
 // order at the end: results never depend on the number of threads.
-#include "cpu/isa/gemm.hpp"
 #include "cpu/isa/gradient.hpp"
 #include "cpu/isa/kernels.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 namespace {
 
-template <int vectors>
+template <class Products>
 void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
                const PartialQueryGradients& dq, const WorkItem& item, Range block, float* memory) {
-  GradientTile<vectors> tile(p, memory);
-  constexpr int panel = tile.panel;
+  constexpr int panel = Products::panel;
+  const auto panels = static_cast<int>(blocks_of(block.size(), panel));
+  GradientTile<Products> tile(p, panels, memory);
   const int d = tile.d, dv = tile.dv;
-  float* dk_sum = tile.scratch.take(std::int64_t{lane_rows} * d);   // [panel][column][lane]
-  float* dv_sum = tile.scratch.take(std::int64_t{lane_rows} * dv);  // likewise
-  float* k_rows = tile.scratch.take(lane_rows * padded(d));         // [key][column]
-  __builtin_memset(dk_sum, 0, sizeof(float) * lane_rows * static_cast<std::size_t>(d));
-  __builtin_memset(dv_sum, 0, sizeof(float) * lane_rows * static_cast<std::size_t>(dv));
+  typename Products::InColumns k_columns(tile.scratch, gradient_block(p), d);
+  const auto sums_of = [&](int columns) {  // [panel][column][lane]
+    float* sums = tile.scratch.take(std::int64_t{panels} * panel * columns);
+    __builtin_memset(sums, 0, sizeof(float) * static_cast<std::size_t>(panels * panel * columns));
+    return sums;
+  };
+  float *dk_sum = sums_of(d), *dv_sum = sums_of(dv);
+  const auto sum_of = [&](float* sums, int columns, int n) {
+    return Panel<float>{sums + std::int64_t{n} * columns * panel, panel};
+  };
 
   const std::int64_t first_head = item.head * p.group();
   const Head any(p, item.batch, first_head);
   const auto keys_of = [&](int n) {
     return Range{block.begin + n * panel, smaller(block.end, block.begin + (n + 1) * panel)};
   };
-  for (int n = 0; n < tile.panels && !keys_of(n).empty(); ++n) tile.load_keys(any, n, keys_of(n));
-  const bool k_finite = load_rows(k_rows, padded(d), any.keys_of(p.k, block));
+  for (int n = 0; n < panels; ++n) tile.load_keys(any, n, keys_of(n));
+  const RowBlock k_rows = any.keys_of(p.k, block);
+  k_columns.load(k_rows);
 
   const Range queries = seeing_queries(p.visibility, block, any.sequence.sq, any.sequence.sk);
   for (std::int64_t h = first_head; h < first_head + p.group(); ++h) {
     const Head head(p, item.batch, h);
     for (std::int64_t i = queries.begin; i < queries.end; i += stream_rows) {
-      const Range here{i, smaller(queries.end, i + stream_rows)};
+      const Range here{i, smaller(queries.end, i + stream_rows)},
+          next{here.end, smaller(queries.end, here.end + stream_rows)};
       const std::int64_t rows = here.size();
       tile.load_queries(head, t, delta, here);
-      for (int n = 0; n < tile.panels && !keys_of(n).empty(); ++n) {
-        tile.compute(head, n, {here, keys_of(n)});
+      // Panels at the end may be behind what these queries see.
+      std::int64_t lanes = 0;
+      for (int n = 0; n < panels; ++n) {
+        prefetch(head.queries_of(p.q, next), n, panels);
+        prefetch(head.queries_of(t.dout, next), n, panels);
+        const Range keys = keys_of(n);
+        if (visible_keys(p.visibility, here, any.sequence.sq, any.sequence.sk).end <= keys.begin)
+          break;
+        lanes = keys.end - block.begin;
+        tile.compute(head, n, {here, keys});
         if (t.dsinks) {
           float* mean = dq.means.rows(head.b, h, head.sequence.q_row + i) +
                         item.block * dq.means_chunk_stride;
           for (std::int64_t r = 0; r < rows; ++r) mean[r] += tile.mean[r];
         }
-        if (t.dv) {
-          weigh<vectors, Into::add>(tile.dout_finite, run_of_terms(p.dtype), dv, rows,
-                                    {tile.dout, 1, padded(dv)}, {tile.weights, panel},
-                                    {dv_sum + std::int64_t{n} * dv * panel, panel});
-        }
+        if (t.dv)
+          tile.products.weigh(tile.dout, rows, {tile.weights, panel}, sum_of(dv_sum, dv, n));
         if (t.dk) {
-          weigh<vectors, Into::add>(tile.q_finite, run_of_terms(p.dtype), d, rows,
-                                    {tile.q, 1, padded(d)}, {tile.gradients, panel},
-                                    {dk_sum + std::int64_t{n} * d * panel, panel});
+          const Panel<float> gradients = tile.gradients.at(0, n * panel);
+          tile.products.weigh(tile.q, rows, {gradients.data, gradients.stride},
+                              sum_of(dk_sum, d, n));
         }
-        if (t.dq) {
-          weigh_columns(k_finite, run_of_terms(p.dtype), rows, keys_of(n).size(),
-                        {tile.gradients, panel, 1}, {k_rows + n * panel * padded(d), padded(d)},
-                        {dq.rows(item.block, head.b, h, head.sequence.q_row + i), dq.row_stride},
-                        d);
-        }
+      }
+      if (t.dq) {
+        tile.products.spread(
+            {tile.gradients.data, tile.gradients.stride}, rows, lanes, k_columns, k_rows,
+            {dq.rows(item.block, head.b, h, head.sequence.q_row + i), dq.row_stride});
       }
     }
   }
 
   double factors[panel];
-  const auto store_sums = [&](const Rows& to, const float* sums, double factor) {
+  const auto store_sums = [&](const Rows& to, float* sums, double factor) {
     if (!to) return;
     for (double& f : factors) f = factor;
-    for (int n = 0; n < tile.panels && !keys_of(n).empty(); ++n)
-      store_lanes(sums + std::int64_t{n} * to.columns * panel, panel, factors,
-                  any.keys_of(to, keys_of(n)));
+    for (int n = 0; n < panels; ++n)
+      store_lanes(sum_of(sums, to.columns, n).data, panel, factors, any.keys_of(to, keys_of(n)));
   };
   const auto dropout_scale = static_cast<double>(p.dropout.scale());
   store_sums(t.dk, dk_sum, static_cast<double>(p.scale) * dropout_scale);
@@ -86,7 +96,7 @@ void delta(const Problem& p, const BackwardTensors& t, const Delta& to, WorkItem
                     smaller(head.sequence.sq, (item.block + 1) * lane_rows)};
   const RowBlock dout = head.queries_of(t.dout, block), out = head.queries_of(t.out, block);
   float a[max_head_dim], b[max_head_dim];
-  const int run = run_of_terms(p.dtype);
+  const auto run = p.dtype == DType::f32 ? static_cast<int>(run_of_terms) : max_head_dim;
   for (int n = 0; n < dout.count; ++n) {
     convert_row(a, dout.row(n), dout.rows.dtype, p.value_dim);
     const std::int64_t i = block.begin + n;
@@ -108,10 +118,14 @@ void gradients(const Problem& p, const BackwardTensors& t, const Delta& delta,
                const PartialQueryGradients& dq, WorkItem item, float* scratch) {
   const std::int64_t sk = p.lengths.sequence(item.batch).sk;
   // Every chunks-th block, so that a causal problem's long and short blocks are spread evenly.
-  for (std::int64_t n = item.block; n < blocks_of(sk); n += dq.chunks) {
-    const Range block{n * lane_rows, smaller(sk, (n + 1) * lane_rows)};
-    with_panel(block.size(),
-               [&]<int vectors>() { run_block<vectors>(p, t, delta, dq, item, block, scratch); });
+  const int rows = gradient_block(p);
+  for (std::int64_t n = item.block; n < blocks_of(sk, rows); n += dq.chunks) {
+    const Range block{n * rows, smaller(sk, (n + 1) * rows)};
+    with_panel(block.size(), [&]<int vectors>() {
+      with_products<vectors>(p.dtype, p.k.dtype, [&]<class Products>() {
+        run_block<Products>(p, t, delta, dq, item, block, scratch);
+      });
+    });
   }
 }
 

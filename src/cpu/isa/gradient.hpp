@@ -5,53 +5,62 @@
 // in place.
 #pragma once
 
-#include "cpu/isa/gemm.hpp"
+#include "cpu/isa/products.hpp"
 #include "cpu/isa/score.hpp"
 #include "cpu/kernels.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 
-template <int vectors>
+template <class Products_>
 struct GradientTile {
-  static constexpr int panel = vectors * width;
-  static constexpr int panels = lane_rows / panel;
+  using Products = Products_;
+  static constexpr int vectors = Products::vectors, panel = Products::panel;
+  static constexpr int most_panels = larger(1, most_gradient_block / panel);
 
   const Problem& p;
   int d, dv;
   Scratch scratch;
-  float *k, *v;                 // [panel][column][lane]
-  float *q, *dout;              // [query][column]
+  Products products;
+  typename Products::RowsAndValues q, dout;
+  typename Products::InLanes k[most_panels], v[most_panels];
   float* lse;                   // [query]
   float *delta, *mean;          // [query]
-  float *weights, *gradients;   // [query][lane]: what `compute` leaves behind
-  float *bias, *keep, *slopes;  // likewise
-  bool q_finite = true, dout_finite = true;
+  float* weights;               // [query][lane]: what `compute` leaves behind
+  Panel<float> gradients;       // likewise, for all panels side by side
+  float *bias, *keep, *slopes;  // [query][lane]
 
-  ROCFLASH_INLINE GradientTile(const Problem& problem, float* memory)
-      : p(problem), d(p.head_dim), dv(p.value_dim), scratch(memory) {
-    k = scratch.take(std::int64_t{lane_rows} * d);
-    v = scratch.take(std::int64_t{lane_rows} * dv);
-    q = scratch.take(stream_rows * padded(d));
-    dout = scratch.take(stream_rows * padded(dv));
+  // For keys in so many panels.
+  ROCFLASH_INLINE GradientTile(const Problem& problem, int panels, float* memory)
+      : p(problem),
+        d(p.head_dim),
+        dv(p.value_dim),
+        scratch(memory),
+        products(scratch, static_cast<int>(larger(d, dv))),
+        q(scratch, d),
+        dout(scratch, dv) {
+    for (int n = 0; n < panels; ++n) {
+      k[n] = typename Products::InLanes(scratch, d);
+      v[n] = typename Products::InLanes(scratch, dv);
+    }
     lse = scratch.take(stream_rows);
     delta = scratch.take(stream_rows);
     mean = scratch.take(stream_rows);
     weights = scratch.take(panel * stream_rows);
-    gradients = scratch.take(panel * stream_rows);
+    gradients = {scratch.take(panels * panel * stream_rows), panels * panel};
     bias = scratch.take(panel * stream_rows);
     keep = scratch.take(panel * stream_rows);
     slopes = scratch.take(panel * stream_rows);
   }
 
   ROCFLASH_INLINE void load_keys(const Head& head, int n, Range keys) {
-    load_lanes(k + std::int64_t{n} * d * panel, panel, head.keys_of(p.k, keys));
-    load_lanes(v + std::int64_t{n} * dv * panel, panel, head.keys_of(p.v, keys));
+    k[n].load(head.keys_of(p.k, keys));
+    v[n].load(head.keys_of(p.v, keys));
   }
 
   ROCFLASH_INLINE void load_queries(const Head& head, const BackwardTensors& t, const Delta& deltas,
                                     Range queries) {
-    q_finite = load_rows(q, padded(d), head.queries_of(p.q, queries));
-    dout_finite = load_rows(dout, padded(dv), head.queries_of(t.dout, queries));
+    q.load(head.queries_of(p.q, queries));
+    dout.load(head.queries_of(t.dout, queries));
     const std::int64_t row = head.sequence.q_row + queries.begin;
     for (std::int64_t i = 0; i < queries.size(); ++i) {
       lse[i] = t.lse.at(head.b, head.h, row + i);
@@ -59,15 +68,13 @@ struct GradientTile {
     }
   }
 
-  // Leaves the weights after dropout, and d(loss) / d(scale * q.k), both without dropout's scale,
-  // and in `mean` the rows' shares of delta.
+  // Leaves the weights after dropout, and d(loss) / d(scale * q.k) in panel n of the gradients,
+  // both without dropout's scale, and in `mean` the rows' shares of delta.
   ROCFLASH_INLINE void compute(const Head& head, int n, const Tile& tile) {
     const std::int64_t rows = tile.queries.size();
-    const int run = run_of_terms(p.dtype);
-    dot_products<vectors>(run, rows, d, {q, padded(d), 1}, {k + std::int64_t{n} * d * panel, panel},
-                          {weights, panel});
-    dot_products<vectors>(run, rows, dv, {dout, padded(dv), 1},
-                          {v + std::int64_t{n} * dv * panel, panel}, {gradients, panel});
+    here_ = gradients.at(0, n * panel);
+    products.score(q, rows, k[n], {weights, panel});
+    products.score(dout, rows, v[n], here_);
     finish_scores<Lanes::keys, vectors>(head, tile, weights, bias,
                                         p.softcap > 0 ? slopes : nullptr);
     if (p.dropout.on()) draw_dropout<Lanes::keys, vectors>(head, tile, keep);
@@ -91,16 +98,18 @@ struct GradientTile {
   ROCFLASH_INLINE static Float weight_of(const Head& head, Float score, float lse_here) {
     constexpr float overflow = 88.0f;  // only a caller's wrong lse leads there
     const Float difference = rounded(score * static_cast<float>(head.unit)) - lse_here;
-    return Exponential(log2_e)(difference > overflow ? splat(overflow) : difference);
+    return
+        typename Products::Exponent(log2_e)(difference > overflow ? splat(overflow) : difference);
   }
   // Scores become weights; gradients of weights that dropout took become 0.
   ROCFLASH_INLINE void weigh_row(const Head& head, std::int64_t r) {
-    for (std::int64_t at = r * panel; at < (r + 1) * panel; at += width) {
-      const Float score = load(weights + at);
+    for (int m = 0; m < panel; m += width) {
+      float *weight = weights + r * panel + m, *gradient = here_.at(r, m).data;
+      const Float score = load(weight);
       // A hidden key has no weight, whatever the row's statistics have become.
-      store(weights + at, select(score == -infinity, Float{}, weight_of(head, score, lse[r])));
+      store(weight, select(score == -infinity, Float{}, weight_of(head, score, lse[r])));
       if (p.dropout.on())
-        store(gradients + at, select(load(keep + at) != 0.0f, load(gradients + at), Float{}));
+        store(gradient, select(load(keep + r * panel + m) != 0.0f, load(gradient), Float{}));
     }
   }
   // Makes the row's weights and the sink's add up to 1, unless other keys, which are not here, have
@@ -119,21 +128,25 @@ struct GradientTile {
   }
   ROCFLASH_INLINE float mean_of_row(std::int64_t r) const {
     Float product{};
-    for (std::int64_t at = r * panel; at < (r + 1) * panel; at += width) {
-      const Float weight = load(weights + at);
-      product += select(weight == 0.0f, Float{}, weight * load(gradients + at));
+    for (int m = 0; m < panel; m += width) {
+      const Float weight = load(weights + r * panel + m);
+      product += select(weight == 0.0f, Float{}, weight * load(here_.at(r, m).data));
     }
     return sum_of(product);
   }
   ROCFLASH_INLINE void differentiate_row(std::int64_t r) {
-    for (std::int64_t at = r * panel; at < (r + 1) * panel; at += width) {
+    for (int m = 0; m < panel; m += width) {
+      const std::int64_t at = r * panel + m;
+      float* to = here_.at(r, m).data;
       const Float weight = load(weights + at);
-      Float gradient = select(weight == 0.0f, Float{}, weight * (load(gradients + at) - delta[r]));
+      Float gradient = select(weight == 0.0f, Float{}, weight * (load(to) - delta[r]));
       if (p.softcap > 0) gradient *= load(slopes + at);
-      store(gradients + at, gradient);
+      store(to, gradient);
       if (p.dropout.on()) store(weights + at, select(load(keep + at) != 0.0f, weight, Float{}));
     }
   }
+
+  Panel<float> here_{};  // the gradients of the panel at hand
 };
 
 }  // namespace rocflash::cpu::ROCFLASH_ISA

@@ -6,11 +6,12 @@
 // inline function (see core/inline.hpp).
 #pragma once
 
-#if defined(__AVX512BF16__)
+#if defined(__AVX512F__)
 #include <immintrin.h>
 #endif
 
 #include <cstdint>
+#include <utility>
 
 #include "core/inline.hpp"
 #include "core/visibility.hpp"
@@ -29,6 +30,7 @@ using Float = float __attribute__((vector_size(4 * width)));
 using Int = std::int32_t __attribute__((vector_size(4 * width)));
 using Word = std::uint32_t __attribute__((vector_size(4 * width)));
 using Wide = std::uint64_t __attribute__((vector_size(4 * width)));
+using Double = double __attribute__((vector_size(8 * width)));
 using Half = _Float16 __attribute__((vector_size(2 * width)));
 using Short = std::uint16_t __attribute__((vector_size(2 * width)));
 
@@ -56,6 +58,12 @@ ROCFLASH_INLINE Float select(Int mask, Float a, Float b) { return mask ? a : b; 
 ROCFLASH_INLINE Float larger(Float a, Float b) { return a > b ? a : b; }
 using rocflash::larger;  // of integers
 ROCFLASH_INLINE Float absolute(Float x) { return (Float)((Word)x & 0x7fffffffu); }
+
+// v * factor, rounded once.
+ROCFLASH_INLINE Float scaled(Float v, const double* factor) {
+  return __builtin_convertvector(__builtin_convertvector(v, Double) * load_as<Double>(factor),
+                                 Float);
+}
 
 ROCFLASH_INLINE Float to_float(Int x) { return __builtin_convertvector(x, Float); }
 
@@ -90,11 +98,29 @@ ROCFLASH_INLINE float largest_of(Float v) {
   return fold(v, [](Float a, Float b) { return larger(a, b); });
 }
 
-ROCFLASH_INLINE bool any_nan(Float v) {
-  const Int nan = v != v;
-  std::int32_t any = 0;
-  for (int n = 0; n < width; ++n) any |= nan[n];
-  return any != 0;
+ROCFLASH_INLINE bool any(Int mask) {
+  std::int32_t set = 0;
+  for (int n = 0; n < width; ++n) set |= mask[n];
+  return set != 0;
+}
+ROCFLASH_INLINE bool any_nan(Float v) { return any(v != v); }
+
+// Turns rows into columns: blocks of 1, 2, 4 ... lanes change places across the diagonal.
+template <int step, class Vector, int... lane>
+ROCFLASH_INLINE void exchange(Vector& a, Vector& b, std::integer_sequence<int, lane...>) {
+  const Vector first =
+      __builtin_shufflevector(a, b, ((lane & step) != 0 ? width + lane - step : lane)...);
+  b = __builtin_shufflevector(a, b, ((lane & step) != 0 ? width + lane : lane + step)...);
+  a = first;
+}
+template <int step = 1, class Vector>
+ROCFLASH_INLINE void transpose(Vector (&v)[width]) {
+  if constexpr (step < width) {
+    for (int n = 0; n < width; ++n)
+      if ((n & step) == 0)
+        exchange<step>(v[n], v[n + step], std::make_integer_sequence<int, width>{});
+    transpose<2 * step>(v);
+  }
 }
 
 // The two halves of 32 x 32 bit products.
@@ -123,12 +149,29 @@ inline constexpr bool has_pairs = true;
 ROCFLASH_INLINE Float add_products(Float sum, Word a, Word b) {
   return (Float)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
 }
+// 2 * width numbers rounded to bf16, in their order.
+ROCFLASH_INLINE Word side_by_side(Float first, Float second) {
+  return (Word)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
+}
+// From words of neighbours in two rows to pairs of one number from each, for the first `width`
+// columns and for the others.
+ROCFLASH_INLINE Word pair_first(Word lower, Word upper) {
+  const __m512i order = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40,
+                                         8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+  return (Word)_mm512_permutex2var_epi16((__m512i)lower, order, (__m512i)upper);
+}
+ROCFLASH_INLINE Word pair_second(Word lower, Word upper) {
+  const __m512i order =
+      _mm512_set_epi16(63, 31, 62, 30, 61, 29, 60, 28, 59, 27, 58, 26, 57, 25, 56, 24, 55, 23, 54,
+                       22, 53, 21, 52, 20, 51, 19, 50, 18, 49, 17, 48, 16);
+  return (Word)_mm512_permutex2var_epi16((__m512i)lower, order, (__m512i)upper);
+}
 // Rounded to bf16, the first in the lower halves.
 ROCFLASH_INLINE Word pair_up(Float lower, Float upper) {
-  const auto both = (__m512i)_mm512_cvtne2ps_pbh((__m512)upper, (__m512)lower);
+  const Word both = side_by_side(lower, upper);
   const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
                                          8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-  return (Word)_mm512_permutexvar_epi16(order, both);
+  return (Word)_mm512_permutexvar_epi16(order, (__m512i)both);
 }
 #else
 inline constexpr bool has_pairs = false;
@@ -142,6 +185,10 @@ ROCFLASH_INLINE Float clamp_exponent(Float x) {
   x = x < -127.0f ? splat(-127.0f) : x;
   return x > 128.0f ? splat(128.0f) : x;
 }
+// 2 to the integer that `shifted` holds above to_integer; 0 for -127.
+ROCFLASH_INLINE Float power_of_two(Float shifted) {
+  return (Float)(((Word)shifted - (Word)splat(to_integer) + 127u) << 23);
+}
 // 2^fraction for |fraction| <= 1/2, times 2 to the integer that `shifted` holds above to_integer.
 ROCFLASH_INLINE Float scaled_exp2(Float fraction, Float shifted) {
   Float p = splat(1.53458121613e-4f);
@@ -151,8 +198,7 @@ ROCFLASH_INLINE Float scaled_exp2(Float fraction, Float shifted) {
   p = p * fraction + 2.40226468906e-1f;
   p = p * fraction + 6.93147205737e-1f;
   p = p * fraction + 1.0f;
-  const Word exponent = ((Word)shifted - (Word)splat(to_integer) + 127u) << 23;
-  return p * (Float)exponent;
+  return p * power_of_two(shifted);
 }
 
 // 2^x. Within 1 ulp; below 2^-126 it is 0; NaN stays NaN.
@@ -175,6 +221,34 @@ struct Exponential {
     a = a < least ? splat(least) : a;
     const Float shifted = a * factor + to_integer;
     return scaled_exp2(a * factor - (shifted - to_integer), shifted);
+  }
+  ROCFLASH_INLINE float operator()(float a) const { return (*this)(splat(a))[0]; }
+};
+
+// The same for results that will be rounded to 16 bits or fewer: fewer steps, to within 2^-18.
+struct QuickExponential {
+  float factor;
+
+  ROCFLASH_INLINE explicit QuickExponential(float positive_factor) : factor(positive_factor) {}
+  ROCFLASH_INLINE Float operator()(Float a) const {
+    Float x = a * factor;
+#if defined(__AVX512F__)
+    const Float whole = (Float)_mm512_roundscale_ps((__m512)x, 0);
+#else
+    x = x < -127.0f ? splat(-127.0f) : x;
+    const Float shifted = x + to_integer, whole = shifted - to_integer;
+#endif
+    const Float fraction = x - whole;
+    Float p = splat(9.582852e-3f);
+    p = p * fraction + 5.59064262e-2f;
+    p = p * fraction + 2.40240991e-1f;
+    p = p * fraction + 6.93124175e-1f;
+    p = p * fraction + 1.0f;
+#if defined(__AVX512F__)
+    return (Float)_mm512_scalef_ps((__m512)p, (__m512)whole);
+#else
+    return p * power_of_two(shifted);
+#endif
   }
   ROCFLASH_INLINE float operator()(float a) const { return (*this)(splat(a))[0]; }
 };

@@ -18,12 +18,18 @@ Range block_of(std::int64_t block, std::int64_t rows) {
 Range part_of(Range block, int n) {
   return {block.begin + n * panel, smaller(block.end, block.begin + (n + 1) * panel)};
 }
+// A framework multiplies bf16 as it likes; here it is all in f32.
+template <class Body>
+void with_float(DType dtype, Body body) {
+  if (dtype == DType::f32) return body.template operator()<InFloat<vectors, Sums::in_runs>>();
+  body.template operator()<InFloat<vectors, Sums::whole>>();
+}
 std::int64_t plane_of(const Head& head) { return head.b * head.problem.heads + head.h; }
 
 // Copies a tile into the matrix of scores, as far as the keys go.
-void put_tile(float* matrix, std::int64_t stride, const float* tile, Range queries, Range keys) {
+void put_tile(float* matrix, std::int64_t stride, Panel<float> tile, Range queries, Range keys) {
   for (std::int64_t r = 0; r < queries.size(); ++r) {
-    __builtin_memcpy(matrix + (queries.begin + r) * stride + keys.begin, tile + r * panel,
+    __builtin_memcpy(matrix + (queries.begin + r) * stride + keys.begin, tile.at(r, 0).data,
                      sizeof(float) * static_cast<std::size_t>(keys.size()));
   }
 }
@@ -43,8 +49,12 @@ void multiply_rows(const RowBlock& to, std::int64_t heads, std::int64_t k, RowsA
     for (std::int64_t i = 0; i < k; i += stream_rows) {
       const Range here{i, smaller(k, i + stream_rows)};
       load_rows(rows, stride, rows_at(h, here));
-      weigh_columns(true, run_of_terms(to.rows.dtype), to.count, here.size(), weights_at(h, here),
-                    {rows, stride}, {sum, stride}, columns);
+      over_columns(columns, [&]<int wide>(int at) {
+        const auto multiply = to.rows.dtype == DType::f32 ? gemm<wide, Into::add, Sums::in_runs>
+                                                          : gemm<wide, Into::add, Sums::whole>;
+        multiply(to.count, here.size(), weights_at(h, here),
+                 Panel<const float>{rows, stride}.at(0, at), Panel<float>{sum, stride}.at(0, at));
+      });
     }
   }
   for (int n = 0; n < to.count; ++n) {
@@ -59,26 +69,29 @@ void multiply_rows(const RowBlock& to, std::int64_t heads, std::int64_t k, RowsA
 void standard_scores(const Problem& p, const Scores& s, WorkItem item, float* memory) {
   const Head head(p, item.batch, item.head);
   const Range block = block_of(item.block, head.sequence.sk);
-  Scratch scratch(memory);
-  float* k = scratch.take(std::int64_t{lane_rows} * p.head_dim);
-  float* q = scratch.take(stream_rows * padded(p.head_dim));
-  float* scores = scratch.take(panel * stream_rows);
-  float* bias = scratch.take(panel * stream_rows);
-  for (int n = 0; n < panels && !part_of(block, n).empty(); ++n)
-    load_lanes(k + std::int64_t{n} * p.head_dim * panel, panel,
-               head.keys_of(p.k, part_of(block, n)));
-  for (std::int64_t i = 0; i < head.sequence.sq; i += stream_rows) {
-    const Range queries{i, smaller(head.sequence.sq, i + stream_rows)};
-    load_rows(q, padded(p.head_dim), head.queries_of(p.q, queries));
+  with_float(p.dtype, [&]<class Products>() {
+    Scratch scratch(memory);
+    Products products(scratch, p.head_dim);
+    typename Products::Rows q(scratch, p.head_dim);
+    typename Products::InLanes k[panels];
+    float* scores = scratch.take(panel * stream_rows);
+    float* bias = scratch.take(panel * stream_rows);
     for (int n = 0; n < panels && !part_of(block, n).empty(); ++n) {
-      const Tile tile{queries, part_of(block, n)};
-      dot_products<vectors>(run_of_terms(p.dtype), queries.size(), p.head_dim,
-                            {q, padded(p.head_dim), 1},
-                            {k + std::int64_t{n} * p.head_dim * panel, panel}, {scores, panel});
-      finish_scores<Lanes::keys, vectors>(head, tile, scores, bias, nullptr);
-      put_tile(s.data + s.offset(plane_of(head), 0), s.keys, scores, tile.queries, tile.keys);
+      k[n] = typename Products::InLanes(scratch, p.head_dim);
+      k[n].load(head.keys_of(p.k, part_of(block, n)));
     }
-  }
+    for (std::int64_t i = 0; i < head.sequence.sq; i += stream_rows) {
+      const Range queries{i, smaller(head.sequence.sq, i + stream_rows)};
+      q.load(head.queries_of(p.q, queries));
+      for (int n = 0; n < panels && !part_of(block, n).empty(); ++n) {
+        const Tile tile{queries, part_of(block, n)};
+        products.score(q, queries.size(), k[n], {scores, panel});
+        finish_scores<Lanes::keys, vectors>(head, tile, scores, bias, nullptr);
+        put_tile(s.data + s.offset(plane_of(head), 0), s.keys, {scores, panel}, tile.queries,
+                 tile.keys);
+      }
+    }
+  });
 }
 
 void standard_softmax(const Problem& p, const ForwardOutputs& o, const Scores& s, WorkItem item,
@@ -147,19 +160,22 @@ void standard_weights(const Problem& p, const BackwardTensors& t, const Delta& d
                       const Scores& s, WorkItem item, float* memory) {
   const Head head(p, item.batch, item.head);
   const Range block = block_of(item.block, head.sequence.sk);
-  GradientTile<vectors> pass(p, memory);
-  for (int n = 0; n < panels && !part_of(block, n).empty(); ++n)
-    pass.load_keys(head, n, part_of(block, n));
-  const std::int64_t matrix = s.offset(plane_of(head), 0);
-  for (std::int64_t i = 0; i < head.sequence.sq; i += stream_rows) {
-    const Range queries{i, smaller(head.sequence.sq, i + stream_rows)};
-    pass.load_queries(head, t, delta, queries);
-    for (int n = 0; n < panels && !part_of(block, n).empty(); ++n) {
-      pass.compute(head, n, {queries, part_of(block, n)});
-      put_tile(s.data + matrix, s.keys, pass.weights, queries, part_of(block, n));
-      put_tile(s.gradient + matrix, s.keys, pass.gradients, queries, part_of(block, n));
+  with_float(p.dtype, [&]<class Products>() {
+    GradientTile<Products> pass(p, static_cast<int>(blocks_of(block.size(), panel)), memory);
+    for (int n = 0; n < panels && !part_of(block, n).empty(); ++n)
+      pass.load_keys(head, n, part_of(block, n));
+    const std::int64_t matrix = s.offset(plane_of(head), 0);
+    for (std::int64_t i = 0; i < head.sequence.sq; i += stream_rows) {
+      const Range queries{i, smaller(head.sequence.sq, i + stream_rows)};
+      pass.load_queries(head, t, delta, queries);
+      for (int n = 0; n < panels && !part_of(block, n).empty(); ++n) {
+        pass.compute(head, n, {queries, part_of(block, n)});
+        put_tile(s.data + matrix, s.keys, {pass.weights, panel}, queries, part_of(block, n));
+        put_tile(s.gradient + matrix, s.keys, pass.gradients.at(0, n * panel), queries,
+                 part_of(block, n));
+      }
     }
-  }
+  });
 }
 
 void standard_query_gradients(const Problem& p, const BackwardTensors& t, const Scores& s,

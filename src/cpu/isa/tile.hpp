@@ -16,6 +16,26 @@ struct RowBlock {
   ROCFLASH_INLINE std::byte* row(int n) const { return rows.row(batch, begin + n, head); }
 };
 
+// Up to `width` of them, found once.
+struct LaneRows {
+  std::byte* row[width];
+  int count;
+
+  ROCFLASH_INLINE LaneRows(const RowBlock& block, int first)
+      : count(static_cast<int>(smaller(width, block.count - first))) {
+    for (int n = 0; n < count; ++n) row[n] = block.row(first + n);
+  }
+};
+
+// Asks for the n-th of `parts` of the rows, which will be needed soon, into the second-level cache.
+ROCFLASH_INLINE void prefetch(const RowBlock& block, int n, int parts) {
+  const auto bytes = static_cast<std::int64_t>(size_of(block.rows.dtype)) * block.rows.columns;
+  for (int r = block.count * n / parts; r < block.count * (n + 1) / parts; ++r) {
+    const std::byte* row = block.row(r);
+    for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+  }
+}
+
 template <class Element>
 ROCFLASH_INLINE Float load_vector(const Element* from) {
   if constexpr (sizeof(Element) == 4) {
@@ -85,53 +105,33 @@ ROCFLASH_INLINE Float convert_row(float* to, const std::byte* from, DType dtype,
   return !any_nan(taint);
 }
 
-// Pairs of bf16 numbers as words: along the columns, to[row][column / 2], and along the rows,
-// to[row / 2][column]. What is missing to a pair is 0; `stride` counts words.
-[[maybe_unused, gnu::noinline]] static void load_column_pairs(std::uint32_t* to,
-                                                              std::int64_t stride,
-                                                              const RowBlock& block) {
-  const int columns = block.rows.columns;
-  for (int n = 0; n < block.count; ++n, to += stride) {
-    to[columns / 2] = 0;  // there is room for one more
-    __builtin_memcpy(to, block.row(n), static_cast<std::size_t>(columns) * 2);
-  }
-}
-// Returns whether all elements are finite.
-[[maybe_unused, gnu::noinline]] static bool load_row_pairs(std::uint32_t* to, std::int64_t stride,
-                                                           const RowBlock& block) {
-  Float taint{};
-  const auto taint_of = [](Word pair) {
-    return (Float)(pair << 16) * 0.0f + (Float)(pair & 0xffff0000u) * 0.0f;
-  };
-  for (int n = 0; n < block.count; n += 2, to += stride) {
-    const auto* lower = reinterpret_cast<const std::uint16_t*>(block.row(n));
-    const bool both = n + 1 < block.count;
-    const auto* upper = both ? reinterpret_cast<const std::uint16_t*>(block.row(n + 1)) : lower;
-    const std::uint32_t mask = both ? 0xffffffffu : 0x0000ffffu;
-    int c = 0;
-    for (; c + width <= block.rows.columns; c += width) {
-      const Word pair = (__builtin_convertvector(load_as<Short>(lower + c), Word) |
-                         __builtin_convertvector(load_as<Short>(upper + c), Word) << 16) &
-                        mask;
-      taint += taint_of(pair);
-      store(to + c, pair);
-    }
-    for (; c < block.rows.columns; ++c) {
-      to[c] = (lower[c] | static_cast<std::uint32_t>(upper[c]) << 16) & mask;
-      taint += taint_of(splat(to[c]));
-    }
-  }
-  return !any_nan(taint);
+// A vector of columns from `from` on, of which there are `left`; 0 beyond them.
+template <class Element>
+ROCFLASH_INLINE Float load_columns(const Element* from, int left) {
+  if (left >= width) return load_vector(from);
+  Float v{};
+  for (int n = 0; n < left; ++n) v[n] = load_scalar(from + n);
+  return v;
 }
 
 // to[column][lane]: each row becomes a lane. Lanes beyond the rows become 0.
 [[maybe_unused, gnu::noinline]] static void load_lanes(float* to, int panel,
                                                        const RowBlock& block) {
-  float row[max_head_dim];
   const int columns = block.rows.columns;
-  for (int n = 0; n < panel; ++n) {
-    if (n < block.count) convert_row(row, block.row(n), block.rows.dtype, columns);
-    for (int c = 0; c < columns; ++c) to[c * panel + n] = n < block.count ? row[c] : 0.0f;
+  for (int first = 0; first < panel; first += width) {
+    const LaneRows rows(block, first);
+    for (int c = 0; c < columns; c += width) {
+      Float v[width];
+      for (int n = 0; n < width; ++n) {
+        v[n] = Float{};
+        if (n < rows.count)
+          with_elements(block.rows.dtype, rows.row[n],
+                        [&](const auto* row) { v[n] = load_columns(row + c, columns - c); });
+      }
+      transpose(v);
+      for (int n = 0; n < smaller(width, columns - c); ++n)
+        store(to + (c + n) * panel + first, v[n]);
+    }
   }
 }
 
@@ -143,16 +143,27 @@ ROCFLASH_INLINE void store_row(std::byte* to, DType dtype, const float* from, in
   });
 }
 
-// The way back: from[column][lane] * factor[lane] into the block's rows, rounded once.
+// The way back: from[column][lane] * factor[lane] into the block's rows, rounded once. There are
+// factors for all lanes.
 [[maybe_unused, gnu::noinline]] static void store_lanes(const float* from, int panel,
                                                         const double* factor,
                                                         const RowBlock& block) {
-  float row[max_head_dim];
   const int columns = block.rows.columns;
-  for (int n = 0; n < block.count; ++n) {
-    for (int c = 0; c < columns; ++c)
-      row[c] = static_cast<float>(static_cast<double>(from[c * panel + n]) * factor[n]);
-    store_row(block.row(n), block.rows.dtype, row, columns);
+  for (int first = 0; first < block.count; first += width) {
+    const LaneRows rows(block, first);
+    for (int c = 0; c < columns; c += width) {
+      const auto left = static_cast<int>(smaller(width, columns - c));
+      Float v[width];
+      for (int n = 0; n < width; ++n)
+        v[n] = n < left ? scaled(load(from + (c + n) * panel + first), factor + first) : Float{};
+      transpose(v);
+      for (int n = 0; n < rows.count; ++n) {
+        with_elements(block.rows.dtype, rows.row[n], [&](auto* row) {
+          if (left == width) return store_vector(row + c, v[n]);
+          for (int i = 0; i < left; ++i) store_scalar(row + c + i, v[n][i]);
+        });
+      }
+    }
   }
 }
 

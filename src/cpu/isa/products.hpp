@@ -1,0 +1,435 @@
+// The products that attention is made of, in the two forms that instruction sets offer: floats one
+// by one, and pairs of bf16 numbers.
+//
+// Forward and backward use the same few kinds of operands. Rows of a tensor stream past the lanes
+// and are summed over along their columns (Rows: scores) or over the rows themselves (Values); or
+// they stand in lanes, one row in each (InLanes), or column by column (InColumns). Everything else
+// is a tile of floats that was computed in between.
+#pragma once
+
+#include <type_traits>
+
+#include "cpu/isa/tile.hpp"
+#include "cpu/isa/tiles.hpp"
+
+namespace rocflash::cpu::ROCFLASH_ISA {
+
+// In f32, whatever the tensors' dtype.
+template <int vectors_, Sums sums>
+class InFloat {
+ public:
+  static constexpr int vectors = vectors_, panel = vectors * width;
+  // What computed weights are good for: f32's are used as they are.
+  using Exponent = std::conditional_t<sums == Sums::in_runs, Exponential, QuickExponential>;
+
+  ROCFLASH_INLINE InFloat(Scratch&, int) {}
+
+  struct Rows {
+    ROCFLASH_INLINE Rows(Scratch& scratch, int columns)
+        : data(scratch.take(operand_floats(stream_rows, columns))), stride(padded(columns)) {}
+    ROCFLASH_INLINE void load(const RowBlock& block) {
+      columns = block.rows.columns;
+      finite = load_rows(data, stride, block);
+    }
+    float* data;
+    std::int64_t stride;
+    int columns = 0;
+    bool finite = true;
+  };
+  using Values = Rows;
+  using RowsAndValues = Rows;
+
+  struct InLanes {
+    InLanes() = default;
+    ROCFLASH_INLINE InLanes(Scratch& scratch, int columns)
+        : data(scratch.take(operand_floats(panel, columns))) {}
+    ROCFLASH_INLINE void load(const RowBlock& block) { load_lanes(data, panel, block); }
+    float* data;
+  };
+  struct InColumns {
+    ROCFLASH_INLINE InColumns(Scratch& scratch, int rows, int columns)
+        : data(scratch.take(operand_floats(rows, columns))), stride(padded(columns)) {}
+    ROCFLASH_INLINE void load(const RowBlock& block) { finite = load_rows(data, stride, block); }
+    float* data;
+    std::int64_t stride;
+    bool finite = true;
+  };
+
+  // c[row][lane] = row . lane
+  ROCFLASH_INLINE void score(const Rows& rows, std::int64_t count, const InLanes& lanes,
+                             Panel<float> c) {
+    gemm<vectors, Into::overwrite, sums>(count, rows.columns, {rows.data, rows.stride, 1},
+                                         Panel<const float>{lanes.data, panel}, c);
+  }
+  // c[column][lane] += sum over rows of weights[row][lane] * values[row][column]
+  ROCFLASH_INLINE void weigh(const Values& values, std::int64_t count, Panel<const float> weights,
+                             Panel<float> c) {
+    const auto multiply = values.finite ? gemm<vectors, Into::add, sums>
+                                        : gemm_skipping_zeros<vectors, Weights::right>;
+    multiply(values.columns, count, {values.data, 1, values.stride}, weights, c);
+  }
+  // c[row][column] += sum over lanes of weights[row][lane] * values[lane][column]
+  ROCFLASH_INLINE void spread(Panel<const float> weights, std::int64_t count, std::int64_t lanes,
+                              const InColumns& values, const RowBlock& block, Panel<float> c) {
+    over_columns(block.rows.columns, [&]<int wide>(int at) {
+      const auto multiply =
+          values.finite ? gemm<wide, Into::add, sums> : gemm_skipping_zeros<wide, Weights::left>;
+      multiply(count, lanes, {weights.data, weights.stride, 1},
+               Panel<const float>{values.data, values.stride}.at(0, at), c.at(0, at));
+    });
+  }
+};
+
+#if defined(__AVX512BF16__)
+// Products of pairs of bf16 numbers: neighbouring columns, rows or lanes, whatever is summed over.
+// Computed weights are rounded to bf16, as plain attention rounds them. With two planes every
+// operand is a sum of two bf16 numbers, which an f16 number is exactly; the product of both lower
+// parts is left out. Values that are infinite or NaN are weighed in f32, where weights of 0 can be
+// skipped.
+template <int vectors_, int planes>
+class InPairs {
+  using Words = std::uint32_t;
+
+ public:
+  static constexpr int vectors = vectors_, panel = vectors * width;
+  using Exponent = QuickExponential;
+
+  ROCFLASH_INLINE InPairs(Scratch& scratch, int most_columns)
+      : packed_(reinterpret_cast<Words*>(
+            scratch.take(operand_floats(stream_rows, most_gradient_block)))),
+        spare_(scratch.take(operand_floats(stream_rows, most_columns))) {}
+
+  // [plane][row][column / 2]
+  struct Rows {
+    ROCFLASH_INLINE Rows(Scratch& scratch, int columns)
+        : words(take(scratch, stream_rows, columns)), stride(row_words(columns)) {}
+    ROCFLASH_INLINE void load(const RowBlock& block) {
+      pairs = (block.rows.columns + 1) / 2;
+      for (int n = 0; n < block.count; ++n) {
+        over_row(block, n, [&](int c, const Word(&w)[planes]) {
+          for (int i = 0; i < planes; ++i)
+            store(words + (i * stream_rows + n) * stride + c / 2, w[i]);
+        });
+      }
+    }
+    ROCFLASH_INLINE StridedOf<Words> left(int plane) const {
+      return {words + plane * stream_rows * stride, stride, 1};
+    }
+    Words* words;
+    std::int64_t stride;
+    std::int64_t pairs = 0;
+  };
+
+  // [plane][column][row / 2]
+  struct Values {
+    static constexpr std::int64_t stride = stream_rows / 2;
+
+    ROCFLASH_INLINE Values(Scratch& scratch, int columns)
+        : words(take(scratch, stream_rows, columns)), plane_size(columns * stride) {}
+    ROCFLASH_INLINE void load(const RowBlock& rows) {
+      from = &rows.rows;
+      batch = rows.batch, begin = rows.begin, head = rows.head, count = rows.count;
+      finite = load_transposed(words, plane_size, rows);
+    }
+    ROCFLASH_INLINE RowBlock block() const { return {*from, batch, begin, head, count}; }
+    ROCFLASH_INLINE StridedOf<Words> left(int plane) const {
+      return {words + plane * plane_size, stride, 1};
+    }
+    Words* words;
+    std::int64_t plane_size;
+    const rocflash::Rows* from = nullptr;
+    std::int64_t batch = 0, begin = 0, head = 0;
+    int count = 0;
+    bool finite = true;
+  };
+  struct RowsAndValues : Rows, Values {
+    ROCFLASH_INLINE RowsAndValues(Scratch& scratch, int columns)
+        : Rows(scratch, columns), Values(scratch, columns) {}
+    ROCFLASH_INLINE void load(const RowBlock& block) {
+      Rows::load(block);
+      Values::load(block);
+    }
+  };
+
+  // [plane][column / 2][lane]
+  struct InLanes {
+    InLanes() = default;
+    ROCFLASH_INLINE InLanes(Scratch& scratch, int columns)
+        : words(take(scratch, panel, columns)), plane_size((columns + 1) / 2 * panel) {}
+    ROCFLASH_INLINE void load(const RowBlock& block) { load_lane_pairs(words, plane_size, block); }
+    ROCFLASH_INLINE Panel<const Words> right(int plane) const {
+      return {words + plane * plane_size, panel};
+    }
+    Words* words;
+    std::int64_t plane_size;
+  };
+  // [plane][row / 2][column]
+  struct InColumns {
+    ROCFLASH_INLINE InColumns(Scratch& scratch, int rows, int columns)
+        : words(take(scratch, rows, columns)),
+          stride(row_words(columns) * 2),
+          plane_size((rows + 1) / 2 * stride) {}
+    ROCFLASH_INLINE void load(const RowBlock& block) {
+      Float taint{};
+      for (int n = 0; n < block.count; n += 2) {
+        over_row_pair(block, n, [&](int c, int plane, Word first, Word second) {
+          taint += taint_of(first) + taint_of(second);
+          Words* to = words + plane * plane_size + n / 2 * stride + c;
+          store(to, first);
+          store(to + width, second);
+        });
+      }
+      finite = !any_nan(taint);
+    }
+    ROCFLASH_INLINE Panel<const Words> right(int plane) const {
+      return {words + plane * plane_size, stride};
+    }
+    Words* words;
+    std::int64_t stride, plane_size;
+    bool finite = true;
+  };
+
+  ROCFLASH_INLINE void score(const Rows& rows, std::int64_t count, const InLanes& lanes,
+                             Panel<float> c) {
+    multiply<vectors, Into::overwrite>(
+        count, rows.pairs, [&](int n) { return rows.left(n); },
+        [&](int n) { return lanes.right(n); }, c);
+  }
+  ROCFLASH_INLINE void weigh(const Values& values, std::int64_t count, Panel<const float> weights,
+                             Panel<float> c) {
+    const int columns = values.from->columns;
+    if (!values.finite) {
+      load_rows(spare_, padded(columns), values.block());
+      return gemm_skipping_zeros<vectors, Weights::right>(columns, count,
+                                                          {spare_, 1, padded(columns)}, weights, c);
+    }
+    pair_rows(weights, count);
+    constexpr std::int64_t plane = stream_rows / 2 * panel;
+    multiply<vectors, Into::add>(
+        columns, (count + 1) / 2, [&](int n) { return values.left(n); },
+        [&](int n) { return Panel<const Words>{packed_ + n * plane, panel}; }, c);
+  }
+  ROCFLASH_INLINE void spread(Panel<const float> weights, std::int64_t count, std::int64_t lanes,
+                              const InColumns& values, const RowBlock& block, Panel<float> c) {
+    const int columns = block.rows.columns;
+    if (!values.finite) return spread_with_care(weights, count, block, c);
+    const std::int64_t stride = pair_lanes(weights, count, lanes), plane = count * stride;
+    over_columns(columns, [&]<int wide>(int at) {
+      multiply<wide, Into::add>(
+          count, (lanes + 1) / 2,
+          [&](int n) { return StridedOf<Words>{packed_ + n * plane, stride, 1}; },
+          [&](int n) { return values.right(n).at(0, at); }, c.at(0, at));
+    });
+  }
+
+ private:
+  ROCFLASH_INLINE static Words* take(Scratch& scratch, int rows, int columns) {
+    return reinterpret_cast<Words*>(scratch.take(operand_floats(rows, columns)));
+  }
+  ROCFLASH_INLINE static constexpr std::int64_t row_words(int columns) {
+    return (columns + 2 * width - 1) / (2 * width) * width;
+  }
+  // NaN in some lane if one of the numbers is infinite or NaN.
+  ROCFLASH_INLINE static Float taint_of(Word pair) {
+    return (Float)(pair << 16) * 0.0f + (Float)(pair & 0xffff0000u) * 0.0f;
+  }
+
+  // What is left of x when its bf16 part is taken away: nothing of infinities.
+  ROCFLASH_INLINE static Float remainder(Float x, Float part) {
+    return select(absolute(part) == infinity, Float{}, x - part);
+  }
+  ROCFLASH_INLINE static void split(Float a, Float b, Word (&to)[planes]) {
+    to[0] = side_by_side(a, b);
+    if constexpr (planes == 2) {
+      Short half[2];
+      __builtin_memcpy(half, &to[0], sizeof half);
+      to[1] = side_by_side(remainder(a, from_bf16(half[0])), remainder(b, from_bf16(half[1])));
+    }
+  }
+  // 2 * width columns of a row from `from` on, of which there are `left`; 0 beyond them.
+  ROCFLASH_INLINE static void load_pairs(const std::byte* from, int left, Word (&to)[planes]) {
+    if (left >= 2 * width) return load_whole(from, to);
+    std::uint16_t some[2 * width] = {};
+    __builtin_memcpy(some, from, 2 * static_cast<std::size_t>(left));
+    load_whole(reinterpret_cast<const std::byte*>(some), to);
+  }
+  ROCFLASH_INLINE static void load_whole(const std::byte* from, Word (&to)[planes]) {
+    if constexpr (planes == 1) {
+      to[0] = load_as<Word>(from);
+    } else {
+      const auto* half = reinterpret_cast<const _Float16*>(from);
+      split(load_vector(half), load_vector(half + width), to);
+    }
+  }
+
+  template <class Body>
+  ROCFLASH_INLINE static void over_row(const RowBlock& block, int n, Body body) {
+    const std::byte* row = block.row(n);
+    for (int c = 0; c < block.rows.columns; c += 2 * width) {
+      Word w[planes];
+      load_pairs(row + 2 * c, block.rows.columns - c, w);
+      body(c, w);
+    }
+  }
+  // Rows n and n + 1, number by number, `width` columns and the next; 0 for a row that is not
+  // there.
+  template <class Body>
+  ROCFLASH_INLINE static void over_row_pair(const RowBlock& block, int n, Body body) {
+    const std::byte *lower = block.row(n),
+                    *upper = n + 1 < block.count ? block.row(n + 1) : nullptr;
+    const int columns = block.rows.columns;
+    for (int c = 0; c < columns; c += 2 * width) {
+      Word a[planes], b[planes] = {};
+      load_pairs(lower + 2 * c, columns - c, a);
+      if (upper) load_pairs(upper + 2 * c, columns - c, b);
+      for (int i = 0; i < planes; ++i) body(c, i, pair_first(a[i], b[i]), pair_second(a[i], b[i]));
+    }
+  }
+
+  [[gnu::noinline]] static bool load_transposed(Words* to, std::int64_t plane_size,
+                                                const RowBlock& block) {
+    Float taint{};
+    const int columns = block.rows.columns;
+    for (int first = 0; first < block.count; first += 2 * width) {
+      const LaneRows lower(block, first), upper(block, first + width);
+      for (int c = 0; c < columns; c += 2 * width) {
+        Word first_half[planes][width], second_half[planes][width];
+        for (int n = 0; n < width; ++n) {
+          // Rows 2n and 2n + 1 of the block's part.
+          const auto row = [&](int r) {
+            return r < width ? (r < lower.count ? lower.row[r] : nullptr)
+                             : (r - width < upper.count ? upper.row[r - width] : nullptr);
+          };
+          Word a[planes] = {}, b[planes] = {};
+          if (row(2 * n)) load_pairs(row(2 * n) + 2 * c, columns - c, a);
+          if (row(2 * n + 1)) load_pairs(row(2 * n + 1) + 2 * c, columns - c, b);
+          for (int i = 0; i < planes; ++i) {
+            first_half[i][n] = pair_first(a[i], b[i]);
+            second_half[i][n] = pair_second(a[i], b[i]);
+            taint += taint_of(first_half[i][n]) + taint_of(second_half[i][n]);
+          }
+        }
+        for (int i = 0; i < planes; ++i) {
+          Words* at = to + i * plane_size + c * Values::stride + first / 2;
+          const auto put = [&](Word(&v)[width], int begin) {
+            if (begin >= columns) return;
+            transpose(v);
+            for (int n = 0; n < smaller(width, columns - begin); ++n)
+              store(at + (begin - c + n) * Values::stride, v[n]);
+          };
+          put(first_half[i], c);
+          put(second_half[i], c + width);
+        }
+      }
+    }
+    return !any_nan(taint);
+  }
+
+  [[gnu::noinline]] static void load_lane_pairs(Words* to, std::int64_t plane_size,
+                                                const RowBlock& block) {
+    const int columns = block.rows.columns, pairs = (columns + 1) / 2;
+    for (int first = 0; first < panel; first += width) {
+      const LaneRows rows(block, first);
+      for (int c = 0; c < pairs; c += width) {
+        Word v[planes][width];
+        for (int n = 0; n < width; ++n) {
+          Word w[planes] = {};
+          if (n < rows.count) load_pairs(rows.row[n] + 4 * c, columns - 2 * c, w);
+          for (int i = 0; i < planes; ++i) v[i][n] = w[i];
+        }
+        for (int i = 0; i < planes; ++i) {
+          transpose(v[i]);
+          for (int n = 0; n < smaller(width, pairs - c); ++n)
+            store(to + i * plane_size + (c + n) * panel + first, v[i][n]);
+        }
+      }
+    }
+  }
+
+  // packed[plane][row / 2][lane]
+  [[gnu::noinline]] void pair_rows(Panel<const float> rows, std::int64_t count) {
+    for (std::int64_t n = 0; n < count; n += 2) {
+      for (int m = 0; m < panel; m += width) {
+        const Float lower = load(rows.at(n, m).data),
+                    upper = n + 1 < count ? load(rows.at(n + 1, m).data) : Float{};
+        const Word pair = pair_up(lower, upper);
+        Words* at = packed_ + n / 2 * panel + m;
+        store(at, pair);
+        if constexpr (planes == 2) {
+          store(at + stream_rows / 2 * panel,
+                pair_up(remainder(lower, (Float)(pair << 16)),
+                        remainder(upper, (Float)(pair & 0xffff0000u))));
+        }
+      }
+    }
+  }
+  // packed[plane][row][lane / 2]; returns the stride of its rows.
+  [[gnu::noinline]] std::int64_t pair_lanes(Panel<const float> rows, std::int64_t count,
+                                            std::int64_t lanes) {
+    const std::int64_t stride = (lanes + 2 * width - 1) / (2 * width) * width;
+    for (std::int64_t n = 0; n < count; ++n) {
+      for (std::int64_t m = 0; m < lanes; m += 2 * width) {
+        Word w[planes];
+        // Panels are at least one vector wide; a second one exists where it has lanes.
+        split(load(rows.at(n, m).data),
+              m + width < lanes ? load(rows.at(n, m + width).data) : Float{}, w);
+        for (int i = 0; i < planes; ++i) store(packed_ + (i * count + n) * stride + m / 2, w[i]);
+      }
+    }
+    return stride;
+  }
+
+  [[gnu::noinline]] void spread_with_care(Panel<const float> weights, std::int64_t count,
+                                          const RowBlock& block, Panel<float> c) {
+    const std::int64_t stride = padded(block.rows.columns);
+    for (int n = 0; n < block.count; n += stream_rows) {
+      const RowBlock part{block.rows, block.batch, block.begin + n, block.head,
+                          static_cast<int>(smaller(stream_rows, block.count - n))};
+      load_rows(spare_, stride, part);
+      over_columns(block.rows.columns, [&]<int wide>(int at) {
+        gemm_skipping_zeros<wide, Weights::left>(
+            count, part.count, {weights.at(0, n).data, weights.stride, 1},
+            Panel<const float>{spare_, stride}.at(0, at), c.at(0, at));
+      });
+    }
+  }
+
+  // The planes' products, but for that of both lower ones.
+  template <int wide, Into into, class Left, class Right>
+  ROCFLASH_INLINE void multiply(std::int64_t n, std::int64_t k, Left left, Right right,
+                                Panel<float> c) {
+#if defined(ROCFLASH_TILES)
+    if constexpr (planes == 1) {
+      gemm_tiles<wide, into, 1>(tiles_, n, k, {{left(0), right(0)}}, c);
+    } else {
+      gemm_tiles<wide, into, 3>(tiles_, n, k,
+                                {{left(0), right(0)}, {left(0), right(1)}, {left(1), right(0)}}, c);
+    }
+#else
+    static_assert(planes == 1, "without tiles, f16 is faster in f32");
+    gemm<wide, into, Sums::whole, Words>(n, k, left(0), right(0), c);
+#endif
+  }
+
+  Words* packed_;
+  float* spare_;
+#if defined(ROCFLASH_TILES)
+  TileRegisters tiles_;
+#endif
+};
+#endif
+
+// Calls body<Products> with the products that suit the dtype.
+template <int vectors, class Body>
+ROCFLASH_INLINE void with_products(DType q, [[maybe_unused]] DType k, Body body) {
+#if defined(__AVX512BF16__)
+  if (q == DType::bf16 && k == DType::bf16) return body.template operator()<InPairs<vectors, 1>>();
+#if defined(ROCFLASH_TILES)
+  if (q == DType::f16 && k == DType::f16) return body.template operator()<InPairs<vectors, 2>>();
+#endif
+#endif
+  if (q == DType::f32) return body.template operator()<InFloat<vectors, Sums::in_runs>>();
+  body.template operator()<InFloat<vectors, Sums::whole>>();
+}
+
+}  // namespace rocflash::cpu::ROCFLASH_ISA
