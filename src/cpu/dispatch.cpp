@@ -1,6 +1,8 @@
 // Which instruction set runs: found once, from CPUID and what the operating system saves, or named
 // by the user.
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdlib>
@@ -38,6 +40,13 @@ std::uint64_t saved_state() {
   unsigned low = 0, high = 0;
   __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   return (std::uint64_t{high} << 32) | low;
+}
+
+// Linux lets a process use the tile registers only after it has asked. Their CPUID leaf 0x1d, which
+// describes them, is empty on some virtual machines; the one palette there is needs no description.
+[[maybe_unused]] bool may_use_tiles() {
+  constexpr long request_permission = 0x1023, tile_data = 18;
+  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
 }
 
 struct Machine {
@@ -100,6 +109,11 @@ Machine examine() {
                        .bf16_pairs = has("avx512-bf16")},
             .features = "sse2",
             .name = brand()};
+#if defined(ROCFLASH_MODEL_TILES)
+  m.traits.tiles = true;  // in plain vectors
+#else
+  m.traits.tiles = has("amx-tile") && has("amx-bf16") && may_use_tiles();
+#endif
   m.traits.avx512 =
       m.traits.avx2 && has("avx512f") && has("avx512dq") && has("avx512bw") && has("avx512vl");
   for (const Feature& f : features) {
@@ -115,6 +129,8 @@ const Machine& machine() {
 
 const Kernels& kernels_of(Level level) {
   switch (level) {
+    case Level::amx:
+      return amx::kernels;
     case Level::avx512_bf16:
       return avx512_bf16::kernels;
     case Level::avx512:

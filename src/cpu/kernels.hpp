@@ -106,6 +106,9 @@ extern const Kernels kernels;
 namespace avx512_bf16 {
 extern const Kernels kernels;
 }
+namespace amx {
+extern const Kernels kernels;
+}
 
 // The best set this machine can run, or the one ROCFLASH_CPU_ISA names. Chosen once.
 const Kernels& chosen_kernels();

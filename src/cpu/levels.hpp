@@ -7,20 +7,24 @@
 
 namespace rocflash::cpu {
 
-enum class Level : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
+enum class Level : std::uint8_t { baseline, avx2, avx512, avx512_bf16, amx };
 
 // Best first, as far as there is an order.
-inline constexpr Level levels[] = {Level::avx512_bf16, Level::avx512, Level::avx2, Level::baseline};
+inline constexpr Level levels[] = {Level::amx, Level::avx512_bf16, Level::avx512, Level::avx2,
+                                   Level::baseline};
 
 struct CpuTraits {
   std::string_view vendor;  // CPUID's twelve letters
   bool avx2 = false;        // with FMA and F16C
   bool avx512 = false;      // F, DQ, BW and VL; implies avx2
   bool bf16_pairs = false;  // the dot product of bf16 pairs, AVX512-BF16
+  bool tiles = false;       // AMX with bf16, and the operating system lets this process use it
 };
 
 constexpr bool can_run(const CpuTraits& cpu, Level level) {
   switch (level) {
+    case Level::amx:
+      return cpu.avx512 && cpu.bf16_pairs && cpu.tiles;
     case Level::avx512_bf16:
       return cpu.avx512 && cpu.bf16_pairs;
     case Level::avx512:

@@ -51,7 +51,7 @@ ROCFLASH_INLINE constexpr std::int64_t operand_floats(std::int64_t rows, std::in
 // Floats of scratch memory that one thread needs.
 constexpr std::int64_t products_scratch(std::int64_t most_columns) {
   return operand_floats(stream_rows, most_gradient_block) +
-         operand_floats(stream_rows, most_columns);
+         operand_floats(stream_rows + lane_rows, most_columns);
 }
 constexpr std::int64_t forward_scratch(const Problem& p) {
   const std::int64_t block = forward_block(p), tile = std::int64_t{lane_rows} * stream_rows;

@@ -95,29 +95,36 @@ class InPairs {
   using Exponent = QuickExponential;
 
   ROCFLASH_INLINE InPairs(Scratch& scratch, int most_columns)
-      : packed_(reinterpret_cast<Words*>(
-            scratch.take(operand_floats(stream_rows, most_gradient_block)))),
-        spare_(scratch.take(operand_floats(stream_rows, most_columns))) {}
+      : packed_(take(scratch, stream_rows, most_gradient_block)),
+        spare_rows_(scratch.take(operand_floats(stream_rows, most_columns))),
+        spare_lanes_(scratch.take(operand_floats(panel, most_columns))) {}
+
+  // Where an operand came from, for the few that must be loaded again as floats.
+  struct Origin {
+    Origin() = default;
+    ROCFLASH_INLINE Origin(const RowBlock& b)  // NOLINT: a block, kept
+        : rows(&b.rows), batch(b.batch), begin(b.begin), head(b.head), count(b.count) {}
+    ROCFLASH_INLINE RowBlock block() const { return {*rows, batch, begin, head, count}; }
+    const rocflash::Rows* rows = nullptr;
+    std::int64_t batch = 0, begin = 0, head = 0;
+    int count = 0;
+  };
 
   // [plane][row][column / 2]
   struct Rows {
     ROCFLASH_INLINE Rows(Scratch& scratch, int columns)
         : words(take(scratch, stream_rows, columns)), stride(row_words(columns)) {}
     ROCFLASH_INLINE void load(const RowBlock& block) {
-      pairs = (block.rows.columns + 1) / 2;
-      for (int n = 0; n < block.count; ++n) {
-        over_row(block, n, [&](int c, const Word(&w)[planes]) {
-          for (int i = 0; i < planes; ++i)
-            store(words + (i * stream_rows + n) * stride + c / 2, w[i]);
-        });
-      }
+      from = block;
+      finite = load_row_words(words, stride, block);
     }
     ROCFLASH_INLINE StridedOf<Words> left(int plane) const {
       return {words + plane * stream_rows * stride, stride, 1};
     }
     Words* words;
     std::int64_t stride;
-    std::int64_t pairs = 0;
+    Origin from;
+    bool finite = true;
   };
 
   // [plane][column][row / 2]
@@ -126,20 +133,16 @@ class InPairs {
 
     ROCFLASH_INLINE Values(Scratch& scratch, int columns)
         : words(take(scratch, stream_rows, columns)), plane_size(columns * stride) {}
-    ROCFLASH_INLINE void load(const RowBlock& rows) {
-      from = &rows.rows;
-      batch = rows.batch, begin = rows.begin, head = rows.head, count = rows.count;
-      finite = load_transposed(words, plane_size, rows);
+    ROCFLASH_INLINE void load(const RowBlock& block) {
+      from = block;
+      finite = load_transposed(words, plane_size, block);
     }
-    ROCFLASH_INLINE RowBlock block() const { return {*from, batch, begin, head, count}; }
     ROCFLASH_INLINE StridedOf<Words> left(int plane) const {
       return {words + plane * plane_size, stride, 1};
     }
     Words* words;
     std::int64_t plane_size;
-    const rocflash::Rows* from = nullptr;
-    std::int64_t batch = 0, begin = 0, head = 0;
-    int count = 0;
+    Origin from;
     bool finite = true;
   };
   struct RowsAndValues : Rows, Values {
@@ -156,12 +159,17 @@ class InPairs {
     InLanes() = default;
     ROCFLASH_INLINE InLanes(Scratch& scratch, int columns)
         : words(take(scratch, panel, columns)), plane_size((columns + 1) / 2 * panel) {}
-    ROCFLASH_INLINE void load(const RowBlock& block) { load_lane_pairs(words, plane_size, block); }
+    ROCFLASH_INLINE void load(const RowBlock& block) {
+      from = block;
+      finite = load_lane_pairs(words, plane_size, block);
+    }
     ROCFLASH_INLINE Panel<const Words> right(int plane) const {
       return {words + plane * plane_size, panel};
     }
     Words* words;
     std::int64_t plane_size;
+    Origin from;
+    bool finite = true;
   };
   // [plane][row / 2][column]
   struct InColumns {
@@ -191,17 +199,19 @@ class InPairs {
 
   ROCFLASH_INLINE void score(const Rows& rows, std::int64_t count, const InLanes& lanes,
                              Panel<float> c) {
+    // An infinite number times the other's lower part, which may be 0, would be NaN.
+    if (planes == 2 && !(rows.finite && lanes.finite)) return score_in_float(rows, count, lanes, c);
     multiply<vectors, Into::overwrite>(
-        count, rows.pairs, [&](int n) { return rows.left(n); },
+        count, (rows.from.rows->columns + 1) / 2, [&](int n) { return rows.left(n); },
         [&](int n) { return lanes.right(n); }, c);
   }
   ROCFLASH_INLINE void weigh(const Values& values, std::int64_t count, Panel<const float> weights,
                              Panel<float> c) {
-    const int columns = values.from->columns;
+    const int columns = values.from.rows->columns;
     if (!values.finite) {
-      load_rows(spare_, padded(columns), values.block());
-      return gemm_skipping_zeros<vectors, Weights::right>(columns, count,
-                                                          {spare_, 1, padded(columns)}, weights, c);
+      load_rows(spare_rows_, padded(columns), values.from.block());
+      return gemm_skipping_zeros<vectors, Weights::right>(
+          columns, count, {spare_rows_, 1, padded(columns)}, weights, c);
     }
     pair_rows(weights, count);
     constexpr std::int64_t plane = stream_rows / 2 * panel;
@@ -262,14 +272,21 @@ class InPairs {
     }
   }
 
-  template <class Body>
-  ROCFLASH_INLINE static void over_row(const RowBlock& block, int n, Body body) {
-    const std::byte* row = block.row(n);
-    for (int c = 0; c < block.rows.columns; c += 2 * width) {
-      Word w[planes];
-      load_pairs(row + 2 * c, block.rows.columns - c, w);
-      body(c, w);
+  // These three return whether all numbers are finite.
+  [[gnu::noinline]] static bool load_row_words(Words* to, std::int64_t stride,
+                                               const RowBlock& block) {
+    Float taint{};
+    const int columns = block.rows.columns;
+    for (int n = 0; n < block.count; ++n) {
+      const std::byte* row = block.row(n);
+      for (int c = 0; c < columns; c += 2 * width) {
+        Word w[planes];
+        load_pairs(row + 2 * c, columns - c, w);
+        if (planes == 2) taint += taint_of(w[0]);
+        for (int i = 0; i < planes; ++i) store(to + (i * stream_rows + n) * stride + c / 2, w[i]);
+      }
     }
+    return !any_nan(taint);
   }
   // Rows n and n + 1, number by number, `width` columns and the next; 0 for a row that is not
   // there.
@@ -325,8 +342,9 @@ class InPairs {
     return !any_nan(taint);
   }
 
-  [[gnu::noinline]] static void load_lane_pairs(Words* to, std::int64_t plane_size,
+  [[gnu::noinline]] static bool load_lane_pairs(Words* to, std::int64_t plane_size,
                                                 const RowBlock& block) {
+    Float taint{};
     const int columns = block.rows.columns, pairs = (columns + 1) / 2;
     for (int first = 0; first < panel; first += width) {
       const LaneRows rows(block, first);
@@ -335,6 +353,7 @@ class InPairs {
         for (int n = 0; n < width; ++n) {
           Word w[planes] = {};
           if (n < rows.count) load_pairs(rows.row[n] + 4 * c, columns - 2 * c, w);
+          if (planes == 2) taint += taint_of(w[0]);
           for (int i = 0; i < planes; ++i) v[i][n] = w[i];
         }
         for (int i = 0; i < planes; ++i) {
@@ -344,6 +363,16 @@ class InPairs {
         }
       }
     }
+    return !any_nan(taint);
+  }
+
+  [[gnu::noinline]] void score_in_float(const Rows& rows, std::int64_t count, const InLanes& lanes,
+                                        Panel<float> c) {
+    const int columns = rows.from.rows->columns;
+    load_rows(spare_rows_, padded(columns), rows.from.block());
+    load_lanes(spare_lanes_, panel, lanes.from.block());
+    gemm<vectors, Into::overwrite>(count, columns, {spare_rows_, padded(columns), 1},
+                                   Panel<const float>{spare_lanes_, panel}, c);
   }
 
   // packed[plane][row / 2][lane]
@@ -385,11 +414,11 @@ class InPairs {
     for (int n = 0; n < block.count; n += stream_rows) {
       const RowBlock part{block.rows, block.batch, block.begin + n, block.head,
                           static_cast<int>(smaller(stream_rows, block.count - n))};
-      load_rows(spare_, stride, part);
+      load_rows(spare_rows_, stride, part);
       over_columns(block.rows.columns, [&]<int wide>(int at) {
         gemm_skipping_zeros<wide, Weights::left>(
             count, part.count, {weights.at(0, n).data, weights.stride, 1},
-            Panel<const float>{spare_, stride}.at(0, at), c.at(0, at));
+            Panel<const float>{spare_rows_, stride}.at(0, at), c.at(0, at));
       });
     }
   }
@@ -412,7 +441,7 @@ class InPairs {
   }
 
   Words* packed_;
-  float* spare_;
+  float *spare_rows_, *spare_lanes_;
 #if defined(ROCFLASH_TILES)
   TileRegisters tiles_;
 #endif
