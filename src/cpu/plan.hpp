@@ -14,6 +14,7 @@ namespace rocflash::cpu {
 // and of dropout's eight keys.
 inline constexpr int lane_rows = 64;
 inline constexpr int stream_rows = 64;
+inline constexpr int most_stream_rows = 128;  // loaded at a time, for some instruction sets
 
 inline constexpr std::int64_t cache_line_floats = 16;
 
@@ -50,13 +51,13 @@ ROCFLASH_INLINE constexpr std::int64_t operand_floats(std::int64_t rows, std::in
 
 // Floats of scratch memory that one thread needs.
 constexpr std::int64_t products_scratch(std::int64_t most_columns) {
-  return operand_floats(stream_rows, most_gradient_block) +
+  return operand_floats(most_stream_rows, most_gradient_block) +
          operand_floats(stream_rows + lane_rows, most_columns);
 }
 constexpr std::int64_t forward_scratch(const Problem& p) {
   const std::int64_t block = forward_block(p), tile = std::int64_t{lane_rows} * stream_rows;
-  return operand_floats(block + stream_rows, p.head_dim) +
-         operand_floats(stream_rows, p.value_dim) + block * padded(p.value_dim) + 3 * tile +
+  return operand_floats(block + most_stream_rows, p.head_dim) +
+         operand_floats(most_stream_rows, p.value_dim) + block * padded(p.value_dim) + 3 * tile +
          3 * block + products_scratch(larger(p.head_dim, p.value_dim));
 }
 constexpr std::int64_t backward_scratch(const Problem& p) {

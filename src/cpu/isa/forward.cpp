@@ -102,8 +102,8 @@ void run(const Head& head, const ForwardOutputs& o, Range block, float* memory) 
   const auto panels = static_cast<int>(blocks_of(block.size(), panel));
   Scratch scratch(memory);
   Products products(scratch, static_cast<int>(larger(d, dv)));
-  typename Products::Rows k(scratch, d);
-  typename Products::Values v(scratch, dv);
+  typename Products::Rows k(scratch, Products::stream, d);
+  typename Products::Values v(scratch, Products::stream, dv);
   float* scores = scratch.take(panel * stream_rows);  // [key][lane]
   float* bias = scratch.take(panel * stream_rows);    // likewise
   float* keep = scratch.take(panel * stream_rows);    // likewise
@@ -114,8 +114,9 @@ void run(const Head& head, const ForwardOutputs& o, Range block, float* memory) 
   const auto queries_of = [&](int n) {
     return Range{block.begin + n * panel, smaller(block.end, block.begin + (n + 1) * panel)};
   };
-  const auto raw_scores = [&](int n, const Tile& tile) {
-    products.score(k, tile.keys.size(), q[n], {scores, panel});
+  // Scores of a panel and of keys that were loaded from `loaded` on.
+  const auto raw_scores = [&](int n, const Tile& tile, std::int64_t loaded) {
+    products.score(k, tile.keys.begin - loaded, tile.keys.size(), q[n], {scores, panel});
     finish_scores<Lanes::queries, vectors>(head, tile, scores, bias, nullptr);
   };
 
@@ -132,9 +133,9 @@ void run(const Head& head, const ForwardOutputs& o, Range block, float* memory) 
   const typename Products::Exponent exponential(head.exponent);
   Range keys = visible_keys(p.visibility, block, head.sequence.sq, head.sequence.sk);
   keys.begin = floor_to(keys.begin, dropout_keys_per_call);
-  for (std::int64_t j = keys.begin; j < keys.end; j += stream_rows) {
-    const Range here{j, smaller(keys.end, j + stream_rows)},
-        next{here.end, smaller(keys.end, here.end + stream_rows)};
+  for (std::int64_t j = keys.begin; j < keys.end; j += Products::stream) {
+    const Range here{j, smaller(keys.end, j + Products::stream)},
+        next{here.end, smaller(keys.end, here.end + Products::stream)};
     k.load(head.keys_of(p.k, here));
     v.load(head.keys_of(p.v, here));
     for (int n = 0; n < panels; ++n) {
@@ -142,17 +143,23 @@ void run(const Head& head, const ForwardOutputs& o, Range block, float* memory) 
       prefetch(head.keys_of(p.v, next), n, panels);
       const Range seen =
           visible_keys(p.visibility, queries_of(n), head.sequence.sq, head.sequence.sk);
-      const Tile tile{queries_of(n), {here.begin, smaller(here.end, seen.end)}};
-      if (tile.keys.empty() || seen.begin >= here.end) continue;
-      raw_scores(n, tile);
-      if (softmax[n].template absorb<vectors>(scores, tile.keys.size(), exponential))
-        rescale<vectors>(out[n], dv, softmax[n].factor);
-      if (p.dropout.on()) {
-        draw_dropout<Lanes::queries, vectors>(head, tile, keep);
-        for (std::int64_t e = 0; e < tile.keys.size() * panel; e += width)
-          store(scores + e, select(load(keep + e) != 0.0f, load(scores + e), Float{}));
+      const Panel<float> sums{out[n], panel};
+      for (std::int64_t i = here.begin; i < smaller(here.end, seen.end); i += stream_rows) {
+        const Tile tile{queries_of(n), {i, smaller(smaller(here.end, seen.end), i + stream_rows)}};
+        if (seen.begin >= tile.keys.end) continue;
+        raw_scores(n, tile, here.begin);
+        if (softmax[n].template absorb<vectors>(scores, tile.keys.size(), exponential)) {
+          products.settle(v, sums);
+          rescale<vectors>(out[n], dv, softmax[n].factor);
+        }
+        if (p.dropout.on()) {
+          draw_dropout<Lanes::queries, vectors>(head, tile, keep);
+          for (std::int64_t e = 0; e < tile.keys.size() * panel; e += width)
+            store(scores + e, select(load(keep + e) != 0.0f, load(scores + e), Float{}));
+        }
+        products.collect(v, i - here.begin, tile.keys.size(), {scores, panel}, sums);
       }
-      products.weigh(v, tile.keys.size(), {scores, panel}, {out[n], panel});
+      products.settle(v, sums);
     }
   }
 
@@ -177,7 +184,7 @@ void run(const Head& head, const ForwardOutputs& o, Range block, float* memory) 
     k.load(head.keys_of(p.k, here));
     for (int n = 0; n < panels; ++n) {
       const Tile tile{queries_of(n), here};
-      raw_scores(n, tile);
+      raw_scores(n, tile, j);
       if (p.dropout.on()) draw_dropout<Lanes::queries, vectors>(head, tile, keep);
       store_weights<vectors>(head, tile, scores, p.dropout.on() ? keep : nullptr, softmax[n],
                              o.s_dmask);

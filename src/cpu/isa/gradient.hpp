@@ -36,8 +36,8 @@ struct GradientTile {
         dv(p.value_dim),
         scratch(memory),
         products(scratch, static_cast<int>(larger(d, dv))),
-        q(scratch, d),
-        dout(scratch, dv) {
+        q(scratch, stream_rows, d),
+        dout(scratch, stream_rows, dv) {
     for (int n = 0; n < panels; ++n) {
       k[n] = typename Products::InLanes(scratch, d);
       v[n] = typename Products::InLanes(scratch, dv);
@@ -73,8 +73,8 @@ struct GradientTile {
   ROCFLASH_INLINE void compute(const Head& head, int n, const Tile& tile) {
     const std::int64_t rows = tile.queries.size();
     here_ = gradients.at(0, n * panel);
-    products.score(q, rows, k[n], {weights, panel});
-    products.score(dout, rows, v[n], here_);
+    products.score(q, 0, rows, k[n], {weights, panel});
+    products.score(dout, 0, rows, v[n], here_);
     finish_scores<Lanes::keys, vectors>(head, tile, weights, bias,
                                         p.softcap > 0 ? slopes : nullptr);
     if (p.dropout.on()) draw_dropout<Lanes::keys, vectors>(head, tile, keep);

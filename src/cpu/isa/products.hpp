@@ -24,9 +24,11 @@ class InFloat {
 
   ROCFLASH_INLINE InFloat(Scratch&, int) {}
 
+  static constexpr int stream = stream_rows;  // rows that forward loads at a time
+
   struct Rows {
-    ROCFLASH_INLINE Rows(Scratch& scratch, int columns)
-        : data(scratch.take(operand_floats(stream_rows, columns))), stride(padded(columns)) {}
+    ROCFLASH_INLINE Rows(Scratch& scratch, int rows, int columns)
+        : data(scratch.take(operand_floats(rows, columns))), stride(padded(columns)) {}
     ROCFLASH_INLINE void load(const RowBlock& block) {
       columns = block.rows.columns;
       finite = load_rows(data, stride, block);
@@ -55,13 +57,20 @@ class InFloat {
     bool finite = true;
   };
 
-  // c[row][lane] = row . lane
-  ROCFLASH_INLINE void score(const Rows& rows, std::int64_t count, const InLanes& lanes,
-                             Panel<float> c) {
-    gemm<vectors, Into::overwrite, sums>(count, rows.columns, {rows.data, rows.stride, 1},
+  // c[row][lane] = row . lane, for `count` rows from the first on
+  ROCFLASH_INLINE void score(const Rows& rows, std::int64_t first, std::int64_t count,
+                             const InLanes& lanes, Panel<float> c) {
+    gemm<vectors, Into::overwrite, sums>(count, rows.columns,
+                                         {rows.data + first * rows.stride, rows.stride, 1},
                                          Panel<const float>{lanes.data, panel}, c);
   }
-  // c[column][lane] += sum over rows of weights[row][lane] * values[row][column]
+  // c[column][lane] += sum over rows of weights[row][lane] * values[row][column]. Either form may
+  // collect the weights of several calls, for consecutive rows, until they are settled.
+  ROCFLASH_INLINE void collect(const Values& values, std::int64_t, std::int64_t count,
+                               Panel<const float> weights, Panel<float> c) {
+    weigh(values, count, weights, c);
+  }
+  ROCFLASH_INLINE void settle(const Values&, Panel<float>) {}
   ROCFLASH_INLINE void weigh(const Values& values, std::int64_t count, Panel<const float> weights,
                              Panel<float> c) {
     const auto multiply = values.finite ? gemm<vectors, Into::add, sums>
@@ -99,12 +108,22 @@ class InPairs {
         spare_rows_(scratch.take(operand_floats(stream_rows, most_columns))),
         spare_lanes_(scratch.take(operand_floats(panel, most_columns))) {}
 
+#if defined(ROCFLASH_TILES)
+  // Sums are loaded into tiles and stored again: longer streams do that less often.
+  static constexpr int stream = most_stream_rows;
+#else
+  static constexpr int stream = stream_rows;
+#endif
+
   // Where an operand came from, for the few that must be loaded again as floats.
   struct Origin {
     Origin() = default;
     ROCFLASH_INLINE Origin(const RowBlock& b)  // NOLINT: a block, kept
         : rows(&b.rows), batch(b.batch), begin(b.begin), head(b.head), count(b.count) {}
-    ROCFLASH_INLINE RowBlock block() const { return {*rows, batch, begin, head, count}; }
+    ROCFLASH_INLINE RowBlock block() const { return block(0, count); }
+    ROCFLASH_INLINE RowBlock block(std::int64_t first, std::int64_t rows_of_it) const {
+      return {*rows, batch, begin + first, head, static_cast<int>(rows_of_it)};
+    }
     const rocflash::Rows* rows = nullptr;
     std::int64_t batch = 0, begin = 0, head = 0;
     int count = 0;
@@ -112,42 +131,42 @@ class InPairs {
 
   // [plane][row][column / 2]
   struct Rows {
-    ROCFLASH_INLINE Rows(Scratch& scratch, int columns)
-        : words(take(scratch, stream_rows, columns)), stride(row_words(columns)) {}
+    ROCFLASH_INLINE Rows(Scratch& scratch, int rows, int columns)
+        : words(take(scratch, rows, columns)),
+          stride(row_words(columns)),
+          plane_size(rows * stride) {}
     ROCFLASH_INLINE void load(const RowBlock& block) {
       from = block;
-      finite = load_row_words(words, stride, block);
+      finite = load_row_words(words, stride, plane_size, block);
     }
     ROCFLASH_INLINE StridedOf<Words> left(int plane) const {
-      return {words + plane * stream_rows * stride, stride, 1};
+      return {words + plane * plane_size, stride, 1};
     }
     Words* words;
-    std::int64_t stride;
+    std::int64_t stride, plane_size;
     Origin from;
     bool finite = true;
   };
 
   // [plane][column][row / 2]
   struct Values {
-    static constexpr std::int64_t stride = stream_rows / 2;
-
-    ROCFLASH_INLINE Values(Scratch& scratch, int columns)
-        : words(take(scratch, stream_rows, columns)), plane_size(columns * stride) {}
+    ROCFLASH_INLINE Values(Scratch& scratch, int rows, int columns)
+        : words(take(scratch, rows, columns)), stride(rows / 2), plane_size(columns * stride) {}
     ROCFLASH_INLINE void load(const RowBlock& block) {
       from = block;
-      finite = load_transposed(words, plane_size, block);
+      finite = load_transposed(words, stride, plane_size, block);
     }
     ROCFLASH_INLINE StridedOf<Words> left(int plane) const {
       return {words + plane * plane_size, stride, 1};
     }
     Words* words;
-    std::int64_t plane_size;
+    std::int64_t stride, plane_size;
     Origin from;
     bool finite = true;
   };
   struct RowsAndValues : Rows, Values {
-    ROCFLASH_INLINE RowsAndValues(Scratch& scratch, int columns)
-        : Rows(scratch, columns), Values(scratch, columns) {}
+    ROCFLASH_INLINE RowsAndValues(Scratch& scratch, int rows, int columns)
+        : Rows(scratch, rows, columns), Values(scratch, rows, columns) {}
     ROCFLASH_INLINE void load(const RowBlock& block) {
       Rows::load(block);
       Values::load(block);
@@ -178,16 +197,15 @@ class InPairs {
           stride(row_words(columns) * 2),
           plane_size((rows + 1) / 2 * stride) {}
     ROCFLASH_INLINE void load(const RowBlock& block) {
-      Float taint{};
+      Magnitude largest;
       for (int n = 0; n < block.count; n += 2) {
-        over_row_pair(block, n, [&](int c, int plane, Word first, Word second) {
-          taint += taint_of(first) + taint_of(second);
+        over_row_pair(block, n, largest, [&](int c, int plane, Word first, Word second) {
           Words* to = words + plane * plane_size + n / 2 * stride + c;
           store(to, first);
           store(to + width, second);
         });
       }
-      finite = !any_nan(taint);
+      finite = largest.finite();
     }
     ROCFLASH_INLINE Panel<const Words> right(int plane) const {
       return {words + plane * plane_size, stride};
@@ -197,27 +215,38 @@ class InPairs {
     bool finite = true;
   };
 
-  ROCFLASH_INLINE void score(const Rows& rows, std::int64_t count, const InLanes& lanes,
-                             Panel<float> c) {
+  ROCFLASH_INLINE void score(const Rows& rows, std::int64_t first, std::int64_t count,
+                             const InLanes& lanes, Panel<float> c) {
     // An infinite number times the other's lower part, which may be 0, would be NaN.
-    if (planes == 2 && !(rows.finite && lanes.finite)) return score_in_float(rows, count, lanes, c);
+    if (planes == 2 && !(rows.finite && lanes.finite))
+      return score_in_float(rows, first, count, lanes, c);
     multiply<vectors, Into::overwrite>(
-        count, (rows.from.rows->columns + 1) / 2, [&](int n) { return rows.left(n); },
+        count, (rows.from.rows->columns + 1) / 2, [&](int n) { return rows.left(n).at(first, 0); },
         [&](int n) { return lanes.right(n); }, c);
+  }
+  ROCFLASH_INLINE void collect(const Values& values, std::int64_t first, std::int64_t count,
+                               Panel<const float> weights, Panel<float> c) {
+    if (!values.finite) return weigh_with_care(values, first, count, weights, c);
+    if (collected_.empty()) collected_ = {first, first};
+    pair_rows(weights, count, packed_ + first / 2 * panel);
+    collected_.end = first + count;
+  }
+  ROCFLASH_INLINE void settle(const Values& values, Panel<float> c) {
+    if (collected_.empty()) return;
+    const std::int64_t first = collected_.begin / 2;
+    multiply<vectors, Into::add>(
+        values.from.rows->columns, (collected_.size() + 1) / 2,
+        [&](int n) { return values.left(n).at(0, first); },
+        [&](int n) {
+          return Panel<const Words>{packed_ + n * packed_plane + first * panel, panel};
+        },
+        c);
+    collected_ = {};
   }
   ROCFLASH_INLINE void weigh(const Values& values, std::int64_t count, Panel<const float> weights,
                              Panel<float> c) {
-    const int columns = values.from.rows->columns;
-    if (!values.finite) {
-      load_rows(spare_rows_, padded(columns), values.from.block());
-      return gemm_skipping_zeros<vectors, Weights::right>(
-          columns, count, {spare_rows_, 1, padded(columns)}, weights, c);
-    }
-    pair_rows(weights, count);
-    constexpr std::int64_t plane = stream_rows / 2 * panel;
-    multiply<vectors, Into::add>(
-        columns, (count + 1) / 2, [&](int n) { return values.left(n); },
-        [&](int n) { return Panel<const Words>{packed_ + n * plane, panel}; }, c);
+    collect(values, 0, count, weights, c);
+    settle(values, c);
   }
   ROCFLASH_INLINE void spread(Panel<const float> weights, std::int64_t count, std::int64_t lanes,
                               const InColumns& values, const RowBlock& block, Panel<float> c) {
@@ -239,73 +268,83 @@ class InPairs {
   ROCFLASH_INLINE static constexpr std::int64_t row_words(int columns) {
     return (columns + 2 * width - 1) / (2 * width) * width;
   }
-  // NaN in some lane if one of the numbers is infinite or NaN.
-  ROCFLASH_INLINE static Float taint_of(Word pair) {
-    return (Float)(pair << 16) * 0.0f + (Float)(pair & 0xffff0000u) * 0.0f;
-  }
+  // Of numbers as they are in the tensors.
+  struct Magnitude {
+    __m512i bits = _mm512_setzero_si512();
 
-  // What is left of x when its bf16 part is taken away: nothing of infinities.
-  ROCFLASH_INLINE static Float remainder(Float x, Float part) {
-    return select(absolute(part) == infinity, Float{}, x - part);
-  }
+    ROCFLASH_INLINE void see(Word numbers) {
+      bits = _mm512_max_epu16(bits, (__m512i)(numbers & 0x7fff7fffu));
+    }
+    ROCFLASH_INLINE bool finite() const {
+      constexpr short infinite = planes == 1 ? 0x7f80 : 0x7c00;
+      return _mm512_cmpge_epu16_mask(bits, _mm512_set1_epi16(infinite)) == 0;
+    }
+  };
+
+  // The bf16 part of numbers, and that of what is left of them without it.
   ROCFLASH_INLINE static void split(Float a, Float b, Word (&to)[planes]) {
     to[0] = side_by_side(a, b);
     if constexpr (planes == 2) {
       Short half[2];
       __builtin_memcpy(half, &to[0], sizeof half);
-      to[1] = side_by_side(remainder(a, from_bf16(half[0])), remainder(b, from_bf16(half[1])));
+      to[1] = side_by_side(a - from_bf16(half[0]), b - from_bf16(half[1]));
     }
   }
   // 2 * width columns of a row from `from` on, of which there are `left`; 0 beyond them.
-  ROCFLASH_INLINE static void load_pairs(const std::byte* from, int left, Word (&to)[planes]) {
-    if (left >= 2 * width) return load_whole(from, to);
-    std::uint16_t some[2 * width] = {};
-    __builtin_memcpy(some, from, 2 * static_cast<std::size_t>(left));
-    load_whole(reinterpret_cast<const std::byte*>(some), to);
-  }
-  ROCFLASH_INLINE static void load_whole(const std::byte* from, Word (&to)[planes]) {
-    if constexpr (planes == 1) {
-      to[0] = load_as<Word>(from);
+  ROCFLASH_INLINE static void load_pairs(const std::byte* from, int left, Word (&to)[planes],
+                                         Magnitude& largest) {
+    Word numbers;
+    if (left >= 2 * width) {
+      numbers = load_as<Word>(from);
     } else {
-      const auto* half = reinterpret_cast<const _Float16*>(from);
-      split(load_vector(half), load_vector(half + width), to);
+      std::uint16_t some[2 * width] = {};
+      __builtin_memcpy(some, from, 2 * static_cast<std::size_t>(left));
+      numbers = load_as<Word>(some);
+    }
+    largest.see(numbers);
+    if constexpr (planes == 1) {
+      to[0] = numbers;
+    } else {
+      Half half[2];
+      __builtin_memcpy(half, &numbers, sizeof half);
+      split(__builtin_convertvector(half[0], Float), __builtin_convertvector(half[1], Float), to);
     }
   }
 
   // These three return whether all numbers are finite.
   [[gnu::noinline]] static bool load_row_words(Words* to, std::int64_t stride,
-                                               const RowBlock& block) {
-    Float taint{};
+                                               std::int64_t plane_size, const RowBlock& block) {
+    Magnitude largest;
     const int columns = block.rows.columns;
     for (int n = 0; n < block.count; ++n) {
       const std::byte* row = block.row(n);
       for (int c = 0; c < columns; c += 2 * width) {
         Word w[planes];
-        load_pairs(row + 2 * c, columns - c, w);
-        if (planes == 2) taint += taint_of(w[0]);
-        for (int i = 0; i < planes; ++i) store(to + (i * stream_rows + n) * stride + c / 2, w[i]);
+        load_pairs(row + 2 * c, columns - c, w, largest);
+        for (int i = 0; i < planes; ++i) store(to + i * plane_size + n * stride + c / 2, w[i]);
       }
     }
-    return !any_nan(taint);
+    return largest.finite();
   }
   // Rows n and n + 1, number by number, `width` columns and the next; 0 for a row that is not
   // there.
   template <class Body>
-  ROCFLASH_INLINE static void over_row_pair(const RowBlock& block, int n, Body body) {
+  ROCFLASH_INLINE static void over_row_pair(const RowBlock& block, int n, Magnitude& largest,
+                                            Body body) {
     const std::byte *lower = block.row(n),
                     *upper = n + 1 < block.count ? block.row(n + 1) : nullptr;
     const int columns = block.rows.columns;
     for (int c = 0; c < columns; c += 2 * width) {
       Word a[planes], b[planes] = {};
-      load_pairs(lower + 2 * c, columns - c, a);
-      if (upper) load_pairs(upper + 2 * c, columns - c, b);
+      load_pairs(lower + 2 * c, columns - c, a, largest);
+      if (upper) load_pairs(upper + 2 * c, columns - c, b, largest);
       for (int i = 0; i < planes; ++i) body(c, i, pair_first(a[i], b[i]), pair_second(a[i], b[i]));
     }
   }
 
-  [[gnu::noinline]] static bool load_transposed(Words* to, std::int64_t plane_size,
-                                                const RowBlock& block) {
-    Float taint{};
+  [[gnu::noinline]] static bool load_transposed(Words* to, std::int64_t stride,
+                                                std::int64_t plane_size, const RowBlock& block) {
+    Magnitude largest;
     const int columns = block.rows.columns;
     for (int first = 0; first < block.count; first += 2 * width) {
       const LaneRows lower(block, first), upper(block, first + width);
@@ -318,33 +357,32 @@ class InPairs {
                              : (r - width < upper.count ? upper.row[r - width] : nullptr);
           };
           Word a[planes] = {}, b[planes] = {};
-          if (row(2 * n)) load_pairs(row(2 * n) + 2 * c, columns - c, a);
-          if (row(2 * n + 1)) load_pairs(row(2 * n + 1) + 2 * c, columns - c, b);
+          if (row(2 * n)) load_pairs(row(2 * n) + 2 * c, columns - c, a, largest);
+          if (row(2 * n + 1)) load_pairs(row(2 * n + 1) + 2 * c, columns - c, b, largest);
           for (int i = 0; i < planes; ++i) {
             first_half[i][n] = pair_first(a[i], b[i]);
             second_half[i][n] = pair_second(a[i], b[i]);
-            taint += taint_of(first_half[i][n]) + taint_of(second_half[i][n]);
           }
         }
         for (int i = 0; i < planes; ++i) {
-          Words* at = to + i * plane_size + c * Values::stride + first / 2;
+          Words* at = to + i * plane_size + c * stride + first / 2;
           const auto put = [&](Word(&v)[width], int begin) {
             if (begin >= columns) return;
             transpose(v);
             for (int n = 0; n < smaller(width, columns - begin); ++n)
-              store(at + (begin - c + n) * Values::stride, v[n]);
+              store(at + (begin - c + n) * stride, v[n]);
           };
           put(first_half[i], c);
           put(second_half[i], c + width);
         }
       }
     }
-    return !any_nan(taint);
+    return largest.finite();
   }
 
   [[gnu::noinline]] static bool load_lane_pairs(Words* to, std::int64_t plane_size,
                                                 const RowBlock& block) {
-    Float taint{};
+    Magnitude largest;
     const int columns = block.rows.columns, pairs = (columns + 1) / 2;
     for (int first = 0; first < panel; first += width) {
       const LaneRows rows(block, first);
@@ -352,8 +390,7 @@ class InPairs {
         Word v[planes][width];
         for (int n = 0; n < width; ++n) {
           Word w[planes] = {};
-          if (n < rows.count) load_pairs(rows.row[n] + 4 * c, columns - 2 * c, w);
-          if (planes == 2) taint += taint_of(w[0]);
+          if (n < rows.count) load_pairs(rows.row[n] + 4 * c, columns - 2 * c, w, largest);
           for (int i = 0; i < planes; ++i) v[i][n] = w[i];
         }
         for (int i = 0; i < planes; ++i) {
@@ -363,31 +400,40 @@ class InPairs {
         }
       }
     }
-    return !any_nan(taint);
+    return largest.finite();
   }
 
-  [[gnu::noinline]] void score_in_float(const Rows& rows, std::int64_t count, const InLanes& lanes,
-                                        Panel<float> c) {
+  [[gnu::noinline]] void score_in_float(const Rows& rows, std::int64_t first, std::int64_t count,
+                                        const InLanes& lanes, Panel<float> c) {
     const int columns = rows.from.rows->columns;
-    load_rows(spare_rows_, padded(columns), rows.from.block());
+    load_rows(spare_rows_, padded(columns), rows.from.block(first, count));
     load_lanes(spare_lanes_, panel, lanes.from.block());
     gemm<vectors, Into::overwrite>(count, columns, {spare_rows_, padded(columns), 1},
                                    Panel<const float>{spare_lanes_, panel}, c);
   }
 
-  // packed[plane][row / 2][lane]
-  [[gnu::noinline]] void pair_rows(Panel<const float> rows, std::int64_t count) {
+  [[gnu::noinline]] void weigh_with_care(const Values& values, std::int64_t first,
+                                         std::int64_t count, Panel<const float> weights,
+                                         Panel<float> c) {
+    const int columns = values.from.rows->columns;
+    load_rows(spare_rows_, padded(columns), values.from.block(first, count));
+    gemm_skipping_zeros<vectors, Weights::right>(columns, count, {spare_rows_, 1, padded(columns)},
+                                                 weights, c);
+  }
+
+  // to[plane][row / 2][lane]
+  static constexpr std::int64_t packed_plane = most_stream_rows / 2 * panel;
+  [[gnu::noinline]] static void pair_rows(Panel<const float> rows, std::int64_t count, Words* to) {
     for (std::int64_t n = 0; n < count; n += 2) {
       for (int m = 0; m < panel; m += width) {
         const Float lower = load(rows.at(n, m).data),
                     upper = n + 1 < count ? load(rows.at(n + 1, m).data) : Float{};
         const Word pair = pair_up(lower, upper);
-        Words* at = packed_ + n / 2 * panel + m;
+        Words* at = to + n / 2 * panel + m;
         store(at, pair);
         if constexpr (planes == 2) {
-          store(at + stream_rows / 2 * panel,
-                pair_up(remainder(lower, (Float)(pair << 16)),
-                        remainder(upper, (Float)(pair & 0xffff0000u))));
+          store(at + packed_plane,
+                pair_up(lower - (Float)(pair << 16), upper - (Float)(pair & 0xffff0000u)));
         }
       }
     }
@@ -441,6 +487,7 @@ class InPairs {
   }
 
   Words* packed_;
+  Range collected_{};
   float *spare_rows_, *spare_lanes_;
 #if defined(ROCFLASH_TILES)
   TileRegisters tiles_;
