@@ -30,9 +30,10 @@ ROCFLASH_INLINE constexpr std::int64_t padded(std::int64_t floats) {
 // what it costs to fetch and convert a tile of keys and values is shared by them all. Problems with
 // few queries use smaller blocks, so that a machine of some dozens of cores finds work. The number
 // of threads must not matter.
+inline constexpr int most_forward_block = 8 * lane_rows;
 constexpr int forward_block(const Problem& p) {
   constexpr std::int64_t cache = 512 * 1024, wanted = 32;
-  for (int rows = 4 * lane_rows; rows > lane_rows; rows /= 2) {
+  for (int rows = most_forward_block; rows > lane_rows; rows /= 2) {
     const std::int64_t bytes = 4 * rows * (padded(p.head_dim) + padded(p.value_dim));
     if (bytes <= cache && p.batch() * p.heads * blocks_of(p.max_q, rows) >= wanted) return rows;
   }

@@ -23,10 +23,12 @@ struct OnlineSoftmax {
     }
   }
 
-  // Turns a tile of scores into weights. Returns whether some base changed: what was accumulated
-  // before is then to be multiplied by `factor`.
-  template <int vectors, class Exponent>
-  ROCFLASH_INLINE bool absorb(float* scores, std::int64_t rows, const Exponent& exponential) {
+  // Turns a tile of scores into weights, and hands them over by pairs of rows: emit(row, lane,
+  // weights of the row, of the next); a row that is not there has none. Returns whether some base
+  // changed: what was accumulated before is then to be multiplied by `factor`.
+  template <int vectors, class Exponent, class Emit>
+  ROCFLASH_INLINE bool absorb(const float* scores, std::int64_t rows, const Exponent& exponential,
+                              Emit emit) {
     constexpr int panel = vectors * width;
     const float reach = slack / exponential.factor;
     Float top[vectors], total[vectors];
@@ -50,13 +52,20 @@ struct OnlineSoftmax {
       }
     }
     Float added[vectors] = {};
-    for (std::int64_t r = 0; r < rows; ++r) {
+    const auto weight = [&](std::int64_t r, int m) {
+      const Float w = exponential(load(scores + r * panel + m * width) - top[m]);
+      added[m] += w;
+      return w;
+    };
+    std::int64_t r = 0;
+    for (; r + 1 < rows; r += 2) {
       for (int m = 0; m < vectors; ++m) {
-        const Float weight = exponential(load(scores + r * panel + m * width) - top[m]);
-        added[m] += weight;
-        store(scores + r * panel + m * width, weight);
+        const Float lower = weight(r, m), upper = weight(r + 1, m);
+        emit(r, m * width, lower, upper);
       }
     }
+    if (r < rows)
+      for (int m = 0; m < vectors; ++m) emit(r, m * width, weight(r, m), Float{});
     for (int m = 0; m < vectors; ++m) store(sum + m * width, total[m] + added[m]);
     return moved;
   }
@@ -96,7 +105,7 @@ template <int vectors>
 template <class Products>
 void run(const Head& head, const ForwardOutputs& o, Range block, float* memory) {
   constexpr int vectors = Products::vectors, panel = Products::panel;
-  constexpr int most_panels = 4 * lane_rows / (most_vectors * width);
+  constexpr int most_panels = most_forward_block / (most_vectors * width);
   const Problem& p = head.problem;
   const int d = p.head_dim, dv = p.value_dim;
   const auto panels = static_cast<int>(blocks_of(block.size(), panel));
@@ -148,16 +157,30 @@ void run(const Head& head, const ForwardOutputs& o, Range block, float* memory) 
         const Tile tile{queries_of(n), {i, smaller(smaller(here.end, seen.end), i + stream_rows)}};
         if (seen.begin >= tile.keys.end) continue;
         raw_scores(n, tile, here.begin);
-        if (softmax[n].template absorb<vectors>(scores, tile.keys.size(), exponential)) {
+        const std::int64_t first = i - here.begin, rows = tile.keys.size();
+        const auto absorb = [&](auto emit) {
+          if (!softmax[n].template absorb<vectors>(scores, rows, exponential, emit)) return;
           products.settle(v, sums);
           rescale<vectors>(out[n], dv, softmax[n].factor);
+        };
+        if (products.takes_pairs(v) && !p.dropout.on()) {
+          absorb([&](std::int64_t r, int lane, Float lower, Float upper) {
+            products.pack(first + r, lane, lower, upper);
+          });
+          products.accept(first, rows);
+        } else {
+          // There is room for a row more than an odd number.
+          absorb([&](std::int64_t r, int lane, Float lower, Float upper) {
+            store(scores + r * panel + lane, lower);
+            store(scores + (r + 1) * panel + lane, upper);
+          });
+          if (p.dropout.on()) {
+            draw_dropout<Lanes::queries, vectors>(head, tile, keep);
+            for (std::int64_t e = 0; e < rows * panel; e += width)
+              store(scores + e, select(load(keep + e) != 0.0f, load(scores + e), Float{}));
+          }
+          products.collect(v, first, rows, {scores, panel}, sums);
         }
-        if (p.dropout.on()) {
-          draw_dropout<Lanes::queries, vectors>(head, tile, keep);
-          for (std::int64_t e = 0; e < tile.keys.size() * panel; e += width)
-            store(scores + e, select(load(keep + e) != 0.0f, load(scores + e), Float{}));
-        }
-        products.collect(v, i - here.begin, tile.keys.size(), {scores, panel}, sums);
       }
       products.settle(v, sums);
     }

@@ -71,6 +71,10 @@ class InFloat {
     weigh(values, count, weights, c);
   }
   ROCFLASH_INLINE void settle(const Values&, Panel<float>) {}
+  // Whether weights can be handed over pair by pair instead.
+  ROCFLASH_INLINE static constexpr bool takes_pairs(const Values&) { return false; }
+  ROCFLASH_INLINE void pack(std::int64_t, int, Float, Float) const {}
+  ROCFLASH_INLINE void accept(std::int64_t, std::int64_t) const {}
   ROCFLASH_INLINE void weigh(const Values& values, std::int64_t count, Panel<const float> weights,
                              Panel<float> c) {
     const auto multiply = values.finite ? gemm<vectors, Into::add, sums>
@@ -103,17 +107,13 @@ class InPairs {
   static constexpr int vectors = vectors_, panel = vectors * width;
   using Exponent = QuickExponential;
 
+  // Sums are loaded into tiles and stored again: longer streams do that less often.
+  static constexpr int stream = has_tiles ? most_stream_rows : stream_rows;
+
   ROCFLASH_INLINE InPairs(Scratch& scratch, int most_columns)
-      : packed_(take(scratch, stream_rows, most_gradient_block)),
+      : packed_(take(scratch, most_stream_rows, most_gradient_block)),
         spare_rows_(scratch.take(operand_floats(stream_rows, most_columns))),
         spare_lanes_(scratch.take(operand_floats(panel, most_columns))) {}
-
-#if defined(ROCFLASH_TILES)
-  // Sums are loaded into tiles and stored again: longer streams do that less often.
-  static constexpr int stream = most_stream_rows;
-#else
-  static constexpr int stream = stream_rows;
-#endif
 
   // Where an operand came from, for the few that must be loaded again as floats.
   struct Origin {
@@ -129,38 +129,37 @@ class InPairs {
     int count = 0;
   };
 
-  // [plane][row][column / 2]
+  // A(row, column / 2)
   struct Rows {
     ROCFLASH_INLINE Rows(Scratch& scratch, int rows, int columns)
-        : words(take(scratch, rows, columns)),
-          stride(row_words(columns)),
-          plane_size(rows * stride) {}
+        : words{take(scratch, rows, columns), LeftWords::stride_for(in_vectors(columns, 2))},
+          plane_size(rows * in_vectors(columns, 2)) {}
     ROCFLASH_INLINE void load(const RowBlock& block) {
       from = block;
-      finite = load_row_words(words, stride, plane_size, block);
+      finite = load_row_words(*this, block);
     }
-    ROCFLASH_INLINE StridedOf<Words> left(int plane) const {
-      return {words + plane * plane_size, stride, 1};
+    ROCFLASH_INLINE LeftWords plane(int n) const {
+      return {words.data + n * plane_size, words.stride};
     }
-    Words* words;
-    std::int64_t stride, plane_size;
+    LeftWords words;
+    std::int64_t plane_size;
     Origin from;
     bool finite = true;
   };
-
-  // [plane][column][row / 2]
+  // A(column, row / 2)
   struct Values {
     ROCFLASH_INLINE Values(Scratch& scratch, int rows, int columns)
-        : words(take(scratch, rows, columns)), stride(rows / 2), plane_size(columns * stride) {}
+        : words{take(scratch, rows, columns), LeftWords::stride_for(rows / 2)},
+          plane_size(in_vectors(columns, 1) * rows / 2) {}
     ROCFLASH_INLINE void load(const RowBlock& block) {
       from = block;
-      finite = load_transposed(words, stride, plane_size, block);
+      finite = load_transposed(*this, block);
     }
-    ROCFLASH_INLINE StridedOf<Words> left(int plane) const {
-      return {words + plane * plane_size, stride, 1};
+    ROCFLASH_INLINE LeftWords plane(int n) const {
+      return {words.data + n * plane_size, words.stride};
     }
-    Words* words;
-    std::int64_t stride, plane_size;
+    LeftWords words;
+    std::int64_t plane_size;
     Origin from;
     bool finite = true;
   };
@@ -172,46 +171,37 @@ class InPairs {
       Values::load(block);
     }
   };
-
-  // [plane][column / 2][lane]
+  // B(column / 2, lane)
   struct InLanes {
     InLanes() = default;
     ROCFLASH_INLINE InLanes(Scratch& scratch, int columns)
-        : words(take(scratch, panel, columns)), plane_size((columns + 1) / 2 * panel) {}
+        : words{take(scratch, panel, columns),
+                RightWords::stride_for(in_vectors(columns, 2), panel)},
+          plane_size(in_vectors(columns, 2) * panel) {}
     ROCFLASH_INLINE void load(const RowBlock& block) {
       from = block;
-      finite = load_lane_pairs(words, plane_size, block);
+      finite = load_lane_pairs(*this, block);
     }
-    ROCFLASH_INLINE Panel<const Words> right(int plane) const {
-      return {words + plane * plane_size, panel};
+    ROCFLASH_INLINE RightWords plane(int n) const {
+      return {words.data + n * plane_size, words.stride};
     }
-    Words* words;
+    RightWords words;
     std::int64_t plane_size;
     Origin from;
     bool finite = true;
   };
-  // [plane][row / 2][column]
+  // B(row / 2, column)
   struct InColumns {
     ROCFLASH_INLINE InColumns(Scratch& scratch, int rows, int columns)
-        : words(take(scratch, rows, columns)),
-          stride(row_words(columns) * 2),
-          plane_size((rows + 1) / 2 * stride) {}
-    ROCFLASH_INLINE void load(const RowBlock& block) {
-      Magnitude largest;
-      for (int n = 0; n < block.count; n += 2) {
-        over_row_pair(block, n, largest, [&](int c, int plane, Word first, Word second) {
-          Words* to = words + plane * plane_size + n / 2 * stride + c;
-          store(to, first);
-          store(to + width, second);
-        });
-      }
-      finite = largest.finite();
+        : words{take(scratch, rows, columns),
+                RightWords::stride_for(rows / 2, 2 * in_vectors(columns, 2))},
+          plane_size(rows * in_vectors(columns, 2)) {}
+    ROCFLASH_INLINE void load(const RowBlock& block) { finite = load_row_pairs(*this, block); }
+    ROCFLASH_INLINE RightWords plane(int n) const {
+      return {words.data + n * plane_size, words.stride};
     }
-    ROCFLASH_INLINE Panel<const Words> right(int plane) const {
-      return {words + plane * plane_size, stride};
-    }
-    Words* words;
-    std::int64_t stride, plane_size;
+    RightWords words;
+    std::int64_t plane_size;
     bool finite = true;
   };
 
@@ -221,27 +211,37 @@ class InPairs {
     if (planes == 2 && !(rows.finite && lanes.finite))
       return score_in_float(rows, first, count, lanes, c);
     multiply<vectors, Into::overwrite>(
-        count, (rows.from.rows->columns + 1) / 2, [&](int n) { return rows.left(n).at(first, 0); },
-        [&](int n) { return lanes.right(n); }, c);
+        count, (rows.from.rows->columns + 1) / 2,
+        [&](int n) { return rows.plane(n).from(first, 0); }, [&](int n) { return lanes.plane(n); },
+        c);
   }
   ROCFLASH_INLINE void collect(const Values& values, std::int64_t first, std::int64_t count,
                                Panel<const float> weights, Panel<float> c) {
     if (!values.finite) return weigh_with_care(values, first, count, weights, c);
-    if (collected_.empty()) collected_ = {first, first};
-    pair_rows(weights, count, packed_ + first / 2 * panel);
-    collected_.end = first + count;
+    pair_rows(weights, first, count);
+    accept(first, count);
   }
   ROCFLASH_INLINE void settle(const Values& values, Panel<float> c) {
     if (collected_.empty()) return;
     const std::int64_t first = collected_.begin / 2;
     multiply<vectors, Into::add>(
         values.from.rows->columns, (collected_.size() + 1) / 2,
-        [&](int n) { return values.left(n).at(0, first); },
-        [&](int n) {
-          return Panel<const Words>{packed_ + n * packed_plane + first * panel, panel};
-        },
-        c);
+        [&](int n) { return values.plane(n).from(0, first); },
+        [&](int n) { return packed_rows(n).from(first, 0); }, c);
     collected_ = {};
+  }
+  ROCFLASH_INLINE static bool takes_pairs(const Values& values) { return values.finite; }
+  ROCFLASH_INLINE void accept(std::int64_t first, std::int64_t count) {
+    if (collected_.empty()) collected_.begin = first;
+    collected_.end = first + count;
+  }
+  ROCFLASH_INLINE void pack(std::int64_t row, int lane, Float lower, Float upper) const {
+    const Word pair = pair_up(lower, upper);
+    store(packed_rows(0).at(row / 2, lane), pair);
+    if constexpr (planes == 2) {
+      store(packed_rows(1).at(row / 2, lane),
+            pair_up(lower - (Float)(pair << 16), upper - (Float)(pair & 0xffff0000u)));
+    }
   }
   ROCFLASH_INLINE void weigh(const Values& values, std::int64_t count, Panel<const float> weights,
                              Panel<float> c) {
@@ -250,14 +250,12 @@ class InPairs {
   }
   ROCFLASH_INLINE void spread(Panel<const float> weights, std::int64_t count, std::int64_t lanes,
                               const InColumns& values, const RowBlock& block, Panel<float> c) {
-    const int columns = block.rows.columns;
     if (!values.finite) return spread_with_care(weights, count, block, c);
-    const std::int64_t stride = pair_lanes(weights, count, lanes), plane = count * stride;
-    over_columns(columns, [&]<int wide>(int at) {
+    pair_lanes(weights, count, lanes);
+    over_columns(block.rows.columns, [&]<int wide>(int at) {
       multiply<wide, Into::add>(
-          count, (lanes + 1) / 2,
-          [&](int n) { return StridedOf<Words>{packed_ + n * plane, stride, 1}; },
-          [&](int n) { return values.right(n).at(0, at); }, c.at(0, at));
+          count, (lanes + 1) / 2, [&](int n) { return packed_lanes(n, lanes); },
+          [&](int n) { return values.plane(n).from(0, at); }, c.at(0, at));
     });
   }
 
@@ -265,8 +263,9 @@ class InPairs {
   ROCFLASH_INLINE static Words* take(Scratch& scratch, int rows, int columns) {
     return reinterpret_cast<Words*>(scratch.take(operand_floats(rows, columns)));
   }
-  ROCFLASH_INLINE static constexpr std::int64_t row_words(int columns) {
-    return (columns + 2 * width - 1) / (2 * width) * width;
+  // Numbers, `each` to a word, in whole vectors of words.
+  ROCFLASH_INLINE static constexpr std::int64_t in_vectors(std::int64_t numbers, int each) {
+    return (numbers + each * width - 1) / (each * width) * width;
   }
   // Of numbers as they are in the tensors.
   struct Magnitude {
@@ -311,9 +310,8 @@ class InPairs {
     }
   }
 
-  // These three return whether all numbers are finite.
-  [[gnu::noinline]] static bool load_row_words(Words* to, std::int64_t stride,
-                                               std::int64_t plane_size, const RowBlock& block) {
+  // These four return whether all numbers are finite.
+  [[gnu::noinline]] static bool load_row_words(const Rows& to, const RowBlock& block) {
     Magnitude largest;
     const int columns = block.rows.columns;
     for (int n = 0; n < block.count; ++n) {
@@ -321,41 +319,42 @@ class InPairs {
       for (int c = 0; c < columns; c += 2 * width) {
         Word w[planes];
         load_pairs(row + 2 * c, columns - c, w, largest);
-        for (int i = 0; i < planes; ++i) store(to + i * plane_size + n * stride + c / 2, w[i]);
+        for (int i = 0; i < planes; ++i) store(to.plane(i).at(n, c / 2), w[i]);
       }
     }
     return largest.finite();
   }
-  // Rows n and n + 1, number by number, `width` columns and the next; 0 for a row that is not
-  // there.
-  template <class Body>
-  ROCFLASH_INLINE static void over_row_pair(const RowBlock& block, int n, Magnitude& largest,
-                                            Body body) {
-    const std::byte *lower = block.row(n),
-                    *upper = n + 1 < block.count ? block.row(n + 1) : nullptr;
+  // Rows 2n and 2n + 1, number by number; 0 for a row that is not there.
+  [[gnu::noinline]] static bool load_row_pairs(const InColumns& to, const RowBlock& block) {
+    Magnitude largest;
     const int columns = block.rows.columns;
-    for (int c = 0; c < columns; c += 2 * width) {
-      Word a[planes], b[planes] = {};
-      load_pairs(lower + 2 * c, columns - c, a, largest);
-      if (upper) load_pairs(upper + 2 * c, columns - c, b, largest);
-      for (int i = 0; i < planes; ++i) body(c, i, pair_first(a[i], b[i]), pair_second(a[i], b[i]));
+    for (int n = 0; n < block.count; n += 2) {
+      const std::byte *lower = block.row(n),
+                      *upper = n + 1 < block.count ? block.row(n + 1) : nullptr;
+      for (int c = 0; c < columns; c += 2 * width) {
+        Word a[planes], b[planes] = {};
+        load_pairs(lower + 2 * c, columns - c, a, largest);
+        if (upper) load_pairs(upper + 2 * c, columns - c, b, largest);
+        for (int i = 0; i < planes; ++i) {
+          store(to.plane(i).at(n / 2, c), pair_first(a[i], b[i]));
+          store(to.plane(i).at(n / 2, c + width), pair_second(a[i], b[i]));
+        }
+      }
     }
+    return largest.finite();
   }
-
-  [[gnu::noinline]] static bool load_transposed(Words* to, std::int64_t stride,
-                                                std::int64_t plane_size, const RowBlock& block) {
+  [[gnu::noinline]] static bool load_transposed(const Values& to, const RowBlock& block) {
     Magnitude largest;
     const int columns = block.rows.columns;
     for (int first = 0; first < block.count; first += 2 * width) {
       const LaneRows lower(block, first), upper(block, first + width);
+      const auto row = [&](int n) -> const std::byte* {
+        if (n < width) return n < lower.count ? lower.row[n] : nullptr;
+        return n - width < upper.count ? upper.row[n - width] : nullptr;
+      };
       for (int c = 0; c < columns; c += 2 * width) {
         Word first_half[planes][width], second_half[planes][width];
         for (int n = 0; n < width; ++n) {
-          // Rows 2n and 2n + 1 of the block's part.
-          const auto row = [&](int r) {
-            return r < width ? (r < lower.count ? lower.row[r] : nullptr)
-                             : (r - width < upper.count ? upper.row[r - width] : nullptr);
-          };
           Word a[planes] = {}, b[planes] = {};
           if (row(2 * n)) load_pairs(row(2 * n) + 2 * c, columns - c, a, largest);
           if (row(2 * n + 1)) load_pairs(row(2 * n + 1) + 2 * c, columns - c, b, largest);
@@ -365,12 +364,11 @@ class InPairs {
           }
         }
         for (int i = 0; i < planes; ++i) {
-          Words* at = to + i * plane_size + c * stride + first / 2;
           const auto put = [&](Word(&v)[width], int begin) {
             if (begin >= columns) return;
             transpose(v);
             for (int n = 0; n < smaller(width, columns - begin); ++n)
-              store(at + (begin - c + n) * stride, v[n]);
+              store(to.plane(i).at(begin + n, first / 2), v[n]);
           };
           put(first_half[i], c);
           put(second_half[i], c + width);
@@ -379,9 +377,7 @@ class InPairs {
     }
     return largest.finite();
   }
-
-  [[gnu::noinline]] static bool load_lane_pairs(Words* to, std::int64_t plane_size,
-                                                const RowBlock& block) {
+  [[gnu::noinline]] static bool load_lane_pairs(const InLanes& to, const RowBlock& block) {
     Magnitude largest;
     const int columns = block.rows.columns, pairs = (columns + 1) / 2;
     for (int first = 0; first < panel; first += width) {
@@ -396,7 +392,7 @@ class InPairs {
         for (int i = 0; i < planes; ++i) {
           transpose(v[i]);
           for (int n = 0; n < smaller(width, pairs - c); ++n)
-            store(to + i * plane_size + (c + n) * panel + first, v[i][n]);
+            store(to.plane(i).at(c + n, first), v[i][n]);
         }
       }
     }
@@ -421,37 +417,35 @@ class InPairs {
                                                  weights, c);
   }
 
-  // to[plane][row / 2][lane]
-  static constexpr std::int64_t packed_plane = most_stream_rows / 2 * panel;
-  [[gnu::noinline]] static void pair_rows(Panel<const float> rows, std::int64_t count, Words* to) {
+  // Computed weights: B(row / 2, lane), and A(row, lane / 2).
+  ROCFLASH_INLINE RightWords packed_rows(int plane) const {
+    constexpr std::int64_t pairs = most_stream_rows / 2;
+    return {packed_ + plane * pairs * panel, RightWords::stride_for(pairs, panel)};
+  }
+  ROCFLASH_INLINE LeftWords packed_lanes(int plane, std::int64_t lanes) const {
+    const std::int64_t pairs = in_vectors(lanes, 2);
+    return {packed_ + plane * stream_rows * pairs, LeftWords::stride_for(pairs)};
+  }
+  [[gnu::noinline]] void pair_rows(Panel<const float> rows, std::int64_t first,
+                                   std::int64_t count) const {
     for (std::int64_t n = 0; n < count; n += 2) {
       for (int m = 0; m < panel; m += width) {
-        const Float lower = load(rows.at(n, m).data),
-                    upper = n + 1 < count ? load(rows.at(n + 1, m).data) : Float{};
-        const Word pair = pair_up(lower, upper);
-        Words* at = to + n / 2 * panel + m;
-        store(at, pair);
-        if constexpr (planes == 2) {
-          store(at + packed_plane,
-                pair_up(lower - (Float)(pair << 16), upper - (Float)(pair & 0xffff0000u)));
-        }
+        pack(first + n, m, load(rows.at(n, m).data),
+             n + 1 < count ? load(rows.at(n + 1, m).data) : Float{});
       }
     }
   }
-  // packed[plane][row][lane / 2]; returns the stride of its rows.
-  [[gnu::noinline]] std::int64_t pair_lanes(Panel<const float> rows, std::int64_t count,
-                                            std::int64_t lanes) {
-    const std::int64_t stride = (lanes + 2 * width - 1) / (2 * width) * width;
+  [[gnu::noinline]] void pair_lanes(Panel<const float> rows, std::int64_t count,
+                                    std::int64_t lanes) const {
     for (std::int64_t n = 0; n < count; ++n) {
       for (std::int64_t m = 0; m < lanes; m += 2 * width) {
         Word w[planes];
         // Panels are at least one vector wide; a second one exists where it has lanes.
         split(load(rows.at(n, m).data),
               m + width < lanes ? load(rows.at(n, m + width).data) : Float{}, w);
-        for (int i = 0; i < planes; ++i) store(packed_ + (i * count + n) * stride + m / 2, w[i]);
+        for (int i = 0; i < planes; ++i) store(packed_lanes(i, lanes).at(n, m / 2), w[i]);
       }
     }
-    return stride;
   }
 
   [[gnu::noinline]] void spread_with_care(Panel<const float> weights, std::int64_t count,
@@ -482,7 +476,8 @@ class InPairs {
     }
 #else
     static_assert(planes == 1, "without tiles, f16 is faster in f32");
-    gemm<wide, into, Sums::whole, Words>(n, k, left(0), right(0), c);
+    gemm<wide, into, Sums::whole, Words>(n, k, {left(0).data, left(0).stride, 1},
+                                         {right(0).data, right(0).stride}, c);
 #endif
   }
 

@@ -12,7 +12,39 @@
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 
+inline constexpr bool has_tiles = true;
 inline constexpr int tile_rows = 16;  // as many words are in a row
+inline constexpr std::int64_t tile_words = tile_rows * tile_rows;
+
+// Operands of pairs, tile by tile: a tile is 1 KiB in one piece, tiles that are summed over follow
+// each other, and `stride` is how far apart tiles of other rows (or lanes) are. k is a multiple of
+// a tile's rows here, and so are lanes.
+struct LeftWords {
+  std::uint32_t* data;
+  std::int64_t stride;
+
+  ROCFLASH_INLINE static constexpr std::int64_t stride_for(std::int64_t k) { return k * tile_rows; }
+  ROCFLASH_INLINE std::uint32_t* at(std::int64_t n, std::int64_t k) const {
+    return data + n / tile_rows * stride + k * tile_rows + n % tile_rows * tile_rows;
+  }
+  ROCFLASH_INLINE LeftWords from(std::int64_t n, std::int64_t k) const {
+    return {at(n, k), stride};
+  }
+};
+struct RightWords {
+  std::uint32_t* data;
+  std::int64_t stride;
+
+  ROCFLASH_INLINE static constexpr std::int64_t stride_for(std::int64_t k, std::int64_t) {
+    return k * tile_rows;
+  }
+  ROCFLASH_INLINE std::uint32_t* at(std::int64_t k, std::int64_t lane) const {
+    return data + lane / tile_rows * stride + k * tile_rows;
+  }
+  ROCFLASH_INLINE RightWords from(std::int64_t k, std::int64_t lane) const {
+    return {at(k, lane), stride};
+  }
+};
 
 #if ROCFLASH_TILES == 1
 // Tile registers are the thread's while this lives. Their configuration is palette 1, all of it.
@@ -50,17 +82,35 @@ class TileRegisters {
 };
 #endif
 
-// One product among the terms that make up a sum.
+// One product among the terms that make up a sum: A(n, k), and B(k, lane).
 struct PairProduct {
-  StridedOf<std::uint32_t> a;  // of step 1
-  Panel<const std::uint32_t> b;
+  LeftWords a;
+  RightWords b;
+};
+
+// What the next block will need, while this one is at work: some rows of A, and of C.
+struct Ahead {
+  LeftWords a;
+  Panel<float> c;
+  bool rows;
+
+  ROCFLASH_INLINE void ask(std::int64_t n, std::int64_t k) const {
+    if (rows)
+      for (int r = 0; r < tile_rows; ++r) __builtin_prefetch(a.at(r, n), 0, 3);
+    const std::int64_t step = larger(1, 2 * tile_rows * tile_rows / k);
+    for (std::int64_t r = n / tile_rows * step; r < (n / tile_rows + 1) * step; ++r) {
+      __builtin_prefetch(c.at(r, 0).data, 1, 3);
+      __builtin_prefetch(c.at(r, tile_rows).data, 1, 3);
+    }
+  }
 };
 
 // Two tiles of rows by two of lanes, or fewer at the edges: tiles 0 to 3 are sums, 4 and 5 hold A,
 // 6 and 7 hold B.
 template <int down, int across, Into into, int terms>
 ROCFLASH_INLINE void multiply_block(TileRegisters& tiles, std::int64_t k,
-                                    const PairProduct (&products)[terms], Panel<float> c) {
+                                    const PairProduct (&products)[terms], Panel<float> c,
+                                    const Ahead& ahead) {
   const auto each = [&](auto body) {
     body.template operator()<0, 0>();
     if constexpr (across > 1) body.template operator()<0, 1>();
@@ -76,10 +126,11 @@ ROCFLASH_INLINE void multiply_block(TileRegisters& tiles, std::int64_t k,
   });
   for (const PairProduct& p : products) {
     for (std::int64_t n = 0; n < k; n += tile_rows) {
-      tiles.template load<6>(p.b.at(n, 0).data, p.b.stride);
-      if constexpr (across > 1) tiles.template load<7>(p.b.at(n, tile_rows).data, p.b.stride);
-      tiles.template load<4>(p.a.at(0, n).data, p.a.row);
-      if constexpr (down > 1) tiles.template load<5>(p.a.at(tile_rows, n).data, p.a.row);
+      tiles.template load<6>(p.b.at(n, 0), tile_rows);
+      tiles.template load<4>(p.a.at(0, n), tile_rows);
+      if constexpr (across > 1) tiles.template load<7>(p.b.at(n, tile_rows), tile_rows);
+      if constexpr (down > 1) tiles.template load<5>(p.a.at(tile_rows, n), tile_rows);
+      if (&p == products) ahead.ask(n, k);
       each([&]<int i, int j>() { tiles.template add_products<2 * i + j, 4 + i, 6 + j>(); });
     }
   }
@@ -93,39 +144,80 @@ template <int vectors, Into into, int terms>
 [[gnu::noinline]] static void gemm_tiles(TileRegisters& tiles, std::int64_t n, std::int64_t k,
                                          const PairProduct (&products)[terms], Panel<float> c) {
   const std::int64_t rows = floor_to(n, tile_rows), pairs = floor_to(k, tile_rows);
-  const auto part = [&](std::int64_t i, int m) {
-    struct Terms {
-      PairProduct of[terms];
-    } here;
-    for (int t = 0; t < terms; ++t)
-      here.of[t] = {products[t].a.at(i, 0), products[t].b.at(0, m * width)};
-    return here;
-  };
   const auto row_of_blocks = [&]<int down>(std::int64_t i) {
     constexpr int across = vectors > 1 ? 2 : 1;
-    for (int m = 0; m < vectors; m += across)
-      multiply_block<down, across, into>(tiles, pairs, part(i, m).of, c.at(i, m * width));
+    for (int m = 0; m < vectors; m += across) {
+      PairProduct here[terms];
+      for (int t = 0; t < terms; ++t)
+        here[t] = {products[t].a.from(i, 0), products[t].b.from(0, m * width)};
+      const bool last = m + across >= vectors;
+      const std::int64_t next = i + down * tile_rows;
+      const Ahead ahead{products[0].a.from(next + m / across * tile_rows, 0),
+                        c.at(last ? next : i, last ? 0 : (m + across) * width),
+                        next + 2 * tile_rows <= rows};
+      multiply_block<down, across, into>(tiles, pairs, here, c.at(i, m * width), ahead);
+    }
   };
   if (pairs > 0) {
     std::int64_t i = 0;
     for (; i + 2 * tile_rows <= rows; i += 2 * tile_rows) row_of_blocks.template operator()<2>(i);
     if (i < rows) row_of_blocks.template operator()<1>(i);
   }
-  // What whole tiles left over: the last pairs, and the last rows.
-  const auto by_vectors = [&]<Into first>(std::int64_t i, std::int64_t count, std::int64_t begin) {
-    if (count == 0) return;
-    bool written = first == Into::add;
-    for (const PairProduct& p : products) {
-      const auto multiply = written ? gemm<vectors, Into::add, Sums::whole, std::uint32_t>
-                                    : gemm<vectors, Into::overwrite, Sums::whole, std::uint32_t>;
-      multiply(count, k - begin, p.a.at(i, begin), p.b.at(begin, 0), c.at(i, 0));
-      written = true;
+  // What whole tiles left over, tile by tile: the last pairs, and the last rows.
+  const auto by_vectors = [&](std::int64_t begin, std::int64_t end, std::int64_t first) {
+    for (std::int64_t i = begin; i < end; i += tile_rows) {
+      for (int m = 0; m < vectors; ++m) {
+        bool written = into == Into::add || first > 0;
+        for (const PairProduct& p : products) {
+          for (std::int64_t at = first; at < k; at += tile_rows) {
+            const auto multiply = written ? gemm<1, Into::add, Sums::whole, std::uint32_t>
+                                          : gemm<1, Into::overwrite, Sums::whole, std::uint32_t>;
+            multiply(smaller(tile_rows, end - i), smaller(tile_rows, k - at),
+                     {p.a.at(i, at), tile_rows, 1}, {p.b.at(at, m * width), tile_rows},
+                     c.at(i, m * width));
+            written = true;
+          }
+        }
+      }
     }
   };
-  if (pairs == 0) return by_vectors.template operator()<into>(0, n, 0);
-  if (pairs < k) by_vectors.template operator()<Into::add>(0, rows, pairs);
-  by_vectors.template operator()<into>(rows, n - rows, 0);
+  by_vectors(0, rows, pairs);
+  by_vectors(rows, n, 0);
 }
+
+}  // namespace rocflash::cpu::ROCFLASH_ISA
+#else
+namespace rocflash::cpu::ROCFLASH_ISA {
+
+inline constexpr bool has_tiles = false;
+
+// Operands of pairs for vectors, row by row.
+struct LeftWords {
+  std::uint32_t* data;
+  std::int64_t stride;
+
+  ROCFLASH_INLINE static constexpr std::int64_t stride_for(std::int64_t k) { return k; }
+  ROCFLASH_INLINE std::uint32_t* at(std::int64_t n, std::int64_t k) const {
+    return data + n * stride + k;
+  }
+  ROCFLASH_INLINE LeftWords from(std::int64_t n, std::int64_t k) const {
+    return {at(n, k), stride};
+  }
+};
+struct RightWords {
+  std::uint32_t* data;
+  std::int64_t stride;
+
+  ROCFLASH_INLINE static constexpr std::int64_t stride_for(std::int64_t, std::int64_t lanes) {
+    return lanes;
+  }
+  ROCFLASH_INLINE std::uint32_t* at(std::int64_t k, std::int64_t lane) const {
+    return data + k * stride + lane;
+  }
+  ROCFLASH_INLINE RightWords from(std::int64_t k, std::int64_t lane) const {
+    return {at(k, lane), stride};
+  }
+};
 
 }  // namespace rocflash::cpu::ROCFLASH_ISA
 #endif
