@@ -58,7 +58,7 @@ constexpr std::int64_t products_scratch(std::int64_t most_columns) {
 constexpr std::int64_t forward_scratch(const Problem& p) {
   const std::int64_t block = forward_block(p), tile = std::int64_t{lane_rows} * stream_rows;
   return operand_floats(block + most_stream_rows, p.head_dim) +
-         operand_floats(most_stream_rows, p.value_dim) + block * padded(p.value_dim) + 3 * tile +
+         operand_floats(most_stream_rows, p.value_dim) + block * padded(p.value_dim) + 4 * tile +
          3 * block + products_scratch(larger(p.head_dim, p.value_dim));
 }
 constexpr std::int64_t backward_scratch(const Problem& p) {

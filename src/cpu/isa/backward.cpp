@@ -61,10 +61,10 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
           for (std::int64_t r = 0; r < rows; ++r) mean[r] += tile.mean[r];
         }
         if (t.dv)
-          tile.products.weigh(tile.dout, rows, {tile.weights, panel}, sum_of(dv_sum, dv, n));
+          tile.products.weigh(tile.dout, 0, rows, {tile.weights, panel}, sum_of(dv_sum, dv, n));
         if (t.dk) {
           const Panel<float> gradients = tile.gradients.at(0, n * panel);
-          tile.products.weigh(tile.q, rows, {gradients.data, gradients.stride},
+          tile.products.weigh(tile.q, 0, rows, {gradients.data, gradients.stride},
                               sum_of(dk_sum, d, n));
         }
       }

@@ -103,117 +103,206 @@ template <int vectors>
 }
 
 template <class Products>
-void run(const Head& head, const ForwardOutputs& o, Range block, float* memory) {
-  constexpr int vectors = Products::vectors, panel = Products::panel;
-  constexpr int most_panels = most_forward_block / (most_vectors * width);
-  const Problem& p = head.problem;
-  const int d = p.head_dim, dv = p.value_dim;
-  const auto panels = static_cast<int>(blocks_of(block.size(), panel));
-  Scratch scratch(memory);
-  Products products(scratch, static_cast<int>(larger(d, dv)));
-  typename Products::Rows k(scratch, Products::stream, d);
-  typename Products::Values v(scratch, Products::stream, dv);
-  float* scores = scratch.take(panel * stream_rows);  // [key][lane]
-  float* bias = scratch.take(panel * stream_rows);    // likewise
-  float* keep = scratch.take(panel * stream_rows);    // likewise
-  typename Products::InLanes q[most_panels];
-  OnlineSoftmax softmax[most_panels];
-  float* out[most_panels];  // [column][lane]
+class Block {
+  static constexpr int vectors = Products::vectors, panel = Products::panel;
+  static constexpr int most_panels = most_forward_block / (most_vectors * width);
+  static constexpr int most_parts = Products::stream / stream_rows;
 
-  const auto queries_of = [&](int n) {
-    return Range{block.begin + n * panel, smaller(block.end, block.begin + (n + 1) * panel)};
-  };
-  // Scores of a panel and of keys that were loaded from `loaded` on.
-  const auto raw_scores = [&](int n, const Tile& tile, std::int64_t loaded) {
-    products.score(k, tile.keys.begin - loaded, tile.keys.size(), q[n], {scores, panel});
-    finish_scores<Lanes::queries, vectors>(head, tile, scores, bias, nullptr);
-  };
-
-  for (int n = 0; n < panels; ++n) {
-    q[n] = typename Products::InLanes(scratch, d);
-    q[n].load(head.queries_of(p.q, queries_of(n)));
-    out[n] = scratch.take(std::int64_t{panel} * dv);
-    __builtin_memset(out[n], 0, sizeof(float) * panel * static_cast<std::size_t>(dv));
-    float* statistics = scratch.take(3 * panel);
-    softmax[n] = {statistics, statistics + panel, statistics + 2 * panel};
-    softmax[n].template start<vectors>(head.sink);
+ public:
+  Block(const Head& head, Range queries, float* memory)
+      : head_(head),
+        p_(head.problem),
+        queries_(queries),
+        panels_(static_cast<int>(blocks_of(queries.size(), panel))),
+        scratch_(memory),
+        products_(scratch_, static_cast<int>(larger(p_.head_dim, p_.value_dim))),
+        k_(scratch_, Products::stream, p_.head_dim),
+        v_(scratch_, Products::stream, p_.value_dim),
+        exponential_(head.exponent) {
+    for (float*& scores : scores_) scores = scratch_.take(panel * stream_rows);
+    bias_ = scratch_.take(panel * stream_rows);
+    keep_ = scratch_.take(panel * stream_rows);
+    for (int n = 0; n < panels_; ++n) {
+      q_[n] = typename Products::InLanes(scratch_, p_.head_dim);
+      q_[n].load(head.queries_of(p_.q, queries_of(n)));
+      out_[n] = scratch_.take(std::int64_t{panel} * p_.value_dim);
+      __builtin_memset(out_[n], 0, sizeof(float) * panel * static_cast<std::size_t>(p_.value_dim));
+      float* statistics = scratch_.take(3 * panel);
+      softmax_[n] = {statistics, statistics + panel, statistics + 2 * panel};
+      softmax_[n].template start<vectors>(head.sink);
+    }
   }
 
-  const typename Products::Exponent exponential(head.exponent);
-  Range keys = visible_keys(p.visibility, block, head.sequence.sq, head.sequence.sk);
-  keys.begin = floor_to(keys.begin, dropout_keys_per_call);
-  for (std::int64_t j = keys.begin; j < keys.end; j += Products::stream) {
-    const Range here{j, smaller(keys.end, j + Products::stream)},
-        next{here.end, smaller(keys.end, here.end + Products::stream)};
-    k.load(head.keys_of(p.k, here));
-    v.load(head.keys_of(p.v, here));
-    for (int n = 0; n < panels; ++n) {
-      prefetch(head.keys_of(p.k, next), n, panels);
-      prefetch(head.keys_of(p.v, next), n, panels);
-      const Range seen =
-          visible_keys(p.visibility, queries_of(n), head.sequence.sq, head.sequence.sk);
-      const Panel<float> sums{out[n], panel};
-      for (std::int64_t i = here.begin; i < smaller(here.end, seen.end); i += stream_rows) {
-        const Tile tile{queries_of(n), {i, smaller(smaller(here.end, seen.end), i + stream_rows)}};
-        if (seen.begin >= tile.keys.end) continue;
-        raw_scores(n, tile, here.begin);
-        const std::int64_t first = i - here.begin, rows = tile.keys.size();
-        const auto absorb = [&](auto emit) {
-          if (!softmax[n].template absorb<vectors>(scores, rows, exponential, emit)) return;
-          products.settle(v, sums);
-          rescale<vectors>(out[n], dv, softmax[n].factor);
-        };
-        if (products.takes_pairs(v) && !p.dropout.on()) {
-          absorb([&](std::int64_t r, int lane, Float lower, Float upper) {
-            products.pack(first + r, lane, lower, upper);
+  void attend() {
+    Range keys = visible(queries_);
+    keys.begin = floor_to(keys.begin, dropout_keys_per_call);
+    for (std::int64_t j = keys.begin; j < keys.end; j += Products::stream) {
+      const Range here{j, smaller(keys.end, j + Products::stream)};
+      load(here, {here.end, smaller(keys.end, here.end + Products::stream)});
+      // With overlap, scores of the next part are computed while this one's weights are, and the
+      // last one's weights meet the values.
+      if constexpr (Products::overlaps) {
+        if (count_ > 0) score(0);
+        for (int n = 0; n < count_; ++n) {
+          products_.overlap(stream_rows / 2, [&] {
+            if (n > 0) weigh(n - 1);
+            if (n + 1 < count_) score(n + 1);
           });
-          products.accept(first, rows);
-        } else {
-          // There is room for a row more than an odd number.
-          absorb([&](std::int64_t r, int lane, Float lower, Float upper) {
-            store(scores + r * panel + lane, lower);
-            store(scores + (r + 1) * panel + lane, upper);
-          });
-          if (p.dropout.on()) {
-            draw_dropout<Lanes::queries, vectors>(head, tile, keep);
-            for (std::int64_t e = 0; e < rows * panel; e += width)
-              store(scores + e, select(load(keep + e) != 0.0f, load(scores + e), Float{}));
-          }
-          products.collect(v, first, rows, {scores, panel}, sums);
+          absorb(n);
+        }
+        if (count_ > 0) weigh(count_ - 1);
+      } else {
+        for (int n = 0; n < count_; ++n) {
+          score(n);
+          absorb(n);
+          weigh(n);
         }
       }
-      products.settle(v, sums);
     }
   }
 
-  for (int n = 0; n < panels; ++n) {
-    const Range queries = queries_of(n);
-    double factor[panel] = {};
-    for (int lane = 0; lane < queries.size(); ++lane) {
-      if (o.lse) {
-        o.lse.at(head.b, head.h, head.sequence.q_row + queries.begin + lane) =
-            head.lse(softmax[n].base[lane], softmax[n].sum[lane]);
+  void store(const ForwardOutputs& o) {
+    for (int n = 0; n < panels_; ++n) {
+      const OnlineSoftmax& softmax = softmax_[n];
+      const Range queries = queries_of(n);
+      double factor[panel] = {};
+      for (int lane = 0; lane < queries.size(); ++lane) {
+        if (o.lse) {
+          o.lse.at(head_.b, head_.h, head_.sequence.q_row + queries.begin + lane) =
+              head_.lse(softmax.base[lane], softmax.sum[lane]);
+        }
+        factor[lane] = softmax.saw_nothing(lane) ? 0.0
+                                                 : static_cast<double>(p_.dropout.scale()) /
+                                                       static_cast<double>(softmax.sum[lane]);
       }
-      factor[lane] = softmax[n].saw_nothing(lane) ? 0.0
-                                                  : static_cast<double>(p.dropout.scale()) /
-                                                        static_cast<double>(softmax[n].sum[lane]);
+      store_lanes(out_[n], panel, factor, head_.queries_of(o.out, queries));
     }
-    store_lanes(out[n], panel, factor, head.queries_of(o.out, queries));
+    if (!o.s_dmask) return;
+    for (std::int64_t j = 0; j < head_.sequence.sk; j += stream_rows) {
+      const Range here{j, smaller(head_.sequence.sk, j + stream_rows)};
+      k_.load(head_.keys_of(p_.k, here));
+      for (int n = 0; n < panels_; ++n) {
+        const Tile tile{queries_of(n), here};
+        products_.score(k_, 0, here.size(), q_[n], {scores_[0], panel});
+        finish_scores<Lanes::queries, vectors>(head_, tile, scores_[0], bias_, nullptr);
+        if (p_.dropout.on()) draw_dropout<Lanes::queries, vectors>(head_, tile, keep_);
+        store_weights<vectors>(head_, tile, scores_[0], p_.dropout.on() ? keep_ : nullptr,
+                               softmax_[n], o.s_dmask);
+      }
+    }
   }
 
-  if (!o.s_dmask) return;
-  for (std::int64_t j = 0; j < head.sequence.sk; j += stream_rows) {
-    const Range here{j, smaller(head.sequence.sk, j + stream_rows)};
-    k.load(head.keys_of(p.k, here));
-    for (int n = 0; n < panels; ++n) {
-      const Tile tile{queries_of(n), here};
-      raw_scores(n, tile, j);
-      if (p.dropout.on()) draw_dropout<Lanes::queries, vectors>(head, tile, keep);
-      store_weights<vectors>(head, tile, scores, p.dropout.on() ? keep : nullptr, softmax[n],
-                             o.s_dmask);
+ private:
+  // A panel of queries and some of the keys that are loaded, from the first on.
+  struct Part {
+    int panel;
+    Tile tile;
+    std::int64_t first;
+    bool weighed;
+  };
+
+  ROCFLASH_INLINE Range visible(Range queries) const {
+    return visible_keys(p_.visibility, queries, head_.sequence.sq, head_.sequence.sk);
+  }
+  ROCFLASH_INLINE Range queries_of(int n) const {
+    return {queries_.begin + n * panel, smaller(queries_.end, queries_.begin + (n + 1) * panel)};
+  }
+  // Two parts are at work at a time.
+  ROCFLASH_INLINE float* scores_of(int n) const { return scores_[n % 2]; }
+  ROCFLASH_INLINE static std::int64_t packed_of(int n) {
+    return Products::overlaps ? n % 2 * stream_rows : 0;
+  }
+
+  void load(Range here, Range next) {
+    k_.load(head_.keys_of(p_.k, here));
+    v_.load(head_.keys_of(p_.v, here));
+    next_ = next;
+    count_ = 0;
+    for (int n = 0; n < panels_; ++n) {
+      const Range seen = visible(queries_of(n));
+      const std::int64_t end = smaller(here.end, seen.end);
+      for (std::int64_t i = here.begin; i < end; i += stream_rows) {
+        const Range keys{i, smaller(end, i + stream_rows)};
+        if (seen.begin < keys.end)
+          parts_[count_++] = {n, {queries_of(n), keys}, i - here.begin, false};
+      }
     }
   }
-}
+  void score(int n) {
+    const Part& part = parts_[n];
+    products_.score(k_, part.first, part.tile.keys.size(), q_[part.panel], {scores_of(n), panel});
+  }
+  // From scores to weights.
+  void absorb(int n) {
+    Part& part = parts_[n];
+    float* scores = scores_of(n);
+    const std::int64_t rows = part.tile.keys.size();
+    prefetch(head_.keys_of(p_.k, next_), n, count_);
+    prefetch(head_.keys_of(p_.v, next_), n, count_);
+    finish_scores<Lanes::queries, vectors>(head_, part.tile, scores, bias_, nullptr);
+    OnlineSoftmax& softmax = softmax_[part.panel];
+    const auto absorb_into = [&](auto emit) {
+      const bool moved =
+          softmax.template absorb<vectors>(scores, rows, exponential_, [&](auto... weights) {
+            emit(weights...);
+            advance(weights...);
+          });
+      if constexpr (Products::overlaps) products_.finish();
+      if (moved) rescale<vectors>(out_[part.panel], p_.value_dim, softmax.factor);
+    };
+    if constexpr (Products::packs) {
+      if (v_.finite && !p_.dropout.on()) {
+        return absorb_into([&](std::int64_t r, int lane, Float lower, Float upper) {
+          products_.pack(packed_of(n) + r, lane, lower, upper);
+        });
+      }
+    }
+    // There is room for a row more than an odd number.
+    absorb_into([&](std::int64_t r, int lane, Float lower, Float upper) {
+      ROCFLASH_ISA::store(scores + r * panel + lane, lower);
+      ROCFLASH_ISA::store(scores + (r + 1) * panel + lane, upper);
+    });
+    if (p_.dropout.on()) {
+      draw_dropout<Lanes::queries, vectors>(head_, part.tile, keep_);
+      for (std::int64_t e = 0; e < rows * panel; e += width)
+        ROCFLASH_ISA::store(scores + e, select(ROCFLASH_ISA::load(keep_ + e) != 0.0f,
+                                               ROCFLASH_ISA::load(scores + e), Float{}));
+    }
+    products_.weigh(v_, part.first, rows, {scores, panel}, {out_[part.panel], panel});
+    part.weighed = true;
+  }
+  // Other products go on for every two rows of weights.
+  ROCFLASH_INLINE void advance(std::int64_t, int lane, Float, Float) {
+    if constexpr (Products::overlaps)
+      if (lane == 0) products_.advance();
+  }
+  void weigh(int n) {
+    if constexpr (Products::packs) {
+      const Part& part = parts_[n];
+      if (part.weighed) return;
+      products_.weigh_packed(v_, part.first, part.tile.keys.size(), packed_of(n),
+                             {out_[part.panel], panel});
+    }
+  }
+
+  const Head& head_;
+  const Problem& p_;
+  const Range queries_;
+  const int panels_;
+  Scratch scratch_;
+  Products products_;
+  typename Products::Rows k_;
+  typename Products::Values v_;
+  const typename Products::Exponent exponential_;
+  float* scores_[2];     // [key][lane]
+  float *bias_, *keep_;  // likewise
+  typename Products::InLanes q_[most_panels];
+  OnlineSoftmax softmax_[most_panels];
+  float* out_[most_panels];  // [column][lane]
+  Part parts_[most_panels * most_parts];
+  int count_ = 0;
+  Range next_{};  // keys to be loaded next
+};
 
 }  // namespace
 
@@ -222,8 +311,11 @@ void forward(const Problem& p, const ForwardOutputs& o, WorkItem item, float* sc
   const int rows = forward_block(p);
   const Range block{item.block * rows, smaller(head.sequence.sq, (item.block + 1) * rows)};
   with_panel(block.size(), [&]<int vectors>() {
-    with_products<vectors>(p.dtype, p.k.dtype,
-                           [&]<class Products>() { run<Products>(head, o, block, scratch); });
+    with_products<vectors>(p.dtype, p.k.dtype, [&]<class Products>() {
+      Block<Products> queries(head, block, scratch);
+      queries.attend();
+      queries.store(o);
+    });
   });
 }
 

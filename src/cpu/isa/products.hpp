@@ -25,6 +25,8 @@ class InFloat {
   ROCFLASH_INLINE InFloat(Scratch&, int) {}
 
   static constexpr int stream = stream_rows;  // rows that forward loads at a time
+  static constexpr bool packs = false;        // whether weights can be packed as they are computed
+  static constexpr bool overlaps = false;     // whether products go on while weights are computed
 
   struct Rows {
     ROCFLASH_INLINE Rows(Scratch& scratch, int rows, int columns)
@@ -64,22 +66,13 @@ class InFloat {
                                          {rows.data + first * rows.stride, rows.stride, 1},
                                          Panel<const float>{lanes.data, panel}, c);
   }
-  // c[column][lane] += sum over rows of weights[row][lane] * values[row][column]. Either form may
-  // collect the weights of several calls, for consecutive rows, until they are settled.
-  ROCFLASH_INLINE void collect(const Values& values, std::int64_t, std::int64_t count,
-                               Panel<const float> weights, Panel<float> c) {
-    weigh(values, count, weights, c);
-  }
-  ROCFLASH_INLINE void settle(const Values&, Panel<float>) {}
-  // Whether weights can be handed over pair by pair instead.
-  ROCFLASH_INLINE static constexpr bool takes_pairs(const Values&) { return false; }
-  ROCFLASH_INLINE void pack(std::int64_t, int, Float, Float) const {}
-  ROCFLASH_INLINE void accept(std::int64_t, std::int64_t) const {}
-  ROCFLASH_INLINE void weigh(const Values& values, std::int64_t count, Panel<const float> weights,
-                             Panel<float> c) {
+  // c[column][lane] += sum over rows of weights[row][lane] * values[row][column], likewise
+  ROCFLASH_INLINE void weigh(const Values& values, std::int64_t first, std::int64_t count,
+                             Panel<const float> weights, Panel<float> c) {
     const auto multiply = values.finite ? gemm<vectors, Into::add, sums>
                                         : gemm_skipping_zeros<vectors, Weights::right>;
-    multiply(values.columns, count, {values.data, 1, values.stride}, weights, c);
+    multiply(values.columns, count, {values.data + first * values.stride, 1, values.stride},
+             weights, c);
   }
   // c[row][column] += sum over lanes of weights[row][lane] * values[lane][column]
   ROCFLASH_INLINE void spread(Panel<const float> weights, std::int64_t count, std::int64_t lanes,
@@ -107,8 +100,9 @@ class InPairs {
   static constexpr int vectors = vectors_, panel = vectors * width;
   using Exponent = QuickExponential;
 
-  // Sums are loaded into tiles and stored again: longer streams do that less often.
   static constexpr int stream = has_tiles ? most_stream_rows : stream_rows;
+  static constexpr bool packs = true;
+  static constexpr bool overlaps = has_tiles && vectors == most_vectors;
 
   ROCFLASH_INLINE InPairs(Scratch& scratch, int most_columns)
       : packed_(take(scratch, most_stream_rows, most_gradient_block)),
@@ -215,26 +209,14 @@ class InPairs {
         [&](int n) { return rows.plane(n).from(first, 0); }, [&](int n) { return lanes.plane(n); },
         c);
   }
-  ROCFLASH_INLINE void collect(const Values& values, std::int64_t first, std::int64_t count,
-                               Panel<const float> weights, Panel<float> c) {
+  ROCFLASH_INLINE void weigh(const Values& values, std::int64_t first, std::int64_t count,
+                             Panel<const float> weights, Panel<float> c) {
     if (!values.finite) return weigh_with_care(values, first, count, weights, c);
-    pair_rows(weights, first, count);
-    accept(first, count);
+    pair_rows(weights, 0, count);
+    weigh_packed(values, first, count, 0, c);
   }
-  ROCFLASH_INLINE void settle(const Values& values, Panel<float> c) {
-    if (collected_.empty()) return;
-    const std::int64_t first = collected_.begin / 2;
-    multiply<vectors, Into::add>(
-        values.from.rows->columns, (collected_.size() + 1) / 2,
-        [&](int n) { return values.plane(n).from(0, first); },
-        [&](int n) { return packed_rows(n).from(first, 0); }, c);
-    collected_ = {};
-  }
-  ROCFLASH_INLINE static bool takes_pairs(const Values& values) { return values.finite; }
-  ROCFLASH_INLINE void accept(std::int64_t first, std::int64_t count) {
-    if (collected_.empty()) collected_.begin = first;
-    collected_.end = first + count;
-  }
+  // The same in two steps, with room for two sets of weights: rows 0 and stream_rows are where they
+  // begin. For finite values.
   ROCFLASH_INLINE void pack(std::int64_t row, int lane, Float lower, Float upper) const {
     const Word pair = pair_up(lower, upper);
     store(packed_rows(0).at(row / 2, lane), pair);
@@ -243,11 +225,45 @@ class InPairs {
             pair_up(lower - (Float)(pair << 16), upper - (Float)(pair & 0xffff0000u)));
     }
   }
-  ROCFLASH_INLINE void weigh(const Values& values, std::int64_t count, Panel<const float> weights,
-                             Panel<float> c) {
-    collect(values, 0, count, weights, c);
-    settle(values, c);
+  [[gnu::noinline]] void pair_rows(Panel<const float> rows, std::int64_t first,
+                                   std::int64_t count) const {
+    for (std::int64_t n = 0; n < count; n += 2) {
+      for (int m = 0; m < panel; m += width) {
+        pack(first + n, m, load(rows.at(n, m).data),
+             n + 1 < count ? load(rows.at(n + 1, m).data) : Float{});
+      }
+    }
   }
+  ROCFLASH_INLINE void weigh_packed(const Values& values, std::int64_t first, std::int64_t count,
+                                    std::int64_t begin, Panel<float> c) {
+    multiply<vectors, Into::add>(
+        values.from.rows->columns, (count + 1) / 2,
+        [&](int n) { return values.plane(n).from(0, first / 2); },
+        [&](int n) { return packed_rows(n).from(begin / 2, 0); }, c);
+  }
+#if defined(ROCFLASH_TILES)
+  // Up to two products of `score` and `weigh_packed` that `begin` begins go on whenever `advance`
+  // is called, which will be so many times, and are there after `finish`.
+  template <class Begin>
+  ROCFLASH_INLINE void overlap(int times, Begin begin) {
+    overlapping_ = true;
+    begin();
+    overlapping_ = false;
+    std::int64_t steps = 0;
+    for (int n = 0; n < tasks_begun_; ++n) steps += tasks_[n].steps();
+    steps_each_time_ = (steps + times - 1) / times;
+  }
+  ROCFLASH_INLINE void advance() {
+    for (std::int64_t n = 0; n < steps_each_time_ && task_ < tasks_begun_; ++n)
+      if (!tasks_[task_].step(tiles_)) ++task_;
+  }
+  ROCFLASH_INLINE void finish() {
+    while (task_ < tasks_begun_)
+      if (!tasks_[task_].step(tiles_)) ++task_;
+    for (int n = 0; n < tasks_begun_; ++n) tasks_[n].finish(tiles_);
+    tasks_begun_ = task_ = 0;
+  }
+#endif
   ROCFLASH_INLINE void spread(Panel<const float> weights, std::int64_t count, std::int64_t lanes,
                               const InColumns& values, const RowBlock& block, Panel<float> c) {
     if (!values.finite) return spread_with_care(weights, count, block, c);
@@ -426,15 +442,6 @@ class InPairs {
     const std::int64_t pairs = in_vectors(lanes, 2);
     return {packed_ + plane * stream_rows * pairs, LeftWords::stride_for(pairs)};
   }
-  [[gnu::noinline]] void pair_rows(Panel<const float> rows, std::int64_t first,
-                                   std::int64_t count) const {
-    for (std::int64_t n = 0; n < count; n += 2) {
-      for (int m = 0; m < panel; m += width) {
-        pack(first + n, m, load(rows.at(n, m).data),
-             n + 1 < count ? load(rows.at(n + 1, m).data) : Float{});
-      }
-    }
-  }
   [[gnu::noinline]] void pair_lanes(Panel<const float> rows, std::int64_t count,
                                     std::int64_t lanes) const {
     for (std::int64_t n = 0; n < count; ++n) {
@@ -463,17 +470,34 @@ class InPairs {
     }
   }
 
+#if defined(ROCFLASH_TILES)
+  static constexpr int terms = planes == 1 ? 1 : 3;
+  struct Terms {
+    PairProduct of[terms];
+  };
+  template <class Left, class Right>
+  ROCFLASH_INLINE static Terms terms_of(Left left, Right right) {
+    if constexpr (planes == 1) {
+      return {{{left(0), right(0)}}};
+    } else {
+      return {{{left(0), right(0)}, {left(0), right(1)}, {left(1), right(0)}}};
+    }
+  }
+#endif
+
   // The planes' products, but for that of both lower ones.
   template <int wide, Into into, class Left, class Right>
   ROCFLASH_INLINE void multiply(std::int64_t n, std::int64_t k, Left left, Right right,
                                 Panel<float> c) {
 #if defined(ROCFLASH_TILES)
-    if constexpr (planes == 1) {
-      gemm_tiles<wide, into, 1>(tiles_, n, k, {{left(0), right(0)}}, c);
-    } else {
-      gemm_tiles<wide, into, 3>(tiles_, n, k,
-                                {{left(0), right(0)}, {left(0), right(1)}, {left(1), right(0)}}, c);
+    const Terms all = terms_of(left, right);
+    if constexpr (overlaps && wide == vectors) {
+      if (overlapping_) {
+        tasks_[tasks_begun_++] = TileTask<vectors, terms>(into, n, k, all.of, c);
+        return;
+      }
     }
+    gemm_tiles<wide, into, terms>(tiles_, n, k, all.of, c);
 #else
     static_assert(planes == 1, "without tiles, f16 is faster in f32");
     gemm<wide, into, Sums::whole, Words>(n, k, {left(0).data, left(0).stride, 1},
@@ -482,10 +506,13 @@ class InPairs {
   }
 
   Words* packed_;
-  Range collected_{};
   float *spare_rows_, *spare_lanes_;
 #if defined(ROCFLASH_TILES)
   TileRegisters tiles_;
+  TileTask<overlaps ? vectors : 2, terms> tasks_[2];
+  int tasks_begun_ = 0, task_ = 0;
+  std::int64_t steps_each_time_ = 0;
+  bool overlapping_ = false;
 #endif
 };
 #endif
