@@ -39,10 +39,12 @@ constexpr int forward_block(const Problem& p) {
   }
   return lane_rows;
 }
-// Backward's block of keys: there is twice as much to keep, and more.
-inline constexpr int most_gradient_block = 2 * lane_rows;
+// Backward's block of keys: there is twice as much to keep, and more. Operands of 16 bits take half
+// the room, where there are instructions for them.
+inline constexpr int most_gradient_block = 4 * lane_rows;
 constexpr int gradient_block(const Problem& p) {
-  return p.head_dim + p.value_dim > 256 ? lane_rows : most_gradient_block;
+  const int rows = p.dtype == DType::f32 ? most_gradient_block / 2 : most_gradient_block;
+  return p.head_dim + p.value_dim > 256 ? rows / 2 : rows;
 }
 
 // Floats that an operand of a product takes, in whichever form.
