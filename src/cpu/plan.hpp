@@ -54,7 +54,8 @@ ROCFLASH_INLINE constexpr std::int64_t operand_floats(std::int64_t rows, std::in
 
 // Floats of scratch memory that one thread needs.
 constexpr std::int64_t products_scratch(std::int64_t most_columns) {
-  return operand_floats(most_stream_rows, most_gradient_block) +
+  return operand_floats(4 * stream_rows, lane_rows) +
+         operand_floats(stream_rows, most_gradient_block) +
          operand_floats(stream_rows + lane_rows, most_columns);
 }
 constexpr std::int64_t forward_scratch(const Problem& p) {
@@ -67,7 +68,7 @@ constexpr std::int64_t backward_scratch(const Problem& p) {
   const std::int64_t block = gradient_block(p), tile = block * stream_rows;
   return operand_floats(2 * block + 2 * stream_rows, p.head_dim) +
          operand_floats(block + 2 * stream_rows, p.value_dim) +
-         block * (padded(p.head_dim) + padded(p.value_dim)) + 5 * tile + 3 * stream_rows +
+         block * (padded(p.head_dim) + padded(p.value_dim)) + 6 * tile + 3 * stream_rows +
          products_scratch(larger(p.head_dim, p.value_dim));
 }
 // The standard backend's steps: rows of one side and of the other, results, tiles.

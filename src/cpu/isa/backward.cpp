@@ -46,15 +46,58 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
       const std::int64_t rows = here.size();
       tile.load_queries(head, t, delta, here);
       // Panels at the end may be behind what these queries see.
-      std::int64_t lanes = 0;
-      for (int n = 0; n < panels; ++n) {
-        prefetch(head.queries_of(p.q, next), n, panels);
-        prefetch(head.queries_of(t.dout, next), n, panels);
-        const Range keys = keys_of(n);
-        if (visible_keys(p.visibility, here, any.sequence.sq, any.sequence.sk).end <= keys.begin)
-          break;
-        lanes = keys.end - block.begin;
-        tile.compute(head, n, {here, keys});
+      const Range seen = visible_keys(p.visibility, here, any.sequence.sq, any.sequence.sk);
+      const auto count =
+          static_cast<int>(smaller(panels, blocks_of(larger(0, seen.end - block.begin), panel)));
+      const std::int64_t lanes = smaller(block.size(), count * panel);
+      const Panel<float> dq_rows{dq.rows(item.block, head.b, h, head.sequence.q_row + i),
+                                 dq.row_stride};
+      const auto begin = [&](int n) {
+        prefetch(head.queries_of(p.q, next), n, count);
+        prefetch(head.queries_of(t.dout, next), n, count);
+      };
+      if constexpr (Products::packs) {
+        if (tile.is_plain(any, block) && tile.q.Values::finite && tile.dout.Values::finite &&
+            k_columns.finite) {
+          const auto weigh = [&](int n) {
+            if (t.dv)
+              tile.products.weigh_packed(tile.dout, 0, rows, tile.weights_set(n),
+                                         sum_of(dv_sum, dv, n));
+            if (t.dk)
+              tile.products.weigh_packed(tile.q, 0, rows, tile.gradients_set(n),
+                                         sum_of(dk_sum, d, n));
+          };
+          if constexpr (Products::overlaps) {
+            // While one panel is differentiated, the next one's products are computed, and the sums
+            // of the one before.
+            if (count > 0) tile.score(0, rows);
+            for (int n = 0; n < count; ++n) {
+              begin(n);
+              tile.products.overlap(stream_rows / 2, [&] {
+                if (n > 0) weigh(n - 1);
+                if (n + 1 < count) tile.score(n + 1, rows);
+              });
+              tile.differentiate_plain(head, n, {here, keys_of(n)},
+                                       [&] { tile.products.advance(); });
+              tile.products.finish();
+            }
+            if (count > 0) weigh(count - 1);
+          } else {
+            for (int n = 0; n < count; ++n) {
+              begin(n);
+              tile.score(n, rows);
+              tile.differentiate_plain(head, n, {here, keys_of(n)}, [] {});
+              weigh(n);
+            }
+          }
+          if (t.dq) tile.products.spread_packed(rows, lanes, k_columns, d, dq_rows);
+          continue;
+        }
+      }
+      for (int n = 0; n < count; ++n) {
+        begin(n);
+        tile.score(n, rows);
+        tile.differentiate(head, n, {here, keys_of(n)});
         if (t.dsinks) {
           float* mean = dq.means.rows(head.b, h, head.sequence.q_row + i) +
                         item.block * dq.means_chunk_stride;
@@ -69,9 +112,8 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
         }
       }
       if (t.dq) {
-        tile.products.spread(
-            {tile.gradients.data, tile.gradients.stride}, rows, lanes, k_columns, k_rows,
-            {dq.rows(item.block, head.b, h, head.sequence.q_row + i), dq.row_stride});
+        tile.products.spread({tile.gradients.data, tile.gradients.stride}, rows, lanes, k_columns,
+                             k_rows, dq_rows);
       }
     }
   }

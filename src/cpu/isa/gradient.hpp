@@ -25,7 +25,7 @@ struct GradientTile {
   typename Products::InLanes k[most_panels], v[most_panels];
   float* lse;                   // [query]
   float *delta, *mean;          // [query]
-  float* weights;               // [query][lane]: what `compute` leaves behind
+  float* weights;               // [query][lane]: what `differentiate` leaves behind
   Panel<float> gradients;       // likewise, for all panels side by side
   float *bias, *keep, *slopes;  // [query][lane]
 
@@ -45,7 +45,7 @@ struct GradientTile {
     lse = scratch.take(stream_rows);
     delta = scratch.take(stream_rows);
     mean = scratch.take(stream_rows);
-    weights = scratch.take(panel * stream_rows);
+    for (float*& scores : scores_) scores = scratch.take(panel * stream_rows);
     gradients = {scratch.take(panels * panel * stream_rows), panels * panel};
     bias = scratch.take(panel * stream_rows);
     keep = scratch.take(panel * stream_rows);
@@ -68,20 +68,20 @@ struct GradientTile {
     }
   }
 
-  // Leaves the weights after dropout, and d(loss) / d(scale * q.k) in panel n of the gradients,
-  // both without dropout's scale, and in `mean` the rows' shares of delta.
-  ROCFLASH_INLINE void compute(const Head& head, int n, const Tile& tile) {
+  // The products behind panel n: scores, and gradients of the weights.
+  ROCFLASH_INLINE void score(int n, std::int64_t rows) {
+    products.score(q, 0, rows, k[n], {scores_[n % 2], panel});
+    products.score(dout, 0, rows, v[n], gradients.at(0, n * panel));
+  }
+
+  // Then leaves the weights after dropout, and d(loss) / d(scale * q.k) in panel n of the
+  // gradients, both without dropout's scale, and in `mean` the rows' shares of delta.
+  ROCFLASH_INLINE void differentiate(const Head& head, int n, const Tile& tile) {
     const std::int64_t rows = tile.queries.size();
-    here_ = gradients.at(0, n * panel);
-    products.score(q, 0, rows, k[n], {weights, panel});
-    products.score(dout, 0, rows, v[n], here_);
-    finish_scores<Lanes::keys, vectors>(head, tile, weights, bias,
-                                        p.softcap > 0 ? slopes : nullptr);
+    begin_panel(head, n, tile);
     if (p.dropout.on()) draw_dropout<Lanes::keys, vectors>(head, tile, keep);
     const bool all_keys = tile.keys.size() == head.sequence.sk;
     for (std::int64_t r = 0; r < rows; ++r) {
-      for (auto lane = static_cast<int>(tile.keys.size()); lane < panel; ++lane)
-        weights[r * panel + lane] = -infinity;
       weigh_row(head, r);
       // Lse and out have been rounded. Where these keys have all the weight, their own sums are the
       // better word for both, and a query that sees one key gets a gradient of exactly 0.
@@ -89,6 +89,38 @@ struct GradientTile {
       if (alone || p.sinks) mean[r] = mean_of_row(r);
       if (alone) delta[r] = mean[r];
       differentiate_row(r);
+    }
+  }
+
+  // The plain case, in which all is done in one go and leaves only what the next products take:
+  // pairs of weights and of gradients. `advance` is called for every two rows.
+  ROCFLASH_INLINE bool is_plain(const Head& head, Range block) const {
+    return Products::packs && block.size() < head.sequence.sk && !p.sinks && !p.dropout.on() &&
+           p.softcap <= 0;
+  }
+  static constexpr int weights_set(int n) { return n % 2 * stream_rows; }
+  static constexpr int gradients_set(int n) { return (2 + n % 2) * stream_rows; }
+  template <class Advance>
+  ROCFLASH_INLINE void differentiate_plain(const Head& head, int n, const Tile& tile,
+                                           Advance advance) {
+    const std::int64_t rows = tile.queries.size();
+    begin_panel(head, n, tile);
+    for (std::int64_t r = 0; r < rows; r += 2) {
+      Float weight[2][vectors] = {}, gradient[2][vectors] = {};
+      for (int i = 0; i < 2 && r + i < rows; ++i) {
+        for (int m = 0; m < vectors; ++m) {
+          weight[i][m] = weight_at(head, r + i, m * width);
+          gradient[i][m] = gradient_at(weight[i][m], r + i, m * width);
+        }
+        for (int m = 0; m < vectors; m += 2)
+          products.pack_lanes(r + i, (n * vectors + m) * width, gradient[i][m],
+                              m + 1 < vectors ? gradient[i][m + 1] : Float{});
+      }
+      for (int m = 0; m < vectors; ++m) {
+        products.pack(weights_set(n) + r, m * width, weight[0][m], weight[1][m]);
+        products.pack(gradients_set(n) + r, m * width, gradient[0][m], gradient[1][m]);
+      }
+      advance();
     }
   }
 
@@ -101,13 +133,29 @@ struct GradientTile {
     return
         typename Products::Exponent(log2_e)(difference > overflow ? splat(overflow) : difference);
   }
+  ROCFLASH_INLINE void begin_panel(const Head& head, int n, const Tile& tile) {
+    weights = scores_[n % 2];
+    here_ = gradients.at(0, n * panel);
+    finish_scores<Lanes::keys, vectors>(head, tile, weights, bias,
+                                        p.softcap > 0 ? slopes : nullptr);
+    if (tile.keys.size() == panel) return;
+    for (std::int64_t r = 0; r < tile.queries.size(); ++r)
+      for (auto lane = static_cast<int>(tile.keys.size()); lane < panel; ++lane)
+        weights[r * panel + lane] = -infinity;
+  }
+  // A hidden key has no weight, whatever the row's statistics have become.
+  ROCFLASH_INLINE Float weight_at(const Head& head, std::int64_t r, int lane) const {
+    const Float score = load(weights + r * panel + lane);
+    return select(score == -infinity, Float{}, weight_of(head, score, lse[r]));
+  }
+  ROCFLASH_INLINE Float gradient_at(Float weight, std::int64_t r, int lane) const {
+    return select(weight == 0.0f, Float{}, weight * (load(here_.at(r, lane).data) - delta[r]));
+  }
   // Scores become weights; gradients of weights that dropout took become 0.
   ROCFLASH_INLINE void weigh_row(const Head& head, std::int64_t r) {
     for (int m = 0; m < panel; m += width) {
-      float *weight = weights + r * panel + m, *gradient = here_.at(r, m).data;
-      const Float score = load(weight);
-      // A hidden key has no weight, whatever the row's statistics have become.
-      store(weight, select(score == -infinity, Float{}, weight_of(head, score, lse[r])));
+      float* gradient = here_.at(r, m).data;
+      store(weights + r * panel + m, weight_at(head, r, m));
       if (p.dropout.on())
         store(gradient, select(load(keep + r * panel + m) != 0.0f, load(gradient), Float{}));
     }
@@ -139,13 +187,14 @@ struct GradientTile {
       const std::int64_t at = r * panel + m;
       float* to = here_.at(r, m).data;
       const Float weight = load(weights + at);
-      Float gradient = select(weight == 0.0f, Float{}, weight * (load(to) - delta[r]));
+      Float gradient = gradient_at(weight, r, m);
       if (p.softcap > 0) gradient *= load(slopes + at);
       store(to, gradient);
       if (p.dropout.on()) store(weights + at, select(load(keep + at) != 0.0f, weight, Float{}));
     }
   }
 
+  float* scores_[2];     // of two panels in turn
   Panel<float> here_{};  // the gradients of the panel at hand
 };
 

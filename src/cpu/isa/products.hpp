@@ -105,7 +105,8 @@ class InPairs {
   static constexpr bool overlaps = has_tiles && vectors == most_vectors;
 
   ROCFLASH_INLINE InPairs(Scratch& scratch, int most_columns)
-      : packed_(take(scratch, most_stream_rows, most_gradient_block)),
+      : packed_(take(scratch, packed_sets * stream_rows, panel)),
+        packed_lanes_(take(scratch, stream_rows, most_gradient_block)),
         spare_rows_(scratch.take(operand_floats(stream_rows, most_columns))),
         spare_lanes_(scratch.take(operand_floats(panel, most_columns))) {}
 
@@ -215,8 +216,8 @@ class InPairs {
     pair_rows(weights, 0, count);
     weigh_packed(values, first, count, 0, c);
   }
-  // The same in two steps, with room for two sets of weights: rows 0 and stream_rows are where they
-  // begin. For finite values.
+  // The same in two steps, with room for some sets of weights: they begin at multiples of
+  // stream_rows. For finite values.
   ROCFLASH_INLINE void pack(std::int64_t row, int lane, Float lower, Float upper) const {
     const Word pair = pair_up(lower, upper);
     store(packed_rows(0).at(row / 2, lane), pair);
@@ -224,6 +225,13 @@ class InPairs {
       store(packed_rows(1).at(row / 2, lane),
             pair_up(lower - (Float)(pair << 16), upper - (Float)(pair & 0xffff0000u)));
     }
+  }
+  // Weights of two neighbouring vectors of lanes, for `spread_packed`.
+  ROCFLASH_INLINE void pack_lanes(std::int64_t row, std::int64_t lane, Float first,
+                                  Float second) const {
+    Word w[planes];
+    split(first, second, w);
+    for (int i = 0; i < planes; ++i) store(packed_lanes(i).at(row, lane / 2), w[i]);
   }
   [[gnu::noinline]] void pair_rows(Panel<const float> rows, std::int64_t first,
                                    std::int64_t count) const {
@@ -242,7 +250,7 @@ class InPairs {
         [&](int n) { return packed_rows(n).from(begin / 2, 0); }, c);
   }
 #if defined(ROCFLASH_TILES)
-  // Up to two products of `score` and `weigh_packed` that `begin` begins go on whenever `advance`
+  // Up to four products of `score` and `weigh_packed` that `begin` begins go on whenever `advance`
   // is called, which will be so many times, and are there after `finish`.
   template <class Begin>
   ROCFLASH_INLINE void overlap(int times, Begin begin) {
@@ -267,10 +275,20 @@ class InPairs {
   ROCFLASH_INLINE void spread(Panel<const float> weights, std::int64_t count, std::int64_t lanes,
                               const InColumns& values, const RowBlock& block, Panel<float> c) {
     if (!values.finite) return spread_with_care(weights, count, block, c);
-    pair_lanes(weights, count, lanes);
-    over_columns(block.rows.columns, [&]<int wide>(int at) {
+    for (std::int64_t n = 0; n < count; ++n) {
+      // Panels are at least one vector wide; a second one exists where it has lanes.
+      for (std::int64_t m = 0; m < lanes; m += 2 * width) {
+        pack_lanes(n, m, load(weights.at(n, m).data),
+                   m + width < lanes ? load(weights.at(n, m + width).data) : Float{});
+      }
+    }
+    spread_packed(count, lanes, values, block.rows.columns, c);
+  }
+  ROCFLASH_INLINE void spread_packed(std::int64_t count, std::int64_t lanes,
+                                     const InColumns& values, int columns, Panel<float> c) {
+    over_columns(columns, [&]<int wide>(int at) {
       multiply<wide, Into::add>(
-          count, (lanes + 1) / 2, [&](int n) { return packed_lanes(n, lanes); },
+          count, (lanes + 1) / 2, [&](int n) { return packed_lanes(n); },
           [&](int n) { return values.plane(n).from(0, at); }, c.at(0, at));
     });
   }
@@ -434,25 +452,14 @@ class InPairs {
   }
 
   // Computed weights: B(row / 2, lane), and A(row, lane / 2).
+  static constexpr int packed_sets = 4;
   ROCFLASH_INLINE RightWords packed_rows(int plane) const {
-    constexpr std::int64_t pairs = most_stream_rows / 2;
+    constexpr std::int64_t pairs = packed_sets * stream_rows / 2;
     return {packed_ + plane * pairs * panel, RightWords::stride_for(pairs, panel)};
   }
-  ROCFLASH_INLINE LeftWords packed_lanes(int plane, std::int64_t lanes) const {
-    const std::int64_t pairs = in_vectors(lanes, 2);
-    return {packed_ + plane * stream_rows * pairs, LeftWords::stride_for(pairs)};
-  }
-  [[gnu::noinline]] void pair_lanes(Panel<const float> rows, std::int64_t count,
-                                    std::int64_t lanes) const {
-    for (std::int64_t n = 0; n < count; ++n) {
-      for (std::int64_t m = 0; m < lanes; m += 2 * width) {
-        Word w[planes];
-        // Panels are at least one vector wide; a second one exists where it has lanes.
-        split(load(rows.at(n, m).data),
-              m + width < lanes ? load(rows.at(n, m + width).data) : Float{}, w);
-        for (int i = 0; i < planes; ++i) store(packed_lanes(i, lanes).at(n, m / 2), w[i]);
-      }
-    }
+  ROCFLASH_INLINE LeftWords packed_lanes(int plane) const {
+    constexpr std::int64_t pairs = most_gradient_block / 2;
+    return {packed_lanes_ + plane * stream_rows * pairs, LeftWords::stride_for(pairs)};
   }
 
   [[gnu::noinline]] void spread_with_care(Panel<const float> weights, std::int64_t count,
@@ -505,11 +512,11 @@ class InPairs {
 #endif
   }
 
-  Words* packed_;
+  Words *packed_, *packed_lanes_;
   float *spare_rows_, *spare_lanes_;
 #if defined(ROCFLASH_TILES)
   TileRegisters tiles_;
-  TileTask<overlaps ? vectors : 2, terms> tasks_[2];
+  TileTask<overlaps ? vectors : 2, terms> tasks_[4];
   int tasks_begun_ = 0, task_ = 0;
   std::int64_t steps_each_time_ = 0;
   bool overlapping_ = false;

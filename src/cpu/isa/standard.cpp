@@ -169,7 +169,8 @@ void standard_weights(const Problem& p, const BackwardTensors& t, const Delta& d
       const Range queries{i, smaller(head.sequence.sq, i + stream_rows)};
       pass.load_queries(head, t, delta, queries);
       for (int n = 0; n < panels && !part_of(block, n).empty(); ++n) {
-        pass.compute(head, n, {queries, part_of(block, n)});
+        pass.score(n, queries.size());
+        pass.differentiate(head, n, {queries, part_of(block, n)});
         put_tile(s.data + matrix, s.keys, {pass.weights, panel}, queries, part_of(block, n));
         put_tile(s.gradient + matrix, s.keys, pass.gradients.at(0, n * panel), queries,
                  part_of(block, n));
