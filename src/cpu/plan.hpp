@@ -14,7 +14,7 @@ namespace rocflash::cpu {
 // and of dropout's eight keys.
 inline constexpr int lane_rows = 64;
 inline constexpr int stream_rows = 64;
-inline constexpr int most_stream_rows = 128;  // loaded at a time, for some instruction sets
+inline constexpr int most_stream_rows = 512;  // loaded at a time, for some instruction sets
 
 inline constexpr std::int64_t cache_line_floats = 16;
 

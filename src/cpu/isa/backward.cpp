@@ -163,10 +163,8 @@ void gradients(const Problem& p, const BackwardTensors& t, const Delta& delta,
   const int rows = gradient_block(p);
   for (std::int64_t n = item.block; n < blocks_of(sk, rows); n += dq.chunks) {
     const Range block{n * rows, smaller(sk, (n + 1) * rows)};
-    with_panel(block.size(), [&]<int vectors>() {
-      with_products<vectors>(p.dtype, p.k.dtype, [&]<class Products>() {
-        run_block<Products>(p, t, delta, dq, item, block, scratch);
-      });
+    with_products(block.size(), p.dtype, p.k.dtype, [&]<class Products>() {
+      run_block<Products>(p, t, delta, dq, item, block, scratch);
     });
   }
 }

@@ -105,7 +105,7 @@ template <int vectors>
 template <class Products>
 class Block {
   static constexpr int vectors = Products::vectors, panel = Products::panel;
-  static constexpr int most_panels = most_forward_block / (most_vectors * width);
+  static constexpr int most_panels = most_forward_block / (Products::widest * width);
   static constexpr int most_parts = Products::stream / stream_rows;
 
  public:
@@ -310,12 +310,10 @@ void forward(const Problem& p, const ForwardOutputs& o, WorkItem item, float* sc
   const Head head(p, item.batch, item.head);
   const int rows = forward_block(p);
   const Range block{item.block * rows, smaller(head.sequence.sq, (item.block + 1) * rows)};
-  with_panel(block.size(), [&]<int vectors>() {
-    with_products<vectors>(p.dtype, p.k.dtype, [&]<class Products>() {
-      Block<Products> queries(head, block, scratch);
-      queries.attend();
-      queries.store(o);
-    });
+  with_products(block.size(), p.dtype, p.k.dtype, [&]<class Products>() {
+    Block<Products> queries(head, block, scratch);
+    queries.attend();
+    queries.store(o);
   });
 }
 

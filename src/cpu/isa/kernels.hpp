@@ -1,20 +1,9 @@
-// The entry points of one instruction set, and the choice of panel width they share.
+// The entry points of one instruction set.
 #pragma once
 
-#include "cpu/isa/gemm.hpp"
 #include "cpu/kernels.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
-
-// Few rows take a narrower panel, so that single queries do not pay for 64 lanes.
-template <class Body>
-ROCFLASH_INLINE void with_panel(std::int64_t rows, Body body) {
-  if (rows <= width) return body.template operator()<1>();
-  if constexpr (most_vectors == 4) {
-    if (rows > 2 * width) return body.template operator()<4>();
-  }
-  body.template operator()<2>();
-}
 
 void forward(const Problem&, const ForwardOutputs&, WorkItem, float* scratch);
 void decode(const Problem&, const DecodeParts&, WorkItem, float* scratch);

@@ -19,6 +19,7 @@ template <int vectors_, Sums sums>
 class InFloat {
  public:
   static constexpr int vectors = vectors_, panel = vectors * width;
+  static constexpr int widest = most_vectors;  // panels of large blocks
   // What computed weights are good for: f32's are used as they are.
   using Exponent = std::conditional_t<sums == Sums::in_runs, Exponential, QuickExponential>;
 
@@ -98,11 +99,14 @@ class InPairs {
 
  public:
   static constexpr int vectors = vectors_, panel = vectors * width;
+  // With tiles, two vectors: the queries of a panel and their sums then stay in the first-level
+  // cache.
+  static constexpr int widest = has_tiles ? 2 : most_vectors;
   using Exponent = QuickExponential;
 
   static constexpr int stream = has_tiles ? most_stream_rows : stream_rows;
   static constexpr bool packs = true;
-  static constexpr bool overlaps = has_tiles && vectors == most_vectors;
+  static constexpr bool overlaps = has_tiles && vectors == widest;
 
   ROCFLASH_INLINE InPairs(Scratch& scratch, int most_columns)
       : packed_(take(scratch, packed_sets * stream_rows, panel)),
@@ -524,17 +528,40 @@ class InPairs {
 };
 #endif
 
-// Calls body<Products> with the products that suit the dtype.
-template <int vectors, class Body>
-ROCFLASH_INLINE void with_products(DType q, [[maybe_unused]] DType k, Body body) {
+template <int vectors>
+using InShortRuns = InFloat<vectors, Sums::in_runs>;
+template <int vectors>
+using InLongRuns = InFloat<vectors, Sums::whole>;
 #if defined(__AVX512BF16__)
-  if (q == DType::bf16 && k == DType::bf16) return body.template operator()<InPairs<vectors, 1>>();
+template <int vectors>
+using InBf16 = InPairs<vectors, 1>;
 #if defined(ROCFLASH_TILES)
-  if (q == DType::f16 && k == DType::f16) return body.template operator()<InPairs<vectors, 2>>();
+template <int vectors>
+using InSplitF16 = InPairs<vectors, 2>;
 #endif
 #endif
-  if (q == DType::f32) return body.template operator()<InFloat<vectors, Sums::in_runs>>();
-  body.template operator()<InFloat<vectors, Sums::whole>>();
+
+// Calls body<Products> with the products that suit the dtypes. Few rows take a narrower panel, so
+// that single queries do not pay for 64 lanes.
+template <class Body>
+ROCFLASH_INLINE void with_products(std::int64_t rows, DType q, [[maybe_unused]] DType k,
+                                   Body body) {
+  const auto in_panels = [&]<template <int> class Products>() {
+    constexpr int widest = Products<1>::widest;
+    if (rows <= width) return body.template operator()<Products<1>>();
+    if constexpr (widest == 4) {
+      if (rows > 2 * width) return body.template operator()<Products<4>>();
+    }
+    body.template operator()<Products<2>>();
+  };
+#if defined(__AVX512BF16__)
+  if (q == DType::bf16 && k == DType::bf16) return in_panels.template operator()<InBf16>();
+#if defined(ROCFLASH_TILES)
+  if (q == DType::f16 && k == DType::f16) return in_panels.template operator()<InSplitF16>();
+#endif
+#endif
+  if (q == DType::f32) return in_panels.template operator()<InShortRuns>();
+  in_panels.template operator()<InLongRuns>();
 }
 
 }  // namespace rocflash::cpu::ROCFLASH_ISA
