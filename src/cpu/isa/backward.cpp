@@ -67,26 +67,20 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
               tile.products.weigh_packed(tile.q, 0, rows, tile.gradients_set(n),
                                          sum_of(dk_sum, d, n));
           };
-          if constexpr (Products::overlaps) {
-            // While one panel is differentiated, the next one's products are computed, and the sums
-            // of the one before.
+          if constexpr (Products::lags) {
             if (count > 0) tile.score(0, rows);
             for (int n = 0; n < count; ++n) {
               begin(n);
-              tile.products.overlap(stream_rows / 2, [&] {
-                if (n > 0) weigh(n - 1);
-                if (n + 1 < count) tile.score(n + 1, rows);
-              });
-              tile.differentiate_plain(head, n, {here, keys_of(n)},
-                                       [&] { tile.products.advance(); });
-              tile.products.finish();
+              if (n + 1 < count) tile.score(n + 1, rows);
+              if (n > 0) weigh(n - 1);
+              tile.differentiate_plain(head, n, {here, keys_of(n)});
             }
             if (count > 0) weigh(count - 1);
           } else {
             for (int n = 0; n < count; ++n) {
               begin(n);
               tile.score(n, rows);
-              tile.differentiate_plain(head, n, {here, keys_of(n)}, [] {});
+              tile.differentiate_plain(head, n, {here, keys_of(n)});
               weigh(n);
             }
           }

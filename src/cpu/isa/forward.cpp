@@ -139,15 +139,11 @@ class Block {
     for (std::int64_t j = keys.begin; j < keys.end; j += Products::stream) {
       const Range here{j, smaller(keys.end, j + Products::stream)};
       load(here, {here.end, smaller(keys.end, here.end + Products::stream)});
-      // With overlap, scores of the next part are computed while this one's weights are, and the
-      // last one's weights meet the values.
-      if constexpr (Products::overlaps) {
+      if constexpr (Products::lags) {
         if (count_ > 0) score(0);
         for (int n = 0; n < count_; ++n) {
-          products_.overlap(stream_rows / 2, [&] {
-            if (n > 0) weigh(n - 1);
-            if (n + 1 < count_) score(n + 1);
-          });
+          if (n + 1 < count_) score(n + 1);
+          if (n > 0) weigh(n - 1);
           absorb(n);
         }
         if (count_ > 0) weigh(count_ - 1);
@@ -210,7 +206,7 @@ class Block {
   // Two parts are at work at a time.
   ROCFLASH_INLINE float* scores_of(int n) const { return scores_[n % 2]; }
   ROCFLASH_INLINE static std::int64_t packed_of(int n) {
-    return Products::overlaps ? n % 2 * stream_rows : 0;
+    return Products::lags ? n % 2 * stream_rows : 0;
   }
 
   void load(Range here, Range next) {
@@ -242,13 +238,8 @@ class Block {
     finish_scores<Lanes::queries, vectors>(head_, part.tile, scores, bias_, nullptr);
     OnlineSoftmax& softmax = softmax_[part.panel];
     const auto absorb_into = [&](auto emit) {
-      const bool moved =
-          softmax.template absorb<vectors>(scores, rows, exponential_, [&](auto... weights) {
-            emit(weights...);
-            advance(weights...);
-          });
-      if constexpr (Products::overlaps) products_.finish();
-      if (moved) rescale<vectors>(out_[part.panel], p_.value_dim, softmax.factor);
+      if (softmax.template absorb<vectors>(scores, rows, exponential_, emit))
+        rescale<vectors>(out_[part.panel], p_.value_dim, softmax.factor);
     };
     if constexpr (Products::packs) {
       if (v_.finite && !p_.dropout.on()) {
@@ -270,11 +261,6 @@ class Block {
     }
     products_.weigh(v_, part.first, rows, {scores, panel}, {out_[part.panel], panel});
     part.weighed = true;
-  }
-  // Other products go on for every two rows of weights.
-  ROCFLASH_INLINE void advance(std::int64_t, int lane, Float, Float) {
-    if constexpr (Products::overlaps)
-      if (lane == 0) products_.advance();
   }
   void weigh(int n) {
     if constexpr (Products::packs) {

@@ -93,16 +93,14 @@ struct GradientTile {
   }
 
   // The plain case, in which all is done in one go and leaves only what the next products take:
-  // pairs of weights and of gradients. `advance` is called for every two rows.
+  // pairs of weights and of gradients.
   ROCFLASH_INLINE bool is_plain(const Head& head, Range block) const {
     return Products::packs && block.size() < head.sequence.sk && !p.sinks && !p.dropout.on() &&
            p.softcap <= 0;
   }
   static constexpr int weights_set(int n) { return n % 2 * stream_rows; }
   static constexpr int gradients_set(int n) { return (2 + n % 2) * stream_rows; }
-  template <class Advance>
-  ROCFLASH_INLINE void differentiate_plain(const Head& head, int n, const Tile& tile,
-                                           Advance advance) {
+  ROCFLASH_INLINE void differentiate_plain(const Head& head, int n, const Tile& tile) {
     const std::int64_t rows = tile.queries.size();
     begin_panel(head, n, tile);
     for (std::int64_t r = 0; r < rows; r += 2) {
@@ -120,7 +118,6 @@ struct GradientTile {
         products.pack(weights_set(n) + r, m * width, weight[0][m], weight[1][m]);
         products.pack(gradients_set(n) + r, m * width, gradient[0][m], gradient[1][m]);
       }
-      advance();
     }
   }
 

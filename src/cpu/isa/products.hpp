@@ -27,7 +27,7 @@ class InFloat {
 
   static constexpr int stream = stream_rows;  // rows that forward loads at a time
   static constexpr bool packs = false;        // whether weights can be packed as they are computed
-  static constexpr bool overlaps = false;     // whether products go on while weights are computed
+  static constexpr bool lags = false;  // whether a part's products had better wait for the next's
 
   struct Rows {
     ROCFLASH_INLINE Rows(Scratch& scratch, int rows, int columns)
@@ -106,7 +106,8 @@ class InPairs {
 
   static constexpr int stream = has_tiles ? most_stream_rows : stream_rows;
   static constexpr bool packs = true;
-  static constexpr bool overlaps = has_tiles && vectors == widest;
+  // What a tile has just stored is slow to read by vectors, and the other way round.
+  static constexpr bool lags = has_tiles;
 
   ROCFLASH_INLINE InPairs(Scratch& scratch, int most_columns)
       : packed_(take(scratch, packed_sets * stream_rows, panel)),
@@ -253,29 +254,6 @@ class InPairs {
         [&](int n) { return values.plane(n).from(0, first / 2); },
         [&](int n) { return packed_rows(n).from(begin / 2, 0); }, c);
   }
-#if defined(ROCFLASH_TILES)
-  // Up to four products of `score` and `weigh_packed` that `begin` begins go on whenever `advance`
-  // is called, which will be so many times, and are there after `finish`.
-  template <class Begin>
-  ROCFLASH_INLINE void overlap(int times, Begin begin) {
-    overlapping_ = true;
-    begin();
-    overlapping_ = false;
-    std::int64_t steps = 0;
-    for (int n = 0; n < tasks_begun_; ++n) steps += tasks_[n].steps();
-    steps_each_time_ = (steps + times - 1) / times;
-  }
-  ROCFLASH_INLINE void advance() {
-    for (std::int64_t n = 0; n < steps_each_time_ && task_ < tasks_begun_; ++n)
-      if (!tasks_[task_].step(tiles_)) ++task_;
-  }
-  ROCFLASH_INLINE void finish() {
-    while (task_ < tasks_begun_)
-      if (!tasks_[task_].step(tiles_)) ++task_;
-    for (int n = 0; n < tasks_begun_; ++n) tasks_[n].finish(tiles_);
-    tasks_begun_ = task_ = 0;
-  }
-#endif
   ROCFLASH_INLINE void spread(Panel<const float> weights, std::int64_t count, std::int64_t lanes,
                               const InColumns& values, const RowBlock& block, Panel<float> c) {
     if (!values.finite) return spread_with_care(weights, count, block, c);
@@ -481,34 +459,17 @@ class InPairs {
     }
   }
 
-#if defined(ROCFLASH_TILES)
-  static constexpr int terms = planes == 1 ? 1 : 3;
-  struct Terms {
-    PairProduct of[terms];
-  };
-  template <class Left, class Right>
-  ROCFLASH_INLINE static Terms terms_of(Left left, Right right) {
-    if constexpr (planes == 1) {
-      return {{{left(0), right(0)}}};
-    } else {
-      return {{{left(0), right(0)}, {left(0), right(1)}, {left(1), right(0)}}};
-    }
-  }
-#endif
-
   // The planes' products, but for that of both lower ones.
   template <int wide, Into into, class Left, class Right>
   ROCFLASH_INLINE void multiply(std::int64_t n, std::int64_t k, Left left, Right right,
                                 Panel<float> c) {
 #if defined(ROCFLASH_TILES)
-    const Terms all = terms_of(left, right);
-    if constexpr (overlaps && wide == vectors) {
-      if (overlapping_) {
-        tasks_[tasks_begun_++] = TileTask<vectors, terms>(into, n, k, all.of, c);
-        return;
-      }
+    if constexpr (planes == 1) {
+      gemm_tiles<wide, into, 1>(tiles_, n, k, {{left(0), right(0)}}, c);
+    } else {
+      gemm_tiles<wide, into, 3>(tiles_, n, k,
+                                {{left(0), right(0)}, {left(0), right(1)}, {left(1), right(0)}}, c);
     }
-    gemm_tiles<wide, into, terms>(tiles_, n, k, all.of, c);
 #else
     static_assert(planes == 1, "without tiles, f16 is faster in f32");
     gemm<wide, into, Sums::whole, Words>(n, k, {left(0).data, left(0).stride, 1},
@@ -520,10 +481,6 @@ class InPairs {
   float *spare_rows_, *spare_lanes_;
 #if defined(ROCFLASH_TILES)
   TileRegisters tiles_;
-  TileTask<overlaps ? vectors : 2, terms> tasks_[4];
-  int tasks_begun_ = 0, task_ = 0;
-  std::int64_t steps_each_time_ = 0;
-  bool overlapping_ = false;
 #endif
 };
 #endif

@@ -139,12 +139,10 @@ ROCFLASH_INLINE void multiply_block(TileRegisters& tiles, std::int64_t k,
   });
 }
 
-// C (+)= the sum of the products, all n x k by k x lanes. Whole tiles of the first `done` rows have
-// been multiplied before.
+// C (+)= the sum of the products, all n x k by k x lanes.
 template <int vectors, Into into, int terms>
 [[gnu::noinline]] static void gemm_tiles(TileRegisters& tiles, std::int64_t n, std::int64_t k,
-                                         const PairProduct (&products)[terms], Panel<float> c,
-                                         std::int64_t done = 0) {
+                                         const PairProduct (&products)[terms], Panel<float> c) {
   const std::int64_t rows = floor_to(n, tile_rows), pairs = floor_to(k, tile_rows);
   const auto row_of_blocks = [&]<int down>(std::int64_t i) {
     constexpr int across = vectors > 1 ? 2 : 1;
@@ -161,7 +159,7 @@ template <int vectors, Into into, int terms>
     }
   };
   if (pairs > 0) {
-    std::int64_t i = done;
+    std::int64_t i = 0;
     for (; i + 2 * tile_rows <= rows; i += 2 * tile_rows) row_of_blocks.template operator()<2>(i);
     if (i < rows) row_of_blocks.template operator()<1>(i);
   }
@@ -186,119 +184,6 @@ template <int vectors, Into into, int terms>
   by_vectors(0, rows, pairs);
   by_vectors(rows, n, 0);
 }
-
-// The same, one step after the other in between other work: the tiles are multiplied by a unit of
-// their own, which would otherwise wait while vectors compute, and they for it.
-template <int vectors, int terms>
-class TileTask {
-  static constexpr int across = 2;
-  static_assert(vectors % across == 0);
-
- public:
-  TileTask() = default;
-  ROCFLASH_INLINE TileTask(Into into, std::int64_t n, std::int64_t k,
-                           const PairProduct (&products)[terms], Panel<float> c)
-      : c_(c), n_(n), k_(k), into_(into) {
-    for (int t = 0; t < terms; ++t) products_[t] = products[t];
-    pairs_ = floor_to(k, tile_rows);
-    rows_ = pairs_ > 0 ? floor_to(n, 2 * tile_rows) : 0;
-    keeps_right_ = terms == 1 && pairs_ == 2 * tile_rows;
-  }
-  ROCFLASH_INLINE std::int64_t steps() const {
-    return rows_ * pairs_ * (vectors / across * terms) / (2 * tile_words);
-  }
-
-  // Four products of tiles, if they are left.
-  ROCFLASH_INLINE bool step(TileRegisters& tiles) {
-    if (row_ == rows_) return false;
-    keeps_right_ ? step_down(tiles) : step_along(tiles);
-    return true;
-  }
-  // What is left when there are no steps left.
-  ROCFLASH_INLINE void finish(TileRegisters& tiles) {
-    if (rows_ == n_ && pairs_ == k_) return;
-    const auto rest = into_ == Into::add ? gemm_tiles<vectors, Into::add, terms>
-                                         : gemm_tiles<vectors, Into::overwrite, terms>;
-    rest(tiles, n_, k_, products_, c_, rows_);
-  }
-
- private:
-  // Where there are two tiles of pairs, both of B stay in registers and A streams past, which
-  // loads least.
-  ROCFLASH_INLINE void step_down(TileRegisters& tiles) {
-    const PairProduct& p = products_[0];
-    const Panel<float> c = c_.at(row_, lane_);
-    if (row_ == 0) {
-      tiles.template load<4>(p.b.at(0, lane_), tile_rows);
-      tiles.template load<5>(p.b.at(0, lane_ + tile_rows), tile_rows);
-      tiles.template load<6>(p.b.at(tile_rows, lane_), tile_rows);
-      tiles.template load<7>(p.b.at(tile_rows, lane_ + tile_rows), tile_rows);
-    }
-    if (into_ == Into::add) {
-      tiles.template load<0>(c.data, c.stride);
-      tiles.template load<1>(c.data + tile_rows, c.stride);
-    } else {
-      tiles.template clear<0>();
-      tiles.template clear<1>();
-    }
-    tiles.template load<2>(p.a.at(row_, 0), tile_rows);
-    tiles.template load<3>(p.a.at(row_, tile_rows), tile_rows);
-    tiles.template add_products<0, 2, 4>();
-    tiles.template add_products<1, 2, 5>();
-    tiles.template add_products<0, 3, 6>();
-    tiles.template add_products<1, 3, 7>();
-    tiles.template store<0>(c.data, c.stride);
-    tiles.template store<1>(c.data + tile_rows, c.stride);
-    if ((row_ += tile_rows) < rows_) return;
-    lane_ += across * tile_rows;
-    if (lane_ < vectors * width) row_ = 0;
-  }
-  // Otherwise 2 x 2 tiles of C do, along the pairs.
-  ROCFLASH_INLINE void step_along(TileRegisters& tiles) {
-    const PairProduct& p = products_[term_];
-    const Panel<float> c = c_.at(row_, lane_), below = c.at(tile_rows, 0);
-    if (term_ == 0 && pair_ == 0) {
-      if (into_ == Into::add) {
-        tiles.template load<0>(c.data, c.stride);
-        tiles.template load<1>(c.data + tile_rows, c.stride);
-        tiles.template load<2>(below.data, c.stride);
-        tiles.template load<3>(below.data + tile_rows, c.stride);
-      } else {
-        tiles.template clear<0>();
-        tiles.template clear<1>();
-        tiles.template clear<2>();
-        tiles.template clear<3>();
-      }
-    }
-    tiles.template load<6>(p.b.at(pair_, lane_), tile_rows);
-    tiles.template load<4>(p.a.at(row_, pair_), tile_rows);
-    tiles.template load<7>(p.b.at(pair_, lane_ + tile_rows), tile_rows);
-    tiles.template load<5>(p.a.at(row_ + tile_rows, pair_), tile_rows);
-    tiles.template add_products<0, 4, 6>();
-    tiles.template add_products<1, 4, 7>();
-    tiles.template add_products<2, 5, 6>();
-    tiles.template add_products<3, 5, 7>();
-    if ((pair_ += tile_rows) < pairs_) return;
-    pair_ = 0;
-    if (++term_ < terms) return;
-    term_ = 0;
-    tiles.template store<0>(c.data, c.stride);
-    tiles.template store<1>(c.data + tile_rows, c.stride);
-    tiles.template store<2>(below.data, c.stride);
-    tiles.template store<3>(below.data + tile_rows, c.stride);
-    if ((lane_ += across * tile_rows) < vectors * width) return;
-    lane_ = 0;
-    row_ += 2 * tile_rows;
-  }
-
-  PairProduct products_[terms] = {};
-  Panel<float> c_{};
-  std::int64_t n_ = 0, k_ = 0, rows_ = 0, pairs_ = 0;  // rows and pairs: in whole steps
-  std::int64_t row_ = 0, lane_ = 0, pair_ = 0;         // of the next step
-  int term_ = 0;
-  Into into_ = Into::add;
-  bool keeps_right_ = false;
-};
 
 }  // namespace rocflash::cpu::ROCFLASH_ISA
 #else
