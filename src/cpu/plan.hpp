@@ -14,7 +14,6 @@ namespace rocflash::cpu {
 // and of dropout's eight keys.
 inline constexpr int lane_rows = 64;
 inline constexpr int stream_rows = 64;
-inline constexpr int most_stream_rows = 512;  // loaded at a time, for some instruction sets
 
 inline constexpr std::int64_t cache_line_floats = 16;
 
@@ -54,21 +53,21 @@ ROCFLASH_INLINE constexpr std::int64_t operand_floats(std::int64_t rows, std::in
 
 // Floats of scratch memory that one thread needs.
 constexpr std::int64_t products_scratch(std::int64_t most_columns) {
-  return operand_floats(4 * stream_rows, lane_rows) +
+  return operand_floats(2 * stream_rows, lane_rows) +
          operand_floats(stream_rows, most_gradient_block) +
          operand_floats(stream_rows + lane_rows, most_columns);
 }
 constexpr std::int64_t forward_scratch(const Problem& p) {
   const std::int64_t block = forward_block(p), tile = std::int64_t{lane_rows} * stream_rows;
-  return operand_floats(block + most_stream_rows, p.head_dim) +
-         operand_floats(most_stream_rows, p.value_dim) + block * padded(p.value_dim) + 4 * tile +
+  return operand_floats(block + stream_rows, p.head_dim) +
+         operand_floats(stream_rows, p.value_dim) + block * padded(p.value_dim) + 3 * tile +
          3 * block + products_scratch(larger(p.head_dim, p.value_dim));
 }
 constexpr std::int64_t backward_scratch(const Problem& p) {
   const std::int64_t block = gradient_block(p), tile = block * stream_rows;
   return operand_floats(2 * block + 2 * stream_rows, p.head_dim) +
          operand_floats(block + 2 * stream_rows, p.value_dim) +
-         block * (padded(p.head_dim) + padded(p.value_dim)) + 6 * tile + 3 * stream_rows +
+         block * (padded(p.head_dim) + padded(p.value_dim)) + 5 * tile + 3 * stream_rows +
          products_scratch(larger(p.head_dim, p.value_dim));
 }
 // The standard backend's steps: rows of one side and of the other, results, tiles.

@@ -59,30 +59,14 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
       if constexpr (Products::packs) {
         if (tile.is_plain(any, block) && tile.q.Values::finite && tile.dout.Values::finite &&
             k_columns.finite) {
-          const auto weigh = [&](int n) {
+          for (int n = 0; n < count; ++n) {
+            begin(n);
+            tile.score(n, rows);
+            tile.differentiate_plain(head, n, {here, keys_of(n)});
             if (t.dv)
-              tile.products.weigh_packed(tile.dout, 0, rows, tile.weights_set(n),
-                                         sum_of(dv_sum, dv, n));
+              tile.products.weigh_packed(tile.dout, rows, tile.weights_set, sum_of(dv_sum, dv, n));
             if (t.dk)
-              tile.products.weigh_packed(tile.q, 0, rows, tile.gradients_set(n),
-                                         sum_of(dk_sum, d, n));
-          };
-          if constexpr (Products::lags) {
-            if (count > 0) tile.score(0, rows);
-            for (int n = 0; n < count; ++n) {
-              begin(n);
-              if (n + 1 < count) tile.score(n + 1, rows);
-              if (n > 0) weigh(n - 1);
-              tile.differentiate_plain(head, n, {here, keys_of(n)});
-            }
-            if (count > 0) weigh(count - 1);
-          } else {
-            for (int n = 0; n < count; ++n) {
-              begin(n);
-              tile.score(n, rows);
-              tile.differentiate_plain(head, n, {here, keys_of(n)});
-              weigh(n);
-            }
+              tile.products.weigh_packed(tile.q, rows, tile.gradients_set, sum_of(dk_sum, d, n));
           }
           if (t.dq) tile.products.spread_packed(rows, lanes, k_columns, d, dq_rows);
           continue;
@@ -98,10 +82,10 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
           for (std::int64_t r = 0; r < rows; ++r) mean[r] += tile.mean[r];
         }
         if (t.dv)
-          tile.products.weigh(tile.dout, 0, rows, {tile.weights, panel}, sum_of(dv_sum, dv, n));
+          tile.products.weigh(tile.dout, rows, {tile.weights, panel}, sum_of(dv_sum, dv, n));
         if (t.dk) {
           const Panel<float> gradients = tile.gradients.at(0, n * panel);
-          tile.products.weigh(tile.q, 0, rows, {gradients.data, gradients.stride},
+          tile.products.weigh(tile.q, rows, {gradients.data, gradients.stride},
                               sum_of(dk_sum, d, n));
         }
       }

@@ -105,8 +105,7 @@ template <int vectors>
 template <class Products>
 class Block {
   static constexpr int vectors = Products::vectors, panel = Products::panel;
-  static constexpr int most_panels = most_forward_block / (Products::widest * width);
-  static constexpr int most_parts = Products::stream / stream_rows;
+  static constexpr int most_panels = most_forward_block / (most_vectors * width);
 
  public:
   Block(const Head& head, Range queries, float* memory)
@@ -116,10 +115,10 @@ class Block {
         panels_(static_cast<int>(blocks_of(queries.size(), panel))),
         scratch_(memory),
         products_(scratch_, static_cast<int>(larger(p_.head_dim, p_.value_dim))),
-        k_(scratch_, Products::stream, p_.head_dim),
-        v_(scratch_, Products::stream, p_.value_dim),
+        k_(scratch_, p_.head_dim),
+        v_(scratch_, p_.value_dim),
         exponential_(head.exponent) {
-    for (float*& scores : scores_) scores = scratch_.take(panel * stream_rows);
+    scores_ = scratch_.take(panel * stream_rows);
     bias_ = scratch_.take(panel * stream_rows);
     keep_ = scratch_.take(panel * stream_rows);
     for (int n = 0; n < panels_; ++n) {
@@ -136,23 +135,17 @@ class Block {
   void attend() {
     Range keys = visible(queries_);
     keys.begin = floor_to(keys.begin, dropout_keys_per_call);
-    for (std::int64_t j = keys.begin; j < keys.end; j += Products::stream) {
-      const Range here{j, smaller(keys.end, j + Products::stream)};
-      load(here, {here.end, smaller(keys.end, here.end + Products::stream)});
-      if constexpr (Products::lags) {
-        if (count_ > 0) score(0);
-        for (int n = 0; n < count_; ++n) {
-          if (n + 1 < count_) score(n + 1);
-          if (n > 0) weigh(n - 1);
-          absorb(n);
-        }
-        if (count_ > 0) weigh(count_ - 1);
-      } else {
-        for (int n = 0; n < count_; ++n) {
-          score(n);
-          absorb(n);
-          weigh(n);
-        }
+    for (std::int64_t j = keys.begin; j < keys.end; j += stream_rows) {
+      const Range here{j, smaller(keys.end, j + stream_rows)},
+          next{here.end, smaller(keys.end, here.end + stream_rows)};
+      k_.load(head_.keys_of(p_.k, here));
+      v_.load(head_.keys_of(p_.v, here));
+      for (int n = 0; n < panels_; ++n) {
+        prefetch(head_.keys_of(p_.k, next), n, panels_);
+        prefetch(head_.keys_of(p_.v, next), n, panels_);
+        const Range seen = visible(queries_of(n));
+        const Tile tile{queries_of(n), {here.begin, smaller(here.end, seen.end)}};
+        if (!tile.keys.empty() && seen.begin < here.end) attend(n, tile);
       }
     }
   }
@@ -179,96 +172,53 @@ class Block {
       k_.load(head_.keys_of(p_.k, here));
       for (int n = 0; n < panels_; ++n) {
         const Tile tile{queries_of(n), here};
-        products_.score(k_, 0, here.size(), q_[n], {scores_[0], panel});
-        finish_scores<Lanes::queries, vectors>(head_, tile, scores_[0], bias_, nullptr);
+        score(n, tile);
         if (p_.dropout.on()) draw_dropout<Lanes::queries, vectors>(head_, tile, keep_);
-        store_weights<vectors>(head_, tile, scores_[0], p_.dropout.on() ? keep_ : nullptr,
-                               softmax_[n], o.s_dmask);
+        store_weights<vectors>(head_, tile, scores_, p_.dropout.on() ? keep_ : nullptr, softmax_[n],
+                               o.s_dmask);
       }
     }
   }
 
  private:
-  // A panel of queries and some of the keys that are loaded, from the first on.
-  struct Part {
-    int panel;
-    Tile tile;
-    std::int64_t first;
-    bool weighed;
-  };
-
   ROCFLASH_INLINE Range visible(Range queries) const {
     return visible_keys(p_.visibility, queries, head_.sequence.sq, head_.sequence.sk);
   }
   ROCFLASH_INLINE Range queries_of(int n) const {
     return {queries_.begin + n * panel, smaller(queries_.end, queries_.begin + (n + 1) * panel)};
   }
-  // Two parts are at work at a time.
-  ROCFLASH_INLINE float* scores_of(int n) const { return scores_[n % 2]; }
-  ROCFLASH_INLINE static std::int64_t packed_of(int n) {
-    return Products::lags ? n % 2 * stream_rows : 0;
+  void score(int n, const Tile& tile) {
+    products_.score(k_, tile.keys.size(), q_[n], {scores_, panel});
+    finish_scores<Lanes::queries, vectors>(head_, tile, scores_, bias_, nullptr);
   }
-
-  void load(Range here, Range next) {
-    k_.load(head_.keys_of(p_.k, here));
-    v_.load(head_.keys_of(p_.v, here));
-    next_ = next;
-    count_ = 0;
-    for (int n = 0; n < panels_; ++n) {
-      const Range seen = visible(queries_of(n));
-      const std::int64_t end = smaller(here.end, seen.end);
-      for (std::int64_t i = here.begin; i < end; i += stream_rows) {
-        const Range keys{i, smaller(end, i + stream_rows)};
-        if (seen.begin < keys.end)
-          parts_[count_++] = {n, {queries_of(n), keys}, i - here.begin, false};
-      }
-    }
-  }
-  void score(int n) {
-    const Part& part = parts_[n];
-    products_.score(k_, part.first, part.tile.keys.size(), q_[part.panel], {scores_of(n), panel});
-  }
-  // From scores to weights.
-  void absorb(int n) {
-    Part& part = parts_[n];
-    float* scores = scores_of(n);
-    const std::int64_t rows = part.tile.keys.size();
-    prefetch(head_.keys_of(p_.k, next_), n, count_);
-    prefetch(head_.keys_of(p_.v, next_), n, count_);
-    finish_scores<Lanes::queries, vectors>(head_, part.tile, scores, bias_, nullptr);
-    OnlineSoftmax& softmax = softmax_[part.panel];
-    const auto absorb_into = [&](auto emit) {
-      if (softmax.template absorb<vectors>(scores, rows, exponential_, emit))
-        rescale<vectors>(out_[part.panel], p_.value_dim, softmax.factor);
+  void attend(int n, const Tile& tile) {
+    const std::int64_t rows = tile.keys.size();
+    const Panel<float> sums{out_[n], panel};
+    const auto absorb = [&](auto emit) {
+      if (softmax_[n].template absorb<vectors>(scores_, rows, exponential_, emit))
+        rescale<vectors>(out_[n], p_.value_dim, softmax_[n].factor);
     };
+    score(n, tile);
     if constexpr (Products::packs) {
       if (v_.finite && !p_.dropout.on()) {
-        return absorb_into([&](std::int64_t r, int lane, Float lower, Float upper) {
-          products_.pack(packed_of(n) + r, lane, lower, upper);
+        absorb([&](std::int64_t r, int lane, Float lower, Float upper) {
+          products_.pack(0, r, lane, lower, upper);
         });
+        return products_.weigh_packed(v_, rows, 0, sums);
       }
     }
     // There is room for a row more than an odd number.
-    absorb_into([&](std::int64_t r, int lane, Float lower, Float upper) {
-      ROCFLASH_ISA::store(scores + r * panel + lane, lower);
-      ROCFLASH_ISA::store(scores + (r + 1) * panel + lane, upper);
+    absorb([&](std::int64_t r, int lane, Float lower, Float upper) {
+      ROCFLASH_ISA::store(scores_ + r * panel + lane, lower);
+      ROCFLASH_ISA::store(scores_ + (r + 1) * panel + lane, upper);
     });
     if (p_.dropout.on()) {
-      draw_dropout<Lanes::queries, vectors>(head_, part.tile, keep_);
+      draw_dropout<Lanes::queries, vectors>(head_, tile, keep_);
       for (std::int64_t e = 0; e < rows * panel; e += width)
-        ROCFLASH_ISA::store(scores + e, select(ROCFLASH_ISA::load(keep_ + e) != 0.0f,
-                                               ROCFLASH_ISA::load(scores + e), Float{}));
+        ROCFLASH_ISA::store(scores_ + e,
+                            select(load(keep_ + e) != 0.0f, load(scores_ + e), Float{}));
     }
-    products_.weigh(v_, part.first, rows, {scores, panel}, {out_[part.panel], panel});
-    part.weighed = true;
-  }
-  void weigh(int n) {
-    if constexpr (Products::packs) {
-      const Part& part = parts_[n];
-      if (part.weighed) return;
-      products_.weigh_packed(v_, part.first, part.tile.keys.size(), packed_of(n),
-                             {out_[part.panel], panel});
-    }
+    products_.weigh(v_, rows, {scores_, panel}, sums);
   }
 
   const Head& head_;
@@ -280,14 +230,10 @@ class Block {
   typename Products::Rows k_;
   typename Products::Values v_;
   const typename Products::Exponent exponential_;
-  float* scores_[2];     // [key][lane]
-  float *bias_, *keep_;  // likewise
+  float *scores_, *bias_, *keep_;  // [key][lane]
   typename Products::InLanes q_[most_panels];
   OnlineSoftmax softmax_[most_panels];
   float* out_[most_panels];  // [column][lane]
-  Part parts_[most_panels * most_parts];
-  int count_ = 0;
-  Range next_{};  // keys to be loaded next
 };
 
 }  // namespace

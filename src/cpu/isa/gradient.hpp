@@ -36,8 +36,8 @@ struct GradientTile {
         dv(p.value_dim),
         scratch(memory),
         products(scratch, static_cast<int>(larger(d, dv))),
-        q(scratch, stream_rows, d),
-        dout(scratch, stream_rows, dv) {
+        q(scratch, d),
+        dout(scratch, dv) {
     for (int n = 0; n < panels; ++n) {
       k[n] = typename Products::InLanes(scratch, d);
       v[n] = typename Products::InLanes(scratch, dv);
@@ -45,7 +45,7 @@ struct GradientTile {
     lse = scratch.take(stream_rows);
     delta = scratch.take(stream_rows);
     mean = scratch.take(stream_rows);
-    for (float*& scores : scores_) scores = scratch.take(panel * stream_rows);
+    weights = scratch.take(panel * stream_rows);
     gradients = {scratch.take(panels * panel * stream_rows), panels * panel};
     bias = scratch.take(panel * stream_rows);
     keep = scratch.take(panel * stream_rows);
@@ -70,8 +70,8 @@ struct GradientTile {
 
   // The products behind panel n: scores, and gradients of the weights.
   ROCFLASH_INLINE void score(int n, std::int64_t rows) {
-    products.score(q, 0, rows, k[n], {scores_[n % 2], panel});
-    products.score(dout, 0, rows, v[n], gradients.at(0, n * panel));
+    products.score(q, rows, k[n], {weights, panel});
+    products.score(dout, rows, v[n], gradients.at(0, n * panel));
   }
 
   // Then leaves the weights after dropout, and d(loss) / d(scale * q.k) in panel n of the
@@ -98,8 +98,7 @@ struct GradientTile {
     return Products::packs && block.size() < head.sequence.sk && !p.sinks && !p.dropout.on() &&
            p.softcap <= 0;
   }
-  static constexpr int weights_set(int n) { return n % 2 * stream_rows; }
-  static constexpr int gradients_set(int n) { return (2 + n % 2) * stream_rows; }
+  static constexpr int weights_set = 0, gradients_set = 1;
   ROCFLASH_INLINE void differentiate_plain(const Head& head, int n, const Tile& tile) {
     const std::int64_t rows = tile.queries.size();
     begin_panel(head, n, tile);
@@ -115,8 +114,8 @@ struct GradientTile {
                               m + 1 < vectors ? gradient[i][m + 1] : Float{});
       }
       for (int m = 0; m < vectors; ++m) {
-        products.pack(weights_set(n) + r, m * width, weight[0][m], weight[1][m]);
-        products.pack(gradients_set(n) + r, m * width, gradient[0][m], gradient[1][m]);
+        products.pack(weights_set, r, m * width, weight[0][m], weight[1][m]);
+        products.pack(gradients_set, r, m * width, gradient[0][m], gradient[1][m]);
       }
     }
   }
@@ -131,7 +130,6 @@ struct GradientTile {
         typename Products::Exponent(log2_e)(difference > overflow ? splat(overflow) : difference);
   }
   ROCFLASH_INLINE void begin_panel(const Head& head, int n, const Tile& tile) {
-    weights = scores_[n % 2];
     here_ = gradients.at(0, n * panel);
     finish_scores<Lanes::keys, vectors>(head, tile, weights, bias,
                                         p.softcap > 0 ? slopes : nullptr);
@@ -191,7 +189,6 @@ struct GradientTile {
     }
   }
 
-  float* scores_[2];     // of two panels in turn
   Panel<float> here_{};  // the gradients of the panel at hand
 };
 

@@ -19,19 +19,16 @@ template <int vectors_, Sums sums>
 class InFloat {
  public:
   static constexpr int vectors = vectors_, panel = vectors * width;
-  static constexpr int widest = most_vectors;  // panels of large blocks
   // What computed weights are good for: f32's are used as they are.
   using Exponent = std::conditional_t<sums == Sums::in_runs, Exponential, QuickExponential>;
 
   ROCFLASH_INLINE InFloat(Scratch&, int) {}
 
-  static constexpr int stream = stream_rows;  // rows that forward loads at a time
-  static constexpr bool packs = false;        // whether weights can be packed as they are computed
-  static constexpr bool lags = false;  // whether a part's products had better wait for the next's
+  static constexpr bool packs = false;  // whether weights can be packed as they are computed
 
   struct Rows {
-    ROCFLASH_INLINE Rows(Scratch& scratch, int rows, int columns)
-        : data(scratch.take(operand_floats(rows, columns))), stride(padded(columns)) {}
+    ROCFLASH_INLINE Rows(Scratch& scratch, int columns)
+        : data(scratch.take(operand_floats(stream_rows, columns))), stride(padded(columns)) {}
     ROCFLASH_INLINE void load(const RowBlock& block) {
       columns = block.rows.columns;
       finite = load_rows(data, stride, block);
@@ -60,20 +57,18 @@ class InFloat {
     bool finite = true;
   };
 
-  // c[row][lane] = row . lane, for `count` rows from the first on
-  ROCFLASH_INLINE void score(const Rows& rows, std::int64_t first, std::int64_t count,
-                             const InLanes& lanes, Panel<float> c) {
-    gemm<vectors, Into::overwrite, sums>(count, rows.columns,
-                                         {rows.data + first * rows.stride, rows.stride, 1},
+  // c[row][lane] = row . lane, for so many rows
+  ROCFLASH_INLINE void score(const Rows& rows, std::int64_t count, const InLanes& lanes,
+                             Panel<float> c) {
+    gemm<vectors, Into::overwrite, sums>(count, rows.columns, {rows.data, rows.stride, 1},
                                          Panel<const float>{lanes.data, panel}, c);
   }
   // c[column][lane] += sum over rows of weights[row][lane] * values[row][column], likewise
-  ROCFLASH_INLINE void weigh(const Values& values, std::int64_t first, std::int64_t count,
-                             Panel<const float> weights, Panel<float> c) {
+  ROCFLASH_INLINE void weigh(const Values& values, std::int64_t count, Panel<const float> weights,
+                             Panel<float> c) {
     const auto multiply = values.finite ? gemm<vectors, Into::add, sums>
                                         : gemm_skipping_zeros<vectors, Weights::right>;
-    multiply(values.columns, count, {values.data + first * values.stride, 1, values.stride},
-             weights, c);
+    multiply(values.columns, count, {values.data, 1, values.stride}, weights, c);
   }
   // c[row][column] += sum over lanes of weights[row][lane] * values[lane][column]
   ROCFLASH_INLINE void spread(Panel<const float> weights, std::int64_t count, std::int64_t lanes,
@@ -99,18 +94,12 @@ class InPairs {
 
  public:
   static constexpr int vectors = vectors_, panel = vectors * width;
-  // With tiles, two vectors: the queries of a panel and their sums then stay in the first-level
-  // cache.
-  static constexpr int widest = has_tiles ? 2 : most_vectors;
   using Exponent = QuickExponential;
 
-  static constexpr int stream = has_tiles ? most_stream_rows : stream_rows;
   static constexpr bool packs = true;
-  // What a tile has just stored is slow to read by vectors, and the other way round.
-  static constexpr bool lags = has_tiles;
 
   ROCFLASH_INLINE InPairs(Scratch& scratch, int most_columns)
-      : packed_(take(scratch, packed_sets * stream_rows, panel)),
+      : packed_(take(scratch, 2 * stream_rows, panel)),
         packed_lanes_(take(scratch, stream_rows, most_gradient_block)),
         spare_rows_(scratch.take(operand_floats(stream_rows, most_columns))),
         spare_lanes_(scratch.take(operand_floats(panel, most_columns))) {}
@@ -120,10 +109,7 @@ class InPairs {
     Origin() = default;
     ROCFLASH_INLINE Origin(const RowBlock& b)  // NOLINT: a block, kept
         : rows(&b.rows), batch(b.batch), begin(b.begin), head(b.head), count(b.count) {}
-    ROCFLASH_INLINE RowBlock block() const { return block(0, count); }
-    ROCFLASH_INLINE RowBlock block(std::int64_t first, std::int64_t rows_of_it) const {
-      return {*rows, batch, begin + first, head, static_cast<int>(rows_of_it)};
-    }
+    ROCFLASH_INLINE RowBlock block() const { return {*rows, batch, begin, head, count}; }
     const rocflash::Rows* rows = nullptr;
     std::int64_t batch = 0, begin = 0, head = 0;
     int count = 0;
@@ -131,9 +117,9 @@ class InPairs {
 
   // A(row, column / 2)
   struct Rows {
-    ROCFLASH_INLINE Rows(Scratch& scratch, int rows, int columns)
-        : words{take(scratch, rows, columns), LeftWords::stride_for(in_vectors(columns, 2))},
-          plane_size(rows * in_vectors(columns, 2)) {}
+    ROCFLASH_INLINE Rows(Scratch& scratch, int columns)
+        : words{take(scratch, stream_rows, columns), LeftWords::stride_for(in_vectors(columns, 2))},
+          plane_size(stream_rows * in_vectors(columns, 2)) {}
     ROCFLASH_INLINE void load(const RowBlock& block) {
       from = block;
       finite = load_row_words(*this, block);
@@ -148,9 +134,9 @@ class InPairs {
   };
   // A(column, row / 2)
   struct Values {
-    ROCFLASH_INLINE Values(Scratch& scratch, int rows, int columns)
-        : words{take(scratch, rows, columns), LeftWords::stride_for(rows / 2)},
-          plane_size(in_vectors(columns, 1) * rows / 2) {}
+    ROCFLASH_INLINE Values(Scratch& scratch, int columns)
+        : words{take(scratch, stream_rows, columns), LeftWords::stride_for(stream_rows / 2)},
+          plane_size(in_vectors(columns, 1) * stream_rows / 2) {}
     ROCFLASH_INLINE void load(const RowBlock& block) {
       from = block;
       finite = load_transposed(*this, block);
@@ -164,8 +150,8 @@ class InPairs {
     bool finite = true;
   };
   struct RowsAndValues : Rows, Values {
-    ROCFLASH_INLINE RowsAndValues(Scratch& scratch, int rows, int columns)
-        : Rows(scratch, rows, columns), Values(scratch, rows, columns) {}
+    ROCFLASH_INLINE RowsAndValues(Scratch& scratch, int columns)
+        : Rows(scratch, columns), Values(scratch, columns) {}
     ROCFLASH_INLINE void load(const RowBlock& block) {
       Rows::load(block);
       Values::load(block);
@@ -205,31 +191,39 @@ class InPairs {
     bool finite = true;
   };
 
-  ROCFLASH_INLINE void score(const Rows& rows, std::int64_t first, std::int64_t count,
-                             const InLanes& lanes, Panel<float> c) {
+  ROCFLASH_INLINE void score(const Rows& rows, std::int64_t count, const InLanes& lanes,
+                             Panel<float> c) {
     // An infinite number times the other's lower part, which may be 0, would be NaN.
-    if (planes == 2 && !(rows.finite && lanes.finite))
-      return score_in_float(rows, first, count, lanes, c);
+    if (planes == 2 && !(rows.finite && lanes.finite)) return score_in_float(rows, count, lanes, c);
     multiply<vectors, Into::overwrite>(
-        count, (rows.from.rows->columns + 1) / 2,
-        [&](int n) { return rows.plane(n).from(first, 0); }, [&](int n) { return lanes.plane(n); },
-        c);
+        count, (rows.from.rows->columns + 1) / 2, [&](int n) { return rows.plane(n); },
+        [&](int n) { return lanes.plane(n); }, c);
   }
-  ROCFLASH_INLINE void weigh(const Values& values, std::int64_t first, std::int64_t count,
-                             Panel<const float> weights, Panel<float> c) {
-    if (!values.finite) return weigh_with_care(values, first, count, weights, c);
-    pair_rows(weights, 0, count);
-    weigh_packed(values, first, count, 0, c);
+  ROCFLASH_INLINE void weigh(const Values& values, std::int64_t count, Panel<const float> weights,
+                             Panel<float> c) {
+    if (!values.finite) return weigh_with_care(values, count, weights, c);
+    for (std::int64_t n = 0; n < count; n += 2) {
+      for (int m = 0; m < panel; m += width) {
+        pack(0, n, m, load(weights.at(n, m).data),
+             n + 1 < count ? load(weights.at(n + 1, m).data) : Float{});
+      }
+    }
+    weigh_packed(values, count, 0, c);
   }
-  // The same in two steps, with room for some sets of weights: they begin at multiples of
-  // stream_rows. For finite values.
-  ROCFLASH_INLINE void pack(std::int64_t row, int lane, Float lower, Float upper) const {
+  // The same in two steps, with room for two sets of weights. For finite values.
+  ROCFLASH_INLINE void pack(int set, std::int64_t row, int lane, Float lower, Float upper) const {
     const Word pair = pair_up(lower, upper);
-    store(packed_rows(0).at(row / 2, lane), pair);
+    store(packed_rows(set, 0).at(row / 2, lane), pair);
     if constexpr (planes == 2) {
-      store(packed_rows(1).at(row / 2, lane),
+      store(packed_rows(set, 1).at(row / 2, lane),
             pair_up(lower - (Float)(pair << 16), upper - (Float)(pair & 0xffff0000u)));
     }
+  }
+  ROCFLASH_INLINE void weigh_packed(const Values& values, std::int64_t count, int set,
+                                    Panel<float> c) {
+    multiply<vectors, Into::add>(
+        values.from.rows->columns, (count + 1) / 2, [&](int n) { return values.plane(n); },
+        [&](int n) { return packed_rows(set, n); }, c);
   }
   // Weights of two neighbouring vectors of lanes, for `spread_packed`.
   ROCFLASH_INLINE void pack_lanes(std::int64_t row, std::int64_t lane, Float first,
@@ -237,22 +231,6 @@ class InPairs {
     Word w[planes];
     split(first, second, w);
     for (int i = 0; i < planes; ++i) store(packed_lanes(i).at(row, lane / 2), w[i]);
-  }
-  [[gnu::noinline]] void pair_rows(Panel<const float> rows, std::int64_t first,
-                                   std::int64_t count) const {
-    for (std::int64_t n = 0; n < count; n += 2) {
-      for (int m = 0; m < panel; m += width) {
-        pack(first + n, m, load(rows.at(n, m).data),
-             n + 1 < count ? load(rows.at(n + 1, m).data) : Float{});
-      }
-    }
-  }
-  ROCFLASH_INLINE void weigh_packed(const Values& values, std::int64_t first, std::int64_t count,
-                                    std::int64_t begin, Panel<float> c) {
-    multiply<vectors, Into::add>(
-        values.from.rows->columns, (count + 1) / 2,
-        [&](int n) { return values.plane(n).from(0, first / 2); },
-        [&](int n) { return packed_rows(n).from(begin / 2, 0); }, c);
   }
   ROCFLASH_INLINE void spread(Panel<const float> weights, std::int64_t count, std::int64_t lanes,
                               const InColumns& values, const RowBlock& block, Panel<float> c) {
@@ -415,29 +393,27 @@ class InPairs {
     return largest.finite();
   }
 
-  [[gnu::noinline]] void score_in_float(const Rows& rows, std::int64_t first, std::int64_t count,
-                                        const InLanes& lanes, Panel<float> c) {
+  [[gnu::noinline]] void score_in_float(const Rows& rows, std::int64_t count, const InLanes& lanes,
+                                        Panel<float> c) {
     const int columns = rows.from.rows->columns;
-    load_rows(spare_rows_, padded(columns), rows.from.block(first, count));
+    load_rows(spare_rows_, padded(columns), rows.from.block());
     load_lanes(spare_lanes_, panel, lanes.from.block());
     gemm<vectors, Into::overwrite>(count, columns, {spare_rows_, padded(columns), 1},
                                    Panel<const float>{spare_lanes_, panel}, c);
   }
 
-  [[gnu::noinline]] void weigh_with_care(const Values& values, std::int64_t first,
-                                         std::int64_t count, Panel<const float> weights,
-                                         Panel<float> c) {
+  [[gnu::noinline]] void weigh_with_care(const Values& values, std::int64_t count,
+                                         Panel<const float> weights, Panel<float> c) {
     const int columns = values.from.rows->columns;
-    load_rows(spare_rows_, padded(columns), values.from.block(first, count));
+    load_rows(spare_rows_, padded(columns), values.from.block());
     gemm_skipping_zeros<vectors, Weights::right>(columns, count, {spare_rows_, 1, padded(columns)},
                                                  weights, c);
   }
 
   // Computed weights: B(row / 2, lane), and A(row, lane / 2).
-  static constexpr int packed_sets = 4;
-  ROCFLASH_INLINE RightWords packed_rows(int plane) const {
-    constexpr std::int64_t pairs = packed_sets * stream_rows / 2;
-    return {packed_ + plane * pairs * panel, RightWords::stride_for(pairs, panel)};
+  ROCFLASH_INLINE RightWords packed_rows(int set, int plane) const {
+    constexpr std::int64_t pairs = stream_rows / 2;
+    return {packed_ + (set * planes + plane) * pairs * panel, RightWords::stride_for(pairs, panel)};
   }
   ROCFLASH_INLINE LeftWords packed_lanes(int plane) const {
     constexpr std::int64_t pairs = most_gradient_block / 2;
@@ -504,9 +480,8 @@ template <class Body>
 ROCFLASH_INLINE void with_products(std::int64_t rows, DType q, [[maybe_unused]] DType k,
                                    Body body) {
   const auto in_panels = [&]<template <int> class Products>() {
-    constexpr int widest = Products<1>::widest;
     if (rows <= width) return body.template operator()<Products<1>>();
-    if constexpr (widest == 4) {
+    if constexpr (most_vectors == 4) {
       if (rows > 2 * width) return body.template operator()<Products<4>>();
     }
     body.template operator()<Products<2>>();

@@ -72,7 +72,7 @@ void standard_scores(const Problem& p, const Scores& s, WorkItem item, float* me
   with_float(p.dtype, [&]<class Products>() {
     Scratch scratch(memory);
     Products products(scratch, p.head_dim);
-    typename Products::Rows q(scratch, stream_rows, p.head_dim);
+    typename Products::Rows q(scratch, p.head_dim);
     typename Products::InLanes k[panels];
     float* scores = scratch.take(panel * stream_rows);
     float* bias = scratch.take(panel * stream_rows);
@@ -85,7 +85,7 @@ void standard_scores(const Problem& p, const Scores& s, WorkItem item, float* me
       q.load(head.queries_of(p.q, queries));
       for (int n = 0; n < panels && !part_of(block, n).empty(); ++n) {
         const Tile tile{queries, part_of(block, n)};
-        products.score(q, 0, queries.size(), k[n], {scores, panel});
+        products.score(q, queries.size(), k[n], {scores, panel});
         finish_scores<Lanes::keys, vectors>(head, tile, scores, bias, nullptr);
         put_tile(s.data + s.offset(plane_of(head), 0), s.keys, {scores, panel}, tile.queries,
                  tile.keys);
