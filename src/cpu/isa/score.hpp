@@ -60,6 +60,20 @@ ROCFLASH_INLINE Range streamed(const Tile& t) {
   return lanes == Lanes::queries ? t.keys : t.queries;
 }
 
+// Up to a vector of numbers that do not lie side by side, or end before a vector does; then 0.
+template <class Element>
+[[gnu::noinline]] static Float load_few(const Element* from, std::int64_t stride, int count) {
+  float numbers[width] = {};
+  for (int n = 0; n < count; ++n) {
+    if constexpr (sizeof(Element) == 1) {
+      numbers[n] = static_cast<float>(from[n * stride]);
+    } else {
+      numbers[n] = load_scalar(from + n * stride);
+    }
+  }
+  return load(numbers);
+}
+
 // What is added to the scores of a head: bias and mask (as 0 or -inf), either of which may be
 // missing.
 template <class Element>
@@ -76,28 +90,21 @@ struct BiasRows {
         mask_query(head.problem.mask.query_stride),
         mask_key(head.problem.mask.key_stride) {}
 
-  // A vector for the query and the keys from `at` on. Those from `end` on are not read, and get 0.
+  // A vector for the query and the keys from `key` on. Those from `end` on are not read.
   ROCFLASH_INLINE Float at(std::int64_t query, std::int64_t key, std::int64_t end) const {
     using Byte = std::uint8_t __attribute__((vector_size(width)));
     const auto count = static_cast<int>(smaller(end - key, width));
     Float sum{};
     if (bias) {
       const Element* from = bias + query * bias_query + key * bias_key;
-      if (count == width && bias_key == 1) {
-        sum = load_vector(from);
-      } else {
-        for (int n = 0; n < count; ++n) sum[n] = load_scalar(from + n * bias_key);
-      }
+      sum = count == width && bias_key == 1 ? load_vector(from) : load_few(from, bias_key, count);
     }
     if (mask) {
       const std::uint8_t* from = mask + query * mask_query + key * mask_key;
-      Byte seen{};
-      if (count == width && mask_key == 1) {
-        seen = load_as<Byte>(from);
-      } else {
-        for (int n = 0; n < count; ++n) seen[n] = from[n * mask_key];
-      }
-      sum = select(__builtin_convertvector(seen, Int) == 0, splat(-infinity), sum);
+      const Int seen = count == width && mask_key == 1
+                           ? __builtin_convertvector(load_as<Byte>(from), Int)
+                           : (Int)load_few(from, mask_key, count);
+      sum = select(seen == 0, splat(-infinity), sum);
     }
     return sum;
   }
@@ -111,10 +118,10 @@ template <Lanes lanes, int vectors>
   const std::int64_t last = tile.queries.end - 1;
   with_elements(plane.dtype, plane.row(head.b, head.h, 0), [&](const auto* of_head) {
     const BiasRows rows(head, of_head);
-    for (int m = 0; m < panel; m += width) {
-      if constexpr (lanes == Lanes::queries) {
+    if constexpr (lanes == Lanes::queries) {
+      for (int m = 0; m < panel && tile.queries.begin + m <= last; m += width) {
         const std::int64_t query = tile.queries.begin + m;
-        for (std::int64_t j = 0; j < tile.keys.size() && query <= last; j += width) {
+        for (std::int64_t j = 0; j < tile.keys.size(); j += width) {
           Float square[width];  // lanes beyond the last query repeat it
           for (int n = 0; n < width; ++n)
             square[n] = rows.at(smaller(query + n, last), tile.keys.begin + j, tile.keys.end);
@@ -122,8 +129,10 @@ template <Lanes lanes, int vectors>
           for (int n = 0; n < width && j + n < tile.keys.size(); ++n)
             store(to + (j + n) * panel + m, square[n]);
         }
-      } else {
-        for (std::int64_t i = 0; i < tile.queries.size(); ++i)
+      }
+    } else {
+      for (std::int64_t i = 0; i < tile.queries.size(); ++i) {
+        for (int m = 0; m < panel; m += width)
           store(to + i * panel + m,
                 rows.at(tile.queries.begin + i, tile.keys.begin + m, tile.keys.end));
       }
@@ -175,6 +184,12 @@ template <Lanes lanes, int vectors>
   }
 }
 
+// Overwrites the lanes that `mask` does not name. Without the barrier it would become a masked
+// store, which AMD's CPUs take apart lane by lane in AVX2.
+ROCFLASH_INLINE void keep_lanes(float* at, Int mask, float other) {
+  store(at, select(mask, rounded(load(at)), splat(other)));
+}
+
 // The keys that neighbouring queries see, one query in each lane, counted from `first_key`.
 struct SeenKeys {
   Int begin, end;
@@ -206,15 +221,12 @@ struct SeenKeys {
 template <Lanes lanes, int vectors>
 [[gnu::noinline]] static void hide(const Head& head, const Tile& tile, float* scores) {
   constexpr int panel = vectors * width;
-  const auto keep_where = [](float* at, Int seen) {
-    store(at, select(seen, load(at), splat(-infinity)));
-  };
   if constexpr (lanes == Lanes::queries) {
     const auto keys = static_cast<std::int32_t>(tile.keys.size());
     for (int m = 0; m < panel; m += width) {
       const SeenKeys seen(head, tile.queries.begin + m, tile.keys.begin);
       for (std::int32_t r = 0; r < keys; ++r)
-        keep_where(scores + r * panel + m, (r >= seen.begin) & (r < seen.end));
+        keep_lanes(scores + r * panel + m, (r >= seen.begin) & (r < seen.end), -infinity);
     }
   } else {
     const std::int64_t queries = tile.queries.size();
@@ -223,7 +235,8 @@ template <Lanes lanes, int vectors>
       for (int n = 0; n < width && r + n < queries; ++n) {
         for (int m = 0; m < panel; m += width) {
           const Int key = lane_index() + m;
-          keep_where(scores + (r + n) * panel + m, (key >= seen.begin[n]) & (key < seen.end[n]));
+          keep_lanes(scores + (r + n) * panel + m, (key >= seen.begin[n]) & (key < seen.end[n]),
+                     -infinity);
         }
       }
     }

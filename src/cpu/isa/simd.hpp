@@ -275,9 +275,11 @@ ROCFLASH_INLINE Float tanh(Float x) {
   q = q * z - 3.33333305714e-1f;
   const Float near = x + x * z * q;
   const Float size = absolute(x);
+  constexpr float middle = 0.6f;
+  if (!any(size >= middle)) return near;  // most vectors of scores that are capped at all
   const Float far = 1.0f - 2.0f / (exp2(size * (2.0f * log2_e)) + 1.0f);
   const Float signed_far = (Float)((Word)far | ((Word)x & 0x80000000u));
-  return select(size < 0.6f, near, signed_far);
+  return select(size < middle, near, signed_far);
 }
 
 }  // namespace rocflash::cpu::ROCFLASH_ISA
