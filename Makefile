@@ -117,6 +117,7 @@ dist: build
 # Both compare with torch, whose virtual environment is the one of the tests.
 bench: build
 	@echo "== bench: times, ratios and errors beside torch's attention, a few minutes (its virtual environment is made once)"
+	@cmake --build build --target fma_limit >/dev/null
 	@scripts/cpu_bench.sh cpu_vs_torch $(BENCH_ARGS)
 
 bench-options: build

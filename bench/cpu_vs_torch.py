@@ -13,8 +13,10 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import cpu_measure as measure
@@ -165,6 +167,25 @@ def summarise(rows: list[dict[str, Any]], isa: str) -> list[dict[str, Any]]:
     return summary
 
 
+def fma_limit(threads: int, isa: str) -> float:
+    """GFLOP/s of f32 multiply-adds alone, or 0 if the program that measures them has not been built."""
+    program = Path(__file__).parent.parent / "build/bin/fma_limit"
+    if not program.exists():
+        return 0.0
+    done = subprocess.run([program, str(threads), isa], capture_output=True, text=True)
+    return float(done.stdout) if done.returncode == 0 else 0.0
+
+
+def print_share(rows: list[dict[str, Any]], limit: float) -> None:
+    """How close f32 comes to the limit where it should come closest."""
+    shape = Case("forward", "f32", 128, 4096, 4096).shape()
+    for row in rows:
+        if limit and (row["op"], row["dtype"], row["shape"]) == ("forward", "f32", shape):
+            share = row["rocflash_gflops"] / limit
+            words = f"{share:.0%} of the {limit:.0f} GFLOP/s of multiply-adds alone"
+            print(f"forward f32 {shape}: {words}, goal 75%  {measure.reached(share >= 0.75)}")
+
+
 def print_summary(summary: list[dict[str, Any]]) -> None:
     print(
         f"\n{'times faster than torch':24}{'geometric mean':>16}{'goal':>8}{'least':>9}{'goal':>8}"
@@ -245,6 +266,8 @@ def main() -> None:
         print_row(case, rows[-1])
     summary = summarise(rows, told.isa)
     print_summary(summary)
+    limit = fma_limit(told.threads, told.isa)
+    print_share(rows, limit)
     measure.write_json(
         told.output,
         {
@@ -253,6 +276,7 @@ def main() -> None:
             "threads": told.threads,
             "torch": torch.__version__,
             "note": note,
+            "fma_limit_gflops": limit,
             "rows": rows,
             "summary": summary,
         },
