@@ -60,20 +60,6 @@ ROCFLASH_INLINE Range streamed(const Tile& t) {
   return lanes == Lanes::queries ? t.keys : t.queries;
 }
 
-// Up to a vector of numbers that do not lie side by side, or end before a vector does; then 0.
-template <class Element>
-[[gnu::noinline]] static Float load_few(const Element* from, std::int64_t stride, int count) {
-  float numbers[width] = {};
-  for (int n = 0; n < count; ++n) {
-    if constexpr (sizeof(Element) == 1) {
-      numbers[n] = static_cast<float>(from[n * stride]);
-    } else {
-      numbers[n] = load_scalar(from + n * stride);
-    }
-  }
-  return load(numbers);
-}
-
 // What is added to the scores of a head: bias and mask (as 0 or -inf), either of which may be
 // missing.
 template <class Element>
@@ -90,51 +76,53 @@ struct BiasRows {
         mask_query(head.problem.mask.query_stride),
         mask_key(head.problem.mask.key_stride) {}
 
-  // A vector for the query and the keys from `key` on. Those from `end` on are not read.
-  ROCFLASH_INLINE Float at(std::int64_t query, std::int64_t key, std::int64_t end) const {
+  // Whether keys lie side by side.
+  ROCFLASH_INLINE bool dense() const {
+    return (!bias || bias_key == 1) && (!mask || mask_key == 1);
+  }
+  // A vector for the query and keys from `key` on, which must be dense.
+  ROCFLASH_INLINE Float whole(std::int64_t query, std::int64_t key) const {
     using Byte = std::uint8_t __attribute__((vector_size(width)));
-    const auto count = static_cast<int>(smaller(end - key, width));
     Float sum{};
-    if (bias) {
-      const Element* from = bias + query * bias_query + key * bias_key;
-      sum = count == width && bias_key == 1 ? load_vector(from) : load_few(from, bias_key, count);
-    }
+    if (bias) sum = load_vector(bias + query * bias_query + key);
     if (mask) {
-      const std::uint8_t* from = mask + query * mask_query + key * mask_key;
-      const Int seen = count == width && mask_key == 1
-                           ? __builtin_convertvector(load_as<Byte>(from), Int)
-                           : (Int)load_few(from, mask_key, count);
+      const Int seen = __builtin_convertvector(load_as<Byte>(mask + query * mask_query + key), Int);
       sum = select(seen == 0, splat(-infinity), sum);
     }
     return sum;
   }
+  // For one key, whatever the strides.
+  ROCFLASH_INLINE float one(std::int64_t query, std::int64_t key) const {
+    if (mask && mask[query * mask_query + key * mask_key] == 0) return -infinity;
+    return bias ? load_scalar(bias + query * bias_query + key * bias_key) : 0.0f;
+  }
 };
 
-// bias + mask of a tile, laid out as the scores are.
+// bias + mask of a tile, laid out as the scores are. Lanes beyond the last query hold anything.
 template <Lanes lanes, int vectors>
 [[gnu::noinline]] static void load_bias(const Head& head, const Tile& tile, float* to) {
   constexpr int panel = vectors * width;
+  constexpr std::int64_t query_step = lanes == Lanes::queries ? 1 : panel;
+  constexpr std::int64_t key_step = lanes == Lanes::queries ? panel : 1;
   const Plane& plane = head.problem.bias;
-  const std::int64_t last = tile.queries.end - 1;
+  const std::int64_t queries = tile.queries.size(), keys = tile.keys.size();
   with_elements(plane.dtype, plane.row(head.b, head.h, 0), [&](const auto* of_head) {
     const BiasRows rows(head, of_head);
-    if constexpr (lanes == Lanes::queries) {
-      for (int m = 0; m < panel && tile.queries.begin + m <= last; m += width) {
-        const std::int64_t query = tile.queries.begin + m;
-        for (std::int64_t j = 0; j < tile.keys.size(); j += width) {
-          Float square[width];  // lanes beyond the last query repeat it
-          for (int n = 0; n < width; ++n)
-            square[n] = rows.at(smaller(query + n, last), tile.keys.begin + j, tile.keys.end);
-          transpose(square);
-          for (int n = 0; n < width && j + n < tile.keys.size(); ++n)
-            store(to + (j + n) * panel + m, square[n]);
-        }
-      }
-    } else {
-      for (std::int64_t i = 0; i < tile.queries.size(); ++i) {
-        for (int m = 0; m < panel; m += width)
-          store(to + i * panel + m,
-                rows.at(tile.queries.begin + i, tile.keys.begin + m, tile.keys.end));
+    const std::int64_t whole = rows.dense() ? keys / width * width : 0;
+    for (std::int64_t j = whole; j < keys; ++j) {
+      for (std::int64_t i = 0; i < queries; ++i)
+        to[i * query_step + j * key_step] = rows.one(tile.queries.begin + i, tile.keys.begin + j);
+    }
+    constexpr int at_once = lanes == Lanes::queries ? width : 1;
+    for (std::int64_t i = 0; i < queries; i += at_once) {
+      for (std::int64_t j = 0; j < whole; j += width) {
+        Float square[at_once];
+        for (int n = 0; n < at_once; ++n)
+          square[n] =
+              rows.whole(tile.queries.begin + smaller(i + n, queries - 1), tile.keys.begin + j);
+        if constexpr (lanes == Lanes::queries) transpose(square);
+        for (int n = 0; n < at_once; ++n)
+          store(to + (lanes == Lanes::queries ? (j + n) * panel + i : i * panel + j), square[n]);
       }
     }
   });
