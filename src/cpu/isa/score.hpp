@@ -99,11 +99,11 @@ struct BiasRows {
 };
 
 // bias + mask of a tile, laid out as the scores are. Lanes beyond the last query hold anything.
-template <Lanes lanes, int vectors>
-[[gnu::noinline]] static void load_bias(const Head& head, const Tile& tile, float* to) {
-  constexpr int panel = vectors * width;
-  constexpr std::int64_t query_step = lanes == Lanes::queries ? 1 : panel;
-  constexpr std::int64_t key_step = lanes == Lanes::queries ? panel : 1;
+template <Lanes lanes>
+[[gnu::noinline]] static void load_bias(const Head& head, const Tile& tile, std::int64_t panel,
+                                        float* to) {
+  const std::int64_t query_step = lanes == Lanes::queries ? 1 : panel;
+  const std::int64_t key_step = lanes == Lanes::queries ? panel : 1;
   const Plane& plane = head.problem.bias;
   const std::int64_t queries = tile.queries.size(), keys = tile.keys.size();
   with_elements(plane.dtype, plane.row(head.b, head.h, 0), [&](const auto* of_head) {
@@ -139,7 +139,7 @@ template <Lanes lanes, int vectors>
   const float scale = p.scale, softcap = p.softcap, slope = head.slope;
   const float scale_in_cap = softcap > 0 ? scale / softcap : 0.0f;
   const bool has_bias = p.bias || p.mask;
-  if (has_bias) load_bias<lanes, vectors>(head, tile, bias);
+  if (has_bias) load_bias<lanes>(head, tile, panel, bias);
   // How far right of the lane's place the streamed row stands, up to sign: |place - key|.
   const auto corner = static_cast<float>(tile.queries.begin + head.sequence.sk - head.sequence.sq -
                                          tile.keys.begin);
