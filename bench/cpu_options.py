@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import c_abi
 import cpu_measure as measure
 
 DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
@@ -86,31 +87,18 @@ class Inputs:
         attend = F.scaled_dot_product_attention
         return _call(op, moved, lambda *x: attend(*x, enable_gqa=self.grouped))
 
-    def library(self, op: str) -> tuple[Call, Callable[[], int]]:
-        """The call of the C ABI alone, and the bytes of workspace that it needed."""
+    def library(self, op: str) -> tuple[Call, int]:
+        """The call of the C ABI alone, and the bytes of workspace that it needs."""
         import torch
 
-        from rocflash import _frame, _torch
-
+        torch.manual_seed(1)
         q, k, v = self.tensors
-        out, lse = torch.empty_like(q), torch.empty(q.shape[0], q.shape[2], q.shape[1])
-        frame = _frame.Frame()
-        frame.begin(0, _torch.threads(0))
-        parts = {"q": q, "k": k, "v": v}
-        for name, x in parts.items():
-            setattr(frame.problem, name, _torch.describe(frame, name, x))
-        results = {"out": out, "lse": lse}
+        out, lse = torch.randn_like(q), torch.zeros(q.shape[0], q.shape[2], q.shape[1])
+        tensors = {"q": q, "k": k, "v": v, "out": out, "lse": lse}
         if op == "backward":
-            torch.manual_seed(1)
-            out.copy_(torch.randn_like(out))
-            results |= {"dout": torch.randn_like(out)}
-            results |= {f"d{name}": torch.empty_like(x) for name, x in parts.items()}
-        target = frame.gradients if op == "backward" else frame.outputs
-        for name, x in results.items():
-            setattr(target, name, _torch.describe(frame, name, x))
-        run = frame.backward if op == "backward" else frame.infer
-        alive = (parts, results)
-        return lambda: (run(), alive)[0], lambda: frame._needed.value
+            tensors |= {"dout": torch.randn_like(out)}
+            tensors |= {f"d{name}": torch.empty_like(tensors[name]) for name in ("q", "k", "v")}
+        return c_abi.prepare(op, tensors)
 
 
 def _call(op: str, inputs: list[Any], attend: Callable[..., Any]) -> Call:
@@ -263,14 +251,14 @@ def growth(dtypes: list[str]) -> list[Result]:
                 before = resident("VmRSS")
                 (took,) = timed([call], rounds=3, seconds=0.2)
                 rss = resident("VmHWM") - before
-                shown = [took, needed() / 1e9, rss / 1e9]  # columns show them times 1000
+                shown = [took, needed / 1e9, rss / 1e9]  # columns show them times 1000
                 what = f"{op} {dtype} {tokens}"
                 if last:
                     table.add(what, shown, took / last[0] / 16, 1.2, False)
-                    table.add(f"{what} (workspace)", [], needed() / last[1] / 4, 1.2, False)
+                    table.add(f"{what} (workspace)", [], needed / last[1] / 4, 1.2, False)
                 else:
                     table.add(what, shown, 1.0, 1.2, False)
-                last = (took, needed())
+                last = (took, needed)
     return table.results
 
 
