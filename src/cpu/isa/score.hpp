@@ -154,7 +154,8 @@ template <Lanes lanes, int vectors>
       if (softcap > 0) {
         const Float t = tanh(s * scale_in_cap);
         if (slopes) store(slopes + r * panel + m * width, 1.0f - t * t);
-        s = t * softcap;
+        s = rounded(t *
+                    softcap);  // else tanh's two ways may be fused with what follows in two ways
       } else {
         s *= scale;
       }
