@@ -40,18 +40,7 @@ def counters(build: Path, arch: str, dtype: str, head_dim: int, seqlen: int) -> 
             "ROCFLASH_SIM_CHECKS": "none",
             "ROCFLASH_SIM_COUNTERS": str(log),
         }
-        command = [
-            build / "bin/rocflash",
-            "bench",
-            "--device",
-            "hip:0",
-            "--dtype",
-            dtype,
-            "--batch",
-            "1",
-            "--heads",
-            "1",
-        ]
+        command = [build / "bin/rocflash", "bench", "--device", "hip:0", "--dtype", dtype, "--batch", "1", "--heads", "1"]
         command += ["--head-dim", str(head_dim), "--seqlen", str(seqlen), "--no-causal"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode != 0:
@@ -71,25 +60,15 @@ def main() -> None:
     parser.add_argument("--head-dim", type=int, nargs="+", default=[64, 128])
     given = parser.parse_args()
 
-    print(
-        f"{given.dtype}, {given.seqlen} queries and keys, not causal; bounds in TFLOP/s, not measurements"
-    )
-    print(
-        f"{'target':8} {'d':>4} {'matrix':>8} {'LDS busy':>9} {'conflicts':>10} {'VGPRs':>6} {'waves':>6} {'in turn':>8} {'side by side':>13}"
-    )
+    print(f"{given.dtype}, {given.seqlen} queries and keys, not causal; bounds in TFLOP/s, not measurements")
+    print(f"{'target':8} {'d':>4} {'matrix':>8} {'LDS busy':>9} {'conflicts':>10} {'VGPRs':>6} {'waves':>6} {'in turn':>8} {'side by side':>13}")
     for arch, (peak, simds, vector_rate) in FAMILIES.items():
         for head_dim in given.head_dim:
             c = counters(given.build.resolve(), arch, given.dtype, head_dim, given.seqlen)
             vector = c["issue_cycles"]["vector"] + c["issue_cycles"]["transcendental"]
             matrix = c["matrix_cycles"]
             if vector_rate:  # products are vector instructions too: their share of all
-                products = (
-                    4
-                    * given.seqlen**2
-                    * head_dim
-                    / vector_rate
-                    * (2 if given.dtype == "bf16" else 1)
-                )
+                products = 4 * given.seqlen**2 * head_dim / vector_rate * (2 if given.dtype == "bf16" else 1)
                 share = products / vector
                 in_turn = side_by_side = peak * share / (2 if given.dtype == "bf16" else 1)
                 busy = vector
