@@ -34,7 +34,7 @@ endif
 # Evaluated when a recipe runs, after setup may have installed ninja.
 GENERATOR = $$(command -v ninja >/dev/null && echo "-G Ninja" || echo "-G 'Unix Makefiles'")
 
-.PHONY: help setup build verify verify-cuda test report wheels dist bench fuzz sanitize format format-check lint install clean
+.PHONY: help setup build verify verify-cuda test report wheels dist bench bench-options fuzz sanitize format format-check lint install clean
 
 help:
 	@echo "rocflash: exact attention. Usage: make TARGET [VARIABLE=value]"
@@ -45,7 +45,8 @@ help:
 	@echo "  report    build, print registers, memory and occupancy of every GPU kernel (as build/kernels/report.txt and .json)"
 	@echo "  wheels    build and check both Python wheels, into dist/, with bills of materials and checksums"
 	@echo "  dist      wheels, Debian packages and a stamped wheel, from two builds that must agree bit by bit, tried out"
-	@echo "  bench     build and print the forward and backward tables   BENCH_ARGS="
+	@echo "  bench     build, print speed and errors on the CPU beside torch's attention, with goals; JSON and plot   BENCH_ARGS="
+	@echo "  bench-options  the same for short sequences, options, windows, packed sequences, AVX2   BENCH_ARGS="
 	@echo "  sanitize  run the tests under the address, undefined-behaviour and thread sanitizers"
 	@echo "  fuzz      fuzz the C ABI                                    FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_RUNS=$(FUZZ_RUNS) (-1: no limit)"
 	@echo "  format    rewrite C and C++ files with clang-format; format-check only looks"
@@ -113,11 +114,15 @@ wheels: setup
 dist: build
 	@JOBS=$(JOBS) scripts/dist.sh
 
+# Both compare with torch, whose virtual environment is the one of the tests.
 bench: build
-	@echo "== bench: forward"
-	@build/bin/rocflash bench --op forward $(BENCH_ARGS)
-	@echo "== bench: backward"
-	@build/bin/rocflash bench --op backward $(BENCH_ARGS)
+	@echo "== bench: times, ratios and errors beside torch's attention, a few minutes (its virtual environment is made once)"
+	@cmake --build build --target fma_limit >/dev/null
+	@scripts/cpu_bench.sh cpu_vs_torch $(BENCH_ARGS)
+
+bench-options: build
+	@echo "== bench: short sequences, options, windows, packed sequences, other instruction sets, a few minutes"
+	@scripts/cpu_bench.sh cpu_options $(BENCH_ARGS)
 
 sanitize: setup
 	$(call configure,asan,build-asan)

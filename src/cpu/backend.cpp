@@ -63,6 +63,7 @@ Kind kind_of(const Problem& p, const ForwardOutputs& o) {
 
 // More threads than items of work would only cost memory.
 int useful_threads(const Problem& p, const Execution& e, Kind kind) {
+  if (kind == Kind::tiled && cpu::is_tiny(p)) return 1;
   const std::int64_t items = kind == Kind::decode
                                  ? p.batch() * cpu::decode_head_groups(p) * cpu::decode_splits(p)
                                  : p.batch() * p.heads * cpu::blocks_of(larger(p.max_q, p.max_k));

@@ -91,6 +91,19 @@ constexpr int gradient_chunks(const Problem& p) {
   return static_cast<int>(smaller(smaller(chunks, most), blocks_of(p.max_k, gradient_block(p))));
 }
 
+// Problems over sooner than another thread could join in, and that backward's several steps would
+// wake it again and again for.
+constexpr bool is_tiny(const Problem& p) {
+  constexpr std::int64_t products = 1 << 20;  // about 20 microseconds
+  const std::int64_t factors[] = {p.max_q, p.max_k, std::int64_t{p.head_dim} + p.value_dim};
+  std::int64_t work = p.batch() * p.heads;
+  for (const std::int64_t n : factors) {
+    if (work >= products) return false;
+    work *= smaller(n, products);
+  }
+  return work < products;
+}
+
 // Few queries: all rows (heads of a group times queries) that share a key head are computed
 // together, each key is read once, and the keys are split so that more threads than key heads find
 // work. As above, threads must not matter.

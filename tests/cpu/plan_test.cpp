@@ -1,4 +1,5 @@
-// How decode divides its keys and heads: everything once, nothing twice, enough for many threads.
+// How work is divided. Decode's keys and heads: everything once, nothing twice, enough for many
+// threads; and what is too little to be divided.
 #include "cpu/plan.hpp"
 
 #include <gtest/gtest.h>
@@ -79,6 +80,26 @@ TEST(DecodePlan, HeadsThatTakeTurns) {
   EXPECT_EQ(decode_heads(wide), 1);
   wide.kv_heads = 3;
   EXPECT_EQ(decode_head_groups(wide), 3);
+}
+
+TEST(Plan, TinyProblemsAreLeftToOneThread) {
+  Problem p;
+  p.lengths.batch = 1;
+  p.heads = p.kv_heads = 8;
+  p.head_dim = p.value_dim = 64;
+  const auto tiny = [&](std::int64_t q, std::int64_t k) {
+    p.max_q = q;
+    p.max_k = k;
+    return is_tiny(p);
+  };
+  EXPECT_TRUE(tiny(0, 0));
+  EXPECT_TRUE(tiny(1, 1));
+  EXPECT_TRUE(tiny(16, 16));
+  EXPECT_FALSE(tiny(32, 32));
+  EXPECT_FALSE(tiny(1, 4096));
+  // Lengths whose product has no room in 64 bits.
+  EXPECT_FALSE(tiny(std::int64_t{1} << 40, std::int64_t{1} << 40));
+  EXPECT_FALSE(tiny(1, std::int64_t{1} << 62));
 }
 
 TEST(DecodePlan, FewRowsOnly) {

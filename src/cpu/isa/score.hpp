@@ -60,34 +60,72 @@ ROCFLASH_INLINE Range streamed(const Tile& t) {
   return lanes == Lanes::queries ? t.keys : t.queries;
 }
 
-// bias + mask (as 0 or -inf), laid out as the scores are.
-template <Lanes lanes, int panel>
-[[gnu::noinline]] static void load_bias(const Head& head, const Tile& tile, float* to) {
-  const Problem& p = head.problem;
-  constexpr std::int64_t query_step = lanes == Lanes::queries ? 1 : panel;
-  constexpr std::int64_t key_step = lanes == Lanes::queries ? panel : 1;
-  const auto keys = static_cast<int>(tile.keys.size());
-  for (std::int64_t i = 0; i < tile.queries.size(); ++i) {
-    float* row = to + i * query_step;
-    if (p.bias) {
-      with_elements(p.bias.dtype, p.bias.row(head.b, head.h, tile.queries.begin + i),
-                    [&](const auto* from) {
-                      from += tile.keys.begin * p.bias.key_stride;
-                      for (int j = 0; j < keys; ++j)
-                        row[j * key_step] = load_scalar(from + j * p.bias.key_stride);
-                    });
-    } else {
-      for (int j = 0; j < keys; ++j) row[j * key_step] = 0.0f;
+// What is added to the scores of a head: bias and mask (as 0 or -inf), either of which may be
+// missing.
+template <class Element>
+struct BiasRows {
+  const Element* bias;
+  const std::uint8_t* mask;
+  std::int64_t bias_query, bias_key, mask_query, mask_key;  // strides
+
+  ROCFLASH_INLINE BiasRows(const Head& head, const Element* of_head)
+      : bias(of_head),
+        mask(reinterpret_cast<const std::uint8_t*>(head.problem.mask.row(head.b, head.h, 0))),
+        bias_query(head.problem.bias.query_stride),
+        bias_key(head.problem.bias.key_stride),
+        mask_query(head.problem.mask.query_stride),
+        mask_key(head.problem.mask.key_stride) {}
+
+  // Whether keys lie side by side.
+  ROCFLASH_INLINE bool dense() const {
+    return (!bias || bias_key == 1) && (!mask || mask_key == 1);
+  }
+  // A vector for the query and keys from `key` on, which must be dense.
+  ROCFLASH_INLINE Float whole(std::int64_t query, std::int64_t key) const {
+    using Byte = std::uint8_t __attribute__((vector_size(width)));
+    Float sum{};
+    if (bias) sum = load_vector(bias + query * bias_query + key);
+    if (mask) {
+      const Int seen = __builtin_convertvector(load_as<Byte>(mask + query * mask_query + key), Int);
+      sum = select(seen == 0, splat(-infinity), sum);
     }
-    if (p.mask) {
-      const auto* from = reinterpret_cast<const std::uint8_t*>(
-                             p.mask.row(head.b, head.h, tile.queries.begin + i)) +
-                         tile.keys.begin * p.mask.key_stride;
-      for (int j = 0; j < keys; ++j) {
-        if (from[j * p.mask.key_stride] == 0) row[j * key_step] = -infinity;
+    return sum;
+  }
+  // For one key, whatever the strides.
+  ROCFLASH_INLINE float one(std::int64_t query, std::int64_t key) const {
+    if (mask && mask[query * mask_query + key * mask_key] == 0) return -infinity;
+    return bias ? load_scalar(bias + query * bias_query + key * bias_key) : 0.0f;
+  }
+};
+
+// bias + mask of a tile, laid out as the scores are. Lanes beyond the last query hold anything.
+template <Lanes lanes>
+[[gnu::noinline]] static void load_bias(const Head& head, const Tile& tile, std::int64_t panel,
+                                        float* to) {
+  const std::int64_t query_step = lanes == Lanes::queries ? 1 : panel;
+  const std::int64_t key_step = lanes == Lanes::queries ? panel : 1;
+  const Plane& plane = head.problem.bias;
+  const std::int64_t queries = tile.queries.size(), keys = tile.keys.size();
+  with_elements(plane.dtype, plane.row(head.b, head.h, 0), [&](const auto* of_head) {
+    const BiasRows rows(head, of_head);
+    const std::int64_t whole = rows.dense() ? keys / width * width : 0;
+    for (std::int64_t j = whole; j < keys; ++j) {
+      for (std::int64_t i = 0; i < queries; ++i)
+        to[i * query_step + j * key_step] = rows.one(tile.queries.begin + i, tile.keys.begin + j);
+    }
+    constexpr int at_once = lanes == Lanes::queries ? width : 1;
+    for (std::int64_t i = 0; i < queries; i += at_once) {
+      for (std::int64_t j = 0; j < whole; j += width) {
+        Float square[at_once];
+        for (int n = 0; n < at_once; ++n)
+          square[n] =
+              rows.whole(tile.queries.begin + smaller(i + n, queries - 1), tile.keys.begin + j);
+        if constexpr (lanes == Lanes::queries) transpose(square);
+        for (int n = 0; n < at_once; ++n)
+          store(to + (lanes == Lanes::queries ? (j + n) * panel + i : i * panel + j), square[n]);
       }
     }
-  }
+  });
 }
 
 // Scale, softcap, ALiBi, bias and mask. `bias` is scratch for a tile. `slopes`, when given,
@@ -97,29 +135,34 @@ template <Lanes lanes, int vectors>
                                     float* slopes) {
   constexpr int panel = vectors * width;
   const Problem& p = head.problem;
+  // Copies, because writing scores might change the originals for all that the compiler knows.
+  const float scale = p.scale, softcap = p.softcap, slope = head.slope;
+  const float scale_in_cap = softcap > 0 ? scale / softcap : 0.0f;
+  // Products are `rounded`: whether the compiler fuses one with a sum differs with the width of the
+  // panel, and a result's bits must not depend on how many queries are beside it.
   const bool has_bias = p.bias || p.mask;
-  if (has_bias) load_bias<lanes, panel>(head, tile, bias);
-  const float scale_in_cap = p.softcap > 0 ? p.scale / p.softcap : 0.0f;
+  if (has_bias) load_bias<lanes>(head, tile, panel, bias);
   // How far right of the lane's place the streamed row stands, up to sign: |place - key|.
   const auto corner = static_cast<float>(tile.queries.begin + head.sequence.sk - head.sequence.sq -
                                          tile.keys.begin);
   const float lane_sign = lanes == Lanes::queries ? 1.0f : -1.0f;
   const Float index = to_float(lane_index());
-  for (std::int64_t r = 0; r < streamed<lanes>(tile).size(); ++r) {
+  const std::int64_t rows = streamed<lanes>(tile).size();
+  for (std::int64_t r = 0; r < rows; ++r) {
     const float distance_here = corner - lane_sign * static_cast<float>(r);
     for (int m = 0; m < vectors; ++m) {
       float* at = scores + r * panel + m * width;
       Float s = load(at);
-      if (p.softcap > 0) {
-        const Float t = tanh(s * scale_in_cap);
+      if (softcap > 0) {
+        const Float t = tanh(rounded(s * scale_in_cap));
         if (slopes) store(slopes + r * panel + m * width, 1.0f - t * t);
-        s = t * p.softcap;
+        s = rounded(t * softcap);
       } else {
-        s *= p.scale;
+        s = rounded(s * scale);
       }
-      if (head.slope != 0) {
+      if (slope != 0) {
         const Float distance = distance_here + lane_sign * (index + static_cast<float>(m * width));
-        s -= head.slope * absolute(distance);
+        s -= rounded(slope * absolute(distance));
       }
       if (has_bias) {
         // A bias of -inf hides the key, whatever its score.
@@ -131,41 +174,60 @@ template <Lanes lanes, int vectors>
   }
 }
 
+// Overwrites the lanes that `mask` does not name. Without the barrier it would become a masked
+// store, which AMD's CPUs take apart lane by lane in AVX2.
+ROCFLASH_INLINE void keep_lanes(float* at, Int mask, float other) {
+  store(at, select(mask, rounded(load(at)), splat(other)));
+}
+
+// The keys that neighbouring queries see, one query in each lane, counted from `first_key`.
+struct SeenKeys {
+  Int begin, end;
+
+  ROCFLASH_INLINE SeenKeys(const Head& head, std::int64_t query, std::int64_t first_key) {
+    constexpr std::int64_t far = 1 << 30;
+    const auto from_first = [&](std::int64_t key) {
+      return static_cast<std::int32_t>(smaller(larger(key - first_key, -far), far));
+    };
+    const Visibility& v = head.problem.visibility;
+    if (v.chunk > 0) {
+      for (int n = 0; n < width; ++n) {
+        const Range seen = head.visible(query + n);
+        begin[n] = from_first(seen.begin);
+        end[n] = from_first(seen.end);
+      }
+      return;
+    }
+    // A bound moves by one key from query to query; tiles never leave the sequence by themselves.
+    const std::int64_t place = query + head.sequence.sk - head.sequence.sq;
+    begin = v.left >= 0 ? lane_index() + from_first(place - v.left)
+                        : splat(static_cast<std::int32_t>(-far));
+    end = v.right >= 0 ? lane_index() + from_first(place + v.right + 1)
+                       : splat(static_cast<std::int32_t>(far));
+  }
+};
+
 // -inf where position hides the key. Only tiles on the edge of what is visible need it.
 template <Lanes lanes, int vectors>
 [[gnu::noinline]] static void hide(const Head& head, const Tile& tile, float* scores) {
   constexpr int panel = vectors * width;
-  constexpr std::int64_t far = 1 << 30;
-  const auto bounds = [&](std::int64_t query) {
-    const Range seen = head.visible(query);
-    const auto clamp = [&](std::int64_t key) {
-      return static_cast<std::int32_t>(smaller(larger(key - tile.keys.begin, -far), far));
-    };
-    struct Bounds {
-      std::int32_t begin, end;
-    };
-    return Bounds{clamp(seen.begin), clamp(seen.end)};
-  };
   if constexpr (lanes == Lanes::queries) {
+    const auto keys = static_cast<std::int32_t>(tile.keys.size());
     for (int m = 0; m < panel; m += width) {
-      Int begin, end;
-      for (int n = 0; n < width; ++n) {
-        const auto seen = bounds(tile.queries.begin + m + n);
-        begin[n] = seen.begin;
-        end[n] = seen.end;
-      }
-      for (std::int32_t r = 0; r < tile.keys.size(); ++r) {
-        float* at = scores + r * panel + m;
-        store(at, select((r >= begin) & (r < end), load(at), splat(-infinity)));
-      }
+      const SeenKeys seen(head, tile.queries.begin + m, tile.keys.begin);
+      for (std::int32_t r = 0; r < keys; ++r)
+        keep_lanes(scores + r * panel + m, (r >= seen.begin) & (r < seen.end), -infinity);
     }
   } else {
-    for (std::int64_t r = 0; r < tile.queries.size(); ++r) {
-      const auto seen = bounds(tile.queries.begin + r);
-      for (int m = 0; m < panel; m += width) {
-        const Int key = lane_index() + m;
-        float* at = scores + r * panel + m;
-        store(at, select((key >= seen.begin) & (key < seen.end), load(at), splat(-infinity)));
+    const std::int64_t queries = tile.queries.size();
+    for (std::int64_t r = 0; r < queries; r += width) {
+      const SeenKeys seen(head, tile.queries.begin + r, tile.keys.begin);
+      for (int n = 0; n < width && r + n < queries; ++n) {
+        for (int m = 0; m < panel; m += width) {
+          const Int key = lane_index() + m;
+          keep_lanes(scores + (r + n) * panel + m, (key >= seen.begin[n]) & (key < seen.end[n]),
+                     -infinity);
+        }
       }
     }
   }
@@ -182,47 +244,105 @@ ROCFLASH_INLINE void finish_scores(const Head& head, const Tile& tile, float* sc
     hide<lanes, vectors>(head, tile, scores);
 }
 
+// The generator's keys of all rounds.
+struct PhiloxKeys {
+  std::uint32_t round[philox_rounds][2];
+
+  ROCFLASH_INLINE explicit PhiloxKeys(PhiloxKey key) {
+    for (auto& k : round) {
+      k[0] = key.word[0];
+      k[1] = key.word[1];
+      key.word[0] += philox_weyl_0;
+      key.word[1] += philox_weyl_1;
+    }
+  }
+};
+
+// Dropout's bits of a whole vector of calls, each for eight keys of a query, in `words`. Even and
+// odd lanes are computed apart, in the lower halves of 64-bit lanes: a product's upper half is
+// then a shift away, its lower half stays where it is, and what lies above does no harm.
+ROCFLASH_INLINE void dropout_words(const Head& head, const PhiloxKeys& keys, Word group, Word query,
+                                   Word (&words)[4]) {
+  constexpr std::uint64_t lower = 0xffffffffu;
+  const auto plane = static_cast<std::uint32_t>(head.b * head.problem.heads + head.h);
+  const auto offset = static_cast<std::uint32_t>(head.problem.dropout.offset);
+  const Wide blank{};
+  Wide c[2][4] = {{(Wide)group, (Wide)query, blank + plane, blank + offset},
+                  {(Wide)group >> 32, (Wide)query >> 32, blank + plane, blank + offset}};
+  for (const auto& key : keys.round) {
+    for (auto& half : c) {
+      const Wide a = (half[0] & lower) * philox_multiplier_0;
+      const Wide b = (half[2] & lower) * philox_multiplier_1;
+      half[0] = (b >> 32) ^ half[1] ^ key[0];
+      half[1] = b;
+      half[2] = (a >> 32) ^ half[3] ^ key[1];
+      half[3] = a;
+    }
+  }
+  for (int n = 0; n < 4; ++n) words[n] = (Word)((c[0][n] & lower) | (c[1][n] << 32));
+}
+
+// Four rows of words: each square of four lanes is turned over its diagonal.
+ROCFLASH_INLINE void transpose_quads(Word (&rows)[4]) {
+  constexpr std::make_integer_sequence<int, width> lanes;
+  exchange<2>(rows[0], rows[2], lanes);
+  exchange<2>(rows[1], rows[3], lanes);
+  exchange<1>(rows[0], rows[1], lanes);
+  exchange<1>(rows[2], rows[3], lanes);
+}
+
 // 1 where dropout keeps the weight, 0 where it does not. tile.keys must begin at a multiple of
 // eight.
 template <Lanes lanes, int vectors>
 [[gnu::noinline]] static void draw_dropout(const Head& head, const Tile& tile, float* keep) {
   constexpr int panel = vectors * width;
   const Dropout& d = head.problem.dropout;
-  const std::int64_t plane = head.b * head.problem.heads + head.h;
+  const PhiloxKeys round_keys(d.key());
+  const auto threshold = static_cast<std::int32_t>(d.threshold);
+  const auto kept = [&](Word bits) { return select((Int)bits < threshold, splat(1.0f), Float{}); };
+  const auto first_group = static_cast<std::uint32_t>(tile.keys.begin / dropout_keys_per_call);
+  const auto first_query = static_cast<std::uint32_t>(tile.queries.begin);
+  Word words[4];
   if constexpr (lanes == Lanes::queries) {
-    const PhiloxKey seed = d.key();
-    for (std::int64_t j = 0; j < tile.keys.size(); j += dropout_keys_per_call) {
+    const std::int64_t keys = tile.keys.size();
+    for (std::int64_t j = 0; j < keys; j += dropout_keys_per_call) {
+      const auto group = static_cast<std::uint32_t>(j / dropout_keys_per_call);
       for (int m = 0; m < panel; m += width) {
-        Word c0 = splat(static_cast<std::uint32_t>((tile.keys.begin + j) / dropout_keys_per_call));
-        Word c1 = (Word)lane_index() + static_cast<std::uint32_t>(tile.queries.begin + m);
-        Word c2 = splat(static_cast<std::uint32_t>(plane)),
-             c3 = splat(static_cast<std::uint32_t>(d.offset));
-        std::uint32_t k0 = seed.word[0], k1 = seed.word[1];
-        for (int round = 0; round < philox_rounds;
-             ++round, k0 += philox_weyl_0, k1 += philox_weyl_1) {
-          Word high_0, low_0, high_1, low_1;
-          multiply_wide(c0, philox_multiplier_0, high_0, low_0);
-          multiply_wide(c2, philox_multiplier_1, high_1, low_1);
-          c0 = high_1 ^ c1 ^ k0;
-          c1 = low_1;
-          c2 = high_0 ^ c3 ^ k1;
-          c3 = low_0;
-        }
-        const Word words[] = {c0, c1, c2, c3};
-        for (int slot = 0; slot < dropout_keys_per_call && j + slot < tile.keys.size(); ++slot) {
-          const Word bits = (words[slot / 2] >> (16 * (slot % 2))) & 0xffffu;
-          store(keep + (j + slot) * panel + m,
-                select((Int)bits < static_cast<std::int32_t>(d.threshold), splat(1.0f), Float{}));
+        const Word query = (Word)lane_index() + (first_query + static_cast<std::uint32_t>(m));
+        dropout_words(head, round_keys, splat(first_group + group), query, words);
+        for (int slot = 0; slot < dropout_keys_per_call && j + slot < keys; ++slot) {
+          const Word pair = words[slot / 2];
+          store(keep + (j + slot) * panel + m, kept(slot % 2 == 0 ? pair & 0xffffu : pair >> 16));
         }
       }
     }
   } else {
-    for (std::int64_t i = 0; i < tile.queries.size(); ++i) {
-      for (int j = 0; j < panel; j += dropout_keys_per_call) {
-        const PhiloxCounter words = d.bits(plane, tile.queries.begin + i, tile.keys.begin + j);
-        for (int slot = 0; slot < dropout_keys_per_call && j + slot < panel; ++slot) {
-          const std::uint32_t bits = (words.word[slot / 2] >> (16 * (slot % 2))) & 0xffffu;
-          keep[i * panel + j + slot] = bits < d.threshold ? 1.0f : 0.0f;
+    // A row of the panel takes `groups` calls, so a vector of calls serves several rows, or one row
+    // takes several vectors. Call n is in the lane from where turning words into rows, four lanes
+    // at a time, brings its bits to the n-th place.
+    constexpr int groups = (panel + dropout_keys_per_call - 1) / dropout_keys_per_call;
+    constexpr int rows_at_once = groups < width ? width / groups : 1;
+    Word row, group;
+    for (int lane = 0; lane < width; ++lane) {
+      const int call = lane % 4 * (width / 4) + lane / 4;
+      row[lane] = static_cast<std::uint32_t>(groups < width ? call / groups : 0);
+      group[lane] = static_cast<std::uint32_t>(groups < width ? call % groups : call);
+    }
+    const std::int64_t queries = tile.queries.size();
+    for (std::int64_t i = 0; i < queries; i += rows_at_once) {
+      for (int g = 0; g < groups; g += width) {
+        dropout_words(head, round_keys, group + (first_group + static_cast<std::uint32_t>(g)),
+                      row + (first_query + static_cast<std::uint32_t>(i)), words);
+        std::uint16_t bits[width * dropout_keys_per_call];
+        transpose_quads(words);
+        __builtin_memcpy(bits, words, sizeof bits);
+        for (int n = 0; n < rows_at_once && i + n < queries; ++n) {
+          float* to = keep + (i + n) * panel + g * dropout_keys_per_call;
+          const int end = panel - g * dropout_keys_per_call;
+          for (int m = 0; m < width * dropout_keys_per_call && m < end; m += width)
+            store(to + m,
+                  kept(__builtin_convertvector(
+                      load_as<Short>(bits + n * groups * dropout_keys_per_call + m), Word)));
         }
       }
     }

@@ -273,11 +273,13 @@ ROCFLASH_INLINE Float tanh(Float x) {
   q = q * z - 5.39453783872e-2f;
   q = q * z + 1.33331959113e-1f;
   q = q * z - 3.33333305714e-1f;
-  const Float near = x + x * z * q;
+  const Float near = rounded(x + x * z * q);  // the same number on both ways out
   const Float size = absolute(x);
+  constexpr float middle = 0.6f;
+  if (!any(size >= middle)) return near;  // most vectors of scores that are capped at all
   const Float far = 1.0f - 2.0f / (exp2(size * (2.0f * log2_e)) + 1.0f);
   const Float signed_far = (Float)((Word)far | ((Word)x & 0x80000000u));
-  return select(size < 0.6f, near, signed_far);
+  return select(size < middle, near, signed_far);
 }
 
 }  // namespace rocflash::cpu::ROCFLASH_ISA

@@ -1,0 +1,121 @@
+"""What the CPU benchmarks share: how both sides are set up, timed by turns, checked and written down.
+
+Import this module and call `prepare` before torch is imported: instruction sets are chosen when it loads.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# Either side held to one instruction set. MKL only obeys on Intel's CPUs.
+FORCED = {
+    "avx2": {
+        "ROCFLASH_CPU_ISA": "avx2",
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    },
+    "avx512": {
+        "ROCFLASH_CPU_ISA": "avx512",
+        "ATEN_CPU_CAPABILITY": "avx512",
+        "ONEDNN_MAX_CPU_ISA": "AVX512_CORE",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX512",
+    },
+}
+_BF16_PRODUCT = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); (x @ x).sum().item()"
+# OpenMP's threads spin for some milliseconds after a call and would take a core from the other side.
+_SETTLE = 0.01
+_TURN = 0.02
+
+
+def cpu_flags() -> set[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return set()
+    return set(next((line for line in lines if line.startswith("flags")), "").split())
+
+
+def has_amx() -> bool:
+    return {"amx_tile", "amx_bf16"} <= cpu_flags()
+
+
+def prepare(isa: str = "") -> str:
+    """Sets the environment for both sides and returns what there is to say about it.
+
+    oneDNN inside torch trusts a CPUID leaf about AMX that some virtual machines leave empty, and dies of
+    it. Whether this is such a machine a child process finds out; only then torch has to do without AMX.
+    """
+    if "torch" in sys.modules:
+        raise RuntimeError("prepare: torch has been imported already")
+    os.environ.update(FORCED.get(isa, {}))
+    if isa:
+        return f"both sides are held to {isa}"
+    if "ONEDNN_MAX_CPU_ISA" in os.environ:
+        return f"ONEDNN_MAX_CPU_ISA is {os.environ['ONEDNN_MAX_CPU_ISA']}"
+    if not has_amx():
+        return ""
+    status = subprocess.run([sys.executable, "-c", _BF16_PRODUCT], capture_output=True).returncode
+    if status >= 0:
+        return "torch may use AMX"
+    os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_FP16"
+    return f"torch's bf16 product dies of signal {-status} here, so it has to do without AMX"
+
+
+def import_torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        sys.exit(
+            "This benchmark compares with torch, which this Python does not have. `make bench` sets up one that "
+            "does, or: pip install -r packaging/requirements-test.txt"
+        )
+    return torch
+
+
+def by_turns(
+    calls: list[Callable[[], object]], rounds: int = 5, seconds: float = 0.5, most: float = 8
+) -> list[float]:
+    """The best time of each call, which has been made once before: the best is the least disturbed by others.
+
+    They take turns, `rounds` times and for `seconds` together at least, unless that takes more than `most`, so
+    that a machine that slows down slows all of them. A turn of a short call is many calls.
+    """
+    best, spent, done = [math.inf] * len(calls), 0.0, 0
+    while done == 0 or (spent < most and (done < rounds or spent < seconds)):
+        for n, call in enumerate(calls):
+            time.sleep(_SETTLE)
+            if best[n] < _TURN:
+                call()
+            turn = 0.0
+            while turn == 0 or (turn < _TURN and turn + best[n] < _TURN):
+                begin = time.perf_counter()
+                call()
+                took = time.perf_counter() - begin
+                best[n] = min(best[n], took)
+                turn += took
+            spent += turn
+        done += 1
+    return best
+
+
+def geometric_mean(values: list[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def reached(good: bool) -> str:
+    return "reached" if good else "MISSED"
+
+
+def write_json(path: str, report: dict[str, Any]) -> None:
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    with open(path, "w") as file:
+        json.dump(report, file, indent=1)
