@@ -64,11 +64,11 @@ constexpr std::int64_t forward_scratch(const Problem& p) {
          3 * block + products_scratch(larger(p.head_dim, p.value_dim));
 }
 constexpr std::int64_t backward_scratch(const Problem& p) {
-  const std::int64_t block = gradient_block(p), tile = block * stream_rows;
+  const std::int64_t block = gradient_block(p), tile = std::int64_t{lane_rows} * stream_rows;
   return operand_floats(2 * block + 2 * stream_rows, p.head_dim) +
          operand_floats(block + 2 * stream_rows, p.value_dim) +
-         block * (padded(p.head_dim) + padded(p.value_dim)) + 5 * tile + 3 * stream_rows +
-         products_scratch(larger(p.head_dim, p.value_dim));
+         block * (padded(p.head_dim) + padded(p.value_dim)) + block * stream_rows + 4 * tile +
+         3 * stream_rows + products_scratch(larger(p.head_dim, p.value_dim));
 }
 // The standard backend's steps: rows of one side and of the other, results, tiles.
 constexpr std::int64_t standard_scratch(const Problem& p, bool gradients) {

@@ -115,7 +115,11 @@ enum class Weights { left, right };
 
 // C += A * B, but a weight of exactly 0 contributes nothing even to an infinite value or NaN: what
 // a mask or dropout took out must not come back that way. For the rare tiles that hold such values.
-template <int vectors, Weights weights>
+// `round` does to weights what other tiles do to them.
+struct AsTheyAre {
+  ROCFLASH_INLINE static Float round(Float weight) { return weight; }
+};
+template <int vectors, Weights weights, class Rounding = AsTheyAre>
 [[gnu::noinline]] static void gemm_skipping_zeros(std::int64_t n, std::int64_t k, Strided a,
                                                   Panel<const float> b, Panel<float> c) {
   for (std::int64_t i = 0; i < n; ++i) {
@@ -125,7 +129,9 @@ template <int vectors, Weights weights>
         Float sum{};
         for (std::int64_t j = begin; j < smaller(k, begin + run_of_terms); ++j) {
           const Float left = splat(*a.at(i, j).data), right = load(b.at(j, m).data);
-          sum = select((weights == Weights::left ? left : right) != 0.0f, sum + left * right, sum);
+          const Float weight = weights == Weights::left ? left : right,
+                      value = weights == Weights::left ? right : left;
+          sum = select(weight != 0.0f, sum + Rounding::round(weight) * value, sum);
         }
         total += sum;
       }

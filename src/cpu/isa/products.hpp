@@ -234,7 +234,7 @@ class InPairs {
   }
   ROCFLASH_INLINE void spread(Panel<const float> weights, std::int64_t count, std::int64_t lanes,
                               const InColumns& values, const RowBlock& block, Panel<float> c) {
-    if (!values.finite) return spread_with_care(weights, count, block, c);
+    if (!values.finite) return spread_with_care(weights, count, lanes, block, c);
     for (std::int64_t n = 0; n < count; ++n) {
       // Panels are at least one vector wide; a second one exists where it has lanes.
       for (std::int64_t m = 0; m < lanes; m += 2 * width) {
@@ -274,6 +274,11 @@ class InPairs {
     }
   };
 
+  struct AsPairs {
+    ROCFLASH_INLINE static Float round(Float weight) {
+      return planes == 1 ? from_bf16(to_bf16(weight)) : weight;
+    }
+  };
   // The bf16 part of numbers, and that of what is left of them without it.
   ROCFLASH_INLINE static void split(Float a, Float b, Word (&to)[planes]) {
     to[0] = side_by_side(a, b);
@@ -406,8 +411,8 @@ class InPairs {
                                          Panel<const float> weights, Panel<float> c) {
     const int columns = values.from.rows->columns;
     load_rows(spare_rows_, padded(columns), values.from.block());
-    gemm_skipping_zeros<vectors, Weights::right>(columns, count, {spare_rows_, 1, padded(columns)},
-                                                 weights, c);
+    gemm_skipping_zeros<vectors, Weights::right, AsPairs>(
+        columns, count, {spare_rows_, 1, padded(columns)}, weights, c);
   }
 
   // Computed weights: B(row / 2, lane), and A(row, lane / 2).
@@ -421,14 +426,15 @@ class InPairs {
   }
 
   [[gnu::noinline]] void spread_with_care(Panel<const float> weights, std::int64_t count,
-                                          const RowBlock& block, Panel<float> c) {
+                                          std::int64_t lanes, const RowBlock& block,
+                                          Panel<float> c) {
     const std::int64_t stride = padded(block.rows.columns);
-    for (int n = 0; n < block.count; n += stream_rows) {
+    for (std::int64_t n = 0; n < lanes; n += stream_rows) {
       const RowBlock part{block.rows, block.batch, block.begin + n, block.head,
-                          static_cast<int>(smaller(stream_rows, block.count - n))};
+                          static_cast<int>(smaller(stream_rows, lanes - n))};
       load_rows(spare_rows_, stride, part);
       over_columns(block.rows.columns, [&]<int wide>(int at) {
-        gemm_skipping_zeros<wide, Weights::left>(
+        gemm_skipping_zeros<wide, Weights::left, AsPairs>(
             count, part.count, {weights.at(0, n).data, weights.stride, 1},
             Panel<const float>{spare_rows_, stride}.at(0, at), c.at(0, at));
       });
