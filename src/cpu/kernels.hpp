@@ -67,8 +67,10 @@ struct Kernels {
   // A block of queries against all keys they see.
   void (*forward)(const Problem&, const ForwardOutputs&, WorkItem, float* scratch);
 
-  // Few queries: one split of the keys (item.block) for all rows of a key head; then their merge.
-  void (*decode)(const Problem&, const DecodeParts&, WorkItem, float* scratch);
+  // Few queries: one split of the keys (item.block) for all rows of some key heads, with the item
+  // whose keys this thread will probably need next, if any; then the merge of a key head's splits.
+  void (*decode)(const Problem&, const DecodeParts&, WorkItem, const WorkItem* next,
+                 float* scratch);
   void (*merge)(const Problem&, const ForwardOutputs&, const DecodeParts&, WorkItem,
                 float* scratch);
 

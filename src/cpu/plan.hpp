@@ -166,7 +166,7 @@ constexpr std::int64_t decode_scratch(const Problem& p) {
   const std::int64_t rows = p.group() * p.max_q, heads = decode_heads(p);
   const std::int64_t for_head =
       padded(rows * decode_keys) + padded(rows * decode_columns(p.head_dim));
-  return heads * for_head + 2 * padded(p.max_q * decode_keys) + padded(heads * rows) +
+  return heads * for_head + 2 * padded(p.max_q * decode_keys) + 3 * padded(heads * rows) +
          padded(p.value_dim);
 }
 
