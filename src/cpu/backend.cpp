@@ -198,7 +198,7 @@ void run_decode(const Kernels& k, const Problem& p, const ForwardOutputs& o, con
     // Threads take turns, more or less.
     const WorkItem next = item_of(smaller(n + m.threads, items - 1));
     float* scratch = m.scratch + worker * m.scratch_floats;
-    k.decode(p, m.parts, item, n + m.threads < items ? &next : nullptr, scratch);
+    k.decode(p, m.parts, item, {n < m.threads, n + m.threads < items ? &next : nullptr}, scratch);
     if (parts > 1) return;
     const std::int64_t heads = cpu::decode_heads(p), begin = item.head * heads;
     for (std::int64_t h = begin; h < smaller(begin + heads, p.kv_heads); ++h)

@@ -26,20 +26,20 @@ ROCFLASH_INLINE Float fold_each(const Float (&v)[count], Merge merge) {
       const Float a = v[2 * n], b = v[2 * n + 1];
 #if defined(__AVX512F__)
       if constexpr (count == 16) {
-        half[n] = merge(__builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12,
-                                                28, 13, 29),
-                        __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27,
-                                                14, 30, 15, 31));
+        half[n] = merge(
+            __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29),
+            __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15,
+                                    31));
       } else if constexpr (count == 8) {
-        half[n] = merge(__builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12,
-                                                13, 28, 29),
-                        __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27,
-                                                14, 15, 30, 31));
+        half[n] = merge(
+            __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29),
+            __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30,
+                                    31));
       } else {
-        half[n] = merge(__builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24,
-                                                25, 26, 27),
-                        __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23,
-                                                28, 29, 30, 31));
+        half[n] = merge(
+            __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27),
+            __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30,
+                                    31));
       }
 #elif defined(__AVX2__)
       if constexpr (count == 8) {
@@ -142,7 +142,8 @@ class Ahead {
     const auto start = [&](int key) { return reinterpret_cast<const char*>(rows_.row[key]); };
     at_ = start(key_) + piece_ * head_bytes_;
     end_ = at_ + bytes_;
-    for (; pieces_ == 1 && key_ + 1 < rows_.count && start(key_ + 1) == end_; ++key_) end_ += bytes_;
+    for (; pieces_ == 1 && key_ + 1 < rows_.count && start(key_ + 1) == end_; ++key_)
+      end_ += bytes_;
   }
   // To the next head, or to the next key; at the very end there is nothing left to ask for.
   ROCFLASH_INLINE void go_on() {
@@ -222,12 +223,13 @@ ROCFLASH_INLINE void scores_of(const typename Kind::Query* q, std::int64_t q_str
   }
 }
 
-// out[row][column] = out * factor[row] + sum over keys of weights[row][key] * v[key][column].
-// `careful` lets weights of exactly 0 contribute nothing even to infinite values.
+// out[row][column] = out * factor[row] + sum over keys of weights[row][key] * v[key][column]; for
+// the `first` tile there is nothing in out yet. `careful` lets weights of exactly 0 contribute
+// nothing even to infinite values.
 template <class Kind, int rows, bool careful, class Take>
 ROCFLASH_INLINE void weigh_values(const float* scores, const float* factor,
                                   const KeyRows<typename Kind::Stored>& v, std::int64_t head,
-                                  float* out, std::int64_t out_stride, Take take) {
+                                  float* out, std::int64_t out_stride, bool first, Take take) {
   using Stored = typename Kind::Stored;
   constexpr int sums = Kind::sums;
   const auto* weights = reinterpret_cast<const typename Kind::Weight*>(scores);
@@ -258,7 +260,7 @@ ROCFLASH_INLINE void weigh_values(const float* scores, const float* factor,
       for (int m = 0; m < steps; ++m) {
         for (int n = 0; n < sums; ++n) {
           float* at = out + r * out_stride + c + m * Kind::step + n * width;
-          store(at, sum[r][m][n] + load(at) * factor[r]);
+          store(at, first ? sum[r][m][n] : sum[r][m][n] + load(at) * factor[r]);
         }
       }
     }
@@ -384,32 +386,31 @@ class Part {
     for (int g = 0; g < heads; ++g) {
       q[g] = reinterpret_cast<Query*>(scratch.take(rows * q_stride));
       out[g] = parts.part(p, item.batch, begin + g, item.block);
-      __builtin_memset(out[g], 0, sizeof(float) * static_cast<std::size_t>(rows * out_stride));
       for (int r = 0; r < rows; ++r) load_query(g, r);
     }
   }
 
-  // Returns whether all results are finite. `next`, if there is one, is the part that this thread
-  // will probably be given after this one.
-  ROCFLASH_INLINE bool run(const DecodeParts& parts, const WorkItem* next) {
+  // Returns whether all results are finite.
+  ROCFLASH_INLINE bool run(const DecodeParts& parts, const DecodeTurn& turn) {
     const Range keys = keys_of(p, parts, item);
     KeyRows<Stored> k[2], v;
     Range here = first_of(keys, keys.begin);
     k[0].find(head_of(0).keys_of(p.k, here));
-    Ahead<Stored>(k[0], heads).ask_for_all();
+    if (turn.first) Ahead<Stored>(k[0], heads).ask_for_all();
     for (int slot = 0; !here.empty(); slot = !slot) {
       const Range after = first_of(keys, here.end);
       v.find(head_of(0).keys_of(p.v, here));
       KeyRows<Stored>& coming = k[!slot];
       coming.find(head_of(0).keys_of(p.k, after));
-      if (after.empty() && next) {
-        const Range there = keys_of(p, parts, *next);
-        coming.find(Head(p, next->batch, next->head * decode_heads(p) * p.group())
+      if (after.empty() && turn.next) {
+        const WorkItem& next = *turn.next;
+        const Range there = keys_of(p, parts, next);
+        coming.find(Head(p, next.batch, next.head * decode_heads(p) * p.group())
                         .keys_of(p.k, first_of(there, there.begin)));
       }
       score(k[slot], v);
       soften(here);
-      weigh(v, coming.count == 0 ? v : coming);
+      weigh(v, coming.count == 0 ? v : coming, here.begin == keys.begin);
       here = after;
     }
     return finish();
@@ -424,9 +425,11 @@ class Part {
     return Head(p, item.batch, (begin + g) * p.group() + n);
   }
   ROCFLASH_INLINE void load_query(int g, int r) {
-    float row[max_head_dim] = {};
-    const RowBlock block = head_of(g, r / queries).queries_of(p.q, {r % queries, r % queries + 1});
-    convert_row(row, block.row(0), p.q.dtype, p.head_dim);
+    float row[max_head_dim + Kind::step];
+    for (int c = 0; c < Kind::step; c += width) store(row + p.head_dim + c, Float{});
+    const std::int64_t head = (begin + g) * p.group() + r / queries;
+    convert_row(row, p.q.row(item.batch, sequence.q_row + r % queries, head), p.q.dtype,
+                p.head_dim);
     for (int c = 0; c < p.head_dim; c += Kind::step)
       Kind::store_query(q[g] + r * q_stride + c, row + c);
   }
@@ -479,7 +482,7 @@ class Part {
       });
     }
   }
-  [[gnu::noinline]] void weigh(const KeyRows<Stored>& v, const KeyRows<Stored>& next) {
+  [[gnu::noinline]] void weigh(const KeyRows<Stored>& v, const KeyRows<Stored>& next, bool first) {
     Ahead<Stored> ahead(next, heads);
     const auto* asked = reinterpret_cast<const char*>(next.row[0]);
     for (int g = 0; g < heads; ++g) {
@@ -487,7 +490,7 @@ class Part {
         const auto take = [&](int lines) { return r == 0 ? ahead.take(lines) : asked; };
         weigh_values<Kind, count, careful>(scores + (g * rows + r) * tile_keys,
                                            factor + g * rows + r, v, g, out[g] + r * out_stride,
-                                           out_stride, take);
+                                           out_stride, first, take);
       });
     }
   }
@@ -536,14 +539,14 @@ void mark_empty(const Problem& p, const DecodeParts& parts, const WorkItem& item
 
 }  // namespace
 
-void decode(const Problem& p, const DecodeParts& parts, WorkItem item, const WorkItem* next,
+void decode(const Problem& p, const DecodeParts& parts, WorkItem item, DecodeTurn turn,
             float* scratch) {
   if (p.lengths.sequence(item.batch).sq == 0) return;
   if (keys_of(p, parts, item).empty()) return mark_empty(p, parts, item);
   with_operands(p.q.dtype, p.k.dtype, [&]<class Kind>() {
-    if (Part<Kind, false>(p, parts, item, scratch).run(parts, next)) return;
+    if (Part<Kind, false>(p, parts, item, scratch).run(parts, turn)) return;
     // A weight of 0 times an infinite value is NaN: only then, once more with care.
-    Part<typename Kind::Careful, true>(p, parts, item, scratch).run(parts, next);
+    Part<typename Kind::Careful, true>(p, parts, item, scratch).run(parts, turn);
   });
 }
 
@@ -562,18 +565,21 @@ void merge(const Problem& p, const ForwardOutputs& o, const DecodeParts& parts, 
     for (int n = 0; n < parts.splits; ++n)
       highest = state(n).highest > highest ? state(n).highest : highest;
     const float base = highest == -infinity ? 0.0f : highest;
-    float total = exponential(head.sink - base);
-    __builtin_memset(sum, 0, sizeof(float) * static_cast<std::size_t>(padded(p.value_dim)));
+    float total = head.sink == -infinity ? 0.0f : exponential(head.sink - base);
+    bool first = true;
     for (int n = 0; n < parts.splits; ++n) {
       const RowState part = state(n);
       if (part.sum == 0) continue;  // this part saw nothing
-      const float share = exponential(part.highest - base);
+      const float share = part.highest == base ? 1.0f : exponential(part.highest - base);
       total += part.sum * share;
+      const float* from = row_of(n);
       for (int c = 0; c < p.value_dim; c += width)
-        store(sum + c, load(sum + c) + load(row_of(n) + c) * share);
+        store(sum + c, first ? load(from + c) * share : load(sum + c) + load(from + c) * share);
+      first = false;
     }
     const float over = total == 0 ? 0.0f : p.dropout.scale() / total;
-    for (int c = 0; c < p.value_dim; c += width) store(sum + c, load(sum + c) * over);
+    for (int c = 0; c < p.value_dim; c += width)
+      store(sum + c, first ? Float{} : load(sum + c) * over);
     const std::int64_t row = head.sequence.q_row + r % sq;
     store_row(o.out.row(head.b, row, head.h), o.out.dtype, sum, p.value_dim);
     if (o.lse) o.lse.at(head.b, head.h, row) = head.lse(highest, total);

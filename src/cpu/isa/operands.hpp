@@ -119,7 +119,8 @@ struct Pairs {
   static constexpr int step = 2 * width, sums = 2, keys = 2;
 
   ROCFLASH_INLINE static void store_query(Query* to, const float* from) {
-    for (int n = 0; n < step; ++n) to[n] = bf16_from_float(from[n]);
+    const Word both = side_by_side(load(from), load(from + width));
+    __builtin_memcpy(to, &both, sizeof both);
   }
   ROCFLASH_INLINE static Columns load_query(const Query* from) { return _mm512_loadu_si512(from); }
   ROCFLASH_INLINE static Columns load_key(const Stored* from) { return _mm512_loadu_si512(from); }
