@@ -24,7 +24,8 @@ namespace {
 // not pay it each time.
 constexpr std::chrono::microseconds patience{100};
 
-// Watches for `happened`, letting others have the CPU if they want it; false if it took too long.
+// Watches for `happened`; false if it took too long. Without yielding: whoever yields to the very
+// thread it waits for stays behind it on its CPU, and leaves another idle.
 template <class Happened>
 bool soon(Happened happened) {
   constexpr int looks = 32;  // between two looks at the clock
@@ -36,7 +37,6 @@ bool soon(Happened happened) {
       __builtin_ia32_pause();
 #endif
     }
-    sched_yield();
   } while (std::chrono::steady_clock::now() - start < patience);
   return false;
 }
@@ -137,8 +137,9 @@ class Pool {
         --watching_;
       }
       if (changed) continue;
+      if (open_job()) continue;
       ++sleepers_;
-      wake_.wait(lock, [&] { return open_job() != nullptr; });
+      wake_.wait(lock);  // for whatever reason: who comes too late for a job watches for the next
       --sleepers_;
     }
   }

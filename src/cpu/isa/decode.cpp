@@ -103,7 +103,9 @@ ROCFLASH_INLINE void ask(const char* from) {
 template <class Stored>
 class Ahead {
  public:
-  ROCFLASH_INLINE Ahead(const KeyRows<Stored>& rows, int heads) : rows_(rows) {
+  // Keys [first, last) of the rows.
+  ROCFLASH_INLINE Ahead(const KeyRows<Stored>& rows, int heads, int first, int last)
+      : rows_(rows), key_(first), last_(static_cast<int>(smaller(last, rows.count)) - 1) {
     // Heads side by side are one long row.
     const bool joined = rows.head_stride == rows.columns;
     pieces_ = joined ? 1 : heads;
@@ -125,7 +127,7 @@ class Ahead {
   ROCFLASH_INLINE void ask_for_all() {
     for (;; go_on()) {
       for (; at_ < end_; at_ += line) ask<1>(at_);
-      if (key_ == rows_.count - 1 && piece_ == pieces_ - 1) return;
+      if (key_ >= last_ && piece_ == pieces_ - 1) return;
     }
   }
 
@@ -142,14 +144,13 @@ class Ahead {
     const auto start = [&](int key) { return reinterpret_cast<const char*>(rows_.row[key]); };
     at_ = start(key_) + piece_ * head_bytes_;
     end_ = at_ + bytes_;
-    for (; pieces_ == 1 && key_ + 1 < rows_.count && start(key_ + 1) == end_; ++key_)
-      end_ += bytes_;
+    for (; pieces_ == 1 && key_ < last_ && start(key_ + 1) == end_; ++key_) end_ += bytes_;
   }
   // To the next head, or to the next key; at the very end there is nothing left to ask for.
   ROCFLASH_INLINE void go_on() {
     if (++piece_ == pieces_) {
       piece_ = 0;
-      if (key_ + 1 < rows_.count) ++key_;
+      if (key_ < last_) ++key_;
     }
     begin();
   }
@@ -157,7 +158,7 @@ class Ahead {
   const KeyRows<Stored>& rows_;
   std::int64_t bytes_, head_bytes_;
   const char *at_, *end_;
-  int pieces_, piece_ = 0, key_ = 0;
+  int pieces_, piece_ = 0, key_, last_;
 };
 
 // Steps and cache lines: whether a step from this column on is the first in its line, and how many
@@ -186,15 +187,15 @@ ROCFLASH_INLINE void with_columns(int columns, Body body) {
   body(columns);
 }
 
-// scores[row][key] = q[row] . k[key] for `rows` rows of q; as many keys at a time as make the sums
-// fill one vector.
+// scores[row][key] = q[row] . k[key] for `rows` rows of q and keys [from, to); as many keys at a
+// time as make the sums fill one vector.
 template <class Kind, int rows, class Columns, class Take>
 ROCFLASH_INLINE void scores_of(const typename Kind::Query* q, std::int64_t q_stride,
-                               const KeyRows<typename Kind::Stored>& k, Columns columns,
-                               std::int64_t head, float* scores, Take take) {
+                               const KeyRows<typename Kind::Stored>& k, int from, int to,
+                               Columns columns, std::int64_t head, float* scores, Take take) {
   constexpr int keys = width / rows;
   const int whole = columns / Kind::step * Kind::step;
-  for (int j = 0; j < k.count; j += keys) {
+  for (int j = from; j < to; j += keys) {
     Float sum[width] = {};  // [row][key]
     const typename Kind::Stored* row[keys];
     for (int n = 0; n < keys; ++n) row[n] = k.row[j + n] + head * k.head_stride;
@@ -370,6 +371,7 @@ class Part {
         heads(static_cast<int>(smaller(p.kv_heads - begin, decode_heads(p)))),
         queries(static_cast<int>(sequence.sq)),
         rows(static_cast<int>(p.group()) * queries),
+        block(decode_block(p)),
         q_stride(decode_columns(p.head_dim)),
         out_stride(parts.row_stride) {
     Scratch scratch(memory);
@@ -393,24 +395,30 @@ class Part {
   // Returns whether all results are finite.
   ROCFLASH_INLINE bool run(const DecodeParts& parts, const DecodeTurn& turn) {
     const Range keys = keys_of(p, parts, item);
-    KeyRows<Stored> k[2], v;
+    KeyRows<Stored> k[2], v[2];
     Range here = first_of(keys, keys.begin);
     k[0].find(head_of(0).keys_of(p.k, here));
-    if (turn.first) Ahead<Stored>(k[0], heads).ask_for_all();
+    v[0].find(head_of(0).keys_of(p.v, here));
+    if (turn.first) {
+      Ahead<Stored>(k[0], heads, 0, block).ask_for_all();
+      Ahead<Stored>(v[0], heads, 0, tile_keys).ask_for_all();
+    }
     for (int slot = 0; !here.empty(); slot = !slot) {
       const Range after = first_of(keys, here.end);
-      v.find(head_of(0).keys_of(p.v, here));
-      KeyRows<Stored>& coming = k[!slot];
-      coming.find(head_of(0).keys_of(p.k, after));
-      if (after.empty() && turn.next) {
-        const WorkItem& next = *turn.next;
-        const Range there = keys_of(p, parts, next);
-        coming.find(Head(p, next.batch, next.head * decode_heads(p) * p.group())
-                        .keys_of(p.k, first_of(there, there.begin)));
+      if (!after.empty() || !turn.next) {
+        k[!slot].find(head_of(0).keys_of(p.k, after));
+        v[!slot].find(head_of(0).keys_of(p.v, after));
+      } else {
+        const Range there = keys_of(p, parts, *turn.next);
+        const Head head(p, turn.next->batch, turn.next->head * decode_heads(p) * p.group());
+        k[!slot].find(head.keys_of(p.k, first_of(there, there.begin)));
+        v[!slot].find(head.keys_of(p.v, first_of(there, there.begin)));
       }
-      score(k[slot], v);
+      // Where nothing follows there is no harm in asking again.
+      const int next = k[!slot].count > 0 ? !slot : slot;
+      score(k[slot], k[next]);
       soften(here);
-      weigh(v, coming.count == 0 ? v : coming, here.begin == keys.begin);
+      weigh(v[slot], v[next], here.begin == keys.begin);
       here = after;
     }
     return finish();
@@ -435,17 +443,21 @@ class Part {
   }
 
   // These three are functions of their own so that each has all registers for itself.
-  [[gnu::noinline]] void score(const KeyRows<Stored>& k, const KeyRows<Stored>& v) {
-    Ahead<Stored> ahead(v, heads);
-    const auto* asked = reinterpret_cast<const char*>(v.row[0]);  // no harm to ask again
-    for (int g = 0; g < heads; ++g) {
-      in_groups(rows, [&]<int count>(int r) {
-        const auto take = [&](int lines) { return r == 0 ? ahead.take(lines) : asked; };
-        with_columns(k.columns, [&](auto columns) {
-          scores_of<Kind, count>(q[g] + r * q_stride, q_stride, k, columns, g,
-                                 scores + (g * rows + r) * tile_keys, take);
+  [[gnu::noinline]] void score(const KeyRows<Stored>& k, const KeyRows<Stored>& next) {
+    for (int from = 0; from < k.count; from += block) {
+      const int to = static_cast<int>(smaller(from + block, k.count));
+      const bool last = to == k.count;
+      Ahead<Stored> ahead(last ? next : k, heads, last ? 0 : to, (last ? 0 : to) + block);
+      const auto* asked = reinterpret_cast<const char*>(k.row[from]);  // no harm to ask again
+      for (int g = 0; g < heads; ++g) {
+        in_groups(rows, [&]<int count>(int r) {
+          const auto take = [&](int lines) { return r == 0 ? ahead.take(lines) : asked; };
+          with_columns(k.columns, [&](auto columns) {
+            scores_of<Kind, count>(q[g] + r * q_stride, q_stride, k, from, to, columns, g,
+                                   scores + (g * rows + r) * tile_keys, take);
+          });
         });
-      });
+      }
     }
   }
   [[gnu::noinline]] void soften(Range keys) {
@@ -483,7 +495,7 @@ class Part {
     }
   }
   [[gnu::noinline]] void weigh(const KeyRows<Stored>& v, const KeyRows<Stored>& next, bool first) {
-    Ahead<Stored> ahead(next, heads);
+    Ahead<Stored> ahead(next, heads, 0, tile_keys);
     const auto* asked = reinterpret_cast<const char*>(next.row[0]);
     for (int g = 0; g < heads; ++g) {
       in_groups(rows, [&]<int count>(int r) {
@@ -519,6 +531,7 @@ class Part {
   const Sequence sequence;
   const std::int64_t begin;  // the first key head
   const int heads, queries, rows;
+  const int block;  // keys whose scores are computed for all heads before those of the next
   const std::int64_t q_stride, out_stride;
   float* scores;  // [key head][row][key]; after the softmax, the weights
   float *bias, *keep;
