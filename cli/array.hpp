@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cmath>
+#include <cstring>
 #include <string>
-#include <vector>
 
 #include "rocflash/rocflash.hpp"
 #include "verify/random.hpp"
@@ -21,32 +21,34 @@ inline DType parse_dtype(const std::string& name) {
 class Array {
  public:
   Array(DType dtype, Dims shape) : dtype_(dtype), shape_(shape) {
-    std::size_t elements = 1;
-    for (const std::int64_t n : shape_) elements *= static_cast<std::size_t>(n);
-    bytes_.resize(elements * size_of(dtype_));
+    for (const std::int64_t n : shape_) bytes_ *= static_cast<std::size_t>(n);
+    memory_.reserve(bytes_);
+    std::memset(memory_.data(), 0, bytes_);
   }
-  Tensor tensor() const { return {bytes_.data(), dtype_, shape_}; }
+  Tensor tensor() const { return {memory_.data(), dtype_, shape_}; }
   void fill(std::uint64_t seed) {
     verify::Random random(seed);
-    for (std::size_t n = 0; n < bytes_.size(); n += size_of(dtype_))
-      verify::store(&bytes_[n], dtype_, random.normal());
+    for (std::size_t n = 0; n < bytes_; n += size_of(dtype_))
+      verify::store(at(n), dtype_, random.normal());
   }
   double difference(const Array& other) const {
     double largest = 0;
-    for (std::size_t n = 0; n < bytes_.size(); n += size_of(dtype_)) {
-      const double d =
-          std::abs(verify::load(&bytes_[n], dtype_) - verify::load(&other.bytes_[n], dtype_));
+    for (std::size_t n = 0; n < bytes_; n += size_of(dtype_)) {
+      const double d = std::abs(verify::load(at(n), dtype_) - verify::load(other.at(n), dtype_));
       if (!(d <= largest)) largest = d;  // a NaN wins, and shows
     }
     return largest;
   }
 
-  std::size_t bytes() const { return bytes_.size(); }
+  std::size_t bytes() const { return bytes_; }
 
  private:
+  std::byte* at(std::size_t n) const { return static_cast<std::byte*>(memory_.data()) + n; }
+
   DType dtype_;
   Dims shape_;
-  std::vector<std::byte> bytes_;
+  std::size_t bytes_ = size_of(dtype_);
+  Workspace memory_;  // on a cache line, as frameworks allocate tensors
 };
 
 }  // namespace rocflash::cli

@@ -187,10 +187,24 @@ void run_tiled(const Kernels& k, const Problem& p, const ForwardOutputs& o, cons
 
 void run_decode(const Kernels& k, const Problem& p, const ForwardOutputs& o, const Steps& steps,
                 const Memory& m) {
-  steps.over_parts(cpu::decode_head_groups(p), m.parts.splits,
-                   [&](WorkItem item, float* scratch) { k.decode(p, m.parts, item, scratch); });
-  steps.over_parts(p.kv_heads, 1,
-                   [&](WorkItem item, float* scratch) { k.merge(p, o, m.parts, item, scratch); });
+  const std::int64_t groups = cpu::decode_head_groups(p), parts = m.parts.splits,
+                     items = p.batch() * groups * parts;
+  const auto merge = [&](WorkItem item, float* scratch) { k.merge(p, o, m.parts, item, scratch); };
+  parallel_for(items, m.threads, [&](std::int64_t n, int worker) {
+    const auto item_of = [&](std::int64_t i) {
+      return WorkItem{i / parts / groups, i / parts % groups, i % parts};
+    };
+    const WorkItem item = item_of(n);
+    // Threads take turns, more or less.
+    const WorkItem next = item_of(smaller(n + m.threads, items - 1));
+    float* scratch = m.scratch + worker * m.scratch_floats;
+    k.decode(p, m.parts, item, {n < m.threads, n + m.threads < items ? &next : nullptr}, scratch);
+    if (parts > 1) return;
+    const std::int64_t heads = cpu::decode_heads(p), begin = item.head * heads;
+    for (std::int64_t h = begin; h < smaller(begin + heads, p.kv_heads); ++h)
+      merge({item.batch, h, 0}, scratch);
+  });
+  if (parts > 1) steps.over_parts(p.kv_heads, 1, merge);
 }
 
 void run_standard(const Kernels& k, const Problem& p, const ForwardOutputs& o, const Steps& steps,

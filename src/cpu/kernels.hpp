@@ -49,6 +49,13 @@ struct DecodeParts {
   }
 };
 
+// What a thread does around one split, so that keys can be asked for before they are needed:
+// whether this is the first, and the one that it will probably be given next, if any.
+struct DecodeTurn {
+  bool first;
+  const WorkItem* next;
+};
+
 // Scores and their gradients in full, row-major (query, key) per sequence and head: the standard
 // backend's memory.
 struct Scores {
@@ -67,8 +74,9 @@ struct Kernels {
   // A block of queries against all keys they see.
   void (*forward)(const Problem&, const ForwardOutputs&, WorkItem, float* scratch);
 
-  // Few queries: one split of the keys (item.block) for all rows of a key head; then their merge.
-  void (*decode)(const Problem&, const DecodeParts&, WorkItem, float* scratch);
+  // Few queries: one split of the keys (item.block) for all rows of some key heads; then the merge
+  // of a key head's splits.
+  void (*decode)(const Problem&, const DecodeParts&, WorkItem, DecodeTurn, float* scratch);
   void (*merge)(const Problem&, const ForwardOutputs&, const DecodeParts&, WorkItem,
                 float* scratch);
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <deque>
@@ -18,15 +19,37 @@
 namespace rocflash {
 namespace {
 
+// How long a thread watches for what it waits for before it sleeps. Waking a sleeping thread takes
+// tens of microseconds, as long as a small problem; those that follow one another closely should
+// not pay it each time.
+constexpr std::chrono::microseconds patience{100};
+
+// Watches for `happened`; false if it took too long. Without yielding: whoever yields to the very
+// thread it waits for stays behind it on its CPU, and leaves another idle.
+template <class Happened>
+bool soon(Happened happened) {
+  constexpr int looks = 32;  // between two looks at the clock
+  const auto start = std::chrono::steady_clock::now();
+  do {
+    for (int n = 0; n < looks; ++n) {
+      if (happened()) return true;
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#endif
+    }
+  } while (std::chrono::steady_clock::now() - start < patience);
+  return false;
+}
+
 // One call of parallel_for. It lives on the caller's stack; the pool's mutex guards all but the
-// counter.
+// atomic numbers.
 struct Job {
   void (*body)(void*, std::int64_t, int);
   void* context;
   std::int64_t items;
-  int seats;            // workers that may still join
-  int next_worker = 1;  // the caller is worker 0
-  int inside = 0;       // workers of the pool that have joined and not yet left
+  int seats;                   // workers that may still join
+  int next_worker = 1;         // the caller is worker 0
+  std::atomic<int> inside{0};  // workers of the pool that have joined and not yet left
   std::atomic<std::int64_t> next_item{0};
 
   void work(int worker) {
@@ -39,16 +62,24 @@ struct Job {
 class Pool {
  public:
   void run(Job& job) {
+    int sleepers = 0;
     {
       const std::lock_guard lock(mutex_);
       grow(job.seats);
       jobs_.push_back(&job);
+      sleepers = std::min(sleepers_, open_seats() - (threads_ - sleepers_ - busy_));
     }
-    wake_.notify_all();
+    opened_.fetch_add(1, std::memory_order_release);
+    for (int n = 0; n < sleepers; ++n) wake_.notify_one();
     job.work(0);
     std::unique_lock lock(mutex_);
     jobs_.erase(std::find(jobs_.begin(), jobs_.end(), &job));
-    left_.wait(lock, [&] { return job.inside == 0; });
+    const auto empty = [&] { return job.inside.load(std::memory_order_acquire) == 0; };
+    if (empty()) return;
+    lock.unlock();
+    if (soon(empty)) return;
+    lock.lock();
+    left_.wait(lock, empty);
   }
 
  private:
@@ -64,30 +95,61 @@ class Pool {
     }
   }
 
+  int open_seats() const {
+    int seats = 0;
+    for (const Job* job : jobs_) seats += job->open() ? job->seats : 0;
+    return seats;
+  }
+  Job* open_job() const {
+    const auto it =
+        std::find_if(jobs_.begin(), jobs_.end(), [](const Job* j) { return j->open(); });
+    return it == jobs_.end() ? nullptr : *it;
+  }
+
   void serve() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      Job* job = nullptr;
-      wake_.wait(lock, [&] {
-        const auto it =
-            std::find_if(jobs_.begin(), jobs_.end(), [](const Job* j) { return j->open(); });
-        job = it == jobs_.end() ? nullptr : *it;
-        return job != nullptr;
-      });
+      Job* job = next_job(lock);
       --job->seats;
       ++job->inside;
+      ++busy_;
       const int worker = job->next_worker++;
       lock.unlock();
       job->work(worker);
       lock.lock();
-      if (--job->inside == 0) left_.notify_all();
+      --busy_;
+      // The caller may be gone as soon as nobody is inside.
+      if (job->inside.fetch_sub(1, std::memory_order_release) == 1) left_.notify_all();
+    }
+  }
+
+  // Watches for a while, as long as there are CPUs for all who watch, and then sleeps.
+  Job* next_job(std::unique_lock<std::mutex>& lock) {
+    for (;;) {
+      if (Job* job = open_job()) return job;
+      const unsigned seen = opened_.load(std::memory_order_acquire);
+      bool changed = false;
+      if (watching_ + 1 < cpus_) {
+        ++watching_;
+        lock.unlock();
+        changed = soon([&] { return opened_.load(std::memory_order_acquire) != seen; });
+        lock.lock();
+        --watching_;
+      }
+      if (changed) continue;
+      if (open_job()) continue;
+      ++sleepers_;
+      wake_.wait(lock);  // for whatever reason: who comes too late for a job watches for the next
+      --sleepers_;
     }
   }
 
   std::mutex mutex_;
   std::condition_variable wake_, left_;
   std::deque<Job*> jobs_;
-  int threads_ = 0;
+  std::atomic<unsigned> opened_{0};  // jobs so far
+  const int cpus_ = usable_cpus();
+  int threads_ = 0, busy_ = 0, watching_ = 0, sleepers_ = 0;
 };
 
 std::atomic<Pool*> the_pool{nullptr};

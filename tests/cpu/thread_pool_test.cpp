@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <thread>
 #include <vector>
@@ -65,6 +66,18 @@ TEST(ThreadPool, ItemsReallyRunInParallel) {
     while (arrived < 3) std::this_thread::yield();  // hangs, and times out, if they do not
   });
   EXPECT_EQ(arrived, 3);
+}
+
+// Calls at every distance from the last: while threads watch for the next, just as they give up,
+// and when all sleep.
+TEST(ThreadPool, CallsWithPausesBetween) {
+  std::atomic<int> sum{0};
+  constexpr int pauses[] = {0, 20, 90, 100, 110, 300};  // microseconds
+  for (int round = 0; round < 60; ++round) {
+    parallel_for(4, 3, [&](std::int64_t, int) { ++sum; });
+    std::this_thread::sleep_for(std::chrono::microseconds(pauses[round % 6]));
+  }
+  EXPECT_EQ(sum, 60 * 4);
 }
 
 TEST(ThreadPool, DefaultThreads) {

@@ -14,10 +14,10 @@ namespace {
 constexpr int tile_keys = decode_keys;
 constexpr int vectors = tile_keys / width;  // scores of a row are whole vectors
 
-// Sums of `width` vectors, one in each lane: pairs of vectors are folded until one is left, within
-// quarters of a vector first, because shuffles that stay within them are fast.
-template <int count>
-ROCFLASH_INLINE Float sum_each(const Float (&v)[count]) {
+// Each of `width` vectors folded into one lane: pairs of vectors are folded until one is left,
+// within quarters of a vector first, because shuffles that stay within them are fast.
+template <int count, class Merge>
+ROCFLASH_INLINE Float fold_each(const Float (&v)[count], Merge merge) {
   if constexpr (count == 1) {
     return v[0];
   } else {
@@ -26,39 +26,45 @@ ROCFLASH_INLINE Float sum_each(const Float (&v)[count]) {
       const Float a = v[2 * n], b = v[2 * n + 1];
 #if defined(__AVX512F__)
       if constexpr (count == 16) {
-        half[n] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28,
-                                          13, 29) +
-                  __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30,
-                                          15, 31);
+        half[n] = merge(
+            __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29),
+            __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15,
+                                    31));
       } else if constexpr (count == 8) {
-        half[n] = __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13,
-                                          28, 29) +
-                  __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15,
-                                          30, 31);
+        half[n] = merge(
+            __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29),
+            __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30,
+                                    31));
       } else {
-        half[n] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25,
-                                          26, 27) +
-                  __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29,
-                                          30, 31);
+        half[n] = merge(
+            __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27),
+            __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30,
+                                    31));
       }
 #elif defined(__AVX2__)
       if constexpr (count == 8) {
-        half[n] = __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13) +
-                  __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
+        half[n] = merge(__builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13),
+                        __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15));
       } else if constexpr (count == 4) {
-        half[n] = __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13) +
-                  __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+        half[n] = merge(__builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13),
+                        __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15));
       } else {
-        half[n] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11) +
-                  __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+        half[n] = merge(__builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11),
+                        __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15));
       }
 #else
-      half[n] =
-          __builtin_shufflevector(a, b, 0, 2, 4, 6) + __builtin_shufflevector(a, b, 1, 3, 5, 7);
+      half[n] = merge(__builtin_shufflevector(a, b, 0, 2, 4, 6),
+                      __builtin_shufflevector(a, b, 1, 3, 5, 7));
 #endif
     }
-    return sum_each(half);
+    return fold_each(half, merge);
   }
+}
+ROCFLASH_INLINE Float sum_each(const Float (&v)[width]) {
+  return fold_each(v, [](Float a, Float b) { return a + b; });
+}
+ROCFLASH_INLINE Float largest_each(const Float (&v)[width]) {
+  return fold_each(v, [](Float a, Float b) { return larger(a, b); });
 }
 
 // Rows of the cache that a tile of keys names, found once for all heads and columns. What lies
@@ -83,93 +89,131 @@ struct KeyRows {
   }
 };
 
-// Asks for rows that will be needed soon, a few cache lines at a time and in the order in which
+// Asks for lines into the second-level cache: a tile is too large for the first.
+inline constexpr int line = 64;
+template <int lines>
+ROCFLASH_INLINE void ask(const char* from) {
+  for (int n = 0; n < lines; ++n) __builtin_prefetch(from + n * line, 0, 2);
+}
+
+// Hands out rows that will be needed soon, a few cache lines at a time and in the order in which
 // they lie in memory. Rows of one head lie far apart, which the hardware does not foresee. A few
 // lines while others are at work keep just enough requests under way; asking for many at once would
-// stall. Into the second-level cache: a tile is too large for the first.
+// stall.
 template <class Stored>
 class Ahead {
  public:
-  ROCFLASH_INLINE Ahead(const KeyRows<Stored>& rows, int heads) : rows_(rows) {
+  // Keys [first, last) of the rows.
+  ROCFLASH_INLINE Ahead(const KeyRows<Stored>& rows, int heads, int first, int last)
+      : rows_(rows), key_(first), last_(static_cast<int>(smaller(last, rows.count)) - 1) {
     // Heads side by side are one long row.
     const bool joined = rows.head_stride == rows.columns;
     pieces_ = joined ? 1 : heads;
     bytes_ = static_cast<std::int64_t>(sizeof(Stored)) * rows.columns * (joined ? heads : 1);
+    head_bytes_ = static_cast<std::int64_t>(sizeof(Stored)) * rows.head_stride;
     begin();
   }
 
-  template <int lines>
-  ROCFLASH_INLINE void ask() {
-    for (int n = 0; n < lines; ++n) __builtin_prefetch(at_ + n * line, 0, 2);
-    at_ += lines * line;
-    if (at_ >= end_) go_on();
+  // The next lines, for the caller to ask for. If they do not lie side by side they are asked for
+  // here; what the caller is given then does not matter.
+  ROCFLASH_INLINE const char* take(int lines) {
+    const char* here = at_;
+    if (end_ - here > lines * line) [[likely]]
+      at_ += lines * line;
+    else
+      ask_here(lines);
+    return here;
   }
   ROCFLASH_INLINE void ask_for_all() {
-    for (std::int64_t n = 0; n < rows_.count * pieces_; ++n, go_on())
-      for (; at_ < end_; at_ += line) __builtin_prefetch(at_, 0, 2);
+    for (;; go_on()) {
+      for (; at_ < end_; at_ += line) ask<1>(at_);
+      if (key_ >= last_ && piece_ == pieces_ - 1) return;
+    }
   }
 
  private:
-  static constexpr int line = 64;
-
+  [[gnu::noinline]] void ask_here(int lines) {
+    for (int n = 0; n < lines; ++n) {
+      ask<1>(at_);
+      at_ += line;
+      if (at_ >= end_) go_on();
+    }
+  }
+  // Keys that follow each other without a gap are one piece.
   ROCFLASH_INLINE void begin() {
-    at_ = reinterpret_cast<const char*>(rows_.row[key_] + piece_ * rows_.head_stride);
+    const auto start = [&](int key) { return reinterpret_cast<const char*>(rows_.row[key]); };
+    at_ = start(key_) + piece_ * head_bytes_;
     end_ = at_ + bytes_;
+    for (; pieces_ == 1 && key_ < last_ && start(key_ + 1) == end_; ++key_) end_ += bytes_;
   }
   // To the next head, or to the next key; at the very end there is nothing left to ask for.
   ROCFLASH_INLINE void go_on() {
     if (++piece_ == pieces_) {
       piece_ = 0;
-      if (key_ + 1 < rows_.count) ++key_;
+      if (key_ < last_) ++key_;
     }
     begin();
   }
 
   const KeyRows<Stored>& rows_;
-  std::int64_t bytes_;
+  std::int64_t bytes_, head_bytes_;
   const char *at_, *end_;
-  int pieces_, piece_ = 0, key_ = 0;
+  int pieces_, piece_ = 0, key_, last_;
 };
 
 // Steps and cache lines: whether a step from this column on is the first in its line, and how many
-// lines some steps of each of the keys touch.
+// lines some columns take.
 template <class Kind>
-inline constexpr int line_columns = 64 / static_cast<int>(sizeof(typename Kind::Stored));
+inline constexpr int line_columns = line / static_cast<int>(sizeof(typename Kind::Stored));
 template <class Kind>
 ROCFLASH_INLINE bool starts_line(int column) {
   return Kind::step >= line_columns<Kind> || column % line_columns<Kind> == 0;
 }
-template <class Kind, int steps>
-ROCFLASH_INLINE constexpr int lines_of() {
-  return Kind::keys * ((steps * Kind::step + line_columns<Kind> - 1) / line_columns<Kind>);
+template <class Kind>
+ROCFLASH_INLINE constexpr int lines_of(int columns) {
+  return (columns + line_columns<Kind> - 1) / line_columns<Kind>;
 }
 
-// scores[row][key] = q[row] . k[key] for `rows` rows of q; as many keys at a time as make the sums
-// fill one vector.
-template <class Kind, int rows, class Ask>
+// Calls body with the number of columns, as a constant where it is a usual one: loops over them are
+// then unrolled.
+template <int n>
+struct Constant {
+  ROCFLASH_INLINE constexpr operator int() const { return n; }
+};
+template <class Body>
+ROCFLASH_INLINE void with_columns(int columns, Body body) {
+  if (columns == 128) return body(Constant<128>{});
+  if (columns == 64) return body(Constant<64>{});
+  body(columns);
+}
+
+// scores[row][key] = q[row] . k[key] for `rows` rows of q and keys [from, to); as many keys at a
+// time as make the sums fill one vector.
+template <class Kind, int rows, class Columns, class Take>
 ROCFLASH_INLINE void scores_of(const typename Kind::Query* q, std::int64_t q_stride,
-                               const KeyRows<typename Kind::Stored>& k, std::int64_t head,
-                               float* scores, Ask ask) {
+                               const KeyRows<typename Kind::Stored>& k, int from, int to,
+                               Columns columns, std::int64_t head, float* scores, Take take) {
   constexpr int keys = width / rows;
-  const int whole = k.columns / Kind::step * Kind::step;
-  for (int j = 0; j < k.count; j += keys) {
+  const int whole = columns / Kind::step * Kind::step;
+  for (int j = from; j < to; j += keys) {
     Float sum[width] = {};  // [row][key]
     const typename Kind::Stored* row[keys];
     for (int n = 0; n < keys; ++n) row[n] = k.row[j + n] + head * k.head_stride;
+    const char* soon = take(keys * lines_of<Kind>(columns));
     const auto add = [&](int c, const auto& load_key) {
       typename Kind::Columns left[rows];
       for (int r = 0; r < rows; ++r) left[r] = Kind::load_query(q + r * q_stride + c);
-      if (starts_line<Kind>(c)) ask.template operator()<keys>();
       for (int n = 0; n < keys; ++n) {
         const typename Kind::Columns right = load_key(row[n] + c);
+        if (starts_line<Kind>(c)) ask<1>(soon + (c / line_columns<Kind> * keys + n) * line);
         for (int r = 0; r < rows; ++r)
           sum[r * keys + n] = Kind::add_product(sum[r * keys + n], left[r], right);
       }
     };
-    for (int c = 0; c < whole; c += Kind::step) add(c, Kind::load_key);
-    if (whole < k.columns) {
+    _Pragma("GCC unroll 8") for (int c = 0; c < whole; c += Kind::step) add(c, Kind::load_key);
+    if (whole < columns) {
       add(whole, [&](const typename Kind::Stored* at) {
-        return Kind::load_key(Tail<Kind>(at, k.columns - whole).data);
+        return Kind::load_key(Tail<Kind>(at, columns - whole).data);
       });
     }
     const Float sums = sum_each(sum);
@@ -180,12 +224,13 @@ ROCFLASH_INLINE void scores_of(const typename Kind::Query* q, std::int64_t q_str
   }
 }
 
-// out[row][column] = out * factor[row] + sum over keys of weights[row][key] * v[key][column].
-// `careful` lets weights of exactly 0 contribute nothing even to infinite values.
-template <class Kind, int rows, bool careful, class Ask>
+// out[row][column] = out * factor[row] + sum over keys of weights[row][key] * v[key][column]; for
+// the `first` tile there is nothing in out yet. `careful` lets weights of exactly 0 contribute
+// nothing even to infinite values.
+template <class Kind, int rows, bool careful, class Take>
 ROCFLASH_INLINE void weigh_values(const float* scores, const float* factor,
                                   const KeyRows<typename Kind::Stored>& v, std::int64_t head,
-                                  float* out, std::int64_t out_stride, Ask ask) {
+                                  float* out, std::int64_t out_stride, bool first, Take take) {
   using Stored = typename Kind::Stored;
   constexpr int sums = Kind::sums;
   const auto* weights = reinterpret_cast<const typename Kind::Weight*>(scores);
@@ -200,7 +245,10 @@ ROCFLASH_INLINE void weigh_values(const float* scores, const float* factor,
           at[n] = v.row[j + n] + head * v.head_stride + c + m * Kind::step;
         load_values(at, value[m]);
       }
-      if (starts_line<Kind>(c)) ask.template operator()<lines_of<Kind, steps>()>();
+      if (starts_line<Kind>(c)) {
+        constexpr int lines = Kind::keys * lines_of<Kind>(steps * Kind::step);
+        ask<lines>(take(lines));
+      }
       for (int r = 0; r < rows; ++r) {
         if (careful && weights[r * weights_stride + j] == 0) continue;
         const auto weight = Kind::load_weight(weights + r * weights_stride + j);
@@ -213,7 +261,7 @@ ROCFLASH_INLINE void weigh_values(const float* scores, const float* factor,
       for (int m = 0; m < steps; ++m) {
         for (int n = 0; n < sums; ++n) {
           float* at = out + r * out_stride + c + m * Kind::step + n * width;
-          store(at, sum[r][m][n] + load(at) * factor[r]);
+          store(at, first ? sum[r][m][n] : sum[r][m][n] + load(at) * factor[r]);
         }
       }
     }
@@ -264,24 +312,46 @@ ROCFLASH_INLINE RowState& state_of(float* row, std::int64_t stride) {
   return *reinterpret_cast<RowState*>(row + stride - 2);
 }
 
-// Scores of one row become weights, in their place; returns the factor for what was accumulated
-// before.
+// Scores of up to `width` rows become weights, in their place; `highest` and `sum` are the rows'
+// state, and `factor` receives what to multiply by what was accumulated before. Rows stand in lanes
+// wherever one number of each is enough.
 template <class Kind>
-ROCFLASH_INLINE float absorb(float* scores, const Exponential& exponential, RowState& state) {
-  Float top = splat(state.highest);
-  for (int n = 0; n < tile_keys; n += width) top = larger(load(scores + n), top);
-  const float highest = largest_of(top);
-  const float base = highest == -infinity ? 0.0f : highest;
-  Float total{};
-  auto* weights = reinterpret_cast<typename Kind::Weight*>(scores);
-  for (int n = 0; n < tile_keys; n += width) {
-    const Float weight = exponential(load(scores + n) - base);
-    total += weight;
-    Kind::store_weights(weights + n, weight);  // never past what has been read
+ROCFLASH_INLINE void absorb(float* scores, int rows, const typename Kind::Exponent& exponential,
+                            float* highest, float* sum, float* factor) {
+  Float of_row[width];
+  for (int r = 0; r < width; ++r) of_row[r] = splat(-infinity);
+  for (int r = 0; r < rows; ++r) {
+    const float* row = scores + r * tile_keys;
+    for (int n = 0; n < tile_keys; n += width) of_row[r] = larger(load(row + n), of_row[r]);
   }
-  const float factor = exponential(state.highest - base);
-  state = {highest, state.sum * factor + sum_of(total)};
-  return factor;
+  const Float before = load(highest), top = larger(largest_each(of_row), before);
+  const Float base = select(top == -infinity, Float{}, top);
+  const Float scale = exponential(before - base);
+  float bases[width];
+  store(bases, base);
+  store(highest, top);
+  store(factor, scale);
+  for (int r = 0; r < rows; ++r) {
+    float* row = scores + r * tile_keys;
+    auto* weights = reinterpret_cast<typename Kind::Weight*>(row);
+    Float total{};
+    for (int n = 0; n < tile_keys; n += width) {
+      const Float weight = exponential(load(row + n) - bases[r]);
+      total += weight;
+      Kind::store_weights(weights + n, weight);  // never past what has been read
+    }
+    of_row[r] = total;
+  }
+  store(sum, load(sum) * scale + sum_each(of_row));
+}
+
+// The keys of a part.
+ROCFLASH_INLINE Range keys_of(const Problem& p, const DecodeParts& parts, const WorkItem& item) {
+  const Sequence s = p.lengths.sequence(item.batch);
+  if (s.sq == 0) return {0, 0};
+  Range keys = visible_keys(p.visibility, Range{0, s.sq}, s.sq, s.sk);
+  keys.begin = floor_to(keys.begin, dropout_keys_per_call);
+  return split_of(keys, static_cast<int>(item.block), parts.splits);
 }
 
 // Some key heads of a sequence against one range of keys. Heads take turns, because their rows of
@@ -301,6 +371,7 @@ class Part {
         heads(static_cast<int>(smaller(p.kv_heads - begin, decode_heads(p)))),
         queries(static_cast<int>(sequence.sq)),
         rows(static_cast<int>(p.group()) * queries),
+        block(decode_block(p)),
         q_stride(decode_columns(p.head_dim)),
         out_stride(parts.row_stride) {
     Scratch scratch(memory);
@@ -308,30 +379,46 @@ class Part {
     bias = scratch.take(queries * tile_keys);
     keep = scratch.take(queries * tile_keys);
     factor = scratch.take(heads * rows);
+    highest = scratch.take(heads * rows);
+    sum = scratch.take(heads * rows);
+    for (std::int64_t n = 0; n < heads * rows; n += width) {
+      store(highest + n, splat(-infinity));
+      store(sum + n, Float{});
+    }
     for (int g = 0; g < heads; ++g) {
       q[g] = reinterpret_cast<Query*>(scratch.take(rows * q_stride));
       out[g] = parts.part(p, item.batch, begin + g, item.block);
-      __builtin_memset(out[g], 0, sizeof(float) * static_cast<std::size_t>(rows * out_stride));
-      for (int r = 0; r < rows; ++r) {
-        state_of(out[g] + r * out_stride, out_stride).highest = -infinity;
-        load_query(g, r);
-      }
+      for (int r = 0; r < rows; ++r) load_query(g, r);
     }
   }
 
   // Returns whether all results are finite.
-  ROCFLASH_INLINE bool run(Range keys) {
-    KeyRows<Stored> k[2], v;
+  ROCFLASH_INLINE bool run(const DecodeParts& parts, const DecodeTurn& turn) {
+    const Range keys = keys_of(p, parts, item);
+    KeyRows<Stored> k[2], v[2];
     Range here = first_of(keys, keys.begin);
     k[0].find(head_of(0).keys_of(p.k, here));
-    Ahead<Stored>(k[0], heads).ask_for_all();
+    v[0].find(head_of(0).keys_of(p.v, here));
+    if (turn.first) {
+      Ahead<Stored>(k[0], heads, 0, block).ask_for_all();
+      Ahead<Stored>(v[0], heads, 0, tile_keys).ask_for_all();
+    }
     for (int slot = 0; !here.empty(); slot = !slot) {
       const Range after = first_of(keys, here.end);
-      v.find(head_of(0).keys_of(p.v, here));
-      k[!slot].find(head_of(0).keys_of(p.k, after));
-      score(k[slot], v);
+      if (!after.empty() || !turn.next) {
+        k[!slot].find(head_of(0).keys_of(p.k, after));
+        v[!slot].find(head_of(0).keys_of(p.v, after));
+      } else {
+        const Range there = keys_of(p, parts, *turn.next);
+        const Head head(p, turn.next->batch, turn.next->head * decode_heads(p) * p.group());
+        k[!slot].find(head.keys_of(p.k, first_of(there, there.begin)));
+        v[!slot].find(head.keys_of(p.v, first_of(there, there.begin)));
+      }
+      // Where nothing follows there is no harm in asking again.
+      const int next = k[!slot].count > 0 ? !slot : slot;
+      score(k[slot], k[next]);
       soften(here);
-      weigh(v, after.empty() ? v : k[!slot]);
+      weigh(v[slot], v[next], here.begin == keys.begin);
       here = after;
     }
     return finish();
@@ -346,58 +433,76 @@ class Part {
     return Head(p, item.batch, (begin + g) * p.group() + n);
   }
   ROCFLASH_INLINE void load_query(int g, int r) {
-    float row[max_head_dim] = {};
-    const RowBlock block = head_of(g, r / queries).queries_of(p.q, {r % queries, r % queries + 1});
-    convert_row(row, block.row(0), p.q.dtype, p.head_dim);
+    float row[max_head_dim + Kind::step];
+    for (int c = 0; c < Kind::step; c += width) store(row + p.head_dim + c, Float{});
+    const std::int64_t head = (begin + g) * p.group() + r / queries;
+    convert_row(row, p.q.row(item.batch, sequence.q_row + r % queries, head), p.q.dtype,
+                p.head_dim);
     for (int c = 0; c < p.head_dim; c += Kind::step)
       Kind::store_query(q[g] + r * q_stride + c, row + c);
   }
 
-  ROCFLASH_INLINE void score(const KeyRows<Stored>& k, const KeyRows<Stored>& v) {
-    Ahead<Stored> ahead(v, heads);
-    for (int g = 0; g < heads; ++g) {
-      in_groups(rows, [&]<int count>(int r) {
-        const auto ask = [&]<int lines>() {
-          if (r == 0) ahead.template ask<lines>();
-        };
-        scores_of<Kind, count>(q[g] + r * q_stride, q_stride, k, g,
-                               scores + (g * rows + r) * tile_keys, ask);
-      });
-    }
-  }
-  ROCFLASH_INLINE void soften(Range keys) {
-    const Tile tile{{0, queries}, keys};
-    for (int g = 0; g < heads; ++g) {
-      for (int h = 0; h < p.group(); ++h) {
-        const Head head = head_of(g, h);
-        const Exponential exponential(head.exponent);
-        const int first = h * queries;
-        float* of_head = scores + (g * rows + first) * tile_keys;
-        finish_scores<Lanes::keys, vectors>(head, tile, of_head, bias, nullptr);
-        if (p.dropout.on()) draw_dropout<Lanes::keys, vectors>(head, tile, keep);
-        for (int i = 0; i < queries; ++i) {
-          float* row = of_head + i * tile_keys;
-          for (auto n = static_cast<int>(keys.size()); n < tile_keys; ++n) row[n] = -infinity;
-          factor[g * rows + first + i] = absorb<Kind>(
-              row, exponential, state_of(out[g] + (first + i) * out_stride, out_stride));
-          auto* weights = reinterpret_cast<typename Kind::Weight*>(row);
-          for (int n = 0; n < tile_keys && p.dropout.on(); ++n) {
-            if (keep[i * tile_keys + n] == 0) weights[n] = 0;
-          }
-        }
+  // These three are functions of their own so that each has all registers for itself.
+  [[gnu::noinline]] void score(const KeyRows<Stored>& k, const KeyRows<Stored>& next) {
+    for (int from = 0; from < k.count; from += block) {
+      const int to = static_cast<int>(smaller(from + block, k.count));
+      const bool last = to == k.count;
+      Ahead<Stored> ahead(last ? next : k, heads, last ? 0 : to, (last ? 0 : to) + block);
+      const auto* asked = reinterpret_cast<const char*>(k.row[from]);  // no harm to ask again
+      for (int g = 0; g < heads; ++g) {
+        in_groups(rows, [&]<int count>(int r) {
+          const auto take = [&](int lines) { return r == 0 ? ahead.take(lines) : asked; };
+          with_columns(k.columns, [&](auto columns) {
+            scores_of<Kind, count>(q[g] + r * q_stride, q_stride, k, from, to, columns, g,
+                                   scores + (g * rows + r) * tile_keys, take);
+          });
+        });
       }
     }
   }
-  ROCFLASH_INLINE void weigh(const KeyRows<Stored>& v, const KeyRows<Stored>& next) {
-    Ahead<Stored> ahead(next, heads);
+  [[gnu::noinline]] void soften(Range keys) {
+    const Tile tile{{0, queries}, keys};
+    const auto each_head = [&](auto body) {
+      for (int g = 0; g < heads; ++g)
+        for (int h = 0; h < p.group(); ++h)
+          body(head_of(g, h), scores + (g * rows + h * queries) * tile_keys);
+    };
+    const Head first = head_of(0);
+    if (first.shaped || p.visibility.bounded()) {
+      each_head([&](const Head& head, float* of_head) {
+        finish_scores<Lanes::keys, vectors>(head, tile, of_head, bias, nullptr);
+      });
+    }
+    const int all = heads * rows;
+    if (keys.size() < tile_keys) {
+      for (int r = 0; r < all; ++r)
+        for (auto n = static_cast<int>(keys.size()); n < tile_keys; ++n)
+          scores[r * tile_keys + n] = -infinity;
+    }
+    const typename Kind::Exponent exponential(first.exponent);
+    for (int r = 0; r < all; r += width)
+      absorb<Kind>(scores + r * tile_keys, static_cast<int>(smaller(all - r, width)), exponential,
+                   highest + r, sum + r, factor + r);
+    if (p.dropout.on()) {
+      each_head([&](const Head& head, float* of_head) {
+        draw_dropout<Lanes::keys, vectors>(head, tile, keep);
+        for (int i = 0; i < queries; ++i) {
+          auto* weights = reinterpret_cast<typename Kind::Weight*>(of_head + i * tile_keys);
+          for (int n = 0; n < tile_keys; ++n)
+            if (keep[i * tile_keys + n] == 0) weights[n] = 0;
+        }
+      });
+    }
+  }
+  [[gnu::noinline]] void weigh(const KeyRows<Stored>& v, const KeyRows<Stored>& next, bool first) {
+    Ahead<Stored> ahead(next, heads, 0, tile_keys);
+    const auto* asked = reinterpret_cast<const char*>(next.row[0]);
     for (int g = 0; g < heads; ++g) {
       in_groups(rows, [&]<int count>(int r) {
-        const auto ask = [&]<int lines>() {
-          if (r == 0) ahead.template ask<lines>();
-        };
+        const auto take = [&](int lines) { return r == 0 ? ahead.take(lines) : asked; };
         weigh_values<Kind, count, careful>(scores + (g * rows + r) * tile_keys,
                                            factor + g * rows + r, v, g, out[g] + r * out_stride,
-                                           out_stride, ask);
+                                           out_stride, first, take);
       });
     }
   }
@@ -405,6 +510,7 @@ class Part {
     Float taint{};
     for (int g = 0; g < heads; ++g) {
       for (int r = 0; r < rows; ++r) {
+        state_of(out[g] + r * out_stride, out_stride) = {highest[g * rows + r], sum[g * rows + r]};
         for (int c = 0; c < p.value_dim; c += Kind::step) {
           float* at = out[g] + r * out_stride + c;
           Float v[Kind::sums];
@@ -425,9 +531,11 @@ class Part {
   const Sequence sequence;
   const std::int64_t begin;  // the first key head
   const int heads, queries, rows;
+  const int block;  // keys whose scores are computed for all heads before those of the next
   const std::int64_t q_stride, out_stride;
   float* scores;  // [key head][row][key]; after the softmax, the weights
-  float *bias, *keep, *factor;
+  float *bias, *keep;
+  float *factor, *highest, *sum;  // of the softmax, for [key head][row]
   Query* q[most_decode_heads];
   float* out[most_decode_heads];
 };
@@ -444,17 +552,14 @@ void mark_empty(const Problem& p, const DecodeParts& parts, const WorkItem& item
 
 }  // namespace
 
-void decode(const Problem& p, const DecodeParts& parts, WorkItem item, float* scratch) {
-  const Sequence s = p.lengths.sequence(item.batch);
-  if (s.sq == 0) return;
-  Range keys = visible_keys(p.visibility, Range{0, s.sq}, s.sq, s.sk);
-  keys.begin = floor_to(keys.begin, dropout_keys_per_call);
-  const Range here = split_of(keys, static_cast<int>(item.block), parts.splits);
-  if (here.empty()) return mark_empty(p, parts, item);
+void decode(const Problem& p, const DecodeParts& parts, WorkItem item, DecodeTurn turn,
+            float* scratch) {
+  if (p.lengths.sequence(item.batch).sq == 0) return;
+  if (keys_of(p, parts, item).empty()) return mark_empty(p, parts, item);
   with_operands(p.q.dtype, p.k.dtype, [&]<class Kind>() {
-    if (Part<Kind, false>(p, parts, item, scratch).run(here)) return;
+    if (Part<Kind, false>(p, parts, item, scratch).run(parts, turn)) return;
     // A weight of 0 times an infinite value is NaN: only then, once more with care.
-    Part<typename Kind::Careful, true>(p, parts, item, scratch).run(here);
+    Part<typename Kind::Careful, true>(p, parts, item, scratch).run(parts, turn);
   });
 }
 
@@ -473,18 +578,21 @@ void merge(const Problem& p, const ForwardOutputs& o, const DecodeParts& parts, 
     for (int n = 0; n < parts.splits; ++n)
       highest = state(n).highest > highest ? state(n).highest : highest;
     const float base = highest == -infinity ? 0.0f : highest;
-    float total = exponential(head.sink - base);
-    __builtin_memset(sum, 0, sizeof(float) * static_cast<std::size_t>(padded(p.value_dim)));
+    float total = head.sink == -infinity ? 0.0f : exponential(head.sink - base);
+    bool first = true;
     for (int n = 0; n < parts.splits; ++n) {
       const RowState part = state(n);
       if (part.sum == 0) continue;  // this part saw nothing
-      const float share = exponential(part.highest - base);
+      const float share = part.highest == base ? 1.0f : exponential(part.highest - base);
       total += part.sum * share;
+      const float* from = row_of(n);
       for (int c = 0; c < p.value_dim; c += width)
-        store(sum + c, load(sum + c) + load(row_of(n) + c) * share);
+        store(sum + c, first ? load(from + c) * share : load(sum + c) + load(from + c) * share);
+      first = false;
     }
     const float over = total == 0 ? 0.0f : p.dropout.scale() / total;
-    for (int c = 0; c < p.value_dim; c += width) store(sum + c, load(sum + c) * over);
+    for (int c = 0; c < p.value_dim; c += width)
+      store(sum + c, first ? Float{} : load(sum + c) * over);
     const std::int64_t row = head.sequence.q_row + r % sq;
     store_row(o.out.row(head.b, row, head.h), o.out.dtype, sum, p.value_dim);
     if (o.lse) o.lse.at(head.b, head.h, row) = head.lse(highest, total);

@@ -28,6 +28,7 @@ struct Converted {
   using Weight = float;    // weights likewise
   using Columns = Float;   // a step's columns of q or of a key
   using Value = Float;     // what is weighed for a vector of results
+  using Exponent = Exponential;
 
   static constexpr int step = width;         // columns
   static constexpr int sums = step / width;  // vectors of results for them
@@ -61,6 +62,7 @@ struct EvenAndOdd {
     Float even, odd;
   };
   using Value = Float;
+  using Exponent = Exponential;
 
   using Careful = EvenAndOdd;
   static constexpr int step = 2 * width, sums = 2, keys = 1;
@@ -111,12 +113,14 @@ struct Pairs {
   using Weight = std::uint16_t;
   using Columns = __m512i;
   using Value = __m512i;
+  using Exponent = QuickExponential;  // weights are rounded, and so are the results
 
   using Careful = EvenAndOdd;  // a pair of weights cannot skip one of them
   static constexpr int step = 2 * width, sums = 2, keys = 2;
 
   ROCFLASH_INLINE static void store_query(Query* to, const float* from) {
-    for (int n = 0; n < step; ++n) to[n] = bf16_from_float(from[n]);
+    const Word both = side_by_side(load(from), load(from + width));
+    __builtin_memcpy(to, &both, sizeof both);
   }
   ROCFLASH_INLINE static Columns load_query(const Query* from) { return _mm512_loadu_si512(from); }
   ROCFLASH_INLINE static Columns load_key(const Stored* from) { return _mm512_loadu_si512(from); }
