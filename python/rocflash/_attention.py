@@ -134,7 +134,7 @@ def attention(
     if is_torch(q):
         if _of_tensors is None:
             _load_torch_side()
-        results = _of_tensors(q, k, v, options, generator, return_weights)
+        results = _of_tensors(q, k, v, options, generator, return_lse, return_weights)
     else:
         from ._dlpack import attention_of_arrays
 

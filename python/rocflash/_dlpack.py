@@ -221,15 +221,17 @@ def _hand_over(like: Any, result: Any) -> Any:
     return space.from_dlpack(result)
 
 
-def _describe(frame: _frame.Frame, result: Any) -> int:
-    cpu = (_abi.DL_CPU, 0)
+def _set_result(frame: _frame.Frame, name: str, result: Any) -> None:
     if isinstance(result, _GpuResult):
-        return result.address
+        frame.set(_abi.ForwardOutputs, name, result.address)
+        return
     if isinstance(result, Result):
-        return frame.tensor(result.data, result.dtype, cpu, result.shape, result.strides)
-    strides = tuple(n // result.itemsize for n in result.strides)
-    dtype = (_abi.DL_FLOAT, 8 * result.itemsize)
-    return frame.tensor(result.ctypes.data, dtype, cpu, result.shape, strides)
+        data, dtype, strides = result.data, result.dtype, result.strides
+    else:
+        data, dtype = result.ctypes.data, (_abi.DL_FLOAT, 8 * result.itemsize)
+        strides = tuple(n // result.itemsize for n in result.strides)
+    word = frame.describe(dtype, (_abi.DL_CPU, 0), result.shape, strides, data)
+    frame.point(_abi.ForwardOutputs, name, word)
 
 
 def _seed_and_offset(rng_state: Any) -> tuple[int, int]:
@@ -243,16 +245,21 @@ def _seed_and_offset(rng_state: Any) -> tuple[int, int]:
 
 
 def _set_numbers(frame: _frame.Frame, numbers: dict[str, Any], rng_state: Any) -> None:
-    p = frame.problem
-    for name in ("max_seqlen_q", "max_seqlen_k", "attention_chunk", "num_splits"):
-        _set(p, name, numbers[name], int)
-    for name in ("causal", "deterministic"):
-        _set(p, name, numbers[name], int)
-    for name in ("softcap", "dropout_p"):
-        _set(p, name, numbers[name], float)
-    for side, name in enumerate(("window_left", "window_right")):
-        if numbers[name] != -1:
-            frame.set_window(side, numbers[name])
+    kinds = {"softcap": float, "dropout_p": float}
+    for name in (
+        "max_seqlen_q",
+        "max_seqlen_k",
+        "attention_chunk",
+        "num_splits",
+        "causal",
+        "deterministic",
+        "softcap",
+        "dropout_p",
+    ):
+        value = _number(name, numbers[name], kinds.get(name, int))
+        frame.set(_abi.Problem, name, value)
+    if numbers["window_left"] != -1 or numbers["window_right"] != -1:
+        frame.set_window(numbers["window_left"], numbers["window_right"])
     if numbers["softmax_scale"] is not None:
         frame.set_scale(_number("softmax_scale", numbers["softmax_scale"], float))
     if numbers["dropout_p"]:
@@ -260,7 +267,8 @@ def _set_numbers(frame: _frame.Frame, numbers: dict[str, Any], rng_state: Any) -
             raise InvalidArgument(
                 f"rng_state: is None, but dropout_p is {numbers['dropout_p']}; pass (seed, offset)"
             )
-        p.dropout_seed, p.dropout_offset = _seed_and_offset(rng_state)
+        for name, value in zip(("dropout_seed", "dropout_offset"), _seed_and_offset(rng_state)):
+            frame.set(_abi.Problem, name, value)
 
 
 def _number(name: str, value: Any, kind: type) -> Any:
@@ -269,10 +277,6 @@ def _number(name: str, value: Any, kind: type) -> Any:
     except (TypeError, ValueError) as error:
         words = "an integer" if kind is int else "a number"
         raise TypeError(f"{name}: {value!r}; it must be {words}") from error
-
-
-def _set(struct: ctypes.Structure, name: str, value: Any, kind: type) -> None:
-    setattr(struct, name, _number(name, value, kind))
 
 
 def attention_of_arrays(
@@ -307,21 +311,19 @@ def attention_of_arrays(
     weights = None
     if return_weights:
         weights = _make_result("weights", q, gpu, _weights_shape(inputs, numbers, packed), _F32)
-    frame = _frame.take()
-    try:
-        frame.begin(numbers["backend"], _number("num_threads", numbers["num_threads"], int))
-        if gpu:
-            frame.on_gpu(0, _Scratch(q))
-        for name, x in inputs.items():
-            setattr(frame.problem, name, x.address)
-        _set_numbers(frame, numbers, rng_state)
-        frame.outputs.out = _describe(frame, out)
-        frame.outputs.lse = _describe(frame, lse)
-        if weights is not None:
-            frame.outputs.s_dmask = _describe(frame, weights)
-        frame.forward()
-    finally:
-        _frame.give(frame)
+    frame = _frame.Frame(3)
+    frame.set(_abi.Execution, "backend", numbers["backend"])
+    threads = _number("num_threads", numbers["num_threads"], int)
+    frame.set(_abi.Execution, "num_threads", threads)
+    for name, x in inputs.items():
+        frame.set(_abi.Problem, name, x.address)
+    _set_numbers(frame, numbers, rng_state)
+    _set_result(frame, "out", out)
+    _set_result(frame, "lse", lse)
+    if weights is not None:
+        _set_result(frame, "s_dmask", weights)
+    frame.prepare("forward")
+    frame.run(0, _Scratch(q) if gpu else None)
     return (
         _hand_over(q, out),
         _hand_over(q, lse),

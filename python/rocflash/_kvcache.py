@@ -13,8 +13,8 @@ from torch import Tensor
 from . import _backend, _torch
 from ._attention import window_pair
 from ._errors import Error, InvalidArgument, Unsupported
-from ._torch import Append, Options
-from ._torch_attention import check_options, check_tensor
+from ._options import Options, check_options, check_tensor
+from ._torch import Append
 
 # What the ABI calls an argument, and what callers of these functions do.
 _NAMES = {
