@@ -41,7 +41,7 @@ def _forward(
         )
     rng_state = draw_rng_state(gen) if given["dropout_p"] else torch.zeros(2, dtype=torch.int64)
     options = plain_options(rng_state=rng_state, **given)
-    out, lse, weights = _torch.forward(q, k, v, options, True, return_softmax, out)
+    out, lse, weights = _torch.forward(q, k, v, options, return_softmax, out)
     s_dmask = signed_softmax(weights, q.dtype) if return_softmax else q.new_empty(0)
     return [out, lse, s_dmask, rng_state]
 

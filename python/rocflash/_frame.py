@@ -36,9 +36,7 @@ _KINDS = (
     _abi.Append,
     _abi.Execution,
 )
-_AT = {
-    kind: _STRUCTS + sum(ctypes.sizeof(k) for k in _KINDS[:n]) for n, kind in enumerate(_KINDS)
-}
+_AT = {kind: _STRUCTS + sum(ctypes.sizeof(k) for k in _KINDS[:n]) for n, kind in enumerate(_KINDS)}
 _CODES = {
     ctypes.c_void_p: "Q",
     ctypes.c_uint64: "Q",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import _shapes, _torch
 from ._errors import Unsupported
-from ._options import TENSOR_OPTIONS, TENSORS, Options, check_gradients
+from ._options import TENSOR_OPTIONS, TENSORS, Options, refuse_gradients
 
 _OPTIONS = (
     ", ".join(f"Tensor? {name}" for name in TENSOR_OPTIONS)
@@ -22,7 +22,7 @@ _OPTIONS = (
     ", SymInt window_right, SymInt attention_chunk, float? softmax_scale, float softcap"
     ", float dropout_p, bool deterministic, SymInt num_splits, int num_threads, int backend"
 )
-_SINKS = Options._fields.index("sinks")
+_SINKS, _BIAS, _SLOPES = map(Options._fields.index, ("sinks", "bias", "alibi_slopes"))
 _DEVICES = ("CPU", "CUDA")
 
 Outputs = tuple[Tensor, Tensor, Tensor]
@@ -60,7 +60,7 @@ def _with_weights(q: Tensor, found: tuple[Tensor, Tensor, Optional[Tensor]]) -> 
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
-    return _with_weights(q, _torch.forward(q, k, v, rest[:-1], True, rest[-1]))
+    return _with_weights(q, _torch.forward(q, k, v, rest[:-1], rest[-1]))
 
 
 def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
@@ -69,7 +69,9 @@ def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
     _shapes.check_ranks(q.shape, k.shape, v.shape, o.cu_seqlens_q is not None, packed_k)
     weights: tuple[Any, ...] = (0,)
     if rest[-1]:
-        cu_seqlens, table = (None if x is None else x.shape for x in (o.cu_seqlens_q, o.block_table))
+        cu_seqlens, table = (
+            None if x is None else x.shape for x in (o.cu_seqlens_q, o.block_table)
+        )
         weights = _shapes.weights_shape(
             q.shape, k.shape, cu_seqlens, table, o.max_seqlen_q, o.max_seqlen_k
         )
@@ -110,6 +112,20 @@ register_fake("rocflash::forward", _forward_fake)
 register_fake("rocflash::backward", _backward_fake)
 
 
+_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def _dispatching(x: Tensor) -> bool:
+    """Whether anything but plain eager execution wants to see the call."""
+    return type(x) not in _PLAIN or _modes() > 0
+
+
+_is_compiling = getattr(torch.compiler, "is_compiling", None) or torch._dynamo.is_compiling
+_grad_enabled = torch.is_grad_enabled
+_transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+
+
 class _Backward(torch.autograd.Function):
     """Runs the gradients where autograd or a functional transform watches them.
 
@@ -147,7 +163,7 @@ class _Attention(torch.autograd.Function):
         direct: bool, return_weights: bool, q: Tensor, k: Tensor, v: Tensor, *options: Any
     ) -> Outputs:
         if direct:
-            return _with_weights(q, _torch.forward(q, k, v, options, True, return_weights))
+            return _with_weights(q, _torch.forward(q, k, v, options, return_weights))
         with torch._C._AutoDispatchBelowAutograd():
             return torch.ops.rocflash.forward(q, k, v, *options, return_weights)
 
@@ -184,7 +200,7 @@ class _EagerAttention(torch.autograd.Function):
         return_lse: bool,
         return_weights: bool,
     ) -> Any:
-        out, lse, weights = _torch.forward(q, k, v, options, True, return_weights)
+        out, lse, weights = _torch.forward(q, k, v, options, return_weights)
         _remember(ctx, True, q, k, v, options, out, lse)
         if not return_lse and not return_weights:
             return out
@@ -219,13 +235,15 @@ def _recall(ctx: Any, dout: Optional[Tensor], needed: tuple[bool, ...]) -> Any:
     options = (*tensors, *ctx.numbers)
     if dout is None or True not in needed:
         return (None,) * 4
-    if not ctx.direct or _dispatching(dout):
-        found = torch.ops.rocflash.backward(dout, q, k, v, out, lse, *options, needed)
-    elif _transforms_active() or torch.is_grad_enabled():  # someone may differentiate again
-        found = _Backward.apply(True, dout, q, k, v, out, lse, *options, needed)
+    if ctx.direct and not (_dispatching(dout) or _transforms_active() or _grad_enabled()):
+        dq, dk, dv, dsinks = _torch.backward(dout, q, k, v, out, lse, options, needed)
     else:
-        found = _torch.backward(dout, q, k, v, out, lse, options, needed)
-    dq, dk, dv, dsinks = (g if wanted else None for g, wanted in zip(found, needed))
+        arguments = (dout, q, k, v, out, lse, *options, needed)
+        if not ctx.direct or _dispatching(dout):
+            found = torch.ops.rocflash.backward(*arguments)
+        else:  # someone may differentiate again
+            found = _Backward.apply(True, *arguments)
+        dq, dk, dv, dsinks = (g if wanted else None for g, wanted in zip(found, needed))
     if dsinks is not None:
         dsinks = dsinks.to(options[_SINKS].dtype)
     return dq, dk, dv, dsinks
@@ -236,19 +254,6 @@ def _forward_autograd(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
 
 
 library.impl("forward", _forward_autograd, "Autograd")
-
-
-_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
-_PLAIN = (Tensor, torch.nn.Parameter)
-
-
-def _dispatching(x: Tensor) -> bool:
-    """Whether anything but plain eager execution wants to see the call."""
-    return type(x) not in _PLAIN or _modes() > 0
-
-
-_is_compiling = getattr(torch.compiler, "is_compiling", None) or torch._dynamo.is_compiling
-_transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 
 
 def is_plain(q: Any, k: Any, v: Any) -> bool:
@@ -269,25 +274,24 @@ def attend(
     options: tuple[Any, ...],
     return_lse: bool,
     return_weights: bool,
-) -> tuple[Tensor, Any, Any]:
+) -> Any:
     """(out, lse, weights) with gradients for q, k, v and sinks, by the shortest way there is.
 
     What is not asked for may be None. Only where `is_plain`.
     """
+    sinks, bias, slopes = options[_SINKS], options[_BIAS], options[_SLOPES]
+    if bias is not None or slopes is not None:
+        refuse_gradients(bias, slopes)
     if _transforms_active():
-        check_gradients(options)
         return _Attention.apply(True, return_weights, q, k, v, *options)
-    if torch.is_grad_enabled():
-        check_gradients(options)
-        sinks = options[_SINKS]
-        if (
-            q.requires_grad
-            or k.requires_grad
-            or v.requires_grad
-            or getattr(sinks, "requires_grad", False)
-        ):
-            found = _EagerAttention.apply(q, k, v, sinks, options, return_lse, return_weights)
-            if not isinstance(found, tuple):
-                return found, None, None
-            return found if return_weights else (*found, None)
-    return _torch.forward(q, k, v, options, return_lse, return_weights, inference=True)
+    if _grad_enabled() and (
+        q.requires_grad
+        or k.requires_grad
+        or v.requires_grad
+        or (sinks is not None and getattr(sinks, "requires_grad", False))
+    ):
+        found = _EagerAttention.apply(q, k, v, sinks, options, return_lse, return_weights)
+        if not isinstance(found, tuple):
+            return found, None, None
+        return found if return_weights else (*found, None)
+    return _torch.infer(q, k, v, options, return_lse, return_weights)

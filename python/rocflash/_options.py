@@ -98,16 +98,13 @@ def check_options(o: Options) -> None:
         if x is not None:
             check_tensor(name, x)
     check_numbers(o[TENSORS:])
-    check_gradients(o)
+    refuse_gradients(o.bias, o.alibi_slopes)
 
 
-_ALIBI, _BIAS = Options._fields.index("alibi_slopes"), Options._fields.index("bias")
-
-
-def check_gradients(o: tuple[Any, ...]) -> None:
-    """Refuses to leave out gradients that do not exist."""
-    for name, x in (("bias", o[_BIAS]), ("alibi_slopes", o[_ALIBI])):
-        if x is not None and getattr(x, "requires_grad", False) and torch.is_grad_enabled():
+def refuse_gradients(bias: Any, alibi_slopes: Any) -> None:
+    """There are none of these two, and they are not silently left out."""
+    for name, x in (("bias", bias), ("alibi_slopes", alibi_slopes)):
+        if getattr(x, "requires_grad", False) and torch.is_grad_enabled():
             raise Unsupported(
                 f"{name}: requires a gradient, which is not supported; pass {name}.detach()"
             )

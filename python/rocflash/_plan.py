@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from typing import Any, NamedTuple, NoReturn, Optional
+from typing import Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor
@@ -44,6 +44,7 @@ _DTYPES = {
     torch.complex64: (5, 64),
     torch.complex128: (5, 128),
 }
+_torch_threads = torch.get_num_threads
 _GPU_TYPE = _abi.DL_ROCM if getattr(torch.version, "hip", None) else _abi.DL_CUDA
 THREADS_FIXED = "ROCFLASH_NUM_THREADS" in os.environ
 
@@ -93,7 +94,7 @@ _LENGTHS = {
 _SEED, _OFFSET = (_frame.word_of(_abi.Problem, f"dropout_{x}") for x in ("seed", "offset"))
 _RNG = 3 + TENSOR_OPTIONS.index("rng_state")
 
-Signature = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device, torch.layout]
+Signature = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
 
 
 class _Scratch:
@@ -127,9 +128,7 @@ def _place(label: str, device: torch.device) -> tuple[int, int]:
 
 def describe(label: str, signature: Signature) -> tuple[Any, ...]:
     """A tensor as frames take it; `label` is for messages about what DLPack cannot express."""
-    shape, strides, dtype, device, layout = signature
-    if layout is not torch.strided:
-        raise InvalidArgument(f"{label}: layout {layout}; it must be torch.strided")
+    shape, strides, dtype, device = signature
     found = _DTYPES.get(dtype)
     if found is None:
         raise InvalidArgument(f"{label}: dtype {dtype}; allowed are float32, float16 and bfloat16")
@@ -151,7 +150,7 @@ def seed_and_offset(rng_state: Tensor) -> tuple[int, int]:
 
 
 def _check_rng_state(signature: Signature) -> None:
-    shape, _, dtype, device, _ = signature
+    shape, _, dtype, device = signature
     if dtype != torch.int64 or shape != (2,):
         raise InvalidArgument(
             f"rng_state: {dtype} of shape {tuple(shape)}; "
@@ -159,6 +158,31 @@ def _check_rng_state(signature: Signature) -> None:
         )
     if device.type not in ("cpu", "cuda"):
         raise InvalidArgument(f"rng_state: is on {device}; it must be on the CPU")
+
+
+class _Numbers:
+    """The options that are numbers, checked, and how they are written into a frame."""
+
+    def __init__(self, *numbers: Any) -> None:
+        check_numbers(numbers)
+        given = dict(zip(NUMBER_OPTIONS, numbers))
+        self.lengths = (given["max_seqlen_q"], given["max_seqlen_k"])
+        self.dropout_p = given["dropout_p"]
+        self.threads = given.pop("num_threads")
+        self._backend = given.pop("backend")
+        self._window = (given.pop("window_left"), given.pop("window_right"))
+        self._scale = given.pop("softmax_scale")
+        self._others = [(name, value) for name, value in given.items() if value]  # zero: absent
+
+    def write(self, frame: _frame.Frame, threads: int) -> None:
+        frame.set(_abi.Execution, "backend", self._backend)
+        frame.set(_abi.Execution, "num_threads", threads)
+        for name, value in self._others:
+            frame.set(_abi.Problem, name, value)
+        if self._window != (-1, -1):
+            frame.set_window(*self._window)
+        if self._scale is not None:
+            frame.set_scale(self._scale)
 
 
 class Plan:
@@ -169,82 +193,74 @@ class Plan:
         call: str,
         makes: tuple[bool, ...],
         signatures: tuple[Optional[Signature], ...],
+        numbers: _Numbers,
         default_threads: int,
-        numbers: tuple[Any, ...],
         rotary_interleaved: int,
     ) -> None:
-        self._call, self._slots = call, _CALLS[call]
-        self._numbers = dict(zip(NUMBER_OPTIONS, numbers))
-        check_numbers(numbers)
-        self._threads = self._numbers["num_threads"] or default_threads
+        self._call, self._numbers = call, numbers
+        self._threads = numbers.threads or default_threads
         self._rotary_interleaved = rotary_interleaved
-        self._given = {s.field: x[0] for s, x in zip(self._slots, signatures) if x is not None}
+        slots = _CALLS[call]
+        given = [(n, slots[n], x) for n, x in enumerate(signatures) if x is not None]
+        self._shapes = {slot.field: x[0] for _, slot, x in given}
         self._check_ranks()
-        q = signatures[0]
-        assert q is not None
-        self._dtype, self._device = q[2], q[3]
+        _, _, self._dtype, self._device = given[0][2]
         self._gpu = self._device.type == "cuda"
-        self._draws = signatures[_RNG] is not None
-        if self._draws:
-            _check_rng_state(signatures[_RNG])  # type: ignore[arg-type]
-        elif self._numbers["dropout_p"]:
-            raise InvalidArgument(
-                f"rng_state: is None, but dropout_p is {self._numbers['dropout_p']}"
-            )
-        described = list(signatures)
-        # Inputs to be copied, and results to be made: their places, shapes and dtypes.
+        self._seeded = "rng_state" in self._shapes
+        if numbers.dropout_p and not self._seeded:
+            raise InvalidArgument(f"rng_state: is None, but dropout_p is {numbers.dropout_p}")
+        # Which inputs are copied, which results are made, and what frames describe.
         self._copies: list[int] = []
         self._makes: list[tuple[int, tuple[int, ...], torch.dtype]] = []
-        for n, signature in enumerate(signatures):
-            if signature is not None and self._is_copied(n, signature):
-                shape, _, *rest = signature
-                described[n] = (shape, _compact(shape), *rest)  # type: ignore[assignment]
+        self._described: list[tuple[int, _Slot, tuple[Any, ...]]] = []
+        for n, slot, signature in given:
+            if n == _RNG:
+                _check_rng_state(signature)  # goes as two numbers
+                continue
+            if self._is_copied(slot, signature):
+                shape, _, dtype, device = signature
+                signature = (shape, _compact(shape), dtype, device)
                 self._copies.append(n)
-        for n, wanted in enumerate(makes, len(signatures) - len(makes)):
+            self._described.append((n, slot, describe(slot.label, signature)))
+        for n, wanted in enumerate(makes, len(slots) - len(makes)):
             if wanted:
-                shape, dtype = self._result(self._slots[n].field)
-                described[n] = (shape, _compact(shape), dtype, self._device, torch.strided)  # type: ignore[assignment]
+                slot = slots[n]
+                shape, dtype = self._result(slot.field)
+                signature = (shape, _compact(shape), dtype, self._device)
                 self._makes.append((n, shape, dtype))
-        described[_RNG] = None  # goes as two numbers
-        self._described = [
-            (n, slot, describe(slot.label, x))
-            for n, (slot, x) in enumerate(zip(self._slots, described))
-            if x is not None
-        ]
+                self._described.append((n, slot, describe(slot.label, signature)))
         self._places: list[tuple[int, int]] = []  # of each tensor: its index and its data's word
         self._idle = [self._frame()]
 
     def _check_ranks(self) -> None:
-        g = self._given
-        packed_k = "cu_seqlens_k" in g and "block_table" not in g
-        _shapes.check_ranks(g["q"], g["k"], g["v"], "cu_seqlens_q" in g, packed_k)
+        s = self._shapes
+        packed_k = "cu_seqlens_k" in s and "block_table" not in s
+        _shapes.check_ranks(s["q"], s["k"], s["v"], "cu_seqlens_q" in s, packed_k)
 
-    def _is_copied(self, n: int, signature: Signature) -> bool:
-        shape, strides, dtype, _, layout = signature
-        if layout is not torch.strided or not strides or strides[-1] == 1 or shape[-1] <= 1:
+    def _is_copied(self, slot: _Slot, signature: Signature) -> bool:
+        shape, strides, dtype, _ = signature
+        if not strides or strides[-1] == 1 or shape[-1] <= 1:
             return False
-        slot = self._slots[n]
-        if slot.field in ("k", "v") and "k_new" in self._given:
+        if slot.field in ("k", "v") and "k_new" in self._shapes:
             return False  # written to
         integers = slot.field in TENSOR_OPTIONS and (dtype is torch.int32 or len(shape) == 1)
         return slot.copied or integers
 
     def _result(self, field: str) -> tuple[tuple[int, ...], torch.dtype]:
-        g = self._given
+        s = self._shapes
         if field == "out":
-            return _shapes.out_shape(g["q"], g["v"]), self._dtype
+            return _shapes.out_shape(s["q"], s["v"]), self._dtype
         if field == "lse":
-            return _shapes.lse_shape(g["q"]), torch.float32
+            return _shapes.lse_shape(s["q"]), torch.float32
         if field == "s_dmask":
-            lengths = (self._numbers["max_seqlen_q"], self._numbers["max_seqlen_k"])
-            shapes = (g["q"], g["k"], g.get("cu_seqlens_q"), g.get("block_table"))
-            return _shapes.weights_shape(*shapes, *lengths), torch.float32
+            shapes = (s["q"], s["k"], s.get("cu_seqlens_q"), s.get("block_table"))
+            return _shapes.weights_shape(*shapes, *self._numbers.lengths), torch.float32
         if field == "dsinks":
-            return tuple(g.get("sinks", (0,))), torch.float32
-        return tuple(g[field[1:]]), self._dtype  # dq, dk, dv
+            return tuple(s.get("sinks", (0,))), torch.float32
+        return tuple(s[field[1:]]), self._dtype  # dq, dk, dv
 
     def _frame(self) -> _frame.Frame:
-        """A frame with all that does not change; the first one also tells where the rest goes."""
+        """A frame with all that does not change; where the rest goes is the same in each."""
         frame = _frame.Frame(len(self._described))
         places = []
         for n, slot, description in self._described:
@@ -252,22 +268,10 @@ class Plan:
             frame.point(slot.struct, slot.field, word)
             places.append((n, word))
         self._places = places
-        numbers = dict(self._numbers)
-        frame.set(_abi.Execution, "backend", numbers.pop("backend"))
-        del numbers["num_threads"]
-        frame.set(_abi.Execution, "num_threads", self._threads)
-        left, right = numbers.pop("window_left"), numbers.pop("window_right")
-        if left != -1 or right != -1:
-            frame.set_window(left, right)
-        scale = numbers.pop("softmax_scale")
-        if scale is not None:
-            frame.set_scale(scale)
-        for name, value in numbers.items():
-            if value:  # zero means absent
-                frame.set(_abi.Problem, name, value)
-        if "rotary_cos" in self._given:
+        self._numbers.write(frame, self._threads)
+        if "rotary_cos" in self._shapes:
             frame.set(_abi.Append, "rotary_interleaved", self._rotary_interleaved)
-        frame.prepare(self._call, self._threads != 0 and _LENGTHS.isdisjoint(self._given))
+        frame.prepare(self._call, self._threads != 0 and _LENGTHS.isdisjoint(self._shapes))
         return frame
 
     def run(self, tensors: list[Any]) -> None:
@@ -286,7 +290,7 @@ class Plan:
         words = frame.words
         for n, word in self._places:
             words[word] = inputs[n].data_ptr()
-        if self._draws:
+        if self._seeded:
             words[_SEED], words[_OFFSET] = seed_and_offset(tensors[_RNG])
         if self._gpu:
             frame.run(_current_stream(self._device.index or 0), _Scratch(self._device))
@@ -296,16 +300,8 @@ class Plan:
 
 
 # `typed`, since 1, 1.0 and True are equal but not all of them are allowed everywhere.
-@lru_cache(maxsize=_MOST_PLANS, typed=True)
-def _plan(
-    call: str,
-    makes: tuple[bool, ...],
-    signatures: tuple[Optional[Signature], ...],
-    default_threads: int,
-    rotary_interleaved: int,
-    *numbers: Any,
-) -> Plan:
-    return Plan(call, makes, signatures, default_threads, numbers, rotary_interleaved)
+_numbers = lru_cache(maxsize=_MOST_PLANS, typed=True)(_Numbers)
+_plan = lru_cache(maxsize=_MOST_PLANS)(Plan)
 
 
 def run(
@@ -318,29 +314,20 @@ def run(
     """Runs a call on `tensors`: q, k, v, the options' and the call's own, None where absent.
 
     `makes` says of the last ones, as many as it has entries, whether they are results to be made.
-    Returns these. `numbers` are the other options.
+    These are put into `tensors`, which is returned. `numbers` are the other options.
     """
     try:
         signatures = tuple(
-            [
-                None if x is None else (x.shape, x.stride(), x.dtype, x.device, x.layout)
-                for x in tensors
-            ]
+            [None if x is None else (x.shape, x.stride(), x.dtype, x.device) for x in tensors]
         )
-    except (AttributeError, RuntimeError, TypeError) as error:  # no strided tensor
-        _refuse(call, tensors, error)
-    threads = 0 if THREADS_FIXED else torch.get_num_threads()
-    try:
-        plan = _plan(call, makes, signatures, threads, rotary_interleaved, *numbers)
-    except TypeError:
-        check_numbers(numbers)  # names the one that cannot even be looked up
+        threads = 0 if THREADS_FIXED else _torch_threads()
+        plan = _plan(call, makes, signatures, _numbers(*numbers), threads, rotary_interleaved)
+        plan.run(tensors)
+    except (AttributeError, RuntimeError, TypeError):
+        # A wrong type fails wherever it is first used, and is only now given its name.
+        for slot, x in zip(_CALLS[call], tensors):
+            if x is not None:
+                check_tensor(slot.label, x)
+        check_numbers(numbers)
         raise
-    plan.run(tensors)
-    return tensors[-len(makes) :]
-
-
-def _refuse(call: str, tensors: list[Any], error: Exception) -> NoReturn:
-    for slot, x in zip(_CALLS[call], tensors):
-        if x is not None:
-            check_tensor(slot.label, x)
-    raise error
+    return tensors

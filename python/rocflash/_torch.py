@@ -11,10 +11,9 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor
 
-from . import _abi, _frame, _plan
-from ._options import TENSOR_OPTIONS, TENSORS, Options
-
-__all__ = ["TENSOR_OPTIONS", "Append", "Options", "backward", "combine", "decode", "forward"]
+from . import _abi, _frame
+from ._options import TENSORS
+from ._plan import THREADS_FIXED, describe, run
 
 
 def forward(
@@ -22,18 +21,24 @@ def forward(
     k: Tensor,
     v: Tensor,
     o: tuple[Any, ...],
-    want_lse: bool = True,
     want_weights: bool = False,
     out: Optional[Tensor] = None,
-    inference: bool = False,
-) -> tuple[Tensor, Any, Any]:
-    """(out, lse, weights), None for what is not wanted. `out` may be given to write into.
-
-    With `inference` no backward will follow, which makes single f32 queries several times faster.
-    """
-    call = "infer" if inference else "forward"
+) -> tuple[Tensor, Tensor, Optional[Tensor]]:
+    """(out, lse, weights), the latter only if wanted. `out` may be given to write into."""
     tensors = [q, k, v, *o[:TENSORS], out, None, None]
-    return _plan.run(call, (out is None, want_lse, want_weights), tensors, o[TENSORS:])  # type: ignore[return-value]
+    out, lse, weights = run("forward", (out is None, True, want_weights), tensors, o[TENSORS:])[-3:]
+    return out, lse, weights
+
+
+def infer(
+    q: Tensor, k: Tensor, v: Tensor, o: tuple[Any, ...], want_lse: bool, want_weights: bool
+) -> list[Any]:
+    """[out, lse, weights], None for what is not wanted, where no backward will follow.
+
+    That makes single f32 queries several times faster.
+    """
+    tensors = [q, k, v, *o[:TENSORS], None, None, None]
+    return run("infer", (True, want_lse, want_weights), tensors, o[TENSORS:])[-3:]
 
 
 class Append(NamedTuple):
@@ -52,14 +57,15 @@ def decode(
     k: Tensor,
     v: Tensor,
     o: tuple[Any, ...],
-    append: Append,
+    append: tuple[Optional[Tensor], ...],
     rotary_interleaved: bool,
     out: Optional[Tensor] = None,
 ) -> tuple[Tensor, Tensor]:
-    """(out, lse) of attention over a cache, to which new keys are appended in place first."""
+    """(out, lse) of attention over a cache, to which new keys (see Append) are appended first."""
     tensors = [q, k, v, *o[:TENSORS], *append, out, None]
     makes = (out is None, True)
-    return _plan.run("decode", makes, tensors, o[TENSORS:], int(rotary_interleaved))  # type: ignore[return-value]
+    out, lse = run("decode", makes, tensors, o[TENSORS:], int(rotary_interleaved))[-2:]
+    return out, lse
 
 
 def backward(
@@ -78,7 +84,7 @@ def backward(
     The latter may have any strides but a contiguous last one.
     """
     tensors = [q, k, v, *o[:TENSORS], dout, out, lse, *into]
-    return _plan.run("backward", wanted, tensors, o[TENSORS:])
+    return run("backward", wanted, tensors, o[TENSORS:])[-4:]
 
 
 def combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor, lse: Tensor) -> None:
@@ -87,9 +93,8 @@ def combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor, lse: Tensor) 
     labels = ("out_partial", "lse_partial", "out", "lse")
     words = []
     for label, x in zip(labels, (out_partial, lse_partial, out, lse)):
-        signature = (x.shape, x.stride(), x.dtype, x.device, x.layout)
-        description = _plan.describe(label, signature)
+        description = describe(label, (x.shape, x.stride(), x.dtype, x.device))
         words.append(frame.describe(*description, x.data_ptr()))
-    if not _plan.THREADS_FIXED:
+    if not THREADS_FIXED:
         frame.set(_abi.Execution, "num_threads", torch.get_num_threads())
     frame.combine(*words)

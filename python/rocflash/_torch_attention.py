@@ -89,7 +89,7 @@ def attention_of_tensors(
         check_tensor("k", k)
         check_tensor("v", v)
         check_options(Options(*options))
-    if _autocasting():
+    if not plain or _autocasting():
         q, k, v = autocast(q, k, v)
     if options[_DROPOUT] or return_weights or q.is_cuda:
         options = _completed(q, options, generator, return_weights)
