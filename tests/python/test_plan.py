@@ -13,6 +13,7 @@ import torch
 import rocflash
 from flash_attn import flash_attn_func, flash_attn_with_kvcache
 from rocflash import _frame, _plan, _workspace
+from rocflash._options import TENSORS, Options
 
 
 def forget() -> None:
@@ -34,6 +35,10 @@ def fresh(*arguments: Any, **options: Any) -> Any:
     """The answer of a call that finds nothing prepared."""
     forget()
     return rocflash.attention(*arguments, **options)
+
+
+def compact(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().clone(memory_format=torch.contiguous_format)
 
 
 def test_repeated_calls_are_prepared_once() -> None:
@@ -88,9 +93,9 @@ VARIANTS: dict[str, Any] = {
 
 @pytest.mark.parametrize("asked", [{}, {"return_lse": True}, {"return_weights": True}], ids=str)
 def test_every_change_gives_its_own_answer(asked: dict) -> None:
-    """Calls in turn, twice over, are as if each were the first of the process."""
+    """Calls in turn, twice over, are as if each were the first of the process, on compact tensors."""
     calls = [make(*inputs()) for make in VARIANTS.values()]
-    expected = [fresh(*arguments, **options, **asked) for arguments, options in calls]
+    expected = [fresh(*map(compact, x), **options, **asked) for x, options in calls]
     for _ in range(2):
         for name, (arguments, options), right in zip(VARIANTS, calls, expected):
             found = rocflash.attention(*arguments, **options, **asked)
@@ -102,11 +107,12 @@ def test_gradients_of_every_change() -> None:
     for _ in range(2):
         for name, make in VARIANTS.items():
             arguments, options = make(*inputs())
-            leaves = [x.detach().clone().requires_grad_() for x in arguments]
+            leaves = [x.detach().requires_grad_() for x in arguments]
             out = rocflash.attention(*leaves, **options)
             dout = torch.randn(out.shape).to(out.dtype)
             found = torch.autograd.grad(out, leaves, dout)
-            right = torch.autograd.grad(fresh(*leaves, **options), leaves, dout)
+            copies = [compact(x).requires_grad_() for x in leaves]
+            right = torch.autograd.grad(fresh(*copies, **options), copies, dout)
             assert all(torch.equal(a, b) for a, b in zip(found, right)), name
 
 
@@ -201,11 +207,11 @@ def test_no_tensor_is_kept() -> None:
 
 
 def test_threads_share_plans_but_no_frame() -> None:
-    work = [inputs() for _ in range(16)]
+    work = [inputs(200, 300) for _ in range(16)]  # long enough to overlap
     options = {"causal": True, "return_lse": True}
     expected = [fresh(*x, **options) for x in work]
     with ThreadPoolExecutor(8) as pool:
-        for _ in range(30):
+        for _ in range(10):
             found = list(pool.map(lambda x: rocflash.attention(*x, **options), work))
             for a, b in zip(found, expected):
                 assert torch.equal(a[0], b[0]) and torch.equal(a[1], b[1])
@@ -287,3 +293,35 @@ def test_without_gradients_lse_and_weights_change_nothing() -> None:
             out = rocflash.attention(*arguments)
             assert torch.equal(rocflash.attention(*arguments, return_lse=True)[0], out)
             assert torch.equal(flash_attn_func(*arguments), out)
+
+
+class GpuTensor:
+    """As much of a tensor on a GPU as a plan looks at."""
+
+    def __init__(self, data: int, *shape: int) -> None:
+        self.shape, self._strides = torch.Size(shape), torch.empty(shape, device="meta").stride()
+        self.dtype, self.device, self._data = torch.float16, torch.device("cuda", 1), data
+
+    def stride(self) -> tuple[int, ...]:
+        return self._strides
+
+    def data_ptr(self) -> int:
+        return self._data
+
+
+def test_a_gpu_call_goes_to_the_current_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stream and scratch memory belong to one call, not to its plan."""
+    seen = []
+
+    def run(self: _frame.Frame, stream: int = 0, allocate: Any = None) -> None:
+        seen.append((stream, allocate._device))
+
+    q, out = GpuTensor(64, 1, 8, 2, 64), GpuTensor(128, 1, 8, 2, 64)
+    monkeypatch.setattr(_frame.Frame, "run", run)
+    numbers = tuple(Options())[TENSORS:]
+    for stream in (5, 7):
+        monkeypatch.setattr(_plan, "_current_stream", lambda index, n=stream: 10 * index + n)
+        tensors = [q, q, q, *[None] * 12, out, None, None]
+        _plan.run("infer", (False, False, False), tensors, numbers)
+    assert seen == [(15, q.device), (17, q.device)]
+    assert _plan._plan.cache_info()[:2] == (1, 1)
