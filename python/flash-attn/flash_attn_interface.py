@@ -298,6 +298,7 @@ def flash_attn_with_kvcache(
         softcap=softcap,
         sinks=s_aux,
         num_splits=num_splits,
+        want_lse=bool(return_softmax_lse),
     )
     if not return_softmax_lse:
         return out

@@ -140,7 +140,7 @@ def attention(
 
         if generator is not None:
             raise InvalidArgument("generator: is given, but q is no torch tensor; pass rng_state")
-        results = attention_of_arrays(q, k, v, options, return_weights)
+        results = attention_of_arrays(q, k, v, options, return_lse, return_weights)
     if not return_lse and not return_weights:
         return results[0]
     out, lse, weights = results

@@ -280,9 +280,9 @@ def _number(name: str, value: Any, kind: type) -> Any:
 
 
 def attention_of_arrays(
-    q: Any, k: Any, v: Any, options: tuple[Any, ...], return_weights: bool
+    q: Any, k: Any, v: Any, options: tuple[Any, ...], return_lse: bool, return_weights: bool
 ) -> tuple[Any, Any, Any]:
-    """(out, lse, weights) for DLPack arrays; no gradients."""
+    """(out, lse, weights) for DLPack arrays, None where not asked for; no gradients."""
     inputs = {name: _Input(name, x) for name, x in (("q", q), ("k", k), ("v", v))}
     for name, x in zip(_TENSOR_OPTIONS, options):
         if x is not None:
@@ -306,11 +306,12 @@ def attention_of_arrays(
         raise InvalidArgument(f"q: DLPack dtype {dtype}; allowed are f32, f16 and bf16")
     lse_shape = (sq[1], sq[0]) if packed else (sq[0], sq[2], sq[1])
     gpu = inputs["q"].tensor.device_type in (_abi.DL_CUDA, _abi.DL_ROCM)
-    out = _make_result("out", q, gpu, (*sq[:-1], inputs["v"].shape[-1]), dtype)
-    lse = _make_result("lse", q, gpu, lse_shape, _F32)
-    weights = None
+    results = {"out": _make_result("out", q, gpu, (*sq[:-1], inputs["v"].shape[-1]), dtype)}
+    if return_lse:
+        results["lse"] = _make_result("lse", q, gpu, lse_shape, _F32)
     if return_weights:
-        weights = _make_result("weights", q, gpu, _weights_shape(inputs, numbers, packed), _F32)
+        shape = _weights_shape(inputs, numbers, packed)
+        results["s_dmask"] = _make_result("weights", q, gpu, shape, _F32)
     frame = _frame.Frame(3)
     frame.set(_abi.Execution, "backend", numbers["backend"])
     threads = _number("num_threads", numbers["num_threads"], int)
@@ -318,17 +319,12 @@ def attention_of_arrays(
     for name, x in inputs.items():
         frame.set(_abi.Problem, name, x.address)
     _set_numbers(frame, numbers, rng_state)
-    _set_result(frame, "out", out)
-    _set_result(frame, "lse", lse)
-    if weights is not None:
-        _set_result(frame, "s_dmask", weights)
-    frame.prepare("forward")
+    for name, result in results.items():
+        _set_result(frame, name, result)
+    frame.prepare("infer")
     frame.run(0, _Scratch(q) if gpu else None)
-    return (
-        _hand_over(q, out),
-        _hand_over(q, lse),
-        None if weights is None else _hand_over(q, weights),
-    )
+    given = {name: _hand_over(q, result) for name, result in results.items()}
+    return given["out"], given.get("lse"), given.get("s_dmask")
 
 
 def _weights_shape(

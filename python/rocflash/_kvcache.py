@@ -114,8 +114,9 @@ def attention_with_kvcache(
     num_splits: int = 0,
     num_threads: int = 0,
     out: Optional[Tensor] = None,
-) -> tuple[Tensor, Tensor]:
-    """(out, lse). No gradients; a call that is refused has written nothing.
+    want_lse: bool = True,
+) -> tuple[Tensor, Any]:
+    """(out, lse), lse None unless wanted. No gradients; a call that is refused has written nothing.
 
     q is (b, sq, h, d), or packed with cu_seqlens_q; the caches are (b, length, hk, d) or, with a
     page table, (pages, page size, hk, d). cache_seqlens counts the keys before the new ones.
@@ -177,7 +178,9 @@ def attention_with_kvcache(
     )
     try:
         if qv is None:
-            return _torch.decode(q, k_cache, v_cache, options, append, rotary_interleaved, out)
+            return _torch.decode(
+                q, k_cache, v_cache, options, append, rotary_interleaved, out, want_lse
+            )
         with torch.no_grad():
             o, new = Options(*options), Append(*append)
             check_options(o)

@@ -60,10 +60,11 @@ def decode(
     append: tuple[Optional[Tensor], ...],
     rotary_interleaved: bool,
     out: Optional[Tensor] = None,
-) -> tuple[Tensor, Tensor]:
+    want_lse: bool = True,
+) -> tuple[Tensor, Any]:
     """(out, lse) of attention over a cache, to which new keys (see Append) are appended first."""
     tensors = [q, k, v, *o[:TENSORS], *append, out, None]
-    makes = (out is None, True)
+    makes = (out is None, want_lse)
     out, lse = run("decode", makes, tensors, o[TENSORS:], int(rotary_interleaved))[-2:]
     return out, lse
 
