@@ -231,7 +231,7 @@ def _set_result(frame: _frame.Frame, name: str, result: Any) -> None:
         data, dtype = result.ctypes.data, (_abi.DL_FLOAT, 8 * result.itemsize)
         strides = tuple(n // result.itemsize for n in result.strides)
     word = frame.describe(dtype, (_abi.DL_CPU, 0), result.shape, strides, data)
-    frame.point(_abi.ForwardOutputs, name, word)
+    frame.point(_frame.word_of(_abi.ForwardOutputs, name), word)
 
 
 def _seed_and_offset(rng_state: Any) -> tuple[int, int]:

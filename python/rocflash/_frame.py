@@ -10,7 +10,7 @@ import ctypes
 import struct
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from struct import Struct
 from typing import Any, Optional
 
@@ -67,6 +67,15 @@ _CALLS: dict[str, tuple[str, tuple[Any, ...]]] = {
     ),
     "backward": ("rocflash_backward", (_abi.Problem, _abi.BackwardTensors, _abi.Execution)),
 }
+
+
+@cache
+def _functions(call: str) -> tuple[Any, Any, list[Optional[int]]]:
+    """What is called, its workspace query, and where in a frame their arguments lie."""
+    name, structs = _CALLS[call]
+    library = _abi.library()
+    offsets = [None if kind is None else _AT[kind] for kind in structs]
+    return getattr(library, name), getattr(library, f"{name}_workspace"), offsets
 
 
 def word_of(kind: Any, name: str) -> int:
@@ -133,27 +142,26 @@ class Frame:
         self._used = at + description.size
         return at // 8
 
-    def point(self, kind: Any, name: str, word: int) -> None:
-        """Makes a field point to what begins at this word."""
-        self.words[word_of(kind, name)] = self._base + 8 * word
+    def point(self, field: int, word: int) -> None:
+        """Makes a field, given by its own word, point to what begins at another."""
+        self.words[field] = self._base + 8 * word
 
     def set_window(self, left: int, right: int) -> None:
         for n, bound in enumerate((left, right)):
             self._write(_WINDOW + 8 * n, _INT64, "window", bound)
-        self.point(_abi.Problem, "window", _WINDOW // 8)
+        self.point(word_of(_abi.Problem, "window"), _WINDOW // 8)
 
     def set_scale(self, scale: float) -> None:
         self._write(_SCALE, _FLOAT, "softmax_scale", scale)
-        self.point(_abi.Problem, "softmax_scale", _SCALE // 8)
+        self.point(word_of(_abi.Problem, "softmax_scale"), _SCALE // 8)
 
     def prepare(self, call: str, keeps_need: bool = False) -> None:
         """Says what to call, and whether every run will need a workspace of the same size."""
-        name, structs = _CALLS[call]
-        addresses = [None if kind is None else self._base + _AT[kind] for kind in structs]
-        library = _abi.library()
-        self._call = partial(getattr(library, name), *addresses)
-        answer = self._base + _ANSWER
-        self._query = partial(getattr(library, f"{name}_workspace"), *addresses, answer)
+        function, query, offsets = _functions(call)
+        base = self._base
+        addresses = [None if offset is None else base + offset for offset in offsets]
+        self._call = partial(function, *addresses)
+        self._query = partial(query, *addresses, base + _ANSWER)
         self._keeps_need = keeps_need
         self._needed: Optional[int] = None
 

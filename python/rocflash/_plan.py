@@ -56,14 +56,20 @@ class _Slot(NamedTuple):
     whose last stride is free, nor what the call writes to.
     """
 
-    struct: Any
     field: str
+    word: int  # where the field lies in a frame
     label: str  # its name in messages
-    copied: bool = False
+    copied: bool
+
+
+def _slot(struct: Any, field: str, label: str = "", copied: bool = False) -> _Slot:
+    # Seed and offset go as numbers, so there is no such field.
+    word = -1 if field == "rng_state" else _frame.word_of(struct, field)
+    return _Slot(field, word, label or field, copied)
 
 
 def _slots(struct: Any, *fields: str, copied: bool = False) -> tuple[_Slot, ...]:
-    return tuple(_Slot(struct, name, name, copied) for name in fields)
+    return tuple(_slot(struct, name, copied=copied) for name in fields)
 
 
 _PROBLEM = (
@@ -72,7 +78,7 @@ _PROBLEM = (
 )
 _OUTPUTS = (
     *_slots(_abi.ForwardOutputs, "out", "lse"),
-    _Slot(_abi.ForwardOutputs, "s_dmask", "weights"),
+    _slot(_abi.ForwardOutputs, "s_dmask", "weights"),
 )
 _APPEND = ("k_new", "v_new", "cu_seqlens_k_new", "rotary_cos", "rotary_sin", "rotary_seqlens")
 _CALLS: dict[str, tuple[_Slot, ...]] = {
@@ -82,7 +88,7 @@ _CALLS: dict[str, tuple[_Slot, ...]] = {
     "backward": (
         *_PROBLEM,
         *_slots(_abi.BackwardTensors, "dout", "out", copied=True),
-        _Slot(_abi.BackwardTensors, "lse", "softmax_lse"),
+        _slot(_abi.BackwardTensors, "lse", "softmax_lse"),
         *_slots(_abi.BackwardTensors, "dq", "dk", "dv", "dsinks"),
     ),
 }
@@ -265,7 +271,7 @@ class Plan:
         places = []
         for n, slot, description in self._described:
             word = frame.describe(*description)
-            frame.point(slot.struct, slot.field, word)
+            frame.point(slot.word, word)
             places.append((n, word))
         self._places = places
         self._numbers.write(frame, self._threads)
