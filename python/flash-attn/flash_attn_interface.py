@@ -23,7 +23,7 @@ from rocflash._dropin import (
 )
 from rocflash._errors import InvalidArgument, Unsupported
 from rocflash._kvcache import attention_with_kvcache, join_qv, side_by_side
-from rocflash._torch_attention import check_options, check_tensor
+from rocflash._options import check_options, check_tensor
 
 __all__ = [
     "flash_attn_combine",
@@ -298,6 +298,7 @@ def flash_attn_with_kvcache(
         softcap=softcap,
         sinks=s_aux,
         num_splits=num_splits,
+        want_lse=bool(return_softmax_lse),
     )
     if not return_softmax_lse:
         return out
@@ -501,7 +502,7 @@ def _flash_attn_forward(
             q, scale = join_qv(q, qv, v, softmax_scale)
             options = options._replace(softmax_scale=scale)
             k = side_by_side(k, v, "k", "v")
-        out, lse, _ = _torch.forward(q, k, v, options, False, out_)
+        out, lse, _ = _torch.forward(q, k, v, options, out=out_)
     return out, lse, out.new_empty(0, dtype=torch.float32), lse.new_empty(0)
 
 
@@ -550,5 +551,5 @@ def _flash_attn_backward(
     )
     check_options(options)
     if dq is not None or dk is not None or dv is not None:
-        _torch.backward(dout, q, k, v, out, softmax_lse, options, dq, dk, dv, None)
+        _torch.backward(dout, q, k, v, out, softmax_lse, options, into=(dq, dk, dv, None))
     return (dout.float() * out.float()).sum(-1).transpose(-1, -2).contiguous()

@@ -11,6 +11,7 @@ import os
 from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, NoReturn
 
 from ._errors import Error, by_status
 
@@ -184,7 +185,12 @@ def library() -> ctypes.CDLL:
     return lib
 
 
-def raise_status(status: int) -> None:
+def query(name: str, *arguments: Any) -> int:
+    """Calls one of the library's query functions and returns its status."""
+    return int(getattr(library(), name)(*arguments))
+
+
+def raise_status(status: int) -> NoReturn:
     """Raises the library's last message under the class of its status."""
     message = library().rocflash_last_error().decode("utf-8", "replace")
     raise by_status.get(status, Error)(message)

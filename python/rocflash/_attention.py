@@ -134,13 +134,13 @@ def attention(
     if is_torch(q):
         if _of_tensors is None:
             _load_torch_side()
-        results = _of_tensors(q, k, v, options, generator, return_weights)
+        results = _of_tensors(q, k, v, options, generator, return_lse, return_weights)
     else:
         from ._dlpack import attention_of_arrays
 
         if generator is not None:
             raise InvalidArgument("generator: is given, but q is no torch tensor; pass rng_state")
-        results = attention_of_arrays(q, k, v, options, return_weights)
+        results = attention_of_arrays(q, k, v, options, return_lse, return_weights)
     if not return_lse and not return_weights:
         return results[0]
     out, lse, weights = results

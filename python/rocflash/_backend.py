@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from . import _abi, _frame
+from . import _abi
 from ._errors import InvalidArgument
 
 # Names that ROCFLASH_BACKEND and `backend=` take, with the ABI's numbers.
@@ -84,7 +84,7 @@ def devices() -> list[dict[str, Any]]:
     while True:
         device = _abi.Device()
         device.clear()
-        if _frame.query("rocflash_query_device", len(found), ctypes.byref(device)):
+        if _abi.query("rocflash_query_device", len(found), ctypes.byref(device)):
             return found
         found.append(
             {
@@ -106,7 +106,7 @@ def drivers() -> list[dict[str, Any]]:
     while True:
         driver = _abi.Driver()
         driver.clear()
-        if _frame.query("rocflash_query_driver", len(found), ctypes.byref(driver)):
+        if _abi.query("rocflash_query_driver", len(found), ctypes.byref(driver)):
             return found
         found.append(
             {
@@ -124,7 +124,7 @@ def targets() -> list[dict[str, str]]:
     while True:
         target = _abi.Target()
         target.clear()
-        if _frame.query("rocflash_query_target", len(found), ctypes.byref(target)):
+        if _abi.query("rocflash_query_target", len(found), ctypes.byref(target)):
             return found
         found.append({name: _text(getattr(target, name)) for name in ("arch", "family", "driver")})
 
@@ -133,7 +133,7 @@ def limits() -> dict[str, Any]:
     """What the library can do, whatever the device."""
     answer = _abi.Limits()
     answer.clear()
-    status = _frame.query("rocflash_query_limits", ctypes.byref(answer))
+    status = _abi.query("rocflash_query_limits", ctypes.byref(answer))
     if status:
         _abi.raise_status(status)
     return {

@@ -221,15 +221,17 @@ def _hand_over(like: Any, result: Any) -> Any:
     return space.from_dlpack(result)
 
 
-def _describe(frame: _frame.Frame, result: Any) -> int:
-    cpu = (_abi.DL_CPU, 0)
+def _set_result(frame: _frame.Frame, name: str, result: Any) -> None:
     if isinstance(result, _GpuResult):
-        return result.address
+        frame.set(_abi.ForwardOutputs, name, result.address)
+        return
     if isinstance(result, Result):
-        return frame.tensor(result.data, result.dtype, cpu, result.shape, result.strides)
-    strides = tuple(n // result.itemsize for n in result.strides)
-    dtype = (_abi.DL_FLOAT, 8 * result.itemsize)
-    return frame.tensor(result.ctypes.data, dtype, cpu, result.shape, strides)
+        data, dtype, strides = result.data, result.dtype, result.strides
+    else:
+        data, dtype = result.ctypes.data, (_abi.DL_FLOAT, 8 * result.itemsize)
+        strides = tuple(n // result.itemsize for n in result.strides)
+    word = frame.describe(dtype, (_abi.DL_CPU, 0), result.shape, strides, data)
+    frame.point(_frame.word_of(_abi.ForwardOutputs, name), word)
 
 
 def _seed_and_offset(rng_state: Any) -> tuple[int, int]:
@@ -243,16 +245,21 @@ def _seed_and_offset(rng_state: Any) -> tuple[int, int]:
 
 
 def _set_numbers(frame: _frame.Frame, numbers: dict[str, Any], rng_state: Any) -> None:
-    p = frame.problem
-    for name in ("max_seqlen_q", "max_seqlen_k", "attention_chunk", "num_splits"):
-        _set(p, name, numbers[name], int)
-    for name in ("causal", "deterministic"):
-        _set(p, name, numbers[name], int)
-    for name in ("softcap", "dropout_p"):
-        _set(p, name, numbers[name], float)
-    for side, name in enumerate(("window_left", "window_right")):
-        if numbers[name] != -1:
-            frame.set_window(side, numbers[name])
+    kinds = {"softcap": float, "dropout_p": float}
+    for name in (
+        "max_seqlen_q",
+        "max_seqlen_k",
+        "attention_chunk",
+        "num_splits",
+        "causal",
+        "deterministic",
+        "softcap",
+        "dropout_p",
+    ):
+        value = _number(name, numbers[name], kinds.get(name, int))
+        frame.set(_abi.Problem, name, value)
+    if numbers["window_left"] != -1 or numbers["window_right"] != -1:
+        frame.set_window(numbers["window_left"], numbers["window_right"])
     if numbers["softmax_scale"] is not None:
         frame.set_scale(_number("softmax_scale", numbers["softmax_scale"], float))
     if numbers["dropout_p"]:
@@ -260,7 +267,8 @@ def _set_numbers(frame: _frame.Frame, numbers: dict[str, Any], rng_state: Any) -
             raise InvalidArgument(
                 f"rng_state: is None, but dropout_p is {numbers['dropout_p']}; pass (seed, offset)"
             )
-        p.dropout_seed, p.dropout_offset = _seed_and_offset(rng_state)
+        for name, value in zip(("dropout_seed", "dropout_offset"), _seed_and_offset(rng_state)):
+            frame.set(_abi.Problem, name, value)
 
 
 def _number(name: str, value: Any, kind: type) -> Any:
@@ -271,14 +279,10 @@ def _number(name: str, value: Any, kind: type) -> Any:
         raise TypeError(f"{name}: {value!r}; it must be {words}") from error
 
 
-def _set(struct: ctypes.Structure, name: str, value: Any, kind: type) -> None:
-    setattr(struct, name, _number(name, value, kind))
-
-
 def attention_of_arrays(
-    q: Any, k: Any, v: Any, options: tuple[Any, ...], return_weights: bool
+    q: Any, k: Any, v: Any, options: tuple[Any, ...], return_lse: bool, return_weights: bool
 ) -> tuple[Any, Any, Any]:
-    """(out, lse, weights) for DLPack arrays; no gradients."""
+    """(out, lse, weights) for DLPack arrays, None where not asked for; no gradients."""
     inputs = {name: _Input(name, x) for name, x in (("q", q), ("k", k), ("v", v))}
     for name, x in zip(_TENSOR_OPTIONS, options):
         if x is not None:
@@ -302,31 +306,25 @@ def attention_of_arrays(
         raise InvalidArgument(f"q: DLPack dtype {dtype}; allowed are f32, f16 and bf16")
     lse_shape = (sq[1], sq[0]) if packed else (sq[0], sq[2], sq[1])
     gpu = inputs["q"].tensor.device_type in (_abi.DL_CUDA, _abi.DL_ROCM)
-    out = _make_result("out", q, gpu, (*sq[:-1], inputs["v"].shape[-1]), dtype)
-    lse = _make_result("lse", q, gpu, lse_shape, _F32)
-    weights = None
+    results = {"out": _make_result("out", q, gpu, (*sq[:-1], inputs["v"].shape[-1]), dtype)}
+    if return_lse:
+        results["lse"] = _make_result("lse", q, gpu, lse_shape, _F32)
     if return_weights:
-        weights = _make_result("weights", q, gpu, _weights_shape(inputs, numbers, packed), _F32)
-    frame = _frame.take()
-    try:
-        frame.begin(numbers["backend"], _number("num_threads", numbers["num_threads"], int))
-        if gpu:
-            frame.on_gpu(0, _Scratch(q))
-        for name, x in inputs.items():
-            setattr(frame.problem, name, x.address)
-        _set_numbers(frame, numbers, rng_state)
-        frame.outputs.out = _describe(frame, out)
-        frame.outputs.lse = _describe(frame, lse)
-        if weights is not None:
-            frame.outputs.s_dmask = _describe(frame, weights)
-        frame.forward()
-    finally:
-        _frame.give(frame)
-    return (
-        _hand_over(q, out),
-        _hand_over(q, lse),
-        None if weights is None else _hand_over(q, weights),
-    )
+        shape = _weights_shape(inputs, numbers, packed)
+        results["s_dmask"] = _make_result("weights", q, gpu, shape, _F32)
+    frame = _frame.Frame(3)
+    frame.set(_abi.Execution, "backend", numbers["backend"])
+    threads = _number("num_threads", numbers["num_threads"], int)
+    frame.set(_abi.Execution, "num_threads", threads)
+    for name, x in inputs.items():
+        frame.set(_abi.Problem, name, x.address)
+    _set_numbers(frame, numbers, rng_state)
+    for name, result in results.items():
+        _set_result(frame, name, result)
+    frame.prepare("infer")
+    frame.run(0, _Scratch(q) if gpu else None)
+    given = {name: _hand_over(q, result) for name, result in results.items()}
+    return given["out"], given.get("lse"), given.get("s_dmask")
 
 
 def _weights_shape(

@@ -10,8 +10,8 @@ from torch import Tensor
 from . import _backend
 from ._attention import window_pair
 from ._errors import InvalidArgument
-from ._torch import Options
-from ._torch_attention import attention_of_tensors, check_number, check_tensor
+from ._options import Options, check_number, check_tensor
+from ._torch_attention import attention_of_tensors
 
 
 def signed_softmax(weights: Tensor, dtype: torch.dtype) -> Tensor:
@@ -33,6 +33,8 @@ def check_pack_gqa(value: Any) -> None:
 
 def whole(name: str, value: Any) -> int:
     """An int from an int or a tensor of one element, as callers of flash_attn pass lengths."""
+    if type(value) is int:
+        return value
     if value is None:
         return 0
     if isinstance(value, (bool, float)):
@@ -81,8 +83,10 @@ def attend(
     if alibi_slopes is not None:
         check_tensor("alibi_slopes", alibi_slopes)
         alibi_slopes = alibi_slopes.detach()  # as upstream: slopes get no gradient
-    check_number("dropout_p", dropout_p, float)
-    with_weights = bool(return_attn_probs) and dropout_p > 0
+    with_weights = False
+    if return_attn_probs:
+        check_number("dropout_p", dropout_p, float)
+        with_weights = dropout_p > 0
     options = (
         cu_seqlens_q,
         cu_seqlens_k,
@@ -110,10 +114,11 @@ def attend(
         0,
         _backend.current(),
     )
-    out, lse, weights = attention_of_tensors(q, k, v, options, None, with_weights)
-    if not return_attn_probs:
+    asked = bool(return_attn_probs)
+    out, lse, weights = attention_of_tensors(q, k, v, options, None, asked, with_weights)
+    if not asked:
         return out
-    return out, lse, signed_softmax(weights, q.dtype) if with_weights else weights.to(q.dtype)
+    return out, lse, signed_softmax(weights, q.dtype) if with_weights else q.new_empty(0)
 
 
 def plain_options(**given: Any) -> Options:

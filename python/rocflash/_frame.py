@@ -1,34 +1,34 @@
-"""One call of the library: its structs, its tensors' descriptions and its workspace.
+"""One call of the library: its structs and its tensors' descriptions in one block of memory.
 
-Frames are reused through a free list, so a call allocates nothing but its outputs. Taking a frame
-from the list is atomic, hence two threads, or a call inside a call, never share one.
+A frame is filled once and may then be called again and again: only what `words` is written to
+changes, such as the tensors' addresses. Two calls at once need two frames.
 """
 
 from __future__ import annotations
 
 import ctypes
-import mmap
+import struct
 import sys
 from collections.abc import Callable
+from functools import cache, partial
 from struct import Struct
 from typing import Any, Optional
 
-from . import _abi
-
-# struct DLTensor, then its shape and strides right behind it, for each number of dimensions.
-_HEADER = "QiiiBBHQQQ"
-_DESCRIPTION = [Struct(f"{_HEADER}{2 * n}q") for n in range(9)]
-_HEADER_SIZE = Struct(_HEADER).size
-_SLOT = _DESCRIPTION[-1].size
-_MAX_TENSORS = 24
-_WORKSPACE_STEP = 1 << 16
-# Scratch beyond this goes back to the system after the call.
-_WORKSPACE_KEPT = 64 << 20
+from . import _abi, _workspace
+from ._errors import InvalidArgument
 
 DlpackType = tuple[int, int]  # code, bits
 DlpackDevice = tuple[int, int]  # type, index
 
+# struct DLTensor, then its shape and strides right behind it, for each number of dimensions.
+_HEADER = "QiiiBBHQQQ"
+_DESCRIPTION = [Struct(f"{_HEADER}{2 * n}q") for n in range(9)]
+_HEADER_SIZE = _DESCRIPTION[0].size
+_INT64, _FLOAT = Struct("q"), Struct("f")
 
+# A frame begins with the answer to a workspace query and what the problem's two pointers to numbers
+# point at, so that null can still mean absent.
+_ANSWER, _WINDOW, _SCALE, _STRUCTS = 0, 8, 24, 32
 _KINDS = (
     _abi.Problem,
     _abi.ForwardOutputs,
@@ -36,79 +36,102 @@ _KINDS = (
     _abi.Append,
     _abi.Execution,
 )
-_OFFSETS = [sum(ctypes.sizeof(kind) for kind in _KINDS[:n]) for n in range(len(_KINDS))]
-_BLANK_SIZE = sum(ctypes.sizeof(kind) for kind in _KINDS)
-# Each struct zero but for its size.
-_BLANK = b"".join(
+_AT = {kind: _STRUCTS + sum(ctypes.sizeof(k) for k in _KINDS[:n]) for n, kind in enumerate(_KINDS)}
+_CODES = {
+    ctypes.c_void_p: "Q",
+    ctypes.c_uint64: "Q",
+    ctypes.c_int64: "q",
+    ctypes.c_int32: "i",
+    ctypes.c_float: "f",
+}
+# Where each field lies in a frame, and how its value is written.
+_FIELDS = {
+    (kind, name): (_AT[kind] + getattr(kind, name).offset, Struct(_CODES[c_type]))
+    for kind in _KINDS
+    for name, c_type in kind._fields_
+}
+# Every struct is zero but for its size.
+_BLANK = bytes(_STRUCTS) + b"".join(
     ctypes.sizeof(kind).to_bytes(8, sys.byteorder).ljust(ctypes.sizeof(kind), b"\0")
     for kind in _KINDS
 )
 
+# What can be called: the function, whose workspace query is named after it, and its arguments.
+_CALLS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "forward": ("rocflash_forward", (_abi.Problem, _abi.ForwardOutputs, _abi.Execution)),
+    # Forward that no backward will follow: scores may be summed in any order.
+    "infer": ("rocflash_decode", (_abi.Problem, None, _abi.ForwardOutputs, _abi.Execution)),
+    "decode": (
+        "rocflash_decode",
+        (_abi.Problem, _abi.Append, _abi.ForwardOutputs, _abi.Execution),
+    ),
+    "backward": ("rocflash_backward", (_abi.Problem, _abi.BackwardTensors, _abi.Execution)),
+}
+
+
+@cache
+def _functions(call: str) -> tuple[Any, Any, list[Optional[int]]]:
+    """What is called, its workspace query, and where in a frame their arguments lie."""
+    name, structs = _CALLS[call]
+    library = _abi.library()
+    offsets = [None if kind is None else _AT[kind] for kind in structs]
+    return getattr(library, name), getattr(library, f"{name}_workspace"), offsets
+
+
+def word_of(kind: Any, name: str) -> int:
+    """Where a field of 64 bits lies in `Frame.words`."""
+    return _FIELDS[kind, name][0] // 8
+
+
+_STREAM, _SCRATCH, _SCRATCH_SIZE = (
+    word_of(_abi.Execution, name) for name in ("stream", "workspace", "workspace_size")
+)
+
 
 class Frame:
-    """Memory for one call. Call `begin`, describe tensors, then `forward` or `backward`."""
+    """Memory for one call. Set fields, describe tensors, `prepare`, then `run`."""
 
-    def __init__(self) -> None:
-        # The structs lie in one block, so that one copy makes them blank.
-        self._structs = ctypes.create_string_buffer(_BLANK_SIZE)
-        self._structs_address = ctypes.addressof(self._structs)
-        parts = [kind.from_buffer(self._structs, at) for kind, at in zip(_KINDS, _OFFSETS)]
-        self.problem, self.outputs, self.gradients, self.append, self.execution = parts
-        self._addresses = [ctypes.addressof(part) for part in parts]
-        self._window = (ctypes.c_int64 * 2)()
-        self._scale = ctypes.c_float()
-        self._needed = ctypes.c_size_t()
-        self._needed_address = ctypes.addressof(self._needed)
-        self._slots = ctypes.create_string_buffer(_SLOT * _MAX_TENSORS)
-        self._base = ctypes.addressof(self._slots)
-        self._used = 0
-        self._workspace: mmap.mmap | None = None
-        self._workspace_address = 0
-        self._workspace_size = 0
-        self._allocate: Optional[Callable[[int], int]] = None
+    def __init__(self, tensors: int) -> None:
+        """`tensors` is how many will be described."""
+        self._memory = bytearray(_BLANK)
+        self._used = len(_BLANK)
+        self._memory.extend(bytes(tensors * _DESCRIPTION[-1].size))
+        self.words = memoryview(self._memory).cast("Q")  # from here on the memory cannot move
+        self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
 
-    def begin(self, backend: int, num_threads: int) -> None:
-        self._used = 0
-        self._allocate = None
-        ctypes.memmove(self._structs_address, _BLANK, _BLANK_SIZE)
-        execution = self.execution
-        if backend:
-            execution.backend = backend
-        execution.num_threads = num_threads
+    def set(self, kind: Any, name: str, value: Any) -> None:
+        at, code = _FIELDS[kind, name]
+        self._write(at, code, name, value)
 
-    def on_gpu(self, stream: int, allocate: Callable[[int], int]) -> None:
-        """The call goes to this stream, with scratch memory from `allocate`: bytes to address.
+    def _write(self, at: int, code: Struct, name: str, value: Any) -> None:
+        try:
+            code.pack_into(self._memory, at, value)
+        except (struct.error, OverflowError) as error:
+            raise InvalidArgument(
+                f"{name}: {value!r}; it must fit into {8 * code.size} bits"
+            ) from error
 
-        What it allocates must stay until the call has returned; the stream's order does the rest.
-        """
-        self.execution.stream = stream or None
-        self._allocate = allocate
-
-    def tensor(
+    def describe(
         self,
-        data: int,
         dtype: DlpackType,
         device: DlpackDevice,
         shape: tuple[int, ...],
         strides: tuple[int, ...],
+        data: int = 0,
     ) -> int:
-        """Describes a tensor and returns the address of its DLTensor."""
-        ndim = len(shape)
-        offset = self._used
-        self._used = offset + _SLOT
-        address = self._base + offset
-        sizes = address + _HEADER_SIZE
+        """Describes a tensor and returns the word where its DLTensor begins, with `data`."""
+        at, ndim = self._used, len(shape)
+        sizes = self._base + at + _HEADER_SIZE
         if ndim > 8:  # the library refuses so many by name, and reads no size
             shape = strides = ()
-        _DESCRIPTION[len(shape)].pack_into(
-            self._slots,
-            offset,
+        description = _DESCRIPTION[len(shape)]
+        description.pack_into(
+            self._memory,
+            at,
             data,
-            device[0],
-            device[1],
+            *device,
             ndim,
-            dtype[0],
-            dtype[1],
+            *dtype,
             1,
             sizes,
             sizes + 8 * ndim,
@@ -116,111 +139,63 @@ class Frame:
             *shape,
             *strides,
         )
-        return address
+        self._used = at + description.size
+        return at // 8
 
-    def set_window(self, side: int, bound: int) -> None:
-        """Bounds the left (0) or right (1) side; the other stays as it is, unbounded at first."""
-        if not self.problem.window:
-            self._window[1 - side] = -1
-            self.problem.window = ctypes.addressof(self._window)
-        self._window[side] = bound
+    def point(self, field: int, word: int) -> None:
+        """Makes a field, given by its own word, point to what begins at another."""
+        self.words[field] = self._base + 8 * word
+
+    def set_window(self, left: int, right: int) -> None:
+        for n, bound in enumerate((left, right)):
+            self._write(_WINDOW + 8 * n, _INT64, "window", bound)
+        self.point(word_of(_abi.Problem, "window"), _WINDOW // 8)
 
     def set_scale(self, scale: float) -> None:
-        self._scale.value = scale
-        self.problem.softmax_scale = ctypes.addressof(self._scale)
+        self._write(_SCALE, _FLOAT, "softmax_scale", scale)
+        self.point(word_of(_abi.Problem, "softmax_scale"), _SCALE // 8)
 
-    def forward(self) -> None:
-        lib = _abi.library()
-        problem, outputs, _, _, execution = self._addresses
-        arguments = (problem, outputs, execution)
-        self._run(lib.rocflash_forward_workspace, lib.rocflash_forward, arguments)
+    def prepare(self, call: str, keeps_need: bool = False) -> None:
+        """Says what to call, and whether every run will need a workspace of the same size."""
+        function, query, offsets = _functions(call)
+        base = self._base
+        addresses = [None if offset is None else base + offset for offset in offsets]
+        self._call = partial(function, *addresses)
+        self._query = partial(query, *addresses, base + _ANSWER)
+        self._keeps_need = keeps_need
+        self._needed: Optional[int] = None
 
-    def infer(self) -> None:
-        """Forward that no backward will follow: scores may be summed in any order."""
-        lib = _abi.library()
-        problem, outputs, _, _, execution = self._addresses
-        arguments = (problem, None, outputs, execution)
-        self._run(lib.rocflash_decode_workspace, lib.rocflash_decode, arguments)
+    def run(self, stream: int = 0, allocate: Optional[Callable[[int], int]] = None) -> None:
+        """Calls the library, on a GPU's stream with scratch memory from `allocate`: bytes to address.
 
-    def decode(self) -> None:
-        lib = _abi.library()
-        problem, outputs, _, append, execution = self._addresses
-        arguments = (problem, append, outputs, execution)
-        self._run(lib.rocflash_decode_workspace, lib.rocflash_decode, arguments)
-
-    def backward(self) -> None:
-        lib = _abi.library()
-        problem, _, gradients, _, execution = self._addresses
-        arguments = (problem, gradients, execution)
-        self._run(lib.rocflash_backward_workspace, lib.rocflash_backward, arguments)
+        What it allocates must stay until the call has returned; the stream's order does the rest.
+        """
+        words, needed = self.words, self._needed
+        if needed is None:
+            status = self._query()
+            if status:
+                _abi.raise_status(status)
+            needed = words[_ANSWER]
+            if self._keeps_need:
+                self._needed = needed
+        if allocate is not None:
+            words[_STREAM] = stream
+            words[_SCRATCH] = allocate(needed) if needed else 0
+            words[_SCRATCH_SIZE] = needed
+            status = self._call()
+        else:
+            workspace = _workspace.take(needed)
+            words[_SCRATCH] = workspace.address
+            words[_SCRATCH_SIZE] = workspace.size
+            status = self._call()
+            _workspace.give(workspace)
+        if status:
+            _abi.raise_status(status)
 
     def combine(self, out_partial: int, lse_partial: int, out: int, lse: int) -> None:
-        status = _abi.library().rocflash_combine(
-            out_partial, lse_partial, out, lse, self._addresses[-1]
-        )
+        """Merges tensors, each given by the word where its description begins."""
+        words = (out_partial, lse_partial, out, lse)
+        addresses = [self._base + 8 * word for word in words]
+        status = _abi.library().rocflash_combine(*addresses, self._base + _AT[_abi.Execution])
         if status:
             _abi.raise_status(status)
-
-    def _run(
-        self,
-        query: Callable[..., int],
-        call: Callable[..., int],
-        arguments: tuple[Optional[int], ...],
-    ) -> None:
-        # Asking each time costs a microsecond, less than remembering the answers would.
-        status = query(*arguments, self._needed_address)
-        if status:
-            _abi.raise_status(status)
-        needed = self._needed.value
-        if self._allocate is not None:
-            self.execution.workspace = self._allocate(needed) if needed else None
-            self.execution.workspace_size = needed
-        else:
-            if needed > self._workspace_size:
-                self._grow(needed)
-            self.execution.workspace = self._workspace_address
-            self.execution.workspace_size = self._workspace_size
-        status = call(*arguments)
-        if status:
-            _abi.raise_status(status)
-
-    def _grow(self, needed: int) -> None:
-        self.release_workspace()
-        size = -(-needed // _WORKSPACE_STEP) * _WORKSPACE_STEP
-        try:
-            self._workspace = mmap.mmap(-1, size)  # page-aligned, and real only where touched
-        except (OSError, OverflowError) as error:
-            raise MemoryError(f"workspace: {needed} bytes could not be had: {error}") from error
-        self._workspace_address = ctypes.addressof(ctypes.c_char.from_buffer(self._workspace))
-        self._workspace_size = size
-
-    def release_workspace(self) -> None:
-        self._workspace = None  # unmapped when the last reference goes
-        self._workspace_address = self._workspace_size = 0
-
-    @property
-    def keeps_too_much(self) -> bool:
-        return self._workspace_size > _WORKSPACE_KEPT
-
-
-_free: list[Frame] = []
-
-
-def take() -> Frame:
-    """A frame that nobody else uses; hand it back with `give`."""
-    try:
-        return _free.pop()
-    except IndexError:
-        return Frame()
-
-
-def give(frame: Frame) -> None:
-    frame._allocate = None  # lets go of the GPU's scratch memory
-    if frame.keeps_too_much:
-        frame.release_workspace()
-    _free.append(frame)
-
-
-def query(name: str, *arguments: Any) -> int:
-    """Calls one of the library's query functions and returns its status."""
-    return int(getattr(_abi.library(), name)(*arguments))

@@ -13,8 +13,8 @@ from torch import Tensor
 from . import _backend, _torch
 from ._attention import window_pair
 from ._errors import Error, InvalidArgument, Unsupported
-from ._torch import Append, Options
-from ._torch_attention import check_options, check_tensor
+from ._options import Options, check_options, check_tensor
+from ._torch import Append
 
 # What the ABI calls an argument, and what callers of these functions do.
 _NAMES = {
@@ -26,6 +26,10 @@ _NAMES = {
     "leftpad_k": "cache_leftpad",
     "window": "window_size",
 }
+
+
+# How callers name what is appended; the order is that of _torch.Append.
+_APPENDED = ("k", "v", *Append._fields[2:])
 
 
 def _reraise(error: Error, page_table_name: str) -> NoReturn:
@@ -110,17 +114,18 @@ def attention_with_kvcache(
     num_splits: int = 0,
     num_threads: int = 0,
     out: Optional[Tensor] = None,
-) -> tuple[Tensor, Tensor]:
-    """(out, lse). No gradients; a call that is refused has written nothing.
+    want_lse: bool = True,
+) -> tuple[Tensor, Any]:
+    """(out, lse), lse None unless wanted. No gradients; a call that is refused has written nothing.
 
     q is (b, sq, h, d), or packed with cu_seqlens_q; the caches are (b, length, hk, d) or, with a
     page table, (pages, page size, hk, d). cache_seqlens counts the keys before the new ones.
     """
-    for name, x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
-        check_tensor(name, x)
-    append = Append(k, v, cu_seqlens_k_new, rotary_cos, rotary_sin, rotary_seqlens)
-    caller_names = ("k", "v", *Append._fields[2:])
-    for name, x in zip(caller_names, append):
+    check_tensor("q", q)
+    check_tensor("k_cache", k_cache)
+    check_tensor("v_cache", v_cache)
+    append = (k, v, cu_seqlens_k_new, rotary_cos, rotary_sin, rotary_seqlens)
+    for name, x in zip(_APPENDED, append):
         if x is not None:
             check_tensor(name, x)
     if k is not None and cache_seqlens is None:
@@ -139,33 +144,47 @@ def attention_with_kvcache(
     batch = q.shape[0] if cu_seqlens_q is None else max(cu_seqlens_q.shape[0] - 1, 0)
     if page_table is None and cache_batch_idx is None and k_cache.dim() and v_cache.dim():
         # As upstream: a cache with room for more sequences serves the first ones.
-        k_cache, v_cache = k_cache[:batch], v_cache[:batch]
-    left, right = window_pair(window, "window_size")
-    options = Options(
-        cu_seqlens_q=cu_seqlens_q,
-        seqused_k=_lengths(cache_seqlens, batch, q.device),
-        leftpad_k=cache_leftpad,
-        alibi_slopes=None if alibi_slopes is None else _detached("alibi_slopes", alibi_slopes),
-        sinks=sinks,
-        block_table=page_table,
-        cache_batch_idx=cache_batch_idx,
-        max_seqlen_q=max_seqlen_q,
-        causal=causal,
-        window_left=left,
-        window_right=right,
-        attention_chunk=attention_chunk,
-        softmax_scale=softmax_scale,
-        softcap=softcap,
-        num_splits=num_splits,
-        num_threads=num_threads,
-        backend=_backend.current(),
+        if k_cache.shape[0] > batch:
+            k_cache = k_cache[:batch]
+        if v_cache.shape[0] > batch:
+            v_cache = v_cache[:batch]
+    left, right = (-1, -1) if window is None else window_pair(window, "window_size")
+    options = (  # those of Options; naming them would cost a microsecond
+        cu_seqlens_q,
+        None,  # cu_seqlens_k
+        None,  # seqused_q
+        _lengths(cache_seqlens, batch, q.device),
+        cache_leftpad,
+        None,  # mask
+        None if alibi_slopes is None else _detached("alibi_slopes", alibi_slopes),
+        None,  # bias
+        sinks,
+        page_table,
+        cache_batch_idx,
+        None,  # rng_state
+        max_seqlen_q,
+        0,  # max_seqlen_k
+        causal,
+        left,
+        right,
+        attention_chunk,
+        softmax_scale,
+        softcap,
+        0.0,  # dropout_p
+        False,  # deterministic
+        num_splits,
+        num_threads,
+        _backend.current(),
     )
-    check_options(options)
     try:
+        if qv is None:
+            return _torch.decode(
+                q, k_cache, v_cache, options, append, rotary_interleaved, out, want_lse
+            )
         with torch.no_grad():
-            if qv is None:
-                return _torch.decode(q, k_cache, v_cache, options, append, rotary_interleaved, out)
-            return _decode_with_qv(q, qv, k_cache, v_cache, options, append, out)
+            o, new = Options(*options), Append(*append)
+            check_options(o)
+            return _decode_with_qv(q, qv, k_cache, v_cache, o, new, out)
     except Error as error:
         _reraise(error, page_table_name)
 

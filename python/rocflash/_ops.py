@@ -12,9 +12,9 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from . import _torch
+from . import _shapes, _torch
 from ._errors import Unsupported
-from ._torch import TENSOR_OPTIONS, Options
+from ._options import TENSOR_OPTIONS, TENSORS, Options, refuse_gradients
 
 _OPTIONS = (
     ", ".join(f"Tensor? {name}" for name in TENSOR_OPTIONS)
@@ -22,7 +22,7 @@ _OPTIONS = (
     ", SymInt window_right, SymInt attention_chunk, float? softmax_scale, float softcap"
     ", float dropout_p, bool deterministic, SymInt num_splits, int num_threads, int backend"
 )
-_SINKS = Options._fields.index("sinks")
+_SINKS, _BIAS, _SLOPES = map(Options._fields.index, ("sinks", "bias", "alibi_slopes"))
 _DEVICES = ("CPU", "CUDA")
 
 Outputs = tuple[Tensor, Tensor, Tensor]
@@ -53,25 +53,50 @@ define(
 )
 
 
+def _with_weights(q: Tensor, found: tuple[Tensor, Tensor, Optional[Tensor]]) -> Outputs:
+    """Operators return no None: weights that are not asked for are empty."""
+    out, lse, weights = found
+    return out, lse, q.new_empty((0,), dtype=torch.float32) if weights is None else weights
+
+
 def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
-    return _torch.forward(q, k, v, Options(*rest[:-1]), rest[-1])
+    return _with_weights(q, _torch.forward(q, k, v, rest[:-1], rest[-1]))
 
 
 def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
     o = Options(*rest[:-1])
-    packed = o.cu_seqlens_q is not None
-    _torch.check_ranks(q, k, v, packed, _torch.key_rows_packed(o))
-    shape = _torch.weights_shape(q, k, o) if rest[-1] else (0,)
+    packed_k = o.cu_seqlens_k is not None and o.block_table is None
+    _shapes.check_ranks(q.shape, k.shape, v.shape, o.cu_seqlens_q is not None, packed_k)
+    weights: tuple[Any, ...] = (0,)
+    if rest[-1]:
+        cu_seqlens, table = (
+            None if x is None else x.shape for x in (o.cu_seqlens_q, o.block_table)
+        )
+        weights = _shapes.weights_shape(
+            q.shape, k.shape, cu_seqlens, table, o.max_seqlen_q, o.max_seqlen_k
+        )
     return (
-        q.new_empty((*q.shape[:-1], v.shape[-1])),
-        q.new_empty(_torch.lse_shape(q, packed), dtype=torch.float32),
-        q.new_empty(shape, dtype=torch.float32),
+        q.new_empty(_shapes.out_shape(q.shape, v.shape)),
+        q.new_empty(_shapes.lse_shape(q.shape), dtype=torch.float32),
+        q.new_empty(weights, dtype=torch.float32),
     )
 
 
-def _gradients_for(
-    q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], needed: Any
+def _backward(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any
 ) -> Gradients:
+    found = _torch.backward(dout, q, k, v, out, lse, rest[:-1], tuple(rest[-1]))
+    dtypes = (q.dtype, k.dtype, v.dtype, torch.float32)
+    return tuple(  # type: ignore[return-value]
+        q.new_empty((0,), dtype=dtype) if x is None else x for x, dtype in zip(found, dtypes)
+    )
+
+
+def _backward_fake(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any
+) -> Gradients:
+    sinks, needed = rest[_SINKS], rest[-1]
+
     def like(x: Tensor, wanted: bool) -> Tensor:
         return x.new_empty(x.shape if wanted else (0,))
 
@@ -80,32 +105,25 @@ def _gradients_for(
     return like(q, needed[0]), like(k, needed[1]), like(v, needed[2]), dsinks
 
 
-def _backward_direct(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, o: Options, needed: Any
-) -> Gradients:
-    gradients = _gradients_for(q, k, v, o.sinks, needed)
-    asked = [g if wanted else None for g, wanted in zip(gradients, needed)]
-    _torch.backward(dout, q, k, v, out, lse, o, *asked)
-    return gradients
-
-
-def _backward(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any
-) -> Gradients:
-    return _backward_direct(dout, q, k, v, out, lse, Options(*rest[:-1]), rest[-1])
-
-
-def _backward_fake(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any
-) -> Gradients:
-    return _gradients_for(q, k, v, Options(*rest[:-1]).sinks, rest[-1])
-
-
 for _key in _DEVICES:
     library.impl("forward", _forward, _key)
     library.impl("backward", _backward, _key)
 register_fake("rocflash::forward", _forward_fake)
 register_fake("rocflash::backward", _backward_fake)
+
+
+_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def _dispatching(x: Tensor) -> bool:
+    """Whether anything but plain eager execution wants to see the call."""
+    return type(x) not in _PLAIN or _modes() > 0
+
+
+_is_compiling = getattr(torch.compiler, "is_compiling", None) or torch._dynamo.is_compiling
+_grad_enabled = torch.is_grad_enabled
+_transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 
 
 class _Backward(torch.autograd.Function):
@@ -145,26 +163,31 @@ class _Attention(torch.autograd.Function):
         direct: bool, return_weights: bool, q: Tensor, k: Tensor, v: Tensor, *options: Any
     ) -> Outputs:
         if direct:
-            return _torch.forward(q, k, v, Options(*options), return_weights)
+            return _with_weights(q, _torch.forward(q, k, v, options, return_weights))
         with torch._C._AutoDispatchBelowAutograd():
             return torch.ops.rocflash.forward(q, k, v, *options, return_weights)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
         direct, _, q, k, v, *options = inputs
-        _remember(ctx, direct, q, k, v, Options(*options), output)
+        out, lse, weights = output
+        ctx.mark_non_differentiable(lse, weights)
+        _remember(ctx, direct, q, k, v, tuple(options), out, lse)
 
     @staticmethod
-    def backward(ctx: Any, dout: Optional[Tensor], _lse: Any, _weights: Any) -> tuple[Any, ...]:
+    def backward(ctx: Any, dout: Optional[Tensor], *_: Any) -> tuple[Any, ...]:
         needs = ctx.needs_input_grad
-        dq, dk, dv, dsinks = _recall(ctx, dout, [*needs[2:5], needs[5 + _SINKS]])
+        dq, dk, dv, dsinks = _recall(ctx, dout, (*needs[2:5], needs[5 + _SINKS]))
         others: list[Optional[Tensor]] = [None] * len(Options._fields)
         others[_SINKS] = dsinks
         return (None, None, dq, dk, dv, *others)
 
 
 class _EagerAttention(torch.autograd.Function):
-    """The same in torch's older form, which functional transforms cannot use but costs half."""
+    """The same in torch's older form, which functional transforms cannot use but costs half.
+
+    Only what the caller wants is returned: every output costs autograd time.
+    """
 
     @staticmethod
     def forward(
@@ -173,44 +196,56 @@ class _EagerAttention(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
         sinks: Optional[Tensor],
-        o: Options,
+        options: tuple[Any, ...],
+        return_lse: bool,
         return_weights: bool,
-    ) -> Outputs:
-        output = _torch.forward(q, k, v, o, return_weights)
-        _remember(ctx, True, q, k, v, o, output)
-        return output
+    ) -> Any:
+        out, lse, weights = _torch.forward(q, k, v, options, return_weights)
+        _remember(ctx, True, q, k, v, options, out, lse)
+        if not return_lse and not return_weights:
+            return out
+        others = (lse,) if weights is None else (lse, weights)
+        ctx.mark_non_differentiable(*others)
+        return (out, *others)
 
     @staticmethod
-    def backward(ctx: Any, dout: Optional[Tensor], _lse: Any, _weights: Any) -> tuple[Any, ...]:
-        return (*_recall(ctx, dout, ctx.needs_input_grad[:4]), None, None)
+    def backward(ctx: Any, dout: Optional[Tensor], *_: Any) -> tuple[Any, ...]:
+        return (*_recall(ctx, dout, ctx.needs_input_grad[:4]), None, None, None)
 
 
 def _remember(
-    ctx: Any, direct: bool, q: Tensor, k: Tensor, v: Tensor, o: Options, output: Outputs
+    ctx: Any,
+    direct: bool,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    options: tuple[Any, ...],
+    out: Tensor,
+    lse: Tensor,
 ) -> None:
-    out, lse, weights = output
-    ctx.mark_non_differentiable(lse, weights)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(q, k, v, out, lse, *o[: len(TENSOR_OPTIONS)])
-    ctx.numbers = o[len(TENSOR_OPTIONS) :]
+    ctx.save_for_backward(q, k, v, out, lse, *options[:TENSORS])
+    ctx.numbers = options[TENSORS:]
     ctx.direct = direct
 
 
-def _recall(ctx: Any, dout: Optional[Tensor], needed: Any) -> tuple[Optional[Tensor], ...]:
+def _recall(ctx: Any, dout: Optional[Tensor], needed: tuple[bool, ...]) -> Any:
     """Gradients of q, k, v and sinks, None where they are not needed."""
     q, k, v, out, lse, *tensors = ctx.saved_tensors
-    o = Options(*tensors, *ctx.numbers)
-    if dout is None or not any(needed):
+    options = (*tensors, *ctx.numbers)
+    if dout is None or True not in needed:
         return (None,) * 4
-    if not ctx.direct or _dispatching(dout):
-        found = torch.ops.rocflash.backward(dout, q, k, v, out, lse, *o, needed)
-    elif _transforms_active() or torch.is_grad_enabled():  # someone may differentiate again
-        found = _Backward.apply(True, dout, q, k, v, out, lse, *o, needed)
+    if ctx.direct and not (_dispatching(dout) or _transforms_active() or _grad_enabled()):
+        dq, dk, dv, dsinks = _torch.backward(dout, q, k, v, out, lse, options, needed)
     else:
-        found = _backward_direct(dout, q, k, v, out, lse, o, needed)
-    dq, dk, dv, dsinks = (g if wanted else None for g, wanted in zip(found, needed))
-    if dsinks is not None and o.sinks is not None:
-        dsinks = dsinks.to(o.sinks.dtype)
+        arguments = (dout, q, k, v, out, lse, *options, needed)
+        if not ctx.direct or _dispatching(dout):
+            found = torch.ops.rocflash.backward(*arguments)
+        else:  # someone may differentiate again
+            found = _Backward.apply(True, *arguments)
+        dq, dk, dv, dsinks = (g if wanted else None for g, wanted in zip(found, needed))
+    if dsinks is not None:
+        dsinks = dsinks.to(options[_SINKS].dtype)
     return dq, dk, dv, dsinks
 
 
@@ -221,30 +256,42 @@ def _forward_autograd(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
 library.impl("forward", _forward_autograd, "Autograd")
 
 
-_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
+def is_plain(q: Any, k: Any, v: Any) -> bool:
+    """Whether the dispatcher can be left out: nobody is there to be told of the call."""
+    return (
+        not _is_compiling()
+        and type(q) in _PLAIN
+        and type(k) in _PLAIN
+        and type(v) in _PLAIN
+        and not _modes()
+    )
 
 
-def _dispatching(x: Tensor) -> bool:
-    """Whether anything but plain eager execution wants to see the call."""
-    return type(x) not in (Tensor, torch.nn.Parameter) or _modes() > 0
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    options: tuple[Any, ...],
+    return_lse: bool,
+    return_weights: bool,
+) -> Any:
+    """(out, lse, weights) with gradients for q, k, v and sinks, by the shortest way there is.
 
-
-_is_compiling = getattr(torch.compiler, "is_compiling", None) or torch._dynamo.is_compiling
-_transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, o: Options, return_weights: bool = False) -> Outputs:
-    """(out, lse, weights) with gradients for q, k, v and sinks, by the shortest way there is."""
-    if _is_compiling() or _dispatching(q) or _dispatching(k) or _dispatching(v):
-        return torch.ops.rocflash.forward(q, k, v, *o, return_weights)
+    What is not asked for may be None. Only where `is_plain`.
+    """
+    sinks, bias, slopes = options[_SINKS], options[_BIAS], options[_SLOPES]
+    if bias is not None or slopes is not None:
+        refuse_gradients(bias, slopes)
     if _transforms_active():
-        return _Attention.apply(True, return_weights, q, k, v, *o)
-    sinks = o.sinks
-    if torch.is_grad_enabled() and (
+        return _Attention.apply(True, return_weights, q, k, v, *options)
+    if _grad_enabled() and (
         q.requires_grad
         or k.requires_grad
         or v.requires_grad
-        or (sinks is not None and sinks.requires_grad)
+        or (sinks is not None and getattr(sinks, "requires_grad", False))
     ):
-        return _EagerAttention.apply(q, k, v, sinks, o, return_weights)
-    return _torch.forward(q, k, v, o, return_weights, inference=True)
+        found = _EagerAttention.apply(q, k, v, sinks, options, return_lse, return_weights)
+        if not isinstance(found, tuple):
+            return found, None, None
+        return found if return_weights else (*found, None)
+    return _torch.infer(q, k, v, options, return_lse, return_weights)

@@ -1,7 +1,7 @@
 """The torch side of `rocflash.attention` and of every function that ends there.
 
-What is here happens above the operators: autocast, the drawing of dropout's seed, the checks of
-Python types that a C ABI cannot make.
+What is here happens above the operators: autocast, the drawing of dropout's seed, lengths that a
+GPU's caller did not give.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from . import _ops
-from ._errors import InvalidArgument, Unsupported
-from ._torch import TENSOR_OPTIONS, Options
+from ._errors import InvalidArgument
+from ._options import Options, check_options, check_tensor
 
 _LOW, _HIGH = -(2**63), 2**63 - 1
+_DROPOUT = Options._fields.index("dropout_p")
 
 
 def draw_rng_state(generator: Optional[torch.Generator] = None) -> Tensor:
@@ -45,64 +46,31 @@ def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.to(dtype) if x.dtype is torch.float32 else x for x in tensors)
 
 
-def check_tensor(name: str, x: Any) -> None:
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{name}: {type(x).__name__}; it must be a torch.Tensor")
-    if x.layout is not torch.strided:
-        raise InvalidArgument(f"{name}: layout {x.layout}; it must be torch.strided")
-
-
-def check_number(name: str, x: Any, kind: type) -> None:
-    """Refuses what neither is nor turns into the number that an option wants."""
-    if kind is bool:
-        fits = isinstance(x, (bool, int)) and x in (0, 1)
-    elif kind is int:
-        fits = isinstance(x, (int, torch.SymInt)) and not isinstance(x, bool)
-    else:
-        fits = isinstance(x, (int, float, torch.SymInt, torch.SymFloat))
-        fits = fits and not isinstance(x, bool)
-    if not fits:
-        words = {bool: "True or False", int: "an integer", float: "a number"}[kind]
-        raise TypeError(f"{name}: {x!r} ({type(x).__name__}); it must be {words}")
-
-
-_KINDS: dict[str, type] = {
-    **{name: Tensor for name in TENSOR_OPTIONS},
-    "max_seqlen_q": int,
-    "max_seqlen_k": int,
-    "causal": bool,
-    "window_left": int,
-    "window_right": int,
-    "attention_chunk": int,
-    "softmax_scale": float,
-    "softcap": float,
-    "dropout_p": float,
-    "deterministic": bool,
-    "num_splits": int,
-    "num_threads": int,
-    "backend": int,
-}
-_CHECKS = [(name, _KINDS[name], default) for name, default in zip(Options._fields, Options())]
-
-
-def check_options(o: Options) -> None:
-    """Python types, which the C ABI cannot see, and gradients that do not exist."""
-    for (name, kind, default), value in zip(_CHECKS, o):
-        if value is default:
-            continue
-        if kind is Tensor:
-            check_tensor(name, value)
-        else:
-            check_number(name, value, kind)
-    for name, x in (("bias", o.bias), ("alibi_slopes", o.alibi_slopes)):
-        if x is not None and x.requires_grad and torch.is_grad_enabled():
-            raise Unsupported(
-                f"{name}: requires a gradient, which is not supported; pass {name}.detach()"
-            )
-
-
-def _longest(cu_seqlens: Tensor) -> int:
+def _longest(name: str, cu_seqlens: Any) -> int:
+    check_tensor(name, cu_seqlens)
     return int(cu_seqlens.diff().max()) if cu_seqlens.numel() > 1 else 0
+
+
+def _completed(
+    q: Tensor,
+    options: tuple[Any, ...],
+    generator: Optional[torch.Generator],
+    return_weights: bool,
+) -> tuple[Any, ...]:
+    """The options with a seed for dropout, and with lengths where the library does not find them."""
+    o = Options(*options)
+    if o.dropout_p and o.rng_state is None:
+        o = o._replace(rng_state=draw_rng_state(generator))
+    if return_weights or q.is_cuda:  # the library does not look into a GPU's lengths
+        least = 1 if q.is_cuda else 0
+        if o.cu_seqlens_q is not None and not o.max_seqlen_q:
+            o = o._replace(max_seqlen_q=max(least, _longest("cu_seqlens_q", o.cu_seqlens_q)))
+        if o.cu_seqlens_k is not None and not o.max_seqlen_k:
+            o = o._replace(max_seqlen_k=max(least, _longest("cu_seqlens_k", o.cu_seqlens_k)))
+    return tuple(o)
+
+
+_autocasting = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 
 
 def attention_of_tensors(
@@ -110,21 +78,21 @@ def attention_of_tensors(
     k: Tensor,
     v: Tensor,
     options: tuple[Any, ...],
-    generator: Optional[torch.Generator],
-    return_weights: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    check_tensor("q", q)
-    check_tensor("k", k)
-    check_tensor("v", v)
-    o = Options(*options)
-    check_options(o)
-    q, k, v = autocast(q, k, v)
-    if o.dropout_p and o.rng_state is None:
-        o = o._replace(rng_state=draw_rng_state(generator))
-    if return_weights or q.is_cuda:  # the library does not look into a GPU's lengths
-        least = 1 if q.is_cuda else 0
-        if o.cu_seqlens_q is not None and not o.max_seqlen_q:
-            o = o._replace(max_seqlen_q=max(least, _longest(o.cu_seqlens_q)))
-        if o.cu_seqlens_k is not None and not o.max_seqlen_k:
-            o = o._replace(max_seqlen_k=max(least, _longest(o.cu_seqlens_k)))
-    return _ops.attend(q, k, v, o, return_weights)
+    generator: Optional[torch.Generator] = None,
+    return_lse: bool = True,
+    return_weights: bool = False,
+) -> tuple[Tensor, Any, Any]:
+    """(out, lse, weights), None or empty where not asked for. `options` are those of `Options`."""
+    plain = _ops.is_plain(q, k, v)
+    if not plain:  # of plain calls, the plan checks the same
+        check_tensor("q", q)
+        check_tensor("k", k)
+        check_tensor("v", v)
+        check_options(Options(*options))
+    if not plain or _autocasting():
+        q, k, v = autocast(q, k, v)
+    if options[_DROPOUT] or return_weights or q.is_cuda:
+        options = _completed(q, options, generator, return_weights)
+    if plain:
+        return _ops.attend(q, k, v, options, return_lse, return_weights)
+    return torch.ops.rocflash.forward(q, k, v, *options, return_weights)

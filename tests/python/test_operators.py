@@ -14,7 +14,7 @@ import flash_attn  # noqa: F401  (registers flash_attn's operators)
 import rocflash
 from flash_attn import flash_attn_func
 from reference import attention
-from rocflash._torch import Options
+from rocflash._options import Options
 
 
 def inputs(*, grad: bool = True, dtype: torch.dtype = torch.float32, d: int = 32):
@@ -284,11 +284,11 @@ def _best_microseconds(call: Callable[[], object]) -> float:
     return best * 1e6
 
 
-@pytest.mark.parametrize("grad", [False, True])
-def test_call_overhead(grad: bool) -> None:
-    """A tiny problem costs at most 40 microseconds more than torch's own attention."""
+@pytest.mark.parametrize(("grad", "most"), [(False, 15), (True, 30)])
+def test_call_overhead(grad: bool, most: float) -> None:
+    """A tiny problem costs only some microseconds more than torch's own attention."""
     q = torch.randn(1, 1, 1, 16, requires_grad=grad)
     t = q.detach().transpose(1, 2).requires_grad_(grad)
     theirs = _best_microseconds(lambda: F.scaled_dot_product_attention(t, t, t))
     ours = _best_microseconds(lambda: rocflash.attention(q, q, q))
-    assert ours - theirs <= 40, f"ours {ours:.1f} us, torch {theirs:.1f} us"
+    assert ours - theirs <= most, f"ours {ours:.1f} us, torch {theirs:.1f} us"

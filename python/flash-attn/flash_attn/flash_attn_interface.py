@@ -296,6 +296,7 @@ def flash_attn_with_kvcache(
         alibi_slopes=alibi_slopes,
         sinks=s_aux,
         num_splits=whole("num_splits", num_splits),
+        want_lse=bool(return_softmax_lse),
     )
     return (out, lse) if return_softmax_lse else out
 

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""What a call from Python costs beside the computation: tiny problems against torch's, by turns.
+
+    python bench/call_overhead.py [--dtype bf16] [--seqlen 1] [--rounds 40]
+
+Prints microseconds, the best of many rounds. "library" is the bare call of the C ABI with all its
+arguments in place; "floor" is an autograd function that only makes its results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # as cpu_vs_torch.py
+
+import torch
+import torch.nn.functional as F
+
+import rocflash
+from flash_attn import (
+    flash_attn_func,
+    flash_attn_qkvpacked_func,
+    flash_attn_varlen_func,
+    flash_attn_with_kvcache,
+)
+from rocflash import _frame, _plan, _workspace
+
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+HEADS, HEAD_DIM, CACHE = 8, 64, 64
+
+
+class Floor(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Any, k: Any, v: Any) -> Any:
+        ctx.save_for_backward(q, k, v)
+        return torch.empty_like(q)
+
+    @staticmethod
+    def backward(ctx: Any, _: Any) -> Any:
+        return tuple(torch.empty_like(x) for x in ctx.saved_tensors)
+
+
+def library_call(call: Callable[[], Any]) -> Callable[[], Any]:
+    """The last call of the C ABI that `call` makes, to be repeated without Python around it."""
+    seen: list[_frame.Frame] = []
+    run = _frame.Frame.run
+
+    def watched(self: _frame.Frame, *arguments: Any) -> None:
+        seen.append(self)
+        run(self, *arguments)
+
+    _frame.Frame.run = watched  # type: ignore[method-assign]
+    try:
+        kept = call()
+    finally:
+        _frame.Frame.run = run  # type: ignore[method-assign]
+    frame = seen[-1]
+    # Both are ours alone from here on: the plan that would reuse the frame is forgotten, and the
+    # workspace is not given back.
+    _plan._plan.cache_clear()
+    workspace = _workspace.take(frame.words[_frame._SCRATCH_SIZE])
+    frame.words[_frame._SCRATCH] = workspace.address
+    return lambda _kept=(kept, workspace): frame._call()
+
+
+def best(calls: dict[str, Callable[[], Any]], rounds: int, repeats: int = 50) -> dict[str, float]:
+    found = dict.fromkeys(calls, float("inf"))
+    for _ in range(rounds):
+        for name, call in calls.items():
+            call()
+            begin = time.perf_counter()
+            for _ in range(repeats):
+                call()
+            found[name] = min(found[name], (time.perf_counter() - begin) / repeats * 1e6)
+    return found
+
+
+def show(title: str, found: dict[str, float]) -> None:
+    print(f"{title}: " + ", ".join(f"{name} {us:.1f}" for name, us in found.items()), flush=True)
+
+
+def without_gradients(seqlen: int, dtype: torch.dtype, rounds: int) -> None:
+    qkv = torch.randn(1, seqlen, 3, HEADS, HEAD_DIM).to(dtype)
+    q, k, v = (x.contiguous() for x in qkv.unbind(2))
+    a, b, c = (x.transpose(1, 2).contiguous() for x in (q, k, v))
+    cache = [torch.randn(1, CACHE + seqlen, HEADS, HEAD_DIM).to(dtype) for _ in "kv"]
+    used = torch.tensor([CACHE]).int()
+    packed, cu = (q[0], k[0], v[0]), torch.tensor([0, seqlen]).int()
+    calls = {
+        "library": library_call(lambda: (q, k, v, rocflash.attention(q, k, v))),
+        "rocflash.attention": lambda: rocflash.attention(q, k, v),
+        "flash_attn_func": lambda: flash_attn_func(q, k, v),
+        "qkvpacked": lambda: flash_attn_qkvpacked_func(qkv),
+        "varlen": lambda: flash_attn_varlen_func(*packed, cu, cu, seqlen, seqlen),
+        f"kvcache of {CACHE}": lambda: flash_attn_with_kvcache(q, *cache, cache_seqlens=used),
+        "torch": lambda: F.scaled_dot_product_attention(a, b, c),
+    }
+    show("forward", best(calls, rounds))
+
+
+def with_gradients(seqlen: int, dtype: torch.dtype, rounds: int) -> None:
+    shape = (1, seqlen, HEADS, HEAD_DIM)
+    ours = [torch.randn(shape).to(dtype).requires_grad_() for _ in "qkv"]
+    theirs = [x.detach().transpose(1, 2).contiguous().requires_grad_() for x in ours]
+    faces: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {
+        "rocflash.attention": (rocflash.attention, ours),
+        "torch": (F.scaled_dot_product_attention, theirs),
+        "floor": (Floor.apply, ours),
+    }
+    forward, backward = {}, {}
+    for name, (function, inputs) in faces.items():
+        out = function(*inputs)
+        dout = torch.randn(out.shape).to(dtype)
+        forward[name] = lambda f=function, x=inputs: f(*x)
+        backward[name] = lambda y=out, x=inputs, g=dout: torch.autograd.grad(
+            y, x, g, retain_graph=True
+        )
+    ours_back = backward["rocflash.attention"]
+    show("forward, gradients wanted", best(forward, rounds))
+    library = library_call(lambda: (ours, ours_back()))
+    show("backward", best({"library": library, **backward}, rounds))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dtype", choices=DTYPES, default="bf16")
+    parser.add_argument("--seqlen", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=40)
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    print(f"{arguments.dtype}, b 1, h {HEADS}, d {HEAD_DIM}, {arguments.seqlen} tokens, us")
+    for measure in (without_gradients, with_gradients):
+        measure(arguments.seqlen, DTYPES[arguments.dtype], arguments.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,339 @@
+"""Calls on torch tensors, prepared once for each kind of call and then repeated cheaply.
+
+A plan belongs to a call's *signature*: which function, each tensor's shape, strides, dtype and
+device, and every number with its type. What only depends on these is checked and written down once:
+Python types, ranks, shapes of results, the library's structs. A repeated call writes the tensors'
+addresses into a frame that nobody else uses, and calls. Whatever depends on values (lengths, pages,
+seeds) is read and checked in every call, mostly by the library.
+
+Plans hold no tensors. The least recently used ones are forgotten.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from typing import Any, NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+from . import _abi, _frame, _shapes
+from ._errors import InvalidArgument, Unsupported
+from ._options import (
+    NUMBER_OPTIONS,
+    TENSOR_OPTIONS,
+    check_numbers,
+    check_tensor,
+)
+
+_MOST_PLANS = 512
+
+_DTYPES = {
+    torch.float32: (_abi.DL_FLOAT, 32),
+    torch.float16: (_abi.DL_FLOAT, 16),
+    torch.bfloat16: (_abi.DL_BFLOAT, 16),
+    torch.float64: (_abi.DL_FLOAT, 64),
+    torch.int32: (_abi.DL_INT, 32),
+    torch.bool: (_abi.DL_BOOL, 8),
+    torch.uint8: (_abi.DL_UINT, 8),
+    # Known to DLPack, refused by the library with its own words.
+    torch.int8: (_abi.DL_INT, 8),
+    torch.int16: (_abi.DL_INT, 16),
+    torch.int64: (_abi.DL_INT, 64),
+    torch.complex64: (5, 64),
+    torch.complex128: (5, 128),
+}
+_torch_threads = torch.get_num_threads
+_GPU_TYPE = _abi.DL_ROCM if getattr(torch.version, "hip", None) else _abi.DL_CUDA
+THREADS_FIXED = "ROCFLASH_NUM_THREADS" in os.environ
+
+
+class _Slot(NamedTuple):
+    """A tensor's place in a call, and whether it may be replaced by a copy.
+
+    The ABI wants a contiguous last dimension. Inputs that have none are copied, but not planes,
+    whose last stride is free, nor what the call writes to.
+    """
+
+    field: str
+    word: int  # where the field lies in a frame
+    label: str  # its name in messages
+    copied: bool
+
+
+def _slot(struct: Any, field: str, label: str = "", copied: bool = False) -> _Slot:
+    # Seed and offset go as numbers, so there is no such field.
+    word = -1 if field == "rng_state" else _frame.word_of(struct, field)
+    return _Slot(field, word, label or field, copied)
+
+
+def _slots(struct: Any, *fields: str, copied: bool = False) -> tuple[_Slot, ...]:
+    return tuple(_slot(struct, name, copied=copied) for name in fields)
+
+
+_PROBLEM = (
+    *_slots(_abi.Problem, "q", "k", "v", copied=True),
+    *_slots(_abi.Problem, *TENSOR_OPTIONS),
+)
+_OUTPUTS = (
+    *_slots(_abi.ForwardOutputs, "out", "lse"),
+    _slot(_abi.ForwardOutputs, "s_dmask", "weights"),
+)
+_APPEND = ("k_new", "v_new", "cu_seqlens_k_new", "rotary_cos", "rotary_sin", "rotary_seqlens")
+_CALLS: dict[str, tuple[_Slot, ...]] = {
+    "forward": _PROBLEM + _OUTPUTS,
+    "infer": _PROBLEM + _OUTPUTS,
+    "decode": _PROBLEM + _slots(_abi.Append, *_APPEND, copied=True) + _OUTPUTS[:2],
+    "backward": (
+        *_PROBLEM,
+        *_slots(_abi.BackwardTensors, "dout", "out", copied=True),
+        _slot(_abi.BackwardTensors, "lse", "softmax_lse"),
+        *_slots(_abi.BackwardTensors, "dq", "dk", "dv", "dsinks"),
+    ),
+}
+# Tensors whose values say how much work there is, and with that how much workspace.
+_LENGTHS = {
+    *(name for name in TENSOR_OPTIONS if name.startswith(("cu_", "seqused", "leftpad"))),
+    *("block_table", "cache_batch_idx", "cu_seqlens_k_new", "rotary_seqlens"),
+}
+_SEED, _OFFSET = (_frame.word_of(_abi.Problem, f"dropout_{x}") for x in ("seed", "offset"))
+_RNG = 3 + TENSOR_OPTIONS.index("rng_state")
+
+Signature = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
+
+
+class _Scratch:
+    """Workspace from torch's allocator: freed in the order of the stream that uses it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._memory: Optional[Tensor] = None
+
+    def __call__(self, size: int) -> int:
+        self._memory = torch.empty(size, dtype=torch.uint8, device=self._device)
+        return self._memory.data_ptr()
+
+
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+
+def _current_stream(index: int) -> int:
+    if _raw_stream is not None:
+        return int(_raw_stream(index))
+    return int(torch.cuda.current_stream(index).cuda_stream)
+
+
+def _place(label: str, device: torch.device) -> tuple[int, int]:
+    if device.type == "cpu":
+        return (_abi.DL_CPU, 0)
+    if device.type == "cuda":
+        return (_GPU_TYPE, device.index or 0)
+    raise Unsupported(f"{label}: is on {device}; allowed are cpu and cuda (also ROCm's) tensors")
+
+
+def describe(label: str, signature: Signature) -> tuple[Any, ...]:
+    """A tensor as frames take it; `label` is for messages about what DLPack cannot express."""
+    shape, strides, dtype, device = signature
+    found = _DTYPES.get(dtype)
+    if found is None:
+        raise InvalidArgument(f"{label}: dtype {dtype}; allowed are float32, float16 and bfloat16")
+    return found, _place(label, device), shape, strides
+
+
+def _compact(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a contiguous tensor."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def seed_and_offset(rng_state: Tensor) -> tuple[int, int]:
+    seed, offset = rng_state.tolist()
+    return seed & (2**64 - 1), offset & (2**64 - 1)
+
+
+def _check_rng_state(signature: Signature) -> None:
+    shape, _, dtype, device = signature
+    if dtype != torch.int64 or shape != (2,):
+        raise InvalidArgument(
+            f"rng_state: {dtype} of shape {tuple(shape)}; "
+            "it must be int64 of shape (2,): seed and offset"
+        )
+    if device.type not in ("cpu", "cuda"):
+        raise InvalidArgument(f"rng_state: is on {device}; it must be on the CPU")
+
+
+class _Numbers:
+    """The options that are numbers, checked, and how they are written into a frame."""
+
+    def __init__(self, *numbers: Any) -> None:
+        check_numbers(numbers)
+        given = dict(zip(NUMBER_OPTIONS, numbers))
+        self.lengths = (given["max_seqlen_q"], given["max_seqlen_k"])
+        self.dropout_p = given["dropout_p"]
+        self.threads = given.pop("num_threads")
+        self._backend = given.pop("backend")
+        self._window = (given.pop("window_left"), given.pop("window_right"))
+        self._scale = given.pop("softmax_scale")
+        self._others = [(name, value) for name, value in given.items() if value]  # zero: absent
+
+    def write(self, frame: _frame.Frame, threads: int) -> None:
+        frame.set(_abi.Execution, "backend", self._backend)
+        frame.set(_abi.Execution, "num_threads", threads)
+        for name, value in self._others:
+            frame.set(_abi.Problem, name, value)
+        if self._window != (-1, -1):
+            frame.set_window(*self._window)
+        if self._scale is not None:
+            frame.set_scale(self._scale)
+
+
+class Plan:
+    """All about a call but its tensors' addresses and values."""
+
+    def __init__(
+        self,
+        call: str,
+        makes: tuple[bool, ...],
+        signatures: tuple[Optional[Signature], ...],
+        numbers: _Numbers,
+        default_threads: int,
+        rotary_interleaved: int,
+    ) -> None:
+        self._call, self._numbers = call, numbers
+        self._threads = numbers.threads or default_threads
+        self._rotary_interleaved = rotary_interleaved
+        slots = _CALLS[call]
+        given = [(n, slots[n], x) for n, x in enumerate(signatures) if x is not None]
+        self._shapes = {slot.field: x[0] for _, slot, x in given}
+        self._check_ranks()
+        _, _, self._dtype, self._device = given[0][2]
+        self._gpu = self._device.type == "cuda"
+        self._seeded = "rng_state" in self._shapes
+        if numbers.dropout_p and not self._seeded:
+            raise InvalidArgument(f"rng_state: is None, but dropout_p is {numbers.dropout_p}")
+        # Which inputs are copied, which results are made, and what frames describe.
+        self._copies: list[int] = []
+        self._makes: list[tuple[int, tuple[int, ...], torch.dtype]] = []
+        self._described: list[tuple[int, _Slot, tuple[Any, ...]]] = []
+        for n, slot, signature in given:
+            if n == _RNG:
+                _check_rng_state(signature)  # goes as two numbers
+                continue
+            if self._is_copied(slot, signature):
+                shape, _, dtype, device = signature
+                signature = (shape, _compact(shape), dtype, device)
+                self._copies.append(n)
+            self._described.append((n, slot, describe(slot.label, signature)))
+        for n, wanted in enumerate(makes, len(slots) - len(makes)):
+            if wanted:
+                slot = slots[n]
+                shape, dtype = self._result(slot.field)
+                signature = (shape, _compact(shape), dtype, self._device)
+                self._makes.append((n, shape, dtype))
+                self._described.append((n, slot, describe(slot.label, signature)))
+        self._places: list[tuple[int, int]] = []  # of each tensor: its index and its data's word
+        self._idle = [self._frame()]
+
+    def _check_ranks(self) -> None:
+        s = self._shapes
+        packed_k = "cu_seqlens_k" in s and "block_table" not in s
+        _shapes.check_ranks(s["q"], s["k"], s["v"], "cu_seqlens_q" in s, packed_k)
+
+    def _is_copied(self, slot: _Slot, signature: Signature) -> bool:
+        shape, strides, dtype, _ = signature
+        if not strides or strides[-1] == 1 or shape[-1] <= 1:
+            return False
+        if slot.field in ("k", "v") and "k_new" in self._shapes:
+            return False  # written to
+        integers = slot.field in TENSOR_OPTIONS and (dtype is torch.int32 or len(shape) == 1)
+        return slot.copied or integers
+
+    def _result(self, field: str) -> tuple[tuple[int, ...], torch.dtype]:
+        s = self._shapes
+        if field == "out":
+            return _shapes.out_shape(s["q"], s["v"]), self._dtype
+        if field == "lse":
+            return _shapes.lse_shape(s["q"]), torch.float32
+        if field == "s_dmask":
+            shapes = (s["q"], s["k"], s.get("cu_seqlens_q"), s.get("block_table"))
+            return _shapes.weights_shape(*shapes, *self._numbers.lengths), torch.float32
+        if field == "dsinks":
+            return tuple(s.get("sinks", (0,))), torch.float32
+        return tuple(s[field[1:]]), self._dtype  # dq, dk, dv
+
+    def _frame(self) -> _frame.Frame:
+        """A frame with all that does not change; where the rest goes is the same in each."""
+        frame = _frame.Frame(len(self._described))
+        places = []
+        for n, slot, description in self._described:
+            word = frame.describe(*description)
+            frame.point(slot.word, word)
+            places.append((n, word))
+        self._places = places
+        self._numbers.write(frame, self._threads)
+        if "rotary_cos" in self._shapes:
+            frame.set(_abi.Append, "rotary_interleaved", self._rotary_interleaved)
+        frame.prepare(self._call, self._threads != 0 and _LENGTHS.isdisjoint(self._shapes))
+        return frame
+
+    def run(self, tensors: list[Any]) -> None:
+        """Calls. `tensors` has None for what is absent; results to be made are put into it."""
+        inputs = tensors
+        if self._copies:
+            inputs = list(tensors)
+            for n in self._copies:
+                inputs[n] = tensors[n].contiguous()
+        for n, shape, dtype in self._makes:
+            inputs[n] = tensors[n] = torch.empty(*shape, dtype=dtype, device=self._device)
+        try:
+            frame = self._idle.pop()
+        except IndexError:  # all are in use by other threads, or by callers of this one
+            frame = self._frame()
+        words = frame.words
+        for n, word in self._places:
+            words[word] = inputs[n].data_ptr()
+        if self._seeded:
+            words[_SEED], words[_OFFSET] = seed_and_offset(tensors[_RNG])
+        if self._gpu:
+            frame.run(_current_stream(self._device.index or 0), _Scratch(self._device))
+        else:
+            frame.run()
+        self._idle.append(frame)  # not after a refusal: what failed is not used again
+
+
+# `typed`, since 1, 1.0 and True are equal but not all of them are allowed everywhere.
+_numbers = lru_cache(maxsize=_MOST_PLANS, typed=True)(_Numbers)
+_plan = lru_cache(maxsize=_MOST_PLANS)(Plan)
+
+
+def run(
+    call: str,
+    makes: tuple[bool, ...],
+    tensors: list[Any],
+    numbers: tuple[Any, ...],
+    rotary_interleaved: int = 0,
+) -> list[Any]:
+    """Runs a call on `tensors`: q, k, v, the options' and the call's own, None where absent.
+
+    `makes` says of the last ones, as many as it has entries, whether they are results to be made.
+    These are put into `tensors`, which is returned. `numbers` are the other options.
+    """
+    try:
+        signatures = tuple(
+            [None if x is None else (x.shape, x.stride(), x.dtype, x.device) for x in tensors]
+        )
+        threads = 0 if THREADS_FIXED else _torch_threads()
+        plan = _plan(call, makes, signatures, _numbers(*numbers), threads, rotary_interleaved)
+        plan.run(tensors)
+    except (AttributeError, RuntimeError, TypeError):
+        # A wrong type fails wherever it is first used, and is only now given its name.
+        for slot, x in zip(_CALLS[call], tensors):
+            if x is not None:
+                check_tensor(slot.label, x)
+        check_numbers(numbers)
+        raise
+    return tensors
