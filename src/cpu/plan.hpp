@@ -110,8 +110,10 @@ constexpr bool is_tiny(const Problem& p) {
 inline constexpr int most_decode_rows = 16;
 inline constexpr int decode_keys = 64;  // splits are multiples of this
 
+// With as few keys as queries there is nothing to split, and tiles are faster.
 constexpr bool is_decode(const Problem& p) {
-  return p.max_q > 0 && p.group() * p.max_q <= most_decode_rows;
+  const std::int64_t rows = p.group() * p.max_q;
+  return rows > 0 && rows <= most_decode_rows && (rows <= 8 || p.max_k >= 4 * rows);
 }
 
 // Key heads that one item handles together: rows of a key lie side by side for all heads, and a

@@ -113,6 +113,42 @@ TEST(DecodePlan, FewRowsOnly) {
   EXPECT_FALSE(is_decode(p));
 }
 
+// Sixteen rows of as many keys are a tile.
+TEST(DecodePlan, FewRowsAmongMoreKeys) {
+  Problem p = decode_problem(1, 16);
+  EXPECT_TRUE(is_decode(p));
+  p.max_q = 4;
+  EXPECT_FALSE(is_decode(p));
+  p.max_k = 64;
+  EXPECT_TRUE(is_decode(p));
+}
+
+Problem square_problem(std::int64_t rows, int columns, DType dtype = DType::bf16) {
+  Problem p;
+  p.dtype = dtype;
+  p.heads = p.kv_heads = 8;
+  p.head_dim = p.value_dim = columns;
+  p.lengths.batch = 1;
+  p.lengths.rows_q = p.lengths.rows_k = p.max_q = p.max_k = rows;
+  return p;
+}
+
+TEST(Blocks, OfQueriesLeaveWorkForMany) {
+  EXPECT_EQ(forward_block(square_problem(4096, 128)), 512);
+  EXPECT_EQ(forward_block(square_problem(1024, 128)), 256);
+  EXPECT_EQ(forward_block(square_problem(512, 128)), 128);
+  EXPECT_EQ(forward_block(square_problem(64, 128)), 64);
+}
+
+TEST(Blocks, FitTheSecondLevelCache) {
+  EXPECT_EQ(forward_block(square_problem(8192, 256)), 256);
+  EXPECT_EQ(forward_block(square_problem(8192, 512)), 128);
+  EXPECT_EQ(gradient_block(square_problem(4096, 128)), 256);
+  EXPECT_EQ(gradient_block(square_problem(4096, 128, DType::f32)), 128);
+  EXPECT_EQ(gradient_block(square_problem(4096, 256)), 128);
+  EXPECT_EQ(gradient_block(square_problem(4096, 256, DType::f32)), 64);
+}
+
 TEST(DecodePlan, BlocksHoldEnoughToHideLatency) {
   Problem p = decode_problem(1, 4096);
   for (const int heads : {1, 2, 4, 8, 32}) {

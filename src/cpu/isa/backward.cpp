@@ -45,21 +45,22 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
           next{here.end, smaller(queries.end, here.end + stream_rows)};
       const std::int64_t rows = here.size();
       tile.load_queries(head, t, delta, here);
-      // Panels at the end may be behind what these queries see.
+      // Panels at either end may lie outside of what these queries see.
       const Range seen = visible_keys(p.visibility, here, any.sequence.sq, any.sequence.sk);
-      const auto count =
-          static_cast<int>(smaller(panels, blocks_of(larger(0, seen.end - block.begin), panel)));
-      const std::int64_t lanes = smaller(block.size(), count * panel);
+      const auto first = static_cast<int>(larger(0, seen.begin - block.begin) / panel),
+                 last = static_cast<int>(
+                     smaller(panels, blocks_of(larger(0, seen.end - block.begin), panel)));
+      const Range lanes{first * panel, smaller(block.size(), last * panel)};
       const Panel<float> dq_rows{dq.rows(item.block, head.b, h, head.sequence.q_row + i),
                                  dq.row_stride};
       const auto begin = [&](int n) {
-        prefetch(head.queries_of(p.q, next), n, count);
-        prefetch(head.queries_of(t.dout, next), n, count);
+        prefetch(head.queries_of(p.q, next), n - first, last - first);
+        prefetch(head.queries_of(t.dout, next), n - first, last - first);
       };
       if constexpr (Products::packs) {
         if (tile.is_plain(any, block) && tile.q.Values::finite && tile.dout.Values::finite &&
             k_columns.finite) {
-          for (int n = 0; n < count; ++n) {
+          for (int n = first; n < last; ++n) {
             begin(n);
             tile.score(n, rows);
             tile.differentiate_plain(head, n, {here, keys_of(n)});
@@ -68,11 +69,12 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
             if (t.dk)
               tile.products.weigh_packed(tile.q, rows, tile.gradients_set, sum_of(dk_sum, d, n));
           }
-          if (t.dq) tile.products.spread_packed(rows, lanes, k_columns, d, dq_rows);
+          if (t.dq && !lanes.empty())
+            tile.products.spread_packed(rows, lanes, k_columns, d, dq_rows);
           continue;
         }
       }
-      for (int n = 0; n < count; ++n) {
+      for (int n = first; n < last; ++n) {
         begin(n);
         tile.score(n, rows);
         tile.differentiate(head, n, {here, keys_of(n)});
@@ -89,7 +91,7 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
                               sum_of(dk_sum, d, n));
         }
       }
-      if (t.dq) {
+      if (t.dq && !lanes.empty()) {
         tile.products.spread({tile.gradients.data, tile.gradients.stride}, rows, lanes, k_columns,
                              k_rows, dq_rows);
       }

@@ -215,8 +215,7 @@ class Block {
     if (p_.dropout.on()) {
       draw_dropout<Lanes::queries, vectors>(head_, tile, keep_);
       for (std::int64_t e = 0; e < rows * panel; e += width)
-        ROCFLASH_ISA::store(scores_ + e,
-                            select(load(keep_ + e) != 0.0f, load(scores_ + e), Float{}));
+        keep_lanes(scores_ + e, load(keep_ + e) != 0.0f, 0.0f);
     }
     products_.weigh(v_, rows, {scores_, panel}, sums);
   }

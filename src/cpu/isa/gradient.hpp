@@ -149,10 +149,8 @@ struct GradientTile {
   // Scores become weights; gradients of weights that dropout took become 0.
   ROCFLASH_INLINE void weigh_row(const Head& head, std::int64_t r) {
     for (int m = 0; m < panel; m += width) {
-      float* gradient = here_.at(r, m).data;
       store(weights + r * panel + m, weight_at(head, r, m));
-      if (p.dropout.on())
-        store(gradient, select(load(keep + r * panel + m) != 0.0f, load(gradient), Float{}));
+      if (p.dropout.on()) keep_lanes(here_.at(r, m).data, load(keep + r * panel + m) != 0.0f, 0.0f);
     }
   }
   // Makes the row's weights and the sink's add up to 1, unless other keys, which are not here, have
@@ -185,7 +183,7 @@ struct GradientTile {
       Float gradient = gradient_at(weight, r, m);
       if (p.softcap > 0) gradient *= load(slopes + at);
       store(to, gradient);
-      if (p.dropout.on()) store(weights + at, select(load(keep + at) != 0.0f, weight, Float{}));
+      if (p.dropout.on()) keep_lanes(weights + at, load(keep + at) != 0.0f, 0.0f);
     }
   }
 

@@ -161,7 +161,8 @@ template <class Body>
 ROCFLASH_INLINE void with_operands([[maybe_unused]] DType query, DType cache, Body body) {
   if (cache == DType::f32) return body.template operator()<Converted<float>>();
   if (cache == DType::f16) return body.template operator()<Converted<_Float16>>();
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) && !defined(ROCFLASH_TILES)
+  // CPUs with tiles have this instruction too, but it is slower there than converting.
   if (query == DType::bf16) return body.template operator()<Pairs>();
 #endif
   body.template operator()<EvenAndOdd>();

@@ -71,13 +71,13 @@ class InFloat {
     multiply(values.columns, count, {values.data, 1, values.stride}, weights, c);
   }
   // c[row][column] += sum over lanes of weights[row][lane] * values[lane][column]
-  ROCFLASH_INLINE void spread(Panel<const float> weights, std::int64_t count, std::int64_t lanes,
+  ROCFLASH_INLINE void spread(Panel<const float> weights, std::int64_t count, Range lanes,
                               const InColumns& values, const RowBlock& block, Panel<float> c) {
     over_columns(block.rows.columns, [&]<int wide>(int at) {
       const auto multiply =
           values.finite ? gemm<wide, Into::add, sums> : gemm_skipping_zeros<wide, Weights::left>;
-      multiply(count, lanes, {weights.data, weights.stride, 1},
-               Panel<const float>{values.data, values.stride}.at(0, at), c.at(0, at));
+      multiply(count, lanes.size(), {weights.at(0, lanes.begin).data, weights.stride, 1},
+               Panel<const float>{values.data, values.stride}.at(lanes.begin, at), c.at(0, at));
     });
   }
 };
@@ -232,24 +232,25 @@ class InPairs {
     split(first, second, w);
     for (int i = 0; i < planes; ++i) store(packed_lanes(i).at(row, lane / 2), w[i]);
   }
-  ROCFLASH_INLINE void spread(Panel<const float> weights, std::int64_t count, std::int64_t lanes,
+  ROCFLASH_INLINE void spread(Panel<const float> weights, std::int64_t count, Range lanes,
                               const InColumns& values, const RowBlock& block, Panel<float> c) {
     if (!values.finite) return spread_with_care(weights, count, lanes, block, c);
     for (std::int64_t n = 0; n < count; ++n) {
       // Panels are at least one vector wide; a second one exists where it has lanes.
-      for (std::int64_t m = 0; m < lanes; m += 2 * width) {
+      for (std::int64_t m = lanes.begin; m < lanes.end; m += 2 * width) {
         pack_lanes(n, m, load(weights.at(n, m).data),
-                   m + width < lanes ? load(weights.at(n, m + width).data) : Float{});
+                   m + width < lanes.end ? load(weights.at(n, m + width).data) : Float{});
       }
     }
     spread_packed(count, lanes, values, block.rows.columns, c);
   }
-  ROCFLASH_INLINE void spread_packed(std::int64_t count, std::int64_t lanes,
-                                     const InColumns& values, int columns, Panel<float> c) {
+  ROCFLASH_INLINE void spread_packed(std::int64_t count, Range lanes, const InColumns& values,
+                                     int columns, Panel<float> c) {
     over_columns(columns, [&]<int wide>(int at) {
       multiply<wide, Into::add>(
-          count, (lanes + 1) / 2, [&](int n) { return packed_lanes(n); },
-          [&](int n) { return values.plane(n).from(0, at); }, c.at(0, at));
+          count, (lanes.size() + 1) / 2,
+          [&](int n) { return packed_lanes(n).from(0, lanes.begin / 2); },
+          [&](int n) { return values.plane(n).from(lanes.begin / 2, at); }, c.at(0, at));
     });
   }
 
@@ -426,12 +427,11 @@ class InPairs {
   }
 
   [[gnu::noinline]] void spread_with_care(Panel<const float> weights, std::int64_t count,
-                                          std::int64_t lanes, const RowBlock& block,
-                                          Panel<float> c) {
+                                          Range lanes, const RowBlock& block, Panel<float> c) {
     const std::int64_t stride = padded(block.rows.columns);
-    for (std::int64_t n = 0; n < lanes; n += stream_rows) {
+    for (std::int64_t n = lanes.begin; n < lanes.end; n += stream_rows) {
       const RowBlock part{block.rows, block.batch, block.begin + n, block.head,
-                          static_cast<int>(smaller(stream_rows, lanes - n))};
+                          static_cast<int>(smaller(stream_rows, lanes.end - n))};
       load_rows(spare_rows_, stride, part);
       over_columns(block.rows.columns, [&]<int wide>(int at) {
         gemm_skipping_zeros<wide, Weights::left, AsPairs>(
