@@ -58,8 +58,7 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
         prefetch(head.queries_of(t.dout, next), n - first, last - first);
       };
       if constexpr (Products::packs) {
-        if (tile.is_plain(any, block) && tile.q.Values::finite && tile.dout.Values::finite &&
-            k_columns.finite) {
+        if (k_columns.finite && tile.is_plain(any, block, here)) {
           for (int n = first; n < last; ++n) {
             begin(n);
             tile.score(n, rows);

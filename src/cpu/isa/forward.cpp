@@ -8,10 +8,10 @@ namespace rocflash::cpu::ROCFLASH_ISA {
 namespace {
 
 // Running softmax of one query per lane: a base close to the highest score, and the sum of weights
-// relative to it. The base follows only where scores outgrow it by a lot: weights up to 2^8 are as
-// good as weights up to 1, and most tiles then leave what was accumulated before as it is.
+// relative to it. The base follows only where scores outgrow it by the exponential's slack: where
+// weights are rounded, those up to 2^8 are as good as those up to 1, and most tiles then leave what
+// was accumulated before as it is.
 struct OnlineSoftmax {
-  static constexpr float slack = 8.0f;  // in powers of two
   float *base, *sum, *factor;
 
   // The sink, if there is one, is the first weight.
@@ -30,7 +30,7 @@ struct OnlineSoftmax {
   ROCFLASH_INLINE bool absorb(const float* scores, std::int64_t rows, const Exponent& exponential,
                               Emit emit) {
     constexpr int panel = vectors * width;
-    const float reach = slack / exponential.factor;
+    const float reach = Exponent::slack / exponential.factor;
     Float top[vectors], total[vectors];
     for (int m = 0; m < vectors; ++m) top[m] = splat(-infinity);
     for (std::int64_t r = 0; r < rows; ++r)

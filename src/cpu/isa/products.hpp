@@ -201,7 +201,8 @@ class InPairs {
   }
   ROCFLASH_INLINE void weigh(const Values& values, std::int64_t count, Panel<const float> weights,
                              Panel<float> c) {
-    if (!values.finite) return weigh_with_care(values, count, weights, c);
+    if (!values.finite || !can_split(weights, count, {0, panel}))
+      return weigh_with_care(values, count, weights, c);
     for (std::int64_t n = 0; n < count; n += 2) {
       for (int m = 0; m < panel; m += width) {
         pack(0, n, m, load(weights.at(n, m).data),
@@ -234,7 +235,8 @@ class InPairs {
   }
   ROCFLASH_INLINE void spread(Panel<const float> weights, std::int64_t count, Range lanes,
                               const InColumns& values, const RowBlock& block, Panel<float> c) {
-    if (!values.finite) return spread_with_care(weights, count, lanes, block, c);
+    if (!values.finite || !can_split(weights, count, lanes))
+      return spread_with_care(weights, count, lanes, block, c);
     for (std::int64_t n = 0; n < count; ++n) {
       // Panels are at least one vector wide; a second one exists where it has lanes.
       for (std::int64_t m = lanes.begin; m < lanes.end; m += 2 * width) {
@@ -280,6 +282,17 @@ class InPairs {
       return planes == 1 ? from_bf16(to_bf16(weight)) : weight;
     }
   };
+  // Infinite weights cannot be split: their products with the values' lower parts, which may be 0,
+  // would be NaN.
+  ROCFLASH_INLINE static bool can_split(Panel<const float> weights, std::int64_t count,
+                                        Range lanes) {
+    if constexpr (planes == 1) return true;
+    Float taint{};
+    for (std::int64_t n = 0; n < count; ++n)
+      for (std::int64_t m = lanes.begin; m < lanes.end; m += width)
+        taint += load(weights.at(n, m).data) * 0.0f;
+    return !any_nan(taint);
+  }
   // The bf16 part of numbers, and that of what is left of them without it.
   ROCFLASH_INLINE static void split(Float a, Float b, Word (&to)[planes]) {
     to[0] = side_by_side(a, b);

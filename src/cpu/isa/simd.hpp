@@ -211,6 +211,8 @@ ROCFLASH_INLINE Float exp2(Float x) {
 // 2^(a * factor) for a <= 0, without rounding the product. What is below `least` counts as it, and
 // gives 0.
 struct Exponential {
+  // By how many powers of two arguments may exceed 0: f32 needs the highest weight to be exactly 1.
+  static constexpr float slack = 0.0f;
   float factor, least;
 
   ROCFLASH_INLINE explicit Exponential(float positive_factor) : factor(positive_factor) {
@@ -227,6 +229,7 @@ struct Exponential {
 
 // The same for results that will be rounded to 16 bits or fewer: fewer steps, to within 2^-18.
 struct QuickExponential {
+  static constexpr float slack = 8.0f;
   float factor;
 
   ROCFLASH_INLINE explicit QuickExponential(float positive_factor) : factor(positive_factor) {}
