@@ -4,7 +4,9 @@
 #include "cpu/isa/tile.hpp"
 #include "cpu/isa/tiles.hpp"
 
+// Nameless, so that functions which are not inlined have no linkable copies (core/inline.hpp).
 namespace rocflash::cpu::ROCFLASH_ISA {
+namespace {
 
 #if defined(__AVX512BF16__)
 // Products of pairs of bf16 numbers: neighbouring columns, rows or lanes, whatever is summed over.
@@ -395,4 +397,5 @@ class InPairs {
 };
 #endif
 
+}  // namespace
 }  // namespace rocflash::cpu::ROCFLASH_ISA
