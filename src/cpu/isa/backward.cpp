@@ -87,7 +87,7 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
         if (t.dk) {
           const Panel<float> gradients = tile.gradients.at(0, n * panel);
           tile.products.weigh(tile.q, rows, {gradients.data, gradients.stride},
-                              sum_of(dk_sum, d, n));
+                              sum_of(dk_sum, d, n), true);
         }
       }
       if (t.dq && !lanes.empty()) {

@@ -117,8 +117,9 @@ class InPairs {
         [&](int n) { return lanes.plane(n); }, c);
   }
   ROCFLASH_INLINE void weigh(const Values& values, std::int64_t count, Panel<const float> weights,
-                             Panel<float> c) {
-    if (!values.finite || !can_split(weights, count, {0, panel}))
+                             Panel<float> c, bool of_gradients = false) {
+    // Gradients may be infinite; weights are not, but where lanes are not in use.
+    if (!values.finite || (of_gradients && !can_split(weights, count, {0, panel})))
       return weigh_with_care(values, count, weights, c);
     for (std::int64_t n = 0; n < count; n += 2) {
       for (int m = 0; m < panel; m += width) {

@@ -65,7 +65,7 @@ class InFloat {
   }
   // c[column][lane] += sum over rows of weights[row][lane] * values[row][column], likewise
   ROCFLASH_INLINE void weigh(const Values& values, std::int64_t count, Panel<const float> weights,
-                             Panel<float> c) {
+                             Panel<float> c, bool /*of_gradients*/ = false) {
     const auto multiply = values.finite ? gemm<vectors, Into::add, sums>
                                         : gemm_skipping_zeros<vectors, Weights::right>;
     multiply(values.columns, count, {values.data, 1, values.stride}, weights, c);
