@@ -7,7 +7,7 @@ use rocflash_sys::*;
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// What the C program has to confirm, and the names that were covered.
@@ -170,7 +170,8 @@ fn checks() -> Checks {
 }
 
 fn native() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("native")
+    // Asked when it runs: a target folder shared by several clones may hold another one's program.
+    PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where it is")).join("native")
 }
 
 fn c_compiler() -> String {

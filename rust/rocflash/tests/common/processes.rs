@@ -16,7 +16,9 @@ fn simulator() -> Option<PathBuf> {
         assert!(path.exists(), "ROCFLASH_SIM_LIBRARY: {} is not there", path.display());
         return Some(path);
     }
-    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../build/lib/sim/libamdhip64.so"); // of each crate
+    // Of each crate, and asked when it runs: a target folder may be shared by several clones.
+    let crate_folder = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where it is");
+    let built = Path::new(&crate_folder).join("../../build/lib/sim/libamdhip64.so");
     built.exists().then(|| built.canonicalize().unwrap())
 }
 
