@@ -8,30 +8,17 @@ from ctypes import byref
 from typing import Any
 
 
-class _Tensor(ctypes.Structure):
-    """struct DLTensor."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-def _describe(x: Any) -> _Tensor:
+def _describe(x: Any) -> Any:
     import torch
 
+    from rocflash import _abi, _dlpack
+
     sizes = ctypes.c_int64 * x.dim()
-    code = 4 if x.dtype is torch.bfloat16 else 2  # kDLBfloat, kDLFloat
+    code = _abi.DL_BFLOAT if x.dtype is torch.bfloat16 else _abi.DL_FLOAT
     shape, strides = sizes(*x.shape), sizes(*x.stride())
-    return _Tensor(x.data_ptr(), 1, 0, x.dim(), code, 8 * x.element_size(), 1, shape, strides, 0)
+    return _dlpack._DLTensor(
+        x.data_ptr(), _abi.DL_CPU, 0, x.dim(), code, 8 * x.element_size(), 1, shape, strides, 0
+    )
 
 
 def prepare(op: str, tensors: dict[str, Any]) -> tuple[Callable[[], None], int]:

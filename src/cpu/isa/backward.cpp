@@ -53,29 +53,18 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
       const Range lanes{first * panel, smaller(block.size(), last * panel)};
       const Panel<float> dq_rows{dq.rows(item.block, head.b, h, head.sequence.q_row + i),
                                  dq.row_stride};
-      const auto begin = [&](int n) {
-        prefetch(head.queries_of(p.q, next), n - first, last - first);
-        prefetch(head.queries_of(t.dout, next), n - first, last - first);
-      };
-      if constexpr (Products::packs) {
-        if (k_columns.finite && tile.is_plain(any, block, here)) {
-          for (int n = first; n < last; ++n) {
-            begin(n);
-            tile.score(n, rows);
+      [[maybe_unused]] const bool plain = k_columns.finite && tile.is_plain(any, block, here);
+      const auto add_sums = [&](int n) {
+        if constexpr (Products::packs) {
+          if (plain) {
             tile.differentiate_plain(head, n, {here, keys_of(n)});
             if (t.dv)
               tile.products.weigh_packed(tile.dout, rows, tile.weights_set, sum_of(dv_sum, dv, n));
             if (t.dk)
               tile.products.weigh_packed(tile.q, rows, tile.gradients_set, sum_of(dk_sum, d, n));
+            return;
           }
-          if (t.dq && !lanes.empty())
-            tile.products.spread_packed(rows, lanes, k_columns, d, dq_rows);
-          continue;
         }
-      }
-      for (int n = first; n < last; ++n) {
-        begin(n);
-        tile.score(n, rows);
         tile.differentiate(head, n, {here, keys_of(n)});
         if (t.dsinks) {
           float* mean = dq.means.rows(head.b, h, head.sequence.q_row + i) +
@@ -89,11 +78,20 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
           tile.products.weigh(tile.q, rows, {gradients.data, gradients.stride},
                               sum_of(dk_sum, d, n), true);
         }
-      }
-      if (t.dq && !lanes.empty()) {
+      };
+      const auto add_query_gradients = [&] {
+        if constexpr (Products::packs)
+          if (plain) return tile.products.spread_packed(rows, lanes, k_columns, d, dq_rows);
         tile.products.spread({tile.gradients.data, tile.gradients.stride}, rows, lanes, k_columns,
                              k_rows, dq_rows);
+      };
+      for (int n = first; n < last; ++n) {
+        prefetch(head.queries_of(p.q, next), n - first, last - first);
+        prefetch(head.queries_of(t.dout, next), n - first, last - first);
+        tile.score(n, rows);
+        add_sums(n);
       }
+      if (t.dq && !lanes.empty()) add_query_gradients();
     }
   }
 

@@ -94,15 +94,20 @@ struct GradientTile {
 
   // The plain case, in which all is done in one go and leaves only what the next products take:
   // pairs of weights and of gradients. All that goes into them has to be finite.
-  ROCFLASH_INLINE bool is_plain(const Head& head, Range block, Range queries) const {
-    const bool simple = Products::packs && block.size() < head.sequence.sk && !p.sinks &&
-                        !p.dropout.on() && p.softcap <= 0;
-    if (!simple || !q.Values::finite || !dout.Values::finite) return false;
-    float taint = 0;
-    for (std::int64_t r = 0; r < queries.size(); ++r) taint += delta[r] * 0.0f;
-    for (int n = 0; n < blocks_of(block.size(), panel); ++n)
-      if (!v[n].finite) return false;
-    return taint == 0.0f;
+  ROCFLASH_INLINE bool is_plain([[maybe_unused]] const Head& head, [[maybe_unused]] Range block,
+                                [[maybe_unused]] Range queries) const {
+    if constexpr (!Products::packs) {
+      return false;
+    } else {
+      const bool simple =
+          block.size() < head.sequence.sk && !p.sinks && !p.dropout.on() && p.softcap <= 0;
+      if (!simple || !q.Values::finite || !dout.Values::finite) return false;
+      float taint = 0;
+      for (std::int64_t r = 0; r < queries.size(); ++r) taint += delta[r] * 0.0f;
+      for (int n = 0; n < blocks_of(block.size(), panel); ++n)
+        if (!v[n].finite) return false;
+      return taint == 0.0f;
+    }
   }
   static constexpr int weights_set = 0, gradients_set = 1;
   ROCFLASH_INLINE void differentiate_plain(const Head& head, int n, const Tile& tile) {

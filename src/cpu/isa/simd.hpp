@@ -94,9 +94,6 @@ ROCFLASH_INLINE float fold(Float v, Merge merge) {
 ROCFLASH_INLINE float sum_of(Float v) {
   return fold(v, [](Float a, Float b) { return a + b; });
 }
-ROCFLASH_INLINE float largest_of(Float v) {
-  return fold(v, [](Float a, Float b) { return larger(a, b); });
-}
 
 ROCFLASH_INLINE bool any(Int mask) {
   std::int32_t set = 0;
@@ -140,10 +137,8 @@ ROCFLASH_INLINE Short to_bf16(Float x) {
   return __builtin_convertvector((Word)select(x != x, (Float)quiet, (Float)rounded), Short);
 }
 
-// Whether there are instructions for pairs of bf16 numbers, two in each 32-bit lane.
+// Pairs of bf16 numbers, two in each 32-bit lane.
 #if defined(__AVX512BF16__)
-inline constexpr bool has_pairs = true;
-
 // Both products of each lane's pairs, added to its sum. Products are exact; numbers below the
 // smallest normal one count as 0.
 ROCFLASH_INLINE Float add_products(Float sum, Word a, Word b) {
@@ -173,8 +168,6 @@ ROCFLASH_INLINE Word pair_up(Float lower, Float upper) {
                                          8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   return (Word)_mm512_permutexvar_epi16(order, (__m512i)both);
 }
-#else
-inline constexpr bool has_pairs = false;
 #endif
 ROCFLASH_INLINE Float add_products(Float sum, Float a, Float b) { return sum + a * b; }
 

@@ -12,9 +12,7 @@
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 
-inline constexpr bool has_tiles = true;
 inline constexpr int tile_rows = 16;  // as many words are in a row
-inline constexpr std::int64_t tile_words = tile_rows * tile_rows;
 
 // Operands of pairs, tile by tile: a tile is 1 KiB in one piece, tiles that are summed over follow
 // each other, and `stride` is how far apart tiles of other rows (or lanes) are. k is a multiple of
@@ -188,8 +186,6 @@ template <int vectors, Into into, int terms>
 }  // namespace rocflash::cpu::ROCFLASH_ISA
 #else
 namespace rocflash::cpu::ROCFLASH_ISA {
-
-inline constexpr bool has_tiles = false;
 
 // Operands of pairs for vectors, row by row.
 struct LeftWords {
