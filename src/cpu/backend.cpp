@@ -45,6 +45,7 @@ struct Memory {
   float* scratch;       // `scratch_floats` for each thread
   std::int64_t scratch_floats;
   int threads;
+  int block;  // queries of a work item of forward
   Delta delta;
   PartialQueryGradients dq;
   DecodeParts parts;
@@ -76,10 +77,11 @@ Memory lay_out(Workspace& w, const Problem& p, const Execution& e, Kind kind, bo
   Memory m{};
   m.table = w.take<std::int64_t>(p.batch() + 1);
   m.threads = useful_threads(p, e, kind);
+  m.block = cpu::forward_block(p, m.threads);
   m.scratch_floats = kind == Kind::standard ? cpu::standard_scratch(p, gradients)
                      : gradients            ? cpu::backward_scratch(p)
                      : kind == Kind::decode ? cpu::decode_scratch(p)
-                                            : cpu::forward_scratch(p);
+                                            : cpu::forward_scratch(p, m.block);
   m.scratch = w.take<float>(m.scratch_floats * m.threads);
   if (kind == Kind::decode) {
     const int splits = cpu::decode_splits(p);
@@ -180,9 +182,9 @@ void sink_gradients(const Problem& p, const BackwardTensors& t, int threads, Mea
 }
 
 void run_tiled(const Kernels& k, const Problem& p, const ForwardOutputs& o, const Steps& steps,
-               const Memory&) {
-  steps.over_queries([&](WorkItem item, float* scratch) { k.forward(p, o, item, scratch); },
-                     cpu::forward_block(p));
+               const Memory& m) {
+  steps.over_queries(
+      [&](WorkItem item, float* scratch) { k.forward(p, o, item, m.block, scratch); }, m.block);
 }
 
 void run_decode(const Kernels& k, const Problem& p, const ForwardOutputs& o, const Steps& steps,

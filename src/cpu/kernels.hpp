@@ -71,8 +71,8 @@ struct Scores {
 struct Kernels {
   const char* name;
 
-  // A block of queries against all keys they see.
-  void (*forward)(const Problem&, const ForwardOutputs&, WorkItem, float* scratch);
+  // A block of so many queries against all keys they see.
+  void (*forward)(const Problem&, const ForwardOutputs&, WorkItem, int rows, float* scratch);
 
   // Few queries: one split of the keys (item.block) for all rows of some key heads; then the merge
   // of a key head's splits.

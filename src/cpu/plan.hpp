@@ -14,6 +14,8 @@ namespace rocflash::cpu {
 // and of dropout's eight keys.
 inline constexpr int lane_rows = 64;
 inline constexpr int stream_rows = 64;
+// Forward may load several such tiles, and weigh their values together.
+inline constexpr int most_rows_together = 4 * stream_rows;
 
 inline constexpr std::int64_t cache_line_floats = 16;
 
@@ -26,16 +28,17 @@ ROCFLASH_INLINE constexpr std::int64_t padded(std::int64_t floats) {
 }
 
 // A work item of forward holds a block of queries, as many panels as the second-level cache takes:
-// what it costs to fetch and convert a tile of keys and values is shared by them all. Problems with
-// few queries use smaller blocks, so that a machine of some dozens of cores finds work. The number
-// of threads must not matter.
-inline constexpr int most_forward_block = 8 * lane_rows;
-constexpr int forward_block(const Problem& p) {
-  constexpr std::int64_t cache = 512 * 1024, wanted = 32;
-  for (int rows = most_forward_block; rows > lane_rows; rows /= 2) {
-    const std::int64_t bytes = 4 * rows * (padded(p.head_dim) + padded(p.value_dim));
-    if (bytes <= cache && p.batch() * p.heads * blocks_of(p.max_q, rows) >= wanted) return rows;
-  }
+// what it costs to fetch and convert a tile of keys and values is shared by them all. There should
+// be several blocks for each thread. Results do not depend on it: panels of queries and tiles of
+// keys begin at the same places whatever the block.
+inline constexpr int most_forward_block = 16 * lane_rows;
+constexpr int forward_block(const Problem& p, int threads) {
+  constexpr std::int64_t cache = 768 * 1024, wanted = 8;
+  const std::int64_t queries = p.lengths.packed_q() ? p.lengths.rows_q : p.batch() * p.max_q;
+  const std::int64_t row =
+      (p.dtype == DType::bf16 ? 2 : 4) * padded(p.head_dim) + 4 * padded(p.value_dim);
+  for (int rows = most_forward_block; rows > lane_rows; rows /= 2)
+    if (rows * row <= cache && p.heads * blocks_of(queries, rows) >= wanted * threads) return rows;
   return lane_rows;
 }
 // Backward's block of keys: there is twice as much to keep, and more. Operands of 16 bits take half
@@ -46,21 +49,26 @@ constexpr int gradient_block(const Problem& p) {
   return p.head_dim + p.value_dim > 256 ? rows / 2 : rows;
 }
 
+// Rows of floats are an odd number of cache lines apart, so that a column's numbers do not all fall
+// into the same few sets of the cache.
+ROCFLASH_INLINE constexpr std::int64_t apart(std::int64_t columns) {
+  return padded(columns) | cache_line_floats;
+}
 // Floats that an operand of a product takes, in whichever form.
 ROCFLASH_INLINE constexpr std::int64_t operand_floats(std::int64_t rows, std::int64_t columns) {
-  return rows * 2 * padded(columns / 2 + 1);
+  return rows * larger(apart(columns), 2 * padded(columns / 2 + 1));
 }
 
 // Floats of scratch memory that one thread needs.
 constexpr std::int64_t products_scratch(std::int64_t most_columns) {
-  return operand_floats(2 * stream_rows, lane_rows) +
+  return operand_floats(most_rows_together, lane_rows) +
          operand_floats(stream_rows, most_gradient_block) +
          operand_floats(stream_rows + lane_rows, most_columns);
 }
-constexpr std::int64_t forward_scratch(const Problem& p) {
-  const std::int64_t block = forward_block(p), tile = std::int64_t{lane_rows} * stream_rows;
-  return operand_floats(block + stream_rows, p.head_dim) +
-         operand_floats(stream_rows, p.value_dim) + block * padded(p.value_dim) + 3 * tile +
+constexpr std::int64_t forward_scratch(const Problem& p, std::int64_t block) {
+  const std::int64_t tile = std::int64_t{lane_rows} * stream_rows;
+  return operand_floats(block + most_rows_together, p.head_dim) +
+         operand_floats(most_rows_together, p.value_dim) + block * padded(p.value_dim) + 3 * tile +
          3 * block + products_scratch(larger(p.head_dim, p.value_dim));
 }
 constexpr std::int64_t backward_scratch(const Problem& p) {

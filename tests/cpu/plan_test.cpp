@@ -133,16 +133,19 @@ Problem square_problem(std::int64_t rows, int columns, DType dtype = DType::bf16
   return p;
 }
 
-TEST(Blocks, OfQueriesLeaveWorkForMany) {
-  EXPECT_EQ(forward_block(square_problem(4096, 128)), 512);
-  EXPECT_EQ(forward_block(square_problem(1024, 128)), 256);
-  EXPECT_EQ(forward_block(square_problem(512, 128)), 128);
-  EXPECT_EQ(forward_block(square_problem(64, 128)), 64);
+TEST(Blocks, OfQueriesLeaveWorkForAllThreads) {
+  EXPECT_EQ(forward_block(square_problem(4096, 128), 2), 1024);
+  EXPECT_EQ(forward_block(square_problem(4096, 128), 8), 512);
+  EXPECT_EQ(forward_block(square_problem(1024, 128), 2), 512);
+  EXPECT_EQ(forward_block(square_problem(1024, 128), 16), 64);
+  EXPECT_EQ(forward_block(square_problem(512, 128), 2), 256);
+  EXPECT_EQ(forward_block(square_problem(64, 128), 2), 64);
 }
 
 TEST(Blocks, FitTheSecondLevelCache) {
-  EXPECT_EQ(forward_block(square_problem(8192, 256)), 256);
-  EXPECT_EQ(forward_block(square_problem(8192, 512)), 128);
+  EXPECT_EQ(forward_block(square_problem(8192, 128, DType::f32), 2), 512);
+  EXPECT_EQ(forward_block(square_problem(8192, 256), 2), 512);
+  EXPECT_EQ(forward_block(square_problem(8192, 512), 2), 256);
   EXPECT_EQ(gradient_block(square_problem(4096, 128)), 256);
   EXPECT_EQ(gradient_block(square_problem(4096, 128, DType::f32)), 128);
   EXPECT_EQ(gradient_block(square_problem(4096, 256)), 128);

@@ -58,10 +58,11 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
         if constexpr (Products::packs) {
           if (plain) {
             tile.differentiate_plain(head, n, {here, keys_of(n)});
+            const auto packed = [&](int at) { return Range{at, at + rows}; };
             if (t.dv)
-              tile.products.weigh_packed(tile.dout, rows, tile.weights_set, sum_of(dv_sum, dv, n));
+              tile.products.weigh_packed(tile.dout, packed(tile.weights_at), sum_of(dv_sum, dv, n));
             if (t.dk)
-              tile.products.weigh_packed(tile.q, rows, tile.gradients_set, sum_of(dk_sum, d, n));
+              tile.products.weigh_packed(tile.q, packed(tile.gradients_at), sum_of(dk_sum, d, n));
             return;
           }
         }

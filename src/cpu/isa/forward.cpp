@@ -14,11 +14,11 @@ namespace {
 struct OnlineSoftmax {
   float *base, *sum, *factor;
 
-  // The sink, if there is one, is the first weight.
+  // The sink, if there is one, is the first weight. Lanes beyond the queries never move.
   template <int vectors>
-  ROCFLASH_INLINE void start(float sink) {
+  ROCFLASH_INLINE void start(float sink, std::int64_t queries) {
     for (int n = 0; n < vectors * width; ++n) {
-      base[n] = sink;
+      base[n] = n < queries ? sink : infinity;
       sum[n] = sink == -infinity ? 0.0f : 1.0f;
     }
   }
@@ -51,9 +51,10 @@ struct OnlineSoftmax {
         total[m] *= change;
       }
     }
+    for (int m = 0; m < vectors; ++m) top[m] = exponential.base(top[m]);
     Float added[vectors] = {};
     const auto weight = [&](std::int64_t r, int m) {
-      const Float w = exponential(load(scores + r * panel + m * width) - top[m]);
+      const Float w = exponential.above(top[m], load(scores + r * panel + m * width));
       added[m] += w;
       return w;
     };
@@ -105,6 +106,7 @@ template <int vectors>
 template <class Products>
 class Block {
   static constexpr int vectors = Products::vectors, panel = Products::panel;
+  static constexpr int rows_together = Products::rows_together;
   static constexpr int most_panels = most_forward_block / (most_vectors * width);
 
  public:
@@ -115,8 +117,8 @@ class Block {
         panels_(static_cast<int>(blocks_of(queries.size(), panel))),
         scratch_(memory),
         products_(scratch_, static_cast<int>(larger(p_.head_dim, p_.value_dim))),
-        k_(scratch_, p_.head_dim),
-        v_(scratch_, p_.value_dim),
+        k_(scratch_, p_.head_dim, rows_together),
+        v_(scratch_, p_.value_dim, rows_together),
         exponential_(head.exponent) {
     scores_ = scratch_.take(panel * stream_rows);
     bias_ = scratch_.take(panel * stream_rows);
@@ -128,25 +130,21 @@ class Block {
       __builtin_memset(out_[n], 0, sizeof(float) * panel * static_cast<std::size_t>(p_.value_dim));
       float* statistics = scratch_.take(3 * panel);
       softmax_[n] = {statistics, statistics + panel, statistics + 2 * panel};
-      softmax_[n].template start<vectors>(head.sink);
+      softmax_[n].template start<vectors>(head.sink, queries_of(n).size());
     }
   }
 
   void attend() {
     Range keys = visible(queries_);
-    keys.begin = floor_to(keys.begin, dropout_keys_per_call);
-    for (std::int64_t j = keys.begin; j < keys.end; j += stream_rows) {
-      const Range here{j, smaller(keys.end, j + stream_rows)},
-          next{here.end, smaller(keys.end, here.end + stream_rows)};
+    keys.begin = floor_to(keys.begin, stream_rows);
+    const auto from = [&](std::int64_t j) {
+      return Range{j, smaller(keys.end, floor_to(j, rows_together) + rows_together)};
+    };
+    for (Range here = from(keys.begin); !here.empty(); here = next_) {
+      next_ = from(here.end);
       k_.load(head_.keys_of(p_.k, here));
       v_.load(head_.keys_of(p_.v, here));
-      for (int n = 0; n < panels_; ++n) {
-        prefetch(head_.keys_of(p_.k, next), n, panels_);
-        prefetch(head_.keys_of(p_.v, next), n, panels_);
-        const Range seen = visible(queries_of(n));
-        const Tile tile{queries_of(n), {here.begin, smaller(here.end, seen.end)}};
-        if (!tile.keys.empty() && seen.begin < here.end) attend(n, tile);
-      }
+      for (int n = 0; n < panels_; ++n) attend(n, here);
     }
   }
 
@@ -172,7 +170,7 @@ class Block {
       k_.load(head_.keys_of(p_.k, here));
       for (int n = 0; n < panels_; ++n) {
         const Tile tile{queries_of(n), here};
-        score(n, tile);
+        score(n, tile, 0);
         if (p_.dropout.on()) draw_dropout<Lanes::queries, vectors>(head_, tile, keep_);
         store_weights<vectors>(head_, tile, scores_, p_.dropout.on() ? keep_ : nullptr, softmax_[n],
                                o.s_dmask);
@@ -187,43 +185,84 @@ class Block {
   ROCFLASH_INLINE Range queries_of(int n) const {
     return {queries_.begin + n * panel, smaller(queries_.end, queries_.begin + (n + 1) * panel)};
   }
-  void score(int n, const Tile& tile) {
-    products_.score(k_, tile.keys.size(), q_[n], {scores_, panel});
+  void score(int n, const Tile& tile, std::int64_t row) {
+    products_.score(k_.from(row), tile.keys.size(), q_[n], {scores_, panel});
     finish_scores<Lanes::queries, vectors>(head_, tile, scores_, bias_, nullptr);
   }
-  void attend(int n, const Tile& tile) {
-    const std::int64_t rows = tile.keys.size();
+  // What was accumulated before is rescaled where the softmax asks for it; `settle` is called
+  // first.
+  template <class Emit, class Settle>
+  void absorb(int n, std::int64_t rows, Emit emit, Settle settle) {
+    if (!softmax_[n].template absorb<vectors>(scores_, rows, exponential_, emit)) return;
+    settle();
+    rescale<vectors>(out_[n], p_.value_dim, softmax_[n].factor);
+  }
+  // A panel against the keys at hand, tile by tile. Where weights are packed, their values wait for
+  // those of the other tiles: the sums are then loaded and stored once for all. Meanwhile the next
+  // keys and values are asked for, a few at a time.
+  void attend(int n, Range keys) {
+    constexpr int tiles = rows_together / stream_rows;
     const Panel<float> sums{out_[n], panel};
-    const auto absorb = [&](auto emit) {
-      if (softmax_[n].template absorb<vectors>(scores_, rows, exponential_, emit))
-        rescale<vectors>(out_[n], p_.value_dim, softmax_[n].factor);
+    const Range seen = visible(queries_of(n));
+    const bool packs = Products::packs && v_.finite && !p_.dropout.on();
+    Range waiting{0, 0};  // rows of packed weights
+    const auto settle = [&] {
+      if constexpr (Products::packs)
+        if (!waiting.empty()) products_.weigh_packed(v_.from(waiting.begin), waiting, sums);
+      waiting.begin = waiting.end;
     };
-    score(n, tile);
-    if constexpr (Products::packs) {
-      if (v_.finite && !p_.dropout.on()) {
-        absorb([&](std::int64_t r, int lane, Float lower, Float upper) {
-          products_.pack(0, r, lane, lower, upper);
-        });
-        return products_.weigh_packed(v_, rows, 0, sums);
+    for (std::int64_t j = keys.begin; j < keys.end; j += stream_rows) {
+      const Tile tile{queries_of(n), {j, smaller(smaller(keys.end, j + stream_rows), seen.end)}};
+      const std::int64_t row = j - keys.begin, rows = tile.keys.size();
+      const auto ask = [&](const Rows& rows_of) {
+        prefetch(head_.keys_of(rows_of, next_), n * tiles + static_cast<int>(row / stream_rows),
+                 panels_ * tiles);
+      };
+      const bool hidden = tile.keys.empty() || seen.begin >= j + stream_rows;
+      ask(p_.k);
+      if (!hidden) score(n, tile, row);
+      ask(p_.v);
+      if (hidden) continue;
+      if constexpr (Products::packs) {
+        if (packs) {
+          if (waiting.empty()) waiting = {row, row};
+          absorb(
+              n, rows,
+              [&](std::int64_t r, int lane, Float lower, Float upper) {
+                products_.pack(row + r, lane, lower, upper);
+              },
+              settle);
+          waiting.end = row + rows;
+          continue;
+        }
       }
+      weigh_tile(n, tile, row);
     }
+    settle();
+  }
+  void weigh_tile(int n, const Tile& tile, std::int64_t row) {
+    const std::int64_t rows = tile.keys.size();
     // There is room for a row more than an odd number.
-    absorb([&](std::int64_t r, int lane, Float lower, Float upper) {
-      ROCFLASH_ISA::store(scores_ + r * panel + lane, lower);
-      ROCFLASH_ISA::store(scores_ + (r + 1) * panel + lane, upper);
-    });
+    absorb(
+        n, rows,
+        [&](std::int64_t r, int lane, Float lower, Float upper) {
+          ROCFLASH_ISA::store(scores_ + r * panel + lane, lower);
+          ROCFLASH_ISA::store(scores_ + (r + 1) * panel + lane, upper);
+        },
+        [] {});
     if (p_.dropout.on()) {
       draw_dropout<Lanes::queries, vectors>(head_, tile, keep_);
       for (std::int64_t e = 0; e < rows * panel; e += width)
         keep_lanes(scores_ + e, load(keep_ + e) != 0.0f, 0.0f);
     }
-    products_.weigh(v_, rows, {scores_, panel}, sums);
+    products_.weigh(v_.from(row), rows, {scores_, panel}, {out_[n], panel});
   }
 
   const Head& head_;
   const Problem& p_;
   const Range queries_;
   const int panels_;
+  Range next_{0, 0};  // keys that will be loaded next
   Scratch scratch_;
   Products products_;
   typename Products::Rows k_;
@@ -237,9 +276,8 @@ class Block {
 
 }  // namespace
 
-void forward(const Problem& p, const ForwardOutputs& o, WorkItem item, float* scratch) {
+void forward(const Problem& p, const ForwardOutputs& o, WorkItem item, int rows, float* scratch) {
   const Head head(p, item.batch, item.head);
-  const int rows = forward_block(p);
   const Range block{item.block * rows, smaller(head.sequence.sq, (item.block + 1) * rows)};
   with_products(block.size(), p.dtype, p.k.dtype, [&]<class Products>() {
     Block<Products> queries(head, block, scratch);

@@ -109,7 +109,7 @@ struct GradientTile {
       return taint == 0.0f;
     }
   }
-  static constexpr int weights_set = 0, gradients_set = 1;
+  static constexpr int weights_at = 0, gradients_at = stream_rows;  // among packed rows
   ROCFLASH_INLINE void differentiate_plain(const Head& head, int n, const Tile& tile) {
     const std::int64_t rows = tile.queries.size();
     begin_panel(head, n, tile);
@@ -125,8 +125,8 @@ struct GradientTile {
                               m + 1 < vectors ? gradient[i][m + 1] : Float{});
       }
       for (int m = 0; m < vectors; ++m) {
-        products.pack(weights_set, r, m * width, weight[0][m], weight[1][m]);
-        products.pack(gradients_set, r, m * width, gradient[0][m], gradient[1][m]);
+        products.pack(weights_at + r, m * width, weight[0][m], weight[1][m]);
+        products.pack(gradients_at + r, m * width, gradient[0][m], gradient[1][m]);
       }
     }
   }

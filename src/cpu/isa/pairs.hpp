@@ -23,9 +23,14 @@ class InPairs {
   using Exponent = QuickExponential;
 
   static constexpr bool packs = true;
+#if defined(ROCFLASH_TILES)
+  static constexpr int rows_together = most_rows_together;
+#else
+  static constexpr int rows_together = 2 * stream_rows;
+#endif
 
   ROCFLASH_INLINE InPairs(Scratch& scratch, int most_columns)
-      : packed_(take(scratch, 2 * stream_rows, panel)),
+      : packed_(take(scratch, most_rows_together, panel)),
         packed_lanes_(take(scratch, stream_rows, most_gradient_block)),
         spare_rows_(scratch.take(operand_floats(stream_rows, most_columns))),
         spare_lanes_(scratch.take(operand_floats(panel, most_columns))) {}
@@ -36,6 +41,12 @@ class InPairs {
     ROCFLASH_INLINE Origin(const RowBlock& b)  // NOLINT: a block, kept
         : rows(&b.rows), batch(b.batch), begin(b.begin), head(b.head), count(b.count) {}
     ROCFLASH_INLINE RowBlock block() const { return {*rows, batch, begin, head, count}; }
+    ROCFLASH_INLINE Origin from(std::int64_t row) const {
+      Origin part = *this;
+      part.begin += row;
+      part.count -= static_cast<int>(row);
+      return part;
+    }
     const rocflash::Rows* rows = nullptr;
     std::int64_t batch = 0, begin = 0, head = 0;
     int count = 0;
@@ -51,30 +62,41 @@ class InPairs {
     }
     Layout words;
     std::int64_t plane_size;
-    Origin from;
+    Origin origin;
     bool finite = true;
   };
 
   // A(row, column / 2)
   struct Rows : Operand<LeftWords> {
-    ROCFLASH_INLINE Rows(Scratch& scratch, int columns)
+    ROCFLASH_INLINE Rows(Scratch& scratch, int columns, int rows = stream_rows)
         : Operand<LeftWords>(
-              {take(scratch, stream_rows, columns), LeftWords::stride_for(in_vectors(columns, 2))},
-              stream_rows * in_vectors(columns, 2)) {}
+              {take(scratch, rows, columns), LeftWords::stride_for(in_vectors(columns, 2))},
+              rows * in_vectors(columns, 2)) {}
     ROCFLASH_INLINE void load(const RowBlock& block) {
-      this->from = block;
+      this->origin = block;
       this->finite = load_row_words(*this, block);
+    }
+    ROCFLASH_INLINE Rows from(std::int64_t row) const {
+      Rows part = *this;
+      part.words = this->words.from(row, 0);
+      part.origin = this->origin.from(row);
+      return part;
     }
   };
   // A(column, row / 2)
   struct Values : Operand<LeftWords> {
-    ROCFLASH_INLINE Values(Scratch& scratch, int columns)
-        : Operand<LeftWords>(
-              {take(scratch, stream_rows, columns), LeftWords::stride_for(stream_rows / 2)},
-              in_vectors(columns, 1) * stream_rows / 2) {}
+    ROCFLASH_INLINE Values(Scratch& scratch, int columns, int rows = stream_rows)
+        : Operand<LeftWords>({take(scratch, rows, columns), LeftWords::stride_for(rows / 2)},
+                             in_vectors(columns, 1) * rows / 2) {}
     ROCFLASH_INLINE void load(const RowBlock& block) {
-      this->from = block;
+      this->origin = block;
       this->finite = load_transposed(*this, block);
+    }
+    ROCFLASH_INLINE Values from(std::int64_t row) const {
+      Values part = *this;
+      part.words = this->words.from(0, row / 2);
+      part.origin = this->origin.from(row);
+      return part;
     }
   };
   struct RowsAndValues : Rows, Values {
@@ -93,7 +115,7 @@ class InPairs {
                                RightWords::stride_for(in_vectors(columns, 2), panel)},
                               in_vectors(columns, 2) * panel) {}
     ROCFLASH_INLINE void load(const RowBlock& block) {
-      this->from = block;
+      this->origin = block;
       this->finite = load_lane_pairs(*this, block);
     }
   };
@@ -113,7 +135,7 @@ class InPairs {
     // An infinite number times the other's lower part, which may be 0, would be NaN.
     if (planes == 2 && !(rows.finite && lanes.finite)) return score_in_float(rows, count, lanes, c);
     multiply<vectors, Into::overwrite>(
-        count, (rows.from.rows->columns + 1) / 2, [&](int n) { return rows.plane(n); },
+        count, (rows.origin.rows->columns + 1) / 2, [&](int n) { return rows.plane(n); },
         [&](int n) { return lanes.plane(n); }, c);
   }
   ROCFLASH_INLINE void weigh(const Values& values, std::int64_t count, Panel<const float> weights,
@@ -123,26 +145,28 @@ class InPairs {
       return weigh_with_care(values, count, weights, c);
     for (std::int64_t n = 0; n < count; n += 2) {
       for (int m = 0; m < panel; m += width) {
-        pack(0, n, m, load(weights.at(n, m).data),
+        pack(n, m, load(weights.at(n, m).data),
              n + 1 < count ? load(weights.at(n + 1, m).data) : Float{});
       }
     }
-    weigh_packed(values, count, 0, c);
+    weigh_packed(values, {0, count}, c);
   }
-  // The same in two steps, with room for two sets of weights. For finite values.
-  ROCFLASH_INLINE void pack(int set, std::int64_t row, int lane, Float lower, Float upper) const {
+  // The same in two steps, with room for the weights of `most_rows_together` rows. For finite
+  // values.
+  ROCFLASH_INLINE void pack(std::int64_t row, int lane, Float lower, Float upper) const {
     const Word pair = pair_up(lower, upper);
-    store(packed_rows(set, 0).at(row / 2, lane), pair);
+    store(packed_rows(0).at(row / 2, lane), pair);
     if constexpr (planes == 2) {
-      store(packed_rows(set, 1).at(row / 2, lane),
+      store(packed_rows(1).at(row / 2, lane),
             pair_up(lower - (Float)(pair << 16), upper - (Float)(pair & 0xffff0000u)));
     }
   }
-  ROCFLASH_INLINE void weigh_packed(const Values& values, std::int64_t count, int set,
-                                    Panel<float> c) {
+  // The packed rows begin with a whole tile.
+  ROCFLASH_INLINE void weigh_packed(const Values& values, Range packed, Panel<float> c) {
     multiply<vectors, Into::add>(
-        values.from.rows->columns, (count + 1) / 2, [&](int n) { return values.plane(n); },
-        [&](int n) { return packed_rows(set, n); }, c);
+        values.origin.rows->columns, (packed.size() + 1) / 2,
+        [&](int n) { return values.plane(n); },
+        [&](int n) { return packed_rows(n).from(packed.begin / 2, 0); }, c);
   }
   // Weights of two neighbouring vectors of lanes, for `spread_packed`.
   ROCFLASH_INLINE void pack_lanes(std::int64_t row, std::int64_t lane, Float first,
@@ -332,25 +356,25 @@ class InPairs {
 
   [[gnu::noinline]] void score_in_float(const Rows& rows, std::int64_t count, const InLanes& lanes,
                                         Panel<float> c) {
-    const int columns = rows.from.rows->columns;
-    load_rows(spare_rows_, padded(columns), rows.from.block());
-    load_lanes(spare_lanes_, panel, lanes.from.block());
+    const int columns = rows.origin.rows->columns;
+    load_rows(spare_rows_, padded(columns), rows.origin.block());
+    load_lanes(spare_lanes_, panel, lanes.origin.block());
     gemm<vectors, Into::overwrite>(count, columns, {spare_rows_, padded(columns), 1},
                                    Panel<const float>{spare_lanes_, panel}, c);
   }
 
   [[gnu::noinline]] void weigh_with_care(const Values& values, std::int64_t count,
                                          Panel<const float> weights, Panel<float> c) {
-    const int columns = values.from.rows->columns;
-    load_rows(spare_rows_, padded(columns), values.from.block());
+    const int columns = values.origin.rows->columns;
+    load_rows(spare_rows_, padded(columns), values.origin.block());
     gemm_skipping_zeros<vectors, Weights::right, AsPairs>(
         columns, count, {spare_rows_, 1, padded(columns)}, weights, c);
   }
 
   // Computed weights: B(row / 2, lane), and A(row, lane / 2).
-  ROCFLASH_INLINE RightWords packed_rows(int set, int plane) const {
-    constexpr std::int64_t pairs = stream_rows / 2;
-    return {packed_ + (set * planes + plane) * pairs * panel, RightWords::stride_for(pairs, panel)};
+  ROCFLASH_INLINE RightWords packed_rows(int plane) const {
+    constexpr std::int64_t pairs = most_rows_together / 2;
+    return {packed_ + plane * pairs * panel, RightWords::stride_for(pairs, panel)};
   }
   ROCFLASH_INLINE LeftWords packed_lanes(int plane) const {
     constexpr std::int64_t pairs = most_gradient_block / 2;

@@ -25,13 +25,19 @@ class InFloat {
   ROCFLASH_INLINE InFloat(Scratch&, int) {}
 
   static constexpr bool packs = false;  // whether weights can be packed as they are computed
+  static constexpr int rows_together = stream_rows;  // that forward weighs at a time
 
   struct Rows {
-    ROCFLASH_INLINE Rows(Scratch& scratch, int columns)
-        : data(scratch.take(operand_floats(stream_rows, columns))), stride(padded(columns)) {}
+    ROCFLASH_INLINE Rows(Scratch& scratch, int columns, int rows = stream_rows)
+        : data(scratch.take(operand_floats(rows, columns))), stride(apart(columns)) {}
     ROCFLASH_INLINE void load(const RowBlock& block) {
       columns = block.rows.columns;
       finite = load_rows(data, stride, block);
+    }
+    ROCFLASH_INLINE Rows from(std::int64_t row) const {
+      Rows part = *this;
+      part.data += row * stride;
+      return part;
     }
     float* data;
     std::int64_t stride;
@@ -50,7 +56,7 @@ class InFloat {
   };
   struct InColumns {
     ROCFLASH_INLINE InColumns(Scratch& scratch, int rows, int columns)
-        : data(scratch.take(operand_floats(rows, columns))), stride(padded(columns)) {}
+        : data(scratch.take(operand_floats(rows, columns))), stride(apart(columns)) {}
     ROCFLASH_INLINE void load(const RowBlock& block) { finite = load_rows(data, stride, block); }
     float* data;
     std::int64_t stride;

@@ -171,6 +171,17 @@ ROCFLASH_INLINE Word pair_up(Float lower, Float upper) {
 #endif
 ROCFLASH_INLINE Float add_products(Float sum, Float a, Float b) { return sum + a * b; }
 
+// The value as a float, even where the compiler would rather keep a product's extra bits for a
+// fused operation.
+ROCFLASH_INLINE Float rounded(Float x) {
+#if defined(__AVX512F__)
+  __asm__("" : "+v"(x));
+#else
+  __asm__("" : "+x"(x));
+#endif
+  return x;
+}
+
 // 2^x in two steps: rounding to an integer by adding 1.5 * 2^23, and a polynomial for the fraction.
 inline constexpr float to_integer = 12582912.0f;
 
@@ -212,6 +223,9 @@ struct Exponential {
     const float bound = -127.0f / factor;
     least = bound == -infinity ? -0x1.fffffep127f : bound;
   }
+  // 2^((a - b) * factor), given base(b)
+  ROCFLASH_INLINE static Float base(Float b) { return b; }
+  ROCFLASH_INLINE Float above(Float base, Float a) const { return (*this)(a - base); }
   ROCFLASH_INLINE Float operator()(Float a) const {
     a = a < least ? splat(least) : a;
     const Float shifted = a * factor + to_integer;
@@ -226,8 +240,14 @@ struct QuickExponential {
   float factor;
 
   ROCFLASH_INLINE explicit QuickExponential(float positive_factor) : factor(positive_factor) {}
-  ROCFLASH_INLINE Float operator()(Float a) const {
-    Float x = a * factor;
+  // The base's product is rounded, but all weights above it have that in common.
+  ROCFLASH_INLINE Float base(Float b) const { return rounded(b * factor); }
+  ROCFLASH_INLINE Float above(Float base, Float a) const { return power(a * factor - base); }
+  ROCFLASH_INLINE Float operator()(Float a) const { return power(a * factor); }
+  ROCFLASH_INLINE float operator()(float a) const { return (*this)(splat(a))[0]; }
+
+ private:
+  ROCFLASH_INLINE static Float power(Float x) {
 #if defined(__AVX512F__)
     const Float whole = (Float)_mm512_roundscale_ps((__m512)x, 0);
 #else
@@ -246,19 +266,7 @@ struct QuickExponential {
     return p * power_of_two(shifted);
 #endif
   }
-  ROCFLASH_INLINE float operator()(float a) const { return (*this)(splat(a))[0]; }
 };
-
-// The value as a float, even where the compiler would rather keep a product's extra bits for a
-// fused operation.
-ROCFLASH_INLINE Float rounded(Float x) {
-#if defined(__AVX512F__)
-  __asm__("" : "+v"(x));
-#else
-  __asm__("" : "+x"(x));
-#endif
-  return x;
-}
 
 // Within a few ulp of the result, also where it is small.
 ROCFLASH_INLINE Float tanh(Float x) {
