@@ -45,9 +45,16 @@ enum class Into { overwrite, add };
 // runs lose less, which f32 problems need to hold their own against plain attention; f16 and bf16
 // have other errors to worry about.
 enum class Sums { whole, in_runs };
+// With 32 registers half of the accumulators hold what the runs before have come to. CPUs with AMX
+// do two multiply-adds a cycle and are short of loads then: there all accumulators are at work, and
+// longer runs pass through C.
+#if defined(ROCFLASH_TILES)
+inline constexpr std::int64_t run_of_terms = 32;
+inline constexpr bool runs_in_registers = false;
+#else
 inline constexpr std::int64_t run_of_terms = 16;
-// With 32 registers half of the accumulators hold what the runs before have come to.
 inline constexpr bool runs_in_registers = registers == 32;
+#endif
 
 template <int vectors, int rows, Into into, Sums sums, class Element>
 ROCFLASH_INLINE void gemm_rows(std::int64_t k, StridedOf<Element> a, Panel<const Element> b,
