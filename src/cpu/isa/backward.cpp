@@ -127,7 +127,7 @@ void delta(const Problem& p, const BackwardTensors& t, const Delta& to, WorkItem
     float sum = 0;
     for (int begin = 0; begin < p.value_dim; begin += run) {
       float part = 0;
-      for (int c = begin; c < p.value_dim && c < begin + run; ++c) part += a[c] * b[c];
+      for (int c = begin; c < p.value_dim && c < begin + run; ++c) part = fused(a[c], b[c], part);
       sum += part;
     }
     *to.rows(head.b, head.h, head.sequence.q_row + i) = sum;

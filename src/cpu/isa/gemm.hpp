@@ -138,7 +138,7 @@ template <int vectors, Weights weights, class Rounding = AsTheyAre>
           const Float left = splat(*a.at(i, j).data), right = load(b.at(j, m).data);
           const Float weight = weights == Weights::left ? left : right,
                       value = weights == Weights::left ? right : left;
-          sum = select(weight != 0.0f, sum + Rounding::round(weight) * value, sum);
+          sum = select(weight != 0.0f, add_products(sum, Rounding::round(weight), value), sum);
         }
         total += sum;
       }

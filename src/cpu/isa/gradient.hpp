@@ -136,7 +136,7 @@ struct GradientTile {
   // gets exactly 1, because forward rounded its score in the same way to be the lse.
   ROCFLASH_INLINE static Float weight_of(const Head& head, Float score, float lse_here) {
     constexpr float overflow = 88.0f;  // only a caller's wrong lse leads there
-    const Float difference = rounded(score * static_cast<float>(head.unit)) - lse_here;
+    const Float difference = score * static_cast<float>(head.unit) - lse_here;
     return
         typename Products::Exponent(log2_e)(difference > overflow ? splat(overflow) : difference);
   }

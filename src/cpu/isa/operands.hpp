@@ -38,7 +38,9 @@ struct Converted {
   ROCFLASH_INLINE static void store_query(Query* to, const float* from) { store(to, load(from)); }
   ROCFLASH_INLINE static Columns load_query(const Query* from) { return load(from); }
   ROCFLASH_INLINE static Columns load_key(const Stored* from) { return load_vector(from); }
-  ROCFLASH_INLINE static Float add_product(Float sum, Columns q, Columns k) { return sum + q * k; }
+  ROCFLASH_INLINE static Float add_product(Float sum, Columns q, Columns k) {
+    return add_products(sum, q, k);
+  }
 
   ROCFLASH_INLINE static void store_weights(Weight* to, Float w) { store(to, w); }
   ROCFLASH_INLINE static Float load_weight(const Weight* from) { return splat(*from); }
@@ -46,7 +48,7 @@ struct Converted {
     to[0] = load_vector(from[0]);
   }
   ROCFLASH_INLINE static Float weigh(Float sum, Float weight, Float value) {
-    return sum + weight * value;
+    return add_products(sum, weight, value);
   }
   ROCFLASH_INLINE static void in_order(Float (&)[sums]) {}
 };
@@ -81,7 +83,7 @@ struct EvenAndOdd {
     return {(Float)(words << 16), (Float)(words & 0xffff0000u)};
   }
   ROCFLASH_INLINE static Float add_product(Float sum, Columns q, Columns k) {
-    return sum + q.even * k.even + q.odd * k.odd;
+    return add_products(add_products(sum, q.even, k.even), q.odd, k.odd);
   }
 
   ROCFLASH_INLINE static void store_weights(Weight* to, Float w) { store(to, w); }
@@ -92,7 +94,7 @@ struct EvenAndOdd {
     to[1] = c.odd;
   }
   ROCFLASH_INLINE static Float weigh(Float sum, Float weight, Float value) {
-    return sum + weight * value;
+    return add_products(sum, weight, value);
   }
   ROCFLASH_INLINE static void in_order(Float (&v)[sums]) {
     float columns[step];

@@ -232,7 +232,7 @@ class InPairs {
     Float taint{};
     for (std::int64_t n = 0; n < count; ++n)
       for (std::int64_t m = lanes.begin; m < lanes.end; m += width)
-        taint += load(weights.at(n, m).data) * 0.0f;
+        taint = fused(load(weights.at(n, m).data), Float{}, taint);
     return !any_nan(taint);
   }
   // The bf16 part of numbers, and that of what is left of them without it.

@@ -138,8 +138,6 @@ template <Lanes lanes, int vectors>
   // Copies, because writing scores might change the originals for all that the compiler knows.
   const float scale = p.scale, softcap = p.softcap, slope = head.slope;
   const float scale_in_cap = softcap > 0 ? scale / softcap : 0.0f;
-  // Products are `rounded`: whether the compiler fuses one with a sum differs with the width of the
-  // panel, and a result's bits must not depend on how many queries are beside it.
   const bool has_bias = p.bias || p.mask;
   if (has_bias) load_bias<lanes>(head, tile, panel, bias);
   // How far right of the lane's place the streamed row stands, up to sign: |place - key|.
@@ -154,15 +152,15 @@ template <Lanes lanes, int vectors>
       float* at = scores + r * panel + m * width;
       Float s = load(at);
       if (softcap > 0) {
-        const Float t = tanh(rounded(s * scale_in_cap));
+        const Float t = tanh(s * scale_in_cap);
         if (slopes) store(slopes + r * panel + m * width, 1.0f - t * t);
-        s = rounded(t * softcap);
+        s = t * softcap;
       } else {
-        s = rounded(s * scale);
+        s = s * scale;
       }
       if (slope != 0) {
         const Float distance = distance_here + lane_sign * (index + static_cast<float>(m * width));
-        s -= rounded(slope * absolute(distance));
+        s -= slope * absolute(distance);
       }
       if (has_bias) {
         // A bias of -inf hides the key, whatever its score.
@@ -177,7 +175,13 @@ template <Lanes lanes, int vectors>
 // Overwrites the lanes that `mask` does not name. Without the barrier it would become a masked
 // store, which AMD's CPUs take apart lane by lane in AVX2.
 ROCFLASH_INLINE void keep_lanes(float* at, Int mask, float other) {
-  store(at, select(mask, rounded(load(at)), splat(other)));
+  Float kept = load(at);
+#if defined(__AVX512F__)
+  __asm__("" : "+v"(kept));
+#else
+  __asm__("" : "+x"(kept));
+#endif
+  store(at, select(mask, kept, splat(other)));
 }
 
 // The keys that neighbouring queries see, one query in each lane, counted from `first_key`.

@@ -6,7 +6,7 @@
 // inline function (see core/inline.hpp).
 #pragma once
 
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -169,18 +169,27 @@ ROCFLASH_INLINE Word pair_up(Float lower, Float upper) {
   return (Word)_mm512_permutexvar_epi16(order, (__m512i)both);
 }
 #endif
-ROCFLASH_INLINE Float add_products(Float sum, Float a, Float b) { return sum + a * b; }
-
-// The value as a float, even where the compiler would rather keep a product's extra bits for a
-// fused operation.
-ROCFLASH_INLINE Float rounded(Float x) {
+// a * b + c without rounding the product, where the CPU can do that in one step. The compiler fuses
+// nothing by itself.
+ROCFLASH_INLINE Float fused(Float a, Float b, Float c) {
 #if defined(__AVX512F__)
-  __asm__("" : "+v"(x));
+  return (Float)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+  return (Float)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #else
-  __asm__("" : "+x"(x));
+  return a * b + c;
 #endif
-  return x;
 }
+ROCFLASH_INLINE Float fused(Float a, Float b, float c) { return fused(a, b, splat(c)); }
+ROCFLASH_INLINE Float fused(Float a, float b, Float c) { return fused(a, splat(b), c); }
+ROCFLASH_INLINE float fused(float a, float b, float c) {
+#if defined(__FMA__)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+ROCFLASH_INLINE Float add_products(Float sum, Float a, Float b) { return fused(a, b, sum); }
 
 // 2^x in two steps: rounding to an integer by adding 1.5 * 2^23, and a polynomial for the fraction.
 inline constexpr float to_integer = 12582912.0f;
@@ -196,12 +205,12 @@ ROCFLASH_INLINE Float power_of_two(Float shifted) {
 // 2^fraction for |fraction| <= 1/2, times 2 to the integer that `shifted` holds above to_integer.
 ROCFLASH_INLINE Float scaled_exp2(Float fraction, Float shifted) {
   Float p = splat(1.53458121613e-4f);
-  p = p * fraction + 1.33999311772e-3f;
-  p = p * fraction + 9.61848895633e-3f;
-  p = p * fraction + 5.55032877711e-2f;
-  p = p * fraction + 2.40226468906e-1f;
-  p = p * fraction + 6.93147205737e-1f;
-  p = p * fraction + 1.0f;
+  p = fused(p, fraction, 1.33999311772e-3f);
+  p = fused(p, fraction, 9.61848895633e-3f);
+  p = fused(p, fraction, 5.55032877711e-2f);
+  p = fused(p, fraction, 2.40226468906e-1f);
+  p = fused(p, fraction, 6.93147205737e-1f);
+  p = fused(p, fraction, 1.0f);
   return p * power_of_two(shifted);
 }
 
@@ -228,8 +237,8 @@ struct Exponential {
   ROCFLASH_INLINE Float above(Float base, Float a) const { return (*this)(a - base); }
   ROCFLASH_INLINE Float operator()(Float a) const {
     a = a < least ? splat(least) : a;
-    const Float shifted = a * factor + to_integer;
-    return scaled_exp2(a * factor - (shifted - to_integer), shifted);
+    const Float shifted = fused(a, factor, splat(to_integer));
+    return scaled_exp2(fused(a, factor, to_integer - shifted), shifted);
   }
   ROCFLASH_INLINE float operator()(float a) const { return (*this)(splat(a))[0]; }
 };
@@ -241,8 +250,8 @@ struct QuickExponential {
 
   ROCFLASH_INLINE explicit QuickExponential(float positive_factor) : factor(positive_factor) {}
   // The base's product is rounded, but all weights above it have that in common.
-  ROCFLASH_INLINE Float base(Float b) const { return rounded(b * factor); }
-  ROCFLASH_INLINE Float above(Float base, Float a) const { return power(a * factor - base); }
+  ROCFLASH_INLINE Float base(Float b) const { return b * factor; }
+  ROCFLASH_INLINE Float above(Float base, Float a) const { return power(fused(a, factor, -base)); }
   ROCFLASH_INLINE Float operator()(Float a) const { return power(a * factor); }
   ROCFLASH_INLINE float operator()(float a) const { return (*this)(splat(a))[0]; }
 
@@ -256,10 +265,10 @@ struct QuickExponential {
 #endif
     const Float fraction = x - whole;
     Float p = splat(9.582852e-3f);
-    p = p * fraction + 5.59064262e-2f;
-    p = p * fraction + 2.40240991e-1f;
-    p = p * fraction + 6.93124175e-1f;
-    p = p * fraction + 1.0f;
+    p = fused(p, fraction, 5.59064262e-2f);
+    p = fused(p, fraction, 2.40240991e-1f);
+    p = fused(p, fraction, 6.93124175e-1f);
+    p = fused(p, fraction, 1.0f);
 #if defined(__AVX512F__)
     return (Float)_mm512_scalef_ps((__m512)p, (__m512)whole);
 #else
@@ -272,12 +281,12 @@ struct QuickExponential {
 ROCFLASH_INLINE Float tanh(Float x) {
   const Float z = x * x;
   Float q = splat(2.1227455673e-3f);
-  q = q * z - 8.1562801964e-3f;
-  q = q * z + 2.16926069656e-2f;
-  q = q * z - 5.39453783872e-2f;
-  q = q * z + 1.33331959113e-1f;
-  q = q * z - 3.33333305714e-1f;
-  const Float near = rounded(x + x * z * q);  // the same number on both ways out
+  q = fused(q, z, -8.1562801964e-3f);
+  q = fused(q, z, 2.16926069656e-2f);
+  q = fused(q, z, -5.39453783872e-2f);
+  q = fused(q, z, 1.33331959113e-1f);
+  q = fused(q, z, -3.33333305714e-1f);
+  const Float near = fused(x * z, q, x);
   const Float size = absolute(x);
   constexpr float middle = 0.6f;
   if (!any(size >= middle)) return near;  // most vectors of scores that are capped at all

@@ -85,12 +85,12 @@ ROCFLASH_INLINE Float convert_row(float* to, const std::byte* from, DType dtype,
     int c = 0;
     for (; c + width <= columns; c += width) {
       const Float v = load_vector(row + c);
-      taint += v * 0.0f;
+      taint = fused(v, Float{}, taint);
       store(to + c, v);
     }
     for (; c < columns; ++c) {
       to[c] = load_scalar(row + c);
-      taint[0] += to[c] * 0.0f;
+      taint[0] = fused(to[c], 0.0f, taint[0]);
     }
   });
   return taint;
