@@ -96,19 +96,20 @@ Memory lay_out(Workspace& w, const Problem& p, const Execution& e, Kind kind, bo
   if (gradients && kind == Kind::tiled) {
     const std::int64_t row = cpu::padded(p.head_dim), head = row * p.lengths.rows_q,
                        batch = head * p.heads;
-    const std::int64_t chunk = batch * (p.lengths.packed_q() ? 1 : p.batch());
-    const int chunks = cpu::gradient_chunks(p);
-    m.dq = {w.take<float>(chunk * chunks),
-            chunks,
-            chunk,
+    const std::int64_t copy = batch * (p.lengths.packed_q() ? 1 : p.batch());
+    const cpu::GradientParts parts = cpu::gradient_parts(p);
+    m.dq = {w.take<float>(copy * parts.copies),
+            parts,
+            copy,
             p.lengths.packed_q() ? 0 : batch,
             head,
             row,
             {},
             0};
     if (p.sinks) {
-      m.dq.means_chunk_stride = chunk / row;
-      m.dq.means = {w.take<float>(chunk / row * chunks), m.delta.batch_stride, m.delta.head_stride};
+      m.dq.means_copy_stride = copy / row;
+      m.dq.means = {w.take<float>(copy / row * parts.copies), m.delta.batch_stride,
+                    m.delta.head_stride};
     }
   }
   if (kind == Kind::standard) {
@@ -161,8 +162,7 @@ class Steps {
 };
 
 // The sink takes weight but gives no value: its gradient is minus its weight times delta, summed
-// over all queries.
-// `mean_of` gives the latter.
+// over all queries. `mean_of` gives the latter.
 template <class MeanOf>
 void sink_gradients(const Problem& p, const BackwardTensors& t, int threads, MeanOf mean_of) {
   if (!t.dsinks) return;
@@ -173,7 +173,7 @@ void sink_gradients(const Problem& p, const BackwardTensors& t, int threads, Mea
       const Sequence s = p.lengths.sequence(b);
       for (std::int64_t i = 0; i < s.sq; ++i) {
         const double weight = std::exp(sink - static_cast<double>(t.lse.at(b, h, s.q_row + i)));
-        if (weight != 0) sum -= weight * mean_of(b, h, s.q_row + i);
+        if (weight != 0) sum -= weight * mean_of(b, h, i);
       }
     }
     store_double(t.dsinks.data, t.dsinks.dtype, h * t.dsinks.head_stride,
@@ -222,30 +222,16 @@ void run_standard(const Kernels& k, const Problem& p, const ForwardOutputs& o, c
 
 void run_tiled(const Kernels& k, const Problem& p, const BackwardTensors& t, const Steps& steps,
                const Memory& m) {
-  if (t.dq || t.dsinks) {
-    steps.over_queries([&](WorkItem item, float*) {
-      const Sequence s = p.lengths.sequence(item.batch);
-      const std::int64_t begin = item.block * cpu::lane_rows,
-                         rows = smaller(cpu::lane_rows, s.sq - begin);
-      for (int chunk = 0; chunk < m.dq.chunks; ++chunk) {
-        std::memset(m.dq.rows(chunk, item.batch, item.head, s.q_row + begin), 0,
-                    static_cast<std::size_t>(rows * m.dq.row_stride) * sizeof(float));
-        if (t.dsinks) {
-          std::memset(m.dq.means.rows(item.batch, item.head, s.q_row + begin) +
-                          chunk * m.dq.means_chunk_stride,
-                      0, static_cast<std::size_t>(rows) * sizeof(float));
-        }
-      }
-    });
-  }
-  steps.over_parts(p.kv_heads, m.dq.chunks, [&](WorkItem item, float* scratch) {
+  steps.over_parts(p.kv_heads, m.dq.parts.parts, [&](WorkItem item, float* scratch) {
     k.gradients(p, t, m.delta, m.dq, item, scratch);
   });
   if (t.dq) steps.over_queries([&](WorkItem item, float*) { k.query_gradients(p, t, m.dq, item); });
-  sink_gradients(p, t, m.threads, [&](std::int64_t b, std::int64_t h, std::int64_t row) {
+  sink_gradients(p, t, m.threads, [&](std::int64_t b, std::int64_t h, std::int64_t i) {
+    const Sequence s = p.lengths.sequence(b);
     double mean = 0;
-    for (int chunk = 0; chunk < m.dq.chunks; ++chunk)
-      mean += static_cast<double>(m.dq.means.rows(b, h, row)[chunk * m.dq.means_chunk_stride]);
+    m.dq.over_copies(visible_keys(p.visibility, i, s.sq, s.sk), [&](std::int64_t copy) {
+      mean += static_cast<double>(*m.dq.mean_rows(copy, b, h, s.q_row + i));
+    });
     return mean;
   });
 }
@@ -265,8 +251,8 @@ void run_standard(const Kernels& k, const Problem& p, const BackwardTensors& t, 
       k.standard_key_gradients(p, t, m.scores, item, scratch);
     });
   }
-  sink_gradients(p, t, m.threads, [&](std::int64_t b, std::int64_t h, std::int64_t row) {
-    return static_cast<double>(*m.delta.rows(b, h, row));
+  sink_gradients(p, t, m.threads, [&](std::int64_t b, std::int64_t h, std::int64_t i) {
+    return static_cast<double>(*m.delta.rows(b, h, p.lengths.sequence(b).q_row + i));
   });
 }
 

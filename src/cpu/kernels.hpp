@@ -18,21 +18,31 @@ struct Delta {
   }
 };
 
-// Gradients of q on their way: summed per (sequence, head, query) in float, once for each chunk of
-// keys, and then over the chunks in order.
+// Gradients of q on their way: summed per (sequence, head, query) in float, in a few copies, and
+// then over the copies in order. What no unit of keys has begun holds anything.
 struct PartialQueryGradients {
   float* data;
-  int chunks;
-  std::int64_t chunk_stride, batch_stride, head_stride, row_stride;
-  // With sinks: the weighted means that delta stands for, from unrounded weights; one set per
-  // chunk.
+  GradientParts parts;
+  std::int64_t copy_stride, batch_stride, head_stride, row_stride;
+  // With sinks: the weighted means that delta stands for, from unrounded weights, in as many
+  // copies.
   Delta means;
-  std::int64_t means_chunk_stride;
+  std::int64_t means_copy_stride;
 
-  ROCFLASH_INLINE float* rows(std::int64_t chunk, std::int64_t batch, std::int64_t head,
+  ROCFLASH_INLINE float* rows(std::int64_t copy, std::int64_t batch, std::int64_t head,
                               std::int64_t row) const {
-    return data + chunk * chunk_stride + batch * batch_stride + head * head_stride +
-           row * row_stride;
+    return data + copy * copy_stride + batch * batch_stride + head * head_stride + row * row_stride;
+  }
+  ROCFLASH_INLINE float* mean_rows(std::int64_t copy, std::int64_t batch, std::int64_t head,
+                                   std::int64_t row) const {
+    return means.rows(batch, head, row) + copy * means_copy_stride;
+  }
+  // Calls body with each copy that holds something for a query which sees these keys.
+  template <class Body>
+  ROCFLASH_INLINE void over_copies(Range keys, Body body) const {
+    const Copies c = copies_of(parts, keys);
+    for (std::int64_t n = c.first; n < c.first + c.count; ++n)
+      body(n < parts.copies ? n : n - parts.copies);
   }
 };
 
@@ -80,8 +90,8 @@ struct Kernels {
   void (*merge)(const Problem&, const ForwardOutputs&, const DecodeParts&, WorkItem,
                 float* scratch);
 
-  // delta of a block of queries; all gradients of one chunk of keys (item.block is the chunk); dq
-  // of a block.
+  // delta of a block of queries; all gradients of one part of the keys (item.block is the part); dq
+  // of a block of queries.
   void (*delta)(const Problem&, const BackwardTensors&, const Delta&, WorkItem);
   void (*gradients)(const Problem&, const BackwardTensors&, const Delta&,
                     const PartialQueryGradients&, WorkItem, float* scratch);

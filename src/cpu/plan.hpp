@@ -86,17 +86,51 @@ constexpr std::int64_t standard_scratch(const Problem& p, bool gradients) {
                          3 * std::int64_t{lane_rows} * stream_rows + products_scratch(most);
 }
 
-// Backward runs in parallel over sequences, key heads and chunks of keys. Each chunk sums its own
-// share of dq, so there are only as many as it takes to keep a machine of some dozens of cores
-// busy. The number of threads must not matter.
-constexpr int gradient_chunks(const Problem& p) {
-  constexpr std::int64_t wanted = 32, most = 8;
-  if (p.max_k == 0) return 1;
+// Backward runs in parallel over sequences, key heads and parts of the keys. Keys are cut into
+// units, of which part n has the n-th and every so many further. A unit adds its share of dq to one
+// of a few copies of dq, and copies are summed in the end. Units that share a copy belong to one
+// part, or no query sees keys of both.
+struct GradientParts {
+  std::int64_t unit = 1;  // keys, whole blocks
+  int parts = 1;
+  int copies = 1;  // unit n has copy n mod copies
+};
+
+// There are as many parts as it takes to keep a machine of some dozens of cores busy. The number of
+// threads must not matter.
+constexpr GradientParts gradient_parts(const Problem& p) {
+  constexpr std::int64_t wanted = 32, most_copies = 8;
+  const std::int64_t block = gradient_block(p), blocks = blocks_of(p.max_k, block);
+  if (blocks <= 1) return {block, 1, 1};
   // One long sequence among many short ones is as good as alone.
   const std::int64_t keys = p.lengths.packed_k() ? p.lengths.rows_k : p.batch() * p.lengths.rows_k;
-  const std::int64_t sequences = larger(1, keys / p.max_k);
-  const std::int64_t chunks = (wanted + sequences * p.kv_heads - 1) / (sequences * p.kv_heads);
-  return static_cast<int>(smaller(smaller(chunks, most), blocks_of(p.max_k, gradient_block(p))));
+  const std::int64_t planes = larger(1, keys / p.max_k) * p.kv_heads,
+                     parts = smaller(blocks, (wanted + planes - 1) / planes);
+  // A block in each unit, so that a causal problem's long and short blocks are spread evenly, and a
+  // copy for each part.
+  const auto copies = static_cast<int>(smaller(parts, most_copies));
+  // Where a query sees only so many keys, parts that are that far from each other can share a copy,
+  // if each has its keys in one piece. Copies are then few, and read and written in small parts.
+  const Visibility& v = p.visibility;
+  std::int64_t span = p.max_k;
+  if (v.left >= 0 && v.right >= 0)
+    span = smaller(span, smaller(v.left, span) + smaller(v.right, span) + 1);
+  if (v.chunk > 0) span = smaller(span, v.chunk);
+  const std::int64_t unit = blocks_of(blocks, parts) * block;
+  const auto enough = static_cast<int>(1 + blocks_of(span - 1, unit));
+  if (enough < copies) return {unit, static_cast<int>(blocks_of(p.max_k, unit)), enough};
+  return {block, copies, copies};
+}
+
+// The copies of dq that hold something for a query which sees these keys: so many from the first
+// on, round and round.
+struct Copies {
+  std::int64_t first, count;
+};
+ROCFLASH_INLINE constexpr Copies copies_of(const GradientParts& g, Range keys) {
+  if (keys.empty()) return {0, 0};
+  const std::int64_t first = keys.begin / g.unit, last = (keys.end - 1) / g.unit;
+  return {first % g.copies, smaller(g.copies, last - first + 1)};
 }
 
 // Problems over sooner than another thread could join in, and that backward's several steps would

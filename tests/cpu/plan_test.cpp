@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace rocflash::cpu {
 namespace {
 
@@ -150,6 +152,85 @@ TEST(Blocks, FitTheSecondLevelCache) {
   EXPECT_EQ(gradient_block(square_problem(4096, 128, DType::f32)), 128);
   EXPECT_EQ(gradient_block(square_problem(4096, 256)), 128);
   EXPECT_EQ(gradient_block(square_problem(4096, 256, DType::f32)), 64);
+}
+
+// Every combination of bounds that may matter, on one or more sequences.
+template <class Body>
+void over_gradient_problems(Body body) {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const std::int64_t keys : {0, 1, 100, 256, 257, 1000, 5000, 20000})
+      for (const std::int64_t heads : {1, 2, 8, 40})
+        for (const std::int64_t left : {-1, 0, 100, 512, 4096})
+          for (const std::int64_t right : {-1, 0, 300})
+            for (const std::int64_t chunk : {0, 1, 700}) {
+              Problem p = square_problem(keys, 64, dtype);
+              p.heads = p.kv_heads = heads;
+              p.visibility = {.left = left, .right = right, .chunk = chunk};
+              body(p, gradient_parts(p));
+            }
+}
+
+TEST(GradientParts, UnitsWithACommonCopyHaveAPartOrNoQueryInCommon) {
+  over_gradient_problems([](const Problem& p, const GradientParts& g) {
+    const std::int64_t units = blocks_of(p.max_k, g.unit);
+    EXPECT_EQ(g.unit % gradient_block(p), 0);
+    const auto seeing = [&](std::int64_t unit) {
+      const Range keys{unit * g.unit, smaller(p.max_k, (unit + 1) * g.unit)};
+      return seeing_queries(p.visibility, keys, p.max_q, p.max_k);
+    };
+    for (std::int64_t a = 0; a < units; ++a)
+      for (std::int64_t b = a + g.copies; b < units; b += g.copies)
+        EXPECT_TRUE(a % g.parts == b % g.parts || seeing(a).end <= seeing(b).begin)
+            << "units " << a << " and " << b << " of " << p.max_k << " keys";
+  });
+}
+
+TEST(GradientParts, AQueryFindsTheCopiesOfTheUnitsThatItSees) {
+  over_gradient_problems([](const Problem& p, const GradientParts& g) {
+    for (std::int64_t i = 0; i < p.max_q; i += 37) {
+      const Range keys = visible_keys(p.visibility, i, p.max_q, p.max_k);
+      std::uint64_t wanted = 0, got = 0;
+      for (std::int64_t j = keys.begin; j < keys.end; j += gradient_block(p))
+        wanted |= 1u << j / g.unit % g.copies;
+      if (!keys.empty()) wanted |= 1u << (keys.end - 1) / g.unit % g.copies;
+      const Copies c = copies_of(g, keys);
+      for (std::int64_t n = 0; n < c.count; ++n) got |= 1u << (c.first + n) % g.copies;
+      EXPECT_EQ(got, wanted) << "query " << i << " of " << p.max_q;
+    }
+  });
+}
+
+TEST(GradientParts, KeepManyThreadsBusyWithFewCopies) {
+  const auto parts = [](std::int64_t rows, std::int64_t heads, Visibility v) {
+    Problem p = square_problem(rows, 64);
+    p.heads = p.kv_heads = heads;
+    p.visibility = v;
+    return gradient_parts(p);
+  };
+  // Whole and causal: a copy for each part, and no more than eight.
+  for (const Visibility v : {Visibility{}, Visibility{.right = 0}}) {
+    EXPECT_EQ(parts(16384, 8, v).copies, 4);
+    EXPECT_EQ(parts(16384, 1, v).copies, 8);
+    EXPECT_EQ(parts(16384, 1, v).parts, 8);
+    EXPECT_EQ(parts(200, 1, v).parts, 1);
+  }
+  // A window or a chunk that is short beside the sequence: two.
+  for (const Visibility v : {Visibility{.left = 512, .right = 0}, Visibility{.chunk = 512}}) {
+    EXPECT_EQ(parts(16384, 2, v).copies, 2);
+    EXPECT_EQ(parts(16384, 2, v).parts, 16);
+    EXPECT_EQ(parts(65536, 1, v).copies, 2);
+    EXPECT_EQ(parts(65536, 1, v).parts, 32);
+  }
+  // One part needs one copy, whatever it sees.
+  EXPECT_EQ(parts(16384, 32, {.left = 512, .right = 0}).copies, 1);
+  // Bounds beyond the sequence are none, however large.
+  constexpr std::int64_t far = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(parts(16384, 1, {.left = far, .right = far}).copies, 8);
+  over_gradient_problems([](Problem p, const GradientParts& g) {
+    p.visibility = {};
+    EXPECT_LE(g.copies, gradient_parts(p).copies);
+    EXPECT_GE(g.parts, gradient_parts(p).parts / 2);
+  });
 }
 
 TEST(DecodePlan, BlocksHoldEnoughToHideLatency) {

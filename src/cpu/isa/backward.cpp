@@ -1,26 +1,39 @@
 // Backward in one pass over the score matrix: five products a tile, none of them twice.
 //
-// A work item owns some blocks of keys (a chunk) of one sequence and one key head. It keeps a block
-// of keys in lanes, sums its dk and dv there, and adds its share of dq to a matrix of floats that
-// only this chunk writes. The chunks are fixed by the problem, and their shares of dq are added in
-// order at the end: results never depend on the number of threads.
+// A work item owns some blocks of keys (a part) of one sequence and one key head. It keeps a block
+// of keys in lanes, sums its dk and dv there, and adds its share of dq to a matrix of floats, in
+// rows that only this part writes. The parts are fixed by the problem, and their shares of dq are
+// added in order at the end: results never depend on the number of threads.
 #include "cpu/isa/gradient.hpp"
 #include "cpu/isa/kernels.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 namespace {
 
+ROCFLASH_INLINE void clear(float* at, std::int64_t floats) {
+  __builtin_memset(at, 0, sizeof(float) * static_cast<std::size_t>(floats));
+}
+
+struct Block {
+  std::int64_t batch, kv_head;
+  Range keys, queries;  // and those that see them
+  std::int64_t copy;    // of dq
+  std::int64_t begun;   // queries before this one have sums there already
+};
+
 template <class Products>
 void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
-               const PartialQueryGradients& dq, const WorkItem& item, Range block, float* memory) {
+               const PartialQueryGradients& dq, const Block& item, float* memory) {
+  const Range block = item.keys, queries = item.queries;
   constexpr int panel = Products::panel;
   const auto panels = static_cast<int>(blocks_of(block.size(), panel));
   GradientTile<Products> tile(p, panels, memory);
   const int d = tile.d, dv = tile.dv;
   typename Products::InColumns k_columns(tile.scratch, gradient_block(p), d);
   const auto sums_of = [&](int columns) {  // [panel][column][lane]
-    float* sums = tile.scratch.take(std::int64_t{panels} * panel * columns);
-    __builtin_memset(sums, 0, sizeof(float) * static_cast<std::size_t>(panels * panel * columns));
+    const std::int64_t floats = std::int64_t{panels} * panel * columns;
+    float* sums = tile.scratch.take(floats);
+    clear(sums, floats);
     return sums;
   };
   float *dk_sum = sums_of(d), *dv_sum = sums_of(dv);
@@ -28,7 +41,7 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
     return Panel<float>{sums + std::int64_t{n} * columns * panel, panel};
   };
 
-  const std::int64_t first_head = item.head * p.group();
+  const std::int64_t first_head = item.kv_head * p.group();
   const Head any(p, item.batch, first_head);
   const auto keys_of = [&](int n) {
     return Range{block.begin + n * panel, smaller(block.end, block.begin + (n + 1) * panel)};
@@ -37,7 +50,6 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
   const RowBlock k_rows = any.keys_of(p.k, block);
   k_columns.load(k_rows);
 
-  const Range queries = seeing_queries(p.visibility, block, any.sequence.sq, any.sequence.sk);
   for (std::int64_t h = first_head; h < first_head + p.group(); ++h) {
     const Head head(p, item.batch, h);
     for (std::int64_t i = queries.begin; i < queries.end; i += stream_rows) {
@@ -51,8 +63,12 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
                  last = static_cast<int>(
                      smaller(panels, blocks_of(larger(0, seen.end - block.begin), panel)));
       const Range lanes{first * panel, smaller(block.size(), last * panel)};
-      const Panel<float> dq_rows{dq.rows(item.block, head.b, h, head.sequence.q_row + i),
-                                 dq.row_stride};
+      const std::int64_t row = head.sequence.q_row + i;
+      const Panel<float> dq_rows{dq.rows(item.copy, head.b, h, row), dq.row_stride};
+      float* means = t.dsinks ? dq.mean_rows(item.copy, head.b, h, row) : nullptr;
+      const std::int64_t begun = smaller(rows, larger(0, item.begun - i));
+      if (t.dq) clear(dq_rows.at(begun, 0).data, (rows - begun) * dq.row_stride);
+      if (means) clear(means + begun, rows - begun);
       [[maybe_unused]] const bool plain = k_columns.finite && tile.is_plain(any, block, here);
       const auto add_sums = [&](int n) {
         if constexpr (Products::packs) {
@@ -67,11 +83,8 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
           }
         }
         tile.differentiate(head, n, {here, keys_of(n)});
-        if (t.dsinks) {
-          float* mean = dq.means.rows(head.b, h, head.sequence.q_row + i) +
-                        item.block * dq.means_chunk_stride;
-          for (std::int64_t r = 0; r < rows; ++r) mean[r] += tile.mean[r];
-        }
+        if (means)
+          for (std::int64_t r = 0; r < rows; ++r) means[r] += tile.mean[r];
         if (t.dv)
           tile.products.weigh(tile.dout, rows, {tile.weights, panel}, sum_of(dv_sum, dv, n));
         if (t.dk) {
@@ -136,14 +149,20 @@ void delta(const Problem& p, const BackwardTensors& t, const Delta& to, WorkItem
 
 void gradients(const Problem& p, const BackwardTensors& t, const Delta& delta,
                const PartialQueryGradients& dq, WorkItem item, float* scratch) {
-  const std::int64_t sk = p.lengths.sequence(item.batch).sk;
-  // Every chunks-th block, so that a causal problem's long and short blocks are spread evenly.
-  const int rows = gradient_block(p);
-  for (std::int64_t n = item.block; n < blocks_of(sk, rows); n += dq.chunks) {
-    const Range block{n * rows, smaller(sk, (n + 1) * rows)};
-    with_products(block.size(), p.dtype, p.k.dtype, [&]<class Products>() {
-      run_block<Products>(p, t, delta, dq, item, block, scratch);
-    });
+  const Sequence s = p.lengths.sequence(item.batch);
+  const GradientParts& parts = dq.parts;
+  std::int64_t begun = 0;
+  for (std::int64_t unit = item.block; unit * parts.unit < s.sk; unit += parts.parts) {
+    const std::int64_t end = smaller(s.sk, (unit + 1) * parts.unit);
+    for (std::int64_t j = unit * parts.unit; j < end; j += gradient_block(p)) {
+      const Range keys{j, smaller(end, j + gradient_block(p))},
+          queries = seeing_queries(p.visibility, keys, s.sq, s.sk);
+      const Block block{item.batch, item.head, keys, queries, unit % parts.copies, begun};
+      with_products(keys.size(), p.dtype, p.k.dtype, [&]<class Products>() {
+        run_block<Products>(p, t, delta, dq, block, scratch);
+      });
+      if (!queries.empty()) begun = larger(begun, queries.end);
+    }
   }
 }
 
@@ -152,15 +171,15 @@ void query_gradients(const Problem& p, const BackwardTensors& t, const PartialQu
   const Head head(p, item.batch, item.head);
   const Range block{item.block * lane_rows,
                     smaller(head.sequence.sq, (item.block + 1) * lane_rows)};
+  const float factor = p.scale * p.dropout.scale();
   for (std::int64_t i = block.begin; i < block.end; ++i) {
     const std::int64_t row = head.sequence.q_row + i;
-    float* sum = dq.rows(0, head.b, head.h, row);
-    for (int c = 0; c < p.head_dim; c += width) {
-      Float total = load(sum + c);
-      for (int chunk = 1; chunk < dq.chunks; ++chunk)
-        total += load(dq.rows(chunk, head.b, head.h, row) + c);
-      store(sum + c, total * (p.scale * p.dropout.scale()));
-    }
+    float sum[max_head_dim] = {};
+    dq.over_copies(head.visible(i), [&](std::int64_t copy) {
+      const float* share = dq.rows(copy, head.b, head.h, row);
+      for (int c = 0; c < p.head_dim; c += width) store(sum + c, load(sum + c) + load(share + c));
+    });
+    for (int c = 0; c < p.head_dim; c += width) store(sum + c, load(sum + c) * factor);
     store_row(t.dq.row(head.b, row, head.h), t.dq.dtype, sum, p.head_dim);
   }
 }
