@@ -116,6 +116,15 @@ TEST(Memory, BackwardWorkspaceIsLinearInQueries) {
   EXPECT_LE(bytes(16384, 4096), 4 * bytes(4096, 4096)) << "it grows faster than the queries";
 }
 
+TEST(Memory, BackwardWorkspaceShrinksWithAWindow) {
+  const auto bytes = [](std::int64_t left) {
+    Call c({.b = 1, .sq = 16384, .sk = 16384, .h = 2, .hk = 2, .d = 64, .dv = 64});
+    return backward_bytes(c.with_window(left, 0).backend(ROCFLASH_BACKEND_CPU, 2));
+  };
+  EXPECT_LE(bytes(512), bytes(-1) / 3);
+  EXPECT_LE(bytes(4096), bytes(-1));
+}
+
 TEST(Memory, ThirtyTwoThousandSquared) {
   constexpr std::int64_t rows = 32768;
   Call c({.b = 1, .sq = rows, .sk = rows, .h = 1, .hk = 1, .d = 8, .dv = 8}, DType::bf16);

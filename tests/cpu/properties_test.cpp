@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
 #include <numeric>
 
 #include "support/call.hpp"
@@ -206,6 +207,44 @@ TEST(Properties, ThreadsDoNotChangeABit) {
         for (const HostTensor* t : c.outputs()) all.push_back(t->bytes());
         if (first.empty()) first = all;
         EXPECT_TRUE(all == first) << name_of(dtype) << " with " << threads << " threads";
+      }
+    }
+  }
+}
+
+// Backward of a window, or of chunks, lets parts of the keys that are far from each other share
+// memory. None may see another's sums, nor what was there before.
+TEST(Properties, PartsOfAWindowStayApart) {
+  const std::vector<std::int64_t> q_lengths = {1500, 0, 130, 700}, k_lengths = {1600, 9, 0, 650};
+  for (const DType dtype : dtypes) {
+    for (const bool chunked : {false, true}) {
+      const auto run = [&](rocflash_backend backend, int threads) {
+        auto c = std::make_unique<Call>(Size{.h = 2, .hk = 1, .d = 24, .dv = 17}, q_lengths,
+                                        k_lengths, dtype);
+        c->with_sinks();
+        if (chunked) {
+          c->problem.attention_chunk = 150;
+        } else {
+          c->with_window(90, 20);
+        }
+        c->backend(backend, threads).expect_forward();
+        c->workspace.assign(std::size_t{1} << 25, std::byte{0xff});  // NaN
+        c->expect_backward();
+        return c;
+      };
+      const auto wanted = run(ROCFLASH_BACKEND_REFERENCE, 2), one = run(ROCFLASH_BACKEND_CPU, 1);
+      const auto tensors = [](const Call& c) {
+        return std::vector<const HostTensor*>{&c.dq, &c.dk, &c.dv, &c.dsinks};
+      };
+      for (std::size_t n = 0; n < 4; ++n) {
+        const std::vector<double> values = tensors(*wanted)[n]->values();
+        expect_near(tensors(*one)[n]->values(), values, order(dtype) * largest(values));
+      }
+      for (const int threads : {2, 5}) {
+        const auto several = run(ROCFLASH_BACKEND_CPU, threads);
+        for (std::size_t n = 0; n < 4; ++n)
+          EXPECT_TRUE(tensors(*several)[n]->bytes() == tensors(*one)[n]->bytes())
+              << name_of(dtype) << " with " << threads << " threads";
       }
     }
   }
