@@ -302,7 +302,8 @@ class CpuBackend final : public Backend {
     const Steps steps(p, m);
     const Kernels& k = cpu::chosen_kernels();
     clear_unused(p, t);
-    steps.over_queries([&](WorkItem item, float*) { k.delta(p, t, m.delta, item); });
+    steps.over_queries(
+        [&](WorkItem item, float* scratch) { k.delta(p, t, m.delta, item, scratch); });
     kind_ == Kind::tiled ? run_tiled(k, p, t, steps, m) : run_standard(k, p, t, steps, m);
   }
 

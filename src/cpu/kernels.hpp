@@ -92,7 +92,7 @@ struct Kernels {
 
   // delta of a block of queries; all gradients of one part of the keys (item.block is the part); dq
   // of a block of queries.
-  void (*delta)(const Problem&, const BackwardTensors&, const Delta&, WorkItem);
+  void (*delta)(const Problem&, const BackwardTensors&, const Delta&, WorkItem, float* scratch);
   void (*gradients)(const Problem&, const BackwardTensors&, const Delta&,
                     const PartialQueryGradients&, WorkItem, float* scratch);
   void (*query_gradients)(const Problem&, const BackwardTensors&, const PartialQueryGradients&,

@@ -10,8 +10,11 @@
 namespace rocflash::cpu::ROCFLASH_ISA {
 namespace {
 
+// Whole vectors. What is cleared here is needed at once, and memset's string instructions are slow
+// to hand it over: the barrier keeps the compiler from calling it.
 ROCFLASH_INLINE void clear(float* at, std::int64_t floats) {
-  __builtin_memset(at, 0, sizeof(float) * static_cast<std::size_t>(floats));
+  const Float zero = opaque(Float{});
+  for (std::int64_t n = 0; n < floats; n += width) store(at + n, zero);
 }
 
 struct Block {
@@ -30,8 +33,11 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
   GradientTile<Products> tile(p, panels, memory);
   const int d = tile.d, dv = tile.dv;
   typename Products::InColumns k_columns(tile.scratch, gradient_block(p), d);
-  const auto sums_of = [&](int columns) {  // [panel][column][lane]
-    const std::int64_t floats = std::int64_t{panels} * panel * columns;
+  // Sums are [panel][column][lane]; those of a few keys [key][column], which need not be turned.
+  constexpr bool in_rows = Products::vectors == 1 && !Products::packs;
+  const auto sums_of = [&](int columns) {
+    const std::int64_t floats =
+        in_rows ? block.size() * padded(columns) : std::int64_t{panels} * panel * columns;
     float* sums = tile.scratch.take(floats);
     clear(sums, floats);
     return sums;
@@ -68,7 +74,7 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
       float* means = t.dsinks ? dq.mean_rows(item.copy, head.b, h, row) : nullptr;
       const std::int64_t begun = smaller(rows, larger(0, item.begun - i));
       if (t.dq) clear(dq_rows.at(begun, 0).data, (rows - begun) * dq.row_stride);
-      if (means) clear(means + begun, rows - begun);
+      for (std::int64_t r = begun; means && r < rows; ++r) means[r] = 0;
       [[maybe_unused]] const bool plain = k_columns.finite && tile.is_plain(any, block, here);
       const auto add_sums = [&](int n) {
         if constexpr (Products::packs) {
@@ -85,13 +91,17 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
         tile.differentiate(head, n, {here, keys_of(n)});
         if (means)
           for (std::int64_t r = 0; r < rows; ++r) means[r] += tile.mean[r];
-        if (t.dv)
-          tile.products.weigh(tile.dout, rows, {tile.weights, panel}, sum_of(dv_sum, dv, n));
-        if (t.dk) {
-          const Panel<float> gradients = tile.gradients.at(0, n * panel);
-          tile.products.weigh(tile.q, rows, {gradients.data, gradients.stride},
-                              sum_of(dk_sum, d, n), true);
-        }
+        const auto weigh = [&](const auto& values, Panel<float> weights, float* sums, int columns,
+                               bool of_gradients) {
+          const Panel<const float> by{weights.data, weights.stride};
+          if constexpr (in_rows) {
+            tile.products.weigh_in_rows(values, rows, by, block.size(), {sums, padded(columns)});
+          } else {
+            tile.products.weigh(values, rows, by, sum_of(sums, columns, n), of_gradients);
+          }
+        };
+        if (t.dv) weigh(tile.dout, {tile.weights, panel}, dv_sum, dv, false);
+        if (t.dk) weigh(tile.q, tile.gradients.at(0, n * panel), dk_sum, d, true);
       };
       const auto add_query_gradients = [&] {
         if constexpr (Products::packs)
@@ -113,8 +123,17 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
   const auto store_sums = [&](const Rows& to, float* sums, double factor) {
     if (!to) return;
     for (double& f : factors) f = factor;
-    for (int n = 0; n < panels; ++n)
-      store_lanes(sum_of(sums, to.columns, n).data, panel, factors, any.keys_of(to, keys_of(n)));
+    if constexpr (in_rows) {
+      const RowBlock rows = any.keys_of(to, block);
+      for (int n = 0; n < rows.count; ++n) {
+        float* sum = sums + n * padded(to.columns);
+        for (int c = 0; c < to.columns; c += width) store(sum + c, scaled(load(sum + c), factors));
+        store_row(rows.row(n), to.dtype, sum, to.columns);
+      }
+    } else {
+      for (int n = 0; n < panels; ++n)
+        store_lanes(sum_of(sums, to.columns, n).data, panel, factors, any.keys_of(to, keys_of(n)));
+    }
   };
   const auto dropout_scale = static_cast<double>(p.dropout.scale());
   store_sums(t.dk, dk_sum, static_cast<double>(p.scale) * dropout_scale);
@@ -123,27 +142,33 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
 
 }  // namespace
 
-void delta(const Problem& p, const BackwardTensors& t, const Delta& to, WorkItem item) {
+void delta(const Problem& p, const BackwardTensors& t, const Delta& to, WorkItem item,
+           float* memory) {
   const Head head(p, item.batch, item.head);
   const Range block{item.block * lane_rows,
                     smaller(head.sequence.sq, (item.block + 1) * lane_rows)};
-  const RowBlock dout = head.queries_of(t.dout, block), out = head.queries_of(t.out, block);
-  float a[max_head_dim], b[max_head_dim];
-  const auto run = p.dtype == DType::f32 ? static_cast<int>(run_of_terms) : max_head_dim;
-  for (int n = 0; n < dout.count; ++n) {
-    convert_row(a, dout.row(n), dout.rows.dtype, p.value_dim);
-    const std::int64_t i = block.begin + n;
-    convert_row(b, out.row(n), out.rows.dtype, p.value_dim);
-    for (int c = 0; c < p.value_dim && p.dropout.on(); ++c) b[c] /= p.dropout.scale();
+  Scratch scratch(memory);
+  float *dout = scratch.take(std::int64_t{width} * p.value_dim),
+        *out = scratch.take(std::int64_t{width} * p.value_dim);  // [column][lane]
+  const std::int64_t run = p.dtype == DType::f32 ? run_of_terms : max_head_dim;
+  for (std::int64_t i = block.begin; i < block.end; i += width) {
+    const Range queries{i, smaller(block.end, i + width)};
+    load_lanes(dout, width, head.queries_of(t.dout, queries));
+    load_lanes(out, width, head.queries_of(t.out, queries));
     // In the order and precision of the products it is subtracted from, and like them without
     // dropout's scale: where a query sees one key only, the difference is then 0, as it should be.
-    float sum = 0;
-    for (int begin = 0; begin < p.value_dim; begin += run) {
-      float part = 0;
-      for (int c = begin; c < p.value_dim && c < begin + run; ++c) part = fused(a[c], b[c], part);
+    Float sum{};
+    for (std::int64_t begin = 0; begin < p.value_dim; begin += run) {
+      Float part{};
+      for (std::int64_t c = begin; c < smaller(p.value_dim, begin + run); ++c) {
+        Float value = load(out + c * width);
+        if (p.dropout.on()) value /= p.dropout.scale();
+        part = add_products(part, load(dout + c * width), value);
+      }
       sum += part;
     }
-    *to.rows(head.b, head.h, head.sequence.q_row + i) = sum;
+    float* at = to.rows(head.b, head.h, head.sequence.q_row + i);
+    for (int n = 0; n < queries.size(); ++n) at[n] = sum[n];
   }
 }
 
@@ -158,9 +183,15 @@ void gradients(const Problem& p, const BackwardTensors& t, const Delta& delta,
       const Range keys{j, smaller(end, j + gradient_block(p))},
           queries = seeing_queries(p.visibility, keys, s.sq, s.sk);
       const Block block{item.batch, item.head, keys, queries, unit % parts.copies, begun};
-      with_products(keys.size(), p.dtype, p.k.dtype, [&]<class Products>() {
+      const auto run = [&]<class Products>() {
         run_block<Products>(p, t, delta, dq, block, scratch);
-      });
+      };
+      // Pairs of a few keys and queries cost more to arrange than they save.
+      if (p.dtype != DType::f32 && keys.size() <= width && queries.size() <= stream_rows) {
+        run.template operator()<InLongRuns<1>>();
+      } else {
+        with_products(keys.size(), p.dtype, p.k.dtype, run);
+      }
       if (!queries.empty()) begun = larger(begun, queries.end);
     }
   }
@@ -174,7 +205,8 @@ void query_gradients(const Problem& p, const BackwardTensors& t, const PartialQu
   const float factor = p.scale * p.dropout.scale();
   for (std::int64_t i = block.begin; i < block.end; ++i) {
     const std::int64_t row = head.sequence.q_row + i;
-    float sum[max_head_dim] = {};
+    float sum[max_head_dim];
+    clear(sum, padded(p.head_dim));
     dq.over_copies(head.visible(i), [&](std::int64_t copy) {
       const float* share = dq.rows(copy, head.b, head.h, row);
       for (int c = 0; c < p.head_dim; c += width) store(sum + c, load(sum + c) + load(share + c));

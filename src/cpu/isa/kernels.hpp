@@ -8,7 +8,7 @@ namespace rocflash::cpu::ROCFLASH_ISA {
 void forward(const Problem&, const ForwardOutputs&, WorkItem, int rows, float* scratch);
 void decode(const Problem&, const DecodeParts&, WorkItem, DecodeTurn, float* scratch);
 void merge(const Problem&, const ForwardOutputs&, const DecodeParts&, WorkItem, float* scratch);
-void delta(const Problem&, const BackwardTensors&, const Delta&, WorkItem);
+void delta(const Problem&, const BackwardTensors&, const Delta&, WorkItem, float* scratch);
 void gradients(const Problem&, const BackwardTensors&, const Delta&, const PartialQueryGradients&,
                WorkItem, float* scratch);
 void query_gradients(const Problem&, const BackwardTensors&, const PartialQueryGradients&,

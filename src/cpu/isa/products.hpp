@@ -76,14 +76,29 @@ class InFloat {
                                         : gemm_skipping_zeros<vectors, Weights::right>;
     multiply(values.columns, count, {values.data, 1, values.stride}, weights, c);
   }
+  // The same with a row of c for each of so few lanes: c[lane][column]
+  ROCFLASH_INLINE void weigh_in_rows(const Values& values, std::int64_t count,
+                                     Panel<const float> weights, std::int64_t lanes,
+                                     Panel<float> c) {
+    add_rows(lanes, count, {weights.data, 1, weights.stride}, {values.data, values.stride},
+             values.finite, values.columns, c);
+  }
   // c[row][column] += sum over lanes of weights[row][lane] * values[lane][column]
   ROCFLASH_INLINE void spread(Panel<const float> weights, std::int64_t count, Range lanes,
                               const InColumns& values, const RowBlock& block, Panel<float> c) {
-    over_columns(block.rows.columns, [&]<int wide>(int at) {
+    add_rows(count, lanes.size(), {weights.at(0, lanes.begin).data, weights.stride, 1},
+             Panel<const float>{values.data, values.stride}.at(lanes.begin, 0), values.finite,
+             block.rows.columns, c);
+  }
+
+ private:
+  ROCFLASH_INLINE static void add_rows(std::int64_t n, std::int64_t k, Strided weights,
+                                       Panel<const float> values, bool finite, int columns,
+                                       Panel<float> c) {
+    over_columns(columns, [&]<int wide>(int at) {
       const auto multiply =
-          values.finite ? gemm<wide, Into::add, sums> : gemm_skipping_zeros<wide, Weights::left>;
-      multiply(count, lanes.size(), {weights.at(0, lanes.begin).data, weights.stride, 1},
-               Panel<const float>{values.data, values.stride}.at(lanes.begin, at), c.at(0, at));
+          finite ? gemm<wide, Into::add, sums> : gemm_skipping_zeros<wide, Weights::left>;
+      multiply(n, k, weights, values.at(0, at), c.at(0, at));
     });
   }
 };

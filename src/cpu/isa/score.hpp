@@ -175,13 +175,7 @@ template <Lanes lanes, int vectors>
 // Overwrites the lanes that `mask` does not name. Without the barrier it would become a masked
 // store, which AMD's CPUs take apart lane by lane in AVX2.
 ROCFLASH_INLINE void keep_lanes(float* at, Int mask, float other) {
-  Float kept = load(at);
-#if defined(__AVX512F__)
-  __asm__("" : "+v"(kept));
-#else
-  __asm__("" : "+x"(kept));
-#endif
-  store(at, select(mask, kept, splat(other)));
+  store(at, select(mask, opaque(load(at)), splat(other)));
 }
 
 // The keys that neighbouring queries see, one query in each lane, counted from `first_key`.

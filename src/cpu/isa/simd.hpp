@@ -120,6 +120,27 @@ ROCFLASH_INLINE void transpose(Vector (&v)[width]) {
   }
 }
 
+// The same vector, of which the compiler no longer knows where it came from.
+ROCFLASH_INLINE Float opaque(Float x) {
+#if defined(__AVX512F__)
+  __asm__("" : "+v"(x));
+#else
+  __asm__("" : "+x"(x));
+#endif
+  return x;
+}
+
+// body(n) for every lane, written out: arrays of vectors stay in registers only if no loop counts
+// through them.
+template <class Body, int... lane>
+ROCFLASH_INLINE void written_out(std::integer_sequence<int, lane...>, Body body) {
+  (body(lane), ...);
+}
+template <class Body>
+ROCFLASH_INLINE void over_lanes(Body body) {
+  written_out(std::make_integer_sequence<int, width>{}, body);
+}
+
 // The two halves of 32 x 32 bit products.
 ROCFLASH_INLINE void multiply_wide(Word x, std::uint32_t m, Word& high, Word& low) {
   constexpr std::uint64_t lower = 0xffffffffu;

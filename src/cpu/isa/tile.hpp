@@ -118,21 +118,32 @@ ROCFLASH_INLINE Float load_columns(const Element* from, int left) {
 [[maybe_unused, gnu::noinline]] static void load_lanes(float* to, int panel,
                                                        const RowBlock& block) {
   const int columns = block.rows.columns;
-  for (int first = 0; first < panel; first += width) {
-    const LaneRows rows(block, first);
-    for (int c = 0; c < columns; c += width) {
-      Float v[width];
-      for (int n = 0; n < width; ++n) {
-        v[n] = Float{};
-        if (n < rows.count)
-          with_elements(block.rows.dtype, rows.row[n],
-                        [&](const auto* row) { v[n] = load_columns(row + c, columns - c); });
+  with_elements(block.rows.dtype, block.rows.data, [&]<class Element>(const Element*) {
+    for (int first = 0; first < panel; first += width) {
+      const LaneRows rows(block, first);
+      const auto at = [&](int n, int c) {
+        return reinterpret_cast<const Element*>(rows.row[n]) + c;
+      };
+      if (rows.count <= 2) {  // number by number is quicker
+        for (int c = 0; c < columns; ++c) {
+          Float v{};
+          if (rows.count > 0) v[0] = load_scalar(at(0, c));
+          if (rows.count > 1) v[1] = load_scalar(at(1, c));
+          store(to + c * panel + first, v);
+        }
+        continue;
       }
-      transpose(v);
-      for (int n = 0; n < smaller(width, columns - c); ++n)
-        store(to + (c + n) * panel + first, v[n]);
+      for (int c = 0; c < columns; c += width) {
+        Float v[width];
+        over_lanes(
+            [&](int n) { v[n] = n < rows.count ? load_columns(at(n, c), columns - c) : Float{}; });
+        transpose(v);
+        over_lanes([&](int n) {
+          if (n < columns - c) store(to + (c + n) * panel + first, v[n]);
+        });
+      }
     }
-  }
+  });
 }
 
 ROCFLASH_INLINE void store_row(std::byte* to, DType dtype, const float* from, int columns) {
