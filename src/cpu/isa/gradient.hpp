@@ -144,10 +144,11 @@ struct GradientTile {
     here_ = gradients.at(0, n * panel);
     finish_scores<Lanes::keys, vectors>(head, tile, weights, bias,
                                         p.softcap > 0 ? slopes : nullptr);
-    if (tile.keys.size() == panel) return;
+    const auto keys = static_cast<std::int32_t>(tile.keys.size());
+    if (keys == panel) return;
     for (std::int64_t r = 0; r < tile.queries.size(); ++r)
-      for (auto lane = static_cast<int>(tile.keys.size()); lane < panel; ++lane)
-        weights[r * panel + lane] = -infinity;
+      for (int m = 0; m < panel; m += width)
+        keep_lanes(weights + r * panel + m, lane_index() + m < keys, -infinity);
   }
   // A hidden key has no weight, whatever the row's statistics have become.
   ROCFLASH_INLINE Float weight_at(const Head& head, std::int64_t r, int lane) const {

@@ -107,43 +107,56 @@ ROCFLASH_INLINE Float convert_row(float* to, const std::byte* from, DType dtype,
 
 // A vector of columns from `from` on, of which there are `left`; 0 beyond them.
 template <class Element>
-ROCFLASH_INLINE Float load_columns(const Element* from, int left) {
-  if (left >= width) return load_vector(from);
+[[gnu::noinline]] static Float load_some_columns(const Element* from, int left) {
   Float v{};
   for (int n = 0; n < left; ++n) v[n] = load_scalar(from + n);
   return v;
 }
+template <class Element>
+ROCFLASH_INLINE Float load_columns(const Element* from, int left) {
+  return left >= width ? load_vector(from) : load_some_columns(from, left);
+}
 
+// The same as below for so few rows that there is nothing to turn.
+template <int count>
+ROCFLASH_INLINE void load_few_lanes(float* to, int panel, const RowBlock& block, int first) {
+  float numbers[larger(1, count)][max_head_dim];
+  for (int n = 0; n < count; ++n)
+    convert_row(numbers[n], block.row(first + n), block.rows.dtype, block.rows.columns);
+  for (int c = 0; c < block.rows.columns; ++c) {
+    Float v{};
+    for (int n = 0; n < count; ++n) v[n] = numbers[n][c];
+    store(to + c * panel, v);
+  }
+}
 // to[column][lane]: each row becomes a lane. Lanes beyond the rows become 0.
 [[maybe_unused, gnu::noinline]] static void load_lanes(float* to, int panel,
                                                        const RowBlock& block) {
   const int columns = block.rows.columns;
-  with_elements(block.rows.dtype, block.rows.data, [&]<class Element>(const Element*) {
-    for (int first = 0; first < panel; first += width) {
-      const LaneRows rows(block, first);
-      const auto at = [&](int n, int c) {
-        return reinterpret_cast<const Element*>(rows.row[n]) + c;
-      };
-      if (rows.count <= 2) {  // number by number is quicker
-        for (int c = 0; c < columns; ++c) {
-          Float v{};
-          if (rows.count > 0) v[0] = load_scalar(at(0, c));
-          if (rows.count > 1) v[1] = load_scalar(at(1, c));
-          store(to + c * panel + first, v);
+  for (int first = 0; first < panel; first += width) {
+    const LaneRows rows(block, first);
+    if (rows.count <= 0) {
+      load_few_lanes<0>(to + first, panel, block, first);
+    } else if (rows.count == 1) {
+      load_few_lanes<1>(to + first, panel, block, first);
+    } else if (rows.count == 2) {
+      load_few_lanes<2>(to + first, panel, block, first);
+    } else {
+      with_elements(block.rows.dtype, rows.row[0], [&]<class Element>(const Element*) {
+        for (int c = 0; c < columns; c += width) {
+          Float v[width];
+          over_lanes([&](int n) {
+            const auto* row = reinterpret_cast<const Element*>(rows.row[n]);
+            v[n] = n < rows.count ? load_columns(row + c, columns - c) : Float{};
+          });
+          transpose(v);
+          over_lanes([&](int n) {
+            if (n < columns - c) store(to + (c + n) * panel + first, v[n]);
+          });
         }
-        continue;
-      }
-      for (int c = 0; c < columns; c += width) {
-        Float v[width];
-        over_lanes(
-            [&](int n) { v[n] = n < rows.count ? load_columns(at(n, c), columns - c) : Float{}; });
-        transpose(v);
-        over_lanes([&](int n) {
-          if (n < columns - c) store(to + (c + n) * panel + first, v[n]);
-        });
-      }
+      });
     }
-  });
+  }
 }
 
 ROCFLASH_INLINE void store_row(std::byte* to, DType dtype, const float* from, int columns) {
