@@ -112,6 +112,7 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
       for (int n = first; n < last; ++n) {
         prefetch(head.queries_of(p.q, next), n - first, last - first);
         prefetch(head.queries_of(t.dout, next), n - first, last - first);
+        if (t.dq) prefetch(dq_rows.data, rows * dq_rows.stride, n - first, last - first);
         tile.score(n, rows);
         add_sums(n);
       }

@@ -35,6 +35,12 @@ ROCFLASH_INLINE void prefetch(const RowBlock& block, int n, int parts) {
     for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
   }
 }
+// The same for sums that will be added to, on whole cache lines.
+ROCFLASH_INLINE void prefetch(const float* sums, std::int64_t floats, int n, int parts) {
+  const std::int64_t lines = floats / cache_line_floats;
+  for (std::int64_t at = lines * n / parts; at < lines * (n + 1) / parts; ++at)
+    __builtin_prefetch(sums + at * cache_line_floats, 1, 2);
+}
 
 template <class Element>
 ROCFLASH_INLINE Float load_vector(const Element* from) {
