@@ -44,10 +44,10 @@ ROCFLASH_INLINE void ask(const char* from) {
 // lines while others are at work keep just enough requests under way; asking for many at once would
 // stall.
 template <class Stored>
-class Ahead {
+class Lookahead {
  public:
   // Keys [first, last) of the rows.
-  ROCFLASH_INLINE Ahead(const KeyRows<Stored>& rows, int heads, int first, int last)
+  ROCFLASH_INLINE Lookahead(const KeyRows<Stored>& rows, int heads, int first, int last)
       : rows_(rows), key_(first), last_(static_cast<int>(smaller(last, rows.count)) - 1) {
     // Heads side by side are one long row.
     const bool joined = rows.head_stride == rows.columns;

@@ -306,8 +306,8 @@ class Part {
     k[0].find(head_of(0).keys_of(p.k, here));
     v[0].find(head_of(0).keys_of(p.v, here));
     if (turn.first) {
-      Ahead<Stored>(k[0], heads, 0, block).ask_for_all();
-      Ahead<Stored>(v[0], heads, 0, tile_keys).ask_for_all();
+      Lookahead<Stored>(k[0], heads, 0, block).ask_for_all();
+      Lookahead<Stored>(v[0], heads, 0, tile_keys).ask_for_all();
     }
     for (int slot = 0; !here.empty(); slot = !slot) {
       const Range after = first_of(keys, here.end);
@@ -353,7 +353,7 @@ class Part {
     for (int from = 0; from < k.count; from += block) {
       const int to = static_cast<int>(smaller(from + block, k.count));
       const bool last = to == k.count;
-      Ahead<Stored> ahead(last ? next : k, heads, last ? 0 : to, (last ? 0 : to) + block);
+      Lookahead<Stored> ahead(last ? next : k, heads, last ? 0 : to, (last ? 0 : to) + block);
       const auto* asked = reinterpret_cast<const char*>(k.row[from]);  // no harm to ask again
       for (int g = 0; g < heads; ++g) {
         in_groups(rows, [&]<int count>(int r) {
@@ -401,7 +401,7 @@ class Part {
     }
   }
   [[gnu::noinline]] void weigh(const KeyRows<Stored>& v, const KeyRows<Stored>& next, bool first) {
-    Ahead<Stored> ahead(next, heads, 0, tile_keys);
+    Lookahead<Stored> ahead(next, heads, 0, tile_keys);
     const auto* asked = reinterpret_cast<const char*>(next.row[0]);
     for (int g = 0; g < heads; ++g) {
       in_groups(rows, [&]<int count>(int r) {
