@@ -1,11 +1,13 @@
 // The rule that holds every device to the oracle: its error may be at most twice (forward) or three
 // times (gradients) the error of plain attention in the same dtype, or of one rounding if plain
 // attention is luckier than that. An error is the largest over all elements, so one draw of a small
-// problem can be lucky for either side: a case over the bound gets more draws, and then both sides'
-// errors are the largest over all of them.
+// problem can be lucky for either side: a case over the bound gets more draws, always as many, and
+// then both sides' errors are root mean squares over all of them. One unlucky element then does not
+// decide, and one lucky draw does not help what is over the bound on the whole.
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -32,11 +34,14 @@ struct Finding {
   double ratio() const { return error > 0 ? error / bound() : 0; }
   bool good() const { return defect.empty() && error <= bound(); }
 
-  // Takes in the same tensor of another draw.
-  void pool(const Finding& other) {
-    error = std::max(error, other.error);
-    plain_error = std::max(plain_error, other.plain_error);
-    rounding = std::max(rounding, other.rounding);
+  // Takes in the same tensor of the n-th draw: errors become root mean squares over all draws.
+  void pool(const Finding& other, int n) {
+    const auto mean = [&](double& so_far, double more) {
+      so_far = std::hypot(so_far * std::sqrt(n - 1.0), more) / std::sqrt(n);
+    };
+    mean(error, other.error);
+    mean(plain_error, other.plain_error);
+    mean(rounding, other.rounding);
     if (defect.empty()) defect = other.defect;
   }
 };

@@ -321,13 +321,14 @@ Result run_once(const Case& what, const Device& device) {
 Result run(const Case& what, const Device& device) {
   constexpr int draws = 16;
   Result result = run_once(what, device);
-  for (int draw = 1; draw < draws && !result.good() && result.failure.empty(); ++draw) {
+  if (result.good()) return result;
+  for (int draw = 1; draw < draws && result.failure.empty(); ++draw) {
     Case again = what;
     again.seed = derive_seed(what.seed, "draw " + std::to_string(draw));
     const Result other = run_once(again, device);
     result.failure = other.failure;
     for (std::size_t n = 0; n < other.findings.size(); ++n)
-      result.findings[n].pool(other.findings[n]);
+      result.findings[n].pool(other.findings[n], draw + 1);
   }
   return result;
 }

@@ -65,5 +65,22 @@ TEST(Judge, no_error_may_be_where_none_is_allowed) {
   EXPECT_EQ(f.ratio(), infinity);
 }
 
+// Sixteen draws: the first went wrong, or all did by a little.
+TEST(Pool, JudgesTheWholeAndNotOneDraw) {
+  const auto after_draws = [](double first, double others) {
+    Finding f, other;
+    f.error = first;
+    other.error = others;
+    f.plain_error = other.plain_error = 1;
+    for (int n = 2; n <= 16; ++n) f.pool(other, n);
+    return f;
+  };
+  EXPECT_TRUE(after_draws(3, 1).good());
+  EXPECT_FALSE(after_draws(8, 1).good()) << "nobody is that unlucky";
+  EXPECT_FALSE(after_draws(2.2, 2.1).good());
+  EXPECT_DOUBLE_EQ(after_draws(2, 2).error, 2);
+  EXPECT_DOUBLE_EQ(after_draws(2, 2).plain_error, 1);
+}
+
 }  // namespace
 }  // namespace rocflash::verify

@@ -52,22 +52,28 @@ struct OnlineSoftmax {
       }
     }
     for (int m = 0; m < vectors; ++m) top[m] = exponential.base(top[m]);
-    Float added[vectors] = {};
-    const auto weight = [&](std::int64_t r, int m) {
-      const Float w = exponential.above(top[m], load(scores + r * panel + m * width));
-      added[m] += w;
-      return w;
-    };
-    std::int64_t r = 0;
-    for (; r + 1 < rows; r += 2) {
-      for (int m = 0; m < vectors; ++m) {
-        const Float lower = weight(r, m), upper = weight(r + 1, m);
-        emit(r, m * width, lower, upper);
+    // Sums of a few weights at a time lose less, like those of products.
+    constexpr std::int64_t run = 16;
+    for (std::int64_t begin = 0; begin < rows; begin += run) {
+      Float added[vectors] = {};
+      const auto weight = [&](std::int64_t r, int m) {
+        const Float w = exponential.above(top[m], load(scores + r * panel + m * width));
+        added[m] += w;
+        return w;
+      };
+      const std::int64_t end = smaller(rows, begin + run);
+      std::int64_t r = begin;
+      for (; r + 1 < end; r += 2) {
+        for (int m = 0; m < vectors; ++m) {
+          const Float lower = weight(r, m), upper = weight(r + 1, m);
+          emit(r, m * width, lower, upper);
+        }
       }
+      if (r < end)
+        for (int m = 0; m < vectors; ++m) emit(r, m * width, weight(r, m), Float{});
+      for (int m = 0; m < vectors; ++m) total[m] += added[m];
     }
-    if (r < rows)
-      for (int m = 0; m < vectors; ++m) emit(r, m * width, weight(r, m), Float{});
-    for (int m = 0; m < vectors; ++m) store(sum + m * width, total[m] + added[m]);
+    for (int m = 0; m < vectors; ++m) store(sum + m * width, total[m]);
     return moved;
   }
 
