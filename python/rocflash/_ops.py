@@ -15,6 +15,7 @@ from torch import Tensor
 from . import _shapes, _torch
 from ._errors import Unsupported
 from ._options import TENSOR_OPTIONS, TENSORS, Options, refuse_gradients
+from ._state import PLAIN, grad_enabled, is_compiling, modes, transforms_active
 
 _OPTIONS = (
     ", ".join(f"Tensor? {name}" for name in TENSOR_OPTIONS)
@@ -112,18 +113,9 @@ register_fake("rocflash::forward", _forward_fake)
 register_fake("rocflash::backward", _backward_fake)
 
 
-_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
-_PLAIN = (Tensor, torch.nn.Parameter)
-
-
 def _dispatching(x: Tensor) -> bool:
     """Whether anything but plain eager execution wants to see the call."""
-    return type(x) not in _PLAIN or _modes() > 0
-
-
-_is_compiling = getattr(torch.compiler, "is_compiling", None) or torch._dynamo.is_compiling
-_grad_enabled = torch.is_grad_enabled
-_transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+    return type(x) not in PLAIN or modes() > 0
 
 
 class _Backward(torch.autograd.Function):
@@ -235,7 +227,7 @@ def _recall(ctx: Any, dout: Optional[Tensor], needed: tuple[bool, ...]) -> Any:
     options = (*tensors, *ctx.numbers)
     if dout is None or True not in needed:
         return (None,) * 4
-    if ctx.direct and not (_dispatching(dout) or _transforms_active() or _grad_enabled()):
+    if ctx.direct and not (_dispatching(dout) or transforms_active() or grad_enabled()):
         dq, dk, dv, dsinks = _torch.backward(dout, q, k, v, out, lse, options, needed)
     else:
         arguments = (dout, q, k, v, out, lse, *options, needed)
@@ -259,11 +251,11 @@ library.impl("forward", _forward_autograd, "Autograd")
 def is_plain(q: Any, k: Any, v: Any) -> bool:
     """Whether the dispatcher can be left out: nobody is there to be told of the call."""
     return (
-        not _is_compiling()
-        and type(q) in _PLAIN
-        and type(k) in _PLAIN
-        and type(v) in _PLAIN
-        and not _modes()
+        not is_compiling()
+        and type(q) in PLAIN
+        and type(k) in PLAIN
+        and type(v) in PLAIN
+        and not modes()
     )
 
 
@@ -282,9 +274,9 @@ def attend(
     sinks, bias, slopes = options[_SINKS], options[_BIAS], options[_SLOPES]
     if bias is not None or slopes is not None:
         refuse_gradients(bias, slopes)
-    if _transforms_active():
+    if transforms_active():
         return _Attention.apply(True, return_weights, q, k, v, *options)
-    if _grad_enabled() and (
+    if grad_enabled() and (
         q.requires_grad
         or k.requires_grad
         or v.requires_grad

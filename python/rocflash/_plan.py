@@ -12,6 +12,7 @@ Plans hold no tensors. The least recently used ones are forgotten.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple, Optional
 
@@ -44,9 +45,10 @@ _DTYPES = {
     torch.complex64: (5, 64),
     torch.complex128: (5, 128),
 }
-_torch_threads = torch.get_num_threads
 _GPU_TYPE = _abi.DL_ROCM if getattr(torch.version, "hip", None) else _abi.DL_CUDA
 THREADS_FIXED = "ROCFLASH_NUM_THREADS" in os.environ
+# How many threads a call has that does not say: those of torch, or what the library finds.
+threads: Callable[[], int] = (lambda: 0) if THREADS_FIXED else torch.get_num_threads
 
 
 class _Slot(NamedTuple):
@@ -326,8 +328,8 @@ def run(
         signatures = tuple(
             [None if x is None else (x.shape, x.stride(), x.dtype, x.device) for x in tensors]
         )
-        threads = 0 if THREADS_FIXED else _torch_threads()
-        plan = _plan(call, makes, signatures, _numbers(*numbers), threads, rotary_interleaved)
+        checked = _numbers(*numbers)
+        plan = _plan(call, makes, signatures, checked, threads(), rotary_interleaved)
         plan.run(tensors)
     except (AttributeError, RuntimeError, TypeError):
         # A wrong type fails wherever it is first used, and is only now given its name.

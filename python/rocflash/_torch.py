@@ -1,19 +1,20 @@
 """Torch tensors to the library and back: straight calls, without autograd or dispatcher.
 
 Everything that torch does around a call (operators, gradients, compilation) is in _ops.py; how a
-call is prepared and repeated is in _plan.py.
+call is prepared and repeated is in _plan.py, and the short cut for plain calls in _direct.py.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple, Optional
 
-import torch
 from torch import Tensor
 
-from . import _abi, _frame
+from . import _abi, _direct, _frame
 from ._options import TENSORS
-from ._plan import THREADS_FIXED, describe, run
+from ._plan import describe, run, threads
+
+_NOTHING = (None, None, None, None)
 
 
 def forward(
@@ -25,6 +26,10 @@ def forward(
     out: Optional[Tensor] = None,
 ) -> tuple[Tensor, Tensor, Optional[Tensor]]:
     """(out, lse, weights), the latter only if wanted. `out` may be given to write into."""
+    if out is None and not want_weights:
+        found = _direct.forward(q, k, v, o)
+        if found is not None:
+            return found
     tensors = [q, k, v, *o[:TENSORS], out, None, None]
     out, lse, weights = run("forward", (out is None, True, want_weights), tensors, o[TENSORS:])[-3:]
     return out, lse, weights
@@ -78,12 +83,16 @@ def backward(
     lse: Tensor,
     o: tuple[Any, ...],
     wanted: tuple[bool, bool, bool, bool] = (False, False, False, False),
-    into: tuple[Optional[Tensor], ...] = (None, None, None, None),
+    into: tuple[Optional[Tensor], ...] = _NOTHING,
 ) -> list[Any]:
     """[dq, dk, dv, dsinks]: those wanted are made, those given in `into` are written.
 
     The latter may have any strides but a contiguous last one.
     """
+    if into is _NOTHING:
+        found = _direct.backward(dout, q, k, v, out, lse, o, wanted)
+        if found is not None:
+            return found
     tensors = [q, k, v, *o[:TENSORS], dout, out, lse, *into]
     return run("backward", wanted, tensors, o[TENSORS:])[-4:]
 
@@ -96,6 +105,5 @@ def combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor, lse: Tensor) 
     for label, x in zip(labels, (out_partial, lse_partial, out, lse)):
         description = describe(label, (x.shape, x.stride(), x.dtype, x.device))
         words.append(frame.describe(*description, x.data_ptr()))
-    if not THREADS_FIXED:
-        frame.set(_abi.Execution, "num_threads", torch.get_num_threads())
+    frame.set(_abi.Execution, "num_threads", threads())
     frame.combine(*words)
