@@ -205,6 +205,28 @@ class _EagerAttention(torch.autograd.Function):
         return (*_recall(ctx, dout, ctx.needs_input_grad[:4]), None, None, None)
 
 
+class _PlainAttention(torch.autograd.Function):
+    """The same once more for `out` alone, of a call without options that are tensors.
+
+    What autograd need not carry to and fro is saved: that is a tenth of a short call.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...]) -> Tensor:
+        out, lse, _ = _torch.forward(q, k, v, options)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.options = options
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, dout: Optional[Tensor]) -> tuple[Any, ...]:
+        q, k, v, out, lse = ctx.saved_tensors
+        needed = (*ctx.needs_input_grad[:3], False)
+        dq, dk, dv, _ = _gradients(True, dout, q, k, v, out, lse, ctx.options, needed)
+        return dq, dk, dv, None
+
+
 def _remember(
     ctx: Any,
     direct: bool,
@@ -222,16 +244,30 @@ def _remember(
 
 
 def _recall(ctx: Any, dout: Optional[Tensor], needed: tuple[bool, ...]) -> Any:
-    """Gradients of q, k, v and sinks, None where they are not needed."""
     q, k, v, out, lse, *tensors = ctx.saved_tensors
     options = (*tensors, *ctx.numbers)
+    return _gradients(ctx.direct, dout, q, k, v, out, lse, options, needed)
+
+
+def _gradients(
+    direct: bool,
+    dout: Optional[Tensor],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    options: tuple[Any, ...],
+    needed: tuple[bool, ...],
+) -> Any:
+    """Gradients of q, k, v and sinks, None where they are not needed."""
     if dout is None or True not in needed:
         return (None,) * 4
-    if ctx.direct and not (_dispatching(dout) or transforms_active() or grad_enabled()):
+    if direct and not (_dispatching(dout) or transforms_active() or grad_enabled()):
         dq, dk, dv, dsinks = _torch.backward(dout, q, k, v, out, lse, options, needed)
     else:
         arguments = (dout, q, k, v, out, lse, *options, needed)
-        if not ctx.direct or _dispatching(dout):
+        if not direct or _dispatching(dout):
             found = torch.ops.rocflash.backward(*arguments)
         else:  # someone may differentiate again
             found = _Backward.apply(True, *arguments)
@@ -259,6 +295,13 @@ def is_plain(q: Any, k: Any, v: Any) -> bool:
     )
 
 
+def _has_no_tensor(options: tuple[Any, ...]) -> bool:
+    for x in options[:TENSORS]:
+        if x is not None:
+            return False
+    return True
+
+
 def attend(
     q: Tensor,
     k: Tensor,
@@ -282,6 +325,8 @@ def attend(
         or v.requires_grad
         or (sinks is not None and getattr(sinks, "requires_grad", False))
     ):
+        if not (return_lse or return_weights) and _has_no_tensor(options):
+            return _PlainAttention.apply(q, k, v, options), None, None
         found = _EagerAttention.apply(q, k, v, sinks, options, return_lse, return_weights)
         if not isinstance(found, tuple):
             return found, None, None

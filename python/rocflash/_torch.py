@@ -11,8 +11,9 @@ from typing import Any, NamedTuple, Optional
 from torch import Tensor
 
 from . import _abi, _direct, _frame
+from ._errors import InvalidArgument
 from ._options import TENSORS
-from ._plan import describe, run, threads
+from ._plan import NEGATIVE, describe, run, threads
 
 _NOTHING = (None, None, None, None)
 
@@ -99,10 +100,13 @@ def backward(
 
 def combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor, lse: Tensor) -> None:
     """Merges parts (n, b, sq, h, d) and (n, b, h, sq) into out and lse."""
+    out_partial, lse_partial = out_partial.resolve_neg(), lse_partial.resolve_neg()
     frame = _frame.Frame(4)
     labels = ("out_partial", "lse_partial", "out", "lse")
     words = []
     for label, x in zip(labels, (out_partial, lse_partial, out, lse)):
+        if x.is_neg():
+            raise InvalidArgument(f"{label}: {NEGATIVE}")
         description = describe(label, (x.shape, x.stride(), x.dtype, x.device))
         words.append(frame.describe(*description, x.data_ptr()))
     frame.set(_abi.Execution, "num_threads", threads())
