@@ -18,10 +18,10 @@ from typing import Any
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # as cpu_vs_torch.py
 
+import c_abi
 import torch
 import torch.nn.functional as F
 
-import c_abi
 import rocflash
 from flash_attn import (
     flash_attn_func,

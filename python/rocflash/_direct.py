@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from ctypes import c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_void_p
+from ctypes import PYFUNCTYPE, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_void_p
 from functools import lru_cache
 from typing import Any, Optional
 
@@ -92,19 +92,22 @@ def _start() -> Optional[Callable[[bytearray], Function]]:
     """What binds the library's function to a prepared call, if this Python and this torch allow it."""
     capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     python = getattr(ctypes, "pythonapi", None)
-    try:
-        if capsule is None or python is None:
-            return None
-        borrowed = [ctypes.cast(getattr(python, name), c_void_p) for name in _BORROWED]
-        make = python.PyCFunction_NewEx
-        address_of = python.PyCapsule_GetPointer
-    except AttributeError:
+    if capsule is None or python is None:
         return None
-    address_of.restype, address_of.argtypes = c_void_p, [ctypes.py_object, c_char_p]
+    any_object = ctypes.py_object
+    try:
+        borrowed = [ctypes.cast(getattr(python, name), c_void_p) for name in _BORROWED]
+        pointer_in = PYFUNCTYPE(c_void_p, any_object, c_char_p)(("PyCapsule_GetPointer", python))
+        make = PYFUNCTYPE(any_object, c_void_p, any_object, any_object)(
+            ("PyCFunction_NewEx", python)
+        )
+        table = pointer_in(capsule, b"dlpack_exchange_api")
+    except (AttributeError, ValueError):  # an interpreter or a torch that has others
+        return None
     interpreter = _Interpreter(
         ctypes.sizeof(_Interpreter),
         ctypes.sizeof(_Prepared),
-        address_of(capsule, b"dlpack_exchange_api"),
+        table,
         *map(id, (None, True, False)),
         *borrowed,
         id(float),
@@ -118,12 +121,20 @@ def _start() -> Optional[Callable[[bytearray], Function]]:
         return None
     function = ctypes.cast(library.rocflash_python_call, c_void_p)
     method = _Method(b"rocflash_python_call", function, _FASTCALL, None)
-    make.restype, make.argtypes = ctypes.py_object, [c_void_p, ctypes.py_object, ctypes.py_object]
     # The method is referred to for as long as there are functions, so it is kept by what makes them.
     return lambda prepared, _kept=method: make(ctypes.addressof(_kept), prepared, None)
 
 
-_bind = _start()
+def _bind_first(prepared: bytearray) -> Function:
+    """Opens the library, which is left until it is needed."""
+    global _bind
+    _bind = _start()
+    return _bind(prepared) if _bind is not None else lambda *_: False
+
+
+_bind: Optional[Callable[[bytearray], Function]] = _bind_first
+if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+    _bind = None
 
 
 # Not these: a seed goes as numbers, and of those that may have the negative bit nobody asks.

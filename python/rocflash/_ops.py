@@ -295,13 +295,6 @@ def is_plain(q: Any, k: Any, v: Any) -> bool:
     )
 
 
-def _has_no_tensor(options: tuple[Any, ...]) -> bool:
-    for x in options[:TENSORS]:
-        if x is not None:
-            return False
-    return True
-
-
 def attend(
     q: Tensor,
     k: Tensor,
@@ -325,7 +318,8 @@ def attend(
         or v.requires_grad
         or (sinks is not None and getattr(sinks, "requires_grad", False))
     ):
-        if not (return_lse or return_weights) and _has_no_tensor(options):
+        tensors = [x for x in options[:TENSORS] if x is not None]
+        if not (tensors or return_lse or return_weights):
             return _PlainAttention.apply(q, k, v, options), None, None
         found = _EagerAttention.apply(q, k, v, sinks, options, return_lse, return_weights)
         if not isinstance(found, tuple):

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from . import _ops
-from ._errors import InvalidArgument
 from ._direct import infer as infer_plainly
+from ._errors import InvalidArgument
 from ._options import Options, check_options, check_tensor
 from ._state import autocasting, is_compiling
 

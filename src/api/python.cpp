@@ -135,9 +135,8 @@ void* rocflash_python_call(void* self, void* const* arguments, std::ptrdiff_t co
     if (prepared.place[n] < 0) return answer(python.declined);
     if (python.exchange->describe(object, &tensors[n]) != 0) return nullptr;
     if (tensors[n].device.device_type != kDLCPU) return answer(python.declined);
-    const DLTensor* const pointer = &tensors[n];
-    std::memcpy(reinterpret_cast<std::byte*>(&structs) + prepared.place[n], &pointer,
-                sizeof pointer);
+    auto* const field = reinterpret_cast<std::byte*>(&structs) + prepared.place[n];
+    *reinterpret_cast<const DLTensor**>(field) = &tensors[n];
   }
   bool done = false;
   const rocflash_status status = guarded([&] { done = served(prepared.operation, structs); });

@@ -74,8 +74,8 @@ struct rocflash_prepared {
 ROCFLASH_API rocflash_status rocflash_python_start(const rocflash_interpreter* interpreter);
 
 // The function, as METH_FASTCALL has it: `self` is the bytearray, the arguments are q, k, v, the
-// tuple of options and the call's own tensors. Returns True; or False when nothing was written and
-// the C ABI should be asked; or None when the numbers are neither the prepared objects nor floats
-// of the same value; or null with an exception, as when an argument is no tensor.
+// tuple of options and the call's own tensors. Returns True; or False when it was not done and the
+// C ABI should be asked; or None when the numbers are neither the prepared objects nor floats of
+// the same value; or null with an exception, as when an argument is no tensor.
 ROCFLASH_API void* rocflash_python_call(void* self, void* const* arguments, std::ptrdiff_t count);
 }

@@ -22,7 +22,7 @@ from flash_attn import flash_attn_func, flash_attn_varlen_func
 from rocflash import _direct
 from rocflash._options import DEFAULT_NUMBERS, TENSORS
 
-served = pytest.mark.skipif(_direct._bind is None, reason="this torch has no table of C functions")
+served = pytest.mark.skipif(_direct._start() is None, reason="this torch has no table of C functions")
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def inputs(sq: int = 5, sk: int = 7, dtype: torch.dtype = torch.float32) -> list
 
 def test_it_is_there_where_torch_offers_the_table() -> None:
     offered = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
-    assert (_direct._bind is not None) == offered
+    assert (_direct._bind is not None) == (_direct._start() is not None) == offered
 
 
 @served
