@@ -20,7 +20,7 @@ from torch import Tensor
 from . import _abi, _frame, _plan
 from ._options import TENSORS
 from ._plan import threads
-from ._state import PLAIN, autocasting, grad_enabled, modes, transforms_active
+from ._state import PLAIN, autocasting, grad_enabled, modes, tracing, transforms_active
 
 _FASTCALL = 0x80  # METH_FASTCALL
 
@@ -185,6 +185,11 @@ def _done(call: str, q: Tensor, k: Tensor, v: Tensor, o: tuple[Any, ...], *own: 
 _WRONG = (AttributeError, RuntimeError, TypeError, ValueError)
 
 
+def _like(x: Tensor) -> Tensor:
+    """Memory for what is shaped like x, contiguous; saying so costs more than asking."""
+    return _empty_like(x) if x.is_contiguous() else _empty_like(x, memory_format=_CONTIGUOUS)
+
+
 def _is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether the library could take them; of the negative bit, it is not told."""
     return q.is_cpu and not (q.is_neg() or k.is_neg() or v.is_neg())
@@ -201,6 +206,7 @@ def infer(q: Tensor, k: Tensor, v: Tensor, o: tuple[Any, ...]) -> Optional[Tenso
         or type(k) not in PLAIN
         or type(v) not in PLAIN
         or modes()
+        or tracing()
         or autocasting()
         or transforms_active()
         or (grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
@@ -211,8 +217,9 @@ def infer(q: Tensor, k: Tensor, v: Tensor, o: tuple[Any, ...]) -> Optional[Tenso
     ):
         return None
     try:
+        # As _like and _done, whose calls would cost a tenth here.
         out = _empty_like(q) if q.is_contiguous() else _empty_like(q, memory_format=_CONTIGUOUS)
-        latest = _latest.get("infer")  # as _done, whose call would cost too much here
+        latest = _latest.get("infer")
         if latest is not None and latest[0] == threads():
             done = latest[1](q, k, v, o, out, None, None)
             if done is not None:
@@ -230,7 +237,7 @@ def forward(
         if _bind is None or not _is_plain(q, k, v):
             return None
         b, length, heads, _ = q.shape
-        out = _empty_like(q, memory_format=_CONTIGUOUS)
+        out = _like(q)
         lse = _empty(b, heads, length, dtype=torch.float32, device=_CPU)
         return (out, lse, None) if _done("forward", q, k, v, o, out, lse, None) else None
     except _WRONG:
@@ -246,17 +253,17 @@ def backward(
     lse: Tensor,
     o: tuple[Any, ...],
     wanted: tuple[bool, ...],
-) -> Optional[list[Any]]:
-    """[dq, dk, dv, None], or None where this way cannot be taken."""
+) -> Optional[tuple[Any, Any, Any, None]]:
+    """(dq, dk, dv, None), or None where this way cannot be taken."""
     try:
         if _bind is None or wanted[3] or not _is_plain(q, k, v):
             return None
         if dout.is_neg() or out.is_neg() or lse.is_neg():
             return None
-        dq = _empty_like(q, memory_format=_CONTIGUOUS) if wanted[0] else None
-        dk = _empty_like(k, memory_format=_CONTIGUOUS) if wanted[1] else None
-        dv = _empty_like(v, memory_format=_CONTIGUOUS) if wanted[2] else None
+        dq = _like(q) if wanted[0] else None
+        dk = _like(k) if wanted[1] else None
+        dv = _like(v) if wanted[2] else None
         done = _done("backward", q, k, v, o, dout, out, lse, dq, dk, dv, None)
-        return [dq, dk, dv, None] if done else None
+        return (dq, dk, dv, None) if done else None
     except _WRONG:
         return None

@@ -12,10 +12,10 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from . import _shapes, _torch
+from . import _direct, _shapes, _torch
 from ._errors import Unsupported
 from ._options import TENSOR_OPTIONS, TENSORS, Options, refuse_gradients
-from ._state import PLAIN, grad_enabled, is_compiling, modes, transforms_active
+from ._state import PLAIN, grad_enabled, is_compiling, modes, tracing, transforms_active
 
 _OPTIONS = (
     ", ".join(f"Tensor? {name}" for name in TENSOR_OPTIONS)
@@ -222,9 +222,8 @@ class _PlainAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dout: Optional[Tensor]) -> tuple[Any, ...]:
         q, k, v, out, lse = ctx.saved_tensors
-        needed = (*ctx.needs_input_grad[:3], False)
-        dq, dk, dv, _ = _gradients(True, dout, q, k, v, out, lse, ctx.options, needed)
-        return dq, dk, dv, None
+        # Of the four inputs the last never needs a gradient, and none of sinks is there either.
+        return _gradients(True, dout, q, k, v, out, lse, ctx.options, ctx.needs_input_grad)
 
 
 def _remember(
@@ -264,6 +263,9 @@ def _gradients(
     if dout is None or True not in needed:
         return (None,) * 4
     if direct and not (_dispatching(dout) or transforms_active() or grad_enabled()):
+        found = _direct.backward(dout, q, k, v, out, lse, options, needed)
+        if found is not None:
+            return found
         dq, dk, dv, dsinks = _torch.backward(dout, q, k, v, out, lse, options, needed)
     else:
         arguments = (dout, q, k, v, out, lse, *options, needed)
@@ -288,6 +290,7 @@ def is_plain(q: Any, k: Any, v: Any) -> bool:
     """Whether the dispatcher can be left out: nobody is there to be told of the call."""
     return (
         not is_compiling()
+        and not tracing()
         and type(q) in PLAIN
         and type(k) in PLAIN
         and type(v) in PLAIN

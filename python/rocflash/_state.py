@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 is_compiling = getattr(torch.compiler, "is_compiling", None) or torch._dynamo.is_compiling
+tracing = torch._C._is_tracing
 grad_enabled = torch.is_grad_enabled
 autocasting = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)

@@ -15,8 +15,6 @@ from ._errors import InvalidArgument
 from ._options import TENSORS
 from ._plan import NEGATIVE, describe, run, threads
 
-_NOTHING = (None, None, None, None)
-
 
 def forward(
     q: Tensor,
@@ -84,16 +82,12 @@ def backward(
     lse: Tensor,
     o: tuple[Any, ...],
     wanted: tuple[bool, bool, bool, bool] = (False, False, False, False),
-    into: tuple[Optional[Tensor], ...] = _NOTHING,
+    into: tuple[Optional[Tensor], ...] = (None, None, None, None),
 ) -> list[Any]:
     """[dq, dk, dv, dsinks]: those wanted are made, those given in `into` are written.
 
     The latter may have any strides but a contiguous last one.
     """
-    if into is _NOTHING:
-        found = _direct.backward(dout, q, k, v, out, lse, o, wanted)
-        if found is not None:
-            return found
     tensors = [q, k, v, *o[:TENSORS], dout, out, lse, *into]
     return run("backward", wanted, tensors, o[TENSORS:])[-4:]
 

@@ -190,6 +190,15 @@ def test_whoever_watches_sees_the_call(taken: list) -> None:
     assert taken[0] is False and taken[-1] is False
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_traces_have_the_operator() -> None:
+    """Not the memory that a result was written to while tracing."""
+    traced = torch.jit.trace(rocflash.attention, inputs())
+    assert "rocflash::forward" in str(traced.graph)
+    q, k, v = inputs()
+    assert torch.equal(traced(q, k, v), rocflash.attention(q, k, v, return_lse=True)[0])
+
+
 @served
 def test_modes_of_functions_change_nothing(taken: list) -> None:
     class Passing(TorchFunctionMode):
