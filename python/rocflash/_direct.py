@@ -125,11 +125,15 @@ def _start() -> Optional[Callable[[bytearray], Function]]:
     return lambda prepared, _kept=method: make(ctypes.addressof(_kept), prepared, None)
 
 
+def _of_no_numbers(*_: Any) -> None:
+    """In place of a function where there is none: says that it is not for these numbers, or any."""
+
+
 def _bind_first(prepared: bytearray) -> Function:
     """Opens the library, which is left until it is needed."""
     global _bind
     _bind = _start()
-    return _bind(prepared) if _bind is not None else lambda *_: False
+    return _bind(prepared) if _bind is not None else _of_no_numbers
 
 
 _bind: Optional[Callable[[bytearray], Function]] = _bind_first
@@ -152,7 +156,7 @@ def _prepared(call: str, threads: int, *numbers: Any) -> tuple[int, Function, tu
     assert _bind is not None
     checked = _plan._numbers(*numbers)
     if checked.dropout_p:
-        return threads, lambda *_: False, numbers
+        return threads, _of_no_numbers, numbers
     frame = _frame.Frame(0, ctypes.sizeof(_Prepared))
     checked.write(frame, checked.threads or threads)
     slots = _plan._CALLS[call]

@@ -148,6 +148,16 @@ def test_what_plans_do_is_left_to_them(taken: list, change: Callable[..., Any]) 
 
 
 @served
+def test_dropout_is_left_to_plans(taken: list) -> None:
+    """And stands in nobody's way afterwards."""
+    q, k, v = inputs()
+    dropout = {"dropout_p": 0.5, "rng_state": torch.tensor([1, 2])}
+    for options in ({}, dropout, {}, {"dropout_p": 0.5}, {}):
+        rocflash.attention(q, k, v, **options)
+    assert taken == [True, False, True, False, True]
+
+
+@served
 def test_calls_that_want_much_scratch_memory_are_left_to_plans(taken: list) -> None:
     leaves = [torch.randn(1, 512, 16, 128, requires_grad=True) for _ in "qkv"]
     found = torch.autograd.grad(rocflash.attention(*leaves).sum(), leaves)
