@@ -4,10 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstddef>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 namespace {

@@ -410,7 +410,7 @@ def test_threads_with_options_of_their_own() -> None:
 
 @served
 def test_other_threads_run_during_a_call(taken: list) -> None:
-    q, k, v = (torch.randn(1, 256, 4, 64) for _ in "qkv")
+    q, k, v = (torch.randn(1, 768, 4, 64) for _ in "qkv")  # a quarter of a second
     spans: list[float] = []
 
     def call() -> None:
