@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """What a call from Python costs beside the computation: tiny problems against torch's, by turns.
 
-    python bench/call_overhead.py [--dtype bf16] [--seqlen 1] [--rounds 40]
+    python bench/call_overhead.py [--dtype bf16] [--seqlen 1] [--rounds 40] [--long-way]
 
 Prints microseconds, the best of many rounds. "library" is the bare call of the C ABI with all its
-arguments in place; "floor" is an autograd function that only makes its results.
+arguments in place; "floor" is an autograd function that only makes its results. --long-way leaves out
+the short cut for plain calls, as where torch does not offer what that needs.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # as cpu_vs_torch.py
 
+import c_abi
 import torch
 import torch.nn.functional as F
 
@@ -27,7 +29,7 @@ from flash_attn import (
     flash_attn_varlen_func,
     flash_attn_with_kvcache,
 )
-from rocflash import _frame, _plan, _workspace
+from rocflash import _direct
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 HEADS, HEAD_DIM, CACHE = 8, 64, 64
@@ -44,27 +46,13 @@ class Floor(torch.autograd.Function):
         return tuple(torch.empty_like(x) for x in ctx.saved_tensors)
 
 
-def library_call(call: Callable[[], Any]) -> Callable[[], Any]:
-    """The last call of the C ABI that `call` makes, to be repeated without Python around it."""
-    seen: list[_frame.Frame] = []
-    run = _frame.Frame.run
-
-    def watched(self: _frame.Frame, *arguments: Any) -> None:
-        seen.append(self)
-        run(self, *arguments)
-
-    _frame.Frame.run = watched  # type: ignore[method-assign]
-    try:
-        kept = call()
-    finally:
-        _frame.Frame.run = run  # type: ignore[method-assign]
-    frame = seen[-1]
-    # Both are ours alone from here on: the plan that would reuse the frame is forgotten, and the
-    # workspace is not given back.
-    _plan._plan.cache_clear()
-    workspace = _workspace.take(frame.words[_frame._SCRATCH_SIZE])
-    frame.words[_frame._SCRATCH] = workspace.address
-    return lambda _kept=(kept, workspace): frame._call()
+def library_call(op: str, x: Any) -> Callable[[], Any]:
+    """The bare call of the C ABI on problems of x's shape."""
+    names = ("q", "k", "v", "out") + (("dout", "dq", "dk", "dv") if op == "backward" else ())
+    tensors = {name: torch.randn(x.shape).to(x.dtype) for name in names}
+    if op == "backward":
+        tensors["lse"] = torch.zeros(x.shape[0], x.shape[2], x.shape[1])
+    return c_abi.prepare(op, tensors)[0]
 
 
 def best(calls: dict[str, Callable[[], Any]], rounds: int, repeats: int = 50) -> dict[str, float]:
@@ -91,7 +79,7 @@ def without_gradients(seqlen: int, dtype: torch.dtype, rounds: int) -> None:
     used = torch.tensor([CACHE]).int()
     packed, cu = (q[0], k[0], v[0]), torch.tensor([0, seqlen]).int()
     calls = {
-        "library": library_call(lambda: (q, k, v, rocflash.attention(q, k, v))),
+        "library": library_call("forward", q),
         "rocflash.attention": lambda: rocflash.attention(q, k, v),
         "flash_attn_func": lambda: flash_attn_func(q, k, v),
         "qkvpacked": lambda: flash_attn_qkvpacked_func(qkv),
@@ -119,10 +107,9 @@ def with_gradients(seqlen: int, dtype: torch.dtype, rounds: int) -> None:
         backward[name] = lambda y=out, x=inputs, g=dout: torch.autograd.grad(
             y, x, g, retain_graph=True
         )
-    ours_back = backward["rocflash.attention"]
     show("forward, gradients wanted", best(forward, rounds))
-    library = library_call(lambda: (ours, ours_back()))
-    show("backward", best({"library": library, **backward}, rounds))
+    calls = {"library": library_call("backward", ours[0]), **backward}
+    show("backward", best(calls, rounds))
 
 
 def main() -> None:
@@ -130,7 +117,10 @@ def main() -> None:
     parser.add_argument("--dtype", choices=DTYPES, default="bf16")
     parser.add_argument("--seqlen", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--long-way", action="store_true")
     arguments = parser.parse_args()
+    if arguments.long_way:
+        _direct._bind = None
     torch.manual_seed(0)
     print(f"{arguments.dtype}, b 1, h {HEADS}, d {HEAD_DIM}, {arguments.seqlen} tokens, us")
     for measure in (without_gradients, with_gradients):

@@ -93,6 +93,12 @@ class _Input:
                 f"{name}: {type(array).__name__}; it must be a torch.Tensor or an array with "
                 "__dlpack__, such as NumPy's"
             )
+        is_negative = getattr(array, "is_neg", None)  # torch's __dlpack__ does not tell
+        if is_negative is not None and is_negative():
+            raise InvalidArgument(
+                f"{name}: has torch's negative bit, which DLPack cannot express; it must be resolved "
+                "(resolve_neg) before"
+            )
         try:
             self.capsule = array.__dlpack__()  # its destructor gives the memory back
             self.address = _capsule_pointer(self.capsule, b"dltensor")

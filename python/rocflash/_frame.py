@@ -91,13 +91,14 @@ _STREAM, _SCRATCH, _SCRATCH_SIZE = (
 class Frame:
     """Memory for one call. Set fields, describe tensors, `prepare`, then `run`."""
 
-    def __init__(self, tensors: int) -> None:
-        """`tensors` is how many will be described."""
-        self._memory = bytearray(_BLANK)
+    def __init__(self, tensors: int, least: int = 0) -> None:
+        """`tensors` is how many will be described, `least` how many bytes there must be."""
+        self.memory = bytearray(_BLANK)
         self._used = len(_BLANK)
-        self._memory.extend(bytes(tensors * _DESCRIPTION[-1].size))
-        self.words = memoryview(self._memory).cast("Q")  # from here on the memory cannot move
-        self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self.memory.extend(bytes(tensors * _DESCRIPTION[-1].size))
+        self.memory.extend(bytes(max(0, least - len(self.memory))))
+        self.words = memoryview(self.memory).cast("Q")  # from here on the memory cannot move
+        self._base = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
 
     def set(self, kind: Any, name: str, value: Any) -> None:
         at, code = _FIELDS[kind, name]
@@ -105,7 +106,7 @@ class Frame:
 
     def _write(self, at: int, code: Struct, name: str, value: Any) -> None:
         try:
-            code.pack_into(self._memory, at, value)
+            code.pack_into(self.memory, at, value)
         except (struct.error, OverflowError) as error:
             raise InvalidArgument(
                 f"{name}: {value!r}; it must fit into {8 * code.size} bits"
@@ -126,7 +127,7 @@ class Frame:
             shape = strides = ()
         description = _DESCRIPTION[len(shape)]
         description.pack_into(
-            self._memory,
+            self.memory,
             at,
             data,
             *device,

@@ -12,6 +12,7 @@ Plans hold no tensors. The least recently used ones are forgotten.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple, Optional
 
@@ -44,9 +45,11 @@ _DTYPES = {
     torch.complex64: (5, 64),
     torch.complex128: (5, 128),
 }
-_torch_threads = torch.get_num_threads
 _GPU_TYPE = _abi.DL_ROCM if getattr(torch.version, "hip", None) else _abi.DL_CUDA
-THREADS_FIXED = "ROCFLASH_NUM_THREADS" in os.environ
+NEGATIVE = "has torch's negative bit, but is written to; it must be resolved (resolve_neg) before"
+# How many threads a call has that does not say: torch's, unless the library is told by its own name.
+_fixed = "ROCFLASH_NUM_THREADS" in os.environ
+threads: Callable[[], int] = (lambda: 0) if _fixed else torch.get_num_threads
 
 
 class _Slot(NamedTuple):
@@ -60,16 +63,19 @@ class _Slot(NamedTuple):
     word: int  # where the field lies in a frame
     label: str  # its name in messages
     copied: bool
+    written: bool
 
 
-def _slot(struct: Any, field: str, label: str = "", copied: bool = False) -> _Slot:
+def _slot(
+    struct: Any, field: str, label: str = "", copied: bool = False, written: bool = False
+) -> _Slot:
     # Seed and offset go as numbers, so there is no such field.
     word = -1 if field == "rng_state" else _frame.word_of(struct, field)
-    return _Slot(field, word, label or field, copied)
+    return _Slot(field, word, label or field, copied, written)
 
 
-def _slots(struct: Any, *fields: str, copied: bool = False) -> tuple[_Slot, ...]:
-    return tuple(_slot(struct, name, copied=copied) for name in fields)
+def _slots(struct: Any, *fields: str, **kind: bool) -> tuple[_Slot, ...]:
+    return tuple(_slot(struct, name, **kind) for name in fields)
 
 
 _PROBLEM = (
@@ -77,8 +83,8 @@ _PROBLEM = (
     *_slots(_abi.Problem, *TENSOR_OPTIONS),
 )
 _OUTPUTS = (
-    *_slots(_abi.ForwardOutputs, "out", "lse"),
-    _slot(_abi.ForwardOutputs, "s_dmask", "weights"),
+    *_slots(_abi.ForwardOutputs, "out", "lse", written=True),
+    _slot(_abi.ForwardOutputs, "s_dmask", "weights", written=True),
 )
 _APPEND = ("k_new", "v_new", "cu_seqlens_k_new", "rotary_cos", "rotary_sin", "rotary_seqlens")
 _CALLS: dict[str, tuple[_Slot, ...]] = {
@@ -89,7 +95,7 @@ _CALLS: dict[str, tuple[_Slot, ...]] = {
         *_PROBLEM,
         *_slots(_abi.BackwardTensors, "dout", "out", copied=True),
         _slot(_abi.BackwardTensors, "lse", "softmax_lse"),
-        *_slots(_abi.BackwardTensors, "dq", "dk", "dv", "dsinks"),
+        *_slots(_abi.BackwardTensors, "dq", "dk", "dv", "dsinks", written=True),
     ),
 }
 # Tensors whose values say how much work there is, and with that how much workspace.
@@ -101,6 +107,7 @@ _SEED, _OFFSET = (_frame.word_of(_abi.Problem, f"dropout_{x}") for x in ("seed",
 _RNG = 3 + TENSOR_OPTIONS.index("rng_state")
 
 Signature = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
+Signed = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device, bool]  # torch's negative bit
 
 
 class _Scratch:
@@ -198,7 +205,7 @@ class Plan:
         self,
         call: str,
         makes: tuple[bool, ...],
-        signatures: tuple[Optional[Signature], ...],
+        signatures: tuple[Optional[Signed], ...],
         numbers: _Numbers,
         default_threads: int,
         rotary_interleaved: int,
@@ -210,7 +217,7 @@ class Plan:
         given = [(n, slots[n], x) for n, x in enumerate(signatures) if x is not None]
         self._shapes = {slot.field: x[0] for _, slot, x in given}
         self._check_ranks()
-        _, _, self._dtype, self._device = given[0][2]
+        self._dtype, self._device = given[0][2][2:4]
         self._gpu = self._device.type == "cuda"
         self._seeded = "rng_state" in self._shapes
         if numbers.dropout_p and not self._seeded:
@@ -219,11 +226,12 @@ class Plan:
         self._copies: list[int] = []
         self._makes: list[tuple[int, tuple[int, ...], torch.dtype]] = []
         self._described: list[tuple[int, _Slot, tuple[Any, ...]]] = []
-        for n, slot, signature in given:
+        for n, slot, (*first, negative) in given:
+            signature: Signature = tuple(first)  # type: ignore[assignment]
             if n == _RNG:
                 _check_rng_state(signature)  # goes as two numbers
                 continue
-            if self._is_copied(slot, signature):
+            if self._is_copied(slot, signature, negative):
                 shape, _, dtype, device = signature
                 signature = (shape, _compact(shape), dtype, device)
                 self._copies.append(n)
@@ -243,12 +251,15 @@ class Plan:
         packed_k = "cu_seqlens_k" in s and "block_table" not in s
         _shapes.check_ranks(s["q"], s["k"], s["v"], "cu_seqlens_q" in s, packed_k)
 
-    def _is_copied(self, slot: _Slot, signature: Signature) -> bool:
+    def _is_copied(self, slot: _Slot, signature: Signature, negative: bool) -> bool:
         shape, strides, dtype, _ = signature
-        if not strides or strides[-1] == 1 or shape[-1] <= 1:
+        written = slot.written or (slot.field in ("k", "v") and "k_new" in self._shapes)
+        if negative:
+            if written:
+                raise InvalidArgument(f"{slot.label}: {NEGATIVE}")
+            return True
+        if not strides or strides[-1] == 1 or shape[-1] <= 1 or written:
             return False
-        if slot.field in ("k", "v") and "k_new" in self._shapes:
-            return False  # written to
         integers = slot.field in TENSOR_OPTIONS and (dtype is torch.int32 or len(shape) == 1)
         return slot.copied or integers
 
@@ -286,7 +297,7 @@ class Plan:
         if self._copies:
             inputs = list(tensors)
             for n in self._copies:
-                inputs[n] = tensors[n].contiguous()
+                inputs[n] = tensors[n].resolve_neg().contiguous()
         for n, shape, dtype in self._makes:
             inputs[n] = tensors[n] = torch.empty(*shape, dtype=dtype, device=self._device)
         try:
@@ -324,10 +335,13 @@ def run(
     """
     try:
         signatures = tuple(
-            [None if x is None else (x.shape, x.stride(), x.dtype, x.device) for x in tensors]
+            [
+                None if x is None else (x.shape, x.stride(), x.dtype, x.device, x.is_neg())
+                for x in tensors
+            ]
         )
-        threads = 0 if THREADS_FIXED else _torch_threads()
-        plan = _plan(call, makes, signatures, _numbers(*numbers), threads, rotary_interleaved)
+        checked = _numbers(*numbers)
+        plan = _plan(call, makes, signatures, checked, threads(), rotary_interleaved)
         plan.run(tensors)
     except (AttributeError, RuntimeError, TypeError):
         # A wrong type fails wherever it is first used, and is only now given its name.

@@ -1,19 +1,19 @@
 """Torch tensors to the library and back: straight calls, without autograd or dispatcher.
 
 Everything that torch does around a call (operators, gradients, compilation) is in _ops.py; how a
-call is prepared and repeated is in _plan.py.
+call is prepared and repeated is in _plan.py, and the short cut for plain calls in _direct.py.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple, Optional
 
-import torch
 from torch import Tensor
 
-from . import _abi, _frame
+from . import _abi, _direct, _frame
+from ._errors import InvalidArgument
 from ._options import TENSORS
-from ._plan import THREADS_FIXED, describe, run
+from ._plan import NEGATIVE, describe, run, threads
 
 
 def forward(
@@ -25,6 +25,10 @@ def forward(
     out: Optional[Tensor] = None,
 ) -> tuple[Tensor, Tensor, Optional[Tensor]]:
     """(out, lse, weights), the latter only if wanted. `out` may be given to write into."""
+    if out is None and not want_weights:
+        found = _direct.forward(q, k, v, o)
+        if found is not None:
+            return found
     tensors = [q, k, v, *o[:TENSORS], out, None, None]
     out, lse, weights = run("forward", (out is None, True, want_weights), tensors, o[TENSORS:])[-3:]
     return out, lse, weights
@@ -90,12 +94,14 @@ def backward(
 
 def combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor, lse: Tensor) -> None:
     """Merges parts (n, b, sq, h, d) and (n, b, h, sq) into out and lse."""
+    out_partial, lse_partial = out_partial.resolve_neg(), lse_partial.resolve_neg()
     frame = _frame.Frame(4)
     labels = ("out_partial", "lse_partial", "out", "lse")
     words = []
     for label, x in zip(labels, (out_partial, lse_partial, out, lse)):
+        if x.is_neg():
+            raise InvalidArgument(f"{label}: {NEGATIVE}")
         description = describe(label, (x.shape, x.stride(), x.dtype, x.device))
         words.append(frame.describe(*description, x.data_ptr()))
-    if not THREADS_FIXED:
-        frame.set(_abi.Execution, "num_threads", torch.get_num_threads())
+    frame.set(_abi.Execution, "num_threads", threads())
     frame.combine(*words)

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from . import _ops
+from ._direct import infer as infer_plainly
 from ._errors import InvalidArgument
 from ._options import Options, check_options, check_tensor
+from ._state import autocasting, is_compiling
 
 _LOW, _HIGH = -(2**63), 2**63 - 1
 _DROPOUT = Options._fields.index("dropout_p")
@@ -70,9 +72,6 @@ def _completed(
     return tuple(o)
 
 
-_autocasting = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
-
-
 def attention_of_tensors(
     q: Tensor,
     k: Tensor,
@@ -83,13 +82,17 @@ def attention_of_tensors(
     return_weights: bool = False,
 ) -> tuple[Tensor, Any, Any]:
     """(out, lse, weights), None or empty where not asked for. `options` are those of `Options`."""
+    if not (return_lse or return_weights or is_compiling()):
+        out = infer_plainly(q, k, v, options)
+        if out is not None:
+            return out, None, None
     plain = _ops.is_plain(q, k, v)
     if not plain:  # of plain calls, the plan checks the same
         check_tensor("q", q)
         check_tensor("k", k)
         check_tensor("v", v)
         check_options(Options(*options))
-    if not plain or _autocasting():
+    if not plain or autocasting():
         q, k, v = autocast(q, k, v)
     if options[_DROPOUT] or return_weights or q.is_cuda:
         options = _completed(q, options, generator, return_weights)

@@ -6,6 +6,7 @@
 #include "api/check.hpp"
 #include "api/combine.hpp"
 #include "api/error.hpp"
+#include "api/run.hpp"
 #include "api/structs.hpp"
 #include "core/philox.hpp"
 #include "cpu/backend.hpp"
@@ -18,17 +19,6 @@
 
 namespace rocflash {
 namespace {
-
-std::size_t workspace_of(const ForwardCall& call) {
-  return call.backend->workspace(call.problem, call.outputs, call.execution);
-}
-std::size_t workspace_of(const DecodeCall& call) {
-  return AppendedProblem::bytes(call.problem, call.append) +
-         workspace_of(static_cast<const ForwardCall&>(call));
-}
-std::size_t workspace_of(const BackwardCall& call) {
-  return call.backend->workspace(call.problem, call.tensors, call.execution);
-}
 
 // Those that have kernels, in the order of the drivers.
 std::vector<const gpu::Device*> usable_gpus() {
@@ -57,7 +47,7 @@ rocflash_status rocflash_forward(const rocflash_problem* problem,
   return guarded([&] {
     ForwardCall call = check_forward(problem, outputs, execution, Data::required);
     check_workspace(execution, workspace_of(call), call.execution);
-    call.backend->run(call.problem, call.outputs, call.execution);
+    run(call);
   });
 }
 
@@ -67,7 +57,7 @@ rocflash_status rocflash_backward(const rocflash_problem* problem,
   return guarded([&] {
     BackwardCall call = check_backward(problem, tensors, execution, Data::required);
     check_workspace(execution, workspace_of(call), call.execution);
-    call.backend->run(call.problem, call.tensors, call.execution);
+    run(call);
   });
 }
 
@@ -77,9 +67,7 @@ rocflash_status rocflash_decode(const rocflash_problem* problem, const rocflash_
   return guarded([&] {
     DecodeCall call = check_decode(problem, append, outputs, execution, Data::required);
     check_workspace(execution, workspace_of(call), call.execution);
-    const AppendedProblem after(call.problem, call.append, call.execution);
-    call.backend->append(call.problem, call.append, after);
-    call.backend->run(after.problem, call.outputs, after.execution);
+    run(call);
   });
 }
 

@@ -12,18 +12,28 @@ import torch
 
 import rocflash
 from flash_attn import flash_attn_func, flash_attn_with_kvcache
-from rocflash import _frame, _plan, _workspace
+from rocflash import _direct, _frame, _plan, _workspace
 from rocflash._options import TENSORS, Options
 
 
 def forget() -> None:
     _plan._plan.cache_clear()
     _plan._numbers.cache_clear()
+    _direct._prepared.cache_clear()
+    _direct._latest.clear()
 
 
-@pytest.fixture(autouse=True)
-def nothing_prepared() -> None:
+@pytest.fixture(autouse=True, params=["short", "long"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is prepared. Plain calls take the short cut of _direct.py, or, like others, plans."""
     forget()
+    if request.param == "long":
+        monkeypatch.setattr(_direct, "_bind", None)
+
+
+@pytest.fixture
+def only_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_direct, "_bind", None)
 
 
 def inputs(sq: int = 9, sk: int = 11, d: int = 16, dtype: torch.dtype = torch.float32) -> list:
@@ -32,21 +42,27 @@ def inputs(sq: int = 9, sk: int = 11, d: int = 16, dtype: torch.dtype = torch.fl
 
 
 def fresh(*arguments: Any, **options: Any) -> Any:
-    """The answer of a call that finds nothing prepared."""
+    """The answer of a call that finds nothing prepared, by the long way."""
     forget()
-    return rocflash.attention(*arguments, **options)
+    bind, _direct._bind = _direct._bind, None
+    try:
+        return rocflash.attention(*arguments, **options)
+    finally:
+        _direct._bind = bind
 
 
 def compact(x: torch.Tensor) -> torch.Tensor:
     return x.detach().clone(memory_format=torch.contiguous_format)
 
 
+@pytest.mark.usefixtures("only_plans")
 def test_repeated_calls_are_prepared_once() -> None:
     for _ in range(5):
         rocflash.attention(*inputs())
     assert _plan._plan.cache_info()[:2] == (4, 1)  # hits, misses
 
 
+@pytest.mark.usefixtures("only_plans")
 def test_the_number_of_plans_is_bounded() -> None:
     most = _plan._plan.cache_info().maxsize
     for n in range(1, most + 20):
@@ -206,6 +222,7 @@ def test_no_tensor_is_kept() -> None:
         assert all(x() is None for x in held)
 
 
+@pytest.mark.usefixtures("only_plans")
 def test_threads_share_plans_but_no_frame() -> None:
     work = [inputs(200, 300) for _ in range(16)]  # long enough to overlap
     options = {"causal": True, "return_lse": True}
@@ -218,6 +235,7 @@ def test_threads_share_plans_but_no_frame() -> None:
     assert _plan._plan.cache_info().currsize == 1
 
 
+@pytest.mark.usefixtures("only_plans")
 def test_a_call_inside_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a signal handler or a finaliser may make one, at the worst moment."""
     outer, inner = inputs(), inputs()
@@ -235,6 +253,7 @@ def test_a_call_inside_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(found[0], expected[1]) and torch.equal(found[1], expected[0])
 
 
+@pytest.mark.usefixtures("only_plans")
 def test_the_workspace_is_asked_for_where_values_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     prepare = _frame.Frame.prepare
@@ -264,6 +283,7 @@ def test_a_large_workspace_is_not_kept() -> None:
     assert _workspace.take(50).address == address
 
 
+@pytest.mark.usefixtures("only_plans")
 def test_other_numbers_of_threads() -> None:
     """torch.set_num_threads is followed by calls of a kind that was seen before."""
     q, k, v = inputs()
@@ -307,6 +327,9 @@ class GpuTensor:
 
     def data_ptr(self) -> int:
         return self._data
+
+    def is_neg(self) -> bool:
+        return False
 
 
 def test_a_gpu_call_goes_to_the_current_stream(monkeypatch: pytest.MonkeyPatch) -> None:
