@@ -305,7 +305,9 @@ std::vector<Case> quick_cases(std::uint64_t seed) {
     for (const DType t : dtypes) list.push_back(make_case(*it, s, t, seed));
   };
   for (std::size_t s = telling_shapes - 1; s < shapes().size(); ++s) once(shapes()[s], "causal");
-  once(shapes()[telling_shapes - 1], "window causal");  // some tiles are hidden at either end
+  // Several tiles of keys: some hidden at either end, some with infinities in them.
+  for (const char* feature : {"window causal", "non-finite mask"})
+    once(shapes()[telling_shapes - 1], feature);
   return list;
 }
 

@@ -40,7 +40,9 @@ class InPairs {
     Origin() = default;
     ROCFLASH_INLINE Origin(const RowBlock& b)  // NOLINT: a block, kept
         : rows(&b.rows), batch(b.batch), begin(b.begin), head(b.head), count(b.count) {}
-    ROCFLASH_INLINE RowBlock block() const { return {*rows, batch, begin, head, count}; }
+    ROCFLASH_INLINE RowBlock block(std::int64_t most) const {
+      return {*rows, batch, begin, head, static_cast<int>(smaller(count, most))};
+    }
     ROCFLASH_INLINE Origin from(std::int64_t row) const {
       Origin part = *this;
       part.begin += row;
@@ -357,8 +359,8 @@ class InPairs {
   [[gnu::noinline]] void score_in_float(const Rows& rows, std::int64_t count, const InLanes& lanes,
                                         Panel<float> c) {
     const int columns = rows.origin.rows->columns;
-    load_rows(spare_rows_, padded(columns), rows.origin.block());
-    load_lanes(spare_lanes_, panel, lanes.origin.block());
+    load_rows(spare_rows_, padded(columns), rows.origin.block(count));
+    load_lanes(spare_lanes_, panel, lanes.origin.block(panel));
     gemm<vectors, Into::overwrite>(count, columns, {spare_rows_, padded(columns), 1},
                                    Panel<const float>{spare_lanes_, panel}, c);
   }
@@ -366,7 +368,7 @@ class InPairs {
   [[gnu::noinline]] void weigh_with_care(const Values& values, std::int64_t count,
                                          Panel<const float> weights, Panel<float> c) {
     const int columns = values.origin.rows->columns;
-    load_rows(spare_rows_, padded(columns), values.origin.block());
+    load_rows(spare_rows_, padded(columns), values.origin.block(count));
     gemm_skipping_zeros<vectors, Weights::right, AsPairs>(
         columns, count, {spare_rows_, 1, padded(columns)}, weights, c);
   }
