@@ -250,6 +250,18 @@ TEST(Properties, PartsOfAWindowStayApart) {
   }
 }
 
+// Whatever its only key's score is, it has all the weight: also where other keys are near, and
+// where dropout's scale has been through a rounding.
+TEST(Properties, AQueryThatSeesOneKeyHasNoGradient) {
+  for (const DType dtype : dtypes) {
+    Call c({.b = 1, .sq = 100, .sk = 100, .h = 2, .hk = 2, .d = 16, .dv = 5}, dtype);
+    c.with_window(0, 0).with_dropout(0.4f).backend(ROCFLASH_BACKEND_CPU, 2).expect_forward();
+    c.expect_backward();
+    for (const HostTensor* t : {&c.dq, &c.dk})
+      for (const double x : t->values()) ASSERT_EQ(x, 0) << name_of(dtype);
+  }
+}
+
 // The pattern is a function of positions alone: packed or dense, with more keys or fewer, it is the
 // same.
 TEST(Properties, DropoutFollowsPositions) {

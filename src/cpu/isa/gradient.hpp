@@ -80,8 +80,9 @@ struct GradientTile {
     const std::int64_t rows = tile.queries.size();
     begin_panel(head, n, tile);
     if (p.dropout.on()) draw_dropout<Lanes::keys, vectors>(head, tile, keep);
-    const bool all_keys = tile.keys.size() == head.sequence.sk;
     for (std::int64_t r = 0; r < rows; ++r) {
+      const Range seen = head.visible(tile.queries.begin + r);
+      const bool all_keys = tile.keys.begin <= seen.begin && seen.end <= tile.keys.end;
       weigh_row(head, r);
       // Lse and out have been rounded. Where these keys have all the weight, their own sums are the
       // better word for both, and a query that sees one key gets a gradient of exactly 0.
