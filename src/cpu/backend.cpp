@@ -1,7 +1,6 @@
 #include "cpu/backend.hpp"
 
 #include <cmath>
-#include <cstring>
 
 #include "core/unused.hpp"
 #include "cpu/kernels.hpp"

@@ -141,14 +141,6 @@ ROCFLASH_INLINE void over_lanes(Body body) {
   written_out(std::make_integer_sequence<int, width>{}, body);
 }
 
-// The two halves of 32 x 32 bit products.
-ROCFLASH_INLINE void multiply_wide(Word x, std::uint32_t m, Word& high, Word& low) {
-  constexpr std::uint64_t lower = 0xffffffffu;
-  const Wide even = ((Wide)x & lower) * m, odd = ((Wide)x >> 32) * m;
-  high = (Word)((even >> 32) | (odd & ~lower));
-  low = (Word)((even & lower) | (odd << 32));
-}
-
 ROCFLASH_INLINE Float from_bf16(Short x) { return (Float)(__builtin_convertvector(x, Word) << 16); }
 // To the nearest, ties to even; NaN stays NaN.
 ROCFLASH_INLINE Short to_bf16(Float x) {
