@@ -167,15 +167,6 @@ ROCFLASH_INLINE constexpr std::int64_t decode_heads(const Problem& p) {
   const auto row = static_cast<std::int64_t>(size_of(p.k.dtype)) * (p.head_dim + p.value_dim);
   return smaller(smaller(most_decode_heads, p.kv_heads), larger(1, cache / (decode_keys * row)));
 }
-// Keys of a tile are taken in blocks, each for all heads: memory is then read nearly in order, and
-// the next block is fetched meanwhile. It takes some tens of kilobytes to hide memory's latency.
-ROCFLASH_INLINE constexpr int decode_block(const Problem& p) {
-  constexpr std::int64_t enough = 32 * 1024;
-  const auto row = static_cast<std::int64_t>(size_of(p.k.dtype)) * p.head_dim * decode_heads(p);
-  int keys = 16;
-  while (keys < decode_keys && keys * row < enough) keys *= 2;
-  return keys;
-}
 ROCFLASH_INLINE constexpr std::int64_t decode_head_groups(const Problem& p) {
   return (p.kv_heads + decode_heads(p) - 1) / decode_heads(p);
 }

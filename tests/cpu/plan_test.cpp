@@ -233,18 +233,5 @@ TEST(GradientParts, KeepManyThreadsBusyWithFewCopies) {
   });
 }
 
-TEST(DecodePlan, BlocksHoldEnoughToHideLatency) {
-  Problem p = decode_problem(1, 4096);
-  for (const int heads : {1, 2, 4, 8, 32}) {
-    p.heads = p.kv_heads = heads;
-    const int block = decode_block(p);
-    EXPECT_GE(block, 16) << heads;
-    EXPECT_EQ(decode_keys % block, 0) << heads;
-    const auto bytes =
-        static_cast<std::int64_t>(block * size_of(p.k.dtype)) * p.head_dim * decode_heads(p);
-    EXPECT_TRUE(block == decode_keys || bytes >= 32 * 1024) << heads;
-  }
-}
-
 }  // namespace
 }  // namespace rocflash::cpu

@@ -10,99 +10,67 @@ namespace {
 
 constexpr int tile_keys = decode_keys;
 
-// Rows of the cache that a tile of keys names, found once for all heads and columns. What lies
-// beyond the last key names it again: its scores are thrown away, its weights are 0.
+// Rows of the cache that a tile of keys and the one after it name, found once for all heads and
+// columns. What lies beyond the last key of a tile names it again: its scores are thrown away, its
+// weights are 0.
 template <class Stored>
 struct KeyRows {
-  const Stored* row[tile_keys];  // of the first head
+  const Stored* row[2 * tile_keys];  // of the first head; the second half is the next tile's
   std::int64_t head_stride;
-  int count, columns;
+  int columns;
+  int count = 0, next_count = 0;
 
-  ROCFLASH_INLINE void find(const RowBlock& block) {
+  // The next tile. Where nothing follows it is this one again, for which there is no harm in
+  // asking.
+  ROCFLASH_INLINE void find_next(const RowBlock& block) {
     const Rows& rows = block.rows;
     head_stride = rows.head_stride;
     columns = rows.columns;
-    count = block.count;
-    for (int n = 0; n < count;) {
+    next_count = block.count > 0 ? block.count : count;
+    const Stored** next = row + tile_keys;
+    for (int n = 0; n < block.count;) {
       const auto* first = reinterpret_cast<const Stored*>(block.row(n));
-      const std::int64_t together = smaller(rows.rows_together(block.begin + n), count - n);
-      for (std::int64_t i = 0; i < together; ++i) row[n++] = first + i * rows.row_stride;
+      const std::int64_t together = smaller(rows.rows_together(block.begin + n), block.count - n);
+      for (std::int64_t i = 0; i < together; ++i) next[n++] = first + i * rows.row_stride;
     }
-    for (int n = count; n > 0 && n < tile_keys; ++n) row[n] = row[count - 1];
+    for (int n = 0; block.count == 0 && n < count; ++n) next[n] = row[n];
+    for (int n = next_count; n > 0 && n < tile_keys; ++n) next[n] = next[next_count - 1];
+  }
+  ROCFLASH_INLINE void go_on() {
+    count = next_count;
+    for (int n = 0; n < tile_keys; ++n) row[n] = row[tile_keys + n];
   }
 };
 
-// Asks for lines into the second-level cache: a tile is too large for the first.
+// Asks for a line into the second-level cache: a tile is too large for the first.
 inline constexpr int line = 64;
-template <int lines>
-ROCFLASH_INLINE void ask(const char* from) {
-  for (int n = 0; n < lines; ++n) __builtin_prefetch(from + n * line, 0, 2);
+ROCFLASH_INLINE void ask(const void* at) { __builtin_prefetch(at, 0, 2); }
+
+// While a line of a row is at work the same line of rows to come is asked for: a tile ahead and,
+// since CPUs drop requests when too many are under way, once more half a tile ahead.
+constexpr int half_tile = tile_keys / 2;
+template <class Stored>
+ROCFLASH_INLINE void ask_ahead(const Stored* const* row, std::int64_t place) {
+  ask(row[tile_keys] + place);
+  ask(row[half_tile] + place);
 }
 
-// Hands out rows that will be needed soon, a few cache lines at a time and in the order in which
-// they lie in memory. Rows of one head lie far apart, which the hardware does not foresee. A few
-// lines while others are at work keep just enough requests under way; asking for many at once would
-// stall.
+// The beginnings of all rows of the next tile. Looking up where a page of memory lies holds up
+// whatever asks for it first; several are looked up at once.
 template <class Stored>
-class Lookahead {
- public:
-  // Keys [first, last) of the rows.
-  ROCFLASH_INLINE Lookahead(const KeyRows<Stored>& rows, int heads, int first, int last)
-      : rows_(rows), key_(first), last_(static_cast<int>(smaller(last, rows.count)) - 1) {
-    // Heads side by side are one long row.
-    const bool joined = rows.head_stride == rows.columns;
-    pieces_ = joined ? 1 : heads;
-    bytes_ = static_cast<std::int64_t>(sizeof(Stored)) * rows.columns * (joined ? heads : 1);
-    head_bytes_ = static_cast<std::int64_t>(sizeof(Stored)) * rows.head_stride;
-    begin();
-  }
+ROCFLASH_INLINE void ask_for_pages(const KeyRows<Stored>& rows) {
+  for (int n = 0; n < tile_keys; ++n) ask(rows.row[tile_keys + n]);
+}
 
-  // The next lines, for the caller to ask for. If they do not lie side by side they are asked for
-  // here; what the caller is given then does not matter.
-  ROCFLASH_INLINE const char* take(int lines) {
-    const char* here = at_;
-    if (end_ - here > lines * line) [[likely]]
-      at_ += lines * line;
-    else
-      ask_here(lines);
-    return here;
-  }
-  ROCFLASH_INLINE void ask_for_all() {
-    for (;; go_on()) {
-      for (; at_ < end_; at_ += line) ask<1>(at_);
-      if (key_ >= last_ && piece_ == pieces_ - 1) return;
-    }
-  }
-
- private:
-  [[gnu::noinline]] void ask_here(int lines) {
-    for (int n = 0; n < lines; ++n) {
-      ask<1>(at_);
-      at_ += line;
-      if (at_ >= end_) go_on();
-    }
-  }
-  // Keys that follow each other without a gap are one piece.
-  ROCFLASH_INLINE void begin() {
-    const auto start = [&](int key) { return reinterpret_cast<const char*>(rows_.row[key]); };
-    at_ = start(key_) + piece_ * head_bytes_;
-    end_ = at_ + bytes_;
-    for (; pieces_ == 1 && key_ < last_ && start(key_ + 1) == end_; ++key_) end_ += bytes_;
-  }
-  // To the next head, or to the next key; at the very end there is nothing left to ask for.
-  ROCFLASH_INLINE void go_on() {
-    if (++piece_ == pieces_) {
-      piece_ = 0;
-      if (key_ < last_) ++key_;
-    }
-    begin();
-  }
-
-  const KeyRows<Stored>& rows_;
-  std::int64_t bytes_, head_bytes_;
-  const char *at_, *end_;
-  int pieces_, piece_ = 0, key_, last_;
-};
+// The first rows of all, for which nobody has asked yet.
+template <class Stored>
+ROCFLASH_INLINE void ask_for_next(const KeyRows<Stored>& rows, int heads) {
+  constexpr int step = line / static_cast<int>(sizeof(Stored));
+  for (int n = 0; n < half_tile; ++n)
+    for (int g = 0; g < heads; ++g)
+      for (int c = 0; c < rows.columns; c += step)
+        ask(rows.row[tile_keys + n] + g * rows.head_stride + c);
+}
 
 }  // namespace
 }  // namespace rocflash::cpu::ROCFLASH_ISA

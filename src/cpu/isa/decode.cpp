@@ -67,19 +67,12 @@ ROCFLASH_INLINE Float largest_each(const Float (&v)[width]) {
   return fold_each(v, [](Float a, Float b) { return larger(a, b); });
 }
 
-// Steps and cache lines: whether a step from this column on is the first in its line, and how many
-// lines some columns take.
-template <class Kind>
-inline constexpr int line_columns = line / static_cast<int>(sizeof(typename Kind::Stored));
+// Whether a step from this column on is the first in its cache line.
 template <class Kind>
 ROCFLASH_INLINE bool starts_line(int column) {
-  return Kind::step >= line_columns<Kind> || column % line_columns<Kind> == 0;
+  constexpr int columns = line / static_cast<int>(sizeof(typename Kind::Stored));
+  return Kind::step >= columns || column % columns == 0;
 }
-template <class Kind>
-ROCFLASH_INLINE constexpr int lines_of(int columns) {
-  return (columns + line_columns<Kind> - 1) / line_columns<Kind>;
-}
-
 // Calls body with the number of columns, as a constant where it is a usual one: loops over them are
 // then unrolled.
 template <int n>
@@ -95,23 +88,22 @@ ROCFLASH_INLINE void with_columns(int columns, Body body) {
 
 // scores[row][key] = q[row] . k[key] for `rows` rows of q and keys [from, to); as many keys at a
 // time as make the sums fill one vector.
-template <class Kind, int rows, class Columns, class Take>
+template <class Kind, int rows, class Columns>
 ROCFLASH_INLINE void scores_of(const typename Kind::Query* q, std::int64_t q_stride,
                                const KeyRows<typename Kind::Stored>& k, int from, int to,
-                               Columns columns, std::int64_t head, float* scores, Take take) {
+                               Columns columns, std::int64_t head, float* scores) {
   constexpr int keys = width / rows;
   const int whole = columns / Kind::step * Kind::step;
   for (int j = from; j < to; j += keys) {
     Float sum[width] = {};  // [row][key]
-    const typename Kind::Stored* row[keys];
-    for (int n = 0; n < keys; ++n) row[n] = k.row[j + n] + head * k.head_stride;
-    const char* soon = take(keys * lines_of<Kind>(columns));
+    const auto* row = k.row + j;
+    const std::int64_t place = head * k.head_stride;
     const auto add = [&](int c, const auto& load_key) {
       typename Kind::Columns left[rows];
       for (int r = 0; r < rows; ++r) left[r] = Kind::load_query(q + r * q_stride + c);
       for (int n = 0; n < keys; ++n) {
-        const typename Kind::Columns right = load_key(row[n] + c);
-        if (starts_line<Kind>(c)) ask<1>(soon + (c / line_columns<Kind> * keys + n) * line);
+        const typename Kind::Columns right = load_key(row[n] + place + c);
+        if (starts_line<Kind>(c)) ask_ahead(row + n, place + c);
         for (int r = 0; r < rows; ++r)
           sum[r * keys + n] = Kind::add_product(sum[r * keys + n], left[r], right);
       }
@@ -130,30 +122,51 @@ ROCFLASH_INLINE void scores_of(const typename Kind::Query* q, std::int64_t q_str
   }
 }
 
-// out[row][column] = out * factor[row] + sum over keys of weights[row][key] * v[key][column]; for
-// the `first` tile there is nothing in out yet. `careful` lets weights of exactly 0 contribute
-// nothing even to infinite values.
-template <class Kind, int rows, bool careful, class Take>
+// The order in which the keys of half a tile are weighed, `keys` at a time. Loads whose addresses
+// grow by steady steps make the hardware fetch what lies further on, past a page's end and out of
+// memory's order; with bits reversed no two steps are alike.
+template <int keys>
+struct Places {
+  constexpr Places() {
+    constexpr int count = half_tile / keys;
+    for (int n = 0; n < count; ++n) {
+      int reversed = 0;
+      for (int bit = 1; bit < count; bit *= 2) reversed = 2 * reversed + ((n & bit) != 0);
+      scattered[n] = static_cast<std::uint8_t>(reversed * keys);
+      in_order[n] = static_cast<std::uint8_t>(n * keys);
+    }
+  }
+  std::uint8_t scattered[half_tile / keys] = {}, in_order[half_tile / keys] = {};
+};
+
+// out[row][column] = out * factor[row] + sum of weights[row][key] * v[key][column] over half a tile
+// of keys, from `from` on; for the `first` tile there is nothing in out yet. `careful` lets weights
+// of exactly 0 contribute nothing even to infinite values.
+enum class Before { nothing, scaled, kept };
+template <class Kind, int rows, bool careful>
 ROCFLASH_INLINE void weigh_values(const float* scores, const float* factor,
-                                  const KeyRows<typename Kind::Stored>& v, std::int64_t head,
-                                  float* out, std::int64_t out_stride, bool first, Take take) {
+                                  const KeyRows<typename Kind::Stored>& v, int from,
+                                  std::int64_t head, float* out, std::int64_t out_stride,
+                                  Before before) {
   using Stored = typename Kind::Stored;
   constexpr int sums = Kind::sums;
   const auto* weights = reinterpret_cast<const typename Kind::Weight*>(scores);
   constexpr int weights_stride = tile_keys * sizeof(float) / sizeof(typename Kind::Weight);
+  static constexpr Places<Kind::keys> places;
+  const int count = static_cast<int>(smaller(half_tile, v.count - from));
+  const std::uint8_t* order = count == half_tile ? places.scattered : places.in_order;
   const auto run = [&]<int steps>(int c, const auto& load_values) {
     Float sum[rows][steps][sums] = {};
-    for (int j = 0; j < v.count; j += Kind::keys) {
+    for (int i = 0; i * Kind::keys < count; ++i) {
+      const int j = from + order[i];
       typename Kind::Value value[steps][sums];
       for (int m = 0; m < steps; ++m) {
+        const std::int64_t place = head * v.head_stride + c + m * Kind::step;
         const Stored* at[Kind::keys];
-        for (int n = 0; n < Kind::keys; ++n)
-          at[n] = v.row[j + n] + head * v.head_stride + c + m * Kind::step;
+        for (int n = 0; n < Kind::keys; ++n) at[n] = v.row[j + n] + place;
         load_values(at, value[m]);
-      }
-      if (starts_line<Kind>(c)) {
-        constexpr int lines = Kind::keys * lines_of<Kind>(steps * Kind::step);
-        ask<lines>(take(lines));
+        for (int n = 0; n < Kind::keys; ++n)
+          if (starts_line<Kind>(c + m * Kind::step)) ask_ahead(v.row + j + n, place);
       }
       for (int r = 0; r < rows; ++r) {
         if (careful && weights[r * weights_stride + j] == 0) continue;
@@ -167,7 +180,10 @@ ROCFLASH_INLINE void weigh_values(const float* scores, const float* factor,
       for (int m = 0; m < steps; ++m) {
         for (int n = 0; n < sums; ++n) {
           float* at = out + r * out_stride + c + m * Kind::step + n * width;
-          store(at, first ? sum[r][m][n] : sum[r][m][n] + load(at) * factor[r]);
+          Float total = sum[r][m][n];
+          if (before == Before::scaled) total += load(at) * factor[r];
+          if (before == Before::kept) total += load(at);
+          store(at, total);
         }
       }
     }
@@ -196,6 +212,12 @@ ROCFLASH_INLINE void weigh_values(const float* scores, const float* factor,
       Kind::load_values(padded_rows, to);
     });
   }
+}
+
+// Keys whose scores are computed for all heads before those of the next, so that memory is read in
+// order: as few as the groups of rows below allow.
+ROCFLASH_INLINE constexpr int decode_block(int rows) {
+  return width / (rows % 2 != 0 ? 1 : rows % 4 != 0 ? 2 : 4);
 }
 
 // Runs body for all rows, four at a time and the rest in twos and ones.
@@ -277,7 +299,7 @@ class Part {
         heads(static_cast<int>(smaller(p.kv_heads - begin, decode_heads(p)))),
         queries(static_cast<int>(sequence.sq)),
         rows(static_cast<int>(p.group()) * queries),
-        block(decode_block(p)),
+        block(decode_block(rows)),
         q_stride(decode_columns(p.head_dim)),
         out_stride(parts.row_stride) {
     Scratch scratch(memory);
@@ -301,30 +323,27 @@ class Part {
   // Returns whether all results are finite.
   ROCFLASH_INLINE bool run(const DecodeParts& parts, const DecodeTurn& turn) {
     const Range keys = keys_of(p, parts, item);
-    KeyRows<Stored> k[2], v[2];
+    KeyRows<Stored> k, v;
     Range here = first_of(keys, keys.begin);
-    k[0].find(head_of(0).keys_of(p.k, here));
-    v[0].find(head_of(0).keys_of(p.v, here));
+    find_next(k, v, head_of(0), here);
     if (turn.first) {
-      Lookahead<Stored>(k[0], heads, 0, block).ask_for_all();
-      Lookahead<Stored>(v[0], heads, 0, tile_keys).ask_for_all();
+      ask_for_next(k, heads);
+      ask_for_next(v, heads);
     }
-    for (int slot = 0; !here.empty(); slot = !slot) {
+    while (!here.empty()) {
+      k.go_on();
+      v.go_on();
       const Range after = first_of(keys, here.end);
       if (!after.empty() || !turn.next) {
-        k[!slot].find(head_of(0).keys_of(p.k, after));
-        v[!slot].find(head_of(0).keys_of(p.v, after));
+        find_next(k, v, head_of(0), after);
       } else {
         const Range there = keys_of(p, parts, *turn.next);
-        const Head head(p, turn.next->batch, turn.next->head * decode_heads(p) * p.group());
-        k[!slot].find(head.keys_of(p.k, first_of(there, there.begin)));
-        v[!slot].find(head.keys_of(p.v, first_of(there, there.begin)));
+        find_next(k, v, Head(p, turn.next->batch, turn.next->head * decode_heads(p) * p.group()),
+                  first_of(there, there.begin));
       }
-      // Where nothing follows there is no harm in asking again.
-      const int next = k[!slot].count > 0 ? !slot : slot;
-      score(k[slot], k[next]);
+      score(k);
       soften(here);
-      weigh(v[slot], v[next], here.begin == keys.begin);
+      weigh(v, here.begin == keys.begin);
       here = after;
     }
     return finish();
@@ -333,6 +352,11 @@ class Part {
  private:
   ROCFLASH_INLINE static Range first_of(Range keys, std::int64_t from) {
     return {from, smaller(keys.end, from + tile_keys)};
+  }
+  ROCFLASH_INLINE void find_next(KeyRows<Stored>& k, KeyRows<Stored>& v, const Head& head,
+                                 Range keys) const {
+    k.find_next(head.keys_of(p.k, keys));
+    v.find_next(head.keys_of(p.v, keys));
   }
   // A query head of key head g.
   ROCFLASH_INLINE Head head_of(int g, std::int64_t n = 0) const {
@@ -349,21 +373,17 @@ class Part {
   }
 
   // These three are functions of their own so that each has all registers for itself.
-  [[gnu::noinline]] void score(const KeyRows<Stored>& k, const KeyRows<Stored>& next) {
+  [[gnu::noinline]] void score(const KeyRows<Stored>& k) {
+    ask_for_pages(k);
     for (int from = 0; from < k.count; from += block) {
       const int to = static_cast<int>(smaller(from + block, k.count));
-      const bool last = to == k.count;
-      Lookahead<Stored> ahead(last ? next : k, heads, last ? 0 : to, (last ? 0 : to) + block);
-      const auto* asked = reinterpret_cast<const char*>(k.row[from]);  // no harm to ask again
-      for (int g = 0; g < heads; ++g) {
-        in_groups(rows, [&]<int count>(int r) {
-          const auto take = [&](int lines) { return r == 0 ? ahead.take(lines) : asked; };
-          with_columns(k.columns, [&](auto columns) {
+      in_groups(rows, [&]<int count>(int r) {
+        with_columns(k.columns, [&](auto columns) {
+          for (int g = 0; g < heads; ++g)
             scores_of<Kind, count>(q[g] + r * q_stride, q_stride, k, from, to, columns, g,
-                                   scores + (g * rows + r) * tile_keys, take);
-          });
+                                   scores + (g * rows + r) * tile_keys);
         });
-      }
+      });
     }
   }
   [[gnu::noinline]] void soften(Range keys) {
@@ -400,16 +420,17 @@ class Part {
       });
     }
   }
-  [[gnu::noinline]] void weigh(const KeyRows<Stored>& v, const KeyRows<Stored>& next, bool first) {
-    Lookahead<Stored> ahead(next, heads, 0, tile_keys);
-    const auto* asked = reinterpret_cast<const char*>(next.row[0]);
-    for (int g = 0; g < heads; ++g) {
-      in_groups(rows, [&]<int count>(int r) {
-        const auto take = [&](int lines) { return r == 0 ? ahead.take(lines) : asked; };
-        weigh_values<Kind, count, careful>(scores + (g * rows + r) * tile_keys,
-                                           factor + g * rows + r, v, g, out[g] + r * out_stride,
-                                           out_stride, first, take);
-      });
+  [[gnu::noinline]] void weigh(const KeyRows<Stored>& v, bool first) {
+    ask_for_pages(v);
+    for (int from = 0; from < v.count; from += half_tile) {
+      const Before before = from > 0 ? Before::kept : first ? Before::nothing : Before::scaled;
+      for (int g = 0; g < heads; ++g) {
+        in_groups(rows, [&]<int count>(int r) {
+          weigh_values<Kind, count, careful>(scores + (g * rows + r) * tile_keys,
+                                             factor + g * rows + r, v, from, g,
+                                             out[g] + r * out_stride, out_stride, before);
+        });
+      }
     }
   }
   ROCFLASH_INLINE bool finish() {
