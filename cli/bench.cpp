@@ -25,6 +25,7 @@ struct Options {
   std::vector<std::int64_t> window;
   int threads = 0, repeat = 0;
   std::vector<std::int64_t> pages;  // of a cache, in rows; decode only
+  bool cold = false;                // decode only
 
   bool backward() const { return op == "backward"; }
 };
@@ -227,14 +228,32 @@ int bench_on_gpu(const Options& o) {
   return bench_gpu(g);
 }
 
+// An option that this operation has no use for, or an empty text.
+std::string misplaced(const Options& o) {
+  if (o.op == "decode") {
+    if (!o.window.empty()) return "--window";
+    if (o.seqlen_k > 0) return "--seqlen-k";
+  } else {
+    if (!o.pages.empty()) return "--page-size";
+    if (o.cold) return "--cold";
+  }
+  return {};
+}
+
 int bench(Options o) {
+  if (const std::string option = misplaced(o); !option.empty()) {
+    fmt::print(stderr, "rocflash bench: {} does not go with --op {}; {}\n", option, o.op,
+               o.op == "decode" ? "the cache's length is --seqlen, and all of it is seen"
+                                : "it is for --op decode");
+    return exit_usage;
+  }
   const bool gpu = verify::DeviceName(o.device).gpu();
   if (o.kv_heads == 0) o.kv_heads = o.heads;
   if (o.dtype.empty()) o.dtype = gpu ? "bf16" : "f32";
   if (gpu) return bench_on_gpu(o);
   if (o.op == "decode") {
     return bench_decode({o.device, o.dtype, o.json, o.batch, o.heads, o.kv_heads, o.head_dim,
-                         o.seqlens, o.pages, o.threads, o.repeat});
+                         o.seqlens, o.pages, o.threads, o.repeat, o.cold});
   }
   const int threads = o.threads > 0 ? o.threads : limits().default_threads;
   std::FILE* to = text_stream(o.json);
@@ -299,6 +318,8 @@ Command add_bench(CLI::App& app) {
   size("--page-size", o->pages, "Decode: also caches of pages of so many rows, shuffled")
       ->delimiter(',')
       ->type_name("LIST");
+  command->add_flag("--cold", o->cold,
+                    "Decode: read other memory before each call, as a model's weights are read");
   add_json_option(*command, o->json);
   return [o] {
     o->device = chosen_device(o->device);

@@ -21,18 +21,12 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
-                   values.end());
-  return values[values.size() / 2];
-}
-
 // Threads that read memory as fast as plain loads can: what decode, which must read the cache once,
-// cannot beat by much. Pieces are read in the order given, as a cache of scattered pages is.
+// cannot beat by much.
 class Reader {
  public:
-  Reader(const Array& k, const Array& v, std::vector<std::int32_t> order, int threads)
-      : arrays_{&k, &v}, order_(std::move(order)), threads_(threads) {}
+  Reader(std::vector<const Array*> arrays, int threads)
+      : arrays_(std::move(arrays)), threads_(threads) {}
 
   // Seconds from the moment when all threads are ready until the last is done.
   double time() {
@@ -56,33 +50,41 @@ class Reader {
   void read(int t) {
     std::uint64_t sums[8] = {};  // several sums, so that no load waits for another
     for (const Array* array : arrays_) {
-      const auto words = static_cast<std::int64_t>(array->bytes() / sizeof(std::uint64_t)),
-                 piece = words / static_cast<std::int64_t>(order_.size());
+      const auto words = static_cast<std::int64_t>(array->bytes() / sizeof(std::uint64_t));
       const auto* data = static_cast<const std::uint64_t*>(array->tensor().data());
-      const std::int64_t begin = words * t / threads_, end = words * (t + 1) / threads_;
-      for (std::int64_t n = begin; n < end;) {
-        const std::int64_t from = n % piece, count = std::min(piece - from, end - n);
-        const auto* at = data + order_[static_cast<std::size_t>(n / piece)] * piece + from;
-        for (std::int64_t i = 0; i + 8 <= count; i += 8)
-          for (int lane = 0; lane < 8; ++lane) sums[lane] ^= at[i + lane];
-        n += count;
-      }
+      const std::int64_t end = words * (t + 1) / threads_;
+      for (std::int64_t n = words * t / threads_; n + 8 <= end; n += 8)
+        for (int lane = 0; lane < 8; ++lane) sums[lane] ^= data[n + lane];
     }
     volatile std::uint64_t keep = std::accumulate(sums, sums + 8, std::uint64_t{0});
     static_cast<void>(keep);
   }
 
-  const Array* arrays_[2];
-  std::vector<std::int32_t> order_;
+  std::vector<const Array*> arrays_;
   int threads_;
 };
 
+// Times of what is measured by turns.
+class Times {
+ public:
+  void add(double seconds) { seconds_.push_back(seconds); }
+  std::size_t count() const { return seconds_.size(); }
+  double best() const { return *std::min_element(seconds_.begin(), seconds_.end()); }
+  double median() const {
+    std::vector<double> sorted = seconds_;
+    std::sort(sorted.begin(), sorted.end());
+    return sorted[sorted.size() / 2];
+  }
+
+ private:
+  std::vector<double> seconds_;
+};
+
 struct Row {
-  std::int64_t seqlen, page;                     // page 0: one piece per sequence
-  double seconds, read_seconds, append_seconds;  // medians
-  double page_read_seconds;                      // reading in the order of the pages
-  double best_seconds, best_read_seconds;
+  std::int64_t seqlen, page;  // page 0: one piece per sequence
   double gigabytes;
+  Times decode, reading, append;
+  Times one_tensor;  // the same memory without pages; of pages only
 };
 
 // A call with its workspace, ready to be repeated.
@@ -127,13 +129,17 @@ Row measure(const DecodeOptions& o, std::int64_t seqlen, std::int64_t page, int 
 
   Problem problem;
   problem.q = q.tensor();
-  problem.k = k.tensor();
-  problem.v = v.tensor();
-  if (page > 0) {
-    problem.block_table = Tensor(table.data(), DType::i32, {o.batch, pages});
-    problem.seqused_k = Tensor(used.data(), DType::i32, {o.batch});
-  }
+  const Dims one_piece{o.batch, pages * rows, o.kv_heads, o.head_dim};
+  problem.k = Tensor(k.tensor().data(), t, one_piece);
+  problem.v = Tensor(v.tensor().data(), t, one_piece);
+  problem.seqused_k = Tensor(used.data(), DType::i32, {o.batch});
   const ForwardOutputs outputs{out.tensor(), std::nullopt, std::nullopt};
+  Repeated one_tensor(problem, {}, outputs, o.threads);
+  if (page > 0) {
+    problem.k = k.tensor();
+    problem.v = v.tensor();
+    problem.block_table = Tensor(table.data(), DType::i32, {o.batch, pages});
+  }
   Repeated whole(problem, {}, outputs, o.threads);
 
   // One token more for each sequence, which its query alone looks at: what appending costs.
@@ -148,29 +154,26 @@ Row measure(const DecodeOptions& o, std::int64_t seqlen, std::int64_t page, int 
   Repeated appending(problem, {.k_new = k_new.tensor(), .v_new = v_new.tensor()}, outputs,
                      o.threads);
 
-  Reader reader(k, v, {0}, threads), page_reader(k, v, table, threads);
-  std::vector<double> ours, reading, page_reading, appended;
-  whole.time();
-  reader.time();
-  for (const auto start = Clock::now(); static_cast<int>(ours.size()) < std::max(o.repeat, 5) ||
-                                        (o.repeat == 0 && seconds_since(start) < 1);) {
-    ours.push_back(whole.time());
-    reading.push_back(reader.time());
-    if (page > 0) page_reading.push_back(page_reader.time());
-    appended.push_back(appending.time());
-  }
-  const auto best = [](const std::vector<double>& v) {
-    return *std::min_element(v.begin(), v.end());
+  // What is read to drive the cache out, as a model's weights do from one token to the next.
+  const Array others(DType::f32, {o.cold ? 64 << 20 : 0});
+  Reader reader({&k, &v}, threads), other_reader({&others}, threads);
+  Row r{seqlen, page, static_cast<double>(k.bytes() + v.bytes()) * 1e-9, {}, {}, {}, {}};
+  // The short call comes first so that the library's threads are awake, as the reader's are.
+  const auto time = [&](Repeated& call, Times& times) {
+    if (o.cold) other_reader.time();
+    r.append.add(appending.time());
+    times.add(call.time());
   };
-  return {.seqlen = seqlen,
-          .page = page,
-          .seconds = median(ours),
-          .read_seconds = median(reading),
-          .append_seconds = median(appended),
-          .page_read_seconds = median(page > 0 ? page_reading : reading),
-          .best_seconds = best(ours),
-          .best_read_seconds = best(reading),
-          .gigabytes = static_cast<double>(k.bytes() + v.bytes()) * 1e-9};
+  whole.time();
+  for (const auto start = Clock::now();
+       static_cast<int>(r.decode.count()) < std::max(o.repeat, 5) ||
+       (o.repeat == 0 && seconds_since(start) < 1);) {
+    time(whole, r.decode);
+    if (page > 0) time(one_tensor, r.one_tensor);
+    if (o.cold) other_reader.time();
+    r.reading.add(reader.time());
+  }
+  return r;
 }
 
 }  // namespace
@@ -184,16 +187,16 @@ int bench_decode(const DecodeOptions& o) {
              o.head_dim);
   fmt::print(
       to,
-      "Medians, and the best of all runs. Reading is a plain parallel read of the same keys and "
-      "values by as many threads,\nin turn with decode; pages are also read in the order of the "
-      "table. Append is a call that adds one token to "
-      "each sequence and looks at it "
-      "alone.\n\n");
+      "Medians, and the best of all rounds. Reading is a plain parallel read of the same keys "
+      "and values by as many threads,\nin turn with decode{}; pages are compared with the "
+      "same memory as one tensor. Append is a call that adds one token to\neach sequence and "
+      "looks at it alone.\n\n",
+      o.cold ? ", each after 256 MiB of other memory have been read" : "");
   std::fflush(to);
 
   Table table(
       {"cache", "page", "time [ms]", "GB/s", "reading [GB/s]", "share of reading [%]", "best GB/s",
-       "reading, best [GB/s]", "share [%]", "reading pages [GB/s]", "share [%]", "append [us]"},
+       "reading, best [GB/s]", "share [%]", "time to one tensor's", "append [us]"},
       0);
   Json results = Json::array();
   Progress progress;
@@ -203,26 +206,31 @@ int bench_decode(const DecodeOptions& o) {
     for (const std::int64_t page : pages) {
       progress.show(fmt::format("cache {}, page {}", seqlen, page));
       const Row r = measure(o, seqlen, page, threads);
+      const double seconds = r.decode.median(), reading = r.reading.median(),
+                   best = r.decode.best(), best_reading = r.reading.best();
+      Json result{{"seqlen_k", seqlen},
+                  {"page_size", page},
+                  {"seconds", seconds},
+                  {"read_seconds", reading},
+                  {"best_seconds", best},
+                  {"best_read_seconds", best_reading},
+                  {"append_seconds", r.append.median()},
+                  {"gigabytes", r.gigabytes}};
+      std::string to_one_tensor;
+      if (page > 0) {
+        const double one_tensor = r.one_tensor.median();
+        to_one_tensor = fmt::format("{:.2f}", seconds / one_tensor);
+        result["one_tensor_seconds"] = one_tensor;
+      }
       table.add({std::to_string(seqlen), page > 0 ? std::to_string(page) : "none",
-                 fmt::format("{:.3f}", r.seconds * 1e3),
-                 fmt::format("{:.1f}", r.gigabytes / r.seconds),
-                 fmt::format("{:.1f}", r.gigabytes / r.read_seconds),
-                 fmt::format("{:.0f}", 100 * r.read_seconds / r.seconds),
-                 fmt::format("{:.1f}", r.gigabytes / r.best_seconds),
-                 fmt::format("{:.1f}", r.gigabytes / r.best_read_seconds),
-                 fmt::format("{:.0f}", 100 * r.best_read_seconds / r.best_seconds),
-                 fmt::format("{:.1f}", r.gigabytes / r.page_read_seconds),
-                 fmt::format("{:.0f}", 100 * r.page_read_seconds / r.seconds),
-                 fmt::format("{:.1f}", r.append_seconds * 1e6)});
-      results.push_back({{"seqlen_k", seqlen},
-                         {"page_size", page},
-                         {"seconds", r.seconds},
-                         {"read_seconds", r.read_seconds},
-                         {"page_read_seconds", r.page_read_seconds},
-                         {"best_seconds", r.best_seconds},
-                         {"best_read_seconds", r.best_read_seconds},
-                         {"append_seconds", r.append_seconds},
-                         {"gigabytes", r.gigabytes}});
+                 fmt::format("{:.3f}", seconds * 1e3), fmt::format("{:.1f}", r.gigabytes / seconds),
+                 fmt::format("{:.1f}", r.gigabytes / reading),
+                 fmt::format("{:.0f}", 100 * reading / seconds),
+                 fmt::format("{:.1f}", r.gigabytes / best),
+                 fmt::format("{:.1f}", r.gigabytes / best_reading),
+                 fmt::format("{:.0f}", 100 * best_reading / best), to_one_tensor,
+                 fmt::format("{:.1f}", r.append.median() * 1e6)});
+      results.push_back(std::move(result));
     }
   }
   progress.clear();
@@ -236,6 +244,7 @@ int bench_decode(const DecodeOptions& o) {
                           {"kv_heads", o.kv_heads},
                           {"head_dim", o.head_dim},
                           {"threads", threads},
+                          {"cold", o.cold},
                           {"results", results}});
   return exit_good;
 }

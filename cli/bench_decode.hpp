@@ -15,6 +15,7 @@ struct DecodeOptions {
   std::vector<std::int64_t> seqlens;
   std::vector<std::int64_t> pages;  // rows of a page; without any, whole caches only
   int threads, repeat;
+  bool cold;  // the cache comes from memory, not from the CPU's caches
 };
 
 int bench_decode(const DecodeOptions& options);

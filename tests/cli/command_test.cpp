@@ -60,6 +60,10 @@ TEST(Command, a_senseless_command_line_exits_with_2_and_says_why) {
       {"bench --seqlen 128,many", "many"},
       {"bench --window 3", "--window"},
       {"bench --heads", "--heads"},
+      {"bench --page-size 16", "--page-size"},
+      {"bench --op backward --cold", "--cold"},
+      {"bench --op decode --window 4,4", "--window"},
+      {"bench --op decode --seqlen-k 64", "--seqlen-k"},
   };
   for (const auto& [arguments, words] : senseless) {
     const Outcome o = command(arguments);
@@ -169,6 +173,23 @@ TEST(Command, bench_compares_with_standard_attention) {
   EXPECT_EQ(j["results"][1]["seqlen_q"], 96);
   EXPECT_GT(j["results"][0]["gflops"].get<double>(), 0);
   EXPECT_LT(j["results"][0]["max_difference"].get<double>(), 1e-4);
+}
+
+TEST(Command, bench_compares_decode_with_reading_and_pages_with_one_tensor) {
+  const std::string shape =
+      "bench --op decode --dtype bf16 --heads 4 --kv-heads 2 --seqlen 70 --page-size 16 --repeat "
+      "1 ";
+  for (const char* more : {"", "--cold"}) {
+    const Outcome o = command(shape + more);
+    EXPECT_EQ(o.status, 0) << o.text;
+    for (const char* words : {"share of reading", "one tensor", "append"})
+      EXPECT_TRUE(has(o, words)) << o.text;
+  }
+  const json j = json::parse(command(shape + "--json -", "2>/dev/null").text);
+  ASSERT_EQ(j["results"].size(), 2u);
+  EXPECT_FALSE(j["results"][0].contains("one_tensor_seconds"));
+  for (const char* name : {"seconds", "read_seconds", "one_tensor_seconds", "append_seconds"})
+    EXPECT_GT(j["results"][1][name].get<double>(), 0) << name;
 }
 
 TEST(Command, bench_can_leave_standard_attention_out) {
