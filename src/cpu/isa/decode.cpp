@@ -215,9 +215,10 @@ ROCFLASH_INLINE void weigh_values(const float* scores, const float* factor,
 }
 
 // Keys whose scores are computed for all heads before those of the next, so that memory is read in
-// order: as few as the groups of rows below allow.
+// order: few, but as many as the groups of rows below take at a time.
 ROCFLASH_INLINE constexpr int decode_block(int rows) {
-  return width / (rows % 2 != 0 ? 1 : rows % 4 != 0 ? 2 : 4);
+  const int together = width / (rows % 2 != 0 ? 1 : rows % 4 != 0 ? 2 : 4);
+  return together < 4 ? 4 : together;
 }
 
 // Runs body for all rows, four at a time and the rest in twos and ones.
