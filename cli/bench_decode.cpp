@@ -90,8 +90,8 @@ struct Row {
 // A call with its workspace, ready to be repeated.
 class Repeated {
  public:
-  Repeated(Problem problem, Append append, ForwardOutputs outputs, int threads)
-      : problem_(std::move(problem)), append_(std::move(append)), outputs_(std::move(outputs)) {
+  Repeated(const Problem& problem, const Append& append, const ForwardOutputs& outputs, int threads)
+      : problem_(problem), append_(append), outputs_(outputs) {
     execution_.num_threads = threads;
     workspace_.reserve(workspace_size(problem_, append_, outputs_, execution_));
     execution_.workspace = workspace_.data();

@@ -267,7 +267,7 @@ Result run_once(const Case& what, const Device& device) {
   const Inputs in(what);
   // Decode writes into its cache: each run has one of its own, and the judges get what it should
   // have become.
-  const Inputs of_tried = in, of_again = in;
+  const Inputs of_tried = in, of_again = in;  // NOLINT(performance-unnecessary-copy-initialization)
   const bool decodes = what.decodes();
   const Inputs of_reference = decodes ? after_append(in, Arithmetic::exact) : in;
   const Inputs of_plain = decodes ? after_append(in, Arithmetic::by_steps) : in;

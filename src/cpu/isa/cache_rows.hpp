@@ -15,7 +15,7 @@ constexpr int tile_keys = decode_keys;
 // weights are 0.
 template <class Stored>
 struct KeyRows {
-  const Stored* row[2 * tile_keys];  // of the first head; the second half is the next tile's
+  const Stored* row[2 * tile_keys] = {};  // of the first head; the second half is the next tile's
   std::int64_t head_stride;
   int columns;
   int count = 0, next_count = 0;

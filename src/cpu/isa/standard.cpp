@@ -76,14 +76,15 @@ void standard_scores(const Problem& p, const Scores& s, WorkItem item, float* me
     typename Products::InLanes k[panels];
     float* scores = scratch.take(panel * stream_rows);
     float* bias = scratch.take(panel * stream_rows);
-    for (int n = 0; n < panels && !part_of(block, n).empty(); ++n) {
+    const auto parts = static_cast<int>(blocks_of(block.size(), panel));
+    for (int n = 0; n < parts; ++n) {
       k[n] = typename Products::InLanes(scratch, p.head_dim);
       k[n].load(head.keys_of(p.k, part_of(block, n)));
     }
     for (std::int64_t i = 0; i < head.sequence.sq; i += stream_rows) {
       const Range queries{i, smaller(head.sequence.sq, i + stream_rows)};
       q.load(head.queries_of(p.q, queries));
-      for (int n = 0; n < panels && !part_of(block, n).empty(); ++n) {
+      for (int n = 0; n < parts; ++n) {
         const Tile tile{queries, part_of(block, n)};
         products.score(q, queries.size(), k[n], {scores, panel});
         finish_scores<Lanes::keys, vectors>(head, tile, scores, bias, nullptr);
@@ -161,14 +162,14 @@ void standard_weights(const Problem& p, const BackwardTensors& t, const Delta& d
   const Head head(p, item.batch, item.head);
   const Range block = block_of(item.block, head.sequence.sk);
   with_float(p.dtype, [&]<class Products>() {
-    GradientTile<Products> pass(p, static_cast<int>(blocks_of(block.size(), panel)), memory);
-    for (int n = 0; n < panels && !part_of(block, n).empty(); ++n)
-      pass.load_keys(head, n, part_of(block, n));
+    const auto parts = static_cast<int>(blocks_of(block.size(), panel));
+    GradientTile<Products> pass(p, parts, memory);
+    for (int n = 0; n < parts; ++n) pass.load_keys(head, n, part_of(block, n));
     const std::int64_t matrix = s.offset(plane_of(head), 0);
     for (std::int64_t i = 0; i < head.sequence.sq; i += stream_rows) {
       const Range queries{i, smaller(head.sequence.sq, i + stream_rows)};
       pass.load_queries(head, t, delta, queries);
-      for (int n = 0; n < panels && !part_of(block, n).empty(); ++n) {
+      for (int n = 0; n < parts; ++n) {
         pass.score(n, queries.size());
         pass.differentiate(head, n, {queries, part_of(block, n)});
         put_tile(s.data + matrix, s.keys, {pass.weights, panel}, queries, part_of(block, n));
