@@ -155,7 +155,7 @@ Row measure(const DecodeOptions& o, std::int64_t seqlen, std::int64_t page, int 
                      o.threads);
 
   // What is read to drive the cache out, as a model's weights do from one token to the next.
-  const Array others(DType::f32, {o.cold ? 64 << 20 : 0});
+  const Array others(DType::f32, {o.cold ? 64 << 20 : 1});
   Reader reader({&k, &v}, threads), other_reader({&others}, threads);
   Row r{seqlen, page, static_cast<double>(k.bytes() + v.bytes()) * 1e-9, {}, {}, {}, {}};
   // The short call comes first so that the library's threads are awake, as the reader's are.

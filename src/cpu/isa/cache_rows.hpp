@@ -1,5 +1,5 @@
-// Rows of a key-value cache for decode: where a tile's rows lie, and asking memory for those to
-// come.
+// Rows of a key-value cache for decode: where a tile's rows lie, asking memory for those to come,
+// and an order that does not mislead it.
 #pragma once
 
 #include "cpu/isa/tile.hpp"
@@ -71,6 +71,23 @@ ROCFLASH_INLINE void ask_for_next(const KeyRows<Stored>& rows, int heads) {
       for (int c = 0; c < rows.columns; c += step)
         ask(rows.row[tile_keys + n] + g * rows.head_stride + c);
 }
+
+// The order in which the keys of half a tile are weighed, `keys` at a time. Loads whose addresses
+// grow by steady steps make the hardware fetch what lies further on, past a page's end and out of
+// memory's order; with bits reversed no two steps are alike.
+template <int keys>
+struct Places {
+  constexpr Places() {
+    constexpr int count = half_tile / keys;
+    for (int n = 0; n < count; ++n) {
+      int reversed = 0;
+      for (int bit = 1; bit < count; bit *= 2) reversed = 2 * reversed + ((n & bit) != 0);
+      scattered[n] = static_cast<std::uint8_t>(reversed * keys);
+      in_order[n] = static_cast<std::uint8_t>(n * keys);
+    }
+  }
+  std::uint8_t scattered[half_tile / keys] = {}, in_order[half_tile / keys] = {};
+};
 
 }  // namespace
 }  // namespace rocflash::cpu::ROCFLASH_ISA

@@ -73,6 +73,7 @@ ROCFLASH_INLINE bool starts_line(int column) {
   constexpr int columns = line / static_cast<int>(sizeof(typename Kind::Stored));
   return Kind::step >= columns || column % columns == 0;
 }
+
 // Calls body with the number of columns, as a constant where it is a usual one: loops over them are
 // then unrolled.
 template <int n>
@@ -122,27 +123,13 @@ ROCFLASH_INLINE void scores_of(const typename Kind::Query* q, std::int64_t q_str
   }
 }
 
-// The order in which the keys of half a tile are weighed, `keys` at a time. Loads whose addresses
-// grow by steady steps make the hardware fetch what lies further on, past a page's end and out of
-// memory's order; with bits reversed no two steps are alike.
-template <int keys>
-struct Places {
-  constexpr Places() {
-    constexpr int count = half_tile / keys;
-    for (int n = 0; n < count; ++n) {
-      int reversed = 0;
-      for (int bit = 1; bit < count; bit *= 2) reversed = 2 * reversed + ((n & bit) != 0);
-      scattered[n] = static_cast<std::uint8_t>(reversed * keys);
-      in_order[n] = static_cast<std::uint8_t>(n * keys);
-    }
-  }
-  std::uint8_t scattered[half_tile / keys] = {}, in_order[half_tile / keys] = {};
-};
-
-// out[row][column] = out * factor[row] + sum of weights[row][key] * v[key][column] over half a tile
-// of keys, from `from` on; for the `first` tile there is nothing in out yet. `careful` lets weights
-// of exactly 0 contribute nothing even to infinite values.
+// What sums are to do with what was there before: nothing was, or it is scaled by the rows'
+// factors, or kept.
 enum class Before { nothing, scaled, kept };
+
+// out[row][column] = what was before + sum of weights[row][key] * v[key][column] over half a tile
+// of keys, from `from` on. `careful` lets weights of exactly 0 contribute nothing even to infinite
+// values.
 template <class Kind, int rows, bool careful>
 ROCFLASH_INLINE void weigh_values(const float* scores, const float* factor,
                                   const KeyRows<typename Kind::Stored>& v, int from,
