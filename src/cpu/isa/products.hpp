@@ -28,8 +28,8 @@ class InFloat {
   static constexpr int rows_together = stream_rows;  // that forward weighs at a time
 
   struct Rows {
-    ROCFLASH_INLINE Rows(Scratch& scratch, int columns, int rows = stream_rows)
-        : data(scratch.take(operand_floats(rows, columns))), stride(apart(columns)) {}
+    ROCFLASH_INLINE Rows(Scratch& scratch, int widest, int rows = stream_rows)
+        : data(scratch.take(operand_floats(rows, widest))), stride(apart(widest)) {}
     ROCFLASH_INLINE void load(const RowBlock& block) {
       columns = block.rows.columns;
       finite = load_rows(data, stride, block);

@@ -60,6 +60,9 @@ class TileRegisters {
   TileRegisters(const TileRegisters&) = delete;
   TileRegisters& operator=(const TileRegisters&) = delete;
 
+  // GCC's intrinsics paste the text of their arguments into an instruction, so a constant with a
+  // name needs the instruction itself.
+#if defined(__clang__)
   template <int tile>
   ROCFLASH_INLINE void clear() {
     _tile_zero(tile);
@@ -77,6 +80,28 @@ class TileRegisters {
   ROCFLASH_INLINE void add_products() {
     _tile_dpbf16ps(sum, left, right);
   }
+#else
+  template <int tile>
+  ROCFLASH_INLINE void clear() {
+    asm volatile("tilezero %%tmm%c0" ::"i"(tile));
+  }
+  template <int tile, class Element>
+  ROCFLASH_INLINE void load(const Element* from, std::int64_t stride) {
+    asm volatile("tileloadd (%1, %2), %%tmm%c0" ::"i"(tile), "r"(from),
+                 "r"(stride * static_cast<std::int64_t>(sizeof(Element)))
+                 : "memory");
+  }
+  template <int tile>
+  ROCFLASH_INLINE void store(float* to, std::int64_t stride) {
+    asm volatile("tilestored %%tmm%c0, (%1, %2)" ::"i"(tile), "r"(to),
+                 "r"(stride * static_cast<std::int64_t>(sizeof(float)))
+                 : "memory");
+  }
+  template <int sum, int left, int right>
+  ROCFLASH_INLINE void add_products() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(sum), "i"(left), "i"(right));
+  }
+#endif
 };
 #endif
 
