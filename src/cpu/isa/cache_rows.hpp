@@ -20,21 +20,21 @@ struct KeyRows {
   int columns;
   int count = 0, next_count = 0;
 
-  // The next tile. Where nothing follows it is this one again, for which there is no harm in
-  // asking.
+  // The next tile. Where nothing follows its rows are this one's again, for which there is no harm
+  // in asking.
   ROCFLASH_INLINE void find_next(const RowBlock& block) {
     const Rows& rows = block.rows;
     head_stride = rows.head_stride;
     columns = rows.columns;
-    next_count = block.count > 0 ? block.count : count;
+    next_count = block.count;
     const Stored** next = row + tile_keys;
-    for (int n = 0; n < block.count;) {
+    for (int n = 0; n < next_count;) {
       const auto* first = reinterpret_cast<const Stored*>(block.row(n));
-      const std::int64_t together = smaller(rows.rows_together(block.begin + n), block.count - n);
+      const std::int64_t together = smaller(rows.rows_together(block.begin + n), next_count - n);
       for (std::int64_t i = 0; i < together; ++i) next[n++] = first + i * rows.row_stride;
     }
-    for (int n = 0; block.count == 0 && n < count; ++n) next[n] = row[n];
-    for (int n = next_count; n > 0 && n < tile_keys; ++n) next[n] = next[next_count - 1];
+    for (int n = next_count; n < tile_keys; ++n)
+      next[n] = next_count > 0 ? next[next_count - 1] : row[n];
   }
   ROCFLASH_INLINE void go_on() {
     count = next_count;
@@ -59,14 +59,14 @@ ROCFLASH_INLINE void ask_ahead(const Stored* const* row, std::int64_t place) {
 // whatever asks for it first; several are looked up at once.
 template <class Stored>
 ROCFLASH_INLINE void ask_for_pages(const KeyRows<Stored>& rows) {
-  for (int n = 0; n < tile_keys; ++n) ask(rows.row[tile_keys + n]);
+  for (int n = 0; n < rows.next_count; ++n) ask(rows.row[tile_keys + n]);
 }
 
 // The first rows of all, for which nobody has asked yet.
 template <class Stored>
 ROCFLASH_INLINE void ask_for_next(const KeyRows<Stored>& rows, int heads) {
   constexpr int step = line / static_cast<int>(sizeof(Stored));
-  for (int n = 0; n < half_tile; ++n)
+  for (int n = 0; n < smaller(half_tile, rows.next_count); ++n)
     for (int g = 0; g < heads; ++g)
       for (int c = 0; c < rows.columns; c += step)
         ask(rows.row[tile_keys + n] + g * rows.head_stride + c);
