@@ -1,6 +1,5 @@
 // `rocflash bench`: times a device, and standard attention beside it, on the same inputs.
 #include <algorithm>
-#include <chrono>
 
 #include "array.hpp"
 #include "bench_decode.hpp"
@@ -9,12 +8,11 @@
 #include "cost.hpp"
 #include "output.hpp"
 #include "table.hpp"
+#include "times.hpp"
 #include "verify/gpu.hpp"
 
 namespace rocflash::cli {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct Options {
   std::string device, op = "forward", dtype, json;
@@ -88,14 +86,9 @@ class Side {
   void measure() {
     const auto start = Clock::now();
     run();
-    seconds_.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    times_.add(seconds_since(start));
   }
-  double median() const {
-    std::vector<double> sorted = seconds_;
-    std::sort(sorted.begin(), sorted.end());
-    const std::size_t middle = sorted.size() / 2;
-    return sorted.size() % 2 != 0 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
-  }
+  double median() const { return times_.median(); }
   std::size_t bytes() const { return bytes_; }
   double difference(const Side& other) const {
     if (!backward_op_) return out_.difference(other.out_);
@@ -120,7 +113,7 @@ class Side {
   Execution execution_;
   Workspace workspace_;
   std::size_t bytes_ = 0;
-  std::vector<double> seconds_;
+  Times times_;
 };
 
 struct Row {
@@ -132,13 +125,6 @@ struct Row {
   std::size_t standard_bytes = 0;
 };
 
-// Without --repeat: at least five rounds, then more until a second has passed.
-bool enough(const Options& o, int rounds, Clock::time_point start) {
-  if (o.repeat > 0) return rounds >= o.repeat;
-  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  return rounds >= 5 && (seconds > 1 || rounds >= 200);
-}
-
 Row measure(const Shape& s, const Options& o) {
   const Inputs in(s, parse_dtype(o.dtype));
   Side ours(Backend::cpu, s, in, o);
@@ -148,7 +134,7 @@ Row measure(const Shape& s, const Options& o) {
   Row row;
   row.shape = s;
   // The two take turns, so that a slow moment of the machine meets both.
-  for (const auto start = Clock::now(); !enough(o, row.repeats, start); ++row.repeats) {
+  for (const auto start = Clock::now(); !enough(o.repeat, row.repeats, start); ++row.repeats) {
     ours.measure();
     if (standard) standard->measure();
   }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -11,15 +10,10 @@
 #include "commands.hpp"
 #include "output.hpp"
 #include "table.hpp"
+#include "times.hpp"
 
 namespace rocflash::cli {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // Threads that read memory as fast as plain loads can: what decode, which must read the cache once,
 // cannot beat by much.
@@ -62,22 +56,6 @@ class Reader {
 
   std::vector<const Array*> arrays_;
   int threads_;
-};
-
-// Times of what is measured by turns.
-class Times {
- public:
-  void add(double seconds) { seconds_.push_back(seconds); }
-  std::size_t count() const { return seconds_.size(); }
-  double best() const { return *std::min_element(seconds_.begin(), seconds_.end()); }
-  double median() const {
-    std::vector<double> sorted = seconds_;
-    std::sort(sorted.begin(), sorted.end());
-    return sorted[sorted.size() / 2];
-  }
-
- private:
-  std::vector<double> seconds_;
 };
 
 struct Row {
@@ -172,8 +150,7 @@ Row measure(const DecodeOptions& o, std::int64_t seqlen, std::int64_t page, int 
   };
   whole.time();
   for (const auto start = Clock::now();
-       static_cast<int>(r.decode.count()) < std::max(o.repeat, 5) ||
-       (o.repeat == 0 && seconds_since(start) < 1);) {
+       r.decode.count() < std::max(o.repeat, 5) || (o.repeat == 0 && seconds_since(start) < 1);) {
     time(whole, r.decode);
     if (page > 0) time(one_tensor, r.one_tensor);
     time(appending, r.append);

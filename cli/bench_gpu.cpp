@@ -1,12 +1,12 @@
 #include "bench_gpu.hpp"
 
 #include <algorithm>
-#include <chrono>
 
 #include "array.hpp"
 #include "commands.hpp"
 #include "output.hpp"
 #include "table.hpp"
+#include "times.hpp"
 #include "verify/gpu.hpp"
 
 namespace rocflash::cli {
@@ -14,7 +14,6 @@ namespace {
 
 using verify::Gpu;
 using verify::GpuMemory;
-using Clock = std::chrono::steady_clock;
 
 // A tensor in the GPU's memory, filled with a pattern of random numbers that repeats.
 class GpuArray {
@@ -76,11 +75,6 @@ struct Row {
   bool counted = false;  // traffic.requested is what the simulator saw
 };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 std::string family_of(const rocflash_device& device) {
   for (const rocflash_target& t : targets()) {
     if (std::string(t.arch) == device.arch) return t.family;
@@ -120,22 +114,15 @@ Row measure(const std::shared_ptr<Gpu>& gpu, const CostShape& s, const GpuBenchO
   Stopwatch watch(*gpu);
   const double once = watch.seconds(execution.stream, launch);
   const int together = o.repeat > 0 ? 1 : std::clamp(static_cast<int>(2e-3 / once), 1, 200);
-  std::vector<double> seconds;
-  const auto start = Clock::now();
-  const auto enough = [&] {
-    const auto rounds = static_cast<int>(seconds.size());
-    if (o.repeat > 0) return rounds >= o.repeat;
-    return rounds >= 5 &&
-           (rounds >= 200 || std::chrono::duration<double>(Clock::now() - start).count() > 1);
-  };
-  while (!enough()) {
-    seconds.push_back(watch.seconds(execution.stream, [&] {
+  Times times;
+  for (const auto start = Clock::now(); !enough(o.repeat, times.count(), start);) {
+    times.add(watch.seconds(execution.stream, [&] {
       for (int n = 0; n < together; ++n) launch();
     }) / together);
   }
   gpu->drop_stream(execution.stream);
-  row.repeats = static_cast<int>(seconds.size()) * together;
-  row.seconds = median(seconds);
+  row.repeats = times.count() * together;
+  row.seconds = times.median();
   row.tflops = forward_flops(s) / row.seconds * 1e-12;
   return row;
 }
