@@ -150,6 +150,7 @@ class WorkerLoop {
     std::vector<u8> row_state = std::move(w.row_state);
     std::vector<u16> row_pending = std::move(w.row_pending);
     std::vector<u8> scratch = std::move(w.scratch);
+    std::vector<LdsWrite> lds_writes[2] = {std::move(w.lds_writes[0]), std::move(w.lds_writes[1])};
     std::vector<u8> scratch_undefined = std::move(w.scratch_undefined);
     w = Wave{};
     const std::size_t count =
@@ -162,6 +163,7 @@ class WorkerLoop {
       row_state.assign(count, 1);
       row_pending.assign(count, 0);
     }
+    for (int i = 0; i < 2; ++i) w.lds_writes[i] = std::move(lds_writes[i]);
     w.rows = std::move(rows);
     w.undef_rows = std::move(undef_rows);
     w.row_state = std::move(row_state);
@@ -251,10 +253,9 @@ class WorkerLoop {
     Workgroup& g = *w.group;
     for (const Queue q : {Queue::Load, Queue::Lds, Queue::Scalar}) wait_for(w, q, 0);
     ++g.finished;
-    if (g.arrived > 0 && w.checks->barrier) {
-      raise(Fault::DivergentBarrier,
-            fmt::format("the wave ends while {} others wait at a barrier", g.arrived));
-    }
+    // Barriers count the waves that are left; a signal that nobody has waited for leaves with its
+    // wave.
+    if (w.signalled && g.barriers <= w.waiting_epoch) --g.arrived;
     if (g.arrived > 0 && g.arrived == g.waves - g.finished) {
       g.arrived = 0;
       ++g.barriers;
