@@ -280,6 +280,21 @@ class Binder {
       if (op.sources > 1) op.src[1].select = sdwa_select(in.value("src1_sel"));
     }
     bind_byte(in, op);
+    bind_small_floats(in, op, destinations);
+  }
+
+  // Selectors of small floats are read from the encoding: the assembler prints them at other places
+  // of the list, or not at all.
+  static void bind_small_floats(const Instruction& in, Op& op, std::size_t destinations) {
+    if (in.mnemonic.starts_with("v_cvt_scalef32_")) op.op_sel = in.words[0] >> 11 & 15;
+    if (!in.mnemonic.starts_with("v_mfma_scale_")) return;
+    op.op_sel = in.words[0] >> 11 & 3;
+    op.op_sel_hi = in.words[1] >> 27 & 3;
+    // Of a float constant the exponent is the scale, whichever byte is chosen.
+    for (const std::size_t i : {3u, 4u}) {
+      if (in.operands[destinations + i].constant != Constant::Float) continue;
+      op.src[i].value = (op.src[i].value >> 23 & 0xff) * 0x01010101u;
+    }
   }
 
   // 8-bit floats name a byte of a register; gfx9 by SDWA or op_sel, gfx12 by byte_sel.

@@ -14,6 +14,7 @@
 #include "core/issue_model.h"
 #include "core/kernel_abi.h"
 #include "isa/matrix.h"
+#include "isa/mfma_f8f6f4.h"
 
 namespace rocflash::sim {
 
@@ -341,8 +342,10 @@ Counters collect(const LaunchState& launch, const std::vector<Worker>& workers) 
     c.by_class[kind] += n;
     c.instructions += n;
     if (op.kind == Class::Matrix) {
-      if (const MatrixShape* shape =
-              find_matrix_shape(op.parameter, mnemonic.starts_with("v_wmma"))) {
+      if (is_f8f6f4(op)) {
+        c.matrix_cycles += n * f8f6f4_cycles(op);
+      } else if (const MatrixShape* shape =
+                     find_matrix_shape(op.parameter, mnemonic.starts_with("v_wmma"))) {
         c.matrix_cycles += n * matrix_cycles(r.module->target(), *shape);
       }
     } else {

@@ -74,11 +74,27 @@ void refuse_families(Registry& r) {
 const Registry& registry() {
   static const Registry instance = [] {
     Registry r;
-    for (const auto add :
-         {add_vop1, add_vop2, add_vop3, add_vopc, add_vop3p, add_dot, add_special_math,
-          add_conversions, add_float8, add_lane_ops, add_scalar_alu, add_scalar_float,
-          add_program_control, add_scalar_memory, add_scalar_store, add_lds, add_vector_memory,
-          add_memory_atomics, add_matrix}) {
+    for (const auto add : {add_vop1,
+                           add_vop2,
+                           add_vop3,
+                           add_vopc,
+                           add_vop3p,
+                           add_dot,
+                           add_special_math,
+                           add_conversions,
+                           add_float8,
+                           add_lane_ops,
+                           add_scalar_alu,
+                           add_scalar_float,
+                           add_program_control,
+                           add_scalar_memory,
+                           add_scalar_store,
+                           add_lds,
+                           add_vector_memory,
+                           add_memory_atomics,
+                           add_matrix,
+                           add_mfma_f8f6f4,
+                           add_scaled_conversions}) {
       add(r);
     }
     refuse_families(r);

@@ -3,6 +3,7 @@
 
 #include "isa/elementwise.h"
 #include "isa/scalar_math.h"
+#include "isa/small_float.h"
 
 namespace rocflash::sim {
 namespace {
@@ -144,7 +145,7 @@ void add_vop1(Registry& r) {
   r.add("v_ffbh_u32|v_clz_i32_u32", vop<kFindHigh>());
   r.add("v_ffbl_b32|v_ctz_i32_b32", vop<kFindLow>());
   r.add("v_ffbh_i32|v_cls_i32", vop<kFindSign>());
-  r.add("v_prng_b32", vop<[](u32 x) { return (x << 1) ^ ((x >> 31) != 0 ? 197u : 0u); }>());
+  r.add("v_prng_b32", vop<[](u32 x) { return next_random(x); }>());
 
   r.add("v_trunc_f32", vop<[](float x) { return std::trunc(x); }>());
   r.add("v_ceil_f32", vop<[](float x) { return std::ceil(x); }>());
