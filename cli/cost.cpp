@@ -4,7 +4,8 @@
 #include <iterator>
 
 #include "core/visibility.hpp"
-#include "gpu/family.hpp"  // and the table of kernels
+#include "gpu/family.hpp"
+#include "table/forward.hpp"
 
 namespace rocflash::cli {
 namespace {
@@ -42,9 +43,11 @@ Traffic forward_traffic(const CostShape& s, const std::string& family) {
   Traffic t;
   t.least = queries + product({s.b, s.hk, s.sk, 2 * s.d}) * element;
   const auto which = gpu::family_of(family);
-  const int bucket = kernel::bucket_of(static_cast<int>(s.d));
+  constexpr DType dtype = DType::f16;  // one of two bytes; tiles depend on nothing else of it
+  const int bucket = kernel::bucket_of(kernel::Operation::forward, dtype, static_cast<int>(s.d));
   if (!which || bucket == 0) return t;
-  const auto tile = kernel::forward_tile(*which, bucket, kernel::Variant::plain);
+  const auto tile =
+      kernel::forward_tile(*which, kernel::forward_spec(dtype, bucket, kernel::Variant::plain));
   double rows = 0;  // of keys, for one head
   for (std::int64_t begin = 0; begin < s.sq; begin += tile.queries) {
     const Range block{begin, smaller(begin + tile.queries, s.sq)};

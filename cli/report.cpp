@@ -1,5 +1,5 @@
 // `rocflash report`: what the compiler made of each GPU kernel of this build, as
-// kernels/tools/report.cpp wrote it down.
+// kernels/build/report.cpp wrote it down.
 #include "commands.hpp"
 #include "output.hpp"
 

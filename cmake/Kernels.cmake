@@ -1,56 +1,97 @@
 # Compiles kernels/ for GPUs and makes the catalogue that the library carries (src/gpu/catalogue.hpp).
 #
-#   kernels/*.cpp --clang--> unit.s, one a family  --assemble.sh--> gfx1100.co, one a member --compress--> gfx1100.zst
-#                            unit.ptx              --join_ptx.sh--> sm_80.ptx                --compress--> sm_80.zst
+#   kernels/table --this--> unit.cpp --clang--> unit.s   --assemble.sh--> gfx1100.co --compress--> gfx1100.zst
+#                                               unit.ptx --join_ptx.sh--> sm_80.ptx  --compress--> sm_80.zst
 #
+# A unit is one line of kernels/table/kernels.inc for one family; each member of the family gets a module of its own.
 # Stock clang does all of it, whatever compiles the host's code: no ROCm, no CUDA toolkit. What lies in
 # <build>/kernels is made only when something it depends on changed.
 set(ROCFLASH_GPU_ARCHS "" CACHE STRING
   "GPU architectures to compile kernels for: all, none, or a list such as gfx942;gfx1100;sm_80 (default: all; none with sanitizers)")
 
-# A family is one schedule (kernel::Family), compiled once and assembled for each member. LLVM keeps the generic
-# targets to what all their members can run.
-set(kernel_families cdna2 cdna3 cdna4 rdna2 rdna3 rdna4 nvidia)
-set(kernel_members_cdna2 gfx90a)
-set(kernel_members_cdna3 gfx942)
-set(kernel_members_cdna4 gfx950)
-set(kernel_members_rdna2 gfx1030 gfx1031 gfx1032 gfx1033 gfx1034 gfx1035 gfx1036)
-set(kernel_members_rdna3 gfx1100 gfx1101 gfx1102 gfx1103 gfx1150 gfx1151 gfx1152 gfx1153)
-set(kernel_members_rdna4 gfx1200 gfx1201)
-set(kernel_members_nvidia sm_80)
+# kernels/table says which families and kernels there are. Sets kernel_families, then for each family
+# kernel_members_<family>, kernel_vendor_<family>, kernel_layer_<family> and kernel_flags_<family>; and
+# kernel_schedules, kernel_units: the lines' columns with | between, families and buckets as "a+b".
+function(rocflash_read_kernel_table)
+  set(table ${PROJECT_SOURCE_DIR}/kernels/table)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table}/families.inc ${table}/kernels.inc)
+  # A line "ROCFLASH_NAME(a, "b", c)" as the list a;b;c.
+  macro(rocflash_columns line)
+    string(REGEX REPLACE "^[A-Z_]+\\((.*)\\)$" "\\1" columns "${line}")
+    string(REGEX REPLACE "[ \"]" "" columns "${columns}")
+    string(REPLACE "," ";" columns "${columns}")
+  endmacro()
 
-# How each family is compiled. Generic targets exist from code object version 6 on; assemble.sh makes it 5.
-set(kernel_flags_amd --target=amdgcn-amd-amdhsa -nogpulib)
-set(kernel_flags_cdna2 ${kernel_flags_amd} -mcpu=gfx90a -mcode-object-version=5)
-set(kernel_flags_cdna3 ${kernel_flags_amd} -mcpu=gfx942 -mcode-object-version=5)
-set(kernel_flags_cdna4 ${kernel_flags_amd} -mcpu=gfx950 -mcode-object-version=5)
-set(kernel_flags_rdna2 ${kernel_flags_amd} -mcpu=gfx10-3-generic -mcode-object-version=6)
-set(kernel_flags_rdna3 ${kernel_flags_amd} -mcpu=gfx11-generic -mcode-object-version=6)
-set(kernel_flags_rdna4 ${kernel_flags_amd} -mcpu=gfx12-generic -mcode-object-version=6)
-set(kernel_flags_nvidia --target=nvptx64-nvidia-cuda -nogpulib -march=sm_80 -Xclang -target-feature -Xclang +ptx70)
+  set(families "")
+  file(STRINGS ${table}/families.inc lines REGEX "^ROCFLASH_FAMILY\\(")
+  foreach(line ${lines})
+    rocflash_columns("${line}")
+    list(POP_FRONT columns id name vendor wave layer target version)
+    if(vendor STREQUAL "amd")
+      set(flags --target=amdgcn-amd-amdhsa -nogpulib -mcpu=${target} -mcode-object-version=${version})
+    else()
+      set(flags --target=nvptx64-nvidia-cuda -nogpulib -march=${target}
+        -Xclang -target-feature -Xclang +ptx${version})
+    endif()
+    list(APPEND families ${id})
+    set(members_${id} "")
+    set(kernel_vendor_${id} ${vendor} PARENT_SCOPE)
+    set(kernel_layer_${id} ${layer} PARENT_SCOPE)
+    set(kernel_flags_${id} ${flags} PARENT_SCOPE)
+  endforeach()
+  file(STRINGS ${table}/families.inc lines REGEX "^ROCFLASH_MEMBER\\(")
+  foreach(line ${lines})
+    rocflash_columns("${line}")
+    list(POP_FRONT columns family arch)
+    list(APPEND members_${family} ${arch})
+  endforeach()
+  foreach(family ${families})
+    set(kernel_members_${family} ${members_${family}} PARENT_SCOPE)
+  endforeach()
+  set(kernel_families ${families} PARENT_SCOPE)
+
+  set(schedules "")
+  file(STRINGS ${table}/kernels.inc lines REGEX "^ROCFLASH_SCHEDULE\\(")
+  foreach(line ${lines})
+    rocflash_columns("${line}")
+    list(POP_FRONT columns operation set header)
+    string(REPLACE "|" "+" set "${set}")
+    list(APPEND schedules "${operation}|${set}|${header}")
+  endforeach()
+  set(units "")
+  file(STRINGS ${table}/kernels.inc lines REGEX "^ROCFLASH_KERNELS\\(")
+  foreach(line ${lines})
+    rocflash_columns("${line}")
+    list(POP_FRONT columns operation dtype variant set)
+    string(REPLACE "|" "+" set "${set}")
+    list(JOIN columns "+" buckets)
+    list(APPEND units "${operation}|${dtype}|${variant}|${set}|${buckets}")
+  endforeach()
+  set(kernel_schedules ${schedules} PARENT_SCOPE)
+  set(kernel_units ${units} PARENT_SCOPE)
+endfunction()
+
+rocflash_read_kernel_table()
+
+# rocflash_in_set(result set family): whether a set of families, as kernels.inc writes them, has this one.
+function(rocflash_in_set result set family)
+  string(REPLACE "+" ";" names "${set}")
+  set(found FALSE)
+  foreach(name ${names})
+    if(name STREQUAL "all" OR name STREQUAL family OR name STREQUAL kernel_vendor_${family})
+      set(found TRUE)
+    elseif(NOT name MATCHES "^(amd|nvidia)$" AND NOT name IN_LIST kernel_families)
+      message(FATAL_ERROR "kernels/table/kernels.inc names the family ${name}; families.inc has ${kernel_families}")
+    endif()
+  endforeach()
+  set(${result} ${found} PARENT_SCOPE)
+endfunction()
+
 # Only clang ever sees this code, so its extensions are no matter for a warning.
 set(kernel_flags_common
   -std=c++20 -O3 -ffreestanding -fno-exceptions -fno-rtti -fno-threadsafe-statics
   -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion $<$<BOOL:${ROCFLASH_WERROR}>:-Werror>
   -isystem ${PROJECT_SOURCE_DIR}/kernels/freestanding -I${PROJECT_SOURCE_DIR}/kernels -I${PROJECT_SOURCE_DIR}/src)
-
-# Each source is a unit; a large one is cut by the lines of kernels/table.hpp, so that all cores have work and a change
-# of one header does not wait for a single long compilation. A unit is "name|source|definitions".
-file(GLOB kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*.cpp)
-set(kernel_units "")
-foreach(source ${kernel_sources})
-  cmake_path(GET source STEM name)
-  if(name STREQUAL "forward")
-    foreach(dtype f16 bf16)
-      foreach(variant plain full)
-        list(APPEND kernel_units
-          "${name}_${dtype}_${variant}|${source}|-DROCFLASH_UNIT_DTYPE=${dtype},-DROCFLASH_UNIT_VARIANT=${variant}")
-      endforeach()
-    endforeach()
-  else()
-    list(APPEND kernel_units "${name}|${source}|")
-  endif()
-endforeach()
 
 # Sets kernel_tools_missing to what is not there, in words.
 function(rocflash_find_kernel_tools)
@@ -136,23 +177,70 @@ endfunction()
 
 rocflash_choose_kernel_archs()
 set(kernel_directory ${PROJECT_BINARY_DIR}/kernels)
-set(kernel_scripts ${PROJECT_SOURCE_DIR}/kernels/tools)
+set(kernel_scripts ${PROJECT_SOURCE_DIR}/kernels/build)
 set(kernel_table "")     # lines of targets.inc
-set(kernel_modules "")   # "family:arch:file" for the report
+set(kernel_modules "")   # "arch:file" for the report
 set(kernel_outputs "")   # what the catalogue embeds
 
-# rocflash_compile_unit(family unit output): one unit for one family.
-function(rocflash_compile_unit family unit output)
-  string(REPLACE "|" ";" parts "${unit}|")
-  list(GET parts 0 name)
-  list(GET parts 1 source)
-  list(GET parts 2 definitions)
-  string(REPLACE "," ";" definitions "${definitions}")
+# rocflash_compile_unit(family unit result): writes the source of one line for one family and compiles it; sets
+# result to what comes out, or to nothing where the family does not have these kernels.
+function(rocflash_compile_unit family unit result)
+  set(${result} "" PARENT_SCOPE)
+  string(REPLACE "|" ";" columns "${unit}")
+  list(POP_FRONT columns operation dtype variant set buckets)
+  rocflash_in_set(wanted "${set}" ${family})
+  if(NOT wanted)
+    return()
+  endif()
+  set(header "")
+  foreach(schedule ${kernel_schedules})
+    string(REPLACE "|" ";" columns "${schedule}")
+    list(POP_FRONT columns scheduled set candidate)
+    rocflash_in_set(suits "${set}" ${family})
+    if(scheduled STREQUAL operation AND suits)
+      set(header ${candidate})
+    endif()
+  endforeach()
+  if(NOT header)
+    message(FATAL_ERROR "kernels/table/kernels.inc has ${operation} kernels for ${family}, but no schedule")
+  endif()
+
+  # The symbols here are checked against the table's names by entry.hpp.
+  set(entries "")
+  string(REPLACE "+" ";" buckets "${buckets}")
+  foreach(bucket ${buckets})
+    set(symbol ${operation}_${dtype})
+    if(NOT bucket STREQUAL "0")
+      string(APPEND symbol _${bucket})
+    endif()
+    if(NOT variant STREQUAL "any")
+      string(APPEND symbol _${variant})
+    endif()
+    string(APPEND entries "ROCFLASH_ENTRY(${symbol}, ${operation}, ${dtype}, ${bucket}, ${variant})\n")
+  endforeach()
+  list(GET buckets 0 first)
+  set(name ${operation}_${dtype}_${variant}_${first})
+  set(layer ${kernel_layer_${family}})
+  set(source ${kernel_directory}/${family}/${name}.cpp)
+  file(CONFIGURE OUTPUT ${source} @ONLY CONTENT [[
+// Written by cmake/Kernels.cmake from kernels/table.
+#define ROCFLASH_THIS_FAMILY @family@
+#define ROCFLASH_ARCH_HEADER "@layer@"
+#define ROCFLASH_SCHEDULE_HEADER "@header@"
+#include "entry/entry.hpp"
+
+@entries@]])
+  set(extension s)
+  if(kernel_vendor_${family} STREQUAL "nvidia")
+    set(extension ptx)
+  endif()
+  set(output ${kernel_directory}/${family}/${name}.${extension})
   add_custom_command(OUTPUT ${output}
-    COMMAND ${ROCFLASH_KERNEL_COMPILER} ${kernel_flags_${family}} ${kernel_flags_common} ${definitions}
+    COMMAND ${ROCFLASH_KERNEL_COMPILER} ${kernel_flags_${family}} ${kernel_flags_common}
       -S ${source} -o ${output} -MD -MF ${output}.d -MT ${output}
     DEPENDS ${source} ${ROCFLASH_KERNEL_COMPILER} DEPFILE ${output}.d
     COMMENT "Compiling ${name} for ${family}" COMMAND_EXPAND_LISTS VERBATIM)
+  set(${result} ${output} PARENT_SCOPE)
 endfunction()
 
 foreach(family ${kernel_families})
@@ -166,17 +254,13 @@ foreach(family ${kernel_families})
     continue()
   endif()
   set(is_amd TRUE)
-  set(extension s)
-  if(family STREQUAL "nvidia")
+  if(kernel_vendor_${family} STREQUAL "nvidia")
     set(is_amd FALSE)
-    set(extension ptx)
   endif()
-  file(MAKE_DIRECTORY ${kernel_directory}/${family})
   set(compiled "")
   foreach(unit ${kernel_units})
-    string(REGEX REPLACE "\\|.*" "" name "${unit}")
-    rocflash_compile_unit(${family} "${unit}" ${kernel_directory}/${family}/${name}.${extension})
-    list(APPEND compiled ${kernel_directory}/${family}/${name}.${extension})
+    rocflash_compile_unit(${family} "${unit}" output)
+    list(APPEND compiled ${output})
   endforeach()
 
   list(GET members 0 base)
@@ -203,7 +287,7 @@ foreach(family ${kernel_families})
       DEPENDS ${module} ${relative_to} rocflash_compress
       COMMENT "Compressing the kernels of ${arch}" VERBATIM)
     string(APPEND kernel_table "ROCFLASH_TARGET(${arch}, ${family}, ${base})\n")
-    list(APPEND kernel_modules "${family}:${arch}:${module}")
+    list(APPEND kernel_modules "${arch}:${module}")
     list(APPEND kernel_outputs ${kernel_directory}/${arch}.zst)
   endforeach()
 endforeach()

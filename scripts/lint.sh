@@ -12,7 +12,7 @@ for tool in "$tidy" shellcheck; do
 done
 
 echo "shellcheck"
-shellcheck -x scripts/*.sh packaging/*.sh kernels/tools/*.sh build_rocm.sh .ci/run
+shellcheck -x scripts/*.sh packaging/*.sh kernels/build/*.sh build_rocm.sh .ci/run
 
 # Only files in the compilation database have flags to be read with.
 mapfile -t sources < <(sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' build/compile_commands.json | sort -u |

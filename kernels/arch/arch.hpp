@@ -1,24 +1,16 @@
-// The one place that asks which GPU this is compiled for.
+// The GPU that this is compiled for: the build names the family and the header of its instructions.
+// Without them it is the host.
 #pragma once
 
-#include "table.hpp"
+#include "table/families.hpp"
 
-#if defined(__GFX9__)
-#include "arch/cdna.hpp"
-#elif defined(__GFX10__)
-#include "arch/rdna2.hpp"
-#elif defined(__GFX11__)
-#include "arch/rdna3.hpp"
-#elif defined(__GFX12__)
-#include "arch/rdna4.hpp"
-#elif defined(__NVPTX__)
-#include "arch/nvidia.hpp"
-#elif defined(__AMDGCN__)
-#error "no architecture layer for this target"
+#ifdef ROCFLASH_ARCH_HEADER
+#include ROCFLASH_ARCH_HEADER
 #else
 #include "arch/host.hpp"
+#define ROCFLASH_THIS_FAMILY cdna3
 #endif
 
 namespace rocflash::kernel {
-inline constexpr Family this_family = arch::family;
+inline constexpr Family this_family = Family::ROCFLASH_THIS_FAMILY;
 }

@@ -17,14 +17,6 @@
 
 namespace rocflash::kernel::arch {
 
-#if defined(__gfx90a__)
-inline constexpr Family family = Family::cdna2;
-#elif defined(__gfx942__)
-inline constexpr Family family = Family::cdna3;
-#else
-inline constexpr Family family = Family::cdna4;
-#endif
-
 template <DType dtype>
 struct Mma {
   static constexpr int rows = 32, columns = 32, depth = 16;

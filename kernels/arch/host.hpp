@@ -10,7 +10,6 @@
 
 namespace rocflash::kernel::arch {
 
-inline constexpr Family family = Family::cdna3;
 inline constexpr int wave_size = 1;
 inline int lane() { return 0; }
 

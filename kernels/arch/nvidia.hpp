@@ -13,7 +13,6 @@
 
 #include <cstdint>
 
-#include "table.hpp"
 #include "tile/swizzled.hpp"
 #include "tile/vector.hpp"
 
@@ -30,7 +29,6 @@
 
 namespace rocflash::kernel::arch {
 
-inline constexpr Family family = Family::nvidia;
 inline constexpr int wave_size = 32;
 inline constexpr std::uint32_t all_lanes = 0xffffffffu;
 

@@ -13,8 +13,6 @@
 
 namespace rocflash::kernel::arch {
 
-inline constexpr Family family = Family::rdna3;
-
 template <DType dtype>
 struct Mma {
   static constexpr int rows = 16, columns = 16, depth = 16;

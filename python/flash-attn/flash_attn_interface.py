@@ -3,6 +3,9 @@
 Every argument is honoured, or refused by name: fp8 descales wait for fp8. `pack_gqa`, `sm_margin` and
 `scheduler_metadata` only steer how upstream schedules its kernels; they are checked, and since
 results never depend on them, any value gives the same answer.
+
+Importing this module registers torch.ops.flash_attn_3, as importing upstream's does, unless another
+package has; `operators_served_by` says who serves them.
 """
 
 from __future__ import annotations
@@ -12,18 +15,14 @@ from typing import Any, Optional, Union
 import torch
 from torch import Tensor
 
-from rocflash import _torch
-from rocflash._dropin import (
-    attend,
-    check_hint,
-    check_pack_gqa,
-    plain_options,
-    split_packed,
-    whole,
-)
-from rocflash._errors import InvalidArgument, Unsupported
-from rocflash._kvcache import attention_with_kvcache, join_qv, side_by_side
-from rocflash._options import check_options, check_tensor
+from flash_attn import _fa3
+from flash_attn._fa3 import check_metadata, check_schedule, refuse_descales
+from flash_attn._fa3_operators import served_by as operators_served_by
+from rocflash._attention import window_pair
+from rocflash._dropin import attend, check_hint, split_packed, whole
+from rocflash._errors import InvalidArgument
+from rocflash._kvcache import join_qv, side_by_side
+from rocflash._options import check_tensor
 
 __all__ = [
     "flash_attn_combine",
@@ -32,22 +31,14 @@ __all__ = [
     "flash_attn_varlen_func",
     "flash_attn_with_kvcache",
     "get_scheduler_metadata",
+    "operators_served_by",
 ]
+
+flash_attn_3_gpu = torch.ops.flash_attn_3
 
 
 def maybe_contiguous(x: Optional[Tensor]) -> Optional[Tensor]:
     return x.contiguous() if x is not None and x.stride(-1) != 1 else x
-
-
-def _refuse_descales(*descales: Optional[Tensor]) -> None:
-    for name, x in zip(("q_descale", "k_descale", "v_descale"), descales):
-        if x is not None:
-            raise Unsupported(f"{name}: is given; it scales fp8 inputs, which are not supported")
-
-
-def _check_schedule(pack_gqa: Any, sm_margin: Any) -> None:
-    check_pack_gqa(pack_gqa)
-    check_hint("sm_margin", sm_margin)
 
 
 def _func(
@@ -114,8 +105,8 @@ def flash_attn_func(
     qv (b, sq, h, dv) adds qv.v to the scores; attention_chunk shows each query the keys of its own
     chunk only; s_aux (h,) are attention sinks.
     """
-    _refuse_descales(q_descale, k_descale, v_descale)
-    _check_schedule(pack_gqa, sm_margin)
+    refuse_descales(q_descale, k_descale, v_descale)
+    check_schedule(pack_gqa, sm_margin)
     return _func(
         q,
         k,
@@ -150,7 +141,7 @@ def flash_attn_qkvpacked_func(
 ) -> Any:
     """As flash_attn_func, with all three in qkv: (b, s, 3, h, d), or with num_heads_q
     (b, s, num_heads_q + 2 hk, d)."""
-    _refuse_descales(q_descale, k_descale, v_descale)
+    refuse_descales(q_descale, k_descale, v_descale)
     check_hint("sm_margin", sm_margin)
     if num_heads_q is None:
         q, k, v = split_packed("qkv", qkv, 3, 2, "(batch, seqlen, 3, heads, head size)")
@@ -205,8 +196,8 @@ def flash_attn_varlen_func(
     s_aux: Optional[Tensor] = None,
 ) -> Any:
     """As flash_attn_func, for packed sequences; seqused_q and seqused_k, int32 (b,), shorten them."""
-    _refuse_descales(q_descale, k_descale, v_descale)
-    _check_schedule(pack_gqa, sm_margin)
+    refuse_descales(q_descale, k_descale, v_descale)
+    check_schedule(pack_gqa, sm_margin)
     for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         check_tensor(name, x)
     return _func(
@@ -270,34 +261,35 @@ def flash_attn_with_kvcache(
     Returns out, or with return_softmax_lse (out, softmax_lse, out_accum, softmax_lse_accum); the
     last two are upstream's split partials, of which there are none here: they are empty.
     """
-    _refuse_descales(q_descale, k_descale, v_descale)
-    _check_schedule(pack_gqa, sm_margin)
-    _check_metadata(scheduler_metadata)
-    out, lse = attention_with_kvcache(
+    check_tensor("q", q)
+    refuse_descales(q_descale, k_descale, v_descale)
+    check_schedule(pack_gqa, sm_margin)
+    check_metadata(scheduler_metadata, q)
+    out, lse = _fa3.over_cache(
         q,
         k_cache,
         v_cache,
-        k=k,
-        v=v,
-        qv=qv,
-        rotary_cos=rotary_cos,
-        rotary_sin=rotary_sin,
-        rotary_interleaved=rotary_interleaved,
-        rotary_seqlens=rotary_seqlens,
-        cache_seqlens=cache_seqlens,
-        cache_batch_idx=cache_batch_idx,
-        cache_leftpad=cache_leftpad,
-        page_table=page_table,
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k_new=cu_seqlens_k_new,
-        max_seqlen_q=whole("max_seqlen_q", max_seqlen_q),
-        softmax_scale=softmax_scale,
-        causal=causal,
-        window=window_size,
-        attention_chunk=attention_chunk,
-        softcap=softcap,
-        sinks=s_aux,
-        num_splits=num_splits,
+        k,
+        v,
+        qv,
+        rotary_cos,
+        rotary_sin,
+        rotary_seqlens,
+        cache_seqlens,
+        cache_batch_idx,
+        cache_leftpad,
+        page_table,
+        cu_seqlens_q,
+        cu_seqlens_k_new,
+        s_aux,
+        rotary_interleaved,
+        whole("max_seqlen_q", max_seqlen_q),
+        softmax_scale,
+        causal,
+        *window_pair(window_size, "window_size"),
+        attention_chunk,
+        softcap,
+        num_splits,
         want_lse=bool(return_softmax_lse),
     )
     if not return_softmax_lse:
@@ -315,38 +307,7 @@ def flash_attn_combine(
 
     out_partial (splits, b, sq, h, d), lse_partial (splits, b, sq, h), f32; or without b, packed.
     """
-    check_tensor("out_partial", out_partial)
-    check_tensor("lse_partial", lse_partial)
-    if out_partial.dim() not in (4, 5) or lse_partial.shape != out_partial.shape[:-1]:
-        raise InvalidArgument(
-            f"lse_partial: shape {tuple(lse_partial.shape)}; it must be that of out_partial, "
-            f"{tuple(out_partial.shape)}, without the last size"
-        )
-    for name, x in (("out_partial", out_partial), ("lse_partial", lse_partial)):
-        if x.dtype is not torch.float32:
-            raise InvalidArgument(f"{name}: dtype {x.dtype}; it must be float32")
-    if out_partial.shape[0] < 1:
-        raise InvalidArgument(f"out_partial: shape {tuple(out_partial.shape)}; it has no split")
-    packed = out_partial.dim() == 4
-    parts, lses = (
-        (out_partial[:, None], lse_partial[:, None]) if packed else (out_partial, lse_partial)
-    )
-    dtype = out_dtype or (out.dtype if out is not None else out_partial.dtype)
-    shape = out_partial.shape[1:]
-    if out is None:
-        out = out_partial.new_empty(shape, dtype=dtype)
-    elif out.shape != shape or out.dtype is not dtype:
-        raise InvalidArgument(
-            f"out: {out.dtype} of shape {tuple(out.shape)}; it must be {dtype} of shape "
-            f"{tuple(shape)}"
-        )
-    lse = lse_partial.new_empty(lse_partial.shape[1:])
-    whole_out, whole_lse = (out[None], lse[None]) if packed else (out, lse)
-    _torch.combine(parts, lses.transpose(-1, -2), whole_out, whole_lse.transpose(-1, -2))
-    return out, lse
-
-
-_METADATA = 0x0F1A54  # marks the tensor that get_scheduler_metadata makes
+    return _fa3.combine(out_partial, lse_partial, out, out_dtype)
 
 
 def get_scheduler_metadata(
@@ -373,22 +334,33 @@ def get_scheduler_metadata(
     sm_margin: int = 0,
 ) -> Tensor:
     """A plan to pass to flash_attn_with_kvcache. The library plans each call itself, which takes
-    microseconds, so this holds nothing but a mark by which it is recognised."""
+    microseconds, so nothing reads what it holds."""
     check_tensor("cache_seqlens", cache_seqlens)
-    check_hint("num_splits", num_splits)
-    _check_schedule(pack_gqa, sm_margin)
-    return torch.tensor([_METADATA], dtype=torch.int32, device=cache_seqlens.device)
-
-
-def _check_metadata(x: Optional[Tensor]) -> None:
-    if x is None:
-        return
-    check_tensor("scheduler_metadata", x)
-    if x.dtype is not torch.int32 or x.shape != (1,) or int(x) != _METADATA:
-        raise InvalidArgument(
-            f"scheduler_metadata: {x.dtype} of shape {tuple(x.shape)}; it must come from this "
-            "module's get_scheduler_metadata"
-        )
+    return _fa3.scheduler_metadata(
+        batch_size,
+        max_seqlen_q,
+        max_seqlen_k,
+        num_heads_q,
+        num_heads_kv,
+        headdim,
+        headdim if headdim_v is None else headdim_v,
+        qkv_dtype,
+        cache_seqlens,
+        cu_seqlens_q,
+        None,
+        cu_seqlens_k_new,
+        None,
+        cache_leftpad,
+        page_size,
+        max_seqlen_k_new,
+        causal,
+        *window_pair(window_size, "window_size"),
+        attention_chunk,
+        has_softcap,
+        num_splits,
+        pack_gqa,
+        sm_margin,
+    )
 
 
 def _flash_attn_forward(
@@ -429,81 +401,46 @@ def _flash_attn_forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(out, softmax_lse, out_accum, softmax_lse_accum), without autograd; the last two are empty.
 
-    Anything that belongs to a cache (k_new, page_table, kv_batch_idx, rotary) takes that way.
+    The raw call with the names of upstream's Python. As there, the default scale is that of q alone
+    also with qv.
     """
-    _refuse_descales(q_descale, k_descale, v_descale)
-    _check_schedule(pack_gqa, sm_margin)
-    _check_metadata(scheduler_metadata)
-    of_cache = {
-        "k_new": k_new,
-        "v_new": v_new,
-        "cu_seqlens_k_new": cu_seqlens_k_new,
-        "kv_batch_idx": kv_batch_idx,
-        "rotary_cos": rotary_cos,
-        "rotary_sin": rotary_sin,
-        "seqlens_rotary": seqlens_rotary,
-    }
-    given = [name for name, x in of_cache.items() if x is not None]
-    if given or (page_table is not None and cu_seqlens_k is None):
-        for name, x in (("cu_seqlens_k", cu_seqlens_k), ("seqused_q", seqused_q)):
-            if x is not None:
-                raise Unsupported(
-                    f"{name}: is given together with {given[0] if given else 'page_table'}, which "
-                    "belongs to a cache; there it must be None"
-                )
-        out, lse = attention_with_kvcache(
+    with torch.no_grad():
+        return _fa3.forward(
             q,
             k,
             v,
-            k=k_new,
-            v=v_new,
-            qv=qv,
-            rotary_cos=rotary_cos,
-            rotary_sin=rotary_sin,
-            rotary_interleaved=rotary_interleaved,
-            rotary_seqlens=seqlens_rotary,
-            cache_seqlens=seqused_k,
-            cache_batch_idx=kv_batch_idx,
-            cache_leftpad=leftpad_k,
-            page_table=page_table,
-            cu_seqlens_q=cu_seqlens_q,
-            cu_seqlens_k_new=cu_seqlens_k_new,
-            max_seqlen_q=whole("max_seqlen_q", max_seqlen_q),
-            softmax_scale=softmax_scale,
-            causal=causal,
-            window=(window_size_left, window_size_right),
-            attention_chunk=attention_chunk,
-            softcap=softcap,
-            num_splits=num_splits,
-            out=out_,
+            k_new,
+            v_new,
+            qv,
+            out_,
+            cu_seqlens_q,
+            cu_seqlens_k,
+            cu_seqlens_k_new,
+            seqused_q,
+            seqused_k,
+            max_seqlen_q,
+            max_seqlen_k,
+            page_table,
+            kv_batch_idx,
+            leftpad_k,
+            rotary_cos,
+            rotary_sin,
+            seqlens_rotary,
+            q_descale,
+            k_descale,
+            v_descale,
+            softmax_scale,
+            causal,
+            window_size_left,
+            window_size_right,
+            attention_chunk,
+            softcap,
+            rotary_interleaved,
+            scheduler_metadata,
+            num_splits,
+            pack_gqa,
+            sm_margin,
         )
-    else:
-        for name, x in (("q", q), ("k", k), ("v", v)):
-            check_tensor(name, x)
-        options = plain_options(
-            cu_seqlens_q=cu_seqlens_q,
-            cu_seqlens_k=cu_seqlens_k,
-            seqused_q=seqused_q,
-            seqused_k=seqused_k,
-            leftpad_k=leftpad_k,
-            block_table=page_table,
-            num_splits=num_splits,
-            max_seqlen_q=whole("max_seqlen_q", max_seqlen_q),
-            max_seqlen_k=whole("max_seqlen_k", max_seqlen_k),
-            causal=causal,
-            window_left=window_size_left,
-            window_right=window_size_right,
-            attention_chunk=attention_chunk,
-            softmax_scale=softmax_scale,
-            softcap=softcap,
-        )
-        check_options(options)
-        if qv is not None:
-            q, scale = join_qv(q, qv, v, softmax_scale)
-            options = options._replace(softmax_scale=scale)
-            k = side_by_side(k, v, "k", "v")
-        out, lse, _ = _torch.forward(q, k, v, options, out=out_)
-    return out, lse, out.new_empty(0, dtype=torch.float32), lse.new_empty(0)
 
 
 def _flash_attn_backward(
@@ -531,25 +468,27 @@ def _flash_attn_backward(
     sm_margin: int = 0,
 ) -> Tensor:
     """softmax_d; gradients go into dq, dk and dv. (`sequed_` is upstream's own spelling.)"""
-    check_hint("sm_margin", sm_margin)
-    tensors = (dout, q, k, v, out, softmax_lse)
-    for name, x in zip(("dout", "q", "k", "v", "out", "softmax_lse"), tensors):
-        check_tensor(name, x)
-    options = plain_options(
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        seqused_q=sequed_q,
-        seqused_k=sequed_k,
-        max_seqlen_q=whole("max_seqlen_q", max_seqlen_q),
-        max_seqlen_k=whole("max_seqlen_k", max_seqlen_k),
-        causal=is_causal,
-        window_left=window_size_left,
-        window_right=window_size_right,
-        softmax_scale=softmax_scale,
-        softcap=softcap,
-        deterministic=deterministic,
-    )
-    check_options(options)
-    if dq is not None or dk is not None or dv is not None:
-        _torch.backward(dout, q, k, v, out, softmax_lse, options, into=(dq, dk, dv, None))
-    return (dout.float() * out.float()).sum(-1).transpose(-1, -2).contiguous()
+    return _fa3.backward(
+        dout,
+        q,
+        k,
+        v,
+        out,
+        softmax_lse,
+        dq,
+        dk,
+        dv,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        sequed_q,
+        sequed_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        softmax_scale,
+        is_causal,
+        window_size_left,
+        window_size_right,
+        softcap,
+        deterministic,
+        sm_margin,
+    )[3]

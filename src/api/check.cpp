@@ -51,6 +51,10 @@ void check_used(const Lengths& l) {
     if (l.used_q && (l.used_q[b] < 0 || l.used_q[b] > l.queries(b)))
       refuse("seqused_q: ", l.used_q[b], " for sequence ", b, "; it must be 0 to its length, ",
              l.queries(b));
+    // The table is named, as upstream does: it may as well be too small as the length too large.
+    if (l.used_k && l.paged && l.used_k[b] > l.rows_k)
+      refuse("block_table: sequence ", b, " has ", l.used_k[b], " keys; there is room for ",
+             l.rows_k);
     if (l.used_k && (l.used_k[b] < 0 || l.used_k[b] > l.keys(b)))
       refuse("seqused_k: ", l.used_k[b], " for sequence ", b, "; it must be 0 to its length, ",
              l.keys(b));

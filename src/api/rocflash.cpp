@@ -194,7 +194,7 @@ rocflash_status rocflash_query_target(int32_t index, rocflash_target* target) {
     rocflash_target t{};
     t.arch = found.arch;
     t.family = gpu::name_of(found.family);
-    t.driver = found.family == kernel::Family::nvidia ? "cuda" : "hip";
+    t.driver = kernel::vendor_of(found.family) == kernel::Vendor::nvidia ? "cuda" : "hip";
     write_struct("target", target, t);
   });
 }

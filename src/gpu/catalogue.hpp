@@ -5,7 +5,7 @@
 #include <span>
 #include <string_view>
 
-#include "table.hpp"
+#include "table/families.hpp"
 
 namespace rocflash::gpu {
 

@@ -1,25 +1,18 @@
-// Families of GPUs by name, as the C ABI and the command say them.
+// Families of GPUs by name, as the C ABI and the command print them.
 #pragma once
 
-#include <array>
 #include <optional>
 #include <string_view>
 
-#include "table.hpp"
+#include "table/families.hpp"
 
 namespace rocflash::gpu {
 
-inline constexpr std::array family_names = {"cdna2", "cdna3", "cdna4", "rdna2",
-                                            "rdna3", "rdna4", "nvidia"};
-
-constexpr const char* name_of(kernel::Family family) {
-  return family_names[static_cast<std::size_t>(family)];
-}
-static_assert(name_of(kernel::Family::nvidia) == std::string_view("nvidia"));
+using kernel::name_of;
 
 constexpr std::optional<kernel::Family> family_of(std::string_view name) {
-  for (std::size_t n = 0; n < family_names.size(); ++n) {
-    if (name == family_names[n]) return static_cast<kernel::Family>(n);
+  for (int n = 0; n < kernel::family_count; ++n) {
+    if (name == kernel::family_facts[n].name) return static_cast<kernel::Family>(n);
   }
   return std::nullopt;
 }

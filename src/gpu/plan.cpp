@@ -10,6 +10,7 @@ namespace rocflash::gpu {
 namespace {
 
 using kernel::Family;
+using kernel::Operation;
 using kernel::Variant;
 
 // Rows of plain kernels are read 16 bytes at a time, with 32-bit offsets within a tile, and are
@@ -44,11 +45,6 @@ void space_single_rows(Problem& p, ForwardOutputs& o) {
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-std::string forward_name(DType dtype, int bucket, Variant variant) {
-  return text("forward_", name_of(dtype), "_", bucket,
-              variant == Variant::plain ? "_plain" : "_full");
-}
-
 // A packed tensor without sequences: all of its rows belong to nobody and get what queries get
 // that see nothing. They are one dense sequence without keys, sinks or anything else.
 void make_dense_without_keys(Problem& p) {
@@ -79,7 +75,7 @@ int partitions(Family family, int units) {
 // room for their keys and values in the cache that all of the chip shares, which on NVIDIA's larger
 // ones is at least 40 MiB.
 std::int32_t planes_together(const Problem& p, Family family) {
-  if (family != Family::nvidia) return 1;
+  if (kernel::vendor_of(family) != kernel::Vendor::nvidia) return 1;
   constexpr std::int64_t cache_bytes = 32 << 20, most = 1 << 16;
   const std::int64_t plane_bytes =
       p.max_k * (p.head_dim + p.value_dim) * static_cast<std::int64_t>(size_of(p.dtype));
@@ -99,8 +95,9 @@ std::string refusal(const Problem& p, bool gradients) {
     return text("k: dtype ", name_of(p.k.dtype), "; GPU kernels take that of q, ",
                 name_of(p.dtype));
   for (const auto& [name, size] : {std::pair{"q", p.head_dim}, std::pair{"v", p.value_dim}}) {
-    if (size > kernel::largest_bucket)
-      return text(name, ": head size ", size, "; GPU kernels take 1 to ", kernel::largest_bucket);
+    const int largest = kernel::largest_bucket(Operation::forward, p.dtype);
+    if (size > largest)
+      return text(name, ": head size ", size, "; GPU kernels take 1 to ", largest);
   }
   // Kernels count the rows of one sequence in 32 bits.
   constexpr std::int64_t longest = std::numeric_limits<std::int32_t>::max();
@@ -131,9 +128,10 @@ ForwardPlan plan_forward(const Problem& given, const ForwardOutputs& outputs, Fa
   const Size rows = nobody || p.max_k == 0 ? 0 : Size(p.batch()) * p.heads * p.max_q;
   ForwardOutputs o = outputs;
   space_single_rows(p, o);
-  const int bucket = kernel::bucket_of(std::max(p.head_dim, p.value_dim));
-  const Variant variant = forward_variant(p, o);
-  const kernel::ForwardTile tile = kernel::forward_tile(family, bucket, variant);
+  const int bucket =
+      kernel::bucket_of(Operation::forward, p.dtype, std::max(p.head_dim, p.value_dim));
+  const kernel::KernelSpec spec = kernel::forward_spec(p.dtype, bucket, forward_variant(p, o));
+  const kernel::ForwardTile tile = kernel::forward_tile(family, spec);
   const std::int64_t blocks = divide_up(sequence_rows(p.lengths, p.max_q), tile.queries);
   const std::int64_t most =
       std::min<std::int64_t>(std::numeric_limits<std::int32_t>::max(),
@@ -149,7 +147,7 @@ ForwardPlan plan_forward(const Problem& given, const ForwardOutputs& outputs, Fa
       std::min<std::int64_t>(p.caches, std::numeric_limits<std::int32_t>::max()));
   if (groups > 0) {
     plan.forward =
-        Launch{forward_name(p.dtype, bucket, variant),
+        Launch{kernel::kernel_name(kernel::kernel_number(spec)),
                {static_cast<std::uint32_t>(groups), static_cast<std::uint32_t>(tile.threads),
                 static_cast<std::uint32_t>(tile.dynamic_shared)}};
     plan.forward_arguments = {.problem = p,
@@ -168,7 +166,7 @@ ForwardPlan plan_forward(const Problem& given, const ForwardOutputs& outputs, Fa
     constexpr int widest_wave = 64;
     const std::int64_t weight_groups =
         divide_up(rows.at_most(most_groups * (threads / widest_wave)), threads / widest_wave);
-    plan.weights = Launch{text("weights_", name_of(p.dtype)),
+    plan.weights = Launch{kernel::kernel_name(kernel::kernel_number(kernel::weights_spec(p.dtype))),
                           {static_cast<std::uint32_t>(weight_groups), threads, 0}};
     plan.weights_arguments = {.problem = p,
                               .weights = o.s_dmask,

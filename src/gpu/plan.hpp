@@ -10,7 +10,7 @@
 #include "attention/arguments.hpp"
 #include "core/problem.hpp"
 #include "gpu/driver/driver.hpp"
-#include "table.hpp"
+#include "table/groups.hpp"
 
 namespace rocflash::gpu {
 

@@ -75,6 +75,11 @@ std::vector<BadCall> bad_caches() {
        [](Call& c) { give_table(c, i32({1, 1}, {1})); }},
       {"table_page_negative", "block_table: -1 at entry 1 of sequence 0; it must be 0 to 0",
        [](Call& c) { give_table(c, i32({1, 2}, {0, -1})); }},
+      {"table_short", "block_table: sequence 0 has 6 keys; there is room for 5",
+       [](Call& c) {
+         give_table(c, i32({1, 1}, {0}));
+         c.with_used_k({6});
+       }},
       {"table_gradients",
        "block_table: is given; gradients of a cache are not supported, it must be null",
        [](Call& c) { give_table(c, i32({1, 1}, {0})); }, backward, ROCFLASH_UNSUPPORTED},

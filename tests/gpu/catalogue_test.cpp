@@ -35,7 +35,7 @@ TEST(TargetFor, AmdTakesItsOwnNameAndIgnoresFeatures) {
 }
 
 TEST(TargetFor, PtxServesLaterArchitectures) {
-  const Target built[] = {{"gfx942", Family::cdna3}, {"sm_80", Family::nvidia}};
+  const Target built[] = {{"gfx942", Family::cdna3}, {"sm_80", Family::sm80}};
   EXPECT_EQ(arch_for("sm_80", built), "sm_80");
   EXPECT_EQ(arch_for("sm_86", built), "sm_80");
   EXPECT_EQ(arch_for("sm_90", built), "sm_80");
@@ -46,10 +46,10 @@ TEST(TargetFor, PtxServesLaterArchitectures) {
 }
 
 TEST(TargetFor, TheYoungestThatRunsAndAnArchitecturesOwnFirst) {
-  const Target built[] = {{"sm_80", Family::nvidia},
-                          {"sm_90a", Family::nvidia},
-                          {"sm_90", Family::nvidia},
-                          {"sm_89", Family::nvidia}};
+  const Target built[] = {{"sm_80", Family::sm80},
+                          {"sm_90a", Family::sm80},
+                          {"sm_90", Family::sm80},
+                          {"sm_89", Family::sm80}};
   EXPECT_EQ(arch_for("sm_80", built), "sm_80");
   EXPECT_EQ(arch_for("sm_89", built), "sm_89");
   EXPECT_EQ(arch_for("sm_90", built), "sm_90a");
@@ -79,7 +79,7 @@ TEST(Catalogue, CodeObjectsAreWholeAndForTheirArchitecture) {
     SCOPED_TRACE(target.arch);
     const auto object = code_object(target);
     const std::string_view text = text_of(object);
-    if (target.family == Family::nvidia) {
+    if (target.family == Family::sm80) {
       EXPECT_NE(text.find(std::string(".target ") + target.arch), text.npos);
       EXPECT_NE(text.find(".visible .entry forward_f16_64_plain("), text.npos);
       ASSERT_FALSE(text.empty());
@@ -107,7 +107,7 @@ TEST(Catalogue, ModulesHaveTheirKernel) {
     const auto module = module_for(target, "forward_bf16_128_full");
     ASSERT_FALSE(module.empty());
     EXPECT_EQ(module.data(), module_for(target, "forward_bf16_128_full").data());
-    if (target.family != Family::nvidia) {
+    if (target.family != Family::sm80) {
       EXPECT_EQ(module.data(), code_object(target).data());
       continue;
     }

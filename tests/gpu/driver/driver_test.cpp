@@ -16,7 +16,7 @@ namespace rocflash::gpu {
 // The catalogue of this test: one AMD and one NVIDIA target, whose modules nobody looks into. As in
 // the real one, AMD has all kernels in one module and NVIDIA one in each.
 namespace {
-const Target both[] = {{"gfx942", kernel::Family::cdna3}, {"sm_80", kernel::Family::nvidia}};
+const Target both[] = {{"gfx942", kernel::Family::cdna3}, {"sm_80", kernel::Family::sm80}};
 const std::byte object[16] = {};
 }  // namespace
 std::span<const std::byte> module_for(const Target& target, std::string_view kernel) {

@@ -114,11 +114,12 @@ TEST(Plan, SingleRowsGetADistance) {
 
 TEST(Plan, OneWorkgroupForEachBlockOfQueries) {
   for (const Family family : {Family::cdna2, Family::cdna3, Family::cdna4, Family::rdna2,
-                              Family::rdna3, Family::rdna4, Family::nvidia}) {
+                              Family::rdna3, Family::rdna4, Family::sm80}) {
     for (const int d : {64, 128, 256}) {
       const Given g(DType::f16, d, d);
       const ForwardPlan plan = g.plan(family);
-      const kernel::ForwardTile tile = kernel::forward_tile(family, d, Variant::plain);
+      const kernel::ForwardTile tile =
+          kernel::forward_tile(family, kernel::forward_spec(DType::f16, d, Variant::plain));
       const int blocks = (1000 + tile.queries - 1) / tile.queries;
       EXPECT_EQ(plan.forward_arguments.work.query_blocks, blocks);
       EXPECT_EQ(plan.forward_arguments.work.groups, blocks * 2 * 8);
@@ -140,7 +141,7 @@ TEST(Plan, KnowsTheChipsInsideADevice) {
   EXPECT_EQ(partitions(Family::cdna4, 256), 8);
   EXPECT_EQ(partitions(Family::cdna2, 104), 1);
   EXPECT_EQ(partitions(Family::rdna3, 96), 1);
-  EXPECT_EQ(partitions(Family::nvidia, 132), 1);
+  EXPECT_EQ(partitions(Family::sm80, 132), 1);
   EXPECT_EQ(Given().plan(Family::cdna4, 256).forward_arguments.work.partitions, 8);
 }
 
@@ -149,7 +150,7 @@ TEST(Plan, PlanesTakeTurnsAsFarAsTheCacheHoldsThem) {
   const auto together = [](std::int64_t sk, std::int64_t h, std::int64_t kv_heads) {
     Given g(DType::bf16, 128, 128, 2, 1000, sk, h);
     g.p.kv_heads = kv_heads;
-    return g.plan(Family::nvidia, 132).forward_arguments.work.planes_together;
+    return g.plan(Family::sm80, 132).forward_arguments.work.planes_together;
   };
   EXPECT_EQ(together(8192, 16, 16), 8);  // 4 MiB a plane
   EXPECT_EQ(together(8192, 16, 4), 32);  // four heads share their keys: all of them
@@ -285,7 +286,8 @@ TEST(Plan, ExtremeShapesFitOrAreRefused) {
             ++planned;
             if (!plan.forward) continue;
             const kernel::ForwardTile tile =
-                kernel::forward_tile(Family::cdna3, 64, forward_variant(g.p, g.o));
+                kernel::forward_tile(
+                Family::cdna3, kernel::forward_spec(DType::f16, 64, forward_variant(g.p, g.o)));
             const bool nobody = packed && batch == 0;
             const std::int64_t longest = nobody ? rows_q : std::min(max_q, rows_q);
             const Wide exact =

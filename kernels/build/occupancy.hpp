@@ -1,39 +1,21 @@
-// How many waves a SIMD of an AMD GPU can hold of a kernel. The sizes are LLVM's (AMDGPUBaseInfo)
-// and the ISA manuals'.
+// How many waves a SIMD of an AMD GPU can hold of a kernel, from the sizes in table/families.inc.
 #pragma once
 
 #include <algorithm>
 #include <optional>
 #include <string_view>
 
+#include "table/families.hpp"
+
 namespace rocflash::kernel {
 
-// What a compute unit of CDNA has, or half a workgroup processor of RDNA.
-struct Machine {
-  int wave;              // lanes that the register figures are for
-  int registers;         // vector registers of a SIMD, for each of those lanes
-  int register_granule;  // they are given out in
-  int scalars;           // scalar registers of a SIMD; 0: as many as all waves want
-  int waves;             // most that a SIMD holds
-  int simds;
-  int shared;          // bytes of LDS
-  int shared_granule;  // they are given out in
-  int group_shared;    // most that one workgroup may have
-};
-
+// Nothing for architectures that families.inc does not list, and for NVIDIA's, where the driver
+// decides.
 constexpr std::optional<Machine> machine_of(std::string_view arch) {
-  constexpr int kilobyte = 1024;
-  if (arch == "gfx90a" || arch == "gfx942") {
-    return Machine{64, 512, 8, 800, 8, 4, 64 * kilobyte, 512, 64 * kilobyte};
+  for (const Member& member : members) {
+    if (arch == member.arch && vendor_of(member.family) == Vendor::amd) return member.machine;
   }
-  if (arch == "gfx950") return Machine{64, 512, 8, 800, 8, 4, 160 * kilobyte, 1280, 160 * kilobyte};
-  if (!arch.starts_with("gfx1")) return std::nullopt;
-  // RDNA3 and 4 come with two sizes of the register file.
-  const bool large =
-      arch == "gfx1100" || arch == "gfx1101" || arch == "gfx1151" || arch.starts_with("gfx120");
-  if (!large && !arch.starts_with("gfx103") && !arch.starts_with("gfx11")) return std::nullopt;
-  return Machine{32,   large ? 1536 : 1024, large ? 24 : 16, 0, 16, 2, 64 * kilobyte,
-                 1024, 64 * kilobyte};
+  return std::nullopt;
 }
 
 struct Usage {

@@ -10,11 +10,6 @@
 #pragma once
 
 #include "arch/arch.hpp"
-
-#if defined(__NVPTX__)
-#include "attention/forward_nvidia.hpp"
-#else
-
 #include "attention/exact.hpp"
 #include "attention/outside.hpp"
 #include "attention/rows.hpp"
@@ -23,6 +18,7 @@
 #include "attention/softmax.hpp"
 #include "attention/staging.hpp"
 #include "attention/work.hpp"
+#include "table/forward.hpp"
 #include "tile/product.hpp"
 
 namespace rocflash::kernel {
@@ -85,9 +81,12 @@ void finish(const ForwardArguments& a, const OnlineSoftmax& softmax,
   }
 }
 
-template <DType dtype, int bucket, Variant variant>
+template <KernelSpec spec>
 void forward(const ForwardArguments& a) {
-  constexpr ForwardTile tile = forward_tile(this_family, bucket, variant);
+  constexpr DType dtype = spec.dtype;
+  constexpr int bucket = spec.bucket;
+  constexpr Variant variant = spec.variant;
+  constexpr ForwardTile tile = forward_tile(this_family, spec);
   constexpr bool full = variant == Variant::full;
   using Product = Products<dtype, bucket, tile.keys, tile.shared_queries>;
   using Keys = typename Product::Keys;
@@ -207,5 +206,3 @@ void forward(const ForwardArguments& a) {
 }
 
 }  // namespace rocflash::kernel
-
-#endif

@@ -23,6 +23,7 @@
 #include "attention/sequence.hpp"
 #include "attention/softmax.hpp"
 #include "attention/work.hpp"
+#include "table/forward.hpp"
 #include "tile/swizzled.hpp"
 
 namespace rocflash::kernel {
@@ -162,10 +163,13 @@ inline std::uint32_t kept_by_quad(const ScoreShape& shape, const QueryView& quer
 
 // Writes what the loop has summed. All that it needs to know is found out again, so that the loop
 // need not keep it.
-template <DType dtype, int bucket, Variant variant, int lane_queries, class Outputs>
+template <KernelSpec spec, int lane_queries, class Outputs>
 void finish(const ForwardArguments& a, const OnlineSoftmax (&softmax)[lane_queries],
             const Outputs& out) {
-  constexpr ForwardTile tile = forward_tile(Family::nvidia, bucket, variant);
+  constexpr DType dtype = spec.dtype;
+  constexpr int bucket = spec.bucket;
+  constexpr Variant variant = spec.variant;
+  constexpr ForwardTile tile = forward_tile(this_family, spec);
   constexpr bool full = variant == Variant::full;
   using Mma = arch::Mma<dtype>;
   using Tile = SharedRows<bucket>;
@@ -251,9 +255,12 @@ void finish(const ForwardArguments& a, const OnlineSoftmax (&softmax)[lane_queri
   }
 }
 
-template <DType dtype, int bucket, Variant variant>
+template <KernelSpec spec>
 void forward(const ForwardArguments& a) {
-  constexpr ForwardTile tile = forward_tile(Family::nvidia, bucket, variant);
+  constexpr DType dtype = spec.dtype;
+  constexpr int bucket = spec.bucket;
+  constexpr Variant variant = spec.variant;
+  constexpr ForwardTile tile = forward_tile(this_family, spec);
   constexpr bool full = variant == Variant::full;
   using Mma = arch::Mma<dtype>;
   using Tile = SharedRows<bucket>;
@@ -509,7 +516,7 @@ void forward(const ForwardArguments& a) {
       accumulate(false);
     }
   }
-  finish<dtype, bucket, variant>(a, softmax, out);
+  finish<spec>(a, softmax, out);
 }
 
 }  // namespace rocflash::kernel

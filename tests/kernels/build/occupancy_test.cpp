@@ -1,5 +1,5 @@
 // Waves a SIMD, against figures that LLVM gives and against counting by hand.
-#include "tools/occupancy.hpp"
+#include "build/occupancy.hpp"
 
 #include <gtest/gtest.h>
 

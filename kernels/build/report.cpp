@@ -1,4 +1,4 @@
-// Tells what the compiler made of each kernel: report JSON TEXT FAMILY:ARCH:MODULE...
+// Tells what the compiler made of each kernel: report JSON TEXT ARCH:MODULE...
 //
 // AMD: read from the linked code objects, from the very metadata that drivers launch by. NVIDIA:
 // registers and occupancy are the driver's doing when it compiles the PTX, so they stay unknown
@@ -18,9 +18,8 @@
 #include <string_view>
 #include <vector>
 
-#include "gpu/family.hpp"
-#include "tools/occupancy.hpp"
-#include "tools/plan.hpp"
+#include "build/occupancy.hpp"
+#include "table/groups.hpp"
 
 namespace {
 
@@ -82,7 +81,9 @@ class CodeObject {
   std::string bytes_;
 };
 
-ordered_json amd_kernels(const std::string& arch, std::string bytes) {
+ordered_json amd_kernels(const Member& member, std::string bytes) {
+  const std::string arch = member.arch;
+  const Machine& machine = member.machine;
   const CodeObject object(std::move(bytes));
   if (object.metadata.size() != 1)
     throw std::runtime_error("not one metadata note but " + std::to_string(object.metadata.size()));
@@ -90,8 +91,6 @@ ordered_json amd_kernels(const std::string& arch, std::string bytes) {
   if (metadata.at("amdhsa.target") != "amdgcn-amd-amdhsa--" + arch) {
     throw std::runtime_error("built for " + metadata.at("amdhsa.target").get<std::string>());
   }
-  const auto machine = machine_of(arch);
-  if (!machine) throw std::runtime_error("occupancy.hpp does not know this architecture");
   ordered_json kernels = ordered_json::array();
   for (const auto& kernel : metadata.at("amdhsa.kernels")) {
     const auto number = [&](const char* key) { return kernel.value(key, 0); };
@@ -109,11 +108,11 @@ ordered_json amd_kernels(const std::string& arch, std::string bytes) {
                        {"agpr", number(".agpr_count")},
                        {"sgpr", usage.scalar_registers},
                        {"lds", usage.shared},
-                       {"lds_limit", machine->group_shared},
+                       {"lds_limit", machine.group_shared},
                        {"scratch", number(".private_segment_fixed_size")},
                        {"vgpr_spills", number(".vgpr_spill_count")},
                        {"sgpr_spills", number(".sgpr_spill_count")},
-                       {"waves_per_simd", waves_per_simd(*machine, usage)},
+                       {"waves_per_simd", waves_per_simd(machine, usage)},
                        {"code", object.function_sizes.at(name)}});
   }
   return kernels;
@@ -126,9 +125,7 @@ int number_after(std::string_view text, std::string_view key) {
   return at == std::string_view::npos ? 0 : std::atoi(text.data() + at + key.size());
 }
 
-ordered_json nvidia_kernels(const std::string& arch, const std::string& ptx) {
-  // What a block may have of shared memory on every GPU that this PTX runs on.
-  const int limit = (arch == "sm_90a" ? 227 : 99) * 1024;
+ordered_json nvidia_kernels(const Member& member, const std::string& ptx) {
   constexpr std::string_view entry = ".visible .entry ";
   ordered_json kernels = ordered_json::array();
   for (auto at = ptx.find(entry); at != std::string::npos;) {
@@ -141,7 +138,7 @@ ordered_json nvidia_kernels(const std::string& arch, const std::string& ptx) {
     if (const int threads = number_after(text, ".maxntid "); threads > 0)
       kernel["threads"] = threads;
     for (const char* unknown : {"vgpr", "agpr", "sgpr", "lds"}) kernel[unknown] = nullptr;
-    kernel["lds_limit"] = limit;
+    kernel["lds_limit"] = member.machine.group_shared;
     kernel["scratch"] = local;
     for (const char* unknown : {"vgpr_spills", "sgpr_spills", "waves_per_simd", "code"})
       kernel[unknown] = nullptr;
@@ -158,26 +155,29 @@ std::string read_file(const std::string& path) {
 }
 
 ordered_json target(const std::string& description) {
-  const auto first = description.find(':'), second = description.find(':', first + 1);
-  if (second == std::string::npos) throw std::runtime_error("not FAMILY:ARCH:MODULE");
-  const std::string family = description.substr(0, first);
-  const std::string arch = description.substr(first + 1, second - first - 1);
-  const auto known = rocflash::gpu::family_of(family);
-  if (!known) throw std::runtime_error("no such family");
-  std::string bytes = read_file(description.substr(second + 1));
+  const auto colon = description.find(':');
+  if (colon == std::string::npos) throw std::runtime_error("not ARCH:MODULE");
+  const std::string arch = description.substr(0, colon);
+  const Member* const member = std::ranges::find(members, arch, &Member::arch);
+  if (member == std::end(members)) throw std::runtime_error("table/families.inc has no " + arch);
+  const bool nvidia = vendor_of(member->family) == Vendor::nvidia;
+  std::string bytes = read_file(description.substr(colon + 1));
   const std::size_t size = bytes.size();
   ordered_json kernels =
-      known == Family::nvidia ? nvidia_kernels(arch, bytes) : amd_kernels(arch, std::move(bytes));
-  const auto plans = plans_of(*known);
+      nvidia ? nvidia_kernels(*member, bytes) : amd_kernels(*member, std::move(bytes));
   for (auto& kernel : kernels) {
     kernel["planned_waves_per_simd"] = nullptr;
-    for (const Plan& plan : plans) {
-      if (kernel["name"] != plan.name) continue;
-      kernel["planned_waves_per_simd"] = plan.waves_per_simd;
-      if (known == Family::nvidia) kernel["lds"] = plan.dynamic_shared;
+    for (int n = 0; n < kernel_count; ++n) {
+      if (kernel["name"] != kernel_name(n)) continue;
+      const GroupShape shape = group_shape(member->family, kernel_spec(n));
+      kernel["planned_waves_per_simd"] = shape.waves_per_simd;
+      if (nvidia) kernel["lds"] = shape.dynamic_shared;
     }
   }
-  return {{"arch", arch}, {"family", family}, {"bytes", size}, {"kernels", std::move(kernels)}};
+  return {{"arch", arch},
+          {"family", name_of(member->family)},
+          {"bytes", size},
+          {"kernels", std::move(kernels)}};
 }
 
 std::string table(const ordered_json& targets) {
@@ -198,7 +198,7 @@ std::string table(const ordered_json& targets) {
       "  vgpr     of a lane, agpr counted in          vspill, sspill   registers spilled\n"
       "  lds      bytes of a workgroup                waves     of the kernel that a SIMD can "
       "hold\n"
-      "  scratch  bytes of a thread in memory         planned   what kernels/table.hpp asks for\n"
+      "  scratch  bytes of a thread in memory         planned   what kernels/table asks for\n"
       "NVIDIA: the driver compiles the PTX and decides what is ? here; lds is given at launch.\n";
   const auto cell = [&](int width, const std::string& value) {
     text +=
@@ -246,7 +246,7 @@ void write(const std::string& path, const std::string& text) {
 
 int main(int count, char** arguments) {
   if (count < 4) {
-    std::fprintf(stderr, "usage: %s JSON TEXT FAMILY:ARCH:MODULE...\n", arguments[0]);
+    std::fprintf(stderr, "usage: %s JSON TEXT ARCH:MODULE...\n", arguments[0]);
     return 2;
   }
   const char* at = arguments[0];

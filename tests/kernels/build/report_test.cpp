@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "gpu/family.hpp"
-#include "tools/plan.hpp"
+#include "table/groups.hpp"
 
 namespace rocflash::kernel {
 namespace {
@@ -20,8 +20,19 @@ nlohmann::json targets() {
   return nlohmann::json::parse(file).at("targets");
 }
 
+struct Plan {
+  std::string name;
+  GroupShape group;
+};
+
 std::vector<Plan> plans_for(const nlohmann::json& target) {
-  return plans_of(gpu::family_of(target.at("family").get<std::string>()).value());
+  const Family family = gpu::family_of(target.at("family").get<std::string>()).value();
+  std::vector<Plan> plans;
+  for (int n = 0; n < kernel_count; ++n) {
+    if (has_kernel(family, n))
+      plans.push_back({kernel_name(n), group_shape(family, kernel_spec(n))});
+  }
+  return plans;
 }
 
 // Calls check(label, kernel, plan) for each kernel of each target.
@@ -61,14 +72,14 @@ TEST(Report, NothingSpills) {
 TEST(Report, WorkgroupsAreAsPlanned) {
   for_each_kernel([](const std::string& label, const nlohmann::json& kernel, const Plan& plan) {
     if (kernel.at("threads").is_null()) return;  // PTX that leaves it to the launch
-    EXPECT_EQ(kernel.at("threads"), plan.threads) << label;
+    EXPECT_EQ(kernel.at("threads"), plan.group.threads) << label;
   });
 }
 
 TEST(Report, OccupancyIsAsPlanned) {
   for_each_kernel([](const std::string& label, const nlohmann::json& kernel, const Plan& plan) {
     if (kernel.at("waves_per_simd").is_null()) return;
-    EXPECT_GE(kernel.at("waves_per_simd"), plan.waves_per_simd) << label;
+    EXPECT_GE(kernel.at("waves_per_simd"), plan.group.waves_per_simd) << label;
   });
 }
 

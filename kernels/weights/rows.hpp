@@ -4,11 +4,13 @@
 #pragma once
 
 #include "attention/exact.hpp"
+#include "table/weights.hpp"
 
 namespace rocflash::kernel {
 
-template <DType dtype>
+template <KernelSpec spec>
 void weights(const WeightsArguments& a) {
+  constexpr DType dtype = spec.dtype;
   const Problem& p = a.problem;
   constexpr int waves = weights_tile.threads / arch::wave_size;
   const std::int64_t rows = p.batch() * p.heads * p.max_q;

@@ -1,0 +1,32 @@
+// What every unit of device code includes. CMake writes the units, one for each family and each
+// line of table/kernels.inc; a unit defines
+//
+//   ROCFLASH_THIS_FAMILY       the family's id in table/families.inc
+//   ROCFLASH_ARCH_HEADER       its instructions
+//   ROCFLASH_SCHEDULE_HEADER   the schedule that table/kernels.inc names for the operation and
+//   family
+//
+// and then has one ROCFLASH_ENTRY per kernel.
+#pragma once
+
+// All device code is inlined into its kernel: a call would need a stack.
+#pragma clang attribute push([[gnu::always_inline]], apply_to = function)
+#include ROCFLASH_SCHEDULE_HEADER
+#pragma clang attribute pop
+
+#include "arch/arch.hpp"
+#include "attention/arguments.hpp"
+#include "table/groups.hpp"
+
+#define ROCFLASH_ENTRY(symbol, operation, dtype, bucket, variant)                          \
+  namespace rocflash::kernel {                                                             \
+  inline constexpr KernelSpec symbol##_spec{Operation::operation, DType::dtype, bucket,    \
+                                            Variant::variant};                             \
+  static_assert(kernel_number(symbol##_spec) >= 0 && is_named(symbol##_spec, #symbol));    \
+  }                                                                                        \
+  ROCFLASH_KERNEL(symbol,                                                                  \
+                  (rocflash::kernel::group_shape(rocflash::kernel::this_family,            \
+                                                 rocflash::kernel::symbol##_spec)),        \
+                  rocflash::kernel::ArgumentsOf<rocflash::kernel::Operation::operation>) { \
+    rocflash::kernel::operation<rocflash::kernel::symbol##_spec>(arguments);               \
+  }

@@ -1,0 +1,60 @@
+// The tile of each forward kernel: a pure function of the family and of what the kernel is compiled
+// for.
+#pragma once
+
+#include "table/kernels.hpp"
+
+namespace rocflash::kernel {
+
+// What one workgroup works on.
+struct ForwardTile {
+  int queries;         // rows of q per workgroup
+  int keys;            // rows of k and v that it loads at a time
+  int threads;         // per workgroup
+  int waves_per_simd;  // that registers and LDS must leave room for; the report is held to it
+  bool shared_queries = false;  // q stays in shared memory, where registers are too few for it
+  int dynamic_shared = 0;       // bytes given at launch; AMD kernels declare theirs
+};
+
+constexpr KernelSpec forward_spec(DType dtype, int bucket, Variant variant) {
+  return {Operation::forward, dtype, bucket, variant};
+}
+
+// The bytes of shared memory that sm80's schedule needs: q, two tiles each of k and v, and eight
+// bytes per query. A q that moves to registers leaves its place to the tiles.
+constexpr int sm80_forward_shared(int row_bytes, int queries, int keys, bool q_leaves) {
+  const int q = queries * row_bytes, tiles = 2 * 2 * keys * row_bytes;
+  return (!q_leaves ? q + tiles : q > tiles ? q : tiles) + queries * 8;
+}
+
+constexpr ForwardTile forward_tile(Family family, const KernelSpec& spec) {
+  const int bucket = spec.bucket;
+  const bool plain = spec.variant == Variant::plain;
+  const int row_bytes = bucket * static_cast<int>(size_of(spec.dtype));
+  switch (family) {
+    case Family::cdna2:
+    case Family::cdna3:
+    case Family::cdna4:
+      if (plain && bucket <= 128) return {256, 64, 512, 2};
+      return {128, 32, 256, 1};
+    case Family::rdna2:
+    case Family::rdna3:  // both hold every operand twice
+      if (bucket <= 128) return {128, 32, 256, 4, bucket == 128 || (bucket == 96 && !plain)};
+      return {64, 16, 128, 2, true};
+    case Family::rdna4:
+      if (bucket <= 128) return {128, 32, 256, 4, bucket == 128 && !plain};
+      return {64, 16, 128, 2, true};
+    case Family::sm80:
+      // A warp of 32 queries reads k and v half as often as one of 16, but its outputs and scores
+      // leave few registers for anything else. All shapes keep to the 99 KiB of shared memory that
+      // every GPU from sm_80 on gives a workgroup.
+      if (bucket <= 128)
+        return {128, 64, 128, 2, bucket > 64, sm80_forward_shared(row_bytes, 128, 64, false)};
+      if (bucket <= 192)
+        return {64, 64, 128, 2, false, sm80_forward_shared(row_bytes, 64, 64, true)};
+      return {128, 32, 256, 2, false, sm80_forward_shared(row_bytes, 128, 32, true)};
+  }
+  return {};
+}
+
+}  // namespace rocflash::kernel

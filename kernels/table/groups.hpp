@@ -1,0 +1,28 @@
+// The workgroup of any kernel: what a launch and the build's report need to know of it, whatever it
+// computes.
+#pragma once
+
+#include "table/forward.hpp"
+#include "table/weights.hpp"
+
+namespace rocflash::kernel {
+
+struct GroupShape {
+  int threads;
+  int waves_per_simd;  // that registers and LDS must leave room for
+  int dynamic_shared;  // bytes given at launch
+};
+
+constexpr GroupShape group_shape(Family family, const KernelSpec& spec) {
+  switch (spec.operation) {
+    case Operation::forward: {
+      const ForwardTile tile = forward_tile(family, spec);
+      return {tile.threads, tile.waves_per_simd, tile.dynamic_shared};
+    }
+    case Operation::weights:
+      return {weights_tile.threads, weights_tile.waves_per_simd, 0};
+  }
+  return {};
+}
+
+}  // namespace rocflash::kernel

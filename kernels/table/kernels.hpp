@@ -1,0 +1,187 @@
+// Which kernels exist, as C++ sees table/kernels.inc: the device instantiates from that list and
+// the host looks up in it, so the two cannot disagree. Every kernel has a number, which is its
+// place in the list, and a name, which is its symbol in the code objects.
+#pragma once
+
+#include <cstdint>
+
+#include "core/dtype.hpp"
+#include "table/families.hpp"
+
+namespace rocflash::kernel {
+
+enum class Operation : std::uint8_t {
+#define ROCFLASH_OPERATION(name) name,
+#include "table/kernels.inc"
+};
+
+// Plain is the hot path: any lengths, causal, window and chunk, rows that start on 16 bytes, head
+// sizes of whole 16 bytes. Full adds every other option as branches that the whole workgroup takes
+// together. Operations without variants have `any`.
+enum class Variant : std::uint8_t { plain, full, any };
+
+// What one kernel is compiled for.
+struct KernelSpec {
+  Operation operation;
+  DType dtype;
+  int bucket;  // the largest head size that it serves; 0: any
+  Variant variant;
+
+  friend constexpr bool operator==(const KernelSpec& a, const KernelSpec& b) {
+    return a.operation == b.operation && a.dtype == b.dtype && a.bucket == b.bucket &&
+           a.variant == b.variant;
+  }
+};
+
+namespace detail {
+
+struct KernelLine {
+  Operation operation;
+  DType dtype;
+  Variant variant;
+  FamilySet families;
+  int buckets[16];  // the rest is 0
+
+  constexpr bool has(int n) const { return n == 0 || (n < 16 && buckets[n] != 0); }
+};
+
+namespace lines {
+using namespace family_set;
+inline constexpr KernelLine all_lines[] = {
+#define ROCFLASH_KERNELS(operation, dtype, variant, families, ...) \
+  {Operation::operation, DType::dtype, Variant::variant, families, {__VA_ARGS__}},
+#include "table/kernels.inc"
+};
+}  // namespace lines
+
+constexpr int count_kernels() {
+  int count = 0;
+  for (const KernelLine& line : lines::all_lines)
+    for (int n = 0; line.has(n); ++n) ++count;
+  return count;
+}
+
+}  // namespace detail
+
+inline constexpr int kernel_count = detail::count_kernels();
+
+namespace detail {
+
+struct KernelList {
+  KernelSpec spec[kernel_count];
+  FamilySet families[kernel_count];
+};
+
+constexpr KernelList list_kernels() {
+  KernelList list{};
+  int count = 0;
+  for (const KernelLine& line : lines::all_lines) {
+    for (int n = 0; line.has(n); ++n, ++count) {
+      list.spec[count] = {line.operation, line.dtype, line.buckets[n], line.variant};
+      list.families[count] = line.families;
+    }
+  }
+  return list;
+}
+
+inline constexpr KernelList kernel_list = list_kernels();
+
+}  // namespace detail
+
+constexpr const KernelSpec& kernel_spec(int number) { return detail::kernel_list.spec[number]; }
+
+// Whether a family has the kernel.
+constexpr bool has_kernel(Family family, int number) {
+  return contains(detail::kernel_list.families[number], family);
+}
+
+// A kernel's number, or -1 where the list has no such kernel.
+constexpr int kernel_number(const KernelSpec& spec) {
+  for (int n = 0; n < kernel_count; ++n)
+    if (kernel_spec(n) == spec) return n;
+  return -1;
+}
+
+// The smallest bucket that holds the head size; 0 if none does.
+constexpr int bucket_of(Operation operation, DType dtype, int head_size) {
+  int found = 0;
+  for (const KernelSpec& spec : detail::kernel_list.spec) {
+    if (spec.operation == operation && spec.dtype == dtype && spec.bucket >= head_size &&
+        (found == 0 || spec.bucket < found))
+      found = spec.bucket;
+  }
+  return found;
+}
+
+// The largest head size that an operation has kernels for; 0 if it has none for the dtype.
+constexpr int largest_bucket(Operation operation, DType dtype) {
+  int largest = 0;
+  for (const KernelSpec& spec : detail::kernel_list.spec) {
+    if (spec.operation == operation && spec.dtype == dtype && spec.bucket > largest)
+      largest = spec.bucket;
+  }
+  return largest;
+}
+
+constexpr const char* name_of(Operation operation) {
+  constexpr const char* names[] = {
+#define ROCFLASH_OPERATION(name) #name,
+#include "table/kernels.inc"
+  };
+  return names[static_cast<int>(operation)];
+}
+constexpr const char* name_of(Variant variant) {
+  return variant == Variant::plain ? "plain" : variant == Variant::full ? "full" : "any";
+}
+
+struct KernelName {
+  char text[48] = {};
+  int length = 0;
+
+  constexpr void add(const char* part) {
+    if (length > 0) text[length++] = '_';
+    for (; *part != '\0'; ++part) text[length++] = *part;
+  }
+};
+
+// The one place where kernels get their names: forward_f16_64_plain, weights_f16.
+constexpr KernelName name_of(const KernelSpec& spec) {
+  KernelName name;
+  name.add(name_of(spec.operation));
+  name.add(name_of(spec.dtype));
+  if (spec.bucket > 0) {
+    char digits[8] = {};
+    int first = 7;
+    for (int rest = spec.bucket; rest > 0; rest /= 10)
+      digits[--first] = static_cast<char>('0' + rest % 10);
+    name.add(digits + first);
+  }
+  if (spec.variant != Variant::any) name.add(name_of(spec.variant));
+  return name;
+}
+
+constexpr bool is_named(const KernelSpec& spec, const char* text) {
+  const KernelName name = name_of(spec);
+  for (int n = 0; n <= name.length; ++n)
+    if (name.text[n] != text[n]) return false;
+  return true;
+}
+
+namespace detail {
+
+struct KernelNames {
+  KernelName name[kernel_count];
+};
+constexpr KernelNames name_kernels() {
+  KernelNames names;
+  for (int n = 0; n < kernel_count; ++n) names.name[n] = name_of(kernel_spec(n));
+  return names;
+}
+inline constexpr KernelNames kernel_names = name_kernels();
+
+}  // namespace detail
+
+// Valid for ever; nothing is allocated.
+constexpr const char* kernel_name(int number) { return detail::kernel_names.name[number].text; }
+
+}  // namespace rocflash::kernel

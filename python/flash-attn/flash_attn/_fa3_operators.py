@@ -1,0 +1,87 @@
+"""torch.ops.flash_attn_3: fwd, bwd, fwd_combine and get_scheduler_metadata, with upstream's schemas.
+
+Upstream's extension registers them when it is loaded; servers, exported models and torch's own FA3
+registry call them by these names. Their schemas say that results alias arguments, which torch's
+compiler refuses in an opaque operator. So they are composites: they decompose into operators whose
+schemas it accepts.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from flash_attn import _fa3
+from rocflash._ops import define
+
+_SCHEMAS = {
+    "fwd": "(Tensor q, Tensor k, Tensor v, Tensor(k_new!)? k_new=None, Tensor(v_new!)? v_new=None"
+    ", Tensor? q_v=None, Tensor(out!)? out=None, Tensor? cu_seqlens_q=None"
+    ", Tensor? cu_seqlens_k=None, Tensor? cu_seqlens_k_new=None, Tensor? seqused_q=None"
+    ", Tensor? seqused_k=None, int? max_seqlen_q=None, int? max_seqlen_k=None"
+    ", Tensor? page_table=None, Tensor? kv_batch_idx=None, Tensor? leftpad_k=None"
+    ", Tensor? rotary_cos=None, Tensor? rotary_sin=None, Tensor? seqlens_rotary=None"
+    ", Tensor? q_descale=None, Tensor? k_descale=None, Tensor? v_descale=None"
+    ", float? softmax_scale=None, bool is_causal=False, int window_size_left=-1"
+    ", int window_size_right=-1, int attention_chunk=0, float softcap=0.0"
+    ", bool is_rotary_interleaved=False, Tensor? scheduler_metadata=None, int num_splits=0"
+    ", bool? pack_gqa=None, int sm_margin=0) -> (Tensor(out!), Tensor, Tensor, Tensor)",
+    "bwd": "(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor softmax_lse"
+    ", Tensor(dq!)? dq=None, Tensor(dk!)? dk=None, Tensor(dv!)? dv=None"
+    ", Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, Tensor? seqused_q=None"
+    ", Tensor? seqused_k=None, int? max_seqlen_q=None, int? max_seqlen_k=None"
+    ", float? softmax_scale=None, bool is_causal=False, int window_size_left=-1"
+    ", int window_size_right=-1, float softcap=0.0, bool deterministic=False, int sm_margin=0)"
+    " -> (Tensor(dq!), Tensor(dk!), Tensor(dv!), Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "fwd_combine": "(Tensor out_partial, Tensor lse_partial, Tensor(out!)? out=None"
+    ", ScalarType? out_dtype=None) -> (Tensor(out!), Tensor)",
+    "get_scheduler_metadata": "(int batch_size, int max_seqlen_q, int max_seqlen_k, int num_heads"
+    ", int num_heads_k, int headdim, int headdim_v, ScalarType qkv_dtype, Tensor seqused_k"
+    ", Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, Tensor? cu_seqlens_k_new=None"
+    ", Tensor? seqused_q=None, Tensor? leftpad_k=None, int? page_size=None"
+    ", int max_seqlen_k_new=0, bool is_causal=False, int window_size_left=-1"
+    ", int window_size_right=-1, int attention_chunk=0, bool has_softcap=False"
+    ", int num_splits=0, bool? pack_gqa=None, int sm_margin=0) -> Tensor",
+}
+_KERNELS = {
+    "fwd": _fa3.forward,
+    "bwd": _fa3.backward,
+    "fwd_combine": _fa3.combine,
+    "get_scheduler_metadata": _fa3.scheduler_metadata,
+}
+
+
+def _registered_by(name: str) -> str:
+    """Where an operator that is there already was defined, as torch remembers it."""
+    for line in torch._C._dispatch_dump(f"flash_attn_3::{name}").splitlines():
+        if line.startswith("debug: registered at "):
+            return line[len("debug: registered at ") :]
+    return "another package"
+
+
+def _register() -> str:
+    """Who serves the operators: "rocflash", or the place where another package defined them.
+
+    It is all four or none: one package's metadata would mean nothing to another's fwd.
+    """
+    taken = [name for name in _SCHEMAS if hasattr(torch.ops.flash_attn_3, name)]
+    if taken:
+        other = _registered_by(taken[0])
+        if other.rpartition(":")[0] == __file__:  # this module was imported a second time
+            return "rocflash"
+        warnings.warn(
+            f"torch.ops.flash_attn_3.{taken[0]} is registered already, by {other}, which goes on "
+            "serving torch.ops.flash_attn_3; the functions of flash_attn_interface use rocflash",
+            stacklevel=2,
+        )
+        return other
+    for name, schema in _SCHEMAS.items():
+        define(_library, name + schema)
+        _library.impl(name, _KERNELS[name], "CompositeImplicitAutograd")
+    return "rocflash"
+
+
+# A fragment, so that others may add operators of other names to the namespace.
+_library = torch.library.Library("flash_attn_3", "FRAGMENT")
+served_by = _register()
