@@ -17,9 +17,13 @@ install(TARGETS rocflash EXPORT rocflash
   PUBLIC_HEADER DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/rocflash COMPONENT development)
 
 if(ROCFLASH_BUILD_CLI)
-  # Finds the library beside it, wherever the tree is moved.
+  # Finds the library beside it, wherever the tree is moved. The build tree's command has the same path from the start:
+  # one that CMake rewrites on installation ends with a colon until then, and the empty element behind it is the current
+  # folder, so a library that lies there by chance would be taken.
   file(RELATIVE_PATH bin_to_lib ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
-  set_target_properties(rocflash_cli PROPERTIES INSTALL_RPATH "$ORIGIN/${bin_to_lib}")
+  set(command_rpath "$ORIGIN/${bin_to_lib}" "$ORIGIN/../lib")
+  list(REMOVE_DUPLICATES command_rpath)
+  set_target_properties(rocflash_cli PROPERTIES INSTALL_RPATH "${command_rpath}" BUILD_WITH_INSTALL_RPATH ON)
   install(TARGETS rocflash_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT command)
 endif()
 

@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "api/checker.hpp"
-#include "api/error.hpp"
 #include "api/structs.hpp"
+#include "core/error.hpp"
 #include "cpu/backend.hpp"
 #include "cpu/thread_pool.hpp"
 #include "gpu/backend.hpp"
@@ -46,6 +46,7 @@ std::int64_t check_longest(const char* name, std::int64_t given, const std::int3
 
 // seqused and leftpad, once the sequences' rows are known.
 void check_used(const Lengths& l) {
+  if (!l.used_q && !l.used_k && !l.leftpad_k) return;
   for (std::int64_t b = 0; b < l.batch; ++b) {
     if (l.used_q && (l.used_q[b] < 0 || l.used_q[b] > l.queries(b)))
       refuse("seqused_q: ", l.used_q[b], " for sequence ", b, "; it must be 0 to its length, ",
@@ -503,6 +504,14 @@ BackwardCall check_backward(const rocflash_problem* problem_in,
   if (!t.dq && !t.dk && !t.dv && !t.dsinks)
     refuse("dq: is null, and so are dk, dv and dsinks; at least one gradient must be asked for");
   return call;
+}
+
+std::size_t check_workspace_size(Size needed, const Problem& p) {
+  if (!needed.fits())
+    refuse_unsupported("q: ", p.batch(), " sequences in ", p.lengths.rows_q, " rows of ", p.heads,
+                       " heads, and ", p.lengths.rows_k,
+                       " rows of k; the workspace of this call would exceed 64-bit addresses");
+  return needed.bytes();
 }
 
 void check_workspace(const rocflash_execution* in, std::size_t needed, Execution& execution) {

@@ -44,6 +44,8 @@ Append check_append(const rocflash_append&, Checker&, const Problem&);
 rocflash_execution read_execution(const rocflash_execution*);
 Execution check_execution(const rocflash_execution&, Device);
 
+// The bytes of workspace that a call needs; refuses a call that needs more than there can be.
+std::size_t check_workspace_size(Size needed, const Problem&);
 // Takes the workspace into use, or refuses one that is too small for `needed` bytes.
 void check_workspace(const rocflash_execution*, std::size_t needed, Execution&);
 

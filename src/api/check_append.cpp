@@ -5,7 +5,7 @@
 
 #include "api/check.hpp"
 #include "api/checker.hpp"
-#include "api/error.hpp"
+#include "core/error.hpp"
 
 namespace rocflash {
 namespace {
@@ -22,8 +22,11 @@ void check_room(const Problem& p, const Append& a) {
   const Lengths& l = p.lengths;
   std::vector<Written> written;
   for (std::int64_t b = 0; b < l.batch; ++b) {
-    const std::int64_t before = keys_before(p, b), after = before + a.count(b);
-    if (after > l.rows_k || after > std::numeric_limits<std::int32_t>::max()) {
+    const std::int64_t before = keys_before(p, b);
+    const std::int64_t room =
+        smaller(l.rows_k, std::numeric_limits<std::int32_t>::max()) - before;  // may be negative
+    const std::int64_t after = before + smaller(a.count(b), larger(room, 0));
+    if (a.count(b) > room) {
       refuse(l.paged ? "block_table" : "k_new", ": sequence ", b, " has ", before,
              " keys and gets ", a.count(b), " more; its cache has room for ", l.rows_k);
     }

@@ -6,8 +6,8 @@
 #include <initializer_list>
 #include <optional>
 
-#include "api/error.hpp"
 #include "api/tensor.hpp"
+#include "core/error.hpp"
 #include "core/problem.hpp"
 
 namespace rocflash {

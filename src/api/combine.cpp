@@ -5,7 +5,7 @@
 
 #include "api/check.hpp"
 #include "api/checker.hpp"
-#include "api/error.hpp"
+#include "core/error.hpp"
 #include "cpu/thread_pool.hpp"
 
 namespace rocflash {

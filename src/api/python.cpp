@@ -1,11 +1,12 @@
 #include "api/python.hpp"
 
-#include <memory>
-#include <new>
+#include <pthread.h>
 
-#include "api/error.hpp"
+#include <cstdlib>
+
 #include "api/run.hpp"
 #include "api/structs.hpp"
+#include "core/error.hpp"
 
 namespace rocflash {
 namespace {
@@ -15,29 +16,49 @@ constexpr std::int32_t first_option = 3;  // behind q, k and v
 
 // Scratch memory of this thread's calls, kept from one to the next. Calls that want more take long
 // enough not to mind the other way, where memory is not kept for each thread.
+//
+// It is the C library's memory under a key of the C library, freed by the C library when the thread
+// ends: a thread_local with a destructor would end the process if there were no memory to register
+// it, and would call code of this library after it was closed.
 class Scratch {
  public:
   static constexpr std::size_t most = std::size_t{4} << 20;
 
-  std::byte* take(std::size_t needed) {
-    if (needed > size_) {
-      memory_.reset();
-      size_ = 0;
-      memory_.reset(static_cast<std::byte*>(::operator new(needed, std::align_val_t{64})));
-      size_ = needed;
+  Scratch() : usable_(pthread_key_create(&key_, std::free) == 0) {}
+  ~Scratch() {
+    if (usable_) pthread_key_delete(key_);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  // Null when there is no memory for it.
+  std::byte* take(std::size_t needed) const noexcept {
+    if (!usable_) return nullptr;
+    auto* block = static_cast<Block*>(pthread_getspecific(key_));
+    if (!block || block->size < needed) {
+      const std::size_t size = (needed + sizeof(Block) - 1) / sizeof(Block) * sizeof(Block);
+      auto* larger = static_cast<Block*>(std::aligned_alloc(sizeof(Block), sizeof(Block) + size));
+      if (!larger) return nullptr;
+      larger->size = size;
+      if (pthread_setspecific(key_, larger) != 0) {
+        std::free(larger);
+        return nullptr;
+      }
+      std::free(block);
+      block = larger;
     }
-    return memory_.get();
+    return reinterpret_cast<std::byte*>(block + 1);
   }
 
  private:
-  struct Free {
-    void operator()(std::byte* memory) const { ::operator delete(memory, std::align_val_t{64}); }
+  struct alignas(64) Block {
+    std::size_t size;  // of what follows
   };
-  std::unique_ptr<std::byte, Free> memory_;
-  std::size_t size_ = 0;
+  pthread_key_t key_{};
+  bool usable_;
 };
 
-thread_local Scratch scratch;
+const Scratch scratch;
 
 // Other threads of Python run in the meantime.
 class Unlocked {
@@ -54,9 +75,10 @@ class Unlocked {
 // The checks read shapes where the tensors keep them, so nobody else may run before they are done.
 template <class Call>
 bool served(Call call) {
-  const std::size_t needed = workspace_of(call);
+  const std::size_t needed = workspace_bytes(call);
   if (needed > Scratch::most) return false;
   call.execution.workspace = scratch.take(needed);
+  if (!call.execution.workspace) return false;
   const Unlocked others;
   run(call);
   return true;

@@ -5,13 +5,13 @@
 
 #include "api/check.hpp"
 #include "api/combine.hpp"
-#include "api/error.hpp"
 #include "api/run.hpp"
 #include "api/structs.hpp"
+#include "core/error.hpp"
 #include "core/philox.hpp"
 #include "cpu/backend.hpp"
 #include "cpu/thread_pool.hpp"
-#include "gpu/drivers.hpp"
+#include "gpu/driver/devices.hpp"
 #include "gpu/family.hpp"
 
 #define ROCFLASH_STRING_(x) #x
@@ -23,8 +23,8 @@ namespace {
 // Those that have kernels, in the order of the drivers.
 std::vector<const gpu::Device*> usable_gpus() {
   std::vector<const gpu::Device*> usable;
-  for (const gpu::DriverState& driver : gpu::drivers()) {
-    for (const gpu::Device& device : driver.devices) {
+  for (std::size_t n = 0; n < gpu::driver_count; ++n) {
+    for (const gpu::Device& device : gpu::driver(n).devices) {
       if (device.target) usable.push_back(&device);
     }
   }
@@ -46,7 +46,7 @@ rocflash_status rocflash_forward(const rocflash_problem* problem,
                                  const rocflash_execution* execution) {
   return guarded([&] {
     ForwardCall call = check_forward(problem, outputs, execution, Data::required);
-    check_workspace(execution, workspace_of(call), call.execution);
+    check_workspace(execution, workspace_bytes(call), call.execution);
     run(call);
   });
 }
@@ -56,7 +56,7 @@ rocflash_status rocflash_backward(const rocflash_problem* problem,
                                   const rocflash_execution* execution) {
   return guarded([&] {
     BackwardCall call = check_backward(problem, tensors, execution, Data::required);
-    check_workspace(execution, workspace_of(call), call.execution);
+    check_workspace(execution, workspace_bytes(call), call.execution);
     run(call);
   });
 }
@@ -66,7 +66,7 @@ rocflash_status rocflash_decode(const rocflash_problem* problem, const rocflash_
                                 const rocflash_execution* execution) {
   return guarded([&] {
     DecodeCall call = check_decode(problem, append, outputs, execution, Data::required);
-    check_workspace(execution, workspace_of(call), call.execution);
+    check_workspace(execution, workspace_bytes(call), call.execution);
     run(call);
   });
 }
@@ -76,8 +76,8 @@ rocflash_status rocflash_decode_workspace(const rocflash_problem* problem,
                                           const rocflash_forward_outputs* outputs,
                                           const rocflash_execution* execution, size_t* bytes) {
   return guarded([&] {
-    write_bytes(bytes,
-                workspace_of(check_decode(problem, append, outputs, execution, Data::may_be_null)));
+    write_bytes(bytes, workspace_bytes(
+                           check_decode(problem, append, outputs, execution, Data::may_be_null)));
   });
 }
 
@@ -91,7 +91,8 @@ rocflash_status rocflash_forward_workspace(const rocflash_problem* problem,
                                            const rocflash_forward_outputs* outputs,
                                            const rocflash_execution* execution, size_t* bytes) {
   return guarded([&] {
-    write_bytes(bytes, workspace_of(check_forward(problem, outputs, execution, Data::may_be_null)));
+    write_bytes(bytes,
+                workspace_bytes(check_forward(problem, outputs, execution, Data::may_be_null)));
   });
 }
 
@@ -100,7 +101,7 @@ rocflash_status rocflash_backward_workspace(const rocflash_problem* problem,
                                             const rocflash_execution* execution, size_t* bytes) {
   return guarded([&] {
     write_bytes(bytes,
-                workspace_of(check_backward(problem, tensors, execution, Data::may_be_null)));
+                workspace_bytes(check_backward(problem, tensors, execution, Data::may_be_null)));
   });
 }
 
@@ -171,10 +172,9 @@ rocflash_status rocflash_query_device(int32_t index, rocflash_device* device) {
 
 rocflash_status rocflash_query_driver(int32_t index, rocflash_driver* driver) {
   return guarded([&] {
-    const auto& drivers = gpu::drivers();
-    if (index < 0 || static_cast<std::size_t>(index) >= drivers.size())
-      refuse("index: ", index, "; there are ", drivers.size(), " drivers");
-    const gpu::DriverState& found = drivers[static_cast<std::size_t>(index)];
+    if (index < 0 || static_cast<std::size_t>(index) >= gpu::driver_count)
+      refuse("index: ", index, "; there are ", gpu::driver_count, " drivers");
+    const gpu::DriverState& found = gpu::driver(static_cast<std::size_t>(index));
     rocflash_driver d{};
     d.name = found.name;
     d.library = found.library.c_str();

@@ -1,21 +1,26 @@
 // A checked call on its way to its backend: how much scratch memory it wants, and running it.
 #pragma once
 
-#include <cstddef>
-
 #include "api/check.hpp"
 
 namespace rocflash {
 
-inline std::size_t workspace_of(const ForwardCall& call) {
+// What a backend asks for.
+inline Size workspace_of(const ForwardCall& call) {
   return call.backend->workspace(call.problem, call.outputs, call.execution);
 }
-inline std::size_t workspace_of(const DecodeCall& call) {
+inline Size workspace_of(const DecodeCall& call) {
   return AppendedProblem::bytes(call.problem, call.append) +
          workspace_of(static_cast<const ForwardCall&>(call));
 }
-inline std::size_t workspace_of(const BackwardCall& call) {
+inline Size workspace_of(const BackwardCall& call) {
   return call.backend->workspace(call.problem, call.tensors, call.execution);
+}
+
+// In bytes; refuses what cannot be.
+template <class Call>
+std::size_t workspace_bytes(const Call& call) {
+  return check_workspace_size(workspace_of(call), call.problem);
 }
 
 // Each with its workspace in place.

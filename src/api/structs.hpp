@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "api/error.hpp"
+#include "core/error.hpp"
 
 namespace rocflash {
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "api/error.hpp"
+#include "core/error.hpp"
 
 namespace rocflash {
 namespace {

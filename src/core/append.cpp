@@ -5,25 +5,25 @@
 namespace rocflash {
 namespace {
 
-constexpr std::size_t alignment = 64;
-std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+constexpr std::int64_t alignment = 64;
 
 bool changes_lengths(const Append& a) { return static_cast<bool>(a.k); }
 bool rotates(const Append& a) { return a.rotary.dim > 0; }
 
-std::size_t length_bytes(const Problem& p, const Append& a) {
-  return changes_lengths(a) ? aligned(static_cast<std::size_t>(p.batch()) * sizeof(std::int32_t))
-                            : 0;
+Size length_bytes(const Problem& p, const Append& a) {
+  return changes_lengths(a) ? (Size(p.batch()) * sizeof(std::int32_t)).rounded_up(alignment) : 0;
 }
 
+// Not more than the elements of q, which are counted in 64 bits.
 std::int64_t query_rows(const Problem& p) {
   return p.lengths.packed_q() ? p.lengths.rows_q : p.batch() * p.lengths.rows_q;
 }
 
-std::size_t query_bytes(const Problem& p, const Append& a) {
+Size query_bytes(const Problem& p, const Append& a) {
   if (!rotates(a)) return 0;
-  return aligned(static_cast<std::size_t>(query_rows(p) * p.heads * p.head_dim) *
-                 size_of(p.q.dtype));
+  return (Size(query_rows(p)) * p.heads * p.head_dim *
+          static_cast<std::int64_t>(size_of(p.q.dtype)))
+      .rounded_up(alignment);
 }
 
 // The sequence that row n of a packed tensor belongs to, or -1.
@@ -94,7 +94,7 @@ std::int64_t key_rows(const Problem& p, const Append& a) {
 
 }  // namespace
 
-std::size_t AppendedProblem::bytes(const Problem& p, const Append& a) {
+Size AppendedProblem::bytes(const Problem& p, const Append& a) {
   return length_bytes(p, a) + query_bytes(p, a);
 }
 
@@ -105,7 +105,7 @@ AppendedProblem::AppendedProblem(const Problem& before, const Append& a, const E
     for (std::int64_t b = 0; b < before.batch(); ++b)
       used[b] = static_cast<std::int32_t>(keys_before(before, b) + a.count(b));
     problem.lengths.used_k = used;
-    execution.workspace += length_bytes(before, a);
+    execution.workspace += length_bytes(before, a).value();
   }
   if (rotates(a)) {
     Rows& q = problem.q;
@@ -113,7 +113,7 @@ AppendedProblem::AppendedProblem(const Problem& before, const Append& a, const E
     q.head_stride = before.head_dim;
     q.row_stride = q.head_stride * before.heads;
     q.batch_stride = before.lengths.packed_q() ? 0 : q.row_stride * before.lengths.rows_q;
-    execution.workspace += query_bytes(before, a);
+    execution.workspace += query_bytes(before, a).value();
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/problem.hpp"
+#include "core/sizes.hpp"
 
 namespace rocflash {
 
@@ -34,7 +35,7 @@ struct Append {
 // rotated queries, lie at the begin of the workspace; `execution` has what is left of it.
 struct AppendedProblem {
   AppendedProblem(const Problem& before, const Append& append, const Execution& execution);
-  static std::size_t bytes(const Problem& problem, const Append& append);
+  static Size bytes(const Problem& problem, const Append& append);
 
   Problem problem;
   Execution execution;

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/sizes.hpp"
 #include "core/unused.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/plan.hpp"
@@ -18,7 +19,7 @@ using cpu::Scores;
 using cpu::WorkItem;
 using cpu::WorkList;
 
-constexpr std::size_t alignment = 64;
+constexpr std::int64_t alignment = 64;
 
 // The caller's workspace, cut into pieces. Run once with no memory to learn the size, then with it.
 class Workspace {
@@ -26,17 +27,17 @@ class Workspace {
   explicit Workspace(std::byte* memory) : memory_(memory) {}
 
   template <class Element>
-  Element* take(std::int64_t count) {
-    auto* piece = memory_ ? reinterpret_cast<Element*>(memory_ + used_) : nullptr;
-    used_ +=
-        (static_cast<std::size_t>(count) * sizeof(Element) + alignment - 1) / alignment * alignment;
+  Element* take(Size count) {
+    auto* piece =
+        memory_ && used_.fits() ? reinterpret_cast<Element*>(memory_ + used_.value()) : nullptr;
+    used_ += (count * sizeof(Element)).rounded_up(alignment);
     return piece;
   }
-  std::size_t used() const { return used_; }
+  Size used() const { return used_; }
 
  private:
   std::byte* memory_;
-  std::size_t used_ = 0;
+  Size used_ = 0;
 };
 
 struct Memory {
@@ -74,45 +75,47 @@ std::int64_t planes(const Problem& p) { return p.batch() * p.heads; }
 
 Memory lay_out(Workspace& w, const Problem& p, const Execution& e, Kind kind, bool gradients) {
   Memory m{};
-  m.table = w.take<std::int64_t>(p.batch() + 1);
+  m.table = w.take<std::int64_t>(Size(p.batch()) + 1);
   m.threads = useful_threads(p, e, kind);
   m.block = cpu::forward_block(p, m.threads);
   m.scratch_floats = kind == Kind::standard ? cpu::standard_scratch(p, gradients)
                      : gradients            ? cpu::backward_scratch(p)
                      : kind == Kind::decode ? cpu::decode_scratch(p)
                                             : cpu::forward_scratch(p, m.block);
-  m.scratch = w.take<float>(m.scratch_floats * m.threads);
+  m.scratch = w.take<float>(Size(m.scratch_floats) * m.threads);
   if (kind == Kind::decode) {
     const int splits = cpu::decode_splits(p);
     const std::int64_t rows = p.group() * p.max_q, row = cpu::decode_part_row(p);
-    m.parts = {w.take<float>(p.batch() * p.kv_heads * splits * rows * row), splits, rows, row};
+    m.parts = {w.take<float>(Size(p.batch()) * p.kv_heads * splits * rows * row), splits, rows,
+               row};
   }
+  // Strides below are used only once all of the sizes they are part of are known to fit.
+  const std::int64_t sequences = p.lengths.packed_q() ? 1 : p.batch(), rows = p.lengths.rows_q;
+  const std::int64_t plane_rows = (Size(p.heads) * rows).value();
   if (gradients) {
-    const std::int64_t rows = p.lengths.rows_q;
-    m.delta = {w.take<float>(p.heads * rows * (p.lengths.packed_q() ? 1 : p.batch())),
-               p.lengths.packed_q() ? 0 : p.heads * rows, rows};
+    m.delta = {w.take<float>(Size(plane_rows) * sequences), p.lengths.packed_q() ? 0 : plane_rows,
+               rows};
   }
   if (gradients && kind == Kind::tiled) {
-    const std::int64_t row = cpu::padded(p.head_dim), head = row * p.lengths.rows_q,
-                       batch = head * p.heads;
-    const std::int64_t copy = batch * (p.lengths.packed_q() ? 1 : p.batch());
+    const std::int64_t row = cpu::padded(p.head_dim);
+    const Size head = Size(row) * rows, batch = head * p.heads, copy = batch * sequences;
     const cpu::GradientParts parts = cpu::gradient_parts(p);
     m.dq = {w.take<float>(copy * parts.copies),
             parts,
-            copy,
-            p.lengths.packed_q() ? 0 : batch,
-            head,
+            copy.value(),
+            p.lengths.packed_q() ? 0 : batch.value(),
+            head.value(),
             row,
             {},
             0};
     if (p.sinks) {
-      m.dq.means_copy_stride = copy / row;
-      m.dq.means = {w.take<float>(copy / row * parts.copies), m.delta.batch_stride,
-                    m.delta.head_stride};
+      m.dq.means_copy_stride = copy.value() / row;
+      m.dq.means = {w.take<float>(Size(m.dq.means_copy_stride) * parts.copies),
+                    m.delta.batch_stride, m.delta.head_stride};
     }
   }
   if (kind == Kind::standard) {
-    const std::int64_t scores = planes(p) * p.max_q * p.max_k;
+    const Size scores = Size(planes(p)) * p.max_q * p.max_k;
     m.scores = {w.take<float>(scores), gradients ? w.take<float>(scores) : nullptr, p.max_q,
                 p.max_k};
   }
@@ -258,7 +261,7 @@ void run_standard(const Kernels& k, const Problem& p, const BackwardTensors& t, 
 class CpuBackend final : public Backend {
  public:
   // Either tiled, which may become decode, or standard.
-  explicit CpuBackend(Kind kind) : kind_(kind) {}
+  explicit constexpr CpuBackend(Kind kind) : kind_(kind) {}
 
   std::string refusal(const Problem& p, bool) const override {
     if (p.dtype == DType::f64)
@@ -269,14 +272,12 @@ class CpuBackend final : public Backend {
     cpu::chosen_kernels();  // refuses a bad ROCFLASH_CPU_ISA
     return {};
   }
-  std::size_t workspace(const Problem& p, const ForwardOutputs& o,
-                        const Execution& e) const override {
+  Size workspace(const Problem& p, const ForwardOutputs& o, const Execution& e) const override {
     Workspace w(nullptr);
     lay_out(w, p, e, forward_kind(p, o), false);
     return w.used();
   }
-  std::size_t workspace(const Problem& p, const BackwardTensors&,
-                        const Execution& e) const override {
+  Size workspace(const Problem& p, const BackwardTensors&, const Execution& e) const override {
     Workspace w(nullptr);
     lay_out(w, p, e, kind_, true);
     return w.used();
@@ -314,25 +315,18 @@ class CpuBackend final : public Backend {
     return kind_ == Kind::tiled ? kind_of(p, o) : kind_;
   }
   static bool exceeds_memory(const Problem& p) {
-    std::int64_t bytes = 0;
-    return __builtin_mul_overflow(planes(p), p.max_q, &bytes) ||
-           __builtin_mul_overflow(bytes, p.max_k, &bytes) ||
-           __builtin_mul_overflow(bytes, std::int64_t{16}, &bytes);
+    return !(Size(planes(p)) * p.max_q * p.max_k * 16).fits();
   }
 
   Kind kind_;
 };
 
+constinit const CpuBackend tiled(Kind::tiled), standard(Kind::standard);
+
 }  // namespace
 
-const Backend& cpu_backend() {
-  static const CpuBackend backend(Kind::tiled);
-  return backend;
-}
+const Backend& cpu_backend() { return tiled; }
 
-const Backend& standard_backend() {
-  static const CpuBackend backend(Kind::standard);
-  return backend;
-}
+const Backend& standard_backend() { return standard; }
 
 }  // namespace rocflash

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "api/error.hpp"
+#include "core/error.hpp"
 #include "cpu/backend.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/levels.hpp"

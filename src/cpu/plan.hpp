@@ -6,6 +6,7 @@
 
 #include "core/inline.hpp"
 #include "core/problem.hpp"
+#include "core/sizes.hpp"
 
 namespace rocflash::cpu {
 
@@ -34,7 +35,10 @@ ROCFLASH_INLINE constexpr std::int64_t padded(std::int64_t floats) {
 inline constexpr int most_forward_block = 16 * lane_rows;
 constexpr int forward_block(const Problem& p, int threads) {
   constexpr std::int64_t cache = 768 * 1024, wanted = 8;
-  const std::int64_t queries = p.lengths.packed_q() ? p.lengths.rows_q : p.batch() * p.max_q;
+  // Only whether there are many of them matters.
+  const std::int64_t queries =
+      (p.lengths.packed_q() ? Size(p.lengths.rows_q) : Size(p.batch()) * p.max_q)
+          .at_most(std::int64_t{1} << 32);
   const std::int64_t row =
       (p.dtype == DType::bf16 ? 2 : 4) * padded(p.head_dim) + 4 * padded(p.value_dim);
   for (int rows = most_forward_block; rows > lane_rows; rows /= 2)
@@ -103,9 +107,11 @@ constexpr GradientParts gradient_parts(const Problem& p) {
   const std::int64_t block = gradient_block(p), blocks = blocks_of(p.max_k, block);
   if (blocks <= 1) return {block, 1, 1};
   // One long sequence among many short ones is as good as alone.
-  const std::int64_t keys = p.lengths.packed_k() ? p.lengths.rows_k : p.batch() * p.lengths.rows_k;
-  const std::int64_t planes = larger(1, keys / p.max_k) * p.kv_heads,
-                     parts = smaller(blocks, (wanted + planes - 1) / planes);
+  const Size keys =
+      p.lengths.packed_k() ? Size(p.lengths.rows_k) : Size(p.batch()) * p.lengths.rows_k;
+  const std::int64_t planes =
+      (Size(larger(1, keys.value() / p.max_k)) * p.kv_heads).at_most(wanted);
+  const std::int64_t parts = smaller(blocks, (wanted + planes - 1) / planes);
   // A block in each unit, so that a causal problem's long and short blocks are spread evenly, and a
   // copy for each part.
   const auto copies = static_cast<int>(smaller(parts, most_copies));

@@ -14,7 +14,7 @@
 #include <system_error>
 #include <thread>
 
-#include "api/error.hpp"
+#include "core/error.hpp"
 
 namespace rocflash {
 namespace {

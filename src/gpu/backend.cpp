@@ -2,11 +2,11 @@
 
 #include <dlpack/dlpack.h>
 
-#include <map>
-#include <mutex>
+#include <atomic>
+#include <memory>
 
-#include "api/error.hpp"
-#include "gpu/drivers.hpp"
+#include "core/error.hpp"
+#include "gpu/driver/devices.hpp"
 #include "gpu/loader.hpp"
 #include "gpu/plan.hpp"
 
@@ -18,10 +18,7 @@ using gpu::Driver;
 using gpu::ForwardPlan;
 using gpu::Launch;
 
-gpu::Loader& loader() {
-  static auto* one = new gpu::Loader;  // see drivers.hpp: nothing of this is taken down
-  return *one;
-}
+constinit gpu::Loader loader;
 
 class GpuBackend final : public Backend {
  public:
@@ -30,8 +27,7 @@ class GpuBackend final : public Backend {
   std::string refusal(const Problem& problem, bool gradients) const override {
     return gpu::refusal(problem, gradients);
   }
-  std::size_t workspace(const Problem& p, const ForwardOutputs& o,
-                        const Execution&) const override {
+  Size workspace(const Problem& p, const ForwardOutputs& o, const Execution&) const override {
     plan(p, o);  // refuses what cannot be launched
     return 0;
   }
@@ -46,7 +42,7 @@ class GpuBackend final : public Backend {
   }
 
   // The door refuses these before they are asked for.
-  std::size_t workspace(const Problem& p, const BackwardTensors&, const Execution&) const override {
+  Size workspace(const Problem& p, const BackwardTensors&, const Execution&) const override {
     refuse_unsupported(gpu::refusal(p, true));
   }
   void run(const Problem& p, const BackwardTensors&, const Execution&) const override {
@@ -63,7 +59,7 @@ class GpuBackend final : public Backend {
   }
   void launch(std::uint64_t context, const Launch& l, void* stream, const void* arguments) const {
     const gpu::Function function =
-        loader().kernel(driver_, context, *device_.target, l.kernel, l.shape.dynamic_shared);
+        loader.kernel(driver_, context, *device_.target, l.kernel, l.shape.dynamic_shared);
     driver_.launch(function, l.shape, stream, arguments);
   }
 
@@ -71,27 +67,51 @@ class GpuBackend final : public Backend {
   const Device& device_;
 };
 
+// A list that only grows: one backend per device. As all that has to do with drivers, they are
+// never destroyed.
+struct Known {
+  GpuBackend backend;
+  const Device* device;
+  const Known* next;
+};
+constinit std::atomic<const Known*> backends{nullptr};
+
+const Backend& backend_of(Driver& driver, const Device& device) {
+  std::unique_ptr<Known> fresh;
+  const Known* first = backends.load(std::memory_order_acquire);
+  for (;;) {
+    for (const Known* known = first; known; known = known->next)
+      if (known->device == &device) return known->backend;
+    if (!fresh) fresh.reset(new Known{GpuBackend(driver, device), &device, first});
+    fresh->next = first;
+    if (backends.compare_exchange_strong(first, fresh.get(), std::memory_order_acq_rel))
+      return fresh.release()->backend;
+  }
+}
+
+std::string place_text(int dlpack_type, int index) {
+  return text(dlpack_type == kDLROCM ? "rocm:" : "cuda:", index);
+}
+
 }  // namespace
 
 const Backend& gpu_backend(int dlpack_type, int index) {
   const gpu::DriverState& state = gpu::driver_for(dlpack_type);
-  const std::string place = text(dlpack_type == kDLROCM ? "rocm:" : "cuda:", index);
-  if (!state.driver)
-    refuse_unsupported("q: is on ", place, ", but the ", state.name,
-                       " driver is not in use: ", state.reason);
+  if (!state.driver) {
+    throw Refusal(state.failed ? ROCFLASH_DEVICE_ERROR : ROCFLASH_UNSUPPORTED,
+                  text("q: is on ", place_text(dlpack_type, index), ", but the ", state.name,
+                       " driver is not in use: ", state.reason));
+  }
   const auto count = static_cast<int>(state.devices.size());
   if (index < 0 || index >= count)
-    refuse("q: is on ", place, "; the ", state.name, " driver has ", count,
+    refuse("q: is on ", place_text(dlpack_type, index), "; the ", state.name, " driver has ", count,
            count == 1 ? " device" : " devices");
   const Device& device = state.devices[static_cast<std::size_t>(index)];
   if (!device.target)
-    refuse_unsupported("q: is on ", place, ", ", device.facts.name, " (", device.facts.arch,
-                       "), which has no kernels here; there are kernels for ",
+    refuse_unsupported("q: is on ", place_text(dlpack_type, index), ", ", device.facts.name, " (",
+                       device.facts.arch, "), which has no kernels here; there are kernels for ",
                        gpu::built_for(dlpack_type));
-  static std::mutex mutex;
-  static auto* backends = new std::map<const Device*, GpuBackend>;
-  const std::lock_guard lock(mutex);
-  return backends->try_emplace(&device, *state.driver, device).first->second;
+  return backend_of(*state.driver, device);
 }
 
 }  // namespace rocflash

@@ -1,14 +1,16 @@
 #include "gpu/catalogue.hpp"
 
 #include <array>
+#include <atomic>
 #include <charconv>
-#include <map>
-#include <mutex>
+#include <memory>
+#include <new>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "core/error.hpp"
+#include "core/fork_mutex.hpp"
 #include "gpu/ptx.hpp"
 
 // Written by the build: the number of targets as ROCFLASH_TARGETS and, in the catalogue's order,
@@ -75,33 +77,62 @@ const std::array<Embedded, ROCFLASH_TARGETS> embedded = {
 };
 #undef ROCFLASH_TARGET
 
-struct Slot {
-  std::once_flag once;
-  std::vector<std::byte> bytes;
-  std::mutex mutex;
-  std::map<std::string, std::string, std::less<>> kernels;  // of PTX
+// One kernel cut out of a target's PTX, in a list that only grows.
+struct Cut {
+  std::string kernel, module;
+  const Cut* next;
 };
 
-// Never destroyed: threads that outlive main may still launch.
-Slot& slot_of(std::size_t index) {
-  static auto* const slots = new std::array<Slot, ROCFLASH_TARGETS>;
-  return (*slots)[index];
+// What has been unpacked of a target. Never destroyed: threads that outlive main may still launch.
+struct Slot {
+  ForkMutex mutex;
+  std::atomic<const std::vector<std::byte>*> bytes{nullptr};
+  std::atomic<const Cut*> cuts{nullptr};
+};
+
+constinit std::array<Slot, ROCFLASH_TARGETS> slots;
+
+[[noreturn]] void refuse_damaged(const Target& target, const char* why) {
+  throw Refusal(ROCFLASH_INTERNAL,
+                text("the kernels of ", target.arch, " in this library are damaged: ", why,
+                     "; the library must be installed again"));
 }
 
-std::vector<std::byte> decompress(const Embedded& object, std::span<const std::byte> base) {
-  const auto size = static_cast<std::size_t>(object.end - object.begin);
-  std::vector<std::byte> bytes(ZSTD_getFrameContentSize(object.begin, size));
-  ZSTD_DCtx* const context = ZSTD_createDCtx();
-  if (!context) throw std::bad_alloc();
-  if (!base.empty()) ZSTD_DCtx_refPrefix(context, base.data(), base.size());
-  const std::size_t written =
-      ZSTD_decompressDCtx(context, bytes.data(), bytes.size(), object.begin, size);
-  ZSTD_freeDCtx(context);
-  if (ZSTD_isError(written) || written != bytes.size()) {
-    throw std::runtime_error(std::string("the library's kernels are damaged: ") +
-                             ZSTD_getErrorName(written));
-  }
+std::vector<std::byte> room_for(const Target& target, std::size_t size) try {
+  std::vector<std::byte> bytes;
+  bytes.reserve(size + 1);  // PTX ends with a 0
+  bytes.resize(size);
   return bytes;
+} catch (const std::bad_alloc&) {
+  throw Refusal(ROCFLASH_OUT_OF_MEMORY, text("not enough memory to unpack the kernels of ",
+                                             target.arch, ", ", size, " bytes"));
+}
+
+std::vector<std::byte> decompress(const Target& target, const Embedded& object,
+                                  std::span<const std::byte> base) {
+  constexpr unsigned long long largest = 1ull << 30;
+  const auto packed = static_cast<std::size_t>(object.end - object.begin);
+  const auto size = ZSTD_getFrameContentSize(object.begin, packed);
+  if (size > largest) refuse_damaged(target, "their size is not known");  // also zstd's errors
+  std::vector<std::byte> bytes = room_for(target, static_cast<std::size_t>(size));
+  const std::unique_ptr<ZSTD_DCtx, decltype(&ZSTD_freeDCtx)> context(ZSTD_createDCtx(),
+                                                                     &ZSTD_freeDCtx);
+  if (!context) {
+    throw Refusal(ROCFLASH_OUT_OF_MEMORY,
+                  text("not enough memory to unpack the kernels of ", target.arch));
+  }
+  if (!base.empty()) ZSTD_DCtx_refPrefix(context.get(), base.data(), base.size());
+  const std::size_t written =
+      ZSTD_decompressDCtx(context.get(), bytes.data(), bytes.size(), object.begin, packed);
+  if (ZSTD_isError(written)) refuse_damaged(target, ZSTD_getErrorName(written));
+  if (written != bytes.size()) refuse_damaged(target, "they are shorter than they should be");
+  return bytes;
+}
+
+const Cut* find_cut(const Slot& slot, std::string_view kernel) {
+  const Cut* cut = slot.cuts.load(std::memory_order_acquire);
+  while (cut && cut->kernel != kernel) cut = cut->next;
+  return cut;
 }
 
 #endif
@@ -134,33 +165,38 @@ const Target* target_for(std::string_view arch) { return target_for(arch, table)
 
 #if ROCFLASH_TARGETS > 0
 
+// An exception must not pass through std::call_once: that is glibc's pthread_once, and unwinding
+// through it ends the process where the unwinder is linked statically.
 std::span<const std::byte> code_object(const Target& target) {
   const auto index = static_cast<std::size_t>(&target - table.data());
-  Slot& slot = slot_of(index);
-  std::call_once(slot.once, [&] {
-    const Embedded& object = embedded[index];
-    std::span<const std::byte> base;
-    if (object.base != target.arch) base = code_object(*target_for(object.base));
-    slot.bytes = decompress(object, base);
-    if (sm_of(target.arch)) slot.bytes.push_back(std::byte{0});
-  });
-  return slot.bytes;
+  Slot& slot = slots[index];
+  if (const auto* bytes = slot.bytes.load(std::memory_order_acquire)) return *bytes;
+  const Embedded& object = embedded[index];
+  std::span<const std::byte> base;
+  if (object.base != target.arch) base = code_object(*target_for(object.base));
+  const std::lock_guard lock(slot.mutex);
+  if (const auto* bytes = slot.bytes.load(std::memory_order_acquire)) return *bytes;
+  auto bytes = std::make_unique<std::vector<std::byte>>(decompress(target, object, base));
+  if (sm_of(target.arch)) bytes->push_back(std::byte{0});
+  slot.bytes.store(bytes.get(), std::memory_order_release);
+  return *bytes.release();
 }
 
 std::span<const std::byte> module_for(const Target& target, std::string_view kernel) {
   const std::span<const std::byte> all = code_object(target);
   if (!sm_of(target.arch)) return all;
-  Slot& slot = slot_of(static_cast<std::size_t>(&target - table.data()));
+  Slot& slot = slots[static_cast<std::size_t>(&target - table.data())];
   const std::lock_guard lock(slot.mutex);
-  auto found = slot.kernels.find(kernel);
-  if (found == slot.kernels.end()) {
+  const Cut* cut = find_cut(slot, kernel);
+  if (!cut) {
     const std::string_view text(reinterpret_cast<const char*>(all.data()), all.size() - 1);
-    std::string cut = cut_to_kernel(text, kernel);
-    if (cut.empty()) return {};
-    found = slot.kernels.emplace(kernel, std::move(cut)).first;
+    auto fresh = std::make_unique<Cut>(std::string(kernel), cut_to_kernel(text, kernel),
+                                       slot.cuts.load(std::memory_order_acquire));
+    if (fresh->module.empty()) return {};
+    cut = fresh.release();
+    slot.cuts.store(cut, std::memory_order_release);
   }
-  const std::string& module = found->second;
-  return std::as_bytes(std::span(module.c_str(), module.size() + 1));
+  return std::as_bytes(std::span(cut->module.c_str(), cut->module.size() + 1));
 }
 
 #else

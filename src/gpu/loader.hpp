@@ -1,35 +1,35 @@
 // Kernels by name, loaded on first use: each module once for each context, whichever thread comes
-// first, and functions as they are asked for.
+// first, and functions as they are asked for. After the first time no lock is taken.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <string>
 
+#include "core/fork_mutex.hpp"
 #include "gpu/catalogue.hpp"
-#include "gpu/driver.hpp"
+#include "gpu/driver/driver.hpp"
 
 namespace rocflash::gpu {
 
 class Loader {
  public:
+  constexpr Loader() = default;
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
   // The device that `context` belongs to must be current. What failed is tried again by the next
   // call.
   Function kernel(Driver& driver, std::uint64_t context, const Target& target,
                   const std::string& name, std::uint32_t dynamic_shared);
 
  private:
-  struct Loaded {
-    std::mutex mutex;  // one context's loading does not hold up another's launches
-    std::map<const std::byte*, Module> modules;  // by the image that they were loaded from
-    std::map<std::string, Function> functions;
-  };
+  struct Entry;
+  struct Loaded;
   Loaded& loaded(const Driver& driver, std::uint64_t context);
 
-  std::mutex mutex_;
-  std::map<std::pair<const Driver*, std::uint64_t>, std::unique_ptr<Loaded>> contexts_;
+  // Lists that only grow, and whose entries do not change.
+  std::atomic<Loaded*> contexts_{nullptr};
 };
 
 }  // namespace rocflash::gpu

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "api/error.hpp"
+#include "core/error.hpp"
+#include "core/sizes.hpp"
 
 namespace rocflash::gpu {
 namespace {
@@ -124,7 +125,7 @@ ForwardPlan plan_forward(const Problem& given, const ForwardOutputs& outputs, Fa
   const bool nobody = p.lengths.packed_q() && p.batch() == 0;
   if (nobody) make_dense_without_keys(p);
   // Rows of s_dmask, which is never there without sequences.
-  const std::int64_t rows = nobody || p.max_k == 0 ? 0 : p.batch() * p.heads * p.max_q;
+  const Size rows = nobody || p.max_k == 0 ? 0 : Size(p.batch()) * p.heads * p.max_q;
   ForwardOutputs o = outputs;
   space_single_rows(p, o);
   const int bucket =
@@ -135,8 +136,9 @@ ForwardPlan plan_forward(const Problem& given, const ForwardOutputs& outputs, Fa
   const std::int64_t most =
       std::min<std::int64_t>(std::numeric_limits<std::int32_t>::max(),
                              std::numeric_limits<std::uint32_t>::max() / tile.threads);
-  std::int64_t groups = 0;
-  if (__builtin_mul_overflow(blocks, p.batch() * p.heads, &groups) || groups > most)
+  const Size all_groups = Size(blocks) * p.batch() * p.heads;
+  const std::int64_t groups = all_groups.value();
+  if (!all_groups.fits() || groups > most)
     refuse_unsupported("q: ", p.batch(), " sequences of ", p.max_q, " queries and ", p.heads,
                        " heads make ", blocks, " blocks of ", tile.queries,
                        " queries each; a GPU takes ", most, " in all");
@@ -157,13 +159,13 @@ ForwardPlan plan_forward(const Problem& given, const ForwardOutputs& outputs, Fa
                               .caches = caches};
     plan.forward_arguments.outputs.s_dmask = {};  // not this kernel's business
   }
-  if (outputs.s_dmask && rows > 0) {
+  if (outputs.s_dmask && rows.value() > 0) {
     // The kernel strides over the rows, so a bounded grid serves any number of them.
     constexpr std::int64_t most_groups = 1 << 16;
     constexpr int threads = kernel::weights_tile.threads;
     constexpr int widest_wave = 64;
     const std::int64_t weight_groups =
-        std::min(most_groups, divide_up(rows, threads / widest_wave));
+        divide_up(rows.at_most(most_groups * (threads / widest_wave)), threads / widest_wave);
     plan.weights = Launch{kernel::kernel_name(kernel::kernel_number(kernel::weights_spec(p.dtype))),
                           {static_cast<std::uint32_t>(weight_groups), threads, 0}};
     plan.weights_arguments = {.problem = p,

@@ -9,7 +9,7 @@
 
 #include "attention/arguments.hpp"
 #include "core/problem.hpp"
-#include "gpu/driver.hpp"
+#include "gpu/driver/driver.hpp"
 #include "table/groups.hpp"
 
 namespace rocflash::gpu {

@@ -271,15 +271,17 @@ class Attention {
 template <class Arithmetic>
 class ReferenceBackend final : public Backend {
  public:
+  constexpr ReferenceBackend() = default;
+
   std::string refusal(const Problem& p, bool) const override {
     if (p.dtype == DType::f64 && !std::is_same_v<Arithmetic, Exact>)
       return "q: dtype f64; the plain backend takes f32, f16 and bf16";
     return {};
   }
-  std::size_t workspace(const Problem&, const ForwardOutputs&, const Execution&) const override {
+  Size workspace(const Problem&, const ForwardOutputs&, const Execution&) const override {
     return 0;
   }
-  std::size_t workspace(const Problem&, const BackwardTensors&, const Execution&) const override {
+  Size workspace(const Problem&, const BackwardTensors&, const Execution&) const override {
     return 0;
   }
   void append(const Problem& p, const Append& a, const AppendedProblem& after) const override {
@@ -293,16 +295,13 @@ class ReferenceBackend final : public Backend {
   }
 };
 
+constinit const ReferenceBackend<Exact> reference;
+constinit const ReferenceBackend<OpByOp> op_by_op;
+
 }  // namespace
 
-const Backend& reference_backend() {
-  static const ReferenceBackend<Exact> backend;
-  return backend;
-}
+const Backend& reference_backend() { return reference; }
 
-const Backend& plain_backend() {
-  static const ReferenceBackend<OpByOp> backend;
-  return backend;
-}
+const Backend& plain_backend() { return op_by_op; }
 
 }  // namespace rocflash

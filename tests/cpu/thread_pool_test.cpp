@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "api/error.hpp"
+#include "core/error.hpp"
 
 namespace rocflash {
 namespace {

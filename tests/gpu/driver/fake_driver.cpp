@@ -1,23 +1,45 @@
 // A driver library of no device at all, built several times: as HIP with either layout of the
 // properties, as CUDA, and as ones that are broken. It writes down what is asked of it; tests read
 // that through fake_log.
+#include <atomic>
+#include <cstdarg>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
-#include <string>
 
 #define FAKE extern "C" __attribute__((visibility("default")))
 
 namespace {
 
 std::mutex mutex;
-std::string journal;
+char journal[1 << 16] = "";  // in place: tests let memory run out
+std::size_t written = 0;
+std::atomic<int> holding{0};  // 1: loading waits; 2: it does so now
+std::atomic<int> silent{0};   // nothing is written down, for tests of speed
 thread_local int device = 0;
 
-void note(const std::string& what) {
+[[gnu::format(printf, 1, 2)]] void note(const char* format, ...) {
+  if (silent) return;
   const std::lock_guard lock(mutex);
-  journal += what + "\n";
+  va_list values;
+  va_start(values, format);
+  const int length = std::vsnprintf(journal + written, sizeof journal - written, format, values);
+  va_end(values);
+  written += static_cast<std::size_t>(length);
+  if (written + 2 > sizeof journal) std::abort();
+  std::strcpy(journal + written++, "\n");
+}
+
+unsigned long number(const void* pointer) {
+  return static_cast<unsigned long>(reinterpret_cast<std::uintptr_t>(pointer));
+}
+
+void wait_while_held() {
+  if (holding) holding = 2;
+  while (holding) {
+  }
 }
 
 int variable(const char* name) {
@@ -27,8 +49,14 @@ int variable(const char* name) {
 
 }  // namespace
 
-FAKE const char* fake_log() { return journal.c_str(); }
-FAKE void fake_clear() { journal.clear(); }
+FAKE const char* fake_log() { return journal; }
+FAKE void fake_clear() {
+  written = 0;
+  journal[0] = '\0';
+}
+FAKE void fake_silence() { silent = 1; }
+FAKE void fake_hold(int hold) { holding = hold; }
+FAKE int fake_held() { return holding == 2; }
 
 #if defined(FAKE_HIP)
 
@@ -61,34 +89,33 @@ FAKE int hipGetDevice(int* which) {
   return 0;
 }
 FAKE int hipSetDevice(int which) {
-  note("device " + std::to_string(which));
+  note("device %d", which);
   device = which;
   return 0;
 }
 FAKE int hipThreadExchangeStreamCaptureMode(int* mode) {
   thread_local int current = 0;
-  note("capture mode " + std::to_string(*mode));
+  note("capture mode %d", *mode);
   const int before = current;
   current = *mode;
   *mode = before;
   return 0;
 }
 FAKE int hipModuleLoadData(void** module, const void*) {
-  note("load on " + std::to_string(device));
+  note("load on %d", device);
+  wait_while_held();
   *module = reinterpret_cast<void*>(static_cast<std::uintptr_t>(100 + device));
   return variable("FAKE_LOAD_ERROR");
 }
 FAKE int hipModuleGetFunction(void** function, void*, const char* name) {
-  note(std::string("function ") + name);
+  note("function %s", name);
   *function = reinterpret_cast<void*>(7);
   return 0;
 }
 #if !defined(FAKE_WITHOUT_LAUNCH)
 FAKE int hipModuleLaunchKernel(void*, unsigned gx, unsigned, unsigned, unsigned bx, unsigned,
                                unsigned, unsigned, void* stream, void**, void**) {
-  note("launch " + std::to_string(gx) + " x " + std::to_string(bx) + " on device " +
-       std::to_string(device) + " stream " +
-       std::to_string(reinterpret_cast<std::uintptr_t>(stream)));
+  note("launch %u x %u on device %d stream %lu", gx, bx, device, number(stream));
   return variable("FAKE_LAUNCH_ERROR");
 }
 #endif
@@ -134,7 +161,7 @@ FAKE int cuDeviceGetAttribute(int* value, int which, int) {
   return 0;
 }
 FAKE int cuDevicePrimaryCtxRetain(void** context, int index) {
-  note("retain " + std::to_string(index));
+  note("retain %d", index);
   *context = reinterpret_cast<void*>(static_cast<std::uintptr_t>(1000 + index));
   return 0;
 }
@@ -148,7 +175,7 @@ FAKE int cuCtxGetDevice(int* index) {
 }
 FAKE int cuCtxPushCurrent_v2(void* context) {
   stack[depth++] = reinterpret_cast<std::uintptr_t>(context);
-  note("push " + std::to_string(stack[depth - 1]));
+  note("push %lu", static_cast<unsigned long>(stack[depth - 1]));
   return 0;
 }
 FAKE int cuCtxPopCurrent_v2(void** context) {
@@ -157,32 +184,32 @@ FAKE int cuCtxPopCurrent_v2(void** context) {
   return 0;
 }
 FAKE int cuThreadExchangeStreamCaptureMode(int* mode) {
-  note("capture mode " + std::to_string(*mode));
+  note("capture mode %d", *mode);
   *mode = 0;
   return 0;
 }
 FAKE int cuModuleLoadDataEx(void** module, const void*, unsigned count, int* options,
                             void** values) {
-  note("load in " + std::to_string(depth > 0 ? stack[depth - 1] : 0));
+  note("load in %lu", static_cast<unsigned long>(depth > 0 ? stack[depth - 1] : 0));
+  wait_while_held();
   if (variable("FAKE_LOAD_ERROR") != 0 && count == 2 && options[0] == 5)
     std::strcpy(static_cast<char*>(values[0]), "line 3: no such instruction");
   *module = reinterpret_cast<void*>(5);
   return variable("FAKE_LOAD_ERROR");
 }
 FAKE int cuModuleGetFunction(void** function, void*, const char* name) {
-  note(std::string("function ") + name);
+  note("function %s", name);
   *function = reinterpret_cast<void*>(7);
   return 0;
 }
 FAKE int cuFuncSetAttribute(void*, int which, int value) {
-  note("attribute " + std::to_string(which) + " = " + std::to_string(value));
+  note("attribute %d = %d", which, value);
   return 0;
 }
 FAKE int cuLaunchKernel(void*, unsigned gx, unsigned, unsigned, unsigned bx, unsigned, unsigned,
                         unsigned shared, void* stream, void**, void**) {
-  note("launch " + std::to_string(gx) + " x " + std::to_string(bx) + " shared " +
-       std::to_string(shared) + " in " + std::to_string(stack[depth - 1]) + " stream " +
-       std::to_string(reinterpret_cast<std::uintptr_t>(stream)));
+  note("launch %u x %u shared %u in %lu stream %lu", gx, bx, shared,
+       static_cast<unsigned long>(stack[depth - 1]), number(stream));
   return variable("FAKE_LAUNCH_ERROR");
 }
 

@@ -4,9 +4,8 @@
 #include <cstring>
 #include <vector>
 
-#include "api/error.hpp"
-#include "gpu/driver.hpp"
-#include "gpu/symbols.hpp"
+#include "core/error.hpp"
+#include "gpu/driver/driver.hpp"
 
 namespace rocflash::gpu {
 namespace {
@@ -90,8 +89,7 @@ class HipDriver final : public Driver {
   // AMD kernels declare their LDS, so nothing has to be set for it.
   Function function(Module module, const char* name, std::uint32_t) override {
     Function function = nullptr;
-    check(text("hipModuleGetFunction(", name, ")").c_str(),
-          hip.hipModuleGetFunction(&function, module, name));
+    check("hipModuleGetFunction", hip.hipModuleGetFunction(&function, module, name), name);
     return function;
   }
 
@@ -108,12 +106,14 @@ class HipDriver final : public Driver {
     return {bytes.data() + offset, strnlen(bytes.data() + offset, size)};
   }
 
-  void check(const char* call, int error) const {
-    if (error == 0) return;
+  void check(const char* call, int error, const char* of = nullptr) const {
+    if (error != 0) fail(call, error, of);
+  }
+  [[noreturn]] void fail(const char* call, int error, const char* of) const {
     hip.hipGetLastError();  // the caller's own checks must not find our error later
     const char* words = hip.hipGetErrorString(error);
-    throw Refusal(ROCFLASH_DEVICE_ERROR,
-                  text("hip: ", call, ": error ", error, ", ", words ? words : "unknown"));
+    throw Refusal(ROCFLASH_DEVICE_ERROR, text("hip: ", call_text(call, of), ": error ", error, ", ",
+                                              words ? words : "unknown"));
   }
 
   Table hip;

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <functional>
 
-#include "api/error.hpp"
+#include "core/error.hpp"
 
 namespace rocflash::gpu {
 namespace {
@@ -255,6 +255,58 @@ TEST(Plan, RefusalsNameTheArgument) {
   EXPECT_EQ(why(cache), "k: dtype f16; GPU kernels take that of q, bf16");
   Given lengthy(DType::f16, 64, 64, 1, 1, std::int64_t{1} << 31);
   EXPECT_EQ(why(lengthy), "k: a sequence of 2147483648 rows; GPU kernels take up to 2147483647");
+}
+
+// What the door lets through at its edges: sequences times heads below 2^32, lengths below 2^32,
+// packed tensors of any number of rows. A plan has the exact number of workgroups, or is refused.
+TEST(Plan, ExtremeShapesFitOrAreRefused) {
+  __extension__ typedef __int128 Wide;
+  constexpr std::int64_t sizes[] = {
+      0,         1,         2,         63,        1 << 10,         1 << 20,        1ll << 30,
+      1ll << 31, 1ll << 32, 1ll << 40, 1ll << 62, (1ll << 31) - 1, (1ll << 32) - 1};
+  constexpr std::int64_t counter = 1ll << 32;
+  const std::int32_t cu[] = {0, 0, 0};
+  int planned = 0;
+  for (const std::int64_t batch : sizes) {
+    for (const std::int64_t heads : sizes) {
+      for (const std::int64_t rows_q : sizes) {
+        for (const std::int64_t max_q : {rows_q, rows_q / 2 + 1, counter - 1}) {
+          const bool packed = max_q != rows_q;
+          if (heads < 1 || heads >= counter || batch >= counter / heads || max_q >= counter)
+            continue;
+          Given g(DType::f16, 64, 64, batch, 2, 77, 1);
+          g.p.heads = heads;
+          g.p.lengths.rows_q = rows_q;
+          g.p.max_q = max_q;
+          g.p.lengths.cu_q = packed ? cu : nullptr;
+          g.o.s_dmask = {.data = at(0x50000)};
+          if (!refusal(g.p, false).empty()) continue;
+          try {
+            const ForwardPlan plan = g.plan();
+            ++planned;
+            if (!plan.forward) continue;
+            const kernel::ForwardTile tile =
+                kernel::forward_tile(
+                Family::cdna3, kernel::forward_spec(DType::f16, 64, forward_variant(g.p, g.o)));
+            const bool nobody = packed && batch == 0;
+            const std::int64_t longest = nobody ? rows_q : std::min(max_q, rows_q);
+            const Wide exact =
+                Wide{(longest + tile.queries - 1) / tile.queries} * (nobody ? 1 : batch) * heads;
+            ASSERT_EQ(Wide{plan.forward->shape.groups}, exact);
+            ASSERT_EQ(Wide{plan.forward_arguments.work.groups}, exact);
+            if (plan.weights) {
+              ASSERT_GE(plan.weights->shape.groups, 1u);
+              ASSERT_LE(plan.weights->shape.groups, 1u << 16);
+            }
+          } catch (const Refusal& refusal) {
+            ASSERT_EQ(refusal.status(), ROCFLASH_UNSUPPORTED);
+            ASSERT_EQ(refusal.message().substr(0, 3), "q: ");
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(planned, 100);
 }
 
 }  // namespace

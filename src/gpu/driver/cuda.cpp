@@ -1,10 +1,9 @@
 // The CUDA driver, through libcuda alone: the runtime library is a framework's own business.
-#include <mutex>
-#include <vector>
+#include <atomic>
+#include <memory>
 
-#include "api/error.hpp"
-#include "gpu/driver.hpp"
-#include "gpu/symbols.hpp"
+#include "core/error.hpp"
+#include "gpu/driver/driver.hpp"
 
 namespace rocflash::gpu {
 namespace {
@@ -47,6 +46,7 @@ class CudaDriver final : public Driver {
     check("cuInit", cu.cuInit(0));
     int count = 0;
     check("cuDeviceGetCount", cu.cuDeviceGetCount(&count));
+    primary_ = std::make_unique<std::atomic<Context>[]>(static_cast<std::size_t>(count));
     return count;
   }
 
@@ -93,18 +93,18 @@ class CudaDriver final : public Driver {
     Module module = nullptr;
     const int error = cu.cuModuleLoadDataEx(&module, image, 2, options, values);
     if (exchanged) cu.cuThreadExchangeStreamCaptureMode(&mode);
-    check("cuModuleLoadDataEx", error, log);
+    check("cuModuleLoadDataEx", error, nullptr, log);
     return module;
   }
 
   Function function(Module module, const char* name, std::uint32_t dynamic_shared) override {
     Function function = nullptr;
-    check(text("cuModuleGetFunction(", name, ")").c_str(),
-          cu.cuModuleGetFunction(&function, module, name));
+    check("cuModuleGetFunction", cu.cuModuleGetFunction(&function, module, name), name);
     if (dynamic_shared > shared_without_asking)
-      check(text("cuFuncSetAttribute(", name, ")").c_str(),
+      check("cuFuncSetAttribute",
             cu.cuFuncSetAttribute(function, function_dynamic_shared,
-                                  static_cast<int>(dynamic_shared)));
+                                  static_cast<int>(dynamic_shared)),
+            name);
     return function;
   }
 
@@ -127,30 +127,32 @@ class CudaDriver final : public Driver {
     return value;
   }
 
-  // Retained once and never given back: modules live in it until the process ends.
+  // Retained and never given back: modules live in it until the process ends. Threads that come
+  // together retain it once each, which does no harm.
   Context primary(int device) {
-    const std::lock_guard lock(mutex_);
-    if (primary_.size() <= static_cast<std::size_t>(device))
-      primary_.resize(static_cast<std::size_t>(device) + 1);
-    Context& context = primary_[static_cast<std::size_t>(device)];
-    if (!context)
+    std::atomic<Context>& known = primary_[static_cast<std::size_t>(device)];
+    Context context = known.load(std::memory_order_acquire);
+    if (!context) {
       check("cuDevicePrimaryCtxRetain", cu.cuDevicePrimaryCtxRetain(&context, handle_of(device)));
+      known.store(context, std::memory_order_release);
+    }
     return context;
   }
 
-  void check(const char* call, int error, const char* log = "") const {
-    if (error == 0) return;
+  void check(const char* call, int error, const char* of = nullptr, const char* log = "") const {
+    if (error != 0) fail(call, error, of, log);
+  }
+  [[noreturn]] void fail(const char* call, int error, const char* of, const char* log) const {
     const char *name = nullptr, *words = nullptr;
     cu.cuGetErrorName(error, &name);
     cu.cuGetErrorString(error, &words);
-    throw Refusal(ROCFLASH_DEVICE_ERROR,
-                  text("cuda: ", call, ": error ", error, ", ", name ? name : "unknown", ": ",
-                       words ? words : "unknown", *log ? "; " : "", log));
+    throw Refusal(ROCFLASH_DEVICE_ERROR, text("cuda: ", call_text(call, of), ": error ", error,
+                                              ", ", name ? name : "unknown", ": ",
+                                              words ? words : "unknown", *log ? "; " : "", log));
   }
 
   Table cu;
-  std::mutex mutex_;
-  std::vector<Context> primary_;
+  std::unique_ptr<std::atomic<Context>[]> primary_;  // of each device
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // The one face of a GPU driver: what a launch needs, and nothing that allocates, copies or waits.
-// Failures are thrown as refusals with ROCFLASH_DEVICE_ERROR and the driver's own words.
+// Failures are thrown as refusals with ROCFLASH_DEVICE_ERROR and the driver's own message.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "gpu/library.hpp"
+#include "gpu/driver/library.hpp"
 
 namespace rocflash::gpu {
 
@@ -35,6 +35,7 @@ class Driver {
  public:
   virtual ~Driver() = default;
 
+  // Once, before anything else.
   virtual int device_count() = 0;
   virtual DeviceFacts facts(int device) = 0;
 
@@ -47,6 +48,11 @@ class Driver {
   virtual void launch(Function function, const LaunchShape& shape, void* stream,
                       const void* arguments) = 0;
 };
+
+// A driver's function, and what it was called for, as messages name them.
+inline std::string call_text(const char* call, const char* of) {
+  return of ? std::string(call) + "(" + of + ")" : call;
+}
 
 // Null and a reason when the library lacks a function that is needed.
 std::unique_ptr<Driver> make_hip_driver(const Library& library, std::string& reason);

@@ -1,4 +1,4 @@
-#include "api/error.hpp"
+#include "core/error.hpp"
 
 #include <exception>
 #include <new>

@@ -1,0 +1,210 @@
+// The first call on a GPU, over a fake driver: what happens when memory runs out in it, when the
+// kernels are damaged, when the driver fails, and when the process is forked meanwhile. Each test
+// runs in a child of its own, since there is one first call per process; this one never calls.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <rocflash/rocflash.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/allocations.hpp"
+
+namespace rocflash::test {
+namespace {
+
+// Forward of one small problem at made-up addresses: nobody looks behind them.
+struct Given {
+  explicit Given(int device = 0) {
+    for (DLTensor* t : {&q, &k, &v, &out}) {
+      t->data = reinterpret_cast<void*>(0x100000 * (1 + (t - &q)));
+      t->device = {kDLROCM, device};
+      t->ndim = 4;
+      t->dtype = {kDLFloat, 16, 1};
+      t->shape = shape;
+    }
+    problem.struct_size = sizeof problem;
+    problem.q = &q;
+    problem.k = &k;
+    problem.v = &v;
+    outputs.struct_size = sizeof outputs;
+    outputs.out = &out;
+  }
+  std::int64_t shape[4] = {2, 30, 4, 64};
+  DLTensor q{}, k{}, v{}, out{};
+  rocflash_problem problem{};
+  rocflash_forward_outputs outputs{};
+};
+
+template <class Function>
+Function* fake(const char* name) {
+  void* library = dlopen(std::getenv("ROCFLASH_HIP_LIBRARY"), RTLD_NOW | RTLD_LOCAL);
+  return reinterpret_cast<Function*>(dlsym(library, name));
+}
+
+enum Outcome { good = 0, refused_then_good = 1, still_refused = 2, wrong = 3 };
+
+// A call while memory runs out, and one with enough of it.
+Outcome call_twice(const std::function<void()>& take_memory,
+                   const std::function<rocflash_status()>& call) {
+  take_memory();
+  const rocflash_status first = call();
+  fail_allocation(0, Failing::one);
+  fail_allocations_above(0);
+  if (first == ROCFLASH_OK) return allocation_failed() ? refused_then_good : good;
+  if (*rocflash_last_error() == '\0') return wrong;
+  return call() == ROCFLASH_OK ? refused_then_good : still_refused;
+}
+
+rocflash_status forward() {
+  const Given g;
+  return rocflash_forward(&g.problem, &g.outputs, nullptr);
+}
+
+void each_allocation(const std::function<rocflash_status()>& call) {
+  for (const Failing which : {Failing::one, Failing::rest}) {
+    int failures = 0;
+    for (long n = 1; n < 10000; ++n) {
+      const int outcome =
+          in_child([&] { return call_twice([&] { fail_allocation(n, which); }, call); });
+      if (outcome == good) break;
+      ++failures;
+      ASSERT_EQ(outcome, refused_then_good) << "allocation " << n;
+    }
+    EXPECT_GT(failures, 0);
+  }
+}
+
+TEST(FirstCall, EveryAllocationMayFail) { each_allocation(forward); }
+
+TEST(FirstCall, EveryAllocationOfAQueryMayFail) {
+  each_allocation([] {
+    rocflash_device device{};
+    device.struct_size = sizeof device;
+    return rocflash_query_device(1, &device);
+  });
+  each_allocation([] {
+    rocflash_driver driver{};
+    driver.struct_size = sizeof driver;
+    return rocflash_query_driver(0, &driver);
+  });
+}
+
+// A message that the child leaves on the standard output of the test, compared there.
+TEST(FirstCall, KernelsThatFindNoMemoryAreUnpackedLater) {
+  EXPECT_EQ(in_child([] {
+              fail_allocations_above(64 << 10);
+              if (forward() != ROCFLASH_OUT_OF_MEMORY) return 10;
+              fail_allocations_above(0);
+              const char* wanted = "not enough memory to unpack the kernels of gfx942, ";
+              if (std::strncmp(rocflash_last_error(), wanted, std::strlen(wanted)) != 0) {
+                std::fprintf(stderr, "%s\n", rocflash_last_error());
+                return 11;
+              }
+              return forward() == ROCFLASH_OK ? 0 : 12;
+            }),
+            0);
+}
+
+// A copy of the library with one byte changed in the middle of each compressed object.
+std::string damaged_copy() {
+  std::ifstream file(ROCFLASH_LIBRARY_FILE, std::ios::binary);
+  std::vector<char> bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const std::string magic = "\x28\xb5\x2f\xfd";
+  const auto next = [&](auto from) {
+    return std::search(from, bytes.end(), magic.begin(), magic.end());
+  };
+  for (auto at = next(bytes.begin()); at != bytes.end(); at = next(at + 4))
+    if (bytes.end() - at > 600) at[500] = static_cast<char>(at[500] ^ 0x10);
+  const std::string copy = testing::TempDir() + "librocflash_damaged.so";
+  std::ofstream(copy, std::ios::binary)
+      .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  return copy;
+}
+
+TEST(FirstCall, DamagedKernelsAreRefused) {
+  const std::string copy = damaged_copy();
+  EXPECT_EQ(in_child([&] {
+              void* library = dlopen(copy.c_str(), RTLD_NOW | RTLD_LOCAL);
+              if (!library) return 10;
+              const auto forward_of =
+                  reinterpret_cast<decltype(&rocflash_forward)>(dlsym(library, "rocflash_forward"));
+              const auto error_of = reinterpret_cast<decltype(&rocflash_last_error)>(
+                  dlsym(library, "rocflash_last_error"));
+              const Given g;
+              for (int n = 0; n < 2; ++n) {
+                if (forward_of(&g.problem, &g.outputs, nullptr) != ROCFLASH_INTERNAL) return 11;
+                const char* wanted = "the kernels of gfx942 in this library are damaged: ";
+                if (std::strncmp(error_of(), wanted, std::strlen(wanted)) != 0) {
+                  std::fprintf(stderr, "%s\n", error_of());
+                  return 12;
+                }
+              }
+              return 0;
+            }),
+            0);
+  std::remove(copy.c_str());
+}
+
+TEST(FirstCall, ADriverThatFailedIsTriedAgain) {
+  EXPECT_EQ(in_child([] {
+              setenv("FAKE_COUNT_ERROR", "100", 1);
+              if (forward() != ROCFLASH_DEVICE_ERROR) return 10;
+              const char* wanted =
+                  "q: is on rocm:0, but the hip driver is not in use: found where the environment "
+                  "says; not used, hip: hipGetDeviceCount: error 100, no device";
+              if (std::strcmp(rocflash_last_error(), wanted) != 0) return 11;
+              rocflash_driver driver{};
+              driver.struct_size = sizeof driver;
+              if (rocflash_query_driver(0, &driver) != ROCFLASH_OK || driver.in_use) return 12;
+              const char* const reason = driver.reason;
+              rocflash_query_driver(0, &driver);
+              if (driver.reason != reason) return 13;  // the same answer is the same text
+              unsetenv("FAKE_COUNT_ERROR");
+              if (forward() != ROCFLASH_OK) return 14;
+              if (std::strstr(reason, "error 100, no device") == nullptr) return 15;
+              return rocflash_query_driver(0, &driver) == ROCFLASH_OK && driver.in_use ? 0 : 16;
+            }),
+            0);
+}
+
+// A library that appears only after the first look, as a framework's does.
+TEST(FirstCall, ALibraryThatWasNotThereIsLookedForAgain) {
+  EXPECT_EQ(in_child([] {
+              const std::string real = std::getenv("ROCFLASH_HIP_LIBRARY");
+              setenv("ROCFLASH_HIP_LIBRARY", "/no/such/libamdhip64.so", 1);
+              if (forward() != ROCFLASH_UNSUPPORTED) return 10;
+              setenv("ROCFLASH_HIP_LIBRARY", real.c_str(), 1);
+              return forward() == ROCFLASH_OK ? 0 : 11;
+            }),
+            0);
+}
+
+// The child of a fork has no thread that would finish what another one began in its parent.
+TEST(FirstCall, AForkInTheMiddleOfItLeavesTheChildFreeToCall) {
+  EXPECT_EQ(in_child([] {
+              const auto hold = fake<void(int)>("fake_hold");
+              const auto held = fake<int()>("fake_held");
+              hold(1);
+              rocflash_status first = ROCFLASH_INTERNAL;
+              std::thread loading([&] { first = forward(); });
+              while (!held()) std::this_thread::yield();
+              const int child = in_child([&] {
+                hold(0);
+                return forward() == ROCFLASH_OK ? 0 : 20;
+              });
+              hold(0);
+              loading.join();
+              return child != 0 ? child & 0xff : first == ROCFLASH_OK ? 0 : 21;
+            }),
+            0);
+}
+
+}  // namespace
+}  // namespace rocflash::test
