@@ -258,7 +258,7 @@ void run_standard(const Kernels& k, const Problem& p, const BackwardTensors& t, 
 class CpuBackend final : public Backend {
  public:
   // Either tiled, which may become decode, or standard.
-  explicit CpuBackend(Kind kind) : kind_(kind) {}
+  explicit constexpr CpuBackend(Kind kind) : kind_(kind) {}
 
   std::string refusal(const Problem& p, bool) const override {
     if (p.dtype == DType::f64)
@@ -267,6 +267,7 @@ class CpuBackend final : public Backend {
       return "backend: standard keeps all scores in memory, and those of this problem exceed "
              "64-bit addresses";
     cpu::chosen_kernels();  // refuses a bad ROCFLASH_CPU_ISA
+    check_thread_source();
     return {};
   }
   std::size_t workspace(const Problem& p, const ForwardOutputs& o,
@@ -325,13 +326,14 @@ class CpuBackend final : public Backend {
 
 }  // namespace
 
+// Initialised at compile time: see core/once.hpp.
 const Backend& cpu_backend() {
-  static const CpuBackend backend(Kind::tiled);
+  static constinit const CpuBackend backend(Kind::tiled);
   return backend;
 }
 
 const Backend& standard_backend() {
-  static const CpuBackend backend(Kind::standard);
+  static constinit const CpuBackend backend(Kind::standard);
   return backend;
 }
 

@@ -296,12 +296,12 @@ class ReferenceBackend final : public Backend {
 }  // namespace
 
 const Backend& reference_backend() {
-  static const ReferenceBackend<Exact> backend;
+  static constinit const ReferenceBackend<Exact> backend;
   return backend;
 }
 
 const Backend& plain_backend() {
-  static const ReferenceBackend<OpByOp> backend;
+  static constinit const ReferenceBackend<OpByOp> backend;
   return backend;
 }
 
