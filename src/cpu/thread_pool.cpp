@@ -240,14 +240,17 @@ struct Region {
 
   static void enter(void* region) noexcept {
     Region& r = *static_cast<Region*>(region);
+    static_cast<void>(r.next_worker.load(std::memory_order_acquire));
     const bool is_caller = pthread_equal(pthread_self(), r.caller) != 0;
-    const int worker = is_caller ? 0 : r.next_worker.fetch_add(1, std::memory_order_acq_rel);
-    if (worker >= r.threads) return;
-    r.items.work(worker);
-    const Clock::rep now = Clock::now().time_since_epoch().count();
+    const int worker = is_caller ? 0 : r.next_worker.fetch_add(1, std::memory_order_relaxed);
+    Clock::rep now = 0;
+    if (worker < r.threads) {
+      r.items.work(worker);
+      now = Clock::now().time_since_epoch().count();
+    }
     Clock::rep last = r.finished.load(std::memory_order_relaxed);
-    while (
-        !r.finished.compare_exchange_weak(last, std::max(last, now), std::memory_order_acq_rel)) {
+    while (!r.finished.compare_exchange_weak(last, std::max(last, now), std::memory_order_acq_rel,
+                                             std::memory_order_relaxed)) {
     }
   }
   // How long the runtime took to return after the last item.
