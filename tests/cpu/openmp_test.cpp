@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "api/error.hpp"
+#include "core/error.hpp"
 #include "cpu/thread_pool.hpp"
 
 namespace rocflash {
