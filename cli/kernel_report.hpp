@@ -1,4 +1,4 @@
-// What the compiler made of each GPU kernel of this build, as kernels/tools/report.cpp wrote it
+// What the compiler made of each GPU kernel of this build, as kernels/build/report.cpp wrote it
 // down; null in a build without kernels.
 #pragma once
 
