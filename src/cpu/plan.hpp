@@ -196,11 +196,13 @@ constexpr int decode_splits(const Problem& p) {
       larger(1, smaller((wanted + planes - 1) / planes, pieces / least_pieces)));
 }
 
-// The keys of split n out of `splits`.
+// The keys of split n out of `splits`: whole pieces, and no split has two more than another.
 ROCFLASH_INLINE constexpr Range split_of(Range keys, int n, int splits) {
-  const std::int64_t step =
-      ((keys.size() + splits - 1) / splits + decode_keys - 1) / decode_keys * decode_keys;
-  return {keys.begin + n * step, smaller(keys.end, keys.begin + (n + 1) * step)};
+  const std::int64_t pieces = (keys.size() + decode_keys - 1) / decode_keys;
+  const auto start = [&](int split) {
+    return smaller(keys.end, keys.begin + pieces * split / splits * decode_keys);
+  };
+  return {start(n), start(n + 1)};
 }
 
 // Rows of queries and results are whole steps of columns, whichever way these are multiplied.
