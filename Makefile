@@ -1,7 +1,7 @@
 # The commands people type. CMake does the work (CMakePresets.json); this file only names it.
 #
 # Everything here works without root as long as the tools are installed; scripts/setup.sh installs
-# them where it may, and otherwise says what is missing.
+# what a command needs and nothing more where it may, and otherwise says what is missing.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -34,12 +34,12 @@ endif
 # Evaluated when a recipe runs, after setup may have installed ninja.
 GENERATOR = $$(command -v ninja >/dev/null && echo "-G Ninja" || echo "-G 'Unix Makefiles'")
 
-.PHONY: help setup build verify verify-cuda test report wheels dist bench bench-options fuzz sanitize format format-check lint install clean
+.PHONY: help setup setup-verify setup-test build library verify verify-cuda test report wheels dist bench bench-options fuzz sanitize format format-check lint install clean
 
 help:
 	@echo "rocflash: exact attention. Usage: make TARGET [VARIABLE=value]"
 	@echo
-	@echo "  verify    build, check the best device against the reference, and time it     DEVICE=$(DEVICE)"
+	@echo "  verify    build library and command, check the best device against the reference, and time it   DEVICE=$(DEVICE)"
 	@echo "  verify-cuda  all that is to be proved on an NVIDIA card; skipped without one"
 	@echo "  test      build and run all tests                           TEST_JOBS=$(TEST_JOBS) TEST_ARGS= PYTEST_ARGS= RUST=$(RUST)"
 	@echo "  report    build, print registers, memory and occupancy of every GPU kernel (as build/kernels/report.txt and .json)"
@@ -52,38 +52,58 @@ help:
 	@echo "  format    rewrite C and C++ files with clang-format; format-check only looks"
 	@echo "  lint      clang-tidy on the sources, shellcheck on the scripts"
 	@echo "  install   install library, headers, command and docs        PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)"
-	@echo "  setup     install what is missing (apt, as root or through sudo), or say what it is"
-	@echo "  build     configure and compile into build/                 JOBS=$(JOBS) CC= CXX="
+	@echo "  setup     install what is missing for all of these (apt, as root or through sudo), or say what it is"
+	@echo "  library   configure and compile the library and the command into build/   JOBS=$(JOBS) CC= CXX="
+	@echo "  build     the same, with the tests, the simulator and the examples"
 	@echo "  clean     remove build directories"
 
-# $(call configure,preset,directory): once per directory; CMake itself notices later changes.
+# $(call configure,preset,directory,options): once per directory; CMake itself notices later changes.
 define configure
 	@if [[ ! -e $(2)/build.ninja && ! -e $(2)/Makefile ]]; then \
 	  echo "== configure $(2)"; \
-	  eval cmake --preset $(1) $(GENERATOR) $(3) --log-level=WARNING; \
+	  eval cmake --preset $(1) -B $(2) $(GENERATOR) $(3) --log-level=WARNING; \
 	fi
 endef
-# $(call compile,directory)
+# $(call compile,directory,targets): the build tool counts its steps.
 define compile
-	@echo "== build $(1)"
-	@cmake --build $(1) --parallel $(JOBS)
+	@echo "== build $(1)$(if $(2),: $(2))"
+	@cmake --build $(1) --parallel $(JOBS) $(if $(2),--target $(2))
 endef
 
-# The stamp spares the search, and on machines without clang 22 a look into the package lists.
-setup: build/.setup
-build/.setup: scripts/setup.sh
-	@echo "== setup: tools and libraries"
-	@scripts/setup.sh
+# A stamp per level spares the search, and on machines without clang 22 a look into the package lists. More includes less.
+setup: build/.setup-all
+setup-test: build/.setup-test
+setup-verify: build/.setup-verify
+build/.setup-%: scripts/setup.sh
+	@if [[ build/.setup-all -nt $< || ($* != all && build/.setup-test -nt $<) ]]; then :; else \
+	  echo "== tools and libraries for level $*"; \
+	  scripts/setup.sh $*; \
+	fi
 	@mkdir -p build && touch $@
 
-build: setup
+# A first result needs the library and the command, so that is what is configured; what the tests need may not even be
+# installed. `make build` adds the rest to the same directory and compiles nothing again.
+PARTS = ROCFLASH_BUILD_TESTS ROCFLASH_BUILD_SIM ROCFLASH_BUILD_EXAMPLES
+library: setup-verify
+	@if [[ ! -e build/build.ninja && ! -e build/Makefile ]]; then touch build/.library-only; fi
+	$(call configure,release,build,$(COMPILERS) $(PARTS:%=-D%=OFF))
+	$(call compile,build,rocflash rocflash_cli)
+
+build: setup-test
+	@if [[ -e build/.library-only ]]; then \
+	  echo "== configure build: the tests, the simulator and the examples too"; \
+	  cmake $(PARTS:%=-U%) --log-level=WARNING build >/dev/null; \
+	  rm build/.library-only; \
+	fi
 	$(call configure,release,build,$(COMPILERS))
 	$(call compile,build)
 
-verify: build
-	@echo "== verify: every feature against the double-precision reference"
+verify:
+	@echo "== 1 of 3: build the library with its kernels and the command; once, about 3 minutes on 2 cores"
+	@$(MAKE) library
+	@echo "== 2 of 3: check every feature against the double-precision reference; about 10 s on 2 cores"
 	@build/bin/rocflash verify --quick --device $(DEVICE)
-	@echo "== bench: on the CPU beside standard attention, which materialises the scores"
+	@echo "== 3 of 3: time it, on the CPU beside standard attention, which materialises the scores; about 10 s"
 	@build/bin/rocflash bench --device $(DEVICE)
 
 verify-cuda: build
@@ -103,10 +123,10 @@ else
 	@echo "== test: Rust is left out, as RUST=0 says"
 endif
 
-report: build
+report: library
 	@build/bin/rocflash report
 
-wheels: setup
+wheels: setup-test
 	$(call configure,release,build,$(COMPILERS))
 	@echo "== wheels: rocflash and flash-attn into dist/"
 	@JOBS=$(JOBS) scripts/wheels.sh
@@ -151,13 +171,13 @@ format-check: setup
 	@echo "== format: check"
 	@scripts/format.sh --check
 
-# clang-tidy needs to know how files are compiled, not the compiled files.
+# clang-tidy needs to know how files are compiled, each alone, not the compiled files.
 lint: setup
-	$(call configure,release,build,$(COMPILERS))
+	$(call configure,release,build-lint,$(COMPILERS) -DCMAKE_UNITY_BUILD=OFF)
 	@echo "== lint"
 	@JOBS=$(JOBS) scripts/lint.sh
 
-install: build
+install: library
 	@echo "== install into $(DESTDIR)$(PREFIX)"
 	@DESTDIR=$(DESTDIR) cmake --install build --prefix $(PREFIX)
 

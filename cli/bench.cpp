@@ -14,7 +14,7 @@
 namespace rocflash::cli {
 namespace {
 
-struct Options {
+struct BenchOptions {
   std::string device, op = "forward", dtype, json;
   std::int64_t batch = 2, heads = 8, kv_heads = 0, seqlen_k = 0;
   std::vector<std::int64_t> seqlens{128, 256, 512, 1024, 2048, 4096};
@@ -32,13 +32,13 @@ struct Shape {
   std::int64_t b, h, hk, sq, sk, d;
 };
 
-CostShape cost_shape(const Shape& s, const Options& o) {
+CostShape cost_shape(const Shape& s, const BenchOptions& o) {
   CostShape c{s.b, s.h, s.hk, s.sq, s.sk, s.d, o.causal};
   if (!o.window.empty()) c.left = o.window[0], c.right = o.window[1];
   return c;
 }
 
-double flops(const Shape& s, const Options& o) {
+double flops(const Shape& s, const BenchOptions& o) {
   return (o.backward() ? 2.5 : 1.0) * forward_flops(cost_shape(s, o));
 }
 
@@ -57,7 +57,7 @@ struct Inputs {
 // One side of the comparison: its outputs, its workspace and its times.
 class Side {
  public:
-  Side(Backend backend, const Shape& s, const Inputs& in, const Options& o)
+  Side(Backend backend, const Shape& s, const Inputs& in, const BenchOptions& o)
       : out_(parse_dtype(o.dtype), {s.b, s.sq, s.h, s.d}),
         lse_(DType::f32, {s.b, s.h, s.sq}),
         dq_(parse_dtype(o.dtype), {s.b, s.sq, s.h, s.d}),
@@ -116,7 +116,7 @@ class Side {
   Times times_;
 };
 
-struct Row {
+struct BenchRow {
   Shape shape;
   int repeats = 0;
   double seconds = 0, gflops = 0;
@@ -125,13 +125,13 @@ struct Row {
   std::size_t standard_bytes = 0;
 };
 
-Row measure(const Shape& s, const Options& o) {
+BenchRow measure(const Shape& s, const BenchOptions& o) {
   const Inputs in(s, parse_dtype(o.dtype));
   Side ours(Backend::cpu, s, in, o);
   std::optional<Side> standard;
   if (o.compare) standard.emplace(Backend::standard, s, in, o);
 
-  Row row;
+  BenchRow row;
   row.shape = s;
   // The two take turns, so that a slow moment of the machine meets both.
   for (const auto start = Clock::now(); !enough(o.repeat, row.repeats, start); ++row.repeats) {
@@ -153,14 +153,14 @@ double ratio(double a, double b) { return b > 0 ? a / b : 0; }
 
 double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
-void print_table(const std::vector<Row>& rows, const Options& o, std::FILE* to) {
+void print_table(const std::vector<BenchRow>& rows, const BenchOptions& o, std::FILE* to) {
   std::vector<std::string> titles{"seqlen", "time [ms]", "GFLOP/s", "memory [MiB]"};
   if (o.compare) {
     titles.insert(titles.end(), {"standard [ms]", "speed-up [x]", "standard [MiB]",
                                  "memory reduction [x]", "max difference"});
   }
   Table table(titles, 0);
-  for (const Row& r : rows) {
+  for (const BenchRow& r : rows) {
     std::vector<std::string> cells{
         r.shape.sq == r.shape.sk ? std::to_string(r.shape.sq)
                                  : fmt::format("{}x{}", r.shape.sq, r.shape.sk),
@@ -179,14 +179,14 @@ void print_table(const std::vector<Row>& rows, const Options& o, std::FILE* to) 
   table.print(to);
 }
 
-Json to_json(const std::vector<Row>& rows, const Options& o, int threads) {
+Json to_json(const std::vector<BenchRow>& rows, const BenchOptions& o, int threads) {
   Json json{{"version", version()},   {"device", o.device},     {"op", o.op},
             {"dtype", o.dtype},       {"batch", o.batch},       {"heads", o.heads},
             {"kv_heads", o.kv_heads}, {"head_dim", o.head_dim}, {"causal", o.causal},
             {"threads", threads}};
   if (!o.window.empty()) json["window"] = o.window;
   json["results"] = Json::array();
-  for (const Row& r : rows) {
+  for (const BenchRow& r : rows) {
     Json entry{{"seqlen_q", r.shape.sq}, {"seqlen_k", r.shape.sk}, {"repeats", r.repeats},
                {"seconds", r.seconds},   {"gflops", r.gflops},     {"workspace_bytes", r.bytes}};
     if (o.compare) {
@@ -202,7 +202,7 @@ Json to_json(const std::vector<Row>& rows, const Options& o, int threads) {
   return json;
 }
 
-int bench_on_gpu(const Options& o) {
+int bench_on_gpu(const BenchOptions& o) {
   if (o.op != "forward") {
     fmt::print(stderr, "rocflash bench: --op {}: {} runs forward only\n", o.op, o.device);
     return exit_usage;
@@ -215,7 +215,7 @@ int bench_on_gpu(const Options& o) {
 }
 
 // An option that this operation has no use for, or an empty text.
-std::string misplaced(const Options& o) {
+std::string misplaced(const BenchOptions& o) {
   if (o.op == "decode") {
     if (!o.window.empty()) return "--window";
     if (o.seqlen_k > 0) return "--seqlen-k";
@@ -226,7 +226,7 @@ std::string misplaced(const Options& o) {
   return {};
 }
 
-int bench(Options o) {
+int bench(BenchOptions o) {
   if (const std::string option = misplaced(o); !option.empty()) {
     fmt::print(stderr, "rocflash bench: {} does not go with --op {}; {}\n", option, o.op,
                o.op == "decode" ? "the cache's length is --seqlen, and all of it is seen"
@@ -252,7 +252,7 @@ int bench(Options o) {
              o.compare ? " Standard attention materialises the scores." : "");
   std::fflush(to);
 
-  std::vector<Row> rows;
+  std::vector<BenchRow> rows;
   Progress progress;
   for (const std::int64_t sq : o.seqlens) {
     progress.show(fmt::format("{} of {}: seqlen {}", rows.size() + 1, o.seqlens.size(), sq));
@@ -269,7 +269,7 @@ int bench(Options o) {
 
 Command add_bench(CLI::App& app) {
   auto* command = app.add_subcommand("bench", "Time a device against standard attention");
-  const auto o = std::make_shared<Options>();
+  const auto o = std::make_shared<BenchOptions>();
   add_device_option(*command, o->device);
   const auto size = [&](const char* name, auto& value, const char* text) {
     return command->add_option(name, value, text)->check(CLI::PositiveNumber);

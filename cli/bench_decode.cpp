@@ -58,7 +58,7 @@ class Reader {
   int threads_;
 };
 
-struct Row {
+struct DecodeRow {
   std::int64_t seqlen, page;  // page 0: one piece per sequence
   double gigabytes;
   Times decode, reading, append;
@@ -90,7 +90,7 @@ class Repeated {
   Workspace workspace_;
 };
 
-Row measure(const DecodeOptions& o, std::int64_t seqlen, std::int64_t page, int threads) {
+DecodeRow measure(const DecodeOptions& o, std::int64_t seqlen, std::int64_t page, int threads) {
   const DType t = parse_dtype(o.dtype);
   const std::int64_t pages = page > 0 ? (seqlen + page - 1) / page : 1,
                      rows = page > 0 ? page : seqlen;
@@ -135,7 +135,7 @@ Row measure(const DecodeOptions& o, std::int64_t seqlen, std::int64_t page, int 
   // What is read to drive the cache out, as a model's weights do from one token to the next.
   const Array others(DType::f32, {o.cold ? 64 << 20 : 1});
   Reader reader({&k, &v}, threads), other_reader({&others}, threads);
-  Row r{seqlen, page, static_cast<double>(k.bytes() + v.bytes()) * 1e-9, {}, {}, {}, {}};
+  DecodeRow r{seqlen, page, static_cast<double>(k.bytes() + v.bytes()) * 1e-9, {}, {}, {}, {}};
   // A short call comes first so that the library's threads are awake, as the reader's are.
   Array few_keys(t, {1, 1024, o.kv_heads, o.head_dim});
   Problem short_problem;
@@ -189,7 +189,7 @@ int bench_decode(const DecodeOptions& o) {
   for (const std::int64_t seqlen : o.seqlens) {
     for (const std::int64_t page : pages) {
       progress.show(fmt::format("cache {}, page {}", seqlen, page));
-      const Row r = measure(o, seqlen, page, threads);
+      const DecodeRow r = measure(o, seqlen, page, threads);
       const double seconds = r.decode.median(), reading = r.reading.median(),
                    best = r.decode.best(), best_reading = r.reading.best();
       Json result{{"seqlen_k", seqlen},

@@ -67,7 +67,7 @@ class Stopwatch {
   Gpu::Event begin_, end_;
 };
 
-struct Row {
+struct GpuRow {
   CostShape shape;
   int repeats = 0;
   double seconds = 0, tflops = 0;
@@ -82,7 +82,7 @@ std::string family_of(const rocflash_device& device) {
   return {};
 }
 
-Row measure(const std::shared_ptr<Gpu>& gpu, const CostShape& s, const GpuBenchOptions& o) {
+GpuRow measure(const std::shared_ptr<Gpu>& gpu, const CostShape& s, const GpuBenchOptions& o) {
   const DType t = parse_dtype(o.dtype);
   const GpuArray q(gpu, t, {s.b, s.sq, s.h, s.d}, 1), k(gpu, t, {s.b, s.sk, s.hk, s.d}, 2),
       v(gpu, t, {s.b, s.sk, s.hk, s.d}, 3), out(gpu, t, {s.b, s.sq, s.h, s.d}, 0),
@@ -96,7 +96,7 @@ Row measure(const std::shared_ptr<Gpu>& gpu, const CostShape& s, const GpuBenchO
   execution.workspace_size = workspace.size();
   const auto launch = [&] { forward(problem, outputs, execution); };
 
-  Row row;
+  GpuRow row;
   row.shape = s;
   row.traffic = forward_traffic(s, family_of(gpu->about()));
   gpu->count_launches(true);
@@ -173,7 +173,7 @@ int bench_gpu(const GpuBenchOptions& o) {
   Progress progress;
   for (const CostShape& shape : o.shapes) {
     progress.show("seqlen " + length_text(shape));
-    const Row r = measure(gpu, shape, o);
+    const GpuRow r = measure(gpu, shape, o);
     std::vector<std::string> cells{length_text(shape), fmt::format("{:.3f}", r.seconds * 1e3),
                                    fmt::format("{:.1f}", r.tflops)};
     if (share) cells.push_back(fmt::format("{:.1f}", 100 * r.tflops / *peak));

@@ -1,29 +1,16 @@
-// `rocflash report`: what the compiler made of each GPU kernel of this build, as
-// kernels/build/report.cpp wrote it down.
+// `rocflash report`: what the compiler made of each GPU kernel of this build.
 #include "commands.hpp"
+#include "kernel_report.hpp"
 #include "output.hpp"
-
-#ifdef ROCFLASH_KERNEL_REPORT
-#define ROCFLASH_EMBED(name, file)                       \
-  asm(".pushsection .rodata\n" #name ": .incbin \"" file \
-      "\"\n"                                             \
-      ".byte 0\n.popsection");                           \
-  extern "C" const char name[];
-ROCFLASH_EMBED(kernel_report_text, ROCFLASH_KERNEL_REPORT "/report.txt")
-ROCFLASH_EMBED(kernel_report_json, ROCFLASH_KERNEL_REPORT "/report.json")
-#endif
 
 namespace rocflash::cli {
 namespace {
 
 int report(const std::string& json_file) {
-#ifdef ROCFLASH_KERNEL_REPORT
-  fmt::print(text_stream(json_file), "{}", static_cast<const char*>(kernel_report_text));
-  write_json(json_file, Json::parse(static_cast<const char*>(kernel_report_json)));
-#else
-  fmt::print(text_stream(json_file), "This build has no kernels for GPUs.\n");
-  write_json(json_file, Json{{"targets", Json::array()}});
-#endif
+  const char* text = kernel_report_text();
+  fmt::print(text_stream(json_file), "{}", text ? text : "This build has no kernels for GPUs.\n");
+  const char* json = kernel_report_json();
+  write_json(json_file, json ? Json::parse(json) : Json{{"targets", Json::array()}});
   return exit_good;
 }
 

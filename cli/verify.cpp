@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t failures_shown = 20;
 
-struct Options {
+struct VerifyOptions {
   std::string device, filter, json;
   bool quick = false, full = false;
   std::uint64_t seed = 0;
@@ -115,12 +115,12 @@ void print_refusals(const std::vector<verify::Result>& results, std::FILE* to) {
   for (const auto& [text, count] : words) fmt::print(to, "  {:>5}  {}\n", count, text);
 }
 
-std::string reproduce(const Options& o, const verify::Case& c) {
+std::string reproduce(const VerifyOptions& o, const verify::Case& c) {
   return fmt::format("rocflash verify --device {} --{} --seed {} --filter '{}'", o.device,
                      o.level(), o.seed, c.name());
 }
 
-void print_failure(const verify::Result& r, const Options& o, std::FILE* to) {
+void print_failure(const verify::Result& r, const VerifyOptions& o, std::FILE* to) {
   fmt::print(to, "\nFAILED {}\n", r.what.name());
   if (!r.failure.empty()) fmt::print(to, "  {}\n", r.failure);
   for (const verify::Finding& f : r.findings) {
@@ -132,8 +132,8 @@ void print_failure(const verify::Result& r, const Options& o, std::FILE* to) {
   fmt::print(to, "  {}\n  {}\n", r.what.describe(), reproduce(o, r.what));
 }
 
-Json to_json(const Options& o, const std::vector<verify::Result>& results, const Report& report,
-             double seconds) {
+Json to_json(const VerifyOptions& o, const std::vector<verify::Result>& results,
+             const Report& report, double seconds) {
   Json json{{"version", version()},
             {"device", o.device},
             {"level", o.level()},
@@ -160,7 +160,7 @@ Json to_json(const Options& o, const std::vector<verify::Result>& results, const
   return json;
 }
 
-int verify_device(const Options& o) {
+int verify_device(const VerifyOptions& o) {
   using Clock = std::chrono::steady_clock;
   auto cases = verify::cases(o.full ? verify::Level::full : verify::Level::quick, o.seed, o.filter);
   std::erase_if(cases, [&](const verify::Case& c) { return c.seed % o.every != 0; });
@@ -218,7 +218,7 @@ int verify_device(const Options& o) {
 Command add_verify(CLI::App& app) {
   auto* command =
       app.add_subcommand("verify", "Check a device against the double-precision reference");
-  const auto o = std::make_shared<Options>();
+  const auto o = std::make_shared<VerifyOptions>();
   add_device_option(*command, o->device);
   auto* quick = command->add_flag("--quick", o->quick,
                                   "Every feature and shape once in every dtype (default)");

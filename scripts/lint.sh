@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# clang-tidy over the compiled sources of src/ and cli/, shellcheck over the scripts. Needs build/ to be configured.
+# clang-tidy over the compiled sources of src/, verify/ and cli/, shellcheck over the scripts. Needs build-lint/ to be configured.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +15,7 @@ echo "shellcheck"
 shellcheck -x scripts/*.sh packaging/*.sh kernels/build/*.sh build_rocm.sh .ci/run
 
 # Only files in the compilation database have flags to be read with.
-mapfile -t sources < <(sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' build/compile_commands.json | sort -u |
-  grep -E "^$PWD/(src|cli)/")
+mapfile -t sources < <(sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' build-lint/compile_commands.json | sort -u |
+  grep -E "^$PWD/(src|verify|cli)/")
 echo "clang-tidy on ${#sources[@]} files"
-printf '%s\0' "${sources[@]}" | xargs -0 -n 1 -P "${JOBS:-2}" "$tidy" -p build --quiet
+printf '%s\0' "${sources[@]}" | xargs -0 -n 1 -P "${JOBS:-2}" "$tidy" -p build-lint --quiet

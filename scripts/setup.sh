@@ -1,12 +1,18 @@
 #!/usr/bin/env bash
-# Finds what building rocflash needs, and installs what is missing where it may.
+# Finds what rocflash needs for a purpose, and installs what is missing where it may.
 #
-#   setup.sh                    install by apt, as root or through sudo; without either, say what to install
-#   setup.sh --check            look, install nothing
+#   setup.sh [LEVEL]            install by apt, as root or through sudo; without either, say what to install
+#   setup.sh --check [LEVEL]    look, install nothing
+#   setup.sh --list [LEVEL]     print the Debian packages of that level, whether they are there or not
 #   setup.sh --cmake-compilers  print the CMake options that select the compiler
 #
-# The exit status is 0 when everything needed for building and testing is there. Formatting, linting,
-# sanitizers and fuzzing need more; their absence is reported but is no failure.
+# LEVEL says what for; each has what the one before it has:
+#   verify   to build the library and the command (make verify, make install)
+#   test     to run all tests and to build wheels and packages (make test, make dist)
+#   all      to format, lint, fuzz and run under sanitizers; this is the default
+#
+# The exit status is 0 when everything that building at this level cannot do without is there. The absence of the rest is reported
+# but is no failure: what needs it is left out, and says so.
 set -euo pipefail
 
 llvm=22
@@ -58,59 +64,79 @@ have_venv() { have python3 && python3 -c 'import ensurepip, venv' 2>/dev/null; }
 have_build_tool() { have ninja || have make; }
 have_pkg_config() { have pkg-config || have pkgconf; }
 
-# What is looked for: kind, Debian package, what it is for, and the test that it is there.
+# What is looked for: level, kind, Debian package, what it is for, and the test that it is there.
 items=(
-  "needed|g++|the C++ library and a linker|have g++ || have_clang"
-  "needed|clang-$llvm|the compiler (GCC $minimum_gcc or newer serves for host code)|have_compiler"
-  "needed|cmake|building (at least $minimum_cmake)|have_cmake"
-  "needed|make|the commands of the Makefile|have_build_tool"
-  "needed|libdlpack-dev|tensors of the C ABI|have_header dlpack/dlpack.h"
-  "needed|libcli11-dev|the rocflash command|have_header CLI/CLI.hpp"
-  "needed|libfmt-dev|the rocflash command|have_header fmt/core.h"
-  "needed|nlohmann-json3-dev|the rocflash command|have_header nlohmann/json.hpp"
-  "needed|libgtest-dev|the tests|have_header gtest/gtest.h"
-  "needed|libgmock-dev|the tests|have_header gmock/gmock.h"
-  "needed|python3-venv|the Python side and its tests|have_venv"
-  "extra|clang-$llvm|the compiler this project is developed with, and the one for kernels for GPUs|have_clang"
-  "extra|ninja-build|faster builds|have ninja"
-  "extra|make|the commands of the Makefile|have make"
-  "extra|pkg-config|the test of the installed pkg-config file|have_pkg_config"
-  "extra|libclang-rt-$llvm-dev|make sanitize, make fuzz|have_clang_runtime"
-  "extra|llvm-$llvm|readable sanitizer reports|have llvm-symbolizer-$llvm"
-  "extra|lld-$llvm|kernels for GPUs|have ld.lld-$llvm"
-  "extra|libzstd-dev|kernels for GPUs|have_header zstd.h"
-  "extra|llvm-$llvm-dev|the AMD GPU simulator|have_llvm"
-  "extra|clang-format-$llvm|make format|have clang-format-$llvm"
-  "extra|clang-tidy-$llvm|make lint|have clang-tidy-$llvm"
-  "extra|shellcheck|make lint, the tests of the scripts|have shellcheck"
-  "extra|dpkg-dev|the Debian packages|have dpkg-shlibdeps"
-  "extra|lintian|the test of the Debian packages|have lintian"
-  "extra|nix-bin|the test of the Nix flake|have nix"
-  "extra|curl|fetching Rust for the tests of the crates|have curl || have wget || have cargo"
-  "extra|ca-certificates|the same|[[ -d /etc/ssl/certs ]] || have cargo"
+  "verify|needed|g++|the C++ library and a linker|have g++ || have_clang"
+  "verify|needed|clang-$llvm|the compiler (GCC $minimum_gcc or newer serves for host code)|have_compiler"
+  "verify|needed|cmake|building (at least $minimum_cmake)|have_cmake"
+  "verify|needed|make|the commands of the Makefile|have_build_tool"
+  "verify|needed|libdlpack-dev|tensors of the C ABI|have_header dlpack/dlpack.h"
+  "verify|needed|libcli11-dev|the rocflash command|have_header CLI/CLI.hpp"
+  "verify|needed|libfmt-dev|the rocflash command|have_header fmt/core.h"
+  "verify|needed|nlohmann-json3-dev|the rocflash command|have_header nlohmann/json.hpp"
+  "verify|extra|clang-$llvm|the compiler this project is developed with, and the one for kernels for GPUs|have_clang"
+  "verify|extra|ninja-build|faster builds|have ninja"
+  "verify|extra|make|the commands of the Makefile|have make"
+  "verify|extra|lld-$llvm|kernels for GPUs|have ld.lld-$llvm"
+  "verify|extra|libzstd-dev|kernels for GPUs|have_header zstd.h"
+  "test|needed|libgtest-dev|the tests|have_header gtest/gtest.h"
+  "test|needed|libgmock-dev|the tests|have_header gmock/gmock.h"
+  "test|needed|python3-venv|the Python side and its tests|have_venv"
+  "test|extra|pkg-config|the test of the installed pkg-config file|have_pkg_config"
+  "test|extra|llvm-$llvm-dev|the AMD GPU simulator|have_llvm"
+  "test|extra|shellcheck|make lint, the tests of the scripts|have shellcheck"
+  "test|extra|dpkg-dev|the Debian packages|have dpkg-shlibdeps"
+  "test|extra|lintian|the test of the Debian packages|have lintian"
+  "test|extra|nix-bin|the test of the Nix flake|have nix"
+  "test|extra|curl|fetching Rust for the tests of the crates|have curl || have wget || have cargo"
+  "test|extra|ca-certificates|the same|[[ -d /etc/ssl/certs ]] || have cargo"
+  "all|extra|libclang-rt-$llvm-dev|make sanitize, make fuzz|have_clang_runtime"
+  "all|extra|llvm-$llvm|readable sanitizer reports|have llvm-symbolizer-$llvm"
+  "all|extra|clang-format-$llvm|make format|have clang-format-$llvm"
+  "all|extra|clang-tidy-$llvm|make lint|have clang-tidy-$llvm"
 )
+
+# The parts of an item: sets level, kind, package, purpose and test.
+take() {
+  IFS='|' read -r level kind package purpose _ <<<"$1"
+  test=${1#*|*|*|*|}
+}
+
+# Whether an item of this level belongs to the level that was asked for.
+belongs() {
+  case "$wanted_level" in
+    all) return 0 ;;
+    test) [[ $1 != all ]] ;;
+    verify) [[ $1 == verify ]] ;;
+  esac
+}
 
 # Sets the array `missing` to the packages of the given kind whose test fails.
 find_missing() {
-  local item kind package test
+  local item level kind package purpose test
   missing=()
   for item in "${items[@]}"; do
-    kind=${item%%|*}
-    package=${item#*|}
-    package=${package%%|*}
-    test=${item#*|*|*|}
-    [[ $kind == "$1" ]] || continue
-    eval "$test" || missing+=("$package")
+    take "$item"
+    if [[ $kind == "$1" ]] && belongs "$level"; then
+      eval "$test" || missing+=("$package")
+    fi
   done
 }
 
-purpose_of() {
-  local item package
+packages_of_level() {
+  local item level kind package purpose test
   for item in "${items[@]}"; do
-    package=${item#*|}
-    if [[ ${package%%|*} == "$1" ]]; then
-      item=${item#*|*|}
-      echo "${item%%|*}"
+    take "$item"
+    if belongs "$level"; then echo "$package"; fi
+  done | sort -u
+}
+
+purpose_of() {
+  local item level kind package purpose test
+  for item in "${items[@]}"; do
+    take "$item"
+    if [[ $package == "$1" ]]; then
+      echo "$purpose"
       return
     fi
   done
@@ -176,7 +202,7 @@ report() {
   fi
   find_missing needed
   if ((${#missing[@]} > 0)); then
-    echo "missing, and needed to build and test:"
+    echo "missing, and needed for level $wanted_level:"
     list "${missing[@]}"
     if have apt-get; then
       echo "install them as root:  apt-get install ${missing[*]}"
@@ -199,20 +225,38 @@ cmake_compilers() {
   fi
 }
 
+usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; }
+
 main() {
-  local root package
+  local root package look=no
   local -a wanted=()
   case "${1:-}" in
     --cmake-compilers)
       cmake_compilers
       return
       ;;
-    --check | "") ;;
-    *)
-      sed -n '2,9s/^# \{0,1\}//p' "$0"
-      [[ $1 == --help ]] && return 0 || return 2
+    --check | --list)
+      look=${1#--}
+      shift
       ;;
   esac
+  wanted_level=${1:-all}
+  case "$wanted_level" in
+    verify | test | all) ;;
+    --help)
+      usage
+      return 0
+      ;;
+    *)
+      echo "setup.sh: $wanted_level; the levels are verify, test and all" >&2
+      usage >&2
+      return 2
+      ;;
+  esac
+  if [[ $look == list ]]; then
+    packages_of_level
+    return
+  fi
   find_missing needed
   wanted+=(${missing[@]+"${missing[@]}"})
   find_missing extra
@@ -220,10 +264,10 @@ main() {
     [[ " ${wanted[*]-} " == *" $package "* ]] || wanted+=("$package")
   done
   if ((${#wanted[@]} == 0)); then
-    echo "everything is there"
+    echo "everything for level $wanted_level is there"
     return 0
   fi
-  if [[ ${1:-} != --check ]] && have apt-get; then
+  if [[ $look == no ]] && have apt-get; then
     if root=$(become_root); then
       install_packages "$root" "${wanted[@]}"
       hash -r

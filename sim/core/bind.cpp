@@ -13,6 +13,7 @@
 #include "core/wave.h"
 #include "isa/scalar_math.h"
 #include "isa/vector_exec.h"
+#include "isa/vector_modes.h"
 
 namespace rocflash::sim {
 namespace {
@@ -101,6 +102,7 @@ class Binder {
     // Initial registers exist even where no instruction names them.
     p.vgpr_rows_ = std::max(p.vgpr_rows_, 4);
     if (relative_) p.vgpr_rows_ = 256;
+    if (vector_modes_) bind_vector_modes();
     return std::move(program_);
   }
 
@@ -175,8 +177,30 @@ class Binder {
     } else {
       bind_plain(in, op);
     }
-    if (in.mnemonic.starts_with("v_movrel") || in.mnemonic.starts_with("s_set_gpr_idx")) {
-      relative_ = true;
+    if (in.mnemonic.starts_with("v_movrel")) relative_ = true;
+    if (target_.generation == Generation::Gfx9 && switches_vector_modes(in)) {
+      relative_ = vector_modes_ = true;
+    }
+  }
+
+  // Whether MODE's bits of relative registers and of skipping can be set here.
+  static bool switches_vector_modes(const Instruction& in) {
+    if (in.mnemonic == "s_set_gpr_idx_on" || in.mnemonic == "s_setvskip") return true;
+    if (!in.mnemonic.starts_with("s_setreg")) return false;
+    constexpr u32 kModeRegister = 1;
+    const u32 offset = in.simm16() >> 6 & 31u;
+    const u32 size = (in.simm16() >> 11 & 31u) + 1;
+    return (in.simm16() & 63u) == kModeRegister && offset <= kModeSkipBit &&
+           offset + size > kModeIndexBit;
+  }
+
+  void bind_vector_modes() {
+    for (Op& op : program_->ops_) {
+      if (op.semantics == nullptr) continue;
+      const bool memory = op.kind == Class::Memory || op.kind == Class::Lds;
+      if (!memory && !program_->texts_[op.index].starts_with("v_")) continue;
+      op.run[0] = run_with_modes<false>;
+      op.run[1] = run_with_modes<true>;
     }
   }
 
@@ -256,6 +280,21 @@ class Binder {
       if (op.sources > 1) op.src[1].select = sdwa_select(in.value("src1_sel"));
     }
     bind_byte(in, op);
+    bind_small_floats(in, op, destinations);
+  }
+
+  // Selectors of small floats are read from the encoding: the assembler prints them at other places
+  // of the list, or not at all.
+  static void bind_small_floats(const Instruction& in, Op& op, std::size_t destinations) {
+    if (in.mnemonic.starts_with("v_cvt_scalef32_")) op.op_sel = in.words[0] >> 11 & 15;
+    if (!in.mnemonic.starts_with("v_mfma_scale_")) return;
+    op.op_sel = in.words[0] >> 11 & 3;
+    op.op_sel_hi = in.words[1] >> 27 & 3;
+    // Of a float constant the exponent is the scale, whichever byte is chosen.
+    for (const std::size_t i : {3u, 4u}) {
+      if (in.operands[destinations + i].constant != Constant::Float) continue;
+      op.src[i].value = (op.src[i].value >> 23 & 0xff) * 0x01010101u;
+    }
   }
 
   // 8-bit floats name a byte of a register; gfx9 by SDWA or op_sel, gfx12 by byte_sel.
@@ -406,6 +445,7 @@ class Binder {
   const Target& target_;
   int wave_size_;
   bool relative_ = false;
+  bool vector_modes_ = false;
   std::unique_ptr<Program> program_ = std::make_unique<Program>();
   std::map<u32, const Row*> constant_rows_;
 };

@@ -32,6 +32,7 @@ constexpr u64 kPage = 4096;
 constexpr u64 kMaxImage = 1ull << 30;
 constexpr u32 kMaxScratch = 1u << 20;    // bytes a lane; hardware has an eighth of it
 constexpr u32 kMaxArguments = 1u << 16;  // bytes
+constexpr u64 kDescriptorBytes = 64;
 
 template <typename T>
 T take(llvm::Expected<T> expected, const char* what) {
@@ -54,12 +55,83 @@ void require(bool condition, const char* complaint) {
   if (!condition) throw std::runtime_error(complaint);
 }
 
+// Targets by the machine field of the ELF's flags. (LLVM's own look-up ends the process on a value
+// it does not know.)
+struct Machine {
+  u32 code;
+  std::string_view name;
+};
+constexpr Machine kMachines[] = {
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX90A, "gfx90a"},
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX942, "gfx942"},
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX950, "gfx950"},
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX1030, "gfx1030"},
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX1031, "gfx1031"},
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX1032, "gfx1032"},
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX1033, "gfx1033"},
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX1034, "gfx1034"},
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX1035, "gfx1035"},
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX1036, "gfx1036"},
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX1100, "gfx1100"},
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX1101, "gfx1101"},
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX1102, "gfx1102"},
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX1103, "gfx1103"},
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX1150, "gfx1150"},
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX1151, "gfx1151"},
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX1152, "gfx1152"},
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX1153, "gfx1153"},
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX1200, "gfx1200"},
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX1201, "gfx1201"},
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX9_4_GENERIC, "gfx9-4-generic"},
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX10_3_GENERIC, "gfx10-3-generic"},
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX11_GENERIC, "gfx11-generic"},
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX12_GENERIC, "gfx12-generic"},
+};
+
+// The target with its features, as the metadata of later versions spells it.
+std::string target_of_flags(u32 flags, int version) {
+  const u32 code = flags & llvm::ELF::EF_AMDGPU_MACH;
+  const auto* machine = std::ranges::find(kMachines, code, &Machine::code);
+  if (machine == std::end(kMachines)) {
+    throw std::runtime_error(
+        "the code object says its target neither in its metadata nor in its "
+        "flags (machine " +
+        std::to_string(code) + ")");
+  }
+  std::string name(machine->name);
+  if (version == 3) {
+    if ((flags & llvm::ELF::EF_AMDGPU_FEATURE_SRAMECC_V3) != 0) name += ":sramecc+";
+    if ((flags & llvm::ELF::EF_AMDGPU_FEATURE_XNACK_V3) != 0) name += ":xnack+";
+    return name;
+  }
+  const u32 sramecc = flags & llvm::ELF::EF_AMDGPU_FEATURE_SRAMECC_V4;
+  const u32 xnack = flags & llvm::ELF::EF_AMDGPU_FEATURE_XNACK_V4;
+  if (sramecc == llvm::ELF::EF_AMDGPU_FEATURE_SRAMECC_ON_V4) name += ":sramecc+";
+  if (sramecc == llvm::ELF::EF_AMDGPU_FEATURE_SRAMECC_OFF_V4) name += ":sramecc-";
+  if (xnack == llvm::ELF::EF_AMDGPU_FEATURE_XNACK_ON_V4) name += ":xnack+";
+  if (xnack == llvm::ELF::EF_AMDGPU_FEATURE_XNACK_OFF_V4) name += ":xnack-";
+  return name;
+}
+
+// Whether code for `built` runs on `device`: the same target, or a generic one that covers it.
+// Features make no difference here.
+bool runs_on(std::string_view built, std::string_view device) {
+  built = built.substr(0, built.find(':'));
+  device = device.substr(0, device.find(':'));
+  if (built == device) return true;
+  if (built == "gfx9-4-generic") return device == "gfx942" || device == "gfx950";
+  if (built == "gfx10-3-generic") return device.starts_with("gfx103");
+  if (built == "gfx11-generic") return device.starts_with("gfx11");
+  return built == "gfx12-generic" && device.starts_with("gfx12");
+}
+
 // The ELF for `target` inside a clang offload bundle.
 std::span<const u8> unbundle(std::span<const u8> bytes, std::string_view target) {
   constexpr const char* kCut = "the offload bundle is cut off";
   std::size_t at = kBundleMagic.size() + 8;
   require(at <= bytes.size(), kCut);
   const u64 count = read<u64>(bytes.data() + kBundleMagic.size());
+  std::span<const u8> generic;
   for (u64 i = 0; i < count; ++i) {
     require(fits(at, 24, bytes.size()), kCut);
     const u64 offset = read<u64>(bytes.data() + at);
@@ -70,10 +142,12 @@ std::span<const u8> unbundle(std::span<const u8> bytes, std::string_view target)
     at += 24 + id_size;
     const auto name_at = id.rfind("--");
     const auto name = name_at == id.npos ? std::string_view() : id.substr(name_at + 2);
-    if (id.starts_with("h") && name.substr(0, name.find(':')) == target && size > 0) {
-      return bytes.subspan(offset, size);
-    }
+    if (!id.starts_with("h") || size == 0 || !runs_on(name, target)) continue;
+    // Code for this very target goes before code for its family.
+    if (name.substr(0, name.find(':')) == target) return bytes.subspan(offset, size);
+    generic = bytes.subspan(offset, size);
   }
+  if (!generic.empty()) return generic;
   throw std::runtime_error("the offload bundle has no code for " + std::string(target));
 }
 
@@ -157,14 +231,14 @@ class LoadedObject final : public CodeObject {
     }
     require(elf.getHeader().e_type == llvm::ELF::ET_DYN, "the ELF is not linked (not ET_DYN)");
     version_ = elf.getHeader().e_ident[llvm::ELF::EI_ABIVERSION] + 2;
-    if (version_ < 4 || version_ > 6) {
-      throw std::runtime_error("code object version " + std::to_string(version_) +
-                               " is not supported (4, 5 and 6 are)");
-    }
     load_segments(elf);
     read_metadata(elf);
-    const auto plain = target_.substr(0, target_.find(':'));
-    if (!target.empty() && plain != target.substr(0, target.find(':'))) {
+    if (version_ < 3 || version_ > 6) {
+      throw std::runtime_error("code object version " + std::to_string(version_) +
+                               " is not supported (3, 4, 5 and 6 are)");
+    }
+    if (target_.empty()) target_ = target_of_flags(elf.getHeader().e_flags, version_);
+    if (!target.empty() && !runs_on(target_, target)) {
       throw std::runtime_error("the code object is for " + target_ + ", the device is " +
                                std::string(target));
     }
@@ -219,7 +293,13 @@ class LoadedObject final : public CodeObject {
       require(fits(section.sh_addr, section.sh_size, size), "the code lies outside the segments");
       code_ = {memory + section.sh_addr, section.sh_size};
     }
-    if (code_.empty()) throw std::runtime_error("the code object has no .text");
+    // Without sections the executable segment is the code.
+    for (const auto& h : headers) {
+      if (!code_.empty()) break;
+      if (h.p_type != llvm::ELF::PT_LOAD || (h.p_flags & llvm::ELF::PF_X) == 0) continue;
+      code_ = {memory + h.p_vaddr, h.p_filesz};
+    }
+    if (code_.empty()) throw std::runtime_error("the code object has no code");
   }
 
   void relocate(const ElfFile& elf, const ElfFile::Elf_Shdr& section) {
@@ -253,12 +333,13 @@ class LoadedObject final : public CodeObject {
         const auto desc = note.getDesc(4);
         Metadata metadata = parse_metadata({desc.data(), desc.size()});
         if (!metadata.target.empty()) target_ = std::move(metadata.target);
+        // An ABI version left at 0 says version 2, which has no such note.
+        if (version_ == 2) version_ = 3 + std::clamp(metadata.minor, 0, 2);
         std::ranges::move(metadata.kernels, std::back_inserter(kernels_));
         std::ranges::move(metadata.descriptors, std::back_inserter(descriptor_names_));
       }
       if (error) throw std::runtime_error(llvm::toString(std::move(error)));
     }
-    if (target_.empty()) throw std::runtime_error("the code object has no AMDGPU metadata note");
   }
 
   void read_symbols() {
@@ -274,7 +355,10 @@ class LoadedObject final : public CodeObject {
                    symbol.st_value, symbol.st_size);
       }
     }
-    for (const auto& kernel : kernels_) check_kernel(kernel);
+    for (KernelInfo& kernel : kernels_) {
+      complete_kernel(kernel);
+      check_kernel(kernel);
+    }
     std::ranges::sort(functions_, {}, &Symbol::address);
   }
 
@@ -284,10 +368,37 @@ class LoadedObject final : public CodeObject {
     } else if (type == llvm::ELF::STT_OBJECT) {
       require(fits(value, size, image_.size()), "a variable lies outside the segments");
       variables_.push_back({name, bias_ + value, size});
-      const auto it = std::ranges::find(descriptor_names_, name);
-      if (it == descriptor_names_.end() || size != 64) return;
-      read_descriptor(kernels_[static_cast<std::size_t>(it - descriptor_names_.begin())], value);
+      if (size == kDescriptorBytes) add_descriptor(name, value);
     }
+  }
+
+  // A descriptor that the metadata does not list is a kernel too; nothing is known of its
+  // arguments.
+  void add_descriptor(const std::string& name, u64 value) {
+    auto it = std::ranges::find(descriptor_names_, name);
+    if (it == descriptor_names_.end()) {
+      constexpr std::string_view kSuffix = ".kd";
+      if (!name.ends_with(kSuffix)) return;
+      KernelInfo kernel;
+      kernel.name = name.substr(0, name.size() - kSuffix.size());
+      kernels_.push_back(std::move(kernel));
+      it = descriptor_names_.insert(descriptor_names_.end(), name);
+    }
+    read_descriptor(kernels_[static_cast<std::size_t>(it - descriptor_names_.begin())], value);
+  }
+
+  // What neither metadata nor descriptor says in so many words.
+  void complete_kernel(KernelInfo& kernel) const {
+    constexpr u32 kWave32 = 1u << 10;
+    if (kernel.wave_size == 0) kernel.wave_size = (kernel.properties & kWave32) != 0 ? 32 : 64;
+    if (kernel.vgprs == 0) {
+      const u32 unit = kernel.wave_size == 32 || target_.starts_with("gfx9") ? 8 : 4;
+      kernel.vgprs = ((kernel.rsrc1 & 63) + 1) * unit;
+    }
+    if (kernel.kernarg_bytes != 0) return;
+    u64 end = 0;
+    for (const auto& a : kernel.arguments) end = std::max(end, u64{a.offset} + a.size);
+    kernel.kernarg_bytes = static_cast<u32>(std::min<u64>(end, ~0u));
   }
 
   void check_kernel(const KernelInfo& kernel) const {
@@ -307,7 +418,8 @@ class LoadedObject final : public CodeObject {
     }
     const u32 preload = kernel.kernarg_preload & 0x7fu;
     const u32 first = kernel.kernarg_preload >> 7;
-    check(preload <= 16 && 4 * (first + preload) <= kernel.kernarg_bytes + 63,
+    const bool unsaid = kernel.kernarg_bytes == 0;
+    check(preload <= 16 && (unsaid || 4 * (first + preload) <= kernel.kernarg_bytes + 63),
           "preloads arguments it does not have");
   }
 
@@ -315,7 +427,8 @@ class LoadedObject final : public CodeObject {
     const u8* p = image_.data() + offset;
     kernel.lds_bytes = read<u32>(p);
     kernel.scratch_bytes = read<u32>(p + 4);
-    kernel.kernarg_bytes = read<u32>(p + 8);
+    // 0 means that the descriptor does not say.
+    if (const u32 bytes = read<u32>(p + 8); bytes != 0) kernel.kernarg_bytes = bytes;
     kernel.entry = bias_ + offset + static_cast<u64>(read<i64>(p + 16));
     kernel.rsrc3 = read<u32>(p + 44);
     kernel.rsrc1 = read<u32>(p + 48);

@@ -26,13 +26,13 @@ struct KernelInfo {
   u64 entry = 0;  // address of the first instruction
   u32 lds_bytes = 0;
   u32 scratch_bytes = 0;
-  u32 kernarg_bytes = 0;
+  u32 kernarg_bytes = 0;  // 0: nobody says; the caller's buffer decides
   u32 rsrc1 = 0;
   u32 rsrc2 = 0;
   u32 rsrc3 = 0;
   u16 properties = 0;
   u16 kernarg_preload = 0;
-  int wave_size = 64;
+  int wave_size = 0;
   u32 max_threads = 1024;
   u32 sgprs = 0;
   u32 vgprs = 0;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <string_view>
 
 #include "core/launch.h"
@@ -46,16 +47,22 @@ KernelAbi::KernelAbi(const LaunchRequest& r) {
   Memory& memory = Memory::instance();
   u64 end = std::max<u64>(kernel.kernarg_bytes, r.arguments.size());
   for (const auto& a : kernel.arguments) end = std::max<u64>(end, a.offset + a.size);
+  const u32 preload = kernel.kernarg_preload;
+  end = std::max<u64>(end, 4 * ((preload >> 7) + (preload & 0x7f)));
   // Scalar loads may read a whole cache line past the last argument.
   kernarg_bytes_ = (end + 63) / 64 * 64 + 64;
   kernarg_ = static_cast<u8*>(memory.allocate(kernarg_bytes_, "kernel arguments", false, 0));
+  packet_ = static_cast<u8*>(memory.allocate(kPacketBytes, "dispatch packet", false, 0));
+  if (kernarg_ == nullptr || packet_ == nullptr) {
+    release();
+    throw std::bad_alloc();
+  }
   std::memset(kernarg_, 0, kernarg_bytes_);
   if (!r.arguments.empty()) std::memcpy(kernarg_, r.arguments.data(), r.arguments.size());
   for (const auto& a : kernel.arguments) {
     if (a.kind.starts_with("hidden_")) put_hidden(kernarg_, a, r);
   }
 
-  packet_ = static_cast<u8*>(memory.allocate(kPacketBytes, "dispatch packet", false, 0));
   std::memset(packet_, 0, kPacketBytes);
   put<u16>(packet_, 2, 3);
   for (u64 i = 0; i < 3; ++i) {
@@ -67,9 +74,11 @@ KernelAbi::KernelAbi(const LaunchRequest& r) {
   put<u64>(packet_, 40, reinterpret_cast<u64>(kernarg_));
 }
 
-KernelAbi::~KernelAbi() {
-  Memory::instance().release(kernarg_);
-  Memory::instance().release(packet_);
+KernelAbi::~KernelAbi() { release(); }
+
+void KernelAbi::release() {
+  if (kernarg_ != nullptr) Memory::instance().release(kernarg_);
+  if (packet_ != nullptr) Memory::instance().release(packet_);
 }
 
 u64 KernelAbi::scratch_bytes(const KernelInfo& kernel) const {

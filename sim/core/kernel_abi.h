@@ -25,6 +25,7 @@ class KernelAbi {
   void initialize(Wave& w, const KernelInfo& kernel, const u32 block[3]) const;
 
  private:
+  void release();
   u8* kernarg_ = nullptr;
   u64 kernarg_bytes_ = 0;
   u8* packet_ = nullptr;

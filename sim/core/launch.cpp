@@ -14,6 +14,7 @@
 #include "core/issue_model.h"
 #include "core/kernel_abi.h"
 #include "isa/matrix.h"
+#include "isa/mfma_f8f6f4.h"
 
 namespace rocflash::sim {
 
@@ -150,6 +151,7 @@ class WorkerLoop {
     std::vector<u8> row_state = std::move(w.row_state);
     std::vector<u16> row_pending = std::move(w.row_pending);
     std::vector<u8> scratch = std::move(w.scratch);
+    std::vector<LdsWrite> lds_writes[2] = {std::move(w.lds_writes[0]), std::move(w.lds_writes[1])};
     std::vector<u8> scratch_undefined = std::move(w.scratch_undefined);
     w = Wave{};
     const std::size_t count =
@@ -162,6 +164,7 @@ class WorkerLoop {
       row_state.assign(count, 1);
       row_pending.assign(count, 0);
     }
+    for (int i = 0; i < 2; ++i) w.lds_writes[i] = std::move(lds_writes[i]);
     w.rows = std::move(rows);
     w.undef_rows = std::move(undef_rows);
     w.row_state = std::move(row_state);
@@ -251,10 +254,9 @@ class WorkerLoop {
     Workgroup& g = *w.group;
     for (const Queue q : {Queue::Load, Queue::Lds, Queue::Scalar}) wait_for(w, q, 0);
     ++g.finished;
-    if (g.arrived > 0 && w.checks->barrier) {
-      raise(Fault::DivergentBarrier,
-            fmt::format("the wave ends while {} others wait at a barrier", g.arrived));
-    }
+    // Barriers count the waves that are left; a signal that nobody has waited for leaves with its
+    // wave.
+    if (w.signalled && g.barriers <= w.waiting_epoch) --g.arrived;
     if (g.arrived > 0 && g.arrived == g.waves - g.finished) {
       g.arrived = 0;
       ++g.barriers;
@@ -340,8 +342,10 @@ Counters collect(const LaunchState& launch, const std::vector<Worker>& workers) 
     c.by_class[kind] += n;
     c.instructions += n;
     if (op.kind == Class::Matrix) {
-      if (const MatrixShape* shape =
-              find_matrix_shape(op.parameter, mnemonic.starts_with("v_wmma"))) {
+      if (is_f8f6f4(op)) {
+        c.matrix_cycles += n * f8f6f4_cycles(op);
+      } else if (const MatrixShape* shape =
+                     find_matrix_shape(op.parameter, mnemonic.starts_with("v_wmma"))) {
         c.matrix_cycles += n * matrix_cycles(r.module->target(), *shape);
       }
     } else {

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
-#include <cstdlib>
+#include <algorithm>
 #include <cstring>
 
 #include "core/fresh.h"
@@ -16,6 +16,39 @@ namespace {
 // a use after free then meets nothing instead of somebody else's data.
 constexpr u64 kQuarantineBytes = 64ull << 20;
 constexpr std::size_t kFreedRemembered = 256;
+
+constexpr u64 kPage = 4096;
+// What hipMalloc promises, and no more: a base aligned better would hide a kernel that needs it.
+constexpr u64 kAlignment = 256;
+// A red zone is as large as its allocation within these bounds: a row, a head or a whole tensor too
+// far still falls into it. It costs address space and no memory.
+constexpr u64 kSmallestRedZone = 1ull << 20;
+constexpr u64 kLargestRedZone = 1ull << 30;
+
+u64 round_up(u64 size, u64 unit) { return (size + unit - 1) / unit * unit; }
+u64 red_zone_of(u64 size) {
+  return std::clamp(round_up(size, kPage), kSmallestRedZone, kLargestRedZone);
+}
+// The pages between the red zones.
+u64 mapped_bytes(u64 size) { return round_up(kAlignment + std::max<u64>(size, 1), kPage); }
+
+u8* map_between_red_zones(u64 size, u64 red_zone) {
+  const u64 inner = mapped_bytes(size);
+  void* p = mmap(nullptr, inner + 2 * red_zone, PROT_NONE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED) return nullptr;
+  u8* const first = static_cast<u8*>(p) + red_zone;
+  if (mprotect(first, inner, PROT_READ | PROT_WRITE) != 0) {
+    munmap(p, inner + 2 * red_zone);
+    return nullptr;
+  }
+  return first + kAlignment;
+}
+
+void unmap(const Allocation& a) {
+  munmap(reinterpret_cast<u8*>(a.base) - kAlignment - a.red_zone,
+         mapped_bytes(a.size) + 2 * a.red_zone);
+}
 
 // Zero pages on demand: the shadow of a large allocation costs only what is touched.
 u8* map_shadow(u64 size) {
@@ -40,12 +73,16 @@ void Memory::insert(Allocation allocation) {
 }
 
 void* Memory::allocate(u64 size, std::string kind, bool track, int device) {
-  const u64 rounded = (std::max<u64>(size, 1) + 255) / 256 * 256;
-  void* memory = std::aligned_alloc(256, rounded);
+  constexpr u64 kLargest =
+      1ull << 46;  // more than any process can map; keeps the sums from wrapping
+  if (size > kLargest) return nullptr;
+  const u64 red_zone = red_zone_of(size);
+  u8* memory = map_between_red_zones(size, red_zone);
   if (memory == nullptr) return nullptr;
-  std::memset(memory, kFreshByte, rounded);
-  u8* defined = track ? map_shadow(rounded) : nullptr;
-  insert({reinterpret_cast<u64>(memory), size, std::move(kind), 0, device, defined, true});
+  std::memset(memory, kFreshByte, std::max<u64>(size, 1));
+  u8* defined = track ? map_shadow(round_up(std::max<u64>(size, 1), kAlignment)) : nullptr;
+  insert(
+      {reinterpret_cast<u64>(memory), size, std::move(kind), 0, device, defined, true, red_zone});
   in_use_ += size;
   return memory;
 }
@@ -59,35 +96,35 @@ bool Memory::release(void* pointer) {
   generation_.fetch_add(1, std::memory_order_release);
   in_use_ -= allocation.size;
   if (allocation.defined != nullptr) {
-    munmap(allocation.defined, (std::max<u64>(allocation.size, 1) + 255) / 256 * 256);
+    munmap(allocation.defined, round_up(std::max<u64>(allocation.size, 1), kAlignment));
     allocation.defined = nullptr;
   }
   quarantined_ += allocation.size;
-  freed_.push_back({std::move(allocation), pointer});
+  freed_.push_back({std::move(allocation), true});
   drop_quarantine(kQuarantineBytes);
   return true;
 }
 
 void Memory::drop_quarantine(u64 keep) {
-  for (auto& entry : freed_) {
-    if (quarantined_ <= keep) break;
-    if (entry.memory == nullptr) continue;
-    std::free(entry.memory);
-    entry.memory = nullptr;
+  const auto let_go = [this](Freed& entry) {
+    if (!entry.mapped) return;
+    unmap(entry.allocation);
+    entry.mapped = false;
     quarantined_ -= entry.allocation.size;
+  };
+  for (Freed& entry : freed_) {
+    if (quarantined_ <= keep) break;
+    let_go(entry);
   }
   while (freed_.size() > kFreedRemembered) {
-    if (freed_.front().memory != nullptr) {
-      std::free(freed_.front().memory);
-      quarantined_ -= freed_.front().allocation.size;
-    }
+    let_go(freed_.front());
     freed_.pop_front();
   }
 }
 
 bool Memory::add(const void* pointer, u64 size, std::string kind, int device) {
   if (pointer == nullptr || size == 0) return false;
-  insert({reinterpret_cast<u64>(pointer), size, std::move(kind), 0, device, nullptr, false});
+  insert({reinterpret_cast<u64>(pointer), size, std::move(kind), 0, device, nullptr, false, 0});
   return true;
 }
 

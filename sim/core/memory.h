@@ -1,5 +1,6 @@
 // Device memory. It is host memory; what this adds is the list of what may be touched and, in
-// strict mode, which bytes have ever been written.
+// strict mode, which bytes have ever been written. Every allocation lies alone between two red
+// zones that belong to nobody, so that a stray access meets nothing instead of a neighbour.
 #pragma once
 
 #include <atomic>
@@ -23,6 +24,7 @@ struct Allocation {
   int device = 0;
   u8* defined = nullptr;  // 0xff for each byte ever written; null: all of it counts as written
   bool owned = false;     // the memory is ours to free
+  u64 red_zone = 0;       // bytes before and behind it, at least, that nobody else gets
 
   [[nodiscard]] bool contains(u64 address, u64 bytes) const {
     return address >= base && bytes <= size && address - base <= size - bytes;
@@ -57,7 +59,7 @@ class Memory {
  private:
   struct Freed {
     Allocation allocation;
-    void* memory;
+    bool mapped;  // still held back
   };
   void insert(Allocation allocation);
   void drop_quarantine(u64 keep);

@@ -3,6 +3,7 @@
 // errors.
 #include "core/metadata.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -56,7 +57,8 @@ void require(bool condition) {
 KernelInfo kernel_of(const Json& map) {
   KernelInfo kernel;
   kernel.name = text(map, ".name");
-  kernel.wave_size = static_cast<int>(number(map, ".wavefront_size", 64));
+  kernel.wave_size = static_cast<int>(number(map, ".wavefront_size"));
+  kernel.kernarg_bytes = number(map, ".kernarg_segment_size");
   kernel.max_threads = number(map, ".max_flat_workgroup_size", 1024);
   kernel.sgprs = number(map, ".sgpr_count");
   kernel.vgprs = number(map, ".vgpr_count");
@@ -86,6 +88,11 @@ Metadata parse_metadata(std::span<const u8> note) {
   // "amdgcn-amd-amdhsa--gfx90a"; other compilers spell the triple differently.
   const std::string target = text(root, "amdhsa.target");
   if (const auto at = target.rfind("gfx"); at != target.npos) metadata.target = target.substr(at);
+  const auto version = root.find("amdhsa.version");
+  if (version != root.end() && version->is_array() && version->size() == 2 &&
+      (*version)[1].is_number_unsigned()) {
+    metadata.minor = static_cast<int>(std::min<u64>((*version)[1].get<u64>(), 99));
+  }
   const auto kernels = root.find("amdhsa.kernels");
   if (kernels == root.end()) return metadata;
   require(kernels->is_array());

@@ -10,7 +10,8 @@
 namespace rocflash::sim {
 
 struct Metadata {
-  std::string target;  // "gfx942:sramecc+:xnack-"
+  std::string target;  // "gfx942:sramecc+:xnack-"; empty before version 1.2
+  int minor = -1;      // of amdhsa.version, which is 1.minor; -1: not said
   std::vector<KernelInfo> kernels;
   std::vector<std::string> descriptors;  // the symbol of each kernel's descriptor
 };

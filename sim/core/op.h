@@ -16,6 +16,9 @@ namespace rocflash::sim {
 
 // MODE's FP16_OVFL: 16- and 8-bit results beyond the range become the largest number.
 inline constexpr int kModeOverflowBit = 23;
+// gfx9 only: vector registers are indexed relative to M0; vector instructions are skipped.
+inline constexpr int kModeIndexBit = 27;
+inline constexpr int kModeSkipBit = 28;
 
 struct Wave;
 struct Op;
@@ -57,13 +60,16 @@ enum class Flow : u8 {
   PackPair,  // 16-bit result halves come from source 0 and source 1
 };
 
+// Types of an instruction's sources, in order.
+using Types = std::array<Type, 5>;
+
 struct Semantics {
   ExecFn run = nullptr;
   ExecFn run_strict = nullptr;
   ComputeFn compute = nullptr;
   ComputeFn compute_clamped = nullptr;  // integer saturation, where it is a different operation
   Type dst = Type::None;
-  std::array<Type, 4> src{};
+  Types src{};
   u8 sources = 0;
   Class kind = Class::Vector;
   Flow flow = Flow::Any;

@@ -58,14 +58,25 @@ inline constexpr u16 kLowHalf = 0x0001;
 inline constexpr u16 kHighHalf = 0x0100;
 inline constexpr u16 kBothHalves = 0x0101;
 
-// A load that has been issued and not yet been waited for.
+// A load or an LDS write that has been issued and not yet been waited for.
 struct Pending {
   File file = File::None;
   u16 first = 0;
   u8 count = 0;
-  u32 lds_low = 0;  // load to LDS: the range it writes
+  u32 lds_low = 0;  // the range of LDS it writes; the bytes themselves are in an LdsWrite
   u32 lds_high = 0;
   u16 halves = kBothHalves;
+  bool carried = false;  // an LDS write that a barrier has passed by
+  u32 epoch = 0;         // barriers the wave had passed when it was issued
+};
+
+// The bytes of LDS that one instruction writes.
+struct LdsWrite {
+  u64 lanes = 0;
+  u32 bytes = 0;        // of a lane and piece
+  u32 pieces = 1;       // two for ds_write2
+  u32 offsets[2] = {};  // of the pieces, added to the lane's address
+  Row address;
 };
 
 // Wait counters. lgkmcnt of gfx9..gfx11 covers Lds and Scalar together.
@@ -78,7 +89,10 @@ class PendingQueue {
   [[nodiscard]] const Pending& oldest() const { return ring_[head_ % kCapacity]; }
   void push(const Pending& p) { ring_[tail_++ % kCapacity] = p; }
   void pop() { ++head_; }
-  [[nodiscard]] const Pending& at(u32 i) const { return ring_[(head_ + i) % kCapacity]; }
+  [[nodiscard]] const Pending& at(u32 i) const { return ring_[slot(i)]; }
+  [[nodiscard]] Pending& at(u32 i) { return ring_[slot(i)]; }
+  // Where entry i lies; stays the same while it is queued.
+  [[nodiscard]] u32 slot(u32 i) const { return (head_ + i) % kCapacity; }
 
  private:
   Pending ring_[kCapacity];
@@ -90,6 +104,7 @@ class PendingQueue {
 struct LdsTouch {
   u32 write_epoch = 0;
   u32 read_epoch = 0;
+  u32 co_writers = 0;  // waves that have stored the same value in this epoch, a bit each
   u8 writer = 0xff;
   u8 write_bytes = 0;
   u8 reader = 0xff;  // kMany when several waves read it in this epoch
@@ -109,8 +124,10 @@ struct Workgroup {
   int waves = 0;
   int arrived = 0;  // at the barrier
   int finished = 0;
-  u32 barriers = 0;           // completed
-  int pending_lds_loads = 0;  // loads to LDS in flight, over all waves
+  u32 barriers = 0;  // completed
+  // LDS writes that no barrier orders, over all waves: loads to LDS in flight, and writes that
+  // had not been waited for at a barrier.
+  int lds_in_flight = 0;
   LaunchState* launch = nullptr;
   const Wave* first_wave = nullptr;
 };
@@ -143,15 +160,15 @@ struct Wave {
   u64 mask_of = ~0ull;       // exec value that lane_mask was built for
   Row lane_mask{};
   u64 initial_exec = 0;
-  u32 gpr_index_mode = 0;  // gfx9 s_set_gpr_idx_on: bit 0 src0 .. bit 3 dst
   u32 epoch = 0;           // barriers passed
   bool signalled = false;  // split barrier: signalled, not yet waited
   u32 waiting_epoch = 0;
   u64 executed = 0;
   int outstanding = 0;
   PendingQueue queues[3];
-  std::vector<u8> scratch;            // [dword][lane]
-  std::vector<u8> scratch_undefined;  // same layout
+  std::vector<LdsWrite> lds_writes[2];  // of the entries of Queue::Load and Queue::Lds, by slot
+  std::vector<u8> scratch;              // [dword][lane]
+  std::vector<u8> scratch_undefined;    // same layout
   u64 scratch_lane_bytes = 0;
 
   // Storage behind v, v_undef and so on.
@@ -212,10 +229,13 @@ inline void need_sgpr(const Wave& w, int index, int count = 1) {
   }
 }
 
-// Strict only.
-void issue_load(Wave& w, Queue queue, const Pending& pending);
+// Strict only. `write`: what the instruction writes to LDS, if it does and others could tell.
+void issue_load(Wave& w, Queue queue, const Pending& pending, const LdsWrite* write = nullptr);
 // Lets at most `allowed` remain in flight.
 void wait_for(Wave& w, Queue queue, u32 allowed);
+// A write that has been waited for only now, after a barrier: it counts as one of this epoch. In
+// isa/lds_order.cpp.
+void publish_late(Wave& w, const LdsWrite& write);
 
 // --- undefinedness ---------------------------------------------------------------------------
 

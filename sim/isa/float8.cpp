@@ -7,52 +7,33 @@
 #include <limits>
 
 #include "isa/elementwise.h"
+#include "isa/small_float.h"
 
 namespace rocflash::sim {
 namespace {
 
-struct Format {
-  int fraction;  // bits
-  int bias;
-  u32 largest;  // code of the largest number
-  u32 overflow;
-  u32 nan;
-};
+// The fnuz variants have one NaN, where others have -0. It is what lies beyond their range, too; a
+// bit that no code has marks it until the sign has been dealt with.
+constexpr u32 kNoNumber = 0x100;
 
-constexpr Format format_of(Float8 f, bool fnuz) {
+constexpr SmallFormat format_of(Float8 f, bool fnuz) {
   const bool bf8 = f == Float8::Bf8;
-  if (fnuz) return {bf8 ? 2 : 3, bf8 ? 16 : 8, 0x7f, 0x80, 0x80};
-  return bf8 ? Format{2, 15, 0x7b, 0x7c, 0xfe} : Format{3, 7, 0x7e, 0x7f, 0xff};
+  if (fnuz) return {8, bf8 ? 2 : 3, bf8 ? 16 : 8, 0x7f, kNoNumber, 0x80};
+  return small_format(bf8 ? Small::Bf8 : Small::Fp8);
 }
 
 // Both roundings share everything but how the bits below the last place are treated.
 template <typename Round>
 u32 narrow(u32 bits, Float8 f, bool fnuz, bool saturate, Round round) {
-  const Format format = format_of(f, fnuz);
+  const SmallFormat format = format_of(f, fnuz);
   const u32 magnitude = bits & 0x7fffffffu;
-  const u32 sign = bits >> 24 & 0x80u;
   if (magnitude > 0x7f800000u) return format.nan;
   const u32 beyond = saturate && magnitude != 0x7f800000u ? format.largest : format.overflow;
-  const u32 signed_beyond = fnuz && beyond == 0x80 ? 0x80 : sign | beyond;
-  const int exponent = int(magnitude >> 23) - 127 + format.bias;  // 0 and less: subnormal
-  if (exponent >= (1 << (7 - format.fraction))) return signed_beyond;
-  const u32 significand = (magnitude & 0x7fffffu) | (magnitude >= 0x800000u ? 0x800000u : 0);
-  const int align = exponent < 1 ? 1 - exponent : 0;
-  u32 code = round(significand, align, 23 - format.fraction);
-  // The implicit one adds the exponent's last step; a carry goes up into it by itself.
-  if (exponent > 1) code += u32(exponent - 1) << format.fraction;
-  if (code > format.largest) return signed_beyond;
-  return fnuz && code == 0 ? 0 : sign | code;
+  const u32 code = narrow_small(bits, format, beyond, round);
+  if (!fnuz) return code;
+  if ((code & kNoNumber) != 0) return format.nan;
+  return code == 0x80 ? 0 : code;
 }
-
-constexpr auto kNearestEven = [](u32 significand, int align, int cut) {
-  const int shift = cut + align;
-  if (shift > 25) return 0u;
-  const u32 kept = significand >> shift;
-  const u32 rest = significand & ((1u << shift) - 1);
-  const u32 half = 1u << (shift - 1);
-  return kept + (rest > half || (rest == half && (kept & 1) != 0) ? 1u : 0u);
-};
 
 // Byte or word selection happens when the operand is fetched.
 template <Float8 F>
@@ -118,7 +99,7 @@ bool uses_fnuz(const Target& target) { return target.name == "gfx942"; }
 
 const std::array<float, 256>& float8_values(Float8 f, bool fnuz) {
   const auto build = [](Float8 which, bool nuz) {
-    const Format format = format_of(which, nuz);
+    const SmallFormat format = format_of(which, nuz);
     std::array<float, 256> table{};
     for (u32 code = 0; code < 256; ++code) {
       const u32 magnitude = code & 0x7f;
@@ -146,11 +127,7 @@ u32 to_float8(u32 bits, Float8 f, bool fnuz, bool saturate) {
 }
 
 u32 to_float8_stochastic(u32 bits, u32 seed, Float8 f, bool fnuz, bool saturate) {
-  return narrow(bits, f, fnuz, saturate, [seed](u32 significand, int align, int cut) {
-    // What the alignment of a subnormal shifts out does not take part.
-    const u32 aligned = align < 32 ? significand >> align : 0;
-    return (aligned + (seed >> (32 - cut))) >> cut;
-  });
+  return narrow(bits, f, fnuz, saturate, Stochastic{seed});
 }
 
 void add_float8(Registry& r) {

@@ -5,8 +5,7 @@
 namespace rocflash::sim {
 namespace {
 
-Semantics lane_op(ExecFn run, ExecFn strict, std::array<Type, 4> types, u8 sources,
-                  u32 parameter = 0) {
+Semantics lane_op(ExecFn run, ExecFn strict, Types types, u8 sources, u32 parameter = 0) {
   Semantics s;
   s.run = run;
   s.run_strict = strict;
@@ -186,7 +185,7 @@ void add_lane_ops(Registry& r) {
         lane_op(run_readlane<false>, run_readlane<true>, {Type::B32, Type::B32}, 2));
   r.add("v_writelane_b32",
         lane_op(run_writelane<false>, run_writelane<true>, {Type::B32, Type::B32}, 2));
-  const std::array<Type, 4> three = {Type::B32, Type::B32, Type::B32};
+  const Types three = {Type::B32, Type::B32, Type::B32};
   r.add("v_permlane16_b32", lane_op(run_permlane16<false>, run_permlane16<true>, three, 3, 0));
   r.add("v_permlanex16_b32", lane_op(run_permlane16<false>, run_permlane16<true>, three, 3, 1));
   r.add("v_permlane16_var_b32",

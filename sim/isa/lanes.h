@@ -59,9 +59,12 @@ void add_scalar_alu(Registry& registry);
 void add_scalar_float(Registry& registry);
 void add_program_control(Registry& registry);
 void add_scalar_memory(Registry& registry);
+void add_scalar_store(Registry& registry);
 void add_lds(Registry& registry);
 void add_vector_memory(Registry& registry);
 void add_memory_atomics(Registry& registry);
 void add_matrix(Registry& registry);
+void add_mfma_f8f6f4(Registry& registry);
+void add_scaled_conversions(Registry& registry);
 
 }  // namespace rocflash::sim

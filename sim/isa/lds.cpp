@@ -1,4 +1,5 @@
 // DS: local data share, in all widths, and the lane shuffles that go through its crossbar.
+// Addresses are sums of 32 bits: a negative register and a positive offset may meet inside.
 #include <bit>
 
 #include "isa/memory_access.h"
@@ -12,8 +13,23 @@ constexpr int kAddress = 0;
 constexpr int kData0 = 1;
 constexpr int kData1 = 2;
 
-// Marks a write in the queue: nothing waits for its result, but a barrier must.
-constexpr Pending kLdsWrite = {File::None, 1, 0, 0, 0};
+// Nothing waits for a write's result, but other waves may not see its bytes before it has landed.
+void issue_write(Wave& w, const Row& address, u64 exec, u32 bytes, u32 first, const u32* second) {
+  if (w.group->waves == 1) {
+    issue_load(w, Queue::Lds, {});
+    return;
+  }
+  LdsWrite write;
+  write.lanes = exec;
+  write.bytes = bytes;
+  write.offsets[0] = first;
+  if (second != nullptr) {
+    write.pieces = 2;
+    write.offsets[1] = *second;
+  }
+  write.address = address;
+  issue_load(w, Queue::Lds, {}, &write);
+}
 
 template <bool Strict>
 void check_address(Wave& w, const Op& op) {
@@ -70,7 +86,7 @@ void count_shuffle(Wave& w, u64 exec) {
 }
 
 template <bool Strict>
-void read_at(Wave& w, int row, int lane, u64 address, u32 bytes, u32 parameter) {
+void read_at(Wave& w, int row, int lane, u32 address, u32 bytes, u32 parameter) {
   const Place p = lds_place(w, address, bytes, lane, Access::Read);
   if (bytes >= 4 && p.data != nullptr && wholly_defined(p, bytes)) {
     for (u32 i = 0; i < bytes / 4; ++i) {
@@ -103,7 +119,7 @@ void read_at(Wave& w, int row, int lane, u64 address, u32 bytes, u32 parameter) 
 }
 
 template <bool Strict>
-void write_at(Wave& w, int row, int lane, u64 address, u32 bytes, bool high) {
+void write_at(Wave& w, int row, int lane, u32 address, u32 bytes, bool high) {
   u32 data[4] = {};
   if constexpr (Strict) {
     for (u32 i = 0; i < std::max(1u, bytes / 4); ++i) data[i] = w.v[row + int(i)].lane[lane];
@@ -134,7 +150,7 @@ void run_read(Wave& w, const Op& op) {
   if ((op.parameter & (width::kD16 | width::kD16High)) == 0) begin_rows<Strict>(w, row, rows, exec);
   for (u64 m = exec; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
-    read_at<Strict>(w, row, lane, u64{address.lane[lane]} + u32(op.offset), bytes, op.parameter);
+    read_at<Strict>(w, row, lane, address.lane[lane] + u32(op.offset), bytes, op.parameter);
   }
   if constexpr (Strict) {
     const u16 halves = (op.parameter & width::kD16High) != 0 ? kHighHalf
@@ -160,11 +176,13 @@ void run_write(Wave& w, const Op& op) {
   const u32* address = w.v[op.src[kAddress].index].lane;
   for (u64 m = exec; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
-    write_at<Strict>(w, row, lane, u64{address[lane]} + u32(op.offset), bytes,
+    write_at<Strict>(w, row, lane, address[lane] + u32(op.offset), bytes,
                      (op.parameter & width::kD16High) != 0);
   }
   count(w, op, exec, bytes, u32(op.offset), Access::Write);
-  if constexpr (Strict) issue_load(w, Queue::Lds, kLdsWrite);
+  if constexpr (Strict) {
+    issue_write(w, w.v[op.src[kAddress].index], exec, bytes, u32(op.offset), nullptr);
+  }
 }
 
 // read2 / write2: two offsets in units of the element, or of 64 of them.
@@ -184,9 +202,9 @@ void run_read2(Wave& w, const Op& op) {
   begin_rows<Strict>(w, row, u32(2 * rows), exec);
   for (u64 m = exec; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
-    const u64 at = address.lane[lane];
-    read_at<Strict>(w, row, lane, at + u64(op.offset) * unit, bytes, 0);
-    read_at<Strict>(w, row + rows, lane, at + u64(op.offset1) * unit, bytes, 0);
+    const u32 at = address.lane[lane];
+    read_at<Strict>(w, row, lane, at + u32(op.offset) * unit, bytes, 0);
+    read_at<Strict>(w, row + rows, lane, at + u32(op.offset1) * unit, bytes, 0);
   }
   if constexpr (Strict) issue_load(w, Queue::Lds, {File::Vgpr, u16(row), u8(2 * rows), 0, 0});
 }
@@ -206,30 +224,39 @@ void run_write2(Wave& w, const Op& op) {
   const u32* address = w.v[op.src[kAddress].index].lane;
   for (u64 m = exec; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
-    write_at<Strict>(w, first, lane, address[lane] + u64(op.offset) * unit, bytes, false);
-    write_at<Strict>(w, second, lane, address[lane] + u64(op.offset1) * unit, bytes, false);
+    write_at<Strict>(w, first, lane, address[lane] + u32(op.offset) * unit, bytes, false);
+    write_at<Strict>(w, second, lane, address[lane] + u32(op.offset1) * unit, bytes, false);
   }
   count(w, op, exec, bytes, u32(op.offset) * unit, Access::Write);
   count(w, op, exec, bytes, u32(op.offset1) * unit, Access::Write);
-  if constexpr (Strict) issue_load(w, Queue::Lds, kLdsWrite);
+  if constexpr (Strict) {
+    const u32 second_offset = u32(op.offset1) * unit;
+    issue_write(w, w.v[op.src[kAddress].index], exec, bytes, u32(op.offset) * unit, &second_offset);
+  }
 }
 
 // ds_read_addtid_b32 / ds_write_addtid_b32: the address is M0 plus four times the lane.
 template <bool Strict, bool Write>
 void run_addtid(Wave& w, const Op& op) {
-  const u64 base = (w.s[sreg::kM0] & 0xffffu) + u32(op.offset);
+  const u32 base = (w.s[sreg::kM0] & 0xffffu) + u32(op.offset);
   const int row = Write ? op.src[kAddress].index : op.dst[0].index;
   if constexpr (Strict) check_defined(w, w.s_undef[sreg::kM0] != 0, "an LDS address (m0)");
   for (u64 m = w.exec(); m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
     if (Write) {
-      write_at<Strict>(w, row, lane, base + 4 * u64(lane), 4, false);
+      write_at<Strict>(w, row, lane, base + 4 * u32(lane), 4, false);
     } else {
-      read_at<Strict>(w, row, lane, base + 4 * u64(lane), 4, 0);
+      read_at<Strict>(w, row, lane, base + 4 * u32(lane), 4, 0);
     }
   }
   if constexpr (Strict) {
-    issue_load(w, Queue::Lds, Write ? Pending{} : Pending{File::Vgpr, u16(row), 1, 0, 0});
+    if (Write) {
+      Row address;
+      for (int i = 0; i < kMaxLanes; ++i) address.lane[i] = base + 4 * u32(i);
+      issue_write(w, address, w.exec(), 4, 0, nullptr);
+    } else {
+      issue_load(w, Queue::Lds, {File::Vgpr, u16(row), 1, 0, 0});
+    }
   }
 }
 
@@ -251,7 +278,7 @@ void run_read_transposed(Wave& w, const Op& op) {
   LaneWords data[kMaxLanes] = {};
   LaneWords unknown[kMaxLanes] = {};
   for (int lane = 0; lane < w.size; ++lane) {
-    const u64 at = u64{address[lane]} + u32(op.offset);
+    const u32 at = address[lane] + u32(op.offset);
     misaligned(w, at, bytes == 8 ? 8 : 4, lane);
     const Place p = lds_place(w, at, bytes, lane, Access::Read);
     if (p.data == nullptr) continue;

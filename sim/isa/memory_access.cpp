@@ -1,4 +1,4 @@
-// Bounds, definedness and races of memory accesses.
+// Bounds and definedness of memory accesses.
 #include "isa/memory_access.h"
 
 #include <fmt/format.h>
@@ -9,11 +9,10 @@
 #include "core/fresh.h"
 #include "core/launch.h"
 #include "isa/lds_banks.h"
+#include "isa/lds_order.h"
 
 namespace rocflash::sim {
 namespace {
-
-constexpr u8 kMany = 0xfe;  // several waves read this dword in this epoch
 
 // The host can write device memory without telling; then the pattern of fresh memory is gone.
 bool written_by_host(u64 address, u32 bytes) {
@@ -35,67 +34,6 @@ const char* verb(Access access) {
            fmt::format("{} of {} bytes {}", verb(access), bytes,
                        freed ? "in freed memory" : "outside any allocation"),
            lane, address);
-}
-
-// Two waves met on this dword without a barrier between.
-[[noreturn]] void race(u64 offset, int lane, const char* what, int other) {
-  raise_at(Fault::LdsRace,
-           fmt::format("{} LDS byte {} without a barrier since wave {}", what, offset, other), lane,
-           offset);
-}
-
-void touch_lds(Wave& w, u64 offset, u32 bytes, int lane, bool write, const u8* written) {
-  Workgroup& g = *w.group;
-  const auto self = static_cast<u8>(w.index);
-  const u32 epoch = w.epoch + 1;  // 0 means never
-  u64 at = offset;
-  u32 left = bytes;
-  // Whole dwords that nobody else has written: nearly every read.
-  if (!write && (offset & 3) == 0) {
-    for (LdsTouch* t = &g.lds_touch[offset >> 2]; left >= 4; ++t, at += 4, left -= 4) {
-      if (t->write_epoch == epoch && t->writer != self) break;
-      t->reader = t->read_epoch != epoch || t->reader == self ? self : kMany;
-      t->read_epoch = epoch;
-      t->read_bytes = 15;
-    }
-  }
-  while (left > 0) {
-    const u32 in = at & 3;
-    const u32 here = std::min(4 - in, left);
-    const u8 mask = u8(((1u << here) - 1) << in);
-    LdsTouch& t = g.lds_touch[at >> 2];
-    if (t.write_epoch == epoch && t.writer != self && t.writer != kMany &&
-        (t.write_bytes & mask) != 0) {
-      if (written != nullptr &&
-          std::memcmp(g.lds.data() + at, written + (at - offset), here) == 0) {
-        at += here;
-        left -= here;
-        continue;
-      }
-      race(at, lane, write ? "writes" : "reads", t.writer);
-    }
-    if (write) {
-      if (t.read_epoch == epoch && t.reader != self && (t.read_bytes & mask) != 0) {
-        race(at, lane, "writes", t.reader == kMany ? -1 : t.reader);
-      }
-      if (t.write_epoch == epoch && t.writer != self) {
-        t.writer = kMany;  // neighbours in one dword: each owns its bytes
-      } else {
-        t.write_bytes = t.write_epoch == epoch ? t.write_bytes | mask : mask;
-        t.writer = self;
-        t.write_epoch = epoch;
-      }
-    } else if (t.read_epoch == epoch) {
-      if (t.reader != self) t.reader = kMany;
-      t.read_bytes |= mask;
-    } else {
-      t.read_epoch = epoch;
-      t.reader = self;
-      t.read_bytes = mask;
-    }
-    at += here;
-    left -= here;
-  }
 }
 
 }  // namespace
@@ -135,10 +73,14 @@ Place lds_place(Wave& w, u64 offset, u32 bytes, int lane, Access access, const v
   p.data = g.lds.data() + offset;
   if (w.strict) {
     p.shadow = g.lds_undefined.data() + offset;
-    if (access != Access::Atomic && w.checks->lds_race && g.waves > 1) {
-      touch_lds(w, offset, bytes, lane, access == Access::Write, static_cast<const u8*>(written));
+    const bool follow = w.checks->lds_race || w.checks->wait;
+    if (access != Access::Atomic && follow && g.waves > 1) {
+      touch_lds(w, u32(offset), bytes, lane, access == Access::Write,
+                static_cast<const u8*>(written));
     }
-    if (g.pending_lds_loads != 0) check_lds_in_flight(w, offset, bytes, lane);
+    if (g.lds_in_flight != 0) {
+      check_lds_in_flight(w, u32(offset), bytes, lane, access, static_cast<const u8*>(written));
+    }
   }
   return p;
 }
@@ -158,9 +100,9 @@ Place scratch_place(Wave& w, u64 offset, u32 bytes, int lane) {
   return p;
 }
 
-Place flat_place(Wave& w, u64 address, u32 bytes, int lane, Access access) {
+Place flat_place(Wave& w, u64 address, u32 bytes, int lane, Access access, const void* written) {
   const u64 high = address & kApertureMask;
-  if (high == kSharedAperture) return lds_place(w, u32(address), bytes, lane, access);
+  if (high == kSharedAperture) return lds_place(w, u32(address), bytes, lane, access, written);
   if (high == kPrivateAperture) return scratch_place(w, u32(address), bytes, lane);
   return device_place(w, address, bytes, lane, access);
 }
@@ -210,22 +152,6 @@ void count_lds_traffic(Wave& w, const u32* addresses, u64 active, u32 bytes, boo
       lds_cost(lds_phases(*w.target, bytes, write), addresses, active, w.size, bytes);
   t.lds_cycles += cost.cycles;
   t.lds_conflict_cycles += cost.conflicts;
-}
-
-void check_lds_in_flight(Wave& w, u64 offset, u32 bytes, int lane) {
-  if (!w.checks->wait) return;
-  for (const Wave& other : waves_of(*w.group)) {
-    const PendingQueue& queue = other.queues[static_cast<int>(Queue::Load)];
-    for (u32 i = 0; i < queue.size(); ++i) {
-      const Pending& p = queue.at(i);
-      if (p.lds_high > offset && p.lds_low < offset + bytes) {
-        raise_at(Fault::MissingWait,
-                 fmt::format("LDS byte {} is touched while a load to LDS by wave {} is in flight",
-                             offset, other.index),
-                 lane, offset);
-      }
-    }
-  }
 }
 
 }  // namespace rocflash::sim

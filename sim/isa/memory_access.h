@@ -1,4 +1,4 @@
-// Bytes behind an address: bounds, definedness, races. Shared by all memory instructions.
+// Bytes behind an address: bounds and definedness. Shared by all memory instructions.
 #pragma once
 
 #include "core/wave.h"
@@ -25,7 +25,8 @@ Place device_place(Wave& w, u64 address, u32 bytes, int lane, Access access);
 Place lds_place(Wave& w, u64 offset, u32 bytes, int lane, Access access,
                 const void* written = nullptr);
 // A flat address: device memory, or LDS or scratch through their apertures.
-Place flat_place(Wave& w, u64 address, u32 bytes, int lane, Access access);
+Place flat_place(Wave& w, u64 address, u32 bytes, int lane, Access access,
+                 const void* written = nullptr);
 
 // Scratch is interleaved a dword a lane, so a wide access is a few places.
 Place scratch_place(Wave& w, u64 offset, u32 bytes, int lane);
@@ -68,8 +69,5 @@ inline constexpr u32 kD16High = 1u << 10;  // into or from the high half
 void count_device_traffic(Wave& w, const u64* addresses, u64 active, u32 bytes, bool store);
 // What an LDS access costs in clocks; see isa/lds_banks.h.
 void count_lds_traffic(Wave& w, const u32* addresses, u64 active, u32 bytes, bool write);
-
-// Loads to LDS in flight may not be read yet.
-void check_lds_in_flight(Wave& w, u64 offset, u32 bytes, int lane);
 
 }  // namespace rocflash::sim

@@ -372,11 +372,6 @@ void add_mfma(Registry& r) {
       "v_mfma_f64_4x4x4_4b_f64",
       "f64 matrices are not modelled");
   r.refuse("v_mfma_f32_16x16x8_xf32|v_mfma_f32_32x32x4_xf32", "xf32 is not modelled");
-  r.refuse(
-      "v_mfma_f32_16x16x128_f8f6f4|v_mfma_f32_32x32x64_f8f6f4|"
-      "v_mfma_scale_f32_16x16x128_f8f6f4|v_mfma_scale_f32_32x32x64_f8f6f4|"
-      "v_mfma_ld_scale_b32",
-      "scaled f8/f6/f4 matrices are not modelled");
 }
 
 }  // namespace rocflash::sim

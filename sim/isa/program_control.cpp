@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include "core/launch.h"
+#include "isa/lds_order.h"
 #include "isa/scalar_exec.h"
 
 namespace rocflash::sim {
@@ -124,24 +125,8 @@ void complete_if_all_arrived(Workgroup& g) {
   }
 }
 
-// Others may read after the barrier what this wave has written before it.
-void check_writes_landed(const Wave& w) {
-  const PendingQueue& queue = w.queues[static_cast<int>(Queue::Lds)];
-  for (u32 i = 0; i < queue.size(); ++i) {
-    const Pending& p = queue.at(i);
-    if (p.file == File::None && p.first == 1) {
-      raise(Fault::MissingWait, "an LDS write has not been waited for before the barrier");
-    }
-  }
-}
-
 void signal(Wave& w) {
-  if (w.strict && w.group->waves > 1) check_writes_landed(w);
-  if (w.checks->barrier && w.group->finished > 0) {
-    raise(Fault::DivergentBarrier,
-          fmt::format("{} waves of the workgroup have ended without reaching this barrier",
-                      w.group->finished));
-  }
+  if (w.strict) carry_lds_writes(w);
   w.signalled = true;
   w.waiting_epoch = w.group->barriers;
   ++w.group->arrived;
@@ -354,23 +339,47 @@ void run_denorm_mode(Wave& w, const Op& op) {
   set_mode(w, (w.mode & ~0xf0u) | (op.simm & 15u) << 4);
 }
 
-// gfx9's relative register indexing.
+// gfx9's relative register indexing: MODE switches it on, M0 holds the amount in its low byte and
+// the operands it applies to in bits 15:12 (see isa/vector_modes.cpp).
+template <bool Strict>
+void write_m0_field(Wave& w, u32 mask, u32 value, u32 unknown) {
+  const u32 keep = Strict ? w.s_undef[sreg::kM0] & ~mask : 0;
+  write_sgpr<Strict>(w, sreg::kM0, (w.s[sreg::kM0] & ~mask) | (value & mask),
+                     keep | (unknown & mask));
+}
 template <bool Strict>
 void run_gpr_index_on(Wave& w, const Op& op) {
   u32 unknown = 0;
   const u32 index = read_scalar(w, op.src[0], &unknown);
-  const u32 mode = op.simm >> 8 & 15u;  // SOPC: the second source field is the immediate
-  write_sgpr<Strict>(w, sreg::kM0, (w.s[sreg::kM0] & ~0xf0ffu) | (index & 0xff) | mode << 12,
-                     unknown);
-  w.gpr_index_mode = mode;
+  const u32 operands = op.simm >> 8 & 15u;  // SOPC: the second source field is the immediate
+  write_m0_field<Strict>(w, 0xf0ffu, (index & 0xff) | operands << 12, unknown & 0xff);
+  set_mode(w, w.mode | 1u << kModeIndexBit);
 }
-void run_gpr_index_off(Wave& w, const Op&) { w.gpr_index_mode = 0; }
-void run_gpr_index_mode(Wave& w, const Op& op) { w.gpr_index_mode = op.simm & 15u; }
+void run_gpr_index_off(Wave& w, const Op&) { set_mode(w, w.mode & ~(1u << kModeIndexBit)); }
+template <bool Strict>
+void run_gpr_index_mode(Wave& w, const Op& op) {
+  write_m0_field<Strict>(w, 0xf000u, (op.simm & 15u) << 12, 0);
+}
 template <bool Strict>
 void run_gpr_index_idx(Wave& w, const Op& op) {
   u32 unknown = 0;
   const u32 index = read_scalar(w, op.src[0], &unknown);
-  write_sgpr<Strict>(w, sreg::kM0, (w.s[sreg::kM0] & ~0xffu) | (index & 0xff), unknown);
+  write_m0_field<Strict>(w, 0xffu, index, unknown);
+}
+
+// gfx9: no vector instruction is issued while the bit is set.
+template <bool Strict>
+void run_set_skip(Wave& w, const Op& op) {
+  u32 unknown = 0;
+  u32 which_unknown = 0;
+  const u32 bits = read_scalar(w, op.src[0], &unknown);
+  const u32 which = read_scalar(w, op.src[1], &which_unknown) & 31;
+  if constexpr (Strict) {
+    const bool undefined = (which_unknown & 31) != 0 || (unknown >> which & 1) != 0;
+    check_defined(w, undefined, "whether vector instructions are skipped");
+  }
+  const u32 bit = 1u << kModeSkipBit;
+  set_mode(w, (bits >> which & 1) != 0 ? w.mode | bit : w.mode & ~bit);
 }
 
 // s_movrels / s_movreld: M0 is added to the scalar register number.
@@ -422,7 +431,7 @@ void run_sendmsg_rtn(Wave& w, const Op& op) {
   }
 }
 
-Semantics with(Semantics s, Type dst, std::array<Type, 4> src, u8 sources) {
+Semantics with(Semantics s, Type dst, Types src, u8 sources) {
   s.dst = dst;
   s.src = src;
   s.sources = sources;
@@ -515,7 +524,10 @@ void add_program_control(Registry& r) {
         with(control(run_gpr_index_on<false>, run_gpr_index_on<true>, Class::Scalar), Type::None,
              {Type::B32}, 1));
   r.add("s_set_gpr_idx_off", control(run_gpr_index_off, run_gpr_index_off, Class::Scalar));
-  r.add("s_set_gpr_idx_mode", control(run_gpr_index_mode, run_gpr_index_mode, Class::Scalar));
+  r.add("s_set_gpr_idx_mode",
+        control(run_gpr_index_mode<false>, run_gpr_index_mode<true>, Class::Scalar));
+  r.add("s_setvskip", with(control(run_set_skip<false>, run_set_skip<true>, Class::Scalar),
+                           Type::None, {Type::B32, Type::B32}, 2));
   r.add("s_set_gpr_idx_idx",
         with(control(run_gpr_index_idx<false>, run_gpr_index_idx<true>, Class::Scalar), Type::None,
              {Type::B32}, 1));

@@ -59,8 +59,8 @@ void refuse_families(Registry& r) {
   }
   for (const std::string_view prefix :
        {"v_mad_legacy_f16", "v_fma_legacy_f16", "v_div_fixup_legacy_f16", "v_addc_u32",
-        "v_subb_u32", "v_subbrev_u32", "v_screen_partition", "v_cvt_pkaccum", "s_setvskip",
-        "s_rfe_", "v_mac_legacy_f32", "scratch_load_lds", "s_movrelsd_2", "v_swaprel_b32"}) {
+        "v_subb_u32", "v_subbrev_u32", "v_screen_partition", "v_cvt_pkaccum", "s_rfe_",
+        "v_mac_legacy_f32", "scratch_load_lds", "s_movrelsd_2", "v_swaprel_b32"}) {
     r.refuse_family(prefix, "no compiler emits it for these targets");
   }
   for (const std::string_view infix :
@@ -68,18 +68,33 @@ void refuse_families(Registry& r) {
         "ds_max_src2", "ds_and_src2", "ds_or_src2", "ds_xor_src2"}) {
     r.refuse_family(infix, "no compiler emits it for these targets");
   }
-  for (const std::string_view prefix : {"s_atomic_", "s_buffer_atomic_", "global_atomic_ordered"}) {
-    r.refuse_family(prefix, "no compiler emits it for these targets");
-  }
+  r.refuse_family("global_atomic_ordered", "no compiler emits it for these targets");
 }
 
 const Registry& registry() {
   static const Registry instance = [] {
     Registry r;
-    for (const auto add : {add_vop1, add_vop2, add_vop3, add_vopc, add_vop3p, add_dot,
-                           add_special_math, add_conversions, add_float8, add_lane_ops,
-                           add_scalar_alu, add_scalar_float, add_program_control, add_scalar_memory,
-                           add_lds, add_vector_memory, add_memory_atomics, add_matrix}) {
+    for (const auto add : {add_vop1,
+                           add_vop2,
+                           add_vop3,
+                           add_vopc,
+                           add_vop3p,
+                           add_dot,
+                           add_special_math,
+                           add_conversions,
+                           add_float8,
+                           add_lane_ops,
+                           add_scalar_alu,
+                           add_scalar_float,
+                           add_program_control,
+                           add_scalar_memory,
+                           add_scalar_store,
+                           add_lds,
+                           add_vector_memory,
+                           add_memory_atomics,
+                           add_matrix,
+                           add_mfma_f8f6f4,
+                           add_scaled_conversions}) {
       add(r);
     }
     refuse_families(r);

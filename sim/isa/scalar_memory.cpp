@@ -124,10 +124,11 @@ void add_scalar_memory(Registry& r) {
   load("s_load_i16", "s_buffer_load_i16", 2 | width::kSigned);
   r.add("s_memtime|s_memrealtime", smem(run_clock<false>, run_clock<true>, 8, Type::None, 0));
   r.refuse(
-      "s_store_dword|s_store_dwordx2|s_store_dwordx4|s_buffer_store_dword|"
-      "s_buffer_store_dwordx2|s_buffer_store_dwordx4|s_scratch_load_dword|"
-      "s_scratch_load_dwordx2|s_scratch_load_dwordx4|s_scratch_store_dword|"
-      "s_scratch_store_dwordx2|s_scratch_store_dwordx4|s_atc_probe|s_atc_probe_buffer|"
+      "s_scratch_load_dword|s_scratch_load_dwordx2|s_scratch_load_dwordx4|"
+      "s_scratch_store_dword|s_scratch_store_dwordx2|s_scratch_store_dwordx4",
+      "scratch is not laid out for scalar accesses here");
+  r.refuse(
+      "s_atc_probe|s_atc_probe_buffer|"
       "s_dcache_discard|s_dcache_discard_x2|s_get_waveid_in_workgroup|s_alloc_vgpr",
       "no compiler emits it for these targets");
 }

@@ -104,11 +104,12 @@ u64 Addresses<Strict, S>::device_address(int lane) const {
 }
 
 template <bool Strict, Space S>
-Place Addresses<Strict, S>::place(int lane, u32 delta, u32 bytes, Access access) const {
+Place Addresses<Strict, S>::place(int lane, u32 delta, u32 bytes, Access access,
+                                  [[maybe_unused]] const void* written) const {
   if constexpr (S == Space::Global) {
     return device_place(w_, device_address(lane) + delta, bytes, lane, access);
   } else if constexpr (S == Space::Flat) {
-    return flat_place(w_, device_address(lane) + delta, bytes, lane, access);
+    return flat_place(w_, device_address(lane) + delta, bytes, lane, access, written);
   } else if constexpr (S == Space::Scratch) {
     const u64 offset = static_cast<u64>(i64{op_.offset}) + scalar_ + low_.lane[lane] + delta;
     return scratch_place(w_, u32(offset), bytes, lane);

@@ -125,6 +125,20 @@ void run_load(Wave& w, const Op& op) {
   note_issue<Strict, S>(w, {File::Vgpr, u16(row), u8(rows), 0, 0, halves_of(op.parameter)});
 }
 
+// A flat store counts as an LDS write, and is one in the lanes whose address lies there.
+void issue_flat_store(Wave& w, const Addresses<true, Space::Flat>& addresses, u64 exec, u32 bytes) {
+  LdsWrite write;
+  write.bytes = bytes;
+  for (u64 m = w.group->waves > 1 ? exec : 0; m != 0; m &= m - 1) {
+    const int lane = std::countr_zero(m);
+    const u64 at = addresses.device_address(lane);
+    if ((at & kApertureMask) != kSharedAperture) continue;
+    write.lanes |= 1ull << lane;
+    write.address.lane[lane] = u32(at);
+  }
+  issue_load(w, Queue::Lds, {}, &write);
+}
+
 template <bool Strict, Space S>
 void run_store(Wave& w, const Op& op) {
   const u64 exec = w.exec();
@@ -146,14 +160,15 @@ void run_store(Wave& w, const Op& op) {
         value >>= 16;
         unknown >>= 16;
       }
-      const Place p = addresses.place(lane, 4 * i, piece, Access::Write);
+      const Place p = addresses.place(lane, 4 * i, piece, Access::Write, &value);
       if (p.data == nullptr) continue;
       if (p.device || p.address % 4 + piece <= 4) {
         store_bytes(w, p, 0, piece, value, unknown, lane);
       } else {
         for (u32 byte = 0; byte < piece; ++byte) {
-          const Place q = addresses.place(lane, 4 * i + byte, 1, Access::Write);
-          store_bytes(w, q, 0, 1, value >> (8 * byte), unknown >> (8 * byte), lane);
+          const u8 one = u8(value >> (8 * byte));
+          const Place q = addresses.place(lane, 4 * i + byte, 1, Access::Write, &one);
+          store_bytes(w, q, 0, 1, one, unknown >> (8 * byte), lane);
         }
       }
     }
@@ -162,7 +177,7 @@ void run_store(Wave& w, const Op& op) {
   // gfx9 counts stores with the loads; later generations have a counter nothing depends on.
   if constexpr (Strict) {
     if (w.gfx9()) issue_load(w, Queue::Load, {});
-    if (S == Space::Flat) issue_load(w, Queue::Lds, {});
+    if constexpr (S == Space::Flat) issue_flat_store(w, addresses, exec, bytes);
   }
 }
 
@@ -234,12 +249,10 @@ void run_load_to_lds(Wave& w, const Op& op) {
     need_sgpr(w, sreg::kM0);
     check_defined(w, w.s_undef[sreg::kM0] != 0, "an LDS address (m0)");
   }
-  const u64 base = lds_base<S>(w) + static_cast<u64>(i64{op.offset});
-  u32 low = ~0u;
-  u32 high = 0;
+  const u32 base = lds_base<S>(w) + u32(op.offset);
   for (u64 m = exec; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
-    const u64 to = base + static_cast<u64>(lane) * step;
+    const u32 to = base + u32(lane) * step;
     for (u32 i = 0; i < written / 4; ++i) {
       const u32 piece = std::min(bytes, 4u);
       const Place from = addresses.place(lane, 4 * i, piece, Access::Read);
@@ -250,21 +263,22 @@ void run_load_to_lds(Wave& w, const Op& op) {
         if constexpr (Strict) unknown = load_undefined(from, 0, piece);
       }
       value = extend(value, bytes, (op.parameter & width::kSigned) != 0);
-      const Place p = lds_place(w, to + 4 * i, 4, lane, Access::Write);
+      const Place p = lds_place(w, to + 4 * i, 4, lane, Access::Write, &value);
       store_bytes(w, p, 0, 4, value, unknown, lane);
     }
-    low = std::min(low, u32(to));
-    high = std::max(high, u32(to + written));
   }
   count(w, addresses, exec, bytes, false);
   if (w.worker->count_traffic) {
     u32 list[kMaxLanes];
-    for (u32 i = 0; i < kMaxLanes; ++i) list[i] = u32(base) + i * step;
+    for (u32 i = 0; i < kMaxLanes; ++i) list[i] = base + i * step;
     count_lds_traffic(w, list, exec, written, true);
   }
   if constexpr (Strict) {
-    if (exec != 0 && w.checks->wait) ++w.group->pending_lds_loads;
-    issue_load(w, Queue::Load, {File::None, 0, 0, exec != 0 ? low : 0, exec != 0 ? high : 0});
+    LdsWrite write;
+    write.lanes = exec;
+    write.bytes = written;
+    for (u32 i = 0; i < kMaxLanes; ++i) write.address.lane[i] = base + i * step;
+    issue_load(w, Queue::Load, {}, &write);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include "isa/elementwise.h"
 #include "isa/scalar_math.h"
+#include "isa/small_float.h"
 
 namespace rocflash::sim {
 namespace {
@@ -83,28 +84,6 @@ void run_swap16(Wave& w, const Op& op) {
   }
 }
 
-// v_mov_b32 of gfx9 may index registers relative to M0 while s_set_gpr_idx_on is in force.
-template <bool Strict>
-void run_mov(Wave& w, const Op& op) {
-  if (w.gpr_index_mode == 0) [[likely]] {
-    run_vop<Strict>(w, op);
-    return;
-  }
-  Op moved = op;
-  const int shift = static_cast<int>(w.s[sreg::kM0] & 0xff);
-  if constexpr (Strict) check_defined(w, w.s_undef[sreg::kM0] != 0, "a register index");
-  const auto move = [&](Source& s, u32 bit) {
-    if ((w.gpr_index_mode & bit) == 0 || s.file != File::Vgpr) return;
-    if (s.index + shift >= static_cast<int>(w.rows.size())) {
-      raise(Fault::BadProgram, "a relative register index leaves the register file");
-    }
-    s.index = static_cast<u16>(s.index + shift);
-  };
-  move(moved.src[0], 1);
-  move(moved.dst[0], 8);
-  run_vop<Strict>(w, moved);
-}
-
 // v_movrels / v_movreld: M0 is added to the source or destination register number.
 template <bool Strict>
 void run_mov_relative(Wave& w, const Op& op) {
@@ -143,7 +122,7 @@ void add_vop1(Registry& r) {
   nop.flags = flag::kNoDestination;
   r.add("v_nop|v_clrexcp|v_pipeflush", nop);
 
-  r.add("v_mov_b32", with_run(vop<kMove>(Flow::Copy), run_mov<false>, run_mov<true>));
+  r.add("v_mov_b32", vop<kMove>(Flow::Copy));
   r.add("v_mov_b64", vop<[](u64 x) { return x; }>(Flow::Copy));
   r.add("v_mov_b16", vop<[](u16 x) { return x; }>(Flow::Copy));
   r.add("v_accvgpr_read_b32|v_accvgpr_write_b32|v_accvgpr_mov_b32|v_accvgpr_read|v_accvgpr_write",
@@ -166,7 +145,7 @@ void add_vop1(Registry& r) {
   r.add("v_ffbh_u32|v_clz_i32_u32", vop<kFindHigh>());
   r.add("v_ffbl_b32|v_ctz_i32_b32", vop<kFindLow>());
   r.add("v_ffbh_i32|v_cls_i32", vop<kFindSign>());
-  r.add("v_prng_b32", vop<[](u32 x) { return (x << 1) ^ ((x >> 31) != 0 ? 197u : 0u); }>());
+  r.add("v_prng_b32", vop<[](u32 x) { return next_random(x); }>());
 
   r.add("v_trunc_f32", vop<[](float x) { return std::trunc(x); }>());
   r.add("v_ceil_f32", vop<[](float x) { return std::ceil(x); }>());

@@ -346,6 +346,7 @@ class CpuBackend final : public Backend {
       return "backend: standard keeps all scores in memory, and those of this problem exceed "
              "64-bit addresses";
     cpu::chosen_kernels();  // refuses a bad ROCFLASH_CPU_ISA
+    check_thread_source();
     return {};
   }
 

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "core/error.hpp"
+#include "core/once.hpp"
 #include "cpu/backend.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/levels.hpp"
@@ -69,13 +70,15 @@ std::string brand() {
 }
 
 std::string_view vendor() {
-  static const auto letters = [] {
-    std::array<char, 12> text{};
+  using Letters = std::array<char, 12>;
+  static constinit OnFirstUse<Letters> known;
+  const Letters& letters = known.get([] {
+    Letters text{};
     const Registers r = cpuid(0);
     const unsigned words[] = {r.b, r.d, r.c};
     std::memcpy(text.data(), words, sizeof words);
     return text;
-  }();
+  });
   return {letters.data(), letters.size()};
 }
 
@@ -123,8 +126,8 @@ Machine examine() {
 }
 
 const Machine& machine() {
-  static const Machine m = examine();
-  return m;
+  static constinit OnFirstUse<Machine> known;
+  return known.get(examine);
 }
 
 const Kernels& kernels_of(Level level) {
@@ -160,16 +163,17 @@ const Kernels& choose() {
 }  // namespace
 
 const Kernels& chosen_kernels() {
-  static const Kernels& kernels = choose();
-  return kernels;
+  static constinit OnFirstUse<const Kernels*> known;
+  return *known.get([] { return &choose(); });
 }
 
 }  // namespace cpu
 
 const CpuDescription& describe_cpu() {
-  static const CpuDescription description{cpu::machine().name, cpu::machine().features,
-                                          cpu::chosen_kernels().name};
-  return description;
+  static constinit OnFirstUse<CpuDescription> known;
+  return known.get([] {
+    return CpuDescription{cpu::machine().name, cpu::machine().features, cpu::chosen_kernels().name};
+  });
 }
 
 }  // namespace rocflash

@@ -1,5 +1,6 @@
 #include "cpu/thread_pool.hpp"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
 
@@ -11,13 +12,17 @@
 #include <cstdlib>
 #include <deque>
 #include <mutex>
+#include <string_view>
 #include <system_error>
 #include <thread>
 
 #include "core/error.hpp"
+#include "cpu/openmp.hpp"
 
 namespace rocflash {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 // How long a thread watches for what it waits for before it sleeps. Waking a sleeping thread takes
 // tens of microseconds, as long as a small problem; those that follow one another closely should
@@ -29,7 +34,7 @@ constexpr std::chrono::microseconds patience{100};
 template <class Happened>
 bool soon(Happened happened) {
   constexpr int looks = 32;  // between two looks at the clock
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   do {
     for (int n = 0; n < looks; ++n) {
       if (happened()) return true;
@@ -37,26 +42,34 @@ bool soon(Happened happened) {
       __builtin_ia32_pause();
 #endif
     }
-  } while (std::chrono::steady_clock::now() - start < patience);
+  } while (Clock::now() - start < patience);
   return false;
 }
 
-// One call of parallel_for. It lives on the caller's stack; the pool's mutex guards all but the
-// atomic numbers.
-struct Job {
+// The items of one call of parallel_for. Whoever works on them takes the next; so each is done
+// once, however many threads come.
+struct Items {
   void (*body)(void*, std::int64_t, int);
   void* context;
-  std::int64_t items;
+  std::int64_t count;
+  std::atomic<std::int64_t> next{0};
+
+  void work(int worker) {
+    for (std::int64_t n; (n = next.fetch_add(1, std::memory_order_relaxed)) < count;)
+      body(context, n, worker);
+  }
+  bool left() const { return next.load(std::memory_order_relaxed) < count; }
+};
+
+// A call on the pool's threads. It lives on the caller's stack; the pool's mutex guards all but the
+// atomic numbers.
+struct Job {
+  Items& items;
   int seats;                   // workers that may still join
   int next_worker = 1;         // the caller is worker 0
   std::atomic<int> inside{0};  // workers of the pool that have joined and not yet left
-  std::atomic<std::int64_t> next_item{0};
 
-  void work(int worker) {
-    for (std::int64_t n; (n = next_item.fetch_add(1, std::memory_order_relaxed)) < items;)
-      body(context, n, worker);
-  }
-  bool open() const { return seats > 0 && next_item.load(std::memory_order_relaxed) < items; }
+  bool open() const { return seats > 0 && items.left(); }
 };
 
 class Pool {
@@ -71,7 +84,7 @@ class Pool {
     }
     opened_.fetch_add(1, std::memory_order_release);
     for (int n = 0; n < sleepers; ++n) wake_.notify_one();
-    job.work(0);
+    job.items.work(0);
     std::unique_lock lock(mutex_);
     jobs_.erase(std::find(jobs_.begin(), jobs_.end(), &job));
     const auto empty = [&] { return job.inside.load(std::memory_order_acquire) == 0; };
@@ -115,7 +128,7 @@ class Pool {
       ++busy_;
       const int worker = job->next_worker++;
       lock.unlock();
-      job->work(worker);
+      job->items.work(worker);
       lock.lock();
       --busy_;
       // The caller may be gone as soon as nobody is inside.
@@ -152,19 +165,143 @@ class Pool {
   int threads_ = 0, busy_ = 0, watching_ = 0, sleepers_ = 0;
 };
 
-std::atomic<Pool*> the_pool{nullptr};
+// The shared library that holds this code must not be unmapped: its threads never end. It may be
+// librocflash.so or any other that was linked with librocflash.a.
+void stay_loaded() {
+  Dl_info library{};
+  if (dladdr(reinterpret_cast<void*>(&stay_loaded), &library) != 0 && library.dli_fname)
+    dlopen(library.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+}
 
-// A forked child has none of its parent's threads, and perhaps a locked mutex: it starts afresh.
+constinit std::atomic<Pool*> the_pool{nullptr};
+constinit std::atomic<bool> forked{false};     // this process is a forked child
+constinit std::atomic<bool> in_openmp{false};  // a call is running on OpenMP's threads
+
 Pool& pool() {
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { the_pool.store(nullptr); });
-  static_cast<void>(registered);
   Pool* current = the_pool.load();
   if (!current) {
+    stay_loaded();
     auto* fresh = new Pool;
     if (the_pool.compare_exchange_strong(current, fresh)) return *fresh;
     delete fresh;
   }
   return *current;
+}
+
+// A forked child has none of its parent's threads, and perhaps a locked mutex: it starts afresh,
+// and on threads of its own. libgomp, if its parent used it, would wait for its lost threads for
+// ever. Registered when the library is loaded, since a guard of first use could be held by another
+// thread when this one forks.
+[[gnu::constructor]] void watch_forks() {
+  pthread_atfork(openmp_before_fork, openmp_after_fork, [] {
+    openmp_in_child();
+    the_pool.store(nullptr);
+    in_openmp.store(false);
+    forked.store(true);
+  });
+}
+
+enum class Source { automatic, own, openmp };
+
+Source thread_source() {
+  const char* variable = std::getenv("ROCFLASH_CPU_THREADS");
+  const std::string_view wanted = variable ? variable : "";
+  if (wanted.empty() || wanted == "auto") return Source::automatic;
+  if (wanted == "own") return Source::own;
+  if (wanted != "openmp")
+    refuse("ROCFLASH_CPU_THREADS: '", wanted, "'; it must be auto, own or openmp");
+  return Source::openmp;
+}
+
+const OpenMp& demanded_openmp() {
+  if (forked.load(std::memory_order_relaxed))
+    refuse(
+        "ROCFLASH_CPU_THREADS: 'openmp'; a forked process cannot use its parent's OpenMP runtime, "
+        "it must be auto or own here");
+  const OpenMp* openmp = loaded_openmp(Look::soon);
+  if (!openmp) openmp = loaded_openmp(Look::now);
+  if (!openmp)
+    refuse(
+        "ROCFLASH_CPU_THREADS: 'openmp'; this process has loaded no OpenMP runtime, "
+        "it must be auto or own here");
+  return *openmp;
+}
+
+// One call on a team of OpenMP's. Threads beyond `threads` leave at once: a team must be as large
+// as those that the program's own regions use, because libgomp ends the threads that a smaller team
+// leaves over and starts them anew for the next. The runtime waits for all of them; our own atomics
+// say so too, for a thread sanitizer that does not see into the runtime.
+struct Region {
+  Items& items;
+  const int threads;
+  const pthread_t caller = pthread_self();
+  std::atomic<int> next_worker{1};      // the caller is worker 0
+  std::atomic<Clock::rep> finished{0};  // when the last item was done
+
+  static void enter(void* region) noexcept {
+    Region& r = *static_cast<Region*>(region);
+    static_cast<void>(r.next_worker.load(std::memory_order_acquire));
+    const bool is_caller = pthread_equal(pthread_self(), r.caller) != 0;
+    const int worker = is_caller ? 0 : r.next_worker.fetch_add(1, std::memory_order_relaxed);
+    Clock::rep now = 0;
+    if (worker < r.threads) {
+      r.items.work(worker);
+      now = Clock::now().time_since_epoch().count();
+    }
+    Clock::rep last = r.finished.load(std::memory_order_relaxed);
+    while (!r.finished.compare_exchange_weak(last, std::max(last, now), std::memory_order_acq_rel,
+                                             std::memory_order_relaxed)) {
+    }
+  }
+  // How long the runtime took to return after the last item.
+  Clock::duration run(const OpenMp& openmp, unsigned team) {
+    next_worker.store(1, std::memory_order_release);
+    openmp.parallel(enter, this, team, 0);
+    const Clock::duration last(finished.load(std::memory_order_acquire));
+    return Clock::now().time_since_epoch() - last;
+  }
+};
+
+// A team's call returns when each of its threads has been there, even one that finds nothing to do.
+// Where other processes keep the CPUs busy that can take many times as long as the work; a pool
+// does not wait for a thread that has not come. So whenever a team is late, calls stay away from
+// it, for longer each time.
+class Punctuality {
+ public:
+  bool trusted() const {
+    return Clock::now().time_since_epoch().count() >= again_.load(std::memory_order_relaxed);
+  }
+  void saw(Clock::duration late) {
+    if (late < tolerated) {
+      pause_.store(shortest.count(), std::memory_order_relaxed);
+      return;
+    }
+    const Clock::duration pause(pause_.load(std::memory_order_relaxed));
+    again_.store((Clock::now().time_since_epoch() + pause).count(), std::memory_order_relaxed);
+    pause_.store(std::min(2 * pause, longest).count(), std::memory_order_relaxed);
+  }
+
+ private:
+  // Waking a team of sleeping threads takes up to a third of it.
+  static constexpr Clock::duration tolerated = std::chrono::microseconds(300);
+  static constexpr Clock::duration shortest = std::chrono::milliseconds(20),
+                                   longest = std::chrono::seconds(2);
+  std::atomic<Clock::rep> again_{0}, pause_{shortest.count()};
+};
+
+constinit Punctuality punctuality;
+
+// Calls on OpenMP's threads only where that can do no harm: not inside a team, where all CPUs have
+// their work; not if the program keeps its teams smaller than this call wants; and not while
+// another thread does the same, because each would have a team of its own.
+bool run_on_openmp(Items& items, int threads) {
+  if (forked.load(std::memory_order_relaxed)) return false;
+  const OpenMp* const openmp = loaded_openmp(Look::soon);
+  if (!openmp || openmp->in_parallel() || openmp->max_threads() < threads) return false;
+  if (!punctuality.trusted() || in_openmp.exchange(true, std::memory_order_acquire)) return false;
+  punctuality.saw(Region{.items = items, .threads = threads}.run(*openmp, 0));
+  in_openmp.store(false, std::memory_order_release);
+  return true;
 }
 
 }  // namespace
@@ -188,14 +325,24 @@ int default_threads() {
   return static_cast<int>(n);
 }
 
-void parallel_for(std::int64_t items, int threads, void (*body)(void*, std::int64_t, int),
+void check_thread_source() {
+  if (thread_source() == Source::openmp) demanded_openmp();
+}
+
+void parallel_for(std::int64_t count, int threads, void (*body)(void*, std::int64_t, int),
                   void* context) {
-  const auto helpers = static_cast<int>(std::min<std::int64_t>(threads, items)) - 1;
-  if (helpers <= 0) {
-    for (std::int64_t n = 0; n < items; ++n) body(context, n, 0);
+  Items items{.body = body, .context = context, .count = count};
+  const auto useful = static_cast<int>(std::min<std::int64_t>(threads, count));
+  if (useful <= 1) return items.work(0);
+  const Source source = thread_source();
+  if (source == Source::openmp) {
+    const OpenMp& openmp = demanded_openmp();
+    const int team = std::max(threads, openmp.max_threads());
+    Region{.items = items, .threads = useful}.run(openmp, static_cast<unsigned>(team));
     return;
   }
-  Job job{.body = body, .context = context, .items = items, .seats = helpers};
+  if (source == Source::automatic && run_on_openmp(items, useful)) return;
+  Job job{.items = items, .seats = useful - 1};
   pool().run(job);
 }
 

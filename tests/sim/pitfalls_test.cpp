@@ -60,6 +60,43 @@ const std::vector<InstructionCase>& cases() {
        false,
        false,
        256},
+      // Register and offset are added in 32 bits: a negative address comes back into range.
+      {"lds_addresses_wrap", kCdna,
+       "  v_lshlrev_b32 v15, 2, v0\n  ds_write_b32 v15, v2\n  s_waitcnt lgkmcnt(0)\n"
+       "  v_sub_u32 v16, 0, v0\n  v_lshlrev_b32 v17, 2, v16\n"
+       "  ds_read_i8 v10, v16 offset:63\n  ds_read2_b32 v[20:21], v17 offset0:63 offset1:63\n"
+       "  s_waitcnt lgkmcnt(0)\n  v_mov_b32 v11, v21\n  v_mov_b32 v18, 1\n"
+       "  ds_add_rtn_u32 v12, v17, v18 offset:252\n  s_waitcnt lgkmcnt(0)\n"
+       "  ds_write_b32 v17, v3 offset:252\n  ds_read_b32 v13, v15\n",
+       [](const Lane& l, u32* out) {
+         const int mirrored = int(63 - l.index);
+         const u32 byte = l.of(mirrored / 4, 0) >> (8 * (mirrored & 3));
+         out[0] = u32(i32(i8(byte)));
+         out[1] = l.of(mirrored, 0);
+         out[2] = l.of(mirrored, 0);
+         out[3] = l.of(mirrored, 1);
+       },
+       0, false, false, 256},
+      {"lds_addresses_wrap_in_every_form",
+       {"gfx1100", "gfx1201"},
+       "  v_lshlrev_b32 v15, 2, v0\n  ds_store_b32 v15, v2\n  s_wait_idle\n"
+       "  v_sub_nc_u32 v17, 0, v15\n  ds_store_2addr_b32 v17, v3, v4 offset0:63 offset1:31\n"
+       "  s_wait_idle\n  ds_load_b32 v10, v15\n  ds_load_b32 v11, v15 offset:128\n"
+       "  ds_load_2addr_b32 v[20:21], v17 offset0:31 offset1:63\n  s_wait_idle\n"
+       "  v_mov_b32 v12, v20\n"
+       "  ds_storexchg_2addr_rtn_b32 v[22:23], v17, v5, v6 offset0:31 offset1:63\n"
+       "  s_wait_idle\n  v_mov_b32 v13, v23\n",
+       [](const Lane& l, u32* out) {
+         const int mirrored = int(31 - l.index);
+         out[0] = l.of(mirrored, 2);
+         out[1] = l.of(mirrored, 1);
+         out[2] = l.v[2];
+         out[3] = l.v[1];
+       },
+       0,
+       false,
+       false,
+       256},
       {"dpp_reads_before_it_writes", kAll,
        "  v_mov_b32 v10, v2\n  s_nop 1\n  v_mov_b32_dpp v10, v10 row_ror:1 row_mask:0xf "
        "bank_mask:0xf\n  v_mov_b32 v11, v3\n  s_nop 1\n"

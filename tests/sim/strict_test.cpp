@@ -101,9 +101,11 @@ std::vector<Sin> sins() {
                     "  s_mov_@mask @exec, @saved\n@barrier  @ds_read v6, v5\n@wait",
                     Fault::LdsRace, "without a barrier", "ds_", 128, 1, 256});
     list.push_back({"lds_write_not_waited_at_barrier", target, wave,
-                    "  v_lshlrev_b32 v5, 2, v0\n  @ds_write v5, v0\n@barrier",
-                    "  v_lshlrev_b32 v5, 2, v0\n  @ds_write v5, v0\n@wait@barrier",
-                    Fault::MissingWait, "before the barrier", "s_barrier", 128, 1, 512});
+                    "  v_and_b32 v5, 0x3ff, v0\n  v_lshlrev_b32 v5, 2, v5\n  @ds_write v5, v0\n"
+                    "@barrier  v_xor_b32 v5, 0x1fc, v5\n  @ds_read v6, v5\n@wait",
+                    "  v_and_b32 v5, 0x3ff, v0\n  v_lshlrev_b32 v5, 2, v5\n  @ds_write v5, v0\n"
+                    "@wait@barrier  v_xor_b32 v5, 0x1fc, v5\n  @ds_read v6, v5\n@wait",
+                    Fault::MissingWait, "before the barrier", "ds_", 128, 1, 512});
     list.push_back({"barrier_of_some_lanes", target, wave, "  s_mov_@mask @exec, 3\n@barrier",
                     "@barrier", Fault::DivergentBarrier, "only some lanes", "s_barrier", 128});
     list.push_back({"no_progress", target, wave, ".Lloop:\n  s_branch .Lloop\n", "  s_nop 0\n",
@@ -124,11 +126,10 @@ std::vector<Sin> sins() {
     list.push_back(
         {"trap", target, wave, "  s_trap 2\n", "  s_nop 0\n", Fault::Trap, "aborted", "s_trap"});
   }
-  // The wave that skips a barrier while others wait.
-  list.push_back({"wave_skips_barrier", "gfx942", 64,
-                  "  v_readfirstlane_b32 s40, v0\n  s_cmp_eq_u32 s40, 0\n  s_cbranch_scc1 .Lskip\n"
-                  "  s_barrier\n.Lskip:\n",
-                  "  s_barrier\n", Fault::DivergentBarrier, "barrier", "s_", 128});
+  // The barrier that is waited for but was never signalled.
+  list.push_back({"wait_without_signal", "gfx1201", 32, "  s_barrier_wait 0xffff\n",
+                  "  s_barrier_signal -1\n  s_barrier_wait 0xffff\n", Fault::DivergentBarrier,
+                  "not signalled", "s_barrier_wait", 64});
   list.push_back({"scalar_used_before_wait", "gfx942", 64,
                   "  s_load_dword s40, s[8:9], 0x0\n  s_add_u32 s41, s40, 1\n",
                   "  s_load_dword s40, s[8:9], 0x0\n  s_waitcnt lgkmcnt(0)\n  s_add_u32 s41, s40, "
@@ -242,6 +243,46 @@ TEST(StrictReport, NamesLaneAddressAndAllocation) {
   EXPECT_NE(r.allocation.find("0 bytes past the end of buffer"), std::string::npos) << r.text();
   EXPECT_NE(r.allocation.find("160 bytes"), std::string::npos) << r.text();
   EXPECT_NE(r.json().find("\"lane\":40"), std::string::npos);
+}
+
+// A stray access that would land in somebody else's allocation: the distances between neighbours
+// are red zones, so it is found whatever the size of the two.
+TEST(StrictRedZone, SeparatesNeighbours) {
+  AsmKernel k;
+  // One store by lane 0, s[12:13] bytes away from the output.
+  k.body = prologue({"gfx942", 64}) +
+           "  s_add_u32 s14, s14, s12\n  s_addc_u32 s15, s15, s13\n  v_mov_b32 v2, 7\n"
+           "  s_mov_b64 exec, 1\n  global_store_dword v1, v2, s[14:15]\n";
+  const auto module = build(k);
+  for (const std::size_t size : {std::size_t{4}, std::size_t{256}, std::size_t{4096},
+                                 std::size_t{1} << 20, std::size_t{8} << 20}) {
+    Buffer<u8> a(size), b(size), c(size);
+    const auto store = [&](i64 distance) {
+      return launch(*module, "k", Shape{}, Arguments(u64{0}, u64{0}, distance, b.data()));
+    };
+    EXPECT_TRUE(store(0).ok());
+    const i64 reach = std::max<i64>(i64(size), 1 << 20);
+    for (const i64 past : {i64{0}, i64{4}, i64{252}, i64{4096}, i64{65536}, reach - 4}) {
+      for (const i64 distance : {i64(size) + past, -4 - past}) {
+        const auto result = store(distance);
+        ASSERT_FALSE(result.ok()) << size << " bytes, " << distance;
+        EXPECT_EQ(result.report->fault, Fault::OutOfBounds);
+        EXPECT_NE(result.report->allocation.find("bytes"), std::string::npos);
+      }
+    }
+    // Never less than both red zones between two of them.
+    for (u8* other : {a.data(), c.data()}) {
+      EXPECT_GE(std::abs(other - b.data()) - i64(size), 2 * reach);
+    }
+  }
+}
+
+// hipMalloc promises 256 bytes; a better aligned base would hide who needs more.
+TEST(StrictRedZone, BasesAreAlignedAsPromisedAndNoBetter) {
+  for (const std::size_t size : {1, 100, 5000, 100000}) {
+    Buffer<u8> a(size);
+    EXPECT_EQ(reinterpret_cast<u64>(a.data()) % 512, 256u);
+  }
 }
 
 TEST(StrictReport, FreedMemoryIsNamed) {

@@ -24,6 +24,9 @@ pub trait Execute {
     /// Where its tensors must lie.
     #[doc(hidden)]
     fn place(&self) -> PlaceOf;
+    /// Asks for the workspace, which checks all that running the call checks, and writes nothing.
+    #[doc(hidden)]
+    fn query(&self, call: &dyn Call) -> Result<usize>;
     /// Asks, provides workspace and stream, runs.
     #[doc(hidden)]
     fn execute(&mut self, call: &dyn Call) -> Result<()>;
@@ -246,6 +249,7 @@ pub(crate) fn backward<E: Execute + ?Sized>(
     })
 }
 
+/// Makes the call of decode and hands it to `then`, which runs it or only asks.
 pub(crate) fn decode<E: Execute + ?Sized>(
     executor: &mut E,
     q: &View,
@@ -253,6 +257,7 @@ pub(crate) fn decode<E: Execute + ?Sized>(
     append: &Append,
     options: &Options,
     outputs: &mut Outputs,
+    then: impl FnOnce(&mut E, &dyn Call) -> Result<()>,
 ) -> Result<()> {
     let mut t = Tensors::new(executor.place().0);
     let problem = Problem::new(&mut t, [q.raw(), k.raw(), v.raw()], options)?;
@@ -280,14 +285,15 @@ pub(crate) fn decode<E: Execute + ?Sized>(
         rotary_interleaved: i32::from(append.rotary_interleaved),
         ..Default::default()
     };
-    executor.execute(&Calls {
+    let call = Calls {
         // SAFETY: see above.
         workspace: |e: &sys::rocflash_execution, bytes: &mut usize| unsafe {
             sys::rocflash_decode_workspace(&problem, &append, &out, e, bytes)
         },
         // SAFETY: see above.
         run: |e: &sys::rocflash_execution| unsafe { sys::rocflash_decode(&problem, &append, &out, e) },
-    })
+    };
+    then(executor, &call)
 }
 
 pub(crate) fn combine<E: Execute + ?Sized>(

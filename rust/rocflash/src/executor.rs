@@ -47,7 +47,8 @@ pub trait Executor: Execute {
         options: &Options,
         mut outputs: Outputs,
     ) -> Result<()> {
-        call::decode(self, q, [k_cache.reborrow(), v_cache.reborrow()], append, options, &mut outputs)
+        let caches = [k_cache.reborrow(), v_cache.reborrow()];
+        call::decode(self, q, caches, append, options, &mut outputs, |executor, call| executor.execute(call))
     }
 
     /// Merges attention over parts of the keys: `out_partial` f32 (parts, b, sq, h, dv) and `lse_partial`
@@ -115,31 +116,39 @@ impl std::fmt::Debug for Cpu {
     }
 }
 
-impl Execute for Cpu {
-    fn place(&self) -> PlaceOf {
-        PlaceOf(Place::Host)
-    }
-
-    fn execute(&mut self, call: &dyn Call) -> Result<()> {
+impl Cpu {
+    /// How the library is to execute a call, without workspace.
+    fn execution(&self) -> Result<sys::rocflash_execution> {
         let backend = match self.backend {
             Backend::Auto => sys::ROCFLASH_BACKEND_AUTO,
             Backend::Reference => sys::ROCFLASH_BACKEND_REFERENCE,
             Backend::Plain => sys::ROCFLASH_BACKEND_PLAIN,
             Backend::Standard => sys::ROCFLASH_BACKEND_STANDARD,
         };
-        let mut execution = sys::rocflash_execution {
-            backend: backend as i32,
+        Ok(sys::rocflash_execution {
+            backend: i32::try_from(backend).expect("the constants of the header are small"),
             num_threads: i32::try_from(self.threads)
                 .map_err(|_| Error::invalid(format!("threads: {}; 0 to {}", self.threads, i32::MAX)))?,
             ..Default::default()
-        };
-        let blocks = call::workspace(call, &execution)?.div_ceil(size_of::<Block>());
+        })
+    }
+}
+
+impl Execute for Cpu {
+    fn place(&self) -> PlaceOf {
+        PlaceOf(Place::Host)
+    }
+
+    fn query(&self, call: &dyn Call) -> Result<usize> {
+        call::workspace(call, &self.execution()?)
+    }
+
+    fn execute(&mut self, call: &dyn Call) -> Result<()> {
+        let mut execution = self.execution()?;
+        let bytes = call::workspace(call, &execution)?;
         self.workspace.clear();
-        self.workspace.try_reserve(blocks).map_err(|_| {
-            Error::new(
-                crate::ErrorKind::OutOfMemory,
-                format!("a workspace of {} bytes was refused", blocks * size_of::<Block>()),
-            )
+        self.workspace.try_reserve(bytes.div_ceil(size_of::<Block>())).map_err(|_| {
+            Error::new(crate::ErrorKind::OutOfMemory, format!("a workspace of {bytes} bytes was refused"))
         })?;
         execution.workspace = self.workspace.as_mut_ptr().cast();
         execution.workspace_size = self.workspace.capacity() * size_of::<Block>();

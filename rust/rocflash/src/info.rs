@@ -8,6 +8,16 @@ pub fn version() -> String {
     text(unsafe { sys::rocflash_version() })
 }
 
+/// A number of the library's that is never negative.
+fn count(n: i32) -> usize {
+    usize::try_from(n).unwrap_or(0)
+}
+
+/// The index of the entry after those that are there.
+fn index<T>(entries: &[T]) -> i32 {
+    i32::try_from(entries.len()).unwrap_or(i32::MAX)
+}
+
 /// What the library can do, whatever the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -28,10 +38,10 @@ pub fn limits() -> Result<Limits> {
     // SAFETY: the struct is as large as it says.
     check(unsafe { sys::rocflash_query_limits(&mut raw) })?;
     Ok(Limits {
-        max_head_dim: raw.max_head_dim as usize,
+        max_head_dim: count(raw.max_head_dim),
         has_backward: raw.has_backward != 0,
-        default_threads: raw.default_threads as usize,
-        dropout_steps: raw.dropout_steps as usize,
+        default_threads: count(raw.default_threads),
+        dropout_steps: count(raw.dropout_steps),
     })
 }
 
@@ -69,18 +79,18 @@ pub fn devices() -> Vec<DeviceInfo> {
     let mut all = Vec::new();
     let mut raw = sys::rocflash_device::new();
     // SAFETY: the struct is as large as it says. Past the last device the call is refused.
-    while unsafe { sys::rocflash_query_device(all.len() as i32, &mut raw) } == sys::ROCFLASH_OK {
+    while unsafe { sys::rocflash_query_device(index(&all), &mut raw) } == sys::ROCFLASH_OK {
         all.push(DeviceInfo {
             platform: match raw.device.device_type {
                 sys::kDLROCM => Platform::Hip,
                 sys::kDLCUDA => Platform::Cuda,
                 _ => Platform::Cpu,
             },
-            ordinal: raw.device.device_id as usize,
+            ordinal: count(raw.device.device_id),
             name: text(raw.name),
             arch: text(raw.arch),
             features: text(raw.features),
-            units: raw.units as usize,
+            units: count(raw.units),
         });
     }
     all
@@ -105,7 +115,7 @@ pub fn drivers() -> Vec<DriverInfo> {
     let mut all = Vec::new();
     let mut raw = sys::rocflash_driver::new();
     // SAFETY: the struct is as large as it says. Past the last driver the call is refused.
-    while unsafe { sys::rocflash_query_driver(all.len() as i32, &mut raw) } == sys::ROCFLASH_OK {
+    while unsafe { sys::rocflash_query_driver(index(&all), &mut raw) } == sys::ROCFLASH_OK {
         all.push(DriverInfo {
             name: text(raw.name),
             library: text(raw.library),
@@ -133,7 +143,7 @@ pub fn targets() -> Vec<TargetInfo> {
     let mut all = Vec::new();
     let mut raw = sys::rocflash_target::new();
     // SAFETY: the struct is as large as it says. Past the last target the call is refused.
-    while unsafe { sys::rocflash_query_target(all.len() as i32, &mut raw) } == sys::ROCFLASH_OK {
+    while unsafe { sys::rocflash_query_target(index(&all), &mut raw) } == sys::ROCFLASH_OK {
         all.push(TargetInfo { arch: text(raw.arch), family: text(raw.family), driver: text(raw.driver) });
     }
     all

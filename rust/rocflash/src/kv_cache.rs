@@ -1,4 +1,5 @@
 //! Keys and values that are kept from call to call, in host memory or on a GPU.
+use crate::call::{self, Call};
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::Executor;
@@ -21,9 +22,9 @@ impl Memory {
                 Err(Error::invalid(format!("dtype: {dtype}; a cache is f32, f16 or bf16")))
             }
             (Some(stream), dtype) => Ok(Self::Device(stream.zeros_of(dtype, len)?)),
-            (None, DType::F32) => Ok(Self::F32(vec![0.0; len])),
-            (None, DType::F16) => Ok(Self::F16(vec![f16::ZERO; len])),
-            (None, DType::Bf16) => Ok(Self::Bf16(vec![bf16::ZERO; len])),
+            (None, DType::F32) => Ok(Self::F32(zeros(0.0, len)?)),
+            (None, DType::F16) => Ok(Self::F16(zeros(f16::ZERO, len)?)),
+            (None, DType::Bf16) => Ok(Self::Bf16(zeros(bf16::ZERO, len)?)),
         }
     }
 
@@ -44,6 +45,17 @@ impl Memory {
             Self::Device(buffer) => buffer.view_mut(shape),
         }
     }
+}
+
+/// `vec!` gets zeros from the system, page by page as they are used, but ends the process where there is no memory. So
+/// the allocator is asked first.
+fn zeros<T: Clone>(zero: T, len: usize) -> Result<Vec<T>> {
+    let refused = |_| {
+        let bytes = len.saturating_mul(size_of::<T>());
+        Error::new(ErrorKind::OutOfMemory, format!("a cache of {bytes} bytes was refused"))
+    };
+    Vec::<T>::new().try_reserve_exact(len).map_err(refused)?;
+    Ok(vec![zero; len])
 }
 
 /// A cache of `batch` sequences with room for `capacity` keys each.
@@ -106,6 +118,12 @@ impl KvCache {
         heads: usize,
         head_dims: [usize; 2],
     ) -> Result<Self> {
+        if i32::try_from(capacity).is_err() {
+            return Err(Error::invalid(format!(
+                "capacity: {capacity}; 0 to {} keys can be counted",
+                i32::MAX
+            )));
+        }
         let [k_shape, v_shape] = head_dims.map(|d| [batch, capacity, heads, d]);
         let memory = |shape: &[usize; 4]| {
             let len = shape.iter().try_fold(1usize, |n, size| n.checked_mul(*size));
@@ -151,10 +169,10 @@ impl KvCache {
         let length = self.lengths.get_mut(sequence).ok_or_else(|| {
             Error::invalid(format!("sequence: {sequence}; the cache has {sequences} sequences"))
         })?;
-        if len > *length as usize {
-            return Err(Error::invalid(format!("len: {len}; sequence {sequence} has {length} keys")));
+        match i32::try_from(len) {
+            Ok(len) if len <= *length => *length = len,
+            _ => return Err(Error::invalid(format!("len: {len}; sequence {sequence} has {length} keys"))),
         }
-        *length = len as i32;
         Ok(())
     }
 
@@ -186,34 +204,89 @@ impl KvCache {
                 )));
             }
         }
-        let new = append.new.map_or(0, |(k, _)| k.shape().get(1).copied().unwrap_or(0)) as i32;
-        let after: Vec<i32> = self.lengths.iter().map(|length| length.saturating_add(new)).collect();
-        // A GPU's lengths are not looked at by the library, so this is the place to see that all fits.
-        if let Some(n) = after.iter().position(|length| *length as usize > self.capacity()) {
-            return Err(Error::invalid(format!(
-                "k_new: {new} new keys behind the {} of sequence {n}; there is room for {}",
-                self.lengths[n],
-                self.capacity()
-            )));
-        }
+        let new = self.check_new(append)?;
         let before = self.lengths.clone();
-        match (self.decode(executor, q, append, options, &mut outputs, &before), append.new) {
-            // Not every device appends by itself. Copies do the same, unless keys are to be rotated on their way.
-            (Err(error), Some(new))
-                if error.kind() == ErrorKind::Unsupported
-                    && append.rotary.is_none()
-                    && self.device_lengths.is_some() =>
-            {
-                self.copy_in(new)?;
-                self.decode(executor, q, &Append::none(), options, &mut outputs, &after)?;
+        let after: Vec<i32> = before.iter().map(|length| length + new).collect();
+        let outputs = &mut outputs;
+        match append.new {
+            // Not every device appends by itself. Copies do the same, unless keys are to be rotated on their way. The library
+            // checks the whole call before the first row is copied.
+            Some(rows) if self.must_copy(executor, q, append, options, outputs)? => {
+                let nothing = Append::none();
+                self.decode(executor, q, &nothing, options, outputs, &after, ask)?;
+                self.copy_in(rows)?;
+                self.decode(executor, q, &nothing, options, outputs, &after, E::execute)?;
             }
-            (result, _) => result?,
+            _ => self.decode(executor, q, append, options, outputs, &before, E::execute)?,
         }
         self.lengths = after;
         Ok(())
     }
 
-    /// Decode over the keys that `lengths` counts.
+    /// How many keys are to be appended to each sequence, after all that the rows must be has been checked: a GPU's lengths
+    /// are not looked at by the library, so this is the place to see that they fit.
+    fn check_new(&self, append: &Append) -> Result<i32> {
+        let Some((k_new, v_new)) = append.new else { return Ok(0) };
+        let [batch, _, heads, columns] = self.k_shape;
+        let rows = k_new.shape().get(1).copied().unwrap_or(0);
+        let wanted = format!("({batch}, new keys, {heads}, {columns})");
+        check_shape("k_new", &k_new, [batch, heads, columns], rows, wanted)?;
+        let columns = self.v_shape[3];
+        let wanted = format!("({batch}, {rows}, {heads}, {columns}) with the rows of k_new");
+        check_shape("v_new", &v_new, [batch, heads, columns], rows, wanted)?;
+        for (name, new, cache) in [("k_new", k_new, self.keys()?), ("v_new", v_new, self.values()?)] {
+            if new.dtype() != cache.dtype() {
+                return Err(Error::invalid(format!(
+                    "{name}: dtype {}; this cache is {}",
+                    new.dtype(),
+                    cache.dtype()
+                )));
+            }
+            if new.raw().place() != cache.raw().place() {
+                return Err(Error::invalid(format!(
+                    "{name}: lies in {}; this cache lies in {}",
+                    new.raw().place(),
+                    cache.raw().place()
+                )));
+            }
+        }
+        let capacity = self.capacity();
+        let too_long = |length: &i32| {
+            let after = i64::from(*length).checked_add(rows).and_then(|after| usize::try_from(after).ok());
+            after.is_none_or(|after| after > capacity)
+        };
+        if let Some(n) = self.lengths.iter().position(too_long) {
+            return Err(Error::invalid(format!(
+                "k_new: {rows} new keys; sequence {n} has {} of at most {capacity}",
+                self.lengths[n]
+            )));
+        }
+        // Without sequences nothing is appended, however many rows there are.
+        Ok(if self.lengths.is_empty() { 0 } else { i32::try_from(rows).expect("they fit into the capacity") })
+    }
+
+    /// Whether rows must be copied because this device refuses to append, or to append in this way. A call that is wrong in another
+    /// way is an error already here.
+    fn must_copy<E: Executor + ?Sized>(
+        &mut self,
+        executor: &mut E,
+        q: &View,
+        append: &Append,
+        options: &Options,
+        outputs: &mut Outputs,
+    ) -> Result<bool> {
+        if self.device_lengths.is_none() || append.rotary.is_some() || append.rotary_seqlens.is_some() {
+            return Ok(false);
+        }
+        let before = self.lengths.clone();
+        match self.decode(executor, q, append, options, outputs, &before, ask) {
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(true),
+            result => result.map(|()| false),
+        }
+    }
+
+    /// Decode over the keys that `lengths` counts, run or only asked for.
+    #[allow(clippy::too_many_arguments)]
     fn decode<E: Executor + ?Sized>(
         &mut self,
         executor: &mut E,
@@ -222,6 +295,7 @@ impl KvCache {
         options: &Options,
         outputs: &mut Outputs,
         lengths: &[i32],
+        then: impl FnOnce(&mut E, &dyn Call) -> Result<()>,
     ) -> Result<()> {
         if let Some(buffer) = &mut self.device_lengths {
             buffer.copy_from(lengths)?;
@@ -230,33 +304,46 @@ impl KvCache {
             Some(buffer) => buffer.view(&[lengths.len()])?,
             None => View::new(lengths, &[lengths.len()])?,
         };
-        let mut k = self.k.view_mut(&self.k_shape)?;
-        let mut v = self.v.view_mut(&self.v_shape)?;
-        executor.decode(q, &mut k, &mut v, append, &options.seqused_k(used), outputs.reborrow())
+        let caches = [self.k.view_mut(&self.k_shape)?, self.v.view_mut(&self.v_shape)?];
+        call::decode(executor, q, caches, append, &options.seqused_k(used), outputs, then)
     }
 
-    /// Copies new keys and values behind those that are there. Rows behind the lengths mean nothing, so that a call which fails
-    /// later leaves the cache as it was.
+    /// Copies new keys and values, which `check_new` has checked, behind those that are there. Rows behind the lengths mean nothing,
+    /// so a driver that fails in the middle leaves the cache as it was.
     fn copy_in(&mut self, (k_new, v_new): (View, View)) -> Result<()> {
-        let capacity = self.capacity();
-        for (name, memory, shape, new) in
-            [("k_new", &mut self.k, &self.k_shape, k_new), ("v_new", &mut self.v, &self.v_shape, v_new)]
+        for (memory, [_, capacity, heads, columns], new) in
+            [(&mut self.k, self.k_shape, k_new), (&mut self.v, self.v_shape, v_new)]
         {
             let Memory::Device(buffer) = memory else { continue };
-            let [batch, _, heads, columns] = shape.map(|size| size as i64);
-            let rows = new.shape().get(1).copied().unwrap_or(0);
-            if new.shape() != [batch, rows, heads, columns] {
-                return Err(Error::invalid(format!(
-                    "{name}: shape {:?}; it must be ({batch}, new keys, {heads}, {columns})",
-                    new.shape()
-                )));
-            }
             for (n, length) in self.lengths.iter().enumerate() {
-                let row = n * capacity + *length as usize;
-                buffer.copy_from_view(row * shape[2] * shape[3], &new.entry(n)?)?;
+                let row = n * capacity + usize::try_from(*length).expect("a length is not negative");
+                buffer.copy_from_view(row * heads * columns, &new.entry(n)?)?;
             }
         }
         Ok(())
+    }
+}
+
+/// Has the library check a call, and runs nothing.
+fn ask<E: Executor + ?Sized>(executor: &mut E, call: &dyn Call) -> Result<()> {
+    executor.query(call).map(|_| ())
+}
+
+/// Whether new rows have the shape (batch, rows, heads, columns); `wanted` says the same in a message.
+fn check_shape(
+    name: &str,
+    new: &View,
+    [batch, heads, columns]: [usize; 3],
+    rows: i64,
+    wanted: String,
+) -> Result<()> {
+    let is = |size: i64, wanted: usize| usize::try_from(size) == Ok(wanted);
+    match *new.shape() {
+        [b, r, h, c] if is(b, batch) && r == rows && is(h, heads) && is(c, columns) => Ok(()),
+        ref shape => {
+            let sizes: Vec<String> = shape.iter().map(i64::to_string).collect();
+            Err(Error::invalid(format!("{name}: shape ({}); it must be {wanted}", sizes.join(", "))))
+        }
     }
 }
 

@@ -418,6 +418,31 @@ fn errors_carry_the_librarys_words() {
     assert!(error.message().starts_with("threads: 1099511627776"), "{error}");
     assert!(KvCache::new(rocflash::DType::I32, 1, 1, 1, 1).is_err());
     assert!(KvCache::new(rocflash::DType::F32, usize::MAX, 2, 1, 1).is_err());
+    let error = KvCache::new(rocflash::DType::F32, 1, 1 << 31, 0, 8).unwrap_err();
+    assert_eq!(error.message(), "capacity: 2147483648; 0 to 2147483647 keys can be counted");
+    let error = KvCache::new(rocflash::DType::F32, 1 << 20, 1 << 20, 1 << 10, 8).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
+}
+
+#[test]
+fn a_cache_refuses_rows_that_do_not_match() {
+    let mut cache = KvCache::new(rocflash::DType::F32, 2, 8, HK, D).unwrap();
+    let ones = vec![1.0f32; 2 * 8 * HK * D];
+    let rows = |n: usize| View::new(&ones[..2 * n * HK * D], &[2, n, HK, D]).unwrap();
+    let many = View::strided(&ones, 0, &[2, (1 << 32) + 1, HK, D], &[0, 0, D as isize, 1]).unwrap();
+    let queries = vec![1.0f32; 2 * H * D];
+    let q = View::new(&queries, &[2, 1, H, D]).unwrap();
+    for (message, k_new, v_new) in [
+        ("v_new: shape (2, 3, 2, 24); it must be (2, 1, 2, 24) with the rows of k_new", rows(1), rows(3)),
+        ("k_new: 4294967297 new keys; sequence 0 has 0 of at most 8", many, many),
+    ] {
+        let mut out = vec![0.0f32; 2 * H * D];
+        let outputs = Outputs::new(ViewMut::new(&mut out, &[2, 1, H, D]).unwrap());
+        let append = Append::new(k_new, v_new);
+        let error = cache.attend(&mut Cpu::new(), &q, &append, &Options::new(), outputs).unwrap_err();
+        assert_eq!(error.message(), message);
+        assert_eq!(cache.lengths(), [0, 0]);
+    }
 }
 
 #[test]

@@ -22,6 +22,7 @@ fn on_the_gpus_of_this_machine() {
         if Device::count(platform).is_ok_and(|count| count > 0) {
             run("inside_buffers_and_streams", &[("ROCFLASH_TEST_PLATFORM", name)]);
             run("inside_attention", &[("ROCFLASH_TEST_PLATFORM", name)]);
+            run("inside_refused_appends", &[("ROCFLASH_TEST_PLATFORM", name)]);
             say(&format!("ran on a {name} device"));
         }
     }
@@ -40,6 +41,11 @@ fn attention_on_gfx942() {
 #[test]
 fn attention_on_gfx1100() {
     on_simulator("inside_attention", "gfx1100");
+}
+
+#[test]
+fn refused_appends_on_gfx942() {
+    on_simulator("inside_refused_appends", "gfx942");
 }
 
 #[test]
@@ -195,4 +201,104 @@ fn inside_attention() {
         all.extend(floats(&out.download().unwrap()));
     }
     assert!(largest_difference(&all, &expected) < 2e-3);
+}
+
+#[test]
+#[ignore = "run by the tests above, in a process of its own"]
+fn inside_refused_appends() {
+    let mut stream = Device::open(platform(), 0).unwrap().stream().unwrap();
+    let (b, capacity, h, d) = (3, 8, 1, 64);
+    let row = h * d;
+    let ones = stream.upload(&vec![half::f16::ONE; b * 16 * row]).unwrap();
+    let foreign_stream = stream.device().stream().unwrap();
+    let foreign = foreign_stream.zeros::<half::f16>(b * row).unwrap();
+    let floats = stream.zeros::<f32>(b * row).unwrap();
+    let numbers = stream.zeros::<i32>(b).unwrap();
+    let view = |rows: usize| {
+        ones.view_strided(0, &[b, rows, h, d], &[(rows * row) as isize, row as isize, d as isize, 1]).unwrap()
+    };
+    let q = view(1);
+    let mut cache = KvCache::on(&stream, DType::F16, b, capacity, h, d).unwrap();
+    let mut out = stream.zeros::<half::f16>(b * row).unwrap();
+    let mut attend = |cache: &mut KvCache, q: &View, append: &Append, options: &Options| {
+        let outputs = Outputs::new(out.view_mut(&[b, 1, h, d]).unwrap());
+        cache.attend(&mut stream, q, append, options, outputs)
+    };
+    match attend(&mut cache, &q, &Append::new(view(6), view(6)), &Options::new()) {
+        Err(error) if error.kind() == rocflash::ErrorKind::Unsupported => {
+            return say(&format!("skipped: a cache on a GPU: {error}"));
+        }
+        result => result.unwrap(),
+    }
+    // The sequences have 6, 0 and 3 keys of at most 8.
+    cache.truncate(1, 0).unwrap();
+    cache.truncate(2, 3).unwrap();
+    let contents = |cache: &KvCache| {
+        [cache.keys(), cache.values()].map(|view| {
+            let mut copy = ones.stream().zeros::<half::f16>(b * capacity * row).unwrap();
+            copy.copy_from_view(0, &view.unwrap()).unwrap();
+            copy.download::<half::f16>().unwrap()
+        })
+    };
+    let before = contents(&cache);
+
+    // Shapes whose number of rows does not fit into 32 bits take no memory: every row is the same one.
+    let many = |rows: usize| ones.view_strided(0, &[b, rows, h, d], &[0, 0, d as isize, 1]).unwrap();
+    let wild = ones.view_strided(0, &[b, 0, h, d], &[isize::MAX, isize::MAX, 1, 1]).unwrap();
+    let wide = ones.view(&[b, 16, h, d]).unwrap();
+    let short =
+        ones.view_strided(0, &[b - 1, 1, h, d], &[row as isize, row as isize, d as isize, 1]).unwrap();
+    let flat = ones.view_strided(0, &[b, row], &[row as isize, 1]).unwrap();
+    let appends = [
+        (
+            "v_new: shape (3, 3, 1, 64); it must be (3, 1, 1, 64) with the rows of k_new",
+            Append::new(view(1), view(3)),
+        ),
+        (
+            "v_new: shape (3, 0, 1, 64); it must be (3, 1, 1, 64) with the rows of k_new",
+            Append::new(view(1), view(0)),
+        ),
+        (
+            "v_new: shape (3, 16, 1, 64); it must be (3, 2, 1, 64) with the rows of k_new",
+            Append::new(view(2), wide),
+        ),
+        (
+            "v_new: shape (2, 1, 1, 64); it must be (3, 1, 1, 64) with the rows of k_new",
+            Append::new(view(1), short),
+        ),
+        ("k_new: shape (2, 1, 1, 64); it must be (3, new keys, 1, 64)", Append::new(short, view(1))),
+        ("k_new: shape (3, 64); it must be (3, new keys, 1, 64)", Append::new(flat, view(1))),
+        ("v_new: lies in ", Append::new(view(1), foreign.view(&[b, 1, h, d]).unwrap())),
+        ("v_new: dtype f32; this cache is f16", Append::new(view(1), floats.view(&[b, 1, h, d]).unwrap())),
+        ("k_new: 3 new keys; sequence 0 has 6 of at most 8", Append::new(view(3), view(3))),
+        (
+            "k_new: 4294967297 new keys; sequence 0 has 6 of at most 8",
+            Append::new(many((1 << 32) + 1), many((1 << 32) + 1)),
+        ),
+        (
+            "k_new: 4294967295 new keys; sequence 0 has 6 of at most 8",
+            Append::new(many((1 << 32) - 1), many((1 << 32) - 1)),
+        ),
+    ];
+    for (message, append) in appends {
+        let error = attend(&mut cache, &q, &append, &Options::new()).unwrap_err();
+        assert_eq!(error.kind(), rocflash::ErrorKind::InvalidArgument, "{error}");
+        assert!(error.message().starts_with(message), "{error}\nexpected {message}");
+        assert_eq!(cache.lengths(), [6, 0, 3]);
+        assert!(contents(&cache) == before, "a refused append has written: {message}");
+    }
+    // What the library refuses later than the rows that are copied: an option, and queries that do not fit.
+    let append = Append::new(view(1), view(1));
+    let mistaken = [Options::new().softcap(-1.0), Options::new().leftpad_k(numbers.view(&[1, b]).unwrap())];
+    for options in mistaken {
+        assert!(attend(&mut cache, &q, &append, &options).is_err());
+    }
+    assert!(attend(&mut cache, &short, &append, &Options::new()).is_err());
+    assert!(contents(&cache) == before, "a call that the library refuses has written");
+
+    // No new rows at all, whatever their strides, are nothing to append.
+    attend(&mut cache, &q, &Append::new(wild, wild), &Options::new()).unwrap();
+    assert!(contents(&cache) == before);
+    attend(&mut cache, &q, &append, &Options::new()).unwrap();
+    assert_eq!(cache.lengths(), [7, 1, 4]);
 }

@@ -193,25 +193,25 @@ impl Driver {
         let mut count = 0;
         // SAFETY: writes one int.
         self.check("counting devices", unsafe { (self.device_count)(&mut count) })?;
-        Ok(count as usize)
+        usize::try_from(count)
+            .map_err(|_| Error::new(ErrorKind::Device, format!("counting devices: the driver says {count}")))
     }
 
-    pub(super) fn device_name(&self, ordinal: usize) -> Result<String> {
-        let mut name: [c_char; 256] = [0; 256];
+    pub(super) fn device_name(&self, number: c_int) -> Result<String> {
+        const ROOM: c_int = 256;
+        let mut name: [c_char; ROOM as usize] = [0; ROOM as usize];
         // SAFETY: writes at most as many characters as it is told, with a zero at the end.
-        self.check("the device's name", unsafe {
-            (self.device_name)(name.as_mut_ptr(), name.len() as c_int, ordinal as c_int)
-        })?;
+        self.check("the device's name", unsafe { (self.device_name)(name.as_mut_ptr(), ROOM, number) })?;
         Ok(crate::error::text(name.as_ptr()))
     }
 
-    pub(super) fn handle(&self, ordinal: usize) -> Result<Handle> {
+    pub(super) fn handle(&self, ordinal: c_int) -> Result<Handle> {
         match &self.context {
-            Context::Hip { .. } => Ok(Handle::Hip(ordinal as c_int)),
+            Context::Hip { .. } => Ok(Handle::Hip(ordinal)),
             Context::Cuda { device, retain, .. } => {
                 let (mut number, mut context) = (0, std::ptr::null_mut());
                 // SAFETY: each writes one value.
-                self.check("opening the device", unsafe { device(&mut number, ordinal as c_int) })?;
+                self.check("opening the device", unsafe { device(&mut number, ordinal) })?;
                 // SAFETY: as above.
                 self.check("opening the device", unsafe { retain(&mut context, number) })?;
                 Ok(Handle::Cuda(context))

@@ -27,13 +27,15 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::info::{devices, drivers, DeviceInfo, Platform};
 use driver::{Driver, Handle};
 use rocflash_sys as sys;
+use std::ffi::c_int;
 
 /// A GPU.
 #[derive(Clone, Copy)]
 pub struct Device {
     driver: &'static Driver,
     handle: Handle,
-    ordinal: usize,
+    /// As drivers and DLPack count.
+    number: c_int,
 }
 
 impl Device {
@@ -51,10 +53,10 @@ impl Device {
     pub fn open(platform: Platform, ordinal: usize) -> Result<Self> {
         let driver = Driver::get(platform)?;
         let count = driver.device_count()?;
-        if ordinal >= count {
-            return Err(Error::invalid(format!("device {ordinal}: there are {count} {platform:?} devices")));
+        match c_int::try_from(ordinal) {
+            Ok(number) if ordinal < count => Ok(Self { driver, handle: driver.handle(number)?, number }),
+            _ => Err(Error::invalid(format!("device {ordinal}: there are {count} {platform:?} devices"))),
         }
-        Ok(Self { driver, handle: driver.handle(ordinal)?, ordinal })
     }
 
     /// How many GPUs of this kind there are.
@@ -69,22 +71,22 @@ impl Device {
 
     /// Its number.
     pub fn ordinal(&self) -> usize {
-        self.ordinal
+        usize::try_from(self.number).expect("`open` takes no negative number")
     }
 
     /// Its name in the driver's words.
     pub fn name(&self) -> Result<String> {
-        self.driver.device_name(self.ordinal)
+        self.driver.device_name(self.number)
     }
 
     /// What the library knows of it, or why the library has no kernels for it.
     pub fn attention(&self) -> Result<DeviceInfo> {
         let known =
-            devices().into_iter().find(|d| d.platform == self.platform() && d.ordinal == self.ordinal);
+            devices().into_iter().find(|d| d.platform == self.platform() && d.ordinal == self.ordinal());
         known.ok_or_else(|| {
             let name = if self.platform() == Platform::Hip { "hip" } else { "cuda" };
             let why = drivers().into_iter().find(|d| d.name == name).map(|d| d.reason).unwrap_or_default();
-            Error::new(ErrorKind::Unsupported, format!("{name} device {}: {why}", self.ordinal))
+            Error::new(ErrorKind::Unsupported, format!("{name} device {}: {why}", self.number))
         })
     }
 
@@ -95,12 +97,12 @@ impl Device {
 
     fn dlpack(&self) -> sys::DLDevice {
         let device_type = if self.platform() == Platform::Hip { sys::kDLROCM } else { sys::kDLCUDA };
-        sys::DLDevice { device_type, device_id: self.ordinal as i32 }
+        sys::DLDevice { device_type, device_id: self.number }
     }
 }
 
 impl std::fmt::Debug for Device {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?} device {}", self.platform(), self.ordinal)
+        write!(f, "{:?} device {}", self.platform(), self.number)
     }
 }

@@ -169,6 +169,11 @@ impl Stream {
 }
 
 impl Inner {
+    /// How the library is to execute a call, without workspace.
+    fn execution(&self) -> sys::rocflash_execution {
+        sys::rocflash_execution { stream: self.handle, ..Default::default() }
+    }
+
     fn synchronize(&self) -> Result<()> {
         let _current = self.device.driver.enter(self.device.handle)?;
         // SAFETY: the handle lives as long as this.
@@ -213,10 +218,14 @@ impl Execute for Stream {
         PlaceOf(self.place_of())
     }
 
+    fn query(&self, call: &dyn Call) -> Result<usize> {
+        call::workspace(call, &self.inner.execution())
+    }
+
     fn execute(&mut self, call: &dyn Call) -> Result<()> {
         let inner = &*self.inner;
         let mut kept = inner.workspace.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let mut execution = sys::rocflash_execution { stream: inner.handle, ..Default::default() };
+        let mut execution = inner.execution();
         let bytes = call::workspace(call, &execution)?;
         if bytes > kept.as_ref().map_or(0, |memory| memory.bytes) {
             if let Some(small) = kept.take() {

@@ -1,0 +1,13 @@
+# verify/ judges what a user can call, so it includes its own headers, the public ones and the system's, and nothing of src/ or kernels/.
+file(GLOB files ${FOLDER}/*.hpp ${FOLDER}/*.cpp)
+if(NOT files)
+  message(FATAL_ERROR "${FOLDER} has no sources")
+endif()
+foreach(file ${files})
+  file(STRINGS ${file} lines REGEX "^ *#include")
+  foreach(line IN LISTS lines)
+    if(NOT line MATCHES "#include (\"verify/|<rocflash/|<dlpack/|<[a-z_]+>|<dlfcn.h>)")
+      message(FATAL_ERROR "${file}: ${line}")
+    endif()
+  endforeach()
+endforeach()
