@@ -19,8 +19,9 @@ void each_allocation(const char* name, const std::function<rocflash_status()>& c
       const int outcome = in_child([&]() -> int {
         fail_allocation(n, which);
         const rocflash_status first = call();
+        const bool failed = allocation_failed();
         fail_allocation(0, Failing::one);
-        if (first == ROCFLASH_OK) return allocation_failed() ? refused_then_good : good;
+        if (first == ROCFLASH_OK) return failed ? refused_then_good : good;
         if (*rocflash_last_error() == '\0') return wrong;
         return call() == ROCFLASH_OK ? refused_then_good : still_refused;
       });

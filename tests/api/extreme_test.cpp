@@ -13,7 +13,10 @@ namespace {
 
 __extension__ typedef unsigned __int128 Wide;
 
-alignas(64) std::byte memory[4096];  // behind every tensor; nothing of it is read or written
+// Behind every tensor; nothing of it is read or written. Outputs start above all inputs, so that
+// they share no memory however far they reach.
+alignas(64) std::byte memory[4096];
+void* const above = reinterpret_cast<void*>(0x7ffffffff000);
 
 struct Extreme {
   DLTensor dl{};
@@ -25,8 +28,12 @@ struct Extreme {
     shape = std::move(dims);
     stride.assign(shape.size(), 0);
     if (!output) stride.back() = 1;
-    dl = {memory, {kDLCPU, 0},  static_cast<int>(shape.size()),
-          dtype,  shape.data(), output ? nullptr : stride.data(),
+    dl = {output ? above : memory,
+          {kDLCPU, 0},
+          static_cast<int>(shape.size()),
+          dtype,
+          shape.data(),
+          output ? nullptr : stride.data(),
           0};
     return *this;
   }
@@ -112,7 +119,6 @@ struct Given {
                        .dl;
     lse.stride.back() = 0;
     tensors.dk = &dk.set(rows(rows_k, hk, d), true).dl;
-    for (Extreme* t : {&out, &dk}) t->dl.data = reinterpret_cast<void*>(0x10000000);
   }
   Wide query_rows() const { return Wide(rows_q) * Wide(h) * Wide(packed ? 1 : b); }
 

@@ -1,4 +1,5 @@
-// The checks that every entry point shares: tensors of one call against each other.
+// The tensors of one call: each read by its name, all of them held to one device, and those that
+// are written to memory of their own. What is said of single tensors follows.
 #pragma once
 
 #include <array>
@@ -12,10 +13,9 @@
 
 namespace rocflash {
 
-// Reads tensors, holds all of them to one device and those that are written to memory of their own.
-class Checker {
+class CallTensors {
  public:
-  Checker(Device device, Data data) : device_(device), data_(data) {}
+  CallTensors(Device device, Data data) : device_(device), data_(data) {}
 
   std::optional<Tensor> optional(const char* name, const DLTensor* in, Access access) {
     auto t = on_device(read_tensor(name, in, access, data_));
