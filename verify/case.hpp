@@ -48,7 +48,7 @@ struct Case {
 
   // Packed when lengths_q is not empty: sequence n has lengths_q[n] queries and lengths_k[n] keys,
   // there are as many sequences as entries, and batch, sq and sk above are ignored. Without
-  // lengths_k only the queries are packed, and sk counts. `spare` rows belong to nobody.
+  // lengths_k only the queries are packed, and sk counts. `spare` rows are outside all sequences.
   std::vector<std::int64_t> lengths_q, lengths_k;
   std::int64_t spare = 0;
   std::vector<std::int64_t> seqused_q, seqused_k, leftpad_k;  // one entry a sequence, or none
@@ -66,7 +66,7 @@ struct Case {
   bool packed_new = false;             // they come packed; if not, all have the same number
   int rotary_dim = 0;                  // columns that are rotated
   bool rotary_interleaved = false;
-  std::vector<std::int64_t> rotary_seqlens;  // where rotation begins, if not at the first new key
+  std::vector<std::int64_t> rotary_seqlens;  // where rotation starts, if not at the first new key
 
   bool causal = false;
   std::optional<Window> window;
@@ -99,7 +99,7 @@ struct Case {
   }
   // feature/dtype/shape: unique in a table.
   std::string name() const;
-  // All that differs from a plain call, in words a person can rebuild it from.
+  // All that differs from a plain call, as text from which a person can rebuild it.
   std::string describe() const;
 };
 
