@@ -190,7 +190,11 @@ def query(name: str, *arguments: Any) -> int:
     return int(getattr(library(), name)(*arguments))
 
 
+def last_error() -> str:
+    """The message of this thread's last refusal."""
+    return str(library().rocflash_last_error().decode("utf-8", "replace"))
+
+
 def raise_status(status: int) -> NoReturn:
     """Raises the library's last message under the class of its status."""
-    message = library().rocflash_last_error().decode("utf-8", "replace")
-    raise by_status.get(status, Error)(message)
+    raise by_status.get(status, Error)(last_error())

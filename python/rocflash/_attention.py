@@ -103,7 +103,7 @@ def attention(
     with ``return_weights`` also the normalised weights, f32 (b, h, sq, sk), negative where dropped.
     """
     left, right = (-1, -1) if window is None else window_pair(window)
-    number = _backend.current() if backend is None else _backend.number_of(backend)
+    number = _backend.for_operator() if backend is None else _backend.number_of(backend)
     options = (
         cu_seqlens_q,
         cu_seqlens_k,

@@ -112,7 +112,7 @@ def attend(
         deterministic,
         num_splits,
         0,
-        _backend.current(),
+        _backend.for_operator(),
     )
     asked = bool(return_attn_probs)
     out, lse, weights = attention_of_tensors(q, k, v, options, None, asked, with_weights)

@@ -12,7 +12,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from . import _direct, _shapes, _torch
+from . import _backend, _direct, _shapes, _torch
 from ._errors import Unsupported
 from ._options import TENSOR_OPTIONS, TENSORS, Options, refuse_gradients
 from ._state import PLAIN, grad_enabled, is_compiling, modes, tracing, transforms_active
@@ -29,6 +29,7 @@ _DEVICES = ("CPU", "CUDA")
 Outputs = tuple[Tensor, Tensor, Tensor]
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
 
+_backend.compiling = is_compiling
 library = torch.library.Library("rocflash", "DEF")
 _tags = (torch.Tag.pt2_compliant_tag,) if hasattr(torch.Tag, "pt2_compliant_tag") else ()
 
@@ -51,6 +52,19 @@ define(
     library,
     f"backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_OPTIONS}"
     ", bool[4] needed) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dsinks)",
+)
+# For graphs that are compiled where use_backend may choose: the backend is looked up when forward runs,
+# and its number goes to backward as a tensor, since autograd's threads have a context of their own.
+define(
+    library,
+    f"forward_in_context(Tensor q, Tensor k, Tensor v, {_OPTIONS}, bool return_weights)"
+    " -> (Tensor out, Tensor lse, Tensor weights, Tensor backend)",
+)
+define(
+    library,
+    "backward_in_context(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse"
+    f", {_OPTIONS}, bool[4] needed, Tensor backend)"
+    " -> (Tensor dq, Tensor dk, Tensor dv, Tensor dsinks)",
 )
 
 
@@ -106,11 +120,38 @@ def _backward_fake(
     return like(q, needed[0]), like(k, needed[1]), like(v, needed[2]), dsinks
 
 
-for _key in _DEVICES:
-    library.impl("forward", _forward, _key)
-    library.impl("backward", _backward, _key)
-register_fake("rocflash::forward", _forward_fake)
-register_fake("rocflash::backward", _backward_fake)
+def _with_backend(options: tuple[Any, ...], number: int) -> tuple[Any, ...]:
+    return (*options[:-1], number)
+
+
+def _forward_in_context(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    number = _backend.current()
+    found = _forward(q, k, v, *_with_backend(rest[:-1], number), rest[-1])
+    return *found, torch.tensor([number], device="cpu")
+
+
+def _forward_in_context_fake(*arguments: Any) -> tuple[Tensor, ...]:
+    return *_forward_fake(*arguments), torch.empty((1,), dtype=torch.int64, device="cpu")
+
+
+def _backward_in_context(*arguments: Any) -> Gradients:
+    *first, needed, backend = arguments
+    return _backward(*_with_backend(tuple(first), int(backend)), needed)
+
+
+def _backward_in_context_fake(*arguments: Any) -> Gradients:
+    return _backward_fake(*arguments[:-1])
+
+
+for _name, _function, _fake in (
+    ("forward", _forward, _forward_fake),
+    ("backward", _backward, _backward_fake),
+    ("forward_in_context", _forward_in_context, _forward_in_context_fake),
+    ("backward_in_context", _backward_in_context, _backward_in_context_fake),
+):
+    for _key in _DEVICES:
+        library.impl(_name, _function, _key)
+    register_fake(f"rocflash::{_name}", _fake)
 
 
 def _dispatching(x: Tensor) -> bool:
@@ -125,11 +166,12 @@ class _Backward(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(direct: bool, *arguments: Any) -> Gradients:
-        if direct:
+    def forward(operator: Any, *arguments: Any) -> Gradients:
+        """By an operator below the dispatcher's autograd key; by none, straight."""
+        if operator is None:
             return _backward(*arguments)
         with torch._C._AutoDispatchBelowAutograd():
-            return torch.ops.rocflash.backward(*arguments)
+            return operator(*arguments)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Gradients) -> None:
@@ -141,10 +183,15 @@ class _Backward(torch.autograd.Function):
 
 
 def _backward_autograd(*arguments: Any) -> Gradients:
-    return _Backward.apply(False, *arguments)
+    return _Backward.apply(torch.ops.rocflash.backward, *arguments)
+
+
+def _backward_in_context_autograd(*arguments: Any) -> Gradients:
+    return _Backward.apply(torch.ops.rocflash.backward_in_context, *arguments)
 
 
 library.impl("backward", _backward_autograd, "Autograd")
+library.impl("backward_in_context", _backward_in_context_autograd, "Autograd")
 
 
 class _Attention(torch.autograd.Function):
@@ -272,11 +319,55 @@ def _gradients(
         if not direct or _dispatching(dout):
             found = torch.ops.rocflash.backward(*arguments)
         else:  # someone may differentiate again
-            found = _Backward.apply(True, *arguments)
+            found = _Backward.apply(None, *arguments)
         dq, dk, dv, dsinks = (g if wanted else None for g, wanted in zip(found, needed))
     if dsinks is not None:
         dsinks = dsinks.to(options[_SINKS].dtype)
     return dq, dk, dv, dsinks
+
+
+class _AttentionInContext(torch.autograd.Function):
+    """As `_Attention`, for the operators that find their backend when they run."""
+
+    @staticmethod
+    def forward(
+        return_weights: bool, q: Tensor, k: Tensor, v: Tensor, *options: Any
+    ) -> tuple[Tensor, ...]:
+        with torch._C._AutoDispatchBelowAutograd():
+            return torch.ops.rocflash.forward_in_context(q, k, v, *options, return_weights)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        _, q, k, v, *options = inputs
+        out, lse, weights, backend = output
+        ctx.mark_non_differentiable(lse, weights, backend)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(q, k, v, out, lse, *options[:TENSORS], backend)
+        ctx.numbers = options[TENSORS:]
+
+    @staticmethod
+    def backward(ctx: Any, dout: Optional[Tensor], *_: Any) -> tuple[Any, ...]:
+        needs = ctx.needs_input_grad
+        needed = (*needs[1:4], needs[4 + _SINKS])
+        others: list[Optional[Tensor]] = [None] * len(Options._fields)
+        if dout is None or True not in needed:
+            return (None, None, None, None, *others)
+        *tensors, backend = ctx.saved_tensors
+        found = torch.ops.rocflash.backward_in_context(
+            dout, *tensors, *ctx.numbers, needed, backend
+        )
+        dq, dk, dv, dsinks = (g if wanted else None for g, wanted in zip(found, needed))
+        if dsinks is not None:
+            dsinks = dsinks.to(tensors[5 + _SINKS].dtype)
+        others[_SINKS] = dsinks
+        return (None, dq, dk, dv, *others)
+
+
+def _forward_in_context_autograd(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    return _AttentionInContext.apply(rest[-1], q, k, v, *rest[:-1])
+
+
+library.impl("forward_in_context", _forward_in_context_autograd, "Autograd")
 
 
 def _forward_autograd(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
@@ -310,6 +401,8 @@ def attend(
 
     What is not asked for may be None. Only where `is_plain`.
     """
+    if options[-1] == _backend.FROM_CONTEXT:  # a compiler traced as far as here and gave up
+        options = _with_backend(options, _backend.current())
     sinks, bias, slopes = options[_SINKS], options[_BIAS], options[_SLOPES]
     if bias is not None or slopes is not None:
         refuse_gradients(bias, slopes)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from . import _ops
+from ._backend import FROM_CONTEXT
 from ._direct import infer as infer_plainly
 from ._errors import InvalidArgument
 from ._options import Options, check_options, check_tensor
@@ -98,4 +99,6 @@ def attention_of_tensors(
         options = _completed(q, options, generator, return_weights)
     if plain:
         return _ops.attend(q, k, v, options, return_lse, return_weights)
+    if options[-1] == FROM_CONTEXT:
+        return torch.ops.rocflash.forward_in_context(q, k, v, *options, return_weights)[:3]
     return torch.ops.rocflash.forward(q, k, v, *options, return_weights)
