@@ -12,18 +12,22 @@ from typing import Any, Optional, Union
 import torch
 from torch import Tensor
 
-from rocflash import _torch
-from rocflash._dropin import (
+from rocflash import dropin
+from rocflash.dropin import (
+    InvalidArgument,
+    Unsupported,
     attend,
+    attention_with_kvcache,
     check_hint,
+    check_options,
     check_pack_gqa,
+    check_tensor,
+    join_qv,
     plain_options,
+    side_by_side,
     split_packed,
     whole,
 )
-from rocflash._errors import InvalidArgument, Unsupported
-from rocflash._kvcache import attention_with_kvcache, join_qv, side_by_side
-from rocflash._options import check_options, check_tensor
 
 __all__ = [
     "flash_attn_combine",
@@ -342,7 +346,7 @@ def flash_attn_combine(
         )
     lse = lse_partial.new_empty(lse_partial.shape[1:])
     whole_out, whole_lse = (out[None], lse[None]) if packed else (out, lse)
-    _torch.combine(parts, lses.transpose(-1, -2), whole_out, whole_lse.transpose(-1, -2))
+    dropin.combine(parts, lses.transpose(-1, -2), whole_out, whole_lse.transpose(-1, -2))
     return out, lse
 
 
@@ -502,7 +506,7 @@ def _flash_attn_forward(
             q, scale = join_qv(q, qv, v, softmax_scale)
             options = options._replace(softmax_scale=scale)
             k = side_by_side(k, v, "k", "v")
-        out, lse, _ = _torch.forward(q, k, v, options, out=out_)
+        out, lse, _ = dropin.forward(q, k, v, options, out=out_)
     return out, lse, out.new_empty(0, dtype=torch.float32), lse.new_empty(0)
 
 
@@ -551,5 +555,5 @@ def _flash_attn_backward(
     )
     check_options(options)
     if dq is not None or dk is not None or dv is not None:
-        _torch.backward(dout, q, k, v, out, softmax_lse, options, into=(dq, dk, dv, None))
+        dropin.backward(dout, q, k, v, out, softmax_lse, options, into=(dq, dk, dv, None))
     return (dout.float() * out.float()).sum(-1).transpose(-1, -2).contiguous()

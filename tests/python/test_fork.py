@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import rocflash
-from rocflash import _workspace
+from rocflash._c import workspace
 
 ROUNDS, CHILDREN = 60, 3
 # Causal f32 calls over this many keys need a workspace that they write and read.
@@ -126,19 +126,19 @@ def test_fork_while_another_thread_calls() -> None:
 
 def test_scratch_memory_is_private_and_not_inherited() -> None:
     by_numpy(problem(0))
-    assert _workspace._free
-    kept = _workspace.take(100)
+    assert workspace._free
+    kept = workspace.take(100)
     memory = kept._memory
     assert memory is not None
     memory[:4] = b"ours"
 
     def work() -> bool:
         memory[:4] = b"mine"
-        return not _workspace._free
+        return not workspace._free
 
     assert ended_well(forked(work))
     assert memory[:4] == b"ours"
-    _workspace.give(kept)
+    workspace.give(kept)
 
 
 def _worked(seed: int) -> list[np.ndarray]:
