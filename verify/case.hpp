@@ -31,6 +31,8 @@ enum class Values : std::uint8_t {
   normal,
   outliers,    // some rows of q, k and v ten times as large
   non_finite,  // NaN and infinities in a few rows of k and v
+  large,       // q and k so large that their products exceed the dtype; the scale makes up for it
+  small,       // the other way round
 };
 
 // Fields are in the order in which people think of them, as in the ABI.
@@ -102,5 +104,12 @@ struct Case {
   // All that differs from a plain call, as text from which a person can rebuild it.
   std::string describe() const;
 };
+
+// What q and k are multiplied with, as `values` says: a power of two.
+inline double magnitude(const Case& c) {
+  if (c.values == Values::large) return c.dtype == DType::f16 ? 0x1p6 : 0x1p66;
+  if (c.values == Values::small) return c.dtype == DType::f16 ? 0x1p-4 : 0x1p-60;
+  return 1;
+}
 
 }  // namespace rocflash::verify
