@@ -110,17 +110,17 @@ verify-cuda: build
 	@scripts/verify_cuda.sh
 
 test: build
-	@echo "== test"
+	@echo "== tests 1 of 4: the library, the command, the kernels on the simulator"
 	@ctest --test-dir build --parallel $(TEST_JOBS) --output-on-failure --no-tests=error $(TEST_ARGS)
-	@echo "== test: Python (its virtual environment is made once)"
+	@echo "== tests 2 of 4: Python (its virtual environment is made once)"
 	@scripts/python_tests.sh $(PYTEST_ARGS)
-	@echo "== test: packaging"
+	@echo "== tests 3 of 4: packaging"
 	@scripts/packaging_tests.sh
 ifneq ($(RUST),0)
-	@echo "== test: Rust (crates are fetched and compiled once)"
+	@echo "== tests 4 of 4: Rust (crates are fetched and compiled once)"
 	@scripts/rust_tests.sh
 else
-	@echo "== test: Rust is left out, as RUST=0 says"
+	@echo "== tests 4 of 4: Rust is left out, as RUST=0 says"
 endif
 
 report: library
