@@ -113,8 +113,8 @@ def _forward_in_context_fake(*arguments: Any) -> Outputs:
 
 
 def _backward_in_context(*arguments: Any) -> Gradients:
-    *first, needed, backend = arguments
-    return _backward(*_with_backend(tuple(first), int(backend)), needed)
+    *first, needed, chosen = arguments
+    return _backward(*_with_backend(tuple(first), int(chosen)), needed)
 
 
 def _backward_in_context_fake(*arguments: Any) -> Gradients:
@@ -135,12 +135,12 @@ for _schema, _function, _fake in (
     (f"backward({_SAVED}) -> {_GRADIENTS}", _backward, _backward_fake),
     (
         f"forward_in_context({_INPUTS}, {SCHEMA}, bool return_weights)"
-        f" -> ({_OUTPUTS}, Tensor backend)",
+        f" -> ({_OUTPUTS}, Tensor chosen)",
         _forward_in_context,
         _forward_in_context_fake,
     ),
     (
-        f"backward_in_context({_SAVED}, Tensor backend) -> {_GRADIENTS}",
+        f"backward_in_context({_SAVED}, Tensor chosen) -> {_GRADIENTS}",
         _backward_in_context,
         _backward_in_context_fake,
     ),
