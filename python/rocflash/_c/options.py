@@ -135,5 +135,6 @@ def packer(*given: str) -> Callable[..., tuple[Any, ...]]:
     unknown = [name for name in given if name not in AT]
     if unknown:
         raise KeyError(f"no such options: {unknown}")
-    values = (o.name if o.name in given else repr(o.default) for o in OPTIONS)
-    return eval(f"lambda {', '.join(given)}: ({', '.join(values)})", {"__name__": __name__})  # type: ignore[no-any-return]
+    values = (option.name if option.name in given else repr(option.default) for option in OPTIONS)
+    source = f"lambda {', '.join(given)}: ({', '.join(values)})"
+    return eval(source, {"__name__": __name__})  # type: ignore[no-any-return]

@@ -276,15 +276,20 @@ def _gradients(
         found = fast.backward(dout, q, k, v, out, lse, options, needed)
         if found is not None:
             return found
-        found = calls.backward(dout, q, k, v, out, lse, options, needed)
+        *first, dsinks = calls.backward(dout, q, k, v, out, lse, options, needed)
+        return (*first, _as(options[_SINKS], dsinks))
     return _of_those_needed(found, needed, options[_SINKS])
 
 
 def _of_those_needed(found: Any, needed: tuple[bool, ...], sinks: Optional[Tensor]) -> Any:
+    """An operator's gradients, None where they are not needed; it returns no None."""
     dq, dk, dv, dsinks = (g if wanted else None for g, wanted in zip(found, needed))
-    if dsinks is not None and sinks is not None:
-        dsinks = dsinks.to(sinks.dtype)
-    return dq, dk, dv, dsinks
+    return dq, dk, dv, _as(sinks, dsinks)
+
+
+def _as(sinks: Optional[Tensor], dsinks: Optional[Tensor]) -> Optional[Tensor]:
+    """The library has the gradients of sinks in f32."""
+    return dsinks if sinks is None or dsinks is None else dsinks.to(sinks.dtype)
 
 
 def _autograd_of(forward: Any, backward: Any) -> None:
