@@ -120,11 +120,14 @@ def window_pair(window: Any, name: str = "window") -> tuple[int, int]:
         return -1, -1
     try:
         left, right = window
-        return int(left), int(right)
-    except (TypeError, ValueError) as error:
+        whole = int(left), int(right)
+        if whole != (left, right):
+            raise ValueError("a bound would be rounded")
+    except (OverflowError, TypeError, ValueError) as error:
         raise InvalidArgument(
             f"{name}: {window!r}; it must be two integers (left, right), -1 for no bound"
         ) from error
+    return whole
 
 
 def packer(*given: str) -> Callable[..., tuple[Any, ...]]:
