@@ -63,7 +63,8 @@ def _results(
     """Out, and on the CPU the gradients of q, k and v."""
     there = [x.to(device) for x in tensors]
     placed = {n: x if n == "rng_state" else _moved(x, device) for n, x in options.items()}
-    out = rocflash.attention(*there, backend=backend, **placed)
+    with torch.set_grad_enabled(device == "cpu"):
+        out = rocflash.attention(*there, backend=backend, **placed)
     gradients = [] if device != "cpu" else torch.autograd.grad(out, tensors, dout)
     return [out.detach().cpu(), *gradients]
 

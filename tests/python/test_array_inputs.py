@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import rocflash
+from flash_attn import flash_attn_func
 
 
 def arrays(dtype: str = "float32") -> list[np.ndarray]:
@@ -178,6 +179,9 @@ PAGES = [np.ones((1, 4, 2, 16), "float32"), *[np.ones((3, 8, 2, 16), "float32")]
         (lambda q, k, v: ((q, k, v), {"num_splits": True}), TypeError, "num_splits"),
         (lambda q, k, v: ((q, k, v), {"softcap": "3"}), TypeError, "softcap"),
         (lambda q, k, v: ((q, k, v), {"softcap": True}), TypeError, "softcap"),
+        (lambda q, k, v: ((q, k, v), {"window": (2.5, 0)}), ValueError, "window"),
+        (lambda q, k, v: ((q, k, v), {"window": (float("inf"), 0)}), ValueError, "window"),
+        (lambda q, k, v: ((q, k, v), {"dropout_p": 0.5, "rng_state": (1.5, 2)}), ValueError, "rng_state"),
         (lambda q, k, v: ((q, k, v), {"causal": 2}), TypeError, "causal"),
         (lambda q, k, v: ((q, k, v), {"causal": None}), TypeError, "causal"),
         (lambda *_: (ROWS, _packed(cu_seqlens_q=np.int32([9])[0:1].reshape(()))), ValueError, "cu_seqlens_q"),
@@ -219,6 +223,20 @@ def test_negative_lengths_of_tensors(name: str) -> None:
         rocflash.attention(
             rows, rows, rows, cu_seqlens_q=cu, cu_seqlens_k=cu, return_weights=True, **lengths
         )
+
+
+@pytest.mark.parametrize("window", [(2.5, 0), (1, float("inf")), torch.tensor([1.5, 2])], ids=str)
+def test_windows_are_not_rounded(window: Any) -> None:
+    x = torch.ones(1, 4, 2, 16)
+    for call in (
+        lambda: rocflash.attention(x, x, x, window=window),
+        lambda: rocflash.decode(x, x, x, window=window),
+        lambda: flash_attn_func(x, x, x, window_size=window),
+    ):
+        with pytest.raises(rocflash.InvalidArgument, match="^window"):
+            call()
+    rocflash.attention(x, x, x, window=torch.tensor([1, 2]))
+    rocflash.attention(x, x, x, window=(1.0, 2))
 
 
 def test_numbers_of_numpy() -> None:

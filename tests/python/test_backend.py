@@ -164,8 +164,8 @@ def test_gradients_follow_forward(options: dict[str, Any]) -> None:
         assert all(torch.equal(a, b) for a, b in zip(each, expected))
 
 
-@pytest.mark.parametrize("fullgraph", [True, False])
-def test_compiled_calls_ask_the_context_when_they_run(fullgraph: bool) -> None:
+@pytest.mark.parametrize(("fullgraph", "compiler"), [(True, "inductor"), (False, "aot_eager")])
+def test_compiled_calls_ask_the_context_when_they_run(fullgraph: bool, compiler: str) -> None:
     """One graph for all contexts; its gradients are those of its forward."""
     leaves = inputs(requires_grad=True)
     sinks = torch.randn(4, requires_grad=True)
@@ -175,7 +175,7 @@ def test_compiled_calls_ask_the_context_when_they_run(fullgraph: bool) -> None:
     def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
         return rocflash.attention(q * 1.5, k, v, sinks=s) + flash_attn_func(q, k, v)
 
-    compiled = torch.compile(f, fullgraph=fullgraph, backend="aot_eager", dynamic=False)
+    compiled = torch.compile(f, fullgraph=fullgraph, backend=compiler, dynamic=False)
     arguments = [*leaves, sinks]
     outs, expected = {}, {}
     for name in ("auto", "reference", "plain", "standard"):

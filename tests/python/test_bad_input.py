@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -70,24 +72,56 @@ def cache() -> dict:
     }
 
 
+def options() -> dict:
+    return {
+        **dense(),
+        "mask": torch.ones(B, 1, SQ, SK, dtype=torch.bool),
+        "bias": torch.randn(1, H, 1, SK),
+        "sinks": torch.randn(H),
+        "seqused_k": torch.tensor([7, 3]).int(),
+        "leftpad_k": torch.tensor([1, 0]).int(),
+        "attention_chunk": 4,
+        "window": (3, 3),
+        "dropout_p": 0.1,
+        "rng_state": torch.tensor([1, 2]),
+        "softcap": 3.0,
+        "num_threads": 1,
+    }
+
+
+def of_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same on NumPy's arrays; what NumPy cannot hold stays a tensor, and comes by DLPack."""
+
+    def array(x: Any) -> Any:
+        try:
+            return x.numpy() if isinstance(x, torch.Tensor) else x
+        except (RuntimeError, TypeError):
+            return x
+
+    def call(**arguments: Any) -> Any:
+        return function(**{name: array(x) for name, x in arguments.items()})
+
+    return call
+
+
+def decode_options() -> dict:
+    given = cache()
+    given["window"] = given.pop("window_size")
+    return {**given, "rotary_interleaved": False, "max_seqlen_q": 0}
+
+
 FUNCTIONS = {
-    "rocflash.attention": (
-        rocflash.attention,
-        lambda: {
-            **dense(),
-            "mask": torch.ones(B, 1, SQ, SK, dtype=torch.bool),
-            "bias": torch.randn(1, H, 1, SK),
-            "sinks": torch.randn(H),
-            "seqused_k": torch.tensor([7, 3]).int(),
-            "leftpad_k": torch.tensor([1, 0]).int(),
-            "attention_chunk": 4,
-            "window": (3, 3),
-            "dropout_p": 0.1,
-            "rng_state": torch.tensor([1, 2]),
-            "softcap": 3.0,
-            "num_threads": 1,
-        },
+    "rocflash.attention": (rocflash.attention, options),
+    "rocflash.attention of arrays": (
+        of_arrays(rocflash.attention),
+        lambda: {**options(), "return_weights": True, "return_lse": True},
     ),
+    "packed arrays": (
+        of_arrays(rocflash.attention),
+        lambda: {**packed(), "return_weights": True, "num_splits": 1},
+    ),
+    "rocflash.decode": (rocflash.decode, decode_options),
+    "rocflash.decode of arrays": (of_arrays(rocflash.decode), decode_options),
     "flash_attn_func": (flash_attn.flash_attn_func, lambda: {**dense(), **FA2_EXTRAS}),
     "flash_attn_qkvpacked_func": (
         flash_attn.flash_attn_qkvpacked_func,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -63,6 +64,19 @@ def test_opcheck_backward() -> None:
     for needed in ([True] * 4, [False, True, False, False]):
         arguments = (torch.randn_like(out), q, k, v, out, lse, *o, needed)
         torch.library.opcheck(torch.ops.rocflash.backward.default, arguments)
+
+
+def test_opcheck_in_context() -> None:
+    """The pair that asks use_backend's context when it runs."""
+    q, k, v = inputs()
+    o = Options(sinks=torch.randn(4), backend=-1)
+    torch.library.opcheck(torch.ops.rocflash.forward_in_context.default, (q, k, v, *o, False))
+    q, k, v = inputs(grad=False)
+    with rocflash.use_backend("reference"):
+        out, lse, _, chosen = torch.ops.rocflash.forward_in_context(q, k, v, *o, False)
+    assert chosen.tolist() == [2]
+    arguments = (torch.randn_like(out), q, k, v, out, lse, *o, [True] * 4, chosen)
+    torch.library.opcheck(torch.ops.rocflash.backward_in_context.default, arguments)
 
 
 def test_opcheck_upstream_names() -> None:

@@ -40,7 +40,7 @@ def number(name: str, value: Any, kind: type) -> Any:
 
 def _seed_and_offset(rng_state: Any) -> tuple[int, int]:
     try:
-        seed, offset = (int(x) for x in rng_state)
+        seed, offset = (operator.index(x) for x in rng_state)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(
             f"rng_state: {rng_state!r}; it must be two integers, seed and offset"

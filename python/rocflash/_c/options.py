@@ -120,11 +120,14 @@ def window_pair(window: Any, name: str = "window") -> tuple[int, int]:
         return -1, -1
     try:
         left, right = window
-        return int(left), int(right)
-    except (TypeError, ValueError) as error:
+        whole = int(left), int(right)
+        if whole != (left, right):
+            raise ValueError("a bound would be rounded")
+    except (OverflowError, TypeError, ValueError) as error:
         raise InvalidArgument(
             f"{name}: {window!r}; it must be two integers (left, right), -1 for no bound"
         ) from error
+    return whole
 
 
 def packer(*given: str) -> Callable[..., tuple[Any, ...]]:
@@ -135,5 +138,6 @@ def packer(*given: str) -> Callable[..., tuple[Any, ...]]:
     unknown = [name for name in given if name not in AT]
     if unknown:
         raise KeyError(f"no such options: {unknown}")
-    values = (o.name if o.name in given else repr(o.default) for o in OPTIONS)
-    return eval(f"lambda {', '.join(given)}: ({', '.join(values)})", {"__name__": __name__})  # type: ignore[no-any-return]
+    values = (option.name if option.name in given else repr(option.default) for option in OPTIONS)
+    source = f"lambda {', '.join(given)}: ({', '.join(values)})"
+    return eval(source, {"__name__": __name__})  # type: ignore[no-any-return]

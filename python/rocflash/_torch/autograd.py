@@ -113,8 +113,8 @@ def _forward_in_context_fake(*arguments: Any) -> Outputs:
 
 
 def _backward_in_context(*arguments: Any) -> Gradients:
-    *first, needed, backend = arguments
-    return _backward(*_with_backend(tuple(first), int(backend)), needed)
+    *first, needed, chosen = arguments
+    return _backward(*_with_backend(tuple(first), int(chosen)), needed)
 
 
 def _backward_in_context_fake(*arguments: Any) -> Gradients:
@@ -135,12 +135,12 @@ for _schema, _function, _fake in (
     (f"backward({_SAVED}) -> {_GRADIENTS}", _backward, _backward_fake),
     (
         f"forward_in_context({_INPUTS}, {SCHEMA}, bool return_weights)"
-        f" -> ({_OUTPUTS}, Tensor backend)",
+        f" -> ({_OUTPUTS}, Tensor chosen)",
         _forward_in_context,
         _forward_in_context_fake,
     ),
     (
-        f"backward_in_context({_SAVED}, Tensor backend) -> {_GRADIENTS}",
+        f"backward_in_context({_SAVED}, Tensor chosen) -> {_GRADIENTS}",
         _backward_in_context,
         _backward_in_context_fake,
     ),
@@ -276,15 +276,20 @@ def _gradients(
         found = fast.backward(dout, q, k, v, out, lse, options, needed)
         if found is not None:
             return found
-        found = calls.backward(dout, q, k, v, out, lse, options, needed)
+        *first, dsinks = calls.backward(dout, q, k, v, out, lse, options, needed)
+        return (*first, _as(options[_SINKS], dsinks))
     return _of_those_needed(found, needed, options[_SINKS])
 
 
 def _of_those_needed(found: Any, needed: tuple[bool, ...], sinks: Optional[Tensor]) -> Any:
+    """An operator's gradients, None where they are not needed; it returns no None."""
     dq, dk, dv, dsinks = (g if wanted else None for g, wanted in zip(found, needed))
-    if dsinks is not None and sinks is not None:
-        dsinks = dsinks.to(sinks.dtype)
-    return dq, dk, dv, dsinks
+    return dq, dk, dv, _as(sinks, dsinks)
+
+
+def _as(sinks: Optional[Tensor], dsinks: Optional[Tensor]) -> Optional[Tensor]:
+    """The library has the gradients of sinks in f32."""
+    return dsinks if sinks is None or dsinks is None else dsinks.to(sinks.dtype)
 
 
 def _autograd_of(forward: Any, backward: Any) -> None:
