@@ -298,6 +298,83 @@ void expect_no_influence(rocflash_backend backend, std::uint64_t first, std::uin
     }
 }
 
+// Rows of packed tensors outside all sequences and past the used lengths, and other sequences.
+TEST(Unseen, RowsOfPackedTensors) {
+  for (const rocflash_backend backend :
+       {ROCFLASH_BACKEND_CPU, ROCFLASH_BACKEND_STANDARD, ROCFLASH_BACKEND_REFERENCE})
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
+      for (const double value : {std::nan(""), infinity, huge(dtype)}) {
+        // Rows 2 to 79 hold sequences, and of the second one's 70 queries and 60 keys 50 and 40.
+        Call c({.h = 2, .hk = 1, .d = 8, .dv = 12}, {5, 70, 9}, {6, 60, 20}, dtype);
+        for (HostTensor* cu : {&c.cu_q, &c.cu_k}) {
+          cu->set({0}, 2);
+          cu->set({3}, cu->get({3}) - 4);
+        }
+        c.with_used_q({3, 50, 5}).with_used_k({4, 40, 16});
+        c.problem.causal = 1;
+        c.problem.softcap = 3;
+        c.backend(backend, 2).expect_forward();
+        c.expect_backward();
+        std::vector<std::vector<double>> clean;
+        for (const HostTensor* t : c.outputs()) clean.push_back(t->values());
+        const auto spoil = [&](HostTensor& t, const HostTensor& cu, const HostTensor& used) {
+          for (std::int64_t row = 0; row < t.shape()[0]; ++row) {
+            bool in_use = false;
+            for (std::int64_t n = 0; n < 3; ++n)
+              in_use |= static_cast<double>(row) >= cu.get({n}) &&
+                        static_cast<double>(row) < cu.get({n}) + used.get({n});
+            for (std::int64_t h = 0; h < t.shape()[1] && !in_use; ++h)
+              for (std::int64_t x = 0; x < t.shape()[2]; ++x) t.set({row, h, x}, value);
+          }
+        };
+        spoil(c.q, c.cu_q, c.used_q);
+        spoil(c.dout, c.cu_q, c.used_q);
+        spoil(c.k, c.cu_k, c.used_k);
+        spoil(c.v, c.cu_k, c.used_k);
+        c.expect_forward();
+        c.expect_backward();
+        std::size_t n = 0;
+        for (const HostTensor* t : c.outputs())
+          EXPECT_EQ(t->values(), clean[n++]) << backend << " " << value;
+      }
+}
+
+// Rows of a cache behind the keys in use, and pages that no sequence has.
+TEST(Unseen, RowsOfCaches) {
+  for (const rocflash_backend backend :
+       {ROCFLASH_BACKEND_CPU, ROCFLASH_BACKEND_STANDARD, ROCFLASH_BACKEND_REFERENCE})
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
+      for (const std::int64_t sq : {1, 3, 70})
+        for (const double value : {std::nan(""), -infinity, huge(dtype)}) {
+          constexpr std::int64_t page = 16, pages = 12;
+          Call c({.b = 2, .sq = sq, .sk = page * pages, .h = 2, .hk = 1, .d = 8, .dv = 12}, dtype);
+          c.k = HostTensor(dtype, {2 * pages + 3, page, 1, 8});
+          c.v = HostTensor(dtype, {2 * pages + 3, page, 1, 12});
+          c.k.fill_normal(c.random);
+          c.v.fill_normal(c.random);
+          HostTensor table(DType::i32, {2, pages});
+          for (std::int64_t n = 0; n < 2 * pages; ++n)
+            table.set_flat(n, static_cast<double>((n * 7) % (2 * pages)));
+          c.with_used_k({150, 37}).problem.causal = 1;
+          c.problem.block_table = &table.dl;
+          if (sq == 1) c.forward_outputs.lse = nullptr;
+          c.backend(backend, 2).expect_forward();
+          const std::vector<double> clean = c.out.values();
+          std::vector<bool> in_use(static_cast<std::size_t>((2 * pages + 3) * page), false);
+          for (std::int64_t n = 0; n < 2; ++n)
+            for (std::int64_t r = 0; r < (n == 0 ? 150 : 37); ++r)
+              in_use[static_cast<std::size_t>(
+                  static_cast<std::int64_t>(table.get({n, r / page})) * page + r % page)] = true;
+          for (std::int64_t r = 0; r < (2 * pages + 3) * page; ++r)
+            for (HostTensor* t : {&c.k, &c.v})
+              for (std::int64_t x = 0; x < t->shape()[3] && !in_use[static_cast<std::size_t>(r)];
+                   ++x)
+                t->set({r / page, r % page, 0, x}, value);
+          c.expect_forward();
+          EXPECT_EQ(c.out.values(), clean) << backend << " " << value << " " << sq;
+        }
+}
+
 TEST(Unseen, Cpu) { expect_no_influence(ROCFLASH_BACKEND_CPU, 1, 150); }
 TEST(Unseen, Standard) { expect_no_influence(ROCFLASH_BACKEND_STANDARD, 1, 60); }
 TEST(Unseen, Reference) { expect_no_influence(ROCFLASH_BACKEND_REFERENCE, 1, 20); }
