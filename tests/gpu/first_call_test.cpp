@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <rocflash/rocflash.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -55,9 +56,10 @@ Outcome call_twice(const std::function<void()>& take_memory,
                    const std::function<rocflash_status()>& call) {
   take_memory();
   const rocflash_status first = call();
+  const bool failed = allocation_failed();
   fail_allocation(0, Failing::one);
   fail_allocations_above(0);
-  if (first == ROCFLASH_OK) return allocation_failed() ? refused_then_good : good;
+  if (first == ROCFLASH_OK) return failed ? refused_then_good : good;
   if (*rocflash_last_error() == '\0') return wrong;
   return call() == ROCFLASH_OK ? refused_then_good : still_refused;
 }
@@ -96,7 +98,6 @@ TEST(FirstCall, EveryAllocationOfAQueryMayFail) {
   });
 }
 
-// A message that the child leaves on the standard output of the test, compared there.
 TEST(FirstCall, KernelsThatFindNoMemoryAreUnpackedLater) {
   EXPECT_EQ(in_child([] {
               fail_allocations_above(64 << 10);
@@ -112,16 +113,18 @@ TEST(FirstCall, KernelsThatFindNoMemoryAreUnpackedLater) {
             0);
 }
 
-// A copy of the library with one byte changed in the middle of each compressed object.
+std::vector<char> content(const char* path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// A copy of the library with one bit changed in the kernels that it carries for the device.
 std::string damaged_copy() {
-  std::ifstream file(ROCFLASH_LIBRARY_FILE, std::ios::binary);
-  std::vector<char> bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  const std::string magic = "\x28\xb5\x2f\xfd";
-  const auto next = [&](auto from) {
-    return std::search(from, bytes.end(), magic.begin(), magic.end());
-  };
-  for (auto at = next(bytes.begin()); at != bytes.end(); at = next(at + 4))
-    if (bytes.end() - at > 600) at[500] = static_cast<char>(at[500] ^ 0x10);
+  std::vector<char> bytes = content(ROCFLASH_LIBRARY_FILE);
+  const std::vector<char> kernels = content(ROCFLASH_KERNELS_FILE);
+  const auto at = std::search(bytes.begin(), bytes.end(), kernels.begin(), kernels.end());
+  EXPECT_NE(at, bytes.end());
+  at[static_cast<std::ptrdiff_t>(kernels.size() / 2)] ^= 0x10;
   const std::string copy = testing::TempDir() + "librocflash_damaged.so";
   std::ofstream(copy, std::ios::binary)
       .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));

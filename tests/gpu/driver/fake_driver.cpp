@@ -9,6 +9,8 @@
 #include <cstring>
 #include <mutex>
 
+// In the memory that every thread has from its start: memory for more may run out.
+#define FAKE_THREAD_LOCAL __attribute__((tls_model("initial-exec"))) thread_local
 #define FAKE extern "C" __attribute__((visibility("default")))
 
 namespace {
@@ -18,7 +20,7 @@ char journal[1 << 16] = "";  // in place: tests let memory run out
 std::size_t written = 0;
 std::atomic<int> holding{0};  // 1: loading waits; 2: it does so now
 std::atomic<int> silent{0};   // nothing is written down, for tests of speed
-thread_local int device = 0;
+FAKE_THREAD_LOCAL int device = 0;
 
 [[gnu::format(printf, 1, 2)]] void note(const char* format, ...) {
   if (silent) return;
@@ -94,7 +96,7 @@ FAKE int hipSetDevice(int which) {
   return 0;
 }
 FAKE int hipThreadExchangeStreamCaptureMode(int* mode) {
-  thread_local int current = 0;
+  static FAKE_THREAD_LOCAL int current = 0;
   note("capture mode %d", *mode);
   const int before = current;
   current = *mode;
@@ -124,8 +126,8 @@ FAKE int hipModuleLaunchKernel(void*, unsigned gx, unsigned, unsigned, unsigned 
 
 // Contexts are numbers: 1000 + device are primary ones, others belong to device 0.
 namespace {
-thread_local std::uintptr_t stack[8] = {};
-thread_local int depth = 0;
+FAKE_THREAD_LOCAL std::uintptr_t stack[8] = {};
+FAKE_THREAD_LOCAL int depth = 0;
 }  // namespace
 
 FAKE void fake_set_context(std::uintptr_t context) {
