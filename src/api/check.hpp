@@ -1,52 +1,42 @@
-// The checks at the door: C structs in, one trusted Problem out, or a Refusal that names the
-// argument.
+// The checks at the door: C structs in, one trusted call and its backend out, or a Refusal that
+// names the argument.
 #pragma once
 
 #include <rocflash/rocflash.h>
 
-#include "api/checker.hpp"
+#include "api/call_tensors.hpp"
 #include "api/tensor.hpp"
-#include "core/append.hpp"
 #include "core/backend.hpp"
-#include "core/problem.hpp"
+#include "core/workspace.hpp"
 
 namespace rocflash {
 
-struct ForwardCall {
-  Problem problem;
-  ForwardOutputs outputs;
-  Execution execution;
-  const Backend* backend;
+template <class Call>
+struct Checked {
+  Call call;
+  const Backend& backend;
+
+  void run() const { backend.run(call); }
+  // Refuses a call that needs more than there can be.
+  std::size_t workspace() const { return workspace_bytes(backend.workspace(call), call.problem); }
 };
 
-struct DecodeCall : ForwardCall {
-  Append append;
-};
+Checked<ForwardCall> check_forward(const rocflash_problem*, const rocflash_forward_outputs*,
+                                   const rocflash_execution*, Data);
+Checked<DecodeCall> check_decode(const rocflash_problem*, const rocflash_append*,
+                                 const rocflash_forward_outputs*, const rocflash_execution*, Data);
+Checked<BackwardCall> check_backward(const rocflash_problem*, const rocflash_backward_tensors*,
+                                     const rocflash_execution*, Data);
+Checked<CombineCall> check_combine(const DLTensor* out_partial, const DLTensor* lse_partial,
+                                   const DLTensor* out, const DLTensor* lse,
+                                   const rocflash_execution*);
 
-struct BackwardCall {
-  Problem problem;
-  BackwardTensors tensors;
-  Execution execution;
-  const Backend* backend;
-};
+// Parts of those. A cache is written to when something is appended.
+Problem check_problem(const rocflash_problem&, CallTensors&, Access cache);
+Append check_append(const rocflash_append&, CallTensors&, const Problem&);
 
-ForwardCall check_forward(const rocflash_problem*, const rocflash_forward_outputs*,
-                          const rocflash_execution*, Data);
-DecodeCall check_decode(const rocflash_problem*, const rocflash_append*,
-                        const rocflash_forward_outputs*, const rocflash_execution*, Data);
-BackwardCall check_backward(const rocflash_problem*, const rocflash_backward_tensors*,
-                            const rocflash_execution*, Data);
-
-// New keys against the cache they go into.
-Append check_append(const rocflash_append&, Checker&, const Problem&);
-
-// How to run; null means all defaults.
-rocflash_execution read_execution(const rocflash_execution*);
-Execution check_execution(const rocflash_execution&, Device);
-
-// The bytes of workspace that a call needs; refuses a call that needs more than there can be.
-std::size_t check_workspace_size(Size needed, const Problem&);
-// Takes the workspace into use, or refuses one that is too small for `needed` bytes.
-void check_workspace(const rocflash_execution*, std::size_t needed, Execution&);
+// A tensor over (sequence, head, query, key) whose dimensions may be 1; one over heads.
+Plane plane_of(const Tensor&, const Problem&);
+PerHead per_head(const Tensor&, const Problem&);
 
 }  // namespace rocflash

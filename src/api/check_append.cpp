@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "api/check.hpp"
-#include "api/checker.hpp"
 #include "core/error.hpp"
 
 namespace rocflash {
@@ -52,7 +51,8 @@ void check_room(const Problem& p, const Append& a) {
   }
 }
 
-Rotary check_rotary(const rocflash_append& in, Checker& check, const Problem& p, const Append& a) {
+Rotary check_rotary(const rocflash_append& in, CallTensors& tensors, const Problem& p,
+                    const Append& a) {
   Rotary r;
   if (!in.rotary_cos != !in.rotary_sin)
     refuse(in.rotary_cos ? "rotary_sin" : "rotary_cos", ": is null, but the other is given");
@@ -62,8 +62,8 @@ Rotary check_rotary(const rocflash_append& in, Checker& check, const Problem& p,
       refuse("rotary_interleaved: ", in.rotary_interleaved, ", but rotary_cos is null");
     return r;
   }
-  const Tensor cos = check.required("rotary_cos", in.rotary_cos, Access::read);
-  const Tensor sin = check.required("rotary_sin", in.rotary_sin, Access::read);
+  const Tensor cos = tensors.required("rotary_cos", in.rotary_cos, Access::read);
+  const Tensor sin = tensors.required("rotary_sin", in.rotary_sin, Access::read);
   check_dtype(cos, {DType::f32, p.dtype});
   check_dtype(sin, {cos.dtype});
   check_ndim(cos, 2, "(positions, rotary_dim / 2)");
@@ -82,7 +82,8 @@ Rotary check_rotary(const rocflash_append& in, Checker& check, const Problem& p,
        sin.stride[0],
        static_cast<int>(2 * cos.shape[1]),
        flag("rotary_interleaved", in.rotary_interleaved),
-       int_values(check.lengths("rotary_seqlens", in.rotary_seqlens), p.batch(), "(b,)")};
+       int_values(tensors.lengths("rotary_seqlens", in.rotary_seqlens), p.batch(), "(b,)")};
+  if (!tensors.on_host()) return r;
   for (std::int64_t b = 0; b < p.batch(); ++b) {
     const std::int64_t first = r.first ? r.first[b] : keys_before(p, b);
     if (first < 0)
@@ -98,7 +99,7 @@ Rotary check_rotary(const rocflash_append& in, Checker& check, const Problem& p,
 
 }  // namespace
 
-Append check_append(const rocflash_append& in, Checker& check, const Problem& p) {
+Append check_append(const rocflash_append& in, CallTensors& tensors, const Problem& p) {
   Append a;
   if (!in.k_new != !in.v_new)
     refuse(in.k_new ? "v_new" : "k_new", ": is null, but the other is given");
@@ -108,8 +109,8 @@ Append check_append(const rocflash_append& in, Checker& check, const Problem& p)
       refuse(
           "cu_seqlens_k: is given with k_new; packed keys have no room for more, it must be null");
     const bool packed = in.cu_seqlens_k_new != nullptr;
-    const Tensor k = check.required("k_new", in.k_new, Access::read);
-    const Tensor v = check.required("v_new", in.v_new, Access::read);
+    const Tensor k = tensors.required("k_new", in.k_new, Access::read);
+    const Tensor v = tensors.required("v_new", in.v_new, Access::read);
     check_dtype(k, {p.k.dtype});
     check_dtype(v, {p.v.dtype});
     const char* dims =
@@ -119,18 +120,18 @@ Append check_append(const rocflash_append& in, Checker& check, const Problem& p)
     if (packed) {
       check_shape(k, {a.rows, p.kv_heads, p.head_dim}, dims);
       check_shape(v, {a.rows, p.kv_heads, p.value_dim}, dims);
-      a.cu = int_values(check.lengths("cu_seqlens_k_new", in.cu_seqlens_k_new), p.batch() + 1,
+      a.cu = int_values(tensors.lengths("cu_seqlens_k_new", in.cu_seqlens_k_new), p.batch() + 1,
                         "(b + 1,)");
-      check_cumulative("cu_seqlens_k_new", a.cu, p.batch(), a.rows);
+      if (tensors.on_host()) check_cumulative("cu_seqlens_k_new", a.cu, p.batch(), a.rows);
     } else {
       check_shape(k, {p.batch(), a.rows, p.kv_heads, p.head_dim}, dims);
       check_shape(v, {p.batch(), a.rows, p.kv_heads, p.value_dim}, dims);
     }
     a.k = rows_of(k, packed);
     a.v = rows_of(v, packed);
-    check_room(p, a);
+    if (tensors.on_host()) check_room(p, a);
   }
-  a.rotary = check_rotary(in, check, p, a);
+  a.rotary = check_rotary(in, tensors, p, a);
   return a;
 }
 

@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "api/run.hpp"
+#include "api/check.hpp"
 #include "api/structs.hpp"
 #include "core/error.hpp"
 
@@ -74,13 +74,15 @@ class Unlocked {
 
 // The checks read shapes where the tensors keep them, so nobody else may run before they are done.
 template <class Call>
-bool served(Call call) {
-  const std::size_t needed = workspace_bytes(call);
+bool served(Checked<Call> checked) {
+  Resources& resources = checked.call.resources;
+  const std::size_t needed = checked.workspace();
   if (needed > Scratch::most) return false;
-  call.execution.workspace = scratch.take(needed);
-  if (!call.execution.workspace) return false;
+  resources.workspace = scratch.take(needed);
+  resources.workspace_size = needed;
+  if (!resources.workspace) return false;
   const Unlocked others;
-  run(call);
+  checked.run();
   return true;
 }
 

@@ -4,8 +4,6 @@
 #include <vector>
 
 #include "api/check.hpp"
-#include "api/combine.hpp"
-#include "api/run.hpp"
 #include "api/structs.hpp"
 #include "core/error.hpp"
 #include "core/philox.hpp"
@@ -44,31 +42,19 @@ using namespace rocflash;
 rocflash_status rocflash_forward(const rocflash_problem* problem,
                                  const rocflash_forward_outputs* outputs,
                                  const rocflash_execution* execution) {
-  return guarded([&] {
-    ForwardCall call = check_forward(problem, outputs, execution, Data::required);
-    check_workspace(execution, workspace_bytes(call), call.execution);
-    run(call);
-  });
+  return guarded([&] { check_forward(problem, outputs, execution, Data::required).run(); });
 }
 
 rocflash_status rocflash_backward(const rocflash_problem* problem,
                                   const rocflash_backward_tensors* tensors,
                                   const rocflash_execution* execution) {
-  return guarded([&] {
-    BackwardCall call = check_backward(problem, tensors, execution, Data::required);
-    check_workspace(execution, workspace_bytes(call), call.execution);
-    run(call);
-  });
+  return guarded([&] { check_backward(problem, tensors, execution, Data::required).run(); });
 }
 
 rocflash_status rocflash_decode(const rocflash_problem* problem, const rocflash_append* append,
                                 const rocflash_forward_outputs* outputs,
                                 const rocflash_execution* execution) {
-  return guarded([&] {
-    DecodeCall call = check_decode(problem, append, outputs, execution, Data::required);
-    check_workspace(execution, workspace_bytes(call), call.execution);
-    run(call);
-  });
+  return guarded([&] { check_decode(problem, append, outputs, execution, Data::required).run(); });
 }
 
 rocflash_status rocflash_decode_workspace(const rocflash_problem* problem,
@@ -76,23 +62,22 @@ rocflash_status rocflash_decode_workspace(const rocflash_problem* problem,
                                           const rocflash_forward_outputs* outputs,
                                           const rocflash_execution* execution, size_t* bytes) {
   return guarded([&] {
-    write_bytes(bytes, workspace_bytes(
-                           check_decode(problem, append, outputs, execution, Data::may_be_null)));
+    write_bytes(bytes,
+                check_decode(problem, append, outputs, execution, Data::may_be_null).workspace());
   });
 }
 
 rocflash_status rocflash_combine(const DLTensor* out_partial, const DLTensor* lse_partial,
                                  const DLTensor* out, const DLTensor* lse,
                                  const rocflash_execution* execution) {
-  return guarded([&] { combine(out_partial, lse_partial, out, lse, execution); });
+  return guarded([&] { check_combine(out_partial, lse_partial, out, lse, execution).run(); });
 }
 
 rocflash_status rocflash_forward_workspace(const rocflash_problem* problem,
                                            const rocflash_forward_outputs* outputs,
                                            const rocflash_execution* execution, size_t* bytes) {
   return guarded([&] {
-    write_bytes(bytes,
-                workspace_bytes(check_forward(problem, outputs, execution, Data::may_be_null)));
+    write_bytes(bytes, check_forward(problem, outputs, execution, Data::may_be_null).workspace());
   });
 }
 
@@ -100,8 +85,7 @@ rocflash_status rocflash_backward_workspace(const rocflash_problem* problem,
                                             const rocflash_backward_tensors* tensors,
                                             const rocflash_execution* execution, size_t* bytes) {
   return guarded([&] {
-    write_bytes(bytes,
-                workspace_bytes(check_backward(problem, tensors, execution, Data::may_be_null)));
+    write_bytes(bytes, check_backward(problem, tensors, execution, Data::may_be_null).workspace());
   });
 }
 

@@ -98,22 +98,21 @@ Size AppendedProblem::bytes(const Problem& p, const Append& a) {
   return length_bytes(p, a) + query_bytes(p, a);
 }
 
-AppendedProblem::AppendedProblem(const Problem& before, const Append& a, const Execution& e)
-    : problem(before), execution(e) {
+AppendedProblem::AppendedProblem(const Problem& before, const Append& a, std::byte* memory)
+    : problem(before) {
   if (changes_lengths(a)) {
-    auto* used = reinterpret_cast<std::int32_t*>(execution.workspace);
+    auto* used = reinterpret_cast<std::int32_t*>(memory);
     for (std::int64_t b = 0; b < before.batch(); ++b)
       used[b] = static_cast<std::int32_t>(keys_before(before, b) + a.count(b));
     problem.lengths.used_k = used;
-    execution.workspace += length_bytes(before, a).value();
+    memory += length_bytes(before, a).value();
   }
   if (rotates(a)) {
     Rows& q = problem.q;
-    q = {.data = execution.workspace, .dtype = before.q.dtype, .columns = before.head_dim};
+    q = {.data = memory, .dtype = before.q.dtype, .columns = before.head_dim};
     q.head_stride = before.head_dim;
     q.row_stride = q.head_stride * before.heads;
     q.batch_stride = before.lengths.packed_q() ? 0 : q.row_stride * before.lengths.rows_q;
-    execution.workspace += query_bytes(before, a).value();
   }
 }
 

@@ -31,14 +31,14 @@ struct Append {
   std::int64_t begin(std::int64_t b) const { return cu ? cu[b] : 0; }
 };
 
-// The problem as it stands when the new keys are in the cache. Its own arrays, the lengths and the
-// rotated queries, lie at the begin of the workspace; `execution` has what is left of it.
+// The problem as it stands when the new keys are in the cache, for backends that append on the
+// host. Its own arrays, the lengths and the rotated queries, lie at the start of their workspace.
 struct AppendedProblem {
-  AppendedProblem(const Problem& before, const Append& append, const Execution& execution);
+  // `memory` has `bytes(before, append)`.
+  AppendedProblem(const Problem& before, const Append& append, std::byte* memory);
   static Size bytes(const Problem& problem, const Append& append);
 
   Problem problem;
-  Execution execution;
 };
 
 // Keys that a sequence has before anything is appended.

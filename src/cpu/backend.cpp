@@ -2,8 +2,9 @@
 
 #include <cmath>
 
-#include "core/sizes.hpp"
+#include "core/combine.hpp"
 #include "core/unused.hpp"
+#include "core/workspace.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/plan.hpp"
 #include "cpu/thread_pool.hpp"
@@ -19,25 +20,26 @@ using cpu::Scores;
 using cpu::WorkItem;
 using cpu::WorkList;
 
-constexpr std::int64_t alignment = 64;
-
-// The caller's workspace, cut into pieces. Run once with no memory to learn the size, then with it.
-class Workspace {
+// The caller's workspace, cut into pieces as they are asked for. Pieces beyond its end are null:
+// whether it was large enough is seen from `used`, at the end.
+class Pieces {
  public:
-  explicit Workspace(std::byte* memory) : memory_(memory) {}
+  Pieces() = default;
+  explicit Pieces(const Resources& r)
+      : memory_(r.workspace), size_(Size::of_bytes(r.workspace_size)) {}
 
   template <class Element>
   Element* take(Size count) {
-    auto* piece =
-        memory_ && used_.fits() ? reinterpret_cast<Element*>(memory_ + used_.value()) : nullptr;
-    used_ += (count * sizeof(Element)).rounded_up(alignment);
-    return piece;
+    const Size begin = used_;
+    used_ += (count * sizeof(Element)).rounded_up(workspace_alignment);
+    const bool inside = memory_ && used_.fits() && used_.value() <= size_.value();
+    return inside ? reinterpret_cast<Element*>(memory_ + begin.value()) : nullptr;
   }
   Size used() const { return used_; }
 
  private:
-  std::byte* memory_;
-  Size used_ = 0;
+  std::byte* memory_ = nullptr;
+  Size size_ = 0, used_ = 0;
 };
 
 struct Memory {
@@ -73,7 +75,7 @@ int useful_threads(const Problem& p, const Execution& e, Kind kind) {
 
 std::int64_t planes(const Problem& p) { return p.batch() * p.heads; }
 
-Memory lay_out(Workspace& w, const Problem& p, const Execution& e, Kind kind, bool gradients) {
+Memory lay_out(Pieces& w, const Problem& p, const Execution& e, Kind kind, bool gradients) {
   Memory m{};
   m.table = w.take<std::int64_t>(Size(p.batch()) + 1);
   m.threads = useful_threads(p, e, kind);
@@ -263,7 +265,81 @@ class CpuBackend final : public Backend {
   // Either tiled, which may become decode, or standard.
   explicit constexpr CpuBackend(Kind kind) : kind_(kind) {}
 
-  std::string refusal(const Problem& p, bool) const override {
+  std::string refusal(const ForwardCall& c) const override { return refusal(c.problem); }
+  std::string refusal(const DecodeCall& c) const override { return refusal(c.problem); }
+  std::string refusal(const BackwardCall& c) const override { return refusal(c.problem); }
+
+  Size workspace(const ForwardCall& c) const override {
+    Pieces pieces;
+    lay_out(pieces, c.problem, c.resources, forward_kind(c.problem, c.outputs), false);
+    return pieces.used();
+  }
+  Size workspace(const DecodeCall& c) const override {
+    return AppendedProblem::bytes(c.problem, c.append) +
+           workspace(static_cast<const ForwardCall&>(c));
+  }
+  Size workspace(const BackwardCall& c) const override {
+    Pieces pieces;
+    lay_out(pieces, c.problem, c.resources, kind_, true);
+    return pieces.used();
+  }
+
+  void run(const ForwardCall& c) const override {
+    Pieces pieces(c.resources);
+    attend(c.problem, c, pieces, [] {});
+  }
+  // The new keys are in the cache before any thread attends to it.
+  void run(const DecodeCall& c) const override {
+    Pieces pieces(c.resources);
+    std::byte* const own = pieces.take<std::byte>(AppendedProblem::bytes(c.problem, c.append));
+    // Appending changes lengths and addresses, but none of what the layout depends on.
+    Problem after = c.problem;
+    attend(after, c, pieces, [&] {
+      const AppendedProblem appended(c.problem, c.append, own);
+      parallel_for(append_rows(c.problem, c.append), c.resources.threads,
+                   [&](std::int64_t row, int) { append_row(c.problem, c.append, appended, row); });
+      after = appended.problem;
+    });
+  }
+  void run(const BackwardCall& c) const override {
+    const Problem& p = c.problem;
+    const BackwardTensors& t = c.tensors;
+    Pieces pieces(c.resources);
+    const Memory m = lay_out(pieces, p, c.resources, kind_, true);
+    check_workspace(c.resources, pieces.used(), p);
+    const Steps steps(p, m);
+    const Kernels& k = cpu::chosen_kernels();
+    clear_unused(p, t);
+    steps.over_queries(
+        [&](WorkItem item, float* scratch) { k.delta(p, t, m.delta, item, scratch); });
+    kind_ == Kind::tiled ? run_tiled(k, p, t, steps, m) : run_standard(k, p, t, steps, m);
+  }
+  void run(const CombineCall& c) const override {
+    parallel_for(combine_rows(c), c.resources.threads,
+                 [&](std::int64_t row, int) { combine_row(c, row); });
+  }
+
+ private:
+  using Forward = void (*)(const Kernels&, const Problem&, const ForwardOutputs&, const Steps&,
+                           const Memory&);
+
+  // Forward of `p` in the pieces that are left of the workspace; `prepare` comes when that is known
+  // to be large enough, and before anything is written.
+  template <class Prepare>
+  void attend(const Problem& p, const ForwardCall& c, Pieces& pieces, Prepare prepare) const {
+    const ForwardOutputs& o = c.outputs;
+    const Kind kind = forward_kind(p, o);
+    const Memory m = lay_out(pieces, p, c.resources, kind, false);
+    check_workspace(c.resources, pieces.used(), p);
+    prepare();
+    clear_unused(p, o);
+    const auto step = kind == Kind::tiled    ? static_cast<Forward>(run_tiled)
+                      : kind == Kind::decode ? static_cast<Forward>(run_decode)
+                                             : static_cast<Forward>(run_standard);
+    step(cpu::chosen_kernels(), p, o, Steps(p, m), m);
+  }
+
+  std::string refusal(const Problem& p) const {
     if (p.dtype == DType::f64)
       return "q: dtype f64; only the reference backend takes it, others f32, f16 and bf16";
     if (kind_ == Kind::standard && exceeds_memory(p))
@@ -273,44 +349,6 @@ class CpuBackend final : public Backend {
     check_thread_source();
     return {};
   }
-  Size workspace(const Problem& p, const ForwardOutputs& o, const Execution& e) const override {
-    Workspace w(nullptr);
-    lay_out(w, p, e, forward_kind(p, o), false);
-    return w.used();
-  }
-  Size workspace(const Problem& p, const BackwardTensors&, const Execution& e) const override {
-    Workspace w(nullptr);
-    lay_out(w, p, e, kind_, true);
-    return w.used();
-  }
-  void append(const Problem& p, const Append& a, const AppendedProblem& after) const override {
-    parallel_for(append_rows(p, a), after.execution.threads,
-                 [&](std::int64_t row, int) { append_row(p, a, after, row); });
-  }
-  void run(const Problem& p, const ForwardOutputs& o, const Execution& e) const override {
-    Workspace w(e.workspace);
-    const Kind kind = forward_kind(p, o);
-    const Memory m = lay_out(w, p, e, kind, false);
-    clear_unused(p, o);
-    const auto step = kind == Kind::tiled    ? static_cast<Forward>(run_tiled)
-                      : kind == Kind::decode ? static_cast<Forward>(run_decode)
-                                             : static_cast<Forward>(run_standard);
-    step(cpu::chosen_kernels(), p, o, Steps(p, m), m);
-  }
-  void run(const Problem& p, const BackwardTensors& t, const Execution& e) const override {
-    Workspace w(e.workspace);
-    const Memory m = lay_out(w, p, e, kind_, true);
-    const Steps steps(p, m);
-    const Kernels& k = cpu::chosen_kernels();
-    clear_unused(p, t);
-    steps.over_queries(
-        [&](WorkItem item, float* scratch) { k.delta(p, t, m.delta, item, scratch); });
-    kind_ == Kind::tiled ? run_tiled(k, p, t, steps, m) : run_standard(k, p, t, steps, m);
-  }
-
- private:
-  using Forward = void (*)(const Kernels&, const Problem&, const ForwardOutputs&, const Steps&,
-                           const Memory&);
 
   Kind forward_kind(const Problem& p, const ForwardOutputs& o) const {
     return kind_ == Kind::tiled ? kind_of(p, o) : kind_;

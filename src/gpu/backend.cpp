@@ -6,65 +6,82 @@
 #include <memory>
 
 #include "core/error.hpp"
+#include "core/workspace.hpp"
 #include "gpu/driver/devices.hpp"
 #include "gpu/loader.hpp"
-#include "gpu/plan.hpp"
+#include "gpu/plan/forward.hpp"
+#include "gpu/plan/refusal.hpp"
+#include "gpu/plan/weights.hpp"
 
 namespace rocflash {
 namespace {
 
 using gpu::Device;
 using gpu::Driver;
-using gpu::ForwardPlan;
-using gpu::Launch;
+using gpu::Plan;
 
 constinit gpu::Loader loader;
 
+std::string place_text(int dlpack_type, int index) {
+  return text(dlpack_type == kDLROCM ? "rocm:" : "cuda:", index);
+}
+
 class GpuBackend final : public Backend {
  public:
-  GpuBackend(Driver& driver, const Device& device) : driver_(driver), device_(device) {}
+  GpuBackend(Driver& driver, const Device& device)
+      : driver_(driver),
+        device_(device),
+        chip_{device.target->family, device.facts.units},
+        place_(place_text(device.dlpack_type, device.index)) {}
 
-  std::string refusal(const Problem& problem, bool gradients) const override {
-    return gpu::refusal(problem, gradients);
-  }
-  Size workspace(const Problem& p, const ForwardOutputs& o, const Execution&) const override {
-    plan(p, o);  // refuses what cannot be launched
-    return 0;
-  }
-  void run(const Problem& p, const ForwardOutputs& o, const Execution& e) const override {
-    const ForwardPlan steps = plan(p, o);
-    if (!steps.forward && !steps.weights) return;
-    const gpu::Current current(driver_, device_.index);
-    if (steps.forward)
-      launch(current.context(), *steps.forward, e.stream, &steps.forward_arguments);
-    if (steps.weights)
-      launch(current.context(), *steps.weights, e.stream, &steps.weights_arguments);
-  }
+  std::string refusal(const ForwardCall& c) const override { return gpu::refusal(c); }
+  std::string refusal(const DecodeCall& c) const override { return gpu::refusal(c, place_); }
+  std::string refusal(const BackwardCall& c) const override { return gpu::refusal(c); }
 
-  // The door refuses these before they are asked for.
-  Size workspace(const Problem& p, const BackwardTensors&, const Execution&) const override {
-    refuse_unsupported(gpu::refusal(p, true));
+  // Planning refuses what cannot be launched.
+  Size workspace(const ForwardCall& c) const override {
+    Plan plan;
+    make(plan, c);
+    return plan.workspace;
   }
-  void run(const Problem& p, const BackwardTensors&, const Execution&) const override {
-    refuse_unsupported(gpu::refusal(p, true));
+  Size workspace(const DecodeCall& c) const override {
+    return workspace(static_cast<const ForwardCall&>(c));
   }
-  void append(const Problem&, const Append& a, const AppendedProblem&) const override {
-    if (a.k || a.rotary.dim > 0)
-      refuse_unsupported(a.k ? "k_new" : "rotary_cos", ": is given; GPUs do not append or rotate");
+  Size workspace(const BackwardCall& c) const override { refuse_unsupported(gpu::refusal(c)); }
+
+  void run(const ForwardCall& c) const override {
+    Plan plan;
+    make(plan, c);
+    check_workspace(c.resources, plan.workspace, c.problem);
+    launch(plan, c.resources.stream);
+  }
+  void run(const DecodeCall& c) const override { run(static_cast<const ForwardCall&>(c)); }
+  // The door does not get as far as these: refusal(BackwardCall) is never empty, and parts are
+  // merged on the CPU only.
+  void run(const BackwardCall& c) const override { refuse_unsupported(gpu::refusal(c)); }
+  void run(const CombineCall&) const override {
+    refuse_unsupported("out_partial: is on ", place_, "; parts are merged on the CPU only");
   }
 
  private:
-  ForwardPlan plan(const Problem& p, const ForwardOutputs& o) const {
-    return gpu::plan_forward(p, o, device_.target->family, device_.facts.units);
+  void make(Plan& plan, const ForwardCall& c) const {
+    gpu::plan_forward(plan, c.problem, c.outputs, chip_);
+    gpu::plan_weights(plan, c.problem, c.outputs, chip_);
   }
-  void launch(std::uint64_t context, const Launch& l, void* stream, const void* arguments) const {
-    const gpu::Function function =
-        loader.kernel(driver_, context, *device_.target, l.kernel, l.shape.dynamic_shared);
-    driver_.launch(function, l.shape, stream, arguments);
+  void launch(const Plan& plan, void* stream) const {
+    if (plan.launches().empty()) return;
+    const gpu::Current current(driver_, device_.index);
+    for (const gpu::Launch& l : plan.launches()) {
+      const gpu::Function function =
+          loader.kernel(driver_, current.context(), *device_.target, l.kernel);
+      driver_.launch(function, l.shape, stream, l.arguments);
+    }
   }
 
   Driver& driver_;
   const Device& device_;
+  gpu::Chip chip_;
+  std::string place_;
 };
 
 // A list that only grows: one backend per device. As all that has to do with drivers, they are
@@ -87,10 +104,6 @@ const Backend& backend_of(Driver& driver, const Device& device) {
     if (backends.compare_exchange_strong(first, fresh.get(), std::memory_order_acq_rel))
       return fresh.release()->backend;
   }
-}
-
-std::string place_text(int dlpack_type, int index) {
-  return text(dlpack_type == kDLROCM ? "rocm:" : "cuda:", index);
 }
 
 }  // namespace

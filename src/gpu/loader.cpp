@@ -1,33 +1,41 @@
 #include "gpu/loader.hpp"
 
+#include <array>
 #include <memory>
 #include <mutex>
 
 #include "core/error.hpp"
+#include "core/fork_mutex.hpp"
+#include "table/groups.hpp"
 
 namespace rocflash::gpu {
+namespace {
 
-struct Loader::Entry {
-  std::string name;
-  Function function;
-  const std::byte* image;
+struct LoadedModule {
+  const std::byte* image;  // that it was loaded from
   Module module;
-  const Entry* next;
+  const LoadedModule* next;
 };
+
+}  // namespace
 
 // What one context has. Its loading does not delay another's launches.
 struct Loader::Loaded {
   const Driver* driver;
   std::uint64_t context;
   Loaded* next;
+  std::array<std::atomic<Function>, kernel::kernel_count> functions{};
   ForkMutex mutex;
-  std::atomic<const Entry*> entries{nullptr};
+  std::atomic<const LoadedModule*> modules{nullptr};
 
-  template <class Wanted>
-  const Entry* find(Wanted wanted) const {
-    const Entry* entry = entries.load(std::memory_order_acquire);
-    while (entry && !wanted(*entry)) entry = entry->next;
-    return entry;
+  Module module_of(Driver& loading, std::span<const std::byte> image) {
+    const LoadedModule* first = modules.load(std::memory_order_acquire);
+    for (const LoadedModule* m = first; m; m = m->next)
+      if (m->image == image.data()) return m->module;
+    auto fresh = std::make_unique<LoadedModule>(image.data(), nullptr, first);
+    fresh->module = loading.load(image.data());
+    modules.store(fresh.get(), std::memory_order_release);
+    return fresh.release()->module;
   }
 };
 
@@ -44,23 +52,21 @@ Loader::Loaded& Loader::loaded(const Driver& driver, std::uint64_t context) {
   }
 }
 
-Function Loader::kernel(Driver& driver, std::uint64_t context, const Target& target,
-                        const std::string& name, std::uint32_t dynamic_shared) {
+Function Loader::kernel(Driver& driver, std::uint64_t context, const Target& target, int number) {
   Loaded& l = loaded(driver, context);
-  const auto named = [&](const Entry& e) { return e.name == name; };
-  if (const Entry* known = l.find(named)) return known->function;
+  std::atomic<Function>& known = l.functions[static_cast<std::size_t>(number)];
+  if (const Function function = known.load(std::memory_order_acquire)) return function;
   const std::lock_guard lock(l.mutex);
-  if (const Entry* known = l.find(named)) return known->function;
+  if (const Function function = known.load(std::memory_order_acquire)) return function;
+  const char* name = kernel::kernel_name(number);
   const auto image = module_for(target, name);
   if (image.empty())
     throw Refusal(ROCFLASH_INTERNAL, text("the kernels of ", target.arch, " lack ", name));
-  auto fresh = std::make_unique<Entry>(name, nullptr, image.data(), nullptr,
-                                       l.entries.load(std::memory_order_acquire));
-  const Entry* same = l.find([&](const Entry& e) { return e.image == image.data(); });
-  fresh->module = same ? same->module : driver.load(image.data());
-  fresh->function = driver.function(fresh->module, name.c_str(), dynamic_shared);
-  l.entries.store(fresh.get(), std::memory_order_release);
-  return fresh.release()->function;
+  const int shared = kernel::group_shape(target.family, kernel::kernel_spec(number)).dynamic_shared;
+  const Function function =
+      driver.function(l.module_of(driver, image), name, static_cast<std::uint32_t>(shared));
+  known.store(function, std::memory_order_release);
+  return function;
 }
 
 }  // namespace rocflash::gpu

@@ -1,12 +1,10 @@
-// Kernels by name, loaded on first use: each module once for each context, whichever thread comes
+// Kernels by number, loaded on first use: each module once for each context, whichever thread comes
 // first, and functions as they are asked for. After the first time no lock is taken.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <string>
 
-#include "core/fork_mutex.hpp"
 #include "gpu/catalogue.hpp"
 #include "gpu/driver/driver.hpp"
 
@@ -20,16 +18,13 @@ class Loader {
 
   // The device that `context` belongs to must be current. What failed is tried again by the next
   // call.
-  Function kernel(Driver& driver, std::uint64_t context, const Target& target,
-                  const std::string& name, std::uint32_t dynamic_shared);
+  Function kernel(Driver& driver, std::uint64_t context, const Target& target, int number);
 
  private:
-  struct Entry;
   struct Loaded;
   Loaded& loaded(const Driver& driver, std::uint64_t context);
 
-  // Lists that only grow, and whose entries do not change.
-  std::atomic<Loaded*> contexts_{nullptr};
+  std::atomic<Loaded*> contexts_{nullptr};  // a list that only grows
 };
 
 }  // namespace rocflash::gpu

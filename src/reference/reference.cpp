@@ -4,7 +4,9 @@
 #include <limits>
 #include <vector>
 
+#include "core/combine.hpp"
 #include "core/unused.hpp"
+#include "core/workspace.hpp"
 
 namespace rocflash {
 namespace {
@@ -273,25 +275,38 @@ class ReferenceBackend final : public Backend {
  public:
   constexpr ReferenceBackend() = default;
 
-  std::string refusal(const Problem& p, bool) const override {
+  std::string refusal(const ForwardCall& c) const override { return refusal(c.problem); }
+  std::string refusal(const DecodeCall& c) const override { return refusal(c.problem); }
+  std::string refusal(const BackwardCall& c) const override { return refusal(c.problem); }
+
+  Size workspace(const ForwardCall&) const override { return 0; }
+  Size workspace(const DecodeCall& c) const override {
+    return AppendedProblem::bytes(c.problem, c.append);
+  }
+  Size workspace(const BackwardCall&) const override { return 0; }
+
+  void run(const ForwardCall& c) const override {
+    Attention<Arithmetic>(c.problem).forward(c.outputs);
+  }
+  void run(const DecodeCall& c) const override {
+    check_workspace(c.resources, workspace(c), c.problem);
+    const AppendedProblem after(c.problem, c.append, c.resources.workspace);
+    for (std::int64_t row = 0; row < append_rows(c.problem, c.append); ++row)
+      append_row(c.problem, c.append, after, row);
+    Attention<Arithmetic>(after.problem).forward(c.outputs);
+  }
+  void run(const BackwardCall& c) const override {
+    Attention<Arithmetic>(c.problem).backward(c.tensors);
+  }
+  void run(const CombineCall& c) const override {
+    for (std::int64_t row = 0; row < combine_rows(c); ++row) combine_row(c, row);
+  }
+
+ private:
+  static std::string refusal(const Problem& p) {
     if (p.dtype == DType::f64 && !std::is_same_v<Arithmetic, Exact>)
       return "q: dtype f64; the plain backend takes f32, f16 and bf16";
     return {};
-  }
-  Size workspace(const Problem&, const ForwardOutputs&, const Execution&) const override {
-    return 0;
-  }
-  Size workspace(const Problem&, const BackwardTensors&, const Execution&) const override {
-    return 0;
-  }
-  void append(const Problem& p, const Append& a, const AppendedProblem& after) const override {
-    for (std::int64_t row = 0; row < append_rows(p, a); ++row) append_row(p, a, after, row);
-  }
-  void run(const Problem& p, const ForwardOutputs& o, const Execution&) const override {
-    Attention<Arithmetic>(p).forward(o);
-  }
-  void run(const Problem& p, const BackwardTensors& t, const Execution&) const override {
-    Attention<Arithmetic>(p).backward(t);
   }
 };
 

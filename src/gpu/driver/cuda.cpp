@@ -46,7 +46,9 @@ class CudaDriver final : public Driver {
     check("cuInit", cu.cuInit(0));
     int count = 0;
     check("cuDeviceGetCount", cu.cuDeviceGetCount(&count));
-    primary_ = std::make_unique<std::atomic<Context>[]>(static_cast<std::size_t>(count));
+    devices_ = std::make_unique<OneDevice[]>(static_cast<std::size_t>(count));
+    for (int n = 0; n < count; ++n)
+      check("cuDeviceGet", cu.cuDeviceGet(&devices_[static_cast<std::size_t>(n)].handle, n));
     return count;
   }
 
@@ -116,11 +118,12 @@ class CudaDriver final : public Driver {
   }
 
  private:
-  int handle_of(int device) const {
+  struct OneDevice {
     int handle = 0;
-    check("cuDeviceGet", cu.cuDeviceGet(&handle, device));
-    return handle;
-  }
+    std::atomic<Context> primary{nullptr};
+  };
+
+  int handle_of(int device) const { return devices_[static_cast<std::size_t>(device)].handle; }
   int attribute(int handle, int which) const {
     int value = 0;
     check("cuDeviceGetAttribute", cu.cuDeviceGetAttribute(&value, which, handle));
@@ -130,7 +133,7 @@ class CudaDriver final : public Driver {
   // Retained and never given back: modules live in it until the process ends. Threads that come
   // together retain it once each, which does no harm.
   Context primary(int device) {
-    std::atomic<Context>& known = primary_[static_cast<std::size_t>(device)];
+    std::atomic<Context>& known = devices_[static_cast<std::size_t>(device)].primary;
     Context context = known.load(std::memory_order_acquire);
     if (!context) {
       check("cuDevicePrimaryCtxRetain", cu.cuDevicePrimaryCtxRetain(&context, handle_of(device)));
@@ -152,7 +155,7 @@ class CudaDriver final : public Driver {
   }
 
   Table cu;
-  std::unique_ptr<std::atomic<Context>[]> primary_;  // of each device
+  std::unique_ptr<OneDevice[]> devices_;
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "core/error.hpp"
 #include "gpu/driver/driver.hpp"
 #include "gpu/loader.hpp"
+#include "table/groups.hpp"
 
 namespace rocflash::gpu {
 
@@ -20,8 +21,8 @@ const Target both[] = {{"gfx942", kernel::Family::cdna3}, {"sm_80", kernel::Fami
 const std::byte object[16] = {};
 }  // namespace
 std::span<const std::byte> module_for(const Target& target, std::string_view kernel) {
-  if (kernel == "missing") return {};
-  const std::size_t which = &target == &both[1] && kernel == "other" ? 1 : 0;
+  if (kernel == "forward_f16_192_plain") return {};
+  const std::size_t which = &target == &both[1] && kernel == "forward_f16_96_plain" ? 1 : 0;
   return std::span(object).subspan(8 * which, 8);
 }
 
@@ -66,11 +67,18 @@ struct Variable {
   const char* name_;
 };
 
+// Kernels by what they are called in this catalogue.
+const int plain =
+              kernel::kernel_number(kernel::forward_spec(DType::f16, 64, kernel::Variant::plain)),
+          other = plain + 1, third = plain + 2, missing = plain + 3,
+          weights = kernel::kernel_number(kernel::weights_spec(DType::f16));
+
 void run(Fake& f, Loader& loader, int device, void* stream, const Target& target,
-         std::uint32_t shared = 0, const char* kernel = "forward") {
+         int number = plain) {
   const Current current(*f.driver, device);
-  const Function function = loader.kernel(*f.driver, current.context(), target, kernel, shared);
-  f.driver->launch(function, {12, 256, shared}, stream, object);
+  const Function function = loader.kernel(*f.driver, current.context(), target, number);
+  const int shared = kernel::group_shape(target.family, kernel::kernel_spec(number)).dynamic_shared;
+  f.driver->launch(function, {12, 256, static_cast<std::uint32_t>(shared)}, stream, object);
 }
 
 TEST(HipDriver, ReadsBothLayoutsOfTheProperties) {
@@ -98,7 +106,7 @@ TEST(HipDriver, LoadsOnceADeviceAndRestoresTheCurrentOne) {
   auto* stream = reinterpret_cast<void*>(42);
   run(f, loader, 0, stream, both[0]);
   EXPECT_EQ(f.log(),
-            "capture mode 2\nload on 0\ncapture mode 0\nfunction forward\n"
+            "capture mode 2\nload on 0\ncapture mode 0\nfunction forward_f16_64_plain\n"
             "launch 12 x 256 on device 0 stream 42\n");
   f.clear();
   run(f, loader, 0, nullptr, both[0]);
@@ -106,7 +114,7 @@ TEST(HipDriver, LoadsOnceADeviceAndRestoresTheCurrentOne) {
   f.clear();
   run(f, loader, 1, stream, both[0]);
   EXPECT_EQ(f.log(),
-            "device 1\ncapture mode 2\nload on 1\ncapture mode 0\nfunction forward\n"
+            "device 1\ncapture mode 2\nload on 1\ncapture mode 0\nfunction forward_f16_64_plain\n"
             "launch 12 x 256 on device 1 stream 42\ndevice 0\n");
 }
 
@@ -155,9 +163,9 @@ TEST(Loader, ThreadsThatComeTogetherLoadOnce) {
 TEST(Loader, LoadsEachModuleOnce) {
   Fake hip(FAKE_HIP6_LIBRARY, make_hip_driver), cuda(FAKE_CUDA_LIBRARY, make_cuda_driver);
   Loader loader;
-  for (const char* kernel : {"forward", "other", "third", "other"}) {
-    run(hip, loader, 0, nullptr, both[0], 0, kernel);
-    run(cuda, loader, 0, nullptr, both[1], 0, kernel);
+  for (const int kernel : {plain, other, third, other}) {
+    run(hip, loader, 0, nullptr, both[0], kernel);
+    run(cuda, loader, 0, nullptr, both[1], kernel);
   }
   EXPECT_EQ(count(hip.log(), "load on 0"), 1) << hip.log();
   EXPECT_EQ(count(cuda.log(), "load in 1000"), 2) << cuda.log();
@@ -169,11 +177,11 @@ TEST(Loader, AKernelThatWasNotBuiltIsADefectOfTheLibrary) {
   Fake f(FAKE_CUDA_LIBRARY, make_cuda_driver);
   Loader loader;
   try {
-    run(f, loader, 0, nullptr, both[1], 0, "missing");
+    run(f, loader, 0, nullptr, both[1], missing);
     ADD_FAILURE() << "no error";
   } catch (const Refusal& refusal) {
     EXPECT_EQ(refusal.status(), ROCFLASH_INTERNAL);
-    EXPECT_EQ(refusal.message(), "the kernels of sm_80 lack missing");
+    EXPECT_EQ(refusal.message(), "the kernels of sm_80 lack forward_f16_192_plain");
   }
 }
 
@@ -193,23 +201,24 @@ TEST(CudaDriver, UsesTheCallersContextOrThePrimaryOne) {
   auto* stream = reinterpret_cast<void*>(42);
 
   set_context(0);  // a thread that has none
-  run(f, loader, 1, stream, both[1], 100 << 10);
+  run(f, loader, 1, stream, both[1]);
   EXPECT_EQ(f.log(),
-            "retain 1\npush 1001\ncapture mode 2\nload in 1001\ncapture mode 0\nfunction forward\n"
-            "attribute 8 = 102400\nlaunch 12 x 256 shared 102400 in 1001 stream 42\npop\n");
+            "retain 1\npush 1001\ncapture mode 2\nload in 1001\ncapture mode 0\nfunction "
+            "forward_f16_64_plain\n"
+            "attribute 8 = 50176\nlaunch 12 x 256 shared 50176 in 1001 stream 42\npop\n");
   f.clear();
   set_context(1001);  // a framework's thread
-  run(f, loader, 1, stream, both[1], 100 << 10);
-  EXPECT_EQ(f.log(), "launch 12 x 256 shared 102400 in 1001 stream 42\n");
+  run(f, loader, 1, stream, both[1]);
+  EXPECT_EQ(f.log(), "launch 12 x 256 shared 50176 in 1001 stream 42\n");
   f.clear();
   set_context(77);  // a context that is not primary: its modules are its own
-  run(f, loader, 0, stream, both[1], 16 << 10);
+  run(f, loader, 0, stream, both[1], weights);  // no more than every kernel may have
   EXPECT_EQ(f.log(),
-            "capture mode 2\nload in 77\ncapture mode 0\nfunction forward\n"
-            "launch 12 x 256 shared 16384 in 77 stream 42\n");
+            "capture mode 2\nload in 77\ncapture mode 0\nfunction weights_f16\n"
+            "launch 12 x 256 shared 0 in 77 stream 42\n");
   f.clear();
-  run(f, loader, 1, stream, both[1], 100 << 10);  // another device than the current one
-  EXPECT_EQ(f.log(), "push 1001\nlaunch 12 x 256 shared 102400 in 1001 stream 42\npop\n");
+  run(f, loader, 1, stream, both[1]);  // another device than the current one
+  EXPECT_EQ(f.log(), "push 1001\nlaunch 12 x 256 shared 50176 in 1001 stream 42\npop\n");
   set_context(0);
 }
 

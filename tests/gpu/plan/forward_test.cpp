@@ -1,17 +1,22 @@
 // What is planned for a problem, without any device: kernels, workgroups, refusals.
-#include "gpu/plan.hpp"
+#include "gpu/plan/forward.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <functional>
+#include <optional>
+#include <string>
 
 #include "core/error.hpp"
+#include "gpu/plan/refusal.hpp"
+#include "gpu/plan/weights.hpp"
 
 namespace rocflash::gpu {
 namespace {
 
 using kernel::Family;
+using kernel::Operation;
 using kernel::Variant;
 
 // Addresses only: nothing here is read.
@@ -21,6 +26,33 @@ Rows rows(std::uintptr_t address, std::int64_t length, std::int64_t heads, int c
           DType dtype) {
   return {at(address), dtype, length * heads * columns, heads * columns, columns, columns};
 }
+
+// A plan as tests read it.
+struct Planned {
+  struct Step {
+    std::string kernel;
+    LaunchShape shape;
+  };
+  Planned(const Problem& p, const ForwardOutputs& o, Chip chip) {
+    Plan plan;
+    plan_forward(plan, p, o, chip);
+    plan_weights(plan, p, o, chip);
+    launches = plan.launches().size();
+    EXPECT_EQ(plan.workspace.value(), 0);
+    if (const Launch* l = plan.find(Operation::forward)) {
+      forward = Step{kernel::kernel_name(l->kernel), l->shape};
+      forward_arguments = plan.arguments<Operation::forward>();
+    }
+    if (const Launch* l = plan.find(Operation::weights)) {
+      weights = Step{kernel::kernel_name(l->kernel), l->shape};
+      weights_arguments = plan.arguments<Operation::weights>();
+    }
+  }
+  std::size_t launches = 0;
+  std::optional<Step> forward, weights;
+  kernel::ForwardArguments forward_arguments;
+  kernel::WeightsArguments weights_arguments;
+};
 
 struct Given {
   explicit Given(DType dtype = DType::bf16, int d = 128, int dv = 128, std::int64_t b = 2,
@@ -39,8 +71,8 @@ struct Given {
     p.caches = b;
     o.out = rows(0x40000, sq, h, dv, dtype);
   }
-  ForwardPlan plan(Family family = Family::cdna3, int units = 304) const {
-    return plan_forward(p, o, family, units);
+  Planned plan(Family family = Family::cdna3, int units = 304) const {
+    return Planned(p, o, {family, units});
   }
 
   Problem p;
@@ -105,7 +137,7 @@ TEST(Plan, LengthsWindowsAndStridesStayPlain) {
 TEST(Plan, SingleRowsGetADistance) {
   Given g(DType::f16, 64, 64, 2, 1, 1);
   for (Rows* r : {&g.p.q, &g.p.k, &g.p.v, &g.o.out}) r->row_stride = 0;
-  const ForwardPlan plan = g.plan();
+  const Planned plan = g.plan();
   EXPECT_EQ(plan.forward->kernel, "forward_f16_64_plain");
   EXPECT_EQ(plan.forward_arguments.problem.q.row_stride, 64);
   EXPECT_EQ(plan.forward_arguments.problem.k.row_stride, 64);
@@ -117,7 +149,7 @@ TEST(Plan, OneWorkgroupForEachBlockOfQueries) {
                               Family::rdna3, Family::rdna4, Family::sm80}) {
     for (const int d : {64, 128, 256}) {
       const Given g(DType::f16, d, d);
-      const ForwardPlan plan = g.plan(family);
+      const Planned plan = g.plan(family);
       const kernel::ForwardTile tile =
           kernel::forward_tile(family, kernel::forward_spec(DType::f16, d, Variant::plain));
       const int blocks = (1000 + tile.queries - 1) / tile.queries;
@@ -192,7 +224,7 @@ TEST(Plan, PackedRowsWithoutSequencesAreCleared) {
   g.p.max_q = g.p.max_k = 0;
   g.p.sinks.data = at(0x600);
   g.p.bias.data = at(0x700);
-  const ForwardPlan plan = g.plan();
+  const Planned plan = g.plan();
   ASSERT_TRUE(plan.forward);
   const Problem& p = plan.forward_arguments.problem;
   EXPECT_EQ(p.lengths.batch, 1);
@@ -206,7 +238,7 @@ TEST(Plan, PackedRowsWithoutSequencesAreCleared) {
 TEST(Plan, WeightsTakeAKernelOfTheirOwn) {
   Given g(DType::f16, 64, 64, 2, 100, 70, 4);
   g.o.s_dmask = {at(0x5000), DType::f32, 1, 2, 3, 4};
-  const ForwardPlan plan = g.plan();
+  const Planned plan = g.plan();
   EXPECT_FALSE(plan.forward_arguments.outputs.s_dmask);
   EXPECT_EQ(plan.weights_arguments.weights.data, at(0x5000));
   EXPECT_EQ(plan.weights->kernel, "weights_f16");
@@ -241,14 +273,14 @@ TEST(Plan, MoreWorkgroupsThanALaunchTakesAreRefused) {
 }
 
 TEST(Plan, RefusalsNameTheArgument) {
-  const auto why = [](const Given& g, bool gradients = false) { return refusal(g.p, gradients); };
+  const auto why = [](const Given& g) { return refusal(ForwardCall{g.p, g.o, {}}); };
   EXPECT_EQ(why(Given()), "");
   EXPECT_EQ(why(Given(DType::f16, 256, 1)), "");
   EXPECT_EQ(why(Given(DType::f32)), "q: dtype f32; GPU kernels take f16 and bf16");
   EXPECT_EQ(why(Given(DType::f64)), "q: dtype f64; GPU kernels take f16 and bf16");
   EXPECT_EQ(why(Given(DType::f16, 257)), "q: head size 257; GPU kernels take 1 to 256");
   EXPECT_EQ(why(Given(DType::f16, 64, 320)), "v: head size 320; GPU kernels take 1 to 256");
-  EXPECT_EQ(why(Given(), true),
+  EXPECT_EQ(refusal(BackwardCall{}),
             "q: is on a GPU; gradients are computed on the CPU only, forward on GPUs too");
   Given cache;
   cache.p.k.dtype = DType::f16;
@@ -280,13 +312,12 @@ TEST(Plan, ExtremeShapesFitOrAreRefused) {
           g.p.max_q = max_q;
           g.p.lengths.cu_q = packed ? cu : nullptr;
           g.o.s_dmask = {.data = at(0x50000)};
-          if (!refusal(g.p, false).empty()) continue;
+          if (!refusal(ForwardCall{g.p, g.o, {}}).empty()) continue;
           try {
-            const ForwardPlan plan = g.plan();
+            const Planned plan = g.plan();
             ++planned;
             if (!plan.forward) continue;
-            const kernel::ForwardTile tile =
-                kernel::forward_tile(
+            const kernel::ForwardTile tile = kernel::forward_tile(
                 Family::cdna3, kernel::forward_spec(DType::f16, 64, forward_variant(g.p, g.o)));
             const bool nobody = packed && batch == 0;
             const std::int64_t longest = nobody ? rows_q : std::min(max_q, rows_q);

@@ -1,4 +1,4 @@
-#include "api/checker.hpp"
+#include "api/call_tensors.hpp"
 
 #include <algorithm>
 #include <string>

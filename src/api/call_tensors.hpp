@@ -1,4 +1,5 @@
-// The checks that every entry point shares: tensors of one call against each other.
+// The tensors of one call: each read by its name, all of them held to one device, and those that
+// are written to memory of their own. What is said of single tensors follows.
 #pragma once
 
 #include <array>
@@ -12,10 +13,9 @@
 
 namespace rocflash {
 
-// Reads tensors, holds all of them to one device and those that are written to memory of their own.
-class Checker {
+class CallTensors {
  public:
-  Checker(Device device, Data data) : device_(device), data_(data) {}
+  CallTensors(Device device, Data data) : device_(device), data_(data) {}
 
   std::optional<Tensor> optional(const char* name, const DLTensor* in, Access access) {
     auto t = on_device(read_tensor(name, in, access, data_));
@@ -46,17 +46,19 @@ class Checker {
 
   // Of two tensors that share memory, neither may be written.
   void apart(const Tensor& t, Access access) {
+    const Outline outline(t);
     for (std::size_t n = 0; n < seen_count_; ++n) {
       if ((access == Access::write || seen_[n].access == Access::write) &&
-          surely_overlap(seen_[n].tensor, t))
-        refuse(t.name, ": shares memory with ", seen_[n].tensor.name,
+          surely_overlap(seen_[n].outline, outline))
+        refuse(t.name, ": shares memory with ", seen_[n].name,
                "; an output needs memory of its own");
     }
-    if (seen_count_ < seen_.size()) seen_[seen_count_++] = {t, access};
+    if (seen_count_ < seen_.size()) seen_[seen_count_++] = {t.name, outline, access};
   }
 
   struct Seen {
-    Tensor tensor;
+    const char* name;
+    Outline outline;
     Access access;
   };
 

@@ -1,0 +1,45 @@
+#include "api/backends.hpp"
+
+#include <iterator>
+
+#include "core/error.hpp"
+#include "cpu/backend.hpp"
+#include "gpu/backend.hpp"
+#include "reference/reference.hpp"
+
+namespace rocflash {
+namespace {
+
+const Backend& choose_gpu_backend(const rocflash_execution& in, Device device) {
+  if (device.type != kDLROCM && device.type != kDLCUDA)
+    refuse_unsupported("q: is on ", device_text(device), "; allowed are cpu, rocm and cuda");
+  if (in.backend != ROCFLASH_BACKEND_AUTO) {
+    constexpr const char* names[] = {"auto", "cpu", "reference", "plain", "standard"};
+    const bool known = in.backend > 0 && in.backend < static_cast<int>(std::size(names));
+    refuse("backend: ", in.backend, known ? text(" (", names[in.backend], ")") : "", "; q is on ",
+           device_text(device), ", where it must be 0 (auto)");
+  }
+  return gpu_backend(device.type, device.id);
+}
+
+}  // namespace
+
+const Backend& choose_backend(const rocflash_execution& in, Device device) {
+  if (device.type != kDLCPU) return choose_gpu_backend(in, device);
+  switch (in.backend) {
+    case ROCFLASH_BACKEND_AUTO:
+    case ROCFLASH_BACKEND_CPU:
+      return cpu_backend();
+    case ROCFLASH_BACKEND_REFERENCE:
+      return reference_backend();
+    case ROCFLASH_BACKEND_PLAIN:
+      return plain_backend();
+    case ROCFLASH_BACKEND_STANDARD:
+      return standard_backend();
+    default:
+      refuse("backend: ", in.backend,
+             "; allowed are 0 (auto), 1 (cpu), 2 (reference), 3 (plain), 4 (standard)");
+  }
+}
+
+}  // namespace rocflash

@@ -1,0 +1,224 @@
+// The calls: a problem, the tensors that are written or go with it, and what it is run with.
+#include "api/backends.hpp"
+#include "api/check.hpp"
+#include "api/structs.hpp"
+#include "core/error.hpp"
+#include "cpu/thread_pool.hpp"
+#include "reference/reference.hpp"
+
+namespace rocflash {
+namespace {
+
+// A tensor of rows shaped as q (out, dq) or as k and v.
+Rows check_rows(const Tensor& t, const Problem& p, bool packed,
+                std::initializer_list<std::int64_t> shape, const char* dims, bool judge) {
+  check_shape(t, shape, dims);
+  // The reference may be asked for more digits than the inputs have.
+  judge ? check_dtype(t, {p.dtype, DType::f64, DType::f32}) : check_dtype(t, {p.dtype});
+  return rows_of(t, packed);
+}
+
+Rows check_query_rows(const Tensor& t, const Problem& p, int columns, bool judge) {
+  const std::int64_t rows = p.lengths.rows_q;
+  if (p.lengths.packed_q())
+    return check_rows(t, p, true, {rows, p.heads, columns}, "(total_q, h, columns)", judge);
+  return check_rows(t, p, false, {p.batch(), rows, p.heads, columns}, "(b, sq, h, columns)", judge);
+}
+
+Rows check_key_rows(const Tensor& t, const Problem& p, int columns, bool judge) {
+  const std::int64_t rows = p.lengths.rows_k;
+  if (p.lengths.packed_k())
+    return check_rows(t, p, true, {rows, p.kv_heads, columns}, "(total_k, hk, columns)", judge);
+  return check_rows(t, p, false, {p.batch(), rows, p.kv_heads, columns}, "(b, sk, hk, columns)",
+                    judge);
+}
+
+RowStatistic check_lse(const Tensor& t, const Problem& p) {
+  check_dtype(t, {DType::f32});
+  if (p.lengths.packed_q()) {
+    check_shape(t, {p.heads, p.lengths.rows_q}, "(h, total_q)");
+    return {reinterpret_cast<float*>(t.data), 0, t.stride[0], t.stride[1]};
+  }
+  check_shape(t, {p.batch(), p.heads, p.lengths.rows_q}, "(b, h, sq)");
+  return {reinterpret_cast<float*>(t.data), t.stride[0], t.stride[1], t.stride[2]};
+}
+
+ForwardOutputs check_outputs(const rocflash_forward_outputs& in, CallTensors& tensors,
+                             const Problem& p, bool judge) {
+  ForwardOutputs o;
+  o.out = check_query_rows(tensors.required("out", in.out, Access::write), p, p.value_dim, judge);
+  if (const auto lse = tensors.optional("lse", in.lse, Access::write)) o.lse = check_lse(*lse, p);
+  if (const auto weights = tensors.optional("s_dmask", in.s_dmask, Access::write)) {
+    check_dtype(*weights, {DType::f32, p.dtype});
+    check_shape(*weights, {p.batch(), p.heads, p.max_q, p.max_k}, "(b, h, sq, sk)");
+    o.s_dmask = plane_of(*weights, p);
+  }
+  return o;
+}
+
+// How to run; null means all defaults.
+rocflash_execution read_execution(const rocflash_execution* in) {
+  rocflash_execution none{};
+  none.struct_size = sizeof none;
+  return in ? read_struct("execution", in) : none;
+}
+
+Resources check_resources(const rocflash_execution& in, Device device) {
+  if (in.num_threads < 0 || in.num_threads > most_threads)
+    refuse("num_threads: ", in.num_threads, "; it must be 0 (choose) to ", most_threads);
+  Resources r;
+  r.workspace = static_cast<std::byte*>(in.workspace);
+  r.workspace_size = in.workspace_size;
+  if (device.type != kDLCPU) {
+    r.stream = in.stream;  // null is the default stream
+    return r;
+  }
+  if (in.stream) refuse("stream: is set; the CPU has no streams, so it must be null");
+  r.threads = in.num_threads > 0 ? in.num_threads : default_threads();
+  return r;
+}
+
+// What all calls start with: how they are run, where their tensors are, and who computes.
+struct Opening {
+  Opening(const DLTensor* q, const rocflash_execution* given, Data data)
+      : execution(read_execution(given)),
+        device(read_tensor("q", q, Access::read, Data::may_be_null).value_or(Tensor{}).device),
+        backend(choose_backend(execution, device)),
+        tensors(device, data) {}
+
+  // The reference may be asked for more digits than the inputs have.
+  bool judge() const { return &backend == &reference_backend(); }
+
+  rocflash_execution execution;
+  Device device;
+  const Backend& backend;
+  CallTensors tensors;
+};
+
+// The backend's own word on the call, which makes sense so far.
+template <class Call>
+Checked<Call> accepted(const Opening& opening, Call call) {
+  if (const std::string why = opening.backend.refusal(call); !why.empty()) refuse_unsupported(why);
+  return {std::move(call), opening.backend};
+}
+
+}  // namespace
+
+Checked<ForwardCall> check_forward(const rocflash_problem* problem_in,
+                                   const rocflash_forward_outputs* outputs_in,
+                                   const rocflash_execution* execution_in, Data data) {
+  const auto in = read_struct("problem", problem_in);
+  const auto outputs = read_struct("outputs", outputs_in);
+  Opening o(in.q, execution_in, data);
+  ForwardCall call;
+  call.problem = check_problem(in, o.tensors, Access::read);
+  call.resources = check_resources(o.execution, o.device);
+  call.outputs = check_outputs(outputs, o.tensors, call.problem, o.judge());
+  return accepted(o, call);
+}
+
+Checked<DecodeCall> check_decode(const rocflash_problem* problem_in,
+                                 const rocflash_append* append_in,
+                                 const rocflash_forward_outputs* outputs_in,
+                                 const rocflash_execution* execution_in, Data data) {
+  const auto in = read_struct("problem", problem_in);
+  const auto outputs = read_struct("outputs", outputs_in);
+  rocflash_append append{};
+  if (append_in) append = read_struct("append", append_in);
+  Opening o(in.q, execution_in, data);
+  DecodeCall call;
+  call.problem = check_problem(in, o.tensors, append.k_new ? Access::write : Access::read);
+  call.problem.inference = true;
+  call.resources = check_resources(o.execution, o.device);
+  call.append = check_append(append, o.tensors, call.problem);
+  call.outputs = check_outputs(outputs, o.tensors, call.problem, o.judge());
+  return accepted(o, call);
+}
+
+Checked<BackwardCall> check_backward(const rocflash_problem* problem_in,
+                                     const rocflash_backward_tensors* tensors_in,
+                                     const rocflash_execution* execution_in, Data data) {
+  const auto in = read_struct("problem", problem_in);
+  const auto given = read_struct("tensors", tensors_in);
+  Opening o(in.q, execution_in, data);
+  CallTensors& tensors = o.tensors;
+  BackwardCall call;
+  call.problem = check_problem(in, tensors, Access::read);
+  call.resources = check_resources(o.execution, o.device);
+  const Problem& p = call.problem;
+  if (p.k.blocks)
+    refuse_unsupported(p.lengths.paged ? "block_table" : "cache_batch_idx",
+                       ": is given; gradients of a cache are not supported, it must be null");
+  if (p.k.dtype != p.dtype)
+    refuse_unsupported("k: dtype ", name_of(p.k.dtype), "; gradients need the dtype of q, ",
+                       name_of(p.dtype));
+  if (given.dbias)
+    refuse_unsupported("dbias: is given; a gradient of the bias is not supported, it must be null");
+  BackwardTensors& t = call.tensors;
+  const bool judge = o.judge();
+  t.dout =
+      check_query_rows(tensors.required("dout", given.dout, Access::read), p, p.value_dim, judge);
+  t.out = check_query_rows(tensors.required("out", given.out, Access::read), p, p.value_dim, judge);
+  t.lse = check_lse(tensors.required("lse", given.lse, Access::read), p);
+  if (const auto dq = tensors.optional("dq", given.dq, Access::write))
+    t.dq = check_query_rows(*dq, p, p.head_dim, judge);
+  if (const auto dk = tensors.optional("dk", given.dk, Access::write))
+    t.dk = check_key_rows(*dk, p, p.head_dim, judge);
+  if (const auto dv = tensors.optional("dv", given.dv, Access::write))
+    t.dv = check_key_rows(*dv, p, p.value_dim, judge);
+  if (const auto dsinks = tensors.optional("dsinks", given.dsinks, Access::write)) {
+    if (!p.sinks) refuse("dsinks: is given, but sinks is null");
+    check_dtype(*dsinks, {DType::f32});
+    t.dsinks = per_head(*dsinks, p);
+  }
+  if (!t.dq && !t.dk && !t.dv && !t.dsinks)
+    refuse("dq: is null, and so are dk, dv and dsinks; at least one gradient must be asked for");
+  return accepted(o, call);
+}
+
+Checked<CombineCall> check_combine(const DLTensor* out_partial_in, const DLTensor* lse_partial_in,
+                                   const DLTensor* out_in, const DLTensor* lse_in,
+                                   const rocflash_execution* execution_in) {
+  const rocflash_execution execution = read_execution(execution_in);
+  if (!out_partial_in) refuse("out_partial: is null, but it is needed");
+  const Device device =
+      read_tensor("out_partial", out_partial_in, Access::read, Data::required)->device;
+  CallTensors tensors(device, Data::required);
+  const Tensor out_partial = tensors.required("out_partial", out_partial_in, Access::read);
+  const Tensor lse_partial = tensors.required("lse_partial", lse_partial_in, Access::read);
+  const Tensor out = tensors.required("out", out_in, Access::write);
+  const auto lse = tensors.optional("lse", lse_in, Access::write);
+  check_dtype(out_partial, {DType::f32});
+  check_dtype(lse_partial, {DType::f32});
+  check_dtype(out, {DType::f32, DType::f16, DType::bf16});
+  check_ndim(out_partial, 5, "(parts, b, sq, h, dv)");
+  const auto& shape = out_partial.shape;
+  check_shape(lse_partial, {shape[0], shape[1], shape[3], shape[2]}, "(parts, b, h, sq)");
+  check_shape(out, {shape[1], shape[2], shape[3], shape[4]}, "(b, sq, h, dv)");
+  if (lse) {
+    check_dtype(*lse, {DType::f32});
+    check_shape(*lse, {shape[1], shape[3], shape[2]}, "(b, h, sq)");
+  }
+  if (device.type != kDLCPU)
+    refuse_unsupported("out_partial: is on ", device_text(device),
+                       "; parts are merged on the CPU only");
+  CombineCall call;
+  call.parts = shape[0];
+  call.batch = shape[1];
+  call.queries = shape[2];
+  call.heads = shape[3];
+  call.columns = shape[4];
+  call.out_partial = reinterpret_cast<const float*>(out_partial.data);
+  call.lse_partial = reinterpret_cast<const float*>(lse_partial.data);
+  call.out = out.data;
+  call.out_dtype = out.dtype;
+  call.lse = lse ? reinterpret_cast<float*>(lse->data) : nullptr;
+  std::copy_n(out_partial.stride, 5, call.out_partial_stride);
+  std::copy_n(lse_partial.stride, 4, call.lse_partial_stride);
+  std::copy_n(out.stride, 4, call.out_stride);
+  if (lse) std::copy_n(lse->stride, 3, call.lse_stride);
+  call.resources = check_resources(execution, device);
+  return {call, choose_backend(execution, device)};
+}
+
+}  // namespace rocflash

@@ -1,0 +1,56 @@
+#include "gpu/plan/refusal.hpp"
+
+#include <limits>
+#include <utility>
+
+#include "core/error.hpp"
+#include "gpu/plan/sequences.hpp"
+#include "table/kernels.hpp"
+
+namespace rocflash::gpu {
+namespace {
+
+using kernel::Operation;
+
+std::string refusal(const Problem& p) {
+  const auto bad_dtype = [](DType t) { return t != DType::f16 && t != DType::bf16; };
+  if (bad_dtype(p.dtype))
+    return text("q: dtype ", name_of(p.dtype), "; GPU kernels take f16 and bf16");
+  if (p.k.dtype != p.dtype)
+    return text("k: dtype ", name_of(p.k.dtype), "; GPU kernels take that of q, ",
+                name_of(p.dtype));
+  for (const auto& [name, size] : {std::pair{"q", p.head_dim}, std::pair{"v", p.value_dim}}) {
+    const int largest = kernel::largest_bucket(Operation::forward, p.dtype);
+    if (size > largest)
+      return text(name, ": head size ", size, "; GPU kernels take 1 to ", largest);
+  }
+  // Kernels count the rows of one sequence in 32 bits.
+  constexpr std::int64_t longest = std::numeric_limits<std::int32_t>::max();
+  for (const auto& [name, rows] : {std::pair{"q", sequence_rows(p.lengths, p.max_q)},
+                                   std::pair{"k", std::min(p.max_k, p.lengths.rows_k)}}) {
+    if (rows > longest)
+      return text(name, ": a sequence of ", rows, " rows; GPU kernels take up to ", longest);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string refusal(const ForwardCall& call) { return refusal(call.problem); }
+
+std::string refusal(const BackwardCall&) {
+  return "q: is on a GPU; gradients are computed on the CPU only, forward on GPUs too";
+}
+
+// Appending decides by lengths that lie in the GPU's memory where each row goes; no kernel does
+// that yet.
+std::string refusal(const DecodeCall& call, const std::string& place) {
+  if (std::string why = refusal(call.problem); !why.empty()) return why;
+  const char* given = call.append.k ? "k_new" : call.append.rotary.dim > 0 ? "rotary_cos" : nullptr;
+  if (given)
+    return text(given, ": is given; on ", place,
+                " nothing can be appended or rotated, it must be null");
+  return {};
+}
+
+}  // namespace rocflash::gpu
