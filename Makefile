@@ -139,6 +139,7 @@ bench: build
 	@echo "== bench: times, ratios and errors beside torch's attention, a few minutes (its virtual environment is made once)"
 	@cmake --build build --target fma_limit >/dev/null
 	@scripts/cpu_bench.sh cpu_vs_torch $(BENCH_ARGS)
+	@scripts/cpu_bench.sh cpu_in_model
 
 bench-options: build
 	@echo "== bench: short sequences, options, windows, packed sequences, other instruction sets, a few minutes"

@@ -8,34 +8,56 @@ from ctypes import byref
 from typing import Any
 
 
-def _describe(x: Any) -> Any:
+def _describe(x: Any, device: tuple[int, int]) -> Any:
     import torch
 
-    from rocflash import _abi, _dlpack
+    from rocflash._arrays.exchange import DLTensor
+    from rocflash._c import abi
 
     sizes = ctypes.c_int64 * x.dim()
-    code = _abi.DL_BFLOAT if x.dtype is torch.bfloat16 else _abi.DL_FLOAT
+    code = abi.DL_BFLOAT if x.dtype is torch.bfloat16 else abi.DL_FLOAT
     shape, strides = sizes(*x.shape), sizes(*x.stride())
-    return _dlpack._DLTensor(
-        x.data_ptr(), _abi.DL_CPU, 0, x.dim(), code, 8 * x.element_size(), 1, shape, strides, 0
+    return DLTensor(
+        x.data_ptr(), *device, x.dim(), code, 8 * x.element_size(), 1, shape, strides, 0
     )
 
 
-def prepare(op: str, tensors: dict[str, Any]) -> tuple[Callable[[], None], int]:
-    """Forward (that no backward will follow) or backward as a call without arguments, and its workspace's bytes."""
+def _device_of(x: Any) -> tuple[int, int]:
     import torch
 
-    from rocflash import _abi
+    from rocflash._c import abi
 
-    problem, execution = _abi.Problem(), _abi.Execution()
-    results = _abi.BackwardTensors() if op == "backward" else _abi.ForwardOutputs()
+    if x.device.type == "cpu":
+        return abi.DL_CPU, 0
+    return abi.DL_ROCM if torch.version.hip else abi.DL_CUDA, x.device.index or 0
+
+
+def prepare(
+    op: str, tensors: dict[str, Any], device: Any = None
+) -> tuple[Callable[[], None], int]:
+    """Forward (that no backward will follow) or backward as a call without arguments, and its workspace's bytes.
+
+    `device`, by DLPack's numbers, is that of the tensors unless given; on a GPU, calls go to torch's current stream,
+    or to the default one where torch does not know the device.
+    """
+    import torch
+
+    from rocflash._c import abi
+
+    problem, execution = abi.Problem(), abi.Execution()
+    results = abi.BackwardTensors() if op == "backward" else abi.ForwardOutputs()
     for struct in (problem, results, execution):
         struct.struct_size = ctypes.sizeof(struct)
-    described = {name: _describe(x) for name, x in tensors.items()}
+    there = tensors["q"].device
+    device = device or _device_of(tensors["q"])
+    described = {name: _describe(x, device) for name, x in tensors.items()}
     for name, x in described.items():
         setattr(problem if name in ("q", "k", "v") else results, name, ctypes.addressof(x))
-    execution.num_threads = torch.get_num_threads()
-    library = _abi.library()
+    if device[0] == abi.DL_CPU:
+        execution.num_threads = torch.get_num_threads()
+    elif there.type != "cpu":
+        execution.stream = torch.cuda.current_stream(there).cuda_stream
+    library = abi.library()
     name = "rocflash_backward" if op == "backward" else "rocflash_decode"
     arguments = [byref(problem), byref(results), byref(execution)]
     if op == "forward":
@@ -43,8 +65,8 @@ def prepare(op: str, tensors: dict[str, Any]) -> tuple[Callable[[], None], int]:
     needed = ctypes.c_size_t()
     status = getattr(library, f"{name}_workspace")(*arguments, byref(needed))
     if status:
-        _abi.raise_status(status)
-    workspace = torch.empty(needed.value + 64, dtype=torch.uint8)
+        abi.raise_status(status)
+    workspace = torch.empty(needed.value + 64, dtype=torch.uint8, device=there)
     execution.workspace = (workspace.data_ptr() + 63) // 64 * 64
     execution.workspace_size = needed.value
     function = getattr(library, name)
@@ -53,6 +75,6 @@ def prepare(op: str, tensors: dict[str, Any]) -> tuple[Callable[[], None], int]:
     def call(_: Any = alive) -> None:
         status = function(*arguments)
         if status:
-            _abi.raise_status(status)
+            abi.raise_status(status)
 
     return call, needed.value

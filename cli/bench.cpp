@@ -133,7 +133,7 @@ BenchRow measure(const Shape& s, const BenchOptions& o) {
 
   BenchRow row;
   row.shape = s;
-  // The two take turns, so that a slow moment of the machine meets both.
+  // The two take turns, so that a slow moment of the machine affects both.
   for (const auto start = Clock::now(); !enough(o.repeat, row.repeats, start); ++row.repeats) {
     ours.measure();
     if (standard) standard->measure();

@@ -1,4 +1,4 @@
-// Where a command's words go: text for people, JSON for programs, and never both on standard
+// Where a command's output goes: text for people, JSON for programs, and never both on standard
 // output.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace rocflash::cli {
 
 using Json = nlohmann::ordered_json;
 
-// Text goes to standard output, unless `--json -` has claimed that for itself.
+// Text goes to standard output, unless `--json -` writes JSON there.
 inline std::FILE* text_stream(const std::string& json_file) {
   return json_file == "-" ? stderr : stdout;
 }
@@ -21,7 +21,7 @@ inline std::FILE* text_stream(const std::string& json_file) {
 // written.
 void write_json(const std::string& file, const Json& json);
 
-// A line on a terminal that replaces itself; silent where nobody watches.
+// A line on a terminal that replaces itself; silent where standard error is no terminal.
 class Progress {
  public:
   Progress();

@@ -9,7 +9,7 @@ namespace rocflash::cli {
 
 class Table {
  public:
-  // The first `left_columns` columns are words and stand left; the others are numbers and stand
+  // The first `left_columns` columns are text, aligned left; the others are numbers, aligned
   // right.
   explicit Table(std::vector<std::string> titles, std::size_t left_columns = 1);
 

@@ -1,4 +1,4 @@
-// `rocflash verify`: holds a device to the double-precision reference, feature by feature.
+// `rocflash verify`: compares a device with the double-precision reference, feature by feature.
 #include <chrono>
 #include <cmath>
 #include <map>
@@ -104,7 +104,7 @@ void print_table(const Report& report, std::FILE* to) {
   table.print(to);
 }
 
-// What was refused, as the documentation says, and in which words.
+// Which cases the device refused, as documented, with the message of each refusal.
 void print_refusals(const std::vector<verify::Result>& results, std::FILE* to) {
   std::map<std::string, int> words;
   for (const verify::Result& r : results) {

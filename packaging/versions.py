@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+import containers
+
 FLASH_ATTN = ("2.6.3", "2.7.4", "2.8.3")
 PYTHON = ("3.10", "3.11", "3.12", "3.13", "3.14")
 # torch: (the versions of ROCm that it was released for, the first and the last Python of its wheels)
@@ -115,4 +117,5 @@ def torch_index(torch: str, rocm: str) -> str:
 
 def container(rocm: str) -> str:
     """AMD's image with that ROCm. From 7.14 on ROCm comes with torch's wheels, so that a plain system does."""
-    return "ubuntu:24.04" if ordered(rocm) >= (7, 14) else f"rocm/dev-ubuntu-22.04:{rocm}-complete"
+    plain = ordered(rocm) >= (7, 14)
+    return containers.pinned("ubuntu:24.04" if plain else f"rocm/dev-ubuntu-22.04:{rocm}-complete")

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Runs a benchmark of bench/ against the library in build/ (or the one that ROCFLASH_LIBRARY names), with torch.
-#   scripts/cpu_bench.sh cpu_vs_torch|cpu_options [ARGUMENTS]
+#   scripts/cpu_bench.sh cpu_vs_torch|cpu_options|cpu_in_model [ARGUMENTS]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-program=bench/${1:?usage: cpu_bench.sh cpu_vs_torch|cpu_options [ARGUMENTS]}.py
+program=bench/${1:?usage: cpu_bench.sh cpu_vs_torch|cpu_options|cpu_in_model [ARGUMENTS]}.py
 shift
 [[ -e $program ]] || { echo "cpu_bench.sh: no program $program" >&2; exit 2; }
 export ROCFLASH_LIBRARY=${ROCFLASH_LIBRARY:-$PWD/build/lib/librocflash.so}
@@ -14,6 +14,7 @@ if ! python=$(scripts/python_env.sh test); then
   echo "a folder whose test/ has it. Without torch, build/bin/rocflash bench compares with standard attention." >&2
   exit 1
 fi
+export HF_HUB_OFFLINE=1
 export PYTHONPATH=$PWD/python${PYTHONPATH:+:$PYTHONPATH}
 echo "== $program $*"
 exec "$python" "$program" "$@"

@@ -175,7 +175,7 @@ install_packages() {
       echo "not in this system's package lists: $package ($(purpose_of "$package"))"
     fi
   done
-  # Where clang is not to be had, the oldest GCC that will do takes its place; report() says so.
+  # Where there is no package of clang, the oldest GCC that is new enough takes its place; report() says so.
   if ! apt-cache show "clang-$llvm" >/dev/null 2>&1 && ! gcc_suffix >/dev/null; then
     for package in "g++-$minimum_gcc" "g++-$((minimum_gcc + 1))" "g++-$((minimum_gcc + 2))"; do
       if apt-cache show "$package" >/dev/null 2>&1; then

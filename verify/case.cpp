@@ -1,5 +1,6 @@
 #include "verify/case.hpp"
 
+#include <array>
 #include <sstream>
 
 #include "verify/scalar.hpp"
@@ -77,7 +78,9 @@ std::string Case::describe() const {
   t.field("rotary_interleaved", 1, rotary_interleaved);
   t.list("rotary_seqlens", rotary_seqlens);
   t.field("layout", layout_name(layout), layout != Layout::compact);
-  t.field("values", values == Values::outliers ? "outliers" : "non-finite",
+  t.field("values",
+          std::array{"normal", "outliers", "non-finite", "large",
+                     "small"}[static_cast<std::size_t>(values)],
           values != Values::normal);
   t.field("causal", 1, causal);
   if (window) t.list("window", {window->left, window->right});

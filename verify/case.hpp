@@ -31,6 +31,8 @@ enum class Values : std::uint8_t {
   normal,
   outliers,    // some rows of q, k and v ten times as large
   non_finite,  // NaN and infinities in a few rows of k and v
+  large,       // q and k so large that their products exceed the dtype; the scale makes up for it
+  small,       // the other way round
 };
 
 // Fields are in the order in which people think of them, as in the ABI.
@@ -48,7 +50,7 @@ struct Case {
 
   // Packed when lengths_q is not empty: sequence n has lengths_q[n] queries and lengths_k[n] keys,
   // there are as many sequences as entries, and batch, sq and sk above are ignored. Without
-  // lengths_k only the queries are packed, and sk counts. `spare` rows belong to nobody.
+  // lengths_k only the queries are packed, and sk counts. `spare` rows are outside all sequences.
   std::vector<std::int64_t> lengths_q, lengths_k;
   std::int64_t spare = 0;
   std::vector<std::int64_t> seqused_q, seqused_k, leftpad_k;  // one entry a sequence, or none
@@ -66,7 +68,7 @@ struct Case {
   bool packed_new = false;             // they come packed; if not, all have the same number
   int rotary_dim = 0;                  // columns that are rotated
   bool rotary_interleaved = false;
-  std::vector<std::int64_t> rotary_seqlens;  // where rotation begins, if not at the first new key
+  std::vector<std::int64_t> rotary_seqlens;  // where rotation starts, if not at the first new key
 
   bool causal = false;
   std::optional<Window> window;
@@ -99,8 +101,15 @@ struct Case {
   }
   // feature/dtype/shape: unique in a table.
   std::string name() const;
-  // All that differs from a plain call, in words a person can rebuild it from.
+  // All that differs from a plain call, as text from which a person can rebuild it.
   std::string describe() const;
 };
+
+// What q and k are multiplied with, as `values` says: a power of two.
+inline double magnitude(const Case& c) {
+  if (c.values == Values::large) return c.dtype == DType::f16 ? 0x1p6 : 0x1p66;
+  if (c.values == Values::small) return c.dtype == DType::f16 ? 0x1p-4 : 0x1p-60;
+  return 1;
+}
 
 }  // namespace rocflash::verify

@@ -15,7 +15,7 @@ class Geometry {
  public:
   explicit Geometry(const Case& what) : c(what) {
     if (c.page == 0) return;
-    // Pages in random order; two of them belong to nobody.
+    // Pages in random order; two of them belong to no sequence.
     pages_.resize(static_cast<std::size_t>(c.sequences() * pages_each() + 2));
     for (std::size_t n = 0; n < pages_.size(); ++n) pages_[n] = static_cast<std::int64_t>(n);
     Random random(derive_seed(c.seed, "pages"));
@@ -80,7 +80,7 @@ class Geometry {
     return {static_cast<std::int64_t>(n), row, head, column};
   }
 
-  // Where each packed sequence begins. Half of the spare rows lie before the first.
+  // Where each packed sequence starts. Half of the spare rows lie before the first.
   std::vector<std::int64_t> cumulative(const std::vector<std::int64_t>& lengths) const {
     std::vector<std::int64_t> begins{c.spare / 2};
     for (const std::int64_t n : lengths) begins.push_back(begins.back() + n);

@@ -10,7 +10,7 @@
 
 namespace rocflash::verify {
 
-// A device by the name that people type: "cpu", "hip:0", "cuda:1". Throws Error for other words.
+// A device by the name that people type: "cpu", "hip:0", "cuda:1". Throws Error for other names.
 struct DeviceName {
   explicit DeviceName(const std::string& text);
 
@@ -35,7 +35,7 @@ class Gpu {
   const rocflash_device& about() const { return about_; }
   DLDevice dlpack() const { return about_.device; }
 
-  // All of them throw Error with the driver's words. Copies and fills have happened when they
+  // All of them throw Error with the driver's message. Copies and fills have happened when they
   // return.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* memory) noexcept = 0;

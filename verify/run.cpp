@@ -96,7 +96,7 @@ Append on_gpu(Mirror& mirror, const Append& host) {
   return there;
 }
 
-// Forward or decode on a GPU: everything there and back. `refused` gets the words of a refusal by
+// Forward or decode on a GPU: everything there and back. `refused` gets the message of a refusal by
 // ROCFLASH_UNSUPPORTED.
 std::string compute_on_gpu(const Inputs& in, Outputs& out, const Device& device, Gpu::Stream stream,
                            std::string& refused) {
@@ -209,7 +209,7 @@ std::vector<bool> both(std::vector<bool> a, const std::vector<bool>& b) {
   return a;
 }
 
-// A query that sees nothing, a key that nobody sees, a row that is not in use: their rows are
+// A query that sees nothing, a key that no query sees, a row that is not in use: their rows are
 // exactly 0. A gradient may also be 0 because its terms cancel, which no device owes to the last
 // bit; so dq and dk are asked for it only where out and dv, which are sums of weights, vanish as
 // well.

@@ -18,13 +18,13 @@ struct Result {
   std::vector<Finding> findings;  // one for each output
   std::string
       failure;  // what went wrong apart from numbers: a refusal, a stray write; empty: nothing
-  std::string refused;  // the device's words, where it is documented to refuse the case
+  std::string refused;  // the device's message, where it is documented to refuse the case
 
   bool good() const;
   double worst_ratio(bool gradient) const;
 };
 
-// Who is on trial. The judges are always the reference and plain backends.
+// The device under test. It is always compared with the reference and the plain backend.
 struct Device {
   Device(Backend who = Backend::cpu) : backend(who) {}
 

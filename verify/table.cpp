@@ -116,6 +116,12 @@ float scale_of(const Case& c, double factor) {
   return static_cast<float>(factor / std::sqrt(static_cast<double>(c.head_dim)));
 }
 
+// The scale makes scores ordinary.
+void compensate(Case& c, Values values) {
+  c.values = values;
+  c.softmax_scale = scale_of(c, 1 / magnitude(c) / magnitude(c));
+}
+
 void everything(Case& c) {
   set_heads(c, 4, 2);
   c.layout = Layout::gapped;
@@ -208,6 +214,13 @@ std::vector<Feature> make_features() {
       {"non-finite window",
        [](Case& c) { c.values = Values::non_finite, c.causal = true, c.window = Window{9, 0}; }},
       {"non-finite mask", [](Case& c) { c.values = Values::non_finite, c.mask = Spans{}; }},
+      {"non-finite bias softcap",
+       [](Case& c) {
+         c.values = Values::non_finite, c.bias = Spans{}, c.bias_hides = true, c.softcap = 3,
+         c.weights = true;
+       }},
+      {"products too large", [](Case& c) { compensate(c, Values::large), c.causal = true; }},
+      {"products too small", [](Case& c) { compensate(c, Values::small), c.causal = true; }},
       {"pages 16", [](Case& c) { page_keys(c, 16), use_keys(c); }},
       {"pages 1 gqa causal",
        [](Case& c) {

@@ -32,7 +32,10 @@ std::optional<Buffer> optional_vector(const std::vector<std::int64_t>& values) {
 
 // Fills the rows in use; the others stay poisoned.
 template <class Used, class Place>
-void fill_rows(Buffer& b, const Case& c, Random random, bool gradient, Used used, Place place_of) {
+void fill_rows(Buffer& b, const Case& c, const char* name, Used used, Place place_of) {
+  Random random = random_for(c, name);
+  const bool gradient = name[0] == 'd';
+  const double usual = name[0] == 'q' || name[0] == 'k' ? magnitude(c) : 1;
   const std::int64_t heads = b.shape()[b.shape().size() - 2],
                      columns = b.shape()[b.shape().size() - 1];
   for (std::size_t n = 0; n < static_cast<std::size_t>(c.sequences()); ++n) {
@@ -42,7 +45,7 @@ void fill_rows(Buffer& b, const Case& c, Random random, bool gradient, Used used
         Dims at = place_of(n, row, h, 0);
         std::int64_t& column = at[at.size() - 1];
         const double size =
-            c.values == Values::outliers && !gradient && random.chance(0.05) ? 10 : 1;
+            c.values == Values::outliers && !gradient && random.chance(0.05) ? 10 : usual;
         for (column = 0; column < columns; ++column) b.set(at, size * random.normal());
         if (c.values != Values::non_finite || gradient || !random.chance(0.02)) continue;
         column = random.integer(0, columns - 1);
@@ -59,7 +62,7 @@ Buffer make_queries(const Case& c, const char* name, int columns) {
   const Role role = c.rotary_dim > 0 ? Role::output : Role::input;
   Buffer b(c.dtype, place(g.query_tensor(columns), c.layout, g.query_axes(), role));
   fill_rows(
-      b, c, random_for(c, name), name[0] == 'd', [&](auto n) { return g.used_queries(n); },
+      b, c, name, [&](auto n) { return g.used_queries(n); },
       [&](auto... at) { return g.query_place(at...); });
   return b;
 }
@@ -69,7 +72,7 @@ Buffer make_keys(const Case& c, const char* name, int columns) {
   Buffer b(c.cache_dtype.value_or(c.dtype), place(g.key_tensor(columns), c.layout, g.key_axes(),
                                                   c.appended.empty() ? Role::input : Role::output));
   fill_rows(
-      b, c, random_for(c, name), false, [&](auto n) { return g.used_keys(n); },
+      b, c, name, [&](auto n) { return g.used_keys(n); },
       [&](auto... at) { return g.key_place(at...); });
   return b;
 }
@@ -80,7 +83,7 @@ std::optional<Buffer> make_new(const Case& c, const char* name, int columns) {
   Buffer b(c.cache_dtype.value_or(c.dtype),
            place(g.new_tensor(columns), c.layout, g.new_axes(), Role::input));
   fill_rows(
-      b, c, random_for(c, name), false, [&](auto n) { return g.used_new(n); },
+      b, c, name, [&](auto n) { return g.used_new(n); },
       [&](auto... at) { return g.new_place(at...); });
   return b;
 }

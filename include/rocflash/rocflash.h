@@ -10,7 +10,8 @@
  *    (rocflash_last_error) that names the argument, its value and what is allowed.
  *
  * Every function may be called from any thread at any time. None of them throws, aborts or exits.
- * docs/semantics.md defines what is computed; docs/c-api.md walks through a program.
+ * dlclose leaves the library mapped: threads that it started for the CPU live until the process
+ * ends. docs/semantics.md defines what is computed; docs/c-api.md walks through a program.
  */
 #ifndef ROCFLASH_ROCFLASH_H_
 #define ROCFLASH_ROCFLASH_H_

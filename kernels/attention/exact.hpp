@@ -23,6 +23,8 @@ struct ExactScores {
   std::int64_t head;
   std::int32_t caches;
   ScoreShape shape{problem, sequence, head};
+  // Both operands get a share of the scale, so that a product beyond float's range is none here.
+  float share = __builtin_sqrtf(__builtin_fabsf(problem.scale));
 
   const std::byte* query_row(std::int32_t query) const {
     const Rows& q = arch::again(problem).q;
@@ -40,22 +42,51 @@ struct ExactScores {
     const std::byte *q = query_row(query.index), *k = row_of(problem.k, key);
     float s = 0;
     for (int column = 0; column < problem.head_dim; ++column)
-      s += read<dtype>(q, column) * read<dtype>(k, column);
+      s += read<dtype>(q, column) * share * (read<dtype>(k, column) * share);
     if (problem.scale < 0) s = -s;
-    shape.template shape<1>(query, [&](int) -> float& { return s; }, [&](int) { return key; });
+    shape.template shape<1>(query, [&](int) -> float& { return s; }, [&](int) { return key; }, 1);
     return s;
   }
 };
 
-// A weight of 0 times infinity or NaN is NaN to a matrix instruction, but a value without weight
-// has no influence. A wave that finds outputs of a query that are not finite has them summed again
-// here, without the values whose weight is 0: all lanes for the one query, a column each. Rare, so
-// it may be slow; what matters is that it needs no registers.
+// The softmax of one query: sets what to subtract from scores and what to multiply outputs with,
+// and returns the lse.
+template <DType dtype>
+float exact_softmax(const ExactScores<dtype>& scores, const QueryView& query, float& base,
+                    float& factor) {
+  const Problem& p = scores.problem;
+  OnlineSoftmax softmax;
+  for (std::int32_t key = query.begin; key < query.end; ++key) {
+    const float score = scores.score(query, key);
+    softmax.follow(score);
+    softmax.sum += arch::exp2(score - softmax.base());
+    if (softmax.sum != softmax.sum) break;  // it stays NaN
+  }
+  const bool has_sink = static_cast<bool>(p.sinks);
+  const Normaliser normaliser =
+      normalise(softmax.reference, softmax.sum, has_sink, has_sink ? sink_of(p, scores.head) : 0);
+  base = softmax.base();
+  factor = normaliser.factor * (p.dropout.on() ? p.dropout.scale() : 1.0f);
+  return normaliser.lse;
+}
+
+// Outputs of a query that are not finite are computed again here, all lanes for the one query, a
+// column each. There are three ways to get there with ordinary results. A weight of 0 times
+// infinity or NaN is NaN to a matrix instruction, but a value without weight has no influence. A
+// sum of values may overflow where their mean does not. And a product q.k may overflow where the
+// score does not; `factor` is then not finite either. Rare, so it may be slow; what matters is that
+// it needs no registers.
 template <DType dtype>
 void repair(const ExactScores<dtype>& scores, const QueryView& query, float base, float factor,
-            const Rows& out) {
+            const ForwardOutputs& outputs) {
   const Problem& p = scores.problem;
   const SequenceView& s = scores.sequence;
+  if (factor - factor != 0) {
+    const float lse = exact_softmax(scores, query, base, factor);
+    if (outputs.lse && arch::lane() == 0)
+      arch::store(&outputs.lse.at(s.batch, scores.head, s.q_row + query.index), lse);
+  }
+  const Rows& out = outputs.out;
   std::byte* to =
       out.data + (s.batch * out.batch_stride + (s.q_row + query.index) * out.row_stride +
                   scores.head * out.head_stride) *
@@ -63,11 +94,12 @@ void repair(const ExactScores<dtype>& scores, const QueryView& query, float base
   for (int column = arch::lane(); column < p.value_dim; column += arch::wave_size) {
     float sum = 0;
     for (std::int32_t key = query.begin; key < query.end; ++key) {
-      const float weight = arch::exp2(scores.score(query, key) - base);
+      const float weight = arch::exp2(scores.score(query, key) - base) * factor;
       if (weight == 0 || (p.dropout.on() && !scores.shape.keeps(query, key))) continue;
       sum += weight * read<dtype>(scores.row_of(p.v, key), column);
+      if (sum != sum) break;  // it stays NaN
     }
-    arch::store(reinterpret_cast<std::uint16_t*>(to) + column, narrow<dtype>(sum * factor));
+    arch::store(reinterpret_cast<std::uint16_t*>(to) + column, narrow<dtype>(sum));
   }
 }
 

@@ -60,14 +60,19 @@ class ScoreShape {
   // count scores of one query; at(n) refers to score n, key(n) is its key.
   template <int count, class At, class Key>
   void shape(const QueryView& query, At at, Key key) const {
+    shape<count>(query, at, key, __builtin_fabsf(arch::again(problem_).scale));
+  }
+  // The same with what is left of the scale.
+  template <int count, class At, class Key>
+  void shape(const QueryView& query, At at, Key key, float scale) const {
     // Read anew at each tile: the strides of all options together are more than the scalar
     // registers hold.
     const Problem& p = arch::again(problem_);
-    const float scale = __builtin_fabsf(p.scale);
     ROCFLASH_UNROLL
     for (int n = 0; n < count; ++n) at(n) *= scale;
     if (p.softcap > 0) {
-      const float sharpness = 2 * log2_e / p.softcap;
+      // 0 times infinity would be NaN.
+      const float sharpness = __builtin_fminf(2 * log2_e / p.softcap, 0x1.fffffep127f);
       ROCFLASH_UNROLL
       for (int n = 0; n < count; ++n)
         at(n) = p.softcap - 2 * p.softcap * arch::reciprocal(1 + arch::exp2(at(n) * sharpness));
@@ -152,8 +157,11 @@ class ScoreShape {
   template <int count, class Number, class At, class Key, class Widen>
   void add_bias(const Number* row, const Plane& plane, At at, Key key, Widen widened) const {
     ROCFLASH_UNROLL
-    for (int n = 0; n < count; ++n)
-      at(n) += widened(arch::load(row + column_of(key(n)) * plane.key_stride));
+    for (int n = 0; n < count; ++n) {
+      // -infinity hides the key, whatever its score.
+      const float bias = widened(arch::load(row + column_of(key(n)) * plane.key_stride));
+      at(n) = bias == -infinity ? bias : at(n) + bias;
+    }
   }
 
   const Problem& problem_;

@@ -39,10 +39,10 @@ struct Normaliser {
 };
 
 // `total` is the sum of the weights relative to `reference`; the sink is one more of them, in
-// natural units.
+// natural units. One of +infinity or NaN makes everything NaN.
 inline Normaliser normalise(float reference, float total, bool has_sink, float sink) {
   float factor = 1;
-  if (has_sink && sink > -infinity) {
+  if (has_sink && sink != -infinity) {
     const float logit = sink * log2_e;
     const float larger = logit > reference ? logit : reference;
     factor = reference == -infinity ? 0.0f : arch::exp2(reference - larger);

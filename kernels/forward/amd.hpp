@@ -77,7 +77,7 @@ void finish(const ForwardArguments& a, const OnlineSoftmax& softmax,
     repair(ExactScores<dtype>{p, sequence, item.head, a.caches},
            QueryView(p.visibility, sequence, wave_begin + lane),
            arch::from_lane(softmax.base(), lane), arch::from_lane(normaliser.factor, lane),
-           a.outputs.out);
+           a.outputs);
   }
 }
 

@@ -251,7 +251,7 @@ void finish(const ForwardArguments& a, const OnlineSoftmax (&softmax)[lane_queri
     const QueryView query(p.visibility, sequence,
                           wave_begin + which / 2 * Mma::rows + which % 2 * 8 + row);
     repair(ExactScores<dtype>{p, sequence, item.head, a.caches}, query,
-           arch::from_lane(base, 4 * row), arch::from_lane(factor, 4 * row), a.outputs.out);
+           arch::from_lane(base, 4 * row), arch::from_lane(factor, 4 * row), a.outputs);
   }
 }
 

@@ -50,7 +50,9 @@ void weights(const WeightsArguments& a) {
          key += arch::wave_size) {
       float weight = 0;
       if (query.sees(key) && total != 0) {
-        weight = arch::exp2(scores.score(query, key) - base) / total;
+        // A key that mask or bias hides has weight 0, whatever the total is.
+        const float score = scores.score(query, key);
+        weight = score == -infinity ? 0.0f : arch::exp2(score - base) / total;
         if (p.dropout.on() && !scores.shape.keeps(query, key)) weight = -weight;
       }
       const std::int64_t element = begin + key * out.key_stride;

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import rocflash
-from rocflash._options import check_tensor
+from rocflash.dropin import check_tensor
 
 __all__ = ["FlashAttention", "FlashAttentionInterface", "flash_attn_func"]
 

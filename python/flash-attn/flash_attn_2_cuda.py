@@ -11,11 +11,16 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from rocflash import _torch
-from rocflash._dropin import plain_options, signed_softmax, whole
-from rocflash._kvcache import attention_with_kvcache
-from rocflash._options import check_options, check_tensor
-from rocflash._torch_attention import draw_rng_state
+from rocflash import dropin
+from rocflash.dropin import (
+    attention_with_kvcache,
+    check_options,
+    check_tensor,
+    draw_rng_state,
+    plain_options,
+    signed_softmax,
+    whole,
+)
 
 __all__ = ["bwd", "fwd", "fwd_kvcache", "varlen_bwd", "varlen_fwd"]
 
@@ -41,7 +46,7 @@ def _forward(
         )
     rng_state = draw_rng_state(gen) if given["dropout_p"] else torch.zeros(2, dtype=torch.int64)
     options = plain_options(rng_state=rng_state, **given)
-    out, lse, weights = _torch.forward(q, k, v, options, return_softmax, out)
+    out, lse, weights = dropin.forward(q, k, v, options, return_softmax, out)
     s_dmask = signed_softmax(weights, q.dtype) if return_softmax else q.new_empty(0)
     return [out, lse, s_dmask, rng_state]
 
@@ -158,7 +163,7 @@ def _backward(
     dq = torch.empty_like(q) if dq is None else dq
     dk = torch.empty_like(k) if dk is None else dk
     dv = torch.empty_like(v) if dv is None else dv
-    _torch.backward(dout, q, k, v, out, softmax_lse, options, into=(dq, dk, dv, None))
+    dropin.backward(dout, q, k, v, out, softmax_lse, options, into=(dq, dk, dv, None))
     softmax_d = (dout.float() * out.float()).sum(-1).transpose(-1, -2).contiguous()
     return [dq, dk, dv, softmax_d]
 

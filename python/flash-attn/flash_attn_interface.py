@@ -18,11 +18,17 @@ from torch import Tensor
 from flash_attn import _fa3
 from flash_attn._fa3 import check_metadata, check_schedule, refuse_descales
 from flash_attn._fa3_operators import served_by as operators_served_by
-from rocflash._attention import window_pair
-from rocflash._dropin import attend, check_hint, split_packed, whole
-from rocflash._errors import InvalidArgument
-from rocflash._kvcache import join_qv, side_by_side
-from rocflash._options import check_tensor
+from rocflash.dropin import (
+    InvalidArgument,
+    attend,
+    check_hint,
+    check_tensor,
+    join_qv,
+    side_by_side,
+    split_packed,
+    whole,
+    window_pair,
+)
 
 __all__ = [
     "flash_attn_combine",

@@ -10,21 +10,10 @@ torch is optional and only imported where it is used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from ._attention import attention
-from ._backend import (
-    Info,
-    backend,
-    devices,
-    drivers,
-    info,
-    limits,
-    set_backend,
-    targets,
-    use_backend,
-)
-from ._errors import (
+from ._c.choice import backend, set_backend, use_backend
+from .attention import attention
+from .decode import decode
+from .errors import (
     DeviceError,
     Error,
     InternalError,
@@ -32,9 +21,7 @@ from ._errors import (
     OutOfMemory,
     Unsupported,
 )
-
-if TYPE_CHECKING:
-    from ._kvcache import attention_with_kvcache as decode
+from .info import Info, devices, drivers, info, limits, targets
 
 __version__ = "0.1.0"
 
@@ -59,10 +46,3 @@ __all__ = [
     "use_backend",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "decode":  # for torch tensors only, so torch is imported only now
-        from ._kvcache import attention_with_kvcache
-
-        return attention_with_kvcache
-    raise AttributeError(f"module 'rocflash' has no attribute {name!r}")

@@ -216,6 +216,8 @@ class Binder {
     op.cbsz = static_cast<u8>(in.number("cbsz", 0));
     op.abid = static_cast<u8>(in.number("abid", 0));
     op.blgp = static_cast<u8>(in.number("blgp", 0));
+    // The same bits of f64 matrices, as gfx940 and later spell them.
+    if (in.has("neg")) op.blgp = static_cast<u8>(in.bit_list("neg", 0));
     op.offset = static_cast<i32>(in.number(in.has("offset0") ? "offset0" : "offset", 0));
     op.offset1 = static_cast<i32>(in.number("offset1", 0));
     op.offen = in.has("offen");

@@ -14,6 +14,7 @@
 #include "core/issue_model.h"
 #include "core/kernel_abi.h"
 #include "isa/matrix.h"
+#include "isa/mfma_f64.h"
 #include "isa/mfma_f8f6f4.h"
 
 namespace rocflash::sim {
@@ -344,6 +345,8 @@ Counters collect(const LaunchState& launch, const std::vector<Worker>& workers) 
     if (op.kind == Class::Matrix) {
       if (is_f8f6f4(op)) {
         c.matrix_cycles += n * f8f6f4_cycles(op);
+      } else if (is_mfma_f64(op)) {
+        c.matrix_cycles += n * mfma_f64_cycles(r.module->target(), op);
       } else if (const MatrixShape* shape =
                      find_matrix_shape(op.parameter, mnemonic.starts_with("v_wmma"))) {
         c.matrix_cycles += n * matrix_cycles(r.module->target(), *shape);

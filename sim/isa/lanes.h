@@ -64,6 +64,7 @@ void add_lds(Registry& registry);
 void add_vector_memory(Registry& registry);
 void add_memory_atomics(Registry& registry);
 void add_matrix(Registry& registry);
+void add_mfma_f64(Registry& registry);
 void add_mfma_f8f6f4(Registry& registry);
 void add_scaled_conversions(Registry& registry);
 

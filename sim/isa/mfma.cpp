@@ -367,10 +367,6 @@ void add_mfma(Registry& r) {
     s.parameter = index++;
     r.add(shape.names, s);
   }
-  r.refuse(
-      "v_mfma_f64_16x16x4f64|v_mfma_f64_4x4x4f64|v_mfma_f64_16x16x4_f64|"
-      "v_mfma_f64_4x4x4_4b_f64",
-      "f64 matrices are not modelled");
   r.refuse("v_mfma_f32_16x16x8_xf32|v_mfma_f32_32x32x4_xf32", "xf32 is not modelled");
 }
 

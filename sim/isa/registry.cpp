@@ -93,6 +93,7 @@ const Registry& registry() {
                            add_vector_memory,
                            add_memory_atomics,
                            add_matrix,
+                           add_mfma_f64,
                            add_mfma_f8f6f4,
                            add_scaled_conversions}) {
       add(r);

@@ -177,7 +177,9 @@ void sink_gradients(const Problem& p, const BackwardTensors& t, int threads, Mea
       const Sequence s = p.lengths.sequence(b);
       for (std::int64_t i = 0; i < s.sq; ++i) {
         const double weight = std::exp(sink - static_cast<double>(t.lse.at(b, h, s.q_row + i)));
-        if (weight != 0) sum -= weight * mean_of(b, h, i);
+        const double mean = mean_of(b, h, i);
+        // Where the sink has all the weight, dout has no influence, whatever is in it.
+        if (weight != 0 && (weight != 1 || std::isfinite(mean))) sum -= weight * mean;
       }
     }
     store_double(t.dsinks.data, t.dsinks.dtype, h * t.dsinks.head_stride,

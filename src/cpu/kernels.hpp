@@ -51,7 +51,7 @@ struct PartialQueryGradients {
 struct DecodeParts {
   float* data;
   int splits;
-  std::int64_t rows, row_stride;  // rows of a part; a row is [value_dim padded][highest][sum]
+  std::int64_t rows, row_stride;  // rows of a part; a row is [value_dim padded][state]
 
   ROCFLASH_INLINE float* part(const Problem& p, std::int64_t batch, std::int64_t kv_head,
                               std::int64_t split) const {

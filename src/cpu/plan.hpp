@@ -28,6 +28,39 @@ ROCFLASH_INLINE constexpr std::int64_t padded(std::int64_t floats) {
   return (floats + cache_line_floats - 1) / cache_line_floats * cache_line_floats;
 }
 
+// The scale of scores in three factors: a power of two for the operand of q.k that stands in lanes,
+// one for the operand whose rows stream past, and what is left. So neither the product nor a sum of
+// such products overflows, or is lost below the smallest number, where scores are ordinary. Powers
+// of two change no bit besides. Rows are loaded again and again, and only an extreme scale changes
+// them.
+struct ScaleParts {
+  float lanes = 1, rows = 1, rest = 1;
+
+  // What sums of gradients times rows (or lanes), as they were loaded, are still to be multiplied
+  // with.
+  ROCFLASH_INLINE constexpr double of_rows() const {
+    return static_cast<double>(rest) * static_cast<double>(lanes);
+  }
+  ROCFLASH_INLINE constexpr double of_lanes() const {
+    return static_cast<double>(rest) * static_cast<double>(rows);
+  }
+};
+ROCFLASH_INLINE constexpr ScaleParts scale_parts(float scale) {
+  if (scale == 0) return {0, 1, 1};
+  constexpr std::uint32_t bias = 127, exponent = 0x7f800000u;
+  const bool subnormal = (__builtin_bit_cast(std::uint32_t, scale) & exponent) == 0;
+  const auto bits = __builtin_bit_cast(std::uint32_t, subnormal ? scale * 0x1p64f : scale);
+  const auto of_two = [](int n) {
+    return __builtin_bit_cast(float, (static_cast<std::uint32_t>(n) + bias) << 23);
+  };
+  const int power =
+      static_cast<int>((bits & exponent) >> 23) - static_cast<int>(bias) - (subnormal ? 64 : 0);
+  constexpr int moderate = 16;
+  const int rows = power < -moderate || power > moderate ? power / 2 : 0;
+  return {of_two(power - rows), of_two(rows),
+          __builtin_bit_cast(float, (bits & ~exponent) | bias << 23)};
+}
+
 // A work item of forward holds a block of queries, as many panels as the second-level cache takes:
 // what it costs to fetch and convert a tile of keys and values is shared by them all. There should
 // be several blocks for each thread. Results do not depend on it: panels of queries and tiles of
@@ -196,11 +229,13 @@ constexpr int decode_splits(const Problem& p) {
       larger(1, smaller((wanted + planes - 1) / planes, pieces / least_pieces)));
 }
 
-// The keys of split n out of `splits`.
+// The keys of split n out of `splits`: whole pieces, and no split has two more than another.
 ROCFLASH_INLINE constexpr Range split_of(Range keys, int n, int splits) {
-  const std::int64_t step =
-      ((keys.size() + splits - 1) / splits + decode_keys - 1) / decode_keys * decode_keys;
-  return {keys.begin + n * step, smaller(keys.end, keys.begin + (n + 1) * step)};
+  const std::int64_t pieces = (keys.size() + decode_keys - 1) / decode_keys;
+  const auto start = [&](int split) {
+    return smaller(keys.end, keys.begin + pieces * split / splits * decode_keys);
+  };
+  return {start(n), start(n + 1)};
 }
 
 // Rows of queries and results are whole steps of columns, whichever way these are multiplied.
@@ -216,7 +251,7 @@ constexpr std::int64_t decode_scratch(const Problem& p) {
   const std::int64_t rows = p.group() * p.max_q, heads = decode_heads(p);
   const std::int64_t for_head =
       padded(rows * decode_keys) + padded(rows * decode_columns(p.head_dim));
-  return heads * for_head + 2 * padded(p.max_q * decode_keys) + 3 * padded(heads * rows) +
+  return heads * for_head + 2 * padded(p.max_q * decode_keys) + 4 * padded(heads * rows) +
          padded(p.value_dim);
 }
 

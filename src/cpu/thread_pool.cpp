@@ -282,10 +282,10 @@ class Punctuality {
   }
 
  private:
-  // Waking a team of sleeping threads takes up to a third of it.
-  static constexpr Clock::duration tolerated = std::chrono::microseconds(300);
-  static constexpr Clock::duration shortest = std::chrono::milliseconds(20),
-                                   longest = std::chrono::seconds(2);
+  // Waking sleeping threads takes a tenth of it; waiting behind another process, several times it.
+  static constexpr Clock::duration tolerated = std::chrono::milliseconds(1);
+  static constexpr Clock::duration shortest = std::chrono::milliseconds(10),
+                                   longest = std::chrono::milliseconds(200);
   std::atomic<Clock::rep> again_{0}, pause_{shortest.count()};
 };
 

@@ -51,6 +51,8 @@ class Attention {
           for (std::int64_t j = 0; j < head.sk; ++j) {
             if (contributes(w, j)) add(out, w.p[at(j)], head.v.row(j));
           }
+          // Also without a key to carry it: a sink of +inf or NaN.
+          if (std::isnan(w.lse)) out.assign(out.size(), w.lse);
           store(o.out.row(b, head.q_row + i, h), o.out.dtype, out);
           if (o.lse) o.lse.at(b, h, head.q_row + i) = static_cast<float>(w.lse);
           for (std::int64_t j = 0; j < head.sk && o.s_dmask; ++j) {
@@ -231,17 +233,21 @@ class Attention {
       if (Arithmetic::takes_saved) take_lse(head, i, t, w);
       Row dp(at(head.sk), 0);  // d(loss) / d(weight)
       Real mean = 0;           // of dp under the weights: what softmax subtracts
+      bool some = false;       // weights there are
       for (std::int64_t j = 0; j < head.sk; ++j) {
+        some |= w.p[at(j)] != 0;
         if (!contributes(w, j)) continue;
         dp[at(j)] = round(dot(dout.row(i), head.v.row(j), p_.value_dim));
         mean += w.p[at(j)] * dp[at(j)];
         for (int c = 0; c < p_.value_dim; ++c) g.dv.row(j)[c] += w.p[at(j)] * dout.row(i)[c];
       }
-      if (Arithmetic::takes_saved) mean = dot(dout.row(i), out.row(i), p_.value_dim);
+      if (Arithmetic::takes_saved && some) mean = dot(dout.row(i), out.row(i), p_.value_dim);
       Row dq(at(p_.head_dim), 0);
       for (std::int64_t j = 0; j < head.sk; ++j) {
         if (w.p[at(j)] == 0) continue;
         const Real ds = round(round(w.p[at(j)] * (dp[at(j)] - mean)) * w.slope[at(j)]);
+        // An infinite key or query behind a softcap, which is flat there, has no gradient.
+        if (ds == 0) continue;
         add(dq, ds, head.k.row(j));
         for (int c = 0; c < p_.head_dim; ++c) g.dk.row(j)[c] += ds * head.q.row(i)[c];
       }

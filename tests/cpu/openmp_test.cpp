@@ -207,7 +207,7 @@ TEST(OpenMp, ALateTeamIsLeftAloneForAWhile) {
     while (calls == before) every_item_once(2);
     const auto start = Clock::now();
     every_item_once(2);
-    shown = Clock::now() - start < milliseconds(15);
+    shown = Clock::now() - start < milliseconds(8);
     if (shown) EXPECT_EQ(calls, before + 1);
     delay = 0;
     while (calls == before + 1 && Clock::now() - start < std::chrono::seconds(30))

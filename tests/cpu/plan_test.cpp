@@ -37,6 +37,15 @@ TEST(DecodePlan, SplitsCoverAllKeysOnce) {
   }
 }
 
+// One key more than 16 pieces: no thread gets a share that is much smaller or larger.
+TEST(DecodePlan, SplitsAreEven) {
+  const Range keys{0, 16 * decode_keys + 1};
+  for (int n = 0; n < 4; ++n) {
+    EXPECT_GE(split_of(keys, n, 4).size(), 4 * decode_keys);
+    EXPECT_LE(split_of(keys, n, 4).size(), 4 * decode_keys + 1);
+  }
+}
+
 TEST(DecodePlan, LongCachesAreSplitAndShortOnesAreNot) {
   EXPECT_EQ(decode_splits(decode_problem(1, 0)), 1);
   EXPECT_EQ(decode_splits(decode_problem(1, 200)), 1);

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import versions
 from conftest import ROOT
 
 yaml = pytest.importorskip("yaml")
@@ -172,7 +173,7 @@ def test_build_steps(checkout: Path, build: Path, built_archs: str) -> None:
     assert made == {
         "name": f"flash_attn-2.8.3+rocm72torch2.13triton-{tag}-{tag}-linux_x86_64.whl",
         "torch-index": "https://download.pytorch.org/whl/rocm7.2",
-        "container": "rocm/dev-ubuntu-22.04:7.2-complete",
+        "container": versions.container("7.2"),
     }
     shell("_build_rocm", "build", "Audit", checkout)
     shell("_build_rocm", "build", "Install and use, on the CPU", checkout, PYTHON=sys.executable)

@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 
 import rocflash
-from rocflash import _abi, _dlpack
+from rocflash._arrays import exchange
+from rocflash._c import abi
 
 hip = ctypes.CDLL(os.environ["ROCFLASH_HIP_LIBRARY"])
 _DTYPES = {
-    np.dtype("float16"): (_abi.DL_FLOAT, 16),
-    np.dtype("float32"): (_abi.DL_FLOAT, 32),
-    np.dtype("int32"): (_abi.DL_INT, 32),
-    np.dtype("bool"): (_abi.DL_BOOL, 8),
+    np.dtype("float16"): (abi.DL_FLOAT, 16),
+    np.dtype("float32"): (abi.DL_FLOAT, 32),
+    np.dtype("int32"): (abi.DL_INT, 32),
+    np.dtype("bool"): (abi.DL_BOOL, 8),
 }
 
 
@@ -40,18 +41,18 @@ class HipArray:
         self._kept: list[Any] = []
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (_abi.DL_ROCM, self.device)
+        return (abi.DL_ROCM, self.device)
 
     def __dlpack__(self, **_: Any) -> Any:
         sizes = (ctypes.c_int64 * len(self.shape))(*self.shape)
-        managed = _dlpack._DLManagedTensor()
+        managed = exchange.DLManagedTensor()
         tensor = managed.dl_tensor
-        tensor.data, tensor.device_type, tensor.device_id = self.data, _abi.DL_ROCM, self.device
+        tensor.data, tensor.device_type, tensor.device_id = self.data, abi.DL_ROCM, self.device
         (tensor.code, tensor.bits), tensor.lanes = _DTYPES[self.dtype], 1
         tensor.ndim = len(self.shape)
         tensor.shape = ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
         self._kept.append((sizes, managed))  # a capsule without a deleter: ours to keep
-        return _dlpack._capsule_new(ctypes.addressof(managed), b"dltensor", None)
+        return exchange._capsule_new(ctypes.addressof(managed), b"dltensor", None)
 
     def __array_namespace__(self) -> Any:
         def empty(shape: Any, dtype: Any, device: int) -> HipArray:
@@ -59,12 +60,42 @@ class HipArray:
 
         return SimpleNamespace(empty=empty, float32=np.float32)
 
+    def memory_as_tensor(self) -> Any:
+        """A torch tensor over the same memory: a simulated device's is the host's. For addresses only."""
+        import torch
+
+        memory = (ctypes.c_byte * self.bytes).from_address(self.data)
+        return torch.frombuffer(memory, dtype=getattr(torch, self.dtype.name)).view(self.shape)
+
     def numpy(self) -> np.ndarray:
         host = np.empty(self.shape, self.dtype)
         address = ctypes.c_void_p(host.ctypes.data)
         size = ctypes.c_size_t(self.bytes)
         assert hip.hipMemcpy(address, ctypes.c_void_p(self.data), size, 2) == 0
         return host
+
+
+class Doubled(HipArray):
+    """Every second column of an array that has each twice: the last stride is 2."""
+
+    def __init__(self, host: np.ndarray) -> None:
+        twice = np.repeat(host, 2, axis=-1)
+        super().__init__(twice.shape, twice.dtype)
+        address, size = ctypes.c_void_p(twice.ctypes.data), ctypes.c_size_t(self.bytes)
+        assert hip.hipMemcpy(ctypes.c_void_p(self.data), address, size, 1) == 0
+        self._host, self.shape = host, host.shape
+        self._steps = [n // twice.itemsize for n in twice.strides[:-1]] + [2]
+
+    def __dlpack__(self, **kind: Any) -> Any:
+        capsule = super().__dlpack__(**kind)
+        steps = (ctypes.c_int64 * len(self.shape))(*self._steps)
+        managed = self._kept[-1][1]
+        managed.dl_tensor.strides = ctypes.cast(steps, ctypes.POINTER(ctypes.c_int64))
+        self._kept.append(steps)
+        return capsule
+
+    def __array_namespace__(self) -> Any:
+        return SimpleNamespace(ascontiguousarray=lambda x: to_gpu(x._host))
 
 
 def to_gpu(host: np.ndarray, device: int = 0) -> HipArray:
@@ -97,6 +128,20 @@ def check(device: int, arrays: list[np.ndarray], options: dict[str, Any]) -> Non
             assert np.array_equal(got < 0, want < 0), "dropout"
 
 
+def gradients_are_asked_for_first() -> None:
+    """What torch's side asks before forward runs; here for a device that torch does not know."""
+    import torch
+
+    from rocflash._torch import calls, plan
+
+    plan._GPU_TYPE = abi.DL_ROCM
+    try:
+        calls._ask_for_gradients(torch.float16, torch.device("cuda", 0), 64, 40)
+        raise AssertionError("gradients were not refused")
+    except rocflash.Unsupported as refusal:
+        assert "gradients are computed on the CPU only" in str(refusal), refusal
+
+
 def main() -> None:
     found = [d for d in rocflash.devices() if d["type"] == "rocm"]
     assert len(found) == 2, found
@@ -127,6 +172,12 @@ def main() -> None:
         raise AssertionError("f32 was not refused")
     except rocflash.Unsupported as refusal:
         assert str(refusal) == "q: dtype f32; GPU kernels take f16 and bf16", refusal
+    there = [to_gpu(x) for x in plain]
+    want = rocflash.attention(*there).numpy()
+    found = rocflash.attention(there[0], Doubled(plain[1]), Doubled(plain[2])).numpy()
+    assert np.array_equal(found, want), "copied"
+    empty = [to_gpu(np.zeros((0, 5, 2, 16), "float16")) for _ in "qkv"]
+    assert rocflash.attention(*empty).shape == (0, 5, 2, 16)
     packed = [to_gpu(x.reshape(-1, *x.shape[2:])) for x in plain]
     cu = to_gpu(np.array([0, 70, 140], "int32"))
     try:
@@ -134,6 +185,8 @@ def main() -> None:
         raise AssertionError("max_seqlen_q was not asked for")
     except rocflash.InvalidArgument as refusal:
         assert str(refusal).startswith("max_seqlen_q: 0; "), refusal
+    if os.environ["ROCFLASH_SIM_ARCH"] == "gfx942":
+        gradients_are_asked_for_first()
     print("ok")
 
 

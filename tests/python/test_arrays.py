@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import rocflash
-from rocflash._dlpack import Result
+from rocflash._arrays.exchange import Result
 
 
 def arrays(dtype: str = "float32") -> list[np.ndarray]:

@@ -19,39 +19,46 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import rocflash
 from flash_attn import flash_attn_func, flash_attn_varlen_func
-from rocflash import _direct
-from rocflash._options import DEFAULT_NUMBERS, TENSORS
+from rocflash._c.options import TENSORS
+from rocflash._torch import fast
+from rocflash._torch.options import DEFAULT_NUMBERS
 
-served = pytest.mark.skipif(_direct._start() is None, reason="this torch has no table of C functions")
+served = pytest.mark.skipif(fast._start() is None, reason="this torch has no table of C functions")
 
 
 @contextmanager
 def long_way() -> Iterator[None]:
-    bind, _direct._bind = _direct._bind, None
+    bind, fast._bind = fast._bind, None
     try:
         yield
     finally:
-        _direct._bind = bind
+        fast._bind = bind
+
+
+class Taken(list):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
     """Of each call that asked for the short cut, whether it was taken."""
-    found: list[bool] = []
+    found = Taken()
 
     def watch(name: str) -> Callable[..., Any]:
-        function = getattr(_direct, name)
+        function = getattr(fast, name)
 
         def watched(*arguments: Any) -> Any:
             result = function(*arguments)
             found.append(result is not None)
+            found.names.append(name)
             return result
 
         return watched
 
     for name in ("infer", "forward", "backward"):
-        monkeypatch.setattr(_direct, name, watch(name))
-    monkeypatch.setattr(sys.modules["rocflash._torch_attention"], "infer_plainly", _direct.infer)
+        monkeypatch.setattr(fast, name, watch(name))
     return found
 
 
@@ -62,7 +69,7 @@ def inputs(sq: int = 5, sk: int = 7, dtype: torch.dtype = torch.float32) -> list
 
 def test_it_is_there_where_torch_offers_the_table() -> None:
     offered = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
-    assert (_direct._bind is not None) == (_direct._start() is not None) == offered
+    assert (fast._bind is not None) == (fast._start() is not None) == offered
 
 
 @served
@@ -90,11 +97,11 @@ def test_results_are_those_of_a_plan(taken: list, dtype: torch.dtype, options: d
         return [rocflash.attention(q, k, v, **options), out, *torch.autograd.grad(out, leaves, dout)]
 
     found = everything()
-    # Gradients are wanted, so not by `infer` but by `forward`; then `infer`, then `backward`.
-    assert taken == [False, True, True, True]
+    # Gradients are wanted, so by `forward`; then `infer`, then `backward`.
+    assert taken == [True, True, True]
     with long_way():
         expected = everything()
-    assert len(taken) == 8 and not any(taken[4:])
+    assert len(taken) == 6 and not any(taken[3:])
     for a, b in zip(found, expected):
         assert torch.equal(a, b) and a.dtype is b.dtype
         assert a.shape == b.shape and a.stride() == b.stride()
@@ -110,7 +117,7 @@ def test_only_the_gradients_asked_for(taken: list) -> None:
         with long_way():
             (expected,) = torch.autograd.grad(rocflash.attention(*leaves), leaves[n], dout)
         assert torch.equal(found, expected)
-    assert taken == 3 * [False, True, True, False, False, False]
+    assert taken == 3 * [True, True, False, False]
 
 
 @served
@@ -172,7 +179,7 @@ class Recorded(torch.Tensor):
 
 
 @served
-def test_whoever_watches_sees_the_call(taken: list) -> None:
+def test_whoever_watches_sees_the_call(taken: Taken) -> None:
     q, k, v = inputs()
     seen = []
 
@@ -184,10 +191,10 @@ def test_whoever_watches_sees_the_call(taken: list) -> None:
     with Watching():
         rocflash.attention(q, k, v)
     assert "rocflash.forward.default" in seen
-    assert taken == [False, True]  # not around the operator, but inside it
+    assert taken == [True] and taken.names == ["forward"]  # inside of the operator
     expected = rocflash.attention(q, k, v)
-    assert taken[-1]
-    taken.clear()
+    assert taken[-1] and taken.names[-1] == "infer"
+    taken.names.clear()
     out = rocflash.attention(q.as_subclass(Recorded), k, v)
     assert type(out) is Recorded and torch.equal(out.as_subclass(torch.Tensor), expected)
     with pytest.raises(RuntimeError, match="vmap"):
@@ -197,7 +204,7 @@ def test_whoever_watches_sees_the_call(taken: list) -> None:
     assert torch.equal(dq, torch.autograd.grad(rocflash.attention(q, k, v).sum(), q)[0])
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert rocflash.attention(q.detach(), k, v).dtype is torch.bfloat16
-    assert taken[0] is False and taken[-1] is False
+    assert "infer" not in taken.names
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
@@ -224,7 +231,7 @@ def test_modes_of_functions_change_nothing(taken: list) -> None:
             differentiable = rocflash.attention(*leaves)
         assert found.device.type == "cpu" and torch.equal(found, expected)
         assert differentiable.device.type == "cpu" and differentiable.requires_grad
-    assert taken == [True] + 2 * [True, False, True]
+    assert taken == [True] * 5
 
 
 @served
@@ -298,10 +305,10 @@ def test_numbers_are_told_apart() -> None:
             for causal in (False, True, 1, 0):
                 options = {"softmax_scale": scale, "window": window, "causal": causal}
                 assert torch.equal(rocflash.attention(q, k, v, **options), right(**options))
-    known = _direct._prepared.cache_info().currsize
+    known = fast._prepared.cache_info().currsize
     for n in range(50):
         rocflash.attention(q, k, v, softmax_scale=float(f"{2 + n % 2}.5"))
-    assert _direct._prepared.cache_info().currsize <= known + 2
+    assert fast._prepared.cache_info().currsize <= known + 2
     for right_one, wrong in ((1, True), (0, False), (1, 1.0), (0, 0.0)):
         rocflash.attention(q, k, v, num_splits=right_one)
         with pytest.raises(TypeError, match=f"^num_splits: {wrong}"):
@@ -327,15 +334,15 @@ def test_a_number_whose_class_cannot_be_asked() -> None:
 @served
 def test_torchs_number_of_threads_is_followed() -> None:
     q, k, v = inputs()
-    _direct._prepared.cache_clear()
-    _direct._latest.clear()
+    fast._prepared.cache_clear()
+    fast._latest.clear()
     before = torch.get_num_threads()
     try:
         for n in (1, 2, 3, 1):
             torch.set_num_threads(n)
             rocflash.attention(q, k, v)
-            assert _direct._latest["infer"][0] == n
-        assert _direct._prepared.cache_info()[:2] == (1, 3)  # hits, misses
+            assert fast._latest["infer"][0] == n
+        assert fast._prepared.cache_info()[:2] == (1, 3)  # hits, misses
     finally:
         torch.set_num_threads(before)
 
@@ -445,7 +452,7 @@ def test_drop_ins_take_it_too(taken: list) -> None:
 def test_the_function_itself_declines_what_it_does_not_know() -> None:
     q, k, v = inputs()
     out = torch.empty_like(q)
-    _, function, numbers = _direct._prepared("infer", 1, *DEFAULT_NUMBERS)
+    _, function, numbers = fast._prepared("infer", 1, *DEFAULT_NUMBERS)
     options = (None,) * TENSORS + numbers
     assert function(q, k, v, options, out, None, None) is True
     assert function(q, k, v, options, out, None) is False

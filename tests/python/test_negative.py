@@ -15,13 +15,13 @@ import flash_attn_2_cuda
 import rocflash
 from flash_attn import flash_attn_func, flash_attn_with_kvcache
 from flash_attn_interface import flash_attn_combine
-from rocflash import _direct
+from rocflash._torch import fast
 
 
 @pytest.fixture(autouse=True, params=["short", "long"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "long":
-        monkeypatch.setattr(_direct, "_bind", None)
+        monkeypatch.setattr(fast, "_bind", None)
 
 
 def negative(x: torch.Tensor) -> torch.Tensor:

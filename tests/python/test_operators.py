@@ -14,7 +14,7 @@ import flash_attn  # noqa: F401  (registers flash_attn's operators)
 import rocflash
 from flash_attn import flash_attn_func
 from reference import attention
-from rocflash._options import Options
+from rocflash._c.options import Options
 
 
 def inputs(*, grad: bool = True, dtype: torch.dtype = torch.float32, d: int = 32):
@@ -292,3 +292,22 @@ def test_call_overhead(grad: bool, most: float) -> None:
     theirs = _best_microseconds(lambda: F.scaled_dot_product_attention(t, t, t))
     ours = _best_microseconds(lambda: rocflash.attention(q, q, q))
     assert ours - theirs <= most, f"ours {ours:.1f} us, torch {theirs:.1f} us"
+
+
+def test_gradients_on_a_gpu_are_asked_for_before_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By tensors that only pretend to be on one: without gradients nobody asks, with them forward does not run."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from rocflash._torch import calls
+
+    def refused(*_: Any) -> None:
+        raise rocflash.Unsupported("q: no gradients there")
+
+    monkeypatch.setattr(calls, "_ask_for_gradients", refused)
+    with FakeTensorMode():
+        q = torch.empty(1, 5, 2, 64, dtype=torch.float16, device="cuda")
+        assert rocflash.attention(q, q, q, return_lse=True)[1].shape == (1, 2, 5)
+        with pytest.raises(rocflash.Unsupported, match="no gradients there"):
+            rocflash.attention(q.requires_grad_(), q, q)
+        with torch.no_grad():
+            assert rocflash.attention(q, q, q).shape == q.shape

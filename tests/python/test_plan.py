@@ -12,28 +12,29 @@ import torch
 
 import rocflash
 from flash_attn import flash_attn_func, flash_attn_with_kvcache
-from rocflash import _direct, _frame, _plan, _workspace
-from rocflash._options import TENSORS, Options
+from rocflash._c import frames, workspace
+from rocflash._c.options import TENSORS, Options
+from rocflash._torch import fast, plan
 
 
 def forget() -> None:
-    _plan._plan.cache_clear()
-    _plan._numbers.cache_clear()
-    _direct._prepared.cache_clear()
-    _direct._latest.clear()
+    plan._plan.cache_clear()
+    plan._numbers.cache_clear()
+    fast._prepared.cache_clear()
+    fast._latest.clear()
 
 
 @pytest.fixture(autouse=True, params=["short", "long"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is prepared. Plain calls take the short cut of _direct.py, or, like others, plans."""
+    """Nothing is prepared. Plain calls take the short cut of fast.py, or, like others, plans."""
     forget()
     if request.param == "long":
-        monkeypatch.setattr(_direct, "_bind", None)
+        monkeypatch.setattr(fast, "_bind", None)
 
 
 @pytest.fixture
 def only_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_direct, "_bind", None)
+    monkeypatch.setattr(fast, "_bind", None)
 
 
 def inputs(sq: int = 9, sk: int = 11, d: int = 16, dtype: torch.dtype = torch.float32) -> list:
@@ -44,11 +45,11 @@ def inputs(sq: int = 9, sk: int = 11, d: int = 16, dtype: torch.dtype = torch.fl
 def fresh(*arguments: Any, **options: Any) -> Any:
     """The answer of a call that finds nothing prepared, by the long way."""
     forget()
-    bind, _direct._bind = _direct._bind, None
+    bind, fast._bind = fast._bind, None
     try:
         return rocflash.attention(*arguments, **options)
     finally:
-        _direct._bind = bind
+        fast._bind = bind
 
 
 def compact(x: torch.Tensor) -> torch.Tensor:
@@ -59,16 +60,16 @@ def compact(x: torch.Tensor) -> torch.Tensor:
 def test_repeated_calls_are_prepared_once() -> None:
     for _ in range(5):
         rocflash.attention(*inputs())
-    assert _plan._plan.cache_info()[:2] == (4, 1)  # hits, misses
+    assert plan._plan.cache_info()[:2] == (4, 1)  # hits, misses
 
 
 @pytest.mark.usefixtures("only_plans")
 def test_the_number_of_plans_is_bounded() -> None:
-    most = _plan._plan.cache_info().maxsize
+    most = plan._plan.cache_info().maxsize
     for n in range(1, most + 20):
         rocflash.attention(*inputs(1, n, 8), softcap=float(n))
-    assert _plan._plan.cache_info().currsize == most
-    assert _plan._numbers.cache_info().currsize <= most
+    assert plan._plan.cache_info().currsize == most
+    assert plan._numbers.cache_info().currsize <= most
 
 
 VARIANTS: dict[str, Any] = {
@@ -232,7 +233,7 @@ def test_threads_share_plans_but_no_frame() -> None:
             found = list(pool.map(lambda x: rocflash.attention(*x, **options), work))
             for a, b in zip(found, expected):
                 assert torch.equal(a[0], b[0]) and torch.equal(a[1], b[1])
-    assert _plan._plan.cache_info().currsize == 1
+    assert plan._plan.cache_info().currsize == 1
 
 
 @pytest.mark.usefixtures("only_plans")
@@ -241,14 +242,14 @@ def test_a_call_inside_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     outer, inner = inputs(), inputs()
     expected = [fresh(*x) for x in (outer, inner)]
     found = []
-    run = _frame.Frame.run
+    run = frames.Frame.run
 
-    def interrupted(self: _frame.Frame, *arguments: Any) -> None:
-        monkeypatch.setattr(_frame.Frame, "run", run)
+    def interrupted(self: frames.Frame, *arguments: Any) -> None:
+        monkeypatch.setattr(frames.Frame, "run", run)
         found.append(rocflash.attention(*inner))
         run(self, *arguments)
 
-    monkeypatch.setattr(_frame.Frame, "run", interrupted)
+    monkeypatch.setattr(frames.Frame, "run", interrupted)
     found.append(rocflash.attention(*outer))
     assert torch.equal(found[0], expected[1]) and torch.equal(found[1], expected[0])
 
@@ -256,14 +257,14 @@ def test_a_call_inside_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("only_plans")
 def test_the_workspace_is_asked_for_where_values_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    prepare = _frame.Frame.prepare
+    prepare = frames.Frame.prepare
 
-    def counted(self: _frame.Frame, *arguments: Any) -> None:
+    def counted(self: frames.Frame, *arguments: Any) -> None:
         prepare(self, *arguments)
         query = self._query
         self._query = lambda: asked.append(1) or query()
 
-    monkeypatch.setattr(_frame.Frame, "prepare", counted)
+    monkeypatch.setattr(frames.Frame, "prepare", counted)
     for _ in range(3):
         rocflash.attention(*inputs())
     assert len(asked) == 1
@@ -273,14 +274,14 @@ def test_the_workspace_is_asked_for_where_values_matter(monkeypatch: pytest.Monk
 
 
 def test_a_large_workspace_is_not_kept() -> None:
-    taken = _workspace.take(_workspace._KEPT + 1)
-    assert taken.size > _workspace._KEPT and taken.address % 64 == 0
-    _workspace.give(taken)
+    taken = workspace.take(workspace._KEPT + 1)
+    assert taken.size > workspace._KEPT and taken.address % 64 == 0
+    workspace.give(taken)
     assert taken.size == 0
-    small = _workspace.take(100)
+    small = workspace.take(100)
     address = small.address
-    _workspace.give(small)
-    assert _workspace.take(50).address == address
+    workspace.give(small)
+    assert workspace.take(50).address == address
 
 
 @pytest.mark.usefixtures("only_plans")
@@ -292,7 +293,7 @@ def test_other_numbers_of_threads() -> None:
         for n in (1, 2, 3, 1):
             torch.set_num_threads(n)
             rocflash.attention(q, k, v)
-        assert _plan._plan.cache_info()[:2] == (1, 3)  # hits, misses
+        assert plan._plan.cache_info()[:2] == (1, 3)  # hits, misses
     finally:
         torch.set_num_threads(before)
 
@@ -336,15 +337,15 @@ def test_a_gpu_call_goes_to_the_current_stream(monkeypatch: pytest.MonkeyPatch) 
     """Stream and scratch memory belong to one call, not to its plan."""
     seen = []
 
-    def run(self: _frame.Frame, stream: int = 0, allocate: Any = None) -> None:
+    def run(self: frames.Frame, stream: int = 0, allocate: Any = None) -> None:
         seen.append((stream, allocate._device))
 
     q, out = GpuTensor(64, 1, 8, 2, 64), GpuTensor(128, 1, 8, 2, 64)
-    monkeypatch.setattr(_frame.Frame, "run", run)
+    monkeypatch.setattr(frames.Frame, "run", run)
     numbers = tuple(Options())[TENSORS:]
     for stream in (5, 7):
-        monkeypatch.setattr(_plan, "_current_stream", lambda index, n=stream: 10 * index + n)
+        monkeypatch.setattr(plan, "_current_stream", lambda index, n=stream: 10 * index + n)
         tensors = [q, q, q, *[None] * 12, out, None, None]
-        _plan.run("infer", (False, False, False), tensors, numbers)
+        plan.run("infer", (False, False, False), tensors, numbers)
     assert seen == [(15, q.device), (17, q.device)]
-    assert _plan._plan.cache_info()[:2] == (1, 1)
+    assert plan._plan.cache_info()[:2] == (1, 1)

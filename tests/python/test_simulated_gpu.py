@@ -15,19 +15,31 @@ SIMULATOR = Path(os.environ.get("ROCFLASH_LIBRARY", "")).parent / "sim" / "libam
 BUILT = [t["arch"] for t in rocflash.targets()]
 
 
-@pytest.mark.skipif(not SIMULATOR.exists(), reason="the simulator is not built")
-@pytest.mark.parametrize("arch", ["gfx942", "gfx1030", "gfx1100", "gfx1201"])
-def test_arrays_on_two_devices(arch: str) -> None:
-    if arch not in BUILT:
-        pytest.skip(f"this library has no kernels for {arch}")
+def run(arch: str, script: Path, *words: str) -> subprocess.CompletedProcess:
     environment = {
         **os.environ,
         "ROCFLASH_HIP_LIBRARY": str(SIMULATOR),
         "ROCFLASH_SIM_ARCH": arch,
         "ROCFLASH_SIM_DEVICES": "2",
     }
-    script = Path(__file__).with_name("simulated_gpu.py")
-    done = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True
+    return subprocess.run(
+        [sys.executable, str(script), *words], env=environment, capture_output=True, text=True
     )
+
+
+@pytest.mark.skipif(not SIMULATOR.exists(), reason="the simulator is not built")
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1030", "gfx1100", "gfx1201"])
+def test_arrays_on_two_devices(arch: str) -> None:
+    if arch not in BUILT:
+        pytest.skip(f"this library has no kernels for {arch}")
+    done = run(arch, Path(__file__).with_name("simulated_gpu.py"))
     assert done.returncode == 0 and done.stdout.strip() == "ok", done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not SIMULATOR.exists(), reason="the simulator is not built")
+@pytest.mark.skipif("gfx942" not in BUILT, reason="this library has no kernels for gfx942")
+def test_the_benchmark_of_calls() -> None:
+    """It checks its results, too."""
+    script = Path(__file__).parents[2] / "bench" / "call_overhead.py"
+    done = run("gfx942", script, "--device", "simulated", "--rounds", "1", "--seqlen", "4")
+    assert done.returncode == 0 and "forward, simulated: library" in done.stdout, done.stderr

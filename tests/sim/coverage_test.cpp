@@ -32,12 +32,12 @@ INSTANTIATE_TEST_SUITE_P(Targets, Coverage, testing::ValuesIn(kMainTargets),
 TEST(Coverage, UnknownInstructionStopsTheLaunchByName) {
   AsmKernel k;
   k.target = "gfx942";
-  k.body = "  v_mfma_f64_16x16x4_f64 v[0:7], v[8:9], v[10:11], v[0:7]\n";
+  k.body = "  v_smfmac_f32_16x16x32_f16 v[0:3], v[8:9], v[10:13], v14\n";
   const auto module = build(k);
   const auto result = launch(*module, "k", Shape{}, Arguments(u64{0}, u64{0}, u64{0}, u64{0}));
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.report->fault, Fault::UnknownInstruction);
-  EXPECT_NE(result.report->message.find("v_mfma_f64_16x16x4_f64"), std::string::npos);
+  EXPECT_NE(result.report->message.find("v_smfmac_f32_16x16x32_f16"), std::string::npos);
   EXPECT_EQ(result.report->kernel, "k");
   EXPECT_EQ(result.report->location, "k+0x0");
 }

@@ -12,15 +12,28 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from rocflash import _torch
-from rocflash._attention import window_pair
-from rocflash._dropin import check_hint, check_pack_gqa, plain_options, whole
-from rocflash._errors import InvalidArgument, Unsupported
-from rocflash._kvcache import attention_with_kvcache, join_qv, side_by_side
-from rocflash._ops import define, is_plain, register_fake
-from rocflash._options import Options, check_options, check_tensor
-from rocflash._shapes import lse_shape, out_shape
-from rocflash._torch_attention import attention_of_tensors
+from rocflash import dropin
+from rocflash.dropin import (
+    InvalidArgument,
+    Options,
+    Unsupported,
+    attention_of_tensors,
+    attention_with_kvcache,
+    check_hint,
+    check_options,
+    check_pack_gqa,
+    check_tensor,
+    define,
+    is_watched,
+    join_qv,
+    lse_shape,
+    out_shape,
+    plain_options,
+    register_fake,
+    side_by_side,
+    whole,
+    window_pair,
+)
 
 # Messages about the page table name it as FA3 does, and as the library and FA2 do.
 _PAGE_TABLE = "page_table (block_table)"
@@ -48,10 +61,6 @@ def check_metadata(x: Optional[Tensor], q: Tensor) -> None:
             f"scheduler_metadata: {x.dtype} of shape {tuple(x.shape)} on {x.device}; it must be "
             f"what get_scheduler_metadata returns, int32 of one dimension on {q.device}"
         )
-
-
-def _is_watched(*tensors: Tensor) -> bool:
-    return not is_plain(*tensors) or tensors[0].is_meta
 
 
 def _write(name: str, into: Tensor, found: Tensor) -> Tensor:
@@ -195,7 +204,7 @@ def over_cache(
         check_tensor(name, x)
     if rest[4] is not None:
         check_tensor("rotary_seqlens", rest[4])
-    if not _is_watched(q, k, v):
+    if not is_watched(q, k, v):
         return _cache_kernel(q, k, v, k_new, *rest, out, want_lse)
     rest_ = list(rest)
     if isinstance(rest_[5], int):
@@ -233,7 +242,7 @@ def _combine_into(out_partial: Tensor, lse_partial: Tensor, out: Tensor) -> Tens
         parts, lses, outs, totals = out_partial[:, None], lse_partial[:, None], out[None], lse[None]
     else:
         parts, lses, outs, totals = out_partial, lse_partial, out, lse
-    _torch.combine(parts, lses.transpose(-1, -2), outs, totals.transpose(-1, -2))
+    dropin.combine(parts, lses.transpose(-1, -2), outs, totals.transpose(-1, -2))
     return lse
 
 
@@ -271,7 +280,7 @@ def combine(
             f"{tuple(shape)}"
         )
     with torch.no_grad():
-        if _is_watched(out_partial, lse_partial, out_partial if out is None else out):
+        if is_watched(out_partial, lse_partial, out_partial if out is None else out):
             found, lse = torch.ops.rocflash_fa3.combine(out_partial, lse_partial, dtype)
             return found if out is None else _write("out", out, found), lse
         if out is None:
@@ -295,14 +304,14 @@ def _attend(
     q: Tensor, k: Tensor, v: Tensor, options: Options, out: Optional[Tensor]
 ) -> tuple[Tensor, Tensor]:
     """(out, lse), with gradients unless `out` is given."""
-    watched = _is_watched(q, k, v)
+    watched = is_watched(q, k, v)
     if out is None:
         if q.is_meta:  # no device, so nothing that the library could be asked
             return torch.ops.rocflash.forward(q, k, v, *options, False)[:2]
         return attention_of_tensors(q, k, v, tuple(options))[:2]
     with torch.no_grad():
         if not watched:
-            return _torch.forward(q, k, v, options, out=out)[:2]
+            return dropin.forward(q, k, v, options, out=out)[:2]
         found, lse, _ = torch.ops.rocflash.forward(q, k, v, *options, False)
         return _write("out", out, found), lse
 
@@ -483,7 +492,7 @@ def backward(
     )
     check_options(options)
     with torch.no_grad():
-        if _is_watched(q, k, v) or _is_watched(dout, out, softmax_lse):
+        if is_watched(q, k, v) or is_watched(dout, out, softmax_lse):
             wanted = (True, True, True, False)
             found = torch.ops.rocflash.backward(*tensors, *options, wanted)
             dq, dk, dv = (
@@ -495,7 +504,7 @@ def backward(
                 torch.empty_like(x) if given is None else given
                 for x, given in zip((q, k, v), into.values())
             )
-            _torch.backward(*tensors, options, into=(dq, dk, dv, None))
+            dropin.backward(*tensors, options, into=(dq, dk, dv, None))
         softmax_d = (dout.float() * out.float()).sum(-1).transpose(-1, -2).contiguous()
         none = [softmax_d.new_empty(0) for _ in range(4)]
     return dq, dk, dv, softmax_d, *none

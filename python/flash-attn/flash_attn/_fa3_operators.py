@@ -13,7 +13,7 @@ import warnings
 import torch
 
 from flash_attn import _fa3
-from rocflash._ops import define
+from rocflash.dropin import define
 
 _SCHEMAS = {
     "fwd": "(Tensor q, Tensor k, Tensor v, Tensor(k_new!)? k_new=None, Tensor(v_new!)? v_new=None"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import flash_attn_2_cuda as flash_attn_gpu
-from rocflash._ops import define, register_fake
+from rocflash.dropin import define, register_fake
 
 _HEAD = "Tensor q, Tensor k, Tensor v"
 _SHAPE = "float dropout_p, float softmax_scale, bool causal"

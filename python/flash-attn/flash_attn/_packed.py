@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rocflash._dropin import split_packed
+from rocflash.dropin import split_packed
 
 
 def split_qkv(qkv: Tensor) -> tuple[Tensor, ...]:

@@ -16,8 +16,7 @@ from torch import Tensor
 import flash_attn_2_cuda as flash_attn_gpu
 from flash_attn import _operators
 from flash_attn._packed import split_kv, split_kv_varlen, split_qkv, split_qkv_varlen
-from rocflash._dropin import attend, whole
-from rocflash._kvcache import attention_with_kvcache
+from rocflash.dropin import attend, attention_with_kvcache, whole
 
 # Upstream's modules of this name say here whether Triton serves AMD. Ours never does.
 USE_TRITON_ROCM = False

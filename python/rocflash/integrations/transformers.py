@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import rocflash
-from rocflash._errors import InvalidArgument
+from rocflash.errors import InvalidArgument
 
 # Not "rocflash": transformers takes every name with "flash" in it for one of flash_attn's kernels, and
 # looks for that on its hub.

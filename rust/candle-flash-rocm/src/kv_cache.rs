@@ -77,7 +77,7 @@ impl KvCache {
 
     /// How many keys each sequence has.
     pub fn lengths(&self) -> Vec<usize> {
-        self.shared.lock().lengths().iter().map(|length| *length as usize).collect()
+        self.shared.lock().lengths().iter().map(|length| usize::try_from(*length).unwrap_or(0)).collect()
     }
 
     /// How many keys a sequence may have.
@@ -124,7 +124,8 @@ impl Attend {
         let target = &self.shared.target;
         let mut cache = self.shared.lock();
         // Windows are measured against all keys that there will be, of which the longest sequence has the most.
-        let keys = cache.lengths().iter().max().map_or(0, |length| *length as usize) + k[1];
+        let longest = cache.lengths().iter().max().map_or(0, |length| usize::try_from(*length).unwrap_or(0));
+        let keys = longest.saturating_add(k[1]);
         if keys > capacity {
             bail!("the cache has room for {capacity} keys; {keys} are too many")
         }

@@ -73,7 +73,7 @@ impl Prepared {
                 if let Some(tensor) = &pages.mm_prefix_ranges {
                     let ranges = read_ranges(tensor, batch)?;
                     if window != [None, None] {
-                        mask = Some(prefix::mask([&seqlens[0], &seqlens[1]], longest, window, &ranges));
+                        mask = Some(prefix::mask([&seqlens[0], &seqlens[1]], longest, window, &ranges)?);
                         window = [None, None];
                     }
                 }

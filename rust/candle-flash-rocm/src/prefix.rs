@@ -1,5 +1,7 @@
 //! Ranges of keys that see each other whatever the window says, as images do in multimodal prompts. The library knows
 //! windows and masks, so window and ranges together become one mask.
+use crate::stage::zeros;
+use candle::{bail, Result};
 
 /// (b, 1, max_q, max_k), 1 where the query sees the key: within the window, or both places in one range.
 ///
@@ -10,10 +12,16 @@ pub(crate) fn mask(
     [max_q, max_k]: [usize; 2],
     window: [Option<usize>; 2],
     ranges: &[i32],
-) -> Vec<u8> {
+) -> Result<Vec<u8>> {
+    // Sequences begin at rows that 32 bits count, so none is longer, and no sum below overflows.
+    for (name, most) in [("max_seqlen_q", max_q), ("max_seqlen_k", max_k)] {
+        if i32::try_from(most).is_err() {
+            bail!("{name} is {most}; with mm_prefix_ranges at most {}", i32::MAX)
+        }
+    }
     let batch = begins_q.len() - 1;
     let per_sequence = ranges.len() / batch;
-    let mut mask = vec![0u8; batch * max_q * max_k];
+    let mut mask = zeros::<u8>(&[batch, max_q, max_k])?;
     for n in 0..batch {
         let length = |begins: &[i32]| i64::from(begins[n + 1]) - i64::from(begins[n]);
         let (queries, keys) = (length(begins_q), length(begins_k));
@@ -38,7 +46,7 @@ pub(crate) fn mask(
             }
         }
     }
-    mask
+    Ok(mask)
 }
 
 #[cfg(test)]
@@ -62,7 +70,7 @@ mod tests {
         let ranges = [2, 6, 5, 5, 8, 9, 0, 0, 1, 3, 2, 100];
         let (max_q, max_k) = (8, 10);
         for window in [[None, Some(0)], [Some(2), Some(0)], [Some(1), Some(1)], [Some(0), None]] {
-            let mask = mask([&begins_q, &begins_k], [max_q, max_k], window, &ranges);
+            let mask = mask([&begins_q, &begins_k], [max_q, max_k], window, &ranges).unwrap();
             for n in 0..3 {
                 let queries = i64::from(begins_q[n + 1] - begins_q[n]);
                 let keys = i64::from(begins_k[n + 1] - begins_k[n]);
@@ -77,5 +85,17 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn lengths_that_no_mask_can_have_are_refused() {
+        let message =
+            |longest| mask([&[0, 1], &[0, 1]], longest, [None, Some(0)], &[]).unwrap_err().to_string();
+        let words = message([1, usize::MAX]);
+        assert!(words.starts_with("max_seqlen_k is 18446744073709551615; "), "{words}");
+        let words = message([1 << 31, 0]);
+        assert!(words.starts_with("max_seqlen_q is 2147483648; "), "{words}");
+        let words = message([i32::MAX as usize; 2]);
+        assert!(words.contains("[1, 2147483647, 2147483647]"), "{words}");
     }
 }

@@ -4,7 +4,7 @@
 //! what [`forward`] takes, so that the new method of `CustomOp3` is a call of it.
 use crate::functions::FlashAttn;
 use crate::op::{Attention, Prepared};
-use crate::stage::{from_rocflash, Target};
+use crate::stage::{from_rocflash, strides, Target};
 use candle::{bail, DType, Layout, Result, Shape};
 use rocflash::gpu::Stream;
 use rocflash::{Executor, Outputs};
@@ -49,16 +49,18 @@ pub unsafe fn forward(
     let staged = prepared.stage(&Target::Device(stream.clone()))?;
     let options = prepared.options(&spec, &staged)?;
     let view = |tensor: DeviceTensor| {
-        let strides: Vec<isize> = tensor.layout.stride().iter().map(|stride| *stride as isize).collect();
-        let layout = rocflash::Layout::strided(tensor.layout.dims(), &strides)?;
-        let first = tensor.address + (tensor.layout.start_offset() * kind.size()) as u64;
+        let layout = rocflash::Layout::strided(tensor.layout.dims(), &strides(tensor.layout)?);
+        let bytes = tensor.layout.start_offset().checked_mul(kind.size());
+        let first = bytes.and_then(|bytes| tensor.address.checked_add(u64::try_from(bytes).ok()?));
+        let Some(first) = first else {
+            bail!("offset {} is more than can be addressed", tensor.layout.start_offset())
+        };
         // SAFETY: the caller's promise.
-        Ok(unsafe { stream.view_raw(first, kind, layout) })
+        Ok(unsafe { stream.view_raw(first, kind, layout.map_err(from_rocflash)?) })
     };
-    let run = || {
-        // SAFETY: the caller's promise.
-        let out = unsafe { stream.view_raw_mut(out, kind, rocflash::Layout::contiguous(&dims.out)?) };
-        stream.clone().forward(&view(q)?, &view(k)?, &view(v)?, &options, Outputs::new(out))
-    };
-    run().map_err(from_rocflash)
+    let (q, k, v) = (view(q)?, view(k)?, view(v)?);
+    let layout = rocflash::Layout::contiguous(&dims.out).map_err(from_rocflash)?;
+    // SAFETY: the caller's promise.
+    let out = unsafe { stream.view_raw_mut(out, kind, layout) };
+    stream.clone().forward(&q, &k, &v, &options, Outputs::new(out)).map_err(from_rocflash)
 }

@@ -26,8 +26,7 @@ impl Target {
     pub(crate) fn tensor<'a, T: Element>(&self, data: &'a [T], layout: &Layout) -> Result<Staged<'a>> {
         match self {
             Target::Cpu => {
-                let strides: Vec<isize> = layout.stride().iter().map(|stride| *stride as isize).collect();
-                let view = View::strided(data, layout.start_offset(), layout.dims(), &strides);
+                let view = View::strided(data, layout.start_offset(), layout.dims(), &strides(layout)?);
                 Ok(Staged::Host(view.map_err(from_rocflash)?))
             }
             Target::Device(stream) => {
@@ -44,6 +43,32 @@ impl Target {
     pub(crate) fn array<'a, T: Element>(&self, data: &'a [T], shape: &[usize]) -> Result<Staged<'a>> {
         self.tensor(data, &Layout::contiguous(shape))
     }
+}
+
+/// Candle's strides are not negative; ours may be.
+pub(crate) fn strides(layout: &Layout) -> Result<Vec<isize>> {
+    let signed = |stride: &usize| {
+        isize::try_from(*stride)
+            .map_err(|_| candle::Error::msg(format!("stride {stride} is more than can be addressed")))
+    };
+    layout.stride().iter().map(signed).collect()
+}
+
+/// The number of elements of a result. Its shape comes from inputs that may be broadcast, so it may be any number.
+fn count(shape: &[usize]) -> Result<usize> {
+    let count = shape.iter().try_fold(1usize, |n, size| n.checked_mul(*size));
+    count.ok_or_else(|| candle::Error::msg(format!("shape {shape:?} is more than can be addressed")))
+}
+
+/// Elements of zero, or an error where the process would end.
+pub(crate) fn zeros<T: Copy + Default>(shape: &[usize]) -> Result<Vec<T>> {
+    let len = count(shape)?;
+    let mut elements = Vec::new();
+    elements
+        .try_reserve_exact(len)
+        .map_err(|_| candle::Error::msg(format!("memory for shape {shape:?} was refused")))?;
+    elements.resize(len, T::default());
+    Ok(elements)
 }
 
 /// A tensor where it is needed.
@@ -70,12 +95,12 @@ pub(crate) struct Wanted<T> {
 
 impl<T: Element> Wanted<T> {
     pub(crate) fn new(target: &Target, shape: &[usize]) -> Result<Self> {
-        let len = shape.iter().product();
+        let host = zeros::<T>(shape)?;
         let device = match target {
             Target::Cpu => None,
-            Target::Device(stream) => Some(stream.allocate(T::DTYPE, len).map_err(from_rocflash)?),
+            Target::Device(stream) => Some(stream.allocate(T::DTYPE, host.len()).map_err(from_rocflash)?),
         };
-        Ok(Self { host: vec![T::default(); len], device, shape: shape.to_vec() })
+        Ok(Self { host, device, shape: shape.to_vec() })
     }
 
     pub(crate) fn view_mut(&mut self) -> Result<ViewMut<'_>> {

@@ -54,7 +54,7 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
   };
   for (int n = 0; n < panels; ++n) tile.load_keys(any, n, keys_of(n));
   const RowBlock k_rows = any.keys_of(p.k, block);
-  k_columns.load(k_rows);
+  k_columns.load(k_rows, any.scale.lanes);
 
   for (std::int64_t h = first_head; h < first_head + p.group(); ++h) {
     const Head head(p, item.batch, h);
@@ -75,16 +75,21 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
       const std::int64_t begun = smaller(rows, larger(0, item.begun - i));
       if (t.dq) clear(dq_rows.at(begun, 0).data, (rows - begun) * dq.row_stride);
       for (std::int64_t r = begun; means && r < rows; ++r) means[r] = 0;
-      [[maybe_unused]] const bool plain = k_columns.finite && tile.is_plain(any, block, here);
+      [[maybe_unused]] const bool plain = tile.is_plain(any, block),
+                                  finite = tile.is_finite(panels, rows);
+      const Panel<const float> gradients{tile.gradients.data, tile.gradients.stride};
       const auto add_sums = [&](int n) {
         if constexpr (Products::packs) {
           if (plain) {
-            tile.differentiate_plain(head, n, {here, keys_of(n)});
+            tile.differentiate_plain(head, n, {here, keys_of(n)}, finite);
             const auto packed = [&](int at) { return Range{at, at + rows}; };
             if (t.dv)
               tile.products.weigh_packed(tile.dout, packed(tile.weights_at), sum_of(dv_sum, dv, n));
-            if (t.dk)
+            if (t.dk && finite)
               tile.products.weigh_packed(tile.q, packed(tile.gradients_at), sum_of(dk_sum, d, n));
+            if (t.dk && !finite)
+              tile.products.weigh_packed(tile.q, packed(tile.gradients_at),
+                                         gradients.at(0, n * panel), sum_of(dk_sum, d, n));
             return;
           }
         }
@@ -105,9 +110,11 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
       };
       const auto add_query_gradients = [&] {
         if constexpr (Products::packs)
-          if (plain) return tile.products.spread_packed(rows, lanes, k_columns, d, dq_rows);
-        tile.products.spread({tile.gradients.data, tile.gradients.stride}, rows, lanes, k_columns,
-                             k_rows, dq_rows);
+          if (plain)
+            return finite ? tile.products.spread_packed(rows, lanes, k_columns, d, dq_rows)
+                          : tile.products.spread_packed(rows, lanes, k_columns, k_rows, gradients,
+                                                        dq_rows);
+        tile.products.spread(gradients, rows, lanes, k_columns, k_rows, dq_rows);
       };
       for (int n = first; n < last; ++n) {
         prefetch(head.queries_of(p.q, next), n - first, last - first);
@@ -137,7 +144,7 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
     }
   };
   const auto dropout_scale = static_cast<double>(p.dropout.scale());
-  store_sums(t.dk, dk_sum, static_cast<double>(p.scale) * dropout_scale);
+  store_sums(t.dk, dk_sum, any.scale.of_rows() * dropout_scale);
   store_sums(t.dv, dv_sum, dropout_scale);
 }
 
@@ -203,7 +210,8 @@ void query_gradients(const Problem& p, const BackwardTensors& t, const PartialQu
   const Head head(p, item.batch, item.head);
   const Range block{item.block * lane_rows,
                     smaller(head.sequence.sq, (item.block + 1) * lane_rows)};
-  const float factor = p.scale * p.dropout.scale();
+  const auto factor =
+      static_cast<float>(head.scale.of_lanes() * static_cast<double>(p.dropout.scale()));
   for (std::int64_t i = block.begin; i < block.end; ++i) {
     const std::int64_t row = head.sequence.q_row + i;
     float sum[max_head_dim];

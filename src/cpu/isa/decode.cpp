@@ -129,7 +129,7 @@ enum class Before { nothing, scaled, kept };
 
 // out[row][column] = what was before + sum of weights[row][key] * v[key][column] over half a tile
 // of keys, from `from` on. `careful` lets weights of exactly 0 contribute nothing even to infinite
-// values.
+// values: those are weighed apart from the others, whose sums keep all their bits.
 template <class Kind, int rows, bool careful>
 ROCFLASH_INLINE void weigh_values(const float* scores, const float* factor,
                                   const KeyRows<typename Kind::Stored>& v, int from,
@@ -155,12 +155,23 @@ ROCFLASH_INLINE void weigh_values(const float* scores, const float* factor,
         for (int n = 0; n < Kind::keys; ++n)
           if (starts_line<Kind>(c + m * Kind::step)) ask_ahead(v.row + j + n, place);
       }
+      [[maybe_unused]] typename Kind::Value apart_from[Kind::keys][steps][sums];
+      if constexpr (careful)
+        for (int key = 0; key < Kind::keys; ++key)
+          for (int m = 0; m < steps; ++m)
+            for (int n = 0; n < sums; ++n)
+              apart_from[key][m][n] = Kind::take_nonfinite(value[m][n], key);
       for (int r = 0; r < rows; ++r) {
-        if (careful && weights[r * weights_stride + j] == 0) continue;
         const auto weight = Kind::load_weight(weights + r * weights_stride + j);
         for (int m = 0; m < steps; ++m)
           for (int n = 0; n < sums; ++n)
             sum[r][m][n] = Kind::weigh(sum[r][m][n], weight, value[m][n]);
+        if constexpr (careful)
+          for (int key = 0; key < Kind::keys; ++key)
+            for (int m = 0; m < steps; ++m)
+              for (int n = 0; n < sums; ++n)
+                if (weights[r * weights_stride + j + key] != 0)
+                  sum[r][m][n] = Kind::weigh(sum[r][m][n], weight, apart_from[key][m][n]);
       }
     }
     for (int r = 0; r < rows; ++r) {
@@ -168,7 +179,9 @@ ROCFLASH_INLINE void weigh_values(const float* scores, const float* factor,
         for (int n = 0; n < sums; ++n) {
           float* at = out + r * out_stride + c + m * Kind::step + n * width;
           Float total = sum[r][m][n];
-          if (before == Before::scaled) total += load(at) * factor[r];
+          // What has no weight any more contributes nothing, even if it is infinite.
+          if (before == Before::scaled && (!careful || factor[r] != 0))
+            total += load(at) * factor[r];
           if (before == Before::kept) total += load(at);
           store(at, total);
         }
@@ -220,13 +233,16 @@ ROCFLASH_INLINE void in_groups(int rows, Body body) {
   if (r < rows) body.template operator()<1>(r);
 }
 
-// A row of a part: its values, and at its end the state of its online softmax.
+// A row of a part: its values, and at its end the state of its online softmax. Values whose sum
+// would overflow, since it is not divided by the weights' sum yet, are `shrink` times what they
+// should be.
 struct RowState {
-  float highest, sum;
+  float highest, sum, shrink;
 };
 ROCFLASH_INLINE RowState& state_of(float* row, std::int64_t stride) {
-  return *reinterpret_cast<RowState*>(row + stride - 2);
+  return *reinterpret_cast<RowState*>(row + stride - 3);
 }
+constexpr float most_shrink = 0x1p-48f;
 
 // Scores of up to `width` rows become weights, in their place; `highest` and `sum` are the rows'
 // state, and `factor` receives what to multiply by what was accumulated before. Rows stand in lanes
@@ -278,8 +294,9 @@ class Part {
   using Stored = typename Kind::Stored;
   using Query = typename Kind::Query;
 
+  // Rows whose results are there, but not finite, are to be shrunk with `shrinks`.
   ROCFLASH_INLINE Part(const Problem& problem, const DecodeParts& parts, const WorkItem& work,
-                       float* memory)
+                       float* memory, bool shrinks = false)
       : p(problem),
         item(work),
         sequence(p.lengths.sequence(item.batch)),
@@ -297,6 +314,7 @@ class Part {
     factor = scratch.take(heads * rows);
     highest = scratch.take(heads * rows);
     sum = scratch.take(heads * rows);
+    shrink = scratch.take(heads * rows);
     for (std::int64_t n = 0; n < heads * rows; n += width) {
       store(highest + n, splat(-infinity));
       store(sum + n, Float{});
@@ -304,7 +322,10 @@ class Part {
     for (int g = 0; g < heads; ++g) {
       q[g] = reinterpret_cast<Query*>(scratch.take(rows * q_stride));
       out[g] = parts.part(p, item.batch, begin + g, item.block);
-      for (int r = 0; r < rows; ++r) load_query(g, r);
+      for (int r = 0; r < rows; ++r) {
+        load_query(g, r);
+        shrink[g * rows + r] = shrinks && !is_finite(out[g] + r * out_stride) ? most_shrink : 1.0f;
+      }
     }
   }
 
@@ -356,6 +377,9 @@ class Part {
     const std::int64_t head = (begin + g) * p.group() + r / queries;
     convert_row(row, p.q.row(item.batch, sequence.q_row + r % queries, head), p.q.dtype,
                 p.head_dim);
+    // Rows of the cache are read as they are, so q has all of the scale's power of two.
+    const ScaleParts scale = scale_parts(p.scale);
+    for (int c = 0; c < p.head_dim; ++c) row[c] = row[c] * scale.lanes * scale.rows;
     for (int c = 0; c < p.head_dim; c += Kind::step)
       Kind::store_query(q[g] + r * q_stride + c, row + c);
   }
@@ -397,6 +421,13 @@ class Part {
     for (int r = 0; r < all; r += width)
       absorb<Kind>(scores + r * tile_keys, static_cast<int>(smaller(all - r, width)), exponential,
                    highest + r, sum + r, factor + r);
+    if constexpr (careful) {
+      for (int r = 0; r < all; ++r) {
+        auto* weights = reinterpret_cast<typename Kind::Weight*>(scores + r * tile_keys);
+        if (shrink[r] != 1.0f)
+          for (int n = 0; n < tile_keys; ++n) weights[n] = Kind::times(weights[n], shrink[r]);
+      }
+    }
     if (p.dropout.on()) {
       each_head([&](const Head& head, float* of_head) {
         draw_dropout<Lanes::keys, vectors>(head, tile, keep);
@@ -425,7 +456,8 @@ class Part {
     Float taint{};
     for (int g = 0; g < heads; ++g) {
       for (int r = 0; r < rows; ++r) {
-        state_of(out[g] + r * out_stride, out_stride) = {highest[g * rows + r], sum[g * rows + r]};
+        state_of(out[g] + r * out_stride, out_stride) = {highest[g * rows + r], sum[g * rows + r],
+                                                         shrink[g * rows + r]};
         for (int c = 0; c < p.value_dim; c += Kind::step) {
           float* at = out[g] + r * out_stride + c;
           Float v[Kind::sums];
@@ -440,6 +472,11 @@ class Part {
     }
     return !any_nan(taint);
   }
+  ROCFLASH_INLINE bool is_finite(const float* row) const {
+    float taint = 0;
+    for (int c = 0; c < p.value_dim; ++c) taint += row[c] - row[c];
+    return taint == 0;
+  }
 
   const Problem& p;
   const WorkItem& item;
@@ -450,7 +487,7 @@ class Part {
   const std::int64_t q_stride, out_stride;
   float* scores;  // [key head][row][key]; after the softmax, the weights
   float *bias, *keep;
-  float *factor, *highest, *sum;  // of the softmax, for [key head][row]
+  float *factor, *highest, *sum, *shrink;  // of the softmax, for [key head][row]
   Query* q[most_decode_heads];
   float* out[most_decode_heads];
 };
@@ -462,7 +499,7 @@ void mark_empty(const Problem& p, const DecodeParts& parts, const WorkItem& item
   for (std::int64_t g = begin; g < end; ++g)
     for (std::int64_t r = 0; r < parts.rows; ++r)
       state_of(parts.part(p, item.batch, g, item.block) + r * parts.row_stride,
-               parts.row_stride) = {-infinity, 0.0f};
+               parts.row_stride) = {-infinity, 0.0f, 1.0f};
 }
 
 }  // namespace
@@ -473,13 +510,16 @@ void decode(const Problem& p, const DecodeParts& parts, WorkItem item, DecodeTur
   if (keys_of(p, parts, item).empty()) return mark_empty(p, parts, item);
   with_operands(p.q.dtype, p.k.dtype, [&]<class Kind>() {
     if (Part<Kind, false>(p, parts, item, scratch).run(parts, turn)) return;
-    // A weight of 0 times an infinite value is NaN: only then, once more with care.
-    Part<typename Kind::Careful, true>(p, parts, item, scratch).run(parts, turn);
+    // A weight of 0 times an infinite value is NaN: only then, once more with care. What is still
+    // not finite may have overflowed.
+    if (Part<Kind, true>(p, parts, item, scratch).run(parts, turn)) return;
+    Part<Kind, true>(p, parts, item, scratch, true).run(parts, turn);
   });
 }
 
 void merge(const Problem& p, const ForwardOutputs& o, const DecodeParts& parts, WorkItem item,
            float* sum) {
+  const auto dropout_scale = static_cast<double>(p.dropout.scale());
   const std::int64_t sq = p.lengths.sequence(item.batch).sq;
   for (std::int64_t r = 0; r < p.group() * sq; ++r) {
     const Head head(p, item.batch, item.head * p.group() + r / sq);
@@ -494,20 +534,42 @@ void merge(const Problem& p, const ForwardOutputs& o, const DecodeParts& parts, 
       highest = state(n).highest > highest ? state(n).highest : highest;
     const float base = highest == -infinity ? 0.0f : highest;
     float total = head.sink == -infinity ? 0.0f : exponential(head.sink - base);
-    bool first = true;
+    const auto share_of = [&](const RowState& part) {
+      return part.highest == base ? 1.0f : exponential(part.highest - base);
+    };
+    bool first = true, whole = true;
     for (int n = 0; n < parts.splits; ++n) {
       const RowState part = state(n);
       if (part.sum == 0) continue;  // this part saw nothing
-      const float share = part.highest == base ? 1.0f : exponential(part.highest - base);
+      const float share = share_of(part);
       total += part.sum * share;
+      whole &= part.shrink == 1.0f;
       const float* from = row_of(n);
       for (int c = 0; c < p.value_dim; c += width)
         store(sum + c, first ? load(from + c) * share : load(sum + c) + load(from + c) * share);
       first = false;
     }
     const float over = total == 0 ? 0.0f : p.dropout.scale() / total;
-    for (int c = 0; c < p.value_dim; c += width)
-      store(sum + c, first ? Float{} : load(sum + c) * over);
+    Float taint{};
+    for (int c = 0; c < p.value_dim; c += width) {
+      const Float value = (first ? Float{} : load(sum + c)) * over;
+      taint += value * 0.0f;
+      store(sum + c, value);
+    }
+    // Parts overflowed, or their sum did, or one without any share of the whole is infinite.
+    // Columns beyond the last may be anything, so this may be done in vain.
+    if (!whole || any_nan(taint)) {
+      for (int c = 0; c < p.value_dim && total == total; ++c) {
+        double value = 0;
+        for (int n = 0; n < parts.splits; ++n) {
+          const RowState part = state(n);
+          const double share = part.sum == 0 ? 0.0 : static_cast<double>(share_of(part));
+          if (share != 0) value += static_cast<double>(row_of(n)[c]) * share / part.shrink;
+        }
+        value *= total == 0 ? 0.0 : dropout_scale / static_cast<double>(total);
+        if (!whole || sum[c] - sum[c] != 0) sum[c] = static_cast<float>(value);
+      }
+    }
     const std::int64_t row = head.sequence.q_row + r % sq;
     store_row(o.out.row(head.b, row, head.h), o.out.dtype, sum, p.value_dim);
     if (o.lse) o.lse.at(head.b, head.h, row) = head.lse(highest, total);

@@ -14,12 +14,13 @@ namespace {
 struct OnlineSoftmax {
   float *base, *sum, *factor;
 
-  // The sink, if there is one, is the first weight. Lanes beyond the queries never move.
+  // The sink, if there is one, is the first weight: 1, or NaN for a sink of +infinity or NaN. Lanes
+  // beyond the queries never move.
   template <int vectors>
-  ROCFLASH_INLINE void start(float sink, std::int64_t queries) {
+  ROCFLASH_INLINE void start(const Head& head, std::int64_t queries) {
     for (int n = 0; n < vectors * width; ++n) {
-      base[n] = n < queries ? sink : infinity;
-      sum[n] = sink == -infinity ? 0.0f : 1.0f;
+      base[n] = n < queries ? head.sink : infinity;
+      sum[n] = head.sink == -infinity ? 0.0f : 1.0f + head.sink_taint();
     }
   }
 
@@ -90,8 +91,10 @@ template <int vectors>
     const double base = softmax.saw_nothing(n) ? 0.0 : static_cast<double>(softmax.base[n]);
     const double over = softmax.saw_nothing(n) ? 0.0 : 1.0 / static_cast<double>(softmax.sum[n]);
     for (std::int64_t r = 0; r < tile.keys.size(); ++r) {
-      const double difference = static_cast<double>(scores[r * panel + n]) - base;
-      const double weight = __builtin_exp(difference * head.unit) * over;
+      // A hidden key has weight 0, whatever the others' sum is.
+      const float score = scores[r * panel + n];
+      const double difference = static_cast<double>(score) - base;
+      const double weight = score == -infinity ? 0.0 : __builtin_exp(difference * head.unit) * over;
       store_double(to.row(head.b, head.h, tile.queries.begin + n), to.dtype,
                    (tile.keys.begin + r) * to.key_stride,
                    keep && keep[r * panel + n] == 0 ? -weight : weight);
@@ -99,12 +102,14 @@ template <int vectors>
   }
 }
 
+// What has no weight any more contributes nothing, even if it is infinite.
 template <int vectors>
 [[gnu::noinline]] void rescale(float* out, int columns, const float* factor) {
   for (int c = 0; c < columns; ++c) {
     for (int m = 0; m < vectors; ++m) {
       float* at = out + (c * vectors + m) * width;
-      store(at, load(at) * load(factor + m * width));
+      const Float by = load(factor + m * width);
+      store(at, select(by == 0.0f, Float{}, load(at) * by));
     }
   }
 }
@@ -131,16 +136,18 @@ class Block {
     keep_ = scratch_.take(panel * stream_rows);
     for (int n = 0; n < panels_; ++n) {
       q_[n] = typename Products::InLanes(scratch_, p_.head_dim);
-      q_[n].load(head.queries_of(p_.q, queries_of(n)));
+      q_[n].load(head.queries_of(p_.q, queries_of(n)), head.scale.lanes);
       out_[n] = scratch_.take(std::int64_t{panel} * p_.value_dim);
-      __builtin_memset(out_[n], 0, sizeof(float) * panel * static_cast<std::size_t>(p_.value_dim));
       float* statistics = scratch_.take(3 * panel);
       softmax_[n] = {statistics, statistics + panel, statistics + 2 * panel};
-      softmax_[n].template start<vectors>(head.sink, queries_of(n).size());
     }
   }
 
   void attend() {
+    for (int n = 0; n < panels_; ++n) {
+      __builtin_memset(out_[n], 0, sizeof(float) * panel * static_cast<std::size_t>(p_.value_dim));
+      softmax_[n].template start<vectors>(head_, queries_of(n).size());
+    }
     Range keys = visible(queries_);
     keys.begin = floor_to(keys.begin, stream_rows);
     const auto from = [&](std::int64_t j) {
@@ -148,13 +155,14 @@ class Block {
     };
     for (Range here = from(keys.begin); !here.empty(); here = next_) {
       next_ = from(here.end);
-      k_.load(head_.keys_of(p_.k, here));
-      v_.load(head_.keys_of(p_.v, here));
+      k_.load(head_.keys_of(p_.k, here), head_.scale.rows);
+      v_.load(head_.keys_of(p_.v, here), shrink_);
       for (int n = 0; n < panels_; ++n) attend(n, here);
     }
   }
 
   void store(const ForwardOutputs& o) {
+    bool finite = true;
     for (int n = 0; n < panels_; ++n) {
       const OnlineSoftmax& softmax = softmax_[n];
       const Range queries = queries_of(n);
@@ -164,16 +172,49 @@ class Block {
           o.lse.at(head_.b, head_.h, head_.sequence.q_row + queries.begin + lane) =
               head_.lse(softmax.base[lane], softmax.sum[lane]);
         }
-        factor[lane] = softmax.saw_nothing(lane) ? 0.0
-                                                 : static_cast<double>(p_.dropout.scale()) /
-                                                       static_cast<double>(softmax.sum[lane]);
+        factor[lane] = factor_of(softmax, lane);
       }
-      store_lanes(out_[n], panel, factor, head_.queries_of(o.out, queries));
+      finite &= store_lanes(out_[n], panel, factor, head_.queries_of(o.out, queries));
     }
-    if (!o.s_dmask) return;
+    if (!finite) repair(o.out);
+    if (o.s_dmask) store_weights_of(o);
+  }
+
+ private:
+  ROCFLASH_INLINE double factor_of(const OnlineSoftmax& softmax, int lane) const {
+    return softmax.saw_nothing(lane)
+               ? 0.0
+               : static_cast<double>(p_.dropout.scale()) / static_cast<double>(softmax.sum[lane]);
+  }
+  // Sums of values times weights, which are not divided by their sum yet, may overflow where the
+  // results do not. So whatever is not finite is computed again from smaller values.
+  [[gnu::noinline]] void repair(const Rows& out) {
+    bool some = false;
+    for (int n = 0; n < panels_; ++n)
+      for (int lane = 0; lane < queries_of(n).size(); ++lane)
+        some |= softmax_[n].sum[lane] - softmax_[n].sum[lane] == 0;
+    if (!some) return;  // NaN everywhere
+    shrink_ = 0x1p-48f;
+    attend();
+    shrink_ = 1.0f;
+    for (int n = 0; n < panels_; ++n) {
+      const RowBlock rows = head_.queries_of(out, queries_of(n));
+      for (int lane = 0; lane < rows.count; ++lane) {
+        const double factor = factor_of(softmax_[n], lane) * 0x1p48;
+        with_elements(out.dtype, rows.row(lane), [&](auto* row) {
+          for (int c = 0; c < out.columns; ++c) {
+            const float before = load_scalar(row + c);
+            const auto sum = static_cast<double>(out_[n][c * panel + lane]);
+            if (before - before != 0) store_scalar(row + c, static_cast<float>(sum * factor));
+          }
+        });
+      }
+    }
+  }
+  void store_weights_of(const ForwardOutputs& o) {
     for (std::int64_t j = 0; j < head_.sequence.sk; j += stream_rows) {
       const Range here{j, smaller(head_.sequence.sk, j + stream_rows)};
-      k_.load(head_.keys_of(p_.k, here));
+      k_.load(head_.keys_of(p_.k, here), head_.scale.rows);
       for (int n = 0; n < panels_; ++n) {
         const Tile tile{queries_of(n), here};
         score(n, tile, 0);
@@ -183,8 +224,6 @@ class Block {
       }
     }
   }
-
- private:
   ROCFLASH_INLINE Range visible(Range queries) const {
     return visible_keys(p_.visibility, queries, head_.sequence.sq, head_.sequence.sk);
   }
@@ -210,7 +249,7 @@ class Block {
     constexpr int tiles = rows_together / stream_rows;
     const Panel<float> sums{out_[n], panel};
     const Range seen = visible(queries_of(n));
-    const bool packs = Products::packs && v_.finite && !p_.dropout.on();
+    const bool packs = Products::packs && !p_.dropout.on();
     Range waiting{0, 0};  // rows of packed weights
     const auto settle = [&] {
       if constexpr (Products::packs)
@@ -268,7 +307,8 @@ class Block {
   const Problem& p_;
   const Range queries_;
   const int panels_;
-  Range next_{0, 0};  // keys that will be loaded next
+  Range next_{0, 0};     // keys that will be loaded next
+  float shrink_ = 1.0f;  // a power of two that values are multiplied with
   Scratch scratch_;
   Products products_;
   typename Products::Rows k_;

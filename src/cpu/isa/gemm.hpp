@@ -60,10 +60,21 @@ inline constexpr std::int64_t run_of_terms = 16;
 inline constexpr bool runs_in_registers = registers == 32;
 #endif
 
+template <class Element>
+inline constexpr bool is_float = false;
+template <>
+inline constexpr bool is_float<float> = true;
+
 template <int vectors, int rows, Into into, Sums sums, class Element>
 ROCFLASH_INLINE void gemm_rows(std::int64_t k, StridedOf<Element> a, Panel<const Element> b,
                                Panel<float> c) {
+  // Sums of pairs go on from what is in C, so that results do not depend on where such a sum is
+  // interrupted: other lanes decide that.
+  constexpr bool go_on = into == Into::add && sizeof(Element) == 4 && !is_float<Element>;
   Float total[rows][vectors] = {};
+  if constexpr (go_on)
+    for (int n = 0; n < rows; ++n)
+      for (int m = 0; m < vectors; ++m) total[n][m] = load(c.data + n * c.stride + m * width);
   const auto add_run = [&](std::int64_t terms, Float(&sum)[rows][vectors]) {
     for (std::int64_t i = 0; i < terms; ++i, a.data += a.step, b.data += b.stride) {
       decltype(load(b.data)) right[vectors];
@@ -84,11 +95,11 @@ ROCFLASH_INLINE void gemm_rows(std::int64_t k, StridedOf<Element> a, Panel<const
         for (int m = 0; m < vectors; ++m) total[n][m] += sum[n][m];
     }
   }
-  // What was in C is added last: a sum that starts at 0 loses less.
+  // What was in C of floats is added last: a sum that starts at 0 loses less.
   for (int n = 0; n < rows; ++n) {
     for (int m = 0; m < vectors; ++m) {
       float* at = c.data + n * c.stride + m * width;
-      store(at, into == Into::add ? total[n][m] + load(at) : total[n][m]);
+      store(at, into == Into::add && !go_on ? total[n][m] + load(at) : total[n][m]);
     }
   }
 }
@@ -118,37 +129,6 @@ template <int vectors, Into into, Sums sums = Sums::whole, class Element = float
     rest.template operator()<4>();
     rest.template operator()<2>();
     rest.template operator()<1>();
-  }
-}
-
-// Which operand holds the weights, where that matters.
-enum class Weights { left, right };
-
-// C += A * B, but a weight of exactly 0 contributes nothing even to an infinite value or NaN: what
-// a mask or dropout took out must not come back that way. For the rare tiles that hold such values.
-// `round` does to weights what other tiles do to them.
-struct AsTheyAre {
-  ROCFLASH_INLINE static Float round(Float weight) { return weight; }
-};
-template <int vectors, Weights weights, class Rounding = AsTheyAre>
-[[gnu::noinline]] static void gemm_skipping_zeros(std::int64_t n, std::int64_t k, Strided a,
-                                                  Panel<const float> b, Panel<float> c) {
-  for (std::int64_t i = 0; i < n; ++i) {
-    for (int m = 0; m < vectors * width; m += width) {
-      Float total{};
-      for (std::int64_t begin = 0; begin < k; begin += run_of_terms) {
-        Float sum{};
-        for (std::int64_t j = begin; j < smaller(k, begin + run_of_terms); ++j) {
-          const Float left = splat(*a.at(i, j).data), right = load(b.at(j, m).data);
-          const Float weight = weights == Weights::left ? left : right,
-                      value = weights == Weights::left ? right : left;
-          sum = select(weight != 0.0f, add_products(sum, Rounding::round(weight), value), sum);
-        }
-        total += sum;
-      }
-      float* at = c.at(i, m).data;
-      store(at, load(at) + total);
-    }
   }
 }
 

@@ -53,13 +53,13 @@ struct GradientTile {
   }
 
   ROCFLASH_INLINE void load_keys(const Head& head, int n, Range keys) {
-    k[n].load(head.keys_of(p.k, keys));
+    k[n].load(head.keys_of(p.k, keys), head.scale.lanes);
     v[n].load(head.keys_of(p.v, keys));
   }
 
   ROCFLASH_INLINE void load_queries(const Head& head, const BackwardTensors& t, const Delta& deltas,
                                     Range queries) {
-    q.load(head.queries_of(p.q, queries));
+    q.load(head.queries_of(p.q, queries), head.scale.rows);
     dout.load(head.queries_of(t.dout, queries));
     const std::int64_t row = head.sequence.q_row + queries.begin;
     for (std::int64_t i = 0; i < queries.size(); ++i) {
@@ -94,24 +94,28 @@ struct GradientTile {
   }
 
   // The plain case, in which all is done in one go and leaves only what the next products take:
-  // pairs of weights and of gradients. All that goes into them has to be finite.
-  ROCFLASH_INLINE bool is_plain([[maybe_unused]] const Head& head, [[maybe_unused]] Range block,
-                                [[maybe_unused]] Range queries) const {
-    if constexpr (!Products::packs) {
-      return false;
-    } else {
-      const bool simple =
-          block.size() < head.sequence.sk && !p.sinks && !p.dropout.on() && p.softcap <= 0;
-      if (!simple || !q.Values::finite || !dout.Values::finite) return false;
+  // pairs of weights and of gradients. What is in the tensors must not matter for this choice, or
+  // numbers that a query does not see would change its last bits.
+  ROCFLASH_INLINE bool is_plain(const Head& head, Range block) const {
+    return Products::packs && block.size() < head.sequence.sk && !p.sinks && !p.dropout.on() &&
+           p.softcap <= 0;
+  }
+  // Whether all that gradients are made of is finite. If it is not, `differentiate_plain` leaves
+  // them behind as floats too.
+  ROCFLASH_INLINE bool is_finite([[maybe_unused]] int panels,
+                                 [[maybe_unused]] std::int64_t rows) const {
+    if constexpr (Products::packs) {
+      if (!q.Values::finite || !dout.Values::finite) return false;
+      for (int n = 0; n < panels; ++n)
+        if (!v[n].finite || !k[n].finite) return false;
       float taint = 0;
-      for (std::int64_t r = 0; r < queries.size(); ++r) taint += delta[r] * 0.0f;
-      for (int n = 0; n < blocks_of(block.size(), panel); ++n)
-        if (!v[n].finite) return false;
+      for (std::int64_t r = 0; r < rows; ++r) taint += delta[r] * 0.0f;
       return taint == 0.0f;
     }
+    return true;
   }
   static constexpr int weights_at = 0, gradients_at = stream_rows;  // among packed rows
-  ROCFLASH_INLINE void differentiate_plain(const Head& head, int n, const Tile& tile) {
+  ROCFLASH_INLINE void differentiate_plain(const Head& head, int n, const Tile& tile, bool finite) {
     const std::int64_t rows = tile.queries.size();
     begin_panel(head, n, tile);
     for (std::int64_t r = 0; r < rows; r += 2) {
@@ -120,6 +124,9 @@ struct GradientTile {
         for (int m = 0; m < vectors; ++m) {
           weight[i][m] = weight_at(head, r + i, m * width);
           gradient[i][m] = gradient_at(weight[i][m], r + i, m * width);
+          if (finite) continue;
+          store(here_.at(r + i, m * width).data, gradient[i][m]);
+          gradient[i][m] = products.splittable(gradient[i][m], false);
         }
         for (int m = 0; m < vectors; m += 2)
           products.pack_lanes(r + i, (n * vectors + m) * width, gradient[i][m],
@@ -194,7 +201,9 @@ struct GradientTile {
       float* to = here_.at(r, m).data;
       const Float weight = load(weights + at);
       Float gradient = gradient_at(weight, r, m);
-      if (p.softcap > 0) gradient *= load(slopes + at);
+      // The slope of a hidden score may be anything.
+      if (p.softcap > 0)
+        gradient = select(gradient == 0.0f, gradient, gradient * load(slopes + at));
       store(to, gradient);
       if (p.dropout.on()) keep_lanes(weights + at, load(keep + at) != 0.0f, 0.0f);
     }

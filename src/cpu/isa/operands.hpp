@@ -20,6 +20,14 @@ struct Tail {
   typename Kind::Stored data[Kind::step] = {};
 };
 
+// Takes what is infinite or NaN out of a value and leaves 0 in its place.
+ROCFLASH_INLINE Float take_nonfinite_of(Float& value) {
+  const Int finite = value - value == 0.0f;
+  const Float taken = select(finite, Float{}, value);
+  value = select(finite, value, Float{});
+  return taken;
+}
+
 // Products in f32 after converting: f32 and f16.
 template <class Element>
 struct Converted {
@@ -33,7 +41,6 @@ struct Converted {
   static constexpr int step = width;         // columns
   static constexpr int sums = step / width;  // vectors of results for them
   static constexpr int keys = 1;             // that a weight vector belongs to
-  using Careful = Converted;                 // with weights of exactly 0 where they should be
 
   ROCFLASH_INLINE static void store_query(Query* to, const float* from) { store(to, load(from)); }
   ROCFLASH_INLINE static Columns load_query(const Query* from) { return load(from); }
@@ -43,9 +50,13 @@ struct Converted {
   }
 
   ROCFLASH_INLINE static void store_weights(Weight* to, Float w) { store(to, w); }
+  ROCFLASH_INLINE static Weight times(Weight w, float factor) { return w * factor; }
   ROCFLASH_INLINE static Float load_weight(const Weight* from) { return splat(*from); }
   ROCFLASH_INLINE static void load_values(const Stored* const (&from)[keys], Value (&to)[sums]) {
     to[0] = load_vector(from[0]);
+  }
+  ROCFLASH_INLINE static Float take_nonfinite(Value& value, int) {
+    return take_nonfinite_of(value);
   }
   ROCFLASH_INLINE static Float weigh(Float sum, Float weight, Float value) {
     return add_products(sum, weight, value);
@@ -66,7 +77,6 @@ struct EvenAndOdd {
   using Value = Float;
   using Exponent = Exponential;
 
-  using Careful = EvenAndOdd;
   static constexpr int step = 2 * width, sums = 2, keys = 1;
 
   ROCFLASH_INLINE static void store_query(Query* to, const float* from) {
@@ -87,11 +97,15 @@ struct EvenAndOdd {
   }
 
   ROCFLASH_INLINE static void store_weights(Weight* to, Float w) { store(to, w); }
+  ROCFLASH_INLINE static Weight times(Weight w, float factor) { return w * factor; }
   ROCFLASH_INLINE static Float load_weight(const Weight* from) { return splat(*from); }
   ROCFLASH_INLINE static void load_values(const Stored* const (&from)[keys], Value (&to)[sums]) {
     const Columns c = load_key(from[0]);
     to[0] = c.even;
     to[1] = c.odd;
+  }
+  ROCFLASH_INLINE static Float take_nonfinite(Value& value, int) {
+    return take_nonfinite_of(value);
   }
   ROCFLASH_INLINE static Float weigh(Float sum, Float weight, Float value) {
     return add_products(sum, weight, value);
@@ -117,7 +131,6 @@ struct Pairs {
   using Value = __m512i;
   using Exponent = QuickExponential;  // weights are rounded, and so are the results
 
-  using Careful = EvenAndOdd;  // a pair of weights cannot skip one of them
   static constexpr int step = 2 * width, sums = 2, keys = 2;
 
   ROCFLASH_INLINE static void store_query(Query* to, const float* from) {
@@ -134,6 +147,9 @@ struct Pairs {
     const __m256bh rounded_weights = _mm512_cvtneps_pbh((__m512)w);
     __builtin_memcpy(to, &rounded_weights, sizeof rounded_weights);
   }
+  ROCFLASH_INLINE static Weight times(Weight w, float factor) {
+    return bf16_from_float(float_from_bf16(w) * factor);
+  }
   ROCFLASH_INLINE static Columns load_weight(const Weight* from) {
     int pair;
     __builtin_memcpy(&pair, from, sizeof pair);
@@ -144,6 +160,14 @@ struct Pairs {
     const Columns a = load_key(from[0]), b = load_key(from[1]);
     to[0] = _mm512_unpacklo_epi16(a, b);
     to[1] = _mm512_unpackhi_epi16(a, b);
+  }
+  ROCFLASH_INLINE static Value take_nonfinite(Value& value, int key) {
+    const Value magnitude = _mm512_and_si512(value, _mm512_set1_epi16(0x7fff));
+    const __mmask32 of_key = key == 0 ? 0x55555555u : 0xaaaaaaaau,
+                    taken = of_key & _mm512_cmpge_epu16_mask(magnitude, _mm512_set1_epi16(0x7f80));
+    const Value nonfinite = _mm512_maskz_mov_epi16(taken, value);
+    value = _mm512_mask_mov_epi16(value, taken, _mm512_setzero_si512());
+    return nonfinite;
   }
   ROCFLASH_INLINE static Float weigh(Float sum, Columns weight, Columns value) {
     return add_product(sum, weight, value);

@@ -1,7 +1,7 @@
 // The products of attention in pairs of bf16 numbers (products.hpp says which there are).
 #pragma once
 
-#include "cpu/isa/tile.hpp"
+#include "cpu/isa/nonfinite.hpp"
 #include "cpu/isa/tiles.hpp"
 
 // Nameless, so that functions which are not inlined have no linkable copies (core/inline.hpp).
@@ -9,11 +9,15 @@ namespace rocflash::cpu::ROCFLASH_ISA {
 namespace {
 
 #if defined(__AVX512BF16__)
+template <class, class>
+inline constexpr bool is_same = false;
+template <class Type>
+inline constexpr bool is_same<Type, Type> = true;
+
 // Products of pairs of bf16 numbers: neighbouring columns, rows or lanes, whatever is summed over.
 // Computed weights are rounded to bf16, as plain attention rounds them. With two planes every
 // operand is a sum of two bf16 numbers, which an f16 number is exactly; the product of both lower
-// parts is left out. Values that are infinite or NaN are weighed in f32, where weights of 0 can be
-// skipped.
+// parts is left out. What infinite numbers and NaN contribute is added in f32 (nonfinite.hpp).
 template <int vectors_, int planes>
 class InPairs {
   using Words = std::uint32_t;
@@ -35,25 +39,6 @@ class InPairs {
         spare_rows_(scratch.take(operand_floats(stream_rows, most_columns))),
         spare_lanes_(scratch.take(operand_floats(panel, most_columns))) {}
 
-  // Where an operand came from, for the few that must be loaded again as floats.
-  struct Origin {
-    Origin() = default;
-    ROCFLASH_INLINE Origin(const RowBlock& b)  // NOLINT: a block, kept
-        : rows(&b.rows), batch(b.batch), begin(b.begin), head(b.head), count(b.count) {}
-    ROCFLASH_INLINE RowBlock block(std::int64_t most) const {
-      return {*rows, batch, begin, head, static_cast<int>(smaller(count, most))};
-    }
-    ROCFLASH_INLINE Origin from(std::int64_t row) const {
-      Origin part = *this;
-      part.begin += row;
-      part.count -= static_cast<int>(row);
-      return part;
-    }
-    const rocflash::Rows* rows = nullptr;
-    std::int64_t batch = 0, begin = 0, head = 0;
-    int count = 0;
-  };
-
   // Words of one operand: a plane, or two.
   template <class Layout>
   struct Operand {
@@ -65,6 +50,7 @@ class InPairs {
     Layout words;
     std::int64_t plane_size;
     Origin origin;
+    float factor = 1.0f;  // a power of two, by which the numbers were multiplied
     bool finite = true;
   };
 
@@ -74,9 +60,11 @@ class InPairs {
         : Operand<LeftWords>(
               {take(scratch, rows, columns), LeftWords::stride_for(in_vectors(columns, 2))},
               rows * in_vectors(columns, 2)) {}
-    ROCFLASH_INLINE void load(const RowBlock& block) {
+    ROCFLASH_INLINE void load(const RowBlock& block, float by = 1.0f) {
       this->origin = block;
-      this->finite = load_row_words(*this, block);
+      this->factor = by;
+      load_operand(*this, planes == 2,
+                   [&](auto take) { return load_row_words(*this, block, take); });
     }
     ROCFLASH_INLINE Rows from(std::int64_t row) const {
       Rows part = *this;
@@ -90,9 +78,10 @@ class InPairs {
     ROCFLASH_INLINE Values(Scratch& scratch, int columns, int rows = stream_rows)
         : Operand<LeftWords>({take(scratch, rows, columns), LeftWords::stride_for(rows / 2)},
                              in_vectors(columns, 1) * rows / 2) {}
-    ROCFLASH_INLINE void load(const RowBlock& block) {
+    ROCFLASH_INLINE void load(const RowBlock& block, float by = 1.0f) {
       this->origin = block;
-      this->finite = load_transposed(*this, block);
+      this->factor = by;
+      load_operand(*this, true, [&](auto take) { return load_transposed(*this, block, take); });
     }
     ROCFLASH_INLINE Values from(std::int64_t row) const {
       Values part = *this;
@@ -104,9 +93,9 @@ class InPairs {
   struct RowsAndValues : Rows, Values {
     ROCFLASH_INLINE RowsAndValues(Scratch& scratch, int columns)
         : Rows(scratch, columns), Values(scratch, columns) {}
-    ROCFLASH_INLINE void load(const RowBlock& block) {
-      Rows::load(block);
-      Values::load(block);
+    ROCFLASH_INLINE void load(const RowBlock& block, float by = 1.0f) {
+      Rows::load(block, by);
+      Values::load(block, by);
     }
   };
   // B(column / 2, lane)
@@ -116,9 +105,11 @@ class InPairs {
         : Operand<RightWords>({take(scratch, panel, columns),
                                RightWords::stride_for(in_vectors(columns, 2), panel)},
                               in_vectors(columns, 2) * panel) {}
-    ROCFLASH_INLINE void load(const RowBlock& block) {
+    ROCFLASH_INLINE void load(const RowBlock& block, float by = 1.0f) {
       this->origin = block;
-      this->finite = load_lane_pairs(*this, block);
+      this->factor = by;
+      load_operand(*this, planes == 2,
+                   [&](auto take) { return load_lane_pairs(*this, block, take); });
     }
   };
   // B(row / 2, column)
@@ -127,34 +118,35 @@ class InPairs {
         : Operand<RightWords>({take(scratch, rows, columns),
                                RightWords::stride_for(rows / 2, 2 * in_vectors(columns, 2))},
                               rows * in_vectors(columns, 2)) {}
-    ROCFLASH_INLINE void load(const RowBlock& block) {
-      this->finite = load_row_pairs(*this, block);
+    ROCFLASH_INLINE void load(const RowBlock& block, float by = 1.0f) {
+      this->factor = by;
+      load_operand(*this, true, [&](auto take) { return load_row_pairs(*this, block, take); });
     }
   };
 
   ROCFLASH_INLINE void score(const Rows& rows, std::int64_t count, const InLanes& lanes,
                              Panel<float> c) {
-    // An infinite number times the other's lower part, which may be 0, would be NaN.
-    if (planes == 2 && !(rows.finite && lanes.finite)) return score_in_float(rows, count, lanes, c);
     multiply<vectors, Into::overwrite>(
         count, (rows.origin.rows->columns + 1) / 2, [&](int n) { return rows.plane(n); },
         [&](int n) { return lanes.plane(n); }, c);
+    // An infinite number times the other's lower part, which may be 0, would be NaN: two planes
+    // hold finite numbers only.
+    if (planes == 2 && !(rows.finite && lanes.finite)) add_nonfinite_scores(rows, count, lanes, c);
   }
   ROCFLASH_INLINE void weigh(const Values& values, std::int64_t count, Panel<const float> weights,
                              Panel<float> c, bool of_gradients = false) {
     // Gradients may be infinite; weights are not, but where lanes are not in use.
-    if (!values.finite || (of_gradients && !can_split(weights, count, {0, panel})))
-      return weigh_with_care(values, count, weights, c);
-    for (std::int64_t n = 0; n < count; n += 2) {
-      for (int m = 0; m < panel; m += width) {
-        pack(n, m, load(weights.at(n, m).data),
-             n + 1 < count ? load(weights.at(n + 1, m).data) : Float{});
-      }
-    }
-    weigh_packed(values, {0, count}, c);
+    const bool whole = !of_gradients || can_split(weights, count, {0, panel});
+    const auto weight = [&](std::int64_t n, int m) {
+      return n < count ? splittable(load(weights.at(n, m).data), whole) : Float{};
+    };
+    for (std::int64_t n = 0; n < count; n += 2)
+      for (int m = 0; m < panel; m += width) pack(n, m, weight(n, m), weight(n + 1, m));
+    multiply_packed(values, {0, count}, c);
+    if (!values.finite || !whole) add_nonfinite_values(values, count, weights, c);
   }
-  // The same in two steps, with room for the weights of `most_rows_together` rows. For finite
-  // values.
+  // The same in two steps, with room for the weights of `most_rows_together` rows, which are
+  // finite or NaN.
   ROCFLASH_INLINE void pack(std::int64_t row, int lane, Float lower, Float upper) const {
     const Word pair = pair_up(lower, upper);
     store(packed_rows(0).at(row / 2, lane), pair);
@@ -165,10 +157,14 @@ class InPairs {
   }
   // The packed rows begin with a whole tile.
   ROCFLASH_INLINE void weigh_packed(const Values& values, Range packed, Panel<float> c) {
-    multiply<vectors, Into::add>(
-        values.origin.rows->columns, (packed.size() + 1) / 2,
-        [&](int n) { return values.plane(n); },
-        [&](int n) { return packed_rows(n).from(packed.begin / 2, 0); }, c);
+    multiply_packed(values, packed, c);
+    if (!values.finite) add_nonfinite_packed(values, packed, c);
+  }
+  // The same for weights that may be infinite, of which only `splittable` ones were packed.
+  ROCFLASH_INLINE void weigh_packed(const Values& values, Range packed, Panel<const float> weights,
+                                    Panel<float> c) {
+    multiply_packed(values, packed, c);
+    add_nonfinite_values(values, packed.size(), weights, c);
   }
   // Weights of two neighbouring vectors of lanes, for `spread_packed`.
   ROCFLASH_INLINE void pack_lanes(std::int64_t row, std::int64_t lane, Float first,
@@ -179,19 +175,43 @@ class InPairs {
   }
   ROCFLASH_INLINE void spread(Panel<const float> weights, std::int64_t count, Range lanes,
                               const InColumns& values, const RowBlock& block, Panel<float> c) {
-    if (!values.finite || !can_split(weights, count, lanes))
-      return spread_with_care(weights, count, lanes, block, c);
+    const bool whole = can_split(weights, count, lanes);
+    const auto weight = [&](std::int64_t n, std::int64_t m) {
+      return m < lanes.end ? splittable(load(weights.at(n, m).data), whole) : Float{};
+    };
     for (std::int64_t n = 0; n < count; ++n) {
       // Panels are at least one vector wide; a second one exists where it has lanes.
-      for (std::int64_t m = lanes.begin; m < lanes.end; m += 2 * width) {
-        pack_lanes(n, m, load(weights.at(n, m).data),
-                   m + width < lanes.end ? load(weights.at(n, m + width).data) : Float{});
-      }
+      for (std::int64_t m = lanes.begin; m < lanes.end; m += 2 * width)
+        pack_lanes(n, m, weight(n, m), weight(n, m + width));
     }
-    spread_packed(count, lanes, values, block.rows.columns, c);
+    multiply_spread(count, lanes, values, block.rows.columns, c);
+    if (!values.finite || !whole) add_nonfinite_spread(weights, count, lanes, block, c);
   }
   ROCFLASH_INLINE void spread_packed(std::int64_t count, Range lanes, const InColumns& values,
                                      int columns, Panel<float> c) {
+    multiply_spread(count, lanes, values, columns, c);
+  }
+  ROCFLASH_INLINE void spread_packed(std::int64_t count, Range lanes, const InColumns& values,
+                                     const RowBlock& block, Panel<const float> weights,
+                                     Panel<float> c) {
+    multiply_spread(count, lanes, values, block.rows.columns, c);
+    add_nonfinite_spread(weights, count, lanes, block, c);
+  }
+
+  // What pairs of planes can hold of weights that are not all finite.
+  ROCFLASH_INLINE static Float splittable(Float weight, bool whole) {
+    return whole ? weight : select(nothing_if_finite(weight) == 0.0f, weight, Float{});
+  }
+
+ private:
+  ROCFLASH_INLINE void multiply_packed(const Values& values, Range packed, Panel<float> c) {
+    multiply<vectors, Into::add>(
+        values.origin.rows->columns, (packed.size() + 1) / 2,
+        [&](int n) { return values.plane(n); },
+        [&](int n) { return packed_rows(n).from(packed.begin / 2, 0); }, c);
+  }
+  ROCFLASH_INLINE void multiply_spread(std::int64_t count, Range lanes, const InColumns& values,
+                                       int columns, Panel<float> c) {
     over_columns(columns, [&]<int wide>(int at) {
       multiply<wide, Into::add>(
           count, (lanes.size() + 1) / 2,
@@ -200,7 +220,6 @@ class InPairs {
     });
   }
 
- private:
   ROCFLASH_INLINE static Words* take(Scratch& scratch, int rows, int columns) {
     return reinterpret_cast<Words*>(scratch.take(operand_floats(rows, columns)));
   }
@@ -221,11 +240,6 @@ class InPairs {
     }
   };
 
-  struct AsPairs {
-    ROCFLASH_INLINE static Float round(Float weight) {
-      return planes == 1 ? from_bf16(to_bf16(weight)) : weight;
-    }
-  };
   // Infinite weights cannot be split: their products with the values' lower parts, which may be 0,
   // would be NaN.
   ROCFLASH_INLINE static bool can_split(Panel<const float> weights, std::int64_t count,
@@ -246,9 +260,28 @@ class InPairs {
       to[1] = side_by_side(a - from_bf16(half[0]), b - from_bf16(half[1]));
     }
   }
+  // How numbers are taken from a tensor: as they are, or times a power of two and with 0 for those
+  // that are not finite.
+  struct AsTheyAre {};
+  struct Changed {
+    float factor;
+    bool cleared;
+    ROCFLASH_INLINE Float operator()(Float x) const {
+      x *= factor;
+      return cleared ? select(nothing_if_finite(x) == 0.0f, x, Float{}) : x;
+    }
+  };
+  // Loads an operand, which needs to be cleared of what is not finite or not.
+  template <class Operand_, class Load>
+  ROCFLASH_INLINE static void load_operand(Operand_& to, bool cleared, Load load_as_told) {
+    to.finite =
+        to.factor == 1.0f ? load_as_told(AsTheyAre{}) : load_as_told(Changed{to.factor, false});
+    if (!to.finite && cleared) load_as_told(Changed{to.factor, true});
+  }
   // 2 * width columns of a row from `from` on, of which there are `left`; 0 beyond them.
+  template <class Take>
   ROCFLASH_INLINE static void load_pairs(const std::byte* from, int left, Word (&to)[planes],
-                                         Magnitude& largest) {
+                                         Magnitude& largest, Take take_as) {
     Word numbers;
     if (left >= 2 * width) {
       numbers = load_as<Word>(from);
@@ -258,31 +291,47 @@ class InPairs {
       numbers = load_as<Word>(some);
     }
     largest.see(numbers);
+    constexpr bool changes = !is_same<Take, AsTheyAre>;
     if constexpr (planes == 1) {
       to[0] = numbers;
+      if constexpr (changes) {
+        const Float lower = take_as((Float)(numbers << 16)),
+                    upper = take_as((Float)(numbers & 0xffff0000u));
+        to[0] = ((Word)lower >> 16) | ((Word)upper & 0xffff0000u);
+      }
     } else {
       Half half[2];
       __builtin_memcpy(half, &numbers, sizeof half);
-      split(__builtin_convertvector(half[0], Float), __builtin_convertvector(half[1], Float), to);
+      Float a = __builtin_convertvector(half[0], Float),
+            b = __builtin_convertvector(half[1], Float);
+      if constexpr (changes) {
+        a = take_as(a);
+        b = take_as(b);
+      }
+      split(a, b, to);
     }
   }
 
   // These four return whether all numbers are finite.
-  [[gnu::noinline]] static bool load_row_words(const Rows& to, const RowBlock& block) {
+  template <class Take>
+  [[gnu::noinline]] static bool load_row_words(const Rows& to, const RowBlock& block,
+                                               Take take_as) {
     Magnitude largest;
     const int columns = block.rows.columns;
     for (int n = 0; n < block.count; ++n) {
       const std::byte* row = block.row(n);
       for (int c = 0; c < columns; c += 2 * width) {
         Word w[planes];
-        load_pairs(row + 2 * c, columns - c, w, largest);
+        load_pairs(row + 2 * c, columns - c, w, largest, take_as);
         for (int i = 0; i < planes; ++i) store(to.plane(i).at(n, c / 2), w[i]);
       }
     }
     return largest.finite();
   }
   // Rows 2n and 2n + 1, number by number; 0 for a row that is not there.
-  [[gnu::noinline]] static bool load_row_pairs(const InColumns& to, const RowBlock& block) {
+  template <class Take>
+  [[gnu::noinline]] static bool load_row_pairs(const InColumns& to, const RowBlock& block,
+                                               Take take_as) {
     Magnitude largest;
     const int columns = block.rows.columns;
     for (int n = 0; n < block.count; n += 2) {
@@ -290,8 +339,8 @@ class InPairs {
                       *upper = n + 1 < block.count ? block.row(n + 1) : nullptr;
       for (int c = 0; c < columns; c += 2 * width) {
         Word a[planes], b[planes] = {};
-        load_pairs(lower + 2 * c, columns - c, a, largest);
-        if (upper) load_pairs(upper + 2 * c, columns - c, b, largest);
+        load_pairs(lower + 2 * c, columns - c, a, largest, take_as);
+        if (upper) load_pairs(upper + 2 * c, columns - c, b, largest, take_as);
         for (int i = 0; i < planes; ++i) {
           store(to.plane(i).at(n / 2, c), pair_first(a[i], b[i]));
           store(to.plane(i).at(n / 2, c + width), pair_second(a[i], b[i]));
@@ -300,7 +349,9 @@ class InPairs {
     }
     return largest.finite();
   }
-  [[gnu::noinline]] static bool load_transposed(const Values& to, const RowBlock& block) {
+  template <class Take>
+  [[gnu::noinline]] static bool load_transposed(const Values& to, const RowBlock& block,
+                                                Take take_as) {
     Magnitude largest;
     const int columns = block.rows.columns;
     for (int first = 0; first < block.count; first += 2 * width) {
@@ -313,8 +364,8 @@ class InPairs {
         Word first_half[planes][width], second_half[planes][width];
         for (int n = 0; n < width; ++n) {
           Word a[planes] = {}, b[planes] = {};
-          if (row(2 * n)) load_pairs(row(2 * n) + 2 * c, columns - c, a, largest);
-          if (row(2 * n + 1)) load_pairs(row(2 * n + 1) + 2 * c, columns - c, b, largest);
+          if (row(2 * n)) load_pairs(row(2 * n) + 2 * c, columns - c, a, largest, take_as);
+          if (row(2 * n + 1)) load_pairs(row(2 * n + 1) + 2 * c, columns - c, b, largest, take_as);
           for (int i = 0; i < planes; ++i) {
             first_half[i][n] = pair_first(a[i], b[i]);
             second_half[i][n] = pair_second(a[i], b[i]);
@@ -334,7 +385,9 @@ class InPairs {
     }
     return largest.finite();
   }
-  [[gnu::noinline]] static bool load_lane_pairs(const InLanes& to, const RowBlock& block) {
+  template <class Take>
+  [[gnu::noinline]] static bool load_lane_pairs(const InLanes& to, const RowBlock& block,
+                                                Take take_as) {
     Magnitude largest;
     const int columns = block.rows.columns, pairs = (columns + 1) / 2;
     for (int first = 0; first < panel; first += width) {
@@ -343,7 +396,7 @@ class InPairs {
         Word v[planes][width];
         for (int n = 0; n < width; ++n) {
           Word w[planes] = {};
-          if (n < rows.count) load_pairs(rows.row[n] + 4 * c, columns - 2 * c, w, largest);
+          if (n < rows.count) load_pairs(rows.row[n] + 4 * c, columns - 2 * c, w, largest, take_as);
           for (int i = 0; i < planes; ++i) v[i][n] = w[i];
         }
         for (int i = 0; i < planes; ++i) {
@@ -356,21 +409,45 @@ class InPairs {
     return largest.finite();
   }
 
-  [[gnu::noinline]] void score_in_float(const Rows& rows, std::int64_t count, const InLanes& lanes,
-                                        Panel<float> c) {
-    const int columns = rows.origin.rows->columns;
-    load_rows(spare_rows_, padded(columns), rows.origin.block(count));
-    load_lanes(spare_lanes_, panel, lanes.origin.block(panel));
-    gemm<vectors, Into::overwrite>(count, columns, {spare_rows_, padded(columns), 1},
-                                   Panel<const float>{spare_lanes_, panel}, c);
+  // What the products above left out, in floats and from the tensors.
+  [[gnu::noinline]] void add_nonfinite_scores(const Rows& rows, std::int64_t count,
+                                              const InLanes& lanes, Panel<float> c) {
+    const std::int64_t stride = padded(rows.origin.rows->columns);
+    load_rows(spare_rows_, stride, rows.origin.block(count), rows.factor);
+    load_lanes(spare_lanes_, panel, lanes.origin.block(panel), lanes.factor);
+    // No score is a weight: a 0 beside an infinite number makes it NaN.
+    add_nonfinite<vectors, Weights::neither>(count, rows.origin.rows->columns,
+                                             {spare_rows_, stride, 1},
+                                             Panel<const float>{spare_lanes_, panel}, c);
   }
-
-  [[gnu::noinline]] void weigh_with_care(const Values& values, std::int64_t count,
-                                         Panel<const float> weights, Panel<float> c) {
+  [[gnu::noinline]] void add_nonfinite_values(const Values& values, std::int64_t count,
+                                              Panel<const float> weights, Panel<float> c) {
     const int columns = values.origin.rows->columns;
     load_rows(spare_rows_, padded(columns), values.origin.block(count));
-    gemm_skipping_zeros<vectors, Weights::right, AsPairs>(
-        columns, count, {spare_rows_, 1, padded(columns)}, weights, c);
+    add_nonfinite<vectors, Weights::right>(columns, count, {spare_rows_, 1, padded(columns)},
+                                           weights, c);
+  }
+  // The upper plane of a packed weight is 0 only where the weight is.
+  [[gnu::noinline]] void add_nonfinite_packed(const Values& values, Range packed, Panel<float> c) {
+    const int columns = values.origin.rows->columns;
+    const std::int64_t stride = padded(columns);
+    for (std::int64_t r = 0; r < packed.size(); r += 2) {
+      const RowBlock pair = values.origin.from(r).block(smaller(2, packed.size() - r));
+      load_rows(spare_rows_, stride, pair);
+      float weights[2 * panel];
+      for (int m = 0; m < panel; m += width) {
+        const Word both = load(packed_rows(0).at((packed.begin + r) / 2, m));
+        store(weights + m, (Float)(both << 16));
+        store(weights + panel + m, (Float)(both & 0xffff0000u));
+      }
+      add_nonfinite<vectors, Weights::right>(columns, pair.count, {spare_rows_, 1, stride},
+                                             Panel<const float>{weights, panel}, c);
+    }
+  }
+  [[gnu::noinline]] void add_nonfinite_spread(Panel<const float> weights, std::int64_t count,
+                                              Range lanes, const RowBlock& block, Panel<float> c) {
+    add_nonfinite_rows(count, {weights.at(0, lanes.begin).data, weights.stride, 1},
+                       Origin(block).from(lanes.begin).block(lanes.size()), spare_rows_, c);
   }
 
   // Computed weights: B(row / 2, lane), and A(row, lane / 2).
@@ -381,21 +458,6 @@ class InPairs {
   ROCFLASH_INLINE LeftWords packed_lanes(int plane) const {
     constexpr std::int64_t pairs = most_gradient_block / 2;
     return {packed_lanes_ + plane * stream_rows * pairs, LeftWords::stride_for(pairs)};
-  }
-
-  [[gnu::noinline]] void spread_with_care(Panel<const float> weights, std::int64_t count,
-                                          Range lanes, const RowBlock& block, Panel<float> c) {
-    const std::int64_t stride = padded(block.rows.columns);
-    for (std::int64_t n = lanes.begin; n < lanes.end; n += stream_rows) {
-      const RowBlock part{block.rows, block.batch, block.begin + n, block.head,
-                          static_cast<int>(smaller(stream_rows, lanes.end - n))};
-      load_rows(spare_rows_, stride, part);
-      over_columns(block.rows.columns, [&]<int wide>(int at) {
-        gemm_skipping_zeros<wide, Weights::left, AsPairs>(
-            count, part.count, {weights.at(0, n).data, weights.stride, 1},
-            Panel<const float>{spare_rows_, stride}.at(0, at), c.at(0, at));
-      });
-    }
   }
 
   // The planes' products, but for that of both lower ones.

@@ -17,18 +17,23 @@ struct Head {
   const Problem& problem;
   std::int64_t b, h;
   Sequence sequence;
-  float slope;     // of ALiBi
-  bool shaped;     // scores are changed beyond a positive factor, so `shape` must see every tile
-  float exponent;  // weights are exp2(exponent * difference of scores)
-  double unit;     // scores times this are what softmax sees
-  float sink;      // the sink's score, or -infinity
+  ScaleParts scale;  // of which the operands of q.k have two
+  float slope;       // of ALiBi
+  bool shaped;       // scores are changed beyond a positive factor, so `shape` must see every tile
+  float exponent;    // weights are exp2(exponent * difference of scores)
+  double unit;       // scores times this are what softmax sees
+  float sink;        // the sink's score, or -infinity
 
   ROCFLASH_INLINE Head(const Problem& p, std::int64_t batch, std::int64_t head)
-      : problem(p), b(batch), h(head), sequence(p.lengths.sequence(batch)) {
+      : problem(p),
+        b(batch),
+        h(head),
+        sequence(p.lengths.sequence(batch)),
+        scale(scale_parts(p.scale)) {
     slope = p.alibi ? static_cast<float>(p.alibi.at(b, h)) : 0.0f;
     shaped = p.softcap > 0 || p.alibi || p.bias || p.mask || p.sinks || p.scale <= 0;
     constexpr double log2_e_exact = 1.4426950408889634;
-    unit = shaped ? 1.0 : static_cast<double>(p.scale);
+    unit = shaped ? 1.0 : static_cast<double>(scale.rest);
     exponent = static_cast<float>(unit * log2_e_exact);
     sink = p.sinks ? static_cast<float>(p.sinks.at(0, h)) : -infinity;
   }
@@ -39,6 +44,8 @@ struct Head {
     return static_cast<float>(static_cast<double>(highest) * unit +
                               __builtin_log(static_cast<double>(sum)));
   }
+  // NaN if the sink makes all results NaN, else 0.
+  ROCFLASH_INLINE float sink_taint() const { return sink == -infinity ? 0.0f : sink - sink; }
   ROCFLASH_INLINE Range visible(std::int64_t query) const {
     return visible_keys(problem.visibility, query, sequence.sq, sequence.sk);
   }
@@ -136,8 +143,12 @@ template <Lanes lanes, int vectors>
   constexpr int panel = vectors * width;
   const Problem& p = head.problem;
   // Copies, because writing scores might change the originals for all that the compiler knows.
-  const float scale = p.scale, softcap = p.softcap, slope = head.slope;
-  const float scale_in_cap = softcap > 0 ? scale / softcap : 0.0f;
+  const float scale = head.scale.rest, softcap = p.softcap, slope = head.slope;
+  const double in_cap = softcap > 0 ? static_cast<double>(scale) / static_cast<double>(softcap) : 0;
+  constexpr double most = 0x1.fffffep127;  // 0 times infinity would be NaN
+  const auto scale_in_cap = static_cast<float>(in_cap > most    ? most
+                                               : in_cap < -most ? -most
+                                                                : in_cap);
   const bool has_bias = p.bias || p.mask;
   if (has_bias) load_bias<lanes>(head, tile, panel, bias);
   // How far right of the lane's place the streamed row stands, up to sign: |place - key|.

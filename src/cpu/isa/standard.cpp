@@ -1,7 +1,6 @@
 // Standard attention with the same vector kernels: all scores in memory, one whole step after the
 // other. It exists to be compared with, so it does what a framework without a fused kernel does, as
-// fast as these kernels let it. Like such a framework it computes hidden scores too, and lets a NaN
-// behind a mask through.
+// fast as these kernels let it. Like such a framework it computes hidden scores too.
 #include "cpu/isa/gradient.hpp"
 #include "cpu/isa/kernels.hpp"
 
@@ -34,11 +33,12 @@ void put_tile(float* matrix, std::int64_t stride, Panel<float> tile, Range queri
   }
 }
 
-// to[n][column] = factor * sum over k of a(n, k) * rows[k][column], for the `to.count` rows of a
-// block, where `rows_at` gives the streamed rows and `heads` of them are summed.
+// to[n][column] = factor * sum over k of a(n, k) * power * rows[k][column], for the `to.count` rows
+// of a block, where `rows_at` gives the streamed rows and `heads` of them are summed. `power` is
+// one of two.
 template <class RowsAt, class WeightsAt>
 void multiply_rows(const RowBlock& to, std::int64_t heads, std::int64_t k, RowsAt rows_at,
-                   WeightsAt weights_at, float factor, float* memory) {
+                   WeightsAt weights_at, float power, double factor, float* memory) {
   const int columns = to.rows.columns;
   const std::int64_t stride = padded(columns);
   Scratch scratch(memory);
@@ -48,18 +48,21 @@ void multiply_rows(const RowBlock& to, std::int64_t heads, std::int64_t k, RowsA
   for (std::int64_t h = 0; h < heads; ++h) {
     for (std::int64_t i = 0; i < k; i += stream_rows) {
       const Range here{i, smaller(k, i + stream_rows)};
-      load_rows(rows, stride, rows_at(h, here));
+      const RowBlock block = rows_at(h, here);
+      const bool finite = load_rows(rows, stride, block, power);
+      if (!finite) clear_nonfinite(rows, block.count * stride);
       over_columns(columns, [&]<int wide>(int at) {
         const auto multiply = to.rows.dtype == DType::f32 ? gemm<wide, Into::add, Sums::in_runs>
                                                           : gemm<wide, Into::add, Sums::whole>;
         multiply(to.count, here.size(), weights_at(h, here),
                  Panel<const float>{rows, stride}.at(0, at), Panel<float>{sum, stride}.at(0, at));
       });
+      if (!finite) add_nonfinite_rows(to.count, weights_at(h, here), block, rows, {sum, stride});
     }
   }
   for (int n = 0; n < to.count; ++n) {
     for (std::int64_t c = 0; c < stride; c += width)
-      store(sum + n * stride + c, load(sum + n * stride + c) * factor);
+      store(sum + n * stride + c, load(sum + n * stride + c) * static_cast<float>(factor));
     store_row(to.row(n), to.rows.dtype, sum + n * stride, columns);
   }
 }
@@ -79,11 +82,11 @@ void standard_scores(const Problem& p, const Scores& s, WorkItem item, float* me
     const auto parts = static_cast<int>(blocks_of(block.size(), panel));
     for (int n = 0; n < parts; ++n) {
       k[n] = typename Products::InLanes(scratch, p.head_dim);
-      k[n].load(head.keys_of(p.k, part_of(block, n)));
+      k[n].load(head.keys_of(p.k, part_of(block, n)), head.scale.lanes);
     }
     for (std::int64_t i = 0; i < head.sequence.sq; i += stream_rows) {
       const Range queries{i, smaller(head.sequence.sq, i + stream_rows)};
-      q.load(head.queries_of(p.q, queries));
+      q.load(head.queries_of(p.q, queries), head.scale.rows);
       for (int n = 0; n < parts; ++n) {
         const Tile tile{queries, part_of(block, n)};
         products.score(q, queries.size(), k[n], {scores, panel});
@@ -108,24 +111,29 @@ void standard_softmax(const Problem& p, const ForwardOutputs& o, const Scores& s
     for (std::int64_t j = 0; j < whole; j += width) tops = larger(load(row + j), tops);
     for (int n = 0; n < width; ++n) highest = tops[n] > highest ? tops[n] : highest;
     for (std::int64_t j = whole; j < keys; ++j) highest = row[j] > highest ? row[j] : highest;
-    const float base = highest == -infinity ? 0.0f : highest;
+    // All weights beside an infinite score are NaN.
+    const float base = highest == -infinity ? 0.0f : highest + (highest - highest);
 
     // The tail goes through the same exponential, in a vector of its own.
     Float total{}, tail = splat(-infinity);
+    // A hidden key has weight 0, whatever the others' sum is.
+    const auto weigh = [&](Float score) {
+      return select(score == -infinity, Float{}, exponential(score - base));
+    };
     for (std::int64_t j = 0; j < whole; j += width) {
-      const Float weight = exponential(load(row + j) - base);
+      const Float weight = weigh(load(row + j));
       total += weight;
       store(row + j, weight);
     }
     for (std::int64_t j = whole; j < keys; ++j) tail[j - whole] = row[j];
-    tail = exponential(tail - base);
+    tail = weigh(tail);
     for (std::int64_t j = whole; j < keys; ++j) row[j] = tail[j - whole];
     total += tail;
     float sum = head.sink == -infinity ? 0.0f : exponential(head.sink - base);
     for (int n = 0; n < width; ++n) sum += total[n];
 
     const float over = sum == 0 ? 0.0f : 1.0f / sum;
-    for (std::int64_t j = 0; j < keys; ++j) row[j] *= over;
+    for (std::int64_t j = 0; j < keys; ++j) row[j] = row[j] == 0 ? 0.0f : row[j] * over;
     if (o.lse) o.lse.at(head.b, head.h, head.sequence.q_row + i) = head.lse(highest, sum);
     for (std::int64_t j = 0; j < keys; j += panel) {
       const Tile tile{{i, i + 1}, {j, smaller(keys, j + panel)}};
@@ -154,7 +162,7 @@ void standard_output(const Problem& p, const ForwardOutputs& o, const Scores& s,
       [&](std::int64_t, Range keys) {
         return Strided{s.data + s.offset(plane_of(head), block.begin) + keys.begin, s.keys, 1};
       },
-      p.dropout.scale(), memory);
+      1.0f, static_cast<double>(p.dropout.scale() + head.sink_taint()), memory);
 }
 
 void standard_weights(const Problem& p, const BackwardTensors& t, const Delta& delta,
@@ -190,7 +198,7 @@ void standard_query_gradients(const Problem& p, const BackwardTensors& t, const 
       [&](std::int64_t, Range keys) {
         return Strided{s.gradient + s.offset(plane_of(head), block.begin) + keys.begin, s.keys, 1};
       },
-      p.scale * p.dropout.scale(), memory);
+      head.scale.lanes, head.scale.of_lanes() * static_cast<double>(p.dropout.scale()), memory);
 }
 
 void standard_key_gradients(const Problem& p, const BackwardTensors& t, const Scores& s,
@@ -198,8 +206,8 @@ void standard_key_gradients(const Problem& p, const BackwardTensors& t, const Sc
   const Head first(p, item.batch, item.head * p.group());
   const Range block = block_of(item.block, first.sequence.sk);
   // Row j of the gradient sums over queries, so the weights are read down a column.
-  const auto run = [&](const Rows& gradient, const Rows& source, const float* matrix,
-                       float factor) {
+  const auto run = [&](const Rows& gradient, const Rows& source, const float* matrix, float power,
+                       double factor) {
     if (!gradient) return;
     multiply_rows(
         first.keys_of(gradient, block), p.group(), first.sequence.sq,
@@ -210,10 +218,11 @@ void standard_key_gradients(const Problem& p, const BackwardTensors& t, const Sc
           return Strided{matrix + s.offset(plane_of(first) + h, queries.begin) + block.begin, 1,
                          s.keys};
         },
-        factor, memory);
+        power, factor, memory);
   };
-  run(t.dk, p.q, s.gradient, p.scale * p.dropout.scale());
-  run(t.dv, t.dout, s.data, p.dropout.scale());
+  const auto dropout_scale = static_cast<double>(p.dropout.scale());
+  run(t.dk, p.q, s.gradient, first.scale.rows, first.scale.of_rows() * dropout_scale);
+  run(t.dv, t.dout, s.data, 1.0f, dropout_scale);
 }
 
 }  // namespace rocflash::cpu::ROCFLASH_ISA

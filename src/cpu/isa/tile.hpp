@@ -16,6 +16,25 @@ struct RowBlock {
   ROCFLASH_INLINE std::byte* row(int n) const { return rows.row(batch, begin + n, head); }
 };
 
+// The same as a value that can be assigned, for operands that remember where they came from.
+struct Origin {
+  Origin() = default;
+  ROCFLASH_INLINE Origin(const RowBlock& b)  // NOLINT: a block, kept
+      : rows(&b.rows), batch(b.batch), begin(b.begin), head(b.head), count(b.count) {}
+  ROCFLASH_INLINE RowBlock block(std::int64_t most) const {
+    return {*rows, batch, begin, head, static_cast<int>(smaller(count, most))};
+  }
+  ROCFLASH_INLINE Origin from(std::int64_t row) const {
+    Origin part = *this;
+    part.begin += row;
+    part.count -= static_cast<int>(row);
+    return part;
+  }
+  const Rows* rows = nullptr;
+  std::int64_t batch = 0, begin = 0, head = 0;
+  int count = 0;
+};
+
 // Up to `width` of them, found once.
 struct LaneRows {
   std::byte* row[width];
@@ -110,6 +129,15 @@ ROCFLASH_INLINE Float convert_row(float* to, const std::byte* from, DType dtype,
     taint += convert_row(to + n * stride, block.row(n), block.rows.dtype, block.rows.columns);
   return !any_nan(taint);
 }
+// The same times a power of two.
+[[maybe_unused, gnu::noinline]] static bool load_rows(float* to, std::int64_t stride,
+                                                      const RowBlock& block, float factor) {
+  const bool finite = load_rows(to, stride, block);
+  if (factor == 1.0f) return finite;
+  for (int n = 0; n < block.count; ++n)
+    for (int c = 0; c < block.rows.columns; ++c) to[n * stride + c] *= factor;
+  return finite;
+}
 
 // A vector of columns from `from` on, of which there are `left`; 0 beyond them.
 template <class Element>
@@ -125,28 +153,29 @@ ROCFLASH_INLINE Float load_columns(const Element* from, int left) {
 
 // The same as below for so few rows that there is nothing to turn.
 template <int count>
-ROCFLASH_INLINE void load_few_lanes(float* to, int panel, const RowBlock& block, int first) {
+ROCFLASH_INLINE void load_few_lanes(float* to, int panel, const RowBlock& block, int first,
+                                    float factor) {
   float numbers[larger(1, count)][max_head_dim];
   for (int n = 0; n < count; ++n)
     convert_row(numbers[n], block.row(first + n), block.rows.dtype, block.rows.columns);
   for (int c = 0; c < block.rows.columns; ++c) {
     Float v{};
     for (int n = 0; n < count; ++n) v[n] = numbers[n][c];
-    store(to + c * panel, v);
+    store(to + c * panel, v * factor);
   }
 }
-// to[column][lane]: each row becomes a lane. Lanes beyond the rows become 0.
-[[maybe_unused, gnu::noinline]] static void load_lanes(float* to, int panel,
-                                                       const RowBlock& block) {
+// to[column][lane]: each row becomes a lane, times a power of two. Lanes beyond the rows become 0.
+[[maybe_unused, gnu::noinline]] static void load_lanes(float* to, int panel, const RowBlock& block,
+                                                       float factor = 1.0f) {
   const int columns = block.rows.columns;
   for (int first = 0; first < panel; first += width) {
     const LaneRows rows(block, first);
     if (rows.count <= 0) {
-      load_few_lanes<0>(to + first, panel, block, first);
+      load_few_lanes<0>(to + first, panel, block, first, factor);
     } else if (rows.count == 1) {
-      load_few_lanes<1>(to + first, panel, block, first);
+      load_few_lanes<1>(to + first, panel, block, first, factor);
     } else if (rows.count == 2) {
-      load_few_lanes<2>(to + first, panel, block, first);
+      load_few_lanes<2>(to + first, panel, block, first, factor);
     } else {
       with_elements(block.rows.dtype, rows.row[0], [&]<class Element>(const Element*) {
         for (int c = 0; c < columns; c += width) {
@@ -157,7 +186,7 @@ ROCFLASH_INLINE void load_few_lanes(float* to, int panel, const RowBlock& block,
           });
           transpose(v);
           over_lanes([&](int n) {
-            if (n < columns - c) store(to + (c + n) * panel + first, v[n]);
+            if (n < columns - c) store(to + (c + n) * panel + first, v[n] * factor);
           });
         }
       });
@@ -174,11 +203,12 @@ ROCFLASH_INLINE void store_row(std::byte* to, DType dtype, const float* from, in
 }
 
 // The way back: from[column][lane] * factor[lane] into the block's rows, rounded once. There are
-// factors for all lanes.
-[[maybe_unused, gnu::noinline]] static void store_lanes(const float* from, int panel,
+// factors for all lanes. Returns whether all results are finite.
+[[maybe_unused, gnu::noinline]] static bool store_lanes(const float* from, int panel,
                                                         const double* factor,
                                                         const RowBlock& block) {
   const int columns = block.rows.columns;
+  Float taint{};
   for (int first = 0; first < block.count; first += width) {
     const LaneRows rows(block, first);
     for (int c = 0; c < columns; c += width) {
@@ -188,6 +218,7 @@ ROCFLASH_INLINE void store_row(std::byte* to, DType dtype, const float* from, in
         v[n] = n < left ? scaled(load(from + (c + n) * panel + first), factor + first) : Float{};
       transpose(v);
       for (int n = 0; n < rows.count; ++n) {
+        taint = fused(v[n], Float{}, taint);
         with_elements(block.rows.dtype, rows.row[n], [&](auto* row) {
           if (left == width) return store_vector(row + c, v[n]);
           for (int i = 0; i < left; ++i) store_scalar(row + c + i, v[n][i]);
@@ -195,6 +226,7 @@ ROCFLASH_INLINE void store_row(std::byte* to, DType dtype, const float* from, in
       }
     }
   }
+  return !any_nan(taint);
 }
 
 // Hands out pieces of the thread's scratch memory, each on a cache line of its own.

@@ -147,8 +147,10 @@ ROCFLASH_INLINE void multiply_block(TileRegisters& tiles, std::int64_t k,
       tiles.template load<2 * i + j>(c.at(i * tile_rows, j * tile_rows).data, c.stride);
     }
   });
-  for (const PairProduct& p : products) {
-    for (std::int64_t n = 0; n < k; n += tile_rows) {
+  // All terms of one tile before those of the next: where a sum is interrupted does not matter
+  // then.
+  for (std::int64_t n = 0; n < k; n += tile_rows) {
+    for (const PairProduct& p : products) {
       tiles.template load<6>(p.b.at(n, 0), tile_rows);
       tiles.template load<4>(p.a.at(0, n), tile_rows);
       if constexpr (across > 1) tiles.template load<7>(p.b.at(n, tile_rows), tile_rows);
@@ -191,8 +193,8 @@ template <int vectors, Into into, int terms>
     for (std::int64_t i = begin; i < end; i += tile_rows) {
       for (int m = 0; m < vectors; ++m) {
         bool written = into == Into::add || first > 0;
-        for (const PairProduct& p : products) {
-          for (std::int64_t at = first; at < k; at += tile_rows) {
+        for (std::int64_t at = first; at < k; at += tile_rows) {
+          for (const PairProduct& p : products) {
             const auto multiply = written ? gemm<1, Into::add, Sums::whole, std::uint32_t>
                                           : gemm<1, Into::overwrite, Sums::whole, std::uint32_t>;
             multiply(smaller(tile_rows, end - i), smaller(tile_rows, k - at),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from flash_attn.ops.triton.rotary import apply_rotary
-from rocflash._errors import InvalidArgument
+from rocflash.dropin import InvalidArgument
 
 __all__ = [
     "RotaryEmbedding",

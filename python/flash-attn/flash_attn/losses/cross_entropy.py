@@ -7,7 +7,7 @@ from typing import Any, Optional
 from torch import Tensor, nn
 
 from flash_attn.ops.triton.cross_entropy import cross_entropy_loss
-from rocflash._errors import InvalidArgument
+from rocflash.dropin import InvalidArgument
 
 __all__ = ["CrossEntropyLoss"]
 

@@ -20,7 +20,7 @@ from flash_attn.modules.attention import (
     SelfAttention,
     get_alibi_slopes,
 )
-from rocflash._errors import InvalidArgument, Unsupported
+from rocflash.dropin import InvalidArgument, Unsupported
 
 __all__ = ["MHA", "LinearResidual"]
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from flash_attn.modules.attention import get_alibi_slopes
 from flash_attn.modules.block import MHA
-from rocflash._errors import InvalidArgument
+from rocflash.dropin import InvalidArgument
 
 
 def _gathered(x: Tensor, group: Any) -> Tensor:

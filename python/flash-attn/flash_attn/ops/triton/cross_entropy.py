@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rocflash._errors import InvalidArgument
+from rocflash.dropin import InvalidArgument
 
 __all__ = ["cross_entropy_loss"]
 

@@ -10,7 +10,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor, nn
 
-from rocflash._errors import InvalidArgument
+from rocflash.dropin import InvalidArgument
 
 __all__ = ["RMSNorm", "layer_norm_fn", "rms_norm_fn"]
 

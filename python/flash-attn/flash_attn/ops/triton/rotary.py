@@ -7,8 +7,7 @@ from typing import Optional, Union
 import torch
 from torch import Tensor
 
-from rocflash import _rotary
-from rocflash._errors import InvalidArgument
+from rocflash.dropin import InvalidArgument, at_positions, check_tables, rotate
 
 __all__ = ["apply_rotary"]
 
@@ -62,12 +61,12 @@ def apply_rotary(
     conjugate: bool = False,
 ) -> Tensor:
     """Turns the first 2 * cos.shape[1] columns of x (b, s, h, d), or packed (total, h, d)."""
-    _rotary.check_tables(cos, sin, x.shape[-1], ("cos", "sin"))
+    check_tables(cos, sin, x.shape[-1], ("cos", "sin"))
     places = _positions(x, seqlen_offsets, cu_seqlens, max_seqlen)
-    turned = _rotary.rotate(
+    turned = rotate(
         x,
-        _rotary.at_positions(cos, places, "cos"),
-        _rotary.at_positions(sin, places, "sin"),
+        at_positions(cos, places, "cos"),
+        at_positions(sin, places, "sin"),
         interleaved,
         conjugate,
     )

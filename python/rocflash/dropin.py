@@ -1,4 +1,8 @@
-"""What the drop-in packages share: flash_attn's habits in terms of `rocflash.attention`."""
+"""The private door for the distribution flash-attn: all that its packages use of this one.
+
+What is defined here are flash_attn's habits in terms of `rocflash.attention`. Nobody else should import it:
+it changes together with flash-attn.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,49 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from . import _backend
-from ._attention import window_pair
-from ._errors import InvalidArgument
-from ._options import Options, check_number, check_tensor
-from ._torch_attention import attention_of_tensors
+from ._c import choice
+from ._c.options import Options, packer, window_pair
+from ._c.shapes import lse_shape, out_shape
+from ._torch.attention import attention_of_tensors, draw_rng_state
+from ._torch.autograd import define, register_fake
+from ._torch.calls import backward, combine, forward
+from ._torch.decode import attention_with_kvcache, join_qv, side_by_side
+from ._torch.options import check_number, check_options, check_tensor
+from ._torch.rotary import at_positions, check_tables, rotate
+from ._torch.route import OPERATOR, route
+from .errors import InvalidArgument, Unsupported
+
+__all__ = [
+    "InvalidArgument",
+    "Options",
+    "Unsupported",
+    "at_positions",
+    "attend",
+    "attention_of_tensors",
+    "attention_with_kvcache",
+    "backward",
+    "check_hint",
+    "check_options",
+    "check_pack_gqa",
+    "check_tables",
+    "check_tensor",
+    "combine",
+    "define",
+    "draw_rng_state",
+    "forward",
+    "is_watched",
+    "join_qv",
+    "lse_shape",
+    "out_shape",
+    "plain_options",
+    "register_fake",
+    "rotate",
+    "side_by_side",
+    "signed_softmax",
+    "split_packed",
+    "whole",
+    "window_pair",
+]
 
 
 def signed_softmax(weights: Tensor, dtype: torch.dtype) -> Tensor:
@@ -55,6 +97,29 @@ def split_packed(name: str, x: Any, count: int, dim: int, layout: str) -> tuple[
     return x.unbind(dim)
 
 
+_packed = packer(
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+    "seqused_q",
+    "seqused_k",
+    "alibi_slopes",
+    "sinks",
+    "block_table",
+    "max_seqlen_q",
+    "max_seqlen_k",
+    "causal",
+    "window_left",
+    "window_right",
+    "attention_chunk",
+    "softmax_scale",
+    "softcap",
+    "dropout_p",
+    "deterministic",
+    "num_splits",
+    "backend",
+)
+
+
 def attend(
     q: Tensor,
     k: Tensor,
@@ -87,19 +152,14 @@ def attend(
     if return_attn_probs:
         check_number("dropout_p", dropout_p, float)
         with_weights = dropout_p > 0
-    options = (
+    options = _packed(
         cu_seqlens_q,
         cu_seqlens_k,
         seqused_q,
         seqused_k,
-        None,
-        None,
         alibi_slopes,
-        None,
         sinks,
         block_table,
-        None,
-        None,
         whole("max_seqlen_q", max_seqlen_q),
         whole("max_seqlen_k", max_seqlen_k),
         causal,
@@ -111,8 +171,7 @@ def attend(
         dropout_p,
         deterministic,
         num_splits,
-        0,
-        _backend.current(),
+        choice.for_operator(),
     )
     asked = bool(return_attn_probs)
     out, lse, weights = attention_of_tensors(q, k, v, options, None, asked, with_weights)
@@ -121,6 +180,11 @@ def attend(
     return out, lse, signed_softmax(weights, q.dtype) if with_weights else q.new_empty(0)
 
 
-def plain_options(**given: Any) -> Options:
-    """Options with the process's backend, for calls below autograd."""
-    return Options(backend=_backend.current(), **given)
+def is_watched(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether a compiler, a mode or a tensor without memory wants to see an operator."""
+    return route(q, k, v, None) == OPERATOR or q.is_meta
+
+
+def plain_options(**given: Any) -> Any:
+    """Options with the context's backend, for calls below autograd."""
+    return Options(backend=choice.current(), **given)

@@ -1,7 +1,7 @@
 """The torch side of `rocflash.attention` and of every function that ends there.
 
-What is here happens above the operators: autocast, the drawing of dropout's seed, lengths that a
-GPU's caller did not give.
+What is here happens above autograd and the operators: the way is named, autocast, the drawing of
+dropout's seed, lengths that a GPU's caller did not give.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from . import _ops
-from ._direct import infer as infer_plainly
-from ._errors import InvalidArgument
-from ._options import Options, check_options, check_tensor
-from ._state import autocasting, is_compiling
+from .._c.choice import FROM_CONTEXT
+from .._c.options import AT, Options
+from ..errors import InvalidArgument
+from . import autograd, calls, fast
+from .options import check_options, check_tensor, refuse_gradients
+from .route import GRADIENTS, INFER, OPERATOR, autocasting, route
 
 _LOW, _HIGH = -(2**63), 2**63 - 1
-_DROPOUT = Options._fields.index("dropout_p")
+_DROPOUT, _SINKS, _BIAS, _SLOPES = (
+    AT[name] for name in ("dropout_p", "sinks", "bias", "alibi_slopes")
+)
 
 
 def draw_rng_state(generator: Optional[torch.Generator] = None) -> Tensor:
@@ -82,20 +85,32 @@ def attention_of_tensors(
     return_weights: bool = False,
 ) -> tuple[Tensor, Any, Any]:
     """(out, lse, weights), None or empty where not asked for. `options` are those of `Options`."""
-    if not (return_lse or return_weights or is_compiling()):
-        out = infer_plainly(q, k, v, options)
+    sinks = options[_SINKS]
+    way = route(q, k, v, sinks)
+    casting = way == OPERATOR or autocasting()
+    if way == INFER and not (return_lse or return_weights or casting):
+        out = fast.infer(q, k, v, options)
         if out is not None:
             return out, None, None
-    plain = _ops.is_plain(q, k, v)
-    if not plain:  # of plain calls, the plan checks the same
+    if way == OPERATOR:  # of other calls, the plan checks the same
         check_tensor("q", q)
         check_tensor("k", k)
         check_tensor("v", v)
-        check_options(Options(*options))
-    if not plain or autocasting():
+        check_options(options)
+    elif options[_BIAS] is not None or options[_SLOPES] is not None:
+        refuse_gradients(options)
+    if casting:
         q, k, v = autocast(q, k, v)
     if options[_DROPOUT] or return_weights or q.is_cuda:
         options = _completed(q, options, generator, return_weights)
-    if plain:
-        return _ops.attend(q, k, v, options, return_lse, return_weights)
-    return torch.ops.rocflash.forward(q, k, v, *options, return_weights)
+    if way == OPERATOR:
+        if options[-1] == FROM_CONTEXT:
+            return torch.ops.rocflash.forward_in_context(q, k, v, *options, return_weights)[:3]
+        return torch.ops.rocflash.forward(q, k, v, *options, return_weights)
+    if options[-1] == FROM_CONTEXT:  # a compiler traced as far as here and gave up
+        options = autograd.with_current_backend(options)
+    if way == INFER:
+        return calls.infer(q, k, v, options, return_lse, return_weights)
+    if way == GRADIENTS:
+        return autograd.attend_eagerly(q, k, v, sinks, options, return_lse, return_weights)
+    return autograd.attend_in_transforms(q, k, v, options, return_weights)

@@ -1,7 +1,7 @@
 """The shortest way to the library: a function that takes torch's tensors as they are.
 
 src/api/python.cpp has it, and is told here what it needs of this interpreter and of torch. It serves
-plain calls: CPU tensors, no options that are tensors. Whatever it declines goes by _plan.py, which
+plain calls: CPU tensors, no options that are tensors. Whatever it declines goes by plan.py, which
 does or refuses it with the right words; so does everything where torch has no table of C functions
 for others (`__dlpack_c_exchange_api__`, from 2.10 on) or Python is not CPython. Results are the same.
 """
@@ -17,10 +17,10 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from . import _abi, _frame, _plan
-from ._options import TENSORS
-from ._plan import threads
-from ._state import PLAIN, autocasting, grad_enabled, modes, tracing, transforms_active
+from .._c import abi, frames
+from .._c.options import TENSORS
+from . import plan
+from .plan import threads
 
 _FASTCALL = 0x80  # METH_FASTCALL
 
@@ -32,11 +32,11 @@ class _Prepared(ctypes.Structure):
         ("answer", c_size_t),
         ("window", c_int64 * 2),
         ("scale", c_double),
-        ("problem", _abi.Problem),
-        ("outputs", _abi.ForwardOutputs),
-        ("tensors", _abi.BackwardTensors),
-        ("append", _abi.Append),
-        ("execution", _abi.Execution),
+        ("problem", abi.Problem),
+        ("outputs", abi.ForwardOutputs),
+        ("tensors", abi.BackwardTensors),
+        ("append", abi.Append),
+        ("execution", abi.Execution),
         ("number", c_void_p * 16),
         ("operation", c_int32),
         ("numbers", c_int32),
@@ -112,7 +112,7 @@ def _start() -> Optional[Callable[[bytearray], Function]]:
         *borrowed,
         id(float),
     )
-    library = _abi.library()
+    library = abi.library()
     try:
         library.rocflash_python_start.restype = c_int32
         if library.rocflash_python_start(ctypes.byref(interpreter)):
@@ -145,21 +145,21 @@ if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
 _NOT_TAKEN = {"rng_state", "alibi_slopes", "bias", "sinks"}
 
 
-@lru_cache(maxsize=512, typed=True)  # as _plan._numbers
+@lru_cache(maxsize=512, typed=True)  # as plan._numbers
 def _prepared(call: str, threads: int, *numbers: Any) -> tuple[int, Function, tuple[Any, ...]]:
     """What runs `call` with these options that are numbers.
 
     The function takes q, k, v, a tuple of all options, and the call's own tensors in the order of
-    _plan.py, each given or None. It returns True when it was done, False when it was not, and None
+    plan.py, each given or None. It returns True when it was done, False when it was not, and None
     when the numbers are neither these very objects, which are therefore kept, nor equal floats.
     """
     assert _bind is not None
-    checked = _plan._numbers(*numbers)
+    checked = plan._numbers(*numbers)
     if checked.dropout_p:
         return threads, _of_no_numbers, numbers
-    frame = _frame.Frame(0, ctypes.sizeof(_Prepared))
+    frame = frames.Frame(0, ctypes.sizeof(_Prepared))
     checked.write(frame, checked.threads or threads)
-    slots = _plan._CALLS[call]
+    slots = plan._CALLS[call]
     p = _Prepared.from_buffer(frame.memory)
     p.operation, p.numbers, p.options, p.count = _OPERATIONS[call], len(numbers), TENSORS, len(slots)
     for n, number in enumerate(numbers):
@@ -185,7 +185,7 @@ def _done(call: str, q: Tensor, k: Tensor, v: Tensor, o: tuple[Any, ...], *own: 
     return latest[1](q, k, v, (*o[:TENSORS], *latest[2]), *own)
 
 
-# What goes wrong here is left to _plan.py, which has the words for it.
+# What goes wrong here is left to plan.py, which has the words for it.
 _WRONG = (AttributeError, RuntimeError, TypeError, ValueError)
 
 
@@ -200,25 +200,8 @@ def _is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def infer(q: Tensor, k: Tensor, v: Tensor, o: tuple[Any, ...]) -> Optional[Tensor]:
-    """`out`, or None where this way cannot be taken; also where anybody wants to see the call.
-
-    Not while a compiler watches.
-    """
-    if (
-        _bind is None
-        or type(q) not in PLAIN
-        or type(k) not in PLAIN
-        or type(v) not in PLAIN
-        or modes()
-        or tracing()
-        or autocasting()
-        or transforms_active()
-        or (grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
-        or not q.is_cpu
-        or q.is_neg()
-        or k.is_neg()
-        or v.is_neg()
-    ):
+    """`out`, or None where this way cannot be taken. For calls that `route` lets infer."""
+    if _bind is None or not q.is_cpu or q.is_neg() or k.is_neg() or v.is_neg():
         return None
     try:
         # As _like and _done, whose calls would cost a tenth here.

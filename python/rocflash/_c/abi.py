@@ -13,11 +13,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ._errors import Error, by_status
+from ..errors import Error, by_status
 
 # DLPack's numbers, which the ABI uses for dtypes and devices.
 DL_INT, DL_UINT, DL_FLOAT, DL_BFLOAT, DL_BOOL = 0, 1, 2, 4, 6
 DL_CPU, DL_CUDA, DL_ROCM = 1, 2, 10
+
+
+class TensorPointer(c_void_p):
+    """A pointer to a DLTensor; null where it is absent."""
+
+
+class Flag(c_int32):
+    """0 or 1."""
 
 
 class _Struct(ctypes.Structure):
@@ -31,68 +39,68 @@ class _Struct(ctypes.Structure):
 class Problem(_Struct):
     _fields_ = [
         ("struct_size", c_size_t),
-        ("q", c_void_p),
-        ("k", c_void_p),
-        ("v", c_void_p),
-        ("cu_seqlens_q", c_void_p),
-        ("cu_seqlens_k", c_void_p),
-        ("seqused_q", c_void_p),
-        ("seqused_k", c_void_p),
-        ("leftpad_k", c_void_p),
+        ("q", TensorPointer),
+        ("k", TensorPointer),
+        ("v", TensorPointer),
+        ("cu_seqlens_q", TensorPointer),
+        ("cu_seqlens_k", TensorPointer),
+        ("seqused_q", TensorPointer),
+        ("seqused_k", TensorPointer),
+        ("leftpad_k", TensorPointer),
         ("max_seqlen_q", c_int64),
         ("max_seqlen_k", c_int64),
-        ("causal", c_int32),
+        ("causal", Flag),
         ("window", c_void_p),
         ("attention_chunk", c_int64),
-        ("mask", c_void_p),
+        ("mask", TensorPointer),
         ("softmax_scale", c_void_p),
         ("softcap", c_float),
-        ("alibi_slopes", c_void_p),
-        ("bias", c_void_p),
-        ("sinks", c_void_p),
+        ("alibi_slopes", TensorPointer),
+        ("bias", TensorPointer),
+        ("sinks", TensorPointer),
         ("dropout_p", c_float),
         ("dropout_seed", c_uint64),
         ("dropout_offset", c_uint64),
-        ("deterministic", c_int32),
+        ("deterministic", Flag),
         ("num_splits", c_int32),
-        ("block_table", c_void_p),
-        ("cache_batch_idx", c_void_p),
+        ("block_table", TensorPointer),
+        ("cache_batch_idx", TensorPointer),
     ]
 
 
 class ForwardOutputs(_Struct):
     _fields_ = [
         ("struct_size", c_size_t),
-        ("out", c_void_p),
-        ("lse", c_void_p),
-        ("s_dmask", c_void_p),
+        ("out", TensorPointer),
+        ("lse", TensorPointer),
+        ("s_dmask", TensorPointer),
     ]
 
 
 class BackwardTensors(_Struct):
     _fields_ = [
         ("struct_size", c_size_t),
-        ("dout", c_void_p),
-        ("out", c_void_p),
-        ("lse", c_void_p),
-        ("dq", c_void_p),
-        ("dk", c_void_p),
-        ("dv", c_void_p),
-        ("dsinks", c_void_p),
-        ("dbias", c_void_p),
+        ("dout", TensorPointer),
+        ("out", TensorPointer),
+        ("lse", TensorPointer),
+        ("dq", TensorPointer),
+        ("dk", TensorPointer),
+        ("dv", TensorPointer),
+        ("dsinks", TensorPointer),
+        ("dbias", TensorPointer),
     ]
 
 
 class Append(_Struct):
     _fields_ = [
         ("struct_size", c_size_t),
-        ("k_new", c_void_p),
-        ("v_new", c_void_p),
-        ("cu_seqlens_k_new", c_void_p),
-        ("rotary_cos", c_void_p),
-        ("rotary_sin", c_void_p),
-        ("rotary_seqlens", c_void_p),
-        ("rotary_interleaved", c_int32),
+        ("k_new", TensorPointer),
+        ("v_new", TensorPointer),
+        ("cu_seqlens_k_new", TensorPointer),
+        ("rotary_cos", TensorPointer),
+        ("rotary_sin", TensorPointer),
+        ("rotary_seqlens", TensorPointer),
+        ("rotary_interleaved", Flag),
     ]
 
 
@@ -151,7 +159,7 @@ class Target(_Struct):
 def library_path() -> Path:
     """The file that is, or would be, opened."""
     named = os.environ.get("ROCFLASH_LIBRARY")
-    return Path(named) if named else Path(__file__).parent / "lib" / "librocflash.so.0"
+    return Path(named) if named else Path(__file__).parents[1] / "lib" / "librocflash.so.0"
 
 
 @lru_cache(maxsize=1)
@@ -190,7 +198,21 @@ def query(name: str, *arguments: Any) -> int:
     return int(getattr(library(), name)(*arguments))
 
 
+def limits() -> Limits:
+    """What the library can do, whatever the device."""
+    answer = Limits()
+    answer.clear()
+    status = query("rocflash_query_limits", ctypes.byref(answer))
+    if status:
+        raise_status(status)
+    return answer
+
+
+def last_error() -> str:
+    """The message of this thread's last refusal."""
+    return str(library().rocflash_last_error().decode("utf-8", "replace"))
+
+
 def raise_status(status: int) -> NoReturn:
     """Raises the library's last message under the class of its status."""
-    message = library().rocflash_last_error().decode("utf-8", "replace")
-    raise by_status.get(status, Error)(message)
+    raise by_status.get(status, Error)(last_error())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._errors import InvalidArgument
+from ..errors import InvalidArgument
 
 Shape = tuple[Any, ...]  # of ints, or of torch's symbols for them
 
@@ -39,4 +39,7 @@ def weights_shape(
         return (q[0], q[2], q[1], k[1] * (1 if block_table is None else block_table[1]))
     if len(cu_seqlens_q) != 1 or cu_seqlens_q[0] < 1:
         raise InvalidArgument(f"cu_seqlens_q: shape {tuple(cu_seqlens_q)}; it must be (b + 1,)")
+    for name, length in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
+        if type(length) is int and length < 0:  # a symbol's value is not asked for
+            raise InvalidArgument(f"{name}: {length}; it must be 0 or more")
     return (cu_seqlens_q[0] - 1, q[1], max_seqlen_q, max_seqlen_k)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._errors import InvalidArgument
+from ..errors import InvalidArgument
 
 
 def rotate(

@@ -5,38 +5,19 @@ What is here turns flash_attn's habits into that one call, and its names back in
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, Optional, Union
+from typing import Any, Optional, Union
 
 import torch
 from torch import Tensor
 
-from . import _backend, _torch
-from ._attention import window_pair
-from ._errors import Error, InvalidArgument, Unsupported
-from ._options import Options, check_options, check_tensor
-from ._torch import Append
+from .._c import abi, choice
+from .._c.options import APPENDED, CACHE_OPTIONS, CALLERS_NAMES, Append, Options, packer, renamed, window_pair
+from ..errors import Error, InvalidArgument, Unsupported
+from . import calls
+from .options import check_options, check_tensor
 
-# What the ABI calls an argument, and what callers of these functions do.
-_NAMES = {
-    "k": "k_cache",
-    "v": "v_cache",
-    "k_new": "k",
-    "v_new": "v",
-    "seqused_k": "cache_seqlens",
-    "leftpad_k": "cache_leftpad",
-    "window": "window_size",
-}
-
-
-# How callers name what is appended; the order is that of _torch.Append.
-_APPENDED = ("k", "v", *Append._fields[2:])
-
-
-def _reraise(error: Error, page_table_name: str) -> NoReturn:
-    """The same refusal, under the name that the caller knows."""
-    name, colon, rest = str(error).partition(":")
-    name = page_table_name if name == "block_table" else _NAMES.get(name, name)
-    raise type(error)(name + colon + rest) from None
+# How callers name what is appended.
+_APPENDED = tuple(CALLERS_NAMES.get(name, name) for name in APPENDED)
 
 
 def join_qv(q: Tensor, qv: Any, v: Tensor, softmax_scale: Optional[float]) -> tuple[Tensor, float]:
@@ -53,7 +34,7 @@ def join_qv(q: Tensor, qv: Any, v: Tensor, softmax_scale: Optional[float]) -> tu
             f"{q.dtype} of shape {shape}"
         )
     joined = q.shape[-1] + qv.shape[-1]
-    most = _backend.limits()["max_head_dim"]
+    most = abi.limits().max_head_dim
     if joined > most:
         raise Unsupported(
             f"qv: head sizes {q.shape[-1]} of q and {qv.shape[-1]} of qv; together they must be at "
@@ -82,6 +63,9 @@ def _lengths(cache_seqlens: Any, batch: int, device: torch.device) -> Optional[T
     raise TypeError(
         f"cache_seqlens: {type(cache_seqlens).__name__}; it must be an int or an int32 tensor"
     )
+
+
+_packed = packer(*CACHE_OPTIONS)
 
 
 def attention_with_kvcache(
@@ -149,36 +133,28 @@ def attention_with_kvcache(
         if v_cache.shape[0] > batch:
             v_cache = v_cache[:batch]
     left, right = (-1, -1) if window is None else window_pair(window, "window_size")
-    options = (  # those of Options; naming them would cost a microsecond
+    options = _packed(
         cu_seqlens_q,
-        None,  # cu_seqlens_k
-        None,  # seqused_q
         _lengths(cache_seqlens, batch, q.device),
         cache_leftpad,
-        None,  # mask
         None if alibi_slopes is None else _detached("alibi_slopes", alibi_slopes),
-        None,  # bias
         sinks,
         page_table,
         cache_batch_idx,
-        None,  # rng_state
         max_seqlen_q,
-        0,  # max_seqlen_k
         causal,
         left,
         right,
         attention_chunk,
         softmax_scale,
         softcap,
-        0.0,  # dropout_p
-        False,  # deterministic
         num_splits,
         num_threads,
-        _backend.current(),
+        choice.current(),
     )
     try:
         if qv is None:
-            return _torch.decode(
+            return calls.decode(
                 q, k_cache, v_cache, options, append, rotary_interleaved, out, want_lse
             )
         with torch.no_grad():
@@ -186,7 +162,7 @@ def attention_with_kvcache(
             check_options(o)
             return _decode_with_qv(q, qv, k_cache, v_cache, o, new, out)
     except Error as error:
-        _reraise(error, page_table_name)
+        raise renamed(error, page_table_name) from None
 
 
 def _decode_with_qv(
@@ -194,8 +170,8 @@ def _decode_with_qv(
     qv: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
-    o: Options,
-    append: Append,
+    o: Any,  # Options
+    append: Any,  # Append
     out: Optional[Tensor],
 ) -> tuple[Tensor, Tensor]:
     """Appends first, in a call of its own, since joined caches are copies."""
@@ -209,7 +185,7 @@ def _decode_with_qv(
             f"v: shape {tuple(v_cache.shape)}; but for its last size it must be k's"
         )
     if append.k_new is not None:
-        _torch.decode(q, k_cache, v_cache, o, append, False)
+        calls.decode(q, k_cache, v_cache, o, append, False)
         new = append.k_new.shape[1]
         if append.cu_seqlens_k_new is not None:
             new = append.cu_seqlens_k_new.diff()
@@ -217,7 +193,7 @@ def _decode_with_qv(
         o = o._replace(seqused_k=(o.seqused_k + new).to(torch.int32))
     joined_k = side_by_side(k_cache, v_cache, "k", "v")
     o = o._replace(softmax_scale=scale)
-    return _torch.decode(joined_q, joined_k, v_cache, o, Append(), False, out)
+    return calls.decode(joined_q, joined_k, v_cache, o, Append(), False, out)
 
 
 def _check_if_given(name: str, x: Any) -> None:

@@ -14,8 +14,8 @@ from functools import cache, partial
 from struct import Struct
 from typing import Any, Optional
 
-from . import _abi, _workspace
-from ._errors import InvalidArgument
+from ..errors import InvalidArgument
+from . import abi, workspace
 
 DlpackType = tuple[int, int]  # code, bits
 DlpackDevice = tuple[int, int]  # type, index
@@ -30,14 +30,16 @@ _INT64, _FLOAT = Struct("q"), Struct("f")
 # point at, so that null can still mean absent.
 _ANSWER, _WINDOW, _SCALE, _STRUCTS = 0, 8, 24, 32
 _KINDS = (
-    _abi.Problem,
-    _abi.ForwardOutputs,
-    _abi.BackwardTensors,
-    _abi.Append,
-    _abi.Execution,
+    abi.Problem,
+    abi.ForwardOutputs,
+    abi.BackwardTensors,
+    abi.Append,
+    abi.Execution,
 )
 _AT = {kind: _STRUCTS + sum(ctypes.sizeof(k) for k in _KINDS[:n]) for n, kind in enumerate(_KINDS)}
 _CODES = {
+    abi.TensorPointer: "Q",
+    abi.Flag: "i",
     ctypes.c_void_p: "Q",
     ctypes.c_uint64: "Q",
     ctypes.c_int64: "q",
@@ -58,14 +60,14 @@ _BLANK = bytes(_STRUCTS) + b"".join(
 
 # What can be called: the function, whose workspace query is named after it, and its arguments.
 _CALLS: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "forward": ("rocflash_forward", (_abi.Problem, _abi.ForwardOutputs, _abi.Execution)),
+    "forward": ("rocflash_forward", (abi.Problem, abi.ForwardOutputs, abi.Execution)),
     # Forward that no backward will follow: scores may be summed in any order.
-    "infer": ("rocflash_decode", (_abi.Problem, None, _abi.ForwardOutputs, _abi.Execution)),
+    "infer": ("rocflash_decode", (abi.Problem, None, abi.ForwardOutputs, abi.Execution)),
     "decode": (
         "rocflash_decode",
-        (_abi.Problem, _abi.Append, _abi.ForwardOutputs, _abi.Execution),
+        (abi.Problem, abi.Append, abi.ForwardOutputs, abi.Execution),
     ),
-    "backward": ("rocflash_backward", (_abi.Problem, _abi.BackwardTensors, _abi.Execution)),
+    "backward": ("rocflash_backward", (abi.Problem, abi.BackwardTensors, abi.Execution)),
 }
 
 
@@ -73,7 +75,7 @@ _CALLS: dict[str, tuple[str, tuple[Any, ...]]] = {
 def _functions(call: str) -> tuple[Any, Any, list[Optional[int]]]:
     """What is called, its workspace query, and where in a frame their arguments lie."""
     name, structs = _CALLS[call]
-    library = _abi.library()
+    library = abi.library()
     offsets = [None if kind is None else _AT[kind] for kind in structs]
     return getattr(library, name), getattr(library, f"{name}_workspace"), offsets
 
@@ -84,7 +86,7 @@ def word_of(kind: Any, name: str) -> int:
 
 
 _STREAM, _SCRATCH, _SCRATCH_SIZE = (
-    word_of(_abi.Execution, name) for name in ("stream", "workspace", "workspace_size")
+    word_of(abi.Execution, name) for name in ("stream", "workspace", "workspace_size")
 )
 
 
@@ -150,11 +152,11 @@ class Frame:
     def set_window(self, left: int, right: int) -> None:
         for n, bound in enumerate((left, right)):
             self._write(_WINDOW + 8 * n, _INT64, "window", bound)
-        self.point(word_of(_abi.Problem, "window"), _WINDOW // 8)
+        self.point(word_of(abi.Problem, "window"), _WINDOW // 8)
 
     def set_scale(self, scale: float) -> None:
         self._write(_SCALE, _FLOAT, "softmax_scale", scale)
-        self.point(word_of(_abi.Problem, "softmax_scale"), _SCALE // 8)
+        self.point(word_of(abi.Problem, "softmax_scale"), _SCALE // 8)
 
     def prepare(self, call: str, keeps_need: bool = False) -> None:
         """Says what to call, and whether every run will need a workspace of the same size."""
@@ -166,6 +168,13 @@ class Frame:
         self._keeps_need = keeps_need
         self._needed: Optional[int] = None
 
+    def need(self) -> int:
+        """Asks for the workspace; that checks all that the call itself would check."""
+        status = self._query()
+        if status:
+            abi.raise_status(status)
+        return self.words[_ANSWER]
+
     def run(self, stream: int = 0, allocate: Optional[Callable[[int], int]] = None) -> None:
         """Calls the library, on a GPU's stream with scratch memory from `allocate`: bytes to address.
 
@@ -173,10 +182,7 @@ class Frame:
         """
         words, needed = self.words, self._needed
         if needed is None:
-            status = self._query()
-            if status:
-                _abi.raise_status(status)
-            needed = words[_ANSWER]
+            needed = self.need()
             if self._keeps_need:
                 self._needed = needed
         if allocate is not None:
@@ -185,18 +191,18 @@ class Frame:
             words[_SCRATCH_SIZE] = needed
             status = self._call()
         else:
-            workspace = _workspace.take(needed)
-            words[_SCRATCH] = workspace.address
-            words[_SCRATCH_SIZE] = workspace.size
+            scratch = workspace.take(needed)
+            words[_SCRATCH] = scratch.address
+            words[_SCRATCH_SIZE] = scratch.size
             status = self._call()
-            _workspace.give(workspace)
+            workspace.give(scratch)
         if status:
-            _abi.raise_status(status)
+            abi.raise_status(status)
 
     def combine(self, out_partial: int, lse_partial: int, out: int, lse: int) -> None:
         """Merges tensors, each given by the word where its description begins."""
         words = (out_partial, lse_partial, out, lse)
         addresses = [self._base + 8 * word for word in words]
-        status = _abi.library().rocflash_combine(*addresses, self._base + _AT[_abi.Execution])
+        status = abi.library().rocflash_combine(*addresses, self._base + _AT[abi.Execution])
         if status:
-            _abi.raise_status(status)
+            abi.raise_status(status)

@@ -19,33 +19,29 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor
 
-from . import _abi, _frame, _shapes
-from ._errors import InvalidArgument, Unsupported
-from ._options import (
-    NUMBER_OPTIONS,
-    TENSOR_OPTIONS,
-    check_numbers,
-    check_tensor,
-)
+from .._c import abi, frames, shapes
+from .._c.options import APPENDED, NUMBER_OPTIONS, TENSOR_OPTIONS
+from ..errors import InvalidArgument, Unsupported
+from .options import check_numbers, check_tensor
 
 _MOST_PLANS = 512
 
 _DTYPES = {
-    torch.float32: (_abi.DL_FLOAT, 32),
-    torch.float16: (_abi.DL_FLOAT, 16),
-    torch.bfloat16: (_abi.DL_BFLOAT, 16),
-    torch.float64: (_abi.DL_FLOAT, 64),
-    torch.int32: (_abi.DL_INT, 32),
-    torch.bool: (_abi.DL_BOOL, 8),
-    torch.uint8: (_abi.DL_UINT, 8),
+    torch.float32: (abi.DL_FLOAT, 32),
+    torch.float16: (abi.DL_FLOAT, 16),
+    torch.bfloat16: (abi.DL_BFLOAT, 16),
+    torch.float64: (abi.DL_FLOAT, 64),
+    torch.int32: (abi.DL_INT, 32),
+    torch.bool: (abi.DL_BOOL, 8),
+    torch.uint8: (abi.DL_UINT, 8),
     # Known to DLPack, refused by the library with its own words.
-    torch.int8: (_abi.DL_INT, 8),
-    torch.int16: (_abi.DL_INT, 16),
-    torch.int64: (_abi.DL_INT, 64),
+    torch.int8: (abi.DL_INT, 8),
+    torch.int16: (abi.DL_INT, 16),
+    torch.int64: (abi.DL_INT, 64),
     torch.complex64: (5, 64),
     torch.complex128: (5, 128),
 }
-_GPU_TYPE = _abi.DL_ROCM if getattr(torch.version, "hip", None) else _abi.DL_CUDA
+_GPU_TYPE = abi.DL_ROCM if getattr(torch.version, "hip", None) else abi.DL_CUDA
 NEGATIVE = "has torch's negative bit, but is written to; it must be resolved (resolve_neg) before"
 # How many threads a call has that does not say: torch's, unless the library is told by its own name.
 _fixed = "ROCFLASH_NUM_THREADS" in os.environ
@@ -70,7 +66,7 @@ def _slot(
     struct: Any, field: str, label: str = "", copied: bool = False, written: bool = False
 ) -> _Slot:
     # Seed and offset go as numbers, so there is no such field.
-    word = -1 if field == "rng_state" else _frame.word_of(struct, field)
+    word = -1 if field == "rng_state" else frames.word_of(struct, field)
     return _Slot(field, word, label or field, copied, written)
 
 
@@ -79,23 +75,22 @@ def _slots(struct: Any, *fields: str, **kind: bool) -> tuple[_Slot, ...]:
 
 
 _PROBLEM = (
-    *_slots(_abi.Problem, "q", "k", "v", copied=True),
-    *_slots(_abi.Problem, *TENSOR_OPTIONS),
+    *_slots(abi.Problem, "q", "k", "v", copied=True),
+    *_slots(abi.Problem, *TENSOR_OPTIONS),
 )
 _OUTPUTS = (
-    *_slots(_abi.ForwardOutputs, "out", "lse", written=True),
-    _slot(_abi.ForwardOutputs, "s_dmask", "weights", written=True),
+    *_slots(abi.ForwardOutputs, "out", "lse", written=True),
+    _slot(abi.ForwardOutputs, "s_dmask", "weights", written=True),
 )
-_APPEND = ("k_new", "v_new", "cu_seqlens_k_new", "rotary_cos", "rotary_sin", "rotary_seqlens")
 _CALLS: dict[str, tuple[_Slot, ...]] = {
     "forward": _PROBLEM + _OUTPUTS,
     "infer": _PROBLEM + _OUTPUTS,
-    "decode": _PROBLEM + _slots(_abi.Append, *_APPEND, copied=True) + _OUTPUTS[:2],
+    "decode": _PROBLEM + _slots(abi.Append, *APPENDED, copied=True) + _OUTPUTS[:2],
     "backward": (
         *_PROBLEM,
-        *_slots(_abi.BackwardTensors, "dout", "out", copied=True),
-        _slot(_abi.BackwardTensors, "lse", "softmax_lse"),
-        *_slots(_abi.BackwardTensors, "dq", "dk", "dv", "dsinks", written=True),
+        *_slots(abi.BackwardTensors, "dout", "out", copied=True),
+        _slot(abi.BackwardTensors, "lse", "softmax_lse"),
+        *_slots(abi.BackwardTensors, "dq", "dk", "dv", "dsinks", written=True),
     ),
 }
 # Tensors whose values say how much work there is, and with that how much workspace.
@@ -103,7 +98,7 @@ _LENGTHS = {
     *(name for name in TENSOR_OPTIONS if name.startswith(("cu_", "seqused", "leftpad"))),
     *("block_table", "cache_batch_idx", "cu_seqlens_k_new", "rotary_seqlens"),
 }
-_SEED, _OFFSET = (_frame.word_of(_abi.Problem, f"dropout_{x}") for x in ("seed", "offset"))
+_SEED, _OFFSET = (frames.word_of(abi.Problem, f"dropout_{x}") for x in ("seed", "offset"))
 _RNG = 3 + TENSOR_OPTIONS.index("rng_state")
 
 Signature = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
@@ -133,7 +128,7 @@ def _current_stream(index: int) -> int:
 
 def _place(label: str, device: torch.device) -> tuple[int, int]:
     if device.type == "cpu":
-        return (_abi.DL_CPU, 0)
+        return (abi.DL_CPU, 0)
     if device.type == "cuda":
         return (_GPU_TYPE, device.index or 0)
     raise Unsupported(f"{label}: is on {device}; allowed are cpu and cuda (also ROCm's) tensors")
@@ -187,11 +182,11 @@ class _Numbers:
         self._scale = given.pop("softmax_scale")
         self._others = [(name, value) for name, value in given.items() if value]  # zero: absent
 
-    def write(self, frame: _frame.Frame, threads: int) -> None:
-        frame.set(_abi.Execution, "backend", self._backend)
-        frame.set(_abi.Execution, "num_threads", threads)
+    def write(self, frame: frames.Frame, threads: int) -> None:
+        frame.set(abi.Execution, "backend", self._backend)
+        frame.set(abi.Execution, "num_threads", threads)
         for name, value in self._others:
-            frame.set(_abi.Problem, name, value)
+            frame.set(abi.Problem, name, value)
         if self._window != (-1, -1):
             frame.set_window(*self._window)
         if self._scale is not None:
@@ -249,7 +244,7 @@ class Plan:
     def _check_ranks(self) -> None:
         s = self._shapes
         packed_k = "cu_seqlens_k" in s and "block_table" not in s
-        _shapes.check_ranks(s["q"], s["k"], s["v"], "cu_seqlens_q" in s, packed_k)
+        shapes.check_ranks(s["q"], s["k"], s["v"], "cu_seqlens_q" in s, packed_k)
 
     def _is_copied(self, slot: _Slot, signature: Signature, negative: bool) -> bool:
         shape, strides, dtype, _ = signature
@@ -266,19 +261,19 @@ class Plan:
     def _result(self, field: str) -> tuple[tuple[int, ...], torch.dtype]:
         s = self._shapes
         if field == "out":
-            return _shapes.out_shape(s["q"], s["v"]), self._dtype
+            return shapes.out_shape(s["q"], s["v"]), self._dtype
         if field == "lse":
-            return _shapes.lse_shape(s["q"]), torch.float32
+            return shapes.lse_shape(s["q"]), torch.float32
         if field == "s_dmask":
-            shapes = (s["q"], s["k"], s.get("cu_seqlens_q"), s.get("block_table"))
-            return _shapes.weights_shape(*shapes, *self._numbers.lengths), torch.float32
+            given = (s["q"], s["k"], s.get("cu_seqlens_q"), s.get("block_table"))
+            return shapes.weights_shape(*given, *self._numbers.lengths), torch.float32
         if field == "dsinks":
             return tuple(s.get("sinks", (0,))), torch.float32
         return tuple(s[field[1:]]), self._dtype  # dq, dk, dv
 
-    def _frame(self) -> _frame.Frame:
+    def _frame(self) -> frames.Frame:
         """A frame with all that does not change; where the rest goes is the same in each."""
-        frame = _frame.Frame(len(self._described))
+        frame = frames.Frame(len(self._described))
         places = []
         for n, slot, description in self._described:
             word = frame.describe(*description)
@@ -287,7 +282,7 @@ class Plan:
         self._places = places
         self._numbers.write(frame, self._threads)
         if "rotary_cos" in self._shapes:
-            frame.set(_abi.Append, "rotary_interleaved", self._rotary_interleaved)
+            frame.set(abi.Append, "rotary_interleaved", self._rotary_interleaved)
         frame.prepare(self._call, self._threads != 0 and _LENGTHS.isdisjoint(self._shapes))
         return frame
 

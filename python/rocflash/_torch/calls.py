@@ -1,19 +1,22 @@
 """Torch tensors to the library and back: straight calls, without autograd or dispatcher.
 
-Everything that torch does around a call (operators, gradients, compilation) is in _ops.py; how a
-call is prepared and repeated is in _plan.py, and the short cut for plain calls in _direct.py.
+What torch does around a call (operators, gradients, compilation) is in autograd.py; how a call is
+prepared and repeated is in plan.py, and the short cut for plain calls in fast.py.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional
+from functools import lru_cache
+from typing import Any, Optional
 
+import torch
 from torch import Tensor
 
-from . import _abi, _direct, _frame
-from ._errors import InvalidArgument
-from ._options import TENSORS
-from ._plan import NEGATIVE, describe, run, threads
+from .._c import abi, frames
+from .._c.options import TENSORS
+from ..errors import InvalidArgument
+from . import fast
+from .plan import NEGATIVE, describe, run, threads
 
 
 def forward(
@@ -26,7 +29,7 @@ def forward(
 ) -> tuple[Tensor, Tensor, Optional[Tensor]]:
     """(out, lse, weights), the latter only if wanted. `out` may be given to write into."""
     if out is None and not want_weights:
-        found = _direct.forward(q, k, v, o)
+        found = fast.forward(q, k, v, o)
         if found is not None:
             return found
     tensors = [q, k, v, *o[:TENSORS], out, None, None]
@@ -43,17 +46,6 @@ def infer(
     """
     tensors = [q, k, v, *o[:TENSORS], None, None, None]
     return run("infer", (True, want_lse, want_weights), tensors, o[TENSORS:])[-3:]
-
-
-class Append(NamedTuple):
-    """New keys for a cache, and rotary embedding; the fields are those of the ABI."""
-
-    k_new: Optional[Tensor] = None
-    v_new: Optional[Tensor] = None
-    cu_seqlens_k_new: Optional[Tensor] = None
-    rotary_cos: Optional[Tensor] = None
-    rotary_sin: Optional[Tensor] = None
-    rotary_seqlens: Optional[Tensor] = None
 
 
 def decode(
@@ -95,7 +87,7 @@ def backward(
 def combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor, lse: Tensor) -> None:
     """Merges parts (n, b, sq, h, d) and (n, b, h, sq) into out and lse."""
     out_partial, lse_partial = out_partial.resolve_neg(), lse_partial.resolve_neg()
-    frame = _frame.Frame(4)
+    frame = frames.Frame(4)
     labels = ("out_partial", "lse_partial", "out", "lse")
     words = []
     for label, x in zip(labels, (out_partial, lse_partial, out, lse)):
@@ -103,5 +95,24 @@ def combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor, lse: Tensor) 
             raise InvalidArgument(f"{label}: {NEGATIVE}")
         description = describe(label, (x.shape, x.stride(), x.dtype, x.device))
         words.append(frame.describe(*description, x.data_ptr()))
-    frame.set(_abi.Execution, "num_threads", threads())
+    frame.set(abi.Execution, "num_threads", threads())
     frame.combine(*words)
+
+
+def refuse_missing_gradients(q: Tensor, v: Tensor) -> None:
+    """Raises the library's refusal where backward could not follow forward on such a device."""
+    _ask_for_gradients(q.dtype, q.device, int(q.shape[-1]), int(v.shape[-1]))
+
+
+@lru_cache(maxsize=64)  # of answers; refusals are asked for again
+def _ask_for_gradients(dtype: torch.dtype, device: torch.device, d: int, dv: int) -> None:
+    frame = frames.Frame(9)
+    kinds = {abi.Problem: "qkv", abi.BackwardTensors: ("dout", "out", "lse", "dq", "dk", "dv")}
+    for kind, names in kinds.items():
+        for name in names:
+            size = dv if name in ("v", "dv", "out", "dout") else d
+            shape, of = ((1, 1, 1), torch.float32) if name == "lse" else ((1, 1, 1, size), dtype)
+            word = frame.describe(*describe(name, (shape, (size, size, size, 1)[: len(shape)], of, device)))
+            frame.point(frames.word_of(kind, name), word)
+    frame.prepare("backward")
+    frame.need()

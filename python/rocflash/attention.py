@@ -6,8 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from . import _backend
-from ._errors import InvalidArgument
+from ._c import choice
+from ._c.options import window_pair
+from .errors import InvalidArgument
 
 if TYPE_CHECKING:
     import torch
@@ -23,22 +24,9 @@ _of_tensors: Callable[..., Any] | None = None
 
 def _load_torch_side() -> None:
     global _of_tensors
-    from ._torch_attention import attention_of_tensors
+    from ._torch.attention import attention_of_tensors
 
     _of_tensors = attention_of_tensors
-
-
-def window_pair(window: Any, name: str = "window") -> tuple[int, int]:
-    """(left, right) as ints, from a pair of ints or a tensor or array of two."""
-    if window is None:
-        return -1, -1
-    try:
-        left, right = window
-        return int(left), int(right)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument(
-            f"{name}: {window!r}; it must be two integers (left, right), -1 for no bound"
-        ) from error
 
 
 def attention(
@@ -103,8 +91,8 @@ def attention(
     with ``return_weights`` also the normalised weights, f32 (b, h, sq, sk), negative where dropped.
     """
     left, right = (-1, -1) if window is None else window_pair(window)
-    number = _backend.current() if backend is None else _backend.number_of(backend)
-    options = (
+    number = choice.for_operator() if backend is None else choice.number_of(backend)
+    options = (  # all there are, in the order of their list
         cu_seqlens_q,
         cu_seqlens_k,
         seqused_q,
@@ -136,7 +124,7 @@ def attention(
             _load_torch_side()
         results = _of_tensors(q, k, v, options, generator, return_lse, return_weights)
     else:
-        from ._dlpack import attention_of_arrays
+        from ._arrays.calls import attention_of_arrays
 
         if generator is not None:
             raise InvalidArgument("generator: is given, but q is no torch tensor; pass rng_state")

@@ -1,18 +1,22 @@
 """Scratch memory of calls on the CPU, kept from call to call.
 
 Taking a workspace from the list is atomic, hence two threads, or a call inside a call, never share
-one.
+one. Neither do two processes: the memory is private, so a fork copies what either side writes, and the
+child starts with an empty list, so that it never pays for copies of pages it does not need.
 """
 
 from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 from typing import Optional
 
 _STEP = 1 << 16
 # What is larger goes back to the system after the call.
 _KEPT = 64 << 20
+# Not mmap's default, which is MAP_SHARED: a forked child would write into its parent's calls.
+_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 
 class Workspace:
@@ -26,7 +30,7 @@ class Workspace:
         self.release()
         size = -(-needed // _STEP) * _STEP
         try:
-            self._memory = mmap.mmap(-1, size)
+            self._memory = mmap.mmap(-1, size, flags=_PRIVATE)
         except (OSError, OverflowError) as error:
             raise MemoryError(f"workspace: {needed} bytes could not be had: {error}") from error
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
@@ -38,6 +42,7 @@ class Workspace:
 
 
 _free: list[Workspace] = []
+os.register_at_fork(after_in_child=_free.clear)
 
 
 def take(needed: int) -> Workspace:

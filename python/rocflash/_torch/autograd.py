@@ -1,0 +1,335 @@
+"""The operators torch sees, with fakes and gradients: rocflash::forward and rocflash::backward.
+
+They are registered by hand rather than with torch.library.custom_op, which torch 2.2 and 2.3 do not
+have and which costs more per call. `attention_of_tensors` goes to them only when something is there to be
+told (a compiler, a mode, a tensor subclass); eager calls come here without torch's dispatcher.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from .._c import choice, shapes
+from .._c.options import AT, NAMES, SCHEMA, TENSORS, Options
+from ..errors import Unsupported
+from . import calls, fast
+from .route import differentiated_again, followed, is_compiling
+
+_SINKS = AT["sinks"]
+_DEVICES = ("CPU", "CUDA")
+
+Outputs = tuple[Tensor, ...]  # out, lse, weights
+Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
+
+choice.compiling = is_compiling
+library = torch.library.Library("rocflash", "DEF")
+_tags = (torch.Tag.pt2_compliant_tag,) if hasattr(torch.Tag, "pt2_compliant_tag") else ()
+
+
+def define(lib: torch.library.Library, schema: str) -> None:
+    lib.define(schema, tags=_tags)
+
+
+def register_fake(name: str, fake: Any) -> None:
+    register = getattr(torch.library, "register_fake", None) or torch.library.impl_abstract
+    register(name)(fake)
+
+
+def _with_weights(q: Tensor, found: tuple[Tensor, Tensor, Optional[Tensor]]) -> Outputs:
+    """Operators return no None: weights that are not asked for are empty."""
+    out, lse, weights = found
+    return out, lse, q.new_empty((0,), dtype=torch.float32) if weights is None else weights
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
+    return _with_weights(q, calls.forward(q, k, v, rest[:-1], rest[-1]))
+
+
+def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
+    o = Options(*rest[:-1])
+    packed_k = o.cu_seqlens_k is not None and o.block_table is None
+    shapes.check_ranks(q.shape, k.shape, v.shape, o.cu_seqlens_q is not None, packed_k)
+    weights: tuple[Any, ...] = (0,)
+    if rest[-1]:
+        cu_seqlens, table = (
+            None if x is None else x.shape for x in (o.cu_seqlens_q, o.block_table)
+        )
+        weights = shapes.weights_shape(
+            q.shape, k.shape, cu_seqlens, table, o.max_seqlen_q, o.max_seqlen_k
+        )
+    return (
+        q.new_empty(shapes.out_shape(q.shape, v.shape)),
+        q.new_empty(shapes.lse_shape(q.shape), dtype=torch.float32),
+        q.new_empty(weights, dtype=torch.float32),
+    )
+
+
+def _backward(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any
+) -> Gradients:
+    found = calls.backward(dout, q, k, v, out, lse, rest[:-1], tuple(rest[-1]))
+    dtypes = (q.dtype, k.dtype, v.dtype, torch.float32)
+    return tuple(  # type: ignore[return-value]
+        q.new_empty((0,), dtype=dtype) if x is None else x for x, dtype in zip(found, dtypes)
+    )
+
+
+def _backward_fake(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any
+) -> Gradients:
+    sinks, needed = rest[_SINKS], rest[-1]
+
+    def like(x: Tensor, wanted: bool) -> Tensor:
+        return x.new_empty(x.shape if wanted else (0,))
+
+    shape = sinks.shape if needed[3] and sinks is not None else (0,)
+    dsinks = q.new_empty(shape, dtype=torch.float32)
+    return like(q, needed[0]), like(k, needed[1]), like(v, needed[2]), dsinks
+
+
+# Two more for graphs that are compiled where use_backend may choose. The backend is looked up when
+# forward runs, and its number goes to backward as a tensor: autograd's threads have their own context.
+
+
+def _with_backend(options: tuple[Any, ...], number: int) -> tuple[Any, ...]:
+    return (*options[:-1], number)
+
+
+def with_current_backend(options: tuple[Any, ...]) -> tuple[Any, ...]:
+    return _with_backend(options, choice.current())
+
+
+def _forward_in_context(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
+    number = choice.current()
+    found = _forward(q, k, v, *_with_backend(rest[:-1], number), rest[-1])
+    return (*found, torch.tensor([number], device="cpu"))
+
+
+def _forward_in_context_fake(*arguments: Any) -> Outputs:
+    return (*_forward_fake(*arguments), torch.empty((1,), dtype=torch.int64, device="cpu"))
+
+
+def _backward_in_context(*arguments: Any) -> Gradients:
+    *first, needed, backend = arguments
+    return _backward(*_with_backend(tuple(first), int(backend)), needed)
+
+
+def _backward_in_context_fake(*arguments: Any) -> Gradients:
+    return _backward_fake(*arguments[:-1])
+
+
+_OUTPUTS = "Tensor out, Tensor lse, Tensor weights"
+_INPUTS = "Tensor q, Tensor k, Tensor v"
+_SAVED = f"Tensor dout, {_INPUTS}, Tensor out, Tensor lse, {SCHEMA}, bool[4] needed"
+_GRADIENTS = "(Tensor dq, Tensor dk, Tensor dv, Tensor dsinks)"
+
+for _schema, _function, _fake in (
+    (
+        f"forward({_INPUTS}, {SCHEMA}, bool return_weights) -> ({_OUTPUTS})",
+        _forward,
+        _forward_fake,
+    ),
+    (f"backward({_SAVED}) -> {_GRADIENTS}", _backward, _backward_fake),
+    (
+        f"forward_in_context({_INPUTS}, {SCHEMA}, bool return_weights)"
+        f" -> ({_OUTPUTS}, Tensor backend)",
+        _forward_in_context,
+        _forward_in_context_fake,
+    ),
+    (
+        f"backward_in_context({_SAVED}, Tensor backend) -> {_GRADIENTS}",
+        _backward_in_context,
+        _backward_in_context_fake,
+    ),
+):
+    define(library, _schema)
+    _name = _schema.partition("(")[0]
+    for _key in _DEVICES:
+        library.impl(_name, _function, _key)
+    register_fake(f"rocflash::{_name}", _fake)
+
+
+class _Backward(torch.autograd.Function):
+    """Runs the gradients where autograd or a functional transform watches them.
+
+    There is no second derivative, and asking for one is refused instead of answered with zeros.
+    """
+
+    @staticmethod
+    def forward(operator: Any, *arguments: Any) -> Gradients:
+        """By an operator below the dispatcher's autograd key, or straight without one."""
+        if operator is None:
+            return _backward(*arguments)
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Gradients) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise Unsupported("rocflash: gradients of attention's gradients are not supported")
+
+
+class _Attention(torch.autograd.Function):
+    """Autograd in the form that functional transforms and the dispatcher's autograd key want."""
+
+    @staticmethod
+    def forward(
+        operator: Any, return_weights: bool, q: Tensor, k: Tensor, v: Tensor, *options: Any
+    ) -> Outputs:
+        """By an operator below the dispatcher's autograd key, or straight without one."""
+        if operator is None:
+            return _with_weights(q, calls.forward(q, k, v, options, return_weights))
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator(q, k, v, *options, return_weights)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
+        operator, _, q, k, v, *options = inputs
+        out, lse, *others = output  # weights; and the backend, where the context had it
+        ctx.mark_non_differentiable(lse, *others)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(q, k, v, out, lse, *options[:TENSORS], *others[1:])
+        ctx.numbers, ctx.direct = tuple(options[TENSORS:]), operator is None
+
+    @staticmethod
+    def backward(ctx: Any, dout: Optional[Tensor], *_: Any) -> tuple[Any, ...]:
+        needs = ctx.needs_input_grad
+        needed = (*needs[2:5], needs[5 + _SINKS])
+        others: list[Optional[Tensor]] = [None] * len(NAMES)
+        if dout is None or True not in needed:
+            return (None, None, None, None, None, *others)
+        inputs, rest = ctx.saved_tensors[: 5 + TENSORS], ctx.saved_tensors[5 + TENSORS :]
+        arguments = (dout, *inputs, *ctx.numbers, needed)
+        if rest:
+            found = torch.ops.rocflash.backward_in_context(*arguments, *rest)
+        elif not ctx.direct or followed(dout):
+            found = torch.ops.rocflash.backward(*arguments)
+        else:
+            found = _Backward.apply(None, *arguments)
+        *first, dsinks = _of_those_needed(found, needed, inputs[5 + _SINKS])
+        others[_SINKS] = dsinks
+        return (None, None, *first, *others)
+
+
+class _EagerAttention(torch.autograd.Function):
+    """Autograd in torch's older form, which functional transforms cannot use but costs half.
+
+    What autograd need not carry to and fro is left out, a tenth of a short call: only the outputs that
+    the caller wants are returned, and for `out` alone, of a call without options that are tensors,
+    there is nothing `more`: sinks, and whether lse and weights are wanted.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], *more: Any
+    ) -> Any:
+        out, lse, weights = calls.forward(q, k, v, options, bool(more) and more[2])
+        ctx.set_materialize_grads(False)
+        if not more:
+            ctx.save_for_backward(q, k, v, out, lse)
+            ctx.options, ctx.more = options, False
+            return out
+        ctx.save_for_backward(q, k, v, out, lse, *options[:TENSORS])
+        ctx.options, ctx.more = options[TENSORS:], True
+        if not more[1] and not more[2]:
+            return out
+        others = (lse,) if weights is None else (lse, weights)
+        ctx.mark_non_differentiable(*others)
+        return (out, *others)
+
+    @staticmethod
+    def backward(ctx: Any, dout: Optional[Tensor], *_: Any) -> tuple[Any, ...]:
+        q, k, v, out, lse, *tensors = ctx.saved_tensors
+        needed = ctx.needs_input_grad
+        if not ctx.more:  # the fourth input are the options: None, as are the sinks' gradients
+            return _gradients(dout, q, k, v, out, lse, ctx.options, needed)
+        options = (*tensors, *ctx.options)
+        needed = (*needed[:3], needed[4])
+        dq, dk, dv, dsinks = _gradients(dout, q, k, v, out, lse, options, needed)
+        return dq, dk, dv, None, dsinks, None, None
+
+
+def _gradients(
+    dout: Optional[Tensor],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    options: tuple[Any, ...],
+    needed: tuple[bool, ...],
+) -> Any:
+    """Gradients of q, k, v and sinks, None where they are not needed."""
+    if dout is None or True not in needed:
+        return (None,) * 4
+    if followed(dout):
+        found = torch.ops.rocflash.backward(dout, q, k, v, out, lse, *options, needed)
+    elif differentiated_again():
+        found = _Backward.apply(None, dout, q, k, v, out, lse, *options, needed)
+    else:
+        found = fast.backward(dout, q, k, v, out, lse, options, needed)
+        if found is not None:
+            return found
+        found = calls.backward(dout, q, k, v, out, lse, options, needed)
+    return _of_those_needed(found, needed, options[_SINKS])
+
+
+def _of_those_needed(found: Any, needed: tuple[bool, ...], sinks: Optional[Tensor]) -> Any:
+    dq, dk, dv, dsinks = (g if wanted else None for g, wanted in zip(found, needed))
+    if dsinks is not None and sinks is not None:
+        dsinks = dsinks.to(sinks.dtype)
+    return dq, dk, dv, dsinks
+
+
+def _autograd_of(forward: Any, backward: Any) -> None:
+    """Registers gradients for a pair of operators."""
+
+    def run_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
+        if q.is_cuda and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+            calls.refuse_missing_gradients(q, v)
+        return _Attention.apply(forward, rest[-1], q, k, v, *rest[:-1])
+
+    def run_backward(*arguments: Any) -> Gradients:
+        return _Backward.apply(backward, *arguments)
+
+    for operator, function in ((forward, run_forward), (backward, run_backward)):
+        library.impl(operator.__name__, function, "Autograd")
+
+
+_autograd_of(torch.ops.rocflash.forward, torch.ops.rocflash.backward)
+_autograd_of(torch.ops.rocflash.forward_in_context, torch.ops.rocflash.backward_in_context)
+
+
+def attend_eagerly(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sinks: Optional[Tensor],
+    options: tuple[Any, ...],
+    return_lse: bool,
+    return_weights: bool,
+) -> tuple[Any, Any, Any]:
+    """(out, lse, weights) with gradients for q, k, v and sinks; None for what is not asked for."""
+    if q.is_cuda:
+        calls.refuse_missing_gradients(q, v)
+    if not (return_lse or return_weights or any([x is not None for x in options[:TENSORS]])):
+        return _EagerAttention.apply(q, k, v, options), None, None
+    found = _EagerAttention.apply(q, k, v, options, sinks, return_lse, return_weights)
+    if not isinstance(found, tuple):
+        return found, None, None
+    return found if return_weights else (*found, None)
+
+
+def attend_in_transforms(
+    q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], return_weights: bool
+) -> Outputs:
+    """(out, lse, weights), weights empty unless asked for, as torch.func can follow them."""
+    if q.is_cuda:
+        calls.refuse_missing_gradients(q, v)
+    return _Attention.apply(None, return_weights, q, k, v, *options)

@@ -1,0 +1,73 @@
+"""The checks of Python types that torch's callers pass: the C ABI sees numbers and addresses, so only
+Python can refuse a wrong type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._c.options import DEFAULTS, NUMBER_OPTIONS, OPTIONS, TENSOR_OPTIONS, TENSORS
+from ..errors import InvalidArgument, Unsupported
+
+DEFAULT_NUMBERS = DEFAULTS[TENSORS:]
+_CHECKS = [(option.name, option.kind, option.default) for option in OPTIONS[TENSORS:]]
+
+__all__ = [
+    "DEFAULT_NUMBERS",
+    "NUMBER_OPTIONS",
+    "check_number",
+    "check_numbers",
+    "check_options",
+    "check_tensor",
+    "refuse_gradients",
+]
+
+
+def check_tensor(name: str, x: Any) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name}: {type(x).__name__}; it must be a torch.Tensor")
+    if x.layout is not torch.strided:
+        raise InvalidArgument(f"{name}: layout {x.layout}; it must be torch.strided")
+
+
+def check_number(name: str, x: Any, kind: type) -> None:
+    """Refuses what neither is nor turns into the number that an option wants."""
+    if kind is bool:
+        fits = isinstance(x, (bool, int)) and x in (0, 1)
+    elif kind is int:
+        fits = isinstance(x, (int, torch.SymInt)) and not isinstance(x, bool)
+    else:
+        fits = isinstance(x, (int, float, torch.SymInt, torch.SymFloat))
+        fits = fits and not isinstance(x, bool)
+    if not fits:
+        words = {bool: "True or False", int: "an integer", float: "a number"}[kind]
+        raise TypeError(f"{name}: {x!r} ({type(x).__name__}); it must be {words}")
+
+
+def check_numbers(numbers: tuple[Any, ...]) -> None:
+    for (name, kind, default), value in zip(_CHECKS, numbers):
+        if value is not default:
+            check_number(name, value, kind)
+
+
+def check_options(o: Any) -> None:
+    """Of all options, an `Options` or a tuple in its order."""
+    for name, x in zip(TENSOR_OPTIONS, o):
+        if x is not None:
+            check_tensor(name, x)
+    check_numbers(o[TENSORS:])
+    refuse_gradients(o)
+
+
+_WITHOUT_GRADIENT = [(name, TENSOR_OPTIONS.index(name)) for name in ("bias", "alibi_slopes")]
+
+
+def refuse_gradients(o: Any) -> None:
+    """There are none of these two, and they are not silently left out."""
+    for name, n in _WITHOUT_GRADIENT:
+        if o[n] is not None and getattr(o[n], "requires_grad", False) and torch.is_grad_enabled():
+            raise Unsupported(
+                f"{name}: requires a gradient, which is not supported; pass {name}.detach()"
+            )

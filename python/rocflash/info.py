@@ -1,0 +1,140 @@
+"""What would run here, and why: the report of what this machine and this library offer."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from ._c import abi, choice
+
+_MEANING = {
+    "auto": "follows the device of the tensors",
+    "cpu": "tiled, threaded, vectorised",
+    "reference": "the definition in double precision; slow; also takes f64",
+    "plain": "step by step in the dtype of q: the yardstick for errors",
+    "standard": "materialises the scores; for comparisons",
+}
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode("utf-8", "replace")
+
+
+def _listed(query: str, kind: Any) -> Iterator[Any]:
+    """The library's entries of a kind. Any refusal but that of an index past the last is raised."""
+    index = 0
+    while True:
+        entry = kind()
+        entry.clear()
+        status = abi.query(query, index, ctypes.byref(entry))
+        if status:
+            if not abi.last_error().startswith("index:"):
+                abi.raise_status(status)
+            return
+        yield entry
+        index += 1
+
+
+def devices() -> list[dict[str, Any]]:
+    """The devices that the library can run on."""
+    types = {abi.DL_CPU: "cpu", abi.DL_CUDA: "cuda", abi.DL_ROCM: "rocm"}
+    return [
+        {
+            "type": types.get(device.device_type, str(device.device_type)),
+            "index": device.device_id,
+            "name": _text(device.name),
+            "arch": _text(device.arch),
+            "features": _text(device.features).split(),
+            "units": device.units,
+        }
+        for device in _listed("rocflash_query_device", abi.Device)
+    ]
+
+
+def drivers() -> list[dict[str, Any]]:
+    """The GPU drivers that the library looked for, and what came of it."""
+    return [
+        {
+            "name": _text(driver.name),
+            "library": _text(driver.library),
+            "reason": _text(driver.reason),
+            "in_use": bool(driver.in_use),
+        }
+        for driver in _listed("rocflash_query_driver", abi.Driver)
+    ]
+
+
+def targets() -> list[dict[str, str]]:
+    """The GPU architectures that the library has kernels for, whatever this machine has."""
+    names = ("arch", "family", "driver")
+    return [
+        {name: _text(getattr(target, name)) for name in names}
+        for target in _listed("rocflash_query_target", abi.Target)
+    ]
+
+
+def limits() -> dict[str, Any]:
+    """What the library can do, whatever the device."""
+    answer = abi.limits()
+    return {
+        "max_head_dim": answer.max_head_dim,
+        "has_backward": bool(answer.has_backward),
+        "default_threads": answer.default_threads,
+        "dropout_steps": answer.dropout_steps,
+    }
+
+
+class Info(dict[str, Any]):
+    """The report of `info()`: a dictionary that prints as text."""
+
+    def __str__(self) -> str:
+        lines = [f"rocflash {self['version']}, library {self['library']}"]
+        lines.append(f"backend: {self['backend']} ({self['why']})")
+        for d in self["devices"]:
+            lines.append(
+                f"device: {d['type']}:{d['index']} {d['name']}, {d['arch']}, {d['units']} units"
+            )
+        for d in self["drivers"]:
+            lines.append(f"driver: {d['name']}: {d['reason']}")
+        archs = " ".join(t["arch"] for t in self["targets"])
+        lines.append(f"GPU kernels: {archs or 'none, this library was built for the CPU alone'}")
+        lines.append(f"limits: {', '.join(f'{k} {v}' for k, v in self['limits'].items())}")
+        if self["torch"]:
+            lines.append(f"torch: {self['torch']}")
+        for name, words in self["environment"].items():
+            lines.append(f"{name}: {words}")
+        return "\n".join(lines)
+
+
+def _triton_words() -> str:
+    value = os.environ.get("FLASH_ATTENTION_TRITON_AMD_ENABLE")
+    if value is None:
+        return "not set; nothing here needs it"
+    return (
+        f"{value!r}; read and reported: this package has kernels of its own for every device, "
+        "so it neither needs nor imports Triton"
+    )
+
+
+def info() -> Info:
+    """What would run here, and why."""
+    name = choice.backend()
+    torch = sys.modules.get("torch")
+    return Info(
+        version=_text(abi.library().rocflash_version()),
+        library=str(abi.library_path()),
+        backend=name,
+        why=f"{choice.source()}; {_MEANING[name]}",
+        devices=devices(),
+        drivers=drivers(),
+        targets=targets(),
+        limits=limits(),
+        torch=None if torch is None else str(torch.__version__),
+        environment={
+            "FLASH_ATTENTION_TRITON_AMD_ENABLE": _triton_words(),
+            "ROCFLASH_NUM_THREADS": os.environ.get("ROCFLASH_NUM_THREADS", "not set"),
+        },
+    )

@@ -1,0 +1,14 @@
+// Matrix instructions on f64.
+#pragma once
+
+#include "core/op.h"
+#include "core/target.h"
+
+namespace rocflash::sim {
+
+bool is_mfma_f64(const Op& op);
+// Matrix-pipe cycles of one instruction on one SIMD, worked out from published peak rates; no
+// document lists them.
+u32 mfma_f64_cycles(const Target& target, const Op& op);
+
+}  // namespace rocflash::sim

@@ -1,0 +1,307 @@
+// What a query does not see has no influence: results are the same bits whatever is in such memory.
+//
+// Random small problems are computed twice, with ordinary numbers everywhere and with NaN, infinity
+// or huge numbers in some rows. Which results may change is worked out here from the definition
+// alone (docs/semantics.md); all others must be equal bit for bit, on every backend.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+
+#include "support/call.hpp"
+
+namespace rocflash::test {
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+double huge(DType t) { return t == DType::f16 ? 65504 : 3e38; }
+
+class Trial {
+ public:
+  Trial(std::uint64_t seed, DType dtype, rocflash_backend which)
+      : random_(seed), c_(size(), dtype, seed) {
+    choose_options();
+    c_.backend(which, 2);
+  }
+
+  void run() {
+    const Results clean = compute();
+    poison();
+    const Results poisoned = compute();
+    compare(clean, poisoned);
+  }
+
+  std::string text() const { return text_; }
+
+ private:
+  struct Results {
+    std::vector<double> out, lse, s_dmask, dq, dk, dv, dsinks;
+  };
+
+  std::int64_t pick(std::initializer_list<std::int64_t> of) {
+    return of.begin()[random_() % of.size()];
+  }
+  bool chance(int one_in) { return random_() % static_cast<std::uint64_t>(one_in) == 0; }
+  void note(const std::string& text) { text_ += text + " "; }
+
+  // Around panels and tiles of 64 and blocks of 256, and few queries, which are decoded.
+  Size size() {
+    Size s;
+    s.b = pick({1, 2});
+    s.sq = pick({1, 2, 5, 17, 40, 70, 130});
+    s.sk = pick({1, 3, 20, 64, 75, 131, 200, 300});
+    s.hk = pick({1, 2});
+    s.h = s.hk * pick({1, 1, 2});
+    s.d = pick({1, 3, 8, 17, 32, 40});
+    s.dv = pick({1, 4, 9, 32, 40});
+    return s;
+  }
+
+  void choose_options() {
+    const Size& s = c_.size;
+    for (const auto& [name, value] : {std::pair{"b", s.b},
+                                      {"sq", s.sq},
+                                      {"sk", s.sk},
+                                      {"h", s.h},
+                                      {"hk", s.hk},
+                                      {"d", s.d},
+                                      {"dv", s.dv}})
+      note(std::string(name) + "=" + std::to_string(value));
+    switch (random_() % 5) {
+      case 0:
+        break;
+      case 1:
+      case 2:
+        note("causal");
+        c_.problem.causal = 1;
+        break;
+      case 3:
+        c_.with_window(pick({-1, 0, 5, 70}), pick({-1, 0, 3, 50}));
+        note("window " + std::to_string(c_.window[0]) + " " + std::to_string(c_.window[1]));
+        break;
+      default:
+        c_.problem.attention_chunk = pick({1, 7, 64});
+        note("chunk " + std::to_string(c_.problem.attention_chunk));
+    }
+    if (chance(4)) c_.with_mask(), note("mask");
+    if (chance(4)) {
+      c_.with_bias();
+      note("bias");
+      for (std::int64_t n = 0; n < c_.bias.size(); ++n)
+        if (chance(4)) c_.bias.set_flat(n, -infinity);
+    }
+    if (chance(4)) c_.with_alibi(), note("alibi");
+    if (chance(3)) c_.problem.softcap = 2, note("softcap");
+    if (chance(4)) c_.with_dropout(0.3f), note("dropout");
+    if (chance(4)) c_.with_sinks(), note("sinks");
+    if (chance(3)) {
+      const auto rows = static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(s.sk + 1));
+      s.b == 1 ? c_.with_used_k({static_cast<double>(rows)})
+               : c_.with_used_k({static_cast<double>(rows), static_cast<double>(s.sk)});
+      used_k_ = {rows, s.sk};
+      note("used_k " + std::to_string(rows));
+      if (chance(2)) {
+        leftpad_ = rows / 3;
+        s.b == 1 ? c_.with_leftpad({static_cast<double>(leftpad_)})
+                 : c_.with_leftpad({static_cast<double>(leftpad_), static_cast<double>(leftpad_)});
+        note("leftpad " + std::to_string(leftpad_));
+      }
+    }
+    if (used_k_.empty()) used_k_ = {s.sk, s.sk};
+    used_q_ = {s.sq, s.sq};
+    if (chance(4)) {
+      used_q_[0] = s.sq / 2;
+      s.b == 1 ? c_.with_used_q({static_cast<double>(used_q_[0])})
+               : c_.with_used_q({static_cast<double>(used_q_[0]), static_cast<double>(used_q_[1])});
+      note("used_q " + std::to_string(used_q_[0]));
+    }
+    if (chance(2)) c_.with_s_dmask(), note("s_dmask");
+    // Without lse f32 is decoded too.
+    if (chance(3)) forward_only_ = true, c_.forward_outputs.lse = nullptr, note("no lse");
+  }
+
+  std::int64_t sq(std::int64_t n) const { return used_q_[static_cast<std::size_t>(n)]; }
+  std::int64_t sk(std::int64_t n) const { return used_k_[static_cast<std::size_t>(n)] - leftpad_; }
+
+  // The definition, for key j counted after the left padding.
+  bool sees(std::int64_t n, std::int64_t h, std::int64_t i, std::int64_t j) const {
+    if (i >= sq(n) || j < 0 || j >= sk(n)) return false;
+    const std::int64_t place = i + sk(n) - sq(n);
+    if (c_.problem.causal && j > place) return false;
+    if (c_.problem.window && c_.window[0] >= 0 && j < place - c_.window[0]) return false;
+    if (c_.problem.window && c_.window[1] >= 0 && j > place + c_.window[1]) return false;
+    if (const std::int64_t chunk = c_.problem.attention_chunk; chunk > 0) {
+      const auto of = [&](std::int64_t x) { return x >= 0 ? x / chunk : (x - chunk + 1) / chunk; };
+      if (of(place) != of(j)) return false;
+    }
+    if (c_.mask && c_.mask.get({n, h, i, j}) == 0) return false;
+    return !c_.bias || c_.bias.get({n, h, i, j}) != -infinity;
+  }
+
+  // Rows of memory of all kinds, and elements of bias that are hidden by other means.
+  void poison() {
+    const Size& s = c_.size;
+    const DType t = c_.dtype;
+    const double values[] = {std::nan(""), infinity, -infinity, huge(t), -huge(t)};
+    const auto value = [&] { return values[random_() % 5]; };
+    const auto fill = [&](HostTensor& to, std::int64_t n, std::int64_t row, std::int64_t h) {
+      const double x = value();
+      const std::int64_t columns = to.shape()[3];
+      if (chance(2)) {
+        for (std::int64_t c = 0; c < columns; ++c) to.set({n, row, h, c}, x);
+      } else {
+        to.set({n, row, h, static_cast<std::int64_t>(random_() % columns)}, x);
+      }
+    };
+    q_poisoned_.assign(at(s.b * s.h * s.sq), false);
+    dout_poisoned_ = q_poisoned_;
+    k_poisoned_.assign(at(s.b * s.hk * s.sk), false);
+    const auto some = [&](std::int64_t rows) { return static_cast<int>(2 * rows + 1); };
+    for (std::int64_t n = 0; n < s.b; ++n) {
+      for (std::int64_t h = 0; h < s.h; ++h)
+        for (std::int64_t i = 0; i < s.sq; ++i) {
+          const std::size_t row = at((n * s.h + h) * s.sq + i);
+          if (i >= sq(n) || chance(some(s.sq))) fill(c_.q, n, i, h), q_poisoned_[row] = true;
+          if (i >= sq(n) || chance(some(s.sq))) fill(c_.dout, n, i, h), dout_poisoned_[row] = true;
+          for (std::int64_t j = 0; c_.bias && j < s.sk; ++j)
+            if (!sees(n, h, i, j) && !(c_.bias.get({n, h, i, j}) == -infinity)) {
+              const double was = c_.bias.get({n, h, i, j});
+              c_.bias.set({n, h, i, j}, 0);
+              const bool hidden_anyway = !sees(n, h, i, j);
+              c_.bias.set({n, h, i, j}, hidden_anyway ? value() : was);
+            }
+        }
+      for (std::int64_t g = 0; g < s.hk; ++g)
+        for (std::int64_t row = 0; row < s.sk; ++row) {
+          bool seen = false;
+          for (std::int64_t h = g * (s.h / s.hk); h < (g + 1) * (s.h / s.hk); ++h)
+            for (std::int64_t i = 0; i < sq(n); ++i) seen |= sees(n, h, i, row - leftpad_);
+          if (seen && !chance(some(s.sk))) continue;
+          if (!seen || chance(2))
+            fill(c_.k, n, row, g), k_poisoned_[at((n * s.hk + g) * s.sk + row)] = true;
+          if (!seen || chance(2))
+            fill(c_.v, n, row, g), k_poisoned_[at((n * s.hk + g) * s.sk + row)] = true;
+        }
+    }
+    was_poisoned_ = true;
+  }
+  static std::size_t at(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+  Results compute() {
+    for (const HostTensor* t : c_.outputs()) std::memset(t->memory().data, 0x5a, t->memory().size);
+    c_.expect_forward();
+    Results r;
+    r.out = c_.out.values();
+    if (!forward_only_) r.lse = c_.lse.values();
+    if (c_.s_dmask) r.s_dmask = c_.s_dmask.values();
+    if (forward_only_) return r;
+    if (was_poisoned_) {
+      for (std::int64_t n = 0; n < c_.size.b; ++n)
+        for (std::int64_t i = sq(n); i < c_.size.sq; ++i)
+          for (std::int64_t h = 0; h < c_.size.h; ++h) {
+            c_.lse.set({n, h, i}, std::nan(""));
+            for (std::int64_t c = 0; c < c_.size.dv; ++c) c_.out.set({n, i, h, c}, std::nan(""));
+          }
+    }
+    c_.expect_backward();
+    r.dq = c_.dq.values();
+    r.dk = c_.dk.values();
+    r.dv = c_.dv.values();
+    if (c_.dsinks) r.dsinks = c_.dsinks.values();
+    return r;
+  }
+
+  static bool same(double a, double b) {
+    return std::memcmp(&a, &b, sizeof a) == 0 || (a == 0 && b == 0);
+  }
+  static void expect_same(const std::vector<double>& a, const std::vector<double>& b,
+                          std::int64_t begin, std::int64_t count, const char* what) {
+    for (std::int64_t n = begin; n < begin + count && !a.empty(); ++n)
+      ASSERT_TRUE(same(a[at(n)], b[at(n)]))
+          << what << "[" << n << "]: " << a[at(n)] << " became " << b[at(n)];
+  }
+
+  void compare(const Results& clean, const Results& now) const {
+    const Size& s = c_.size;
+    const std::int64_t group = s.h / s.hk;
+    for (std::int64_t n = 0; n < s.b; ++n) {
+      for (std::int64_t h = 0; h < s.h; ++h) {
+        bool sink_touched = false;
+        for (std::int64_t i = 0; i < s.sq; ++i) {
+          const std::int64_t row = (n * s.h + h) * s.sq + i;
+          const bool out = touched(n, h, i), gradient = out || dout_touched(n, h, i);
+          if (!out) {
+            expect_same(clean.out, now.out, ((n * s.sq + i) * s.h + h) * s.dv, s.dv, "out");
+            expect_same(clean.lse, now.lse, row, 1, "lse");
+            expect_same(clean.s_dmask, now.s_dmask, row * s.sk, s.sk, "s_dmask");
+          }
+          for (std::int64_t j = 0; j < s.sk && !now.s_dmask.empty(); ++j)
+            if (!sees(n, h, i, j)) {
+              ASSERT_EQ(now.s_dmask[at(row * s.sk + j)], 0) << i << " " << j;
+            }
+          if (!gradient) expect_same(clean.dq, now.dq, ((n * s.sq + i) * s.h + h) * s.d, s.d, "dq");
+          sink_touched |= gradient;
+        }
+        if (!sink_touched && s.b == 1 && !now.dsinks.empty())
+          expect_same(clean.dsinks, now.dsinks, h, 1, "dsinks");
+      }
+      for (std::int64_t g = 0; g < s.hk; ++g)
+        for (std::int64_t row = 0; row < s.sk; ++row) {
+          bool reached = false;
+          for (std::int64_t h = g * group; h < (g + 1) * group; ++h)
+            for (std::int64_t i = 0; i < sq(n); ++i)
+              reached |=
+                  sees(n, h, i, row - leftpad_) && (touched(n, h, i) || dout_touched(n, h, i));
+          if (reached) continue;
+          expect_same(clean.dk, now.dk, ((n * s.sk + row) * s.hk + g) * s.d, s.d, "dk");
+          expect_same(clean.dv, now.dv, ((n * s.sk + row) * s.hk + g) * s.dv, s.dv, "dv");
+        }
+    }
+  }
+  bool dout_touched(std::int64_t n, std::int64_t h, std::int64_t i) const {
+    return i < sq(n) && dout_poisoned_[at((n * c_.size.h + h) * c_.size.sq + i)];
+  }
+  // Whether a query, or a key that it sees, is poisoned.
+  bool touched(std::int64_t n, std::int64_t h, std::int64_t i) const {
+    const Size& s = c_.size;
+    if (i >= sq(n)) return false;
+    if (q_poisoned_[at((n * s.h + h) * s.sq + i)]) return true;
+    const std::int64_t g = h / (s.h / s.hk);
+    for (std::int64_t row = 0; row < s.sk; ++row)
+      if (k_poisoned_[at((n * s.hk + g) * s.sk + row)] && sees(n, h, i, row - leftpad_))
+        return true;
+    return false;
+  }
+
+  std::mt19937_64 random_;
+  Call c_;
+  std::string text_;
+  std::int64_t leftpad_ = 0;
+  std::vector<std::int64_t> used_q_, used_k_;
+  bool forward_only_ = false, was_poisoned_ = false;
+  std::vector<bool> q_poisoned_, dout_poisoned_, k_poisoned_;
+};
+
+void expect_no_influence(rocflash_backend backend, std::uint64_t first, std::uint64_t count) {
+  for (std::uint64_t seed = first; seed < first + count; ++seed)
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      Trial trial(seed, dtype, backend);
+      trial.run();
+      if (::testing::Test::HasFailure()) {
+        ADD_FAILURE() << "seed " << seed << ", dtype " << static_cast<int>(dtype) << ": "
+                      << trial.text();
+        return;
+      }
+    }
+}
+
+TEST(Unseen, Cpu) { expect_no_influence(ROCFLASH_BACKEND_CPU, 1, 150); }
+TEST(Unseen, Standard) { expect_no_influence(ROCFLASH_BACKEND_STANDARD, 1, 60); }
+TEST(Unseen, Reference) { expect_no_influence(ROCFLASH_BACKEND_REFERENCE, 1, 20); }
+TEST(Unseen, Plain) { expect_no_influence(ROCFLASH_BACKEND_PLAIN, 1, 20); }
+
+}  // namespace
+}  // namespace rocflash::test

@@ -1,0 +1,70 @@
+"""What is installed for which command: a first result needs a compiler and five libraries, and nothing of the tests."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Run
+
+LEVELS = ("verify", "test", "all")
+
+
+def packages(run: Run, level: str) -> set[str]:
+    told = run("scripts/setup.sh", "--list", level)
+    assert told.returncode == 0, told.stderr
+    return set(told.stdout.split())
+
+
+def test_levels(run: Run) -> None:
+    verify, test, everything = (packages(run, level) for level in LEVELS)
+    assert verify < test < everything
+    names = {re.sub(r"-\d+$", "", name) for name in verify}
+    assert names == {
+        "clang",
+        "cmake",
+        "g++",
+        "libcli11-dev",
+        "libdlpack-dev",
+        "libfmt-dev",
+        "libzstd-dev",
+        "lld",
+        "make",
+        "ninja-build",
+        "nlohmann-json3-dev",
+    }
+    assert {"libgtest-dev", "python3-venv", "lintian", "nix-bin"} <= test
+    assert run("scripts/setup.sh", "--list").stdout.split() == sorted(everything)
+
+
+def test_refusal(run: Run) -> None:
+    told = run("scripts/setup.sh", "--check", "quick")
+    assert told.returncode == 2 and "quick; the levels are verify, test and all" in told.stderr
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="make is not there")
+def test_make_verify_builds_library_and_command_alone(tmp_path: Path) -> None:
+    """In a clone without a build directory: which level, which options, which targets, and how far it says it is."""
+    for name in ("Makefile", "CMakePresets.json"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "setup.sh", tmp_path / "scripts")
+
+    def words(target: str) -> str:
+        told = subprocess.run(["make", "-n", target], cwd=tmp_path, capture_output=True, text=True)
+        assert told.returncode == 0, told.stderr
+        return told.stdout
+
+    verify = words("verify")
+    assert re.findall(r"scripts/setup\.sh (\w+);", verify) == ["verify"]
+    for part in ("TESTS", "SIM", "EXAMPLES"):
+        assert f"-DROCFLASH_BUILD_{part}=OFF" in verify
+    assert re.findall(r"cmake --build build .*--target (.*)", verify) == ["rocflash rocflash_cli"]
+    assert re.findall(r"== (\d) of (\d)", verify) == [("1", "3"), ("2", "3"), ("3", "3")]
+    test = words("build")
+    assert re.findall(r"scripts/setup\.sh (\w+);", test) == ["test"]
+    assert "-UROCFLASH_BUILD_TESTS" in test and "--target" not in test
+    assert re.findall(r"scripts/setup\.sh (\w+);", words("lint")) == ["all"]

@@ -1,0 +1,123 @@
+"""How the package is built: each layer knows those below, and flash-attn comes in by one door."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import rocflash
+from rocflash import dropin
+from rocflash._arrays import calls as array_calls
+from rocflash._c.options import NAMES, Options
+
+PYTHON = Path(__file__).parents[2] / "python"
+# What each part of the package may import of it; the public modules may import everything.
+BELOW = {"_c": {"errors", "_c"}, "_arrays": {"errors", "_c"}, "_torch": {"errors", "_c"}}
+PUBLIC = {"attention", "decode", "dropin", "errors", "info", "prove", "integrations", "_command"}
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Absolute names of what a file imports of rocflash."""
+    package = path.relative_to(PYTHON).parent.parts
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.startswith("rocflash"))
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            if module.split(".")[0] == "rocflash":
+                yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def test_layers_know_only_those_below() -> None:
+    seen = 0
+    for layer, allowed in BELOW.items():
+        for path in (PYTHON / "rocflash" / layer).glob("*.py"):
+            for name in imported(path):
+                part = name.split(".")[1]
+                assert part in {*allowed, layer}, f"{path.name} imports {name}"
+                seen += 1
+    assert seen > 40
+    here = {path.stem for path in (PYTHON / "rocflash").iterdir()} - {"__init__", "__pycache__"}
+    assert here - {"lib", "bin", "py"} == {*BELOW, *PUBLIC}
+
+
+def test_flash_attn_comes_in_by_one_door() -> None:
+    paths = list((PYTHON / "flash-attn").rglob("*.py"))
+    assert len(paths) > 15
+    for path in paths:
+        for name in imported(path):
+            first, _, rest = name.partition(".")
+            public = not rest or rest in rocflash.__all__
+            assert public or rest.partition(".")[0] in ("dropin", "prove"), f"{path.name}: {name}"
+            if rest.startswith("dropin."):
+                assert rest.partition(".")[2] in dropin.__all__, f"{path.name}: {name}"
+
+
+class Seen(Exception):
+    pass
+
+
+def options_of(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, call: Any) -> Any:
+    """The options that a call arrives with."""
+
+    def caught(_q: Any, _k: Any, _v: Any, options: Any, *_: Any) -> Any:
+        raise Seen(Options(*options))
+
+    monkeypatch.setattr(place, name, caught)
+    with pytest.raises(Seen) as found:
+        call()
+    return found.value.args[0]
+
+
+def test_options_arrive_under_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they are packed by position: each value says whose it is."""
+    given = {name: f"the {name}" for name in NAMES}
+    for name in ("window_left", "window_right", "backend"):
+        given.pop(name)
+    x = np.ones((1, 2, 2, 16), "float32")
+
+    def attention() -> Any:
+        return rocflash.attention(x, x, x, window=(3, 4), backend="plain", **given)
+
+    found = options_of(monkeypatch, array_calls, "attention_of_arrays", attention)
+    assert found._asdict() == {**given, "window_left": 3, "window_right": 4, "backend": 3}
+
+
+def test_options_of_flash_attn_arrive_under_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.ones(1, 2, 2, 16)
+    names = [n for n in inspect.signature(dropin.attend).parameters if n in NAMES]
+    given: dict[str, Any] = {name: n for n, name in enumerate(names, 10)}
+    given["alibi_slopes"] = None
+
+    def attend() -> Any:
+        return dropin.attend(x, x, x, window_size=(3, 4), return_attn_probs=False, **given)
+
+    found = options_of(monkeypatch, dropin, "attention_of_tensors", attend)
+    arrived = {n: v for n, v in found._asdict().items() if n in given}
+    assert arrived == given and len(given) == 16
+    assert (found.window_left, found.window_right, found.mask) == (3, 4, None)
+
+
+def test_options_of_caches_arrive_under_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        **{n: f"the {n}" for n in ("cu_seqlens_q", "cache_leftpad", "cache_batch_idx", "page_table")},
+        **{n: f"the {n}" for n in ("max_seqlen_q", "softmax_scale", "causal", "attention_chunk")},
+        **{n: f"the {n}" for n in ("softcap", "alibi_slopes", "sinks", "num_splits", "num_threads")},
+    }
+    x = np.ones((1, 2, 2, 16), "float32")
+
+    def decode() -> Any:
+        return rocflash.decode(x, x, x, window=(3, 4), **given)
+
+    found = options_of(monkeypatch, array_calls, "decode_of_arrays", decode)
+    given["leftpad_k"], given["block_table"] = given.pop("cache_leftpad"), given.pop("page_table")
+    assert {n: v for n, v in found._asdict().items() if n in given} == given
+    assert (found.window_left, found.window_right) == (3, 4)
