@@ -46,17 +46,19 @@ class CallTensors {
 
   // Of two tensors that share memory, neither may be written.
   void apart(const Tensor& t, Access access) {
+    const Outline outline(t);
     for (std::size_t n = 0; n < seen_count_; ++n) {
       if ((access == Access::write || seen_[n].access == Access::write) &&
-          surely_overlap(seen_[n].tensor, t))
-        refuse(t.name, ": shares memory with ", seen_[n].tensor.name,
+          surely_overlap(seen_[n].outline, outline))
+        refuse(t.name, ": shares memory with ", seen_[n].name,
                "; an output needs memory of its own");
     }
-    if (seen_count_ < seen_.size()) seen_[seen_count_++] = {t, access};
+    if (seen_count_ < seen_.size()) seen_[seen_count_++] = {t.name, outline, access};
   }
 
   struct Seen {
-    Tensor tensor;
+    const char* name;
+    Outline outline;
     Access access;
   };
 

@@ -51,9 +51,14 @@ void check_extent(const Tensor& t) {
 struct Nesting {
   explicit Nesting(const Tensor& t) {
     for (int n = 0; n < t.ndim; ++n) {
-      if (t.shape[n] > 1) dim[count++] = {t.stride[n] < 0 ? -t.stride[n] : t.stride[n], t.shape[n]};
+      if (t.shape[n] > 1) insert({t.stride[n] < 0 ? -t.stride[n] : t.stride[n], t.shape[n]});
     }
-    std::sort(dim, dim + count);
+  }
+  // Most tensors come with the largest stride first, or nearly so.
+  void insert(std::pair<std::int64_t, std::int64_t> one) {
+    int at = count++;
+    for (; at > 0 && one < dim[at - 1]; --at) dim[at] = dim[at - 1];
+    dim[at] = one;
   }
   std::pair<std::int64_t, std::int64_t> dim[max_dims];  // stride, size
   int count = 0;
@@ -71,31 +76,6 @@ void check_no_overlap(const Tensor& t) {
     reach += stride * (size - 1);
   }
 }
-
-// The first and the last byte of a non-empty tensor, and whether its elements fill all that lies
-// between.
-struct Outline {
-  explicit Outline(const Tensor& t) {
-    const auto size = static_cast<std::int64_t>(size_of(t.dtype));
-    std::int64_t lowest = 0, highest = 0;
-    for (int n = 0; n < t.ndim; ++n)
-      (t.stride[n] < 0 ? lowest : highest) += (t.shape[n] - 1) * t.stride[n] * size;
-    const auto at = reinterpret_cast<std::uintptr_t>(t.data);
-    first = at + static_cast<std::uintptr_t>(lowest);
-    last = at + static_cast<std::uintptr_t>(highest + size - 1);
-    const Nesting nesting(t);
-    std::int64_t reach = 0;
-    for (int n = 0; n < nesting.count; ++n) {
-      const auto [stride, count] = nesting.dim[n];
-      solid = solid && stride <= reach + 1;
-      reach += stride * (count - 1);
-    }
-  }
-  bool contains(std::uintptr_t address) const { return first <= address && address <= last; }
-
-  std::uintptr_t first, last;
-  bool solid = true;
-};
 
 std::string join(const std::int64_t* values, std::size_t count) {
   std::string s = "(";
@@ -128,11 +108,31 @@ std::string device_text(Device d) {
   }
 }
 
-bool surely_overlap(const Tensor& a, const Tensor& b) {
-  if (a.empty() || b.empty()) return false;
-  const Outline x(a), y(b);
-  return x.first == y.first || (x.solid && (x.contains(y.first) || x.contains(y.last))) ||
-         (y.solid && (y.contains(x.first) || y.contains(x.last)));
+Outline::Outline(const Tensor& t) : empty(t.empty()) {
+  if (empty) return;
+  const auto size = static_cast<std::int64_t>(size_of(t.dtype));
+  std::int64_t lowest = 0, highest = 0;
+  for (int n = 0; n < t.ndim; ++n)
+    (t.stride[n] < 0 ? lowest : highest) += (t.shape[n] - 1) * t.stride[n] * size;
+  const auto at = reinterpret_cast<std::uintptr_t>(t.data);
+  first = at + static_cast<std::uintptr_t>(lowest);
+  last = at + static_cast<std::uintptr_t>(highest + size - 1);
+  const Nesting nesting(t);
+  std::int64_t reach = 0;
+  for (int n = 0; n < nesting.count; ++n) {
+    const auto [stride, count] = nesting.dim[n];
+    solid = solid && stride <= reach + 1;
+    reach += stride * (count - 1);
+  }
+}
+
+bool surely_overlap(const Outline& a, const Outline& b) {
+  if (a.empty || b.empty) return false;
+  const auto contains = [](const Outline& o, std::uintptr_t address) {
+    return o.first <= address && address <= o.last;
+  };
+  return a.first == b.first || (a.solid && (contains(a, b.first) || contains(a, b.last))) ||
+         (b.solid && (contains(b, a.first) || contains(b, a.last)));
 }
 
 std::optional<Tensor> read_tensor(const char* name, const DLTensor* in, Access access, Data data) {

@@ -43,8 +43,17 @@ enum class Data { required, may_be_null };  // a workspace query needs no memory
 std::optional<Tensor> read_tensor(const char* name, const DLTensor* tensor, Access access,
                                   Data data);
 
+// The first and the last byte of a tensor, and whether its elements fill all that lies between.
+struct Outline {
+  Outline() = default;
+  explicit Outline(const Tensor& tensor);
+
+  std::uintptr_t first = 0, last = 0;
+  bool empty = true, solid = true;
+};
+
 // Whether two tensors share memory, as far as their outlines tell: views that interleave pass.
-bool surely_overlap(const Tensor& a, const Tensor& b);
+bool surely_overlap(const Outline& a, const Outline& b);
 
 std::string shape_text(std::initializer_list<std::int64_t> shape);
 std::string device_text(Device device);

@@ -136,7 +136,11 @@ struct Given {
 TEST(Extreme, TheIssuesOwnShape) {
   Draw draw(1);
   Given g(draw);
-  g.problem = {.struct_size = sizeof g.problem, .q = &g.q.dl, .k = &g.k.dl, .v = &g.v.dl};
+  g.problem = {};
+  g.problem.struct_size = sizeof g.problem;
+  g.problem.q = &g.q.dl;
+  g.problem.k = &g.k.dl;
+  g.problem.v = &g.v.dl;
   g.execution.backend = ROCFLASH_BACKEND_AUTO;
   const std::int64_t n = Draw::two(31);
   for (Extreme* t : {&g.q, &g.dout, &g.saved}) t->set({1, n, n, 1});
@@ -188,16 +192,20 @@ TEST(Extreme, Decode) {
   for (int n = 0; n < 5000; ++n) {
     Given g(draw, true);
     g.problem.cu_seqlens_k = nullptr;
-    if (g.packed) {
-      g.k.set({g.b, g.rows_k, g.hk, g.d});
-      g.v.set({g.b, g.rows_k, g.hk, g.dv});
+    const bool appends = draw.coin(), rotates = draw.coin() && g.d > 1;
+    // A cache that is appended to is an output.
+    if (appends) g.rows_k = draw.of({0, 1, 2, 1000});
+    g.k.set({g.b, g.rows_k, g.hk, g.d}, appends);
+    g.v.set({g.b, g.rows_k, g.hk, g.dv}, appends);
+    if (appends) {
+      g.v.dl.data = static_cast<std::byte*>(above) + Draw::two(60);
+      g.out.dl.data = static_cast<std::byte*>(above) + Draw::two(62);
     }
     rocflash_append append{};
     append.struct_size = sizeof append;
     Extreme k_new, v_new, cos;
     const std::int64_t added =
         draw.of({0, 1, 2, Draw::two(31), Draw::two(62), (Draw::two(62) - 1) * 2 + 1});
-    const bool appends = draw.coin(), rotates = draw.coin() && g.d > 1;
     if (appends) {
       append.k_new = &k_new.set({g.b, added, g.hk, g.d}).dl;
       append.v_new = &v_new.set({g.b, added, g.hk, g.dv}).dl;

@@ -30,7 +30,8 @@ bool refuses(std::size_t bytes) {
 
 }  // namespace
 
-// glibc's own, under its other names.
+// glibc's own, under its other names. Ours are visible to the library, whatever the build hides.
+#pragma GCC visibility push(default)
 extern "C" {
 void* __libc_malloc(std::size_t);
 void* __libc_calloc(std::size_t, std::size_t);
@@ -53,6 +54,7 @@ int posix_memalign(void** to, std::size_t alignment, std::size_t n) noexcept {
   return *to ? 0 : ENOMEM;
 }
 }
+#pragma GCC visibility pop
 
 namespace rocflash::test {
 
