@@ -1,5 +1,5 @@
-// What all AMD GPUs have in common, under names that say what it is for: clang's builtins and
-// nothing else.
+// What all AMD GPUs have in common: lanes, memory and LDS through clang's builtins, under names
+// that say what they are for.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@
 #define ROCFLASH_SHARED_ARRAY [[clang::loader_uninitialized]] static ROCFLASH_SHARED
 #define ROCFLASH_UNROLL _Pragma("unroll")
 
-// A kernel with its one argument, called `arguments`. Were it used as the parameter that it is, the
-// compiler would load all of it at the kernel's begin and run out of scalar registers; read where
-// it lies, each field is loaded where it is needed.
+// A kernel with its one argument, called `arguments`. As an ordinary parameter the compiler would
+// load all of it at the start of the kernel and run out of scalar registers; read in place, each
+// field is loaded where it is needed.
 #define ROCFLASH_KERNEL(name, tile, Arguments)                                           \
   static void name##_body(const Arguments& arguments);                                   \
   extern "C" __attribute__((amdgpu_kernel, visibility("protected"),                      \
@@ -36,10 +36,10 @@ inline constexpr int wave_size = 32;
 inline int thread() { return static_cast<int>(__builtin_amdgcn_workitem_id_x()); }
 inline int group() { return static_cast<int>(__builtin_amdgcn_workgroup_id_x()); }
 inline int lane() { return thread() % wave_size; }
-// The same in every lane, and said so: what follows from it is scalar.
+// The same in every lane, and the compiler is told so: what is computed from it is scalar.
 inline int wave() { return __builtin_amdgcn_readfirstlane(thread() / wave_size); }
 
-// Kernel arguments point to global memory, which the language cannot say of them.
+// Kernel arguments point to global memory, which the language cannot express.
 template <class T>
 T load(const T* pointer) {
   return *(const ROCFLASH_GLOBAL T*)pointer;
@@ -49,7 +49,7 @@ void store(T* pointer, T value) {
   *(ROCFLASH_GLOBAL T*)pointer = value;
 }
 
-// The same arguments, loaded anew from here on: keeps what only the end of a kernel needs out of
+// The same arguments, loaded again from here on: keeps what only the end of a kernel needs out of
 // registers until then.
 template <class T>
 const T& again(const T& arguments) {
@@ -62,20 +62,20 @@ inline float exp2(float x) { return __builtin_amdgcn_exp2f(x); }
 inline float log2(float x) { return __builtin_amdgcn_logf(x); }
 inline float reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
 
-// A bit a lane.
+// One bit per lane.
 inline std::uint64_t ballot(bool condition) {
   if constexpr (wave_size == 64) return __builtin_amdgcn_ballot_w64(condition);
   return __builtin_amdgcn_ballot_w32(condition);
 }
 inline bool any(bool condition) { return ballot(condition) != 0; }
 
-// What another lane has; the lane must be the same in all of them.
+// The value of another lane, the same one for all.
 inline float from_lane(float x, int lane) {
   return __builtin_bit_cast(float, __builtin_amdgcn_readlane(__builtin_bit_cast(int, x), lane));
 }
 
-// Workgroup's LDS traffic before it is over for all, and none after it has begun. Global memory is
-// not waited for.
+// All waves of the workgroup have finished their accesses to LDS before any wave goes on. It does
+// not wait for global memory.
 inline void barrier() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
   __builtin_amdgcn_s_barrier();
@@ -90,8 +90,10 @@ inline std::uint32_t high_halves(std::uint32_t first, std::uint32_t second) {
   return __builtin_amdgcn_perm(second, first, 0x07060302);
 }
 
-// What the lane in the other half of the wave has. Taken by value: clang 22's __builtin_bit_cast of
-// an element of a vector gives the vector's first element, whichever was asked for.
+// The value of the lane with the same place in the other half of the wave. Passed by value: clang
+// 22's
+// __builtin_bit_cast of an element of a vector gives the vector's first element, whichever was
+// asked for.
 template <class T>
 T other_half(T x) {
   static_assert(sizeof(T) == 4);
@@ -105,15 +107,7 @@ T other_half(T x) {
 #endif
 }
 
-// Eight weights as a lane's part of a matrix operand.
-template <DType dtype>
-Words4 pack_weights(const float* p) {
-  return {narrow_weights<dtype>(p[0], p[1]), narrow_weights<dtype>(p[2], p[3]),
-          narrow_weights<dtype>(p[4], p[5]), narrow_weights<dtype>(p[6], p[7])};
-}
-
-// For operands that both halves of the wave hold whole: the lower half's four words, then the
-// upper's.
+// The lower half's four words followed by the upper half's, in both halves of the wave.
 inline Words8 both_halves(Words4 own) {
   const bool upper = lane() / (wave_size / 2) != 0;
   Words8 both;
@@ -126,8 +120,13 @@ inline Words8 both_halves(Words4 own) {
   return both;
 }
 
-// Memory seen through a descriptor: loads at or past its end give 0, stores there are dropped, so
-// ragged edges need no branches. An offset of `nowhere` is always past the end.
+// Where `transposing_reads` is true, reads from LDS can transpose: sixteen lanes name a block of
+// four rows of 16 numbers, lane n the numbers from 4 (n % 4) on of row n / 4, and lane n gets
+// column n of the block.
+Words2 read_transposed(const ROCFLASH_SHARED Words2* from);
+
+// Memory seen through a buffer descriptor: loads at or past its end return 0 and stores there are
+// dropped, so ragged edges need no branches. An offset of `nowhere` is always past the end.
 inline constexpr std::uint32_t nowhere = 0x80000000u;
 class Window {
  public:

@@ -1,5 +1,5 @@
-// The host as an architecture: no kernels, but what is plain C++ in them can be compiled here, and
-// so be tested on its own.
+// The host as an architecture: it has no kernels, but the plain C++ in them compiles here and is
+// tested on its own.
 #pragma once
 
 #include <cmath>
@@ -11,6 +11,7 @@
 namespace rocflash::kernel::arch {
 
 inline constexpr int wave_size = 1;
+inline constexpr int bank_chunks = 8;
 inline int lane() { return 0; }
 
 template <class T>

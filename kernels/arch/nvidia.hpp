@@ -1,25 +1,17 @@
-// NVIDIA GPUs from sm_80 on, under names that say what it is for: copies into shared memory that
-// nobody waits for, loads of whole matrices, and the matrix product of 16x8, depth 16. Warps of 32
-// lanes.
-//
-//   result, 4 registers:   row = lane / 4 + 8 (r / 2)          column = 2 (lane % 4) + r % 2
-//   left operand, 4 words: row = lane / 4 + 8 (w % 2)          depth = 2 (lane % 4) + 8 (w / 2) +
-//   {0, 1} right operand, 2 words: column = lane / 4                  depth = 2 (lane % 4) + 8 w +
-//   {0, 1}
-//
-// Two results side by side are, rounded, a left operand: weights need not move between the two
-// products of attention.
+// NVIDIA GPUs from sm_80 on: asynchronous copies into shared memory, loads of whole 8x8 matrices,
+// and the matrix product mma.sync.m16n8k16. Warps of 32 lanes.
 #pragma once
 
 #include <cstdint>
 
+#include "arch/layout.hpp"
 #include "tile/swizzled.hpp"
 #include "tile/vector.hpp"
 
 #define ROCFLASH_UNROLL _Pragma("unroll")
 
-// A kernel with its one argument, called `arguments`. It lies in constant memory, where each use
-// finds it.
+// A kernel with its one argument, called `arguments`. It lies in constant memory and takes no
+// registers.
 #define ROCFLASH_KERNEL(name, tile, Arguments)                                    \
   static void name##_body(const Arguments& arguments);                            \
   extern "C" __attribute__((nvptx_kernel)) void name(const Arguments arguments) { \
@@ -52,8 +44,8 @@ const T& again(const T& arguments) {
   return arguments;
 }
 
-// The same number, computed anew from here on: what follows from it is not kept in registers across
-// a loop.
+// The same number, which the compiler must take for a new one: what is computed from it is not kept
+// in registers across a loop.
 inline std::uint32_t renew(std::uint32_t x) {
   asm volatile("" : "+r"(x));
   return x;
@@ -76,7 +68,7 @@ inline float from_lane(float x, int lane) {
   return __builtin_bit_cast(
       float, __nvvm_shfl_sync_idx_i32(all_lanes, __builtin_bit_cast(int, x), lane, 31));
 }
-// What the lane has whose number differs in these bits.
+// The value of the lane whose number differs in these bits.
 template <class T>
 T from_lane_xor(T x, int bits) {
   return __builtin_bit_cast(
@@ -86,14 +78,14 @@ T from_lane_xor(T x, int bits) {
 inline void barrier() { asm volatile("bar.sync 0;" ::: "memory"); }
 inline void wave_barrier() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
 
-// Shared memory is what the launch gives; addresses are bytes in a window of their own.
+// Shared memory that the launch gives; addresses are bytes in an address space of their own.
 extern "C" __attribute__((address_space(3))) std::uint8_t rocflash_shared[]
     __attribute__((aligned(128)));
 inline SharedAddress shared_begin() {
   return static_cast<SharedAddress>(reinterpret_cast<std::uintptr_t>(rocflash_shared));
 }
 
-// Sixteen bytes from global to shared memory, or zeros.
+// Copies sixteen bytes from global to shared memory; zeros instead of them where `there` is false.
 inline void copy_async(SharedAddress to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
@@ -103,7 +95,7 @@ inline void copy_async(SharedAddress to, const void* from, bool there) {
                : "memory");
 }
 inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until at most `pending` of this thread's committed groups of copies are under way.
+// Waits until at most `pending` of this thread's committed groups of copies are unfinished.
 template <int pending>
 void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
@@ -134,9 +126,8 @@ inline Words4 load_shared(SharedAddress from) {
   return {x, y, z, w};
 }
 
-// Four matrices of 8x8 numbers. Lane n gives the address of row n % 8 of matrix n / 8 and gets of
-// each matrix the two numbers (row lane / 4, columns 2 (lane % 4) + {0, 1}), or those of its
-// transpose.
+// Four matrices of 8x8 numbers. Lane n passes the address of row n % 8 of matrix n / 8 and receives
+// two numbers of each matrix, or of its transpose: row lane / 4, columns 2 (lane % 4) and the next.
 inline Words4 load_matrices(SharedAddress row) {
   std::uint32_t x, y, z, w;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -168,16 +159,12 @@ std::uint32_t narrow_two(float low, float high) {
 
 template <DType dtype>
 struct Mma {
+  using Layout = layout::MmaM16n8k16;
   static constexpr int rows = 16, columns = 8, depth = 16;
   static constexpr int results = 4;
   struct Result {
     float at[results];
   };
-
-  static int row(int lane) {
-    return lane / 4;
-  }  // of results 0 and 1; those of 2 and 3 are eight rows below
-  static int column(int lane) { return 2 * (lane % 4); }
 
   static void multiply(Result& c, Words4 a, std::uint32_t b0, std::uint32_t b1) {
     if constexpr (dtype == DType::bf16) {
@@ -194,16 +181,9 @@ struct Mma {
           : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
     }
   }
-
-  // Results of 16 neighbouring columns as the left operand of another product.
-  static Words4 operand(const Result& left, const Result& right) {
-    return {narrow_two<dtype>(left.at[0], left.at[1]), narrow_two<dtype>(left.at[2], left.at[3]),
-            narrow_two<dtype>(right.at[0], right.at[1]),
-            narrow_two<dtype>(right.at[2], right.at[3])};
-  }
 };
 
-// Memory with an end: loads at or past it give 0, stores there are dropped.
+// Memory with an end: loads at or past it return 0, stores there are dropped.
 inline constexpr std::uint32_t nowhere = 0x80000000u;
 class Window {
  public:

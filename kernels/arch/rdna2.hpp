@@ -1,35 +1,20 @@
-// RDNA2: no matrix unit, but dot products that read one operand from another lane at no cost (DPP
-// row_share), which make a product of 16x16 out of 64 instructions with no lane idle and nothing
-// moved.
-//
-//   result, 8 registers:   column = lane % 16                       row = 8 (lane / 16) + r
-//   operand a, 16 numbers: row = 8 (lane / 16) + lane % 8, any depth; lane r of each half serves
-//   result r of the half operand b, 16 numbers: column = lane % 16, depth in the same order
-//
-// Attention is computed transposed. f16 has v_dot2c_f32_f16, two products at once; bf16 is widened
-// and has v_fmac_f32.
+// RDNA2 (gfx1030 and its family): no matrix unit, but dot products that read one operand from
+// another lane at no cost (DPP row_share). 64 of them make a product of 16x16 with no lane idle and
+// nothing moved. f16 has v_dot2c_f32_f16, two products at once; bf16 is widened and has v_fmac_f32.
 #pragma once
 
 #include "arch/amd.hpp"
+#include "arch/layout.hpp"
 
 namespace rocflash::kernel::arch {
 
 template <DType dtype>
 struct Mma {
+  using Layout = layout::DotGfx10;
   static constexpr int rows = 16, columns = 16, depth = 16;
   static constexpr int results = 8;
-  static constexpr bool transposing = false;
   using Result = Float8;
   using Operand = Words8;
-
-  static int column(int lane) { return lane % 16; }
-  static int operand_row(int lane) { return 8 * (lane / 16) + lane % 8; }
-  static constexpr int row(int r) { return r; }
-  static int row_offset(int lane) { return 8 * (lane / 16); }
-  static constexpr int dropout_run = 8;
-  static constexpr int store_row(int r) { return r; }
-  static int store_offset(int lane) { return row_offset(lane); }
-  static void put_side_by_side(float*) {}
 
   static Result multiply(Operand a, Operand b, Result c) {
     if constexpr (dtype == DType::f16) {
@@ -47,12 +32,6 @@ struct Mma {
     __builtin_amdgcn_sched_barrier(0);
     return c;
   }
-
-  // Half of the keys of a query are in each half of the wave.
-  static Operand weights(const float* p) { return both_halves(pack_weights<dtype>(p)); }
-
-  static constexpr int quad_key(int n, int e) { return 4 * n + e; }
-  static constexpr int quad_place(int n) { return n % 4; }
 
  private:
   // To each result, a of its row's lane times b of its column.
@@ -81,5 +60,8 @@ struct Mma {
     c[r] = sum;
   }
 };
+
+inline constexpr bool transposing_reads = false;
+inline constexpr int bank_chunks = 8;
 
 }  // namespace rocflash::kernel::arch

@@ -1,49 +1,19 @@
-// RDNA3: matrix products of 16x16, waves of 32 lanes, both halves of which hold the same operand.
-//
-//   result, 8 registers:   column = lane % 16         row = 2 r + lane / 16
-//   operand, 16 numbers:   row or column = lane % 16  depth = e, in any order that both operands
-//   share
-//
-// Attention is computed transposed. A lane has the weights of every other key of its query; the
-// other half of the wave has the rest, so eight of a lane's 16 numbers come from there: even keys
-// first, then odd ones, and V in that order too.
+// RDNA3 (gfx11): matrix products of 16x16, waves of 32 lanes, both halves of which hold the same
+// operands.
 #pragma once
 
 #include "arch/amd.hpp"
+#include "arch/layout.hpp"
 
 namespace rocflash::kernel::arch {
 
 template <DType dtype>
 struct Mma {
+  using Layout = layout::WmmaGfx11;
   static constexpr int rows = 16, columns = 16, depth = 16;
   static constexpr int results = 8;
-  static constexpr bool transposing = false;
   using Result = Float8;
   using Operand = Words8;
-
-  static int column(int lane) { return lane % 16; }
-  static int operand_row(int lane) { return lane % 16; }
-  static constexpr int row(int r) { return 2 * r; }
-  static int row_offset(int lane) { return lane / 16; }
-  static constexpr int dropout_run = 4;
-  // The halves of the wave exchange every other row: the lower one gets rows 0 to 7, the upper one
-  // 8 to 15.
-  static constexpr int store_row(int r) { return r; }
-  static int store_offset(int lane) { return 8 * (lane / 16); }
-  static void put_side_by_side(float* x) {
-    const bool upper = lane() / 16 != 0;
-    float own[4], other[4];
-    ROCFLASH_UNROLL
-    for (int n = 0; n < 4; ++n) {
-      own[n] = upper ? x[4 + n] : x[n];
-      other[n] = other_half(upper ? x[n] : x[4 + n]);
-    }
-    ROCFLASH_UNROLL
-    for (int n = 0; n < 4; ++n) {
-      x[2 * n] = upper ? other[n] : own[n];
-      x[2 * n + 1] = upper ? own[n] : other[n];
-    }
-  }
 
   static Result multiply(Operand a, Operand b, Result c) {
     if constexpr (dtype == DType::f16) {
@@ -56,11 +26,9 @@ struct Mma {
                                                          __builtin_bit_cast(Sixteen, b), c);
     }
   }
-
-  static Operand weights(const float* p) { return both_halves(pack_weights<dtype>(p)); }
-
-  static constexpr int quad_key(int n, int e) { return 8 * (n / 2) + n % 2 + 2 * e; }
-  static constexpr int quad_place(int n) { return (n % 2) * 2 + n / 2 % 2; }
 };
+
+inline constexpr bool transposing_reads = false;
+inline constexpr int bank_chunks = 8;
 
 }  // namespace rocflash::kernel::arch

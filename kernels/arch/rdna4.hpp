@@ -1,31 +1,19 @@
-// RDNA4: matrix products of 16x16, waves of 32 lanes. As on CDNA attention is computed transposed,
-// and a lane's scores are the operand of the second product as they stand.
-//
-//   result, 8 registers:  column = lane % 16         row = 8 (lane / 16) + r
-//   operand, 8 numbers:   row or column = lane % 16  depth = 8 (lane / 16) + e
+// RDNA4 (gfx12): matrix products of 16x16, waves of 32 lanes, each half of which holds half of the
+// operands' depth.
 #pragma once
 
 #include "arch/amd.hpp"
+#include "arch/layout.hpp"
 
 namespace rocflash::kernel::arch {
 
 template <DType dtype>
 struct Mma {
+  using Layout = layout::WmmaGfx12;
   static constexpr int rows = 16, columns = 16, depth = 16;
   static constexpr int results = 8;
-  static constexpr bool transposing = false;
   using Result = Float8;
   using Operand = Words4;
-
-  static int column(int lane) { return lane % 16; }
-  static int operand_row(int lane) { return lane % 16; }
-  static constexpr int row(int r) { return r; }
-  static int row_offset(int lane) { return 8 * (lane / 16); }
-  static constexpr int dropout_run = 8;
-  static constexpr int store_row(int r) { return r; }
-  static int store_offset(int lane) { return row_offset(lane); }
-  static void put_side_by_side(float*) {}
-  static int operand_chunk(int lane) { return lane / 16; }
 
   static Result multiply(Operand a, Operand b, Result c) {
     if constexpr (dtype == DType::f16) {
@@ -38,11 +26,9 @@ struct Mma {
                                                                __builtin_bit_cast(Eight, b), c);
     }
   }
-
-  static Operand weights(const float* p) { return pack_weights<dtype>(p); }
-
-  static constexpr int quad_key(int n, int e) { return 4 * n + e; }
-  static constexpr int quad_place(int n) { return n % 4; }
 };
+
+inline constexpr bool transposing_reads = false;
+inline constexpr int bank_chunks = 8;
 
 }  // namespace rocflash::kernel::arch

@@ -1,4 +1,4 @@
-// Scores one by one, with no matrix instruction: slow and obvious. For s_dmask, and for outputs
+// Scores one by one, without matrix instructions: slow and simple. For s_dmask, and for outputs
 // that are not finite.
 #pragma once
 
@@ -28,13 +28,11 @@ struct ExactScores {
 
   const std::byte* query_row(std::int32_t query) const {
     const Rows& q = arch::again(problem).q;
-    return q.data + (sequence.batch * q.batch_stride + (sequence.q_row + query) * q.row_stride +
-                     head * q.head_stride) *
-                        2;
+    return row_address<dtype>(q, sequence.batch, sequence.q_row + query, head);
   }
   const std::byte* row_of(const Rows& rows, std::int32_t key) const {
-    return key_row(arch::again(rows), caches, sequence.batch, sequence.k_row + key,
-                   problem.kv_head(head));
+    return key_row<dtype>(arch::again(rows), caches, sequence.batch, sequence.k_row + key,
+                          problem.kv_head(head));
   }
 
   // In powers of two; the key must be one that the query sees by position.
@@ -86,11 +84,7 @@ void repair(const ExactScores<dtype>& scores, const QueryView& query, float base
     if (outputs.lse && arch::lane() == 0)
       arch::store(&outputs.lse.at(s.batch, scores.head, s.q_row + query.index), lse);
   }
-  const Rows& out = outputs.out;
-  std::byte* to =
-      out.data + (s.batch * out.batch_stride + (s.q_row + query.index) * out.row_stride +
-                  scores.head * out.head_stride) *
-                     2;
+  std::byte* to = row_address<dtype>(outputs.out, s.batch, s.q_row + query.index, scores.head);
   for (int column = arch::lane(); column < p.value_dim; column += arch::wave_size) {
     float sum = 0;
     for (std::int32_t key = query.begin; key < query.end; ++key) {

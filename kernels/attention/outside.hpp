@@ -11,9 +11,9 @@
 
 namespace rocflash::kernel {
 
-// Rows of packed tensors before the first and after the last sequence belong to nobody, and
-// somebody must clear them.
-template <int threads>
+// Rows of packed outputs outside all sequences: the workgroups of the last sequence set them to 0,
+// and their lse to +infinity.
+template <DType dtype, int threads>
 void clear_outside(const ForwardArguments& a, const WorkItem& item) {
   const Problem& p = a.problem;
   const Lengths& l = p.lengths;
@@ -25,9 +25,9 @@ void clear_outside(const ForwardArguments& a, const WorkItem& item) {
        n += a.work.query_blocks * threads) {
     const std::int64_t row = n < begin ? n : n + end - begin;
     const Rows& out = a.outputs.out;
-    auto* to = reinterpret_cast<std::uint16_t*>(out.data) + row * out.row_stride +
-               item.head * out.head_stride;
-    for (int column = 0; column < out.columns; ++column) arch::store(to + column, std::uint16_t{0});
+    using Number = typename Half<dtype>::Type;
+    auto* to = reinterpret_cast<Number*>(row_address<dtype>(out, 0, row, item.head));
+    for (int column = 0; column < out.columns; ++column) arch::store(to + column, Number(0));
     const RowStatistic& lse = a.outputs.lse;
     if (lse) arch::store(lse.data + item.head * lse.head_stride + row * lse.query_stride, infinity);
   }

@@ -1,6 +1,5 @@
 // Rows of q, k, v and out in global memory, as a schedule reads and writes them: from some row on,
-// eight or four columns at a time. Rows and columns that are not there read as 0 and are not
-// written.
+// 16 or 8 bytes at a time. Rows and columns outside the tensor read as 0 and are not written.
 #pragma once
 
 #include <cstdint>
@@ -10,27 +9,27 @@
 
 namespace rocflash::kernel {
 
-// Up to `count` rows from row `first` on, of one (batch, head). A Place is where in a block some
-// columns are, and the same for all blocks of a tensor. Plain: rows on 16 bytes and one stride,
-// seen through a descriptor whose bound ends them. The plan sees to it that a stride is at least a
-// row and that 256 rows stay below 2^31 bytes.
-template <Variant variant>
+// Up to `count` rows from row `first` on, of one (batch, head). A Place says where in a block some
+// columns are; it is the same for all blocks of a tensor. Plain: rows on 16 bytes and one stride,
+// seen through a descriptor whose bound ends them. The plan guarantees that a stride is at least a
+// row and that 256 rows stay below 2^31 bytes. load8 and load4 are named for numbers of two bytes.
+template <DType dtype, Variant variant>
 class RowBlock {
  public:
   using Place = std::uint32_t;
   static Place place(const Rows& rows, std::int32_t row, std::int32_t column) {
     return column < rows.columns
-               ? static_cast<std::uint32_t>(row) * static_cast<std::uint32_t>(rows.row_stride * 2) +
-                     2 * static_cast<std::uint32_t>(column)
+               ? static_cast<std::uint32_t>(row) *
+                         static_cast<std::uint32_t>(rows.row_stride * number_bytes<dtype>) +
+                     number_bytes<dtype> * static_cast<std::uint32_t>(column)
                : arch::nowhere;
   }
 
   RowBlock(const Rows& rows, std::int32_t, std::int64_t batch, std::int64_t first,
            std::int32_t count, std::int64_t head)
-      : window_(
-            rows.data +
-                (batch * rows.batch_stride + first * rows.row_stride + head * rows.head_stride) * 2,
-            static_cast<std::uint32_t>(clamp(count * rows.row_stride * 2, 0, 0x7fffffff))) {}
+      : window_(row_address<dtype>(rows, batch, first, head),
+                static_cast<std::uint32_t>(
+                    clamp(count * rows.row_stride * number_bytes<dtype>, 0, 0x7fffffff))) {}
 
   Words4 load8(Place place) const { return window_.load16(place); }
   Words2 load4(Place place) const { return window_.load8(place); }
@@ -41,8 +40,10 @@ class RowBlock {
 };
 
 // Full: any strides, alignment and number of columns, pages.
-template <>
-class RowBlock<Variant::full> {
+template <DType dtype>
+class RowBlock<dtype, Variant::full> {
+  static_assert(number_bytes<dtype> == 2);
+
  public:
   struct Place {
     std::int32_t row, column;
@@ -77,12 +78,13 @@ class RowBlock<Variant::full> {
   };
 
   std::byte* address(Place place) const {
-    return const_cast<std::byte*>(key_row(rows_, caches_, batch_, first_ + place.row, head_)) +
-           2 * place.column;
+    return const_cast<std::byte*>(
+               key_row<dtype>(rows_, caches_, batch_, first_ + place.row, head_)) +
+           number_bytes<dtype> * place.column;
   }
   template <class Words>
   Words load(Place place) const {
-    constexpr int numbers = sizeof(Words) / 2;
+    constexpr int numbers = sizeof(Words) / number_bytes<dtype>;
     Words words = {};
     if (place.row >= count_ || place.column >= rows_.columns) return words;
     const std::byte* from = address(place);

@@ -37,6 +37,23 @@ struct Span {
       : begin(static_cast<std::int32_t>(r.begin)), end(static_cast<std::int32_t>(r.end)) {}
 };
 
+// The keys that at least one of some queries sees, and those that all of them see: `count` queries
+// from `first` on, of which those in use count.
+struct SeenKeys {
+  Range by_any, by_all;
+
+  SeenKeys(const Visibility& v, const SequenceView& s, std::int32_t first, std::int32_t count)
+      : SeenKeys(v, s, Range{first, smaller(first + count, s.sq)}) {}
+
+ private:
+  SeenKeys(const Visibility& v, const SequenceView& s, Range queries)
+      : by_any(queries.empty() ? Range{} : s.keys_of(v, queries)),
+        by_all(queries.empty() ? Range{} : s.keys_of_all(v, queries)) {}
+};
+
+// Tiles of keys start on multiples of this many, which share one draw of dropout's bits.
+inline constexpr int dropout_keys = 8;
+
 // Scores leave the product as q·k with q's sign turned where the scale is negative, so that the
 // largest product is the largest score: what is left of the scale is positive. (The plan gives a
 // scale of 0 to the full variant, which applies it before it hides keys.)

@@ -1,13 +1,14 @@
 // Where the rows of one sequence are, dense, packed or paged, and which of them are in use.
 //
 // The host has not seen the lengths (they lie in the GPU's memory), so they are clamped here to
-// what the tensors hold: wrong lengths give a wrong answer, never a stray access.
+// what the tensors hold: wrong lengths give a wrong answer, never an access outside the tensors.
 #pragma once
 
 #include <cstdint>
 
 #include "arch/arch.hpp"
 #include "attention/arguments.hpp"
+#include "tile/vector.hpp"
 
 namespace rocflash::kernel {
 
@@ -17,7 +18,7 @@ constexpr std::int64_t clamp(std::int64_t x, std::int64_t low, std::int64_t high
 
 struct SequenceView {
   std::int64_t batch = 0;           // of dense tensors; packed ones have one batch
-  std::int64_t q_row = 0;           // where its queries begin
+  std::int64_t q_row = 0;           // its first query
   std::int32_t q_rows = 0, sq = 0;  // rows that are its own, and those in use
   std::int64_t k_row = 0;  // its first key in use; with pages, counted along the table's row
   std::int32_t sk = 0;
@@ -50,10 +51,18 @@ struct SequenceView {
   }
 };
 
-// The first column of a row of k or v that may lie in pages. Pages that do not exist are taken for
-// the nearest one that does.
-inline const std::byte* key_row(const Rows& rows, std::int32_t caches, std::int64_t batch,
-                                std::int64_t row, std::int64_t head) {
+// The first column of a row. Dense and packed tensors have it at `batch`, `row` and `head`.
+template <DType dtype>
+std::byte* row_address(const Rows& rows, std::int64_t batch, std::int64_t row, std::int64_t head) {
+  return rows.data + (batch * rows.batch_stride + row * rows.row_stride + head * rows.head_stride) *
+                         number_bytes<dtype>;
+}
+
+// The same for k or v, which may lie in pages. A page that does not exist is replaced by the
+// nearest one that does.
+template <DType dtype>
+const std::byte* key_row(const Rows& rows, std::int32_t caches, std::int64_t batch,
+                         std::int64_t row, std::int64_t head) {
   if (rows.blocks) {
     const auto page_rows = static_cast<std::uint32_t>(rows.block_rows);
     const auto r = static_cast<std::uint32_t>(row);
@@ -61,8 +70,7 @@ inline const std::byte* key_row(const Rows& rows, std::int32_t caches, std::int6
         clamp(arch::load(rows.blocks + batch * rows.blocks_stride + r / page_rows), 0, caches - 1);
     row = r % page_rows;
   }
-  return rows.data +
-         (batch * rows.batch_stride + row * rows.row_stride + head * rows.head_stride) * 2;
+  return row_address<dtype>(rows, batch, row, head);
 }
 
 }  // namespace rocflash::kernel

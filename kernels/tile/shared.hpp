@@ -1,6 +1,6 @@
-// Tiles of k and v in LDS, in chunks of 16 bytes (eight numbers). Chunks of a row change places by
-// XOR with a function of the row, so that eight lanes that read the same column of eight
-// neighbouring rows find them in different banks; there is no padding.
+// Tiles in LDS, in chunks of 16 bytes. Chunks of a row change places by XOR with a function of the
+// row, so that eight lanes that read the same column of eight neighbouring rows find them in
+// different banks; there is no padding.
 #pragma once
 
 #include "arch/arch.hpp"
@@ -8,33 +8,27 @@
 
 namespace rocflash::kernel {
 
-inline constexpr int chunk_numbers = 8;
+inline constexpr int chunk_bytes = 16;
+template <DType dtype>
+inline constexpr int chunk_numbers = chunk_bytes / number_bytes<dtype>;
 
 using SharedWords4 = ROCFLASH_SHARED Words4;
 using SharedWords2 = ROCFLASH_SHARED Words2;
 
-// A reader's chunk is told by the lane's own row and chunk and by what the compiler knows of both.
-// Fixed rows are multiples of eight and fixed chunks share no bit with the lane's, so the place
-// splits into one of a few lane-dependent terms and a constant, which is what the instructions'
-// offset field is for. Writers give all of it as the lane's.
+// Where a reader finds a chunk: its lane's own row and chunk give one term, the part of both that
+// the compiler knows gives the other. Fixed rows are multiples of eight and fixed chunks share no
+// bit with the lane's, so there are few lane-dependent terms, and the constant goes into the
+// instruction's offset field. Writers pass all of it as the lane's.
 struct Place {
   int lane, fixed;
 };
 
-// Chunks that lie in different banks: the last bits of a chunk's place say where.
-#if defined(__gfx950__)
-inline constexpr int bank_chunks = 16;
-#else
-inline constexpr int bank_chunks = 8;
-#endif
-
-// Rows of k or v as they are in memory. A lane reads a chunk of its row, or, of v where LDS can
-// transpose, half a chunk: then 32 lanes together take four neighbouring chunks of four
-// neighbouring rows.
-template <int bucket, int rows, bool transposing = false>
+// Rows as they are in memory. A lane reads a chunk of its row, or, where reads transpose, half a
+// chunk: then 32 lanes together read four neighbouring chunks of four neighbouring rows.
+template <int row_bytes, int rows, bool transposing = false>
 struct RowTile {
-  // Whole lines of 128 bytes: 96 columns take the room of 128.
-  static constexpr int row_chunks = (bucket + 63) / 64 * 8;
+  // Whole lines of 128 bytes: 96 columns of two bytes take the room of 128.
+  static constexpr int row_chunks = (row_bytes + 127) / 128 * 8;
   static constexpr int chunks = rows * row_chunks;
 
   static int place(int row, int chunk) { return row * row_chunks + (chunk ^ turn(row)); }
@@ -44,20 +38,20 @@ struct RowTile {
   }
 
  private:
-  static constexpr int turned = row_chunks % bank_chunks == 0 ? bank_chunks : 8;
+  static constexpr int turned = row_chunks % arch::bank_chunks == 0 ? arch::bank_chunks : 8;
   static constexpr int turn(int row) {
     // Two rows side by side fill the banks once where one does not.
-    const int line = turned == bank_chunks ? row : row / 2;
+    const int line = turned == arch::bank_chunks ? row : row / 2;
     return transposing ? 4 * (line % (turned / 4)) : line % turned;
   }
 };
 
-// v transposed: a row for each column of v, with its keys side by side in the order that the
-// weights come in (quad_key and quad_place of the architecture).
-template <int bucket, int keys>
+// A tile stored transposed: one row per column of the tile in memory, with that column's numbers
+// side by side in the order of `operand_order` (tile/order.hpp).
+template <int columns, int column_bytes>
 struct ColumnTile {
-  static constexpr int row_chunks = keys / chunk_numbers;
-  static constexpr int chunks = bucket * row_chunks;
+  static constexpr int row_chunks = column_bytes / chunk_bytes;
+  static constexpr int chunks = columns * row_chunks;
   static_assert(row_chunks == 8 || row_chunks == 4 || row_chunks == 2);
 
   static int place(int column, int chunk) { return column * row_chunks + (chunk ^ turn(column)); }

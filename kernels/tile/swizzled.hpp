@@ -5,17 +5,17 @@
 
 namespace rocflash::kernel {
 
-// Addresses of shared memory are bytes in a window of their own.
+// Addresses of shared memory are bytes in an address space of their own.
 using SharedAddress = std::uint32_t;
 
 // Rows of a tile in shared memory, in chunks of 16 bytes that change places by XOR with a function
 // of the row, so that eight rows' chunks of one column lie in different banks.
-template <int bucket>
+template <int row_bytes>
 struct SharedRows {
-  static constexpr int chunks = bucket / 8;
-  static constexpr int bytes = 16 * chunks;
-  // Rows of whole 128-byte lines change eight chunks; others change four, and every second row
-  // begins in the middle of a line.
+  static constexpr int chunks = row_bytes / 16;
+  static constexpr int bytes = row_bytes;
+  // Rows of whole lines of 128 bytes exchange eight chunks; others exchange four, and every second
+  // row starts in the middle of a line.
   static constexpr int swapped = chunks % 8 == 0 ? 7 : 3;
   static_assert(chunks % 8 == 0 || chunks % 8 == 4);
 
@@ -29,11 +29,10 @@ struct SharedRows {
   }
 };
 
-// One thread's part in copying `count` rows at a time to shared memory: one chunk of every so many
-// rows. Rows and columns that are not there become 0.
-template <int bucket, int count, int threads>
+// One thread's part in copying `count` rows to shared memory: one chunk of every so many rows.
+template <int row_bytes, int count, int threads>
 struct CopyTask {
-  using Tile = SharedRows<bucket>;
+  using Tile = SharedRows<row_bytes>;
   static constexpr int slots = Tile::chunks <= 8    ? 8
                                : Tile::chunks <= 16 ? 16
                                                     : 32;  // threads for a row; some may idle

@@ -1,6 +1,6 @@
-// Vectors as the instructions take them, and what differs between f16 and bf16. Eight 16-bit
-// numbers in four registers are the common coin: what a lane loads from memory at once, and what it
-// gives to a matrix instruction.
+// Vectors as instructions take them, and what differs between f16 and bf16. Sixteen bytes in four
+// registers are the common unit: what a lane loads from memory at once, and what it passes to a
+// matrix instruction.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,10 @@ using Words8 = std::uint32_t __attribute__((ext_vector_type(8)));
 using Float2 = float __attribute__((ext_vector_type(2)));
 using Float8 = float __attribute__((ext_vector_type(8)));
 using Float16 = float __attribute__((ext_vector_type(16)));
+
+// Bytes of one number in memory.
+template <DType dtype>
+inline constexpr int number_bytes = static_cast<int>(size_of(dtype));
 
 template <DType dtype>
 struct Half;
@@ -45,9 +49,9 @@ constexpr std::uint32_t narrow_pair(float low, float high) {
   return __builtin_bit_cast(std::uint32_t, __builtin_convertvector((Float2{low, high}), Pair));
 }
 
-// Two weights, which are never negative. Half away from zero is as near as half to even, and
-// without an instruction for bf16 it costs three operations a pair instead of nine. (A weight that
-// is NaN may lose its sign or payload here; the sum of weights keeps the row NaN.)
+// Two numbers that are never negative. Rounding half away from zero is as near as half to even, and
+// without an instruction for bf16 it costs three operations per pair instead of nine. (A NaN may
+// lose its sign or payload here; the caller keeps it elsewhere.)
 template <DType dtype>
 inline std::uint32_t narrow_weights(float low, float high) {
 #if defined(__AMDGCN__) && !defined(__gfx950__)

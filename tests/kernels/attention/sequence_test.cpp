@@ -85,7 +85,7 @@ TEST(Sequence, PagesThatDoNotExistAreNotTouched) {
   rows.blocks_stride = 3;
   rows.block_rows = 3;
   const auto index = [&](std::int64_t row) {
-    return (key_row(rows, 4, 0, row, 0) - rows.data) / 2;
+    return (key_row<DType::f16>(rows, 4, 0, row, 0) - rows.data) / 2;
   };
   EXPECT_EQ(index(0), 3);
   EXPECT_EQ(index(2), 5);

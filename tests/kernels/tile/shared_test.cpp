@@ -20,14 +20,14 @@ void expect_all_places_taken_once(int rows, int row_chunks) {
 }
 
 TEST(SharedTile, PlacesAreAPermutation) {
-  expect_all_places_taken_once<RowTile<64, 64>>(64, 8);
-  expect_all_places_taken_once<RowTile<96, 32>>(32, 16);
-  expect_all_places_taken_once<RowTile<128, 64>>(64, 16);
-  expect_all_places_taken_once<RowTile<192, 16>>(16, 24);
-  expect_all_places_taken_once<RowTile<256, 32, true>>(32, 32);
-  expect_all_places_taken_once<ColumnTile<128, 64>>(128, 8);
-  expect_all_places_taken_once<ColumnTile<192, 32>>(192, 4);
-  expect_all_places_taken_once<ColumnTile<256, 16>>(256, 2);
+  expect_all_places_taken_once<RowTile<2 * 64, 64>>(64, 8);
+  expect_all_places_taken_once<RowTile<2 * 96, 32>>(32, 16);
+  expect_all_places_taken_once<RowTile<2 * 128, 64>>(64, 16);
+  expect_all_places_taken_once<RowTile<2 * 192, 16>>(16, 24);
+  expect_all_places_taken_once<RowTile<2 * 256, 32, true>>(32, 32);
+  expect_all_places_taken_once<ColumnTile<128, 2 * 64>>(128, 8);
+  expect_all_places_taken_once<ColumnTile<192, 2 * 32>>(192, 4);
+  expect_all_places_taken_once<ColumnTile<256, 2 * 16>>(256, 2);
 }
 
 // What the compiler folds into an offset must not change where a chunk is.
@@ -42,12 +42,12 @@ void expect_split_agrees(int rows, int row_chunks) {
 }
 
 TEST(SharedTile, LaneAndFixedPartsAddUp) {
-  expect_split_agrees<RowTile<64, 64>>(64, 8);
-  expect_split_agrees<RowTile<192, 32>>(32, 24);
-  expect_split_agrees<RowTile<256, 32>>(32, 32);
-  expect_split_agrees<ColumnTile<128, 64>>(128, 8);
-  expect_split_agrees<ColumnTile<256, 32>>(256, 4);
-  expect_split_agrees<ColumnTile<256, 16>>(256, 2);
+  expect_split_agrees<RowTile<2 * 64, 64>>(64, 8);
+  expect_split_agrees<RowTile<2 * 192, 32>>(32, 24);
+  expect_split_agrees<RowTile<2 * 256, 32>>(32, 32);
+  expect_split_agrees<ColumnTile<128, 2 * 64>>(128, 8);
+  expect_split_agrees<ColumnTile<256, 2 * 32>>(256, 4);
+  expect_split_agrees<ColumnTile<256, 2 * 16>>(256, 2);
 }
 
 // Eight rows in a row, the same chunk of each: eight different banks' worth of 16 bytes.
@@ -63,11 +63,11 @@ void expect_no_conflict(int rows, int row_chunks) {
 }
 
 TEST(SharedTile, NeighboursDoNotShareBanks) {
-  expect_no_conflict<RowTile<64, 64>>(64, 8);
-  expect_no_conflict<RowTile<128, 64>>(64, 16);
-  expect_no_conflict<RowTile<192, 32>>(32, 24);
-  expect_no_conflict<ColumnTile<128, 64>>(128, 8);
-  expect_no_conflict<ColumnTile<256, 32>>(256, 4);
+  expect_no_conflict<RowTile<2 * 64, 64>>(64, 8);
+  expect_no_conflict<RowTile<2 * 128, 64>>(64, 16);
+  expect_no_conflict<RowTile<2 * 192, 32>>(32, 24);
+  expect_no_conflict<ColumnTile<128, 2 * 64>>(128, 8);
+  expect_no_conflict<ColumnTile<256, 2 * 32>>(256, 4);
 }
 
 }  // namespace

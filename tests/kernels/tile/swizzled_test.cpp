@@ -12,7 +12,7 @@ namespace {
 
 template <int bucket>
 void expect_places() {
-  using Tile = SharedRows<bucket>;
+  using Tile = SharedRows<2 * bucket>;
   std::set<int> places;
   for (int row = 0; row < 64; ++row) {
     for (int chunk = 0; chunk < Tile::chunks; ++chunk) {
@@ -45,7 +45,7 @@ TEST(Swizzled, EveryChunkHasAPlaceAndEightRowsDifferInTheirBanks) {
 
 template <int bucket, int count, int threads>
 void expect_copied_once() {
-  using Task = CopyTask<bucket, count, threads>;
+  using Task = CopyTask<2 * bucket, count, threads>;
   std::map<SharedAddress, int> copied;
   for (int thread = 0; thread < threads; ++thread) {
     const Task task(thread);

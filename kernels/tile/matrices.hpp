@@ -1,0 +1,27 @@
+// Which rows of a tile in shared memory the lanes of a warp name when ldmatrix loads operands of
+// mma.sync.m16n8k16. Plain C++: tests/kernels/tile holds it to the layout of the instruction.
+//
+// One ldmatrix loads four matrices of 8x8 numbers: lane n names row n % 8 of matrix n / 8. Depth 16
+// takes two matrices in one direction. A left operand's other direction has 16 rows: all four
+// matrices are one fragment. A right operand's has 8 columns: the four matrices are fragments of
+// two neighbouring parts.
+//
+//   left operand                             right operand
+//   lines are rows of the tile:              lines are columns of the tile, transposed on the way:
+//       0 2   depth ->                           0 2   columns ->
+//       1 3                                      1 3
+//   lines are columns, transposed:           lines are rows:
+//       0 1   rows ->                            0 1   depth ->
+//       2 3                                      2 3
+#pragma once
+
+namespace rocflash::kernel {
+
+// A row of a tile and a chunk of eight numbers, from the fragment's first on.
+struct MatrixRow {
+  int row, chunk;
+};
+constexpr MatrixRow matrices_down(int lane) { return {lane % 16, lane / 16}; }
+constexpr MatrixRow matrices_across(int lane) { return {lane % 8 + lane / 16 * 8, lane / 8 % 2}; }
+
+}  // namespace rocflash::kernel

@@ -1,0 +1,136 @@
+// The layouts of matrix instructions: AMD's against the tables of AMD's matrix calculator, element by element, and all of
+// them for completeness: every number of every matrix has its place.
+#include "arch/layout.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <tuple>
+
+namespace rocflash::kernel::layout {
+namespace {
+
+// (lane, number of the lane's part) -> (row, column) of one matrix.
+using Places = std::map<std::pair<int, int>, std::pair<int, int>>;
+
+template <class Layout>
+Places places(char matrix) {
+  Places all;
+  for (int lane = 0; lane < Layout::lanes; ++lane) {
+    if (matrix == 'A') {
+      for (int e = 0; e < Layout::a_numbers; ++e)
+        all[{lane, e}] = {Layout::a_row(lane, e), Layout::a_depth(lane, e)};
+    } else if (matrix == 'B') {
+      for (int e = 0; e < Layout::b_numbers; ++e)
+        all[{lane, e}] = {Layout::b_depth(lane, e), Layout::b_column(lane, e)};
+    } else {
+      for (int r = 0; r < Layout::results; ++r)
+        all[{lane, r}] = {result_row<Layout>(lane, r), result_column<Layout>(lane, r)};
+    }
+  }
+  return all;
+}
+
+// Lines of the tables: matrix,row,col,lane,vgpr,bit_lo,bit_hi.
+Places table(const std::string& file, char matrix) {
+  Places all;
+  std::ifstream in(std::string(ROCFLASH_MATRIX_LAYOUTS) + "/" + file + ".csv");
+  std::string line;
+  while (std::getline(in, line)) {
+    if (line.empty() || line[0] != matrix || line[1] != ',') continue;
+    std::ranges::replace(line, ',', ' ');
+    std::istringstream words(line.substr(1));
+    int row = 0, column = 0, lane = 0, vgpr = 0, low = 0, high = 0;
+    words >> row >> column >> lane >> vgpr >> low >> high;
+    const int bits = high - low + 1;
+    all[{lane, vgpr * (32 / bits) + low / bits}] = {row, column};
+  }
+  return all;
+}
+
+template <class Layout>
+void expect_as_in(const std::string& file) {
+  for (const char matrix : {'A', 'B', 'D'}) {
+    const Places wanted = table(file, matrix);
+    ASSERT_FALSE(wanted.empty()) << file << " " << matrix;
+    EXPECT_EQ(places<Layout>(matrix), wanted) << file << " " << matrix;
+  }
+}
+
+TEST(Layout, IsThatOfAmdsCalculator) {
+  for (const char* file :
+       {"gfx90a.w64.v_mfma_f32_32x32x8f16", "gfx90a.w64.v_mfma_f32_32x32x8bf16_1k",
+        "gfx942.w64.v_mfma_f32_32x32x8_f16", "gfx942.w64.v_mfma_f32_32x32x8_bf16"})
+    expect_as_in<Mfma32x32<8>>(file);
+  for (const char* file :
+       {"gfx950.w64.v_mfma_f32_32x32x16_f16", "gfx950.w64.v_mfma_f32_32x32x16_bf16"})
+    expect_as_in<Mfma32x32<16>>(file);
+  for (const char* file :
+       {"gfx1100.w32.v_wmma_f32_16x16x16_f16", "gfx1100.w32.v_wmma_f32_16x16x16_bf16"})
+    expect_as_in<WmmaGfx11>(file);
+  for (const char* file :
+       {"gfx1201.w32.v_wmma_f32_16x16x16_f16", "gfx1201.w32.v_wmma_f32_16x16x16_bf16"})
+    expect_as_in<WmmaGfx12>(file);
+}
+
+template <class Layout>
+void expect_complete() {
+  const auto count = [](char matrix) {
+    std::set<std::pair<int, int>> seen;
+    for (const auto& [from, place] : places<Layout>(matrix)) seen.insert(place);
+    return static_cast<int>(seen.size());
+  };
+  EXPECT_EQ(count('A'), Layout::rows * Layout::depth);
+  EXPECT_EQ(count('B'), Layout::depth * Layout::columns);
+  EXPECT_EQ(count('D'), Layout::rows * Layout::columns);
+  EXPECT_EQ(Layout::results * Layout::lanes, Layout::rows * Layout::columns);
+}
+
+TEST(Layout, HasAPlaceForEveryNumber) {
+  expect_complete<Mfma32x32<8>>();
+  expect_complete<Mfma32x32<16>>();
+  expect_complete<WmmaGfx11>();
+  expect_complete<WmmaGfx12>();
+  expect_complete<DotGfx10>();
+  expect_complete<MmaM16n8k16>();
+}
+
+TEST(Layout, FactsThatTilesAreBuiltOn) {
+  EXPECT_EQ(neighbouring_rows<Mfma32x32<16>>(), 4);
+  EXPECT_EQ(neighbouring_rows<WmmaGfx12>(), 8);
+  EXPECT_EQ(neighbouring_rows<DotGfx10>(), 8);
+  EXPECT_EQ(neighbouring_rows<WmmaGfx11>(), 1);
+  EXPECT_EQ(neighbouring_rows<MmaM16n8k16>(), 1);
+  EXPECT_EQ(results_within<Mfma32x32<16>>(8), 4);
+  EXPECT_EQ(results_within<WmmaGfx12>(8), 8);
+  EXPECT_EQ(results_within<DotGfx10>(8), 8);
+  EXPECT_EQ(results_within<WmmaGfx11>(8), 4);
+}
+
+// ds_read_b64_tr_b16 as arch/amd.hpp describes it: lane n of sixteen gets column n of four rows of 16 numbers, of which
+// lane n named those from 4 (n % 4) on of row n / 4.
+TEST(Layout, TransposingReadsAreThoseOfTheTable) {
+  std::ifstream in(std::string(ROCFLASH_MATRIX_LAYOUTS) + "/gfx950.ds_read_b64_tr_b16.csv");
+  std::string line;
+  std::getline(in, line);
+  int count = 0;
+  while (std::getline(in, line)) {
+    std::ranges::replace(line, ',', ' ');
+    std::istringstream words(line);
+    int lane = 0, number = 0, source_lane = 0, source_number = 0;
+    words >> lane >> number >> source_lane >> source_number;
+    EXPECT_EQ(source_lane / 16, lane / 16);
+    EXPECT_EQ(source_lane % 16 / 4, number);                      // the row
+    EXPECT_EQ(4 * (source_lane % 4) + source_number, lane % 16);  // the column
+    ++count;
+  }
+  EXPECT_EQ(count, 64 * 4);
+}
+
+}  // namespace
+}  // namespace rocflash::kernel::layout
