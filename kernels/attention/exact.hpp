@@ -33,7 +33,7 @@ struct ExactScores {
                           problem.kv_head(head));
   }
 
-  // In powers of two; the key must be one that the query sees by position.
+  // As an exponent of two. The query must see the key by position.
   float score(const QueryView& query, std::int32_t key) const {
     const std::byte *q = query_row(query.index), *k = row_of(problem.k, key);
     float s = 0;
@@ -45,10 +45,10 @@ struct ExactScores {
   }
 };
 
-// A weight of 0 times infinity or NaN is NaN to a matrix instruction, but a value without weight
-// has no influence. A wave that finds outputs of a query that are not finite has them summed again
-// here, without the values whose weight is 0: all lanes for the one query, a column each. Rare, so
-// it may be slow; what matters is that it needs no registers.
+// To a matrix instruction a weight of 0 times infinity or NaN is NaN, but a value without weight must
+// have no influence. A wave that finds outputs of a query that are not finite sums that query again
+// here, without the values whose weight is 0; each lane sums one column at a time. It is rare, so it
+// may be slow; what matters is that it needs few registers.
 template <DType dtype>
 void repair(const ExactScores<dtype>& scores, const QueryView& query, float base, float factor,
             const Rows& out) {
