@@ -7,7 +7,7 @@
 
 namespace rocflash::kernel {
 
-// Copies `count` rows after `count` rows to shared memory. Plain: rows on 16 bytes and one stride.
+// Copies a tensor to shared memory, `count` rows at a time. Plain: rows on 16 bytes and one stride.
 template <DType dtype, int bucket, int count, int threads, Variant variant>
 class TileCopy {
  public:
@@ -52,7 +52,7 @@ class TileCopy {
   const std::byte* from_;
 };
 
-// Full: any strides, alignment and number of columns, pages.
+// Full: any strides, alignment and number of columns, and pages.
 template <DType dtype, int bucket, int count, int threads>
 class TileCopy<dtype, bucket, count, threads, Variant::full> {
  public:
@@ -81,7 +81,7 @@ class TileCopy<dtype, bucket, count, threads, Variant::full> {
     const int column = chunk_columns * task.chunk;
     if (task.idle()) {
     } else if (whole_chunks_) {
-      // All rows are found before the first is asked for: finding one in a page takes a load.
+      // All addresses come before the first copy: finding a row in a page takes a load.
       const std::byte* from[Task::rounds];
       ROCFLASH_UNROLL
       for (int n = 0; n < Task::rounds; ++n) {

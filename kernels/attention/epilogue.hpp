@@ -5,6 +5,7 @@
 #include "attention/score.hpp"
 #include "attention/sequence.hpp"
 #include "attention/softmax.hpp"
+#include "table/kernels.hpp"
 
 namespace rocflash::kernel {
 

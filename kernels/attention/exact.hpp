@@ -35,7 +35,7 @@ struct ExactScores {
                           problem.kv_head(head));
   }
 
-  // In powers of two; the key must be one that the query sees by position.
+  // As an exponent of two. The query must see the key by position.
   float score(const QueryView& query, std::int32_t key) const {
     const std::byte *q = query_row(query.index), *k = row_of(problem.k, key);
     float s = 0;
@@ -68,12 +68,12 @@ float exact_softmax(const ExactScores<dtype>& scores, const QueryView& query, fl
   return normaliser.lse;
 }
 
-// Outputs of a query that are not finite are computed again here, all lanes for the one query, a
-// column each. There are three ways to get there with ordinary results. A weight of 0 times
-// infinity or NaN is NaN to a matrix instruction, but a value without weight has no influence. A
-// sum of values may overflow where their mean does not. And a product q.k may overflow where the
-// score does not; `factor` is then not finite either. Rare, so it may be slow; what matters is that
-// it needs no registers.
+// Computes outputs of a query again that are not finite; each lane sums one column at a time. There
+// are three ways to get there with ordinary results. To a matrix instruction a weight of 0 times
+// infinity or NaN is NaN, but a value without weight must have no influence. A sum of values may
+// overflow where their mean does not. And a product q·k may overflow where the score does not;
+// `factor` is then not finite either. It is rare, so it may be slow; what matters is that it needs
+// few registers.
 template <DType dtype>
 void repair(const ExactScores<dtype>& scores, const QueryView& query, float base, float factor,
             const ForwardOutputs& outputs) {

@@ -1,4 +1,4 @@
-// Rows of packed outputs that belong to no sequence.
+// Rows of packed outputs outside all sequences.
 #pragma once
 
 #include <cstdint>

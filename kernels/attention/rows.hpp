@@ -6,6 +6,7 @@
 
 #include "arch/arch.hpp"
 #include "attention/sequence.hpp"
+#include "table/kernels.hpp"
 
 namespace rocflash::kernel {
 
@@ -39,7 +40,7 @@ class RowBlock {
   arch::Window window_;
 };
 
-// Full: any strides, alignment and number of columns, pages.
+// Full: any strides, alignment and number of columns, and pages.
 template <DType dtype>
 class RowBlock<dtype, Variant::full> {
   static_assert(number_bytes<dtype> == 2);

@@ -1,4 +1,4 @@
-// How a score is shaped, and which keys a query sees: shared by all schedules and by the kernels
+// Which keys a query sees, and how its scores are shaped: shared by all schedules and by the kernels
 // that compute scores one by one.
 #pragma once
 
@@ -54,17 +54,16 @@ struct SeenKeys {
 // Tiles of keys start on multiples of this many, which share one draw of dropout's bits.
 inline constexpr int dropout_keys = 8;
 
-// Scores leave the product as q·k with q's sign turned where the scale is negative, so that the
-// largest product is the largest score: what is left of the scale is positive. (The plan gives a
-// scale of 0 to the full variant, which applies it before it hides keys.)
+// Where the scale is negative the sign of q is changed before the product, so that the largest product
+// is the largest score and what remains of the scale is positive. (The plan gives a scale of 0 to the
+// full variant, which applies it before it hides keys.)
 struct Scale {
   float unit;      // from products to powers of two
   bool turn_sign;  // of q
   explicit Scale(float scale) : unit(__builtin_fabsf(scale) * log2_e), turn_sign(scale < 0) {}
 };
 
-// Options of the full variant for one (sequence, head). Scores go in as products and come out in
-// powers of two.
+// Options of the full variant for one (sequence, head). They turn products into exponents of two.
 class ScoreShape {
  public:
   ScoreShape(const Problem& p, const SequenceView& s, std::int64_t head)
@@ -82,7 +81,7 @@ class ScoreShape {
   // The same with what is left of the scale.
   template <int count, class At, class Key>
   void shape(const QueryView& query, At at, Key key, float scale) const {
-    // Read anew at each tile: the strides of all options together are more than the scalar
+    // Loaded again for each tile: the strides of all options together are more than the scalar
     // registers hold.
     const Problem& p = arch::again(problem_);
     ROCFLASH_UNROLL
@@ -126,7 +125,7 @@ class ScoreShape {
     for (int n = 0; n < count; ++n) at(n) *= log2_e;
   }
 
-  // Sets weights that dropout drops to 0. run: so many neighbouring n share a group of eight keys.
+  // Sets weights that dropout drops to 0. From each multiple of `run` on, so many keys share one draw.
   template <int count, int run, class At, class Key>
   void drop(const QueryView& query, At at, Key key) const {
     ROCFLASH_UNROLL
@@ -138,7 +137,7 @@ class ScoreShape {
       }
     }
   }
-  // A bit for each of eight keys, `first` being a multiple of eight: dropout keeps it.
+  // One bit per key, set where dropout keeps it, for eight keys from `first`, a multiple of eight.
   std::uint32_t kept(const QueryView& query, std::int32_t first) const {
     const PhiloxCounter words = problem_.dropout.bits(plane_, query.index, first);
     const std::uint32_t threshold = problem_.dropout.threshold;
@@ -162,8 +161,7 @@ class ScoreShape {
     return (key & 1 ? pair >> 16 : pair & 0xffffu) < problem_.dropout.threshold;
   }
 
-  // Rows and keys that are not in use have no element: theirs is the last one's, and is not looked
-  // at.
+  // Rows and keys that are not in use have no element. They read the last one, and do not use it.
   std::int64_t column_of(std::int32_t key) const {
     return key < sequence_.sk ? key : sequence_.sk - 1;
   }

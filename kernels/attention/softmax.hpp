@@ -1,8 +1,8 @@
-// The softmax of one query, key tile after key tile. Scores arrive times `unit` in powers of two.
+// The softmax of one query, tile by tile of its keys. Scores, times `unit`, are exponents of two.
 //
-// Weights are taken relative to a reference that follows the largest score lazily: as long as no
-// score is more than 2^8 above it, sums and outputs need no rescaling, and 2^8 loses no accuracy in
-// f32 sums nor in f16 or bf16 weights.
+// Weights are relative to a reference that follows the largest score lazily. As long as no weight
+// exceeds 2^8, sums and outputs need no rescaling, and 2^8 loses no accuracy in f32 sums nor in f16 or
+// bf16 weights.
 #pragma once
 
 #include "arch/arch.hpp"
@@ -18,9 +18,9 @@ struct OnlineSoftmax {
   float reference = -infinity;
   float sum = 0;  // of the weights that this lane has seen
 
-  // A reference of -infinity stays that with the slack: anything is above it.
+  // True for any score where the reference is still -infinity.
   bool behind(float largest) const { return largest > reference + slack; }
-  // Returns what sums and outputs so far must be multiplied with, having done so to the sum.
+  // Rescales the sum, and returns the factor by which the outputs so far must be multiplied.
   float follow(float largest) {
     const float before = reference;
     if (largest > reference) reference = largest;
@@ -28,11 +28,11 @@ struct OnlineSoftmax {
     sum *= factor;
     return factor;
   }
-  // What to subtract from a score: a query that has seen nothing yet has no reference.
+  // What to subtract from a score; 0 for a query that has seen no key yet.
   float base() const { return reference == -infinity ? 0.0f : reference; }
 };
 
-// What turns summed weights into results, once all keys have been seen.
+// What turns sums into results after the last key.
 struct Normaliser {
   float factor;  // of the outputs
   float lse;

@@ -1,4 +1,4 @@
-// Which workgroup does which queries.
+// Which queries a workgroup computes.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@ struct WorkItem {
   std::int32_t batch, head, block;
 
   WorkItem(const Work& work, std::int32_t heads, std::int32_t group) {
-    // Partitions take workgroups in turn; give each of them a contiguous share.
+    // The hardware hands workgroups to partitions in turn; give each partition a contiguous share.
     const std::int32_t partition = group % work.partitions, turn = group / work.partitions;
     const std::int32_t share = work.groups / work.partitions, rest = work.groups % work.partitions;
     const std::int32_t item = partition * share + (partition < rest ? partition : rest) + turn;
-    // Some planes take turns.
+    // Blocks of `planes_together` planes alternate.
     const std::int32_t first =
         item / (work.query_blocks * work.planes_together) * work.planes_together;
     const std::int32_t left = work.groups / work.query_blocks - first;
@@ -24,8 +24,8 @@ struct WorkItem {
     const std::int32_t plane = first + among_them % together;
     batch = plane / heads;
     head = plane % heads;
-    // Under a causal mask the last queries see most keys: they go first, so that the short ones
-    // fill the end.
+    // Under a causal mask the last queries see most keys. They go first, so that short blocks fill the
+    // end of the launch.
     block = work.query_blocks - 1 - among_them / together;
   }
 };

@@ -6,7 +6,7 @@
 # The units were compiled for their family (gfx11-generic) or for this very architecture; here they are renamed and
 # assembled for one member. The assembler refuses any instruction that the member does not have.
 #
-# A code object has one metadata note, and drivers read only the first they find. The linker would keep one note a unit, so
+# A code object has one metadata note, and drivers read only the first they find. The linker would keep one note per unit, so
 # the units' metadata are taken out and assembled as one.
 set -euo pipefail
 

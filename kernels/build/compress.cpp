@@ -36,7 +36,7 @@ void compress(const std::string& input, const std::string& output, const std::st
   };
   set(ZSTD_c_compressionLevel, 19);
   set(ZSTD_c_checksumFlag, 1);
-  // The window must reach from the end of the object to the begin of its base.
+  // The window must reach from the end of the object to the start of its base.
   set(ZSTD_c_windowLog, 27);
   set(ZSTD_c_enableLongDistanceMatching, 1);
   if (!prefix.empty()) {

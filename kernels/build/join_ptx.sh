@@ -18,7 +18,7 @@ awk 'FNR == 1 { unit++ }
   /^\.extern .*;$/ && declared[$0]++ { next }
   { print }' "$@" >"$output.new"
 
-# Definitions begin a line: ".visible .entry name(", ".func name(", ".global .align 4 .b8 name[4]".
+# Definitions start a line: ".visible .entry name(", ".func name(", ".global .align 4 .b8 name[4]".
 repeated=$(sed -nE -e 's/^(\.(visible|weak) )?\.(entry|func)( \([^)]*\))? ([A-Za-z0-9_$]+).*/\5/p' \
   -e 's/^(\.(visible|weak) )?\.(global|const|shared) .*[ \t]([A-Za-z0-9_$]+)(\[.*|;| =.*)$/\4/p' "$output.new" |
   sort | uniq -d)

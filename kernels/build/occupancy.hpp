@@ -28,7 +28,7 @@ struct Usage {
                     // above
 };
 
-// Waves a SIMD, rounded down where a workgroup leaves SIMDs unequal; at least 1 if a workgroup fits
+// Waves per SIMD, rounded down where a workgroup leaves SIMDs unequal; at least 1 if a workgroup fits
 // at all, else 0.
 constexpr int waves_per_simd(const Machine& machine, const Usage& usage) {
   const auto rounded_up = [](int x, int step) { return (x + step - 1) / step * step; };

@@ -1,8 +1,7 @@
 // Tells what the compiler made of each kernel: report JSON TEXT ARCH:MODULE...
 //
-// AMD: read from the linked code objects, from the very metadata that drivers launch by. NVIDIA:
-// registers and occupancy are the driver's doing when it compiles the PTX, so they stay unknown
-// (null) here.
+// AMD: read from the metadata of the linked code objects, which drivers launch by. NVIDIA: the driver
+// compiles the PTX and decides on registers and occupancy, so they are unknown (null) here.
 #include <elf.h>
 
 #include <algorithm>

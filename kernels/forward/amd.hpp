@@ -56,7 +56,7 @@ struct ForwardTypes {
                              typename Values::Tile, dtype, bucket, tile.keys, tile.threads>::Type;
 };
 
-// The keys of a workgroup, tile after tile: in LDS, and on their way there.
+// The tiles of k and v of a workgroup on their way to LDS.
 template <KernelSpec spec>
 class KeyTiles {
   using Types = ForwardTypes<spec>;

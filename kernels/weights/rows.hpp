@@ -1,6 +1,6 @@
-// s_dmask: the weights themselves, negative where dropout drops them. A wave a row: its lanes share
-// out the keys, agree on the largest score and the sum, and go over the keys again. Nothing is
-// taken from forward, whose lse is rounded.
+// s_dmask: the weights themselves, negative where dropout drops them. Each wave handles one row at a time:
+// its lanes divide the keys among them, agree on the largest score and the sum, and visit the keys again.
+// Forward's lse is not used: it is rounded.
 #pragma once
 
 #include "attention/exact.hpp"
@@ -14,8 +14,8 @@ void weights(const WeightsArguments& a) {
   const Problem& p = a.problem;
   constexpr int waves = weights_tile.threads / arch::wave_size;
   const std::int64_t rows = p.batch() * p.heads * p.max_q;
-  // All lanes of a wave have the same row; the compiler is not told, so that what follows from it
-  // lies in vector registers, of which there are plenty here.
+  // All lanes of a wave have the same row. The compiler is not told, so that what is computed from it
+  // lies in vector registers, which are plenty here.
   const std::int64_t first = arch::group() * std::int64_t{waves} + arch::thread() / arch::wave_size;
   for (std::int64_t row = first; row < rows; row += std::int64_t{a.groups} * waves) {
     const auto index = static_cast<std::int32_t>(row % p.max_q);
@@ -39,7 +39,7 @@ void weights(const WeightsArguments& a) {
     for (int lane = 0; lane < arch::wave_size; ++lane) {
       const float reference = arch::from_lane(own.reference, lane),
                   sum = arch::from_lane(own.sum, lane);
-      // NaN is in the sum of a lane whose largest score is none.
+      // A lane without a largest score may still have NaN in its sum.
       if (reference > -infinity || sum != 0) total += sum * arch::exp2(reference - base);
     }
 
