@@ -13,19 +13,23 @@ from torch import Tensor
 
 from ._c import choice
 from ._c.options import Options, packer, window_pair
+from ._c.shapes import lse_shape, out_shape
 from ._torch.attention import attention_of_tensors, draw_rng_state
 from ._torch.autograd import define, register_fake
 from ._torch.calls import backward, combine, forward
 from ._torch.decode import attention_with_kvcache, join_qv, side_by_side
 from ._torch.options import check_number, check_options, check_tensor
 from ._torch.rotary import at_positions, check_tables, rotate
+from ._torch.route import OPERATOR, route
 from .errors import InvalidArgument, Unsupported
 
 __all__ = [
     "InvalidArgument",
+    "Options",
     "Unsupported",
     "at_positions",
     "attend",
+    "attention_of_tensors",
     "attention_with_kvcache",
     "backward",
     "check_hint",
@@ -37,7 +41,10 @@ __all__ = [
     "define",
     "draw_rng_state",
     "forward",
+    "is_plain",
     "join_qv",
+    "lse_shape",
+    "out_shape",
     "plain_options",
     "register_fake",
     "rotate",
@@ -45,7 +52,13 @@ __all__ = [
     "signed_softmax",
     "split_packed",
     "whole",
+    "window_pair",
 ]
+
+
+def is_plain(q: Any, k: Any, v: Any) -> bool:
+    """Whether the dispatcher can be left out: nobody is there to be told of the call."""
+    return route(q, k, v, None) != OPERATOR
 
 
 def signed_softmax(weights: Tensor, dtype: torch.dtype) -> Tensor:
