@@ -19,8 +19,9 @@ from .options import check_options, check_tensor, refuse_gradients
 from .route import GRADIENTS, INFER, OPERATOR, autocasting, route
 
 _LOW, _HIGH = -(2**63), 2**63 - 1
-_DROPOUT, _SINKS, _BIAS, _SLOPES = (
-    AT[name] for name in ("dropout_p", "sinks", "bias", "alibi_slopes")
+_DROPOUT, _SINKS, _BIAS, _SLOPES, _CU_Q, _CU_K = (
+    AT[name]
+    for name in ("dropout_p", "sinks", "bias", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k")
 )
 
 
@@ -101,7 +102,11 @@ def attention_of_tensors(
         refuse_gradients(options)
     if casting:
         q, k, v = autocast(q, k, v)
-    if options[_DROPOUT] or return_weights or q.is_cuda:
+    if (
+        options[_DROPOUT]
+        or return_weights
+        or (q.is_cuda and not (options[_CU_Q] is None and options[_CU_K] is None))
+    ):
         options = _completed(q, options, generator, return_weights)
     if way == OPERATOR:
         if options[-1] == FROM_CONTEXT:
