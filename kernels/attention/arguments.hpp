@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "core/problem.hpp"
+#include "table/kernels.hpp"
 
 namespace rocflash::kernel {
 
@@ -35,6 +36,21 @@ struct WeightsArguments {
   std::int32_t groups = 0;  // workgroups; any number is correct
   std::int32_t caches = 0;
 };
+
+// What the kernels of an operation are given: the entry declares them so, and the host's plan fills
+// it in.
+template <Operation operation>
+struct ArgumentsChoice;
+template <>
+struct ArgumentsChoice<Operation::forward> {
+  using Type = ForwardArguments;
+};
+template <>
+struct ArgumentsChoice<Operation::weights> {
+  using Type = WeightsArguments;
+};
+template <Operation operation>
+using ArgumentsOf = typename ArgumentsChoice<operation>::Type;
 
 // The device lays structs out as the host does; a difference would show here first.
 static_assert(sizeof(void*) == 8 && sizeof(Problem) % 8 == 0 && alignof(Problem) == 8);

@@ -15,24 +15,18 @@
 #pragma clang attribute pop
 
 #include "arch/arch.hpp"
+#include "attention/arguments.hpp"
 #include "table/groups.hpp"
 
-namespace rocflash::kernel {
-// What an operation takes: the type of its function's parameter.
-template <class Arguments>
-Arguments arguments_of(void (*)(const Arguments&));
-}  // namespace rocflash::kernel
-
-#define ROCFLASH_ENTRY(symbol, operation, dtype, bucket, variant)                       \
-  namespace rocflash::kernel {                                                          \
-  inline constexpr KernelSpec symbol##_spec{Operation::operation, DType::dtype, bucket, \
-                                            Variant::variant};                          \
-  static_assert(kernel_number(symbol##_spec) >= 0 && is_named(symbol##_spec, #symbol)); \
-  using symbol##_arguments = decltype(arguments_of(&operation<symbol##_spec>));         \
-  }                                                                                     \
-  ROCFLASH_KERNEL(symbol,                                                               \
-                  (rocflash::kernel::group_shape(rocflash::kernel::this_family,         \
-                                                 rocflash::kernel::symbol##_spec)),     \
-                  rocflash::kernel::symbol##_arguments) {                               \
-    rocflash::kernel::operation<rocflash::kernel::symbol##_spec>(arguments);            \
+#define ROCFLASH_ENTRY(symbol, operation, dtype, bucket, variant)                          \
+  namespace rocflash::kernel {                                                             \
+  inline constexpr KernelSpec symbol##_spec{Operation::operation, DType::dtype, bucket,    \
+                                            Variant::variant};                             \
+  static_assert(kernel_number(symbol##_spec) >= 0 && is_named(symbol##_spec, #symbol));    \
+  }                                                                                        \
+  ROCFLASH_KERNEL(symbol,                                                                  \
+                  (rocflash::kernel::group_shape(rocflash::kernel::this_family,            \
+                                                 rocflash::kernel::symbol##_spec)),        \
+                  rocflash::kernel::ArgumentsOf<rocflash::kernel::Operation::operation>) { \
+    rocflash::kernel::operation<rocflash::kernel::symbol##_spec>(arguments);               \
   }
