@@ -47,6 +47,13 @@ struct ExactScores {
   }
 };
 
+// With a scale as small as this, products q·k may leave float's range where scores are ordinary
+// numbers. One at the negative end, -infinity, looks like a hidden key and leaves no trace in the
+// outputs, so all queries are computed again.
+inline bool products_overflow(const Problem& p) {
+  return p.scale != 0 && __builtin_fabsf(p.scale) < 0x1p-96f;
+}
+
 // The softmax of one query: sets what to subtract from scores and what to multiply outputs with,
 // and returns the lse.
 template <DType dtype>
@@ -68,7 +75,7 @@ float exact_softmax(const ExactScores<dtype>& scores, const QueryView& query, fl
   return normaliser.lse;
 }
 
-// Computes outputs of a query again that are not finite; each lane sums one column at a time. There
+// Computes outputs of a query again that are not finite, or not to be trusted; each lane sums one column at a time. There
 // are three ways to get there with ordinary results. To a matrix instruction a weight of 0 times
 // infinity or NaN is NaN, but a value without weight must have no influence. A sum of values may
 // overflow where their mean does not. And a product q·k may overflow where the score does not;
@@ -79,7 +86,7 @@ void repair(const ExactScores<dtype>& scores, const QueryView& query, float base
             const ForwardOutputs& outputs) {
   const Problem& p = scores.problem;
   const SequenceView& s = scores.sequence;
-  if (factor - factor != 0) {
+  if (factor - factor != 0 || products_overflow(p)) {
     const float lse = exact_softmax(scores, query, base, factor);
     if (outputs.lse && arch::lane() == 0)
       arch::store(&outputs.lse.at(s.batch, scores.head, s.q_row + query.index), lse);

@@ -142,7 +142,8 @@ void finish(const ForwardArguments& a, const OnlineSoftmax& softmax,
   }
 
   constexpr std::uint64_t one_lane_per_query = (std::uint64_t{1} << Types::wave_queries) - 1;
-  std::uint64_t broken = arch::ballot(in_use && column_sum(probe) != 0) & one_lane_per_query;
+  std::uint64_t broken =
+      arch::ballot(in_use && (column_sum(probe) != 0 || products_overflow(p))) & one_lane_per_query;
   while (broken != 0) {
     const int lane = __builtin_ctzll(broken);
     broken &= broken - 1;

@@ -178,8 +178,8 @@ void finish(const ForwardArguments& a,
   arch::wait_for_copies<0>();
   arch::barrier();  // the last tiles may still be in use
   float factors[lane_queries];
-  std::uint32_t broken =
-      0;  // bit 4 r + i: an output of query i of the lanes of row r is not finite
+  // Bit 4 r + i: query i of the lanes of row r is to be computed again.
+  std::uint32_t broken = 0;
   static_assert(lane_queries <= row_lanes);
   ROCFLASH_UNROLL
   for (int i = 0; i < lane_queries; ++i) {
@@ -202,7 +202,7 @@ void finish(const ForwardArguments& a,
           rows + static_cast<std::uint32_t>(place),
           in_use ? arch::narrow_two<spec.dtype>(x * normaliser.factor, y * normaliser.factor) : 0);
     }
-    std::uint32_t lanes = arch::ballot(in_use && probe != 0);
+    std::uint32_t lanes = arch::ballot(in_use && (probe != 0 || products_overflow(p)));
     lanes |= lanes >> 1;
     lanes |= lanes >> 2;
     broken |= (lanes & 0x11111111u) << i;
