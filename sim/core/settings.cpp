@@ -11,7 +11,7 @@ namespace rocflash::sim {
 namespace {
 
 std::string variable(const char* name, const char* otherwise) {
-  const char* value = std::getenv(name);
+  const char* value = secure_getenv(name);  // some name files: not for privileged programs
   return value != nullptr && *value != '\0' ? value : otherwise;
 }
 

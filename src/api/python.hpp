@@ -4,8 +4,8 @@
 // It needs no Python header and no Python library. What it wants of the interpreter, and of the
 // framework whose tensors they are, it is given as addresses: functions of CPython's stable ABI,
 // and the table of C functions that a tensor's type offers to others (DLPack 1.2 and newer,
-// `__dlpack_c_exchange_api__`). python/rocflash/_torch/fast.py is the other side. It serves calls on
-// CPU tensors that need no more scratch memory than is kept at hand, and leaves all others,
+// `__dlpack_c_exchange_api__`). python/rocflash/_torch/fast.py is the other side. It serves calls
+// on CPU tensors that need no more scratch memory than is kept at hand, and leaves all others,
 // refusals too, to the C ABI.
 #pragma once
 

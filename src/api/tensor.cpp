@@ -116,7 +116,7 @@ Outline::Outline(const Tensor& t) : empty(t.empty()) {
     (t.stride[n] < 0 ? lowest : highest) += (t.shape[n] - 1) * t.stride[n] * size;
   const auto at = reinterpret_cast<std::uintptr_t>(t.data);
   first = at + static_cast<std::uintptr_t>(lowest);
-  last = at + static_cast<std::uintptr_t>(highest + size - 1);
+  last = at + static_cast<std::uintptr_t>(highest + (size - 1));
   const Nesting nesting(t);
   std::int64_t reach = 0;
   for (int n = 0; n < nesting.count; ++n) {
