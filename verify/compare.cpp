@@ -37,8 +37,9 @@ Finding judge(std::string tensor, const Trio& values, const Rule& rule) {
     const char* why = contradiction(r, x);
     if (!why && !rule.exact_zero.empty() && rule.exact_zero[n] && x != 0)
       why = "it must be exactly 0";
-    if (!why && rule.same_signs && r != 0 && x != 0 && std::signbit(r) != std::signbit(x))
-      why = "dropout must decide alike";
+    // The sign of a NaN says nothing.
+    const bool signs = rule.same_signs && r != 0 && x != 0 && !std::isnan(r);
+    if (!why && signs && std::signbit(r) != std::signbit(x)) why = "dropout must decide alike";
     if (why && f.defect.empty()) f.defect = defect_text(n, r, x, why);
     if (why || !std::isfinite(r)) continue;
     largest = std::max(largest, std::abs(r));
