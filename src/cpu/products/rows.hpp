@@ -2,8 +2,8 @@
 #pragma once
 
 #include "core/problem.hpp"
-#include "cpu/isa/simd.hpp"
 #include "cpu/plan.hpp"
+#include "cpu/simd/simd.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 

@@ -1,5 +1,5 @@
 // The entry points of this instruction set, as the dispatcher sees them.
-#include "cpu/isa/kernels.hpp"
+#include "cpu/kernels/entries.hpp"
 
 #define ROCFLASH_STRING_(x) #x
 #define ROCFLASH_STRING(x) ROCFLASH_STRING_(x)

@@ -1,8 +1,8 @@
 // Forward: a block of queries stays in vector lanes, panel by panel, while tiles of keys and values
 // stream past. The scores of one tile are all that ever exists of the score matrix.
-#include "cpu/isa/kernels.hpp"
-#include "cpu/isa/products.hpp"
-#include "cpu/isa/score.hpp"
+#include "cpu/kernels/entries.hpp"
+#include ROCFLASH_PRODUCTS
+#include "cpu/kernels/score.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 namespace {

@@ -4,68 +4,15 @@
 //
 // Lanes run along the head's columns here: with a handful of rows there are no 64 queries to put
 // into them. A row is one query of one head; rows of a group come head by head.
-#include "cpu/isa/cache_rows.hpp"
-#include "cpu/isa/kernels.hpp"
-#include "cpu/isa/operands.hpp"
-#include "cpu/isa/score.hpp"
+#include "cpu/kernels/cache_rows.hpp"
+#include "cpu/kernels/entries.hpp"
+#include ROCFLASH_PRODUCTS
+#include "cpu/kernels/score.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 namespace {
 
 constexpr int vectors = tile_keys / width;  // scores of a row are whole vectors
-
-// Each of `width` vectors folded into one lane: pairs of vectors are folded until one is left,
-// within quarters of a vector first, because shuffles that stay within them are fast.
-template <int count, class Merge>
-ROCFLASH_INLINE Float fold_each(const Float (&v)[count], Merge merge) {
-  if constexpr (count == 1) {
-    return v[0];
-  } else {
-    Float half[count / 2];
-    for (int n = 0; n < count / 2; ++n) {
-      const Float a = v[2 * n], b = v[2 * n + 1];
-#if defined(__AVX512F__)
-      if constexpr (count == 16) {
-        half[n] = merge(
-            __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29),
-            __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15,
-                                    31));
-      } else if constexpr (count == 8) {
-        half[n] = merge(
-            __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29),
-            __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30,
-                                    31));
-      } else {
-        half[n] = merge(
-            __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27),
-            __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30,
-                                    31));
-      }
-#elif defined(__AVX2__)
-      if constexpr (count == 8) {
-        half[n] = merge(__builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13),
-                        __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15));
-      } else if constexpr (count == 4) {
-        half[n] = merge(__builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13),
-                        __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15));
-      } else {
-        half[n] = merge(__builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11),
-                        __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15));
-      }
-#else
-      half[n] = merge(__builtin_shufflevector(a, b, 0, 2, 4, 6),
-                      __builtin_shufflevector(a, b, 1, 3, 5, 7));
-#endif
-    }
-    return fold_each(half, merge);
-  }
-}
-ROCFLASH_INLINE Float sum_each(const Float (&v)[width]) {
-  return fold_each(v, [](Float a, Float b) { return a + b; });
-}
-ROCFLASH_INLINE Float largest_each(const Float (&v)[width]) {
-  return fold_each(v, [](Float a, Float b) { return larger(a, b); });
-}
 
 // Whether a step from this column on is the first in its cache line.
 template <class Kind>

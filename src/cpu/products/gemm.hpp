@@ -8,7 +8,7 @@
 #pragma once
 
 #include "core/problem.hpp"
-#include "cpu/isa/simd.hpp"
+#include "cpu/simd/simd.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 
@@ -45,20 +45,6 @@ enum class Into { overwrite, add };
 // runs lose less, which f32 problems need to hold their own against plain attention; f16 and bf16
 // have other errors to worry about.
 enum class Sums { whole, in_runs };
-// With 32 registers half of the accumulators hold what the runs before have come to. CPUs with AMX
-// do two multiply-adds a cycle and are short of loads then: there all accumulators are at work, and
-// longer runs pass through C.
-// Without fused products every term loses more, and runs are short.
-#if defined(ROCFLASH_TILES)
-inline constexpr std::int64_t run_of_terms = 32;
-inline constexpr bool runs_in_registers = false;
-#elif !defined(__FMA__)
-inline constexpr std::int64_t run_of_terms = 4;
-inline constexpr bool runs_in_registers = false;
-#else
-inline constexpr std::int64_t run_of_terms = 16;
-inline constexpr bool runs_in_registers = registers == 32;
-#endif
 
 template <class Element>
 inline constexpr bool is_float = false;

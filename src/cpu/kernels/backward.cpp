@@ -4,8 +4,8 @@
 // of keys in lanes, sums its dk and dv there, and adds its share of dq to a matrix of floats, in
 // rows that only this part writes. The parts are fixed by the problem, and their shares of dq are
 // added in order at the end: results never depend on the number of threads.
-#include "cpu/isa/gradient.hpp"
-#include "cpu/isa/kernels.hpp"
+#include "cpu/kernels/entries.hpp"
+#include "cpu/kernels/gradient.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 namespace {

@@ -3,12 +3,10 @@
 // done by vectors.
 #pragma once
 
-#include "cpu/isa/gemm.hpp"
+#include "cpu/products/gemm.hpp"
 
-#if defined(ROCFLASH_TILES)
-#if ROCFLASH_TILES == 2
-#include "cpu/isa/tiles_model.hpp"
-#endif
+// The registers, or a model of them, as CMake chose.
+#include ROCFLASH_TILE_REGISTERS
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 
@@ -17,7 +15,7 @@ inline constexpr int tile_rows = 16;  // as many words are in a row
 // Operands of pairs, tile by tile: a tile is 1 KiB in one piece, tiles that are summed over follow
 // each other, and `stride` is how far apart tiles of other rows (or lanes) are. k is a multiple of
 // a tile's rows here, and so are lanes.
-struct LeftWords {
+struct LeftTiles {
   std::uint32_t* data;
   std::int64_t stride;
 
@@ -25,11 +23,11 @@ struct LeftWords {
   ROCFLASH_INLINE std::uint32_t* at(std::int64_t n, std::int64_t k) const {
     return data + n / tile_rows * stride + k * tile_rows + n % tile_rows * tile_rows;
   }
-  ROCFLASH_INLINE LeftWords from(std::int64_t n, std::int64_t k) const {
+  ROCFLASH_INLINE LeftTiles from(std::int64_t n, std::int64_t k) const {
     return {at(n, k), stride};
   }
 };
-struct RightWords {
+struct RightTiles {
   std::uint32_t* data;
   std::int64_t stride;
 
@@ -39,81 +37,20 @@ struct RightWords {
   ROCFLASH_INLINE std::uint32_t* at(std::int64_t k, std::int64_t lane) const {
     return data + lane / tile_rows * stride + k * tile_rows;
   }
-  ROCFLASH_INLINE RightWords from(std::int64_t k, std::int64_t lane) const {
+  ROCFLASH_INLINE RightTiles from(std::int64_t k, std::int64_t lane) const {
     return {at(k, lane), stride};
   }
 };
 
-#if ROCFLASH_TILES == 1
-// Tile registers are the thread's while this lives. Their configuration is palette 1, all of it.
-class TileRegisters {
- public:
-  ROCFLASH_INLINE TileRegisters() {
-    struct alignas(64) {
-      std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-      std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-      std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-    } configuration;
-    _tile_loadconfig(&configuration);
-  }
-  ROCFLASH_INLINE ~TileRegisters() { _tile_release(); }
-  TileRegisters(const TileRegisters&) = delete;
-  TileRegisters& operator=(const TileRegisters&) = delete;
-
-  // GCC's intrinsics paste the text of their arguments into an instruction, so a constant with a
-  // name needs the instruction itself.
-#if defined(__clang__)
-  template <int tile>
-  ROCFLASH_INLINE void clear() {
-    _tile_zero(tile);
-  }
-  template <int tile, class Element>
-  ROCFLASH_INLINE void load(const Element* from, std::int64_t stride) {
-    _tile_loadd(tile, from, static_cast<std::size_t>(stride) * sizeof(Element));
-  }
-  template <int tile>
-  ROCFLASH_INLINE void store(float* to, std::int64_t stride) {
-    _tile_stored(tile, to, static_cast<std::size_t>(stride) * sizeof(float));
-  }
-  // sum[n][lane] += both products of pair k, for all k.
-  template <int sum, int left, int right>
-  ROCFLASH_INLINE void add_products() {
-    _tile_dpbf16ps(sum, left, right);
-  }
-#else
-  template <int tile>
-  ROCFLASH_INLINE void clear() {
-    asm volatile("tilezero %%tmm%c0" ::"i"(tile));
-  }
-  template <int tile, class Element>
-  ROCFLASH_INLINE void load(const Element* from, std::int64_t stride) {
-    asm volatile("tileloadd (%1, %2), %%tmm%c0" ::"i"(tile), "r"(from),
-                 "r"(stride * static_cast<std::int64_t>(sizeof(Element)))
-                 : "memory");
-  }
-  template <int tile>
-  ROCFLASH_INLINE void store(float* to, std::int64_t stride) {
-    asm volatile("tilestored %%tmm%c0, (%1, %2)" ::"i"(tile), "r"(to),
-                 "r"(stride * static_cast<std::int64_t>(sizeof(float)))
-                 : "memory");
-  }
-  template <int sum, int left, int right>
-  ROCFLASH_INLINE void add_products() {
-    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(sum), "i"(left), "i"(right));
-  }
-#endif
-};
-#endif
-
 // One product among the terms that make up a sum: A(n, k), and B(k, lane).
 struct PairProduct {
-  LeftWords a;
-  RightWords b;
+  LeftTiles a;
+  RightTiles b;
 };
 
 // What the next block will need, while this one is at work: some rows of A, and of C.
 struct Ahead {
-  LeftWords a;
+  LeftTiles a;
   Panel<float> c;
   bool rows;
 
@@ -210,37 +147,27 @@ template <int vectors, Into into, int terms>
   by_vectors(rows, n, 0);
 }
 
-}  // namespace rocflash::cpu::ROCFLASH_ISA
-#else
-namespace rocflash::cpu::ROCFLASH_ISA {
+// Products of pairs by tiles.
+class ByTiles {
+ public:
+  using LeftWords = LeftTiles;
+  using RightWords = RightTiles;
+  static constexpr int rows_together = most_rows_together;  // that forward weighs at a time
 
-// Operands of pairs for vectors, row by row.
-struct LeftWords {
-  std::uint32_t* data;
-  std::int64_t stride;
+  // C (+)= the products of the planes, but for that of both lower ones, with two of them.
+  template <int wide, Into into, int planes, class Left, class Right>
+  ROCFLASH_INLINE void multiply(std::int64_t n, std::int64_t k, Left left, Right right,
+                                Panel<float> c) {
+    if constexpr (planes == 1) {
+      gemm_tiles<wide, into, 1>(tiles_, n, k, {{left(0), right(0)}}, c);
+    } else {
+      gemm_tiles<wide, into, 3>(tiles_, n, k,
+                                {{left(0), right(0)}, {left(0), right(1)}, {left(1), right(0)}}, c);
+    }
+  }
 
-  ROCFLASH_INLINE static constexpr std::int64_t stride_for(std::int64_t k) { return k; }
-  ROCFLASH_INLINE std::uint32_t* at(std::int64_t n, std::int64_t k) const {
-    return data + n * stride + k;
-  }
-  ROCFLASH_INLINE LeftWords from(std::int64_t n, std::int64_t k) const {
-    return {at(n, k), stride};
-  }
-};
-struct RightWords {
-  std::uint32_t* data;
-  std::int64_t stride;
-
-  ROCFLASH_INLINE static constexpr std::int64_t stride_for(std::int64_t, std::int64_t lanes) {
-    return lanes;
-  }
-  ROCFLASH_INLINE std::uint32_t* at(std::int64_t k, std::int64_t lane) const {
-    return data + k * stride + lane;
-  }
-  ROCFLASH_INLINE RightWords from(std::int64_t k, std::int64_t lane) const {
-    return {at(k, lane), stride};
-  }
+ private:
+  TileRegisters tiles_;
 };
 
 }  // namespace rocflash::cpu::ROCFLASH_ISA
-#endif

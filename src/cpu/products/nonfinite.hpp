@@ -6,8 +6,8 @@
 // afterwards. Sums to which they contribute nothing then have the same bits as without them.
 #pragma once
 
-#include "cpu/isa/gemm.hpp"
-#include "cpu/isa/tile.hpp"
+#include "cpu/products/gemm.hpp"
+#include "cpu/products/rows.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 

@@ -1,5 +1,5 @@
-// The products that attention is made of, in the two forms that instruction sets offer: floats one
-// by one, and pairs of bf16 numbers.
+// The products that attention is made of, in floats. Instruction sets with more offer them in pairs
+// of bf16 numbers too (pairs.hpp).
 //
 // Forward and backward use the same few kinds of operands. Rows of a tensor stream past the lanes
 // and are summed over along their columns (Rows: scores) or over the rows themselves (Values); or
@@ -9,7 +9,7 @@
 
 #include <type_traits>
 
-#include "cpu/isa/pairs.hpp"
+#include "cpu/products/nonfinite.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 
@@ -151,35 +151,20 @@ template <int vectors>
 using InShortRuns = InFloat<vectors, Sums::in_runs>;
 template <int vectors>
 using InLongRuns = InFloat<vectors, Sums::whole>;
-#if defined(__AVX512BF16__)
-template <int vectors>
-using InBf16 = InPairs<vectors, 1>;
-#if defined(ROCFLASH_TILES)
-template <int vectors>
-using InSplitF16 = InPairs<vectors, 2>;
-#endif
-#endif
 
-// Calls body<Products> with the products that suit the dtypes. Few rows take a narrower panel, so
-// that single queries do not pay for 64 lanes.
+// Calls body<Products<vectors>>. Few rows take a narrower panel, so that single queries do not pay
+// for 64 lanes.
+template <template <int> class Products, class Body>
+ROCFLASH_INLINE void in_panels(std::int64_t rows, Body body) {
+  if (rows <= width) return body.template operator()<Products<1>>();
+  if constexpr (most_vectors == 4) {
+    if (rows > 2 * width) return body.template operator()<Products<4>>();
+  }
+  body.template operator()<Products<2>>();
+}
 template <class Body>
-ROCFLASH_INLINE void with_products(std::int64_t rows, DType q, [[maybe_unused]] DType k,
-                                   Body body) {
-  const auto in_panels = [&]<template <int> class Products>() {
-    if (rows <= width) return body.template operator()<Products<1>>();
-    if constexpr (most_vectors == 4) {
-      if (rows > 2 * width) return body.template operator()<Products<4>>();
-    }
-    body.template operator()<Products<2>>();
-  };
-#if defined(__AVX512BF16__)
-  if (q == DType::bf16 && k == DType::bf16) return in_panels.template operator()<InBf16>();
-#if defined(ROCFLASH_TILES)
-  if (q == DType::f16 && k == DType::f16) return in_panels.template operator()<InSplitF16>();
-#endif
-#endif
-  if (q == DType::f32) return in_panels.template operator()<InShortRuns>();
-  in_panels.template operator()<InLongRuns>();
+ROCFLASH_INLINE void in_float_panels(std::int64_t rows, DType q, Body body) {
+  q == DType::f32 ? in_panels<InShortRuns>(rows, body) : in_panels<InLongRuns>(rows, body);
 }
 
 }  // namespace rocflash::cpu::ROCFLASH_ISA

@@ -6,52 +6,11 @@
 // inline function (see core/inline.hpp).
 #pragma once
 
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
-
-#include <cstdint>
-#include <utility>
-
-#include "core/inline.hpp"
-#include "core/visibility.hpp"
+// The file of this instruction set, as CMake chose it. It says how wide vectors are, how many
+// registers there are, and how the few things are done that need instructions of its own.
+#include ROCFLASH_SIMD
 
 namespace rocflash::cpu::ROCFLASH_ISA {
-
-#if defined(__AVX512F__)
-inline constexpr int width = 16, registers = 32;
-#elif defined(__AVX2__)
-inline constexpr int width = 8, registers = 16;
-#else
-inline constexpr int width = 4, registers = 16;
-#endif
-
-using Float = float __attribute__((vector_size(4 * width)));
-using Int = std::int32_t __attribute__((vector_size(4 * width)));
-using Word = std::uint32_t __attribute__((vector_size(4 * width)));
-using Wide = std::uint64_t __attribute__((vector_size(4 * width)));
-using Double = double __attribute__((vector_size(8 * width)));
-using Half = _Float16 __attribute__((vector_size(2 * width)));
-using Short = std::uint16_t __attribute__((vector_size(2 * width)));
-
-inline constexpr float infinity = __builtin_inff();
-inline constexpr float log2_e = 1.44269504088896340736f;
-
-template <class Vector, class Scalar>
-ROCFLASH_INLINE Vector load_as(const Scalar* from) {
-  Vector v;
-  __builtin_memcpy(&v, from, sizeof v);
-  return v;
-}
-ROCFLASH_INLINE Float load(const float* from) { return load_as<Float>(from); }
-ROCFLASH_INLINE Word load(const std::uint32_t* from) { return load_as<Word>(from); }
-ROCFLASH_INLINE void store(float* to, Float v) { __builtin_memcpy(to, &v, sizeof v); }
-ROCFLASH_INLINE void store(std::uint32_t* to, Word v) { __builtin_memcpy(to, &v, sizeof v); }
-
-// x - 0 is x for every x, which the compiler knows; x + 0 is not (for -0).
-ROCFLASH_INLINE Float splat(float x) { return x - Float{}; }
-ROCFLASH_INLINE Int splat(std::int32_t x) { return x - Int{}; }
-ROCFLASH_INLINE Word splat(std::uint32_t x) { return x - Word{}; }
 
 ROCFLASH_INLINE Float select(Int mask, Float a, Float b) { return mask ? a : b; }
 // Where either is NaN it is b, as the instruction has it.
@@ -73,24 +32,6 @@ ROCFLASH_INLINE Int lane_index() {
   return v;
 }
 
-// Across lanes: the second half is laid over the first until one is left.
-template <class Merge>
-ROCFLASH_INLINE float fold(Float v, Merge merge) {
-#if defined(__AVX512F__)
-  v = merge(v, __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
-  v = merge(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11));
-  v = merge(v, __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
-  v = merge(v, __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14));
-#elif defined(__AVX2__)
-  v = merge(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3));
-  v = merge(v, __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5));
-  v = merge(v, __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6));
-#else
-  v = merge(v, __builtin_shufflevector(v, v, 2, 3, 0, 1));
-  v = merge(v, __builtin_shufflevector(v, v, 1, 0, 3, 2));
-#endif
-  return v[0];
-}
 ROCFLASH_INLINE float sum_of(Float v) {
   return fold(v, [](Float a, Float b) { return a + b; });
 }
@@ -101,6 +42,24 @@ ROCFLASH_INLINE bool any(Int mask) {
   return set != 0;
 }
 ROCFLASH_INLINE bool any_nan(Float v) { return any(v != v); }
+
+// Each of `width` vectors folded into one lane: pairs of vectors are folded until one is left.
+template <int count, class Merge>
+ROCFLASH_INLINE Float fold_each(const Float (&v)[count], Merge merge) {
+  if constexpr (count == 1) {
+    return v[0];
+  } else {
+    Float half[count / 2];
+    for (int n = 0; n < count / 2; ++n) half[n] = fold_two<count>(v[2 * n], v[2 * n + 1], merge);
+    return fold_each(half, merge);
+  }
+}
+ROCFLASH_INLINE Float sum_each(const Float (&v)[width]) {
+  return fold_each(v, [](Float a, Float b) { return a + b; });
+}
+ROCFLASH_INLINE Float largest_each(const Float (&v)[width]) {
+  return fold_each(v, [](Float a, Float b) { return larger(a, b); });
+}
 
 // Turns rows into columns: blocks of 1, 2, 4 ... lanes change places across the diagonal.
 template <int step, class Vector, int... lane>
@@ -118,16 +77,6 @@ ROCFLASH_INLINE void transpose(Vector (&v)[width]) {
         exchange<step>(v[n], v[n + step], std::make_integer_sequence<int, width>{});
     transpose<2 * step>(v);
   }
-}
-
-// The same vector, of which the compiler no longer knows where it came from.
-ROCFLASH_INLINE Float opaque(Float x) {
-#if defined(__AVX512F__)
-  __asm__("" : "+v"(x));
-#else
-  __asm__("" : "+x"(x));
-#endif
-  return x;
 }
 
 // body(n) for every lane, written out: arrays of vectors stay in registers only if no loop counts
@@ -150,70 +99,13 @@ ROCFLASH_INLINE Short to_bf16(Float x) {
   return __builtin_convertvector((Word)select(x != x, (Float)quiet, (Float)rounded), Short);
 }
 
-// Pairs of bf16 numbers, two in each 32-bit lane.
-#if defined(__AVX512BF16__)
-// Both products of each lane's pairs, added to its sum. Products are exact; numbers below the
-// smallest normal one count as 0.
-ROCFLASH_INLINE Float add_products(Float sum, Word a, Word b) {
-  return (Float)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
-}
-// 2 * width numbers rounded to bf16, in their order.
-ROCFLASH_INLINE Word side_by_side(Float first, Float second) {
-  return (Word)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
-}
-// From words of neighbours in two rows to pairs of one number from each, for the first `width`
-// columns and for the others.
-ROCFLASH_INLINE Word pair_first(Word lower, Word upper) {
-  const __m512i order = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40,
-                                         8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-  return (Word)_mm512_permutex2var_epi16((__m512i)lower, order, (__m512i)upper);
-}
-ROCFLASH_INLINE Word pair_second(Word lower, Word upper) {
-  const __m512i order =
-      _mm512_set_epi16(63, 31, 62, 30, 61, 29, 60, 28, 59, 27, 58, 26, 57, 25, 56, 24, 55, 23, 54,
-                       22, 53, 21, 52, 20, 51, 19, 50, 18, 49, 17, 48, 16);
-  return (Word)_mm512_permutex2var_epi16((__m512i)lower, order, (__m512i)upper);
-}
-// Rounded to bf16, the first in the lower halves.
-ROCFLASH_INLINE Word pair_up(Float lower, Float upper) {
-  const Word both = side_by_side(lower, upper);
-  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
-                                         8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-  return (Word)_mm512_permutexvar_epi16(order, (__m512i)both);
-}
-#endif
-// a * b + c without rounding the product, where the CPU can do that in one step. The compiler fuses
-// nothing by itself.
-ROCFLASH_INLINE Float fused(Float a, Float b, Float c) {
-#if defined(__AVX512F__)
-  return (Float)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__FMA__)
-  return (Float)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-#else
-  return a * b + c;
-#endif
-}
 ROCFLASH_INLINE Float fused(Float a, Float b, float c) { return fused(a, b, splat(c)); }
 ROCFLASH_INLINE Float fused(Float a, float b, Float c) { return fused(a, splat(b), c); }
-ROCFLASH_INLINE float fused(float a, float b, float c) {
-#if defined(__FMA__)
-  return __builtin_fmaf(a, b, c);
-#else
-  return a * b + c;
-#endif
-}
 ROCFLASH_INLINE Float add_products(Float sum, Float a, Float b) { return fused(a, b, sum); }
-
-// 2^x in two steps: rounding to an integer by adding 1.5 * 2^23, and a polynomial for the fraction.
-inline constexpr float to_integer = 12582912.0f;
 
 ROCFLASH_INLINE Float clamp_exponent(Float x) {
   x = x < -127.0f ? splat(-127.0f) : x;
   return x > 128.0f ? splat(128.0f) : x;
-}
-// 2 to the integer that `shifted` holds above to_integer; 0 for -127.
-ROCFLASH_INLINE Float power_of_two(Float shifted) {
-  return (Float)(((Word)shifted - (Word)splat(to_integer) + 127u) << 23);
 }
 // 2^fraction for |fraction| <= 1/2, times 2 to the integer that `shifted` holds above to_integer.
 ROCFLASH_INLINE Float scaled_exp2(Float fraction, Float shifted) {
@@ -270,23 +162,13 @@ struct QuickExponential {
 
  private:
   ROCFLASH_INLINE static Float power(Float x) {
-#if defined(__AVX512F__)
-    const Float whole = (Float)_mm512_roundscale_ps((__m512)x, 0);
-#else
-    x = x < -127.0f ? splat(-127.0f) : x;
-    const Float shifted = x + to_integer, whole = shifted - to_integer;
-#endif
-    const Float fraction = x - whole;
-    Float p = splat(9.582852e-3f);
-    p = fused(p, fraction, 5.59064262e-2f);
-    p = fused(p, fraction, 2.40240991e-1f);
-    p = fused(p, fraction, 6.93124175e-1f);
-    p = fused(p, fraction, 1.0f);
-#if defined(__AVX512F__)
-    return (Float)_mm512_scalef_ps((__m512)p, (__m512)whole);
-#else
-    return p * power_of_two(shifted);
-#endif
+    return quick_exp2(x, [](Float fraction) {
+      Float p = splat(9.582852e-3f);
+      p = fused(p, fraction, 5.59064262e-2f);
+      p = fused(p, fraction, 2.40240991e-1f);
+      p = fused(p, fraction, 6.93124175e-1f);
+      return fused(p, fraction, 1.0f);
+    });
   }
 };
 

@@ -1,8 +1,8 @@
 // Standard attention with the same vector kernels: all scores in memory, one whole step after the
 // other. It exists to be compared with, so it does what a framework without a fused kernel does, as
 // fast as these kernels let it. Like such a framework it computes hidden scores too.
-#include "cpu/isa/gradient.hpp"
-#include "cpu/isa/kernels.hpp"
+#include "cpu/kernels/entries.hpp"
+#include "cpu/kernels/gradient.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 namespace {

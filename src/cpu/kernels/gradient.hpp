@@ -5,9 +5,9 @@
 // in place.
 #pragma once
 
-#include "cpu/isa/products.hpp"
-#include "cpu/isa/score.hpp"
+#include ROCFLASH_PRODUCTS
 #include "cpu/kernels.hpp"
+#include "cpu/kernels/score.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 

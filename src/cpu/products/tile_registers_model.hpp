@@ -1,7 +1,7 @@
 // The tile registers in plain C++, for testing the kernels that use them on machines without AMX.
 #pragma once
 
-#include "cpu/isa/simd.hpp"
+#include "cpu/simd/simd.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 

@@ -1,14 +1,13 @@
-// The products of attention in pairs of bf16 numbers (products.hpp says which there are).
+// The products of attention in pairs of bf16 numbers (float.hpp says which there are), by vectors
+// or by tiles.
 #pragma once
 
-#include "cpu/isa/nonfinite.hpp"
-#include "cpu/isa/tiles.hpp"
+#include "cpu/products/nonfinite.hpp"
 
 // Nameless, so that functions which are not inlined have no linkable copies (core/inline.hpp).
 namespace rocflash::cpu::ROCFLASH_ISA {
 namespace {
 
-#if defined(__AVX512BF16__)
 template <class, class>
 inline constexpr bool is_same = false;
 template <class Type>
@@ -18,20 +17,18 @@ inline constexpr bool is_same<Type, Type> = true;
 // Computed weights are rounded to bf16, as plain attention rounds them. With two planes every
 // operand is a sum of two bf16 numbers, which an f16 number is exactly; the product of both lower
 // parts is left out. What infinite numbers and NaN contribute is added in f32 (nonfinite.hpp).
-template <int vectors_, int planes>
+template <int vectors_, int planes, class Engine>
 class InPairs {
   using Words = std::uint32_t;
+  using LeftWords = typename Engine::LeftWords;
+  using RightWords = typename Engine::RightWords;
 
  public:
   static constexpr int vectors = vectors_, panel = vectors * width;
   using Exponent = QuickExponential;
 
   static constexpr bool packs = true;
-#if defined(ROCFLASH_TILES)
-  static constexpr int rows_together = most_rows_together;
-#else
-  static constexpr int rows_together = 2 * stream_rows;
-#endif
+  static constexpr int rows_together = Engine::rows_together;
 
   ROCFLASH_INLINE InPairs(Scratch& scratch, int most_columns)
       : packed_(take(scratch, most_rows_together, panel)),
@@ -460,31 +457,16 @@ class InPairs {
     return {packed_lanes_ + plane * stream_rows * pairs, LeftWords::stride_for(pairs)};
   }
 
-  // The planes' products, but for that of both lower ones.
   template <int wide, Into into, class Left, class Right>
   ROCFLASH_INLINE void multiply(std::int64_t n, std::int64_t k, Left left, Right right,
                                 Panel<float> c) {
-#if defined(ROCFLASH_TILES)
-    if constexpr (planes == 1) {
-      gemm_tiles<wide, into, 1>(tiles_, n, k, {{left(0), right(0)}}, c);
-    } else {
-      gemm_tiles<wide, into, 3>(tiles_, n, k,
-                                {{left(0), right(0)}, {left(0), right(1)}, {left(1), right(0)}}, c);
-    }
-#else
-    static_assert(planes == 1, "without tiles, f16 is faster in f32");
-    gemm<wide, into, Sums::whole, Words>(n, k, {left(0).data, left(0).stride, 1},
-                                         {right(0).data, right(0).stride}, c);
-#endif
+    engine_.template multiply<wide, into, planes>(n, k, left, right, c);
   }
 
   Words *packed_, *packed_lanes_;
   float *spare_rows_, *spare_lanes_;
-#if defined(ROCFLASH_TILES)
-  TileRegisters tiles_;
-#endif
+  Engine engine_;
 };
-#endif
 
 }  // namespace
 }  // namespace rocflash::cpu::ROCFLASH_ISA

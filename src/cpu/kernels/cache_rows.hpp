@@ -2,7 +2,7 @@
 // and an order that does not mislead it.
 #pragma once
 
-#include "cpu/isa/tile.hpp"
+#include "cpu/products/rows.hpp"
 
 // Nameless, so that functions which are not inlined have no linkable copies (core/inline.hpp).
 namespace rocflash::cpu::ROCFLASH_ISA {

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "core/philox.hpp"
-#include "cpu/isa/tile.hpp"
+#include "cpu/products/rows.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 

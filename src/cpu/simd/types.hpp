@@ -1,0 +1,54 @@
+// The vectors of an instruction set, whose file has said how wide they are.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "core/inline.hpp"
+#include "core/visibility.hpp"
+
+namespace rocflash::cpu::ROCFLASH_ISA {
+
+using Float = float __attribute__((vector_size(4 * width)));
+using Int = std::int32_t __attribute__((vector_size(4 * width)));
+using Word = std::uint32_t __attribute__((vector_size(4 * width)));
+using Wide = std::uint64_t __attribute__((vector_size(4 * width)));
+using Double = double __attribute__((vector_size(8 * width)));
+using Half = _Float16 __attribute__((vector_size(2 * width)));
+using Short = std::uint16_t __attribute__((vector_size(2 * width)));
+
+inline constexpr float infinity = __builtin_inff();
+inline constexpr float log2_e = 1.44269504088896340736f;
+
+template <class Vector, class Scalar>
+ROCFLASH_INLINE Vector load_as(const Scalar* from) {
+  Vector v;
+  __builtin_memcpy(&v, from, sizeof v);
+  return v;
+}
+ROCFLASH_INLINE Float load(const float* from) { return load_as<Float>(from); }
+ROCFLASH_INLINE Word load(const std::uint32_t* from) { return load_as<Word>(from); }
+ROCFLASH_INLINE void store(float* to, Float v) { __builtin_memcpy(to, &v, sizeof v); }
+ROCFLASH_INLINE void store(std::uint32_t* to, Word v) { __builtin_memcpy(to, &v, sizeof v); }
+
+// x - 0 is x for every x, which the compiler knows; x + 0 is not (for -0).
+ROCFLASH_INLINE Float splat(float x) { return x - Float{}; }
+ROCFLASH_INLINE Int splat(std::int32_t x) { return x - Int{}; }
+ROCFLASH_INLINE Word splat(std::uint32_t x) { return x - Word{}; }
+
+// 2^x in two steps: rounding to an integer by adding 1.5 * 2^23, and a polynomial for the fraction.
+inline constexpr float to_integer = 12582912.0f;
+
+// 2 to the integer that `shifted` holds above to_integer; 0 for -127.
+ROCFLASH_INLINE Float power_of_two(Float shifted) {
+  return (Float)(((Word)shifted - (Word)splat(to_integer) + 127u) << 23);
+}
+// 2^x, where `polynomial` gives it for fractions of at most 1/2.
+template <class Polynomial>
+ROCFLASH_INLINE Float exp2_by_bits(Float x, Polynomial polynomial) {
+  x = x < -127.0f ? splat(-127.0f) : x;
+  const Float shifted = x + to_integer;
+  return polynomial(x - (shifted - to_integer)) * power_of_two(shifted);
+}
+
+}  // namespace rocflash::cpu::ROCFLASH_ISA
