@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include <limits>
 
 namespace rocflash::cpu {
@@ -142,6 +144,27 @@ Problem square_problem(std::int64_t rows, int columns, DType dtype = DType::bf16
   p.lengths.batch = 1;
   p.lengths.rows_q = p.lengths.rows_k = p.max_q = p.max_k = rows;
   return p;
+}
+
+// The factors are the scale, to the last bit; powers of two but for the rest; and only extreme
+// scales touch the rows that stream past.
+TEST(ScaleParts, AreTheScale) {
+  for (const float scale :
+       {1e-45f, 1e-40f, 1e-38f, 3e-20f, 0.001f, 0.125f, 0.7f, 1.0f, 3.0f, 1e6f, 2e20f, 3e38f}) {
+    for (const float sign : {1.0f, -1.0f}) {
+      const ScaleParts parts = scale_parts(sign * scale);
+      EXPECT_EQ(static_cast<double>(parts.lanes) * static_cast<double>(parts.rows) *
+                    static_cast<double>(parts.rest),
+                static_cast<double>(sign * scale));
+      EXPECT_GE(parts.rest * sign, 1);
+      EXPECT_LT(parts.rest * sign, 2);
+      int power = 0;
+      EXPECT_EQ(std::frexp(parts.lanes, &power), 0.5f);
+      EXPECT_EQ(std::frexp(parts.rows, &power), 0.5f);
+      EXPECT_EQ(parts.rows == 1, scale > 1e-5f && scale < 1e5f) << scale;
+    }
+  }
+  EXPECT_EQ(scale_parts(0).lanes, 0);
 }
 
 TEST(Blocks, OfQueriesLeaveWorkForAllThreads) {
