@@ -86,7 +86,7 @@ void repair(const ExactScores<dtype>& scores, const QueryView& query, float base
             const ForwardOutputs& outputs) {
   const Problem& p = scores.problem;
   const SequenceView& s = scores.sequence;
-  if (factor - factor != 0 || products_overflow(p)) {
+  if (factor - factor != 0 || products_overflow(arch::again(p))) {
     const float lse = exact_softmax(scores, query, base, factor);
     if (outputs.lse && arch::lane() == 0)
       arch::store(&outputs.lse.at(s.batch, scores.head, s.q_row + query.index), lse);
