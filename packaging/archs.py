@@ -48,12 +48,12 @@ class Choice:
         return ";".join(self.names)
 
 
-def kernel_targets(cmake: Path = ROOT / "cmake" / "Kernels.cmake") -> list[str]:
+def kernel_targets(table: Path = ROOT / "kernels" / "table" / "families.inc") -> list[str]:
     """All that there are kernels for, in the order of the build's own list."""
-    found = re.findall(r"^set\(kernel_members_\w+ ([^)]+)\)", cmake.read_text(), re.MULTILINE)
+    found = re.findall(r"^ROCFLASH_MEMBER\(\w+, *(\w+),", table.read_text(), re.MULTILINE)
     if not found:
-        raise RuntimeError(f"{cmake} names no kernel_members")
-    return [name for members in found for name in members.split()]
+        raise RuntimeError(f"{table} names no members")
+    return found
 
 
 def _pick(asked: list[str], source: str, known: list[str]) -> tuple[list[str], list[str]]:
