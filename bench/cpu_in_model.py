@@ -173,10 +173,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", default="build/bench/cpu_in_model.json")
     told = parser.parse_args()
-    sections, dtypes = told.sections.split(","), told.dtypes.split(",")
-    for name, chosen, known in (("--sections", sections, SECTIONS), ("--dtypes", dtypes, DTYPES)):
-        for x in set(chosen) - set(known):
-            parser.error(f"{name}: '{x}'; allowed are {', '.join(known)}")
+    sections = measure.some_of(parser, "--sections", told.sections, SECTIONS)
+    dtypes = measure.some_of(parser, "--dtypes", told.dtypes, DTYPES)
 
     note = measure.prepare()
     torch = measure.import_torch()

@@ -5,13 +5,14 @@ Import this module and call `prepare` before torch is imported: instruction sets
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,14 @@ def by_turns(
 
 def geometric_mean(values: list[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def some_of(parser: argparse.ArgumentParser, name: str, told: str, known: Collection[str]) -> list[str]:
+    """The names in an option's list, each of them one that is known."""
+    chosen = told.split(",")
+    for x in set(chosen) - set(known):
+        parser.error(f"{name}: '{x}'; allowed are {', '.join(known)}")
+    return chosen
 
 
 def reached(good: bool) -> str:

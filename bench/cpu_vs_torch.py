@@ -246,10 +246,8 @@ def main() -> None:
     lengths = LONG_LENGTHS if told.long else LENGTHS
     if told.lengths:
         lengths = tuple(map(int, told.lengths.split(",")))
-    ops, dtypes = told.ops.split(","), told.dtypes.split(",")
-    for name, chosen, known in (("--ops", ops, OPS), ("--dtypes", dtypes, DTYPES)):
-        for x in set(chosen) - set(known):
-            parser.error(f"{name}: '{x}'; allowed are {', '.join(known)}")
+    ops = measure.some_of(parser, "--ops", told.ops, OPS)
+    dtypes = measure.some_of(parser, "--dtypes", told.dtypes, DTYPES)
 
     note = measure.prepare(told.isa)
     torch = measure.import_torch()
