@@ -8,6 +8,9 @@
 #include "tile/swizzled.hpp"
 #include "tile/vector.hpp"
 
+#define ROCFLASH_SHARED __attribute__((address_space(3)))
+// Shared memory of a kernel beside what is given at launch: its content is undefined at the start.
+#define ROCFLASH_SHARED_ARRAY [[clang::loader_uninitialized]] static ROCFLASH_SHARED
 #define ROCFLASH_UNROLL _Pragma("unroll")
 
 // A kernel with its one argument, called `arguments`. It lies in constant memory and takes no

@@ -16,7 +16,7 @@ namespace rocflash::kernel {
 // of one plane, a pair of sequence and head. The order lets workgroups that read the same keys run where
 // and when they share a cache (WorkItem in work.hpp).
 struct Work {
-  std::int32_t query_blocks = 0;  // of a sequence: max_q over the tile's rows, rounded up
+  std::int32_t blocks = 0;  // of a sequence: its most rows over those of a tile, rounded up
   std::int32_t groups = 0;
   std::int32_t partitions = 1;  // chips with their own caches that get workgroups in turn: XCDs
   std::int32_t planes_together = 1;  // planes whose blocks alternate, the longest blocks first
@@ -37,10 +37,21 @@ struct WeightsArguments {
   std::int32_t caches = 0;
 };
 
+// What all kernels of backward are given: they share one struct.
+struct BackwardArguments {
+  Problem problem;
+  BackwardTensors tensors;
+  Work work;           // its blocks are of queries or of keys, as the kernel owns
+  RowStatistic delta;  // dout·out, divided by dropout's scale: one kernel writes it, others read it
+  Rows dq_sums;        // f32, as dq: what backward_fused adds to and backward_round reads
+};
+
 // What the kernels of an operation are given: the entry declares them so, and the host's plan fills
 // it in.
 template <Operation operation>
-struct ArgumentsChoice;
+struct ArgumentsChoice {
+  using Type = BackwardArguments;
+};
 template <>
 struct ArgumentsChoice<Operation::forward> {
   using Type = ForwardArguments;

@@ -22,7 +22,7 @@ void clear_outside(const ForwardArguments& a, const WorkItem& item) {
   const std::int64_t end = l.batch > 0 ? clamp(arch::load(l.cu_q + l.batch), begin, l.rows_q) : 0;
   const std::int64_t outside = l.rows_q - (end - begin);
   for (std::int64_t n = item.block * threads + arch::thread(); n < outside;
-       n += a.work.query_blocks * threads) {
+       n += a.work.blocks * threads) {
     const std::int64_t row = n < begin ? n : n + end - begin;
     const Rows& out = a.outputs.out;
     using Number = typename Half<dtype>::Type;

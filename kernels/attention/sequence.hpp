@@ -22,6 +22,7 @@ struct SequenceView {
   std::int32_t q_rows = 0, sq = 0;  // rows that are its own, and those in use
   std::int64_t k_row = 0;  // its first key in use; with pages, counted along the table's row
   std::int32_t sk = 0;
+  std::int64_t k_first = 0, k_rows = 0;  // all rows that are its own
 
   SequenceView(const Problem& p, std::int64_t b) : batch(b) {
     const Lengths& l = p.lengths;
@@ -35,8 +36,9 @@ struct SequenceView {
 
     const std::int64_t k_begin = l.cu_k ? arch::load(l.cu_k + b) : 0;
     std::int64_t keys = l.cu_k ? arch::load(l.cu_k + b + 1) - k_begin : l.rows_k;
-    const std::int64_t k_first = l.packed_k() ? clamp(k_begin, 0, l.rows_k) : 0;
+    k_first = l.packed_k() ? clamp(k_begin, 0, l.rows_k) : 0;
     keys = clamp(keys, 0, smaller(p.max_k, l.rows_k - k_first));
+    k_rows = keys;
     const std::int64_t used = l.used_k ? clamp(arch::load(l.used_k + b), 0, keys) : keys;
     const std::int64_t skipped = l.leftpad_k ? clamp(arch::load(l.leftpad_k + b), 0, used) : 0;
     k_row = k_first + skipped;

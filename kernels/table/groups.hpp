@@ -2,6 +2,7 @@
 // computes.
 #pragma once
 
+#include "table/backward.hpp"
 #include "table/forward.hpp"
 #include "table/weights.hpp"
 
@@ -14,6 +15,10 @@ struct GroupShape {
 };
 
 constexpr GroupShape group_shape(Family family, const KernelSpec& spec) {
+  if (is_backward(spec.operation)) {
+    const BackwardTile tile = backward_tile(family, spec);
+    return {tile.threads, tile.waves_per_simd, tile.dynamic_shared};
+  }
   switch (spec.operation) {
     case Operation::forward: {
       const ForwardTile tile = forward_tile(family, spec);
@@ -21,6 +26,8 @@ constexpr GroupShape group_shape(Family family, const KernelSpec& spec) {
     }
     case Operation::weights:
       return {weights_tile.threads, weights_tile.waves_per_simd, 0};
+    default:
+      break;
   }
   return {};
 }

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-namespace rocflash {
+namespace rocflash::core {
 namespace {
 
 constexpr std::int64_t alignment = 64;
@@ -125,4 +125,4 @@ void append_row(const Problem& p, const Append& a, const AppendedProblem& after,
   row < keys ? append_key(p, a, row) : rotate_query(p, a, after.problem.q, row - keys);
 }
 
-}  // namespace rocflash
+}  // namespace rocflash::core

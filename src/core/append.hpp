@@ -5,10 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/names.hpp"
 #include "core/problem.hpp"
 #include "core/sizes.hpp"
 
-namespace rocflash {
+namespace rocflash::core {
 
 // Rotates pairs of the first `dim` columns by an angle that grows with the position.
 struct Rotary {
@@ -52,4 +53,4 @@ std::int64_t append_rows(const Problem& problem, const Append& append);
 void append_row(const Problem& problem, const Append& append, const AppendedProblem& after,
                 std::int64_t row);
 
-}  // namespace rocflash
+}  // namespace rocflash::core

@@ -5,9 +5,10 @@
 #include <string>
 
 #include "core/calls.hpp"
+#include "core/names.hpp"
 #include "core/sizes.hpp"
 
-namespace rocflash {
+namespace rocflash::core {
 
 class Backend {
  public:
@@ -32,4 +33,4 @@ class Backend {
   ~Backend() = default;
 };
 
-}  // namespace rocflash
+}  // namespace rocflash::core

@@ -5,9 +5,10 @@
 #include <cstdint>
 
 #include "core/append.hpp"
+#include "core/names.hpp"
 #include "core/problem.hpp"
 
-namespace rocflash {
+namespace rocflash::core {
 
 // Threads or a stream, and the caller's scratch memory. Whether that is enough is checked by the
 // backend, which knows how much it needs.
@@ -47,4 +48,4 @@ struct CombineCall {
   Resources resources;
 };
 
-}  // namespace rocflash
+}  // namespace rocflash::core

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-namespace rocflash {
+namespace rocflash::core {
 
 // Parts are weighted by their share of the whole sum and added in order.
 void combine_row(const CombineCall& c, std::int64_t row) {
@@ -44,4 +44,4 @@ void combine_row(const CombineCall& c, std::int64_t row) {
   }
 }
 
-}  // namespace rocflash
+}  // namespace rocflash::core

@@ -5,8 +5,9 @@
 #include <cstdint>
 
 #include "core/calls.hpp"
+#include "core/names.hpp"
 
-namespace rocflash {
+namespace rocflash::core {
 
 // Rows to merge: one for each sequence, query and head. Not more than out has elements.
 inline std::int64_t combine_rows(const CombineCall& call) {
@@ -14,4 +15,4 @@ inline std::int64_t combine_rows(const CombineCall& call) {
 }
 void combine_row(const CombineCall& call, std::int64_t row);
 
-}  // namespace rocflash
+}  // namespace rocflash::core

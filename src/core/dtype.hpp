@@ -5,8 +5,9 @@
 #include <cstdint>
 
 #include "core/inline.hpp"
+#include "core/names.hpp"
 
-namespace rocflash {
+namespace rocflash::core {
 
 enum class DType : std::uint8_t { f32, f16, bf16, f64, i32, boolean };
 
@@ -108,4 +109,4 @@ ROCFLASH_INLINE void store_double(void* base, DType t, std::int64_t index, doubl
   }
 }
 
-}  // namespace rocflash
+}  // namespace rocflash::core

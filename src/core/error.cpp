@@ -4,7 +4,7 @@
 #include <new>
 #include <system_error>
 
-namespace rocflash {
+namespace rocflash::core {
 namespace {
 
 // A fixed buffer: leaving a message must not need memory, since running out of it is one of the
@@ -37,4 +37,4 @@ rocflash_status guarded(void (*body)(void*), void* context) noexcept {
 
 const char* last_error() noexcept { return message; }
 
-}  // namespace rocflash
+}  // namespace rocflash::core

@@ -9,7 +9,9 @@
 #include <string_view>
 #include <utility>
 
-namespace rocflash {
+#include "core/names.hpp"
+
+namespace rocflash::core {
 
 // Thrown by checks, caught at the door. Never crosses the C ABI.
 class Refusal {
@@ -57,4 +59,4 @@ rocflash_status guarded(Body body) noexcept {
 
 const char* last_error() noexcept;
 
-}  // namespace rocflash
+}  // namespace rocflash::core

@@ -11,7 +11,9 @@
 #include <atomic>
 #include <mutex>
 
-namespace rocflash {
+#include "core/names.hpp"
+
+namespace rocflash::core {
 
 class ForkMutex {
  public:
@@ -37,4 +39,4 @@ class ForkMutex {
   std::atomic<int> holder_{nobody};
 };
 
-}  // namespace rocflash
+}  // namespace rocflash::core

@@ -5,7 +5,9 @@
 #include <atomic>
 #include <memory>
 
-namespace rocflash {
+#include "core/names.hpp"
+
+namespace rocflash::core {
 
 // Threads that come first at the same time each compute the value, and the first one finished is
 // kept; so computing it must have no other effect. A computation that throws is tried again by the
@@ -31,4 +33,4 @@ class OnFirstUse {
   std::atomic<const Value*> value_{nullptr};
 };
 
-}  // namespace rocflash
+}  // namespace rocflash::core

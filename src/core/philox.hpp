@@ -11,8 +11,9 @@
 #include <cstdint>
 
 #include "core/inline.hpp"
+#include "core/names.hpp"
 
-namespace rocflash {
+namespace rocflash::core {
 
 inline constexpr std::uint32_t philox_multiplier_0 = 0xD2511F53u, philox_multiplier_1 = 0xCD9E8D57u;
 inline constexpr std::uint32_t philox_weyl_0 = 0x9E3779B9u, philox_weyl_1 = 0xBB67AE85u;
@@ -73,4 +74,4 @@ constexpr std::uint32_t dropout_threshold(float p) {
   return static_cast<std::uint32_t>((1.0 - static_cast<double>(p)) * dropout_steps + 0.5);
 }
 
-}  // namespace rocflash
+}  // namespace rocflash::core

@@ -7,10 +7,11 @@
 
 #include "core/dtype.hpp"
 #include "core/inline.hpp"
+#include "core/names.hpp"
 #include "core/philox.hpp"
 #include "core/visibility.hpp"
 
-namespace rocflash {
+namespace rocflash::core {
 
 inline constexpr int max_head_dim = 512;
 
@@ -150,8 +151,10 @@ struct ForwardOutputs {
 struct BackwardTensors {
   Rows dout, out;
   RowStatistic lse;
-  Rows dq, dk, dv;
-  PerHead dsinks;
+  Rows dq, dk, dv;  // each may be missing
+  PerHead dsinks, dalibi;
+  Plane
+      dbias;  // of the bias's dtype; strides are 0 where the bias is broadcast: terms add up there
 };
 
 struct Execution {
@@ -160,4 +163,4 @@ struct Execution {
   std::byte* workspace = nullptr;
 };
 
-}  // namespace rocflash
+}  // namespace rocflash::core

@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <limits>
 
-namespace rocflash {
+#include "core/names.hpp"
+
+namespace rocflash::core {
 
 class Size {
  public:
@@ -48,4 +50,4 @@ class Size {
   std::int64_t n_;
 };
 
-}  // namespace rocflash
+}  // namespace rocflash::core

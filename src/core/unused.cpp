@@ -3,7 +3,7 @@
 #include <cstring>
 #include <limits>
 
-namespace rocflash {
+namespace rocflash::core {
 namespace {
 
 // Calls body(batch, row) for each row outside all the sequences' ranges.
@@ -62,4 +62,4 @@ void clear_unused(const Problem& p, const BackwardTensors& t) {
                       });
 }
 
-}  // namespace rocflash
+}  // namespace rocflash::core

@@ -9,8 +9,9 @@
 #include <cstdint>
 
 #include "core/inline.hpp"
+#include "core/names.hpp"
 
-namespace rocflash {
+namespace rocflash::core {
 
 struct Range {
   std::int64_t begin = 0, end = 0;  // half open; empty when end <= begin
@@ -82,4 +83,4 @@ ROCFLASH_INLINE constexpr Range seeing_queries(const Visibility& v, Range keys, 
   return queries;
 }
 
-}  // namespace rocflash
+}  // namespace rocflash::core

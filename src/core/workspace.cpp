@@ -4,7 +4,7 @@
 
 #include "core/error.hpp"
 
-namespace rocflash {
+namespace rocflash::core {
 
 std::size_t workspace_bytes(Size needed, const Problem& p) {
   if (!needed.fits())
@@ -27,4 +27,4 @@ void check_workspace(const Resources& r, Size needed, const Problem& p) {
            "; it must be a multiple");
 }
 
-}  // namespace rocflash
+}  // namespace rocflash::core

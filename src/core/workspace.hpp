@@ -4,9 +4,10 @@
 #include <cstddef>
 
 #include "core/calls.hpp"
+#include "core/names.hpp"
 #include "core/sizes.hpp"
 
-namespace rocflash {
+namespace rocflash::core {
 
 inline constexpr std::int64_t workspace_alignment = 64;
 
@@ -16,4 +17,4 @@ std::size_t workspace_bytes(Size needed, const Problem& problem);
 // Refuses a workspace that is too small, missing or not aligned. Nothing needed, nothing checked.
 void check_workspace(const Resources& resources, Size needed, const Problem& problem);
 
-}  // namespace rocflash
+}  // namespace rocflash::core

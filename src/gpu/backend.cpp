@@ -9,6 +9,7 @@
 #include "core/workspace.hpp"
 #include "gpu/driver/devices.hpp"
 #include "gpu/loader.hpp"
+#include "gpu/plan/backward.hpp"
 #include "gpu/plan/forward.hpp"
 #include "gpu/plan/refusal.hpp"
 #include "gpu/plan/weights.hpp"
@@ -36,7 +37,9 @@ class GpuBackend final : public Backend {
 
   std::string refusal(const ForwardCall& c) const override { return gpu::refusal(c); }
   std::string refusal(const DecodeCall& c) const override { return gpu::refusal(c, place_); }
-  std::string refusal(const BackwardCall& c) const override { return gpu::refusal(c); }
+  std::string refusal(const BackwardCall& c) const override {
+    return gpu::refusal(c, chip_.family);
+  }
 
   // Planning refuses what cannot be launched.
   Size workspace(const ForwardCall& c) const override {
@@ -47,7 +50,11 @@ class GpuBackend final : public Backend {
   Size workspace(const DecodeCall& c) const override {
     return workspace(static_cast<const ForwardCall&>(c));
   }
-  Size workspace(const BackwardCall& c) const override { refuse_unsupported(gpu::refusal(c)); }
+  Size workspace(const BackwardCall& c) const override {
+    Plan plan;
+    gpu::plan_backward(plan, c.problem, c.tensors, nullptr, chip_);
+    return plan.workspace;
+  }
 
   void run(const ForwardCall& c) const override {
     Plan plan;
@@ -56,9 +63,13 @@ class GpuBackend final : public Backend {
     launch(plan, c.resources.stream);
   }
   void run(const DecodeCall& c) const override { run(static_cast<const ForwardCall&>(c)); }
-  // The door does not get as far as these: refusal(BackwardCall) is never empty, and parts are
-  // merged on the CPU only.
-  void run(const BackwardCall& c) const override { refuse_unsupported(gpu::refusal(c)); }
+  void run(const BackwardCall& c) const override {
+    Plan plan;
+    gpu::plan_backward(plan, c.problem, c.tensors, c.resources.workspace, chip_);
+    check_workspace(c.resources, plan.workspace, c.problem);
+    launch(plan, c.resources.stream);
+  }
+  // The door does not get as far as this.
   void run(const CombineCall&) const override {
     refuse_unsupported("out_partial: is on ", place_, "; parts are merged on the CPU only");
   }

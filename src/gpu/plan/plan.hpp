@@ -29,7 +29,7 @@ struct Launch {
 
 class Plan {
  public:
-  static constexpr int most_launches = 6;
+  static constexpr int most_launches = 8;
 
   Size workspace = 0;  // bytes
 
@@ -68,7 +68,7 @@ class Plan {
 
  private:
   struct alignas(16) Room {
-    std::byte bytes[std::max(sizeof(kernel::ForwardArguments), sizeof(kernel::WeightsArguments))];
+    std::byte bytes[std::max(sizeof(kernel::ForwardArguments), sizeof(kernel::BackwardArguments))];
   };
 
   int count_ = 0;

@@ -34,12 +34,23 @@ std::string refusal(const Problem& p) {
   return {};
 }
 
+// Whether the family has kernels for gradients of this dtype.
+bool has_gradients(DType dtype, kernel::Family family) {
+  const int delta =
+      kernel::kernel_number({Operation::backward_delta, dtype, 0, kernel::Variant::any});
+  return delta >= 0 && kernel::has_kernel(family, delta);
+}
+
 }  // namespace
 
 std::string refusal(const ForwardCall& call) { return refusal(call.problem); }
 
-std::string refusal(const BackwardCall&) {
-  return "q: is on a GPU; gradients are computed on the CPU only, forward on GPUs too";
+std::string refusal(const BackwardCall& call, kernel::Family family) {
+  const Problem& p = call.problem;
+  if (std::string why = refusal(p); !why.empty()) return why;
+  if (!has_gradients(p.dtype, family))
+    return "q: is on a GPU; gradients are computed on the CPU only, forward on GPUs too";
+  return {};
 }
 
 // Appending decides by lengths that lie in the GPU's memory where each row goes; no kernel does

@@ -11,6 +11,7 @@
 #include "core/error.hpp"
 #include "gpu/plan/refusal.hpp"
 #include "gpu/plan/weights.hpp"
+#include "gpu/plan/work.hpp"
 
 namespace rocflash::gpu {
 namespace {
@@ -153,7 +154,7 @@ TEST(Plan, OneWorkgroupForEachBlockOfQueries) {
       const kernel::ForwardTile tile =
           kernel::forward_tile(family, kernel::forward_spec(DType::f16, d, Variant::plain));
       const int blocks = (1000 + tile.queries - 1) / tile.queries;
-      EXPECT_EQ(plan.forward_arguments.work.query_blocks, blocks);
+      EXPECT_EQ(plan.forward_arguments.work.blocks, blocks);
       EXPECT_EQ(plan.forward_arguments.work.groups, blocks * 2 * 8);
       EXPECT_EQ(plan.forward->shape.groups, static_cast<std::uint32_t>(blocks * 2 * 8));
       EXPECT_EQ(plan.forward->shape.threads, static_cast<std::uint32_t>(tile.threads));
@@ -196,7 +197,7 @@ TEST(Plan, MaxSeqlenMakesNoMoreBlocksThanThereAreRows) {
   Given g(DType::bf16, 128, 128, 3, 50, 60);
   g.p.lengths.cu_q = g.p.lengths.cu_k = reinterpret_cast<const std::int32_t*>(0x100);
   g.p.max_q = 1 << 20;
-  EXPECT_EQ(g.plan().forward_arguments.work.query_blocks, 1);
+  EXPECT_EQ(g.plan().forward_arguments.work.blocks, 1);
   EXPECT_EQ(g.plan().forward_arguments.problem.max_q, 1 << 20);  // bias and mask span it
 }
 
@@ -232,7 +233,7 @@ TEST(Plan, PackedRowsWithoutSequencesAreCleared) {
   EXPECT_EQ(p.lengths.rows_k, 0);
   EXPECT_EQ(p.max_q, 700);
   EXPECT_FALSE(p.lengths.cu_q || p.lengths.cu_k || p.sinks || p.bias);
-  EXPECT_GE(plan.forward_arguments.work.query_blocks * 256, 700);
+  EXPECT_GE(plan.forward_arguments.work.blocks * 256, 700);
 }
 
 TEST(Plan, WeightsTakeAKernelOfTheirOwn) {

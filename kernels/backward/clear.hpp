@@ -1,0 +1,73 @@
+// Rows of gradients that are not in use become 0: padding, rows beyond the lengths in use, and rows of
+// packed tensors outside all sequences. Kernels that compute gradients write rows in use and no others.
+//
+// Each sequence has work.blocks workgroups, and so has what lies outside of all.
+#pragma once
+
+#include "arch/arch.hpp"
+#include "attention/sequence.hpp"
+#include "table/backward.hpp"
+
+namespace rocflash::kernel {
+
+// Rows [begin, end) of all heads, divided over workgroups and threads.
+template <int threads>
+void clear_rows(const Rows& rows, std::int64_t heads, std::int64_t batch, std::int64_t begin,
+                std::int64_t end, std::int32_t part, std::int32_t parts) {
+  if (!rows) return;
+  const std::int64_t columns = rows.columns, count = (end - begin) * heads * columns;
+  const bool two_bytes = size_of(rows.dtype) == 2;
+  for (std::int64_t n = std::int64_t{part} * threads + arch::thread(); n < count;
+       n += std::int64_t{parts} * threads) {
+    const std::int64_t column = n % columns, head = n / columns % heads,
+                       row = begin + n / columns / heads;
+    const std::int64_t element =
+        batch * rows.batch_stride + row * rows.row_stride + head * rows.head_stride + column;
+    if (two_bytes) {
+      arch::store(reinterpret_cast<std::uint16_t*>(rows.data) + element, std::uint16_t{0});
+    } else {
+      arch::store(reinterpret_cast<float*>(rows.data) + element, 0.0f);
+    }
+  }
+}
+
+template <KernelSpec spec>
+void backward_clear(const BackwardArguments& a) {
+  constexpr int threads = backward_tile(this_family, spec).threads;
+  const Problem& p = a.problem;
+  const BackwardTensors& t = a.tensors;
+  const Lengths& l = p.lengths;
+  const std::int32_t parts = a.work.blocks, part = arch::group() % parts;
+  const std::int64_t sequence_number = arch::group() / parts;
+  const auto clear = [&](const Rows& rows, std::int64_t heads, std::int64_t batch,
+                         std::int64_t begin, std::int64_t end) {
+    clear_rows<threads>(rows, heads, batch, begin, end, part, parts);
+  };
+  if (sequence_number < l.batch) {
+    const SequenceView s(p, sequence_number);
+    const std::int64_t q_batch = l.packed_q() ? 0 : s.batch, k_batch = l.packed_k() ? 0 : s.batch;
+    clear(t.dq, p.heads, q_batch, s.q_row + s.sq, s.q_row + s.q_rows);
+    const auto clear_keys = [&](const Rows& rows) {
+      clear(rows, p.kv_heads, k_batch, s.k_first, s.k_row);
+      clear(rows, p.kv_heads, k_batch, s.k_row + s.sk, s.k_first + s.k_rows);
+    };
+    clear_keys(t.dk);
+    clear_keys(t.dv);
+    return;
+  }
+  // Outside all sequences of packed tensors.
+  const auto clear_outside = [&](const Rows& rows, std::int64_t heads, const std::int32_t* starts,
+                                 std::int64_t count) {
+    const std::int64_t begin = l.batch > 0 ? clamp(arch::load(starts), 0, count) : 0;
+    const std::int64_t end = l.batch > 0 ? clamp(arch::load(starts + l.batch), begin, count) : 0;
+    clear(rows, heads, 0, 0, begin);
+    clear(rows, heads, 0, end, count);
+  };
+  if (l.packed_q()) clear_outside(t.dq, p.heads, l.cu_q, l.rows_q);
+  if (l.packed_k()) {
+    clear_outside(t.dk, p.kv_heads, l.cu_k, l.rows_k);
+    clear_outside(t.dv, p.kv_heads, l.cu_k, l.rows_k);
+  }
+}
+
+}  // namespace rocflash::kernel
