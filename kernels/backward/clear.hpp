@@ -1,7 +1,7 @@
 // Rows of gradients that are not in use become 0: padding, rows beyond the lengths in use, and rows of
 // packed tensors outside all sequences. Kernels that compute gradients write rows in use and no others.
 //
-// Each sequence has work.blocks workgroups, and so has what lies outside of all.
+// work.blocks workgroups share a sequence, and as many share what lies outside of all.
 #pragma once
 
 #include "arch/arch.hpp"
@@ -31,20 +31,18 @@ void clear_rows(const Rows& rows, std::int64_t heads, std::int64_t batch, std::i
   }
 }
 
-template <KernelSpec spec>
-void backward_clear(const BackwardArguments& a) {
-  constexpr int threads = backward_tile(this_family, spec).threads;
+// The rows of one sequence; number `batch` is what lies outside of all.
+template <int threads>
+void clear_sequence(const BackwardArguments& a, std::int64_t number, std::int32_t part) {
   const Problem& p = a.problem;
   const BackwardTensors& t = a.tensors;
   const Lengths& l = p.lengths;
-  const std::int32_t parts = a.work.blocks, part = arch::group() % parts;
-  const std::int64_t sequence_number = arch::group() / parts;
   const auto clear = [&](const Rows& rows, std::int64_t heads, std::int64_t batch,
                          std::int64_t begin, std::int64_t end) {
-    clear_rows<threads>(rows, heads, batch, begin, end, part, parts);
+    clear_rows<threads>(rows, heads, batch, begin, end, part, a.work.blocks);
   };
-  if (sequence_number < l.batch) {
-    const SequenceView s(p, sequence_number);
+  if (number < l.batch) {
+    const SequenceView s(p, number);
     const std::int64_t q_batch = l.packed_q() ? 0 : s.batch, k_batch = l.packed_k() ? 0 : s.batch;
     clear(t.dq, p.heads, q_batch, s.q_row + s.sq, s.q_row + s.q_rows);
     const auto clear_keys = [&](const Rows& rows) {
@@ -55,7 +53,6 @@ void backward_clear(const BackwardArguments& a) {
     clear_keys(t.dv);
     return;
   }
-  // Outside all sequences of packed tensors.
   const auto clear_outside = [&](const Rows& rows, std::int64_t heads, const std::int32_t* starts,
                                  std::int64_t count) {
     const std::int64_t begin = l.batch > 0 ? clamp(arch::load(starts), 0, count) : 0;
@@ -68,6 +65,15 @@ void backward_clear(const BackwardArguments& a) {
     clear_outside(t.dk, p.kv_heads, l.cu_k, l.rows_k);
     clear_outside(t.dv, p.kv_heads, l.cu_k, l.rows_k);
   }
+}
+
+template <KernelSpec spec>
+void backward_clear(const BackwardArguments& a) {
+  constexpr int threads = backward_tile(this_family, spec).threads;
+  const std::int32_t parts = a.work.blocks;
+  for (std::int64_t number = arch::group() / parts; number <= a.problem.lengths.batch;
+       number += a.work.groups / parts)
+    clear_sequence<threads>(a, number, arch::group() % parts);
 }
 
 }  // namespace rocflash::kernel

@@ -1,5 +1,5 @@
 // d(loss)/d(sink) of a head = - sum over its queries of the sink's weight times dout·out. Each workgroup
-// adds up all queries of one head, always in the same order.
+// adds up all queries of one head at a time, always in the same order.
 #pragma once
 
 #include "arch/arch.hpp"
@@ -15,24 +15,26 @@ template <KernelSpec spec>
 void backward_sinks(const BackwardArguments& a) {
   constexpr int threads = backward_tile(this_family, spec).threads;
   const Problem& p = a.problem;
-  const std::int32_t head = arch::group();
-  const float sink = sink_of(p, head) * log2_e, scale = p.dropout.on() ? p.dropout.scale() : 1.0f;
-  float sum = 0;
-  for (std::int64_t b = 0; b < p.batch() && sink > -infinity; ++b) {
-    const SequenceView sequence(p, b);
-    for (std::int32_t i = arch::thread(); i < sequence.sq; i += threads) {
-      const std::int64_t row = sequence.q_row + i;
-      const float lse = statistic(arch::load(&a.tensors.lse.at(b, head, row)), log2_e);
-      const float weight = lse == infinity ? 0.0f : arch::exp2(sink - lse);
-      const float delta = arch::load(&a.delta.at(b, head, row));
-      if (weight != 0) sum -= weight * delta * scale;
+  const float scale = p.dropout.on() ? p.dropout.scale() : 1.0f;
+  for (std::int64_t head = arch::group(); head < p.heads; head += a.work.groups) {
+    const float sink = sink_of(p, head) * log2_e;
+    float sum = 0;
+    for (std::int64_t b = 0; b < p.batch() && sink > -infinity; ++b) {
+      const SequenceView sequence(p, b);
+      for (std::int32_t i = arch::thread(); i < sequence.sq; i += threads) {
+        const std::int64_t row = sequence.q_row + i;
+        const float lse = statistic(arch::load(&a.tensors.lse.at(b, head, row)), log2_e);
+        const float weight = lse == infinity ? 0.0f : arch::exp2(sink - lse);
+        const float delta = arch::load(&a.delta.at(b, head, row));
+        if (weight != 0) sum -= weight * delta * scale;
+      }
     }
+    const float total = sum_of_group<threads / arch::wave_size>(sum);
+    if (arch::thread() == 0)
+      arch::store(
+          reinterpret_cast<float*>(a.tensors.dsinks.data) + head * a.tensors.dsinks.head_stride,
+          total);
   }
-  const float total = sum_of_group<threads / arch::wave_size>(sum);
-  if (arch::thread() == 0)
-    arch::store(
-        reinterpret_cast<float*>(a.tensors.dsinks.data) + head * a.tensors.dsinks.head_stride,
-        total);
 }
 
 }  // namespace rocflash::kernel

@@ -8,13 +8,13 @@ namespace rocflash::kernel {
 // lse in powers of two. A NaN loses its payload, with which rounding to bf16 could make a number of it.
 inline float statistic(float x, float factor) { return x == x ? x * factor : __builtin_nanf(""); }
 
-// The sum over all lanes of a workgroup, in all of them, added in one order. Once per kernel: its
-// shared memory is not used again.
+// The sum over all lanes of a workgroup, in all of them, added in one order.
 template <int waves>
 float sum_of_group(float x) {
   ROCFLASH_SHARED_ARRAY float sums[waves];
   float sum = 0;
   for (int lane = 0; lane < arch::wave_size; ++lane) sum += arch::from_lane(x, lane);
+  arch::barrier();  // an earlier sum may still be read
   if (arch::lane() == 0) sums[arch::thread() / arch::wave_size] = sum;
   arch::barrier();
   float total = 0;

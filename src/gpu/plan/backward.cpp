@@ -1,6 +1,7 @@
 #include "gpu/plan/backward.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/workspace.hpp"
 #include "gpu/plan/rows.hpp"
@@ -45,10 +46,15 @@ class Scratch {
   std::byte* memory_;
 };
 
-void plan_sinks(Plan& plan, const kernel::BackwardArguments& all, Chip chip) {
-  plan.next<Operation::backward_sinks>() = all;
-  plan.add(kernel::backward_spec(Operation::backward_sinks, DType::f32, 0, Variant::any),
-           chip.family, all.problem.heads);
+// Kernels that stride over sequences or heads: a bounded grid serves any number of them.
+void add_bounded(Plan& plan, Operation operation, const kernel::BackwardArguments& all,
+                 std::int64_t items, std::int32_t groups_each, Chip chip) {
+  constexpr std::int64_t most = 1 << 12;
+  const auto groups = static_cast<std::int32_t>(std::min(items, most)) * groups_each;
+  kernel::BackwardArguments& a = plan.next<Operation::backward_clear>();
+  a = all;
+  a.work = {.blocks = groups_each, .groups = groups};
+  plan.add(kernel::backward_spec(operation, DType::f32, 0, Variant::any), chip.family, groups);
 }
 
 }  // namespace
@@ -77,20 +83,21 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
   for (Rows* rows : {&p.q, &t.dout, &t.out, &t.dq}) space_single_row(*rows, l.rows_q);
   for (Rows* rows : {&p.k, &p.v, &t.dk, &t.dv}) space_single_row(*rows, l.rows_k);
 
-  // Queries of all batches, or of the packed tensor.
-  const std::int64_t query_batches = l.packed_q() ? 1 : p.batch();
+  // Queries of all batches, or of the packed tensor. Sizes that do not fit are never used as strides.
+  const Size batch_queries = Size(p.heads) * l.rows_q;
+  const Size all_queries = Size(l.packed_q() ? 1 : p.batch()) * batch_queries;
+  constexpr std::int64_t any = std::numeric_limits<std::int64_t>::max();
   Scratch scratch(plan.workspace, workspace);
-  all.delta = {reinterpret_cast<float*>(scratch.floats(Size(query_batches) * p.heads * l.rows_q)),
-               l.packed_q() ? 0 : p.heads * l.rows_q, l.rows_q, 1};
+  all.delta = {reinterpret_cast<float*>(scratch.floats(all_queries)),
+               l.packed_q() ? 0 : batch_queries.at_most(any), l.rows_q, 1};
   const bool fused = is_fused(p, t, chip.family);
   if (fused) {
     const int columns = bucket_for(p, Operation::backward_fused);
-    const std::int64_t head = l.rows_q * columns;
-    all.dq_sums = {.data = scratch.floats(Size(query_batches) * p.heads * l.rows_q * columns),
+    all.dq_sums = {.data = scratch.floats(all_queries * columns),
                    .dtype = DType::f32,
-                   .batch_stride = l.packed_q() ? 0 : p.heads * head,
+                   .batch_stride = l.packed_q() ? 0 : (batch_queries * columns).at_most(any),
                    .row_stride = columns,
-                   .head_stride = head,
+                   .head_stride = (Size(l.rows_q) * columns).at_most(any),
                    .columns = columns};
   }
   if (!plan.workspace.fits()) return;  // the caller refuses it
@@ -108,17 +115,10 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
         heads, rows);
   };
 
-  if (may_have_unused_rows(l)) {
-    constexpr std::int32_t groups_each = 16;
-    const auto groups = (p.batch() + 1) * groups_each;
-    kernel::BackwardArguments& a = plan.next<Operation::backward_clear>();
-    a = all;
-    a.work = {.blocks = groups_each, .groups = static_cast<std::int32_t>(groups)};
-    plan.add(kernel::backward_spec(Operation::backward_clear, DType::f32, 0, Variant::any),
-             chip.family, groups);
-  }
+  if (may_have_unused_rows(l))
+    add_bounded(plan, Operation::backward_clear, all, p.batch() + 1, 16, chip);
   add(kernel::backward_spec(Operation::backward_delta, p.dtype, 0, Variant::any), p.heads, queries);
-  if (t.dsinks) plan_sinks(plan, all, chip);
+  if (t.dsinks) add_bounded(plan, Operation::backward_sinks, all, p.heads, 1, chip);
   if (fused) {
     gradient(Operation::backward_fused, p.kv_heads, keys);
     add(kernel::backward_spec(Operation::backward_round, p.dtype, 0, Variant::any), p.heads,
