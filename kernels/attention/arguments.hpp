@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "core/problem.hpp"
-#include "table/kernels.hpp"
+#include "table/backward.hpp"
 
 namespace rocflash::kernel {
 
@@ -49,7 +49,10 @@ struct BackwardArguments {
 // What the kernels of an operation are given: the entry declares them so, and the host's plan fills
 // it in.
 template <Operation operation>
-struct ArgumentsChoice {
+struct ArgumentsChoice;
+template <Operation operation>
+  requires(is_backward(operation))
+struct ArgumentsChoice<operation> {
   using Type = BackwardArguments;
 };
 template <>

@@ -15,10 +15,6 @@ struct GroupShape {
 };
 
 constexpr GroupShape group_shape(Family family, const KernelSpec& spec) {
-  if (is_backward(spec.operation)) {
-    const BackwardTile tile = backward_tile(family, spec);
-    return {tile.threads, tile.waves_per_simd, tile.dynamic_shared};
-  }
   switch (spec.operation) {
     case Operation::forward: {
       const ForwardTile tile = forward_tile(family, spec);
@@ -26,8 +22,18 @@ constexpr GroupShape group_shape(Family family, const KernelSpec& spec) {
     }
     case Operation::weights:
       return {weights_tile.threads, weights_tile.waves_per_simd, 0};
-    default:
-      break;
+    case Operation::backward_clear:
+    case Operation::backward_delta:
+    case Operation::backward_fused:
+    case Operation::backward_round:
+    case Operation::backward_queries:
+    case Operation::backward_keys:
+    case Operation::backward_dk:
+    case Operation::backward_dv:
+    case Operation::backward_sinks: {
+      const BackwardTile tile = backward_tile(family, spec);
+      return {tile.threads, tile.waves_per_simd, tile.dynamic_shared};
+    }
   }
   return {};
 }
