@@ -2,6 +2,7 @@
 // computes.
 #pragma once
 
+#include "table/append.hpp"
 #include "table/backward.hpp"
 #include "table/forward.hpp"
 #include "table/weights.hpp"
@@ -26,6 +27,8 @@ constexpr GroupShape group_shape(Family family, const KernelSpec& spec) {
     }
     case Operation::weights:
       return {weights_tile.threads, weights_tile.waves_per_simd, 0};
+    case Operation::append:
+      return {append_tile.threads, append_tile.waves_per_simd, 0};
     default:
       break;
   }
