@@ -50,15 +50,15 @@ Problem Mirror::input(const Problem& host) {
 }
 
 std::string Mirror::fetch() {
-  for (const Output& o : outputs_) {
-    std::vector<std::byte> bytes(o.memory.size());
-    gpu_->download(bytes.data(), o.memory.data(), bytes.size());
-    o.buffer->set_bytes(std::move(bytes));
-  }
   for (const Input& i : inputs_) {
     std::vector<std::byte> bytes(i.bytes);
     gpu_->download(bytes.data(), i.memory.data() + i.offset, bytes.size());
     if (!std::equal(bytes.begin(), bytes.end(), i.host)) return "an input was changed";
+  }
+  for (const Output& o : outputs_) {
+    std::vector<std::byte> bytes(o.memory.size());
+    gpu_->download(bytes.data(), o.memory.data(), bytes.size());
+    o.buffer->set_bytes(std::move(bytes));
   }
   return {};
 }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "core/new_keys.hpp"
 #include "core/problem.hpp"
 #include "table/backward.hpp"
 
@@ -37,6 +38,17 @@ struct WeightsArguments {
   std::int32_t caches = 0;
 };
 
+// The problem is that before anything is appended.
+struct AppendArguments {
+  Problem problem;
+  Append append;
+  std::int32_t* used =
+      nullptr;              // gets the keys that each sequence then has; null: as many as before
+  Rows q;                   // gets the rotated queries; without data: they are not rotated
+  std::int32_t groups = 0;  // workgroups; any number is correct
+  std::int32_t caches = 0;
+};
+
 // What all kernels of backward are given: they share one struct.
 struct BackwardArguments {
   Problem problem;
@@ -62,6 +74,10 @@ struct ArgumentsChoice<Operation::forward> {
 template <>
 struct ArgumentsChoice<Operation::weights> {
   using Type = WeightsArguments;
+};
+template <>
+struct ArgumentsChoice<Operation::append> {
+  using Type = AppendArguments;
 };
 template <Operation operation>
 using ArgumentsOf = typename ArgumentsChoice<operation>::Type;

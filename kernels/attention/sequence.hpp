@@ -62,16 +62,19 @@ std::byte* row_address(const Rows& rows, std::int64_t batch, std::int64_t row, s
 
 // The same for k or v, which may lie in pages. A page that does not exist is replaced by the
 // nearest one that does.
+inline void find_page(const Rows& rows, std::int32_t caches, std::int64_t& batch,
+                      std::int64_t& row) {
+  if (!rows.blocks) return;
+  const auto page_rows = static_cast<std::uint32_t>(rows.block_rows);
+  const auto r = static_cast<std::uint32_t>(row);
+  batch =
+      clamp(arch::load(rows.blocks + batch * rows.blocks_stride + r / page_rows), 0, caches - 1);
+  row = r % page_rows;
+}
 template <DType dtype>
 const std::byte* key_row(const Rows& rows, std::int32_t caches, std::int64_t batch,
                          std::int64_t row, std::int64_t head) {
-  if (rows.blocks) {
-    const auto page_rows = static_cast<std::uint32_t>(rows.block_rows);
-    const auto r = static_cast<std::uint32_t>(row);
-    batch =
-        clamp(arch::load(rows.blocks + batch * rows.blocks_stride + r / page_rows), 0, caches - 1);
-    row = r % page_rows;
-  }
+  find_page(rows, caches, batch, row);
   return row_address<dtype>(rows, batch, row, head);
 }
 

@@ -2,6 +2,7 @@
 // computes.
 #pragma once
 
+#include "table/append.hpp"
 #include "table/backward.hpp"
 #include "table/forward.hpp"
 #include "table/weights.hpp"
@@ -34,6 +35,8 @@ constexpr GroupShape group_shape(Family family, const KernelSpec& spec) {
       const BackwardTile tile = backward_tile(family, spec);
       return {tile.threads, tile.waves_per_simd, tile.dynamic_shared};
     }
+    case Operation::append:
+      return {append_tile.threads, append_tile.waves_per_simd, 0};
   }
   return {};
 }

@@ -80,6 +80,7 @@ Rotary check_rotary(const rocflash_append& in, CallTensors& tensors, const Probl
        cos.dtype,
        cos.stride[0],
        sin.stride[0],
+       cos.shape[0],
        static_cast<int>(2 * cos.shape[1]),
        flag("rotary_interleaved", in.rotary_interleaved),
        int_values(tensors.lengths("rotary_seqlens", in.rotary_seqlens), p.batch(), "(b,)")};
@@ -129,7 +130,12 @@ Append check_append(const rocflash_append& in, CallTensors& tensors, const Probl
     }
     a.k = rows_of(k, packed);
     a.v = rows_of(v, packed);
-    if (tensors.on_host()) check_room(p, a);
+    if (tensors.on_host()) {
+      check_room(p, a);
+    } else if (!p.lengths.used_k && a.rows > 0 && p.batch() > 0) {
+      refuse("k_new: ", a.rows, " rows; without seqused_k all ", p.lengths.rows_k,
+             " rows of k are in use, and there is no room for more");
+    }
   }
   a.rotary = check_rotary(in, tensors, p, a);
   return a;

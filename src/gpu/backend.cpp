@@ -9,6 +9,7 @@
 #include "core/workspace.hpp"
 #include "gpu/driver/devices.hpp"
 #include "gpu/loader.hpp"
+#include "gpu/plan/append.hpp"
 #include "gpu/plan/backward.hpp"
 #include "gpu/plan/forward.hpp"
 #include "gpu/plan/refusal.hpp"
@@ -36,7 +37,7 @@ class GpuBackend final : public Backend {
         place_(place_text(device.dlpack_type, device.index)) {}
 
   std::string refusal(const ForwardCall& c) const override { return gpu::refusal(c); }
-  std::string refusal(const DecodeCall& c) const override { return gpu::refusal(c, place_); }
+  std::string refusal(const DecodeCall& c) const override { return gpu::refusal(c); }
   std::string refusal(const BackwardCall& c) const override {
     return gpu::refusal(c, chip_.family);
   }
@@ -48,7 +49,9 @@ class GpuBackend final : public Backend {
     return plan.workspace;
   }
   Size workspace(const DecodeCall& c) const override {
-    return workspace(static_cast<const ForwardCall&>(c));
+    Plan plan;
+    make(plan, c, nullptr);
+    return plan.workspace;
   }
   Size workspace(const BackwardCall& c) const override {
     Plan plan;
@@ -62,7 +65,12 @@ class GpuBackend final : public Backend {
     check_workspace(c.resources, plan.workspace, c.problem);
     launch(plan, c.resources.stream);
   }
-  void run(const DecodeCall& c) const override { run(static_cast<const ForwardCall&>(c)); }
+  void run(const DecodeCall& c) const override {
+    Plan plan;
+    make(plan, c, c.resources.workspace);
+    check_workspace(c.resources, plan.workspace, c.problem);
+    launch(plan, c.resources.stream);
+  }
   void run(const BackwardCall& c) const override {
     Plan plan;
     gpu::plan_backward(plan, c.problem, c.tensors, c.resources.workspace, chip_);
@@ -78,6 +86,11 @@ class GpuBackend final : public Backend {
   void make(Plan& plan, const ForwardCall& c) const {
     gpu::plan_forward(plan, c.problem, c.outputs, chip_);
     gpu::plan_weights(plan, c.problem, c.outputs, chip_);
+  }
+  void make(Plan& plan, const DecodeCall& c, std::byte* workspace) const {
+    const Problem p = gpu::plan_append(plan, c.problem, c.append, workspace, chip_);
+    gpu::plan_forward(plan, p, c.outputs, chip_);
+    gpu::plan_weights(plan, p, c.outputs, chip_);
   }
   void launch(const Plan& plan, void* stream) const {
     if (plan.launches().empty()) return;

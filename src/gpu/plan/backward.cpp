@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/workspace.hpp"
 #include "gpu/plan/rows.hpp"
+#include "gpu/plan/scratch.hpp"
 #include "gpu/plan/sequences.hpp"
 #include "gpu/plan/work.hpp"
 
@@ -29,22 +29,6 @@ bool has(Family family, const KernelSpec& spec) {
 bool may_have_unused_rows(const Lengths& l) {
   return l.cu_q || l.cu_k || l.used_q || l.used_k || l.leftpad_k;
 }
-
-// Hands out pieces of the caller's scratch memory, and counts them.
-class Scratch {
- public:
-  Scratch(Size& bytes, std::byte* memory) : bytes_(bytes), memory_(memory) {}
-
-  std::byte* floats(Size count) {
-    std::byte* piece = memory_ && bytes_.fits() ? memory_ + bytes_.value() : nullptr;
-    bytes_ += (count * Size(sizeof(float))).rounded_up(workspace_alignment);
-    return piece;
-  }
-
- private:
-  Size& bytes_;
-  std::byte* memory_;
-};
 
 // Kernels that stride over sequences or heads: a bounded grid serves any number of them.
 void add_bounded(Plan& plan, Operation operation, const kernel::BackwardArguments& all,

@@ -68,7 +68,8 @@ class Plan {
 
  private:
   struct alignas(16) Room {
-    std::byte bytes[std::max(sizeof(kernel::ForwardArguments), sizeof(kernel::BackwardArguments))];
+    std::byte bytes[std::max({sizeof(kernel::ForwardArguments), sizeof(kernel::BackwardArguments),
+                              sizeof(kernel::AppendArguments)})];
   };
 
   int count_ = 0;

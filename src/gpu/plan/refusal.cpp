@@ -58,15 +58,4 @@ std::string refusal(const BackwardCall& call, kernel::Family family) {
   return {};
 }
 
-// Appending decides by lengths that lie in the GPU's memory where each row goes; no kernel does
-// that yet.
-std::string refusal(const DecodeCall& call, const std::string& place) {
-  if (std::string why = refusal(call.problem); !why.empty()) return why;
-  const char* given = call.append.k ? "k_new" : call.append.rotary.dim > 0 ? "rotary_cos" : nullptr;
-  if (given)
-    return text(given, ": is given; on ", place,
-                " nothing can be appended or rotated, it must be null");
-  return {};
-}
-
 }  // namespace rocflash::gpu

@@ -8,10 +8,8 @@
 
 namespace rocflash::gpu {
 
-// Why the call cannot be run, naming the argument; empty when it can. `place` is the device as
-// messages name it: "rocm:0".
+// Why the call cannot be run, naming the argument; empty when it can.
 std::string refusal(const ForwardCall& call);
 std::string refusal(const BackwardCall& call, kernel::Family family);
-std::string refusal(const DecodeCall& call, const std::string& place);
 
 }  // namespace rocflash::gpu

@@ -1,0 +1,123 @@
+// Appends new keys and values to a cache, and rotates queries. Each wave handles one row of one head
+// at a time; its lanes divide the columns among them.
+//
+// The host knows no length, so each row finds out by itself where it goes: behind the keys that its
+// sequence has in use. What would lie outside the cache is not written, and positions beyond the tables of
+// sines and cosines take their last row.
+#pragma once
+
+#include "arch/arch.hpp"
+#include "attention/numbers.hpp"
+#include "table/append.hpp"
+
+namespace rocflash::kernel {
+
+class Appender {
+ public:
+  explicit Appender(const AppendArguments& a) : a_(a), p_(a.problem), new_(a.append) {}
+
+  std::int64_t key_rows() const {
+    return !new_.k ? 0 : new_.cu ? new_.rows : new_.rows * p_.batch();
+  }
+  std::int64_t query_rows() const {
+    return !a_.q ? 0 : p_.lengths.packed_q() ? p_.lengths.rows_q : p_.batch() * p_.lengths.rows_q;
+  }
+
+  // The keys that a sequence has once the new ones are there.
+  std::int32_t used(std::int64_t b) const {
+    const std::int64_t begin = new_.cu ? clamp(arch::load(new_.cu + b), 0, new_.rows) : 0;
+    const std::int64_t end =
+        new_.cu ? clamp(arch::load(new_.cu + b + 1), begin, new_.rows) : new_.rows;
+    return static_cast<std::int32_t>(clamp(keys_before(b) + end - begin, 0, p_.lengths.rows_k));
+  }
+
+  // Row n of the new keys and values, one head of it.
+  void append_key(std::int64_t n, std::int64_t head) const {
+    const std::int64_t b = new_.cu ? sequence_of_row(new_.cu, p_.batch(), n) : n / new_.rows;
+    if (b < 0) return;  // a packed row of no sequence
+    const std::int64_t row = new_.cu ? n : n % new_.rows,
+                       index = row - (new_.cu ? arch::load(new_.cu + b) : 0),
+                       place = keys_before(b) + index;
+    if (place < 0 || place >= p_.lengths.rows_k) return;
+    copy(row_address(new_.v, 1, b, row, head), row_address(p_.v, a_.caches, b, place, head),
+         p_.v.dtype, 0, p_.value_dim);
+    rotate(first_position(b) + index, row_address(new_.k, 1, b, row, head),
+           row_address(p_.k, a_.caches, b, place, head), p_.k.dtype);
+  }
+
+  // Row n of all queries, one head of it.
+  void rotate_query(std::int64_t n, std::int64_t head) const {
+    const Lengths& l = p_.lengths;
+    const std::int64_t b = l.packed_q() ? sequence_of_row(l.cu_q, p_.batch(), n) : n / l.rows_q;
+    if (b < 0) return;
+    const std::int64_t row = l.packed_q() ? n : n % l.rows_q,
+                       index = row - (l.packed_q() ? arch::load(l.cu_q + b) : 0);
+    rotate(first_position(b) + (p_.visibility.bounded() ? index : 0),
+           row_address(p_.q, 1, b, row, head), row_address(a_.q, 1, b, row, head), p_.q.dtype);
+  }
+
+ private:
+  std::int64_t keys_before(std::int64_t b) const {
+    const Lengths& l = p_.lengths;
+    const std::int64_t keys =
+        l.used_k ? arch::load(l.used_k + b)
+        : l.cu_k ? std::int64_t{arch::load(l.cu_k + b + 1)} - arch::load(l.cu_k + b)
+                 : l.rows_k;
+    return clamp(keys, 0, l.rows_k);
+  }
+  std::int64_t first_position(std::int64_t b) const {
+    const std::int32_t* first = new_.rotary.first;
+    return first ? arch::load(first + b) : keys_before(b);
+  }
+
+  static void copy(const std::byte* from, std::byte* to, DType dtype, int begin, int end) {
+    for (int column = begin + arch::lane(); column < end; column += arch::wave_size)
+      copy_number(from, to, dtype, column);
+  }
+  // Products are rounded before they are added, as on the CPU.
+  void rotate(std::int64_t position, const std::byte* from, std::byte* to, DType dtype) const {
+#pragma clang fp contract(off)
+    const Rotary& r = new_.rotary;
+    const int half = r.positions > 0 ? r.dim / 2 : 0, step = r.interleaved ? 2 : 1,
+              partner = r.interleaved ? 1 : half;
+    position = clamp(position, 0, r.positions - 1);
+    for (int n = arch::lane(); n < half; n += arch::wave_size) {
+      const float c = load_number(r.cos, r.dtype, position * r.cos_stride + n),
+                  s = load_number(r.sin, r.dtype, position * r.sin_stride + n);
+      const float x = load_number(from, dtype, n * step),
+                  y = load_number(from, dtype, n * step + partner);
+      store_number(to, dtype, n * step, x * c - y * s);
+      store_number(to, dtype, n * step + partner, x * s + y * c);
+    }
+    copy(from, to, dtype, r.dim, p_.head_dim);
+  }
+
+  const AppendArguments& a_;
+  const Problem& p_;
+  const Append& new_;
+};
+
+template <KernelSpec spec>
+void append(const AppendArguments& a) {
+  constexpr int threads = append_tile.threads, waves = threads / arch::wave_size;
+  const Problem& p = a.problem;
+  const Appender appender(a);
+  if (a.used) {
+    for (std::int64_t b = arch::group() * std::int64_t{threads} + arch::thread(); b < p.batch();
+         b += std::int64_t{a.groups} * threads)
+      arch::store(a.used + b, appender.used(b));
+  }
+  const std::int64_t keys = appender.key_rows() * p.kv_heads,
+                     queries = appender.query_rows() * p.heads;
+  // All lanes of a wave have the same row; the compiler is not told (weights/rows.hpp).
+  const std::int64_t first = arch::group() * std::int64_t{waves} + arch::thread() / arch::wave_size;
+  for (std::int64_t n = first; n < keys + queries; n += std::int64_t{a.groups} * waves) {
+    if (n < keys) {
+      appender.append_key(n / p.kv_heads, n % p.kv_heads);
+    } else {
+      appender.rotate_query((n - keys) / p.heads, (n - keys) % p.heads);
+    }
+  }
+}
+
+}  // namespace rocflash::kernel

@@ -1,0 +1,51 @@
+#include "gpu/plan/append.hpp"
+
+#include <algorithm>
+
+#include "gpu/plan/scratch.hpp"
+#include "gpu/plan/sequences.hpp"
+
+namespace rocflash::gpu {
+
+Problem plan_append(Plan& plan, const Problem& p, const Append& append, std::byte* workspace,
+                    Chip chip) {
+  const bool appends = static_cast<bool>(append.k), rotates = append.rotary.dim > 0;
+  if (p.batch() == 0 || (!appends && !rotates)) return p;
+  kernel::AppendArguments& a = plan.next<kernel::Operation::append>();
+  a.problem = p;
+  a.append = append;
+  a.caches = caches_of(p);
+
+  Problem after = p;
+  Scratch scratch(plan.workspace, workspace);
+  Size key_rows = 0, query_rows = 0;
+  if (appends) {
+    a.used = reinterpret_cast<std::int32_t*>(scratch.bytes(Size(p.batch()) * sizeof(std::int32_t)));
+    after.lengths.used_k = a.used;
+    key_rows = append.cu ? Size(append.rows) : Size(append.rows) * p.batch();
+  }
+  if (rotates) {
+    query_rows = p.lengths.packed_q() ? Size(p.lengths.rows_q) : Size(p.lengths.rows_q) * p.batch();
+    const auto bytes = static_cast<std::int64_t>(size_of(p.q.dtype));
+    // Rows start on 16 bytes, as plain kernels want them.
+    const std::int64_t columns = divide_up(p.head_dim * bytes, 16) * 16 / bytes;
+    a.q = {.data = scratch.bytes(query_rows * p.heads * columns * bytes),
+           .dtype = p.q.dtype,
+           .row_stride = columns * p.heads,
+           .head_stride = columns,
+           .columns = p.head_dim};
+    a.q.batch_stride = p.lengths.packed_q() ? 0 : a.q.row_stride * p.lengths.rows_q;
+    after.q = a.q;
+  }
+
+  // The kernel strides over rows and heads, so a bounded grid serves any number of them.
+  constexpr std::int64_t most_groups = 1 << 12, widest_wave = 64,
+                         rows_together = kernel::append_tile.threads / widest_wave;
+  const Size rows = key_rows * p.kv_heads + query_rows * p.heads;
+  a.groups = static_cast<std::int32_t>(std::max<std::int64_t>(
+      divide_up(rows.at_most(most_groups * rows_together), rows_together), 1));
+  plan.add(kernel::append_spec(), chip.family, a.groups);
+  return after;
+}
+
+}  // namespace rocflash::gpu
