@@ -9,32 +9,22 @@
 
 namespace rocflash::sim {
 
+template <typename B, int Mantissa, int Bias>
+struct Layout {
+  using Bits = B;
+  static constexpr int kMantissa = Mantissa;
+  static constexpr int kBias = Bias;
+};
 template <typename T>
 struct FloatLayout;
 template <>
-struct FloatLayout<f16> {
-  using Bits = u16;
-  static constexpr int kMantissa = 10;
-  static constexpr int kBias = 15;
-};
+struct FloatLayout<f16> : Layout<u16, 10, 15> {};
 template <>
-struct FloatLayout<bf16> {
-  using Bits = u16;
-  static constexpr int kMantissa = 7;
-  static constexpr int kBias = 127;
-};
+struct FloatLayout<bf16> : Layout<u16, 7, 127> {};
 template <>
-struct FloatLayout<float> {
-  using Bits = u32;
-  static constexpr int kMantissa = 23;
-  static constexpr int kBias = 127;
-};
+struct FloatLayout<float> : Layout<u32, 23, 127> {};
 template <>
-struct FloatLayout<double> {
-  using Bits = u64;
-  static constexpr int kMantissa = 52;
-  static constexpr int kBias = 1023;
-};
+struct FloatLayout<double> : Layout<u64, 52, 1023> {};
 
 template <typename T>
 auto bits_of(T x) {

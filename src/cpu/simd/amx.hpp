@@ -2,15 +2,11 @@
 // so all accumulators are at work, and longer runs pass through memory.
 #pragma once
 
-#include <cstdint>
+#include "cpu/simd/traits.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 
-inline constexpr int width = 16, registers = 32;  // lanes of a vector of floats
-// How many terms a dot product of floats adds up before it starts a new sum, and whether registers
-// hold what the runs before have come to.
-inline constexpr std::int64_t run_of_terms = 32;
-inline constexpr bool runs_in_registers = false;
+inline constexpr Traits traits{.width = 16, .run_of_terms = 32, .runs_in_registers = false};
 
 }  // namespace rocflash::cpu::ROCFLASH_ISA
 

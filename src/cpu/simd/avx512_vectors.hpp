@@ -7,27 +7,17 @@
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 
-// a * b + c without rounding the product, where the CPU can do that in one step. The compiler fuses
-// nothing by itself.
 ROCFLASH_INLINE Float fused(Float a, Float b, Float c) {
   return (Float)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 }
-ROCFLASH_INLINE float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-// The same vector, of which the compiler no longer knows where it came from.
-ROCFLASH_INLINE Float opaque(Float x) {
-  __asm__("" : "+v"(x));
-  return x;
+
+// 2^x, where `polynomial` gives it for fractions of at most 1/2.
+template <class Polynomial>
+ROCFLASH_INLINE Float quick_exp2(Float x, Polynomial polynomial) {
+  const Float whole = (Float)_mm512_roundscale_ps((__m512)x, 0);
+  return (Float)_mm512_scalef_ps((__m512)polynomial(x - whole), (__m512)whole);
 }
 
-// Across lanes: the second half is laid over the first until one is left.
-template <class Merge>
-ROCFLASH_INLINE float fold(Float v, Merge merge) {
-  v = merge(v, __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
-  v = merge(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11));
-  v = merge(v, __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
-  v = merge(v, __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14));
-  return v[0];
-}
 // Halves of both vectors merged, side by side: the first step for each of `count` vectors that are
 // folded into one lane each. Shuffles within quarters of a vector come first, because they are
 // fast.
@@ -46,13 +36,6 @@ ROCFLASH_INLINE Float fold_two(Float a, Float b, Merge merge) {
         __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27),
         __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31));
   }
-}
-
-// 2^x, where `polynomial` gives it for fractions of at most 1/2.
-template <class Polynomial>
-ROCFLASH_INLINE Float quick_exp2(Float x, Polynomial polynomial) {
-  const Float whole = (Float)_mm512_roundscale_ps((__m512)x, 0);
-  return (Float)_mm512_scalef_ps((__m512)polynomial(x - whole), (__m512)whole);
 }
 
 }  // namespace rocflash::cpu::ROCFLASH_ISA

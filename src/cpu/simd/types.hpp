@@ -1,4 +1,4 @@
-// The vectors of an instruction set, whose file has said how wide they are.
+// The vectors of an instruction set, whose file has told its traits.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,11 @@
 #include "core/visibility.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
+
+inline constexpr int width = traits.width;
+inline constexpr int registers = width == 16 ? 32 : 16;  // of vectors: AVX-512 has twice as many
+inline constexpr std::int64_t run_of_terms = traits.run_of_terms;
+inline constexpr bool runs_in_registers = traits.runs_in_registers;
 
 using Float = float __attribute__((vector_size(4 * width)));
 using Int = std::int32_t __attribute__((vector_size(4 * width)));
@@ -35,6 +40,33 @@ ROCFLASH_INLINE void store(std::uint32_t* to, Word v) { __builtin_memcpy(to, &v,
 ROCFLASH_INLINE Float splat(float x) { return x - Float{}; }
 ROCFLASH_INLINE Int splat(std::int32_t x) { return x - Int{}; }
 ROCFLASH_INLINE Word splat(std::uint32_t x) { return x - Word{}; }
+
+// a * b + c without rounding the product, where the CPU can do that in one step. The compiler fuses
+// nothing by itself. For vectors the file of each instruction set has it.
+ROCFLASH_INLINE float fused(float a, float b, float c) {
+#ifdef __FMA__
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+// The same vector, of which the compiler no longer knows where it came from.
+ROCFLASH_INLINE Float opaque(Float x) {
+  __asm__("" : "+v"(x));
+  return x;
+}
+
+// Across lanes: the second half is laid over the first until one is left.
+template <int step, int... lane>
+ROCFLASH_INLINE Float swap_lanes(Float v, std::integer_sequence<int, lane...>) {
+  return __builtin_shufflevector(v, v, (lane ^ step)...);
+}
+template <int step = width / 2, class Merge>
+ROCFLASH_INLINE float fold(Float v, Merge merge) {
+  v = merge(v, swap_lanes<step>(v, std::make_integer_sequence<int, width>{}));
+  if constexpr (step > 1) return fold<step / 2>(v, merge);
+  return v[0];
+}
 
 // 2^x in two steps: rounding to an integer by adding 1.5 * 2^23, and a polynomial for the fraction.
 inline constexpr float to_integer = 12582912.0f;
