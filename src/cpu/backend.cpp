@@ -1,6 +1,8 @@
 #include "cpu/backend.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "core/combine.hpp"
 #include "core/error.hpp"
@@ -13,9 +15,11 @@
 namespace rocflash {
 namespace {
 
+using cpu::BiasSharing;
 using cpu::DecodeParts;
 using cpu::Delta;
 using cpu::Kernels;
+using cpu::OptionSums;
 using cpu::PartialQueryGradients;
 using cpu::Scores;
 using cpu::WorkItem;
@@ -51,6 +55,8 @@ struct Memory {
   int block;  // queries of a work item of forward
   Delta delta;
   PartialQueryGradients dq;
+  BiasSharing sharing;
+  OptionSums options;
   DecodeParts parts;
   Scores scores;
 };
@@ -76,12 +82,31 @@ int useful_threads(const Problem& p, const Execution& e, Kind kind) {
 
 std::int64_t planes(const Problem& p) { return p.batch() * p.heads; }
 
-Memory lay_out(Pieces& w, const Problem& p, const Execution& e, Kind kind, bool gradients) {
+// The gradient of a bias whose elements serve several scores. Rows are whole panels of keys.
+cpu::BiasSums bias_sums(Pieces& w, const Problem& p, const BackwardTensors& t, int slots,
+                        int parts) {
+  cpu::BiasSums s{};
+  if (cpu::is_bias_unshared(p, t)) return s;
+  const PlaneSizes sizes = t.dbias_sizes(p);
+  s.key_step = t.dbias.key_stride ? 1 : 0;
+  const Size row = s.key_step ? Size(sizes.keys).rounded_up(cpu::lane_rows) : Size(1),
+             head = row * sizes.queries, batch = head * sizes.heads, copy = batch * sizes.batch;
+  s.copies = s.key_step ? slots : slots * parts;
+  s.data = w.take<float>(copy * s.copies);
+  s.copy_stride = copy.value();
+  s.batch_stride = t.dbias.batch_stride ? batch.value() : 0;
+  s.head_stride = t.dbias.head_stride ? head.value() : 0;
+  s.query_stride = t.dbias.query_stride ? row.value() : 0;
+  return s;
+}
+
+Memory lay_out(Pieces& w, const Problem& p, const Execution& e, Kind kind,
+               const BackwardTensors* gradients) {
   Memory m{};
   m.table = w.take<std::int64_t>(Size(p.batch()) + 1);
   m.threads = useful_threads(p, e, kind);
   m.block = cpu::forward_block(p, m.threads);
-  m.scratch_floats = kind == Kind::standard ? cpu::standard_scratch(p, gradients)
+  m.scratch_floats = kind == Kind::standard ? cpu::standard_scratch(p, gradients != nullptr)
                      : gradients            ? cpu::backward_scratch(p)
                      : kind == Kind::decode ? cpu::decode_scratch(p)
                                             : cpu::forward_scratch(p, m.block);
@@ -102,7 +127,8 @@ Memory lay_out(Pieces& w, const Problem& p, const Execution& e, Kind kind, bool 
   if (gradients && kind == Kind::tiled) {
     const std::int64_t row = cpu::padded(p.head_dim);
     const Size head = Size(row) * rows, batch = head * p.heads, copy = batch * sequences;
-    const cpu::GradientParts parts = cpu::gradient_parts(p);
+    m.sharing = cpu::bias_sharing(p, *gradients);
+    const cpu::GradientParts parts = cpu::gradient_parts(p, m.sharing.sets * m.sharing.slots);
     m.dq = {w.take<float>(copy * parts.copies),
             parts,
             copy.value(),
@@ -116,6 +142,10 @@ Memory lay_out(Pieces& w, const Problem& p, const Execution& e, Kind kind, bool 
       m.dq.means = {w.take<float>(Size(m.dq.means_copy_stride) * parts.copies),
                     m.delta.batch_stride, m.delta.head_stride};
     }
+    if (gradients->dbias)
+      m.options.bias = bias_sums(w, p, *gradients, m.sharing.slots, parts.parts);
+    if (gradients->dalibi)
+      m.options.slopes = {w.take<double>(Size(planes(p)) * parts.parts), p.heads, parts.parts};
   }
   if (kind == Kind::standard) {
     const Size scores = Size(planes(p)) * p.max_q * p.max_k;
@@ -227,11 +257,82 @@ void run_standard(const Kernels& k, const Problem& p, const ForwardOutputs& o, c
       [&](WorkItem item, float* scratch) { k.standard_output(p, o, m.scores, item, scratch); });
 }
 
+constexpr std::int64_t rows_together = 64;
+
+template <class Body>
+void over_bias_rows(const Problem& p, const BackwardTensors& t, int threads, Body body) {
+  const PlaneSizes s = t.dbias_sizes(p);
+  const std::int64_t rows = s.batch * s.heads * s.queries;
+  parallel_for(cpu::blocks_of(rows, rows_together), threads, [&](std::int64_t item, int) {
+    body(Range{item * rows_together, smaller(rows, (item + 1) * rows_together)});
+  });
+}
+
+// Sums start at 0. So does a gradient that is stored at once: tiles that nobody sees are left out.
+void clear_sums(const Problem& p, const BackwardTensors& t, const Memory& m) {
+  if (t.dalibi) std::fill_n(m.options.slopes.data, planes(p) * m.options.slopes.parts, 0.0);
+  if (!t.dbias) return;
+  const cpu::BiasSums& sums = m.options.bias;
+  if (sums.data) {
+    constexpr std::int64_t piece = 1 << 16;
+    const std::int64_t floats = sums.copies * sums.copy_stride;
+    parallel_for(cpu::blocks_of(floats, piece), m.threads, [&](std::int64_t n, int) {
+      std::fill_n(sums.data + n * piece, smaller(piece, floats - n * piece), 0.0f);
+    });
+    return;
+  }
+  const PlaneSizes sizes = t.dbias_sizes(p);
+  over_bias_rows(p, t, m.threads, [&](Range rows) {
+    for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+      std::byte* row = t.dbias.row(r / sizes.queries / sizes.heads, r / sizes.queries % sizes.heads,
+                                   r % sizes.queries);
+      const auto size = static_cast<std::int64_t>(size_of(t.dbias.dtype));
+      for (std::int64_t j = 0; j < sizes.keys && t.dbias.key_stride != 1; ++j)
+        std::memset(row + j * t.dbias.key_stride * size, 0, static_cast<std::size_t>(size));
+      if (t.dbias.key_stride == 1) std::memset(row, 0, static_cast<std::size_t>(sizes.keys * size));
+    }
+  });
+}
+
+void add_bias_sums(const Kernels& k, const Problem& p, const BackwardTensors& t, const Memory& m) {
+  if (!m.options.bias.data) return;
+  over_bias_rows(p, t, m.threads,
+                 [&](Range rows) { k.bias_gradients(p, t, m.options.bias, rows); });
+}
+
+void slope_gradients(const Problem& p, const BackwardTensors& t, const Memory& m) {
+  const cpu::SlopeSums& sums = m.options.slopes;
+  for (std::int64_t b = 0; b < (t.dalibi.batch_stride ? p.batch() : 1); ++b) {
+    for (std::int64_t h = 0; h < p.heads; ++h) {
+      double sum = 0;
+      const std::int64_t end = t.dalibi.batch_stride ? b + 1 : p.batch();
+      for (std::int64_t n = b; n < end; ++n)
+        for (int part = 0; part < sums.parts; ++part) sum += sums.at(n, h, part);
+      store_double(t.dalibi.data, t.dalibi.dtype,
+                   b * t.dalibi.batch_stride + h * t.dalibi.head_stride,
+                   sum * static_cast<double>(p.dropout.scale()));
+    }
+  }
+}
+
 void run_tiled(const Kernels& k, const Problem& p, const BackwardTensors& t, const Steps& steps,
                const Memory& m) {
-  steps.over_parts(p.kv_heads, m.dq.parts.parts, [&](WorkItem item, float* scratch) {
-    k.gradients(p, t, m.delta, m.dq, item, scratch);
+  clear_sums(p, t, m);
+  const BiasSharing& sharing = m.sharing;
+  const std::int64_t parts = m.dq.parts.parts;
+  parallel_for(sharing.sets * sharing.slots * parts, m.threads, [&](std::int64_t item, int worker) {
+    const std::int64_t part = item % parts, slot = item / parts % sharing.slots,
+                       set = item / parts / sharing.slots;
+    OptionSums own = m.options;
+    own.bias = own.bias.copy(own.bias.key_step ? slot : slot * parts + part);
+    for (std::int64_t n = slot; n < sharing.members; n += sharing.slots) {
+      const auto [batch, kv_head] = sharing.plane(set, n);
+      k.gradients(p, t, m.delta, m.dq, own, {batch, kv_head, part},
+                  m.scratch + worker * m.scratch_floats);
+    }
   });
+  if (t.dbias) add_bias_sums(k, p, t, m);
+  if (t.dalibi) slope_gradients(p, t, m);
   if (t.dq) steps.over_queries([&](WorkItem item, float*) { k.query_gradients(p, t, m.dq, item); });
   sink_gradients(p, t, m.threads, [&](std::int64_t b, std::int64_t h, std::int64_t i) {
     const Sequence s = p.lengths.sequence(b);
@@ -272,13 +373,14 @@ class CpuBackend final : public Backend {
   std::string refusal(const DecodeCall& c) const override { return refusal(c.problem); }
   std::string refusal(const BackwardCall& c) const override {
     const char* given = c.tensors.dbias ? "dbias" : c.tensors.dalibi ? "dalibi_slopes" : nullptr;
-    if (given) return text(given, ": is given; this backend does not compute it, it must be null");
+    if (kind_ == Kind::standard && given)
+      return text(given, ": is given; the standard backend does not compute it, it must be null");
     return refusal(c.problem);
   }
 
   Size workspace(const ForwardCall& c) const override {
     Pieces pieces;
-    lay_out(pieces, c.problem, c.resources, forward_kind(c.problem, c.outputs), false);
+    lay_out(pieces, c.problem, c.resources, forward_kind(c.problem, c.outputs), nullptr);
     return pieces.used();
   }
   Size workspace(const DecodeCall& c) const override {
@@ -287,7 +389,7 @@ class CpuBackend final : public Backend {
   }
   Size workspace(const BackwardCall& c) const override {
     Pieces pieces;
-    lay_out(pieces, c.problem, c.resources, kind_, true);
+    lay_out(pieces, c.problem, c.resources, kind_, &c.tensors);
     return pieces.used();
   }
 
@@ -312,7 +414,7 @@ class CpuBackend final : public Backend {
     const Problem& p = c.problem;
     const BackwardTensors& t = c.tensors;
     Pieces pieces(c.resources);
-    const Memory m = lay_out(pieces, p, c.resources, kind_, true);
+    const Memory m = lay_out(pieces, p, c.resources, kind_, &t);
     check_workspace(c.resources, pieces.used(), p);
     const Steps steps(p, m);
     const Kernels& k = cpu::chosen_kernels();
@@ -336,7 +438,7 @@ class CpuBackend final : public Backend {
   void attend(const Problem& p, const ForwardCall& c, Pieces& pieces, Prepare prepare) const {
     const ForwardOutputs& o = c.outputs;
     const Kind kind = forward_kind(p, o);
-    const Memory m = lay_out(pieces, p, c.resources, kind, false);
+    const Memory m = lay_out(pieces, p, c.resources, kind, nullptr);
     check_workspace(c.resources, pieces.used(), p);
     prepare();
     clear_unused(p, o);

@@ -46,6 +46,42 @@ struct PartialQueryGradients {
   }
 };
 
+// Gradients of the bias on their way: sums in float over what the bias has one element for, of the
+// bias's shape. Those that run at the same time and share elements have sums of their own (see
+// BiasSharing), which are added in order at the end. No data: every element is one term, and is
+// stored at once.
+struct BiasSums {
+  float* data;
+  std::int64_t copy_stride, batch_stride, head_stride, query_stride;
+  int key_step;  // 0: one sum for all keys
+  int copies;
+
+  ROCFLASH_INLINE float* row(std::int64_t batch, std::int64_t head, std::int64_t query) const {
+    return data + batch * batch_stride + head * head_stride + query * query_stride;
+  }
+  ROCFLASH_INLINE BiasSums copy(std::int64_t n) const {
+    BiasSums one = *this;
+    if (data) one.data += n * copy_stride;
+    return one;
+  }
+};
+
+// Gradients of the slopes: a sum for each sequence, head and part of the keys.
+struct SlopeSums {
+  double* data;
+  std::int64_t heads;
+  int parts;
+
+  ROCFLASH_INLINE double& at(std::int64_t batch, std::int64_t head, std::int64_t part) const {
+    return data[(batch * heads + head) * parts + part];
+  }
+};
+
+struct OptionSums {
+  BiasSums bias;
+  SlopeSums slopes;
+};
+
 // Attention of few queries over one split of the keys: values not yet divided by the sum of their
 // weights, and the online softmax's state, for each of the rows that share a key head.
 struct DecodeParts {
@@ -94,9 +130,12 @@ struct Kernels {
   // of a block of queries.
   void (*delta)(const Problem&, const BackwardTensors&, const Delta&, WorkItem, float* scratch);
   void (*gradients)(const Problem&, const BackwardTensors&, const Delta&,
-                    const PartialQueryGradients&, WorkItem, float* scratch);
+                    const PartialQueryGradients&, const OptionSums&, WorkItem, float* scratch);
   void (*query_gradients)(const Problem&, const BackwardTensors&, const PartialQueryGradients&,
                           WorkItem);
+
+  // The bias's gradient: sums of all copies for some rows (of its sequences, heads and queries).
+  void (*bias_gradients)(const Problem&, const BackwardTensors&, const BiasSums&, Range rows);
 
   // The standard backend's steps, each over a block of queries or keys, through memory.
   void (*standard_scores)(const Problem&, const Scores&, WorkItem, float* scratch);

@@ -133,17 +133,60 @@ struct GradientParts {
   int copies = 1;  // unit n has copy n mod copies
 };
 
-// There are as many parts as it takes to keep a machine of some dozens of cores busy. The number of
+// Backward's work at a time, so that a machine of some dozens of cores is busy. The number of
 // threads must not matter.
-constexpr GradientParts gradient_parts(const Problem& p) {
-  constexpr std::int64_t wanted = 32, most_copies = 8;
+inline constexpr std::int64_t wanted_gradient_items = 32;
+
+// A sequence and a key head make a plane. Planes that add to the same elements of the bias's
+// gradient are a set, which a few threads at most work on, each with sums of its own: slot n has
+// the n-th plane of the set and every so many further. Workspace then grows with the bias and not
+// with the scores.
+struct BiasSharing {
+  std::int64_t sets = 1, members = 1;  // of each set
+  std::int64_t heads = 1;              // key heads
+  bool over_batch = false, over_heads = false;
+  int slots = 1;
+
+  struct Plane {
+    std::int64_t batch, kv_head;
+  };
+  constexpr Plane plane(std::int64_t set, std::int64_t member) const {
+    return {over_batch ? member / (over_heads ? heads : 1) : set / (over_heads ? 1 : heads),
+            over_heads ? member % heads : set % heads};
+  }
+};
+
+constexpr BiasSharing bias_sharing(const Problem& p, const BackwardTensors& t) {
+  constexpr std::int64_t most_slots = 8;
+  BiasSharing s;
+  s.heads = p.kv_heads;
+  s.over_batch = t.dbias && t.dbias.batch_stride == 0 && p.batch() > 1;
+  s.over_heads = t.dbias && t.dbias.head_stride == 0 && p.kv_heads > 1;
+  s.members = (s.over_batch ? p.batch() : 1) * (s.over_heads ? p.kv_heads : 1);
+  s.sets = (s.over_batch ? 1 : p.batch()) * (s.over_heads ? 1 : p.kv_heads);
+  s.slots =
+      static_cast<int>(smaller(smaller(s.members, most_slots),
+                               larger(1, blocks_of(wanted_gradient_items, larger(1, s.sets)))));
+  return s;
+}
+
+// Whether each element of the bias serves one query and one key of one sequence and head.
+constexpr bool is_bias_unshared(const Problem& p, const BackwardTensors& t) {
+  return (t.dbias.batch_stride || p.batch() == 1) && (t.dbias.head_stride || p.heads == 1) &&
+         (t.dbias.query_stride || p.max_q == 1) && (t.dbias.key_stride || p.max_k == 1);
+}
+
+// There are as many parts as it takes to have work for all. `planes_at_a_time`: no more than these
+// are worked on together.
+constexpr GradientParts gradient_parts(const Problem& p, std::int64_t planes_at_a_time) {
+  constexpr std::int64_t wanted = wanted_gradient_items, most_copies = 8;
   const std::int64_t block = gradient_block(p), blocks = blocks_of(p.max_k, block);
   if (blocks <= 1) return {block, 1, 1};
   // One long sequence among many short ones is as good as alone.
   const Size keys =
       p.lengths.packed_k() ? Size(p.lengths.rows_k) : Size(p.batch()) * p.lengths.rows_k;
-  const std::int64_t planes =
-      (Size(larger(1, keys.value() / p.max_k)) * p.kv_heads).at_most(wanted);
+  const std::int64_t planes = (Size(larger(1, keys.value() / p.max_k)) * p.kv_heads)
+                                  .at_most(smaller(wanted, larger(1, planes_at_a_time)));
   const std::int64_t parts = smaller(blocks, (wanted + planes - 1) / planes);
   // A block in each unit, so that a causal problem's long and short blocks are spread evenly, and a
   // copy for each part.

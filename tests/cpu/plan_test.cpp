@@ -198,7 +198,7 @@ void over_gradient_problems(Body body) {
               Problem p = square_problem(keys, 64, dtype);
               p.heads = p.kv_heads = heads;
               p.visibility = {.left = left, .right = right, .chunk = chunk};
-              body(p, gradient_parts(p));
+              body(p, gradient_parts(p, p.batch() * p.kv_heads));
             }
 }
 
@@ -237,7 +237,7 @@ TEST(GradientParts, KeepManyThreadsBusyWithFewCopies) {
     Problem p = square_problem(rows, 64);
     p.heads = p.kv_heads = heads;
     p.visibility = v;
-    return gradient_parts(p);
+    return gradient_parts(p, p.batch() * p.kv_heads);
   };
   // Whole and causal: a copy for each part, and no more than eight.
   for (const Visibility v : {Visibility{}, Visibility{.right = 0}}) {
@@ -260,8 +260,8 @@ TEST(GradientParts, KeepManyThreadsBusyWithFewCopies) {
   EXPECT_EQ(parts(16384, 1, {.left = far, .right = far}).copies, 8);
   over_gradient_problems([](Problem p, const GradientParts& g) {
     p.visibility = {};
-    EXPECT_LE(g.copies, gradient_parts(p).copies);
-    EXPECT_GE(g.parts, gradient_parts(p).parts / 2);
+    EXPECT_LE(g.copies, gradient_parts(p, p.batch() * p.kv_heads).copies);
+    EXPECT_GE(g.parts, gradient_parts(p, p.batch() * p.kv_heads).parts / 2);
   });
 }
 

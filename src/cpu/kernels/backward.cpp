@@ -3,9 +3,11 @@
 // A work item owns some blocks of keys (a part) of one sequence and one key head. It keeps a block
 // of keys in lanes, sums its dk and dv there, and adds its share of dq to a matrix of floats, in
 // rows that only this part writes. The parts are fixed by the problem, and their shares of dq are
-// added in order at the end: results never depend on the number of threads.
+// added in order at the end: results never depend on the number of threads. Gradients of the bias
+// and of slopes are summed along the way.
 #include "cpu/kernels/entries.hpp"
 #include "cpu/kernels/gradient.hpp"
+#include "cpu/kernels/options.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 namespace {
@@ -22,15 +24,18 @@ struct Block {
   Range keys, queries;  // and those that see them
   std::int64_t copy;    // of dq
   std::int64_t begun;   // queries before this one have sums there already
+  std::int64_t part;
 };
 
 template <class Products>
 void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
-               const PartialQueryGradients& dq, const Block& item, float* memory) {
+               const PartialQueryGradients& dq, const OptionSums& options, const Block& item,
+               float* memory) {
   const Range block = item.keys, queries = item.queries;
   constexpr int panel = Products::panel;
   const auto panels = static_cast<int>(blocks_of(block.size(), panel));
   GradientTile<Products> tile(p, panels, memory);
+  tile.of_scores = t.dbias || t.dalibi;
   const int d = tile.d, dv = tile.dv;
   typename Products::InColumns k_columns(tile.scratch, gradient_block(p), d);
   // Sums are [panel][column][lane]; those of a few keys [key][column], which need not be turned.
@@ -94,6 +99,11 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
           }
         }
         tile.differentiate(head, n, {here, keys_of(n)});
+        if (t.dbias)
+          add_to_bias(head, t, options.bias, {here, keys_of(n)}, tile.score_gradients(), panel);
+        if (t.dalibi)
+          options.slopes.at(head.b, h, item.part) +=
+              slope_gradient(head, {here, keys_of(n)}, tile.score_gradients(), panel);
         if (means)
           for (std::int64_t r = 0; r < rows; ++r) means[r] += tile.mean[r];
         const auto weigh = [&](const auto& values, Panel<float> weights, float* sums, int columns,
@@ -181,7 +191,8 @@ void delta(const Problem& p, const BackwardTensors& t, const Delta& to, WorkItem
 }
 
 void gradients(const Problem& p, const BackwardTensors& t, const Delta& delta,
-               const PartialQueryGradients& dq, WorkItem item, float* scratch) {
+               const PartialQueryGradients& dq, const OptionSums& options, WorkItem item,
+               float* scratch) {
   const Sequence s = p.lengths.sequence(item.batch);
   const GradientParts& parts = dq.parts;
   std::int64_t begun = 0;
@@ -190,9 +201,10 @@ void gradients(const Problem& p, const BackwardTensors& t, const Delta& delta,
     for (std::int64_t j = unit * parts.unit; j < end; j += gradient_block(p)) {
       const Range keys{j, smaller(end, j + gradient_block(p))},
           queries = seeing_queries(p.visibility, keys, s.sq, s.sk);
-      const Block block{item.batch, item.head, keys, queries, unit % parts.copies, begun};
+      const Block block{item.batch,          item.head, keys,      queries,
+                        unit % parts.copies, begun,     item.block};
       const auto run = [&]<class Products>() {
-        run_block<Products>(p, t, delta, dq, block, scratch);
+        run_block<Products>(p, t, delta, dq, options, block, scratch);
       };
       // Pairs of a few keys and queries cost more to arrange than they save.
       if (p.dtype != DType::f32 && keys.size() <= width && queries.size() <= stream_rows) {
@@ -222,6 +234,36 @@ void query_gradients(const Problem& p, const BackwardTensors& t, const PartialQu
     });
     for (int c = 0; c < p.head_dim; c += width) store(sum + c, load(sum + c) * factor);
     store_row(t.dq.row(head.b, row, head.h), t.dq.dtype, sum, p.head_dim);
+  }
+}
+
+void bias_gradients(const Problem& p, const BackwardTensors& t, const BiasSums& sums, Range rows) {
+  const PlaneSizes sizes = t.dbias_sizes(p);
+  const float scale = p.dropout.scale();
+  constexpr int piece = 8 * lane_rows;
+  float sum[piece];
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    const std::int64_t i = row % sizes.queries, h = row / sizes.queries % sizes.heads,
+                       b = row / sizes.queries / sizes.heads;
+    std::byte* to = t.dbias.row(b, h, i);
+    for (std::int64_t j = 0; j < sizes.keys; j += piece) {
+      const auto keys = static_cast<int>(smaller(piece, sizes.keys - j));
+      const float* from = sums.row(b, h, i) + j;
+      if (sums.key_step == 0) {
+        sum[0] = 0;
+        for (int n = 0; n < sums.copies; ++n) sum[0] += from[n * sums.copy_stride];
+        sum[0] *= scale;
+      } else {
+        for (int m = 0; m < keys; m += width) {
+          Float total{};
+          for (int n = 0; n < sums.copies; ++n) total += load(from + n * sums.copy_stride + m);
+          store(sum + m, total * scale);
+        }
+      }
+      store_elements(
+          to + j * t.dbias.key_stride * static_cast<std::int64_t>(size_of(t.dbias.dtype)),
+          t.dbias.dtype, t.dbias.key_stride, sum, keys);
+    }
   }
 }
 

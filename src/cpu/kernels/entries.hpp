@@ -10,7 +10,8 @@ void decode(const Problem&, const DecodeParts&, WorkItem, DecodeTurn, float* scr
 void merge(const Problem&, const ForwardOutputs&, const DecodeParts&, WorkItem, float* scratch);
 void delta(const Problem&, const BackwardTensors&, const Delta&, WorkItem, float* scratch);
 void gradients(const Problem&, const BackwardTensors&, const Delta&, const PartialQueryGradients&,
-               WorkItem, float* scratch);
+               const OptionSums&, WorkItem, float* scratch);
+void bias_gradients(const Problem&, const BackwardTensors&, const BiasSums&, Range rows);
 void query_gradients(const Problem&, const BackwardTensors&, const PartialQueryGradients&,
                      WorkItem);
 void standard_scores(const Problem&, const Scores&, WorkItem, float* scratch);

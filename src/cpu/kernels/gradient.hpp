@@ -28,6 +28,7 @@ struct GradientTile {
   float* weights;               // [query][lane]: what `differentiate` leaves behind
   Panel<float> gradients;       // likewise, for all panels side by side
   float *bias, *keep, *slopes;  // [query][lane]
+  bool of_scores = false;       // whether `score_gradients` is wanted
 
   // For keys in so many panels.
   ROCFLASH_INLINE GradientTile(const Problem& problem, int panels, float* memory)
@@ -93,12 +94,18 @@ struct GradientTile {
     }
   }
 
+  // After `differentiate`: gradients of the scores as softmax saw them, behind the softcap.
+  ROCFLASH_INLINE Panel<const float> score_gradients() const {
+    if (p.softcap > 0) return {bias, panel};
+    return {here_.data, here_.stride};
+  }
+
   // The plain case, in which all is done in one go and leaves only what the next products take:
   // pairs of weights and of gradients. What is in the tensors must not matter for this choice, or
   // numbers that a query does not see would change its last bits.
   ROCFLASH_INLINE bool is_plain(const Head& head, Range block) const {
     return Products::packs && block.size() < head.sequence.sk && !p.sinks && !p.dropout.on() &&
-           p.softcap <= 0;
+           p.softcap <= 0 && !of_scores;
   }
   // Whether all that gradients are made of is finite. If it is not, `differentiate_plain` leaves
   // them behind as floats too.
@@ -201,6 +208,8 @@ struct GradientTile {
       float* to = here_.at(r, m).data;
       const Float weight = load(weights + at);
       Float gradient = gradient_at(weight, r, m);
+      // The bias has been added by now: its place is free.
+      if (p.softcap > 0 && of_scores) store(bias + at, gradient);
       // The slope of a hidden score may be anything.
       if (p.softcap > 0)
         gradient = select(gradient == 0.0f, gradient, gradient * load(slopes + at));
