@@ -57,6 +57,10 @@ struct ArgumentsChoice<Operation::forward> {
   using Type = ForwardArguments;
 };
 template <>
+struct ArgumentsChoice<Operation::forward_wide> {
+  using Type = ForwardArguments;
+};
+template <>
 struct ArgumentsChoice<Operation::weights> {
   using Type = WeightsArguments;
 };

@@ -54,17 +54,20 @@ struct SequenceView {
 };
 
 // The first column of a row. Dense and packed tensors have it at `batch`, `row` and `head`.
+inline std::byte* row_address(const Rows& rows, DType dtype, std::int64_t batch, std::int64_t row,
+                              std::int64_t head) {
+  return rows.data + (batch * rows.batch_stride + row * rows.row_stride + head * rows.head_stride) *
+                         static_cast<std::int64_t>(size_of(dtype));
+}
 template <DType dtype>
 std::byte* row_address(const Rows& rows, std::int64_t batch, std::int64_t row, std::int64_t head) {
-  return rows.data + (batch * rows.batch_stride + row * rows.row_stride + head * rows.head_stride) *
-                         number_bytes<dtype>;
+  return row_address(rows, dtype, batch, row, head);
 }
 
 // The same for k or v, which may lie in pages. A page that does not exist is replaced by the
 // nearest one that does.
-template <DType dtype>
-const std::byte* key_row(const Rows& rows, std::int32_t caches, std::int64_t batch,
-                         std::int64_t row, std::int64_t head) {
+inline const std::byte* key_row(const Rows& rows, DType dtype, std::int32_t caches,
+                                std::int64_t batch, std::int64_t row, std::int64_t head) {
   if (rows.blocks) {
     const auto page_rows = static_cast<std::uint32_t>(rows.block_rows);
     const auto r = static_cast<std::uint32_t>(row);
@@ -72,7 +75,12 @@ const std::byte* key_row(const Rows& rows, std::int32_t caches, std::int64_t bat
         clamp(arch::load(rows.blocks + batch * rows.blocks_stride + r / page_rows), 0, caches - 1);
     row = r % page_rows;
   }
-  return row_address<dtype>(rows, batch, row, head);
+  return row_address(rows, dtype, batch, row, head);
+}
+template <DType dtype>
+const std::byte* key_row(const Rows& rows, std::int32_t caches, std::int64_t batch,
+                         std::int64_t row, std::int64_t head) {
+  return key_row(rows, dtype, caches, batch, row, head);
 }
 
 }  // namespace rocflash::kernel

@@ -5,6 +5,7 @@
 #include "table/backward.hpp"
 #include "table/forward.hpp"
 #include "table/weights.hpp"
+#include "table/wide.hpp"
 
 namespace rocflash::kernel {
 
@@ -19,6 +20,7 @@ constexpr GroupShape group_shape(Family family, const KernelSpec& spec) {
     const BackwardTile tile = backward_tile(family, spec);
     return {tile.threads, tile.waves_per_simd, tile.dynamic_shared};
   }
+  if (is_wide(spec.operation)) return {wide_threads, wide_tile(family, spec).waves_per_simd, 0};
   switch (spec.operation) {
     case Operation::forward: {
       const ForwardTile tile = forward_tile(family, spec);
