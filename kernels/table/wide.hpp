@@ -18,7 +18,7 @@ struct WideTile {
 inline constexpr int wide_threads = 256;
 
 constexpr bool is_wide(Operation operation) {
-  return operation >= Operation::forward_wide && operation <= Operation::forward_wide;
+  return operation >= Operation::forward_wide && operation <= Operation::backward_wide_keys;
 }
 
 constexpr KernelSpec wide_spec(Operation operation, int head_size) {
@@ -31,6 +31,7 @@ constexpr WideTile wide_tile(Family family, const KernelSpec& spec) {
   const int waves = facts_of(family).wave == 64 ? 1 : 4;
   const int slice = spec.bucket <= 64 ? 64 : 128;
   if (spec.operation == Operation::forward_wide) return {128, 64, slice, nvidia ? 8 : 16, waves};
+  if (spec.operation == Operation::backward_wide_delta) return {wide_threads, 0, 0, 0, waves};
   return {64, 64, slice, 16, waves};
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "gpu/plan/forward.hpp"
 #include "gpu/plan/sequences.hpp"
 #include "table/kernels.hpp"
 
@@ -41,7 +42,7 @@ std::string refusal(const ForwardCall& call) { return refusal(call.problem); }
 std::string refusal(const BackwardCall& call, kernel::Family family) {
   const Problem& p = call.problem;
   if (std::string why = refusal(p); !why.empty()) return why;
-  if (!has_gradients(p.dtype, family))
+  if (!is_wide(p) && !has_gradients(p.dtype, family))
     return "q: is on a GPU; gradients are computed on the CPU only, forward on GPUs too";
   return {};
 }
