@@ -19,7 +19,7 @@ inline constexpr double forward_factor = 2, gradient_factor = 3;
 
 // How one output tensor of one case came out.
 struct Finding {
-  std::string tensor;  // "out", "lse", "s_dmask", "dq", "dk", "dv", "dsinks"
+  std::string tensor;  // "out", "lse", "s_dmask", "dq", "dk", "dv", "dsinks", "dbias", ...
   bool gradient = false;
   double error = 0;        // largest difference from the reference
   double plain_error = 0;  // that of plain attention

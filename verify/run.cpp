@@ -82,6 +82,34 @@ Append on_gpu(Mirror& mirror, const Append& host) {
   return there;
 }
 
+// Who does not compute the gradients of the bias and of ALiBi's slopes.
+bool lacks_option_gradients(const Device& device) {
+  return device.gpu || device.backend == Backend::cpu || device.backend == Backend::standard;
+}
+
+// Such a device has to refuse these gradients, and is then not asked for them. Returns what is wrong
+// if it does not.
+std::string leave_out_option_gradients(const Problem& problem, BackwardTensors tensors,
+                                       const Execution& execution, Outputs& out,
+                                       const Device& device) {
+  if (!lacks_option_gradients(device) || !(out.dbias || out.dalibi_slopes)) return {};
+  const auto like = [&](const std::optional<Buffer>& b) -> std::optional<Tensor> {
+    if (!b) return std::nullopt;
+    return Tensor{nullptr, b->dtype(), b->shape(), {}, problem.q.device()};
+  };
+  tensors.dbias = like(out.dbias);
+  tensors.dalibi_slopes = like(out.dalibi_slopes);
+  try {
+    workspace_size(problem, tensors, execution);
+    return "backward: ought to refuse dbias or dalibi_slopes, but takes it";
+  } catch (const Error& e) {
+    if (e.status() != Status::unsupported) return std::string("backward: ") + e.what();
+  }
+  out.dbias.reset();
+  out.dalibi_slopes.reset();
+  return {};
+}
+
 // Forward, then backward, or decode on a GPU: everything there and back. `refused` gets the message of a refusal by
 // ROCFLASH_UNSUPPORTED.
 std::string compute_on_gpu(const Inputs& in, Outputs& out, const Device& device, Gpu::Stream stream,
@@ -125,8 +153,13 @@ std::string compute_on_gpu(const Inputs& in, Outputs& out, const Device& device,
         mirror.input(in.dout.tensor()), outputs.out,           *outputs.lse, mirror.output(out.dq),
         mirror.output(out.dk),          mirror.output(out.dv), std::nullopt};
     if (out.dsinks) tensors.dsinks = mirror.output(*out.dsinks);
+    Execution there{.stream = stream};
+    if (std::string wrong = leave_out_option_gradients(problem, tensors, there, out, device);
+        !wrong.empty())
+      return wrong;
+    if (out.dbias) tensors.dbias = mirror.output(*out.dbias);
+    if (out.dalibi_slopes) tensors.dalibi_slopes = mirror.output(*out.dalibi_slopes);
     try {
-      Execution there{.stream = stream};
       const GuardedGpuWorkspace workspace(device.gpu, workspace_size(problem, tensors, there));
       workspace.give_to(there);
       backward(problem, tensors, there);
@@ -157,6 +190,8 @@ std::string compute(const Inputs& in, Outputs& out, const Device& device, int th
       "forward", execution, [&](const Execution& e) { return workspace_size(problem, outputs, e); },
       [&](const Execution& e) { forward(problem, outputs, e); });
   if (!failure.empty() || !out.gradients) return failure;
+  failure = leave_out_option_gradients(problem, out.backward(in), execution, out, device);
+  if (!failure.empty()) return failure;
   const BackwardTensors tensors = out.backward(in);
   return call(
       "backward", execution,
@@ -174,11 +209,15 @@ std::string stray_writes(Outputs& out) {
   return {};
 }
 
-// On a GPU the order in which dq is added up is free unless the same bits are asked for.
+// On a GPU the order in which these are added up is free unless the same bits are asked for.
+bool has_free_order(std::string_view tensor) {
+  return tensor == "dq" || tensor == "dbias" || tensor == "dalibi_slopes";
+}
+
 std::string differing_bits(Outputs& a, Outputs& b, bool free_order) {
   const auto first = a.all(), second = b.all();
   for (std::size_t n = 0; n < first.size(); ++n) {
-    if (free_order && std::string_view(first[n].name) == "dq") continue;
+    if (free_order && has_free_order(first[n].name)) continue;
     if (first[n].buffer && first[n].buffer->bytes() != second[n].buffer->bytes())
       return std::string(first[n].name) +
              ": other bits in a second run (on the CPU with another number of threads)";
@@ -213,6 +252,24 @@ std::vector<bool> both(std::vector<bool> a, const std::vector<bool>& b) {
 // exactly 0. A gradient may also be 0 because its terms cancel, which no device owes to the last
 // bit; so dq and dk are asked for it only where out and dv, which are sums of weights, vanish as
 // well.
+// Which elements of the bias serve no query and key between which there is weight. `weights` has
+// one for each of (sequence, head, query, key).
+std::vector<bool> idle_bias(const Buffer& dbias, const Buffer& weights) {
+  std::vector<bool> idle(static_cast<std::size_t>(dbias.size()), true);
+  const Dims shape = dbias.shape(), full = weights.shape();
+  const std::vector<double> values = weights.values();
+  for (std::size_t n = 0; n < values.size(); ++n) {
+    std::int64_t rest = static_cast<std::int64_t>(n), element = 0, step = 1;
+    for (std::size_t dim = full.size(); dim-- > 0; rest /= full[dim]) {
+      if (shape[dim] == 1) continue;
+      element += rest % full[dim] * step;
+      step *= shape[dim];
+    }
+    if (values[n] != 0) idle[static_cast<std::size_t>(element)] = false;
+  }
+  return idle;
+}
+
 std::vector<bool> exact_zeros(const std::string& tensor, const Case& c, Outputs& reference) {
   const auto zeros = [&](Buffer& b, std::int64_t columns) {
     return zero_rows(b.values(), columns);
@@ -225,6 +282,7 @@ std::vector<bool> exact_zeros(const std::string& tensor, const Case& c, Outputs&
   if (tensor == "dk")
     return for_elements(both(zeros(reference.dk, c.head_dim), zeros(reference.dv, c.value_dim)),
                         c.head_dim);
+  if (tensor == "dbias") return idle_bias(*reference.dbias, *reference.s_dmask);
   return {};
 }
 
@@ -269,7 +327,10 @@ Result run_once(const Case& what, const Device& device) {
   const bool decodes = what.decodes();
   const Inputs of_reference = decodes ? after_append(in, Arithmetic::exact) : in;
   const Inputs of_plain = decodes ? after_append(in, Arithmetic::by_steps) : in;
-  Outputs reference(what, true), plain(what, false), tried(what, false), again(what, false);
+  // The reference's weights tell which elements of the bias have nothing to do.
+  Case with_weights = what;
+  with_weights.weights |= what.bias && what.has_backward();
+  Outputs reference(with_weights, true), plain(what, false), tried(what, false), again(what, false);
 
   const auto step = [&](std::string failure) {
     if (result.failure.empty()) result.failure = std::move(failure);

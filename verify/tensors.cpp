@@ -268,6 +268,19 @@ std::optional<Buffer> weights_output(const Case& c, bool exact) {
                 Geometry::plane_axes());
 }
 
+// With a bias that repeats elements (Layout::repeated) each of them has a gradient of its own.
+std::optional<Buffer> bias_output(const Case& c, bool exact) {
+  if (!c.bias) return std::nullopt;
+  return output(c, exact, exact ? DType::f64 : option_dtype(c), Geometry(c).plane(*c.bias),
+                Geometry::plane_axes());
+}
+
+std::optional<Buffer> slopes_output(const Case& c) {
+  if (c.alibi == Slopes::none) return std::nullopt;
+  return Buffer(DType::f32,
+                c.alibi == Slopes::per_head ? Dims{c.heads} : Dims{c.sequences(), c.heads});
+}
+
 std::optional<Buffer> sinks_output(const Case& c) {
   if (!c.sinks) return std::nullopt;
   return Buffer(DType::f32, Dims{c.heads});
@@ -286,13 +299,15 @@ Outputs::Outputs(const Case& c, bool exact)
       dk(output(c, exact, out.dtype(), Geometry(c).key_tensor(c.head_dim), Geometry(c).key_axes())),
       dv(output(c, exact, out.dtype(), Geometry(c).key_tensor(c.value_dim),
                 Geometry(c).key_axes())),
-      dsinks(sinks_output(c)) {}
+      dsinks(sinks_output(c)),
+      dbias(bias_output(c, exact)),
+      dalibi_slopes(slopes_output(c)) {}
 
 ForwardOutputs Outputs::forward() const { return {out.tensor(), lse.tensor(), view(s_dmask)}; }
 
 BackwardTensors Outputs::backward(const Inputs& inputs) const {
-  return {inputs.dout.tensor(), out.tensor(), lse.tensor(), dq.tensor(),
-          dk.tensor(),          dv.tensor(),  view(dsinks)};
+  return {inputs.dout.tensor(), out.tensor(), lse.tensor(), dq.tensor(),        dk.tensor(),
+          dv.tensor(),          view(dsinks), view(dbias),  view(dalibi_slopes)};
 }
 
 std::vector<Outputs::Named> Outputs::all() {
@@ -302,7 +317,9 @@ std::vector<Outputs::Named> Outputs::all() {
           {"dq", gradients ? &dq : nullptr, true},
           {"dk", gradients ? &dk : nullptr, true},
           {"dv", gradients ? &dv : nullptr, true},
-          {"dsinks", gradients && dsinks ? &*dsinks : nullptr, true}};
+          {"dsinks", gradients && dsinks ? &*dsinks : nullptr, true},
+          {"dbias", gradients && dbias ? &*dbias : nullptr, true},
+          {"dalibi_slopes", gradients && dalibi_slopes ? &*dalibi_slopes : nullptr, true}};
 }
 
 }  // namespace rocflash::verify

@@ -41,7 +41,7 @@ struct Outputs {
   Buffer out, lse;
   std::optional<Buffer> s_dmask;
   Buffer dq, dk, dv;
-  std::optional<Buffer> dsinks;
+  std::optional<Buffer> dsinks, dbias, dalibi_slopes;
 
   struct Named {
     const char* name;

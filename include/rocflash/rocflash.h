@@ -123,11 +123,13 @@ typedef struct rocflash_backward_tensors {
   const DLTensor* dout;   /* in: as out */
   const DLTensor* out;    /* in: what forward wrote */
   const DLTensor* lse;    /* in: what forward wrote */
-  const DLTensor* dq;     /* out: as q; dq, dk and dv are each optional, but one must be there */
+  const DLTensor* dq;     /* out: as q; gradients are each optional, but one must be there */
   const DLTensor* dk;     /* out: as k */
   const DLTensor* dv;     /* out: as v */
   const DLTensor* dsinks; /* out, optional: f32 (h) */
-  const DLTensor* dbias;  /* must be null: a gradient of the bias is not supported */
+  const DLTensor* dbias;  /* out, optional: shape and dtype of bias, no two elements at one address;
+                             summed over the dimensions in which the bias has size 1 */
+  const DLTensor* dalibi_slopes; /* out, optional: f32, shape of alibi_slopes: (h) sums over b */
 } rocflash_backward_tensors;
 
 /* New keys and values on their way into a cache, and rotary embedding. All of it is optional. */

@@ -276,7 +276,7 @@ struct ForwardOutputs {
 
 struct BackwardTensors {
   Tensor dout{}, out{}, lse{};
-  std::optional<Tensor> dq{}, dk{}, dv{}, dsinks{};
+  std::optional<Tensor> dq{}, dk{}, dv{}, dsinks{}, dbias{}, dalibi_slopes{};
 };
 
 // rocflash_append, field by field.
@@ -413,6 +413,8 @@ struct CBackward {
     c.dk = list.add(t.dk);
     c.dv = list.add(t.dv);
     c.dsinks = list.add(t.dsinks);
+    c.dbias = list.add(t.dbias);
+    c.dalibi_slopes = list.add(t.dalibi_slopes);
   }
   CBackward(const CBackward&) = delete;
   CBackward& operator=(const CBackward&) = delete;
@@ -426,7 +428,7 @@ struct CBackward {
   }
 
   rocflash_backward_tensors c{};
-  TensorList<7> list;
+  TensorList<9> list;
 };
 
 struct CDecode {

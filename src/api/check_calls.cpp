@@ -43,6 +43,18 @@ RowStatistic check_lse(const Tensor& t, const Problem& p) {
   return {reinterpret_cast<float*>(t.data), t.stride[0], t.stride[1], t.stride[2]};
 }
 
+// As the bias is: also where that has size 1 and terms add up.
+Plane check_dbias(const Tensor& t, const DLTensor* bias, const Problem& p, bool judge) {
+  if (!bias) refuse("dbias: is given, but bias is null");
+  judge ? check_dtype(t, {p.bias.dtype, DType::f64, DType::f32}) : check_dtype(t, {p.bias.dtype});
+  check_shape(t, {bias->shape[0], bias->shape[1], bias->shape[2], bias->shape[3]},
+              "the shape of bias");
+  Plane plane = plane_of(t, p);
+  // Strides tell sizes of 1 from others, and those of an empty tensor may be anything.
+  if (t.empty()) plane.batch_stride = plane.head_stride = plane.query_stride = plane.key_stride = 1;
+  return plane;
+}
+
 ForwardOutputs check_outputs(const rocflash_forward_outputs& in, CallTensors& tensors,
                              const Problem& p, bool judge) {
   ForwardOutputs o;
@@ -152,8 +164,6 @@ Checked<BackwardCall> check_backward(const rocflash_problem* problem_in,
   if (p.k.dtype != p.dtype)
     refuse_unsupported("k: dtype ", name_of(p.k.dtype), "; gradients need the dtype of q, ",
                        name_of(p.dtype));
-  if (given.dbias)
-    refuse_unsupported("dbias: is given; a gradient of the bias is not supported, it must be null");
   BackwardTensors& t = call.tensors;
   const bool judge = o.judge();
   t.dout =
@@ -171,8 +181,19 @@ Checked<BackwardCall> check_backward(const rocflash_problem* problem_in,
     check_dtype(*dsinks, {DType::f32});
     t.dsinks = per_head(*dsinks, p);
   }
-  if (!t.dq && !t.dk && !t.dv && !t.dsinks)
-    refuse("dq: is null, and so are dk, dv and dsinks; at least one gradient must be asked for");
+  if (const auto dbias = tensors.optional("dbias", given.dbias, Access::write))
+    t.dbias = check_dbias(*dbias, in.bias, p, judge);
+  if (const auto slopes = tensors.optional("dalibi_slopes", given.dalibi_slopes, Access::write)) {
+    if (!p.alibi) refuse("dalibi_slopes: is given, but alibi_slopes is null");
+    check_dtype(*slopes, {DType::f32});
+    if (in.alibi_slopes->ndim != slopes->ndim)
+      refuse("dalibi_slopes: shape ", slopes->shape_text(), "; it must be that of alibi_slopes");
+    t.dalibi = slopes_of(*slopes, p);
+  }
+  if (!t.dq && !t.dk && !t.dv && !t.dsinks && !t.dbias && !t.dalibi)
+    refuse(
+        "dq: is null, and so are dk, dv, dsinks, dbias and dalibi_slopes; at least one gradient "
+        "must be asked for");
   return accepted(o, call);
 }
 

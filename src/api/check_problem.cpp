@@ -180,6 +180,13 @@ PerHead per_head(const Tensor& t, const Problem& p) {
   return {t.data, t.dtype, 0, t.stride[0]};
 }
 
+PerHead slopes_of(const Tensor& t, const Problem& p) {
+  if (t.ndim != 2) return per_head(t, p);
+  check_shape(t, {p.batch(), p.heads}, "(b, h)");
+  // A batch stride of 0 means one row for all; the strides of an empty tensor may be anything.
+  return {t.data, t.dtype, t.empty() ? 1 : t.stride[0], t.stride[1]};
+}
+
 Problem check_problem(const rocflash_problem& in, CallTensors& tensors, Access cache) {
   const Tensor q = tensors.required("q", in.q, Access::read);
   const Tensor k = tensors.required("k", in.k, cache);
@@ -262,12 +269,7 @@ Problem check_problem(const rocflash_problem& in, CallTensors& tensors, Access c
     refuse("softcap: ", p.softcap, "; it must be 0 (none) or positive and finite");
   if (const auto slopes = tensors.optional("alibi_slopes", in.alibi_slopes, Access::read)) {
     check_dtype(*slopes, {DType::f32});
-    if (slopes->ndim == 2) {
-      check_shape(*slopes, {p.batch(), p.heads}, "(b, h)");
-      p.alibi = {slopes->data, slopes->dtype, slopes->stride[0], slopes->stride[1]};
-    } else {
-      p.alibi = per_head(*slopes, p);
-    }
+    p.alibi = slopes_of(*slopes, p);
   }
   if (const auto bias = tensors.optional("bias", in.bias, Access::read)) {
     check_dtype(*bias, {DType::f32, p.dtype});

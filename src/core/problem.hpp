@@ -56,6 +56,12 @@ struct Plane {
   }
 };
 
+// A plane to be written: dimensions with stride 0 have one element, the others are those of the
+// problem. Inputs may also repeat elements.
+struct PlaneSizes {
+  std::int64_t batch, heads, queries, keys;
+};
+
 // One number per (sequence, head, query): lse. Packed: batch_stride 0 and queries count from the
 // tensor's begin.
 struct RowStatistic {
@@ -153,8 +159,12 @@ struct BackwardTensors {
   RowStatistic lse;
   Rows dq, dk, dv;  // each may be missing
   PerHead dsinks, dalibi;
-  Plane
-      dbias;  // of the bias's dtype; strides are 0 where the bias is broadcast: terms add up there
+  Plane dbias;  // strides are 0 where the bias has one element: terms add up there
+
+  ROCFLASH_INLINE constexpr PlaneSizes dbias_sizes(const Problem& p) const {
+    return {dbias.batch_stride ? p.batch() : 1, dbias.head_stride ? p.heads : 1,
+            dbias.query_stride ? p.max_q : 1, dbias.key_stride ? p.max_k : 1};
+  }
 };
 
 struct Execution {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/combine.hpp"
+#include "core/error.hpp"
 #include "core/unused.hpp"
 #include "core/workspace.hpp"
 #include "cpu/kernels.hpp"
@@ -269,7 +270,11 @@ class CpuBackend final : public Backend {
 
   std::string refusal(const ForwardCall& c) const override { return refusal(c.problem); }
   std::string refusal(const DecodeCall& c) const override { return refusal(c.problem); }
-  std::string refusal(const BackwardCall& c) const override { return refusal(c.problem); }
+  std::string refusal(const BackwardCall& c) const override {
+    const char* given = c.tensors.dbias ? "dbias" : c.tensors.dalibi ? "dalibi_slopes" : nullptr;
+    if (given) return text(given, ": is given; this backend does not compute it, it must be null");
+    return refusal(c.problem);
+  }
 
   Size workspace(const ForwardCall& c) const override {
     Pieces pieces;

@@ -68,15 +68,18 @@ class Attention {
   void backward(const BackwardTensors& t) const {
     clear_unused(p_, t);
     Row dsinks(at(p_.heads), 0);
+    PlaneSum dbias(t.dbias ? t.dbias_sizes(p_) : PlaneSizes{});
+    Row dalibi(at(larger(p_.batch(), 1) * p_.heads), 0);
     for (std::int64_t b = 0; b < p_.batch(); ++b) {
       for (std::int64_t g = 0; g < p_.kv_heads; ++g) {
         const Sequence s = p_.lengths.sequence(b);
         Matrix dk(s.sk, p_.head_dim), dv(s.sk, p_.value_dim);
         for (std::int64_t h = g * p_.group(); h < (g + 1) * p_.group(); ++h) {
-          const Gradients of_head = gradients(load_head(b, h), t);
+          const Gradients of_head = gradients(load_head(b, h), t, dbias);
           add_head(dk, of_head.dk, static_cast<Real>(p_.scale));
           add_head(dv, of_head.dv, dropout_scale());
           dsinks[at(h)] += of_head.dsink;
+          dalibi[at((t.dalibi.batch_stride ? b * p_.heads : 0) + h)] += of_head.dslope;
         }
         store(t.dk, dk, b, s.k_row, g);
         store(t.dv, dv, b, s.k_row, g);
@@ -86,6 +89,13 @@ class Attention {
       store_double(t.dsinks.data, t.dsinks.dtype, h * t.dsinks.head_stride,
                    static_cast<double>(dsinks[at(h)]));
     }
+    for (std::int64_t b = 0; b < (t.dalibi.batch_stride ? p_.batch() : 1) && t.dalibi; ++b) {
+      for (std::int64_t h = 0; h < p_.heads; ++h)
+        store_double(t.dalibi.data, t.dalibi.dtype,
+                     b * t.dalibi.batch_stride + h * t.dalibi.head_stride,
+                     static_cast<double>(dalibi[at(b * p_.heads + h)]));
+    }
+    if (t.dbias) dbias.store(t.dbias);
   }
 
  private:
@@ -96,6 +106,30 @@ class Attention {
     const Real* row(std::int64_t i) const { return data.data() + i * columns; }
     std::int64_t rows;
     int columns;
+    Row data;
+  };
+
+  // A sum for each element of a plane, some of whose dimensions may be 1.
+  struct PlaneSum {
+    explicit PlaneSum(PlaneSizes s)
+        : sizes(s), data(Attention::at(s.batch * s.heads * s.queries * s.keys), 0) {}
+    Real& at(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+      const auto index = [](std::int64_t n, std::int64_t size) { return size == 1 ? 0 : n; };
+      return data[Attention::at(
+          ((index(b, sizes.batch) * sizes.heads + index(h, sizes.heads)) * sizes.queries +
+           index(i, sizes.queries)) *
+              sizes.keys +
+          index(j, sizes.keys))];
+    }
+    void store(const Plane& to) {
+      for (std::int64_t b = 0; b < sizes.batch; ++b)
+        for (std::int64_t h = 0; h < sizes.heads; ++h)
+          for (std::int64_t i = 0; i < sizes.queries; ++i)
+            for (std::int64_t j = 0; j < sizes.keys; ++j)
+              store_double(to.row(b, h, i), to.dtype, j * to.key_stride,
+                           static_cast<double>(at(b, h, i, j)));
+    }
+    PlaneSizes sizes;
     Row data;
   };
 
@@ -118,7 +152,7 @@ class Attention {
 
   struct Gradients {
     Matrix dk, dv;
-    Real dsink = 0;
+    Real dsink = 0, dslope = 0;
   };
 
   static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
@@ -174,6 +208,10 @@ class Attention {
                                       j * p_.mask.key_stride) != 0;
   }
 
+  static Real distance(const Head& head, std::int64_t i, std::int64_t j) {
+    return static_cast<Real>(std::abs(i + head.sk - head.sq - j));
+  }
+
   Real score(const Head& head, std::int64_t i, std::int64_t j, Real& slope) const {
     Real s = round(dot(head.q.row(i), head.k.row(j), p_.head_dim));
     if (p_.softcap > 0) {
@@ -182,10 +220,8 @@ class Attention {
       slope = 1 - t * t;
       s = round(cap * t);
     }
-    if (p_.alibi) {
-      const auto distance = static_cast<Real>(std::abs(i + head.sk - head.sq - j));
-      s = round(s - static_cast<Real>(p_.alibi.at(head.b, head.h)) * distance);
-    }
+    if (p_.alibi)
+      s = round(s - static_cast<Real>(p_.alibi.at(head.b, head.h)) * distance(head, i, j));
     if (p_.bias) {
       const auto bias = static_cast<Real>(
           load_as_double(p_.bias.row(head.b, head.h, i), p_.bias.dtype, j * p_.bias.key_stride));
@@ -223,8 +259,9 @@ class Attention {
     return w;
   }
 
-  // Gradients of one head; writes dq at once and returns what has to be summed over the group.
-  Gradients gradients(const Head& head, const BackwardTensors& t) const {
+  // Gradients of one head; writes dq at once, adds to those of the bias, and returns what has to be
+  // summed over heads or sequences.
+  Gradients gradients(const Head& head, const BackwardTensors& t, PlaneSum& dbias) const {
     Gradients g{Matrix(head.sk, p_.head_dim), Matrix(head.sk, p_.value_dim)};
     const Matrix dout = load(t.dout, head.b, head.q_row, head.sq, head.h, 1);
     const Matrix out = load(t.out, head.b, head.q_row, head.sq, head.h, 1);
@@ -245,7 +282,10 @@ class Attention {
       Row dq(at(p_.head_dim), 0);
       for (std::int64_t j = 0; j < head.sk; ++j) {
         if (w.p[at(j)] == 0) continue;
-        const Real ds = round(round(w.p[at(j)] * (dp[at(j)] - mean)) * w.slope[at(j)]);
+        const Real of_score = round(w.p[at(j)] * (dp[at(j)] - mean));
+        if (t.dbias) dbias.at(head.b, head.h, i, j) += of_score;
+        if (t.dalibi) g.dslope -= of_score * distance(head, i, j);
+        const Real ds = round(of_score * w.slope[at(j)]);
         // An infinite key or query behind a softcap, which is flat there, has no gradient.
         if (ds == 0) continue;
         add(dq, ds, head.k.row(j));

@@ -10,6 +10,7 @@ HostTensor f32(std::vector<std::int64_t> shape) { return HostTensor(DType::f32, 
 std::int64_t same_rows[] = {0, 0, 4, 1};
 std::int64_t rows_inside_rows[] = {0, 6, 4, 1};
 std::int64_t lse_heads_on_top[] = {0, 2, 1};
+std::int64_t heads_at_one_place[] = {0, 0, 5, 1};
 
 }  // namespace
 
@@ -68,11 +69,54 @@ std::vector<BadCall> bad_outputs() {
       {"s_dmask_dtype", "s_dmask: dtype bf16; it must be f32",
        [](Call& c) { c.with_s_dmask().s_dmask = HostTensor(DType::bf16, {1, 2, 3, 5}); }},
 
-      {"dbias", "dbias: is given; a gradient of the bias is not supported, it must be null",
-       [](Call& c) { c.backward_tensors.dbias = &c.with_bias().bias.dl; }, backward,
-       ROCFLASH_UNSUPPORTED},
+      {"dbias_without_bias", "dbias: is given, but bias is null",
+       [](Call& c) {
+         c.with_bias().with_option_gradients();
+         c.problem.bias = nullptr;
+       },
+       backward},
+      {"dbias_shape", "dbias: shape (1, 1, 3, 5); it must be the shape of bias = (1, 2, 3, 5)",
+       [](Call& c) { c.with_bias().with_option_gradients().dbias = f32({1, 1, 3, 5}); }, backward},
+      {"dbias_spread", "dbias: shape (1, 2, 3, 5); it must be the shape of bias = (1, 2, 1, 5)",
+       [](Call& c) { c.with_bias({1, 2, 1, 5}).with_option_gradients().dbias = f32({1, 2, 3, 5}); },
+       backward},
+      {"dbias_dimensions", "dbias: shape (2, 3, 5) has 3 dimensions; it must be the shape of bias",
+       [](Call& c) { c.with_bias().with_option_gradients().dbias = f32({2, 3, 5}); }, backward},
+      {"dbias_dtype", "dbias: dtype f16; it must be f32",
+       [](Call& c) {
+         c.with_bias().with_option_gradients().dbias = HostTensor(DType::f16, {1, 2, 3, 5});
+         c.backend(ROCFLASH_BACKEND_PLAIN);
+       },
+       backward},
+      {"dbias_repeated",
+       "dbias: stride 0 makes elements of this output overlap; it must be above 0",
+       [](Call& c) { c.with_bias().with_option_gradients().dbias.dl.strides = heads_at_one_place; },
+       backward},
+      {"dbias_is_bias", "dbias: shares memory with bias; an output needs memory of its own",
+       [](Call& c) {
+         c.with_bias().with_option_gradients();
+         c.dbias.dl.data = c.bias.dl.data;
+       },
+       backward},
+      {"dalibi_without_alibi", "dalibi_slopes: is given, but alibi_slopes is null",
+       [](Call& c) {
+         c.with_alibi().with_option_gradients();
+         c.problem.alibi_slopes = nullptr;
+       },
+       backward},
+      {"dalibi_shape", "dalibi_slopes: shape (1, 2); it must be that of alibi_slopes",
+       [](Call& c) { c.with_alibi().with_option_gradients().dalibi = f32({1, 2}); }, backward},
+      {"dalibi_heads", "dalibi_slopes: shape (1,); it must be (h,) = (2,)",
+       [](Call& c) { c.with_alibi().with_option_gradients().dalibi = f32({1}); }, backward},
+      {"dalibi_batch_shape", "dalibi_slopes: shape (2, 2); it must be (b, h) = (1, 2)",
+       [](Call& c) { c.with_alibi(true).with_option_gradients().dalibi = f32({2, 2}); }, backward},
+      {"dalibi_dtype", "dalibi_slopes: dtype f64; it must be f32",
+       [](Call& c) { c.with_alibi().with_option_gradients().dalibi = HostTensor(DType::f64, {2}); },
+       backward},
       {"no_gradients",
-       "dq: is null, and so are dk, dv and dsinks; at least one gradient must be asked for",
+       "dq: is null, and so are dk, dv, dsinks, dbias and dalibi_slopes; at least one gradient "
+       "must "
+       "be asked for",
        [](Call& c) {
          c.backward_tensors.dq = c.backward_tensors.dk = c.backward_tensors.dv = nullptr;
        },

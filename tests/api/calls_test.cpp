@@ -75,6 +75,7 @@ TEST(Calls, FirstReleaseLayoutStands) {
   EXPECT_GE(sizeof(rocflash_problem), 192u);
   EXPECT_GE(sizeof(rocflash_forward_outputs), 32u);
   EXPECT_EQ(offsetof(rocflash_backward_tensors, dbias), 64u);
+  EXPECT_EQ(offsetof(rocflash_backward_tensors, dalibi_slopes), 72u);
   EXPECT_EQ(offsetof(rocflash_execution, workspace_size), 32u);
   EXPECT_EQ(offsetof(rocflash_device, units), 40u);
 }

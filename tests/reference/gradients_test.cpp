@@ -29,6 +29,15 @@ const Feature features[] = {
     {"softcap", [](Call& c) { c.problem.softcap = 1.5f; }},
     {"alibi", [](Call& c) { c.with_alibi(true); }},
     {"bias", [](Call& c) { c.with_bias(); }},
+    {"bias_for_queries", [](Call& c) { c.with_bias({1, 1, c.size.sq, 1}).with_alibi(); }},
+    {"bias_for_keys", [](Call& c) { c.with_bias({c.size.b, 1, 1, c.size.sk}).with_sinks(); }},
+    {"bias_for_heads",
+     [](Call& c) { c.with_bias({1, c.size.h, 1, 1}).with_sinks().with_dropout(0.3f); }},
+    {"bias_softcap",
+     [](Call& c) {
+       c.with_bias({1, c.size.h, c.size.sq, c.size.sk}).with_alibi();
+       c.problem.softcap = 1.5f;
+     }},
     {"sinks", [](Call& c) { c.with_sinks(); }},
     {"dropout", [](Call& c) { c.with_dropout(0.4f); }},
     {"softcap_and_dropout",
@@ -71,11 +80,11 @@ void expect_derivative(Call& c, HostTensor& input, const HostTensor& gradient, d
   for (std::int64_t n = 0; n < input.size(); ++n) {
     const double x = input.flat(n);
     input.set_flat(n, x + step);
-    const double above = loss(c);
+    const double above = loss(c), high = input.flat(n);  // as it was rounded
     input.set_flat(n, x - step);
-    const double below = loss(c);
+    const double below = loss(c), low = input.flat(n);
     input.set_flat(n, x);
-    EXPECT_NEAR(gradient.flat(n), (above - below) / (2 * step), tolerance)
+    EXPECT_NEAR(gradient.flat(n), (above - below) / (high - low), tolerance)
         << name << " element " << n;
   }
 }
@@ -88,6 +97,7 @@ TEST_P(Gradients, AgreeWithFiniteDifferences) {
   Call& c = *call;
   f.add(c);
   c.backend(ROCFLASH_BACKEND_REFERENCE);
+  c.with_option_gradients();
   c.expect_forward();
   c.expect_backward();
   double largest = 0;
@@ -97,6 +107,8 @@ TEST_P(Gradients, AgreeWithFiniteDifferences) {
   expect_derivative(c, c.k, c.dk, 1e-8, "k");
   expect_derivative(c, c.v, c.dv, 1e-8, "v");
   if (c.sinks) expect_derivative(c, c.sinks, c.dsinks, 1e-6, "sinks");  // dsinks is f32
+  if (c.bias) expect_derivative(c, c.bias, c.dbias, 1e-8, "bias");
+  if (c.alibi) expect_derivative(c, c.alibi, c.dalibi, 1e-5, "alibi_slopes");  // both are f32
 }
 
 INSTANTIATE_TEST_SUITE_P(Reference, Gradients, testing::ValuesIn(features),

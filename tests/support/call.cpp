@@ -92,6 +92,8 @@ void Call::plug() {
   backward_tensors.dk = of(dk);
   backward_tensors.dv = of(dv);
   backward_tensors.dsinks = of(dsinks);
+  backward_tensors.dbias = of(dbias);
+  backward_tensors.dalibi_slopes = of(dalibi);
 }
 
 Call& Call::with_mask() {
@@ -109,9 +111,17 @@ Call& Call::with_alibi(bool per_batch) {
   return *this;
 }
 
-Call& Call::with_bias() {
-  bias = HostTensor(dtype, {size.b, size.h, size.sq, size.sk});
+Call& Call::with_bias(std::vector<std::int64_t> shape) {
+  if (shape.empty()) shape = {size.b, size.h, size.sq, size.sk};
+  bias = HostTensor(dtype, std::move(shape));
   bias.fill_normal(random);
+  plug();
+  return *this;
+}
+
+Call& Call::with_option_gradients() {
+  if (bias) dbias = HostTensor(bias.dtype(), bias.shape());
+  if (alibi) dalibi = HostTensor(alibi.dtype(), alibi.shape());
   plug();
   return *this;
 }
@@ -208,7 +218,7 @@ void Call::expect_backward() { ASSERT_EQ(backward(), ROCFLASH_OK) << rocflash_la
 
 std::vector<const HostTensor*> Call::outputs() const {
   std::vector<const HostTensor*> all;
-  for (const HostTensor* t : {&out, &lse, &s_dmask, &dq, &dk, &dv, &dsinks}) {
+  for (const HostTensor* t : {&out, &lse, &s_dmask, &dq, &dk, &dv, &dsinks, &dbias, &dalibi}) {
     if (*t) all.push_back(t);
   }
   return all;

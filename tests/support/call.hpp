@@ -28,7 +28,9 @@ class Call {
   // Adds the named optional tensor, with values a model could have.
   Call& with_mask();
   Call& with_alibi(bool per_batch = false);
-  Call& with_bias();
+  Call& with_bias(std::vector<std::int64_t> shape = {});  // empty: (b, h, sq, sk)
+  // Asks for the gradients of the bias and of the slopes, where these are there.
+  Call& with_option_gradients();
   Call& with_sinks();
   Call& with_window(std::int64_t left, std::int64_t right);
   Call& with_scale(float scale);
@@ -53,7 +55,7 @@ class Call {
   DType dtype;
   std::mt19937_64 random;
   HostTensor q, k, v, cu_q, cu_k, used_q, used_k, leftpad, mask, alibi, bias, sinks;
-  HostTensor out, lse, s_dmask, dout, dq, dk, dv, dsinks;
+  HostTensor out, lse, s_dmask, dout, dq, dk, dv, dsinks, dbias, dalibi;
   std::int64_t window[2] = {-1, -1};
   float scale = 1;
   std::vector<std::byte> workspace;

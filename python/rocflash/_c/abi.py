@@ -88,6 +88,7 @@ class BackwardTensors(_Struct):
         ("dv", TensorPointer),
         ("dsinks", TensorPointer),
         ("dbias", TensorPointer),
+        ("dalibi_slopes", TensorPointer),
     ]
 
 

@@ -220,7 +220,7 @@ sized_struct! {
         out: *const DLTensor,
         /// In: what forward wrote.
         lse: *const DLTensor,
-        /// Out: as q; dq, dk and dv are each optional, but one must be there.
+        /// Out: as q; gradients are each optional, but one must be there.
         dq: *const DLTensor,
         /// Out: as k.
         dk: *const DLTensor,
@@ -228,8 +228,10 @@ sized_struct! {
         dv: *const DLTensor,
         /// Out, optional: f32 (h).
         dsinks: *const DLTensor,
-        /// Must be null.
+        /// Out, optional: shape and dtype of bias; summed over the dimensions in which that has size 1.
         dbias: *const DLTensor,
+        /// Out, optional: f32, shape of alibi_slopes.
+        dalibi_slopes: *const DLTensor,
     }
 }
 

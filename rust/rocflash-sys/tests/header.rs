@@ -108,7 +108,7 @@ fn checks() -> Checks {
         rocflash_backward_tensors {
             struct_size: usize, dout: *const DLTensor, out: *const DLTensor, lse: *const DLTensor,
             dq: *const DLTensor, dk: *const DLTensor, dv: *const DLTensor, dsinks: *const DLTensor,
-            dbias: *const DLTensor,
+            dbias: *const DLTensor, dalibi_slopes: *const DLTensor,
         }
         rocflash_append {
             struct_size: usize, k_new: *const DLTensor, v_new: *const DLTensor, cu_seqlens_k_new: *const DLTensor,
