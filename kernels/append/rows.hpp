@@ -82,10 +82,10 @@ class Appender {
               partner = r.interleaved ? 1 : half;
     position = clamp(position, 0, r.positions - 1);
     for (int n = arch::lane(); n < half; n += arch::wave_size) {
-      const float c = load_number(r.cos, r.dtype, position * r.cos_stride + n),
-                  s = load_number(r.sin, r.dtype, position * r.sin_stride + n);
-      const float x = load_number(from, dtype, n * step),
-                  y = load_number(from, dtype, n * step + partner);
+      const float c = number_at(r.cos, r.dtype, position * r.cos_stride + n),
+                  s = number_at(r.sin, r.dtype, position * r.sin_stride + n);
+      const float x = number_at(from, dtype, n * step),
+                  y = number_at(from, dtype, n * step + partner);
       store_number(to, dtype, n * step, x * c - y * s);
       store_number(to, dtype, n * step + partner, x * s + y * c);
     }

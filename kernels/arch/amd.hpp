@@ -74,6 +74,15 @@ inline float from_lane(float x, int lane) {
   return __builtin_bit_cast(float, __builtin_amdgcn_readlane(__builtin_bit_cast(int, x), lane));
 }
 
+// The value of the lane so many places further among its sixteen, cyclically.
+template <int places>
+float rotated(float x) {
+  constexpr int row_rotate = 0x120;
+  const int bits = __builtin_bit_cast(int, x);
+  return __builtin_bit_cast(
+      float, __builtin_amdgcn_update_dpp(bits, bits, row_rotate + places, 0xf, 0xf, false));
+}
+
 // All waves of the workgroup have finished their accesses to LDS before any wave goes on. It does
 // not wait for global memory.
 inline void barrier() {

@@ -78,6 +78,13 @@ T from_lane_xor(T x, int bits) {
       T, __nvvm_shfl_sync_bfly_i32(all_lanes, __builtin_bit_cast(int, x), bits, 31));
 }
 
+// The value of the lane so many places further among its sixteen, cyclically.
+template <int places>
+float rotated(float x) {
+  const int from = (lane() & 16) | ((lane() + places) & 15);
+  return from_lane(x, from);
+}
+
 inline void barrier() { asm volatile("bar.sync 0;" ::: "memory"); }
 inline void wave_barrier() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
 

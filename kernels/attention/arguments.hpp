@@ -10,6 +10,7 @@
 #include "core/new_keys.hpp"
 #include "core/problem.hpp"
 #include "table/backward.hpp"
+#include "table/wide.hpp"
 
 namespace rocflash::kernel {
 
@@ -63,12 +64,16 @@ struct BackwardArguments {
 template <Operation operation>
 struct ArgumentsChoice;
 template <Operation operation>
-  requires(is_backward(operation))
+  requires(is_backward(operation) || (is_wide(operation) && operation != Operation::forward_wide))
 struct ArgumentsChoice<operation> {
   using Type = BackwardArguments;
 };
 template <>
 struct ArgumentsChoice<Operation::forward> {
+  using Type = ForwardArguments;
+};
+template <>
+struct ArgumentsChoice<Operation::forward_wide> {
   using Type = ForwardArguments;
 };
 template <>

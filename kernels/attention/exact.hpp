@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "arch/arch.hpp"
+#include "attention/numbers.hpp"
 #include "attention/score.hpp"
 #include "attention/sequence.hpp"
 
@@ -12,12 +13,23 @@ namespace rocflash::kernel {
 
 template <DType dtype>
 float read(const std::byte* row, int column) {
-  return widen<dtype>(arch::load(reinterpret_cast<const std::uint16_t*>(row) + column));
+  return number_at(row, dtype, column);
 }
 
-// One (sequence, head) of a problem.
+// What scores count for kernels of a dtype.
 template <DType dtype>
+struct UnitOf {
+  using Type = PowersOfTwo;
+};
+template <>
+struct UnitOf<DType::f32> {
+  using Type = NaturalPowers;
+};
+
+// One (sequence, head) of a problem. `any_dtype`: the problem says which.
+template <DType dtype, class ScoreUnit = typename UnitOf<dtype>::Type, bool any_dtype = false>
 struct ExactScores {
+  using Unit = ScoreUnit;
   const Problem& problem;
   const SequenceView& sequence;
   std::int64_t head;
@@ -28,21 +40,24 @@ struct ExactScores {
 
   const std::byte* query_row(std::int32_t query) const {
     const Rows& q = arch::again(problem).q;
-    return row_address<dtype>(q, sequence.batch, sequence.q_row + query, head);
+    return row_address(q, stored(), sequence.batch, sequence.q_row + query, head);
   }
   const std::byte* row_of(const Rows& rows, std::int32_t key) const {
-    return key_row<dtype>(arch::again(rows), caches, sequence.batch, sequence.k_row + key,
-                          problem.kv_head(head));
+    return key_row(arch::again(rows), stored(), caches, sequence.batch, sequence.k_row + key,
+                   problem.kv_head(head));
   }
+  DType stored() const { return any_dtype ? problem.dtype : dtype; }
 
-  // As an exponent of two. The query must see the key by position.
-  float score(const QueryView& query, std::int32_t key) const {
+  // As an exponent. The query must see the key by position.
+  template <class Slope = NoSlopes>
+  float score(const QueryView& query, std::int32_t key, Slope slope = {}) const {
     const std::byte *q = query_row(query.index), *k = row_of(problem.k, key);
     float s = 0;
     for (int column = 0; column < problem.head_dim; ++column)
-      s += read<dtype>(q, column) * share * (read<dtype>(k, column) * share);
+      s += number_at(q, stored(), column) * share * (number_at(k, stored(), column) * share);
     if (problem.scale < 0) s = -s;
-    shape.template shape<1>(query, [&](int) -> float& { return s; }, [&](int) { return key; }, 1);
+    shape.template shape<1, Unit>(
+        query, [&](int) -> float& { return s; }, [&](int) { return key; }, 1, slope);
     return s;
   }
 };
@@ -56,20 +71,20 @@ inline bool products_overflow(const Problem& p) {
 
 // The softmax of one query: sets what to subtract from scores and what to multiply outputs with,
 // and returns the lse.
-template <DType dtype>
-float exact_softmax(const ExactScores<dtype>& scores, const QueryView& query, float& base,
-                    float& factor) {
+template <class Scores>
+float exact_softmax(const Scores& scores, const QueryView& query, float& base, float& factor) {
+  using Unit = typename Scores::Unit;
   const Problem& p = scores.problem;
-  OnlineSoftmax softmax;
+  SoftmaxOf<Unit> softmax;
   for (std::int32_t key = query.begin; key < query.end; ++key) {
     const float score = scores.score(query, key);
     softmax.follow(score);
-    softmax.sum += arch::exp2(score - softmax.base());
+    softmax.sum += Unit::exp(score - softmax.base());
     if (softmax.sum != softmax.sum) break;  // it stays NaN
   }
   const bool has_sink = static_cast<bool>(p.sinks);
-  const Normaliser normaliser =
-      normalise(softmax.reference, softmax.sum, has_sink, has_sink ? sink_of(p, scores.head) : 0);
+  const Normaliser normaliser = normalise<Unit>(softmax.reference, softmax.sum, has_sink,
+                                                has_sink ? sink_of(p, scores.head) : 0);
   base = softmax.base();
   factor = normaliser.factor * (p.dropout.on() ? p.dropout.scale() : 1.0f);
   return normaliser.lse;
@@ -80,10 +95,10 @@ float exact_softmax(const ExactScores<dtype>& scores, const QueryView& query, fl
 // infinity or NaN is NaN, but a value without weight must have no influence. A sum of values may
 // overflow where their mean does not. And a product q·k may overflow where the score does not;
 // `factor` is then not finite either. It is rare, so it may be slow; what matters is that it needs
-// few registers.
-template <DType dtype>
-void repair(const ExactScores<dtype>& scores, const QueryView& query, float base, float factor,
-            const ForwardOutputs& outputs) {
+// few registers. Columns [begin, end).
+template <class Scores>
+void repair(const Scores& scores, const QueryView& query, float base, float factor,
+            const ForwardOutputs& outputs, int begin, int end) {
   const Problem& p = scores.problem;
   const SequenceView& s = scores.sequence;
   if (factor - factor != 0 || products_overflow(arch::again(p))) {
@@ -91,17 +106,25 @@ void repair(const ExactScores<dtype>& scores, const QueryView& query, float base
     if (outputs.lse && arch::lane() == 0)
       arch::store(&outputs.lse.at(s.batch, scores.head, s.q_row + query.index), lse);
   }
-  std::byte* to = row_address<dtype>(outputs.out, s.batch, s.q_row + query.index, scores.head);
-  for (int column = arch::lane(); column < p.value_dim; column += arch::wave_size) {
+  std::byte* to =
+      row_address(outputs.out, scores.stored(), s.batch, s.q_row + query.index, scores.head);
+  for (int column = begin + arch::lane(); column < end; column += arch::wave_size) {
     float sum = 0;
     for (std::int32_t key = query.begin; key < query.end; ++key) {
-      const float weight = arch::exp2(scores.score(query, key) - base) * factor;
+      const float weight = Scores::Unit::exp(scores.score(query, key) - base) * factor;
       if (weight == 0 || (p.dropout.on() && !scores.shape.keeps(query, key))) continue;
-      sum += weight * read<dtype>(scores.row_of(p.v, key), column);
+      sum += weight * number_at(scores.row_of(p.v, key), scores.stored(), column);
       if (sum != sum) break;  // it stays NaN
     }
-    arch::store(reinterpret_cast<std::uint16_t*>(to) + column, narrow<dtype>(sum));
+    store_number(to, scores.stored(), column, sum);
   }
+}
+
+// All columns.
+template <class Scores>
+void repair(const Scores& scores, const QueryView& query, float base, float factor,
+            const ForwardOutputs& outputs) {
+  repair(scores, query, base, factor, outputs, 0, scores.problem.value_dim);
 }
 
 }  // namespace rocflash::kernel

@@ -5,6 +5,7 @@
 
 #include "arch/arch.hpp"
 #include "attention/arguments.hpp"
+#include "attention/numbers.hpp"
 #include "attention/sequence.hpp"
 #include "attention/softmax.hpp"
 #include "attention/work.hpp"
@@ -13,8 +14,8 @@ namespace rocflash::kernel {
 
 // Rows of packed outputs outside all sequences: the workgroups of the last sequence set them to 0,
 // and their lse to +infinity.
-template <DType dtype, int threads>
-void clear_outside(const ForwardArguments& a, const WorkItem& item) {
+template <int threads>
+void clear_outside(const ForwardArguments& a, const WorkItem& item, DType dtype) {
   const Problem& p = a.problem;
   const Lengths& l = p.lengths;
   if (!l.cu_q || item.batch + 1 < l.batch) return;
@@ -25,9 +26,8 @@ void clear_outside(const ForwardArguments& a, const WorkItem& item) {
        n += a.work.blocks * threads) {
     const std::int64_t row = n < begin ? n : n + end - begin;
     const Rows& out = a.outputs.out;
-    using Number = typename Half<dtype>::Type;
-    auto* to = reinterpret_cast<Number*>(row_address<dtype>(out, 0, row, item.head));
-    for (int column = 0; column < out.columns; ++column) arch::store(to + column, Number(0));
+    std::byte* to = row_address(out, dtype, 0, row, item.head);
+    for (int column = 0; column < out.columns; ++column) store_number(to, dtype, column, 0);
     const RowStatistic& lse = a.outputs.lse;
     if (lse) arch::store(lse.data + item.head * lse.head_stride + row * lse.query_stride, infinity);
   }

@@ -63,13 +63,38 @@ struct Scale {
   explicit Scale(float scale) : unit(__builtin_fabsf(scale) * log2_e), turn_sign(scale < 0) {}
 };
 
-// Options of the full variant for one (sequence, head). They turn products into exponents of two.
+// tanh to a few units of the last place, also where it is small, and its derivative.
+struct Tanh {
+  float value, slope;
+
+  explicit Tanh(float x) {
+    const float z = x * x, size = __builtin_fabsf(x);
+    float q = 2.1227455673e-3f;
+    q = __builtin_fmaf(q, z, -8.1562801964e-3f);
+    q = __builtin_fmaf(q, z, 2.16926069656e-2f);
+    q = __builtin_fmaf(q, z, -5.39453783872e-2f);
+    q = __builtin_fmaf(q, z, 1.33331959113e-1f);
+    q = __builtin_fmaf(q, z, -3.33333305714e-1f);
+    const float near = __builtin_fmaf(x * z, q, x);
+    const float r = arch::reciprocal(1 + arch::exp2(size * (2 * log2_e)));
+    const bool small = size < 0.6f;
+    value = small ? near : __builtin_copysignf(1 - 2 * r, x);
+    slope = small ? 1 - near * near : 4 * r * (1 - r);
+  }
+};
+
+// For those who do not ask for the slopes of a softcap.
+struct NoSlopes {
+  void operator()(int, float) const {}
+};
+
+// Options of the full variant for one (sequence, head). They turn products into exponents.
 class ScoreShape {
  public:
   ScoreShape(const Problem& p, const SequenceView& s, std::int64_t head)
       : problem_(p), sequence_(s), head_(head), plane_(s.batch * p.heads + head) {
     if (p.alibi)
-      slope_ = arch::load(reinterpret_cast<const float*>(p.alibi.data) +
+      alibi_ = arch::load(reinterpret_cast<const float*>(p.alibi.data) +
                           s.batch * p.alibi.batch_stride + head * p.alibi.head_stride);
   }
 
@@ -78,15 +103,24 @@ class ScoreShape {
   void shape(const QueryView& query, At at, Key key) const {
     shape<count>(query, at, key, __builtin_fabsf(arch::again(problem_).scale));
   }
-  // The same with what is left of the scale.
-  template <int count, class At, class Key>
-  void shape(const QueryView& query, At at, Key key, float scale) const {
+  // The same with what is left of the scale. With a softcap, slope(n, x) is told how fast each score
+  // grows with its product.
+  template <int count, class Unit = PowersOfTwo, class At, class Key, class Slope = NoSlopes>
+  void shape(const QueryView& query, At at, Key key, float scale, Slope slope = {}) const {
     // Loaded again for each tile: the strides of all options together are more than the scalar
     // registers hold.
     const Problem& p = arch::again(problem_);
     ROCFLASH_UNROLL
     for (int n = 0; n < count; ++n) at(n) *= scale;
-    if (p.softcap > 0) {
+    if (Unit::precise && p.softcap > 0) {
+      const float sharpness = __builtin_fminf(1 / p.softcap, 0x1.fffffep127f);
+      ROCFLASH_UNROLL
+      for (int n = 0; n < count; ++n) {
+        const Tanh capped(at(n) * sharpness);
+        at(n) = p.softcap * capped.value;
+        slope(n, capped.slope);
+      }
+    } else if (p.softcap > 0) {
       // 0 times infinity would be NaN.
       const float sharpness = __builtin_fminf(2 * log2_e / p.softcap, 0x1.fffffep127f);
       ROCFLASH_UNROLL
@@ -98,7 +132,7 @@ class ScoreShape {
       ROCFLASH_UNROLL
       for (int n = 0; n < count; ++n) {
         const std::int32_t distance = place - key(n);
-        at(n) -= slope_ * static_cast<float>(distance < 0 ? -distance : distance);
+        at(n) -= alibi_ * static_cast<float>(distance < 0 ? -distance : distance);
       }
     }
     if (p.bias) {
@@ -122,7 +156,7 @@ class ScoreShape {
       }
     }
     ROCFLASH_UNROLL
-    for (int n = 0; n < count; ++n) at(n) *= log2_e;
+    for (int n = 0; n < count; ++n) at(n) *= Unit::of_natural;
   }
 
   // Sets weights that dropout drops to 0. From each multiple of `run` on, so many keys share one draw.
@@ -182,7 +216,7 @@ class ScoreShape {
   const Problem& problem_;
   const SequenceView& sequence_;
   std::int64_t head_, plane_;
-  float slope_ = 0;
+  float alibi_ = 0;
 };
 
 inline float sink_of(const Problem& p, std::int64_t head) {

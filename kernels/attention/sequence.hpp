@@ -54,10 +54,14 @@ struct SequenceView {
 };
 
 // The first column of a row. Dense and packed tensors have it at `batch`, `row` and `head`.
+inline std::byte* row_address(const Rows& rows, DType dtype, std::int64_t batch, std::int64_t row,
+                              std::int64_t head) {
+  return rows.data + (batch * rows.batch_stride + row * rows.row_stride + head * rows.head_stride) *
+                         static_cast<std::int64_t>(size_of(dtype));
+}
 template <DType dtype>
 std::byte* row_address(const Rows& rows, std::int64_t batch, std::int64_t row, std::int64_t head) {
-  return rows.data + (batch * rows.batch_stride + row * rows.row_stride + head * rows.head_stride) *
-                         number_bytes<dtype>;
+  return row_address(rows, dtype, batch, row, head);
 }
 
 // The same for k or v, which may lie in pages. A page that does not exist is replaced by the
@@ -71,11 +75,15 @@ inline void find_page(const Rows& rows, std::int32_t caches, std::int64_t& batch
       clamp(arch::load(rows.blocks + batch * rows.blocks_stride + r / page_rows), 0, caches - 1);
   row = r % page_rows;
 }
+inline const std::byte* key_row(const Rows& rows, DType dtype, std::int32_t caches,
+                                std::int64_t batch, std::int64_t row, std::int64_t head) {
+  find_page(rows, caches, batch, row);
+  return row_address(rows, dtype, batch, row, head);
+}
 template <DType dtype>
 const std::byte* key_row(const Rows& rows, std::int32_t caches, std::int64_t batch,
                          std::int64_t row, std::int64_t head) {
-  find_page(rows, caches, batch, row);
-  return row_address<dtype>(rows, batch, row, head);
+  return key_row(rows, dtype, caches, batch, row, head);
 }
 
 }  // namespace rocflash::kernel

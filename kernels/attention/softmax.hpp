@@ -1,4 +1,4 @@
-// The softmax of one query, tile by tile of its keys. Scores, times `unit`, are exponents of two.
+// The softmax of one query, tile by tile of its keys. Scores, times `unit`, are exponents.
 //
 // Weights are relative to a reference that follows the largest score lazily. As long as no weight
 // exceeds 2^8, sums and outputs need no rescaling, and 2^8 loses no accuracy in f32 sums nor in f16 or
@@ -12,7 +12,26 @@ namespace rocflash::kernel {
 inline constexpr float infinity = __builtin_inff();
 inline constexpr float log2_e = 1.44269504088896340736f, ln_2 = 0.69314718055994530942f;
 
-struct OnlineSoftmax {
+// What scores count. Matrix kernels of 16-bit numbers take exponents of two; those of f32 take natural
+// ones, and subtract the reference before they multiply: a large score times log2(e) would lose bits
+// that f32 attention has.
+struct PowersOfTwo {
+  static constexpr float of_natural = log2_e;
+  static constexpr bool precise = false;  // what else is computed from scores
+  static float exp(float x) { return arch::exp2(x); }
+  static float lse(float reference, float total) { return (reference + arch::log2(total)) * ln_2; }
+};
+struct NaturalPowers {
+  static constexpr float of_natural = 1;
+  static constexpr bool precise = true;
+  static float exp(float x) { return arch::exp2(x * log2_e); }
+  static float lse(float reference, float total) {
+    return __builtin_fmaf(arch::log2(total), ln_2, reference);
+  }
+};
+
+template <class Unit>
+struct SoftmaxOf {
   static constexpr float slack = 8;
 
   float reference = -infinity;
@@ -24,13 +43,14 @@ struct OnlineSoftmax {
   float follow(float largest) {
     const float before = reference;
     if (largest > reference) reference = largest;
-    const float factor = before == -infinity ? 0.0f : arch::exp2(before - reference);
+    const float factor = before == -infinity ? 0.0f : Unit::exp(before - reference);
     sum *= factor;
     return factor;
   }
   // What to subtract from a score; 0 for a query that has seen no key yet.
   float base() const { return reference == -infinity ? 0.0f : reference; }
 };
+using OnlineSoftmax = SoftmaxOf<PowersOfTwo>;
 
 // What turns sums into results after the last key.
 struct Normaliser {
@@ -40,17 +60,18 @@ struct Normaliser {
 
 // `total` is the sum of the weights relative to `reference`; the sink is one more of them, in
 // natural units. One of +infinity or NaN makes everything NaN.
-inline Normaliser normalise(float reference, float total, bool has_sink, float sink) {
+template <class Unit = PowersOfTwo>
+Normaliser normalise(float reference, float total, bool has_sink, float sink) {
   float factor = 1;
   if (has_sink && sink != -infinity) {
-    const float logit = sink * log2_e;
+    const float logit = sink * Unit::of_natural;
     const float larger = logit > reference ? logit : reference;
-    factor = reference == -infinity ? 0.0f : arch::exp2(reference - larger);
-    total = total * factor + arch::exp2(logit - larger);
+    factor = reference == -infinity ? 0.0f : Unit::exp(reference - larger);
+    total = total * factor + Unit::exp(logit - larger);
     reference = larger;
   }
   if (total == 0) return {0, infinity};
-  return {factor * arch::reciprocal(total), (reference + arch::log2(total)) * ln_2};
+  return {factor * arch::reciprocal(total), Unit::lse(reference, total)};
 }
 
 }  // namespace rocflash::kernel

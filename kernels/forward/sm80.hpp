@@ -248,7 +248,7 @@ void forward(const ForwardArguments& a) {
   // The workgroup's queries and the keys that they see.
   const Problem& p = a.problem;
   const WorkItem item(a.work, static_cast<std::int32_t>(p.heads), arch::group());
-  clear_outside<spec.dtype, tile.threads>(a, item);
+  clear_outside<tile.threads>(a, item, spec.dtype);
   const SequenceView sequence(p, item.batch);
   const std::int32_t block_begin = item.block * tile.queries;
   if (block_begin >= sequence.q_rows) return;

@@ -6,6 +6,7 @@
 #include "table/backward.hpp"
 #include "table/forward.hpp"
 #include "table/weights.hpp"
+#include "table/wide.hpp"
 
 namespace rocflash::kernel {
 
@@ -37,6 +38,11 @@ constexpr GroupShape group_shape(Family family, const KernelSpec& spec) {
     }
     case Operation::append:
       return {append_tile.threads, append_tile.waves_per_simd, 0};
+    case Operation::forward_wide:
+    case Operation::backward_wide_delta:
+    case Operation::backward_wide_queries:
+    case Operation::backward_wide_keys:
+      return {wide_threads, wide_tile(family, spec).waves_per_simd, 0};
   }
   return {};
 }

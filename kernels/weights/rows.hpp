@@ -23,24 +23,25 @@ void weights(const WeightsArguments& a) {
     const SequenceView sequence(p, plane / p.heads);
     const QueryView query(p.visibility, sequence, index);
     const ExactScores<dtype> scores{p, sequence, head, a.caches};
+    using Unit = typename ExactScores<dtype>::Unit;
 
-    OnlineSoftmax own;
+    SoftmaxOf<Unit> own;
     for (std::int32_t key = query.begin + arch::lane(); key < query.end; key += arch::wave_size) {
       const float score = scores.score(query, key);
       own.follow(score);
-      own.sum += arch::exp2(score - own.base());
+      own.sum += Unit::exp(score - own.base());
     }
-    float largest = p.sinks ? sink_of(p, head) * log2_e : -infinity;
+    float largest = p.sinks ? sink_of(p, head) * Unit::of_natural : -infinity;
     const float sink = largest;
     for (int lane = 0; lane < arch::wave_size; ++lane)
       largest = __builtin_fmaxf(largest, arch::from_lane(own.reference, lane));
     const float base = largest == -infinity ? 0.0f : largest;
-    float total = sink == -infinity ? 0.0f : arch::exp2(sink - base);
+    float total = sink == -infinity ? 0.0f : Unit::exp(sink - base);
     for (int lane = 0; lane < arch::wave_size; ++lane) {
       const float reference = arch::from_lane(own.reference, lane),
                   sum = arch::from_lane(own.sum, lane);
       // A lane without a largest score may still have NaN in its sum.
-      if (reference > -infinity || sum != 0) total += sum * arch::exp2(reference - base);
+      if (reference > -infinity || sum != 0) total += sum * Unit::exp(reference - base);
     }
 
     const Plane& out = arch::again(a).weights;
@@ -52,15 +53,11 @@ void weights(const WeightsArguments& a) {
       if (query.sees(key) && total != 0) {
         // A key that mask or bias hides has weight 0, whatever the total is.
         const float score = scores.score(query, key);
-        weight = score == -infinity ? 0.0f : arch::exp2(score - base) / total;
+        weight = score == -infinity ? 0.0f : Unit::exp(score - base) / total;
         if (p.dropout.on() && !scores.shape.keeps(query, key)) weight = -weight;
       }
       const std::int64_t element = begin + key * out.key_stride;
-      if (out.dtype == DType::f32) {
-        arch::store(reinterpret_cast<float*>(out.data) + element, weight);
-      } else {
-        arch::store(reinterpret_cast<std::uint16_t*>(out.data) + element, narrow<dtype>(weight));
-      }
+      store_number(out.data, out.dtype == DType::f32 ? DType::f32 : dtype, element, weight);
     }
   }
 }

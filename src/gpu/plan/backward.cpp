@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "gpu/plan/forward.hpp"
 #include "gpu/plan/rows.hpp"
 #include "gpu/plan/scratch.hpp"
 #include "gpu/plan/sequences.hpp"
@@ -41,6 +42,36 @@ void add_bounded(Plan& plan, Operation operation, const kernel::BackwardArgument
   plan.add(kernel::backward_spec(operation, DType::f32, 0, Variant::any), chip.family, groups);
 }
 
+// Without matrix instructions: each workgroup computes some columns of one result.
+void plan_wide(Plan& plan, const kernel::BackwardArguments& all, Chip chip) {
+  const Problem& p = all.problem;
+  const BackwardTensors& t = all.tensors;
+  const std::int64_t queries = sequence_rows(p.lengths, p.max_q),
+                     keys = std::min(p.max_k, p.lengths.rows_k);
+  const auto add = [&](Operation operation, int head_size, std::int64_t heads, std::int64_t rows,
+                       auto slices_of) {
+    const KernelSpec spec = kernel::wide_spec(operation, head_size);
+    const kernel::WideTile tile = kernel::wide_tile(chip.family, spec);
+    const std::int64_t slices = slices_of(tile.slice);
+    if (slices == 0) return;
+    kernel::BackwardArguments& a = plan.next<Operation::backward_wide_delta>();
+    a = all;
+    a.work = share_work(p, heads, rows, tile.owned, static_cast<int>(kernel::wide_threads * slices),
+                        chip);
+    if (a.work.groups > 0) plan.add(spec, chip.family, a.work.groups * slices);
+  };
+  const auto slices = [](const Rows& result, int slice) {
+    return result ? divide_up(result.columns, slice) : 0;
+  };
+  const int widest = std::max(p.head_dim, p.value_dim);
+  add(Operation::backward_wide_delta, 0, p.heads, queries, [](int) { return 1; });
+  if (t.dsinks) add_bounded(plan, Operation::backward_sinks, all, p.heads, 1, chip);
+  add(Operation::backward_wide_queries, widest, p.heads, queries,
+      [&](int slice) { return slices(t.dq, slice); });
+  add(Operation::backward_wide_keys, widest, p.kv_heads, keys,
+      [&](int slice) { return slices(t.dk, slice) + slices(t.dv, slice); });
+}
+
 }  // namespace
 
 Variant backward_variant(const Problem& p, const BackwardTensors& t) {
@@ -53,7 +84,7 @@ Variant backward_variant(const Problem& p, const BackwardTensors& t) {
 }
 
 bool is_fused(const Problem& p, const BackwardTensors& t, Family family) {
-  return !p.deterministic && t.dq && (t.dk || t.dv) &&
+  return !is_wide(p) && !p.deterministic && t.dq && (t.dk || t.dv) &&
          has(family, {Operation::backward_fused, p.dtype, bucket_for(p, Operation::backward_fused),
                       backward_variant(p, t)});
 }
@@ -101,6 +132,10 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
 
   if (may_have_unused_rows(l))
     add_bounded(plan, Operation::backward_clear, all, p.batch() + 1, 16, chip);
+  if (is_wide(p)) {
+    plan_wide(plan, all, chip);
+    return;
+  }
   add(kernel::backward_spec(Operation::backward_delta, p.dtype, 0, Variant::any), p.heads, queries);
   if (t.dsinks) add_bounded(plan, Operation::backward_sinks, all, p.heads, 1, chip);
   if (fused) {

@@ -30,7 +30,23 @@ void make_dense_without_keys(Problem& p) {
   p.dropout = {};
 }
 
+// Each workgroup computes some columns of the outputs: as many workgroups as they need.
+void plan_wide(Plan& plan, kernel::ForwardArguments& a, Chip chip) {
+  const Problem& p = a.problem;
+  const kernel::KernelSpec spec = kernel::wide_spec(Operation::forward_wide, p.value_dim);
+  const kernel::WideTile tile = kernel::wide_tile(chip.family, spec);
+  const std::int64_t slices = divide_up(p.value_dim, tile.slice);
+  a.work = share_work(p, p.heads, sequence_rows(p.lengths, p.max_q), tile.owned,
+                      static_cast<int>(kernel::wide_threads * slices), chip);
+  if (a.work.groups > 0) plan.add(spec, chip.family, a.work.groups * slices);
+}
+
 }  // namespace
+
+bool is_wide(const Problem& p) {
+  return p.dtype == DType::f32 ||
+         std::max(p.head_dim, p.value_dim) > kernel::largest_bucket(Operation::forward, p.dtype);
+}
 
 Variant forward_variant(const Problem& p, const ForwardOutputs& o) {
   // A scale of 0 would turn the -infinity of unseen keys into NaN where plain kernels apply it.
@@ -49,6 +65,8 @@ void plan_forward(Plan& plan, const Problem& given, const ForwardOutputs& output
   Problem& p = a.problem;
   if (is_without_sequences(p)) make_dense_without_keys(p);
   space_single_rows(p, a.outputs);
+  a.caches = caches_of(p);
+  if (is_wide(p)) return plan_wide(plan, a, chip);
   const int bucket =
       kernel::bucket_of(Operation::forward, p.dtype, std::max(p.head_dim, p.value_dim));
   const kernel::KernelSpec spec =
@@ -57,7 +75,6 @@ void plan_forward(Plan& plan, const Problem& given, const ForwardOutputs& output
   a.work =
       share_work(p, p.heads, sequence_rows(p.lengths, p.max_q), tile.queries, tile.threads, chip);
   if (a.work.groups == 0) return;
-  a.caches = caches_of(p);
   plan.add(spec, chip.family, a.work.groups);
 }
 

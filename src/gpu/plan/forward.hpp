@@ -6,6 +6,10 @@
 
 namespace rocflash::gpu {
 
+// Whether the kernels without matrix instructions compute the problem: f32, and head sizes past those of
+// the others.
+bool is_wide(const Problem& problem);
+
 kernel::Variant forward_variant(const Problem& problem, const ForwardOutputs& outputs);
 
 // Adds forward to a plan, unless there is nothing to write. Refuses a problem with more workgroups

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "gpu/plan/forward.hpp"
 #include "gpu/plan/sequences.hpp"
 #include "table/kernels.hpp"
 
@@ -13,17 +14,10 @@ namespace {
 using kernel::Operation;
 
 std::string refusal(const Problem& p) {
-  const auto bad_dtype = [](DType t) { return t != DType::f16 && t != DType::bf16; };
-  if (bad_dtype(p.dtype))
-    return text("q: dtype ", name_of(p.dtype), "; GPU kernels take f16 and bf16");
+  if (p.dtype == DType::f64) return "q: dtype f64; GPU kernels take f32, f16 and bf16";
   if (p.k.dtype != p.dtype)
     return text("k: dtype ", name_of(p.k.dtype), "; GPU kernels take that of q, ",
                 name_of(p.dtype));
-  for (const auto& [name, size] : {std::pair{"q", p.head_dim}, std::pair{"v", p.value_dim}}) {
-    const int largest = kernel::largest_bucket(Operation::forward, p.dtype);
-    if (size > largest)
-      return text(name, ": head size ", size, "; GPU kernels take 1 to ", largest);
-  }
   // Kernels count the rows of one sequence in 32 bits.
   constexpr std::int64_t longest = std::numeric_limits<std::int32_t>::max();
   for (const auto& [name, rows] : {std::pair{"q", sequence_rows(p.lengths, p.max_q)},
@@ -48,7 +42,7 @@ std::string refusal(const ForwardCall& call) { return refusal(call.problem); }
 std::string refusal(const BackwardCall& call, kernel::Family family) {
   const Problem& p = call.problem;
   if (std::string why = refusal(p); !why.empty()) return why;
-  if (!has_gradients(p.dtype, family))
+  if (!is_wide(p) && !has_gradients(p.dtype, family))
     return "q: is on a GPU; gradients are computed on the CPU only, forward on GPUs too";
   for (const auto& [name, given] : {std::pair{"dbias", bool(call.tensors.dbias)},
                                     std::pair{"dalibi_slopes", bool(call.tensors.dalibi)}}) {

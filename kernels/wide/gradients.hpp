@@ -1,0 +1,233 @@
+// Weights and gradients of a tile of scores, without matrix instructions: what all kernels of backward
+// in f32 arithmetic share.
+//
+//   weight    p = exp(score - lse)
+//   gradient  ds = p · (dp - delta) · slope,  dp = dout·v of the key, delta = dout·out of the query,
+//                                             slope = d(score) / d(scale q·k), 1 without a softcap
+//
+// Dropout's scale is left out of both and multiplied to the sums at the end.
+#pragma once
+
+#include <cstdint>
+
+#include "arch/arch.hpp"
+#include "attention/exact.hpp"
+#include "attention/score.hpp"
+#include "attention/sequence.hpp"
+#include "backward/gradient.hpp"
+#include "wide/products.hpp"
+
+namespace rocflash::kernel {
+
+enum class Owner { queries, keys };
+// What a tile gives for each score, beside the weight.
+enum class GradientOf { product, score };
+
+template <Owner owner, GradientOf gradient_of, WideTile tile>
+class WideGradients {
+ public:
+  static constexpr bool owns_queries = owner == Owner::queries;
+  using Unit = NaturalPowers;
+  using Scores = Patch<tile.owned, tile.streamed>;
+  using OwnCarrier = ColumnCarrier<tile.owned, tile.depth>;
+  using Carrier = ColumnCarrier<tile.streamed, tile.depth>;
+  static constexpr int numbers = OwnCarrier::numbers + Carrier::numbers;
+  static constexpr int queries = owns_queries ? tile.owned : tile.streamed;
+  static_assert(Scores::own_quads == 1);
+  using Memory = Turns<numbers>;
+
+  // In shared memory.
+  struct Shared {
+    std::int32_t seen_begin[tile.owned], seen_end[tile.owned];  // by each owned row
+    float lse[queries], delta[queries];
+  };
+
+  // Of one sequence and head.
+  WideGradients(const BackwardArguments& a, const SequenceView& sequence, std::int64_t head,
+                ROCFLASH_SHARED Shared& shared)
+      : a_(a),
+        sequence_(sequence),
+        head_(head),
+        shared_(shared),
+        shape_(a.problem, sequence, head),
+        q_(query_rows(a.problem.q)),
+        dout_(query_rows(a.tensors.dout)),
+        k_(key_rows(a.problem.k)),
+        v_(key_rows(a.problem.v)) {
+    const Problem& p = a.problem;
+    // Products that may leave float's range are those of operands with a share of the scale each.
+    const bool shares = products_overflow(p);
+    share_ = shares ? __builtin_sqrtf(__builtin_fabsf(p.scale)) : 1.0f;
+    scale_ = shares ? __builtin_copysignf(1.0f, p.scale) : p.scale;
+  }
+
+  const RowSource& q() const { return q_; }
+  const RowSource& dout() const { return dout_; }
+  const RowSource& k() const { return k_; }
+
+  // The owned rows start at `first`. Shared memory must not be in use.
+  void own(std::int32_t first) {
+    first_owned_ = first;
+    own_products_.aim(owns_queries ? q_ : k_, first);
+    own_values_.aim(owns_queries ? dout_ : v_, first);
+    const int n = arch::thread();
+    if (n < tile.owned) {
+      const Visibility& visibility = a_.problem.visibility;
+      if constexpr (owns_queries) {
+        const QueryView view(visibility, sequence_, first + n);
+        shared_.seen_begin[n] = view.begin;
+        shared_.seen_end[n] = view.end;
+      } else {
+        const KeyView view(visibility, sequence_, first + n);
+        shared_.seen_begin[n] = view.begin;
+        shared_.seen_end[n] = view.end;
+      }
+    }
+    if constexpr (owns_queries) load_statistics(first);
+  }
+
+  // Weights after dropout, and gradients, of the tile whose streamed rows start at `first`. `edge`: not
+  // all of them are seen. Without `values`, weights alone.
+  void compute(std::int32_t first, bool edge, bool values, Memory& memory, Scores& weights,
+               Scores& gradients) {
+    if constexpr (!owns_queries) load_statistics(first);
+    Carrier carrier;
+    weights = {};
+    carrier.aim(owns_queries ? k_ : q_, first);
+    add_products(weights, own_products_, owns_queries ? q_ : k_, carrier, owns_queries ? k_ : q_,
+                 share_, memory);
+    gradients = {};
+    if (values) {
+      carrier.aim(owns_queries ? v_ : dout_, first);
+      add_products(gradients, own_values_, owns_queries ? dout_ : v_, carrier,
+                   owns_queries ? v_ : dout_, 1.0f, memory);
+    }
+    const Problem& p = arch::again(a_.problem);
+    const bool drops = p.dropout.on();
+    ROCFLASH_UNROLL
+    for (int i = 0; i < Scores::own_rows; i += 4) {
+      float s[4][4], d[4][4];
+      ROCFLASH_UNROLL
+      for (int n = 0; n < 16; ++n) {
+        s[n / 4][n % 4] = weights.at[i + n / 4][0][n % 4];
+        d[n / 4][n % 4] = gradients.at[i + n / 4][0][n % 4];
+      }
+      // Four keys of one query at a time.
+      ROCFLASH_UNROLL
+      for (int u = 0; u < 4; ++u) {
+        const auto at = [&](int n) -> float& { return owns_queries ? s[u][n] : s[n][u]; };
+        const auto key = [&](int n) {
+          return owns_queries ? first + Scores::own_column(n)
+                              : first_owned_ + Scores::own_row(i + n);
+        };
+        QueryView query;
+        query.index =
+            owns_queries ? first_owned_ + Scores::own_row(i + u) : first + Scores::own_column(u);
+        float slopes[4] = {1, 1, 1, 1};
+        shape_.template shape<4, Unit>(query, at, key, scale_, [&](int n, float x) {
+          if constexpr (gradient_of == GradientOf::product) slopes[n] = x;
+        });
+        const int statistic = owns_queries ? Scores::own_row(i + u) : Scores::own_column(u);
+        const float lse = shared_.lse[statistic], delta = shared_.delta[statistic];
+        std::uint32_t kept = 0xf;
+        if (drops)
+          kept = shape_.kept(query, key(0) / dropout_keys * dropout_keys) >> key(0) % dropout_keys;
+        ROCFLASH_UNROLL
+        for (int n = 0; n < 4; ++n) {
+          bool seen = at(n) != -infinity;
+          if (edge) {
+            const int own = Scores::own_row(owns_queries ? i + u : i + n);
+            const std::int32_t begin = shared_.seen_begin[own], end = shared_.seen_end[own];
+            seen &= static_cast<std::uint32_t>((owns_queries ? key(n) : query.index) - begin) <
+                    static_cast<std::uint32_t>(end - begin);
+          }
+          const float weight = seen ? Unit::exp(at(n) - lse) : 0.0f;
+          const bool keeps = (kept >> n & 1) != 0;
+          float& dp = owns_queries ? d[u][n] : d[n][u];
+          // A weight of 0 leaves no trace, whatever it would be multiplied with.
+          dp = weight == 0 ? 0.0f : weight * ((keeps ? dp : 0.0f) - delta) * slopes[n];
+          at(n) = keeps ? weight : 0.0f;
+        }
+      }
+      ROCFLASH_UNROLL
+      for (int r = 0; r < 4; ++r) {
+        weights.at[i + r][0] = Float4{s[r][0], s[r][1], s[r][2], s[r][3]};
+        gradients.at[i + r][0] = Float4{d[r][0], d[r][1], d[r][2], d[r][3]};
+      }
+    }
+  }
+
+ private:
+  RowSource query_rows(const Rows& rows) const {
+    return {rows, a_.problem.dtype, 0, sequence_.batch, sequence_.q_row, sequence_.sq, head_};
+  }
+  RowSource key_rows(const Rows& rows) const {
+    return {rows,         a_.problem.dtype,         0, sequence_.batch, sequence_.k_row,
+            sequence_.sk, a_.problem.kv_head(head_)};
+  }
+  void load_statistics(std::int32_t first) {
+    const int n = arch::thread();
+    if (n >= queries) return;
+    const bool in_use = first + n < sequence_.sq;
+    const std::int64_t row = sequence_.q_row + first + n;
+    const BackwardArguments& a = arch::again(a_);
+    shared_.lse[n] = in_use ? arch::load(&a.tensors.lse.at(sequence_.batch, head_, row)) : infinity;
+    shared_.delta[n] = in_use ? arch::load(&a.delta.at(sequence_.batch, head_, row)) : 0.0f;
+  }
+
+  const BackwardArguments& a_;
+  const SequenceView& sequence_;
+  std::int64_t head_;
+  ROCFLASH_SHARED Shared& shared_;
+  ScoreShape shape_;
+  RowSource q_, dout_, k_, v_;
+  float share_, scale_;
+  std::int32_t first_owned_ = 0;
+  OwnCarrier own_products_, own_values_;
+};
+
+// Puts a tile into shared memory as lines of what is streamed.
+template <int owned, int streamed>
+void store_lines(const Patch<owned, streamed>& tile, SharedFloat* lines) {
+  using Tile = Patch<owned, streamed>;
+  ROCFLASH_UNROLL
+  for (int i = 0; i < Tile::own_rows; i += 4) {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < 4; ++n) {
+      *(SharedFloat4*)(lines + Tile::own_column(n) * line_length(owned) + Tile::own_row(i)) =
+          Float4{tile.at[i][0][n], tile.at[i + 1][0][n], tile.at[i + 2][0][n],
+                 tile.at[i + 3][0][n]};
+    }
+  }
+}
+
+// Weight and gradient of one score, for sums that are not finite.
+struct ExactPair {
+  float weight = 0, gradient = 0;
+};
+inline ExactPair exact_pair(const BackwardArguments& a, const SequenceView& sequence,
+                            std::int64_t head, std::int32_t query, std::int32_t key) {
+  using Scores = ExactScores<DType::f32, NaturalPowers, true>;
+  const Problem& p = a.problem;
+  const Scores scores{p, sequence, head, 0};
+  QueryView view;
+  view.index = query;
+  float slope = 1;
+  const float score = scores.score(view, key, [&](int, float x) { slope = x; });
+  const std::int64_t row = sequence.q_row + query;
+  const float lse = arch::load(&a.tensors.lse.at(sequence.batch, head, row));
+  const float weight = score == -infinity ? 0.0f : NaturalPowers::exp(score - lse);
+  if (weight == 0) return {};
+  const bool kept = !p.dropout.on() || scores.shape.keeps(view, key);
+  float dp = 0;
+  if (kept) {
+    const std::byte* dout = row_address(a.tensors.dout, p.dtype, sequence.batch, row, head);
+    const std::byte* v = scores.row_of(p.v, key);
+    for (int column = 0; column < p.value_dim; ++column)
+      dp = __builtin_fmaf(number_at(dout, p.dtype, column), number_at(v, p.dtype, column), dp);
+  }
+  const float delta = arch::load(&a.delta.at(sequence.batch, head, row));
+  return {kept ? weight : 0.0f, weight * (dp - delta) * slope};
+}
+
+}  // namespace rocflash::kernel

@@ -1,0 +1,238 @@
+// Products of tiles without matrix instructions. A workgroup of 16x16 threads computes C += Aᵀ·B: A and
+// B lie in shared memory a few lines deep, and each thread adds outer products of its part of a line of A
+// and its part of a line of B. Everything is f32 in shared memory, whatever it is in global memory.
+//
+// Sums are added up one line after the other, each by one fused multiply-add: any two products of the
+// same rows have the same bits, wherever they stand in a tile.
+#pragma once
+
+#include <cstdint>
+
+#include "arch/arch.hpp"
+#include "attention/numbers.hpp"
+#include "attention/sequence.hpp"
+#include "table/wide.hpp"
+#include "tile/vector.hpp"
+
+namespace rocflash::kernel {
+
+using SharedFloat = ROCFLASH_SHARED float;
+using SharedFloat4 = ROCFLASH_SHARED Float4;
+
+// Lines in shared memory have a few numbers to spare: transposing writes then meet fewer banks twice.
+constexpr int line_length(int numbers) { return numbers + 4; }
+
+// A thread's part of rows x columns results: four of every 64 rows, and four of every 64 columns.
+inline int thread_row() { return arch::thread() / 16; }
+inline int thread_column() { return arch::thread() % 16; }
+template <int rows, int columns>
+struct Patch {
+  static constexpr int own_rows = rows / 16, own_quads = columns / 64, own_columns = columns / 16;
+  static constexpr int row(int i) { return i / 4 * 64 + i % 4; }  // from 4 thread_row() on
+  static constexpr int column(int j) { return j / 4 * 64 + j % 4; }
+  static int own_row(int i) { return row(i) + 4 * thread_row(); }
+  static int own_column(int j) { return column(j) + 4 * thread_column(); }
+
+  Float4 at[own_rows][own_quads] = {};
+
+  // `depth` lines of A and B.
+  template <int depth>
+  void add_product(const SharedFloat* a, const SharedFloat* b) {
+    constexpr int a_length = line_length(rows), b_length = line_length(columns);
+    a += 4 * thread_row();
+    b += 4 * thread_column();
+    ROCFLASH_UNROLL
+    for (int d = 0; d < depth; ++d) {
+      Float4 x[own_rows / 4], y[own_quads];
+      ROCFLASH_UNROLL
+      for (int i = 0; i < own_rows / 4; ++i)
+        x[i] = *(const SharedFloat4*)(a + d * a_length + 64 * i);
+      ROCFLASH_UNROLL
+      for (int j = 0; j < own_quads; ++j) y[j] = *(const SharedFloat4*)(b + d * b_length + 64 * j);
+      ROCFLASH_UNROLL
+      for (int i = 0; i < own_rows; ++i) {
+        ROCFLASH_UNROLL
+        for (int j = 0; j < own_quads; ++j)
+          at[i][j] = __builtin_elementwise_fma(Float4(x[i / 4][i % 4]), y[j], at[i][j]);
+      }
+    }
+  }
+};
+
+// Rows of one (sequence, head), numbered from the first one in use.
+class RowSource {
+ public:
+  RowSource(const Rows& rows, DType dtype, std::int32_t caches, std::int64_t batch,
+            std::int64_t first, std::int32_t count, std::int64_t head)
+      : columns(rows.columns),
+        rows_(rows),
+        dtype_(dtype),
+        aligned_(starts_on_quads(rows)),
+        caches_(caches),
+        count_(count),
+        batch_(batch),
+        first_(first),
+        head_(head) {}
+
+  int columns;
+
+  // Null for rows that are not in use. The tensor's strides are loaded again each time: those of all
+  // tensors are more than scalar registers hold.
+  const std::byte* row(std::int32_t index) const {
+    return index < count_
+               ? key_row(arch::again(rows_), dtype_, caches_, batch_, first_ + index, head_)
+               : nullptr;
+  }
+  Float4 four(const std::byte* row, int column) const {
+    return row == nullptr ? Float4(0) : four_at(row, dtype_, aligned_, column, columns);
+  }
+
+ private:
+  const Rows& rows_;
+  DType dtype_;
+  bool aligned_;
+  std::int32_t caches_, count_;
+  std::int64_t batch_, first_, head_;
+};
+
+// What a thread carries from `tile_rows` rows in global memory to lines in shared memory: `depth`
+// columns of the rows, each of which becomes a line.
+template <int tile_rows, int depth>
+class ColumnCarrier {
+  static constexpr int quads = depth / 4, together = wide_threads / quads;
+  static constexpr int rounds = (tile_rows + together - 1) / together;
+
+ public:
+  static constexpr int numbers = depth * line_length(tile_rows);
+
+  // From now on rows from `first` on.
+  void aim(const RowSource& source, std::int32_t first) {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < rounds; ++n) row_[n] = there(n) ? source.row(first + place(n)) : nullptr;
+  }
+  void load(const RowSource& source, int column) {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < rounds; ++n)
+      four_[n] = source.four(row_[n], column + 4 * (arch::thread() % quads));
+  }
+  // Multiplied with `factor`.
+  void store(SharedFloat* lines, float factor) const {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < rounds; ++n) {
+      if (!there(n)) continue;
+      SharedFloat* to = lines + 4 * (arch::thread() % quads) * line_length(tile_rows) + place(n);
+      ROCFLASH_UNROLL
+      for (int e = 0; e < 4; ++e) to[e * line_length(tile_rows)] = four_[n][e] * factor;
+    }
+  }
+
+ private:
+  static int place(int n) { return arch::thread() / quads + n * together; }
+  static bool there(int n) { return tile_rows % together == 0 || place(n) < tile_rows; }
+
+  const std::byte* row_[rounds];
+  Float4 four_[rounds];
+};
+
+// The same for `depth` rows, each of which becomes a line of `columns` numbers.
+template <int columns, int depth>
+class RowCarrier {
+  static constexpr int quads = columns / 4, tasks = depth * quads;
+  static constexpr int rounds = (tasks + wide_threads - 1) / wide_threads;
+
+ public:
+  static constexpr int numbers = depth * line_length(columns);
+
+  void load(const RowSource& source, std::int32_t first, int column) {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < rounds; ++n) {
+      if (there(n))
+        four_[n] = source.four(source.row(first + task(n) / quads), column + 4 * (task(n) % quads));
+    }
+  }
+  void store(SharedFloat* lines) const {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < rounds; ++n) {
+      if (there(n))
+        *(SharedFloat4*)(lines + task(n) / quads * line_length(columns) + 4 * (task(n) % quads)) =
+            four_[n];
+    }
+  }
+
+ private:
+  static int task(int n) { return arch::thread() + n * wide_threads; }
+  static bool there(int n) { return tasks % wide_threads == 0 || task(n) < tasks; }
+
+  Float4 four_[rounds];
+};
+
+// Two sets of lines in shared memory that take turns: one is filled while the other is in use. One
+// barrier between filling and use is enough, as a set is filled again only after the barrier of the
+// other one.
+template <int numbers>
+class Turns {
+ public:
+  explicit Turns(SharedFloat (&memory)[2][numbers]) : memory_(memory) {}
+  SharedFloat* next() {
+    turn_ ^= 1;
+    return memory_[turn_];
+  }
+
+ private:
+  SharedFloat (&memory_)[2][numbers];
+  int turn_ = 0;
+};
+
+// result += A·Bᵀ over all columns of both sources' rows, which the carriers are aimed at. Both operands
+// are multiplied with `factor` first.
+template <int rows, int columns, int depth, class Memory>
+void add_products(Patch<rows, columns>& result, ColumnCarrier<rows, depth>& a,
+                  const RowSource& a_source, ColumnCarrier<columns, depth>& b,
+                  const RowSource& b_source, float factor, Memory& memory) {
+  const int width = a_source.columns;
+  a.load(a_source, 0);
+  b.load(b_source, 0);
+  _Pragma("clang loop unroll(disable)") for (int column = 0; column < width; column += depth) {
+    SharedFloat* lines = memory.next();
+    a.store(lines, factor);
+    b.store(lines + a.numbers, factor);
+    arch::barrier();
+    if (column + depth < width) {
+      a.load(a_source, column + depth);
+      b.load(b_source, column + depth);
+    }
+    result.template add_product<depth>(lines, lines + a.numbers);
+  }
+}
+
+// result += Aᵀ·B, A being lines in shared memory and B rows from `first` on, of which the carrier has
+// loaded the first ones.
+template <int rows, int columns, int depth, class Memory>
+void add_rows(Patch<rows, columns>& result, const SharedFloat* a, int lines_of_a,
+              RowCarrier<columns, depth>& b, const RowSource& b_source, std::int32_t first,
+              int column, Memory& memory) {
+  _Pragma("clang loop unroll(disable)") for (int line = 0; line < lines_of_a; line += depth) {
+    SharedFloat* lines = memory.next();
+    b.store(lines);
+    arch::barrier();
+    if (line + depth < lines_of_a) b.load(b_source, first + line + depth, column);
+    result.template add_product<depth>(a + line * line_length(rows), lines);
+  }
+}
+
+// The sum, or the largest, of what the sixteen threads of a row of threads have, in all of them.
+template <class Combine>
+float of_sixteen(float x, Combine combine) {
+  x = combine(x, arch::rotated<8>(x));
+  x = combine(x, arch::rotated<4>(x));
+  x = combine(x, arch::rotated<2>(x));
+  return combine(x, arch::rotated<1>(x));
+}
+inline float sum_of_sixteen(float x) {
+  return of_sixteen(x, [](float a, float b) { return a + b; });
+}
+inline float largest_of_sixteen(float x) {
+  return of_sixteen(x, [](float a, float b) { return __builtin_fmaxf(a, b); });
+}
+
+}  // namespace rocflash::kernel
