@@ -111,30 +111,33 @@ void exact_dq(const BackwardArguments& a, const SequenceView& sequence, std::int
   });
 }
 
-// dk, or dv, of one key, by a wave.
-enum class KeyResult { dk, dv };
-template <DType dtype, KeyResult result>
-void exact_dkv(const BackwardArguments& a, const SequenceView& sequence, std::int64_t kv_head,
-               std::int32_t key, float factor) {
-  constexpr bool dk = result == KeyResult::dk;
-  const Rows &to = dk ? a.tensors.dk : a.tensors.dv, &from = dk ? a.problem.q : a.tensors.dout;
+// dk and dv of one key, or one of them, by a wave. One loop serves both, which keeps the code short.
+template <DType dtype>
+void exact_dk_dv(const BackwardArguments& a, const SequenceView& sequence, std::int64_t kv_head,
+                 std::int32_t key, bool want_k, bool want_v) {
   const KeyView view(a.problem.visibility, sequence, key);
-  std::byte* row = row_address<dtype>(to, sequence.batch, sequence.k_row + key, kv_head);
-  store_exact<dtype>(row, to.columns, [&](int column) {
-    float sum = 0;
-    const std::int64_t group = a.problem.group();
-    for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-      const ExactGradient<dtype> exact{a, sequence, head};
-      sum = add_terms<dtype>(
-          sum, view.begin, view.end, column, to.columns,
-          [&](std::int32_t query) {
-            const auto pair = exact.at(query, key);
-            return (dk ? pair.gradient : pair.weight) * factor;
-          },
-          [&](std::int32_t query) { return exact.query_row(from, query); });
-    }
-    return sum;
-  });
+  const std::int64_t group = a.problem.group();
+  _Pragma("clang loop unroll(disable)") for (int result = 0; result < 2; ++result) {
+    const bool dk = result == 0;
+    const Rows &to = dk ? a.tensors.dk : a.tensors.dv, &from = dk ? a.problem.q : a.tensors.dout;
+    if (!to || !(dk ? want_k : want_v)) continue;
+    const float factor = a.problem.dropout.scale() * (dk ? a.problem.scale : 1.0f);
+    std::byte* row = row_address<dtype>(to, sequence.batch, sequence.k_row + key, kv_head);
+    store_exact<dtype>(row, to.columns, [&](int column) {
+      float sum = 0;
+      for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+        const ExactGradient<dtype> exact{a, sequence, head};
+        sum = add_terms<dtype>(
+            sum, view.begin, view.end, column, to.columns,
+            [&](std::int32_t query) {
+              const auto pair = exact.at(query, key);
+              return (dk ? pair.gradient : pair.weight) * factor;
+            },
+            [&](std::int32_t query) { return exact.query_row(from, query); });
+      }
+      return sum;
+    });
+  }
 }
 
 }  // namespace rocflash::kernel
