@@ -84,7 +84,7 @@ Append on_gpu(Mirror& mirror, const Append& host) {
 
 // Who does not compute the gradients of the bias and of ALiBi's slopes.
 bool lacks_option_gradients(const Device& device) {
-  return device.gpu || device.backend == Backend::standard;
+  return !device.gpu && device.backend == Backend::standard;
 }
 
 // Such a device has to refuse these gradients, and is then not asked for them. Returns what is wrong

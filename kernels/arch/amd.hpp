@@ -72,6 +72,26 @@ inline int renew(int x) {
   asm volatile("" : "+v"(x));
   return x;
 }
+// The same number, which the compiler must take for a new one: what is computed from it is not kept
+// across a loop. `renewed` is for numbers that are the same in every lane.
+inline int renewed_thread() {
+  int x = thread();
+  asm volatile("" : "+v"(x));
+  return x;
+}
+inline int renewed(int x) {
+  asm volatile("" : "+s"(x));
+  return x;
+}
+
+// A number that is the same in every lane, for arithmetic in vector registers where scalar ones are
+// few; and back.
+template <class T>
+T in_lanes(T x) {
+  asm("" : "+v"(x));
+  return x;
+}
+inline int uniform(int x) { return __builtin_amdgcn_readfirstlane(x); }
 
 inline float exp2(float x) { return __builtin_amdgcn_exp2f(x); }
 inline float log2(float x) { return __builtin_amdgcn_logf(x); }

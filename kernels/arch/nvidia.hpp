@@ -54,9 +54,17 @@ inline std::uint32_t renew(std::uint32_t x) {
   return x;
 }
 
+inline int renewed(int x) { return static_cast<int>(renew(static_cast<std::uint32_t>(x))); }
 inline int renewed_thread() {
   return static_cast<int>(renew(static_cast<std::uint32_t>(thread())));
 }
+
+// There are no scalar registers to spare or to run out of.
+template <class T>
+T in_lanes(T x) {
+  return x;
+}
+inline int uniform(int x) { return x; }
 
 inline float exp2(float x) { return __nvvm_ex2_approx_ftz_f(x); }
 inline float log2(float x) { return __nvvm_lg2_approx_f(x); }

@@ -57,6 +57,7 @@ struct BackwardArguments {
   Work work;           // its blocks are of queries or of keys, as the kernel owns
   RowStatistic delta;  // dout·out, divided by dropout's scale: one kernel writes it, others read it
   Rows dq_sums;        // f32, as dq: what backward_fused adds to and backward_round reads
+  RowStatistic slope_sums;  // of dalibi, per sequence, head and block of queries
 };
 
 // What the kernels of an operation are given: the entry declares them so, and the host's plan fills

@@ -25,28 +25,60 @@ inline void store_number(std::byte* row, DType dtype, std::int64_t index, float 
   }
 }
 
-// Four neighbours from `column` on; 0 for those past the last column. `aligned`: rows start on multiples
-// of four numbers.
-inline Float4 four_at(const std::byte* row, DType dtype, bool aligned, int column, int columns) {
-  if (aligned && column + 4 <= columns) {
-    if (dtype == DType::f32) return arch::load(reinterpret_cast<const Float4*>(row) + column / 4);
-    const Words2 words = arch::load(reinterpret_cast<const Words2*>(row) + column / 4);
+// How four neighbours of a row are loaded: as one vector where rows start on multiples of four numbers.
+// They are widened by another call, later, so that no one waits for them before. One number says dtype
+// and alignment, and stays in one register.
+class QuadLoads {
+ public:
+  QuadLoads(const Rows& rows, DType dtype)
+      : form_(static_cast<int>(dtype) + (starts_on_quads(rows, dtype) ? vectors : 0)) {}
+
+  // From `column` on, as they are stored; 0 for those past the last column, and for a row of null.
+  Words4 load(const std::byte* row, int column, int columns) const {
+    // Comparisons with a number that does not change would be kept, two scalar registers each.
+    const int form = arch::renewed(form_);
+    Words4 words = {};
+    const bool is_f32 = dtype(form) == DType::f32;
+    if (form >= vectors && row != nullptr && column + 4 <= columns) {
+      if (is_f32) return arch::load(reinterpret_cast<const Words4*>(row) + column / 4);
+      words.xy = arch::load(reinterpret_cast<const Words2*>(row) + column / 4);
+      return words;
+    }
+    if (row == nullptr) return words;
+    ROCFLASH_UNROLL
+    for (int e = 0; e < 4; ++e) {
+      if (column + e >= columns) break;
+      if (is_f32) {
+        words[e] = arch::load(reinterpret_cast<const std::uint32_t*>(row) + column + e);
+      } else {
+        const std::uint32_t bits =
+            arch::load(reinterpret_cast<const std::uint16_t*>(row) + column + e);
+        words[e / 2] |= bits << (16 * (e % 2));
+      }
+    }
+    return words;
+  }
+  Float4 widened(Words4 words) const {
+    const DType stored = dtype(arch::renewed(form_));
+    if (stored == DType::f32) return __builtin_bit_cast(Float4, words);
     const std::uint32_t low = words.x, high = words.y;
     const auto half = [&](std::uint32_t bits) {
       const auto b = static_cast<std::uint16_t>(bits);
-      return dtype == DType::f16 ? widen<DType::f16>(b) : widen<DType::bf16>(b);
+      return stored == DType::f16 ? widen<DType::f16>(b) : widen<DType::bf16>(b);
     };
     return {half(low), half(low >> 16), half(high), half(high >> 16)};
   }
-  const auto number = [&](int c) { return c < columns ? number_at(row, dtype, c) : 0.0f; };
-  return {number(column), number(column + 1), number(column + 2), number(column + 3)};
-}
 
-// Whether four_at may take whole vectors.
-inline bool starts_on_quads(const Rows& rows) {
-  return reinterpret_cast<std::uintptr_t>(rows.data) % (4 * size_of(rows.dtype)) == 0 &&
-         (rows.batch_stride | rows.row_stride | rows.head_stride) % 4 == 0;
-}
+ private:
+  static constexpr int vectors = 16;
+  static bool starts_on_quads(const Rows& rows, DType dtype) {
+    return reinterpret_cast<std::uintptr_t>(rows.data) % (4 * bytes_of(dtype)) == 0 &&
+           (rows.batch_stride | rows.row_stride | rows.head_stride) % 4 == 0;
+  }
+  static DType dtype(int form) { return static_cast<DType>(form % vectors); }
+
+  int form_;
+};
 
 // Bit by bit.
 inline void copy_number(const std::byte* from, std::byte* to, DType dtype, std::int64_t index) {

@@ -4,8 +4,8 @@
 //   delta    per query, dout·out
 //   queries  each workgroup owns a block of queries and a slice of dq's columns; keys stream past:
 //              S = Q·Kᵀ, dP = dO·Vᵀ, dQ += dS·K
-//   keys     each workgroup owns a block of keys of one key head, and a slice of the columns of dk or of
-//            dv; queries of all heads of the group stream past:
+//   dk, dv   each workgroup owns a block of keys of one key head, and a slice of the result's columns;
+//            queries of all heads of the group stream past:
 //              S = K·Qᵀ, dP = V·dOᵀ, dK += dSᵀ·Q, or S alone and dV += Pᵀ·dO
 //
 // No two workgroups add to the same number: results have the same bits on every run.
@@ -29,12 +29,11 @@ void backward_wide_delta(const BackwardArguments& a) {
   const std::int64_t row = sequence.q_row + query;
   const std::byte *dout = row_address(a.tensors.dout, p.dtype, sequence.batch, row, item.head),
                   *out = row_address(a.tensors.out, p.dtype, sequence.batch, row, item.head);
-  const bool dout_aligned = starts_on_quads(a.tensors.dout),
-             out_aligned = starts_on_quads(a.tensors.out);
+  const QuadLoads dout_loads(a.tensors.dout, p.dtype), out_loads(a.tensors.out, p.dtype);
   float sum = 0;
   for (int column = 0; column < p.value_dim; column += 4) {
-    const Float4 x = four_at(dout, p.dtype, dout_aligned, column, p.value_dim),
-                 y = four_at(out, p.dtype, out_aligned, column, p.value_dim);
+    const Float4 x = dout_loads.widened(dout_loads.load(dout, column, p.value_dim)),
+                 y = out_loads.widened(out_loads.load(out, column, p.value_dim));
     ROCFLASH_UNROLL
     for (int e = 0; e < 4; ++e) sum = __builtin_fmaf(x[e], y[e], sum);
   }
@@ -42,15 +41,16 @@ void backward_wide_delta(const BackwardArguments& a) {
               p.dropout.on() ? sum / p.dropout.scale() : sum);
 }
 
-// A wave's sums over [begin, end) of each term(n) times row(n), for columns [first, last) of a row of
-// gradients. Terms of 0 do not count, whatever they would be multiplied with.
+// A wave's sum over [from, end) of each term(n) times a column of row(n), added to `sum`: each lane
+// computes one term at a time and has a column of its own. Terms of 0 do not count, whatever they would be multiplied with.
 template <class Term, class Row>
-float exact_sum(float sum, Span range, int column, bool there, DType dtype, Term term, Row row) {
-  _Pragma("clang loop unroll(disable)") for (std::int32_t begin = range.begin; begin < range.end;
+float exact_sum(float sum, std::int32_t from, std::int32_t end, int column, bool there, DType dtype,
+                Term term, Row row) {
+  _Pragma("clang loop unroll(disable)") for (std::int32_t begin = from; begin < end;
                                              begin += arch::wave_size) {
     const std::int32_t own = begin + arch::lane();
-    const float mine = own < range.end ? term(own) : 0.0f;
-    const std::int32_t left = range.end - begin;
+    const float mine = own < end ? term(own) : 0.0f;
+    const std::int32_t left = end - begin;
     const std::int32_t count = left < arch::wave_size ? left : arch::wave_size;
     _Pragma("clang loop unroll(disable)") for (std::int32_t n = 0; n < count; ++n) {
       const float factor = arch::from_lane(mine, n);
@@ -102,6 +102,50 @@ void finish_gradients(const Rows& to, DType dtype, std::int64_t batch, std::int6
 
 inline float dropout_scale(const Problem& p) { return p.dropout.on() ? p.dropout.scale() : 1.0f; }
 
+// What a workgroup computes. The end of a kernel finds it out again rather than keep it in registers.
+template <WideTile tile>
+struct WidePosition {
+  WorkItem item;
+  SequenceView sequence;
+  std::int32_t first;  // owned row
+  int part;            // which slice
+
+  WidePosition(const BackwardArguments& a, std::int64_t heads)
+      : WidePosition(a, heads, static_cast<std::uint32_t>(arch::renewed(arch::group()))) {}
+
+ private:
+  WidePosition(const BackwardArguments& a, std::int64_t heads, std::uint32_t group)
+      : item(a.work, static_cast<std::int32_t>(heads),
+             static_cast<std::int32_t>(group % static_cast<std::uint32_t>(a.work.groups))),
+        sequence(a.problem, item.batch),
+        first(item.block * tile.owned),
+        part(static_cast<int>(group / static_cast<std::uint32_t>(a.work.groups))) {}
+};
+
+template <WideTile tile>
+void finish_queries(const BackwardArguments& a, const Patch<tile.owned, tile.slice>& sums,
+                    ROCFLASH_SHARED std::uint32_t* broken) {
+  const WidePosition<tile> at(a, a.problem.heads);
+  const float factor = a.problem.scale * dropout_scale(a.problem);
+  finish_gradients<tile>(a.tensors.dq, a.problem.dtype, at.sequence.batch, at.sequence.q_row,
+                         at.first, at.sequence.sq, at.item.head, at.part * tile.slice, factor, sums,
+                         broken, [&](std::int32_t query, int column, bool there) {
+                           const BackwardArguments& b = arch::again(a);
+                           const WidePosition<tile> here(b, b.problem.heads);
+                           const SequenceView& s = here.sequence;
+                           const QueryView view(b.problem.visibility, s, query);
+                           const RowSource k(b.problem.k, b.problem.dtype, s.batch, s.k_row, s.sk,
+                                             b.problem.kv_head(here.item.head));
+                           return exact_sum(
+                               0, view.begin, view.end, column, there, b.problem.dtype,
+                               [&](std::int32_t key) {
+                                 return exact_pair(b, s, here.item.head, query, key).gradient *
+                                        factor;
+                               },
+                               [&](std::int32_t key) { return k.row(key); });
+                         });
+}
+
 template <KernelSpec spec>
 void backward_wide_queries(const BackwardArguments& a) {
   constexpr WideTile tile = wide_tile(this_family, spec);
@@ -114,18 +158,18 @@ void backward_wide_queries(const BackwardArguments& a) {
   static_assert(RowCarrier<tile.slice, tile.depth>::numbers <= Gradients::numbers);
 
   const Problem& p = a.problem;
-  const int slice = arch::group() / a.work.groups;
-  const WorkItem item(a.work, static_cast<std::int32_t>(p.heads), arch::group() % a.work.groups);
-  const SequenceView sequence(p, item.batch);
-  const std::int32_t first = item.block * tile.owned;
-  if (first >= sequence.sq) return;
+  const WidePosition<tile> at(a, p.heads);
+  const SequenceView& sequence = at.sequence;
+  if (at.first >= sequence.sq) return;
 
-  const SeenKeys keys(p.visibility, sequence, first, tile.owned);
-  const Span seen = keys.by_any, seen_by_all = keys.by_all;
-  const bool ragged = first + tile.owned > sequence.sq;
+  const SeenKeys keys(p.visibility, sequence, arch::in_lanes(at.first), tile.owned);
+  const Span seen = uniform_span(keys.by_any), seen_by_all = uniform_span(keys.by_all);
+  const bool ragged = at.first + tile.owned > sequence.sq;
+  const int column = at.part * tile.slice;
   typename Gradients::Memory memory(shared_lines);
-  Gradients tiles(a, sequence, item.head, shared);
-  tiles.own(first);
+  Gradients::look(p.visibility, sequence, at.first, shared);
+  Gradients tiles(a, sequence, at.item.head, shared);
+  tiles.own(at.first);
   Patch<tile.owned, tile.slice> sums;
   _Pragma("clang loop unroll(disable)") for (std::int32_t begin =
                                                  seen.begin / dropout_keys * dropout_keys;
@@ -133,38 +177,54 @@ void backward_wide_queries(const BackwardArguments& a) {
     const bool edge =
         ragged || begin < seen_by_all.begin || begin + tile.streamed > seen_by_all.end;
     Scores weights, gradients;
-    tiles.compute(begin, edge, true, memory, weights, gradients);
+    tiles.template compute<true>(begin, edge, memory, weights, gradients);
     RowCarrier<tile.slice, tile.depth> carrier;
-    carrier.load(tiles.k(), begin, slice * tile.slice);
+    carrier.load(tiles.k(), begin, column);
     store_lines(gradients, shared_gradients);
-    add_rows(sums, shared_gradients, tile.streamed, carrier, tiles.k(), begin, slice * tile.slice,
-             memory);
+    add_rows(sums, shared_gradients, tile.streamed, carrier, tiles.k(), begin, column, memory);
   }
+  finish_queries<tile>(arch::again(a), sums, broken);
+}
 
-  const BackwardArguments& b = arch::again(a);
-  const float factor = b.problem.scale * dropout_scale(b.problem);
+enum class WideResult { dk, dv };
+
+template <WideResult result, WideTile tile>
+void finish_keys(const BackwardArguments& a, const Patch<tile.owned, tile.slice>& sums,
+                 ROCFLASH_SHARED std::uint32_t* broken) {
+  constexpr bool is_dk = result == WideResult::dk;
+  const WidePosition<tile> at(a, a.problem.kv_heads);
+  const float factor = (is_dk ? a.problem.scale : 1.0f) * dropout_scale(a.problem);
   finish_gradients<tile>(
-      b.tensors.dq, b.problem.dtype, sequence.batch, sequence.q_row, first, sequence.sq, item.head,
-      slice * tile.slice, factor, sums, broken, [&](std::int32_t query, int column, bool there) {
-        const QueryView view(b.problem.visibility, sequence, query);
-        Span range;
-        range.begin = view.begin;
-        range.end = view.end;
-        return exact_sum(
-            0, range, column, there, b.problem.dtype,
-            [&](std::int32_t key) {
-              return exact_pair(b, sequence, item.head, query, key).gradient * factor;
-            },
-            [&](std::int32_t key) {
-              return row_address(b.problem.k, b.problem.dtype, sequence.batch, sequence.k_row + key,
-                                 b.problem.kv_head(item.head));
-            });
+      is_dk ? a.tensors.dk : a.tensors.dv, a.problem.dtype, at.sequence.batch, at.sequence.k_row,
+      at.first, at.sequence.sk, at.item.head, at.part * tile.slice, factor, sums, broken,
+      [&](std::int32_t key, int column, bool there) {
+        const BackwardArguments& b = arch::again(a);
+        const WidePosition<tile> here(b, b.problem.kv_heads);
+        const SequenceView& s = here.sequence;
+        const KeyView view(b.problem.visibility, s, key);
+        const auto group = static_cast<std::int32_t>(b.problem.group());
+        float sum = 0;
+        _Pragma("clang loop unroll(disable)") for (std::int32_t member = 0; member < group;
+                                                   ++member) {
+          const BackwardArguments& c = arch::again(b);
+          const std::int64_t head = std::int64_t{here.item.head} * group + member;
+          const RowSource rows(is_dk ? c.problem.q : c.tensors.dout, c.problem.dtype, s.batch,
+                               s.q_row, s.sq, head);
+          sum = exact_sum(
+              sum, view.begin, view.end, column, there, c.problem.dtype,
+              [&](std::int32_t query) {
+                const ExactPair pair = exact_pair(c, s, head, query, key);
+                return (is_dk ? pair.gradient : pair.weight) * factor;
+              },
+              [&](std::int32_t query) { return rows.row(query); });
+        }
+        return sum;
       });
 }
 
-template <KernelSpec spec>
-void backward_wide_keys(const BackwardArguments& a) {
-  constexpr WideTile tile = wide_tile(this_family, spec);
+template <WideResult result, WideTile tile>
+void backward_wide_key_result(const BackwardArguments& a) {
+  constexpr bool is_dk = result == WideResult::dk;
   using Gradients = WideGradients<Owner::keys, GradientOf::product, tile>;
   using Scores = typename Gradients::Scores;
   ROCFLASH_SHARED_ARRAY float shared_lines[2][Gradients::numbers];
@@ -173,67 +233,45 @@ void backward_wide_keys(const BackwardArguments& a) {
   ROCFLASH_SHARED_ARRAY std::uint32_t broken[tile.owned];
   static_assert(RowCarrier<tile.slice, tile.depth>::numbers <= Gradients::numbers);
 
-  const Problem& p = a.problem;
-  // Slices of dk come first.
-  const int of_dk = a.tensors.dk ? (p.head_dim + tile.slice - 1) / tile.slice : 0;
-  const int number = arch::group() / a.work.groups;
-  const bool gives_dk = number < of_dk;
-  const int column = (gives_dk ? number : number - of_dk) * tile.slice;
-  const WorkItem item(a.work, static_cast<std::int32_t>(p.kv_heads), arch::group() % a.work.groups);
-  const SequenceView sequence(p, item.batch);
-  const std::int32_t first = item.block * tile.owned;
-  if (first >= sequence.sk) return;
-
-  const SeeingQueries queries(p.visibility, sequence, first, tile.owned);
-  const Span seeing = queries.any, all_see = queries.all;
-  const bool ragged = first + tile.owned > sequence.sk;
-  const auto group = static_cast<std::int32_t>(p.group());
   typename Gradients::Memory memory(shared_lines);
   Patch<tile.owned, tile.slice> sums;
-  _Pragma("clang loop unroll(disable)") for (std::int32_t member = 0; member < group; ++member) {
-    Gradients tiles(a, sequence, std::int64_t{item.head} * group + member, shared);
-    if (member > 0) arch::barrier();
-    tiles.own(first);
+  _Pragma("clang loop unroll(disable)") for (std::int32_t member = 0;; ++member) {
+    // Found out again for each head: scalar registers do not hold all that is the same for all heads.
+    const BackwardArguments& b = arch::again(a);
+    const auto group = static_cast<std::int32_t>(b.problem.group());
+    if (member >= group) break;
+    const WidePosition<tile> at(b, b.problem.kv_heads);
+    if (at.first >= at.sequence.sk) return;
+    const SeeingQueries queries(b.problem.visibility, at.sequence, arch::in_lanes(at.first),
+                                tile.owned);
+    const Span seeing = uniform_span(queries.any), all_see = uniform_span(queries.all);
+    const int column = at.part * tile.slice;
+    const bool ragged = at.first + tile.owned > at.sequence.sk;
+    if (member == 0) Gradients::look(b.problem.visibility, at.sequence, at.first, shared);
+    Gradients tiles(b, at.sequence, std::int64_t{at.item.head} * group + member, shared);
+    tiles.own(at.first);
     _Pragma("clang loop unroll(disable)") for (std::int32_t begin = seeing.begin;
                                                begin < seeing.end; begin += tile.streamed) {
       const bool edge = ragged || begin < all_see.begin || begin + tile.streamed > all_see.end;
       Scores weights, gradients;
-      tiles.compute(begin, edge, gives_dk, memory, weights, gradients);
+      tiles.template compute<is_dk>(begin, edge, memory, weights, gradients);
       RowCarrier<tile.slice, tile.depth> carrier;
-      const RowSource& rows = gives_dk ? tiles.q() : tiles.dout();
+      const RowSource& rows = is_dk ? tiles.q() : tiles.dout();
       carrier.load(rows, begin, column);
-      store_lines(gives_dk ? gradients : weights, shared_weights);
+      store_lines(is_dk ? gradients : weights, shared_weights);
       add_rows(sums, shared_weights, tile.streamed, carrier, rows, begin, column, memory);
     }
   }
+  finish_keys<result, tile>(arch::again(a), sums, broken);
+}
 
-  const BackwardArguments& b = arch::again(a);
-  const float factor = (gives_dk ? b.problem.scale : 1.0f) * dropout_scale(b.problem);
-  finish_gradients<tile>(gives_dk ? b.tensors.dk : b.tensors.dv, b.problem.dtype, sequence.batch,
-                         sequence.k_row, first, sequence.sk, item.head, column, factor, sums,
-                         broken, [&](std::int32_t key, int at, bool there) {
-                           const KeyView view(b.problem.visibility, sequence, key);
-                           Span range;
-                           range.begin = view.begin;
-                           range.end = view.end;
-                           float sum = 0;
-                           _Pragma("clang loop unroll(disable)") for (std::int32_t member = 0;
-                                                                      member < group; ++member) {
-                             const std::int64_t head = std::int64_t{item.head} * group + member;
-                             sum = exact_sum(
-                                 sum, range, at, there, b.problem.dtype,
-                                 [&](std::int32_t query) {
-                                   const ExactPair pair = exact_pair(b, sequence, head, query, key);
-                                   return (gives_dk ? pair.gradient : pair.weight) * factor;
-                                 },
-                                 [&](std::int32_t query) {
-                                   return row_address(gives_dk ? b.problem.q : b.tensors.dout,
-                                                      b.problem.dtype, sequence.batch,
-                                                      sequence.q_row + query, head);
-                                 });
-                           }
-                           return sum;
-                         });
+template <KernelSpec spec>
+void backward_wide_dk(const BackwardArguments& a) {
+  backward_wide_key_result<WideResult::dk, wide_tile(this_family, spec)>(a);
+}
+template <KernelSpec spec>
+void backward_wide_dv(const BackwardArguments& a) {
+  backward_wide_key_result<WideResult::dv, wide_tile(this_family, spec)>(a);
 }
 
 }  // namespace rocflash::kernel

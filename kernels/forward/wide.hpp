@@ -135,13 +135,12 @@ void forward_wide(const ForwardArguments& a) {
     seen_begin[arch::thread()] = view.begin;
     seen_end[arch::thread()] = view.end;
   }
-  const SeenKeys block_keys(p.visibility, sequence, block_begin, tile.owned);
-  const Span seen = block_keys.by_any, seen_by_all = block_keys.by_all;
+  const SeenKeys block_keys(p.visibility, sequence, arch::in_lanes(block_begin), tile.owned);
+  const Span seen = uniform_span(block_keys.by_any), seen_by_all = uniform_span(block_keys.by_all);
   const std::int32_t first_key = seen.begin / dropout_keys * dropout_keys;
 
-  const RowSource q(p.q, p.dtype, 0, sequence.batch, sequence.q_row, sequence.sq, item.head);
-  const RowSource k(p.k, p.dtype, a.caches, sequence.batch, sequence.k_row, sequence.sk, kv_head);
-  const RowSource v(p.v, p.dtype, a.caches, sequence.batch, sequence.k_row, sequence.sk, kv_head);
+  const RowSource q(p.q, p.dtype, sequence.batch, sequence.q_row, sequence.sq, item.head);
+  const PagedSource k(a, p.k, sequence, kv_head), v(a, p.v, sequence, kv_head);
   typename Types::QueryCarrier q_carrier;
   typename Types::KeyCarrier k_carrier;
   typename Types::ValueCarrier v_carrier;

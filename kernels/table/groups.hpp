@@ -41,7 +41,11 @@ constexpr GroupShape group_shape(Family family, const KernelSpec& spec) {
     case Operation::forward_wide:
     case Operation::backward_wide_delta:
     case Operation::backward_wide_queries:
-    case Operation::backward_wide_keys:
+    case Operation::backward_wide_dk:
+    case Operation::backward_wide_dv:
+    case Operation::backward_bias:
+    case Operation::backward_alibi:
+    case Operation::backward_slopes:
       return {wide_threads, wide_tile(family, spec).waves_per_simd, 0};
   }
   return {};

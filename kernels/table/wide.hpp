@@ -18,11 +18,16 @@ struct WideTile {
 inline constexpr int wide_threads = 256;
 
 constexpr bool is_wide(Operation operation) {
-  return operation >= Operation::forward_wide && operation <= Operation::backward_wide_keys;
+  return operation >= Operation::forward_wide && operation <= Operation::backward_slopes;
 }
 
 constexpr KernelSpec wide_spec(Operation operation, int head_size) {
   return {operation, DType::f32, bucket_of(operation, DType::f32, head_size), Variant::any};
+}
+
+// Operations that have one kernel for all head sizes.
+constexpr KernelSpec wide_spec(Operation operation) {
+  return {operation, DType::f32, 0, Variant::any};
 }
 
 // Shared memory stays below 48 KiB on NVIDIA, which is what kernels may declare there.
@@ -31,7 +36,7 @@ constexpr WideTile wide_tile(Family family, const KernelSpec& spec) {
   const int waves = facts_of(family).wave == 64 ? 1 : 4;
   const int slice = spec.bucket <= 64 ? 64 : 128;
   if (spec.operation == Operation::forward_wide) return {128, 64, slice, nvidia ? 8 : 16, waves};
-  if (spec.operation == Operation::backward_wide_delta) return {wide_threads, 0, 0, 0, waves};
+  if (spec.operation == Operation::backward_wide_delta) return {wide_threads, 0, 1, 0, waves};
   return {64, 64, slice, 16, waves};
 }
 

@@ -20,6 +20,14 @@
 namespace rocflash::kernel {
 
 enum class Owner { queries, keys };
+template <bool owns_queries>
+struct ChooseView {
+  using Type = QueryView;
+};
+template <>
+struct ChooseView<false> {
+  using Type = KeyView;
+};
 // What a tile gives for each score, beside the weight.
 enum class GradientOf { product, score };
 
@@ -65,31 +73,29 @@ class WideGradients {
   const RowSource& dout() const { return dout_; }
   const RowSource& k() const { return k_; }
 
-  // The owned rows start at `first`. Shared memory must not be in use.
+  // What each owned row from `first` on sees, or is seen by. Shared memory must not be in use. (Apart from
+  // the rest: chunks divide 64-bit numbers, and need many registers.)
+  static void look(const Visibility& visibility, const SequenceView& sequence, std::int32_t first,
+                   ROCFLASH_SHARED Shared& shared) {
+    const int n = arch::renewed_thread();
+    if (n >= tile.owned) return;
+    using View = typename ChooseView<owns_queries>::Type;
+    const View view(visibility, sequence, first + n);
+    shared.seen_begin[n] = view.begin;
+    shared.seen_end[n] = view.end;
+  }
+  // The owned rows start at `first`, behind `look`.
   void own(std::int32_t first) {
     first_owned_ = first;
     own_products_.aim(owns_queries ? q_ : k_, first);
     own_values_.aim(owns_queries ? dout_ : v_, first);
-    const int n = arch::thread();
-    if (n < tile.owned) {
-      const Visibility& visibility = a_.problem.visibility;
-      if constexpr (owns_queries) {
-        const QueryView view(visibility, sequence_, first + n);
-        shared_.seen_begin[n] = view.begin;
-        shared_.seen_end[n] = view.end;
-      } else {
-        const KeyView view(visibility, sequence_, first + n);
-        shared_.seen_begin[n] = view.begin;
-        shared_.seen_end[n] = view.end;
-      }
-    }
     if constexpr (owns_queries) load_statistics(first);
   }
 
   // Weights after dropout, and gradients, of the tile whose streamed rows start at `first`. `edge`: not
-  // all of them are seen. Without `values`, weights alone.
-  void compute(std::int32_t first, bool edge, bool values, Memory& memory, Scores& weights,
-               Scores& gradients) {
+  // all of them are seen. Without `with_gradients`, weights alone.
+  template <bool with_gradients>
+  void compute(std::int32_t first, bool edge, Memory& memory, Scores& weights, Scores& gradients) {
     if constexpr (!owns_queries) load_statistics(first);
     Carrier carrier;
     weights = {};
@@ -97,7 +103,7 @@ class WideGradients {
     add_products(weights, own_products_, owns_queries ? q_ : k_, carrier, owns_queries ? k_ : q_,
                  share_, memory);
     gradients = {};
-    if (values) {
+    if constexpr (with_gradients) {
       carrier.aim(owns_queries ? v_ : dout_, first);
       add_products(gradients, own_values_, owns_queries ? dout_ : v_, carrier,
                    owns_queries ? v_ : dout_, 1.0f, memory);
@@ -159,14 +165,14 @@ class WideGradients {
 
  private:
   RowSource query_rows(const Rows& rows) const {
-    return {rows, a_.problem.dtype, 0, sequence_.batch, sequence_.q_row, sequence_.sq, head_};
+    return {rows, a_.problem.dtype, sequence_.batch, sequence_.q_row, sequence_.sq, head_};
   }
   RowSource key_rows(const Rows& rows) const {
-    return {rows,         a_.problem.dtype,         0, sequence_.batch, sequence_.k_row,
+    return {rows,         a_.problem.dtype,         sequence_.batch, sequence_.k_row,
             sequence_.sk, a_.problem.kv_head(head_)};
   }
   void load_statistics(std::int32_t first) {
-    const int n = arch::thread();
+    const int n = arch::renewed_thread();
     if (n >= queries) return;
     const bool in_use = first + n < sequence_.sq;
     const std::int64_t row = sequence_.q_row + first + n;
@@ -205,8 +211,10 @@ void store_lines(const Patch<owned, streamed>& tile, SharedFloat* lines) {
 struct ExactPair {
   float weight = 0, gradient = 0;
 };
-inline ExactPair exact_pair(const BackwardArguments& a, const SequenceView& sequence,
+inline ExactPair exact_pair(const BackwardArguments& arguments, const SequenceView& sequence,
                             std::int64_t head, std::int32_t query, std::int32_t key) {
+  // Loaded again for each pair: the caller's loops would keep all of it in scalar registers.
+  const BackwardArguments& a = arch::again(arguments);
   using Scores = ExactScores<DType::f32, NaturalPowers, true>;
   const Problem& p = a.problem;
   const Scores scores{p, sequence, head, 0};

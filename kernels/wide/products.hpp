@@ -10,6 +10,7 @@
 
 #include "arch/arch.hpp"
 #include "attention/numbers.hpp"
+#include "attention/score.hpp"
 #include "attention/sequence.hpp"
 #include "table/wide.hpp"
 #include "tile/vector.hpp"
@@ -62,37 +63,58 @@ struct Patch {
 // Rows of one (sequence, head), numbered from the first one in use.
 class RowSource {
  public:
-  RowSource(const Rows& rows, DType dtype, std::int32_t caches, std::int64_t batch,
-            std::int64_t first, std::int32_t count, std::int64_t head)
+  RowSource(const Rows& rows, DType dtype, std::int64_t batch, std::int64_t first,
+            std::int32_t count, std::int64_t head)
       : columns(rows.columns),
-        rows_(rows),
-        dtype_(dtype),
-        aligned_(starts_on_quads(rows)),
-        caches_(caches),
         count_(count),
-        batch_(batch),
-        first_(first),
-        head_(head) {}
+        loads_(rows, dtype),
+        base_(row_address(rows, dtype, batch, first, head)),
+        stride_(rows.row_stride * bytes_of(dtype)) {}
 
   int columns;
 
-  // Null for rows that are not in use. The tensor's strides are loaded again each time: those of all
-  // tensors are more than scalar registers hold.
+  // Null for rows that are not in use.
   const std::byte* row(std::int32_t index) const {
-    return index < count_
-               ? key_row(arch::again(rows_), dtype_, caches_, batch_, first_ + index, head_)
-               : nullptr;
+    return index < count_ ? base_ + index * stride_ : nullptr;
   }
-  Float4 four(const std::byte* row, int column) const {
-    return row == nullptr ? Float4(0) : four_at(row, dtype_, aligned_, column, columns);
+  Words4 load(const std::byte* row, int column) const { return loads_.load(row, column, columns); }
+  Float4 widened(Words4 words) const { return loads_.widened(words); }
+
+ protected:
+  std::int32_t count_;
+
+ private:
+  QuadLoads loads_;
+  const std::byte* base_;
+  std::int64_t stride_;
+};
+
+// The same for k and v, which may lie in pages.
+class PagedSource : public RowSource {
+ public:
+  PagedSource(const ForwardArguments& a, const Rows& rows, const SequenceView& sequence,
+              std::int64_t head)
+      : RowSource(rows, a.problem.dtype, rows.blocks ? 0 : sequence.batch,
+                  rows.blocks ? 0 : sequence.k_row, sequence.sk, head),
+        a_(a),
+        rows_(rows),
+        sequence_(sequence),
+        head_(head),
+        paged_(rows.blocks != nullptr) {}
+
+  const std::byte* row(std::int32_t index) const {
+    if (!paged_ || index >= count_) return RowSource::row(index);
+    const ForwardArguments& a = arch::again(a_);
+    return key_row(arch::again(rows_), a.problem.dtype, a.caches, sequence_.batch,
+                   sequence_.k_row + index, head_);
   }
 
  private:
+  const ForwardArguments& a_;
   const Rows& rows_;
-  DType dtype_;
-  bool aligned_;
-  std::int32_t caches_, count_;
-  std::int64_t batch_, first_, head_;
+  const SequenceView& sequence_;
+  std::int64_t head_;
+  bool paged_;
 };
 
 // What a thread carries from `tile_rows` rows in global memory to lines in shared memory: `depth`
@@ -106,23 +128,27 @@ class ColumnCarrier {
   static constexpr int numbers = depth * line_length(tile_rows);
 
   // From now on rows from `first` on.
-  void aim(const RowSource& source, std::int32_t first) {
+  template <class Source>
+  void aim(const Source& source, std::int32_t first) {
     ROCFLASH_UNROLL
     for (int n = 0; n < rounds; ++n) row_[n] = there(n) ? source.row(first + place(n)) : nullptr;
   }
+  // What decides where a thread loads is computed again each time (renewed_thread): hoisted out of all
+  // loops, the conditions would fill the scalar registers.
   void load(const RowSource& source, int column) {
+    const int own = 4 * (arch::renewed_thread() % quads);
     ROCFLASH_UNROLL
-    for (int n = 0; n < rounds; ++n)
-      four_[n] = source.four(row_[n], column + 4 * (arch::thread() % quads));
+    for (int n = 0; n < rounds; ++n) words_[n] = source.load(row_[n], column + own);
   }
   // Multiplied with `factor`.
-  void store(SharedFloat* lines, float factor) const {
+  void store(const RowSource& source, SharedFloat* lines, float factor) const {
     ROCFLASH_UNROLL
     for (int n = 0; n < rounds; ++n) {
       if (!there(n)) continue;
       SharedFloat* to = lines + 4 * (arch::thread() % quads) * line_length(tile_rows) + place(n);
+      const Float4 four = source.widened(words_[n]);
       ROCFLASH_UNROLL
-      for (int e = 0; e < 4; ++e) to[e * line_length(tile_rows)] = four_[n][e] * factor;
+      for (int e = 0; e < 4; ++e) to[e * line_length(tile_rows)] = four[e] * factor;
     }
   }
 
@@ -131,7 +157,7 @@ class ColumnCarrier {
   static bool there(int n) { return tile_rows % together == 0 || place(n) < tile_rows; }
 
   const std::byte* row_[rounds];
-  Float4 four_[rounds];
+  Words4 words_[rounds];
 };
 
 // The same for `depth` rows, each of which becomes a line of `columns` numbers.
@@ -143,28 +169,38 @@ class RowCarrier {
  public:
   static constexpr int numbers = depth * line_length(columns);
 
-  void load(const RowSource& source, std::int32_t first, int column) {
+  template <class Source>
+  void load(const Source& source, std::int32_t first, int column) {
+    const int thread = arch::renewed_thread();
     ROCFLASH_UNROLL
     for (int n = 0; n < rounds; ++n) {
-      if (there(n))
-        four_[n] = source.four(source.row(first + task(n) / quads), column + 4 * (task(n) % quads));
+      const int task = thread + n * wide_threads;
+      if (tasks % wide_threads == 0 || task < tasks)
+        words_[n] = source.load(source.row(first + task / quads), column + 4 * (task % quads));
     }
   }
-  void store(SharedFloat* lines) const {
+  void store(const RowSource& source, SharedFloat* lines) const {
     ROCFLASH_UNROLL
     for (int n = 0; n < rounds; ++n) {
-      if (there(n))
-        *(SharedFloat4*)(lines + task(n) / quads * line_length(columns) + 4 * (task(n) % quads)) =
-            four_[n];
+      const int task = arch::thread() + n * wide_threads;
+      if (tasks % wide_threads == 0 || task < tasks)
+        *(SharedFloat4*)(lines + task / quads * line_length(columns) + 4 * (task % quads)) =
+            source.widened(words_[n]);
     }
   }
 
  private:
-  static int task(int n) { return arch::thread() + n * wide_threads; }
-  static bool there(int n) { return tasks % wide_threads == 0 || task(n) < tasks; }
-
-  Float4 four_[rounds];
+  Words4 words_[rounds];
 };
+
+// The same interval for all lanes, computed in vector registers: chunks divide 64-bit numbers.
+inline Span uniform_span(Range range) {
+  const Span span = range;
+  Span uniform;
+  uniform.begin = arch::uniform(span.begin);
+  uniform.end = arch::uniform(span.end);
+  return uniform;
+}
 
 // Two sets of lines in shared memory that take turns: one is filled while the other is in use. One
 // barrier between filling and use is enough, as a set is filled again only after the barrier of the
@@ -194,8 +230,8 @@ void add_products(Patch<rows, columns>& result, ColumnCarrier<rows, depth>& a,
   b.load(b_source, 0);
   _Pragma("clang loop unroll(disable)") for (int column = 0; column < width; column += depth) {
     SharedFloat* lines = memory.next();
-    a.store(lines, factor);
-    b.store(lines + a.numbers, factor);
+    a.store(a_source, lines, factor);
+    b.store(b_source, lines + a.numbers, factor);
     arch::barrier();
     if (column + depth < width) {
       a.load(a_source, column + depth);
@@ -207,13 +243,13 @@ void add_products(Patch<rows, columns>& result, ColumnCarrier<rows, depth>& a,
 
 // result += Aᵀ·B, A being lines in shared memory and B rows from `first` on, of which the carrier has
 // loaded the first ones.
-template <int rows, int columns, int depth, class Memory>
+template <int rows, int columns, int depth, class Source, class Memory>
 void add_rows(Patch<rows, columns>& result, const SharedFloat* a, int lines_of_a,
-              RowCarrier<columns, depth>& b, const RowSource& b_source, std::int32_t first,
-              int column, Memory& memory) {
+              RowCarrier<columns, depth>& b, const Source& b_source, std::int32_t first, int column,
+              Memory& memory) {
   _Pragma("clang loop unroll(disable)") for (int line = 0; line < lines_of_a; line += depth) {
     SharedFloat* lines = memory.next();
-    b.store(lines);
+    b.store(b_source, lines);
     arch::barrier();
     if (line + depth < lines_of_a) b.load(b_source, first + line + depth, column);
     result.template add_product<depth>(a + line * line_length(rows), lines);

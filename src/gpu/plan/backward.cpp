@@ -42,34 +42,56 @@ void add_bounded(Plan& plan, Operation operation, const kernel::BackwardArgument
   plan.add(kernel::backward_spec(operation, DType::f32, 0, Variant::any), chip.family, groups);
 }
 
-// Without matrix instructions: each workgroup computes some columns of one result.
-void plan_wide(Plan& plan, const kernel::BackwardArguments& all, Chip chip) {
+// Blocks of queries whose parts of dalibi are added up apart.
+std::int64_t slope_blocks(const Problem& p, Chip chip) {
+  const KernelSpec spec = kernel::wide_spec(Operation::backward_alibi);
+  return divide_up(sequence_rows(p.lengths, p.max_q), kernel::wide_tile(chip.family, spec).owned);
+}
+
+// The gradients of options that have any: they need delta.
+void plan_options(Plan& plan, kernel::BackwardArguments& all, std::byte* slope_sums, Chip chip) {
   const Problem& p = all.problem;
   const BackwardTensors& t = all.tensors;
-  const std::int64_t queries = sequence_rows(p.lengths, p.max_q),
-                     keys = std::min(p.max_k, p.lengths.rows_k);
-  const auto add = [&](Operation operation, int head_size, std::int64_t heads, std::int64_t rows,
-                       auto slices_of) {
-    const KernelSpec spec = kernel::wide_spec(operation, head_size);
-    const kernel::WideTile tile = kernel::wide_tile(chip.family, spec);
-    const std::int64_t slices = slices_of(tile.slice);
-    if (slices == 0) return;
-    kernel::BackwardArguments& a = plan.next<Operation::backward_wide_delta>();
-    a = all;
-    a.work = share_work(p, heads, rows, tile.owned, static_cast<int>(kernel::wide_threads * slices),
-                        chip);
-    if (a.work.groups > 0) plan.add(spec, chip.family, a.work.groups * slices);
-  };
-  const auto slices = [](const Rows& result, int slice) {
-    return result ? divide_up(result.columns, slice) : 0;
-  };
-  const int widest = std::max(p.head_dim, p.value_dim);
-  add(Operation::backward_wide_delta, 0, p.heads, queries, [](int) { return 1; });
   if (t.dsinks) add_bounded(plan, Operation::backward_sinks, all, p.heads, 1, chip);
-  add(Operation::backward_wide_queries, widest, p.heads, queries,
-      [&](int slice) { return slices(t.dq, slice); });
-  add(Operation::backward_wide_keys, widest, p.kv_heads, keys,
-      [&](int slice) { return slices(t.dk, slice) + slices(t.dv, slice); });
+  if (t.dbias) {
+    // The kernel strides over the tiles, so a bounded grid serves any number of them.
+    constexpr std::int64_t most_groups = 1 << 16;
+    const KernelSpec spec = kernel::wide_spec(Operation::backward_bias);
+    const kernel::WideTile tile = kernel::wide_tile(chip.family, spec);
+    const PlaneSizes sizes = t.dbias_sizes(p);
+    const Size tiles = Size(sizes.batch) * sizes.heads * divide_up(sizes.queries, tile.owned) *
+                       divide_up(sizes.keys, tile.streamed);
+    const std::int64_t groups = tiles.at_most(most_groups);
+    kernel::BackwardArguments& a = plan.next<Operation::backward_bias>();
+    a = all;
+    a.work.groups = static_cast<std::int32_t>(groups);
+    if (groups > 0) plan.add(spec, chip.family, groups);
+  }
+  if (t.dalibi) {
+    const KernelSpec sums = kernel::wide_spec(Operation::backward_alibi);
+    all.work = share_work(p, p.heads, sequence_rows(p.lengths, p.max_q),
+                          kernel::wide_tile(chip.family, sums).owned, kernel::wide_threads, chip);
+    const std::int32_t blocks = all.work.blocks;
+    all.slope_sums = {reinterpret_cast<float*>(slope_sums), p.heads * blocks, blocks, 1};
+    plan.next<Operation::backward_alibi>() = all;
+    if (all.work.groups > 0) plan.add(sums, chip.family, all.work.groups);
+    plan.next<Operation::backward_slopes>() = all;
+    plan.add(kernel::wide_spec(Operation::backward_slopes), chip.family,
+             p.heads * (t.dalibi.batch_stride != 0 ? p.batch() : 1));
+  }
+}
+
+// A kernel without matrix instructions: each of its workgroups computes some columns of one result,
+// which has so many.
+void plan_wide(Plan& plan, const kernel::BackwardArguments& all, const KernelSpec& spec,
+               std::int64_t columns, std::int64_t heads, std::int64_t rows, Chip chip) {
+  const kernel::WideTile tile = kernel::wide_tile(chip.family, spec);
+  const std::int64_t slices = divide_up(columns, tile.slice);
+  kernel::BackwardArguments& a = plan.next<Operation::backward_wide_delta>();
+  a = all;
+  a.work = share_work(all.problem, heads, rows, tile.owned,
+                      static_cast<int>(kernel::wide_threads * slices), chip);
+  if (a.work.groups > 0) plan.add(spec, chip.family, a.work.groups * slices);
 }
 
 }  // namespace
@@ -115,6 +137,8 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
                    .head_stride = (Size(l.rows_q) * columns).at_most(any),
                    .columns = columns};
   }
+  std::byte* slope_sums = nullptr;
+  if (t.dalibi) slope_sums = scratch.floats(Size(p.batch()) * p.heads * slope_blocks(p, chip));
   if (!plan.workspace.fits()) return;  // the caller refuses it
 
   const auto add = [&](const KernelSpec& spec, std::int64_t heads, std::int64_t rows) {
@@ -132,12 +156,26 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
 
   if (may_have_unused_rows(l))
     add_bounded(plan, Operation::backward_clear, all, p.batch() + 1, 16, chip);
-  if (is_wide(p)) {
-    plan_wide(plan, all, chip);
+  const bool wide = is_wide(p);
+  if (wide) {
+    plan_wide(plan, all, kernel::wide_spec(Operation::backward_wide_delta), 1, p.heads, queries,
+              chip);
+  } else {
+    add(kernel::backward_spec(Operation::backward_delta, p.dtype, 0, Variant::any), p.heads,
+        queries);
+  }
+  plan_options(plan, all, slope_sums, chip);
+  if (wide) {
+    const auto result = [&](Operation operation, const Rows& to, std::int64_t heads,
+                            std::int64_t rows) {
+      const KernelSpec spec = kernel::wide_spec(operation, std::max(p.head_dim, p.value_dim));
+      if (to) plan_wide(plan, all, spec, to.columns, heads, rows, chip);
+    };
+    result(Operation::backward_wide_queries, t.dq, p.heads, queries);
+    result(Operation::backward_wide_dk, t.dk, p.kv_heads, keys);
+    result(Operation::backward_wide_dv, t.dv, p.kv_heads, keys);
     return;
   }
-  add(kernel::backward_spec(Operation::backward_delta, p.dtype, 0, Variant::any), p.heads, queries);
-  if (t.dsinks) add_bounded(plan, Operation::backward_sinks, all, p.heads, 1, chip);
   if (fused) {
     gradient(Operation::backward_fused, p.kv_heads, keys);
     add(kernel::backward_spec(Operation::backward_round, p.dtype, 0, Variant::any), p.heads,

@@ -29,7 +29,7 @@ struct Launch {
 
 class Plan {
  public:
-  static constexpr int most_launches = 8;
+  static constexpr int most_launches = 10;
 
   Size workspace = 0;  // bytes
 

@@ -44,11 +44,6 @@ std::string refusal(const BackwardCall& call, kernel::Family family) {
   if (std::string why = refusal(p); !why.empty()) return why;
   if (!is_wide(p) && !has_gradients(p.dtype, family))
     return "q: is on a GPU; gradients are computed on the CPU only, forward on GPUs too";
-  for (const auto& [name, given] : {std::pair{"dbias", bool(call.tensors.dbias)},
-                                    std::pair{"dalibi_slopes", bool(call.tensors.dalibi)}}) {
-    if (given)
-      return text(name, ": is given; GPUs do not compute this gradient, it must be null there");
-  }
   return {};
 }
 
