@@ -58,6 +58,21 @@ const T& again(const T& arguments) {
   return *(const T*)pointer;
 }
 
+// The numbers are computed by here. The compiler would move a product down past a branch, next to its
+// use, and keep all that it multiplies in registers until then.
+template <int count>
+void settle(float (&x)[count]) {
+  ROCFLASH_UNROLL
+  for (int n = 0; n < count; ++n) asm volatile("" : "+v"(x[n]));
+}
+
+// The same number, which the compiler must take for a new one: what is computed from it is not kept
+// in registers across a loop.
+inline int renew(int x) {
+  asm volatile("" : "+v"(x));
+  return x;
+}
+
 inline float exp2(float x) { return __builtin_amdgcn_exp2f(x); }
 inline float log2(float x) { return __builtin_amdgcn_logf(x); }
 inline float reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
@@ -75,11 +90,24 @@ inline float from_lane(float x, int lane) {
 }
 
 // All waves of the workgroup have finished their accesses to LDS before any wave goes on. It does
-// not wait for global memory.
+// not wait for global memory. The wait is written out: for a fence of "local" alone clang 22 leaves it
+// out where it takes the order of LDS accesses for enough.
 inline void barrier() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
+#if defined(__GFX12__)
+  asm volatile("s_wait_dscnt 0x0");
+#else
+  asm volatile("s_waitcnt lgkmcnt(0)");
+#endif
   __builtin_amdgcn_s_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
+}
+
+// What lanes of this wave have written to LDS is there for its other lanes from here on. It costs
+// nothing: a wave's accesses to LDS take place in order.
+inline void wave_fence() {
+  __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront", "local");
+  __builtin_amdgcn_wave_barrier();
 }
 
 // The lower, or the upper, halves of two words in one.

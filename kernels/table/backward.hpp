@@ -28,6 +28,23 @@ constexpr KernelSpec backward_spec(Operation operation, DType dtype, int bucket,
   return {operation, dtype, bucket, variant};
 }
 
+// Two tiles of 32 streamed rows where LDS holds them. Kernels that own queries have k there twice, and v;
+// those that own keys have q and dout twice, or what their one result needs.
+constexpr int cdna_buffers(Family family, const KernelSpec& spec) {
+  const int copies = spec.operation == Operation::backward_keys ? 4
+                     : spec.operation == Operation::backward_dv ? 2
+                                                                : 3;
+  const int bytes = copies * 32 * spec.bucket * static_cast<int>(size_of(spec.dtype));
+  const int room = (family == Family::cdna4 ? 160 : 64) << 10, rest = 2 << 10;
+  return 2 * bytes + rest <= room ? 2 : 1;
+}
+
+// Registers, or LDS, hold less where a kernel has two results or all options.
+constexpr int rdna_buffers(const KernelSpec& spec) {
+  const bool keys = spec.operation == Operation::backward_keys;
+  return keys && spec.variant == Variant::full ? 0 : keys ? 1 : 2;
+}
+
 constexpr BackwardTile backward_tile(Family family, const KernelSpec& spec) {
   const int bucket = spec.bucket;
   if (spec.operation == Operation::backward_sinks || spec.operation == Operation::backward_clear)
@@ -37,12 +54,12 @@ constexpr BackwardTile backward_tile(Family family, const KernelSpec& spec) {
     case Family::cdna3:
     case Family::cdna4:
       if (spec.operation == Operation::backward_delta) return {128, 0, 256, 1};
-      return {128, 32, 256, 1};
+      return {128, 32, 256, 1, false, cdna_buffers(family, spec)};
     case Family::rdna2:
     case Family::rdna3:
     case Family::rdna4:
       if (spec.operation == Operation::backward_delta) return {128, 0, 256, 1};
-      if (bucket <= 128) return {64, 16, 128, 1, true};
+      if (bucket <= 128) return {64, 16, 128, 1, true, rdna_buffers(spec)};
       return {32, 16, 64, 1, true, 0};
     case Family::sm80:
       return {128, 0, 256, 1};

@@ -112,10 +112,10 @@ typename Mma::Operand fragment_of_chunks(int step, Chunk chunk) {
 template <class Mma, class Tile, Side side>
 struct SharedLines {
   const SharedWords4* tile;
+  int line = operand_line<Mma, side>();
 
   typename Mma::Operand fragment(int part, int step) const {
     constexpr int part_lines = side == Side::left ? Mma::rows : Mma::columns;
-    const int line = operand_line<Mma, side>();
     return fragment_of_chunks<Mma>(step, [&](int own, int fixed) {
       const Place place = Tile::place(line, own, part * part_lines, fixed);
       return (tile + place.lane)[place.fixed];
@@ -170,8 +170,8 @@ class KeptLines {
 
   // load(line, chunk) gives a chunk of a line; `room` has shared_chunks for this wave.
   template <class Load>
-  KeptLines(SharedWords4* room, Load load) : room_(room) {
-    const int line = operand_line<Mma, Side::right>();
+  KeptLines(SharedWords4* room, Load load) : room_(room), line_(operand_line<Mma, Side::right>()) {
+    const int line = line_;
     if constexpr (shared) {
       constexpr int row_chunks = depth / chunk_numbers<dtype>,
                     lanes_per_line = arch::wave_size / Mma::columns;
@@ -190,15 +190,21 @@ class KeptLines {
 
   typename Mma::Operand fragment(int part, int step) const {
     if constexpr (shared) {
-      return SharedLines<Mma, Tile, Side::right>{room_}.fragment(part, step);
+      return SharedLines<Mma, Tile, Side::right>{room_, line_}.fragment(part, step);
     } else {
       return fragment_[step];
     }
   }
 
+  // From here on addresses in LDS are computed again, rather than kept in registers across a loop.
+  void renew() {
+    if constexpr (shared) line_ = arch::renew(line_);
+  }
+
  private:
   static constexpr int steps = depth / Mma::depth;
   SharedWords4* room_;
+  int line_;
   typename Mma::Operand fragment_[shared ? 1 : steps];
 };
 

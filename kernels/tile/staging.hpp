@@ -35,6 +35,16 @@ class RowStaging {
       if (there(n)) tile[to_[n]] = words_[n];
     }
   }
+  // Both at once, where registers are too few to keep a tile under way.
+  template <class Source>
+  static void copy(const Source& source, const Block& block, SharedWords4* tile) {
+    _Pragma("clang loop unroll(disable)") for (int task = arch::thread(); task < tasks;
+                                               task += threads) {
+      const int row = task / row_chunks, chunk = task % row_chunks;
+      tile[Tile::place(row, chunk)] =
+          block.load8(Block::place(source, row, chunk_numbers<dtype> * chunk));
+    }
+  }
 
  private:
   static constexpr int row_chunks = columns / chunk_numbers<dtype>, tasks = rows * row_chunks;
@@ -46,26 +56,44 @@ class RowStaging {
   Words4 words_[rounds];
 };
 
-// Transposed, for 16-bit numbers: a thread takes blocks of four rows by four columns. Sixteen
-// neighbouring threads take 32 columns of two quads of rows whose positions share a chunk, which
-// keeps their writes in different banks.
+// One of the blocks of four rows by four columns that threads take to transpose a tile of 16-bit
+// numbers. Sixteen neighbouring threads take 32 columns of two quads of rows whose positions share a
+// chunk, which keeps their writes in different banks.
+template <class Layout, class Tile, int columns>
+struct QuadTask {
+  static constexpr int column_blocks = columns / 32;
+  int column, quad;  // a quad of positions: four neighbours of a column's numbers in LDS
+
+  explicit QuadTask(int n)
+      : column(4 * (n % 8 + 8 * (n / 16 % column_blocks))),
+        quad(n / 8 % 2 + 2 * (n / 16 / column_blocks)) {}
+  int row(int e) const { return quad / 4 * order_rows + operand_order<Layout>(4 * (quad % 4) + e); }
+  // Where column + e goes, in words of eight bytes.
+  int to(int e) const { return 2 * Tile::place(column + e, quad / 2) + quad % 2; }
+};
+
+// Column c of four rows.
+inline Words2 column_of(const Words2 (&quad)[4], int c) {
+  const int word = c / 2;
+  return c % 2 == 0 ? Words2{arch::low_halves(quad[0][word], quad[1][word]),
+                             arch::low_halves(quad[2][word], quad[3][word])}
+                    : Words2{arch::high_halves(quad[0][word], quad[1][word]),
+                             arch::high_halves(quad[2][word], quad[3][word])};
+}
+
+// Transposed, for 16-bit numbers.
 template <class Block, class Layout, class Tile, int columns, int rows, int threads>
 class ColumnStaging {
  public:
   template <class Source>
   explicit ColumnStaging(const Source& source) {
-    constexpr int column_blocks = columns / 32;
     ROCFLASH_UNROLL
     for (int n = 0; n < rounds; ++n) {
-      const int task = arch::thread() + n * threads, block = task / 16;
-      const int column = 4 * (task % 8 + 8 * (block % column_blocks));
-      // A quad of positions: four neighbours of a column's numbers in LDS.
-      const int quad = task / 8 % 2 + 2 * (block / column_blocks);
+      const Task task(arch::thread() + n * threads);
       ROCFLASH_UNROLL
       for (int e = 0; e < 4; ++e) {
-        const int row = quad / 4 * order_rows + operand_order<Layout>(4 * (quad % 4) + e);
-        from_[n][e] = Block::place(source, row, column);
-        to_[n][e] = 2 * Tile::place(column + e, quad / 2) + quad % 2;
+        from_[n][e] = Block::place(source, task.row(e), task.column);
+        to_[n][e] = task.to(e);
       }
     }
   }
@@ -82,23 +110,27 @@ class ColumnStaging {
     for (int n = 0; n < rounds; ++n) {
       if (!there(n)) continue;
       ROCFLASH_UNROLL
-      for (int c = 0; c < 4; ++c) ((SharedWords2*)tile)[to_[n][c]] = column(words_[n], c);
+      for (int c = 0; c < 4; ++c) ((SharedWords2*)tile)[to_[n][c]] = column_of(words_[n], c);
+    }
+  }
+  template <class Source>
+  static void copy(const Source& source, const Block& block, SharedWords4* tile) {
+    _Pragma("clang loop unroll(disable)") for (int n = arch::thread(); n < tasks; n += threads) {
+      const Task task(n);
+      Words2 words[4];
+      ROCFLASH_UNROLL
+      for (int e = 0; e < 4; ++e)
+        words[e] = block.load4(Block::place(source, task.row(e), task.column));
+      ROCFLASH_UNROLL
+      for (int e = 0; e < 4; ++e) ((SharedWords2*)tile)[task.to(e)] = column_of(words, e);
     }
   }
 
  private:
+  using Task = QuadTask<Layout, Tile, columns>;
   static constexpr int tasks = (rows / 4) * (columns / 4);
   static constexpr int rounds = (tasks + threads - 1) / threads;
   static bool there(int n) { return tasks % threads == 0 || arch::thread() + n * threads < tasks; }
-
-  // Column c of four rows.
-  static Words2 column(const Words2 (&quad)[4], int c) {
-    const int word = c / 2;
-    return c % 2 == 0 ? Words2{arch::low_halves(quad[0][word], quad[1][word]),
-                               arch::low_halves(quad[2][word], quad[3][word])}
-                      : Words2{arch::high_halves(quad[0][word], quad[1][word]),
-                               arch::high_halves(quad[2][word], quad[3][word])};
-  }
 
   typename Block::Place from_[rounds][4];
   int to_[rounds][4];

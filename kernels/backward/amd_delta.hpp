@@ -1,0 +1,53 @@
+// dout·out of each query on AMD GPUs, as the diagonal of a matrix product: where a query has all its
+// weight on one key, out is that key's value, and delta then has the very bits of dp.
+#pragma once
+
+#include "arch/arch.hpp"
+#include "attention/rows.hpp"
+#include "attention/sequence.hpp"
+#include "attention/work.hpp"
+#include "backward/statistic.hpp"
+#include "table/backward.hpp"
+#include "tile/amd.hpp"
+
+namespace rocflash::kernel {
+
+template <KernelSpec spec>
+void backward_delta(const BackwardArguments& a) {
+  constexpr BackwardTile tile = backward_tile(this_family, spec);
+  using Mma = arch::Mma<spec.dtype>;
+  using Layout = typename Mma::Layout;
+  using Block = RowBlock<spec.dtype, Variant::full>;
+  static_assert(tile.owned == tile.threads / arch::wave_size * Mma::columns);
+  const Problem& p = a.problem;
+  const WorkItem item(a.work, static_cast<std::int32_t>(p.heads), arch::group());
+  const SequenceView sequence(p, item.batch);
+  const std::int32_t first = item.block * tile.owned + arch::wave() * Mma::columns;
+  if (first >= sequence.sq) return;
+
+  const auto rows_of = [&](const Rows& rows) {
+    return Block(rows, 0, sequence.batch, sequence.q_row + first, sequence.sq - first, item.head);
+  };
+  const Block out = rows_of(a.tensors.out), dout = rows_of(a.tensors.dout);
+  typename Mma::Result products = {};
+  for (int step = 0; step < (p.value_dim + Mma::depth - 1) / Mma::depth; ++step) {
+    const auto operand = [&](const Block& block, int row) {
+      return fragment_of_chunks<Mma>(step, [&](int own, int fixed) {
+        return block.load8({row, chunk_numbers<spec.dtype> * (own + fixed)});
+      });
+    };
+    products = Mma::multiply(operand(out, operand_line<Mma, Side::left>()),
+                             operand(dout, operand_line<Mma, Side::right>()), products);
+  }
+
+  const int own = Layout::lane_column(arch::lane());
+  const float factor = p.dropout.on() ? 1 - p.dropout.p : 1.0f;
+  ROCFLASH_UNROLL
+  for (int r = 0; r < Mma::results; ++r) {
+    if (layout::result_row<Layout>(arch::lane(), r) == own && first + own < sequence.sq)
+      arch::store(&a.delta.at(sequence.batch, item.head, sequence.q_row + first + own),
+                  statistic(products[r], factor));
+  }
+}
+
+}  // namespace rocflash::kernel
