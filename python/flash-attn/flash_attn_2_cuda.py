@@ -163,7 +163,7 @@ def _backward(
     dq = torch.empty_like(q) if dq is None else dq
     dk = torch.empty_like(k) if dk is None else dk
     dv = torch.empty_like(v) if dv is None else dv
-    dropin.backward(dout, q, k, v, out, softmax_lse, options, into=(dq, dk, dv, None))
+    dropin.backward(dout, q, k, v, out, softmax_lse, options, into=(dq, dk, dv))
     softmax_d = (dout.float() * out.float()).sum(-1).transpose(-1, -2).contiguous()
     return [dq, dk, dv, softmax_d]
 

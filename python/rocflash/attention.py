@@ -77,8 +77,9 @@ def attention(
     attention_chunk: only keys of the same chunk of this many keys.
     mask: bool (b|1, h|1, sq|1, sk|1), True sees.
     softmax_scale: 1 / sqrt(d) unless given. softcap: 0, or s becomes softcap * tanh(s / softcap).
-    alibi_slopes: f32 (h) or (b, h). bias: (b|1, h|1, sq|1, sk|1), added to the scores; no gradient.
-    sinks: (h), one more logit per head that takes weight but has no value; has a gradient.
+    alibi_slopes: f32 (h) or (b, h). bias: (b|1, h|1, sq|1, sk|1), added to the scores.
+    sinks: (h), one more logit per head that takes weight but has no value.
+    All three have gradients, as q, k and v do.
     block_table: int32 (b, pages), where k and v are pages (num_pages, page, hk, d); no gradients.
     cache_batch_idx: int32 (b), which batch of k and v each sequence uses; no gradients.
     dropout_p: in [0, 1). rng_state: int64 (2,), seed and offset; drawn from ``generator`` or

@@ -18,12 +18,14 @@ from ._torch.attention import attention_of_tensors, draw_rng_state
 from ._torch.autograd import define, register_fake
 from ._torch.calls import backward, combine, forward
 from ._torch.decode import attention_with_kvcache, join_qv, side_by_side
+from ._torch.plan import GRADIENTS
 from ._torch.options import check_number, check_options, check_tensor
 from ._torch.rotary import at_positions, check_tables, rotate
 from ._torch.route import OPERATOR, route
 from .errors import InvalidArgument, Unsupported
 
 __all__ = [
+    "GRADIENTS",
     "InvalidArgument",
     "Options",
     "Unsupported",
@@ -147,7 +149,6 @@ def attend(
     left, right = (-1, -1) if window_size is None else window_pair(window_size, "window_size")
     if alibi_slopes is not None:
         check_tensor("alibi_slopes", alibi_slopes)
-        alibi_slopes = alibi_slopes.detach()  # as upstream: slopes get no gradient
     with_weights = False
     if return_attn_probs:
         check_number("dropout_p", dropout_p, float)

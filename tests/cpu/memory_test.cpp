@@ -125,6 +125,24 @@ TEST(Memory, BackwardWorkspaceShrinksWithAWindow) {
   EXPECT_LE(bytes(4096), bytes(-1));
 }
 
+// The gradient of a bias takes a few times its own size where terms add up, whatever the batch, and
+// nothing where they do not. With fewer planes to work on at a time keys may be split once more,
+// which takes another dq.
+TEST(Memory, GradientOfABiasGrowsWithTheBias) {
+  const auto added = [](std::int64_t batch, std::vector<std::int64_t> shape) {
+    Call c({.b = batch, .sq = 256, .sk = 256, .h = 2, .hk = 2, .d = 8, .dv = 8});
+    c.with_bias(std::move(shape)).backend(ROCFLASH_BACKEND_CPU, 2);
+    const std::size_t without = backward_bytes(c);
+    return backward_bytes(c.with_option_gradients()) - without;
+  };
+  const std::size_t bias = 256 * 256 * 2 * sizeof(float), dq = 256 * 2 * 16 * sizeof(float);
+  EXPECT_EQ(added(16, {16, 2, 256, 256}), 0u);
+  EXPECT_LE(added(16, {1, 2, 256, 256}), 8 * bias + 16 * dq);
+  EXPECT_LE(added(64, {1, 2, 256, 256}), 8 * bias + 64 * dq);
+  EXPECT_LE(added(64, {1, 1, 256, 256}), 4 * bias + 64 * dq);
+  EXPECT_LE(added(64, {1, 1, 1, 1}), 4096 + 64 * dq);
+}
+
 TEST(Memory, ThirtyTwoThousandSquared) {
   constexpr std::int64_t rows = 32768;
   Call c({.b = 1, .sq = rows, .sk = rows, .h = 1, .hk = 1, .d = 8, .dv = 8}, DType::bf16);
@@ -159,7 +177,8 @@ TEST(Memory, ThirtyTwoThousandSquared) {
 
 TEST(Memory, AnOrdinaryCallAllocatesNothing) {
   Call c({.b = 2, .sq = 100, .sk = 100, .h = 4, .hk = 2, .d = 32, .dv = 32});
-  c.with_sinks().with_bias().with_dropout(0.1f).backend(ROCFLASH_BACKEND_CPU, 2).expect_forward();
+  c.with_sinks().with_bias({1, 4, 100, 100}).with_alibi().with_option_gradients();
+  c.with_dropout(0.1f).backend(ROCFLASH_BACKEND_CPU, 2).expect_forward();
   c.expect_backward();
   std::size_t bytes = std::max(forward_bytes(c), backward_bytes(c));
   Memory workspace(bytes);

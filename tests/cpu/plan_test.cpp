@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include <limits>
+#include <vector>
 
 namespace rocflash::cpu {
 namespace {
@@ -263,6 +264,54 @@ TEST(GradientParts, KeepManyThreadsBusyWithFewCopies) {
     EXPECT_LE(g.copies, gradient_parts(p, p.batch() * p.kv_heads).copies);
     EXPECT_GE(g.parts, gradient_parts(p, p.batch() * p.kv_heads).parts / 2);
   });
+}
+
+// Any bias: its gradient's strides are 0 where it has one element.
+template <class Body>
+void over_bias_problems(Body body) {
+  for (const std::int64_t batch : {0, 1, 3, 100})
+    for (const std::int64_t kv_heads : {1, 5, 64})
+      for (const int spans : {0, 1, 2, 3}) {
+        Problem p = square_problem(100, 64);
+        p.lengths.batch = batch;
+        p.heads = 2 * kv_heads;
+        p.kv_heads = kv_heads;
+        BackwardTensors t;
+        static std::byte some;
+        t.dbias = {&some, DType::f32, spans & 1 ? 7 : 0, spans & 2 ? 7 : 0, 7, 1};
+        body(p, t);
+      }
+}
+
+TEST(BiasSharing, EachPlaneIsAMemberOnce) {
+  over_bias_problems([](const Problem& p, const BackwardTensors& t) {
+    const BiasSharing s = bias_sharing(p, t);
+    std::vector<int> seen(static_cast<std::size_t>(p.batch() * p.kv_heads), 0);
+    for (std::int64_t set = 0; set < s.sets; ++set) {
+      const auto first = s.plane(set, 0);
+      for (std::int64_t n = 0; n < s.members; ++n) {
+        const auto plane = s.plane(set, n);
+        ++seen[static_cast<std::size_t>(plane.batch * p.kv_heads + plane.kv_head)];
+        // All of a set, and no others, add to the same elements.
+        if (t.dbias.batch_stride) EXPECT_EQ(plane.batch, first.batch);
+        if (t.dbias.head_stride) EXPECT_EQ(plane.kv_head, first.kv_head);
+      }
+    }
+    for (const int times : seen) EXPECT_EQ(times, 1);
+  });
+}
+
+TEST(BiasSharing, FewSumsForManyThreads) {
+  over_bias_problems([](const Problem& p, const BackwardTensors& t) {
+    const BiasSharing s = bias_sharing(p, t);
+    EXPECT_LE(s.slots, 8);
+    EXPECT_LE(s.slots, larger(1, s.members));
+    if (p.batch() > 0) EXPECT_GE(s.sets * s.slots, smaller(8, p.batch() * p.kv_heads));
+    if (s.sets >= wanted_gradient_items) EXPECT_EQ(s.slots, 1);
+  });
+  const Problem p = square_problem(100, 64);
+  EXPECT_EQ(bias_sharing(p, {}).slots, 1);
+  EXPECT_EQ(bias_sharing(p, {}).members, 1);
 }
 
 }  // namespace

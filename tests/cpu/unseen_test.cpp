@@ -25,6 +25,7 @@ class Trial {
       : random_(seed), c_(size(), dtype, seed) {
     choose_options();
     c_.backend(which, 2);
+    if (which != ROCFLASH_BACKEND_STANDARD) c_.with_option_gradients();
   }
 
   void run() {
@@ -38,7 +39,7 @@ class Trial {
 
  private:
   struct Results {
-    std::vector<double> out, lse, s_dmask, dq, dk, dv, dsinks;
+    std::vector<double> out, lse, s_dmask, dq, dk, dv, dsinks, dbias, dalibi;
   };
 
   std::int64_t pick(std::initializer_list<std::int64_t> of) {
@@ -211,6 +212,8 @@ class Trial {
     r.dk = c_.dk.values();
     r.dv = c_.dv.values();
     if (c_.dsinks) r.dsinks = c_.dsinks.values();
+    if (c_.dbias) r.dbias = c_.dbias.values();
+    if (c_.dalibi) r.dalibi = c_.dalibi.values();
     return r;
   }
 
@@ -242,11 +245,20 @@ class Trial {
             if (!sees(n, h, i, j)) {
               ASSERT_EQ(now.s_dmask[at(row * s.sk + j)], 0) << i << " " << j;
             }
-          if (!gradient) expect_same(clean.dq, now.dq, ((n * s.sq + i) * s.h + h) * s.d, s.d, "dq");
+          if (!gradient) {
+            expect_same(clean.dq, now.dq, ((n * s.sq + i) * s.h + h) * s.d, s.d, "dq");
+            expect_same(clean.dbias, now.dbias, row * s.sk, s.sk, "dbias");
+          }
+          for (std::int64_t j = 0; j < s.sk && !now.dbias.empty(); ++j)
+            if (!sees(n, h, i, j)) {
+              ASSERT_EQ(now.dbias[at(row * s.sk + j)], 0) << i << " " << j;
+            }
           sink_touched |= gradient;
         }
         if (!sink_touched && s.b == 1 && !now.dsinks.empty())
           expect_same(clean.dsinks, now.dsinks, h, 1, "dsinks");
+        if (!sink_touched && s.b == 1 && !now.dalibi.empty())
+          expect_same(clean.dalibi, now.dalibi, h, 1, "dalibi_slopes");
       }
       for (std::int64_t g = 0; g < s.hk; ++g)
         for (std::int64_t row = 0; row < s.sk; ++row) {

@@ -191,7 +191,7 @@ void damage(Bytes& bytes, Problem& p, Outputs& o, Call& call) {
           call.backward.s.lse = nullptr;
           break;
         case 3:
-          call.backward.s.dbias = call.problem.s.q;
+          call.backward.s.dbias = call.backward.s.dbias ? call.problem.s.bias : call.problem.s.q;
           break;
         default:
           call.backward.s.dq = call.backward.s.dk = call.backward.s.dv = nullptr;

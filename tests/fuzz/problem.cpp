@@ -62,7 +62,10 @@ Problem::Problem(Bytes& bytes, bool exact) {
   wants_s_dmask = bytes.chance(64);
   for (bool& w : wants) w = !bytes.chance(48);
   wants_dsinks = sinks && !bytes.chance(64);
-  if (!wants[0] && !wants[1] && !wants[2] && !wants_dsinks) wants[0] = true;
+  wants_dbias = bias && !bytes.chance(64);
+  wants_dalibi = alibi && !bytes.chance(64);
+  if (!wants[0] && !wants[1] && !wants[2] && !wants_dsinks && !wants_dbias && !wants_dalibi)
+    wants[0] = true;
 }
 
 // Packed sequences, used lengths and left padding; sq and sk become the longest ones.
@@ -228,14 +231,19 @@ void Problem::make_outputs(Outputs& o, bool judge, Bytes* strides) const {
   if (wants[1]) o.dk = key(d);
   if (wants[2]) o.dv = key(dv);
   if (wants_dsinks) o.dsinks = Tensor(DType::f32, {h}, strides);
+  if (wants_dbias)
+    o.dbias = Tensor(judge ? DType::f64 : bias.dtype(),
+                     {bias.shape[0], bias.shape[1], bias.shape[2], bias.shape[3]}, strides);
+  if (wants_dalibi)
+    o.dalibi = alibi.dl.ndim == 2 ? Tensor(DType::f32, {b, h}) : Tensor(DType::f32, {h});
 }
 
 void Problem::plug(const Outputs& o, rocflash_forward_outputs& f,
                    rocflash_backward_tensors& g) const {
   const auto of = [](const Tensor& t) { return t ? &t.dl : nullptr; };
   f = {sizeof f, of(o.out), of(o.lse), of(o.s_dmask)};
-  g = {sizeof g, of(dout), of(o.out),    of(o.lse), of(o.dq),
-       of(o.dk), of(o.dv), of(o.dsinks), nullptr};
+  g = {sizeof g, of(dout), of(o.out),    of(o.lse),   of(o.dq),
+       of(o.dk), of(o.dv), of(o.dsinks), of(o.dbias), of(o.dalibi)};
 }
 
 bool Problem::comparable() const {
@@ -267,19 +275,22 @@ std::vector<double> Problem::bounds(const Outputs& reference) const {
   const double each =
       (2 * weight + 2 * slope) * dp + (dv + 8) * u * dp + delta;  // error of ds / weight
   const double rows = static_cast<double>(sq) * (h / hk);
+  const double terms = static_cast<double>(b) * h * sq;
   const double tiny = 0x1p-24;  // f16 has no smaller step
   const auto stored = [&](const Tensor& x, double step) {
     return x ? step * x.largest() + tiny : 0;
   };
   const double lse_size = total + std::log(2.0 + sk);
   std::vector<double> list = {
-      out_error(e, sk, vs * drop, dtype) + stored(reference.out, t),
-      score + 8 * u * lse_size,
-      weight + tiny,
-      (each + (sk + 8) * u * 2 * dp) * ks * s + stored(reference.dq, t),
+      out_error(e, sk, vs * drop, dtype) + stored(reference.out, t), score + 8 * u * lse_size,
+      weight + tiny, (each + (sk + 8) * u * 2 * dp) * ks * s + stored(reference.dq, t),
       rows * (each + (rows + 8) * u * 2 * dp) * qs * s + stored(reference.dk, t),
       rows * (weight + (rows + 8) * u) * ds * drop + stored(reference.dv, t),
-      b * static_cast<double>(sq) * (each + (sq + 8) * u * dp) + stored(reference.dsinks, u)};
+      b * static_cast<double>(sq) * (each + (sq + 8) * u * dp) + stored(reference.dsinks, u),
+      // A query's weights sum to 1, so all it can add is the error of one key that has them all.
+      terms * (each + (terms + 8) * u * 2 * dp) +
+          stored(reference.dbias, bias ? unit(bias.dtype()) : 0),
+      terms * (sq + sk) * (each + (terms + 8) * u * 2 * dp) + stored(reference.dalibi, u)};
   for (double& x : list) x *= 2;
   return list;
 }

@@ -12,10 +12,11 @@
 namespace rocflash::fuzz {
 
 struct Outputs {
-  Tensor out, lse, s_dmask, dq, dk, dv, dsinks;
-  Tensor* all[7] = {&out, &lse, &s_dmask, &dq, &dk, &dv, &dsinks};
+  Tensor out, lse, s_dmask, dq, dk, dv, dsinks, dbias, dalibi;
+  Tensor* all[9] = {&out, &lse, &s_dmask, &dq, &dk, &dv, &dsinks, &dbias, &dalibi};
 };
-inline constexpr const char* output_names[] = {"out", "lse", "s_dmask", "dq", "dk", "dv", "dsinks"};
+inline constexpr const char* output_names[] = {"out", "lse",    "s_dmask", "dq",           "dk",
+                                               "dv",  "dsinks", "dbias",   "dalibi_slopes"};
 
 constexpr double unit(DType t) {
   return t == DType::f32 ? 0x1p-24 : t == DType::f16 ? 0x1p-11 : 0x1p-8;
@@ -60,7 +61,7 @@ class Problem {
   int total_q, total_k;  // rows of packed tensors
   bool packed;
   DType dtype;
-  bool wants_lse, wants_s_dmask, wants[3], wants_dsinks;
+  bool wants_lse, wants_s_dmask, wants[3], wants_dsinks, wants_dbias, wants_dalibi;
   Tensor q, k, v, dout, cu_q, cu_k, used_q, used_k, leftpad, mask, alibi, bias, sinks;
   std::int64_t window[2];
   float scale;

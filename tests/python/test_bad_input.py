@@ -286,12 +286,6 @@ def test_messages(spoil: dict, kind, text: str) -> None:
         flash_attn.flash_attn_func(**{**dense(), **spoil})
 
 
-def test_bias_gradient_is_refused() -> None:
-    bias = torch.randn(1, 1, SQ, SK, requires_grad=True)
-    with pytest.raises(NotImplementedError, match="^bias: requires a gradient"):
-        rocflash.attention(**dense(), bias=bias)
-
-
 def test_private_operators_refuse_too() -> None:
     d = dense()
     told = (0.0, 0.25, False, -1, -1, 0.0, None, False)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rocflash import dropin
 from rocflash.dropin import (
+    GRADIENTS,
     InvalidArgument,
     Options,
     Unsupported,
@@ -493,7 +494,7 @@ def backward(
     check_options(options)
     with torch.no_grad():
         if is_watched(q, k, v) or is_watched(dout, out, softmax_lse):
-            wanted = (True, True, True, False)
+            wanted = [name in into for name in GRADIENTS]
             found = torch.ops.rocflash.backward(*tensors, *options, wanted)
             dq, dk, dv = (
                 x if given is None else _write(name, given, x)
@@ -504,7 +505,7 @@ def backward(
                 torch.empty_like(x) if given is None else given
                 for x, given in zip((q, k, v), into.values())
             )
-            dropin.backward(*tensors, options, into=(dq, dk, dv, None))
+            dropin.backward(*tensors, options, into=(dq, dk, dv))
         softmax_d = (dout.float() * out.float()).sum(-1).transpose(-1, -2).contiguous()
         none = [softmax_d.new_empty(0) for _ in range(4)]
     return dq, dk, dv, softmax_d, *none

@@ -67,6 +67,10 @@ TENSOR_OPTIONS, NUMBER_OPTIONS = NAMES[:TENSORS], NAMES[TENSORS:]
 SCHEMA = ", ".join(f"{option.schema} {option.name}" for option in OPTIONS)
 AT = {name: n for n, name in enumerate(NAMES)}
 
+# Tensors that have gradients besides q, k and v, in the order of the ABI's: dsinks and so on.
+GRADED = ("sinks", "bias", "alibi_slopes")
+GRADED_AT = tuple(AT[name] for name in GRADED)
+
 # Everything about a problem but q, k and v, by name.
 Options = namedtuple("Options", NAMES, defaults=DEFAULTS)  # type: ignore[misc]
 

@@ -15,7 +15,7 @@ from .._c.choice import FROM_CONTEXT
 from .._c.options import AT, Options
 from ..errors import InvalidArgument
 from . import autograd, calls, fast
-from .options import check_options, check_tensor, refuse_gradients
+from .options import check_options, check_tensor
 from .route import GRADIENTS, INFER, OPERATOR, autocasting, route
 
 _LOW, _HIGH = -(2**63), 2**63 - 1
@@ -86,8 +86,7 @@ def attention_of_tensors(
     return_weights: bool = False,
 ) -> tuple[Tensor, Any, Any]:
     """(out, lse, weights), None or empty where not asked for. `options` are those of `Options`."""
-    sinks = options[_SINKS]
-    way = route(q, k, v, sinks)
+    way = route(q, k, v, options[_SINKS], options[_BIAS], options[_SLOPES])
     casting = way == OPERATOR or autocasting()
     if way == INFER and not (return_lse or return_weights or casting):
         out = fast.infer(q, k, v, options)
@@ -98,8 +97,6 @@ def attention_of_tensors(
         check_tensor("k", k)
         check_tensor("v", v)
         check_options(options)
-    elif options[_BIAS] is not None or options[_SLOPES] is not None:
-        refuse_gradients(options)
     if casting:
         q, k, v = autocast(q, k, v)
     if (
@@ -117,5 +114,5 @@ def attention_of_tensors(
     if way == INFER:
         return calls.infer(q, k, v, options, return_lse, return_weights)
     if way == GRADIENTS:
-        return autograd.attend_eagerly(q, k, v, sinks, options, return_lse, return_weights)
+        return autograd.attend_eagerly(q, k, v, options, return_lse, return_weights)
     return autograd.attend_in_transforms(q, k, v, options, return_weights)

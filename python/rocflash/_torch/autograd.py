@@ -13,17 +13,18 @@ import torch
 from torch import Tensor
 
 from .._c import choice, shapes
-from .._c.options import AT, NAMES, SCHEMA, TENSORS, Options
-from ..errors import Unsupported
+from .._c.options import GRADED_AT, NAMES, SCHEMA, TENSORS, Options
+from ..errors import InvalidArgument, Unsupported
 from . import calls, fast
+from .plan import GRADIENTS
 from .route import differentiated_again, followed, is_compiling
 
-_SINKS = AT["sinks"]
 _DEVICES = ("CPU", "CUDA")
 
 Outputs = tuple[Tensor, ...]  # out, lse, weights
-Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
+Gradients = tuple[Tensor, ...]  # as in plan.GRADIENTS
 
+_BIAS = NAMES.index("bias")
 choice.compiling = is_compiling
 library = torch.library.Library("rocflash", "DEF")
 _tags = (torch.Tag.pt2_compliant_tag,) if hasattr(torch.Tag, "pt2_compliant_tag") else ()
@@ -70,24 +71,35 @@ def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
 def _backward(
     dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any
 ) -> Gradients:
-    found = calls.backward(dout, q, k, v, out, lse, rest[:-1], tuple(rest[-1]))
-    dtypes = (q.dtype, k.dtype, v.dtype, torch.float32)
-    return tuple(  # type: ignore[return-value]
+    found = calls.backward(dout, q, k, v, out, lse, rest[:-1], _all_needed(rest[-1]))
+    dtypes = _dtypes(q, k, v, rest)
+    return tuple(
         q.new_empty((0,), dtype=dtype) if x is None else x for x, dtype in zip(found, dtypes)
     )
+
+
+def _all_needed(needed: Any) -> tuple[bool, ...]:
+    """Torch does not look at the length. Graphs that it keeps on disk may know fewer gradients."""
+    if len(needed) > len(GRADIENTS):
+        raise InvalidArgument(f"needed: {len(needed)} entries; there are {len(GRADIENTS)} gradients")
+    return (*needed, *(False,) * (len(GRADIENTS) - len(needed)))
+
+
+def _dtypes(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...]) -> tuple[torch.dtype, ...]:
+    """Of the gradients as the library gives them."""
+    bias = options[_BIAS]
+    of_bias = q.dtype if bias is None else bias.dtype
+    return q.dtype, k.dtype, v.dtype, torch.float32, of_bias, torch.float32
 
 
 def _backward_fake(
     dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any
 ) -> Gradients:
-    sinks, needed = rest[_SINKS], rest[-1]
-
-    def like(x: Tensor, wanted: bool) -> Tensor:
-        return x.new_empty(x.shape if wanted else (0,))
-
-    shape = sinks.shape if needed[3] and sinks is not None else (0,)
-    dsinks = q.new_empty(shape, dtype=torch.float32)
-    return like(q, needed[0]), like(k, needed[1]), like(v, needed[2]), dsinks
+    of = (q, k, v, *(rest[at] for at in GRADED_AT))
+    return tuple(
+        q.new_empty(x.shape if wanted and x is not None else (0,), dtype=dtype)
+        for x, wanted, dtype in zip(of, _all_needed(rest[-1]), _dtypes(q, k, v, rest))
+    )
 
 
 # Two more for graphs that are compiled where use_backend may choose. The backend is looked up when
@@ -123,8 +135,8 @@ def _backward_in_context_fake(*arguments: Any) -> Gradients:
 
 _OUTPUTS = "Tensor out, Tensor lse, Tensor weights"
 _INPUTS = "Tensor q, Tensor k, Tensor v"
-_SAVED = f"Tensor dout, {_INPUTS}, Tensor out, Tensor lse, {SCHEMA}, bool[4] needed"
-_GRADIENTS = "(Tensor dq, Tensor dk, Tensor dv, Tensor dsinks)"
+_SAVED = f"Tensor dout, {_INPUTS}, Tensor out, Tensor lse, {SCHEMA}, bool[{len(GRADIENTS)}] needed"
+_GRADIENTS = f"({', '.join(f'Tensor {name}' for name in GRADIENTS)})"
 
 for _schema, _function, _fake in (
     (
@@ -200,7 +212,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dout: Optional[Tensor], *_: Any) -> tuple[Any, ...]:
         needs = ctx.needs_input_grad
-        needed = (*needs[2:5], needs[5 + _SINKS])
+        needed = (*needs[2:5], *(needs[5 + at] for at in GRADED_AT))
         others: list[Optional[Tensor]] = [None] * len(NAMES)
         if dout is None or True not in needed:
             return (None, None, None, None, None, *others)
@@ -212,9 +224,10 @@ class _Attention(torch.autograd.Function):
             found = torch.ops.rocflash.backward(*arguments)
         else:
             found = _Backward.apply(None, *arguments)
-        *first, dsinks = _of_those_needed(found, needed, inputs[5 + _SINKS])
-        others[_SINKS] = dsinks
-        return (None, None, *first, *others)
+        dq, dk, dv, *of_options = _of_those_needed(found, needed, inputs[5:])
+        for at, gradient in zip(GRADED_AT, of_options):
+            others[at] = gradient
+        return (None, None, dq, dk, dv, *others)
 
 
 class _EagerAttention(torch.autograd.Function):
@@ -222,14 +235,14 @@ class _EagerAttention(torch.autograd.Function):
 
     What autograd need not carry to and fro is left out, a tenth of a short call: only the outputs that
     the caller wants are returned, and for `out` alone, of a call without options that are tensors,
-    there is nothing `more`: sinks, and whether lse and weights are wanted.
+    there is nothing `more`: whether lse and weights are wanted, and the options that have gradients.
     """
 
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], *more: Any
     ) -> Any:
-        out, lse, weights = calls.forward(q, k, v, options, bool(more) and more[2])
+        out, lse, weights = calls.forward(q, k, v, options, bool(more) and more[1])
         ctx.set_materialize_grads(False)
         if not more:
             ctx.save_for_backward(q, k, v, out, lse)
@@ -237,7 +250,7 @@ class _EagerAttention(torch.autograd.Function):
             return out
         ctx.save_for_backward(q, k, v, out, lse, *options[:TENSORS])
         ctx.options, ctx.more = options[TENSORS:], True
-        if not more[1] and not more[2]:
+        if not more[0] and not more[1]:
             return out
         others = (lse,) if weights is None else (lse, weights)
         ctx.mark_non_differentiable(*others)
@@ -247,12 +260,13 @@ class _EagerAttention(torch.autograd.Function):
     def backward(ctx: Any, dout: Optional[Tensor], *_: Any) -> tuple[Any, ...]:
         q, k, v, out, lse, *tensors = ctx.saved_tensors
         needed = ctx.needs_input_grad
-        if not ctx.more:  # the fourth input are the options: None, as are the sinks' gradients
-            return _gradients(dout, q, k, v, out, lse, ctx.options, needed)
+        if not ctx.more:  # the fourth input are the options: None
+            needed = (*needed[:3], False, False, False)
+            return _gradients(dout, q, k, v, out, lse, ctx.options, needed)[:4]
         options = (*tensors, *ctx.options)
-        needed = (*needed[:3], needed[4])
-        dq, dk, dv, dsinks = _gradients(dout, q, k, v, out, lse, options, needed)
-        return dq, dk, dv, None, dsinks, None, None
+        needed = (*needed[:3], *needed[6:])
+        dq, dk, dv, *others = _gradients(dout, q, k, v, out, lse, options, needed)
+        return dq, dk, dv, None, None, None, *others
 
 
 def _gradients(
@@ -265,9 +279,9 @@ def _gradients(
     options: tuple[Any, ...],
     needed: tuple[bool, ...],
 ) -> Any:
-    """Gradients of q, k, v and sinks, None where they are not needed."""
+    """All gradients, None where they are not needed."""
     if dout is None or True not in needed:
-        return (None,) * 4
+        return (None,) * len(GRADIENTS)
     if followed(dout):
         found = torch.ops.rocflash.backward(dout, q, k, v, out, lse, *options, needed)
     elif differentiated_again():
@@ -276,28 +290,28 @@ def _gradients(
         found = fast.backward(dout, q, k, v, out, lse, options, needed)
         if found is not None:
             return found
-        *first, dsinks = calls.backward(dout, q, k, v, out, lse, options, needed)
-        return (*first, _as(options[_SINKS], dsinks))
-    return _of_those_needed(found, needed, options[_SINKS])
+        found = calls.backward(dout, q, k, v, out, lse, options, needed)
+    return _of_those_needed(found, needed, options)
 
 
-def _of_those_needed(found: Any, needed: tuple[bool, ...], sinks: Optional[Tensor]) -> Any:
-    """An operator's gradients, None where they are not needed; it returns no None."""
-    dq, dk, dv, dsinks = (g if wanted else None for g, wanted in zip(found, needed))
-    return dq, dk, dv, _as(sinks, dsinks)
+def _of_those_needed(found: Any, needed: tuple[bool, ...], options: Any) -> Any:
+    """The library's gradients, None where they are not needed; an operator returns no None."""
+    dq, dk, dv, *others = (g if wanted else None for g, wanted in zip(found, needed))
+    return dq, dk, dv, *map(_as, (options[at] for at in GRADED_AT), others)
 
 
-def _as(sinks: Optional[Tensor], dsinks: Optional[Tensor]) -> Optional[Tensor]:
+def _as(option: Optional[Tensor], gradient: Optional[Tensor]) -> Optional[Tensor]:
     """The library has the gradients of sinks in f32."""
-    return dsinks if sinks is None or dsinks is None else dsinks.to(sinks.dtype)
+    return gradient if option is None or gradient is None else gradient.to(option.dtype)
 
 
 def _autograd_of(forward: Any, backward: Any) -> None:
     """Registers gradients for a pair of operators."""
 
     def run_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
-        if q.is_cuda and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
-            calls.refuse_missing_gradients(q, v)
+        graded = (q, k, v, *(rest[at] for at in GRADED_AT if rest[at] is not None))
+        if q.is_cuda and torch.is_grad_enabled() and any(x.requires_grad for x in graded):
+            calls.refuse_missing_gradients(q, v, rest)
         return _Attention.apply(forward, rest[-1], q, k, v, *rest[:-1])
 
     def run_backward(*arguments: Any) -> Gradients:
@@ -315,17 +329,17 @@ def attend_eagerly(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    sinks: Optional[Tensor],
     options: tuple[Any, ...],
     return_lse: bool,
     return_weights: bool,
 ) -> tuple[Any, Any, Any]:
-    """(out, lse, weights) with gradients for q, k, v and sinks; None for what is not asked for."""
+    """(out, lse, weights) with all gradients; None for what is not asked for."""
     if q.is_cuda:
-        calls.refuse_missing_gradients(q, v)
+        calls.refuse_missing_gradients(q, v, options)
     if not (return_lse or return_weights or any([x is not None for x in options[:TENSORS]])):
         return _EagerAttention.apply(q, k, v, options), None, None
-    found = _EagerAttention.apply(q, k, v, options, sinks, return_lse, return_weights)
+    graded = [options[at] for at in GRADED_AT]
+    found = _EagerAttention.apply(q, k, v, options, return_lse, return_weights, *graded)
     if not isinstance(found, tuple):
         return found, None, None
     return found if return_weights else (*found, None)
@@ -336,5 +350,5 @@ def attend_in_transforms(
 ) -> Outputs:
     """(out, lse, weights), weights empty unless asked for, as torch.func can follow them."""
     if q.is_cuda:
-        calls.refuse_missing_gradients(q, v)
+        calls.refuse_missing_gradients(q, v, options)
     return _Attention.apply(None, return_weights, q, k, v, *options)

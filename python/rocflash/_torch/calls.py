@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from .._c import abi, frames
-from .._c.options import TENSORS
+from .._c.options import GRADED, GRADED_AT, TENSORS
 from ..errors import InvalidArgument
 from . import fast
-from .plan import NEGATIVE, describe, run, threads
+from .plan import GRADIENTS, NEGATIVE, describe, run, threads
 
 
 def forward(
@@ -73,15 +73,16 @@ def backward(
     out: Tensor,
     lse: Tensor,
     o: tuple[Any, ...],
-    wanted: tuple[bool, bool, bool, bool] = (False, False, False, False),
-    into: tuple[Optional[Tensor], ...] = (None, None, None, None),
+    wanted: tuple[bool, ...] = (False,) * len(GRADIENTS),
+    into: tuple[Optional[Tensor], ...] = (),
 ) -> list[Any]:
-    """[dq, dk, dv, dsinks]: those wanted are made, those given in `into` are written.
+    """All of GRADIENTS, None for some: those wanted are made, those given in `into` are written.
 
-    The latter may have any strides but a contiguous last one.
+    The latter, which may be the first few, may have any strides but a contiguous last one.
     """
-    tensors = [q, k, v, *o[:TENSORS], dout, out, lse, *into]
-    return run("backward", wanted, tensors, o[TENSORS:])[-4:]
+    others = (None,) * (len(GRADIENTS) - len(into))
+    tensors = [q, k, v, *o[:TENSORS], dout, out, lse, *into, *others]
+    return run("backward", wanted, tensors, o[TENSORS:])[-len(GRADIENTS) :]
 
 
 def combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor, lse: Tensor) -> None:
@@ -99,20 +100,41 @@ def combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor, lse: Tensor) 
     frame.combine(*words)
 
 
-def refuse_missing_gradients(q: Tensor, v: Tensor) -> None:
+def refuse_missing_gradients(q: Tensor, v: Tensor, o: tuple[Any, ...]) -> None:
     """Raises the library's refusal where backward could not follow forward on such a device."""
-    _ask_for_gradients(q.dtype, q.device, int(q.shape[-1]), int(v.shape[-1]))
+    extras = [
+        (name, o[at].dtype)
+        for name, at in zip(GRADED, GRADED_AT)
+        if o[at] is not None and o[at].requires_grad
+    ]
+    _ask_for_gradients(q.dtype, q.device, int(q.shape[-1]), int(v.shape[-1]), *extras)
 
 
 @lru_cache(maxsize=64)  # of answers; refusals are asked for again
-def _ask_for_gradients(dtype: torch.dtype, device: torch.device, d: int, dv: int) -> None:
-    frame = frames.Frame(9)
-    kinds = {abi.Problem: "qkv", abi.BackwardTensors: ("dout", "out", "lse", "dq", "dk", "dv")}
-    for kind, names in kinds.items():
-        for name in names:
-            size = dv if name in ("v", "dv", "out", "dout") else d
-            shape, of = ((1, 1, 1), torch.float32) if name == "lse" else ((1, 1, 1, size), dtype)
-            word = frame.describe(*describe(name, (shape, (size, size, size, 1)[: len(shape)], of, device)))
-            frame.point(frames.word_of(kind, name), word)
+def _ask_for_gradients(
+    dtype: torch.dtype,
+    device: torch.device,
+    d: int,
+    dv: int,
+    *extras: tuple[str, torch.dtype],
+) -> None:
+    """Asks for one query and key of one head, with those options that have gradients too."""
+    frame = frames.Frame(9 + 2 * len(extras))
+
+    def add(kind: Any, name: str, shape: tuple[int, ...], of: torch.dtype) -> None:
+        strides = tuple(shape[-1:] * (len(shape) - 1)) + (1,)
+        word = frame.describe(*describe(name, (torch.Size(shape), strides, of, device)))
+        frame.point(frames.word_of(kind, name), word)
+
+    for name, size in zip("qkv", (d, d, dv)):
+        add(abi.Problem, name, (1, 1, 1, size), dtype)
+        add(abi.BackwardTensors, f"d{name}", (1, 1, 1, size), dtype)
+    for name in ("dout", "out"):
+        add(abi.BackwardTensors, name, (1, 1, 1, dv), dtype)
+    add(abi.BackwardTensors, "lse", (1, 1, 1), torch.float32)
+    for name, of in extras:
+        shape = (1, 1, 1, 1) if name == "bias" else (1,)
+        add(abi.Problem, name, shape, of)
+        add(abi.BackwardTensors, f"d{name}", shape, of if name == "bias" else torch.float32)
     frame.prepare("backward")
     frame.need()

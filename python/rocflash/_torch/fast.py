@@ -73,6 +73,7 @@ class _Method(ctypes.Structure):
 
 _CPU, _CONTIGUOUS = torch.device("cpu"), torch.contiguous_format
 _empty, _empty_like = torch.empty, torch.empty_like
+_NO_OTHERS = (None,) * (len(plan.GRADIENTS) - 3)
 _OPERATIONS = {"forward": 0, "infer": 1, "backward": 2}
 
 _BORROWED = (
@@ -240,17 +241,17 @@ def backward(
     lse: Tensor,
     o: tuple[Any, ...],
     wanted: tuple[bool, ...],
-) -> Optional[tuple[Any, Any, Any, None]]:
-    """(dq, dk, dv, None), or None where this way cannot be taken."""
+) -> Optional[tuple[Any, ...]]:
+    """dq, dk, dv and None for the other gradients, or None where this way cannot be taken."""
     try:
-        if _bind is None or wanted[3] or not _is_plain(q, k, v):
+        if _bind is None or True in wanted[3:] or not _is_plain(q, k, v):
             return None
         if dout.is_neg() or out.is_neg() or lse.is_neg():
             return None
         dq = _like(q) if wanted[0] else None
         dk = _like(k) if wanted[1] else None
         dv = _like(v) if wanted[2] else None
-        done = _done("backward", q, k, v, o, dout, out, lse, dq, dk, dv, None)
-        return (dq, dk, dv, None) if done else None
+        done = _done("backward", q, k, v, o, dout, out, lse, dq, dk, dv, *_NO_OTHERS)
+        return (dq, dk, dv, *_NO_OTHERS) if done else None
     except _WRONG:
         return None

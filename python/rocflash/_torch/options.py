@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .._c.options import DEFAULTS, NUMBER_OPTIONS, OPTIONS, TENSOR_OPTIONS, TENSORS
-from ..errors import InvalidArgument, Unsupported
+from ..errors import InvalidArgument
 
 DEFAULT_NUMBERS = DEFAULTS[TENSORS:]
 _CHECKS = [(option.name, option.kind, option.default) for option in OPTIONS[TENSORS:]]
@@ -21,7 +21,6 @@ __all__ = [
     "check_numbers",
     "check_options",
     "check_tensor",
-    "refuse_gradients",
 ]
 
 
@@ -58,16 +57,3 @@ def check_options(o: Any) -> None:
         if x is not None:
             check_tensor(name, x)
     check_numbers(o[TENSORS:])
-    refuse_gradients(o)
-
-
-_WITHOUT_GRADIENT = [(name, TENSOR_OPTIONS.index(name)) for name in ("bias", "alibi_slopes")]
-
-
-def refuse_gradients(o: Any) -> None:
-    """There are none of these two, and they are not silently left out."""
-    for name, n in _WITHOUT_GRADIENT:
-        if o[n] is not None and getattr(o[n], "requires_grad", False) and torch.is_grad_enabled():
-            raise Unsupported(
-                f"{name}: requires a gradient, which is not supported; pass {name}.detach()"
-            )

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from .._c import abi, frames, shapes
-from .._c.options import APPENDED, NUMBER_OPTIONS, TENSOR_OPTIONS
+from .._c.options import APPENDED, GRADED, NUMBER_OPTIONS, TENSOR_OPTIONS
 from ..errors import InvalidArgument, Unsupported
 from .options import check_numbers, check_tensor
 
@@ -82,6 +82,8 @@ _OUTPUTS = (
     *_slots(abi.ForwardOutputs, "out", "lse", written=True),
     _slot(abi.ForwardOutputs, "s_dmask", "weights", written=True),
 )
+# What backward writes.
+GRADIENTS = ("dq", "dk", "dv", *(f"d{name}" for name in GRADED))
 _CALLS: dict[str, tuple[_Slot, ...]] = {
     "forward": _PROBLEM + _OUTPUTS,
     "infer": _PROBLEM + _OUTPUTS,
@@ -90,7 +92,7 @@ _CALLS: dict[str, tuple[_Slot, ...]] = {
         *_PROBLEM,
         *_slots(abi.BackwardTensors, "dout", "out", copied=True),
         _slot(abi.BackwardTensors, "lse", "softmax_lse"),
-        *_slots(abi.BackwardTensors, "dq", "dk", "dv", "dsinks", written=True),
+        *_slots(abi.BackwardTensors, *GRADIENTS, written=True),
     ),
 }
 # Tensors whose values say how much work there is, and with that how much workspace.
@@ -213,6 +215,7 @@ class Plan:
         self._shapes = {slot.field: x[0] for _, slot, x in given}
         self._check_ranks()
         self._dtype, self._device = given[0][2][2:4]
+        self._bias_dtype = next((x[2] for _, slot, x in given if slot.field == "bias"), self._dtype)
         self._gpu = self._device.type == "cuda"
         self._seeded = "rng_state" in self._shapes
         if numbers.dropout_p and not self._seeded:
@@ -267,8 +270,10 @@ class Plan:
         if field == "s_dmask":
             given = (s["q"], s["k"], s.get("cu_seqlens_q"), s.get("block_table"))
             return shapes.weights_shape(*given, *self._numbers.lengths), torch.float32
-        if field == "dsinks":
-            return tuple(s.get("sinks", (0,))), torch.float32
+        if field in ("dsinks", "dalibi_slopes"):
+            return tuple(s.get(field[1:], (0,))), torch.float32
+        if field == "dbias":
+            return tuple(s.get("bias", (0,))), self._bias_dtype
         return tuple(s[field[1:]]), self._dtype  # dq, dk, dv
 
     def _frame(self) -> frames.Frame:

@@ -28,7 +28,11 @@ GRADIENTS = 2  # autograd follows, by its older form, which costs half
 INFER = 3  # nobody follows: scores may be summed in any order
 
 
-def route(q: Any, k: Any, v: Any, sinks: Any) -> int:
+def _asks(x: Any) -> bool:
+    return x is not None and getattr(x, "requires_grad", False)
+
+
+def route(q: Any, k: Any, v: Any, sinks: Any = None, bias: Any = None, slopes: Any = None) -> int:
     """The way of a call on these tensors."""
     if (
         is_compiling()
@@ -45,7 +49,9 @@ def route(q: Any, k: Any, v: Any, sinks: Any) -> int:
         q.requires_grad
         or k.requires_grad
         or v.requires_grad
-        or (sinks is not None and getattr(sinks, "requires_grad", False))
+        or _asks(sinks)
+        or _asks(bias)
+        or _asks(slopes)
     ):
         return GRADIENTS
     return INFER

@@ -47,7 +47,7 @@ struct Slot(Option<usize>);
 
 impl Tensors {
     fn new(place: Place) -> Self {
-        Self { place, list: Vec::with_capacity(20) }
+        Self { place, list: Vec::with_capacity(24) }
     }
 
     /// The view must outlive the call: what is kept here points into it.
@@ -235,10 +235,23 @@ pub(crate) fn backward<E: Execute + ?Sized>(
         t.write("dk", &gradients.dk)?,
         t.write("dv", &gradients.dv)?,
         t.write("dsinks", &gradients.dsinks)?,
+        t.write("dbias", &gradients.dbias)?,
+        t.write("dalibi_slopes", &gradients.dalibi_slopes)?,
     ];
     let problem = problem.raw(&t);
-    let [dout, out, lse, dq, dk, dv, dsinks] = slots.map(|slot| t.at(slot));
-    let tensors = sys::rocflash_backward_tensors { dout, out, lse, dq, dk, dv, dsinks, ..Default::default() };
+    let [dout, out, lse, dq, dk, dv, dsinks, dbias, dalibi_slopes] = slots.map(|slot| t.at(slot));
+    let tensors = sys::rocflash_backward_tensors {
+        dout,
+        out,
+        lse,
+        dq,
+        dk,
+        dv,
+        dsinks,
+        dbias,
+        dalibi_slopes,
+        ..Default::default()
+    };
     executor.execute(&Calls {
         // SAFETY: see above.
         workspace: |e: &sys::rocflash_execution, bytes: &mut usize| unsafe {

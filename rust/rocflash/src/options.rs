@@ -190,12 +190,15 @@ pub struct Gradients<'a> {
     pub(crate) dk: Option<ViewMut<'a>>,
     pub(crate) dv: Option<ViewMut<'a>>,
     pub(crate) dsinks: Option<ViewMut<'a>>,
+    pub(crate) dbias: Option<ViewMut<'a>>,
+    pub(crate) dalibi_slopes: Option<ViewMut<'a>>,
 }
 
 impl<'a> Gradients<'a> {
     /// The gradient of out, and out and lse as forward wrote them.
     pub fn new(dout: View<'a>, out: View<'a>, lse: View<'a>) -> Self {
-        Self { dout, out, lse, dq: None, dk: None, dv: None, dsinks: None }
+        let (dq, dk, dv, dsinks, dbias, dalibi_slopes) = (None, None, None, None, None, None);
+        Self { dout, out, lse, dq, dk, dv, dsinks, dbias, dalibi_slopes }
     }
 
     /// The gradient of q.
@@ -216,6 +219,16 @@ impl<'a> Gradients<'a> {
     /// The gradient of the sinks, f32 (h).
     pub fn dsinks(self, dsinks: ViewMut<'a>) -> Self {
         Self { dsinks: Some(dsinks), ..self }
+    }
+
+    /// The gradient of the bias: its shape and dtype, summed over the dimensions in which that has size 1.
+    pub fn dbias(self, dbias: ViewMut<'a>) -> Self {
+        Self { dbias: Some(dbias), ..self }
+    }
+
+    /// The gradient of ALiBi's slopes: f32, their shape.
+    pub fn dalibi_slopes(self, dalibi_slopes: ViewMut<'a>) -> Self {
+        Self { dalibi_slopes: Some(dalibi_slopes), ..self }
     }
 }
 

@@ -207,12 +207,19 @@ fn gradients_are_those_of_the_reference_and_of_differences() {
     let problem = Problem::new();
     let dout = random(5, problem.q.len());
     let sinks = random(6, H);
-    let options =
-        Options::new().causal().softcap(4.0).sinks(View::new(&sinks, &[H]).unwrap()).dropout(0.2, 3, 4);
+    let (bias, slopes) = (random(7, H * SK), random(8, B * H));
+    let options = Options::new()
+        .causal()
+        .softcap(4.0)
+        .sinks(View::new(&sinks, &[H]).unwrap())
+        .bias(View::new(&bias, &[1, H, 1, SK]).unwrap())
+        .alibi_slopes(View::new(&slopes, &[B, H]).unwrap())
+        .dropout(0.2, 3, 4);
     let gradients = |cpu: &mut Cpu| {
         let [out, lse, _] = problem.forward(cpu, &options).unwrap();
         let (mut dq, mut dk) = (vec![0.0f32; problem.q.len()], vec![0.0f32; problem.k.len()]);
         let (mut dv, mut dsinks) = (vec![0.0f32; problem.v.len()], vec![0.0f32; H]);
+        let (mut dbias, mut dslopes) = (vec![0.0f32; bias.len()], vec![0.0f32; slopes.len()]);
         let [q, k, v] = problem.views();
         let wanted = Gradients::new(
             View::new(&dout, &[B, SQ, H, D]).unwrap(),
@@ -222,9 +229,11 @@ fn gradients_are_those_of_the_reference_and_of_differences() {
         .dq(ViewMut::new(&mut dq, &[B, SQ, H, D]).unwrap())
         .dk(ViewMut::new(&mut dk, &[B, SK, HK, D]).unwrap())
         .dv(ViewMut::new(&mut dv, &[B, SK, HK, D]).unwrap())
-        .dsinks(ViewMut::new(&mut dsinks, &[H]).unwrap());
+        .dsinks(ViewMut::new(&mut dsinks, &[H]).unwrap())
+        .dbias(ViewMut::new(&mut dbias, &[1, H, 1, SK]).unwrap())
+        .dalibi_slopes(ViewMut::new(&mut dslopes, &[B, H]).unwrap());
         cpu.backward(&q, &k, &v, &options, wanted).unwrap();
-        [dq, dk, dv, dsinks]
+        [dq, dk, dv, dsinks, dbias, dslopes]
     };
     let fast = gradients(&mut Cpu::new());
     let exact = gradients(&mut Cpu::new().backend(Backend::Reference));
