@@ -58,6 +58,14 @@ const T& again(const T& arguments) {
   return *(const T*)pointer;
 }
 
+// The lane's number, which the compiler must take for a new one: what is computed from it is not kept in
+// registers across a loop.
+inline int renewed_lane() {
+  int x = lane();
+  asm volatile("" : "+v"(x));
+  return x & (wave_size - 1);
+}
+
 inline float exp2(float x) { return __builtin_amdgcn_exp2f(x); }
 inline float log2(float x) { return __builtin_amdgcn_logf(x); }
 inline float reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
@@ -81,6 +89,15 @@ inline void barrier() {
   __builtin_amdgcn_s_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
 }
+
+// The lanes of a wave see each other's accesses to LDS so far.
+inline void wave_fence() {
+  __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront", "local");
+  __builtin_amdgcn_wave_barrier();
+}
+
+// The compiler moves nothing across: what stands before it has given back its registers.
+inline void end_phase() { __builtin_amdgcn_sched_barrier(0); }
 
 // The lower, or the upper, halves of two words in one.
 inline std::uint32_t low_halves(std::uint32_t first, std::uint32_t second) {

@@ -81,17 +81,16 @@ float exact_softmax(const ExactScores<dtype>& scores, const QueryView& query, fl
 // overflow where their mean does not. And a product q·k may overflow where the score does not;
 // `factor` is then not finite either. It is rare, so it may be slow; what matters is that it needs
 // few registers.
-template <DType dtype>
+//
+// store_lse(lse) gets an lse that is computed again, in one lane; store(column, output) gets outputs.
+template <DType dtype, class StoreLse, class Store>
 void repair(const ExactScores<dtype>& scores, const QueryView& query, float base, float factor,
-            const ForwardOutputs& outputs) {
+            StoreLse store_lse, Store store) {
   const Problem& p = scores.problem;
-  const SequenceView& s = scores.sequence;
   if (factor - factor != 0 || products_overflow(arch::again(p))) {
     const float lse = exact_softmax(scores, query, base, factor);
-    if (outputs.lse && arch::lane() == 0)
-      arch::store(&outputs.lse.at(s.batch, scores.head, s.q_row + query.index), lse);
+    if (arch::lane() == 0) store_lse(lse);
   }
-  std::byte* to = row_address<dtype>(outputs.out, s.batch, s.q_row + query.index, scores.head);
   for (int column = arch::lane(); column < p.value_dim; column += arch::wave_size) {
     float sum = 0;
     for (std::int32_t key = query.begin; key < query.end; ++key) {
@@ -100,8 +99,23 @@ void repair(const ExactScores<dtype>& scores, const QueryView& query, float base
       sum += weight * read<dtype>(scores.row_of(p.v, key), column);
       if (sum != sum) break;  // it stays NaN
     }
-    arch::store(reinterpret_cast<std::uint16_t*>(to) + column, narrow<dtype>(sum));
+    store(column, sum);
   }
+}
+template <DType dtype>
+void repair(const ExactScores<dtype>& scores, const QueryView& query, float base, float factor,
+            const ForwardOutputs& outputs) {
+  const SequenceView& s = scores.sequence;
+  const std::int64_t row = s.q_row + query.index;
+  std::byte* to = row_address<dtype>(outputs.out, s.batch, row, scores.head);
+  repair(
+      scores, query, base, factor,
+      [&](float lse) {
+        if (outputs.lse) arch::store(&outputs.lse.at(s.batch, scores.head, row), lse);
+      },
+      [&](int column, float x) {
+        arch::store(reinterpret_cast<std::uint16_t*>(to) + column, narrow<dtype>(x));
+      });
 }
 
 }  // namespace rocflash::kernel

@@ -4,6 +4,8 @@
 
 #include "table/append.hpp"
 #include "table/backward.hpp"
+#include "table/combine.hpp"
+#include "table/decode.hpp"
 #include "table/forward.hpp"
 #include "table/weights.hpp"
 
@@ -29,6 +31,12 @@ constexpr GroupShape group_shape(Family family, const KernelSpec& spec) {
       return {weights_tile.threads, weights_tile.waves_per_simd, 0};
     case Operation::append:
       return {append_tile.threads, append_tile.waves_per_simd, 0};
+    case Operation::decode: {
+      const DecodeTile tile = decode_tile(family, spec);
+      return {tile.threads, tile.waves_per_simd, tile.dynamic_shared};
+    }
+    case Operation::combine:
+      return {combine_tile.threads, combine_tile.waves_per_simd, 0};
     default:
       break;
   }
