@@ -204,7 +204,8 @@ Json to_json(const std::vector<BenchRow>& rows, const BenchOptions& o, int threa
 
 int bench_on_gpu(const BenchOptions& o) {
   if (o.op != "forward") {
-    fmt::print(stderr, "rocflash bench: --op {}: {} runs forward only\n", o.op, o.device);
+    fmt::print(stderr, "rocflash bench: --op {}: {} runs forward and decode only\n", o.op,
+               o.device);
     return exit_usage;
   }
   GpuBenchOptions g{o.device, o.dtype, o.json, {}, o.repeat};
@@ -236,11 +237,12 @@ int bench(BenchOptions o) {
   const bool gpu = verify::DeviceName(o.device).gpu();
   if (o.kv_heads == 0) o.kv_heads = o.heads;
   if (o.dtype.empty()) o.dtype = gpu ? "bf16" : "f32";
-  if (gpu) return bench_on_gpu(o);
   if (o.op == "decode") {
-    return bench_decode({o.device, o.dtype, o.json, o.batch, o.heads, o.kv_heads, o.head_dim,
-                         o.seqlens, o.pages, o.threads, o.repeat, o.cold});
+    const DecodeOptions decode{o.device,   o.dtype,   o.json,  o.batch,   o.heads,  o.kv_heads,
+                               o.head_dim, o.seqlens, o.pages, o.threads, o.repeat, o.cold};
+    return gpu ? bench_decode_gpu(decode) : bench_decode(decode);
   }
+  if (gpu) return bench_on_gpu(o);
   const int threads = o.threads > 0 ? o.threads : limits().default_threads;
   std::FILE* to = text_stream(o.json);
   std::string mask = o.causal ? "causal" : "not causal";

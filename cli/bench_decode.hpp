@@ -19,5 +19,7 @@ struct DecodeOptions {
 };
 
 int bench_decode(const DecodeOptions& options);
+// The same on a GPU.
+int bench_decode_gpu(const DecodeOptions& options);
 
 }  // namespace rocflash::cli

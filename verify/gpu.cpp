@@ -45,6 +45,7 @@ class HipGpu final : public Gpu {
     f.get(malloc, "hipMalloc");
     f.get(free, "hipFree");
     f.get(memcpy, "hipMemcpy");
+    f.get(memcpy_async, "hipMemcpyAsync");
     f.get(memset, "hipMemset");
     f.get(device_synchronize, "hipDeviceSynchronize");
     f.get(stream_create, "hipStreamCreateWithFlags");
@@ -78,6 +79,10 @@ class HipGpu final : public Gpu {
     enter();
     check("hipMemset", memset(to, value, bytes));
     check("hipDeviceSynchronize", device_synchronize());
+  }
+  void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
+    enter();
+    check("hipMemcpyAsync", memcpy_async(to, from, bytes, 3, stream));
   }
   Stream make_stream() override {
     enter();
@@ -125,6 +130,7 @@ class HipGpu final : public Gpu {
   int (*malloc)(void**, std::size_t);
   int (*free)(void*);
   int (*memcpy)(void*, const void*, std::size_t, int);
+  int (*memcpy_async)(void*, const void*, std::size_t, int, Stream);
   int (*memset)(void*, int, std::size_t);
   int (*device_synchronize)();
   int (*stream_create)(Stream*, unsigned);
@@ -151,6 +157,7 @@ class CudaGpu final : public Gpu {
     f.get(free, "cuMemFree_v2");
     f.get(upload_, "cuMemcpyHtoD_v2");
     f.get(download_, "cuMemcpyDtoH_v2");
+    f.get(copy_, "cuMemcpyDtoDAsync_v2");
     f.get(memset, "cuMemsetD8_v2");
     f.get(synchronize, "cuCtxSynchronize");
     f.get(stream_create, "cuStreamCreate");
@@ -187,6 +194,10 @@ class CudaGpu final : public Gpu {
     enter();
     check("cuMemsetD8", memset(address(to), value, bytes));
     check("cuCtxSynchronize", synchronize());
+  }
+  void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
+    enter();
+    check("cuMemcpyDtoDAsync", copy_(address(to), address(from), bytes, stream));
   }
   Stream make_stream() override {
     enter();
@@ -237,6 +248,7 @@ class CudaGpu final : public Gpu {
   int (*free)(Address);
   int (*upload_)(Address, const void*, std::size_t);
   int (*download_)(void*, Address, std::size_t);
+  int (*copy_)(Address, Address, std::size_t, Stream);
   int (*memset)(Address, unsigned char, std::size_t);
   int (*synchronize)();
   int (*stream_create)(Stream*, unsigned);

@@ -43,6 +43,9 @@ class Gpu {
   virtual void download(void* to, const void* from, std::size_t bytes) = 0;
   virtual void fill(void* to, unsigned char value, std::size_t bytes) = 0;
 
+  // From memory of the GPU to memory of the GPU, on a stream.
+  virtual void copy(void* to, const void* from, std::size_t bytes, Stream stream) = 0;
+
   virtual Stream make_stream() = 0;
   virtual void drop_stream(Stream stream) noexcept = 0;
   virtual void wait(Stream stream) = 0;

@@ -134,23 +134,21 @@ std::string compute_on_gpu(Inputs& in, Outputs& out, const Device& device, Gpu::
   if (device.append_fault) device.append_fault(append);
   append = on_gpu(mirror, append);
   const std::string op = decodes ? "decode" : "forward";
-  const auto size = [&] {
-    return decodes ? workspace_size(problem, append, asked, execution)
-                   : workspace_size(problem, asked, execution);
-  };
   const auto run = [&](const ForwardOutputs& wanted) {
+    const GuardedGpuWorkspace workspace(device.gpu,
+                                        decodes ? workspace_size(problem, append, wanted, execution)
+                                                : workspace_size(problem, wanted, execution));
+    workspace.give_to(execution);
     if (decodes)
       decode(problem, append, wanted, execution);
     else
       forward(problem, wanted, execution);
     device.gpu->wait(stream);
+    return workspace.intact();
   };
   try {
-    const GuardedGpuWorkspace workspace(device.gpu, size());
-    workspace.give_to(execution);
-    run(asked);
-    if (!workspace.intact()) return op + ": wrote beyond its workspace";
-    if (!asked.lse) run({outputs.out, outputs.lse, std::nullopt});
+    if (!run(asked) || (!asked.lse && !run({outputs.out, outputs.lse, std::nullopt})))
+      return op + ": wrote beyond its workspace";
   } catch (const Error& e) {
     if (e.status() == Status::unsupported) refused = e.what();
     return op + ": " + e.what();

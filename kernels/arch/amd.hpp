@@ -72,13 +72,9 @@ inline int renew(int x) {
   asm volatile("" : "+v"(x));
   return x;
 }
-// The same number, which the compiler must take for a new one: what is computed from it is not kept
-// across a loop. `renewed` is for numbers that are the same in every lane.
-inline int renewed_thread() {
-  int x = thread();
-  asm volatile("" : "+v"(x));
-  return x;
-}
+inline int renewed_thread() { return renew(thread()); }
+inline int renewed_lane() { return renew(lane()) & (wave_size - 1); }
+// The same for numbers that are the same in every lane.
 inline int renewed(int x) {
   asm volatile("" : "+s"(x));
   return x;
@@ -138,6 +134,9 @@ inline void wave_fence() {
   __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront", "local");
   __builtin_amdgcn_wave_barrier();
 }
+
+// The compiler moves nothing across: what stands before it has given back its registers.
+inline void end_phase() { __builtin_amdgcn_sched_barrier(0); }
 
 // The lower, or the upper, halves of two words in one.
 inline std::uint32_t low_halves(std::uint32_t first, std::uint32_t second) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "core/new_keys.hpp"
+#include "core/parts.hpp"
 #include "core/problem.hpp"
 #include "table/backward.hpp"
 #include "table/wide.hpp"
@@ -50,6 +51,30 @@ struct AppendArguments {
   std::int32_t caches = 0;
 };
 
+// Attention of few queries. Rows are pairs of query and query head that share a key head; a block of
+// them goes to `splits` workgroups, which divide the keys among them. Each wave of those writes one part of the
+// results, normalised on its own. The problem has no sinks: whoever merges the parts adds them. Rows of k and v
+// are as plain kernels take them, but may lie in pages.
+struct DecodeArguments {
+  Problem problem;
+  Rows out;                   // f32, of part 0; as many columns as the kernel's bucket
+  RowStatistic lse;           // of part 0
+  std::int64_t out_part = 0;  // from one part to the next, in elements
+  std::int64_t lse_part = 0;
+  std::int32_t blocks = 0;  // of rows, for each sequence and key head
+  std::int32_t splits = 0;
+  std::int32_t caches = 0;
+};
+
+// Parts to merge. Where they come from decode, the problem says which rows are in use and has the sinks.
+struct CombineArguments {
+  Parts parts;
+  Problem problem;
+  std::int32_t of_problem = 0;  // 1: the problem counts
+  std::int32_t slices = 1;      // waves that share a row: a power of two
+  std::int32_t groups = 0;      // workgroups; any number is correct
+};
+
 // What all kernels of backward are given: they share one struct.
 struct BackwardArguments {
   Problem problem;
@@ -84,6 +109,14 @@ struct ArgumentsChoice<Operation::weights> {
 template <>
 struct ArgumentsChoice<Operation::append> {
   using Type = AppendArguments;
+};
+template <>
+struct ArgumentsChoice<Operation::decode> {
+  using Type = DecodeArguments;
+};
+template <>
+struct ArgumentsChoice<Operation::combine> {
+  using Type = CombineArguments;
 };
 template <Operation operation>
 using ArgumentsOf = typename ArgumentsChoice<operation>::Type;

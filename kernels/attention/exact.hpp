@@ -95,19 +95,18 @@ float exact_softmax(const Scores& scores, const QueryView& query, float& base, f
 // infinity or NaN is NaN, but a value without weight must have no influence. A sum of values may
 // overflow where their mean does not. And a product q·k may overflow where the score does not;
 // `factor` is then not finite either. It is rare, so it may be slow; what matters is that it needs
-// few registers. Columns [begin, end).
-template <class Scores>
-void repair(const Scores& scores, const QueryView& query, float base, float factor,
-            const ForwardOutputs& outputs, int begin, int end) {
+// few registers.
+//
+// Columns [begin, end). store_lse(lse) gets an lse that is computed again, in one lane;
+// store(column, output) gets outputs.
+template <class Scores, class StoreLse, class Store>
+void repair(const Scores& scores, const QueryView& query, float base, float factor, int begin,
+            int end, StoreLse store_lse, Store store) {
   const Problem& p = scores.problem;
-  const SequenceView& s = scores.sequence;
   if (factor - factor != 0 || products_overflow(arch::again(p))) {
     const float lse = exact_softmax(scores, query, base, factor);
-    if (outputs.lse && arch::lane() == 0)
-      arch::store(&outputs.lse.at(s.batch, scores.head, s.q_row + query.index), lse);
+    if (arch::lane() == 0) store_lse(lse);
   }
-  std::byte* to =
-      row_address(outputs.out, scores.stored(), s.batch, s.q_row + query.index, scores.head);
   for (int column = begin + arch::lane(); column < end; column += arch::wave_size) {
     float sum = 0;
     for (std::int32_t key = query.begin; key < query.end; ++key) {
@@ -116,8 +115,22 @@ void repair(const Scores& scores, const QueryView& query, float base, float fact
       sum += weight * number_at(scores.row_of(p.v, key), scores.stored(), column);
       if (sum != sum) break;  // it stays NaN
     }
-    store_number(to, scores.stored(), column, sum);
+    store(column, sum);
   }
+}
+
+template <class Scores>
+void repair(const Scores& scores, const QueryView& query, float base, float factor,
+            const ForwardOutputs& outputs, int begin, int end) {
+  const SequenceView& s = scores.sequence;
+  const std::int64_t row = s.q_row + query.index;
+  std::byte* to = row_address(outputs.out, scores.stored(), s.batch, row, scores.head);
+  repair(
+      scores, query, base, factor, begin, end,
+      [&](float lse) {
+        if (outputs.lse) arch::store(&outputs.lse.at(s.batch, scores.head, row), lse);
+      },
+      [&](int column, float x) { store_number(to, scores.stored(), column, x); });
 }
 
 // All columns.

@@ -4,6 +4,8 @@
 
 #include "table/append.hpp"
 #include "table/backward.hpp"
+#include "table/combine.hpp"
+#include "table/decode.hpp"
 #include "table/forward.hpp"
 #include "table/weights.hpp"
 #include "table/wide.hpp"
@@ -47,6 +49,12 @@ constexpr GroupShape group_shape(Family family, const KernelSpec& spec) {
     case Operation::backward_alibi:
     case Operation::backward_slopes:
       return {wide_threads, wide_tile(family, spec).waves_per_simd, 0};
+    case Operation::decode: {
+      const DecodeTile tile = decode_tile(family, spec);
+      return {tile.threads, tile.waves_per_simd, tile.dynamic_shared};
+    }
+    case Operation::combine:
+      return {combine_tile.threads, combine_tile.waves_per_simd, 0};
   }
   return {};
 }

@@ -38,7 +38,7 @@ struct CopyTask {
                                                     : 32;  // threads for a row; some may idle
   static constexpr int step = threads / slots, rounds = count / step;
   static_assert(threads % slots == 0 && count % step == 0);
-  static_assert(step % 8 == 0 || (step == 4 && Tile::swapped == 7));
+  static_assert(step % 8 == 0 || (8 % step == 0 && Tile::swapped == 7));
 
   int row, chunk;
   explicit CopyTask(int thread) : row(thread / slots), chunk(thread % slots) {}

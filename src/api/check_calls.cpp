@@ -220,9 +220,6 @@ Checked<CombineCall> check_combine(const DLTensor* out_partial_in, const DLTenso
     check_dtype(*lse, {DType::f32});
     check_shape(*lse, {shape[1], shape[3], shape[2]}, "(b, h, sq)");
   }
-  if (device.type != kDLCPU)
-    refuse_unsupported("out_partial: is on ", device_text(device),
-                       "; parts are merged on the CPU only");
   CombineCall call;
   call.parts = shape[0];
   call.batch = shape[1];

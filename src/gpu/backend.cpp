@@ -11,6 +11,8 @@
 #include "gpu/loader.hpp"
 #include "gpu/plan/append.hpp"
 #include "gpu/plan/backward.hpp"
+#include "gpu/plan/combine.hpp"
+#include "gpu/plan/decode.hpp"
 #include "gpu/plan/forward.hpp"
 #include "gpu/plan/refusal.hpp"
 #include "gpu/plan/weights.hpp"
@@ -45,7 +47,7 @@ class GpuBackend final : public Backend {
   // Planning refuses what cannot be launched.
   Size workspace(const ForwardCall& c) const override {
     Plan plan;
-    make(plan, c);
+    make(plan, c.problem, c.outputs, nullptr);
     return plan.workspace;
   }
   Size workspace(const DecodeCall& c) const override {
@@ -61,7 +63,7 @@ class GpuBackend final : public Backend {
 
   void run(const ForwardCall& c) const override {
     Plan plan;
-    make(plan, c);
+    make(plan, c.problem, c.outputs, c.resources.workspace);
     check_workspace(c.resources, plan.workspace, c.problem);
     launch(plan, c.resources.stream);
   }
@@ -77,20 +79,20 @@ class GpuBackend final : public Backend {
     check_workspace(c.resources, plan.workspace, c.problem);
     launch(plan, c.resources.stream);
   }
-  // The door does not get as far as this.
-  void run(const CombineCall&) const override {
-    refuse_unsupported("out_partial: is on ", place_, "; parts are merged on the CPU only");
+  void run(const CombineCall& c) const override {
+    Plan plan;
+    gpu::plan_combine(plan, c, nullptr, chip_);
+    launch(plan, c.resources.stream);
   }
 
  private:
-  void make(Plan& plan, const ForwardCall& c) const {
-    gpu::plan_forward(plan, c.problem, c.outputs, chip_);
-    gpu::plan_weights(plan, c.problem, c.outputs, chip_);
+  void make(Plan& plan, const Problem& p, const ForwardOutputs& o, std::byte* workspace) const {
+    if (gpu::is_split(p, o, chip_)) return gpu::plan_decode(plan, p, o, workspace, chip_);
+    gpu::plan_forward(plan, p, o, chip_);
+    gpu::plan_weights(plan, p, o, chip_);
   }
   void make(Plan& plan, const DecodeCall& c, std::byte* workspace) const {
-    const Problem p = gpu::plan_append(plan, c.problem, c.append, workspace, chip_);
-    gpu::plan_forward(plan, p, c.outputs, chip_);
-    gpu::plan_weights(plan, p, c.outputs, chip_);
+    make(plan, gpu::plan_append(plan, c.problem, c.append, workspace, chip_), c.outputs, workspace);
   }
   void launch(const Plan& plan, void* stream) const {
     if (plan.launches().empty()) return;

@@ -256,14 +256,6 @@ std::vector<BadCall> bad_caches() {
          m.out.dl.data = m.out_partial.dl.data;
          return m.run();
        }},
-      {"combine_on_gpu", "out_partial: is on rocm:0; parts are merged on the CPU only", nothing,
-       [](Call&) {
-         Merge m;
-         for (HostTensor* t : {&m.out_partial, &m.lse_partial, &m.out, &m.lse})
-           t->dl.device = {kDLROCM, 0};
-         return m.run();
-       },
-       ROCFLASH_UNSUPPORTED},
   };
 }
 

@@ -69,7 +69,8 @@ class Plan {
  private:
   struct alignas(16) Room {
     std::byte bytes[std::max({sizeof(kernel::ForwardArguments), sizeof(kernel::BackwardArguments),
-                              sizeof(kernel::AppendArguments)})];
+                              sizeof(kernel::AppendArguments), sizeof(kernel::DecodeArguments),
+                              sizeof(kernel::CombineArguments)})];
   };
 
   int count_ = 0;

@@ -1,0 +1,67 @@
+// Tensors in a GPU's memory and a watch for its streams: what benchmarks on GPUs share.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+
+#include "array.hpp"
+#include "verify/gpu.hpp"
+
+namespace rocflash::cli {
+
+using verify::Gpu;
+using verify::GpuMemory;
+
+// A tensor in the GPU's memory, filled with a pattern of random numbers that repeats.
+class GpuArray {
+ public:
+  GpuArray(const std::shared_ptr<Gpu>& gpu, DType dtype, const Dims& shape, std::uint64_t seed)
+      : gpu_(gpu), dtype_(dtype), shape_(shape), memory_(gpu, bytes_of(dtype, shape)) {
+    if (seed == 0) return;  // an output
+    constexpr std::int64_t pattern_elements = 1 << 20;
+    Array pattern(dtype, {pattern_elements});
+    pattern.fill(seed);
+    for (std::size_t at = 0; at < memory_.size(); at += pattern.bytes())
+      gpu->upload(memory_.data() + at, pattern.tensor().data(),
+                  std::min(pattern.bytes(), memory_.size() - at));
+  }
+  Tensor tensor() const { return {memory_.data(), dtype_, shape_, {}, gpu_->dlpack()}; }
+
+ private:
+  static std::size_t bytes_of(DType dtype, const Dims& shape) {
+    std::size_t bytes = size_of(dtype);
+    for (const std::int64_t n : shape) bytes *= static_cast<std::size_t>(n);
+    return bytes;
+  }
+
+  std::shared_ptr<Gpu> gpu_;
+  DType dtype_;
+  Dims shape_;
+  GpuMemory memory_;
+};
+
+// Two events around some launches.
+class Stopwatch {
+ public:
+  explicit Stopwatch(Gpu& gpu) : gpu_(gpu), begin_(gpu.make_event()), end_(gpu.make_event()) {}
+  ~Stopwatch() {
+    gpu_.drop_event(begin_);
+    gpu_.drop_event(end_);
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+  template <class Body>
+  double seconds(Gpu::Stream stream, Body body) {
+    gpu_.record(begin_, stream);
+    body();
+    gpu_.record(end_, stream);
+    return gpu_.seconds(begin_, end_);
+  }
+
+ private:
+  Gpu& gpu_;
+  Gpu::Event begin_, end_;
+};
+
+}  // namespace rocflash::cli

@@ -1,0 +1,320 @@
+// Decode on NVIDIA GPUs from sm_80 on: attention of few queries, which reads the keys as fast as memory gives
+// them. Each warp has a part of the keys to itself and writes a result of its own; combine/rows.hpp merges
+// them. Warps never wait for each other.
+//
+//   registers       q, the scores of one tile, outputs
+//   shared memory   for each warp `stages` tiles of k and v: one in use, the others on their way
+//
+// Rows of the product are pairs of query and head (attention/packed.hpp). Products, softmax and what options do to
+// scores are forward's.
+#pragma once
+
+#include "attention/packed.hpp"
+#include "forward/sm80.hpp"
+#include "table/decode.hpp"
+
+namespace rocflash::kernel {
+
+template <KernelSpec spec>
+struct DecodeTypes {
+  static constexpr DType dtype = spec.dtype;
+  static constexpr int bucket = spec.bucket;
+  static constexpr DecodeTile tile = decode_tile(this_family, spec);
+  static constexpr int waves = tile.waves(arch::wave_size);
+
+  using Mma = arch::Mma<dtype>;
+  using Rows = SharedRows<bucket * number_bytes<dtype>>;
+  using Queries = KeptRows<Mma, Rows, tile.rows, bucket, tile.shared_queries>;  // Q
+  using KeyOperand = RightRows<Mma, Rows>;                                      // Kᵀ
+  using ValueOperand = RightColumns<Mma, Rows>;                                 // V
+  using Scores = WarpTile<Mma, tile.rows, tile.keys>;
+  using Outputs = WarpTile<Mma, tile.rows, bucket>;
+  static constexpr int lane_queries = Scores::lane_rows;
+
+  static constexpr int tile_bytes = tile.keys * Rows::bytes, stage_bytes = 2 * tile_bytes;
+  static_assert(tile.rows == Mma::rows && tile.rows <= tile.keys && tile.stages >= 2);
+  static constexpr int warp_bytes = tile.dynamic_shared / waves;
+  static_assert(warp_bytes ==
+                tile.stages * stage_bytes + (tile.shared_queries ? tile.rows * Rows::bytes : 0));
+
+  // Stage n of this warp: k, then v.
+  static SharedAddress stage(std::int32_t n) {
+    return arch::shared_begin() +
+           static_cast<std::uint32_t>(arch::wave() * warp_bytes + n % tile.stages * stage_bytes);
+  }
+  // q, which moves on to registers where they hold it, out of the stage that is filled last.
+  static SharedAddress queries() {
+    return arch::shared_begin() +
+           static_cast<std::uint32_t>(arch::wave() * warp_bytes +
+                                      (tile.stages - !tile.shared_queries) * stage_bytes);
+  }
+};
+
+// The tiles of k and v of one warp on their way to shared memory, past the registers: a run of rows in one
+// page, or in none, by one address; others row by row.
+template <KernelSpec spec>
+class KeyStream {
+  using Types = DecodeTypes<spec>;
+  using Task =
+      CopyTask<Types::bucket * number_bytes<spec.dtype>, Types::tile.keys, arch::wave_size>;
+
+ public:
+  KeyStream(const DecodeArguments& a, const SequenceView& s, std::int64_t kv_head,
+            std::int32_t first_key)
+      : k_(a.problem.k),
+        v_(a.problem.v),
+        batch_(s.batch),
+        row_(static_cast<std::uint32_t>(s.k_row + first_key)),
+        caches_(a.caches),
+        head_(kv_head) {
+    if (!k_.blocks) {
+      page_rows_ = 0xffffffffu;
+      page_ = batch_;
+    } else {
+      page_rows_ = static_cast<std::uint32_t>(k_.block_rows);
+      page_ = page_of(row_);
+    }
+  }
+
+  // Starts the copies of the next tile, of which `left` rows exist.
+  void next(SharedAddress to, std::int32_t left) {
+    const Task task(arch::lane());
+    const std::uint32_t in_page = row_ % page_rows_;
+    if (page_rows_ - in_page >= Types::tile.keys) {
+      copy_run(k_, task, to, in_page, left);
+      copy_run(v_, task, to + Types::tile_bytes, in_page, left);
+    } else {
+      copy_rows(k_, task, to, left);
+      copy_rows(v_, task, to + Types::tile_bytes, left);
+    }
+    row_ += Types::tile.keys;
+    // A look into the table takes as long as any load: it is for the tile after this one.
+    if (k_.blocks && left > Types::tile.keys) page_ = page_of(row_);
+  }
+
+ private:
+  static constexpr int chunk_columns = 16 / number_bytes<spec.dtype>;
+
+  std::int64_t page_of(std::uint32_t row) const {
+    return clamp(arch::load(k_.blocks + batch_ * k_.blocks_stride + row / page_rows_), 0,
+                 caches_ - 1);
+  }
+
+  void copy_run(const Rows& rows, const Task& task, SharedAddress tile, std::uint32_t in_page,
+                std::int32_t left) const {
+    if (task.idle()) return;
+    const SharedAddress to = task.first(tile);
+    const bool column_there = chunk_columns * task.chunk < rows.columns;
+    const std::byte* from =
+        row_address<spec.dtype>(rows, page_, std::int64_t{in_page} + task.row, head_) +
+        16 * task.chunk;
+    const std::int64_t stride = rows.row_stride * (Task::step * number_bytes<spec.dtype>);
+    ROCFLASH_UNROLL
+    for (int n = 0; n < Task::rounds; ++n) {
+      const bool there = column_there && task.row + n * Task::step < left;
+      arch::copy_async(Task::next(to, n), there ? from : rows.data, there);
+      from += stride;
+    }
+  }
+  void copy_rows(const Rows& rows, const Task& task, SharedAddress tile, std::int32_t left) const {
+    if (task.idle()) return;
+    const SharedAddress to = task.first(tile);
+    const int column = chunk_columns * task.chunk;
+    // All addresses come before the first copy: finding a row in a page takes a load.
+    const std::byte* from[Task::rounds];
+    ROCFLASH_UNROLL
+    for (int n = 0; n < Task::rounds; ++n) {
+      const int row = task.row + n * Task::step;
+      from[n] =
+          key_row<spec.dtype>(rows, caches_, batch_,
+                              row_ + static_cast<std::uint32_t>(row < left ? row : 0), head_) +
+          number_bytes<spec.dtype> * column;
+    }
+    ROCFLASH_UNROLL
+    for (int n = 0; n < Task::rounds; ++n) {
+      const bool there = task.row + n * Task::step < left && column < rows.columns;
+      arch::copy_async(Task::next(to, n), there ? from[n] : rows.data, there);
+    }
+  }
+
+  const Rows &k_, &v_;
+  std::int64_t batch_, page_;
+  std::uint32_t row_, page_rows_;
+  std::int32_t caches_;
+  std::int64_t head_;
+};
+
+// q of a block of rows, to shared memory.
+template <KernelSpec spec>
+void load_queries(const Problem& p, const SequenceView& s, const DecodePart& part,
+                  std::int32_t kv_head, bool turn_sign, SharedAddress tile) {
+  using Types = DecodeTypes<spec>;
+  using Rows = typename Types::Rows;
+  const auto group = static_cast<std::uint32_t>(p.group());
+  for (int n = arch::lane(); n < Types::tile.rows * Rows::chunks; n += arch::wave_size) {
+    const int row = n / Rows::chunks, chunk = n % Rows::chunks;
+    Words4 words = query_chunk<spec.dtype>(p.q, s, part, group, kv_head, row, chunk);
+    if (turn_sign) words ^= 0x80008000u;
+    arch::store_shared(tile + static_cast<std::uint32_t>(Rows::place(row, chunk)), words);
+  }
+}
+
+// The end of a warp's work: each row divided by its sum, in f32, and its lse.
+template <KernelSpec spec>
+void finish_part(const DecodeArguments& a, const SequenceView& sequence, const DecodePart& part,
+                 std::int32_t kv_head, const PartRows& to,
+                 const OnlineSoftmax (&softmax)[DecodeTypes<spec>::lane_queries],
+                 const typename DecodeTypes<spec>::Outputs& out) {
+  using Types = DecodeTypes<spec>;
+  using Outputs = typename Types::Outputs;
+  constexpr int lane_queries = Types::lane_queries;
+  const Problem& p = a.problem;
+  const auto group = static_cast<std::uint32_t>(p.group());
+  const Finish<Variant::full> end(p, 0);
+  const int lane = arch::lane();
+  float factors[lane_queries];
+  std::uint32_t broken = 0;  // bit 4 r + i: query i of the lanes of row r is to be computed again
+  static_assert(lane_queries <= row_lanes);
+  ROCFLASH_UNROLL
+  for (int i = 0; i < lane_queries; ++i) {
+    const Normaliser normaliser = end(softmax[i].reference, row_sum(softmax[i].sum));
+    factors[i] = normaliser.factor;
+    const int row = Outputs::row(lane, i);
+    const bool in_use = row < part.rows;
+    const PackedRow packed(part.row_begin + row, group, kv_head);
+    float probe = 0;  // NaN once an output is not finite
+    ROCFLASH_UNROLL
+    for (int n = 0; n < Outputs::lane_columns; ++n)
+      probe = __builtin_fmaf(out.at(i, n), 0.0f, probe);
+    if (in_use) {
+      if (lane % row_lanes == 0) arch::store(&to.lse(packed), normaliser.lse);
+      float* columns = to.out(packed) + Outputs::lane_column(lane);
+      ROCFLASH_UNROLL
+      for (int n = 0; n < Outputs::lane_columns; n += 2)
+        arch::store(reinterpret_cast<Float2*>(columns + Outputs::column(n)),
+                    Float2{out.at(i, n), out.at(i, n + 1)} * normaliser.factor);
+    }
+    std::uint32_t lanes = arch::ballot(in_use && (probe != 0 || products_overflow(p)));
+    lanes |= lanes >> 1;
+    lanes |= lanes >> 2;
+    broken |= (lanes & 0x11111111u) << i;
+  }
+  arch::wave_barrier();
+  while (broken != 0) {
+    const int bit = __builtin_ctz(broken), row = bit / row_lanes, which = bit % row_lanes;
+    broken &= broken - 1;
+    float base = 0, factor = 0;
+    ROCFLASH_UNROLL
+    for (int i = 0; i < lane_queries; ++i) {
+      base = i == which ? softmax[i].base() : base;
+      factor = i == which ? factors[i] : factor;
+    }
+    const int first_lane = row_lanes * row;
+    const PackedRow packed(part.row_begin + Outputs::row(first_lane, which), group, kv_head);
+    float* columns = to.out(packed);
+    repair(
+        ExactScores<spec.dtype>{p, sequence, packed.head, a.caches},
+        part.view(p, sequence, packed.query), arch::from_lane(base, first_lane),
+        arch::from_lane(factor, first_lane), 0, p.value_dim,
+        [&](float lse) { arch::store(&to.lse(packed), lse); },
+        [&](int column, float x) { arch::store(columns + column, x); });
+  }
+}
+
+template <KernelSpec spec>
+void decode(const DecodeArguments& a) {
+  using Types = DecodeTypes<spec>;
+  using Rows = typename Types::Rows;
+  using Scores = typename Types::Scores;
+  constexpr DecodeTile tile = Types::tile;
+  constexpr int lane_queries = Types::lane_queries, ahead = tile.stages - 1;
+
+  // The warp's rows, its part of the keys, and the rows of the lane.
+  const Problem& p = a.problem;
+  const DecodeItem item(a, arch::group());
+  const SequenceView sequence(p, item.batch);
+  const std::int32_t number = item.split * Types::waves + arch::wave();
+  const DecodePart part(p, sequence, item.block, tile.rows, number, a.splits * Types::waves,
+                        tile.keys);
+  if (part.rows == 0) return;
+  const PartRows to{a, sequence, number};
+  const auto group = static_cast<std::uint32_t>(p.group());
+  const int lane = arch::lane();
+  if (part.empty()) {
+    if (lane < part.rows)
+      arch::store(&to.lse(PackedRow(part.row_begin + lane, group, item.kv_head)), infinity);
+    return;
+  }
+  QueryView query[lane_queries];
+  ROCFLASH_UNROLL
+  for (int i = 0; i < lane_queries; ++i)
+    query[i] = part.view(
+        p, sequence, PackedRow(part.row_begin + Scores::row(lane, i), group, item.kv_head).query);
+
+  // The first tiles start on their way, and q after them, through what the last of the stages leaves free.
+  KeyStream<spec> stream(a, sequence, item.kv_head, part.begin);
+  const auto copy_tile = [&](std::int32_t n) {
+    const std::int32_t left = part.end - part.begin - n * tile.keys;
+    if (left > 0) stream.next(Types::stage(n), left);
+    arch::commit_copies();
+  };
+  for (int n = 0; n < ahead; ++n) copy_tile(n);
+  const Scale scale(p.scale);
+  load_queries<spec>(p, sequence, part, item.kv_head, scale.turn_sign, Types::queries());
+  arch::wave_barrier();
+  typename Types::Queries q(operand_address<Rows>(Types::queries(), matrices_down(lane)));
+  q.load();
+
+  const bool shaped = p.scale == 0 || p.softcap > 0 || p.alibi || p.bias || p.mask;
+  const float unit = shaped ? 1 : scale.unit;
+  OnlineSoftmax softmax[lane_queries];
+  typename Types::Outputs out = {};
+  const std::int32_t tiles = (part.end - part.begin + tile.keys - 1) / tile.keys;
+  for (std::int32_t n = 0; n < tiles; ++n) {
+    arch::wait_for_copies<ahead - 1>();
+    arch::wave_barrier();  // the tile is there, and nobody reads the one before it any more
+    copy_tile(n + ahead);
+
+    // scores = Q · Kᵀ
+    const std::int32_t begin = part.begin + n * tile.keys, end = begin + tile.keys;
+    const SharedAddress stage = Types::stage(n);
+    Scores scores = {};
+    add_product<spec.bucket>(
+        scores, q, typename Types::KeyOperand{operand_address<Rows>(stage, matrices_across(lane))});
+    const bool edge = begin < part.common_begin || end > part.common_end;
+    if (shaped || edge) {
+      const auto key_at = [first = begin + Scores::lane_column(lane)](int column) {
+        return first + Scores::column(column);
+      };
+      for_each<lane_queries>([&](int i) {
+        if (shaped) {
+          const PackedRow packed(part.row_begin + Scores::row(lane, i), group, item.kv_head);
+          ScoreShape(p, sequence, packed.head)
+              .template shape<Scores::lane_columns>(
+                  query[i], [&](int column) -> float& { return scores.at(i, column); }, key_at);
+        }
+        ROCFLASH_UNROLL
+        for (int column = 0; column < Scores::lane_columns; ++column)
+          scores.at(i, column) = query[i].sees(key_at(column)) ? scores.at(i, column) : -infinity;
+      });
+    }
+
+    follow_largest<Types>(softmax, scores, unit, out);
+
+    // out += P · V
+    const typename Types::ValueOperand v{
+        operand_address<Rows>(stage + Types::tile_bytes, matrices_down(lane))};
+    const auto kept = [&](int i, int key) {
+      const PackedRow packed(part.row_begin + Scores::row(lane, i), group, item.kv_head);
+      return kept_by_row(ScoreShape(p, sequence, packed.head), query[i], begin + key);
+    };
+    if (p.dropout.on()) {
+      weigh_values<Types, true>(softmax, scores, unit, v, out, lane, kept);
+    } else {
+      weigh_values<Types, false>(softmax, scores, unit, v, out, lane, kept);
+    }
+  }
+  finish_part<spec>(a, sequence, part, item.kv_head, to, softmax, out);
+}
+
+}  // namespace rocflash::kernel

@@ -1,0 +1,34 @@
+#include "gpu/plan/combine.hpp"
+
+#include <algorithm>
+
+namespace rocflash::gpu {
+
+int combine_slices(std::int64_t parts, std::int64_t rows, Chip chip) {
+  const int waves = kernel::combine_tile.threads / kernel::facts_of(chip.family).wave;
+  constexpr std::int64_t waves_per_unit = 16;  // enough to keep a unit busy
+  int slices = 1;
+  while (2 * slices <= waves && 2 * slices <= parts && rows * slices < chip.units * waves_per_unit)
+    slices *= 2;
+  return slices;
+}
+
+void plan_combine(Plan& plan, const Parts& parts, const Problem* problem, Chip chip) {
+  // Not more than the elements of out, which are counted in 64 bits.
+  const std::int64_t rows = parts.columns == 0 ? 0 : parts.batch * parts.queries * parts.heads;
+  if (rows == 0) return;
+  kernel::CombineArguments& a = plan.next<kernel::Operation::combine>();
+  a.parts = parts;
+  if (problem) {
+    a.problem = *problem;
+    a.of_problem = 1;
+  }
+  a.slices = combine_slices(parts.parts, rows, chip);
+  // The kernel strides over the rows, so a bounded grid serves any number of them.
+  constexpr std::int64_t most_groups = 1 << 16;
+  const int waves = kernel::combine_tile.threads / kernel::facts_of(chip.family).wave;
+  a.groups = static_cast<std::int32_t>(std::min(divide_up(rows, waves / a.slices), most_groups));
+  plan.add(kernel::combine_spec(), chip.family, a.groups);
+}
+
+}  // namespace rocflash::gpu

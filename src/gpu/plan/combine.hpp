@@ -1,0 +1,16 @@
+// How parts of the keys are merged.
+#pragma once
+
+#include "core/parts.hpp"
+#include "gpu/plan/plan.hpp"
+
+namespace rocflash::gpu {
+
+// Waves of a workgroup that share a row: more where there are few rows and many parts. A power of two.
+int combine_slices(std::int64_t parts, std::int64_t rows, Chip chip);
+
+// Adds the merging of parts to a plan, unless there is nothing to write. `problem` says which rows are in
+// use and has the sinks, where the parts come from decode; null: all rows count.
+void plan_combine(Plan& plan, const Parts& parts, const Problem* problem, Chip chip);
+
+}  // namespace rocflash::gpu

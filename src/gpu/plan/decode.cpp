@@ -1,0 +1,152 @@
+#include "gpu/plan/decode.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "gpu/plan/combine.hpp"
+#include "gpu/plan/rows.hpp"
+#include "gpu/plan/scratch.hpp"
+#include "gpu/plan/sequences.hpp"
+
+namespace rocflash::gpu {
+namespace {
+
+using kernel::DecodeTile;
+using kernel::KernelSpec;
+using kernel::Operation;
+using kernel::Vendor;
+
+KernelSpec spec_for(const Problem& p) {
+  return kernel::decode_spec(
+      p.dtype, kernel::bucket_of(Operation::decode, p.dtype, std::max(p.head_dim, p.value_dim)));
+}
+DecodeTile tile_for(const Problem& p, Chip chip) {
+  return kernel::decode_tile(chip.family, spec_for(p));
+}
+int waves_of(const DecodeTile& tile, Chip chip) {
+  return tile.waves(kernel::facts_of(chip.family).wave);
+}
+
+// Blocks of rows of all sequences and key heads.
+std::int64_t row_blocks(const Problem& p, const DecodeTile& tile) {
+  return divide_up(sequence_rows(p.lengths, p.max_q) * p.group(), tile.rows);
+}
+Size blocks_of_all(const Problem& p, const DecodeTile& tile) {
+  return Size(row_blocks(p, tile)) * p.batch() * p.kv_heads;
+}
+
+// Workgroups that a compute unit or multiprocessor holds.
+int groups_per_unit(const DecodeTile& tile, Chip chip) {
+  if (kernel::vendor_of(chip.family) == Vendor::nvidia) return 2;
+  const int simds = kernel::facts_of(chip.family).wave == 64 ? 4 : 2;
+  return std::max(1, tile.waves_per_simd * simds / waves_of(tile, chip));
+}
+
+// With single rows spaced as plain kernels want them.
+Problem spaced(const Problem& given) {
+  Problem p = given;
+  space_single_row(p.q, p.lengths.rows_q);
+  for (Rows* rows : {&p.k, &p.v}) space_single_row(*rows, rows->blocks ? 0 : p.lengths.rows_k);
+  return p;
+}
+
+}  // namespace
+
+bool is_split(const Problem& given, const ForwardOutputs& o, Chip chip) {
+  constexpr std::int64_t most_queries = 64, fewest_keys = 256,
+                         most_groups = std::numeric_limits<std::int32_t>::max() / 256;
+  const Problem p = spaced(given);
+  const std::int64_t queries = sequence_rows(p.lengths, p.max_q);
+  if (o.s_dmask || is_without_sequences(p) || queries == 0 || queries > most_queries) return false;
+  if (p.k.dtype != p.dtype || spec_for(p).bucket == 0) return false;
+  const int number = kernel::kernel_number(spec_for(p));
+  if (number < 0 || !kernel::has_kernel(chip.family, number)) return false;
+  if (!suits_plain(p.q) || !suits_plain(p.k) || !suits_plain(p.v)) return false;
+  const DecodeTile tile = tile_for(p, chip);
+  const Size blocks = blocks_of_all(p, tile);
+  if (!blocks.fits() || blocks.value() == 0 ||
+      (blocks * decode_splits(p, chip)).at_most(most_groups) == most_groups)
+    return false;
+  if (p.splits > 1) return true;
+  if (std::min(p.max_k, p.lengths.rows_k) < fewest_keys) return false;
+  // Many rows would read the keys again and again, which forward's larger tiles do less often; but they need
+  // workgroups for the whole device.
+  return row_blocks(p, tile) <= 2 || p.batch() * p.heads < chip.units;
+}
+
+std::int32_t decode_splits(const Problem& p, Chip chip) {
+  constexpr std::int64_t most = 128;
+  if (p.splits > 0) return static_cast<std::int32_t>(std::min<std::int64_t>(p.splits, most));
+  const DecodeTile tile = tile_for(p, chip);
+  // Each wave should have two tiles at least.
+  const std::int64_t keys = std::min(p.max_k, p.lengths.rows_k),
+                     useful = std::clamp<std::int64_t>(
+                         keys / (2 * tile.keys * waves_of(tile, chip)), 1, most);
+  const std::int64_t room = std::int64_t{chip.units} * groups_per_unit(tile, chip),
+                     blocks = blocks_of_all(p, tile).at_most(room * most);
+  // Workgroups come in rounds that fill the device: the share of it that is busy, in millionths.
+  const auto busy = [&](std::int64_t splits) {
+    const std::int64_t groups = blocks * splits;
+    return groups * 1'000'000 / (divide_up(groups, room) * room);
+  };
+  if (room == 0 || blocks == 0) return 1;
+  std::int64_t best = 0;
+  for (std::int64_t n = 1; n <= useful; ++n) best = std::max(best, busy(n));
+  std::int64_t splits = 1;
+  while (splits < useful && busy(splits) * 20 < best * 19) ++splits;
+  return static_cast<std::int32_t>(splits);
+}
+
+void plan_decode(Plan& plan, const Problem& given, const ForwardOutputs& outputs,
+                 std::byte* workspace, Chip chip) {
+  kernel::DecodeArguments& a = plan.next<Operation::decode>();
+  a.problem = spaced(given);
+  Problem& p = a.problem;
+  p.sinks = {};
+  const Lengths& l = p.lengths;
+  const KernelSpec spec = spec_for(p);
+  const DecodeTile tile = tile_for(p, chip);
+  a.blocks = static_cast<std::int32_t>(row_blocks(p, tile));
+  a.splits = decode_splits(p, chip);
+  a.caches = caches_of(p);
+  const std::int64_t parts = std::int64_t{a.splits} * waves_of(tile, chip);
+
+  // Rows of all batches, or of the packed tensor.
+  const std::int64_t batches = l.packed_q() ? 1 : p.batch();
+  const Size lse_part = Size(batches) * p.heads * l.rows_q, out_part = lse_part * spec.bucket;
+  Scratch scratch(plan.workspace, workspace);
+  std::byte* out = scratch.floats(out_part * parts);
+  std::byte* lse = scratch.floats(lse_part * parts);
+  if (!plan.workspace.fits()) return;  // the caller refuses it
+  a.out_part = out_part.value();
+  a.lse_part = lse_part.value();
+  const std::int64_t row = p.heads * spec.bucket;
+  a.out = {.data = out,
+           .dtype = DType::f32,
+           .batch_stride = l.packed_q() ? 0 : l.rows_q * row,
+           .row_stride = row,
+           .head_stride = spec.bucket,
+           .columns = spec.bucket};
+  a.lse = {reinterpret_cast<float*>(lse), l.packed_q() ? 0 : p.heads * l.rows_q, l.rows_q, 1};
+  plan.add(spec, chip.family, blocks_of_all(p, tile).value() * a.splits);
+
+  const Rows& to = outputs.out;
+  Parts merged{
+      .parts = parts,
+      .batch = batches,
+      .queries = l.rows_q,
+      .heads = p.heads,
+      .columns = p.value_dim,
+      .out_partial = reinterpret_cast<const float*>(out),
+      .out_partial_stride = {a.out_part, a.out.batch_stride, row, spec.bucket, 1},
+      .lse_partial = reinterpret_cast<const float*>(lse),
+      .lse_partial_stride = {a.lse_part, a.lse.batch_stride, l.rows_q, 1},
+      .out = to.data,
+      .out_dtype = to.dtype,
+      .out_stride = {to.batch_stride, to.row_stride, to.head_stride, 1},
+      .lse = outputs.lse.data,
+      .lse_stride = {outputs.lse.batch_stride, outputs.lse.head_stride, outputs.lse.query_stride}};
+  plan_combine(plan, merged, &given, chip);
+}
+
+}  // namespace rocflash::gpu
