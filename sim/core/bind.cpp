@@ -396,14 +396,7 @@ class Binder {
   }
 
   Source resolve(const Operand& o, Type type) {
-    Source s;
-    s.file = o.file;
-    s.dwords = o.dwords;
-    s.index = o.index;
-    s.neg = o.neg;
-    s.abs = o.abs;
-    s.sext = o.sext;
-    s.high = o.high;
+    Source s{Reference(o)};
     s.type = type;
     if (o.file == File::Agpr) {
       s.file = File::Vgpr;

@@ -152,7 +152,7 @@ std::span<const u8> unbundle(std::span<const u8> bytes, std::string_view target)
 }
 
 // hipModuleLoadData is given an address and no size. Bytes are taken through the kernel, which
-// answers with an error where plain reading would end the process.
+// answers with an error where ordinary reading would end the process.
 void take_bytes(const void* from, u64 offset, void* to, u64 size) {
   const iovec local{to, size};
   const iovec remote{const_cast<u8*>(static_cast<const u8*>(from)) + offset, size};
@@ -450,9 +450,9 @@ class LoadedObject final : public CodeObject {
 std::unique_ptr<CodeObject> CodeObject::load(std::span<const u8> bytes,
                                              std::string_view target_name) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  const auto plain = target_name.substr(0, target_name.find(':'));
-  if (text.starts_with(kBundleMagic)) bytes = unbundle(bytes, plain);
-  return std::make_unique<LoadedObject>(bytes, plain);
+  const auto name = target_name.substr(0, target_name.find(':'));
+  if (text.starts_with(kBundleMagic)) bytes = unbundle(bytes, name);
+  return std::make_unique<LoadedObject>(bytes, name);
 }
 
 std::size_t CodeObject::measure(const void* data) {

@@ -40,15 +40,19 @@ enum class Special : u16 {
 // How a constant was written: an inline float means different bits to each operand type.
 enum class Constant : u8 { None, Integer, Hex, Float };
 
-struct Operand {
+// What an operand names, and how its value is changed on the way.
+struct Reference {
   File file = File::None;
   u8 dwords = 1;
   u16 index = 0;
   bool neg = false;
   bool abs = false;
   bool sext = false;
+  bool high = false;  // 16 bits: the high half is meant
+};
+
+struct Operand : Reference {
   bool half_named = false;  // written v1.l or v1.h
-  bool high = false;        // the high half is meant
   Constant constant = Constant::None;
   double number = 0;  // of a Float constant
   u64 bits = 0;       // of an Integer or Hex constant

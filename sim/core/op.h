@@ -97,20 +97,13 @@ inline constexpr u32 kWritesByte =
     16384;  // so is the result, the others stay; op_sel[3:2] or byte_sel
 }  // namespace flag
 
-struct Source {
-  File file = File::None;
-  u8 dwords = 1;
-  u16 index = 0;
-  bool neg = false;
-  bool abs = false;
-  bool sext = false;
-  bool high = false;  // 16-bit operand in the high half
-  u8 select = 6;      // SDWA: 0..3 byte, 4..5 word, 6 dword
+struct Source : Reference {
+  u8 select = 6;  // SDWA: 0..3 byte, 4..5 word, 6 dword
   Type type = Type::None;
   u64 value = 0;                  // of a literal
   const Row* constant = nullptr;  // the literal's low dword in every lane
   const Row* constant_high = nullptr;
-  [[nodiscard]] bool plain() const { return !neg && !abs && !sext && !high && select == 6; }
+  [[nodiscard]] bool unmodified() const { return !neg && !abs && !sext && !high && select == 6; }
 };
 
 // Where each lane of a DPP source comes from; -1 is out of range.
@@ -122,7 +115,7 @@ struct DppControl {
 };
 
 struct Op {
-  ExecFn run[2] = {};  // plain, strict
+  ExecFn run[2] = {};  // fast, strict
   ComputeFn compute = nullptr;
   const Semantics* semantics = nullptr;
   std::array<Source, 5> src{};

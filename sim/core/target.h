@@ -38,7 +38,7 @@ struct Target {
 // All targets the simulator knows, in order of their names.
 std::span<const Target> all_targets();
 
-// Accepts a plain name or one with features ("gfx942:sramecc+:xnack-").
+// Accepts a bare name or one with features ("gfx942:sramecc+:xnack-").
 const Target* find_target(std::string_view name);
 
 }  // namespace rocflash::sim

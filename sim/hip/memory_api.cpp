@@ -194,13 +194,13 @@ ROCFLASH_HIP_API hipError_t hipPointerGetAttributes(hipPointerAttribute_t* out,
     const Allocation* a = Memory::instance().find(reinterpret_cast<u64>(pointer));
     *out = {};
     if (a == nullptr) return hipSuccess;  // hipMemoryTypeUnregistered, as ROCm 6 answers
-    auto* plain = const_cast<void*>(pointer);
+    auto* address = const_cast<void*>(pointer);
     const bool managed = a->kind == "hipMallocManaged";
     const bool host = a->kind == "hipHostMalloc" || a->kind == "registered host memory";
     out->type = managed ? hipMemoryTypeManaged : host ? hipMemoryTypeHost : hipMemoryTypeDevice;
     out->device = a->device;
-    out->devicePointer = plain;
-    out->hostPointer = host || managed ? plain : nullptr;
+    out->devicePointer = address;
+    out->hostPointer = host || managed ? address : nullptr;
     out->isManaged = managed;
     return hipSuccess;
   });

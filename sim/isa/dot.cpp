@@ -82,13 +82,7 @@ void mixed_sign_dot(Lanes& l) {
 }
 
 Semantics integers(ComputeFn compute, u32 flags = 0) {
-  Semantics s;
-  s.run = run_vop<false>;
-  s.run_strict = run_vop<true>;
-  s.compute = compute;
-  s.dst = Type::I32;
-  s.src = {Type::B32, Type::B32, Type::B32};
-  s.sources = 3;
+  Semantics s = computed(compute, Type::I32, {Type::B32, Type::B32, Type::B32}, 3);
   s.flags = flags;
   return s;
 }

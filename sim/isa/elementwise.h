@@ -147,7 +147,17 @@ constexpr Semantics describe(std::index_sequence<K...>) {
   return s;
 }
 
-// A vector instruction of the plain kind: sources, one destination, all lanes alike.
+// A vector instruction whose arithmetic is a function of all lanes.
+inline Semantics computed(ComputeFn compute, Type dst, Types src, u8 sources) {
+  Semantics s = executed(run_vop<false>, run_vop<true>, Class::Vector);
+  s.compute = compute;
+  s.dst = dst;
+  s.src = src;
+  s.sources = sources;
+  return s;
+}
+
+// A vector instruction of the common kind: sources, one destination, all lanes alike.
 template <auto F>
 Semantics vop(Flow flow = Flow::Any, u32 flags = 0, u8 selectors = 0) {
   Semantics s = describe<F>(std::make_index_sequence<TraitsOf<F>::kArity>());

@@ -6,13 +6,10 @@ namespace rocflash::sim {
 namespace {
 
 Semantics lane_op(ExecFn run, ExecFn strict, Types types, u8 sources, u32 parameter = 0) {
-  Semantics s;
-  s.run = run;
-  s.run_strict = strict;
+  Semantics s = executed(run, strict, Class::Vector, parameter);
   s.src = types;
   s.sources = sources;
   s.dst = Type::B32;
-  s.parameter = parameter;
   return s;
 }
 

@@ -27,6 +27,16 @@ struct Lanes {
   const Target* target = nullptr;
 };
 
+// An instruction that its run functions do as a whole; what else there is to say, the caller adds.
+inline Semantics executed(ExecFn run, ExecFn strict, Class kind, u32 parameter = 0) {
+  Semantics s;
+  s.run = run;
+  s.run_strict = strict;
+  s.kind = kind;
+  s.parameter = parameter;
+  return s;
+}
+
 // Collects the semantics of one group of instructions. Names may be joined by '|' where generations
 // spell the same operation differently.
 class Registry {

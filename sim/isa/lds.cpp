@@ -188,23 +188,31 @@ void run_write(Wave& w, const Op& op) {
 // read2 / write2: two offsets in units of the element, or of 64 of them.
 constexpr u32 kStride64 = 1u << 16;
 
+struct Pair {
+  explicit Pair(const Op& op) : bytes(op.parameter & width::kBytes) {
+    const u32 unit = bytes * ((op.parameter & kStride64) != 0 ? 64 : 1);
+    first = u32(op.offset) * unit;
+    second = u32(op.offset1) * unit;
+  }
+  u32 bytes, first, second;  // of one element; where the two are
+};
+
 template <bool Strict>
 void run_read2(Wave& w, const Op& op) {
   check_address<Strict>(w, op);
   const u64 exec = w.exec();
-  const u32 bytes = op.parameter & width::kBytes;
-  const u32 unit = bytes * ((op.parameter & kStride64) != 0 ? 64 : 1);
-  const int row = op.dst[0].index;
-  const int rows = int(bytes / 4);
+  const Pair pair(op);
   const Row address = w.v[op.src[kAddress].index];
-  count(w, op, exec, bytes, u32(op.offset) * unit, Access::Read);
-  count(w, op, exec, bytes, u32(op.offset1) * unit, Access::Read);
+  const int row = op.dst[0].index;
+  const int rows = int(pair.bytes / 4);
+  count(w, op, exec, pair.bytes, pair.first, Access::Read);
+  count(w, op, exec, pair.bytes, pair.second, Access::Read);
   begin_rows<Strict>(w, row, u32(2 * rows), exec);
   for (u64 m = exec; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
     const u32 at = address.lane[lane];
-    read_at<Strict>(w, row, lane, at + u32(op.offset) * unit, bytes, 0);
-    read_at<Strict>(w, row + rows, lane, at + u32(op.offset1) * unit, bytes, 0);
+    read_at<Strict>(w, row, lane, at + pair.first, pair.bytes, 0);
+    read_at<Strict>(w, row + rows, lane, at + pair.second, pair.bytes, 0);
   }
   if constexpr (Strict) issue_load(w, Queue::Lds, {File::Vgpr, u16(row), u8(2 * rows), 0, 0});
 }
@@ -213,25 +221,23 @@ template <bool Strict>
 void run_write2(Wave& w, const Op& op) {
   check_address<Strict>(w, op);
   const u64 exec = w.exec();
-  const u32 bytes = op.parameter & width::kBytes;
-  const u32 unit = bytes * ((op.parameter & kStride64) != 0 ? 64 : 1);
+  const Pair pair(op);
   const int first = op.src[kData0].index;
   const int second = op.src[kData1].index;
   if constexpr (Strict) {
-    need_vgpr(w, first, int(bytes / 4));
-    need_vgpr(w, second, int(bytes / 4));
+    need_vgpr(w, first, int(pair.bytes / 4));
+    need_vgpr(w, second, int(pair.bytes / 4));
   }
   const u32* address = w.v[op.src[kAddress].index].lane;
   for (u64 m = exec; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
-    write_at<Strict>(w, first, lane, address[lane] + u32(op.offset) * unit, bytes, false);
-    write_at<Strict>(w, second, lane, address[lane] + u32(op.offset1) * unit, bytes, false);
+    write_at<Strict>(w, first, lane, address[lane] + pair.first, pair.bytes, false);
+    write_at<Strict>(w, second, lane, address[lane] + pair.second, pair.bytes, false);
   }
-  count(w, op, exec, bytes, u32(op.offset) * unit, Access::Write);
-  count(w, op, exec, bytes, u32(op.offset1) * unit, Access::Write);
+  count(w, op, exec, pair.bytes, pair.first, Access::Write);
+  count(w, op, exec, pair.bytes, pair.second, Access::Write);
   if constexpr (Strict) {
-    const u32 second_offset = u32(op.offset1) * unit;
-    issue_write(w, w.v[op.src[kAddress].index], exec, bytes, u32(op.offset) * unit, &second_offset);
+    issue_write(w, w.v[op.src[kAddress].index], exec, pair.bytes, pair.first, &pair.second);
   }
 }
 
@@ -392,11 +398,7 @@ void run_swizzle(Wave& w, const Op& op) {
 void run_nop(Wave&, const Op&) {}
 
 Semantics ds(ExecFn run, ExecFn strict, u32 parameter, bool destination, u8 sources) {
-  Semantics s;
-  s.run = run;
-  s.run_strict = strict;
-  s.kind = Class::Lds;
-  s.parameter = parameter;
+  Semantics s = executed(run, strict, Class::Lds, parameter);
   s.dst = destination ? Type::B32 : Type::None;
   s.flags = destination ? 0 : flag::kNoDestination;
   s.src = {Type::B32, Type::B32, Type::B32};
@@ -437,18 +439,16 @@ void add_lds(Registry& r) {
   write("ds_write_b8_d16_hi|ds_store_b8_d16_hi", 1 | kD16High);
   write("ds_write_b16_d16_hi|ds_store_b16_d16_hi", 2 | kD16High);
 
-  r.add("ds_read2_b32|ds_load_2addr_b32", ds(run_read2<false>, run_read2<true>, 4, true, 1));
-  r.add("ds_read2_b64|ds_load_2addr_b64", ds(run_read2<false>, run_read2<true>, 8, true, 1));
-  r.add("ds_read2st64_b32|ds_load_2addr_stride64_b32",
-        ds(run_read2<false>, run_read2<true>, 4 | kStride64, true, 1));
-  r.add("ds_read2st64_b64|ds_load_2addr_stride64_b64",
-        ds(run_read2<false>, run_read2<true>, 8 | kStride64, true, 1));
-  r.add("ds_write2_b32|ds_store_2addr_b32", ds(run_write2<false>, run_write2<true>, 4, false, 3));
-  r.add("ds_write2_b64|ds_store_2addr_b64", ds(run_write2<false>, run_write2<true>, 8, false, 3));
-  r.add("ds_write2st64_b32|ds_store_2addr_stride64_b32",
-        ds(run_write2<false>, run_write2<true>, 4 | kStride64, false, 3));
-  r.add("ds_write2st64_b64|ds_store_2addr_stride64_b64",
-        ds(run_write2<false>, run_write2<true>, 8 | kStride64, false, 3));
+  const auto both2 = [&](std::string_view read, std::string_view write, u32 parameter) {
+    r.add(read, ds(run_read2<false>, run_read2<true>, parameter, true, 1));
+    r.add(write, ds(run_write2<false>, run_write2<true>, parameter, false, 3));
+  };
+  both2("ds_read2_b32|ds_load_2addr_b32", "ds_write2_b32|ds_store_2addr_b32", 4);
+  both2("ds_read2_b64|ds_load_2addr_b64", "ds_write2_b64|ds_store_2addr_b64", 8);
+  both2("ds_read2st64_b32|ds_load_2addr_stride64_b32",
+        "ds_write2st64_b32|ds_store_2addr_stride64_b32", 4 | kStride64);
+  both2("ds_read2st64_b64|ds_load_2addr_stride64_b64",
+        "ds_write2st64_b64|ds_store_2addr_stride64_b64", 8 | kStride64);
   r.add("ds_read_addtid_b32|ds_load_addtid_b32",
         ds(run_addtid<false, false>, run_addtid<true, false>, 4, true, 0));
   r.add("ds_write_addtid_b32|ds_store_addtid_b32",

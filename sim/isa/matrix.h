@@ -11,6 +11,16 @@ namespace rocflash::sim {
 
 enum class Element : u8 { F32, F16, BF16, I8, U8, FP8, BF8, I4, U4 };
 
+// Short names for tables of shapes.
+namespace element {
+inline constexpr Element f32e = Element::F32;
+inline constexpr Element h = Element::F16;
+inline constexpr Element bf = Element::BF16;
+inline constexpr Element i8e = Element::I8;
+inline constexpr Element p8 = Element::FP8;
+inline constexpr Element q8 = Element::BF8;
+}  // namespace element
+
 constexpr int element_bits(Element e) {
   switch (e) {
     case Element::F32:

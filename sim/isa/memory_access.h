@@ -57,6 +57,21 @@ inline bool wholly_defined(const Place& place, u32 bytes) {
 void store_bytes(Wave& w, const Place& place, u32 at, u32 bytes, u32 value, u32 undefined,
                  int lane);
 
+// The buffer that four scalar registers describe to scalar loads and stores.
+struct ScalarBuffer {
+  u64 base, size;
+};
+template <bool Strict>
+ScalarBuffer scalar_buffer(const Wave& w, int at) {
+  if constexpr (Strict) {
+    need_sgpr(w, at, 4);
+    check_defined(w, (w.s_undef[at] | w.s_undef[at + 1] | w.s_undef[at + 2]) != 0,
+                  "a buffer descriptor");
+  }
+  const u32 stride = w.s[at + 1] >> 16 & 0x3fff;
+  return {w.s64(at) & 0xffffffffffffull, stride == 0 ? w.s[at + 2] : u64{stride} * w.s[at + 2]};
+}
+
 // Semantics::parameter of loads and stores.
 namespace width {
 inline constexpr u32 kBytes = 0xff;

@@ -21,12 +21,7 @@ struct Shape {
   bool integer;
 };
 
-constexpr Element f32e = Element::F32;
-constexpr Element h = Element::F16;
-constexpr Element bf = Element::BF16;
-constexpr Element i8e = Element::I8;
-constexpr Element p8 = Element::FP8;
-constexpr Element q8 = Element::BF8;
+using namespace element;
 
 constexpr Shape kShapes[] = {
     {"v_mfma_f32_32x32x1f32|v_mfma_f32_32x32x1_2b_f32", {32, 32, 1, 2, f32e, f32e}, false},
@@ -357,14 +352,10 @@ const MatrixShape* find_mfma_shape(u32 parameter) {
 void add_mfma(Registry& r) {
   u32 index = 0;
   for (const Shape& shape : kShapes) {
-    Semantics s;
-    s.run = run_mfma<false>;
-    s.run_strict = run_mfma<true>;
-    s.kind = Class::Matrix;
+    Semantics s = executed(run_mfma<false>, run_mfma<true>, Class::Matrix, index++);
     s.dst = shape.integer ? Type::I32 : Type::F32;
     s.src = {Type::B32, Type::B32, shape.integer ? Type::I32 : Type::F32};
     s.sources = 3;
-    s.parameter = index++;
     r.add(shape.names, s);
   }
   r.refuse("v_mfma_f32_16x16x8_xf32|v_mfma_f32_32x32x4_xf32", "xf32 is not modelled");

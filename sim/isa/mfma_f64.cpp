@@ -99,14 +99,10 @@ u32 mfma_f64_cycles(const Target& target, const Op& op) {
 
 void add_mfma_f64(Registry& r) {
   const auto add = [&](std::string_view names, u32 side) {
-    Semantics s;
-    s.run = run_f64<false>;
-    s.run_strict = run_f64<true>;
-    s.kind = Class::Matrix;
+    Semantics s = executed(run_f64<false>, run_f64<true>, Class::Matrix, side);
     s.dst = Type::F64;
     s.src = {Type::F64, Type::F64, Type::F64};
     s.sources = 3;
-    s.parameter = side;
     r.add(names, s);
   };
   add("v_mfma_f64_16x16x4f64|v_mfma_f64_16x16x4_f64", 16);

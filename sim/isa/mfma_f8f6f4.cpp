@@ -226,14 +226,10 @@ u32 f8f6f4_cycles(const Op& op) {
 
 void add_mfma_f8f6f4(Registry& r) {
   const auto add = [&](std::string_view name, u32 parameter) {
-    Semantics s;
-    s.run = run_f8f6f4<false>;
-    s.run_strict = run_f8f6f4<true>;
-    s.kind = Class::Matrix;
+    Semantics s = executed(run_f8f6f4<false>, run_f8f6f4<true>, Class::Matrix, parameter);
     s.dst = Type::F32;
     s.src = {Type::B32, Type::B32, Type::F32, Type::B32, Type::B32};
     s.sources = (parameter & kScaled) != 0 ? 5 : 3;
-    s.parameter = parameter;
     r.add(name, s);
   };
   add("v_mfma_f32_16x16x128_f8f6f4", 0);

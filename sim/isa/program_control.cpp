@@ -10,12 +10,8 @@ namespace rocflash::sim {
 namespace {
 
 Semantics control(ExecFn run, ExecFn strict, Class kind, u32 parameter = 0) {
-  Semantics s;
-  s.run = run;
-  s.run_strict = strict;
-  s.kind = kind;
+  Semantics s = executed(run, strict, kind, parameter);
   s.flags = flag::kNoDestination;
-  s.parameter = parameter;
   return s;
 }
 
@@ -206,30 +202,10 @@ void run_wait_counter(Wave& w, const Op& op) {
   if constexpr (Strict) {
     const u32 k = op.simm & 63u;
     const u32 high = op.simm >> 8 & 63u;
-    switch (op.parameter) {
-      case kLoad | kDs:
-        wait_for(w, Queue::Load, high);
-        wait_for(w, Queue::Lds, k);
-        return;
-      case kStore | kDs:
-        wait_for(w, Queue::Lds, k);
-        return;
-      case kLoad:
-        wait_for(w, Queue::Load, k);
-        return;
-      case kDs:
-        wait_for(w, Queue::Lds, k);
-        return;
-      case kKm:
-        wait_for(w, Queue::Scalar, k);
-        return;
-      case kLgkm:
-        wait_for(w, Queue::Lds, k);
-        wait_for(w, Queue::Scalar, k);
-        return;
-      default:
-        return;
-    }
+    // With two counters in one immediate, that of LDS has the low bits.
+    if ((op.parameter & kLoad) != 0) wait_for(w, Queue::Load, op.parameter == kLoad ? k : high);
+    if ((op.parameter & kDs) != 0) wait_for(w, Queue::Lds, k);
+    if ((op.parameter & kKm) != 0) wait_for(w, Queue::Scalar, k);
   }
 }
 

@@ -9,25 +9,43 @@ constexpr Scc kW = Scc::Writes;
 constexpr Scc kR = Scc::Reads;
 constexpr Scc kB = Scc::Both;
 
-// Logic exists in 32 and 64 bits, always with SCC = (result != 0).
-template <auto F32, auto F64, Flow Rule>
-void logic(Registry& r, std::string_view narrow, std::string_view wide) {
-  r.add(narrow, scalar<F32, Rule, kW>());
-  r.add(wide, scalar<F64, Rule, kW>());
+template <auto F, std::size_t K>
+using Argument = std::tuple_element_t<K, typename TraitsOf<F>::Arguments>;
+
+// F, with SCC = (result != 0).
+template <auto F, Flow Rule>
+Semantics with_scc() {
+  if constexpr (TraitsOf<F>::kArity == 1) {
+    return scalar<[](Argument<F, 0> a, bool& scc) {
+      const auto d = F(a);
+      scc = d != 0;
+      return d;
+    },
+                  Rule, kW>();
+  } else {
+    return scalar<[](Argument<F, 0> a, Argument<F, 1> b, bool& scc) {
+      const auto d = F(a, b);
+      scc = d != 0;
+      return d;
+    },
+                  Rule, kW>();
+  }
 }
 
-#define ROCFLASH_SIM_LOGIC(names32, names64, rule, expression) \
-  logic<[](u32 a, u32 b, bool& scc) {                          \
-    const u32 d = expression;                                  \
-    scc = d != 0;                                              \
-    return d;                                                  \
-  },                                                           \
-        [](u64 a, u64 b, bool& scc) {                          \
-          const u64 d = expression;                            \
-          scc = d != 0;                                        \
-          return d;                                            \
-        },                                                     \
-        rule>(r, names32, names64)
+// The first operand where F holds, otherwise the second; SCC says which.
+template <auto F>
+Semantics chosen() {
+  return scalar<[](Argument<F, 0> a, Argument<F, 1> b, bool& scc) {
+    scc = F(a, b);
+    return scc ? a : b;
+  },
+                Flow::Any, kW>();
+}
+
+// Logic exists in 32 and 64 bits.
+#define ROCFLASH_SIM_LOGIC(names32, names64, rule, expression)               \
+  r.add(names32, with_scc<[](u32 a, u32 b) { return expression; }, rule>()); \
+  r.add(names64, with_scc<[](u64 a, u64 b) { return expression; }, rule>())
 
 void add_logic(Registry& r) {
   ROCFLASH_SIM_LOGIC("s_and_b32", "s_and_b64", Flow::And, a & b);
@@ -149,39 +167,17 @@ void add_arithmetic(Registry& r) {
   r.add("s_mul_u64", scalar<[](u64 a, u64 b) { return a * b; }>());
   r.add("s_mul_hi_u32", scalar<[](u32 a, u32 b) { return u32(u64{a} * b >> 32); }>());
   r.add("s_mul_hi_i32", scalar<[](i32 a, i32 b) { return i32(i64{a} * b >> 32); }>());
-  r.add("s_min_i32", scalar<[](i32 a, i32 b, bool& scc) {
-          scc = a < b;
-          return scc ? a : b;
-        },
-                            Flow::Any, kW>());
-  r.add("s_max_i32", scalar<[](i32 a, i32 b, bool& scc) {
-          scc = a > b;
-          return scc ? a : b;
-        },
-                            Flow::Any, kW>());
-  r.add("s_min_u32", scalar<[](u32 a, u32 b, bool& scc) {
-          scc = a < b;
-          return scc ? a : b;
-        },
-                            Flow::Any, kW>());
-  r.add("s_max_u32", scalar<[](u32 a, u32 b, bool& scc) {
-          scc = a > b;
-          return scc ? a : b;
-        },
-                            Flow::Any, kW>());
-  r.add("s_abs_i32", scalar<[](i32 a, bool& scc) {
-          const i32 d = i32(a < 0 ? 0u - u32(a) : u32(a));
-          scc = d != 0;
-          return d;
-        },
-                            Flow::Any, kW>());
-  r.add("s_absdiff_i32", scalar<[](i32 a, i32 b, bool& scc) {
+  r.add("s_min_i32", chosen<[](i32 a, i32 b) { return a < b; }>());
+  r.add("s_max_i32", chosen<[](i32 a, i32 b) { return a > b; }>());
+  r.add("s_min_u32", chosen<[](u32 a, u32 b) { return a < b; }>());
+  r.add("s_max_u32", chosen<[](u32 a, u32 b) { return a > b; }>());
+  r.add("s_abs_i32",
+        with_scc<[](i32 a) { return i32(a < 0 ? 0u - u32(a) : u32(a)); }, Flow::Any>());
+  r.add("s_absdiff_i32", with_scc<[](i32 a, i32 b) {
           const u32 diff = u32(a) - u32(b);
-          const u32 d = i32(diff) < 0 ? 0u - diff : diff;
-          scc = d != 0;
-          return d;
+          return i32(diff) < 0 ? 0u - diff : diff;
         },
-                                Flow::Any, kW>());
+                                  Flow::Any>());
 #define ROCFLASH_SIM_LSHL_ADD(n, name)             \
   r.add(name, scalar<[](u32 a, u32 b, bool& scc) { \
           const u64 d = (u64{a} << n) + b;         \
@@ -196,77 +192,36 @@ void add_arithmetic(Registry& r) {
 #undef ROCFLASH_SIM_LSHL_ADD
 }
 
+// A field of a: f has its first bit below, its width in bits 22:16.
+template <typename T>
+constexpr auto kField = [](T a, u32 f) {
+  constexpr u32 kBits = sizeof(T) * 8;
+  const u32 width = f >> 16 & 0x7f;
+  const T x = a >> (f & (kBits - 1));
+  return width >= kBits ? x : x & ((T{1} << width) - 1);
+};
+template <typename T>
+constexpr auto kSignedField = [](T a, u32 f) {
+  constexpr u32 kBits = sizeof(T) * 8;
+  using Signed = std::make_signed_t<T>;
+  const u32 width = std::min(f >> 16 & 0x7f, kBits);
+  const T x = a >> (f & (kBits - 1));
+  return width == 0 ? Signed{0} : Signed(x << (kBits - width)) >> (kBits - width);
+};
+
 void add_shifts(Registry& r) {
-  r.add("s_lshl_b32", scalar<[](u32 a, u32 s, bool& scc) {
-          const u32 d = a << (s & 31);
-          scc = d != 0;
-          return d;
-        },
-                             Flow::Route, kW>());
-  r.add("s_lshr_b32", scalar<[](u32 a, u32 s, bool& scc) {
-          const u32 d = a >> (s & 31);
-          scc = d != 0;
-          return d;
-        },
-                             Flow::Route, kW>());
-  r.add("s_ashr_i32", scalar<[](i32 a, u32 s, bool& scc) {
-          const i32 d = a >> (s & 31);
-          scc = d != 0;
-          return d;
-        },
-                             Flow::Route, kW>());
-  r.add("s_lshl_b64", scalar<[](u64 a, u32 s, bool& scc) {
-          const u64 d = a << (s & 63);
-          scc = d != 0;
-          return d;
-        },
-                             Flow::Route, kW>());
-  r.add("s_lshr_b64", scalar<[](u64 a, u32 s, bool& scc) {
-          const u64 d = a >> (s & 63);
-          scc = d != 0;
-          return d;
-        },
-                             Flow::Route, kW>());
-  r.add("s_ashr_i64", scalar<[](i64 a, u32 s, bool& scc) {
-          const i64 d = a >> (s & 63);
-          scc = d != 0;
-          return d;
-        },
-                             Flow::Route, kW>());
+  r.add("s_lshl_b32", with_scc<[](u32 a, u32 s) { return a << (s & 31); }, Flow::Route>());
+  r.add("s_lshr_b32", with_scc<[](u32 a, u32 s) { return a >> (s & 31); }, Flow::Route>());
+  r.add("s_ashr_i32", with_scc<[](i32 a, u32 s) { return a >> (s & 31); }, Flow::Route>());
+  r.add("s_lshl_b64", with_scc<[](u64 a, u32 s) { return a << (s & 63); }, Flow::Route>());
+  r.add("s_lshr_b64", with_scc<[](u64 a, u32 s) { return a >> (s & 63); }, Flow::Route>());
+  r.add("s_ashr_i64", with_scc<[](i64 a, u32 s) { return a >> (s & 63); }, Flow::Route>());
   r.add("s_bfm_b32", scalar<[](u32 n, u32 o) { return ((1u << (n & 31)) - 1) << (o & 31); }>());
   r.add("s_bfm_b64", scalar<[](u32 n, u32 o) { return ((1ull << (n & 63)) - 1) << (o & 63); }>());
-  r.add("s_bfe_u32", scalar<[](u32 a, u32 f, bool& scc) {
-          const u32 width = f >> 16 & 0x7f;
-          const u32 x = a >> (f & 31);
-          const u32 d = width >= 32 ? x : x & ((1u << width) - 1);
-          scc = d != 0;
-          return d;
-        },
-                            Flow::Route, kW>());
-  r.add("s_bfe_i32", scalar<[](u32 a, u32 f, bool& scc) {
-          const u32 width = std::min(f >> 16 & 0x7f, 32u);
-          const u32 x = a >> (f & 31);
-          const i32 d = width == 0 ? 0 : i32(x << (32 - width)) >> (32 - width);
-          scc = d != 0;
-          return d;
-        },
-                            Flow::Route, kW>());
-  r.add("s_bfe_u64", scalar<[](u64 a, u32 f, bool& scc) {
-          const u32 width = f >> 16 & 0x7f;
-          const u64 x = a >> (f & 63);
-          const u64 d = width >= 64 ? x : x & ((1ull << width) - 1);
-          scc = d != 0;
-          return d;
-        },
-                            Flow::Route, kW>());
-  r.add("s_bfe_i64", scalar<[](u64 a, u32 f, bool& scc) {
-          const u32 width = std::min(f >> 16 & 0x7f, 64u);
-          const u64 x = a >> (f & 63);
-          const i64 d = width == 0 ? 0 : i64(x << (64 - width)) >> (64 - width);
-          scc = d != 0;
-          return d;
-        },
-                            Flow::Route, kW>());
+  r.add("s_bfe_u32", with_scc<kField<u32>, Flow::Route>());
+  r.add("s_bfe_i32", with_scc<kSignedField<u32>, Flow::Route>());
+  r.add("s_bfe_u64", with_scc<kField<u64>, Flow::Route>());
+  r.add("s_bfe_i64", with_scc<kSignedField<u64>, Flow::Route>());
   r.add("s_pack_ll_b32_b16",
         scalar<[](u32 a, u32 b) { return (a & 0xffff) | b << 16; }, Flow::PackPair>());
   r.add("s_pack_lh_b32_b16",
@@ -286,42 +241,14 @@ void add_unary(Registry& r) {
   r.add("s_cmov_b64",
         scalar<[](u64 a, u64 old, bool& scc) { return scc ? a : old; }, Flow::Any, kR>(
             flag::kAccumulate));
-  r.add("s_not_b32", scalar<[](u32 a, bool& scc) {
-          scc = ~a != 0;
-          return ~a;
-        },
-                            Flow::Copy, kW>());
-  r.add("s_not_b64", scalar<[](u64 a, bool& scc) {
-          scc = ~a != 0;
-          return ~a;
-        },
-                            Flow::Copy, kW>());
+  r.add("s_not_b32", with_scc<[](u32 a) { return ~a; }, Flow::Copy>());
+  r.add("s_not_b64", with_scc<[](u64 a) { return ~a; }, Flow::Copy>());
   r.add("s_brev_b32", scalar<[](u32 a) { return __builtin_bitreverse32(a); }>());
   r.add("s_brev_b64", scalar<[](u64 a) { return __builtin_bitreverse64(a); }>());
-  r.add("s_bcnt0_i32_b32", scalar<[](u32 a, bool& scc) {
-          const i32 d = 32 - std::popcount(a);
-          scc = d != 0;
-          return d;
-        },
-                                  Flow::Any, kW>());
-  r.add("s_bcnt0_i32_b64", scalar<[](u64 a, bool& scc) {
-          const i32 d = 64 - std::popcount(a);
-          scc = d != 0;
-          return d;
-        },
-                                  Flow::Any, kW>());
-  r.add("s_bcnt1_i32_b32", scalar<[](u32 a, bool& scc) {
-          const i32 d = std::popcount(a);
-          scc = d != 0;
-          return d;
-        },
-                                  Flow::Any, kW>());
-  r.add("s_bcnt1_i32_b64", scalar<[](u64 a, bool& scc) {
-          const i32 d = std::popcount(a);
-          scc = d != 0;
-          return d;
-        },
-                                  Flow::Any, kW>());
+  r.add("s_bcnt0_i32_b32", with_scc<[](u32 a) { return 32 - std::popcount(a); }, Flow::Any>());
+  r.add("s_bcnt0_i32_b64", with_scc<[](u64 a) { return 64 - std::popcount(a); }, Flow::Any>());
+  r.add("s_bcnt1_i32_b32", with_scc<[](u32 a) { return std::popcount(a); }, Flow::Any>());
+  r.add("s_bcnt1_i32_b64", with_scc<[](u64 a) { return std::popcount(a); }, Flow::Any>());
   r.add("s_ff0_i32_b32", scalar<[](u32 a) { return ~a == 0 ? -1 : std::countr_one(a); }>());
   r.add("s_ff0_i32_b64", scalar<[](u64 a) { return ~a == 0 ? -1 : std::countr_one(a); }>());
   r.add("s_ff1_i32_b32|s_ctz_i32_b32",
@@ -355,34 +282,30 @@ void add_unary(Registry& r) {
           for (int i = 0; i < 32; ++i) d |= u64{a >> i & 1} * 3 << (2 * i);
           return d;
         }>());
-  r.add("s_quadmask_b32", scalar<[](u32 a, bool& scc) {
+  r.add("s_quadmask_b32", with_scc<[](u32 a) {
           u32 d = 0;
           for (int i = 0; i < 8; ++i) d |= u32{(a >> (4 * i) & 15) != 0} << i;
-          scc = d != 0;
           return d;
         },
-                                 Flow::Any, kW>());
-  r.add("s_quadmask_b64", scalar<[](u64 a, bool& scc) {
+                                   Flow::Any>());
+  r.add("s_quadmask_b64", with_scc<[](u64 a) {
           u64 d = 0;
           for (int i = 0; i < 16; ++i) d |= u64{(a >> (4 * i) & 15) != 0} << i;
-          scc = d != 0;
           return d;
         },
-                                 Flow::Any, kW>());
-  r.add("s_wqm_b32", scalar<[](u32 a, bool& scc) {
+                                   Flow::Any>());
+  r.add("s_wqm_b32", with_scc<[](u32 a) {
           u32 d = 0;
           for (int i = 0; i < 32; i += 4) d |= (a >> i & 15) != 0 ? 15u << i : 0;
-          scc = d != 0;
           return d;
         },
-                            Flow::Any, kW>());
-  r.add("s_wqm_b64", scalar<[](u64 a, bool& scc) {
+                              Flow::Any>());
+  r.add("s_wqm_b64", with_scc<[](u64 a) {
           u64 d = 0;
           for (int i = 0; i < 64; i += 4) d |= (a >> i & 15) != 0 ? 15ull << i : 0;
-          scc = d != 0;
           return d;
         },
-                            Flow::Any, kW>());
+                              Flow::Any>());
   r.add("s_cselect_b32",
         scalar<[](u32 a, u32 b, bool& scc) { return scc ? a : b; }, Flow::Route, kR>());
   r.add("s_cselect_b64",

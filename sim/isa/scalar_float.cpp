@@ -1,6 +1,7 @@
 // The scalar float unit of gfx11.5 and gfx12, and transcendentals with scalar operands.
 #include <cmath>
 
+#include "isa/comparisons.h"
 #include "isa/scalar_exec.h"
 #include "isa/scalar_math.h"
 
@@ -13,23 +14,8 @@ inline float flush(float x) {
 inline float narrow(double x) { return flush(float(x)); }
 
 #define ROCFLASH_SIM_SCMPF(name, T, expression) \
-  r.add(name, scalar<[](T a, T b, bool& scc) { scc = expression; }, Flow::Any, Scc::Writes>())
-
-#define ROCFLASH_SIM_SCMPF_ALL(suffix, T)                        \
-  ROCFLASH_SIM_SCMPF("s_cmp_lt_" suffix, T, a < b);              \
-  ROCFLASH_SIM_SCMPF("s_cmp_eq_" suffix, T, a == b);             \
-  ROCFLASH_SIM_SCMPF("s_cmp_le_" suffix, T, a <= b);             \
-  ROCFLASH_SIM_SCMPF("s_cmp_gt_" suffix, T, a > b);              \
-  ROCFLASH_SIM_SCMPF("s_cmp_lg_" suffix, T, (a < b || a > b));   \
-  ROCFLASH_SIM_SCMPF("s_cmp_ge_" suffix, T, a >= b);             \
-  ROCFLASH_SIM_SCMPF("s_cmp_o_" suffix, T, (a == a && b == b));  \
-  ROCFLASH_SIM_SCMPF("s_cmp_u_" suffix, T, (a != a || b != b));  \
-  ROCFLASH_SIM_SCMPF("s_cmp_nge_" suffix, T, !(a >= b));         \
-  ROCFLASH_SIM_SCMPF("s_cmp_nlg_" suffix, T, !(a < b || a > b)); \
-  ROCFLASH_SIM_SCMPF("s_cmp_ngt_" suffix, T, !(a > b));          \
-  ROCFLASH_SIM_SCMPF("s_cmp_nle_" suffix, T, !(a <= b));         \
-  ROCFLASH_SIM_SCMPF("s_cmp_neq_" suffix, T, !(a == b));         \
-  ROCFLASH_SIM_SCMPF("s_cmp_nlt_" suffix, T, !(a < b))
+  r.add("s_cmp_" name,                          \
+        scalar<[](T a, T b, bool& scc) { scc = expression; }, Flow::Any, Scc::Writes>())
 
 }  // namespace
 
@@ -86,8 +72,8 @@ void add_scalar_float(Registry& r) {
   r.add("v_s_rsq_f16", scalar<[](f16 x) { return to_half(1.0 / std::sqrt(double(x))); }>());
   r.add("v_s_sqrt_f16", scalar<[](f16 x) { return to_half(std::sqrt(double(x))); }>());
 
-  ROCFLASH_SIM_SCMPF_ALL("f32", float);
-  ROCFLASH_SIM_SCMPF_ALL("f16", f16);
+  ROCFLASH_SIM_FLOAT_COMPARISONS(ROCFLASH_SIM_SCMPF, "f32", float);
+  ROCFLASH_SIM_FLOAT_COMPARISONS(ROCFLASH_SIM_SCMPF, "f16", f16);
 }
 
 }  // namespace rocflash::sim

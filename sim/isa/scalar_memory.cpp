@@ -61,15 +61,7 @@ void run_load(Wave& w, const Op& op) {
 template <bool Strict>
 void run_buffer_load(Wave& w, const Op& op) {
   const u32 bytes = op.parameter & width::kBytes;
-  const int d = op.src[0].index;
-  if constexpr (Strict) {
-    need_sgpr(w, d, 4);
-    check_defined(w, (w.s_undef[d] | w.s_undef[d + 1] | w.s_undef[d + 2]) != 0,
-                  "a buffer descriptor");
-  }
-  const u64 base = w.s64(d) & 0xffffffffffffull;
-  const u32 stride = w.s[d + 1] >> 16 & 0x3fff;
-  const u64 size = stride == 0 ? w.s[d + 2] : u64{stride} * w.s[d + 2];
+  const auto [base, size] = scalar_buffer<Strict>(w, op.src[0].index);
   const u64 offset = scalar_offset<Strict>(w, op);
   const u32 dwords = std::max(1u, bytes / 4);
   const u32 part = std::min(bytes, 4u);
@@ -94,22 +86,18 @@ void run_clock(Wave& w, const Op& op) {
 }
 
 Semantics smem(ExecFn run, ExecFn strict, u32 parameter, Type base, u8 sources) {
-  Semantics s;
-  s.run = run;
-  s.run_strict = strict;
-  s.kind = Class::ScalarMemory;
+  Semantics s = executed(run, strict, Class::ScalarMemory, parameter);
   s.dst = Type::B32;
   s.src = {base, Type::I64};
   s.sources = sources;
-  s.parameter = parameter;
   return s;
 }
 
 }  // namespace
 
 void add_scalar_memory(Registry& r) {
-  const auto load = [&](std::string_view plain, std::string_view buffer, u32 parameter) {
-    r.add(plain, smem(run_load<false>, run_load<true>, parameter, Type::B64, 2));
+  const auto load = [&](std::string_view direct, std::string_view buffer, u32 parameter) {
+    r.add(direct, smem(run_load<false>, run_load<true>, parameter, Type::B64, 2));
     r.add(buffer, smem(run_buffer_load<false>, run_buffer_load<true>, parameter, Type::B64, 2));
   };
   load("s_load_dword|s_load_b32", "s_buffer_load_dword|s_buffer_load_b32", 4);

@@ -39,21 +39,13 @@ Spot spot_of(Wave& w, const Op& op, u32 bytes, u64 alignment) {
   const u32 variable = o.file == File::Sgpr ? read_scalar(w, o, &unknown_offset) : 0;
   const u64 offset = u64(literal + op.offset) + variable;
   if constexpr (Strict) check_defined(w, unknown_offset != 0, "a scalar access's address");
-  const int b = op.src[kBase].index;
   if ((op.parameter & kBuffer) == 0) {
     u64 unknown = 0;
     const u64 base = read_scalar64(w, op.src[kBase], &unknown);
     if constexpr (Strict) check_defined(w, unknown != 0, "a scalar access's address");
     return {aligned(w, base + offset, alignment), true};
   }
-  if constexpr (Strict) {
-    need_sgpr(w, b, 4);
-    check_defined(w, (w.s_undef[b] | w.s_undef[b + 1] | w.s_undef[b + 2]) != 0,
-                  "a buffer descriptor");
-  }
-  const u64 base = w.s64(b) & 0xffffffffffffull;
-  const u32 stride = w.s[b + 1] >> 16 & 0x3fff;
-  const u64 size = stride == 0 ? w.s[b + 2] : u64{stride} * w.s[b + 2];
+  const auto [base, size] = scalar_buffer<Strict>(w, op.src[kBase].index);
   const u64 at = aligned(w, offset, alignment);
   return {base + at, at + bytes <= size};
 }
@@ -114,14 +106,10 @@ void run_atomic(Wave& w, const Op& op) {
 }
 
 Semantics smem(ExecFn run, ExecFn strict, u32 parameter) {
-  Semantics s;
-  s.run = run;
-  s.run_strict = strict;
-  s.kind = Class::ScalarMemory;
+  Semantics s = executed(run, strict, Class::ScalarMemory, parameter);
   s.flags = flag::kNoDestination;
   s.src = {Type::B32, Type::B64, Type::I64};
   s.sources = 3;
-  s.parameter = parameter;
   return s;
 }
 
@@ -132,15 +120,15 @@ Semantics smem(ExecFn run, ExecFn strict, u32 parameter) {
   atomic_both("s_atomic_" name "_x2", "s_buffer_atomic_" name "_x2", (operation) | kWide)
 
 void add_scalar_store(Registry& r) {
-  const auto store = [&](std::string_view plain, std::string_view buffer, u32 bytes) {
-    r.add(plain, smem(run_store<false>, run_store<true>, bytes));
+  const auto store = [&](std::string_view direct, std::string_view buffer, u32 bytes) {
+    r.add(direct, smem(run_store<false>, run_store<true>, bytes));
     r.add(buffer, smem(run_store<false>, run_store<true>, bytes | kBuffer));
   };
   store("s_store_dword", "s_buffer_store_dword", 4);
   store("s_store_dwordx2", "s_buffer_store_dwordx2", 8);
   store("s_store_dwordx4", "s_buffer_store_dwordx4", 16);
-  const auto atomic_both = [&](std::string_view plain, std::string_view buffer, u32 operation) {
-    r.add(plain, smem(run_atomic<false>, run_atomic<true>, operation));
+  const auto atomic_both = [&](std::string_view direct, std::string_view buffer, u32 operation) {
+    r.add(direct, smem(run_atomic<false>, run_atomic<true>, operation));
     r.add(buffer, smem(run_atomic<false>, run_atomic<true>, operation | kBuffer));
   };
   ROCFLASH_SIM_SCALAR_ATOMIC("swap", kSwap);

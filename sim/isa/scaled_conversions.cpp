@@ -278,13 +278,10 @@ void run_convert(Wave& w, const Op& op) {
 void add_scaled_conversions(Registry& r) {
   u32 index = 0;
   for (const Conversion& c : kConversions) {
-    Semantics s;
-    s.run = run_convert<false>;
-    s.run_strict = run_convert<true>;
+    Semantics s = executed(run_convert<false>, run_convert<true>, Class::Vector, index++);
     s.dst = Type::B32;
     s.src = {Type::B32, Type::B32, Type::B32};
     s.sources = c.two_sources || c.stochastic ? 3 : 2;
-    s.parameter = index++;
     r.add(c.name, s);
   }
 }

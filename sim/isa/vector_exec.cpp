@@ -81,23 +81,28 @@ HostMode::HostMode(u32 mode, bool wide) : saved_(_mm_getcsr()) {
 
 HostMode::~HostMode() { _mm_setcsr(saved_); }
 
-u32 read_scalar(const Wave& w, const Source& source, u32* undefined) {
-  u32 unknown = 0;
-  u32 value = 0;
+namespace {
+
+// One scalar register, or a pair.
+template <typename T>
+T read_as(const Wave& w, const Source& source, T* undefined) {
+  constexpr bool kPair = sizeof(T) == 8;
+  T unknown = 0;
+  T value = 0;
   switch (source.file) {
     case File::Sgpr:
       if (source.index == sreg::kNull) break;
       if (w.strict) {
-        need_sgpr(w, source.index);
-        unknown = w.s_undef[source.index];
+        need_sgpr(w, source.index, kPair ? 2 : 1);
+        unknown = T(kPair ? w.s64_undef(source.index) : w.s_undef[source.index]);
       }
-      value = w.s[source.index];
+      value = T(kPair ? w.s64(source.index) : w.s[source.index]);
       break;
     case File::Literal:
-      value = u32(source.value);
+      value = T(source.value);
       break;
     case File::Special:
-      value = u32(special_value(w, source.index));
+      value = T(special_value(w, source.index));
       break;
     default:
       break;
@@ -106,29 +111,14 @@ u32 read_scalar(const Wave& w, const Source& source, u32* undefined) {
   return value;
 }
 
+}  // namespace
+
+u32 read_scalar(const Wave& w, const Source& source, u32* undefined) {
+  return read_as<u32>(w, source, undefined);
+}
+
 u64 read_scalar64(const Wave& w, const Source& source, u64* undefined) {
-  u64 unknown = 0;
-  u64 value = 0;
-  switch (source.file) {
-    case File::Sgpr:
-      if (source.index == sreg::kNull) break;
-      if (w.strict) {
-        need_sgpr(w, source.index, 2);
-        unknown = w.s64_undef(source.index);
-      }
-      value = w.s64(source.index);
-      break;
-    case File::Literal:
-      value = source.value;
-      break;
-    case File::Special:
-      value = special_value(w, source.index);
-      break;
-    default:
-      break;
-  }
-  if (undefined != nullptr) *undefined = unknown;
-  return value;
+  return read_as<u64>(w, source, undefined);
 }
 
 u64 read_mask_source(const Wave& w, const Source& source, u64* undefined) {
@@ -168,19 +158,19 @@ void need_source(const Wave& w, const Source& source) {
   }
 }
 
-template <Plane P>
+template <Aspect A>
 void fetch_source(Wave& w, const Op& op, const Source& source, bool dpp, Fetched& out,
                   u64& disabled) {
   const bool wide = is_sixty_four(source.type);
-  const Row* rows = P == Plane::Value ? w.v : w.v_undef;
+  const Row* rows = A == Aspect::Value ? w.v : w.v_undef;
   switch (source.file) {
     case File::Vgpr:
       out.lo = rows[source.index].lane;
       out.hi = wide ? rows[source.index + 1].lane : kZeroRow.lane;
       break;
     case File::Literal:
-      out.lo = P == Plane::Value ? source.constant->lane : kZeroRow.lane;
-      out.hi = P == Plane::Value ? source.constant_high->lane : kZeroRow.lane;
+      out.lo = A == Aspect::Value ? source.constant->lane : kZeroRow.lane;
+      out.hi = A == Aspect::Value ? source.constant_high->lane : kZeroRow.lane;
       break;
     default: {
       u64 unknown = 0;
@@ -192,7 +182,7 @@ void fetch_source(Wave& w, const Op& op, const Source& source, bool dpp, Fetched
         value = read_scalar(w, source, &unknown32);
         unknown = unknown32;
       }
-      if constexpr (P == Plane::Undefined) value = unknown;
+      if constexpr (A == Aspect::Undefined) value = unknown;
       fill(out.built_lo.lane, u32(value), w.size);
       out.lo = out.built_lo.lane;
       out.hi = kZeroRow.lane;
@@ -223,7 +213,7 @@ void fetch_source(Wave& w, const Op& op, const Source& source, bool dpp, Fetched
       out.hi = out.built_hi.lane;
     }
   }
-  if (source.plain()) return;
+  if (source.unmodified()) return;
   const int n = w.size;
   u32* lo = out.built_lo.lane;
   if (source.select != 6) {
@@ -236,7 +226,7 @@ void fetch_source(Wave& w, const Op& op, const Source& source, bool dpp, Fetched
     for (int i = 0; i < n; ++i) lo[i] = u32(i32(i16(out.lo[i])));
     out.lo = lo;
   }
-  if constexpr (P == Plane::Value) {
+  if constexpr (A == Aspect::Value) {
     if (source.neg || source.abs) {
       const u32 bit = sign_bit(source.type);
       const u32 clear = source.abs ? ~bit : ~0u;
@@ -249,8 +239,9 @@ void fetch_source(Wave& w, const Op& op, const Source& source, bool dpp, Fetched
   }
 }
 
-template void fetch_source<Plane::Value>(Wave&, const Op&, const Source&, bool, Fetched&, u64&);
-template void fetch_source<Plane::Undefined>(Wave&, const Op&, const Source&, bool, Fetched&, u64&);
+template void fetch_source<Aspect::Value>(Wave&, const Op&, const Source&, bool, Fetched&, u64&);
+template void fetch_source<Aspect::Undefined>(Wave&, const Op&, const Source&, bool, Fetched&,
+                                              u64&);
 
 template <bool Strict>
 void write_row(Wave& w, int row, const u32* values, const u32* undefined, u64 mask) {

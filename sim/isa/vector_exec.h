@@ -30,10 +30,11 @@ struct Fetched {
   Row built_hi;
 };
 
-enum class Plane : u8 { Value, Undefined };
+// What is fetched of a source: its value, or which of its bits are undefined.
+enum class Aspect : u8 { Value, Undefined };
 
 // Source k as rows, modifiers applied. `disabled` collects lanes that DPP keeps from being written.
-template <Plane P>
+template <Aspect A>
 void fetch_source(Wave& w, const Op& op, const Source& source, bool dpp, Fetched& out,
                   u64& disabled);
 

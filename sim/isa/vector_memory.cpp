@@ -285,11 +285,7 @@ void run_load_to_lds(Wave& w, const Op& op) {
 void run_cache(Wave&, const Op&) {}
 
 Semantics memory(ExecFn run, ExecFn strict, u32 parameter, bool store, Space space) {
-  Semantics s;
-  s.run = run;
-  s.run_strict = strict;
-  s.kind = Class::Memory;
-  s.parameter = parameter;
+  Semantics s = executed(run, strict, Class::Memory, parameter);
   s.dst = store ? Type::None : Type::B32;
   s.flags = store ? flag::kNoDestination : 0;
   s.selectors = static_cast<u8>(space);
@@ -300,26 +296,25 @@ struct Spelling {
   std::string_view global, flat, scratch, buffer;
 };
 
+// One operation in every space; `in` gives its semantics there.
+template <typename In>
+void add_spaces(Registry& r, const Spelling& n, In in) {
+  r.add(n.global, in.template operator()<Space::Global>());
+  r.add(n.flat, in.template operator()<Space::Flat>());
+  r.add(n.scratch, in.template operator()<Space::Scratch>());
+  r.add(n.buffer, in.template operator()<Space::Buffer>());
+}
+
 void add_load(Registry& r, const Spelling& n, u32 parameter) {
-  r.add(n.global, memory(run_load<false, Space::Global>, run_load<true, Space::Global>, parameter,
-                         false, Space::Global));
-  r.add(n.flat, memory(run_load<false, Space::Flat>, run_load<true, Space::Flat>, parameter, false,
-                       Space::Flat));
-  r.add(n.scratch, memory(run_load<false, Space::Scratch>, run_load<true, Space::Scratch>,
-                          parameter, false, Space::Scratch));
-  r.add(n.buffer, memory(run_load<false, Space::Buffer>, run_load<true, Space::Buffer>, parameter,
-                         false, Space::Buffer));
+  add_spaces(r, n, [&]<Space S>() {
+    return memory(run_load<false, S>, run_load<true, S>, parameter, false, S);
+  });
 }
 
 void add_store(Registry& r, const Spelling& n, u32 parameter) {
-  r.add(n.global, memory(run_store<false, Space::Global>, run_store<true, Space::Global>, parameter,
-                         true, Space::Global));
-  r.add(n.flat, memory(run_store<false, Space::Flat>, run_store<true, Space::Flat>, parameter, true,
-                       Space::Flat));
-  r.add(n.scratch, memory(run_store<false, Space::Scratch>, run_store<true, Space::Scratch>,
-                          parameter, true, Space::Scratch));
-  r.add(n.buffer, memory(run_store<false, Space::Buffer>, run_store<true, Space::Buffer>, parameter,
-                         true, Space::Buffer));
+  add_spaces(r, n, [&]<Space S>() {
+    return memory(run_store<false, S>, run_store<true, S>, parameter, true, S);
+  });
 }
 
 #define ROCFLASH_SIM_NAMES(a, b)                                               \

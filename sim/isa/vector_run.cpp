@@ -1,4 +1,4 @@
-// The shapes of vector instructions: plain, compare, packed, mixed, dual.
+// The shapes of vector instructions: common, compare, packed, mixed, dual.
 #include <immintrin.h>
 
 #include <optional>
@@ -196,6 +196,39 @@ void place_part(const Op& op, u32* value, const u32* old, int n, bool keep) {
   }
 }
 
+Lanes lanes_of(const Wave& w, const Op& op) {
+  Lanes l;
+  l.n = w.size;
+  l.clamp = op.clamp;
+  l.op = &op;
+  l.mode = w.mode;
+  l.target = w.target;
+  return l;
+}
+
+// The first `count` sources as rows that the arithmetic sees.
+template <bool Strict>
+void fetch_values(Wave& w, const Op& op, int count, Fetched* source, Lanes& l, u64& disabled) {
+  for (int k = 0; k < count; ++k) {
+    const auto i = static_cast<std::size_t>(k);
+    if constexpr (Strict) need_source(w, op.src[i]);
+    fetch_source<Aspect::Value>(w, op, op.src[i], k == 0, source[k], disabled);
+    l.lo[k] = source[k].lo;
+    l.hi[k] = source[k].hi;
+  }
+}
+
+// Their undefined bits. (Rows point into `in` itself, which therefore stays where it is.)
+void fetch_undefined(Wave& w, const Op& op, int count, ShadowInputs& in) {
+  in.count = count;
+  u64 ignored = 0;
+  for (int k = 0; k < count; ++k) {
+    const auto i = static_cast<std::size_t>(k);
+    fetch_source<Aspect::Undefined>(w, op, op.src[i], k == 0, in.source[k], ignored);
+    in.types[k] = op.src[i].type;
+  }
+}
+
 }  // namespace
 
 template <bool Strict>
@@ -204,21 +237,10 @@ void run_vop(Wave& w, const Op& op) {
   const u64 exec = w.exec();
   u64 disabled = 0;
   Fetched source[4];
-  Lanes l;
-  l.n = w.size;
-  l.clamp = op.clamp;
-  l.op = &op;
-  l.mode = w.mode;
-  l.target = w.target;
+  Lanes l = lanes_of(w, op);
   const bool mask_in = (s.flags & flag::kMaskIn) != 0;
   const int sources = op.sources - (mask_in ? 1 : 0);
-  for (int k = 0; k < sources; ++k) {
-    const auto i = static_cast<std::size_t>(k);
-    if constexpr (Strict) need_source(w, op.src[i]);
-    fetch_source<Plane::Value>(w, op, op.src[i], k == 0, source[k], disabled);
-    l.lo[k] = source[k].lo;
-    l.hi[k] = source[k].hi;
-  }
+  fetch_values<Strict>(w, op, sources, source, l, disabled);
   u64 mask_unknown = 0;
   if (mask_in) {
     l.mask_in = read_mask_source(w, op.src[static_cast<std::size_t>(sources)], &mask_unknown);
@@ -263,13 +285,7 @@ void run_vop(Wave& w, const Op& op) {
     clean = clean && (mask_unknown & exec) == 0;
     if (!clean) {
       ShadowInputs in;
-      in.count = sources;
-      u64 ignored = 0;
-      for (int k = 0; k < sources; ++k) {
-        const auto i = static_cast<std::size_t>(k);
-        fetch_source<Plane::Undefined>(w, op, op.src[i], k == 0, in.source[k], ignored);
-        in.types[k] = op.src[i].type;
-      }
+      fetch_undefined(w, op, sources, in);
       flow(op, in, l, unknown.lane, unknown_hi.lane, w.size);
       for (int i = 0; i < w.size; ++i) {
         if ((mask_unknown >> i & 1) != 0) unknown.lane[i] = unknown_hi.lane[i] = ~0u;
@@ -308,25 +324,17 @@ void run_vop(Wave& w, const Op& op) {
 template <bool Strict>
 void run_compare(Wave& w, const Op& op) {
   const Semantics& s = *op.semantics;
-  const u64 exec = w.exec();
   u64 disabled = 0;
   Fetched source[3];
-  Lanes l;
-  l.n = w.size;
-  l.op = &op;
-  for (int k = 0; k < op.sources; ++k) {
-    const auto i = static_cast<std::size_t>(k);
-    if constexpr (Strict) need_source(w, op.src[i]);
-    fetch_source<Plane::Value>(w, op, op.src[i], k == 0, source[k], disabled);
-    l.lo[k] = source[k].lo;
-    l.hi[k] = source[k].hi;
-  }
+  Lanes l = lanes_of(w, op);
+  fetch_values<Strict>(w, op, op.sources, source, l, disabled);
   if (!w.mode_default && (s.flags & flag::kFloatMode) != 0) {
     const HostMode host(w.mode, wide_mode(s.src[0]));
     op.compute(l);
   } else {
     op.compute(l);
   }
+  const u64 exec = w.exec();
   u64 unknown = 0;
   if constexpr (Strict) {
     bool clean = true;
@@ -335,13 +343,7 @@ void run_compare(Wave& w, const Op& op) {
     }
     if (!clean) {
       ShadowInputs in;
-      in.count = op.sources;
-      u64 ignored = 0;
-      for (int k = 0; k < op.sources; ++k) {
-        const auto i = static_cast<std::size_t>(k);
-        fetch_source<Plane::Undefined>(w, op, op.src[i], k == 0, in.source[k], ignored);
-        in.types[k] = op.src[i].type;
-      }
+      fetch_undefined(w, op, op.sources, in);
       Row bits;
       flow_any(in, bits.lane, w.size);
       unknown = pack_mask(bits.lane, w.size) & exec;
@@ -356,9 +358,9 @@ void run_compare(Wave& w, const Op& op) {
 namespace {
 
 // Half `high` of each lane, with its own negation, as a 16-bit value in the low half.
-template <Plane P>
+template <Aspect A>
 void take_half(const u32* from, bool high, bool negate, u32* to, int n) {
-  const u32 flip = P == Plane::Value && negate ? 0x8000u : 0u;
+  const u32 flip = A == Aspect::Value && negate ? 0x8000u : 0u;
   const int shift = high ? 16 : 0;
   for (int i = 0; i < n; ++i) to[i] = ((from[i] >> shift) & 0xffffu) ^ flip;
 }
@@ -368,19 +370,19 @@ struct Halves {
   Row hi[3];
 };
 
-template <Plane P>
+template <Aspect A>
 void fetch_halves(Wave& w, const Op& op, Halves& halves) {
   u64 disabled = 0;
   for (int k = 0; k < op.sources; ++k) {
     const auto i = static_cast<std::size_t>(k);
-    Source plain = op.src[i];
-    plain.neg = plain.abs = false;
-    plain.high = false;
+    Source bare = op.src[i];
+    bare.neg = bare.abs = false;
+    bare.high = false;
     Fetched f;
-    fetch_source<P>(w, op, plain, k == 0, f, disabled);
-    take_half<P>(f.lo, (op.op_sel >> k & 1) != 0, (op.neg_lo >> k & 1) != 0, halves.lo[k].lane,
+    fetch_source<A>(w, op, bare, k == 0, f, disabled);
+    take_half<A>(f.lo, (op.op_sel >> k & 1) != 0, (op.neg_lo >> k & 1) != 0, halves.lo[k].lane,
                  w.size);
-    take_half<P>(f.lo, (op.op_sel_hi >> k & 1) != 0, (op.neg_hi >> k & 1) != 0, halves.hi[k].lane,
+    take_half<A>(f.lo, (op.op_sel_hi >> k & 1) != 0, (op.neg_hi >> k & 1) != 0, halves.hi[k].lane,
                  w.size);
   }
 }
@@ -395,13 +397,10 @@ void run_packed16(Wave& w, const Op& op) {
     for (int k = 0; k < op.sources; ++k) need_source(w, op.src[static_cast<std::size_t>(k)]);
     need_vgpr(w, op.dst[0].index);
   }
-  fetch_halves<Plane::Value>(w, op, halves);
+  fetch_halves<Aspect::Value>(w, op, halves);
   Row out;
   Row out_hi;
-  Lanes l;
-  l.n = w.size;
-  l.clamp = op.clamp;
-  l.op = &op;
+  Lanes l = lanes_of(w, op);
   const bool moded = !w.mode_default && (s.flags & flag::kFloatMode) != 0;
   std::optional<HostMode> host;
   if (moded) host.emplace(w.mode, true);
@@ -427,7 +426,7 @@ void run_packed16(Wave& w, const Op& op) {
       clean = clean && source_clean(w, op.src[static_cast<std::size_t>(k)]);
     }
     if (!clean) {
-      fetch_halves<Plane::Undefined>(w, op, halves);
+      fetch_halves<Aspect::Undefined>(w, op, halves);
       for (int i = 0; i < w.size; ++i) {
         u32 lo = 0;
         u32 hi = 0;
@@ -446,21 +445,21 @@ void run_packed16(Wave& w, const Op& op) {
 namespace {
 
 // Element rows of a packed 32-bit source: op_sel chooses the register of each result.
-template <Plane P>
+template <Aspect A>
 const u32* pair_row(Wave& w, const Source& source, bool second, bool negate, Row& built) {
   const u32* from = built.lane;
   const int n = w.size;
   if (source.file == File::Vgpr) {
-    const Row* rows = P == Plane::Value ? w.v : w.v_undef;
+    const Row* rows = A == Aspect::Value ? w.v : w.v_undef;
     // A single register (an inline form) serves both elements.
     from = rows[source.index + (second && source.dwords > 1 ? 1 : 0)].lane;
   } else if (source.file == File::Sgpr) {
     const int index = source.index + (second ? 1 : 0);
-    std::fill_n(built.lane, n, P == Plane::Value ? w.s[index] : w.s_undef[index]);
+    std::fill_n(built.lane, n, A == Aspect::Value ? w.s[index] : w.s_undef[index]);
   } else {
-    std::fill_n(built.lane, n, P == Plane::Value ? u32(source.value) : 0u);
+    std::fill_n(built.lane, n, A == Aspect::Value ? u32(source.value) : 0u);
   }
-  if (P == Plane::Value && negate) {
+  if (A == Aspect::Value && negate) {
     for (int i = 0; i < n; ++i) built.lane[i] = from[i] ^ 0x80000000u;
     from = built.lane;
   }
@@ -476,11 +475,7 @@ void run_packed32(Wave& w, const Op& op) {
   Row built[3];
   Row out[2];
   Row unknown[2];
-  Lanes l;
-  l.n = w.size;
-  l.op = &op;
-  l.mode = w.mode;
-  l.target = w.target;
+  Lanes l = lanes_of(w, op);
   if constexpr (Strict) {
     for (int k = 0; k < op.sources; ++k) need_source(w, op.src[static_cast<std::size_t>(k)]);
     need_vgpr(w, op.dst[0].index, 2);
@@ -491,8 +486,8 @@ void run_packed32(Wave& w, const Op& op) {
     const u8 select = element == 0 ? op.op_sel : op.op_sel_hi;
     const u8 negate = element == 0 ? op.neg_lo : op.neg_hi;
     for (int k = 0; k < op.sources; ++k) {
-      l.lo[k] = pair_row<Plane::Value>(w, op.src[static_cast<std::size_t>(k)],
-                                       (select >> k & 1) != 0, (negate >> k & 1) != 0, built[k]);
+      l.lo[k] = pair_row<Aspect::Value>(w, op.src[static_cast<std::size_t>(k)],
+                                        (select >> k & 1) != 0, (negate >> k & 1) != 0, built[k]);
     }
     l.d = out[element].lane;
     op.compute(l);
@@ -509,8 +504,8 @@ void run_packed32(Wave& w, const Op& op) {
       u32* u = unknown[element].lane;
       std::fill_n(u, w.size, 0u);
       for (int k = 0; k < op.sources; ++k) {
-        const u32* row = pair_row<Plane::Undefined>(w, op.src[static_cast<std::size_t>(k)],
-                                                    (select >> k & 1) != 0, false, built[k]);
+        const u32* row = pair_row<Aspect::Undefined>(w, op.src[static_cast<std::size_t>(k)],
+                                                     (select >> k & 1) != 0, false, built[k]);
         for (int i = 0; i < w.size; ++i) u[i] |= row[i];
       }
       if (s.flow != Flow::Bitwise) {
@@ -529,24 +524,22 @@ void run_mixed(Wave& w, const Op& op) {
   const Semantics& s = *op.semantics;
   Fetched source[3];
   Row converted[3];
-  Lanes l;
-  l.n = w.size;
-  l.op = &op;
+  Lanes l = lanes_of(w, op);
   u64 disabled = 0;
   bool clean = true;
   for (int k = 0; k < 3; ++k) {
     const auto index = static_cast<std::size_t>(k);
-    Source plain = op.src[index];
+    Source bare = op.src[index];
     if constexpr (Strict) {
-      need_source(w, plain);
-      clean = clean && source_clean(w, plain);
+      need_source(w, bare);
+      clean = clean && source_clean(w, bare);
     }
     const bool half = (op.op_sel_hi >> k & 1) != 0;
     const bool high = (op.op_sel >> k & 1) != 0;
-    const bool neg = plain.neg;
-    const bool abs = plain.abs;
-    plain.neg = plain.abs = plain.high = false;
-    fetch_source<Plane::Value>(w, op, plain, k == 0, source[k], disabled);
+    const bool neg = bare.neg;
+    const bool abs = bare.abs;
+    bare.neg = bare.abs = bare.high = false;
+    fetch_source<Aspect::Value>(w, op, bare, k == 0, source[k], disabled);
     u32* to = converted[k].lane;
     for (int i = 0; i < w.size; ++i) {
       u32 bits = source[k].lo[i];
@@ -581,9 +574,9 @@ void run_mixed(Wave& w, const Op& op) {
         const auto index = static_cast<std::size_t>(k);
         const bool half = (op.op_sel_hi >> k & 1) != 0;
         const bool high = (op.op_sel >> k & 1) != 0;
-        Source plain = op.src[index];
-        plain.high = false;
-        fetch_source<Plane::Undefined>(w, op, plain, k == 0, source[k], disabled);
+        Source bare = op.src[index];
+        bare.high = false;
+        fetch_source<Aspect::Undefined>(w, op, bare, k == 0, source[k], disabled);
         const u32 part = !half ? ~0u : high ? 0xffff0000u : 0xffffu;
         for (int i = 0; i < w.size; ++i) unknown.lane[i] |= source[k].lo[i] & part;
       }
@@ -602,18 +595,15 @@ void run_packed_dot(Wave& w, const Op& op) {
   Halves halves;
   Op pairs = op;
   pairs.sources = 2;
-  fetch_halves<Plane::Value>(w, pairs, halves);
+  fetch_halves<Aspect::Value>(w, pairs, halves);
   Fetched accumulator;
   u64 disabled = 0;
-  Lanes l;
-  l.n = w.size;
-  l.clamp = op.clamp;
-  l.op = &op;
+  Lanes l = lanes_of(w, op);
   for (int k = 0; k < 2; ++k) {
     for (int i = 0; i < w.size; ++i) halves.lo[k].lane[i] |= halves.hi[k].lane[i] << 16;
     l.lo[k] = halves.lo[k].lane;
   }
-  fetch_source<Plane::Value>(w, op, op.src[2], false, accumulator, disabled);
+  fetch_source<Aspect::Value>(w, op, op.src[2], false, accumulator, disabled);
   l.lo[2] = accumulator.lo;
   if constexpr (Strict) {
     for (const auto& source : op.src) need_source(w, source);
@@ -634,9 +624,9 @@ void run_packed_dot(Wave& w, const Op& op) {
       ShadowInputs in;
       in.count = 3;
       for (int k = 0; k < 3; ++k) {
-        Source plain = op.src[static_cast<std::size_t>(k)];
-        plain.high = false;
-        fetch_source<Plane::Undefined>(w, op, plain, false, in.source[k], disabled);
+        Source bare = op.src[static_cast<std::size_t>(k)];
+        bare.high = false;
+        fetch_source<Aspect::Undefined>(w, op, bare, false, in.source[k], disabled);
         in.types[k] = Type::B32;
       }
       flow_any(in, unknown.lane, w.size);

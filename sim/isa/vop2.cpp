@@ -1,4 +1,6 @@
 // VOP2 and its VOP3 twins: two-operand vector arithmetic.
+#include <array>
+
 #include "isa/elementwise.h"
 #include "isa/scalar_math.h"
 
@@ -20,13 +22,7 @@ void carry(Lanes& l) {
 
 template <auto F>
 Semantics carry_out(bool mask_in) {
-  Semantics s;
-  s.run = run_vop<false>;
-  s.run_strict = run_vop<true>;
-  s.compute = carry<F>;
-  s.dst = Type::B32;
-  s.src = {Type::B32, Type::B32, Type::Mask};
-  s.sources = mask_in ? 3 : 2;
+  Semantics s = computed(carry<F>, Type::B32, {Type::B32, Type::B32, Type::Mask}, mask_in ? 3 : 2);
   s.flow = Flow::Add;
   s.flags = flag::kMaskOut | (mask_in ? flag::kMaskIn : 0);
   return s;
@@ -39,13 +35,7 @@ void select(Lanes& l) {
 }
 
 Semantics conditional(Type type) {
-  Semantics s;
-  s.run = run_vop<false>;
-  s.run_strict = run_vop<true>;
-  s.compute = select<u32>;
-  s.dst = type;
-  s.src = {type, type, Type::Mask};
-  s.sources = 3;
+  Semantics s = computed(select<u32>, type, {type, type, Type::Mask}, 3);
   s.flow = Flow::Route;
   s.flags = flag::kMaskIn;
   return s;
@@ -55,6 +45,17 @@ constexpr auto kFmaF32 = [](float a, float b, float c) { return __builtin_fmaf(a
 constexpr auto kMadF32 = [](float a, float b, float c) { return a * b + c; };
 constexpr auto kFmaF16 = [](f16 a, f16 b, f16 c) { return fma_half(a, b, c); };
 
+// Names in this order: min, max, min_num, max_num, minimum, maximum.
+template <typename T>
+void add_extremes(Registry& r, const std::array<std::string_view, 6>& names) {
+  r.add(names[0], vop<[](T a, T b) { return ieee_min(a, b); }>());
+  r.add(names[1], vop<[](T a, T b) { return ieee_max(a, b); }>());
+  r.add(names[2], vop<[](T a, T b) { return number_min(a, b); }>());
+  r.add(names[3], vop<[](T a, T b) { return number_max(a, b); }>());
+  r.add(names[4], vop<[](T a, T b) { return nan_min(a, b); }>());
+  r.add(names[5], vop<[](T a, T b) { return nan_max(a, b); }>());
+}
+
 void add_float(Registry& r) {
   r.add("v_add_f32", vop<[](float a, float b) { return a + b; }>());
   r.add("v_sub_f32", vop<[](float a, float b) { return a - b; }>());
@@ -62,12 +63,8 @@ void add_float(Registry& r) {
   r.add("v_mul_f32", vop<[](float a, float b) { return a * b; }>());
   r.add("v_mul_legacy_f32|v_mul_dx9_zero_f32",
         vop<[](float a, float b) { return a == 0 || b == 0 ? 0.0f : a * b; }>());
-  r.add("v_min_f32", vop<[](float a, float b) { return ieee_min(a, b); }>());
-  r.add("v_max_f32", vop<[](float a, float b) { return ieee_max(a, b); }>());
-  r.add("v_min_num_f32", vop<[](float a, float b) { return number_min(a, b); }>());
-  r.add("v_max_num_f32", vop<[](float a, float b) { return number_max(a, b); }>());
-  r.add("v_minimum_f32", vop<[](float a, float b) { return nan_min(a, b); }>());
-  r.add("v_maximum_f32", vop<[](float a, float b) { return nan_max(a, b); }>());
+  add_extremes<float>(r, {"v_min_f32", "v_max_f32", "v_min_num_f32", "v_max_num_f32",
+                          "v_minimum_f32", "v_maximum_f32"});
   r.add("v_fmac_f32", vop<kFmaF32>(Flow::Any, flag::kAccumulate));
   r.add("v_mac_f32", vop<kMadF32>(Flow::Any, flag::kAccumulate));
   r.add(
@@ -82,12 +79,8 @@ void add_float(Registry& r) {
   r.add("v_sub_f16", vop<[](f16 a, f16 b) { return f16(float(a) - float(b)); }>());
   r.add("v_subrev_f16", vop<[](f16 a, f16 b) { return f16(float(b) - float(a)); }>());
   r.add("v_mul_f16", vop<[](f16 a, f16 b) { return f16(float(a) * float(b)); }>());
-  r.add("v_min_f16", vop<[](f16 a, f16 b) { return ieee_min(a, b); }>());
-  r.add("v_max_f16", vop<[](f16 a, f16 b) { return ieee_max(a, b); }>());
-  r.add("v_min_num_f16", vop<[](f16 a, f16 b) { return number_min(a, b); }>());
-  r.add("v_max_num_f16", vop<[](f16 a, f16 b) { return number_max(a, b); }>());
-  r.add("v_minimum_f16", vop<[](f16 a, f16 b) { return nan_min(a, b); }>());
-  r.add("v_maximum_f16", vop<[](f16 a, f16 b) { return nan_max(a, b); }>());
+  add_extremes<f16>(r, {"v_min_f16", "v_max_f16", "v_min_num_f16", "v_max_num_f16", "v_minimum_f16",
+                        "v_maximum_f16"});
   r.add("v_fmac_f16|v_mac_f16", vop<kFmaF16>(Flow::Any, flag::kAccumulate | flag::kKeepsHigh9));
   r.add("v_fmaak_f16|v_fmamk_f16|v_madak_f16|v_madmk_f16",
         vop<kFmaF16>(Flow::Any, flag::kKeepsHigh9));
@@ -97,12 +90,8 @@ void add_float(Registry& r) {
 
   r.add("v_add_f64", vop<[](double a, double b) { return a + b; }>());
   r.add("v_mul_f64", vop<[](double a, double b) { return a * b; }>());
-  r.add("v_min_f64", vop<[](double a, double b) { return ieee_min(a, b); }>());
-  r.add("v_max_f64", vop<[](double a, double b) { return ieee_max(a, b); }>());
-  r.add("v_min_num_f64", vop<[](double a, double b) { return number_min(a, b); }>());
-  r.add("v_max_num_f64", vop<[](double a, double b) { return number_max(a, b); }>());
-  r.add("v_minimum_f64", vop<[](double a, double b) { return nan_min(a, b); }>());
-  r.add("v_maximum_f64", vop<[](double a, double b) { return nan_max(a, b); }>());
+  add_extremes<double>(r, {"v_min_f64", "v_max_f64", "v_min_num_f64", "v_max_num_f64",
+                           "v_minimum_f64", "v_maximum_f64"});
   r.add("v_fmac_f64", vop<[](double a, double b, double c) { return __builtin_fma(a, b, c); }>(
                           Flow::Any, flag::kAccumulate));
   r.add("v_ldexp_f64", vop<[](double a, i32 e) { return std::ldexp(a, e); }>());
@@ -170,20 +159,12 @@ void add_integer(Registry& r) {
   r.add("v_mul_hi_u32_u24",
         vop<[](u32 a, u32 b) { return u32((u64(a & 0xffffff) * (b & 0xffffff)) >> 32); }>());
 
-  r.add("v_add_u16|v_add_nc_u16",
-        vop_clamp<[](u16 a, u16 b) { return u16(a + b); },
-                  [](u16 a, u16 b) { return clamp_to<u16>(i64(a) + b); }>());
-  r.add("v_sub_u16|v_sub_nc_u16",
-        vop_clamp<[](u16 a, u16 b) { return u16(a - b); },
-                  [](u16 a, u16 b) { return clamp_to<u16>(i64(a) - b); }>());
+  r.add("v_add_u16|v_add_nc_u16", vop_clamp<kSum<u16>, kClampedSum<u16>>());
+  r.add("v_sub_u16|v_sub_nc_u16", vop_clamp<kDifference<u16>, kClampedDifference<u16>>());
   r.add("v_subrev_u16", vop_clamp<[](u16 a, u16 b) { return u16(b - a); },
                                   [](u16 a, u16 b) { return clamp_to<u16>(i64(b) - a); }>());
-  r.add("v_add_i16|v_add_nc_i16",
-        vop_clamp<[](i16 a, i16 b) { return i16(a + b); },
-                  [](i16 a, i16 b) { return clamp_to<i16>(i64(a) + b); }>());
-  r.add("v_sub_i16|v_sub_nc_i16",
-        vop_clamp<[](i16 a, i16 b) { return i16(a - b); },
-                  [](i16 a, i16 b) { return clamp_to<i16>(i64(a) - b); }>());
+  r.add("v_add_i16|v_add_nc_i16", vop_clamp<kSum<i16>, kClampedSum<i16>>());
+  r.add("v_sub_i16|v_sub_nc_i16", vop_clamp<kDifference<i16>, kClampedDifference<i16>>());
   r.add("v_mul_lo_u16", vop<[](u16 a, u16 b) { return u16(u32(a) * b); }>());
 }
 

@@ -75,15 +75,32 @@ void wide_multiply_add(Lanes& l) {
 }
 
 Semantics wide_mad(ComputeFn compute) {
-  Semantics s;
-  s.run = run_vop<false>;
-  s.run_strict = run_vop<true>;
-  s.compute = compute;
-  s.dst = Type::B64;
-  s.src = {Type::B32, Type::B32, Type::B64};
-  s.sources = 3;
+  Semantics s = computed(compute, Type::B64, {Type::B32, Type::B32, Type::B64}, 3);
   s.flags = flag::kMaskOut;
   s.flow = Flow::MulAdd;
+  return s;
+}
+
+// Bit (a*4 + b*2 + c) of an immediate truth table is the result.
+template <typename T>
+void by_truth_table(Lanes& l) {
+  const u32 truth = l.op->parameter;
+  for (int i = 0; i < l.n; ++i) {
+    u32 d = 0;
+    for (u32 t = 0; t < 8; ++t) {
+      if ((truth >> t & 1) == 0) continue;
+      d |= ((t & 4) != 0 ? l.lo[0][i] : ~l.lo[0][i]) & ((t & 2) != 0 ? l.lo[1][i] : ~l.lo[1][i]) &
+           ((t & 1) != 0 ? l.lo[2][i] : ~l.lo[2][i]);
+    }
+    l.d[i] = T(d);
+  }
+}
+
+// The lambda gives the types only.
+template <auto Typed>
+Semantics bitop3() {
+  Semantics s = vop<Typed>(Flow::Bitwise);
+  s.compute = by_truth_table<typename TraitsOf<Typed>::Result>;
   return s;
 }
 
@@ -260,41 +277,8 @@ void add_bits(Registry& r) {
   r.add("v_xad_u32", vop<[](u32 a, u32 b, u32 c) { return (a ^ b) + c; }>(Flow::Add));
   r.add("v_bcnt_u32_b32", vop<[](u32 x, u32 c) { return u32(std::popcount(x)) + c; }>());
   r.add("v_lshl_b32", vop<[](u32 v, u32 s) { return v << (s & 31); }>(Flow::Route, 0, 2));
-  r.add("v_bitop3_b32", [] {
-    Semantics s = vop<[](u32 a, u32 b, u32 c) { return a ^ b ^ c; }>(Flow::Bitwise);
-    // The truth table is an immediate; bit (a*4 + b*2 + c) of it is the result.
-    s.compute = [](Lanes& l) {
-      const u32 table = l.op->parameter;
-      for (int i = 0; i < l.n; ++i) {
-        u32 d = 0;
-        for (u32 t = 0; t < 8; ++t) {
-          if ((table >> t & 1) == 0) continue;
-          d |= ((t & 4) != 0 ? l.lo[0][i] : ~l.lo[0][i]) &
-               ((t & 2) != 0 ? l.lo[1][i] : ~l.lo[1][i]) &
-               ((t & 1) != 0 ? l.lo[2][i] : ~l.lo[2][i]);
-        }
-        l.d[i] = d;
-      }
-    };
-    return s;
-  }());
-  r.add("v_bitop3_b16", [] {
-    Semantics s = vop<[](u16 a, u16 b, u16 c) { return u16(a ^ b ^ c); }>(Flow::Bitwise);
-    s.compute = [](Lanes& l) {
-      const u32 table = l.op->parameter;
-      for (int i = 0; i < l.n; ++i) {
-        u32 d = 0;
-        for (u32 t = 0; t < 8; ++t) {
-          if ((table >> t & 1) == 0) continue;
-          d |= ((t & 4) != 0 ? l.lo[0][i] : ~l.lo[0][i]) &
-               ((t & 2) != 0 ? l.lo[1][i] : ~l.lo[1][i]) &
-               ((t & 1) != 0 ? l.lo[2][i] : ~l.lo[2][i]);
-        }
-        l.d[i] = d & 0xffff;
-      }
-    };
-    return s;
-  }());
+  r.add("v_bitop3_b32", bitop3<[](u32 a, u32 b, u32 c) { return a ^ b ^ c; }>());
+  r.add("v_bitop3_b16", bitop3<[](u16 a, u16 b, u16 c) { return u16(a ^ b ^ c); }>());
   r.add("v_ashr_pk_i8_i32", vop<[](i32 a, i32 b, u32 s) {
           const i32 x = std::clamp(a >> (s & 31), -128, 127);
           const i32 y = std::clamp(b >> (s & 31), -128, 127);

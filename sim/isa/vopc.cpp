@@ -1,6 +1,7 @@
 // VOPC: comparisons into a lane mask, and into exec.
 #include <cmath>
 
+#include "isa/comparisons.h"
 #include "isa/elementwise.h"
 #include "isa/scalar_math.h"
 
@@ -33,9 +34,9 @@ bool number_class(T x, u32 wanted) {
 
 // Every comparison exists as v_cmp (into a mask) and v_cmpx (into exec).
 template <auto F>
-void both(Registry& r, std::string_view plain, std::string_view exec) {
-  r.add(plain, vop<F>());
-  r.add(exec, vop<F>(Flow::Any, flag::kCompareExec));
+void both(Registry& r, std::string_view into_mask, std::string_view into_exec) {
+  r.add(into_mask, vop<F>());
+  r.add(into_exec, vop<F>(Flow::Any, flag::kCompareExec));
 }
 
 // Names must outlive the registry, so each is spelled out as a literal.
@@ -54,20 +55,7 @@ void both(Registry& r, std::string_view plain, std::string_view exec) {
 
 #define ROCFLASH_SIM_FLOAT(suffix, type)                               \
   ROCFLASH_SIM_COMPARE("f_" suffix, type, ((void)a, (void)b, false));  \
-  ROCFLASH_SIM_COMPARE("lt_" suffix, type, a < b);                     \
-  ROCFLASH_SIM_COMPARE("eq_" suffix, type, a == b);                    \
-  ROCFLASH_SIM_COMPARE("le_" suffix, type, a <= b);                    \
-  ROCFLASH_SIM_COMPARE("gt_" suffix, type, a > b);                     \
-  ROCFLASH_SIM_COMPARE("lg_" suffix, type, (a < b || a > b));          \
-  ROCFLASH_SIM_COMPARE("ge_" suffix, type, a >= b);                    \
-  ROCFLASH_SIM_COMPARE("o_" suffix, type, (a == a && b == b));         \
-  ROCFLASH_SIM_COMPARE("u_" suffix, type, (a != a || b != b));         \
-  ROCFLASH_SIM_COMPARE("nge_" suffix, type, !(a >= b));                \
-  ROCFLASH_SIM_COMPARE("nlg_" suffix, type, !(a < b || a > b));        \
-  ROCFLASH_SIM_COMPARE("ngt_" suffix, type, !(a > b));                 \
-  ROCFLASH_SIM_COMPARE("nle_" suffix, type, !(a <= b));                \
-  ROCFLASH_SIM_COMPARE("neq_" suffix, type, !(a == b));                \
-  ROCFLASH_SIM_COMPARE("nlt_" suffix, type, !(a < b));                 \
+  ROCFLASH_SIM_FLOAT_COMPARISONS(ROCFLASH_SIM_COMPARE, suffix, type);  \
   ROCFLASH_SIM_COMPARE("tru_" suffix, type, ((void)a, (void)b, true)); \
   ROCFLASH_SIM_COMPARE("t_" suffix, type, ((void)a, (void)b, true))
 

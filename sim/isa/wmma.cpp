@@ -23,10 +23,7 @@ struct Shape {
   Element out;  // F32, F16, BF16, or I8 for i32
 };
 
-constexpr Element h = Element::F16;
-constexpr Element bf = Element::BF16;
-constexpr Element p8 = Element::FP8;
-constexpr Element q8 = Element::BF8;
+using namespace element;
 constexpr Element int32 = Element::I8;
 
 constexpr Shape kShapes[] = {
@@ -284,10 +281,7 @@ void add_matrix(Registry& r) {
   add_mfma(r);
   u32 index = 0;
   for (const Shape& shape : kShapes) {
-    Semantics s;
-    s.run = run_wmma<false>;
-    s.run_strict = run_wmma<true>;
-    s.kind = Class::Matrix;
+    Semantics s = executed(run_wmma<false>, run_wmma<true>, Class::Matrix, index++);
     const Type c = shape.out == Element::F32 ? Type::F32
                    : shape.out == h          ? Type::F16
                    : shape.out == bf         ? Type::BF16
@@ -296,7 +290,6 @@ void add_matrix(Registry& r) {
     s.src = {Type::B32, Type::B32, c};
     s.sources = 3;
     s.flags = flag::kPacked16;
-    s.parameter = index++;
     r.add(shape.names, s);
   }
 }
