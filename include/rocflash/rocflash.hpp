@@ -52,22 +52,6 @@ enum class Backend : std::int32_t {
 
 enum class DType : std::uint8_t { f32, f16, bf16, f64, i32, boolean };
 
-constexpr std::size_t size_of(DType t) {
-  switch (t) {
-    case DType::f64:
-      return 8;
-    case DType::f32:
-    case DType::i32:
-      return 4;
-    case DType::f16:
-    case DType::bf16:
-      return 2;
-    case DType::boolean:
-      return 1;
-  }
-  return 0;
-}
-
 constexpr DLDataType dlpack_type(DType t) {
   switch (t) {
     case DType::f32:
@@ -85,6 +69,8 @@ constexpr DLDataType dlpack_type(DType t) {
   }
   return {};
 }
+
+constexpr std::size_t size_of(DType t) { return dlpack_type(t).bits / 8; }
 
 class Error : public std::runtime_error {
  public:
@@ -380,32 +366,39 @@ struct CProblem {
   std::array<std::int64_t, 2> window{};
 };
 
-// Each kind of call: its own tensors as C structs, and its two C functions.
-struct CForward {
+// Each kind of call: its own tensors as a C struct, and its two C functions.
+template <class Struct, std::size_t count>
+struct CTensors {
+  CTensors() { c.struct_size = sizeof c; }
+  CTensors(const CTensors&) = delete;
+  CTensors& operator=(const CTensors&) = delete;
+
+  Struct c{};
+  TensorList<count> list;
+};
+
+template <class Struct, std::size_t count, auto function, auto workspace_function>
+struct CCall : CTensors<Struct, count> {
+  rocflash_status run(const CProblem& p, const rocflash_execution& e) const {
+    return function(&p.c, &this->c, &e);
+  }
+  rocflash_status workspace(const CProblem& p, const rocflash_execution& e,
+                            std::size_t* bytes) const {
+    return workspace_function(&p.c, &this->c, &e, bytes);
+  }
+};
+
+struct CForward : CCall<rocflash_forward_outputs, 3, rocflash_forward, rocflash_forward_workspace> {
   explicit CForward(const ForwardOutputs& o) {
-    c.struct_size = sizeof c;
     c.out = list.add(o.out);
     c.lse = list.add(o.lse);
     c.s_dmask = list.add(o.s_dmask);
   }
-  CForward(const CForward&) = delete;
-  CForward& operator=(const CForward&) = delete;
-
-  rocflash_status run(const CProblem& p, const rocflash_execution& e) const {
-    return rocflash_forward(&p.c, &c, &e);
-  }
-  rocflash_status workspace(const CProblem& p, const rocflash_execution& e,
-                            std::size_t* bytes) const {
-    return rocflash_forward_workspace(&p.c, &c, &e, bytes);
-  }
-
-  rocflash_forward_outputs c{};
-  TensorList<3> list;
 };
 
-struct CBackward {
+struct CBackward
+    : CCall<rocflash_backward_tensors, 7, rocflash_backward, rocflash_backward_workspace> {
   explicit CBackward(const BackwardTensors& t) {
-    c.struct_size = sizeof c;
     c.dout = list.add(t.dout);
     c.out = list.add(t.out);
     c.lse = list.add(t.lse);
@@ -414,24 +407,10 @@ struct CBackward {
     c.dv = list.add(t.dv);
     c.dsinks = list.add(t.dsinks);
   }
-  CBackward(const CBackward&) = delete;
-  CBackward& operator=(const CBackward&) = delete;
-
-  rocflash_status run(const CProblem& p, const rocflash_execution& e) const {
-    return rocflash_backward(&p.c, &c, &e);
-  }
-  rocflash_status workspace(const CProblem& p, const rocflash_execution& e,
-                            std::size_t* bytes) const {
-    return rocflash_backward_workspace(&p.c, &c, &e, bytes);
-  }
-
-  rocflash_backward_tensors c{};
-  TensorList<7> list;
 };
 
-struct CDecode {
+struct CDecode : CTensors<rocflash_append, 6> {
   CDecode(const Append& a, const ForwardOutputs& o) : outputs(o) {
-    c.struct_size = sizeof c;
     c.k_new = list.add(a.k_new);
     c.v_new = list.add(a.v_new);
     c.cu_seqlens_k_new = list.add(a.cu_seqlens_k_new);
@@ -440,8 +419,6 @@ struct CDecode {
     c.rotary_seqlens = list.add(a.rotary_seqlens);
     c.rotary_interleaved = a.rotary_interleaved;
   }
-  CDecode(const CDecode&) = delete;
-  CDecode& operator=(const CDecode&) = delete;
 
   rocflash_status run(const CProblem& p, const rocflash_execution& e) const {
     return rocflash_decode(&p.c, &c, &outputs.c, &e);
@@ -452,8 +429,6 @@ struct CDecode {
   }
 
   CForward outputs;
-  rocflash_append c{};
-  TensorList<6> list;
 };
 
 inline rocflash_execution c_execution(const Execution& e) {

@@ -150,23 +150,9 @@ Call& Call::with_s_dmask() {
   return *this;
 }
 
-Call& Call::with_used_q(std::initializer_list<double> lengths) {
-  used_q = HostTensor(DType::i32, {size.b});
-  used_q.assign(lengths);
-  plug();
-  return *this;
-}
-
-Call& Call::with_used_k(std::initializer_list<double> lengths) {
-  used_k = HostTensor(DType::i32, {size.b});
-  used_k.assign(lengths);
-  plug();
-  return *this;
-}
-
-Call& Call::with_leftpad(std::initializer_list<double> lengths) {
-  leftpad = HostTensor(DType::i32, {size.b});
-  leftpad.assign(lengths);
+Call& Call::with_lengths(HostTensor& tensor, std::initializer_list<double> lengths) {
+  tensor = HostTensor(DType::i32, {size.b});
+  tensor.assign(lengths);
   plug();
   return *this;
 }
