@@ -327,9 +327,19 @@ class TensorList {
   std::size_t used_ = 0;
 };
 
-struct CProblem {
+// A C struct with the tensors it points to.
+template <class Struct, std::size_t count>
+struct CTensors {
+  CTensors() { c.struct_size = sizeof c; }
+  CTensors(const CTensors&) = delete;
+  CTensors& operator=(const CTensors&) = delete;
+
+  Struct c{};
+  TensorList<count> list;
+};
+
+struct CProblem : CTensors<rocflash_problem, 14> {
   explicit CProblem(const Problem& p) {
-    c.struct_size = sizeof c;
     c.q = list.add(p.q);
     c.k = list.add(p.k);
     c.v = list.add(p.v);
@@ -358,25 +368,11 @@ struct CProblem {
     c.block_table = list.add(p.block_table);
     c.cache_batch_idx = list.add(p.cache_batch_idx);
   }
-  CProblem(const CProblem&) = delete;
-  CProblem& operator=(const CProblem&) = delete;
 
-  rocflash_problem c{};
-  TensorList<14> list;
   std::array<std::int64_t, 2> window{};
 };
 
 // Each kind of call: its own tensors as a C struct, and its two C functions.
-template <class Struct, std::size_t count>
-struct CTensors {
-  CTensors() { c.struct_size = sizeof c; }
-  CTensors(const CTensors&) = delete;
-  CTensors& operator=(const CTensors&) = delete;
-
-  Struct c{};
-  TensorList<count> list;
-};
-
 template <class Struct, std::size_t count, auto function, auto workspace_function>
 struct CCall : CTensors<Struct, count> {
   rocflash_status run(const CProblem& p, const rocflash_execution& e) const {

@@ -66,6 +66,15 @@ class Call {
   rocflash_execution execution{};
 
  private:
+  template <class Tensors>
+  using Function = rocflash_status (*)(const rocflash_problem*, const Tensors*,
+                                       const rocflash_execution*);
+  template <class Tensors>
+  using WorkspaceFunction = rocflash_status (*)(const rocflash_problem*, const Tensors*,
+                                                const rocflash_execution*, std::size_t*);
+  template <class Tensors>
+  rocflash_status run(WorkspaceFunction<Tensors> workspace_of, Function<Tensors> function,
+                      const Tensors& tensors);
   void build(std::vector<std::int64_t> q_rows, std::vector<std::int64_t> k_rows);
   Call& with_lengths(HostTensor& tensor, std::initializer_list<double> lengths);
   void* provide(std::size_t bytes);
