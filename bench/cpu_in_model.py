@@ -10,7 +10,6 @@ times a Llama of random weights with this library and with torch's attention: pr
 
 from __future__ import annotations
 
-import argparse
 import copy
 import statistics
 import time
@@ -166,15 +165,10 @@ def in_model(dtype: str, rounds: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sections", default=",".join(SECTIONS), help="some of these")
-    parser.add_argument("--dtypes", default=",".join(DTYPES), help="some of these")
+    parser = measure.sections_parser(__doc__, SECTIONS, DTYPES, "build/bench/cpu_in_model.json")
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--output", default="build/bench/cpu_in_model.json")
-    told = parser.parse_args()
-    sections = measure.some_of(parser, "--sections", told.sections, SECTIONS)
-    dtypes = measure.some_of(parser, "--dtypes", told.dtypes, DTYPES)
+    told = measure.parse_sections(parser, SECTIONS, DTYPES)
+    sections, dtypes = told.sections, told.dtypes
 
     note = measure.prepare()
     torch = measure.import_torch()

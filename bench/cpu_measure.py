@@ -120,6 +120,27 @@ def some_of(parser: argparse.ArgumentParser, name: str, told: str, known: Collec
     return chosen
 
 
+def sections_parser(
+    doc: str, sections: Collection[str], dtypes: Collection[str], output: str
+) -> argparse.ArgumentParser:
+    """The options that the benchmarks in sections have in common."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--sections", default=",".join(sections), help="some of these")
+    parser.add_argument("--dtypes", default=",".join(dtypes), help="some of these")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--output", default=output)
+    return parser
+
+
+def parse_sections(
+    parser: argparse.ArgumentParser, sections: Collection[str], dtypes: Collection[str]
+) -> argparse.Namespace:
+    told = parser.parse_args()
+    told.sections = some_of(parser, "--sections", told.sections, sections)
+    told.dtypes = some_of(parser, "--dtypes", told.dtypes, dtypes)
+    return told
+
+
 def reached(good: bool) -> str:
     return "reached" if good else "MISSED"
 

@@ -10,7 +10,6 @@ torch with both held to AVX2 or AVX-512.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import subprocess
@@ -300,14 +299,9 @@ SECTIONS: dict[str, Callable[[list[str]], list[Result]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sections", default=",".join(SECTIONS), help="some of these")
-    parser.add_argument("--dtypes", default=",".join(DTYPES), help="some of these")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--output", default="build/bench/cpu_options.json")
-    told = parser.parse_args()
-    sections = measure.some_of(parser, "--sections", told.sections, SECTIONS)
-    dtypes = measure.some_of(parser, "--dtypes", told.dtypes, DTYPES)
+    parser = measure.sections_parser(__doc__, SECTIONS, DTYPES, "build/bench/cpu_options.json")
+    told = measure.parse_sections(parser, SECTIONS, DTYPES)
+    sections, dtypes = told.sections, told.dtypes
 
     note = measure.prepare()
     torch = measure.import_torch()

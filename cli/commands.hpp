@@ -25,5 +25,8 @@ void add_device_option(CLI::App& command, std::string& device);
 std::string chosen_device(const std::string& device);
 // --json FILE.
 void add_json_option(CLI::App& command, std::string& file);
+// A command that has no other option; `run` gets its file.
+Command add_json_command(CLI::App& app, const std::string& name, const std::string& about,
+                         int (*run)(const std::string& json_file));
 
 }  // namespace rocflash::cli

@@ -68,11 +68,8 @@ int info(const std::string& json_file) {
 }  // namespace
 
 Command add_info(CLI::App& app) {
-  auto* command = app.add_subcommand(
-      "info", "Show version, devices, path chosen, threads, GPU drivers and kernels");
-  const auto json = std::make_shared<std::string>();
-  add_json_option(*command, *json);
-  return [json] { return info(*json); };
+  return add_json_command(
+      app, "info", "Show version, devices, path chosen, threads, GPU drivers and kernels", info);
 }
 
 }  // namespace rocflash::cli

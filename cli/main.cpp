@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <memory>
 #include <rocflash/rocflash.hpp>
 
 #include "commands.hpp"
@@ -40,6 +41,14 @@ void add_json_option(CLI::App& command, std::string& file) {
       .add_option("--json", file,
                   "Also write the results to FILE; - writes them to standard output alone")
       ->type_name("FILE");
+}
+
+Command add_json_command(CLI::App& app, const std::string& name, const std::string& about,
+                         int (*run)(const std::string& json_file)) {
+  auto* command = app.add_subcommand(name, about);
+  const auto json = std::make_shared<std::string>();
+  add_json_option(*command, *json);
+  return [run, json] { return run(*json); };
 }
 
 namespace {

@@ -17,11 +17,9 @@ int report(const std::string& json_file) {
 }  // namespace
 
 Command add_report(CLI::App& app) {
-  auto* command = app.add_subcommand(
-      "report", "Show registers, memory and occupancy of every GPU kernel of this build");
-  const auto json = std::make_shared<std::string>();
-  add_json_option(*command, *json);
-  return [json] { return report(*json); };
+  return add_json_command(app, "report",
+                          "Show registers, memory and occupancy of every GPU kernel of this build",
+                          report);
 }
 
 }  // namespace rocflash::cli

@@ -8,6 +8,13 @@
 namespace rocflash::verify {
 namespace {
 
+// A function of the driver's library that tells success by 0.
+template <class... Arguments>
+struct Entry {
+  const char* name = nullptr;
+  int (*function)(Arguments...) = nullptr;
+};
+
 // Functions of the driver's library, by name.
 class Functions {
  public:
@@ -20,6 +27,11 @@ class Functions {
     optional(function, name);
     if (!function) throw Error(Status::device_error, library_ + " lacks " + name);
   }
+  template <class... Arguments>
+  void get(Entry<Arguments...>& entry, const char* name) const {
+    entry.name = name;
+    get(entry.function, name);
+  }
   template <class Function>
   void optional(Function*& function, const char* name) const {
     function = reinterpret_cast<Function*>(dlsym(handle_, name));
@@ -30,12 +42,59 @@ class Functions {
   std::string library_;
 };
 
-[[noreturn]] void fail(const char* call, int error, const char* words) {
+[[noreturn]] void fail(const char* call, int error, const char* message) {
   throw Error(Status::device_error, std::string(call) + ": error " + std::to_string(error) + ", " +
-                                        (words ? words : "unknown"));
+                                        (message ? message : "unknown"));
 }
 
-class HipGpu final : public Gpu {
+// Streams and events, which both drivers have alike but for their names.
+class DriverGpu : public Gpu {
+ public:
+  Stream make_stream() override {
+    Stream stream = nullptr;
+    call(stream_create, &stream, non_blocking);
+    return stream;
+  }
+  void drop_stream(Stream stream) noexcept override { stream_destroy(stream); }
+  void wait(Stream stream) override { call(stream_synchronize, stream); }
+  Event make_event() override {
+    Event event = nullptr;
+    call(event_create, &event, 0u);
+    return event;
+  }
+  void drop_event(Event event) noexcept override { event_destroy(event); }
+  void record(Event event, Stream stream) override { call(event_record, event, stream); }
+  double seconds(Event begin, Event end) override {
+    float milliseconds = 0;
+    call(event_synchronize, end);
+    call(event_elapsed, &milliseconds, begin, end);
+    return static_cast<double>(milliseconds) * 1e-3;
+  }
+
+ protected:
+  virtual void enter() const = 0;  // makes this thread's calls go to this device
+  virtual void check(const char* call, int error) const = 0;
+
+  Entry<Stream*, unsigned> stream_create;
+  int (*stream_destroy)(Stream) = nullptr;
+  Entry<Stream> stream_synchronize;
+  Entry<Event*, unsigned> event_create;
+  int (*event_destroy)(Event) = nullptr;
+  Entry<Event, Stream> event_record;
+  Entry<Event> event_synchronize;
+  Entry<float*, Event, Event> event_elapsed;
+
+ private:
+  static constexpr unsigned non_blocking = 1;
+
+  template <class... Arguments, class... Given>
+  void call(const Entry<Arguments...>& entry, Given... given) const {
+    enter();
+    check(entry.name, entry.function(given...));
+  }
+};
+
+class HipGpu final : public DriverGpu {
  public:
   HipGpu(const std::string& library, const rocflash_device& about) {
     about_ = about;
@@ -51,7 +110,7 @@ class HipGpu final : public Gpu {
     f.get(stream_create, "hipStreamCreateWithFlags");
     f.get(stream_destroy, "hipStreamDestroy");
     f.get(stream_synchronize, "hipStreamSynchronize");
-    f.get(event_create, "hipEventCreate");
+    f.get(event_create, "hipEventCreateWithFlags");
     f.get(event_destroy, "hipEventDestroy");
     f.get(event_record, "hipEventRecord");
     f.get(event_synchronize, "hipEventSynchronize");
@@ -84,44 +143,14 @@ class HipGpu final : public Gpu {
     enter();
     check("hipMemcpyAsync", memcpy_async(to, from, bytes, 3, stream));
   }
-  Stream make_stream() override {
-    enter();
-    Stream stream = nullptr;
-    check("hipStreamCreateWithFlags", stream_create(&stream, non_blocking));
-    return stream;
-  }
-  void drop_stream(Stream stream) noexcept override { stream_destroy(stream); }
-  void wait(Stream stream) override {
-    enter();
-    check("hipStreamSynchronize", stream_synchronize(stream));
-  }
-  Event make_event() override {
-    enter();
-    Event event = nullptr;
-    check("hipEventCreate", event_create(&event));
-    return event;
-  }
-  void drop_event(Event event) noexcept override { event_destroy(event); }
-  void record(Event event, Stream stream) override {
-    enter();
-    check("hipEventRecord", event_record(event, stream));
-  }
-  double seconds(Event begin, Event end) override {
-    float milliseconds = 0;
-    check("hipEventSynchronize", event_synchronize(end));
-    check("hipEventElapsedTime", event_elapsed(&milliseconds, begin, end));
-    return static_cast<double>(milliseconds) * 1e-3;
-  }
   std::string counters() override { return sim_counters ? sim_counters() : ""; }
   void count_launches(bool on) override {
     if (sim_count) sim_count(on ? 1 : 0);
   }
 
  private:
-  static constexpr unsigned non_blocking = 1;
-
-  void enter() const { check("hipSetDevice", set_device(about_.device.device_id)); }
-  void check(const char* call, int error) const {
+  void enter() const override { check("hipSetDevice", set_device(about_.device.device_id)); }
+  void check(const char* call, int error) const override {
     if (error != 0) fail(call, error, error_string(error));
   }
 
@@ -133,19 +162,11 @@ class HipGpu final : public Gpu {
   int (*memcpy_async)(void*, const void*, std::size_t, int, Stream);
   int (*memset)(void*, int, std::size_t);
   int (*device_synchronize)();
-  int (*stream_create)(Stream*, unsigned);
-  int (*stream_destroy)(Stream);
-  int (*stream_synchronize)(Stream);
-  int (*event_create)(Event*);
-  int (*event_destroy)(Event);
-  int (*event_record)(Event, Stream);
-  int (*event_synchronize)(Event);
-  int (*event_elapsed)(float*, Event, Event);
   const char* (*sim_counters)();
   void (*sim_count)(int);
 };
 
-class CudaGpu final : public Gpu {
+class CudaGpu final : public DriverGpu {
  public:
   CudaGpu(const std::string& library, const rocflash_device& about) {
     about_ = about;
@@ -199,45 +220,15 @@ class CudaGpu final : public Gpu {
     enter();
     check("cuMemcpyDtoDAsync", copy_(address(to), address(from), bytes, stream));
   }
-  Stream make_stream() override {
-    enter();
-    Stream stream = nullptr;
-    check("cuStreamCreate", stream_create(&stream, non_blocking));
-    return stream;
-  }
-  void drop_stream(Stream stream) noexcept override { stream_destroy(stream); }
-  void wait(Stream stream) override {
-    enter();
-    check("cuStreamSynchronize", stream_synchronize(stream));
-  }
-  Event make_event() override {
-    enter();
-    Event event = nullptr;
-    check("cuEventCreate", event_create(&event, 0));
-    return event;
-  }
-  void drop_event(Event event) noexcept override { event_destroy(event); }
-  void record(Event event, Stream stream) override {
-    enter();
-    check("cuEventRecord", event_record(event, stream));
-  }
-  double seconds(Event begin, Event end) override {
-    enter();
-    float milliseconds = 0;
-    check("cuEventSynchronize", event_synchronize(end));
-    check("cuEventElapsedTime", event_elapsed(&milliseconds, begin, end));
-    return static_cast<double>(milliseconds) * 1e-3;
-  }
 
  private:
   using Address = unsigned long long;
-  static constexpr unsigned non_blocking = 1;
   static Address address(const void* p) { return reinterpret_cast<Address>(p); }
 
-  void enter() const { check("cuCtxSetCurrent", set_current(context_)); }
-  void check(const char* call, int error) const {
-    const char* words = nullptr;
-    if (error != 0) error_string(error, &words), fail(call, error, words);
+  void enter() const override { check("cuCtxSetCurrent", set_current(context_)); }
+  void check(const char* call, int error) const override {
+    const char* message = nullptr;
+    if (error != 0) error_string(error, &message), fail(call, error, message);
   }
 
   void* context_ = nullptr;
@@ -251,14 +242,6 @@ class CudaGpu final : public Gpu {
   int (*copy_)(Address, Address, std::size_t, Stream);
   int (*memset)(Address, unsigned char, std::size_t);
   int (*synchronize)();
-  int (*stream_create)(Stream*, unsigned);
-  int (*stream_destroy)(Stream);
-  int (*stream_synchronize)(Stream);
-  int (*event_create)(Event*, unsigned);
-  int (*event_destroy)(Event);
-  int (*event_record)(Event, Stream);
-  int (*event_synchronize)(Event);
-  int (*event_elapsed)(float*, Event, Event);
 };
 
 }  // namespace

@@ -52,22 +52,6 @@ enum class Backend : std::int32_t {
 
 enum class DType : std::uint8_t { f32, f16, bf16, f64, i32, boolean };
 
-constexpr std::size_t size_of(DType t) {
-  switch (t) {
-    case DType::f64:
-      return 8;
-    case DType::f32:
-    case DType::i32:
-      return 4;
-    case DType::f16:
-    case DType::bf16:
-      return 2;
-    case DType::boolean:
-      return 1;
-  }
-  return 0;
-}
-
 constexpr DLDataType dlpack_type(DType t) {
   switch (t) {
     case DType::f32:
@@ -85,6 +69,8 @@ constexpr DLDataType dlpack_type(DType t) {
   }
   return {};
 }
+
+constexpr std::size_t size_of(DType t) { return dlpack_type(t).bits / 8; }
 
 class Error : public std::runtime_error {
  public:
@@ -341,9 +327,19 @@ class TensorList {
   std::size_t used_ = 0;
 };
 
-struct CProblem {
+// A C struct with the tensors it points to.
+template <class Struct, std::size_t count>
+struct CTensors {
+  CTensors() { c.struct_size = sizeof c; }
+  CTensors(const CTensors&) = delete;
+  CTensors& operator=(const CTensors&) = delete;
+
+  Struct c{};
+  TensorList<count> list;
+};
+
+struct CProblem : CTensors<rocflash_problem, 14> {
   explicit CProblem(const Problem& p) {
-    c.struct_size = sizeof c;
     c.q = list.add(p.q);
     c.k = list.add(p.k);
     c.v = list.add(p.v);
@@ -372,40 +368,33 @@ struct CProblem {
     c.block_table = list.add(p.block_table);
     c.cache_batch_idx = list.add(p.cache_batch_idx);
   }
-  CProblem(const CProblem&) = delete;
-  CProblem& operator=(const CProblem&) = delete;
 
-  rocflash_problem c{};
-  TensorList<14> list;
   std::array<std::int64_t, 2> window{};
 };
 
-// Each kind of call: its own tensors as C structs, and its two C functions.
-struct CForward {
+// Each kind of call: its own tensors as a C struct, and its two C functions.
+template <class Struct, std::size_t count, auto function, auto workspace_function>
+struct CCall : CTensors<Struct, count> {
+  rocflash_status run(const CProblem& p, const rocflash_execution& e) const {
+    return function(&p.c, &this->c, &e);
+  }
+  rocflash_status workspace(const CProblem& p, const rocflash_execution& e,
+                            std::size_t* bytes) const {
+    return workspace_function(&p.c, &this->c, &e, bytes);
+  }
+};
+
+struct CForward : CCall<rocflash_forward_outputs, 3, rocflash_forward, rocflash_forward_workspace> {
   explicit CForward(const ForwardOutputs& o) {
-    c.struct_size = sizeof c;
     c.out = list.add(o.out);
     c.lse = list.add(o.lse);
     c.s_dmask = list.add(o.s_dmask);
   }
-  CForward(const CForward&) = delete;
-  CForward& operator=(const CForward&) = delete;
-
-  rocflash_status run(const CProblem& p, const rocflash_execution& e) const {
-    return rocflash_forward(&p.c, &c, &e);
-  }
-  rocflash_status workspace(const CProblem& p, const rocflash_execution& e,
-                            std::size_t* bytes) const {
-    return rocflash_forward_workspace(&p.c, &c, &e, bytes);
-  }
-
-  rocflash_forward_outputs c{};
-  TensorList<3> list;
 };
 
-struct CBackward {
+struct CBackward
+    : CCall<rocflash_backward_tensors, 9, rocflash_backward, rocflash_backward_workspace> {
   explicit CBackward(const BackwardTensors& t) {
-    c.struct_size = sizeof c;
     c.dout = list.add(t.dout);
     c.out = list.add(t.out);
     c.lse = list.add(t.lse);
@@ -416,24 +405,10 @@ struct CBackward {
     c.dbias = list.add(t.dbias);
     c.dalibi_slopes = list.add(t.dalibi_slopes);
   }
-  CBackward(const CBackward&) = delete;
-  CBackward& operator=(const CBackward&) = delete;
-
-  rocflash_status run(const CProblem& p, const rocflash_execution& e) const {
-    return rocflash_backward(&p.c, &c, &e);
-  }
-  rocflash_status workspace(const CProblem& p, const rocflash_execution& e,
-                            std::size_t* bytes) const {
-    return rocflash_backward_workspace(&p.c, &c, &e, bytes);
-  }
-
-  rocflash_backward_tensors c{};
-  TensorList<9> list;
 };
 
-struct CDecode {
+struct CDecode : CTensors<rocflash_append, 6> {
   CDecode(const Append& a, const ForwardOutputs& o) : outputs(o) {
-    c.struct_size = sizeof c;
     c.k_new = list.add(a.k_new);
     c.v_new = list.add(a.v_new);
     c.cu_seqlens_k_new = list.add(a.cu_seqlens_k_new);
@@ -442,8 +417,6 @@ struct CDecode {
     c.rotary_seqlens = list.add(a.rotary_seqlens);
     c.rotary_interleaved = a.rotary_interleaved;
   }
-  CDecode(const CDecode&) = delete;
-  CDecode& operator=(const CDecode&) = delete;
 
   rocflash_status run(const CProblem& p, const rocflash_execution& e) const {
     return rocflash_decode(&p.c, &c, &outputs.c, &e);
@@ -454,8 +427,6 @@ struct CDecode {
   }
 
   CForward outputs;
-  rocflash_append c{};
-  TensorList<6> list;
 };
 
 inline rocflash_execution c_execution(const Execution& e) {

@@ -48,21 +48,14 @@ struct NamedRegister {
 
 constexpr u16 special(Special s) { return static_cast<u16>(s); }
 
+// One register of an Sgpr pair has the pair's name with _lo or _hi.
 constexpr std::array kNamed = {
     NamedRegister{"vcc", File::Sgpr, sreg::kVcc, 2},
-    NamedRegister{"vcc_lo", File::Sgpr, sreg::kVcc, 1},
-    NamedRegister{"vcc_hi", File::Sgpr, sreg::kVcc + 1, 1},
     NamedRegister{"exec", File::Sgpr, sreg::kExec, 2},
-    NamedRegister{"exec_lo", File::Sgpr, sreg::kExec, 1},
-    NamedRegister{"exec_hi", File::Sgpr, sreg::kExec + 1, 1},
     NamedRegister{"m0", File::Sgpr, sreg::kM0, 1},
     NamedRegister{"null", File::Sgpr, sreg::kNull, 1},
     NamedRegister{"flat_scratch", File::Sgpr, sreg::kFlatScratch, 2},
-    NamedRegister{"flat_scratch_lo", File::Sgpr, sreg::kFlatScratch, 1},
-    NamedRegister{"flat_scratch_hi", File::Sgpr, sreg::kFlatScratch + 1, 1},
     NamedRegister{"xnack_mask", File::Sgpr, sreg::kXnackMask, 2},
-    NamedRegister{"xnack_mask_lo", File::Sgpr, sreg::kXnackMask, 1},
-    NamedRegister{"xnack_mask_hi", File::Sgpr, sreg::kXnackMask + 1, 1},
     NamedRegister{"src_shared_base", File::Special, special(Special::SharedBase), 2},
     NamedRegister{"src_shared_limit", File::Special, special(Special::SharedLimit), 2},
     NamedRegister{"src_private_base", File::Special, special(Special::PrivateBase), 2},
@@ -74,6 +67,21 @@ constexpr std::array kNamed = {
                   1},
     NamedRegister{"off", File::Off, 0, 1},
 };
+
+std::optional<NamedRegister> named_register(std::string_view s) {
+  const bool low = s.ends_with("_lo");
+  const bool one = low || s.ends_with("_hi");
+  if (one) s.remove_suffix(3);
+  const auto* found = std::ranges::find(kNamed, s, &NamedRegister::name);
+  if (found == kNamed.end()) return std::nullopt;
+  NamedRegister named = *found;
+  if (one) {
+    if (named.file != File::Sgpr || named.dwords != 2) return std::nullopt;
+    named.index = static_cast<u16>(named.index + (low ? 0 : 1));
+    named.dwords = 1;
+  }
+  return named;
+}
 
 std::optional<i64> parse_integer(std::string_view s) {
   const bool negative = !s.empty() && s.front() == '-';
@@ -152,8 +160,7 @@ Operand parse_operand(std::string_view s) {
     op.constant = Constant::Hex;
   }
   if (s.empty()) throw std::runtime_error("empty operand");
-  const auto* named = std::ranges::find(kNamed, s, &NamedRegister::name);
-  if (named != kNamed.end()) {
+  if (const auto named = named_register(s)) {
     op.file = named->file;
     op.index = named->index;
     op.dwords = named->dwords;

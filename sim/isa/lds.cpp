@@ -439,18 +439,16 @@ void add_lds(Registry& r) {
   write("ds_write_b8_d16_hi|ds_store_b8_d16_hi", 1 | kD16High);
   write("ds_write_b16_d16_hi|ds_store_b16_d16_hi", 2 | kD16High);
 
-  r.add("ds_read2_b32|ds_load_2addr_b32", ds(run_read2<false>, run_read2<true>, 4, true, 1));
-  r.add("ds_read2_b64|ds_load_2addr_b64", ds(run_read2<false>, run_read2<true>, 8, true, 1));
-  r.add("ds_read2st64_b32|ds_load_2addr_stride64_b32",
-        ds(run_read2<false>, run_read2<true>, 4 | kStride64, true, 1));
-  r.add("ds_read2st64_b64|ds_load_2addr_stride64_b64",
-        ds(run_read2<false>, run_read2<true>, 8 | kStride64, true, 1));
-  r.add("ds_write2_b32|ds_store_2addr_b32", ds(run_write2<false>, run_write2<true>, 4, false, 3));
-  r.add("ds_write2_b64|ds_store_2addr_b64", ds(run_write2<false>, run_write2<true>, 8, false, 3));
-  r.add("ds_write2st64_b32|ds_store_2addr_stride64_b32",
-        ds(run_write2<false>, run_write2<true>, 4 | kStride64, false, 3));
-  r.add("ds_write2st64_b64|ds_store_2addr_stride64_b64",
-        ds(run_write2<false>, run_write2<true>, 8 | kStride64, false, 3));
+  const auto both2 = [&](std::string_view read, std::string_view write, u32 parameter) {
+    r.add(read, ds(run_read2<false>, run_read2<true>, parameter, true, 1));
+    r.add(write, ds(run_write2<false>, run_write2<true>, parameter, false, 3));
+  };
+  both2("ds_read2_b32|ds_load_2addr_b32", "ds_write2_b32|ds_store_2addr_b32", 4);
+  both2("ds_read2_b64|ds_load_2addr_b64", "ds_write2_b64|ds_store_2addr_b64", 8);
+  both2("ds_read2st64_b32|ds_load_2addr_stride64_b32",
+        "ds_write2st64_b32|ds_store_2addr_stride64_b32", 4 | kStride64);
+  both2("ds_read2st64_b64|ds_load_2addr_stride64_b64",
+        "ds_write2st64_b64|ds_store_2addr_stride64_b64", 8 | kStride64);
   r.add("ds_read_addtid_b32|ds_load_addtid_b32",
         ds(run_addtid<false, false>, run_addtid<true, false>, 4, true, 0));
   r.add("ds_write_addtid_b32|ds_store_addtid_b32",

@@ -192,6 +192,23 @@ void add_arithmetic(Registry& r) {
 #undef ROCFLASH_SIM_LSHL_ADD
 }
 
+// A field of a: f has its first bit below, its width in bits 22:16.
+template <typename T>
+constexpr auto kField = [](T a, u32 f) {
+  constexpr u32 kBits = sizeof(T) * 8;
+  const u32 width = f >> 16 & 0x7f;
+  const T x = a >> (f & (kBits - 1));
+  return width >= kBits ? x : x & ((T{1} << width) - 1);
+};
+template <typename T>
+constexpr auto kSignedField = [](T a, u32 f) {
+  constexpr u32 kBits = sizeof(T) * 8;
+  using Signed = std::make_signed_t<T>;
+  const u32 width = std::min(f >> 16 & 0x7f, kBits);
+  const T x = a >> (f & (kBits - 1));
+  return width == 0 ? Signed{0} : Signed(x << (kBits - width)) >> (kBits - width);
+};
+
 void add_shifts(Registry& r) {
   r.add("s_lshl_b32", with_scc<[](u32 a, u32 s) { return a << (s & 31); }, Flow::Route>());
   r.add("s_lshr_b32", with_scc<[](u32 a, u32 s) { return a >> (s & 31); }, Flow::Route>());
@@ -201,30 +218,10 @@ void add_shifts(Registry& r) {
   r.add("s_ashr_i64", with_scc<[](i64 a, u32 s) { return a >> (s & 63); }, Flow::Route>());
   r.add("s_bfm_b32", scalar<[](u32 n, u32 o) { return ((1u << (n & 31)) - 1) << (o & 31); }>());
   r.add("s_bfm_b64", scalar<[](u32 n, u32 o) { return ((1ull << (n & 63)) - 1) << (o & 63); }>());
-  r.add("s_bfe_u32", with_scc<[](u32 a, u32 f) {
-          const u32 width = f >> 16 & 0x7f;
-          const u32 x = a >> (f & 31);
-          return width >= 32 ? x : x & ((1u << width) - 1);
-        },
-                              Flow::Route>());
-  r.add("s_bfe_i32", with_scc<[](u32 a, u32 f) {
-          const u32 width = std::min(f >> 16 & 0x7f, 32u);
-          const u32 x = a >> (f & 31);
-          return width == 0 ? 0 : i32(x << (32 - width)) >> (32 - width);
-        },
-                              Flow::Route>());
-  r.add("s_bfe_u64", with_scc<[](u64 a, u32 f) {
-          const u32 width = f >> 16 & 0x7f;
-          const u64 x = a >> (f & 63);
-          return width >= 64 ? x : x & ((u64{1} << width) - 1);
-        },
-                              Flow::Route>());
-  r.add("s_bfe_i64", with_scc<[](u64 a, u32 f) {
-          const u32 width = std::min(f >> 16 & 0x7f, 64u);
-          const u64 x = a >> (f & 63);
-          return width == 0 ? 0 : i64(x << (64 - width)) >> (64 - width);
-        },
-                              Flow::Route>());
+  r.add("s_bfe_u32", with_scc<kField<u32>, Flow::Route>());
+  r.add("s_bfe_i32", with_scc<kSignedField<u32>, Flow::Route>());
+  r.add("s_bfe_u64", with_scc<kField<u64>, Flow::Route>());
+  r.add("s_bfe_i64", with_scc<kSignedField<u64>, Flow::Route>());
   r.add("s_pack_ll_b32_b16",
         scalar<[](u32 a, u32 b) { return (a & 0xffff) | b << 16; }, Flow::PackPair>());
   r.add("s_pack_lh_b32_b16",
@@ -285,34 +282,30 @@ void add_unary(Registry& r) {
           for (int i = 0; i < 32; ++i) d |= u64{a >> i & 1} * 3 << (2 * i);
           return d;
         }>());
-  r.add("s_quadmask_b32", scalar<[](u32 a, bool& scc) {
+  r.add("s_quadmask_b32", with_scc<[](u32 a) {
           u32 d = 0;
           for (int i = 0; i < 8; ++i) d |= u32{(a >> (4 * i) & 15) != 0} << i;
-          scc = d != 0;
           return d;
         },
-                                 Flow::Any, kW>());
-  r.add("s_quadmask_b64", scalar<[](u64 a, bool& scc) {
+                                   Flow::Any>());
+  r.add("s_quadmask_b64", with_scc<[](u64 a) {
           u64 d = 0;
           for (int i = 0; i < 16; ++i) d |= u64{(a >> (4 * i) & 15) != 0} << i;
-          scc = d != 0;
           return d;
         },
-                                 Flow::Any, kW>());
-  r.add("s_wqm_b32", scalar<[](u32 a, bool& scc) {
+                                   Flow::Any>());
+  r.add("s_wqm_b32", with_scc<[](u32 a) {
           u32 d = 0;
           for (int i = 0; i < 32; i += 4) d |= (a >> i & 15) != 0 ? 15u << i : 0;
-          scc = d != 0;
           return d;
         },
-                            Flow::Any, kW>());
-  r.add("s_wqm_b64", scalar<[](u64 a, bool& scc) {
+                              Flow::Any>());
+  r.add("s_wqm_b64", with_scc<[](u64 a) {
           u64 d = 0;
           for (int i = 0; i < 64; i += 4) d |= (a >> i & 15) != 0 ? 15ull << i : 0;
-          scc = d != 0;
           return d;
         },
-                            Flow::Any, kW>());
+                              Flow::Any>());
   r.add("s_cselect_b32",
         scalar<[](u32 a, u32 b, bool& scc) { return scc ? a : b; }, Flow::Route, kR>());
   r.add("s_cselect_b64",

@@ -45,29 +45,24 @@ T quiet(T x) {
 }
 
 // min and max of the generations with an IEEE mode (set for compute kernels): a signalling NaN
-// comes out quiet, a quiet one loses to a number, and -0 is less than +0.
+// comes out quiet, a quiet one loses to a number, and -0 is less than +0. `first`: whether a is the
+// one asked for, if both are numbers.
 template <typename T>
-T ieee_min(T a, T b) {
-  const bool zero_case = a == b && bits_of(a) != bits_of(b);
-  T r = a < b ? a : b;
-  if (zero_case) r = std::signbit(static_cast<double>(a)) ? a : b;
+T ieee_choice(T a, T b, bool first) {
+  T r = first ? a : b;
   if (b != b) r = a;
   if (a != a) r = b;
   if (is_signalling(b)) r = quiet(b);
   if (is_signalling(a)) r = quiet(a);
   return r;
 }
-
+template <typename T>
+T ieee_min(T a, T b) {
+  return ieee_choice(a, b, a < b || (a == b && std::signbit(static_cast<double>(a))));
+}
 template <typename T>
 T ieee_max(T a, T b) {
-  const bool zero_case = a == b && bits_of(a) != bits_of(b);
-  T r = a > b ? a : b;
-  if (zero_case) r = std::signbit(static_cast<double>(a)) ? b : a;
-  if (b != b) r = a;
-  if (a != a) r = b;
-  if (is_signalling(b)) r = quiet(b);
-  if (is_signalling(a)) r = quiet(a);
-  return r;
+  return ieee_choice(a, b, a > b || (a == b && !std::signbit(static_cast<double>(a))));
 }
 
 // gfx12's minimumNumber and maximumNumber: a number beats any NaN.
@@ -174,5 +169,15 @@ inline float scale_float(float x, i32 e) {
 }
 
 inline u32 reverse_bits(u32 x) { return __builtin_bitreverse32(x); }
+
+// Sums of 16-bit integers: wrapping, and saturating where `clamp` asks for that.
+template <typename T>
+inline constexpr auto kSum = [](T a, T b) { return T(a + b); };
+template <typename T>
+inline constexpr auto kClampedSum = [](T a, T b) { return clamp_to<T>(i64(a) + b); };
+template <typename T>
+inline constexpr auto kDifference = [](T a, T b) { return T(a - b); };
+template <typename T>
+inline constexpr auto kClampedDifference = [](T a, T b) { return clamp_to<T>(i64(a) - b); };
 
 }  // namespace rocflash::sim

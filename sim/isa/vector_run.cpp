@@ -196,6 +196,16 @@ void place_part(const Op& op, u32* value, const u32* old, int n, bool keep) {
   }
 }
 
+Lanes lanes_of(const Wave& w, const Op& op) {
+  Lanes l;
+  l.n = w.size;
+  l.clamp = op.clamp;
+  l.op = &op;
+  l.mode = w.mode;
+  l.target = w.target;
+  return l;
+}
+
 // The first `count` sources as rows that the arithmetic sees.
 template <bool Strict>
 void fetch_values(Wave& w, const Op& op, int count, Fetched* source, Lanes& l, u64& disabled) {
@@ -227,12 +237,7 @@ void run_vop(Wave& w, const Op& op) {
   const u64 exec = w.exec();
   u64 disabled = 0;
   Fetched source[4];
-  Lanes l;
-  l.n = w.size;
-  l.clamp = op.clamp;
-  l.op = &op;
-  l.mode = w.mode;
-  l.target = w.target;
+  Lanes l = lanes_of(w, op);
   const bool mask_in = (s.flags & flag::kMaskIn) != 0;
   const int sources = op.sources - (mask_in ? 1 : 0);
   fetch_values<Strict>(w, op, sources, source, l, disabled);
@@ -319,12 +324,9 @@ void run_vop(Wave& w, const Op& op) {
 template <bool Strict>
 void run_compare(Wave& w, const Op& op) {
   const Semantics& s = *op.semantics;
-  const u64 exec = w.exec();
   u64 disabled = 0;
   Fetched source[3];
-  Lanes l;
-  l.n = w.size;
-  l.op = &op;
+  Lanes l = lanes_of(w, op);
   fetch_values<Strict>(w, op, op.sources, source, l, disabled);
   if (!w.mode_default && (s.flags & flag::kFloatMode) != 0) {
     const HostMode host(w.mode, wide_mode(s.src[0]));
@@ -332,6 +334,7 @@ void run_compare(Wave& w, const Op& op) {
   } else {
     op.compute(l);
   }
+  const u64 exec = w.exec();
   u64 unknown = 0;
   if constexpr (Strict) {
     bool clean = true;
@@ -397,10 +400,7 @@ void run_packed16(Wave& w, const Op& op) {
   fetch_halves<Aspect::Value>(w, op, halves);
   Row out;
   Row out_hi;
-  Lanes l;
-  l.n = w.size;
-  l.clamp = op.clamp;
-  l.op = &op;
+  Lanes l = lanes_of(w, op);
   const bool moded = !w.mode_default && (s.flags & flag::kFloatMode) != 0;
   std::optional<HostMode> host;
   if (moded) host.emplace(w.mode, true);
@@ -475,11 +475,7 @@ void run_packed32(Wave& w, const Op& op) {
   Row built[3];
   Row out[2];
   Row unknown[2];
-  Lanes l;
-  l.n = w.size;
-  l.op = &op;
-  l.mode = w.mode;
-  l.target = w.target;
+  Lanes l = lanes_of(w, op);
   if constexpr (Strict) {
     for (int k = 0; k < op.sources; ++k) need_source(w, op.src[static_cast<std::size_t>(k)]);
     need_vgpr(w, op.dst[0].index, 2);
@@ -528,9 +524,7 @@ void run_mixed(Wave& w, const Op& op) {
   const Semantics& s = *op.semantics;
   Fetched source[3];
   Row converted[3];
-  Lanes l;
-  l.n = w.size;
-  l.op = &op;
+  Lanes l = lanes_of(w, op);
   u64 disabled = 0;
   bool clean = true;
   for (int k = 0; k < 3; ++k) {
@@ -604,10 +598,7 @@ void run_packed_dot(Wave& w, const Op& op) {
   fetch_halves<Aspect::Value>(w, pairs, halves);
   Fetched accumulator;
   u64 disabled = 0;
-  Lanes l;
-  l.n = w.size;
-  l.clamp = op.clamp;
-  l.op = &op;
+  Lanes l = lanes_of(w, op);
   for (int k = 0; k < 2; ++k) {
     for (int i = 0; i < w.size; ++i) halves.lo[k].lane[i] |= halves.hi[k].lane[i] << 16;
     l.lo[k] = halves.lo[k].lane;

@@ -159,20 +159,12 @@ void add_integer(Registry& r) {
   r.add("v_mul_hi_u32_u24",
         vop<[](u32 a, u32 b) { return u32((u64(a & 0xffffff) * (b & 0xffffff)) >> 32); }>());
 
-  r.add("v_add_u16|v_add_nc_u16",
-        vop_clamp<[](u16 a, u16 b) { return u16(a + b); },
-                  [](u16 a, u16 b) { return clamp_to<u16>(i64(a) + b); }>());
-  r.add("v_sub_u16|v_sub_nc_u16",
-        vop_clamp<[](u16 a, u16 b) { return u16(a - b); },
-                  [](u16 a, u16 b) { return clamp_to<u16>(i64(a) - b); }>());
+  r.add("v_add_u16|v_add_nc_u16", vop_clamp<kSum<u16>, kClampedSum<u16>>());
+  r.add("v_sub_u16|v_sub_nc_u16", vop_clamp<kDifference<u16>, kClampedDifference<u16>>());
   r.add("v_subrev_u16", vop_clamp<[](u16 a, u16 b) { return u16(b - a); },
                                   [](u16 a, u16 b) { return clamp_to<u16>(i64(b) - a); }>());
-  r.add("v_add_i16|v_add_nc_i16",
-        vop_clamp<[](i16 a, i16 b) { return i16(a + b); },
-                  [](i16 a, i16 b) { return clamp_to<i16>(i64(a) + b); }>());
-  r.add("v_sub_i16|v_sub_nc_i16",
-        vop_clamp<[](i16 a, i16 b) { return i16(a - b); },
-                  [](i16 a, i16 b) { return clamp_to<i16>(i64(a) - b); }>());
+  r.add("v_add_i16|v_add_nc_i16", vop_clamp<kSum<i16>, kClampedSum<i16>>());
+  r.add("v_sub_i16|v_sub_nc_i16", vop_clamp<kDifference<i16>, kClampedDifference<i16>>());
   r.add("v_mul_lo_u16", vop<[](u16 a, u16 b) { return u16(u32(a) * b); }>());
 }
 

@@ -68,14 +68,10 @@ void add_half(Registry& r) {
 }
 
 void add_integer(Registry& r) {
-  r.add("v_pk_add_u16", packed_clamp<[](u16 a, u16 b) { return u16(a + b); },
-                                     [](u16 a, u16 b) { return clamp_to<u16>(i64(a) + b); }>());
-  r.add("v_pk_sub_u16", packed_clamp<[](u16 a, u16 b) { return u16(a - b); },
-                                     [](u16 a, u16 b) { return clamp_to<u16>(i64(a) - b); }>());
-  r.add("v_pk_add_i16", packed_clamp<[](i16 a, i16 b) { return i16(a + b); },
-                                     [](i16 a, i16 b) { return clamp_to<i16>(i64(a) + b); }>());
-  r.add("v_pk_sub_i16", packed_clamp<[](i16 a, i16 b) { return i16(a - b); },
-                                     [](i16 a, i16 b) { return clamp_to<i16>(i64(a) - b); }>());
+  r.add("v_pk_add_u16", packed_clamp<kSum<u16>, kClampedSum<u16>>());
+  r.add("v_pk_sub_u16", packed_clamp<kDifference<u16>, kClampedDifference<u16>>());
+  r.add("v_pk_add_i16", packed_clamp<kSum<i16>, kClampedSum<i16>>());
+  r.add("v_pk_sub_i16", packed_clamp<kDifference<i16>, kClampedDifference<i16>>());
   r.add("v_pk_mul_lo_u16", packed<[](u16 a, u16 b) { return u16(u32(a) * b); }>());
   r.add("v_pk_mad_u16",
         packed_clamp<[](u16 a, u16 b, u16 c) { return u16(u32(a) * b + c); },

@@ -16,8 +16,9 @@ std::string size_message(const char* name, std::size_t size) {
 // A struct of tomorrow: today's, with a field after it.
 template <class Struct>
 struct Grown {
+  explicit Grown(const Struct& given) : today(given) { today.struct_size = sizeof *this; }
   Struct today;
-  std::uint64_t tomorrow;
+  std::uint64_t tomorrow = 1;
 };
 
 template <class Struct>
@@ -70,15 +71,13 @@ std::vector<BadCall> bad_structs_and_tensors() {
        [](Call& c) { c.backward_tensors.struct_size = 4097; }, backward},
       {"problem_newer_option", grown_message<rocflash_problem>("problem"), [](Call&) {},
        [](Call& c) {
-         Grown<rocflash_problem> grown{c.problem, 1};
-         grown.today.struct_size = sizeof grown;
+         const Grown<rocflash_problem> grown(c.problem);
          return rocflash_forward(&grown.today, &c.forward_outputs, &c.execution);
        },
        ROCFLASH_UNSUPPORTED},
       {"execution_newer_option", grown_message<rocflash_execution>("execution"), [](Call&) {},
        [](Call& c) {
-         Grown<rocflash_execution> grown{c.execution, 1};
-         grown.today.struct_size = sizeof grown;
+         const Grown<rocflash_execution> grown(c.execution);
          return rocflash_backward(&c.problem, &c.backward_tensors, &grown.today);
        },
        ROCFLASH_UNSUPPORTED},

@@ -27,31 +27,22 @@ TEST(Calls, FromC) { EXPECT_EQ(c_program_works(), 0); }
 
 // A program built against a later header: its structs are larger, and it leaves the new fields
 // zero.
+template <class Struct, std::size_t bytes>
+struct Later {
+  explicit Later(const Struct& given) : today(given) { today.struct_size = sizeof *this; }
+  Struct today;
+  char tomorrow[bytes] = {};
+};
+
 TEST(Calls, LargerStructsWithZeroTailsAreAccepted) {
   Call c;
   c.backend(ROCFLASH_BACKEND_REFERENCE).with_sinks().expect_forward();
   c.expect_backward();
   const auto out = c.out.bytes(), dq = c.dq.bytes();
-  struct Problem {
-    rocflash_problem today;
-    char tomorrow[24];
-  } problem{c.problem, {}};
-  struct Outputs {
-    rocflash_forward_outputs today;
-    char tomorrow[8];
-  } outputs{c.forward_outputs, {}};
-  struct Tensors {
-    rocflash_backward_tensors today;
-    char tomorrow[16];
-  } tensors{c.backward_tensors, {}};
-  struct Execution {
-    rocflash_execution today;
-    char tomorrow[8];
-  } execution{c.execution, {}};
-  problem.today.struct_size = sizeof problem;
-  outputs.today.struct_size = sizeof outputs;
-  tensors.today.struct_size = sizeof tensors;
-  execution.today.struct_size = sizeof execution;
+  Later<rocflash_problem, 24> problem(c.problem);
+  Later<rocflash_forward_outputs, 8> outputs(c.forward_outputs);
+  Later<rocflash_backward_tensors, 16> tensors(c.backward_tensors);
+  Later<rocflash_execution, 8> execution(c.execution);
   c.out.fill(9);
   c.dq.fill(9);
   ASSERT_EQ(rocflash_forward(&problem.today, &outputs.today, &execution.today), ROCFLASH_OK)

@@ -85,29 +85,31 @@ TEST(Visibility, OneQuerySeesWhatTheDefinitionSays) {
   });
 }
 
+template <class Body>
+void for_every_block_of_queries(Body body) {
+  for_every_setting(
+      [&](const Setting& s) { for_every_block(s.sq, [&](Range queries) { body(s, queries); }); });
+}
+
+// How many of these queries see the key.
+std::int64_t seeing(const Setting& s, Range queries, std::int64_t j) {
+  std::int64_t count = 0;
+  for (std::int64_t i = queries.begin; i < queries.end; ++i) count += sees(s, i, j) ? 1 : 0;
+  return count;
+}
+
 TEST(Visibility, BlockOfQueriesSeesTheUnion) {
-  for_every_setting([](const Setting& s) {
-    for_every_block(s.sq, [&](Range queries) {
-      const Range wanted = hull(s.sk, [&](std::int64_t j) {
-        bool any = false;
-        for (std::int64_t i = queries.begin; i < queries.end; ++i) any = any || sees(s, i, j);
-        return any;
-      });
-      expect_same(visible_keys(s.v, queries, s.sq, s.sk), wanted, s, "union");
-    });
+  for_every_block_of_queries([](const Setting& s, Range queries) {
+    const Range wanted = hull(s.sk, [&](std::int64_t j) { return seeing(s, queries, j) > 0; });
+    expect_same(visible_keys(s.v, queries, s.sq, s.sk), wanted, s, "union");
   });
 }
 
 TEST(Visibility, CommonKeysAreSeenByAll) {
-  for_every_setting([](const Setting& s) {
-    for_every_block(s.sq, [&](Range queries) {
-      const Range wanted = hull(s.sk, [&](std::int64_t j) {
-        bool all = true;
-        for (std::int64_t i = queries.begin; i < queries.end; ++i) all = all && sees(s, i, j);
-        return all;
-      });
-      expect_same(common_keys(s.v, queries, s.sq, s.sk), wanted, s, "intersection");
-    });
+  for_every_block_of_queries([](const Setting& s, Range queries) {
+    const Range wanted = hull(
+        s.sk, [&](std::int64_t j) { return seeing(s, queries, j) == queries.end - queries.begin; });
+    expect_same(common_keys(s.v, queries, s.sq, s.sk), wanted, s, "intersection");
   });
 }
 

@@ -117,14 +117,13 @@ TEST(Plan, TinyProblemsAreLeftToOneThread) {
 }
 
 TEST(DecodePlan, FewRowsOnly) {
-  Problem p = decode_problem(1, 4096);
-  EXPECT_TRUE(is_decode(p));
-  p.max_q = 4;
-  EXPECT_TRUE(is_decode(p));
-  p.max_q = 5;
-  EXPECT_FALSE(is_decode(p));
-  p.max_q = 0;
-  EXPECT_FALSE(is_decode(p));
+  const auto decodes = [](std::int64_t rows) {
+    Problem p = decode_problem(1, 4096);
+    p.max_q = rows;
+    return is_decode(p);
+  };
+  for (const std::int64_t rows : {1, 4}) EXPECT_TRUE(decodes(rows)) << rows;
+  for (const std::int64_t rows : {5, 0}) EXPECT_FALSE(decodes(rows)) << rows;
 }
 
 // Sixteen rows of as many keys are a tile.

@@ -122,11 +122,7 @@ void CacheCall::draw_options(Bytes& bytes) {
   rocflash_problem& c = problem.s;
   c.struct_size = sizeof c;
   c.causal = bytes.chance(128);
-  if (bytes.chance(40)) {
-    window[0] = bytes.range(-1, 20);
-    window[1] = bytes.range(-1, 20);
-    c.window = window;
-  }
+  if (bytes.chance(40)) draw_window(bytes, 20, window, c);
   if (bytes.chance(40))
     alibi = bytes.chance(128) ? Tensor(DType::f32, {b, h}) : Tensor(DType::f32, {h});
   if (bytes.chance(40)) sinks = Tensor(dtype, {h});

@@ -108,6 +108,11 @@ void Problem::draw_lengths(Bytes& bytes) {
   }
 }
 
+void draw_window(Bytes& bytes, int most, std::int64_t (&window)[2], rocflash_problem& c) {
+  for (std::int64_t& side : window) side = bytes.range(-1, most);
+  c.window = window;
+}
+
 void Problem::draw_options(Bytes& bytes, Bytes* strides) {
   const auto plane = [&](DType t) {
     const int full[] = {b, h, sq, sk};
@@ -119,11 +124,7 @@ void Problem::draw_options(Bytes& bytes, Bytes* strides) {
   const auto option_dtype = [&] { return bytes.chance(64) ? DType::f32 : dtype; };
   c.struct_size = sizeof c;
   c.causal = bytes.chance(80);
-  if (bytes.chance(48)) {
-    window[0] = bytes.range(-1, 12);
-    window[1] = bytes.range(-1, 12);
-    c.window = window;
-  }
+  if (bytes.chance(48)) draw_window(bytes, 12, window, c);
   if (bytes.chance(24)) c.attention_chunk = bytes.range(1, 12);
   if (bytes.chance(40)) mask = plane(DType::boolean);
   if (bytes.chance(40)) bias = plane(option_dtype());

@@ -39,6 +39,9 @@ ScoreErrors score_errors(const ScoreSizes& sizes);
 // What they do to a sum of weighted values of this size, before it is stored.
 double out_error(const ScoreErrors& errors, int sk, double values, DType dtype);
 
+// A window of up to `most` keys to each side, or none there.
+void draw_window(Bytes& bytes, int most, std::int64_t (&window)[2], rocflash_problem& c);
+
 class Problem {
  public:
   // `exact` memory for sanitizers, or roomy memory whose DLTensors may be damaged.

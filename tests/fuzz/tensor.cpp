@@ -4,30 +4,14 @@
 #include <cmath>
 #include <cstring>
 
+#include "support/dlpack.hpp"
+
 namespace rocflash::fuzz {
 namespace {
 
 constexpr std::byte pattern{0x5a};
 
 }  // namespace
-
-DLDataType dl_dtype(DType t) {
-  switch (t) {
-    case DType::f32:
-      return {kDLFloat, 32, 1};
-    case DType::f16:
-      return {kDLFloat, 16, 1};
-    case DType::bf16:
-      return {kDLBfloat, 16, 1};
-    case DType::f64:
-      return {kDLFloat, 64, 1};
-    case DType::i32:
-      return {kDLInt, 32, 1};
-    case DType::boolean:
-      return {ROCFLASH_DL_BOOL, 8, 1};
-  }
-  return {};
-}
 
 Tensor::Tensor(DType dtype, std::initializer_list<std::int64_t> dims, Bytes* bytes, bool input)
     : dtype_(dtype), ndim_(static_cast<int>(dims.size())) {
@@ -78,7 +62,7 @@ Tensor& Tensor::operator=(Tensor&& other) noexcept {
 void Tensor::repair() {
   std::copy(true_shape_, true_shape_ + 5, shape);
   std::copy(true_stride_, true_stride_ + 5, stride);
-  dl = {first(), {kDLCPU, 0}, ndim_, dl_dtype(dtype_), shape, stride, 0};
+  dl = {first(), {kDLCPU, 0}, ndim_, test::dl_dtype(dtype_), shape, stride, 0};
 }
 
 std::int64_t Tensor::offset(std::int64_t n) const {

@@ -13,8 +13,6 @@
 
 namespace rocflash::fuzz {
 
-DLDataType dl_dtype(DType t);
-
 class Tensor {
  public:
   Tensor() = default;

@@ -184,24 +184,22 @@ const std::vector<InstructionCase>& cases() {
     }
   }
   // One byte of the destination is written.
+  const auto second_and_fourth = [](const Lane&, u32* out) {
+    out[0] = (kPreset[0] & 0xffff00ffu) | 0x3900u;
+    out[1] = (kPreset[1] & 0x00ffffffu) | 0x3c000000u;
+  };
   filled.push_back({"stochastic_byte",
                     {"gfx950"},
                     "  v_mov_b32 v14, 0x3f8c0000\n  v_mov_b32 v15, 0x40000000\n"
                     "  v_cvt_sr_fp8_f32 v10, v14, v15 op_sel:[0,0,1,0]\n"
                     "  v_cvt_sr_bf8_f32 v11, v14, v15 op_sel:[0,0,1,1]\n",
-                    [](const Lane&, u32* out) {
-                      out[0] = (kPreset[0] & 0xffff00ffu) | 0x3900u;
-                      out[1] = (kPreset[1] & 0x00ffffffu) | 0x3c000000u;
-                    }});
+                    second_and_fourth});
   filled.push_back({"stochastic_byte",
                     {"gfx1201"},
                     "  v_mov_b32 v14, 0x3f8c0000\n  v_mov_b32 v15, 0x40000000\n"
                     "  v_cvt_sr_fp8_f32 v10, v14, v15 byte_sel:1\n"
                     "  v_cvt_sr_bf8_f32 v11, v14, v15 byte_sel:3\n",
-                    [](const Lane&, u32* out) {
-                      out[0] = (kPreset[0] & 0xffff00ffu) | 0x3900u;
-                      out[1] = (kPreset[1] & 0x00ffffffu) | 0x3c000000u;
-                    }});
+                    second_and_fourth});
   filled.push_back({"mode_saturates",
                     {"gfx942", "gfx950", "gfx1201"},
                     "  s_setreg_imm32_b32 hwreg(HW_REG_MODE, 23, 1), 1\n"

@@ -66,6 +66,13 @@ class HipApi : public testing::Test {
                 extra);
   }
 
+  // A kernel of the suite over 512 elements: two inputs, one output.
+  hipError_t launch_on_512(hipFunction_t f, void* a, void* b, void* out) {
+    u32 n = 512;
+    void* params[] = {&a, &b, &out, &n};
+    return launch(f, 2, 256, params, nullptr);
+  }
+
   static void* library_;
   std::vector<u8> code_;
 };
@@ -78,8 +85,6 @@ TEST_F(HipApi, AppendsALineOfCountersForEachLaunch) {
   std::vector<u32> words(512, 0x3f800000);
   u32* a = device(words);
   u32* out = device(words);
-  u32 n = 512;
-  void* params[] = {&a, &a, &out, &n};
   const auto lines = [] {
     std::ifstream file(kCountersFile);
     std::vector<std::string> all;
@@ -87,8 +92,8 @@ TEST_F(HipApi, AppendsALineOfCountersForEachLaunch) {
     return all;
   };
   const std::size_t before = lines().size();
-  EXPECT_EQ(launch(f, 2, 256, params, nullptr), hipSuccess);
-  EXPECT_EQ(launch(f, 2, 256, params, nullptr), hipSuccess);
+  EXPECT_EQ(launch_on_512(f, a, a, out), hipSuccess);
+  EXPECT_EQ(launch_on_512(f, a, a, out), hipSuccess);
   const auto after = lines();
   ASSERT_EQ(after.size(), before + 2);
   const auto counters = nlohmann::json::parse(after.back());
@@ -182,9 +187,7 @@ TEST_F(HipApi, ReportsAnIllegalAccess) {
   const hipFunction_t f = function("gfx1100", "add_u32");
   u32* a = device(std::vector<u32>(512, 1));
   u32* small = device(std::vector<u32>(100, 0));
-  u32 n = 512;
-  void* params[] = {&a, &a, &small, &n};
-  EXPECT_EQ(launch(f, 2, 256, params, nullptr), hipErrorIllegalAddress);
+  EXPECT_EQ(launch_on_512(f, a, a, small), hipErrorIllegalAddress);
   EXPECT_STREQ(text("hipGetErrorName", call("hipGetLastError")), "hipErrorIllegalAddress");
   EXPECT_EQ(call("hipGetLastError"), hipSuccess) << "asking clears it";
   const std::string report = extension("rocflashSimLastReport");
@@ -198,9 +201,7 @@ TEST_F(HipApi, ReportsUndefinedMemory) {
   void* fresh = nullptr;
   ASSERT_EQ(call("hipMalloc", &fresh, std::size_t{2048}), hipSuccess);
   u32* out = device(std::vector<u32>(512, 0));
-  u32 n = 512;
-  void* params[] = {&fresh, &fresh, &out, &n};
-  EXPECT_EQ(launch(f, 2, 256, params, nullptr), hipErrorLaunchFailure);
+  EXPECT_EQ(launch_on_512(f, fresh, fresh, out), hipErrorLaunchFailure);
   EXPECT_NE(std::string(extension("rocflashSimLastReport")).find("undefined"), std::string::npos);
 }
 
@@ -212,9 +213,7 @@ TEST_F(HipApi, SeesDirectWritesOfTheHost) {
   ASSERT_EQ(call("hipMalloc", &fresh, std::size_t{2048}), hipSuccess);
   for (u32 i = 0; i < 512; ++i) static_cast<u32*>(fresh)[i] = i;
   u32* out = device(std::vector<u32>(512, 0));
-  u32 n = 512;
-  void* params[] = {&fresh, &fresh, &out, &n};
-  EXPECT_EQ(launch(f, 2, 256, params, nullptr), hipSuccess);
+  EXPECT_EQ(launch_on_512(f, fresh, fresh, out), hipSuccess);
   EXPECT_EQ(out[300], 600u);
 }
 
@@ -223,10 +222,8 @@ TEST_F(HipApi, CountsWhenAsked) {
   const hipFunction_t f = function("gfx942", "block_sum");
   u32* a = device(std::vector<u32>(512, 1));
   u32* out = device(std::vector<u32>(512, 0));
-  u32 n = 512;
-  void* params[] = {&a, &a, &out, &n};
   reinterpret_cast<void (*)(int)>(dlsym(library_, "rocflashSimCountLaunches"))(1);
-  EXPECT_EQ(launch(f, 2, 256, params, nullptr), hipSuccess);
+  EXPECT_EQ(launch_on_512(f, a, a, out), hipSuccess);
   reinterpret_cast<void (*)(int)>(dlsym(library_, "rocflashSimCountLaunches"))(0);
   EXPECT_EQ(out[0], 256u);
   const std::string counters = extension("rocflashSimLastCounters");

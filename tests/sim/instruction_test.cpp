@@ -53,6 +53,15 @@ bool flushes(u32 x) { return (x & 0x7f800000) == 0 && (x & 0x7fffff) != 0; }
 
 const std::vector<const char*> kOldCarry = {"gfx90a", "gfx942"};
 
+// Of 64-bit numbers in pairs of registers.
+void sum_and_difference(const Lane& l, u32* out) {
+  const u64 a = u64{l.v[0]} | u64{l.v[1]} << 32, b = u64{l.v[2]} | u64{l.v[3]} << 32;
+  out[0] = u32(a + b);
+  out[1] = u32((a + b) >> 32);
+  out[2] = u32(a - b);
+  out[3] = u32((a - b) >> 32);
+}
+
 const std::vector<InstructionCase>& cases() {
   static const std::vector<InstructionCase> list = {
       // --- float arithmetic at the edges
@@ -282,24 +291,12 @@ const std::vector<InstructionCase>& cases() {
       {"carry_chain", kOldCarry,
        "  v_add_co_u32 v10, vcc, v2, v4\n  v_addc_co_u32 v11, vcc, v3, v5, vcc\n"
        "  v_sub_co_u32 v12, vcc, v2, v4\n  v_subb_co_u32 v13, vcc, v3, v5, vcc\n",
-       [](const Lane& l, u32* o) {
-         const u64 a = u64{l.v[0]} | u64{l.v[1]} << 32, b = u64{l.v[2]} | u64{l.v[3]} << 32;
-         o[0] = u32(a + b);
-         o[1] = u32((a + b) >> 32);
-         o[2] = u32(a - b);
-         o[3] = u32((a - b) >> 32);
-       }},
+       sum_and_difference},
       {"carry_chain",
        {"gfx1030", "gfx1100", "gfx1201"},
        "  v_add_co_u32 v10, vcc_lo, v2, v4\n  v_add_co_ci_u32 v11, vcc_lo, v3, v5, vcc_lo\n"
        "  v_sub_co_u32 v12, vcc_lo, v2, v4\n  v_sub_co_ci_u32 v13, vcc_lo, v3, v5, vcc_lo\n",
-       [](const Lane& l, u32* o) {
-         const u64 a = u64{l.v[0]} | u64{l.v[1]} << 32, b = u64{l.v[2]} | u64{l.v[3]} << 32;
-         o[0] = u32(a + b);
-         o[1] = u32((a + b) >> 32);
-         o[2] = u32(a - b);
-         o[3] = u32((a - b) >> 32);
-       }},
+       sum_and_difference},
       {"perm_bytes", kAll,
        "  s_mov_b32 s40, 0x0c070100\n  v_perm_b32 v10, v2, v3, s40\n  s_mov_b32 s40, 0x0d0b0804\n"
        "  v_perm_b32 v11, v2, v3, s40\n",

@@ -57,6 +57,9 @@ void bounded(const Lane& l, u32* out, u32 limit) {
   out[2] = word(l.index + 8);
 }
 
+// A dword of the input buffer, counted through all lanes' first values, then all second ones ...
+u32 word_at(const Lane& l, u32 word) { return l.of(int(word % 64), int(word / 64)); }
+
 const std::vector<InstructionCase>& cases() {
   static const std::vector<InstructionCase> list = {
       {"lds_tr_b16",
@@ -126,10 +129,7 @@ const std::vector<InstructionCase>& cases() {
        "  s_mov_b32 s45, s9\n  s_mov_b32 s46, 0x10000\n  s_mov_b32 s47, 0x00027000\n"
        "  buffer_load_dword v15, s[44:47], 0 offen offset:64 lds\n  s_waitcnt vmcnt(0)\n"
        "  ds_read_b32 v10, v15 offset:320\n",
-       [](const Lane& l, u32* out) {
-         const u32 word = l.index + 16;
-         out[0] = l.of(int(word % 64), int(word / 64));
-       },
+       [](const Lane& l, u32* out) { out[0] = word_at(l, l.index + 16); },
        0,
        false,
        false,
@@ -140,10 +140,7 @@ const std::vector<InstructionCase>& cases() {
        "  global_load_lds_dwordx4 v15, s[8:9]\n  s_waitcnt vmcnt(0)\n"
        "  ds_read_b128 v[10:13], v15 offset:512\n",
        [](const Lane& l, u32* out) {
-         for (u32 i = 0; i < 4; ++i) {
-           const u32 word = 4 * l.index + i;
-           out[i] = l.of(int(word % 64), int(word / 64));
-         }
+         for (u32 i = 0; i < 4; ++i) out[i] = word_at(l, 4 * l.index + i);
        },
        0,
        false,
@@ -157,10 +154,7 @@ const std::vector<InstructionCase>& cases() {
        "  global_load_lds_dwordx3 v15, s[8:9]\n  s_waitcnt vmcnt(0)\n"
        "  ds_read_b128 v[10:13], v15\n",
        [](const Lane& l, u32* out) {
-         for (u32 i = 0; i < 3; ++i) {
-           const u32 word = 4 * l.index + i;
-           out[i] = l.of(int(word % 64), int(word / 64));
-         }
+         for (u32 i = 0; i < 3; ++i) out[i] = word_at(l, 4 * l.index + i);
          out[3] = 7;
        },
        0,

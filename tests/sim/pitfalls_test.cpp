@@ -22,6 +22,13 @@ bool is_nan_half(u32 h) { return (h & 0x7fff) > 0x7c00; }
 float mul(u32 a, u32 b) { return std::bit_cast<float>(a) * std::bit_cast<float>(b); }
 u32 bits(float x) { return x != x ? 0x7fc00000u : std::bit_cast<u32>(x); }
 
+void keeps_the_other_half(const Lane& l, u32* out) {
+  out[0] = (kPreset[0] & 0xffff0000) | (l.v[0] & 0xffff);
+  out[1] = (kPreset[1] & 0xffff) | l.v[0] << 16;
+  out[2] = (kPreset[2] & 0xffff0000) | (u32(i32(i8(l.v[0] >> 8))) & 0xffff);
+  out[3] = (kPreset[3] & 0xffff) | (l.v[0] >> 24) << 16;
+}
+
 const std::vector<InstructionCase>& cases() {
   static const std::vector<InstructionCase> list = {
       {"cvt_pkrtz_rounds_toward_zero", kAll, "  v_cvt_pkrtz_f16_f32 v10, v2, v3\n",
@@ -35,12 +42,7 @@ const std::vector<InstructionCase>& cases() {
        "  v_lshlrev_b32 v15, 2, v0\n  ds_write_b32 v15, v2\n  s_waitcnt lgkmcnt(0)\n"
        "  ds_read_u16_d16 v10, v15\n  ds_read_u16_d16_hi v11, v15\n"
        "  ds_read_i8_d16 v12, v15 offset:1\n  ds_read_u8_d16_hi v13, v15 offset:3\n",
-       [](const Lane& l, u32* out) {
-         out[0] = (kPreset[0] & 0xffff0000) | (l.v[0] & 0xffff);
-         out[1] = (kPreset[1] & 0xffff) | l.v[0] << 16;
-         out[2] = (kPreset[2] & 0xffff0000) | (u32(i32(i8(l.v[0] >> 8))) & 0xffff);
-         out[3] = (kPreset[3] & 0xffff) | (l.v[0] >> 24) << 16;
-       },
+       keeps_the_other_half,
        0,
        false,
        false,
@@ -50,12 +52,7 @@ const std::vector<InstructionCase>& cases() {
        "  v_lshlrev_b32 v15, 2, v0\n  ds_store_b32 v15, v2\n"
        "  ds_load_u16_d16 v10, v15\n  ds_load_u16_d16_hi v11, v15\n"
        "  ds_load_i8_d16 v12, v15 offset:1\n  ds_load_u8_d16_hi v13, v15 offset:3\n",
-       [](const Lane& l, u32* out) {
-         out[0] = (kPreset[0] & 0xffff0000) | (l.v[0] & 0xffff);
-         out[1] = (kPreset[1] & 0xffff) | l.v[0] << 16;
-         out[2] = (kPreset[2] & 0xffff0000) | (u32(i32(i8(l.v[0] >> 8))) & 0xffff);
-         out[3] = (kPreset[3] & 0xffff) | (l.v[0] >> 24) << 16;
-       },
+       keeps_the_other_half,
        0,
        false,
        false,

@@ -440,14 +440,20 @@ INSTANTIATE_TEST_SUITE_P(Shapes, F8f6f4,
                                          Shape2{"32x32x64_f8f6f4", 32, 64}),
                          [](const auto& info) { return std::string(info.param.name); });
 
+// Four pointers in s[8:15], the lane's byte offset in v1.
+AsmKernel with_pointers() {
+  AsmKernel k;
+  k.target = "gfx950";
+  k.body =
+      "  s_load_dwordx8 s[8:15], s[0:1], 0x0\n  v_lshlrev_b32 v1, 2, v0\n"
+      "  s_waitcnt lgkmcnt(0)\n";
+  return k;
+}
+
 // One row of A, and its scale, reach exactly one row of D.
 TEST(F8f6f4Strict, UndefinedInputsSpoilTheirRow) {
   const auto run = [](const std::string& setup, const std::string& lane_of_store) {
-    AsmKernel k;
-    k.target = "gfx950";
-    k.body =
-        "  s_load_dwordx8 s[8:15], s[0:1], 0x0\n  v_lshlrev_b32 v1, 2, v0\n"
-        "  s_waitcnt lgkmcnt(0)\n";
+    AsmKernel k = with_pointers();
     for (int i = 8; i < 28; ++i) k.body += fmt::format("  v_mov_b32 v{}, 0\n", i);
     k.body += setup +
               "  v_mfma_scale_f32_16x16x128_f8f6f4 v[32:35], v[8:11], v[12:15], v[16:19], v20, v21 "
@@ -469,12 +475,8 @@ TEST(F8f6f4Strict, UndefinedInputsSpoilTheirRow) {
 }
 
 TEST(F8f6f4Edges, ScalesAndOverflow) {
-  AsmKernel k;
-  k.target = "gfx950";
+  AsmKernel k = with_pointers();
   // All of A and B are 1: each of 128 products is 2^(sa + sb).
-  k.body =
-      "  s_load_dwordx8 s[8:15], s[0:1], 0x0\n  v_lshlrev_b32 v1, 2, v0\n"
-      "  s_waitcnt lgkmcnt(0)\n";
   for (int i = 8; i < 12; ++i) k.body += fmt::format("  v_mov_b32 v{}, 0x22222222\n", i);
   const auto use = [](u32 sa, u32 sb) {
     return fmt::format("  v_mov_b32 v20, {}\n  v_mov_b32 v21, {}\n", sa, sb) +

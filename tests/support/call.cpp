@@ -160,23 +160,9 @@ Call& Call::with_s_dmask() {
   return *this;
 }
 
-Call& Call::with_used_q(std::initializer_list<double> lengths) {
-  used_q = HostTensor(DType::i32, {size.b});
-  used_q.assign(lengths);
-  plug();
-  return *this;
-}
-
-Call& Call::with_used_k(std::initializer_list<double> lengths) {
-  used_k = HostTensor(DType::i32, {size.b});
-  used_k.assign(lengths);
-  plug();
-  return *this;
-}
-
-Call& Call::with_leftpad(std::initializer_list<double> lengths) {
-  leftpad = HostTensor(DType::i32, {size.b});
-  leftpad.assign(lengths);
+Call& Call::with_lengths(HostTensor& tensor, std::initializer_list<double> lengths) {
+  tensor = HostTensor(DType::i32, {size.b});
+  tensor.assign(lengths);
   plug();
   return *this;
 }
@@ -193,24 +179,23 @@ void* Call::provide(std::size_t bytes) {
   return workspace.data() + (64 - at % 64) % 64;
 }
 
-rocflash_status Call::forward() {
+template <class Tensors>
+rocflash_status Call::run(WorkspaceFunction<Tensors> workspace_of, Function<Tensors> function,
+                          const Tensors& tensors) {
   std::size_t bytes = 0;
-  const rocflash_status asked =
-      rocflash_forward_workspace(&problem, &forward_outputs, &execution, &bytes);
+  const rocflash_status asked = workspace_of(&problem, &tensors, &execution, &bytes);
   if (asked != ROCFLASH_OK) return asked;
   execution.workspace = provide(bytes);
   execution.workspace_size = bytes;
-  return rocflash_forward(&problem, &forward_outputs, &execution);
+  return function(&problem, &tensors, &execution);
+}
+
+rocflash_status Call::forward() {
+  return run(rocflash_forward_workspace, rocflash_forward, forward_outputs);
 }
 
 rocflash_status Call::backward() {
-  std::size_t bytes = 0;
-  const rocflash_status asked =
-      rocflash_backward_workspace(&problem, &backward_tensors, &execution, &bytes);
-  if (asked != ROCFLASH_OK) return asked;
-  execution.workspace = provide(bytes);
-  execution.workspace_size = bytes;
-  return rocflash_backward(&problem, &backward_tensors, &execution);
+  return run(rocflash_backward_workspace, rocflash_backward, backward_tensors);
 }
 
 void Call::expect_forward() { ASSERT_EQ(forward(), ROCFLASH_OK) << rocflash_last_error(); }

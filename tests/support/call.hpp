@@ -36,9 +36,11 @@ class Call {
   Call& with_scale(float scale);
   Call& with_dropout(float p, std::uint64_t seed = 42, std::uint64_t offset = 7);
   Call& with_s_dmask();
-  Call& with_used_q(std::initializer_list<double> lengths);
-  Call& with_used_k(std::initializer_list<double> lengths);
-  Call& with_leftpad(std::initializer_list<double> lengths);
+  Call& with_used_q(std::initializer_list<double> lengths) { return with_lengths(used_q, lengths); }
+  Call& with_used_k(std::initializer_list<double> lengths) { return with_lengths(used_k, lengths); }
+  Call& with_leftpad(std::initializer_list<double> lengths) {
+    return with_lengths(leftpad, lengths);
+  }
   Call& backend(rocflash_backend which, int threads = 1);
   void plug();
 
@@ -66,7 +68,17 @@ class Call {
   rocflash_execution execution{};
 
  private:
+  template <class Tensors>
+  using Function = rocflash_status (*)(const rocflash_problem*, const Tensors*,
+                                       const rocflash_execution*);
+  template <class Tensors>
+  using WorkspaceFunction = rocflash_status (*)(const rocflash_problem*, const Tensors*,
+                                                const rocflash_execution*, std::size_t*);
+  template <class Tensors>
+  rocflash_status run(WorkspaceFunction<Tensors> workspace_of, Function<Tensors> function,
+                      const Tensors& tensors);
   void build(std::vector<std::int64_t> q_rows, std::vector<std::int64_t> k_rows);
+  Call& with_lengths(HostTensor& tensor, std::initializer_list<double> lengths);
   void* provide(std::size_t bytes);
 };
 

@@ -13,26 +13,9 @@
 #include <vector>
 
 #include "core/dtype.hpp"
+#include "support/dlpack.hpp"
 
 namespace rocflash::test {
-
-inline DLDataType dl_dtype(DType t) {
-  switch (t) {
-    case DType::f32:
-      return {kDLFloat, 32, 1};
-    case DType::f16:
-      return {kDLFloat, 16, 1};
-    case DType::bf16:
-      return {kDLBfloat, 16, 1};
-    case DType::f64:
-      return {kDLFloat, 64, 1};
-    case DType::i32:
-      return {kDLInt, 32, 1};
-    case DType::boolean:
-      return {ROCFLASH_DL_BOOL, 8, 1};
-  }
-  return {};
-}
 
 // Memory that is not shared with a neighbour, so that a sanitizer sees a step too far.
 struct Memory {

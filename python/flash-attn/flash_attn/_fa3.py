@@ -1,6 +1,6 @@
 """FlashAttention-3's raw calls: what its functions and its operators both end in.
 
-In plain eager mode a call goes straight to the library. Where something watches (a compiler, a
+In eager mode a call goes straight to the library. Where something watches (a compiler, a
 dispatch mode, a meta tensor), it goes through operators that have fakes: rocflash's own, and those
 of the namespace rocflash_fa3 below for what rocflash has none for.
 """
@@ -35,6 +35,9 @@ from rocflash.dropin import (
     whole,
     window_pair,
 )
+
+# The arguments of a raw call, all of them, by the names of its operator's schema.
+RawCall = dict[str, Any]
 
 # Messages about the page table name it as FA3 does, and as the library and FA2 do.
 _PAGE_TABLE = "page_table (block_table)"
@@ -317,68 +320,51 @@ def _attend(
         return _write("out", out, found), lse
 
 
-def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    k_new: Optional[Tensor] = None,
-    v_new: Optional[Tensor] = None,
-    q_v: Optional[Tensor] = None,
-    out: Optional[Tensor] = None,
-    cu_seqlens_q: Optional[Tensor] = None,
-    cu_seqlens_k: Optional[Tensor] = None,
-    cu_seqlens_k_new: Optional[Tensor] = None,
-    seqused_q: Optional[Tensor] = None,
-    seqused_k: Optional[Tensor] = None,
-    max_seqlen_q: Optional[int] = None,
-    max_seqlen_k: Optional[int] = None,
-    page_table: Optional[Tensor] = None,
-    kv_batch_idx: Optional[Tensor] = None,
-    leftpad_k: Optional[Tensor] = None,
-    rotary_cos: Optional[Tensor] = None,
-    rotary_sin: Optional[Tensor] = None,
-    seqlens_rotary: Optional[Tensor] = None,
-    q_descale: Optional[Tensor] = None,
-    k_descale: Optional[Tensor] = None,
-    v_descale: Optional[Tensor] = None,
-    softmax_scale: Optional[float] = None,
-    is_causal: bool = False,
-    window_size_left: int = -1,
-    window_size_right: int = -1,
-    attention_chunk: int = 0,
-    softcap: float = 0.0,
-    is_rotary_interleaved: bool = False,
-    scheduler_metadata: Optional[Tensor] = None,
-    num_splits: int = 0,
-    pack_gqa: Optional[bool] = None,
-    sm_margin: int = 0,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _options(call: RawCall, **more: Any) -> Options:
+    """What forward and backward have in common, and what only one of them has."""
+    options = plain_options(
+        cu_seqlens_q=call["cu_seqlens_q"],
+        cu_seqlens_k=call["cu_seqlens_k"],
+        seqused_q=call["seqused_q"],
+        seqused_k=call["seqused_k"],
+        max_seqlen_q=whole("max_seqlen_q", call["max_seqlen_q"]),
+        max_seqlen_k=whole("max_seqlen_k", call["max_seqlen_k"]),
+        causal=call["is_causal"],
+        window_left=call["window_size_left"],
+        window_right=call["window_size_right"],
+        softmax_scale=call["softmax_scale"],
+        softcap=call["softcap"],
+        **more,
+    )
+    check_options(options)
+    return options
+
+
+_ONLY_CACHE = ("k_new", "v_new", "cu_seqlens_k_new", "rotary_cos", "rotary_sin", "kv_batch_idx")
+
+
+def forward(call: RawCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(out, softmax_lse, out_accum, softmax_lse_accum); the last two are upstream's split
     partials, of which there are none here: they are empty.
 
     What belongs to a cache (k_new, rotary, page_table, kv_batch_idx) has no gradients.
     """
+    q, k, v = call["q"], call["k"], call["v"]
     for name, x in (("q", q), ("k", k), ("v", v)):
         check_tensor(name, x)
-    refuse_descales(q_descale, k_descale, v_descale)
-    check_schedule(pack_gqa, sm_margin)
-    check_metadata(scheduler_metadata, q)
-    if out is not None:
-        check_tensor("out", out)
-    if q_v is not None and softmax_scale is None and q.dim():
-        softmax_scale = q.shape[-1] ** -0.5  # the raw call's scale knows nothing of q_v
-    only_cache = {
-        "k_new": k_new,
-        "v_new": v_new,
-        "cu_seqlens_k_new": cu_seqlens_k_new,
-        "rotary_cos": rotary_cos,
-        "rotary_sin": rotary_sin,
-        "kv_batch_idx": kv_batch_idx,
-    }
-    given = [name for name, x in only_cache.items() if x is not None]
-    if given or (page_table is not None and cu_seqlens_k is None and seqused_q is None):
-        for name, x in (("cu_seqlens_k", cu_seqlens_k), ("seqused_q", seqused_q)):
-            if x is not None:
+    refuse_descales(call["q_descale"], call["k_descale"], call["v_descale"])
+    check_schedule(call["pack_gqa"], call["sm_margin"])
+    check_metadata(call["scheduler_metadata"], q)
+    if call["out"] is not None:
+        check_tensor("out", call["out"])
+    if call["q_v"] is not None and call["softmax_scale"] is None and q.dim():
+        call["softmax_scale"] = q.shape[-1] ** -0.5  # the raw call's scale knows nothing of q_v
+    given = [name for name in _ONLY_CACHE if call[name] is not None]
+    if given or (
+        call["page_table"] is not None and call["cu_seqlens_k"] is None and call["seqused_q"] is None
+    ):
+        for name in ("cu_seqlens_k", "seqused_q"):
+            if call[name] is not None:
                 raise Unsupported(
                     f"{name}: is given together with {given[0]}, which belongs to a cache; there "
                     "it must be None"
@@ -387,111 +373,64 @@ def forward(
             q,
             k,
             v,
-            k_new,
-            v_new,
-            q_v,
-            rotary_cos,
-            rotary_sin,
-            seqlens_rotary,
-            seqused_k,
-            kv_batch_idx,
-            leftpad_k,
-            page_table,
-            cu_seqlens_q,
-            cu_seqlens_k_new,
+            call["k_new"],
+            call["v_new"],
+            call["q_v"],
+            call["rotary_cos"],
+            call["rotary_sin"],
+            call["seqlens_rotary"],
+            call["seqused_k"],
+            call["kv_batch_idx"],
+            call["leftpad_k"],
+            call["page_table"],
+            call["cu_seqlens_q"],
+            call["cu_seqlens_k_new"],
             None,
-            is_rotary_interleaved,
-            whole("max_seqlen_q", max_seqlen_q),
-            softmax_scale,
-            is_causal,
-            window_size_left,
-            window_size_right,
-            attention_chunk,
-            softcap,
-            num_splits,
-            out=out,
+            call["is_rotary_interleaved"],
+            whole("max_seqlen_q", call["max_seqlen_q"]),
+            call["softmax_scale"],
+            call["is_causal"],
+            call["window_size_left"],
+            call["window_size_right"],
+            call["attention_chunk"],
+            call["softcap"],
+            call["num_splits"],
+            out=call["out"],
         )
     else:
-        if seqlens_rotary is not None:
-            check_tensor("seqlens_rotary", seqlens_rotary)
-        options = plain_options(
-            cu_seqlens_q=cu_seqlens_q,
-            cu_seqlens_k=cu_seqlens_k,
-            seqused_q=seqused_q,
-            seqused_k=seqused_k,
-            leftpad_k=leftpad_k,
-            block_table=page_table,
-            num_splits=num_splits,
-            max_seqlen_q=whole("max_seqlen_q", max_seqlen_q),
-            max_seqlen_k=whole("max_seqlen_k", max_seqlen_k),
-            causal=is_causal,
-            window_left=window_size_left,
-            window_right=window_size_right,
-            attention_chunk=attention_chunk,
-            softmax_scale=softmax_scale,
-            softcap=softcap,
+        if call["seqlens_rotary"] is not None:
+            check_tensor("seqlens_rotary", call["seqlens_rotary"])
+        options = _options(
+            call,
+            leftpad_k=call["leftpad_k"],
+            block_table=call["page_table"],
+            num_splits=call["num_splits"],
+            attention_chunk=call["attention_chunk"],
         )
-        check_options(options)
-        if q_v is not None:
-            q, _ = join_qv(q, q_v, v, softmax_scale)
+        if call["q_v"] is not None:
+            q, _ = join_qv(q, call["q_v"], v, call["softmax_scale"])
             k = side_by_side(k, v, "k", "v")
-        found = _attend(q, k, v, options, out)
+        found = _attend(q, k, v, options, call["out"])
     result, lse = found
     return result, lse, result.new_empty(0, dtype=torch.float32), lse.new_empty(0)
 
 
-def backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    softmax_lse: Tensor,
-    dq: Optional[Tensor] = None,
-    dk: Optional[Tensor] = None,
-    dv: Optional[Tensor] = None,
-    cu_seqlens_q: Optional[Tensor] = None,
-    cu_seqlens_k: Optional[Tensor] = None,
-    seqused_q: Optional[Tensor] = None,
-    seqused_k: Optional[Tensor] = None,
-    max_seqlen_q: Optional[int] = None,
-    max_seqlen_k: Optional[int] = None,
-    softmax_scale: Optional[float] = None,
-    is_causal: bool = False,
-    window_size_left: int = -1,
-    window_size_right: int = -1,
-    softcap: float = 0.0,
-    deterministic: bool = False,
-    sm_margin: int = 0,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+def backward(call: RawCall) -> tuple[Tensor, ...]:
     """(dq, dk, dv, softmax_d, softmax_lse_log2, dq_accum, dk_accum, dv_accum).
 
     Gradients go into dq, dk and dv where given. The last four are upstream's scratch memory, of
     which there is none here: they are empty.
     """
-    check_hint("sm_margin", sm_margin)
-    tensors = (dout, q, k, v, out, softmax_lse)
+    check_hint("sm_margin", call["sm_margin"])
+    tensors = [call[name] for name in ("dout", "q", "k", "v", "out", "softmax_lse")]
+    dout, q, k, v, out, softmax_lse = tensors
     for name, x in zip(("dout", "q", "k", "v", "out", "softmax_lse"), tensors):
         check_tensor(name, x)
-    into = {"dq": dq, "dk": dk, "dv": dv}
+    into = {name: call[name] for name in ("dq", "dk", "dv")}
     for name, given in into.items():
         if given is not None:
             check_tensor(name, given)
-    options = plain_options(
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        seqused_q=seqused_q,
-        seqused_k=seqused_k,
-        max_seqlen_q=whole("max_seqlen_q", max_seqlen_q),
-        max_seqlen_k=whole("max_seqlen_k", max_seqlen_k),
-        causal=is_causal,
-        window_left=window_size_left,
-        window_right=window_size_right,
-        softmax_scale=softmax_scale,
-        softcap=softcap,
-        deterministic=deterministic,
-    )
-    check_options(options)
+    options = _options(call, deterministic=call["deterministic"])
     with torch.no_grad():
         if is_watched(q, k, v) or is_watched(dout, out, softmax_lse):
             wanted = [name in into for name in GRADIENTS]
@@ -511,51 +450,30 @@ def backward(
     return dq, dk, dv, softmax_d, *none
 
 
-def scheduler_metadata(
-    batch_size: int,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    num_heads: int,
-    num_heads_k: int,
-    headdim: int,
-    headdim_v: int,
-    qkv_dtype: torch.dtype,
-    seqused_k: Tensor,
-    cu_seqlens_q: Optional[Tensor] = None,
-    cu_seqlens_k: Optional[Tensor] = None,
-    cu_seqlens_k_new: Optional[Tensor] = None,
-    seqused_q: Optional[Tensor] = None,
-    leftpad_k: Optional[Tensor] = None,
-    page_size: Optional[int] = None,
-    max_seqlen_k_new: int = 0,
-    is_causal: bool = False,
-    window_size_left: int = -1,
-    window_size_right: int = -1,
-    attention_chunk: int = 0,
-    has_softcap: bool = False,
-    num_splits: int = 0,
-    pack_gqa: Optional[bool] = None,
-    sm_margin: int = 0,
-) -> Tensor:
+_COUNTS = (
+    "batch_size",
+    "max_seqlen_q",
+    "max_seqlen_k",
+    "num_heads",
+    "num_heads_k",
+    "headdim",
+    "headdim_v",
+    "page_size",
+    "max_seqlen_k_new",
+    "attention_chunk",
+    "num_splits",
+)
+
+
+def scheduler_metadata(call: RawCall) -> Tensor:
     """int32 (1,). The library plans each call itself, which takes microseconds, so no call reads
     what this returns."""
+    seqused_k, batch_size = call["seqused_k"], call["batch_size"]
     check_tensor("seqused_k", seqused_k)
-    for name, value in (
-        ("batch_size", batch_size),
-        ("max_seqlen_q", max_seqlen_q),
-        ("max_seqlen_k", max_seqlen_k),
-        ("num_heads", num_heads),
-        ("num_heads_k", num_heads_k),
-        ("headdim", headdim),
-        ("headdim_v", headdim_v),
-        ("page_size", 0 if page_size is None else page_size),
-        ("max_seqlen_k_new", max_seqlen_k_new),
-        ("attention_chunk", attention_chunk),
-        ("num_splits", num_splits),
-    ):
-        check_hint(name, whole(name, value))
-    check_schedule(pack_gqa, sm_margin)
-    window_pair((window_size_left, window_size_right), "window_size")
+    for name in _COUNTS:
+        check_hint(name, whole(name, call[name]))
+    check_schedule(call["pack_gqa"], call["sm_margin"])
+    window_pair((call["window_size_left"], call["window_size_right"]), "window_size")
     if seqused_k.dtype is not torch.int32 or seqused_k.shape != (batch_size,):
         raise InvalidArgument(
             f"seqused_k: {seqused_k.dtype} of shape {tuple(seqused_k.shape)}; it must be int32 of "

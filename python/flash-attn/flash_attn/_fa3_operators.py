@@ -9,6 +9,7 @@ schemas it accepts.
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import torch
 
@@ -44,12 +45,27 @@ _SCHEMAS = {
     ", int window_size_right=-1, int attention_chunk=0, bool has_softcap=False"
     ", int num_splits=0, bool? pack_gqa=None, int sm_margin=0) -> Tensor",
 }
-_KERNELS = {
+_RAW_CALLS = {
     "fwd": _fa3.forward,
     "bwd": _fa3.backward,
-    "fwd_combine": _fa3.combine,
     "get_scheduler_metadata": _fa3.scheduler_metadata,
 }
+
+
+def _kernel(name: str) -> Any:
+    """The raw call behind an operator, with the schema's names for its arguments."""
+    if name == "fwd_combine":
+        return _fa3.combine
+    raw = _RAW_CALLS[name]
+    schema = getattr(torch.ops.flash_attn_3, name).default._schema
+    names = [x.name for x in schema.arguments]
+    defaults = tuple(x.default_value for x in schema.arguments)
+
+    def kernel(*arguments: Any) -> Any:
+        # torch leaves out arguments at the end that have their default.
+        return raw(dict(zip(names, arguments + defaults[len(arguments) :])))
+
+    return kernel
 
 
 def _registered_by(name: str) -> str:
@@ -78,7 +94,7 @@ def _register() -> str:
         return other
     for name, schema in _SCHEMAS.items():
         define(_library, name + schema)
-        _library.impl(name, _KERNELS[name], "CompositeImplicitAutograd")
+        _library.impl(name, _kernel(name), "CompositeImplicitAutograd")
     return "rocflash"
 
 

@@ -1,5 +1,8 @@
 """The operators that flash_attn registers with torch, under their upstream names and schemas.
 
+A schema is all there is to write: the signature that others inspect comes from it, and its names
+say where the raw function takes each argument.
+
 They serve every device that the library serves, and, like upstream's, carry no autograd formula:
 the public functions bring gradients, and others build their own from forward and backward.
 """
@@ -7,7 +10,7 @@ the public functions bring gradients, and others build their own from forward an
 from __future__ import annotations
 
 import inspect
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,183 +47,59 @@ for _schema in _SCHEMAS:
 
 Forward = tuple[Tensor, Tensor, Tensor, Tensor]
 
-
-def _forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    dropout_p: float,
-    softmax_scale: float,
-    causal: bool,
-    window_size_left: int,
-    window_size_right: int,
-    softcap: float,
-    alibi_slopes: Optional[Tensor],
-    return_softmax: bool,
-) -> Forward:
-    return tuple(  # type: ignore[return-value]
-        flash_attn_gpu.fwd(
-            q,
-            k,
-            v,
-            None,
-            alibi_slopes,
-            dropout_p,
-            softmax_scale,
-            causal,
-            window_size_left,
-            window_size_right,
-            softcap,
-            return_softmax,
-            None,
-        )
-    )
+# What the raw functions call by another name. Of theirs, an operator lacks `out` and `gen`.
+_RAW_NAMES = {"p_dropout": "dropout_p", "is_causal": "causal"}
 
 
-def _varlen_forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    dropout_p: float,
-    softmax_scale: float,
-    causal: bool,
-    window_size_left: int = -1,
-    window_size_right: int = -1,
-    softcap: float = 0.0,
-    alibi_slopes: Optional[Tensor] = None,
-    return_softmax: bool = False,
-    block_table: Optional[Tensor] = None,
-    leftpad_k: Optional[Tensor] = None,
-    seqused_k: Optional[Tensor] = None,
-    zero_tensors: bool = False,
-    num_splits: int = 0,
-) -> Forward:
-    return tuple(  # type: ignore[return-value]
-        flash_attn_gpu.varlen_fwd(
-            q,
-            k,
-            v,
-            None,
-            cu_seqlens_q,
-            cu_seqlens_k,
-            seqused_k,
-            leftpad_k,
-            block_table,
-            alibi_slopes,
-            max_seqlen_q,
-            max_seqlen_k,
-            dropout_p,
-            softmax_scale,
-            zero_tensors,
-            causal,
-            window_size_left,
-            window_size_right,
-            softcap,
-            return_softmax,
-            None,
-            num_splits,
-        )
-    )
+class _Operator:
+    def __init__(self, name: str, raw: Any) -> None:
+        self.packet = getattr(torch.ops.flash_attn, name)
+        self.raw = raw
+        arguments = self.packet.default._schema.arguments
+        self.names = [x.name for x in arguments]
+        self.defaults = tuple(x.default_value for x in arguments)
+        known = {name: at for at, name in enumerate(self.names)}
+        taken = (_RAW_NAMES.get(x, x) for x in inspect.signature(raw).parameters)
+        self.order = [known.get(x) for x in taken]
+
+    def all(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """torch leaves out arguments at the end that have their default."""
+        return arguments + self.defaults[len(arguments) :]
+
+    def call_raw(self, *arguments: Any) -> list[Tensor]:
+        given = self.all(arguments)
+        return self.raw(*(None if at is None else given[at] for at in self.order))
+
+    def signature(self) -> inspect.Signature:
+        schema = self.packet.default._schema
+        parameters = [
+            inspect.Parameter(
+                x.name,
+                inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                default=x.default_value if x.has_default_value() else inspect.Parameter.empty,
+                annotation=str(x.type).replace("SymInt", "int"),
+            )
+            for x in schema.arguments
+        ]
+        returns = "Tensor" if len(schema.returns) == 1 else "Forward"
+        return inspect.Signature(parameters, return_annotation=returns)
+
+    def as_function(self) -> Any:
+        """A function with the operator's signature, which ring attention and others inspect."""
+        packet = self.packet
+
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            return packet(*arguments, **keywords)
+
+        call.__signature__ = self.signature()  # type: ignore[attr-defined]
+        call.__name__ = call.__qualname__ = packet.__name__
+        return call
 
 
-def _backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    softmax_lse: Tensor,
-    dq: Optional[Tensor],
-    dk: Optional[Tensor],
-    dv: Optional[Tensor],
-    dropout_p: float,
-    softmax_scale: float,
-    causal: bool,
-    window_size_left: int,
-    window_size_right: int,
-    softcap: float,
-    alibi_slopes: Optional[Tensor],
-    deterministic: bool,
-    rng_state: Optional[Tensor] = None,
-) -> Tensor:
-    return flash_attn_gpu.bwd(
-        dout,
-        q,
-        k,
-        v,
-        out,
-        softmax_lse,
-        dq,
-        dk,
-        dv,
-        alibi_slopes,
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size_left,
-        window_size_right,
-        softcap,
-        deterministic,
-        None,
-        rng_state,
-    )[3]
-
-
-def _varlen_backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    softmax_lse: Tensor,
-    dq: Optional[Tensor],
-    dk: Optional[Tensor],
-    dv: Optional[Tensor],
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    dropout_p: float,
-    softmax_scale: float,
-    causal: bool,
-    window_size_left: int,
-    window_size_right: int,
-    softcap: float,
-    alibi_slopes: Optional[Tensor],
-    deterministic: bool,
-    rng_state: Optional[Tensor] = None,
-    zero_tensors: bool = False,
-) -> Tensor:
-    return flash_attn_gpu.varlen_bwd(
-        dout,
-        q,
-        k,
-        v,
-        out,
-        softmax_lse,
-        dq,
-        dk,
-        dv,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        alibi_slopes,
-        max_seqlen_q,
-        max_seqlen_k,
-        dropout_p,
-        softmax_scale,
-        zero_tensors,
-        causal,
-        window_size_left,
-        window_size_right,
-        softcap,
-        deterministic,
-        None,
-        rng_state,
-    )[3]
+_forward = _Operator("_flash_attn_forward", flash_attn_gpu.fwd)
+_varlen_forward = _Operator("_flash_attn_varlen_forward", flash_attn_gpu.varlen_fwd)
+_backward = _Operator("_flash_attn_backward", flash_attn_gpu.bwd)
+_varlen_backward = _Operator("_flash_attn_varlen_backward", flash_attn_gpu.varlen_bwd)
 
 
 def _fakes(
@@ -240,58 +119,37 @@ def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Forward:
     return _fakes(q, v, shape, (*shape, k.shape[1]), rest[-1])
 
 
-def _varlen_forward_fake(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    dropout_p: float,
-    softmax_scale: float,
-    causal: bool,
-    window_size_left: int = -1,
-    window_size_right: int = -1,
-    softcap: float = 0.0,
-    alibi_slopes: Optional[Tensor] = None,
-    return_softmax: bool = False,
-    *_: Any,
-    **__: Any,
-) -> Forward:
-    total_q, heads, _ = q.shape
-    s_dmask = (cu_seqlens_q.shape[0] - 1, heads, max_seqlen_q, max_seqlen_k)
-    return _fakes(q, v, (heads, total_q), s_dmask, return_softmax)
+def _varlen_forward_fake(*arguments: Any) -> Forward:
+    given = dict(zip(_varlen_forward.names, _varlen_forward.all(arguments)))
+    total_q, heads, _ = given["q"].shape
+    batch = given["cu_seqlens_q"].shape[0] - 1
+    s_dmask = (batch, heads, given["max_seqlen_q"], given["max_seqlen_k"])
+    lse = (heads, total_q)
+    return _fakes(given["q"], given["v"], lse, s_dmask, given["return_softmax"])
 
 
-def _backward_fake(dout: Tensor, q: Tensor, *_: Any, **__: Any) -> Tensor:
+def _backward_fake(dout: Tensor, q: Tensor, *_: Any) -> Tensor:
     leading = (q.shape[0],) if q.dim() == 4 else ()
     return q.new_empty((*leading, q.shape[-2], q.shape[-3]), dtype=torch.float32)
 
 
-for _name, _kernel, _fake in (
-    ("_flash_attn_forward", _forward, _forward_fake),
-    ("_flash_attn_varlen_forward", _varlen_forward, _varlen_forward_fake),
-    ("_flash_attn_backward", _backward, _backward_fake),
-    ("_flash_attn_varlen_backward", _varlen_backward, _backward_fake),
-):
-    for _key in ("CPU", "CUDA"):
-        _library.impl(_name, _kernel, _key)
-    register_fake(f"flash_attn::{_name}", _fake)
+def _register(operator: _Operator, result: Any, fake: Any) -> None:
+    name = operator.packet.__name__
+    for key in ("CPU", "CUDA"):
+        _library.impl(name, lambda *arguments: result(operator.call_raw(*arguments)), key)
+    register_fake(f"flash_attn::{name}", fake)
 
 
-def _as_function(kernel: Any, operator: Any) -> Any:
-    """A plain function with the kernel's signature, which ring attention and others inspect."""
-
-    def call(*arguments: Any, **keywords: Any) -> Any:
-        return operator(*arguments, **keywords)
-
-    call.__signature__ = inspect.signature(kernel)  # type: ignore[attr-defined]
-    call.__name__ = call.__qualname__ = operator.__name__
-    return call
+def _softmax_d(gradients: list[Tensor]) -> Tensor:
+    return gradients[3]
 
 
-forward = _as_function(_forward, torch.ops.flash_attn._flash_attn_forward)
-varlen_forward = _as_function(_varlen_forward, torch.ops.flash_attn._flash_attn_varlen_forward)
-backward = _as_function(_backward, torch.ops.flash_attn._flash_attn_backward)
-varlen_backward = _as_function(_varlen_backward, torch.ops.flash_attn._flash_attn_varlen_backward)
+_register(_forward, tuple, _forward_fake)
+_register(_varlen_forward, tuple, _varlen_forward_fake)
+_register(_backward, _softmax_d, _backward_fake)
+_register(_varlen_backward, _softmax_d, _backward_fake)
+
+forward = _forward.as_function()
+varlen_forward = _varlen_forward.as_function()
+backward = _backward.as_function()
+varlen_backward = _varlen_backward.as_function()

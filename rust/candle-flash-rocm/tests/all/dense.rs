@@ -1,5 +1,5 @@
 //! The dense functions, every option crossed with every dtype, shapes sampled.
-use crate::plain::{attention, judge, random, Case};
+use crate::plain::{attention, causal, judge, random, Case};
 use candle::{DType, Result, Tensor};
 use candle_flash_rocm::*;
 
@@ -124,14 +124,7 @@ fn empty_tensors() -> Result<()> {
 #[test]
 fn the_operation_itself() -> Result<()> {
     let q = random(1, &[1, 5, 4, 8], DType::F32)?;
-    let op = FlashAttn {
-        softmax_scale: 0.3,
-        alibi_slopes: None,
-        window_size_left: None,
-        window_size_right: Some(0),
-        softcap: None,
-    };
-    let out = q.apply_op3(&q, &q, op)?;
+    let out = q.apply_op3(&q, &q, causal(0.3))?;
     let expected = flash_attn(&q, &q, &q, 0.3, true)?;
     assert_eq!(out.flatten_all()?.to_vec1::<f32>()?, expected.flatten_all()?.to_vec1::<f32>()?);
     Ok(())

@@ -1,6 +1,6 @@
 //! Gradients against Candle's autograd of the plain form.
 use crate::dense::SHAPES;
-use crate::plain::{attention, judge, packed_attention, random, Case};
+use crate::plain::{attention, causal, judge, packed_attention, random, Case};
 use candle::{DType, Device, Result, Tensor, Var};
 use candle_flash_rocm::*;
 
@@ -126,15 +126,8 @@ fn twice_backward_and_the_operation_itself() -> Result<()> {
     let loss = flash_attn(&q, &k, &k, 0.3, true)?.sqr()?.sum_all()?;
     let expected = numbers(&loss)?;
     assert_eq!(numbers(&loss)?, expected);
-    let op = FlashAttn {
-        softmax_scale: 0.3,
-        alibi_slopes: None,
-        window_size_left: None,
-        window_size_right: Some(0),
-        softcap: None,
-    };
     // It keeps nothing of forward, so backward computes lse anew, on another path through the kernels.
-    let loss = q.apply_op3(&k, &k, op)?.sqr()?.sum_all()?;
+    let loss = q.apply_op3(&k, &k, causal(0.3))?.sqr()?.sum_all()?;
     let difference = numbers(&loss)?.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(difference < 1e-7, "{difference}");
     // Nobody asked for gradients of k, so there are none.

@@ -2,6 +2,7 @@
 //! rounds what a framework would materialise. The rule is the project's: error at most twice (gradients: three times) the
 //! yardstick's, where a yardstick luckier than one rounding of the result counts as if it had that one.
 use candle::{DType, Device, Result, Tensor};
+use candle_flash_rocm::FlashAttn;
 
 /// What a function of the crate is asked for.
 #[derive(Clone, Debug, Default)]
@@ -93,6 +94,17 @@ pub fn packed_attention(
         }
     }
     Tensor::cat(&parts, 0)
+}
+
+/// Causal attention as an operation of Candle.
+pub fn causal(softmax_scale: f32) -> FlashAttn {
+    FlashAttn {
+        softmax_scale,
+        alibi_slopes: None,
+        window_size_left: None,
+        window_size_right: Some(0),
+        softcap: None,
+    }
 }
 
 /// Random numbers of a dtype, the same on every run.
