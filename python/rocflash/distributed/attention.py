@@ -1,0 +1,254 @@
+"""`rocflash.distributed.attention`: exact attention over sequences that are split between ranks."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Union
+
+import torch
+from torch import Tensor
+
+from .._c import choice
+from .._c.options import AT, packer, window_pair
+from .._torch.attention import autocast, draw_rng_state
+from .._torch.options import check_options, check_tensor
+from .._torch.route import is_compiling
+from ..errors import InvalidArgument, Unsupported
+from . import agree, operators  # noqa: F401  (registers what is called below)
+from .group import Team, team_of
+from .layout import Layout, layout_of
+
+_TAKEN = (
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+    "max_seqlen_q",
+    "max_seqlen_k",
+    "causal",
+    "window_left",
+    "window_right",
+    "attention_chunk",
+    "mask",
+    "softmax_scale",
+    "softcap",
+    "alibi_slopes",
+    "bias",
+    "sinks",
+    "dropout_p",
+    "rng_state",
+    "deterministic",
+    "num_splits",
+    "num_threads",
+    "backend",
+)
+_packed = packer(*_TAKEN)
+# What a split sequence has no use for, and what to give instead.
+_REFUSED = {
+    "seqused_q": "cu_seqlens_q, or a mask",
+    "seqused_k": "cu_seqlens_k, or a mask of shape (b, 1, 1, keys)",
+    "leftpad_k": "a mask of shape (b, 1, 1, keys)",
+    "block_table": "rocflash.distributed.decode",
+    "cache_batch_idx": "rocflash.distributed.decode",
+}
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    group: Any = None,
+    method: str = "auto",
+    layout: Union[str, Layout] = "zigzag",
+    length: Optional[int] = None,
+    length_k: Optional[int] = None,
+    causal: bool = False,
+    window: Any = None,
+    attention_chunk: int = 0,
+    cu_seqlens_q: Optional[Tensor] = None,
+    cu_seqlens_k: Optional[Tensor] = None,
+    max_seqlen_q: Optional[int] = None,
+    max_seqlen_k: Optional[int] = None,
+    mask: Optional[Tensor] = None,
+    softmax_scale: Optional[float] = None,
+    softcap: float = 0.0,
+    alibi_slopes: Optional[Tensor] = None,
+    bias: Optional[Tensor] = None,
+    sinks: Optional[Tensor] = None,
+    dropout_p: float = 0.0,
+    rng_state: Optional[Tensor] = None,
+    generator: Optional[torch.Generator] = None,
+    deterministic: bool = False,
+    return_lse: bool = False,
+    num_splits: int = 0,
+    num_threads: int = 0,
+    backend: Optional[str] = None,
+    check: Optional[bool] = None,
+    **others: Any,
+) -> Any:
+    """Exact attention of this rank's rows over the rows of all ranks.
+
+    q is (b, rows, h, d), k (b, rows, hk, d), v (b, rows, hk, dv): the rows of the whole sequence that this rank
+    holds by `layout`, as `shard_sequence` cuts them; or packed (rows, heads, size) with cu_seqlens of the whole.
+
+    group: a ProcessGroup, a DeviceMesh (two dimensions: between and within nodes) or None, the world.
+    method: "ring" (keys travel), "ulysses" (heads are shared), "2d" (heads within nodes, rings between them) or
+    "auto", by `rocflash.distributed.choose`.
+    layout: "zigzag" (balanced under causal), "striped", "contiguous", or a Layout.
+    length, length_k: rows of all ranks, of q and of k; needed only where ranks hold different numbers.
+    mask, bias: this rank's rows (or 1) by all keys of the whole, (b|1, h|1, rows|1, keys|1).
+    check: compare shapes and options between ranks first; None: as ROCFLASH_DISTRIBUTED_DEBUG says.
+    The others are those of `rocflash.attention`. Dropout has the bits of the undivided call with the same
+    rng_state. A gradient of sinks is this rank's share; the sum over ranks is the whole.
+
+    Returns out (as q with dv columns); with ``return_lse`` also lse, f32 (b, h, rows) or (h, rows).
+    """
+    team = team_of(group)
+    if agree.asked_for(check) and not is_compiling():
+        given = {
+            **{"q": q, "k": k, "v": v, "method": method, "layout": layout, "length": length},
+            **{"length_k": length_k, "causal": causal, "window": window, "softcap": softcap},
+            **{"attention_chunk": attention_chunk, "softmax_scale": softmax_scale, "mask": mask},
+            **{"bias": bias, "alibi_slopes": alibi_slopes, "sinks": sinks, "dropout_p": dropout_p},
+            **{"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "rng_state": rng_state},
+            **{"deterministic": deterministic, "backend": backend, "others": sorted(others)},
+        }
+        agree.compare(team, "attention", given, _rows_of_all(q, k, layout, length, length_k, team))
+    _refuse(others)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        check_tensor(name, x)
+    packed = _is_packed(q, k, v, cu_seqlens_q, cu_seqlens_k)
+    if packed and (mask is not None or bias is not None):
+        name = "bias" if mask is None else "mask"
+        raise Unsupported(f"{name}: is given together with cu_seqlens_q; with packed sequences it must be None")
+    q_layout = _layout("q", q, layout, length, team)
+    if length_k is None and (isinstance(layout, Layout) or _rows(q) == _rows(k)):
+        length_k = q_layout.length
+    k_layout = _layout("k", k, layout, length_k, team)
+    if _rows(v) != _rows(k):
+        raise InvalidArgument(f"v: {_rows(v)} rows; it must have as many as k, {_rows(k)}")
+    left, right = window_pair(window)
+    if dropout_p and rng_state is None:
+        rng_state = draw_rng_state(generator)
+    options = _packed(
+        cu_seqlens_q,
+        cu_seqlens_k,
+        max_seqlen_q or 0,
+        max_seqlen_k or 0,
+        causal,
+        left,
+        right,
+        attention_chunk,
+        mask,
+        softmax_scale,
+        softcap,
+        alibi_slopes,
+        bias,
+        sinks,
+        dropout_p,
+        rng_state,
+        deterministic,
+        num_splits,
+        num_threads,
+        choice.for_operator() if backend is None else choice.number_of(backend),
+    )
+    check_options(options)
+    _check_planes(options, q, k_layout)
+    q, k, v = autocast(q, k, v)
+    found = torch.ops.rocflash.distributed_forward(
+        q,
+        k,
+        v,
+        *options,
+        team.group.group_name,
+        method,
+        layout.spec if isinstance(layout, Layout) else layout,
+        q_layout.length,
+        k_layout.length,
+    )
+    return (found[0], found[1]) if return_lse else found[0]
+
+
+def _refuse(others: dict[str, Any]) -> None:
+    for name, x in others.items():
+        if name in _REFUSED and x is not None:
+            raise Unsupported(f"{name}: is given; sequences over ranks take {_REFUSED[name]} instead")
+        if name == "return_weights":
+            if x:
+                raise Unsupported(f"return_weights: {x}; weights of sequences over ranks are on no rank, it must be False")
+        elif name not in _REFUSED:
+            raise TypeError(f"attention() got an unexpected keyword argument {name!r}")
+
+
+def _rows(x: Tensor) -> int:
+    return int(x.shape[-3])
+
+
+def _is_packed(q: Tensor, k: Tensor, v: Tensor, cu_q: Any, cu_k: Any) -> bool:
+    if (cu_q is None) != (cu_k is None):
+        missing = "cu_seqlens_q" if cu_q is None else "cu_seqlens_k"
+        raise InvalidArgument(f"{missing}: is None, but its counterpart is given; give both")
+    packed = cu_q is not None
+    form = "(rows, heads, head size) with cu_seqlens_q" if packed else "(b, rows, heads, head size)"
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() != (3 if packed else 4):
+            raise InvalidArgument(f"{name}: shape {tuple(x.shape)}; it must be {form}")
+    if q.shape[-2] == 0 or k.shape[-2] == 0 or q.shape[-2] % k.shape[-2]:
+        raise InvalidArgument(
+            f"k: {k.shape[-2]} heads; q's {q.shape[-2]} heads must be a multiple of them"
+        )
+    return packed
+
+
+def _layout(name: str, x: Tensor, layout: Any, length: Optional[int], team: Team) -> Layout:
+    """Who has which rows, held to what this rank has."""
+    if isinstance(layout, Layout) and length is None:
+        length = layout.length
+    found = layout_of(layout, _rows(x) * team.size if length is None else length, team.size)
+    if found.rows(team.rank) != _rows(x):
+        raise InvalidArgument(
+            f"{name}: {_rows(x)} rows; rank {team.rank} of {team.size} holds {found.rows(team.rank)} of "
+            f"{found.length} rows in layout {layout if isinstance(layout, str) else 'given'}"
+        )
+    return found
+
+
+def _rows_of_all(
+    q: Any, k: Any, layout: Any, length: Optional[int], length_k: Optional[int], team: Team
+) -> dict[str, tuple[int, list[int]]]:
+    """For the comparison between ranks: rows here, and those that all should have."""
+    found = {}
+    for name, x, whole in (("q", q, length), ("k", k, length_k or (length if _same(q, k) else None))):
+        if isinstance(x, Tensor) and x.dim() >= 3:
+            if whole is None:
+                whole = layout.length if isinstance(layout, Layout) else _rows(x) * team.size
+            try:
+                wanted = layout_of(layout, whole, team.size)
+            except (InvalidArgument, TypeError):
+                continue  # this rank will say so itself, as will all: layouts were compared
+            found[name] = (_rows(x), [wanted.rows(n) for n in range(team.size)])
+    return found
+
+
+def _same(q: Any, k: Any) -> bool:
+    return isinstance(q, Tensor) and isinstance(k, Tensor) and q.shape[-3:-2] == k.shape[-3:-2]
+
+
+def _check_planes(options: Any, q: Tensor, keys: Layout) -> None:
+    for name in ("mask", "bias"):
+        x = options[AT[name]]
+        if x is None:
+            continue
+        wanted = (q.shape[0], q.shape[-2], _rows(q), keys.length)
+        if x.dim() != 4 or any(n not in (1, m) for n, m in zip(x.shape, wanted)):
+            raise InvalidArgument(
+                f"{name}: shape {tuple(x.shape)}; it must be {wanted}, this rank's rows by all keys, each of "
+                "them or 1"
+            )
+        if name == "mask" and x.dtype not in (torch.bool, torch.uint8):
+            raise InvalidArgument(f"mask: dtype {x.dtype}; it must be bool or uint8")
+    slopes, sinks, heads = options[AT["alibi_slopes"]], options[AT["sinks"]], q.shape[-2]
+    if slopes is not None and slopes.shape not in ((heads,), (q.shape[0], heads)):
+        raise InvalidArgument(
+            f"alibi_slopes: shape {tuple(slopes.shape)}; it must be ({heads},) or (b, {heads})"
+        )
+    if sinks is not None and sinks.shape != (heads,):
+        raise InvalidArgument(f"sinks: shape {tuple(sinks.shape)}; it must be ({heads},)")
