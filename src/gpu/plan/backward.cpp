@@ -24,6 +24,16 @@ bool has(Family family, const KernelSpec& spec) {
   return number >= 0 && kernel::has_kernel(family, number);
 }
 
+// The kernel that computes all gradients: in wide tiles, where there are some that fit.
+Operation fused_operation(const Problem& p, const BackwardTensors& t, Chip chip) {
+  const KernelSpec wide{Operation::backward_fused_wide, p.dtype,
+                        bucket_for(p, Operation::backward_fused_wide), backward_variant(p, t)};
+  return has(chip.family, wide) &&
+                 kernel::backward_tile(chip.family, wide).dynamic_shared <= chip.group_shared
+             ? Operation::backward_fused_wide
+             : Operation::backward_fused;
+}
+
 // Rows outside all sequences, padding, and rows beyond the lengths in use.
 bool may_have_unused_rows(const Lengths& l) {
   return l.cu_q || l.cu_k || l.used_q || l.used_k || l.leftpad_k;
@@ -84,9 +94,14 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
                l.packed_q() ? 0 : p.heads * l.rows_q, l.rows_q, 1};
   const bool fused = is_fused(p, t, chip.family);
   if (fused) {
-    const int columns = bucket_for(p, Operation::backward_fused);
-    const std::int64_t head = l.rows_q * columns;
-    all.dq_sums = {.data = scratch.floats(Size(query_batches) * p.heads * l.rows_q * columns),
+    // On NVIDIA in blocks of so many queries, and each sequence starts one (kernels/backward/dq_sums.hpp).
+    constexpr std::int64_t block = 16;
+    const int columns = bucket_for(p, fused_operation(p, t, chip));
+    const std::int64_t rows = kernel::vendor_of(chip.family) != kernel::Vendor::nvidia ? l.rows_q
+                              : l.packed_q() ? (l.rows_q / block + p.batch() + 1) * block
+                                             : divide_up(l.rows_q, block) * block;
+    const std::int64_t head = rows * columns;
+    all.dq_sums = {.data = scratch.floats(Size(query_batches) * p.heads * rows * columns),
                    .dtype = DType::f32,
                    .batch_stride = l.packed_q() ? 0 : p.heads * head,
                    .row_stride = columns,
@@ -120,7 +135,7 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
   add(kernel::backward_spec(Operation::backward_delta, p.dtype, 0, Variant::any), p.heads, queries);
   if (t.dsinks) plan_sinks(plan, all, chip);
   if (fused) {
-    gradient(Operation::backward_fused, p.kv_heads, keys);
+    gradient(fused_operation(p, t, chip), p.kv_heads, keys);
     add(kernel::backward_spec(Operation::backward_round, p.dtype, 0, Variant::any), p.heads,
         queries);
     return;
