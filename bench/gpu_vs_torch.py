@@ -1,11 +1,11 @@
 """This library against torch's attention on an NVIDIA GPU: one run, the same inputs, the device's own clock.
 
-    python bench/gpu_vs_torch.py [--quick] [--dtypes bf16] [--dims 64,128] [--output bench.json]
+    python bench/gpu_vs_torch.py [--op backward] [--quick] [--dtypes bf16] [--dims 64,128] [--output bench.json]
 
-Forward, head sizes 64 and 128, 2048 to 16384 tokens, causal and not, ordinary and grouped heads, against
+Forward or backward, head sizes 64 and 128, 2048 to 16384 tokens, causal and not, ordinary and grouped heads, against
 torch's flash and cuDNN backends. Ratios above 1 say that this library is faster. All three take turns and are timed with
-events around each call; the median counts. How far our output is from torch's is printed beside it. Kernels are
-compared, not what a call costs the host.
+events around each call; the median counts. How far our output, or the worst of our gradients, is from torch's is
+printed beside it. Kernels are compared, not what a call costs the host.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import rocflash
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 TOKENS = 16384  # in a batch
+PRODUCTS = {"forward": 1.0, "backward": 2.5}  # two matrix products, and five
 
 
 @dataclass
@@ -41,9 +42,9 @@ class Case:
     def batch(self) -> int:
         return max(1, TOKENS // self.length)
 
-    def flops(self) -> float:
-        """Useful work: 4 per query, key and column, half of it when causal."""
-        once = 4.0 * self.batch * self.h * self.length**2 * self.d
+    def flops(self, op: str) -> float:
+        """Useful work: 4 per query, key and column, half of it when causal; 10 backward."""
+        once = PRODUCTS[op] * 4.0 * self.batch * self.h * self.length**2 * self.d
         return once * (0.5 if self.causal else 1.0)
 
     def label(self) -> str:
@@ -89,36 +90,57 @@ def medians(calls: dict[str, Callable[[], object]], budget_ms: float) -> dict[st
     }
 
 
-def measure(case: Case, budget_ms: float) -> dict[str, object]:
+Call = Callable[[], tuple[torch.Tensor, ...]]
+
+
+def differentiated(forward: Callable[[], torch.Tensor], inputs: list[torch.Tensor]) -> Call:
+    """A call that computes the gradients of what a forward call returned once."""
+    out = forward()
+    torch.manual_seed(1)
+    dout = torch.randn_like(out)
+    return lambda: torch.autograd.grad(out, inputs, dout, retain_graph=True)
+
+
+def measure(case: Case, op: str, budget_ms: float, deterministic: bool) -> dict[str, object]:
     torch.manual_seed(0)
-    dtype = DTYPES[case.dtype]
-    q, k, v = (
-        torch.randn(case.batch, case.length, heads, case.d, device="cuda").to(dtype)
+    dtype, backward = DTYPES[case.dtype], op == "backward"
+    q, k, v = inputs = [
+        torch.randn(case.batch, case.length, heads, case.d, device="cuda")
+        .to(dtype)
+        .requires_grad_(backward)
         for heads in (case.h, case.hk, case.hk)
-    )
-    turned = [x.transpose(1, 2) for x in (q, k, v)]
+    ]
     told = {"is_causal": case.causal, "enable_gqa": case.h != case.hk}
+
+    def run_ours() -> torch.Tensor:
+        return rocflash.attention(q, k, v, causal=case.causal, deterministic=deterministic)
 
     def run_torch(backend: SDPBackend) -> torch.Tensor:
         with sdpa_kernel(backend):
-            return F.scaled_dot_product_attention(*turned, **told)
+            turned = [x.transpose(1, 2) for x in inputs]
+            return F.scaled_dot_product_attention(*turned, **told).transpose(1, 2)
 
-    calls = {"rocflash": lambda: rocflash.attention(q, k, v, causal=case.causal)}
+    def timed(forward: Callable[[], torch.Tensor]) -> Call:
+        return differentiated(forward, inputs) if backward else lambda: (forward(),)
+
+    calls = {"rocflash": timed(run_ours)}
     gap, refused = math.nan, {}
     for name, backend in BACKENDS.items():
         try:
-            theirs = run_torch(backend).transpose(1, 2)
+            call = timed(lambda backend=backend: run_torch(backend))
+            theirs = call()
         except RuntimeError as error:  # torch says which of its conditions is not met
             refused[name] = str(error)
             continue
         if math.isnan(gap):
-            gap = (calls["rocflash"]() - theirs).abs().max().item()
-        calls[name] = lambda backend=backend: run_torch(backend)
+            pairs = zip(calls["rocflash"](), theirs, strict=True)
+            gap = max((x - y).abs().max().item() for x, y in pairs)
+        calls[name] = call
     ms = medians(calls, budget_ms)
-    row: dict[str, object] = {**asdict(case), "difference": gap, "refused": refused}
+    row: dict[str, object] = {**asdict(case), "op": op, "difference": gap, "refused": refused}
     for name, time in ms.items():
         row[f"{name}_ms"] = time
-        row[f"{name}_tflops"] = case.flops() / time / 1e9
+        row[f"{name}_tflops"] = case.flops(op) / time / 1e9
         if name != "rocflash":
             row[f"ratio_{name}"] = time / ms["rocflash"]
     return row
@@ -134,6 +156,10 @@ def cell(row: dict[str, object], key: str, form: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--op", choices=PRODUCTS, default="forward")
+    parser.add_argument(
+        "--deterministic", action="store_true", help="the same gradients, bit by bit, every time"
+    )
     parser.add_argument("--quick", action="store_true", help="two lengths, short measurements")
     parser.add_argument("--dtypes", default="bf16", help="which of " + ",".join(DTYPES))
     parser.add_argument("--dims", default="64,128", help="head sizes")
@@ -142,12 +168,14 @@ def main() -> None:
     if not torch.cuda.is_available() or torch.version.hip:
         raise SystemExit("gpu_vs_torch.py: torch sees no NVIDIA GPU")
     device = torch.cuda.get_device_name()
-    print(f"{device}, torch {torch.__version__}, TFLOP/s and times faster than torch's")
+    print(f"{device}, torch {torch.__version__}, {arguments.op}: TFLOP/s and times faster than torch's")
     print(f"{'':34}{'rocflash':>9}{'flash':>8}{'cudnn':>8}{'/flash':>9}{'/cudnn':>8}{'differs':>9}")
     rows = []
     dims = [int(d) for d in arguments.dims.split(",")]
     for case in cases(arguments.quick, arguments.dtypes.split(","), dims):
-        row = measure(case, 100 if arguments.quick else 400)
+        row = measure(
+            case, arguments.op, 100 if arguments.quick else 400, arguments.deterministic
+        )
         rows.append(row)
         print(
             f"{case.label():34}{row['rocflash_tflops']:9.0f}{cell(row, 'flash_tflops', '.0f'):>8}"

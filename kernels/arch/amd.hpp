@@ -87,13 +87,12 @@ inline int renewed(int x) {
 }
 
 // A number that is the same in every lane, for arithmetic in vector registers where scalar ones are
-// few; and back.
+// few; `uniform` goes back.
 template <class T>
 T in_lanes(T x) {
   asm("" : "+v"(x));
   return x;
 }
-inline int uniform(int x) { return __builtin_amdgcn_readfirstlane(x); }
 
 inline float exp2(float x) { return __builtin_amdgcn_exp2f(x); }
 inline float log2(float x) { return __builtin_amdgcn_logf(x); }

@@ -96,6 +96,16 @@ float rotated(float x) {
 inline void barrier() { asm volatile("bar.sync 0;" ::: "memory"); }
 inline void wave_barrier() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
 
+// Where `there` is true: adds to a number in global memory that others add to as well, in any order. (On one
+// line: a brace on a line of its own ends a kernel, see src/gpu/ptx.cpp.)
+inline void add(float* to, float x, bool there) {
+  asm volatile(
+      "{ .reg .pred there; setp.ne.b32 there, %2, 0; @there red.global.add.f32 [%0], %1; }" ::"l"(
+          to),
+      "f"(x), "r"(static_cast<int>(there))
+      : "memory");
+}
+
 // Shared memory that the launch gives; addresses are bytes in an address space of their own.
 extern "C" __attribute__((address_space(3))) std::uint8_t rocflash_shared[]
     __attribute__((aligned(128)));
@@ -110,6 +120,12 @@ inline void copy_async(SharedAddress to, const void* from) {
 inline void copy_async(SharedAddress to, const void* from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(there ? 16 : 0)
+               : "memory");
+}
+// Four bytes.
+inline void copy_async4(SharedAddress to, const void* from, bool there) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
+               "r"(there ? 4 : 0)
                : "memory");
 }
 inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -129,6 +145,11 @@ inline void store_shared(SharedAddress to, Words4 w) {
 }
 inline void store_shared(SharedAddress to, Words2 w) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(w.x), "r"(w.y) : "memory");
+}
+inline float load_shared_float(SharedAddress from) {
+  float x;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
+  return x;
 }
 inline Words2 load_shared8(SharedAddress from) {
   std::uint32_t x, y;

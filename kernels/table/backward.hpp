@@ -20,8 +20,8 @@ constexpr bool is_backward(Operation operation) {
   return operation >= Operation::backward_clear && operation <= Operation::backward_sinks;
 }
 constexpr bool owns_keys(Operation operation) {
-  return operation == Operation::backward_fused || operation == Operation::backward_keys ||
-         operation == Operation::backward_dk || operation == Operation::backward_dv;
+  return operation >= Operation::backward_fused && operation <= Operation::backward_dv &&
+         operation != Operation::backward_round && operation != Operation::backward_queries;
 }
 
 constexpr KernelSpec backward_spec(Operation operation, DType dtype, int bucket, Variant variant) {
@@ -37,6 +37,40 @@ constexpr int cdna_buffers(Family family, const KernelSpec& spec) {
   const int bytes = copies * 32 * spec.bucket * static_cast<int>(size_of(spec.dtype));
   const int room = (family == Family::cdna4 ? 160 : 64) << 10, rest = 2 << 10;
   return 2 * bytes + rest <= room ? 2 : 1;
+}
+
+// On NVIDIA tiles lie in shared memory as they are in memory. A workgroup that owns keys has them and
+// their values, `buffers` tiles of queries and of dout with 16 bytes per query, and weights and gradients
+// of scores, twice where one barrier per tile has to do (buffers 3).
+constexpr BackwardTile sm80_key_tile(int row_bytes, int owned, int streamed, int threads,
+                                     int buffers) {
+  const int rows = 2 * owned * row_bytes + buffers * streamed * (2 * row_bytes + 16),
+            scores = (buffers == 3 ? 2 : 1) * 2 * owned * streamed * 2;
+  return {owned, streamed, threads, 1, true, buffers, rows + scores};
+}
+// One that owns queries has them and dout, and two tiles of keys and of values.
+constexpr BackwardTile sm80_query_tile(int row_bytes, int owned, int streamed, int threads) {
+  return {owned, streamed, threads, 1, true, 2, (2 * owned + 4 * streamed) * row_bytes};
+}
+constexpr BackwardTile sm80_backward_tile(const KernelSpec& spec) {
+  const int bucket = spec.bucket, row_bytes = bucket * static_cast<int>(size_of(spec.dtype));
+  switch (spec.operation) {
+    case Operation::backward_fused_wide:  // within the 227 KiB of sm_90
+      if (bucket <= 64) return sm80_key_tile(row_bytes, 128, 128, 256, 2);
+      if (bucket <= 128) return sm80_key_tile(row_bytes, 128, 64, 256, 3);
+      return sm80_key_tile(row_bytes, 64, 64, 256, 2);
+    case Operation::backward_fused:
+    case Operation::backward_keys:  // within the 99 KiB of every GPU from sm_80 on
+      if (bucket <= 64) return sm80_key_tile(row_bytes, 128, 64, 256, 2);
+      if (bucket <= 128) return sm80_key_tile(row_bytes, 64, 32, 128, 3);
+      return sm80_key_tile(row_bytes, 32, 32, 128, 1);
+    case Operation::backward_queries:
+      if (bucket <= 64) return sm80_query_tile(row_bytes, 128, 64, 256);
+      if (bucket <= 128) return sm80_query_tile(row_bytes, 64, 64, 128);
+      return sm80_query_tile(row_bytes, 64, 16, 128);
+    default:
+      return {128, 0, 256, 1};  // delta, round: 16 queries per warp
+  }
 }
 
 constexpr BackwardTile backward_tile(Family family, const KernelSpec& spec) {
@@ -56,7 +90,7 @@ constexpr BackwardTile backward_tile(Family family, const KernelSpec& spec) {
       if (bucket <= 128) return {64, 16, 128, 1, true};
       return {32, 16, 64, 1, true, 0};
     case Family::sm80:
-      return {128, 0, 256, 1};
+      return sm80_backward_tile(spec);
   }
   return {};
 }

@@ -35,7 +35,7 @@ class GpuBackend final : public Backend {
   GpuBackend(Driver& driver, const Device& device)
       : driver_(driver),
         device_(device),
-        chip_{device.target->family, device.facts.units},
+        chip_{device.target->family, device.facts.units, device.facts.group_shared},
         place_(place_text(device.dlpack_type, device.index)) {}
 
   std::string refusal(const ForwardCall& c) const override { return gpu::refusal(c); }

@@ -9,7 +9,8 @@ namespace rocflash::gpu {
 namespace {
 
 constexpr int capture_relaxed = 2;
-constexpr int attribute_units = 16, attribute_major = 75, attribute_minor = 76;
+constexpr int attribute_units = 16, attribute_major = 75, attribute_minor = 76,
+              attribute_group_shared = 97;  // that a kernel may ask for
 constexpr int jit_error_log = 5, jit_error_log_size = 6;
 constexpr int function_dynamic_shared = 8;
 constexpr std::uint32_t shared_without_asking = 48 << 10;
@@ -58,7 +59,7 @@ class CudaDriver final : public Driver {
     check("cuDeviceGetName", cu.cuDeviceGetName(name, sizeof name, handle));
     return {name,
             text("sm_", attribute(handle, attribute_major), attribute(handle, attribute_minor)),
-            attribute(handle, attribute_units)};
+            attribute(handle, attribute_units), attribute(handle, attribute_group_shared)};
   }
 
   // The caller's context if it is one of this device, since its stream belongs to that; else the

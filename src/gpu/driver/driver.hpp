@@ -18,6 +18,8 @@ struct DeviceFacts {
   std::string name;  // "AMD Instinct MI300X"
   std::string arch;  // "gfx942:sramecc+:xnack-", "sm_90"
   int units = 0;     // compute units or multiprocessors
+  // Bytes of shared memory that one workgroup may have; 0: as kernels/table/families.inc says.
+  int group_shared = 0;
 };
 
 // A device made current for this thread, and what to restore.

@@ -52,7 +52,7 @@ class HipDriver final : public Driver {
       check("hipGetDeviceProperties", get(properties.data(), device));
       for (const Layout& layout : {rocm6, rocm5}) {
         DeviceFacts f{text_at(properties, 0, name_size),
-                      text_at(properties, layout.arch, arch_size), 0};
+                      text_at(properties, layout.arch, arch_size), 0, 0};
         if (!f.arch.starts_with("gfx")) continue;
         std::memcpy(&f.units, properties.data() + layout.units, sizeof f.units);
         return f;

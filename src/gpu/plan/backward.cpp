@@ -28,6 +28,17 @@ bool has(Family family, const KernelSpec& spec) {
   return number >= 0 && kernel::has_kernel(family, number);
 }
 
+// The kernel that computes all gradients: in wide tiles, where there are some that fit.
+Operation fused_operation(const Problem& p, const BackwardTensors& t, Chip chip) {
+  const KernelSpec wide{Operation::backward_fused_wide, p.dtype,
+                        bucket_for(p, Operation::backward_fused_wide, chip.family),
+                        backward_variant(p, t)};
+  return has(chip.family, wide) &&
+                 kernel::backward_tile(chip.family, wide).dynamic_shared <= chip.group_shared
+             ? Operation::backward_fused_wide
+             : Operation::backward_fused;
+}
+
 // Rows outside all sequences, padding, and rows beyond the lengths in use.
 bool may_have_unused_rows(const Lengths& l) {
   return l.cu_q || l.cu_k || l.used_q || l.used_k || l.leftpad_k;
@@ -131,12 +142,19 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
                l.packed_q() ? 0 : batch_queries.at_most(any), l.rows_q, 1};
   const bool fused = is_fused(p, t, chip.family);
   if (fused) {
-    const int columns = bucket_for(p, Operation::backward_fused, chip.family);
-    all.dq_sums = {.data = scratch.floats(all_queries * columns),
+    // On NVIDIA in blocks of so many queries, and each sequence starts one (kernels/backward/dq_sums.hpp).
+    constexpr std::int64_t block = 16;
+    const int columns = bucket_for(p, fused_operation(p, t, chip), chip.family);
+    const Size rows = kernel::vendor_of(chip.family) != kernel::Vendor::nvidia ? Size(l.rows_q)
+                      : l.packed_q()
+                          ? (Size(l.rows_q) + Size(p.batch() + 1) * block).rounded_up(block)
+                          : Size(l.rows_q).rounded_up(block);
+    const Size head = rows * columns, batch = head * p.heads;
+    all.dq_sums = {.data = scratch.floats(Size(l.packed_q() ? 1 : p.batch()) * batch),
                    .dtype = DType::f32,
-                   .batch_stride = l.packed_q() ? 0 : (batch_queries * columns).at_most(any),
+                   .batch_stride = l.packed_q() ? 0 : batch.at_most(any),
                    .row_stride = columns,
-                   .head_stride = (Size(l.rows_q) * columns).at_most(any),
+                   .head_stride = head.at_most(any),
                    .columns = columns};
   }
   std::byte* slope_sums = nullptr;
@@ -180,7 +198,7 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
     return;
   }
   if (fused) {
-    gradient(Operation::backward_fused, p.kv_heads, keys);
+    gradient(fused_operation(p, t, chip), p.kv_heads, keys);
     add(kernel::backward_spec(Operation::backward_round, p.dtype, 0, Variant::any), p.heads,
         queries);
     return;

@@ -18,7 +18,8 @@ namespace rocflash::gpu {
 // What plans need to know of a device.
 struct Chip {
   kernel::Family family;
-  int units = 0;  // compute units or multiprocessors
+  int units = 0;         // compute units or multiprocessors
+  int group_shared = 0;  // bytes of shared memory that one workgroup may have, where known
 };
 
 struct Launch {

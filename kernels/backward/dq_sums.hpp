@@ -1,0 +1,39 @@
+// Where the f32 sums of dq lie on NVIDIA GPUs, to which all workgroups that own keys add. A block of 16
+// queries by 8 columns is one after the other in the order of mma.sync's results: first number 0 of all
+// lanes, then number 1. So a warp adds to whole lines of 128 bytes.
+//
+// Each sequence starts a block of its own, also in packed tensors: the plan leaves room for one block more
+// per sequence.
+#pragma once
+
+#include "arch/arch.hpp"
+#include "attention/sequence.hpp"
+
+namespace rocflash::kernel {
+
+class DqSums {
+ public:
+  static constexpr int rows = 16, columns = 8, block_floats = rows * columns;
+
+  DqSums(const BackwardArguments& a, const SequenceView& sequence, std::int64_t head)
+      : strips_(a.dq_sums.columns / columns) {
+    const bool packed = a.problem.lengths.packed_q();
+    const std::int64_t first =
+        packed ? sequence.q_row / rows + sequence.batch : sequence.q_row / rows;
+    data_ = reinterpret_cast<float*>(a.dq_sums.data) + sequence.batch * a.dq_sums.batch_stride +
+            head * a.dq_sums.head_stride + first * strips_ * block_floats;
+  }
+
+  // Number r of this lane is at 32 r of this, for the block of 16 queries from `query` on (a multiple of
+  // 16) and of the columns from 8 · strip on. The next strip is block_floats further on.
+  float* block(std::int32_t query, int strip) const {
+    return data_ + (std::int64_t{query / rows} * strips_ + strip) * block_floats + arch::lane();
+  }
+  int strips() const { return strips_; }
+
+ private:
+  int strips_;
+  float* data_;
+};
+
+}  // namespace rocflash::kernel

@@ -1,0 +1,207 @@
+// Types and shared memory of the kernels in sm80.hpp, and how they end: sums of dk and dv become rows of
+// tensors.
+#pragma once
+
+#include "arch/arch.hpp"
+#include "attention/async_rows.hpp"
+#include "attention/rows.hpp"
+#include "attention/sequence.hpp"
+#include "attention/work.hpp"
+#include "backward/exact.hpp"
+#include "table/backward.hpp"
+#include "tile/sm80.hpp"
+
+namespace rocflash::kernel {
+
+template <KernelSpec spec>
+struct KeyBlockTypes {
+  static constexpr DType dtype = spec.dtype;
+  static constexpr int bucket = spec.bucket;
+  static constexpr bool full = spec.variant == Variant::full;
+  static constexpr bool fused = spec.operation != Operation::backward_keys;
+  static constexpr BackwardTile tile = backward_tile(this_family, spec);
+  static constexpr int warps = tile.threads / arch::wave_size;
+
+  using Mma = arch::Mma<dtype>;
+  using Rows = SharedRows<bucket * number_bytes<dtype>>;
+  using Weights = SharedRows<tile.owned * number_bytes<dtype>>;  // one row per query
+
+  // How many warps share the rows of a product; the others share its columns, 16 at least each.
+  static constexpr int warps_down(int rows, int columns) {
+    int down = rows / 32;
+    while (columns * down / warps < 16) down *= 2;
+    return down;
+  }
+  static constexpr int score_warps = warps_down(tile.streamed, tile.owned),
+                       key_warps = warps_down(tile.owned, bucket),
+                       query_warps = warps_down(tile.streamed, bucket);
+  using Scores = WarpTile<Mma, tile.streamed / score_warps, tile.owned * score_warps / warps>;
+  using KeySums = WarpTile<Mma, tile.owned / key_warps, bucket * key_warps / warps>;
+  using QuerySums = WarpTile<Mma, tile.streamed / query_warps, bucket * query_warps / warps>;
+
+  template <int count>
+  using Copy = TileCopy<dtype, bucket, count, tile.threads, spec.variant>;
+
+  // Shared memory: k, v; q and dout, `buffers` times each; p and ds; lse, delta and the keys that it sees
+  // for each query.
+  static constexpr std::uint32_t key_bytes = tile.owned * Rows::bytes,
+                                 query_bytes = tile.streamed * Rows::bytes,
+                                 weight_bytes = tile.streamed * Weights::bytes;
+  static constexpr std::uint32_t halves = tile.buffers == 3 ? 2 : 1, buffers = tile.buffers;
+  static constexpr std::uint32_t v_after_k = key_bytes, dout_after_q = buffers * query_bytes;
+  static constexpr std::uint32_t statistic_bytes = 16 * tile.streamed;
+  static constexpr std::uint32_t statistics_at =
+      2 * key_bytes + 2 * buffers * query_bytes + 2 * halves * weight_bytes;
+  static_assert(statistics_at + buffers * statistic_bytes == tile.dynamic_shared);
+  static_assert(tile.threads >= 2 * tile.streamed);
+
+  static SharedAddress k() { return arch::shared_begin(); }
+  static SharedAddress v() { return k() + v_after_k; }
+  static SharedAddress q(std::uint32_t buffer) {
+    return k() + 2 * key_bytes + buffer * query_bytes;
+  }
+  static SharedAddress dout(std::uint32_t buffer) { return q(buffer) + dout_after_q; }
+  static SharedAddress p(std::uint32_t half) {
+    return k() + 2 * key_bytes + 2 * buffers * query_bytes + half * weight_bytes;
+  }
+  static SharedAddress ds(std::uint32_t half) { return p(half) + halves * weight_bytes; }
+  static SharedAddress lse(std::uint32_t buffer, int query) {
+    return k() + statistics_at + buffer * statistic_bytes + static_cast<std::uint32_t>(4 * query);
+  }
+  static SharedAddress delta(std::uint32_t buffer, int query) {
+    return lse(buffer, query) + 4 * tile.streamed;
+  }
+  static SharedAddress seen(std::uint32_t buffer, int query) {
+    return k() + statistics_at + buffer * statistic_bytes + 8 * tile.streamed +
+           static_cast<std::uint32_t>(8 * query);
+  }
+  static std::uint32_t rows(int count) { return static_cast<std::uint32_t>(count * Rows::bytes); }
+
+  // Under a causal mask the first keys are seen by most queries: they go first.
+  static std::int32_t block_begin(const BackwardArguments& a, const WorkItem& item) {
+    return (a.work.blocks - 1 - item.block) * tile.owned;
+  }
+
+  // The part of dk and dv that a warp computes.
+  static int key_row(int warp) { return warp % key_warps * KeySums::rows; }
+  static int key_column(int warp) { return warp / key_warps * KeySums::columns; }
+
+  // Weights as a left operand with one row per key, from key_row(warp) on.
+  static SharedAddress weights_by_keys(SharedAddress weights, int warp, int lane) {
+    MatrixRow own = matrices_across(lane);
+    own.chunk += key_row(warp) / 8;
+    return operand_address<Weights>(weights, own);
+  }
+  // Rows of a tile as the depth of a right operand, from a column on.
+  static SharedAddress columns_of(SharedAddress tile_at, int column, int lane) {
+    MatrixRow own = matrices_down(lane);
+    own.chunk += column / 8;
+    return operand_address<Rows>(tile_at, own);
+  }
+
+  // Rounds a warp's part of the weights and stores it.
+  static void store_weights(SharedAddress weights, int row, int column, int lane,
+                            const Scores& scores) {
+    static_assert(Scores::column_parts <= 8 && 8 % Scores::column_parts == 0);
+    const SharedAddress own = weights + static_cast<std::uint32_t>(
+                                            Weights::place(row + Scores::row(lane, 0), column / 8) +
+                                            number_bytes<dtype> * Scores::lane_column(lane));
+    ROCFLASH_UNROLL
+    for (int i = 0; i < Scores::lane_rows; ++i) {
+      ROCFLASH_UNROLL
+      for (int n = 0; n < Scores::lane_columns; n += 2)
+        arch::store_shared((own ^ static_cast<std::uint32_t>(16 * (n / 2))) +
+                               static_cast<std::uint32_t>(8 * i * Weights::bytes),
+                           arch::narrow_two<dtype>(scores.at(i, n), scores.at(i, n + 1)));
+    }
+  }
+};
+
+// A warp's sums, times `factor`, as rows in shared memory, and a word for each row and warp beside it, not
+// 0 where a sum is not finite.
+template <class Types>
+void stage_sums(const typename Types::KeySums& sums, SharedAddress rows, SharedAddress flags,
+                float factor, int warp, int lane) {
+  using Sums = typename Types::KeySums;
+  using Rows = typename Types::Rows;
+  const int first = Types::key_row(warp), column = Types::key_column(warp);
+  ROCFLASH_UNROLL
+  for (int i = 0; i < Sums::lane_rows; ++i) {
+    const int row = first + Sums::row(lane, i);
+    float probe = 0;
+    ROCFLASH_UNROLL
+    for (int n = 0; n < Sums::lane_columns; n += 2) {
+      const float x = sums.at(i, n), y = sums.at(i, n + 1);
+      probe = __builtin_fmaf(y, 0.0f, __builtin_fmaf(x, 0.0f, probe));
+      const int place = Rows::place(row, column / 8 + n / 2) +
+                        number_bytes<Types::dtype> * Sums::lane_column(lane);
+      arch::store_shared(rows + static_cast<std::uint32_t>(place),
+                         arch::narrow_two<Types::dtype>(x * factor, y * factor));
+    }
+    const std::uint32_t broken = row_union(probe != 0 ? 1u : 0u);
+    if (lane % row_lanes == 0)
+      arch::store_shared(
+          flags + static_cast<std::uint32_t>(
+                      4 * (row * (Types::warps / Types::key_warps) + warp / Types::key_warps)),
+          broken);
+  }
+}
+
+// Rows in shared memory to the tensor; those that are not finite, and all where products may overflow, are
+// computed again.
+template <KernelSpec spec, bool is_dk>
+void store_keys(const BackwardArguments& a, const SequenceView& sequence, const WorkItem& item,
+                SharedAddress rows, SharedAddress flags) {
+  using Types = KeyBlockTypes<spec>;
+  using Rows = typename Types::Rows;
+  using Block = RowBlock<spec.dtype, spec.variant>;
+  const auto& to = is_dk ? a.tensors.dk : a.tensors.dv;
+  const std::int32_t begin = Types::block_begin(a, item), left = sequence.sk - begin;
+  const Block block(to, 0, sequence.batch, sequence.k_row + begin, left, item.head);
+  for (int n = arch::thread(); n < Types::tile.owned * Rows::chunks; n += Types::tile.threads) {
+    const int row = n / Rows::chunks, chunk = n % Rows::chunks;
+    const Words4 words =
+        arch::load_shared(rows + static_cast<std::uint32_t>(Rows::place(row, chunk)));
+    block.store4(words.xy, Block::place(to, row, 8 * chunk));
+    block.store4(words.zw, Block::place(to, row, 8 * chunk + 4));
+  }
+  arch::barrier();
+  constexpr int parts = Types::warps / Types::key_warps;
+  for (int row = arch::wave(); row < Types::tile.owned && row < left; row += Types::warps) {
+    std::uint32_t broken = 0;
+    for (int part = 0; part < parts; ++part)
+      broken |= __builtin_bit_cast(
+          std::uint32_t,
+          arch::load_shared_float(flags + static_cast<std::uint32_t>(4 * (row * parts + part))));
+    if (broken != 0 || products_overflow(a.problem))
+      exact_dk_dv<spec.dtype>(a, sequence, item.head, begin + row, is_dk, !is_dk);
+  }
+}
+
+template <KernelSpec spec>
+void finish_keys(const BackwardArguments& a, const typename KeyBlockTypes<spec>::KeySums& dk,
+                 const typename KeyBlockTypes<spec>::KeySums& dv) {
+  using Types = KeyBlockTypes<spec>;
+  const Problem& p = a.problem;
+  // Found out again, so that the loop need not keep it.
+  const WorkItem item(
+      a.work, static_cast<std::int32_t>(p.kv_heads),
+      static_cast<std::int32_t>(arch::renew(static_cast<std::uint32_t>(arch::group()))));
+  const SequenceView sequence(p, item.batch);
+  const int thread = arch::renewed_thread(), lane = thread % arch::wave_size,
+            warp = thread / arch::wave_size;
+  const float dropout = p.dropout.scale(), scale = p.scale * dropout;
+  constexpr std::uint32_t flag_bytes = 4u * Types::tile.owned * (Types::warps / Types::key_warps);
+  static_assert(2 * flag_bytes <= 2 * Types::query_bytes);
+  const SharedAddress dk_flags = Types::q(0), dv_flags = dk_flags + flag_bytes;
+
+  arch::wait_for_copies<0>();
+  arch::barrier();  // the last tiles may still be in use
+  stage_sums<Types>(dk, Types::k(), dk_flags, scale, warp, lane);
+  stage_sums<Types>(dv, Types::v(), dv_flags, dropout, warp, lane);
+  arch::barrier();
+  if (a.tensors.dk) store_keys<spec, true>(a, sequence, item, Types::k(), dk_flags);
+  if (a.tensors.dv) store_keys<spec, false>(a, sequence, item, Types::v(), dv_flags);
+}
+
+}  // namespace rocflash::kernel

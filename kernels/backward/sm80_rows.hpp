@@ -1,0 +1,190 @@
+// What backward does per query on NVIDIA GPUs, before and after the kernels that compute gradients. Each
+// warp handles 16 queries.
+//
+//   delta   dout·out, by the same matrix instruction as dout·v in the same order: where all the weight of a
+//           query is on one key, both have the same bits and the gradient of the score is exactly 0. It also
+//           clears the sums of dq, if there are any.
+//   round   dq from its f32 sums. Rows that are not finite are computed again.
+#pragma once
+
+#include "arch/arch.hpp"
+#include "attention/rows.hpp"
+#include "attention/sequence.hpp"
+#include "attention/work.hpp"
+#include "backward/dq_sums.hpp"
+#include "backward/exact.hpp"
+#include "backward/statistic.hpp"
+#include "table/backward.hpp"
+#include "tile/sm80.hpp"
+
+namespace rocflash::kernel {
+
+// Pairs of numbers of a row, as one word; 0 beyond its columns.
+template <DType dtype>
+class RowPairs {
+ public:
+  RowPairs(const Rows& rows, std::int64_t batch, std::int64_t row, std::int64_t head, bool there)
+      : row_(reinterpret_cast<const std::uint16_t*>(row_address<dtype>(rows, batch, row, head))),
+        columns_(there ? rows.columns : 0),
+        whole_(reinterpret_cast<std::uintptr_t>(row_) % 4 == 0) {}
+
+  std::uint32_t at(int column) const {
+    if (whole_ && column + 2 <= columns_)
+      return arch::load(reinterpret_cast<const std::uint32_t*>(row_ + column));
+    return one(column) | static_cast<std::uint32_t>(one(column + 1)) << 16;
+  }
+
+ private:
+  std::uint16_t one(int column) const {
+    return column < columns_ ? arch::load(row_ + column) : std::uint16_t{0};
+  }
+  const std::uint16_t* row_;
+  int columns_;
+  bool whole_;
+};
+
+template <KernelSpec spec>
+void backward_delta(const BackwardArguments& a) {
+  using Mma = arch::Mma<spec.dtype>;
+  constexpr int owned = backward_tile(this_family, spec).owned;
+  const Problem& p = a.problem;
+  const BackwardTensors& t = a.tensors;
+  const WorkItem item(a.work, static_cast<std::int32_t>(p.heads), arch::group());
+  const SequenceView sequence(p, item.batch);
+  const std::int32_t begin = item.block * owned + arch::wave() * Mma::rows;
+  if (begin >= sequence.sq) return;
+
+  const int lane = arch::lane();
+  if (a.dq_sums) {
+    const DqSums sums(a, sequence, item.head);
+    float* to = sums.block(begin, 0) + 3 * lane;
+    for (int strip = 0; strip < sums.strips(); ++strip)
+      arch::store(reinterpret_cast<Words4*>(to + strip * DqSums::block_floats), Words4{});
+  }
+
+  // Row lane / 4 of the warp's and the one eight further on, of both tensors.
+  const std::int32_t query = begin + lane / 4;
+  const auto rows_of = [&](const Rows& rows, int further) {
+    return RowPairs<spec.dtype>(rows, sequence.batch, sequence.q_row + query + further, item.head,
+                                query + further < sequence.sq);
+  };
+  const RowPairs<spec.dtype> dout[] = {rows_of(t.dout, 0), rows_of(t.dout, 8)},
+                             out[] = {rows_of(t.out, 0), rows_of(t.out, 8)};
+  typename Mma::Result low = {}, high = {};  // columns: queries 0 to 7, 8 to 15
+  constexpr int steps = 4;
+  for (int first = 0; first < p.value_dim; first += steps * Mma::depth) {
+    ROCFLASH_UNROLL
+    for (int step = 0; step < steps; ++step) {
+      const int column = first + step * Mma::depth + 2 * (lane % 4);
+      const Words4 left{dout[0].at(column), dout[1].at(column), dout[0].at(column + 8),
+                        dout[1].at(column + 8)};
+      Mma::multiply(low, left, out[0].at(column), out[0].at(column + 8));
+      Mma::multiply(high, left, out[1].at(column), out[1].at(column + 8));
+    }
+  }
+  // The diagonal: of rows lane / 4, column 2 (lane % 4) + r is the row's own in one lane of four.
+  if (lane / 8 != lane % 4) return;
+  const bool odd = lane / 4 % 2 != 0;
+  const float factor = p.dropout.on() ? 1 / p.dropout.scale() : 1.0f;
+  const auto store = [&](std::int32_t of, float x) {
+    if (of < sequence.sq)
+      arch::store(&a.delta.at(sequence.batch, item.head, sequence.q_row + of),
+                  statistic(x, factor));
+  };
+  store(query, odd ? low.at[1] : low.at[0]);
+  store(query + 8, odd ? high.at[3] : high.at[2]);
+}
+
+// Whether rows start and end on 16 bytes.
+template <DType dtype>
+bool has_whole_chunks(const Rows& rows) {
+  const std::int64_t strides =
+      rows.batch_stride | rows.row_stride | rows.head_stride | rows.columns;
+  return (reinterpret_cast<std::uintptr_t>(rows.data) |
+          static_cast<std::uintptr_t>(strides * number_bytes<dtype>)) %
+             16 ==
+         0;
+}
+
+// Four neighbouring lanes have a word each of four rows of words; afterwards each has a row of its own.
+inline Words4 transposed_by_four(Words4 words) {
+  const int lane = arch::lane();
+  ROCFLASH_UNROLL
+  for (int bit = 1; bit <= 2; bit *= 2) {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < 4; ++n) {
+      if (n & bit) continue;
+      const bool upper = (lane & bit) != 0;
+      const std::uint32_t received = arch::from_lane_xor(upper ? words[n] : words[n | bit], bit);
+      words[n] = upper ? received : words[n];
+      words[n | bit] = upper ? words[n | bit] : received;
+    }
+  }
+  return words;
+}
+
+template <KernelSpec spec>
+void backward_round(const BackwardArguments& a) {
+  constexpr int owned = backward_tile(this_family, spec).owned;
+  constexpr int strips = 4;  // at a time
+  using Block = RowBlock<spec.dtype, Variant::full>;
+  const Problem& p = a.problem;
+  const Rows& dq = a.tensors.dq;
+  const WorkItem item(a.work, static_cast<std::int32_t>(p.heads), arch::group());
+  const SequenceView sequence(p, item.batch);
+  const std::int32_t begin = item.block * owned + arch::wave() * DqSums::rows;
+  if (begin >= sequence.sq) return;
+
+  const int lane = arch::lane();
+  const DqSums sums(a, sequence, item.head);
+  const float* from = sums.block(begin, 0);
+  const float factor = p.scale * p.dropout.scale();
+  const Block to(dq, 0, sequence.batch, sequence.q_row + begin, sequence.sq - begin, item.head);
+  const bool whole_chunks = has_whole_chunks<spec.dtype>(dq);
+  float probe[2] = {};  // NaN once a sum of the row is not finite
+  for (int strip = 0; strip < sums.strips(); strip += strips) {
+    Words4 words[2];
+    ROCFLASH_UNROLL
+    for (int n = 0; n < strips; ++n) {
+      ROCFLASH_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const float* pair = from + (strip + n) * DqSums::block_floats + half * 2 * arch::wave_size;
+        const float x = arch::load(pair), y = arch::load(pair + arch::wave_size);
+        probe[half] = __builtin_fmaf(y, 0.0f, __builtin_fmaf(x, 0.0f, probe[half]));
+        words[half][n] = arch::narrow_two<spec.dtype>(x * factor, y * factor);
+      }
+    }
+    ROCFLASH_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const Words4 chunk = transposed_by_four(words[half]);
+      const int row = lane / 4 + 8 * half, column = DqSums::columns * (strip + lane % 4);
+      if (whole_chunks) {
+        if (begin + row < sequence.sq && column < dq.columns)
+          arch::store(reinterpret_cast<Words4*>(
+                          row_address<spec.dtype>(dq, sequence.batch, sequence.q_row + begin + row,
+                                                  item.head) +
+                          number_bytes<spec.dtype> * column),
+                      chunk);
+      } else {
+        to.store4(chunk.xy, {row, column});
+        to.store4(chunk.zw, {row, column + 4});
+      }
+    }
+  }
+
+  arch::wave_barrier();
+  ROCFLASH_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    std::uint32_t broken = arch::ballot(probe[half] != 0 || products_overflow(p));
+    broken |= broken >> 1;
+    broken |= broken >> 2;
+    broken &= 0x11111111u;
+    while (broken != 0) {
+      const std::int32_t query = begin + 8 * half + __builtin_ctz(broken) / 4;
+      broken &= broken - 1;
+      if (query < sequence.sq) exact_dq<spec.dtype>(a, sequence, item.head, query, factor);
+    }
+  }
+}
+
+}  // namespace rocflash::kernel
