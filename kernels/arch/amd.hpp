@@ -142,6 +142,12 @@ inline void wave_fence() {
 
 // The compiler moves nothing across: what stands before it has given back its registers.
 inline void end_phase() { __builtin_amdgcn_sched_barrier(0); }
+// The same, and `x` has been computed by then.
+template <class T>
+void end_phase(T& x) {
+  asm volatile("" : "+v"(x));
+  __builtin_amdgcn_sched_barrier(0);
+}
 
 // The lower, or the upper, halves of two words in one.
 inline std::uint32_t low_halves(std::uint32_t first, std::uint32_t second) {

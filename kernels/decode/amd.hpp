@@ -269,7 +269,7 @@ typename DecodeTypes<spec>::Scores multiply_keys(const K& k, const Q& q) {
   ROCFLASH_UNROLL
   for (int step = 0; step < spec.bucket / Mma::depth; ++step) {
     sum = Mma::multiply(k.fragment(0, step), q.fragment(0, step), sum);
-    if (step % 2 == 1) arch::end_phase();
+    if (step % 2 == 1) arch::end_phase(sum);
   }
   ROCFLASH_UNROLL
   for (int r = 0; r < Mma::results; ++r) scores.at[0][r] = sum[r];
@@ -337,14 +337,17 @@ void finish_part(const DecodeArguments& a, const OnlineSoftmax& softmax,
   while (broken != 0) {
     const int lane = __builtin_ctzll(broken);
     broken &= broken - 1;
-    const PackedRow again(part.row_begin + lane, group, item.kv_head);
-    float* row = to.out(again);
+    const DecodeArguments& renewed = arch::again(a);
+    const Problem& problem = renewed.problem;
+    const PackedRow row(part.row_begin + lane, static_cast<std::uint32_t>(problem.group()),
+                        item.kv_head);
+    const PartRows results{renewed, sequence, number};
     repair(
-        ExactScores<spec.dtype>{p, sequence, again.head, a.caches},
-        part.view(p, sequence, again.query), arch::from_lane(softmax.base(), lane),
-        arch::from_lane(normaliser.factor, lane), 0, p.value_dim,
-        [&](float lse) { arch::store(&to.lse(again), lse); },
-        [&](int column, float x) { arch::store(row + column, x); });
+        ExactScores<spec.dtype>{problem, sequence, row.head, renewed.caches},
+        part.view(problem, sequence, row.query), arch::from_lane(softmax.base(), lane),
+        arch::from_lane(normaliser.factor, lane), 0, problem.value_dim,
+        [&](float lse) { arch::store(&results.lse(row), lse); },
+        [&](int column, float x) { arch::store(results.out(row) + column, x); });
   }
 }
 
@@ -424,8 +427,22 @@ void decode(const DecodeArguments& a) {
     const auto key = [&, offset = begin + Scores::lane_row()](int i) {
       return offset + Scores::row(i);
     };
-    if (shaped)
-      ScoreShape(p, sequence, packed.head).template shape<Scores::per_column>(query, at, key);
+    const Problem& again = arch::again(a).problem;  // scalar registers do not hold all of it
+    // The lane's row, computed again for the options that need it.
+    const auto own_row = [&] {
+      const int column = Scores::Layout::lane_column(arch::renewed_lane());
+      return PackedRow(part.row_begin + column, group, item.kv_head);
+    };
+    const auto own_query = [&](const PackedRow& row) {
+      QueryView view = query;
+      view.index = row.query;
+      return view;
+    };
+    if (shaped) {
+      const PackedRow row = own_row();
+      ScoreShape(again, sequence, row.head)
+          .template shape<Scores::per_column>(own_query(row), at, key);
+    }
     if (shaped || begin < part.common_begin || end > part.common_end) {
       ROCFLASH_UNROLL
       for (int i = 0; i < Scores::per_column; ++i) s[i] = query.sees(key(i)) ? s[i] : -infinity;
@@ -436,8 +453,11 @@ void decode(const DecodeArguments& a) {
     if (arch::any(softmax.behind(largest))) out.scale(softmax.follow(largest));
     softmax.sum += exp2_and_sum(scores, 0, unit, softmax.base());
     constexpr int run = layout::results_within<typename Scores::Layout>(dropout_keys);
-    if (p.dropout.on())
-      ScoreShape(p, sequence, packed.head).template drop<Scores::per_column, run>(query, at, key);
+    if (again.dropout.on()) {
+      const PackedRow row = own_row();
+      ScoreShape(again, sequence, row.head)
+          .template drop<Scores::per_column, run>(own_query(row), at, key);
+    }
 
     // out += Vᵀ · Pᵀ
     add_values(out, typename Types::ValueOperand{shared_values[wave]},

@@ -33,7 +33,7 @@ constexpr DecodeTile decode_tile(Family family, const KernelSpec& spec) {
       return {32, 32, 256, bucket <= 128 ? 2 : 1};
     case Family::rdna2:
     case Family::rdna3:  // both hold every operand twice
-      if (bucket <= 128) return {16, 16, 128, 2, bucket == 128, bucket <= 64};
+      if (bucket <= 128) return {16, 16, 128, 2, bucket == 128};
       return {16, 16, 64, 1, true, 0};
     case Family::rdna4:
       if (bucket <= 128) return {16, 16, 128, 2};
