@@ -23,11 +23,11 @@ constexpr std::int32_t blocks_of(std::int64_t rows, int tile) {
   return static_cast<std::int32_t>((rows + tile - 1) / tile);
 }
 
-// Takes a number apart into digits, the fastest first. Divisions of 64-bit numbers need many registers,
-// so they are computed in lanes.
+// Takes a number in lanes apart into digits, the fastest first. (Divisions of 64-bit numbers need more
+// registers than there are scalar ones to spare.)
 class Digits {
  public:
-  explicit Digits(std::int64_t number) : rest_(arch::in_lanes(number)) {}
+  explicit Digits(std::int64_t number) : rest_(number) {}
   std::int32_t next(std::int64_t count) {
     const std::int64_t quotient = count > 0 ? rest_ / count : 0;
     const auto digit = static_cast<std::int32_t>(rest_ - quotient * count);
@@ -39,6 +39,9 @@ class Digits {
   std::int64_t rest_;
 };
 
+// A condition that is the same in every lane.
+inline bool everywhere(bool condition) { return arch::uniform(condition ? 1 : 0) != 0; }
+
 // One tile of dbias: what is owned in each dimension. A dimension with one element for all owns number
 // 0, and its visits go over all that the dimension has.
 struct BiasTile {
@@ -49,7 +52,7 @@ struct BiasTile {
     const PlaneSizes sizes = a.tensors.dbias_sizes(a.problem);
     const std::int64_t key_blocks = blocks_of(sizes.keys, 64),
                        query_blocks = blocks_of(sizes.queries, 64);
-    exists = number < key_blocks * query_blocks * sizes.heads * sizes.batch;
+    exists = everywhere(number < key_blocks * query_blocks * sizes.heads * sizes.batch);
     Digits digits(number);
     key_block = digits.next(key_blocks);
     query_block = digits.next(query_blocks);
@@ -69,7 +72,7 @@ struct BiasVisit {
     const std::int64_t batches = to.batch_stride != 0 ? 1 : a.problem.batch(),
                        heads = to.head_stride != 0 ? 1 : a.problem.heads,
                        blocks = to.query_stride != 0 ? 1 : blocks_of(a.problem.max_q, 64);
-    exists = own.exists && number < batches * heads * blocks;
+    exists = own.exists && everywhere(number < batches * heads * blocks);
     Digits digits(number);
     head = own.head + digits.next(heads);
     query_block = own.query_block + digits.next(blocks);
@@ -146,11 +149,14 @@ void backward_bias(const BackwardArguments& a) {
   ROCFLASH_SHARED_ARRAY typename Gradients::Shared shared;
   typename Gradients::Memory memory(shared_lines);
 
-  _Pragma("clang loop unroll(disable)") for (std::int64_t number = arch::group();;
-                                             number += arch::again(a).work.groups) {
+  _Pragma("clang loop unroll(disable)") for (std::int64_t number =
+                                                 arch::in_lanes(std::int64_t{arch::group()});
+                                             ; number += arch::again(a).work.groups) {
     if (!BiasTile(arch::again(a), number).exists) return;
     Scores sums;
-    _Pragma("clang loop unroll(disable)") for (std::int64_t visits = 0;; ++visits) {
+    _Pragma("clang loop unroll(disable)") for (std::int64_t visits =
+                                                   arch::in_lanes(std::int64_t{0});
+                                               ; ++visits) {
       // Found out for each visit rather than kept in scalar registers.
       const BackwardArguments& b = arch::again(a);
       const BiasVisit visit(b, number, visits);

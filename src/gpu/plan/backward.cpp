@@ -126,7 +126,7 @@ bool is_fused(const Problem& p, const BackwardTensors& t, Family family) {
 
 void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tensors,
                    std::byte* workspace, Chip chip) {
-  kernel::BackwardArguments all{given, tensors, {}, {}, {}};
+  kernel::BackwardArguments all{given, tensors, {}, {}, {}, {}};
   Problem& p = all.problem;
   BackwardTensors& t = all.tensors;
   const Lengths& l = p.lengths;
