@@ -16,7 +16,7 @@ import numpy as np
 
 import rocflash
 from rocflash._arrays import exchange
-from rocflash._c import abi
+from rocflash._c import abi, frames
 
 hip = ctypes.CDLL(os.environ["ROCFLASH_HIP_LIBRARY"])
 _DTYPES = {
@@ -135,11 +135,55 @@ def gradients_are_asked_for_first() -> None:
     from rocflash._torch import calls, plan
 
     plan._GPU_TYPE = abi.DL_ROCM
+    device = torch.device("cuda", 0)
+    calls._ask_for_gradients(torch.float16, device, 64, 40)
+    calls._ask_for_gradients(torch.bfloat16, device, 64, 64, ("sinks", torch.float32))
     try:
-        calls._ask_for_gradients(torch.float16, torch.device("cuda", 0), 64, 40)
+        calls._ask_for_gradients(torch.float64, device, 64, 40)
         raise AssertionError("gradients were not refused")
     except rocflash.Unsupported as refusal:
-        assert "gradients are computed on the CPU only" in str(refusal), refusal
+        assert "q: dtype f64" in str(refusal), refusal
+
+
+def gradients_by_autograd() -> None:
+    """torch's CPU tensors handed over as if they lay on the GPU: its memory is the host's here."""
+    import torch
+
+    from rocflash._torch import autograd, fast, plan
+
+    torch.manual_seed(0)
+    shapes = ((1, 20, 2, 64), (1, 33, 1, 64), (1, 33, 1, 64))
+    inputs = [torch.randn(s).half().requires_grad_() for s in shapes]
+    sinks = torch.randn(2).requires_grad_()
+
+    def gradients(**how: Any) -> Any:
+        out = rocflash.attention(*inputs, causal=True, sinks=sinks, **how)
+        return torch.autograd.grad(out.float().square().sum(), (*inputs, sinks))
+
+    wanted = gradients(backend="reference")
+    place, bind = plan._place, fast._bind
+    plan._place, fast._bind = lambda label, device: (abi.DL_ROCM, 0), None
+    run = frames.Frame.run
+    memory = []
+
+    def on_gpu(self: Any, *_: Any) -> None:
+        def allocate(size: int) -> int:
+            memory.append(HipArray((size,), "bool"))
+            return memory[-1].data
+
+        run(self, 0, allocate)
+        assert hip.hipDeviceSynchronize() == 0
+
+    frames.Frame.run = on_gpu
+    plan._plan.cache_clear()
+    try:
+        for deterministic in (False, True):
+            for x, y in zip(gradients(deterministic=deterministic), wanted):
+                assert (x - y).abs().max() < 2e-2, (x - y).abs().max()
+    finally:
+        plan._place, fast._bind, frames.Frame.run = place, bind, run
+        plan._plan.cache_clear()
+    assert memory and autograd
 
 
 def main() -> None:
@@ -187,6 +231,7 @@ def main() -> None:
         assert str(refusal).startswith("max_seqlen_q: 0; "), refusal
     if os.environ["ROCFLASH_SIM_ARCH"] == "gfx942":
         gradients_are_asked_for_first()
+        gradients_by_autograd()
     print("ok")
 
 

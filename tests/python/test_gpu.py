@@ -1,5 +1,7 @@
 """flash_attn and rocflash on a GPU: forward against torch in double, streams, graphs, refusals.
 
+test_gpu_gradients.py has what follows forward.
+
 Needs a GPU that torch can use (CUDA or ROCm); skipped without one.
 """
 
@@ -224,11 +226,3 @@ def test_what_gpus_refuse() -> None:
         rocflash.attention(q, k.cpu(), v)
     with pytest.raises(rocflash.Unsupported, match="k: is given"):
         flash_attn_with_kvcache(q, k, v, k=k[:, :1], v=v[:, :1], cache_seqlens=5)
-
-
-def test_backward_is_refused_and_forward_is_not() -> None:
-    q, k, v = (x.requires_grad_() for x in on_gpu(*tensors()))
-    with pytest.raises(rocflash.Unsupported, match="gradients are computed on the CPU only"):
-        flash_attn_func(q, k, v)  # before anything ran
-    with torch.no_grad():
-        assert not flash_attn_func(q, k, v).requires_grad
