@@ -17,6 +17,7 @@ from torch import Tensor
 
 from flash_attn import _fa3
 from flash_attn._fa3 import check_metadata, check_schedule, refuse_descales
+from flash_attn._fa3_operators import named
 from flash_attn._fa3_operators import served_by as operators_served_by
 from rocflash.dropin import (
     InvalidArgument,
@@ -342,16 +343,33 @@ def get_scheduler_metadata(
     """A plan to pass to flash_attn_with_kvcache. The library plans each call itself, which takes
     microseconds, so nothing reads what it holds."""
     check_tensor("cache_seqlens", cache_seqlens)
-    window_size_left, window_size_right = window_pair(window_size, "window_size")
-    headdim_v = headdim if headdim_v is None else headdim_v
-    return _fa3.scheduler_metadata(
-        {
-            **locals(),
-            "num_heads": num_heads_q,
-            "num_heads_k": num_heads_kv,
-            "seqused_k": cache_seqlens,
-        }
+    call = named(
+        "get_scheduler_metadata",
+        batch_size,
+        max_seqlen_q,
+        max_seqlen_k,
+        num_heads_q,
+        num_heads_kv,
+        headdim,
+        headdim if headdim_v is None else headdim_v,
+        qkv_dtype,
+        cache_seqlens,
+        cu_seqlens_q,
+        None,
+        cu_seqlens_k_new,
+        None,
+        cache_leftpad,
+        page_size,
+        max_seqlen_k_new,
+        causal,
+        *window_pair(window_size, "window_size"),
+        attention_chunk,
+        has_softcap,
+        num_splits,
+        pack_gqa,
+        sm_margin,
     )
+    return _fa3.scheduler_metadata(call)
 
 
 def _flash_attn_forward(
@@ -395,16 +413,45 @@ def _flash_attn_forward(
     The raw call with the names of upstream's Python. As there, the default scale is that of q alone
     also with qv.
     """
+    call = named(
+        "fwd",
+        q,
+        k,
+        v,
+        k_new,
+        v_new,
+        qv,
+        out_,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        cu_seqlens_k_new,
+        seqused_q,
+        seqused_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        page_table,
+        kv_batch_idx,
+        leftpad_k,
+        rotary_cos,
+        rotary_sin,
+        seqlens_rotary,
+        q_descale,
+        k_descale,
+        v_descale,
+        softmax_scale,
+        causal,
+        window_size_left,
+        window_size_right,
+        attention_chunk,
+        softcap,
+        rotary_interleaved,
+        scheduler_metadata,
+        num_splits,
+        pack_gqa,
+        sm_margin,
+    )
     with torch.no_grad():
-        return _fa3.forward(
-            {
-                **locals(),  # every argument by its name; of some the raw call has another
-                "q_v": qv,
-                "out": out_,
-                "is_causal": causal,
-                "is_rotary_interleaved": rotary_interleaved,
-            }
-        )
+        return _fa3.forward(call)
 
 
 def _flash_attn_backward(
@@ -432,4 +479,29 @@ def _flash_attn_backward(
     sm_margin: int = 0,
 ) -> Tensor:
     """softmax_d; gradients go into dq, dk and dv. (`sequed_` is upstream's own spelling.)"""
-    return _fa3.backward({**locals(), "seqused_q": sequed_q, "seqused_k": sequed_k})[3]
+    call = named(
+        "bwd",
+        dout,
+        q,
+        k,
+        v,
+        out,
+        softmax_lse,
+        dq,
+        dk,
+        dv,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        sequed_q,
+        sequed_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        softmax_scale,
+        is_causal,
+        window_size_left,
+        window_size_right,
+        softcap,
+        deterministic,
+        sm_margin,
+    )
+    return _fa3.backward(call)[3]

@@ -175,7 +175,7 @@ class Binder {
     if (s.kind == Class::Memory) {
       bind_memory(in, op);
     } else {
-      bind_plain(in, op);
+      bind_in_order(in, op);
     }
     if (in.mnemonic.starts_with("v_movrel")) relative_ = true;
     if (target_.generation == Generation::Gfx9 && switches_vector_modes(in)) {
@@ -239,7 +239,7 @@ class Binder {
   }
 
   // Scalar and vector ALU, LDS, scalar memory, control: destinations, then sources.
-  void bind_plain(const Instruction& in, Op& op) {
+  void bind_in_order(const Instruction& in, Op& op) {
     const Semantics& s = *op.semantics;
     const bool accumulate = (s.flags & flag::kAccumulate) != 0;
     std::size_t destinations = (s.flags & flag::kNoDestination) != 0 ? 0

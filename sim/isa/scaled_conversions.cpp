@@ -184,14 +184,14 @@ double scaled_up(float x, u32 exponent) {
 }
 
 // The fields an instruction reads and writes, the same in every lane.
-struct Plan {
+struct Packing {
   const Conversion& c;
   Field small;
   Field wide;
   int source_dwords;  // of each source of numbers
   int target_dwords;
 
-  Plan(const Conversion& conversion, u32 op_sel)
+  Packing(const Conversion& conversion, u32 op_sel)
       : c(conversion), small(small_field(c, op_sel)), wide(wide_field(c, op_sel)) {
     const int in_source = c.two_sources ? c.count / 2 : c.count;
     const Field& from = c.narrows ? wide : small;
@@ -202,34 +202,36 @@ struct Plan {
 };
 
 template <bool Strict>
-void convert_lane(Wave& w, const Op& op, const Plan& plan, int lane) {
-  const Conversion& c = plan.c;
+void convert_lane(Wave& w, const Op& op, const Packing& packing, int lane) {
+  const Conversion& c = packing.c;
   const Source& scale_source = op.src[op.sources - 1u];
   Words in[2];
-  in[0] = read_words(w, op.src[0], plan.source_dwords, lane);
-  if (c.two_sources) in[1] = read_words(w, op.src[1], plan.source_dwords, lane);
+  in[0] = read_words(w, op.src[0], packing.source_dwords, lane);
+  if (c.two_sources) in[1] = read_words(w, op.src[1], packing.source_dwords, lane);
   const Words scale = read_words(w, scale_source, 1, lane);
   const Words seed = c.stochastic ? read_words(w, op.src[1], 1, lane) : Words{};
   const u32 exponent = scale.value[0] >> 23 & 0xff;
 
   // Bits around the result stay as they are.
-  Words out = read_words(w, op.dst[0], plan.target_dwords, lane);
+  Words out = read_words(w, op.dst[0], packing.target_dwords, lane);
   const auto& values = small_values(c.small);
   const bool saturates = (w.mode >> kModeOverflowBit & 1) != 0;
-  const Field& to = c.narrows ? plan.small : plan.wide;
+  const Field& to = c.narrows ? packing.small : packing.wide;
   u32 random = seed.value[0];
   for (int n = 0; n < c.count; ++n) {
     const int from = c.two_sources ? n % 2 : 0;
     const int index = c.two_sources ? n / 2 : n;
     u32 code;
     if (c.narrows) {
-      const u32 taken = in[from].take(plan.wide.first + plan.wide.bits * index, plan.wide.bits);
+      const u32 taken =
+          in[from].take(packing.wide.first + packing.wide.bits * index, packing.wide.bits);
       const float x = read_wide(w, c.wide, taken, op.src[static_cast<std::size_t>(from)]);
       code = to_small(std::bit_cast<u32>(scaled_down(x, exponent)), c.small, saturates,
                       c.stochastic ? &random : nullptr);
       random = next_random(random);
     } else {
-      const u32 taken = in[0].take(plan.small.first + plan.small.bits * index, plan.small.bits);
+      const u32 taken =
+          in[0].take(packing.small.first + packing.small.bits * index, packing.small.bits);
       code = write_wide(w, c.wide, scaled_up(values[taken], exponent));
     }
     out.put(to.first + to.bits * n, to.bits, code);
@@ -237,16 +239,16 @@ void convert_lane(Wave& w, const Op& op, const Plan& plan, int lane) {
 
   u32 unknown = seed.unknown[0] | (scale.unknown[0] & 0x7f800000u);
   if constexpr (Strict) {
-    for (int i = 0; i < plan.source_dwords; ++i) unknown |= in[0].unknown[i] | in[1].unknown[i];
+    for (int i = 0; i < packing.source_dwords; ++i) unknown |= in[0].unknown[i] | in[1].unknown[i];
     if (unknown != 0) {
       for (int n = 0; n < c.count; ++n) {
         Words spread;
         spread.put(to.first + to.bits * n, to.bits, ~0u >> (32 - to.bits));
-        for (int i = 0; i < plan.target_dwords; ++i) out.unknown[i] |= spread.value[i];
+        for (int i = 0; i < packing.target_dwords; ++i) out.unknown[i] |= spread.value[i];
       }
     }
   }
-  for (int i = 0; i < plan.target_dwords; ++i) {
+  for (int i = 0; i < packing.target_dwords; ++i) {
     const int row = op.dst[0].index + i;
     w.v[row].lane[lane] = out.value[i];
     if constexpr (Strict) {
@@ -258,18 +260,18 @@ void convert_lane(Wave& w, const Op& op, const Plan& plan, int lane) {
 
 template <bool Strict>
 void run_convert(Wave& w, const Op& op) {
-  const Plan plan(kConversions[op.parameter], op.op_sel);
+  const Packing packing(kConversions[op.parameter], op.op_sel);
   const Source& first = op.src[0];
-  if ((first.file == File::Vgpr && first.dwords < plan.source_dwords) ||
-      op.dst[0].dwords < plan.target_dwords) {
+  if ((first.file == File::Vgpr && first.dwords < packing.source_dwords) ||
+      op.dst[0].dwords < packing.target_dwords) {
     raise(Fault::BadProgram, "a conversion has not the registers its formats need");
   }
   if constexpr (Strict) {
     for (std::size_t k = 0; k < op.sources; ++k) need_source(w, op.src[k]);
-    need_vgpr(w, op.dst[0].index, plan.target_dwords);
+    need_vgpr(w, op.dst[0].index, packing.target_dwords);
   }
   for (u64 m = w.exec(); m != 0; m &= m - 1) {
-    convert_lane<Strict>(w, op, plan, std::countr_zero(m));
+    convert_lane<Strict>(w, op, packing, std::countr_zero(m));
   }
 }
 

@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
   for (long n = 0; n < inputs; ++n) {
     bytes.resize(60 + random() % 120);
     for (std::uint8_t& b : bytes) b = static_cast<std::uint8_t>(random());
-    // Many zeros make plain problems with one option or two; few make a crowd of them.
+    // Many zeros make simple problems with one option or two; few make a crowd of them.
     const auto zeros = random() % 4;
     if (zeros > 0)
       for (std::uint8_t& b : bytes)

@@ -58,7 +58,7 @@ class Problem {
   std::vector<double> bounds(const Outputs& reference) const;
 
   std::vector<Tensor*> inputs();
-  void print() const;  // to stderr, all that tells this problem from a plain one
+  void print() const;  // to stderr, all that is not the default
 
   int b, h, hk, sq, sk, d, dv;
   int total_q, total_k;  // rows of packed tensors

@@ -262,6 +262,21 @@ def test_compile_gradients() -> None:
         close(a, b)
 
 
+def test_python_raw_calls_compile_whole() -> None:
+    """Upstream's private functions, through which others build their own autograd."""
+    q, lengths = torch.randn(2, 9, 4, 32), torch.tensor([3, 4]).int()
+
+    def step(q: torch.Tensor):
+        out, lse = fa3._flash_attn_forward(q, q, q, causal=True)[:2]
+        dq = torch.empty_like(q)
+        fa3._flash_attn_backward(q, q, q, q, out, lse, dq=dq, is_causal=True)
+        return out, dq, fa3.get_scheduler_metadata(2, 1, 9, 4, 4, 32, lengths)
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    for a, b in zip(compiled(q), step(q)):
+        assert torch.equal(a, b)
+
+
 FOREIGN = """
 import warnings, torch
 theirs = torch.library.Library("flash_attn_3", "DEF")

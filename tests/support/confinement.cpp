@@ -14,20 +14,20 @@ constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 enum class Hidden { nothing, by_causal, by_window, by_mask, by_bias, by_dropout };
-enum class Place { q, k, v, dout };
+enum class Input { q, k, v, dout };
 const char* const hidden_names[] = {"nothing", "causal", "window", "mask", "bias", "dropout"};
-const char* const place_names[] = {"q", "k", "v", "dout"};
+const char* const input_names[] = {"q", "k", "v", "dout"};
 
 struct Poison {
   Hidden hidden;
-  Place place;
+  Input input;
   double value;
   std::int64_t row;  // query or key
   std::int64_t head, column;
 };
 
 std::ostream& operator<<(std::ostream& os, const Poison& p) {
-  return os << p.value << " in row " << p.row << " of " << place_names[static_cast<int>(p.place)]
+  return os << p.value << " in row " << p.row << " of " << input_names[static_cast<int>(p.input)]
             << ", hidden by " << hidden_names[static_cast<int>(p.hidden)];
 }
 
@@ -64,7 +64,7 @@ class Trial {
             // A NaN in q also goes straight into dk = ds * q, for the keys that q sees: the same
             // set.
             if (sees(h, i, j) && kept(h, i, j) && touches_scores(h, i)) v_touched = true;
-            if (sees(h, i, j) && kept(h, i, j) && poison_.place == Place::dout &&
+            if (sees(h, i, j) && kept(h, i, j) && poison_.input == Input::dout &&
                 poison_.row == i && poison_.head == h)
               v_column = true;
           }
@@ -108,14 +108,14 @@ class Trial {
   }
 
   HostTensor& poisoned() {
-    switch (poison_.place) {
-      case Place::q:
+    switch (poison_.input) {
+      case Input::q:
         return c_.q;
-      case Place::k:
+      case Input::k:
         return c_.k;
-      case Place::v:
+      case Input::v:
         return c_.v;
-      case Place::dout:
+      case Input::dout:
         break;
     }
     return c_.dout;
@@ -157,15 +157,15 @@ class Trial {
 
   // The scores of query i, and with them all its weights.
   bool touches_scores(std::int64_t h, std::int64_t i) const {
-    if (poison_.place == Place::q) {
+    if (poison_.input == Input::q) {
       bool any = false;  // a row that sees nothing has no scores
       for (std::int64_t j = 0; j < c_.size.sk; ++j) any = any || sees(h, i, j);
       return poison_.row == i && poison_.head == h && any;
     }
-    return poison_.place == Place::k && same_group(h) && sees(h, i, poison_.row);
+    return poison_.input == Input::k && same_group(h) && sees(h, i, poison_.row);
   }
   bool touches_value(std::int64_t h, std::int64_t i) const {
-    return poison_.place == Place::v && same_group(h) && sees(h, i, poison_.row) &&
+    return poison_.input == Input::v && same_group(h) && sees(h, i, poison_.row) &&
            kept(h, i, poison_.row);
   }
   bool touches_out(std::int64_t h, std::int64_t i, std::int64_t x) const {
@@ -178,7 +178,7 @@ class Trial {
   }
   // ds of query i: of all its keys at once, since softmax subtracts a mean over them.
   bool touches_ds_of_query(std::int64_t h, std::int64_t i) const {
-    if (poison_.place == Place::dout) {
+    if (poison_.input == Input::dout) {
       bool any = false;
       for (std::int64_t j = 0; j < c_.size.sk; ++j) any = any || (sees(h, i, j) && kept(h, i, j));
       return poison_.row == i && poison_.head == h && any;
@@ -204,7 +204,7 @@ class Trial {
       }
     } else if (std::isnan(poison_.value)) {
       EXPECT_TRUE(std::isnan(after)) << where() << " is " << after << " in spite of " << poison_;
-    } else if (which == out && poison_.place == Place::v) {
+    } else if (which == out && poison_.input == Input::v) {
       EXPECT_EQ(after, poison_.value) << where() << ": " << poison_;
     }
   }
@@ -219,18 +219,18 @@ class Trial {
 void expect_confinement(rocflash_backend backend, DType dtype, int threads, const Size& size) {
   for (const Hidden hidden : {Hidden::nothing, Hidden::by_causal, Hidden::by_window,
                               Hidden::by_mask, Hidden::by_bias, Hidden::by_dropout}) {
-    for (const Place place : {Place::q, Place::k, Place::v, Place::dout}) {
+    for (const Input input : {Input::q, Input::k, Input::v, Input::dout}) {
       // A hidden key's score is the sum of -inf and the poison, which is the poison: only values
       // are hidden so.
-      if (hidden == Hidden::by_bias && place != Place::v) continue;
-      const bool of_query = place == Place::q || place == Place::dout;
+      if (hidden == Hidden::by_bias && input != Input::v) continue;
+      const bool of_query = input == Input::q || input == Input::dout;
       for (const double value : {nan, infinity}) {
         for (const bool last : {false, true}) {
           const std::int64_t rows = of_query ? size.sq : size.sk;
           const std::int64_t heads = of_query ? size.h : size.hk;
-          const std::int64_t columns = place == Place::q || place == Place::k ? size.d : size.dv;
+          const std::int64_t columns = input == Input::q || input == Input::k ? size.d : size.dv;
           const Poison poison{
-              hidden, place, value, last ? rows - 1 : rows / 2, heads - 1, last ? columns - 1 : 0};
+              hidden, input, value, last ? rows - 1 : rows / 2, heads - 1, last ? columns - 1 : 0};
           Trial(backend, dtype, threads, size, poison).check();
           if (testing::Test::HasFailure()) return;  // one is enough to read
         }

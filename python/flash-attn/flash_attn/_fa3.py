@@ -361,7 +361,9 @@ def forward(call: RawCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         call["softmax_scale"] = q.shape[-1] ** -0.5  # the raw call's scale knows nothing of q_v
     given = [name for name in _ONLY_CACHE if call[name] is not None]
     if given or (
-        call["page_table"] is not None and call["cu_seqlens_k"] is None and call["seqused_q"] is None
+        call["page_table"] is not None
+        and call["cu_seqlens_k"] is None
+        and call["seqused_q"] is None
     ):
         for name in ("cu_seqlens_k", "seqused_q"):
             if call[name] is not None:

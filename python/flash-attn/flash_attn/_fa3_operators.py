@@ -52,18 +52,29 @@ _RAW_CALLS = {
 }
 
 
+_ARGUMENTS = {
+    name: torch._C.parse_schema(f"flash_attn_3::{name}{schema}").arguments
+    for name, schema in _SCHEMAS.items()
+}
+_NAMES = {name: [x.name for x in arguments] for name, arguments in _ARGUMENTS.items()}
+_DEFAULTS = {
+    name: tuple(x.default_value for x in arguments) for name, arguments in _ARGUMENTS.items()
+}
+
+
+def named(operator: str, *arguments: Any) -> _fa3.RawCall:
+    """All arguments of an operator, by the names of its schema."""
+    return {name: x for name, x in zip(_NAMES[operator], arguments)}
+
+
 def _kernel(name: str) -> Any:
-    """The raw call behind an operator, with the schema's names for its arguments."""
     if name == "fwd_combine":
         return _fa3.combine
-    raw = _RAW_CALLS[name]
-    schema = getattr(torch.ops.flash_attn_3, name).default._schema
-    names = [x.name for x in schema.arguments]
-    defaults = tuple(x.default_value for x in schema.arguments)
+    raw, defaults = _RAW_CALLS[name], _DEFAULTS[name]
 
     def kernel(*arguments: Any) -> Any:
         # torch leaves out arguments at the end that have their default.
-        return raw(dict(zip(names, arguments + defaults[len(arguments) :])))
+        return raw(named(name, *arguments, *defaults[len(arguments) :]))
 
     return kernel
 

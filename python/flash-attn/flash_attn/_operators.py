@@ -47,7 +47,8 @@ for _schema in _SCHEMAS:
 
 Forward = tuple[Tensor, Tensor, Tensor, Tensor]
 
-# What the raw functions call by another name. Of theirs, an operator lacks `out` and `gen`.
+# The raw functions' names for two arguments. What an operator lacks (`gen`, forward's `out`) is
+# None to them.
 _RAW_NAMES = {"p_dropout": "dropout_p", "is_causal": "causal"}
 
 
@@ -62,12 +63,12 @@ class _Operator:
         taken = (_RAW_NAMES.get(x, x) for x in inspect.signature(raw).parameters)
         self.order = [known.get(x) for x in taken]
 
-    def all(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    def complete(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """torch leaves out arguments at the end that have their default."""
         return arguments + self.defaults[len(arguments) :]
 
     def call_raw(self, *arguments: Any) -> list[Tensor]:
-        given = self.all(arguments)
+        given = self.complete(arguments)
         return self.raw(*(None if at is None else given[at] for at in self.order))
 
     def signature(self) -> inspect.Signature:
@@ -120,7 +121,7 @@ def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Forward:
 
 
 def _varlen_forward_fake(*arguments: Any) -> Forward:
-    given = dict(zip(_varlen_forward.names, _varlen_forward.all(arguments)))
+    given = dict(zip(_varlen_forward.names, _varlen_forward.complete(arguments)))
     total_q, heads, _ = given["q"].shape
     batch = given["cu_seqlens_q"].shape[0] - 1
     s_dmask = (batch, heads, given["max_seqlen_q"], given["max_seqlen_k"])

@@ -1,6 +1,6 @@
 """The attention inside a block: self and cross, packed or padded. mha.py builds blocks around it.
 
-Upstream has fast and plain versions of each; here both are the library, the plain ones with a padding
+Upstream has fast and slow versions of each; here both are the library, the slow ones with a padding
 mask. The names, arguments and shapes are upstream's.
 """
 
@@ -109,7 +109,7 @@ class FlashCrossAttention(_Attention):
 
 
 class _Padded(nn.Module):
-    """What the plain modules share: a padding mask of keys, True for those that count."""
+    """What the slow modules share: a padding mask of keys, True for those that count."""
 
     def __init__(
         self,
