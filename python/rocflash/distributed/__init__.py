@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from .attention import attention
 from .choose import Method, choose
+from .context import context_parallel
+from .decode import decode
 from .group import RankError
 from .layout import Layout
 from .sequence import positions, shard_sequence, unshard_sequence
@@ -21,6 +23,8 @@ __all__ = [
     "RankError",
     "attention",
     "choose",
+    "context_parallel",
+    "decode",
     "positions",
     "shard_sequence",
     "unshard_sequence",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .._c import choice
-from .._c.options import AT, packer, window_pair
+from .._c.options import packer, window_pair
 from .._torch.attention import autocast, draw_rng_state
 from .._torch.options import check_options, check_tensor
 from .._torch.route import is_compiling
@@ -119,12 +119,6 @@ def attention(
     if packed and (mask is not None or bias is not None):
         name = "bias" if mask is None else "mask"
         raise Unsupported(f"{name}: is given together with cu_seqlens_q; with packed sequences it must be None")
-    q_layout = _layout("q", q, layout, length, team)
-    if length_k is None and (isinstance(layout, Layout) or _rows(q) == _rows(k)):
-        length_k = q_layout.length
-    k_layout = _layout("k", k, layout, length_k, team)
-    if _rows(v) != _rows(k):
-        raise InvalidArgument(f"v: {_rows(v)} rows; it must have as many as k, {_rows(k)}")
     left, right = window_pair(window)
     if dropout_p and rng_state is None:
         rng_state = draw_rng_state(generator)
@@ -151,7 +145,6 @@ def attention(
         choice.for_operator() if backend is None else choice.number_of(backend),
     )
     check_options(options)
-    _check_planes(options, q, k_layout)
     q, k, v = autocast(q, k, v)
     found = torch.ops.rocflash.distributed_forward(
         q,
@@ -161,8 +154,8 @@ def attention(
         team.group.group_name,
         method,
         layout.spec if isinstance(layout, Layout) else layout,
-        q_layout.length,
-        k_layout.length,
+        -1 if length is None else length,
+        -1 if length_k is None else length_k,
     )
     return (found[0], found[1]) if return_lse else found[0]
 
@@ -198,19 +191,6 @@ def _is_packed(q: Tensor, k: Tensor, v: Tensor, cu_q: Any, cu_k: Any) -> bool:
     return packed
 
 
-def _layout(name: str, x: Tensor, layout: Any, length: Optional[int], team: Team) -> Layout:
-    """Who has which rows, held to what this rank has."""
-    if isinstance(layout, Layout) and length is None:
-        length = layout.length
-    found = layout_of(layout, _rows(x) * team.size if length is None else length, team.size)
-    if found.rows(team.rank) != _rows(x):
-        raise InvalidArgument(
-            f"{name}: {_rows(x)} rows; rank {team.rank} of {team.size} holds {found.rows(team.rank)} of "
-            f"{found.length} rows in layout {layout if isinstance(layout, str) else 'given'}"
-        )
-    return found
-
-
 def _rows_of_all(
     q: Any, k: Any, layout: Any, length: Optional[int], length_k: Optional[int], team: Team
 ) -> dict[str, tuple[int, list[int]]]:
@@ -230,25 +210,3 @@ def _rows_of_all(
 
 def _same(q: Any, k: Any) -> bool:
     return isinstance(q, Tensor) and isinstance(k, Tensor) and q.shape[-3:-2] == k.shape[-3:-2]
-
-
-def _check_planes(options: Any, q: Tensor, keys: Layout) -> None:
-    for name in ("mask", "bias"):
-        x = options[AT[name]]
-        if x is None:
-            continue
-        wanted = (q.shape[0], q.shape[-2], _rows(q), keys.length)
-        if x.dim() != 4 or any(n not in (1, m) for n, m in zip(x.shape, wanted)):
-            raise InvalidArgument(
-                f"{name}: shape {tuple(x.shape)}; it must be {wanted}, this rank's rows by all keys, each of "
-                "them or 1"
-            )
-        if name == "mask" and x.dtype not in (torch.bool, torch.uint8):
-            raise InvalidArgument(f"mask: dtype {x.dtype}; it must be bool or uint8")
-    slopes, sinks, heads = options[AT["alibi_slopes"]], options[AT["sinks"]], q.shape[-2]
-    if slopes is not None and slopes.shape not in ((heads,), (q.shape[0], heads)):
-        raise InvalidArgument(
-            f"alibi_slopes: shape {tuple(slopes.shape)}; it must be ({heads},) or (b, {heads})"
-        )
-    if sinks is not None and sinks.shape != (heads,):
-        raise InvalidArgument(f"sinks: shape {tuple(sinks.shape)}; it must be ({heads},)")

@@ -71,16 +71,23 @@ class Travel:
 
 
 def _all_to_all(team: Team, parts: Sequence[Tensor], sizes: Sequence[int], what: str) -> list[Tensor]:
-    """Sends part n to rank n; what comes, as flat tensors of the sizes given."""
-    flat = torch.cat([part.reshape(-1) for part in parts])
-    staged = _staged(team, flat)
-    sent = flat.cpu() if staged else flat
-    came = torch.empty(sum(sizes), dtype=sent.dtype, device=sent.device)
+    """Sends part n to rank n; what comes, as flat tensors of the sizes given.
+
+    Point to point, since the members may be a part of their group.
+    """
+    staged = _staged(team, parts[0])
+    sent = [(part.cpu() if staged else part).reshape(-1) for part in parts]
+    came = [sent[0].new_empty(size) for size in sizes]
+    came[team.rank] = sent[team.rank]
+    operations = []
     with told(team, what):
-        dist.all_to_all_single(
-            came, sent, list(sizes), [part.numel() for part in parts], group=team.group
-        )
-    return list((came.to(flat.device) if staged else came).split(list(sizes)))
+        for n in range(team.size):
+            for call, x in ((dist.isend, sent[n]), (dist.irecv, came[n])):
+                if n != team.rank and x.numel():
+                    operations.append(dist.P2POp(call, x, team.world_rank(n), team.group))
+        for work in dist.batch_isend_irecv(operations) if operations else []:
+            work.wait()
+    return [x.to(parts[0].device) for x in came] if staged else came
 
 
 def heads_of(heads: int, rank: int, ranks: int) -> range:

@@ -1,20 +1,21 @@
-"""Who takes part: a ProcessGroup, a DeviceMesh or the whole world, and the subgroups of the mixed method.
+"""Who takes part: a ProcessGroup, a DeviceMesh or the whole world, and those of them that share heads or a sequence.
 
-Operators of a compiled graph can only take strings, so groups go by the names that torch has for them.
+Operators of a compiled graph can only take strings, so groups go by the names that torch has for them. No group is
+made here: torch names groups that only their members make after the number of groups that each member is in, so ranks
+that are in different numbers would wait for each other. Parts of a group send point to point within it instead.
 """
 
 from __future__ import annotations
 
-import datetime
 import os
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
 from ..errors import Error, InvalidArgument
 from .choose import Method
 
-__all__ = ["RankError", "Team", "group_name", "ranks_per_node", "resolve", "subgroups", "team_of"]
+__all__ = ["RankError", "Team", "by_name", "parts", "ranks_per_node", "resolve", "team_of"]
 
 
 class RankError(Error):
@@ -22,11 +23,15 @@ class RankError(Error):
 
 
 class Team(NamedTuple):
-    """A group as seen from this rank."""
+    """Ranks that work together, as seen from this one: all of a group, or some."""
 
     group: Any
-    rank: int
-    size: int
+    rank: int  # of this process among the members
+    members: tuple[int, ...]  # their ranks in the group
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
 
     @property
     def backend(self) -> str:
@@ -34,13 +39,11 @@ class Team(NamedTuple):
 
     def world_rank(self, rank: int) -> int:
         """What torch's point-to-point calls want: a member's rank in the whole world."""
-        return dist.get_global_rank(self.group, rank)
+        return dist.get_global_rank(self.group, self.members[rank])
 
 
-# Groups of the mixed method: of (name of the group, ranks that share heads).
-_made: dict[tuple[str, int], tuple[Any, Any]] = {}
-# Two-dimensional meshes, by the name of the group of all their ranks.
-_meshes: dict[str, tuple[Any, Any]] = {}
+# Ranks within a node of two-dimensional meshes, by the name of the group of all their ranks.
+_nodes: dict[str, int] = {}
 
 
 def _of_mesh(mesh: Any) -> Any:
@@ -52,37 +55,12 @@ def _of_mesh(mesh: Any) -> Any:
             "within nodes"
         )
     ranks = mesh.mesh.flatten().tolist()
-    known = _of_ranks.get(tuple(ranks))
-    if known is None:
-        if ranks != sorted(ranks):
-            raise InvalidArgument(f"group: a DeviceMesh with ranks {ranks}; they must ascend")
-        known = _group(ranks, mesh.get_group(0))
-        _of_ranks[tuple(ranks)] = known
-        _meshes[known.group_name] = (mesh.get_group(1), mesh.get_group(0))
-    return known
-
-
-_of_ranks: dict[tuple[int, ...], Any] = {}
-
-
-def _timeout(group: Any) -> Optional[datetime.timedelta]:
-    """A group's timeout, for the groups made of it."""
-    for device in group._device_types:
-        options = getattr(group._get_backend(device), "options", None)
-        found = getattr(options, "_timeout", None)
-        if isinstance(found, datetime.timedelta):
-            return found
-    return None
-
-
-def _group(ranks: list[int], like: Any) -> Any:
-    """A group of these ranks of the world, made by them alone."""
-    return dist.new_group(
-        ranks,
-        timeout=_timeout(like),
-        backend=dist.get_backend(like),
-        use_local_synchronization=True,
-    )
+    if ranks != sorted(ranks):
+        raise InvalidArgument(f"group: a DeviceMesh with ranks {ranks}; they must ascend")
+    whole = len(ranks) == dist.get_world_size()
+    group = dist.group.WORLD if whole else mesh._flatten().get_group()
+    _nodes[group.group_name] = mesh.size(1)
+    return group
 
 
 def resolve(group: Any) -> Any:
@@ -104,11 +82,7 @@ def resolve(group: Any) -> Any:
 
 def team_of(group: Any) -> Team:
     group = resolve(group)
-    return Team(group, dist.get_rank(group), dist.get_world_size(group))
-
-
-def group_name(group: Any) -> str:
-    return str(resolve(group).group_name)
+    return Team(group, dist.get_rank(group), tuple(range(dist.get_world_size(group))))
 
 
 def by_name(name: str) -> Any:
@@ -119,26 +93,15 @@ def by_name(name: str) -> Any:
 
 def ranks_per_node(name: str, size: int) -> int:
     """Neighbouring ranks with fast links: a mesh's second dimension, or as torchrun says."""
-    if name in _meshes:
-        return dist.get_world_size(_meshes[name][0])
+    if name in _nodes:
+        return _nodes[name]
     given = os.environ.get("LOCAL_WORLD_SIZE", "")
     return min(int(given), size) if given.isdigit() and int(given) > 0 else size
 
 
-def subgroups(team: Team, method: Method) -> tuple[Team, Team]:
+def parts(team: Team, method: Method) -> tuple[Team, Team]:
     """(those who share heads with this rank, those who share the sequence with it)."""
-    if method.inner == 1:
-        return Team(None, 0, 1), team
-    if method.outer == 1:
-        return team, Team(None, 0, 1)
-    name = team.group.group_name
-    mesh = _meshes.get(name)
-    if mesh is not None and dist.get_world_size(mesh[0]) == method.inner:
-        return team_of(mesh[0]), team_of(mesh[1])
-    key = (name, method.inner)
-    if key not in _made:
-        node, place = divmod(team.rank, method.inner)
-        inner = [team.world_rank(node * method.inner + n) for n in range(method.inner)]
-        outer = [team.world_rank(n * method.inner + place) for n in range(method.outer)]
-        _made[key] = (_group(inner, team.group), _group(outer, team.group))
-    return team_of(_made[key][0]), team_of(_made[key][1])
+    node, place = divmod(team.rank, method.inner)
+    inner = range(node * method.inner, (node + 1) * method.inner)
+    outer = range(place, team.size, method.inner)
+    return Team(team.group, place, tuple(inner)), Team(team.group, node, tuple(outer))

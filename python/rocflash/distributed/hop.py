@@ -98,6 +98,11 @@ def _distances(tile: Tile, slopes: Tensor) -> tuple[Optional[Tensor], Optional[T
     return native, bias, missing
 
 
+def _by_sequence(o: Any) -> bool:
+    """Whether packed sequences have slopes of their own."""
+    return o.cu_seqlens_q is not None and o.alibi_slopes is not None and o.alibi_slopes.dim() == 2
+
+
 def _call_of(tile: Tile, o: Any, shared: Any, k_positions: Any) -> _Call:
     options = shared._replace(
         window_left=tile.left,
@@ -108,6 +113,8 @@ def _call_of(tile: Tile, o: Any, shared: Any, k_positions: Any) -> _Call:
     if tile.alibi is None:
         return _Call(options, None)
     slopes = o.alibi_slopes if o.alibi_slopes.dim() == 2 else o.alibi_slopes[None]
+    if _by_sequence(o):
+        slopes = slopes[tile.sequence : tile.sequence + 1]
     native, bias, missing = _distances(tile, slopes)
     if bias is not None and options.bias is not None:
         bias = bias + options.bias
@@ -150,7 +157,8 @@ class Hop(NamedTuple):
 
     def calls(self) -> list[tuple[Tile, ...]]:
         """The tiles, together where they can be one call on packed sequences."""
-        if self.o.mask is not None or self.o.bias is not None or self.o.dropout_p:
+        o = self.o
+        if o.mask is not None or o.bias is not None or o.dropout_p or _by_sequence(o):
             return [(tile,) for tile in self.tiles]
         return [tuple(group) for group in groups(self.tiles)]
 

@@ -182,7 +182,12 @@ def joined(pieces: Sequence[range]) -> Pieces:
 
 @lru_cache(maxsize=256)
 def over_nodes(layout: Layout, inner: int) -> Layout:
-    """The layout of groups of `inner` neighbouring ranks, each of which holds its members' rows."""
+    """The layout of groups of `inner` neighbouring ranks, each of which holds its members' rows.
+
+    Single ranks keep the order of theirs.
+    """
+    if inner == 1:
+        return layout
     nodes = [
         [piece for rank in layout.pieces[n : n + inner] for piece in rank]
         for n in range(0, layout.ranks, inner)

@@ -65,7 +65,7 @@ def _backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: T
         given = saved
     else:
         given = (*map(_rows, (q, k, v, out)), lse[None] if q.dim() == 3 else lse)
-    found = work.backward(_rows(dout), given, o, split, wanted, q.shape[-2], k.shape[-2])
+    found = work.backward(_rows(dout), given, o, split, wanted, (_rows(q).shape, _rows(k).shape))
     *first, dsinks = found
     results = [
         x.new_empty((0,)) if g is None else g.reshape(x.shape) for g, x in zip(first, (q, k, v))

@@ -22,14 +22,17 @@ from . import hop, ring
 from .choose import Method, choose
 from .exchange import gather_rows, heads_of, scatter_rows
 from .group import Team
-from .layout import Layout, named, of_spec, over_nodes, reordering
+from .layout import Layout, layout_of, named, of_spec, over_nodes, reordering
 from .tiles import Sight, segments_of
 
 Saved = tuple[Tensor, ...]  # q, k, v, out and lse as the ranks that share heads have them
 
 
 class Split(NamedTuple):
-    """How an operator is told about ranks and rows; layout is a name or a Layout's spec."""
+    """How an operator is told about ranks and rows; layout is a name or a Layout's spec.
+
+    A length of -1 is not given: all ranks have as many rows as this one.
+    """
 
     group: str
     method: str
@@ -77,18 +80,66 @@ def _order(
     return order.to(device), order.argsort().to(device)
 
 
-def layout_from(text: str, length: int, ranks: int) -> Layout:
-    return of_spec(text) if ":" in text or ";" in text else named(text, length, ranks)
+def _layout(name: str, rows: int, text: str, length: int, team: Team) -> Layout:
+    """Who has which rows, held to those that this rank has."""
+    if ":" in text or ";" in text:
+        found = of_spec(text)
+        layout_of(found, found.length if length < 0 else length, team.size)
+    else:
+        found = named(text, rows * team.size if length < 0 else length, team.size)
+    if found.rows(team.rank) != rows:
+        raise InvalidArgument(
+            f"{name}: {rows} rows; rank {team.rank} of {team.size} holds {found.rows(team.rank)} of {found.length} "
+            f"rows in layout {text}; where ranks hold different numbers, length= must be given"
+        )
+    return found
 
 
-def work_of(split: Split, heads: int, kv_heads: int, rows: int) -> Work:
+def work_of(split: Split, q: Any, k: Any) -> Work:
+    """From the shapes of this rank's q and k, (b, rows, heads, d)."""
     team = groups.team_of(groups.by_name(split.group))
-    q = layout_from(split.layout, split.length, team.size)
-    k = q if split.length_k == split.length else layout_from(split.layout, split.length_k, team.size)
+    rows_q, rows_k = int(q[1]), int(k[1])
+    layout_q = _layout("q", rows_q, split.layout, split.length, team)
+    length_k = layout_q.length if split.length_k < 0 and rows_q == rows_k else split.length_k
+    layout_k = _layout("k", rows_k, split.layout, length_k, team)
     node = groups.ranks_per_node(split.group, team.size)
     # Not by this rank's rows: all ranks must choose alike.
-    method = choose(split.method, heads, kv_heads, team.size, node, -(-split.length // team.size))
-    return Work(team, method, *groups.subgroups(team, method), q, k)
+    rows = -(-layout_q.length // team.size)
+    method = choose(split.method, int(q[2]), int(k[2]), team.size, node, rows)
+    return Work(team, method, *groups.parts(team, method), layout_q, layout_k)
+
+
+def check_options(o: Any, q: Any, k: Any, v: Any, work: Work) -> None:
+    """What the library would say of the whole problem, and no single call of it can."""
+    if tuple(v[:3]) != tuple(k[:3]) or k[0] != q[0] or k[3] != q[3]:
+        raise InvalidArgument(
+            f"k: shape {tuple(k)}, v {tuple(v)}; with q {tuple(q)}, k must have its batch and head size, and v k's "
+            "batch, rows and heads"
+        )
+    wanted = (q[0], q[2], q[1], work.k.length)
+    for name, x in (("mask", o.mask), ("bias", o.bias)):
+        if x is not None and (x.dim() != 4 or any(n not in (1, m) for n, m in zip(x.shape, wanted))):
+            raise InvalidArgument(
+                f"{name}: shape {tuple(x.shape)}; it must be {wanted}, this rank's rows by all keys, each of "
+                "them or 1"
+            )
+    if o.mask is not None and o.mask.dtype not in (torch.bool, torch.uint8):
+        raise InvalidArgument(f"mask: dtype {o.mask.dtype}; it must be bool or uint8")
+    heads = q[2]
+    sequences = q[0] if o.cu_seqlens_q is None else o.cu_seqlens_q.numel() - 1
+    if o.alibi_slopes is not None and o.alibi_slopes.shape not in ((heads,), (sequences, heads)):
+        raise InvalidArgument(
+            f"alibi_slopes: shape {tuple(o.alibi_slopes.shape)}; it must be ({heads},) or ({sequences}, {heads})"
+        )
+    if o.sinks is not None and o.sinks.shape != (heads,):
+        raise InvalidArgument(f"sinks: shape {tuple(o.sinks.shape)}; it must be ({heads},)")
+    for name in ("window_left", "window_right"):
+        if getattr(o, name) < -1:
+            raise InvalidArgument(f"window: {getattr(o, name)}; a bound must be 0 or more, or -1 for none")
+    if o.attention_chunk < 0:
+        raise InvalidArgument(f"attention_chunk: {o.attention_chunk}; it must be 0 or more")
+    if not 0 <= o.dropout_p < 1:
+        raise InvalidArgument(f"dropout_p: {o.dropout_p}; it must be at least 0 and below 1")
 
 
 def ends_of(name: str, cu_seqlens: Tensor, length: int) -> list[int]:
@@ -161,7 +212,6 @@ class _Whole(NamedTuple):
 
     o: Any
     packed: bool
-    keys: int
 
     def rows(self, x: Tensor) -> Tensor:
         return x.reshape(-1, *x.shape[2:]) if self.packed else x
@@ -180,7 +230,7 @@ def _whole(q: Tensor, k: Tensor, o: Any, lengths: _Lengths, heads: hop.Heads) ->
     local = q.shape[2]
     apart = bool(o.dropout_p) and local != heads.all
     if lengths.q is None and not apart:
-        return _Whole(o, False, 0)
+        return _Whole(o, False)
     ends_q, ends_k = lengths
     if ends_q is None or ends_k is None:
         ends_q, ends_k = ([n * x.shape[1] for n in range(x.shape[0] + 1)] for x in (q, k))
@@ -200,7 +250,7 @@ def _whole(q: Tensor, k: Tensor, o: Any, lengths: _Lengths, heads: hop.Heads) ->
             mask=each(o.mask, 4), bias=each(o.bias, 4), alibi_slopes=each(o.alibi_slopes, 2)
         )
     cu_q, cu_k = (torch.tensor(ends, dtype=torch.int32, device=q.device) for ends in (ends_q, ends_k))
-    return _Whole(o._replace(cu_seqlens_q=cu_q, cu_seqlens_k=cu_k), True, k.shape[1])
+    return _Whole(o._replace(cu_seqlens_q=cu_q, cu_seqlens_k=cu_k), True)
 
 
 def _among_empty(ends: Sequence[int], slots: int, slot: int) -> list[int]:
@@ -229,7 +279,8 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, o: Any, split: Split
 ) -> tuple[Tensor, Tensor, Optional[Saved]]:
     """(out, lse (b, h, rows), what backward needs instead of these), all (b, rows, heads, d)."""
-    work = work_of(split, q.shape[2], k.shape[2], q.shape[1])
+    work = work_of(split, q.shape, k.shape)
+    check_options(o, q.shape, k.shape, v.shape, work)
     lengths = _lengths(o, work)
     all_heads = q.shape[2]
     heads = hop.Heads(work.heads(all_heads).start, all_heads)
@@ -259,7 +310,7 @@ def _in_ring(
 
 def saved_shapes(q: Any, k: Any, v: Any, split: Split) -> Optional[list[tuple[int, ...]]]:
     """Shapes of what `forward` saves, from those of its inputs; None where it saves nothing else."""
-    work = work_of(split, q[2], k[2], q[1])
+    work = work_of(split, q, k)
     if work.method.inner == 1:
         return None
     rows_q, rows_k = sum(work.rows(work.q)), sum(work.rows(work.k))
@@ -279,12 +330,15 @@ def backward(
     o: Any,
     split: Split,
     wanted: tuple[bool, ...],
-    all_heads: int,
-    all_kv_heads: int,
+    shapes: tuple[Any, Any],
 ) -> tuple[Optional[Tensor], ...]:
-    """(dq, dk, dv, dsinks); `saved` are q, k, v, out and lse, or what forward gave instead."""
+    """(dq, dk, dv, dsinks); `saved` are q, k, v, out and lse, or what forward gave instead.
+
+    `shapes` are those of this rank's q and k.
+    """
     q, k, v, out, lse = saved
-    work = work_of(split, all_heads, all_kv_heads, dout.shape[1])
+    work = work_of(split, *shapes)
+    all_heads, all_kv_heads = (int(shape[2]) for shape in shapes)
     lengths = _lengths(o, work)
     shared = work.method.inner > 1
     own = work.heads(all_heads)

@@ -1,0 +1,128 @@
+"""Attention over ranks for Hugging Face transformers, by its own registration.
+
+>>> import rocflash.integrations.transformers_distributed as bridge
+>>> model = AutoModelForCausalLM.from_pretrained(name, attn_implementation=bridge.register())
+>>> with rocflash.distributed.context_parallel(group, buffers=[tokens, targets, position_ids], buffer_seq_dims=[1, 1, 1]):
+...     model(input_ids=tokens, position_ids=position_ids, shift_labels=targets).loss.backward()
+
+Inside the block attention is over all ranks' rows; outside it is that of `rocflash.integrations.transformers`.
+Masks of a split sequence would be as large as its square, so none is made: causal masking and sliding windows go by
+position, packed batches by cu_seq_lens of the whole, and padding is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from torch import Tensor, nn
+
+from rocflash.distributed import attention
+from rocflash.distributed.context import current
+from rocflash.errors import InvalidArgument, Unsupported
+
+from . import transformers as undivided
+
+NAME = "roc_distributed"
+
+__all__ = ["NAME", "attention_forward", "register"]
+
+
+def register(name: str = NAME) -> str:
+    """Makes `attn_implementation=name` mean attention over ranks; returns the name."""
+    if "flash" in name:
+        raise InvalidArgument(
+            f"name: {name!r}; it must not contain 'flash', by which transformers means flash_attn"
+        )
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
+
+    AttentionInterface.register(name, attention_forward)
+    AttentionMaskInterface.register(name, _mask)
+    return name
+
+
+def _mask(*arguments: Any, attention_mask: Optional[Tensor] = None, **named: Any) -> Any:
+    """No mask inside a block, where positions that do not follow each other mean no packed batch."""
+    if current() is None:
+        from transformers.masking_utils import sdpa_mask
+
+        return sdpa_mask(*arguments, attention_mask=attention_mask, **named)
+    if attention_mask is not None and not bool(attention_mask.all()):
+        raise Unsupported(
+            "attention_mask: has padding, inside context_parallel; it must be None or all ones: pack sequences "
+            "with cu_seq_lens_q instead"
+        )
+    if named.get("use_vmap"):
+        raise Unsupported("attention_mask: the model has a mask function of its own, inside context_parallel")
+    return None
+
+
+def attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Optional[Tensor],
+    dropout: float = 0.0,
+    scaling: Optional[float] = None,
+    sliding_window: Optional[int] = None,
+    softcap: Optional[float] = None,
+    is_causal: Optional[bool] = None,
+    s_aux: Optional[Tensor] = None,
+    output_attentions: Optional[bool] = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Optional[Tensor]]:
+    """(out (b, rows, h, d), None) for query (b, h, rows, d), key and value (b, hk, rows, d)."""
+    context = current()
+    if context is None:
+        return undivided.attention_forward(
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=dropout,
+            scaling=scaling,
+            sliding_window=sliding_window,
+            softcap=softcap,
+            is_causal=is_causal,
+            s_aux=s_aux,
+            output_attentions=output_attentions,
+            **kwargs,
+        )
+    if attention_mask is not None:
+        raise Unsupported(
+            f"attention_mask: shape {tuple(attention_mask.shape)}, inside context_parallel; it must be None"
+        )
+    if output_attentions:
+        raise Unsupported("output_attentions: True, inside context_parallel; no rank has the weights")
+    if getattr(getattr(module, "config", None), "attention_chunk_size", None):
+        raise Unsupported("attention_chunk_size: the model has chunks, which context_parallel cannot see")
+    if query.shape[2] != key.shape[2]:
+        raise Unsupported(
+            f"past_key_values: {key.shape[2]} keys for {query.shape[2]} queries, inside context_parallel; caches are "
+            "for rocflash.distributed.decode"
+        )
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    options: dict[str, Any] = context.options()
+    packed = undivided._packed_lengths(kwargs)
+    if packed is not None:
+        if q.shape[0] != 1:
+            raise InvalidArgument(f"cu_seq_lens_q: is given, but the batch is {q.shape[0]}, not 1")
+        q, k, v = q[0], k[0], v[0]
+        options["cu_seqlens_q"], options["cu_seqlens_k"] = (x.int() for x in packed[:2])
+    if sliding_window is not None:
+        options["window"] = (sliding_window - 1, 0 if causal else sliding_window - 1)
+    out = attention(
+        q,
+        k,
+        v,
+        causal=causal,
+        softmax_scale=scaling,
+        softcap=softcap or 0.0,
+        sinks=s_aux if s_aux is None or s_aux.dtype == q.dtype else s_aux.float(),
+        dropout_p=dropout,
+        **options,
+    )
+    return (out if packed is None else out[None]), None

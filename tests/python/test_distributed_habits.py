@@ -1,0 +1,366 @@
+"""rocflash.distributed around attention: sharding, caches, compilation, checkpointing, FSDP2, models, failures."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from ranks import Failed, Ranks
+from torch import Tensor
+
+import rocflash
+import rocflash.distributed as rfd
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Ranks]:
+    found = Ranks(2)
+    yield found
+    found.close()
+
+
+def near(a: Tensor, b: Tensor, times: float = 4e-6) -> bool:
+    return bool((a - b).abs().max() <= times * b.abs().max().clamp(min=1))
+
+
+def rows_and_back(layout: str) -> bool:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    x = torch.arange(2 * 11 * 3.0).view(2, 11, 3)
+    own = rfd.shard_sequence(x, None, 1, layout)
+    places = rfd.positions(11, None, layout)
+    assert torch.equal(own, x[:, places])
+    assert torch.equal(rfd.unshard_sequence(own, None, 1, layout, length=11), x)
+    # The loss is the sum of all ranks': each row's gradient has what every rank gave it.
+    own = own.clone().requires_grad_()
+    factor = torch.arange(11.0)[None, :, None] + rank
+    (rfd.unshard_sequence(own, None, 1, layout, length=11) * factor).sum().backward()
+    wanted = sum(torch.arange(11.0) + r for r in range(size))[places]
+    assert torch.equal(own.grad, wanted[None, :, None].expand(2, -1, 3))
+    other = rfd.shard_sequence(x.transpose(0, 1), None, 0, layout)
+    assert torch.equal(other, x[:, places].transpose(0, 1))
+    return True
+
+
+@pytest.mark.parametrize("layout", ["zigzag", "striped", "contiguous"])
+def test_rows_and_back(two: Ranks, layout: str) -> None:
+    assert all(two.run(rows_and_back, layout))
+
+
+CACHES: list[dict[str, Any]] = [
+    {},
+    {"causal": True},
+    {"causal": True, "window": (5, -1)},
+    {"causal": True, "alibi": True},
+    {"causal": True, "alibi": True, "window": (9, 0)},
+    {"softcap": 2.0, "sinks": True},
+    {"causal": True, "attention_chunk": 7},
+]
+
+
+def decoded(layout: str, sq: int, case: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    """(ours, the undivided call's) results and caches."""
+    draw = torch.Generator().manual_seed(3)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    b, capacity, h, hk, d = 3, 20, 4, 2, 16
+    q, k, v, new_k, new_v = (
+        torch.randn(b, rows, heads, d, generator=draw).to(dtype)
+        for rows, heads in ((sq, h), (size * capacity, hk), (size * capacity, hk), (sq, hk), (sq, hk))
+    )
+    options = {name: x for name, x in case.items() if name not in ("alibi", "sinks")}
+    if "alibi" in case:
+        options["alibi_slopes"] = torch.rand(b, h, generator=draw)
+    if "sinks" in case:
+        options["sinks"] = torch.randn(h, generator=draw)
+    lengths = torch.tensor([31, 7, 0], dtype=torch.int32)
+    whole_k, whole_v = k.clone(), v.clone()
+    wanted = rocflash.decode(q, whole_k, whole_v, k=new_k, v=new_v, cache_seqlens=lengths, **options)
+    row = torch.arange(capacity)
+    held = row * size + rank if layout == "striped" else row + rank * capacity
+    own_k, own_v = k[:, held].clone(), v[:, held].clone()
+    found = rfd.decode(
+        q, own_k, own_v, k=new_k, v=new_v, cache_seqlens=lengths, layout=layout, check=True, **options
+    )
+    return {
+        "caches": torch.equal(own_k, whole_k[:, held]) and torch.equal(own_v, whole_v[:, held]),
+        "found": [x.float() for x in found],
+        "wanted": [x.float() for x in wanted],
+    }
+
+
+@pytest.mark.parametrize("layout", ["striped", "contiguous"])
+@pytest.mark.parametrize("sq", [1, 3])
+def test_decode(two: Ranks, layout: str, sq: int) -> None:
+    for n, case in enumerate(CACHES):
+        dtype, times = ((torch.float32, 4e-6), (torch.bfloat16, 8e-3))[n % 2]
+        for answer in two.run(decoded, layout, sq, case, dtype):
+            assert answer["caches"], case
+            for found, wanted in zip(answer["found"], answer["wanted"]):
+                assert near(found, wanted, times), case
+
+
+def refuse_caches() -> list[str]:
+    q, cache = torch.zeros(1, 2, 2, 8), torch.zeros(1, 4, 2, 8)
+    found = []
+    for given in (
+        {"cache_seqlens": 9},
+        {"cache_seqlens": 7, "k": q, "v": q},
+        {"cache_seqlens": 1, "k": q},
+        {"cache_seqlens": 1, "layout": "zigzag"},
+        {"cache_seqlens": 4, "alibi_slopes": torch.ones(2)},
+    ):
+        try:
+            rfd.decode(q, cache, cache.clone(), **given)
+            found.append("nothing")
+        except RuntimeError as error:
+            found.append(str(error))
+    return found
+
+
+def test_caches_that_are_refused(two: Ranks) -> None:
+    wanted = (
+        "cache_seqlens: 9; it must be 0 to 8",
+        "cache_seqlens: 7 keys and 2 new ones",
+        "v: is None, but its counterpart is given",
+        "layout: 'zigzag'; of a cache it must be one of striped, contiguous",
+        "alibi_slopes: is given for several queries without causal",
+    )
+    for found in two.run(refuse_caches):
+        for text, message in zip(found, wanted):
+            assert message in text
+
+
+def compiled(method: str) -> bool:
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return rfd.attention(q * 1.5, k, v, causal=True, method=method).sin()
+
+    results = []
+    for call in (function, torch.compile(function, fullgraph=True, backend="aot_eager")):
+        draw = torch.Generator().manual_seed(dist.get_rank())
+        inputs = [torch.randn(2, 8, 4, 16, generator=draw).requires_grad_() for _ in range(3)]
+        out = call(*inputs)
+        out.sum().backward()
+        results.append([out.detach(), *(x.grad for x in inputs)])
+    return all(torch.equal(a, b) for a, b in zip(*results))
+
+
+@pytest.mark.parametrize("method", ["ring", "ulysses"])
+def test_compiles_without_a_break(two: Ranks, method: str) -> None:
+    assert all(two.run(compiled, method))
+
+
+class Layer(torch.nn.Module):
+    """A block of a transformer as small as can be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = torch.nn.Linear(32, 96)
+        self.out = torch.nn.Linear(32, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).view(*x.shape[:2], 12, 8).split(4, dim=2)
+        attend = F.scaled_dot_product_attention
+        found = attend(*(y.transpose(1, 2) for y in (q, k, v)), is_causal=True)
+        return x + self.out(found.transpose(1, 2).flatten(2))
+
+
+def trained(way: str) -> list[Any]:
+    """Losses and gradients' errors of a model over ranks, beside the whole on each rank."""
+    from torch.utils.checkpoint import checkpoint
+
+    torch.manual_seed(1)
+    size = dist.get_world_size()
+    model = torch.nn.Sequential(Layer(), Layer())
+    x, target = torch.randn(2, 16, 32), torch.randn(2, 16, 32)
+    loss = F.mse_loss(model(x), target)
+    loss.backward()
+    wanted = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    if way == "fsdp":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (size,))
+        for layer in model:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    with rfd.context_parallel(buffers=[x, target], buffer_seq_dims=[1, 1], method="ring"):
+        assert x.shape[1] == 16 // size
+        if way == "checkpoint":
+            out = x
+            for layer in model:
+                out = checkpoint(layer, out, use_reentrant=False)
+        else:
+            out = model(x)
+        own = F.mse_loss(out, target)
+        own.backward()
+    assert x.shape[1] == 16 and F.scaled_dot_product_attention.__module__ != "rocflash.distributed.context"
+    total = own.detach().clone()
+    dist.all_reduce(total)
+    errors = []
+    for p, right in zip(model.parameters(), wanted):
+        grad = p.grad
+        if way == "fsdp":
+            grad = grad.full_tensor()  # the mean over ranks
+        else:
+            dist.all_reduce(grad)
+            grad = grad / size
+        errors.append(float((grad - right).abs().max()))
+    return [float(loss), float(total) / size, max(errors)]
+
+
+@pytest.mark.parametrize("way", ["plain", "checkpoint", "fsdp"])
+def test_a_model_trains(two: Ranks, way: str) -> None:
+    for whole, split, error in two.run(trained, way):
+        assert abs(whole - split) < 1e-6 and error < 1e-6
+
+
+def through_transformers() -> list[float]:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    import rocflash.integrations.transformers_distributed as bridge
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        **{"vocab_size": 32, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2},
+        **{"num_attention_heads": 4, "num_key_value_heads": 2},
+    )
+    model = LlamaForCausalLM._from_config(config, attn_implementation=bridge.register())
+    tokens = torch.randint(0, 32, (2, 25))
+    tokens, targets = tokens[:, :-1].clone(), tokens[:, 1:].clone()
+    places = torch.arange(24)[None].repeat(2, 1)
+    whole = model(input_ids=tokens, position_ids=places, labels=targets, shift_labels=targets).loss
+    whole.backward()
+    wanted = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    buffers = [tokens, targets, places]
+    with rfd.context_parallel(buffers=buffers, buffer_seq_dims=[1, 1, 1]) as context:
+        assert torch.equal(context.position_ids(), places[:1])
+        loss = model(input_ids=tokens, position_ids=places, labels=targets, shift_labels=targets).loss
+        loss.backward()
+        try:
+            model(input_ids=tokens, attention_mask=torch.arange(tokens.shape[1])[None].repeat(2, 1) > 0)
+            raise AssertionError("padding was taken")
+        except rocflash.Unsupported as error:
+            assert "attention_mask: has padding" in str(error)
+    total = loss.detach().clone()
+    dist.all_reduce(total)
+    worst = 0.0
+    for p, right in zip(model.parameters(), wanted):
+        dist.all_reduce(p.grad)
+        worst = max(worst, float((p.grad / dist.get_world_size() - right).abs().max()))
+    return [float(whole), float(total) / dist.get_world_size(), worst]
+
+
+def test_a_transformers_model_trains(two: Ranks) -> None:
+    pytest.importorskip("transformers")
+    for whole, split, error in two.run(through_transformers):
+        assert abs(whole - split) < 2e-6 and error < 1e-6
+
+
+def on_a_mesh() -> bool:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    draw = torch.Generator().manual_seed(0)
+    whole = [torch.randn(1, 12, 4, 8, generator=draw) for _ in range(3)]
+    wanted = rocflash.attention(*whole, causal=True)
+    for mesh in (init_device_mesh("cpu", (2,)), init_device_mesh("cpu", (1, 2)), init_device_mesh("cpu", (2, 1))):
+        own = [rfd.shard_sequence(x, mesh) for x in whole]
+        found = rfd.unshard_sequence(rfd.attention(*own, group=mesh, causal=True), mesh)
+        assert near(found, wanted)
+    return True
+
+
+def test_device_meshes(two: Ranks) -> None:
+    assert all(two.run(on_a_mesh))
+
+
+def call_with(changed: dict[int, dict[str, Any]]) -> str:
+    """The message of a checked call whose arguments differ on some ranks."""
+    given: dict[str, Any] = {"causal": True, "method": "ring", "check": True}
+    rows, heads, dtype = 8, 2, torch.float32
+    for name, x in changed.get(dist.get_rank(), {}).items():
+        if name == "rows":
+            rows = x
+        elif name == "heads":
+            heads = x
+        elif name == "dtype":
+            dtype = x
+        else:
+            given[name] = x
+    q, k = torch.zeros(1, rows, 4, 8, dtype=dtype), torch.zeros(1, rows, heads, 8, dtype=dtype)
+    try:
+        rfd.attention(q, k, k.clone(), **given)
+        return "nothing"
+    except rocflash.InvalidArgument as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({}, "nothing"),
+        ({1: {"softcap": 3.0}}, "rank 1: softcap is 3.0, but 0.0 on rank 0"),
+        ({1: {"causal": False}}, "rank 1: causal is False, but True on rank 0"),
+        ({1: {"heads": 4}}, "rank 1: k is float32 of shape (1, rows, 4, 8) on cpu, but float32 of shape (1, rows, 2, 8)"),
+        ({1: {"dtype": torch.float16}}, "rank 1: q is float16"),
+        ({1: {"layout": "striped"}}, "rank 1: layout is 'striped', but 'zigzag' on rank 0"),
+        ({1: {"rows": 9}}, "rank 1: q has 9 rows; the layout of 16 rows gives it 8, and rank 0 has 8"),
+        ({0: {"seqused_k": 1}}, "rank 1: others is [], but ['seqused_k'] on rank 0"),
+    ],
+)
+def test_differences_between_ranks_are_named(two: Ranks, changed: Any, message: str) -> None:
+    """Also by ranks whose own arguments are fine: nobody waits."""
+    for found in two.run(call_with, changed):
+        assert message in found
+
+
+_pairs: list[Any] = []
+
+
+def make_pairs() -> None:
+    for first in (0, 2):
+        _pairs.append(dist.new_group([first, first + 1], timeout=timedelta(seconds=3)))
+
+
+def attend_with_failures() -> str:
+    """Rank 1 ends while rank 0 needs it, and rank 3 stays away from rank 2."""
+    rank = dist.get_rank()
+    group = _pairs[rank // 2]
+    q = torch.zeros(1, 64, 4, 8, requires_grad=True)
+    rfd.attention(q, q, q, method="ring", group=group)
+    if rank == 1:
+        os._exit(1)
+    if rank == 3:
+        return "stays away"
+    rfd.attention(q, q, q, method="ring", group=group).sum().backward()
+    return "computed"
+
+
+def test_a_rank_that_fails_is_no_hang() -> None:
+    """Ended or absent: the others hear of it, at the latest after the group's timeout."""
+    ranks = Ranks(4)
+    try:
+        ranks.run(make_pairs)
+        start = time.monotonic()
+        for pipe in ranks._pipes:
+            pipe.send((attend_with_failures, ()))
+        for rank in (0, 2):
+            assert ranks._pipes[rank].poll(30)
+            kind, *rest = ranks._pipes[rank].recv()
+            assert kind == "raised" and "RankError" in rest[0], rest
+            assert "rank 0 of 2: hop 1 of keys and values (to rank 1, from rank 1) failed" in rest[1]
+        assert time.monotonic() - start < 20
+    finally:
+        ranks.close()
+
+
+def test_failures_come_back(two: Ranks) -> None:
+    with pytest.raises(Failed, match="rank 0"):
+        two.run(rows_and_back, "no layout")
