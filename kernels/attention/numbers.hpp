@@ -25,6 +25,12 @@ inline void store_number(std::byte* row, DType dtype, std::int64_t index, float 
   }
 }
 
+// The same dtype, with which the compiler must compare again: results of comparisons that are kept take
+// two scalar registers each.
+inline DType renewed(DType dtype) {
+  return static_cast<DType>(arch::renewed(static_cast<int>(dtype)));
+}
+
 // How four neighbours of a row are loaded: as one vector where rows start on multiples of four numbers.
 // They are widened by another call, later, so that no one waits for them before. One number says dtype
 // and alignment, and stays in one register.
@@ -35,7 +41,6 @@ class QuadLoads {
 
   // From `column` on, as they are stored; 0 for those past the last column, and for a row of null.
   Words4 load(const std::byte* row, int column, int columns) const {
-    // Comparisons with a number that does not change would be kept, two scalar registers each.
     const int form = arch::renewed(form_);
     Words4 words = {};
     const bool is_f32 = dtype(form) == DType::f32;

@@ -60,42 +60,58 @@ float exact_sum(float sum, std::int32_t from, std::int32_t end, int column, bool
   return sum;
 }
 
-// The end of a workgroup's work: sums times `factor` to rows in use. exact(row, column, there) computes
-// a sum that is not finite again.
+// The rows that a workgroup writes: `base` is the first one, `count` are in use.
+struct WideRows {
+  std::byte* base;
+  std::int64_t stride;
+  DType dtype;
+  int columns;
+  std::int32_t count;
+
+  WideRows(const Rows& to, DType type, std::int64_t batch, std::int64_t row, std::int64_t head,
+           std::int32_t rows)
+      : base(row_address(to, type, batch, row, head)),
+        stride(to.row_stride * bytes_of(type)),
+        dtype(type),
+        columns(to.columns),
+        count(rows) {}
+};
+
+// The end of a workgroup's work: sums times `factor` to rows in use, `columns_begin` being the slice's
+// first column. exact(row, column, there) computes a sum that is not finite again.
 template <WideTile tile, class Exact>
-void finish_gradients(const Rows& to, DType dtype, std::int64_t batch, std::int64_t first_row,
-                      std::int32_t first, std::int32_t count, std::int64_t head, int columns_begin,
-                      float factor, const Patch<tile.owned, tile.slice>& sums,
+void finish_gradients(const WideRows& to, int columns_begin, float factor,
+                      const Patch<tile.owned, tile.slice>& sums,
                       ROCFLASH_SHARED std::uint32_t* broken, Exact exact) {
   using Sums = Patch<tile.owned, tile.slice>;
   const int columns_end =
       columns_begin + tile.slice < to.columns ? columns_begin + tile.slice : to.columns;
   ROCFLASH_UNROLL
   for (int i = 0; i < Sums::own_rows; ++i) {
-    const std::int32_t n = first + Sums::own_row(i);
-    std::byte* row = row_address(to, dtype, batch, first_row + n, head);
+    const int n = Sums::own_row(i);
+    std::byte* row = to.base + n * to.stride;
+    const DType stored = renewed(to.dtype);
     float probe = 0;  // NaN once something is not finite
     ROCFLASH_UNROLL
     for (int j = 0; j < Sums::own_columns; ++j) {
       const float x = sums.at[i][j / 4][j % 4];
       probe = __builtin_fmaf(x, 0.0f, probe);
       const int column = columns_begin + Sums::own_column(j);
-      if (n < count && column < columns_end) store_number(row, dtype, column, x * factor);
+      if (n < to.count && column < columns_end) store_number(row, stored, column, x * factor);
     }
-    const float probes = sum_of_sixteen(probe);
-    if (thread_column() == 0) broken[Sums::own_row(i)] = n < count && probes != 0 ? 1 : 0;
+    // All sixteen write the same.
+    broken[n] = sum_of_sixteen(probe) != 0 && n < to.count ? 1 : 0;
   }
   arch::barrier();
   _Pragma("clang loop unroll(disable)") for (int n = arch::thread() / arch::wave_size;
                                              n < tile.owned; n += wide_threads / arch::wave_size) {
     if (!arch::any(broken[n] != 0)) continue;
-    std::byte* row = row_address(to, dtype, batch, first_row + first + n, head);
     _Pragma("clang loop unroll(disable)") for (int begin = columns_begin; begin < columns_end;
                                                begin += arch::wave_size) {
       const int column = begin + arch::lane();
       const bool there = column < columns_end;
-      const float x = exact(first + n, there ? column : begin, there);
-      if (there) store_number(row, dtype, column, x);
+      const float x = exact(n, there ? column : begin, there);
+      if (there) store_number(to.base + n * to.stride, renewed(to.dtype), column, x);
     }
   }
 }
@@ -127,23 +143,25 @@ void finish_queries(const BackwardArguments& a, const Patch<tile.owned, tile.sli
                     ROCFLASH_SHARED std::uint32_t* broken) {
   const WidePosition<tile> at(a, a.problem.heads);
   const float factor = a.problem.scale * dropout_scale(a.problem);
-  finish_gradients<tile>(a.tensors.dq, a.problem.dtype, at.sequence.batch, at.sequence.q_row,
-                         at.first, at.sequence.sq, at.item.head, at.part * tile.slice, factor, sums,
-                         broken, [&](std::int32_t query, int column, bool there) {
-                           const BackwardArguments& b = arch::again(a);
-                           const WidePosition<tile> here(b, b.problem.heads);
-                           const SequenceView& s = here.sequence;
-                           const QueryView view(b.problem.visibility, s, query);
-                           const RowSource k(b.problem.k, b.problem.dtype, s.batch, s.k_row, s.sk,
-                                             b.problem.kv_head(here.item.head));
-                           return exact_sum(
-                               0, view.begin, view.end, column, there, b.problem.dtype,
-                               [&](std::int32_t key) {
-                                 return exact_pair(b, s, here.item.head, query, key).gradient *
-                                        factor;
-                               },
-                               [&](std::int32_t key) { return k.row(key); });
-                         });
+  const WideRows to(a.tensors.dq, a.problem.dtype, at.sequence.batch, at.sequence.q_row + at.first,
+                    at.item.head, at.sequence.sq - at.first);
+  finish_gradients<tile>(
+      to, at.part * tile.slice, factor, sums, broken,
+      [&](std::int32_t row, int column, bool there) {
+        const BackwardArguments& b = arch::again(a);
+        const WidePosition<tile> here(b, b.problem.heads);
+        const SequenceView& s = here.sequence;
+        const std::int32_t query = here.first + row;
+        const QueryView view(b.problem.visibility, s, query);
+        const RowSource k(b.problem.k, b.problem.head_dim, b.problem.dtype, s.batch, s.k_row, s.sk,
+                          b.problem.kv_head(here.item.head));
+        return exact_sum(
+            0, view.begin, view.end, column, there, b.problem.dtype,
+            [&](std::int32_t key) {
+              return exact_pair(b, s, here.item.head, query, key).gradient * factor;
+            },
+            [&](std::int32_t key) { return k.row(key); });
+      });
 }
 
 template <KernelSpec spec>
@@ -194,32 +212,35 @@ void finish_keys(const BackwardArguments& a, const Patch<tile.owned, tile.slice>
   constexpr bool is_dk = result == WideResult::dk;
   const WidePosition<tile> at(a, a.problem.kv_heads);
   const float factor = (is_dk ? a.problem.scale : 1.0f) * dropout_scale(a.problem);
-  finish_gradients<tile>(
-      is_dk ? a.tensors.dk : a.tensors.dv, a.problem.dtype, at.sequence.batch, at.sequence.k_row,
-      at.first, at.sequence.sk, at.item.head, at.part * tile.slice, factor, sums, broken,
-      [&](std::int32_t key, int column, bool there) {
-        const BackwardArguments& b = arch::again(a);
-        const WidePosition<tile> here(b, b.problem.kv_heads);
-        const SequenceView& s = here.sequence;
-        const KeyView view(b.problem.visibility, s, key);
-        const auto group = static_cast<std::int32_t>(b.problem.group());
-        float sum = 0;
-        _Pragma("clang loop unroll(disable)") for (std::int32_t member = 0; member < group;
-                                                   ++member) {
-          const BackwardArguments& c = arch::again(b);
-          const std::int64_t head = std::int64_t{here.item.head} * group + member;
-          const RowSource rows(is_dk ? c.problem.q : c.tensors.dout, c.problem.dtype, s.batch,
-                               s.q_row, s.sq, head);
-          sum = exact_sum(
-              sum, view.begin, view.end, column, there, c.problem.dtype,
-              [&](std::int32_t query) {
-                const ExactPair pair = exact_pair(c, s, head, query, key);
-                return (is_dk ? pair.gradient : pair.weight) * factor;
-              },
-              [&](std::int32_t query) { return rows.row(query); });
-        }
-        return sum;
-      });
+  const WideRows to(is_dk ? a.tensors.dk : a.tensors.dv, a.problem.dtype, at.sequence.batch,
+                    at.sequence.k_row + at.first, at.item.head, at.sequence.sk - at.first);
+  finish_gradients<tile>(to, at.part * tile.slice, factor, sums, broken,
+                         [&](std::int32_t row, int column, bool there) {
+                           const BackwardArguments& b = arch::again(a);
+                           const WidePosition<tile> here(b, b.problem.kv_heads);
+                           const SequenceView& s = here.sequence;
+                           const std::int32_t key = here.first + row;
+                           const KeyView view(b.problem.visibility, s, key);
+                           const auto group = static_cast<std::int32_t>(b.problem.group());
+                           float sum = 0;
+                           _Pragma("clang loop unroll(disable)") for (std::int32_t member = 0;
+                                                                      member < group; ++member) {
+                             const BackwardArguments& c = arch::again(b);
+                             const std::int64_t head =
+                                 std::int64_t{here.item.head} * group + member;
+                             const RowSource rows(is_dk ? c.problem.q : c.tensors.dout,
+                                                  is_dk ? c.problem.head_dim : c.problem.value_dim,
+                                                  c.problem.dtype, s.batch, s.q_row, s.sq, head);
+                             sum = exact_sum(
+                                 sum, view.begin, view.end, column, there, c.problem.dtype,
+                                 [&](std::int32_t query) {
+                                   const ExactPair pair = exact_pair(c, s, head, query, key);
+                                   return (is_dk ? pair.gradient : pair.weight) * factor;
+                                 },
+                                 [&](std::int32_t query) { return rows.row(query); });
+                           }
+                           return sum;
+                         });
 }
 
 template <WideResult result, WideTile tile>
@@ -235,7 +256,8 @@ void backward_wide_key_result(const BackwardArguments& a) {
 
   typename Gradients::Memory memory(shared_lines);
   Patch<tile.owned, tile.slice> sums;
-  _Pragma("clang loop unroll(disable)") for (std::int32_t member = 0;; ++member) {
+  _Pragma("clang loop unroll(disable)") for (std::int32_t counter = arch::in_lanes(0);; ++counter) {
+    const std::int32_t member = arch::uniform(counter);
     // Found out again for each head: scalar registers do not hold all that is the same for all heads.
     const BackwardArguments& b = arch::again(a);
     const auto group = static_cast<std::int32_t>(b.problem.group());
@@ -252,7 +274,9 @@ void backward_wide_key_result(const BackwardArguments& a) {
     tiles.own(at.first);
     _Pragma("clang loop unroll(disable)") for (std::int32_t begin = seeing.begin;
                                                begin < seeing.end; begin += tile.streamed) {
-      const bool edge = ragged || begin < all_see.begin || begin + tile.streamed > all_see.end;
+      // For dv all tiles count as edges, which is cheap and leaves scalar registers to others.
+      const bool edge =
+          !is_dk || ragged || begin < all_see.begin || begin + tile.streamed > all_see.end;
       Scores weights, gradients;
       tiles.template compute<is_dk>(begin, edge, memory, weights, gradients);
       RowCarrier<tile.slice, tile.depth> carrier;

@@ -65,6 +65,9 @@ void finish_wide(const ForwardArguments& a, ROCFLASH_SHARED WideQuery* queries,
   const bool has_sink = static_cast<bool>(p.sinks), has_lse = a.outputs.lse && slice == 0;
   const float sink = has_sink ? sink_of(p, item.head) : 0.0f;
   const float dropout_scale = p.dropout.on() ? p.dropout.scale() : 1.0f;
+  std::byte* const first_row =
+      row_address(a.outputs.out, p.dtype, sequence.batch, sequence.q_row + block_begin, item.head);
+  const std::int64_t row_bytes = a.outputs.out.row_stride * bytes_of(p.dtype);
 
   ROCFLASH_UNROLL
   for (int i = 0; i < Outputs::own_rows; ++i) {
@@ -75,16 +78,16 @@ void finish_wide(const ForwardArguments& a, ROCFLASH_SHARED WideQuery* queries,
     normaliser.factor *= dropout_scale;
     if (has_lse && thread_column() == 0 && query < sequence.q_rows)
       store_lse(a.outputs, sequence, item.head, query, normaliser.lse);
+    const DType stored = renewed(p.dtype);
     float probe = normaliser.factor * 0.0f;  // NaN once something is not finite
-    std::byte* row =
-        row_address(a.outputs.out, p.dtype, sequence.batch, sequence.q_row + query, item.head);
+    std::byte* row = first_row + Outputs::own_row(i) * row_bytes;
     ROCFLASH_UNROLL
     for (int j = 0; j < Outputs::own_columns; ++j) {
       const float x = out.at[i][j / 4][j % 4];
       probe = __builtin_fmaf(x, 0.0f, probe);
       const int column = columns_begin + Outputs::own_column(j);
       if (query < sequence.q_rows && column < columns_end)
-        store_number(row, p.dtype, column, in_use ? x * normaliser.factor : 0.0f);
+        store_number(row, stored, column, in_use ? x * normaliser.factor : 0.0f);
     }
     const bool is_broken = in_use && sum_of_sixteen(probe) != 0;
     if (thread_column() == 0) {
@@ -139,8 +142,10 @@ void forward_wide(const ForwardArguments& a) {
   const Span seen = uniform_span(block_keys.by_any), seen_by_all = uniform_span(block_keys.by_all);
   const std::int32_t first_key = seen.begin / dropout_keys * dropout_keys;
 
-  const RowSource q(p.q, p.dtype, sequence.batch, sequence.q_row, sequence.sq, item.head);
-  const PagedSource k(a, p.k, sequence, kv_head), v(a, p.v, sequence, kv_head);
+  const RowSource q(p.q, p.head_dim, p.dtype, sequence.batch, sequence.q_row, sequence.sq,
+                    item.head);
+  const PagedSource k(a, p.k, p.head_dim, sequence, kv_head),
+      v(a, p.v, p.value_dim, sequence, kv_head);
   typename Types::QueryCarrier q_carrier;
   typename Types::KeyCarrier k_carrier;
   typename Types::ValueCarrier v_carrier;

@@ -58,10 +58,10 @@ class WideGradients {
         head_(head),
         shared_(shared),
         shape_(a.problem, sequence, head),
-        q_(query_rows(a.problem.q)),
-        dout_(query_rows(a.tensors.dout)),
-        k_(key_rows(a.problem.k)),
-        v_(key_rows(a.problem.v)) {
+        q_(query_rows(a.problem.q, a.problem.head_dim)),
+        dout_(query_rows(a.tensors.dout, a.problem.value_dim)),
+        k_(key_rows(a.problem.k, a.problem.head_dim)),
+        v_(key_rows(a.problem.v, a.problem.value_dim)) {
     const Problem& p = a.problem;
     // Products that may leave float's range are those of operands with a share of the scale each.
     const bool shares = products_overflow(p);
@@ -89,14 +89,14 @@ class WideGradients {
     first_owned_ = first;
     own_products_.aim(owns_queries ? q_ : k_, first);
     own_values_.aim(owns_queries ? dout_ : v_, first);
-    if constexpr (owns_queries) load_statistics(first);
+    if constexpr (owns_queries) load_statistics<true>(first);
   }
 
   // Weights after dropout, and gradients, of the tile whose streamed rows start at `first`. `edge`: not
   // all of them are seen. Without `with_gradients`, weights alone.
   template <bool with_gradients>
   void compute(std::int32_t first, bool edge, Memory& memory, Scores& weights, Scores& gradients) {
-    if constexpr (!owns_queries) load_statistics(first);
+    if constexpr (!owns_queries) load_statistics<with_gradients>(first);
     Carrier carrier;
     weights = {};
     carrier.aim(owns_queries ? k_ : q_, first);
@@ -134,7 +134,8 @@ class WideGradients {
           if constexpr (gradient_of == GradientOf::product) slopes[n] = x;
         });
         const int statistic = owns_queries ? Scores::own_row(i + u) : Scores::own_column(u);
-        const float lse = shared_.lse[statistic], delta = shared_.delta[statistic];
+        const float lse = shared_.lse[statistic];
+        const float delta = with_gradients ? shared_.delta[statistic] : 0.0f;
         std::uint32_t kept = 0xf;
         if (drops)
           kept = shape_.kept(query, key(0) / dropout_keys * dropout_keys) >> key(0) % dropout_keys;
@@ -164,13 +165,19 @@ class WideGradients {
   }
 
  private:
-  RowSource query_rows(const Rows& rows) const {
-    return {rows, a_.problem.dtype, sequence_.batch, sequence_.q_row, sequence_.sq, head_};
+  RowSource query_rows(const Rows& rows, int width) const {
+    return {rows, width, a_.problem.dtype, sequence_.batch, sequence_.q_row, sequence_.sq, head_};
   }
-  RowSource key_rows(const Rows& rows) const {
-    return {rows,         a_.problem.dtype,         sequence_.batch, sequence_.k_row,
-            sequence_.sk, a_.problem.kv_head(head_)};
+  RowSource key_rows(const Rows& rows, int width) const {
+    return {rows,
+            width,
+            a_.problem.dtype,
+            sequence_.batch,
+            sequence_.k_row,
+            sequence_.sk,
+            a_.problem.kv_head(head_)};
   }
+  template <bool with_delta>
   void load_statistics(std::int32_t first) {
     const int n = arch::renewed_thread();
     if (n >= queries) return;
@@ -178,7 +185,8 @@ class WideGradients {
     const std::int64_t row = sequence_.q_row + first + n;
     const BackwardArguments& a = arch::again(a_);
     shared_.lse[n] = in_use ? arch::load(&a.tensors.lse.at(sequence_.batch, head_, row)) : infinity;
-    shared_.delta[n] = in_use ? arch::load(&a.delta.at(sequence_.batch, head_, row)) : 0.0f;
+    if constexpr (with_delta)
+      shared_.delta[n] = in_use ? arch::load(&a.delta.at(sequence_.batch, head_, row)) : 0.0f;
   }
 
   const BackwardArguments& a_;

@@ -63,9 +63,10 @@ struct Patch {
 // Rows of one (sequence, head), numbered from the first one in use.
 class RowSource {
  public:
-  RowSource(const Rows& rows, DType dtype, std::int64_t batch, std::int64_t first,
+  // `width`: the rows' columns, which several tensors share.
+  RowSource(const Rows& rows, int width, DType dtype, std::int64_t batch, std::int64_t first,
             std::int32_t count, std::int64_t head)
-      : columns(rows.columns),
+      : columns(width),
         count_(count),
         loads_(rows, dtype),
         base_(row_address(rows, dtype, batch, first, head)),
@@ -92,9 +93,9 @@ class RowSource {
 // The same for k and v, which may lie in pages.
 class PagedSource : public RowSource {
  public:
-  PagedSource(const ForwardArguments& a, const Rows& rows, const SequenceView& sequence,
+  PagedSource(const ForwardArguments& a, const Rows& rows, int width, const SequenceView& sequence,
               std::int64_t head)
-      : RowSource(rows, a.problem.dtype, rows.blocks ? 0 : sequence.batch,
+      : RowSource(rows, width, a.problem.dtype, rows.blocks ? 0 : sequence.batch,
                   rows.blocks ? 0 : sequence.k_row, sequence.sk, head),
         a_(a),
         rows_(rows),
@@ -216,7 +217,7 @@ class Turns {
 
  private:
   SharedFloat (&memory_)[2][numbers];
-  int turn_ = 0;
+  int turn_ = arch::in_lanes(0);  // addresses are computed in lanes anyway
 };
 
 // result += A·Bᵀ over all columns of both sources' rows, which the carriers are aimed at. Both operands
