@@ -13,6 +13,7 @@ using Words2 = std::uint32_t __attribute__((ext_vector_type(2)));
 using Words4 = std::uint32_t __attribute__((ext_vector_type(4)));
 using Words8 = std::uint32_t __attribute__((ext_vector_type(8)));
 using Float2 = float __attribute__((ext_vector_type(2)));
+using Float4 = float __attribute__((ext_vector_type(4)));
 using Float8 = float __attribute__((ext_vector_type(8)));
 using Float16 = float __attribute__((ext_vector_type(16)));
 

@@ -84,6 +84,7 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
                l.packed_q() ? 0 : p.heads * l.rows_q, l.rows_q, 1};
   const bool fused = is_fused(p, t, chip.family);
   if (fused) {
+    // The kernel that computes delta sets them to 0: it has each query once, and runs before.
     const int columns = bucket_for(p, Operation::backward_fused);
     const std::int64_t head = l.rows_q * columns;
     all.dq_sums = {.data = scratch.floats(Size(query_batches) * p.heads * l.rows_q * columns),
