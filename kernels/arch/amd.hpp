@@ -39,6 +39,9 @@ inline int lane() { return thread() % wave_size; }
 // The same in every lane, and the compiler is told so: what is computed from it is scalar.
 inline int wave() { return __builtin_amdgcn_readfirstlane(thread() / wave_size); }
 
+// The same for a number that every lane has computed alike.
+inline int uniform(int x) { return __builtin_amdgcn_readfirstlane(x); }
+
 // Kernel arguments point to global memory, which the language cannot express.
 template <class T>
 T load(const T* pointer) {
@@ -57,6 +60,9 @@ const T& again(const T& arguments) {
   asm volatile("" : "+s"(pointer));
   return *(const T*)pointer;
 }
+
+// The compiler moves no instruction past this place.
+inline void in_order() { __builtin_amdgcn_sched_barrier(0); }
 
 // The numbers are computed by here. The compiler would move a product down past a branch, next to its
 // use, and keep all that it multiplies in registers until then.

@@ -51,6 +51,9 @@ struct BackwardTypes {
   using Scores = Elements<Mma, tile.streamed, wave_rows>;
   using Sums = Accumulators<Mma, bucket, wave_rows>;  // transposed: a column per owned row
   static constexpr int count = Scores::per_column;    // scores of a lane
+  static constexpr int together = !tile.shared_owned ? 0
+                                  : bucket > 128     ? 2
+                                                     : 4;  // steps of a product at a time
 
   using RowsStaging = RowStaging<Block, Streamed, dtype, bucket, tile.streamed, tile.threads>;
   using TurnedStaging = typename ChooseStaging<arch::transposing_reads, Block, typename Mma::Layout,
@@ -124,6 +127,13 @@ typename Types::Owned own_rows(const Rows& rows, std::int64_t batch, std::int64_
     if (turn_sign) words ^= 0x80008000u;
     return words;
   });
+}
+
+// A span that is the same for all lanes, in scalar registers.
+inline Span uniform(Span x) {
+  x.begin = arch::uniform(x.begin);
+  x.end = arch::uniform(x.end);
+  return x;
 }
 
 // A lane's line of streamed rows, new in each iteration where registers are too few for addresses.

@@ -85,7 +85,7 @@ class QueryGradients {
  public:
   static constexpr bool overlapped = true;
 
-  template <class Result, int depth, class A, class B, class Beside>
+  template <class Result, int depth, int together, class A, class B, class Beside>
   static Result product(const A& a, const B& b, Beside beside) {
     return product_ahead<Result, depth>(a, b, beside);
   }

@@ -7,6 +7,13 @@
 
 namespace rocflash::kernel {
 
+// The workgroup's keys. Under a causal mask the first keys are seen by most queries, so they go first.
+inline WorkItem key_item(const BackwardArguments& a) {
+  WorkItem item(a.work, static_cast<std::int32_t>(a.problem.kv_heads), arch::group());
+  item.block = a.work.blocks - 1 - item.block;
+  return item;
+}
+
 // A wave's position, computed again at each step of the end rather than kept in registers.
 template <KernelSpec spec>
 struct KeysPosition {
@@ -15,7 +22,7 @@ struct KeysPosition {
   std::int32_t first;  // key of the wave
 
   explicit KeysPosition(const BackwardArguments& a)
-      : item(a.work, static_cast<std::int32_t>(a.problem.kv_heads), arch::group()),
+      : item(key_item(a)),
         sequence(a.problem, item.batch),
         first(item.block * BackwardTypes<spec>::tile.owned +
               arch::wave() * BackwardTypes<spec>::wave_rows) {}
@@ -68,9 +75,9 @@ struct NoQueryGradients {
   // The products that dk and dv need. Where they are `overlapped`, registers hold more at a time, so that
   // other work runs beside products.
   static constexpr bool overlapped = false;
-  template <class Result, int depth, class A, class B, class Beside>
+  template <class Result, int depth, int together, class A, class B, class Beside>
   static Result product(const A& a, const B& b, Beside) {
-    return kernel::product<Result, depth>(a, b);
+    return kernel::product<Result, depth, together>(a, b);
   }
   template <int depth, class Sums, class A, class B>
   static void add_product(Sums& sums, const A& a, const B& b) {
@@ -106,13 +113,13 @@ void keys_kernel(const BackwardArguments& a) {
   // The workgroup's keys, the wave's, and the lane's own.
   const Problem& p = a.problem;
   const BackwardTensors& t = a.tensors;
-  const WorkItem item(a.work, static_cast<std::int32_t>(p.kv_heads), arch::group());
+  const WorkItem item = key_item(a);
   const SequenceView sequence(p, item.batch);
   const std::int32_t block_begin = item.block * tile.owned;
   if (block_begin >= sequence.sk) return;
   const std::int32_t wave_begin = block_begin + arch::wave() * Types::wave_rows;
   const SeeingQueries wave_queries(p.visibility, sequence, wave_begin, Types::wave_rows);
-  const Span seen_by_any = wave_queries.any, seen_by_all = wave_queries.all;
+  const Span seen_by_any = uniform(wave_queries.any), seen_by_all = uniform(wave_queries.all);
   const KeyView key(p.visibility, sequence, wave_begin + Scores::lane_column());
 
   const Scale scale(p.scale);
@@ -121,7 +128,8 @@ void keys_kernel(const BackwardArguments& a) {
                            sequence.sk - wave_begin, item.head, turn_sign, room);
   };
   typename Types::Owned k = owned(p.k, scale.turn_sign, shared_k[arch::wave()]);
-  typename Types::Owned v = owned(p.v, false, shared_v[arch::wave()]);
+  [[maybe_unused]] typename Types::Owned v;
+  if constexpr (want_k) v = owned(p.v, false, shared_v[arch::wave()]);
   QueryGradients dq(a, sequence, item.head, block_begin, shared_qt[0]);
 
   // Tiles of queries of one head after the other.
@@ -190,7 +198,7 @@ void keys_kernel(const BackwardArguments& a) {
     if (begin < seen_by_any.end && end > seen_by_any.begin) {
       // S = Q·Kᵀ, dP = dO·Vᵀ
       k.renew();
-      v.renew();
+      if constexpr (want_k) v.renew();
       const int line = streamed_line<Types>();
       using Operand = typename Types::StreamedOperand;
       constexpr bool early = QueryGradients::overlapped && !Types::full;
@@ -201,8 +209,8 @@ void keys_kernel(const BackwardArguments& a) {
         ROCFLASH_UNROLL
         for (int i = 0; i < count; ++i) lse[i] = lse_of(i);
       }
-      Scores scores = dq.template product<Scores, spec.bucket>(Operand{shared_q[buffer], line}, k,
-                                                               [](int, int) {}),
+      Scores scores = dq.template product<Scores, spec.bucket, Types::together>(
+                 Operand{shared_q[buffer], line}, k, [](int, int) {}),
              gradients;
       dq.add();
       float (&s)[count] = scores.at[0], (&ds)[count] = gradients.at[0];
@@ -217,9 +225,9 @@ void keys_kernel(const BackwardArguments& a) {
         }
       };
       if constexpr (want_k)
-        gradients =
-            dq.template product<Scores, spec.bucket>(Operand{shared_dout[buffer], line}, v, weigh);
-      if constexpr (Types::full) {
+        gradients = dq.template product<Scores, spec.bucket, Types::together>(
+            Operand{shared_dout[buffer], line}, v, weigh);
+      if constexpr (Types::full || tile.shared_owned) {
         arch::settle(s);
         if constexpr (want_k) arch::settle(ds);
       }

@@ -50,7 +50,7 @@ void backward_queries(const BackwardArguments& a) {
   if (block_begin >= sequence.sq) return;
   const std::int32_t wave_begin = block_begin + arch::wave() * Types::wave_rows;
   const SeenKeys wave_keys(p.visibility, sequence, wave_begin, Types::wave_rows);
-  const Span seen_by_wave = wave_keys.by_any, seen_by_all = wave_keys.by_all;
+  const Span seen_by_wave = uniform(wave_keys.by_any), seen_by_all = uniform(wave_keys.by_all);
   const QueryView query(p.visibility, sequence, wave_begin + Scores::lane_column());
 
   const Scale scale(p.scale);
@@ -109,10 +109,12 @@ void backward_queries(const BackwardArguments& a) {
       dout.renew();
       const int line = streamed_line<Types>();
       using Operand = typename Types::StreamedOperand;
-      Scores scores = product<Scores, spec.bucket>(Operand{shared_k[buffer], line}, q);
-      Scores gradients = product<Scores, spec.bucket>(Operand{shared_v[buffer], line}, dout);
+      Scores scores =
+          product<Scores, spec.bucket, Types::together>(Operand{shared_k[buffer], line}, q);
+      Scores gradients =
+          product<Scores, spec.bucket, Types::together>(Operand{shared_v[buffer], line}, dout);
       float (&s)[count] = scores.at[0], (&ds)[count] = gradients.at[0];
-      if constexpr (Types::full) {
+      if constexpr (Types::full || tile.shared_owned) {
         arch::settle(s);
         arch::settle(ds);
       }

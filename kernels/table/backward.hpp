@@ -39,12 +39,6 @@ constexpr int cdna_buffers(Family family, const KernelSpec& spec) {
   return 2 * bytes + rest <= room ? 2 : 1;
 }
 
-// Registers, or LDS, hold less where a kernel has two results or all options.
-constexpr int rdna_buffers(const KernelSpec& spec) {
-  const bool keys = spec.operation == Operation::backward_keys;
-  return keys && spec.variant == Variant::full ? 0 : keys ? 1 : 2;
-}
-
 constexpr BackwardTile backward_tile(Family family, const KernelSpec& spec) {
   const int bucket = spec.bucket;
   if (spec.operation == Operation::backward_sinks || spec.operation == Operation::backward_clear)
@@ -63,7 +57,7 @@ constexpr BackwardTile backward_tile(Family family, const KernelSpec& spec) {
     case Family::rdna3:
     case Family::rdna4:
       if (spec.operation == Operation::backward_delta) return {128, 0, 256, 1};
-      if (bucket <= 128) return {64, 16, 128, 1, true, rdna_buffers(spec)};
+      if (bucket <= 128) return {64, 16, 128, 1, true};
       return {32, 16, 64, 1, true, 0};
     case Family::sm80:
       return {128, 0, 256, 1};

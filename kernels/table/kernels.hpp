@@ -102,12 +102,15 @@ constexpr int kernel_number(const KernelSpec& spec) {
   return -1;
 }
 
-// The smallest bucket that holds the head size; 0 if none does.
-constexpr int bucket_of(Operation operation, DType dtype, int head_size) {
+// The smallest bucket that holds the head size, among the kernels that one of the families has; 0 if none
+// does.
+constexpr int bucket_of(Operation operation, DType dtype, int head_size,
+                        FamilySet families = family_set::all) {
   int found = 0;
-  for (const KernelSpec& spec : detail::kernel_list.spec) {
+  for (int n = 0; n < kernel_count; ++n) {
+    const KernelSpec& spec = kernel_spec(n);
     if (spec.operation == operation && spec.dtype == dtype && spec.bucket >= head_size &&
-        (found == 0 || spec.bucket < found))
+        (detail::kernel_list.families[n] & families) != 0 && (found == 0 || spec.bucket < found))
       found = spec.bucket;
   }
   return found;

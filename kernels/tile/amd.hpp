@@ -168,6 +168,7 @@ class KeptLines {
   using Tile = RowTile<depth * number_bytes<dtype>, Mma::columns>;
   static constexpr int shared_chunks = shared ? Tile::chunks : 0;
 
+  KeptLines() = default;  // nothing
   // load(line, chunk) gives a chunk of a line; `room` has shared_chunks for this wave.
   template <class Load>
   KeptLines(SharedWords4* room, Load load) : room_(room), line_(operand_line<Mma, Side::right>()) {
@@ -242,8 +243,9 @@ auto rounded_weights(const Tile& tile) {
   return Rounded<Tile, decltype(narrow)>{tile, narrow};
 }
 
-// A · B, its `depth` in steps: one part of the rows after the other.
-template <class Result, int depth, class A, class B>
+// A · B, its `depth` in steps: one part of the rows after the other. Fragments of `together` steps at
+// most are under way at a time, which bounds their registers; 0: as many as the compiler likes.
+template <class Result, int depth, int together = 0, class A, class B>
 Result product(const A& a, const B& b) {
   using Mma = typename Result::Mma;
   Result result;
@@ -253,8 +255,12 @@ Result product(const A& a, const B& b) {
     for (int column = 0; column < Result::column_parts; ++column) {
       typename Mma::Result sum = {};
       ROCFLASH_UNROLL
-      for (int step = 0; step < depth / Mma::depth; ++step)
+      for (int step = 0; step < depth / Mma::depth; ++step) {
         sum = Mma::multiply(a.fragment(row, step), b.fragment(column, step), sum);
+        if constexpr (together > 0) {
+          if (step % together == together - 1) arch::in_order();
+        }
+      }
       ROCFLASH_UNROLL
       for (int r = 0; r < Mma::results; ++r) result.at[column][row * Mma::results + r] = sum[r];
     }

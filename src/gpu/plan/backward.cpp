@@ -15,8 +15,10 @@ using kernel::KernelSpec;
 using kernel::Operation;
 using kernel::Variant;
 
-int bucket_for(const Problem& p, Operation operation) {
-  return kernel::bucket_of(operation, p.dtype, std::max(p.head_dim, p.value_dim));
+// The smallest bucket of the family's kernels that holds both head sizes; 0 if none does.
+int bucket_for(const Problem& p, Operation operation, Family family) {
+  return kernel::bucket_of(operation, p.dtype, std::max(p.head_dim, p.value_dim),
+                           kernel::set_of(family));
 }
 
 bool has(Family family, const KernelSpec& spec) {
@@ -64,8 +66,8 @@ Variant backward_variant(const Problem& p, const BackwardTensors& t) {
 
 bool is_fused(const Problem& p, const BackwardTensors& t, Family family) {
   return !p.deterministic && t.dq && (t.dk || t.dv) &&
-         has(family, {Operation::backward_fused, p.dtype, bucket_for(p, Operation::backward_fused),
-                      backward_variant(p, t)});
+         has(family, {Operation::backward_fused, p.dtype,
+                      bucket_for(p, Operation::backward_fused, family), backward_variant(p, t)});
 }
 
 void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tensors,
@@ -85,7 +87,7 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
   const bool fused = is_fused(p, t, chip.family);
   if (fused) {
     // The kernel that computes delta sets them to 0: it has each query once, and runs before.
-    const int columns = bucket_for(p, Operation::backward_fused);
+    const int columns = bucket_for(p, Operation::backward_fused, chip.family);
     const std::int64_t head = l.rows_q * columns;
     all.dq_sums = {.data = scratch.floats(Size(query_batches) * p.heads * l.rows_q * columns),
                    .dtype = DType::f32,
@@ -105,7 +107,8 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
   };
   const std::int64_t queries = sequence_rows(l, p.max_q), keys = std::min(p.max_k, l.rows_k);
   const auto gradient = [&](Operation operation, std::int64_t heads, std::int64_t rows) {
-    add(kernel::backward_spec(operation, p.dtype, bucket_for(p, operation), backward_variant(p, t)),
+    add(kernel::backward_spec(operation, p.dtype, bucket_for(p, operation, chip.family),
+                              backward_variant(p, t)),
         heads, rows);
   };
 
@@ -127,9 +130,9 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
     return;
   }
   if (t.dq) gradient(Operation::backward_queries, p.heads, queries);
-  const bool together =
-      has(chip.family, {Operation::backward_keys, p.dtype, bucket_for(p, Operation::backward_keys),
-                        backward_variant(p, t)});
+  const bool together = has(
+      chip.family, {Operation::backward_keys, p.dtype,
+                    bucket_for(p, Operation::backward_keys, chip.family), backward_variant(p, t)});
   if (together && (t.dk || t.dv)) {
     gradient(Operation::backward_keys, p.kv_heads, keys);
   } else {
