@@ -149,6 +149,12 @@ void end_phase(T& x) {
   __builtin_amdgcn_sched_barrier(0);
 }
 
+// Reads from LDS and products stay on their side of this place, and vector instructions too if asked for;
+// all else may cross it. Left alone, the compiler reads each operand right before its use, and a wave that
+// has its SIMD to itself then waits for every one of them.
+inline void keep_order() { __builtin_amdgcn_sched_barrier(0x676); }
+inline void keep_vector_order() { __builtin_amdgcn_sched_barrier(0x274); }
+
 // The lower, or the upper, halves of two words in one.
 inline std::uint32_t low_halves(std::uint32_t first, std::uint32_t second) {
   return __builtin_amdgcn_perm(second, first, 0x05040100);
@@ -187,6 +193,24 @@ inline Words8 both_halves(Words4 own) {
   return both;
 }
 
+// The value of another lane among each four: quad_perm in the instruction set.
+template <int lanes>
+std::uint32_t within_quad(std::uint32_t x) {
+  return static_cast<std::uint32_t>(
+      __builtin_amdgcn_update_dpp(0, static_cast<int>(x), lanes, 0xf, 0xf, true));
+}
+
+// Four neighbouring lanes have a row of four 16-bit numbers each; then lane n has column n.
+inline Words2 transpose_quad(Words2 row) {
+  constexpr int next_lane = 0xb1, next_pair = 0x4e;  // lanes 1 0 3 2, and lanes 2 3 0 1
+  const std::uint32_t halves = lane() % 2 == 0 ? 0x05040100 : 0x03020706;
+  const std::uint32_t first = __builtin_amdgcn_perm(within_quad<next_lane>(row.x), row.x, halves),
+                      second = __builtin_amdgcn_perm(within_quad<next_lane>(row.y), row.y, halves);
+  const bool upper = lane() % 4 >= 2;
+  const std::uint32_t received = within_quad<next_pair>(upper ? first : second);
+  return {upper ? received : first, upper ? second : received};
+}
+
 // Where `transposing_reads` is true, reads from LDS can transpose: sixteen lanes name a block of
 // four rows of 16 numbers, lane n the numbers from 4 (n % 4) on of row n / 4, and lane n gets
 // column n of the block.
@@ -211,6 +235,14 @@ class Window {
   void store8(Words2 value, std::uint32_t offset) const {
     __builtin_amdgcn_raw_buffer_store_b64(value, resource_, static_cast<int>(offset), 0, 0);
   }
+#if !defined(__GFX10__)
+  // Adds to a float in memory that other workgroups add to at the same time. RDNA2 has no such
+  // instruction.
+  void add(float value, std::uint32_t offset) const {
+    __builtin_amdgcn_raw_ptr_buffer_atomic_fadd_f32(value, resource_, static_cast<int>(offset), 0,
+                                                    of_all_workgroups);
+  }
+#endif
 
  private:
   // The descriptor's last word: untyped 32-bit elements, bounds in bytes.
@@ -220,6 +252,12 @@ class Window {
   static constexpr int format = 0x31014000;
 #else
   static constexpr int format = 0x31004000;
+#endif
+  // The scope of atomics, which older GPUs do not ask for: the whole device.
+#if defined(__GFX12__)
+  static constexpr int of_all_workgroups = 2 << 3;
+#else
+  static constexpr int of_all_workgroups = 0;
 #endif
   __amdgpu_buffer_rsrc_t resource_;
 };

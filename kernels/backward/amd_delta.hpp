@@ -7,6 +7,7 @@
 #include "attention/sequence.hpp"
 #include "attention/work.hpp"
 #include "backward/statistic.hpp"
+#include "backward/sums.hpp"
 #include "table/backward.hpp"
 #include "tile/amd.hpp"
 
@@ -24,6 +25,7 @@ void backward_delta(const BackwardArguments& a) {
   const SequenceView sequence(p, item.batch);
   const std::int32_t first = item.block * tile.owned + arch::wave() * Mma::columns;
   if (first >= sequence.sq) return;
+  clear_sums(a.dq_sums, sequence, item.head, first, Mma::columns);
 
   const auto rows_of = [&](const Rows& rows) {
     return Block(rows, 0, sequence.batch, sequence.q_row + first, sequence.sq - first, item.head);

@@ -57,7 +57,35 @@ void finish_keys(const BackwardArguments& a, const typename BackwardTypes<spec>:
   });
 }
 
-template <KernelSpec spec, bool want_k, bool want_v>
+// What the kernel does for dq besides: nothing. (amd_fused.hpp has another answer.)
+struct NoQueryGradients {
+  template <class... Position>
+  explicit NoQueryGradients(const Position&...) {}
+  // dS as the right operand that dk needs; the other waves may need it too.
+  template <class Rounded>
+  Rounded share(const Rounded& ds) const {
+    return ds;
+  }
+  void share_nothing() const {}
+  // Behind the barrier after that, for the tile from a query of a head on.
+  void multiply(std::int32_t, std::int32_t) const {}
+  // During the next tile, and after the last one.
+  void add() const {}
+
+  // The products that dk and dv need. Where they are `overlapped`, registers hold more at a time, so that
+  // other work runs beside products.
+  static constexpr bool overlapped = false;
+  template <class Result, int depth, int together, class A, class B, class Beside>
+  static Result product(const A& a, const B& b, Beside) {
+    return kernel::product<Result, depth, together>(a, b);
+  }
+  template <int depth, class Sums, class A, class B>
+  static void add_product(Sums& sums, const A& a, const B& b) {
+    kernel::add_product<depth>(sums, a, b);
+  }
+};
+
+template <KernelSpec spec, bool want_k, bool want_v, class QueryGradients = NoQueryGradients>
 void keys_kernel(const BackwardArguments& a) {
   using Types = BackwardTypes<spec>;
   using Scores = typename Types::Scores;
@@ -102,6 +130,7 @@ void keys_kernel(const BackwardArguments& a) {
   typename Types::Owned k = owned(p.k, scale.turn_sign, shared_k[arch::wave()]);
   [[maybe_unused]] typename Types::Owned v;
   if constexpr (want_k) v = owned(p.v, false, shared_v[arch::wave()]);
+  QueryGradients dq(a, sequence, item.head, block_begin, shared_qt[0]);
 
   // Tiles of queries of one head after the other.
   const Range seen = SeeingQueries(p.visibility, sequence, block_begin, tile.owned).any;
@@ -137,19 +166,19 @@ void keys_kernel(const BackwardArguments& a) {
     next_delta = 0;
     if (arch::thread() < tile.streamed && query < sequence.sq) {
       const std::int64_t row = sequence.q_row + query;
-      next_lse = statistic(arch::load(&now.tensors.lse.at(sequence.batch, turn.head, row)), log2_e);
+      next_lse = arch::load(&now.tensors.lse.at(sequence.batch, turn.head, row));
       if constexpr (want_k) next_delta = arch::load(&now.delta.at(sequence.batch, turn.head, row));
     }
   };
   const auto store = [&](Turn turn, int buffer) {
     const BackwardArguments& now = arch::again(a);
+    if (arch::thread() < tile.streamed) {
+      shared_lse[buffer][arch::thread()] = statistic(next_lse, log2_e);
+      if constexpr (want_k) shared_delta[buffer][arch::thread()] = next_delta;
+    }
     q.store(now.problem.q, block_at(now.problem.q, turn), shared_q[buffer], shared_qt[buffer]);
     dout.store(now.tensors.dout, block_at(now.tensors.dout, turn), shared_dout[buffer],
                shared_doutt[buffer]);
-    if (arch::thread() < tile.streamed) {
-      shared_lse[buffer][arch::thread()] = next_lse;
-      if constexpr (want_k) shared_delta[buffer][arch::thread()] = next_delta;
-    }
   };
 
   typename Types::Sums dk = {}, dv = {};
@@ -172,18 +201,36 @@ void keys_kernel(const BackwardArguments& a) {
       if constexpr (want_k) v.renew();
       const int line = streamed_line<Types>();
       using Operand = typename Types::StreamedOperand;
-      Scores scores =
-                 product<Scores, spec.bucket, Types::together>(Operand{shared_q[buffer], line}, k),
+      constexpr bool early = QueryGradients::overlapped && !Types::full;
+      const int lane_row = Scores::lane_row();
+      const auto lse_of = [&](int i) { return shared_lse[buffer][lane_row + Scores::row(i)]; };
+      [[maybe_unused]] float lse[early ? count : 1];
+      if constexpr (early) {
+        ROCFLASH_UNROLL
+        for (int i = 0; i < count; ++i) lse[i] = lse_of(i);
+      }
+      Scores scores = dq.template product<Scores, spec.bucket, Types::together>(
+                 Operand{shared_q[buffer], line}, k, [](int, int) {}),
              gradients;
-      if constexpr (want_k)
-        gradients =
-            product<Scores, spec.bucket, Types::together>(Operand{shared_dout[buffer], line}, v);
+      dq.add();
       float (&s)[count] = scores.at[0], (&ds)[count] = gradients.at[0];
+      // A part of the weights beside each step of the next product, from the second on: scores are there then.
+      [[maybe_unused]] const auto weigh = [&](int step, int steps) {
+        if constexpr (early) {
+          const int first = step < 1 ? 0 : step - 1, last = step + 1 < steps ? step : steps;
+          ROCFLASH_UNROLL
+          for (int i = first * count / steps; i < last * count / steps; ++i)
+            s[i] = arch::exp2(s[i] * scale.unit - lse[i]);
+          arch::keep_vector_order();
+        }
+      };
+      if constexpr (want_k)
+        gradients = dq.template product<Scores, spec.bucket, Types::together>(
+            Operand{shared_dout[buffer], line}, v, weigh);
       if constexpr (Types::full || tile.shared_owned) {
         arch::settle(s);
         if constexpr (want_k) arch::settle(ds);
       }
-      const int lane_row = Scores::lane_row();
       const auto query = [&](int i) { return begin + lane_row + Scores::row(i); };
       float unit = scale.unit;
       [[maybe_unused]] Kept kept;
@@ -212,7 +259,7 @@ void keys_kernel(const BackwardArguments& a) {
       // P = exp2(S − lse), dS = P (dP − delta)
       ROCFLASH_UNROLL
       for (int i = 0; i < count; ++i) {
-        s[i] = arch::exp2(s[i] * unit - shared_lse[buffer][lane_row + Scores::row(i)]);
+        if constexpr (!early) s[i] = arch::exp2(s[i] * unit - lse_of(i));
         if constexpr (want_k) {
           if constexpr (Types::full) {
             ds[i] = s[i] == 0 ? 0.0f : ds[i] * s[i];
@@ -239,16 +286,22 @@ void keys_kernel(const BackwardArguments& a) {
       // dVᵀ += dOᵀ·P, dKᵀ += Qᵀ·dS
       using Turned = typename Types::TurnedOperand;
       if constexpr (want_v)
-        add_product<tile.streamed>(dv, Turned{shared_doutt[buffer]},
-                                   rounded_weights<spec.dtype>(scores));
+        dq.template add_product<tile.streamed>(dv, Turned{shared_doutt[buffer]},
+                                               rounded_weights<spec.dtype>(scores));
       if constexpr (want_k)
-        add_product<tile.streamed>(dk, Turned{shared_qt[buffer]},
-                                   rounded_weights<spec.dtype>(gradients));
+        dq.template add_product<tile.streamed>(dk, Turned{shared_qt[buffer]},
+                                               dq.share(rounded_weights<spec.dtype>(gradients)));
+    } else {
+      dq.add();
+      dq.share_nothing();
     }
     if constexpr (buffers == 1) arch::barrier();
-    if (n + 1 < turns) store(next, (n + 1) % buffers);
+    // Without a branch the compiler may put products between stores. The last ones are not read.
+    if (QueryGradients::overlapped || n + 1 < turns) store(next, (n + 1) % buffers);
+    dq.multiply(turn.head, turn.query);
     turn = next;
   }
+  dq.add();
   finish_keys<spec, want_k, want_v>(a, dk, dv);
 }
 

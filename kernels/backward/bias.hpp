@@ -224,7 +224,7 @@ void backward_alibi(const BackwardArguments& a) {
       }
     }
   }
-  const float total = sum_of_group<wide_threads / arch::wave_size>(sum);
+  const float total = sum_of_group<spec, wide_threads>(sum);
   if (arch::thread() == 0) arch::store(&a.slope_sums.at(item.batch, item.head, item.block), total);
 }
 
@@ -239,7 +239,7 @@ void backward_slopes(const BackwardArguments& a) {
   for (std::int64_t n = begin * a.work.blocks + arch::thread(); n < end * a.work.blocks;
        n += wide_threads)
     sum += arch::load(&a.slope_sums.at(n / a.work.blocks, head, n % a.work.blocks));
-  const float total = sum_of_group<wide_threads / arch::wave_size>(sum);
+  const float total = sum_of_group<spec, wide_threads>(sum);
   if (arch::thread() == 0)
     arch::store(reinterpret_cast<float*>(to.data) + begin * to.batch_stride + head * to.head_stride,
                 total * (p.dropout.on() ? p.dropout.scale() : 1.0f));

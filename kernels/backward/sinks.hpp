@@ -29,7 +29,7 @@ void backward_sinks(const BackwardArguments& a) {
         if (weight != 0) sum -= weight * delta * scale;
       }
     }
-    const float total = sum_of_group<threads / arch::wave_size>(sum);
+    const float total = sum_of_group<spec, threads>(sum);
     if (arch::thread() == 0)
       arch::store(
           reinterpret_cast<float*>(a.tensors.dsinks.data) + head * a.tensors.dsinks.head_stride,

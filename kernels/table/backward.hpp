@@ -82,6 +82,10 @@ constexpr BackwardTile backward_tile(Family family, const KernelSpec& spec) {
     case Family::cdna3:
     case Family::cdna4:
       if (spec.operation == Operation::backward_delta) return {128, 0, 256, 1};
+      if (spec.operation == Operation::backward_round) return {128, 0, 256, 1};
+      // Waves share a tile of dq: each has 32 columns of 32 queries, or more columns.
+      if (spec.operation == Operation::backward_fused)
+        return {128, bucket <= 64 ? 64 : 32, 256, 1, false, 1};
       return {128, 32, 256, 1, false, cdna_buffers(family, spec)};
     case Family::rdna2:
     case Family::rdna3:

@@ -42,7 +42,9 @@ struct RowTile {
   static constexpr int turn(int row) {
     // Two rows side by side fill the banks once where one does not.
     const int line = turned == arch::bank_chunks ? row : row / 2;
-    return transposing ? 4 * (line % (turned / 4)) : line % turned;
+    if (transposing) return 4 * (line % (turned / 4));
+    // Writers that hold 4x4 blocks have four chunks of rows n and n + 8.
+    return turned == 8 && line == row ? (line ^ line / 8 % 2 * 4) % turned : line % turned;
   }
 };
 
@@ -54,16 +56,22 @@ struct ColumnTile {
   static constexpr int chunks = columns * row_chunks;
   static_assert(row_chunks == 8 || row_chunks == 4 || row_chunks == 2);
 
-  static int place(int column, int chunk) { return column * row_chunks + (chunk ^ turn(column)); }
+  static int place(int column, int chunk) { return first(column) + (chunk ^ turn(column)); }
   static Place place(int column, int chunk, int fixed_column, int fixed_chunk) {
-    return {column * row_chunks + (chunk ^ turn(column) ^ fixed_chunk ^ turn(fixed_column)),
-            fixed_column * row_chunks};
+    return {first(column) + (chunk ^ turn(column) ^ fixed_chunk ^ turn(fixed_column)),
+            first(fixed_column)};
   }
 
  private:
   // Readers take the same chunk of neighbouring columns; writers, who hold 4x4 blocks, every fourth
-  // column.
+  // column. Where a line of 128 bytes has two columns, they are four apart, so that both find them in
+  // different banks.
+  static constexpr int first(int column) {
+    if (row_chunks != 4) return column * row_chunks;
+    return 8 * (column / 8 * 4 + column % 4) + column / 4 % 2 * 4;
+  }
   static constexpr int turn(int column) {
+    if (row_chunks == 4) return (column ^ column / 8) % 4;
     constexpr int rows_in_line = 8 / row_chunks;
     return ((column / rows_in_line) ^ (column / 8)) % row_chunks;
   }

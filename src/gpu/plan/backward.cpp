@@ -142,6 +142,7 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
                l.packed_q() ? 0 : batch_queries.at_most(any), l.rows_q, 1};
   const bool fused = is_fused(p, t, chip.family);
   if (fused) {
+    // The kernel that computes delta sets them to 0: it has each query once, and runs before.
     // On NVIDIA in blocks of so many queries, and each sequence starts one (kernels/backward/dq_sums.hpp).
     constexpr std::int64_t block = 16;
     const int columns = bucket_for(p, fused_operation(p, t, chip), chip.family);

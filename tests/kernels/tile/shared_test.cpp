@@ -70,5 +70,37 @@ TEST(SharedTile, NeighboursDoNotShareBanks) {
   expect_no_conflict<ColumnTile<256, 2 * 32>>(256, 4);
 }
 
+// Sixteen lanes write a number of each of eight neighbouring 4x4 blocks, of two quads of rows: as columns,
+// halves of one chunk of every fourth column; as rows, four chunks of two rows that are eight apart.
+template <class Tile>
+void expect_columns_in_different_banks(int columns, int row_chunks) {
+  for (int chunk = 0; chunk < row_chunks; ++chunk) {
+    for (int column = 0; column < columns; ++column) {
+      if (column % 32 >= 4) continue;
+      std::set<int> banks;
+      for (int n = 0; n < 8; ++n) banks.insert(Tile::place(column + 4 * n, chunk) % 8);
+      EXPECT_EQ(banks.size(), 8u) << column << " " << chunk;
+    }
+  }
+}
+template <class Tile>
+void expect_rows_in_different_banks(int rows, int row_chunks) {
+  for (int first = 0; first < row_chunks; first += 4) {
+    for (int row = 0; row < rows; ++row) {
+      if (row % 16 >= 8) continue;
+      std::set<int> banks;
+      for (int n = 0; n < 8; ++n) banks.insert(Tile::place(row + n / 4 * 8, first + n % 4) % 8);
+      EXPECT_EQ(banks.size(), 8u) << row << " " << first;
+    }
+  }
+}
+
+TEST(SharedTile, WritersOfBlocksDoNotShareBanks) {
+  expect_columns_in_different_banks<ColumnTile<128, 2 * 64>>(128, 8);
+  expect_columns_in_different_banks<ColumnTile<128, 2 * 32>>(128, 4);
+  expect_rows_in_different_banks<RowTile<2 * 64, 64>>(64, 8);
+  expect_rows_in_different_banks<RowTile<2 * 128, 32>>(32, 16);
+}
+
 }  // namespace
 }  // namespace rocflash::kernel

@@ -1,0 +1,131 @@
+// Gradients of scores on their way from one wave to all others. Where queries are rows of a product and
+// keys its columns, a lane's results belong to one key, which suits dv and dk. dq needs them the other
+// way round, and sums over the keys of all waves: so each wave writes its share to LDS and reads all.
+//
+// Readers get a left operand whose lines are queries; its depth is the keys of the workgroup, 16 at a time
+// in the order of `operand_order`, as columns of a tile have it.
+#pragma once
+
+#include "arch/arch.hpp"
+#include "tile/amd.hpp"
+
+namespace rocflash::kernel {
+
+// Elements rounded once for several uses: the words of a right operand, as `Rounded` makes them.
+template <class Mma_, int rows>
+struct PackedColumn {
+  using Mma = Mma_;
+  static constexpr int steps = rows / order_rows;
+  Words4 step[steps] = {};
+
+  PackedColumn() = default;
+
+  template <class Operand>
+  explicit PackedColumn(const Operand& operand) {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < steps; ++n) step[n] = operand.fragment(0, n);
+  }
+  typename Mma::Operand fragment(int, int n) const { return step[n]; }
+  // Four neighbouring rows, those of results 4 n to 4 n + 3.
+  Words2 quad(int n) const { return n % 2 == 0 ? step[n / 2].xy : step[n / 2].zw; }
+};
+
+// In LDS a row has the numbers of one query, each chunk eight keys. Lanes turn blocks of four queries by
+// four keys before they write.
+template <bool transposing, class Mma_, int queries, int keys>
+class ChooseScoreExchange {
+ public:
+  using Mma = Mma_;
+  using Layout = typename Mma::Layout;
+  static constexpr int chunks = queries * keys / 8;
+
+  explicit ChooseScoreExchange(SharedWords4* room) : room_(room) {
+    const int lane = arch::lane(), own = Layout::lane_column(lane) / 4;
+    const int position = own / 4 * 4 + quad_position(own % 4);
+    const int chunk = arch::wave() * (Mma::columns / 8) + position / 2;
+    to_ = 2 * place(Layout::lane_row(lane) + lane % 4, chunk, 0, 0).lane + position % 2;
+  }
+
+  // The wave's share, Mma::columns keys of all queries.
+  template <class Packed>
+  void write(const Packed& column) const {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < quads; ++n) {
+      const int row = n * 4 / Mma::results * Mma::rows + Layout::register_row(n * 4 % Mma::results);
+      ((SharedWords2*)room_)[to_ + 2 * row * row_chunks] = arch::transpose_quad(column.quad(n));
+    }
+  }
+  typename Mma::Operand fragment(int part, int step) const {
+    const Place from = place(operand_line<Mma, Side::left>(), arch::lane() / (arch::wave_size / 2),
+                             part * Mma::rows, 2 * step);
+    return (room_ + from.lane)[from.fixed];
+  }
+
+ private:
+  static constexpr int row_chunks = keys / 8, quads = queries / Mma::rows * Mma::results / 4;
+  static_assert(row_chunks % 8 == 0 && layout::neighbouring_rows<Layout>() == 4);
+
+  // Where among four quads of keys a quad's numbers stand in the depth.
+  static int quad_position(int quad) {
+    int position = 0;
+    ROCFLASH_UNROLL
+    for (int n = 1; n < 4; ++n) position = operand_order<Layout>(4 * n) == 4 * quad ? n : position;
+    return position;
+  }
+  // Readers take one chunk of eight neighbouring rows; sixteen lanes that write have two chunks of four
+  // rows. Both then find different banks. Fixed rows are multiples of eight.
+  static Place place(int row, int chunk, int fixed_row, int fixed_chunk) {
+    const int turn = 2 * (row % 4) + row / 4 % 2;
+    return {row * row_chunks + (chunk ^ turn ^ fixed_chunk % 8),
+            fixed_row * row_chunks + fixed_chunk / 8 * 8};
+  }
+
+  SharedWords4* room_;
+  int to_;
+};
+
+// Where reads from LDS transpose, a row has the numbers of one key, in units of four queries.
+template <class Mma_, int queries, int keys>
+class ChooseScoreExchange<true, Mma_, queries, keys> {
+ public:
+  using Mma = Mma_;
+  using Layout = typename Mma::Layout;
+  static constexpr int chunks = queries * keys / 8;
+
+  explicit ChooseScoreExchange(SharedWords4* room) : room_((SharedWords2*)room) {}
+
+  template <class Packed>
+  void write(const Packed& column) const {
+    const int lane = arch::lane(), key = arch::wave() * Mma::columns + Layout::lane_column(lane);
+    ROCFLASH_UNROLL
+    for (int n = 0; n < quads; ++n) {
+      const int row = n * 4 / Mma::results * Mma::rows + Layout::register_row(n * 4 % Mma::results);
+      room_[place(key, Layout::lane_row(lane) / 4 + row / 4)] = column.quad(n);
+    }
+  }
+  // Blocks of four keys by 16 queries, each read by 16 lanes.
+  typename Mma::Operand fragment(int part, int step) const {
+    const int lane = arch::lane(), own = Layout::lane_row(lane) + lane % 16 / 4;
+    const int unit = part * Mma::rows / 4 + Layout::a_row(lane, 0) / 16 * 4 + lane % 4;
+    const auto read = [&](int key) {
+      return arch::read_transposed(room_ + place(own + key, unit));
+    };
+    return __builtin_shufflevector(read(Mma::depth * step),
+                                   read(Mma::depth * step + Layout::register_row(4)), 0, 1, 2, 3);
+  }
+
+ private:
+  static constexpr int units = queries / 4, quads = queries / Mma::rows * Mma::results / 4;
+  static_assert(units % 8 == 0 && layout::neighbouring_rows<Layout>() == 4);
+
+  // Sixteen lanes that write have the same unit of neighbouring keys, of which two fill the banks once.
+  static int place(int key, int unit) {
+    return key * units + (unit ^ (units == 8 ? key / 2 : key) % 8);
+  }
+
+  SharedWords2* room_;
+};
+template <class Mma, int queries, int keys>
+using ScoreExchange = ChooseScoreExchange<arch::transposing_reads, Mma, queries, keys>;
+
+}  // namespace rocflash::kernel

@@ -1,0 +1,59 @@
+// Products whose left operand is read from LDS some steps ahead of its use. For waves that have their SIMD to
+// themselves: nobody else would fill the time of a read.
+#pragma once
+
+#include "tile/amd.hpp"
+
+namespace rocflash::kernel {
+
+// Fragments of an operand, `ahead` of them read before their use: use(n, fragment) is called for each n of
+// `count`, in order.
+template <class Mma, int count, class Fragment, class Use>
+void read_ahead(Fragment fragment, Use use) {
+  constexpr int ahead = count < 4 ? count : 4;
+  typename Mma::Operand next[ahead];
+  ROCFLASH_UNROLL
+  for (int n = 0; n < ahead; ++n) next[n] = fragment(n);
+  ROCFLASH_UNROLL
+  for (int n = 0; n < count; ++n) {
+    arch::keep_order();
+    const typename Mma::Operand now = next[n % ahead];
+    if (n + ahead < count) next[n % ahead] = fragment(n + ahead);
+    use(n, now);
+  }
+}
+
+// `product` and `add_product` with the left operand read ahead. beside(n, count) is called behind each of
+// `count` steps, for work that does not need the result.
+template <class Result, int depth, class A, class B, class Beside>
+Result product_ahead(const A& a, const B& b, Beside beside) {
+  using Mma = typename Result::Mma;
+  constexpr int steps = depth / Mma::depth, count = Result::row_parts * steps;
+  static_assert(Result::column_parts == 1);
+  Result result;
+  typename Mma::Result sum;
+  read_ahead<Mma, count>([&](int n) { return a.fragment(n / steps, n % steps); },
+                         [&](int n, const typename Mma::Operand& left) {
+                           if (n % steps == 0) sum = {};
+                           sum = Mma::multiply(left, b.fragment(0, n % steps), sum);
+                           beside(n, count);
+                           if (n % steps < steps - 1) return;
+                           ROCFLASH_UNROLL
+                           for (int r = 0; r < Mma::results; ++r)
+                             result.at[0][n / steps * Mma::results + r] = sum[r];
+                         });
+  return result;
+}
+template <int depth, class Mma, int rows, int columns, class A, class B>
+void add_product_ahead(Accumulators<Mma, rows, columns>& c, const A& a, const B& b) {
+  constexpr int parts = rows / Mma::rows;
+  static_assert(columns == Mma::columns);
+  read_ahead<Mma, parts*(depth / Mma::depth)>(
+      [&](int n) { return a.fragment(n % parts, n / parts); },
+      [&](int n, const typename Mma::Operand& left) {
+        typename Mma::Result& sum = c.part[n % parts][0];
+        sum = Mma::multiply(left, b.fragment(0, n / parts), sum);
+      });
+}
+
+}  // namespace rocflash::kernel
