@@ -111,7 +111,7 @@ void print_refusals(const std::vector<verify::Result>& results, std::FILE* to) {
     if (!r.refused.empty()) ++words[r.refused];
   }
   if (words.empty()) return;
-  fmt::print(to, "\nRefused, as documented; and every backward\n");
+  fmt::print(to, "\nRefused, as documented\n");
   for (const auto& [text, count] : words) fmt::print(to, "  {:>5}  {}\n", count, text);
 }
 

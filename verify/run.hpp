@@ -38,8 +38,7 @@ struct Device {
   std::function<void(Append&)> append_fault;
 };
 
-// Why a GPU refuses a case, as docs/gpu.md has it; empty when it ought to run. GPUs also refuse
-// every backward.
+// Why a GPU refuses a case, as docs/gpu.md has it; empty when it ought to run.
 std::string documented_refusal(const Case& what);
 
 Result run(const Case& what, const Device& device = {});
