@@ -174,23 +174,22 @@ void store_keys(const BackwardArguments& a, const SequenceView& sequence, const 
     block.store8(words, Block::place(to, row, 8 * chunk));
   }
   arch::barrier();
-  // Each lane looks at one of the warp's rows.
   constexpr int parts = Types::warps / Types::key_warps;
-  static_assert(Types::tile.owned <= Types::warps * arch::wave_size);
-  const int own = arch::wave() + Types::warps * arch::lane();
-  bool broken = false;
-  if (own < Types::tile.owned && own < left) {
-    broken = products_overflow(a.problem);
-    ROCFLASH_UNROLL
+  // Mostly no row is broken. All lanes look for one at once.
+  bool any_broken = products_overflow(a.problem);
+  for (int n = arch::lane(); n < Types::tile.owned * parts; n += arch::wave_size)
+    any_broken |=
+        __builtin_bit_cast(std::uint32_t,
+                           arch::load_shared_float(flags + static_cast<std::uint32_t>(4 * n))) != 0;
+  if (!arch::any(any_broken)) return;
+  for (int row = arch::wave(); row < Types::tile.owned && row < left; row += Types::warps) {
+    std::uint32_t broken = 0;
     for (int part = 0; part < parts; ++part)
       broken |= __builtin_bit_cast(
-                    std::uint32_t,
-                    arch::load_shared_float(
-                        flags + static_cast<std::uint32_t>(4 * (own * parts + part)))) != 0;
-  }
-  for (std::uint32_t rows_left = arch::ballot(broken); rows_left != 0; rows_left &= rows_left - 1) {
-    const int row = arch::wave() + Types::warps * __builtin_ctz(rows_left);
-    exact_dkv<spec.dtype, result>(a, sequence, item.head, begin + row, factor);
+          std::uint32_t,
+          arch::load_shared_float(flags + static_cast<std::uint32_t>(4 * (row * parts + part))));
+    if (broken != 0 || products_overflow(a.problem))
+      exact_dkv<spec.dtype, result>(a, sequence, item.head, begin + row, factor);
   }
 }
 
