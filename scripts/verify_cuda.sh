@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that is to be proved on an NVIDIA card: the full verify, compute-sanitizer on a sample, and the Python
+# Everything that is to be proved on an NVIDIA card: the full verify with gradients, compute-sanitizer on a sample, and the Python
 # tests on CUDA tensors, graphs and a second stream among them. Without an NVIDIA driver it says so and does nothing.
 #
 #   DEVICE=cuda:0    the card
@@ -36,7 +36,7 @@ fi
 echo "== Python: flash_attn and rocflash on CUDA tensors"
 if "$python" -c 'import pytest, torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
   ROCFLASH_LIBRARY=${ROCFLASH_LIBRARY:-$PWD/build/lib/librocflash.so} PYTHONPATH=$PWD/python:$PWD/python/flash-attn${PYTHONPATH:+:$PYTHONPATH} \
-    "$python" -m pytest -q tests/python/test_gpu.py
+    "$python" -m pytest -q tests/python/test_gpu*.py
 else
   echo "skipped: $python has no pytest, or no torch that can use the card (PYTHON names another)"
 fi

@@ -35,6 +35,7 @@ class RowBlock {
   Words4 load8(Place place) const { return window_.load16(place); }
   Words2 load4(Place place) const { return window_.load8(place); }
   void store4(Words2 value, Place place) const { window_.store8(value, place); }
+  void store8(Words4 value, Place place) const { window_.store16(value, place); }
 
  private:
   arch::Window window_;
@@ -57,6 +58,10 @@ class RowBlock<dtype, Variant::full> {
 
   Words4 load8(Place place) const { return load<Words4>(place); }
   Words2 load4(Place place) const { return load<Words2>(place); }
+  void store8(Words4 value, Place place) const {
+    store4(value.xy, place);
+    store4(value.zw, {place.row, place.column + 4});
+  }
   void store4(Words2 value, Place place) const {
     if (place.row >= count_) return;
     std::byte* to = address(place);

@@ -29,17 +29,16 @@
 
 namespace rocflash::kernel {
 
-// The turns of the loop: tiles of queries from `first` to `end`, of one head after the other.
+// The turns of the loop: tiles of queries from `first` to `end`, of one head after the other. `start` is each
+// head's first tile.
 template <int streamed>
 struct Turn {
   std::int32_t head, query;
 
-  void next(std::int32_t first, std::int32_t end) {
+  void next(std::int32_t first, std::int32_t end, std::int32_t start) {
     query += streamed;
-    if (query >= end) {
-      query = first;
-      ++head;
-    }
+    if (query >= end) query = first;
+    if (query == start) ++head;
   }
 };
 
@@ -74,10 +73,13 @@ void own_keys(const BackwardArguments& a) {
   const std::int32_t first_head = item.head * group,
                      end_head = seeing.any.empty() ? first_head : first_head + group;
 
+  // Workgroups start with different tiles, so that they do not all add to the same lines at a time.
+  const std::int32_t tiles = (end_query - first_query + streamed - 1) / streamed;
+  const std::int32_t start =
+      tiles > 0 ? first_query + block_begin / tile.owned % tiles * streamed : first_query;
   // Starts the copies of a tile of queries and of what belongs to them.
   using Now = Turn<streamed>;
-  Now ahead{first_head, first_query};
-  const auto copy_next = [&](std::uint32_t buffer) {
+  const auto copy_turn = [&](Now ahead, std::uint32_t buffer) {
     if (ahead.head < end_head) {
       using Copy = typename Types::template Copy<streamed>;
       const std::int32_t left = sequence.sq - ahead.query;
@@ -95,9 +97,12 @@ void own_keys(const BackwardArguments& a) {
         arch::store_shared(Types::seen(buffer, n), Words2{static_cast<std::uint32_t>(query.begin),
                                                           static_cast<std::uint32_t>(query.end)});
       }
-      ahead.next(first_query, end_query);
     }
     arch::commit_copies();
+  };
+  const auto after = [&](Now turn) {
+    turn.next(first_query, end_query, start);
+    return turn;
   };
 
   {
@@ -107,8 +112,9 @@ void own_keys(const BackwardArguments& a) {
     Copy(p.k, 0, sequence.batch, row, item.head).next(Types::k(), left);
     Copy(p.v, 0, sequence.batch, row, item.head).next(Types::v(), left);
   }
-  copy_next(0);
-  if (buffers > 1) copy_next(1);
+  const Now first_turn{first_head, start};
+  copy_turn(first_turn, 0);
+  if (buffers > 1) copy_turn(after(first_turn), 1);
   arch::wait_for_copies<(buffers > 1 ? 1 : 0)>();
   arch::barrier();
 
@@ -116,46 +122,83 @@ void own_keys(const BackwardArguments& a) {
   typename Types::KeySums dk = {}, dv = {};
 
   std::uint32_t buffer = 0, half = 0;  // of the queries, of the weights
-  for (Now now{first_head, first_query}; now.head < end_head; now.next(first_query, end_query)) {
+  for (Now now = first_turn; now.head < end_head; now.next(first_query, end_query, start)) {
     const int thread = arch::renewed_thread(), lane = thread % arch::wave_size,
               warp = thread / arch::wave_size;
     // Which part of S and dP this warp computes.
     const int score_row = warp % Types::score_warps * Scores::rows,
               score_column = warp / Types::score_warps * Scores::columns;
     {
-      Scores s = {}, d = {};
-      const SharedAddress left = operand_address<Rows>(Types::q(buffer) + Types::rows(score_row),
-                                                       matrices_down(lane)),
-                          right = operand_address<Rows>(Types::k() + Types::rows(score_column),
-                                                        matrices_across(lane));
-      add_product<spec.bucket>(s, LeftRows<Mma, Rows>{left}, RightRows<Mma, Rows>{right});
-      add_product<spec.bucket>(d, LeftRows<Mma, Rows>{left + Types::dout_after_q},
-                               RightRows<Mma, Rows>{right + Types::v_after_k});
-
+      float lse[Scores::lane_rows];
+      ROCFLASH_UNROLL
+      for (int i = 0; i < Scores::lane_rows; ++i)
+        lse[i] = statistic(
+            arch::load_shared_float(Types::lse(buffer, score_row + Scores::row(lane, i))), log2_e);
+      const auto delta_of = [&](int i) {
+        return arch::load_shared_float(Types::delta(buffer, score_row + Scores::row(lane, i)));
+      };
+      const bool edge = is_edge(now.query);
       const std::int32_t first_key = block_begin + score_column;
-      for_each<Scores::lane_rows>([&](int i) {
-        const int n = score_row + Scores::row(lane, i);
-        const ScoreRow row{now.query + n,
-                           statistic(arch::load_shared_float(Types::lse(buffer, n)), log2_e),
-                           arch::load_shared_float(Types::delta(buffer, n))};
-        differentiate_row(options, p, sequence, now.head, first_key, lane, row, i, s, d);
-      });
-      if (is_edge(now.query)) {
+      const auto hide_in = [&](Scores& tile_part, float hidden) {
         for_each<Scores::lane_rows>([&](int i) {
           const Words2 keys =
               arch::load_shared8(Types::seen(buffer, score_row + Scores::row(lane, i)));
           QueryView query;
           query.begin = static_cast<std::int32_t>(keys.x);
           query.end = static_cast<std::int32_t>(keys.y);
-          hide_keys(query, first_key, lane, i, s, d);
+          hide_keys(query, first_key, lane, i, tile_part, hidden);
         });
+      };
+      const SharedAddress left = operand_address<Rows>(Types::q(buffer) + Types::rows(score_row),
+                                                       matrices_down(lane)),
+                          right = operand_address<Rows>(Types::k() + Types::rows(score_column),
+                                                        matrices_across(lane));
+      const LeftRows<Mma, Rows> q{left}, dout{left + Types::dout_after_q};
+      const RightRows<Mma, Rows> k{right}, v{right + Types::v_after_k};
+      const SharedAddress own_p = Types::own_weights(Types::p(half), score_row, score_column, lane),
+                          own_ds = own_p + Types::ds_after_p;
+      Scores s = {}, d = {};
+      add_product<spec.bucket>(s, q, k);
+      if constexpr (Types::full) {
+        add_product<spec.bucket>(d, dout, v);
+        for_each<Scores::lane_rows>([&](int i) {
+          const ScoreRow row{now.query + score_row + Scores::row(lane, i), lse[i], delta_of(i)};
+          differentiate_row(options, p, sequence, now.head, first_key, lane, row, i, s, d);
+        });
+        if (edge) {
+          hide_in(s, 0);
+          hide_in(d, 0);
+        }
+        Types::template store_weights<0, Types::pairs>(own_p, s);
+      } else {
+        if (edge) hide_in(s, __builtin_copysignf(infinity, -options.unit));
+        // Weights are computed and stored between the steps of the second product.
+        constexpr int steps = spec.bucket / Mma::depth, pairs = Types::pairs;
+        static_for<steps>([&](auto step) {
+          add_step(d, dout, v, step.value);
+          constexpr int from = step.value * pairs / steps, to = (step.value + 1) * pairs / steps;
+          ROCFLASH_UNROLL
+          for (int n = 2 * from; n < 2 * to; ++n) {
+            const int i = Types::pair_row(n / 2);
+            float& x = s.at(i, 2 * Types::pair_column(n / 2) + n % 2);
+            x = arch::exp2(__builtin_fmaf(x, options.unit, -lse[i]));
+          }
+          Types::template store_weights<from, to>(own_p, s);
+        });
+        ROCFLASH_UNROLL
+        for (int i = 0; i < Scores::lane_rows; ++i) {
+          const float delta = delta_of(i);
+          ROCFLASH_UNROLL
+          for (int n = 0; n < Scores::lane_columns; ++n)
+            d.at(i, n) = s.at(i, n) * (d.at(i, n) - delta);
+        }
+        if (edge) hide_in(d, 0);
       }
-      Types::store_weights(Types::p(half), score_row, score_column, lane, s);
-      Types::store_weights(Types::ds(half), score_row, score_column, lane, d);
+      Types::template store_weights<0, Types::pairs>(own_ds, d);
     }
     if constexpr (buffers == 3) arch::wait_for_copies<0>();
     arch::barrier();
-    if constexpr (buffers == 3) copy_next(buffer == 0 ? 2 : buffer - 1);
+    if constexpr (buffers == 3) copy_turn(after(after(now)), buffer == 0 ? 2 : buffer - 1);
 
     {  // dV += Pᵀ·dO
       const SharedAddress left = Types::weights_by_keys(Types::p(half), warp, lane),
@@ -178,24 +221,27 @@ void own_keys(const BackwardArguments& a) {
       // dK += dSᵀ·Q, and between its steps the sums of dq.
       const DqSums sums(a, sequence, now.head);
       constexpr int steps = streamed / Mma::depth;
-      ROCFLASH_UNROLL
-      for (int step = 0; step < steps; ++step) {
-        add_step(dk, ds_by_keys, q_columns, step);
+      StepOperands<typename Types::KeySums> now_used, next_used;
+      next_used.load(ds_by_keys, q_columns, 0);
+      static_for<steps>([&](auto step) {
+        now_used = next_used;
+        if constexpr (step.value + 1 < steps) next_used.load(ds_by_keys, q_columns, step.value + 1);
+        now_used.multiply(dk);
         ROCFLASH_UNROLL
         for (int part = 0; part < Sums::row_parts; ++part) {
           const std::int32_t query = now.query + row + part * Mma::rows;
           const bool there = query < sequence.sq;
           float* to = sums.block(query, column / DqSums::columns);
           ROCFLASH_UNROLL
-          for (int n = step * Sums::column_parts / steps;
-               n < (step + 1) * Sums::column_parts / steps; ++n) {
+          for (int n = step.value * Sums::column_parts / steps;
+               n < (step.value + 1) * Sums::column_parts / steps; ++n) {
             ROCFLASH_UNROLL
             for (int r = 0; r < Mma::results; ++r)
               arch::add(to + n * DqSums::block_floats + r * arch::wave_size, dq.part[part][n].at[r],
                         there);
           }
         }
-      }
+      });
     } else {
       add_product<streamed>(dk, ds_by_keys, q_columns);
     }
@@ -203,10 +249,10 @@ void own_keys(const BackwardArguments& a) {
     if constexpr (buffers == 2) {
       arch::wait_for_copies<0>();
       arch::barrier();
-      copy_next(buffer);
+      copy_turn(after(after(now)), buffer);
     } else if constexpr (buffers == 1) {
       arch::barrier();
-      copy_next(0);
+      copy_turn(after(now), 0);
       arch::wait_for_copies<0>();
       arch::barrier();
     }

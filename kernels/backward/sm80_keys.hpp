@@ -64,7 +64,8 @@ struct KeyBlockTypes {
   static SharedAddress p(std::uint32_t half) {
     return k() + 2 * key_bytes + 2 * buffers * query_bytes + half * weight_bytes;
   }
-  static SharedAddress ds(std::uint32_t half) { return p(half) + halves * weight_bytes; }
+  static constexpr std::uint32_t ds_after_p = halves * weight_bytes;
+  static SharedAddress ds(std::uint32_t half) { return p(half) + ds_after_p; }
   static SharedAddress lse(std::uint32_t buffer, int query) {
     return k() + statistics_at + buffer * statistic_bytes + static_cast<std::uint32_t>(4 * query);
   }
@@ -99,20 +100,28 @@ struct KeyBlockTypes {
     return operand_address<Rows>(tile_at, own);
   }
 
-  // Rounds a warp's part of the weights and stores it.
-  static void store_weights(SharedAddress weights, int row, int column, int lane,
-                            const Scores& scores) {
+  // Where a lane's first two weights of a warp's part go.
+  static SharedAddress own_weights(SharedAddress weights, int row, int column, int lane) {
+    return weights +
+           static_cast<std::uint32_t>(Weights::place(row + Scores::row(lane, 0), column / 8) +
+                                      number_bytes<dtype> * Scores::lane_column(lane));
+  }
+  // Pairs of a lane's weights are numbered column by column: those that follow each other share most of
+  // their address.
+  static constexpr int pairs = Scores::lane_rows * Scores::lane_columns / 2;
+  static constexpr int pair_row(int n) { return n % Scores::lane_rows; }
+  static constexpr int pair_column(int n) { return n / Scores::lane_rows; }
+  // Rounds the pairs [from, to) and stores them.
+  template <int from, int to>
+  static void store_weights(SharedAddress own, const Scores& scores) {
     static_assert(Scores::column_parts <= 8 && 8 % Scores::column_parts == 0);
-    const SharedAddress own = weights + static_cast<std::uint32_t>(
-                                            Weights::place(row + Scores::row(lane, 0), column / 8) +
-                                            number_bytes<dtype> * Scores::lane_column(lane));
     ROCFLASH_UNROLL
-    for (int i = 0; i < Scores::lane_rows; ++i) {
-      ROCFLASH_UNROLL
-      for (int n = 0; n < Scores::lane_columns; n += 2)
-        arch::store_shared((own ^ static_cast<std::uint32_t>(16 * (n / 2))) +
-                               static_cast<std::uint32_t>(8 * i * Weights::bytes),
-                           arch::narrow_two<dtype>(scores.at(i, n), scores.at(i, n + 1)));
+    for (int n = from; n < to; ++n) {
+      const int i = pair_row(n), column = pair_column(n);
+      arch::store_shared(
+          (own ^ static_cast<std::uint32_t>(16 * column)) +
+              static_cast<std::uint32_t>(8 * i * Weights::bytes),
+          arch::narrow_two<dtype>(scores.at(i, 2 * column), scores.at(i, 2 * column + 1)));
     }
   }
 };
@@ -162,11 +171,17 @@ void store_keys(const BackwardArguments& a, const SequenceView& sequence, const 
     const int row = n / Rows::chunks, chunk = n % Rows::chunks;
     const Words4 words =
         arch::load_shared(rows + static_cast<std::uint32_t>(Rows::place(row, chunk)));
-    block.store4(words.xy, Block::place(to, row, 8 * chunk));
-    block.store4(words.zw, Block::place(to, row, 8 * chunk + 4));
+    block.store8(words, Block::place(to, row, 8 * chunk));
   }
   arch::barrier();
   constexpr int parts = Types::warps / Types::key_warps;
+  // Mostly no row is broken. All lanes look for one at once.
+  bool any_broken = products_overflow(a.problem);
+  for (int n = arch::lane(); n < Types::tile.owned * parts; n += arch::wave_size)
+    any_broken |=
+        __builtin_bit_cast(std::uint32_t,
+                           arch::load_shared_float(flags + static_cast<std::uint32_t>(4 * n))) != 0;
+  if (!arch::any(any_broken)) return;
   for (int row = arch::wave(); row < Types::tile.owned && row < left; row += Types::warps) {
     std::uint32_t broken = 0;
     for (int part = 0; part < parts; ++part)

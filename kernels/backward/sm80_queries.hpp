@@ -88,8 +88,7 @@ void finish_queries(const BackwardArguments& a, const typename QueryBlockTypes<s
     const int row = n / Rows::chunks, chunk = n % Rows::chunks;
     const Words4 words =
         arch::load_shared(rows + static_cast<std::uint32_t>(Rows::place(row, chunk)));
-    to.store4(words.xy, Block::place(a.tensors.dq, row, 8 * chunk));
-    to.store4(words.zw, Block::place(a.tensors.dq, row, 8 * chunk + 4));
+    to.store8(words, Block::place(a.tensors.dq, row, 8 * chunk));
   }
   arch::wave_barrier();
   while (broken != 0) {
@@ -179,7 +178,7 @@ void backward_queries(const BackwardArguments& a) {
     });
     if (begin < common.begin || begin + tile.streamed > common.end) {
       for_each<Scores::lane_rows>([&](int i) {
-        hide_keys(QueryView(p.visibility, sequence, rows[i].query), begin, lane, i, s, d);
+        hide_keys(QueryView(p.visibility, sequence, rows[i].query), begin, lane, i, d, 0);
       });
     }
     add_product<tile.streamed>(dq, rounded<spec.dtype>(d),

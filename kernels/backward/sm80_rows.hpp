@@ -23,14 +23,16 @@ namespace rocflash::kernel {
 template <DType dtype>
 class RowPairs {
  public:
-  RowPairs(const Rows& rows, std::int64_t batch, std::int64_t row, std::int64_t head, bool there)
+  RowPairs(const Rows& rows, std::int64_t batch, std::int64_t row, std::int64_t head)
       : row_(reinterpret_cast<const std::uint16_t*>(row_address<dtype>(rows, batch, row, head))),
-        columns_(there ? rows.columns : 0),
-        whole_(reinterpret_cast<std::uintptr_t>(row_) % 4 == 0) {}
+        columns_(rows.columns) {}
 
-  std::uint32_t at(int column) const {
-    if (whole_ && column + 2 <= columns_)
-      return arch::load(reinterpret_cast<const std::uint32_t*>(row_ + column));
+  bool is_aligned() const { return reinterpret_cast<std::uintptr_t>(row_) % 4 == 0; }
+  // Of an aligned row, inside it.
+  std::uint32_t whole(int column) const {
+    return arch::load(reinterpret_cast<const std::uint32_t*>(row_ + column));
+  }
+  std::uint32_t any(int column) const {
     return one(column) | static_cast<std::uint32_t>(one(column + 1)) << 16;
   }
 
@@ -40,7 +42,6 @@ class RowPairs {
   }
   const std::uint16_t* row_;
   int columns_;
-  bool whole_;
 };
 
 template <KernelSpec spec>
@@ -62,25 +63,38 @@ void backward_delta(const BackwardArguments& a) {
       arch::store(reinterpret_cast<Words4*>(to + strip * DqSums::block_floats), Words4{});
   }
 
-  // Row lane / 4 of the warp's and the one eight further on, of both tensors.
+  // Row lane / 4 of the warp's and the one eight further on, of both tensors. Rows that are not in use are
+  // replaced by the last one: each row has a delta of its own.
   const std::int32_t query = begin + lane / 4;
   const auto rows_of = [&](const Rows& rows, int further) {
-    return RowPairs<spec.dtype>(rows, sequence.batch, sequence.q_row + query + further, item.head,
-                                query + further < sequence.sq);
+    const auto row = smaller(query + further, sequence.sq - 1);
+    return RowPairs<spec.dtype>(rows, sequence.batch, sequence.q_row + row, item.head);
   };
   const RowPairs<spec.dtype> dout[] = {rows_of(t.dout, 0), rows_of(t.dout, 8)},
                              out[] = {rows_of(t.out, 0), rows_of(t.out, 8)};
   typename Mma::Result low = {}, high = {};  // columns: queries 0 to 7, 8 to 15
-  constexpr int steps = 4;
-  for (int first = 0; first < p.value_dim; first += steps * Mma::depth) {
-    ROCFLASH_UNROLL
-    for (int step = 0; step < steps; ++step) {
-      const int column = first + step * Mma::depth + 2 * (lane % 4);
-      const Words4 left{dout[0].at(column), dout[1].at(column), dout[0].at(column + 8),
-                        dout[1].at(column + 8)};
-      Mma::multiply(low, left, out[0].at(column), out[0].at(column + 8));
-      Mma::multiply(high, left, out[1].at(column), out[1].at(column + 8));
+  const auto step = [&](auto at, int first) {
+    const int column = first + 2 * (lane % 4);
+    const Words4 left{at(dout[0], column), at(dout[1], column), at(dout[0], column + 8),
+                      at(dout[1], column + 8)};
+    Mma::multiply(low, left, at(out[0], column), at(out[0], column + 8));
+    Mma::multiply(high, left, at(out[1], column), at(out[1], column + 8));
+  };
+  const bool aligned = p.value_dim % Mma::depth == 0 && dout[0].is_aligned() &&
+                       dout[1].is_aligned() && out[0].is_aligned() && out[1].is_aligned();
+  if (!arch::any(!aligned)) {
+    const auto whole = [](const RowPairs<spec.dtype>& row, int column) {
+      return row.whole(column);
+    };
+    int first = 0;
+    for (; first + 4 * Mma::depth <= p.value_dim; first += 4 * Mma::depth) {
+      ROCFLASH_UNROLL
+      for (int n = 0; n < 4; ++n) step(whole, first + n * Mma::depth);
     }
+    for (; first < p.value_dim; first += Mma::depth) step(whole, first);
+  } else {
+    const auto any = [](const RowPairs<spec.dtype>& row, int column) { return row.any(column); };
+    for (int first = 0; first < p.value_dim; first += Mma::depth) step(any, first);
   }
   // The diagonal: of rows lane / 4, column 2 (lane % 4) + r is the row's own in one lane of four.
   if (lane / 8 != lane % 4) return;
@@ -173,17 +187,20 @@ void backward_round(const BackwardArguments& a) {
   }
 
   arch::wave_barrier();
+  // Bit 4 r + half: row r of that half is to be computed again.
+  std::uint32_t broken = 0;
   ROCFLASH_UNROLL
   for (int half = 0; half < 2; ++half) {
-    std::uint32_t broken = arch::ballot(probe[half] != 0 || products_overflow(p));
-    broken |= broken >> 1;
-    broken |= broken >> 2;
-    broken &= 0x11111111u;
-    while (broken != 0) {
-      const std::int32_t query = begin + 8 * half + __builtin_ctz(broken) / 4;
-      broken &= broken - 1;
-      if (query < sequence.sq) exact_dq<spec.dtype>(a, sequence, item.head, query, factor);
-    }
+    std::uint32_t lanes = arch::ballot(probe[half] != 0 || products_overflow(p));
+    lanes |= lanes >> 1;
+    lanes |= lanes >> 2;
+    broken |= (lanes & 0x11111111u) << half;
+  }
+  while (broken != 0) {
+    const int bit = __builtin_ctz(broken);
+    broken &= broken - 1;
+    const std::int32_t query = begin + bit / 4 + 8 * (bit % 4);
+    if (query < sequence.sq) exact_dq<spec.dtype>(a, sequence, item.head, query, factor);
   }
 }
 

@@ -77,14 +77,14 @@ void differentiate_row(const ScoreOptions<variant>& options, const Problem& p,
   }
 }
 
-// Hides the keys that the query of row i does not see.
+// Hides the keys that the query of row i does not see: puts `hidden` in their places.
 template <class Scores>
-void hide_keys(const QueryView& query, std::int32_t begin, int lane, int i, Scores& s, Scores& d) {
+void hide_keys(const QueryView& query, std::int32_t begin, int lane, int i, Scores& scores,
+               float hidden) {
   ROCFLASH_UNROLL
   for (int n = 0; n < Scores::lane_columns; ++n) {
-    const bool sees = query.sees(begin + Scores::lane_column(lane) + Scores::column(n));
-    s.at(i, n) = sees ? s.at(i, n) : 0.0f;
-    d.at(i, n) = sees ? d.at(i, n) : 0.0f;
+    float& x = scores.at(i, n);
+    x = query.sees(begin + Scores::lane_column(lane) + Scores::column(n)) ? x : hidden;
   }
 }
 

@@ -56,7 +56,8 @@ constexpr BackwardTile sm80_backward_tile(const KernelSpec& spec) {
   const int bucket = spec.bucket, row_bytes = bucket * static_cast<int>(size_of(spec.dtype));
   switch (spec.operation) {
     case Operation::backward_fused_wide:  // within the 227 KiB of sm_90
-      if (bucket <= 64) return sm80_key_tile(row_bytes, 128, 128, 256, 2);
+      if (bucket <= 64 && spec.variant == Variant::plain)
+        return sm80_key_tile(row_bytes, 128, 128, 256, 2);
       if (bucket <= 128) return sm80_key_tile(row_bytes, 128, 64, 256, 3);
       return sm80_key_tile(row_bytes, 64, 64, 256, 2);
     case Operation::backward_fused:
@@ -69,7 +70,7 @@ constexpr BackwardTile sm80_backward_tile(const KernelSpec& spec) {
       if (bucket <= 128) return sm80_query_tile(row_bytes, 64, 64, 128);
       return sm80_query_tile(row_bytes, 64, 16, 128);
     default:
-      return {128, 0, 256, 1};  // delta, round: 16 queries per warp
+      return {64, 0, 128, 1};  // delta, round: 16 queries per warp
   }
 }
 

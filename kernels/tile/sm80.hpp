@@ -21,6 +21,17 @@ void for_each(Do it) {
   it(count - 1);
 }
 
+// The same with numbers that are constants: it(Number<0>{}), it(Number<1>{}) ...
+template <int value_>
+struct Number {
+  static constexpr int value = value_;
+};
+template <int count, class Do>
+void static_for(Do it) {
+  if constexpr (count > 1) static_for<count - 1>(it);
+  it(Number<count - 1>{});
+}
+
 template <class Mma_, int rows_, int columns_>
 struct WarpTile {
   using Mma = Mma_;
@@ -181,6 +192,34 @@ void add_step(WarpTile<Mma, rows, columns>& c, const A& a, const B& b, int step)
     }
   }
 }
+
+// Operands of one step, loaded before others are multiplied.
+template <class Tile>
+class StepOperands {
+ public:
+  template <class A, class B>
+  void load(const A& a, const B& b, int step) {
+    ROCFLASH_UNROLL
+    for (int row = 0; row < Tile::row_parts; ++row) left_[row] = a.fragment(row, step);
+    ROCFLASH_UNROLL
+    for (int column = 0; column < Tile::column_parts; column += 2)
+      right_[column / 2] = b.fragment(column, step);
+  }
+  void multiply(Tile& c) const {
+    ROCFLASH_UNROLL
+    for (int column = 0; column < Tile::column_parts; column += 2) {
+      ROCFLASH_UNROLL
+      for (int row = 0; row < Tile::row_parts; ++row) {
+        const Words4 right = right_[column / 2];
+        Tile::Mma::multiply(c.part[row][column], left_[row], right.x, right.y);
+        Tile::Mma::multiply(c.part[row][column + 1], left_[row], right.z, right.w);
+      }
+    }
+  }
+
+ private:
+  Words4 left_[Tile::row_parts], right_[Tile::column_parts / 2];
+};
 
 // c += A · B, all of the depth.
 template <int depth, class Mma, int rows, int columns, class A, class B>

@@ -1,0 +1,85 @@
+// Which of NVIDIA's backward kernels a plan takes, and how much room it asks for.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "gpu/plan/backward.hpp"
+
+namespace rocflash::gpu {
+namespace {
+
+using kernel::Family;
+
+// Addresses only: nothing here is read.
+Rows rows(std::int64_t length, std::int64_t heads, int columns) {
+  return {reinterpret_cast<std::byte*>(0x1000),
+          DType::bf16,
+          length * heads * columns,
+          heads * columns,
+          columns,
+          columns};
+}
+
+struct Given {
+  Problem p;
+  BackwardTensors t;
+  explicit Given(int d) {
+    p.dtype = DType::bf16;
+    p.heads = p.kv_heads = 4;
+    p.head_dim = p.value_dim = d;
+    p.q = p.k = p.v = t.dout = t.out = t.dq = t.dk = t.dv = rows(1000, 4, d);
+    p.lengths.batch = 2;
+    p.lengths.rows_q = p.lengths.rows_k = p.max_q = p.max_k = 1000;
+    t.lse = {reinterpret_cast<float*>(0x2000), 4000, 1000, 1};
+  }
+};
+
+std::vector<std::string> kernels_of(const Given& g, int group_shared) {
+  Plan plan;
+  plan_backward(plan, g.p, g.t, nullptr, {Family::sm80, 132, group_shared});
+  std::vector<std::string> names;
+  for (const Launch& launch : plan.launches()) {
+    EXPECT_LE(launch.shape.dynamic_shared, static_cast<unsigned>(group_shared));
+    names.emplace_back(kernel::kernel_name(launch.kernel));
+  }
+  return names;
+}
+
+using Names = std::vector<std::string>;
+
+TEST(Sm80Backward, WideKernelsServeGpusThatHaveRoomForThem) {
+  for (const int d : {40, 64, 80, 128, 160, 256}) {
+    const std::string bucket = d <= 64 ? "64" : d <= 128 ? "128" : "256";
+    const std::string tail = "_bf16_" + bucket + "_plain";
+    const Names narrow{"backward_delta_bf16", "backward_fused" + tail, "backward_round_bf16"},
+        wide{"backward_delta_bf16", "backward_fused_wide" + tail, "backward_round_bf16"};
+    EXPECT_EQ(kernels_of(Given(d), 99 << 10), narrow) << d;
+    EXPECT_EQ(kernels_of(Given(d), 227 << 10), wide) << d;
+  }
+}
+
+TEST(Sm80Backward, SameBitsEveryTimeNeedNoSums) {
+  Given g(128);
+  g.p.deterministic = true;
+  EXPECT_EQ(kernels_of(g, 227 << 10),
+            (Names{"backward_delta_bf16", "backward_queries_bf16_128_plain",
+                   "backward_keys_bf16_128_plain"}));
+}
+
+TEST(Sm80Backward, SumsOfDqLieInWholeBlocksPerSequence) {
+  constexpr std::int32_t starts[] = {0, 7, 1000};
+  Given dense(128), packed(128);
+  packed.p.lengths.cu_q = packed.p.lengths.cu_k = starts;  // not read
+  const auto floats = [](const Given& g) {
+    Plan plan;
+    plan_backward(plan, g.p, g.t, nullptr, {Family::sm80, 132, 99 << 10});
+    return plan.workspace.value() / 4;
+  };
+  EXPECT_EQ(floats(dense), 2 * 4 * 1000 + 2 * 4 * 1008 * 128);
+  // The second sequence starts with block 0 + 1 and has 63 of them.
+  EXPECT_GE(floats(packed), 4 * 1000 + 4 * (1 + 63) * 16 * 128);
+}
+
+}  // namespace
+}  // namespace rocflash::gpu
