@@ -203,11 +203,11 @@ Json to_json(const std::vector<BenchRow>& rows, const BenchOptions& o, int threa
 }
 
 int bench_on_gpu(const BenchOptions& o) {
-  if (o.op != "forward") {
-    fmt::print(stderr, "rocflash bench: --op {}: {} runs forward only\n", o.op, o.device);
+  if (o.op == "decode") {
+    fmt::print(stderr, "rocflash bench: --op {}: {} runs forward and backward\n", o.op, o.device);
     return exit_usage;
   }
-  GpuBenchOptions g{o.device, o.dtype, o.json, {}, o.repeat};
+  GpuBenchOptions g{o.device, o.dtype, o.json, {}, o.repeat, o.backward()};
   for (const std::int64_t sq : o.seqlens)
     g.shapes.push_back(cost_shape(
         {o.batch, o.heads, o.kv_heads, sq, o.seqlen_k > 0 ? o.seqlen_k : sq, o.head_dim}, o));

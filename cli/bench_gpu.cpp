@@ -1,6 +1,9 @@
 #include "bench_gpu.hpp"
 
 #include <algorithm>
+#include <functional>
+#include <list>
+#include <memory>
 
 #include "array.hpp"
 #include "commands.hpp"
@@ -91,18 +94,38 @@ GpuRow measure(const std::shared_ptr<Gpu>& gpu, const CostShape& s, const GpuBen
   if (s.left >= 0 || s.right >= 0) problem.window = Window{s.left, s.right};
   const ForwardOutputs outputs{out.tensor(), lse.tensor(), std::nullopt};
   Execution execution{.stream = gpu->make_stream()};
-  const GpuMemory workspace(gpu, workspace_size(problem, outputs, execution));
-  execution.workspace = workspace.data();
-  execution.workspace_size = workspace.size();
-  const auto launch = [&] { forward(problem, outputs, execution); };
+  const auto workspace_of = [&](std::size_t bytes) {
+    auto memory = std::make_unique<GpuMemory>(gpu, bytes);
+    execution.workspace = memory->data();
+    execution.workspace_size = memory->size();
+    return memory;
+  };
+  auto workspace = workspace_of(workspace_size(problem, outputs, execution));
+  std::function<void()> launch = [&] { forward(problem, outputs, execution); };
 
   GpuRow row;
   row.shape = s;
-  row.traffic = forward_traffic(s, family_of(gpu->about()));
-  gpu->count_launches(true);
+  const std::string family = family_of(gpu->about());
+  row.traffic = o.backward ? backward_traffic(s, family) : forward_traffic(s, family);
+  gpu->count_launches(!o.backward);
   launch();  // loads the kernels
   gpu->wait(execution.stream);
-  if (const std::string counters = gpu->counters(); !counters.empty()) {
+  std::list<GpuArray> more;  // of backward
+  if (o.backward) {
+    const auto array = [&](const GpuArray& like, std::uint64_t seed) {
+      return more.emplace_back(gpu, t, like.tensor().shape(), seed).tensor();
+    };
+    const BackwardTensors tensors{.dout = array(out, 4),
+                                  .out = out.tensor(),
+                                  .lse = lse.tensor(),
+                                  .dq = array(q, 0),
+                                  .dk = array(k, 0),
+                                  .dv = array(v, 0)};
+    workspace = workspace_of(workspace_size(problem, tensors, execution));
+    launch = [&, tensors] { backward(problem, tensors, execution); };
+    launch();
+    gpu->wait(execution.stream);
+  } else if (const std::string counters = gpu->counters(); !counters.empty()) {
     const Json j = Json::parse(counters);
     row.counted = true;
     row.traffic.requested =
@@ -123,7 +146,7 @@ GpuRow measure(const std::shared_ptr<Gpu>& gpu, const CostShape& s, const GpuBen
   gpu->drop_stream(execution.stream);
   row.repeats = times.count() * together;
   row.seconds = times.median();
-  row.tflops = forward_flops(s) / row.seconds * 1e-12;
+  row.tflops = (o.backward ? 2.5 : 1.0) * forward_flops(s) / row.seconds * 1e-12;
   return row;
 }
 
@@ -138,6 +161,7 @@ std::string length_text(const CostShape& s) {
 int bench_gpu(const GpuBenchOptions& o) {
   const auto gpu = Gpu::open(verify::DeviceName(o.device));
   const rocflash_device& about = gpu->about();
+  const char* op = o.backward ? "backward" : "forward";
   const bool simulated = std::string(about.name).starts_with("Simulated");
   // The path may be that of an older architecture; the device names its own first.
   const std::string features = about.features;
@@ -146,11 +170,12 @@ int bench_gpu(const GpuBenchOptions& o) {
   const CostShape& s = o.shapes.front();
   std::string mask = s.causal ? "causal" : "not causal";
   if (s.left >= 0 || s.right >= 0) mask += fmt::format(", window {},{}", s.left, s.right);
-  fmt::print(to, "{}: forward, {}, batch {}, heads {}{}, head size {}, {}\n", device_line(o.device),
+  fmt::print(to, "{}: {}, {}, batch {}, heads {}{}, head size {}, {}\n", device_line(o.device), op,
              o.dtype, s.b, s.h, s.hk == s.h ? "" : fmt::format(" on {}", s.hk), s.d, mask);
-  fmt::print(
-      to, "Medians by events. Least: inputs read once, outputs written once. Requested: {}.\n",
-      simulated ? "counted by the simulator" : "what the kernel's tiles ask for, caches aside");
+  fmt::print(to,
+             "Medians by events. Least: inputs read once, outputs written once. Requested: {}.\n",
+             simulated && !o.backward ? "counted by the simulator"
+                                      : "what the kernels' tiles ask for, caches aside");
   if (simulated)
     fmt::print(to, "The device is simulated: its times say nothing about a GPU.\n");
   else if (peak)
@@ -165,7 +190,7 @@ int bench_gpu(const GpuBenchOptions& o) {
   titles.insert(titles.end(), {"least [MiB]", "requested [MiB]", "ratio [x]"});
   Table table(titles, 0);
   Json json{{"version", version()}, {"device", o.device}, {"name", about.name},
-            {"arch", about.arch},   {"op", "forward"},    {"dtype", o.dtype},
+            {"arch", about.arch},   {"op", op},           {"dtype", o.dtype},
             {"batch", s.b},         {"heads", s.h},       {"kv_heads", s.hk},
             {"head_dim", s.d},      {"causal", s.causal}, {"simulated", simulated}};
   if (share) json["peak_tflops"] = *peak;

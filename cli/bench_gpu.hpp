@@ -1,4 +1,4 @@
-// Forward on a GPU, timed by its own events.
+// Forward, or backward, on a GPU, timed by its own events.
 #pragma once
 
 #include <string>
@@ -12,6 +12,7 @@ struct GpuBenchOptions {
   std::string device, dtype, json;
   std::vector<CostShape> shapes;  // one row each
   int repeat = 0;                 // 0: about a second's worth
+  bool backward = false;
 };
 
 int bench_gpu(const GpuBenchOptions& options);

@@ -5,6 +5,7 @@
 
 #include "core/visibility.hpp"
 #include "gpu/family.hpp"
+#include "table/backward.hpp"
 #include "table/forward.hpp"
 
 namespace rocflash::cli {
@@ -58,6 +59,48 @@ Traffic forward_traffic(const CostShape& s, const std::string& family) {
     rows += static_cast<double>(smaller(first + tiles * tile.keys, s.sk) - first);
   }
   t.requested = queries + product({s.b, s.h, 2 * s.d}) * rows * element;
+  return t;
+}
+
+Traffic backward_traffic(const CostShape& s, const std::string& family) {
+  using kernel::Operation;
+  constexpr double element = 2, statistic = 4;
+  const double q = product({s.b, s.h, s.sq, s.d}) * element,
+               k = product({s.b, s.hk, s.sk, s.d}) * element,
+               lse = product({s.b, s.h, s.sq}) * statistic;
+  Traffic t;
+  t.least = 4 * q + 4 * k + lse;  // q, dout, out and dq; k, v, dk and dv
+  const auto which = gpu::family_of(family);
+  if (!which) return t;
+  constexpr DType dtype = DType::f16;  // as forward's
+  const auto bucket = [&](Operation operation) {
+    return kernel::bucket_of(operation, dtype, static_cast<int>(s.d), kernel::set_of(*which));
+  };
+  // What the blocks of one operation stream past: rows(block) of one head, each of so many bytes.
+  const auto streamed = [&](Operation operation, std::int64_t owned_rows, double bytes, auto rows) {
+    const auto tile = kernel::backward_tile(
+        *which, kernel::backward_spec(operation, dtype, bucket(operation), kernel::Variant::plain));
+    double sum = 0;
+    for (std::int64_t begin = 0; begin < owned_rows; begin += tile.owned)
+      sum +=
+          static_cast<double>(rows(Range{begin, smaller(begin + tile.owned, owned_rows)}).size());
+    return product({s.b, s.h}) * sum * bytes;
+  };
+  const double row = static_cast<double>(s.d) * element;
+  const auto keys = [&](Range block) { return visible_keys(visibility_of(s), block, s.sq, s.sk); };
+  const auto queries = [&](Range block) {
+    return seeing_queries(visibility_of(s), block, s.sq, s.sk);
+  };
+  if (bucket(Operation::backward_queries) == 0) return t;
+  t.requested = 2 * q + lse;  // dout·out
+  t.requested += 3 * q + 2 * lse + streamed(Operation::backward_queries, s.sq, 2 * row, keys);
+  if (bucket(Operation::backward_keys) > 0) {
+    t.requested +=
+        4 * k + streamed(Operation::backward_keys, s.sk, 2 * row + 2 * statistic, queries);
+  } else {
+    t.requested += 3 * k + streamed(Operation::backward_dk, s.sk, 2 * row + 2 * statistic, queries);
+    t.requested += 2 * k + streamed(Operation::backward_dv, s.sk, 2 * row + statistic, queries);
+  }
   return t;
 }
 

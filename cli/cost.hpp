@@ -26,6 +26,8 @@ struct Traffic {
 // For elements of two bytes, by the tiles of the family's plain kernels; `family` as
 // rocflash_target has it.
 Traffic forward_traffic(const CostShape& shape, const std::string& family);
+// Of the kernels that compute each gradient in one order: dout·out, then dq, then dk and dv.
+Traffic backward_traffic(const CostShape& shape, const std::string& family);
 
 // TFLOP/s of f16 and bf16 matrix products without sparsity, at the boost clock of the
 // architecture's first product; none for architectures that the table does not have.

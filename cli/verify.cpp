@@ -31,7 +31,7 @@ std::string family(const verify::Case& c) { return c.feature.substr(0, c.feature
 struct Cell {
   double forward = 0, backward = 0;
   int cases = 0, failed = 0, refused = 0;
-  bool gradients = false;  // some features have no backward, and GPUs none at all
+  bool gradients = false;  // some features have no backward
 
   void add(const verify::Result& r) {
     ++cases;
@@ -111,7 +111,7 @@ void print_refusals(const std::vector<verify::Result>& results, std::FILE* to) {
     if (!r.refused.empty()) ++words[r.refused];
   }
   if (words.empty()) return;
-  fmt::print(to, "\nRefused, as documented; and every backward\n");
+  fmt::print(to, "\nRefused, as documented\n");
   for (const auto& [text, count] : words) fmt::print(to, "  {:>5}  {}\n", count, text);
 }
 

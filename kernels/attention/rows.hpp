@@ -14,7 +14,7 @@ namespace rocflash::kernel {
 // columns are; it is the same for all blocks of a tensor. Plain: rows on 16 bytes and one stride,
 // seen through a descriptor whose bound ends them. The plan guarantees that a stride is at least a
 // row and that 256 rows stay below 2^31 bytes. load8 and load4 are named for numbers of two bytes.
-template <DType dtype, Variant variant>
+template <DType dtype, Variant variant, bool pages = true>
 class RowBlock {
  public:
   using Place = std::uint32_t;
@@ -40,9 +40,9 @@ class RowBlock {
   arch::Window window_;
 };
 
-// Full: any strides, alignment and number of columns, and pages.
-template <DType dtype>
-class RowBlock<dtype, Variant::full> {
+// Full: any strides, alignment and number of columns, and pages where there may be any.
+template <DType dtype, bool pages>
+class RowBlock<dtype, Variant::full, pages> {
   static_assert(number_bytes<dtype> == 2);
 
  public:
@@ -79,9 +79,11 @@ class RowBlock<dtype, Variant::full> {
   };
 
   std::byte* address(Place place) const {
-    return const_cast<std::byte*>(
-               key_row<dtype>(rows_, caches_, batch_, first_ + place.row, head_)) +
-           number_bytes<dtype> * place.column;
+    const std::int64_t row = first_ + place.row;
+    std::byte* begin =
+        pages ? const_cast<std::byte*>(key_row<dtype>(rows_, caches_, batch_, row, head_))
+              : row_address<dtype>(rows_, batch_, row, head_);
+    return begin + number_bytes<dtype> * place.column;
   }
   template <class Words>
   Words load(Place place) const {
@@ -93,10 +95,11 @@ class RowBlock<dtype, Variant::full> {
       return arch::load(reinterpret_cast<const Unaligned<Words>*>(from)).words;
     ROCFLASH_UNROLL
     for (int e = 0; e < numbers; ++e) {
-      if (place.column + e < rows_.columns)
-        words[e / 2] |=
-            static_cast<std::uint32_t>(arch::load(reinterpret_cast<const std::uint16_t*>(from) + e))
-            << (16 * (e % 2));
+      // A column past the end reads the last one instead: that takes no branch.
+      const int left = rows_.columns - 1 - place.column;
+      const std::uint32_t bits =
+          arch::load(reinterpret_cast<const std::uint16_t*>(from) + (e < left ? e : left));
+      words[e / 2] |= (e <= left ? bits : 0) << (16 * (e % 2));
     }
     return words;
   }

@@ -42,7 +42,7 @@ struct BackwardTypes {
   static constexpr int wave_rows = Mma::columns, waves = tile.threads / arch::wave_size;
   static_assert(waves * wave_rows == tile.owned);
 
-  using Block = RowBlock<dtype, spec.variant>;  // rows in global memory
+  using Block = RowBlock<dtype, spec.variant, false>;  // rows in global memory
   using Streamed = RowTile<bucket * number_bytes<dtype>, tile.streamed>;
   using Turned = Transposed<Mma, dtype, bucket, tile.streamed>;
   using StreamedOperand = SharedLines<Mma, Streamed, Side::left>;

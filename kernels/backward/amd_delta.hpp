@@ -18,7 +18,7 @@ void backward_delta(const BackwardArguments& a) {
   constexpr BackwardTile tile = backward_tile(this_family, spec);
   using Mma = arch::Mma<spec.dtype>;
   using Layout = typename Mma::Layout;
-  using Block = RowBlock<spec.dtype, Variant::full>;
+  using Block = RowBlock<spec.dtype, Variant::full, false>;
   static_assert(tile.owned == tile.threads / arch::wave_size * Mma::columns);
   const Problem& p = a.problem;
   const WorkItem item(a.work, static_cast<std::int32_t>(p.heads), arch::group());

@@ -74,12 +74,12 @@ void backward_queries(const BackwardArguments& a) {
           ? 0
           : (static_cast<std::int32_t>(seen.end) - first_key + tile.streamed - 1) / tile.streamed;
 
+  const std::int64_t kv_head = p.kv_head(item.head);
   Keys k(p.k);
   Values v(p.v);
   const auto block_at = [&](const Rows& rows, std::int32_t n) {
     const std::int32_t key = first_key + n * tile.streamed;
-    return Block(rows, 0, sequence.batch, sequence.k_row + key, sequence.sk - key,
-                 p.kv_head(item.head));
+    return Block(rows, 0, sequence.batch, sequence.k_row + key, sequence.sk - key, kv_head);
   };
   const auto load = [&](std::int32_t n) {
     k.load(block_at(p.k, n));

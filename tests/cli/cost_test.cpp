@@ -35,6 +35,19 @@ TEST(Cost, EveryBlockOfQueriesAsksForTheKeysItSees) {
   EXPECT_EQ(forward_traffic(s, "no such family").requested, 0);
 }
 
+TEST(Cost, BackwardReadsWhatItsKernelsStream) {
+  // Two blocks of 128 queries and two of 128 keys on cdna3.
+  CostShape s{1, 1, 1, 256, 256, 64};
+  const double rows = 256.0 * 64 * 2, lse = 256 * 4;
+  EXPECT_EQ(backward_traffic(s, "cdna3").least, 8 * rows + lse);
+  const double owned = 2 * rows + lse + 3 * rows + 2 * lse + 4 * rows, streamed = 2 * rows;
+  EXPECT_EQ(backward_traffic(s, "cdna3").requested,
+            owned + 2 * streamed + 2 * (streamed + 2 * lse));
+  s.causal = true;  // the first block of queries, and the last one of keys, see half
+  EXPECT_EQ(backward_traffic(s, "cdna3").requested,
+            owned + 1.5 * streamed + 1.5 * (streamed + 2 * lse));
+}
+
 TEST(Cost, PeaksOfKnownProducts) {
   EXPECT_NEAR(*peak_tflops("gfx942", 304), 1307.4, 0.5);  // MI300X
   EXPECT_NEAR(*peak_tflops("gfx950", 256), 2516.6, 0.5);  // MI355X

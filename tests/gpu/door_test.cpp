@@ -169,15 +169,28 @@ TEST(GpuDoor, RefusesWhatHasNoKernel) {
       << cuda;
 }
 
-TEST(GpuDoor, RefusesBackwardAndAppending) {
-  const Given g;
+TEST(GpuDoor, GradientsNeedAWorkspace) {
+  Given g;
+  g.problem.deterministic = true;
   const BackwardTensors b{.dout = g.outputs.out,
                           .out = at(0x900000, DType::f16, {2, 30, 4, 64}),
                           .lse = *g.outputs.lse,
                           .dq = at(0xa00000, DType::f16, {2, 30, 4, 64})};
-  const char* words = "q: is on a GPU; gradients are computed on the CPU only, forward on GPUs too";
-  EXPECT_EQ(refused(Status::unsupported, [&] { backward(g.problem, b); }), words);
-  EXPECT_EQ(refused(Status::unsupported, [&] { workspace_size(g.problem, b); }), words);
+  // dout·out of each query, in f32, on the next multiple of 64 bytes.
+  const std::size_t bytes = workspace_size(g.problem, b);
+  EXPECT_EQ(bytes, 2u * 4 * 30 * 4);
+  Execution execution;
+  execution.workspace = reinterpret_cast<void*>(0xb00000);
+  execution.workspace_size = bytes;
+  journal();
+  backward(g.problem, b, execution);
+  const std::string log = journal();
+  // Of each (sequence, head) one block: dout·out first, then dq.
+  EXPECT_LT(log.find("launch 8 x 256"), log.rfind("launch 8 x 256")) << log;
+}
+
+TEST(GpuDoor, RefusesAppending) {
+  const Given g;
   Append a;
   a.k_new = at(0xb00000, DType::f16, {2, 1, 2, 64});
   a.v_new = at(0xc00000, DType::f16, {2, 1, 2, 64});

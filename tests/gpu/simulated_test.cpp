@@ -124,6 +124,18 @@ class Tensors {
     const std::vector<unsigned char> values(bytes, byte);
     return put(values.data(), bytes, dtype, shape);
   }
+  // Numbers between 1/8 and 1/2 of either sign.
+  Tensor halves(std::uint32_t seed, Dims shape) {
+    std::size_t count = 1;
+    for (const std::int64_t n : shape) count *= static_cast<std::size_t>(n);
+    std::vector<std::uint16_t> values(count);
+    std::uint32_t state = seed;
+    for (std::uint16_t& x : values) {
+      state = state * 1664525u + 1013904223u;
+      x = static_cast<std::uint16_t>(0x3000u + (state >> 16) % 0x800u + (state >> 31) * 0x8000u);
+    }
+    return put(values.data(), count * 2, DType::f16, shape);
+  }
   template <class Element>
   std::vector<Element> values(const Tensor& t) const {
     std::size_t count = 1;
@@ -143,6 +155,49 @@ class Tensors {
   std::shared_ptr<Gpu> gpu_;
   std::list<GpuMemory> memory_;
 };
+
+// Each gradient alone has the bits that it has beside the others, on every run, and what is not asked
+// for stays as it was.
+TEST(Gradients, EachAloneHasTheSameBits) {
+  for (const std::int64_t d : {64, 256}) {
+    Tensors t(open());
+    const Dims queries{1, 70, 2, d}, keys{1, 40, 1, d};
+    const Problem p{.q = t.halves(1, queries),
+                    .k = t.halves(2, keys),
+                    .v = t.halves(3, keys),
+                    .causal = true,
+                    .deterministic = true};
+    const Tensor out = t.filled(DType::f16, queries, 0), dout = t.halves(4, queries),
+                 lse = t.filled(DType::f32, {1, 2, 70}, 0);
+    forward(p, {.out = out, .lse = lse});
+    const auto run = [&](bool dq, bool dk, bool dv) {
+      const Tensor to[] = {t.filled(DType::f16, queries, 0x5a), t.filled(DType::f16, keys, 0x5a),
+                           t.filled(DType::f16, keys, 0x5a)};
+      BackwardTensors b{.dout = dout, .out = out, .lse = lse};
+      if (dq) b.dq = to[0];
+      if (dk) b.dk = to[1];
+      if (dv) b.dv = to[2];
+      const Tensor workspace =
+          t.filled(DType::f32, {static_cast<std::int64_t>(workspace_size(p, b)) / 4}, 0xff);
+      backward(p, b, {.workspace = workspace.data(), .workspace_size = workspace_size(p, b)});
+      std::vector<std::vector<std::uint16_t>> values;
+      for (const Tensor& x : to) values.push_back(t.values<std::uint16_t>(x));
+      return values;
+    };
+    const auto all = run(true, true, true);
+    EXPECT_EQ(run(true, true, true), all) << d;
+    for (int n = 0; n < 3; ++n) {
+      const auto alone = run(n == 0, n == 1, n == 2);
+      for (int m = 0; m < 3; ++m) {
+        if (m == n) {
+          EXPECT_EQ(alone[m], all[m]) << d << " " << m;
+        } else {
+          EXPECT_EQ(alone[m], std::vector<std::uint16_t>(all[m].size(), 0x5a5a)) << d << " " << m;
+        }
+      }
+    }
+  }
+}
 
 // No sequence at all: every row belongs to nobody, and is written.
 TEST(Lengths, PackedRowsWithoutSequencesAreCleared) {

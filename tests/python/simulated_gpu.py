@@ -135,11 +135,12 @@ def gradients_are_asked_for_first() -> None:
     from rocflash._torch import calls, plan
 
     plan._GPU_TYPE = abi.DL_ROCM
+    calls._ask_for_gradients(torch.float16, torch.device("cuda", 0), 64, 40)
     try:
-        calls._ask_for_gradients(torch.float16, torch.device("cuda", 0), 64, 40)
+        calls._ask_for_gradients(torch.float64, torch.device("cuda", 0), 64, 40)
         raise AssertionError("gradients were not refused")
     except rocflash.Unsupported as refusal:
-        assert "gradients are computed on the CPU only" in str(refusal), refusal
+        assert "dtype f64" in str(refusal), refusal
 
 
 def main() -> None:

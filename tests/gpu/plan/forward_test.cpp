@@ -281,8 +281,6 @@ TEST(Plan, RefusalsNameTheArgument) {
   EXPECT_EQ(why(Given(DType::f64)), "q: dtype f64; GPU kernels take f16 and bf16");
   EXPECT_EQ(why(Given(DType::f16, 257)), "q: head size 257; GPU kernels take 1 to 256");
   EXPECT_EQ(why(Given(DType::f16, 64, 320)), "v: head size 320; GPU kernels take 1 to 256");
-  EXPECT_EQ(refusal(BackwardCall{}),
-            "q: is on a GPU; gradients are computed on the CPU only, forward on GPUs too");
   Given cache;
   cache.p.k.dtype = DType::f16;
   EXPECT_EQ(why(cache), "k: dtype f16; GPU kernels take that of q, bf16");

@@ -1,0 +1,200 @@
+// What is planned for gradients, without any device: kernels in order, workgroups, scratch memory.
+#include "gpu/plan/backward.hpp"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/error.hpp"
+#include "gpu/plan/refusal.hpp"
+#include "table/backward.hpp"
+
+namespace rocflash::gpu {
+namespace {
+
+using kernel::Family;
+using kernel::Operation;
+using kernel::Variant;
+
+// Addresses only: nothing here is read.
+std::byte* at(std::uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
+
+Rows rows(std::uintptr_t address, std::int64_t length, std::int64_t heads, int columns,
+          DType dtype) {
+  return {at(address), dtype, length * heads * columns, heads * columns, columns, columns};
+}
+
+struct Given {
+  explicit Given(DType dtype = DType::bf16, int d = 128, int dv = 128, std::int64_t b = 2,
+                 std::int64_t sq = 1000, std::int64_t sk = 900, std::int64_t h = 8,
+                 std::int64_t hk = 4) {
+    p.dtype = dtype;
+    p.heads = h;
+    p.kv_heads = hk;
+    p.head_dim = d;
+    p.value_dim = dv;
+    p.q = rows(0x10000, sq, h, d, dtype);
+    p.k = rows(0x20000, sk, hk, d, dtype);
+    p.v = rows(0x30000, sk, hk, dv, dtype);
+    p.lengths = {.batch = b, .rows_q = sq, .rows_k = sk};
+    p.max_q = sq;
+    p.max_k = sk;
+    p.deterministic = true;
+    t.dout = rows(0x40000, sq, h, dv, dtype);
+    t.out = rows(0x50000, sq, h, dv, dtype);
+    t.lse = {reinterpret_cast<float*>(0x60000), h * sq, sq, 1};
+    t.dq = rows(0x70000, sq, h, d, dtype);
+    t.dk = rows(0x80000, sk, hk, d, dtype);
+    t.dv = rows(0x90000, sk, hk, dv, dtype);
+  }
+  void fill(Plan& plan, Family family, std::byte* workspace = at(0x100000)) const {
+    plan_backward(plan, p, t, workspace, {family, 304});
+  }
+  std::vector<std::string> kernels(Family family = Family::cdna3) const {
+    Plan plan;
+    fill(plan, family);
+    std::vector<std::string> names;
+    for (const Launch& launch : plan.launches())
+      names.emplace_back(kernel::kernel_name(launch.kernel));
+    return names;
+  }
+
+  Problem p;
+  BackwardTensors t;
+};
+
+using Names = std::vector<std::string>;
+
+TEST(BackwardPlan, OneKernelPerOwnedKindOfRows) {
+  EXPECT_EQ(Given().kernels(), (Names{"backward_delta_bf16", "backward_queries_bf16_128_plain",
+                                      "backward_keys_bf16_128_plain"}));
+  EXPECT_EQ(
+      Given(DType::f16, 40, 17).kernels(),
+      (Names{"backward_delta_f16", "backward_queries_f16_64_full", "backward_keys_f16_64_full"}));
+  EXPECT_EQ(Given(DType::f16, 64, 64).kernels(Family::rdna3).back(), "backward_keys_f16_64_plain");
+}
+
+TEST(BackwardPlan, TwoKernelsWhereRegistersDoNotHoldBothResults) {
+  EXPECT_EQ(Given(DType::f16, 192, 136).kernels(),
+            (Names{"backward_delta_f16", "backward_queries_f16_256_plain",
+                   "backward_dk_f16_256_plain", "backward_dv_f16_256_plain"}));
+  EXPECT_EQ(Given().kernels(Family::rdna4),
+            (Names{"backward_delta_bf16", "backward_queries_bf16_128_plain",
+                   "backward_dk_bf16_128_plain", "backward_dv_bf16_128_plain"}));
+}
+
+TEST(BackwardPlan, ResultsThatNobodyWantsAreNotComputed) {
+  Given g;
+  g.t.dk = g.t.dv = {};
+  EXPECT_EQ(g.kernels(), (Names{"backward_delta_bf16", "backward_queries_bf16_128_plain"}));
+  g = Given();
+  g.t.dq = g.t.dk = {};
+  EXPECT_EQ(g.kernels(), (Names{"backward_delta_bf16", "backward_keys_bf16_128_plain"}));
+  g = Given(DType::f16, 256, 256);
+  g.t.dq = g.t.dk = {};
+  EXPECT_EQ(g.kernels(), (Names{"backward_delta_f16", "backward_dv_f16_256_plain"}));
+}
+
+TEST(BackwardPlan, LengthsAndSinksTakeKernelsOfTheirOwn) {
+  Given g;
+  g.p.lengths.used_k = reinterpret_cast<const std::int32_t*>(0x100);
+  g.t.dsinks.data = at(0x200);
+  const Names names = g.kernels();
+  ASSERT_EQ(names.size(), 5u);
+  EXPECT_EQ(names[0], "backward_clear_f32");
+  EXPECT_EQ(names[2], "backward_sinks_f32");
+}
+
+TEST(BackwardPlan, OptionsAndOddRowsNeedTheFullKernels) {
+  const std::function<void(Given&)> full[] = {
+      [](Given& g) { g.p.mask.data = at(0x100); },  [](Given& g) { g.p.bias.data = at(0x100); },
+      [](Given& g) { g.p.alibi.data = at(0x100); }, [](Given& g) { g.p.softcap = 3; },
+      [](Given& g) { g.p.dropout.p = 0.1f; },       [](Given& g) { g.p.scale = 0; },
+      [](Given& g) { g.t.dout.data += 2; },         [](Given& g) { g.t.dq.row_stride += 4; },
+      [](Given& g) { g.t.dk.head_stride += 1; },    [](Given& g) { g.t.dv.batch_stride += 7; },
+      [](Given& g) { g.p.q.row_stride *= -1; },
+  };
+  const Given plain;
+  EXPECT_EQ(backward_variant(plain.p, plain.t), Variant::plain);
+  int n = 0;
+  for (const auto& change : full) {
+    Given g;
+    change(g);
+    EXPECT_EQ(backward_variant(g.p, g.t), Variant::full) << n;
+    ++n;
+  }
+  Given sinks;  // they are in the lse already
+  sinks.p.sinks.data = at(0x100);
+  EXPECT_EQ(backward_variant(sinks.p, sinks.t), Variant::plain);
+}
+
+TEST(BackwardPlan, BlocksAreOfTheRowsThatAKernelOwns) {
+  for (const Family family :
+       {Family::cdna2, Family::cdna3, Family::cdna4, Family::rdna2, Family::rdna3, Family::rdna4}) {
+    for (const int d : {64, 128, 256}) {
+      const Given g(DType::f16, d, d);
+      Plan plan;
+      g.fill(plan, family);
+      for (const Launch& launch : plan.launches()) {
+        const kernel::KernelSpec& spec = kernel::kernel_spec(launch.kernel);
+        EXPECT_TRUE(kernel::has_kernel(family, launch.kernel))
+            << kernel::kernel_name(launch.kernel);
+        const kernel::BackwardTile tile = kernel::backward_tile(family, spec);
+        const bool keys = kernel::owns_keys(spec.operation);
+        const std::int64_t count = keys ? 900 : 1000, heads = keys ? 4 : 8;
+        EXPECT_EQ(launch.shape.groups, (count + tile.owned - 1) / tile.owned * 2 * heads);
+        EXPECT_EQ(launch.shape.threads, static_cast<std::uint32_t>(tile.threads));
+      }
+    }
+  }
+}
+
+// One float per query and head, whatever is wanted.
+TEST(BackwardPlan, TheWorkspaceHoldsDelta) {
+  Plan plan;
+  const Given g(DType::f16, 64, 64, 3, 7, 5, 2, 1);
+  g.fill(plan, Family::cdna3);
+  EXPECT_EQ(plan.workspace.value(), (3 * 2 * 7 * 4 + 63) / 64 * 64);
+  const RowStatistic& delta = plan.arguments<Operation::backward_queries>().delta;
+  EXPECT_EQ(reinterpret_cast<std::byte*>(delta.data), at(0x100000));
+  EXPECT_EQ(delta.batch_stride, 2 * 7);
+  EXPECT_EQ(delta.head_stride, 7);
+  Plan asked;  // a question about the size, before there is memory
+  g.fill(asked, Family::cdna3, nullptr);
+  EXPECT_EQ(asked.workspace.value(), plan.workspace.value());
+
+  Given packed(DType::f16, 64, 64, 3, 7, 5, 2, 1);
+  packed.p.lengths.cu_q = packed.p.lengths.cu_k = reinterpret_cast<const std::int32_t*>(0x100);
+  Plan of_packed;
+  packed.fill(of_packed, Family::cdna3);
+  EXPECT_EQ(of_packed.workspace.value(), 64);
+  EXPECT_EQ(of_packed.arguments<Operation::backward_queries>().delta.batch_stride, 0);
+}
+
+TEST(BackwardPlan, TheSameBitsEveryTimeAreNotFused) {
+  for (const Family family : {Family::cdna2, Family::cdna3, Family::cdna4, Family::rdna2,
+                              Family::rdna3, Family::rdna4, Family::sm80}) {
+    const Given g;
+    EXPECT_FALSE(is_fused(g.p, g.t, family));
+  }
+}
+
+TEST(BackwardPlan, NothingToWriteIsNothingToLaunch) {
+  EXPECT_TRUE(Given(DType::f16, 64, 64, 0).kernels().empty());
+}
+
+TEST(BackwardPlan, RefusalsNameTheArgument) {
+  const auto why = [](const Given& g) {
+    return refusal(BackwardCall{g.p, g.t, {}}, Family::rdna3);
+  };
+  EXPECT_EQ(why(Given()), "");
+  EXPECT_EQ(why(Given(DType::f16, 256, 1)), "");
+  EXPECT_EQ(why(Given(DType::f64)).substr(0, 12), "q: dtype f64");
+  Given lengthy(DType::f16, 64, 64, 1, 1, std::int64_t{1} << 31);
+  EXPECT_EQ(why(lengthy), "k: a sequence of 2147483648 rows; GPU kernels take up to 2147483647");
+}
+
+}  // namespace
+}  // namespace rocflash::gpu
