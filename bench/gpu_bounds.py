@@ -34,7 +34,7 @@ FAMILIES = {
 
 
 # Products of each kernel, and how many of an operation's count.
-PRODUCTS = {"forward": 2, "backward_queries": 3, "backward_keys": 4, "backward_dk": 3, "backward_dv": 2}
+PRODUCTS = {"forward": 2, "backward_fused": 5, "backward_queries": 3, "backward_keys": 4, "backward_dk": 3, "backward_dv": 2}
 COUNTED = {"forward": 2, "backward": 5}
 
 

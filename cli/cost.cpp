@@ -91,6 +91,16 @@ Traffic backward_traffic(const CostShape& s, const std::string& family) {
   const auto queries = [&](Range block) {
     return seeing_queries(visibility_of(s), block, s.sq, s.sk);
   };
+  if (const int columns = bucket(Operation::backward_fused); columns > 0) {
+    // Sums of dq are set to 0, added to by every block of keys, and read.
+    const double sums = product({s.b, s.h, s.sq, columns}) * statistic;
+    t.requested = 2 * q + lse + sums;  // dout·out
+    t.requested += 5 * k;              // k also as columns
+    t.requested +=
+        streamed(Operation::backward_fused, s.sk, 2 * row + (2 + columns) * statistic, queries);
+    t.requested += sums + q;
+    return t;
+  }
   if (bucket(Operation::backward_queries) == 0) return t;
   t.requested = 2 * q + lse;  // dout·out
   t.requested += 3 * q + 2 * lse + streamed(Operation::backward_queries, s.sq, 2 * row, keys);

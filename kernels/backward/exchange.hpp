@@ -118,9 +118,12 @@ class ChooseScoreExchange<true, Mma_, queries, keys> {
   static constexpr int units = queries / 4, quads = queries / Mma::rows * Mma::results / 4;
   static_assert(units % 8 == 0 && layout::neighbouring_rows<Layout>() == 4);
 
-  // Sixteen lanes that write have the same unit of neighbouring keys, of which two fill the banks once.
+  // Sixteen lanes that write have the same unit of neighbouring keys. Those that read have eight units of
+  // four keys; where a key fills half of the banks, keys two apart must not use the same half of theirs.
   static int place(int key, int unit) {
-    return key * units + (unit ^ (units == 8 ? key / 2 : key) % 8);
+    static_assert(units == 8 || units == 16);
+    const int turn = units == 8 ? key / 2 % 8 : key % 2 + key / 4 % 4 * 2 + key / 2 % 2 * 8;
+    return key * units + (unit ^ turn);
   }
 
   SharedWords2* room_;

@@ -1,8 +1,8 @@
 // dq from the sums that backward_fused has added up: times the scale and dropout's scale, rounded. Rows
 // whose sums are not finite, or not to be trusted, are computed again one by one.
 //
-// Each workgroup has tile.owned queries of one head. A wave takes a row at a time, a lane two neighbouring
-// columns of it.
+// Each workgroup has tile.owned queries of one head, each wave a share of them, and each lane four
+// neighbouring columns of a row at a time.
 #pragma once
 
 #include "arch/arch.hpp"
@@ -13,32 +13,52 @@
 
 namespace rocflash::kernel {
 
+// Four numbers of a row that has `left` from there on, at any address.
+template <DType dtype>
+void store_rounded(std::uint16_t* to, Float4 x, int left) {
+  struct Unaligned {
+    Words2 words __attribute__((packed, aligned(2)));
+  };
+  const Words2 words{narrow_pair<dtype>(x[0], x[1]), narrow_pair<dtype>(x[2], x[3])};
+  if (left >= 4) {
+    arch::store(reinterpret_cast<Unaligned*>(to), Unaligned{words});
+    return;
+  }
+  for (int e = 0; e < left; ++e)
+    arch::store(to + e, static_cast<std::uint16_t>(words[e / 2] >> (16 * (e % 2))));
+}
+
 template <KernelSpec spec>
 void backward_round(const BackwardArguments& a) {
   constexpr BackwardTile tile = backward_tile(this_family, spec);
-  constexpr int waves = tile.threads / arch::wave_size;
+  constexpr int wave_rows = tile.owned * arch::wave_size / tile.threads;
   const Problem& p = a.problem;
   const WorkItem item(a.work, static_cast<std::int32_t>(p.heads), arch::group());
   const SequenceView sequence(p, item.batch);
-  const std::int32_t begin = item.block * tile.owned;
-  const auto end = static_cast<std::int32_t>(smaller(begin + tile.owned, sequence.sq));
+  const std::int32_t first = item.block * tile.owned + arch::thread() / arch::wave_size * wave_rows;
+  const auto rows = static_cast<std::int32_t>(smaller(sequence.sq - first, wave_rows));
   const float factor = p.scale * (p.dropout.on() ? p.dropout.scale() : 1.0f);
-  for (std::int32_t query = begin + arch::wave(); query < end; query += waves) {
-    const std::int64_t row = sequence.q_row + query;
-    const auto* from = reinterpret_cast<const float*>(
-        row_address<DType::f32>(a.dq_sums, sequence.batch, row, item.head));
-    auto* to = reinterpret_cast<std::uint16_t*>(
-        row_address<spec.dtype>(a.tensors.dq, sequence.batch, row, item.head));
-    float probe = 0;  // NaN once a sum is not finite
-    for (int column = 2 * arch::lane(); column < p.head_dim; column += 2 * arch::wave_size) {
-      // Sums have an even number of columns, dq may not.
-      const Float2 sum = arch::load(reinterpret_cast<const Float2*>(from + column));
-      probe = __builtin_fmaf(sum.x, 0.0f, __builtin_fmaf(sum.y, 0.0f, probe));
-      arch::store(to + column, narrow<spec.dtype>(sum.x * factor));
-      if (column + 1 < p.head_dim) arch::store(to + column + 1, narrow<spec.dtype>(sum.y * factor));
+  const std::int32_t quads = a.dq_sums.columns / 4;
+  for (std::int32_t n = 0; n < rows * quads; n += arch::wave_size) {
+    const std::int32_t row = (n + arch::lane()) / quads;
+    const int column = (n + arch::lane()) % quads * 4;
+    bool broken = false;
+    if (row < rows && column < p.head_dim) {
+      const std::int64_t at = sequence.q_row + first + row;
+      const Float4 sum = arch::load(reinterpret_cast<const Float4*>(
+          row_address<DType::f32>(a.dq_sums, sequence.batch, at, item.head) + 4 * column));
+      store_rounded<spec.dtype>(reinterpret_cast<std::uint16_t*>(row_address<spec.dtype>(
+                                    a.tensors.dq, sequence.batch, at, item.head)) +
+                                    column,
+                                sum * factor, p.head_dim - column);
+      const Float4 probe = sum * 0.0f;  // NaN where a sum is not finite
+      broken = probe[0] + probe[1] + probe[2] + probe[3] != 0 || products_overflow(p);
     }
-    if (arch::any(probe != 0) || products_overflow(p))
-      exact_dq<spec.dtype>(arch::again(a), sequence, item.head, query, factor);
+    for (std::uint64_t left = arch::ballot(broken); left != 0;) {
+      const std::int32_t again = (n + __builtin_ctzll(left)) / quads;
+      exact_dq<spec.dtype>(arch::again(a), sequence, item.head, first + again, factor);
+      left &= ~arch::ballot(row == again);
+    }
   }
 }
 

@@ -36,16 +36,26 @@ TEST(Cost, EveryBlockOfQueriesAsksForTheKeysItSees) {
 }
 
 TEST(Cost, BackwardReadsWhatItsKernelsStream) {
-  // Two blocks of 128 queries and two of 128 keys on cdna3.
-  CostShape s{1, 1, 1, 256, 256, 64};
-  const double rows = 256.0 * 64 * 2, lse = 256 * 4;
+  // Two blocks of 128 queries and two of 128 keys on cdna3, in kernels of their own above 128 columns.
+  CostShape s{1, 1, 1, 256, 256, 256};
+  const double rows = 256.0 * 256 * 2, lse = 256 * 4;
   EXPECT_EQ(backward_traffic(s, "cdna3").least, 8 * rows + lse);
-  const double owned = 2 * rows + lse + 3 * rows + 2 * lse + 4 * rows, streamed = 2 * rows;
+  const double owned = 2 * rows + lse + 3 * rows + 2 * lse + 5 * rows, streamed = 2 * rows;
   EXPECT_EQ(backward_traffic(s, "cdna3").requested,
-            owned + 2 * streamed + 2 * (streamed + 2 * lse));
+            owned + 2 * streamed + 2 * (streamed + 2 * lse) + 2 * (streamed + lse));
   s.causal = true;  // the first block of queries, and the last one of keys, see half
   EXPECT_EQ(backward_traffic(s, "cdna3").requested,
-            owned + 1.5 * streamed + 1.5 * (streamed + 2 * lse));
+            owned + 1.5 * streamed + 1.5 * (streamed + 2 * lse) + 1.5 * (streamed + lse));
+}
+
+TEST(Cost, FusedBackwardAddsToSumsOfDq) {
+  CostShape s{1, 1, 1, 256, 256, 64};  // two blocks of 128 keys
+  const double rows = 256.0 * 64 * 2, lse = 256 * 4, sums = 2 * rows;
+  const double owned = 2 * rows + lse + sums + 5 * rows + sums + rows,
+               streamed = 2 * rows + 2 * lse + sums;
+  EXPECT_EQ(backward_traffic(s, "cdna3").requested, owned + 2 * streamed);
+  s.causal = true;  // the last block of keys is seen by half
+  EXPECT_EQ(backward_traffic(s, "cdna3").requested, owned + 1.5 * streamed);
 }
 
 TEST(Cost, PeaksOfKnownProducts) {

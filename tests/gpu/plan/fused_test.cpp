@@ -62,14 +62,14 @@ const Names fast{"backward_delta_bf16", "backward_fused_bf16_128_plain", "backwa
 const Names same_bits{"backward_delta_bf16", "backward_queries_bf16_128_plain",
                       "backward_keys_bf16_128_plain"};
 
-TEST(BackwardPlan, OneKernelForAllGradientsUnlessBitsMustBeTheSame) {
+TEST(FusedPlan, OneKernelForAllGradientsUnlessBitsMustBeTheSame) {
   Given g;
   EXPECT_EQ(g.kernels(), fast);
   g.p.deterministic = true;
   EXPECT_EQ(g.kernels(), same_bits);
 }
 
-TEST(BackwardPlan, DeterministicNeverAddsInAnyOrder) {
+TEST(FusedPlan, DeterministicNeverAddsInAnyOrder) {
   for (const Family family : {Family::cdna2, Family::cdna3, Family::cdna4}) {
     for (const int d : {8, 40, 64, 96, 128, 192, 256}) {
       for (const float softcap : {0.0f, 3.0f}) {
@@ -84,7 +84,7 @@ TEST(BackwardPlan, DeterministicNeverAddsInAnyOrder) {
 }
 
 // Without dq there is nothing to share, and without dk and dv nothing to share it with.
-TEST(BackwardPlan, AllGradientsAreWantedForTheFusedKernel) {
+TEST(FusedPlan, AllGradientsAreWantedForTheFusedKernel) {
   Given keys;
   keys.t.dq = {};
   EXPECT_EQ(keys.kernels(), Names({"backward_delta_bf16", "backward_keys_bf16_128_plain"}));
@@ -96,14 +96,14 @@ TEST(BackwardPlan, AllGradientsAreWantedForTheFusedKernel) {
   EXPECT_EQ(one.kernels(), fast);
 }
 
-TEST(BackwardPlan, HeadsThatTheFusedKernelDoesNotHoldHaveOneKernelPerResult) {
+TEST(FusedPlan, HeadsThatTheFusedKernelDoesNotHoldHaveOneKernelPerResult) {
   EXPECT_EQ(Given(192).kernels(),
             Names({"backward_delta_bf16", "backward_queries_bf16_256_plain",
                    "backward_dk_bf16_256_plain", "backward_dv_bf16_256_plain"}));
 }
 
 // delta, a float per query and head; and sums of dq, floats for all columns of the bucket.
-TEST(BackwardPlan, SumsOfDqTakeWorkspace) {
+TEST(FusedPlan, SumsOfDqTakeWorkspace) {
   Given g;
   g.kernels();
   const std::int64_t queries = 2 * 8 * 1000;
