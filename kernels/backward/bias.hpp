@@ -10,10 +10,23 @@
 
 #include "arch/arch.hpp"
 #include "attention/work.hpp"
-#include "backward/statistic.hpp"
 #include "wide/gradients.hpp"
 
 namespace rocflash::kernel {
+
+// The sum over all threads, in all of them, added in one order. Each kernel has shared memory of its own
+// for it: units of device code that define the same name cannot be joined.
+template <KernelSpec spec>
+float sum_of_threads(float x) {
+  ROCFLASH_SHARED_ARRAY float sums[16];
+  const float sum = sum_of_sixteen(x);
+  if (thread_column() == 0) sums[thread_row()] = sum;
+  arch::barrier();
+  float total = 0;
+  ROCFLASH_UNROLL
+  for (int row = 0; row < 16; ++row) total += sums[row];
+  return total;
+}
 
 template <KernelSpec spec>
 using ScoreGradients =
@@ -224,7 +237,7 @@ void backward_alibi(const BackwardArguments& a) {
       }
     }
   }
-  const float total = sum_of_group<wide_threads / arch::wave_size>(sum);
+  const float total = sum_of_threads<spec>(sum);
   if (arch::thread() == 0) arch::store(&a.slope_sums.at(item.batch, item.head, item.block), total);
 }
 
@@ -239,7 +252,7 @@ void backward_slopes(const BackwardArguments& a) {
   for (std::int64_t n = begin * a.work.blocks + arch::thread(); n < end * a.work.blocks;
        n += wide_threads)
     sum += arch::load(&a.slope_sums.at(n / a.work.blocks, head, n % a.work.blocks));
-  const float total = sum_of_group<wide_threads / arch::wave_size>(sum);
+  const float total = sum_of_threads<spec>(sum);
   if (arch::thread() == 0)
     arch::store(reinterpret_cast<float*>(to.data) + begin * to.batch_stride + head * to.head_stride,
                 total * (p.dropout.on() ? p.dropout.scale() : 1.0f));
