@@ -10,7 +10,6 @@
 
 #include "arch/arch.hpp"
 #include "attention/work.hpp"
-#include "backward/statistic.hpp"
 #include "wide/gradients.hpp"
 
 namespace rocflash::kernel {
