@@ -82,6 +82,18 @@ inline float from_lane(float x, int lane) {
   return __builtin_bit_cast(float, __builtin_amdgcn_readlane(__builtin_bit_cast(int, x), lane));
 }
 
+// Over all lanes, the same in each of them.
+inline float largest_of_wave(float x) {
+  float largest = from_lane(x, 0);
+  for (int n = 1; n < wave_size; ++n) largest = __builtin_fmaxf(largest, from_lane(x, n));
+  return largest;
+}
+inline float sum_of_wave(float x) {
+  float sum = from_lane(x, 0);
+  for (int n = 1; n < wave_size; ++n) sum += from_lane(x, n);
+  return sum;
+}
+
 // All waves of the workgroup have finished their accesses to LDS before any wave goes on. It does
 // not wait for global memory.
 inline void barrier() {

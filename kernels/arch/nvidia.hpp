@@ -78,6 +78,18 @@ T from_lane_xor(T x, int bits) {
       T, __nvvm_shfl_sync_bfly_i32(all_lanes, __builtin_bit_cast(int, x), bits, 31));
 }
 
+// Over all lanes, the same in each of them.
+inline float largest_of_wave(float x) {
+  ROCFLASH_UNROLL
+  for (int bits = 1; bits < wave_size; bits *= 2) x = __builtin_fmaxf(x, from_lane_xor(x, bits));
+  return x;
+}
+inline float sum_of_wave(float x) {
+  ROCFLASH_UNROLL
+  for (int bits = 1; bits < wave_size; bits *= 2) x += from_lane_xor(x, bits);
+  return x;
+}
+
 inline void barrier() { asm volatile("bar.sync 0;" ::: "memory"); }
 inline void wave_barrier() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
 

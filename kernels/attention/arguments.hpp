@@ -60,6 +60,7 @@ struct DecodeArguments {
   RowStatistic lse;           // of part 0
   std::int64_t out_part = 0;  // from one part to the next, in elements
   std::int64_t lse_part = 0;
+  std::int32_t group = 1;   // query heads of a key head
   std::int32_t blocks = 0;  // of rows, for each sequence and key head
   std::int32_t splits = 0;
   std::int32_t caches = 0;

@@ -146,14 +146,14 @@ class KeyStream {
 
 // q of a block of rows, to shared memory.
 template <KernelSpec spec>
-void load_queries(const Problem& p, const SequenceView& s, const DecodePart& part,
+void load_queries(const DecodeArguments& a, const SequenceView& s, const DecodePart& part,
                   std::int32_t kv_head, bool turn_sign, SharedAddress tile) {
   using Types = DecodeTypes<spec>;
   using Rows = typename Types::Rows;
-  const auto group = static_cast<std::uint32_t>(p.group());
+  const auto group = static_cast<std::uint32_t>(a.group);
   for (int n = arch::lane(); n < Types::tile.rows * Rows::chunks; n += arch::wave_size) {
     const int row = n / Rows::chunks, chunk = n % Rows::chunks;
-    Words4 words = query_chunk<spec.dtype>(p.q, s, part, group, kv_head, row, chunk);
+    Words4 words = query_chunk<spec.dtype>(a.problem.q, s, part, group, kv_head, row, chunk);
     if (turn_sign) words ^= 0x80008000u;
     arch::store_shared(tile + static_cast<std::uint32_t>(Rows::place(row, chunk)), words);
   }
@@ -169,7 +169,7 @@ void finish_part(const DecodeArguments& a, const SequenceView& sequence, const D
   using Outputs = typename Types::Outputs;
   constexpr int lane_queries = Types::lane_queries;
   const Problem& p = a.problem;
-  const auto group = static_cast<std::uint32_t>(p.group());
+  const auto group = static_cast<std::uint32_t>(a.group);
   const Finish<Variant::full> end(p, 0);
   const int lane = arch::lane();
   float factors[lane_queries];
@@ -233,11 +233,11 @@ void decode(const DecodeArguments& a) {
   const DecodeItem item(a, arch::group());
   const SequenceView sequence(p, item.batch);
   const std::int32_t number = item.split * Types::waves + arch::wave();
-  const DecodePart part(p, sequence, item.block, tile.rows, number, a.splits * Types::waves,
+  const DecodePart part(a, sequence, item.block, tile.rows, number, a.splits * Types::waves,
                         tile.keys);
   if (part.rows == 0) return;
   const PartRows to{a, sequence, number};
-  const auto group = static_cast<std::uint32_t>(p.group());
+  const auto group = static_cast<std::uint32_t>(a.group);
   const int lane = arch::lane();
   if (part.empty()) {
     if (lane < part.rows)
@@ -259,7 +259,7 @@ void decode(const DecodeArguments& a) {
   };
   for (int n = 0; n < ahead; ++n) copy_tile(n);
   const Scale scale(p.scale);
-  load_queries<spec>(p, sequence, part, item.kv_head, scale.turn_sign, Types::queries());
+  load_queries<spec>(a, sequence, part, item.kv_head, scale.turn_sign, Types::queries());
   arch::wave_barrier();
   typename Types::Queries q(operand_address<Rows>(Types::queries(), matrices_down(lane)));
   q.load();

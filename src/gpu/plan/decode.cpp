@@ -106,6 +106,7 @@ void plan_decode(Plan& plan, const Problem& given, const ForwardOutputs& outputs
   const Lengths& l = p.lengths;
   const KernelSpec spec = spec_for(p);
   const DecodeTile tile = tile_for(p, chip);
+  a.group = static_cast<std::int32_t>(p.group());
   a.blocks = static_cast<std::int32_t>(row_blocks(p, tile));
   a.splits = decode_splits(p, chip);
   a.caches = caches_of(p);
