@@ -132,6 +132,11 @@ inline Words2 load_shared8(SharedAddress from) {
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x), "=r"(y) : "r"(from) : "memory");
   return {x, y};
 }
+inline float load_shared_float(SharedAddress from) {
+  float x;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
+  return x;
+}
 inline Words4 load_shared(SharedAddress from) {
   std::uint32_t x, y, z, w;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"

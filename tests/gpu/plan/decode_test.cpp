@@ -107,7 +107,7 @@ TEST(Decode, MergesPartsFromTheWorkspace) {
   const auto& c = plan.arguments<Operation::combine>();
   EXPECT_EQ(a.blocks, 1);  // three queries of four heads: twelve of sixteen rows
   EXPECT_EQ(plan.find(Operation::decode)->shape.groups, 2u * 8 * static_cast<unsigned>(a.splits));
-  EXPECT_EQ(c.parts.parts, 4 * a.splits);
+  EXPECT_EQ(c.parts.parts, a.splits);
   EXPECT_EQ(a.out_part, 2 * 3 * 32 * 128);
   EXPECT_EQ(plan.workspace.value(), c.parts.parts * (a.out_part + a.lse_part) * 4);
   EXPECT_EQ(reinterpret_cast<const std::byte*>(c.parts.out_partial), memory);
@@ -118,6 +118,19 @@ TEST(Decode, MergesPartsFromTheWorkspace) {
   Plan asked;
   plan_decode(asked, g.p, g.o, nullptr, h200);
   EXPECT_EQ(asked.workspace.value(), plan.workspace.value());
+}
+
+TEST(Decode, WritesOnePartStraightToTheOutputs) {
+  const auto planned = [](const Given& g, Chip chip) {
+    Plan plan;
+    plan_decode(plan, g.p, g.o, nullptr, chip);
+    return kernels(plan);
+  };
+  Given g(64, 4096);
+  EXPECT_EQ(planned(g, h200), std::vector<std::string>{"decode_bf16_128"});
+  EXPECT_EQ(planned(g, mi300x).size(), 2u);  // each wave writes a part
+  const std::int32_t used = 0;
+  EXPECT_EQ(planned(g.with([&](Given& x) { x.p.lengths.used_q = &used; }), h200).size(), 2u);
 }
 
 TEST(Decode, GivesSinksToTheMergingKernelOnly) {
