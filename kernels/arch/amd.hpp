@@ -119,6 +119,18 @@ float rotated(float x) {
       float, __builtin_amdgcn_update_dpp(bits, bits, row_rotate + places, 0xf, 0xf, false));
 }
 
+// Over all lanes, the same in each of them.
+inline float largest_of_wave(float x) {
+  float largest = from_lane(x, 0);
+  for (int n = 1; n < wave_size; ++n) largest = __builtin_fmaxf(largest, from_lane(x, n));
+  return largest;
+}
+inline float sum_of_wave(float x) {
+  float sum = from_lane(x, 0);
+  for (int n = 1; n < wave_size; ++n) sum += from_lane(x, n);
+  return sum;
+}
+
 // All waves of the workgroup have finished their accesses to LDS before any wave goes on. It does
 // not wait for global memory. The wait is written out: for a fence of "local" alone clang 22 leaves it
 // out where it takes the order of LDS accesses for enough.

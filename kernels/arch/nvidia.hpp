@@ -93,6 +93,18 @@ float rotated(float x) {
   return from_lane(x, from);
 }
 
+// Over all lanes, the same in each of them.
+inline float largest_of_wave(float x) {
+  ROCFLASH_UNROLL
+  for (int bits = 1; bits < wave_size; bits *= 2) x = __builtin_fmaxf(x, from_lane_xor(x, bits));
+  return x;
+}
+inline float sum_of_wave(float x) {
+  ROCFLASH_UNROLL
+  for (int bits = 1; bits < wave_size; bits *= 2) x += from_lane_xor(x, bits);
+  return x;
+}
+
 inline void barrier() { asm volatile("bar.sync 0;" ::: "memory"); }
 inline void wave_barrier() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
 
@@ -155,6 +167,11 @@ inline Words2 load_shared8(SharedAddress from) {
   std::uint32_t x, y;
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x), "=r"(y) : "r"(from) : "memory");
   return {x, y};
+}
+inline float load_shared_float(SharedAddress from) {
+  float x;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
+  return x;
 }
 inline Words4 load_shared(SharedAddress from) {
   std::uint32_t x, y, z, w;

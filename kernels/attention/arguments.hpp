@@ -52,18 +52,23 @@ struct AppendArguments {
 };
 
 // Attention of few queries. Rows are pairs of query and query head that share a key head; a block of
-// them goes to `splits` workgroups, which divide the keys among them. Each wave of those writes one part of the
-// results, normalised on its own. The problem has no sinks: whoever merges the parts adds them. Rows of k and v
-// are as plain kernels take them, but may lie in pages.
+// them goes to `splits` workgroups, which divide the keys among them. Each of those writes one part of the
+// results (AMD: each of its waves), normalised on its own. The problem has no sinks: whoever merges the
+// parts adds them. Rows of q, k and v are as plain kernels take them, but k and v may lie in pages.
 struct DecodeArguments {
   Problem problem;
   Rows out;                   // f32, of part 0; as many columns as the kernel's bucket
   RowStatistic lse;           // of part 0
   std::int64_t out_part = 0;  // from one part to the next, in elements
   std::int64_t lse_part = 0;
+  std::int32_t group = 1;   // query heads of a key head
   std::int32_t blocks = 0;  // of rows, for each sequence and key head
   std::int32_t splits = 0;
   std::int32_t caches = 0;
+  // Where there is one part only and all rows are in use, results go straight to `outputs`, sinks and all.
+  std::int32_t direct = 0;
+  ForwardOutputs outputs;
+  PerHead sinks;
 };
 
 // Parts to merge. Where they come from decode, the problem says which rows are in use and has the sinks.

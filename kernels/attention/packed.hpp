@@ -43,10 +43,11 @@ struct DecodePart {
   std::int32_t common_begin = 0, common_end = 0;  // those of them that all rows see
 
   // `row_begin` on, at most `tile_rows` rows; part number `part` of `parts`. Parts are whole tiles of keys.
-  DecodePart(const Problem& p, const SequenceView& s, std::int32_t block, int tile_rows,
+  DecodePart(const DecodeArguments& a, const SequenceView& s, std::int32_t block, int tile_rows,
              std::int32_t part, std::int32_t parts, int tile_keys)
       : row_begin(block * tile_rows) {
-    const auto group = static_cast<std::int32_t>(p.group());
+    const Problem& p = a.problem;
+    const std::int32_t group = a.group;
     rows = static_cast<std::int32_t>(clamp(std::int64_t{s.sq} * group - row_begin, 0, tile_rows));
     if (rows == 0) return;
     const std::int32_t first = row_begin / group, last = (row_begin + rows - 1) / group;

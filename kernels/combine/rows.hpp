@@ -16,11 +16,20 @@ struct CombinedRow {
   const Parts& p;
   std::int64_t batch, query, head;
 
-  CombinedRow(const Parts& parts, std::int64_t row)
-      : p(parts),
-        batch(row / parts.heads / parts.queries),
-        query(row / parts.heads % parts.queries),
-        head(row % parts.heads) {}
+  CombinedRow(const Parts& parts, std::int64_t row) : p(parts) {
+    if (row <= 0x7fffffff && parts.heads <= 0x7fffffff && parts.queries <= 0x7fffffff) {
+      // Division of 64 bits takes as long as a load.
+      const auto r = static_cast<std::uint32_t>(row), h = static_cast<std::uint32_t>(parts.heads),
+                 q = static_cast<std::uint32_t>(parts.queries);
+      batch = r / h / q;
+      query = r / h % q;
+      head = r % h;
+    } else {
+      batch = row / parts.heads / parts.queries;
+      query = row / parts.heads % parts.queries;
+      head = row % parts.heads;
+    }
+  }
 
   float lse(std::int64_t part) const {
     const auto& s = p.lse_partial_stride;
@@ -43,20 +52,28 @@ struct Shares {
 
   Shares() = default;
   Shares(const CombinedRow& row, bool has_sink, float sink) {
-    float own = -infinity;
-    for (std::int64_t n = arch::lane(); n < row.p.parts; n += arch::wave_size) {
-      const float lse = row.lse(n);
-      if (!is_infinite(lse)) own = __builtin_fmaxf(own, lse);
+    constexpr int at_once = 4;  // loads that do not wait for each other
+    const std::int64_t parts = row.p.parts;
+    float own = -infinity, own_sum = 0;
+    for (std::int64_t first = arch::lane(); first < parts; first += at_once * arch::wave_size) {
+      ROCFLASH_UNROLL
+      for (int i = 0; i < at_once; ++i) {
+        const std::int64_t n = first + i * arch::wave_size;
+        const float lse = n < parts ? row.lse(n) : -infinity;
+        own = __builtin_fmaxf(own, is_infinite(lse) ? -infinity : lse);
+      }
     }
-    for (int lane = 0; lane < arch::wave_size; ++lane)
-      highest = __builtin_fmaxf(highest, arch::from_lane(own, lane));
+    highest = arch::largest_of_wave(own);
     if (has_sink) highest = __builtin_fmaxf(highest, sink);
-    float own_sum = 0;
-    for (std::int64_t n = arch::lane(); n < row.p.parts; n += arch::wave_size) {
-      const float lse = row.lse(n);
-      if (!is_infinite(lse)) own_sum += power(lse - highest);
+    for (std::int64_t first = arch::lane(); first < parts; first += at_once * arch::wave_size) {
+      ROCFLASH_UNROLL
+      for (int i = 0; i < at_once; ++i) {
+        const std::int64_t n = first + i * arch::wave_size;
+        const float lse = n < parts ? row.lse(n) : -infinity;
+        own_sum += is_infinite(lse) ? 0.0f : power(lse - highest);
+      }
     }
-    for (int lane = 0; lane < arch::wave_size; ++lane) sum += arch::from_lane(own_sum, lane);
+    sum = arch::sum_of_wave(own_sum);
     if (has_sink && sink != -infinity) sum += power(sink - highest);
   }
   float of(float lse) const { return is_infinite(lse) ? 0.0f : power(lse - highest) / sum; }
@@ -110,30 +127,36 @@ void combine(const CombineArguments& a) {
       const std::int64_t column = begin + lane_columns * arch::lane();
       Float4 value = {};
       const std::int64_t parts = use == RowUse::used ? p.parts : 0;
-      constexpr int at_once = 4;  // loads that do not wait for each other
-      for (std::int64_t n = slice; n < parts; n += at_once * a.slices) {
-        float share[at_once];
-        Float4 x[at_once];
-        ROCFLASH_UNROLL
-        for (int i = 0; i < at_once; ++i) {
-          const std::int64_t part = n + i * a.slices;
-          share[i] = part < parts ? shares.of(row.lse(part)) : 0;
-        }
-        ROCFLASH_UNROLL
-        for (int i = 0; i < at_once; ++i) {
-          x[i] = 0;
-          if (share[i] == 0) continue;  // an empty part has no values
-          const float* from_part = row.out(n + i * a.slices) + column * from[4];
-          if (chunks && column + lane_columns <= p.columns) {
-            x[i] = arch::load(reinterpret_cast<const Float4*>(from_part));
-          } else {
-            ROCFLASH_UNROLL
-            for (int e = 0; e < lane_columns; ++e)
-              if (column + e < p.columns) x[i][e] = arch::load(from_part + e * from[4]);
+      // The lanes look up the shares of as many parts; then all of them take one part after the other.
+      for (std::int64_t base = slice; base < parts; base += arch::wave_size * a.slices) {
+        const std::int64_t own_part = base + arch::lane() * a.slices;
+        const float own_share = own_part < parts ? shares.of(row.lse(own_part)) : 0;
+        const auto count =
+            static_cast<int>(smaller((parts - base + a.slices - 1) / a.slices, arch::wave_size));
+        constexpr int at_once = 8;  // loads that do not wait for each other
+        for (int first_part = 0; first_part < count; first_part += at_once) {
+          float share[at_once];
+          Float4 x[at_once];
+          ROCFLASH_UNROLL
+          for (int i = 0; i < at_once; ++i) {
+            const int n = first_part + i;
+            share[i] = arch::from_lane(own_share, n < arch::wave_size ? n : 0);
+            x[i] = 0;
+            if (n >= count || share[i] == 0) continue;  // an empty part has no values
+            const float* from_part = row.out(base + n * a.slices) + column * from[4];
+            if (chunks && column + lane_columns <= p.columns) {
+              x[i] = arch::load(reinterpret_cast<const Float4*>(from_part));
+            } else {
+              ROCFLASH_UNROLL
+              for (int e = 0; e < lane_columns; ++e)
+                if (column + e < p.columns) x[i][e] = arch::load(from_part + e * from[4]);
+            }
+          }
+          ROCFLASH_UNROLL
+          for (int i = 0; i < at_once; ++i) {
+            if (first_part + i < count && share[i] != 0) value += share[i] * x[i];
           }
         }
-        ROCFLASH_UNROLL
-        for (int i = 0; i < at_once; ++i) value += share[i] * x[i];
       }
       if (a.slices > 1) {
         arch::barrier();  // the sums of the block before have been read

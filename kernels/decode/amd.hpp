@@ -302,10 +302,10 @@ void finish_part(const DecodeArguments& a, const OnlineSoftmax& softmax,
   const DecodeItem item(a, arch::group());
   const SequenceView sequence(p, item.batch);
   const std::int32_t number = item.split * Types::waves + arch::wave();
-  const DecodePart part(p, sequence, item.block, Types::tile.rows, number, a.splits * Types::waves,
+  const DecodePart part(a, sequence, item.block, Types::tile.rows, number, a.splits * Types::waves,
                         Types::tile.keys);
   const PartRows to{a, sequence, number};
-  const auto group = static_cast<std::uint32_t>(p.group());
+  const auto group = static_cast<std::uint32_t>(a.group);
   const int own = Types::Scores::lane_column();
   const PackedRow packed(part.row_begin + own, group, item.kv_head);
   const bool in_use = own < part.rows;
@@ -339,7 +339,7 @@ void finish_part(const DecodeArguments& a, const OnlineSoftmax& softmax,
     broken &= broken - 1;
     const DecodeArguments& renewed = arch::again(a);
     const Problem& problem = renewed.problem;
-    const PackedRow row(part.row_begin + lane, static_cast<std::uint32_t>(problem.group()),
+    const PackedRow row(part.row_begin + lane, static_cast<std::uint32_t>(renewed.group),
                         item.kv_head);
     const PartRows results{renewed, sequence, number};
     repair(
@@ -367,10 +367,10 @@ void decode(const DecodeArguments& a) {
   const SequenceView sequence(p, item.batch);
   const int wave = arch::wave();
   const std::int32_t number = item.split * Types::waves + wave;
-  const DecodePart part(p, sequence, item.block, tile.rows, number, a.splits * Types::waves,
+  const DecodePart part(a, sequence, item.block, tile.rows, number, a.splits * Types::waves,
                         tile.keys);
   if (part.rows == 0) return;
-  const auto group = static_cast<std::uint32_t>(p.group());
+  const auto group = static_cast<std::uint32_t>(a.group);
   const int own = Scores::lane_column();
   const PackedRow packed(part.row_begin + own, group, item.kv_head);
   if (part.empty()) {

@@ -1,14 +1,16 @@
 // Decode on NVIDIA GPUs from sm_80 on: attention of few queries, which reads the keys as fast as memory gives
-// them. Each warp has a part of the keys to itself and writes a result of its own; combine/rows.hpp merges
-// them. Warps never wait for each other.
+// them. Each warp has a part of the keys to itself, and waits for no other before the end. Then the warps of a
+// workgroup merge their results, and combine/rows.hpp merges those of workgroups.
 //
 //   registers       q, the scores of one tile, outputs
-//   shared memory   for each warp `stages` tiles of k and v: one in use, the others on their way
+//   shared memory   for each warp `stages` tiles of k and v: one in use, the others on their way; at the
+//                   end its results
 //
 // Rows of the product are pairs of query and head (attention/packed.hpp). Products, softmax and what options do to
 // scores are forward's.
 #pragma once
 
+#include "attention/numbers.hpp"
 #include "attention/packed.hpp"
 #include "forward/sm80.hpp"
 #include "table/decode.hpp"
@@ -41,6 +43,16 @@ struct DecodeTypes {
   static SharedAddress stage(std::int32_t n) {
     return arch::shared_begin() +
            static_cast<std::uint32_t>(arch::wave() * warp_bytes + n % tile.stages * stage_bytes);
+  }
+  // A warp's results at the end: f32 rows, 32 bytes apart so that eight of them lie in different banks, and their lse.
+  static constexpr int result_bytes = bucket * 4 + 32;
+  static_assert(tile.rows * (result_bytes + 4) <= warp_bytes);
+  static SharedAddress result(int warp, int row, int column) {
+    return arch::shared_begin() +
+           static_cast<std::uint32_t>(warp * warp_bytes + row * result_bytes + 4 * column);
+  }
+  static SharedAddress result_lse(int warp, int row) {
+    return result(warp, tile.rows, 0) + static_cast<std::uint32_t>(4 * row);
   }
   // q, which moves on to registers where they hold it, out of the stage that is filled last.
   static SharedAddress queries() {
@@ -146,32 +158,38 @@ class KeyStream {
 
 // q of a block of rows, to shared memory.
 template <KernelSpec spec>
-void load_queries(const Problem& p, const SequenceView& s, const DecodePart& part,
+void load_queries(const DecodeArguments& a, const SequenceView& s, const DecodePart& part,
                   std::int32_t kv_head, bool turn_sign, SharedAddress tile) {
   using Types = DecodeTypes<spec>;
   using Rows = typename Types::Rows;
-  const auto group = static_cast<std::uint32_t>(p.group());
+  const auto group = static_cast<std::uint32_t>(a.group);
   for (int n = arch::lane(); n < Types::tile.rows * Rows::chunks; n += arch::wave_size) {
     const int row = n / Rows::chunks, chunk = n % Rows::chunks;
-    Words4 words = query_chunk<spec.dtype>(p.q, s, part, group, kv_head, row, chunk);
+    Words4 words = query_chunk<spec.dtype>(a.problem.q, s, part, group, kv_head, row, chunk);
     if (turn_sign) words ^= 0x80008000u;
     arch::store_shared(tile + static_cast<std::uint32_t>(Rows::place(row, chunk)), words);
   }
 }
 
-// The end of a warp's work: each row divided by its sum, in f32, and its lse.
+inline void store_float(SharedAddress to, float x) {
+  arch::store_shared(to, __builtin_bit_cast(std::uint32_t, x));
+}
+
+// The end of a warp's work: each row divided by its sum, in f32, and its lse, in shared memory.
 template <KernelSpec spec>
 void finish_part(const DecodeArguments& a, const SequenceView& sequence, const DecodePart& part,
-                 std::int32_t kv_head, const PartRows& to,
+                 std::int32_t kv_head,
                  const OnlineSoftmax (&softmax)[DecodeTypes<spec>::lane_queries],
                  const typename DecodeTypes<spec>::Outputs& out) {
   using Types = DecodeTypes<spec>;
   using Outputs = typename Types::Outputs;
   constexpr int lane_queries = Types::lane_queries;
   const Problem& p = a.problem;
-  const auto group = static_cast<std::uint32_t>(p.group());
+  const auto group = static_cast<std::uint32_t>(a.group);
   const Finish<Variant::full> end(p, 0);
-  const int lane = arch::lane();
+  const int lane = arch::lane(), warp = arch::wave();
+  arch::wait_for_copies<0>();
+  arch::wave_barrier();  // nobody reads tiles any more
   float factors[lane_queries];
   std::uint32_t broken = 0;  // bit 4 r + i: query i of the lanes of row r is to be computed again
   static_assert(lane_queries <= row_lanes);
@@ -180,28 +198,24 @@ void finish_part(const DecodeArguments& a, const SequenceView& sequence, const D
     const Normaliser normaliser = end(softmax[i].reference, row_sum(softmax[i].sum));
     factors[i] = normaliser.factor;
     const int row = Outputs::row(lane, i);
-    const bool in_use = row < part.rows;
-    const PackedRow packed(part.row_begin + row, group, kv_head);
+    if (lane % row_lanes == 0) store_float(Types::result_lse(warp, row), normaliser.lse);
+    const SharedAddress to = Types::result(warp, row, Outputs::lane_column(lane));
     float probe = 0;  // NaN once an output is not finite
     ROCFLASH_UNROLL
-    for (int n = 0; n < Outputs::lane_columns; ++n)
-      probe = __builtin_fmaf(out.at(i, n), 0.0f, probe);
-    if (in_use) {
-      if (lane % row_lanes == 0) arch::store(&to.lse(packed), normaliser.lse);
-      float* columns = to.out(packed) + Outputs::lane_column(lane);
-      ROCFLASH_UNROLL
-      for (int n = 0; n < Outputs::lane_columns; n += 2)
-        arch::store(reinterpret_cast<Float2*>(columns + Outputs::column(n)),
-                    Float2{out.at(i, n), out.at(i, n + 1)} * normaliser.factor);
+    for (int n = 0; n < Outputs::lane_columns; n += 2) {
+      const Float2 x{out.at(i, n), out.at(i, n + 1)};
+      probe = __builtin_fmaf(x.y, 0.0f, __builtin_fmaf(x.x, 0.0f, probe));
+      arch::store_shared(to + static_cast<std::uint32_t>(4 * Outputs::column(n)),
+                         __builtin_bit_cast(Words2, x * normaliser.factor));
     }
-    std::uint32_t lanes = arch::ballot(in_use && (probe != 0 || products_overflow(p)));
+    std::uint32_t lanes = arch::ballot(row < part.rows && (probe != 0 || products_overflow(p)));
     lanes |= lanes >> 1;
     lanes |= lanes >> 2;
     broken |= (lanes & 0x11111111u) << i;
   }
   arch::wave_barrier();
   while (broken != 0) {
-    const int bit = __builtin_ctz(broken), row = bit / row_lanes, which = bit % row_lanes;
+    const int bit = __builtin_ctz(broken), quad = bit / row_lanes, which = bit % row_lanes;
     broken &= broken - 1;
     float base = 0, factor = 0;
     ROCFLASH_UNROLL
@@ -209,15 +223,70 @@ void finish_part(const DecodeArguments& a, const SequenceView& sequence, const D
       base = i == which ? softmax[i].base() : base;
       factor = i == which ? factors[i] : factor;
     }
-    const int first_lane = row_lanes * row;
-    const PackedRow packed(part.row_begin + Outputs::row(first_lane, which), group, kv_head);
-    float* columns = to.out(packed);
+    const int first_lane = row_lanes * quad, row = Outputs::row(first_lane, which);
+    const PackedRow packed(part.row_begin + row, group, kv_head);
     repair(
         ExactScores<spec.dtype>{p, sequence, packed.head, a.caches},
         part.view(p, sequence, packed.query), arch::from_lane(base, first_lane),
         arch::from_lane(factor, first_lane), 0, p.value_dim,
-        [&](float lse) { arch::store(&to.lse(packed), lse); },
-        [&](int column, float x) { arch::store(columns + column, x); });
+        [&](float lse) { store_float(Types::result_lse(warp, row), lse); },
+        [&](int column, float x) { store_float(Types::result(warp, row, column), x); });
+  }
+}
+
+// The results of a workgroup's warps in one: weighted by their shares of the sum, as combine/rows.hpp does.
+// A row becomes part of the results, or the result itself.
+template <KernelSpec spec>
+void merge_warps(const DecodeArguments& a) {
+  using Types = DecodeTypes<spec>;
+  // Computed again, so that the loop over keys need not keep it.
+  const DecodeItem item(
+      a, static_cast<std::int32_t>(arch::renew(static_cast<std::uint32_t>(arch::group()))));
+  const SequenceView sequence(a.problem, item.batch);
+  const DecodePart part(a, sequence, item.block, Types::tile.rows, 0, 1, Types::tile.keys);
+  const PartRows to{a, sequence, item.split};
+  constexpr int row_chunks = spec.bucket / 4;
+  for (int n = arch::thread(); n < part.rows * row_chunks; n += Types::tile.threads) {
+    const int row = n / row_chunks, column = n % row_chunks * 4;
+    const PackedRow packed(part.row_begin + row, static_cast<std::uint32_t>(a.group), item.kv_head);
+    const bool has_sink = a.direct && a.sinks;
+    const float sink =
+        has_sink ? number_at(a.sinks.data, a.sinks.dtype, packed.head * a.sinks.head_stride)
+                 : -infinity;
+    float lse[Types::waves], highest = sink, sum = 0;
+    ROCFLASH_UNROLL
+    for (int w = 0; w < Types::waves; ++w) {
+      lse[w] = arch::load_shared_float(Types::result_lse(w, row));
+      if (lse[w] != infinity) highest = __builtin_fmaxf(highest, lse[w]);
+    }
+    Float4 value = {};
+    ROCFLASH_UNROLL
+    for (int w = 0; w < Types::waves; ++w) {
+      if (lse[w] == infinity) continue;  // it saw no key, and left no values
+      const float share = arch::exp2((lse[w] - highest) * log2_e);
+      sum += share;
+      const Words4 words = arch::load_shared(Types::result(w, row, column));
+      if (share != 0) value += share * __builtin_bit_cast(Float4, words);
+    }
+    if (has_sink && sink != -infinity) sum += arch::exp2((sink - highest) * log2_e);
+    value = sum == 0 ? Float4{} : value * (1 / sum);
+    if (sum != sum) value = sum;  // NaN, even without any values
+    const float total = sum == 0 ? infinity : highest + arch::log2(sum) * ln_2;
+    if (!a.direct) {
+      arch::store(reinterpret_cast<Float4*>(to.out(packed) + column), value);
+      if (column == 0) arch::store(&to.lse(packed), total);
+      continue;
+    }
+    const std::int64_t query = sequence.q_row + packed.query;
+    std::byte* out = row_address<spec.dtype>(a.outputs.out, sequence.batch, query, packed.head);
+    ROCFLASH_UNROLL
+    for (int e = 0; e < 4; ++e) {
+      if (column + e < a.outputs.out.columns)
+        arch::store(reinterpret_cast<std::uint16_t*>(out) + column + e,
+                    narrow<spec.dtype>(value[e]));
+    }
+    if (a.outputs.lse && column == 0)
+      arch::store(&a.outputs.lse.at(sequence.batch, packed.head, query), total);
   }
 }
 
@@ -234,16 +303,15 @@ void decode(const DecodeArguments& a) {
   const DecodeItem item(a, arch::group());
   const SequenceView sequence(p, item.batch);
   const std::int32_t number = item.split * Types::waves + arch::wave();
-  const DecodePart part(p, sequence, item.block, tile.rows, number, a.splits * Types::waves,
+  const DecodePart part(a, sequence, item.block, tile.rows, number, a.splits * Types::waves,
                         tile.keys);
   if (part.rows == 0) return;
-  const PartRows to{a, sequence, number};
-  const auto group = static_cast<std::uint32_t>(p.group());
+  const auto group = static_cast<std::uint32_t>(a.group);
   const int lane = arch::lane();
   if (part.empty()) {
-    if (lane < part.rows)
-      arch::store(&to.lse(PackedRow(part.row_begin + lane, group, item.kv_head)), infinity);
-    return;
+    if (lane < tile.rows) store_float(Types::result_lse(arch::wave(), lane), infinity);
+    arch::barrier();
+    return merge_warps<spec>(a);
   }
   QueryView query[lane_queries];
   ROCFLASH_UNROLL
@@ -260,7 +328,7 @@ void decode(const DecodeArguments& a) {
   };
   for (int n = 0; n < ahead; ++n) copy_tile(n);
   const Scale scale(p.scale);
-  load_queries<spec>(p, sequence, part, item.kv_head, scale.turn_sign, Types::queries());
+  load_queries<spec>(a, sequence, part, item.kv_head, scale.turn_sign, Types::queries());
   arch::wave_barrier();
   typename Types::Queries q(operand_address<Rows>(Types::queries(), matrices_down(lane)));
   q.load();
@@ -314,7 +382,9 @@ void decode(const DecodeArguments& a) {
       weigh_values<Types, false>(softmax, scores, unit, v, out, lane, kept);
     }
   }
-  finish_part<spec>(a, sequence, part, item.kv_head, to, softmax, out);
+  finish_part<spec>(a, sequence, part, item.kv_head, softmax, out);
+  arch::barrier();
+  merge_warps<spec>(a);
 }
 
 }  // namespace rocflash::kernel

@@ -16,8 +16,11 @@ struct DecodeTile {
   bool shared_queries = false;  // q stays in shared memory, where registers are too few for it
   int stages = 1;  // tiles of each wave in shared memory; AMD: 1, and 0 where none is loaded ahead
   int dynamic_shared = 0;  // bytes given at launch; AMD kernels declare theirs
+  bool merges = false;     // waves of a workgroup merge their results before they write them
 
   constexpr int waves(int wave_size) const { return threads / wave_size; }
+  // That a workgroup writes.
+  constexpr int parts(int wave_size) const { return merges ? 1 : waves(wave_size); }
 };
 
 constexpr KernelSpec decode_spec(DType dtype, int bucket) {
@@ -44,9 +47,9 @@ constexpr DecodeTile decode_tile(Family family, const KernelSpec& spec) {
       const int row_bytes = bucket * static_cast<int>(size_of(spec.dtype)), rows = 16;
       if (bucket <= 128) {
         const int keys = bucket <= 64 ? 32 : 16, stages = 3;
-        return {rows, keys, 128, 2, false, stages, 4 * stages * 2 * keys * row_bytes};
+        return {rows, keys, 128, 2, false, stages, 4 * stages * 2 * keys * row_bytes, true};
       }
-      return {rows, 16, 64, 2, true, 2, 2 * (2 * 2 * 16 + rows) * row_bytes};
+      return {rows, 16, 64, 2, true, 2, 2 * (2 * 2 * 16 + rows) * row_bytes, true};
     }
   }
   return {};

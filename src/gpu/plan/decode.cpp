@@ -106,10 +106,19 @@ void plan_decode(Plan& plan, const Problem& given, const ForwardOutputs& outputs
   const Lengths& l = p.lengths;
   const KernelSpec spec = spec_for(p);
   const DecodeTile tile = tile_for(p, chip);
+  a.group = static_cast<std::int32_t>(p.group());
   a.blocks = static_cast<std::int32_t>(row_blocks(p, tile));
   a.splits = decode_splits(p, chip);
   a.caches = caches_of(p);
-  const std::int64_t parts = std::int64_t{a.splits} * waves_of(tile, chip);
+  const std::int64_t parts =
+      std::int64_t{a.splits} * tile.parts(kernel::facts_of(chip.family).wave);
+  if (parts == 1 && !l.packed_q() && !l.used_q) {
+    a.direct = 1;
+    a.outputs = outputs;
+    a.sinks = given.sinks;
+    plan.add(spec, chip.family, blocks_of_all(p, tile).value());
+    return;
+  }
 
   // Rows of all batches, or of the packed tensor.
   const std::int64_t batches = l.packed_q() ? 1 : p.batch();

@@ -1,0 +1,189 @@
+// What is planned for few queries, appending and merging, without any device.
+#include "gpu/plan/decode.hpp"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gpu/plan/append.hpp"
+#include "gpu/plan/combine.hpp"
+
+namespace rocflash::gpu {
+namespace {
+
+using kernel::Family;
+using kernel::Operation;
+
+constexpr Chip h200{Family::sm80, 132}, mi300x{Family::cdna3, 304}, rx7900{Family::rdna3, 96};
+
+// Addresses only: nothing here is read.
+std::byte* at(std::uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
+
+Rows rows(std::uintptr_t address, std::int64_t length, std::int64_t heads, int columns) {
+  return {at(address), DType::bf16, length * heads * columns, heads * columns, columns, columns};
+}
+
+// 32 heads on 8 of size 128, one query per sequence.
+struct Given {
+  explicit Given(std::int64_t b, std::int64_t keys, std::int64_t queries = 1) {
+    constexpr int d = 128;
+    p.dtype = DType::bf16;
+    p.heads = 32;
+    p.kv_heads = 8;
+    p.head_dim = p.value_dim = d;
+    p.q = rows(0x10000, queries, 32, d);
+    p.k = rows(0x20000, keys, 8, d);
+    p.v = rows(0x30000, keys, 8, d);
+    p.lengths = {.batch = b, .rows_q = queries, .rows_k = keys};
+    p.max_q = queries;
+    p.max_k = keys;
+    p.caches = b;
+    o.out = rows(0x40000, queries, 32, d);
+  }
+  Given& with(const std::function<void(Given&)>& change) {
+    change(*this);
+    return *this;
+  }
+  bool split(Chip chip = h200) const { return is_split(p, o, chip); }
+
+  Problem p;
+  ForwardOutputs o;
+};
+
+std::vector<std::string> kernels(const Plan& plan) {
+  std::vector<std::string> names;
+  for (const Launch& l : plan.launches()) names.emplace_back(kernel::kernel_name(l.kernel));
+  return names;
+}
+
+TEST(Decode, DividesTheKeysOfFewQueries) {
+  EXPECT_TRUE(Given(1, 131072).split());
+  EXPECT_TRUE(Given(1, 4096, 64).split());
+  EXPECT_FALSE(Given(1, 4096, 65).split());
+  EXPECT_FALSE(Given(1, 128).split());
+  EXPECT_TRUE(Given(1, 128).with([](Given& g) { g.p.splits = 2; }).split());
+  // Many rows for many sequences: forward reads the keys less often.
+  EXPECT_FALSE(Given(64, 4096, 64).split());
+  EXPECT_TRUE(Given(64, 4096, 4).split());
+}
+
+TEST(Decode, LeavesToForwardWhatItsKernelsDoNotTake) {
+  EXPECT_FALSE(Given(1, 4096).with([](Given& g) { g.o.s_dmask.data = at(0x50000); }).split());
+  EXPECT_FALSE(Given(1, 4096).with([](Given& g) { g.p.k.data = at(0x20002); }).split());
+  EXPECT_FALSE(Given(1, 4096).with([](Given& g) { g.p.v.row_stride += 1; }).split());
+  EXPECT_FALSE(Given(1, 4096).with([](Given& g) { g.p.q.columns = g.p.head_dim = 33; }).split());
+  EXPECT_FALSE(Given(1, 4096).with([](Given& g) { g.p.k.dtype = DType::f16; }).split());
+  EXPECT_FALSE(Given(1, 4096).with([](Given& g) { g.p.head_dim = 264; }).split());
+  // Only the strides of rows that exist matter.
+  EXPECT_TRUE(Given(1, 4096).with([](Given& g) { g.p.q.row_stride = 0; }).split());
+}
+
+TEST(Decode, KeepsTheDeviceBusy) {
+  EXPECT_EQ(decode_splits(Given(1, 131072).p, h200), 32);
+  EXPECT_EQ(decode_splits(Given(8, 32768).p, h200), 4);
+  EXPECT_EQ(decode_splits(Given(64, 4096).p, h200), 1);
+  // One workgroup at least for each compute unit.
+  for (const Chip chip : {mi300x, rx7900})
+    EXPECT_GE(8 * decode_splits(Given(1, 32768).p, chip), chip.units);
+  // Every wave has work.
+  EXPECT_EQ(decode_splits(Given(1, 1024).p, h200), 8);
+  EXPECT_EQ(decode_splits(Given(1, 1024).p, mi300x), 4);
+}
+
+TEST(Decode, HonoursTheNumberOfSplits) {
+  EXPECT_EQ(decode_splits(Given(1, 131072).with([](Given& g) { g.p.splits = 5; }).p, h200), 5);
+  EXPECT_EQ(decode_splits(Given(1, 131072).with([](Given& g) { g.p.splits = 1; }).p, h200), 1);
+}
+
+TEST(Decode, MergesPartsFromTheWorkspace) {
+  const Given g(2, 4096, 3);
+  Plan plan;
+  std::byte* memory = at(0x100000);
+  plan_decode(plan, g.p, g.o, memory, h200);
+  EXPECT_EQ(kernels(plan), (std::vector<std::string>{"decode_bf16_128", "combine_f32"}));
+  const auto& a = plan.arguments<Operation::decode>();
+  const auto& c = plan.arguments<Operation::combine>();
+  EXPECT_EQ(a.blocks, 1);  // three queries of four heads: twelve of sixteen rows
+  EXPECT_EQ(plan.find(Operation::decode)->shape.groups, 2u * 8 * static_cast<unsigned>(a.splits));
+  EXPECT_EQ(c.parts.parts, a.splits);
+  EXPECT_EQ(a.out_part, 2 * 3 * 32 * 128);
+  EXPECT_EQ(plan.workspace.value(), c.parts.parts * (a.out_part + a.lse_part) * 4);
+  EXPECT_EQ(reinterpret_cast<const std::byte*>(c.parts.out_partial), memory);
+  EXPECT_EQ(c.parts.out, g.o.out.data);
+  EXPECT_EQ(c.of_problem, 1);
+
+  // Only the size is asked for: the same answer.
+  Plan asked;
+  plan_decode(asked, g.p, g.o, nullptr, h200);
+  EXPECT_EQ(asked.workspace.value(), plan.workspace.value());
+}
+
+TEST(Decode, WritesOnePartStraightToTheOutputs) {
+  const auto planned = [](const Given& g, Chip chip) {
+    Plan plan;
+    plan_decode(plan, g.p, g.o, nullptr, chip);
+    return kernels(plan);
+  };
+  Given g(64, 4096);
+  EXPECT_EQ(planned(g, h200), std::vector<std::string>{"decode_bf16_128"});
+  EXPECT_EQ(planned(g, mi300x).size(), 2u);  // each wave writes a part
+  const std::int32_t used = 0;
+  EXPECT_EQ(planned(g.with([&](Given& x) { x.p.lengths.used_q = &used; }), h200).size(), 2u);
+}
+
+TEST(Decode, GivesSinksToTheMergingKernelOnly) {
+  const Given g = Given(1, 4096).with([](Given& x) { x.p.sinks.data = at(0x60000); });
+  Plan plan;
+  plan_decode(plan, g.p, g.o, at(0x100000), mi300x);
+  EXPECT_FALSE(plan.arguments<Operation::decode>().problem.sinks);
+  EXPECT_TRUE(plan.arguments<Operation::combine>().problem.sinks);
+}
+
+TEST(Append, PutsLengthsAndRotatedQueriesIntoTheWorkspace) {
+  const Given g(3, 4096, 2);
+  Append append;
+  append.k = rows(0x70000, 2, 8, 128);
+  append.v = rows(0x80000, 2, 8, 128);
+  append.rows = 2;
+  append.rotary.dim = 64;
+  Plan plan;
+  std::byte* memory = at(0x100000);
+  const Problem after = plan_append(plan, g.p, append, memory, mi300x);
+  EXPECT_EQ(kernels(plan), (std::vector<std::string>{"append_f32"}));
+  EXPECT_EQ(reinterpret_cast<const std::byte*>(after.lengths.used_k), memory);
+  EXPECT_EQ(after.q.data, memory + 64);
+  EXPECT_EQ(plan.workspace.value(), 64 + 3 * 2 * 32 * 128 * 2);
+  const auto& a = plan.arguments<Operation::append>();
+  EXPECT_EQ(a.problem.q.data, g.p.q.data);
+  EXPECT_EQ(a.q.data, after.q.data);
+
+  // Attention reads what was written, and its own scratch memory follows.
+  plan_decode(plan, after, g.o, memory, mi300x);
+  EXPECT_EQ(kernels(plan),
+            (std::vector<std::string>{"append_f32", "decode_bf16_128", "combine_f32"}));
+  EXPECT_EQ(plan.arguments<Operation::decode>().out.data, memory + 64 + 3 * 2 * 32 * 128 * 2);
+}
+
+TEST(Append, HasNothingToDoWithoutKeysAndRotation) {
+  const Given g(3, 4096);
+  Plan plan;
+  EXPECT_EQ(plan_append(plan, g.p, {}, nullptr, h200).q.data, g.p.q.data);
+  EXPECT_TRUE(plan.launches().empty());
+  EXPECT_EQ(plan.workspace.value(), 0);
+}
+
+TEST(Combine, SharesFewRowsAmongWaves) {
+  EXPECT_EQ(combine_slices(132, 32, h200), 8);
+  EXPECT_EQ(combine_slices(132, 32, mi300x), 4);  // waves of 64 lanes
+  EXPECT_EQ(combine_slices(3, 32, h200), 2);
+  EXPECT_EQ(combine_slices(132, 1 << 20, h200), 1);
+  Plan plan;
+  plan_combine(plan, {.parts = 3, .batch = 2, .queries = 0, .heads = 4, .columns = 8}, nullptr,
+               h200);
+  EXPECT_TRUE(plan.launches().empty());
+}
+
+}  // namespace
+}  // namespace rocflash::gpu
