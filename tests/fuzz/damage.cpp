@@ -138,7 +138,7 @@ void damage_execution(Bytes& bytes, rocflash_execution& e) {
 }  // namespace
 
 void damage(Bytes& bytes, Problem& p, Outputs& o, Call& call) {
-  const auto outputs = [&]() -> Tensor& { return *o.all[bytes.byte() % 7]; };
+  const auto outputs = [&]() -> Tensor& { return *o.all[bytes.byte() % std::size(o.all)]; };
   switch (bytes.range(0, 9)) {
     case 0:
     case 1: {

@@ -86,18 +86,16 @@ void compare(const Problem& p, const Outputs& got, bool gradients, const Call& c
   if (gradients) expect_ok(Op::backward, judge, "the reference refuses what was accepted:");
   const std::vector<double> bounds = p.bounds(exact);
   ++counts.compared;
-  for (int n = 0; n < (gradients ? 7 : 3); ++n) {
+  for (std::size_t n = 0; n < (gradients ? std::size(got.all) : 3); ++n) {
     const Tensor &a = *got.all[n], &r = *exact.all[n];
     if (!a || !r) continue;
     for (std::int64_t i = 0; i < a.size(); ++i) {
       const double x = a.get(i), y = r.get(i);
-      const bool close =
-          std::isfinite(y) ? std::abs(x - y) <= bounds[static_cast<std::size_t>(n)] : x == y;
+      const bool close = std::isfinite(y) ? std::abs(x - y) <= bounds[n] : x == y;
       if (close) continue;
       char words[160];
       std::snprintf(words, sizeof words, "%s element %lld is %.9g, reference %.9g, allowed %.3g",
-                    output_names[n], static_cast<long long>(i), x, y,
-                    bounds[static_cast<std::size_t>(n)]);
+                    output_names[n], static_cast<long long>(i), x, y, bounds[n]);
       p.print();
       fail("mismatch:", words);
     }
@@ -207,15 +205,17 @@ void one_call(Bytes& bytes) {
   if (bytes.chance(16)) return combine_call(bytes);
   const bool spoil = bytes.chance(120);
   Problem p(bytes, !spoil);
+  constexpr rocflash_backend backends[] = {ROCFLASH_BACKEND_CPU, ROCFLASH_BACKEND_AUTO,
+                                           ROCFLASH_BACKEND_CPU, ROCFLASH_BACKEND_STANDARD,
+                                           ROCFLASH_BACKEND_PLAIN};
+  const rocflash_backend backend = bytes.pick(backends);
+  if (backend == ROCFLASH_BACKEND_STANDARD) p.want_no_option_gradients();  // it refuses them
   Outputs o;
   p.make_outputs(o, false, spoil ? nullptr : &bytes);
   Call call{};
   call.problem.s = p.c;
   p.plug(o, call.forward.s, call.backward.s);
-  constexpr rocflash_backend backends[] = {ROCFLASH_BACKEND_CPU, ROCFLASH_BACKEND_AUTO,
-                                           ROCFLASH_BACKEND_CPU, ROCFLASH_BACKEND_STANDARD,
-                                           ROCFLASH_BACKEND_PLAIN};
-  call.execution.s = {sizeof call.execution.s, bytes.pick(backends), 1, nullptr, nullptr, 0};
+  call.execution.s = {sizeof call.execution.s, backend, 1, nullptr, nullptr, 0};
   if (bytes.chance(16)) call.execution.s.num_threads = bytes.range(1, 4);
   const bool gradients = bytes.chance(140);
 
@@ -231,8 +231,8 @@ void one_call(Bytes& bytes) {
 
   if (gradients) expect_ok(Op::forward, call, "a valid forward is refused:");
   damage(bytes, p, o, call);
-  std::vector<std::byte> before[7];
-  for (int n = 0; n < 7; ++n) before[n] = o.all[n]->bytes();
+  std::vector<std::byte> before[std::size(o.all)];
+  for (std::size_t n = 0; n < std::size(o.all); ++n) before[n] = o.all[n]->bytes();
   rocflash_status status = ROCFLASH_OK;
   if (!run(gradients ? Op::backward : Op::forward, call, status)) return;
   if (status == ROCFLASH_OK) {
@@ -241,7 +241,7 @@ void one_call(Bytes& bytes) {
   }
   ++counts.refused;
   expect_refusal(status);
-  for (int n = 0; n < 7; ++n) {
+  for (std::size_t n = 0; n < std::size(o.all); ++n) {
     if (o.all[n]->bytes() != before[n]) fail("a refused call wrote", output_names[n]);
   }
 }

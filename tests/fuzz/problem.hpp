@@ -48,6 +48,10 @@ class Problem {
   Problem(Bytes& bytes, bool exact);
   Problem(const Problem&) = delete;
 
+  void want_no_option_gradients() {
+    wants_dbias = wants_dalibi = false;
+    wants[0] |= !wants[1] && !wants[2] && !wants_dsinks;
+  }
   // Outputs as the caller asked for them; `judge` gives f64 where the reference may.
   void make_outputs(Outputs& o, bool judge, Bytes* strides) const;
   void plug(const Outputs& o, rocflash_forward_outputs& f, rocflash_backward_tensors& b) const;
