@@ -154,6 +154,13 @@ def train(options: argparse.Namespace, split: bool) -> list[float]:
     return losses
 
 
+def join() -> None:
+    """Each start has keys of its own in torchrun's store: those of the last one name processes that have ended."""
+    store, rank, size = next(dist.rendezvous("env://"))
+    start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    dist.init_process_group("gloo", store=dist.PrefixStore(f"start {start}", store), rank=rank, world_size=size)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--length", type=int, default=4096, help="rows of a sequence")
@@ -172,7 +179,7 @@ def main() -> None:
     options = parser.parse_args()
     split = "RANK" in os.environ  # torchrun's
     if split:
-        dist.init_process_group("gloo")
+        join()
     losses = train(options, split)
     if options.compare and split and dist.get_rank() == 0:
         apart = max(abs(a - b) for a, b in zip(losses, train(options, False)))

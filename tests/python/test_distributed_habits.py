@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -364,3 +367,25 @@ def test_a_rank_that_fails_is_no_hang() -> None:
 def test_failures_come_back(two: Ranks) -> None:
     with pytest.raises(Failed, match="rank 0"):
         two.run(rows_and_back, "no layout")
+
+
+def test_the_example_goes_on_after_a_process_was_killed(tmp_path: Path) -> None:
+    """Losses are those of a run that nobody interrupted."""
+    example = Path(__file__).parents[2] / "examples" / "train_long.py"
+    small = ["--length", "64", "--steps", "5", "--layers", "1", "--width", "32"]
+    killed = ["--checkpoint", str(tmp_path / "run.pt"), "--save-every", "2", "--kill-at", "3"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    found = subprocess.run(
+        [*command, str(example), *small, *killed, "--compare"],
+        **{"capture_output": True, "text": True, "timeout": 150, "env": environment},
+    )
+    assert found.returncode == 0, found.stderr[-3000:]
+    assert "goes on after step 1" in found.stdout and (tmp_path / "run.pt.killed").exists()
+    assert "largest difference of a loss to the unsplit run" in found.stdout
+    assert found.stdout.count("split step   4") == 1
+    alone = subprocess.run(
+        [sys.executable, str(example), *small, "--most-rows", "32"],
+        **{"capture_output": True, "text": True, "timeout": 100, "env": environment},
+    )
+    assert alone.returncode == 1 and "64 rows; a process may hold 32" in alone.stderr
