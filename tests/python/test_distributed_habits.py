@@ -153,6 +153,25 @@ def compiled(method: str) -> bool:
     return all(torch.equal(a, b) for a, b in zip(*results))
 
 
+def opchecked(method: str) -> bool:
+    from rocflash._c.options import Options
+
+    draw = torch.Generator().manual_seed(dist.get_rank())
+    inputs = [torch.randn(2, 8, 4, 16, generator=draw).requires_grad_() for _ in range(3)]
+    options = Options(causal=True)
+    torch.library.opcheck(
+        torch.ops.rocflash.distributed_forward.default,
+        (*inputs, *options, dist.group.WORLD.group_name, method, "zigzag", -1, -1),
+        test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+    )
+    return True
+
+
+@pytest.mark.parametrize("method", ["ring", "ulysses"])
+def test_operators_are_what_they_say(two: Ranks, method: str) -> None:
+    assert all(two.run(opchecked, method))
+
+
 @pytest.mark.parametrize("method", ["ring", "ulysses"])
 def test_compiles_without_a_break(two: Ranks, method: str) -> None:
     assert all(two.run(compiled, method))
