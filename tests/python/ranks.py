@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import traceback
@@ -80,10 +81,8 @@ class Ranks:
     def close(self) -> None:
         for pipe, process in zip(self._pipes, self.processes):
             if process.is_alive():
-                try:
+                with contextlib.suppress(BrokenPipeError):
                     pipe.send(None)
-                except BrokenPipeError:
-                    pass
         for process in self.processes:
             process.join(10)
             if process.is_alive():

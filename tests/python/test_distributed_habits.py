@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -148,6 +151,25 @@ def compiled(method: str) -> bool:
         out.sum().backward()
         results.append([out.detach(), *(x.grad for x in inputs)])
     return all(torch.equal(a, b) for a, b in zip(*results))
+
+
+def opchecked(method: str) -> bool:
+    from rocflash._c.options import Options
+
+    draw = torch.Generator().manual_seed(dist.get_rank())
+    inputs = [torch.randn(2, 8, 4, 16, generator=draw).requires_grad_() for _ in range(3)]
+    options = Options(causal=True)
+    torch.library.opcheck(
+        torch.ops.rocflash.distributed_forward.default,
+        (*inputs, *options, dist.group.WORLD.group_name, method, "zigzag", -1, -1),
+        test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+    )
+    return True
+
+
+@pytest.mark.parametrize("method", ["ring", "ulysses"])
+def test_operators_are_what_they_say(two: Ranks, method: str) -> None:
+    assert all(two.run(opchecked, method))
 
 
 @pytest.mark.parametrize("method", ["ring", "ulysses"])
@@ -364,3 +386,25 @@ def test_a_rank_that_fails_is_no_hang() -> None:
 def test_failures_come_back(two: Ranks) -> None:
     with pytest.raises(Failed, match="rank 0"):
         two.run(rows_and_back, "no layout")
+
+
+def test_the_example_goes_on_after_a_process_was_killed(tmp_path: Path) -> None:
+    """Losses are those of a run that nobody interrupted."""
+    example = Path(__file__).parents[2] / "examples" / "train_long.py"
+    small = ["--length", "64", "--steps", "5", "--layers", "1", "--width", "32"]
+    killed = ["--checkpoint", str(tmp_path / "run.pt"), "--save-every", "2", "--kill-at", "3"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    found = subprocess.run(
+        [*command, str(example), *small, *killed, "--compare"],
+        **{"capture_output": True, "text": True, "timeout": 150, "env": environment},
+    )
+    assert found.returncode == 0, found.stderr[-3000:]
+    assert "goes on after step 1" in found.stdout and (tmp_path / "run.pt.killed").exists()
+    assert "largest difference of a loss to the unsplit run" in found.stdout
+    assert found.stdout.count("split step   4") == 1
+    alone = subprocess.run(
+        [sys.executable, str(example), *small, "--most-rows", "32"],
+        **{"capture_output": True, "text": True, "timeout": 100, "env": environment},
+    )
+    assert alone.returncode == 1 and "64 rows; a process may hold 32" in alone.stderr

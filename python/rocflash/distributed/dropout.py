@@ -49,6 +49,7 @@ def keeps(
         ],
         (seed & _LOW, (seed >> 32) ^ (offset >> 32)),
     )
-    sixteens = torch.stack([half for word in words for half in (word & 0xFFFF, word >> 16)], dim=-1)
+    halves = [half.to(torch.int32) for word in words for half in (word & 0xFFFF, word >> 16)]
+    sixteens = torch.stack(halves, dim=-1)
     bits = sixteens[..., at, j % 8]
     return bits < int((1 - dropout_p) * 65536 + 0.5)

@@ -280,6 +280,23 @@ def _fused(tiles: list[Tile]) -> list[Tile]:
             found[-1] = last._replace(q=range(last.q.start, tile.q.stop))
         else:
             found.append(tile)
+    return _along_the_diagonal(found)
+
+
+def _along_the_diagonal(tiles: list[Tile]) -> list[Tile]:
+    """Joins queries to those before them whose diagonal theirs continues, as at home in causal zigzag."""
+    found: list[Tile] = []
+    for tile in sorted(tiles, key=lambda t: (t.k.start, t.q.start)):
+        last = found[-1] if found else tile
+        if (
+            (last.left, last.right) == (tile.left, tile.right) == (ANY, 0)
+            and last.q.stop == tile.q.start
+            and last.k.start == tile.k.start
+            and len(tile.k) - len(tile.q) == len(last.k)
+        ):
+            found[-1] = tile._replace(q=range(last.q.start, tile.q.stop))
+        else:
+            found.append(tile)
     return found
 
 

@@ -1,0 +1,274 @@
+"""How long a step of ring attention takes on 2 to 1,024 GPUs: a model, and the overlap measured on CPU processes.
+
+    python bench/ring_model.py [--card MI300X] [--length 1048576] [--heads 64 --kv-heads 8] [--forward 560 --backward 514]
+    python bench/ring_model.py --measure        # two gloo processes on this machine: how much of the traffic hides
+
+The model takes the schedule of rocflash.distributed as it is (its hops, its tiles, their sizes), the speed of one card's
+kernels as given (TFLOP/s, measured elsewhere: the defaults are published ones and are named in the output) and links by
+their stated bandwidths. A hop takes the longer of computing and sending; the first block needs no sending, and in backward
+the gradients of keys and values go home after the last hop. What it leaves out: the host's time to queue calls
+and waiting for slower ranks; --launch and --latency stand for the part of it that is known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+from rocflash.distributed import Layout
+from rocflash.distributed.layout import named
+from rocflash.distributed.tiles import Sight, hops, segments_of, tiles_of
+
+
+class Card(NamedTuple):
+    """A card's kernels in TFLOP/s (bf16, head size 128, causal) and links in GB/s for each direction."""
+
+    forward: float
+    backward: float
+    node: float  # to one neighbour in the node
+    network: float  # of its own network port
+    per_node: int
+    source: str
+
+
+# Kernel speeds are those that others publish for these cards, links what vendors state for one direction.
+CARDS = {
+    "MI300X": Card(560, 514, 64, 50, 8, "AITER's published causal kernels; one xGMI link 64 GB/s; 400 Gb/s a card"),
+    "MI355X": Card(1398, 1163, 76.8, 50, 8, "AITER's published causal kernels; one xGMI link 76.8 GB/s; 400 Gb/s a card"),
+    "H200": Card(688, 581, 450, 50, 8, "cuDNN's published causal kernels; NVLink 4, 450 GB/s; 400 Gb/s a card"),
+    "H200-200G": Card(688, 581, 450, 25, 8, "as H200, with a network of 200 Gb/s a card"),
+}
+
+
+class Shape(NamedTuple):
+    length: int
+    heads: int
+    kv_heads: int
+    size: int
+    causal: bool
+    window: Optional[int]
+    layout: str
+
+
+class Step(NamedTuple):
+    """Seconds of one attention layer, forward and backward, on the slowest rank."""
+
+    computing: float
+    total: float
+    hidden: float  # share of the traffic that is not waited for
+
+
+def _seen(tile: Any) -> int:
+    """Pairs of queries and keys of a call."""
+    sq, sk = len(tile.q), len(tile.k)
+    left = sk + sq if tile.left < 0 else tile.left
+    right = sk + sq if tile.right < 0 else tile.right
+
+    def below(bound: int) -> int:  # pairs with key <= place + bound
+        first = sk - sq + bound + 1  # keys of the first query, unclipped
+        low, high = min(sq, max(0, -first)), max(0, min(sq, sk - first))
+        ramp = max(0, high - low)
+        return ramp * first + (low + high - 1) * ramp // 2 + (sq - max(high, low)) * sk if sq else 0
+
+    return below(right) - below(-left - 1)
+
+
+def _hops(shape: Shape, ranks: int) -> tuple[Layout, Sight, tuple[int, ...]]:
+    layout = named(shape.layout, shape.length, ranks)
+    window = None if shape.window is None else shape.window
+    sight = Sight(segments_of(shape.length, shape.length), window, 0 if shape.causal else None)
+    return layout, sight, hops(sight, layout, layout)
+
+
+def step(shape: Shape, card: Card, ranks: int, launch: float, latency: float) -> Step:
+    """By the schedule that ranks really follow; ranks go on together, so a hop takes what its slowest takes."""
+    layout, sight, way = _hops(shape, ranks)
+    rows = -(-shape.length // ranks)
+    block = 2 * rows * shape.kv_heads * shape.size * 2  # bytes of keys and values in bf16
+    speed = card.node if ranks <= card.per_node else card.network
+    computing = total = sent = waited = 0.0
+    # By symmetry a few ranks stand for all: the ends and the middle have the extremes of every layout.
+    watched = sorted({0, ranks // 2, ranks - 1})
+    for n, distance in enumerate(way):
+        found = [tiles_of(sight, layout.pieces[r], layout.pieces[(r - distance) % ranks]) for r in watched]
+        pairs = max(sum(map(_seen, tiles)) for tiles in found)
+        calls = max(map(len, found))
+        work = 4 * pairs * shape.heads * shape.size
+        last = n + 1 == len(way)
+        for speed_of_kernel, times, traffic in (
+            (card.forward, 1.0, 0 if last else block),
+            # The next block, and the f32 gradients of the one before.
+            (card.backward, 2.5, (0 if last else block) + (2 * block if n else 0)),
+        ):
+            compute = times * work / (speed_of_kernel * 1e12) + calls * launch
+            send = traffic / (speed * 1e9) + (latency if traffic else 0)
+            computing, sent = computing + compute, sent + send
+            total, waited = total + max(compute, send), waited + max(0.0, send - compute)
+    home = 2 * block / (speed * 1e9) + latency if len(way) > 1 else 0.0
+    total, sent, waited = total + home, sent + home, waited + home
+    return Step(computing, total, 1 - waited / sent if sent else 1.0)
+
+
+def ideal(shape: Shape, card: Card, ranks: int) -> float:
+    """The whole problem's operations, divided evenly, by kernels at full speed."""
+    whole = tiles_of(
+        Sight(segments_of(shape.length, shape.length), shape.window, 0 if shape.causal else None),
+        (range(shape.length),),
+        (range(shape.length),),
+    )
+    work = 4 * sum(map(_seen, whole)) * shape.heads * shape.size / ranks
+    return work / (card.forward * 1e12) + 2.5 * work / (card.backward * 1e12)
+
+
+def table(options: argparse.Namespace) -> list[dict[str, Any]]:
+    rows = []
+    for name in options.card.split(","):
+        card = CARDS[name]
+        card = card._replace(
+            forward=options.forward or card.forward, backward=options.backward or card.backward
+        )
+        print(f"\n{name}: {card.forward:g} / {card.backward:g} TFLOP/s forward / backward ({card.source})")
+        print("  ranks     rows   computing      step   traffic hidden   of ideal")
+        for ranks in (2**n for n in range(1, 11)):
+            shape = Shape(
+                options.length,
+                options.heads,
+                options.kv_heads,
+                options.size,
+                not options.full,
+                options.window,
+                options.layout,
+            )
+            if options.length < 2 * ranks:
+                break
+            found = step(shape, card, ranks, options.launch * 1e-6, options.latency * 1e-6)
+            share = ideal(shape, card, ranks) / found.total
+            print(
+                f"  {ranks:5} {options.length // ranks:8} {found.computing * 1e3:8.2f} ms {found.total * 1e3:8.2f} ms "
+                f"{found.hidden:14.0%} {share:10.1%}"
+            )
+            rows.append({"card": name, "ranks": ranks, **found._asdict(), "of_ideal": share})
+    return rows
+
+
+def plot(rows: list[dict[str, Any]], length: int, file: str) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    for name in dict.fromkeys(row["card"] for row in rows):
+        own = [row for row in rows if row["card"] == name]
+        axes.plot([r["ranks"] for r in own], [100 * r["of_ideal"] for r in own], marker="o", label=name)
+    axes.axhline(90, color="grey", linewidth=0.8, linestyle="--")
+    axes.set_xscale("log", base=2)
+    axes.set_ylim(0, 105)
+    axes.set_xlabel("GPUs")
+    axes.set_ylabel("% of ideal (model)")
+    axes.set_title(f"Ring attention, {length:,} tokens, forward and backward")
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(file)
+
+
+def _measured(rank: int, ranks: int, file: str, rows: int, rounds: int, results: Any) -> None:
+    """Forward of a ring on CPU processes: with traffic, with the same calls and none, and the traffic alone."""
+    import torch
+    import torch.distributed as dist
+
+    import rocflash.distributed as rfd
+    from rocflash.distributed import hop
+    from rocflash.distributed import ring as rings
+    from rocflash.distributed.group import team_of
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=ranks)
+    q, k, v = (torch.randn(1, rows, 8, 64).bfloat16() for _ in range(3))
+    team, layout = team_of(None), named("zigzag", rows * ranks, ranks)
+    ring = rings.Ring(team, layout, layout, hop.Heads(0, 8))
+    sight = Sight(segments_of(layout.length, layout.length), None, 0)
+    from rocflash._c.options import Options
+
+    o = Options(causal=True)
+
+    def whole() -> None:
+        rfd.attention(q, k, v, causal=True, method="ring")
+
+    def computing() -> None:
+        merged = hop.Merged(q, 64)
+        for distance in hops(sight, layout, layout):
+            hop.forward(ring.hop(q, k, v, o, sight, distance), merged)
+        merged.finish(q.dtype, None)
+
+    def traffic() -> None:
+        block = rings._first(k, v)
+        for n in range(1, ranks):
+            into = rings._Block(k, v, rows, k.dtype)
+            ring.send(block.flat, into.flat, 1, f"hop {n}").arrived()
+
+    times: dict[str, list[float]] = {"whole": [], "computing": [], "traffic": []}
+    for n in range(rounds + 1):
+        for name, call in (("whole", whole), ("computing", computing), ("traffic", traffic)):
+            dist.barrier()
+            start = time.perf_counter()
+            call()
+            if n:
+                times[name].append(time.perf_counter() - start)
+    if rank == 0:
+        results.put({name: sorted(found)[len(found) // 2] for name, found in times.items()})
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def measure(rows: int, rounds: int) -> dict[str, float]:
+    import tempfile
+
+    import torch.multiprocessing as mp
+
+    with tempfile.TemporaryDirectory() as folder:
+        results = mp.get_context("spawn").SimpleQueue()
+        mp.spawn(_measured, (2, f"{folder}/store", rows, rounds, results), nprocs=2)
+        found = results.get()
+    found["efficiency"] = found["computing"] / found["whole"]
+    serial = found["computing"] + found["traffic"]
+    found["hidden"] = min(1.0, max(0.0, (serial - found["whole"]) / found["traffic"]))
+    print(f"2 processes, gloo, {rows} rows each, 8 heads of 64, bf16, causal, forward:")
+    for name in ("whole", "computing", "traffic"):
+        print(f"  {name:10} {found[name] * 1e3:8.2f} ms")
+    print(f"  {found['efficiency']:.0%} of computing alone; {found['hidden']:.0%} of the traffic is hidden")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--card", default="MI300X,MI355X,H200,H200-200G", help=f"of {', '.join(CARDS)}")
+    parser.add_argument("--length", type=int, default=1 << 20)
+    parser.add_argument("--heads", type=int, default=64)
+    parser.add_argument("--kv-heads", type=int, default=8)
+    parser.add_argument("--size", type=int, default=128)
+    parser.add_argument("--window", type=int, help="left bound")
+    parser.add_argument("--full", action="store_true", help="not causal")
+    parser.add_argument("--layout", default="zigzag")
+    parser.add_argument("--forward", type=float, default=0, help="TFLOP/s of the kernels instead of the card's")
+    parser.add_argument("--backward", type=float, default=0)
+    parser.add_argument("--launch", type=float, default=10, help="microseconds for each call")
+    parser.add_argument("--latency", type=float, default=20, help="microseconds for each message")
+    parser.add_argument("--json", help="file for the figures")
+    parser.add_argument("--plot", help="file for the plot")
+    parser.add_argument("--measure", action="store_true", help="the overlap of two CPU processes instead")
+    parser.add_argument("--rows", type=int, default=2048, help="rows of a process, with --measure")
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args()
+    rows: Any = measure(options.rows, options.rounds) if options.measure else table(options)
+    if options.json:
+        Path(options.json).write_text(json.dumps(rows, indent=1))
+    if options.plot and not options.measure:
+        plot(rows, options.length, options.plot)
+
+
+if __name__ == "__main__":
+    main()
