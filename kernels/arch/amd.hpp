@@ -244,6 +244,9 @@ class Window {
   Words2 load8(std::uint32_t offset) const {
     return __builtin_amdgcn_raw_buffer_load_b64(resource_, static_cast<int>(offset), 0, 0);
   }
+  void store16(Words4 value, std::uint32_t offset) const {
+    __builtin_amdgcn_raw_buffer_store_b128(value, resource_, static_cast<int>(offset), 0, 0);
+  }
   void store8(Words2 value, std::uint32_t offset) const {
     __builtin_amdgcn_raw_buffer_store_b64(value, resource_, static_cast<int>(offset), 0, 0);
   }

@@ -158,11 +158,6 @@ inline void store_shared(SharedAddress to, Words4 w) {
 inline void store_shared(SharedAddress to, Words2 w) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(w.x), "r"(w.y) : "memory");
 }
-inline float load_shared_float(SharedAddress from) {
-  float x;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
-  return x;
-}
 inline Words2 load_shared8(SharedAddress from) {
   std::uint32_t x, y;
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x), "=r"(y) : "r"(from) : "memory");
