@@ -112,3 +112,99 @@ def test_fa3_private_names_must_agree() -> None:
     with pytest.raises(ValueError, match="^out: is given together with out_"):
         fa3._flash_attn_forward(q, k, v, out=q.clone(), out_=q.clone())
     assert {"out", "out_"} <= set(inspect.signature(fa3._flash_attn_forward).parameters)
+
+
+needs_registry = pytest.mark.skipif(
+    not hasattr(torch.nn.attention, "activate_flash_attention_impl"),
+    reason="torch.nn.attention has no registry before torch 2.11",
+)
+
+
+@pytest.fixture
+def implementation():
+    """Activates an implementation of torch's flash attention for one test."""
+    import torch.nn.attention as choices
+
+    yield choices.activate_flash_attention_impl
+    choices.restore_flash_attention_impl(_raise_warn=False)
+
+
+@needs_registry
+def test_torch_takes_fa3(implementation) -> None:
+    """torchtitan: torch imports flash_attn_interface and calls torch.ops.flash_attn_3."""
+    from torch.nn.attention import _fa3, current_flash_attention_impl
+
+    implementation("FA3")
+    assert current_flash_attention_impl() == "FA3"
+    q = torch.randn(2, 7, 4, 32, dtype=torch.bfloat16)
+    out, lse = _fa3._fa3_run_forward(q, q, q, None, None, 7, 7, None, True, None, None, None)
+    assert torch.equal(out, fa3.flash_attn_func(q, q, q, causal=True))
+    grads = _fa3._fa3_run_backward(
+        q, q, q, q, out, lse, None, None, 7, 7, None, True, -1, -1, False
+    )
+    leaf = q.clone().requires_grad_()
+    expected = torch.autograd.grad(fa3.flash_attn_func(leaf, leaf, leaf, causal=True), leaf, q)[0]
+    torch.testing.assert_close(
+        sum(x.float() for x in grads), expected.float(), rtol=0.02, atol=0.02
+    )
+
+
+@needs_registry
+def test_torch_takes_rocflash(implementation) -> None:
+    """varlen_attn and torch's flash operators, with gradients, without flash_attn."""
+    from torch.nn.attention import list_flash_attention_impls
+    from torch.nn.attention.varlen import varlen_attn
+
+    assert "rocflash" in list_flash_attention_impls()
+    q, k, v = (torch.randn(20, 4, 32, requires_grad=True) for _ in range(3))
+    cu = torch.tensor([0, 8, 20]).int()
+    with pytest.raises(NotImplementedError, match="aten::_flash_attention_forward"):
+        varlen_attn(q, k, v, cu, cu, 12, 12)
+    implementation("rocflash")
+    out, dout = varlen_attn(q, k, v, cu, cu, 12, 12, window_size=(-1, 0)), torch.randn(20, 4, 32)
+    parts = [
+        attention(*(x[None, a:b] for x in (q, k, v)), causal=True)[0][0]
+        for a, b in ((0, 8), (8, 20))
+    ]
+    expected = torch.cat(parts)
+    close(out, expected)
+    for a, b in zip(
+        torch.autograd.grad(out, (q, k, v), dout), torch.autograd.grad(expected, (q, k, v), dout)
+    ):
+        close(a, b)
+    x = torch.randn(2, 4, 7, 32, requires_grad=True)
+    found = torch.ops.aten._scaled_dot_product_flash_attention(x, x, x, 0.0, True)[0]
+    exact = torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+    close(found, exact)
+    dout = torch.randn_like(exact)
+    close(torch.autograd.grad(found, x, dout)[0], torch.autograd.grad(exact, x, dout)[0])
+    with pytest.raises(NotImplementedError, match="^dropout_p: 0.1"):
+        torch.ops.aten._scaled_dot_product_flash_attention(x, x, x, 0.1, True)
+
+
+@needs_registry
+def test_torch_takes_rocflash_over_pages(implementation) -> None:
+    """A server's decode step through varlen_attn_out."""
+    from torch.nn.attention.varlen import varlen_attn_out
+
+    implementation("rocflash")
+    q, pages = torch.randn(2, 4, 32), torch.randn(4, 16, 4, 32)
+    table, used = torch.tensor([[3, 1], [0, 2]]).int(), torch.tensor([20, 5]).int()
+    out = torch.empty_like(q)
+    cu = torch.arange(3).int()
+    varlen_attn_out(out, q, pages, pages, cu, None, 1, 32, seqused_k=used, block_table=table)
+    for n in range(2):
+        keys = pages[table[n].long()].flatten(0, 1)[None, : int(used[n])]
+        close(out[None, n : n + 1], attention(q[None, n : n + 1], keys, keys)[0])
+
+
+def test_rocflash_before_torch() -> None:
+    """Imported first, rocflash does not import torch; register() offers it later."""
+    code = (
+        "import sys, rocflash; assert 'torch' not in sys.modules\n"
+        "import torch, rocflash.integrations.torch_attention as bridge\n"
+        "if hasattr(torch.nn.attention, 'list_flash_attention_impls'):\n"
+        "    assert bridge.register() in torch.nn.attention.list_flash_attention_impls()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
