@@ -21,6 +21,7 @@
         pythonPackagesExtensions = prev.pythonPackagesExtensions ++ [
           (python-final: _: {
             rocflash = python-final.callPackage ./nix/python.nix { library = final.rocflash; };
+            flash-attn-3 = python-final.callPackage ./nix/flash-attn-3.nix { };
           })
         ];
       };
@@ -28,6 +29,7 @@
       packages.${system} = {
         default = pkgs.rocflash;
         python = pkgs.python3Packages.rocflash;
+        flash-attn-3 = pkgs.python3Packages.flash-attn-3;
       };
 
       devShells.${system}.default = pkgs.callPackage ./nix/shell.nix { };

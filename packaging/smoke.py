@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,27 @@ def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return (scores.masked_fill(hidden, float("-inf")).softmax(-1) @ v).transpose(1, 2)
 
 
+def check_fa3(place: Path, out: torch.Tensor, *inputs: torch.Tensor) -> None:
+    """flash-attn-3 where it is installed; and that nothing of it is there where it is not."""
+    there = any(x.name == "flash-attn-3" for x in importlib.metadata.distributions(path=[place]))
+    for name in ("flash_attn_3", "flash_attn_config", "flash_attn_interface"):
+        assert (importlib.util.find_spec(name) is not None) == there, name
+    if not there:
+        print("flash_attn_3: not installed")
+        return
+    import flash_attn_3
+    import flash_attn_3.flash_attn_interface as fa3
+
+    assert Path(fa3.__file__).is_relative_to(place), fa3.__file__
+    version = importlib.metadata.version("flash-attn-3")
+    assert flash_attn_3.__version__ == version and flash_attn_3.__rocflash__ == rocflash.__version__
+    with torch.no_grad():
+        assert torch.equal(fa3.flash_attn_func(*inputs, causal=True), out)
+        raw = torch.ops.flash_attn_3.fwd(*inputs, is_causal=True)[0]
+    assert torch.equal(raw, out), "torch.ops.flash_attn_3.fwd differs from flash_attn_func"
+    print(f"flash_attn_3 {version}: the same bits")
+
+
 def main(place: Path) -> None:
     for module in (flash_attn, flash_attn_2_cuda, rocflash):
         assert Path(module.__file__).is_relative_to(place), (
@@ -29,6 +51,8 @@ def main(place: Path) -> None:
         )
     version = importlib.metadata.version("flash-attn")
     assert flash_attn.__version__ == version, (flash_attn.__version__, version)
+    assert flash_attn.__rocflash__ == rocflash.__version__
+    assert "rocflash" in importlib.metadata.metadata("flash-attn")["Summary"]
     print(f"flash_attn {version}")
 
     torch.manual_seed(0)
@@ -48,11 +72,14 @@ def main(place: Path) -> None:
     assert torch.equal(raw[0], out), "flash_attn_2_cuda.fwd differs from flash_attn_func"
     print("flash_attn_2_cuda: the same bits")
 
+    check_fa3(place, out.detach(), q, k, v)
+
     told = subprocess.run(
         [sys.executable, "-I", "-m", "rocflash._command", "info"], capture_output=True, text=True
     )
     assert told.returncode == 0, told.stderr
     assert rocflash.info()["version"] in told.stdout, told.stdout
+    assert f"flash-attn {version}" in told.stdout, told.stdout
     print(f"GPU kernels: {' '.join(t['arch'] for t in rocflash.targets()) or 'none'}")
 
 

@@ -3,7 +3,7 @@
 # backward on the CPU, and a forward through the ROCm loader on the simulator.
 #
 #   packaging/test_wheel.sh flash_attn-...whl              a stamped wheel, which has everything
-#   packaging/test_wheel.sh rocflash-...whl flash_attn-...whl   the two universal ones together
+#   packaging/test_wheel.sh rocflash-...whl flash_attn-...whl [flash_attn_3-...whl]   the universal ones together
 #
 #   PYTHON               a Python with torch and numpy, which the empty environment borrows (default: that of the tests)
 #   ROCFLASH_SIMULATOR   the stand-in for libamdhip64 (default: build/lib/sim/libamdhip64.so; "none" leaves it out)

@@ -1,4 +1,4 @@
-"""Writes the two wheels for every Python, torch and ROCm, with their bills of materials and SHA256SUMS."""
+"""Writes the three wheels for every Python, torch and ROCm, with their bills of materials and SHA256SUMS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import wheel
 
 
 def write_all(build: Path, out: Path) -> list[Path]:
-    """rocflash, tagged by what its binaries need, and flash-attn; then what goes beside them."""
+    """rocflash, tagged by what its binaries need, flash-attn and flash-attn-3; then what goes beside them."""
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         compiled = []
@@ -22,9 +22,12 @@ def write_all(build: Path, out: Path) -> list[Path]:
             compiled.append(Path(folder) / Path(name).name)
             compiled[-1].write_bytes(data)
         tag = audit.platform_tag(compiled)
-    for old in [*out.glob("rocflash-*"), *out.glob("flash_attn-*+rocflash*"), out / "SHA256SUMS"]:
-        old.unlink(missing_ok=True)
-    wheels = [wheel.write_rocflash(out, build, [f"py3-none-{tag}"]), wheel.write_dropin(out)]
+    # Stamped wheels of flash_attn, which are for one Python, stay.
+    for mine in ("rocflash-*", "flash_attn-*-py3-none-any.*", "flash_attn_3-*", "SHA256SUMS"):
+        for old in out.glob(mine):
+            old.unlink()
+    wheels = [wheel.write_rocflash(out, build, [f"py3-none-{tag}"])]
+    wheels += [wheel.write_pure(out, base) for base in (wheel.DROPIN, wheel.DROPIN_3)]
     made = wheels + [sbom.write(path, build) for path in wheels]
     sums = "".join(
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(made)

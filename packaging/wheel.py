@@ -21,6 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 DROPIN = ROOT / "python" / "flash-attn"
+DROPIN_3 = ROOT / "python" / "flash-attn-3"
 # What a file is in a wheel: its bytes, and whether it may be executed.
 Files = dict[str, tuple[bytes, bool]]
 
@@ -85,12 +86,15 @@ def rocflash_files(build: Path) -> Files:
     return python_files(ROOT / "python", ["rocflash"]) | compiled_files(build)
 
 
+def pure_files(base: Path) -> Files:
+    """The modules of a distribution in Python alone, those that its pyproject.toml includes."""
+    targets = read_toml(base / "pyproject.toml")["tool"]["hatch"]["build"]["targets"]
+    return python_files(base, targets["wheel"]["only-include"])
+
+
 def dropin_files(version: str | None = None) -> Files:
     """The modules of flash-attn; `version` replaces the one they announce."""
-    names = read_toml(DROPIN / "pyproject.toml")["tool"]["hatch"]["build"]["targets"]["wheel"][
-        "only-include"
-    ]
-    found = python_files(DROPIN, names)
+    found = pure_files(DROPIN)
     if version is not None:
         text = found["flash_attn/__init__.py"][0].decode()
         text, count = re.subn(
@@ -206,16 +210,16 @@ def write_rocflash(out: Path, build: Path, tags: list[str]) -> Path:
     )
 
 
-def write_dropin(out: Path) -> Path:
-    """The distribution `flash-attn`, in Python alone, on top of the distribution `rocflash`."""
-    told = project(DROPIN / "pyproject.toml")
-    info = {"METADATA": metadata(told, (DROPIN / told["readme"]).read_text())}
+def write_pure(out: Path, base: Path) -> Path:
+    """`flash-attn` or `flash-attn-3`: in Python alone, on top of the distribution `rocflash`."""
+    told = project(base / "pyproject.toml")
+    info = {"METADATA": metadata(told, (base / told["readme"]).read_text())}
     return write(
         out,
         told["name"],
         told["version"],
         ["py3-none-any"],
-        dropin_files(),
+        pure_files(base),
         info | licences(),
         pure=True,
     )

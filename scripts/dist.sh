@@ -45,7 +45,7 @@ archs=$(cache ROCFLASH_GPU_ARCHS)
 ROCFLASH_BUILD=build PYTORCH_ROCM_ARCH=${archs:-all} ./build_rocm.sh --out dist 2.8.3 "$version" 2.13 7.2
 
 echo "== installed and used"
-packaging/test_wheel.sh dist/rocflash-*.whl dist/flash_attn-*+rocflash*.whl
+packaging/test_wheel.sh dist/rocflash-*.whl dist/flash_attn-*-py3-none-any.whl dist/flash_attn_3-*.whl
 packaging/test_wheel.sh "dist/flash_attn-2.8.3+rocm72torch2.13-cp${version/./}-cp${version/./}-linux_x86_64.whl"
 
 (cd dist && sha256sum -- *.whl *.deb *.json >SHA256SUMS)

@@ -35,7 +35,7 @@ fi
 
 echo "== Python: flash_attn and rocflash on CUDA tensors"
 if "$python" -c 'import pytest, torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
-  ROCFLASH_LIBRARY=${ROCFLASH_LIBRARY:-$PWD/build/lib/librocflash.so} PYTHONPATH=$PWD/python:$PWD/python/flash-attn${PYTHONPATH:+:$PYTHONPATH} \
+  ROCFLASH_LIBRARY=${ROCFLASH_LIBRARY:-$PWD/build/lib/librocflash.so} PYTHONPATH=$PWD/python:$PWD/python/flash-attn:$PWD/python/flash-attn-3${PYTHONPATH:+:$PYTHONPATH} \
     "$python" -m pytest -q tests/python/test_gpu*.py
 else
   echo "skipped: $python has no pytest, or no torch that can use the card (PYTHON names another)"

@@ -267,7 +267,7 @@ void backward_fused(const BackwardArguments& a) {
   own_keys<spec>(a);
 }
 template <KernelSpec spec>
-void backward_fused_wide(const BackwardArguments& a) {
+void backward_fused_large(const BackwardArguments& a) {
   own_keys<spec>(a);
 }
 template <KernelSpec spec>

@@ -55,7 +55,7 @@ constexpr BackwardTile sm80_query_tile(int row_bytes, int owned, int streamed, i
 constexpr BackwardTile sm80_backward_tile(const KernelSpec& spec) {
   const int bucket = spec.bucket, row_bytes = bucket * static_cast<int>(size_of(spec.dtype));
   switch (spec.operation) {
-    case Operation::backward_fused_wide:  // within the 227 KiB of sm_90
+    case Operation::backward_fused_large:  // within the 227 KiB of sm_90
       if (bucket <= 64 && spec.variant == Variant::plain)
         return sm80_key_tile(row_bytes, 128, 128, 256, 2);
       if (bucket <= 128) return sm80_key_tile(row_bytes, 128, 64, 256, 3);

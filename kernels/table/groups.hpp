@@ -29,7 +29,7 @@ constexpr GroupShape group_shape(Family family, const KernelSpec& spec) {
     case Operation::backward_clear:
     case Operation::backward_delta:
     case Operation::backward_fused:
-    case Operation::backward_fused_wide:
+    case Operation::backward_fused_large:
     case Operation::backward_round:
     case Operation::backward_queries:
     case Operation::backward_keys:

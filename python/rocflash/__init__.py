@@ -5,10 +5,13 @@
 >>> rocflash.attention(q, k, v, causal=True).shape
 torch.Size([1, 128, 8, 64])
 
-torch is optional and only imported where it is used.
+torch is optional and only imported where it is used. Where it is imported already, rocflash is offered to it as a
+flash attention of its own (see integrations.torch_attention).
 """
 
 from __future__ import annotations
+
+import sys as _sys
 
 from ._c.choice import backend, set_backend, use_backend
 from .attention import attention
@@ -24,6 +27,11 @@ from .errors import (
 from .info import Info, devices, drivers, info, limits, targets
 
 __version__ = "0.1.0"
+
+if "torch.nn.attention._registry" in _sys.modules:
+    from .integrations.torch_attention import offer as _offer
+
+    _offer()
 
 __all__ = [
     "DeviceError",
@@ -45,4 +53,3 @@ __all__ = [
     "targets",
     "use_backend",
 ]
-

@@ -1,7 +1,7 @@
-"""The private door for the distribution flash-attn: all that its packages use of this one.
+"""The private door for the distributions flash-attn and flash-attn-3: all that they use of this one.
 
 What is defined here are flash_attn's habits in terms of `rocflash.attention`. Nobody else should import it:
-it changes together with flash-attn.
+it changes together with them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ._torch.attention import attention_of_tensors, draw_rng_state
 from ._torch.autograd import define, register_fake
 from ._torch.calls import backward, combine, forward
 from ._torch.decode import attention_with_kvcache, join_qv, side_by_side
-from ._torch.plan import GRADIENTS
 from ._torch.options import check_number, check_options, check_tensor
+from ._torch.plan import GRADIENTS
 from ._torch.rotary import at_positions, check_tables, rotate
 from ._torch.route import OPERATOR, route
 from .errors import InvalidArgument, Unsupported

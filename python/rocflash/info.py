@@ -104,9 +104,28 @@ class Info(dict[str, Any]):
         lines.append(f"limits: {', '.join(f'{k} {v}' for k, v in self['limits'].items())}")
         if self["torch"]:
             lines.append(f"torch: {self['torch']}")
+        lines += interface_lines(self["interfaces"])
         for name, words in self["environment"].items():
             lines.append(f"{name}: {words}")
         return "\n".join(lines)
+
+
+def interfaces() -> dict[str, dict[str, str]]:
+    """The distributions installed here under flash_attn's names, and what they say of themselves."""
+    from importlib import metadata  # slow to import, and only needed here
+
+    found = {}
+    for name in ("flash-attn", "flash-attn-3"):
+        try:
+            told = metadata.metadata(name)
+        except metadata.PackageNotFoundError:
+            continue
+        found[name] = {"version": told["Version"], "summary": told["Summary"] or ""}
+    return found
+
+
+def interface_lines(found: dict[str, dict[str, str]]) -> list[str]:
+    return [f"{name} {told['version']}: {told['summary']}" for name, told in found.items()]
 
 
 def _triton_words() -> str:
@@ -133,6 +152,7 @@ def info() -> Info:
         targets=targets(),
         limits=limits(),
         torch=None if torch is None else str(torch.__version__),
+        interfaces=interfaces(),
         environment={
             "FLASH_ATTENTION_TRITON_AMD_ENABLE": _triton_words(),
             "ROCFLASH_NUM_THREADS": os.environ.get("ROCFLASH_NUM_THREADS", "not set"),

@@ -95,7 +95,7 @@ def test_outputs(nix: Nix) -> None:
     assert done.returncode == 0, done.stderr
     shown = json.loads(done.stdout)
     assert set(shown) == {"packages", "devShells", "overlays", "checks"}
-    assert set(shown["packages"][SYSTEM]) == {"default", "python"}
+    assert set(shown["packages"][SYSTEM]) == {"default", "python", "flash-attn-3"}
     assert set(shown["checks"][SYSTEM]) == {"verify", "python"}
     assert list(shown["devShells"][SYSTEM]) == ["default"] and list(shown["overlays"]) == [
         "default"
@@ -180,7 +180,16 @@ def test_python_package(nix: Nix, build: Path, tmp_path: Path) -> None:
         check=True,
         env={**os.environ, "out": str(out), "PATH": path},
     )
-    imports = "; ".join(f"import {name}" for name in args["pythonImportsCheck"])
+    fa3, _ = nix.args(f"packages.{SYSTEM}.flash-attn-3")
+    assert any("rocflash-0.1.0" in name for name in fa3["dependencies"])
+    subprocess.run(
+        ["bash", "-e", "-c", "runHook() { :; }\n" + fa3["installPhase"]],
+        cwd=nix.source,
+        check=True,
+        env={**os.environ, "out": str(out), "PATH": path},
+    )
+    wanted = args["pythonImportsCheck"] + fa3["pythonImportsCheck"]
+    imports = "; ".join(f"import {name}" for name in wanted)
     code = f"{imports}; import importlib.metadata as m; print(m.version('flash-attn'), rocflash.info()['library'])"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ROCFLASH_")}
     done = subprocess.run(
@@ -192,7 +201,7 @@ def test_python_package(nix: Nix, build: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [
-        "2.8.3+rocflash0.1.0",
+        "2.8.3",
         str(out / "lib/python3/site-packages/rocflash/lib/librocflash.so.0"),
     ]
     shutil.rmtree(place)

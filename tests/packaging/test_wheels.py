@@ -53,13 +53,20 @@ def rocflash_names() -> set[str]:
     return modules | {"rocflash/bin/rocflash", "rocflash/lib/librocflash.so.0"}
 
 
-def dropin_names() -> set[str]:
-    return tracked("python/flash-attn") - {
+def pure_names(folder: str) -> set[str]:
+    return tracked(f"python/{folder}") - {
         "pyproject.toml",
         "README.md",
         "LICENSE-MIT",
         "LICENSE-APACHE",
     }
+
+
+def universal_wheels(dist: Path) -> tuple[Path, Path, Path]:
+    """rocflash, flash-attn and flash-attn-3."""
+    (library,), (dropin,) = dist.glob("rocflash-*.whl"), dist.glob("flash_attn-*.whl")
+    (dropin_3,) = dist.glob("flash_attn_3-*.whl")
+    return library, dropin, dropin_3
 
 
 def info_names(stem: str, *more: str) -> set[str]:
@@ -113,7 +120,7 @@ def check_metadata(path: Path) -> importlib.metadata.PackageMetadata:
 def test_stamped_wheel(stamped: Path) -> None:
     stem = f"flash_attn-{COMBINATION.version}"
     assert stamped.name == COMBINATION.file_name
-    assert names(stamped) == rocflash_names() | dropin_names() | info_names(
+    assert names(stamped) == rocflash_names() | pure_names("flash-attn") | info_names(
         stem, "entry_points.txt"
     )
     check_record(stamped)
@@ -129,10 +136,11 @@ def test_stamped_wheel(stamped: Path) -> None:
 
 
 def test_universal_wheels(dist: Path) -> None:
-    (library,), (dropin,) = dist.glob("rocflash-*.whl"), dist.glob("flash_attn-*.whl")
+    library, dropin, dropin_3 = universal_wheels(dist)
     assert names(library) == rocflash_names() | info_names("rocflash-0.1.0", "entry_points.txt")
-    assert names(dropin) == dropin_names() | info_names("flash_attn-2.8.3+rocflash0.1.0")
-    for path in (library, dropin):
+    assert names(dropin) == pure_names("flash-attn") | info_names("flash_attn-2.8.3")
+    assert names(dropin_3) == pure_names("flash-attn-3") | info_names("flash_attn_3-3.0.0")
+    for path in (library, dropin, dropin_3):
         check_record(path)
     told = check_metadata(library)
     assert told.name == "rocflash" and [str(need) for need in told.requires_dist] == [
@@ -140,9 +148,41 @@ def test_universal_wheels(dist: Path) -> None:
     ]
     needs = [str(need) for need in check_metadata(dropin).requires_dist]
     assert needs == ["rocflash==0.1.0", "torch>=2.2", "einops"]
-    assert library.name.startswith("rocflash-0.1.0-py3-none-manylinux_2_") and dropin.name.endswith(
-        "-py3-none-any.whl"
-    )
+    needs = [str(need) for need in check_metadata(dropin_3).requires_dist]
+    assert needs == ["rocflash==0.1.0", "torch>=2.2"]
+    assert library.name.startswith("rocflash-0.1.0-py3-none-manylinux_2_")
+    for path in (dropin, dropin_3):
+        assert path.name.endswith("-py3-none-any.whl")
+        assert check_metadata(path).summary.endswith("served by rocflash 0.1.0")
+
+
+def test_versions_compare(dist: Path) -> None:
+    """Clients have upper bounds, and indexes take no local versions."""
+    from packaging.version import Version
+
+    _, dropin, dropin_3 = universal_wheels(dist)
+    assert Version(str(check_metadata(dropin).version)) <= Version("2.8.3")
+    assert check_metadata(dropin).version.local is check_metadata(dropin_3).version.local is None
+
+
+def test_fa3_is_apart(dist: Path, stamped: Path) -> None:
+    """Clients switch to FA3 wherever they can import it; flash-attn alone must not bring it."""
+    library, dropin, _ = universal_wheels(dist)
+    for path in (library, dropin, stamped):
+        tops = {name.split("/")[0] for name in names(path)}
+        assert not tops & {"flash_attn_3", "flash_attn_config.py", "flash_attn_interface.py"}
+
+
+def test_old_wheels_are_replaced(build: Path, tmp_path: Path) -> None:
+    old = [
+        tmp_path / "flash_attn-2.8.3+rocflash0.1.0-py3-none-any.whl",
+        tmp_path / "flash_attn_3-2.9.0-py3-none-any.whl",
+    ]
+    kept = tmp_path / COMBINATION.file_name
+    for path in (*old, kept):
+        path.touch()
+    universal.write_all(build, tmp_path)
+    assert kept.exists() and not any(path.exists() for path in old)
 
 
 def test_modes_and_times(dist: Path, stamped: Path) -> None:
@@ -167,11 +207,11 @@ def test_written_twice_they_are_the_same_bits(build: Path, dist: Path, tmp_path:
 
 def test_source_date_epoch_is_honoured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    with zipfile.ZipFile(wheel.write_dropin(tmp_path)) as archive:
+    with zipfile.ZipFile(wheel.write_pure(tmp_path, wheel.DROPIN)) as archive:
         assert {entry.date_time for entry in archive.infolist()} == {(2023, 11, 14, 22, 13, 20)}
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
     with pytest.raises(ValueError, match="SOURCE_DATE_EPOCH: 'yesterday'; it must be seconds"):
-        wheel.write_dropin(tmp_path)
+        wheel.write_pure(tmp_path, wheel.DROPIN)
 
 
 def test_nothing_remembers_where_it_was_built(compiled: wheel.Files, build: Path) -> None:
@@ -191,8 +231,8 @@ def test_checksums(dist: Path) -> None:
 
 
 def test_bills_of_materials(dist: Path) -> None:
-    (library,), (dropin,) = dist.glob("rocflash-*.whl"), dist.glob("flash_attn-*.whl")
-    for path in (library, dropin):
+    library, *pure = universal_wheels(dist)
+    for path in (library, *pure):
         bill = json.loads(path.with_suffix(".cdx.json").read_text())
         assert bill["bomFormat"] == "CycloneDX" and bill["specVersion"] == "1.5"
         assert (
@@ -293,6 +333,7 @@ def test_installed_and_used(
     )
     assert told.returncode == 0, told.stdout + told.stderr
     assert "CPU: forward and backward agree" in told.stdout
+    assert ("flash_attn_3 3.0.0: the same bits" in told.stdout) == (which == "universal")
     assert ("through the ROCm loader" in told.stdout) == there
 
 

@@ -73,7 +73,7 @@ def test_signatures(function) -> None:
 def test_names() -> None:
     import importlib
 
-    assert flash_attn.__version__.startswith("2.8.3+rocflash")
+    assert flash_attn.__version__ == "2.8.3" and flash_attn.__rocflash__ == rocflash.__version__
     for name in [
         "FlashAttnFunc",
         "FlashAttnKVPackedFunc",
@@ -280,9 +280,19 @@ def test_fa3_private_forward_and_backward() -> None:
 
 
 @pytest.mark.parametrize("name", ["q_descale", "k_descale", "v_descale"])
-def test_fa3_refuses_fp8_by_name(name: str) -> None:
-    with pytest.raises(NotImplementedError, match=f"^{name}"):
-        fa3.flash_attn_func(*qkv(), **{name: torch.ones(2, 2)})
+def test_fa3_descales(name: str) -> None:
+    """They belong to fp8, which is refused; with other inputs they are unused, as upstream's."""
+    q, k, v = qkv(dtype=torch.bfloat16)
+    told = {name: torch.full((2, 2), 3.0)}
+    expected = fa3.flash_attn_func(q, k, v)
+    assert torch.equal(fa3.flash_attn_func(q, k, v, **told), expected)
+    assert torch.equal(fa3._flash_attn_forward(q, k, v, **told)[0], expected)
+    cache = fa3.flash_attn_with_kvcache(q, k, v, cache_seqlens=29, **told)
+    assert torch.equal(cache, fa3.flash_attn_with_kvcache(q, k, v, cache_seqlens=29))
+    with pytest.raises(TypeError, match=f"^{name}: float; it must be a torch.Tensor"):
+        fa3.flash_attn_func(q, k, v, **{name: 1.0})
+    with pytest.raises(ValueError, match="float8_e4m3fn"):
+        fa3.flash_attn_func(*(x.to(torch.float8_e4m3fn) for x in (q, k, v)), **told)
 
 
 def test_scheduler_metadata() -> None:

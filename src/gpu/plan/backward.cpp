@@ -30,12 +30,12 @@ bool has(Family family, const KernelSpec& spec) {
 
 // The kernel that computes all gradients: in wide tiles, where there are some that fit.
 Operation fused_operation(const Problem& p, const BackwardTensors& t, Chip chip) {
-  const KernelSpec wide{Operation::backward_fused_wide, p.dtype,
-                        bucket_for(p, Operation::backward_fused_wide, chip.family),
+  const KernelSpec wide{Operation::backward_fused_large, p.dtype,
+                        bucket_for(p, Operation::backward_fused_large, chip.family),
                         backward_variant(p, t)};
   return has(chip.family, wide) &&
                  kernel::backward_tile(chip.family, wide).dynamic_shared <= chip.group_shared
-             ? Operation::backward_fused_wide
+             ? Operation::backward_fused_large
              : Operation::backward_fused;
 }
 

@@ -53,7 +53,7 @@ TEST(Sm80Backward, WideKernelsServeGpusThatHaveRoomForThem) {
     const std::string bucket = d <= 64 ? "64" : d <= 128 ? "128" : "256";
     const std::string tail = "_bf16_" + bucket + "_plain";
     const Names narrow{"backward_delta_bf16", "backward_fused" + tail, "backward_round_bf16"},
-        wide{"backward_delta_bf16", "backward_fused_wide" + tail, "backward_round_bf16"};
+        wide{"backward_delta_bf16", "backward_fused_large" + tail, "backward_round_bf16"};
     EXPECT_EQ(kernels_of(Given(d), 99 << 10), narrow) << d;
     EXPECT_EQ(kernels_of(Given(d), 227 << 10), wide) << d;
   }

@@ -87,7 +87,7 @@ TEST(Table, TilesAreWholeWaves) {
       EXPECT_EQ(group.threads % wave, 0);
       EXPECT_GE(group.waves_per_simd, 1);
       // Plans choose wide kernels where the GPU gives more than every member does: up to 227 KiB.
-      const bool wide = kernel_spec(number).operation == Operation::backward_fused_wide;
+      const bool wide = kernel_spec(number).operation == Operation::backward_fused_large;
       EXPECT_LE(group.dynamic_shared, wide ? 227 << 10 : member.machine.group_shared);
       if (kernel_spec(number).operation != Operation::forward) continue;
       const ForwardTile tile = forward_tile(member.family, kernel_spec(number));

@@ -1,5 +1,7 @@
 """All of flash_attn's attention modules under the name they are imported from."""
 
+from flash_attn.modules._mha import MHA, LinearResidual
+from flash_attn.modules._mha import _cached as _update_kv_cache
 from flash_attn.modules.attention import (
     CrossAttention,
     FlashCrossAttention,
@@ -7,7 +9,6 @@ from flash_attn.modules.attention import (
     SelfAttention,
     get_alibi_slopes,
 )
-from flash_attn.modules.block import MHA, LinearResidual
 from flash_attn.modules.parallel import ParallelMHA
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "LinearResidual",
     "ParallelMHA",
     "SelfAttention",
+    "_update_kv_cache",
     "get_alibi_slopes",
 ]

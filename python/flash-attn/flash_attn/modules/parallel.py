@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from flash_attn.modules._mha import MHA
 from flash_attn.modules.attention import get_alibi_slopes
-from flash_attn.modules.block import MHA
 from rocflash.dropin import InvalidArgument
 
 

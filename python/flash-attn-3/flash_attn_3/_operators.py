@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from flash_attn import _fa3
+from flash_attn_3 import _raw
 from rocflash.dropin import define
 
 _SCHEMAS = {
@@ -46,9 +46,9 @@ _SCHEMAS = {
     ", int num_splits=0, bool? pack_gqa=None, int sm_margin=0) -> Tensor",
 }
 _RAW_CALLS = {
-    "fwd": _fa3.forward,
-    "bwd": _fa3.backward,
-    "get_scheduler_metadata": _fa3.scheduler_metadata,
+    "fwd": _raw.forward,
+    "bwd": _raw.backward,
+    "get_scheduler_metadata": _raw.scheduler_metadata,
 }
 
 
@@ -62,14 +62,14 @@ _DEFAULTS = {
 }
 
 
-def named(operator: str, *arguments: Any) -> _fa3.RawCall:
+def named(operator: str, *arguments: Any) -> _raw.RawCall:
     """All arguments of an operator, by the names of its schema."""
     return {name: x for name, x in zip(_NAMES[operator], arguments)}
 
 
 def _kernel(name: str) -> Any:
     if name == "fwd_combine":
-        return _fa3.combine
+        return _raw.combine
     raw, defaults = _RAW_CALLS[name], _DEFAULTS[name]
 
     def kernel(*arguments: Any) -> Any:

@@ -43,10 +43,12 @@ RawCall = dict[str, Any]
 _PAGE_TABLE = "page_table (block_table)"
 
 
-def refuse_descales(*descales: Optional[Tensor]) -> None:
+def check_descales(*descales: Optional[Tensor]) -> None:
+    """Descales scale fp8 inputs. With others they are unused, as upstream's; servers always pass
+    them. fp8 itself the library refuses by its dtype."""
     for name, x in zip(("q_descale", "k_descale", "v_descale"), descales):
         if x is not None:
-            raise Unsupported(f"{name}: is given; it scales fp8 inputs, which are not supported")
+            check_tensor(name, x)
 
 
 def check_schedule(pack_gqa: Any, sm_margin: Any) -> None:
@@ -343,16 +345,17 @@ def _options(call: RawCall, **more: Any) -> Options:
 _ONLY_CACHE = ("k_new", "v_new", "cu_seqlens_k_new", "rotary_cos", "rotary_sin", "kv_batch_idx")
 
 
-def forward(call: RawCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def forward(call: RawCall, sinks: Optional[Tensor] = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(out, softmax_lse, out_accum, softmax_lse_accum); the last two are upstream's split
     partials, of which there are none here: they are empty.
 
-    What belongs to a cache (k_new, rotary, page_table, kv_batch_idx) has no gradients.
+    What belongs to a cache (k_new, rotary, page_table, kv_batch_idx) has no gradients. `sinks` is
+    apart because upstream's operator has no such argument.
     """
     q, k, v = call["q"], call["k"], call["v"]
     for name, x in (("q", q), ("k", k), ("v", v)):
         check_tensor(name, x)
-    refuse_descales(call["q_descale"], call["k_descale"], call["v_descale"])
+    check_descales(call["q_descale"], call["k_descale"], call["v_descale"])
     check_schedule(call["pack_gqa"], call["sm_margin"])
     check_metadata(call["scheduler_metadata"], q)
     if call["out"] is not None:
@@ -387,7 +390,7 @@ def forward(call: RawCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             call["page_table"],
             call["cu_seqlens_q"],
             call["cu_seqlens_k_new"],
-            None,
+            sinks,
             call["is_rotary_interleaved"],
             whole("max_seqlen_q", call["max_seqlen_q"]),
             call["softmax_scale"],
@@ -408,6 +411,7 @@ def forward(call: RawCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             block_table=call["page_table"],
             num_splits=call["num_splits"],
             attention_chunk=call["attention_chunk"],
+            sinks=sinks,
         )
         if call["q_v"] is not None:
             q, _ = join_qv(q, call["q_v"], v, call["softmax_scale"])

@@ -1,6 +1,7 @@
 """FlashAttention-3's interface, on every device the library knows.
 
-Every argument is honoured, or refused by name: fp8 descales wait for fp8. `pack_gqa`, `sm_margin` and
+Every argument is honoured, or refused by name. Descales belong to fp8, which the library refuses by its
+dtype; with other inputs they are unused, as upstream's. `pack_gqa`, `sm_margin` and
 `scheduler_metadata` only steer how upstream schedules its kernels; they are checked, and since
 results never depend on them, any value gives the same answer.
 
@@ -15,10 +16,10 @@ from typing import Any, Optional, Union
 import torch
 from torch import Tensor
 
-from flash_attn import _fa3
-from flash_attn._fa3 import check_metadata, check_schedule, refuse_descales
-from flash_attn._fa3_operators import named
-from flash_attn._fa3_operators import served_by as operators_served_by
+from flash_attn_3 import _raw
+from flash_attn_3._operators import named
+from flash_attn_3._operators import served_by as operators_served_by
+from flash_attn_3._raw import check_descales, check_metadata, check_schedule
 from rocflash.dropin import (
     InvalidArgument,
     attend,
@@ -46,6 +47,36 @@ flash_attn_3_gpu = torch.ops.flash_attn_3
 
 def maybe_contiguous(x: Optional[Tensor]) -> Optional[Tensor]:
     return x.contiguous() if x is not None and x.stride(-1) != 1 else x
+
+
+def round_up_headdim(head_size: int) -> int:
+    """The head size of upstream's kernel that would serve this one. Here none is rounded up."""
+    for size in (64, 96, 128, 192):
+        if head_size <= size:
+            return size
+    return 256
+
+
+def _one_of(name: str, value: Any, other: str, other_value: Any, default: Any) -> Any:
+    """The value of an argument that has two names in upstream's history; both may be given, as
+    callers do who fill in every name of the signature, but not with two values."""
+    if other_value is None:
+        return value
+    if value in (default, other_value):
+        return other_value
+    raise InvalidArgument(
+        f"{other}: {other_value!r}; it is another name of {name}, which is {value!r}"
+    )
+
+
+def _sides(left: Any, right: Any, window_size: Any) -> tuple[int, int]:
+    """window_size_left and window_size_right, or window_size as upstream's 2.8.3 has it."""
+    if isinstance(left, (tuple, list)):
+        raise InvalidArgument(f"window_size_left: {left!r}; a pair goes by the name window_size")
+    pair = None if window_size is None else tuple(window_pair(window_size, "window_size"))
+    return _one_of(
+        "window_size_left, window_size_right", (left, right), "window_size", pair, (-1, -1)
+    )
 
 
 def _func(
@@ -112,7 +143,7 @@ def flash_attn_func(
     qv (b, sq, h, dv) adds qv.v to the scores; attention_chunk shows each query the keys of its own
     chunk only; s_aux (h,) are attention sinks.
     """
-    refuse_descales(q_descale, k_descale, v_descale)
+    check_descales(q_descale, k_descale, v_descale)
     check_schedule(pack_gqa, sm_margin)
     return _func(
         q,
@@ -148,7 +179,7 @@ def flash_attn_qkvpacked_func(
 ) -> Any:
     """As flash_attn_func, with all three in qkv: (b, s, 3, h, d), or with num_heads_q
     (b, s, num_heads_q + 2 hk, d)."""
-    refuse_descales(q_descale, k_descale, v_descale)
+    check_descales(q_descale, k_descale, v_descale)
     check_hint("sm_margin", sm_margin)
     if num_heads_q is None:
         q, k, v = split_packed("qkv", qkv, 3, 2, "(batch, seqlen, 3, heads, head size)")
@@ -203,7 +234,7 @@ def flash_attn_varlen_func(
     s_aux: Optional[Tensor] = None,
 ) -> Any:
     """As flash_attn_func, for packed sequences; seqused_q and seqused_k, int32 (b,), shorten them."""
-    refuse_descales(q_descale, k_descale, v_descale)
+    check_descales(q_descale, k_descale, v_descale)
     check_schedule(pack_gqa, sm_margin)
     for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         check_tensor(name, x)
@@ -269,10 +300,10 @@ def flash_attn_with_kvcache(
     last two are upstream's split partials, of which there are none here: they are empty.
     """
     check_tensor("q", q)
-    refuse_descales(q_descale, k_descale, v_descale)
+    check_descales(q_descale, k_descale, v_descale)
     check_schedule(pack_gqa, sm_margin)
     check_metadata(scheduler_metadata, q)
-    out, lse = _fa3.over_cache(
+    out, lse = _raw.over_cache(
         q,
         k_cache,
         v_cache,
@@ -314,7 +345,7 @@ def flash_attn_combine(
 
     out_partial (splits, b, sq, h, d), lse_partial (splits, b, sq, h), f32; or without b, packed.
     """
-    return _fa3.combine(out_partial, lse_partial, out, out_dtype)
+    return _raw.combine(out_partial, lse_partial, out, out_dtype)
 
 
 def get_scheduler_metadata(
@@ -369,7 +400,7 @@ def get_scheduler_metadata(
         pack_gqa,
         sm_margin,
     )
-    return _fa3.scheduler_metadata(call)
+    return _raw.scheduler_metadata(call)
 
 
 def _flash_attn_forward(
@@ -407,12 +438,19 @@ def _flash_attn_forward(
     num_splits: int = 1,
     pack_gqa: Optional[bool] = None,
     sm_margin: int = 0,
+    *,
+    out: Optional[Tensor] = None,
+    window_size: Any = None,
+    is_causal: Optional[bool] = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(out, softmax_lse, out_accum, softmax_lse_accum), without autograd; the last two are empty.
 
     The raw call with the names of upstream's Python. As there, the default scale is that of q alone
-    also with qv.
+    also with qv. `out` and `window_size` are the names of 2.8.3 for `out_` and the two sides.
     """
+    window_size_left, window_size_right = _sides(window_size_left, window_size_right, window_size)
+    if out is not None and out_ is not None and out is not out_:
+        raise InvalidArgument("out: is given together with out_, which is another name of it")
     call = named(
         "fwd",
         q,
@@ -421,7 +459,7 @@ def _flash_attn_forward(
         k_new,
         v_new,
         qv,
-        out_,
+        out_ if out is None else out,
         cu_seqlens_q,
         cu_seqlens_k,
         cu_seqlens_k_new,
@@ -439,7 +477,7 @@ def _flash_attn_forward(
         k_descale,
         v_descale,
         softmax_scale,
-        causal,
+        _one_of("causal", causal, "is_causal", is_causal, False),
         window_size_left,
         window_size_right,
         attention_chunk,
@@ -451,7 +489,7 @@ def _flash_attn_forward(
         sm_margin,
     )
     with torch.no_grad():
-        return _fa3.forward(call)
+        return _raw.forward(call)
 
 
 def _flash_attn_backward(
@@ -477,8 +515,15 @@ def _flash_attn_backward(
     softcap: float = 0.0,
     deterministic: bool = False,
     sm_margin: int = 0,
+    *,
+    causal: Optional[bool] = None,
+    window_size: Any = None,
 ) -> Tensor:
-    """softmax_d; gradients go into dq, dk and dv. (`sequed_` is upstream's own spelling.)"""
+    """softmax_d; gradients go into dq, dk and dv. (`sequed_` is upstream's own spelling.)
+
+    `causal` and `window_size` are the names of 2.8.3 for `is_causal` and the two sides.
+    """
+    window_size_left, window_size_right = _sides(window_size_left, window_size_right, window_size)
     call = named(
         "bwd",
         dout,
@@ -497,11 +542,11 @@ def _flash_attn_backward(
         max_seqlen_q,
         max_seqlen_k,
         softmax_scale,
-        is_causal,
+        _one_of("is_causal", is_causal, "causal", causal, False),
         window_size_left,
         window_size_right,
         softcap,
         deterministic,
         sm_margin,
     )
-    return _fa3.backward(call)[3]
+    return _raw.backward(call)[3]

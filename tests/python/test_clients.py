@@ -1,0 +1,210 @@
+"""What real software imports and calls, in its own words; docs/clients.md has the table."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import flash_attn_3.flash_attn_interface as inner
+import flash_attn_interface as fa3
+from reference import attention
+
+
+def qkv(dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    return [torch.randn(2, n, h, 32, dtype=dtype) for n, h in ((7, 4), (9, 2), (9, 2))]
+
+
+def close(a: torch.Tensor, b: torch.Tensor) -> None:
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_fa3_has_both_places() -> None:
+    """Megatron and TransformerEngine to 2.14 import the inner module, others the one at top level."""
+    for name in fa3.__all__:
+        assert getattr(fa3, name) is getattr(inner, name)
+
+
+def test_flash_attn_alone_brings_no_fa3() -> None:
+    """Wan, SkyReels and ModernBERT take flash_attn_interface wherever it can be imported."""
+    import flash_attn
+
+    place = str(flash_attn.__path__[0]).rsplit("/", 1)[0]
+    code = (
+        f"import sys; sys.path[:] = [x for x in sys.path if 'flash-attn-3' not in x]\n"
+        f"assert {place!r} in sys.path\n"
+        "import importlib.util as u, flash_attn\n"
+        "for name in ('flash_attn_interface', 'flash_attn_3', 'flash_attn_config'):\n"
+        "    assert u.find_spec(name) is None, name\n"
+        "assert 'flash_attn_3' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_fa3_extension_registers_the_operators() -> None:
+    """xformers imports flash_attn_3._C and looks at the operators' schemas."""
+    code = (
+        "import torch, flash_attn_3._C\n"
+        "assert len(torch.ops.flash_attn_3.fwd.default._schema.arguments) == 34\n"
+        "assert len(torch.ops.flash_attn_3.bwd.default._schema.arguments) == 22\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_fa3_build_flags() -> None:
+    """lmdeploy asks for head sizes, benchmarks for fp8."""
+    from flash_attn_config import CONFIG
+
+    flags = CONFIG["build_flags"]
+    assert flags["FLASHATTENTION_DISABLE_FP8"] is True
+    assert not any(on for name, on in flags.items() if not name.endswith("FP8"))
+    assert "FLASH_ATTENTION_DISABLE_HDIMDIFF192" in flags
+    assert [fa3.round_up_headdim(n) for n in (8, 64, 80, 128, 160, 200)] == [
+        64, 64, 96, 128, 192, 256,
+    ]  # fmt: skip
+
+
+def test_fa3_private_functions_by_the_names_of_2_8_3() -> None:
+    """yunchang, xDiT and TransformerEngine of 2025."""
+    q, k, v = qkv()
+    given = torch.empty_like(q)
+    out, lse, *_ = fa3._flash_attn_forward(
+        q=q, k=k, v=v, out=given, softmax_scale=0.2, causal=True, window_size=(3, -1), softcap=2.0
+    )
+    assert out.data_ptr() == given.data_ptr()
+    modern = fa3._flash_attn_forward(
+        q, k, v, softmax_scale=0.2, is_causal=True, window_size_left=3, softcap=2.0
+    )
+    assert torch.equal(modern[0], out) and torch.equal(modern[1], lse)
+    close(out, attention(q, k, v, causal=True, window=(3, -1), softcap=2.0, scale=0.2)[0])
+    found = []
+    for names in (
+        {"causal": True, "window_size": (3, -1)},
+        {"is_causal": True, "window_size_left": 3},
+        # Megatron fills in every name that it finds in the signature.
+        {"causal": True, "is_causal": True, "window_size": (3, -1), "window_size_left": -1},
+    ):
+        into = {name: torch.empty_like(x) for name, x in (("dq", q), ("dk", k), ("dv", v))}
+        fa3._flash_attn_backward(
+            out, q, k, v, out, lse, None, None, None, None, 7, 9, **into, softmax_scale=0.2,
+            softcap=2.0, deterministic=False, sm_margin=0, **names,
+        )  # fmt: skip
+        found.append(into)
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    exact = attention(*leaves, causal=True, window=(3, -1), softcap=2.0, scale=0.2)[0]
+    for name, expected in zip(("dq", "dk", "dv"), torch.autograd.grad(exact, leaves, out)):
+        close(found[0][name], expected)
+        assert torch.equal(found[0][name], found[1][name])
+        assert torch.equal(found[0][name], found[2][name])
+
+
+def test_fa3_private_names_must_agree() -> None:
+    q, k, v = qkv()
+    with pytest.raises(ValueError, match=r"^window_size: \(2, 0\); it is another name of"):
+        fa3._flash_attn_forward(q, k, v, window_size=(2, 0), window_size_left=3)
+    with pytest.raises(ValueError, match=r"^window_size_left: \(2, 0\); a pair goes by"):
+        fa3._flash_attn_forward(q, k, v, window_size_left=(2, 0))
+    with pytest.raises(ValueError, match="^out: is given together with out_"):
+        fa3._flash_attn_forward(q, k, v, out=q.clone(), out_=q.clone())
+    assert {"out", "out_"} <= set(inspect.signature(fa3._flash_attn_forward).parameters)
+
+
+needs_registry = pytest.mark.skipif(
+    not hasattr(torch.nn.attention, "activate_flash_attention_impl"),
+    reason="torch.nn.attention has no registry before torch 2.11",
+)
+
+
+@pytest.fixture
+def implementation():
+    """Activates an implementation of torch's flash attention for one test."""
+    import torch.nn.attention as choices
+
+    yield choices.activate_flash_attention_impl
+    choices.restore_flash_attention_impl(_raise_warn=False)
+
+
+@needs_registry
+def test_torch_takes_fa3(implementation) -> None:
+    """torchtitan: torch imports flash_attn_interface and calls torch.ops.flash_attn_3."""
+    from torch.nn.attention import _fa3, current_flash_attention_impl
+
+    implementation("FA3")
+    assert current_flash_attention_impl() == "FA3"
+    q = torch.randn(2, 7, 4, 32, dtype=torch.bfloat16)
+    out, lse = _fa3._fa3_run_forward(q, q, q, None, None, 7, 7, None, True, None, None, None)
+    assert torch.equal(out, fa3.flash_attn_func(q, q, q, causal=True))
+    grads = _fa3._fa3_run_backward(
+        q, q, q, q, out, lse, None, None, 7, 7, None, True, -1, -1, False
+    )
+    leaf = q.clone().requires_grad_()
+    expected = torch.autograd.grad(fa3.flash_attn_func(leaf, leaf, leaf, causal=True), leaf, q)[0]
+    torch.testing.assert_close(
+        sum(x.float() for x in grads), expected.float(), rtol=0.02, atol=0.02
+    )
+
+
+@needs_registry
+def test_torch_takes_rocflash(implementation) -> None:
+    """varlen_attn and torch's flash operators, with gradients, without flash_attn."""
+    from torch.nn.attention import list_flash_attention_impls
+    from torch.nn.attention.varlen import varlen_attn
+
+    assert "rocflash" in list_flash_attention_impls()
+    q, k, v = (torch.randn(20, 4, 32, requires_grad=True) for _ in range(3))
+    cu = torch.tensor([0, 8, 20]).int()
+    with pytest.raises(NotImplementedError, match="aten::_flash_attention_forward"):
+        varlen_attn(q, k, v, cu, cu, 12, 12)
+    implementation("rocflash")
+    out, dout = varlen_attn(q, k, v, cu, cu, 12, 12, window_size=(-1, 0)), torch.randn(20, 4, 32)
+    parts = [
+        attention(*(x[None, a:b] for x in (q, k, v)), causal=True)[0][0]
+        for a, b in ((0, 8), (8, 20))
+    ]
+    expected = torch.cat(parts)
+    close(out, expected)
+    for a, b in zip(
+        torch.autograd.grad(out, (q, k, v), dout), torch.autograd.grad(expected, (q, k, v), dout)
+    ):
+        close(a, b)
+    x = torch.randn(2, 4, 7, 32, requires_grad=True)
+    found = torch.ops.aten._scaled_dot_product_flash_attention(x, x, x, 0.0, True)[0]
+    exact = torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+    close(found, exact)
+    dout = torch.randn_like(exact)
+    close(torch.autograd.grad(found, x, dout)[0], torch.autograd.grad(exact, x, dout)[0])
+    with pytest.raises(NotImplementedError, match="^dropout_p: 0.1"):
+        torch.ops.aten._scaled_dot_product_flash_attention(x, x, x, 0.1, True)
+
+
+@needs_registry
+def test_torch_takes_rocflash_over_pages(implementation) -> None:
+    """A server's decode step through varlen_attn_out."""
+    from torch.nn.attention.varlen import varlen_attn_out
+
+    implementation("rocflash")
+    q, pages = torch.randn(2, 4, 32), torch.randn(4, 16, 4, 32)
+    table, used = torch.tensor([[3, 1], [0, 2]]).int(), torch.tensor([20, 5]).int()
+    out = torch.empty_like(q)
+    cu = torch.arange(3).int()
+    varlen_attn_out(out, q, pages, pages, cu, None, 1, 32, seqused_k=used, block_table=table)
+    for n in range(2):
+        keys = pages[table[n].long()].flatten(0, 1)[None, : int(used[n])]
+        close(out[None, n : n + 1], attention(q[None, n : n + 1], keys, keys)[0])
+
+
+def test_rocflash_before_torch() -> None:
+    """Imported first, rocflash does not import torch; register() offers it later."""
+    code = (
+        "import sys, rocflash; assert 'torch' not in sys.modules\n"
+        "import torch, rocflash.integrations.torch_attention as bridge\n"
+        "if hasattr(torch.nn.attention, 'list_flash_attention_impls'):\n"
+        "    assert bridge.register() in torch.nn.attention.list_flash_attention_impls()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
