@@ -22,6 +22,7 @@ hip = ctypes.CDLL(os.environ["ROCFLASH_HIP_LIBRARY"])
 _DTYPES = {
     np.dtype("float16"): (abi.DL_FLOAT, 16),
     np.dtype("float32"): (abi.DL_FLOAT, 32),
+    np.dtype("float64"): (abi.DL_FLOAT, 64),
     np.dtype("int32"): (abi.DL_INT, 32),
     np.dtype("bool"): (abi.DL_BOOL, 8),
 }
@@ -239,12 +240,12 @@ def main() -> None:
             "rng_state": (5, 6),
         },
     )
-    q = to_gpu(plain[0].astype("float32"))
+    q = to_gpu(plain[0].astype("float64"))
     try:
         rocflash.attention(q, q, q)
-        raise AssertionError("f32 was not refused")
+        raise AssertionError("f64 was not refused")
     except rocflash.Unsupported as refusal:
-        assert str(refusal) == "q: dtype f32; GPU kernels take f16 and bf16", refusal
+        assert str(refusal).startswith("q: dtype f64; GPU kernels take "), refusal
     there = [to_gpu(x) for x in plain]
     want = rocflash.attention(*there).numpy()
     found = rocflash.attention(there[0], Doubled(plain[1]), Doubled(plain[2])).numpy()
