@@ -99,8 +99,8 @@ void finish_gradients(const WideRows& to, int columns_begin, float factor,
       const int column = columns_begin + Sums::own_column(j);
       if (n < to.count && column < columns_end) store_number(row, stored, column, x * factor);
     }
-    // All sixteen write the same.
-    broken[n] = sum_of_sixteen(probe) != 0 && n < to.count ? 1 : 0;
+    const float probes = sum_of_sixteen(probe);
+    if (arch::renewed_thread() % 16 == 0) broken[n] = probes != 0 && n < to.count ? 1 : 0;
   }
   arch::barrier();
   _Pragma("clang loop unroll(disable)") for (int n = arch::thread() / arch::wave_size;

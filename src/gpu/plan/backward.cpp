@@ -89,8 +89,8 @@ void plan_options(Plan& plan, kernel::BackwardArguments& all, std::byte* slope_s
     plan.next<Operation::backward_alibi>() = all;
     if (all.work.groups > 0) plan.add(sums, chip.family, all.work.groups);
     plan.next<Operation::backward_slopes>() = all;
-    plan.add(kernel::wide_spec(Operation::backward_slopes), chip.family,
-             p.heads * (t.dalibi.batch_stride != 0 ? p.batch() : 1));
+    const std::int64_t slopes = p.heads * (t.dalibi.batch_stride != 0 ? p.batch() : 1);
+    if (slopes > 0) plan.add(kernel::wide_spec(Operation::backward_slopes), chip.family, slopes);
   }
 }
 

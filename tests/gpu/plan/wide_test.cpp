@@ -1,0 +1,155 @@
+// What is planned for kernels without matrix instructions: f32, large head sizes, and the gradients of
+// the bias and of ALiBi's slopes.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "gpu/plan/backward.hpp"
+#include "gpu/plan/forward.hpp"
+#include "gpu/plan/refusal.hpp"
+#include "table/wide.hpp"
+
+namespace rocflash::gpu {
+namespace {
+
+using kernel::Family;
+using kernel::Operation;
+
+// Addresses only: nothing here is read.
+std::byte* at(std::uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
+
+struct Given {
+  Given(DType dtype, int d, int dv) {
+    const auto rows = [&](std::uintptr_t address, std::int64_t length, std::int64_t heads,
+                          int columns) {
+      return Rows{at(address), dtype, length * heads * columns, heads * columns, columns, columns};
+    };
+    p.dtype = dtype;
+    p.heads = 6;
+    p.kv_heads = 2;
+    p.head_dim = d;
+    p.value_dim = dv;
+    p.q = rows(0x10000, 200, 6, d);
+    p.k = rows(0x20000, 300, 2, d);
+    p.v = rows(0x30000, 300, 2, dv);
+    p.lengths = {.batch = 2, .rows_q = 200, .rows_k = 300};
+    p.max_q = 200;
+    p.max_k = 300;
+    o.out = rows(0x40000, 200, 6, dv);
+    t.dout = rows(0x50000, 200, 6, dv);
+    t.out = o.out;
+    t.lse = {reinterpret_cast<float*>(0x60000), 1200, 200, 1};
+    t.dq = rows(0x70000, 200, 6, d);
+    t.dk = rows(0x80000, 300, 2, d);
+    t.dv = rows(0x90000, 300, 2, dv);
+  }
+
+  struct Step {
+    std::string kernel;
+    std::uint32_t groups;
+    bool operator==(const Step&) const = default;
+  };
+  std::vector<Step> forward(Family family) const {
+    Plan plan;
+    plan_forward(plan, p, o, {family, 100});
+    return steps(plan);
+  }
+  std::vector<Step> backward(Family family) const {
+    Plan plan;
+    plan_backward(plan, p, t, at(0x100000), {family, 100});
+    return steps(plan);
+  }
+  static std::vector<Step> steps(const Plan& plan) {
+    std::vector<Step> found;
+    for (const Launch& l : plan.launches())
+      found.push_back({kernel::kernel_name(l.kernel), l.shape.groups});
+    return found;
+  }
+
+  Problem p;
+  ForwardOutputs o;
+  BackwardTensors t;
+};
+
+constexpr Family families[] = {Family::cdna2, Family::cdna3, Family::cdna4, Family::rdna2,
+                               Family::rdna3, Family::rdna4, Family::sm80};
+
+TEST(WidePlan, ServesF32AndLargeHeads) {
+  EXPECT_TRUE(is_wide(Given(DType::f32, 1, 1).p));
+  EXPECT_TRUE(is_wide(Given(DType::f16, 257, 8).p));
+  EXPECT_TRUE(is_wide(Given(DType::bf16, 8, 512).p));
+  EXPECT_FALSE(is_wide(Given(DType::bf16, 256, 256).p));
+}
+
+// Blocks of 128 queries, and slices of 128 columns.
+TEST(WidePlan, ForwardTakesAWorkgroupPerBlockAndSlice) {
+  using Step = Given::Step;
+  for (const Family family : families) {
+    EXPECT_EQ(Given(DType::f32, 64, 40).forward(family),
+              (std::vector<Step>{{"forward_wide_f32_64", 2 * 6 * 2}}));
+    EXPECT_EQ(Given(DType::f32, 64, 300).forward(family),
+              (std::vector<Step>{{"forward_wide_f32_512", 2 * 6 * 2 * 3}}));
+    EXPECT_EQ(Given(DType::bf16, 512, 512).forward(family),
+              (std::vector<Step>{{"forward_wide_f32_512", 2 * 6 * 2 * 4}}));
+  }
+}
+
+TEST(WidePlan, BackwardTakesOneKernelPerResult) {
+  using Step = Given::Step;
+  Given g(DType::f32, 512, 130);
+  for (const Family family : families) {
+    EXPECT_EQ(g.backward(family),
+              (std::vector<Step>{{"backward_wide_delta_f32", 2 * 6 * 1},
+                                 {"backward_wide_queries_f32_512", 2 * 6 * 4 * 4},
+                                 {"backward_wide_dk_f32_512", 2 * 2 * 5 * 4},
+                                 {"backward_wide_dv_f32_512", 2 * 2 * 5 * 2}}));
+    EXPECT_EQ(refusal(BackwardCall{g.p, g.t, {}}, family), "");
+  }
+  g.t.dq = g.t.dk = {};
+  EXPECT_EQ(g.backward(Family::cdna3).size(), 2u);
+}
+
+// Tiles of 64x64 elements; a dimension with one element for all takes one tile.
+TEST(WidePlan, GradientsOfOptionsComeBehindDelta) {
+  Given g(DType::f32, 64, 64);
+  g.p.bias = {at(0x200000), DType::f32, 360000, 60000, 300, 1};
+  g.p.alibi = {at(0x300000), DType::f32, 0, 1};
+  g.t.dbias = {at(0x400000), DType::f32, 0, 60000, 300, 1};
+  g.t.dalibi = {at(0x500000), DType::f32, 0, 1};
+  const std::vector<Given::Step> steps = g.backward(Family::rdna3);
+  ASSERT_EQ(steps.size(), 7u);
+  EXPECT_EQ(steps[0].kernel, "backward_wide_delta_f32");
+  EXPECT_EQ(steps[1], (Given::Step{"backward_bias_f32", 6 * 4 * 5}));
+  EXPECT_EQ(steps[2], (Given::Step{"backward_alibi_f32", 2 * 6 * 4}));
+  EXPECT_EQ(steps[3], (Given::Step{"backward_slopes_f32", 6}));
+  g.t.dbias.query_stride = 0;
+  g.t.dalibi.batch_stride = 6;
+  EXPECT_EQ(g.backward(Family::rdna3)[1].groups, 6u * 5);
+  EXPECT_EQ(g.backward(Family::rdna3)[3].groups, 2u * 6);
+
+  // One number per sequence, head and block of queries.
+  Plan with, without;
+  plan_backward(with, g.p, g.t, nullptr, {Family::sm80, 100});
+  g.t.dalibi = {};
+  plan_backward(without, g.p, g.t, nullptr, {Family::sm80, 100});
+  EXPECT_GE(with.workspace.value() - without.workspace.value(), 2 * 6 * 4 * 4);
+}
+
+// NVIDIA kernels may declare 48 KiB; a workgroup holds two sets of lines, and the weights of a tile.
+TEST(WidePlan, SharedMemoryHoldsTheTiles) {
+  for (const Family family : families) {
+    for (const int head_size : {64, 512}) {
+      const kernel::WideTile tile =
+          kernel::wide_tile(family, kernel::wide_spec(Operation::forward_wide, head_size));
+      const int lines = 2 * tile.depth * (tile.owned + tile.streamed + 8);
+      const int weights = tile.streamed * (tile.owned + 4);
+      const int most = kernel::vendor_of(family) == kernel::Vendor::nvidia ? 48 << 10 : 64 << 10;
+      EXPECT_LE(4 * (lines + weights) + 20 * tile.owned, most);
+      EXPECT_LE(tile.slice + 4, tile.owned + tile.streamed + 8);  // rows of v take the lines' place
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rocflash::gpu
