@@ -188,17 +188,22 @@ TEST(GpuDoor, GradientsNeedAWorkspace) {
   EXPECT_LT(log.find("launch 8 x 256"), log.rfind("launch 8 x 256")) << log;
 }
 
-TEST(GpuDoor, RefusesAppending) {
-  const Given g;
+TEST(GpuDoor, AppendsBeforeItAttends) {
+  Given g;
   Append a;
   a.k_new = at(0xb00000, DType::f16, {2, 1, 2, 64});
   a.v_new = at(0xc00000, DType::f16, {2, 1, 2, 64});
-  EXPECT_EQ(refused(Status::unsupported, [&] { decode(g.problem, a, g.outputs); }),
-            "k_new: is given; on rocm:0 nothing can be appended or rotated, it must be null");
-  Append rotary;
-  rotary.rotary_cos = rotary.rotary_sin = at(0xd00000, DType::f32, {64, 8});
-  EXPECT_EQ(refused(Status::unsupported, [&] { decode(g.problem, rotary, g.outputs); }),
-            "rotary_cos: is given; on rocm:0 nothing can be appended or rotated, it must be null");
+  EXPECT_EQ(
+      refused(Status::invalid_argument, [&] { decode(g.problem, a, g.outputs); }),
+      "k_new: 1 rows; without seqused_k all 50 rows of k are in use, and there is no room for "
+      "more");
+  g.problem.seqused_k = at(0x660000, DType::i32, {2});
+  EXPECT_EQ(workspace_size(g.problem, a, g.outputs, {}), 64u);  // the new lengths
+  journal();
+  decode(g.problem, a, g.outputs,
+         {.workspace = reinterpret_cast<void*>(0xe00000), .workspace_size = 64});
+  const std::string log = journal();
+  EXPECT_LT(log.find("launch 1 x 256"), log.find("launch 8 x ")) << log;
 }
 
 TEST(GpuDoor, RefusesWhatMakesNoSense) {

@@ -118,6 +118,9 @@ class Tensors {
   Tensor ints(const std::vector<std::int32_t>& values, Dims shape) {
     return put(values.data(), values.size() * sizeof values[0], DType::i32, shape);
   }
+  Tensor floats(const std::vector<float>& values, Dims shape) {
+    return put(values.data(), values.size() * sizeof values[0], DType::f32, shape);
+  }
   Tensor filled(DType dtype, Dims shape, unsigned char byte) {
     std::size_t bytes = size_of(dtype);
     for (const std::int64_t n : shape) bytes *= static_cast<std::size_t>(n);
@@ -261,6 +264,69 @@ TEST(Lengths, WrongOnesNeverLeaveTheTensors) {
       }
     }
   }
+}
+
+// The same for what is appended, and for keys that are divided over workgroups.
+TEST(Lengths, WrongOnesAppendInsideTheCache) {
+  constexpr std::int32_t huge = 0x7fffffff, low = -huge - 1;
+  const std::vector<std::int32_t> wrong[] = {{0, huge, 3}, {5, 2, -7}, {low, 30, huge}, {1, 4, 5}};
+  for (const auto& cu : wrong) {
+    for (const auto& used : wrong) {
+      Tensors t(open());
+      Problem p;
+      p.q = t.filled(DType::bf16, {2, 3, 2, 64}, 0x3c);
+      p.k = t.filled(DType::bf16, {3, 16, 1, 64}, 0x3c);
+      p.v = t.filled(DType::bf16, {3, 16, 1, 64}, 0x3c);
+      p.block_table = t.ints({cu[0], cu[1], cu[2], used[2]}, {2, 2});
+      p.seqused_k = t.ints({used[0], used[1]}, {2});
+      p.causal = true;
+      p.num_splits = 2;
+      Append a;
+      a.k_new = t.filled(DType::bf16, {5, 1, 64}, 0x3c);
+      a.v_new = t.filled(DType::bf16, {5, 1, 64}, 0x3c);
+      a.cu_seqlens_k_new = t.ints(cu, {3});
+      a.rotary_cos = t.filled(DType::f32, {7, 16}, 0);
+      a.rotary_sin = t.filled(DType::f32, {7, 16}, 0);
+      a.rotary_seqlens = t.ints({used[2], cu[1]}, {2});
+      const ForwardOutputs o{t.filled(DType::bf16, {2, 3, 2, 64}, 0xff), std::nullopt,
+                             std::nullopt};
+      const std::size_t size = workspace_size(p, a, o, {});
+      const Tensor scratch =
+          t.filled(DType::f32, {static_cast<std::int64_t>(size / sizeof(float))}, 0xff);
+      EXPECT_NO_THROW(decode(p, a, o, {.workspace = scratch.data(), .workspace_size = size}));
+    }
+  }
+}
+
+// Parts merged on the GPU are what the CPU makes of them. Empty parts have values that must not count.
+TEST(Verify, MergesPartsAsTheCpuDoes) {
+  constexpr std::int64_t parts = 70, batch = 2, queries = 3, heads = 2, columns = 37;
+  std::vector<float> out(parts * batch * queries * heads * columns),
+      lse(parts * batch * heads * queries);
+  for (std::size_t n = 0; n < out.size(); ++n) out[n] = std::sin(static_cast<float>(n));
+  for (std::size_t n = 0; n < lse.size(); ++n)
+    lse[n] = n % 5 == 0 ? -INFINITY : n % 7 == 0 ? INFINITY : 3 * std::cos(static_cast<float>(n));
+  const std::size_t row = queries * columns * heads;
+  for (std::size_t n = 0; n < row; ++n) out[n] = NAN;  // of part 0 and batch 0, which is empty
+  for (std::size_t n = 0; n < heads * queries; ++n) lse[n] = INFINITY;
+
+  Tensors t(open());
+  const Dims shape{batch, queries, heads, columns};
+  const Tensor merged = t.filled(DType::f32, shape, 0xff),
+               merged_lse = t.filled(DType::f32, {batch, heads, queries}, 0xff);
+  combine(t.floats(out, {parts, batch, queries, heads, columns}),
+          t.floats(lse, {parts, batch, heads, queries}), merged, merged_lse);
+
+  std::vector<float> expected(batch * queries * heads * columns),
+      expected_lse(batch * heads * queries);
+  combine(Tensor(out.data(), DType::f32, {parts, batch, queries, heads, columns}),
+          Tensor(lse.data(), DType::f32, {parts, batch, heads, queries}),
+          Tensor(expected.data(), DType::f32, shape),
+          Tensor(expected_lse.data(), DType::f32, {batch, heads, queries}));
+  const auto found = t.values<float>(merged), found_lse = t.values<float>(merged_lse);
+  for (std::size_t n = 0; n < expected.size(); ++n) ASSERT_NEAR(found[n], expected[n], 2e-6) << n;
+  for (std::size_t n = 0; n < expected_lse.size(); ++n)
+    ASSERT_NEAR(found_lse[n], expected_lse[n], 2e-6) << n;
 }
 
 // What a kernel does wrong comes back as the driver's error.
