@@ -128,7 +128,7 @@ report: library
 
 wheels: setup-test
 	$(call configure,release,build,$(COMPILERS))
-	@echo "== wheels: rocflash and flash-attn into dist/"
+	@echo "== wheels: rocflash, flash-attn and flash-attn-3 into dist/"
 	@JOBS=$(JOBS) scripts/wheels.sh
 
 dist: build

@@ -35,6 +35,8 @@ def check_fa3(place: Path, out: torch.Tensor, *inputs: torch.Tensor) -> None:
     import flash_attn_3.flash_attn_interface as fa3
 
     assert Path(fa3.__file__).is_relative_to(place), fa3.__file__
+    # transformers takes the module only from a distribution of this name.
+    assert importlib.metadata.packages_distributions()["flash_attn_interface"] == ["flash-attn-3"]
     version = importlib.metadata.version("flash-attn-3")
     assert flash_attn_3.__version__ == version and flash_attn_3.__rocflash__ == rocflash.__version__
     with torch.no_grad():
@@ -79,7 +81,8 @@ def main(place: Path) -> None:
     )
     assert told.returncode == 0, told.stderr
     assert rocflash.info()["version"] in told.stdout, told.stdout
-    assert f"flash-attn {version}" in told.stdout, told.stdout
+    line = f"flash-attn {version}: The interface of flash_attn 2, served by rocflash"
+    assert line in told.stdout and line in str(rocflash.info()), told.stdout
     print(f"GPU kernels: {' '.join(t['arch'] for t in rocflash.targets()) or 'none'}")
 
 

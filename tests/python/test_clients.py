@@ -11,6 +11,7 @@ import torch
 
 import flash_attn_3.flash_attn_interface as inner
 import flash_attn_interface as fa3
+import rocflash
 from reference import attention
 
 
@@ -208,3 +209,110 @@ def test_rocflash_before_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def pages_of(keys: torch.Tensor, table: torch.Tensor, used: int) -> torch.Tensor:
+    return keys[table.long()].flatten(0, 1)[None, :used]
+
+
+PAGED = {
+    "vllm": {
+        "fa_version": 3, "alibi_slopes": None, "dynamic_causal": None, "mask_mod": None,
+        "aux_tensors": None, "q_v": None, "cp_world_size": 1, "cp_rank": 0, "cp_tot_seqused_k": None,
+    },
+    "sglang": {"only_qv": False, "attention_chunk": None},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("server", PAGED)
+def test_servers_prefill_over_pages(server: str) -> None:
+    """vLLM's and SGLang's flash_attn_varlen_func: pages, out, sinks, descales of 16-bit inputs."""
+    q = torch.randn(5, 4, 32)
+    k_pages, v_pages = torch.randn(6, 16, 2, 32), torch.randn(6, 16, 2, 32)
+    table, used = torch.tensor([[3, 1], [0, 5]]).int(), torch.tensor([20, 7]).int()
+    sinks, ones = torch.randn(4), torch.ones(2, 2)
+    names = ("block_table", "s_aux") if server == "vllm" else ("page_table", "sinks")
+    out = torch.empty_like(q)
+    found, lse = fa3.flash_attn_varlen_func(
+        q=q, k=k_pages, v=v_pages, cu_seqlens_q=torch.tensor([0, 3, 5]).int(), max_seqlen_q=3,
+        seqused_k=used, max_seqlen_k=32, softmax_scale=0.2, causal=True, window_size=[-1, -1],
+        softcap=0.0, scheduler_metadata=torch.zeros(8, dtype=torch.int32), num_splits=0,
+        q_descale=ones, k_descale=ones, v_descale=ones, return_softmax_lse=True, out=out,
+        **{names[0]: table, names[1]: sinks}, **PAGED[server],
+    )  # fmt: skip
+    assert found.data_ptr() == out.data_ptr() and lse.shape == (4, 5)
+    for n, (a, b) in enumerate(((0, 3), (3, 5))):
+        keys, values = (pages_of(x, table[n], int(used[n])) for x in (k_pages, v_pages))
+        expected = rocflash.attention(
+            q[None, a:b], keys, values, softmax_scale=0.2, causal=True, sinks=sinks,
+            backend="reference",
+        )  # fmt: skip
+        close(out[None, a:b], expected)
+
+
+def test_sglang_decode() -> None:
+    q, sinks = torch.randn(2, 1, 4, 32), torch.randn(4)
+    k_pages, v_pages = torch.randn(6, 16, 2, 32), torch.randn(6, 16, 2, 32)
+    table, used = torch.tensor([[3, 1], [0, 5]]).int(), torch.tensor([20, 7]).int()
+    out = torch.empty_like(q)
+    told = {"cache_seqlens": used, "page_table": table, "causal": True, "window_size": None}
+    fa3.flash_attn_with_kvcache(
+        q, k_pages, v_pages, **told, attention_chunk=None, only_qv=False, sinks=sinks, out=out
+    )
+    expected = fa3.flash_attn_with_kvcache(q, k_pages, v_pages, **told, s_aux=sinks)
+    assert torch.equal(out, expected)
+    for n in range(2):
+        keys, values = (pages_of(x, table[n], int(used[n])) for x in (k_pages, v_pages))
+        exact = rocflash.attention(q[n : n + 1], keys, values, sinks=sinks, backend="reference")
+        close(out[n : n + 1], exact)
+
+
+def test_sglang_scores_from_values_alone() -> None:
+    """Models without rotary parts in their latent attention: only_qv, with no q and no keys."""
+    qv, values = torch.randn(2, 1, 4, 64), torch.randn(6, 16, 1, 64)
+    table, used = torch.tensor([[3, 1], [0, 5]]).int(), torch.tensor([20, 7]).int()
+    told = {"cache_seqlens": used, "page_table": table, "softmax_scale": 0.1, "causal": True}
+    out = fa3.flash_attn_with_kvcache(
+        q=None, k_cache=None, v_cache=values, qv=qv, only_qv=True, **told
+    )
+    assert torch.equal(out, fa3.flash_attn_with_kvcache(qv, values, values, **told))
+    with pytest.raises(ValueError, match="^only_qv: True; q and k"):
+        fa3.flash_attn_with_kvcache(qv, values, values, qv=qv, only_qv=True, **told)
+
+
+def test_servers_names_are_checked() -> None:
+    q = torch.randn(5, 2, 32)
+    cu = torch.tensor([0, 5]).int()
+    call = (q, q, q, cu, cu, 5, 5)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        fa3.flash_attn_varlen_func(*call, colour=1)
+    with pytest.raises(NotImplementedError, match="^mask_mod: is given; it is not served"):
+        fa3.flash_attn_varlen_func(*call, mask_mod=lambda *_: True)
+    with pytest.raises(ValueError, match="^sinks: is given together with s_aux"):
+        fa3.flash_attn_varlen_func(*call, sinks=torch.zeros(2), s_aux=torch.zeros(2))
+    with pytest.raises(ValueError, match="^fa_version: 5"):
+        fa3.flash_attn_varlen_func(*call, fa_version=5)
+    with pytest.raises(ValueError, match="^out: is given, and gradients are wanted"):
+        fa3.flash_attn_varlen_func(q.requires_grad_(), q, q, *call[3:], out=torch.empty_like(q))
+    with pytest.raises(TypeError, match="^cu_seqlens_k"):
+        fa3.flash_attn_varlen_func(q, q, q, cu, max_seqlen_q=5, max_seqlen_k=5)
+
+
+def test_scheduler_metadata_is_never_read() -> None:
+    """A tensor whose values nobody may ask for: on a GPU, reading it would wait and break graphs."""
+
+    class Unread(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            assert "item" not in str(function) and "__int__" not in str(function), function
+            return super().__torch_function__(function, types, args, kwargs or {})
+
+    q, cache = torch.randn(2, 1, 4, 32), torch.randn(2, 9, 2, 32)
+    lengths = torch.tensor([5, 9]).int()
+    plan = fa3.get_scheduler_metadata(2, 1, 9, 4, 2, 32, lengths).as_subclass(Unread)
+    with pytest.raises(AssertionError):
+        int(plan)
+    found = fa3.flash_attn_with_kvcache(
+        q, cache, cache, cache_seqlens=lengths, scheduler_metadata=plan
+    )
+    assert torch.equal(found, fa3.flash_attn_with_kvcache(q, cache, cache, cache_seqlens=lengths))

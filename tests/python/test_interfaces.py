@@ -54,12 +54,12 @@ SIGNATURES = {
     "sm_margin return_attn_probs",
     fa3.flash_attn_varlen_func: "q k v cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k seqused_q "
     f"seqused_k softmax_scale causal qv {FA3_TAIL} num_splits pack_gqa deterministic sm_margin "
-    "return_attn_probs s_aux",
+    "return_attn_probs s_aux dialect",
     fa3.flash_attn_with_kvcache: "q k_cache v_cache k v qv rotary_cos rotary_sin cache_seqlens "
     "cache_batch_idx cache_leftpad page_table cu_seqlens_q cu_seqlens_k_new max_seqlen_q "
     "rotary_seqlens q_descale k_descale v_descale softmax_scale causal window_size attention_chunk "
     "softcap rotary_interleaved scheduler_metadata num_splits pack_gqa sm_margin "
-    "return_softmax_lse s_aux",
+    "return_softmax_lse s_aux dialect",
     fa3.flash_attn_combine: "out_partial lse_partial out out_dtype",
     amd.flash_attn_func: "q k v dropout_p causal return_attn_probs",
 }

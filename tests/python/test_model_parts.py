@@ -172,6 +172,13 @@ def test_block(fused: bool, norm) -> None:
             close(a, b)
 
 
+def test_fused_projections_are_the_same() -> None:
+    plain, fused = (MHA(32, 2, fused_bias_fc=x, return_residual=True) for x in (False, True))
+    fused.load_state_dict(plain.state_dict())
+    x = torch.randn(2, 7, 32)
+    assert torch.equal(plain(x)[0], fused(x)[0])
+
+
 def test_block_leaves_branches_out() -> None:
     block = Block(32, lambda _: nn.Identity(), lambda _: nn.Identity(), drop_path1=0.5)
     x = torch.ones(64, 3, 32)

@@ -16,7 +16,7 @@ from typing import Any, Optional, Union
 import torch
 from torch import Tensor
 
-from flash_attn_3 import _raw
+from flash_attn_3 import _dialect, _raw
 from flash_attn_3._operators import named
 from flash_attn_3._operators import served_by as operators_served_by
 from flash_attn_3._raw import check_descales, check_metadata, check_schedule
@@ -79,6 +79,13 @@ def _sides(left: Any, right: Any, window_size: Any) -> tuple[int, int]:
     )
 
 
+def _scale_of_both(q: Tensor, qv: Optional[Tensor], scale: Optional[float]) -> Optional[float]:
+    """The functions' default scale counts both head sizes; the raw call's that of q alone."""
+    if scale is not None or qv is None:
+        return scale
+    return (q.shape[-1] + qv.shape[-1]) ** -0.5
+
+
 def _func(
     q: Tensor,
     k: Tensor,
@@ -112,7 +119,7 @@ def _func(
         deterministic,
         return_attn_probs,
         sinks=s_aux,
-        attention_chunk=attention_chunk,
+        attention_chunk=attention_chunk or 0,
         **packed,
     )
     return found[:2] if return_attn_probs else found
@@ -129,7 +136,7 @@ def flash_attn_func(
     k_descale: Optional[Tensor] = None,
     v_descale: Optional[Tensor] = None,
     window_size: Any = (-1, -1),
-    attention_chunk: int = 0,
+    attention_chunk: Optional[int] = 0,
     softcap: float = 0.0,
     num_splits: int = 1,
     pack_gqa: Optional[bool] = None,
@@ -170,7 +177,7 @@ def flash_attn_qkvpacked_func(
     k_descale: Optional[Tensor] = None,
     v_descale: Optional[Tensor] = None,
     window_size: Any = (-1, -1),
-    attention_chunk: int = 0,
+    attention_chunk: Optional[int] = 0,
     softcap: float = 0.0,
     deterministic: bool = False,
     num_heads_q: Optional[int] = None,
@@ -212,9 +219,9 @@ def flash_attn_varlen_func(
     k: Tensor,
     v: Tensor,
     cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
+    cu_seqlens_k: Optional[Tensor] = None,
+    max_seqlen_q: Optional[int] = None,
+    max_seqlen_k: Optional[int] = None,
     seqused_q: Optional[Tensor] = None,
     seqused_k: Optional[Tensor] = None,
     softmax_scale: Optional[float] = None,
@@ -224,7 +231,7 @@ def flash_attn_varlen_func(
     k_descale: Optional[Tensor] = None,
     v_descale: Optional[Tensor] = None,
     window_size: Any = (-1, -1),
-    attention_chunk: int = 0,
+    attention_chunk: Optional[int] = 0,
     softcap: float = 0.0,
     num_splits: int = 1,
     pack_gqa: Optional[bool] = None,
@@ -232,10 +239,46 @@ def flash_attn_varlen_func(
     sm_margin: int = 0,
     return_attn_probs: bool = False,
     s_aux: Optional[Tensor] = None,
+    **dialect: Any,
 ) -> Any:
-    """As flash_attn_func, for packed sequences; seqused_q and seqused_k, int32 (b,), shorten them."""
+    """As flash_attn_func, for packed sequences; seqused_q and seqused_k, int32 (b,), shorten them.
+
+    `dialect`: names of servers' builds, such as page_table and out (flash_attn_3._dialect). With
+    these two there are no gradients; with a page_table, cu_seqlens_k may be left out.
+    """
     check_descales(q_descale, k_descale, v_descale)
     check_schedule(pack_gqa, sm_margin)
+    if dialect:
+        extra = _dialect.read("flash_attn_varlen_func", dialect, s_aux=s_aux, qv=qv)
+        s_aux, qv = extra.s_aux, extra.qv
+        return_attn_probs = return_attn_probs or extra.return_softmax_lse
+        if extra.only_qv:
+            q, k, qv = _dialect.only_values(q, k, qv), v, None
+        check_metadata(extra.scheduler_metadata, q)
+        if extra.page_table is not None or extra.out is not None:
+            _dialect.refuse_gradients("out" if extra.page_table is None else "page_table", q, k, v)
+            found = _flash_attn_forward(
+                q,
+                k,
+                v,
+                qv=qv,
+                out_=extra.out,
+                cu_seqlens_q=cu_seqlens_q,
+                cu_seqlens_k=cu_seqlens_k,
+                seqused_q=seqused_q,
+                seqused_k=seqused_k,
+                max_seqlen_q=max_seqlen_q,
+                max_seqlen_k=max_seqlen_k,
+                page_table=extra.page_table,
+                softmax_scale=_scale_of_both(q, qv, softmax_scale),
+                causal=causal,
+                window_size=(-1, -1) if window_size is None else window_size,
+                attention_chunk=attention_chunk or 0,
+                softcap=softcap,
+                num_splits=num_splits,
+                _sinks=s_aux,
+            )
+            return found[:2] if return_attn_probs else found[0]
     for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         check_tensor(name, x)
     return _func(
@@ -284,7 +327,7 @@ def flash_attn_with_kvcache(
     softmax_scale: Optional[float] = None,
     causal: bool = False,
     window_size: Any = (-1, -1),
-    attention_chunk: int = 0,
+    attention_chunk: Optional[int] = 0,
     softcap: float = 0.0,
     rotary_interleaved: bool = True,
     scheduler_metadata: Optional[Tensor] = None,
@@ -293,12 +336,24 @@ def flash_attn_with_kvcache(
     sm_margin: int = 0,
     return_softmax_lse: bool = False,
     s_aux: Optional[Tensor] = None,
+    **dialect: Any,
 ) -> Any:
     """Attention over a cache, appended to in place first. No gradients.
 
     Returns out, or with return_softmax_lse (out, softmax_lse, out_accum, softmax_lse_accum); the
     last two are upstream's split partials, of which there are none here: they are empty.
+    `dialect`: names of servers' builds, such as sinks and out (flash_attn_3._dialect).
     """
+    into = None
+    if dialect:
+        own = {"s_aux": s_aux, "qv": qv, "page_table": page_table}
+        extra = _dialect.read("flash_attn_with_kvcache", dialect, **own)
+        s_aux, qv, page_table, into = extra.s_aux, extra.qv, extra.page_table, extra.out
+        if extra.only_qv:
+            q, qv = _dialect.only_values(q, k_cache if k is None else k, qv), None
+            k_cache = v_cache
+            if v is not None:
+                raise InvalidArgument("v: is given; with only_qv nothing can be appended")
     check_tensor("q", q)
     check_descales(q_descale, k_descale, v_descale)
     check_schedule(pack_gqa, sm_margin)
@@ -324,10 +379,11 @@ def flash_attn_with_kvcache(
         whole("max_seqlen_q", max_seqlen_q),
         softmax_scale,
         causal,
-        *window_pair(window_size, "window_size"),
-        attention_chunk,
+        *((-1, -1) if window_size is None else window_pair(window_size, "window_size")),
+        attention_chunk or 0,
         softcap,
         num_splits,
+        out=into,
         want_lse=bool(return_softmax_lse),
     )
     if not return_softmax_lse:
@@ -431,7 +487,7 @@ def _flash_attn_forward(
     causal: bool = False,
     window_size_left: int = -1,
     window_size_right: int = -1,
-    attention_chunk: int = 0,
+    attention_chunk: Optional[int] = 0,
     softcap: float = 0.0,
     rotary_interleaved: bool = True,
     scheduler_metadata: Optional[Tensor] = None,
@@ -442,6 +498,7 @@ def _flash_attn_forward(
     out: Optional[Tensor] = None,
     window_size: Any = None,
     is_causal: Optional[bool] = None,
+    _sinks: Optional[Tensor] = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(out, softmax_lse, out_accum, softmax_lse_accum), without autograd; the last two are empty.
 
@@ -489,7 +546,7 @@ def _flash_attn_forward(
         sm_margin,
     )
     with torch.no_grad():
-        return _raw.forward(call)
+        return _raw.forward(call, _sinks)
 
 
 def _flash_attn_backward(

@@ -59,7 +59,10 @@ def _layer_cache(
 
 
 class MHA(nn.Module):
-    """Multi-head self- and cross-attention."""
+    """Multi-head self- and cross-attention.
+
+    fused_bias_fc chooses how upstream computes projections; results and parameters are the same.
+    """
 
     def __init__(
         self,
@@ -100,8 +103,6 @@ class MHA(nn.Module):
         self.num_heads = num_heads
         self.num_heads_kv = num_heads if num_heads_kv is None else num_heads_kv
         self.softmax_scale = softmax_scale
-        if fused_bias_fc:
-            raise Unsupported("fused_bias_fc: True; that needs a CUDA extension, pass False")
         if num_heads % self.num_heads_kv:
             raise InvalidArgument(
                 f"num_heads_kv: {self.num_heads_kv}; num_heads, {num_heads}, must be a multiple"
