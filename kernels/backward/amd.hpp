@@ -55,6 +55,11 @@ struct BackwardTypes {
                                   : bucket > 128     ? 2
                                                      : 4;  // steps of a product at a time
 
+  // Weights and gradients of scores are kept 2^raised times as large: gfx90a's matrix instructions take
+  // subnormal numbers for 0, and in f16 many of them would be.
+  static constexpr int raised = this_family == Family::cdna2 && dtype == DType::f16 ? 8 : 0;
+  static constexpr float lowering = 1.0f / (1 << raised);  // of sums
+
   using RowsStaging = RowStaging<Block, Streamed, dtype, bucket, tile.streamed, tile.threads>;
   using TurnedStaging = typename ChooseStaging<arch::transposing_reads, Block, typename Mma::Layout,
                                                typename Turned::Tile, dtype, bucket, tile.streamed,
@@ -206,6 +211,7 @@ std::uint64_t store_sums(const Problem& p, const Rows& to, std::int64_t batch, s
   if (!to) return 0;
   const Block rows(to, 0, batch, first, count, head);
   const int own = Types::Scores::lane_column();
+  factor *= Types::lowering;
   float probe = 0;  // NaN once a sum is not finite
   ROCFLASH_UNROLL
   for (int part = 0; part < sums.row_parts; ++part) {

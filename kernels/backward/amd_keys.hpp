@@ -137,7 +137,9 @@ void keys_kernel(const BackwardArguments& a) {
     next_delta = 0;
     if (arch::thread() < tile.streamed && query < sequence.sq) {
       const std::int64_t row = sequence.q_row + query;
-      next_lse = statistic(arch::load(&now.tensors.lse.at(sequence.batch, turn.head, row)), log2_e);
+      next_lse =
+          statistic(arch::load(&now.tensors.lse.at(sequence.batch, turn.head, row)), log2_e) -
+          Types::raised;
       if constexpr (want_k) next_delta = arch::load(&now.delta.at(sequence.batch, turn.head, row));
     }
   };
