@@ -55,6 +55,8 @@ struct BackwardTypes {
                                   : bucket > 128     ? 2
                                                      : 4;  // steps of a product at a time
 
+  static constexpr int raised = raised_weights(this_family, dtype);
+
   using RowsStaging = RowStaging<Block, Streamed, dtype, bucket, tile.streamed, tile.threads>;
   using TurnedStaging = typename ChooseStaging<arch::transposing_reads, Block, typename Mma::Layout,
                                                typename Turned::Tile, dtype, bucket, tile.streamed,
@@ -206,6 +208,7 @@ std::uint64_t store_sums(const Problem& p, const Rows& to, std::int64_t batch, s
   if (!to) return 0;
   const Block rows(to, 0, batch, first, count, head);
   const int own = Types::Scores::lane_column();
+  factor *= lowering(this_family, Types::dtype);
   float probe = 0;  // NaN once a sum is not finite
   ROCFLASH_UNROLL
   for (int part = 0; part < sums.row_parts; ++part) {

@@ -173,7 +173,7 @@ void keys_kernel(const BackwardArguments& a) {
   const auto store = [&](Turn turn, int buffer) {
     const BackwardArguments& now = arch::again(a);
     if (arch::thread() < tile.streamed) {
-      shared_lse[buffer][arch::thread()] = statistic(next_lse, log2_e);
+      shared_lse[buffer][arch::thread()] = statistic(next_lse, log2_e) - Types::raised;
       if constexpr (want_k) shared_delta[buffer][arch::thread()] = next_delta;
     }
     q.store(now.problem.q, block_at(now.problem.q, turn), shared_q[buffer], shared_qt[buffer]);

@@ -63,7 +63,7 @@ void backward_queries(const BackwardArguments& a) {
   float lse = infinity, delta = 0;
   if (query.index < sequence.sq) {
     const std::int64_t row = sequence.q_row + query.index;
-    lse = statistic(arch::load(&t.lse.at(sequence.batch, item.head, row)), log2_e);
+    lse = statistic(arch::load(&t.lse.at(sequence.batch, item.head, row)), log2_e) - Types::raised;
     delta = arch::load(&a.delta.at(sequence.batch, item.head, row));
   }
 

@@ -50,7 +50,8 @@ void backward_round(const BackwardArguments& a) {
       store_rounded<spec.dtype>(reinterpret_cast<std::uint16_t*>(row_address<spec.dtype>(
                                     a.tensors.dq, sequence.batch, at, item.head)) +
                                     column,
-                                sum * factor, p.head_dim - column);
+                                sum * (factor * lowering(this_family, spec.dtype)),
+                                p.head_dim - column);
       const Float4 probe = sum * 0.0f;  // NaN where a sum is not finite
       broken = probe[0] + probe[1] + probe[2] + probe[3] != 0 || products_overflow(p);
     }

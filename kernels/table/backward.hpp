@@ -24,6 +24,15 @@ constexpr bool owns_keys(Operation operation) {
          operation != Operation::backward_round && operation != Operation::backward_queries;
 }
 
+// Weights and gradients of scores are kept 2^raised times as large: gfx90a's matrix instructions take
+// subnormal numbers for 0, and in f16 many of them would be. Sums are lowered at the end.
+constexpr int raised_weights(Family family, DType dtype) {
+  return family == Family::cdna2 && dtype == DType::f16 ? 8 : 0;
+}
+constexpr float lowering(Family family, DType dtype) {
+  return 1.0f / static_cast<float>(1 << raised_weights(family, dtype));
+}
+
 constexpr KernelSpec backward_spec(Operation operation, DType dtype, int bucket, Variant variant) {
   return {operation, dtype, bucket, variant};
 }
