@@ -295,6 +295,7 @@ std::vector<bool> exact_zeros(const std::string& tensor, const Case& c, Outputs&
 
 std::string documented_refusal(const Case& c) {
   if (c.dtype == DType::f64) return "dtype";
+  if (c.cache_dtype && *c.cache_dtype != c.dtype) return "k of another dtype than q";
   return {};
 }
 

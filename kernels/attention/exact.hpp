@@ -122,15 +122,19 @@ void repair(const Scores& scores, const QueryView& query, float base, float fact
 template <class Scores>
 void repair(const Scores& scores, const QueryView& query, float base, float factor,
             const ForwardOutputs& outputs, int begin, int end) {
+  // Where results go is computed when they are there: registers are few until then.
   const SequenceView& s = scores.sequence;
-  const std::int64_t row = s.q_row + query.index;
-  std::byte* to = row_address(outputs.out, scores.stored(), s.batch, row, scores.head);
   repair(
       scores, query, base, factor, begin, end,
       [&](float lse) {
-        if (outputs.lse) arch::store(&outputs.lse.at(s.batch, scores.head, row), lse);
+        if (outputs.lse)
+          arch::store(&outputs.lse.at(s.batch, scores.head, s.q_row + query.index), lse);
       },
-      [&](int column, float x) { store_number(to, scores.stored(), column, x); });
+      [&](int column, float x) {
+        std::byte* to =
+            row_address(outputs.out, scores.stored(), s.batch, s.q_row + query.index, scores.head);
+        store_number(to, scores.stored(), column, x);
+      });
 }
 
 // All columns.

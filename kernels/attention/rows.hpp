@@ -100,11 +100,16 @@ class RowBlock<dtype, Variant::full, pages> {
       return arch::load(reinterpret_cast<const Unaligned<Words>*>(from)).words;
     ROCFLASH_UNROLL
     for (int e = 0; e < numbers; ++e) {
-      // A column past the end reads the last one instead: that takes no branch.
+      const auto* number = reinterpret_cast<const std::uint16_t*>(from);
       const int left = rows_.columns - 1 - place.column;
-      const std::uint32_t bits =
-          arch::load(reinterpret_cast<const std::uint16_t*>(from) + (e < left ? e : left));
-      words[e / 2] |= (e <= left ? bits : 0) << (16 * (e % 2));
+      if constexpr (pages) {
+        if (e <= left)
+          words[e / 2] |= static_cast<std::uint32_t>(arch::load(number + e)) << (16 * (e % 2));
+      } else {
+        // A column past the end reads the last one instead: that takes no branch, but registers.
+        const std::uint32_t bits = arch::load(number + (e < left ? e : left));
+        words[e / 2] |= (e <= left ? bits : 0) << (16 * (e % 2));
+      }
     }
     return words;
   }

@@ -18,7 +18,8 @@
 namespace rocflash::kernel {
 
 // One thread per query, in the order in which dP is added up: a query with all its weight on one key
-// gets the very bits of dp.
+// gets the very bits of dp. Dropout's scale is taken from each number of out, not from the sum, so that
+// products are those of dp there too, but for the last bit.
 template <KernelSpec spec>
 void backward_wide_delta(const BackwardArguments& a) {
   const Problem& p = a.problem;
@@ -30,15 +31,15 @@ void backward_wide_delta(const BackwardArguments& a) {
   const std::byte *dout = row_address(a.tensors.dout, p.dtype, sequence.batch, row, item.head),
                   *out = row_address(a.tensors.out, p.dtype, sequence.batch, row, item.head);
   const QuadLoads dout_loads(a.tensors.dout, p.dtype), out_loads(a.tensors.out, p.dtype);
+  const float unscaled = p.dropout.on() ? 1 - p.dropout.p : 1.0f;
   float sum = 0;
   for (int column = 0; column < p.value_dim; column += 4) {
     const Float4 x = dout_loads.widened(dout_loads.load(dout, column, p.value_dim)),
-                 y = out_loads.widened(out_loads.load(out, column, p.value_dim));
+                 y = out_loads.widened(out_loads.load(out, column, p.value_dim)) * unscaled;
     ROCFLASH_UNROLL
     for (int e = 0; e < 4; ++e) sum = __builtin_fmaf(x[e], y[e], sum);
   }
-  arch::store(&a.delta.at(sequence.batch, item.head, row),
-              p.dropout.on() ? sum / p.dropout.scale() : sum);
+  arch::store(&a.delta.at(sequence.batch, item.head, row), sum);
 }
 
 // A wave's sum over [from, end) of each term(n) times a column of row(n), added to `sum`: each lane

@@ -133,14 +133,15 @@ void combine(const CombineArguments& a) {
         const float own_share = own_part < parts ? shares.of(row.lse(own_part)) : 0;
         const auto count =
             static_cast<int>(smaller((parts - base + a.slices - 1) / a.slices, arch::wave_size));
-        constexpr int at_once = 8;  // loads that do not wait for each other
-        for (int first_part = 0; first_part < count; first_part += at_once) {
+        // Loads that do not wait for each other; their shares lie in scalar registers.
+        constexpr int at_once = arch::wave_size == 64 ? 4 : 8;
+        for (int first_part = arch::in_lanes(0); first_part < count; first_part += at_once) {
           float share[at_once];
           Float4 x[at_once];
           ROCFLASH_UNROLL
           for (int i = 0; i < at_once; ++i) {
             const int n = first_part + i;
-            share[i] = arch::from_lane(own_share, n < arch::wave_size ? n : 0);
+            share[i] = arch::in_lanes(arch::from_lane(own_share, n < arch::wave_size ? n : 0));
             x[i] = 0;
             if (n >= count || share[i] == 0) continue;  // an empty part has no values
             const float* from_part = row.out(base + n * a.slices) + column * from[4];
@@ -166,16 +167,18 @@ void combine(const CombineArguments& a) {
       }
       if (slice != 0 || use == RowUse::untouched) continue;
       if (shares.sum != shares.sum) value = shares.sum;  // NaN, even without any part
-      const auto& to = p.out_stride;
+      const Parts& results = arch::again(a).parts;
+      const auto& to = results.out_stride;
       const std::int64_t element = row.batch * to[0] + row.query * to[1] + row.head * to[2];
       ROCFLASH_UNROLL
       for (int e = 0; e < lane_columns; ++e)
         if (column + e < p.columns)
-          store_number(p.out, p.out_dtype, element + (column + e) * to[3], value[e]);
+          store_number(results.out, results.out_dtype, element + (column + e) * to[3], value[e]);
     }
-    if (p.lse && slice == 0 && use != RowUse::untouched && arch::lane() == 0) {
-      const auto& s = p.lse_stride;
-      arch::store(p.lse + row.batch * s[0] + row.head * s[1] + row.query * s[2],
+    const Parts& results = arch::again(a).parts;
+    if (results.lse && slice == 0 && use != RowUse::untouched && arch::lane() == 0) {
+      const auto& s = results.lse_stride;
+      arch::store(results.lse + row.batch * s[0] + row.head * s[1] + row.query * s[2],
                   use == RowUse::used ? shares.lse() : infinity);
     }
   }

@@ -89,7 +89,8 @@ void finish_wide(const ForwardArguments& a, ROCFLASH_SHARED WideQuery* queries,
       if (query < sequence.q_rows && column < columns_end)
         store_number(row, stored, column, in_use ? x * normaliser.factor : 0.0f);
     }
-    const bool is_broken = in_use && sum_of_sixteen(probe) != 0;
+    const float probes = sum_of_sixteen(probe);  // by all lanes: some may not be in use
+    const bool is_broken = in_use && probes != 0;
     if (thread_column() == 0) {
       queries[Outputs::own_row(i)].base = softmax[i].base();
       queries[Outputs::own_row(i)].factor = normaliser.factor;

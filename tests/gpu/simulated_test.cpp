@@ -51,7 +51,7 @@ TEST(Verify, SampleOfTheTable) {
   int ran = 0, refused = 0;
   for (const Case& c : cases(Level::quick)) {
     const bool refusal = !documented_refusal(c).empty();
-    if (refusal ? c.seed % 16 != 0 : c.seed % every != turn) continue;
+    if (!refusal && c.seed % every != turn) continue;
     const Result r = run(c, gpu);
     expect_good(r, arch);
     EXPECT_EQ(r.refused.empty(), !refusal) << c.name();
@@ -338,7 +338,7 @@ TEST(Errors, AnAccessBeyondItsTensorIsReported) {
     return Tensor(memory.data() + offset, DType::f16, {1, rows, 1, 64}, {}, gpu->dlpack());
   };
   try {
-    forward({.q = at(0, 8), .k = at(2048, 800), .v = at(2048, 800)}, {.out = at(1024, 8)});
+    forward({.q = at(0, 8), .k = at(2048, 200), .v = at(2048, 200)}, {.out = at(1024, 8)});
     ADD_FAILURE() << "no error";
   } catch (const Error& e) {
     EXPECT_EQ(e.status(), Status::device_error);

