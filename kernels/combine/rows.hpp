@@ -134,7 +134,7 @@ void combine(const CombineArguments& a) {
         const auto count =
             static_cast<int>(smaller((parts - base + a.slices - 1) / a.slices, arch::wave_size));
         // Loads that do not wait for each other; their shares lie in scalar registers.
-        constexpr int at_once = arch::wave_size == 64 ? 4 : 8;
+        constexpr int at_once = arch::wave_size == 64 ? 2 : 8;
         for (int first_part = arch::in_lanes(0); first_part < count; first_part += at_once) {
           float share[at_once];
           Float4 x[at_once];
