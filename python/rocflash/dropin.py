@@ -187,5 +187,8 @@ def is_watched(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def plain_options(**given: Any) -> Any:
-    """Options with the context's backend, for calls below autograd."""
-    return Options(backend=choice.current(), **given)
+    """Options with the context's backend, for calls below autograd.
+
+    Where a compiler traces, operators ask the context when they run.
+    """
+    return Options(backend=choice.for_operator(), **given)

@@ -45,8 +45,13 @@ def _with_weights(q: Tensor, found: tuple[Tensor, Tensor, Optional[Tensor]]) -> 
     return out, lse, q.new_empty((0,), dtype=torch.float32) if weights is None else weights
 
 
+def _with_a_backend(options: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Options of a raw call that was compiled leave the choice to the context."""
+    return with_current_backend(options) if options[-1] == choice.FROM_CONTEXT else options
+
+
 def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
-    return _with_weights(q, calls.forward(q, k, v, rest[:-1], rest[-1]))
+    return _with_weights(q, calls.forward(q, k, v, _with_a_backend(rest[:-1]), rest[-1]))
 
 
 def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
@@ -71,7 +76,8 @@ def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
 def _backward(
     dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any
 ) -> Gradients:
-    found = calls.backward(dout, q, k, v, out, lse, rest[:-1], _all_needed(rest[-1]))
+    options = _with_a_backend(rest[:-1])
+    found = calls.backward(dout, q, k, v, out, lse, options, _all_needed(rest[-1]))
     dtypes = _dtypes(q, k, v, rest)
     return tuple(
         q.new_empty((0,), dtype=dtype) if x is None else x for x, dtype in zip(found, dtypes)

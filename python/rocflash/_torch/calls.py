@@ -73,13 +73,14 @@ def backward(
     out: Tensor,
     lse: Tensor,
     o: tuple[Any, ...],
-    wanted: tuple[bool, ...] = (False,) * len(GRADIENTS),
+    wanted: tuple[bool, ...] = (),
     into: tuple[Optional[Tensor], ...] = (),
 ) -> list[Any]:
     """All of GRADIENTS, None for some: those wanted are made, those given in `into` are written.
 
-    The latter, which may be the first few, may have any strides but a contiguous last one.
+    Both may be the first few. What is given may have any strides but a contiguous last one.
     """
+    wanted = (*wanted, *(False,) * (len(GRADIENTS) - len(wanted)))
     others = (None,) * (len(GRADIENTS) - len(into))
     tensors = [q, k, v, *o[:TENSORS], dout, out, lse, *into, *others]
     return run("backward", wanted, tensors, o[TENSORS:])[-len(GRADIENTS) :]
