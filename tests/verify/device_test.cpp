@@ -43,9 +43,10 @@ TEST(Gpu, OneThatIsNotThereIsRefusedWithTheReason) {
 }
 
 // Only these: whatever else a GPU refuses is a failure of verify.
-TEST(DocumentedRefusals, AreOfF64) {
+TEST(DocumentedRefusals, AreOfF64AndMixedCaches) {
   for (const Case& c : cases(Level::quick)) {
-    const bool refused = c.dtype == DType::f64;
+    const bool mixed = c.cache_dtype && *c.cache_dtype != c.dtype;
+    const bool refused = c.dtype == DType::f64 || mixed;
     EXPECT_EQ(!documented_refusal(c).empty(), refused) << c.name();
   }
 }
