@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "given.hpp"
 #include "gpu/plan/refusal.hpp"
 #include "table/backward.hpp"
 
@@ -18,54 +19,27 @@ using kernel::Family;
 using kernel::Operation;
 using kernel::Variant;
 
-// Addresses only: nothing here is read.
-std::byte* at(std::uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
-
-Rows rows(std::uintptr_t address, std::int64_t length, std::int64_t heads, int columns,
-          DType dtype) {
-  return {at(address), dtype, length * heads * columns, heads * columns, columns, columns};
-}
-
 struct Given {
   explicit Given(DType dtype = DType::bf16, int d = 128, int dv = 128, std::int64_t b = 2,
                  std::int64_t sq = 1000, std::int64_t sk = 900, std::int64_t h = 8,
                  std::int64_t hk = 4) {
-    p.dtype = dtype;
-    p.heads = h;
-    p.kv_heads = hk;
-    p.head_dim = d;
-    p.value_dim = dv;
-    p.q = rows(0x10000, sq, h, d, dtype);
-    p.k = rows(0x20000, sk, hk, d, dtype);
-    p.v = rows(0x30000, sk, hk, dv, dtype);
-    p.lengths = {.batch = b, .rows_q = sq, .rows_k = sk};
-    p.max_q = sq;
-    p.max_k = sk;
+    const Sizes sizes{d, dv, b, sq, sk, h, hk};
+    p = dense_problem(dtype, sizes);
     p.deterministic = true;
-    t.dout = rows(0x40000, sq, h, dv, dtype);
-    t.out = rows(0x50000, sq, h, dv, dtype);
-    t.lse = {reinterpret_cast<float*>(0x60000), h * sq, sq, 1};
-    t.dq = rows(0x70000, sq, h, d, dtype);
-    t.dk = rows(0x80000, sk, hk, d, dtype);
-    t.dv = rows(0x90000, sk, hk, dv, dtype);
+    t = gradients(dtype, sizes);
   }
   void fill(Plan& plan, Family family, std::byte* workspace = at(0x100000)) const {
     plan_backward(plan, p, t, workspace, {family, 304});
   }
-  std::vector<std::string> kernels(Family family = Family::cdna3) const {
+  Names kernels(Family family = Family::cdna3) const {
     Plan plan;
     fill(plan, family);
-    std::vector<std::string> names;
-    for (const Launch& launch : plan.launches())
-      names.emplace_back(kernel::kernel_name(launch.kernel));
-    return names;
+    return names_of(plan);
   }
 
   Problem p;
   BackwardTensors t;
 };
-
-using Names = std::vector<std::string>;
 
 TEST(BackwardPlan, OneKernelPerOwnedKindOfRows) {
   EXPECT_EQ(Given().kernels(), (Names{"backward_delta_bf16", "backward_queries_bf16_128_plain",

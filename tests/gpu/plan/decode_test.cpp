@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "given.hpp"
 #include "gpu/plan/append.hpp"
 #include "gpu/plan/combine.hpp"
 
@@ -18,29 +19,13 @@ using kernel::Operation;
 
 constexpr Chip h200{Family::sm80, 132}, mi300x{Family::cdna3, 304}, rx7900{Family::rdna3, 96};
 
-// Addresses only: nothing here is read.
-std::byte* at(std::uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
-
-Rows rows(std::uintptr_t address, std::int64_t length, std::int64_t heads, int columns) {
-  return {at(address), DType::bf16, length * heads * columns, heads * columns, columns, columns};
-}
-
 // 32 heads on 8 of size 128, one query per sequence.
 struct Given {
   explicit Given(std::int64_t b, std::int64_t keys, std::int64_t queries = 1) {
-    constexpr int d = 128;
-    p.dtype = DType::bf16;
-    p.heads = 32;
-    p.kv_heads = 8;
-    p.head_dim = p.value_dim = d;
-    p.q = rows(0x10000, queries, 32, d);
-    p.k = rows(0x20000, keys, 8, d);
-    p.v = rows(0x30000, keys, 8, d);
-    p.lengths = {.batch = b, .rows_q = queries, .rows_k = keys};
-    p.max_q = queries;
-    p.max_k = keys;
+    const Sizes sizes{.b = b, .sq = queries, .sk = keys, .h = 32, .hk = 8};
+    p = dense_problem(DType::bf16, sizes);
     p.caches = b;
-    o.out = rows(0x40000, queries, 32, d);
+    o.out = output(DType::bf16, sizes);
   }
   Given& with(const std::function<void(Given&)>& change) {
     change(*this);
@@ -51,12 +36,6 @@ struct Given {
   Problem p;
   ForwardOutputs o;
 };
-
-std::vector<std::string> kernels(const Plan& plan) {
-  std::vector<std::string> names;
-  for (const Launch& l : plan.launches()) names.emplace_back(kernel::kernel_name(l.kernel));
-  return names;
-}
 
 TEST(Decode, DividesTheKeysOfFewQueries) {
   EXPECT_TRUE(Given(1, 131072).split());
@@ -102,7 +81,7 @@ TEST(Decode, MergesPartsFromTheWorkspace) {
   Plan plan;
   std::byte* memory = at(0x100000);
   plan_decode(plan, g.p, g.o, memory, h200);
-  EXPECT_EQ(kernels(plan), (std::vector<std::string>{"decode_bf16_128", "combine_f32"}));
+  EXPECT_EQ(names_of(plan), (std::vector<std::string>{"decode_bf16_128", "combine_f32"}));
   const auto& a = plan.arguments<Operation::decode>();
   const auto& c = plan.arguments<Operation::combine>();
   EXPECT_EQ(a.blocks, 1);  // three queries of four heads: twelve of sixteen rows
@@ -124,7 +103,7 @@ TEST(Decode, WritesOnePartStraightToTheOutputs) {
   const auto planned = [](const Given& g, Chip chip) {
     Plan plan;
     plan_decode(plan, g.p, g.o, nullptr, chip);
-    return kernels(plan);
+    return names_of(plan);
   };
   Given g(64, 4096);
   EXPECT_EQ(planned(g, h200), std::vector<std::string>{"decode_bf16_128"});
@@ -144,14 +123,14 @@ TEST(Decode, GivesSinksToTheMergingKernelOnly) {
 TEST(Append, PutsLengthsAndRotatedQueriesIntoTheWorkspace) {
   const Given g(3, 4096, 2);
   Append append;
-  append.k = rows(0x70000, 2, 8, 128);
-  append.v = rows(0x80000, 2, 8, 128);
+  append.k = rows(0x70000, 2, 8, 128, DType::bf16);
+  append.v = rows(0x80000, 2, 8, 128, DType::bf16);
   append.rows = 2;
   append.rotary.dim = 64;
   Plan plan;
   std::byte* memory = at(0x100000);
   const Problem after = plan_append(plan, g.p, append, memory, mi300x);
-  EXPECT_EQ(kernels(plan), (std::vector<std::string>{"append_f32"}));
+  EXPECT_EQ(names_of(plan), (std::vector<std::string>{"append_f32"}));
   EXPECT_EQ(reinterpret_cast<const std::byte*>(after.lengths.used_k), memory);
   EXPECT_EQ(after.q.data, memory + 64);
   EXPECT_EQ(plan.workspace.value(), 64 + 3 * 2 * 32 * 128 * 2);
@@ -161,7 +140,7 @@ TEST(Append, PutsLengthsAndRotatedQueriesIntoTheWorkspace) {
 
   // Attention reads what was written, and its own scratch memory follows.
   plan_decode(plan, after, g.o, memory, mi300x);
-  EXPECT_EQ(kernels(plan),
+  EXPECT_EQ(names_of(plan),
             (std::vector<std::string>{"append_f32", "decode_bf16_128", "combine_f32"}));
   EXPECT_EQ(plan.arguments<Operation::decode>().out.data, memory + 64 + 3 * 2 * 32 * 128 * 2);
 }

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/error.hpp"
+#include "given.hpp"
 #include "gpu/plan/refusal.hpp"
 #include "gpu/plan/weights.hpp"
 #include "gpu/plan/work.hpp"
@@ -19,14 +20,6 @@ namespace {
 using kernel::Family;
 using kernel::Operation;
 using kernel::Variant;
-
-// Addresses only: nothing here is read.
-std::byte* at(std::uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
-
-Rows rows(std::uintptr_t address, std::int64_t length, std::int64_t heads, int columns,
-          DType dtype) {
-  return {at(address), dtype, length * heads * columns, heads * columns, columns, columns};
-}
 
 // A plan as tests read it.
 struct Planned {
@@ -58,19 +51,10 @@ struct Planned {
 struct Given {
   explicit Given(DType dtype = DType::bf16, int d = 128, int dv = 128, std::int64_t b = 2,
                  std::int64_t sq = 1000, std::int64_t sk = 900, std::int64_t h = 8) {
-    p.dtype = dtype;
-    p.heads = h;
-    p.kv_heads = h;
-    p.head_dim = d;
-    p.value_dim = dv;
-    p.q = rows(0x10000, sq, h, d, dtype);
-    p.k = rows(0x20000, sk, h, d, dtype);
-    p.v = rows(0x30000, sk, h, dv, dtype);
-    p.lengths = {.batch = b, .rows_q = sq, .rows_k = sk};
-    p.max_q = sq;
-    p.max_k = sk;
+    const Sizes sizes{d, dv, b, sq, sk, h, h};
+    p = dense_problem(dtype, sizes);
     p.caches = b;
-    o.out = rows(0x40000, sq, h, dv, dtype);
+    o.out = output(dtype, sizes);
   }
   Planned plan(Family family = Family::cdna3, int units = 304) const {
     return Planned(p, o, {family, units});

@@ -7,49 +7,26 @@
 #include <string>
 #include <vector>
 
+#include "given.hpp"
+
 namespace rocflash::gpu {
 namespace {
 
 using kernel::Family;
 using kernel::Operation;
 
-// Addresses only: nothing here is read.
-Rows rows(std::uintptr_t address, std::int64_t length, std::int64_t heads, int columns) {
-  return {reinterpret_cast<std::byte*>(address),
-          DType::bf16,
-          length * heads * columns,
-          heads * columns,
-          columns,
-          columns};
-}
-
 struct Given {
   explicit Given(int d = 128, std::int64_t b = 2, std::int64_t sq = 1000, std::int64_t sk = 900,
                  std::int64_t h = 8, std::int64_t hk = 2) {
-    p.dtype = DType::bf16;
-    p.heads = h;
-    p.kv_heads = hk;
-    p.head_dim = p.value_dim = d;
-    p.q = rows(0x10000, sq, h, d);
-    p.k = rows(0x20000, sk, hk, d);
-    p.v = rows(0x30000, sk, hk, d);
-    p.lengths = {.batch = b, .rows_q = sq, .rows_k = sk};
-    p.max_q = sq;
-    p.max_k = sk;
-    t.dout = rows(0x40000, sq, h, d);
-    t.out = rows(0x50000, sq, h, d);
-    t.lse = {reinterpret_cast<float*>(0x60000), h * sq, sq, 1};
-    t.dq = rows(0x70000, sq, h, d);
-    t.dk = rows(0x80000, sk, hk, d);
-    t.dv = rows(0x90000, sk, hk, d);
+    const Sizes sizes{d, d, b, sq, sk, h, hk};
+    p = dense_problem(DType::bf16, sizes);
+    t = gradients(DType::bf16, sizes);
   }
-  std::vector<std::string> kernels(Family family = Family::cdna3) {
+  Names kernels(Family family = Family::cdna3) {
     Plan plan;
-    plan_backward(plan, p, t, reinterpret_cast<std::byte*>(0x100000), {family, 304});
+    plan_backward(plan, p, t, at(0x100000), {family, 304});
     bytes = plan.workspace.value();
-    std::vector<std::string> names;
-    for (const Launch& l : plan.launches()) names.emplace_back(kernel::kernel_name(l.kernel));
-    return names;
+    return names_of(plan);
   }
 
   Problem p;
@@ -57,7 +34,6 @@ struct Given {
   std::int64_t bytes = 0;
 };
 
-using Names = std::vector<std::string>;
 const Names fast{"backward_delta_bf16", "backward_fused_bf16_128_plain", "backward_round_bf16"};
 const Names same_bits{"backward_delta_bf16", "backward_queries_bf16_128_plain",
                       "backward_keys_bf16_128_plain"};

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "given.hpp"
 #include "gpu/plan/backward.hpp"
 
 namespace rocflash::gpu {
@@ -11,51 +12,32 @@ namespace {
 
 using kernel::Family;
 
-// Addresses only: nothing here is read.
-Rows rows(std::int64_t length, std::int64_t heads, int columns) {
-  return {reinterpret_cast<std::byte*>(0x1000),
-          DType::bf16,
-          length * heads * columns,
-          heads * columns,
-          columns,
-          columns};
-}
-
 struct Given {
   Problem p;
   BackwardTensors t;
   explicit Given(int d) {
-    p.dtype = DType::bf16;
-    p.heads = p.kv_heads = 4;
-    p.head_dim = p.value_dim = d;
-    p.q = p.k = p.v = t.dout = t.out = t.dq = t.dk = t.dv = rows(1000, 4, d);
-    p.lengths.batch = 2;
-    p.lengths.rows_q = p.lengths.rows_k = p.max_q = p.max_k = 1000;
-    t.lse = {reinterpret_cast<float*>(0x2000), 4000, 1000, 1};
+    const Sizes sizes{d, d, 2, 1000, 1000, 4, 4};
+    p = dense_problem(DType::bf16, sizes);
+    t = gradients(DType::bf16, sizes);
   }
 };
 
-std::vector<std::string> kernels_of(const Given& g, int group_shared) {
+Names kernels_of(const Given& g, int group_shared) {
   Plan plan;
   plan_backward(plan, g.p, g.t, nullptr, {Family::sm80, 132, group_shared});
-  std::vector<std::string> names;
-  for (const Launch& launch : plan.launches()) {
+  for (const Launch& launch : plan.launches())
     EXPECT_LE(launch.shape.dynamic_shared, static_cast<unsigned>(group_shared));
-    names.emplace_back(kernel::kernel_name(launch.kernel));
-  }
-  return names;
+  return names_of(plan);
 }
 
-using Names = std::vector<std::string>;
-
-TEST(Sm80Backward, WideKernelsServeGpusThatHaveRoomForThem) {
+TEST(Sm80Backward, LargeTilesServeGpusThatHaveRoomForThem) {
   for (const int d : {40, 64, 80, 128, 160, 256}) {
     const std::string bucket = d <= 64 ? "64" : d <= 128 ? "128" : "256";
     const std::string tail = "_bf16_" + bucket + "_plain";
     const Names narrow{"backward_delta_bf16", "backward_fused" + tail, "backward_round_bf16"},
-        wide{"backward_delta_bf16", "backward_fused_large" + tail, "backward_round_bf16"};
+        large{"backward_delta_bf16", "backward_fused_large" + tail, "backward_round_bf16"};
     EXPECT_EQ(kernels_of(Given(d), 99 << 10), narrow) << d;
-    EXPECT_EQ(kernels_of(Given(d), 227 << 10), wide) << d;
+    EXPECT_EQ(kernels_of(Given(d), 227 << 10), large) << d;
   }
 }
 

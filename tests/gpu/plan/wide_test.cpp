@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "given.hpp"
 #include "gpu/plan/backward.hpp"
 #include "gpu/plan/forward.hpp"
 #include "gpu/plan/refusal.hpp"
@@ -16,33 +17,12 @@ namespace {
 using kernel::Family;
 using kernel::Operation;
 
-// Addresses only: nothing here is read.
-std::byte* at(std::uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
-
 struct Given {
   Given(DType dtype, int d, int dv) {
-    const auto rows = [&](std::uintptr_t address, std::int64_t length, std::int64_t heads,
-                          int columns) {
-      return Rows{at(address), dtype, length * heads * columns, heads * columns, columns, columns};
-    };
-    p.dtype = dtype;
-    p.heads = 6;
-    p.kv_heads = 2;
-    p.head_dim = d;
-    p.value_dim = dv;
-    p.q = rows(0x10000, 200, 6, d);
-    p.k = rows(0x20000, 300, 2, d);
-    p.v = rows(0x30000, 300, 2, dv);
-    p.lengths = {.batch = 2, .rows_q = 200, .rows_k = 300};
-    p.max_q = 200;
-    p.max_k = 300;
-    o.out = rows(0x40000, 200, 6, dv);
-    t.dout = rows(0x50000, 200, 6, dv);
-    t.out = o.out;
-    t.lse = {reinterpret_cast<float*>(0x60000), 1200, 200, 1};
-    t.dq = rows(0x70000, 200, 6, d);
-    t.dk = rows(0x80000, 300, 2, d);
-    t.dv = rows(0x90000, 300, 2, dv);
+    const Sizes sizes{d, dv, 2, 200, 300, 6, 2};
+    p = dense_problem(dtype, sizes);
+    o.out = output(dtype, sizes);
+    t = gradients(dtype, sizes);
   }
 
   struct Step {
