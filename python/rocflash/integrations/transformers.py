@@ -28,6 +28,11 @@ __all__ = ["NAME", "attention_forward", "register"]
 
 def register(name: str = NAME) -> str:
     """Makes `attn_implementation=name` mean this library; returns the name."""
+    return register_under(name, attention_forward)
+
+
+def register_under(name: str, forward: Any, mask: Any = None) -> str:
+    """Registers a function and what makes its masks: torch's way unless another is given."""
     if "flash" in name:
         raise InvalidArgument(
             f"name: {name!r}; it must not contain 'flash', by which transformers means flash_attn"
@@ -35,8 +40,8 @@ def register(name: str = NAME) -> str:
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-    AttentionInterface.register(name, attention_forward)
-    AttentionMaskInterface.register(name, sdpa_mask)
+    AttentionInterface.register(name, forward)
+    AttentionMaskInterface.register(name, mask or sdpa_mask)
     return name
 
 

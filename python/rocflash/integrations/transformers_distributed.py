@@ -29,16 +29,7 @@ __all__ = ["NAME", "attention_forward", "register"]
 
 def register(name: str = NAME) -> str:
     """Makes `attn_implementation=name` mean attention over ranks; returns the name."""
-    if "flash" in name:
-        raise InvalidArgument(
-            f"name: {name!r}; it must not contain 'flash', by which transformers means flash_attn"
-        )
-    from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface
-
-    AttentionInterface.register(name, attention_forward)
-    AttentionMaskInterface.register(name, _mask)
-    return name
+    return undivided.register_under(name, attention_forward, _mask)
 
 
 def _mask(*arguments: Any, attention_mask: Optional[Tensor] = None, **named: Any) -> Any:
