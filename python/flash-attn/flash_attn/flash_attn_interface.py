@@ -15,6 +15,7 @@ from torch import Tensor
 
 import flash_attn_2_cuda as flash_attn_gpu
 from flash_attn import _operators
+from flash_attn._dispatch import dispatch
 from flash_attn._packed import split_kv, split_kv_varlen, split_qkv, split_qkv_varlen
 from rocflash.dropin import attend, attention_with_kvcache, whole
 
@@ -79,6 +80,7 @@ def flash_attn_func(
         deterministic,
         return_attn_probs,
         sinks=s_aux,
+        operator=dispatch,
     )
 
 
@@ -177,6 +179,7 @@ def flash_attn_varlen_func(
         max_seqlen_k,
         s_aux,
         block_table=block_table,
+        operator=dispatch,
     )
 
 
