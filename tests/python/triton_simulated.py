@@ -80,7 +80,8 @@ def compare(name: str, heads: tuple[int, int], d: int, dtype: torch.dtype, optio
 def main() -> None:
     calls._check_device, launch.run = lambda q: None, run
     torch.manual_seed(0)
-    compare("causal", (2, 1), 64, torch.float16, {"causal": True})
+    if ARCH == "gfx942":
+        compare("causal", (2, 1), 64, torch.float16, {"causal": True})
     everything = {
         "window": (40, 9),
         "softcap": 6.0,
@@ -92,7 +93,7 @@ def main() -> None:
         "cu_seqlens_k": torch.tensor([0, 5, 40, 90], dtype=torch.int32),
     }
     compare("everything", (2, 2), 40, torch.bfloat16, everything)
-    assert len(ran) == 8, ran
+    assert len(ran) == (8 if ARCH == "gfx942" else 4), ran
     print("ok")
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .._c import abi, frames
-from .._c.choice import LAST_OF_LIBRARY
+from .._c.choice import FROM_CONTEXT, LAST_OF_LIBRARY, current
 from .._c.options import GRADED, GRADED_AT, TENSORS
 from ..errors import InvalidArgument
 from . import elsewhere, fast
@@ -110,10 +110,19 @@ def combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor, lse: Tensor) 
     frame.combine(*words)
 
 
+def may_lack_gradients(q: Tensor, o: tuple[Any, ...]) -> bool:
+    """Whether to ask before forward runs: the library's CPU has all gradients."""
+    return q.is_cuda or o[-1] > LAST_OF_LIBRARY or o[-1] == FROM_CONTEXT
+
+
 def refuse_missing_gradients(q: Tensor, v: Tensor, o: tuple[Any, ...]) -> None:
-    """Raises the library's refusal where backward could not follow forward on such a device."""
+    """Raises the backend's refusal where backward could not follow forward on such a device."""
+    if o[-1] == FROM_CONTEXT:
+        o = (*o[:-1], current())
     if o[-1] > LAST_OF_LIBRARY:
         elsewhere.refuse_missing_gradients(q, v, o)
+        return
+    if not q.is_cuda:
         return
     extras = [
         (name, o[at].dtype)
