@@ -31,7 +31,7 @@ def main() -> int:
     print(f"device:   {device}, {name}")
     print(f"arch:     {arch}")
     print(f"backend:  {rocflash.info()['backend']} ({rocflash.info()['why']})")
-    print(f"symbol:   rocflash_forward in {rocflash.info()['library']}")
+    print(f"symbol:   {rocflash.info()['backend_symbol']}")
     torch.manual_seed(0)
     shape = (2, 256, 8, 64)
     q, k, v = (torch.randn(shape).to(torch.bfloat16).requires_grad_() for _ in range(3))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ._c import choice
+from ._c.choice import backend, use_backend
 from ._c.options import Options, packer, window_pair
 from ._c.shapes import lse_shape, out_shape
 from ._torch.attention import attention_of_tensors, draw_rng_state
@@ -35,6 +36,7 @@ __all__ = [
     "attend",
     "attention_of_tensors",
     "attention_with_kvcache",
+    "backend",
     "backward",
     "check_hint",
     "check_options",
@@ -61,6 +63,7 @@ __all__ = [
     "signed_softmax",
     "softmax_by_heads",
     "split_packed",
+    "use_backend",
     "whole",
     "window_pair",
 ]

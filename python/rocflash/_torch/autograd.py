@@ -299,8 +299,8 @@ def _autograd_of(lib: torch.library.Library, forward: Any, backward: Any) -> Non
 
     def run_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
         graded = (q, k, v, *(rest[at] for at in GRADED_AT if rest[at] is not None))
-        if q.is_cuda and torch.is_grad_enabled() and any(x.requires_grad for x in graded):
-            calls.refuse_missing_gradients(q, v, rest)
+        if calls.may_lack_gradients(q, rest[:-1]) and torch.is_grad_enabled() and any(x.requires_grad for x in graded):
+            calls.refuse_missing_gradients(q, v, rest[:-1])
         return _Attention.apply(forward, rest[-1], q, k, v, *rest[:-1])
 
     def run_backward(*arguments: Any) -> Gradients:
@@ -356,7 +356,7 @@ def attend_eagerly(
     return_weights: bool,
 ) -> tuple[Any, Any, Any]:
     """(out, lse, weights) with all gradients; None for what is not asked for."""
-    if q.is_cuda:
+    if calls.may_lack_gradients(q, options):
         calls.refuse_missing_gradients(q, v, options)
     if not (return_lse or return_weights or any([x is not None for x in options[:TENSORS]])):
         return _EagerAttention.apply(q, k, v, options), None, None
@@ -371,6 +371,6 @@ def attend_in_transforms(
     q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], return_weights: bool
 ) -> Outputs:
     """(out, lse, weights), weights empty unless asked for, as torch.func can follow them."""
-    if q.is_cuda:
+    if calls.may_lack_gradients(q, options):
         calls.refuse_missing_gradients(q, v, options)
     return _Attention.apply(None, return_weights, q, k, v, *options)
