@@ -111,7 +111,7 @@ def symbol_of(backend: str, probe: list[Any]) -> str:
         if hasattr(flash_attn, "__rocflash__"):
             import rocflash
 
-            return str(rocflash.info().get("symbol", "rocflash.attention"))
+            return str(rocflash.info().get("backend_symbol", "rocflash_forward in librocflash.so"))
         return str(flash_attn_interface.flash_attn_gpu.__name__)
     if backend == "standard":
         return "torch.softmax"

@@ -20,7 +20,7 @@ from rocflash._c.options import NAMES, Options
 PYTHON = Path(__file__).parents[2] / "python"
 # What each part of the package may import of it; the public modules may import everything.
 BELOW = {"_c": {"errors", "_c"}, "_arrays": {"errors", "_c"}, "_torch": {"errors", "_c"}}
-PUBLIC = {"attention", "decode", "distributed", "dropin", "errors", "info", "prove", "integrations", "_command", "sdpa"}
+PUBLIC = {"attention", "decode", "distributed", "dropin", "errors", "info", "prove", "integrations", "_command", "report", "sdpa"}
 
 
 def imported(path: Path) -> Iterator[str]:

@@ -258,7 +258,7 @@ def test_compiled() -> None:
             torch.testing.assert_close(x, y)
         longer = [torch.randn(2, h, 30, 16) for h in (4, 2, 2)]
         by_aot = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=True)
-        torch.testing.assert_close(by_aot(*longer, bias[0, 0]), model(*longer, bias[0, 0]))
+        torch.testing.assert_close(by_aot(*longer, bias[:1, :1]), model(*longer, bias[:1, :1]))
         with torch.autocast("cpu", torch.bfloat16):
             torch.testing.assert_close(by_aot(*given), model(*given))
     graphs.clear()

@@ -41,7 +41,7 @@ def describe(device: str) -> dict[str, str]:
         "torch version": str(torch.__version__),
         "device name": name,
         "device gfx arch": arch,
-        "flash-attn backend symbol": told.get("symbol", "rocflash.attention"),
+        "flash-attn backend symbol": told.get("backend_symbol", "rocflash_forward in librocflash.so"),
         "chosen because": told["why"],
     }
 
