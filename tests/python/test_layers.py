@@ -25,7 +25,7 @@ BELOW = {
     "_backends": {"errors", "_c"},
     "_torch": {"errors", "_c", "_backends"},
 }
-PUBLIC = {"attention", "decode", "distributed", "dropin", "errors", "info", "prove", "integrations", "_command"}
+PUBLIC = {"attention", "decode", "distributed", "dropin", "errors", "info", "prove", "integrations", "_command", "report", "sdpa"}
 
 
 def imported(path: Path) -> Iterator[str]:

@@ -76,9 +76,7 @@ def test_missing_library_is_named() -> None:
     "words",
     [
         ("-m", "rocflash.prove"),
-        ("-m", "test_fa3"),
-        ("-m", "prove_fa3"),
-        ("-m", "prove_fa3_mi300x"),
+        ("-m", "flash_attn_3.prove"),
         ("examples/verify_amd.py",),
         ("examples/benchmark_amd.py", "cpu", "128"),
         ("examples/transformers_model.py",),
@@ -89,3 +87,17 @@ def test_programs(words: tuple[str, ...]) -> None:
     done = run(*words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout
+
+
+@pytest.mark.parametrize("file", ["test_fa3.py", "prove_fa3_mi300x.py"])
+def test_proofs_print_the_lines_people_look_for(file: str) -> None:
+    done = run(file)
+    assert done.returncode == 0, done.stdout + done.stderr
+    titles = [line.partition(":")[0] for line in done.stdout.splitlines()]
+    assert titles[:4] == ["torch version", "device name", "device gfx arch", "flash-attn backend symbol"]
+    assert any(title.startswith("FA3 forward success") for title in titles)
+
+
+def test_proofs_without_the_packages_say_what_to_do() -> None:
+    done = run("-S", "test_fa3.py", PYTHONPATH="")
+    assert done.returncode == 1 and "docs/install.md" in done.stderr
