@@ -26,6 +26,19 @@ _has_blocks = False
 # In place of a number: whatever the context says when the call runs. Only for operators in graphs.
 FROM_CONTEXT = -1
 
+
+def _of_this_build() -> str:
+    """The backend that this wheel was built to prefer (packaging/wheel.py); empty for all but those named triton."""
+    try:
+        from .._stamp import BACKEND  # type: ignore[import-not-found]
+    except ImportError:
+        return ""
+    switched_off = os.environ.get("FLASH_ATTENTION_TRITON_AMD_ENABLE", "").strip().upper()
+    return "" if BACKEND == "triton" and switched_off in ("FALSE", "0") else BACKEND
+
+
+_built = _of_this_build()
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -60,6 +73,8 @@ def current() -> int:
             return block[0]
     if _chosen is not None:
         return _chosen
+    if not _environment and _built:
+        return number_of(_built, "rocflash/_stamp.py")
     return number_of(_environment, "ROCFLASH_BACKEND") if _environment else 0
 
 
@@ -137,4 +152,6 @@ def source() -> str:
         return "chosen by use_backend"
     if _chosen is not None:
         return "chosen by set_backend"
+    if not _environment and _built:
+        return "the default of this build"
     return f"chosen by ROCFLASH_BACKEND={_environment}" if _environment else "the default"
