@@ -33,7 +33,12 @@ mkdir -p "$root/opt/rocflash"
 python3 -m zipfile -e "$wheel" "$root/opt/rocflash"
 chmod +x "$root/opt/rocflash/rocflash/bin/rocflash"
 cp "$program" packaging/old_system.py "$root/opt/rocflash/"
-inside() { env -i PATH=/usr/bin:/bin HOME=/root LC_ALL=C chroot "$root" "$@"; }
+# $ORIGIN in a program's library path is read from /proc, which no other process sees there.
+# shellcheck disable=SC2016 # the inner shell's own variables
+inside() {
+  env -i PATH=/usr/sbin:/sbin:/usr/bin:/bin HOME=/root LC_ALL=C unshare --mount sh -c \
+    'root=$1; shift; mount --rbind /proc "$root/proc"; exec chroot "$root" "$@"' sh "$root" "$@"
+}
 
 echo "== $(sed -n 's/^PRETTY_NAME="\(.*\)"/\1/p' "$root/etc/os-release"), $(inside ldd --version | head -n 1)"
 inside /opt/rocflash/glibc_shims_test
