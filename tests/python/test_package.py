@@ -77,8 +77,8 @@ def test_missing_library_is_named() -> None:
     [
         ("-m", "rocflash.prove"),
         ("-m", "flash_attn_3.prove"),
-        ("examples/verify_amd.py",),
-        ("examples/benchmark_amd.py", "cpu", "128"),
+        ("verify_flash_attn.py", "cpu", "--seq-len", "128"),
+        ("benchmark_flash_attn.py", "cpu", "--seq-lens", "128", "--num-runs", "2"),
         ("examples/transformers_model.py",),
     ],
     ids=" ".join,

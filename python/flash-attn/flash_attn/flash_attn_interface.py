@@ -63,7 +63,8 @@ def flash_attn_func(
     """Attention of q (b, sq, h, d) over k and v (b, sk, hk, d).
 
     Returns out (b, sq, h, d), or with return_attn_probs (out, softmax_lse (b, h, sq), S_dmask).
-    causal and window_size count from the bottom right: query i stands at key i + sk - sq.
+    causal and window_size count from the bottom right: query i stands at key i + sk - sq. (The function of the same name in
+    flash_attention_amd counts from the first key.)
     s_aux (h,) are attention sinks: logits that take weight but have no value.
     """
     return attend(

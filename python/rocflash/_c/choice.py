@@ -33,6 +33,19 @@ _has_blocks = False
 # In place of a number: whatever the context says when the call runs. Only for operators in graphs.
 FROM_CONTEXT = -1
 
+
+def _of_this_build() -> str:
+    """The backend that this wheel was built to prefer (packaging/wheel.py); empty for all but those named triton."""
+    try:
+        from .._stamp import BACKEND  # type: ignore[import-not-found]
+    except ImportError:
+        return ""
+    switched_off = os.environ.get("FLASH_ATTENTION_TRITON_AMD_ENABLE", "").strip().upper()
+    return "" if BACKEND == "triton" and switched_off in ("FALSE", "0") else BACKEND
+
+
+_built = _of_this_build()
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -68,6 +81,8 @@ def current() -> int:
             return block[0]
     if _chosen is not None:
         return _chosen
+    if not _environment and _built:
+        return number_of(_built, "rocflash/_stamp.py")
     return number_of(_environment, "ROCFLASH_BACKEND") if _environment else 0
 
 
@@ -147,4 +162,4 @@ def source() -> str:
         return "chosen by set_backend"
     if _environment:
         return f"chosen by {_variable}={os.environ.get(_variable, _environment)}"
-    return "the default"
+    return "the default of this build" if _built else "the default"
