@@ -105,6 +105,17 @@ int main(int argc, char** argv) {
   run_command->add_option("--hits", options.hits, "how many times to stop");
   run_command->add_option("--counters", options.counters, "table or json")
       ->check(CLI::IsMember({"table", "json"}));
+  run_command->add_flag("--time", options.time, "predict the time on the GPU by the cycle model");
+  run_command->add_option("--time-format", options.time_format, "table or json")
+      ->check(CLI::IsMember({"table", "json"}));
+  run_command->add_option("--timeline", options.timeline,
+                          "write one compute unit's schedule for chrome://tracing or Perfetto");
+  run_command->add_option("--report", options.report, "waits by instructions or lines")
+      ->check(CLI::IsMember({"instructions", "lines"}));
+  run_command->add_option("--clock", options.clock_mhz, "MHz instead of the model's clock")
+      ->check(CLI::PositiveNumber);
+  run_command->add_flag("--time-only", options.time_only,
+                        "execute only the workgroups that the model samples");
   run_command->add_flag("--listing", options.listing, "disassembly with execution counts");
   run_command->add_option("--checks", options.checks,
                           "all, none, or a list such as undefined,wait");
