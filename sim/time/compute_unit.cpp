@@ -64,6 +64,7 @@ struct Group {
   const GroupTrace* trace = nullptr;
   std::vector<std::unique_ptr<TimedWave>> waves;
   Clock start = 0;
+  u64 salt = 0;  // tells its lines from those of another round of the same trace
   int arrived = 0;
   int alive = 0;
   Clock last_arrival = 0;
@@ -73,6 +74,7 @@ struct Simd {
   std::vector<TimedWave*> waves;  // by priority, then age
   Clock port = 0;                 // vector port free
   Clock matrix = 0;               // matrix unit free
+  Clock matrix_end = 0;           // end of the last matrix instruction
   Clock transcendental = 0;
   const TimedWave* matrix_wave = nullptr;  // whose matrix instruction was the last
   Clock turn = kNever;                     // next turn worth looking at
@@ -115,6 +117,7 @@ class Replay {
 
   void start_group(Clock now) {
     auto group = std::make_unique<Group>();
+    group->salt = (started_ / static_cast<std::size_t>(setup_.resident)) << 56;
     group->trace = pending_[started_++];
     group->start = now;
     for (const WaveTrace& trace : group->trace->waves) {
@@ -260,7 +263,7 @@ class Replay {
       case Unit::Vector:
         at_least(s.port, Cause::Issue);
         if (op.packed && p_.matrix.packed_excluded && s.matrix_wave != nullptr) {
-          at_least(s.matrix + (s.matrix_wave == &w ? p_.matrix.packed_drain : 0), Cause::Issue);
+          at_least(s.matrix_end + (s.matrix_wave == &w ? p_.matrix.packed_drain : 0), Cause::Issue);
         }
         break;
       case Unit::Transcendental:
@@ -271,7 +274,8 @@ class Replay {
         at_least(std::max(s.port, s.matrix), Cause::Issue);
         break;
       case Unit::Lds:
-        at_least(std::max(w.lds_again, lds_.room(pair, now)), Cause::Lds);
+        // It may wait for its own turn at the server for less than a turn of the SIMD.
+        at_least(std::max(w.lds_again - p_.issue.turn + 1, lds_.room(pair, now)), Cause::Lds);
         break;
       case Unit::Memory:
         at_least(memory_.room(pair, now), Cause::Memory);
@@ -340,7 +344,7 @@ class Replay {
         break;
       case Unit::Matrix:
         s.port = now + op.port;
-        s.matrix = now + op.matrix;
+        s.matrix = s.matrix_end = now + op.matrix;
         s.matrix_wave = &w;
         result_.matrix_busy += op.matrix;
         held = op.matrix;
@@ -352,7 +356,8 @@ class Replay {
         break;
       case Unit::Lds:
         if (access != nullptr) {
-          const auto served = lds_.access(w.simd / 2, now, *access, op.write);
+          const Clock from = std::max(now, w.lds_again);
+          const auto served = lds_.access(w.simd / 2, from, *access, op.write);
           w.lds.add(served.data, true);
           w.lds_again = served.end + p_.lds.wave_gap;
         }
@@ -428,7 +433,7 @@ class Replay {
 
   void issue_memory(TimedWave& w, const TimedOp& op, const TracedAccess& access, Clock now) {
     const u64* lines = w.trace->lines.data() + access.first_line;
-    Clock end = memory_.access(w.simd / 2, now, op, access, lines);
+    Clock end = memory_.access(w.simd / 2, now, op, access, lines, w.group->salt);
     if (op.to_lds) end = lds_.deposit(end, access.lds_bytes);
     // gfx9 counts stores with the loads.
     const bool store_counter = op.store && p_.issue.turn == 1;

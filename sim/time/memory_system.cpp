@@ -91,23 +91,24 @@ Clock MemorySystem::room(int pair, Clock now) {
   return when;
 }
 
-Clock MemorySystem::line_end(Path& own, Clock now, u64 line) {
+Clock MemorySystem::line_end(Path& own, Clock now, u64 line, u64 salt) {
+  const u64 tag = line ^ salt;
   const MemoryParameters& m = p_.memory;
   const u64 l1_capacity = static_cast<u64>(m.l1_bytes) / kLineBytes;
-  const auto in_l1 = own.l1.find(line);
+  const auto in_l1 = own.l1.find(tag);
   if (in_l1 != own.l1.end() && own.l1_fills - in_l1->second < l1_capacity) {
     in_l1->second = own.l1_fills;
     ++traffic_.l1_hits;
     return now + m.l1_latency;
   }
-  own.l1[line] = ++own.l1_fills;
+  own.l1[tag] = ++own.l1_fills;
   const double sharers = sharing_.units ? std::max(1.0, sharing_.units(line)) : 1.0;
   const double units = std::max(1, sharing_.active_units_xcd);
   const auto l2_capacity = static_cast<u64>(m.l2_bytes / kLineBytes * sharers / units);
-  const auto in_l2 = l2_lines_.find(line);
+  const auto in_l2 = l2_lines_.find(tag);
   const bool seen = in_l2 != l2_lines_.end() && l2_fills_ - in_l2->second < l2_capacity;
   const bool fetched_by_other = scatter(line) % 1024 >= static_cast<u64>(1024 / sharers);
-  l2_lines_[line] = ++l2_fills_;
+  l2_lines_[tag] = ++l2_fills_;
   const Clock from_l2 = l2_.take(now);
   if (seen || fetched_by_other) {
     ++traffic_.l2_hits;
@@ -124,7 +125,7 @@ Clock MemorySystem::line_end(Path& own, Clock now, u64 line) {
 }
 
 Clock MemorySystem::access(int pair, Clock now, const TimedOp& op, const TracedAccess& access,
-                           const u64* lines) {
+                           const u64* lines, u64 salt) {
   const MemoryParameters& m = p_.memory;
   Path& own = path(pair);
   Clock service = std::max<Clock>(m.least_clocks, m.line_clocks * Clock{access.lines});
@@ -143,7 +144,7 @@ Clock MemorySystem::access(int pair, Clock now, const TimedOp& op, const TracedA
       if (!fits_mall_) memory_.take(at);
       end = std::max(end, at + m.store_latency);
     } else {
-      end = std::max(end, line_end(own, at, lines[i]));
+      end = std::max(end, line_end(own, at, lines[i], salt));
     }
   }
   if (!op.store) {

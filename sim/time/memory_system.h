@@ -55,9 +55,10 @@ class MemorySystem {
 
   // When an access can be taken: room in the queue and among the bytes in flight.
   [[nodiscard]] Clock room(int pair, Clock now);
-  // Its end: loads have their data, stores have been taken by L2.
-  Clock access(int pair, Clock now, const TimedOp& op, const TracedAccess& access,
-               const u64* lines);
+  // Its end: loads have their data, stores have been taken by L2. `salt` tells lines of workgroups
+  // apart that were traced as one.
+  Clock access(int pair, Clock now, const TimedOp& op, const TracedAccess& access, const u64* lines,
+               u64 salt);
 
   struct Traffic {
     u64 l1_hits = 0, l2_hits = 0, mall_hits = 0, memory = 0;  // lines
@@ -80,7 +81,7 @@ class MemorySystem {
     u64 flying_bytes = 0;
   };
 
-  Clock line_end(Path& path, Clock now, u64 line);
+  Clock line_end(Path& path, Clock now, u64 line, u64 salt);
   Path& path(int pair) { return paths_[two_paths_ ? pair : 0]; }
 
   const TimeParameters& p_;

@@ -107,7 +107,10 @@ void TimeModel::choose() {
   resident_ = static_cast<int>(std::min(most, (own + units - 1) / units));
   const u64 together = static_cast<u64>(resident_);
   window_ = options_.only_sampled ? std::min(own, kWindow) : own;
-  const u64 last = window_ - 1;
+  // The last turn whose unit still gets all that it has room for.
+  const u64 last =
+      std::min(window_, std::max<u64>(own, (together - 1) * units + 1) - (together - 1) * units) -
+      1;
   std::set<u64> bases;
   if (together * 4 <= kDetailed) {
     bases = {0, last * 3 / 8, last * 5 / 8, last};

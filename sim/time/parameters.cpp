@@ -18,7 +18,7 @@ TimeParameters cdna3() {
       .vector = 4,                   // M PYH: 4.008 to 4.016
       .transcendental = 16,          // M PYH: 16.000
       .vector_latency = 4,           // D full forwarding
-      .transcendental_latency = 20,  // D one wait state before others may read
+      .transcendental_latency = 16,  // D its wait state is the compiler's to keep
       .scalar_latency = 4,           // D GCN
       .scalar_to_vector = 4,
       .vector_to_scalar = 20,       // X GCN's interlock of 16 after the slot
@@ -75,7 +75,7 @@ TimeParameters cdna4() {
   TimeParameters p = cdna3();
   p.card = "MI355X";
   p.issue.transcendental = 8;  // D white paper: twice the rate
-  p.issue.transcendental_latency = 12;
+  p.issue.transcendental_latency = 8;
   p.issue.memory_port_shared = true;  // M GLU
   p.matrix.port = 8;                  // M GLU: six vector instructions fit 32 clocks
   p.matrix.extra = 20;                // D ISA: 12 wait states after 32 clocks, 8 after 16
