@@ -21,6 +21,8 @@ namespace rocflash::kernel::arch {
 
 inline constexpr int warpgroup_size = 128;
 
+inline int groups() { return __nvvm_read_ptx_sreg_nctaid_x(); }  // workgroups of the launch
+
 // The number of the warpgroup, which the compiler then knows to be the same in a warp.
 inline int warpgroup() {
   return __nvvm_shfl_sync_idx_i32(all_lanes, thread() / warpgroup_size, 0, 31);
