@@ -26,9 +26,12 @@ struct Loader::Loaded {
   std::uint64_t context;
   Loaded* next;
   std::array<std::atomic<Function>, kernel::kernel_count> functions{};
-  std::array<ForkMutex, kernel::kernel_count> mutexes;
+  std::array<ForkMutex, 61> mutexes;
   std::atomic<const LoadedModule*> modules{nullptr};
 
+  ForkMutex& mutex_of(std::span<const std::byte> image) {
+    return mutexes[reinterpret_cast<std::uintptr_t>(image.data()) / 16 % mutexes.size()];
+  }
   // The caller holds the mutex of this image.
   Module module_of(Driver& loading, std::span<const std::byte> image) {
     const LoadedModule* first = modules.load(std::memory_order_acquire);
@@ -62,8 +65,7 @@ Function Loader::kernel(Driver& driver, std::uint64_t context, const Target& tar
   const auto image = module_for(target, name);
   if (image.empty())
     throw Refusal(ROCFLASH_INTERNAL, text("the kernels of ", target.arch, " lack ", name));
-  const bool is_shared = image.data() == code_object(target).data();
-  const std::lock_guard lock(l.mutexes[is_shared ? 0 : static_cast<std::size_t>(number)]);
+  const std::lock_guard lock(l.mutex_of(image));
   if (const Function function = known.load(std::memory_order_acquire)) return function;
   const int shared = kernel::group_shape(target.family, kernel::kernel_spec(number)).dynamic_shared;
   const Function function =
