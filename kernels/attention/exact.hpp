@@ -16,16 +16,6 @@ float read(const std::byte* row, int column) {
   return number_at(row, dtype, column);
 }
 
-// What scores count for kernels of a dtype.
-template <DType dtype>
-struct UnitOf {
-  using Type = PowersOfTwo;
-};
-template <>
-struct UnitOf<DType::f32> {
-  using Type = NaturalPowers;
-};
-
 // One (sequence, head) of a problem. `any_dtype`: the problem says which.
 template <DType dtype, class ScoreUnit = typename UnitOf<dtype>::Type, bool any_dtype = false>
 struct ExactScores {

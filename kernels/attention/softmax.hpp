@@ -6,6 +6,7 @@
 #pragma once
 
 #include "arch/arch.hpp"
+#include "core/dtype.hpp"
 
 namespace rocflash::kernel {
 
@@ -28,6 +29,16 @@ struct NaturalPowers {
   static float lse(float reference, float total) {
     return __builtin_fmaf(arch::log2(total), ln_2, reference);
   }
+};
+
+// What scores count for kernels of a dtype.
+template <DType dtype>
+struct UnitOf {
+  using Type = PowersOfTwo;
+};
+template <>
+struct UnitOf<DType::f32> {
+  using Type = NaturalPowers;
 };
 
 template <class Unit>

@@ -16,6 +16,7 @@ namespace rocflash::kernel {
 // One (sequence, head) of a problem.
 template <DType dtype>
 struct ExactGradient {
+  using Unit = typename UnitOf<dtype>::Type;
   const BackwardArguments& arguments;
   const SequenceView& sequence;
   std::int64_t head;
@@ -35,12 +36,13 @@ struct ExactGradient {
     const std::byte *q = query_row(p.q, query), *k = key_row_of(p.k, key);
     float score = dot(q, k, p.head_dim, share), slope = 1;
     if (p.scale < 0) score = -score;
-    shape.template shape<1>([&](int) { return query; }, [&](int) { return key; },
-                            [&](int) -> float& { return score; }, [&](int, float x) { slope = x; },
-                            1);
+    shape.template shape<1, Unit>([&](int) { return query; }, [&](int) { return key; },
+                                  [&](int) -> float& { return score; },
+                                  [&](int, float x) { slope = x; }, 1);
     const std::int64_t row = sequence.q_row + query;
-    const float lse = statistic(arch::load(&a.tensors.lse.at(sequence.batch, head, row)), log2_e);
-    const float weight = score == -infinity ? 0.0f : arch::exp2(score - lse);
+    const float lse =
+        statistic(arch::load(&a.tensors.lse.at(sequence.batch, head, row)), Unit::of_natural);
+    const float weight = score == -infinity ? 0.0f : Unit::exp(score - lse);
     if (weight == 0) return {};
     const bool kept = !p.dropout.on() || shape.keeps(query, key);
     const float dp =
@@ -92,8 +94,7 @@ void store_exact(std::byte* row, int columns, Sum sum) {
                                              first += arch::wave_size) {
     const int column = first + arch::lane();
     const float x = sum(column);
-    if (column < columns)
-      arch::store(reinterpret_cast<std::uint16_t*>(row) + column, narrow<dtype>(x));
+    if (column < columns) store_number(row, dtype, column, x);
   }
 }
 
