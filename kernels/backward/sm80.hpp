@@ -183,7 +183,7 @@ void own_keys(const BackwardArguments& a) {
           for (int n = 2 * from; n < 2 * to; ++n) {
             const int i = Types::pair_row(n / 2);
             float& x = s.at(i, 2 * Types::pair_column(n / 2) + n % 2);
-            x = Unit::exp(__builtin_fmaf(x, options.unit, -lse[i]));
+            x = Unit::fine_exp(__builtin_fmaf(x, options.unit, -lse[i]));
           }
           Types::template store_weights<from, to>(own_p, s);
         });

@@ -48,17 +48,17 @@ class RowWords {
 };
 
 // Sixteen rows in global memory as operands, of which a lane has two: a step takes eight words of each. `whole`:
-// rows are aligned and end with a step. Of f32, numbers are multiplied with `factor`.
+// rows are aligned and end with a step. Of f32, numbers of each row are multiplied with its `factor`.
 template <DType dtype>
 struct QueryRows {
   RowWords<dtype> row[2];
-  bool whole;
-  float factor = 1;
+  float factor[2] = {1, 1};
+  bool whole = false;
 
   std::uint32_t at(int of, int word) const {
     const std::uint32_t bits = whole ? row[of].whole(word) : row[of].any(word);
     if constexpr (dtype != DType::f32) return bits;
-    return __builtin_bit_cast(std::uint32_t, __builtin_bit_cast(float, bits) * factor);
+    return __builtin_bit_cast(std::uint32_t, __builtin_bit_cast(float, bits) * factor[of]);
   }
 };
 template <DType dtype>
@@ -102,12 +102,26 @@ void backward_delta(const BackwardArguments& a) {
     const auto row = smaller(query + further, sequence.sq - 1);
     return RowWords<spec.dtype>(rows, sequence.batch, sequence.q_row + row, item.head);
   };
-  // Dropout's scale is taken out of delta, or of each number of out: where the products of dp are exact,
-  // those of delta are then as near as they can be.
   const float factor = p.dropout.on() ? 1 / p.dropout.scale() : 1.0f;
-  constexpr bool of_numbers = spec.dtype == DType::f32;
-  LeftQueries<spec.dtype> dout{{{rows_of(t.dout, 0), rows_of(t.dout, 8)}, false}};
-  RightQueries<spec.dtype> out{{{rows_of(t.out, 0), rows_of(t.out, 8)}, false, factor}};
+  LeftQueries<spec.dtype> dout{{{rows_of(t.dout, 0), rows_of(t.dout, 8)}}};
+  RightQueries<spec.dtype> out{{{rows_of(t.out, 0), rows_of(t.out, 8)}, {factor, factor}}};
+  if constexpr (spec.dtype == DType::f32) {
+    // out with dropout's scale taken away again is not quite the value of a query's only key; that is at hand.
+    _Pragma("clang loop unroll(disable)") for (int n = 0; n < 2 && p.dropout.on(); ++n) {
+      const auto row = static_cast<std::int32_t>(smaller(query + 8 * n, sequence.sq - 1));
+      const std::int32_t key = only_key<spec.dtype>(a, sequence, item.head, row);
+      if (key < 0) continue;
+      const RowWords<spec.dtype> value(p.v, sequence.batch, sequence.k_row + key,
+                                       p.kv_head(item.head));
+      if (n == 0) {
+        out.row[0] = value;
+        out.factor[0] = 1;
+      } else {
+        out.row[1] = value;
+        out.factor[1] = 1;
+      }
+    }
+  }
   WarpTile<Mma, 16, 16> products = {};
   constexpr int depth = Mma::depth * Mma::together;
   const bool aligned = p.value_dim % depth == 0 && dout.row[0].is_aligned() &&
@@ -124,16 +138,18 @@ void backward_delta(const BackwardArguments& a) {
     }
     for (; first < p.value_dim; first += depth) steps(first);
   } else {
-    dout.whole = out.whole = false;
     for (int first = 0; first < p.value_dim; first += depth) steps(first);
   }
   // The diagonal: of rows lane / 4, column 2 (lane % 4) + r is the row's own in one lane of four.
   if (lane / 8 != lane % 4) return;
   const bool odd = lane / 4 % 2 != 0;
   const auto store = [&](std::int32_t of, float x) {
-    if (of < sequence.sq)
-      arch::store(&a.delta.at(sequence.batch, item.head, sequence.q_row + of),
-                  statistic(x, of_numbers ? 1.0f : factor));
+    if (of >= sequence.sq) return;
+    if constexpr (spec.dtype == DType::f32) {
+      arch::store(&a.delta.at(sequence.batch, item.head, sequence.q_row + of), statistic(x, 1));
+    } else {
+      store_delta<spec.dtype>(a, sequence, item.head, of, statistic(x, factor));
+    }
   };
   store(query, odd ? products.at(0, 1) : products.at(0, 0));
   store(query + 8, odd ? products.at(1, 3) : products.at(1, 2));

@@ -64,7 +64,7 @@ void differentiate_row(const ScoreOptions<variant, Unit>& options, const Problem
         bits =
             kept_by_row(shape, row.query, begin + Scores::column(n)) >> Scores::lane_column(lane);
       const bool kept = (bits >> Scores::column(n % 8) & 1u) != 0;
-      const float weight = Unit::exp(__builtin_fmaf(s.at(i, n), unit, -row.lse));
+      const float weight = Unit::fine_exp(__builtin_fmaf(s.at(i, n), unit, -row.lse));
       const float gradient = weight * ((kept ? d.at(i, n) : 0.0f) - row.delta) * slope[n];
       s.at(i, n) = kept ? weight : 0.0f;
       d.at(i, n) = weight == 0 ? 0.0f : gradient;
@@ -72,7 +72,7 @@ void differentiate_row(const ScoreOptions<variant, Unit>& options, const Problem
   } else {
     ROCFLASH_UNROLL
     for (int n = 0; n < count; ++n) {
-      s.at(i, n) = Unit::exp(__builtin_fmaf(s.at(i, n), options.unit, -row.lse));
+      s.at(i, n) = Unit::fine_exp(__builtin_fmaf(s.at(i, n), options.unit, -row.lse));
       d.at(i, n) = s.at(i, n) * (d.at(i, n) - row.delta);
     }
   }
