@@ -130,6 +130,24 @@ struct MmaM16n8k16 {
   static constexpr int b_depth(int lane, int e) { return 2 * (lane % 4) + 8 * (e / 2) + e % 2; }
 };
 
+// NVIDIA's mma.sync.m16n8k8 of TF32 numbers, which take four bytes each: results as above.
+//
+//   operand A, 4 per lane    row = lane / 4 + 8 (e % 2)      depth = lane % 4 + 4 (e / 2)
+//   operand B, 2 per lane    column = lane / 4               depth = lane % 4 + 4 e
+struct MmaM16n8k8 {
+  static constexpr int rows = 16, columns = 8, depth = 8, lanes = 32;
+  static constexpr int results = 4, a_numbers = 4, b_numbers = 2;
+
+  static constexpr int register_row(int r) { return 8 * (r / 2); }
+  static constexpr int lane_row(int lane) { return lane / 4; }
+  static constexpr int register_column(int r) { return r % 2; }
+  static constexpr int lane_column(int lane) { return 2 * (lane % 4); }
+  static constexpr int a_row(int lane, int e) { return lane / 4 + 8 * (e % 2); }
+  static constexpr int a_depth(int lane, int e) { return lane % 4 + 4 * (e / 2); }
+  static constexpr int b_column(int lane, int) { return lane / 4; }
+  static constexpr int b_depth(int lane, int e) { return lane % 4 + 4 * e; }
+};
+
 template <class Layout>
 constexpr int result_row(int lane, int r) {
   return Layout::register_row(r) + Layout::lane_row(lane);

@@ -1,5 +1,5 @@
 // NVIDIA GPUs from sm_80 on: asynchronous copies into shared memory, loads of whole 8x8 matrices,
-// and the matrix product mma.sync.m16n8k16. Warps of 32 lanes.
+// and the matrix products mma.sync.m16n8k16 and, for f32, m16n8k8. Warps of 32 lanes.
 #pragma once
 
 #include <cstdint>
@@ -167,6 +167,11 @@ inline Words2 load_shared8(SharedAddress from) {
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x), "=r"(y) : "r"(from) : "memory");
   return {x, y};
 }
+inline std::uint32_t load_shared4(SharedAddress from) {
+  std::uint32_t x;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
+  return x;
+}
 inline float load_shared_float(SharedAddress from) {
   float x;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
@@ -216,7 +221,7 @@ template <DType dtype>
 struct Mma {
   using Layout = layout::MmaM16n8k16;
   static constexpr int rows = 16, columns = 8, depth = 16;
-  static constexpr int results = 4;
+  static constexpr int results = 4, together = 1;
   struct Result {
     float at[results];
   };
@@ -235,6 +240,59 @@ struct Mma {
           : "+f"(c.at[0]), "+f"(c.at[1]), "+f"(c.at[2]), "+f"(c.at[3])
           : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
     }
+  }
+};
+
+// f32 by TF32, which has f32's exponents and 11 bits of precision: a number is the sum of two such parts, and
+// of the four products of parts the smallest one is left out.
+//
+// The matrix unit cuts off the bits that a sum has no room for, it does not round. A long sum would drift, so
+// sums are short: of `together` steps, large products and small ones apart. The caller adds them up in f32.
+template <>
+struct Mma<DType::f32> {
+  using Layout = layout::MmaM16n8k8;
+  static constexpr int rows = 16, columns = 8, depth = 8;
+  static constexpr int results = 4, together = 2;
+  struct Result {
+    float at[results];
+  };
+  struct Sum {
+    Result large, small;
+    float total(int r) const { return large.at[r] + small.at[r]; }
+  };
+  struct Parts {
+    Words4 large, small;
+  };
+
+  // A part that is no number makes the other one none either: whoever gets the result computes it again.
+  static Parts parts(Words4 numbers) {
+    Parts parts;
+    ROCFLASH_UNROLL
+    for (int n = 0; n < 4; ++n) {
+      std::uint32_t large;
+      const std::uint32_t bits = numbers[n];  // the cast takes any number of a vector for its first
+      const auto x = __builtin_bit_cast(float, bits);
+      asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(large) : "f"(x));
+      parts.large[n] = large;
+      // At most 12 bits; the unit takes the first 11.
+      parts.small[n] = __builtin_bit_cast(std::uint32_t, x - __builtin_bit_cast(float, large));
+    }
+    return parts;
+  }
+  // The right operand's numbers are `first` and the next of the four.
+  template <int first>
+  static void multiply(Sum& c, const Parts& a, const Parts& b) {
+    multiply(c.small, a.small, b.large[first], b.large[first + 1]);
+    multiply(c.small, a.large, b.small[first], b.small[first + 1]);
+    multiply(c.large, a.large, b.large[first], b.large[first + 1]);
+  }
+
+ private:
+  static void multiply(Result& c, Words4 a, std::uint32_t b0, std::uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c.at[0]), "+f"(c.at[1]), "+f"(c.at[2]), "+f"(c.at[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
   }
 };
 

@@ -111,14 +111,15 @@ class TileCopy<dtype, bucket, count, threads, Variant::full> {
   bool whole_chunks_, is_plain_;
 };
 
-// Changes the signs of the 16-bit numbers that this thread has copied.
+// Changes the signs of the numbers that this thread has copied.
 template <DType dtype, int bucket, int count, int threads>
 void turn_signs(SharedAddress tile) {
   using Task = CopyTask<bucket * number_bytes<dtype>, count, threads>;
   const Task task(arch::thread());
   const SharedAddress begin = task.first(tile);
+  constexpr std::uint32_t signs = dtype == DType::f32 ? 0x80000000u : 0x80008000u;
   for (int n = 0; n < Task::rounds && !task.idle(); ++n)
-    arch::store_shared(Task::next(begin, n), arch::load_shared(Task::next(begin, n)) ^ 0x80008000u);
+    arch::store_shared(Task::next(begin, n), arch::load_shared(Task::next(begin, n)) ^ signs);
 }
 
 }  // namespace rocflash::kernel

@@ -10,7 +10,7 @@
 namespace rocflash::kernel {
 
 // The sink and dropout's factor for the outputs of one head, looked up once.
-template <Variant variant>
+template <Variant variant, class Unit = PowersOfTwo>
 class Finish {
  public:
   Finish(const Problem& p, std::int64_t head)
@@ -18,7 +18,7 @@ class Finish {
 
   // `total` is the sum of a query's weights relative to `reference`.
   Normaliser operator()(float reference, float total) const {
-    Normaliser normaliser = normalise(reference, total, has_sink_, sink_);
+    Normaliser normaliser = normalise<Unit>(reference, total, has_sink_, sink_);
     if (full && problem_.dropout.on()) normaliser.factor *= problem_.dropout.scale();
     return normaliser;
   }

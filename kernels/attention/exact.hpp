@@ -16,16 +16,6 @@ float read(const std::byte* row, int column) {
   return number_at(row, dtype, column);
 }
 
-// What scores count for kernels of a dtype.
-template <DType dtype>
-struct UnitOf {
-  using Type = PowersOfTwo;
-};
-template <>
-struct UnitOf<DType::f32> {
-  using Type = NaturalPowers;
-};
-
 // A scale in three factors: one for each operand of a product, so that what is beyond float's range
 // before scaling is none here, and the rest for their sum. The operands' is a power of two: it rounds nothing.
 struct ScaleShares {

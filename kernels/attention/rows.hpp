@@ -44,7 +44,8 @@ class RowBlock {
 // Full: any strides, alignment and number of columns, and pages where there may be any.
 template <DType dtype, bool pages>
 class RowBlock<dtype, Variant::full, pages> {
-  static_assert(number_bytes<dtype> == 2);
+  static constexpr int bytes = number_bytes<dtype>;
+  static_assert(bytes == 2 || bytes == 4);
 
  public:
   struct Place {
@@ -60,27 +61,31 @@ class RowBlock<dtype, Variant::full, pages> {
   Words2 load4(Place place) const { return load<Words2>(place); }
   void store8(Words4 value, Place place) const {
     store4(value.xy, place);
-    store4(value.zw, {place.row, place.column + 4});
+    store4(value.zw, {place.row, place.column + 8 / bytes});
   }
   void store4(Words2 value, Place place) const {
     if (place.row >= count_) return;
     std::byte* to = address(place);
-    if (place.column + 4 <= rows_.columns) {
+    if (place.column + 8 / bytes <= rows_.columns) {
       arch::store(reinterpret_cast<Unaligned<Words2>*>(to), {value});
       return;
     }
     ROCFLASH_UNROLL
-    for (int e = 0; e < 4; ++e) {
-      if (place.column + e < rows_.columns)
+    for (int e = 0; e < 8 / bytes; ++e) {
+      if (place.column + e >= rows_.columns) break;
+      if constexpr (bytes == 4) {
+        arch::store(reinterpret_cast<std::uint32_t*>(to) + e, value[e]);
+      } else {
         arch::store(reinterpret_cast<std::uint16_t*>(to) + e,
                     static_cast<std::uint16_t>(value[e / 2] >> (16 * (e % 2))));
+      }
     }
   }
 
  private:
   template <class Words>
   struct Unaligned {
-    Words words __attribute__((packed, aligned(2)));
+    Words words __attribute__((packed, aligned(bytes)));
   };
 
   std::byte* address(Place place) const {
@@ -88,11 +93,11 @@ class RowBlock<dtype, Variant::full, pages> {
     std::byte* begin =
         pages ? const_cast<std::byte*>(key_row<dtype>(rows_, caches_, batch_, row, head_))
               : row_address<dtype>(rows_, batch_, row, head_);
-    return begin + number_bytes<dtype> * place.column;
+    return begin + bytes * place.column;
   }
   template <class Words>
   Words load(Place place) const {
-    constexpr int numbers = sizeof(Words) / number_bytes<dtype>;
+    constexpr int numbers = sizeof(Words) / bytes;
     Words words = {};
     if (place.row >= count_ || place.column >= rows_.columns) return words;
     const std::byte* from = address(place);
@@ -102,7 +107,9 @@ class RowBlock<dtype, Variant::full, pages> {
     for (int e = 0; e < numbers; ++e) {
       const auto* number = reinterpret_cast<const std::uint16_t*>(from);
       const int left = rows_.columns - 1 - place.column;
-      if constexpr (pages) {
+      if constexpr (bytes == 4) {
+        if (e <= left) words[e] = arch::load(reinterpret_cast<const std::uint32_t*>(from) + e);
+      } else if constexpr (pages) {
         if (e <= left)
           words[e / 2] |= static_cast<std::uint32_t>(arch::load(number + e)) << (16 * (e % 2));
       } else {

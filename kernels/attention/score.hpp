@@ -57,11 +57,14 @@ inline constexpr int dropout_keys = 8;
 // Where the scale is negative the sign of q is changed before the product, so that the largest product
 // is the largest score and what remains of the scale is positive. (The plan gives a scale of 0 to the
 // full variant, which applies it before it hides keys.)
-struct Scale {
-  float unit;      // from products to powers of two
+template <class Unit>
+struct ScaleOf {
+  float unit;      // from products to exponents
   bool turn_sign;  // of q
-  explicit Scale(float scale) : unit(__builtin_fabsf(scale) * log2_e), turn_sign(scale < 0) {}
+  explicit ScaleOf(float scale)
+      : unit(__builtin_fabsf(scale) * Unit::of_natural), turn_sign(scale < 0) {}
 };
+using Scale = ScaleOf<PowersOfTwo>;
 
 // tanh to a few units of the last place, also where it is small, and its derivative.
 struct Tanh {
@@ -99,9 +102,9 @@ class ScoreShape {
   }
 
   // count scores of one query; at(n) refers to score n, key(n) is its key.
-  template <int count, class At, class Key>
+  template <int count, class Unit = PowersOfTwo, class At, class Key>
   void shape(const QueryView& query, At at, Key key) const {
-    shape<count>(query, at, key, __builtin_fabsf(arch::again(problem_).scale));
+    shape<count, Unit>(query, at, key, __builtin_fabsf(arch::again(problem_).scale));
   }
   // The same with what is left of the scale. With a softcap, slope(n, x) is told how fast each score
   // grows with its product.

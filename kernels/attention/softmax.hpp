@@ -6,6 +6,7 @@
 #pragma once
 
 #include "arch/arch.hpp"
+#include "core/dtype.hpp"
 
 namespace rocflash::kernel {
 
@@ -19,6 +20,7 @@ struct PowersOfTwo {
   static constexpr float of_natural = log2_e;
   static constexpr bool precise = false;  // what else is computed from scores
   static float exp(float x) { return arch::exp2(x); }
+  static float fine_exp(float x) { return arch::exp2(x); }
   static float lse(float reference, float total) { return (reference + arch::log2(total)) * ln_2; }
 };
 struct NaturalPowers {
@@ -36,6 +38,16 @@ struct NaturalPowers {
   static float lse(float reference, float total) {
     return __builtin_fmaf(arch::log2(total), ln_2, reference);
   }
+};
+
+// What scores count for kernels of a dtype.
+template <DType dtype>
+struct UnitOf {
+  using Type = PowersOfTwo;
+};
+template <>
+struct UnitOf<DType::f32> {
+  using Type = NaturalPowers;
 };
 
 template <class Unit>

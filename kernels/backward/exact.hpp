@@ -17,6 +17,7 @@ namespace rocflash::kernel {
 // One (sequence, head) of a problem.
 template <DType dtype>
 struct ExactGradient {
+  using Unit = typename UnitOf<dtype>::Type;
   const BackwardArguments& arguments;
   const SequenceView& sequence;
   std::int64_t head;
@@ -41,12 +42,13 @@ struct ExactGradient {
     const std::byte *q = query_row(p.q, query), *k = key_row_of(p.k, key);
     const ScaleShares scale(p.scale);
     float score = dot(q, k, p.head_dim, scale.share), slope = 1;
-    shape.template shape<1>([&](int) { return query; }, [&](int) { return key; },
-                            [&](int) -> float& { return score; }, [&](int, float x) { slope = x; },
-                            scale.rest);
+    shape.template shape<1, Unit>([&](int) { return query; }, [&](int) { return key; },
+                                  [&](int) -> float& { return score; },
+                                  [&](int, float x) { slope = x; }, scale.rest);
     const std::int64_t row = sequence.q_row + query;
-    const float lse = statistic(arch::load(&a.tensors.lse.at(sequence.batch, head, row)), log2_e);
-    const float weight = score == -infinity ? 0.0f : arch::exp2(score - lse);
+    const float lse =
+        statistic(arch::load(&a.tensors.lse.at(sequence.batch, head, row)), Unit::of_natural);
+    const float weight = score == -infinity ? 0.0f : Unit::fine_exp(score - lse);
     if (weight == 0) return {};
     const bool kept = !p.dropout.on() || shape.keeps(query, key);
     const float dp =
@@ -80,6 +82,22 @@ void store_delta(const BackwardArguments& a, const SequenceView& sequence, std::
   arch::store(&a.delta.at(sequence.batch, head, sequence.q_row + query), statistic(delta, 1));
 }
 
+// The key that has all the weight of a query that sees few keys, if dropout keeps it; -1 otherwise.
+template <DType dtype>
+std::int32_t only_key(const BackwardArguments& a, const SequenceView& sequence, std::int64_t head,
+                      std::int32_t query) {
+  const QueryView view(a.problem.visibility, sequence, query);
+  if (a.problem.sinks || view.end - view.begin > few_keys) return -1;
+  const ExactGradient<dtype> exact{a, sequence, head};
+  std::int32_t found = -1, counted = 0;
+  _Pragma("clang loop unroll(disable)") for (std::int32_t key = view.begin; key < view.end; ++key) {
+    const ScoreTerms terms = exact.terms(query, key);
+    counted += terms.weight != 0 ? 1 : 0;
+    if (terms.weight != 0 && terms.kept) found = key;
+  }
+  return counted == 1 ? found : -1;
+}
+
 // A wave's sum over [begin, end), added to `sum`, of term(n) · column `column` of row(n): each lane
 // computes one term at a time and all of them take it; each lane has a column of its own. Terms of 0 do
 // not count, whatever they would be multiplied with.
@@ -106,8 +124,7 @@ void store_exact(std::byte* row, int columns, Sum sum) {
                                              first += arch::wave_size) {
     const int column = first + arch::lane();
     const float x = sum(column);
-    if (column < columns)
-      arch::store(reinterpret_cast<std::uint16_t*>(row) + column, narrow<dtype>(x));
+    if (column < columns) store_number(row, dtype, column, x);
   }
 }
 

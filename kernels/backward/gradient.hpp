@@ -1,7 +1,7 @@
 // What backward knows of one score: its weight, and how the loss changes with it. Shared by kernels that
 // own queries, by those that own keys, on all GPUs.
 //
-//   weight    p = exp2(score - lse)
+//   weight    p = exp(score - lse), in powers of two or, for f32, natural ones
 //   gradient  ds = p · (dp - delta) · slope,  dp = dout·v of the key, delta = dout·out of the query,
 //                                             slope = d(score) / d(scale q·k), 1 without a softcap
 //
@@ -62,20 +62,28 @@ class GradientShape {
                          1);
   }
 
-  // Turns count products into scores in powers of two: score(n) refers to number n, query(n) and key(n)
-  // are its own. With a softcap, slope(n, x) is told each slope.
+  // Turns count products into exponents: score(n) refers to number n, query(n) and key(n) are its own.
+  // With a softcap, slope(n, x) is told each slope.
   template <int count, class Query, class Key, class Score, class Slope>
   void shape(Query query, Key key, Score score, Slope slope) const {
     shape<count>(query, key, score, slope, __builtin_fabsf(arch::again(problem_).scale));
   }
   // The same with what is left of the scale.
-  template <int count, class Query, class Key, class Score, class Slope>
+  template <int count, class Unit = PowersOfTwo, class Query, class Key, class Score, class Slope>
   void shape(Query query, Key key, Score score, Slope slope, float scale) const {
     // Loaded again for each tile, as ScoreShape does.
     const Problem& p = arch::again(problem_);
     ROCFLASH_UNROLL
     for (int n = 0; n < count; ++n) score(n) *= scale;
-    if (p.softcap > 0) {
+    if (Unit::precise && p.softcap > 0) {
+      const float sharpness = __builtin_fminf(1 / p.softcap, 0x1.fffffep127f);
+      ROCFLASH_UNROLL
+      for (int n = 0; n < count; ++n) {
+        const Tanh capped(score(n) * sharpness);
+        score(n) = p.softcap * capped.value;
+        slope(n, capped.slope);
+      }
+    } else if (p.softcap > 0) {
       // 0 times infinity would be NaN.
       const float sharpness = __builtin_fminf(2 * log2_e / p.softcap, 0x1.fffffep127f);
       ROCFLASH_UNROLL
@@ -110,7 +118,7 @@ class GradientShape {
       }
     }
     ROCFLASH_UNROLL
-    for (int n = 0; n < count; ++n) score(n) *= log2_e;
+    for (int n = 0; n < count; ++n) score(n) *= Unit::of_natural;
   }
 
   // Dropout's draw for eight keys of a query from `first` on, a multiple of eight: one bit per key, set

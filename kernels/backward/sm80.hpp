@@ -118,7 +118,8 @@ void own_keys(const BackwardArguments& a) {
   arch::wait_for_copies<(buffers > 1 ? 1 : 0)>();
   arch::barrier();
 
-  const ScoreOptions<spec.variant> options(p);
+  using Unit = typename Types::Unit;
+  const ScoreOptions<spec.variant, Unit> options(p);
   typename Types::KeySums dk = {}, dv = {};
 
   std::uint32_t buffer = 0, half = 0;  // of the queries, of the weights
@@ -133,7 +134,8 @@ void own_keys(const BackwardArguments& a) {
       ROCFLASH_UNROLL
       for (int i = 0; i < Scores::lane_rows; ++i)
         lse[i] = statistic(
-            arch::load_shared_float(Types::lse(buffer, score_row + Scores::row(lane, i))), log2_e);
+            arch::load_shared_float(Types::lse(buffer, score_row + Scores::row(lane, i))),
+            Unit::of_natural);
       const auto delta_of = [&](int i) {
         return arch::load_shared_float(Types::delta(buffer, score_row + Scores::row(lane, i)));
       };
@@ -173,15 +175,15 @@ void own_keys(const BackwardArguments& a) {
       } else {
         if (edge) hide_in(s, __builtin_copysignf(infinity, -options.unit));
         // Weights are computed and stored between the steps of the second product.
-        constexpr int steps = spec.bucket / Mma::depth, pairs = Types::pairs;
+        constexpr int steps = spec.bucket / (Mma::depth * Mma::together), pairs = Types::pairs;
         static_for<steps>([&](auto step) {
-          add_step(d, dout, v, step.value);
+          add_steps(d, dout, v, step.value * Mma::together);
           constexpr int from = step.value * pairs / steps, to = (step.value + 1) * pairs / steps;
           ROCFLASH_UNROLL
           for (int n = 2 * from; n < 2 * to; ++n) {
             const int i = Types::pair_row(n / 2);
             float& x = s.at(i, 2 * Types::pair_column(n / 2) + n % 2);
-            x = arch::exp2(__builtin_fmaf(x, options.unit, -lse[i]));
+            x = Unit::fine_exp(__builtin_fmaf(x, options.unit, -lse[i]));
           }
           Types::template store_weights<from, to>(own_p, s);
         });
@@ -201,14 +203,12 @@ void own_keys(const BackwardArguments& a) {
     if constexpr (buffers == 3) copy_turn(after(after(now)), buffer == 0 ? 2 : buffer - 1);
 
     {  // dV += Pᵀ·dO
-      const SharedAddress left = Types::weights_by_keys(Types::p(half), warp, lane),
-                          right =
-                              Types::columns_of(Types::dout(buffer), Types::key_column(warp), lane);
-      add_product<streamed>(dv, LeftColumns<Mma, Weights>{left}, RightColumns<Mma, Rows>{right});
+      add_product<streamed>(
+          dv, Types::weights_by_keys(Types::p(half), warp, lane),
+          Types::columns_of(Types::dout(buffer), Types::key_column(warp), lane));
     }
-    const LeftColumns<Mma, Weights> ds_by_keys{Types::weights_by_keys(Types::ds(half), warp, lane)};
-    const RightColumns<Mma, Rows> q_columns{
-        Types::columns_of(Types::q(buffer), Types::key_column(warp), lane)};
+    const auto ds_by_keys = Types::weights_by_keys(Types::ds(half), warp, lane);
+    const auto q_columns = Types::columns_of(Types::q(buffer), Types::key_column(warp), lane);
     if constexpr (Types::fused) {  // dQ = dS·K
       using Sums = typename Types::QuerySums;
       const int row = warp % Types::query_warps * Sums::rows,
@@ -217,16 +217,21 @@ void own_keys(const BackwardArguments& a) {
       const SharedAddress left = operand_address<Weights>(
           Types::ds(half) + static_cast<std::uint32_t>(row * Weights::bytes), matrices_down(lane));
       add_product<tile.owned>(dq, LeftRows<Mma, Weights>{left},
-                              RightColumns<Mma, Rows>{Types::columns_of(Types::k(), column, lane)});
+                              Types::columns_of(Types::k(), column, lane));
       // dK += dSᵀ·Q, and between its steps the sums of dq.
       const DqSums sums(a, sequence, now.head);
-      constexpr int steps = streamed / Mma::depth;
-      StepOperands<typename Types::KeySums> now_used, next_used;
-      next_used.load(ds_by_keys, q_columns, 0);
+      constexpr int steps = streamed / (Mma::depth * Mma::together);
+      [[maybe_unused]] StepOperands<typename Types::KeySums> now_used, next_used;
+      if constexpr (Mma::together == 1) next_used.load(ds_by_keys, q_columns, 0);
       static_for<steps>([&](auto step) {
-        now_used = next_used;
-        if constexpr (step.value + 1 < steps) next_used.load(ds_by_keys, q_columns, step.value + 1);
-        now_used.multiply(dk);
+        if constexpr (Mma::together == 1) {
+          now_used = next_used;
+          if constexpr (step.value + 1 < steps)
+            next_used.load(ds_by_keys, q_columns, step.value + 1);
+          now_used.multiply(dk);
+        } else {
+          add_steps(dk, ds_by_keys, q_columns, step.value * Mma::together);
+        }
         ROCFLASH_UNROLL
         for (int part = 0; part < Sums::row_parts; ++part) {
           const std::int32_t query = now.query + row + part * Mma::rows;

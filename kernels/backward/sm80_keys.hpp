@@ -23,6 +23,7 @@ struct KeyBlockTypes {
   static constexpr int warps = tile.threads / arch::wave_size;
 
   using Mma = arch::Mma<dtype>;
+  using Unit = typename UnitOf<dtype>::Type;
   using Rows = SharedRows<bucket * number_bytes<dtype>>;
   using Weights = SharedRows<tile.owned * number_bytes<dtype>>;  // one row per query
 
@@ -88,23 +89,19 @@ struct KeyBlockTypes {
   static int key_column(int warp) { return warp / key_warps * KeySums::columns; }
 
   // Weights as a left operand with one row per key, from key_row(warp) on.
-  static SharedAddress weights_by_keys(SharedAddress weights, int warp, int lane) {
-    MatrixRow own = matrices_across(lane);
-    own.chunk += key_row(warp) / 8;
-    return operand_address<Weights>(weights, own);
+  using WeightsByKeys = LeftColumns<Mma, Weights>;
+  static WeightsByKeys weights_by_keys(SharedAddress weights, int warp, int lane) {
+    return {weights, key_row(warp), lane};
   }
   // Rows of a tile as the depth of a right operand, from a column on.
-  static SharedAddress columns_of(SharedAddress tile_at, int column, int lane) {
-    MatrixRow own = matrices_down(lane);
-    own.chunk += column / 8;
-    return operand_address<Rows>(tile_at, own);
+  using Columns = RightColumns<Mma, Rows>;
+  static Columns columns_of(SharedAddress tile_at, int column, int lane) {
+    return {Columns::first(tile_at, column, lane)};
   }
 
   // Where a lane's first two weights of a warp's part go.
   static SharedAddress own_weights(SharedAddress weights, int row, int column, int lane) {
-    return weights +
-           static_cast<std::uint32_t>(Weights::place(row + Scores::row(lane, 0), column / 8) +
-                                      number_bytes<dtype> * Scores::lane_column(lane));
+    return own_result<dtype, Weights, Scores>(weights, row, column, lane);
   }
   // Pairs of a lane's weights are numbered column by column: those that follow each other share most of
   // their address.
@@ -114,15 +111,9 @@ struct KeyBlockTypes {
   // Rounds the pairs [from, to) and stores them.
   template <int from, int to>
   static void store_weights(SharedAddress own, const Scores& scores) {
-    static_assert(Scores::column_parts <= 8 && 8 % Scores::column_parts == 0);
     ROCFLASH_UNROLL
-    for (int n = from; n < to; ++n) {
-      const int i = pair_row(n), column = pair_column(n);
-      arch::store_shared(
-          (own ^ static_cast<std::uint32_t>(16 * column)) +
-              static_cast<std::uint32_t>(8 * i * Weights::bytes),
-          arch::narrow_two<dtype>(scores.at(i, 2 * column), scores.at(i, 2 * column + 1)));
-    }
+    for (int n = from; n < to; ++n)
+      store_results<dtype, Weights>(own, scores, pair_row(n), pair_column(n));
   }
 };
 
@@ -137,16 +128,7 @@ void stage_sums(const typename Types::KeySums& sums, SharedAddress rows, SharedA
   ROCFLASH_UNROLL
   for (int i = 0; i < Sums::lane_rows; ++i) {
     const int row = first + Sums::row(lane, i);
-    float probe = 0;
-    ROCFLASH_UNROLL
-    for (int n = 0; n < Sums::lane_columns; n += 2) {
-      const float x = sums.at(i, n), y = sums.at(i, n + 1);
-      probe = __builtin_fmaf(y, 0.0f, __builtin_fmaf(x, 0.0f, probe));
-      const int place = Rows::place(row, column / 8 + n / 2) +
-                        number_bytes<Types::dtype> * Sums::lane_column(lane);
-      arch::store_shared(rows + static_cast<std::uint32_t>(place),
-                         arch::narrow_two<Types::dtype>(x * factor, y * factor));
-    }
+    const float probe = stage_row<Types::dtype, Rows>(sums, i, factor, rows, row, column, lane);
     const std::uint32_t broken = row_union(probe != 0 ? 1u : 0u);
     if (lane % row_lanes == 0)
       arch::store_shared(
@@ -171,7 +153,7 @@ void store_keys(const BackwardArguments& a, const SequenceView& sequence, const 
     const int row = n / Rows::chunks, chunk = n % Rows::chunks;
     const Words4 words =
         arch::load_shared(rows + static_cast<std::uint32_t>(Rows::place(row, chunk)));
-    block.store8(words, Block::place(to, row, 8 * chunk));
+    block.store8(words, Block::place(to, row, 16 / number_bytes<spec.dtype> * chunk));
   }
   arch::barrier();
   constexpr int parts = Types::warps / Types::key_warps;

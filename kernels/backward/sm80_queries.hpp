@@ -65,16 +65,7 @@ void finish_queries(const BackwardArguments& a, const typename QueryBlockTypes<s
   ROCFLASH_UNROLL
   for (int i = 0; i < Sums::lane_rows; ++i) {
     const int row = Sums::row(lane, i);
-    float probe = 0;  // NaN once a sum is not finite
-    ROCFLASH_UNROLL
-    for (int n = 0; n < Sums::lane_columns; n += 2) {
-      const float x = dq.at(i, n), y = dq.at(i, n + 1);
-      probe = __builtin_fmaf(y, 0.0f, __builtin_fmaf(x, 0.0f, probe));
-      const int place =
-          Rows::place(row, n / 2) + number_bytes<spec.dtype> * Sums::lane_column(lane);
-      arch::store_shared(rows + static_cast<std::uint32_t>(place),
-                         arch::narrow_two<spec.dtype>(x * factor, y * factor));
-    }
+    const float probe = stage_row<spec.dtype, Rows>(dq, i, factor, rows, row, 0, lane);
     std::uint32_t lanes = arch::ballot(probe != 0 || products_overflow(p));
     lanes |= lanes >> 1;
     lanes |= lanes >> 2;
@@ -140,7 +131,7 @@ void backward_queries(const BackwardArguments& a) {
   copy_tile(first_key, 0);
 
   const int lane = arch::lane();
-  const ScoreOptions<spec.variant> options(p);
+  const ScoreOptions<spec.variant, typename UnitOf<spec.dtype>::Type> options(p);
   ScoreRow rows[Scores::lane_rows];
   ROCFLASH_UNROLL
   for (int i = 0; i < Scores::lane_rows; ++i) {

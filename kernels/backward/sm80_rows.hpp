@@ -19,29 +19,61 @@
 
 namespace rocflash::kernel {
 
-// Pairs of numbers of a row, as one word; 0 beyond its columns.
+// Words of a row, of one number or two; 0 beyond its columns.
 template <DType dtype>
-class RowPairs {
+class RowWords {
  public:
-  RowPairs(const Rows& rows, std::int64_t batch, std::int64_t row, std::int64_t head)
-      : row_(reinterpret_cast<const std::uint16_t*>(row_address<dtype>(rows, batch, row, head))),
-        columns_(rows.columns) {}
+  static constexpr int numbers = 4 / number_bytes<dtype>;
+
+  RowWords(const Rows& rows, std::int64_t batch, std::int64_t row, std::int64_t head)
+      : row_(row_address<dtype>(rows, batch, row, head)), columns_(rows.columns) {}
 
   bool is_aligned() const { return reinterpret_cast<std::uintptr_t>(row_) % 4 == 0; }
   // Of an aligned row, inside it.
-  std::uint32_t whole(int column) const {
-    return arch::load(reinterpret_cast<const std::uint32_t*>(row_ + column));
+  std::uint32_t whole(int word) const {
+    return arch::load(reinterpret_cast<const std::uint32_t*>(row_) + word);
   }
-  std::uint32_t any(int column) const {
-    return one(column) | static_cast<std::uint32_t>(one(column + 1)) << 16;
+  std::uint32_t any(int word) const {
+    if constexpr (numbers == 1) return word < columns_ ? whole(word) : 0;
+    return half(2 * word) | static_cast<std::uint32_t>(half(2 * word + 1)) << 16;
   }
 
  private:
-  std::uint16_t one(int column) const {
-    return column < columns_ ? arch::load(row_ + column) : std::uint16_t{0};
+  std::uint16_t half(int column) const {
+    return column < columns_ ? arch::load(reinterpret_cast<const std::uint16_t*>(row_) + column)
+                             : std::uint16_t{0};
   }
-  const std::uint16_t* row_;
+  const std::byte* row_;
   int columns_;
+};
+
+// Sixteen rows in global memory as operands, of which a lane has two: a step takes eight words of each. `whole`:
+// rows are aligned and end with a step. Of f32, numbers of each row are multiplied with its `factor`.
+template <DType dtype>
+struct QueryRows {
+  RowWords<dtype> row[2];
+  float factor[2] = {1, 1};
+  bool whole = false;
+
+  std::uint32_t at(int of, int word) const {
+    const std::uint32_t bits = whole ? row[of].whole(word) : row[of].any(word);
+    if constexpr (dtype != DType::f32) return bits;
+    return __builtin_bit_cast(std::uint32_t, __builtin_bit_cast(float, bits) * factor[of]);
+  }
+};
+template <DType dtype>
+struct LeftQueries : QueryRows<dtype> {
+  Words4 fragment(int, int step) const {
+    const int word = 8 * step + arch::lane() % 4;
+    return {this->at(0, word), this->at(1, word), this->at(0, word + 4), this->at(1, word + 4)};
+  }
+};
+template <DType dtype>
+struct RightQueries : QueryRows<dtype> {
+  Words4 fragment(int, int step) const {
+    const int word = 8 * step + arch::lane() % 4;
+    return {this->at(0, word), this->at(0, word + 4), this->at(1, word), this->at(1, word + 4)};
+  }
 };
 
 template <KernelSpec spec>
@@ -68,43 +100,59 @@ void backward_delta(const BackwardArguments& a) {
   const std::int32_t query = begin + lane / 4;
   const auto rows_of = [&](const Rows& rows, int further) {
     const auto row = smaller(query + further, sequence.sq - 1);
-    return RowPairs<spec.dtype>(rows, sequence.batch, sequence.q_row + row, item.head);
+    return RowWords<spec.dtype>(rows, sequence.batch, sequence.q_row + row, item.head);
   };
-  const RowPairs<spec.dtype> dout[] = {rows_of(t.dout, 0), rows_of(t.dout, 8)},
-                             out[] = {rows_of(t.out, 0), rows_of(t.out, 8)};
-  typename Mma::Result low = {}, high = {};  // columns: queries 0 to 7, 8 to 15
-  const auto step = [&](auto at, int first) {
-    const int column = first + 2 * (lane % 4);
-    const Words4 left{at(dout[0], column), at(dout[1], column), at(dout[0], column + 8),
-                      at(dout[1], column + 8)};
-    Mma::multiply(low, left, at(out[0], column), at(out[0], column + 8));
-    Mma::multiply(high, left, at(out[1], column), at(out[1], column + 8));
-  };
-  const bool aligned = p.value_dim % Mma::depth == 0 && dout[0].is_aligned() &&
-                       dout[1].is_aligned() && out[0].is_aligned() && out[1].is_aligned();
-  if (!arch::any(!aligned)) {
-    const auto whole = [](const RowPairs<spec.dtype>& row, int column) {
-      return row.whole(column);
-    };
-    int first = 0;
-    for (; first + 4 * Mma::depth <= p.value_dim; first += 4 * Mma::depth) {
-      ROCFLASH_UNROLL
-      for (int n = 0; n < 4; ++n) step(whole, first + n * Mma::depth);
+  const float factor = p.dropout.on() ? 1 / p.dropout.scale() : 1.0f;
+  LeftQueries<spec.dtype> dout{{{rows_of(t.dout, 0), rows_of(t.dout, 8)}}};
+  RightQueries<spec.dtype> out{{{rows_of(t.out, 0), rows_of(t.out, 8)}, {factor, factor}}};
+  if constexpr (spec.dtype == DType::f32) {
+    // out with dropout's scale taken away again is not quite the value of a query's only key; that is at hand.
+    _Pragma("clang loop unroll(disable)") for (int n = 0; n < 2 && p.dropout.on(); ++n) {
+      const auto row = static_cast<std::int32_t>(smaller(query + 8 * n, sequence.sq - 1));
+      const std::int32_t key = only_key<spec.dtype>(a, sequence, item.head, row);
+      if (key < 0) continue;
+      const RowWords<spec.dtype> value(p.v, sequence.batch, sequence.k_row + key,
+                                       p.kv_head(item.head));
+      if (n == 0) {
+        out.row[0] = value;
+        out.factor[0] = 1;
+      } else {
+        out.row[1] = value;
+        out.factor[1] = 1;
+      }
     }
-    for (; first < p.value_dim; first += Mma::depth) step(whole, first);
+  }
+  WarpTile<Mma, 16, 16> products = {};
+  constexpr int depth = Mma::depth * Mma::together;
+  const bool aligned = p.value_dim % depth == 0 && dout.row[0].is_aligned() &&
+                       dout.row[1].is_aligned() && out.row[0].is_aligned() &&
+                       out.row[1].is_aligned();
+  const auto steps = [&](int first) { add_steps(products, dout, out, first / Mma::depth); };
+  if (!arch::any(!aligned)) {
+    dout.whole = out.whole = true;
+    constexpr int unrolled = 4 / Mma::together;
+    int first = 0;
+    for (; first + unrolled * depth <= p.value_dim; first += unrolled * depth) {
+      ROCFLASH_UNROLL
+      for (int n = 0; n < unrolled; ++n) steps(first + n * depth);
+    }
+    for (; first < p.value_dim; first += depth) steps(first);
   } else {
-    const auto any = [](const RowPairs<spec.dtype>& row, int column) { return row.any(column); };
-    for (int first = 0; first < p.value_dim; first += Mma::depth) step(any, first);
+    for (int first = 0; first < p.value_dim; first += depth) steps(first);
   }
   // The diagonal: of rows lane / 4, column 2 (lane % 4) + r is the row's own in one lane of four.
   if (lane / 8 != lane % 4) return;
   const bool odd = lane / 4 % 2 != 0;
-  const float factor = p.dropout.on() ? 1 / p.dropout.scale() : 1.0f;
   const auto store = [&](std::int32_t of, float x) {
-    if (of < sequence.sq) store_delta<spec.dtype>(a, sequence, item.head, of, statistic(x, factor));
+    if (of >= sequence.sq) return;
+    if constexpr (spec.dtype == DType::f32) {
+      arch::store(&a.delta.at(sequence.batch, item.head, sequence.q_row + of), statistic(x, 1));
+    } else {
+      store_delta<spec.dtype>(a, sequence, item.head, of, statistic(x, factor));
+    }
   };
-  store(query, odd ? low.at[1] : low.at[0]);
-  store(query + 8, odd ? high.at[3] : high.at[2]);
+  store(query, odd ? products.at(0, 1) : products.at(0, 0));
+  store(query + 8, odd ? products.at(1, 3) : products.at(1, 2));
 }
 
 // Whether rows start and end on 16 bytes.
@@ -155,7 +203,7 @@ void backward_round(const BackwardArguments& a) {
   const bool whole_chunks = has_whole_chunks<spec.dtype>(dq);
   float probe[2] = {};  // NaN once a sum of the row is not finite
   for (int strip = 0; strip < sums.strips(); strip += strips) {
-    Words4 words[2];
+    [[maybe_unused]] Words4 words[2];
     ROCFLASH_UNROLL
     for (int n = 0; n < strips; ++n) {
       ROCFLASH_UNROLL
@@ -163,9 +211,15 @@ void backward_round(const BackwardArguments& a) {
         const float* pair = from + (strip + n) * DqSums::block_floats + half * 2 * arch::wave_size;
         const float x = arch::load(pair), y = arch::load(pair + arch::wave_size);
         probe[half] = __builtin_fmaf(y, 0.0f, __builtin_fmaf(x, 0.0f, probe[half]));
-        words[half][n] = arch::narrow_two<spec.dtype>(x * factor, y * factor);
+        if constexpr (spec.dtype == DType::f32) {
+          to.store4(__builtin_bit_cast(Words2, (Float2{x * factor, y * factor})),
+                    {lane / 4 + 8 * half, DqSums::columns * (strip + n) + 2 * (lane % 4)});
+        } else {
+          words[half][n] = arch::narrow_two<spec.dtype>(x * factor, y * factor);
+        }
       }
     }
+    if constexpr (spec.dtype == DType::f32) continue;
     ROCFLASH_UNROLL
     for (int half = 0; half < 2; ++half) {
       const Words4 chunk = transposed_by_four(words[half]);

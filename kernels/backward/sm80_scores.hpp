@@ -10,16 +10,17 @@
 namespace rocflash::kernel {
 
 // What is asked of all scores, looked up once.
-template <Variant variant>
+template <Variant variant, class Unit_>
 struct ScoreOptions {
+  using Unit = Unit_;
   static constexpr bool full = variant == Variant::full;
   bool shaped, dropout;
-  float unit;  // from products to powers of two, where nothing shapes them
+  float unit;  // from products to exponents, where nothing shapes them
 
   explicit ScoreOptions(const Problem& p)
       : shaped(full && (p.scale == 0 || p.softcap > 0 || p.alibi || p.bias || p.mask)),
         dropout(full && p.dropout.on()),
-        unit(p.scale * log2_e) {}
+        unit(p.scale * Unit::of_natural) {}
 };
 
 // One row of a warp's scores: a query.
@@ -38,8 +39,8 @@ inline std::uint32_t kept_by_row(const GradientShape& shape, std::int32_t query,
 
 // Row i of the products s = q·k and d = dout·v becomes weights after dropout, and gradients of scores,
 // whether or not the query sees the keys. The tile's first key is `begin`.
-template <Variant variant, class Scores>
-void differentiate_row(const ScoreOptions<variant>& options, const Problem& p,
+template <Variant variant, class Unit, class Scores>
+void differentiate_row(const ScoreOptions<variant, Unit>& options, const Problem& p,
                        const SequenceView& sequence, std::int64_t head, std::int32_t begin,
                        int lane, const ScoreRow& row, int i, Scores& s, Scores& d) {
   constexpr int count = Scores::lane_columns;
@@ -52,9 +53,9 @@ void differentiate_row(const ScoreOptions<variant>& options, const Problem& p,
     ROCFLASH_UNROLL
     for (int n = 0; n < count; ++n) slope[n] = 1;
     if (options.shaped)
-      shape.template shape<count>([&](int) { return row.query; }, key_of,
-                                  [&](int n) -> float& { return s.at(i, n); },
-                                  [&](int n, float x) { slope[n] = x; }, p.scale);
+      shape.template shape<count, Unit>(
+          [&](int) { return row.query; }, key_of, [&](int n) -> float& { return s.at(i, n); },
+          [&](int n, float x) { slope[n] = x; }, p.scale);
     const float unit = options.shaped ? 1 : options.unit;
     std::uint32_t bits = ~0u;
     ROCFLASH_UNROLL
@@ -63,7 +64,7 @@ void differentiate_row(const ScoreOptions<variant>& options, const Problem& p,
         bits =
             kept_by_row(shape, row.query, begin + Scores::column(n)) >> Scores::lane_column(lane);
       const bool kept = (bits >> Scores::column(n % 8) & 1u) != 0;
-      const float weight = arch::exp2(__builtin_fmaf(s.at(i, n), unit, -row.lse));
+      const float weight = Unit::fine_exp(__builtin_fmaf(s.at(i, n), unit, -row.lse));
       const float gradient = weight * ((kept ? d.at(i, n) : 0.0f) - row.delta) * slope[n];
       s.at(i, n) = kept ? weight : 0.0f;
       d.at(i, n) = weight == 0 ? 0.0f : gradient;
@@ -71,7 +72,7 @@ void differentiate_row(const ScoreOptions<variant>& options, const Problem& p,
   } else {
     ROCFLASH_UNROLL
     for (int n = 0; n < count; ++n) {
-      s.at(i, n) = arch::exp2(__builtin_fmaf(s.at(i, n), options.unit, -row.lse));
+      s.at(i, n) = Unit::fine_exp(__builtin_fmaf(s.at(i, n), options.unit, -row.lse));
       d.at(i, n) = s.at(i, n) * (d.at(i, n) - row.delta);
     }
   }

@@ -44,6 +44,8 @@ struct ForwardTypes {
   static constexpr ForwardTile tile = forward_tile(this_family, spec);
 
   using Mma = arch::Mma<dtype>;
+  using Unit = typename UnitOf<dtype>::Type;
+  using Softmax = SoftmaxOf<Unit>;
   using Rows = SharedRows<bucket * number_bytes<dtype>>;
   static constexpr int warp_queries = tile.queries / (tile.threads / arch::wave_size);
 
@@ -100,8 +102,8 @@ inline std::uint32_t kept_by_row(const ScoreShape& shape, const QueryView& query
 
 // Where the largest scores have grown far beyond the references, moves those and rescales the
 // outputs.
-template <class Types>
-void follow_largest(OnlineSoftmax (&softmax)[Types::lane_queries],
+template <class Types, class Unit>
+void follow_largest(SoftmaxOf<Unit> (&softmax)[Types::lane_queries],
                     const typename Types::Scores& scores, float unit,
                     typename Types::Outputs& out) {
   float largest[Types::lane_queries];
@@ -116,37 +118,39 @@ void follow_largest(OnlineSoftmax (&softmax)[Types::lane_queries],
   for (int i = 0; i < Types::lane_queries; ++i) out.scale_row(i, softmax[i].follow(largest[i]));
 }
 
-// weights = exp2(scores · unit − reference) and out += P · V, 16 keys at a time, so that the
+// weights = exp(scores · unit − reference) and out += P · V, 16 keys (f32: 32) at a time, so that the
 // products of some run beside the exponentials of the next. kept(i, key) is kept_by_row of query i,
 // from key `key` of the tile on.
-template <class Types, bool dropping, class Kept>
-void weigh_values(OnlineSoftmax (&softmax)[Types::lane_queries], typename Types::Scores& scores,
-                  float unit, const typename Types::ValueOperand& v, typename Types::Outputs& out,
-                  int lane, Kept kept) {
+template <class Types, bool dropping, class Unit, class Kept>
+void weigh_values(SoftmaxOf<Unit> (&softmax)[Types::lane_queries],
+                  typename Types::Scores& scores, float unit,
+                  const typename Types::ValueOperand& v, typename Types::Outputs& out, int lane,
+                  Kept kept) {
   using Mma = typename Types::Mma;
-  constexpr int step_columns = 4;  // of a lane
+  constexpr int together = Mma::together * Mma::depth;           // keys
+  constexpr int columns = together / row_lanes, draw_keys = 32;  // of a lane
   [[maybe_unused]] std::uint32_t bits[Types::lane_queries];
   ROCFLASH_UNROLL
-  for (int step = 0; step < Types::tile.keys / Mma::depth; ++step) {
-    const int first = step * step_columns;
+  for (int begin = 0; begin < Types::tile.keys; begin += together) {
+    const int first = begin / row_lanes;
     ROCFLASH_UNROLL
     for (int i = 0; i < Types::lane_queries; ++i) {
       ROCFLASH_UNROLL
-      for (int n = first; n < first + step_columns; ++n) {
+      for (int n = first; n < first + columns; ++n) {
         float& x = scores.at(i, n);
-        x = arch::exp2(__builtin_fmaf(x, unit, -softmax[i].base()));
+        x = Unit::exp(__builtin_fmaf(x, unit, -softmax[i].base()));
         softmax[i].sum += x;
       }
       if constexpr (dropping) {
-        if (step % 2 == 0) bits[i] = kept(i, step * Mma::depth) >> Types::Scores::lane_column(lane);
+        if (begin % draw_keys == 0) bits[i] = kept(i, begin) >> Types::Scores::lane_column(lane);
         ROCFLASH_UNROLL
-        for (int n = 0; n < step_columns; ++n) {
-          const bool keep = bits[i] >> (step % 2 * Mma::depth + Types::Scores::column(n)) & 1u;
+        for (int n = 0; n < columns; ++n) {
+          const bool keep = bits[i] >> (begin % draw_keys + Types::Scores::column(n)) & 1u;
           scores.at(i, first + n) = keep ? scores.at(i, first + n) : 0;
         }
       }
     }
-    add_step(out, rounded<Types::dtype>(scores), v, step);
+    add_steps(out, rounded<Types::dtype>(scores), v, begin / Mma::depth);
   }
 }
 
@@ -155,7 +159,7 @@ void weigh_values(OnlineSoftmax (&softmax)[Types::lane_queries], typename Types:
 // position again, so that the loop need not keep it.
 template <KernelSpec spec>
 void finish(const ForwardArguments& a,
-            const OnlineSoftmax (&softmax)[ForwardTypes<spec>::lane_queries],
+            const typename ForwardTypes<spec>::Softmax (&softmax)[ForwardTypes<spec>::lane_queries],
             const typename ForwardTypes<spec>::Outputs& out) {
   using Types = ForwardTypes<spec>;
   using Outputs = typename Types::Outputs;
@@ -173,7 +177,8 @@ void finish(const ForwardArguments& a,
             warp_row = thread / arch::wave_size * Types::warp_queries;
   const std::int32_t warp_begin = item.block * Types::tile.queries + warp_row;
   const SharedAddress rows = Types::q() + static_cast<std::uint32_t>(warp_row * Rows::bytes);
-  const Finish<spec.variant> end(p, item.head);
+  constexpr int chunk_columns = 16 / number_bytes<spec.dtype>;
+  const Finish<spec.variant, typename Types::Unit> end(p, item.head);
 
   arch::wait_for_copies<0>();
   arch::barrier();  // the last tiles may still be in use
@@ -191,17 +196,8 @@ void finish(const ForwardArguments& a,
     if (a.outputs.lse && lane % row_lanes == 0 && query < sequence.q_rows)
       store_lse(a.outputs, sequence, item.head, query, normaliser.lse);
 
-    float probe = 0;  // NaN once an output is not finite
-    ROCFLASH_UNROLL
-    for (int n = 0; n < Outputs::lane_columns; n += 2) {
-      const float x = out.at(i, n), y = out.at(i, n + 1);
-      probe = __builtin_fmaf(y, 0.0f, __builtin_fmaf(x, 0.0f, probe));
-      const int place =
-          Rows::place(row, n / 2) + number_bytes<spec.dtype> * Outputs::lane_column(lane);
-      arch::store_shared(
-          rows + static_cast<std::uint32_t>(place),
-          in_use ? arch::narrow_two<spec.dtype>(x * normaliser.factor, y * normaliser.factor) : 0);
-    }
+    const float probe =
+        stage_row<spec.dtype, Rows>(out, i, normaliser.factor, rows, row, 0, lane, in_use);
     std::uint32_t lanes = arch::ballot(in_use && (probe != 0 || products_overflow(p)));
     lanes |= lanes >> 1;
     lanes |= lanes >> 2;
@@ -215,8 +211,7 @@ void finish(const ForwardArguments& a,
     const int row = n / Rows::chunks, chunk = n % Rows::chunks;
     const Words4 words =
         arch::load_shared(rows + static_cast<std::uint32_t>(Rows::place(row, chunk)));
-    to.store4(words.xy, Block::place(a.outputs.out, row, 8 * chunk));
-    to.store4(words.zw, Block::place(a.outputs.out, row, 8 * chunk + 4));
+    to.store8(words, Block::place(a.outputs.out, row, chunk_columns * chunk));
   }
 
   arch::wave_barrier();
@@ -272,7 +267,7 @@ void forward(const ForwardArguments& a) {
   };
 
   // q to shared memory, and from there to registers where they hold it.
-  const Scale scale(p.scale);
+  const ScaleOf<typename Types::Unit> scale(p.scale);
   using QueryCopy = typename Types::template Copy<tile.queries>;
   QueryCopy(p.q, 0, sequence.batch, sequence.q_row + block_begin, item.head)
       .next(Types::q(), sequence.sq - block_begin);
@@ -287,7 +282,7 @@ void forward(const ForwardArguments& a) {
       Types::q() + static_cast<std::uint32_t>(arch::wave() * Types::warp_queries * Rows::bytes),
       matrices_down(l)));
   const SharedAddress own_k = operand_address<Rows>(Types::k(), matrices_across(l)),
-                      own_v = operand_address<Rows>(Types::v(), matrices_down(l));
+                      own_v = Types::ValueOperand::first(Types::v(), 0, l);
   if constexpr (!tile.shared_queries) {
     arch::wait_for_copies<q_makes_room ? 0 : 1>();
     arch::barrier();
@@ -302,7 +297,7 @@ void forward(const ForwardArguments& a) {
   const bool shaped = full && (p.scale == 0 || p.softcap > 0 || p.alibi || p.bias || p.mask);
   const float unit = shaped ? 1 : scale.unit;
   const bool dropout = full && p.dropout.on();
-  OnlineSoftmax softmax[lane_queries];
+  typename Types::Softmax softmax[lane_queries];
   typename Types::Outputs out = {};
 
   // What all queries see, counted backwards from the last key that one of them sees.
@@ -342,7 +337,7 @@ void forward(const ForwardArguments& a) {
       for_each<lane_queries>([&](int i) {
         const QueryView query = query_at(i);
         if (shaped) {
-          shape.template shape<Scores::lane_columns>(
+          shape.template shape<Scores::lane_columns, typename Types::Unit>(
               query, [&](int n) -> float& { return scores.at(i, n); }, key_at);
         }
         if (edge) {

@@ -52,9 +52,9 @@ constexpr int cdna_buffers(Family family, const KernelSpec& spec) {
 // their values, `buffers` tiles of queries and of dout with 16 bytes per query, and weights and gradients
 // of scores, twice where one barrier per tile has to do (buffers 3).
 constexpr BackwardTile sm80_key_tile(int row_bytes, int owned, int streamed, int threads,
-                                     int buffers) {
+                                     int buffers, int number_bytes = 2) {
   const int rows = 2 * owned * row_bytes + buffers * streamed * (2 * row_bytes + 16),
-            scores = (buffers == 3 ? 2 : 1) * 2 * owned * streamed * 2;
+            scores = (buffers == 3 ? 2 : 1) * 2 * owned * streamed * number_bytes;
   return {owned, streamed, threads, 1, true, buffers, rows + scores};
 }
 // One that owns queries has them and dout, and two tiles of keys and of values.
@@ -71,6 +71,9 @@ constexpr BackwardTile sm80_backward_tile(const KernelSpec& spec) {
       return sm80_key_tile(row_bytes, 64, 64, 256, 2);
     case Operation::backward_fused:
     case Operation::backward_keys:  // within the 99 KiB of every GPU from sm_80 on
+      if (spec.dtype == DType::f32)  // several workgroups per multiprocessor of larger GPUs
+        return bucket <= 64 ? sm80_key_tile(row_bytes, 64, 32, 128, 2, 4)
+                            : sm80_key_tile(row_bytes, 32, 32, 128, 1, 4);
       if (bucket <= 64) return sm80_key_tile(row_bytes, 128, 64, 256, 2);
       if (bucket <= 128) return sm80_key_tile(row_bytes, 64, 32, 128, 3);
       return sm80_key_tile(row_bytes, 32, 32, 128, 1);

@@ -24,4 +24,18 @@ struct MatrixRow {
 constexpr MatrixRow matrices_down(int lane) { return {lane % 16, lane / 16}; }
 constexpr MatrixRow matrices_across(int lane) { return {lane % 8 + lane / 16 * 8, lane / 8 % 2}; }
 
+// Numbers of four bytes are loaded by the same instruction as rows of four numbers, so that operands whose
+// lines are rows of the tile need nothing else. Nothing transposes them: operands whose lines are columns are
+// loaded one by one. Their depth is taken in the order 0 2 4 6 1 3 5 7, in which a lane of a result has
+// neighbouring columns and eight rows of a tile lie in different banks.
+struct TileNumber {
+  int row, column;
+};
+// Rows are the depth, of which this is the first number: the second one is in the next row.
+constexpr TileNumber numbers_down(int lane) { return {2 * (lane % 4), lane / 4}; }
+// The same of a tile whose columns are stored in that order too.
+constexpr TileNumber ordered_numbers_down(int lane) {
+  return {2 * (lane % 4), lane / 8 + 4 * (lane / 4 % 2)};
+}
+
 }  // namespace rocflash::kernel

@@ -89,6 +89,19 @@ template <class Rows>
 SharedAddress operand_address(SharedAddress tile, MatrixRow own) {
   return tile + static_cast<std::uint32_t>(Rows::place(own.row, own.chunk));
 }
+// Of its first number, where numbers have four bytes and are loaded one by one; `column` is a multiple of 8.
+template <class Rows>
+SharedAddress operand_address(SharedAddress tile, TileNumber own, int column) {
+  own.column += column;
+  return tile + static_cast<std::uint32_t>(Rows::place(own.row, own.column / 4) +
+                                           4 * (own.column % 4));
+}
+// From a number in an even row to the one below it.
+template <class Rows>
+SharedAddress below(SharedAddress number) {
+  static_assert(Rows::swapped == 7);
+  return (number ^ 16u) + static_cast<std::uint32_t>(Rows::bytes);
+}
 
 // A left operand whose lines are rows of a tile, as A is. `own` is operand_address(tile,
 // matrices_down(lane)).
@@ -100,13 +113,33 @@ struct LeftRows {
                                static_cast<std::uint32_t>(part * Mma::rows * Rows::bytes));
   }
 };
-// A left operand whose lines are columns of a tile, as A transposed is; `own` by matrices_across.
+// A left operand whose lines are columns of a tile, as A transposed is, from a column on; those of a tile that
+// store_results has stored.
 template <class Mma, class Rows>
 struct LeftColumns {
   SharedAddress own;
+  LeftColumns(SharedAddress tile, int column, int lane) {
+    MatrixRow row = matrices_across(lane);
+    row.chunk += column / 8;
+    own = operand_address<Rows>(tile, row);
+  }
   Words4 fragment(int part, int step) const {
     return arch::load_matrices_transposed(
         Rows::along(own, 2 * part) + static_cast<std::uint32_t>(step * Mma::depth * Rows::bytes));
+  }
+};
+template <class Rows>
+struct LeftColumns<arch::Mma<DType::f32>, Rows> {
+  using Mma = arch::Mma<DType::f32>;
+  SharedAddress own;
+  LeftColumns(SharedAddress tile, int column, int lane)
+      : own(operand_address<Rows>(tile, ordered_numbers_down(lane), column)) {}
+  Words4 fragment(int part, int step) const {
+    const auto down = static_cast<std::uint32_t>(step * Mma::depth * Rows::bytes);
+    const SharedAddress first = Rows::along(own, 4 * part) + down,
+                        second = Rows::along(own, 4 * part + 2) + down;
+    return {arch::load_shared4(first), arch::load_shared4(second),
+            arch::load_shared4(below<Rows>(first)), arch::load_shared4(below<Rows>(second))};
   }
 };
 // A right operand whose lines are rows of a tile, as B transposed is; `own` by matrices_across.
@@ -118,13 +151,33 @@ struct RightRows {
                                static_cast<std::uint32_t>(part * Mma::columns * Rows::bytes));
   }
 };
-// A right operand whose lines are columns of a tile, as B is; `own` by matrices_down.
+// A right operand whose lines are columns of a tile, as B is, from a column on.
 template <class Mma, class Rows>
 struct RightColumns {
   SharedAddress own;
+  static SharedAddress first(SharedAddress tile, int column, int lane) {
+    MatrixRow row = matrices_down(lane);
+    row.chunk += column / 8;
+    return operand_address<Rows>(tile, row);
+  }
   Words4 fragment(int part, int step) const {
     return arch::load_matrices_transposed(
         Rows::along(own, part) + static_cast<std::uint32_t>(step * Mma::depth * Rows::bytes));
+  }
+};
+template <class Rows>
+struct RightColumns<arch::Mma<DType::f32>, Rows> {
+  using Mma = arch::Mma<DType::f32>;
+  SharedAddress own;
+  static SharedAddress first(SharedAddress tile, int column, int lane) {
+    return operand_address<Rows>(tile, numbers_down(lane), column);
+  }
+  Words4 fragment(int part, int step) const {
+    const auto down = static_cast<std::uint32_t>(step * Mma::depth * Rows::bytes);
+    const SharedAddress left = Rows::along(own, 2 * part) + down,
+                        right = Rows::along(own, 2 * part + 2) + down;
+    return {arch::load_shared4(left), arch::load_shared4(below<Rows>(left)),
+            arch::load_shared4(right), arch::load_shared4(below<Rows>(right))};
   }
 };
 
@@ -160,10 +213,21 @@ class KeptRows {
 
 // A tile rounded to the left operand of another product, its columns being the depth.
 template <DType dtype, class Tile>
-struct RoundedLeft {
+class RoundedLeft {
+ public:
   const Tile& tile;
   Words4 fragment(int part, int step) const {
-    const auto &left = tile.part[part][2 * step], &right = tile.part[part][2 * step + 1];
+    if constexpr (dtype == DType::f32) {
+      const auto& own = tile.part[part][step];
+      return __builtin_bit_cast(Words4, Float4{own.at[0], own.at[2], own.at[1], own.at[3]});
+    } else {
+      return of_pairs(tile.part[part][2 * step], tile.part[part][2 * step + 1]);
+    }
+  }
+
+ private:
+  static Words4 of_pairs(const typename Tile::Mma::Result& left,
+                         const typename Tile::Mma::Result& right) {
     return {arch::narrow_two<dtype>(left.at[0], left.at[1]),
             arch::narrow_two<dtype>(left.at[2], left.at[3]),
             arch::narrow_two<dtype>(right.at[0], right.at[1]),
@@ -221,11 +285,103 @@ class StepOperands {
   Words4 left_[Tile::row_parts], right_[Tile::column_parts / 2];
 };
 
+// c += A · B of f32, as many steps from `first` on as have a sum of their own. Fragments of A are made once.
+template <int rows, int columns, class A, class B>
+void add_steps(WarpTile<arch::Mma<DType::f32>, rows, columns>& c, const A& a, const B& b,
+               int first) {
+  using Mma = arch::Mma<DType::f32>;
+  using Tile = WarpTile<Mma, rows, columns>;
+  typename Mma::Parts left[Tile::row_parts][Mma::together];
+  ROCFLASH_UNROLL
+  for (int row = 0; row < Tile::row_parts; ++row) {
+    ROCFLASH_UNROLL
+    for (int step = 0; step < Mma::together; ++step)
+      left[row][step] = Mma::parts(a.fragment(row, first + step));
+  }
+  ROCFLASH_UNROLL
+  for (int column = 0; column < Tile::column_parts; column += 2) {
+    typename Mma::Sum sums[Tile::row_parts][2] = {};
+    ROCFLASH_UNROLL
+    for (int step = 0; step < Mma::together; ++step) {
+      const typename Mma::Parts right = Mma::parts(b.fragment(column, first + step));
+      ROCFLASH_UNROLL
+      for (int row = 0; row < Tile::row_parts; ++row) {
+        Mma::template multiply<0>(sums[row][0], left[row][step], right);
+        Mma::template multiply<2>(sums[row][1], left[row][step], right);
+      }
+    }
+    ROCFLASH_UNROLL
+    for (int row = 0; row < Tile::row_parts; ++row) {
+      ROCFLASH_UNROLL
+      for (int n = 0; n < 2 * Mma::results; ++n)
+        c.part[row][column + n / Mma::results].at[n % Mma::results] +=
+            sums[row][n / Mma::results].total(n % Mma::results);
+    }
+  }
+}
+// The same of other dtypes.
+template <class Mma, int rows, int columns, class A, class B>
+void add_steps(WarpTile<Mma, rows, columns>& c, const A& a, const B& b, int first) {
+  static_assert(Mma::together == 1);
+  add_step(c, a, b, first);
+}
+
 // c += A · B, all of the depth.
 template <int depth, class Mma, int rows, int columns, class A, class B>
 void add_product(WarpTile<Mma, rows, columns>& c, const A& a, const B& b) {
+  static_assert(depth % (Mma::depth * Mma::together) == 0);
   ROCFLASH_UNROLL
-  for (int step = 0; step < depth / Mma::depth; ++step) add_step(c, a, b, step);
+  for (int step = 0; step < depth / Mma::depth; step += Mma::together) add_steps(c, a, b, step);
+}
+
+// Results as a tile in shared memory that LeftRows and LeftColumns read. `own` is the place of a lane's first
+// result (own_result), of a part of the tile that starts at a multiple of its size.
+template <DType dtype, class Rows, class Tile>
+SharedAddress own_result(SharedAddress tile, int row, int column, int lane) {
+  const int chunk = column * number_bytes<dtype> / 16;
+  const int within = dtype == DType::f32 ? 4 * (lane % 4) : 2 * Tile::lane_column(lane);
+  return tile + static_cast<std::uint32_t>(Rows::place(row + Tile::row(lane, 0), chunk) + within);
+}
+// Two results side by side: of row i, part `column` of the columns.
+template <DType dtype, class Rows, class Tile>
+void store_results(SharedAddress own, const Tile& tile, int i, int column) {
+  const float x = tile.at(i, 2 * column), y = tile.at(i, 2 * column + 1);
+  const auto down = static_cast<std::uint32_t>(8 * i * Rows::bytes);
+  if constexpr (dtype == DType::f32) {  // in the order that ordered_numbers_down reads
+    const SharedAddress to = Rows::along(own, 2 * column) + down;
+    arch::store_shared(to, __builtin_bit_cast(std::uint32_t, x));
+    arch::store_shared(to ^ 16u, __builtin_bit_cast(std::uint32_t, y));
+  } else {
+    static_assert(Tile::column_parts <= 8 && 8 % Tile::column_parts == 0);
+    arch::store_shared((own ^ static_cast<std::uint32_t>(16 * column)) + down,
+                       arch::narrow_two<dtype>(x, y));
+  }
+}
+
+// Row i of a lane's sums, times `factor`, to rows of a tensor that lie in shared memory: to row `row`, from
+// `column` on; 0 where the row is not in use. Returns 0, or NaN where a sum is not finite.
+template <DType dtype, class Rows, class Tile>
+float stage_row(const Tile& sums, int i, float factor, SharedAddress rows, int row, int column,
+                int lane, bool in_use = true) {
+  float probe = 0;
+  ROCFLASH_UNROLL
+  for (int n = 0; n < Tile::lane_columns; n += 2) {
+    const float x = sums.at(i, n), y = sums.at(i, n + 1);
+    probe = __builtin_fmaf(y, 0.0f, __builtin_fmaf(x, 0.0f, probe));
+    const float left = in_use ? x * factor : 0.0f, right = in_use ? y * factor : 0.0f;
+    if constexpr (dtype == DType::f32) {
+      const int chunk = column / 4 + n + Tile::lane_column(lane) / 4;
+      arch::store_shared(
+          rows + static_cast<std::uint32_t>(Rows::place(row, chunk) +
+                                            4 * (Tile::lane_column(lane) % 4)),
+          __builtin_bit_cast(Words2, (Float2{left, right})));
+    } else {
+      const int place = Rows::place(row, column / 8 + n / 2) + 2 * Tile::lane_column(lane);
+      arch::store_shared(rows + static_cast<std::uint32_t>(place),
+                         arch::narrow_two<dtype>(left, right));
+    }
+  }
+  return probe;
 }
 
 }  // namespace rocflash::kernel

@@ -119,7 +119,7 @@ Variant backward_variant(const Problem& p, const BackwardTensors& t) {
 }
 
 bool is_fused(const Problem& p, const BackwardTensors& t, Family family) {
-  return !is_wide(p) && !p.deterministic && t.dq && (t.dk || t.dv) &&
+  return !p.deterministic && t.dq && (t.dk || t.dv) &&
          has(family, {Operation::backward_fused, p.dtype,
                       bucket_for(p, Operation::backward_fused, family), backward_variant(p, t)});
 }
@@ -178,7 +178,8 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
 
   if (may_have_unused_rows(l))
     add_bounded(plan, Operation::backward_clear, all, p.batch() + 1, 16, chip);
-  const bool wide = is_wide(p);
+  // Where the family has no kernels with matrix instructions, or none whose bits do not depend on an order.
+  const bool wide = !fused && bucket_for(p, Operation::backward_queries, chip.family) == 0;
   if (wide) {
     plan_wide(plan, all, kernel::wide_spec(Operation::backward_wide_delta), 1, p.heads, queries,
               chip);

@@ -32,6 +32,12 @@ void make_dense_without_keys(Problem& p) {
   p.dropout = {};
 }
 
+// The smallest bucket of the family's kernels that holds both head sizes; 0 if none does.
+int forward_bucket(const Problem& p, kernel::Family family) {
+  return kernel::bucket_of(Operation::forward, p.dtype, std::max(p.head_dim, p.value_dim),
+                           kernel::set_of(family));
+}
+
 // Each workgroup computes some columns of the outputs: as many workgroups as they need.
 void plan_wide(Plan& plan, kernel::ForwardArguments& a, Chip chip) {
   const Problem& p = a.problem;
@@ -102,9 +108,8 @@ bool plan_warpgroups(Plan& plan, const kernel::ForwardArguments forward, Chip ch
 
 }  // namespace
 
-bool is_wide(const Problem& p) {
-  return p.dtype == DType::f32 ||
-         std::max(p.head_dim, p.value_dim) > kernel::largest_bucket(Operation::forward, p.dtype);
+bool is_wide(const Problem& p, kernel::Family family) {
+  return forward_bucket(p, family) == 0;
 }
 
 Variant forward_variant(const Problem& p, const ForwardOutputs& o) {
@@ -125,12 +130,10 @@ void plan_forward(Plan& plan, const Problem& given, const ForwardOutputs& output
   if (is_without_sequences(p)) make_dense_without_keys(p);
   space_single_rows(p, a.outputs);
   a.caches = caches_of(p);
-  if (is_wide(p)) return plan_wide(plan, a, chip);
+  if (is_wide(p, chip.family)) return plan_wide(plan, a, chip);
   if (plan_warpgroups(plan, a, chip)) return;
-  const int bucket =
-      kernel::bucket_of(Operation::forward, p.dtype, std::max(p.head_dim, p.value_dim));
-  const kernel::KernelSpec spec =
-      kernel::forward_spec(p.dtype, bucket, forward_variant(p, a.outputs));
+  const kernel::KernelSpec spec = kernel::forward_spec(p.dtype, forward_bucket(p, chip.family),
+                                                       forward_variant(p, a.outputs));
   const kernel::ForwardTile tile = kernel::forward_tile(chip.family, spec);
   a.work =
       share_work(p, p.heads, sequence_rows(p.lengths, p.max_q), tile.queries, tile.threads, chip);

@@ -6,9 +6,9 @@
 
 namespace rocflash::gpu {
 
-// Whether the kernels without matrix instructions compute the problem: f32, and head sizes past those of
-// the others.
-bool is_wide(const Problem& problem);
+// Whether the kernels without matrix instructions compute the problem: dtypes and head sizes that the family
+// has no others for.
+bool is_wide(const Problem& problem, kernel::Family family);
 
 kernel::Variant forward_variant(const Problem& problem, const ForwardOutputs& outputs);
 

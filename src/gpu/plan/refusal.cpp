@@ -42,7 +42,7 @@ std::string refusal(const ForwardCall& call) { return refusal(call.problem); }
 std::string refusal(const BackwardCall& call, kernel::Family family) {
   const Problem& p = call.problem;
   if (std::string why = refusal(p); !why.empty()) return why;
-  if (!is_wide(p) && !has_gradients(p.dtype, family))
+  if (!is_wide(p, family) && !has_gradients(p.dtype, family))
     return "q: is on a GPU; gradients are computed on the CPU only, forward on GPUs too";
   return {};
 }
