@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 import rocflash
 from rocflash import sdpa
@@ -139,7 +140,9 @@ DECLINED = {
     "vmap": lambda q: torch.func.vmap(now)(q, q, q),
     "mask and causal": lambda q: now(q, q, q, torch.ones(4, 4, dtype=torch.bool), is_causal=True),
     "switched off": lambda q: in_math(q),
+    "a mode": lambda q: under_a_mode(q),
     "dropout of everything": lambda q: now(q, q, q, dropout_p=1.0),
+    "no head": lambda q: now(q[:, :0], q[:, :0], q[:, :0]),
     "a head too large": lambda q: now(*[q.repeat(1, 1, 1, 40)] * 3),
 }
 
@@ -151,6 +154,21 @@ def now(*arguments: Any, **named: Any) -> Any:
 def in_math(q: torch.Tensor) -> Any:
     with sdpa_kernel(SDPBackend.MATH):
         return now(q, q, q)
+
+
+def under_a_mode(q: torch.Tensor) -> Any:
+    """As context parallelism finds the calls that it has to split."""
+    seen = []
+
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+            seen.append(function)
+            return function(*arguments, **(named or {}))
+
+    with Mode():
+        out = now(q, q, q)
+    assert KEPT[0] in seen
+    return out
 
 
 @pytest.mark.parametrize("call", DECLINED.values(), ids=DECLINED)
@@ -223,6 +241,34 @@ def test_on_and_off() -> None:
         assert sum(sdpa.counts().values()) == before
     finally:
         del sys.modules[user.__name__]
+
+
+def test_wrapped_by_others_meanwhile() -> None:
+    q = torch.randn(1, 1, 4, 8)
+    sdpa.enable()
+    inner = F.scaled_dot_product_attention
+
+    def wrapper(*arguments: Any) -> Any:
+        return inner(*arguments)
+
+    F.scaled_dot_product_attention = wrapper
+    sdpa.disable()
+    try:
+        assert F.scaled_dot_product_attention is wrapper  # theirs stays, and ends at torch's
+        assert torch.equal(wrapper(q, q, q), torchs(q, q, q))
+    finally:
+        F.scaled_dot_product_attention = KEPT[0]
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 4, 8), (2, 2, 0, 8), (0, 3, 2, 4, 8)], ids=str)
+def test_empty(shape: tuple[int, ...]) -> None:
+    q = torch.randn(shape)
+    with sdpa.enable(), torch.device("cpu"):
+        assert F.scaled_dot_product_attention(q, q, q, is_causal=True).shape == shape
+    some = torch.randn(2, 2, 3, 8)
+    with sdpa.enable():
+        none = F.scaled_dot_product_attention(some, some[:, :, :0], some[:, :, :0])
+    assert (none == 0).all() and none.shape == some.shape
 
 
 def operators(graphs: list[Any]) -> set[str]:
