@@ -46,36 +46,39 @@ def dout_dot_out(
 
 @triton.jit
 def add_queries(
-    dk, dv, y, z, q_at, q_row, dout_at, dout_row, lse_at, delta_at, begin, end, j, first_j, sq, shift, plane, slope,
-    score, sight, dropout, key_0, key_1, offset,
+    of_keys, of_values, y, z, q, dout, lse, delta, n, head_k, first_q, begin, end, j, first_j, sq, shift,
+    heads, score, sight, dropout, key_0, key_1, offset,
     MASKED: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Adds what queries begin to end of one head contribute to dk / scale and dv of the keys j.
+    """Adds what queries begin to end, of all heads that share the keys j, contribute to dk / scale and dv.
 
-    Tiles are (keys, queries). Queries that are not there have an infinite lse, and so no weight.
+    Tiles are (keys, queries). Queries that are not there have an infinite lse, and so no weight. Heads and blocks of
+    queries are one loop: two, one inside of the other, would need more registers than there are.
     """
-    for first in range(begin, end, BLOCK_M):
+    blocks = tl.cdiv(tl.maximum(end - begin, 0), BLOCK_M)
+    for step in range(0, blocks * heads.group):
+        head, first = head_k * heads.group + step // blocks, begin + step % blocks * BLOCK_M
         i = first + tl.arange(0, BLOCK_M)
         place = (i + shift)[None, :]
-        x = load_rows(q_at, q_row, first, sq, D, BLOCK_M, BLOCK_D, not MASKED)
-        base = tl.load(lse_at + i, mask=i < sq, other=float("inf")) * LOG2_E
-        scores, steepness = shaped(product(y, tl.trans(x)), place, j[:, None], slope, score)
+        x = load_rows(start_of(q, n, head, first_q), q.row, first, sq, D, BLOCK_M, BLOCK_D, not MASKED)
+        base = tl.load(numbers_of(lse, n, head, first_q) + i, mask=i < sq, other=float("inf")) * LOG2_E
+        scores, steepness = shaped(product(y, tl.trans(x)), place, j[:, None], slope_of(score, n, head), score)
         weights = tl.exp2(scores - base[None, :])
         if MASKED:
             weights = tl.where(is_seen(place, j[:, None], sight), weights, 0.0)
-        g = load_rows(dout_at, dout_row, first, sq, DV, BLOCK_M, BLOCK_DV, not MASKED)
+        g = load_rows(start_of(dout, n, head, first_q), dout.row, first, sq, DV, BLOCK_M, BLOCK_DV, not MASKED)
         dp = product(z, tl.trans(g))
         used = weights
         if dropout is not None:
+            plane = n * heads.count + head
             stays = tl.trans(kept(i, first_j, plane, key_0, key_1, offset, dropout.threshold, BLOCK_N))
             used = tl.where(stays, weights, 0.0)
             dp = tl.where(stays, dp * dropout.scale, 0.0)
-        dv = add_product(used, g, dv)
-        delta = tl.load(delta_at + i, mask=i < sq, other=0.0)
-        ds = weights * (dp - delta[None, :]) * steepness
-        dk = add_product(ds, x, dk)
-    return dk, dv
+        of_values = add_product(used, g, of_values)
+        d = tl.load(numbers_of(delta, n, head, first_q) + i, mask=i < sq, other=0.0)
+        of_keys = add_product(weights * (dp - d[None, :]) * steepness, x, of_keys)
+    return of_keys, of_values
 
 
 @triton.jit(do_not_specialize=CHANGING)
@@ -106,19 +109,15 @@ def gradients_of_keys(
     begin, whole_begin, whole_end, end = blocks_seen(
         begin_j, last_j, sight.right, sight.left, sight.chunk, shift, sq, BLOCK_M
     )
-    for member in range(heads.group):
-        head = head_k * heads.group + member
-        for part in tl.static_range(3):
-            if part > 0 or sight.right is not None or sight.chunk is not None:
-                of_keys, of_values = add_queries(
-                    of_keys, of_values, y, z, start_of(q, n, head, first_q), q.row,
-                    start_of(dout, n, head, first_q), dout.row,
-                    numbers_of(lse, n, head, first_q), numbers_of(delta, n, head, first_q),
-                    begin if part == 0 else (whole_begin if part == 1 else whole_end),
-                    whole_begin if part == 0 else (whole_end if part == 1 else end),
-                    j, begin_j, sq, shift, n * heads.count + head, slope_of(score, n, head), score, sight, dropout,
-                    key_0, key_1, offset, part != 1, D, DV, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
-                )  # fmt: skip
+    for part in tl.static_range(3):
+        if part > 0 or sight.right is not None or sight.chunk is not None:
+            of_keys, of_values = add_queries(
+                of_keys, of_values, y, z, q, dout, lse, delta, n, head_k, first_q,
+                begin if part == 0 else (whole_begin if part == 1 else whole_end),
+                whole_begin if part == 0 else (whole_end if part == 1 else end),
+                j, begin_j, sq, shift, heads, score, sight, dropout, key_0, key_1, offset, part != 1,
+                D, DV, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+            )  # fmt: skip
     if dropout is not None:
         of_values *= dropout.scale
     of_keys *= score.scale * LN_2
