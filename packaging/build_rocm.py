@@ -34,8 +34,8 @@ environment:
     PYTORCH_ROCM_ARCH     GPUs to build for, such as "gfx942;gfx1100", or all; then GPU_ARCHS, then the GPUs found
                           in this machine (by the kernel's KFD nodes, then rocminfo), then all
     MAX_JOBS              compilers at once; by default from cores and free memory
-    BUILD_TRITON_BACKEND  true: the wheel's name says triton. The content is the same: what upstream's Triton backend
-                          does on AMD GPUs, the kernels inside do
+    BUILD_TRITON_BACKEND  true: the wheel's name says triton. The content is the same: every wheel has the Triton
+                          kernels beside its own, and the choice is made at run time
     ROCFLASH_BUILD        the build directory; by default build/ where it has the same GPUs, else build-rocm-...
     SOURCE_DATE_EPOCH     the time in the wheel's entries; by default a fixed one
     ROCFLASH_SYSFS, ROCFLASH_ROCMINFO   where to look for GPUs instead of /sys and rocminfo
