@@ -33,7 +33,8 @@ def compare(
     batch = () if "cu_seqlens_q" in options else (len(options.get("seqused_k", "1")),)
     leaves = leaves_of([(*batch, sq, h, d), (*batch, sk, hk, d), (*batch, sk, hk, dv)], dtype)
     dout = torch.randn(*batch, sq, h, dv).to(dtype)
-    graded = [options[n].requires_grad_() for n in ("sinks", "alibi_slopes") if n in options]
+    names = [n for n in ("sinks", "alibi_slopes", "bias") if n in options]
+    graded = [options[n].requires_grad_() for n in names]
     if options.get("dropout_p"):
         options["rng_state"] = SEED
 
@@ -44,13 +45,13 @@ def compare(
 
     exact, plain, found = (results(x) for x in ("reference", "plain", "triton"))
     assert torch.equal(found[2] < 0, exact[2] < 0), f"{name}: dropout"
-    labels = ("out", "lse", "weights", "dq", "dk", "dv", "dsinks", "dslopes")
+    labels = ("out", "lse", "weights", "dq", "dk", "dv", *names)
     for label, x, y, z in zip(labels, found, exact, plain):
         seen = y.isfinite()
         assert torch.equal(x[~seen], y[~seen].to(x.dtype)), f"{name}: {label}"
         # Sums over all queries are few numbers, in which plain attention may be lucky: one rounding is allowed.
         factor, atol = (2, 0.0) if label in ("out", "lse", "weights") else (3, 0.0)
-        if label in ("dsinks", "dslopes"):
+        if label in names:
             atol = 2 * torch.finfo(dtype).eps * y.abs().max().item()
         check(f"{name}: {label}", x[seen], y[seen], z[seen], factor, atol)
 
@@ -72,6 +73,11 @@ def options_one_by_one() -> None:
     compare("used", (33, 40), (1, 1), (24, 24), bf16, **used)
     everything = {"softcap": 6.0, "window": (20, 3), "dropout_p": 0.3, "sinks": torch.randn(2)}
     compare("everything", (50, 40), (2, 1), (32, 48), f16, alibi_slopes=torch.rand(2), attention_chunk=24, **everything)
+    mask = torch.rand(2, 1, 20, 37) > 0.4
+    mask[0, 0, 3] = False  # a query that sees nothing
+    b = {"seqused_k": torch.tensor([37, 30], dtype=torch.int32)}
+    compare("mask", (20, 37), (2, 1), (16, 16), bf16, mask=mask, causal=True, **b)
+    compare("bias", (20, 37), (2, 2), (16, 16), f16, bias=torch.randn(1, 2, 1, 37), **b)
     compare("no keys", (5, 0), (1, 1), (16, 16), f16, causal=True)
 
 

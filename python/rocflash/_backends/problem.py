@@ -194,6 +194,22 @@ def _slopes(slopes: Optional[Tensor], q: Tensor, batch: int, heads: int) -> Opti
     return slopes.resolve_neg().contiguous()
 
 
+def _check_plane(
+    name: str, x: Optional[Tensor], q: Tensor, sizes: tuple[int, ...], dtypes: tuple[torch.dtype, ...]
+) -> None:
+    """Mask and bias: (b|1, h|1, sq|1, sk|1)."""
+    if x is None:
+        return
+    if x.dim() != 4:
+        raise InvalidArgument(f"{name}: shape {_shape(x)} has {x.dim()} dimensions; it must be (b|1, h|1, sq|1, sk|1)")
+    for n, (size, whole) in enumerate(zip(x.shape, sizes)):
+        if size not in (1, whole):
+            raise InvalidArgument(f"{name}: shape {_shape(x)}; size {size} in dimension {n}; it must be 1 or {whole}")
+    if x.dtype not in dtypes:
+        raise InvalidArgument(f"{name}: dtype {x.dtype}; it must be {' or '.join(map(str, dtypes))}")
+    check_like(name, x, q, x.dtype)
+
+
 def read(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], backend: str, most: int) -> Problem:
     """Checks a call whose options' Python types were checked before. `most` is the largest head size."""
     o = Options(*options)
@@ -219,11 +235,15 @@ def read(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], backend: str
         for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k")
     }
     o = o._replace(**integers, alibi_slopes=_slopes(o.alibi_slopes, q, batch, q.shape[-2]))
+    o = o._replace(**{n: x.resolve_neg() for n in ("sinks", "bias") if (x := getattr(o, n)) is not None})
     if o.sinks is not None:
         check_shape("sinks", o.sinks, (q.shape[-2],), "(heads,)")
         check_like("sinks", o.sinks, q, o.sinks.dtype if o.sinks.dtype == torch.float32 else q.dtype)
     longest_q = _longest("max_seqlen_q", o.max_seqlen_q, o.cu_seqlens_q, q.shape[-3])
     longest_k = _longest("max_seqlen_k", o.max_seqlen_k, o.cu_seqlens_k, k.shape[-3])
+    sizes = (batch, q.shape[-2], longest_q, longest_k)
+    _check_plane("mask", o.mask, q, sizes, (torch.bool, torch.uint8))
+    _check_plane("bias", o.bias, q, sizes, (torch.float32, q.dtype))
     _check_used(o, q, k, batch)
     for name, x in (("q", q), ("k", k)):
         if x.shape[-3] >= _MOST_ROWS:

@@ -41,6 +41,16 @@ class Heads(NamedTuple):
     group: int  # of those that share a head of keys
 
 
+class Plane(NamedTuple):
+    """A tensor (sequence, head, query, key) by its strides; 0 where one number serves a whole dimension."""
+
+    data: Any
+    batch: int
+    head: int
+    row: int
+    column: int
+
+
 class Score(NamedTuple):
     """How a score is shaped; scale and softcap are those of scores in base 2, times log2(e)."""
 
@@ -48,6 +58,8 @@ class Score(NamedTuple):
     softcap: Any
     slopes: Any
     slope_batch: int
+    bias: Any  # Plane
+    mask: Any  # Plane
 
 
 class Sight(NamedTuple):

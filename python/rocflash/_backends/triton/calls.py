@@ -15,7 +15,7 @@ from . import launch
 NAME = "triton"
 MAX_HEAD_DIM = 256
 # What the kernels do not do. All else is honoured.
-_ABSENT = ("mask", "bias", "block_table", "cache_batch_idx")
+_ABSENT = ("block_table", "cache_batch_idx")
 
 
 def _check_device(q: Tensor) -> None:
@@ -105,20 +105,28 @@ def backward(
     problem.check_shape("lse", lse, p.lse_shape, "(heads, total)" if p.packed_q else "(b, heads, sq)")
     given = (*into, *(None,) * (6 - len(into)))
     asked = [want or x is not None for want, x in zip((*wanted, *(False,) * 6), given)]
-    if asked[4]:
-        raise InvalidArgument("dbias: is asked for, but bias is None")
-    of_q, of_keys = asked[0] or asked[5], asked[1] or asked[2]
+    for at, name in ((3, "sinks"), (4, "bias"), (5, "alibi_slopes")):
+        if asked[at] and getattr(p.options, name) is None:
+            raise InvalidArgument(f"d{name}: is asked for, but {name} is None")
+    of_q, of_keys = asked[0] or asked[4] or asked[5], asked[1] or asked[2]
     dq = _written("dq", given[0], p, tuple(p.q.shape)) if of_q else None
     dk = _written("dk", given[1], p, tuple(p.k.shape)) if of_keys else None
     dv = _written("dv", given[2], p, tuple(p.v.shape)) if of_keys else None
     lse = lse.resolve_neg().contiguous()
     delta = torch.zeros_like(lse) if p.has_unused_rows else torch.empty_like(lse)
     tilt = torch.zeros_like(lse) if asked[5] else None
+    every = None
+    if asked[4]:  # of each score; a bias that serves several has their sum
+        shape = (p.batch, p.heads, p.longest_q, p.longest_k)
+        every = torch.zeros(shape, dtype=torch.float32, device=q.device)
     inputs = (problem.usable(dout), problem.usable(out), lse, delta)
-    for each in launch.backward_launches(p, *inputs, dq, dk, dv, tilt):
+    for each in launch.backward_launches(p, *inputs, dq, dk, dv, tilt, every):
         launch.run(each)
-    found = [dq, dk, dv, _of_sinks(p, lse, delta) if asked[3] else None, None, _of_slopes(p, tilt)]
-    return [x if want else None for x, want in zip(found, asked)]
+    of_sinks = _of_sinks(p, lse, delta) if asked[3] else None
+    of_bias = None if every is None else every.sum_to_size(p.options.bias.shape).to(p.options.bias.dtype)
+    found = [dq, dk, dv, of_sinks, of_bias, _of_slopes(p, tilt)]
+    results = [x if y is None or n < 3 else y.copy_(x) for n, (x, y) in enumerate(zip(found, given))]
+    return [x if want else None for x, want in zip(results, asked)]
 
 
 def _of_sinks(p: Problem, lse: Tensor, delta: Tensor) -> Tensor:

@@ -28,17 +28,18 @@ CHANGING = ("length_q", "length_k", "longest_q", "longest_k", "key_0", "key_1", 
 
 @triton.jit
 def attend(
-    acc, highest, total, x, k_at, k_row, v_at, v_row, begin, end, i, sk, shift, plane, slope, score, sight, dropout,
-    key_0, key_1, offset,
+    acc, highest, total, x, k_at, k_row, v_at, v_row, n, head, begin, end, i, sq, sk,
+    heads, score, sight, dropout, key_0, key_1, offset,
     MASKED: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
     """Takes keys begin to end into the sums of the queries i: weighted values, highest score, weights."""
-    place = (i + shift)[:, None]
+    place = (i + (sk - sq))[:, None]
+    slope = slope_of(score, n, head)
     for first in range(begin, end, BLOCK_N):
         j = first + tl.arange(0, BLOCK_N)[None, :]
         y = load_rows(k_at, k_row, first, sk, D, BLOCK_N, BLOCK_D, not MASKED)
-        scores, _ = shaped(product(x, tl.trans(y)), place, j, slope, score)
+        scores, _ = shaped(product(x, tl.trans(y)), n, head, i[:, None], j, sq, sk, slope, score)
         if MASKED:
             scores = tl.where((j < sk) & is_seen(place, j, sight), scores, float("-inf"))
         higher = tl.maximum(highest, tl.max(scores, 1))
@@ -47,6 +48,7 @@ def attend(
         shrink = tl.exp2(highest - base)
         total = total * shrink + tl.sum(weights, 1)
         if dropout is not None:
+            plane = n * heads.count + head
             stays = kept(i, first, plane, key_0, key_1, offset, dropout.threshold, BLOCK_N)
             weights = tl.where(stays, weights, 0.0)
         z = load_rows(v_at, v_row, first, sk, DV, BLOCK_N, BLOCK_DV, not MASKED)
@@ -92,11 +94,11 @@ def attention_forward(
     for part in tl.static_range(3):  # before, within and after the blocks that every query sees whole
         if part > 0 or sight.left is not None or sight.chunk is not None:
             acc, highest, total = attend(
-                acc, highest, total, x, k_at, k.row, v_at, v.row,
+                acc, highest, total, x, k_at, k.row, v_at, v.row, n, head,
                 begin if part == 0 else (whole_begin if part == 1 else whole_end),
                 whole_begin if part == 0 else (whole_end if part == 1 else end),
-                i, sk, shift, n * heads.count + head, slope_of(score, n, head), score, sight, dropout,
-                key_0, key_1, offset, part != 1, D, DV, BLOCK_N, BLOCK_D, BLOCK_DV,
+                i, sq, sk, heads, score, sight, dropout, key_0, key_1, offset, part != 1,
+                D, DV, BLOCK_N, BLOCK_D, BLOCK_DV,
             )  # fmt: skip
 
     blind = total == 0.0
@@ -132,7 +134,7 @@ def attention_weights(
     for first in range(0, sk, BLOCK_N):
         j = first + tl.arange(0, BLOCK_N)[None, :]
         y = load_rows(k_at, k.row, first, sk, D, BLOCK_N, BLOCK_D, False)
-        scores, _ = shaped(product(x, tl.trans(y)), place, j, slope, score)
+        scores, _ = shaped(product(x, tl.trans(y)), n, head, i[:, None], j, sq, sk, slope, score)
         found = tl.where(is_seen(place, j, sight), tl.exp2(scores - base[:, None]), 0.0)
         if dropout is not None:
             stays = kept(i, first, n * heads.count + head, key_0, key_1, offset, dropout.threshold, BLOCK_N)

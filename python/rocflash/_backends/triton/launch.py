@@ -19,7 +19,7 @@ from torch import Tensor
 from ...errors import Unsupported
 from ..problem import Problem
 from . import tiles
-from .arguments import Dropout, Heads, Lengths, Numbers, Rows, Score, Sight
+from .arguments import Dropout, Heads, Lengths, Numbers, Plane, Rows, Score, Sight
 
 _LOG2_E = 1 / math.log(2)
 AUTOTUNE = "FLASH_ATTENTION_TRITON_AMD_AUTOTUNE"
@@ -48,6 +48,10 @@ def _rows(x: Tensor, packed: bool) -> Rows:
 
 def _numbers(x: Tensor, packed: bool) -> Numbers:
     return Numbers(x, 0 if packed else x.stride(0), x.stride(-2))
+
+
+def _plane(x: Optional[Tensor]) -> Optional[Plane]:
+    return None if x is None else Plane(x, *(0 if n == 1 else step for n, step in zip(x.shape, x.stride())))
 
 
 def _signed(x: int) -> int:
@@ -82,6 +86,8 @@ def _shared(p: Problem) -> dict[str, Any]:
             o.softcap * _LOG2_E if o.softcap else None,
             slopes,
             0 if slopes is None or slopes.dim() == 1 else p.heads,
+            _plane(o.bias),
+            _plane(None if o.mask is None else o.mask.view(torch.uint8)),
         ),
         "sight": Sight(p.left, p.right, o.attention_chunk or None),
         "dropout": dropout_of(o.dropout_p),
@@ -132,8 +138,9 @@ def backward_launches(
     dk: Optional[Tensor],
     dv: Optional[Tensor],
     dslopes: Optional[Tensor],
+    dbias: Optional[Tensor],
 ) -> list[Launch]:
-    """dq and, with it, dslopes may be absent; so may dk and dv, together."""
+    """dq and, with it, dslopes and dbias may be absent; so may dk and dv, together."""
     shared, sizes, planes = _shared(p), _sizes(p), p.batch * p.heads
     of_rows = {
         "dout": _rows(dout, p.packed_q),
@@ -163,7 +170,12 @@ def backward_launches(
         )
     if dq is not None:
         tilt = None if dslopes is None else _numbers(dslopes, p.packed_q)
-        results = {"dq": _rows(dq, p.packed_q), "dslopes": tilt, "longest_q": p.longest_q}
+        results = {
+            "dq": _rows(dq, p.packed_q),
+            "dslopes": tilt,
+            "dbias": _plane(dbias),
+            "longest_q": p.longest_q,
+        }
         found.append(
             Launch("gradients_of_queries", {**inputs, **results}, sizes, p.longest_q, planes, "block_m")
         )
@@ -217,7 +229,7 @@ _chosen: dict[Any, tiles.Tile] = {}
 def _kind(launch: Launch, device: torch.device, tuned: bool) -> Any:
     a = launch.arguments
     dtype = next(a[name].data.dtype for name in ("q", "dout") if name in a)
-    options = [a.get(name) is None for name in ("sinks", "dropout", "dslopes")]
+    options = [a.get(name) is None for name in ("sinks", "dropout", "dslopes", "dbias")]
     for name in ("lengths", "score", "sight"):
         options += [x is None for x in a.get(name, ())]
     size = (launch.longest.bit_length(), launch.planes.bit_length(), a["heads"].group) if tuned else ()

@@ -152,8 +152,15 @@ def slope_of(score, n, head):
 
 
 @triton.jit
-def shaped(dots, place, j, slope, score):
-    """(scores, their derivative by scale·q·k) of products q·k of queries at `place` with keys j."""
+def places_in(plane, n, head, i, j):
+    """Addresses of what belongs to queries i and keys j."""
+    at = plane.data + tl.cast(n, tl.int64) * plane.batch + tl.cast(head, tl.int64) * plane.head
+    return at + tl.cast(i, tl.int64) * plane.row + tl.cast(j, tl.int64) * plane.column
+
+
+@triton.jit
+def shaped(dots, n, head, i, j, sq, sk, slope, score):
+    """(scores, their derivative by scale·q·k) of products q·k of queries i with keys j, one of them along each axis."""
     scores = dots * score.scale
     steepness = 1.0
     if score.softcap is not None:
@@ -161,7 +168,13 @@ def shaped(dots, place, j, slope, score):
         scores = bent * score.softcap
         steepness = 1.0 - bent * bent
     if score.slopes is not None:
-        scores -= slope * tl.abs(place - j).to(tl.float32)
+        scores -= slope * tl.abs(i + (sk - sq) - j).to(tl.float32)
+    if score.bias is not None:
+        added = tl.load(places_in(score.bias, n, head, i, j), mask=(i < sq) & (j < sk), other=0.0)
+        scores += added.to(tl.float32) * LOG2_E
+    if score.mask is not None:
+        visible = tl.load(places_in(score.mask, n, head, i, j), mask=(i < sq) & (j < sk), other=0)
+        scores = tl.where(visible != 0, scores, float("-inf"))
     return scores, steepness
 
 
