@@ -83,7 +83,7 @@ def test_tensors_on_the_cpu_are_refused() -> None:
             call()
     with pytest.raises(rocflash.Unsupported, match="^backend: 'triton'; it takes torch tensors"):
         rocflash.attention(*[x.numpy()] * 3, backend="triton")
-    with rocflash.use_backend("triton"), pytest.raises(rocflash.Unsupported, match="^backend: 'triton'; it has no attention over"):
+    with rocflash.use_backend("triton"), pytest.raises(rocflash.Unsupported, match="^q: is on cpu; backend 'triton'"):
         flash_attn.flash_attn_with_kvcache(x, x, x)
 
 
@@ -106,7 +106,9 @@ def ints(*x: int) -> torch.Tensor:
         ({"mask": torch.ones(1, 1, 4, 5, dtype=torch.bool)}, "mask: shape .* size 5 in dimension 3; it must be 1 or 6"),
         ({"mask": torch.ones(1, 1, 4, 6)}, "mask: dtype torch.float32; it must be torch.bool or"),
         ({"bias": torch.ones(4, 6)}, "bias: shape .* has 2 dimensions"),
-        ({"cache_batch_idx": ints(0)}, "cache_batch_idx: a tensor of shape .* must be None"),
+        ({"cache_batch_idx": ints(1)}, r"cache_batch_idx: \[1\]; entries must be 0 to 0"),
+        ({"block_table": ints(0)}, "block_table: shape .* it must have a row for each"),
+        ({"block_table": torch.ones(1, 1, dtype=torch.int32)}, "block_table: 1 at entry 0 of sequence 0"),
         ({"num_splits": 3}, "num_splits: 3; .* must be 0 or 1"),
         ({"dropout_p": 1.0}, "dropout_p: 1.0; it must be in"),
         ({"softcap": -1.0}, "softcap: -1.0; it must be 0"),

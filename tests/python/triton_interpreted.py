@@ -110,11 +110,49 @@ def functions_of_flash_attn() -> None:
         near(raw[0], flash_attn.flash_attn_func(q, k, v, causal=True))
 
 
+def caches() -> None:
+    """New keys are appended, rotated and found in pages, as the library does it."""
+    f16 = {"dtype": torch.float16}
+    q, k, v = (torch.randn(2, 3, h, 16, **f16) for h in (4, 2, 2))
+    cos, sin = torch.rand(64, 4, **f16), torch.rand(64, 4, **f16)
+    lengths = torch.tensor([5, 17], dtype=torch.int32)
+    kinds = (
+        ((8, 6, 2, 16), {"block_table": torch.tensor([[3, 1, 7, 0], [2, 6, 5, 4]], dtype=torch.int32)}),
+        ((3, 24, 2, 16), {"cache_batch_idx": torch.tensor([2, 0], dtype=torch.int32), "causal": True}),
+        ((2, 24, 2, 16), {"cache_leftpad": torch.tensor([1, 4], dtype=torch.int32), "softcap": 3.0}),
+    )
+    for shape, options in kinds:
+        cache = [torch.randn(shape, **f16) for _ in "kv"]
+        mine = [x.clone() for x in cache]
+        turned = {"rotary_cos": cos, "rotary_sin": sin, "rotary_interleaved": "causal" in options}
+        more = {"k": k, "v": v, "cache_seqlens": lengths, "return_softmax_lse": True, **turned, **options}
+        wanted = flash_attn.flash_attn_with_kvcache(q, *cache, **more)
+        with rocflash.use_backend("triton"):
+            found = flash_attn.flash_attn_with_kvcache(q, *mine, **more)
+        for x, y in zip((*found, *mine), (*wanted, *cache)):
+            near(x, y)
+    table = kinds[0][1]["block_table"]
+    cu = torch.tensor([0, 3, 6], dtype=torch.int32)
+    pages = [torch.randn(8, 6, 2, 16, **f16) for _ in "kv"]
+    packed = (q.flatten(0, 1), *pages, cu, torch.tensor([0, 5, 22], dtype=torch.int32), 3, 17)
+    wanted = flash_attn.flash_attn_varlen_func(*packed, causal=True, block_table=table)
+    with rocflash.use_backend("triton"):
+        near(flash_attn.flash_attn_varlen_func(*packed, causal=True, block_table=table), wanted)
+        kept = pages[0].clone()
+        try:
+            flash_attn.flash_attn_with_kvcache(q, *pages, k, v, cache_seqlens=23, block_table=table)
+            raise AssertionError("there is no room for three more keys")
+        except rocflash.InvalidArgument as refusal:
+            assert str(refusal).startswith("cache_seqlens: 26 for sequence 0"), refusal
+        assert torch.equal(kept, pages[0]), "a call that is refused has written nothing"
+
+
 def main() -> None:
     tiles.choices = lambda kernel, family, columns: [tiles.Tile(16, 32, 4, 1)]
     torch.manual_seed(0)
     options_one_by_one()
     functions_of_flash_attn()
+    caches()
     print("ok")
 
 

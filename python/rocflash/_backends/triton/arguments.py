@@ -34,6 +34,16 @@ class Lengths(NamedTuple):
     used_q: Any
     used_k: Any
     pad_k: Any
+    entry_k: Any  # which batch entry of keys and values a sequence has
+
+
+class Pages(NamedTuple):
+    """Keys and values in pages: `table` (sequence, page) says which of `count` pages of `size` rows each is."""
+
+    table: Any
+    width: int
+    size: int
+    count: int
 
 
 class Heads(NamedTuple):

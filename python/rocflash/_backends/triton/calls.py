@@ -7,6 +7,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
+from ..._c.options import Options
 from ...errors import InvalidArgument, Unsupported
 from .. import problem
 from ..problem import Problem
@@ -14,8 +15,8 @@ from . import launch
 
 NAME = "triton"
 MAX_HEAD_DIM = 256
-# What the kernels do not do. All else is honoured.
-_ABSENT = ("block_table", "cache_batch_idx")
+# What has no gradients, as in the library.
+_CACHES = ("block_table", "cache_batch_idx")
 
 
 def _check_device(q: Tensor) -> None:
@@ -41,9 +42,12 @@ def _check_rng_state(o: Any) -> None:
 def _read(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...]) -> Problem:
     _check_device(q)
     p = problem.read(q, k, v, options, NAME, MAX_HEAD_DIM)
-    problem.refuse_options(p.options, NAME, _ABSENT)
+    problem.refuse_options(p.options, NAME, ())
     _check_rng_state(p.options)
     return p
+
+
+check = _read
 
 
 def _written(name: str, x: Optional[Tensor], p: Problem, shape: tuple[int, ...]) -> Tensor:
@@ -97,6 +101,7 @@ def backward(
     into: tuple[Optional[Tensor], ...],
 ) -> list[Optional[Tensor]]:
     """Gradients of q, k, v, sinks, bias and slopes: those wanted are made, those in `into` written."""
+    refuse_missing_gradients(q, v, options)
     p = _read(q, k, v, options)
     for name, x in (("dout", dout), ("out", out)):
         problem.check_like(name, x, p.q)
@@ -149,12 +154,9 @@ def _of_slopes(p: Problem, tilt: Optional[Tensor]) -> Optional[Tensor]:
     return sums.diff(dim=1).T.float()
 
 
-def decode(*_: Any, **__: Any) -> Any:
-    raise Unsupported(
-        "backend: 'triton'; it has no attention over a key/value cache. Choose backend 'native' for "
-        "flash_attn_with_kvcache and rocflash.decode"
-    )
-
-
 def refuse_missing_gradients(q: Tensor, v: Tensor, options: tuple[Any, ...]) -> None:
-    """Every gradient of what forward takes is there."""
+    """Every gradient of what forward takes is there, but for caches."""
+    o = Options(*options)
+    for name in _CACHES:
+        if getattr(o, name) is not None:
+            raise Unsupported(f"{name}: is given; there are no gradients with it, so it must be None")

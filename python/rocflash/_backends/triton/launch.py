@@ -19,7 +19,7 @@ from torch import Tensor
 from ...errors import Unsupported
 from ..problem import Problem
 from . import tiles
-from .arguments import Dropout, Heads, Lengths, Numbers, Plane, Rows, Score, Sight
+from .arguments import Dropout, Heads, Lengths, Numbers, Pages, Plane, Rows, Score, Sight
 
 _LOG2_E = 1 / math.log(2)
 AUTOTUNE = "FLASH_ATTENTION_TRITON_AMD_AUTOTUNE"
@@ -79,7 +79,7 @@ def _shared(p: Problem) -> dict[str, Any]:
     o = p.options
     slopes = o.alibi_slopes
     return {
-        "lengths": Lengths(o.cu_seqlens_q, o.cu_seqlens_k, o.seqused_q, o.seqused_k, o.leftpad_k),
+        "lengths": Lengths(o.cu_seqlens_q, o.cu_seqlens_k, o.seqused_q, o.seqused_k, o.leftpad_k, o.cache_batch_idx),
         "heads": Heads(p.heads, p.heads // p.heads_k),
         "score": Score(
             p.scale * _LOG2_E,
@@ -97,6 +97,11 @@ def _shared(p: Problem) -> dict[str, Any]:
     }
 
 
+def _pages(p: Problem) -> Optional[Pages]:
+    table = p.options.block_table
+    return None if table is None else Pages(table, table.shape[1], p.k.shape[1], max(p.k.shape[0], 1))
+
+
 def _sizes(p: Problem) -> dict[str, int]:
     return {"D": p.d, "DV": p.dv, "BLOCK_D": tiles.padded(p.d), "BLOCK_DV": tiles.padded(p.dv)}
 
@@ -109,6 +114,7 @@ def forward_launch(p: Problem, out: Tensor, lse: Tensor) -> Launch:
         "out": _rows(out, p.packed_q),
         "lse": _numbers(lse, p.packed_q),
         "sinks": None if p.options.sinks is None else p.options.sinks.contiguous(),
+        "pages": _pages(p),
         **_shared(p),
         "longest_q": p.longest_q,
     }
@@ -121,6 +127,7 @@ def weights_launch(p: Problem, weights: Tensor, lse: Tensor) -> Launch:
         "k": _rows(p.k, p.packed_k),
         "weights": Rows(weights, weights.stride(0), weights.stride(2), weights.stride(1)),
         "lse": _numbers(lse, p.packed_q),
+        "pages": _pages(p),
         **_shared(p),
         "longest_q": p.longest_q,
     }
@@ -229,7 +236,7 @@ _chosen: dict[Any, tiles.Tile] = {}
 def _kind(launch: Launch, device: torch.device, tuned: bool) -> Any:
     a = launch.arguments
     dtype = next(a[name].data.dtype for name in ("q", "dout") if name in a)
-    options = [a.get(name) is None for name in ("sinks", "dropout", "dslopes", "dbias")]
+    options = [a.get(name) is None for name in ("sinks", "pages", "dropout", "dslopes", "dbias")]
     for name in ("lengths", "score", "sight"):
         options += [x is None for x in a.get(name, ())]
     size = (launch.longest.bit_length(), launch.planes.bit_length(), a["heads"].group) if tuned else ()
