@@ -296,7 +296,9 @@ def _check_cache(o: Any, q: Tensor, k: Tensor, batch: int) -> Any:
             raise InvalidArgument(f"k: shape {_shape(k)}; a page must have a row")
         o = o._replace(block_table=table.contiguous())
     if index is not None:
-        o = o._replace(cache_batch_idx=_check_integers("cache_batch_idx", index, q, batch))
+        index = _check_integers("cache_batch_idx", index, q, batch)
+        # On a GPU nobody looks at the entries, but they are kept within the cache.
+        o = o._replace(cache_batch_idx=index.clamp(0, max(k.shape[0] - 1, 0)))
         if index.is_cpu and batch and not 0 <= int(index.min()) <= int(index.max()) < k.shape[0]:
             raise InvalidArgument(f"cache_batch_idx: {index.tolist()}; entries must be 0 to {k.shape[0] - 1}")
     return o

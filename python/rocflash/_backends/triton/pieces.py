@@ -116,7 +116,7 @@ def load_keys(
 @triton.jit
 def entry_of(lengths, n):
     """The batch entry of a sequence's keys and values."""
-    return n if lengths.entry_k is None else tl.maximum(tl.load(lengths.entry_k + n), 0)
+    return n if lengths.entry_k is None else tl.load(lengths.entry_k + n)
 
 
 @triton.jit
