@@ -149,15 +149,22 @@ def backend_symbol(name: str) -> str:
 def packages() -> dict[str, str]:
     """The packages that backends need besides the library: version, or why there is none."""
     from importlib import metadata
+    from importlib.util import find_spec
 
-    needed = {"triton": ("triton", "rocflash[triton]"), "ck": ("amd-aiter", None)}
+    # Modules, the distributions that may bring them, and how to get one.
+    triton = ("triton", ("triton", "pytorch-triton-rocm", "triton-rocm"), "pip install 'rocflash[triton]'")
+    aiter = ("aiter", ("amd-aiter", "aiter"), "see https://github.com/ROCm/aiter")
     found = {}
-    for name, (package, extra) in needed.items():
-        try:
-            found[name] = f"{package} {metadata.version(package)}"
-        except metadata.PackageNotFoundError:
-            hint = f"pip install '{extra}'" if extra else "see https://github.com/ROCm/aiter"
-            found[name] = f"{package} is not installed ({hint})"
+    for name, (module, distributions, hint) in (("triton", triton), ("ck", aiter)):
+        found[name] = f"{module} is not installed ({hint})"
+        if find_spec(module) is not None:
+            found[name] = f"{module}, of no known distribution"
+            for each in distributions:
+                try:
+                    found[name] = f"{each} {metadata.version(each)}"
+                    break
+                except metadata.PackageNotFoundError:
+                    continue
     return found
 
 
