@@ -57,8 +57,9 @@ def ring(kind: str) -> list[torch.Tensor]:
 
 
 def whole() -> list[torch.Tensor]:
+    """In bf16: of f32 gradients it sends buffers that it writes to again."""
     generator = torch.Generator().manual_seed(3)
-    return [torch.randn(2, 32, 4, 32, generator=generator) for _ in range(4)]
+    return [torch.randn(2, 32, 4, 32, generator=generator).bfloat16() for _ in range(4)]
 
 
 def rows_of(kind: str, rank: int, size: int, x: torch.Tensor) -> torch.Tensor:
@@ -83,11 +84,8 @@ def test_ring_flash_attention(kind: str, two: Ranks) -> None:
     out = flash_attn_func(*leaves, causal=True)
     expected = [out.detach(), *torch.autograd.grad(out, leaves, dout)]
     for rank, found in enumerate(two.run(ring, kind)):
-        for n, (a, b) in enumerate(zip(found, expected)):
-            told = (
-                {"rtol": 0.01, "atol": 0.01} if n else {"rtol": 1e-4, "atol": 1e-5}
-            )  # it rounds gradients to bf16
-            torch.testing.assert_close(a, rows_of(kind, rank, 2, b), **told)
+        for a, b in zip(found, expected):
+            torch.testing.assert_close(a, rows_of(kind, rank, 2, b), rtol=0.03, atol=0.03)
 
 
 def test_xformers() -> None:
