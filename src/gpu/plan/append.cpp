@@ -2,12 +2,15 @@
 
 #include <algorithm>
 
-#include "core/append.hpp"
 #include "gpu/plan/scratch.hpp"
 #include "gpu/plan/sequences.hpp"
 
 namespace rocflash::gpu {
 namespace {
+
+Size rows_to_rotate(const Problem& p) {
+  return p.lengths.packed_q() ? Size(p.lengths.rows_q) : Size(p.lengths.rows_q) * p.batch();
+}
 
 // The kernel strides over rows and heads, so a bounded grid serves any number of them.
 void add_launch(Plan& plan, kernel::AppendArguments& a, Size rows, Chip chip) {
@@ -26,7 +29,7 @@ void plan_rotate(Plan& plan, const Problem& p, const Rotary& rotary, const Rows&
   a.problem = p;
   a.append.rotary = rotary;
   a.q = out;
-  add_launch(plan, a, Size(query_rows(p)) * p.heads, chip);
+  add_launch(plan, a, rows_to_rotate(p) * p.heads, chip);
 }
 
 Problem plan_append(Plan& plan, const Problem& p, const Append& append, std::byte* workspace,
@@ -47,7 +50,7 @@ Problem plan_append(Plan& plan, const Problem& p, const Append& append, std::byt
     key_rows = append.cu ? Size(append.rows) : Size(append.rows) * p.batch();
   }
   if (rotates) {
-    rotated_rows = query_rows(p);
+    rotated_rows = rows_to_rotate(p);
     const auto bytes = static_cast<std::int64_t>(size_of(p.q.dtype));
     // Rows start on 16 bytes, as plain kernels want them.
     const std::int64_t columns = divide_up(p.head_dim * bytes, 16) * 16 / bytes;
