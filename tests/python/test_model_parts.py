@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import multiprocessing
 from functools import partial
 from types import SimpleNamespace
@@ -354,3 +354,17 @@ def test_split_over_processes(tmp_path) -> None:
     for process in ranks:
         process.join(240)
     assert [process.exitcode for process in ranks] == [0, 0]
+
+
+def test_what_is_absent_says_so() -> None:
+    from flash_attn._absent import ABSENT
+
+    for name in ABSENT:
+        with pytest.raises(ModuleNotFoundError, match="no part of flash_attn as rocflash serves it") as refusal:
+            importlib.import_module(name)
+        assert refusal.value.name == name
+        assert importlib.util.find_spec(name) is None, "who only looks finds nothing"
+    with pytest.raises(ModuleNotFoundError, match="flash_attn.models"):
+        from flash_attn.models.gpt import GPTLMHeadModel  # noqa: F401
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'flash_attn.unheard_of'$"):
+        importlib.import_module("flash_attn.unheard_of")
