@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import multiprocessing
 from functools import partial
 from types import SimpleNamespace
@@ -427,3 +427,17 @@ def test_reference_masks() -> None:
     assert (first[..., :2] > 0).all() and not first[:, :, -1, 3:9].any()
     skipped = attention_ref(q, k, v, key_leftpad=torch.tensor([0, 3]), causal=True)[1]
     assert not skipped[1, :, :, :3].any() and skipped[0, :, :, 0].all()
+
+
+def test_what_is_absent_says_so() -> None:
+    from flash_attn._absent import ABSENT
+
+    for name in ABSENT:
+        with pytest.raises(ModuleNotFoundError, match="no part of flash_attn as rocflash serves it") as refusal:
+            importlib.import_module(name)
+        assert refusal.value.name == name
+        assert importlib.util.find_spec(name) is None, "who only looks finds nothing"
+    with pytest.raises(ModuleNotFoundError, match="flash_attn.models"):
+        from flash_attn.models.gpt import GPTLMHeadModel  # noqa: F401
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'flash_attn.unheard_of'$"):
+        importlib.import_module("flash_attn.unheard_of")

@@ -37,7 +37,7 @@ FROM_CONTEXT = -1
 def _of_this_build() -> str:
     """The backend that this wheel was built to prefer (packaging/wheel.py); empty for all but those named triton."""
     try:
-        from .._stamp import BACKEND  # type: ignore[import-not-found]
+        from ._stamp import BACKEND  # type: ignore[import-not-found]
     except ImportError:
         return ""
     switched_off = os.environ.get("FLASH_ATTENTION_TRITON_AMD_ENABLE", "").strip().upper()
@@ -82,7 +82,7 @@ def current() -> int:
     if _chosen is not None:
         return _chosen
     if not _environment and _built:
-        return number_of(_built, "rocflash/_stamp.py")
+        return number_of(_built, "rocflash/_c/_stamp.py")
     return number_of(_environment, "ROCFLASH_BACKEND") if _environment else 0
 
 
