@@ -46,8 +46,8 @@ constexpr ForwardTile forward_tile(Family family, const KernelSpec& spec) {
       return {64, 16, 128, 2, true};
     case Family::sm80:
       if (spec.dtype == DType::f32)
-        return {64, 32, 128, bucket <= 64 ? 4 : 2, true,
-                sm80_forward_shared(row_bytes, 64, 32, false)};
+        return {
+            64, 32, 128, bucket <= 64 ? 4 : 2, true, sm80_forward_shared(row_bytes, 64, 32, false)};
       // A warp of 32 queries reads k and v half as often as one of 16, but its outputs and scores
       // leave few registers for anything else. All shapes keep to the 99 KiB of shared memory that
       // every GPU from sm_80 on gives a workgroup.

@@ -50,7 +50,9 @@ void plan_wide(Plan& plan, kernel::ForwardArguments& a, Chip chip) {
 }  // namespace
 
 bool is_wide(const Problem& p, kernel::Family family) {
-  return forward_bucket(p, family) == 0;
+  // Matrix kernels would compute every row of these again, one number at a time.
+  const bool overflows = p.dtype == DType::f32 && kernel::products_overflow(p);
+  return forward_bucket(p, family) == 0 || overflows;
 }
 
 Variant forward_variant(const Problem& p, const ForwardOutputs& o) {
@@ -72,8 +74,8 @@ void plan_forward(Plan& plan, const Problem& given, const ForwardOutputs& output
   space_single_rows(p, a.outputs);
   a.caches = caches_of(p);
   if (is_wide(p, chip.family)) return plan_wide(plan, a, chip);
-  const kernel::KernelSpec spec = kernel::forward_spec(p.dtype, forward_bucket(p, chip.family),
-                                                       forward_variant(p, a.outputs));
+  const kernel::KernelSpec spec =
+      kernel::forward_spec(p.dtype, forward_bucket(p, chip.family), forward_variant(p, a.outputs));
   const kernel::ForwardTile tile = kernel::forward_tile(chip.family, spec);
   a.work =
       share_work(p, p.heads, sequence_rows(p.lengths, p.max_q), tile.queries, tile.threads, chip);
