@@ -144,7 +144,8 @@ def test_universal_wheels(dist: Path) -> None:
         check_record(path)
     told = check_metadata(library)
     assert told.name == "rocflash" and [str(need) for need in told.requires_dist] == [
-        'torch>=2.2; extra == "torch"'
+        'torch>=2.2; extra == "torch"',
+        'triton>=3.5.1; extra == "triton"',
     ]
     needs = [str(need) for need in check_metadata(dropin).requires_dist]
     assert needs == ["rocflash==0.1.0", "torch>=2.2", "einops"]

@@ -21,6 +21,7 @@ struct Device {
   DeviceFacts facts;
   std::string features;            // as the driver names them, separated by blanks
   const Target* target = nullptr;  // whose kernels it runs; null: there are none for it
+  const Target* addition = nullptr;  // whose kernels it runs beside those; null: no others
 };
 
 struct DriverState {
