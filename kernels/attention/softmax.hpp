@@ -44,7 +44,8 @@ struct NaturalPowers {
     const auto bits = __builtin_bit_cast(std::int32_t, total);
     const std::int32_t exponent = (bits - 0x3f400000) >> 23;
     const float rest = arch::log2(__builtin_bit_cast(float, bits - (exponent << 23)));
-    return reference + __builtin_fmaf(static_cast<float>(exponent), ln_2, rest * ln_2);
+    const float nearly = __builtin_fmaf(static_cast<float>(exponent), ln_2, reference);
+    return __builtin_fmaf(rest, ln_2, nearly);
   }
 };
 
