@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Everything that is to be proved on an NVIDIA card: the full verify with gradients, compute-sanitizer on a sample, and the Python
-# tests on CUDA tensors, graphs and a second stream among them. Without an NVIDIA driver it says so and does nothing.
+# Everything that is to be proved on an NVIDIA card: the full verify with gradients, compute-sanitizer on a sample that has every
+# kind of kernel, the Python tests on CUDA tensors, graphs and a second stream among them, and a small transformer trained on the
+# card and on the CPU. Without an NVIDIA driver it says so and does nothing. Each step prints the seconds since the start.
 #
 #   DEVICE=cuda:0    the card
-#   EVERY=12         one case in so many of the quick table under each tool of compute-sanitizer
+#   EVERY=24         one case in so many of the quick table under each tool of compute-sanitizer
 #   FULL=--full      the level of verify
 #   PYTHON=python3   a Python with a torch that can use the card, and pytest
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-device=${DEVICE:-cuda:0} every=${EVERY:-12} level=${FULL:---full} python=${PYTHON:-python3}
+device=${DEVICE:-cuda:0} every=${EVERY:-24} level=${FULL:---full} python=${PYTHON:-python3}
 command=build/bin/rocflash
 [[ -x $command ]] || { echo "verify_cuda.sh: $command is not there; build first" >&2; exit 2; }
 
@@ -20,23 +21,38 @@ if ! "$command" info | grep -q '^  cuda used'; then
 fi
 "$command" info
 
-echo "== verify: $level on $device"
+step() { echo "== [$SECONDS s] $*"; }
+
+step "verify: $level on $device, forward and gradients"
 "$command" verify --device "$device" "$level"
 
+# Cases by name, gradients included: f32 with the matrix unit and without it, large heads, the kernels of bias, slopes and sinks,
+# one kernel per gradient, decode and append. Then one case in $every of all.
+samples=(causal/f32/127x129 /d512 'alibi (h)/' 'bias (1,h,q,k)/' sinks/ deterministic/ 'decode gqa' 'append pages 7')
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)
 if [[ -n $sanitizer ]]; then
   for tool in memcheck racecheck initcheck; do
-    echo "== compute-sanitizer: $tool"
-    "$sanitizer" --tool "$tool" --error-exitcode 1 "$command" verify --device "$device" --every "$every" --threads 1
+    checked() { "$sanitizer" --tool "$tool" --error-exitcode 1 "$command" verify --device "$device" --threads 1 "$@"; }
+    for sample in "${samples[@]}"; do
+      step "compute-sanitizer $tool: $sample"
+      checked --filter "$sample" | tail -n 3
+    done
+    step "compute-sanitizer $tool: one case in $every"
+    checked --every "$every" | tail -n 3
   done
 else
-  echo "== compute-sanitizer: skipped, it is not installed (it comes with the CUDA toolkit)"
+  step "compute-sanitizer: skipped, it is not installed (it comes with the CUDA toolkit)"
 fi
 
-echo "== Python: flash_attn and rocflash on CUDA tensors"
 if "$python" -c 'import pytest, torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
-  ROCFLASH_LIBRARY=${ROCFLASH_LIBRARY:-$PWD/build/lib/librocflash.so} PYTHONPATH=$PWD/python:$PWD/python/flash-attn:$PWD/python/flash-attn-3${PYTHONPATH:+:$PYTHONPATH} \
-    "$python" -m pytest -q tests/python/test_gpu*.py
+  export ROCFLASH_LIBRARY=${ROCFLASH_LIBRARY:-$PWD/build/lib/librocflash.so}
+  export PYTHONPATH=$PWD/python:$PWD/python/flash-attn:$PWD/python/flash-attn-3${PYTHONPATH:+:$PYTHONPATH}
+  step "Python: flash_attn and rocflash on CUDA tensors, with gradients"
+  "$python" -m pytest -q tests/python/test_gpu*.py
+  step "a small transformer, 200 steps, on the card and on the CPU, with rocflash and with torch's attention"
+  "$python" -m pytest -q tests/python/test_training.py
+  "$python" tests/python/test_training.py --device cuda
+  step "done"
 else
-  echo "skipped: $python has no pytest, or no torch that can use the card (PYTHON names another)"
+  step "Python: skipped, $python has no pytest, or no torch that can use the card (PYTHON names another)"
 fi

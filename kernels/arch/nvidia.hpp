@@ -269,13 +269,11 @@ struct Mma<DType::f32> {
     Parts parts;
     ROCFLASH_UNROLL
     for (int n = 0; n < 4; ++n) {
-      std::uint32_t large;
-      const std::uint32_t bits = numbers[n];  // the cast takes any number of a vector for its first
-      const auto x = __builtin_bit_cast(float, bits);
-      asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(large) : "f"(x));
+      // The nearest, ties away from 0. (The conversion that does the same has a fourth of the rate.)
+      const std::uint32_t bits = numbers[n], large = (bits + 0x1000u) & 0xffffe000u;
+      const auto x = __builtin_bit_cast(float, bits), y = __builtin_bit_cast(float, large);
       parts.large[n] = large;
-      // At most 12 bits; the unit takes the first 11.
-      parts.small[n] = __builtin_bit_cast(std::uint32_t, x - __builtin_bit_cast(float, large));
+      parts.small[n] = __builtin_bit_cast(std::uint32_t, x - y);  // 12 bits; the unit takes 11
     }
     return parts;
   }

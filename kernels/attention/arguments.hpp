@@ -16,6 +16,13 @@
 
 namespace rocflash::kernel {
 
+// With a scale as small as this, products q·k may leave float's range where scores are ordinary
+// numbers. One at the negative end, -infinity, looks like a hidden key and leaves no trace in the
+// outputs, so all queries are computed again, or the kernels take a share of the scale with each operand.
+inline bool products_overflow(const Problem& p) {
+  return p.scale != 0 && __builtin_fabsf(p.scale) < 0x1p-96f;
+}
+
 // How workgroups share the work. They are numbered in one dimension; each computes one block of queries
 // of one plane, a pair of sequence and head. The order lets workgroups that read the same keys run where
 // and when they share a cache (WorkItem in work.hpp).

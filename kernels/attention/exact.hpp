@@ -65,13 +65,6 @@ struct ExactScores {
   }
 };
 
-// With a scale as small as this, products q·k may leave float's range where scores are ordinary
-// numbers. One at the negative end, -infinity, looks like a hidden key and leaves no trace in the
-// outputs, so all queries are computed again.
-inline bool products_overflow(const Problem& p) {
-  return p.scale != 0 && __builtin_fabsf(p.scale) < 0x1p-96f;
-}
-
 // The softmax of one query: sets what to subtract from scores and what to multiply outputs with,
 // and returns the lse.
 template <class Scores>

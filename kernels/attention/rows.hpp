@@ -76,12 +76,13 @@ class RowBlock<dtype, Variant::full, pages> {
     }
     ROCFLASH_UNROLL
     for (int e = 0; e < 8 / bytes; ++e) {
-      if (place.column + e >= rows_.columns) break;
-      if constexpr (bytes == 4) {
-        arch::store(reinterpret_cast<std::uint32_t*>(to) + e, value[e]);
-      } else {
-        arch::store(reinterpret_cast<std::uint16_t*>(to) + e,
-                    static_cast<std::uint16_t>(value[e / 2] >> (16 * (e % 2))));
+      if (place.column + e < rows_.columns) {
+        if constexpr (bytes == 4) {
+          arch::store(reinterpret_cast<std::uint32_t*>(to) + e, value[e]);
+        } else {
+          arch::store(reinterpret_cast<std::uint16_t*>(to) + e,
+                      static_cast<std::uint16_t>(value[e / 2] >> (16 * (e % 2))));
+        }
       }
     }
   }

@@ -23,7 +23,6 @@
 #include "backward/gradient.hpp"
 #include "table/backward.hpp"
 #include "tile/amd.hpp"
-#include "tile/pair_staging.hpp"
 #include "tile/staging.hpp"
 
 namespace rocflash::kernel {
@@ -61,9 +60,9 @@ struct BackwardTypes {
   using TurnedStaging = typename ChooseStaging<arch::transposing_reads, Block, typename Mma::Layout,
                                                typename Turned::Tile, dtype, bucket, tile.streamed,
                                                tile.threads>::Type;
-  using BothStaging =
-      PairStaging<arch::transposing_reads, Block, typename Mma::Layout, Streamed,
-                  typename Turned::Tile, dtype, bucket, tile.streamed, tile.threads>;
+  using BothStaging = typename ChooseStaging<arch::transposing_reads, Block, typename Mma::Layout,
+                                             typename Turned::Tile, dtype, bucket, tile.streamed,
+                                             tile.threads, Streamed>::Type;
 };
 
 // A tensor whose rows stream through LDS: as rows, transposed, or both. Tiles go by way of registers, so

@@ -5,7 +5,7 @@
 //   bias    each workgroup owns tiles of dbias, and visits every sequence, head, block of queries and
 //           block of keys whose scores they were added to
 //   alibi   each workgroup adds up one block of queries of one sequence and head: one number each
-//   slopes  each workgroup adds up the numbers of one slope
+//   slopes  each workgroup adds up the numbers of one slope at a time
 #pragma once
 
 #include "arch/arch.hpp"
@@ -231,17 +231,21 @@ template <KernelSpec spec>
 void backward_slopes(const BackwardArguments& a) {
   const Problem& p = a.problem;
   const PerHead& to = a.tensors.dalibi;
-  const std::int64_t head = arch::group() % p.heads, batch = arch::group() / p.heads;
-  const std::int64_t begin = to.batch_stride != 0 ? batch : 0,
-                     end = to.batch_stride != 0 ? batch + 1 : p.batch();
-  float sum = 0;
-  for (std::int64_t n = begin * a.work.blocks + arch::thread(); n < end * a.work.blocks;
-       n += wide_threads)
-    sum += arch::load(&a.slope_sums.at(n / a.work.blocks, head, n % a.work.blocks));
-  const float total = sum_of_group<spec, wide_threads>(sum);
-  if (arch::thread() == 0)
-    arch::store(reinterpret_cast<float*>(to.data) + begin * to.batch_stride + head * to.head_stride,
-                total * (p.dropout.on() ? p.dropout.scale() : 1.0f));
+  const std::int64_t slopes = p.heads * (to.batch_stride != 0 ? p.batch() : 1);
+  for (std::int64_t slope = arch::group(); slope < slopes; slope += a.work.groups) {
+    const std::int64_t head = slope % p.heads, batch = slope / p.heads;
+    const std::int64_t begin = to.batch_stride != 0 ? batch : 0,
+                       end = to.batch_stride != 0 ? batch + 1 : p.batch();
+    float sum = 0;
+    for (std::int64_t n = begin * a.work.blocks + arch::thread(); n < end * a.work.blocks;
+         n += wide_threads)
+      sum += arch::load(&a.slope_sums.at(n / a.work.blocks, head, n % a.work.blocks));
+    const float total = sum_of_group<spec, wide_threads>(sum);
+    if (arch::thread() == 0)
+      arch::store(
+          reinterpret_cast<float*>(to.data) + begin * to.batch_stride + head * to.head_stride,
+          total * (p.dropout.on() ? p.dropout.scale() : 1.0f));
+  }
 }
 
 }  // namespace rocflash::kernel

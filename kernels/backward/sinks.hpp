@@ -17,14 +17,14 @@ void backward_sinks(const BackwardArguments& a) {
   const Problem& p = a.problem;
   const float scale = p.dropout.on() ? p.dropout.scale() : 1.0f;
   for (std::int64_t head = arch::group(); head < p.heads; head += a.work.groups) {
-    const float sink = sink_of(p, head) * log2_e;
+    const float sink = sink_of(p, head);
     float sum = 0;
     for (std::int64_t b = 0; b < p.batch() && sink > -infinity; ++b) {
       const SequenceView sequence(p, b);
       for (std::int32_t i = arch::thread(); i < sequence.sq; i += threads) {
         const std::int64_t row = sequence.q_row + i;
-        const float lse = statistic(arch::load(&a.tensors.lse.at(b, head, row)), log2_e);
-        const float weight = lse == infinity ? 0.0f : arch::exp2(sink - lse);
+        const float lse = statistic(arch::load(&a.tensors.lse.at(b, head, row)), 1);
+        const float weight = lse == infinity ? 0.0f : NaturalPowers::fine_exp(sink - lse);
         const float delta = arch::load(&a.delta.at(b, head, row));
         if (weight != 0) sum -= weight * delta * scale;
       }

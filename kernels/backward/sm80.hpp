@@ -133,9 +133,9 @@ void own_keys(const BackwardArguments& a) {
       float lse[Scores::lane_rows];
       ROCFLASH_UNROLL
       for (int i = 0; i < Scores::lane_rows; ++i)
-        lse[i] = statistic(
-            arch::load_shared_float(Types::lse(buffer, score_row + Scores::row(lane, i))),
-            Unit::of_natural);
+        lse[i] =
+            statistic(arch::load_shared_float(Types::lse(buffer, score_row + Scores::row(lane, i))),
+                      Unit::of_natural);
       const auto delta_of = [&](int i) {
         return arch::load_shared_float(Types::delta(buffer, score_row + Scores::row(lane, i)));
       };
@@ -203,9 +203,8 @@ void own_keys(const BackwardArguments& a) {
     if constexpr (buffers == 3) copy_turn(after(after(now)), buffer == 0 ? 2 : buffer - 1);
 
     {  // dV += Pᵀ·dO
-      add_product<streamed>(
-          dv, Types::weights_by_keys(Types::p(half), warp, lane),
-          Types::columns_of(Types::dout(buffer), Types::key_column(warp), lane));
+      add_product<streamed>(dv, Types::weights_by_keys(Types::p(half), warp, lane),
+                            Types::columns_of(Types::dout(buffer), Types::key_column(warp), lane));
     }
     const auto ds_by_keys = Types::weights_by_keys(Types::ds(half), warp, lane);
     const auto q_columns = Types::columns_of(Types::q(buffer), Types::key_column(warp), lane);

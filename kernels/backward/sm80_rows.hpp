@@ -146,7 +146,18 @@ void backward_delta(const BackwardArguments& a) {
   const auto store = [&](std::int32_t of, float x) {
     if (of >= sequence.sq) return;
     if constexpr (spec.dtype == DType::f32) {
-      arch::store(&a.delta.at(sequence.batch, item.head, sequence.q_row + of), statistic(x, 1));
+      // The parts of a number that is not finite are none, and make an infinite sum none either.
+      const std::int64_t row = sequence.q_row + of;
+      const auto numbers = [&](const Rows& rows) {
+        return row_address<spec.dtype>(rows, sequence.batch, row, item.head);
+      };
+      if (x - x != 0) {
+        x = 0;
+        for (int column = 0; column < p.value_dim; ++column)
+          x = __builtin_fmaf(read<spec.dtype>(numbers(t.dout), column),
+                             read<spec.dtype>(numbers(t.out), column) * factor, x);
+      }
+      arch::store(&a.delta.at(sequence.batch, item.head, row), statistic(x, 1));
     } else {
       store_delta<spec.dtype>(a, sequence, item.head, of, statistic(x, factor));
     }

@@ -53,9 +53,9 @@ void differentiate_row(const ScoreOptions<variant, Unit>& options, const Problem
     ROCFLASH_UNROLL
     for (int n = 0; n < count; ++n) slope[n] = 1;
     if (options.shaped)
-      shape.template shape<count, Unit>(
-          [&](int) { return row.query; }, key_of, [&](int n) -> float& { return s.at(i, n); },
-          [&](int n, float x) { slope[n] = x; }, p.scale);
+      shape.template shape<count, Unit>([&](int) { return row.query; }, key_of,
+                                        [&](int n) -> float& { return s.at(i, n); },
+                                        [&](int n, float x) { slope[n] = x; }, p.scale);
     const float unit = options.shaped ? 1 : options.unit;
     std::uint32_t bits = ~0u;
     ROCFLASH_UNROLL

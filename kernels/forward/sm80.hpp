@@ -122,10 +122,9 @@ void follow_largest(SoftmaxOf<Unit> (&softmax)[Types::lane_queries],
 // products of some run beside the exponentials of the next. kept(i, key) is kept_by_row of query i,
 // from key `key` of the tile on.
 template <class Types, bool dropping, class Unit, class Kept>
-void weigh_values(SoftmaxOf<Unit> (&softmax)[Types::lane_queries],
-                  typename Types::Scores& scores, float unit,
-                  const typename Types::ValueOperand& v, typename Types::Outputs& out, int lane,
-                  Kept kept) {
+void weigh_values(SoftmaxOf<Unit> (&softmax)[Types::lane_queries], typename Types::Scores& scores,
+                  float unit, const typename Types::ValueOperand& v, typename Types::Outputs& out,
+                  int lane, Kept kept) {
   using Mma = typename Types::Mma;
   constexpr int together = Mma::together * Mma::depth;           // keys
   constexpr int columns = together / row_lanes, draw_keys = 32;  // of a lane

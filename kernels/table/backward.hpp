@@ -70,7 +70,7 @@ constexpr BackwardTile sm80_backward_tile(const KernelSpec& spec) {
       if (bucket <= 128) return sm80_key_tile(row_bytes, 128, 64, 256, 3);
       return sm80_key_tile(row_bytes, 64, 64, 256, 2);
     case Operation::backward_fused:
-    case Operation::backward_keys:  // within the 99 KiB of every GPU from sm_80 on
+    case Operation::backward_keys:   // within the 99 KiB of every GPU from sm_80 on
       if (spec.dtype == DType::f32)  // several workgroups per multiprocessor of larger GPUs
         return bucket <= 64 ? sm80_key_tile(row_bytes, 64, 32, 128, 2, 4)
                             : sm80_key_tile(row_bytes, 32, 32, 128, 1, 4);

@@ -85,9 +85,11 @@ constexpr ForwardTile forward_tile(Family family, const KernelSpec& spec) {
       if (bucket <= 128) return {128, 32, 256, 4, bucket == 128 && !plain};
       return {64, 16, 128, 2, true};
     case Family::sm80:
-      if (spec.dtype == DType::f32)
-        return {64, 32, 128, bucket <= 64 ? 4 : 2, true,
-                sm80_forward_shared(row_bytes, 64, 32, false)};
+      // f32: with 32 queries per warp, k and v are taken into parts half as often as with 16.
+      if (spec.dtype == DType::f32) {
+        const int queries = plain ? 128 : 64, keys = plain && bucket > 64 ? 16 : 32;
+        return {queries, keys, 128, 2, true, sm80_forward_shared(row_bytes, queries, keys, false)};
+      }
       // A warp of 32 queries reads k and v half as often as one of 16, but its outputs and scores
       // leave few registers for anything else. All shapes keep to the 99 KiB of shared memory that
       // every GPU from sm_80 on gives a workgroup.

@@ -93,8 +93,8 @@ SharedAddress operand_address(SharedAddress tile, MatrixRow own) {
 template <class Rows>
 SharedAddress operand_address(SharedAddress tile, TileNumber own, int column) {
   own.column += column;
-  return tile + static_cast<std::uint32_t>(Rows::place(own.row, own.column / 4) +
-                                           4 * (own.column % 4));
+  return tile +
+         static_cast<std::uint32_t>(Rows::place(own.row, own.column / 4) + 4 * (own.column % 4));
 }
 // From a number in an even row to the one below it.
 template <class Rows>
@@ -371,10 +371,9 @@ float stage_row(const Tile& sums, int i, float factor, SharedAddress rows, int r
     const float left = in_use ? x * factor : 0.0f, right = in_use ? y * factor : 0.0f;
     if constexpr (dtype == DType::f32) {
       const int chunk = column / 4 + n + Tile::lane_column(lane) / 4;
-      arch::store_shared(
-          rows + static_cast<std::uint32_t>(Rows::place(row, chunk) +
-                                            4 * (Tile::lane_column(lane) % 4)),
-          __builtin_bit_cast(Words2, (Float2{left, right})));
+      arch::store_shared(rows + static_cast<std::uint32_t>(Rows::place(row, chunk) +
+                                                           4 * (Tile::lane_column(lane) % 4)),
+                         __builtin_bit_cast(Words2, (Float2{left, right})));
     } else {
       const int place = Rows::place(row, column / 8 + n / 2) + 2 * Tile::lane_column(lane);
       arch::store_shared(rows + static_cast<std::uint32_t>(place),

@@ -2,6 +2,8 @@
 // under way while the present one is used. Source and destination of each thread are computed once.
 // `Block` knows the rows in global memory: place(rows, row, column), load8 and load4 of so many
 // numbers.
+//
+// A tile may be needed in LDS as rows, transposed, or both: then it is loaded once and stored twice.
 #pragma once
 
 #include "tile/order.hpp"
@@ -9,51 +11,76 @@
 
 namespace rocflash::kernel {
 
-// Rows as they are, chunk by chunk.
-template <class Block, class Tile, DType dtype, int columns, int rows, int threads>
-class RowStaging {
+// What a thread does for `tasks` tasks that all threads share out.
+template <int tasks_, int threads>
+struct Share {
+  static constexpr int tasks = tasks_, rounds = (tasks + threads - 1) / threads;
+  static bool there(int n) { return tasks % threads == 0 || arch::thread() + n * threads < tasks; }
+};
+
+// Rows as they are, chunk by chunk, to one or two tiles of rows, each with the swizzle that suits its readers.
+template <class Block, DType dtype, int columns, int rows, int threads, class... Tiles>
+class ChunkStaging {
  public:
   template <class Source>
-  explicit RowStaging(const Source& source) {
+  explicit ChunkStaging(const Source& source) {
     ROCFLASH_UNROLL
-    for (int n = 0; n < rounds; ++n) {
-      const int task = arch::thread() + n * threads, row = task / row_chunks,
-                chunk = task % row_chunks;
-      from_[n] = Block::place(source, row, chunk_numbers<dtype> * chunk);
-      to_[n] = Tile::place(row, chunk);
+    for (int n = 0; n < Own::rounds; ++n) {
+      const Task task(arch::thread() + n * threads);
+      from_[n] = task.from(source);
+      ROCFLASH_UNROLL
+      for (int t = 0; t < count; ++t) to_[n][t] = task.to(t);
     }
   }
   void load(const Block& block) {
     ROCFLASH_UNROLL
-    for (int n = 0; n < rounds; ++n) {
-      if (there(n)) words_[n] = block.load8(from_[n]);
+    for (int n = 0; n < Own::rounds; ++n) {
+      if (Own::there(n)) words_[n] = block.load8(from_[n]);
     }
   }
-  void store(SharedWords4* tile) const {
+  template <class... To>
+  void store(To... tiles) const {
+    SharedWords4* const to[] = {tiles...};
     ROCFLASH_UNROLL
-    for (int n = 0; n < rounds; ++n) {
-      if (there(n)) tile[to_[n]] = words_[n];
+    for (int n = 0; n < Own::rounds; ++n) {
+      if (!Own::there(n)) continue;
+      ROCFLASH_UNROLL
+      for (int t = 0; t < count; ++t) to[t][to_[n][t]] = words_[n];
     }
   }
   // Both at once, where registers are too few to keep a tile under way.
-  template <class Source>
-  static void copy(const Source& source, const Block& block, SharedWords4* tile) {
-    _Pragma("clang loop unroll(disable)") for (int task = arch::thread(); task < tasks;
-                                               task += threads) {
-      const int row = task / row_chunks, chunk = task % row_chunks;
-      tile[Tile::place(row, chunk)] =
-          block.load8(Block::place(source, row, chunk_numbers<dtype> * chunk));
+  template <class Source, class... To>
+  static void copy(const Source& source, const Block& block, To... tiles) {
+    SharedWords4* const to[] = {tiles...};
+    _Pragma("clang loop unroll(disable)") for (int n = arch::thread(); n < Own::tasks;
+                                               n += threads) {
+      const Task task(n);
+      const Words4 words = block.load8(task.from(source));
+      ROCFLASH_UNROLL
+      for (int t = 0; t < count; ++t) to[t][task.to(t)] = words;
     }
   }
 
  private:
-  static constexpr int row_chunks = columns / chunk_numbers<dtype>, tasks = rows * row_chunks;
-  static constexpr int rounds = (tasks + threads - 1) / threads;
-  static bool there(int n) { return tasks % threads == 0 || arch::thread() + n * threads < tasks; }
+  static constexpr int row_chunks = columns / chunk_numbers<dtype>, count = sizeof...(Tiles);
+  using Own = Share<rows * row_chunks, threads>;
 
-  typename Block::Place from_[rounds];
-  int to_[rounds];
-  Words4 words_[rounds];
+  struct Task {
+    int row, chunk;
+    explicit Task(int n) : row(n / row_chunks), chunk(n % row_chunks) {}
+    template <class Source>
+    typename Block::Place from(const Source& source) const {
+      return Block::place(source, row, chunk_numbers<dtype> * chunk);
+    }
+    int to(int tile) const {
+      const int places[] = {Tiles::place(row, chunk)...};
+      return places[tile];
+    }
+  };
+
+  typename Block::Place from_[Own::rounds];
+  int to_[Own::rounds][count];
+  Words4 words_[Own::rounds];
 };
 
 // One of the blocks of four rows by four columns that threads take to transpose a tile of 16-bit
@@ -70,6 +97,11 @@ struct QuadTask {
   int row(int e) const { return quad / 4 * order_rows + operand_order<Layout>(4 * (quad % 4) + e); }
   // Where column + e goes, in words of eight bytes.
   int to(int e) const { return 2 * Tile::place(column + e, quad / 2) + quad % 2; }
+  // Where row(e) goes in a tile of rows.
+  template <class RowTile>
+  int to_row(int e) const {
+    return 2 * RowTile::place(row(e), column / 8) + column / 4 % 2;
+  }
 };
 
 // Column c of four rows.
@@ -81,71 +113,91 @@ inline Words2 column_of(const Words2 (&quad)[4], int c) {
                              arch::high_halves(quad[2][word], quad[3][word])};
 }
 
-// Transposed, for 16-bit numbers.
-template <class Block, class Layout, class Tile, int columns, int rows, int threads>
-class ColumnStaging {
+// Transposed, for 16-bit numbers; also as rows where there is a tile for them, which is then named first.
+template <class Block, class Layout, class Tile, int columns, int rows, int threads,
+          class... RowTiles>
+class QuadStaging {
+  static_assert(sizeof...(RowTiles) <= 1);
+
  public:
   template <class Source>
-  explicit ColumnStaging(const Source& source) {
+  explicit QuadStaging(const Source& source) {
     ROCFLASH_UNROLL
-    for (int n = 0; n < rounds; ++n) {
+    for (int n = 0; n < Own::rounds; ++n) {
       const Task task(arch::thread() + n * threads);
       ROCFLASH_UNROLL
       for (int e = 0; e < 4; ++e) {
         from_[n][e] = Block::place(source, task.row(e), task.column);
-        to_[n][e] = task.to(e);
+        const int to[] = {task.template to_row<RowTiles>(e)..., task.to(e)};
+        ROCFLASH_UNROLL
+        for (int t = 0; t < count; ++t) to_[n][e][t] = to[t];
       }
     }
   }
   void load(const Block& block) {
     ROCFLASH_UNROLL
-    for (int n = 0; n < rounds; ++n) {
-      if (!there(n)) continue;
+    for (int n = 0; n < Own::rounds; ++n) {
+      if (!Own::there(n)) continue;
       ROCFLASH_UNROLL
       for (int e = 0; e < 4; ++e) words_[n][e] = block.load4(from_[n][e]);
     }
   }
-  void store(SharedWords4* tile) const {
+  template <class... To>
+  void store(To... tiles) const {
+    SharedWords2* const to[] = {(SharedWords2*)tiles...};
     ROCFLASH_UNROLL
-    for (int n = 0; n < rounds; ++n) {
-      if (!there(n)) continue;
+    for (int n = 0; n < Own::rounds; ++n) {
+      if (!Own::there(n)) continue;
       ROCFLASH_UNROLL
-      for (int c = 0; c < 4; ++c) ((SharedWords2*)tile)[to_[n][c]] = column_of(words_[n], c);
+      for (int e = 0; e < 4; ++e) {
+        if constexpr (count == 2) to[0][to_[n][e][0]] = words_[n][e];
+        to[count - 1][to_[n][e][count - 1]] = column_of(words_[n], e);
+      }
     }
   }
-  template <class Source>
-  static void copy(const Source& source, const Block& block, SharedWords4* tile) {
-    _Pragma("clang loop unroll(disable)") for (int n = arch::thread(); n < tasks; n += threads) {
+  template <class Source, class... To>
+  static void copy(const Source& source, const Block& block, To... tiles) {
+    SharedWords2* const to[] = {(SharedWords2*)tiles...};
+    _Pragma("clang loop unroll(disable)") for (int n = arch::thread(); n < Own::tasks;
+                                               n += threads) {
       const Task task(n);
       Words2 words[4];
       ROCFLASH_UNROLL
       for (int e = 0; e < 4; ++e)
         words[e] = block.load4(Block::place(source, task.row(e), task.column));
       ROCFLASH_UNROLL
-      for (int e = 0; e < 4; ++e) ((SharedWords2*)tile)[task.to(e)] = column_of(words, e);
+      for (int e = 0; e < 4; ++e) {
+        ((to[0][task.template to_row<RowTiles>(e)] = words[e]), ...);
+        to[count - 1][task.to(e)] = column_of(words, e);
+      }
     }
   }
 
  private:
   using Task = QuadTask<Layout, Tile, columns>;
-  static constexpr int tasks = (rows / 4) * (columns / 4);
-  static constexpr int rounds = (tasks + threads - 1) / threads;
-  static bool there(int n) { return tasks % threads == 0 || arch::thread() + n * threads < tasks; }
+  using Own = Share<(rows / 4) * (columns / 4), threads>;
+  static constexpr int count = 1 + sizeof...(RowTiles);
 
-  typename Block::Place from_[rounds][4];
-  int to_[rounds][4];
-  Words2 words_[rounds][4];
+  typename Block::Place from_[Own::rounds][4];
+  int to_[Own::rounds][4][count];
+  Words2 words_[Own::rounds][4];
 };
 
-// A tile whose columns are to be lines of an operand: as it is where reads from LDS transpose.
-template <bool transposing, class Block, class Layout, class Tile, DType dtype, int columns,
-          int rows, int threads>
+template <class Block, class Tile, DType dtype, int columns, int rows, int threads>
+using RowStaging = ChunkStaging<Block, dtype, columns, rows, threads, Tile>;
+
+// A tile whose columns are to be lines of an operand (ColumnTile): as it is where reads from LDS transpose.
+// With a tile of rows (RowTiles), both.
+template <bool transposing, class Block, class Layout, class ColumnTile, DType dtype, int columns,
+          int rows, int threads, class... RowTiles>
 struct ChooseStaging {
-  using Type = ColumnStaging<Block, Layout, Tile, columns, rows, threads>;
+  static_assert(number_bytes<dtype> == 2);
+  using Type = QuadStaging<Block, Layout, ColumnTile, columns, rows, threads, RowTiles...>;
 };
-template <class Block, class Layout, class Tile, DType dtype, int columns, int rows, int threads>
-struct ChooseStaging<true, Block, Layout, Tile, dtype, columns, rows, threads> {
-  using Type = RowStaging<Block, Tile, dtype, columns, rows, threads>;
+template <class Block, class Layout, class ColumnTile, DType dtype, int columns, int rows,
+          int threads, class... RowTiles>
+struct ChooseStaging<true, Block, Layout, ColumnTile, dtype, columns, rows, threads, RowTiles...> {
+  using Type = ChunkStaging<Block, dtype, columns, rows, threads, RowTiles..., ColumnTile>;
 };
 
 }  // namespace rocflash::kernel

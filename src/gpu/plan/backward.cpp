@@ -88,9 +88,14 @@ void plan_options(Plan& plan, kernel::BackwardArguments& all, std::byte* slope_s
     all.slope_sums = {reinterpret_cast<float*>(slope_sums), p.heads * blocks, blocks, 1};
     plan.next<Operation::backward_alibi>() = all;
     if (all.work.groups > 0) plan.add(sums, chip.family, all.work.groups);
-    plan.next<Operation::backward_slopes>() = all;
-    const std::int64_t slopes = p.heads * (t.dalibi.batch_stride != 0 ? p.batch() : 1);
-    if (slopes > 0) plan.add(kernel::wide_spec(Operation::backward_slopes), chip.family, slopes);
+    // The kernel strides over the slopes.
+    constexpr std::int64_t most_groups = 1 << 12;
+    const std::int64_t groups =
+        (Size(p.heads) * (t.dalibi.batch_stride != 0 ? p.batch() : 1)).at_most(most_groups);
+    kernel::BackwardArguments& a = plan.next<Operation::backward_slopes>();
+    a = all;
+    a.work.groups = static_cast<std::int32_t>(groups);
+    if (groups > 0) plan.add(kernel::wide_spec(Operation::backward_slopes), chip.family, groups);
   }
 }
 
@@ -119,7 +124,7 @@ Variant backward_variant(const Problem& p, const BackwardTensors& t) {
 }
 
 bool is_fused(const Problem& p, const BackwardTensors& t, Family family) {
-  return !p.deterministic && t.dq && (t.dk || t.dv) &&
+  return !is_wide(p, family) && !p.deterministic && t.dq && (t.dk || t.dv) &&
          has(family, {Operation::backward_fused, p.dtype,
                       bucket_for(p, Operation::backward_fused, family), backward_variant(p, t)});
 }
@@ -179,7 +184,8 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
   if (may_have_unused_rows(l))
     add_bounded(plan, Operation::backward_clear, all, p.batch() + 1, 16, chip);
   // Where the family has no kernels with matrix instructions, or none whose bits do not depend on an order.
-  const bool wide = !fused && bucket_for(p, Operation::backward_queries, chip.family) == 0;
+  const bool wide = is_wide(p, chip.family) ||
+                    (!fused && bucket_for(p, Operation::backward_queries, chip.family) == 0);
   if (wide) {
     plan_wide(plan, all, kernel::wide_spec(Operation::backward_wide_delta), 1, p.heads, queries,
               chip);

@@ -109,7 +109,9 @@ bool plan_warpgroups(Plan& plan, const kernel::ForwardArguments forward, Chip ch
 }  // namespace
 
 bool is_wide(const Problem& p, kernel::Family family) {
-  return forward_bucket(p, family) == 0;
+  // Matrix kernels would compute every row of these again, one number at a time.
+  const bool overflows = p.dtype == DType::f32 && kernel::products_overflow(p);
+  return forward_bucket(p, family) == 0 || overflows;
 }
 
 Variant forward_variant(const Problem& p, const ForwardOutputs& o) {

@@ -15,10 +15,10 @@ using kernel::Family;
 struct Given {
   Problem p;
   BackwardTensors t;
-  explicit Given(int d) {
+  explicit Given(int d, DType dtype = DType::bf16) {
     const Sizes sizes{d, d, 2, 1000, 1000, 4, 4};
-    p = dense_problem(DType::bf16, sizes);
-    t = gradients(DType::bf16, sizes);
+    p = dense_problem(dtype, sizes);
+    t = gradients(dtype, sizes);
   }
 };
 
@@ -47,6 +47,28 @@ TEST(Sm80Backward, SameBitsEveryTimeNeedNoSums) {
   EXPECT_EQ(kernels_of(g, 227 << 10),
             (Names{"backward_delta_bf16", "backward_queries_bf16_128_plain",
                    "backward_keys_bf16_128_plain"}));
+}
+
+// f32 has one kernel for all gradients; where bits may not depend on an order, or heads are large, those
+// without matrix instructions serve.
+TEST(Sm80Backward, F32IsFusedUpToHeadSize128) {
+  for (const int d : {8, 64, 65, 128}) {
+    const std::string bucket = d <= 64 ? "64" : "128";
+    const std::string variant = d % 8 == 0 ? "_plain" : "_full";
+    Given g(d, DType::f32);
+    EXPECT_EQ(kernels_of(g, 99 << 10),
+              (Names{"backward_delta_f32", "backward_fused_f32_" + bucket + variant,
+                     "backward_round_f32"}));
+    const Names wide{"backward_wide_delta_f32",
+                     "backward_wide_queries_f32_" + std::string(d <= 64 ? "64" : "512"),
+                     "backward_wide_dk_f32_" + std::string(d <= 64 ? "64" : "512"),
+                     "backward_wide_dv_f32_" + std::string(d <= 64 ? "64" : "512")};
+    g.p.deterministic = true;
+    EXPECT_EQ(kernels_of(g, 99 << 10), wide);
+    g.p.deterministic = false;
+    g.p.scale = 0x1p-97f;
+    EXPECT_EQ(kernels_of(g, 99 << 10), wide);
+  }
 }
 
 TEST(Sm80Backward, SumsOfDqLieInWholeBlocksPerSequence) {

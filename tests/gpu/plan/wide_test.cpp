@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/error.hpp"
 #include "given.hpp"
 #include "gpu/plan/backward.hpp"
 #include "gpu/plan/forward.hpp"
@@ -56,18 +57,28 @@ constexpr Family families[] = {Family::cdna2, Family::cdna3, Family::cdna4, Fami
                                Family::rdna3, Family::rdna4, Family::sm80};
 
 TEST(WidePlan, ServesF32AndLargeHeads) {
-  EXPECT_TRUE(is_wide(Given(DType::f32, 1, 1).p));
-  EXPECT_TRUE(is_wide(Given(DType::f16, 257, 8).p));
-  EXPECT_TRUE(is_wide(Given(DType::bf16, 8, 512).p));
-  EXPECT_FALSE(is_wide(Given(DType::bf16, 256, 256).p));
+  for (const Family family : families) {
+    const bool matrix = family == Family::sm80;  // the family computes f32 with its matrix unit
+    EXPECT_EQ(is_wide(Given(DType::f32, 1, 1).p, family), !matrix);
+    EXPECT_EQ(is_wide(Given(DType::f32, 128, 128).p, family), !matrix);
+    EXPECT_TRUE(is_wide(Given(DType::f32, 64, 129).p, family));
+    EXPECT_TRUE(is_wide(Given(DType::f16, 257, 8).p, family));
+    EXPECT_TRUE(is_wide(Given(DType::bf16, 8, 512).p, family));
+    EXPECT_FALSE(is_wide(Given(DType::bf16, 256, 256).p, family));
+    Given small_scale(DType::f32, 64, 64);
+    small_scale.p.scale = 0x1p-97f;
+    EXPECT_TRUE(is_wide(small_scale.p, family));
+  }
 }
 
 // Blocks of 128 queries, and slices of 128 columns.
 TEST(WidePlan, ForwardTakesAWorkgroupPerBlockAndSlice) {
   using Step = Given::Step;
   for (const Family family : families) {
-    EXPECT_EQ(Given(DType::f32, 64, 40).forward(family),
-              (std::vector<Step>{{"forward_wide_f32_64", 2 * 6 * 2}}));
+    if (family != Family::sm80) {
+      EXPECT_EQ(Given(DType::f32, 64, 40).forward(family),
+                (std::vector<Step>{{"forward_wide_f32_64", 2 * 6 * 2}}));
+    }
     EXPECT_EQ(Given(DType::f32, 64, 300).forward(family),
               (std::vector<Step>{{"forward_wide_f32_512", 2 * 6 * 2 * 3}}));
     EXPECT_EQ(Given(DType::bf16, 512, 512).forward(family),
@@ -114,6 +125,47 @@ TEST(WidePlan, GradientsOfOptionsComeBehindDelta) {
   g.t.dalibi = {};
   plan_backward(without, g.p, g.t, nullptr, {Family::sm80, 100});
   EXPECT_GE(with.workspace.value() - without.workspace.value(), 2 * 6 * 4 * 4);
+}
+
+// A launch has one dimension, whose workgroups times their threads fit into 32 bits on AMD. Kernels with one
+// number per sequence and head stride over them, so that batches of any size need no more.
+TEST(WidePlan, LaunchesOfManySequencesAreBounded) {
+  constexpr std::int64_t many = 1 << 20;
+  for (const Family family : families) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      Given g(dtype, 64, 64);
+      g.p.lengths = {.batch = many, .rows_q = 0, .rows_k = 1};
+      g.p.max_q = 0;
+      g.p.max_k = 1;
+      g.p.bias = {at(0x200000), DType::f32, 0, 0, 1, 1};
+      g.p.alibi = {at(0x300000), DType::f32, 6, 1};
+      g.p.sinks = {at(0x600000), DType::f32, 0, 1};
+      g.t.dbias = {at(0x400000), DType::f32, 0, 0, 1, 1};
+      g.t.dalibi = {at(0x500000), DType::f32, 6, 1};
+      g.t.dsinks = {at(0x700000), DType::f32, 0, 1};
+      for (const std::int64_t queries : {0, 1}) {
+        g.p.lengths.rows_q = g.p.max_q = queries;
+        Plan plan;
+        plan_backward(plan, g.p, g.t, nullptr, {family, 100, 99 << 10});
+        plan_forward(plan, g.p, g.o, {family, 100, 99 << 10});
+        ASSERT_GT(plan.launches().size(), 0u);
+        for (const Launch& l : plan.launches())
+          EXPECT_LE(std::uint64_t{l.shape.groups} * l.shape.threads, 0xffffffffu)
+              << kernel::kernel_name(l.kernel);
+        const auto slopes = plan.arguments<Operation::backward_slopes>();
+        EXPECT_LE(slopes.work.groups, 1 << 12);
+      }
+    }
+  }
+  // More blocks than a launch can have are refused, and the message says how many there are.
+  Given g(DType::f32, 64, 64);
+  g.p.lengths = {.batch = many << 8, .rows_q = 1, .rows_k = 1};
+  g.p.max_q = g.p.max_k = 1;
+  for (const Family family : families) {
+    Plan plan;
+    EXPECT_THROW(plan_forward(plan, g.p, g.o, {family, 100, 99 << 10}), Refusal);
+    EXPECT_THROW(plan_backward(plan, g.p, g.t, nullptr, {family, 100, 99 << 10}), Refusal);
+  }
 }
 
 // NVIDIA kernels may declare 48 KiB; a workgroup holds two sets of lines, and the weights of a tile.

@@ -98,6 +98,7 @@ TEST(Layout, HasAPlaceForEveryNumber) {
   expect_complete<WmmaGfx12>();
   expect_complete<DotGfx10>();
   expect_complete<MmaM16n8k16>();
+  expect_complete<MmaM16n8k8>();
 }
 
 TEST(Layout, FactsThatTilesAreBuiltOn) {

@@ -90,5 +90,18 @@ TEST(OnlineSoftmax, NotANumberStaysOne) {
   EXPECT_TRUE(std::isnan(online({1, infinity, 2}, {1, 1, 1}, 2, false, 0).lse));
 }
 
+// f32's lse is as exact as its last bit, whatever the size of the sum; what is not finite stays so.
+TEST(OnlineSoftmax, NaturalLseKeepsTheLastBit) {
+  for (float total = 0x1p-20f; total < 0x1p30f; total *= 1.37f) {
+    for (const float reference : {0.0f, -3.0f, 20.0f}) {
+      const double want = reference + std::log(static_cast<double>(total));
+      const double unit = std::fmax(std::fabs(want), 1.0) * 0x1p-23;
+      EXPECT_NEAR(NaturalPowers::lse(reference, total), want, unit) << total;
+    }
+  }
+  EXPECT_EQ(NaturalPowers::lse(1, infinity), infinity);
+  EXPECT_TRUE(std::isnan(NaturalPowers::lse(1, std::nanf(""))));
+}
+
 }  // namespace
 }  // namespace rocflash::kernel

@@ -108,6 +108,14 @@ TEST(Table, SharedMemoryOfSm80HoldsItsTiles) {
       EXPECT_GE(tile.dynamic_shared, 2 * 2 * tile.keys * bucket * 2);  // two tiles of k and of v
     }
   }
+  for (const int bucket : {64, 128}) {
+    const KernelSpec spec = forward_spec(DType::f32, bucket, Variant::plain);
+    ASSERT_TRUE(has_kernel(Family::sm80, kernel_number(spec)));
+    EXPECT_LE(forward_tile(Family::sm80, spec).dynamic_shared, 99 << 10);
+    const KernelSpec fused{Operation::backward_fused, DType::f32, bucket, Variant::plain};
+    ASSERT_TRUE(has_kernel(Family::sm80, kernel_number(fused)));
+    EXPECT_LE(backward_tile(Family::sm80, fused).dynamic_shared, 99 << 10);
+  }
 }
 
 }  // namespace
