@@ -24,6 +24,7 @@ struct BenchOptions {
   int threads = 0, repeat = 0;
   std::vector<std::int64_t> pages;  // of a cache, in rows; decode only
   bool cold = false;                // decode only
+  bool compare_model = false;       // AMD GPUs only
 
   bool backward() const { return op == "backward"; }
 };
@@ -203,7 +204,7 @@ Json to_json(const std::vector<BenchRow>& rows, const BenchOptions& o, int threa
 }
 
 int bench_on_gpu(const BenchOptions& o) {
-  GpuBenchOptions g{o.device, o.dtype, o.json, {}, o.repeat, o.backward()};
+  GpuBenchOptions g{o.device, o.dtype, o.json, {}, o.repeat, o.backward(), o.compare_model};
   for (const std::int64_t sq : o.seqlens)
     g.shapes.push_back(cost_shape(
         {o.batch, o.heads, o.kv_heads, sq, o.seqlen_k > 0 ? o.seqlen_k : sq, o.head_dim}, o));
@@ -230,6 +231,14 @@ int bench(BenchOptions o) {
     return exit_usage;
   }
   const bool gpu = verify::DeviceName(o.device).gpu();
+  if (o.compare_model && (o.op == "decode" || verify::DeviceName(o.device).driver != "hip")) {
+    fmt::print(
+        stderr,
+        "rocflash bench: --compare-model is for --op forward and backward on an AMD GPU, such as "
+        "--device hip:0, not for --op {} on {}\n",
+        o.op, o.device);
+    return exit_usage;
+  }
   if (o.kv_heads == 0) o.kv_heads = o.heads;
   if (o.dtype.empty()) o.dtype = gpu ? "bf16" : "f32";
   if (o.op == "decode") {
@@ -303,6 +312,8 @@ Command add_bench(CLI::App& app) {
       ->type_name("LIST");
   command->add_flag("--cold", o->cold,
                     "Decode: read other memory before each call, as a model's weights are read");
+  command->add_flag("--compare-model", o->compare_model,
+                    "AMD GPUs: the simulator's predicted time beside the measured one");
   add_json_option(*command, o->json);
   return [o] {
     o->device = chosen_device(o->device);

@@ -7,6 +7,7 @@
 
 #include "commands.hpp"
 #include "gpu_array.hpp"
+#include "model.hpp"
 #include "output.hpp"
 #include "table.hpp"
 #include "times.hpp"
@@ -20,6 +21,7 @@ struct GpuRow {
   double seconds = 0, tflops = 0;
   Traffic traffic;
   bool counted = false;  // traffic.requested is what the simulator saw
+  std::optional<Prediction> predicted;
 };
 
 std::string family_of(const rocflash_device& device) {
@@ -52,6 +54,7 @@ GpuRow measure(const std::shared_ptr<Gpu>& gpu, const CostShape& s, const GpuBen
   const std::string family = family_of(gpu->about());
   row.traffic = o.backward ? backward_traffic(s, family) : forward_traffic(s, family);
   gpu->count_launches(true);
+  if (!o.backward) gpu->predict(true);
   launch();  // loads the kernels
   gpu->wait(execution.stream);
   std::list<GpuArray> more;  // of backward
@@ -67,6 +70,7 @@ GpuRow measure(const std::shared_ptr<Gpu>& gpu, const CostShape& s, const GpuBen
                                   .dv = array(v, 0)};
     workspace = workspace_of(workspace_size(problem, tensors, execution));
     launch = [&, tensors] { backward(problem, tensors, execution); };
+    gpu->predict(true);
     launch();
     gpu->wait(execution.stream);
   } else if (const std::string counters = gpu->counters(); !counters.empty()) {
@@ -76,6 +80,9 @@ GpuRow measure(const std::shared_ptr<Gpu>& gpu, const CostShape& s, const GpuBen
         j["global_load_bytes"].get<double>() + j["global_store_bytes"].get<double>();
   }
   gpu->count_launches(false);
+  if (const std::string last = gpu->prediction(); !last.empty())
+    row.predicted = parse_prediction(gpu->predicted_seconds(), last);
+  gpu->predict(false);
 
   // Several launches between two events where one is too short for them.
   Stopwatch watch(*gpu);
@@ -121,7 +128,10 @@ int bench_gpu(const GpuBenchOptions& o) {
              simulated && !o.backward ? "counted by the simulator"
                                       : "what the kernels' tiles ask for, caches aside");
   if (simulated)
-    fmt::print(to, "The device is simulated: its times say nothing about a GPU.\n");
+    fmt::print(
+        to,
+        "The device is simulated: its times say nothing about a GPU. Predicted: by its cycle "
+        "model, launches added up.\n");
   else if (peak)
     fmt::print(to, "Peak: {:.0f} TFLOP/s, {} units at the architecture's boost clock.\n", *peak,
                about.units);
@@ -132,6 +142,11 @@ int bench_gpu(const GpuBenchOptions& o) {
   const bool share = peak && !simulated;
   if (share) titles.emplace_back("of peak [%]");
   titles.insert(titles.end(), {"least [MiB]", "requested [MiB]", "ratio [x]"});
+  const bool model = simulated || o.compare_model;
+  if (model)
+    titles.insert(titles.end(),
+                  {"predicted [ms]", "predicted TFLOP/s", "clock [MHz]", "matrix [%]"});
+  if (o.compare_model) titles.emplace_back("measured / predicted");
   Table table(titles, 0);
   Json json{{"version", version()}, {"device", o.device}, {"name", about.name},
             {"arch", about.arch},   {"op", op},           {"dtype", o.dtype},
@@ -142,13 +157,23 @@ int bench_gpu(const GpuBenchOptions& o) {
   Progress progress;
   for (const CostShape& shape : o.shapes) {
     progress.show("seqlen " + length_text(shape));
-    const GpuRow r = measure(gpu, shape, o);
+    GpuRow r = measure(gpu, shape, o);
+    if (o.compare_model && !r.predicted)
+      r.predicted = predict_on_simulator(about.arch, op, o.dtype, shape);
     std::vector<std::string> cells{length_text(shape), fmt::format("{:.3f}", r.seconds * 1e3),
                                    fmt::format("{:.1f}", r.tflops)};
     if (share) cells.push_back(fmt::format("{:.1f}", 100 * r.tflops / *peak));
     cells.insert(cells.end(), {fmt::format("{:.2f}", mebibytes(r.traffic.least)),
                                fmt::format("{:.2f}", mebibytes(r.traffic.requested)),
                                fmt::format("{:.1f}", r.traffic.requested / r.traffic.least)});
+    if (model && r.predicted) {
+      const double tflops = r.tflops * r.seconds / r.predicted->seconds;
+      cells.insert(cells.end(),
+                   {fmt::format("{:.4f}", r.predicted->seconds * 1e3),
+                    fmt::format("{:.1f}", tflops), fmt::format("{:.0f}", r.predicted->clock_mhz),
+                    fmt::format("{:.1f}", 100 * r.predicted->matrix_busy)});
+      if (o.compare_model) cells.push_back(fmt::format("{:.2f}", r.seconds / r.predicted->seconds));
+    }
     table.add(cells);
     Json entry{{"seqlen_q", shape.sq},
                {"seqlen_k", shape.sk},
@@ -159,6 +184,12 @@ int bench_gpu(const GpuBenchOptions& o) {
                {"requested_bytes", r.traffic.requested},
                {"requested_is_counted", r.counted}};
     if (share) entry["share_of_peak"] = r.tflops / *peak;
+    if (r.predicted) {
+      entry["predicted_seconds"] = r.predicted->seconds;
+      entry["predicted_tflops"] = r.tflops * r.seconds / r.predicted->seconds;
+      entry["predicted_clock_mhz"] = r.predicted->clock_mhz;
+      entry["predicted_matrix_busy"] = r.predicted->matrix_busy;
+    }
     json["results"].push_back(entry);
   }
   progress.clear();

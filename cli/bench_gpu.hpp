@@ -13,6 +13,7 @@ struct GpuBenchOptions {
   std::vector<CostShape> shapes;  // one row each
   int repeat = 0;                 // 0: about a second's worth
   bool backward = false;
+  bool compare_model = false;  // hardware: predict the time on the simulator, too
 };
 
 int bench_gpu(const GpuBenchOptions& options);

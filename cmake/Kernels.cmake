@@ -23,12 +23,18 @@ function(rocflash_read_kernel_table)
   endmacro()
 
   set(families "")
+  file(STRINGS ${table}/families.inc additions REGEX "^ROCFLASH_ADDITION\\(")
   file(STRINGS ${table}/families.inc lines REGEX "^ROCFLASH_FAMILY\\(")
   foreach(line ${lines})
     rocflash_columns("${line}")
     list(POP_FRONT columns id name vendor wave layer target version)
     if(vendor STREQUAL "amd")
       set(flags --target=amdgcn-amd-amdhsa -nogpulib -mcpu=${target} -mcode-object-version=${version})
+    elseif(additions MATCHES "\\(${id},")
+      # As CUDA, which knows launch bounds and parameters in place. -Wconsumed: see kernels/tile/sm90.hpp.
+      set(flags -x cuda --cuda-device-only -nocudainc -nocudalib --cuda-gpu-arch=${target}
+        --cuda-feature=+ptx${version} -Wconsumed)
+      set(kernel_addition_${id} TRUE PARENT_SCOPE)
     else()
       set(flags --target=nvptx64-nvidia-cuda -nogpulib -march=${target}
         -Xclang -target-feature -Xclang +ptx${version})
@@ -73,14 +79,16 @@ endfunction()
 
 rocflash_read_kernel_table()
 
-# rocflash_in_set(result set family): whether a set of families, as kernels.inc writes them, has this one.
+# rocflash_in_set(result set family): whether a set of families, as kernels.inc writes them, has this one. Families
+# that add kernels to another one's are in sets that name them, and in no others.
 function(rocflash_in_set result set family)
   string(REPLACE "+" ";" names "${set}")
   set(found FALSE)
   foreach(name ${names})
-    if(name STREQUAL "all" OR name STREQUAL family OR name STREQUAL kernel_vendor_${family})
+    if(name STREQUAL family OR
+        (NOT kernel_addition_${family} AND (name STREQUAL "all" OR name STREQUAL kernel_vendor_${family})))
       set(found TRUE)
-    elseif(NOT name MATCHES "^(amd|nvidia)$" AND NOT name IN_LIST kernel_families)
+    elseif(NOT name MATCHES "^(all|amd|nvidia)$" AND NOT name IN_LIST kernel_families)
       message(FATAL_ERROR "kernels/table/kernels.inc names the family ${name}; families.inc has ${kernel_families}")
     endif()
   endforeach()

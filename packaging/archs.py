@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,6 +29,10 @@ WITHOUT_KERNELS = [
     "gfx1013",
     "gfx1250",
 ]
+
+
+# What an installation from a clone is for where no GPU is found, such as in a container: one of each common family.
+COMMON = ("gfx90a", "gfx942", "gfx1030", "gfx1100")
 
 
 class WrongArch(ValueError):
@@ -64,7 +68,7 @@ def _pick(asked: list[str], source: str, known: list[str]) -> tuple[list[str], l
     wrong = [name for name in plain if name not in known and name not in WITHOUT_KERNELS]
     if wrong:
         raise WrongArch(
-            f"{source}: {', '.join(wrong)}; there are kernels for {', '.join(known)}; or all, or native"
+            f"{source}: {', '.join(wrong)}; there are kernels for {', '.join(known)}; or all, none, or native"
         )
     missing = [name for name in plain if name not in known]
     notes = (
@@ -109,23 +113,37 @@ def _found(environment: Mapping[str, str]) -> tuple[list[str], str]:
     return gpus_by_rocminfo(rocminfo), "found by rocminfo"
 
 
-def choose(environment: Mapping[str, str] = os.environ) -> Choice:
-    """PYTORCH_ROCM_ARCH, then GPU_ARCHS, then the GPUs found, then all."""
+def has_nvidia(environment: Mapping[str, str]) -> bool:
+    """Whether NVIDIA's kernel module shows a GPU."""
+    return any(Path(environment.get("ROCFLASH_PROC", "/proc")).glob("driver/nvidia/gpus/*"))
+
+
+def asked(environment: Mapping[str, str]) -> Choice | None:
+    """What PYTORCH_ROCM_ARCH says, then GPU_ARCHS; None where neither names GPUs."""
     known = kernel_targets()
     for variable in ("PYTORCH_ROCM_ARCH", "GPU_ARCHS"):
-        asked = re.split(r"[;,\s]+", environment.get(variable, "").strip(";, \t\n"))
-        if asked == [""]:
+        words = re.split(r"[;,\s]+", environment.get(variable, "").strip(";, \t\n"))
+        if words == [""]:
             continue
-        if asked == ["all"]:
-            return Choice(("all",), f"{variable}=all")
-        if asked == ["native"]:
-            break  # what flash-attn's own build calls the GPUs found
-        names, notes = _pick(asked, variable, known)
+        if words in (["all"], ["none"]):
+            return Choice((words[0],), f"{variable}={words[0]}")
+        if words == ["native"]:
+            return None  # what flash-attn's own build calls the GPUs found
+        names, notes = _pick(words, variable, known)
         if not names:
             raise WrongArch(
                 f"{notes[0]}, and nothing remains; there are kernels for {', '.join(known)}"
             )
         return Choice(tuple(names), variable, tuple(notes))
+    return None
+
+
+def choose(environment: Mapping[str, str] = os.environ) -> Choice:
+    """PYTORCH_ROCM_ARCH, then GPU_ARCHS, then the AMD GPUs found, then all: for a wheel that travels."""
+    told = asked(environment)
+    if told:
+        return told
+    known = kernel_targets()
     gpus, how = _found(environment)
     if gpus:
         served = [name for name in known if name in gpus]
@@ -135,3 +153,20 @@ def choose(environment: Mapping[str, str] = os.environ) -> Choice:
             return Choice(tuple(served), how, notes)
         return Choice(("all",), "no GPU here has kernels", notes)
     return Choice(("all",), "nothing asked for and no AMD GPU found")
+
+
+def choose_here(environment: Mapping[str, str] = os.environ) -> Choice:
+    """As `choose`, for an installation on this machine: NVIDIA's GPUs count too, and without any GPU it is COMMON."""
+    told = asked(environment)
+    if told:
+        return told
+    choice = choose(environment)
+    nvidia = [name for name in kernel_targets() if name.startswith("sm_")]
+    found = has_nvidia(environment)
+    if choice.names != ("all",):
+        return replace(choice, names=(*choice.names, *nvidia)) if found else choice
+    if found:
+        return Choice(tuple(nvidia), "found by NVIDIA's kernel module", choice.notes)
+    return Choice(
+        COMMON, f"{choice.why}: common ones; GPU_ARCHS names others, or all", choice.notes
+    )

@@ -25,6 +25,8 @@ SYSTEM = {
     "ld-linux-x86-64.so.2",
 }
 OWN = {"librocflash.so.0"}
+# The youngest C library that a wheel for everybody may ask for: RHEL 8's. cmake/Glibc.cmake keeps to an older one.
+YOUNGEST = (2, 28)
 
 
 class Refused(ValueError):
@@ -78,6 +80,17 @@ def platform_tag(paths: list[Path]) -> str:
     """The manylinux tag of all files together; none is older than manylinux_2_17, the first x86-64 one still in use."""
     major, minor = max([(2, 17), *(needs(path).glibc for path in paths)])
     return f"manylinux_{major}_{minor}_x86_64"
+
+
+def refuse_young(paths: list[Path]) -> None:
+    """Refuses files that the machines which wheels are meant for could not load."""
+    for path in paths:
+        major, minor = needs(path).glibc
+        if (major, minor) > YOUNGEST:
+            raise Refused(
+                f"{path.name} needs glibc {major}.{minor}; a wheel may ask for {YOUNGEST[0]}.{YOUNGEST[1]} at most: "
+                "configure with ROCFLASH_GLIBC=2.17, which is the default"
+            )
 
 
 def compiled_members(wheel: Path, folder: Path) -> list[Path]:

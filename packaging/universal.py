@@ -21,6 +21,7 @@ def write_all(build: Path, out: Path) -> list[Path]:
         for name, (data, _) in wheel.compiled_files(build).items():
             compiled.append(Path(folder) / Path(name).name)
             compiled[-1].write_bytes(data)
+        audit.refuse_young(compiled)
         tag = audit.platform_tag(compiled)
     # Stamped wheels of flash_attn, which are for one Python, stay.
     for mine in ("rocflash-*", "flash_attn-*-py3-none-any.*", "flash_attn_3-*", "SHA256SUMS"):

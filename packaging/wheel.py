@@ -16,12 +16,15 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 DROPIN = ROOT / "python" / "flash-attn"
 DROPIN_3 = ROOT / "python" / "flash-attn-3"
+# What wheels whose default backend is Triton depend on: the version that the AMD guides pin, or a younger one.
+TRITON = "triton>=3.5.1"
 # What a file is in a wheel: its bytes, and whether it may be executed.
 Files = dict[str, tuple[bytes, bool]]
 
@@ -29,11 +32,15 @@ Files = dict[str, tuple[bytes, bool]]
 def read_toml(path: Path) -> dict[str, Any]:
     try:
         import tomllib
-    except ImportError:  # before Python 3.11, pip brings one along
-        try:
-            from pip._vendor import tomli as tomllib  # type: ignore[no-redef]
-        except ImportError:
-            raise SystemExit(f"reading {path} needs Python 3.11 or newer, or pip") from None
+    except ImportError:  # before Python 3.11, others bring one along
+        for name in ("tomli", "pip._vendor.tomli", "setuptools._vendor.tomli"):
+            try:
+                tomllib = import_module(name)
+                break
+            except ImportError:
+                continue
+        else:
+            raise SystemExit(f"reading {path} needs Python 3.11 or newer, or tomli") from None
     return tomllib.loads(path.read_text())
 
 
@@ -42,21 +49,23 @@ def project(path: Path) -> dict[str, Any]:
 
 
 def python_files(base: Path, names: Iterable[str]) -> Files:
-    """Modules and packages below `base`; caches stay out."""
+    """Modules and packages below `base`; caches stay out, and what an editable installation links there."""
     found: Files = {}
     for name in names:
         top = base / name
         for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
-            if path.is_file() and "__pycache__" not in path.parts:
+            if path.is_file() and not {"__pycache__", "lib", "bin"} & set(
+                path.parts[len(base.parts) :]
+            ):
                 found[path.relative_to(base).as_posix()] = (path.read_bytes(), False)
     return found
 
 
-def compiled_files(build: Path) -> Files:
+def compiled_files(build: Path, command: bool = True) -> Files:
     """The library under its soname, and the command, stripped and with the paths of an installation."""
     found: Files = {}
     with tempfile.TemporaryDirectory() as stage:
-        for component in ("library", "command"):
+        for component in ("library", "command") if command else ("library",):
             subprocess.run(
                 [
                     "cmake",
@@ -72,13 +81,14 @@ def compiled_files(build: Path) -> Files:
                 stdout=subprocess.DEVNULL,
             )
         library = next(Path(stage).rglob("librocflash.so.0"), None)
-        command = Path(stage) / "bin" / "rocflash"
-        if library is None or not command.is_file():
+        program = Path(stage) / "bin" / "rocflash"
+        if library is None or (command and not program.is_file()):
             raise FileNotFoundError(
                 f"{build} does not install librocflash.so.0 and bin/rocflash; build it first"
             )
         found["rocflash/lib/librocflash.so.0"] = (library.resolve().read_bytes(), True)
-        found["rocflash/bin/rocflash"] = (command.read_bytes(), True)
+        if command:
+            found["rocflash/bin/rocflash"] = (program.read_bytes(), True)
     return found
 
 
@@ -127,9 +137,11 @@ def metadata(told: dict[str, Any], readme: str, **changes: Any) -> str:
 
 
 def entry_points(told: dict[str, Any]) -> str:
-    return "[console_scripts]\n" + "".join(
-        f"{name} = {place}\n" for name, place in told["scripts"].items()
-    )
+    groups = {"console_scripts": told["scripts"], **told.get("entry-points", {})}
+    sections = []
+    for group, entries in groups.items():
+        sections.append(f"[{group}]\n" + "".join(f"{name} = {place}\n" for name, place in entries.items()))
+    return "\n".join(sections)
 
 
 def _moment() -> tuple[int, int, int, int, int, int]:
@@ -225,14 +237,71 @@ def write_pure(out: Path, base: Path) -> Path:
     )
 
 
-def write_stamped(out: Path, version: str, tag: str, compiled: Files) -> Path:
-    """flash-attn and rocflash in one file, under the name of one combination of versions."""
+def stamp(backend: str) -> Files:
+    """The module that names the backend of calls which name none; rocflash/_c/choice.py reads it."""
+    text = f'"""Written when this wheel was built: the backend of calls that name none."""\n\nBACKEND = "{backend}"\n'
+    return {"rocflash/_stamp.py": (text.encode(), False)} if backend else {}
+
+
+def write_stamped(out: Path, version: str, tag: str, compiled: Files, backend: str = "") -> Path:
+    """flash-attn and rocflash in one file, under the name of one combination of versions.
+
+    `backend` is what computes unless a call names another; of those only triton is a distribution to depend on.
+    """
     told, library = project(DROPIN / "pyproject.toml"), project(ROOT / "pyproject.toml")
     needs = [needed for needed in told["dependencies"] if not needed.startswith("rocflash")]
+    needs += [TRITON] if backend == "triton" else []
     readme = (DROPIN / told["readme"]).read_text()
     info = {
         "METADATA": metadata(told, readme, version=version, dependencies=needs),
         "entry_points.txt": entry_points(library),
     }
     files = dropin_files(version) | python_files(ROOT / "python", ["rocflash"]) | compiled
+    files |= stamp(backend)
     return write(out, told["name"], version, [tag], files, info | licences(), pure=False)
+
+
+def clone_metadata(backend: str = "") -> dict[str, str]:
+    """What lies in the .dist-info of an installation from a clone: rocflash's own, with what the others need."""
+    told = project(ROOT / "pyproject.toml")
+    others = [project(base / "pyproject.toml") for base in (DROPIN, DROPIN_3)]
+    needs = [name for other in others for name in other["dependencies"]]
+    needs = [name for name in dict.fromkeys(needs) if not name.startswith("rocflash")]
+    needs += [TRITON] if backend == "triton" else []
+    return {
+        "METADATA": metadata(told, (ROOT / told["readme"]).read_text(), dependencies=needs),
+        "entry_points.txt": entry_points(told),
+        "top_level.txt": "rocflash\n",
+    }
+
+
+def write_clone(
+    out: Path, tag: str, compiled: Files, backend: str = "", editable: bool = False
+) -> Path:
+    """All three distributions in one wheel, for `pip install .`: a build backend may hand over one wheel and no more.
+
+    It is named rocflash. The metadata of the other two is installed beside it, so that those who ask for their
+    versions find them; without a RECORD, because removing rocflash is what removes them.
+    """
+    told = project(ROOT / "pyproject.toml")
+    data = f"{told['name']}-{told['version']}.data/purelib"
+    places = [ROOT / "python", DROPIN, DROPIN_3]
+    if editable:
+        lines = "".join(f"{place}\n" for place in places)
+        files: Files = {"__editable__rocflash.pth": (lines.encode(), False)}
+    else:
+        files = python_files(places[0], ["rocflash"]) | compiled | stamp(backend)
+        files |= pure_files(DROPIN) | pure_files(DROPIN_3)
+    for base in (DROPIN, DROPIN_3):
+        other = project(base / "pyproject.toml")
+        names = read_toml(base / "pyproject.toml")["tool"]["hatch"]["build"]["targets"]["wheel"]
+        tops = "".join(f"{name.removesuffix('.py')}\n" for name in names["only-include"])
+        folder = f"{data}/{other['name'].replace('-', '_')}-{other['version']}.dist-info"
+        texts = {
+            "METADATA": metadata(other, (base / other["readme"]).read_text()),
+            "INSTALLER": "rocflash, and removed with it: pip uninstall rocflash\n",
+            "top_level.txt": tops,
+        }
+        files |= {f"{folder}/{name}": (text.encode(), False) for name, text in texts.items()}
+    info = clone_metadata(backend) | licences()
+    return write(out, told["name"], told["version"], [tag], files, info, pure=False)

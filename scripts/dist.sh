@@ -23,11 +23,12 @@ python3 packaging/universal.py --build "$second" --out "$second/dist" >/dev/null
 cmp dist/SHA256SUMS "$second/dist/SHA256SUMS"
 echo "the same bits"
 
-echo "== pip install from the sources, for the CPU alone: the same files"
-"$(scripts/python_env.sh build)" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$second/pip" \
-  --config-settings=build-dir="$second/pip/cmake" --config-settings=cmake.define.ROCFLASH_GPU_ARCHS=none .
-names() { python3 -m zipfile -l "$1" | awk 'NR > 1 { print $1 }' | grep -v '/$' | sort; }
-diff <(names "$second"/pip/rocflash-*.whl) <(names dist/rocflash-*.whl)
+echo "== what pip makes of a clone: the same files as the three wheels together"
+archs=$(cache ROCFLASH_GPU_ARCHS)
+ROCFLASH_BUILD=build PYTORCH_ROCM_ARCH=${archs:-all} "$(scripts/python_env.sh build)" -m pip wheel --quiet --no-deps --no-build-isolation \
+  --wheel-dir "$second/pip" .
+names() { for wheel in "$@"; do python3 -m zipfile -l "$wheel" | awk 'NR > 1 { print $1 }' | grep -v -e '/$' -e '[.]dist-info/'; done | sort; }
+diff <(names "$second"/pip/rocflash-*.whl) <(names dist/rocflash-*.whl dist/flash_attn-*-py3-none-any.whl dist/flash_attn_3-*.whl)
 
 echo "== Debian packages"
 cpack -G DEB --config build/CPackConfig.cmake -B build/debs >/dev/null
@@ -41,7 +42,6 @@ fi
 echo "== a stamped wheel"
 python=$(scripts/python_env.sh test)
 version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-archs=$(cache ROCFLASH_GPU_ARCHS)
 ROCFLASH_BUILD=build PYTORCH_ROCM_ARCH=${archs:-all} ./build_rocm.sh --out dist 2.8.3 "$version" 2.13 7.2
 
 echo "== installed and used"

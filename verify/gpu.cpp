@@ -117,6 +117,9 @@ class HipGpu final : public DriverGpu {
     f.get(event_elapsed, "hipEventElapsedTime");
     f.optional(sim_counters, "rocflashSimLastCounters");
     f.optional(sim_count, "rocflashSimCountLaunches");
+    f.optional(sim_predict, "rocflashSimTimeLaunches");
+    f.optional(sim_predicted, "rocflashSimPredictedMicroseconds");
+    f.optional(sim_last_time, "rocflashSimLastTime");
   }
 
   void* allocate(std::size_t bytes) override {
@@ -147,6 +150,12 @@ class HipGpu final : public DriverGpu {
   void count_launches(bool on) override {
     if (sim_count) sim_count(on ? 1 : 0);
   }
+  void predict(bool on) override {
+    constexpr int as_environment_says = -1;
+    if (sim_predict) sim_predict(on ? 1 : as_environment_says);
+  }
+  double predicted_seconds() override { return sim_predicted ? sim_predicted() * 1e-6 : 0; }
+  std::string prediction() override { return sim_last_time ? sim_last_time() : ""; }
 
  private:
   void enter() const override { check("hipSetDevice", set_device(about_.device.device_id)); }
@@ -164,6 +173,9 @@ class HipGpu final : public DriverGpu {
   int (*device_synchronize)();
   const char* (*sim_counters)();
   void (*sim_count)(int);
+  void (*sim_predict)(int);
+  double (*sim_predicted)();
+  const char* (*sim_last_time)();
 };
 
 class CudaGpu final : public DriverGpu {

@@ -58,6 +58,11 @@ class Gpu {
   // Of the last launch: what the simulator counted, as JSON. Empty on hardware.
   virtual std::string counters() { return {}; }
   virtual void count_launches(bool) {}
+  // What the simulator's cycle model says: all launches since predict(true), in seconds, and the
+  // last one as JSON. 0 and empty on hardware.
+  virtual void predict(bool) {}
+  virtual double predicted_seconds() { return 0; }
+  virtual std::string prediction() { return {}; }
 
  protected:
   rocflash_device about_{};

@@ -119,8 +119,12 @@ inline void add(float* to, float x, bool there) {
 }
 
 // Shared memory that the launch gives; addresses are bytes in an address space of their own.
+#ifdef __CUDA__
+extern "C" __attribute__((shared)) std::uint8_t rocflash_shared[] __attribute__((aligned(1024)));
+#else
 extern "C" __attribute__((address_space(3))) std::uint8_t rocflash_shared[]
     __attribute__((aligned(128)));
+#endif
 inline SharedAddress shared_begin() {
   return static_cast<SharedAddress>(reinterpret_cast<std::uintptr_t>(rocflash_shared));
 }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "arch/tensor_map.hpp"
 #include "core/new_keys.hpp"
 #include "core/parts.hpp"
 #include "core/problem.hpp"
@@ -30,6 +31,12 @@ struct ForwardArguments {
   ForwardOutputs outputs;
   Work work;
   std::int32_t caches = 0;  // batches that k and v have: what a block table may name
+};
+
+// Forward with tiles that the copy engine fetches: boxes of one panel of a tile.
+struct ForwardWarpgroupsArguments {
+  TensorMap q, k, v;
+  ForwardArguments forward;
 };
 
 // s_dmask is computed by a kernel of its own.
@@ -103,6 +110,10 @@ struct ArgumentsChoice<operation> {
 template <>
 struct ArgumentsChoice<Operation::forward> {
   using Type = ForwardArguments;
+};
+template <>
+struct ArgumentsChoice<Operation::forward_warpgroups> {
+  using Type = ForwardWarpgroupsArguments;
 };
 template <>
 struct ArgumentsChoice<Operation::forward_wide> {

@@ -26,6 +26,20 @@ struct UnitOf<DType::f32> {
   using Type = NaturalPowers;
 };
 
+// A scale in three factors: one for each operand of a product, so that what is beyond float's range
+// before scaling is none here, and the rest for their sum. The operands' is a power of two: it rounds nothing.
+struct ScaleShares {
+  float share, rest;
+
+  explicit ScaleShares(float scale) {
+    const float size = __builtin_fabsf(scale);
+    const int exponent = static_cast<int>(__builtin_bit_cast(std::uint32_t, size) >> 23) - 127;
+    const int half = exponent >> 1;
+    share = size > 0 ? __builtin_bit_cast(float, (half + 127) << 23) : 0.0f;
+    rest = size > 0 ? __builtin_copysignf(size / share / share, scale) : 1.0f;
+  }
+};
+
 // One (sequence, head) of a problem. `any_dtype`: the problem says which; that of k and v may differ.
 template <DType dtype, class ScoreUnit = typename UnitOf<dtype>::Type, bool any_dtype = false>
 struct ExactScores {
@@ -35,8 +49,6 @@ struct ExactScores {
   std::int64_t head;
   std::int32_t caches;
   ScoreShape shape{problem, sequence, head};
-  // Both operands get a share of the scale, so that a product beyond float's range is none here.
-  float share = __builtin_sqrtf(__builtin_fabsf(problem.scale));
 
   const std::byte* query_row(std::int32_t query) const {
     const Rows& q = arch::again(problem).q;
@@ -53,12 +65,13 @@ struct ExactScores {
   template <class Slope = NoSlopes>
   float score(const QueryView& query, std::int32_t key, Slope slope = {}) const {
     const std::byte *q = query_row(query.index), *k = row_of(problem.k, key);
+    const ScaleShares scale(arch::again(problem).scale);
     float s = 0;
     for (int column = 0; column < problem.head_dim; ++column)
-      s += number_at(q, stored(), column) * share * (number_at(k, stored_keys(), column) * share);
-    if (problem.scale < 0) s = -s;
+      s += number_at(q, stored(), column) * scale.share *
+           (number_at(k, stored_keys(), column) * scale.share);
     shape.template shape<1, Unit>(
-        query, [&](int) -> float& { return s; }, [&](int) { return key; }, 1, slope);
+        query, [&](int) -> float& { return s; }, [&](int) { return key; }, scale.rest, slope);
     return s;
   }
 };

@@ -25,6 +25,14 @@ struct NaturalPowers {
   static constexpr float of_natural = 1;
   static constexpr bool precise = true;
   static float exp(float x) { return arch::exp2(x * log2_e); }
+  // For backward, whose exponents are larger than forward's by an lse: what x * log2(e) loses in
+  // rounding is multiplied in afterwards.
+  static float fine_exp(float x) {
+    constexpr float log2_e_rest = 1.925963033500e-8f;
+    const float high = x * log2_e, power = arch::exp2(high);
+    const float low = __builtin_fmaf(x, log2_e_rest, __builtin_fmaf(x, log2_e, -high));
+    return __builtin_fabsf(high) < 256 ? __builtin_fmaf(power, low * ln_2, power) : power;
+  }
   static float lse(float reference, float total) {
     return __builtin_fmaf(arch::log2(total), ln_2, reference);
   }

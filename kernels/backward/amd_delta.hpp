@@ -6,6 +6,7 @@
 #include "attention/rows.hpp"
 #include "attention/sequence.hpp"
 #include "attention/work.hpp"
+#include "backward/exact.hpp"
 #include "backward/statistic.hpp"
 #include "backward/sums.hpp"
 #include "table/backward.hpp"
@@ -47,8 +48,7 @@ void backward_delta(const BackwardArguments& a) {
   ROCFLASH_UNROLL
   for (int r = 0; r < Mma::results; ++r) {
     if (layout::result_row<Layout>(arch::lane(), r) == own && first + own < sequence.sq)
-      arch::store(&a.delta.at(sequence.batch, item.head, sequence.q_row + first + own),
-                  statistic(products[r], factor));
+      store_delta<spec.dtype>(a, sequence, item.head, first + own, statistic(products[r], factor));
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "arch/arch.hpp"
 #include "attention/exact.hpp"
+#include "backward/few_keys.hpp"
 #include "backward/gradient.hpp"
 
 namespace rocflash::kernel {
@@ -20,8 +21,6 @@ struct ExactGradient {
   const SequenceView& sequence;
   std::int64_t head;
   GradientShape shape{arguments.problem, sequence, head};
-  // Both operands get a share of the scale, so that a product beyond float's range is none here.
-  float share = __builtin_sqrtf(__builtin_fabsf(arguments.problem.scale));
 
   struct Pair {
     float weight = 0;    // after dropout
@@ -30,14 +29,21 @@ struct ExactGradient {
 
   // The query must see the key by position.
   Pair at(std::int32_t query, std::int32_t key) const {
+    const ScoreTerms terms = this->terms(query, key);
+    if (terms.weight == 0) return {};
+    const BackwardArguments& a = arch::again(arguments);
+    const float delta = arch::load(&a.delta.at(sequence.batch, head, sequence.q_row + query));
+    return {terms.kept ? terms.weight : 0.0f, terms.weight * (terms.dp - delta) * terms.slope};
+  }
+  ScoreTerms terms(std::int32_t query, std::int32_t key) const {
     const BackwardArguments& a = arch::again(arguments);
     const Problem& p = a.problem;
     const std::byte *q = query_row(p.q, query), *k = key_row_of(p.k, key);
-    float score = dot(q, k, p.head_dim, share), slope = 1;
-    if (p.scale < 0) score = -score;
+    const ScaleShares scale(p.scale);
+    float score = dot(q, k, p.head_dim, scale.share), slope = 1;
     shape.template shape<1>([&](int) { return query; }, [&](int) { return key; },
                             [&](int) -> float& { return score; }, [&](int, float x) { slope = x; },
-                            1);
+                            scale.rest);
     const std::int64_t row = sequence.q_row + query;
     const float lse = statistic(arch::load(&a.tensors.lse.at(sequence.batch, head, row)), log2_e);
     const float weight = score == -infinity ? 0.0f : arch::exp2(score - lse);
@@ -45,8 +51,7 @@ struct ExactGradient {
     const bool kept = !p.dropout.on() || shape.keeps(query, key);
     const float dp =
         kept ? dot(query_row(a.tensors.dout, query), key_row_of(p.v, key), p.value_dim, 1) : 0.0f;
-    const float delta = arch::load(&a.delta.at(sequence.batch, head, row));
-    return {kept ? weight : 0.0f, weight * (dp - delta) * slope};
+    return {weight, dp, slope, kept};
   }
 
   std::byte* query_row(const Rows& rows, std::int32_t query) const {
@@ -65,6 +70,15 @@ struct ExactGradient {
     return sum;
   }
 };
+
+template <DType dtype>
+void store_delta(const BackwardArguments& a, const SequenceView& sequence, std::int64_t head,
+                 std::int32_t query, float otherwise) {
+  const ExactGradient<dtype> exact{a, sequence, head};
+  const float delta = delta_of_few_keys(a.problem, sequence, query, otherwise,
+                                        [&](std::int32_t key) { return exact.terms(query, key); });
+  arch::store(&a.delta.at(sequence.batch, head, sequence.q_row + query), statistic(delta, 1));
+}
 
 // A wave's sum over [begin, end), added to `sum`, of term(n) · column `column` of row(n): each lane
 // computes one term at a time and all of them take it; each lane has a column of its own. Terms of 0 do

@@ -101,9 +101,7 @@ void backward_delta(const BackwardArguments& a) {
   const bool odd = lane / 4 % 2 != 0;
   const float factor = p.dropout.on() ? 1 / p.dropout.scale() : 1.0f;
   const auto store = [&](std::int32_t of, float x) {
-    if (of < sequence.sq)
-      arch::store(&a.delta.at(sequence.batch, item.head, sequence.q_row + of),
-                  statistic(x, factor));
+    if (of < sequence.sq) store_delta<spec.dtype>(a, sequence, item.head, of, statistic(x, factor));
   };
   store(query, odd ? low.at[1] : low.at[0]);
   store(query + 8, odd ? high.at[3] : high.at[2]);

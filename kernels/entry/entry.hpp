@@ -9,6 +9,10 @@
 // and then has one ROCFLASH_ENTRY per kernel.
 #pragma once
 
+#ifdef __CUDA__  // functions of plain C++ are for the device there
+#pragma clang force_cuda_host_device begin
+#endif
+
 // All device code is inlined into its kernel: a call would need a stack.
 #pragma clang attribute push([[gnu::always_inline]], apply_to = function)
 #include ROCFLASH_SCHEDULE_HEADER

@@ -105,6 +105,8 @@ constexpr BackwardTile backward_tile(Family family, const KernelSpec& spec) {
       return {32, 16, 64, 1, true, 0};
     case Family::sm80:
       return sm80_backward_tile(spec);
+    case Family::sm90:
+      break;
   }
   return {};
 }

@@ -92,6 +92,8 @@ constexpr DecodeTile key_tile(Family family, const KernelSpec& spec) {
       }
       return {rows, 16, 64, 2, true, 2, 2 * (2 * 2 * 16 + rows) * row_bytes, true};
     }
+    case Family::sm90:
+      break;
   }
   return {};
 }

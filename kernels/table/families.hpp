@@ -31,14 +31,24 @@ constexpr const FamilyFacts& facts_of(Family family) {
 constexpr const char* name_of(Family family) { return facts_of(family).name; }
 constexpr Vendor vendor_of(Family family) { return facts_of(family).vendor; }
 
+// The family that this one adds kernels to; itself if it stands alone.
+constexpr Family base_of(Family family) {
+#define ROCFLASH_ADDITION(id, to) \
+  if (family == Family::id) return Family::to;
+#include "table/families.inc"
+  return family;
+}
+constexpr bool is_addition(Family family) { return base_of(family) != family; }
+
 // Sets of families, one bit each, under the names that lines of kernels.inc use: a family's id, its
-// vendor, all.
+// vendor, all. Vendors' sets have no additions.
 using FamilySet = std::uint32_t;
 constexpr FamilySet set_of(Family family) { return FamilySet{1} << static_cast<int>(family); }
 constexpr FamilySet set_of(Vendor vendor) {
   FamilySet set = 0;
   for (int n = 0; n < family_count; ++n)
-    if (family_facts[n].vendor == vendor) set |= FamilySet{1} << n;
+    if (family_facts[n].vendor == vendor && !is_addition(static_cast<Family>(n)))
+      set |= FamilySet{1} << n;
   return set;
 }
 constexpr bool contains(FamilySet set, Family family) { return (set & set_of(family)) != 0; }

@@ -27,6 +27,46 @@ constexpr int sm80_forward_shared(int row_bytes, int queries, int keys, bool q_l
   return (!q_leaves ? q + tiles : q > tiles ? q : tiles) + queries * 8;
 }
 
+// Forward by warpgroups: one has tiles of keys and values copied, the others have 64 queries each.
+struct ForwardGroups {
+  int groups;     // that compute
+  int keys;       // of a tile
+  bool in_turns;  // one group's products run while another has its softmax
+  int stages = 2;
+  // Registers of a thread, after the copying group has given some of its own to the others.
+  int copying = 40, computing = 232;
+
+  constexpr int queries() const { return 64 * groups; }
+  constexpr int threads() const { return 128 * (groups + 1); }
+};
+
+constexpr KernelSpec warpgroups_spec(DType dtype, int bucket) {
+  return {Operation::forward_warpgroups, dtype, bucket, Variant::plain};
+}
+
+constexpr ForwardGroups forward_groups(const KernelSpec& spec) {
+  switch (spec.bucket) {
+    case 64:
+      return {3, 128, true, 2, 32, 160};
+    case 96:
+      return {2, 192, true};
+    case 128:
+      return {2, 176, true};
+    case 192:
+      return {2, 112, false};
+    default:
+      return {2, 80, false};
+  }
+}
+
+// q, so many tiles each of k and of v, the keys that each query sees, barriers.
+constexpr int forward_groups_shared(const KernelSpec& spec) {
+  const ForwardGroups g = forward_groups(spec);
+  const int row_bytes = spec.bucket * static_cast<int>(size_of(spec.dtype));
+  return (g.queries() + 2 * g.stages * g.keys) * row_bytes + 8 * g.queries() +
+         8 * 2 * (1 + 2 * g.stages);
+}
+
 constexpr ForwardTile forward_tile(Family family, const KernelSpec& spec) {
   const int bucket = spec.bucket;
   const bool plain = spec.variant == Variant::plain;
@@ -53,6 +93,8 @@ constexpr ForwardTile forward_tile(Family family, const KernelSpec& spec) {
       if (bucket <= 192)
         return {64, 64, 128, 2, false, sm80_forward_shared(row_bytes, 64, 64, true)};
       return {128, 32, 256, 2, false, sm80_forward_shared(row_bytes, 128, 32, true)};
+    case Family::sm90:
+      break;
   }
   return {};
 }

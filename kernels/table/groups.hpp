@@ -24,6 +24,8 @@ constexpr GroupShape group_shape(Family family, const KernelSpec& spec) {
       const ForwardTile tile = forward_tile(family, spec);
       return {tile.threads, tile.waves_per_simd, tile.dynamic_shared};
     }
+    case Operation::forward_warpgroups:
+      return {forward_groups(spec).threads(), 1, forward_groups_shared(spec)};
     case Operation::weights:
       return {weights_tile.threads, weights_tile.waves_per_simd, 0};
     case Operation::backward_clear:

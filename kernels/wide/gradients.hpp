@@ -14,6 +14,7 @@
 #include "attention/exact.hpp"
 #include "attention/score.hpp"
 #include "attention/sequence.hpp"
+#include "backward/few_keys.hpp"
 #include "backward/gradient.hpp"
 #include "wide/products.hpp"
 
@@ -65,8 +66,9 @@ class WideGradients {
     const Problem& p = a.problem;
     // Products that may leave float's range are those of operands with a share of the scale each.
     const bool shares = products_overflow(p);
-    share_ = shares ? __builtin_sqrtf(__builtin_fabsf(p.scale)) : 1.0f;
-    scale_ = shares ? __builtin_copysignf(1.0f, p.scale) : p.scale;
+    const ScaleShares of_scale(p.scale);
+    share_ = shares ? of_scale.share : 1.0f;
+    scale_ = shares ? of_scale.rest : p.scale;
   }
 
   const RowSource& q() const { return q_; }
@@ -148,7 +150,7 @@ class WideGradients {
             seen &= static_cast<std::uint32_t>((owns_queries ? key(n) : query.index) - begin) <
                     static_cast<std::uint32_t>(end - begin);
           }
-          const float weight = seen ? Unit::exp(at(n) - lse) : 0.0f;
+          const float weight = seen ? Unit::fine_exp(at(n) - lse) : 0.0f;
           const bool keeps = (kept >> n & 1) != 0;
           float& dp = owns_queries ? d[u][n] : d[n][u];
           // A weight of 0 leaves no trace, whatever it would be multiplied with.
@@ -215,12 +217,9 @@ void store_lines(const Patch<owned, streamed>& tile, SharedFloat* lines) {
   }
 }
 
-// Weight and gradient of one score, for sums that are not finite.
-struct ExactPair {
-  float weight = 0, gradient = 0;
-};
-inline ExactPair exact_pair(const BackwardArguments& arguments, const SequenceView& sequence,
-                            std::int64_t head, std::int32_t query, std::int32_t key) {
+// Of one score, computed alone.
+inline ScoreTerms exact_terms(const BackwardArguments& arguments, const SequenceView& sequence,
+                              std::int64_t head, std::int32_t query, std::int32_t key) {
   // Loaded again for each pair: the caller's loops would keep all of it in scalar registers.
   const BackwardArguments& a = arch::again(arguments);
   using Scores = ExactScores<DType::f32, NaturalPowers, true>;
@@ -232,7 +231,7 @@ inline ExactPair exact_pair(const BackwardArguments& arguments, const SequenceVi
   const float score = scores.score(view, key, [&](int, float x) { slope = x; });
   const std::int64_t row = sequence.q_row + query;
   const float lse = arch::load(&a.tensors.lse.at(sequence.batch, head, row));
-  const float weight = score == -infinity ? 0.0f : NaturalPowers::exp(score - lse);
+  const float weight = score == -infinity ? 0.0f : NaturalPowers::fine_exp(score - lse);
   if (weight == 0) return {};
   const bool kept = !p.dropout.on() || scores.shape.keeps(view, key);
   float dp = 0;
@@ -242,8 +241,20 @@ inline ExactPair exact_pair(const BackwardArguments& arguments, const SequenceVi
     for (int column = 0; column < p.value_dim; ++column)
       dp = __builtin_fmaf(number_at(dout, p.dtype, column), number_at(v, p.dtype, column), dp);
   }
-  const float delta = arch::load(&a.delta.at(sequence.batch, head, row));
-  return {kept ? weight : 0.0f, weight * (dp - delta) * slope};
+  return {weight, dp, slope, kept};
+}
+
+// Weight and gradient of one score, for sums that are not finite.
+struct ExactPair {
+  float weight = 0, gradient = 0;
+};
+inline ExactPair exact_pair(const BackwardArguments& a, const SequenceView& sequence,
+                            std::int64_t head, std::int32_t query, std::int32_t key) {
+  const ScoreTerms terms = exact_terms(a, sequence, head, query, key);
+  if (terms.weight == 0) return {};
+  const float delta =
+      arch::load(&arch::again(a).delta.at(sequence.batch, head, sequence.q_row + query));
+  return {terms.kept ? terms.weight : 0.0f, terms.weight * (terms.dp - delta) * terms.slope};
 }
 
 }  // namespace rocflash::kernel

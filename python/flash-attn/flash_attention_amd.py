@@ -1,7 +1,8 @@
 """The interface of the AMD build guide: three names, q, k and v of shape (batch, seq, heads, dim).
 
-Besides the guide's arguments, keys may have fewer heads and another length than queries, and
-gradients work. `causal` lines up the ends of both sequences, as flash_attn does.
+Besides the guide's arguments, keys may have fewer heads than queries, and gradients work. Where the lengths differ, `causal`
+is the guide's: query i sees keys 0 to i, counted from the first. flash_attn.flash_attn_func lines up the last query with the
+last key instead.
 """
 
 from __future__ import annotations
@@ -34,6 +35,28 @@ def _four_dimensional(mask: Tensor, q: Tensor) -> Tensor:
     )
 
 
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Optional[Tensor], **how: Any
+) -> Any:
+    """rocflash.attention with the guide's triangle: rocflash's own lines up the ends of both sequences."""
+    shapes = [x.shape for x in (q, k, v) if isinstance(x, Tensor)]
+    usual = [len(shape) for shape in shapes] == [4, 4, 4] and shapes[1][1] == shapes[2][1]
+    if not causal or not usual or shapes[0][1] == shapes[1][1]:  # or it is refused there
+        return rocflash.attention(q, k, v, causal=causal, mask=mask, **how)
+    queries, keys = q.shape[1], k.shape[1]
+    if queries > keys:
+        # From the ends' point of view each query sees so many keys more.
+        return rocflash.attention(q, k, v, window=(-1, queries - keys), mask=mask, **how)
+    # No query sees the keys after the last query's place.
+    if mask is not None and mask.shape[-1] == keys:
+        mask = mask[..., :queries]
+    found = rocflash.attention(q, k[:, :queries], v[:, :queries], causal=True, mask=mask, **how)
+    if not isinstance(found, tuple):
+        return found
+    out, weights = found
+    return out, torch.nn.functional.pad(weights, (0, keys - queries))
+
+
 def flash_attn_func(
     q: Tensor,
     k: Tensor,
@@ -44,12 +67,11 @@ def flash_attn_func(
 ) -> Any:
     """out (b, sq, h, d), or (out, probabilities (b, h, sq, sk)) with return_attn_probs.
 
+    causal: query i sees keys 0 to i, whatever the two lengths (flash_attn's function aligns to the last key).
     The probabilities are the weights that made out: 0 where dropout struck, kept ones scaled up.
     """
     check_tensor("q", q)
-    found = rocflash.attention(
-        q, k, v, dropout_p=dropout_p, causal=causal, return_weights=return_attn_probs
-    )
+    found = _attention(q, k, v, causal, None, dropout_p=dropout_p, return_weights=return_attn_probs)
     if not return_attn_probs:
         return found
     out, weights = found
@@ -67,15 +89,15 @@ class FlashAttention(nn.Module):
         self.causal = causal
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor] = None) -> Tensor:
-        """mask: bool (b, sk), (b, sq, sk) or (b, 1 or h, sq, sk); True keeps."""
+        """mask: bool (b, sk), (b, sq, sk) or (b, 1 or h, sq, sk); True keeps. Causal: query i sees keys 0 to i."""
         check_tensor("q", q)
-        return rocflash.attention(
+        return _attention(
             q,
             k,
             v,
-            mask=None if mask is None else _four_dimensional(mask, q),
+            self.causal,
+            None if mask is None else _four_dimensional(mask, q),
             dropout_p=self.dropout if self.training else 0.0,
-            causal=self.causal,
         )
 
     def extra_repr(self) -> str:

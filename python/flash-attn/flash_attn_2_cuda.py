@@ -17,8 +17,12 @@ from rocflash.dropin import (
     check_options,
     check_tensor,
     draw_rng_state,
+    drops_nothing,
+    host_rng_state,
+    place_rng_state,
     plain_options,
     signed_softmax,
+    softmax_by_heads,
     whole,
 )
 
@@ -44,11 +48,16 @@ def _forward(
             f"return_softmax: True, but p_dropout is {given['dropout_p']}; "
             "the signed softmax exists to show dropout, so p_dropout must be above 0"
         )
-    rng_state = draw_rng_state(gen) if given["dropout_p"] else torch.zeros(2, dtype=torch.int64)
-    options = plain_options(rng_state=rng_state, **given)
-    out, lse, weights = dropin.forward(q, k, v, options, return_softmax, out)
-    s_dmask = signed_softmax(weights, q.dtype) if return_softmax else q.new_empty(0)
-    return [out, lse, s_dmask, rng_state]
+    seeds = draw_rng_state(gen) if given["dropout_p"] else None
+    options = plain_options(rng_state=seeds, **given)
+    if drops_nothing(options.dropout_p):
+        options = options._replace(dropout_p=0.0, rng_state=None)
+        out, lse, _ = dropin.forward(q, k, v, options, False, out)
+        s_dmask = softmax_by_heads(q, k, v, options) if return_softmax else q.new_empty(0)
+    else:
+        out, lse, weights = dropin.forward(q, k, v, options, return_softmax, out)
+        s_dmask = signed_softmax(weights, q.dtype) if return_softmax else q.new_empty(0)
+    return [out, lse, s_dmask, place_rng_state(seeds, q.device)]
 
 
 def fwd(
@@ -155,8 +164,10 @@ def _backward(
         check_tensor(name, x)
     if gen is not None:
         raise ValueError("gen: is given; the backward pass replays rng_state and draws nothing")
-    options = plain_options(rng_state=rng_state, **given)
-    check_options(options)
+    check_options(plain_options(rng_state=rng_state, **given))
+    if drops_nothing(given["dropout_p"]):
+        given["dropout_p"], rng_state = 0.0, None
+    options = plain_options(rng_state=host_rng_state(rng_state), **given)
     for name, x in (("dq", dq), ("dk", dk), ("dv", dv)):
         if x is not None:
             check_tensor(name, x)

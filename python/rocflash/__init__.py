@@ -12,6 +12,7 @@ flash attention of its own (see integrations.torch_attention).
 from __future__ import annotations
 
 import sys as _sys
+from typing import Any as _Any
 
 from ._c.choice import backend, set_backend, use_backend
 from .attention import attention
@@ -32,6 +33,16 @@ if "torch.nn.attention._registry" in _sys.modules:
     from .integrations.torch_attention import offer as _offer
 
     _offer()
+
+
+def __getattr__(name: str) -> _Any:
+    """rocflash.sdpa imports torch, so it is imported when it is asked for."""
+    if name == "sdpa":
+        from importlib import import_module
+
+        return import_module("rocflash.sdpa")
+    raise AttributeError(f"module 'rocflash' has no attribute {name!r}")
+
 
 __all__ = [
     "DeviceError",

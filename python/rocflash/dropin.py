@@ -12,20 +12,23 @@ import torch
 from torch import Tensor
 
 from ._c import choice
+from ._c.choice import backend, use_backend
 from ._c.options import Options, packer, window_pair
 from ._c.shapes import lse_shape, out_shape
 from ._torch.attention import attention_of_tensors, draw_rng_state
-from ._torch.autograd import define, register_fake
-from ._torch.calls import backward, combine, forward
+from ._torch.autograd import Backward, define, register_fake, register_operators
+from ._torch.calls import backward, combine, forward, refuse_missing_gradients
 from ._torch.decode import attention_with_kvcache, join_qv, side_by_side
 from ._torch.options import check_number, check_options, check_tensor
 from ._torch.plan import GRADIENTS
 from ._torch.rotary import at_positions, check_tables, rotate
 from ._torch.route import OPERATOR, route
+from ._torch.weights import drops_nothing, signed_softmax, softmax_by_heads
 from .errors import InvalidArgument, Unsupported
 
 __all__ = [
     "GRADIENTS",
+    "Backward",
     "InvalidArgument",
     "Options",
     "Unsupported",
@@ -33,6 +36,7 @@ __all__ = [
     "attend",
     "attention_of_tensors",
     "attention_with_kvcache",
+    "backend",
     "backward",
     "check_hint",
     "check_options",
@@ -42,26 +46,48 @@ __all__ = [
     "combine",
     "define",
     "draw_rng_state",
+    "drops_nothing",
     "forward",
+    "host_rng_state",
     "is_watched",
     "join_qv",
     "lse_shape",
     "out_shape",
+    "place_rng_state",
     "plain_options",
+    "refuse_missing_gradients",
     "register_fake",
+    "register_operators",
     "rotate",
     "side_by_side",
     "signed_softmax",
+    "softmax_by_heads",
     "split_packed",
+    "use_backend",
     "whole",
     "window_pair",
 ]
 
 
-def signed_softmax(weights: Tensor, dtype: torch.dtype) -> Tensor:
-    """flash_attn's S_dmask: exp(score - the row's maximum), negative where dropped."""
-    highest = weights.abs().amax(-1, keepdim=True) if weights.shape[-1] else weights
-    return (weights / highest.where(highest > 0, torch.ones_like(highest))).to(dtype)
+def place_rng_state(seeds: Optional[Tensor], device: torch.device) -> Tensor:
+    """Seed and offset as upstream returns them: on the device of q; zeros where nothing is dropped.
+
+    The tensor remembers its values, so that backward need not wait for a GPU to tell them.
+    """
+    if seeds is None:
+        return torch.zeros(2, dtype=torch.int64, device=device)
+    if device.type == "cpu":
+        return seeds
+    placed = torch.empty(2, dtype=torch.int64, device=device)
+    for at, number in enumerate(seeds.tolist()):
+        placed[at].fill_(number)  # numbers go with the launch: no copy, and a graph may capture it
+    placed._rocflash_on_host = seeds  # type: ignore[attr-defined]
+    return placed
+
+
+def host_rng_state(rng_state: Optional[Tensor]) -> Optional[Tensor]:
+    """What place_rng_state remembers, else the tensor itself."""
+    return getattr(rng_state, "_rocflash_on_host", rng_state)
 
 
 def check_hint(name: str, value: Any) -> None:
@@ -144,6 +170,7 @@ def attend(
     attention_chunk: int = 0,
     block_table: Optional[Tensor] = None,
     num_splits: int = 0,
+    operator: Any = None,
 ) -> Any:
     """One FA2 or FA3 function: out, or (out, lse, S_dmask) when probabilities are asked for."""
     left, right = (-1, -1) if window_size is None else window_pair(window_size, "window_size")
@@ -175,7 +202,7 @@ def attend(
         choice.for_operator(),
     )
     asked = bool(return_attn_probs)
-    out, lse, weights = attention_of_tensors(q, k, v, options, None, asked, with_weights)
+    out, lse, weights = attention_of_tensors(q, k, v, options, None, asked, with_weights, operator)
     if not asked:
         return out
     return out, lse, signed_softmax(weights, q.dtype) if with_weights else q.new_empty(0)

@@ -6,6 +6,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from ._c import abi, choice
@@ -16,6 +17,8 @@ _MEANING = {
     "reference": "the definition in double precision; slow; also takes f64",
     "plain": "step by step in the dtype of q: the yardstick for errors",
     "standard": "materialises the scores; for comparisons",
+    "triton": "this package's Triton kernels, on the tensors' GPU",
+    "ck": "AITER's kernels, on the tensors' AMD GPU",
 }
 
 
@@ -92,7 +95,7 @@ class Info(dict[str, Any]):
 
     def __str__(self) -> str:
         lines = [f"rocflash {self['version']}, library {self['library']}"]
-        lines.append(f"backend: {self['backend']} ({self['why']})")
+        lines += backend_lines(self)
         for d in self["devices"]:
             lines.append(
                 f"device: {d['type']}:{d['index']} {d['name']}, {d['arch']}, {d['units']} units"
@@ -128,25 +131,64 @@ def interface_lines(found: dict[str, dict[str, str]]) -> list[str]:
     return [f"{name} {told['version']}: {told['summary']}" for name, told in found.items()]
 
 
-def _triton_words() -> str:
-    value = os.environ.get("FLASH_ATTENTION_TRITON_AMD_ENABLE")
-    if value is None:
-        return "not set; nothing here needs it"
-    return (
-        f"{value!r}; read and reported: this package has kernels of its own for every device, "
-        "so it neither needs nor imports Triton"
-    )
+def backend_symbol(name: str) -> str:
+    """Which function computes, by the name that others know it by."""
+    from importlib.util import find_spec
+
+    if name == "triton":
+        flash_attn = find_spec("flash_attn")  # which need not be installed, and is not imported
+        folders = [] if flash_attn is None else flash_attn.submodule_search_locations or []
+        if any((Path(x) / "flash_attn_triton_amd" / "interface_v2.py").exists() for x in folders):
+            return "flash_attn.flash_attn_triton_amd.interface_v2"
+        return "rocflash._backends.triton.calls"
+    if name == "ck":
+        return "aiter.flash_attn_func"
+    return f"rocflash_forward in {abi.library_path().name}"
+
+
+def packages() -> dict[str, str]:
+    """The packages that backends need besides the library: version, or why there is none."""
+    from importlib import metadata
+
+    needed = {"triton": ("triton", "rocflash[triton]"), "ck": ("amd-aiter", None)}
+    found = {}
+    for name, (package, extra) in needed.items():
+        try:
+            found[name] = f"{package} {metadata.version(package)}"
+        except metadata.PackageNotFoundError:
+            hint = f"pip install '{extra}'" if extra else "see https://github.com/ROCm/aiter"
+            found[name] = f"{package} is not installed ({hint})"
+    return found
+
+
+def backend_lines(told: Any) -> list[str]:
+    lines = [f"backend: {told['backend']} ({told['why']})", f"backend symbol: {told['backend_symbol']}"]
+    return lines + [f"backend {name}: {words}" for name, words in told["packages"].items()]
+
+
+def chosen() -> dict[str, Any]:
+    """Which backend calls use, and why."""
+    name = choice.backend()
+    return {
+        "backend": name,
+        "why": f"{choice.source()}; {_MEANING[name]}",
+        "backend_symbol": backend_symbol(name),
+        "packages": packages(),
+    }
+
+
+def _words_about(variable: str, meaning: str) -> str:
+    value = os.environ.get(variable)
+    return "not set" if value is None else f"{value!r}; {meaning}"
 
 
 def info() -> Info:
     """What would run here, and why."""
-    name = choice.backend()
     torch = sys.modules.get("torch")
     return Info(
         version=_text(abi.library().rocflash_version()),
         library=str(abi.library_path()),
-        backend=name,
-        why=f"{choice.source()}; {_MEANING[name]}",
+        **chosen(),
         devices=devices(),
         drivers=drivers(),
         targets=targets(),
@@ -154,7 +196,12 @@ def info() -> Info:
         torch=None if torch is None else str(torch.__version__),
         interfaces=interfaces(),
         environment={
-            "FLASH_ATTENTION_TRITON_AMD_ENABLE": _triton_words(),
+            choice.TRITON_VARIABLE: _words_about(
+                choice.TRITON_VARIABLE, "TRUE chooses backend triton unless ROCFLASH_BACKEND says otherwise"
+            ),
+            "FLASH_ATTENTION_TRITON_AMD_AUTOTUNE": _words_about(
+                "FLASH_ATTENTION_TRITON_AMD_AUTOTUNE", "TRUE has backend triton try all its tiles"
+            ),
             "ROCFLASH_NUM_THREADS": os.environ.get("ROCFLASH_NUM_THREADS", "not set"),
         },
     )

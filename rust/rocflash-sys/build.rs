@@ -12,8 +12,17 @@ const MINIMUM_CLANG: u32 = 16;
 const MINIMUM_GCC: u32 = 12;
 
 fn main() {
-    for variable in ["ROCFLASH_LIB_DIR", "ROCFLASH_CMAKE_ARGS", "CMAKE", "CXX", "CC", "CXXSTDLIB", "DOCS_RS"]
-    {
+    for variable in [
+        "ROCFLASH_LIB_DIR",
+        "ROCFLASH_CMAKE_ARGS",
+        "GPU_ARCHS",
+        "ROCM_PATH",
+        "CMAKE",
+        "CXX",
+        "CC",
+        "CXXSTDLIB",
+        "DOCS_RS",
+    ] {
         println!("cargo:rerun-if-env-changed={variable}");
     }
     println!("cargo:rerun-if-changed=build.rs");
@@ -126,6 +135,16 @@ fn build_bundled() -> PathBuf {
         configure.arg(format!("-DROCFLASH_BUILD_{part}=OFF"));
     }
     configure.arg("-DROCFLASH_WERROR=OFF");
+    let archs = asked_archs();
+    if let Some(archs) = &archs {
+        println!("cargo:warning=GPU_ARCHS: kernels for {archs} alone");
+        configure.arg(format!("-DROCFLASH_GPU_ARCHS={archs}"));
+    }
+    if let Ok(path) = env::var("ROCM_PATH") {
+        println!(
+            "cargo:warning=ROCM_PATH is {path}: nothing of ROCm is used to build; its driver is found at run time"
+        );
+    }
     if let Ok(extra) = env::var("ROCFLASH_CMAKE_ARGS") {
         configure.args(extra.split_whitespace());
     }
@@ -137,7 +156,8 @@ fn build_bundled() -> PathBuf {
     compile.env_remove("MAKEFLAGS").env_remove("MFLAGS").env_remove("CARGO_MAKEFLAGS");
     run(&mut compile, "the library did not compile");
     let targets = std::fs::read_to_string(build.join("kernels/include/targets.inc")).unwrap_or_default();
-    let asked = env::var("ROCFLASH_CMAKE_ARGS").unwrap_or_default().contains("ROCFLASH_GPU_ARCHS");
+    let asked =
+        archs.is_some() || env::var("ROCFLASH_CMAKE_ARGS").unwrap_or_default().contains("ROCFLASH_GPU_ARCHS");
     if !asked && targets.lines().any(|line| line == "#define ROCFLASH_TARGETS 0") {
         println!(
             "cargo:warning=this build is for the CPU alone: kernels for GPUs need clang 22, lld 22 and libzstd.a \
@@ -145,6 +165,17 @@ fn build_bundled() -> PathBuf {
         );
     }
     build
+}
+
+/// The architectures that GPU_ARCHS names, as other builds of flash attention read it; CMake refuses what it does not know.
+/// "native" is all of them: one build serves every GPU.
+fn asked_archs() -> Option<String> {
+    let given = env::var("GPU_ARCHS").ok()?;
+    let archs: Vec<&str> = given.split([';', ',', ' ']).filter(|arch| !arch.is_empty()).collect();
+    if archs.is_empty() || archs == ["native"] || archs == ["all"] {
+        return None;
+    }
+    Some(archs.join(";"))
 }
 
 /// What a program prints, or none if it is not there or fails.

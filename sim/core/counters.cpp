@@ -95,6 +95,14 @@ std::string Counters::table() const {
   return out;
 }
 
+// CDNA: LDS of a CU serves four SIMDs; RDNA: 128 KiB of a WGP serve four. It is handed out in
+// granules (ISA documents, 3.6 and 3.3.5).
+int groups_by_lds(const Target& target, u32 lds) {
+  const u32 granule = target.name == "gfx950" ? 1280 : target.is_cdna() ? 512 : 1024;
+  const u32 total = target.is_cdna() ? target.max_lds_bytes : 131072;
+  return static_cast<int>(total / ((std::max(lds, 1u) + granule - 1) / granule * granule));
+}
+
 int waves_per_simd(const Target& target, const KernelInfo& kernel, u32 lds, u32 threads) {
   const u32 wave = static_cast<u32>(kernel.wave_size);
   // Registers are handed out in granules; a wave64 on RDNA takes twice the file space.
@@ -109,9 +117,7 @@ int waves_per_simd(const Target& target, const KernelInfo& kernel, u32 lds, u32 
   int waves = std::min<int>(target.max_waves_per_simd, static_cast<int>(file / rounded));
   if (lds > 0) {
     const u32 per_group = std::max(1u, (threads + wave - 1) / wave);
-    // CDNA: LDS of a CU serves four SIMDs; RDNA: 128 KiB of a WGP serve four.
-    const u32 total = target.is_cdna() ? target.max_lds_bytes : 131072;
-    const u32 groups = total / ((lds + 511) / 512 * 512);
+    const u32 groups = static_cast<u32>(groups_by_lds(target, lds));
     waves = std::min<int>(waves, static_cast<int>((groups * per_group + 3) / 4));
   }
   return waves;

@@ -44,4 +44,7 @@ std::string_view class_name(Class c);
 int waves_per_simd(const Target& target, const KernelInfo& kernel, u32 lds_bytes,
                    u32 threads_per_group);
 
+// How many workgroups with this much LDS fit a compute unit (a WGP on RDNA) at once.
+int groups_by_lds(const Target& target, u32 lds_bytes);
+
 }  // namespace rocflash::sim

@@ -48,13 +48,13 @@ struct Group {
   Workgroup g;
   std::vector<Wave> waves;
   u64 executed = 0;
+  bool traced = false;
 };
 
 class WorkerLoop {
  public:
   WorkerLoop(LaunchState& launch, Worker& worker) : launch_(launch), worker_(worker) {
     worker_.op_counts.assign(launch.program.ops().size(), 0);
-    worker_.count_traffic = launch.request.count;
   }
 
   // Nothing may leave a thread but by the launch: what is thrown outside an instruction (memory
@@ -98,8 +98,12 @@ class WorkerLoop {
   }
 
   bool start_group() {
-    const u64 linear = launch_.next_group.fetch_add(1, std::memory_order_relaxed);
-    if (linear >= launch_.groups) return false;
+    TraceSink* traces = launch_.request.traces;
+    u64 linear = 0;
+    do {
+      linear = launch_.next_group.fetch_add(1, std::memory_order_relaxed);
+      if (linear >= launch_.groups) return false;
+    } while (traces != nullptr && !traces->executes(linear));
     std::unique_ptr<Group> group;
     if (spare_.empty()) {
       group = std::make_unique<Group>();
@@ -135,11 +139,18 @@ class WorkerLoop {
     group.waves.resize(static_cast<std::size_t>(g.waves));
     g.first_wave = group.waves.data();
     group.executed = 0;
+    GroupTrace* trace = r.traces != nullptr ? r.traces->trace(linear) : nullptr;
+    group.traced = trace != nullptr;
+    if (group.traced) trace->waves.resize(group.waves.size());
     for (int i = 0; i < g.waves; ++i) {
       Wave& w = group.waves[static_cast<std::size_t>(i)];
       reset(w, strict);
       w.index = i;
       w.group = &g;
+      if (group.traced) {
+        w.trace = &trace->waves[static_cast<std::size_t>(i)];
+        w.trace->detailed = trace->detailed;
+      }
       launch_.abi.initialize(w, *r.kernel, r.block);
     }
   }
@@ -194,6 +205,7 @@ class WorkerLoop {
   bool advance(Group& group, bool& done) {
     Workgroup& g = group.g;
     bool progressed = false;
+    worker_.count_traffic = launch_.request.count || group.traced;
     for (Wave& w : group.waves) {
       if (w.stop == Stop::End) continue;
       if (w.stop == Stop::Barrier) {
@@ -215,6 +227,9 @@ class WorkerLoop {
       if (launch_.failed.load(std::memory_order_relaxed)) return false;
     }
     done = g.finished == g.waves;
+    if (done && launch_.request.traces != nullptr) {
+      launch_.request.traces->executed(g.linear, group.executed);
+    }
     if (!progressed && !done) {
       fail(group.waves.front(), {Fault::DivergentBarrier,
                                  "waves wait at a barrier that others never reach", -1, false, 0});
@@ -224,14 +239,15 @@ class WorkerLoop {
   }
 
   void run_wave(Wave& w) {
-    if (launch_.request.observer != nullptr) {
+    if (launch_.request.observer != nullptr || w.trace != nullptr) {
       run_loop<true>(w);
     } else {
       run_loop<false>(w);
     }
   }
 
-  template <bool Observed>
+  // `Watched`: by an observer, or traced for the cycle model.
+  template <bool Watched>
   void run_loop(Wave& w) {
     const int variant = w.strict ? 1 : 0;
     u64* counts = worker_.op_counts.data();
@@ -242,7 +258,10 @@ class WorkerLoop {
       w.next = &op + 1;
       ++w.executed;
       ++counts[op.index];
-      if constexpr (Observed) launch_.request.observer->before(w, op);
+      if constexpr (Watched) {
+        if (w.trace != nullptr && w.trace->detailed) w.trace->ops.push_back(op.index);
+        if (launch_.request.observer != nullptr) launch_.request.observer->before(w, op);
+      }
       op.run[variant](w, op);
     }
     if (w.executed >= w.checks->budget) {
@@ -299,23 +318,6 @@ class WorkerLoop {
   std::deque<std::unique_ptr<Group>> resident_;
   std::vector<std::unique_ptr<Group>> spare_;
 };
-
-void validate(const LaunchRequest& r) {
-  const u64 threads = u64{r.block[0]} * r.block[1] * r.block[2];
-  if (threads == 0 || threads > 1024 || threads > r.kernel->max_threads) {
-    throw std::invalid_argument(fmt::format("a workgroup of {} work-items; the kernel allows {}",
-                                            threads, r.kernel->max_threads));
-  }
-  if (r.grid[0] == 0 || r.grid[1] == 0 || r.grid[2] == 0) {
-    throw std::invalid_argument("a grid without workgroups");
-  }
-  const u64 lds = u64{r.kernel->lds_bytes} + r.dynamic_lds;
-  if (lds > r.module->target().max_lds_bytes) {
-    throw std::invalid_argument(fmt::format("{} bytes of LDS; {} has {}", lds,
-                                            r.module->target().name,
-                                            r.module->target().max_lds_bytes));
-  }
-}
 
 Counters collect(const LaunchState& launch, const std::vector<Worker>& workers) {
   const LaunchRequest& r = launch.request;
@@ -385,8 +387,25 @@ const Program& Module::program(int wave_size) {
   return *program;
 }
 
+void check_launch(const LaunchRequest& r) {
+  const u64 threads = u64{r.block[0]} * r.block[1] * r.block[2];
+  if (threads == 0 || threads > 1024 || threads > r.kernel->max_threads) {
+    throw std::invalid_argument(fmt::format("a workgroup of {} work-items; the kernel allows {}",
+                                            threads, r.kernel->max_threads));
+  }
+  if (r.grid[0] == 0 || r.grid[1] == 0 || r.grid[2] == 0) {
+    throw std::invalid_argument("a grid without workgroups");
+  }
+  const u64 lds = u64{r.kernel->lds_bytes} + r.dynamic_lds;
+  if (lds > r.module->target().max_lds_bytes) {
+    throw std::invalid_argument(fmt::format("{} bytes of LDS; {} has {}", lds,
+                                            r.module->target().name,
+                                            r.module->target().max_lds_bytes));
+  }
+}
+
 LaunchResult run_kernel(const LaunchRequest& request) {
-  validate(request);
+  check_launch(request);
   LaunchState launch{request,
                      request.module->program(request.kernel->wave_size),
                      KernelAbi(request),

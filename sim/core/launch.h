@@ -16,6 +16,7 @@
 #include "core/report.h"
 #include "core/target.h"
 #include "core/wave.h"
+#include "time/trace.h"
 
 namespace rocflash::sim {
 
@@ -38,8 +39,8 @@ class Module {
   std::unique_ptr<Program> programs_[2];
 };
 
-// Sees every instruction before it executes; what a cycle model attaches to. Launches without an
-// observer run a loop that does not know of it.
+// Sees every instruction before it executes. Launches without an observer run a loop that does not
+// know of it.
 class Observer {
  public:
   virtual ~Observer() = default;
@@ -57,6 +58,7 @@ struct LaunchRequest {
   bool count = false;
   int threads = 0;  // 0: all cores
   Observer* observer = nullptr;
+  TraceSink* traces = nullptr;  // set: workgroups are traced as it says
 };
 
 struct LaunchResult {
@@ -64,6 +66,9 @@ struct LaunchResult {
   Counters counters;             // when asked for
   [[nodiscard]] bool ok() const { return !report.has_value(); }
 };
+
+// Throws std::invalid_argument for an impossible configuration.
+void check_launch(const LaunchRequest& request);
 
 // Blocks until the kernel has ended. Throws std::invalid_argument for an impossible configuration.
 LaunchResult run_kernel(const LaunchRequest& request);

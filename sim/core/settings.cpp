@@ -99,6 +99,11 @@ Settings read_settings() {
       static_cast<int>(number("ROCFLASH_SIM_THREADS", variable("ROCFLASH_SIM_THREADS", "0")));
   s.counters = variable("ROCFLASH_SIM_COUNTERS", "");
   s.trace = variable("ROCFLASH_SIM_TRACE", "0") != "0";
+  s.time = variable("ROCFLASH_SIM_TIME", "");
+  s.timeline = variable("ROCFLASH_SIM_TIMELINE", "");
+  s.time_only = variable("ROCFLASH_SIM_TIME_ONLY", "0") != "0";
+  s.time_clock_mhz = static_cast<double>(
+      number("ROCFLASH_SIM_TIME_CLOCK", variable("ROCFLASH_SIM_TIME_CLOCK", "0")));
   return s;
 }
 

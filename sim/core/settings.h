@@ -15,6 +15,10 @@ struct Settings {
   int threads = 0;                     // ROCFLASH_SIM_THREADS
   std::string counters;                // ROCFLASH_SIM_COUNTERS: "table", "json" or a file
   bool trace = false;                  // ROCFLASH_SIM_TRACE: a line a launch
+  std::string time;                    // ROCFLASH_SIM_TIME: "table", "json" or a file
+  std::string timeline;                // ROCFLASH_SIM_TIMELINE: a file, of the last launch
+  bool time_only = false;     // ROCFLASH_SIM_TIME_ONLY: execute only what the model samples
+  double time_clock_mhz = 0;  // ROCFLASH_SIM_TIME_CLOCK: instead of the model's clock
 };
 
 // Throws std::invalid_argument, naming the variable and what it may be.

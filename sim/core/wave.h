@@ -113,6 +113,7 @@ struct LdsTouch {
 
 struct LaunchState;
 struct Wave;
+struct WaveTrace;
 
 struct Workgroup {
   u32 id[3] = {};
@@ -155,6 +156,7 @@ struct Wave {
   Worker* worker = nullptr;
   const Target* target = nullptr;
   const Checks* checks = nullptr;
+  WaveTrace* trace = nullptr;  // set: the cycle model wants to know what it does
   u32 mode = 0;
   bool mode_default = true;  // nearest-even and denormals kept, for both widths
   u64 mask_of = ~0ull;       // exec value that lane_mask was built for

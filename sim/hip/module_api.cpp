@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "hip/runtime.h"
+#include "time/model.h"
 
 struct ihipModuleSymbol_t {
   ihipModule_t* module;
@@ -99,22 +100,29 @@ hipError_t error_of(Fault fault) {
   }
 }
 
-void deliver_counters(Runtime& runtime, const Counters& counters) {
-  runtime.last_counters = counters.json();
-  const std::string& where = runtime.settings().counters;
+// To stderr as a table or as JSON, or to a file that `variable` names.
+template <class Result>
+void deliver(const char* variable, const std::string& where, const Result& result) {
   if (where.empty()) return;
   if (where == "table") {
-    std::fputs(counters.table().c_str(), stderr);
+    std::fputs(result.table().c_str(), stderr);
   } else if (where == "json") {
-    std::fprintf(stderr, "%s\n", runtime.last_counters.c_str());
+    std::fprintf(stderr, "%s\n", result.json().c_str());
   } else {
     std::ofstream file(where, std::ios::app);
-    file << runtime.last_counters << '\n';
+    file << result.json() << '\n';
     file.flush();
     if (!file) {
-      throw std::runtime_error("ROCFLASH_SIM_COUNTERS=" + where + ": the file cannot be written");
+      throw std::runtime_error(fmt::format("{}={}: the file cannot be written", variable, where));
     }
   }
+}
+
+void deliver_time(Runtime& runtime, const LaunchTime& time, TimelineFile* timeline) {
+  runtime.last_time = time.json();
+  runtime.predicted_us += time.time_us;
+  deliver("ROCFLASH_SIM_TIME", runtime.settings().time, time);
+  if (timeline != nullptr) timeline->write(time);
 }
 
 hipError_t launch(hipFunction_t f, const u32 grid[3], const u32 block[3], u32 dynamic_lds,
@@ -143,14 +151,32 @@ hipError_t launch(hipFunction_t f, const u32 grid[3], const u32 block[3], u32 dy
                  f->kernel->lds_bytes + dynamic_lds);
   }
   LaunchResult result;
+  std::unique_ptr<TimeModel> model;
+  std::unique_ptr<TimelineFile> timeline;
   try {
+    check_launch(request);
+    if (runtime.time_launches) {
+      const Settings& settings = runtime.settings();
+      TimeOptions options{settings.time_only, settings.time_clock_mhz, {}};
+      if (!settings.timeline.empty()) {
+        timeline = std::make_unique<TimelineFile>(settings.timeline, *request.module,
+                                                  request.module->program(f->kernel->wave_size));
+        options.timeline = timeline->sink();
+      }
+      model = std::make_unique<TimeModel>(request, std::move(options));
+      request.traces = model.get();
+    }
     result = run_kernel(request);
   } catch (const std::invalid_argument& e) {
     complain("hipModuleLaunchKernel", e.what());
     return hipErrorInvalidConfiguration;
   }
   const std::scoped_lock lock(runtime.mutex);
-  if (request.count) deliver_counters(runtime, result.counters);
+  if (request.count) {
+    runtime.last_counters = result.counters.json();
+    deliver("ROCFLASH_SIM_COUNTERS", runtime.settings().counters, result.counters);
+  }
+  if (model != nullptr && result.ok()) deliver_time(runtime, model->predict(), timeline.get());
   if (result.ok()) {
     runtime.last_report.clear();
     return hipSuccess;

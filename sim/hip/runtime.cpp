@@ -67,7 +67,10 @@ const ErrorText& describe(hipError_t error) {
 
 }  // namespace
 
-Runtime::Runtime() : settings_(read_settings()) { count_launches = !settings_.counters.empty(); }
+Runtime::Runtime() : settings_(read_settings()) {
+  count_launches = !settings_.counters.empty();
+  time_launches = !settings_.time.empty() || !settings_.timeline.empty() || settings_.time_only;
+}
 
 Runtime& Runtime::instance() {
   static auto* runtime = new Runtime;  // kernels may still run while statics are destroyed
@@ -120,4 +123,18 @@ ROCFLASH_HIP_API const char* rocflashSimLastCounters() {
 }
 ROCFLASH_HIP_API void rocflashSimCountLaunches(int on) {
   Runtime::instance().count_launches = on != 0;
+}
+// 1: predict the time of every launch from now on; 0: no longer; -1: as the environment says.
+ROCFLASH_HIP_API void rocflashSimTimeLaunches(int on) {
+  Runtime& runtime = Runtime::instance();
+  const rocflash::sim::Settings& s = runtime.settings();
+  runtime.time_launches =
+      on > 0 || (on < 0 && (!s.time.empty() || !s.timeline.empty() || s.time_only));
+  runtime.predicted_us = 0;
+  runtime.last_time.clear();
+}
+ROCFLASH_HIP_API const char* rocflashSimLastTime() { return Runtime::instance().last_time.c_str(); }
+// Of all launches since the model was switched on.
+ROCFLASH_HIP_API double rocflashSimPredictedMicroseconds() {
+  return Runtime::instance().predicted_us;
 }

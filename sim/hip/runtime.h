@@ -29,6 +29,10 @@ class Runtime {
   std::string last_report;
   std::string last_counters;
   bool count_launches = false;
+  // What the cycle model says of the last launch, as JSON, and of all since it was switched on.
+  std::string last_time;
+  bool time_launches = false;
+  double predicted_us = 0;
   std::mutex mutex;
 
  private:

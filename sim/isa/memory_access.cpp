@@ -10,6 +10,7 @@
 #include "core/launch.h"
 #include "isa/lds_banks.h"
 #include "isa/lds_order.h"
+#include "time/trace.h"
 
 namespace rocflash::sim {
 namespace {
@@ -130,6 +131,7 @@ void store_bytes(Wave& w, const Place& place, u32 at, u32 bytes, u32 value, u32 
 }
 
 void count_device_traffic(Wave& w, const u64* addresses, u64 active, u32 bytes, bool store) {
+  if (w.trace != nullptr) w.trace->note_device(addresses, active, bytes);
   Traffic& t = w.worker->traffic;
   u64 lines[kMaxLanes * 2];
   int count = 0;
@@ -150,6 +152,9 @@ void count_lds_traffic(Wave& w, const u32* addresses, u64 active, u32 bytes, boo
   t.lds_bytes += bytes * static_cast<u64>(std::popcount(active));
   const LdsCost cost =
       lds_cost(lds_phases(*w.target, bytes, write), addresses, active, w.size, bytes);
+  if (w.trace != nullptr) {
+    w.trace->note_lds(cost.cycles, bytes * static_cast<u32>(std::popcount(active)));
+  }
   t.lds_cycles += cost.cycles;
   t.lds_conflict_cycles += cost.conflicts;
 }

@@ -8,6 +8,7 @@
 #include "core/disassemble.h"
 #include "core/launch.h"
 #include "tool/run_command.h"
+#include "tool/validate_command.h"
 
 namespace rocflash::sim::tool {
 namespace {
@@ -105,6 +106,17 @@ int main(int argc, char** argv) {
   run_command->add_option("--hits", options.hits, "how many times to stop");
   run_command->add_option("--counters", options.counters, "table or json")
       ->check(CLI::IsMember({"table", "json"}));
+  run_command->add_flag("--time", options.time, "predict the time on the GPU by the cycle model");
+  run_command->add_option("--time-format", options.time_format, "table or json")
+      ->check(CLI::IsMember({"table", "json"}));
+  run_command->add_option("--timeline", options.timeline,
+                          "write one compute unit's schedule for chrome://tracing or Perfetto");
+  run_command->add_option("--report", options.report, "waits by instructions or lines")
+      ->check(CLI::IsMember({"instructions", "lines"}));
+  run_command->add_option("--clock", options.clock_mhz, "MHz instead of the model's clock")
+      ->check(CLI::PositiveNumber);
+  run_command->add_flag("--time-only", options.time_only,
+                        "execute only the workgroups that the model samples");
   run_command->add_flag("--listing", options.listing, "disassembly with execution counts");
   run_command->add_option("--checks", options.checks,
                           "all, none, or a list such as undefined,wait");
@@ -128,12 +140,19 @@ int main(int argc, char** argv) {
   coverage_command->add_option("--arch", arch);
   coverage_command->add_flag("--names", names, "list what is missing or refused");
 
+  std::string clang = "clang++-22";
+  auto* validate_command = app.add_subcommand(
+      "validate", "the cycle model beside measurements that others have published");
+  validate_command->add_option("--arch", arch, "gfx942 or gfx950; default: both");
+  validate_command->add_option("--clang", clang, "assembles the microkernels");
+
   CLI11_PARSE(app, argc, argv);
   try {
     if (run_command->parsed()) return run(options);
     if (info_command->parsed()) info(path, arch);
     if (list_command->parsed()) return listing(path, arch, wave);
     if (coverage_command->parsed()) coverage(arch, names);
+    if (validate_command->parsed()) return validate_model(clang, arch);
     return 0;
   } catch (const std::exception& e) {
     fmt::print(stderr, "rocflash-sim: {}\n", e.what());

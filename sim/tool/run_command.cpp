@@ -12,6 +12,7 @@
 
 #include "core/launch.h"
 #include "core/settings.h"
+#include "time/model.h"
 #include "tool/typed_buffer.h"
 
 namespace rocflash::sim::tool {
@@ -231,6 +232,18 @@ int run(const RunOptions& options) {
     breakpoint = std::make_unique<Breakpoint>(address, options, program);
     request.observer = breakpoint.get();
   }
+  std::unique_ptr<TimelineFile> timeline;
+  std::unique_ptr<TimeModel> model;
+  if (options.time || !options.timeline.empty() || !options.report.empty()) {
+    check_launch(request);
+    TimeOptions time{options.time_only, options.clock_mhz, {}};
+    if (!options.timeline.empty()) {
+      timeline = std::make_unique<TimelineFile>(options.timeline, module, program);
+      time.timeline = timeline->sink();
+    }
+    model = std::make_unique<TimeModel>(request, std::move(time));
+    request.traces = model.get();
+  }
   const LaunchResult result = run_kernel(request);
   if (breakpoint != nullptr && !breakpoint->hit()) {
     fmt::print("the breakpoint was not reached by workgroup {} wave {}\n", options.group,
@@ -248,6 +261,15 @@ int run(const RunOptions& options) {
   if (options.listing) print_listing(module, program, result.counters);
   if (options.counters == "table") fmt::print("{}", result.counters.table());
   if (options.counters == "json") fmt::print("{}\n", result.counters.json());
+  if (model != nullptr && result.ok()) {
+    const LaunchTime time = model->predict();
+    fmt::print("{}", options.time_format == "json" ? time.json() + "\n" : time.table());
+    if (options.report == "instructions") {
+      fmt::print("{}", instruction_report(time, module, program));
+    }
+    if (options.report == "lines") fmt::print("{}", line_report(time, module, program));
+    if (timeline != nullptr) timeline->write(time);
+  }
   return result.ok() ? 0 : 1;
 }
 

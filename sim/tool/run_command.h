@@ -16,6 +16,12 @@ struct RunOptions {
   bool listing = false;  // disassembly with execution counts
   std::string checks;
   int threads = 0;
+  bool time = false;  // predict the time
+  std::string time_format = "table";
+  std::string timeline;    // a file for a trace viewer
+  std::string report;      // "instructions" or "lines"
+  bool time_only = false;  // execute only what the model samples
+  double clock_mhz = 0;
 };
 
 // The process's exit status: 0, or 1 when the launch failed.

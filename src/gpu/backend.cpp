@@ -35,7 +35,8 @@ class GpuBackend final : public Backend {
   GpuBackend(Driver& driver, const Device& device)
       : driver_(driver),
         device_(device),
-        chip_{device.target->family, device.facts.units, device.facts.group_shared},
+        chip_{device.target->family, device.facts.units, device.facts.group_shared,
+              device.addition != nullptr},
         place_(place_text(device.dlpack_type, device.index)) {}
 
   std::string refusal(const ForwardCall& c) const override { return gpu::refusal(c); }
@@ -98,8 +99,10 @@ class GpuBackend final : public Backend {
     if (plan.launches().empty()) return;
     const gpu::Current current(driver_, device_.index);
     for (const gpu::Launch& l : plan.launches()) {
-      const gpu::Function function =
-          loader.kernel(driver_, current.context(), *device_.target, l.kernel);
+      for (const gpu::TensorBox& box : l.boxes) driver_.map(box);
+      const gpu::Target& target =
+          kernel::has_kernel(chip_.family, l.kernel) ? *device_.target : *device_.addition;
+      const gpu::Function function = loader.kernel(driver_, current.context(), target, l.kernel);
       driver_.launch(function, l.shape, stream, l.arguments);
     }
   }

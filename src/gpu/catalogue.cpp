@@ -139,14 +139,15 @@ const Cut* find_cut(const Slot& slot, std::string_view kernel) {
 
 }  // namespace
 
-std::span<const Target> targets() { return table; }
+namespace {
 
-const Target* target_for(std::string_view arch, std::span<const Target> among) {
+const Target* find(std::string_view arch, std::span<const Target> among, bool additions) {
   arch = arch.substr(0, arch.find(':'));
   const std::optional<Sm> device = sm_of(arch);
   const Target* best = nullptr;
   Sm best_sm;
   for (const Target& target : among) {
+    if (kernel::is_addition(target.family) != additions) continue;
     if (!device) {
       if (target.arch == arch) return &target;
       continue;
@@ -161,7 +162,23 @@ const Target* target_for(std::string_view arch, std::span<const Target> among) {
   return best;
 }
 
+}  // namespace
+
+std::span<const Target> targets() { return table; }
+
+const Target* target_for(std::string_view arch, std::span<const Target> among) {
+  return find(arch, among, false);
+}
 const Target* target_for(std::string_view arch) { return target_for(arch, table); }
+const Target* addition_for(std::string_view arch, std::span<const Target> among) {
+  return find(arch, among, true);
+}
+const Target* addition_for(std::string_view arch) { return addition_for(arch, table); }
+const Target* target_named(std::string_view arch) {
+  for (const Target& target : table)
+    if (target.arch == arch) return &target;
+  return nullptr;
+}
 
 #if ROCFLASH_TARGETS > 0
 
@@ -173,7 +190,7 @@ std::span<const std::byte> code_object(const Target& target) {
   if (const auto* bytes = slot.bytes.load(std::memory_order_acquire)) return *bytes;
   const Embedded& object = embedded[index];
   std::span<const std::byte> base;
-  if (object.base != target.arch) base = code_object(*target_for(object.base));
+  if (object.base != target.arch) base = code_object(*target_named(object.base));
   const std::lock_guard lock(slot.mutex);
   if (const auto* bytes = slot.bytes.load(std::memory_order_acquire)) return *bytes;
   auto bytes = std::make_unique<std::vector<std::byte>>(decompress(target, object, base));

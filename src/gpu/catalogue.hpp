@@ -22,6 +22,11 @@ std::span<const Target> targets();
 // (sm_90a) serves that one alone and goes before the rest. Null when there is none.
 const Target* target_for(std::string_view arch);
 const Target* target_for(std::string_view arch, std::span<const Target> among);
+// The same among targets whose families add kernels to another one's.
+const Target* addition_for(std::string_view arch);
+const Target* addition_for(std::string_view arch, std::span<const Target> among);
+// By its name: "gfx942", "sm_90a".
+const Target* target_named(std::string_view arch);
 
 // All kernels of a target: an ELF code object, or PTX text with its closing 0. Decompressed on the
 // first call for each target and kept; any thread may call.

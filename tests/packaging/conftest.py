@@ -24,9 +24,9 @@ def build() -> Path:
 @pytest.fixture(scope="session")
 def built_archs(build: Path) -> str:
     """What the build directory has kernels for, as PYTORCH_ROCM_ARCH takes it; empty for the CPU alone."""
-    import build_rocm
+    import library
 
-    return build_rocm.cached_archs(build) or ""
+    return library.cached_archs(build) or ""
 
 
 def source_files(folder: str = ".") -> list[str]:

@@ -121,3 +121,18 @@ def test_a_found_gpu_without_kernels(tmp_path: Path) -> None:
 def test_a_rocminfo_that_fails(tmp_path: Path) -> None:
     machine = {"ROCFLASH_SYSFS": "/nonexistent", "ROCFLASH_ROCMINFO": rocminfo(tmp_path, status=1)}
     assert archs.choose(machine).names == ("all",)
+
+
+def test_installations_here(tmp_path: Path) -> None:
+    """From a clone NVIDIA's GPUs count too, and without any GPU common ones are taken."""
+    nowhere = {**NOWHERE, "ROCFLASH_PROC": "/nonexistent"}
+    assert archs.choose_here(nowhere).names == archs.COMMON
+    assert set(archs.COMMON) < set(archs.kernel_targets())
+    assert archs.choose_here({**nowhere, "GPU_ARCHS": "none"}).option == "none"
+    (tmp_path / "driver/nvidia/gpus/0000:01:00.0").mkdir(parents=True)
+    nvidia = {**nowhere, "ROCFLASH_PROC": str(tmp_path)}
+    assert archs.choose_here(nvidia).names[0] == "sm_80"
+    both = {**nvidia, "ROCFLASH_SYSFS": sysfs(tmp_path / "sys", 0, 90402)}
+    assert archs.choose_here(both).names[:2] == ("gfx942", "sm_80")
+    assert archs.choose_here({**both, "GPU_ARCHS": "gfx1100"}).names == ("gfx1100",)
+    assert archs.choose(nvidia).names == ("all",), "a wheel that travels is for all"

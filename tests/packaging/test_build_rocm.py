@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import build_rocm
+import library
 import pytest
 from conftest import ROOT, Run
 
@@ -96,13 +96,13 @@ def test_which_builds_are_taken(
     tmp_path: Path, cached: str, count: int, kind: str, found: str | None
 ) -> None:
     """A Release build with kernels, whatever the order in which they were named."""
-    assert build_rocm.cached_archs(tmp_path) is None
+    assert library.cached_archs(tmp_path) is None
     (tmp_path / "kernels/include").mkdir(parents=True)
     (tmp_path / "kernels/include/targets.inc").write_text(f"#define ROCFLASH_TARGETS {count}\n")
     (tmp_path / "CMakeCache.txt").write_text(
         f"CMAKE_BUILD_TYPE:STRING={kind}\nROCFLASH_GPU_ARCHS:STRING={cached}\n"
     )
-    assert build_rocm.cached_archs(tmp_path) == found
+    assert library.cached_archs(tmp_path) == found
 
 
 def test_needs_a_python(run: Run, tmp_path: Path) -> None:

@@ -138,11 +138,19 @@ def of_rank(case: dict[str, Any]) -> Optional[dict[str, Any]]:
         if name in options and options[name].shape[2] > 1:
             options[name] = options[name].index_select(2, rows)
     lengths = {} if "spec" in case else {"length": case["sq"], "length_k": case["sk"]}
+    device = case.get("device", "cpu")
+    if device != "cpu":  # on a stream of its own, which the exchanges have to follow
+        torch.cuda.set_stream(torch.cuda.Stream())
+        own = {name: x.to(device) for name, x in own.items()}
+        options = {
+            name: x.to(device) if isinstance(x, Tensor) and name != "rng_state" else x
+            for name, x in options.items()
+        }
 
     def call(q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Any:
         return rfd.attention(q, k, v, group=group, layout=layout, method=case["method"], **lengths, **given)
 
-    return {name: x.float().numpy() for name, x in attend(own, options, call).items()}
+    return {name: x.float().cpu().numpy() for name, x in attend(own, options, call).items()}
 
 
 def assembled(case: dict[str, Any], parts: list[Any]) -> dict[str, Tensor]:

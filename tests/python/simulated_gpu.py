@@ -1,4 +1,5 @@
-"""rocflash.attention over arrays in a simulated AMD GPU's memory: run by test_simulated_gpu.py.
+"""rocflash.attention over arrays in a simulated AMD GPU's memory: run by test_simulated_gpu.py. With a program and its arguments:
+that program, with torch's CPU tensors computed on the GPU.
 
 A process of its own, since the driver is chosen once in a process. The arrays are as small as the
 array API allows: memory by hipMalloc, a DLPack capsule, `empty`.
@@ -173,24 +174,17 @@ class LentTensors:
         self._lent.clear()
 
 
-def gradients_by_autograd() -> None:
-    """torch's CPU tensors handed over as if they lay on the GPU, whose memory is the host's here."""
+def hand_over_tensors() -> tuple[LentTensors, list[Any]]:
+    """From now on torch's CPU tensors are handed over as if they lay on the GPU, whose memory is the host's here.
+
+    Returns the lender, and the list that each launch adds to.
+    """
     import torch
 
     from rocflash._torch import fast, plan
 
-    torch.manual_seed(0)
-    shapes = ((1, 20, 2, 64), (1, 33, 1, 64), (1, 33, 1, 64))
-    inputs = [torch.randn(s).half().requires_grad_() for s in shapes]
-    sinks = torch.randn(2).requires_grad_()
-
-    def gradients(**how: Any) -> Any:
-        out = rocflash.attention(*inputs, causal=True, sinks=sinks, **how)
-        return torch.autograd.grad(out.float().square().sum(), (*inputs, sinks))
-
-    wanted = gradients(backend="reference")
     lent, run, prepare = LentTensors(torch), frames.Frame.run, plan.Plan.run
-    launches = []
+    launches: list[Any] = []
 
     def on_gpu(self: Any, *_: Any) -> None:
         def allocate(size: int) -> int:
@@ -209,11 +203,43 @@ def gradients_by_autograd() -> None:
     plan.torch, plan._place, fast._bind = lent, lambda label, device: (abi.DL_ROCM, 0), None
     frames.Frame.run, plan.Plan.run = on_gpu, with_lent
     plan._plan.cache_clear()
+    return lent, launches
+
+
+def gradients_by_autograd() -> None:
+    import torch
+
+    torch.manual_seed(0)
+    shapes = ((1, 20, 2, 64), (1, 33, 1, 64), (1, 33, 1, 64))
+    inputs = [torch.randn(s).half().requires_grad_() for s in shapes]
+    sinks = torch.randn(2).requires_grad_()
+
+    def gradients(**how: Any) -> Any:
+        out = rocflash.attention(*inputs, causal=True, sinks=sinks, **how)
+        return torch.autograd.grad(out.float().square().sum(), (*inputs, sinks))
+
+    wanted = gradients(backend="reference")
+    lent, launches = hand_over_tensors()
     for deterministic in (False, True):
         for x, y in zip(gradients(deterministic=deterministic), wanted):
             assert (x - y).abs().max() < 2e-2, (x - y).abs().max()
         lent.take_back()
     assert len(launches) == 4, "forward and backward, twice"
+
+
+def run_program(words: list[str]) -> None:
+    """A program of the repository, whose tensors on the CPU are computed on the simulated GPU."""
+    import runpy
+
+    _, launches = hand_over_tensors()
+    sys.argv = words
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            raise
+    assert launches, "nothing ran on the GPU"
+    print(f"{len(launches)} launches on the simulated GPU")
 
 
 def main() -> None:
@@ -266,4 +292,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program(sys.argv[1:]) if len(sys.argv) > 1 else main())

@@ -316,3 +316,56 @@ def test_scheduler_metadata_is_never_read() -> None:
         q, cache, cache, cache_seqlens=lengths, scheduler_metadata=plan
     )
     assert torch.equal(found, fa3.flash_attn_with_kvcache(q, cache, cache, cache_seqlens=lengths))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_diffusers_asks_for_lse_by_a_tiny_dropout(
+    packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its context parallel attention: p = 1e-30, all by position. S_dmask comes by heads, never whole in f32."""
+    from flash_attn.flash_attn_interface import (
+        _wrapped_flash_attn_backward,
+        _wrapped_flash_attn_forward,
+        _wrapped_flash_attn_varlen_forward,
+    )
+    from rocflash._torch import weights
+
+    monkeypatch.setattr(weights, "_BLOCK", 256)
+    q, k, v = (torch.randn(2, 16, h, 32, dtype=torch.bfloat16) for h in (4, 2, 2))
+    cu = torch.tensor([0, 16, 32]).int()
+    real = weights.calls.forward
+    seen = []
+
+    def watched(*arguments):
+        found = real(*arguments)
+        seen.extend(x.numel() for x in found if x is not None and x.dtype is torch.float32)
+        return found
+
+    monkeypatch.setattr(weights.calls, "forward", watched)
+    rest = (1e-30, 0.2, True, -1, -1, 0.0, None, True)
+    if packed:
+        flat = [x.flatten(0, 1) for x in (q, k, v)]
+        found = _wrapped_flash_attn_varlen_forward(*flat, cu, cu, 16, 16, *rest)
+        out, lse = found[0].view(2, 16, 4, 32), found[1].view(4, 2, 16).transpose(0, 1)
+    else:
+        found = _wrapped_flash_attn_forward(q, k, v, *rest)
+        out, lse = found[:2]
+    s_dmask = found[2]
+    assert seen and max(seen) <= 2 * 2 * 16 * 16  # one key head's
+    assert s_dmask.shape == (2, 4, 16, 16) and s_dmask.dtype is torch.bfloat16
+    told = {"softmax_scale": 0.2, "causal": True, "backend": "reference"}
+    exact, exact_lse, shares = rocflash.attention(
+        q, k, v, return_lse=True, return_weights=True, **told
+    )
+    torch.testing.assert_close(out.float(), exact.float(), rtol=0.02, atol=0.02)
+    close(lse, exact_lse)
+    expected = shares / shares.amax(-1, keepdim=True)
+    torch.testing.assert_close(s_dmask.float(), expected.float(), rtol=0.01, atol=1e-3)
+    if packed:
+        return
+    into = [torch.empty_like(x) for x in (q, k, v)]
+    _wrapped_flash_attn_backward(out, q, k, v, out, lse, *into, *rest[:-1], False, found[3])
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    grads = torch.autograd.grad(rocflash.attention(*leaves, **told), leaves, out)
+    for a, b in zip(into, grads):
+        torch.testing.assert_close(a.float(), b.float(), rtol=0.03, atol=0.03)

@@ -173,6 +173,8 @@ def refuse_options() -> list[str]:
         {"cu_seqlens_q": torch.tensor([0, 4], dtype=torch.int32)},
         {"length": 26},
         {"softcap": "much"},
+        {"bias": torch.zeros(1, 2, 4, 4, requires_grad=True)},
+        {"alibi_slopes": torch.zeros(2, requires_grad=True)},
     ):
         try:
             rfd.attention(q, q, q, **{"method": "ring", **given})
@@ -199,9 +201,11 @@ def test_options_that_are_refused(four: Ranks) -> None:
         "cu_seqlens_k: is None, but its counterpart is given",
         "q: 4 rows; rank",
         "softcap: 'much'",
+        "bias: requires a gradient, which sequences over ranks do not have",
+        "alibi_slopes: requires a gradient",
     )
     for rank, found in enumerate(four.run(refuse_options)):
-        for text, message in zip(found, wanted):
+        for text, message in zip(found, wanted, strict=True):
             assert message in text, (rank, text)
 
 

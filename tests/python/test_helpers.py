@@ -155,6 +155,38 @@ def test_cross_entropy(smoothing: float) -> None:
     torch.testing.assert_close(kept.detach(), own.grad)
 
 
+@pytest.mark.parametrize("inplace", [True, False])
+def test_cross_entropy_makes_no_copy_of_the_logits(
+    inplace: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """verl and OpenRLHF: logits of all tokens and classes would be twice as large in f32."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from flash_attn.ops.triton import cross_entropy
+
+    largest = {}
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            found = function(*args, **(kwargs or {}))
+            if isinstance(found, torch.Tensor):
+                largest[found.dtype] = max(largest.get(found.dtype, 0), found.numel())
+            return found
+
+    monkeypatch.setattr(cross_entropy, "_BLOCK", 256)
+    own = torch.randn(37, 64, dtype=torch.bfloat16, requires_grad=True)
+    labels = torch.randint(0, 64, (37,))
+    labels[5] = -100
+    logits = own * 1.0
+    with Sizes():
+        cross_entropy_loss(logits, labels, inplace_backward=inplace)[0].sum().backward()
+    assert largest[torch.float32] <= 256
+    exact = own.detach().double().requires_grad_()
+    F.cross_entropy(exact, labels, reduction="sum").backward()
+    torch.testing.assert_close(own.grad.double(), exact.grad, rtol=0.01, atol=1e-3)
+    assert torch.equal(logits.detach(), own.grad if inplace else own.detach())
+
+
 def test_alibi_slopes() -> None:
     assert get_alibi_slopes(8) == [2.0 ** -(i + 1) for i in range(8)]
     assert len(get_alibi_slopes(12)) == 12 and len(set(get_alibi_slopes(12))) == 12

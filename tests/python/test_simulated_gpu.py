@@ -43,3 +43,33 @@ def test_the_benchmark_of_calls() -> None:
     script = Path(__file__).parents[2] / "bench" / "call_overhead.py"
     done = run("gfx942", script, "--device", "simulated", "--rounds", "1", "--seqlen", "4")
     assert done.returncode == 0 and "forward, simulated: library" in done.stdout, done.stderr
+
+
+SMALL = ("--seq-len", "20", "--batch-size", "1", "--num-heads", "1", "--head-dim", "32")
+GUIDE = {
+    "gfx942": ("verify_flash_attn.py", "cpu", *SMALL),
+    "gfx1100": (
+        "benchmark_flash_attn.py",
+        "cpu",
+        "--seq-lens",
+        "24",
+        *SMALL[2:],
+        "--num-runs",
+        "1",
+    ),
+}
+
+
+@pytest.mark.skipif(not SIMULATOR.exists(), reason="the simulator is not built")
+@pytest.mark.parametrize(("arch", "words"), GUIDE.items(), ids=list(GUIDE))
+def test_programs_of_the_guide(arch: str, words: tuple[str, ...]) -> None:
+    """In f32, as the guide has them."""
+    if arch not in BUILT:
+        pytest.skip(f"this library has no kernels for {arch}")
+    here = Path(__file__)
+    done = run(
+        arch, here.with_name("simulated_gpu.py"), str(here.parents[2] / words[0]), *words[1:]
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "float32" in done.stdout and "launches on the simulated GPU" in done.stdout
+    assert "verified" in done.stdout or "Max Difference: 0.00000" in done.stdout, done.stdout

@@ -12,6 +12,8 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 import rocflash.integrations.transformers as bridge
 
 bridge.register()
+# Its own name, and the one of flash_attn, which transformers refuses on the CPU unless it is told.
+NAMES = [bridge.NAME, bridge.register("flash_attention_2")]
 
 COMMON = {
     "vocab_size": 97,
@@ -41,39 +43,48 @@ CONFIGS = {
 }
 
 
-def models(kind: str) -> tuple[torch.nn.Module, torch.nn.Module]:
+def models(kind: str, name: str = bridge.NAME) -> tuple[torch.nn.Module, torch.nn.Module]:
     """The same weights, once with eager attention and once with ours."""
     config = CONFIGS[kind]()
     torch.manual_seed(1)
     eager = AutoModelForCausalLM.from_config(copy.deepcopy(config), attn_implementation="eager")
-    for name, parameter in eager.named_parameters():
-        if "sinks" in name:  # they begin at zero or not at all
+    for part, parameter in eager.named_parameters():
+        if "sinks" in part:  # they begin at zero or not at all
             torch.nn.init.normal_(parameter)
-    ours = AutoModelForCausalLM.from_config(copy.deepcopy(config), attn_implementation=bridge.NAME)
+    ours = AutoModelForCausalLM.from_config(copy.deepcopy(config), attn_implementation=name)
     ours.load_state_dict(eager.state_dict())
-    assert ours.config._attn_implementation == bridge.NAME
+    assert ours.config._attn_implementation == name
     return eager.eval(), ours.eval()
 
 
 def calls_of_ours(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Counts the calls that reach the library."""
-    import rocflash
+    """Counts the calls that reach the library, by either name."""
+    from transformers import modeling_flash_attention_utils as flash
 
     calls: list[int] = []
-    real = rocflash.attention
 
-    def counted(*args, **kwargs):
-        calls.append(1)
-        return real(*args, **kwargs)
+    def count(module, name):
+        real = getattr(module, name)
 
-    monkeypatch.setattr(bridge.rocflash, "attention", counted)
+        def counted(*args, **kwargs):
+            calls.append(1)
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, counted)
+
+    count(bridge.rocflash, "attention")
+    for name in ("_flash_fn", "_flash_varlen_fn"):
+        count(flash, name)
     return calls
 
 
 @pytest.mark.parametrize("side", ["none", "left", "right"])
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_logits_and_gradients(kind: str, side: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    eager, ours = models(kind)
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_and_gradients(
+    name: str, kind: str, side: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eager, ours = models(kind, name)
     calls = calls_of_ours(monkeypatch)
     tokens = torch.randint(3, 97, (2, 23))
     mask = torch.ones_like(tokens)
@@ -107,10 +118,12 @@ def test_logits_and_gradients(kind: str, side: str, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_packed_batch(kind: str) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_packed_batch(name: str, kind: str) -> None:
     """Three sequences in one row. With cu_seq_lens each is answered as if it were alone; by position_ids
-    alone, as eager attention understands them (gpt-oss does not, so there they run together)."""
-    eager, ours = models(kind)
+    alone, as eager attention understands them (gpt-oss does not, so there they run together), and
+    flash_attention_2 by itself."""
+    eager, ours = models(kind, name)
     pieces = [torch.randint(3, 97, (1, n)) for n in (5, 11, 8)]
     with torch.no_grad():
         alone = torch.cat([eager(input_ids=x).logits for x in pieces], dim=1)
@@ -128,13 +141,15 @@ def test_packed_batch(kind: str) -> None:
             max_length_q=11,
             max_length_k=11,
         ).logits
-    torch.testing.assert_close(by_position, by_eager, rtol=1e-4, atol=1e-5)
+    expected = by_eager if name == bridge.NAME else alone
+    torch.testing.assert_close(by_position, expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(by_lengths, alone, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_generate(kind: str) -> None:
-    eager, ours = models(kind)
+@pytest.mark.parametrize("name", NAMES)
+def test_generate(name: str, kind: str) -> None:
+    eager, ours = models(kind, name)
     tokens = torch.randint(3, 97, (2, 9))
     tokens[1, :3] = 0
     mask = (tokens != 0).long()
@@ -151,3 +166,43 @@ def test_attention_weights() -> None:
     assert len(found) == len(expected) == 2
     for a, b in zip(found, expected):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_flash_attention_2_keeps_to_flash_attn() -> None:
+    """A model that has no flash attention, or lists another kind of it, is answered by transformers itself."""
+    from transformers import PreTrainedModel
+
+    from rocflash.integrations import transformers_flash
+
+    class Without(PreTrainedModel):
+        _supports_flash_attn = False
+
+    class Sparse(PreTrainedModel):
+        _supports_flash_attn = True
+        _compatible_flash_implementations = ("MiniMaxAI/msa",)
+
+    for kind in (Without, Sparse):
+        assert not transformers_flash._takes_flash_attn(kind)
+    with pytest.raises(ValueError, match="does not support Flash Attention 2"):
+        Without(LlamaConfig(**COMMON))._check_and_adjust_attn_implementation("flash_attention_2")
+    method = PreTrainedModel._check_and_adjust_attn_implementation
+    assert bridge.register("flash_attention_2") == "flash_attention_2"
+    assert PreTrainedModel._check_and_adjust_attn_implementation is method
+    with pytest.raises(
+        ValueError, match="^name: 'my_flash'; it must be 'flash_attention_2', or not"
+    ):
+        bridge.register("my_flash")
+
+
+def test_float_mask_has_a_gradient() -> None:
+    """A learned bias, as models with relative positions pass it."""
+    q, k, v = (torch.randn(2, 4, 7, 16) for _ in range(3))
+    bias = torch.randn(1, 4, 7, 7, requires_grad=True)
+    module = torch.nn.Identity()
+    out, _ = bridge.attention_forward(module, q, k, v, bias, scaling=0.25)
+    dout = torch.randn_like(out)
+    exact = torch.nn.functional.scaled_dot_product_attention(q, k, v, bias, scale=0.25)
+    expected = torch.autograd.grad(exact.transpose(1, 2), bias, dout)[0]
+    torch.testing.assert_close(
+        torch.autograd.grad(out, bias, dout)[0], expected, rtol=1e-4, atol=1e-5
+    )

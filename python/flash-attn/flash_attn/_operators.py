@@ -3,8 +3,8 @@
 A schema is all there is to write: the signature that others inspect comes from it, and its names
 say where the raw function takes each argument.
 
-They serve every device that the library serves, and, like upstream's, carry no autograd formula:
-the public functions bring gradients, and others build their own from forward and backward.
+They serve every device that the library serves. _dispatch.py adds gradients, for calls of the public functions that
+somebody watches; others build their own from forward and backward, as with upstream's.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _SCHEMAS = (
     ", Tensor? rng_state=None, bool zero_tensors=False) -> Tensor",
 )
 
-_library = torch.library.Library("flash_attn", "DEF")
+library = torch.library.Library("flash_attn", "DEF")
 for _schema in _SCHEMAS:
-    define(_library, _schema)
+    define(library, _schema)
 
 Forward = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -62,6 +62,11 @@ class _Operator:
         known = {name: at for at, name in enumerate(self.names)}
         taken = (_RAW_NAMES.get(x, x) for x in inspect.signature(raw).parameters)
         self.order = [known.get(x) for x in taken]
+
+    counterpart: Any = None  # of a forward operator, the one with its gradients
+
+    def by_name(self, arguments: tuple[Any, ...]) -> dict[str, Any]:
+        return dict(zip(self.names, self.complete(arguments)))
 
     def complete(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """torch leaves out arguments at the end that have their default."""
@@ -97,10 +102,12 @@ class _Operator:
         return call
 
 
-_forward = _Operator("_flash_attn_forward", flash_attn_gpu.fwd)
-_varlen_forward = _Operator("_flash_attn_varlen_forward", flash_attn_gpu.varlen_fwd)
-_backward = _Operator("_flash_attn_backward", flash_attn_gpu.bwd)
-_varlen_backward = _Operator("_flash_attn_varlen_backward", flash_attn_gpu.varlen_bwd)
+forward_operator = _Operator("_flash_attn_forward", flash_attn_gpu.fwd)
+varlen_forward_operator = _Operator("_flash_attn_varlen_forward", flash_attn_gpu.varlen_fwd)
+backward_operator = _Operator("_flash_attn_backward", flash_attn_gpu.bwd)
+varlen_backward_operator = _Operator("_flash_attn_varlen_backward", flash_attn_gpu.varlen_bwd)
+forward_operator.counterpart = backward_operator
+varlen_forward_operator.counterpart = varlen_backward_operator
 
 
 def _fakes(
@@ -110,7 +117,7 @@ def _fakes(
         q.new_empty((*q.shape[:-1], v.shape[-1])),
         q.new_empty(lse, dtype=torch.float32),
         q.new_empty(s_dmask if with_s_dmask else (0,)),
-        torch.empty(2, dtype=torch.int64),
+        torch.empty(2, dtype=torch.int64, device=q.device),
     )
 
 
@@ -121,7 +128,7 @@ def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Forward:
 
 
 def _varlen_forward_fake(*arguments: Any) -> Forward:
-    given = dict(zip(_varlen_forward.names, _varlen_forward.complete(arguments)))
+    given = varlen_forward_operator.by_name(arguments)
     total_q, heads, _ = given["q"].shape
     batch = given["cu_seqlens_q"].shape[0] - 1
     s_dmask = (batch, heads, given["max_seqlen_q"], given["max_seqlen_k"])
@@ -137,7 +144,7 @@ def _backward_fake(dout: Tensor, q: Tensor, *_: Any) -> Tensor:
 def _register(operator: _Operator, result: Any, fake: Any) -> None:
     name = operator.packet.__name__
     for key in ("CPU", "CUDA"):
-        _library.impl(name, lambda *arguments: result(operator.call_raw(*arguments)), key)
+        library.impl(name, lambda *arguments: result(operator.call_raw(*arguments)), key)
     register_fake(f"flash_attn::{name}", fake)
 
 
@@ -145,12 +152,12 @@ def _softmax_d(gradients: list[Tensor]) -> Tensor:
     return gradients[3]
 
 
-_register(_forward, tuple, _forward_fake)
-_register(_varlen_forward, tuple, _varlen_forward_fake)
-_register(_backward, _softmax_d, _backward_fake)
-_register(_varlen_backward, _softmax_d, _backward_fake)
+_register(forward_operator, tuple, _forward_fake)
+_register(varlen_forward_operator, tuple, _varlen_forward_fake)
+_register(backward_operator, _softmax_d, _backward_fake)
+_register(varlen_backward_operator, _softmax_d, _backward_fake)
 
-forward = _forward.as_function()
-varlen_forward = _varlen_forward.as_function()
-backward = _backward.as_function()
-varlen_backward = _varlen_backward.as_function()
+forward = forward_operator.as_function()
+varlen_forward = varlen_forward_operator.as_function()
+backward = backward_operator.as_function()
+varlen_backward = varlen_backward_operator.as_function()

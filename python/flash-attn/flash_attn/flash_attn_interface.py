@@ -7,21 +7,21 @@ argument that transformers looks for), and every device the library knows.
 
 from __future__ import annotations
 
-import os
 from typing import Any, Optional, Union
 
 import torch
 from torch import Tensor
 
-import flash_attn_2_cuda as flash_attn_gpu
+import flash_attn_2_cuda
 from flash_attn import _operators
+from flash_attn._dispatch import dispatch
 from flash_attn._packed import split_kv, split_kv_varlen, split_qkv, split_qkv_varlen
-from rocflash.dropin import attend, attention_with_kvcache, whole
+from flash_attn.flash_attn_triton_amd import interface_v2
+from rocflash.dropin import attend, attention_with_kvcache, backend, whole
 
-# Upstream's modules of this name say here whether Triton serves AMD. Ours never does.
-USE_TRITON_ROCM = False
-# Read and reported by rocflash.info(); it changes nothing, since no second backend is needed.
-TRITON_REQUESTED = os.environ.get("FLASH_ATTENTION_TRITON_AMD_ENABLE", "FALSE").upper() == "TRUE"
+# What upstream has here is decided by the environment at import, as there; calls follow rocflash.backend().
+USE_TRITON_ROCM = backend() == "triton"
+flash_attn_gpu = interface_v2 if USE_TRITON_ROCM else flash_attn_2_cuda
 
 _flash_attn_forward = _operators.forward
 _flash_attn_varlen_forward = _operators.varlen_forward
@@ -63,7 +63,8 @@ def flash_attn_func(
     """Attention of q (b, sq, h, d) over k and v (b, sk, hk, d).
 
     Returns out (b, sq, h, d), or with return_attn_probs (out, softmax_lse (b, h, sq), S_dmask).
-    causal and window_size count from the bottom right: query i stands at key i + sk - sq.
+    causal and window_size count from the bottom right: query i stands at key i + sk - sq. (The function of the same name in
+    flash_attention_amd counts from the first key.)
     s_aux (h,) are attention sinks: logits that take weight but have no value.
     """
     return attend(
@@ -79,6 +80,7 @@ def flash_attn_func(
         deterministic,
         return_attn_probs,
         sinks=s_aux,
+        operator=dispatch,
     )
 
 
@@ -177,6 +179,7 @@ def flash_attn_varlen_func(
         max_seqlen_k,
         s_aux,
         block_table=block_table,
+        operator=dispatch,
     )
 
 

@@ -11,6 +11,7 @@ import operator
 from typing import Any, Optional
 
 from .._c import abi, frames, shapes
+from .._c.choice import LAST_OF_LIBRARY, name_of
 from .._c.options import APPENDED, AT, DEFAULTS, NUMBER_OPTIONS, OPTIONS, TENSOR_OPTIONS, TENSORS
 from ..errors import InvalidArgument, Unsupported
 from .exchange import F32, INT32, Array, Maker, Scratch, compact, copied, look_at
@@ -125,6 +126,10 @@ class _Call:
 
     def _write_numbers(self, frame: frames.Frame) -> None:
         numbers = self.numbers
+        if numbers["backend"] > LAST_OF_LIBRARY:
+            raise Unsupported(
+                f"backend: {name_of(numbers['backend'])!r}; it takes torch tensors, and q is none. Choose 'native'"
+            )
         frame.set(abi.Execution, "backend", numbers["backend"])
         frame.set(abi.Execution, "num_threads", numbers["num_threads"])
         for name in _AS_THEY_ARE:

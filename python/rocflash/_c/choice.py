@@ -11,12 +11,19 @@ from typing import Any, TypeVar
 from ..errors import InvalidArgument
 
 # Names that ROCFLASH_BACKEND and `backend=` take, with the ABI's numbers.
-BACKENDS = {"auto": 0, "cpu": 1, "reference": 2, "plain": 3, "standard": 4}
+BACKENDS = {"auto": 0, "cpu": 1, "reference": 2, "plain": 3, "standard": 4, "triton": 64, "ck": 65}
+# Those up to here are the library's own; the others are in `_backends`.
+LAST_OF_LIBRARY = 4
 # What other builds of flash_attn call the choice that is made here by the tensors' device.
 _ALIASES = {"native": "auto", "": "auto"}
 
 # Read once: a look into the environment would cost each call as much as describing a tensor.
 _environment = os.environ.get("ROCFLASH_BACKEND", "")
+_variable = "ROCFLASH_BACKEND"
+# What other builds of flash_attn for AMD GPUs read; ROCFLASH_BACKEND wins over it.
+TRITON_VARIABLE = "FLASH_ATTENTION_TRITON_AMD_ENABLE"
+if not _environment and os.environ.get(TRITON_VARIABLE, "").strip().upper() in ("TRUE", "1"):
+    _environment, _variable = "triton", TRITON_VARIABLE
 # What set_backend chose for the process, by number.
 _chosen: int | None = None
 # What use_backend chose in this context, as (number, what it was before): a stack that contexts share
@@ -25,6 +32,19 @@ _blocks: ContextVar[Any] = ContextVar("rocflash_backend", default=None)
 _has_blocks = False
 # In place of a number: whatever the context says when the call runs. Only for operators in graphs.
 FROM_CONTEXT = -1
+
+
+def _of_this_build() -> str:
+    """The backend that this wheel was built to prefer (packaging/wheel.py); empty for all but those named triton."""
+    try:
+        from .._stamp import BACKEND  # type: ignore[import-not-found]
+    except ImportError:
+        return ""
+    switched_off = os.environ.get("FLASH_ATTENTION_TRITON_AMD_ENABLE", "").strip().upper()
+    return "" if BACKEND == "triton" and switched_off in ("FALSE", "0") else BACKEND
+
+
+_built = _of_this_build()
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -47,7 +67,8 @@ def name_of(number: int) -> str:
 def backend() -> str:
     """The backend that calls use unless they name one.
 
-    That of the innermost `use_backend` of this context, else `set_backend`'s, else ROCFLASH_BACKEND's.
+    That of the innermost `use_backend` of this context, else `set_backend`'s, else ROCFLASH_BACKEND's, else
+    triton where FLASH_ATTENTION_TRITON_AMD_ENABLE is TRUE.
     """
     return name_of(current())
 
@@ -60,6 +81,8 @@ def current() -> int:
             return block[0]
     if _chosen is not None:
         return _chosen
+    if not _environment and _built:
+        return number_of(_built, "rocflash/_stamp.py")
     return number_of(_environment, "ROCFLASH_BACKEND") if _environment else 0
 
 
@@ -137,4 +160,6 @@ def source() -> str:
         return "chosen by use_backend"
     if _chosen is not None:
         return "chosen by set_backend"
-    return f"chosen by ROCFLASH_BACKEND={_environment}" if _environment else "the default"
+    if _environment:
+        return f"chosen by {_variable}={os.environ.get(_variable, _environment)}"
+    return "the default of this build" if _built else "the default"

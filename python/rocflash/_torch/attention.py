@@ -84,8 +84,12 @@ def attention_of_tensors(
     generator: Optional[torch.Generator] = None,
     return_lse: bool = True,
     return_weights: bool = False,
+    operator: Any = None,
 ) -> tuple[Tensor, Any, Any]:
-    """(out, lse, weights), None or empty where not asked for. `options` are those of `Options`."""
+    """(out, lse, weights), None or empty where not asked for. `options` are those of `Options`.
+
+    `operator` is called where something wants to see one, in place of rocflash::forward.
+    """
     way = route(q, k, v, options[_SINKS], options[_BIAS], options[_SLOPES])
     casting = way == OPERATOR or autocasting()
     if way == INFER and not (return_lse or return_weights or casting):
@@ -99,6 +103,10 @@ def attention_of_tensors(
         check_options(options)
     if casting:
         q, k, v = autocast(q, k, v)
+    if way == OPERATOR and operator is not None:
+        found = operator(q, k, v, options, return_weights)
+        if found is not None:
+            return found
     if (
         options[_DROPOUT]
         or return_weights
@@ -106,6 +114,8 @@ def attention_of_tensors(
     ):
         options = _completed(q, options, generator, return_weights)
     if way == OPERATOR:
+        if operator is not None:
+            return operator(q, k, v, options, return_weights)
         if options[-1] == FROM_CONTEXT:
             return torch.ops.rocflash.forward_in_context(q, k, v, *options, return_weights)[:3]
         return torch.ops.rocflash.forward(q, k, v, *options, return_weights)

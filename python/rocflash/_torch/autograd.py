@@ -144,33 +144,17 @@ _INPUTS = "Tensor q, Tensor k, Tensor v"
 _SAVED = f"Tensor dout, {_INPUTS}, Tensor out, Tensor lse, {SCHEMA}, bool[{len(GRADIENTS)}] needed"
 _GRADIENTS = f"({', '.join(f'Tensor {name}' for name in GRADIENTS)})"
 
-for _schema, _function, _fake in (
-    (
-        f"forward({_INPUTS}, {SCHEMA}, bool return_weights) -> ({_OUTPUTS})",
-        _forward,
-        _forward_fake,
-    ),
-    (f"backward({_SAVED}) -> {_GRADIENTS}", _backward, _backward_fake),
-    (
-        f"forward_in_context({_INPUTS}, {SCHEMA}, bool return_weights)"
-        f" -> ({_OUTPUTS}, Tensor chosen)",
-        _forward_in_context,
-        _forward_in_context_fake,
-    ),
-    (
-        f"backward_in_context({_SAVED}, Tensor chosen) -> {_GRADIENTS}",
-        _backward_in_context,
-        _backward_in_context_fake,
-    ),
-):
-    define(library, _schema)
-    _name = _schema.partition("(")[0]
-    for _key in _DEVICES:
-        library.impl(_name, _function, _key)
-    register_fake(f"rocflash::{_name}", _fake)
+
+def _register(lib: torch.library.Library, schema: str, function: Any, fake: Any) -> Any:
+    define(lib, schema)
+    name = schema.partition("(")[0]
+    for key in _DEVICES:
+        lib.impl(name, function, key)
+    register_fake(f"{lib.ns}::{name}", fake)
+    return getattr(getattr(torch.ops, lib.ns), name)
 
 
-class _Backward(torch.autograd.Function):
+class Backward(torch.autograd.Function):
     """Runs the gradients where autograd or a functional transform watches them.
 
     There is no second derivative, and asking for one is refused instead of answered with zeros.
@@ -214,6 +198,7 @@ class _Attention(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(q, k, v, out, lse, *options[:TENSORS], *others[1:])
         ctx.numbers, ctx.direct = tuple(options[TENSORS:]), operator is None
+        ctx.gradients = _gradients_of.get(operator, torch.ops.rocflash.backward)
 
     @staticmethod
     def backward(ctx: Any, dout: Optional[Tensor], *_: Any) -> tuple[Any, ...]:
@@ -224,12 +209,10 @@ class _Attention(torch.autograd.Function):
             return (None, None, None, None, None, *others)
         inputs, rest = ctx.saved_tensors[: 5 + TENSORS], ctx.saved_tensors[5 + TENSORS :]
         arguments = (dout, *inputs, *ctx.numbers, needed)
-        if rest:
-            found = torch.ops.rocflash.backward_in_context(*arguments, *rest)
-        elif not ctx.direct or followed(dout):
-            found = torch.ops.rocflash.backward(*arguments)
+        if not ctx.direct or followed(dout):
+            found = ctx.gradients(*arguments, *rest)
         else:
-            found = _Backward.apply(None, *arguments)
+            found = Backward.apply(None, *arguments)
         dq, dk, dv, *of_options = _of_those_needed(found, needed, inputs[5:])
         for at, gradient in zip(GRADED_AT, of_options):
             others[at] = gradient
@@ -291,7 +274,7 @@ def _gradients(
     if followed(dout):
         found = torch.ops.rocflash.backward(dout, q, k, v, out, lse, *options, needed)
     elif differentiated_again():
-        found = _Backward.apply(None, dout, q, k, v, out, lse, *options, needed)
+        found = Backward.apply(None, dout, q, k, v, out, lse, *options, needed)
     else:
         found = fast.backward(dout, q, k, v, out, lse, options, needed)
         if found is not None:
@@ -311,24 +294,57 @@ def _as(option: Optional[Tensor], gradient: Optional[Tensor]) -> Optional[Tensor
     return gradient if option is None or gradient is None else gradient.to(option.dtype)
 
 
-def _autograd_of(forward: Any, backward: Any) -> None:
+def _autograd_of(lib: torch.library.Library, forward: Any, backward: Any) -> None:
     """Registers gradients for a pair of operators."""
 
     def run_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
         graded = (q, k, v, *(rest[at] for at in GRADED_AT if rest[at] is not None))
-        if q.is_cuda and torch.is_grad_enabled() and any(x.requires_grad for x in graded):
-            calls.refuse_missing_gradients(q, v, rest)
+        if calls.may_lack_gradients(q, rest[:-1]) and torch.is_grad_enabled() and any(x.requires_grad for x in graded):
+            calls.refuse_missing_gradients(q, v, rest[:-1])
         return _Attention.apply(forward, rest[-1], q, k, v, *rest[:-1])
 
     def run_backward(*arguments: Any) -> Gradients:
-        return _Backward.apply(backward, *arguments)
+        return Backward.apply(backward, *arguments)
 
+    _gradients_of[forward] = backward
     for operator, function in ((forward, run_forward), (backward, run_backward)):
-        library.impl(operator.__name__, function, "Autograd")
+        lib.impl(operator.__name__, function, "Autograd")
 
 
-_autograd_of(torch.ops.rocflash.forward, torch.ops.rocflash.backward)
-_autograd_of(torch.ops.rocflash.forward_in_context, torch.ops.rocflash.backward_in_context)
+# Of each forward operator, the one that its gradients come from.
+_gradients_of: dict[Any, Any] = {}
+
+
+def register_operators(lib: torch.library.Library, prefix: str = "") -> tuple[Any, Any]:
+    """Registers the two pairs in a namespace; returns forward and forward_in_context.
+
+    Those who look at operators may know them by their namespace: flash-attn has some of its own.
+    """
+    takes = f"{_INPUTS}, {SCHEMA}, bool return_weights"
+    forward, backward = (
+        _register(lib, f"{prefix}forward({takes}) -> ({_OUTPUTS})", _forward, _forward_fake),
+        _register(lib, f"{prefix}backward({_SAVED}) -> {_GRADIENTS}", _backward, _backward_fake),
+    )
+    _autograd_of(lib, forward, backward)
+    in_context, backward = (
+        _register(
+            lib,
+            f"{prefix}forward_in_context({takes}) -> ({_OUTPUTS}, Tensor chosen)",
+            _forward_in_context,
+            _forward_in_context_fake,
+        ),
+        _register(
+            lib,
+            f"{prefix}backward_in_context({_SAVED}, Tensor chosen) -> {_GRADIENTS}",
+            _backward_in_context,
+            _backward_in_context_fake,
+        ),
+    )
+    _autograd_of(lib, in_context, backward)
+    return forward, in_context
+
+
+register_operators(library)
 
 
 def attend_eagerly(
@@ -340,7 +356,7 @@ def attend_eagerly(
     return_weights: bool,
 ) -> tuple[Any, Any, Any]:
     """(out, lse, weights) with all gradients; None for what is not asked for."""
-    if q.is_cuda:
+    if calls.may_lack_gradients(q, options):
         calls.refuse_missing_gradients(q, v, options)
     if not (return_lse or return_weights or any([x is not None for x in options[:TENSORS]])):
         return _EagerAttention.apply(q, k, v, options), None, None
@@ -355,6 +371,6 @@ def attend_in_transforms(
     q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], return_weights: bool
 ) -> Outputs:
     """(out, lse, weights), weights empty unless asked for, as torch.func can follow them."""
-    if q.is_cuda:
+    if calls.may_lack_gradients(q, options):
         calls.refuse_missing_gradients(q, v, options)
     return _Attention.apply(None, return_weights, q, k, v, *options)

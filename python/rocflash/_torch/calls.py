@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from .._c import abi, frames
+from .._c.choice import FROM_CONTEXT, LAST_OF_LIBRARY, current
 from .._c.options import GRADED, GRADED_AT, TENSORS
 from ..errors import InvalidArgument
-from . import fast
+from . import elsewhere, fast
 from .plan import GRADIENTS, NEGATIVE, describe, run, threads
 
 
@@ -28,6 +29,8 @@ def forward(
     out: Optional[Tensor] = None,
 ) -> tuple[Tensor, Tensor, Optional[Tensor]]:
     """(out, lse, weights), the latter only if wanted. `out` may be given to write into."""
+    if o[-1] > LAST_OF_LIBRARY:
+        return elsewhere.forward(q, k, v, o, want_weights, out)
     if out is None and not want_weights:
         found = fast.forward(q, k, v, o)
         if found is not None:
@@ -44,6 +47,8 @@ def infer(
 
     That makes single f32 queries several times faster.
     """
+    if o[-1] > LAST_OF_LIBRARY:
+        return list(elsewhere.forward(q, k, v, o, want_weights))
     tensors = [q, k, v, *o[:TENSORS], None, None, None]
     return run("infer", (True, want_lse, want_weights), tensors, o[TENSORS:])[-3:]
 
@@ -59,6 +64,8 @@ def decode(
     want_lse: bool = True,
 ) -> tuple[Tensor, Any]:
     """(out, lse) of attention over a cache, to which new keys (see Append) are appended first."""
+    if o[-1] > LAST_OF_LIBRARY:
+        return elsewhere.decode(q, k, v, o, append, rotary_interleaved, out, want_lse)
     tensors = [q, k, v, *o[:TENSORS], *append, out, None]
     makes = (out is None, want_lse)
     out, lse = run("decode", makes, tensors, o[TENSORS:], int(rotary_interleaved))[-2:]
@@ -80,6 +87,8 @@ def backward(
 
     Both may be the first few. What is given may have any strides but a contiguous last one.
     """
+    if o[-1] > LAST_OF_LIBRARY:
+        return elsewhere.backward(dout, q, k, v, out, lse, o, wanted, into)
     wanted = (*wanted, *(False,) * (len(GRADIENTS) - len(wanted)))
     others = (None,) * (len(GRADIENTS) - len(into))
     tensors = [q, k, v, *o[:TENSORS], dout, out, lse, *into, *others]
@@ -101,8 +110,20 @@ def combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor, lse: Tensor) 
     frame.combine(*words)
 
 
+def may_lack_gradients(q: Tensor, o: tuple[Any, ...]) -> bool:
+    """Whether to ask before forward runs: the library's CPU has all gradients."""
+    return q.is_cuda or o[-1] > LAST_OF_LIBRARY or o[-1] == FROM_CONTEXT
+
+
 def refuse_missing_gradients(q: Tensor, v: Tensor, o: tuple[Any, ...]) -> None:
-    """Raises the library's refusal where backward could not follow forward on such a device."""
+    """Raises the backend's refusal where backward could not follow forward on such a device."""
+    if o[-1] == FROM_CONTEXT:
+        o = (*o[:-1], current())
+    if o[-1] > LAST_OF_LIBRARY:
+        elsewhere.refuse_missing_gradients(q, v, o)
+        return
+    if not q.is_cuda:
+        return
     extras = [
         (name, o[at].dtype)
         for name, at in zip(GRADED, GRADED_AT)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from .._c import abi, frames
+from .._c.choice import LAST_OF_LIBRARY
 from .._c.options import TENSORS
 from . import plan
 from .plan import threads
@@ -156,7 +157,7 @@ def _prepared(call: str, threads: int, *numbers: Any) -> tuple[int, Function, tu
     """
     assert _bind is not None
     checked = plan._numbers(*numbers)
-    if checked.dropout_p:
+    if checked.dropout_p or numbers[-1] > LAST_OF_LIBRARY:
         return threads, _of_no_numbers, numbers
     frame = frames.Frame(0, ctypes.sizeof(_Prepared))
     checked.write(frame, checked.threads or threads)

@@ -154,8 +154,15 @@ class _Backward(torch.autograd.Function):
 
 
 def _forward_with_gradients(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
-    if q.is_cuda and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
-        calls.refuse_missing_gradients(q, v)
+    if torch.is_grad_enabled():
+        for name in ("bias", "alibi_slopes"):
+            x = rest[AT[name]]
+            if x is not None and x.requires_grad:
+                raise Unsupported(
+                    f"{name}: requires a gradient, which sequences over ranks do not have; it must be detached"
+                )
+        if q.is_cuda and any(x.requires_grad for x in (q, k, v)):
+            calls.refuse_missing_gradients(q, v, rest)
     return _Attention.apply(q, k, v, *rest)
 
 

@@ -7,6 +7,9 @@
 Masks are made as for torch's own attention: none where causal says it all, else boolean (b, 1, sq, sk),
 so every pattern that transformers can express is honoured. Packed batches that come with cu_seq_lens take the
 packed way, without a mask.
+
+`register("flash_attention_2")` is for code that fixes that name: transformers then takes the installed flash_attn on the
+CPU too, and for models with attention sinks (transformers_flash.py).
 """
 
 from __future__ import annotations
@@ -28,14 +31,21 @@ __all__ = ["NAME", "attention_forward", "register"]
 
 def register(name: str = NAME) -> str:
     """Makes `attn_implementation=name` mean this library; returns the name."""
-    return register_under(name, attention_forward)
+    from . import transformers_flash
+
+    return (
+        transformers_flash.serve()
+        if name == transformers_flash.NAME
+        else register_under(name, attention_forward)
+    )
 
 
 def register_under(name: str, forward: Any, mask: Any = None) -> str:
     """Registers a function and what makes its masks: torch's way unless another is given."""
     if "flash" in name:
         raise InvalidArgument(
-            f"name: {name!r}; it must not contain 'flash', by which transformers means flash_attn"
+            f"name: {name!r}; it must be 'flash_attention_2', or not contain 'flash', by which transformers "
+            "means flash_attn"
         )
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
@@ -63,7 +73,7 @@ def _mask_options(mask: Optional[Tensor]) -> dict[str, Tensor]:
     if mask.dim() == 2:
         mask = mask[:, None, None, :]
     if mask.is_floating_point():
-        return {"bias": mask.detach()}
+        return {"bias": mask}
     return {"mask": mask.to(torch.bool)}
 
 

@@ -103,15 +103,15 @@ pub(crate) fn seqlens(q: &Tensor, k: &Tensor) -> Result<[Vec<i32>; 2]> {
     Ok([integers("seqlens_q", q)?, integers("seqlens_k", k)?])
 }
 
-/// The slopes of all heads.
-pub(crate) fn slopes(tensor: &Tensor, heads: usize) -> Result<Vec<f32>> {
+/// The f32 numbers of all heads.
+pub(crate) fn per_head(name: &str, tensor: &Tensor, heads: usize) -> Result<Vec<f32>> {
     if tensor.dtype() != DType::F32 {
-        bail!("DType mismatch alibi_slopes {:?}, expected {:?}", tensor.dtype(), DType::F32)
+        bail!("DType mismatch {name} {:?}, expected {:?}", tensor.dtype(), DType::F32)
     }
     if tensor.dims1()? != heads {
-        bail!("shape mismatch alibi_slopes {:?}, expected {:?}", tensor.shape(), heads)
+        bail!("shape mismatch {name} {:?}, expected {:?}", tensor.shape(), heads)
     }
-    host("alibi_slopes", tensor)?.to_vec1()
+    host(name, tensor)?.to_vec1()
 }
 
 fn host<'a>(name: &str, tensor: &'a Tensor) -> Result<&'a Tensor> {

@@ -1,9 +1,9 @@
-//! The functions of candle-flash-attn, by the same names and with the same arguments: free ones on the CPU, and the same
-//! as methods of [`RocmAttention`] and, as far as they fit, of [`KvCache`]. Declared once, below.
-use crate::kv_cache::KvCache;
+//! The functions of candle-flash-attn, by the same names and with the same arguments: free ones, the same for tensors that stay
+//! on a GPU ([`on_device`]), and as methods of [`RocmAttention`] and, as far as they fit, of [`KvCache`]. Declared once, below.
+use crate::kv_cache::{DeviceCache, KvCache};
 use crate::op::{Attention, Packed, Pages, Spec};
-use crate::rocm::RocmAttention;
-use crate::stage::Target;
+use crate::rocm::{self, RocmAttention};
+use crate::rocm_tensor::RocmTensor;
 use candle::{Result, Tensor};
 
 /// Causal is a window that ends at the query's own place.
@@ -11,22 +11,36 @@ fn causal_window(causal: bool) -> Option<usize> {
     causal.then_some(0)
 }
 
-/// Declares functions of this crate, and the same as methods of [`RocmAttention`].
+/// Declares functions of this crate, the same for tensors on a GPU, and as methods of [`RocmAttention`].
 macro_rules! functions {
-    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) $spec:block)*) => {
+    (by $k:ident in $module:ident; $($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) $spec:block)*) => {
         $(
             $(#[$doc])*
             #[allow(clippy::too_many_arguments)]
-            pub fn $name(q: &Tensor, k: &Tensor, v: &Tensor, $($argument: $type),*) -> Result<Tensor> {
-                Attention::apply($spec, Target::Cpu, q, k, v)
+            pub fn $name(q: &Tensor, $k: &Tensor, v: &Tensor, $($argument: $type),*) -> Result<Tensor> {
+                Attention::apply($spec, rocm::default_target(), q, $k, v)
             }
         )*
+        mod $module {
+            use super::*;
+            $(
+                #[doc = concat!(
+                    "[`", stringify!($name), "`](crate::", stringify!($name), ") where the tensors are, on their stream."
+                )]
+                #[allow(clippy::too_many_arguments)]
+                pub fn $name(
+                    q: &RocmTensor, $k: &RocmTensor, v: &RocmTensor, $($argument: $type),*
+                ) -> Result<RocmTensor> {
+                    RocmTensor::attend($spec, [q, $k, v])
+                }
+            )*
+        }
         impl RocmAttention {
             $(
                 #[doc = concat!("[`", stringify!($name), "`](crate::", stringify!($name), ") on this GPU.")]
                 #[allow(clippy::too_many_arguments)]
-                pub fn $name(&self, q: &Tensor, k: &Tensor, v: &Tensor, $($argument: $type),*) -> Result<Tensor> {
-                    Attention::apply($spec, self.target(), q, k, v)
+                pub fn $name(&self, q: &Tensor, $k: &Tensor, v: &Tensor, $($argument: $type),*) -> Result<Tensor> {
+                    Attention::apply($spec, self.target(), q, $k, v)
                 }
             )*
         }
@@ -35,8 +49,21 @@ macro_rules! functions {
 
 /// The same, and methods of [`KvCache`] too.
 macro_rules! functions_with_cache {
-    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) $spec:block)*) => {
-        functions! { $($(#[$doc])* $name($($argument: $type),*) $spec)* }
+    (by $k:ident in $module:ident; $($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) $spec:block)*) => {
+        functions! { by $k in $module; $($(#[$doc])* $name($($argument: $type),*) $spec)* }
+        impl DeviceCache<'_> {
+            $(
+                #[doc = concat!(
+                    "As [`KvCache::", stringify!($name), "`], of tensors that are on the cache's stream already."
+                )]
+                #[allow(clippy::too_many_arguments)]
+                pub fn $name(
+                    &mut self, q: &RocmTensor, k: &RocmTensor, v: &RocmTensor, $($argument: $type),*
+                ) -> Result<RocmTensor> {
+                    self.attend($spec, q, k, v)
+                }
+            )*
+        }
         impl KvCache {
             $(
                 #[doc = concat!(
@@ -59,7 +86,43 @@ fn dense(
     softcap: Option<f32>,
 ) -> Spec {
     let alibi_slopes = alibi_slopes.cloned();
-    Spec { softmax_scale, alibi_slopes, window_size_left, window_size_right, softcap, packed: None }
+    Spec {
+        softmax_scale,
+        alibi_slopes,
+        window_size_left,
+        window_size_right,
+        softcap,
+        sinks: None,
+        packed: None,
+    }
+}
+
+fn with_sinks(sinks: &Tensor, spec: Spec) -> Spec {
+    Spec { sinks: Some(sinks.clone()), ..spec }
+}
+
+/// Keys and values in pages as long as the second dimension of k says, if there is a table.
+fn pages(k: &impl HasDims, block_table: &Option<Tensor>) -> Option<Pages> {
+    block_table.as_ref().map(|table| Pages {
+        block_table: table.clone(),
+        mm_prefix_ranges: None,
+        page_block_size: k.sizes().get(1).copied().unwrap_or(0),
+    })
+}
+
+/// Tensors of either kind.
+trait HasDims {
+    fn sizes(&self) -> &[usize];
+}
+impl HasDims for Tensor {
+    fn sizes(&self) -> &[usize] {
+        self.dims()
+    }
+}
+impl HasDims for RocmTensor {
+    fn sizes(&self) -> &[usize] {
+        self.dims()
+    }
 }
 
 fn packed(seqlens: [&Tensor; 2], longest: [usize; 2], pages: Option<Pages>, spec: Spec) -> Spec {
@@ -68,7 +131,7 @@ fn packed(seqlens: [&Tensor; 2], longest: [usize; 2], pages: Option<Pages>, spec
     Spec { packed: Some(Packed { seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k, pages }), ..spec }
 }
 
-functions_with_cache! {
+functions_with_cache! { by k in dense_on_device;
     /// Attention: softmax(q kᵀ · `softmax_scale`) v.
     ///
     /// q is (batch, seqlen_q, heads, head size), k and v are (batch, seqlen_k, kv heads, head size), where kv heads
@@ -107,9 +170,21 @@ functions_with_cache! {
     ) {
         dense(softmax_scale, alibi_slopes, [window_size_left, window_size_right], Some(softcap))
     }
+
+    /// [`flash_attn`] with a softcap, as in [`flash_attn_alibi_windowed_softcap`].
+    flash_attn_softcap(softmax_scale: f32, softcap: Option<f32>, causal: bool) {
+        dense(softmax_scale, None, [None, causal_window(causal)], softcap)
+    }
+
+    /// [`flash_attn_windowed`] with sinks: f32 (heads), one more logit per head that takes weight but has no value.
+    flash_attn_windowed_sinks(
+        sinks: &Tensor, softmax_scale: f32, window_size_left: Option<usize>, window_size_right: Option<usize>
+    ) {
+        with_sinks(sinks, dense(softmax_scale, None, [window_size_left, window_size_right], None))
+    }
 }
 
-functions! {
+functions! { by k in packed_on_device;
     /// Attention over sequences of different lengths, packed one after the other.
     ///
     /// q is (total_q, heads, head size), k and v are (total_k, kv heads, head size). `seqlens_q` and `seqlens_k`, u32 or
@@ -174,6 +249,89 @@ functions! {
         let spec = dense(softmax_scale, alibi_slopes, [window_size_left, window_size_right], Some(softcap));
         packed([seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k], None, spec)
     }
+
+    /// [`flash_attn_varlen_windowed`] with sinks, as in [`flash_attn_windowed_sinks`].
+    flash_attn_varlen_windowed_sinks(
+        sinks: &Tensor, seqlens_q: &Tensor, seqlens_k: &Tensor, max_seqlen_q: usize, max_seqlen_k: usize,
+        softmax_scale: f32, window_size_left: Option<usize>, window_size_right: Option<usize>
+    ) {
+        let spec = with_sinks(sinks, dense(softmax_scale, None, [window_size_left, window_size_right], None));
+        packed([seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k], None, spec)
+    }
+}
+
+functions! { by k in paged_on_device;
+    /// [`flash_attn_varlen`] with a softcap, over keys and values in pages where a table is given: candle-vllm's spelling. Pages are
+    /// as long as the second dimension of k.
+    flash_attn_varlen_softcap(
+        seqlens_q: &Tensor, seqlens_k: &Tensor, block_table: &Option<Tensor>, max_seqlen_q: usize, max_seqlen_k: usize,
+        softmax_scale: f32, softcap: Option<f32>, causal: bool
+    ) {
+        let spec = dense(softmax_scale, None, [None, causal_window(causal)], softcap);
+        packed([seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k], pages(k, block_table), spec)
+    }
+
+    /// [`flash_attn_varlen_softcap`] with a window.
+    flash_attn_varlen_windowed_softcap(
+        seqlens_q: &Tensor, seqlens_k: &Tensor, block_table: &Option<Tensor>, max_seqlen_q: usize, max_seqlen_k: usize,
+        softmax_scale: f32, softcap: Option<f32>, window_size_left: Option<usize>, window_size_right: Option<usize>
+    ) {
+        let spec = dense(softmax_scale, None, [window_size_left, window_size_right], softcap);
+        packed([seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k], pages(k, block_table), spec)
+    }
+}
+
+/// The functions of this crate for tensors that stay on a GPU.
+///
+/// Results know what they were computed from: [`RocmTensor::gradients`].
+pub mod on_device {
+    pub use super::dense_on_device::*;
+    pub use super::packed_on_device::*;
+    pub use super::paged_on_device::*;
+}
+
+/// The functions of candle-flash-attn-v3, which are told whether to pack the query heads of a group into one tile. This library
+/// decides that by itself: results are the same either way.
+pub mod v3 {
+    use super::*;
+
+    macro_rules! with_packing {
+        ($($name:ident($($argument:ident: $type:ty),*))*) => {
+            $(
+                #[doc = concat!("[`", stringify!($name), "`](crate::", stringify!($name), "), spelled as version 3 does.")]
+                #[allow(clippy::too_many_arguments)]
+                pub fn $name(
+                    q: &Tensor, k: &Tensor, v: &Tensor, $($argument: $type,)* _use_gqa_packing: bool
+                ) -> Result<Tensor> {
+                    super::$name(q, k, v, $($argument),*)
+                }
+            )*
+        };
+    }
+    with_packing! {
+        flash_attn(softmax_scale: f32, causal: bool)
+        flash_attn_windowed(softmax_scale: f32, window_size_left: Option<usize>, window_size_right: Option<usize>)
+        flash_attn_alibi(alibi_slopes: &Tensor, softmax_scale: f32, causal: bool)
+        flash_attn_alibi_windowed(
+            alibi_slopes: &Tensor, softmax_scale: f32, window_size_left: Option<usize>, window_size_right: Option<usize>
+        )
+        flash_attn_varlen(
+            seqlens_q: &Tensor, seqlens_k: &Tensor, max_seqlen_q: usize, max_seqlen_k: usize, softmax_scale: f32,
+            causal: bool
+        )
+        flash_attn_varlen_windowed(
+            seqlens_q: &Tensor, seqlens_k: &Tensor, max_seqlen_q: usize, max_seqlen_k: usize, softmax_scale: f32,
+            window_size_left: Option<usize>, window_size_right: Option<usize>
+        )
+        flash_attn_varlen_alibi(
+            alibi_slopes: &Tensor, seqlens_q: &Tensor, seqlens_k: &Tensor, max_seqlen_q: usize, max_seqlen_k: usize,
+            softmax_scale: f32, causal: bool
+        )
+        flash_attn_varlen_alibi_windowed(
+            alibi_slopes: &Tensor, seqlens_q: &Tensor, seqlens_k: &Tensor, max_seqlen_q: usize, max_seqlen_k: usize,
+            softmax_scale: f32, window_size_left: Option<usize>, window_size_right: Option<usize>
+        )
+    }
 }
 
 /// Dense attention as an operation that Candle applies: `q.apply_op3(&k, &v, FlashAttn { .. })`. The functions of this
@@ -196,12 +354,20 @@ impl FlashAttn {
     pub(crate) fn spec(&self) -> Spec {
         let Self { softmax_scale, window_size_left, window_size_right, softcap, .. } = *self;
         let alibi_slopes = self.alibi_slopes.clone();
-        Spec { softmax_scale, alibi_slopes, window_size_left, window_size_right, softcap, packed: None }
+        Spec {
+            softmax_scale,
+            alibi_slopes,
+            window_size_left,
+            window_size_right,
+            softcap,
+            sinks: None,
+            packed: None,
+        }
     }
 
     /// It may be applied many times, so nothing is kept between forward and backward.
     fn attention(&self) -> Attention {
-        Attention::new(self.spec(), Target::Cpu, false)
+        Attention::new(self.spec(), rocm::default_target(), false)
     }
 }
 

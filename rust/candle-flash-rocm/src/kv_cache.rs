@@ -1,6 +1,7 @@
 //! Keys and values kept between calls, in host memory or on a GPU, with the dense functions of this crate.
 use crate::check;
 use crate::op::{slices, stage_all, unsupported, Prepared, Spec};
+use crate::rocm_tensor::{kind_of, RocmTensor};
 use crate::stage::{from_rocflash, Target, Wanted};
 use candle::{bail, CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, WithDType};
 use half::{bf16, f16};
@@ -41,6 +42,23 @@ struct Shared {
 }
 
 impl Shared {
+    /// The sizes of a call, and the keys that there will be: windows are measured against them, of which the longest sequence
+    /// has the most.
+    fn check(&self, cache: &rocflash::KvCache, layouts: [&Layout; 3]) -> Result<(check::Dims, usize)> {
+        let dims = check::dense(layouts[0], layouts[1], layouts[2])?;
+        let [batch, capacity, heads, head_dim] = self.shape;
+        let [k, v] = [layouts[1].dims(), layouts[2].dims()];
+        if [k[0], k[2], k[3], v[3]] != [batch, heads, head_dim, head_dim] {
+            bail!("shape mismatch cache {:?}, k {:?} and v {:?}", self.shape, k, v)
+        }
+        let longest = cache.lengths().iter().max().map_or(0, |length| usize::try_from(*length).unwrap_or(0));
+        let keys = longest.saturating_add(k[1]);
+        if keys > capacity {
+            bail!("the cache has room for {capacity} keys; {keys} are too many")
+        }
+        Ok((dims, keys))
+    }
+
     fn lock(&self) -> MutexGuard<'_, rocflash::KvCache> {
         self.cache.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -60,12 +78,7 @@ impl KvCache {
         heads: usize,
         head_dim: usize,
     ) -> Result<Self> {
-        let kind = match dtype {
-            DType::F32 => rocflash::DType::F32,
-            DType::F16 => rocflash::DType::F16,
-            DType::BF16 => rocflash::DType::Bf16,
-            dtype => return Err(unsupported(dtype)),
-        };
+        let kind = kind_of(dtype)?;
         let cache = match &target {
             Target::Cpu => rocflash::KvCache::new(kind, batch, capacity, heads, head_dim),
             Target::Device(stream) => rocflash::KvCache::on(stream, kind, batch, capacity, heads, head_dim),
@@ -95,11 +108,43 @@ impl KvCache {
         self.shared.lock().clear();
     }
 
+    /// Its functions for tensors that are on its GPU already, and whose results stay there.
+    pub fn on_device(&mut self) -> Result<DeviceCache<'_>> {
+        match &self.shared.target {
+            Target::Device(_) => Ok(DeviceCache { cache: self }),
+            Target::Cpu => bail!("this cache is in host memory; RocmAttention::kv_cache makes one on a GPU"),
+        }
+    }
+
     pub(crate) fn attend(&mut self, spec: Spec, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         if q.dtype() != self.shared.dtype {
             bail!("q is {:?}; this cache is {:?}", q.dtype(), self.shared.dtype)
         }
         q.apply_op3(k, v, Attend { shared: self.shared.clone(), spec })
+    }
+}
+
+/// A [`KvCache`] on a GPU with functions for tensors that are there too: nothing but lengths travels.
+#[derive(Debug)]
+pub struct DeviceCache<'a> {
+    cache: &'a mut KvCache,
+}
+
+impl DeviceCache<'_> {
+    pub(crate) fn attend(
+        &mut self,
+        spec: Spec,
+        q: &RocmTensor,
+        k: &RocmTensor,
+        v: &RocmTensor,
+    ) -> Result<RocmTensor> {
+        let shared = &self.cache.shared;
+        if q.dtype() != shared.dtype {
+            bail!("q is {:?}; this cache is {:?}", q.dtype(), shared.dtype)
+        }
+        let mut cache = shared.lock();
+        let (dims, keys) = shared.check(&cache, [q.layout(), k.layout(), v.layout()])?;
+        RocmTensor::attend_cache(&spec, &mut cache, &dims, keys, [q, k, v])
     }
 }
 
@@ -115,20 +160,9 @@ impl Attend {
         storages: [&CpuStorage; 3],
         layouts: [&Layout; 3],
     ) -> Result<(CpuStorage, Shape)> {
-        let dims = check::dense(layouts[0], layouts[1], layouts[2])?;
-        let [batch, capacity, heads, head_dim] = self.shared.shape;
-        let [k, v] = [layouts[1].dims(), layouts[2].dims()];
-        if [k[0], k[2], k[3], v[3]] != [batch, heads, head_dim, head_dim] {
-            bail!("shape mismatch cache {:?}, k {:?} and v {:?}", self.shared.shape, k, v)
-        }
         let target = &self.shared.target;
         let mut cache = self.shared.lock();
-        // Windows are measured against all keys that there will be, of which the longest sequence has the most.
-        let longest = cache.lengths().iter().max().map_or(0, |length| usize::try_from(*length).unwrap_or(0));
-        let keys = longest.saturating_add(k[1]);
-        if keys > capacity {
-            bail!("the cache has room for {capacity} keys; {keys} are too many")
-        }
+        let (dims, keys) = self.shared.check(&cache, layouts)?;
         let prepared = Prepared::new(&self.spec, &dims, keys)?;
         let staged = prepared.stage(target)?;
         let options = prepared.options(&self.spec, &staged)?;

@@ -19,8 +19,8 @@
 //! alone; any page size; gradients for q, k and v ([`candle::Tensor::backward`]) everywhere but through pages and caches.
 //! Strided inputs are taken as they are as long as the last dimension is contiguous.
 //!
-//! [`RocmAttention`] has the same functions on an AMD GPU, and [`KvCache`] keeps keys and values between calls, in host
-//! memory or on the GPU.
+//! [`RocmAttention`] has the same functions on an AMD GPU, [`on_device`] has them for tensors that stay there ([`RocmTensor`]), and
+//! [`KvCache`] keeps keys and values between calls, in host memory or on the GPU. [`v3`] spells them as candle-flash-attn-v3 does.
 #![warn(missing_docs)]
 #![cfg_attr(not(feature = "rocm"), forbid(unsafe_code))]
 
@@ -32,8 +32,10 @@ mod prefix;
 mod rocm;
 #[cfg(feature = "rocm")]
 pub mod rocm_device;
+mod rocm_tensor;
 mod stage;
 
 pub use functions::*;
-pub use kv_cache::KvCache;
-pub use rocm::RocmAttention;
+pub use kv_cache::{DeviceCache, KvCache};
+pub use rocm::{new_rocm, RocmAttention};
+pub use rocm_tensor::RocmTensor;

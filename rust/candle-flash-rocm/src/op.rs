@@ -33,6 +33,7 @@ pub(crate) struct Spec {
     pub(crate) window_size_left: Option<usize>,
     pub(crate) window_size_right: Option<usize>,
     pub(crate) softcap: Option<f32>,
+    pub(crate) sinks: Option<Tensor>,
     pub(crate) packed: Option<Packed>,
 }
 
@@ -49,6 +50,7 @@ impl Spec {
 /// The small tensors of a call, read from Candle and ready where they are needed.
 pub(crate) struct Prepared {
     slopes: Option<Vec<f32>>,
+    sinks: Option<Vec<f32>>,
     /// Where sequences begin, and the longest of q and k.
     begins: Option<([Vec<i32>; 2], [usize; 2])>,
     table: Option<(Vec<i32>, [usize; 2])>,
@@ -58,7 +60,11 @@ pub(crate) struct Prepared {
 
 impl Prepared {
     pub(crate) fn new(spec: &Spec, dims: &Dims, keys: usize) -> Result<Self> {
-        let slopes = spec.alibi_slopes.as_ref().map(|t| check::slopes(t, dims.heads)).transpose()?;
+        let per_head = |name: &str, tensor: &Option<Tensor>| {
+            tensor.as_ref().map(|t| check::per_head(name, t, dims.heads)).transpose()
+        };
+        let slopes = per_head("alibi_slopes", &spec.alibi_slopes)?;
+        let sinks = per_head("sinks", &spec.sinks)?;
         let keys = spec.packed.as_ref().map_or(keys, |packed| packed.max_seqlen_k);
         let mut window =
             [spec.window_size_left, spec.window_size_right].map(|size| check::window(size, keys));
@@ -80,13 +86,16 @@ impl Prepared {
             }
             begins = Some((seqlens, longest));
         }
-        Ok(Self { slopes, begins, table, mask, window })
+        Ok(Self { slopes, sinks, begins, table, mask, window })
     }
 
     pub(crate) fn stage(&self, target: &Target) -> Result<StagedOptions<'_>> {
         let mut staged = StagedOptions::default();
         if let Some(slopes) = &self.slopes {
             staged.slopes = Some(target.array(slopes, &[slopes.len()])?);
+        }
+        if let Some(sinks) = &self.sinks {
+            staged.sinks = Some(target.array(sinks, &[sinks.len()])?);
         }
         if let Some(([q, k], _)) = &self.begins {
             staged.begins = Some([target.array(q, &[q.len()])?, target.array(k, &[k.len()])?]);
@@ -108,6 +117,9 @@ impl Prepared {
         }
         if let Some(slopes) = &staged.slopes {
             options = options.alibi_slopes(slopes.view()?);
+        }
+        if let Some(sinks) = &staged.sinks {
+            options = options.sinks(sinks.view()?);
         }
         if let (Some([q, k]), Some((_, [max_q, max_k]))) = (&staged.begins, &self.begins) {
             options = options.packed(q.view()?, k.view()?).max_seqlens(*max_q, *max_k);
@@ -137,6 +149,7 @@ fn read_ranges(tensor: &Tensor, batch: usize) -> Result<Vec<i32>> {
 #[derive(Default)]
 pub(crate) struct StagedOptions<'a> {
     slopes: Option<Staged<'a>>,
+    sinks: Option<Staged<'a>>,
     begins: Option<[Staged<'a>; 2]>,
     table: Option<Staged<'a>>,
     mask: Option<Staged<'a>>,
@@ -171,6 +184,9 @@ impl Attention {
             if !tensor.device().is_cpu() {
                 bail!("{name} is on {:?}; candle-flash-rocm takes cpu tensors", tensor.device().location())
             }
+        }
+        if spec.sinks.as_ref().is_some_and(Tensor::track_op) {
+            bail!("sinks: is a variable; there is no gradient for it, detach it")
         }
         let tracked = q.track_op() || k.track_op() || v.track_op();
         q.apply_op3(k, v, Self::new(spec, target, tracked))

@@ -3,7 +3,8 @@
 //! Candle has no ROCm device yet. The day it has one, its storage will be an address, a dtype and a layout on a stream: just
 //! what [`forward`] and [`backward`] take, so that the new methods of `CustomOp3` are calls of them.
 use crate::functions::FlashAttn;
-use crate::op::{unsupported, Attention, Prepared};
+use crate::op::{Attention, Prepared};
+use crate::rocm_tensor::kind_of;
 use crate::stage::{from_rocflash, strides, Target};
 use candle::{bail, DType, Layout, Result, Shape};
 use rocflash::gpu::Stream;
@@ -148,15 +149,6 @@ unsafe fn attend(
             outputs = outputs.lse(stream.view_raw_mut(lse, rocflash::DType::F32, contiguous(&dims.lse)?));
         }
         stream.clone().forward(&q, &k, &v, &options, outputs).map_err(from_rocflash)
-    }
-}
-
-fn kind_of(dtype: DType) -> Result<rocflash::DType> {
-    match dtype {
-        DType::F32 => Ok(rocflash::DType::F32),
-        DType::F16 => Ok(rocflash::DType::F16),
-        DType::BF16 => Ok(rocflash::DType::Bf16),
-        dtype => Err(unsupported(dtype)),
     }
 }
 

@@ -30,11 +30,8 @@ impl Target {
                 Ok(Staged::Host(view.map_err(from_rocflash)?))
             }
             Target::Device(stream) => {
-                let buffer = match layout.contiguous_offsets() {
-                    Some((begin, end)) => stream.upload(&data[begin..end]),
-                    None => stream.upload(&gather(data, layout)),
-                };
-                Ok(Staged::Device(buffer.map_err(from_rocflash)?, layout.dims().to_vec()))
+                let buffer = upload(stream, data, layout).map_err(from_rocflash)?;
+                Ok(Staged::Device(buffer, layout.dims().to_vec()))
             }
         }
     }
@@ -42,6 +39,14 @@ impl Target {
     /// A contiguous array of ours.
     pub(crate) fn array<'a, T: Element>(&self, data: &'a [T], shape: &[usize]) -> Result<Staged<'a>> {
         self.tensor(data, &Layout::contiguous(shape))
+    }
+}
+
+/// A tensor's elements in order, in a GPU's memory.
+pub(crate) fn upload<T: Element>(stream: &Stream, data: &[T], layout: &Layout) -> rocflash::Result<Buffer> {
+    match layout.contiguous_offsets() {
+        Some((begin, end)) => stream.upload(&data[begin..end]),
+        None => stream.upload(&gather(data, layout)),
     }
 }
 
@@ -55,7 +60,7 @@ pub(crate) fn strides(layout: &Layout) -> Result<Vec<isize>> {
 }
 
 /// The number of elements of a result. Its shape comes from inputs that may be broadcast, so it may be any number.
-fn count(shape: &[usize]) -> Result<usize> {
+pub(crate) fn count(shape: &[usize]) -> Result<usize> {
     let count = shape.iter().try_fold(1usize, |n, size| n.checked_mul(*size));
     count.ok_or_else(|| candle::Error::msg(format!("shape {shape:?} is more than can be addressed")))
 }

@@ -1,5 +1,5 @@
 //! Keys and values that are kept from call to call, in host memory or on a GPU.
-use crate::call::{self, Call};
+use crate::call;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::Executor;
@@ -205,20 +205,8 @@ impl KvCache {
             }
         }
         let new = self.check_new(append)?;
-        let before = self.lengths.clone();
-        let after: Vec<i32> = before.iter().map(|length| length + new).collect();
-        let outputs = &mut outputs;
-        match append.new {
-            // Not every device appends by itself. Copies do the same, unless keys are to be rotated on their way. The library
-            // checks the whole call before the first row is copied.
-            Some(rows) if self.must_copy(executor, q, append, options, outputs)? => {
-                let nothing = Append::none();
-                self.decode(executor, q, &nothing, options, outputs, &after, ask)?;
-                self.copy_in(rows)?;
-                self.decode(executor, q, &nothing, options, outputs, &after, E::execute)?;
-            }
-            _ => self.decode(executor, q, append, options, outputs, &before, E::execute)?,
-        }
+        let after: Vec<i32> = self.lengths.iter().map(|length| length + new).collect();
+        self.decode(executor, q, append, options, &mut outputs)?;
         self.lengths = after;
         Ok(())
     }
@@ -265,28 +253,7 @@ impl KvCache {
         Ok(if self.lengths.is_empty() { 0 } else { i32::try_from(rows).expect("they fit into the capacity") })
     }
 
-    /// Whether rows must be copied because this device refuses to append, or to append in this way. A call that is wrong in another
-    /// way is an error already here.
-    fn must_copy<E: Executor + ?Sized>(
-        &mut self,
-        executor: &mut E,
-        q: &View,
-        append: &Append,
-        options: &Options,
-        outputs: &mut Outputs,
-    ) -> Result<bool> {
-        if self.device_lengths.is_none() || append.rotary.is_some() || append.rotary_seqlens.is_some() {
-            return Ok(false);
-        }
-        let before = self.lengths.clone();
-        match self.decode(executor, q, append, options, outputs, &before, ask) {
-            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(true),
-            result => result.map(|()| false),
-        }
-    }
-
-    /// Decode over the keys that `lengths` counts, run or only asked for.
-    #[allow(clippy::too_many_arguments)]
+    /// Decode over the keys that are there, and those that are appended.
     fn decode<E: Executor + ?Sized>(
         &mut self,
         executor: &mut E,
@@ -294,39 +261,18 @@ impl KvCache {
         append: &Append,
         options: &Options,
         outputs: &mut Outputs,
-        lengths: &[i32],
-        then: impl FnOnce(&mut E, &dyn Call) -> Result<()>,
     ) -> Result<()> {
+        let count = self.lengths.len();
         if let Some(buffer) = &mut self.device_lengths {
-            buffer.copy_from(lengths)?;
+            buffer.copy_from(&self.lengths)?;
         }
         let used = match &self.device_lengths {
-            Some(buffer) => buffer.view(&[lengths.len()])?,
-            None => View::new(lengths, &[lengths.len()])?,
+            Some(buffer) => buffer.view(&[count])?,
+            None => View::new(&self.lengths, &[count])?,
         };
         let caches = [self.k.view_mut(&self.k_shape)?, self.v.view_mut(&self.v_shape)?];
-        call::decode(executor, q, caches, append, &options.seqused_k(used), outputs, then)
+        call::decode(executor, q, caches, append, &options.seqused_k(used), outputs, E::execute)
     }
-
-    /// Copies new keys and values, which `check_new` has checked, behind those that are there. Rows behind the lengths mean nothing,
-    /// so a driver that fails in the middle leaves the cache as it was.
-    fn copy_in(&mut self, (k_new, v_new): (View, View)) -> Result<()> {
-        for (memory, [_, capacity, heads, columns], new) in
-            [(&mut self.k, self.k_shape, k_new), (&mut self.v, self.v_shape, v_new)]
-        {
-            let Memory::Device(buffer) = memory else { continue };
-            for (n, length) in self.lengths.iter().enumerate() {
-                let row = n * capacity + usize::try_from(*length).expect("a length is not negative");
-                buffer.copy_from_view(row * heads * columns, &new.entry(n)?)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Has the library check a call, and runs nothing.
-fn ask<E: Executor + ?Sized>(executor: &mut E, call: &dyn Call) -> Result<()> {
-    executor.query(call).map(|_| ())
 }
 
 /// Whether new rows have the shape (batch, rows, heads, columns); `wanted` says the same in a message.

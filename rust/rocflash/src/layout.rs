@@ -140,20 +140,6 @@ impl Layout {
         Ok(())
     }
 
-    /// One index of the first dimension, kept with size 1, and where that part begins.
-    pub(crate) fn entry(&self, index: usize) -> Result<(Self, i64)> {
-        match self.shape().first() {
-            Some(size) if i64::try_from(index).is_ok_and(|index| index < *size) => {
-                let mut entry = *self;
-                entry.shape[0] = 1;
-                // Within reach, so it fits. A layout without elements reaches nowhere, whatever its strides are.
-                let offset = if self.is_empty() { 0 } else { index as i64 * self.strides[0] };
-                Ok((entry, offset))
-            }
-            _ => Err(Error::invalid(format!("index {index} is not in the first dimension of {self:?}"))),
-        }
-    }
-
     /// The elements in the order of their indices as runs of neighbours, all of one length: where each begins, relative to the
     /// first element, and that length.
     pub(crate) fn runs(&self) -> (Vec<i64>, usize) {
@@ -263,19 +249,6 @@ mod tests {
                 begins.iter().flat_map(|at| (0..length as i64).map(move |n| at + n)).collect();
             assert_eq!(all, places(layout), "{layout:?}");
         }
-    }
-
-    #[test]
-    fn entries() {
-        let layout = Layout::strided(&[3, 4], &[-4, 1]).unwrap();
-        let (entry, offset) = layout.entry(2).unwrap();
-        assert_eq!((entry.shape(), offset), (&[1, 4][..], -8));
-        assert!(layout.entry(3).is_err());
-        assert!(layout.entry(usize::MAX).is_err());
-        assert!(Layout::contiguous(&[]).unwrap().entry(0).is_err());
-        // Strides of a layout without elements lead nowhere, so no product with them may overflow.
-        let empty = Layout::strided(&[3, 0], &[isize::MAX, 1]).unwrap();
-        assert_eq!(empty.entry(2).unwrap().1, 0);
     }
 
     #[test]

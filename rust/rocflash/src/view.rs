@@ -144,14 +144,6 @@ impl<'a> View<'a> {
         &self.raw
     }
 
-    /// The part that one index of the first dimension leads to, with that dimension of size 1.
-    pub(crate) fn entry(&self, index: usize) -> Result<View<'a>> {
-        let (layout, offset) = self.raw.layout.entry(index)?;
-        // Stays within the memory: it is a part of what was checked.
-        let first = self.raw.data.wrapping_byte_offset(offset as isize * self.raw.dtype.size() as isize);
-        Ok(View::from_raw(RawView::new(first, layout, self.raw.dtype, self.raw.place)))
-    }
-
     /// The sizes.
     pub fn shape(&self) -> &[i64] {
         self.raw.layout.shape()

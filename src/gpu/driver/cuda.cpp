@@ -15,6 +15,11 @@ constexpr int jit_error_log = 5, jit_error_log_size = 6;
 constexpr int function_dynamic_shared = 8;
 constexpr std::uint32_t shared_without_asking = 48 << 10;
 
+// Numbers of cuTensorMapEncodeTiled.
+constexpr int tensor_f16 = 6, tensor_bf16 = 9;
+constexpr int no_interleave = 0, swizzle_64_bytes = 2, swizzle_128_bytes = 3, promote_128_bytes = 2,
+              outside_is_zero = 0;
+
 using Context = void*;
 
 struct Table {
@@ -37,6 +42,9 @@ struct Table {
   int (*cuLaunchKernel)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                         void*, void**, void**);
   int (*cuThreadExchangeStreamCaptureMode)(int*);
+  int (*cuTensorMapEncodeTiled)(kernel::TensorMap*, int, unsigned, const void*,
+                                const std::uint64_t*, const std::uint64_t*, const std::uint32_t*,
+                                const std::uint32_t*, int, int, int, int);
 };
 
 class CudaDriver final : public Driver {
@@ -83,6 +91,17 @@ class CudaDriver final : public Driver {
   void leave(const Entry& entry) noexcept override {
     Context popped = nullptr;
     if (entry.changed) cu.cuCtxPopCurrent(&popped);
+  }
+
+  bool maps_tensors() const override { return cu.cuTensorMapEncodeTiled != nullptr; }
+  void map(const TensorBox& b) override {
+    const std::uint32_t box[TensorBox::dimensions] = {b.columns, b.rows, 1, 1};
+    const std::uint32_t steps[TensorBox::dimensions] = {1, 1, 1, 1};
+    const int swizzle = b.columns * size_of(b.dtype) == 128 ? swizzle_128_bytes : swizzle_64_bytes;
+    check("cuTensorMapEncodeTiled",
+          cu.cuTensorMapEncodeTiled(b.map, b.dtype == DType::bf16 ? tensor_bf16 : tensor_f16,
+                                    TensorBox::dimensions, b.data, b.sizes, b.strides, box, steps,
+                                    no_interleave, swizzle, promote_128_bytes, outside_is_zero));
   }
 
   // Loading allocates, which a capture in this thread would forbid; it has no part in the capture.
@@ -182,6 +201,7 @@ std::unique_ptr<Driver> make_cuda_driver(const Library& library, std::string& re
   symbols.need(t.cuFuncSetAttribute, "cuFuncSetAttribute");
   symbols.need(t.cuLaunchKernel, "cuLaunchKernel");
   symbols.optional(t.cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode");
+  symbols.optional(t.cuTensorMapEncodeTiled, "cuTensorMapEncodeTiled");
   if (!symbols.missing().empty()) {
     reason = "it lacks " + symbols.missing();
     return nullptr;

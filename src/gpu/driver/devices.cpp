@@ -39,9 +39,10 @@ std::vector<Device> devices_of(Driver& driver, int dlpack_type) {
   for (int n = 0; n < count; ++n) {
     DeviceFacts facts = driver.facts(n);
     const Target* target = target_for(facts.arch);
+    const Target* addition = driver.maps_tensors() ? addition_for(facts.arch) : nullptr;
     std::string features = facts.arch;
     std::replace(features.begin(), features.end(), ':', ' ');
-    devices.push_back({dlpack_type, n, std::move(facts), std::move(features), target});
+    devices.push_back({dlpack_type, n, std::move(facts), std::move(features), target, addition});
   }
   return devices;
 }

@@ -7,6 +7,8 @@
 #include <memory>
 #include <string>
 
+#include "arch/tensor_map.hpp"
+#include "core/dtype.hpp"
 #include "gpu/driver/library.hpp"
 
 namespace rocflash::gpu {
@@ -33,6 +35,19 @@ struct LaunchShape {
   std::uint32_t groups = 0, threads = 0, dynamic_shared = 0;
 };
 
+// A tensor of 16-bit numbers for a GPU's copy engine: columns, rows, heads, batches, and the box that
+// one copy takes of it.
+struct TensorBox {
+  const void* data = nullptr;
+  DType dtype = DType::f16;
+  std::uint64_t sizes[4] = {};
+  std::uint64_t strides[3] = {};  // from row to row, head to head, batch to batch, in bytes
+  std::uint32_t columns = 0, rows = 0;
+  kernel::TensorMap* map = nullptr;  // to be written
+
+  static constexpr int dimensions = 4;
+};
+
 class Driver {
  public:
   virtual ~Driver() = default;
@@ -43,6 +58,10 @@ class Driver {
 
   virtual Entry enter(int device) = 0;
   virtual void leave(const Entry& entry) noexcept = 0;
+
+  // Whether the driver can write maps of tensors.
+  virtual bool maps_tensors() const { return false; }
+  virtual void map(const TensorBox&) {}
 
   // These three act on the device that was entered.
   virtual Module load(const std::byte* image) = 0;

@@ -1,6 +1,8 @@
 #include "gpu/plan/forward.hpp"
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 
 #include "gpu/plan/rows.hpp"
 #include "gpu/plan/sequences.hpp"
@@ -41,6 +43,63 @@ void plan_wide(Plan& plan, kernel::ForwardArguments& a, Chip chip) {
   if (a.work.groups > 0) plan.add(spec, chip.family, a.work.groups * slices);
 }
 
+// What the copy engine can be told: four sizes, and strides of whole 16 bytes. A dimension of one
+// element has any stride, so the door's 0 is replaced; one that repeats elements has no map.
+std::optional<TensorBox> box_of(const Rows& rows, std::int64_t count, std::int64_t heads,
+                                std::int64_t batches) {
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max(), unit = 16,
+                         farthest = std::int64_t{1} << 40;
+  TensorBox box{.data = rows.data, .dtype = rows.dtype};
+  const auto bytes = static_cast<std::int64_t>(size_of(rows.dtype));
+  const std::int64_t sizes[] = {rows.columns, count, heads, batches};
+  const std::int64_t strides[] = {rows.row_stride, rows.head_stride, rows.batch_stride};
+  for (int n = 0; n < TensorBox::dimensions; ++n) {
+    if (sizes[n] < 1 || sizes[n] > most) return std::nullopt;
+    box.sizes[n] = static_cast<std::uint64_t>(sizes[n]);
+    if (n == 0) continue;
+    const std::int64_t stride = sizes[n] == 1 ? unit : strides[n - 1] * bytes;
+    if (stride <= 0 || stride % unit != 0 || stride >= farthest) return std::nullopt;
+    box.strides[n - 1] = static_cast<std::uint64_t>(stride);
+  }
+  if (reinterpret_cast<std::uintptr_t>(rows.data) % unit != 0) return std::nullopt;
+  return box;
+}
+
+// Forward by warpgroups; false where it does not serve the problem.
+bool plan_warpgroups(Plan& plan, const kernel::ForwardArguments forward, Chip chip) {
+  const Problem& p = forward.problem;
+  const Lengths& l = p.lengths;
+  const int bucket =
+      kernel::bucket_of(Operation::forward_warpgroups, p.dtype, std::max(p.head_dim, p.value_dim));
+  if (!chip.warpgroups || bucket == 0 || p.scale < 0 || l.rows_k == 0 ||
+      forward_variant(p, forward.outputs) != Variant::plain)
+    return false;
+  const kernel::KernelSpec spec = kernel::warpgroups_spec(p.dtype, bucket);
+  const kernel::ForwardGroups tile = kernel::forward_groups(spec);
+  const auto batches = [&](bool packed) { return packed ? 1 : p.batch(); };
+  auto q = box_of(p.q, l.rows_q, p.heads, batches(l.packed_q())),
+       k = box_of(p.k, l.rows_k, p.kv_heads, batches(l.packed_k())),
+       v = box_of(p.v, l.rows_k, p.kv_heads, batches(l.packed_k()));
+  if (!q || !k || !v) return false;
+
+  auto& a = plan.next<Operation::forward_warpgroups>();  // where `forward` may have been
+  a.forward = forward;
+  kernel::Work& work = a.forward.work;
+  work = share_work(p, p.heads, sequence_rows(l, p.max_q), tile.queries(), tile.threads(), chip);
+  if (work.groups == 0) return true;
+  const auto map = [&](TensorBox& box, int rows, kernel::TensorMap& to) {
+    box.columns = static_cast<std::uint32_t>(bucket % 64 == 0 ? 64 : 32);  // Panels::width
+    box.rows = static_cast<std::uint32_t>(rows);
+    box.map = &to;
+    plan.map(box);
+  };
+  map(*q, tile.queries(), a.q);
+  map(*k, tile.keys, a.k);
+  map(*v, tile.keys, a.v);
+  plan.add(spec, kernel::Family::sm90, std::min(work.groups, chip.units));
+  return true;
+}
+
 }  // namespace
 
 bool is_wide(const Problem& p) {
@@ -67,6 +126,7 @@ void plan_forward(Plan& plan, const Problem& given, const ForwardOutputs& output
   space_single_rows(p, a.outputs);
   a.caches = caches_of(p);
   if (is_wide(p)) return plan_wide(plan, a, chip);
+  if (plan_warpgroups(plan, a, chip)) return;
   const int bucket =
       kernel::bucket_of(Operation::forward, p.dtype, std::max(p.head_dim, p.value_dim));
   const kernel::KernelSpec spec =

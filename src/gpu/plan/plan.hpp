@@ -18,19 +18,21 @@ namespace rocflash::gpu {
 // What plans need to know of a device.
 struct Chip {
   kernel::Family family;
-  int units = 0;         // compute units or multiprocessors
-  int group_shared = 0;  // bytes of shared memory that one workgroup may have, where known
+  int units = 0;            // compute units or multiprocessors
+  int group_shared = 0;     // bytes of shared memory that one workgroup may have, where known
+  bool warpgroups = false;  // it also runs Hopper's kernels
 };
 
 struct Launch {
   int kernel = 0;  // its number in the table
   LaunchShape shape;
   const void* arguments = nullptr;
+  std::span<const TensorBox> boxes = {};  // whose maps the arguments have
 };
 
 class Plan {
  public:
-  static constexpr int most_launches = 10;
+  static constexpr int most_launches = 10, most_boxes = 8;
 
   Size workspace = 0;  // bytes
 
@@ -51,9 +53,13 @@ class Plan {
         kernel::kernel_number(spec),
         {static_cast<std::uint32_t>(groups), static_cast<std::uint32_t>(group.threads),
          static_cast<std::uint32_t>(group.dynamic_shared)},
-        &arguments_[count_]};
+        &arguments_[count_],
+        {boxes_ + boxes_done_, static_cast<std::size_t>(boxes_count_ - boxes_done_)}};
+    boxes_done_ = boxes_count_;
     ++count_;
   }
+  // A map among the arguments of the next launch; the driver writes it before that.
+  void map(const TensorBox& box) { boxes_[boxes_count_++] = box; }
 
   std::span<const Launch> launches() const { return {launches_, static_cast<std::size_t>(count_)}; }
   // The launch of an operation, or null; and what it is given.
@@ -68,14 +74,16 @@ class Plan {
   }
 
  private:
-  struct alignas(16) Room {
-    std::byte bytes[std::max({sizeof(kernel::ForwardArguments), sizeof(kernel::BackwardArguments),
-                              sizeof(kernel::AppendArguments), sizeof(kernel::DecodeArguments),
-                              sizeof(kernel::CombineArguments)})];
+  struct alignas(64) Room {
+    std::byte bytes[std::max({sizeof(kernel::ForwardWarpgroupsArguments),
+                              sizeof(kernel::BackwardArguments), sizeof(kernel::AppendArguments),
+                              sizeof(kernel::DecodeArguments), sizeof(kernel::CombineArguments)})];
   };
 
   int count_ = 0;
   Launch launches_[most_launches];
+  int boxes_count_ = 0, boxes_done_ = 0;
+  TensorBox boxes_[most_boxes];
   Room arguments_[most_launches];  // made when they are used
 };
 

@@ -1,4 +1,4 @@
-"""The name under which some look for a backend that serves RDNA cards.
+"""The name of upstream's Triton backend for AMD GPUs; some look for it before they take flash_attn on RDNA cards.
 
-No Triton is involved: whatever the device, the library computes.
+`interface_v2` always computes by Triton kernels, rocflash's own; `interface_fa`, its older name, by the chosen backend.
 """

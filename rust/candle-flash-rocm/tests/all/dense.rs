@@ -48,7 +48,7 @@ pub fn cases() -> Result<Vec<(Case, DType, [usize; 6])>> {
                     let slopes = random(7, &[shape[3]], DType::F32)?.abs()?;
                     let alibi = alibi.then_some(slopes);
                     let scale = 1.0 / (shape[5] as f32).sqrt();
-                    all.push((Case { scale, window, alibi, softcap, ranges: vec![] }, dtype, shape));
+                    all.push((Case { scale, window, alibi, softcap, ..Case::default() }, dtype, shape));
                 }
             }
         }
@@ -94,6 +94,76 @@ fn strided_inputs_give_the_same_bits() -> Result<()> {
     let out = flash_attn(&copies[0], &k, &v, 0.2, true)?;
     let expected = flash_attn(&copies[0], &k.contiguous()?, &v.contiguous()?, 0.2, true)?;
     assert_eq!(out.flatten_all()?.to_vec1::<f32>()?, expected.flatten_all()?.to_vec1::<f32>()?);
+    Ok(())
+}
+
+#[test]
+fn sinks_take_weight() -> Result<()> {
+    let q = random(1, &[2, 9, 4, 24], DType::F32)?;
+    let k = random(2, &[2, 13, 2, 24], DType::F32)?;
+    let v = random(3, &[2, 13, 2, 24], DType::F32)?;
+    let sinks = random(4, &[4], DType::F32)?;
+    let case = Case { scale: 0.2, window: [Some(5), Some(0)], sinks: Some(sinks.clone()), ..Case::default() };
+    let exact = attention(&q, &k, &v, &case, DType::F64, None)?;
+    let plain = attention(&q, &k, &v, &case, DType::F32, None)?;
+    let out = flash_attn_windowed_sinks(&q, &k, &v, &sinks, 0.2, Some(5), Some(0))?;
+    judge("sinks", &out, &exact, &plain, 2.0)?;
+    let begins = |n: u32| Tensor::from_slice(&[0, n, 2 * n], 3, &candle::Device::Cpu);
+    let rows = |x: &Tensor| x.flatten(0, 1);
+    let (cu_q, cu_k) = (begins(9)?, begins(13)?);
+    let packed = flash_attn_varlen_windowed_sinks(
+        &rows(&q)?,
+        &rows(&k)?,
+        &rows(&v)?,
+        &sinks,
+        &cu_q,
+        &cu_k,
+        9,
+        13,
+        0.2,
+        Some(5),
+        Some(0),
+    )?;
+    judge("packed sinks", &packed.reshape((2, 9, 4, 24))?, &exact, &plain, 2.0)?;
+    let variable = candle::Var::from_tensor(&sinks)?;
+    let refused = flash_attn_windowed_sinks(&q, &k, &v, &variable, 0.2, None, None).unwrap_err();
+    assert!(refused.to_string().contains("sinks: is a variable"), "{refused}");
+    Ok(())
+}
+
+#[test]
+fn other_spellings_are_the_same_function() -> Result<()> {
+    let q = random(1, &[2, 9, 4, 24], DType::F32)?;
+    let k = random(2, &[2, 13, 2, 24], DType::F32)?;
+    let numbers = |x: Tensor| x.flatten_all()?.to_vec1::<f32>();
+    let expected = numbers(flash_attn(&q, &k, &k, 0.2, true)?)?;
+    assert_eq!(numbers(v3::flash_attn(&q, &k, &k, 0.2, true, true)?)?, expected);
+    assert_eq!(numbers(flash_attn_softcap(&q, &k, &k, 0.2, None, true)?)?, expected);
+    // Pages of 13 keys are the sequences themselves.
+    let begins = |n: u32| Tensor::from_slice(&[0, n, 2 * n], 3, &candle::Device::Cpu);
+    let (rows, cu_q, cu_k) = (q.flatten(0, 1)?, begins(9)?, begins(13)?);
+    let table = Some(Tensor::from_slice(&[0u32, 1], (2, 1), &candle::Device::Cpu)?);
+    let paged = flash_attn_varlen_softcap(&rows, &k, &k, &cu_q, &cu_k, &table, 9, 13, 0.2, None, true)?;
+    let keys = k.flatten(0, 1)?;
+    let flat = flash_attn_varlen_softcap(&rows, &keys, &keys, &cu_q, &cu_k, &None, 9, 13, 0.2, None, true)?;
+    let windowed = flash_attn_varlen_windowed_softcap(
+        &rows,
+        &k,
+        &k,
+        &cu_q,
+        &cu_k,
+        &table,
+        9,
+        13,
+        0.2,
+        Some(0.0),
+        None,
+        Some(0),
+    )?;
+    for other in [paged, flat, windowed] {
+        let difference = (other.reshape(q.dims())? - flash_attn(&q, &k, &k, 0.2, true)?)?.abs()?;
+        assert!(difference.max_all()?.to_scalar::<f32>()? < 1e-5);
+    }
     Ok(())
 }
 

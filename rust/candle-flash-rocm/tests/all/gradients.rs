@@ -33,7 +33,7 @@ fn dense() -> Result<()> {
                 let dout = random(n as u64 + 300, &[b, sq, h, d], dtype)?;
                 let slopes = alibi.then_some(random(7, &[h], DType::F32)?.abs()?);
                 let scale = 1.0 / (d as f32).sqrt();
-                let case = Case { scale, window, alibi: slopes, softcap: Some(softcap), ranges: vec![] };
+                let case = Case { scale, window, alibi: slopes, softcap: Some(softcap), ..Case::default() };
 
                 let ours = vars(&tensors, dtype)?;
                 let [q, k, v] = &ours;

@@ -11,6 +11,8 @@ pub struct Case {
     pub window: [Option<usize>; 2],
     pub alibi: Option<Tensor>,
     pub softcap: Option<f32>,
+    /// One more logit per head.
+    pub sinks: Option<Tensor>,
     /// Pairs of places that see each other whatever the window says.
     pub ranges: Vec<[i64; 2]>,
 }
@@ -70,8 +72,14 @@ pub fn attention(
     let hidden = Tensor::from_vec(hidden, (1, 1, sq, sk), &device)?.to_dtype(work)?;
     let sees_any = Tensor::from_vec(sees_any, (1, 1, sq, 1), &device)?.to_dtype(work)?;
     let s = s.broadcast_add(&hidden)?;
-    let e = s.broadcast_sub(&s.max_keepdim(3)?.detach())?.exp()?;
-    let p = rounded(e.broadcast_div(&e.sum_keepdim(3)?)?.broadcast_mul(&sees_any)?)?;
+    let largest = s.max_keepdim(3)?.detach();
+    let e = s.broadcast_sub(&largest)?.exp()?;
+    let mut total = e.sum_keepdim(3)?;
+    if let Some(sinks) = &case.sinks {
+        let sinks = sinks.to_dtype(work)?.reshape((1, h, 1, 1))?;
+        total = (total + sinks.broadcast_sub(&largest)?.exp()?)?;
+    }
+    let p = rounded(e.broadcast_div(&total)?.broadcast_mul(&sees_any)?)?;
     rounded(p.matmul(&v)?)?.transpose(1, 2)
 }
 

@@ -15,6 +15,35 @@ fn on_gfx1100() {
 }
 
 #[test]
+fn one_line_moves_a_program_to_the_gpu() {
+    on_simulator("rocm::inside_changed_line", "gfx942");
+}
+
+#[test]
+#[ignore = "run by the test above, in a process of its own"]
+fn inside_changed_line() -> Result<()> {
+    let device = match new_rocm(0) {
+        Ok(device) => device,
+        Err(error) => {
+            say(&format!("skipped: attention on a GPU: {error}"));
+            assert!(error.to_string().contains("no kernels"), "{error}");
+            return Ok(());
+        }
+    };
+    let q = Tensor::randn(0.0, 1.0, (2, 16, 2, 64), &device)?.to_dtype(DType::F16)?;
+    let k = Tensor::randn(0.0, 1.0, (2, 16, 2, 64), &device)?.to_dtype(DType::F16)?;
+    let out = flash_attn(&q, &k, &k, 0.125, false)?;
+    let case = Case { scale: 0.125, ..Case::default() };
+    let exact = attention(&q, &k, &k, &case, DType::F64, None)?;
+    let plain = attention(&q, &k, &k, &case, DType::F32, Some(DType::F16))?;
+    judge("on the default GPU", &out, &exact, &plain, 2.0)?;
+    let told = RocmAttention::new(0)?.flash_attn(&q, &k, &k, 0.125, false)?;
+    let numbers = |x: &Tensor| x.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>();
+    assert_eq!(numbers(&out)?, numbers(&told)?);
+    Ok(())
+}
+
+#[test]
 fn without_a_gpu_the_reason_is_told() {
     run("rocm::inside_without", &[("ROCFLASH_HIP_LIBRARY", "/nowhere/libamdhip64.so")]);
 }
@@ -91,6 +120,41 @@ fn inside() -> Result<()> {
                 "{name}: {difference} of {largest}"
             );
         }
+        // All of it again without leaving the GPU.
+        let there = [gpu.upload(&q)?, gpu.upload(&k)?, gpu.upload(&v)?];
+        let out = on_device::flash_attn(&there[0], &there[1], &there[2], 0.125, true)?;
+        judge("on the device", &out.to_candle()?, &exact, &plain, 2.0)?;
+        let dout = (out.to_candle()?.to_dtype(DType::F32)? * 2.0)?.to_dtype(dtype)?;
+        for (found, staged) in out.gradients(&gpu.upload(&dout)?)?.iter().zip(&on_gpu) {
+            let found = found.to_candle()?.to_dtype(DType::F32)?;
+            let difference = (found - staged)?.abs()?.max_all()?.to_scalar::<f32>()?;
+            let largest = staged.abs()?.max_all()?.to_scalar::<f32>()?;
+            assert!(difference < 0.02 * largest, "on the device: {difference} of {largest}");
+        }
+        let refused = out.detach().gradients(&there[0]).unwrap_err().to_string();
+        assert!(refused.contains("not the result of a function of on_device"), "{refused}");
+        let turned = gpu.upload(&q.transpose(1, 2)?.contiguous()?)?.transpose(1, 2)?;
+        let [_, k_there, v_there] = &there;
+        let turned = on_device::flash_attn(&turned, k_there, v_there, 0.125, true)?;
+        judge("turned on the device", &turned.to_candle()?, &exact, &plain, 2.0)?;
+        let mut cache = gpu.kv_cache(dtype, 1, 40, 1, 64)?;
+        let part = |x: &RocmTensor, from, len| x.narrow(1, from, len);
+        let mut on_gpu_cache = cache.on_device()?;
+        on_gpu_cache.flash_attn(
+            &part(&there[0], 0, 13)?,
+            &part(k_there, 0, 13)?,
+            &part(v_there, 0, 13)?,
+            0.125,
+            true,
+        )?;
+        let last = on_gpu_cache.flash_attn(
+            &there[0],
+            &part(k_there, 13, 20)?,
+            &part(v_there, 13, 20)?,
+            0.125,
+            true,
+        )?;
+        judge("cache on the device", &last.to_candle()?, &exact, &plain, 2.0)?;
         #[cfg(feature = "rocm")]
         {
             let op = FlashAttn {

@@ -41,9 +41,24 @@ fn are_those_of_candle_flash_attn() {
 }
 
 #[test]
+fn are_those_of_other_servers() {
+    let _: fn(T, T, T, f32, bool, bool) -> Result<Tensor> = v3::flash_attn;
+    let _: fn(T, T, T, f32, Size, Size, bool) -> Result<Tensor> = v3::flash_attn_windowed;
+    let _: fn(T, T, T, T, f32, Size, Size, bool) -> Result<Tensor> = v3::flash_attn_alibi_windowed;
+    let _: fn(T, T, T, T, T, usize, usize, f32, Size, Size, bool) -> Result<Tensor> =
+        v3::flash_attn_varlen_windowed;
+    let _: fn(T, T, T, f32, Option<f32>, bool) -> Result<Tensor> = flash_attn_softcap;
+    let _: fn(T, T, T, T, T, &Option<Tensor>, usize, usize, f32, Option<f32>, bool) -> Result<Tensor> =
+        flash_attn_varlen_softcap;
+    let _: fn(T, T, T, T, T, &Option<Tensor>, usize, usize, f32, Option<f32>, Size, Size) -> Result<Tensor> =
+        flash_attn_varlen_windowed_softcap;
+}
+
+#[test]
 fn may_be_used_from_any_thread() {
     fn sendable<S: Send + Sync>() {}
     sendable::<RocmAttention>();
     sendable::<KvCache>();
     sendable::<FlashAttn>();
+    sendable::<RocmTensor>();
 }

@@ -62,8 +62,13 @@ fn crossed_options() -> Result<()> {
                     n += 1;
                     let [q, k, v] = inputs(n, dtype)?;
                     let slopes = random(7, &[4], DType::F32)?.abs()?;
-                    let case =
-                        Case { scale: 0.2, window, alibi: alibi.then_some(slopes), softcap, ranges: vec![] };
+                    let case = Case {
+                        scale: 0.2,
+                        window,
+                        alibi: alibi.then_some(slopes),
+                        softcap,
+                        ..Case::default()
+                    };
                     let out = call([&q, &k, &v], &case)?;
                     let reference = |work, round| {
                         packed_attention(
@@ -142,7 +147,7 @@ fn pages_of_any_size_and_ranges() -> Result<()> {
                 let cases: Vec<Case> = (0..4)
                     .map(|n| {
                         let ranges = if with_ranges { ranges[n * 2..][..2].to_vec() } else { vec![] };
-                        Case { scale: 0.2, window, alibi: None, softcap, ranges }
+                        Case { scale: 0.2, window, softcap, ranges, ..Case::default() }
                     })
                     .collect();
                 let reference =

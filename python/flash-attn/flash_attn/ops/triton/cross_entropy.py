@@ -1,10 +1,12 @@
 """Cross entropy with smoothing, z-loss and a vocabulary split over processes.
 
-Under the name of upstream's Triton kernel; f32 inside, one row-wise statistic saved for backward.
+Under the name of upstream's Triton kernel. Logits are the largest tensor of a training step, so they are taken a block of
+rows at a time: f32 inside, but never as a whole, and one statistic per row is saved for backward.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Optional
 
 import torch
@@ -14,6 +16,17 @@ from torch.autograd.function import once_differentiable
 from rocflash.dropin import InvalidArgument
 
 __all__ = ["cross_entropy_loss"]
+
+
+_BLOCK = 1 << 22  # logits that are in f32 at a time: 16 MB
+
+
+def _blocks(logits: Tensor, scale: float) -> Iterator[tuple[slice, Tensor]]:
+    """Which rows, and their scaled logits in new f32 memory."""
+    rows = max(1, _BLOCK // max(1, logits.shape[1]))
+    for first in range(0, logits.shape[0], rows):
+        which = slice(first, first + rows)
+        yield which, logits[which].to(torch.float32, copy=True).mul_(scale)
 
 
 def _sum_over(group: Any, x: Tensor) -> Tensor:
@@ -39,21 +52,24 @@ class _CrossEntropy(torch.autograd.Function):
         world = torch.distributed.get_world_size(group) if split else 1
         first = torch.distributed.get_rank(group) * logits.shape[1] if split else 0
         classes = logits.shape[1] * world
-        scaled = logits.float() * scale
-        if precomputed_lse is not None:
-            lse = precomputed_lse.float()
-        else:
-            lse = scaled.logsumexp(-1)
-            if split:
-                parts = [torch.empty_like(lse) for _ in range(world)]
-                torch.distributed.all_gather(parts, lse, group=group)
-                lse = torch.stack(parts).logsumexp(0)
         ignored = labels == ignore_index
         local = labels - first
         here = (local >= 0) & (local < logits.shape[1]) & ~ignored
         places = local.where(here, torch.zeros_like(local))
-        target = scaled.gather(1, places[:, None]).squeeze(1) * here
-        total = scaled.sum(-1)
+        lse, target, total = (
+            logits.new_empty(logits.shape[0], dtype=torch.float32) for _ in range(3)
+        )
+        for which, scaled in _blocks(logits, scale):
+            target[which] = scaled.gather(1, places[which, None]).squeeze(1) * here[which]
+            total[which] = scaled.sum(-1)
+            if precomputed_lse is None:
+                lse[which] = scaled.logsumexp(-1)
+        if precomputed_lse is not None:
+            lse = precomputed_lse.float()
+        elif split:
+            parts = [torch.empty_like(lse) for _ in range(world)]
+            torch.distributed.all_gather(parts, lse, group=group)
+            lse = torch.stack(parts).logsumexp(0)
         if split:
             target, total = _sum_over(group, target), _sum_over(group, total)
         z_losses = square * lse.square()
@@ -69,12 +85,14 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, dlosses: Tensor, _: Any) -> tuple[Any, ...]:
         logits, lse, places, here, ignored = ctx.saved_tensors
         smoothing, scale, square, classes, inplace_backward = ctx.numbers
-        grad = (logits.float() * scale - lse[:, None]).exp_()
-        grad *= (1 + 2 * square * lse)[:, None]
-        grad -= smoothing / classes
-        grad.scatter_add_(1, places[:, None], -(1 - smoothing) * here[:, None].float())
-        grad *= (dlosses.float() * scale).masked_fill(ignored, 0)[:, None]
-        result = logits.copy_(grad) if inplace_backward else grad.to(logits.dtype)
+        result = logits if inplace_backward else torch.empty_like(logits)
+        factor = (dlosses.float() * scale).masked_fill(ignored, 0)[:, None]
+        for which, grad in _blocks(logits, scale):
+            grad.sub_(lse[which, None]).exp_()
+            grad *= (1 + 2 * square * lse[which])[:, None]
+            grad -= smoothing / classes
+            grad.scatter_add_(1, places[which, None], -(1 - smoothing) * here[which, None].float())
+            result[which].copy_(grad.mul_(factor[which]))
         return (result, *[None] * 8)
 
 

@@ -1,0 +1,159 @@
+// Hopper (compute capability 9.0) and what only it has: products of whole warpgroups (wgmma.hpp),
+// copies of tiles by the tensor memory accelerator, barriers that count copied bytes, registers
+// that move from one warpgroup to another. Compiled as CUDA, which knows launch bounds and
+// parameters that stay where they are; `setmaxnreg` and tensor maps need them.
+#pragma once
+
+#include "arch/nvidia.hpp"
+#include "arch/tensor_map.hpp"
+#include "arch/wgmma.hpp"
+
+#undef ROCFLASH_KERNEL
+#define ROCFLASH_KERNEL(name, tile, Arguments)                                  \
+  static void name##_body(const Arguments& arguments);                          \
+  extern "C" __attribute__((global, launch_bounds(tile.threads, 1))) void name( \
+      const __attribute__((grid_constant)) Arguments arguments) {               \
+    name##_body(arguments);                                                     \
+  }                                                                             \
+  [[gnu::always_inline]] static inline void name##_body(const Arguments& arguments)
+
+namespace rocflash::kernel::arch {
+
+inline constexpr int warpgroup_size = 128;
+
+inline int groups() { return __nvvm_read_ptx_sreg_nctaid_x(); }  // workgroups of the launch
+
+// The number of the warpgroup, which the compiler then knows to be the same in a warp.
+inline int warpgroup() {
+  return __nvvm_shfl_sync_idx_i32(all_lanes, thread() / warpgroup_size, 0, 31);
+}
+
+// Moves registers between warpgroups: those that need few give some up, the others wait until there
+// are enough. All warps of a warpgroup, once, in branches of one if.
+template <int registers>
+void give_registers() {
+  static_assert(registers % 8 == 0 && registers >= 24 && registers <= 256);
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
+template <int registers>
+void take_registers() {
+  static_assert(registers % 8 == 0 && registers >= 24 && registers <= 256);
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+// Named barriers of some threads, whole warps: 0 is arch::barrier's. One side may only report that
+// it has come so far.
+inline void barrier(int number, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+inline void reach_barrier(int number, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+// Makes ordinary stores of this thread to shared memory visible to copies and products that start
+// after a barrier.
+inline void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Barriers in shared memory, eight bytes each. A phase is over once `arrivals` threads have arrived
+// and all announced bytes are there.
+inline constexpr int barrier_bytes = 8;
+inline void make_barrier(SharedAddress at, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
+}
+// By the thread that made them, before any other thread may use them (behind arch::barrier()).
+inline void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+inline void arrive(SharedAddress at) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
+}
+inline void arrive_and_expect(SharedAddress at, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes)
+               : "memory");
+}
+inline void wait_for_phase(SharedAddress at, std::uint32_t parity) {
+  std::uint32_t over;
+  do {
+    asm volatile(
+        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, "
+        "p; }"
+        : "=r"(over)
+        : "r"(at), "r"(parity)
+        : "memory");
+  } while (!over);
+}
+
+// A map of the kernel's parameters, fetched ahead of its first use.
+inline void prefetch(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+// Copies a box of a tensor to shared memory. What lies outside of the tensor is 0 there, and counts
+// in the bytes that the barrier waits for. `cache` is a hint: who will need it again.
+enum class Reuse : std::uint64_t { none = 0x12F0000000000000, much = 0x14F0000000000000 };
+inline void copy_box(SharedAddress to, const TensorMap& map, SharedAddress full, int column,
+                     int row, int head, int batch, Reuse reuse) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+      "l"(&map), "r"(full), "r"(column), "r"(row), "r"(head), "r"(batch),
+      "l"(static_cast<std::uint64_t>(reuse))
+      : "memory");
+}
+// Stores a box, or adds its numbers to those that are there. What lies outside of the tensor is
+// dropped.
+inline void store_box(const TensorMap& map, SharedAddress from, int column, int row, int head,
+                      int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(
+          &map),
+      "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch)
+      : "memory");
+}
+inline void add_box(const TensorMap& map, SharedAddress from, int column, int row, int head,
+                    int batch) {
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.bulk_group [%0, {%2, %3, %4, %5}], "
+      "[%1];" ::"l"(&map),
+      "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch)
+      : "memory");
+}
+// Bytes one behind the other, multiples of 16: to shared memory, and f32 numbers added to memory.
+inline void copy_bytes(SharedAddress to, const void* from, int bytes, SharedAddress full) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(full)
+      : "memory");
+}
+inline void add_floats(float* to, SharedAddress from, int bytes) {
+  asm volatile(
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+      "r"(from), "r"(bytes)
+      : "memory");
+}
+// Stores and additions of this thread, in groups. Waits until at most `open` groups still read
+// shared memory, or are unfinished at all.
+inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+template <int open>
+void wait_for_reads() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(open) : "memory");
+}
+template <int open>
+void wait_for_stores() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(open) : "memory");
+}
+
+// Four matrices of 8x8 numbers to shared memory, as load_matrices reads them; lane n passes the
+// address of row n % 8 of matrix n / 8.
+inline void store_matrices(SharedAddress row, Words4 w) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+               "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w)
+               : "memory");
+}
+inline void store_matrices_transposed(SharedAddress row, Words4 w) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+               "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w)
+               : "memory");
+}
+
+}  // namespace rocflash::kernel::arch

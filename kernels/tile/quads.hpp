@@ -1,0 +1,36 @@
+// What four neighbouring lanes of an NVIDIA warp do together: they hold numbers of the same rows.
+#pragma once
+
+#include "arch/arch.hpp"
+#include "tile/vector.hpp"
+
+namespace rocflash::kernel {
+
+inline constexpr int quad_lanes = 4;
+
+inline float quad_maximum(float x) {
+  x = __builtin_fmaxf(x, arch::from_lane_xor(x, 1));
+  return __builtin_fmaxf(x, arch::from_lane_xor(x, 2));
+}
+inline float quad_sum(float x) {
+  x += arch::from_lane_xor(x, 1);
+  return x + arch::from_lane_xor(x, 2);
+}
+
+// Four words of each of the four lanes as a matrix, transposed: lane n gets word n of all lanes.
+inline Words4 turned_in_quad(Words4 w) {
+  const bool odd = (arch::lane() & 1) != 0, high = (arch::lane() & 2) != 0;
+  const auto exchange = [](std::uint32_t& low_word, std::uint32_t& high_word, bool upper,
+                           int bits) {
+    const std::uint32_t other = arch::from_lane_xor(upper ? low_word : high_word, bits);
+    (upper ? low_word : high_word) = other;
+  };
+  std::uint32_t x = w.x, y = w.y, z = w.z, v = w.w;
+  exchange(x, y, odd, 1);
+  exchange(z, v, odd, 1);
+  exchange(x, z, high, 2);
+  exchange(y, v, high, 2);
+  return {x, y, z, v};
+}
+
+}  // namespace rocflash::kernel

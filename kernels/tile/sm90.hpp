@@ -1,0 +1,242 @@
+// Products of Hopper's warpgroups and the rings of buffers that feed them. Nothing here knows about
+// attention.
+//
+//   GroupTile     sums of products, 64 rows by some columns: each of the four warps has 16 rows
+//   Fragments     a left operand in registers
+//   RowLines, ColumnLines (tile/panels.hpp)   operands in shared memory
+//   Products      one group of products, from the fence before it to its commit
+//   Ring          buffers in shared memory that one thread has filled and warpgroups empty
+//
+// Products run on while the warps do something else, and their registers must not be touched until
+// then. The compiler holds us to it (-Wconsumed): a tile or fragment that a product got is "in
+// flight", and only wait() lets it be read or written again. A group that was not opened, or that
+// is committed already, takes no products.
+#pragma once
+
+#include "arch/arch.hpp"
+#include "tile/panels.hpp"
+
+// States of a parameter: settled before and after; in flight afterwards; settled afterwards.
+#define ROCFLASH_SETTLED [[clang::param_typestate(unconsumed), clang::return_typestate(unconsumed)]]
+#define ROCFLASH_TAKES_OFF [[clang::return_typestate(consumed)]]
+#define ROCFLASH_LANDS [[clang::return_typestate(unconsumed)]]
+
+namespace rocflash::kernel {
+
+inline constexpr int group_rows = 64;
+
+template <int columns_>
+class [[clang::consumable(unconsumed)]] GroupTile {
+ public:
+  static constexpr int columns = columns_, sums = columns / 2;
+  // A lane has two rows, and two columns of every eight.
+  static constexpr int lane_rows = 2, lane_columns = columns / 4;
+
+  [[clang::return_typestate(unconsumed)]] GroupTile() {}  // whatever the registers hold
+
+  // The element in row i and column n of the lane: of the warp's 16 rows, row(lane, i), and column
+  // column(n) + lane_column(lane).
+  [[clang::callable_when("unconsumed")]] float& at(int i, int n) {
+    return sum_[4 * (n / 2) + 2 * i + n % 2];
+  }
+  [[clang::callable_when("unconsumed")]] float at(int i, int n) const {
+    return sum_[4 * (n / 2) + 2 * i + n % 2];
+  }
+  static constexpr int row(int lane, int i) { return lane / 4 + 8 * i; }
+  static constexpr int column(int n) { return 8 * (n / 2) + n % 2; }
+  static constexpr int lane_column(int lane) { return 2 * (lane % 4); }
+
+  [[clang::callable_when("unconsumed")]] void clear() {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < sums; ++n) sum_[n] = 0;
+  }
+  [[clang::callable_when("unconsumed")]] void scale_row(int i, float factor) {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < lane_columns; ++n) at(i, n) *= factor;
+  }
+
+ private:
+  friend class Products;
+  template <int open, int columns>
+  friend void wait(GroupTile<columns>& tile ROCFLASH_LANDS);
+
+  [[clang::set_typestate(consumed)]] void take_off() {}
+  [[clang::set_typestate(unconsumed)]] void land() {}
+
+  float sum_[sums];
+};
+
+// A left operand of 64 rows, so many steps of the depth.
+template <int steps_>
+class [[clang::consumable(unconsumed)]] Fragments {
+ public:
+  static constexpr int steps = steps_;
+  [[clang::return_typestate(unconsumed)]] Fragments() {}
+
+  // Numbers of a tile, rounded: its columns are the depth.
+  template <DType dtype>
+  [[clang::callable_when("unconsumed")]] void round(
+      const GroupTile<16 * steps>& tile ROCFLASH_SETTLED) {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < steps; ++n) {
+      step_[n] = {arch::narrow_two<dtype>(tile.at(0, 4 * n), tile.at(0, 4 * n + 1)),
+                  arch::narrow_two<dtype>(tile.at(1, 4 * n), tile.at(1, 4 * n + 1)),
+                  arch::narrow_two<dtype>(tile.at(0, 4 * n + 2), tile.at(0, 4 * n + 3)),
+                  arch::narrow_two<dtype>(tile.at(1, 4 * n + 2), tile.at(1, 4 * n + 3))};
+    }
+  }
+
+ private:
+  friend class Products;
+  template <int open, int columns, int steps>
+  friend void wait(GroupTile<columns>& tile ROCFLASH_LANDS, Fragments<steps>& left ROCFLASH_LANDS);
+
+  [[clang::set_typestate(consumed)]] void take_off() {}
+  [[clang::set_typestate(unconsumed)]] void land() {}
+
+  Words4 step_[steps];
+};
+
+// One group of products of a warpgroup. Sums and fragments that ordinary code has touched since the
+// last group are named when it is opened: what was computed for them is in their registers then.
+class [[clang::consumable(unconsumed)]] Products {
+ public:
+  [[clang::return_typestate(unconsumed)]] Products() { arch::products_fence(); }
+  template <int columns>
+  [[clang::return_typestate(unconsumed)]] explicit Products(
+      GroupTile<columns>& c ROCFLASH_SETTLED) {
+    arch::Wgmma<columns>::pin(c.sum_);
+    arch::products_fence();
+    c.land();
+  }
+  template <int columns, int steps>
+  [[clang::return_typestate(unconsumed)]] Products(GroupTile<columns>& c ROCFLASH_SETTLED,
+                                                   Fragments<steps>& a ROCFLASH_SETTLED) {
+    arch::Wgmma<columns>::pin(c.sum_);
+    pin(a);
+    arch::products_fence();
+    c.land();
+    a.land();
+  }
+
+  // C = A·B, and C += A·B, so many numbers deep; operands in shared memory.
+  template <DType dtype, int depth, int columns, class A, class B>
+  [[clang::callable_when("unconsumed")]] void multiply(GroupTile<columns>& c ROCFLASH_TAKES_OFF,
+                                                       const A& a, const B& b) {
+    issue<dtype, true>(c.sum_, a, b, 0);
+    ROCFLASH_UNROLL
+    for (int n = 1; n < depth / product_depth; ++n) issue<dtype, false>(c.sum_, a, b, n);
+    c.take_off();
+  }
+  template <DType dtype, int depth, int columns, class A, class B>
+  [[clang::callable_when("unconsumed")]] void add(GroupTile<columns>& c ROCFLASH_TAKES_OFF,
+                                                  const A& a, const B& b) {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < depth / product_depth; ++n) issue<dtype, false>(c.sum_, a, b, n);
+    c.take_off();
+  }
+  // The same with A in registers.
+  template <DType dtype, int columns, int steps, class B>
+  [[clang::callable_when("unconsumed")]] void multiply(GroupTile<columns>& c ROCFLASH_TAKES_OFF,
+                                                       Fragments<steps>& a ROCFLASH_TAKES_OFF,
+                                                       const B& b) {
+    arch::Wgmma<columns>::template registers<dtype, true, B::transposed>(c.sum_, a.step_[0],
+                                                                         b.step(0));
+    ROCFLASH_UNROLL
+    for (int n = 1; n < steps; ++n)
+      arch::Wgmma<columns>::template registers<dtype, false, B::transposed>(c.sum_, a.step_[n],
+                                                                            b.step(n));
+    c.take_off();
+    a.take_off();
+  }
+  template <DType dtype, int columns, int steps, class B>
+  [[clang::callable_when("unconsumed")]] void add(GroupTile<columns>& c ROCFLASH_TAKES_OFF,
+                                                  Fragments<steps>& a ROCFLASH_TAKES_OFF,
+                                                  const B& b) {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < steps; ++n)
+      arch::Wgmma<columns>::template registers<dtype, false, B::transposed>(c.sum_, a.step_[n],
+                                                                            b.step(n));
+    c.take_off();
+    a.take_off();
+  }
+
+  [[clang::callable_when("unconsumed"), clang::set_typestate(consumed)]] void commit() {
+    arch::commit_products();
+  }
+
+ private:
+  template <DType dtype, bool fresh, int sums, class A, class B>
+  static void issue(float (&c)[sums], const A& a, const B& b, int n) {
+    arch::Wgmma<2 * sums>::template shared<dtype, fresh, A::transposed, B::transposed>(c, a.step(n),
+                                                                                       b.step(n));
+  }
+  template <int steps>
+  static void pin(Fragments<steps>& a ROCFLASH_SETTLED) {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < steps; ++n) arch::pin(a.step_[n]);
+    a.land();
+  }
+};
+
+// Waits until at most `open` of the groups committed so far are unfinished. It is for the caller to
+// see that the tile's, and the fragments', is not among those.
+template <int open, int columns>
+void wait(GroupTile<columns>& tile ROCFLASH_LANDS) {
+  arch::Wgmma<columns>::template wait<open>(tile.sum_);
+  tile.land();
+}
+template <int open, int columns, int steps>
+void wait(GroupTile<columns>& tile ROCFLASH_LANDS, Fragments<steps>& left ROCFLASH_LANDS) {
+  wait<open>(tile);
+  left.land();
+}
+
+// The barriers of a ring of buffers. One thread fills: it waits until a buffer is empty, announces
+// the bytes to come, and starts copies that report to the barrier it is given. Each of the
+// `drainers` waits until a buffer is full, and has one thread report that it is done with it.
+template <int stages>
+class Ring {
+ public:
+  static constexpr int bytes = 2 * stages * arch::barrier_bytes;
+  explicit Ring(SharedAddress barriers) : barriers_(barriers) {}
+
+  // By one thread, before arch::publish_barriers().
+  void make(int drainers) const {
+    for (int n = 0; n < stages; ++n) {
+      arch::make_barrier(full(n), 1);
+      arch::make_barrier(empty(n), drainers);
+    }
+  }
+
+  SharedAddress fill(const FillPlace<stages>& place, int copied) const {
+    arch::wait_for_phase(empty(place.stage()), place.parity());
+    arch::arrive_and_expect(full(place.stage()), copied);
+    return full(place.stage());
+  }
+  void wait(const DrainPlace<stages>& place) const {
+    arch::wait_for_phase(full(place.stage()), place.parity());
+  }
+  void release(const DrainPlace<stages>& place) const { arch::arrive(empty(place.stage())); }
+
+ private:
+  SharedAddress full(int stage) const {
+    return barriers_ + static_cast<std::uint32_t>(stage * arch::barrier_bytes);
+  }
+  SharedAddress empty(int stage) const {
+    return barriers_ + static_cast<std::uint32_t>((stages + stage) * arch::barrier_bytes);
+  }
+  SharedAddress barriers_;
+};
+
+// Copies rows of a tile to shared memory, panel by panel. The map's box is one panel.
+template <class Tile>
+void copy_tile(SharedAddress to, const TensorMap& map, SharedAddress full, int row, int head,
+               int batch, arch::Reuse reuse) {
+  ROCFLASH_UNROLL
+  for (int n = 0; n < Tile::count; ++n)
+    arch::copy_box(to + static_cast<std::uint32_t>(n * Tile::panel_bytes), map, full,
+                   n * Tile::width, row, head, batch, reuse);
+}
+
+}  // namespace rocflash::kernel

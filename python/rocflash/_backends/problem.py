@@ -1,0 +1,268 @@
+"""One call, checked: shapes, dtypes, devices, options. The messages are those of the library's own door.
+
+Nothing here knows how a backend computes; what one cannot do, it refuses itself.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+from .._c.options import Options
+from ..errors import InvalidArgument, Unsupported
+
+_MOST_ROWS = 2**30  # so that places of keys, and bounds around them, fit into 32 bits
+
+
+class Problem(NamedTuple):
+    """A call's tensors, with contiguous last dimensions, and all that follows from their shapes."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    options: Any  # Options
+    batch: int
+    heads: int
+    heads_k: int
+    d: int
+    dv: int
+    packed_q: bool
+    packed_k: bool
+    longest_q: int
+    longest_k: int
+    scale: float
+    left: Optional[int]  # how many keys a query sees before its place; None: all
+    right: Optional[int]
+
+    @property
+    def rows_q(self) -> int:
+        return self.q.shape[-3]
+
+    @property
+    def rows_k(self) -> int:
+        return self.k.shape[-3]
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        return (*self.q.shape[:-1], self.dv)
+
+    @property
+    def lse_shape(self) -> tuple[int, ...]:
+        return (self.heads, self.rows_q) if self.packed_q else (self.batch, self.heads, self.rows_q)
+
+    @property
+    def has_unused_rows(self) -> bool:
+        """Whether there may be rows of queries or keys that belong to no sequence."""
+        o = self.options
+        given = (o.cu_seqlens_q, o.cu_seqlens_k, o.seqused_q, o.seqused_k, o.leftpad_k)
+        return any(x is not None for x in given)
+
+
+def refuse_options(o: Any, backend: str, absent: tuple[str, ...]) -> None:
+    """Refuses the options named `absent` where one is given, and a number of splits."""
+    for name in absent:
+        value = getattr(o, name)
+        if value is not None and (isinstance(value, Tensor) or value):
+            words = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+            raise Unsupported(
+                f"{name}: {words}; backend {backend!r} does not take it, so it must be "
+                f"{'None' if isinstance(value, Tensor) else '0'} (backend 'native' takes it)"
+            )
+    if o.num_splits not in (0, 1):
+        raise Unsupported(
+            f"num_splits: {o.num_splits}; backend {backend!r} does not split keys, so it must be 0 or 1"
+        )
+
+
+def usable(x: Tensor) -> Tensor:
+    """x, or a copy where its last dimension is not contiguous or torch negates it on the way."""
+    if x.is_neg():
+        x = x.resolve_neg()
+    far = any(abs(step) >= 2**23 for step in x.stride()[-3:-2])  # a tile's offsets are 32-bit numbers
+    return x.contiguous() if far or (x.shape[-1] > 1 and x.stride(-1) != 1) else x
+
+
+def _shape(x: Tensor) -> str:
+    return str(tuple(x.shape))
+
+
+def check_shape(name: str, x: Tensor, shape: tuple[int, ...], dims: str) -> None:
+    if tuple(x.shape) != shape:
+        raise InvalidArgument(f"{name}: shape {_shape(x)}; it must be {dims} = {shape}")
+
+
+def check_like(name: str, x: Tensor, q: Tensor, dtype: Optional[torch.dtype] = None) -> None:
+    """The dtype is q's unless another is named; the device always is."""
+    dtype = q.dtype if dtype is None else dtype
+    if x.dtype != dtype:
+        raise InvalidArgument(f"{name}: dtype {x.dtype}; it must be {dtype}")
+    if x.device != q.device:
+        raise InvalidArgument(f"{name}: is on {x.device}; it must be on {q.device}, as q")
+
+
+def _check_integers(name: str, x: Optional[Tensor], q: Tensor, count: int) -> Optional[Tensor]:
+    if x is None:
+        return None
+    check_like(name, x, q, torch.int32)
+    check_shape(name, x, (count,), "(b + 1,)" if name.startswith("cu_") else "(b,)")
+    return x.contiguous()
+
+
+def _check_heads(q: Tensor, k: Tensor, v: Tensor, backend: str, most: int) -> None:
+    if q.dtype not in (torch.float16, torch.bfloat16):
+        raise Unsupported(f"q: dtype {q.dtype}; backend {backend!r} takes float16 and bfloat16")
+    for name, x in (("k", k), ("v", v)):
+        check_like(name, x, q)
+    d, dv = q.shape[-1], v.shape[-1]
+    if k.shape[-1] != d:
+        raise InvalidArgument(f"k: shape {_shape(k)}; its head size must be that of q, {d}")
+    if v.shape[:-1] != k.shape[:-1]:
+        raise InvalidArgument(f"v: shape {_shape(v)}; but for its head size it must be that of k, {_shape(k)}")
+    for name, x in (("q", q), ("k", k)):
+        if x.shape[-2] < 1:
+            raise InvalidArgument(f"{name}: shape {_shape(x)}; it must have a head")
+    for name, size in (("q", d), ("v", dv)):
+        if not 1 <= size <= most:
+            raise Unsupported(f"{name}: head size {size}; backend {backend!r} takes 1 to {most}")
+    if q.shape[-2] % k.shape[-2]:
+        raise InvalidArgument(
+            f"k: {k.shape[-2]} heads; the {q.shape[-2]} heads of q must be a multiple of that"
+        )
+
+
+def _check_numbers(o: Any) -> None:
+    for name in ("window_left", "window_right"):
+        if getattr(o, name) < -1:
+            side = name.partition("_")[2]
+            raise InvalidArgument(
+                f"window: {side} is {getattr(o, name)}; it must be -1 (no bound) or more"
+            )
+    if o.attention_chunk < 0:
+        raise InvalidArgument(f"attention_chunk: {o.attention_chunk}; it must not be negative")
+    if not 0 <= o.dropout_p < 1:
+        raise InvalidArgument(f"dropout_p: {o.dropout_p}; it must be in [0, 1)")
+    if o.softmax_scale is not None and not math.isfinite(o.softmax_scale):
+        raise InvalidArgument(f"softmax_scale: {o.softmax_scale}; it must be finite")
+    if not 0 <= o.softcap < math.inf:
+        raise InvalidArgument(f"softcap: {o.softcap}; it must be 0 (none) or positive and finite")
+    if o.dropout_p and o.rng_state is None:
+        raise InvalidArgument(f"rng_state: is None, but dropout_p is {o.dropout_p}")
+
+
+def _longest(name: str, given: int, cu: Optional[Tensor], rows: int) -> int:
+    """A bound on the lengths. On the CPU they are looked at, on a GPU the caller's word is taken."""
+    if given < 0:
+        raise InvalidArgument(f"{name}: {given}; it must not be negative")
+    if cu is None:
+        if given not in (0, rows):
+            raise InvalidArgument(
+                f"{name}: {given}; without packed sequences it must be 0 or the length, {rows}"
+            )
+        return rows
+    if cu.is_cpu:
+        found = _check_cu(name.replace("max_seqlen", "cu_seqlens"), cu.tolist(), rows)
+        if 0 < given < found:
+            raise InvalidArgument(f"{name}: {given}; the longest sequence has {found} rows")
+        return given or found
+    if not given:
+        raise InvalidArgument(f"{name}: 0; on a GPU packed sequences need a bound on their lengths")
+    return given
+
+
+def _check_cu(name: str, cu: list[int], rows: int) -> int:
+    if cu[0] < 0:
+        raise InvalidArgument(f"{name}: begins with {cu[0]}; it must not be negative")
+    for n, (a, b) in enumerate(zip(cu, cu[1:])):
+        if b < a:
+            raise InvalidArgument(f"{name}: falls from {a} to {b} at sequence {n}; it must not decrease")
+    if cu[-1] > rows:
+        raise InvalidArgument(f"{name}: ends with {cu[-1]}; the packed tensor has {rows} rows")
+    return max((b - a for a, b in zip(cu, cu[1:])), default=0)
+
+
+def _slopes(slopes: Optional[Tensor], q: Tensor, batch: int, heads: int) -> Optional[Tensor]:
+    if slopes is None:
+        return None
+    check_like("alibi_slopes", slopes, q, torch.float32)
+    if tuple(slopes.shape) not in ((heads,), (batch, heads)):
+        raise InvalidArgument(
+            f"alibi_slopes: shape {_shape(slopes)}; it must be ({heads},) or ({batch}, {heads})"
+        )
+    return slopes.resolve_neg().contiguous()
+
+
+def read(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], backend: str, most: int) -> Problem:
+    """Checks a call whose options' Python types were checked before. `most` is the largest head size."""
+    o = Options(*options)
+    packed_q, packed_k = o.cu_seqlens_q is not None, o.cu_seqlens_k is not None
+    if packed_k and not packed_q:
+        raise InvalidArgument(
+            "cu_seqlens_q: is None, but cu_seqlens_k is given; packed keys need packed queries"
+        )
+    for name, x, packed in (("q", q, packed_q), ("k", k, packed_k), ("v", v, packed_k)):
+        if x.dim() != (3 if packed else 4):
+            dims = "(total, heads, head size)" if packed else "(b, s, heads, head size)"
+            raise InvalidArgument(f"{name}: shape {_shape(x)} has {x.dim()} dimensions; it must be {dims}")
+    _check_heads(q, k, v, backend, most)
+    _check_numbers(o)
+    if packed_q and o.cu_seqlens_q.numel() < 1:
+        raise InvalidArgument("cu_seqlens_q: shape (0,); it must be (b + 1,)")
+    batch = o.cu_seqlens_q.numel() - 1 if packed_q else q.shape[0]
+    if not packed_k and k.shape[0] != batch:
+        raise InvalidArgument(f"k: shape {_shape(k)}; its batch must be that of q, {batch}")
+    q, k, v = usable(q), usable(k), usable(v)
+    integers = {
+        name: _check_integers(name, getattr(o, name), q, batch + name.startswith("cu_"))
+        for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k")
+    }
+    o = o._replace(**integers, alibi_slopes=_slopes(o.alibi_slopes, q, batch, q.shape[-2]))
+    if o.sinks is not None:
+        check_shape("sinks", o.sinks, (q.shape[-2],), "(heads,)")
+        check_like("sinks", o.sinks, q, o.sinks.dtype if o.sinks.dtype == torch.float32 else q.dtype)
+    longest_q = _longest("max_seqlen_q", o.max_seqlen_q, o.cu_seqlens_q, q.shape[-3])
+    longest_k = _longest("max_seqlen_k", o.max_seqlen_k, o.cu_seqlens_k, k.shape[-3])
+    _check_used(o, q, k, batch)
+    for name, x in (("q", q), ("k", k)):
+        if x.shape[-3] >= _MOST_ROWS:
+            raise Unsupported(f"{name}: {x.shape[-3]} rows; backend {backend!r} takes fewer than {_MOST_ROWS}")
+    right = 0 if o.causal else o.window_right
+    return Problem(
+        q,
+        k,
+        v,
+        o,
+        batch,
+        q.shape[-2],
+        k.shape[-2],
+        q.shape[-1],
+        v.shape[-1],
+        packed_q,
+        packed_k,
+        longest_q,
+        longest_k,
+        q.shape[-1] ** -0.5 if o.softmax_scale is None else float(o.softmax_scale),
+        None if o.window_left < 0 else min(o.window_left, _MOST_ROWS),
+        None if right < 0 else min(right, _MOST_ROWS),
+    )
+
+
+def _check_used(o: Any, q: Tensor, k: Tensor, batch: int) -> None:
+    """Lengths on the CPU are checked, as the library does; on a GPU backends keep them within the tensors."""
+    if not q.is_cpu:
+        return
+
+    def rows(cu: Optional[Tensor], x: Tensor) -> list[int]:
+        return [x.shape[-3]] * batch if cu is None else cu.diff().tolist()
+
+    rows_q, rows_k = rows(o.cu_seqlens_q, q), rows(o.cu_seqlens_k, k)
+    for name, used, most in (("seqused_q", o.seqused_q, rows_q), ("seqused_k", o.seqused_k, rows_k)):
+        for n, x in enumerate([] if used is None else used.tolist()):
+            if not 0 <= x <= most[n]:
+                raise InvalidArgument(f"{name}: {x} for sequence {n}; it must be 0 to its length, {most[n]}")
+    keys = rows_k if o.seqused_k is None else o.seqused_k.tolist()
+    for n, x in enumerate([] if o.leftpad_k is None else o.leftpad_k.tolist()):
+        if not 0 <= x <= keys[n]:
+            raise InvalidArgument(f"leftpad_k: {x} for sequence {n}; it must be 0 to its keys, {keys[n]}")

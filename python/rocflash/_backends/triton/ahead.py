@@ -1,0 +1,102 @@
+"""The kernels compiled ahead of time, for a GPU that need not be there: Triton's compiler without its launcher.
+
+`compiled` gives the code object of one launch and the arguments that it takes; whoever has a driver (or the project's
+simulator, through HIP's own calls) can load and launch it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from . import tiles
+from .launch import Launch, kernels
+
+_POINTERS = {
+    "torch.float16": "*fp16",
+    "torch.bfloat16": "*bf16",
+    "torch.float32": "*fp32",
+    "torch.int32": "*i32",
+}
+
+
+class Compiled(NamedTuple):
+    image: bytes  # AMD's code object, or NVIDIA's
+    name: str
+    threads: int
+    shared: int  # bytes
+    values: list[Any]  # ctypes values in the order of the kernel's parameters; pointers as addresses
+    programs: int
+
+
+def _leaves(value: Any, path: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Any]]:
+    if isinstance(value, tuple):
+        for n, x in enumerate(value):
+            yield from _leaves(x, (*path, n))
+    else:
+        yield path, value
+
+
+def _type(value: Any) -> str:
+    """Triton's name for an argument's type, as its launcher finds it."""
+    if value is None:
+        return "constexpr"
+    if isinstance(value, float):
+        return "fp32"
+    if isinstance(value, int):
+        return "i32" if -(2**31) <= value < 2**31 else "i64"
+    return _POINTERS[str(value.dtype)]
+
+
+def _types(value: Any) -> Any:
+    return type(value)(*map(_types, value)) if isinstance(value, tuple) else _type(value)
+
+
+def _is_even(value: Any) -> bool:
+    """Whether a pointer is aligned to 16 bytes, or a stride a multiple of 16: then wide loads are possible."""
+    if isinstance(value, int):
+        return value % 16 == 0
+    return hasattr(value, "data_ptr") and value.data_ptr() % 16 == 0
+
+
+def _value(value: Any) -> Any:
+    kind = _type(value)
+    if kind.startswith("*"):
+        return ctypes.c_void_p(value.data_ptr())
+    return {"fp32": ctypes.c_float, "i32": ctypes.c_int32, "i64": ctypes.c_int64}[kind](value)
+
+
+def compiled(launch: Launch, tile: tiles.Tile, arch: str) -> Compiled:
+    """One launch for an AMD target such as gfx942."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    kernel = kernels()[launch.kernel]
+    constants = launch.compiled_for(tile)
+    signature: dict[str, Any] = {}
+    constant_values: dict[tuple[int, ...], Any] = {}
+    attributes: dict[tuple[int, ...], Any] = {}
+    values = []
+    for n, name in enumerate(kernel.arg_names):
+        if name in constants:
+            signature[name], constant_values[(n,)] = "constexpr", constants[name]
+            continue
+        signature[name] = _types(launch.arguments[name])
+        for path, x in _leaves(launch.arguments[name], (n,)):
+            if x is None:
+                constant_values[path] = None
+                continue
+            values.append(_value(x))
+            if _is_even(x) and (len(path) > 1 or not isinstance(x, int)):  # single numbers change from call to call
+                attributes[path] = [["tt.divisibility", 16]]
+    wave = 64 if arch.startswith("gfx9") else 32
+    made = triton.compile(
+        ASTSource(kernel, signature, constant_values, attributes),
+        target=GPUTarget("hip", arch, wave),
+        options={"num_warps": tile.warps, "num_stages": tile.stages},
+    )
+    values += [ctypes.c_void_p(0)] * 2  # scratch memory that Triton's kernels may ask for; these do not
+    threads = wave * tile.warps
+    return Compiled(made.asm["hsaco"], made.metadata.name, threads, made.metadata.shared, values, launch.programs(tile))

@@ -1,0 +1,200 @@
+"""Backward in three kernels: dout·out of each query; dk and dv, by blocks of keys; dq, by blocks of queries.
+
+Scores are computed in both of the latter, so that nothing is added up in memory: results have the same bits every time.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .forward import CHANGING
+from .pieces import (
+    LN_2,
+    LOG2_E,
+    add_product,
+    blocks_seen,
+    is_seen,
+    kept,
+    load_rows,
+    numbers_of,
+    product,
+    shaped,
+    slope_of,
+    span,
+    start_of,
+    store_rows,
+)
+
+
+@triton.jit(do_not_specialize=CHANGING)
+def dout_dot_out(
+    dout, out, delta, lengths, heads, length_q, longest_q, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr
+):
+    blocks = tl.cdiv(longest_q, BLOCK_M)
+    head, n = tl.program_id(0) // blocks % heads.count, tl.program_id(0) // blocks // heads.count
+    first_q, sq = span(lengths.cu_q, lengths.used_q, None, n, length_q)
+    begin_i = tl.program_id(0) % blocks * BLOCK_M
+    if begin_i >= sq:
+        return
+    i = begin_i + tl.arange(0, BLOCK_M)
+    g = load_rows(start_of(dout, n, head, first_q), dout.row, begin_i, sq, DV, BLOCK_M, BLOCK_DV, False)
+    o = load_rows(start_of(out, n, head, first_q), out.row, begin_i, sq, DV, BLOCK_M, BLOCK_DV, False)
+    found = tl.sum(g.to(tl.float32) * o.to(tl.float32), 1)
+    tl.store(numbers_of(delta, n, head, first_q) + i, found, mask=i < sq)
+
+
+@triton.jit
+def add_queries(
+    dk, dv, y, z, q_at, q_row, dout_at, dout_row, lse_at, delta_at, begin, end, j, first_j, sq, shift, plane, slope,
+    score, sight, dropout, key_0, key_1, offset,
+    MASKED: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+):  # fmt: skip
+    """Adds what queries begin to end of one head contribute to dk / scale and dv of the keys j.
+
+    Tiles are (keys, queries). Queries that are not there have an infinite lse, and so no weight.
+    """
+    for first in range(begin, end, BLOCK_M):
+        i = first + tl.arange(0, BLOCK_M)
+        place = (i + shift)[None, :]
+        x = load_rows(q_at, q_row, first, sq, D, BLOCK_M, BLOCK_D, not MASKED)
+        base = tl.load(lse_at + i, mask=i < sq, other=float("inf")) * LOG2_E
+        scores, steepness = shaped(product(y, tl.trans(x)), place, j[:, None], slope, score)
+        weights = tl.exp2(scores - base[None, :])
+        if MASKED:
+            weights = tl.where(is_seen(place, j[:, None], sight), weights, 0.0)
+        g = load_rows(dout_at, dout_row, first, sq, DV, BLOCK_M, BLOCK_DV, not MASKED)
+        dp = product(z, tl.trans(g))
+        used = weights
+        if dropout is not None:
+            stays = tl.trans(kept(i, first_j, plane, key_0, key_1, offset, dropout.threshold, BLOCK_N))
+            used = tl.where(stays, weights, 0.0)
+            dp = tl.where(stays, dp * dropout.scale, 0.0)
+        dv = add_product(used, g, dv)
+        delta = tl.load(delta_at + i, mask=i < sq, other=0.0)
+        ds = weights * (dp - delta[None, :]) * steepness
+        dk = add_product(ds, x, dk)
+    return dk, dv
+
+
+@triton.jit(do_not_specialize=CHANGING)
+def gradients_of_keys(
+    q, k, v, dout, lse, delta, dk, dv, lengths, heads, score, sight, dropout,
+    length_q, length_k, longest_k, key_0, key_1, offset,
+    D: tl.constexpr, DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+):  # fmt: skip
+    """dk and dv of BLOCK_N keys of one head, over the queries of all heads that share it."""
+    blocks = tl.cdiv(longest_k, BLOCK_N)
+    heads_k = heads.count // heads.group
+    head_k, n = tl.program_id(0) // blocks % heads_k, tl.program_id(0) // blocks // heads_k
+    first_k, sk = span(lengths.cu_k, lengths.used_k, lengths.pad_k, n, length_k)
+    begin_j = tl.program_id(0) % blocks * BLOCK_N  # the first keys first: under a causal mask most queries see them
+    if begin_j >= sk:
+        return
+    first_q, sq = span(lengths.cu_q, lengths.used_q, None, n, length_q)
+    shift = sk - sq
+    j = begin_j + tl.arange(0, BLOCK_N)
+    y = load_rows(start_of(k, n, head_k, first_k), k.row, begin_j, sk, D, BLOCK_N, BLOCK_D, False)
+    z = load_rows(start_of(v, n, head_k, first_k), v.row, begin_j, sk, DV, BLOCK_N, BLOCK_DV, False)
+    of_keys = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    of_values = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
+
+    # Seen from a key, the window is the other way round.
+    last_j = tl.minimum(begin_j + BLOCK_N, sk) - 1
+    begin, whole_begin, whole_end, end = blocks_seen(
+        begin_j, last_j, sight.right, sight.left, sight.chunk, shift, sq, BLOCK_M
+    )
+    for member in range(heads.group):
+        head = head_k * heads.group + member
+        for part in tl.static_range(3):
+            if part > 0 or sight.right is not None or sight.chunk is not None:
+                of_keys, of_values = add_queries(
+                    of_keys, of_values, y, z, start_of(q, n, head, first_q), q.row,
+                    start_of(dout, n, head, first_q), dout.row,
+                    numbers_of(lse, n, head, first_q), numbers_of(delta, n, head, first_q),
+                    begin if part == 0 else (whole_begin if part == 1 else whole_end),
+                    whole_begin if part == 0 else (whole_end if part == 1 else end),
+                    j, begin_j, sq, shift, n * heads.count + head, slope_of(score, n, head), score, sight, dropout,
+                    key_0, key_1, offset, part != 1, D, DV, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+                )  # fmt: skip
+    if dropout is not None:
+        of_values *= dropout.scale
+    of_keys *= score.scale * LN_2
+    store_rows(start_of(dk, n, head_k, first_k), dk.row, begin_j, sk, of_keys, D, BLOCK_N, BLOCK_D)
+    store_rows(start_of(dv, n, head_k, first_k), dv.row, begin_j, sk, of_values, DV, BLOCK_N, BLOCK_DV)
+
+
+@triton.jit
+def add_keys(
+    dq, tilt, x, g, base, delta, k_at, k_row, v_at, v_row, begin, end, i, sk, shift, plane, slope, score, sight, dropout,
+    key_0, key_1, offset,
+    MASKED: tl.constexpr, TILTED: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+):  # fmt: skip
+    """Adds what keys begin to end contribute to dq / scale of the queries i, and to the gradient of ALiBi's slope."""
+    place = (i + shift)[:, None]
+    for first in range(begin, end, BLOCK_N):
+        j = first + tl.arange(0, BLOCK_N)[None, :]
+        y = load_rows(k_at, k_row, first, sk, D, BLOCK_N, BLOCK_D, not MASKED)
+        scores, steepness = shaped(product(x, tl.trans(y)), place, j, slope, score)
+        weights = tl.exp2(scores - base[:, None])
+        if MASKED:
+            weights = tl.where((j < sk) & is_seen(place, j, sight), weights, 0.0)
+        z = load_rows(v_at, v_row, first, sk, DV, BLOCK_N, BLOCK_DV, not MASKED)
+        dp = product(g, tl.trans(z))
+        if dropout is not None:
+            stays = kept(i, first, plane, key_0, key_1, offset, dropout.threshold, BLOCK_N)
+            dp = tl.where(stays, dp * dropout.scale, 0.0)
+        ds = weights * (dp - delta[:, None])
+        if TILTED:
+            tilt -= tl.sum(ds * tl.abs(place - j).to(tl.float32), 1)
+        dq = add_product(ds * steepness, y, dq)
+    return dq, tilt
+
+
+@triton.jit(do_not_specialize=CHANGING)
+def gradients_of_queries(
+    q, k, v, dout, lse, delta, dq, dslopes, lengths, heads, score, sight, dropout,
+    length_q, length_k, longest_q, key_0, key_1, offset,
+    D: tl.constexpr, DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+):  # fmt: skip
+    """dq of BLOCK_M queries of one head and, where asked for, each query's part of the gradient of ALiBi's slope."""
+    blocks = tl.cdiv(longest_q, BLOCK_M)
+    block = blocks - 1 - tl.program_id(0) % blocks
+    head, n = tl.program_id(0) // blocks % heads.count, tl.program_id(0) // blocks // heads.count
+    first_q, sq = span(lengths.cu_q, lengths.used_q, None, n, length_q)
+    begin_i = block * BLOCK_M
+    if begin_i >= sq:
+        return
+    first_k, sk = span(lengths.cu_k, lengths.used_k, lengths.pad_k, n, length_k)
+    shift = sk - sq
+    i = begin_i + tl.arange(0, BLOCK_M)
+    x = load_rows(start_of(q, n, head, first_q), q.row, begin_i, sq, D, BLOCK_M, BLOCK_D, False)
+    g = load_rows(start_of(dout, n, head, first_q), dout.row, begin_i, sq, DV, BLOCK_M, BLOCK_DV, False)
+    base = tl.load(numbers_of(lse, n, head, first_q) + i, mask=i < sq, other=float("inf")) * LOG2_E
+    d = tl.load(numbers_of(delta, n, head, first_q) + i, mask=i < sq, other=0.0)
+    k_at = start_of(k, n, head // heads.group, first_k)
+    v_at = start_of(v, n, head // heads.group, first_k)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    tilt = tl.zeros([BLOCK_M], tl.float32)
+
+    last_place = tl.minimum(begin_i + BLOCK_M, sq) - 1 + shift
+    begin, whole_begin, whole_end, end = blocks_seen(
+        begin_i + shift, last_place, sight.left, sight.right, sight.chunk, 0, sk, BLOCK_N
+    )
+    for part in tl.static_range(3):
+        if part > 0 or sight.left is not None or sight.chunk is not None:
+            acc, tilt = add_keys(
+                acc, tilt, x, g, base, d, k_at, k.row, v_at, v.row,
+                begin if part == 0 else (whole_begin if part == 1 else whole_end),
+                whole_begin if part == 0 else (whole_end if part == 1 else end),
+                i, sk, shift, n * heads.count + head, slope_of(score, n, head), score, sight, dropout,
+                key_0, key_1, offset, part != 1, dslopes is not None, D, DV, BLOCK_N, BLOCK_D, BLOCK_DV,
+            )  # fmt: skip
+    acc *= score.scale * LN_2
+    store_rows(start_of(dq, n, head, first_q), dq.row, begin_i, sq, acc, D, BLOCK_M, BLOCK_D)
+    if dslopes is not None:
+        tl.store(numbers_of(dslopes, n, head, first_q) + i, tilt, mask=i < sq)

@@ -1,0 +1,152 @@
+"""The face of the backend `triton`: calls on torch tensors, checked, with results made or written where they were given."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from ...errors import InvalidArgument, Unsupported
+from .. import problem
+from ..problem import Problem
+from . import launch
+
+NAME = "triton"
+MAX_HEAD_DIM = 256
+# What the kernels do not do. All else is honoured.
+_ABSENT = ("mask", "bias", "block_table", "cache_batch_idx")
+
+
+def _check_device(q: Tensor) -> None:
+    launch.kernels()  # or there is no Triton
+    if q.device.type == "cuda" or (q.device.type == "cpu" and launch.is_interpreted()):
+        return
+    if q.device.type == "cpu":
+        raise Unsupported(
+            "q: is on cpu; backend 'triton' runs on GPUs. For tests Triton can interpret its kernels on the CPU: set "
+            "TRITON_INTERPRET=1 before Python starts; or choose backend 'native'"
+        )
+    raise Unsupported(f"q: is on {q.device}; backend 'triton' takes cuda (also ROCm's) tensors")
+
+
+def _check_rng_state(o: Any) -> None:
+    x = o.rng_state
+    if o.dropout_p and (x.dtype != torch.int64 or tuple(x.shape) != (2,)):
+        raise InvalidArgument(
+            f"rng_state: {x.dtype} of shape {tuple(x.shape)}; it must be int64 of shape (2,): seed and offset"
+        )
+
+
+def _read(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...]) -> Problem:
+    _check_device(q)
+    p = problem.read(q, k, v, options, NAME, MAX_HEAD_DIM)
+    problem.refuse_options(p.options, NAME, _ABSENT)
+    _check_rng_state(p.options)
+    return p
+
+
+def _written(name: str, x: Optional[Tensor], p: Problem, shape: tuple[int, ...]) -> Tensor:
+    """A result: the caller's, or made. Rows that no sequence uses are 0."""
+    if x is None:
+        make = torch.zeros if p.has_unused_rows else torch.empty
+        return make(shape, dtype=p.q.dtype, device=p.q.device)
+    problem.check_like(name, x, p.q)
+    problem.check_shape(name, x, shape, "the shape of its input")
+    if x.is_neg():
+        raise InvalidArgument(f"{name}: has torch's negative bit, but is written to; it must be resolved before")
+    if x.shape[-1] > 1 and x.stride(-1) != 1:
+        raise InvalidArgument(f"{name}: stride {x.stride(-1)} in its last dimension; it must be 1")
+    if p.has_unused_rows:
+        x.zero_()
+    return x
+
+
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    options: tuple[Any, ...],
+    want_weights: bool = False,
+    out: Optional[Tensor] = None,
+) -> tuple[Tensor, Tensor, Optional[Tensor]]:
+    """(out, lse, weights), the latter only if wanted."""
+    p = _read(q, k, v, options)
+    out = _written("out", out, p, p.out_shape)
+    lse = torch.empty(p.lse_shape, dtype=torch.float32, device=q.device)
+    if p.has_unused_rows:
+        lse.fill_(torch.inf)
+    launch.run(launch.forward_launch(p, out, lse))
+    weights = None
+    if want_weights:
+        shape = (p.batch, p.heads, p.longest_q, p.longest_k)
+        weights = torch.zeros(shape, dtype=torch.float32, device=q.device)
+        launch.run(launch.weights_launch(p, weights, lse))
+    return out, lse, weights
+
+
+def backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    options: tuple[Any, ...],
+    wanted: tuple[bool, ...],
+    into: tuple[Optional[Tensor], ...],
+) -> list[Optional[Tensor]]:
+    """Gradients of q, k, v, sinks, bias and slopes: those wanted are made, those in `into` written."""
+    p = _read(q, k, v, options)
+    for name, x in (("dout", dout), ("out", out)):
+        problem.check_like(name, x, p.q)
+        problem.check_shape(name, x, p.out_shape, "that of q with the columns of v")
+    problem.check_like("lse", lse, p.q, torch.float32)
+    problem.check_shape("lse", lse, p.lse_shape, "(heads, total)" if p.packed_q else "(b, heads, sq)")
+    given = (*into, *(None,) * (6 - len(into)))
+    asked = [want or x is not None for want, x in zip((*wanted, *(False,) * 6), given)]
+    if asked[4]:
+        raise InvalidArgument("dbias: is asked for, but bias is None")
+    of_q, of_keys = asked[0] or asked[5], asked[1] or asked[2]
+    dq = _written("dq", given[0], p, tuple(p.q.shape)) if of_q else None
+    dk = _written("dk", given[1], p, tuple(p.k.shape)) if of_keys else None
+    dv = _written("dv", given[2], p, tuple(p.v.shape)) if of_keys else None
+    lse = lse.resolve_neg().contiguous()
+    delta = torch.zeros_like(lse) if p.has_unused_rows else torch.empty_like(lse)
+    tilt = torch.zeros_like(lse) if asked[5] else None
+    inputs = (problem.usable(dout), problem.usable(out), lse, delta)
+    for each in launch.backward_launches(p, *inputs, dq, dk, dv, tilt):
+        launch.run(each)
+    found = [dq, dk, dv, _of_sinks(p, lse, delta) if asked[3] else None, None, _of_slopes(p, tilt)]
+    return [x if want else None for x, want in zip(found, asked)]
+
+
+def _of_sinks(p: Problem, lse: Tensor, delta: Tensor) -> Tensor:
+    """A sink's weight is exp(sink - lse), and its value 0."""
+    sinks = p.options.sinks.float()[:, None]
+    dims = (1,) if p.packed_q else (0, 2)
+    return -((sinks - lse).exp() * delta).sum(dims)
+
+
+def _of_slopes(p: Problem, tilt: Optional[Tensor]) -> Optional[Tensor]:
+    """The queries' parts, added up by head, or by sequence and head."""
+    if tilt is None:
+        return None
+    slopes, cu = p.options.alibi_slopes, p.options.cu_seqlens_q
+    if slopes.dim() == 1:
+        return tilt.sum(1 if p.packed_q else (0, 2))
+    if not p.packed_q:
+        return tilt.sum(2)
+    sums = torch.nn.functional.pad(tilt.double().cumsum(1), (1, 0))[:, cu.long()]
+    return sums.diff(dim=1).T.float()
+
+
+def decode(*_: Any, **__: Any) -> Any:
+    raise Unsupported(
+        "backend: 'triton'; it has no attention over a key/value cache. Choose backend 'native' for "
+        "flash_attn_with_kvcache and rocflash.decode"
+    )
+
+
+def refuse_missing_gradients(q: Tensor, v: Tensor, options: tuple[Any, ...]) -> None:
+    """Every gradient of what forward takes is there."""

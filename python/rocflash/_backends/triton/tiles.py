@@ -1,0 +1,77 @@
+"""How large the kernels' tiles are: pure functions, best guess first.
+
+The first choice that a GPU has room for is taken; with FLASH_ATTENTION_TRITON_AMD_AUTOTUNE=TRUE, the fastest of all.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+# Where a kernel runs, as far as tiles depend on it.
+CDNA, RDNA, NVIDIA, INTERPRETER = "cdna", "rdna", "nvidia", "interpreter"
+
+
+class Tile(NamedTuple):
+    block_m: int  # queries
+    block_n: int  # keys
+    warps: int
+    stages: int
+
+
+def family_of(arch: str) -> str:
+    """Of Triton's name for a target: gfx942, 90 (a compute capability)."""
+    if not arch.startswith("gfx"):
+        return NVIDIA
+    return CDNA if arch.startswith("gfx9") else RDNA
+
+
+def padded(size: int) -> int:
+    """A head size as tiles have it: a power of two, and 16 at least for matrix instructions."""
+    return max(16, 1 << (size - 1).bit_length())
+
+
+def _forward(family: str, columns: int) -> list[Tile]:
+    if family == NVIDIA:
+        if columns <= 64:
+            return [Tile(128, 64, 4, 3), Tile(128, 128, 8, 3), Tile(64, 64, 4, 2)]
+        if columns <= 128:
+            return [Tile(128, 64, 8, 3), Tile(128, 128, 8, 2), Tile(64, 64, 4, 2), Tile(64, 32, 4, 2)]
+        return [Tile(128, 64, 8, 2), Tile(64, 64, 8, 2), Tile(64, 32, 4, 2), Tile(32, 32, 4, 1)]
+    if family == CDNA:
+        if columns <= 128:
+            return [Tile(128, 64, 4, 2), Tile(128, 64, 4, 1), Tile(128, 32, 4, 2), Tile(64, 64, 4, 1), Tile(64, 32, 4, 1)]
+        return [Tile(64, 32, 4, 1), Tile(128, 32, 8, 1), Tile(32, 32, 4, 1)]
+    if columns <= 128:
+        return [Tile(64, 32, 4, 1), Tile(128, 32, 8, 1), Tile(64, 64, 4, 1), Tile(32, 32, 2, 1)]
+    return [Tile(32, 32, 4, 1), Tile(64, 32, 8, 1), Tile(16, 16, 2, 1)]
+
+
+def _backward(family: str, columns: int) -> list[Tile]:
+    """For gradients of queries; those of keys have both sizes exchanged."""
+    if family == NVIDIA:
+        if columns <= 64:
+            return [Tile(128, 64, 8, 2), Tile(128, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 32, 4, 1)]
+        if columns <= 128:
+            return [Tile(128, 64, 8, 2), Tile(64, 64, 4, 2), Tile(64, 32, 4, 2), Tile(32, 32, 4, 1)]
+        return [Tile(64, 32, 8, 1), Tile(64, 32, 4, 1), Tile(32, 32, 4, 1), Tile(16, 16, 4, 1)]
+    if family == CDNA:
+        if columns <= 128:
+            return [Tile(64, 32, 4, 1), Tile(128, 32, 4, 1), Tile(64, 64, 4, 1), Tile(32, 32, 4, 1)]
+        return [Tile(64, 16, 4, 1), Tile(32, 32, 4, 1), Tile(16, 16, 2, 1)]
+    if columns <= 128:
+        return [Tile(32, 32, 4, 1), Tile(64, 32, 4, 1), Tile(16, 16, 2, 1)]
+    return [Tile(32, 16, 4, 1), Tile(16, 16, 2, 1)]
+
+
+def choices(kernel: str, family: str, columns: int) -> list[Tile]:
+    """Tiles to try, in this order, for the larger of both padded head sizes."""
+    if family == INTERPRETER:  # whose cost is by the number of blocks
+        return [Tile(64, 64, 4, 1)]
+    if kernel == "dout_dot_out":
+        return [Tile(64, 16, 4, 1)]
+    if kernel in ("attention_forward", "attention_weights"):
+        return _forward(family, columns)
+    found = _backward(family, columns)
+    if kernel == "gradients_of_keys":
+        return [t._replace(block_m=t.block_n, block_n=t.block_m) for t in found]
+    return found

@@ -1,0 +1,64 @@
+"""Calls for backends that are no part of the library (`_backends`): types are checked here, the rest by them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Optional
+
+from torch import Tensor
+
+from .._c.choice import name_of
+from .options import check_options, check_tensor
+
+_MODULES = {"triton": "triton.calls", "ck": "ck"}
+
+
+def _backend(options: tuple[Any, ...]) -> Any:
+    """Its module, imported when it is first asked for."""
+    return import_module(f"rocflash._backends.{_MODULES[name_of(options[-1])]}")
+
+
+def _checked(options: tuple[Any, ...], **tensors: Any) -> Any:
+    for name, x in tensors.items():
+        if x is not None:
+            check_tensor(name, x)
+    check_options(options)
+    return _backend(options)
+
+
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, o: tuple[Any, ...], want_weights: bool, out: Optional[Tensor] = None
+) -> tuple[Tensor, Tensor, Optional[Tensor]]:
+    return _checked(o, q=q, k=k, v=v, out=out).forward(q, k, v, o, want_weights, out)
+
+
+def backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    o: tuple[Any, ...],
+    wanted: tuple[bool, ...],
+    into: tuple[Optional[Tensor], ...],
+) -> list[Any]:
+    backend = _checked(o, dout=dout, q=q, k=k, v=v, out=out, lse=lse)
+    return backend.backward(dout, q, k, v, out, lse, o, wanted, into)
+
+
+def decode(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: tuple[Any, ...],
+    append: tuple[Optional[Tensor], ...],
+    rotary_interleaved: bool,
+    out: Optional[Tensor],
+    want_lse: bool,
+) -> tuple[Tensor, Any]:
+    return _checked(o).decode(q, k, v, o, append, rotary_interleaved, out, want_lse)
+
+
+def refuse_missing_gradients(q: Tensor, v: Tensor, o: tuple[Any, ...]) -> None:
+    _backend(o).refuse_missing_gradients(q, v, o)

@@ -1,0 +1,157 @@
+// Servers of LDS, L1, L2, last-level cache and memory.
+#include "time/memory_system.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace rocflash::sim {
+namespace {
+
+// A fixed choice among equals: which of the sharers of a line fetches it.
+u64 scatter(u64 x) {
+  x ^= x >> 33;
+  x *= 0xff51afd7ed558ccdull;
+  x ^= x >> 33;
+  return x;
+}
+
+Clock queue_room(std::deque<Clock>& waiting, int capacity, Clock now) {
+  while (!waiting.empty() && waiting.front() <= now) waiting.pop_front();
+  const auto limit = static_cast<std::size_t>(capacity);
+  return waiting.size() < limit ? now : waiting[waiting.size() - limit];
+}
+
+}  // namespace
+
+// --- LDS -------------------------------------------------------------------------------------
+
+Clock LdsServer::room(int pair, Clock now) { return queue_room(waiting_[pair], p_.queue, now); }
+
+LdsServer::Served LdsServer::access(int pair, Clock now, const TracedAccess& access, bool write) {
+  const double bytes = write ? (256.0 + access.lds_bytes) * p_.write_factor : access.lds_bytes;
+  const auto port = static_cast<Clock>(std::ceil(bytes / p_.port_bytes));
+  const int banks = p_.banks_shared ? 0 : pair;
+  const Clock start = std::max(now, port_free_[pair]);
+  const Clock bank_start = std::max(start, bank_free_[banks]);
+  const Clock end = std::max(start + port, bank_start + Clock{access.bank_clocks});
+  bank_free_[banks] = bank_start + access.bank_clocks;
+  port_free_[pair] = end;
+  busy_ += access.bank_clocks;
+  waiting_[pair].push_back(start);
+  return {end, end + p_.latency};
+}
+
+Clock LdsServer::deposit(Clock now, u32 bytes) {
+  const Clock clocks = (bytes + 127) / 128;
+  const Clock start = std::max(now, bank_free_[0] - clocks);  // before waiting accesses
+  bank_free_[0] = std::max(bank_free_[0], start) + clocks;
+  busy_ += clocks;
+  return start + clocks;
+}
+
+// --- memory ----------------------------------------------------------------------------------
+
+Clock MemorySystem::Server::take(Clock now) {
+  const double start = std::max(static_cast<double>(now), free);
+  free = start + clocks_per_line;
+  return static_cast<Clock>(start) + latency;
+}
+
+MemorySystem::MemorySystem(const TimeParameters& p, const Sharing& sharing, double clock_mhz)
+    : p_(p), sharing_(sharing), two_paths_(p.issue.turn == 1) {
+  const MemoryParameters& m = p.memory;
+  const double line = kLineBytes;
+  const double per_us = clock_mhz;  // clocks per microsecond
+  const double units = std::max(1, sharing.active_units);
+  const double xcd_units = std::max(1, sharing.active_units_xcd);
+  const auto share = [&](double bytes_per_second) {  // clocks per line of this unit's share
+    return line * units / (bytes_per_second / (per_us * 1e6));
+  };
+  const auto clocks = [&](double ns) { return static_cast<Clock>(ns * per_us / 1000); };
+  l2_ = {m.l2_latency, line / std::min(m.l2_rate, m.l2_xcd_rate / xcd_units), 0};
+  fits_mall_ = sharing.footprint_bytes <= m.mall_bytes;
+  mall_ = {clocks(m.mall_latency_ns), m.mall_rate > 0 ? share(m.mall_rate) : 0, 0};
+  memory_ = {clocks(m.memory_latency_ns), share(m.memory_rate), 0};
+  atomics_ = {m.l2_latency, m.atomic_clocks * std::max(1.0, xcd_units / 16), 0};
+}
+
+Clock MemorySystem::room(int pair, Clock now) {
+  Path& own = path(pair);
+  Clock when = queue_room(own.waiting, p_.memory.queue, now);
+  while (!own.flying.empty() && own.flying.front().first <= now) {
+    own.flying_bytes -= own.flying.front().second;
+    own.flying.pop_front();
+  }
+  u64 left = own.flying_bytes;
+  for (auto it = own.flying.begin();
+       it != own.flying.end() && left > static_cast<u64>(p_.memory.in_flight); ++it) {
+    left -= it->second;
+    when = std::max(when, it->first);
+  }
+  return when;
+}
+
+Clock MemorySystem::line_end(Path& own, Clock now, u64 line, u64 salt) {
+  const u64 tag = line ^ salt;
+  const MemoryParameters& m = p_.memory;
+  const u64 l1_capacity = static_cast<u64>(m.l1_bytes) / kLineBytes;
+  const auto in_l1 = own.l1.find(tag);
+  if (in_l1 != own.l1.end() && own.l1_fills - in_l1->second < l1_capacity) {
+    in_l1->second = own.l1_fills;
+    ++traffic_.l1_hits;
+    return now + m.l1_latency;
+  }
+  own.l1[tag] = ++own.l1_fills;
+  const double sharers = sharing_.units ? std::max(1.0, sharing_.units(line)) : 1.0;
+  const double units = std::max(1, sharing_.active_units_xcd);
+  const auto l2_capacity = static_cast<u64>(m.l2_bytes / kLineBytes * sharers / units);
+  const auto in_l2 = l2_lines_.find(tag);
+  const bool seen = in_l2 != l2_lines_.end() && l2_fills_ - in_l2->second < l2_capacity;
+  const bool fetched_by_other = scatter(line) % 1024 >= static_cast<u64>(1024 / sharers);
+  l2_lines_[tag] = ++l2_fills_;
+  const Clock from_l2 = l2_.take(now);
+  if (seen || fetched_by_other) {
+    ++traffic_.l2_hits;
+    return from_l2;
+  }
+  const bool other_xcd_first = sharing_.other_xcds && sharing_.other_xcds(line) &&
+                               scatter(line * 3 + 1) % static_cast<u64>(p_.chip.xcds) != 0;
+  if (m.mall_bytes > 0 && (fits_mall_ || other_xcd_first)) {
+    ++traffic_.mall_hits;
+    return std::max(from_l2, mall_.take(now));
+  }
+  ++traffic_.memory;
+  return std::max(from_l2, memory_.take(now));
+}
+
+Clock MemorySystem::access(int pair, Clock now, const TimedOp& op, const TracedAccess& access,
+                           const u64* lines, u64 salt) {
+  const MemoryParameters& m = p_.memory;
+  Path& own = path(pair);
+  Clock service = std::max<Clock>(m.least_clocks, m.line_clocks * Clock{access.lines});
+  service = std::max<Clock>(service, access.bytes / static_cast<u32>(m.l1_rate));
+  if (access.bytes == 8 * 64) service = std::max<Clock>(service, m.two_dwords);
+  const Clock start = std::max(now, own.address_free);
+  own.address_free = start + service;
+  own.waiting.push_back(start);
+  Clock end = start + service;
+  for (u32 i = 0; i < access.lines; ++i) {
+    const Clock at = start + service * Clock(i) / access.lines;
+    if (op.atomic) {
+      end = std::max(end, atomics_.take(at));
+    } else if (op.store) {
+      l2_.take(at);
+      if (!fits_mall_) memory_.take(at);
+      end = std::max(end, at + m.store_latency);
+    } else {
+      end = std::max(end, line_end(own, at, lines[i], salt));
+    }
+  }
+  if (!op.store) {
+    own.flying.emplace_back(end, access.bytes);
+    own.flying_bytes += access.bytes;
+  }
+  return end;
+}
+
+}  // namespace rocflash::sim

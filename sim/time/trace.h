@@ -1,0 +1,54 @@
+// What a workgroup did, as far as time depends on it: the instructions of each wave in order, and for
+// each access to memory or LDS the lines and bank clocks it needs. Execution writes it, the cycle
+// model (compute_unit.h) reads it; neither knows the other.
+#pragma once
+
+#include <vector>
+
+#include "core/types.h"
+
+namespace rocflash::sim {
+
+// Device memory is followed by lines of this size: the L1 and L2 line of CDNA3, two sectors of RDNA.
+inline constexpr u64 kLineBytes = 128;
+
+struct TracedAccess {
+  u32 event = 0;        // which instruction of the wave, counted from its start
+  u32 first_line = 0;   // in WaveTrace::lines
+  u16 lines = 0;        // distinct lines of device memory
+  u16 bank_clocks = 0;  // clocks of the LDS banks, conflicts included
+  u32 bytes = 0;        // moved to or from device memory
+  u32 lds_bytes = 0;    // moved to or from LDS
+};
+
+struct WaveTrace {
+  bool detailed = true;  // false: only the lines it touches
+  std::vector<u32> ops;  // Op::index, in the order of execution
+  std::vector<TracedAccess> accesses;
+  std::vector<u64> lines;  // addresses / kLineBytes
+
+  void note_device(const u64* addresses, u64 active, u32 bytes);
+  void note_lds(u32 bank_clocks, u32 bytes);
+
+ private:
+  TracedAccess& access();
+};
+
+struct GroupTrace {
+  u64 linear = 0;
+  bool detailed = true;
+  std::vector<WaveTrace> waves;
+};
+
+// Decides what is executed and traced; called by the threads that run a launch.
+class TraceSink {
+ public:
+  virtual ~TraceSink() = default;
+  // Whether this workgroup is to be executed at all.
+  virtual bool executes(u64 linear) = 0;
+  // Where its trace goes; null: it is not traced.
+  virtual GroupTrace* trace(u64 linear) = 0;
+  virtual void executed(u64 linear, u64 instructions) = 0;
+};
+
+}  // namespace rocflash::sim

@@ -1,0 +1,323 @@
+"""vLLM's and SGLang's sides of an attention backend, written from their interfaces (vLLM 0.32, SGLang 0.5.23).
+
+The packages need a GPU's build of torch and dozens of others, so tests put these modules in their place: the base classes
+with the methods that the servers call, their registries, and what a model runner hands over. Where the real package can be
+imported, `install` leaves it alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import importlib.util
+import sys
+import types
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+def install(modules: dict[str, dict[str, Any]]) -> None:
+    """Makes modules with these names in them, packages above included, unless the real package is there."""
+    root = next(iter(modules)).partition(".")[0]
+    if root in sys.modules or importlib.util.find_spec(root) is not None:
+        return
+    for path, names in modules.items():
+        parts = path.split(".")
+        for n in range(1, len(parts) + 1):
+            name = ".".join(parts[:n])
+            if name not in sys.modules:
+                module = sys.modules[name] = types.ModuleType(name)
+                module.__path__ = []
+                if n > 1:
+                    setattr(sys.modules[".".join(parts[: n - 1])], parts[n - 1], module)
+        vars(sys.modules[path]).update(names)
+
+
+# vLLM.
+
+
+class VllmType(str, enum.Enum):
+    DECODER = "decoder"
+    ENCODER = "encoder"
+    ENCODER_ONLY = "encoder_only"
+    ENCODER_DECODER = "encoder_decoder"
+
+
+@dataclass(frozen=True)
+class MultipleOf:
+    base: int
+
+
+class GraphSupport(enum.Enum):
+    ALWAYS = 3
+    UNIFORM_BATCH = 2
+    UNIFORM_SINGLE_TOKEN_DECODE = 1
+    NEVER = 0
+
+
+class VllmBackend(ABC):
+    supported_dtypes = [torch.float16, torch.bfloat16]
+    supported_kv_cache_dtypes = ["auto", "float16", "bfloat16"]
+    forward_includes_kv_cache_update = True
+
+    @staticmethod
+    @abstractmethod
+    def get_name() -> str: ...
+
+    @staticmethod
+    @abstractmethod
+    def get_impl_cls() -> type: ...
+
+    @staticmethod
+    @abstractmethod
+    def get_builder_cls() -> type: ...
+
+    @classmethod
+    def supports_kv_cache_dtype(cls, name: Any) -> bool:
+        return name is None or name in cls.supported_kv_cache_dtypes
+
+    @classmethod
+    def reasons_against(cls, head_size, dtype, kv_cache_dtype, has_sink, attn_type) -> list[str]:
+        """The questions of vLLM's validate_configuration that concern attention itself."""
+        rest = (
+            None,
+            False,
+            has_sink,
+            False,
+            False,
+            None,
+        )  # block size, MLA, sink, sparse, prefix, capability
+        combination = cls.supports_combination(head_size, dtype, kv_cache_dtype, *rest)
+        asked = {
+            "head_size": cls.supports_head_size(head_size),
+            "dtype": dtype in cls.supported_dtypes,
+            "kv_cache_dtype": cls.supports_kv_cache_dtype(kv_cache_dtype),
+            "sinks": not has_sink or cls.supports_sink(),
+            "attn_type": cls.supports_attn_type(attn_type),
+        }
+        return [name for name, fits in asked.items() if not fits] + [combination] * bool(
+            combination
+        )
+
+
+class VllmBuilder(ABC, Generic[T]):
+    _cudagraph_support = GraphSupport.NEVER
+    supports_update_block_table = False
+
+    @abstractmethod
+    def __init__(self, kv_cache_spec, layer_names, vllm_config, device) -> None:
+        self.kv_cache_spec, self.layer_names = kv_cache_spec, layer_names
+        self.vllm_config, self.device = vllm_config, device
+
+    @abstractmethod
+    def build(self, common_prefix_len, common_attn_metadata, fast_build=False) -> Any: ...
+
+    def build_for_cudagraph_capture(self, common_attn_metadata) -> Any:
+        return self.build(common_prefix_len=0, common_attn_metadata=common_attn_metadata)
+
+
+class VllmImpl(ABC, Generic[T]):
+    @abstractmethod
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    @abstractmethod
+    def forward(self, *_: Any, **__: Any) -> torch.Tensor: ...
+
+
+class VllmBackends:
+    """The enumeration, to which names can be added."""
+
+    __members__: dict[str, Any] = {}
+
+    def __init__(self, name: str, path: Any) -> None:
+        self.name, self.path = name, path
+        self.__members__[name] = self
+
+    def is_overridden(self) -> bool:
+        return self.path is not None
+
+    def get_class(self) -> type:
+        module, _, name = self.path.rpartition(".")
+        return getattr(importlib.import_module(module), name)
+
+
+VllmBackends.CUSTOM = VllmBackends("CUSTOM", None)
+
+
+def register_backend(backend: Any, class_path: str) -> None:
+    if isinstance(backend, str):
+        assert backend not in VllmBackends.__members__, backend
+        VllmBackends(backend, class_path)
+    else:
+        backend.path = class_path
+
+
+def reshape_and_cache_flash(
+    key, value, keys, values, slots, kv_cache_dtype, k_scale, v_scale
+) -> None:
+    """vLLM's operator: as many rows as there are slots, to their block and row in it."""
+    size = keys.shape[1]
+    for rows, cache in ((key, keys), (value, values)):
+        cache.index_put_((slots // size, slots % size), rows[: slots.shape[0]])
+
+
+def install_vllm() -> None:
+    install(
+        {
+            "vllm.v1.attention.backend": {
+                "AttentionBackend": VllmBackend,
+                "AttentionCGSupport": GraphSupport,
+                "AttentionImpl": VllmImpl,
+                "AttentionMetadataBuilder": VllmBuilder,
+                "AttentionType": VllmType,
+                "MultipleOf": MultipleOf,
+            },
+            "vllm.v1.attention.backends.registry": {
+                "AttentionBackendEnum": VllmBackends,
+                "register_backend": register_backend,
+            },
+            "vllm._custom_ops": {"reshape_and_cache_flash": reshape_and_cache_flash},
+        }
+    )
+
+
+# SGLang.
+
+SGLANG_BACKENDS: dict[str, Any] = {}
+SGLANG_CHOICES = ["triton", "aiter"]
+
+
+def register_attention_backend(name: str) -> Any:
+    def decorate(function: Any) -> Any:
+        SGLANG_BACKENDS[name] = function
+        return function
+
+    return decorate
+
+
+class SglangType(enum.Enum):
+    DECODER = "decoder"
+    DECODER_BIDIRECTIONAL = "decoder_bidirectional"
+    ENCODER_ONLY = "encoder_only"
+
+
+class Mode(enum.IntEnum):
+    EXTEND = 1
+    DECODE = 2
+    MIXED = 3
+    IDLE = 4
+    TARGET_VERIFY = 5
+
+    def is_decode(self) -> bool:
+        return self is Mode.DECODE
+
+    def is_idle(self) -> bool:
+        return self is Mode.IDLE
+
+    def is_decode_or_idle(self) -> bool:
+        return self in (Mode.DECODE, Mode.IDLE)
+
+
+class SglangBackend:
+    def forward(self, q, k, v, layer, forward_batch, save_kv_cache=True, **named) -> Any:
+        mode = forward_batch.forward_mode
+        if mode.is_idle():
+            return q.new_empty(q.shape[0], layer.tp_q_head_num * layer.v_head_dim)
+        call = self.forward_decode if mode.is_decode() else self.forward_extend
+        return call(q, k, v, layer, forward_batch, save_kv_cache=save_kv_cache, **named)
+
+
+@dataclass
+class WriteLoc:
+    loc: torch.Tensor
+    swa_loc: Any = None
+
+    @classmethod
+    def for_layer(cls, forward_batch, layer, *, swa_loc=None) -> WriteLoc:
+        return cls(forward_batch.out_cache_loc, swa_loc)
+
+
+class Pool:
+    """Keys and values of all layers, one row per token."""
+
+    def __init__(self, rows: int, heads: int, size: int, dtype: torch.dtype, device: Any) -> None:
+        self.rows = [torch.randn(rows, heads, size, dtype=dtype, device=device) for _ in range(2)]
+
+    def get_kv_buffer(self, layer_id: int) -> Any:
+        return self.rows
+
+    def set_kv_buffer(self, layer, place, k, v, k_scale=None, v_scale=None) -> None:
+        for rows, x in zip(self.rows, (k, v)):
+            rows[place.loc] = x.view(-1, *rows.shape[1:])
+
+
+class WindowPool(Pool):
+    """With a smaller pool for windowed layers, and a table from the places of one to those of the other."""
+
+    swa_layer_nums = 1
+
+    def __init__(self, rows: int, window_rows: int, *like: Any) -> None:
+        super().__init__(rows, *like)
+        self.window = Pool(window_rows, *like)
+        self.mapping = (
+            torch.randperm(window_rows).repeat(-(-rows // window_rows))[:rows].to(like[-1])
+        )
+
+    def translate_loc_from_full_to_swa(self, places: torch.Tensor) -> torch.Tensor:
+        return self.mapping[places]
+
+    def get_kv_buffer(self, layer_id: int) -> Any:
+        return self.window.rows if layer_id else self.rows
+
+    def set_kv_buffer(self, layer, place, *rest) -> None:
+        if not layer.layer_id:
+            return super().set_kv_buffer(layer, place, *rest)
+        assert place.swa_loc is not None
+        return self.window.set_kv_buffer(layer, WriteLoc(place.swa_loc), *rest)
+
+
+def install_sglang() -> None:
+    install(
+        {
+            "sglang.srt.layers.attention.attention_registry": {
+                "register_attention_backend": register_attention_backend
+            },
+            "sglang.srt.server_args": {
+                "ATTENTION_BACKEND_CHOICES": SGLANG_CHOICES,
+                "add_attention_backend_choices": SGLANG_CHOICES.extend,
+            },
+            "sglang.srt.layers.attention.base_attn_backend": {"AttentionBackend": SglangBackend},
+            "sglang.srt.layers.radix_attention": {"AttentionType": SglangType},
+            "sglang.srt.mem_cache.memory_pool": {"KVWriteLoc": WriteLoc},
+            "sglang.srt.mem_cache.swa_memory_pool": {"SWAKVPool": WindowPool},
+        }
+    )
+
+
+@contextlib.contextmanager
+def nothing_read() -> Any:
+    """Fails whoever asks a tensor for its values on the host; on a GPU that would wait, and break a capture."""
+    names = ("item", "tolist", "cpu", "numpy", "__int__", "__bool__", "__float__", "__index__")
+    kept = {name: vars(torch.Tensor).get(name) for name in names}
+
+    def refuse(name: str) -> Any:
+        def read(self: torch.Tensor, *_: Any, **__: Any) -> Any:
+            raise AssertionError(f"{name}: a tensor's values are read on the host")
+
+        return read
+
+    try:
+        for name in names:
+            setattr(torch.Tensor, name, refuse(name))
+        yield
+    finally:
+        for name, function in kept.items():
+            if function is None:  # it was the base class's
+                delattr(torch.Tensor, name)
+            else:
+                setattr(torch.Tensor, name, function)

@@ -1,0 +1,305 @@
+"""rocflash.sdpa: torch's scaled_dot_product_attention by this library, held to torch's own definition in double precision."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import types
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import rocflash
+from rocflash import sdpa
+
+KEPT = [F.scaled_dot_product_attention]  # as a global of its own it would be replaced as any other
+LENGTHS = (1, 5, 16, 33, 70)
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+@pytest.fixture(autouse=True)
+def _off_again() -> Iterator[None]:
+    yield
+    sdpa.disable()
+    assert F.scaled_dot_product_attention is KEPT[0]
+
+
+def torchs(*arguments: Any, **named: Any) -> Any:
+    return KEPT[0](*arguments, **named)
+
+
+def drawn(seed: int) -> tuple[list[torch.Tensor], dict[str, Any]]:
+    """Tensors and arguments of one case, float masks last among the tensors."""
+    r = random.Random(seed)
+    torch.manual_seed(seed)
+    dtype = r.choice([torch.float32, torch.float32, torch.bfloat16, torch.float16])
+    lead = r.choice([(), (3,), (2, 4), (2, 4), (2, 4), (2, 4), (2, 1, 4), (2, 3, 4)])
+    rows, keys = r.choice(LENGTHS), r.choice(LENGTHS)
+    d, dv = r.choice([(8, 8), (32, 32), (64, 64), (40, 24)])
+    named: dict[str, Any] = {}
+    lead_k = lead
+    if len(lead) > 1 and r.random() < 0.4:
+        named["enable_gqa"] = True
+        lead_k = (*lead[:-1], r.choice([1, 2]))
+    elif len(lead) > 1 and r.random() < 0.4:  # torch broadcasts
+        lead_k = r.choice([lead[1:], (1, *lead[1:]), (*lead[:-1], 1)])
+    tensors = [torch.randn(*lead, rows, d), torch.randn(*lead_k, keys, d), torch.randn(*lead_k, keys, dv)]
+    if r.random() < 0.3:
+        tensors = [x.transpose(-1, -2).contiguous().transpose(-1, -2) for x in tensors]
+    tensors = [x.to(dtype) for x in tensors]
+    kind = r.choice(["none", "causal", "bool", "float", "float"])
+    if kind == "causal":
+        named["is_causal"] = True
+    if kind in ("bool", "float"):
+        shape = [*(r.choice([1, n]) for n in lead), r.choice([1, rows, rows]), r.choice([1, keys, keys])]
+        shape = shape[r.randrange(len(shape) - 1) :]
+        seen = torch.rand(shape) > 0.3
+        if kind == "bool":
+            named["attn_mask"] = seen
+        else:
+            bias = torch.randn(shape).masked_fill(~seen, -torch.inf)
+            tensors.append(bias.to(r.choice([dtype, torch.float32])))
+    if r.random() < 0.3:
+        named["scale"] = 0.3
+    return tensors, named
+
+
+def results(function: Any, tensors: list[torch.Tensor], named: dict[str, Any], dout: Any, dtype: Any) -> list[torch.Tensor]:
+    inputs = [x.detach().to(dtype or x.dtype).requires_grad_() for x in tensors]
+    if len(inputs) == 4:
+        named = {**named, "attn_mask": inputs[3]}
+    out = function(*inputs[:3], **named)
+    return [x.double() for x in (out, *torch.autograd.grad(out, inputs, dout.to(out.dtype)))]
+
+
+@pytest.mark.parametrize("seed", range(48))
+@pytest.mark.parametrize("device", DEVICES)
+def test_like_torch(device: str, seed: int) -> None:
+    tensors, named = drawn(seed)
+    tensors = [x.to(device) for x in tensors]
+    if "attn_mask" in named:
+        named["attn_mask"] = named["attn_mask"].to(device)
+    sdpa.enable()
+    assert F.scaled_dot_product_attention is not KEPT[0]
+    dout = torch.randn(torchs(*[x.float() for x in tensors[:3]], enable_gqa="enable_gqa" in named).shape)
+    dout = dout.to(tensors[0])
+    found = results(F.scaled_dot_product_attention, tensors, named, dout, None)
+    assert sdpa.last() == ("rocflash", "")
+    with sdpa_kernel(SDPBackend.MATH):
+        exact = results(torchs, tensors, named, dout, torch.float64)
+        plain = results(torchs, tensors, named, dout, None)
+    for name, x, y, z in zip(("out", "dq", "dk", "dv", "dmask"), found, exact, plain):
+        assert x.shape == y.shape, name
+        times = 2 if name == "out" else 3
+        # Two roundings of f32 are nothing to count, nor is one of a result that should be 0.
+        least = 4e-6 if tensors[0].dtype is torch.float32 else 2.0**-10
+        error, allowed = (x - y).abs().max().item(), times * (z - y).abs().max().item() + least
+        assert error <= allowed, f"{name}: {error} > {allowed}"
+
+
+def test_dropout_is_the_librarys() -> None:
+    q, k, v = (torch.randn(2, 3, 40, 16) for _ in range(3))
+    turned = [x.transpose(1, 2) for x in (q, k, v)]
+    with sdpa.enable():
+        torch.manual_seed(3)
+        found = F.scaled_dot_product_attention(q, k, v, dropout_p=0.3, is_causal=True)
+        again = F.scaled_dot_product_attention(q, k, v, dropout_p=0.3, is_causal=True)
+    torch.manual_seed(3)
+    expected = rocflash.attention(*turned, dropout_p=0.3, causal=True).transpose(1, 2)
+    assert torch.equal(found, expected) and not torch.equal(found, again)
+
+
+def test_autocast() -> None:
+    q, k, v = (torch.randn(2, 3, 9, 16) for _ in range(3))
+    bias = torch.randn(9, 9, requires_grad=True)
+    with sdpa.enable(), torch.autocast("cpu", torch.bfloat16):
+        out = F.scaled_dot_product_attention(q, k.bfloat16(), v, bias)
+        out.sum().backward()
+    assert out.dtype is torch.bfloat16 and bias.grad is not None and sdpa.last() == ("rocflash", "")
+
+
+def test_a_row_that_sees_nothing_is_zero() -> None:
+    q = torch.randn(1, 1, 4, 8)
+    mask = torch.tensor([True, False, True, False])[:, None].expand(4, 4)
+    with sdpa.enable():
+        out = F.scaled_dot_product_attention(q, q, q, mask)
+    assert (out[0, 0, 1::2] == 0).all() and torch.allclose(out, torchs(q, q, q, mask), atol=1e-5)
+
+
+DECLINED = {
+    "double": lambda q: now(q.double(), q.double(), q.double()),
+    "nested": lambda q: now(*[torch.nested.nested_tensor([q[0], q[1]], layout=torch.jagged).transpose(1, 2)] * 3),
+    "meta": lambda q: now(*[q.to("meta")] * 3),
+    "vmap": lambda q: torch.func.vmap(now)(q, q, q),
+    "mask and causal": lambda q: now(q, q, q, torch.ones(4, 4, dtype=torch.bool), is_causal=True),
+    "switched off": lambda q: in_math(q),
+    "dropout of everything": lambda q: now(q, q, q, dropout_p=1.0),
+    "a head too large": lambda q: now(*[q.repeat(1, 1, 1, 40)] * 3),
+}
+
+
+def now(*arguments: Any, **named: Any) -> Any:
+    return F.scaled_dot_product_attention(*arguments, **named)
+
+
+def in_math(q: torch.Tensor) -> Any:
+    with sdpa_kernel(SDPBackend.MATH):
+        return now(q, q, q)
+
+
+@pytest.mark.parametrize("call", DECLINED.values(), ids=DECLINED)
+def test_torch_serves_by_rule_and_says_so(call: Any) -> None:
+    q = torch.randn(2, 3, 4, 16)
+    sdpa.enable()
+    with pytest.warns(sdpa.FallbackWarning, match="torch serves"):
+        call(q)
+    served = sdpa.last()
+    assert served is not None and served.by == "torch" and served.reason
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        call(q)  # said once
+    assert sdpa.counts()[served] >= 2
+    sdpa.disable()
+    with sdpa.enable(strict=True), pytest.raises(rocflash.Unsupported, match="strict=True"):
+        call(q)
+
+
+def test_torch_refuses_what_it_refuses() -> None:
+    q = torch.randn(2, 3, 4, 16)
+    bad: list[Any] = [
+        ((q, q, q, torch.ones(4)), {}),
+        ((q, q[:, :2], q[:, :2]), {}),
+        ((q, q, q, torch.ones(3, 3, dtype=torch.bool)), {}),
+        ((q, q, q, torch.ones(4, 4, dtype=torch.int32)), {}),
+        ((q, q.double(), q), {}),
+        ((q[..., :8], q, q), {}),
+        ((q, q, q), {"enable_gqa": True, "attn_mask": torch.ones(5, 4)}),
+        ((q, q[:, :2], q[:, :2]), {"enable_gqa": True}),
+        ((q, None, q), {}),
+        ((q, q, q), {"colour": 1}),
+    ]
+    for arguments, named in bad:
+        raised = []
+        for function in (torchs, sdpa._installed):
+            with sdpa.enable(), pytest.raises(Exception) as found:
+                function(*arguments, **named)
+            raised.append(found.type)
+        assert raised[0] is raised[1], (arguments[1:], named)
+
+
+def test_forward_mode_derivatives_are_torchs() -> None:
+    q = torch.randn(1, 1, 4, 8)
+    with sdpa.enable(), pytest.raises(NotImplementedError, match="forward AD with _scaled_dot_product"):
+        torch.func.jvp(lambda x: now(x, q, q).sum(), (q,), (q,))
+
+
+def test_on_and_off() -> None:
+    q = torch.randn(1, 1, 4, 8)
+    user = types.ModuleType("imported_by_name")
+    user.attend = KEPT[0]  # type: ignore[attr-defined]
+    sys.modules[user.__name__] = user
+    try:
+        sdpa.enable()
+        kept = user.attend
+        assert kept is F.scaled_dot_product_attention and sdpa.is_enabled()
+        with sdpa.enable(strict=True):
+            assert sdpa.is_enabled()
+            with pytest.raises(rocflash.Unsupported):
+                kept(q.double(), q.double(), q.double())
+        assert sdpa.is_enabled()
+        with pytest.warns(sdpa.FallbackWarning):
+            kept(q.double(), q.double(), q.double())
+        sdpa.enable()
+        sdpa.disable()
+        assert user.attend is KEPT[0] and not sdpa.is_enabled()
+        before = sum(sdpa.counts().values())
+        assert torch.equal(kept(q, q, q), torchs(q, q, q))  # torch's, since it is off
+        assert sum(sdpa.counts().values()) == before
+    finally:
+        del sys.modules[user.__name__]
+
+
+def operators(graphs: list[Any]) -> set[str]:
+    return {str(n.target) for g in graphs for n in g.graph.nodes if n.op == "call_function"}
+
+
+def test_compiled() -> None:
+    """One graph without breaks, made anew when the library is switched on or off; results are those of eager calls."""
+    graphs: list[Any] = []
+
+    def keep(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    def model(q: Any, k: Any, v: Any, bias: Any) -> Any:
+        x = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return F.scaled_dot_product_attention(x, k, v, bias, scale=0.2, enable_gqa=True).sum()
+
+    q, k, v = (torch.randn(2, h, 12, 16, requires_grad=True) for h in (4, 2, 2))
+    bias = torch.randn(12, 12, requires_grad=True)
+    given = (q, k, v, bias)
+    compiled = torch.compile(model, backend=keep, fullgraph=True)
+    compiled(*given)
+    assert not any("rocflash" in name for name in operators(graphs))
+    graphs.clear()
+    with sdpa.enable():
+        out = compiled(*given)
+        assert any("rocflash" in name for name in operators(graphs)), operators(graphs)
+        assert not any("scaled_dot" in name for name in operators(graphs))
+        found = torch.autograd.grad(out, given)
+        eager = torch.autograd.grad(model(*given), given)
+        for x, y in zip(found, eager):
+            torch.testing.assert_close(x, y)
+        longer = [torch.randn(2, h, 30, 16) for h in (4, 2, 2)]
+        by_aot = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=True)
+        torch.testing.assert_close(by_aot(*longer, bias[:1, :1]), model(*longer, bias[:1, :1]))
+        with torch.autocast("cpu", torch.bfloat16):
+            torch.testing.assert_close(by_aot(*given), model(*given))
+    graphs.clear()
+    torch.testing.assert_close(compiled(*given), out)
+    assert not any("rocflash" in name for name in operators(graphs))
+
+
+def test_compiled_fallback_is_said() -> None:
+    q = torch.randn(1, 1, 4, 8, dtype=torch.float64)
+    compiled = torch.compile(lambda x: F.scaled_dot_product_attention(x, x, x), backend="eager", fullgraph=True)
+    with sdpa.enable(), pytest.warns(sdpa.FallbackWarning, match="float64"):
+        out = compiled(q)
+    torch.testing.assert_close(out, torchs(q, q, q))
+
+
+def test_scripts_keep_torchs() -> None:
+    code = (
+        "import torch, rocflash, torch.nn.functional as F\n"
+        "rocflash.sdpa.enable()\n"
+        "class M(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return F.scaled_dot_product_attention(x, x, x)\n"
+    )
+    source = f"{code}print(torch.jit.script(M()).code)\n"
+    # TorchScript reads sources, which code given by -c does not have.
+    runner = f"import linecache\ns = {source!r}\nlinecache.cache['m'] = (len(s), None, s.splitlines(True), 'm')\nexec(compile(s, 'm', 'exec'))"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", runner], capture_output=True, text=True)
+    assert "torch.scaled_dot_product_attention" in done.stdout, done.stderr[-2000:]
+
+
+def test_deterministic_and_checkpointed() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    q = torch.randn(2, 3, 20, 16, requires_grad=True)
+
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(x, x, x, dropout_p=0.2, is_causal=True)
+
+    with sdpa.enable():
+        torch.manual_seed(0)
+        (plain,) = torch.autograd.grad(attend(q).sum(), q)
+        torch.manual_seed(0)
+        (again,) = torch.autograd.grad(checkpoint(attend, q, use_reentrant=False).sum(), q)
+    assert torch.equal(plain, again)

@@ -1,0 +1,268 @@
+"""rocflash's backends inside vLLM and SGLang, on the CPU: their batches against the definition."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+import server_cases as cases
+import servers
+import torch
+
+CPU = torch.device("cpu")
+
+
+def close(a: torch.Tensor, b: torch.Tensor) -> None:
+    torch.testing.assert_close(a.float(), b.float(), rtol=1e-4, atol=1e-5)
+
+
+VLLM = {
+    "plain": ({}, {"causal": True}),
+    "window": ({"sliding_window": 6}, {"window": (5, 0)}),
+    "softcap": ({"logits_soft_cap": 2.0}, {"causal": True, "softcap": 2.0}),
+    "alibi": (
+        {"alibi_slopes": [0.1, 0.2, 0.3, 0.4]},
+        {"causal": True, "alibi_slopes": torch.tensor([0.1, 0.2, 0.3, 0.4])},
+    ),
+    "sinks": (
+        {"sinks": torch.tensor([0.5, -1.0, 2.0, 0.0])},
+        {"causal": True, "sinks": torch.tensor([0.5, -1.0, 2.0, 0.0])},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", VLLM)
+@pytest.mark.parametrize("heads_first", [True, False])
+def test_vllm(kind: str, heads_first: bool) -> None:
+    """A prompt, a chunk of one, a decoding sequence; cache in both of vLLM's orders."""
+    given, told = VLLM[kind]
+    impl = cases.vllm_impl(**given)
+    batch = cases.VllmBatch([20, 7, 33], [3, 7, 1], torch.float32, CPU, heads_first)
+    batch.fill(impl)
+    output = torch.full_like(batch.query, 7.0)
+    common = batch.common()
+    with servers.nothing_read():
+        metadata = cases.vllm_builder(CPU).build(0, common)
+        impl.do_kv_cache_update(
+            cases.layer(), batch.key, batch.value, batch.cache, metadata.slot_mapping
+        )
+        found = impl.forward(
+            cases.layer(), batch.query, batch.key, batch.value, batch.cache, metadata, output
+        )
+    assert found is output
+    close(output[:11], batch.expected(softmax_scale=0.2, **told))
+    assert torch.equal(output[11:], torch.full_like(output[11:], 7.0))  # rows that only pad
+
+
+def test_vllm_without_causal() -> None:
+    """Drafts that see both sides: a window then has both, too."""
+    impl = cases.vllm_impl(sliding_window=4)
+    batch = cases.VllmBatch([20, 9], [5, 9], torch.float32, CPU)
+    batch.fill(impl)
+    impl.do_kv_cache_update(
+        cases.layer(), batch.key, batch.value, batch.cache, batch.slots(old=False)
+    )
+    metadata = cases.vllm_builder(CPU).build(0, batch.common(causal=False))
+    output = torch.empty_like(batch.query)
+    impl.forward(cases.layer(), batch.query, None, None, batch.cache, metadata, output)
+    close(output[:14], batch.expected(softmax_scale=0.2, window=(3, 3)))
+
+
+def test_vllm_encoder() -> None:
+    """No cache: a sequence's own rows."""
+    servers.install_vllm()
+    impl = cases.vllm_impl(attn_type=servers.VllmType.ENCODER_ONLY, sliding_window=4)
+    batch = cases.VllmBatch([6, 9], [6, 9], torch.float32, CPU)
+    metadata = cases.vllm_builder(CPU).build(0, batch.common())
+    output = torch.empty_like(batch.query)
+    with servers.nothing_read():
+        impl.forward(
+            cases.layer(), batch.query, batch.key, batch.value, batch.cache, metadata, output
+        )
+    close(output[:15], batch.expected(softmax_scale=0.2, window=(3, 3)))
+
+
+def test_vllm_habits() -> None:
+    impl = cases.vllm_impl()
+    output = torch.ones(3, 4, 32)
+    assert not impl.forward(
+        cases.layer(), None, None, None, None, None, output
+    ).any()  # vLLM measures memory
+    builder = cases.vllm_builder(CPU)
+    batch = cases.VllmBatch([5], [1], torch.float32, CPU)
+    metadata = builder.build(0, batch.common())
+    other = builder.update_block_table(metadata, batch.table + 1, batch.slots(False) + 1)
+    assert torch.equal(metadata.block_table, batch.table)
+    assert torch.equal(other.block_table, batch.table + 1)
+    assert other.seq_lens is metadata.seq_lens
+    with pytest.raises(NotImplementedError, match="^output_scale: is given"):
+        impl.forward(
+            cases.layer(), *[batch.query] * 3, batch.cache, metadata, output, torch.ones(1)
+        )
+    with pytest.raises(
+        NotImplementedError, match="^kv_cache_dtype: 'fp8'; allowed are auto, float16, bfloat16"
+    ):
+        cases.vllm_impl(kv_cache_dtype="fp8")
+    common = batch.common()
+    common.causal = torch.ones(1, dtype=torch.bool)
+    with pytest.raises(NotImplementedError, match="^causal: is a tensor"):
+        builder.build(0, common)
+
+
+def test_vllm_asks_before() -> None:
+    """vLLM's questions of a backend, and the place named CUSTOM."""
+    cases.vllm_impl()
+    from rocflash.integrations.vllm_backend import RocflashBackend as backend
+
+    asked = lambda *x: backend.reasons_against(*x, servers.VllmType.DECODER)  # noqa: E731
+    for size in (32, 72, 80, 128, 256, 512):
+        assert asked(size, torch.bfloat16, "auto", True) == []
+    assert asked(513, torch.bfloat16, "auto", True) == ["head_size"]
+    assert asked(64, torch.float32, "auto", False) == []
+    assert asked(64, torch.bfloat16, "fp8", False) == ["kv_cache_dtype"]
+    assert asked(64, torch.float32, "bfloat16", False) == [
+        "a cache of bfloat16 under queries of torch.float32 not supported"
+    ]
+    assert backend.forward_includes_kv_cache_update is False
+    assert servers.VllmBackends.CUSTOM.get_class() is backend
+    assert backend.get_name() in servers.VllmBackends.__members__
+
+
+SGLANG = {
+    "plain": ({}, {}, {"causal": True}),
+    "window": ({"sliding_window_size": 5}, {}, {"window": (5, 0)}),
+    "softcap": ({"logit_cap": 2.0}, {}, {"causal": True, "softcap": 2.0}),
+    "sinks": ({}, {"sinks": torch.tensor([0.5, -1.0, 2.0, 0.0])}, {"causal": True}),
+    "both sides": ({"attn_type": servers.SglangType.ENCODER_ONLY}, {}, {}),
+}
+
+
+@pytest.mark.parametrize("kind", SGLANG)
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_sglang_extend(kind: str, page_size: int) -> None:
+    about, given, told = SGLANG[kind]
+    runner = cases.SglangRunner(page_size, torch.float32, CPU)
+    backend, layer = runner.backend(), cases.sglang_layer(**about)
+    lengths, new = [9, 6, 10], [3, 6, 1]
+    batch = runner.batch([2, 0, 3], lengths, new)
+    backend.init_forward_metadata(batch)
+    q, k, v = (torch.randn(10, h * 32) for h in (4, 2, 2))
+    with servers.nothing_read():
+        out = backend.forward(q, k, v, layer, batch, **given)
+        again, lse = backend.forward(q, None, None, layer, batch, return_lse=True, **given)
+    assert out.shape == (10, 128) and lse.shape == (10, 4)
+    assert torch.equal(out.view(10, 4, 32), again)
+    parts = q.view(10, 4, 32).split(new)
+    for part, found, request, length in zip(
+        parts, out.view(10, 4, 32).split(new), (2, 0, 3), lengths
+    ):
+        keys, values = runner.keys_of(request, length, 0)
+        assert any(torch.equal(x, keys[-1]) for x in k.view(-1, 2, 32))
+        close(found, cases.attended(part, keys, values, softmax_scale=0.2, **told, **given))
+
+
+@pytest.mark.parametrize("window", [False, True])
+def test_sglang_decode(window: bool) -> None:
+    """With and without a graph's memory; windowed layers may have a pool of their own."""
+    runner = cases.SglangRunner(4, torch.float32, CPU, window)
+    backend = runner.backend()
+    layer = cases.sglang_layer(layer_id=int(window), sliding_window_size=6 if window else -1)
+    backend.init_cuda_graph_state(4, 4)
+    assert backend.get_cuda_graph_seq_len_fill_value() == 1
+    for lengths in ([9, 6, 10], [1, 8, 7]):
+        batch = runner.batch([1, 3, 0], lengths)
+        q, k, v = (torch.randn(3, h * 32) for h in (4, 2, 2))
+        backend.init_forward_metadata(batch)
+        out = backend.forward(q, k, v, layer, batch)
+        with servers.nothing_read():
+            backend.init_forward_metadata_out_graph(batch, in_capture=True)
+            backend.init_forward_metadata_in_graph(batch)
+            same, lse = backend.forward(q, k, v, layer, batch, return_lse=True)
+        assert torch.equal(out.view(3, 4, 32), same) and lse.shape == (3, 4)
+        for n, (request, length) in enumerate(zip((1, 3, 0), lengths)):
+            keys, values = runner.keys_of(request, length, int(window))
+            assert torch.equal(keys[-1], k[n].view(2, 32))
+            told = {"window": (6, 0)} if window else {"causal": True}
+            close(
+                same[n : n + 1],
+                cases.attended(
+                    q[n : n + 1].view(1, 4, 32), keys, values, softmax_scale=0.2, **told
+                ),
+            )
+
+
+def test_sglang_chunks() -> None:
+    """Llama 4's local layers."""
+    runner = cases.SglangRunner(1, torch.float32, CPU)
+    runner.attention_chunk_size = 4
+    backend, layer = runner.backend(), cases.sglang_layer(use_irope=True)
+    batch = runner.batch([1], [9], [6])
+    backend.init_forward_metadata(batch)
+    q = torch.randn(6, 128)
+    out = backend.forward(q, torch.randn(6, 64), torch.randn(6, 64), layer, batch).view(6, 4, 32)
+    keys, values = runner.keys_of(1, 9, 0)
+    told = {"softmax_scale": 0.2, "causal": True, "attention_chunk": 4}
+    close(out, cases.attended(q.view(6, 4, 32), keys, values, **told))
+
+
+def test_sglang_refuses() -> None:
+    runner = cases.SglangRunner(1, torch.float32, CPU)
+    backend = runner.backend()
+    batch = runner.batch([1], [9], [6])
+    backend.init_forward_metadata(batch)
+    call = (torch.randn(6, 128), None, None)
+    for about, given, words in (
+        ({"is_cross_attention": True}, {}, "^is_cross_attention: True"),
+        ({"logit_cap": 1.0, "logit_capping_method": "x"}, {}, "^logit_capping_method: 'x'"),
+        ({"xai_temperature_len": 8}, {}, "^xai_temperature_len: 8"),
+        ({}, {"k_rope": torch.zeros(1)}, "^k_rope: is given"),
+    ):
+        with pytest.raises(NotImplementedError, match=words):
+            backend.forward(*call, cases.sglang_layer(**about), batch, **given)
+    batch.forward_mode = servers.Mode.TARGET_VERIFY
+    with pytest.raises(NotImplementedError, match="^forward_mode: TARGET_VERIFY"):
+        backend.init_forward_metadata(batch)
+    for name, x, words in (
+        ("use_mla_backend", True, "latent attention"),
+        ("kv_cache_dtype", torch.float8_e4m3fn, "^kv_cache_dtype: torch.float8_e4m3fn"),
+    ):
+        other = cases.SglangRunner(1, torch.float32, CPU)
+        setattr(other, name, x)
+        with pytest.raises(NotImplementedError, match=words):
+            other.backend()
+    assert servers.SGLANG_CHOICES.count("rocflash") == 1
+
+
+def test_reading_would_be_noticed() -> None:
+    x = torch.ones(1)
+    for read in (int, float, bool, lambda x: x.item(), lambda x: x.tolist(), lambda x: x.cpu()):
+        with servers.nothing_read(), pytest.raises(AssertionError, match="read on the host"):
+            read(x)
+    assert int(x) == 1
+
+
+def test_entry_points() -> None:
+    """The servers find the backends by the metadata of the distribution."""
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    for group, module in (("vllm.general_plugins", "vllm"), ("sglang.srt.plugins", "sglang")):
+        place = f"rocflash.integrations.{module}:register"
+        assert f'[project.entry-points."{group}"]\nrocflash = "{place}"\n' in text
+        entry = importlib.metadata.EntryPoint("rocflash", place, group)
+        assert callable(entry.load())
+
+
+def test_old_servers_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    cases.vllm_impl()
+    cases.SglangRunner(1, torch.float32, CPU).backend()
+    from rocflash.integrations import sglang, vllm
+
+    for module, name in (
+        (vllm, "vllm.v1.attention.backends.registry"),
+        (sglang, "sglang.srt.layers.attention.attention_registry"),
+    ):
+        monkeypatch.setitem(sys.modules, name, None)
+        with pytest.warns(UserWarning, match="^rocflash: no attention backend for this"):
+            module.register()
