@@ -62,6 +62,8 @@ constexpr DecodeTile latent_tile(Family family) {
       tile.dynamic_shared = tile.stages * tile.keys * (latent_values + latent_rest) * 2 +
                             2 * latent_waves * tile.rows * tile.keys * 4;
       break;
+    case Family::sm90:
+      break;
   }
   tile.merges = tile.divides_columns = true;
   tile.columns = latent_values;
