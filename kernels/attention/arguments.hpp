@@ -84,7 +84,8 @@ struct CombineArguments {
   Parts parts;
   Problem problem;
   std::int32_t of_problem = 0;  // 1: the problem counts
-  std::int32_t slices = 1;      // waves that share a row: a power of two
+  std::int32_t blocks = 1;      // of columns, each as wide as a wave takes
+  std::int32_t slices = 1;      // waves that share a block of a row: a power of two
   std::int32_t groups = 0;      // workgroups; any number is correct
 };
 

@@ -57,8 +57,8 @@ template <KernelSpec spec>
 class LatentStream {
   using Types = LatentTypes<spec>;
   using Task = CopyTask<Types::Rows::bytes, Types::tile.keys, arch::wave_size>;
-  static constexpr int rest_chunks = own_rest * number_bytes<spec.dtype> / 16;
-  static_assert(Types::tile.keys * rest_chunks == arch::wave_size);  // each lane has one
+  static constexpr int rest_chunks = own_rest * number_bytes<spec.dtype> / 16,
+                       rest_step = arch::wave_size / rest_chunks;  // rows of a round
 
  public:
   LatentStream(const DecodeArguments& a, const SequenceView& s, std::int64_t kv_head,
@@ -73,8 +73,9 @@ class LatentStream {
               rest_row = arch::lane() / rest_chunks,
               rest_chunk = arch::wave() * rest_chunks + arch::lane() % rest_chunks,
               rest_column = latent_values + 8 * rest_chunk;
-    const SharedAddress rest_to =
-        Types::rest(stage) + static_cast<std::uint32_t>(Types::Rest::place(rest_row, rest_chunk));
+    const auto rest_to = [&](int row) {
+      return Types::rest(stage) + static_cast<std::uint32_t>(Types::Rest::place(row, rest_chunk));
+    };
     if (cursor_.in_one_run()) {
       const std::byte* from = cursor_.in_run(keys_, task.row);
       const std::int64_t stride = keys_.row_stride * (Task::step * number_bytes<spec.dtype>);
@@ -83,7 +84,9 @@ class LatentStream {
         copy(Task::next(to, n), from, column, task.row + n * Task::step < left);
         from += stride;
       }
-      copy(rest_to, cursor_.in_run(keys_, rest_row), rest_column, rest_row < left);
+      ROCFLASH_UNROLL
+      for (int row = rest_row; row < Types::tile.keys; row += rest_step)
+        copy(rest_to(row), cursor_.in_run(keys_, row), rest_column, row < left);
     } else {
       // Few at a time: finding a row in a page takes a load.
       constexpr int together = 4;
@@ -97,7 +100,8 @@ class LatentStream {
           copy(Task::next(to, first + n), from[n], column,
                task.row + (first + n) * Task::step < left);
       }
-      copy(rest_to, cursor_.found(keys_, rest_row, left), rest_column, rest_row < left);
+      for (int row = rest_row; row < Types::tile.keys; row += rest_step)
+        copy(rest_to(row), cursor_.found(keys_, row, left), rest_column, row < left);
     }
     cursor_.advance(left);
   }

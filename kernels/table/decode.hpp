@@ -55,10 +55,10 @@ constexpr DecodeTile latent_tile(Family family) {
       tile.shared_queries = family != Family::rdna4;
       break;
     case Family::sm80:
-      // Four tiles, and the waves' shares of the scores of two.
-      tile.rows = tile.keys = 16;
+      // Two tiles, and the waves' shares of the scores of two.
+      tile.rows = 16;
       tile.waves_per_simd = 2;
-      tile.stages = 4;
+      tile.stages = 2;
       tile.dynamic_shared = tile.stages * tile.keys * (latent_values + latent_rest) * 2 +
                             2 * latent_waves * tile.rows * tile.keys * 4;
       break;

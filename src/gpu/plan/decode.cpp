@@ -88,13 +88,17 @@ bool is_split(const Problem& given, const ForwardOutputs& o, Chip chip) {
 }
 
 std::int32_t decode_splits(const Problem& p, Chip chip) {
-  constexpr std::int64_t most = 128;
-  if (p.splits > 0) return static_cast<std::int32_t>(std::min<std::int64_t>(p.splits, most));
   const DecodeTile tile = tile_for(p, chip);
+  // Where waves share keys, there are fewer of those who take some of their own.
+  const std::int64_t most = tile.divides_columns ? 512 : 128;
+  if (p.splits > 0) return static_cast<std::int32_t>(std::min<std::int64_t>(p.splits, most));
+  const std::int64_t keys = std::min(p.max_k, p.lengths.rows_k);
+  // A second launch that merges takes as long as some tiles do.
+  constexpr std::int64_t merge_tiles = 8;
+  if (tile.merges && keys <= merge_tiles * tile.keys * key_waves_of(tile, chip)) return 1;
   // Each wave should have two tiles at least.
-  const std::int64_t keys = std::min(p.max_k, p.lengths.rows_k),
-                     useful = std::clamp<std::int64_t>(
-                         keys / (2 * tile.keys * key_waves_of(tile, chip)), 1, most);
+  const std::int64_t useful =
+      std::clamp<std::int64_t>(keys / (2 * tile.keys * key_waves_of(tile, chip)), 1, most);
   const std::int64_t room = std::int64_t{chip.units} * groups_per_unit(tile, chip),
                      blocks = blocks_of_all(p, tile).at_most(room * most);
   // Workgroups come in rounds that fill the device: the share of it that is busy, in millionths.
