@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Everything that is to be proved on an NVIDIA card: the full verify with gradients, compute-sanitizer on a sample that has every
+# Everything that is to be proved on an NVIDIA card: the full verify with gradients (on Hopper with and without its own kernels, and
+# what its compiler says of those), compute-sanitizer on a sample that has every
 # kind of kernel, the Python tests on CUDA tensors, graphs and a second stream among them, and a small transformer trained on the
 # card and on the CPU. Without an NVIDIA driver it says so and does nothing. Each step prints the seconds since the start.
 #
@@ -23,6 +24,12 @@ fi
 
 step() { echo "== [$SECONDS s] $*"; }
 
+if [[ -f build/kernels/sm_90a.ptx ]] && "$command" info | grep -q ' sm_90a$'; then
+  step "Hopper's kernels: what the driver's compiler says of them"
+  "$python" scripts/ptxas_log.py build/kernels/sm_90a.ptx
+  step "verify: $level on $device without Hopper's kernels"
+  ROCFLASH_HOPPER=0 "$command" verify --device "$device" "$level"
+fi
 step "verify: $level on $device, forward and gradients"
 "$command" verify --device "$device" "$level"
 

@@ -1,4 +1,4 @@
-"""The modules of packaging/ as imports, the build directory, and running commands from the repository's root."""
+"""The modules of packaging/ and scripts/ as imports, the build directory, and running commands from the repository's root."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "packaging"))
+sys.path.insert(0, str(ROOT / "scripts"))
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

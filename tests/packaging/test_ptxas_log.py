@@ -1,0 +1,81 @@
+"""What an assembler says of kernels, and what of it is a failure."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import ptxas_log
+import pytest
+
+SCRIPT = Path(ptxas_log.__file__)
+PTX = """.version 8.0
+.target sm_90a
+.extern .shared .b8 memory[];
+.visible .entry first(
+	.param .u64 a
+)
+.maxntid 384, 1, 1
+{
+	{ .reg .pred p; }
+	ret;
+}
+.global .b8 table[4];
+.visible .entry second(
+)
+{
+	ret;
+}
+"""
+CLEAN = "ptxas info : 0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+
+
+def test_modules_have_one_kernel_and_what_all_share() -> None:
+    modules = dict(ptxas_log.kernels(PTX))
+    assert list(modules) == ["first", "second"]
+    for name, other in (("first", "second"), ("second", "first")):
+        assert f".entry {name}(" in modules[name]
+        assert f".entry {other}(" not in modules[name]
+        assert ".global .b8 table[4];" in modules[name]
+        assert modules[name].startswith(".version 8.0")
+
+
+@pytest.mark.parametrize(
+    ("log", "word"),
+    [
+        (CLEAN + "ptxas info : (C7510) wgmma.mma_async instructions are serialized", "wgmma"),
+        (CLEAN + "ptxas info : (C7514) Potential Performance Loss", "wgmma"),
+        (CLEAN + "ptxas info : (C7508) setmaxnreg ignored", "wgmma"),
+        (CLEAN + "ptxas info : (C7519) inserted", "missing"),
+        ("8 bytes stack frame, 4 bytes spill stores, 0 bytes spill loads", "spills"),
+        ("0 bytes stack frame, 0 bytes spill stores, 12 bytes spill loads", "spills"),
+        ("", "does not tell"),
+    ],
+)
+def test_complaints(log: str, word: str) -> None:
+    found = ptxas_log.complaints(log)
+    assert len(found) == 1
+    assert word in found[0]
+
+
+def test_nothing_to_complain_about() -> None:
+    assert ptxas_log.complaints(CLEAN) == []
+
+
+@pytest.mark.parametrize(("said", "status"), [(CLEAN, 0), (CLEAN + "(C7511)\n", 1)])
+def test_status(tmp_path: Path, said: str, status: int) -> None:
+    fake = tmp_path / "ptxas"
+    fake.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{said}END\n")
+    fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
+    ptx = tmp_path / "kernels.ptx"
+    ptx.write_text(PTX)
+    run = subprocess.run(
+        [sys.executable, str(SCRIPT), "--ptxas", str(fake), str(ptx)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == status, run.stderr
+    assert f"2 kernels, {2 * status} with complaints" in run.stdout
