@@ -1,12 +1,16 @@
 """This library against torch's attention on an NVIDIA GPU: one run, the same inputs, the device's own clock.
 
-    python bench/gpu_vs_torch.py [--op backward] [--quick] [--dtypes bf16] [--dims 64,128] [--output bench.json]
+    python bench/gpu_vs_torch.py [--op backward] [--quick] [--dtypes bf16] [--dims 64,128] [--idle 0.2]
+                                 [--output bench.json] [--plot bench.png]
 
 Forward or backward, head sizes 64 and 128, 2048 to 16384 tokens, causal and not, ordinary and grouped heads, against
 torch's flash and cuDNN backends; in f32, which those two do not take, against its memory-efficient one, which knows no
 groups. Ratios above 1 say that this library is faster. All take turns and are timed with
 events around each call; the median counts. How far our output, or the worst of our gradients, is from torch's is
 printed beside it. Kernels are compared, not what a call costs the host.
+
+A large card runs slower once it is hot: its power is limited. Without --idle the calls follow each other without a
+pause (sustained); with it each is made a few times after so many seconds of rest (burst).
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import argparse
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
@@ -70,17 +75,27 @@ def cases(quick: bool, dtypes: list[str], dims: list[int]) -> Iterator[Case]:
                         yield Case(dtype, d, length, h, hk, causal)
 
 
-def medians(calls: dict[str, Callable[[], object]], budget_ms: float) -> dict[str, float]:
+BURST = 4  # calls after a rest; the first one warms up
+
+
+def medians(
+    calls: dict[str, Callable[[], object]], budget_ms: float, idle: float
+) -> dict[str, float]:
     """Milliseconds of each call. They take turns, so that heat and clocks are the same for all."""
     times: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {n: [] for n in calls}
 
     def turn() -> None:
         for name, call in calls.items():
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            call()
-            end.record()
-            times[name].append((begin, end))
+            if idle > 0:
+                torch.cuda.synchronize()
+                time.sleep(idle)
+            for n in range(BURST if idle > 0 else 1):
+                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                begin.record()
+                call()
+                end.record()
+                if n > 0 or idle == 0:
+                    times[name].append((begin, end))
 
     # Compiles, allocates, warms up; the last turn tells how long one takes. Then the calls follow each other
     # without a pause, so that what a call costs the host before its kernel begins hides behind the kernel before.
@@ -90,7 +105,7 @@ def medians(calls: dict[str, Callable[[], object]], budget_ms: float) -> dict[st
     once = sum(pairs[-1][0].elapsed_time(pairs[-1][1]) for pairs in times.values())
     for pairs in times.values():
         pairs.clear()
-    for _ in range(max(5, min(50, int(budget_ms / once)))):
+    for _ in range(3 if idle > 0 else max(5, min(50, int(budget_ms / once)))):
         turn()
     torch.cuda.synchronize()
     return {
@@ -110,7 +125,9 @@ def differentiated(forward: Callable[[], torch.Tensor], inputs: list[torch.Tenso
     return lambda: torch.autograd.grad(out, inputs, dout, retain_graph=True)
 
 
-def measure(case: Case, op: str, budget_ms: float, deterministic: bool) -> dict[str, object]:
+def measure(
+    case: Case, op: str, budget_ms: float, deterministic: bool, idle: float
+) -> dict[str, object]:
     torch.manual_seed(0)
     dtype, backward = DTYPES[case.dtype], op == "backward"
     q, k, v = inputs = [
@@ -145,13 +162,13 @@ def measure(case: Case, op: str, budget_ms: float, deterministic: bool) -> dict[
             pairs = zip(calls["rocflash"](), theirs, strict=True)
             gap = max((x - y).abs().max().item() for x, y in pairs)
         calls[name] = call
-    ms = medians(calls, budget_ms)
+    ms = medians(calls, budget_ms, idle)
     row: dict[str, object] = {**asdict(case), "op": op, "difference": gap, "refused": refused}
-    for name, time in ms.items():
-        row[f"{name}_ms"] = time
-        row[f"{name}_tflops"] = case.flops(op) / time / 1e9
+    for name, taken in ms.items():
+        row[f"{name}_ms"] = taken
+        row[f"{name}_tflops"] = case.flops(op) / taken / 1e9
         if name != "rocflash":
-            row[f"ratio_{name}"] = time / ms["rocflash"]
+            row[f"ratio_{name}"] = taken / ms["rocflash"]
     return row
 
 
@@ -163,6 +180,38 @@ def cell(row: dict[str, object], key: str, form: str) -> str:
     return format(row[key], form) if key in row else "-"
 
 
+def plot(rows: list[dict[str, object]], title: str, path: str) -> None:
+    """One panel per dtype, head size, heads and mask: TFLOP/s of each library over lengths."""
+    import matplotlib  # noqa: PLC0415 - only for plots
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot  # noqa: PLC0415
+
+    panels: dict[tuple[object, ...], list[dict[str, object]]] = {}
+    for row in rows:
+        panels.setdefault(tuple(row[k] for k in ("dtype", "d", "h", "hk", "causal")), []).append(row)
+    columns = min(4, len(panels))
+    lines = -(-len(panels) // columns)
+    figure, axes = pyplot.subplots(
+        lines, columns, figsize=(3.6 * columns, 2.8 * lines), squeeze=False, sharey=True
+    )
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    for axis, ((dtype, d, h, hk, causal), shown) in zip(axes.flat, panels.items(), strict=False):
+        for name in ("rocflash", *BACKENDS):
+            points = [(r["length"], r[f"{name}_tflops"]) for r in shown if f"{name}_tflops" in r]
+            if points:
+                axis.plot(*zip(*points, strict=True), marker="o", label=name)
+        axis.set_title(f"{dtype} d{d} h{h}/{hk}{' causal' if causal else ''}", fontsize=9)
+        axis.set_xscale("log", base=2)
+        axis.grid(alpha=0.3)
+    axes.flat[0].set_ylim(0, 1.05 * max(r["rocflash_tflops"] for r in rows))  # shared by all
+    axes.flat[0].legend(fontsize=8)
+    figure.suptitle(f"{title}: TFLOP/s over tokens of a sequence")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--op", choices=PRODUCTS, default="forward")
@@ -172,7 +221,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two lengths, short measurements")
     parser.add_argument("--dtypes", default="bf16", help="which of " + ",".join(DTYPES))
     parser.add_argument("--dims", default="64,128", help="head sizes")
+    parser.add_argument("--idle", type=float, default=0, help="seconds of rest before calls")
     parser.add_argument("--output", default="build/bench/gpu_vs_torch.json")
+    parser.add_argument("--plot", help="a PNG with TFLOP/s over lengths; needs matplotlib")
     arguments = parser.parse_args()
     if not torch.cuda.is_available() or torch.version.hip:
         raise SystemExit("gpu_vs_torch.py: torch sees no NVIDIA GPU")
@@ -183,7 +234,11 @@ def main() -> None:
     dims = [int(d) for d in arguments.dims.split(",")]
     for case in cases(arguments.quick, arguments.dtypes.split(","), dims):
         row = measure(
-            case, arguments.op, 100 if arguments.quick else 400, arguments.deterministic
+            case,
+            arguments.op,
+            100 if arguments.quick else 400,
+            arguments.deterministic,
+            arguments.idle,
         )
         rows.append(row)
         theirs = "".join(
@@ -203,8 +258,12 @@ def main() -> None:
             )
     os.makedirs(os.path.dirname(arguments.output) or ".", exist_ok=True)
     with open(arguments.output, "w") as file:
-        json.dump({"device": device, "torch": torch.__version__, "rows": rows}, file, indent=1)
+        about = {"device": device, "torch": torch.__version__, "idle": arguments.idle}
+        json.dump({**about, "rows": rows}, file, indent=1)
     print(f"written: {arguments.output}")
+    if arguments.plot:
+        plot(rows, f"{device}, {arguments.op}", arguments.plot)
+        print(f"written: {arguments.plot}")
 
 
 if __name__ == "__main__":
