@@ -44,6 +44,9 @@ struct ForwardArguments {
 struct ForwardWarpgroupsArguments {
   TensorMap q, k, v;
   ForwardArguments forward;
+  // Blocks of queries that a workgroup takes one after the other: one, or two, a long one and a short one
+  // of the same planes (BlockTurns in turns.hpp).
+  std::int32_t pairs = 0;
 };
 
 // s_dmask is computed by a kernel of its own.

@@ -20,7 +20,9 @@
 #include "attention/outside.hpp"
 #include "attention/score.hpp"
 #include "attention/sequence.hpp"
+#include "attention/sight.hpp"
 #include "attention/softmax.hpp"
+#include "attention/turns.hpp"
 #include "attention/work.hpp"
 #include "table/forward.hpp"
 #include "tile/quads.hpp"
@@ -28,13 +30,48 @@
 
 namespace rocflash::kernel {
 
+// What the copying thread tells the others about a block of queries, word by word in shared memory:
+// they compute none of it, and keep it in registers only as long as they need it.
+class BlockOrder {
+ public:
+  static constexpr std::uint32_t bytes = 48;
+  enum Word {
+    number,  // below 0: there are no more blocks
+    tiles,   // of keys
+    end_key,
+    begin,  // its first query
+    common_begin,
+    common_end,  // keys that all of its queries see
+    head,
+    batch,  // where rows of q and out are
+    q_row,
+    q_rows,  // rows of the sequence
+    sq,
+    sk  // of them in use, and keys
+  };
+
+  explicit BlockOrder(SharedAddress at) : at_(at) {}
+  std::int32_t operator[](Word word) const {
+    return static_cast<std::int32_t>(arch::load_shared4(at_ + 4 * word));
+  }
+  void store(Word word, std::int32_t x) const {
+    arch::store_shared(at_ + 4 * word, static_cast<std::uint32_t>(x));
+  }
+
+ private:
+  SharedAddress at_;
+};
+
 // The types and the shared memory of one kernel.
 template <KernelSpec spec>
 struct GroupsTypes {
   static constexpr DType dtype = spec.dtype;
   static constexpr int bucket = spec.bucket;
   static constexpr ForwardGroups tile = forward_groups(spec);
-  static constexpr int stages = tile.stages, queries = tile.queries();
+  static constexpr int q_stages = tile.q_stages, stages = tile.stages, queries = tile.queries();
+  // Of the blocks that a ring of q holds, of the one that is being finished, and a power of two.
+  static constexpr std::uint32_t orders = 4;
+  static_assert(q_stages + 1 <= static_cast<int>(orders));
 
   using QueryTile = Panels<queries, bucket>;
   using KeyTile = Panels<tile.keys, bucket>;
@@ -42,55 +79,28 @@ struct GroupsTypes {
   using Weights = Fragments<tile.keys / product_depth>;
   using Outputs = GroupTile<bucket>;
 
-  static SharedAddress q() { return arch::shared_begin(); }
+  static SharedAddress q(int stage) {
+    return arch::shared_begin() + static_cast<std::uint32_t>(stage * QueryTile::bytes);
+  }
   static SharedAddress k(int stage) {
-    return q() + static_cast<std::uint32_t>(QueryTile::bytes + stage * KeyTile::bytes);
+    return q(q_stages) + static_cast<std::uint32_t>(stage * KeyTile::bytes);
   }
   static SharedAddress v(int stage) { return k(stages + stage); }
   static SharedAddress seen_keys(int query) {
     return k(2 * stages) + 8 * static_cast<std::uint32_t>(query);
   }
-  static SharedAddress barriers() { return seen_keys(queries); }
-  static Ring<1> q_ring() { return Ring<1>(barriers()); }
-  static Ring<stages> k_ring() { return Ring<stages>(barriers() + Ring<1>::bytes); }
+  static BlockOrder order(std::uint32_t block) {  // blocks of the workgroup count from 0
+    return BlockOrder(seen_keys(queries) + BlockOrder::bytes * (block % orders));
+  }
+  static SharedAddress barriers() { return seen_keys(queries) + BlockOrder::bytes * orders; }
+  static Ring<q_stages> q_ring() { return Ring<q_stages>(barriers()); }
+  static Ring<stages> k_ring() { return Ring<stages>(barriers() + Ring<q_stages>::bytes); }
   static Ring<stages> v_ring() {
-    return Ring<stages>(barriers() + Ring<1>::bytes + Ring<stages>::bytes);
+    return Ring<stages>(barriers() + Ring<q_stages>::bytes + Ring<stages>::bytes);
   }
   static_assert(QueryTile::bytes % QueryTile::alignment == 0 &&
                 KeyTile::bytes % KeyTile::alignment == 0);
 };
-
-// One block of queries: what it sees, and in how many tiles. All roles compute the same.
-template <int queries, int keys>
-struct QueryBlock {
-  WorkItem item;
-  SequenceView sequence;
-  std::int32_t begin;  // its first query
-  std::int32_t end_key = 0, tiles = 0;
-  Span common;  // keys that all of its queries see
-
-  QueryBlock(const ForwardArguments& a, std::int32_t number)
-      : item(a.work, static_cast<std::int32_t>(a.problem.heads), number),
-        sequence(a.problem, item.batch),
-        begin(item.block * queries) {
-    if (!exists()) return;
-    const SeenKeys seen(a.problem.visibility, sequence, begin, queries);
-    const auto first_key = static_cast<std::int32_t>(seen.by_any.begin);
-    end_key = static_cast<std::int32_t>(seen.by_any.end);
-    common = Span(seen.by_all);
-    tiles = end_key > first_key ? (end_key - first_key + keys - 1) / keys : 0;
-  }
-  bool exists() const { return begin < sequence.q_rows; }
-  // The first key of a tile; below 0 it is none of the sequence's.
-  std::int32_t tile_begin(std::int32_t tile) const { return end_key - (tile + 1) * keys; }
-};
-
-// The blocks of a workgroup. They come in the order of their work, the longest first; every second
-// round goes the other way, so that workgroups get about the same.
-inline std::int32_t block_number(std::int32_t round) {
-  const std::int32_t groups = arch::groups(), place = arch::group();
-  return round * groups + (round % 2 == 0 ? place : groups - 1 - place);
-}
 
 // What the copying thread does.
 template <KernelSpec spec>
@@ -104,32 +114,83 @@ void copy_tiles(const ForwardWarpgroupsArguments& a) {
   arch::prefetch(a.q);
   arch::prefetch(a.k);
   arch::prefetch(a.v);
-  FillPlace<1> q_place;
+  FillPlace<Types::q_stages> q_place;
   FillPlace<Types::stages> place;
-  for (std::int32_t round = 0;; ++round) {
-    const std::int32_t number = block_number(round);
-    if (round * arch::groups() >= a.forward.work.groups) break;
-    if (number >= a.forward.work.groups) continue;
-    const QueryBlock<Types::queries, Types::tile.keys> block(a.forward, number);
-    if (block.tiles == 0) continue;
-    const auto kv_head = static_cast<std::int32_t>(p.kv_head(block.item.head));
-    const auto k_batch = p.lengths.packed_k() ? 0 : block.item.batch;
-    auto row = static_cast<std::int32_t>(block.sequence.k_row) + block.tile_begin(0);
-    for (std::int32_t tile = 0; tile < block.tiles; ++tile, row -= KeyTile::rows) {
+  std::uint32_t blocks = 0;
+  const auto announce_q = [&](int bytes) {
+    ++blocks;
+    const SharedAddress full = q_ring.announce(q_place, bytes);
+    q_place.advance();
+    return full;
+  };
+  for (BlockTurns turn(a.forward.work, a.pairs != 0, arch::group(), arch::groups()); turn.more();
+       turn.next()) {
+    const WorkItem item(a.forward.work, static_cast<std::int32_t>(p.heads), turn.number());
+    const SequenceView sequence(p, item.batch);
+    const std::int32_t begin = item.block * Types::queries;
+    if (begin >= sequence.q_rows) continue;
+
+    // What its queries see, and in how many tiles.
+    std::int32_t tiles = 0, row = 0;
+    q_ring.wait_until_empty(q_place);
+    const BlockOrder order = Types::order(blocks);
+    order.store(BlockOrder::number, turn.number());
+    order.store(BlockOrder::begin, begin);
+    order.store(BlockOrder::head, item.head);
+    order.store(BlockOrder::batch, p.lengths.packed_q() ? 0 : item.batch);
+    order.store(BlockOrder::q_row, static_cast<std::int32_t>(sequence.q_row));
+    order.store(BlockOrder::q_rows, sequence.q_rows);
+    order.store(BlockOrder::sq, sequence.sq);
+    order.store(BlockOrder::sk, sequence.sk);
+    const std::int32_t end =
+        begin + Types::queries < sequence.sq ? begin + Types::queries : sequence.sq;
+    if (begin < end) {
+      const Sight sight(p.visibility, sequence.sq, sequence.sk);
+      const std::int32_t first_key = sight.begin(begin), end_key = sight.end(end - 1);
+      order.store(BlockOrder::common_begin, sight.begin(end - 1));
+      order.store(BlockOrder::common_end, sight.end(begin));
+      order.store(BlockOrder::end_key, end_key);
+      if (end_key > first_key) tiles = (end_key - first_key + KeyTile::rows - 1) / KeyTile::rows;
+      row = static_cast<std::int32_t>(sequence.k_row) + end_key;
+    }
+    order.store(BlockOrder::tiles, tiles);
+    if (tiles == 0) {
+      announce_q(0);
+      continue;
+    }
+
+    const SharedAddress q = Types::q(q_place.stage());
+    copy_tile<QueryTile>(q, a.q, announce_q(QueryTile::bytes), order[BlockOrder::q_row] + begin,
+                         item.head, order[BlockOrder::batch], arch::Reuse::none);
+    const auto kv_head = static_cast<std::int32_t>(p.kv_head(item.head));
+    const std::int32_t k_batch = p.lengths.packed_k() ? 0 : item.batch;
+    for (; tiles > 0; --tiles) {
+      row -= KeyTile::rows;  // below the first key there may be rows of others
       copy_tile<KeyTile>(Types::k(place.stage()), a.k, k_ring.fill(place, KeyTile::bytes), row,
                          kv_head, k_batch, arch::Reuse::much);
-      if (tile == 0) {
-        copy_tile<QueryTile>(Types::q(), a.q, q_ring.fill(q_place, QueryTile::bytes),
-                             static_cast<std::int32_t>(block.sequence.q_row) + block.begin,
-                             block.item.head, p.lengths.packed_q() ? 0 : block.item.batch,
-                             arch::Reuse::none);
-        q_place.advance();
-      }
       copy_tile<KeyTile>(Types::v(place.stage()), a.v, v_ring.fill(place, KeyTile::bytes), row,
                          kv_head, k_batch, arch::Reuse::much);
       place.advance();
     }
   }
+  q_ring.wait_until_empty(q_place);
+  Types::order(blocks).store(BlockOrder::number, -1);
+  announce_q(0);
+}
+
+// Which keys query `place` of a block sees, for the edges.
+template <class Types>
+void store_seen_keys(const Visibility& visibility, BlockOrder block, int place) {
+  const Sight sight(visibility, block[BlockOrder::sq], block[BlockOrder::sk]);
+  const std::int32_t query = block[BlockOrder::begin] + place;
+  std::int32_t begin = 0, end = 0;
+  if (query < sight.sq) {
+    begin = sight.begin(query);
+    end = sight.end(query);
+  }
+  arch::store_shared(Types::seen_keys(place),
+                     Words2{static_cast<std::uint32_t>(begin),
+                            static_cast<std::uint32_t>(end > begin ? end : begin)});
 }
 
 // Hides keys that a query does not see. Only tiles at edges need it.
@@ -196,33 +257,66 @@ void weigh(OnlineSoftmax (&softmax)[2], Scores& scores ROCFLASH_SETTLED, float u
   }
 }
 
-// The end of a block: sums over the lanes of each query, one division, the stores. Four lanes that
-// share a row turn their words so that each stores sixteen bytes.
-template <KernelSpec spec>
-void finish(const ForwardArguments& a, std::int32_t number, int first_row,
-            const OnlineSoftmax (&softmax)[2],
-            const typename GroupsTypes<spec>::Outputs& out ROCFLASH_SETTLED) {
-  using Types = GroupsTypes<spec>;
-  using Outputs = typename Types::Outputs;
-  const Problem& p = a.problem;
-  const QueryBlock<Types::queries, Types::tile.keys> block(a, number);
-  const SequenceView& sequence = block.sequence;
-  const std::int32_t head = block.item.head, warp_begin = block.begin + first_row;
+inline void store_lse(const ForwardOutputs& outputs, BlockOrder block, std::int32_t query,
+                      float lse) {
+  arch::store(&outputs.lse.at(block[BlockOrder::batch], block[BlockOrder::head],
+                              block[BlockOrder::q_row] + query),
+              query < block[BlockOrder::sq] ? lse : infinity);
+}
+template <DType dtype>
+std::byte* out_row(const ForwardOutputs& outputs, BlockOrder block, std::int32_t query) {
+  return row_address<dtype>(outputs.out, block[BlockOrder::batch], block[BlockOrder::q_row] + query,
+                            block[BlockOrder::head]);
+}
+
+// The end of a block's sums: over the lanes of each query, and the lse. Sets the factors of the
+// outputs.
+template <class Outputs>
+void close_sums(const ForwardOutputs& outputs, BlockOrder block, int first_row,
+                const OnlineSoftmax (&softmax)[2], float (&factor)[2]) {
   const int lane = arch::lane();
-  const Finish<Variant::plain> end(p, head);
-  float factors[2];
-  std::uint32_t broken = 0;  // bit 4 r + i: query i of the lanes of row r is to be computed again
   ROCFLASH_UNROLL
   for (int i = 0; i < 2; ++i) {
-    const Normaliser normaliser = end(softmax[i].reference, quad_sum(softmax[i].sum));
-    factors[i] = normaliser.factor;
-    const std::int32_t query = warp_begin + Outputs::row(lane, i);
-    const bool in_use = query < sequence.sq, exists = query < sequence.q_rows;
-    if (a.outputs.lse && lane % quad_lanes == 0 && exists)
-      store_lse(a.outputs, sequence, head, query, normaliser.lse);
-    std::byte* const row =
-        row_address<spec.dtype>(a.outputs.out, sequence.batch, sequence.q_row + query, head);
+    const Normaliser normaliser =
+        normalise(softmax[i].reference, quad_sum(softmax[i].sum), false, 0.0f);
+    factor[i] = normaliser.factor;
+    const std::int32_t query = block[BlockOrder::begin] + first_row + Outputs::row(lane, i);
+    if (outputs.lse && lane % quad_lanes == 0 && query < block[BlockOrder::q_rows])
+      store_lse(outputs, block, query, normaliser.lse);
+  }
+}
 
+// Queries of a warp again, whose outputs are not finite or not to be trusted: bit 4 r + i is query i
+// of the lanes of row r. References and sums are not kept until here.
+template <DType dtype, class Outputs>
+void repair_rows(const ForwardArguments& a, BlockOrder block, int first_row, std::uint32_t broken) {
+  const Problem& p = a.problem;
+  const WorkItem item(a.work, static_cast<std::int32_t>(p.heads), block[BlockOrder::number]);
+  const SequenceView sequence(p, item.batch);
+  constexpr float unknown = infinity;
+  arch::wave_barrier();
+  for (; broken != 0; broken &= broken - 1) {
+    const int bit = __builtin_ctz(broken), lane = bit / quad_lanes * quad_lanes;
+    const QueryView query(
+        p.visibility, sequence,
+        block[BlockOrder::begin] + first_row + Outputs::row(lane, bit % quad_lanes));
+    repair(ExactScores<dtype>{p, sequence, item.head, a.caches}, query, 0, unknown, a.outputs);
+  }
+}
+
+// The end of a block: one multiplication, and the stores. Four lanes that share a row turn their
+// words so that each stores sixteen bytes.
+template <DType dtype, class Outputs>
+void finish(const ForwardArguments& a, BlockOrder block, int first_row, const float (&factor)[2],
+            const Outputs& out ROCFLASH_SETTLED) {
+  const Problem& p = a.problem;
+  const int lane = arch::lane();
+  std::uint32_t broken = 0;
+  ROCFLASH_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    const std::int32_t query = block[BlockOrder::begin] + first_row + Outputs::row(lane, i);
+    const bool in_use = query < block[BlockOrder::sq], exists = query < block[BlockOrder::q_rows];
+    std::byte* const row = out_row<dtype>(a.outputs, block, query);
     float probe = 0;  // NaN once an output is not finite
     ROCFLASH_UNROLL
     for (int n = 0; n < Outputs::lane_columns; n += 2 * quad_lanes) {
@@ -231,31 +325,30 @@ void finish(const ForwardArguments& a, std::int32_t number, int first_row,
       for (int j = 0; j < quad_lanes; ++j) {
         const float x = out.at(i, n + 2 * j), y = out.at(i, n + 2 * j + 1);
         probe = __builtin_fmaf(y, 0.0f, __builtin_fmaf(x, 0.0f, probe));
-        words[j] =
-            in_use ? arch::narrow_two<spec.dtype>(x * normaliser.factor, y * normaliser.factor) : 0;
+        words[j] = in_use ? arch::narrow_two<dtype>(x * factor[i], y * factor[i]) : 0;
       }
       words = turned_in_quad(words);
       const int column = Outputs::column(n) + 8 * (lane % quad_lanes);
       if (exists && column < p.value_dim)
-        arch::store(reinterpret_cast<Words4*>(row + column * number_bytes<spec.dtype>), words);
+        arch::store(reinterpret_cast<Words4*>(row + column * number_bytes<dtype>), words);
     }
     std::uint32_t lanes = arch::ballot(in_use && (probe != 0 || products_overflow(p)));
     lanes |= lanes >> 1;
     lanes |= lanes >> 2;
     broken |= (lanes & 0x11111111u) << i;
   }
-  if (broken == 0) return;
-  arch::wave_barrier();
-  while (broken != 0) {
-    const int bit = __builtin_ctz(broken), row = bit / quad_lanes, which = bit % quad_lanes;
-    broken &= broken - 1;
-    const float base = which == 0 ? softmax[0].base() : softmax[1].base();
-    const float factor = which == 0 ? factors[0] : factors[1];
-    const int first_lane = quad_lanes * row;
-    const QueryView query(p.visibility, sequence, warp_begin + Outputs::row(first_lane, which));
-    repair(ExactScores<spec.dtype>{p, sequence, head, a.caches}, query,
-           arch::from_lane(base, first_lane), arch::from_lane(factor, first_lane), a.outputs);
-  }
+  if (broken != 0) repair_rows<dtype, Outputs>(a, block, first_row, broken);
+}
+
+// Rows of queries that see no keys.
+template <DType dtype>
+void finish_without_keys(const ForwardArguments& a, BlockOrder block, int first_row) {
+  const std::int32_t query = block[BlockOrder::begin] + first_row + arch::lane();
+  if (arch::lane() >= 16 || query >= block[BlockOrder::q_rows]) return;
+  std::byte* const row = out_row<dtype>(a.outputs, block, query);
+  for (int column = 0; column < a.problem.value_dim; column += 8)
+    arch::store(reinterpret_cast<Words4*>(row + column * number_bytes<dtype>), Words4{});
+  if (a.outputs.lse) store_lse(a.outputs, block, query, infinity);
 }
 
 // What a computing warpgroup does; they count from 0.
@@ -265,7 +358,6 @@ void compute_blocks(const ForwardArguments& a, int group) {
   using QueryTile = typename Types::QueryTile;
   using KeyTile = typename Types::KeyTile;
   using Outputs = typename Types::Outputs;
-  using Block = QueryBlock<Types::queries, Types::tile.keys>;
   constexpr ForwardGroups tile = Types::tile;
   constexpr DType dtype = spec.dtype;
   // Named barriers of the turns: each group has one, where the group before it reports.
@@ -275,99 +367,102 @@ void compute_blocks(const ForwardArguments& a, int group) {
 
   const auto q_ring = Types::q_ring();
   const auto k_ring = Types::k_ring(), v_ring = Types::v_ring();
-  const int lane = arch::lane(), thread = arch::thread() % arch::warpgroup_size;
+  const int thread = arch::thread() % arch::warpgroup_size;
   const int first_row = group_rows * group + 16 * (thread / arch::wave_size);  // of the warp
   const bool reports = thread == 0;
   const float unit = Scale(a.problem.scale).unit;
-  const RowLines<QueryTile> q(Types::q(), group_rows * group);
-
-  DrainPlace<1> q_place;
+  DrainPlace<Types::q_stages> q_place;
   DrainPlace<Types::stages> k_place, v_place;
   if (tile.in_turns && group == 0) arch::reach_barrier(own_turn, turn_threads);
-  for (std::int32_t round = 0;; ++round) {
-    const std::int32_t number = block_number(round);
-    if (round * arch::groups() >= a.work.groups) break;
-    if (number >= a.work.groups) continue;
-    const Block block(a, number);
-    if (!block.exists()) continue;
 
+  for (std::uint32_t number = 0;; ++number, q_place.advance()) {
+    q_ring.wait(q_place);
+    const BlockOrder block = Types::order(number);
+    if (block[BlockOrder::number] < 0) break;
+    std::int32_t left = block[BlockOrder::tiles];
+    if (left == 0) {
+      finish_without_keys<dtype>(a, block, first_row);
+      if (reports) q_ring.release(q_place);
+      continue;
+    }
+    std::int32_t tile_begin = block[BlockOrder::end_key] - tile.keys;
+    const std::int32_t common_begin = block[BlockOrder::common_begin],
+                       common_end = block[BlockOrder::common_end];
+    const auto at_edge = [&] {
+      return tile_begin < common_begin || tile_begin + tile.keys > common_end;
+    };
+    const RowLines<QueryTile> q(Types::q(q_place.stage()), group_rows * group);
     OnlineSoftmax softmax[2];
+    typename Types::Scores scores;
+    typename Types::Weights weights;
     Outputs out;
-    out.clear();
-    if (block.tiles > 0) {
-      typename Types::Scores scores;
-      typename Types::Weights weights;
-      float factor[2];
-      if (lane < 16) {
-        const QueryView query(a.problem.visibility, block.sequence, block.begin + first_row + lane);
-        arch::store_shared(
-            Types::seen_keys(first_row + lane),
-            Words2{static_cast<std::uint32_t>(query.begin), static_cast<std::uint32_t>(query.end)});
-      }
-      arch::wave_barrier();
-      std::int32_t tile_begin = block.tile_begin(0);
-      const auto at_edge = [&](std::int32_t begin) {
-        return begin < block.common.begin || begin + tile.keys > block.common.end;
-      };
+    float factor[2];
 
-      // The first tile has no outputs of a tile before it beside it.
-      q_ring.wait(q_place);
-      k_ring.wait(k_place);
-      Products first;
-      first.template multiply<dtype, spec.bucket>(scores, q,
-                                                  RowLines<KeyTile>(Types::k(k_place.stage())));
-      first.commit();
-      wait<0>(scores);
-      if (reports) k_ring.release(k_place);
-      k_place.advance();
-      if (at_edge(tile_begin)) hide_keys<Types>(scores, first_row, tile_begin);
-      follow_largest(softmax, scores, unit, factor);
-      weigh(softmax, scores, unit);
-      weights.template round<dtype>(scores);
+    // The first tile has no outputs of a tile before it beside it.
+    k_ring.wait(k_place);
+    Products first;
+    first.template multiply<dtype, spec.bucket>(scores, q,
+                                                RowLines<KeyTile>(Types::k(k_place.stage())));
+    first.commit();
+    if (const int lane = arch::lane(); lane < 16)
+      store_seen_keys<Types>(a.problem.visibility, block, first_row + lane);
+    arch::wave_barrier();
+    out.clear();
+    wait<0>(scores);
+    if (reports) {
+      k_ring.release(k_place);
+      if (left == 1) q_ring.release(q_place);
+    }
+    k_place.advance();
+    if (at_edge()) hide_keys<Types>(scores, first_row, tile_begin);
+    follow_largest(softmax, scores, unit, factor);
+    weigh(softmax, scores, unit);
+    weights.template round<dtype>(scores);
 
 #pragma clang loop unroll(disable)
-      for (std::int32_t left = block.tiles - 1; left > 0; --left) {
-        tile_begin -= tile.keys;
-        k_ring.wait(k_place);
-        if (tile.in_turns) arch::barrier(own_turn, turn_threads);
-        Products next(out, weights);
-        next.template multiply<dtype, spec.bucket>(scores, q,
-                                                   RowLines<KeyTile>(Types::k(k_place.stage())));
-        next.commit();
-        v_ring.wait(v_place);
-        Products present;
-        present.template add<dtype>(out, weights, ColumnLines<KeyTile>(Types::v(v_place.stage())));
-        present.commit();
-        if (tile.in_turns) arch::reach_barrier(next_turn, turn_threads);
-
-        wait<1>(scores);
-        if (reports) k_ring.release(k_place);
-        k_place.advance();
-        if (at_edge(tile_begin)) hide_keys<Types>(scores, first_row, tile_begin);
-        const bool moved = follow_largest(softmax, scores, unit, factor);
-        weigh(softmax, scores, unit);
-
-        wait<0>(out, weights);
-        if (reports) v_ring.release(v_place);
-        v_place.advance();
-        weights.template round<dtype>(scores);
-        if (moved) {
-          out.scale_row(0, factor[0]);
-          out.scale_row(1, factor[1]);
-        }
-      }
-
-      if (reports) q_ring.release(q_place);
-      q_place.advance();
+    while (--left > 0) {
+      tile_begin -= tile.keys;
+      k_ring.wait(k_place);
+      if (tile.in_turns) arch::barrier(own_turn, turn_threads);
+      Products next(out, weights);
+      next.template multiply<dtype, spec.bucket>(scores, q,
+                                                 RowLines<KeyTile>(Types::k(k_place.stage())));
+      next.commit();
       v_ring.wait(v_place);
-      Products last(out, weights);
-      last.template add<dtype>(out, weights, ColumnLines<KeyTile>(Types::v(v_place.stage())));
-      last.commit();
+      Products present;
+      present.template add<dtype>(out, weights, ColumnLines<KeyTile>(Types::v(v_place.stage())));
+      present.commit();
+      if (tile.in_turns) arch::reach_barrier(next_turn, turn_threads);
+
+      wait<1>(scores);
+      if (reports) {
+        k_ring.release(k_place);
+        if (left == 1) q_ring.release(q_place);
+      }
+      k_place.advance();
+      if (at_edge()) hide_keys<Types>(scores, first_row, tile_begin);
+      const bool moved = follow_largest(softmax, scores, unit, factor);
+      weigh(softmax, scores, unit);
+
       wait<0>(out, weights);
       if (reports) v_ring.release(v_place);
       v_place.advance();
+      weights.template round<dtype>(scores);
+      if (moved) {
+        out.scale_row(0, factor[0]);
+        out.scale_row(1, factor[1]);
+      }
     }
-    finish<spec>(a, arch::renewed(number), first_row, softmax, out);
+
+    v_ring.wait(v_place);
+    Products last(out, weights);
+    last.template add<dtype>(out, weights, ColumnLines<KeyTile>(Types::v(v_place.stage())));
+    last.commit();
+    close_sums<Outputs>(a.outputs, block, first_row, softmax, factor);
+    wait<0>(out, weights);
+    if (reports) v_ring.release(v_place);
+    v_place.advance();
+    finish<dtype>(a, block, first_row, factor, out);
   }
 }
 

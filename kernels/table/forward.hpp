@@ -29,10 +29,11 @@ constexpr int sm80_forward_shared(int row_bytes, int queries, int keys, bool q_l
 
 // Forward by warpgroups: one has tiles of keys and values copied, the others have 64 queries each.
 struct ForwardGroups {
-  int groups;     // that compute
-  int keys;       // of a tile
-  bool in_turns;  // one group's products run while another has its softmax
-  int stages = 2;
+  int groups;        // that compute
+  int keys;          // of a tile
+  bool in_turns;     // one group's products run while another has its softmax
+  int q_stages = 1;  // blocks of queries in shared memory
+  int stages = 2;    // tiles of keys
   // Registers of a thread, after the copying group has given some of its own to the others.
   int copying = 40, computing = 232;
 
@@ -47,24 +48,24 @@ constexpr KernelSpec warpgroups_spec(DType dtype, int bucket) {
 constexpr ForwardGroups forward_groups(const KernelSpec& spec) {
   switch (spec.bucket) {
     case 64:
-      return {3, 128, true, 2, 32, 160};
+      return {3, 128, true, 1, 2, 32, 160};
     case 96:
       return {2, 192, true};
     case 128:
-      return {2, 176, true};
+      return {2, 128, true};
     case 192:
-      return {2, 112, false};
+      return {2, 112, true, 1};
     default:
-      return {2, 80, false};
+      return {2, 80, true, 1};
   }
 }
 
-// q, so many tiles each of k and of v, the keys that each query sees, barriers.
+// Blocks of q, tiles of k and of v, the keys that each query sees, four orders, barriers.
 constexpr int forward_groups_shared(const KernelSpec& spec) {
   const ForwardGroups g = forward_groups(spec);
   const int row_bytes = spec.bucket * static_cast<int>(size_of(spec.dtype));
-  return (g.queries() + 2 * g.stages * g.keys) * row_bytes + 8 * g.queries() +
-         8 * 2 * (1 + 2 * g.stages);
+  return (g.q_stages * g.queries() + 2 * g.stages * g.keys) * row_bytes + 8 * g.queries() + 4 * 48 +
+         8 * 2 * (g.q_stages + 2 * g.stages);
 }
 
 constexpr ForwardTile forward_tile(Family family, const KernelSpec& spec) {

@@ -210,7 +210,14 @@ class Ring {
   }
 
   SharedAddress fill(const FillPlace<stages>& place, int copied) const {
+    wait_until_empty(place);
+    return announce(place, copied);
+  }
+  // The two halves of that: whatever the thread stores between them, drainers see.
+  void wait_until_empty(const FillPlace<stages>& place) const {
     arch::wait_for_phase(empty(place.stage()), place.parity());
+  }
+  SharedAddress announce(const FillPlace<stages>& place, int copied) const {
     arch::arrive_and_expect(full(place.stage()), copied);
     return full(place.stage());
   }

@@ -56,8 +56,28 @@ TEST(TargetFor, TheYoungestThatRunsAndAnArchitecturesOwnFirst) {
   EXPECT_EQ(arch_for("sm_100", built), "sm_90");
 }
 
+// What a family adds is for its architecture alone, beside what serves it anyway.
+TEST(TargetFor, AdditionsComeBeside) {
+  const Target built[] = {{"sm_80", Family::sm80}, {"sm_90a", Family::sm90}};
+  const auto added = [&](std::string_view device) {
+    const Target* const target = addition_for(device, built);
+    return std::string(target ? target->arch : "none");
+  };
+  EXPECT_EQ(arch_for("sm_90", built), "sm_80");
+  EXPECT_EQ(added("sm_90"), "sm_90a");
+  EXPECT_EQ(added("sm_89"), "none");
+  EXPECT_EQ(added("sm_100"), "none");
+  EXPECT_EQ(added("gfx942"), "none");
+}
+
 TEST(Catalogue, FindsEachOfItsTargets) {
-  for (const Target& target : targets()) EXPECT_EQ(target_for(target.arch), &target) << target.arch;
+  for (const Target& target : targets()) {
+    EXPECT_EQ(target_named(target.arch), &target) << target.arch;
+    const std::string device = std::string(target.arch) == "sm_90a" ? "sm_90" : target.arch;
+    EXPECT_EQ(kernel::is_addition(target.family) ? addition_for(device) : target_for(device),
+              &target)
+        << target.arch;
+  }
 }
 
 // What the driver looks at first: the machine in the ELF header's flags.
@@ -79,9 +99,12 @@ TEST(Catalogue, CodeObjectsAreWholeAndForTheirArchitecture) {
     SCOPED_TRACE(target.arch);
     const auto object = code_object(target);
     const std::string_view text = text_of(object);
-    if (target.family == Family::sm80) {
+    if (kernel::vendor_of(target.family) == kernel::Vendor::nvidia) {
       EXPECT_NE(text.find(std::string(".target ") + target.arch), text.npos);
-      EXPECT_NE(text.find(".visible .entry forward_f16_64_plain("), text.npos);
+      EXPECT_NE(text.find(kernel::is_addition(target.family)
+                              ? ".visible .entry forward_warpgroups_f16_64_plain("
+                              : ".visible .entry forward_f16_64_plain("),
+                text.npos);
       ASSERT_FALSE(text.empty());
       EXPECT_EQ(text.find('\0'), text.size() - 1);
       continue;
@@ -103,6 +126,7 @@ TEST(Catalogue, CodeObjectsAreWholeAndForTheirArchitecture) {
 
 TEST(Catalogue, ModulesHaveTheirKernel) {
   for (const Target& target : targets()) {
+    if (kernel::is_addition(target.family)) continue;
     SCOPED_TRACE(target.arch);
     const auto module = module_for(target, "forward_bf16_128_full");
     ASSERT_FALSE(module.empty());

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -33,15 +34,23 @@ bool serves(int dlpack_type, const Target& target) {
   return std::string_view(target.arch).starts_with(dlpack_type == kDLROCM ? "gfx" : "sm_");
 }
 
+// ROCFLASH_HOPPER=0: for comparisons, and should a driver compile those kernels wrongly.
+bool without_additions() {
+  const char* wanted = std::getenv("ROCFLASH_HOPPER");
+  return wanted && std::string_view(wanted) == "0";
+}
+
 std::vector<Device> devices_of(Driver& driver, int dlpack_type) {
   std::vector<Device> devices;
   const int count = driver.device_count();
   for (int n = 0; n < count; ++n) {
     DeviceFacts facts = driver.facts(n);
     const Target* target = target_for(facts.arch);
-    const Target* addition = driver.maps_tensors() ? addition_for(facts.arch) : nullptr;
     std::string features = facts.arch;
     std::replace(features.begin(), features.end(), ':', ' ');
+    const Target* addition = addition_for(facts.arch);
+    if (addition && (without_additions() || !driver.maps_tensors())) addition = nullptr;
+    if (addition) features += text(" ", addition->arch);
     devices.push_back({dlpack_type, n, std::move(facts), std::move(features), target, addition});
   }
   return devices;
@@ -82,6 +91,10 @@ Outcome search(const Kind& kind) {
   } else {
     found.driver = std::move(driver);
     for (const Device& d : state.devices) {
+      if (const Target* missed = addition_for(d.facts.arch); missed && !d.addition)
+        state.reason += text("; device ", d.index, " does without the kernels of ", missed->arch,
+                             without_additions() ? ", ROCFLASH_HOPPER is 0"
+                                                 : ", the driver lacks cuTensorMapEncodeTiled");
       if (!d.target)
         state.reason += text("; device ", d.index, ", ", d.facts.name, " (", d.facts.arch,
                              "), has no kernels here");

@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 
+#include "attention/sight.hpp"
 #include "gpu/plan/rows.hpp"
 #include "gpu/plan/sequences.hpp"
 #include "gpu/plan/work.hpp"
@@ -75,9 +76,10 @@ std::optional<TensorBox> box_of(const Rows& rows, std::int64_t count, std::int64
 bool plan_warpgroups(Plan& plan, const kernel::ForwardArguments forward, Chip chip) {
   const Problem& p = forward.problem;
   const Lengths& l = p.lengths;
-  const int bucket =
-      kernel::bucket_of(Operation::forward_warpgroups, p.dtype, std::max(p.head_dim, p.value_dim));
+  const int bucket = kernel::bucket_of(Operation::forward_warpgroups, p.dtype,
+                                       std::max(p.head_dim, p.value_dim), kernel::family_set::sm90);
   if (!chip.warpgroups || bucket == 0 || p.scale < 0 || l.rows_k == 0 ||
+      std::max({p.max_q, p.max_k, p.visibility.chunk}) > kernel::longest_sight ||
       forward_variant(p, forward.outputs) != Variant::plain)
     return false;
   const kernel::KernelSpec spec = kernel::warpgroups_spec(p.dtype, bucket);
@@ -93,6 +95,8 @@ bool plan_warpgroups(Plan& plan, const kernel::ForwardArguments forward, Chip ch
   kernel::Work& work = a.forward.work;
   work = share_work(p, p.heads, sequence_rows(l, p.max_q), tile.queries(), tile.threads(), chip);
   if (work.groups == 0) return true;
+  // Where later queries see more keys.
+  a.pairs = p.visibility.right >= 0 && p.visibility.left < 0 && p.visibility.chunk == 0;
   const auto map = [&](TensorBox& box, int rows, kernel::TensorMap& to) {
     box.columns = static_cast<std::uint32_t>(bucket % 64 == 0 ? 64 : 32);  // Panels::width
     box.rows = static_cast<std::uint32_t>(rows);
@@ -134,8 +138,8 @@ void plan_forward(Plan& plan, const Problem& given, const ForwardOutputs& output
   a.caches = caches_of(p);
   if (is_wide(p, chip.family)) return plan_wide(plan, a, chip);
   if (plan_warpgroups(plan, a, chip)) return;
-  const kernel::KernelSpec spec = kernel::forward_spec(p.dtype, forward_bucket(p, chip.family),
-                                                       forward_variant(p, a.outputs));
+  const kernel::KernelSpec spec =
+      kernel::forward_spec(p.dtype, forward_bucket(p, chip.family), forward_variant(p, a.outputs));
   const kernel::ForwardTile tile = kernel::forward_tile(chip.family, spec);
   a.work =
       share_work(p, p.heads, sequence_rows(p.lengths, p.max_q), tile.queries, tile.threads, chip);

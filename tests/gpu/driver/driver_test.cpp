@@ -194,6 +194,28 @@ TEST(CudaDriver, TellsDevices) {
   EXPECT_EQ(f.driver->facts(0).units, 132);
 }
 
+TEST(CudaDriver, WritesMapsOfTensors) {
+  const Fake f(FAKE_CUDA_LIBRARY, make_cuda_driver);
+  ASSERT_TRUE(f.driver->maps_tensors());
+  kernel::TensorMap map;
+  TensorBox box{
+      reinterpret_cast<const void*>(64), DType::bf16, {96, 500, 8, 2}, {1536, 192, 768000}};
+  box.columns = 32;
+  box.rows = 176;
+  box.map = &map;
+  f.driver->map(box);
+  EXPECT_EQ(f.log(), "map 9 rank 4 at 64: 96 500 8 2 by 1536 192 768000 box 32 176 swizzle 2\n");
+  EXPECT_EQ(map.opaque[0], 7u);
+  f.clear();
+  box.dtype = DType::f16;
+  box.columns = 64;
+  f.driver->map(box);
+  EXPECT_EQ(f.log(), "map 6 rank 4 at 64: 96 500 8 2 by 1536 192 768000 box 64 176 swizzle 3\n");
+  const Variable error("FAKE_MAP_ERROR", "1");
+  EXPECT_NE(device_error([&] { f.driver->map(box); }).find("cuTensorMapEncodeTiled"),
+            std::string::npos);
+}
+
 TEST(CudaDriver, UsesTheCallersContextOrThePrimaryOne) {
   Fake f(FAKE_CUDA_LIBRARY, make_cuda_driver);
   Loader loader;

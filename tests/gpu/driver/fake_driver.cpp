@@ -208,6 +208,16 @@ FAKE int cuFuncSetAttribute(void*, int which, int value) {
   note("attribute %d = %d", which, value);
   return 0;
 }
+FAKE int cuTensorMapEncodeTiled(void* map, int dtype, unsigned rank, const void* data,
+                                const unsigned long long* sizes, const unsigned long long* strides,
+                                const unsigned* box, const unsigned*, int, int swizzle, int, int) {
+  note("map %d rank %u at %lu: %llu %llu %llu %llu by %llu %llu %llu box %u %u swizzle %d", dtype,
+       rank, number(data), sizes[0], sizes[1], sizes[2], sizes[3], strides[0], strides[1],
+       strides[2], box[0], box[1], swizzle);
+  *static_cast<unsigned long long*>(map) = 7;
+  return variable("FAKE_MAP_ERROR");
+}
+
 FAKE int cuLaunchKernel(void*, unsigned gx, unsigned, unsigned, unsigned bx, unsigned, unsigned,
                         unsigned shared, void* stream, void**, void**) {
   note("launch %u x %u shared %u in %lu stream %lu", gx, bx, shared,

@@ -1,0 +1,124 @@
+// Which forward problems Hopper's kernels take, and what the copy engine is told about their tensors.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "given.hpp"
+#include "gpu/plan/forward.hpp"
+#include "tile/panels.hpp"
+
+namespace rocflash::gpu {
+namespace {
+
+using kernel::Family;
+using kernel::Operation;
+
+constexpr Chip hopper{Family::sm80, 132, 232448, true};
+
+struct Given {
+  explicit Given(DType dtype = DType::bf16, int d = 128, int dv = 128) {
+    sizes.d = d;
+    sizes.dv = dv;
+    sizes.hk = 2;
+    p = dense_problem(dtype, sizes);
+    p.caches = sizes.b;
+    o.out = output(dtype, sizes);
+  }
+  Names names(Chip chip = hopper) const {
+    Plan plan;
+    plan_forward(plan, p, o, chip);
+    return names_of(plan);
+  }
+  Sizes sizes;
+  Problem p;
+  ForwardOutputs o;
+};
+
+TEST(Warpgroups, TakePlainProblemsOfEveryHeadSizeOnHopper) {
+  EXPECT_EQ(Given().names(), Names{"forward_warpgroups_bf16_128_plain"});
+  EXPECT_EQ(Given(DType::f16, 64, 64).names(), Names{"forward_warpgroups_f16_64_plain"});
+  EXPECT_EQ(Given(DType::f16, 80, 16).names(), Names{"forward_warpgroups_f16_96_plain"});
+  EXPECT_EQ(Given(DType::bf16, 256, 8).names(), Names{"forward_warpgroups_bf16_256_plain"});
+  EXPECT_EQ(Given().names({Family::sm80, 132, 232448, false}), Names{"forward_bf16_128_plain"});
+  EXPECT_EQ(Given(DType::bf16, 72, 60).names(), Names{"forward_bf16_96_full"});
+}
+
+// Each of these alone leaves a problem to the kernels of sm_80.
+TEST(Warpgroups, LeaveTheRestToOthers) {
+  const std::function<void(Given&)> others[] = {
+      [](Given& g) { g.p.scale = -1; },
+      [](Given& g) { g.p.softcap = 1; },
+      [](Given& g) { g.p.mask.data = at(0x100); },
+      [](Given& g) { g.p.k.data = at(0x20008); },
+      [](Given& g) { g.p.q.row_stride += 4; },
+      [](Given& g) { g.p.v.batch_stride = 0; },  // repeated: no map has that
+      [](Given& g) { g.p.k.head_stride = 0; },
+      [](Given& g) { g.p.q.batch_stride = std::int64_t{1} << 40; },
+      [](Given& g) { g.p.lengths.rows_k = g.p.max_k = 0; },
+  };
+  for (std::size_t n = 0; n < std::size(others); ++n) {
+    Given g;
+    others[n](g);
+    const Names names = g.names();
+    ASSERT_EQ(names.size(), 1u) << n;
+    EXPECT_EQ(names[0].find("warpgroups"), std::string::npos) << n;
+  }
+}
+
+TEST(Warpgroups, MapsAreThoseOfTheTensorsAndBoxesAreTiles) {
+  Given g;
+  g.p.v.head_stride = 256;
+  g.p.v.row_stride = 1024;
+  Plan plan;
+  plan_forward(plan, g.p, g.o, hopper);
+  ASSERT_EQ(plan.launches().size(), 1u);
+  const Launch& launch = plan.launches()[0];
+  const auto& a = plan.arguments<Operation::forward_warpgroups>();
+  const auto tile = kernel::forward_groups(kernel::warpgroups_spec(DType::bf16, 128));
+  ASSERT_EQ(launch.boxes.size(), 3u);
+  const TensorBox &q = launch.boxes[0], &v = launch.boxes[2];
+  EXPECT_EQ(q.map, &a.q);
+  EXPECT_EQ(v.map, &a.v);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(&a) % 64, 0u);
+  EXPECT_EQ(q.data, g.p.q.data);
+  EXPECT_TRUE(std::ranges::equal(q.sizes, std::initializer_list<std::uint64_t>{128, 1000, 8, 2}));
+  EXPECT_TRUE(std::ranges::equal(v.sizes, std::initializer_list<std::uint64_t>{128, 900, 2, 2}));
+  EXPECT_TRUE(std::ranges::equal(
+      v.strides, std::initializer_list<std::uint64_t>{
+                     2048, 512, 2 * static_cast<std::uint64_t>(g.p.v.batch_stride)}));
+  EXPECT_EQ(q.columns, 64u);
+  EXPECT_EQ(q.rows, static_cast<std::uint32_t>(tile.queries()));
+  EXPECT_EQ(v.rows, static_cast<std::uint32_t>(tile.keys));
+  EXPECT_EQ(a.forward.work.groups, 2 * 8 * divide_up(1000, tile.queries()));
+  EXPECT_EQ(launch.shape.groups, std::min(132, a.forward.work.groups));
+}
+
+TEST(Warpgroups, BoxesAreAsWideAsPanels) {
+  for (const int bucket : {64, 96, 128, 192, 256}) {
+    Plan plan;
+    const Given g(DType::f16, bucket, bucket);
+    plan_forward(plan, g.p, g.o, hopper);
+    const int width = bucket == 96 ? kernel::Panels<64, 96>::width : kernel::Panels<64, 128>::width;
+    for (const TensorBox& box : plan.launches()[0].boxes) {
+      EXPECT_EQ(box.columns, static_cast<std::uint32_t>(width));
+      EXPECT_LE(box.rows, 256u);
+    }
+  }
+}
+
+// A dimension of one element has any stride; the door says 0.
+TEST(Warpgroups, SingleElementsAndPackedRowsHaveMaps) {
+  Given single;
+  single.p.lengths.batch = 1;
+  single.p.q.batch_stride = single.p.k.batch_stride = single.p.v.batch_stride = 0;
+  EXPECT_EQ(single.names(), Names{"forward_warpgroups_bf16_128_plain"});
+  Given packed;
+  const std::int32_t starts[3] = {};
+  packed.p.lengths.cu_q = packed.p.lengths.cu_k = starts;
+  for (Rows* rows : {&packed.p.q, &packed.p.k, &packed.p.v, &packed.o.out}) rows->batch_stride = 0;
+  EXPECT_EQ(packed.names(), Names{"forward_warpgroups_bf16_128_plain"});
+}
+
+}  // namespace
+}  // namespace rocflash::gpu
