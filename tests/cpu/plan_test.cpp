@@ -126,6 +126,16 @@ TEST(DecodePlan, FewRowsOnly) {
   for (const std::int64_t rows : {5, 0}) EXPECT_FALSE(decodes(rows)) << rows;
 }
 
+// One key head for all: each of its rows is read once, for however many heads there are.
+TEST(DecodePlan, ManyHeadsOfFewQueries) {
+  Problem p = decode_problem(1, 4096);
+  p.heads = 128;
+  p.kv_heads = 1;
+  EXPECT_TRUE(is_decode(p));
+  p.max_k = 256;
+  EXPECT_FALSE(is_decode(p));
+}
+
 // Sixteen rows of as many keys are a tile.
 TEST(DecodePlan, FewRowsAmongMoreKeys) {
   Problem p = decode_problem(1, 16);

@@ -115,6 +115,9 @@ def attention_forward(
     else:
         # No mask means that causal, or nothing, says it all; one query sees every key it is given.
         options["causal"] = bool(causal) and q.shape[1] > 1
+        if options["causal"] and k.shape[1] > q.shape[1]:
+            # A prompt in a static cache: as torch's, the mask starts with the first key, and the rest is room.
+            k, v = k[:, : q.shape[1]], v[:, : q.shape[1]]
     found = rocflash.attention(q, k, v, return_weights=bool(output_attentions), **options)
     out, weights = found if output_attentions else (found, None)
     if weights is not None and dropout:

@@ -57,6 +57,7 @@ Problem spaced(const Problem& given) {
   Problem p = given;
   space_single_row(p.q, p.lengths.rows_q);
   for (Rows* rows : {&p.k, &p.v}) space_single_row(*rows, rows->blocks ? 0 : p.lengths.rows_k);
+  if (given.values_within_keys()) p.v.row_stride = p.k.row_stride;
   return p;
 }
 

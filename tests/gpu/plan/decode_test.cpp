@@ -155,9 +155,9 @@ TEST(Decode, ReadsRowsThatAreKeysAndValuesOnce) {
                      .split(chip));
   }
   // A single part goes straight to the outputs, but for sinks.
-  EXPECT_EQ(planned(latent(300, 4096), h200), std::vector<std::string>{"decode_latent_bf16_576"});
+  EXPECT_EQ(planned(latent(264, 4096), h200), std::vector<std::string>{"decode_latent_bf16_576"});
   EXPECT_EQ(
-      planned(latent(300, 4096).with([](Given& g) { g.p.sinks.data = at(0x60000); }), h200).size(),
+      planned(latent(264, 4096).with([](Given& g) { g.p.sinks.data = at(0x60000); }), h200).size(),
       2u);
   Plan plan;
   const Given g = latent(2, 4096);
