@@ -1,4 +1,5 @@
-# Nix users' door: the library and command, the Python packages, a shell with all that `make test` needs.
+# Nix users' door: the Python packages (rocflash and flash_attn), the library and command, a shell with ROCm's torch and all that
+# `make test` needs.
 # docs/install.md says what of this was built for real, and what was evaluated only.
 {
   description = "rocflash: exact attention on CPUs and GPUs";
@@ -12,6 +13,8 @@
       system = "x86_64-linux";
       pkgs = import nixpkgs {
         inherit system;
+        # torch for ROCm; who uses the overlay has a configuration of their own.
+        config.rocmSupport = true;
         overlays = [ self.overlays.default ];
       };
     in
@@ -27,8 +30,8 @@
       };
 
       packages.${system} = {
-        default = pkgs.rocflash;
-        python = pkgs.python3Packages.rocflash;
+        default = pkgs.python3Packages.rocflash;
+        library = pkgs.rocflash;
         flash-attn-3 = pkgs.python3Packages.flash-attn-3;
       };
 

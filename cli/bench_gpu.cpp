@@ -4,6 +4,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 
 #include "commands.hpp"
 #include "gpu_array.hpp"
@@ -20,15 +21,41 @@ struct GpuRow {
   int repeats = 0;
   double seconds = 0, tflops = 0;
   Traffic traffic;
-  bool counted = false;  // traffic.requested is what the simulator saw
+  bool counted = false;   // traffic.requested is what the simulator saw
   std::optional<Prediction> predicted;
+  std::size_t bytes = 0;  // of the workspace
+  // Of standard attention, where it was asked for; the difference where the host can hold its table.
+  double standard_seconds = 0;
+  std::size_t standard_bytes = 0;
+  std::optional<double> difference;
 };
+
+// The host computes standard attention once per row, to compare with; above this the table of weights is too large for that.
+constexpr std::size_t largest_table = std::size_t{1} << 30;
 
 std::string family_of(const rocflash_device& device) {
   for (const rocflash_target& t : targets()) {
     if (std::string(t.arch) == device.arch) return t.family;
   }
   return {};
+}
+
+// The largest difference of `out` from standard attention, which the host computes from the same inputs.
+double difference_from_standard(const GpuArray& q, const GpuArray& k, const GpuArray& v,
+                                const GpuArray& out, const Problem& problem) {
+  const Array host_q = q.on_host(), host_k = k.on_host(), host_v = v.on_host();
+  Problem here = problem;
+  here.q = host_q.tensor(), here.k = host_k.tensor(), here.v = host_v.tensor();
+  const Array found = out.on_host();
+  Array standard(out.tensor().dtype(), out.tensor().shape());
+  const ForwardOutputs outputs{standard.tensor(), std::nullopt, std::nullopt};
+  Execution execution{.backend = Backend::standard};
+  Workspace workspace;
+  workspace.reserve(workspace_size(here, outputs, execution));
+  execution.workspace = workspace.data();
+  execution.workspace_size = workspace.size();
+  forward(here, outputs, execution);
+  return found.difference(standard);
 }
 
 GpuRow measure(const std::shared_ptr<Gpu>& gpu, const CostShape& s, const GpuBenchOptions& o) {
@@ -84,19 +111,37 @@ GpuRow measure(const std::shared_ptr<Gpu>& gpu, const CostShape& s, const GpuBen
     row.predicted = parse_prediction(gpu->predicted_seconds(), last);
   gpu->predict(false);
 
-  // Several launches between two events where one is too short for them.
+  row.bytes = execution.workspace_size;
   Stopwatch watch(*gpu);
-  const double once = watch.seconds(execution.stream, launch);
-  const int together = o.repeat > 0 ? 1 : std::clamp(static_cast<int>(2e-3 / once), 1, 200);
-  Times times;
-  for (const auto start = Clock::now(); !enough(o.repeat, times.count(), start);) {
-    times.add(watch.seconds(execution.stream, [&] {
-      for (int n = 0; n < together; ++n) launch();
-    }) / together);
+  const auto timed = [&] {
+    // Several launches between two events where one is too short for them.
+    const double once = watch.seconds(execution.stream, launch);
+    const int together = o.repeat > 0 ? 1 : std::clamp(static_cast<int>(2e-3 / once), 1, 200);
+    Times times;
+    for (const auto start = Clock::now(); !enough(o.repeat, times.count(), start);) {
+      times.add(watch.seconds(execution.stream, [&] {
+        for (int n = 0; n < together; ++n) launch();
+      }) / together);
+    }
+    row.repeats = times.count() * together;
+    return times.median();
+  };
+  row.seconds = timed();
+  if (o.compare && !o.backward) {
+    const GpuArray weights(gpu, t, {s.b, s.h, s.sq, s.sk}, 0);
+    const ForwardOutputs all{out.tensor(), lse.tensor(), weights.tensor()};
+    workspace = workspace_of(workspace_size(problem, all, execution));
+    launch = [&] { forward(problem, all, execution); };
+    launch();
+    gpu->wait(execution.stream);
+    const int repeats = row.repeats;
+    row.standard_seconds = timed();
+    row.repeats = repeats;
+    row.standard_bytes = weights.bytes() + execution.workspace_size;
+    if (weights.bytes() <= largest_table)
+      row.difference = difference_from_standard(q, k, v, out, problem);
   }
   gpu->drop_stream(execution.stream);
-  row.repeats = times.count() * together;
-  row.seconds = times.median();
   row.tflops = (o.backward ? 2.5 : 1.0) * forward_flops(s) / row.seconds * 1e-12;
   return row;
 }
@@ -127,6 +172,13 @@ int bench_gpu(const GpuBenchOptions& o) {
              "Medians by events. Least: inputs read once, outputs written once. Requested: {}.\n",
              simulated && !o.backward ? "counted by the simulator"
                                       : "what the kernels' tiles ask for, caches aside");
+  const bool compare = o.compare && !o.backward;
+  if (compare)
+    fmt::print(to,
+               "Standard: the same attention with all weights written to memory, by this library's "
+               "kernels; a framework's "
+               "own reads them\nback, too. Memory: beyond inputs and outputs. Difference: from "
+               "standard attention on the host.\n");
   if (simulated)
     fmt::print(
         to,
@@ -147,6 +199,9 @@ int bench_gpu(const GpuBenchOptions& o) {
     titles.insert(titles.end(),
                   {"predicted [ms]", "predicted TFLOP/s", "clock [MHz]", "matrix [%]"});
   if (o.compare_model) titles.emplace_back("measured / predicted");
+  if (compare)
+    titles.insert(titles.end(), {"standard [ms]", "speed-up [x]", "memory [MiB]", "standard [MiB]",
+                                 "max difference"});
   Table table(titles, 0);
   Json json{{"version", version()}, {"device", o.device}, {"name", about.name},
             {"arch", about.arch},   {"op", op},           {"dtype", o.dtype},
@@ -174,6 +229,13 @@ int bench_gpu(const GpuBenchOptions& o) {
                     fmt::format("{:.1f}", 100 * r.predicted->matrix_busy)});
       if (o.compare_model) cells.push_back(fmt::format("{:.2f}", r.seconds / r.predicted->seconds));
     }
+    if (compare)
+      cells.insert(cells.end(),
+                   {fmt::format("{:.3f}", r.standard_seconds * 1e3),
+                    fmt::format("{:.2f}", r.standard_seconds / r.seconds),
+                    fmt::format("{:.2f}", mebibytes(static_cast<double>(r.bytes))),
+                    fmt::format("{:.2f}", mebibytes(static_cast<double>(r.standard_bytes))),
+                    r.difference ? fmt::format("{:.1e}", *r.difference) : "-"});
     table.add(cells);
     Json entry{{"seqlen_q", shape.sq},
                {"seqlen_k", shape.sk},
@@ -183,6 +245,13 @@ int bench_gpu(const GpuBenchOptions& o) {
                {"least_bytes", r.traffic.least},
                {"requested_bytes", r.traffic.requested},
                {"requested_is_counted", r.counted}};
+    if (compare) {
+      entry["workspace_bytes"] = r.bytes;
+      entry["standard_seconds"] = r.standard_seconds;
+      entry["standard_workspace_bytes"] = r.standard_bytes;
+      entry["speed_up"] = r.standard_seconds / r.seconds;
+      if (r.difference) entry["max_difference"] = *r.difference;
+    }
     if (share) entry["share_of_peak"] = r.tflops / *peak;
     if (r.predicted) {
       entry["predicted_seconds"] = r.predicted->seconds;

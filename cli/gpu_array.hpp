@@ -26,6 +26,12 @@ class GpuArray {
                   std::min(pattern.bytes(), memory_.size() - at));
   }
   Tensor tensor() const { return {memory_.data(), dtype_, shape_, {}, gpu_->dlpack()}; }
+  std::size_t bytes() const { return memory_.size(); }
+  Array on_host() const {
+    Array copy(dtype_, shape_);
+    gpu_->download(copy.tensor().data(), memory_.data(), memory_.size());
+    return copy;
+  }
 
  private:
   static std::size_t bytes_of(DType dtype, const Dims& shape) {

@@ -2,6 +2,7 @@
 #include <map>
 #include <rocflash/rocflash.hpp>
 
+#include "abilities.hpp"
 #include "commands.hpp"
 #include "output.hpp"
 
@@ -32,12 +33,18 @@ int info(const std::string& json_file) {
     } else {
       fmt::print(to, "  units    {}\n", d.units);
     }
+    Json computes;
+    for (const Ability& a : abilities(d.device)) {
+      fmt::print(to, "  {:<9}{}\n", a.operation, ability_text(a));
+      computes[a.operation] = a.head_dim;
+    }
     json["devices"].push_back({{"type", cpu ? "cpu" : "gpu"},
                                {"device", place},
                                {"name", d.name},
                                {"path", d.arch},
                                {"features", d.features},
-                               {"units", d.units}});
+                               {"units", d.units},
+                               {"largest_head_dim", computes}});
   }
 
   fmt::print(to, "\nGPU drivers\n");
@@ -59,8 +66,8 @@ int info(const std::string& json_file) {
   }
   if (families.empty()) fmt::print(to, "  none: this library was built for the CPU alone\n");
   for (const auto& [family, archs] : families) fmt::print(to, "  {}{}\n", family, archs);
-  fmt::print(to, "\nLimits\n  head size 1 to {}, dropout in steps of 1/{}, backward {}\n",
-             limit.max_head_dim, limit.dropout_steps, limit.has_backward ? "yes" : "no");
+  fmt::print(to, "\nLimits\n  head size 1 to {}, dropout in steps of 1/{}\n", limit.max_head_dim,
+             limit.dropout_steps);
   write_json(json_file, json);
   return exit_good;
 }

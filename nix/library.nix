@@ -36,6 +36,8 @@ llvmPackages_22.stdenv.mkDerivation {
     "-DROCFLASH_KERNEL_COMPILER=${llvmPackages_22.clang-unwrapped}/bin/clang++"
     "-DROCFLASH_KERNEL_LINKER=${llvmPackages_22.lld}/bin/ld.lld"
     "-DROCFLASH_BASH=${bash}/bin/bash"
+    # Programs from the store bring their C library along.
+    "-DROCFLASH_GLIBC=none"
     "-DROCFLASH_BUILD_TESTS=OFF"
     "-DROCFLASH_BUILD_EXAMPLES=OFF"
     "-DROCFLASH_BUILD_SIM=OFF"

@@ -1,4 +1,5 @@
-# A shell for work on rocflash: all that `make test` needs, and the variables that builds for ROCm look at.
+# A shell for work on and with rocflash: all that `make test` needs; Python with ROCm's torch, flash_attn and pip; ROCm's libraries, and
+# the variables that builds for ROCm look at.
 {
   lib,
   llvmPackages_22,
@@ -9,6 +10,7 @@
   dlpack,
   dpkg,
   fmt,
+  gcc13,
   git,
   gnumake,
   gtest,
@@ -42,21 +44,43 @@ let
       ln -s ${llvmPackages_22.clang-tools}/bin/$tool $out/bin/$tool-22
     done
   '';
+  # What `python` is in the shell. torch is ROCm's where nixpkgs is configured with rocmSupport, as the flake does.
+  python = python3.withPackages (packages: [
+    packages.einops
+    packages.packaging
+    packages.pip
+    packages.psutil
+    packages.rocflash
+    packages.torch
+  ]);
+  rocm = [
+    rocmPackages.clr
+    rocmPackages.hipblas
+    rocmPackages.hipfft
+    rocmPackages.hiprand
+    rocmPackages.hipsparse
+    rocmPackages.rccl
+    rocmPackages.rocblas
+    rocmPackages.rocsolver
+    rocmPackages.rocthrust
+  ];
 in
 mkShell.override { stdenv = llvmPackages_22.stdenv; } {
   packages = [
     cmake
     dpkg
+    gcc13
     git
     gnumake
     llvmPackages_22.lld
     names
     ninja
     pkg-config
-    python3
+    python
     shellcheck
   ]
-  ++ libraries;
+  ++ libraries
+  ++ rocm;
 
   # Where scripts/setup.sh looks for headers, and CMake for packages.
   CMAKE_PREFIX_PATH = lib.concatMapStringsSep ":" (library: "${lib.getDev library}") libraries;
@@ -66,6 +90,7 @@ mkShell.override { stdenv = llvmPackages_22.stdenv; } {
   HIP_PATH = "${rocmPackages.clr}";
   BUILD_TARGET = "rocm";
   FLASH_ATTENTION_TRITON_AMD_ENABLE = "false";
+  # clang compiles the vector kernels best, and the simulator needs it; with GCC 13: make CC=gcc CXX=g++.
   shellHook = ''
     export CC=clang CXX=clang++
   '';

@@ -21,10 +21,10 @@ USAGE = "build_rocm.sh [options] <flash-attn-version> <python> <torch> <rocm>"
 
 def epilogue() -> str:
     pairs = "\n".join(
-        f"    torch {t:<5} ROCm {', '.join(r):<10} Python {p[0]} to {p[1]}"
-        for t, (r, p) in versions.TORCH.items()
+        f"    torch {t:<5} ROCm {', '.join(versions.rocm_of(t)):<14} Python {p[0]} to {p[1]}"
+        for t, (_, p) in versions.TORCH.items()
     )
-    return f"""versions:
+    return f"""versions that are known; others are built with a warning:
     flash-attn {", ".join(versions.FLASH_ATTN)}
 {pairs}
 
@@ -32,7 +32,7 @@ environment:
     PYTORCH_ROCM_ARCH     GPUs to build for, such as "gfx942;gfx1100", or all; then GPU_ARCHS, then the GPUs found
                           in this machine (by the kernel's KFD nodes, then rocminfo), then all
     MAX_JOBS              compilers at once; by default from cores and free memory
-    BUILD_TRITON_BACKEND  true: the wheel's name says triton, it depends on triton, and calls use that backend unless
+    BUILD_TRITON_BACKEND  true: also a wheel whose name says triton. It depends on triton, and calls use that backend unless
                           they, ROCFLASH_BACKEND or FLASH_ATTENTION_TRITON_AMD_ENABLE=FALSE say otherwise; the library is the same
     ROCFLASH_BUILD        the build directory; by default build/ where it has the same GPUs, else build-rocm-...
     SOURCE_DATE_EPOCH     the time in the wheel's entries; by default a fixed one
@@ -64,7 +64,8 @@ def main(words: list[str]) -> int:
 
     try:
         triton = library.truth("BUILD_TRITON_BACKEND", os.environ.get("BUILD_TRITON_BACKEND", ""))
-        wanted = versions.check(*given.versions, triton)
+        kinds = (False, True) if triton else (False,)
+        combinations = [versions.check(*given.versions, kind) for kind in kinds]
         choice = archs.choose()
         job_count, job_why = jobs.choose()
     except ValueError as error:
@@ -72,7 +73,10 @@ def main(words: list[str]) -> int:
         return 2
     build = library.build_directory(choice)
     out = given.out.resolve()
-    print(f"wheel    {out / wanted.file_name}")
+    for warning in combinations[0].warnings:
+        print(f"build_rocm.sh: warning: {warning}", file=sys.stderr)
+    for wanted in combinations:
+        print(f"wheel    {out / wanted.file_name}")
     print(f"GPUs     {' '.join(choice.names)} ({choice.why})")
     for note in choice.notes:
         print(f"         {note}")
@@ -88,20 +92,24 @@ def main(words: list[str]) -> int:
         library.compile_library(build, choice, job_count)
         compiled_at = time.monotonic()
         compiled = wheel.compiled_files(build)
-        path = wheel.write_stamped(
-            out, wanted.version, wanted.tag, compiled, "triton" if triton else ""
-        )
+        paths = [
+            wheel.write_stamped(
+                out, wanted.version, wanted.tag, compiled, "triton" if wanted.triton else ""
+            )
+            for wanted in combinations
+        ]
     except (subprocess.CalledProcessError, OSError) as error:
         print(f"build_rocm.sh: {error}", file=sys.stderr)
         return 1
-    if path.name != wanted.file_name:
-        raise RuntimeError(f"{path.name} was written instead of {wanted.file_name}")
+    if [path.name for path in paths] != [wanted.file_name for wanted in combinations]:
+        raise RuntimeError(f"{paths} were written instead of {combinations}")
     ended = time.monotonic()
     inside = len(compiled["rocflash/lib/librocflash.so.0"][0]) / 2**20
-    print(f"done     {path}")
-    print(f"size     {size(path)}, of it the library {inside:.2f} MiB before compression")
+    for path in paths:
+        print(f"done     {path}")
+    print(f"size     {size(paths[0])}, of it the library {inside:.2f} MiB before compression")
     print(f"time     {compiled_at - began:.1f} s compiling, {ended - compiled_at:.1f} s stamping")
-    print(f"install  pip install {path}")
+    print(f"install  pip install {paths[0]}")
     return 0
 
 

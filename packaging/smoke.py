@@ -13,6 +13,7 @@ import torch
 import flash_attn
 import flash_attn_2_cuda
 import rocflash
+from rocflash._c import choice
 
 
 def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -56,6 +57,14 @@ def main(place: Path) -> None:
     assert flash_attn.__rocflash__ == rocflash.__version__
     assert "rocflash" in importlib.metadata.metadata("flash-attn")["Summary"]
     print(f"flash_attn {version}")
+    if version.endswith("triton"):
+        # Its default; what follows is computed by the library, since there may be no GPU for Triton.
+        assert choice._built == "triton", choice._built
+        assert any(x.startswith("triton") for x in importlib.metadata.requires("flash-attn"))
+        print("default backend: triton")
+        rocflash.set_backend("auto")
+    else:
+        assert choice._built == "", choice._built
 
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 33, 4, 64, requires_grad=True) for _ in range(3))

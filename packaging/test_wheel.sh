@@ -46,7 +46,7 @@ done
 # torch and numpy are borrowed, after the installation, so that pip has seen an empty environment.
 "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$site/borrowed.pth"
 
-unset PYTHONPATH ROCFLASH_LIBRARY ROCFLASH_HIP_LIBRARY ROCFLASH_BACKEND
+unset PYTHONPATH ROCFLASH_LIBRARY ROCFLASH_HIP_LIBRARY ROCFLASH_BACKEND FLASH_ATTENTION_TRITON_AMD_ENABLE
 # oneDNN inside torch trusts a CPUID leaf that some virtual machines leave empty, and dies of it.
 export ONEDNN_MAX_CPU_ISA=${ONEDNN_MAX_CPU_ISA:-AVX512_CORE_FP16}
 cd "$work"
@@ -57,7 +57,7 @@ else
   arch=${ROCFLASH_SIM_ARCH:-$("$inside" -I -c \
     'import rocflash; print(next((t["arch"] for t in rocflash.targets() if t["driver"] == "hip"), ""))')}
   [[ -n $arch ]] || { echo "test_wheel.sh: the wheel has no kernels for AMD GPUs" >&2; exit 1; }
-  ROCFLASH_HIP_LIBRARY=$simulator ROCFLASH_SIM_ARCH=$arch ROCFLASH_SIM_DEVICES=2 \
+  ROCFLASH_HIP_LIBRARY=$simulator ROCFLASH_SIM_ARCH=$arch ROCFLASH_SIM_DEVICES=2 ROCFLASH_BACKEND=auto \
     "$inside" -I "$root/tests/python/simulated_gpu.py"
   echo "simulated GPU: forward on $arch through the ROCm loader"
 fi

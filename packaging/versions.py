@@ -1,8 +1,8 @@
-"""Which versions of flash-attn, Python, torch and ROCm exist together, and the names of wheels made for them.
+"""Which versions of flash-attn, Python, torch and ROCm are known together, and the names of wheels made for them.
 
-The pairs of torch and ROCm are those of PyTorch's own wheels (download.pytorch.org/whl/rocmX.Y); builds by others are
-left out because nobody could say which exist. A patch level (6.4.1, 2.8.0) is accepted and dropped: wheels are named by
-the minor version, and the library does not depend on either.
+The pairs of torch and ROCm are those of PyTorch's own wheels (download.pytorch.org/whl/rocmX.Y) and of AMD's images
+(rocm/pytorch). Others may exist: they are built with a warning, since one binary serves them all. A patch level (6.4.1, 2.8.0) is
+accepted and dropped: wheels are named by the minor version, and the library does not depend on either.
 """
 
 from __future__ import annotations
@@ -29,8 +29,14 @@ TORCH = {
 }
 
 
+# Pairs that AMD's images have and PyTorch's wheels have not, with the Pythons of the images.
+IMAGES = {("2.9", "7.1"): ("3.10", "3.12"), ("2.9", "7.2"): ("3.10", "3.12")}
+# What the packages themselves ask for.
+OLDEST_PYTHON, OLDEST_TORCH = "3.9", "2.2"
+
+
 class WrongVersion(ValueError):
-    """A version that does not exist, or a pair that was never released; the message has what does."""
+    """What is no version, or one that the packages do not serve; the message has what they do."""
 
 
 def ordered(version: str) -> tuple[int, ...]:
@@ -38,10 +44,17 @@ def ordered(version: str) -> tuple[int, ...]:
 
 
 def rocm_versions() -> list[str]:
-    return sorted({rocm for pairs, _ in TORCH.values() for rocm in pairs}, key=ordered)
+    known = {rocm for pairs, _ in TORCH.values() for rocm in pairs}
+    return sorted(known | {rocm for _, rocm in IMAGES}, key=ordered)
 
 
-def _minor(name: str, given: str) -> str:
+def rocm_of(torch: str) -> list[str]:
+    """The versions of ROCm that a torch of the table is known with."""
+    known = {*TORCH[torch][0], *(rocm for name, rocm in IMAGES if name == torch)}
+    return sorted(known, key=ordered)
+
+
+def minor(name: str, given: str) -> str:
     """X.Y of X.Y or X.Y.Z."""
     found = re.fullmatch(r"v?(\d+\.\d+)(\.\d+)?", given)
     if not found:
@@ -65,6 +78,7 @@ class Combination:
     torch: str
     rocm: str
     triton: bool = False
+    warnings: tuple[str, ...] = ()
 
     @property
     def version(self) -> str:
@@ -83,39 +97,48 @@ class Combination:
 
 
 def exclusion(python: str, torch: str, rocm: str) -> str | None:
-    """Why there is no such cell, or None when there is. All three are versions of the tables."""
+    """Why this combination is not known, or None when it is."""
+    if torch not in TORCH:
+        return f"torch {torch} is not known; known are {', '.join(TORCH)}"
     pairs, (first, last) = TORCH[torch]
+    if rocm not in rocm_of(torch):
+        return f"torch {torch} is known with ROCm {' and '.join(rocm_of(torch))}, not {rocm}"
     if rocm not in pairs:
-        return f"torch {torch} was released for ROCm {' and '.join(pairs)}, not {rocm}"
+        first, last = IMAGES[torch, rocm]
     if not ordered(first) <= ordered(python) <= ordered(last):
-        return f"torch {torch} has wheels for Python {first} to {last}, not {python}"
+        return f"torch {torch} for ROCm {rocm} is known with Python {first} to {last}, not {python}"
     return None
 
 
+def flash_attn_version(given: str) -> str:
+    """One of the interfaces that the drop-in has."""
+    _one_of("flash-attn", given.removeprefix("v"), FLASH_ATTN)
+    return given.removeprefix("v")
+
+
 def check(flash_attn: str, python: str, torch: str, rocm: str, triton: bool = False) -> Combination:
-    """The combination, or WrongVersion with the right ones."""
-    flash_attn = flash_attn.removeprefix("v")
-    _one_of("flash-attn", flash_attn, FLASH_ATTN)
-    python, torch, rocm = _minor("Python", python), _minor("torch", torch), _minor("ROCm", rocm)
-    _one_of("Python", python, PYTHON)
-    _one_of("torch", torch, tuple(TORCH))
-    _one_of("ROCm", rocm, rocm_versions())
+    """The combination, with warnings where it is not known; WrongVersion where it could not work."""
+    flash_attn = flash_attn_version(flash_attn)
+    python, torch, rocm = minor("Python", python), minor("torch", torch), minor("ROCm", rocm)
+    for name, given, oldest in (("Python", python, OLDEST_PYTHON), ("torch", torch, OLDEST_TORCH)):
+        if ordered(given) < ordered(oldest):
+            raise WrongVersion(f"{name}: {given}; the packages need {oldest} or newer")
     why = exclusion(python, torch, rocm)
-    if why:
-        others = [t for t in TORCH if exclusion(python, t, rocm) is None]
-        raise WrongVersion(
-            f"{why}; Python {python} with ROCm {rocm} goes with torch {', '.join(others) or 'nothing'}"
-        )
-    return Combination(flash_attn, python, torch, rocm, triton)
+    warnings = (f"{why}; built nevertheless, one binary serves all",) if why else ()
+    return Combination(flash_attn, python, torch, rocm, triton, warnings)
 
 
 def torch_index(torch: str, rocm: str) -> str:
     """Where PyTorch's wheels of that pair are. Two pairs have a patch level in their index's name."""
+    if torch in TORCH and rocm not in TORCH[torch][0]:
+        rocm = TORCH[torch][0][
+            -1
+        ]  # AMD's images have a torch of their own; PyTorch's nearest serves to try the wheel
     name = "6.2.4" if rocm == "6.2" and torch in ("2.6", "2.7") else rocm
     return f"https://download.pytorch.org/whl/rocm{name}"
 
 
 def container(rocm: str) -> str:
-    """AMD's image with that ROCm. From 7.14 on ROCm comes with torch's wheels, so that a plain system does."""
-    plain = ordered(rocm) >= (7, 14)
-    return containers.pinned("ubuntu:24.04" if plain else f"rocm/dev-ubuntu-22.04:{rocm}-complete")
+    """AMD's image with that ROCm, a plain system for one that has none here. From 7.14 on ROCm comes with torch's wheels, so that a plain system does."""
+    image = f"rocm/dev-ubuntu-22.04:{rocm}-complete"
+    return containers.pinned(image if image in containers.digests() else "ubuntu:24.04")

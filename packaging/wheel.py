@@ -240,7 +240,7 @@ def write_pure(out: Path, base: Path) -> Path:
 def stamp(backend: str) -> Files:
     """The module that names the backend of calls which name none; rocflash/_c/choice.py reads it."""
     text = f'"""Written when this wheel was built: the backend of calls that name none."""\n\nBACKEND = "{backend}"\n'
-    return {"rocflash/_stamp.py": (text.encode(), False)} if backend else {}
+    return {"rocflash/_c/_stamp.py": (text.encode(), False)} if backend else {}
 
 
 def write_stamped(out: Path, version: str, tag: str, compiled: Files, backend: str = "") -> Path:

@@ -181,6 +181,17 @@ ROCFLASH_API rocflash_status rocflash_combine(const DLTensor* out_partial,
                                               const DLTensor* lse,
                                               const rocflash_execution* execution);
 
+/* Rotary embedding by itself: writes x, float (b, s, h, d) or packed (total, h, d) with cu_seqlens,
+ * to out with its first r columns rotated; out is as x, or x itself. Row i of a sequence has the
+ * position first + i; without `first`, int (b), i. cos and sin: float (positions, r / 2), r even,
+ * at most d. Pairs of columns are those of rocflash_append. With -sin it rotates back. Packed rows
+ * of no sequence are not written. Needs no workspace. */
+ROCFLASH_API rocflash_status rocflash_rotate(const DLTensor* x, const DLTensor* cos,
+                                             const DLTensor* sin, const DLTensor* cu_seqlens,
+                                             const DLTensor* first, int32_t interleaved,
+                                             const DLTensor* out,
+                                             const rocflash_execution* execution);
+
 /* The workspace that the call with these arguments needs. They check all that the call itself would
  * check, so they also tell whether a problem can be run. Tensors' data may be null here, except the
  * int ones. */

@@ -526,6 +526,16 @@ inline void combine(const Tensor& out_partial, const Tensor& lse_partial, const 
                          &e));
 }
 
+// Rotates the first columns of `x` by position, into `out` or in place.
+inline void rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, const Tensor& out,
+                   bool interleaved = false, const std::optional<Tensor>& cu_seqlens = {},
+                   const std::optional<Tensor>& first = {}, const Execution& execution = {}) {
+  detail::TensorList<6> list;
+  const rocflash_execution e = detail::c_execution(execution);
+  check(rocflash_rotate(list.add(x), list.add(cos), list.add(sin), list.add(cu_seqlens),
+                        list.add(first), interleaved ? 1 : 0, list.add(out), &e));
+}
+
 inline std::string version() { return rocflash_version(); }
 
 inline rocflash_limits limits() {

@@ -64,6 +64,12 @@ const T& again(const T& arguments) {
 // The compiler moves no instruction past this place.
 inline void in_order() { __builtin_amdgcn_sched_barrier(0); }
 
+// Among the waves of a SIMD, those of higher priority (0 to 3) issue first.
+template <int priority>
+void set_priority() {
+  __builtin_amdgcn_s_setprio(priority);
+}
+
 // The numbers are computed by here. The compiler would move a product down past a branch, next to its
 // use, and keep all that it multiplies in registers until then.
 template <int count>

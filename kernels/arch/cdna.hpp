@@ -12,8 +12,10 @@ template <DType dtype>
 struct Mma {
 #if defined(__gfx950__)
   using Layout = layout::Mfma32x32<16>;
+  static constexpr int instructions = 1;  // of `multiply`
 #else
   using Layout = layout::Mfma32x32<8>;
+  static constexpr int instructions = 2;
 #endif
   static constexpr int rows = 32, columns = 32, depth = 16;  // of `multiply`
   static constexpr int results = 16;                         // registers of a result per lane

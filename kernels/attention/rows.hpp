@@ -32,6 +32,10 @@ class RowBlock {
                 static_cast<std::uint32_t>(
                     clamp(count * rows.row_stride * number_bytes<dtype>, 0, 0x7fffffff))) {}
 
+  // The rows in the `bytes` from an address on.
+  RowBlock(const std::byte* begin, std::int64_t bytes)
+      : window_(begin, static_cast<std::uint32_t>(clamp(bytes, 0, 0x7fffffff))) {}
+
   Words4 load8(Place place) const { return window_.load16(place); }
   Words2 load4(Place place) const { return window_.load8(place); }
   void store4(Words2 value, Place place) const { window_.store8(value, place); }

@@ -18,12 +18,16 @@ def main() -> None:
     if not os.access(program, os.X_OK):  # installers may drop the executable bit of package data
         program.chmod(program.stat().st_mode | 0o111)
     if sys.argv[1:] == ["info"]:  # the program knows nothing of Python's packages
+        from .errors import Error
         from .info import backend_lines, chosen, interface_lines, interfaces
 
         code = subprocess.call([program, "info"])
         found = interface_lines(interfaces()) or ["none"]
         print("\nPython interfaces", *found, sep="\n  ", flush=True)
-        print("\nPython backend", *backend_lines(chosen()), sep="\n  ", flush=True)
+        try:
+            print("\nPython backend", *backend_lines(chosen()), sep="\n  ", flush=True)
+        except Error as error:  # a wrong ROCFLASH_BACKEND
+            sys.exit(f"rocflash: {error}")
         sys.exit(code)
     os.execv(program, ["rocflash", *sys.argv[1:]])
 

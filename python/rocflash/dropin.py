@@ -21,7 +21,7 @@ from ._torch.calls import backward, combine, forward, refuse_missing_gradients
 from ._torch.decode import attention_with_kvcache, join_qv, side_by_side
 from ._torch.options import check_number, check_options, check_tensor
 from ._torch.plan import GRADIENTS
-from ._torch.rotary import at_positions, check_tables, rotate
+from ._torch.rotary import check_tables, turn
 from ._torch.route import OPERATOR, route
 from ._torch.weights import drops_nothing, signed_softmax, softmax_by_heads
 from .errors import InvalidArgument, Unsupported
@@ -32,7 +32,6 @@ __all__ = [
     "InvalidArgument",
     "Options",
     "Unsupported",
-    "at_positions",
     "attend",
     "attention_of_tensors",
     "attention_with_kvcache",
@@ -58,12 +57,12 @@ __all__ = [
     "refuse_missing_gradients",
     "register_fake",
     "register_operators",
-    "rotate",
     "side_by_side",
     "signed_softmax",
     "softmax_by_heads",
     "split_packed",
     "use_backend",
+    "turn",
     "whole",
     "window_pair",
 ]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ._c import abi, choice
+from ._c.abilities import abilities, text_of
 
 _MEANING = {
     "auto": "follows the device of the tensors",
@@ -52,6 +53,7 @@ def devices() -> list[dict[str, Any]]:
             "arch": _text(device.arch),
             "features": _text(device.features).split(),
             "units": device.units,
+            "computes": abilities((device.device_type, device.device_id)),
         }
         for device in _listed("rocflash_query_device", abi.Device)
     ]
@@ -100,11 +102,15 @@ class Info(dict[str, Any]):
             lines.append(
                 f"device: {d['type']}:{d['index']} {d['name']}, {d['arch']}, {d['units']} units"
             )
+            for operation, answers in d["computes"].items():
+                lines.append(f"  {operation}: head sizes of {text_of(answers)}")
         for d in self["drivers"]:
             lines.append(f"driver: {d['name']}: {d['reason']}")
         archs = " ".join(t["arch"] for t in self["targets"])
         lines.append(f"GPU kernels: {archs or 'none, this library was built for the CPU alone'}")
-        lines.append(f"limits: {', '.join(f'{k} {v}' for k, v in self['limits'].items())}")
+        # Whether there is a backward depends on the device, and is said there.
+        told = {k: v for k, v in self["limits"].items() if k != "has_backward"}
+        lines.append(f"limits: {', '.join(f'{k} {v}' for k, v in told.items())}")
         if self["torch"]:
             lines.append(f"torch: {self['torch']}")
         lines += interface_lines(self["interfaces"])
@@ -149,15 +155,22 @@ def backend_symbol(name: str) -> str:
 def packages() -> dict[str, str]:
     """The packages that backends need besides the library: version, or why there is none."""
     from importlib import metadata
+    from importlib.util import find_spec
 
-    needed = {"triton": ("triton", "rocflash[triton]"), "ck": ("amd-aiter", None)}
+    # Modules, the distributions that may bring them, and how to get one.
+    triton = ("triton", ("triton", "pytorch-triton-rocm", "triton-rocm"), "pip install 'rocflash[triton]'")
+    aiter = ("aiter", ("amd-aiter", "aiter"), "see https://github.com/ROCm/aiter")
     found = {}
-    for name, (package, extra) in needed.items():
-        try:
-            found[name] = f"{package} {metadata.version(package)}"
-        except metadata.PackageNotFoundError:
-            hint = f"pip install '{extra}'" if extra else "see https://github.com/ROCm/aiter"
-            found[name] = f"{package} is not installed ({hint})"
+    for name, (module, distributions, hint) in (("triton", triton), ("ck", aiter)):
+        found[name] = f"{module} is not installed ({hint})"
+        if find_spec(module) is not None:
+            found[name] = f"{module}, of no known distribution"
+            for each in distributions:
+                try:
+                    found[name] = f"{each} {metadata.version(each)}"
+                    break
+                except metadata.PackageNotFoundError:
+                    continue
     return found
 
 

@@ -16,13 +16,14 @@ import sys
 import threading
 import warnings
 from collections import Counter
-from functools import cache, lru_cache
+from functools import cache, wraps
 from typing import Any, NamedTuple, Optional
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.utils._device import DeviceContext
 
 from ._torch.attention import attention_of_tensors, autocast
 from ._torch.route import PLAIN, autocasting, is_compiling, transforms_active
@@ -72,7 +73,12 @@ def _flash_is_off() -> bool:
 
 
 def _watched(*tensors: Tensor) -> str:
-    """Whether torch.func's vmap or forward-mode derivatives follow these tensors, for which there is no rule."""
+    """Who follows this call without a rule for this library: a mode that looks for torch's function (context parallelism has one),
+    torch.func's vmap, forward-mode derivatives."""
+    if torch._C._len_torch_function_stack():
+        for mode in torch.overrides._get_current_function_mode_stack():
+            if not isinstance(mode, DeviceContext):  # of torch.set_default_device, which only cares for new tensors
+                return f"a {type(mode).__name__} is active, which may look for torch's function"
     if transforms_active():
         for level in torch._C._functorch.get_interpreter_stack() or ():
             if level.key().name in ("Vmap", "Jvp"):
@@ -104,7 +110,7 @@ def _declined(q: Any, k: Any, v: Any, mask: Any, dropout_p: float, is_causal: bo
         return f"query, key, value: {q.dtype}, {k.dtype}, {v.dtype}; this library takes float32, float16 or bfloat16 throughout"
     if min(q.dim(), k.dim(), v.dim()) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
         return "query, key, value: shapes that do not fit"
-    if q.shape[-1] == 0 or max(q.shape[-1], v.shape[-1]) > _LARGEST_HEAD:
+    if min(q.shape[-1], v.shape[-1]) < 1 or max(q.shape[-1], v.shape[-1]) > _LARGEST_HEAD:
         return f"query, value: head sizes {q.shape[-1]} and {v.shape[-1]}; this library takes 1 to {_LARGEST_HEAD}"
     if not 0 <= dropout_p < 1:
         return f"dropout_p: {dropout_p}; this library takes [0, 1)"
@@ -139,13 +145,20 @@ def _broadcast(*shapes: tuple[Any, ...]) -> Optional[tuple[Any, ...]]:
     return tuple(found)
 
 
+def _product(sizes: tuple[Any, ...]) -> Any:
+    found = 1
+    for size in sizes:
+        found = found * size
+    return found
+
+
 def _arranged(x: Tensor, batch: tuple[Any, ...], heads: Any) -> Tensor:
     """(…, h, s, d) as (b, s, h, d), expanded where torch would broadcast."""
     rows, size = x.shape[-2:]
     if _lead(x) != (batch, heads) or x.dim() < 3:
         x = x.expand(*batch, heads, rows, size)
     if len(batch) != 1:
-        x = x.reshape(-1, heads, rows, size) if batch else x[None]
+        x = x.reshape(_product(batch), heads, rows, size) if batch else x[None]
     return x.transpose(1, 2)
 
 
@@ -155,7 +168,7 @@ def _arranged_mask(mask: Tensor, batch: tuple[Any, ...]) -> Tensor:
         return mask[(None,) * (4 - mask.dim())]
     if all(n == 1 for n in mask.shape[:-3]):
         return mask.reshape(1, *mask.shape[-3:])
-    return mask.expand(*batch, *mask.shape[-3:]).reshape(-1, *mask.shape[-3:])
+    return mask.expand(*batch, *mask.shape[-3:]).reshape(_product(batch), *mask.shape[-3:])
 
 
 def _fits(mask: Tensor, batch: tuple[Any, ...], heads: Any, rows: Any, keys: Any) -> bool:
@@ -179,7 +192,7 @@ def _serve(
         if heads is not None:
             h = heads[0]
             hk = hk if hk == hv else h  # one head for all queries is served as it is
-    if batch is None or heads is None:
+    if batch is None or heads is None or h == 0:
         return "query, key, value: leading dimensions that do not fit"
     if mask is not None and not _fits(mask, batch, h, rows, keys):
         return f"attn_mask: shape {tuple(mask.shape)}; it does not broadcast to the scores"
@@ -277,20 +290,21 @@ def scaled_dot_product_attention(
 # ------------------------------------------------------------------------------------------------------------- switching it on
 
 
-def _installed(query: Tensor, key: Tensor, value: Tensor, *arguments: Any, **named: Any) -> Any:
+@wraps(scaled_dot_product_attention)
+def _installed(*arguments: Any, **named: Any) -> Any:
     """What torch.nn.functional has while this is enabled. Who kept it beyond that gets torch's."""
     if not _enabled:
-        return _torchs(query, key, value, *arguments, **named)
-    return scaled_dot_product_attention(query, key, value, *arguments, **named)
+        return _torchs(*arguments, **named)
+    return scaled_dot_product_attention(*arguments, **named)
 
 
-_installed.__name__ = _installed.__qualname__ = "scaled_dot_product_attention"
 _installed.__doc__ = F.scaled_dot_product_attention.__doc__
 
 
 def _replace(old: Any, new: Any) -> None:
     """In torch.nn.functional, and wherever a module has imported the function by name."""
-    F.scaled_dot_product_attention = new
+    if F.scaled_dot_product_attention is old:  # or somebody has wrapped it meanwhile, and knows the way on
+        F.scaled_dot_product_attention = new
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in ("torch", "rocflash") or module is None:
             continue
@@ -343,7 +357,7 @@ def disable() -> None:
             _replace(_installed, _torchs)
 
 
-@lru_cache(maxsize=1)
+@cache
 def _script_by_torch() -> None:
     """torch.jit.script cannot read this file; what it compiles keeps torch's operator."""
     from torch.jit import _builtins

@@ -27,7 +27,8 @@ u32 issue_clocks(const Target& target, int wave_size, Class kind, std::string_vi
   if (kind != Class::Vector && kind != Class::Transcendental) return cdna ? 4 : 1;
   const u32 full = cdna ? 4 : static_cast<u32>(wave_size / 32);
   if (!cdna && contains(mnemonic, "_f64")) return 16 * full;  // RDNA has two f64 lanes a SIMD
-  if (kind == Class::Transcendental) return 4 * full;
+  // CDNA4 has twice the transcendental rate (AMD's white paper).
+  if (kind == Class::Transcendental) return (target.name == "gfx950" ? 2 : 4) * full;
   const bool quarter = std::ranges::find(kQuarterRate, mnemonic) != kQuarterRate.end();
   return quarter ? 4 * full : full;
 }

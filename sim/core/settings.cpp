@@ -101,6 +101,11 @@ Settings read_settings() {
   s.trace = variable("ROCFLASH_SIM_TRACE", "0") != "0";
   s.time = variable("ROCFLASH_SIM_TIME", "");
   s.timeline = variable("ROCFLASH_SIM_TIMELINE", "");
+  s.time_report = variable("ROCFLASH_SIM_TIME_REPORT", "");
+  if (!s.time_report.empty() && s.time_report != "instructions" && s.time_report != "lines") {
+    throw std::invalid_argument(
+        fmt::format("ROCFLASH_SIM_TIME_REPORT={}: it can be instructions or lines", s.time_report));
+  }
   s.time_only = variable("ROCFLASH_SIM_TIME_ONLY", "0") != "0";
   s.time_clock_mhz = static_cast<double>(
       number("ROCFLASH_SIM_TIME_CLOCK", variable("ROCFLASH_SIM_TIME_CLOCK", "0")));

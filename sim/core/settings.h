@@ -17,6 +17,7 @@ struct Settings {
   bool trace = false;                  // ROCFLASH_SIM_TRACE: a line a launch
   std::string time;                    // ROCFLASH_SIM_TIME: "table", "json" or a file
   std::string timeline;                // ROCFLASH_SIM_TIMELINE: a file, of the last launch
+  std::string time_report;             // ROCFLASH_SIM_TIME_REPORT: "instructions" or "lines"
   bool time_only = false;     // ROCFLASH_SIM_TIME_ONLY: execute only what the model samples
   double time_clock_mhz = 0;  // ROCFLASH_SIM_TIME_CLOCK: instead of the model's clock
 };

@@ -118,11 +118,19 @@ void deliver(const char* variable, const std::string& where, const Result& resul
   }
 }
 
-void deliver_time(Runtime& runtime, const LaunchTime& time, TimelineFile* timeline) {
+void deliver_time(Runtime& runtime, const LaunchTime& time, const LaunchRequest& request,
+                  TimelineFile* timeline) {
   runtime.last_time = time.json();
   runtime.predicted_us += time.time_us;
   deliver("ROCFLASH_SIM_TIME", runtime.settings().time, time);
   if (timeline != nullptr) timeline->write(time);
+  const std::string& report = runtime.settings().time_report;
+  if (report.empty()) return;
+  const Program& program = request.module->program(request.kernel->wave_size);
+  std::fputs((report == "lines" ? line_report(time, *request.module, program)
+                                : instruction_report(time, *request.module, program))
+                 .c_str(),
+             stderr);
 }
 
 hipError_t launch(hipFunction_t f, const u32 grid[3], const u32 block[3], u32 dynamic_lds,
@@ -176,7 +184,8 @@ hipError_t launch(hipFunction_t f, const u32 grid[3], const u32 block[3], u32 dy
     runtime.last_counters = result.counters.json();
     deliver("ROCFLASH_SIM_COUNTERS", runtime.settings().counters, result.counters);
   }
-  if (model != nullptr && result.ok()) deliver_time(runtime, model->predict(), timeline.get());
+  if (model != nullptr && result.ok())
+    deliver_time(runtime, model->predict(), request, timeline.get());
   if (result.ok()) {
     runtime.last_report.clear();
     return hipSuccess;

@@ -69,7 +69,7 @@ const ErrorText& describe(hipError_t error) {
 
 Runtime::Runtime() : settings_(read_settings()) {
   count_launches = !settings_.counters.empty();
-  time_launches = !settings_.time.empty() || !settings_.timeline.empty() || settings_.time_only;
+  time_launches = environment_wants_time();
 }
 
 Runtime& Runtime::instance() {
@@ -127,9 +127,7 @@ ROCFLASH_HIP_API void rocflashSimCountLaunches(int on) {
 // 1: predict the time of every launch from now on; 0: no longer; -1: as the environment says.
 ROCFLASH_HIP_API void rocflashSimTimeLaunches(int on) {
   Runtime& runtime = Runtime::instance();
-  const rocflash::sim::Settings& s = runtime.settings();
-  runtime.time_launches =
-      on > 0 || (on < 0 && (!s.time.empty() || !s.timeline.empty() || s.time_only));
+  runtime.time_launches = on > 0 || (on < 0 && runtime.environment_wants_time());
   runtime.predicted_us = 0;
   runtime.last_time.clear();
 }

@@ -32,6 +32,10 @@ class Runtime {
   // What the cycle model says of the last launch, as JSON, and of all since it was switched on.
   std::string last_time;
   bool time_launches = false;
+  [[nodiscard]] bool environment_wants_time() const {
+    return !settings_.time.empty() || !settings_.timeline.empty() ||
+           !settings_.time_report.empty() || settings_.time_only;
+  }
   double predicted_us = 0;
   std::mutex mutex;
 

@@ -280,12 +280,18 @@ LaunchTime TimeModel::predict() {
     for (std::size_t i = 0; i < samples_.size(); ++i) {
       const UnitTime unit =
           replay_sample(samples_[i], clock, final_step && i == 0 && options_.timeline);
-      for (const auto& g : unit.groups) {
-        points.emplace_back(length(g.linear), static_cast<double>(g.end - g.start));
-        t.group_cycles.push_back(static_cast<double>(g.end - g.start));
-        traced += length(g.linear);
-        ++t.sampled;
-      }
+      // Workgroups that share a unit end at different times, and the last runs alone: what counts is
+      // how many a unit does in all its time.
+      double lengths = 0;
+      for (const auto& g : unit.groups) lengths += length(g.linear);
+      const auto done = static_cast<double>(unit.groups.size());
+      const auto together = static_cast<double>(samples_[i].groups.size());
+      const double gaps = (done / together - 1) * parameters_.chip.replacement;
+      const double each = (static_cast<double>(unit.clocks) - gaps) * together / done;
+      points.emplace_back(lengths / done, each);
+      t.group_cycles.push_back(each);
+      traced += lengths;
+      t.sampled += unit.groups.size();
       busy += static_cast<double>(unit.matrix_busy);
       clocks += static_cast<double>(unit.clocks);
       t.lds_busy += static_cast<double>(unit.lds_busy);

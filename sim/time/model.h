@@ -31,7 +31,7 @@ struct LaunchTime {
   double tflops = 0;  // of matrix instructions; 0 where there are none
   double lds_busy = 0;
   MemorySystem::Traffic lines;       // of the sampled units
-  std::vector<double> group_cycles;  // of the sampled workgroups
+  std::vector<double> group_cycles;  // of a workgroup in each sample, while it has its place
   u64 sampled = 0;
   std::vector<OpTime> ops;  // by Op::index, of the sampled units
 

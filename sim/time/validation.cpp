@@ -21,16 +21,22 @@ constexpr double kClock = 2100;  // MHz; figures in clocks were measured near th
 
 std::string kernel_name(std::size_t point, int size) { return fmt::format("k{}_{}", point, size); }
 
+// Few enough for all waves of the kernel to be resident.
+int registers_of(const ValidationPoint& p) {
+  const int per_simd = (p.waves + 3) / 4 * std::max(1, p.groups_per_unit);
+  return per_simd > 4 ? 64 : per_simd > 2 ? 128 : 256;
+}
+
 // s[4:5]: the buffer, v0: the work-item, v1: free for the prologue.
 std::string kernel_text(const ValidationPoint& p, const std::string& name, int repeats) {
-  const int per_simd = (p.waves + 3) / 4 * std::max(1, p.groups_per_unit);
-  const int registers = per_simd > 4 ? 64 : per_simd > 2 ? 128 : 256;
+  const bool gfx9 = p.target.starts_with("gfx9");
+  const bool gfx12 = p.target.starts_with("gfx12");
   std::string text = fmt::format(
       ".text\n.globl {0}\n.p2align 8\n.type {0},@function\n{0}:\n"
-      "  s_load_dwordx2 s[4:5], s[0:1], 0x0\n  s_load_dword s6, s[0:1], 0x8\n"
-      "  v_and_b32 v0, 0x3ff, v0\n  s_waitcnt lgkmcnt(0)\n"
-      "  s_mul_i32 s6, s2, s6\n  s_add_u32 s4, s4, s6\n  s_addc_u32 s5, s5, 0\n",
-      name);
+      "  {1} s[4:5], s[0:1], 0x0\n  {2} s6, s[0:1], 0x8\n  v_and_b32 v0, 0x3ff, v0\n  {3}\n"
+      "  s_mul_i32 s6, {4}, s6\n  s_add_u32 s4, s4, s6\n  s_addc_u32 s5, s5, 0\n",
+      name, gfx9 ? "s_load_dwordx2" : "s_load_b64", gfx9 ? "s_load_dword" : "s_load_b32",
+      gfx12 ? "s_wait_kmcnt 0" : "s_waitcnt lgkmcnt(0)", gfx12 ? "ttmp9" : "s2");
   if (p.one_simd) {
     text += fmt::format(
         "  v_readfirstlane_b32 s7, v0\n  s_and_b32 s7, s7, 0xc0\n  s_cmp_eq_u32 s7, 0\n"
@@ -38,14 +44,15 @@ std::string kernel_text(const ValidationPoint& p, const std::string& name, int r
         name);
   }
   text += p.prologue;
-  text += fmt::format("\n.rept {}\n{}\n.endr\n  s_waitcnt vmcnt(0) lgkmcnt(0)\n  s_endpgm\n",
-                      repeats, p.pattern);
+  text +=
+      fmt::format("\n.rept {}\n{}\n.endr\n  {}\n  s_endpgm\n", repeats, p.pattern,
+                  gfx12 ? "s_wait_loadcnt 0\n  s_wait_dscnt 0" : "s_waitcnt vmcnt(0) lgkmcnt(0)");
   text += fmt::format(
       ".Lend_{0}:\n.size {0}, .Lend_{0}-{0}\n.rodata\n.p2align 6\n.amdhsa_kernel {0}\n"
       "  .amdhsa_user_sgpr_kernarg_segment_ptr 1\n  .amdhsa_next_free_vgpr {1}\n"
       "  .amdhsa_next_free_sgpr 32\n  .amdhsa_group_segment_fixed_size 16384\n"
-      "  .amdhsa_kernarg_size 16\n  .amdhsa_accum_offset 32\n.end_amdhsa_kernel\n",
-      name, registers);
+      "  .amdhsa_kernarg_size 16\n  {2}\n.end_amdhsa_kernel\n",
+      name, registers_of(p), gfx9 ? ".amdhsa_accum_offset 32" : ".amdhsa_wavefront_size32 1");
   return text;
 }
 
@@ -59,11 +66,11 @@ std::string metadata(const std::string& target,
     text += fmt::format(
         "  - .name: {0}\n    .symbol: {0}.kd\n    .kernarg_segment_size: 16\n"
         "    .kernarg_segment_align: 8\n    .group_segment_fixed_size: 16384\n"
-        "    .private_segment_fixed_size: 0\n    .wavefront_size: 64\n    .sgpr_count: 32\n"
+        "    .private_segment_fixed_size: 0\n    .wavefront_size: {2}\n    .sgpr_count: 32\n"
         "    .vgpr_count: {1}\n    .max_flat_workgroup_size: 1024\n    .args:\n"
         "      - .offset: 0\n        .size: 8\n        .value_kind: by_value\n"
         "      - .offset: 8\n        .size: 8\n        .value_kind: by_value\n",
-        name, registers);
+        name, registers, target.starts_with("gfx9") ? 64 : 32);
   }
   return text + "...\n.end_amdgpu_metadata\n";
 }
@@ -75,7 +82,7 @@ double cycles(Module& module, const ValidationPoint& p, const std::string& kerne
   if (request.kernel == nullptr) throw std::runtime_error("no kernel " + kernel);
   const u32 units = static_cast<u32>(module.target().compute_units);
   request.grid[0] = p.groups_per_unit > 0 ? units * static_cast<u32>(p.groups_per_unit) : 1;
-  request.block[0] = static_cast<u32>(64 * p.waves);
+  request.block[0] = static_cast<u32>(request.kernel->wave_size * p.waves);
   const u64 arguments[2] = {reinterpret_cast<u64>(buffer), p.buffer_bytes / request.grid[0]};
   request.arguments = {reinterpret_cast<const u8*>(arguments), sizeof arguments};
   request.checks = {};
@@ -129,8 +136,7 @@ std::vector<Validated> validate(std::span<const ValidationPoint> points, const A
     for (const int size : {0, 1}) {
       const std::string name = kernel_name(i, size);
       texts[p.target] += kernel_text(p, name, p.repeats[size]);
-      const int per_simd = (p.waves + 3) / 4 * std::max(1, p.groups_per_unit);
-      names[p.target].emplace_back(name, per_simd > 4 ? 64 : per_simd > 2 ? 128 : 256);
+      names[p.target].emplace_back(name, registers_of(p));
     }
   }
   std::map<std::string, std::unique_ptr<Module>> modules;

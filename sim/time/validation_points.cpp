@@ -3,6 +3,8 @@
 //   PYH   tingqli/pyhip, MI308X (gfx942): coissue, qsa, mem_latency, prove_fp8_mfma_roof
 //   GLU   ROCm/gfx950-gluon-tutorials, MI355X: thread traces
 //   RRZE  RRZE-HPC/gpu-benches, MI300X
+//   TGN   2187Nick/tinygrad, extra/sqtt, RX 7900 XTX: thread traces
+//   MIC   AMD's matrix instruction calculator
 //   BST   BabelStream on MI300X, as published by several
 #include <fmt/format.h>
 
@@ -230,6 +232,24 @@ void add_memory(Points& p) {
   memory.tolerance = 0.15;
 }
 
+void add_rdna(Points& p) {
+  const char* g = "gfx1100";
+  p.issue(g, "vector, independent", 1.0, "TGN", vector(8));
+  p.all.back().instructions = 8;
+  p.issue(g, "vector, dependent", 5.0, "TGN", vector(1));
+  p.issue(g, "exp, independent", 4.0, "TGN", exps(8));
+  p.all.back().instructions = 8;
+  p.issue(g, "WMMA 16x16x16 f16", 32.0, "MIC",
+          "  v_wmma_f32_16x16x16_f16 v[24:31], v[2:9], v[10:17], v[24:31]\n");
+  ValidationPoint& v = p.add(g, "lds", "latency b32", "clk", 32, "TGN");
+  v.prologue = "  v_lshlrev_b32 v1, 2, v0\n";
+  v.pattern = "  ds_load_b32 v4, v1\n  s_waitcnt lgkmcnt(0)\n";
+  v.subtract = 1;      // the wait's own slot
+  v.tolerance = 0.05;  // 31 to 33
+  p.issue("gfx1201", "WMMA 16x16x16 f16", 16.0, "MIC",
+          "  v_wmma_f32_16x16x16_f16 v[24:31], v[2:5], v[10:13], v[24:31]\n");
+}
+
 }  // namespace
 
 std::vector<ValidationPoint> validation_points() {
@@ -237,6 +257,7 @@ std::vector<ValidationPoint> validation_points() {
   add_issue(p);
   add_lds(p);
   add_memory(p);
+  add_rdna(p);
   return std::move(p.all);
 }
 

@@ -31,9 +31,16 @@ Checked<CombineCall> check_combine(const DLTensor* out_partial, const DLTensor* 
                                    const DLTensor* out, const DLTensor* lse,
                                    const rocflash_execution*);
 
+Checked<RotateCall> check_rotate(const DLTensor* x, const DLTensor* cos, const DLTensor* sin,
+                                 const DLTensor* cu_seqlens, const DLTensor* first,
+                                 std::int32_t interleaved, const DLTensor* out,
+                                 const rocflash_execution*);
+
 // Parts of those. A cache is written to when something is appended.
 Problem check_problem(const rocflash_problem&, CallTensors&, Access cache);
 Append check_append(const rocflash_append&, CallTensors&, const Problem&);
+// Tables of cosines and sines over positions, for rows of this dtype and so many columns.
+Rotary check_tables(const Tensor& cos, const Tensor& sin, DType dtype, int columns);
 
 // A tensor over (sequence, head, query, key) whose dimensions may be 1; one over heads.
 Plane plane_of(const Tensor&, const Problem&);

@@ -64,26 +64,9 @@ Rotary check_rotary(const rocflash_append& in, CallTensors& tensors, const Probl
   }
   const Tensor cos = tensors.required("rotary_cos", in.rotary_cos, Access::read);
   const Tensor sin = tensors.required("rotary_sin", in.rotary_sin, Access::read);
-  check_dtype(cos, {DType::f32, p.dtype});
-  check_dtype(sin, {cos.dtype});
-  check_ndim(cos, 2, "(positions, rotary_dim / 2)");
-  check_shape(sin, {cos.shape[0], cos.shape[1]}, "that of rotary_cos");
-  for (const Tensor* t : {&cos, &sin}) {
-    if (t->shape[1] > 1 && t->stride[1] != 1)
-      refuse(t->name, ": stride ", t->stride[1], " in its last dimension; it must be 1");
-  }
-  if (cos.shape[1] < 1 || 2 * cos.shape[1] > p.head_dim)
-    refuse("rotary_cos: shape ", cos.shape_text(), "; it rotates ", 2 * cos.shape[1], " of ",
-           p.head_dim, " columns; it must be 2 to all");
-  r = {cos.data,
-       sin.data,
-       cos.dtype,
-       cos.stride[0],
-       sin.stride[0],
-       cos.shape[0],
-       static_cast<int>(2 * cos.shape[1]),
-       flag("rotary_interleaved", in.rotary_interleaved),
-       int_values(tensors.lengths("rotary_seqlens", in.rotary_seqlens), p.batch(), "(b,)")};
+  r = check_tables(cos, sin, p.dtype, p.head_dim);
+  r.interleaved = flag("rotary_interleaved", in.rotary_interleaved);
+  r.first = int_values(tensors.lengths("rotary_seqlens", in.rotary_seqlens), p.batch(), "(b,)");
   if (!tensors.on_host()) return r;
   for (std::int64_t b = 0; b < p.batch(); ++b) {
     const std::int64_t first = r.first ? r.first[b] : keys_before(p, b);
@@ -99,6 +82,29 @@ Rotary check_rotary(const rocflash_append& in, CallTensors& tensors, const Probl
 }
 
 }  // namespace
+
+Rotary check_tables(const Tensor& cos, const Tensor& sin, DType dtype, int columns) {
+  check_dtype(cos, {DType::f32, dtype});
+  check_dtype(sin, {cos.dtype});
+  check_ndim(cos, 2, "(positions, rotary_dim / 2)");
+  check_shape(sin, {cos.shape[0], cos.shape[1]}, text("that of ", cos.name).c_str());
+  for (const Tensor* t : {&cos, &sin}) {
+    if (t->shape[1] > 1 && t->stride[1] != 1)
+      refuse(t->name, ": stride ", t->stride[1], " in its last dimension; it must be 1");
+  }
+  if (cos.shape[1] < 1 || 2 * cos.shape[1] > columns)
+    refuse(cos.name, ": shape ", cos.shape_text(), "; it rotates ", 2 * cos.shape[1], " of ",
+           columns, " columns; it must be 2 to all");
+  Rotary r;
+  r.cos = cos.data;
+  r.sin = sin.data;
+  r.dtype = cos.dtype;
+  r.cos_stride = cos.stride[0];
+  r.sin_stride = sin.stride[0];
+  r.positions = cos.shape[0];
+  r.dim = static_cast<int>(2 * cos.shape[1]);
+  return r;
+}
 
 Append check_append(const rocflash_append& in, CallTensors& tensors, const Problem& p) {
   Append a;

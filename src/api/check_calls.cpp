@@ -1,4 +1,6 @@
 // The calls: a problem, the tensors that are written or go with it, and what it is run with.
+#include <algorithm>
+
 #include "api/backends.hpp"
 #include "api/check.hpp"
 #include "api/structs.hpp"
@@ -237,6 +239,66 @@ Checked<CombineCall> check_combine(const DLTensor* out_partial_in, const DLTenso
   if (lse) std::copy_n(lse->stride, 3, call.lse_stride);
   call.resources = check_resources(execution, device);
   return {call, choose_backend(execution, device)};
+}
+
+Checked<RotateCall> check_rotate(const DLTensor* x_in, const DLTensor* cos_in,
+                                 const DLTensor* sin_in, const DLTensor* cu_in,
+                                 const DLTensor* first_in, std::int32_t interleaved,
+                                 const DLTensor* out_in, const rocflash_execution* execution_in) {
+  const rocflash_execution execution = read_execution(execution_in);
+  if (!x_in) refuse("x: is null, but it is needed");
+  if (!out_in) refuse("out: is null, but it is needed");
+  const Tensor x = *read_tensor("x", x_in, Access::read, Data::required);
+  const Tensor out = *read_tensor("out", out_in, Access::write, Data::required);
+  CallTensors tensors(x.device, Data::required);
+  tensors.required("out", out_in, Access::write);
+  // In place: the same memory in the same order. Any other overlap is refused.
+  const bool in_place = out.data == x.data && out.ndim == x.ndim &&
+                        std::equal(x.shape, x.shape + x.ndim, out.shape) &&
+                        std::equal(x.stride, x.stride + x.ndim, out.stride);
+  if (!in_place) tensors.required("x", x_in, Access::read);
+  check_dtype(x, {DType::f32, DType::f16, DType::bf16});
+  check_dtype(out, {x.dtype});
+  const bool packed = cu_in != nullptr;
+  const char* dims = packed ? "(total, h, d) with cu_seqlens" : "(b, s, h, d)";
+  check_ndim(x, packed ? 3 : 4, dims);
+  packed ? check_shape(out, {x.shape[0], x.shape[1], x.shape[2]}, "the shape of x")
+         : check_shape(out, {x.shape[0], x.shape[1], x.shape[2], x.shape[3]}, "the shape of x");
+  RotateCall call;
+  Problem& p = call.problem;
+  p.dtype = x.dtype;
+  p.q = rows_of(x, packed);
+  p.heads = p.kv_heads = x.shape[x.ndim - 2];
+  p.head_dim = p.value_dim = p.q.columns;
+  if (p.head_dim < 1 || p.head_dim > max_head_dim)
+    refuse("x: shape ", x.shape_text(), "; it must have 1 to ", max_head_dim, " columns");
+  p.visibility.right = 0;  // positions count
+  const auto cu = tensors.lengths("cu_seqlens", cu_in);
+  if (cu && (cu->ndim != 1 || cu->shape[0] < 1))
+    refuse("cu_seqlens: shape ", cu->shape_text(), "; it must be (b + 1,)");
+  p.lengths.batch = packed ? cu->shape[0] - 1 : x.shape[0];
+  p.lengths.rows_q = x.shape[packed ? 0 : 1];
+  p.lengths.cu_q = int_values(cu, p.lengths.batch + 1, "(b + 1,)");
+  if (tensors.on_host()) check_cumulative("cu_seqlens", p.lengths.cu_q, p.batch(), x.shape[0]);
+  const Tensor cos = tensors.required("cos", cos_in, Access::read);
+  const Tensor sin = tensors.required("sin", sin_in, Access::read);
+  call.rotary = check_tables(cos, sin, x.dtype, p.head_dim);
+  call.rotary.interleaved = flag("interleaved", interleaved);
+  call.rotary.first = int_values(tensors.lengths("first", first_in), p.batch(), "(b,)");
+  const auto check_position = [&](std::int64_t b, std::int64_t first, std::int64_t rows) {
+    if (first < 0) refuse("first: ", first, " for sequence ", b, "; it must not be negative");
+    if (rows > 0 && rows > call.rotary.positions - first)
+      refuse("cos: ", call.rotary.positions, " positions; sequence ", b, " needs ", first + rows);
+  };
+  if (tensors.on_host()) {
+    for (std::int64_t b = 0; b < p.batch(); ++b)
+      check_position(b, call.rotary.first ? call.rotary.first[b] : 0, p.lengths.queries(b));
+  } else if (!packed && !first_in && p.batch() > 0) {
+    check_position(0, 0, p.lengths.rows_q);
+  }
+  call.out = rows_of(out, packed);
+  call.resources = check_resources(execution, x.device);
+  return {call, choose_backend(execution, x.device)};
 }
 
 }  // namespace rocflash

@@ -73,6 +73,14 @@ rocflash_status rocflash_combine(const DLTensor* out_partial, const DLTensor* ls
   return guarded([&] { check_combine(out_partial, lse_partial, out, lse, execution).run(); });
 }
 
+rocflash_status rocflash_rotate(const DLTensor* x, const DLTensor* cos, const DLTensor* sin,
+                                const DLTensor* cu_seqlens, const DLTensor* first,
+                                int32_t interleaved, const DLTensor* out,
+                                const rocflash_execution* execution) {
+  return guarded(
+      [&] { check_rotate(x, cos, sin, cu_seqlens, first, interleaved, out, execution).run(); });
+}
+
 rocflash_status rocflash_forward_workspace(const rocflash_problem* problem,
                                            const rocflash_forward_outputs* outputs,
                                            const rocflash_execution* execution, size_t* bytes) {

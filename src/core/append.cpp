@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "core/packed.hpp"
+
 namespace rocflash::core {
 namespace {
 
@@ -14,26 +16,11 @@ Size length_bytes(const Problem& p, const Append& a) {
   return changes_lengths(a) ? (Size(p.batch()) * sizeof(std::int32_t)).rounded_up(alignment) : 0;
 }
 
-// Not more than the elements of q, which are counted in 64 bits.
-std::int64_t query_rows(const Problem& p) {
-  return p.lengths.packed_q() ? p.lengths.rows_q : p.batch() * p.lengths.rows_q;
-}
-
 Size query_bytes(const Problem& p, const Append& a) {
   if (!rotates(a)) return 0;
   return (Size(query_rows(p)) * p.heads * p.head_dim *
           static_cast<std::int64_t>(size_of(p.q.dtype)))
       .rounded_up(alignment);
-}
-
-// The sequence that row n of a packed tensor belongs to, or -1.
-std::int64_t sequence_of(const std::int32_t* cu, std::int64_t batch, std::int64_t n) {
-  std::int64_t low = 0, high = batch;
-  while (high - low > 1) {
-    const std::int64_t middle = (low + high) / 2;
-    (cu[middle] <= n ? low : high) = middle;
-  }
-  return batch > 0 && cu[low] <= n && n < cu[low + 1] ? low : -1;
 }
 
 void rotate_row(const Rotary& r, std::int64_t position, const std::byte* from, DType from_type,
@@ -76,23 +63,28 @@ void append_key(const Problem& p, const Append& a, std::int64_t n) {
   }
 }
 
-void rotate_query(const Problem& p, const Append& a, const Rows& to, std::int64_t n) {
-  const std::int64_t b =
-      p.lengths.packed_q() ? sequence_of(p.lengths.cu_q, p.batch(), n) : n / p.lengths.rows_q;
-  if (b < 0) return;
-  const std::int64_t row = p.lengths.packed_q() ? n : n % p.lengths.rows_q;
-  const std::int64_t i = row - p.lengths.sequence(b).q_row;
-  const std::int64_t position = first_position(p, a.rotary, b) + (p.visibility.bounded() ? i : 0);
-  for (std::int64_t h = 0; h < p.heads; ++h)
-    rotate_row(a.rotary, position, p.q.row(b, row, h), p.q.dtype, to.row(b, row, h), to.dtype,
-               p.head_dim);
-}
-
 std::int64_t key_rows(const Problem& p, const Append& a) {
   return !a.k ? 0 : a.cu ? a.rows : a.rows * p.batch();
 }
 
 }  // namespace
+
+// Not more than the elements of q, which are counted in 64 bits.
+std::int64_t query_rows(const Problem& p) {
+  return p.lengths.packed_q() ? p.lengths.rows_q : p.batch() * p.lengths.rows_q;
+}
+
+void rotate_query(const Problem& p, const Rotary& rotary, const Rows& to, std::int64_t n) {
+  const std::int64_t b =
+      p.lengths.packed_q() ? sequence_of(p.lengths.cu_q, p.batch(), n) : n / p.lengths.rows_q;
+  if (b < 0) return;
+  const std::int64_t row = p.lengths.packed_q() ? n : n % p.lengths.rows_q;
+  const std::int64_t i = row - p.lengths.sequence(b).q_row;
+  const std::int64_t position = first_position(p, rotary, b) + (p.visibility.bounded() ? i : 0);
+  for (std::int64_t h = 0; h < p.heads; ++h)
+    rotate_row(rotary, position, p.q.row(b, row, h), p.q.dtype, to.row(b, row, h), to.dtype,
+               p.head_dim);
+}
 
 Size AppendedProblem::bytes(const Problem& p, const Append& a) {
   return length_bytes(p, a) + query_bytes(p, a);
@@ -122,7 +114,7 @@ std::int64_t append_rows(const Problem& p, const Append& a) {
 
 void append_row(const Problem& p, const Append& a, const AppendedProblem& after, std::int64_t row) {
   const std::int64_t keys = key_rows(p, a);
-  row < keys ? append_key(p, a, row) : rotate_query(p, a, after.problem.q, row - keys);
+  row < keys ? append_key(p, a, row) : rotate_query(p, a.rotary, after.problem.q, row - keys);
 }
 
 }  // namespace rocflash::core

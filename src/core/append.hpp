@@ -27,6 +27,10 @@ inline std::int64_t keys_before(const Problem& p, std::int64_t b) {
   return p.lengths.used_k ? p.lengths.used_k[b] : p.lengths.keys(b);
 }
 
+// Rows of all queries, and one of them rotated: all of its heads, written to `to`.
+std::int64_t query_rows(const Problem& problem);
+void rotate_query(const Problem& problem, const Rotary& rotary, const Rows& to, std::int64_t row);
+
 // The work in independent rows: each is one row of all heads, of the new keys or of the queries to
 // rotate.
 std::int64_t append_rows(const Problem& problem, const Append& append);

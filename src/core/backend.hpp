@@ -25,6 +25,7 @@ class Backend {
   virtual void run(const DecodeCall&) const = 0;
   virtual void run(const BackwardCall&) const = 0;
   virtual void run(const CombineCall&) const = 0;
+  virtual void run(const RotateCall&) const = 0;
 
  protected:
   // Backends are constants of the process. Without a destructor to run they are made when it is

@@ -38,4 +38,13 @@ struct CombineCall : Parts {
   Resources resources;
 };
 
+// Rotary embedding by itself. Of the problem there are only queries, which are rotated, each at its own
+// position.
+struct RotateCall {
+  Problem problem;
+  Rotary rotary;
+  Rows out;
+  Resources resources;
+};
+
 }  // namespace rocflash::core

@@ -258,6 +258,7 @@ void run_standard(const Kernels& k, const Problem& p, const ForwardOutputs& o, c
 }
 
 constexpr std::int64_t rows_together = 64;
+constexpr std::int64_t rotated_together = 32;  // rows of all heads, per turn of a thread
 
 template <class Body>
 void over_bias_rows(const Problem& p, const BackwardTensors& t, int threads, Body body) {
@@ -426,6 +427,15 @@ class CpuBackend final : public Backend {
   void run(const CombineCall& c) const override {
     parallel_for(combine_rows(c), c.resources.threads,
                  [&](std::int64_t row, int) { combine_row(c, row); });
+  }
+  void run(const RotateCall& c) const override {
+    const std::int64_t rows = query_rows(c.problem),
+                       items = (rows + rotated_together - 1) / rotated_together;
+    const Kernels& k = cpu::chosen_kernels();
+    parallel_for(items, c.resources.threads, [&](std::int64_t item, int) {
+      const Range some{item * rotated_together, smaller(rows, (item + 1) * rotated_together)};
+      k.rotate(c.problem, c.rotary, c.out, some);
+    });
   }
 
  private:

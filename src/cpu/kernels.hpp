@@ -2,6 +2,7 @@
 // scratch memory.
 #pragma once
 
+#include "core/new_keys.hpp"
 #include "core/problem.hpp"
 #include "cpu/plan.hpp"
 
@@ -149,6 +150,9 @@ struct Kernels {
                                    float* scratch);
   void (*standard_key_gradients)(const Problem&, const BackwardTensors&, const Scores&, WorkItem,
                                  float* scratch);
+
+  // Some rows of all queries rotated to their positions, into `to`, which may be where they are.
+  void (*rotate)(const Problem&, const Rotary&, const Rows& to, Range rows);
 };
 
 namespace baseline {

@@ -156,7 +156,7 @@ struct BiasSharing {
   }
 };
 
-constexpr BiasSharing bias_sharing(const Problem& p, const BackwardTensors& t) {
+inline BiasSharing bias_sharing(const Problem& p, const BackwardTensors& t) {
   constexpr std::int64_t most_slots = 8;
   BiasSharing s;
   s.heads = p.kv_heads;

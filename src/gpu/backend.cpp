@@ -85,6 +85,11 @@ class GpuBackend final : public Backend {
     gpu::plan_combine(plan, c, nullptr, chip_);
     launch(plan, c.resources.stream);
   }
+  void run(const RotateCall& c) const override {
+    Plan plan;
+    gpu::plan_rotate(plan, c.problem, c.rotary, c.out, chip_);
+    launch(plan, c.resources.stream);
+  }
 
  private:
   void make(Plan& plan, const Problem& p, const ForwardOutputs& o, std::byte* workspace) const {

@@ -347,6 +347,10 @@ class ReferenceBackend final : public Backend {
   void run(const CombineCall& c) const override {
     for (std::int64_t row = 0; row < combine_rows(c); ++row) combine_row(c, row);
   }
+  void run(const RotateCall& c) const override {
+    for (std::int64_t row = 0; row < query_rows(c.problem); ++row)
+      rotate_query(c.problem, c.rotary, c.out, row);
+  }
 
  private:
   static std::string refusal(const Problem& p) {

@@ -58,7 +58,7 @@ def test_says_that_it_builds_for_all(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "environment", "message"),
     [
-        (("2.8.3", "3.12", "2.8", "9.9"), {}, "build_rocm.sh: ROCm: 9.9; there are 6.1,"),
+        (("2.8.4", "3.12", "2.8", "6.4"), {}, "build_rocm.sh: flash-attn: 2.8.4; there are 2.6.3,"),
         (
             VERSIONS,
             {"PYTORCH_ROCM_ARCH": "gfx1"},

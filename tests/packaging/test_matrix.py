@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 
@@ -10,14 +11,27 @@ import versions
 from conftest import Run
 
 
-def test_everything_that_exists_once() -> None:
-    made = create_matrix.matrix(create_matrix.ROCM_MATRIX)["include"]
-    keys = [tuple(cell[name] for name in create_matrix.ROCM_MATRIX) for cell in made]
-    assert len(keys) == len(set(keys)) <= create_matrix.MOST_JOBS
-    for key in keys:
-        versions.check(*key)
+def test_everything_that_is_known_once() -> None:
+    names = create_matrix.wheels(create_matrix.ROCM_MATRIX, triton=True)
+    assert len(names) == len(set(names)) and sum("triton" in name for name in names) * 2 == len(
+        names
+    )
+    made = create_matrix.matrix(create_matrix.ROCM_MATRIX, triton=True)["include"]
+    assert len({(job["torch-version"], job["rocm-version"]) for job in made}) == len(made) < 50
+    assert 2 * sum(len(_each(job)) for job in made) == len(names), "grouping loses nothing"
+    for job in made:
+        for versions_of in _each(job):
+            assert not versions.check(
+                *versions_of, job["torch-version"], job["rocm-version"]
+            ).warnings
     for name, values in create_matrix.ROCM_MATRIX.items():
-        assert {cell[name] for cell in made} == set(values), f"a {name} has no cell at all"
+        assert {value for job in made for value in job[name].split()} == set(values), name
+
+
+def _each(job: dict[str, str]) -> list[tuple[str, str]]:
+    """What one job stamps: versions of flash-attn and Python."""
+    pairs = (job["flash-attn-version"].split(), job["python-version"].split())
+    return list(itertools.product(*pairs))
 
 
 def test_the_versions_that_were_asked_for() -> None:
@@ -31,48 +45,53 @@ def test_every_cell_is_in_or_explained() -> None:
         total *= len(values)
     explained = create_matrix.explanations(create_matrix.ROCM_MATRIX)
     left_out = sum(int(line.split()[0]) for line in explained)
-    assert left_out + len(create_matrix.matrix(create_matrix.ROCM_MATRIX)["include"]) == total
+    assert left_out + len(create_matrix.wheels(create_matrix.ROCM_MATRIX, triton=False)) == total
     assert any(
-        "torch 2.8 has wheels for Python 3.10 to 3.13, not 3.14" in line for line in explained
+        "torch 2.8 for ROCm 6.4 is known with Python 3.10 to 3.13, not 3.14" in line
+        for line in explained
     )
-    assert any("torch 2.8 was released for ROCm 6.3 and 6.4, not 7.0" in line for line in explained)
+    assert any("torch 2.8 is known with ROCm 6.3 and 6.4, not 7.0" in line for line in explained)
 
 
 def test_command(run: Run) -> None:
-    told = run(
-        sys.executable,
-        "packaging/create_matrix.py",
-        "--flash-attn",
-        "2.8.3",
-        "--python",
-        "3.12",
-        "--torch",
-        "2.8",
-        "--triton",
-    )
+    """A patch level is accepted; what differs in the stamp alone shares a job."""
+    command = (sys.executable, "packaging/create_matrix.py", "--flash-attn", "2.8.3", "--triton")
+    told = run(*command, "--python", "3.11", "3.12", "--torch", "2.8.0")
     assert told.returncode == 0, told.stderr
     assert json.loads(told.stdout) == {
         "include": [
             {
                 "flash-attn-version": "2.8.3",
-                "python-version": "3.12",
+                "python-version": "3.11 3.12",
                 "torch-version": "2.8",
                 "rocm-version": rocm,
-                "build-triton-backend": triton,
+                "build-triton-backend": "true",
             }
             for rocm in ("6.3", "6.4")
-            for triton in ("false", "true")
         ]
     }
+    told = run(*command, "--python", "3.12", "--torch", "2.9.1", "--rocm", "7.1.1", "--wheels")
+    stem = "flash_attn-2.8.3+rocm71torch2.9"
+    ends = (f"{kind}-cp312-cp312-linux_x86_64.whl" for kind in ("", "triton"))
+    assert told.stdout.split() == [stem + end for end in ends] and not told.stderr
 
 
-def test_refusals(run: Run) -> None:
-    told = run(sys.executable, "packaging/create_matrix.py", "--torch", "1.13")
-    assert told.returncode == 2 and "'2.14'" in told.stderr
+def test_unknown_pairs_that_are_named(run: Run) -> None:
     told = run(sys.executable, "packaging/create_matrix.py", "--torch", "2.8", "--rocm", "7.0")
-    assert told.returncode == 1 and "0 combinations" in told.stderr
-    told = run(sys.executable, "packaging/create_matrix.py", "--triton")
-    assert told.returncode == 1 and "must have 1 to 256" in told.stderr
+    assert told.returncode == 0 and len(json.loads(told.stdout)["include"]) == 1
+    assert "warning: torch 2.8 is known with ROCm 6.3 and 6.4, not 7.0" in told.stderr
+    told = run(sys.executable, "packaging/create_matrix.py", "--torch", "newest")
+    assert told.returncode == 2 and "torch: 'newest' is not a version" in told.stderr
+
+
+def test_release_notes(run: Run) -> None:
+    """For the version at hand, with every wheel; also before its section has a number."""
+    told = run("packaging/release_notes.sh")
+    assert told.returncode == 0, told.stderr
+    assert "### Added" in told.stdout
+    assert "flash_attn-2.8.3+rocm72torch2.13triton-cp312-cp312-linux_x86_64.whl" in told.stdout
+    told = run("packaging/release_notes.sh", "v9.9.9")
+    assert told.returncode == 1 and "no section [9.9.9]" in told.stderr
 
 
 def test_places_of_torch() -> None:

@@ -95,7 +95,7 @@ def test_outputs(nix: Nix) -> None:
     assert done.returncode == 0, done.stderr
     shown = json.loads(done.stdout)
     assert set(shown) == {"packages", "devShells", "overlays", "checks"}
-    assert set(shown["packages"][SYSTEM]) == {"default", "python", "flash-attn-3"}
+    assert set(shown["packages"][SYSTEM]) == {"default", "library", "flash-attn-3"}
     assert set(shown["checks"][SYSTEM]) == {"verify", "python"}
     assert list(shown["devShells"][SYSTEM]) == ["default"] and list(shown["overlays"]) == [
         "default"
@@ -103,7 +103,7 @@ def test_outputs(nix: Nix) -> None:
 
 
 def test_library(nix: Nix) -> None:
-    args, asked = nix.args(f"packages.{SYSTEM}.default")
+    args, asked = nix.args(f"packages.{SYSTEM}.library")
     assert asked == {
         "cli11",
         "cmake",
@@ -137,7 +137,7 @@ def real(words: str) -> str:
 @pytest.mark.skipif(not shutil.which("clang++-22"), reason="clang 22 is not there")
 def test_library_configures(nix: Nix, tmp_path: Path) -> None:
     """The flags that the derivation gives CMake are ones that it knows and that lead to a build with kernels."""
-    args, _ = nix.args(f"packages.{SYSTEM}.default")
+    args, _ = nix.args(f"packages.{SYSTEM}.library")
     flags = [real(flag) for flag in args["cmakeFlags"]]
     done = subprocess.run(
         [
@@ -162,9 +162,9 @@ def test_library_configures(nix: Nix, tmp_path: Path) -> None:
 
 def test_python_package(nix: Nix, build: Path, tmp_path: Path) -> None:
     """The install phase, over the library installed where the derivation has it; then imports as users write them."""
-    args, asked = nix.args(f"packages.{SYSTEM}.python")
-    assert asked >= {"python3Packages.torch", "python3Packages.einops"}
-    library = nix("eval", "--raw", f"path:{nix.source}#packages.{SYSTEM}.default")
+    args, asked = nix.args(f"packages.{SYSTEM}.default")
+    assert asked >= {"python3Packages.torch{rocmSupport}", "python3Packages.einops"}
+    library = nix("eval", "--raw", f"path:{nix.source}#packages.{SYSTEM}.library")
     assert library.returncode == 0, library.stderr
     place = library.stdout.strip()
     assert place in args["installPhase"]
@@ -231,6 +231,17 @@ def test_shell(nix: Nix) -> None:
         "llvmPackages_22.llvm",
     ):
         assert name in asked, f"make test needs {name}"
+
+
+def test_shell_has_what_the_guide_lists(nix: Nix) -> None:
+    """torch for ROCm, flash_attn and pip in one Python; the maths libraries."""
+    args, asked = nix.args(f"devShells.{SYSTEM}.default")
+    (python,) = (name for name in args["packages"] if "python3.withPackages" in name)
+    for name in ("einops", "packaging", "pip", "psutil", "torch{rocmSupport}"):
+        assert f"python3Packages.{name}" in python
+    assert "rocflash-0.1.0" in python, "flash_attn is in that package"
+    libraries = "clr rocblas hipblas hipsparse rocsolver hipfft hiprand rccl rocthrust".split()
+    assert asked >= {f"rocmPackages.{name}" for name in libraries} | {"gcc13"}
 
 
 def test_checks(nix: Nix) -> None:

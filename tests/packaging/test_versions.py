@@ -36,27 +36,43 @@ def test_triton_is_in_the_name() -> None:
     ("given", "message"),
     [
         (("2.8.4", "3.12", "2.8", "6.4"), "flash-attn: 2.8.4; there are 2.6.3, 2.7.4, 2.8.3"),
-        (("2.8.3", "3.9", "2.8", "6.4"), "Python: 3.9; there are 3.10, 3.11, 3.12, 3.13, 3.14"),
+        (("2.8.3", "3.8", "2.8", "6.4"), "Python: 3.8; the packages need 3.9 or newer"),
         (("2.8.3", "three", "2.8", "6.4"), "Python: 'three' is not a version such as 3.12"),
-        (("2.8.3", "3.12", "2.3", "6.4"), "torch: 2.3; there are 2.5, 2.6, 2.7"),
-        (
-            ("2.8.3", "3.12", "2.8", "5.7"),
-            "ROCm: 5.7; there are 6.1, 6.2, 6.3, 6.4, 7.0, 7.1, 7.2, 7.14",
-        ),
-        (
-            ("2.8.3", "3.12", "2.8", "7.0"),
-            "torch 2.8 was released for ROCm 6.3 and 6.4, not 7.0; Python 3.12 with ROCm 7.0 goes with torch 2.10",
-        ),
-        (
-            ("2.8.3", "3.14", "2.8", "6.4"),
-            "torch 2.8 has wheels for Python 3.10 to 3.13, not 3.14; Python 3.14 with ROCm 6.4 goes with torch 2.9",
-        ),
+        (("2.8.3", "3.12", "2.1", "6.4"), "torch: 2.1; the packages need 2.2 or newer"),
+        (("2.8.3", "3.12", "2.8", "six"), "ROCm: 'six' is not a version such as 6.4"),
     ],
 )
 def test_wrong_versions(given: tuple[str, str, str, str], message: str) -> None:
     with pytest.raises(versions.WrongVersion) as caught:
         versions.check(*given)
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("given", "warning"),
+    [
+        (("2.8.3", "3.12", "2.5.1", "6.2"), None),
+        (("2.8.3", "3.12", "2.9.1", "7.1.1"), None),  # AMD's images
+        (("2.8.3", "3.10", "2.9.1", "7.2"), None),
+        (
+            ("2.8.3", "3.12", "2.8", "7.0"),
+            "torch 2.8 is known with ROCm 6.3 and 6.4, not 7.0; built",
+        ),
+        (
+            ("2.8.3", "3.14", "2.8", "6.4"),
+            "torch 2.8 for ROCm 6.4 is known with Python 3.10 to 3.13",
+        ),
+        (("2.8.3", "3.12", "2.3", "6.4"), "torch 2.3 is not known; known are 2.5, 2.6"),
+        (("2.8.3", "3.12", "2.8", "5.7"), "torch 2.8 is known with ROCm 6.3 and 6.4, not 5.7"),
+    ],
+)
+def test_unknown_ones_are_built_with_a_warning(
+    given: tuple[str, str, str, str], warning: str | None
+) -> None:
+    made = versions.check(*given)
+    assert len(made.warnings) == (warning is not None)
+    assert warning is None or made.warnings[0].startswith(warning)
+    assert made.file_name.endswith("-linux_x86_64.whl")
 
 
 def test_wheel_versions_are_valid_and_normal() -> None:

@@ -323,7 +323,7 @@ def test_installed_and_used(
         other = versions.check(
             "2.6.3", "3.13" if sys.version_info[1] != 13 else "3.12", "2.13", "7.2", triton=True
         )
-        wheels = [wheel.write_stamped(tmp_path, other.version, other.tag, compiled)]
+        wheels = [wheel.write_stamped(tmp_path, other.version, other.tag, compiled, "triton")]
     simulator = build / "lib" / "sim" / "libamdhip64.so"
     there = simulator.exists() and built_archs.startswith(("all", "gfx"))
     told = run(
@@ -334,6 +334,7 @@ def test_installed_and_used(
     )
     assert told.returncode == 0, told.stdout + told.stderr
     assert "CPU: forward and backward agree" in told.stdout
+    assert ("default backend: triton" in told.stdout) == (which == "another Python")
     assert ("flash_attn_3 3.0.0: the same bits" in told.stdout) == (which == "universal")
     assert ("through the ROCm loader" in told.stdout) == there
 

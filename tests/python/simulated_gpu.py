@@ -242,6 +242,50 @@ def run_program(words: list[str]) -> None:
     print(f"{len(launches)} launches on the simulated GPU")
 
 
+def rotated(arrays: list[Any], interleaved: bool, in_place: bool) -> np.ndarray:
+    """x rotated by the library where the arrays lie: x, cos, sin, cu_seqlens and first, None where absent."""
+    x = arrays[0]
+    on_gpu = isinstance(x, HipArray)
+    out = x if in_place else to_gpu(np.zeros(x.shape, x.dtype)) if on_gpu else np.zeros_like(x)
+    frame = frames.Frame(6)
+    words: list[Any] = []
+    for array in [*arrays, out]:
+        if array is None:
+            words.append(None)
+            continue
+        strides = tuple(int(np.prod(array.shape[n + 1 :])) for n in range(len(array.shape)))
+        data = array.data if on_gpu else array.ctypes.data
+        place = (abi.DL_ROCM if on_gpu else abi.DL_CPU, 0)
+        words.append(frame.describe(_DTYPES[array.dtype], place, array.shape, strides, data))
+    frame.rotate(tuple(words[:-1]), interleaved, words[-1])
+    return out.numpy() if on_gpu else out
+
+
+def rotation() -> None:
+    """By the kernel that appends to caches: the CPU's bits, in place or not, packed or not."""
+    rng = np.random.default_rng(2)
+    for dtype in ("float16", "float32"):
+        x = rng.standard_normal((2, 37, 3, 72)).astype(dtype)
+        tables = [rng.standard_normal((60, 20)).astype(t) for t in (dtype, dtype)]
+        lengths = [np.array(values, "int32") for values in ([0, 30, 70], [5, 11])]
+        for arrays in (
+            [x, *tables, None, lengths[1]],
+            [x.reshape(-1, 3, 72), *tables, *lengths],
+            [x, *tables, None, None],
+        ):
+            for interleaved in (False, True):
+                want = rotated(
+                    [None if a is None else a.copy() for a in arrays], interleaved, False
+                )
+                for in_place in (False, True):
+                    there = [None if a is None else to_gpu(a) for a in arrays]
+                    found = rotated(there, interleaved, in_place)
+                    used = 70 if arrays[3] is not None else len(want)  # packed rows of no sequence
+                    assert np.array_equal(found[:used], want[:used]), (dtype, interleaved, in_place)
+                    if in_place and arrays[3] is not None:
+                        assert np.array_equal(found[used:], arrays[0][used:])
+
+
 def main() -> None:
     found = [d for d in rocflash.devices() if d["type"] == "rocm"]
     assert len(found) == 2, found
@@ -285,6 +329,7 @@ def main() -> None:
         raise AssertionError("max_seqlen_q was not asked for")
     except rocflash.InvalidArgument as refusal:
         assert str(refusal).startswith("max_seqlen_q: 0; "), refusal
+    rotation()
     if os.environ["ROCFLASH_SIM_ARCH"] == "gfx942":
         gradients_are_asked_for_first()
         gradients_by_autograd()

@@ -68,7 +68,7 @@ STATUSES = {
 }
 VALUES = {
     "ROCFLASH_OK": 0,
-    **{f"ROCFLASH_BACKEND_{name.upper()}": n for name, n in choice.BACKENDS.items()},
+    **{f"ROCFLASH_BACKEND_{name.upper()}": n for name, n in choice.OF_LIBRARY.items()},
     **{name: n for name, kind in STATUSES.items() for n, k in errors.by_status.items() if k is kind},
     "ROCFLASH_DL_BOOL": abi.DL_BOOL,
     **{"kDLInt": abi.DL_INT, "kDLUInt": abi.DL_UINT, "kDLFloat": abi.DL_FLOAT},

@@ -84,6 +84,78 @@ def test_rotary(interleaved: bool) -> None:
         apply_rotary(x, cos, sin, seqlen_offsets=25)
 
 
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_rotary_is_one_call(
+    dtype: torch.dtype, interleaved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM's vision models and ModernBERT: views, in place, tables of either dtype. The bits are the formula's."""
+    from rocflash._torch import calls, rotary
+
+    count = []
+    real = calls.rotate
+    monkeypatch.setattr(calls, "rotate", lambda *x: count.append(1) or real(*x))
+    angles = torch.rand(40, 20) * 6
+    qkv = torch.randn(2, 33, 3, 5, 48).to(dtype)
+    x = qkv[:, :, 1]
+    for tables in (dtype, torch.float32):
+        cos, sin = angles.cos().to(tables), angles.sin().to(tables)
+        for conjugate in (False, True):
+            told = {"interleaved": interleaved, "conjugate": conjugate}
+            expected = rotary.formula(x, cos[:33], sin[:33], **told)
+            assert torch.equal(apply_rotary(x, cos, sin, **told), expected)
+            own = qkv.clone()
+            assert (
+                apply_rotary(own[:, :, 1], cos, sin, inplace=True, **told).data_ptr()
+                == own[:, :, 1].data_ptr()
+            )
+            assert torch.equal(own[:, :, 1], expected)
+            assert torch.equal(own[:, :, ::2], qkv[:, :, ::2])
+    # Packed, where the last rows belong to no sequence; int64 lengths and offsets as some pass them.
+    cu, offsets = torch.tensor([0, 30, 30, 64]), torch.tensor([3, 0, 6])
+    rows = qkv[:, :, 0].flatten(0, 1).clone()
+    before = rows.clone()
+    told = {"cu_seqlens": cu, "max_seqlen": 34, "interleaved": interleaved}
+    apply_rotary(rows, cos, sin, seqlen_offsets=offsets, inplace=True, **told)
+    for first, begin, end in ((3, 0, 30), (6, 30, 64)):
+        at = slice(first, first + end - begin)
+        assert torch.equal(
+            rows[begin:end], rotary.formula(before[begin:end], cos[at], sin[at], interleaved)
+        )
+    assert torch.equal(rows[64:], before[64:])
+    shifted = apply_rotary(before[:64], cos, sin, seqlen_offsets=2, **told)
+    assert torch.equal(
+        shifted[30:64], rotary.formula(before[30:64], cos[2:36], sin[2:36], interleaved)
+    )
+    assert len(count) == 10
+    # Whoever watches sees torch's operators, and the same numbers.
+    compiled = torch.compile(apply_rotary, backend="aot_eager")
+    torch.testing.assert_close(
+        compiled(x, cos, sin, interleaved=interleaved),
+        apply_rotary(x, cos, sin, interleaved=interleaved),
+    )
+
+
+def test_rotary_refuses() -> None:
+    x, table = torch.randn(2, 7, 3, 16), torch.randn(9, 8)
+    packed, cu = x.flatten(0, 1), torch.tensor([0, 7, 14]).int()
+    for call, told, words in (
+        (x, {"seqlen_offsets": 3}, "^cos: 9 positions, but positions 3 to 9 are used"),
+        (x, {"seqlen_offsets": torch.tensor([0, 3])}, "^cos: 9 positions; sequence 1 needs 10"),
+        (x, {"seqlen_offsets": torch.tensor([-1, 0])}, "^first: -1 for sequence 0"),
+        (x, {"seqlen_offsets": torch.tensor([1])}, "^seqlen_offsets: shape"),
+        (packed, {"cu_seqlens": cu}, "^max_seqlen: is None"),
+        (packed, {"cu_seqlens": cu, "max_seqlen": 6}, "^max_seqlen: 6; a sequence has 7 rows"),
+        (packed, {"cu_seqlens": cu + 1, "max_seqlen": 7}, "^cu_seqlens: ends with 15"),
+        (packed, {}, "^x: shape"),
+        (x, {"cu_seqlens": cu, "max_seqlen": 7}, "^x: shape"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            apply_rotary(call, table, table, **told)
+    with pytest.raises(ValueError, match="^sin: shape"):
+        apply_rotary(x, table, table[:, :4])
+
+
 def test_rotary_packed_tensors_and_module() -> None:
     qkv = torch.randn(2, 7, 3, 4, 16)
     angles = torch.rand(9, 4)

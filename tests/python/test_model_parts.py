@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import multiprocessing
 from functools import partial
 from types import SimpleNamespace
@@ -42,6 +42,12 @@ def close(a: torch.Tensor, b: torch.Tensor) -> None:
         ("ops.fused_dense", "FusedDense FusedMLP ColumnParallelLinear"),  # InternVideo2
         ("layers.patch_embed", "PatchEmbed"),
         ("utils.pretrained", "state_dict_from_pretrained"),
+        (
+            "utils.benchmark",
+            "benchmark_forward benchmark_backward benchmark_combined benchmark_all",
+        ),
+        ("utils.benchmark", "benchmark_fwd_bwd benchmark_memory pytorch_profiler"),
+        ("utils.testing", "generate_random_padding_mask generate_qkv attention_ref"),
     ],
 )
 def test_imports(module: str, names: str) -> None:
@@ -354,3 +360,84 @@ def test_split_over_processes(tmp_path) -> None:
     for process in ranks:
         process.join(240)
     assert [process.exitcode for process in ranks] == [0, 0]
+
+
+def test_benchmark_functions(capsys: pytest.CaptureFixture[str]) -> None:
+    """Published benchmark scripts: (timer, measurement), gradients dropped between runs."""
+    from flash_attn.utils.benchmark import benchmark_all, benchmark_backward, pytorch_profiler
+
+    x = torch.randn(3, 4, requires_grad=True)
+    found = benchmark_all(lambda y: (y * 2, None), x, repeats=2, desc="twice")
+    assert len(found) == 3 and all(m.mean > 0 for _, m in found)
+    torch.testing.assert_close(x.grad.shape, x.shape)
+    printed = capsys.readouterr().out
+    assert "twice - Forward pass" in printed and "twice - Forward + Backward pass" in printed
+    with pytest.raises(RuntimeError, match="^grad: shape"):
+        benchmark_backward(lambda y: y * 2, x, grad=torch.ones(2), verbose=False)
+    pytorch_profiler(lambda y: y * 2, x, backward=True, cpu=True)
+    assert "mul" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("mode", ["full", "random", "third"])
+def test_functions_of_tests(mode: str) -> None:
+    """generate_qkv's packed inputs through flash_attn, against attention_ref on the padded ones."""
+    from flash_attn import (
+        flash_attn_varlen_func,
+        flash_attn_varlen_kvpacked_func,
+        flash_attn_varlen_qkvpacked_func,
+    )
+    from flash_attn.utils.testing import attention_ref, generate_qkv, generate_random_padding_mask
+
+    q, k, v = (torch.randn(3, 26, h, 16) for h in (4, 2, 2))
+    masks = [generate_random_padding_mask(26, 3, "cpu", mode) for _ in range(2)]
+    assert all(m.sum(-1).min() >= {"full": 26, "random": 6, "third": 8}[mode] for m in masks)
+    told = {"causal": True, "window_size": (5, -1), "softcap": 3.0}
+    expected, weights = attention_ref(q, k, v, *masks, **told)
+    assert not weights.isnan().any()
+    rows, keys, values, _, cu_q, cu_k, _, _, most_q, most_k, *_, back, _, _ = generate_qkv(
+        q, k, v, *masks
+    )
+    out = flash_attn_varlen_func(rows, keys, values, cu_q, cu_k, most_q, most_k, **told)
+    torch.testing.assert_close(back(out), expected, rtol=1e-4, atol=1e-5)
+    rows, pair, cu_q, cu_k, most_q, most_k, _, _, back, _, _ = generate_qkv(
+        q, k, v, *masks, kvpacked=True
+    )
+    out = flash_attn_varlen_kvpacked_func(rows, pair, cu_q, cu_k, most_q, most_k, **told)
+    torch.testing.assert_close(back(out), expected, rtol=1e-4, atol=1e-5)
+    three = (k, k * 2, v)
+    rows, cu, most, _, back, _ = generate_qkv(*three, masks[0], masks[0], qkvpacked=True)
+    out = flash_attn_varlen_qkvpacked_func(rows, cu, most)
+    torch.testing.assert_close(
+        back(out), attention_ref(*three, masks[0], masks[0])[0], rtol=1e-4, atol=1e-5
+    )
+    with pytest.raises(ValueError, match="^mode: 'half'"):
+        generate_random_padding_mask(4, 2, "cpu", "half")
+
+
+def test_reference_masks() -> None:
+    """Chunks, skipped keys, and a window's sinks, against the library's definition."""
+    import rocflash
+    from flash_attn.utils.testing import attention_ref
+
+    q, k, v = (torch.randn(2, n, 4, 16) for n in (7, 12, 12))
+    found = attention_ref(q, k, v, attention_chunk=4, causal=True)[0]
+    close = torch.testing.assert_close
+    close(found, rocflash.attention(q, k, v, attention_chunk=4, causal=True, backend="reference"))
+    first = attention_ref(q, k, v, window_size=(2, 0), sink_token_length=2)[1]
+    assert (first[..., :2] > 0).all() and not first[:, :, -1, 3:9].any()
+    skipped = attention_ref(q, k, v, key_leftpad=torch.tensor([0, 3]), causal=True)[1]
+    assert not skipped[1, :, :, :3].any() and skipped[0, :, :, 0].all()
+
+
+def test_what_is_absent_says_so() -> None:
+    from flash_attn._absent import ABSENT
+
+    for name in ABSENT:
+        with pytest.raises(ModuleNotFoundError, match="no part of flash_attn as rocflash serves it") as refusal:
+            importlib.import_module(name)
+        assert refusal.value.name == name
+        assert importlib.util.find_spec(name) is None, "who only looks finds nothing"
+    with pytest.raises(ModuleNotFoundError, match="flash_attn.models"):
+        from flash_attn.models.gpt import GPTLMHeadModel  # noqa: F401
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'flash_attn.unheard_of'$"):
+        importlib.import_module("flash_attn.unheard_of")

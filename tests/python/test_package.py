@@ -62,6 +62,19 @@ def test_info_reports() -> None:
         assert words in told.stdout, told.stdout + told.stderr
 
 
+def test_info_says_what_a_device_computes() -> None:
+    """By asking it; the same answers as calls give."""
+    (cpu,) = (device for device in rocflash.devices() if device["type"] == "cpu")
+    assert set(cpu["computes"]) == {"forward", "backward", "decode"}
+    assert "backward: head sizes of f16 bf16 f32 to 512" in str(rocflash.info())
+    largest = cpu["computes"]["backward"]["f32"]
+    q = torch.randn(1, 2, 1, largest, requires_grad=True)
+    rocflash.attention(q, q, q).sum().backward()
+    with pytest.raises(rocflash.Error):
+        wide = torch.randn(1, 2, 1, largest + 1)
+        rocflash.attention(wide, wide, wide)
+
+
 def test_threads() -> None:
     code = "import torch, rocflash; q = torch.randn(1, 9, 2, 16); rocflash.attention(q, q, q)"
     assert run("-c", code, ROCFLASH_NUM_THREADS="1").returncode == 0

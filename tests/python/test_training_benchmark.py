@@ -76,14 +76,13 @@ def test_all_of_it(tmp_path: Path) -> None:
     assert "<svg" in picture.read_text()
 
 
-def test_a_backend_that_fails_is_reported(tmp_path: Path) -> None:
-    file = tmp_path / "r.json"
-    steps = ("--warmup-steps", "0", "--timed-steps", "1", "--seq-len", "64")
-    done = run("--backends", "fa2", "sdpa_cudnn", *steps, "--output-json", str(file))
-    assert done.returncode == 1 and "sdpa_cudnn failed: " in done.stdout, done.stdout + done.stderr
-    told = json.loads(file.read_text())
-    assert told["summary"]["failed"] == ["sdpa_cudnn"] and told["sdpa_cudnn"]["error"]
-    assert told["summary"]["fa3_speedup_over_fa2"] is None
+def test_a_backend_that_fails_is_reported(right: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    failed = benchmark.run_isolated("sdpa_cudnn", CONFIG)  # which the CPU does not have
+    results = {"fa2": right, "sdpa_cudnn": failed}
+    summary = benchmark.summary_of(results, "cpu")
+    benchmark.print_table(results, summary)
+    assert failed["error"] and f"sdpa_cudnn failed: {failed['error']}" in capsys.readouterr().out
+    assert summary["failed"] == ["sdpa_cudnn"] and summary["fa3_speedup_over_fa2"] is None
 
 
 WRONG = {

@@ -83,7 +83,7 @@ def test_tensors_on_the_cpu_are_refused() -> None:
             call()
     with pytest.raises(rocflash.Unsupported, match="^backend: 'triton'; it takes torch tensors"):
         rocflash.attention(*[x.numpy()] * 3, backend="triton")
-    with rocflash.use_backend("triton"), pytest.raises(rocflash.Unsupported, match="^backend: 'triton'; it has no attention over"):
+    with rocflash.use_backend("triton"), pytest.raises(rocflash.Unsupported, match="^q: is on cpu; backend 'triton'"):
         flash_attn.flash_attn_with_kvcache(x, x, x)
 
 
@@ -103,9 +103,12 @@ def ints(*x: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mask": torch.ones(1, 1, 4, 6, dtype=torch.bool)}, "mask: a tensor of shape .* must be None"),
-        ({"bias": torch.ones(1, 1, 4, 6)}, "bias: a tensor of shape"),
-        ({"cache_batch_idx": ints(0)}, "cache_batch_idx: a tensor"),
+        ({"mask": torch.ones(1, 1, 4, 5, dtype=torch.bool)}, "mask: shape .* size 5 in dimension 3; it must be 1 or 6"),
+        ({"mask": torch.ones(1, 1, 4, 6)}, "mask: dtype torch.float32; it must be torch.bool or"),
+        ({"bias": torch.ones(4, 6)}, "bias: shape .* has 2 dimensions"),
+        ({"cache_batch_idx": ints(1)}, r"cache_batch_idx: \[1\]; entries must be 0 to 0"),
+        ({"block_table": ints(0)}, "block_table: shape .* it must have a row for each"),
+        ({"block_table": torch.ones(1, 1, dtype=torch.int32)}, "block_table: 1 at entry 0 of sequence 0"),
         ({"num_splits": 3}, "num_splits: 3; .* must be 0 or 1"),
         ({"dropout_p": 1.0}, "dropout_p: 1.0; it must be in"),
         ({"softcap": -1.0}, "softcap: -1.0; it must be 0"),
@@ -145,6 +148,33 @@ def test_shapes_are_refused_by_name(monkeypatch: pytest.MonkeyPatch, shapes: Any
     q = torch.randn(1, 4, 2, 16)
     with pytest.raises(rocflash.Unsupported, match="^q: dtype torch.float32; .* takes float16 and bfloat16"):
         rocflash.attention(q, q, q, backend="triton")
+
+
+def test_tuning_takes_the_fastest_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the first that fits is taken, and either is remembered."""
+    from triton import testing
+    from triton.runtime.errors import OutOfResources
+
+    a, b, c = (tiles.Tile(n, 16, 4, 1) for n in (64, 32, 16))
+    started: list[tiles.Tile] = []
+
+    def start(_: Any, tile: tiles.Tile) -> None:
+        if tile is a:
+            raise OutOfResources(300, 200, "shared memory")
+        started.append(tile)
+
+    def timed(function: Any, **_: Any) -> float:
+        function()
+        return float(started[-1].block_m)
+
+    monkeypatch.setattr(launch, "_start", start)
+    monkeypatch.setattr(testing, "do_bench", timed)
+    assert launch._first_that_fits(None, [a, b, c]) is b and launch._fastest(None, [a, b, c]) is c
+    with pytest.raises(OutOfResources):
+        launch._fastest(None, [a])
+    for words, on in (("TRUE", True), ("true", True), ("FALSE", False), ("", False)):
+        monkeypatch.setenv(launch.AUTOTUNE, words)
+        assert launch.autotunes() is on
 
 
 def test_tiles() -> None:

@@ -33,7 +33,8 @@ def compare(
     batch = () if "cu_seqlens_q" in options else (len(options.get("seqused_k", "1")),)
     leaves = leaves_of([(*batch, sq, h, d), (*batch, sk, hk, d), (*batch, sk, hk, dv)], dtype)
     dout = torch.randn(*batch, sq, h, dv).to(dtype)
-    graded = [options[n].requires_grad_() for n in ("sinks", "alibi_slopes") if n in options]
+    names = [n for n in ("sinks", "alibi_slopes", "bias") if n in options]
+    graded = [options[n].requires_grad_() for n in names]
     if options.get("dropout_p"):
         options["rng_state"] = SEED
 
@@ -44,13 +45,13 @@ def compare(
 
     exact, plain, found = (results(x) for x in ("reference", "plain", "triton"))
     assert torch.equal(found[2] < 0, exact[2] < 0), f"{name}: dropout"
-    labels = ("out", "lse", "weights", "dq", "dk", "dv", "dsinks", "dslopes")
+    labels = ("out", "lse", "weights", "dq", "dk", "dv", *names)
     for label, x, y, z in zip(labels, found, exact, plain):
         seen = y.isfinite()
         assert torch.equal(x[~seen], y[~seen].to(x.dtype)), f"{name}: {label}"
         # Sums over all queries are few numbers, in which plain attention may be lucky: one rounding is allowed.
         factor, atol = (2, 0.0) if label in ("out", "lse", "weights") else (3, 0.0)
-        if label in ("dsinks", "dslopes"):
+        if label in names:
             atol = 2 * torch.finfo(dtype).eps * y.abs().max().item()
         check(f"{name}: {label}", x[seen], y[seen], z[seen], factor, atol)
 
@@ -72,6 +73,11 @@ def options_one_by_one() -> None:
     compare("used", (33, 40), (1, 1), (24, 24), bf16, **used)
     everything = {"softcap": 6.0, "window": (20, 3), "dropout_p": 0.3, "sinks": torch.randn(2)}
     compare("everything", (50, 40), (2, 1), (32, 48), f16, alibi_slopes=torch.rand(2), attention_chunk=24, **everything)
+    mask = torch.rand(2, 1, 20, 37) > 0.4
+    mask[0, 0, 3] = False  # a query that sees nothing
+    b = {"seqused_k": torch.tensor([37, 30], dtype=torch.int32)}
+    compare("mask", (20, 37), (2, 1), (16, 16), bf16, mask=mask, causal=True, **b)
+    compare("bias", (20, 37), (2, 2), (16, 16), f16, bias=torch.randn(1, 2, 1, 37), **b)
     compare("no keys", (5, 0), (1, 1), (16, 16), f16, causal=True)
 
 
@@ -104,11 +110,49 @@ def functions_of_flash_attn() -> None:
         near(raw[0], flash_attn.flash_attn_func(q, k, v, causal=True))
 
 
+def caches() -> None:
+    """New keys are appended, rotated and found in pages, as the library does it."""
+    f16 = {"dtype": torch.float16}
+    q, k, v = (torch.randn(2, 3, h, 16, **f16) for h in (4, 2, 2))
+    cos, sin = torch.rand(64, 4, **f16), torch.rand(64, 4, **f16)
+    lengths = torch.tensor([5, 17], dtype=torch.int32)
+    kinds = (
+        ((8, 6, 2, 16), {"block_table": torch.tensor([[3, 1, 7, 0], [2, 6, 5, 4]], dtype=torch.int32)}),
+        ((3, 24, 2, 16), {"cache_batch_idx": torch.tensor([2, 0], dtype=torch.int32), "causal": True}),
+        ((2, 24, 2, 16), {"cache_leftpad": torch.tensor([1, 4], dtype=torch.int32), "softcap": 3.0}),
+    )
+    for shape, options in kinds:
+        cache = [torch.randn(shape, **f16) for _ in "kv"]
+        mine = [x.clone() for x in cache]
+        turned = {"rotary_cos": cos, "rotary_sin": sin, "rotary_interleaved": "causal" in options}
+        more = {"k": k, "v": v, "cache_seqlens": lengths, "return_softmax_lse": True, **turned, **options}
+        wanted = flash_attn.flash_attn_with_kvcache(q, *cache, **more)
+        with rocflash.use_backend("triton"):
+            found = flash_attn.flash_attn_with_kvcache(q, *mine, **more)
+        for x, y in zip((*found, *mine), (*wanted, *cache)):
+            near(x, y)
+    table = kinds[0][1]["block_table"]
+    cu = torch.tensor([0, 3, 6], dtype=torch.int32)
+    pages = [torch.randn(8, 6, 2, 16, **f16) for _ in "kv"]
+    packed = (q.flatten(0, 1), *pages, cu, torch.tensor([0, 5, 22], dtype=torch.int32), 3, 17)
+    wanted = flash_attn.flash_attn_varlen_func(*packed, causal=True, block_table=table)
+    with rocflash.use_backend("triton"):
+        near(flash_attn.flash_attn_varlen_func(*packed, causal=True, block_table=table), wanted)
+        kept = pages[0].clone()
+        try:
+            flash_attn.flash_attn_with_kvcache(q, *pages, k, v, cache_seqlens=23, block_table=table)
+            raise AssertionError("there is no room for three more keys")
+        except rocflash.InvalidArgument as refusal:
+            assert str(refusal).startswith("cache_seqlens: 26 for sequence 0"), refusal
+        assert torch.equal(kept, pages[0]), "a call that is refused has written nothing"
+
+
 def main() -> None:
     tiles.choices = lambda kernel, family, columns: [tiles.Tile(16, 32, 4, 1)]
     torch.manual_seed(0)
     options_one_by_one()
     functions_of_flash_attn()
+    caches()
     print("ok")
 
 

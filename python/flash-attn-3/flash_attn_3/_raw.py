@@ -150,7 +150,8 @@ def _cache_kernel(
         page_table=page_table,
         page_table_name=_PAGE_TABLE,
         cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k_new=cu_seqlens_k_new,
+        # Without new keys there is nothing to pack, and SGLang says their lengths all the same.
+        cu_seqlens_k_new=None if k_new is None else cu_seqlens_k_new,
         max_seqlen_q=max_seqlen_q,
         softmax_scale=softmax_scale,
         causal=causal,

@@ -10,6 +10,7 @@ __path__ = extend_path(__path__, __name__)
 
 __version__ = "2.8.3"
 
+from flash_attn import _absent
 from flash_attn.flash_attn_interface import (
     flash_attn_func,
     flash_attn_kvpacked_func,
@@ -31,3 +32,5 @@ __all__ = [
     "flash_attn_varlen_qkvpacked_func",
     "flash_attn_with_kvcache",
 ]
+
+_absent.register()

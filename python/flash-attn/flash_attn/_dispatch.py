@@ -33,7 +33,7 @@ def dispatch(
     """
     o = Options(*options)
     if return_weights or not _fits(q, o):
-        if o.dropout_p and o.rng_state is None or q.is_cuda and not _has_lengths(o):
+        if (o.dropout_p and o.rng_state is None) or (q.is_cuda and not _has_lengths(o)):
             return None
         operator = (
             _in_context if o.backend < 0 else _with_options

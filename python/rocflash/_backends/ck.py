@@ -69,6 +69,9 @@ def _read(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...]) -> Problem:
     return p
 
 
+check = _read
+
+
 def _call(function: Any, arguments: dict[str, Any], meant: dict[str, str]) -> Any:
     """Calls by name. Arguments that AITER's version lacks are left out where they ask for nothing.
 
@@ -217,13 +220,6 @@ def _refuse_gradients(o: Any, of_slopes: bool) -> None:
         )
     if of_slopes:
         raise Unsupported("alibi_slopes: asks for a gradient, which backend 'ck' does not have; detach it")
-
-
-def decode(*_: Any, **__: Any) -> Any:
-    raise Unsupported(
-        "backend: 'ck'; it has no attention over a key/value cache here. Choose backend 'native' for "
-        "flash_attn_with_kvcache and rocflash.decode"
-    )
 
 
 def refuse_missing_gradients(q: Tensor, v: Tensor, options: tuple[Any, ...]) -> None:

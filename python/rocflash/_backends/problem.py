@@ -31,6 +31,7 @@ class Problem(NamedTuple):
     dv: int
     packed_q: bool
     packed_k: bool
+    rows_k: int  # that a sequence of dense keys may have, or all packed ones
     longest_q: int
     longest_k: int
     scale: float
@@ -40,10 +41,6 @@ class Problem(NamedTuple):
     @property
     def rows_q(self) -> int:
         return self.q.shape[-3]
-
-    @property
-    def rows_k(self) -> int:
-        return self.k.shape[-3]
 
     @property
     def out_shape(self) -> tuple[int, ...]:
@@ -194,9 +191,25 @@ def _slopes(slopes: Optional[Tensor], q: Tensor, batch: int, heads: int) -> Opti
     return slopes.resolve_neg().contiguous()
 
 
+def _check_plane(
+    name: str, x: Optional[Tensor], q: Tensor, sizes: tuple[int, ...], dtypes: tuple[torch.dtype, ...]
+) -> None:
+    """Mask and bias: (b|1, h|1, sq|1, sk|1)."""
+    if x is None:
+        return
+    if x.dim() != 4:
+        raise InvalidArgument(f"{name}: shape {_shape(x)} has {x.dim()} dimensions; it must be (b|1, h|1, sq|1, sk|1)")
+    for n, (size, whole) in enumerate(zip(x.shape, sizes)):
+        if size not in (1, whole):
+            raise InvalidArgument(f"{name}: shape {_shape(x)}; size {size} in dimension {n}; it must be 1 or {whole}")
+    if x.dtype not in dtypes:
+        raise InvalidArgument(f"{name}: dtype {x.dtype}; it must be {' or '.join(map(str, dtypes))}")
+    check_like(name, x, q, x.dtype)
+
+
 def read(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], backend: str, most: int) -> Problem:
     """Checks a call whose options' Python types were checked before. `most` is the largest head size."""
-    o = Options(*options)
+    o = _with_lengths_of_pages(Options(*options), k)
     packed_q, packed_k = o.cu_seqlens_q is not None, o.cu_seqlens_k is not None
     if packed_k and not packed_q:
         raise InvalidArgument(
@@ -211,7 +224,8 @@ def read(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], backend: str
     if packed_q and o.cu_seqlens_q.numel() < 1:
         raise InvalidArgument("cu_seqlens_q: shape (0,); it must be (b + 1,)")
     batch = o.cu_seqlens_q.numel() - 1 if packed_q else q.shape[0]
-    if not packed_k and k.shape[0] != batch:
+    cached = o.block_table is not None or o.cache_batch_idx is not None
+    if not packed_k and not cached and k.shape[0] != batch:
         raise InvalidArgument(f"k: shape {_shape(k)}; its batch must be that of q, {batch}")
     q, k, v = usable(q), usable(k), usable(v)
     integers = {
@@ -219,12 +233,21 @@ def read(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], backend: str
         for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k")
     }
     o = o._replace(**integers, alibi_slopes=_slopes(o.alibi_slopes, q, batch, q.shape[-2]))
+    o = o._replace(**{n: x.resolve_neg() for n in ("sinks", "bias") if (x := getattr(o, n)) is not None})
     if o.sinks is not None:
         check_shape("sinks", o.sinks, (q.shape[-2],), "(heads,)")
         check_like("sinks", o.sinks, q, o.sinks.dtype if o.sinks.dtype == torch.float32 else q.dtype)
     longest_q = _longest("max_seqlen_q", o.max_seqlen_q, o.cu_seqlens_q, q.shape[-3])
-    longest_k = _longest("max_seqlen_k", o.max_seqlen_k, o.cu_seqlens_k, k.shape[-3])
-    _check_used(o, q, k, batch)
+    o = _check_cache(o, q, k, batch)
+    rows_k = k.shape[-3] * (1 if o.block_table is None else o.block_table.shape[1])
+    longest_k = rows_k
+    if o.block_table is None:
+        longest_k = _longest("max_seqlen_k", o.max_seqlen_k, o.cu_seqlens_k, rows_k)
+    sizes = (batch, q.shape[-2], longest_q, longest_k)
+    _check_plane("mask", o.mask, q, sizes, (torch.bool, torch.uint8))
+    _check_plane("bias", o.bias, q, sizes, (torch.float32, q.dtype))
+    _check_used(o, q, rows_k, batch)
+    _check_pages(o, k)
     for name, x in (("q", q), ("k", k)):
         if x.shape[-3] >= _MOST_ROWS:
             raise Unsupported(f"{name}: {x.shape[-3]} rows; backend {backend!r} takes fewer than {_MOST_ROWS}")
@@ -241,6 +264,7 @@ def read(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], backend: str
         v.shape[-1],
         packed_q,
         packed_k,
+        rows_k,
         longest_q,
         longest_k,
         q.shape[-1] ** -0.5 if o.softmax_scale is None else float(o.softmax_scale),
@@ -249,20 +273,65 @@ def read(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], backend: str
     )
 
 
-def _check_used(o: Any, q: Tensor, k: Tensor, batch: int) -> None:
+def _with_lengths_of_pages(o: Any, k: Tensor) -> Any:
+    """Pages are no packed rows: where cu_seqlens_k comes with a table of them, it says lengths alone."""
+    if o.block_table is None or o.cu_seqlens_k is None:
+        return o
+    lengths = o.cu_seqlens_k.diff()
+    if o.seqused_k is not None:
+        lengths = lengths.minimum(o.seqused_k)
+    return o._replace(cu_seqlens_k=None, seqused_k=lengths.to(torch.int32), max_seqlen_k=0)
+
+
+def _check_cache(o: Any, q: Tensor, k: Tensor, batch: int) -> Any:
+    """The tables that say where keys lie; on the CPU also what is in them."""
+    table, index = o.block_table, o.cache_batch_idx
+    if table is not None and index is not None:
+        raise InvalidArgument("cache_batch_idx: cannot be combined with block_table, which says it already")
+    if table is not None:
+        check_like("block_table", table, q, torch.int32)
+        if table.dim() != 2 or table.shape[0] != batch:
+            raise InvalidArgument(f"block_table: shape {_shape(table)}; it must have a row for each of {batch} sequences")
+        if k.shape[1] < 1:
+            raise InvalidArgument(f"k: shape {_shape(k)}; a page must have a row")
+        o = o._replace(block_table=table.contiguous())
+    if index is not None:
+        index = _check_integers("cache_batch_idx", index, q, batch)
+        # On a GPU nobody looks at the entries, but they are kept within the cache.
+        o = o._replace(cache_batch_idx=index.clamp(0, max(k.shape[0] - 1, 0)))
+        if index.is_cpu and batch and not 0 <= int(index.min()) <= int(index.max()) < k.shape[0]:
+            raise InvalidArgument(f"cache_batch_idx: {index.tolist()}; entries must be 0 to {k.shape[0] - 1}")
+    return o
+
+
+def _check_pages(o: Any, k: Tensor) -> None:
+    """On the CPU, that the pages of keys in use are there."""
+    if o.block_table is None or not k.is_cpu:
+        return
+    size = k.shape[1]
+    for n, pages in enumerate(o.block_table.tolist()):
+        used = len(pages) if o.seqused_k is None else -(-int(o.seqused_k[n]) // size)
+        for at, page in enumerate(pages[:used]):
+            if not 0 <= page < k.shape[0]:
+                raise InvalidArgument(
+                    f"block_table: {page} at entry {at} of sequence {n}; it must be 0 to {k.shape[0] - 1}"
+                )
+
+
+def _check_used(o: Any, q: Tensor, rows_k: int, batch: int) -> None:
     """Lengths on the CPU are checked, as the library does; on a GPU backends keep them within the tensors."""
     if not q.is_cpu:
         return
 
-    def rows(cu: Optional[Tensor], x: Tensor) -> list[int]:
-        return [x.shape[-3]] * batch if cu is None else cu.diff().tolist()
+    def rows(cu: Optional[Tensor], length: int) -> list[int]:
+        return [length] * batch if cu is None else cu.diff().tolist()
 
-    rows_q, rows_k = rows(o.cu_seqlens_q, q), rows(o.cu_seqlens_k, k)
-    for name, used, most in (("seqused_q", o.seqused_q, rows_q), ("seqused_k", o.seqused_k, rows_k)):
+    of_q, of_k = rows(o.cu_seqlens_q, q.shape[-3]), rows(o.cu_seqlens_k, rows_k)
+    for name, used, most in (("seqused_q", o.seqused_q, of_q), ("seqused_k", o.seqused_k, of_k)):
         for n, x in enumerate([] if used is None else used.tolist()):
             if not 0 <= x <= most[n]:
                 raise InvalidArgument(f"{name}: {x} for sequence {n}; it must be 0 to its length, {most[n]}")
-    keys = rows_k if o.seqused_k is None else o.seqused_k.tolist()
+    keys = of_k if o.seqused_k is None else o.seqused_k.tolist()
     for n, x in enumerate([] if o.leftpad_k is None else o.leftpad_k.tolist()):
         if not 0 <= x <= keys[n]:
             raise InvalidArgument(f"leftpad_k: {x} for sequence {n}; it must be 0 to its keys, {keys[n]}")

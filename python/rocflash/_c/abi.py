@@ -177,6 +177,7 @@ def library() -> ctypes.CDLL:
         "rocflash_backward": [c_void_p] * 3,
         "rocflash_decode": [c_void_p] * 4,
         "rocflash_combine": [c_void_p] * 5,
+        "rocflash_rotate": [*[c_void_p] * 5, c_int32, *[c_void_p] * 2],
         "rocflash_forward_workspace": [c_void_p] * 4,
         "rocflash_backward_workspace": [c_void_p] * 4,
         "rocflash_decode_workspace": [c_void_p] * 5,

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 from ..errors import InvalidArgument
 
-# Names that ROCFLASH_BACKEND and `backend=` take, with the ABI's numbers.
-BACKENDS = {"auto": 0, "cpu": 1, "reference": 2, "plain": 3, "standard": 4, "triton": 64, "ck": 65}
-# Those up to here are the library's own; the others are in `_backends`.
-LAST_OF_LIBRARY = 4
+# Names that ROCFLASH_BACKEND and `backend=` take: the library's, with the ABI's numbers, and those of `_backends`.
+OF_LIBRARY = {"auto": 0, "cpu": 1, "reference": 2, "plain": 3, "standard": 4}
+LAST_OF_LIBRARY = max(OF_LIBRARY.values())
+BACKENDS = {**OF_LIBRARY, "triton": 64, "ck": 65}
 # What other builds of flash_attn call the choice that is made here by the tensors' device.
 _ALIASES = {"native": "auto", "": "auto"}
 
@@ -37,7 +37,7 @@ FROM_CONTEXT = -1
 def _of_this_build() -> str:
     """The backend that this wheel was built to prefer (packaging/wheel.py); empty for all but those named triton."""
     try:
-        from .._stamp import BACKEND  # type: ignore[import-not-found]
+        from ._stamp import BACKEND  # type: ignore[import-not-found]
     except ImportError:
         return ""
     switched_off = os.environ.get("FLASH_ATTENTION_TRITON_AMD_ENABLE", "").strip().upper()
@@ -82,7 +82,7 @@ def current() -> int:
     if _chosen is not None:
         return _chosen
     if not _environment and _built:
-        return number_of(_built, "rocflash/_stamp.py")
+        return number_of(_built, "rocflash/_c/_stamp.py")
     return number_of(_environment, "ROCFLASH_BACKEND") if _environment else 0
 
 

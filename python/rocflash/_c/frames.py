@@ -202,7 +202,21 @@ class Frame:
     def combine(self, out_partial: int, lse_partial: int, out: int, lse: int) -> None:
         """Merges tensors, each given by the word where its description begins."""
         words = (out_partial, lse_partial, out, lse)
-        addresses = [self._base + 8 * word for word in words]
-        status = abi.library().rocflash_combine(*addresses, self._base + _AT[abi.Execution])
+        self._answer(abi.library().rocflash_combine(*map(self._address, words), self._execution()))
+
+    def rotate(self, words: tuple[Optional[int], ...], interleaved: bool, out: int) -> None:
+        """Rotates; `words` are those of x, cos, sin, cu_seqlens and first, None where absent."""
+        given = [None if word is None else self._address(word) for word in words]
+        into = (self._address(out), self._execution())
+        self._answer(abi.library().rocflash_rotate(*given, int(interleaved), *into))
+
+    def _address(self, word: int) -> int:
+        return self._base + 8 * word
+
+    def _execution(self) -> int:
+        return self._base + _AT[abi.Execution]
+
+    @staticmethod
+    def _answer(status: int) -> None:
         if status:
             abi.raise_status(status)

@@ -17,7 +17,7 @@ from .._c.choice import FROM_CONTEXT, LAST_OF_LIBRARY, current
 from .._c.options import GRADED, GRADED_AT, TENSORS
 from ..errors import InvalidArgument
 from . import elsewhere, fast
-from .plan import GRADIENTS, NEGATIVE, describe, run, threads
+from .plan import GRADIENTS, NEGATIVE, current_stream, describe, run, threads
 
 
 def forward(
@@ -95,24 +95,56 @@ def backward(
     return run("backward", wanted, tensors, o[TENSORS:])[-len(GRADIENTS) :]
 
 
-def combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor, lse: Tensor) -> None:
-    """Merges parts (n, b, sq, h, d) and (n, b, h, sq) into out and lse."""
-    out_partial, lse_partial = out_partial.resolve_neg(), lse_partial.resolve_neg()
-    frame = frames.Frame(4)
-    labels = ("out_partial", "lse_partial", "out", "lse")
-    words = []
-    for label, x in zip(labels, (out_partial, lse_partial, out, lse)):
+def _frame_of(named: dict[str, Optional[Tensor]], written: str) -> tuple[frames.Frame, list[Any]]:
+    """A frame for a call of a few tensors, and the words where their descriptions begin; None where absent."""
+    frame = frames.Frame(len(named))
+    words: list[Any] = []
+    for label, x in named.items():
+        if x is None:
+            words.append(None)
+            continue
         if x.is_neg():
             raise InvalidArgument(f"{label}: {NEGATIVE}")
         description = describe(label, (x.shape, x.stride(), x.dtype, x.device))
         words.append(frame.describe(*description, x.data_ptr()))
-    frame.set(abi.Execution, "num_threads", threads())
+    device = named[written].device  # type: ignore[union-attr]
+    if device.type == "cuda":
+        frame.set(abi.Execution, "stream", current_stream(device.index or 0))
+    else:
+        frame.set(abi.Execution, "num_threads", threads())
+    return frame, words
+
+
+def combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor, lse: Tensor) -> None:
+    """Merges parts (n, b, sq, h, d) and (n, b, h, sq) into out and lse."""
+    parts = {"out_partial": out_partial.resolve_neg(), "lse_partial": lse_partial.resolve_neg()}
+    frame, words = _frame_of({**parts, "out": out, "lse": lse}, "out")
     frame.combine(*words)
 
 
 def may_lack_gradients(q: Tensor, o: tuple[Any, ...]) -> bool:
     """Whether to ask before forward runs: the library's CPU has all gradients."""
     return q.is_cuda or o[-1] > LAST_OF_LIBRARY or o[-1] == FROM_CONTEXT
+
+
+def rotate(
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    cu_seqlens: Optional[Tensor],
+    first: Optional[Tensor],
+    interleaved: bool,
+    out: Tensor,
+) -> None:
+    """Writes x, its first columns rotated by position, to out, which may be x."""
+    inputs = {
+        "x": x if x is out else x.resolve_neg(),
+        "cos": cos.resolve_neg(),
+        "sin": sin.resolve_neg(),
+    }
+    lengths = {"cu_seqlens": cu_seqlens, "first": first}
+    frame, words = _frame_of({**inputs, **lengths, "out": out}, "out")
+    frame.rotate(tuple(words[:-1]), interleaved, words[-1])
 
 
 def refuse_missing_gradients(q: Tensor, v: Tensor, o: tuple[Any, ...]) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Optional
 
+import torch
 from torch import Tensor
 
 from .._c.choice import name_of
+from .._c.options import Append, Options
+from . import append as appending
 from .options import check_options, check_tensor
 
 _MODULES = {"triton": "triton.calls", "ck": "ck"}
@@ -57,7 +60,19 @@ def decode(
     out: Optional[Tensor],
     want_lse: bool,
 ) -> tuple[Tensor, Any]:
-    return _checked(o).decode(q, k, v, o, append, rotary_interleaved, out, want_lse)
+    """New keys are written by torch, once the backend has agreed to the rest."""
+    new, options = Append(*append), Options(*o)
+    backend = _checked(o, q=q, k=k, v=v, out=out)
+    with torch.no_grad():
+        if new.k_new is not None:
+            batch = q.shape[0] if options.cu_seqlens_q is None else options.cu_seqlens_q.shape[0] - 1
+            appending.check(k, v, options, new, batch)
+            after = options._replace(seqused_k=appending.lengths_after(options, new, batch))
+            backend.check(q, k, v, tuple(after))
+            q = appending.append(q, k, v, options, new, bool(rotary_interleaved), batch)
+            options = after
+        found, lse, _ = backend.forward(q, k, v, tuple(options), False, out)
+    return found, lse if want_lse else None
 
 
 def refuse_missing_gradients(q: Tensor, v: Tensor, o: tuple[Any, ...]) -> None:

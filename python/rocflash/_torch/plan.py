@@ -122,7 +122,7 @@ class _Scratch:
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
-def _current_stream(index: int) -> int:
+def current_stream(index: int) -> int:
     if _raw_stream is not None:
         return int(_raw_stream(index))
     return int(torch.cuda.current_stream(index).cuda_stream)
@@ -310,7 +310,7 @@ class Plan:
         if self._seeded:
             words[_SEED], words[_OFFSET] = seed_and_offset(tensors[_RNG])
         if self._gpu:
-            frame.run(_current_stream(self._device.index or 0), _Scratch(self._device))
+            frame.run(current_stream(self._device.index or 0), _Scratch(self._device))
         else:
             frame.run()
         self._idle.append(frame)  # not after a refusal: what failed is not used again

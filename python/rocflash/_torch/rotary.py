@@ -1,17 +1,117 @@
-"""Rotary embedding by torch: the KV cache needs it, and so does flash_attn.layers.rotary.
+"""Rotary embedding by itself, as flash_attn.layers.rotary needs it: one call of the library, with gradients.
 
-The first `2 * cos.shape[-1]` columns are rotated, in halves or (interleaved) in pairs; the rest pass.
+The first `2 * cos.shape[-1]` columns are rotated, in halves or (interleaved) in pairs; the rest pass. Where a compiler or a
+mode watches, or torch.func, it is a formula of torch's operators, which compilers fuse; the bits are the same.
 """
 
 from __future__ import annotations
 
+from typing import Any, Optional, Union
+
 import torch
 from torch import Tensor
 
+from .._c import abi
 from ..errors import InvalidArgument
+from . import calls
+from .route import OPERATOR, TRANSFORM, route
+
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def rotate(
+def turn(
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    offsets: Union[int, Tensor],
+    cu_seqlens: Optional[Tensor],
+    interleaved: bool,
+    inplace: bool,
+    conjugate: bool,
+) -> Tensor:
+    """x (b, s, h, d), or packed (total, h, d) with cu_seqlens, rotated from position `offsets` on.
+
+    cos and sin are (positions, rotary_dim / 2); `conjugate` rotates back.
+    """
+    if not _is_served(x, cos, sin, inplace):
+        places = _positions(x, offsets, cu_seqlens)
+        tables = (_at_positions(t, places, name) for t, name in ((cos, "cos"), (sin, "sin")))
+        turned = formula(x, *tables, interleaved, conjugate)
+        return x.copy_(turned) if inplace else turned
+    if conjugate:
+        sin = -sin
+    if cos.dtype != sin.dtype or cos.dtype not in (torch.float32, x.dtype):
+        cos, sin = cos.float(), sin.float()
+    first = None
+    if isinstance(offsets, Tensor):
+        first = offsets.to(torch.int32)
+    elif offsets and cu_seqlens is not None:
+        first = torch.full((cu_seqlens.shape[0] - 1,), offsets, dtype=torch.int32, device=x.device)
+    elif offsets:
+        if x.numel():
+            _check_range(cos, "cos", offsets, offsets + x.shape[1] - 1)
+        cos, sin = cos[offsets:], sin[offsets:]
+    cu = None if cu_seqlens is None else cu_seqlens.to(torch.int32)
+    told = (cos, sin, cu, first, interleaved)
+    if torch.is_grad_enabled() and x.requires_grad:
+        turned = _Turn.apply(x, *told)
+        return x.copy_(turned) if inplace else turned
+    return _run(x, *told, out=x if inplace else None)
+
+
+def _is_served(x: Tensor, cos: Tensor, sin: Tensor, inplace: bool) -> bool:
+    """Whether the library can be called, and nobody has to see torch's operators instead."""
+    return (
+        route(x, cos, sin) not in (OPERATOR, TRANSFORM)
+        and x.device.type in ("cpu", "cuda")
+        and x.dtype in _DTYPES
+        and x.shape[-1] <= abi.limits().max_head_dim
+        and not (torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad))
+        and not (inplace and (x.is_neg() or (x.stride(-1) != 1 and x.shape[-1] > 1)))
+    )
+
+
+def _run(
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    cu: Optional[Tensor],
+    first: Optional[Tensor],
+    interleaved: bool,
+    out: Optional[Tensor] = None,
+) -> Tensor:
+    x, cos, sin = (
+        t if t.stride(-1) == 1 or t.shape[-1] < 2 else t.contiguous() for t in (x, cos, sin)
+    )
+    if out is None:
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    calls.rotate(x, cos, sin, cu, first, interleaved, out)
+    return out
+
+
+class _Turn(torch.autograd.Function):
+    """Its gradient is rotated back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, cu: Any, first: Any, interleaved: bool
+    ) -> Tensor:
+        ctx.save_for_backward(cos, sin, cu, first)
+        ctx.interleaved = interleaved
+        return _run(x, cos, sin, cu, first, interleaved)
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor) -> Any:
+        cos, sin, cu, first = ctx.saved_tensors
+        # Whoever differentiates again gets here again: the rotation is linear.
+        dx = turn(dout, cos, sin, 0 if first is None else first, cu, ctx.interleaved, False, True)
+        return dx, None, None, None, None, None
+
+
+# The same by torch's operators.
+
+
+def formula(
     x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, conjugate: bool = False
 ) -> Tensor:
     """Rotates x (..., heads, d) by cos and sin (..., rotary_dim / 2), given for each row of x."""
@@ -29,6 +129,34 @@ def rotate(
     return torch.cat((turned.to(x.dtype), x[..., 2 * half :]), dim=-1)
 
 
+def _positions(x: Tensor, offsets: Union[int, Tensor], cu_seqlens: Optional[Tensor]) -> Tensor:
+    """The position of each row: (s,) or (b, s), or (total,) for packed sequences."""
+    if cu_seqlens is None:
+        places = torch.arange(x.shape[1], device=x.device)
+        return places[None] + offsets[:, None] if isinstance(offsets, Tensor) else places + offsets
+    lengths = cu_seqlens.diff().long()
+    spread = {"output_size": x.shape[0]}
+    places = torch.arange(x.shape[0], device=x.device)
+    places = places - torch.repeat_interleave(cu_seqlens[:-1].long(), lengths, **spread)
+    if isinstance(offsets, Tensor):
+        return places + torch.repeat_interleave(offsets.long(), lengths, **spread)
+    return places + offsets
+
+
+def _at_positions(table: Tensor, positions: Tensor, name: str) -> Tensor:
+    """Rows of a table; a position outside it is refused."""
+    if positions.numel():
+        _check_range(table, name, int(positions.min()), int(positions.max()))
+    return table[positions.long()]
+
+
+def _check_range(table: Tensor, name: str, low: int, high: int) -> None:
+    if low < 0 or high >= table.shape[0]:
+        raise InvalidArgument(
+            f"{name}: {table.shape[0]} positions, but positions {low} to {high} are used"
+        )
+
+
 def check_tables(cos: Tensor, sin: Tensor, head_dim: int, names: tuple[str, str]) -> None:
     for name, x in zip(names, (cos, sin)):
         if x.dim() != 2 or 2 * x.shape[1] > head_dim:
@@ -41,14 +169,3 @@ def check_tables(cos: Tensor, sin: Tensor, head_dim: int, names: tuple[str, str]
             f"{names[1]}: shape {tuple(sin.shape)}; it must be that of {names[0]}, "
             f"{tuple(cos.shape)}"
         )
-
-
-def at_positions(table: Tensor, positions: Tensor, name: str) -> Tensor:
-    """Rows of a table; a position outside it is refused."""
-    if positions.numel():
-        low, high = int(positions.min()), int(positions.max())
-        if low < 0 or high >= table.shape[0]:
-            raise InvalidArgument(
-                f"{name}: {table.shape[0]} positions, but positions {low} to {high} are used"
-            )
-    return table[positions.long()]

@@ -75,7 +75,7 @@ def collect(device: str, shape: measure.Shape, lengths: list[int], every: int, s
             "torch": str(torch.__version__),
             "threads": torch.get_num_threads(),
         },
-        "device": device if device != "cpu" else f"the CPU, {torch.get_num_threads()} threads",
+        "device": device if device != "cpu" else f"the CPU (threads: {torch.get_num_threads()})",
         "shape": str(shape),
         "verify": checked,
         "speed": speed,

@@ -355,6 +355,17 @@ extern "C" {
         lse: *const DLTensor,
         execution: *const rocflash_execution,
     ) -> rocflash_status;
+    /// Rotary embedding by itself, into `out` or in place.
+    pub fn rocflash_rotate(
+        x: *const DLTensor,
+        cos: *const DLTensor,
+        sin: *const DLTensor,
+        cu_seqlens: *const DLTensor,
+        first: *const DLTensor,
+        interleaved: i32,
+        out: *const DLTensor,
+        execution: *const rocflash_execution,
+    ) -> rocflash_status;
     /// The workspace that forward with these arguments needs; checks all that the call itself would check.
     pub fn rocflash_forward_workspace(
         problem: *const rocflash_problem,

@@ -138,6 +138,7 @@ fn checks() -> Checks {
         rocflash_backward(*const rocflash_problem, *const rocflash_backward_tensors, *const rocflash_execution) -> rocflash_status;
         rocflash_decode(*const rocflash_problem, *const rocflash_append, *const rocflash_forward_outputs, *const rocflash_execution) -> rocflash_status;
         rocflash_combine(*const DLTensor, *const DLTensor, *const DLTensor, *const DLTensor, *const rocflash_execution) -> rocflash_status;
+        rocflash_rotate(*const DLTensor, *const DLTensor, *const DLTensor, *const DLTensor, *const DLTensor, i32, *const DLTensor, *const rocflash_execution) -> rocflash_status;
         rocflash_forward_workspace(*const rocflash_problem, *const rocflash_forward_outputs, *const rocflash_execution, *mut usize) -> rocflash_status;
         rocflash_backward_workspace(*const rocflash_problem, *const rocflash_backward_tensors, *const rocflash_execution, *mut usize) -> rocflash_status;
         rocflash_decode_workspace(*const rocflash_problem, *const rocflash_append, *const rocflash_forward_outputs, *const rocflash_execution, *mut usize) -> rocflash_status;

@@ -25,5 +25,6 @@ void standard_query_gradients(const Problem&, const BackwardTensors&, const Scor
                               float* scratch);
 void standard_key_gradients(const Problem&, const BackwardTensors&, const Scores&, WorkItem,
                             float* scratch);
+void rotate(const Problem&, const Rotary&, const Rows& to, Range rows);
 
 }  // namespace rocflash::cpu::ROCFLASH_ISA

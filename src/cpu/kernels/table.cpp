@@ -19,6 +19,7 @@ const Kernels kernels{ROCFLASH_STRING(ROCFLASH_ISA),
                       standard_output,
                       standard_weights,
                       standard_query_gradients,
-                      standard_key_gradients};
+                      standard_key_gradients,
+                      rotate};
 
 }  // namespace rocflash::cpu::ROCFLASH_ISA

@@ -6,6 +6,31 @@
 #include "gpu/plan/sequences.hpp"
 
 namespace rocflash::gpu {
+namespace {
+
+Size rows_to_rotate(const Problem& p) {
+  return p.lengths.packed_q() ? Size(p.lengths.rows_q) : Size(p.lengths.rows_q) * p.batch();
+}
+
+// The kernel strides over rows and heads, so a bounded grid serves any number of them.
+void add_launch(Plan& plan, kernel::AppendArguments& a, Size rows, Chip chip) {
+  constexpr std::int64_t most_groups = 1 << 12, widest_wave = 64,
+                         rows_together = kernel::append_tile.threads / widest_wave;
+  a.groups = static_cast<std::int32_t>(std::max<std::int64_t>(
+      divide_up(rows.at_most(most_groups * rows_together), rows_together), 1));
+  plan.add(kernel::append_spec(), chip.family, a.groups);
+}
+
+}  // namespace
+
+void plan_rotate(Plan& plan, const Problem& p, const Rotary& rotary, const Rows& out, Chip chip) {
+  if (p.batch() == 0 || p.lengths.rows_q == 0 || p.heads == 0) return;
+  kernel::AppendArguments& a = plan.next<kernel::Operation::append>();
+  a.problem = p;
+  a.append.rotary = rotary;
+  a.q = out;
+  add_launch(plan, a, rows_to_rotate(p) * p.heads, chip);
+}
 
 Problem plan_append(Plan& plan, const Problem& p, const Append& append, std::byte* workspace,
                     Chip chip) {
@@ -18,18 +43,18 @@ Problem plan_append(Plan& plan, const Problem& p, const Append& append, std::byt
 
   Problem after = p;
   Scratch scratch(plan.workspace, workspace);
-  Size key_rows = 0, query_rows = 0;
+  Size key_rows = 0, rotated_rows = 0;
   if (appends) {
     a.used = reinterpret_cast<std::int32_t*>(scratch.bytes(Size(p.batch()) * sizeof(std::int32_t)));
     after.lengths.used_k = a.used;
     key_rows = append.cu ? Size(append.rows) : Size(append.rows) * p.batch();
   }
   if (rotates) {
-    query_rows = p.lengths.packed_q() ? Size(p.lengths.rows_q) : Size(p.lengths.rows_q) * p.batch();
+    rotated_rows = rows_to_rotate(p);
     const auto bytes = static_cast<std::int64_t>(size_of(p.q.dtype));
     // Rows start on 16 bytes, as plain kernels want them.
     const std::int64_t columns = divide_up(p.head_dim * bytes, 16) * 16 / bytes;
-    a.q = {.data = scratch.bytes(query_rows * p.heads * columns * bytes),
+    a.q = {.data = scratch.bytes(rotated_rows * p.heads * columns * bytes),
            .dtype = p.q.dtype,
            .row_stride = columns * p.heads,
            .head_stride = columns,
@@ -38,13 +63,7 @@ Problem plan_append(Plan& plan, const Problem& p, const Append& append, std::byt
     after.q = a.q;
   }
 
-  // The kernel strides over rows and heads, so a bounded grid serves any number of them.
-  constexpr std::int64_t most_groups = 1 << 12, widest_wave = 64,
-                         rows_together = kernel::append_tile.threads / widest_wave;
-  const Size rows = key_rows * p.kv_heads + query_rows * p.heads;
-  a.groups = static_cast<std::int32_t>(std::max<std::int64_t>(
-      divide_up(rows.at_most(most_groups * rows_together), rows_together), 1));
-  plan.add(kernel::append_spec(), chip.family, a.groups);
+  add_launch(plan, a, key_rows * p.kv_heads + rotated_rows * p.heads, chip);
   return after;
 }
 

@@ -13,4 +13,8 @@ namespace rocflash::gpu {
 Problem plan_append(Plan& plan, const Problem& problem, const Append& append, std::byte* workspace,
                     Chip chip);
 
+// Adds a launch that writes the problem's queries to `out`, rotated; it is the same kernel.
+void plan_rotate(Plan& plan, const Problem& problem, const Rotary& rotary, const Rows& out,
+                 Chip chip);
+
 }  // namespace rocflash::gpu

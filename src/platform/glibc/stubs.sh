@@ -12,6 +12,11 @@ set -euo pipefail
 compiler=$1 oldest=$2 folder=$3
 place() { realpath "$("$compiler" -print-file-name="$1")"; }
 
+for name in libc.so.6 libm.so.6 libc_nonshared.a; do
+  [[ -e $(place "$name") ]] ||
+    { echo "stubs.sh: $compiler does not tell where $name is; configure with -DROCFLASH_GLIBC=none to use this system's as it is" >&2; exit 1; }
+done
+
 mkdir -p "$folder"
 cd "$folder"
 libraries=(libc.so.6 libm.so.6 ld-linux-x86-64.so.2)

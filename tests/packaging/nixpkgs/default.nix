@@ -3,6 +3,7 @@
 # arguments that they were made from, so that a test can read them and run their phases.
 {
   system,
+  config ? { },
   overlays ? [ ],
 }:
 let
@@ -44,7 +45,7 @@ let
 
   base =
     final:
-    packages [ "bash" "cli11" "cmake" "dlpack" "dpkg" "fmt" "git" "gnumake" "gtest" "ninja" "nlohmann_json" "pkg-config" "shellcheck" "zstd" ] ""
+    packages [ "bash" "cli11" "cmake" "dlpack" "dpkg" "fmt" "gcc13" "git" "gnumake" "gtest" "ninja" "nlohmann_json" "pkg-config" "shellcheck" "zstd" ] ""
     // {
       inherit lib;
       callPackage = callPackageWith final;
@@ -57,12 +58,21 @@ let
         interpreter = "python3";
         outPath = "/asked/python3";
         sitePackages = "lib/python3/site-packages";
-        withPackages = choose: { outPath = "/asked/python3.withPackages"; chosen = choose final.python3Packages; };
+        withPackages =
+          choose:
+          let
+            chosen = map (package: "${package}") (choose final.python3Packages);
+          in
+          { outPath = builtins.concatStringsSep " " ([ "/asked/python3.withPackages" ] ++ chosen); };
       };
       python3Packages =
         let
           python-base = python-final:
-            packages [ "einops" "torch" ] "python3Packages." // {
+            packages [ "einops" "packaging" "pip" "psutil" ] "python3Packages."
+            // {
+              torch = package "python3Packages.torch${if config.rocmSupport or false then "{rocmSupport}" else ""}";
+            }
+            // {
               inherit lib;
               buildPythonPackage = mkDerivation "buildPythonPackage";
               callPackage = callPackageWith python-final;
@@ -71,7 +81,7 @@ let
           whole = builtins.foldl' (before: extension: before // extension whole before) (python-base whole) final.pythonPackagesExtensions;
         in
         whole;
-      rocmPackages = packages [ "clr" ] "rocmPackages.";
+      rocmPackages = packages [ "clr" "hipblas" "hipfft" "hiprand" "hipsparse" "rccl" "rocblas" "rocsolver" "rocthrust" ] "rocmPackages.";
       runCommand = name: environment: script: mkDerivation "runCommand" (environment // { inherit name script; });
       stdenv.mkDerivation = mkDerivation "stdenv";
     };

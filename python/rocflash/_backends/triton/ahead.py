@@ -50,7 +50,14 @@ def _type(value: Any) -> str:
 
 
 def _types(value: Any) -> Any:
-    return type(value)(*map(_types, value)) if isinstance(value, tuple) else _type(value)
+    """Of a tuple's fields; those that are 1 become constants, as Triton's launcher has it."""
+    if not isinstance(value, tuple):
+        return _type(value)
+    return type(value)(*("constexpr" if x is None or _is_one(x) else _types(x) for x in value))
+
+
+def _is_one(value: Any) -> bool:
+    return isinstance(value, int) and value == 1
 
 
 def _is_even(value: Any) -> bool:
@@ -68,7 +75,7 @@ def _value(value: Any) -> Any:
 
 
 def compiled(launch: Launch, tile: tiles.Tile, arch: str) -> Compiled:
-    """One launch for an AMD target such as gfx942."""
+    """One launch for a target: gfx942 and other AMD GPUs, or sm_90 and other NVIDIA GPUs."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -85,18 +92,20 @@ def compiled(launch: Launch, tile: tiles.Tile, arch: str) -> Compiled:
             continue
         signature[name] = _types(launch.arguments[name])
         for path, x in _leaves(launch.arguments[name], (n,)):
-            if x is None:
-                constant_values[path] = None
+            if x is None or (_is_one(x) and len(path) > 1):
+                constant_values[path] = x
                 continue
             values.append(_value(x))
             if _is_even(x) and (len(path) > 1 or not isinstance(x, int)):  # single numbers change from call to call
                 attributes[path] = [["tt.divisibility", 16]]
+    amd = arch.startswith("gfx")
     wave = 64 if arch.startswith("gfx9") else 32
     made = triton.compile(
         ASTSource(kernel, signature, constant_values, attributes),
-        target=GPUTarget("hip", arch, wave),
+        target=GPUTarget("hip", arch, wave) if amd else GPUTarget("cuda", int(arch.removeprefix("sm_")), 32),
         options={"num_warps": tile.warps, "num_stages": tile.stages},
     )
     values += [ctypes.c_void_p(0)] * 2  # scratch memory that Triton's kernels may ask for; these do not
     threads = wave * tile.warps
-    return Compiled(made.asm["hsaco"], made.metadata.name, threads, made.metadata.shared, values, launch.programs(tile))
+    image = made.asm["hsaco" if amd else "cubin"]
+    return Compiled(image, made.metadata.name, threads, made.metadata.shared, values, launch.programs(tile))

@@ -34,11 +34,31 @@ class Lengths(NamedTuple):
     used_q: Any
     used_k: Any
     pad_k: Any
+    entry_k: Any  # which batch entry of keys and values a sequence has
+
+
+class Pages(NamedTuple):
+    """Keys and values in pages: `table` (sequence, page) says which of `count` pages of `size` rows each is."""
+
+    table: Any
+    width: int
+    size: int
+    count: int
 
 
 class Heads(NamedTuple):
     count: int  # of queries
     group: int  # of those that share a head of keys
+
+
+class Plane(NamedTuple):
+    """A tensor (sequence, head, query, key) by its strides; 0 where one number serves a whole dimension."""
+
+    data: Any
+    batch: int
+    head: int
+    row: int
+    column: int
 
 
 class Score(NamedTuple):
@@ -48,6 +68,8 @@ class Score(NamedTuple):
     softcap: Any
     slopes: Any
     slope_batch: int
+    bias: Any  # Plane
+    mask: Any  # Plane
 
 
 class Sight(NamedTuple):

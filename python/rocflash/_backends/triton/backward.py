@@ -18,6 +18,7 @@ from .pieces import (
     kept,
     load_rows,
     numbers_of,
+    places_in,
     product,
     shaped,
     slope_of,
@@ -46,36 +47,40 @@ def dout_dot_out(
 
 @triton.jit
 def add_queries(
-    dk, dv, y, z, q_at, q_row, dout_at, dout_row, lse_at, delta_at, begin, end, j, first_j, sq, shift, plane, slope,
-    score, sight, dropout, key_0, key_1, offset,
+    of_keys, of_values, y, z, q, dout, lse, delta, n, head_k, first_q, begin, end, j, first_j, sq, sk,
+    heads, score, sight, dropout, key_0, key_1, offset,
     MASKED: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Adds what queries begin to end of one head contribute to dk / scale and dv of the keys j.
+    """Adds what queries begin to end, of all heads that share the keys j, contribute to dk / scale and dv.
 
-    Tiles are (keys, queries). Queries that are not there have an infinite lse, and so no weight.
+    Tiles are (keys, queries). Queries that are not there have an infinite lse, and so no weight. Heads and blocks of
+    queries are one loop: two, one inside of the other, would need more registers than there are.
     """
-    for first in range(begin, end, BLOCK_M):
+    blocks = tl.cdiv(tl.maximum(end - begin, 0), BLOCK_M)
+    for step in range(0, blocks * heads.group):
+        head, first = head_k * heads.group + step // blocks, begin + step % blocks * BLOCK_M
         i = first + tl.arange(0, BLOCK_M)
-        place = (i + shift)[None, :]
-        x = load_rows(q_at, q_row, first, sq, D, BLOCK_M, BLOCK_D, not MASKED)
-        base = tl.load(lse_at + i, mask=i < sq, other=float("inf")) * LOG2_E
-        scores, steepness = shaped(product(y, tl.trans(x)), place, j[:, None], slope, score)
+        place = (i + (sk - sq))[None, :]
+        x = load_rows(start_of(q, n, head, first_q), q.row, first, sq, D, BLOCK_M, BLOCK_D, not MASKED)
+        base = tl.load(numbers_of(lse, n, head, first_q) + i, mask=i < sq, other=float("inf")) * LOG2_E
+        slope = slope_of(score, n, head)
+        scores, steepness = shaped(product(y, tl.trans(x)), n, head, i[None, :], j[:, None], sq, sk, slope, score)
         weights = tl.exp2(scores - base[None, :])
         if MASKED:
             weights = tl.where(is_seen(place, j[:, None], sight), weights, 0.0)
-        g = load_rows(dout_at, dout_row, first, sq, DV, BLOCK_M, BLOCK_DV, not MASKED)
+        g = load_rows(start_of(dout, n, head, first_q), dout.row, first, sq, DV, BLOCK_M, BLOCK_DV, not MASKED)
         dp = product(z, tl.trans(g))
         used = weights
         if dropout is not None:
+            plane = n * heads.count + head
             stays = tl.trans(kept(i, first_j, plane, key_0, key_1, offset, dropout.threshold, BLOCK_N))
             used = tl.where(stays, weights, 0.0)
             dp = tl.where(stays, dp * dropout.scale, 0.0)
-        dv = add_product(used, g, dv)
-        delta = tl.load(delta_at + i, mask=i < sq, other=0.0)
-        ds = weights * (dp - delta[None, :]) * steepness
-        dk = add_product(ds, x, dk)
-    return dk, dv
+        of_values = add_product(used, g, of_values)
+        d = tl.load(numbers_of(delta, n, head, first_q) + i, mask=i < sq, other=0.0)
+        of_keys = add_product(weights * (dp - d[None, :]) * steepness, x, of_keys)
+    return of_keys, of_values
 
 
 @triton.jit(do_not_specialize=CHANGING)
@@ -94,7 +99,6 @@ def gradients_of_keys(
     if begin_j >= sk:
         return
     first_q, sq = span(lengths.cu_q, lengths.used_q, None, n, length_q)
-    shift = sk - sq
     j = begin_j + tl.arange(0, BLOCK_N)
     y = load_rows(start_of(k, n, head_k, first_k), k.row, begin_j, sk, D, BLOCK_N, BLOCK_D, False)
     z = load_rows(start_of(v, n, head_k, first_k), v.row, begin_j, sk, DV, BLOCK_N, BLOCK_DV, False)
@@ -104,21 +108,17 @@ def gradients_of_keys(
     # Seen from a key, the window is the other way round.
     last_j = tl.minimum(begin_j + BLOCK_N, sk) - 1
     begin, whole_begin, whole_end, end = blocks_seen(
-        begin_j, last_j, sight.right, sight.left, sight.chunk, shift, sq, BLOCK_M
+        begin_j, last_j, sight.right, sight.left, sight.chunk, sk - sq, sq, BLOCK_M
     )
-    for member in range(heads.group):
-        head = head_k * heads.group + member
-        for part in tl.static_range(3):
-            if part > 0 or sight.right is not None or sight.chunk is not None:
-                of_keys, of_values = add_queries(
-                    of_keys, of_values, y, z, start_of(q, n, head, first_q), q.row,
-                    start_of(dout, n, head, first_q), dout.row,
-                    numbers_of(lse, n, head, first_q), numbers_of(delta, n, head, first_q),
-                    begin if part == 0 else (whole_begin if part == 1 else whole_end),
-                    whole_begin if part == 0 else (whole_end if part == 1 else end),
-                    j, begin_j, sq, shift, n * heads.count + head, slope_of(score, n, head), score, sight, dropout,
-                    key_0, key_1, offset, part != 1, D, DV, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
-                )  # fmt: skip
+    for part in tl.static_range(3):
+        if part > 0 or sight.right is not None or sight.chunk is not None:
+            of_keys, of_values = add_queries(
+                of_keys, of_values, y, z, q, dout, lse, delta, n, head_k, first_q,
+                begin if part == 0 else (whole_begin if part == 1 else whole_end),
+                whole_begin if part == 0 else (whole_end if part == 1 else end),
+                j, begin_j, sq, sk, heads, score, sight, dropout, key_0, key_1, offset, part != 1,
+                D, DV, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+            )  # fmt: skip
     if dropout is not None:
         of_values *= dropout.scale
     of_keys *= score.scale * LN_2
@@ -128,40 +128,47 @@ def gradients_of_keys(
 
 @triton.jit
 def add_keys(
-    dq, tilt, x, g, base, delta, k_at, k_row, v_at, v_row, begin, end, i, sk, shift, plane, slope, score, sight, dropout,
-    key_0, key_1, offset,
+    dq, tilt, x, g, base, delta, k_at, k_row, v_at, v_row, dbias, n, head, begin, end, i, sq, sk,
+    heads, score, sight, dropout, key_0, key_1, offset,
     MASKED: tl.constexpr, TILTED: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Adds what keys begin to end contribute to dq / scale of the queries i, and to the gradient of ALiBi's slope."""
-    place = (i + shift)[:, None]
+    """Adds what keys begin to end contribute to dq / scale of the queries i, and to the gradient of ALiBi's slope.
+
+    The gradients of the scores are those of a bias, if it asks for them.
+    """
+    place = (i + (sk - sq))[:, None]
+    slope = slope_of(score, n, head)
     for first in range(begin, end, BLOCK_N):
         j = first + tl.arange(0, BLOCK_N)[None, :]
         y = load_rows(k_at, k_row, first, sk, D, BLOCK_N, BLOCK_D, not MASKED)
-        scores, steepness = shaped(product(x, tl.trans(y)), place, j, slope, score)
+        scores, steepness = shaped(product(x, tl.trans(y)), n, head, i[:, None], j, sq, sk, slope, score)
         weights = tl.exp2(scores - base[:, None])
         if MASKED:
             weights = tl.where((j < sk) & is_seen(place, j, sight), weights, 0.0)
         z = load_rows(v_at, v_row, first, sk, DV, BLOCK_N, BLOCK_DV, not MASKED)
         dp = product(g, tl.trans(z))
         if dropout is not None:
+            plane = n * heads.count + head
             stays = kept(i, first, plane, key_0, key_1, offset, dropout.threshold, BLOCK_N)
             dp = tl.where(stays, dp * dropout.scale, 0.0)
         ds = weights * (dp - delta[:, None])
         if TILTED:
             tilt -= tl.sum(ds * tl.abs(place - j).to(tl.float32), 1)
+        if dbias is not None:
+            tl.store(places_in(dbias, n, head, i[:, None], j), ds, mask=(i < sq)[:, None] & (j < sk))
         dq = add_product(ds * steepness, y, dq)
     return dq, tilt
 
 
 @triton.jit(do_not_specialize=CHANGING)
 def gradients_of_queries(
-    q, k, v, dout, lse, delta, dq, dslopes, lengths, heads, score, sight, dropout,
+    q, k, v, dout, lse, delta, dq, dslopes, dbias, lengths, heads, score, sight, dropout,
     length_q, length_k, longest_q, key_0, key_1, offset,
     D: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """dq of BLOCK_M queries of one head and, where asked for, each query's part of the gradient of ALiBi's slope."""
+    """dq of BLOCK_M queries of one head and, where asked for, their parts of the gradients of ALiBi's slope and a bias."""
     blocks = tl.cdiv(longest_q, BLOCK_M)
     block = blocks - 1 - tl.program_id(0) % blocks
     head, n = tl.program_id(0) // blocks % heads.count, tl.program_id(0) // blocks // heads.count
@@ -188,11 +195,10 @@ def gradients_of_queries(
     for part in tl.static_range(3):
         if part > 0 or sight.left is not None or sight.chunk is not None:
             acc, tilt = add_keys(
-                acc, tilt, x, g, base, d, k_at, k.row, v_at, v.row,
+                acc, tilt, x, g, base, d, k_at, k.row, v_at, v.row, dbias, n, head,
                 begin if part == 0 else (whole_begin if part == 1 else whole_end),
                 whole_begin if part == 0 else (whole_end if part == 1 else end),
-                i, sk, shift, n * heads.count + head, slope_of(score, n, head), score, sight, dropout,
-                key_0, key_1, offset, part != 1, dslopes is not None, D, DV, BLOCK_N, BLOCK_D, BLOCK_DV,
+                i, sq, sk, heads, score, sight, dropout, key_0, key_1, offset, part != 1, dslopes is not None, D, DV, BLOCK_N, BLOCK_D, BLOCK_DV,
             )  # fmt: skip
     acc *= score.scale * LN_2
     store_rows(start_of(dq, n, head, first_q), dq.row, begin_i, sq, acc, D, BLOCK_M, BLOCK_D)

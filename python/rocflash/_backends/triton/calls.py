@@ -7,6 +7,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
+from ..._c.options import Options
 from ...errors import InvalidArgument, Unsupported
 from .. import problem
 from ..problem import Problem
@@ -14,8 +15,8 @@ from . import launch
 
 NAME = "triton"
 MAX_HEAD_DIM = 256
-# What the kernels do not do. All else is honoured.
-_ABSENT = ("mask", "bias", "block_table", "cache_batch_idx")
+# What has no gradients, as in the library.
+_CACHES = ("block_table", "cache_batch_idx")
 
 
 def _check_device(q: Tensor) -> None:
@@ -41,9 +42,12 @@ def _check_rng_state(o: Any) -> None:
 def _read(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...]) -> Problem:
     _check_device(q)
     p = problem.read(q, k, v, options, NAME, MAX_HEAD_DIM)
-    problem.refuse_options(p.options, NAME, _ABSENT)
+    problem.refuse_options(p.options, NAME, ())
     _check_rng_state(p.options)
     return p
+
+
+check = _read
 
 
 def _written(name: str, x: Optional[Tensor], p: Problem, shape: tuple[int, ...]) -> Tensor:
@@ -97,6 +101,7 @@ def backward(
     into: tuple[Optional[Tensor], ...],
 ) -> list[Optional[Tensor]]:
     """Gradients of q, k, v, sinks, bias and slopes: those wanted are made, those in `into` written."""
+    refuse_missing_gradients(q, v, options)
     p = _read(q, k, v, options)
     for name, x in (("dout", dout), ("out", out)):
         problem.check_like(name, x, p.q)
@@ -105,20 +110,28 @@ def backward(
     problem.check_shape("lse", lse, p.lse_shape, "(heads, total)" if p.packed_q else "(b, heads, sq)")
     given = (*into, *(None,) * (6 - len(into)))
     asked = [want or x is not None for want, x in zip((*wanted, *(False,) * 6), given)]
-    if asked[4]:
-        raise InvalidArgument("dbias: is asked for, but bias is None")
-    of_q, of_keys = asked[0] or asked[5], asked[1] or asked[2]
+    for at, name in ((3, "sinks"), (4, "bias"), (5, "alibi_slopes")):
+        if asked[at] and getattr(p.options, name) is None:
+            raise InvalidArgument(f"d{name}: is asked for, but {name} is None")
+    of_q, of_keys = asked[0] or asked[4] or asked[5], asked[1] or asked[2]
     dq = _written("dq", given[0], p, tuple(p.q.shape)) if of_q else None
     dk = _written("dk", given[1], p, tuple(p.k.shape)) if of_keys else None
     dv = _written("dv", given[2], p, tuple(p.v.shape)) if of_keys else None
     lse = lse.resolve_neg().contiguous()
     delta = torch.zeros_like(lse) if p.has_unused_rows else torch.empty_like(lse)
     tilt = torch.zeros_like(lse) if asked[5] else None
+    every = None
+    if asked[4]:  # of each score; a bias that serves several has their sum
+        shape = (p.batch, p.heads, p.longest_q, p.longest_k)
+        every = torch.zeros(shape, dtype=torch.float32, device=q.device)
     inputs = (problem.usable(dout), problem.usable(out), lse, delta)
-    for each in launch.backward_launches(p, *inputs, dq, dk, dv, tilt):
+    for each in launch.backward_launches(p, *inputs, dq, dk, dv, tilt, every):
         launch.run(each)
-    found = [dq, dk, dv, _of_sinks(p, lse, delta) if asked[3] else None, None, _of_slopes(p, tilt)]
-    return [x if want else None for x, want in zip(found, asked)]
+    of_sinks = _of_sinks(p, lse, delta) if asked[3] else None
+    of_bias = None if every is None else every.sum_to_size(p.options.bias.shape).to(p.options.bias.dtype)
+    found = [dq, dk, dv, of_sinks, of_bias, _of_slopes(p, tilt)]
+    results = [x if y is None or n < 3 else y.copy_(x) for n, (x, y) in enumerate(zip(found, given))]
+    return [x if want else None for x, want in zip(results, asked)]
 
 
 def _of_sinks(p: Problem, lse: Tensor, delta: Tensor) -> Tensor:
@@ -141,12 +154,9 @@ def _of_slopes(p: Problem, tilt: Optional[Tensor]) -> Optional[Tensor]:
     return sums.diff(dim=1).T.float()
 
 
-def decode(*_: Any, **__: Any) -> Any:
-    raise Unsupported(
-        "backend: 'triton'; it has no attention over a key/value cache. Choose backend 'native' for "
-        "flash_attn_with_kvcache and rocflash.decode"
-    )
-
-
 def refuse_missing_gradients(q: Tensor, v: Tensor, options: tuple[Any, ...]) -> None:
-    """Every gradient of what forward takes is there."""
+    """Every gradient of what forward takes is there, but for caches."""
+    o = Options(*options)
+    for name in _CACHES:
+        if getattr(o, name) is not None:
+            raise Unsupported(f"{name}: is given; there are no gradients with it, so it must be None")

@@ -10,8 +10,10 @@ from .pieces import (
     LOG2_E,
     add_product,
     blocks_seen,
+    entry_of,
     is_seen,
     kept,
+    load_keys,
     load_rows,
     numbers_of,
     product,
@@ -28,17 +30,18 @@ CHANGING = ("length_q", "length_k", "longest_q", "longest_k", "key_0", "key_1", 
 
 @triton.jit
 def attend(
-    acc, highest, total, x, k_at, k_row, v_at, v_row, begin, end, i, sk, shift, plane, slope, score, sight, dropout,
-    key_0, key_1, offset,
+    acc, highest, total, x, k, v, pages, n, n_k, head, first_k, begin, end, i, sq, sk,
+    heads, score, sight, dropout, key_0, key_1, offset,
     MASKED: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
     """Takes keys begin to end into the sums of the queries i: weighted values, highest score, weights."""
-    place = (i + shift)[:, None]
+    place = (i + (sk - sq))[:, None]
+    slope = slope_of(score, n, head)
     for first in range(begin, end, BLOCK_N):
         j = first + tl.arange(0, BLOCK_N)[None, :]
-        y = load_rows(k_at, k_row, first, sk, D, BLOCK_N, BLOCK_D, not MASKED)
-        scores, _ = shaped(product(x, tl.trans(y)), place, j, slope, score)
+        y = load_keys(k, pages, n_k, head // heads.group, first_k, first, sk, D, BLOCK_N, BLOCK_D, not MASKED)
+        scores, _ = shaped(product(x, tl.trans(y)), n, head, i[:, None], j, sq, sk, slope, score)
         if MASKED:
             scores = tl.where((j < sk) & is_seen(place, j, sight), scores, float("-inf"))
         higher = tl.maximum(highest, tl.max(scores, 1))
@@ -47,9 +50,10 @@ def attend(
         shrink = tl.exp2(highest - base)
         total = total * shrink + tl.sum(weights, 1)
         if dropout is not None:
+            plane = n * heads.count + head
             stays = kept(i, first, plane, key_0, key_1, offset, dropout.threshold, BLOCK_N)
             weights = tl.where(stays, weights, 0.0)
-        z = load_rows(v_at, v_row, first, sk, DV, BLOCK_N, BLOCK_DV, not MASKED)
+        z = load_keys(v, pages, n_k, head // heads.group, first_k, first, sk, DV, BLOCK_N, BLOCK_DV, not MASKED)
         acc = add_product(weights, z, acc * shrink[:, None])
         highest = higher
     return acc, highest, total
@@ -57,7 +61,7 @@ def attend(
 
 @triton.jit(do_not_specialize=CHANGING)
 def attention_forward(
-    q, k, v, out, lse, sinks, lengths, heads, score, sight, dropout,
+    q, k, v, out, lse, sinks, pages, lengths, heads, score, sight, dropout,
     length_q, length_k, longest_q, key_0, key_1, offset,
     D: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
@@ -74,8 +78,6 @@ def attention_forward(
     shift = sk - sq
     i = begin_i + tl.arange(0, BLOCK_M)
     x = load_rows(start_of(q, n, head, first_q), q.row, begin_i, sq, D, BLOCK_M, BLOCK_D, False)
-    k_at = start_of(k, n, head // heads.group, first_k)
-    v_at = start_of(v, n, head // heads.group, first_k)
 
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
@@ -92,11 +94,11 @@ def attention_forward(
     for part in tl.static_range(3):  # before, within and after the blocks that every query sees whole
         if part > 0 or sight.left is not None or sight.chunk is not None:
             acc, highest, total = attend(
-                acc, highest, total, x, k_at, k.row, v_at, v.row,
+                acc, highest, total, x, k, v, pages, n, entry_of(lengths, n), head, first_k,
                 begin if part == 0 else (whole_begin if part == 1 else whole_end),
                 whole_begin if part == 0 else (whole_end if part == 1 else end),
-                i, sk, shift, n * heads.count + head, slope_of(score, n, head), score, sight, dropout,
-                key_0, key_1, offset, part != 1, D, DV, BLOCK_N, BLOCK_D, BLOCK_DV,
+                i, sq, sk, heads, score, sight, dropout, key_0, key_1, offset, part != 1,
+                D, DV, BLOCK_N, BLOCK_D, BLOCK_DV,
             )  # fmt: skip
 
     blind = total == 0.0
@@ -111,7 +113,7 @@ def attention_forward(
 
 @triton.jit(do_not_specialize=CHANGING)
 def attention_weights(
-    q, k, weights, lse, lengths, heads, score, sight, dropout,
+    q, k, weights, lse, pages, lengths, heads, score, sight, dropout,
     length_q, length_k, longest_q, key_0, key_1, offset,
     D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -126,13 +128,13 @@ def attention_weights(
     i = begin_i + tl.arange(0, BLOCK_M)
     place = (i + sk - sq)[:, None]
     x = load_rows(start_of(q, n, head, first_q), q.row, begin_i, sq, D, BLOCK_M, BLOCK_D, False)
-    k_at = start_of(k, n, head // heads.group, first_k)
+    n_k = entry_of(lengths, n)
     slope = slope_of(score, n, head)
     base = tl.load(numbers_of(lse, n, head, first_q) + i, mask=i < sq, other=float("inf")) * LOG2_E
     for first in range(0, sk, BLOCK_N):
         j = first + tl.arange(0, BLOCK_N)[None, :]
-        y = load_rows(k_at, k.row, first, sk, D, BLOCK_N, BLOCK_D, False)
-        scores, _ = shaped(product(x, tl.trans(y)), place, j, slope, score)
+        y = load_keys(k, pages, n_k, head // heads.group, first_k, first, sk, D, BLOCK_N, BLOCK_D, False)
+        scores, _ = shaped(product(x, tl.trans(y)), n, head, i[:, None], j, sq, sk, slope, score)
         found = tl.where(is_seen(place, j, sight), tl.exp2(scores - base[:, None]), 0.0)
         if dropout is not None:
             stays = kept(i, first, n * heads.count + head, key_0, key_1, offset, dropout.threshold, BLOCK_N)

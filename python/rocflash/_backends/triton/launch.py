@@ -19,7 +19,7 @@ from torch import Tensor
 from ...errors import Unsupported
 from ..problem import Problem
 from . import tiles
-from .arguments import Dropout, Heads, Lengths, Numbers, Rows, Score, Sight
+from .arguments import Dropout, Heads, Lengths, Numbers, Pages, Plane, Rows, Score, Sight
 
 _LOG2_E = 1 / math.log(2)
 AUTOTUNE = "FLASH_ATTENTION_TRITON_AMD_AUTOTUNE"
@@ -50,6 +50,10 @@ def _numbers(x: Tensor, packed: bool) -> Numbers:
     return Numbers(x, 0 if packed else x.stride(0), x.stride(-2))
 
 
+def _plane(x: Optional[Tensor]) -> Optional[Plane]:
+    return None if x is None else Plane(x, *(0 if n == 1 else step for n, step in zip(x.shape, x.stride())))
+
+
 def _signed(x: int) -> int:
     """The same 32 bits as a number that Triton takes for an int32."""
     return ctypes.c_int32(x & 0xFFFFFFFF).value
@@ -75,13 +79,15 @@ def _shared(p: Problem) -> dict[str, Any]:
     o = p.options
     slopes = o.alibi_slopes
     return {
-        "lengths": Lengths(o.cu_seqlens_q, o.cu_seqlens_k, o.seqused_q, o.seqused_k, o.leftpad_k),
+        "lengths": Lengths(o.cu_seqlens_q, o.cu_seqlens_k, o.seqused_q, o.seqused_k, o.leftpad_k, o.cache_batch_idx),
         "heads": Heads(p.heads, p.heads // p.heads_k),
         "score": Score(
             p.scale * _LOG2_E,
             o.softcap * _LOG2_E if o.softcap else None,
             slopes,
             0 if slopes is None or slopes.dim() == 1 else p.heads,
+            _plane(o.bias),
+            _plane(None if o.mask is None else o.mask.view(torch.uint8)),
         ),
         "sight": Sight(p.left, p.right, o.attention_chunk or None),
         "dropout": dropout_of(o.dropout_p),
@@ -89,6 +95,11 @@ def _shared(p: Problem) -> dict[str, Any]:
         "length_k": p.rows_k,
         **random_keys(o.rng_state if o.dropout_p else None),
     }
+
+
+def _pages(p: Problem) -> Optional[Pages]:
+    table = p.options.block_table
+    return None if table is None else Pages(table, table.shape[1], p.k.shape[1], max(p.k.shape[0], 1))
 
 
 def _sizes(p: Problem) -> dict[str, int]:
@@ -103,6 +114,7 @@ def forward_launch(p: Problem, out: Tensor, lse: Tensor) -> Launch:
         "out": _rows(out, p.packed_q),
         "lse": _numbers(lse, p.packed_q),
         "sinks": None if p.options.sinks is None else p.options.sinks.contiguous(),
+        "pages": _pages(p),
         **_shared(p),
         "longest_q": p.longest_q,
     }
@@ -115,6 +127,7 @@ def weights_launch(p: Problem, weights: Tensor, lse: Tensor) -> Launch:
         "k": _rows(p.k, p.packed_k),
         "weights": Rows(weights, weights.stride(0), weights.stride(2), weights.stride(1)),
         "lse": _numbers(lse, p.packed_q),
+        "pages": _pages(p),
         **_shared(p),
         "longest_q": p.longest_q,
     }
@@ -132,8 +145,9 @@ def backward_launches(
     dk: Optional[Tensor],
     dv: Optional[Tensor],
     dslopes: Optional[Tensor],
+    dbias: Optional[Tensor],
 ) -> list[Launch]:
-    """dq and, with it, dslopes may be absent; so may dk and dv, together."""
+    """dq and, with it, dslopes and dbias may be absent; so may dk and dv, together."""
     shared, sizes, planes = _shared(p), _sizes(p), p.batch * p.heads
     of_rows = {
         "dout": _rows(dout, p.packed_q),
@@ -163,7 +177,12 @@ def backward_launches(
         )
     if dq is not None:
         tilt = None if dslopes is None else _numbers(dslopes, p.packed_q)
-        results = {"dq": _rows(dq, p.packed_q), "dslopes": tilt, "longest_q": p.longest_q}
+        results = {
+            "dq": _rows(dq, p.packed_q),
+            "dslopes": tilt,
+            "dbias": _plane(dbias),
+            "longest_q": p.longest_q,
+        }
         found.append(
             Launch("gradients_of_queries", {**inputs, **results}, sizes, p.longest_q, planes, "block_m")
         )
@@ -217,7 +236,7 @@ _chosen: dict[Any, tiles.Tile] = {}
 def _kind(launch: Launch, device: torch.device, tuned: bool) -> Any:
     a = launch.arguments
     dtype = next(a[name].data.dtype for name in ("q", "dout") if name in a)
-    options = [a.get(name) is None for name in ("sinks", "dropout", "dslopes")]
+    options = [a.get(name) is None for name in ("sinks", "pages", "dropout", "dslopes", "dbias")]
     for name in ("lengths", "score", "sight"):
         options += [x is None for x in a.get(name, ())]
     size = (launch.longest.bit_length(), launch.planes.bit_length(), a["heads"].group) if tuned else ()

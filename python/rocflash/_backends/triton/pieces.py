@@ -88,6 +88,38 @@ def load_rows(at, stride, first, count, SIZE: tl.constexpr, ROWS: tl.constexpr, 
 
 
 @triton.jit
+def load_paged(
+    rows, pages, n, head, first, begin, end, SIZE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """As load_rows, where row `first` and those after it lie in pages; from row `begin` of them, 0 from `end` on."""
+    row, column = begin + tl.arange(0, ROWS), tl.arange(0, COLUMNS)[None, :]
+    there = row < end
+    at = first + row
+    page = tl.load(pages.table + n * pages.width + at // pages.size, mask=there, other=0)
+    page = tl.minimum(tl.maximum(page, 0), pages.count - 1)  # whatever the table says
+    where = tl.cast(page, tl.int64) * rows.batch + tl.cast(at % pages.size, tl.int64) * rows.row
+    where = rows.data + tl.cast(head, tl.int64) * rows.head + where[:, None] + column
+    return tl.load(where, mask=there[:, None] & (column < SIZE), other=0.0)
+
+
+@triton.jit
+def load_keys(
+    rows, pages, n, head, first, begin, end,
+    SIZE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """Keys or values begin to begin + ROWS of a sequence whose first one is in row `first`."""
+    if pages is not None:
+        return load_paged(rows, pages, n, head, first, begin, end, SIZE, ROWS, COLUMNS)
+    return load_rows(start_of(rows, n, head, first), rows.row, begin, end, SIZE, ROWS, COLUMNS, WHOLE)
+
+
+@triton.jit
+def entry_of(lengths, n):
+    """The batch entry of a sequence's keys and values."""
+    return n if lengths.entry_k is None else tl.load(lengths.entry_k + n)
+
+
+@triton.jit
 def store_rows(at, stride, first, count, values, SIZE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     at += tl.cast(first, tl.int64) * stride
     count -= first
@@ -152,8 +184,15 @@ def slope_of(score, n, head):
 
 
 @triton.jit
-def shaped(dots, place, j, slope, score):
-    """(scores, their derivative by scale·q·k) of products q·k of queries at `place` with keys j."""
+def places_in(plane, n, head, i, j):
+    """Addresses of what belongs to queries i and keys j."""
+    at = plane.data + tl.cast(n, tl.int64) * plane.batch + tl.cast(head, tl.int64) * plane.head
+    return at + tl.cast(i, tl.int64) * plane.row + tl.cast(j, tl.int64) * plane.column
+
+
+@triton.jit
+def shaped(dots, n, head, i, j, sq, sk, slope, score):
+    """(scores, their derivative by scale·q·k) of products q·k of queries i with keys j, one of them along each axis."""
     scores = dots * score.scale
     steepness = 1.0
     if score.softcap is not None:
@@ -161,7 +200,13 @@ def shaped(dots, place, j, slope, score):
         scores = bent * score.softcap
         steepness = 1.0 - bent * bent
     if score.slopes is not None:
-        scores -= slope * tl.abs(place - j).to(tl.float32)
+        scores -= slope * tl.abs(i + (sk - sq) - j).to(tl.float32)
+    if score.bias is not None:
+        added = tl.load(places_in(score.bias, n, head, i, j), mask=(i < sq) & (j < sk), other=0.0)
+        scores += added.to(tl.float32) * LOG2_E
+    if score.mask is not None:
+        visible = tl.load(places_in(score.mask, n, head, i, j), mask=(i < sq) & (j < sk), other=0)
+        scores = tl.where(visible != 0, scores, float("-inf"))
     return scores, steepness
 
 

@@ -1,52 +1,42 @@
-"""Rotary embedding under the name of upstream's Triton kernel; differentiable, on any device."""
+"""Rotary embedding under the name of upstream's Triton kernel: one kernel of the library's, differentiable, on any
+device."""
 
 from __future__ import annotations
 
 from typing import Optional, Union
 
-import torch
 from torch import Tensor
 
-from rocflash.dropin import InvalidArgument, at_positions, check_tables, rotate
+from rocflash.dropin import InvalidArgument, check_tables, turn
 
 __all__ = ["apply_rotary"]
 
 
-def _positions(
+def _check(
     x: Tensor,
     seqlen_offsets: Union[int, Tensor],
     cu_seqlens: Optional[Tensor],
     max_seqlen: Optional[int],
-) -> Tensor:
-    """The position of each row: (s,) or (b, s), or (total,) for packed sequences."""
-    offsets = seqlen_offsets
-    if cu_seqlens is None:
-        if x.dim() != 4:
-            raise InvalidArgument(f"x: shape {tuple(x.shape)}; it must be (b, seqlen, heads, d)")
-        places = torch.arange(x.shape[1], device=x.device)
-        if isinstance(offsets, Tensor):
-            if offsets.shape != (x.shape[0],):
-                raise InvalidArgument(
-                    f"seqlen_offsets: shape {tuple(offsets.shape)}; it must be ({x.shape[0]},)"
-                )
-            return places[None] + offsets[:, None]
-        return places + offsets
-    if x.dim() != 3:
+) -> None:
+    if cu_seqlens is None and x.dim() != 4:
+        raise InvalidArgument(f"x: shape {tuple(x.shape)}; it must be (b, seqlen, heads, d)")
+    if cu_seqlens is not None and x.dim() != 3:
         raise InvalidArgument(
             f"x: shape {tuple(x.shape)}; with cu_seqlens it must be (total, heads, d)"
         )
+    batch = x.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    if isinstance(seqlen_offsets, Tensor) and seqlen_offsets.shape != (batch,):
+        raise InvalidArgument(
+            f"seqlen_offsets: shape {tuple(seqlen_offsets.shape)}; it must be ({batch},)"
+        )
+    if cu_seqlens is None:
+        return
     if max_seqlen is None:
         raise InvalidArgument("max_seqlen: is None; with cu_seqlens it must be given")
-    lengths = cu_seqlens.diff().long()
-    if lengths.numel() and int(lengths.max()) > max_seqlen:
-        raise InvalidArgument(f"max_seqlen: {max_seqlen}; a sequence has {int(lengths.max())} rows")
-    places = torch.arange(x.shape[0], device=x.device)
-    places = places - torch.repeat_interleave(
-        cu_seqlens[:-1].long(), lengths, output_size=x.shape[0]
-    )
-    if isinstance(offsets, Tensor):
-        return places + torch.repeat_interleave(offsets.long(), lengths, output_size=x.shape[0])
-    return places + offsets
+    if cu_seqlens.device.type == "cpu":  # a GPU's lengths are not looked at: that would wait for it
+        longest = int(cu_seqlens.diff().max()) if batch > 0 else 0
+        if longest > max_seqlen:
+            raise InvalidArgument(f"max_seqlen: {max_seqlen}; a sequence has {longest} rows")
 
 
 def apply_rotary(
@@ -62,12 +52,5 @@ def apply_rotary(
 ) -> Tensor:
     """Turns the first 2 * cos.shape[1] columns of x (b, s, h, d), or packed (total, h, d)."""
     check_tables(cos, sin, x.shape[-1], ("cos", "sin"))
-    places = _positions(x, seqlen_offsets, cu_seqlens, max_seqlen)
-    turned = rotate(
-        x,
-        at_positions(cos, places, "cos"),
-        at_positions(sin, places, "sin"),
-        interleaved,
-        conjugate,
-    )
-    return x.copy_(turned) if inplace else turned
+    _check(x, seqlen_offsets, cu_seqlens, max_seqlen)
+    return turn(x, cos, sin, seqlen_offsets, cu_seqlens, interleaved, inplace, conjugate)

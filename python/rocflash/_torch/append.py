@@ -1,0 +1,97 @@
+"""New keys and values written into a cache by torch's own operators, for backends that only attend.
+
+As docs/semantics.md defines it (Caches): rows follow those in use, the first columns of queries and new keys are
+rotated by position. Nothing waits for a GPU, except that tables of cos and sin are checked to be long enough.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidArgument
+from .rotary import at_positions, check_tables, rotate
+
+
+class _Rows(NamedTuple):
+    """Of each row of a tensor: its sequence, and its number within it."""
+
+    sequence: Tensor
+    index: Tensor
+
+
+def _rows(batch: int, length: int, cu: Optional[Tensor], device: torch.device) -> _Rows:
+    """Rows in the order of memory; packed ones beyond the last sequence count for that."""
+    at = torch.arange(batch * length if cu is None else length, device=device)
+    if cu is None:
+        return _Rows(at // max(length, 1), at % max(length, 1))
+    sequence = torch.bucketize(at, cu[1:].long(), right=True).clamp(max=batch - 1)
+    return _Rows(sequence, at - cu.long()[sequence])
+
+
+def _check_new(name: str, x: Any, cache: Tensor, packed: bool, batch: int) -> None:
+    dims = "(total, heads, head size)" if packed else "(b, new, heads, head size)"
+    expected = (x.shape[0] if packed else batch, *cache.shape[2:]) if x.dim() == (3 if packed else 4) else None
+    shape = None if expected is None else tuple(x.shape if packed else (x.shape[0], *x.shape[2:]))
+    if shape != expected or expected is None:
+        raise InvalidArgument(f"{name}: shape {tuple(x.shape)}; it must be {dims} with the heads of the cache")
+    if x.dtype != cache.dtype or x.device != cache.device:
+        raise InvalidArgument(f"{name}: {x.dtype} on {x.device}; it must be {cache.dtype} on {cache.device}")
+
+
+def lengths_after(o: Any, new: Any, batch: int) -> Tensor:
+    """seqused_k with the new keys."""
+    if new.cu_seqlens_k_new is None:
+        return (o.seqused_k + new.k_new.shape[1]).to(torch.int32)
+    return (o.seqused_k + new.cu_seqlens_k_new.diff()).to(torch.int32)
+
+
+def check(k: Tensor, v: Tensor, o: Any, new: Any, batch: int) -> None:
+    """All that can be refused before anything is written."""
+    packed = new.cu_seqlens_k_new is not None
+    if (new.k_new is None) != (new.v_new is None):
+        raise InvalidArgument(f"{'v' if new.v_new is None else 'k'}_new: is None, but the other is given")
+    if packed and tuple(new.cu_seqlens_k_new.shape) != (batch + 1,):
+        shape = tuple(new.cu_seqlens_k_new.shape)
+        raise InvalidArgument(f"cu_seqlens_k_new: shape {shape}; it must be (b + 1,) = ({batch + 1},)")
+    _check_new("k_new", new.k_new, k, packed, batch)
+    _check_new("v_new", new.v_new, v, packed, batch)
+    if new.k_new.shape[:-1] != new.v_new.shape[:-1]:
+        raise InvalidArgument(f"v_new: shape {tuple(new.v_new.shape)}; but for its last size it must be k_new's")
+    if (new.rotary_cos is None) != (new.rotary_sin is None):
+        missing = "rotary_sin" if new.rotary_sin is None else "rotary_cos"
+        raise InvalidArgument(f"{missing}: is None, but the other is given")
+    if new.rotary_cos is not None:
+        check_tables(new.rotary_cos, new.rotary_sin, k.shape[-1], ("rotary_cos", "rotary_sin"))
+
+
+def append(q: Tensor, k: Tensor, v: Tensor, o: Any, new: Any, interleaved: bool, batch: int) -> Tensor:
+    """Writes new keys and values behind the `o.seqused_k` rows of each sequence; returns q, rotated if asked."""
+    device, before = k.device, o.seqused_k.long()
+    rows = _rows(batch, new.k_new.shape[-3], new.cu_seqlens_k_new, device)
+    keys, values = (x.reshape(-1, *x.shape[-2:]) for x in (new.k_new, new.v_new))
+    if new.rotary_cos is not None:
+        start = before if new.rotary_seqlens is None else new.rotary_seqlens.long()
+        keys = _turned(keys, start[rows.sequence] + rows.index, new, interleaved)
+        of_q = _rows(batch, q.shape[-3], o.cu_seqlens_q, device)
+        moves = o.causal or o.attention_chunk or o.window_left >= 0 or o.window_right >= 0
+        position = start[of_q.sequence] + (of_q.index if moves else 0)
+        q = _turned(q.reshape(-1, *q.shape[-2:]), position, new, interleaved).view(q.shape)
+    at = before[rows.sequence] + rows.index
+    if o.block_table is not None:
+        size = k.shape[1]
+        page = o.block_table.long()[rows.sequence, (at // size).clamp(max=o.block_table.shape[1] - 1)]
+        place = (page, at % size)
+    else:
+        entry = rows.sequence if o.cache_batch_idx is None else o.cache_batch_idx.long()[rows.sequence]
+        place = (entry, at.clamp(max=k.shape[1] - 1))
+    k[place], v[place] = keys, values
+    return q
+
+
+def _turned(x: Tensor, position: Tensor, new: Any, interleaved: bool) -> Tensor:
+    cos = at_positions(new.rotary_cos, position, "rotary_cos")
+    sin = at_positions(new.rotary_sin, position, "rotary_sin")
+    return rotate(x, cos, sin, interleaved)

@@ -1,0 +1,32 @@
+"""Each client's call on the CPU, held to the library's definition in double."""
+
+from __future__ import annotations
+
+import client_calls
+import pytest
+import torch
+
+import rocflash
+
+
+def judged(name: str, found: list[torch.Tensor], dtype: torch.dtype) -> None:
+    """The project's rule: at most twice (gradients: three times) the error of plain attention in the same dtype."""
+
+    def by(backend: str) -> list[torch.Tensor]:
+        with rocflash.use_backend(backend):
+            return client_calls.CALLS[name](client_calls.Inputs("cpu", dtype))
+
+    exact, plain = by("reference"), by("plain")
+    assert len(found) == len(exact)
+    for n, (a, b, c) in enumerate(zip(found, exact, plain)):
+        assert a.shape == b.shape and not a.isnan().any(), n
+        error, allowed = (
+            (x.detach().cpu().double() - b.detach().double()).abs().max() for x in (a, c)
+        )
+        assert error <= 3 * allowed + 1e-4, (n, error, allowed)
+
+
+@pytest.mark.parametrize("name", client_calls.CALLS)
+def test_call(name: str) -> None:
+    found = client_calls.CALLS[name](client_calls.Inputs("cpu", torch.bfloat16))
+    judged(name, found, torch.bfloat16)

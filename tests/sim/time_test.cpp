@@ -1,0 +1,167 @@
+// The cycle model: microkernels beside published figures, what launches report, and that sampling
+// and switching it off do what they say.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "dialect.h"
+#include "harness.h"
+#include "time/model.h"
+#include "time/validation.h"
+
+namespace rocflash::sim::test {
+namespace {
+
+TEST(Validation, MicrokernelsTakeWhatOthersMeasured) {
+  const auto points = validation_points();
+  EXPECT_GT(points.size(), 50u);
+  const auto results = validate(points, [](const std::string& text, const std::string& target) {
+    return assemble(text, target);
+  });
+  for (const Validated& r : results) {
+    if (r.point.tolerance == 0) continue;
+    EXPECT_TRUE(r.holds()) << r.point.target << " " << r.point.name << ": measured "
+                           << r.point.measured << ", model " << r.model;
+  }
+}
+
+// A launch of `body` on gfx942 with `waves` waves in each workgroup.
+struct Timed {
+  LaunchTime time;
+  LaunchResult result;
+  std::vector<TimelineEvent> events;
+  std::unique_ptr<Module> module;
+};
+
+Timed timed(const std::string& body, u32 waves, u32 groups, bool only_sampled = false,
+            int vgprs = 128) {
+  AsmKernel k;
+  k.body = body;
+  k.lds = 4096;
+  k.vgprs = vgprs;
+  Timed t;
+  t.module = build(k);
+  Buffer<u32> buffer(std::size_t{groups} * 4096);
+  buffer.fill(1);
+  const Arguments arguments(buffer.data(), u64{0}, u64{0}, u64{0});
+  LaunchRequest request;
+  request.module = t.module.get();
+  request.kernel = t.module->object().find_kernel("k");
+  request.grid[0] = groups;
+  request.block[0] = 64 * waves;
+  request.arguments = arguments.bytes();
+  request.checks.undefined = request.checks.lds_race = request.checks.wait = false;
+  TimeModel model(request,
+                  {only_sampled, 0, [&](const TimelineEvent& e) { t.events.push_back(e); }});
+  request.traces = &model;
+  t.result = run_kernel(request);
+  EXPECT_TRUE(t.result.ok()) << (t.result.ok() ? "" : t.result.report->text());
+  t.time = model.predict();
+  return t;
+}
+
+std::string repeated(int n, const std::string& text) {
+  return fmt::format(".rept {}\n{}\n.endr\n", n, text);
+}
+
+constexpr const char* kMatrix = "  v_mfma_f32_32x32x8_f16 a[0:15], v[2:3], v[4:5], a[0:15]";
+
+TEST(Model, TwoWavesOfASimdShareTheMatrixUnit) {
+  const double one = timed(repeated(200, kMatrix), 4, 1).time.cycles;
+  const double two = timed(repeated(200, kMatrix), 8, 1).time.cycles;
+  EXPECT_NEAR(one, 200 * 32, 60);
+  EXPECT_NEAR(two, 400 * 32, 60);
+}
+
+TEST(Model, VectorWorkOfOneWaveHidesUnderMatrixWorkOfAnother) {
+  // Wave 0 multiplies, wave 4, on the same SIMD, adds: seven additions fit each product.
+  const std::string split =
+      "  v_readfirstlane_b32 s7, v0\n  s_cmp_ge_u32 s7, 256\n  s_cbranch_scc1 .Lvector\n";
+  const auto both = [&](int additions) {
+    return timed(split + repeated(100, kMatrix) + "  s_endpgm\n.Lvector:\n" +
+                     repeated(additions, "  v_add_f32 v9, v10, v11"),
+                 8, 1)
+        .time.cycles;
+  };
+  EXPECT_NEAR(both(690), 100 * 32, 150);
+  EXPECT_GT(both(1200), 1200 * 4 + 100 * 4 - 100);
+}
+
+TEST(Model, BarriersWaitForTheLast) {
+  // Wave 1 sleeps; the others wait at the barrier for it.
+  const Timed t = timed(
+      "  v_readfirstlane_b32 s7, v0\n  s_cmp_lg_u32 s7, 64\n  s_cbranch_scc1 .Lgo\n"
+      "  s_sleep 32\n.Lgo:\n  s_barrier\n",
+      4, 1);
+  EXPECT_GT(t.time.cycles, 64 * 32);
+  EXPECT_GT(t.time.waits[static_cast<std::size_t>(Cause::Barrier)], 0.5);
+}
+
+TEST(Model, PriorityDecidesWhoIssues) {
+  // Two waves on a SIMD want the vector port; the one that raises its priority ends first.
+  const Timed t = timed(
+      "  v_readfirstlane_b32 s7, v0\n  s_cmp_lt_u32 s7, 256\n  s_cbranch_scc1 .Lgo\n"
+      "  s_setprio 3\n.Lgo:\n" +
+          repeated(200, "  v_add_f32 v9, v10, v11"),
+      8, 1);
+  Clock low = 0;
+  Clock high = 0;
+  for (const TimelineEvent& e : t.events) {
+    if (e.waits || e.simd != 0) continue;
+    (e.wave < 4 ? low : high) = std::max(e.wave < 4 ? low : high, e.end);
+  }
+  EXPECT_LT(high + 700, low);
+}
+
+TEST(Model, WaitsAreAttributed) {
+  const Timed t = timed(
+      "  s_load_dwordx2 s[4:5], s[0:1], 0x0\n  v_and_b32 v1, 63, v0\n  v_lshlrev_b32 v1, 2, v1\n"
+      "  s_waitcnt lgkmcnt(0)\n" +
+          repeated(50, "  global_load_dword v4, v1, s[4:5]\n  s_waitcnt vmcnt(0)"),
+      1, 1);
+  EXPECT_GT(t.time.waits[static_cast<std::size_t>(Cause::Memory)], 0.2);
+  const nlohmann::json j = nlohmann::json::parse(t.time.json());
+  for (const char* field : {"kernel", "target", "cycles", "clock_mhz", "time_us", "matrix_busy",
+                            "waits", "workgroups", "lines"}) {
+    EXPECT_TRUE(j.contains(field)) << field;
+  }
+  double all = j["unit_matrix_busy"];
+  for (const auto& [name, share] : j["waits"].items()) all += share.get<double>();
+  EXPECT_NEAR(all, 1, 0.01);
+  const Program& program = t.module->program(64);
+  EXPECT_NE(instruction_report(t.time, *t.module, program).find("s_waitcnt vmcnt(0)"),
+            std::string::npos);
+  EXPECT_NE(line_report(t.time, *t.module, program).find("?:0"), std::string::npos);
+}
+
+TEST(Model, SamplesStandForAllWorkgroups) {
+  const std::string body = repeated(300, kMatrix);
+  const Timed all = timed(body, 4, 700);
+  const Timed some = timed(body, 4, 700, true);
+  EXPECT_NEAR(some.time.time_us, all.time.time_us, 0.01 * all.time.time_us);
+  // 304 units: some have three workgroups of 700, all have two of 608.
+  EXPECT_NEAR(all.time.cycles, 3 * 300 * 32, 1000);
+  EXPECT_NEAR(timed(body, 4, 608).time.cycles, 2 * 300 * 32, 1000);
+}
+
+TEST(Model, TimelinesAreReadByTraceViewers) {
+  const Timed t = timed(repeated(20, kMatrix), 4, 1);
+  const std::string path = testing::TempDir() + "timeline.json";
+  TimelineFile file(path, *t.module, t.module->program(64));
+  const Timeline sink = file.sink();
+  for (const TimelineEvent& e : t.events) sink(e);
+  file.write(t.time);
+  std::ifstream in(path);
+  const nlohmann::json j = nlohmann::json::parse(in);
+  int matrix = 0;
+  for (const auto& e : j["traceEvents"]) {
+    if (e["ph"] != "X") continue;
+    EXPECT_GE(e["dur"].get<double>(), 0);
+    matrix += e["tid"] == 1000 ? 1 : 0;
+  }
+  EXPECT_EQ(matrix, 80);
+}
+
+}  // namespace
+}  // namespace rocflash::sim::test
