@@ -68,6 +68,9 @@ TEST(WidePlan, ServesF32AndLargeHeads) {
     Given small_scale(DType::f32, 64, 64);
     small_scale.p.scale = 0x1p-97f;
     EXPECT_TRUE(is_wide(small_scale.p, family));
+    Given mixed(DType::f32, 64, 64);
+    mixed.p.k.dtype = mixed.p.v.dtype = DType::bf16;
+    EXPECT_TRUE(is_wide(mixed.p, family));
   }
 }
 
