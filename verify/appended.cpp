@@ -105,6 +105,7 @@ std::string damage(const Inputs& before, const Inputs& found) {
   if (without_new_rows(before.k, c, c.head_dim).bytes() !=
       without_new_rows(found.k, c, c.head_dim).bytes())
     return "k: changed where nothing was appended";
+  if (c.shared_values) return "";
   Buffer expected = before.v;
   for_each_new_row(c, [&](std::size_t n, std::int64_t row, std::int64_t h) {
     for (int x = 0; x < c.value_dim; ++x)

@@ -67,6 +67,7 @@ std::string Case::describe() const {
   t.list("seqused_q", seqused_q);
   t.list("seqused_k", seqused_k);
   t.list("leftpad_k", leftpad_k);
+  t.field("v_within_k", 1, shared_values);
   t.field("page", page, page > 0);
   t.field("cache_batch_idx", 1, chosen_cache);
   if (cache_dtype) t.field("cache_dtype", name_of(*cache_dtype));

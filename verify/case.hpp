@@ -56,8 +56,9 @@ struct Case {
   std::vector<std::int64_t> seqused_q, seqused_k, leftpad_k;  // one entry a sequence, or none
 
   // Keys in a cache. These have no backward.
-  std::int64_t page = 0;      // > 0: k and v lie in pages of so many rows, in no order
-  bool chosen_cache = false;  // k and v have a batch more than q, and cache_batch_idx chooses
+  bool shared_values = false;  // v is the first columns of k, in the same memory
+  std::int64_t page = 0;       // > 0: k and v lie in pages of so many rows, in no order
+  bool chosen_cache = false;   // k and v have a batch more than q, and cache_batch_idx chooses
   std::optional<DType> cache_dtype;  // of k and v, where it is not that of q
   int splits = 0;                    // num_splits
 
@@ -91,7 +92,9 @@ struct Case {
   bool packed() const { return !lengths_q.empty(); }
   bool packed_k() const { return !lengths_k.empty() && page == 0; }
   bool decodes() const { return decode || !appended.empty() || rotary_dim > 0; }
-  bool has_backward() const { return page == 0 && !chosen_cache && !cache_dtype && !decodes(); }
+  bool has_backward() const {
+    return page == 0 && !chosen_cache && !cache_dtype && !decodes() && !shared_values;
+  }
   // Whether positions decide what a query sees.
   bool bounded() const {
     return causal || attention_chunk > 0 || (window && (window->left >= 0 || window->right >= 0));

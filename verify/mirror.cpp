@@ -38,9 +38,19 @@ Tensor Mirror::output(Buffer& buffer) {
           host.shape(), host.strides(), gpu_->dlpack()};
 }
 
+Tensor Mirror::within(const Tensor& host, const Tensor& whole, const Tensor& copy) {
+  const Dims own = host.strides(), of_whole = whole.strides();
+  const bool is_within = host.data() == whole.data() && own.size() == of_whole.size() &&
+                         std::equal(own.begin(), own.end(), of_whole.begin());
+  if (!is_within) return input(host);
+  return {copy.data(), host.dtype(), host.shape(), host.strides(), gpu_->dlpack()};
+}
+
 Problem Mirror::input(const Problem& host) {
   Problem p = host;
-  for (Tensor* t : {&p.q, &p.k, &p.v}) *t = input(*t);
+  p.q = input(host.q);
+  p.k = input(host.k);
+  p.v = within(host.v, host.k, p.k);
   for (auto* t :
        {&p.cu_seqlens_q, &p.cu_seqlens_k, &p.seqused_q, &p.seqused_k, &p.leftpad_k, &p.mask,
         &p.alibi_slopes, &p.bias, &p.sinks, &p.block_table, &p.cache_batch_idx}) {

@@ -18,6 +18,8 @@ class Mirror {
   // The same tensor on the GPU. Valid as long as this mirror is.
   Tensor input(const Tensor& host);
   Tensor output(Buffer& buffer);
+  // The same, of a tensor that may be the first columns of another one, whose copy is there already.
+  Tensor within(const Tensor& host, const Tensor& whole, const Tensor& copy);
   // Every tensor of a problem.
   Problem input(const Problem& host);
 

@@ -75,8 +75,12 @@ class GuardedGpuWorkspace {
 // What decode appends, on the GPU.
 Append on_gpu(Mirror& mirror, const Append& host) {
   Append there = host;
-  for (std::optional<Tensor>* t : {&there.k_new, &there.v_new, &there.cu_seqlens_k_new,
-                                   &there.rotary_cos, &there.rotary_sin, &there.rotary_seqlens}) {
+  if (host.k_new) {
+    there.k_new = mirror.input(*host.k_new);
+    there.v_new = mirror.within(*host.v_new, *host.k_new, *there.k_new);
+  }
+  for (std::optional<Tensor>* t :
+       {&there.cu_seqlens_k_new, &there.rotary_cos, &there.rotary_sin, &there.rotary_seqlens}) {
     if (*t) *t = mirror.input(**t);
   }
   return there;
@@ -121,7 +125,8 @@ std::string compute_on_gpu(Inputs& in, Outputs& out, const Device& device, Gpu::
   // What is appended to comes back.
   if (!in.what.appended.empty()) {
     problem.k = mirror.output(in.k);
-    problem.v = mirror.output(in.v);
+    problem.v =
+        in.what.shared_values ? first_columns(problem.k, in.what.value_dim) : mirror.output(in.v);
   }
   ForwardOutputs outputs{mirror.output(out.out), mirror.output(out.lse), std::nullopt};
   if (out.s_dmask) outputs.s_dmask = mirror.output(*out.s_dmask);
@@ -295,7 +300,6 @@ std::vector<bool> exact_zeros(const std::string& tensor, const Case& c, Outputs&
 
 std::string documented_refusal(const Case& c) {
   if (c.dtype == DType::f64) return "dtype";
-  if (c.cache_dtype && *c.cache_dtype != c.dtype) return "k of another dtype than q";
   return {};
 }
 

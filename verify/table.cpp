@@ -11,7 +11,7 @@ namespace rocflash::verify {
 namespace {
 
 constexpr int mixtures_per_dtype = 400;
-constexpr int max_head_dim = 512;
+constexpr int max_head_dim = 576;
 
 void set_heads(Case& c, std::int64_t heads, std::int64_t kv_heads) {
   c.heads = heads;
@@ -105,6 +105,18 @@ void rotate_from(Case& c, std::vector<std::int64_t> begins) {
 
 void halve_cache(Case& c, DType dtype) {
   if (c.dtype == DType::f32) c.cache_dtype = dtype;
+}
+
+// One row per key that is key and value at once, for all heads: the values are its first columns. Few queries, as
+// there are many heads.
+void share_values(Case& c, std::int64_t heads, int head_dim = max_head_dim, int value_dim = 512) {
+  c.shared_values = true;
+  c.sq = std::min<std::int64_t>(c.sq, 3);
+  c.sk = std::min<std::int64_t>(c.sk, 200);
+  c.head_dim = head_dim;
+  c.value_dim = value_dim;
+  // f32 has no schedule of its own for this: few heads tell as much.
+  set_heads(c, c.dtype == DType::f32 ? 2 : heads, 1);
 }
 
 void drop(Case& c, float p) {
@@ -244,6 +256,24 @@ std::vector<Feature> make_features() {
          c.decode = true, set_heads(c, 6, 2), c.alibi = Slopes::per_head, c.softcap = 9,
          c.sinks = true, c.splits = 4;
        }},
+      {"latent", [](Case& c) { share_values(c, 16), c.causal = true; }},
+      {"latent pages 16",
+       [](Case& c) { share_values(c, 40), page_keys(c, 16), use_keys(c), pad_left(c); }},
+      {"latent append splits",
+       [](Case& c) {
+         share_values(c, 24), page_keys(c, 64), append(c, 2), c.splits = 3, c.sinks = true;
+       }},
+      {"latent non-finite",
+       [](Case& c) {
+         share_values(c, 16, 320, 264), c.values = Values::non_finite, c.causal = true;
+       }},
+      {"latent with every option",
+       [](Case& c) {
+         share_values(c, 20), use_queries(c), use_keys(c), c.window = Window{150, 0};
+         c.mask = Spans{.head = false}, c.bias = Spans{.batch = false}, c.softcap = 4;
+         c.alibi = Slopes::per_sequence, c.sinks = true, c.dropout_p = 0.2f;
+         c.softmax_scale = scale_of(c, -1.2);
+       }},
       {"append 1", [](Case& c) { append(c, 1); }},
       {"append 3 causal", [](Case& c) { set_heads(c, 4, 2), append(c, 3), c.causal = true; }},
       {"append packed", [](Case& c) { pack(c), append(c, 6, New::packed), c.causal = true; }},
@@ -292,7 +322,7 @@ std::vector<Shape> make_shapes() {
       {"33x1", 1, 2, 2, 33, 1, 16, 16},       {"9x0", 2, 2, 2, 9, 0, 16, 16},
       {"0x9", 2, 2, 2, 0, 9, 16, 16},
   };
-  for (const int d : {1, 8, 17, 32, 40, 64, 80, 96, 128, 160, 192, 256, 512})
+  for (const int d : {1, 8, 17, 32, 40, 64, 80, 96, 128, 160, 192, 256, max_head_dim})
     list.push_back({"d" + std::to_string(d), 1, 2, 2, 33, 65, d, d});
   return list;
 }

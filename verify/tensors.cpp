@@ -193,12 +193,18 @@ Inputs::Inputs(const Case& c)
   if (c.packed_new) cu_seqlens_k_new = vector_of(Geometry(c).cumulative(c.appended));
 }
 
+Tensor first_columns(const Tensor& whole, std::int64_t columns) {
+  Dims shape = whole.shape();
+  shape[shape.size() - 1] = columns;
+  return {whole.data(), whole.dtype(), shape, whole.strides(), whole.device()};
+}
+
 Problem Inputs::problem() const {
   Random random = random_for(what, "dropout");
   Problem p;
   p.q = q.tensor();
   p.k = k.tensor();
-  p.v = v.tensor();
+  p.v = what.shared_values ? first_columns(p.k, what.value_dim) : v.tensor();
   p.cu_seqlens_q = view(cu_seqlens_q);
   p.cu_seqlens_k = view(cu_seqlens_k);
   p.seqused_q = view(seqused_q);
@@ -229,7 +235,8 @@ Problem Inputs::problem() const {
 
 Append Inputs::append() const {
   return {.k_new = view(k_new),
-          .v_new = view(v_new),
+          .v_new = what.shared_values && k_new ? first_columns(k_new->tensor(), what.value_dim)
+                                               : view(v_new),
           .cu_seqlens_k_new = view(cu_seqlens_k_new),
           .rotary_cos = view(rotary_cos),
           .rotary_sin = view(rotary_sin),

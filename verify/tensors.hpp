@@ -21,12 +21,15 @@ struct Inputs {
   std::uint64_t fingerprint() const;
 
   Case what;
-  Buffer q, k, v, dout;
+  Buffer q, k, v, dout;  // v and v_new are not used where k holds the values
   std::optional<Buffer> cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k;
   std::optional<Buffer> block_table, cache_batch_idx;
   std::optional<Buffer> mask, alibi, bias, sinks;
   std::optional<Buffer> k_new, v_new, cu_seqlens_k_new, rotary_cos, rotary_sin, rotary_seqlens;
 };
+
+// The first columns of a tensor, in the same memory.
+Tensor first_columns(const Tensor& whole, std::int64_t columns);
 
 struct Outputs {
   // `exact`: as the reference gives them, f64 where the ABI allows it, and compact.

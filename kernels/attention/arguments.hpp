@@ -71,7 +71,7 @@ struct AppendArguments {
 // parts adds them. Rows of q, k and v are as plain kernels take them, but k and v may lie in pages.
 struct DecodeArguments {
   Problem problem;
-  Rows out;                   // f32, of part 0; as many columns as the kernel's bucket
+  Rows out;                   // f32, of part 0; as many columns as the kernel's tile has
   RowStatistic lse;           // of part 0
   std::int64_t out_part = 0;  // from one part to the next, in elements
   std::int64_t lse_part = 0;
@@ -79,7 +79,8 @@ struct DecodeArguments {
   std::int32_t blocks = 0;  // of rows, for each sequence and key head
   std::int32_t splits = 0;
   std::int32_t caches = 0;
-  // Where there is one part only and all rows are in use, results go straight to `outputs`, sinks and all.
+  // Where there is one part only and all rows are in use, results go straight to `outputs`, sinks and all
+  // (decode_latent: only if there are no sinks).
   std::int32_t direct = 0;
   ForwardOutputs outputs;
   PerHead sinks;
@@ -90,7 +91,8 @@ struct CombineArguments {
   Parts parts;
   Problem problem;
   std::int32_t of_problem = 0;  // 1: the problem counts
-  std::int32_t slices = 1;      // waves that share a row: a power of two
+  std::int32_t blocks = 1;      // of columns, each as wide as a wave takes
+  std::int32_t slices = 1;      // waves that share a block of a row: a power of two
   std::int32_t groups = 0;      // workgroups; any number is correct
 };
 
@@ -135,6 +137,10 @@ struct ArgumentsChoice<Operation::append> {
 };
 template <>
 struct ArgumentsChoice<Operation::decode> {
+  using Type = DecodeArguments;
+};
+template <>
+struct ArgumentsChoice<Operation::decode_latent> {
   using Type = DecodeArguments;
 };
 template <>

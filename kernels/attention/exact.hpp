@@ -30,7 +30,7 @@ struct ScaleShares {
   }
 };
 
-// One (sequence, head) of a problem. `any_dtype`: the problem says which.
+// One (sequence, head) of a problem. `any_dtype`: the problem says which; that of k and v may differ.
 template <DType dtype, class ScoreUnit = typename UnitOf<dtype>::Type, bool any_dtype = false>
 struct ExactScores {
   using Unit = ScoreUnit;
@@ -45,10 +45,11 @@ struct ExactScores {
     return row_address(q, stored(), sequence.batch, sequence.q_row + query, head);
   }
   const std::byte* row_of(const Rows& rows, std::int32_t key) const {
-    return key_row(arch::again(rows), stored(), caches, sequence.batch, sequence.k_row + key,
+    return key_row(arch::again(rows), stored_keys(), caches, sequence.batch, sequence.k_row + key,
                    problem.kv_head(head));
   }
   DType stored() const { return any_dtype ? problem.dtype : dtype; }
+  DType stored_keys() const { return any_dtype ? problem.k.dtype : dtype; }
 
   // As an exponent. The query must see the key by position.
   template <class Slope = NoSlopes>
@@ -58,7 +59,7 @@ struct ExactScores {
     float s = 0;
     for (int column = 0; column < problem.head_dim; ++column)
       s += number_at(q, stored(), column) * scale.share *
-           (number_at(k, stored(), column) * scale.share);
+           (number_at(k, stored_keys(), column) * scale.share);
     shape.template shape<1, Unit>(
         query, [&](int) -> float& { return s; }, [&](int) { return key; }, scale.rest, slope);
     return s;
@@ -108,7 +109,7 @@ void repair(const Scores& scores, const QueryView& query, float base, float fact
     for (std::int32_t key = query.begin; key < query.end; ++key) {
       const float weight = Scores::Unit::exp(scores.score(query, key) - base) * factor;
       if (weight == 0 || (p.dropout.on() && !scores.shape.keeps(query, key))) continue;
-      sum += weight * number_at(scores.row_of(p.v, key), scores.stored(), column);
+      sum += weight * number_at(scores.row_of(p.v, key), scores.stored_keys(), column);
       if (sum != sum) break;  // it stays NaN
     }
     store(column, sum);

@@ -1,6 +1,9 @@
 // Merges attention over parts of the keys: each row is the mean of its parts, weighted by their shares of the
-// whole sum. One wave, or several that divide the parts, handles a row; each of its lanes has four columns
-// at a time. Parts are added in an order that only their number decides.
+// whole sum. One wave, or several that divide the parts, handles some columns of a row; each of its lanes has four
+// of them. Parts are added in an order that only their number decides.
+//
+// After decode of a short cache this is as long as decode itself: what counts then is how many instructions a wave
+// executes, so addresses are pointers that advance, and loops have short forms for few parts.
 #pragma once
 
 #include "arch/arch.hpp"
@@ -13,31 +16,31 @@ namespace rocflash::kernel {
 
 // One row of all parts.
 struct CombinedRow {
-  const Parts& p;
   std::int64_t batch, query, head;
 
-  CombinedRow(const Parts& parts, std::int64_t row) : p(parts) {
-    if (row <= 0x7fffffff && parts.heads <= 0x7fffffff && parts.queries <= 0x7fffffff) {
+  CombinedRow(const Parts& p, std::int64_t row) {
+    if (row <= 0x7fffffff && p.heads <= 0x7fffffff && p.queries <= 0x7fffffff) {
       // Division of 64 bits takes as long as a load.
-      const auto r = static_cast<std::uint32_t>(row), h = static_cast<std::uint32_t>(parts.heads),
-                 q = static_cast<std::uint32_t>(parts.queries);
+      const auto r = static_cast<std::uint32_t>(row), h = static_cast<std::uint32_t>(p.heads),
+                 q = static_cast<std::uint32_t>(p.queries);
       batch = r / h / q;
       query = r / h % q;
       head = r % h;
     } else {
-      batch = row / parts.heads / parts.queries;
-      query = row / parts.heads % parts.queries;
-      head = row % parts.heads;
+      batch = row / p.heads / p.queries;
+      query = row / p.heads % p.queries;
+      head = row % p.heads;
     }
   }
 
-  float lse(std::int64_t part) const {
+  // Of part 0.
+  const float* lse(const Parts& p) const {
     const auto& s = p.lse_partial_stride;
-    return arch::load(p.lse_partial + part * s[0] + batch * s[1] + head * s[2] + query * s[3]);
+    return p.lse_partial + batch * s[1] + head * s[2] + query * s[3];
   }
-  const float* out(std::int64_t part) const {
+  const float* out(const Parts& p) const {
     const auto& s = p.out_partial_stride;
-    return p.out_partial + part * s[0] + batch * s[1] + query * s[2] + head * s[3];
+    return p.out_partial + batch * s[1] + query * s[2] + head * s[3];
   }
 };
 
@@ -46,38 +49,44 @@ inline bool is_infinite(float x) { return __builtin_fabsf(x) == infinity; }
 // What turns a part's lse into its weight. The sink is one more part, without values; one of
 // +infinity or NaN makes everything NaN.
 struct Shares {
-  float highest = -infinity, sum = 0;
+  float highest = -infinity, sum = 0, scale = 0;
 
   static float power(float difference) { return arch::exp2(difference * log2_e); }
 
   Shares() = default;
-  Shares(const CombinedRow& row, bool has_sink, float sink) {
-    constexpr int at_once = 4;  // loads that do not wait for each other
-    const std::int64_t parts = row.p.parts;
+  // `lse` is that of part 0, the others follow at `stride`.
+  Shares(const float* lse, std::int64_t stride, std::int64_t parts, bool has_sink, float sink) {
     float own = -infinity, own_sum = 0;
-    for (std::int64_t first = arch::lane(); first < parts; first += at_once * arch::wave_size) {
-      ROCFLASH_UNROLL
-      for (int i = 0; i < at_once; ++i) {
-        const std::int64_t n = first + i * arch::wave_size;
-        const float lse = n < parts ? row.lse(n) : -infinity;
-        own = __builtin_fmaxf(own, is_infinite(lse) ? -infinity : lse);
-      }
-    }
+    visit(lse, stride, parts, [&](float x) { own = __builtin_fmaxf(own, x); });
     highest = arch::largest_of_wave(own);
     if (has_sink) highest = __builtin_fmaxf(highest, sink);
-    for (std::int64_t first = arch::lane(); first < parts; first += at_once * arch::wave_size) {
-      ROCFLASH_UNROLL
-      for (int i = 0; i < at_once; ++i) {
-        const std::int64_t n = first + i * arch::wave_size;
-        const float lse = n < parts ? row.lse(n) : -infinity;
-        own_sum += is_infinite(lse) ? 0.0f : power(lse - highest);
-      }
-    }
+    visit(lse, stride, parts,
+          [&](float x) { own_sum += x == -infinity ? 0.0f : power(x - highest); });
     sum = arch::sum_of_wave(own_sum);
     if (has_sink && sink != -infinity) sum += power(sink - highest);
+    scale = 1 / sum;
   }
-  float of(float lse) const { return is_infinite(lse) ? 0.0f : power(lse - highest) / sum; }
+  float of(float lse) const { return is_infinite(lse) ? 0.0f : power(lse - highest) * scale; }
   float lse() const { return sum == 0 ? infinity : highest + arch::log2(sum) * ln_2; }
+
+ private:
+  // The parts of this lane; those that are empty have -infinity.
+  template <class Visit>
+  static void visit(const float* lse, std::int64_t stride, std::int64_t parts, Visit with) {
+    const auto load = [&](std::int64_t n) {
+      const float x = n < parts ? arch::load(lse + n * stride) : -infinity;
+      return is_infinite(x) ? -infinity : x;
+    };
+    if (parts <= arch::wave_size) return with(load(arch::lane()));
+    constexpr int at_once = 4;  // loads that do not wait for each other
+    for (std::int64_t first = arch::lane(); first < parts; first += at_once * arch::wave_size) {
+      float x[at_once];
+      ROCFLASH_UNROLL
+      for (int i = 0; i < at_once; ++i) x[i] = load(first + i * arch::wave_size);
+      ROCFLASH_UNROLL
+      for (int i = 0; i < at_once; ++i) with(x[i]);
+    }
+  }
 };
 
 // Whether a row of decode is in use; rows of no sequence and rows that are not in use become 0. Rows beyond
@@ -96,6 +105,45 @@ inline RowUse row_use(const Problem& p, std::int64_t batch, std::int64_t row) {
                                         : RowUse::unused;
 }
 
+// Four neighbouring columns of one row, in one part or another.
+struct CombinedColumns {
+  const float* of_first;  // part 0
+  std::int64_t part_stride, column_stride;
+  int columns;  // that exist
+  bool whole;   // all four, on 16 bytes
+
+  Float4 load(std::int64_t part) const {
+    const float* from = of_first + part * part_stride;
+    if (whole) return arch::load(reinterpret_cast<const Float4*>(from));
+    Float4 x = {};
+    ROCFLASH_UNROLL
+    for (int e = 0; e < 4; ++e)
+      if (e < columns) x[e] = arch::load(from + e * column_stride);
+    return x;
+  }
+};
+
+// value += the weighted parts `base`, `base + step`, ... of `count`, whose shares the lanes have. Loads of `at_once`
+// parts do not wait for each other.
+template <int at_once>
+void add_parts(Float4& value, const CombinedColumns& from, float own_share, std::int64_t base,
+               int step, int first, int count) {
+  float share[at_once];
+  Float4 x[at_once];
+  ROCFLASH_UNROLL
+  for (int i = 0; i < at_once; ++i) {
+    const int n = first + i;
+    share[i] = arch::in_lanes(arch::from_lane(own_share, n < arch::wave_size ? n : 0));
+    x[i] = 0;
+    // An empty part has no values.
+    if (n < count && share[i] != 0) x[i] = from.load(base + std::int64_t{n} * step);
+  }
+  ROCFLASH_UNROLL
+  for (int i = 0; i < at_once; ++i) {
+    if (first + i < count && share[i] != 0) value += share[i] * x[i];
+  }
+}
+
 template <KernelSpec spec>
 void combine(const CombineArguments& a) {
   constexpr int waves = combine_tile.threads / arch::wave_size, lane_columns = 4,
@@ -104,79 +152,70 @@ void combine(const CombineArguments& a) {
   const Parts& p = a.parts;
   const int wave = arch::thread() / arch::wave_size, slice = wave % a.slices,
             together = waves / a.slices;
-  const std::int64_t rows = p.batch * p.queries * p.heads;
+  const std::int64_t items = p.batch * p.queries * p.heads * a.blocks;
   const auto& from = p.out_partial_stride;
   const bool chunks = (reinterpret_cast<std::uintptr_t>(p.out_partial) % 16 == 0) && from[4] == 1 &&
                       (from[0] | from[1] | from[2] | from[3]) % 4 == 0;
+  const Lengths& lengths = a.problem.lengths;
+  const bool looks_up = a.of_problem && (lengths.packed_q() || lengths.used_q);
 
-  for (std::int64_t first = std::int64_t{arch::group()} * together; first < rows;
+  for (std::int64_t first = std::int64_t{arch::group()} * together; first < items;
        first += std::int64_t{a.groups} * together) {
-    const std::int64_t number = first + wave / a.slices;
-    const bool exists = number < rows;
-    const CombinedRow row(p, exists ? number : first);
-    const RowUse use = !exists        ? RowUse::untouched
-                       : a.of_problem ? row_use(a.problem, row.batch, row.query)
-                                      : RowUse::used;
+    const std::int64_t number = first + wave / a.slices, item = number < items ? number : first;
+    const std::int64_t number_of_row =
+        item <= 0x7fffffff ? static_cast<std::uint32_t>(item) / static_cast<std::uint32_t>(a.blocks)
+                           : item / a.blocks;
+    const auto number_of_block = static_cast<int>(item - number_of_row * a.blocks);
+    const CombinedRow row(p, number_of_row);
+    const RowUse use = number >= items ? RowUse::untouched
+                       : looks_up      ? row_use(a.problem, row.batch, row.query)
+                                       : RowUse::used;
     Shares shares;
+    Float4 value = {};
+    const std::int64_t column = std::int64_t{number_of_block} * block + lane_columns * arch::lane();
     if (use == RowUse::used) {
       const bool has_sink = a.of_problem && a.problem.sinks;
-      shares = Shares(row, has_sink, has_sink ? sink_of(a.problem, row.head) : 0.0f);
-    }
-
-    for (std::int64_t begin = 0; begin < p.columns; begin += block) {
-      const std::int64_t column = begin + lane_columns * arch::lane();
-      Float4 value = {};
-      const std::int64_t parts = use == RowUse::used ? p.parts : 0;
+      const float* lse = row.lse(p);
+      // In vector registers, which are plenty here.
+      const std::int64_t lse_stride = arch::in_lanes(p.lse_partial_stride[0]),
+                         part_stride = arch::in_lanes(from[0]), parts = arch::in_lanes(p.parts),
+                         column_stride = arch::in_lanes(from[4]);
+      shares =
+          Shares(lse, lse_stride, parts, has_sink, has_sink ? sink_of(a.problem, row.head) : 0.0f);
+      const auto left = static_cast<int>(clamp(p.columns - column, 0, lane_columns));
+      const CombinedColumns columns{row.out(p) + column * column_stride, part_stride, column_stride,
+                                    left, chunks && left == lane_columns};
       // The lanes look up the shares of as many parts; then all of them take one part after the other.
       for (std::int64_t base = slice; base < parts; base += arch::wave_size * a.slices) {
         const std::int64_t own_part = base + arch::lane() * a.slices;
-        const float own_share = own_part < parts ? shares.of(row.lse(own_part)) : 0;
+        const float own_share =
+            own_part < parts ? shares.of(arch::load(lse + own_part * lse_stride)) : 0;
         const auto count =
             static_cast<int>(smaller((parts - base + a.slices - 1) / a.slices, arch::wave_size));
-        // Loads that do not wait for each other; their shares lie in scalar registers.
+        // Shares lie in scalar registers, which are few on CDNA.
         constexpr int at_once = arch::wave_size == 64 ? 2 : 8;
-        for (int first_part = arch::in_lanes(0); first_part < count; first_part += at_once) {
-          float share[at_once];
-          Float4 x[at_once];
-          ROCFLASH_UNROLL
-          for (int i = 0; i < at_once; ++i) {
-            const int n = first_part + i;
-            share[i] = arch::in_lanes(arch::from_lane(own_share, n < arch::wave_size ? n : 0));
-            x[i] = 0;
-            if (n >= count || share[i] == 0) continue;  // an empty part has no values
-            const float* from_part = row.out(base + n * a.slices) + column * from[4];
-            if (chunks && column + lane_columns <= p.columns) {
-              x[i] = arch::load(reinterpret_cast<const Float4*>(from_part));
-            } else {
-              ROCFLASH_UNROLL
-              for (int e = 0; e < lane_columns; ++e)
-                if (column + e < p.columns) x[i][e] = arch::load(from_part + e * from[4]);
-            }
-          }
-          ROCFLASH_UNROLL
-          for (int i = 0; i < at_once; ++i) {
-            if (first_part + i < count && share[i] != 0) value += share[i] * x[i];
-          }
-        }
+        int n = arch::in_lanes(0);
+        for (; n + 1 < count; n += at_once)
+          add_parts<at_once>(value, columns, own_share, base, a.slices, n, count);
+        if (n < count) add_parts<1>(value, columns, own_share, base, a.slices, n, count);
       }
-      if (a.slices > 1) {
-        arch::barrier();  // the sums of the block before have been read
-        sums[wave][arch::lane()] = value;
-        arch::barrier();
-        for (int n = 1; n < a.slices && slice == 0; ++n) value += sums[wave + n][arch::lane()];
-      }
-      if (slice != 0 || use == RowUse::untouched) continue;
-      if (shares.sum != shares.sum) value = shares.sum;  // NaN, even without any part
-      const Parts& results = arch::again(a).parts;
-      const auto& to = results.out_stride;
-      const std::int64_t element = row.batch * to[0] + row.query * to[1] + row.head * to[2];
-      ROCFLASH_UNROLL
-      for (int e = 0; e < lane_columns; ++e)
-        if (column + e < p.columns)
-          store_number(results.out, results.out_dtype, element + (column + e) * to[3], value[e]);
     }
+    if (a.slices > 1) {
+      arch::barrier();  // the sums of the item before have been read
+      sums[wave][arch::lane()] = value;
+      arch::barrier();
+      for (int n = 1; n < a.slices && slice == 0; ++n) value += sums[wave + n][arch::lane()];
+    }
+    if (slice != 0 || use == RowUse::untouched) continue;
+    if (shares.sum != shares.sum) value = shares.sum;  // NaN, even without any part
     const Parts& results = arch::again(a).parts;
-    if (results.lse && slice == 0 && use != RowUse::untouched && arch::lane() == 0) {
+    const auto& to = results.out_stride;
+    const std::int64_t element = row.batch * to[0] + row.query * to[1] + row.head * to[2];
+    ROCFLASH_UNROLL
+    for (int e = 0; e < lane_columns; ++e)
+      if (column + e < p.columns)
+        store_number(results.out, results.out_dtype, element + (column + e) * to[3], value[e]);
+    if (results.lse && number_of_block == 0 && arch::lane() == 0) {
       const auto& s = results.lse_stride;
       arch::store(results.lse + row.batch * s[0] + row.head * s[1] + row.query * s[2],
                   use == RowUse::used ? shares.lse() : infinity);

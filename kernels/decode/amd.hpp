@@ -17,6 +17,8 @@
 #include "attention/score.hpp"
 #include "attention/sequence.hpp"
 #include "attention/softmax.hpp"
+#include "decode/amd_scores.hpp"
+#include "decode/amd_staged.hpp"
 #include "table/decode.hpp"
 #include "tile/amd.hpp"
 
@@ -46,131 +48,6 @@ struct DecodeTypes {
                        value_chunks = Values::Tile::chunks;
 };
 
-// A tile of k or v that a wave loads 16 bytes per lane at a time, and that goes to LDS as it is, in rounds.
-template <class Tile, DType dtype, int columns, int rows>
-struct StagedRows {
-  static constexpr int row_chunks = columns / chunk_numbers<dtype>,
-                       rounds = rows * row_chunks / arch::wave_size;
-  static_assert(rounds * arch::wave_size == rows * row_chunks);
-  static constexpr int rounds_together = rounds < 4 ? rounds : 4;
-  Words4 words[rounds];
-
-  template <class Block>
-  void load(const Rows& source, const Block& block, int lane, int n) {
-    words[n] =
-        block.load8(Block::place(source, row(lane, n), chunk_numbers<dtype> * chunk(lane, n)));
-  }
-  void store(SharedWords4* tile, int lane, int n) const {
-    tile[Tile::place(row(lane, n), chunk(lane, n))] = words[n];
-  }
-
- private:
-  static int row(int lane, int n) { return (lane + n * arch::wave_size) / row_chunks; }
-  static int chunk(int lane, int n) { return (lane + n * arch::wave_size) % row_chunks; }
-};
-
-// The same for a tile that goes to LDS transposed: a lane takes chunks of four neighbouring positions
-// of the order that the product wants (tile/order.hpp).
-template <class Tile, class Layout, DType dtype, int columns, int rows>
-struct StagedColumns {
-  static constexpr int row_chunks = columns / chunk_numbers<dtype>,
-                       rounds = rows / 4 * row_chunks / arch::wave_size;
-  static_assert(rounds * arch::wave_size == rows / 4 * row_chunks && number_bytes<dtype> == 2);
-  static constexpr int rounds_together = 1;
-  Words4 words[rounds][4];
-
-  template <class Block>
-  void load(const Rows& source, const Block& block, int lane, int n) {
-    const int four = quad(lane, n);
-    ROCFLASH_UNROLL
-    for (int e = 0; e < 4; ++e) {
-      const int row = four / 4 * order_rows + operand_order<Layout>(4 * (four % 4) + e);
-      words[n][e] = block.load8(Block::place(source, row, chunk_numbers<dtype> * chunk(lane, n)));
-    }
-  }
-  void store(SharedWords4* tile, int lane, int n) const {
-    const int four = quad(lane, n);
-    ROCFLASH_UNROLL
-    for (int c = 0; c < chunk_numbers<dtype>; ++c) {
-      const int line = chunk_numbers<dtype> * chunk(lane, n) + c;
-      ((SharedWords2*)tile)[2 * Tile::place(line, four / 2) + four % 2] = column(words[n], c);
-    }
-  }
-
- private:
-  static int quad(int lane, int n) { return (lane + n * arch::wave_size) / row_chunks; }
-  static int chunk(int lane, int n) { return (lane + n * arch::wave_size) % row_chunks; }
-  // Column c of four rows.
-  static Words2 column(const Words4 (&rows_of)[4], int c) {
-    const int word = c / 2;
-    return c % 2 == 0 ? Words2{arch::low_halves(rows_of[0][word], rows_of[1][word]),
-                               arch::low_halves(rows_of[2][word], rows_of[3][word])}
-                      : Words2{arch::high_halves(rows_of[0][word], rows_of[1][word]),
-                               arch::high_halves(rows_of[2][word], rows_of[3][word])};
-  }
-};
-
-// Loads a staged tile into registers, stores it to LDS, or does both a few rounds at a time. Addresses are computed
-// anew, few at a time: registers are for what is on its way.
-template <class Staged, class Block>
-void load_tile(Staged& staged, const Rows& source, const Block& block) {
-  const int lane = arch::renewed_lane();
-  ROCFLASH_UNROLL
-  for (int n = 0; n < Staged::rounds; ++n) {
-    staged.load(source, block, lane, n);
-    if ((n + 1) % Staged::rounds_together == 0) arch::end_phase();
-  }
-}
-template <class Staged>
-void store_tile(const Staged& staged, SharedWords4* tile) {
-  const int lane = arch::renewed_lane();
-  ROCFLASH_UNROLL
-  for (int n = 0; n < Staged::rounds; ++n) staged.store(tile, lane, n);
-}
-template <class Staged, class Block>
-void copy_tile(Staged& staged, const Rows& source, const Block& block, SharedWords4* tile) {
-  const int lane = arch::renewed_lane();
-  ROCFLASH_UNROLL
-  for (int first = 0; first < Staged::rounds; first += Staged::rounds_together) {
-    ROCFLASH_UNROLL
-    for (int n = first; n < first + Staged::rounds_together; ++n)
-      staged.load(source, block, lane, n);
-    ROCFLASH_UNROLL
-    for (int n = first; n < first + Staged::rounds_together; ++n) staged.store(tile, lane, n);
-    arch::end_phase();
-  }
-}
-
-template <bool transposing, class Tile, class Layout, DType dtype, int columns, int rows>
-struct ChooseStaged {
-  using Type = StagedColumns<Tile, Layout, dtype, columns, rows>;
-};
-template <class Tile, class Layout, DType dtype, int columns, int rows>
-struct ChooseStaged<true, Tile, Layout, dtype, columns, rows> {
-  using Type = StagedRows<Tile, dtype, columns, rows>;
-};
-
-// A tile of k as a left operand, straight from memory.
-template <class Mma, DType dtype, int columns>
-struct DirectLines {
-  typename Mma::Operand words[columns / Mma::depth];
-
-  template <class Block>
-  void load(const Rows& source, const Block& block) {
-    const int line = operand_line<Mma, Side::left>();
-    ROCFLASH_UNROLL
-    for (int step = 0; step < columns / Mma::depth; ++step)
-      words[step] = fragment_of_chunks<Mma>(step, [&](int own, int fixed) {
-        return block.load8(Block::place(source, line, chunk_numbers<dtype> * (own + fixed)));
-      });
-  }
-  typename Mma::Operand fragment(int, int step) const { return words[step]; }
-};
-template <class Mma, DType dtype, int columns, class Block>
-void load_tile(DirectLines<Mma, dtype, columns>& lines, const Rows& source, const Block& block) {
-  lines.load(source, block);
-}
-
 template <bool direct, class Types>
 struct ChooseKeys {
   using Type = DirectLines<typename Types::Mma, Types::dtype, Types::bucket>;
@@ -178,34 +55,6 @@ struct ChooseKeys {
 template <class Types>
 struct ChooseKeys<false, Types> {
   using Type = StagedRows<typename Types::Keys, Types::dtype, Types::bucket, Types::tile.keys>;
-};
-
-// Rows of a tile that lie in several pages, each found by the lanes that load it. Rows and columns that do not
-// exist repeat others that do: no query gives them weight, and columns beyond the last are not used.
-template <DType dtype>
-class FoundRows {
- public:
-  struct Place {
-    std::int32_t row, column;
-  };
-  static Place place(const Rows&, std::int32_t row, std::int32_t column) { return {row, column}; }
-
-  FoundRows(const Rows& rows, std::int32_t caches, std::int64_t batch, std::int64_t first,
-            std::int32_t count, std::int64_t head)
-      : rows_(rows), batch_(batch), first_(first), head_(head), caches_(caches), count_(count) {}
-
-  Words4 load8(Place place) const {
-    const std::int32_t row = place.row < count_ ? place.row : count_ - 1,
-                       column = place.column < rows_.columns ? place.column : 0;
-    return arch::load(reinterpret_cast<const Words4*>(
-        key_row<dtype>(rows_, caches_, batch_, first_ + row, head_) +
-        number_bytes<dtype> * column));
-  }
-
- private:
-  const Rows& rows_;
-  std::int64_t batch_, first_, head_;
-  std::int32_t caches_, count_;
 };
 
 // The tiles of k and v of one wave on their way from memory.
@@ -237,21 +86,12 @@ class KeyStream {
   }
 
  private:
-  // A run of rows in one page, or in none, is seen through a descriptor whose bound ends it; other rows are
-  // found one by one.
   template <class Visit>
   void visit(bool keys, std::int32_t key, std::int32_t left, Visit with) const {
     // Loaded again for each tile: all of it is more than the scalar registers hold.
     const DecodeArguments& a = arch::again(a_);
-    const Rows& rows = keys ? a.problem.k : a.problem.v;
-    const std::int64_t row = sequence_.k_row + key;
-    std::int64_t page = sequence_.batch, in_page = row;
-    find_page(rows, a.caches, page, in_page);
-    if (!rows.blocks || rows.block_rows - in_page >= Types::tile.keys) {
-      with(rows, RowBlock<spec.dtype, Variant::plain>(rows, 0, page, in_page, left, head_));
-    } else {
-      with(rows, FoundRows<spec.dtype>(rows, a.caches, sequence_.batch, row, left, head_));
-    }
+    visit_rows<spec.dtype, Types::tile.keys>(keys ? a.problem.k : a.problem.v, a.caches, sequence_,
+                                             key, left, head_, with);
   }
 
   const DecodeArguments& a_;
@@ -274,21 +114,6 @@ typename DecodeTypes<spec>::Scores multiply_keys(const K& k, const Q& q) {
   ROCFLASH_UNROLL
   for (int r = 0; r < Mma::results; ++r) scores.at[0][r] = sum[r];
   return scores;
-}
-
-// out += Vᵀ · Pᵀ, likewise.
-template <class V, class P, class Outputs>
-void add_values(Outputs& out, const V& v, const P& weights, int keys) {
-  using Mma = typename Outputs::Mma;
-  ROCFLASH_UNROLL
-  for (int step = 0; step < keys / Mma::depth; ++step) {
-    const typename Mma::Operand right = weights.fragment(0, step);
-    ROCFLASH_UNROLL
-    for (int row = 0; row < Outputs::row_parts; ++row) {
-      out.part[row][0] = Mma::multiply(v.fragment(row, step), right, out.part[row][0]);
-      if (row % 2 == 1) arch::end_phase();
-    }
-  }
 }
 
 // The end of a wave's work: each row divided by its sum, in f32, and its lse. It computes its position again
@@ -422,42 +247,8 @@ void decode(const DecodeArguments& a) {
           SharedLines<typename Types::Mma, typename Types::Keys, Side::left>{shared_keys[wave]}, q);
     }
     arch::end_phase();
-    float (&s)[Scores::per_column] = scores.at[0];
-    const auto at = [&](int i) -> float& { return s[i]; };
-    const auto key = [&, offset = begin + Scores::lane_row()](int i) {
-      return offset + Scores::row(i);
-    };
-    const Problem& again = arch::again(a).problem;  // scalar registers do not hold all of it
-    // The lane's row, computed again for the options that need it.
-    const auto own_row = [&] {
-      const int column = Scores::Layout::lane_column(arch::renewed_lane());
-      return PackedRow(part.row_begin + column, group, item.kv_head);
-    };
-    const auto own_query = [&](const PackedRow& row) {
-      QueryView view = query;
-      view.index = row.query;
-      return view;
-    };
-    if (shaped) {
-      const PackedRow row = own_row();
-      ScoreShape(again, sequence, row.head)
-          .template shape<Scores::per_column>(own_query(row), at, key);
-    }
-    if (shaped || begin < part.common_begin || end > part.common_end) {
-      ROCFLASH_UNROLL
-      for (int i = 0; i < Scores::per_column; ++i) s[i] = query.sees(key(i)) ? s[i] : -infinity;
-    }
-
-    // weights = exp2(scores · unit − reference)
-    const float largest = column_maximum(scores, 0) * unit;
-    if (arch::any(softmax.behind(largest))) out.scale(softmax.follow(largest));
-    softmax.sum += exp2_and_sum(scores, 0, unit, softmax.base());
-    constexpr int run = layout::results_within<typename Scores::Layout>(dropout_keys);
-    if (again.dropout.on()) {
-      const PackedRow row = own_row();
-      ScoreShape(again, sequence, row.head)
-          .template drop<Scores::per_column, run>(own_query(row), at, key);
-    }
+    weights_of_scores(a, sequence, part, item.kv_head, query, begin, end, shaped, unit, softmax,
+                      scores, out);
 
     // out += Vᵀ · Pᵀ
     add_values(out, typename Types::ValueOperand{shared_values[wave]},

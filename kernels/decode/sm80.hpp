@@ -12,6 +12,7 @@
 
 #include "attention/numbers.hpp"
 #include "attention/packed.hpp"
+#include "decode/sm80_cursor.hpp"
 #include "forward/sm80.hpp"
 #include "table/decode.hpp"
 
@@ -62,8 +63,7 @@ struct DecodeTypes {
   }
 };
 
-// The tiles of k and v of one warp on their way to shared memory, past the registers: a run of rows in one
-// page, or in none, by one address; others row by row.
+// The tiles of k and v of one warp on their way to shared memory, past the registers.
 template <KernelSpec spec>
 class KeyStream {
   using Types = DecodeTypes<spec>;
@@ -73,53 +73,29 @@ class KeyStream {
  public:
   KeyStream(const DecodeArguments& a, const SequenceView& s, std::int64_t kv_head,
             std::int32_t first_key)
-      : k_(a.problem.k),
-        v_(a.problem.v),
-        batch_(s.batch),
-        row_(static_cast<std::uint32_t>(s.k_row + first_key)),
-        caches_(a.caches),
-        head_(kv_head) {
-    if (!k_.blocks) {
-      page_rows_ = 0xffffffffu;
-      page_ = batch_;
-    } else {
-      page_rows_ = static_cast<std::uint32_t>(k_.block_rows);
-      page_ = page_of(row_);
-    }
-  }
+      : k_(a.problem.k), v_(a.problem.v), cursor_(a, s, kv_head, first_key) {}
 
   // Starts the copies of the next tile, of which `left` rows exist.
   void next(SharedAddress to, std::int32_t left) {
     const Task task(arch::lane());
-    const std::uint32_t in_page = row_ % page_rows_;
-    if (page_rows_ - in_page >= Types::tile.keys) {
-      copy_run(k_, task, to, in_page, left);
-      copy_run(v_, task, to + Types::tile_bytes, in_page, left);
+    if (cursor_.in_one_run()) {
+      copy_run(k_, task, to, left);
+      copy_run(v_, task, to + Types::tile_bytes, left);
     } else {
       copy_rows(k_, task, to, left);
       copy_rows(v_, task, to + Types::tile_bytes, left);
     }
-    row_ += Types::tile.keys;
-    // A look into the table takes as long as any load: it is for the tile after this one.
-    if (k_.blocks && left > Types::tile.keys) page_ = page_of(row_);
+    cursor_.advance(left);
   }
 
  private:
   static constexpr int chunk_columns = 16 / number_bytes<spec.dtype>;
 
-  std::int64_t page_of(std::uint32_t row) const {
-    return clamp(arch::load(k_.blocks + batch_ * k_.blocks_stride + row / page_rows_), 0,
-                 caches_ - 1);
-  }
-
-  void copy_run(const Rows& rows, const Task& task, SharedAddress tile, std::uint32_t in_page,
-                std::int32_t left) const {
+  void copy_run(const Rows& rows, const Task& task, SharedAddress tile, std::int32_t left) const {
     if (task.idle()) return;
     const SharedAddress to = task.first(tile);
     const bool column_there = chunk_columns * task.chunk < rows.columns;
-    const std::byte* from =
-        row_address<spec.dtype>(rows, page_, std::int64_t{in_page} + task.row, head_) +
-        16 * task.chunk;
+    const std::byte* from = cursor_.in_run(rows, task.row) + 16 * task.chunk;
     const std::int64_t stride = rows.row_stride * (Task::step * number_bytes<spec.dtype>);
     ROCFLASH_UNROLL
     for (int n = 0; n < Task::rounds; ++n) {
@@ -135,13 +111,9 @@ class KeyStream {
     // All addresses come before the first copy: finding a row in a page takes a load.
     const std::byte* from[Task::rounds];
     ROCFLASH_UNROLL
-    for (int n = 0; n < Task::rounds; ++n) {
-      const int row = task.row + n * Task::step;
+    for (int n = 0; n < Task::rounds; ++n)
       from[n] =
-          key_row<spec.dtype>(rows, caches_, batch_,
-                              row_ + static_cast<std::uint32_t>(row < left ? row : 0), head_) +
-          number_bytes<spec.dtype> * column;
-    }
+          cursor_.found(rows, task.row + n * Task::step, left) + number_bytes<spec.dtype> * column;
     ROCFLASH_UNROLL
     for (int n = 0; n < Task::rounds; ++n) {
       const bool there = task.row + n * Task::step < left && column < rows.columns;
@@ -150,10 +122,7 @@ class KeyStream {
   }
 
   const Rows &k_, &v_;
-  std::int64_t batch_, page_;
-  std::uint32_t row_, page_rows_;
-  std::int32_t caches_;
-  std::int64_t head_;
+  KeyCursor<spec.dtype, Types::tile.keys> cursor_;
 };
 
 // q of a block of rows, to shared memory.

@@ -47,7 +47,9 @@ struct GroupsTypes {
     return q() + static_cast<std::uint32_t>(QueryTile::bytes + stage * KeyTile::bytes);
   }
   static SharedAddress v(int stage) { return k(stages + stage); }
-  static SharedAddress seen_keys(int query) { return k(2 * stages) + 8 * static_cast<std::uint32_t>(query); }
+  static SharedAddress seen_keys(int query) {
+    return k(2 * stages) + 8 * static_cast<std::uint32_t>(query);
+  }
   static SharedAddress barriers() { return seen_keys(queries); }
   static Ring<1> q_ring() { return Ring<1>(barriers()); }
   static Ring<stages> k_ring() { return Ring<stages>(barriers() + Ring<1>::bytes); }
@@ -63,9 +65,9 @@ template <int queries, int keys>
 struct QueryBlock {
   WorkItem item;
   SequenceView sequence;
-  std::int32_t begin;                // its first query
+  std::int32_t begin;  // its first query
   std::int32_t end_key = 0, tiles = 0;
-  Span common;                       // keys that all of its queries see
+  Span common;  // keys that all of its queries see
 
   QueryBlock(const ForwardArguments& a, std::int32_t number)
       : item(a.work, static_cast<std::int32_t>(a.problem.heads), number),
@@ -298,9 +300,9 @@ void compute_blocks(const ForwardArguments& a, int group) {
       float factor[2];
       if (lane < 16) {
         const QueryView query(a.problem.visibility, block.sequence, block.begin + first_row + lane);
-        arch::store_shared(Types::seen_keys(first_row + lane),
-                           Words2{static_cast<std::uint32_t>(query.begin),
-                                  static_cast<std::uint32_t>(query.end)});
+        arch::store_shared(
+            Types::seen_keys(first_row + lane),
+            Words2{static_cast<std::uint32_t>(query.begin), static_cast<std::uint32_t>(query.end)});
       }
       arch::wave_barrier();
       std::int32_t tile_begin = block.tile_begin(0);

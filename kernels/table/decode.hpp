@@ -1,7 +1,7 @@
 // The tile of each decode kernel: a pure function of the family and of what the kernel is compiled for.
 //
-// Each wave has a part of the keys to itself, which it takes tile by tile; waves of a workgroup share
-// nothing but the queries that they serve.
+// decode: each wave has a part of the keys to itself, which it takes tile by tile; waves of a workgroup share
+// nothing but the queries that they serve. decode_latent: each wave has some columns of all rows.
 #pragma once
 
 #include "table/kernels.hpp"
@@ -15,10 +15,14 @@ struct DecodeTile {
   int waves_per_simd;  // that registers and LDS must leave room for; the report is held to it
   bool shared_queries = false;  // q stays in shared memory, where registers are too few for it
   int stages = 1;  // tiles of each wave in shared memory; AMD: 1, and 0 where none is loaded ahead
-  int dynamic_shared = 0;  // bytes given at launch; AMD kernels declare theirs
-  bool merges = false;     // waves of a workgroup merge their results before they write them
+  int dynamic_shared = 0;        // bytes given at launch; AMD kernels declare theirs
+  bool merges = false;           // waves of a workgroup merge their results before they write them
+  int columns = 0;               // of the results in a part
+  bool divides_columns = false;  // waves of a workgroup take the same keys, and some columns each
 
   constexpr int waves(int wave_size) const { return threads / wave_size; }
+  // Waves of a workgroup that take keys of their own.
+  constexpr int key_waves(int wave_size) const { return divides_columns ? 1 : waves(wave_size); }
   // That a workgroup writes.
   constexpr int parts(int wave_size) const { return merges ? 1 : waves(wave_size); }
 };
@@ -27,7 +31,46 @@ constexpr KernelSpec decode_spec(DType dtype, int bucket) {
   return {Operation::decode, dtype, bucket, Variant::any};
 }
 
-constexpr DecodeTile decode_tile(Family family, const KernelSpec& spec) {
+// Rows that hold keys and values: the values are the first columns, up to `latent_values`; keys have up to
+// `latent_rest` columns more. Four waves divide both among them.
+inline constexpr int latent_values = 512, latent_rest = 64, latent_waves = 4;
+
+constexpr KernelSpec latent_spec(DType dtype) {
+  return {Operation::decode_latent, dtype, latent_values + latent_rest, Variant::any};
+}
+
+constexpr DecodeTile latent_tile(Family family) {
+  const int threads = latent_waves * facts_of(family).wave;
+  DecodeTile tile{.rows = 32, .keys = 32, .threads = threads, .waves_per_simd = 1};
+  switch (family) {
+    case Family::cdna2:
+    case Family::cdna3:
+    case Family::cdna4:
+      break;
+    case Family::rdna2:
+    case Family::rdna3:
+    case Family::rdna4:
+      tile.rows = tile.keys = 16;
+      tile.waves_per_simd = 2;
+      tile.shared_queries = family != Family::rdna4;
+      break;
+    case Family::sm80:
+      // Two tiles, and the waves' shares of the scores of two.
+      tile.rows = 16;
+      tile.waves_per_simd = 2;
+      tile.stages = 2;
+      tile.dynamic_shared = tile.stages * tile.keys * (latent_values + latent_rest) * 2 +
+                            2 * latent_waves * tile.rows * tile.keys * 4;
+      break;
+    case Family::sm90:
+      break;
+  }
+  tile.merges = tile.divides_columns = true;
+  tile.columns = latent_values;
+  return tile;
+}
+
+constexpr DecodeTile key_tile(Family family, const KernelSpec& spec) {
   const int bucket = spec.bucket;
   switch (family) {
     case Family::cdna2:
@@ -55,6 +98,13 @@ constexpr DecodeTile decode_tile(Family family, const KernelSpec& spec) {
       break;
   }
   return {};
+}
+
+constexpr DecodeTile decode_tile(Family family, const KernelSpec& spec) {
+  if (spec.operation == Operation::decode_latent) return latent_tile(family);
+  DecodeTile tile = key_tile(family, spec);
+  tile.columns = spec.bucket;
+  return tile;
 }
 
 }  // namespace rocflash::kernel

@@ -20,7 +20,8 @@ inline float quad_sum(float x) {
 // Four words of each of the four lanes as a matrix, transposed: lane n gets word n of all lanes.
 inline Words4 turned_in_quad(Words4 w) {
   const bool odd = (arch::lane() & 1) != 0, high = (arch::lane() & 2) != 0;
-  const auto exchange = [](std::uint32_t& low_word, std::uint32_t& high_word, bool upper, int bits) {
+  const auto exchange = [](std::uint32_t& low_word, std::uint32_t& high_word, bool upper,
+                           int bits) {
     const std::uint32_t other = arch::from_lane_xor(upper ? low_word : high_word, bits);
     (upper ? low_word : high_word) = other;
   };

@@ -22,8 +22,10 @@ void weights(const WeightsArguments& a) {
     const std::int64_t plane = row / p.max_q, head = plane % p.heads;
     const SequenceView sequence(p, plane / p.heads);
     const QueryView query(p.visibility, sequence, index);
-    const ExactScores<dtype> scores{p, sequence, head, a.caches};
-    using Unit = typename ExactScores<dtype>::Unit;
+    // With f32 queries k may have another dtype.
+    using Scores = ExactScores<dtype, typename UnitOf<dtype>::Type, dtype == DType::f32>;
+    const Scores scores{p, sequence, head, a.caches};
+    using Unit = typename Scores::Unit;
 
     SoftmaxOf<Unit> own;
     for (std::int32_t key = query.begin + arch::lane(); key < query.end; key += arch::wave_size) {

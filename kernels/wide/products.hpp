@@ -90,12 +90,12 @@ class RowSource {
   std::int64_t stride_;
 };
 
-// The same for k and v, which may lie in pages.
+// The same for k and v, which may lie in pages and have a dtype of their own.
 class PagedSource : public RowSource {
  public:
   PagedSource(const ForwardArguments& a, const Rows& rows, int width, const SequenceView& sequence,
               std::int64_t head)
-      : RowSource(rows, width, a.problem.dtype, rows.blocks ? 0 : sequence.batch,
+      : RowSource(rows, width, rows.dtype, rows.blocks ? 0 : sequence.batch,
                   rows.blocks ? 0 : sequence.k_row, sequence.sk, head),
         a_(a),
         rows_(rows),
@@ -105,8 +105,8 @@ class PagedSource : public RowSource {
 
   const std::byte* row(std::int32_t index) const {
     if (!paged_ || index >= count_) return RowSource::row(index);
-    const ForwardArguments& a = arch::again(a_);
-    return key_row(arch::again(rows_), a.problem.dtype, a.caches, sequence_.batch,
+    const Rows& rows = arch::again(rows_);
+    return key_row(rows, rows.dtype, arch::again(a_).caches, sequence_.batch,
                    sequence_.k_row + index, head_);
   }
 

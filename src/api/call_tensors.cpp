@@ -26,6 +26,13 @@ void check_shape(const Tensor& t, std::initializer_list<std::int64_t> shape, con
     refuse(t.name, ": shape ", t.shape_text(), "; it must be ", dims, " = ", shape_text(shape));
 }
 
+bool is_first_columns(const Tensor& t, const Tensor& whole) {
+  const int last = t.ndim - 1;
+  return t.data == whole.data && t.dtype == whole.dtype && t.ndim == whole.ndim &&
+         t.shape[last] <= whole.shape[last] && std::equal(t.shape, t.shape + last, whole.shape) &&
+         std::equal(t.stride, t.stride + last, whole.stride);
+}
+
 Rows rows_of(const Tensor& t, bool packed) {
   const int last = t.ndim - 1;
   if (t.shape[last] > 1 && t.stride[last] != 1)

@@ -13,6 +13,9 @@
 
 namespace rocflash {
 
+// Whether a tensor is the first columns of another one.
+bool is_first_columns(const Tensor& t, const Tensor& whole);
+
 class CallTensors {
  public:
   CallTensors(Device device, Data data) : device_(device), data_(data) {}
@@ -25,6 +28,14 @@ class CallTensors {
   Tensor required(const char* name, const DLTensor* in, Access access) {
     if (!in) refuse(name, ": is null, but it is needed");
     return *optional(name, in, access);
+  }
+  // The same for a tensor that may be the first columns of `whole`, in the same memory, even where both are
+  // written.
+  Tensor required_within(const Tensor& whole, const char* name, const DLTensor* in, Access access) {
+    if (!in) refuse(name, ": is null, but it is needed");
+    const Tensor t = *on_device(read_tensor(name, in, access, data_));
+    if (data_ == Data::required && !is_first_columns(t, whole)) apart(t, access);
+    return t;
   }
   // On the host lengths shape the call, so their values are needed even where no other data is.
   std::optional<Tensor> lengths(const char* name, const DLTensor* in) {

@@ -118,6 +118,10 @@ Append check_append(const rocflash_append& in, CallTensors& tensors, const Probl
     const bool packed = in.cu_seqlens_k_new != nullptr;
     const Tensor k = tensors.required("k_new", in.k_new, Access::read);
     const Tensor v = tensors.required("v_new", in.v_new, Access::read);
+    if (p.values_within_keys() && p.k.data && !is_first_columns(v, k))
+      refuse(
+          "v_new: has memory of its own; as v is the first columns of k, v_new must be those of "
+          "k_new");
     check_dtype(k, {p.k.dtype});
     check_dtype(v, {p.v.dtype});
     const char* dims =
@@ -144,6 +148,10 @@ Append check_append(const rocflash_append& in, CallTensors& tensors, const Probl
     }
   }
   a.rotary = check_rotary(in, tensors, p, a);
+  if (a.k && a.rotary.dim > 0 && p.values_within_keys() && p.k.data)
+    refuse(
+        "rotary_cos: would turn the first columns of k, which are v; turn what needs it "
+        "beforehand");
   return a;
 }
 

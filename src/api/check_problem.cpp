@@ -190,7 +190,7 @@ PerHead slopes_of(const Tensor& t, const Problem& p) {
 Problem check_problem(const rocflash_problem& in, CallTensors& tensors, Access cache) {
   const Tensor q = tensors.required("q", in.q, Access::read);
   const Tensor k = tensors.required("k", in.k, cache);
-  const Tensor v = tensors.required("v", in.v, cache);
+  const Tensor v = tensors.required_within(k, "v", in.v, cache);
   check_dtype(q, {DType::f32, DType::f16, DType::bf16, DType::f64});
   // A cache may be kept in half the size of f32 queries.
   const bool halved = q.dtype == DType::f32 && (k.dtype == DType::f16 || k.dtype == DType::bf16);

@@ -13,7 +13,9 @@
 
 namespace rocflash::core {
 
-inline constexpr int max_head_dim = 512;
+// 512 columns that are keys and values, and 64 that are keys alone: the largest rows of models that cache one
+// latent row per token.
+inline constexpr int max_head_dim = 576;
 
 // Rows of q, k, v, out and their gradients: row (sequence, row, head) has `columns` contiguous
 // elements. This is the one place that knows where a row lies, dense, packed or paged. Packed
@@ -146,6 +148,11 @@ struct Problem {
   ROCFLASH_INLINE constexpr std::int64_t batch() const { return lengths.batch; }
   ROCFLASH_INLINE constexpr std::int64_t group() const { return heads / kv_heads; }
   ROCFLASH_INLINE constexpr std::int64_t kv_head(std::int64_t head) const { return head / group(); }
+  // Whether the values are the first columns of the keys, in the same memory.
+  ROCFLASH_INLINE constexpr bool values_within_keys() const {
+    return v.data == k.data && v.dtype == k.dtype && v.batch_stride == k.batch_stride &&
+           v.row_stride == k.row_stride && v.head_stride == k.head_stride && value_dim <= head_dim;
+  }
 };
 
 struct ForwardOutputs {

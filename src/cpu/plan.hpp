@@ -232,12 +232,15 @@ constexpr bool is_tiny(const Problem& p) {
 // together, each key is read once, and the keys are split so that more threads than key heads find
 // work. As above, threads must not matter.
 inline constexpr int most_decode_rows = 16;
+// So few queries would leave most lanes of a tile idle, whatever the number of heads.
+inline constexpr int most_lone_queries = 4;
 inline constexpr int decode_keys = 64;  // splits are multiples of this
 
 // With as few keys as queries there is nothing to split, and tiles are faster.
 constexpr bool is_decode(const Problem& p) {
   const std::int64_t rows = p.group() * p.max_q;
-  return rows > 0 && rows <= most_decode_rows && (rows <= 8 || p.max_k >= 4 * rows);
+  const bool few = rows <= most_decode_rows || p.max_q <= most_lone_queries;
+  return rows > 0 && few && (rows <= 8 || p.max_k >= 4 * larger(rows, most_decode_rows));
 }
 
 // Key heads that one item handles together: rows of a key lie side by side for all heads, and a

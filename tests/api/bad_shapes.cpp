@@ -42,17 +42,17 @@ std::vector<BadCall> bad_shapes_and_lengths() {
          c.k = f32({1, 5, 0, 4});
          c.v = f32({1, 5, 0, 4});
        }},
-      {"head_size_zero", "q: head size 0; it must be 1 to 512",
+      {"head_size_zero", "q: head size 0; it must be 1 to 576",
        [](Call& c) {
          c.q = f32({1, 3, 2, 0});
          c.k = f32({1, 5, 1, 0});
        }},
-      {"head_size_large", "q: head size 513; it must be 1 to 512",
+      {"head_size_large", "q: head size 577; it must be 1 to 576",
        [](Call& c) {
-         c.q = f32({1, 3, 2, 513});
-         c.k = f32({1, 5, 1, 513});
+         c.q = f32({1, 3, 2, 577});
+         c.k = f32({1, 5, 1, 577});
        }},
-      {"value_size_large", "v: head size 1024; it must be 1 to 512",
+      {"value_size_large", "v: head size 1024; it must be 1 to 576",
        [](Call& c) { c.v = f32({1, 5, 1, 1024}); }},
       {"k_three_dimensions", "k: shape (5, 1, 4) has 3 dimensions; it must be (b, sk, hk, d)",
        [](Call& c) { c.k = f32({5, 1, 4}); }},

@@ -19,7 +19,7 @@ TEST(Queries, Limits) {
   auto limits = sized<rocflash_limits>();
   ASSERT_EQ(rocflash_query_limits(&limits), ROCFLASH_OK) << rocflash_last_error();
   EXPECT_EQ(limits.struct_size, sizeof limits);
-  EXPECT_EQ(limits.max_head_dim, 512);
+  EXPECT_EQ(limits.max_head_dim, 576);
   EXPECT_EQ(limits.has_backward, 1);
   EXPECT_GE(limits.default_threads, 1);
   EXPECT_EQ(limits.dropout_steps, 65536);
@@ -119,7 +119,7 @@ TEST(Queries, FillLargerStructs) {
   grown.today.struct_size = sizeof grown;
   ASSERT_EQ(rocflash_query_limits(&grown.today), ROCFLASH_OK);
   EXPECT_EQ(grown.today.struct_size, sizeof grown);
-  EXPECT_EQ(grown.today.max_head_dim, 512);
+  EXPECT_EQ(grown.today.max_head_dim, 576);
   EXPECT_EQ(grown.tomorrow, 77);
 }
 

@@ -93,6 +93,7 @@ def test_missing_library_is_named() -> None:
         ("verify_flash_attn.py", "cpu", "--seq-len", "128"),
         ("benchmark_flash_attn.py", "cpu", "--seq-lens", "128", "--num-runs", "2"),
         ("examples/transformers_model.py",),
+        ("examples/serve.py", "--cache", "float16", "--requests", "6"),
     ],
     ids=" ".join,
 )

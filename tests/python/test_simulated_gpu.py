@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -73,3 +74,36 @@ def test_programs_of_the_guide(arch: str, words: tuple[str, ...]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "float32" in done.stdout and "launches on the simulated GPU" in done.stdout
     assert "verified" in done.stdout or "Max Difference: 0.00000" in done.stdout, done.stdout
+
+
+@pytest.mark.skipif(not SIMULATOR.exists(), reason="the simulator is not built")
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201"])
+def test_decode_reads_its_cache_once(arch: str, tmp_path: Path) -> None:
+    """16 bytes per lane, hardly a byte more than the cache has, and two waves per SIMD."""
+    if arch not in BUILT:
+        pytest.skip(f"this library has no kernels for {arch}")
+    log, keys, heads, size = tmp_path / "counters", 4096, 1, 128
+    words = [
+        "bench", "--op", "decode", "--device", "hip:0", "--repeat", "1", "--dtype", "bf16", "--batch", "1",
+        "--heads", "4", "--kv-heads", str(heads), "--head-dim", str(size), "--seqlen", str(keys),
+    ]  # fmt: skip
+    environment = {
+        **os.environ,
+        "ROCFLASH_HIP_LIBRARY": str(SIMULATOR),
+        "ROCFLASH_SIM_ARCH": arch,
+        "ROCFLASH_SIM_CHECKS": "none",
+        "ROCFLASH_SIM_COUNTERS": str(log),
+    }
+    command = [str(SIMULATOR.parents[2] / "bin" / "rocflash"), *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    launches = [json.loads(line) for line in log.read_text().splitlines()]
+    counted = next(c for c in launches if c["kernel"].startswith("decode_bf16"))
+    cache = 2 * keys * heads * size * 2
+    assert cache <= counted["global_load_bytes"] <= 1.05 * cache
+    wide = counted["memory_instructions"]["load_b128"]
+    lanes = 64 if arch in ("gfx90a", "gfx942", "gfx950") else 32
+    assert 16 * lanes * wide >= cache
+    narrow = sum(n for name, n in counted["memory_instructions"].items() if "load" in name) - wide
+    assert narrow <= wide / 20, counted["memory_instructions"]
+    assert counted["waves_per_simd"] >= 2 and counted["scratch_bytes"] == 0

@@ -157,6 +157,15 @@ def test_generate(name: str, kind: str) -> None:
     assert torch.equal(ours.generate(tokens, **told), eager.generate(tokens, **told))
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_generate_with_static_caches(name: str) -> None:
+    eager, ours = models("llama", name)
+    tokens = torch.randint(3, 97, (2, 9))
+    told = {"max_new_tokens": 12, "do_sample": False}
+    found = ours.generate(tokens, cache_implementation="static", disable_compile=True, **told)
+    assert torch.equal(found, eager.generate(tokens, **told))
+
+
 def test_attention_weights() -> None:
     eager, ours = models("llama")
     tokens = torch.randint(3, 97, (1, 9))

@@ -416,7 +416,7 @@ def forward(call: RawCall, sinks: Optional[Tensor] = None) -> tuple[Tensor, Tens
         )
         if call["q_v"] is not None:
             q, _ = join_qv(q, call["q_v"], v, call["softmax_scale"])
-            k = side_by_side(k, v, "k", "v")
+            k, v = side_by_side(k, v)
         found = _attend(q, k, v, options, call["out"])
     result, lse = found
     return result, lse, result.new_empty(0, dtype=torch.float32), lse.new_empty(0)

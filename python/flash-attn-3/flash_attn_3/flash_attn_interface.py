@@ -105,7 +105,7 @@ def _func(
         for name, x in (("q", q), ("k", k), ("v", v)):
             check_tensor(name, x)
         q, softmax_scale = join_qv(q, qv, v, softmax_scale)
-        k = side_by_side(k, v, "k", "v")
+        k, v = side_by_side(k, v)
     found = attend(
         q,
         k,

@@ -1,7 +1,7 @@
 """FlashAttention-2's interface: its seven functions, and the private names that others import.
 
 Shapes, returns and conventions are upstream's. Better than upstream: float32, any head size up to
-512, values of another size than keys, softcap together with dropout, attention sinks (`s_aux`, an
+576, values of another size than keys, softcap together with dropout, attention sinks (`s_aux`, an
 argument that transformers looks for), and every device the library knows.
 """
 

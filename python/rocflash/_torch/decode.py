@@ -21,7 +21,7 @@ _APPENDED = tuple(CALLERS_NAMES.get(name, name) for name in APPENDED)
 
 
 def join_qv(q: Tensor, qv: Any, v: Tensor, softmax_scale: Optional[float]) -> tuple[Tensor, float]:
-    """FA3's qv: scores q.k + qv.v are those of (q, qv) with (k, v), laid side by side."""
+    """FA3's qv: scores q.k + qv.v are those of (qv, q) with (v, k), laid side by side."""
     check_tensor("qv", qv)
     if q.dim() < 1 or v.dim() < 1:
         raise InvalidArgument(
@@ -40,17 +40,40 @@ def join_qv(q: Tensor, qv: Any, v: Tensor, softmax_scale: Optional[float]) -> tu
             f"qv: head sizes {q.shape[-1]} of q and {qv.shape[-1]} of qv; together they must be at "
             f"most {most}"
         )
-    return torch.cat((q, qv), dim=-1), joined**-0.5 if softmax_scale is None else softmax_scale
+    return torch.cat((qv, q), dim=-1), joined**-0.5 if softmax_scale is None else softmax_scale
 
 
-def side_by_side(a: Tensor, b: Tensor, name: str, other: str) -> Tensor:
-    """Keys and values in one row, for queries that meet both."""
-    if a.shape[:-1] != b.shape[:-1] or a.dtype is not b.dtype or a.device != b.device:
+def side_by_side(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Values and keys in one row, for queries that meet both, and the values as its first columns.
+
+    Each row is then read once for both products. Nothing is copied where k lies behind v already, as
+    models with latent attention keep them.
+    """
+    if k.shape[:-1] != v.shape[:-1] or k.dtype is not v.dtype or k.device != v.device:
         raise InvalidArgument(
-            f"{other}: {b.dtype} of shape {tuple(b.shape)} on {b.device}; with qv it must be as "
-            f"{name} but for the last size: {a.dtype} of shape {tuple(a.shape)} on {a.device}"
+            f"v: {v.dtype} of shape {tuple(v.shape)} on {v.device}; with qv it must be as "
+            f"k but for the last size: {k.dtype} of shape {tuple(k.shape)} on {k.device}"
         )
-    return torch.cat((a, b), dim=-1)
+    columns = v.shape[-1]
+    if _follows(k, v):
+        rows = v.as_strided((*v.shape[:-1], columns + k.shape[-1]), v.stride())
+    else:
+        rows = torch.cat((v, k), dim=-1)
+    return rows, rows[..., :columns]
+
+
+def _follows(k: Tensor, v: Tensor) -> bool:
+    """Whether each row of k lies right behind that of v."""
+    if torch.compiler.is_compiling():
+        return False
+    if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
+        return False
+    return (
+        k.stride() == v.stride()
+        and v.stride(-1) == 1
+        and k.storage_offset() == v.storage_offset() + v.shape[-1]
+        and k.untyped_storage().data_ptr() == v.untyped_storage().data_ptr()
+    )
 
 
 def _lengths(cache_seqlens: Any, batch: int, device: torch.device) -> Optional[Tensor]:
@@ -174,7 +197,7 @@ def _decode_with_qv(
     append: Any,  # Append
     out: Optional[Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """Appends first, in a call of its own, since joined caches are copies."""
+    """Appends first, in a call of its own, since joined caches may be copies."""
     if append.rotary_cos is not None:
         raise Unsupported(
             "rotary_cos: is given together with qv; turn q and k beforehand, it must be None"
@@ -191,9 +214,9 @@ def _decode_with_qv(
             new = append.cu_seqlens_k_new.diff()
         assert o.seqused_k is not None
         o = o._replace(seqused_k=(o.seqused_k + new).to(torch.int32))
-    joined_k = side_by_side(k_cache, v_cache, "k", "v")
+    rows, values = side_by_side(k_cache, v_cache)
     o = o._replace(softmax_scale=scale)
-    return calls.decode(joined_q, joined_k, v_cache, o, Append(), False, out)
+    return calls.decode(joined_q, rows, values, o, Append(), False, out)
 
 
 def _check_if_given(name: str, x: Any) -> None:

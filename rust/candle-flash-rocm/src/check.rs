@@ -9,7 +9,7 @@ pub(crate) struct Dims {
     pub(crate) lse: Vec<usize>,
 }
 
-const MAX_HEAD_DIM: usize = 512;
+const MAX_HEAD_DIM: usize = 576;
 
 /// The head counts and sizes, and that elements of a row lie side by side.
 fn rows(q: &Layout, k: &Layout, v: &Layout) -> Result<()> {
@@ -166,8 +166,8 @@ mod tests {
             "number of k/v heads 3 must divide number of heads in query 4"
         );
         assert!(dense(&q, &layout(&[2, 7, 0, 8]), &layout(&[2, 7, 0, 8])).is_err());
-        let wide = layout(&[1, 1, 1, 520]);
-        assert_eq!(words(dense(&wide, &wide, &wide)), "only supports head dimension at most 512 (got 520)");
+        let wide = layout(&[1, 1, 1, 584]);
+        assert_eq!(words(dense(&wide, &wide, &wide)), "only supports head dimension at most 576 (got 584)");
         let turned = Layout::new(Shape::from((2, 5, 4, 8)), vec![160, 32, 1, 4], 0);
         assert_eq!(words(dense(&turned, &k, &k)), "the last dim of q must be contiguous [160, 32, 1, 4]");
     }

@@ -135,7 +135,7 @@ functions_with_cache! { by k in dense_on_device;
     /// Attention: softmax(q kᵀ · `softmax_scale`) v.
     ///
     /// q is (batch, seqlen_q, heads, head size), k and v are (batch, seqlen_k, kv heads, head size), where kv heads
-    /// divides heads; v may have a head size of its own. f32, f16 or bf16, head sizes up to 512, any strides as long as
+    /// divides heads; v may have a head size of its own. f32, f16 or bf16, head sizes up to 576, any strides as long as
     /// the last dimension is contiguous. With `causal` a query sees no key after its own place, and the last query stands
     /// at the last key. Gives (batch, seqlen_q, heads, head size of v), with gradients for q, k and v.
     flash_attn(softmax_scale: f32, causal: bool) {

@@ -15,7 +15,7 @@
 //! # Ok::<(), candle::Error>(())
 //! ```
 //!
-//! Beyond candle-flash-attn: it runs on the CPU; f32 as well as f16 and bf16; any head size up to 512, also one for v
+//! Beyond candle-flash-attn: it runs on the CPU; f32 as well as f16 and bf16; any head size up to 576, also one for v
 //! alone; any page size; gradients for q, k and v ([`candle::Tensor::backward`]) everywhere but through pages and caches.
 //! Strided inputs are taken as they are as long as the last dimension is contiguous.
 //!

@@ -19,8 +19,8 @@ namespace rocflash::gpu {
 struct Device {
   int dlpack_type = 0, index = 0;  // kDLROCM or kDLCUDA
   DeviceFacts facts;
-  std::string features;            // as the driver names them, separated by blanks
-  const Target* target = nullptr;  // whose kernels it runs; null: there are none for it
+  std::string features;              // as the driver names them, separated by blanks
+  const Target* target = nullptr;    // whose kernels it runs; null: there are none for it
   const Target* addition = nullptr;  // whose kernels it runs beside those; null: no others
 };
 

@@ -4,11 +4,11 @@
 
 namespace rocflash::gpu {
 
-int combine_slices(std::int64_t parts, std::int64_t rows, Chip chip) {
+int combine_slices(std::int64_t parts, std::int64_t items, Chip chip) {
   const int waves = kernel::combine_tile.threads / kernel::facts_of(chip.family).wave;
   constexpr std::int64_t waves_per_unit = 16;  // enough to keep a unit busy
   int slices = 1;
-  while (2 * slices <= waves && 2 * slices <= parts && rows * slices < chip.units * waves_per_unit)
+  while (2 * slices <= waves && 2 * slices <= parts && items * slices < chip.units * waves_per_unit)
     slices *= 2;
   return slices;
 }
@@ -23,11 +23,13 @@ void plan_combine(Plan& plan, const Parts& parts, const Problem* problem, Chip c
     a.problem = *problem;
     a.of_problem = 1;
   }
-  a.slices = combine_slices(parts.parts, rows, chip);
+  const int wave = kernel::facts_of(chip.family).wave, waves = kernel::combine_tile.threads / wave;
+  a.blocks = static_cast<std::int32_t>(divide_up(parts.columns, 4 * wave));
+  const std::int64_t items = rows * a.blocks;  // no more than elements of out either
+  a.slices = combine_slices(parts.parts, items, chip);
   // The kernel strides over the rows, so a bounded grid serves any number of them.
   constexpr std::int64_t most_groups = 1 << 16;
-  const int waves = kernel::combine_tile.threads / kernel::facts_of(chip.family).wave;
-  a.groups = static_cast<std::int32_t>(std::min(divide_up(rows, waves / a.slices), most_groups));
+  a.groups = static_cast<std::int32_t>(std::min(divide_up(items, waves / a.slices), most_groups));
   plan.add(kernel::combine_spec(), chip.family, a.groups);
 }
 

@@ -6,8 +6,9 @@
 
 namespace rocflash::gpu {
 
-// Waves of a workgroup that share a row: more where there are few rows and many parts. A power of two.
-int combine_slices(std::int64_t parts, std::int64_t rows, Chip chip);
+// Waves of a workgroup that share a block of columns of a row: more where there are few of those and many parts. A
+// power of two.
+int combine_slices(std::int64_t parts, std::int64_t items, Chip chip);
 
 // Adds the merging of parts to a plan, unless there is nothing to write. `problem` says which rows are in
 // use and has the sinks, where the parts come from decode; null: all rows count.

@@ -16,7 +16,14 @@ using kernel::KernelSpec;
 using kernel::Operation;
 using kernel::Vendor;
 
+// Rows that hold keys and values, past the head sizes of the other kernels.
+bool is_latent(const Problem& p) {
+  return p.values_within_keys() && p.value_dim <= kernel::latent_values &&
+         p.head_dim > kernel::largest_bucket(Operation::decode, p.dtype) &&
+         kernel::bucket_of(Operation::decode_latent, p.dtype, p.head_dim) > 0;
+}
 KernelSpec spec_for(const Problem& p) {
+  if (is_latent(p)) return kernel::latent_spec(p.dtype);
   return kernel::decode_spec(
       p.dtype, kernel::bucket_of(Operation::decode, p.dtype, std::max(p.head_dim, p.value_dim)));
 }
@@ -25,6 +32,9 @@ DecodeTile tile_for(const Problem& p, Chip chip) {
 }
 int waves_of(const DecodeTile& tile, Chip chip) {
   return tile.waves(kernel::facts_of(chip.family).wave);
+}
+int key_waves_of(const DecodeTile& tile, Chip chip) {
+  return tile.key_waves(kernel::facts_of(chip.family).wave);
 }
 
 // Blocks of rows of all sequences and key heads.
@@ -57,7 +67,7 @@ bool is_split(const Problem& given, const ForwardOutputs& o, Chip chip) {
                          most_groups = std::numeric_limits<std::int32_t>::max() / 256;
   const Problem p = spaced(given);
   const std::int64_t queries = sequence_rows(p.lengths, p.max_q);
-  if (o.s_dmask || is_without_sequences(p) || queries == 0 || queries > most_queries) return false;
+  if (o.s_dmask || is_without_sequences(p) || queries == 0) return false;
   if (p.k.dtype != p.dtype || spec_for(p).bucket == 0) return false;
   const int number = kernel::kernel_number(spec_for(p));
   if (number < 0 || !kernel::has_kernel(chip.family, number)) return false;
@@ -67,6 +77,9 @@ bool is_split(const Problem& given, const ForwardOutputs& o, Chip chip) {
   if (!blocks.fits() || blocks.value() == 0 ||
       (blocks * decode_splits(p, chip)).at_most(most_groups) == most_groups)
     return false;
+  // Otherwise kernels without matrix instructions would compute it.
+  if (is_latent(p)) return true;
+  if (queries > most_queries) return false;
   if (p.splits > 1) return true;
   if (std::min(p.max_k, p.lengths.rows_k) < fewest_keys) return false;
   // Many rows would read the keys again and again, which forward's larger tiles do less often; but they need
@@ -75,13 +88,17 @@ bool is_split(const Problem& given, const ForwardOutputs& o, Chip chip) {
 }
 
 std::int32_t decode_splits(const Problem& p, Chip chip) {
-  constexpr std::int64_t most = 128;
-  if (p.splits > 0) return static_cast<std::int32_t>(std::min<std::int64_t>(p.splits, most));
   const DecodeTile tile = tile_for(p, chip);
+  // Where waves share keys, there are fewer of those who take some of their own.
+  const std::int64_t most = tile.divides_columns ? 512 : 128;
+  if (p.splits > 0) return static_cast<std::int32_t>(std::min<std::int64_t>(p.splits, most));
+  const std::int64_t keys = std::min(p.max_k, p.lengths.rows_k);
+  // A second launch that merges takes as long as some tiles do.
+  constexpr std::int64_t merge_tiles = 8;
+  if (tile.merges && keys <= merge_tiles * tile.keys * key_waves_of(tile, chip)) return 1;
   // Each wave should have two tiles at least.
-  const std::int64_t keys = std::min(p.max_k, p.lengths.rows_k),
-                     useful = std::clamp<std::int64_t>(
-                         keys / (2 * tile.keys * waves_of(tile, chip)), 1, most);
+  const std::int64_t useful =
+      std::clamp<std::int64_t>(keys / (2 * tile.keys * key_waves_of(tile, chip)), 1, most);
   const std::int64_t room = std::int64_t{chip.units} * groups_per_unit(tile, chip),
                      blocks = blocks_of_all(p, tile).at_most(room * most);
   // Workgroups come in rounds that fill the device: the share of it that is busy, in millionths.
@@ -112,7 +129,7 @@ void plan_decode(Plan& plan, const Problem& given, const ForwardOutputs& outputs
   a.caches = caches_of(p);
   const std::int64_t parts =
       std::int64_t{a.splits} * tile.parts(kernel::facts_of(chip.family).wave);
-  if (parts == 1 && !l.packed_q() && !l.used_q) {
+  if (parts == 1 && !l.packed_q() && !l.used_q && !(tile.divides_columns && given.sinks)) {
     a.direct = 1;
     a.outputs = outputs;
     a.sinks = given.sinks;
@@ -122,20 +139,20 @@ void plan_decode(Plan& plan, const Problem& given, const ForwardOutputs& outputs
 
   // Rows of all batches, or of the packed tensor.
   const std::int64_t batches = l.packed_q() ? 1 : p.batch();
-  const Size lse_part = Size(batches) * p.heads * l.rows_q, out_part = lse_part * spec.bucket;
+  const Size lse_part = Size(batches) * p.heads * l.rows_q, out_part = lse_part * tile.columns;
   Scratch scratch(plan.workspace, workspace);
   std::byte* out = scratch.floats(out_part * parts);
   std::byte* lse = scratch.floats(lse_part * parts);
   if (!plan.workspace.fits()) return;  // the caller refuses it
   a.out_part = out_part.value();
   a.lse_part = lse_part.value();
-  const std::int64_t row = p.heads * spec.bucket;
+  const std::int64_t row = p.heads * tile.columns;
   a.out = {.data = out,
            .dtype = DType::f32,
            .batch_stride = l.packed_q() ? 0 : l.rows_q * row,
            .row_stride = row,
-           .head_stride = spec.bucket,
-           .columns = spec.bucket};
+           .head_stride = tile.columns,
+           .columns = tile.columns};
   a.lse = {reinterpret_cast<float*>(lse), l.packed_q() ? 0 : p.heads * l.rows_q, l.rows_q, 1};
   plan.add(spec, chip.family, blocks_of_all(p, tile).value() * a.splits);
 
@@ -147,7 +164,7 @@ void plan_decode(Plan& plan, const Problem& given, const ForwardOutputs& outputs
       .heads = p.heads,
       .columns = p.value_dim,
       .out_partial = reinterpret_cast<const float*>(out),
-      .out_partial_stride = {a.out_part, a.out.batch_stride, row, spec.bucket, 1},
+      .out_partial_stride = {a.out_part, a.out.batch_stride, row, tile.columns, 1},
       .lse_partial = reinterpret_cast<const float*>(lse),
       .lse_partial_stride = {a.lse_part, a.lse.batch_stride, l.rows_q, 1},
       .out = to.data,

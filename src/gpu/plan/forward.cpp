@@ -75,8 +75,8 @@ std::optional<TensorBox> box_of(const Rows& rows, std::int64_t count, std::int64
 bool plan_warpgroups(Plan& plan, const kernel::ForwardArguments forward, Chip chip) {
   const Problem& p = forward.problem;
   const Lengths& l = p.lengths;
-  const int bucket = kernel::bucket_of(Operation::forward_warpgroups, p.dtype,
-                                       std::max(p.head_dim, p.value_dim));
+  const int bucket =
+      kernel::bucket_of(Operation::forward_warpgroups, p.dtype, std::max(p.head_dim, p.value_dim));
   if (!chip.warpgroups || bucket == 0 || p.scale < 0 || l.rows_k == 0 ||
       forward_variant(p, forward.outputs) != Variant::plain)
     return false;

@@ -18,8 +18,8 @@ namespace rocflash::gpu {
 // What plans need to know of a device.
 struct Chip {
   kernel::Family family;
-  int units = 0;         // compute units or multiprocessors
-  int group_shared = 0;  // bytes of shared memory that one workgroup may have, where known
+  int units = 0;            // compute units or multiprocessors
+  int group_shared = 0;     // bytes of shared memory that one workgroup may have, where known
   bool warpgroups = false;  // it also runs Hopper's kernels
 };
 
@@ -76,9 +76,8 @@ class Plan {
  private:
   struct alignas(64) Room {
     std::byte bytes[std::max({sizeof(kernel::ForwardWarpgroupsArguments),
-                              sizeof(kernel::BackwardArguments),
-                              sizeof(kernel::AppendArguments), sizeof(kernel::DecodeArguments),
-                              sizeof(kernel::CombineArguments)})];
+                              sizeof(kernel::BackwardArguments), sizeof(kernel::AppendArguments),
+                              sizeof(kernel::DecodeArguments), sizeof(kernel::CombineArguments)})];
   };
 
   int count_ = 0;

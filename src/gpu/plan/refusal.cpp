@@ -15,9 +15,6 @@ using kernel::Operation;
 
 std::string refusal(const Problem& p) {
   if (p.dtype == DType::f64) return "q: dtype f64; GPU kernels take f32, f16 and bf16";
-  if (p.k.dtype != p.dtype)
-    return text("k: dtype ", name_of(p.k.dtype), "; GPU kernels take that of q, ",
-                name_of(p.dtype));
   // Kernels count the rows of one sequence in 32 bits.
   constexpr std::int64_t longest = std::numeric_limits<std::int32_t>::max();
   for (const auto& [name, rows] : {std::pair{"q", sequence_rows(p.lengths, p.max_q)},

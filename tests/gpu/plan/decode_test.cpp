@@ -120,6 +120,51 @@ TEST(Decode, GivesSinksToTheMergingKernelOnly) {
   EXPECT_TRUE(plan.arguments<Operation::combine>().problem.sinks);
 }
 
+// One key head for 16 query heads, rows of 576 columns whose first 512 are the values.
+Given latent(std::int64_t b, std::int64_t keys, std::int64_t queries = 1) {
+  return Given(b, keys, queries).with([&](Given& g) {
+    const Sizes sizes{.d = 576, .dv = 512, .b = b, .sq = queries, .sk = keys, .h = 16, .hk = 1};
+    g.p = dense_problem(DType::bf16, sizes);
+    g.p.caches = b;
+    g.p.v = g.p.k;
+    g.p.v.columns = 512;
+    g.o.out = output(DType::bf16, sizes);
+  });
+}
+
+TEST(Decode, ReadsRowsThatAreKeysAndValuesOnce) {
+  const auto planned = [](const Given& g, Chip chip) {
+    Plan plan;
+    plan_decode(plan, g.p, g.o, nullptr, chip);
+    return names_of(plan);
+  };
+  for (const Chip chip : {h200, mi300x, rx7900}) {
+    EXPECT_TRUE(latent(1, 1).split(chip));
+    EXPECT_TRUE(latent(1, 4096, 300).split(chip));  // others would compute without matrix products
+    EXPECT_EQ(planned(latent(1, 32768), chip),
+              (std::vector<std::string>{"decode_latent_bf16_576", "combine_f32"}));
+    EXPECT_GE(decode_splits(latent(1, 32768).p, chip), chip.units / 2);
+    // Values with memory of their own, or rows off 16 bytes, are for the kernels that take anything.
+    EXPECT_FALSE(latent(1, 4096).with([](Given& g) { g.p.v.data = at(0x90000); }).split(chip));
+    EXPECT_FALSE(
+        latent(1, 4096).with([](Given& g) { g.p.k.data = g.p.v.data = at(0x20002); }).split(chip));
+    EXPECT_FALSE(latent(1, 4096)
+                     .with([](Given& g) {
+                       g.p.dtype = g.p.q.dtype = g.p.k.dtype = g.p.v.dtype = DType::f32;
+                     })
+                     .split(chip));
+  }
+  // A single part goes straight to the outputs, but for sinks.
+  EXPECT_EQ(planned(latent(300, 4096), h200), std::vector<std::string>{"decode_latent_bf16_576"});
+  EXPECT_EQ(
+      planned(latent(300, 4096).with([](Given& g) { g.p.sinks.data = at(0x60000); }), h200).size(),
+      2u);
+  Plan plan;
+  const Given g = latent(2, 4096);
+  plan_decode(plan, g.p, g.o, nullptr, mi300x);
+  EXPECT_EQ(plan.arguments<Operation::combine>().parts.columns, 512);
+}
+
 TEST(Append, PutsLengthsAndRotatedQueriesIntoTheWorkspace) {
   const Given g(3, 4096, 2);
   Append append;

@@ -264,9 +264,9 @@ TEST(Plan, RefusalsNameTheArgument) {
   EXPECT_EQ(why(Given(DType::f32)), "");
   EXPECT_EQ(why(Given(DType::f16, 512, 257)), "");
   EXPECT_EQ(why(Given(DType::f64)), "q: dtype f64; GPU kernels take f32, f16 and bf16");
-  Given cache;
-  cache.p.k.dtype = DType::f16;
-  EXPECT_EQ(why(cache), "k: dtype f16; GPU kernels take that of q, bf16");
+  Given cache(DType::f32);
+  cache.p.k.dtype = cache.p.v.dtype = DType::f16;
+  EXPECT_EQ(why(cache), "");
   Given lengthy(DType::f16, 64, 64, 1, 1, std::int64_t{1} << 31);
   EXPECT_EQ(why(lengthy), "k: a sequence of 2147483648 rows; GPU kernels take up to 2147483647");
 }

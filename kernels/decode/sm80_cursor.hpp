@@ -1,0 +1,59 @@
+// Where the keys of a warp's next tile lie: rows that follow each other, in one page or in none, or rows that
+// have to be found one by one.
+#pragma once
+
+#include "attention/arguments.hpp"
+#include "attention/sequence.hpp"
+
+namespace rocflash::kernel {
+
+template <DType dtype, int tile_keys>
+class KeyCursor {
+ public:
+  KeyCursor(const DecodeArguments& a, const SequenceView& s, std::int64_t kv_head,
+            std::int32_t first_key)
+      : keys_(a.problem.k),
+        batch_(s.batch),
+        row_(static_cast<std::uint32_t>(s.k_row + first_key)),
+        caches_(a.caches),
+        head_(kv_head) {
+    if (!keys_.blocks) {
+      page_rows_ = 0xffffffffu;
+      page_ = batch_;
+    } else {
+      page_rows_ = static_cast<std::uint32_t>(keys_.block_rows);
+      page_ = page_of(row_);
+    }
+  }
+
+  // Whether the tile's rows follow each other at the stride of rows.
+  bool in_one_run() const { return page_rows_ - row_ % page_rows_ >= tile_keys; }
+  // Row `row` of a tile that lies in one run.
+  const std::byte* in_run(const Rows& rows, int row) const {
+    return row_address<dtype>(rows, page_, std::int64_t{row_ % page_rows_} + row, head_);
+  }
+  // Row `row` of any tile, by the table; the first one where it does not exist.
+  const std::byte* found(const Rows& rows, int row, std::int32_t left) const {
+    return key_row<dtype>(rows, caches_, batch_,
+                          row_ + static_cast<std::uint32_t>(row < left ? row : 0), head_);
+  }
+  // On to the next tile. A look into the table takes as long as any load: it is for the tile after this one.
+  void advance(std::int32_t left) {
+    row_ += tile_keys;
+    if (keys_.blocks && left > tile_keys) page_ = page_of(row_);
+  }
+
+ private:
+  std::int64_t page_of(std::uint32_t row) const {
+    return clamp(arch::load(keys_.blocks + batch_ * keys_.blocks_stride + row / page_rows_), 0,
+                 caches_ - 1);
+  }
+
+  const Rows& keys_;
+  std::int64_t batch_, page_;
+  std::uint32_t row_, page_rows_;
+  std::int32_t caches_;
+  std::int64_t head_;
+};
+
+}  // namespace rocflash::kernel

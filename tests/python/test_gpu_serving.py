@@ -1,0 +1,197 @@
+"""What serves on a GPU: rows that are keys and values at once, mixed caches, hostile tables, arrays, transformers.
+
+Needs a GPU that torch can use (CUDA or ROCm); skipped without one.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import flash_attn_3.flash_attn_interface as fa3
+import rocflash
+from test_gpu import agree, worst
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch has no GPU here")
+
+
+class Speaks:
+    """An array of no library that rocflash knows: DLPack, and a namespace that makes results."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+    def __dlpack__(self, **kind: object) -> object:
+        return self.x.__dlpack__(**kind)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.x.__dlpack_device__()
+
+    def __array_namespace__(self) -> object:
+        return torch
+
+
+def latent(heads: int, queries: int = 1, keys: int = 300, dtype: torch.dtype = torch.bfloat16):
+    q, rows = torch.randn(2, queries, heads, 576), torch.randn(2, keys, 1, 576)
+    return q.to(dtype), rows.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("heads", [16, 40, 128])
+def test_values_within_keys(heads: int, dtype: torch.dtype) -> None:
+    q, rows = latent(heads, 2, dtype=dtype)
+    there = rows.cuda()
+    out, _ = rocflash.decode(q.cuda(), there, there[..., :512], causal=True)
+    agree(out, q, rows, rows[..., :512], causal=True)
+
+
+def test_values_within_keys_in_pages_and_appended() -> None:
+    q, rows = latent(24)
+    new = torch.randn(2, 1, 1, 576).bfloat16()
+    pages = torch.zeros(12, 64, 1, 576, dtype=torch.bfloat16, device="cuda")
+    table = torch.randperm(12).view(2, 6).int()
+    for n in range(2):
+        for page in range(5):
+            piece = rows[n, 64 * page : 64 * (page + 1)].cuda()
+            pages[table[n, page], : len(piece)] = piece
+    given = new.cuda()
+    out, _ = rocflash.decode(
+        q.cuda(), pages, pages[..., :512], k=given, v=given[..., :512], page_table=table.cuda(),
+        cache_seqlens=torch.tensor([300, 300]).int().cuda(),
+    )  # fmt: skip
+    rows = torch.cat((rows, new), 1)
+    agree(out, q, rows, rows[..., :512])
+
+
+def test_qv_over_one_buffer() -> None:
+    """As servers of DeepSeek's models call FA3: 64 columns of keys behind 512 of values."""
+    q, rows = latent(16)
+    there, whole = rows.cuda(), q.cuda()
+    told = {"cache_seqlens": torch.tensor([300, 177]).int().cuda(), "softmax_scale": 192**-0.5}
+    out = fa3.flash_attn_with_kvcache(
+        whole[..., 512:].contiguous(), there[..., 512:], there[..., :512],
+        qv=whole[..., :512].contiguous(), **told,
+    )  # fmt: skip
+    expected, _ = rocflash.decode(whole, there, there[..., :512], **told)
+    assert torch.equal(out, expected)
+
+
+@pytest.mark.parametrize("cache", [torch.float16, torch.bfloat16])
+def test_half_caches_under_float_queries(cache: torch.dtype) -> None:
+    q, k, v = torch.randn(2, 3, 8, 64), *(torch.randn(2, 500, 2, 64).to(cache) for _ in "kv")
+    k_new, v_new = (torch.randn(2, 3, 2, 64).to(cache) for _ in "kv")
+    used = torch.tensor([400, 17]).int()
+    on_cpu = [x.clone() for x in (k, v)]
+    exact, _ = rocflash.decode(q, *on_cpu, k=k_new, v=v_new, cache_seqlens=used, causal=True)
+    there = [x.cuda() for x in (k, v)]
+    found, _ = rocflash.decode(
+        q.cuda(), *there, k=k_new.cuda(), v=v_new.cuda(), cache_seqlens=used.cuda(), causal=True
+    )
+    assert found.dtype == torch.float32 and worst(found, exact) < 1e-5
+    assert all(torch.equal(a.cpu(), b) for a, b in zip(there, on_cpu))
+
+
+HOSTILE = [-1, -(2**31), 2**31 - 1, 12, 1 << 20]
+
+
+@pytest.mark.parametrize("d, dv, hk", [(128, 128, 2), (576, 512, 1), (64, 64, 4)])
+def test_hostile_tables_and_lengths(d: int, dv: int, hk: int) -> None:
+    """Wrong pages and lengths give wrong answers to their own sequences, and touch nothing else."""
+    pages, size, heads = 12, 16, 4 * hk
+    guard = torch.full((3, pages, size, hk, d), float("nan"), dtype=torch.float16, device="cuda")
+    guard[1] = torch.randn(pages, size, hk, d).half()
+    keys = guard[1]
+    values = keys[..., :dv] if dv < d else keys.clone()
+    q = torch.randn(4, 1, heads, d, dtype=torch.float16, device="cuda")
+    table = torch.randperm(12, device="cuda").view(4, 3).int()
+    used = torch.tensor([48, 33, 5, 20], dtype=torch.int32, device="cuda")
+    good, _ = rocflash.decode(q, keys, values, page_table=table, cache_seqlens=used)
+    kept = guard.clone()
+    for wrong in HOSTILE:
+        bad_table, bad_used = table.clone(), used.clone()
+        bad_table[1] = wrong
+        bad_used[2] = wrong
+        out, _ = rocflash.decode(q, keys, values, page_table=bad_table, cache_seqlens=bad_used)
+        assert torch.equal(out[0], good[0]) and torch.equal(out[3], good[3]), wrong
+        assert not out.isnan().any(), wrong  # nothing outside was read
+        new = torch.randn(4, 1, hk, d, dtype=torch.float16, device="cuda")
+        rocflash.decode(
+            q, keys, values, k=new, v=new[..., :dv], page_table=bad_table, cache_seqlens=bad_used
+        )
+        assert guard[0].isnan().all() and guard[2].isnan().all(), wrong  # nor written
+        keys.copy_(kept[1])
+        if dv == d:
+            values.copy_(kept[1])
+    torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize("d, dv, hk", [(128, 128, 2), (576, 512, 1), (256, 256, 1)])
+@pytest.mark.parametrize("size", [0, 16])
+def test_what_lies_beyond_the_used_length_has_no_influence(
+    d: int, dv: int, hk: int, size: int
+) -> None:
+    q = torch.randn(3, 2, 4 * hk, d, dtype=torch.bfloat16, device="cuda")
+    keys = torch.randn(3, 640, hk, d, dtype=torch.bfloat16, device="cuda")
+    used = torch.tensor([0, 333, 640], dtype=torch.int32, device="cuda")
+    told: dict = {"cache_seqlens": used, "causal": True}
+    if size:
+        told["page_table"] = torch.arange(3 * 640 // size, device="cuda").view(3, -1).int()
+
+    def computed(keys: torch.Tensor) -> torch.Tensor:
+        values = keys[..., :dv] if dv < d else keys.flip(-1)
+        if size:
+            keys, values = (x.reshape(-1, size, hk, x.shape[-1]) for x in (keys, values))
+            values = keys[..., :dv] if dv < d else values
+        return rocflash.decode(q, keys, values, **told)[0]
+
+    clean = computed(keys)
+    for odd in (float("nan"), float("inf")):
+        dirty = keys.clone()
+        for n, length in enumerate(used.tolist()):
+            dirty[n, length:] = odd
+        assert torch.equal(computed(dirty), clean)
+    assert not clean[0].any()
+
+
+def test_decode_of_arrays() -> None:
+    """Any array that speaks DLPack, on the GPU too."""
+    q, k = torch.randn(2, 1, 8, 64).half().cuda(), torch.randn(2, 700, 2, 64).half().cuda()
+    used = torch.tensor([700, 31]).int().cuda()
+    expected, _ = rocflash.decode(q, k, k, cache_seqlens=used)
+    out = torch.empty_like(q)
+    torch.cuda.synchronize()  # arrays run on the default stream
+    arrays = [Speaks(x) for x in (q, k, k)]
+    told = {"cache_seqlens": Speaks(used), "out": Speaks(out), "want_lse": False}
+    rocflash.decode(*arrays, **told)
+    torch.cuda.synchronize()
+    assert torch.equal(out, expected)
+
+
+@pytest.mark.parametrize("cache", ["float32", "float16"])
+def test_the_serving_example(cache: str) -> None:
+    script = Path(__file__).parents[2] / "examples" / "serve.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "cuda", "--cache", cache], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "tokens are those" in done.stdout, done.stdout + done.stderr
+
+
+def test_generate_with_static_caches_and_graphs() -> None:
+    pytest.importorskip("transformers")
+    from test_transformers import bridge, models
+
+    for name in (bridge.NAME, "flash_attention_2"):
+        eager, ours = (m.cuda().eval() for m in models("llama", name))
+        tokens = torch.randint(3, 97, (2, 9)).cuda()
+        told = {"max_new_tokens": 12, "do_sample": False}
+        expected = eager.generate(tokens, **told)
+        assert torch.equal(ours.generate(tokens, **told), expected), name
+        found = ours.generate(tokens, cache_implementation="static", **told)
+        assert torch.equal(found, expected), name
+        ours.forward = torch.compile(ours.forward, mode="reduce-overhead", fullgraph=False)
+        found = ours.generate(tokens, cache_implementation="static", **told)
+        assert torch.equal(found, expected), name
