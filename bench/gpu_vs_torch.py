@@ -228,7 +228,9 @@ def main() -> None:
     if not torch.cuda.is_available() or torch.version.hip:
         raise SystemExit("gpu_vs_torch.py: torch sees no NVIDIA GPU")
     device = torch.cuda.get_device_name()
-    print(f"{device}, torch {torch.__version__}, {arguments.op}: TFLOP/s and times faster than torch's")
+    print(
+        f"{device}, torch {torch.__version__}, {arguments.op}: TFLOP/s and times faster than torch's"
+    )
     print(f"{'':34}{'rocflash':>9}{'torch':>10}{'':9}{'differs':>9}")
     rows = []
     dims = [int(d) for d in arguments.dims.split(",")]

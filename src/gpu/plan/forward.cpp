@@ -115,7 +115,9 @@ bool plan_warpgroups(Plan& plan, const kernel::ForwardArguments forward, Chip ch
 bool is_wide(const Problem& p, kernel::Family family) {
   // Matrix kernels would compute every row of these again, one number at a time.
   const bool overflows = p.dtype == DType::f32 && kernel::products_overflow(p);
-  return forward_bucket(p, family) == 0 || overflows;
+  // They read k and v as they read q.
+  const bool mixed = p.k.dtype != p.dtype || p.v.dtype != p.dtype;
+  return forward_bucket(p, family) == 0 || overflows || mixed;
 }
 
 Variant forward_variant(const Problem& p, const ForwardOutputs& o) {

@@ -7,7 +7,7 @@
 namespace rocflash::gpu {
 
 // Whether the kernels without matrix instructions compute the problem: dtypes and head sizes that the family
-// has no others for, and f32 with products beyond its range.
+// has no others for, keys of another dtype than the queries', and f32 with products beyond its range.
 bool is_wide(const Problem& problem, kernel::Family family);
 
 kernel::Variant forward_variant(const Problem& problem, const ForwardOutputs& outputs);

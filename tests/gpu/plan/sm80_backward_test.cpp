@@ -59,10 +59,9 @@ TEST(Sm80Backward, F32IsFusedUpToHeadSize128) {
     EXPECT_EQ(kernels_of(g, 99 << 10),
               (Names{"backward_delta_f32", "backward_fused_f32_" + bucket + variant,
                      "backward_round_f32"}));
-    const Names wide{"backward_wide_delta_f32",
-                     "backward_wide_queries_f32_" + std::string(d <= 64 ? "64" : "512"),
-                     "backward_wide_dk_f32_" + std::string(d <= 64 ? "64" : "512"),
-                     "backward_wide_dv_f32_" + std::string(d <= 64 ? "64" : "512")};
+    const std::string wide_tail = d <= 64 ? "_f32_64" : "_f32_576";
+    const Names wide{"backward_wide_delta_f32", "backward_wide_queries" + wide_tail,
+                     "backward_wide_dk" + wide_tail, "backward_wide_dv" + wide_tail};
     g.p.deterministic = true;
     EXPECT_EQ(kernels_of(g, 99 << 10), wide);
     g.p.deterministic = false;

@@ -68,6 +68,9 @@ TEST(WidePlan, ServesF32AndLargeHeads) {
     Given small_scale(DType::f32, 64, 64);
     small_scale.p.scale = 0x1p-97f;
     EXPECT_TRUE(is_wide(small_scale.p, family));
+    Given mixed(DType::f32, 64, 64);
+    mixed.p.k.dtype = mixed.p.v.dtype = DType::bf16;
+    EXPECT_TRUE(is_wide(mixed.p, family));
   }
 }
 
@@ -80,9 +83,9 @@ TEST(WidePlan, ForwardTakesAWorkgroupPerBlockAndSlice) {
                 (std::vector<Step>{{"forward_wide_f32_64", 2 * 6 * 2}}));
     }
     EXPECT_EQ(Given(DType::f32, 64, 300).forward(family),
-              (std::vector<Step>{{"forward_wide_f32_512", 2 * 6 * 2 * 3}}));
+              (std::vector<Step>{{"forward_wide_f32_576", 2 * 6 * 2 * 3}}));
     EXPECT_EQ(Given(DType::bf16, 512, 512).forward(family),
-              (std::vector<Step>{{"forward_wide_f32_512", 2 * 6 * 2 * 4}}));
+              (std::vector<Step>{{"forward_wide_f32_576", 2 * 6 * 2 * 4}}));
   }
 }
 
@@ -92,9 +95,9 @@ TEST(WidePlan, BackwardTakesOneKernelPerResult) {
   for (const Family family : families) {
     EXPECT_EQ(g.backward(family),
               (std::vector<Step>{{"backward_wide_delta_f32", 2 * 6 * 1},
-                                 {"backward_wide_queries_f32_512", 2 * 6 * 4 * 4},
-                                 {"backward_wide_dk_f32_512", 2 * 2 * 5 * 4},
-                                 {"backward_wide_dv_f32_512", 2 * 2 * 5 * 2}}));
+                                 {"backward_wide_queries_f32_576", 2 * 6 * 4 * 4},
+                                 {"backward_wide_dk_f32_576", 2 * 2 * 5 * 4},
+                                 {"backward_wide_dv_f32_576", 2 * 2 * 5 * 2}}));
     EXPECT_EQ(refusal(BackwardCall{g.p, g.t, {}}, family), "");
   }
   g.t.dq = g.t.dk = {};
