@@ -127,8 +127,11 @@ def metadata(told: dict[str, Any], readme: str, **changes: Any) -> str:
 
 
 def entry_points(told: dict[str, Any]) -> str:
-    return "[console_scripts]\n" + "".join(
-        f"{name} = {place}\n" for name, place in told["scripts"].items()
+    """The commands, and what servers load."""
+    groups = {"console_scripts": told["scripts"], **told.get("entry-points", {})}
+    return "\n".join(
+        f"[{group}]\n" + "".join(f"{name} = {place}\n" for name, place in places.items())
+        for group, places in groups.items()
     )
 
 

@@ -99,6 +99,32 @@ def test_vllm_backend_in_a_graph() -> None:
         close(output[:3], batch.expected(softmax_scale=0.2, causal=True))
 
 
+def test_fa3_decode_in_a_graph() -> None:
+    """The functions that servers' own builds have, with metadata in a buffer of theirs."""
+    import flash_attn_interface as fa3
+
+    make = client_calls.Inputs(GPU, DTYPE)
+    q, out, sinks = make(2, 1, 4, 64), make(2, 1, 4, 64), make(4)
+    keys, values = make.pages()
+    used, table = make.ints([20, 7]), make.ints([[3, 1], [0, 5]])
+    plan = fa3.get_scheduler_metadata(2, 1, 32, 4, 2, 64, used)
+    ones = torch.ones(2, 2, device=GPU)
+
+    def step() -> None:
+        fa3.flash_attn_with_kvcache(
+            q, keys, values, cache_seqlens=used, page_table=table, causal=True, scheduler_metadata=plan, sinks=sinks,
+            attention_chunk=None, out=out, k_descale=ones, v_descale=ones,
+        )  # fmt: skip
+
+    graph = captured(step)
+    used.copy_(make.ints([32, 1]))
+    table.copy_(make.ints([[2, 4], [5, 0]]))
+    graph.replay()
+    for n, (pages, length) in enumerate((([2, 4], 32), ([5], 1))):
+        rows = [x[pages].flatten(0, 1)[:length] for x in (keys, values)]
+        close(out[n], cases.attended(q[n], *rows, sinks=sinks))
+
+
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_sglang_backend(page_size: int) -> None:
     runner = cases.SglangRunner(page_size, DTYPE, GPU)
