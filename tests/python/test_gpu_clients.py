@@ -40,7 +40,7 @@ def captured(step: Any) -> torch.cuda.CUDAGraph:
             step()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph), servers.nothing_read():
+    with torch.cuda.graph(graph), servers.nothing_read("cuda"):
         step()
     return graph
 
@@ -53,7 +53,7 @@ def test_vllm_backend(sinks: bool) -> None:
     batch.fill(impl)
     metadata = cases.vllm_builder(GPU).build(0, batch.common())
     output = torch.empty_like(batch.query)
-    with servers.nothing_read():
+    with servers.nothing_read("cuda"):
         impl.do_kv_cache_update(
             cases.layer(), batch.key, batch.value, batch.cache, metadata.slot_mapping
         )
@@ -134,7 +134,7 @@ def test_sglang_backend(page_size: int) -> None:
     backend.init_forward_metadata(batch)
     q, k, v = (torch.randn(10, h * 32, device=GPU).to(DTYPE) for h in (4, 2, 2))
     sinks = torch.randn(4, device=GPU)
-    with servers.nothing_read():
+    with servers.nothing_read("cuda"):
         out = backend.forward(q, k, v, layer, batch, sinks=sinks).view(10, 4, 32)
     for part, found, request, length in zip(
         q.view(10, 4, 32).split(new), out.split(new), (2, 0, 3), lengths
@@ -197,7 +197,7 @@ def test_rotary(dtype: torch.dtype, interleaved: bool) -> None:
     offsets = torch.tensor([3, 7], device=GPU, dtype=torch.int32)
     packed = x.flatten(0, 1)
     cu = torch.tensor([0, 65, 130], device=GPU, dtype=torch.int32)
-    with servers.nothing_read():
+    with servers.nothing_read("cuda"):
         found = apply_rotary(packed, cos, sin, offsets, cu, 65, **told)
         again = apply_rotary(x, cos, sin, offsets, **told)
     assert torch.equal(found[:65], expected[0]) and torch.equal(again.flatten(0, 1), found)
@@ -278,7 +278,9 @@ def test_operators_names() -> None:
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "gpt_oss"])
 def test_transformers(kind: str) -> None:
     """transformers' flash_attention_2 on the GPU, padded, with sinks where the model has them."""
-    models = pytest.importorskip("test_transformers")
+    pytest.importorskip("transformers")
+    import test_transformers as models
+
     eager, ours = (x.to(GPU) for x in models.models(kind, "flash_attention_2"))
     tokens = torch.randint(3, 97, (2, 23), device=GPU)
     mask = torch.ones_like(tokens)
