@@ -137,11 +137,12 @@ def metadata(told: dict[str, Any], readme: str, **changes: Any) -> str:
 
 
 def entry_points(told: dict[str, Any]) -> str:
+    """The commands, and what servers load."""
     groups = {"console_scripts": told["scripts"], **told.get("entry-points", {})}
-    sections = []
-    for group, entries in groups.items():
-        sections.append(f"[{group}]\n" + "".join(f"{name} = {place}\n" for name, place in entries.items()))
-    return "\n".join(sections)
+    return "\n".join(
+        f"[{group}]\n" + "".join(f"{name} = {place}\n" for name, place in places.items())
+        for group, places in groups.items()
+    )
 
 
 def _moment() -> tuple[int, int, int, int, int, int]:

@@ -142,6 +142,11 @@ def test_universal_wheels(dist: Path) -> None:
     assert names(dropin_3) == pure_names("flash-attn-3") | info_names("flash_attn_3-3.0.0")
     for path in (library, dropin, dropin_3):
         check_record(path)
+    assert text(library, "/entry_points.txt") == (
+        "[console_scripts]\nrocflash = rocflash._command:main\n\n"
+        "[vllm.general_plugins]\nrocflash = rocflash.integrations.vllm:register\n\n"
+        "[sglang.srt.plugins]\nrocflash = rocflash.integrations.sglang:register\n"
+    )
     told = check_metadata(library)
     assert told.name == "rocflash" and [str(need) for need in told.requires_dist] == [
         'torch>=2.2; extra == "torch"',

@@ -300,13 +300,20 @@ def install_sglang() -> None:
 
 
 @contextlib.contextmanager
-def nothing_read() -> Any:
-    """Fails whoever asks a tensor for its values on the host; on a GPU that would wait, and break a capture."""
+def nothing_read(kind: str = "") -> Any:
+    """Fails whoever asks a tensor (of this kind of device) for its values on the host.
+
+    On a GPU that would wait, and break a capture.
+    """
     names = ("item", "tolist", "cpu", "numpy", "__int__", "__bool__", "__float__", "__index__")
     kept = {name: vars(torch.Tensor).get(name) for name in names}
 
     def refuse(name: str) -> Any:
-        def read(self: torch.Tensor, *_: Any, **__: Any) -> Any:
+        real = getattr(torch.Tensor, name)
+
+        def read(self: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+            if kind and self.device.type != kind:
+                return real(self, *arguments, **named)
             raise AssertionError(f"{name}: a tensor's values are read on the host")
 
         return read

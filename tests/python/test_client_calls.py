@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import client_calls
 import pytest
+import servers
 import torch
 
 import rocflash
@@ -23,10 +24,18 @@ def judged(name: str, found: list[torch.Tensor], dtype: torch.dtype) -> None:
         error, allowed = (
             (x.detach().cpu().double() - b.detach().double()).abs().max() for x in (a, c)
         )
-        assert error <= 3 * allowed + 1e-4, (n, error, allowed)
+        times = 2 if n < client_calls.BEFORE_GRADIENTS.get(name, len(found)) else 3
+        assert error <= times * allowed + 1e-5, (n, error, allowed)
 
 
 @pytest.mark.parametrize("name", client_calls.CALLS)
 def test_call(name: str) -> None:
     found = client_calls.CALLS[name](client_calls.Inputs("cpu", torch.bfloat16))
     judged(name, found, torch.bfloat16)
+
+
+@pytest.mark.parametrize("name", ["vllm_decoder", "sglang_decode"])
+def test_servers_calls_read_nothing(name: str) -> None:
+    """On a GPU a value that is asked for on the host waits, and breaks the capture of a graph."""
+    with servers.nothing_read():
+        client_calls.CALLS[name](client_calls.Inputs("cpu", torch.bfloat16))

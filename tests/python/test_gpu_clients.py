@@ -40,7 +40,7 @@ def captured(step: Any) -> torch.cuda.CUDAGraph:
             step()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph), servers.nothing_read():
+    with torch.cuda.graph(graph), servers.nothing_read("cuda"):
         step()
     return graph
 
@@ -53,7 +53,7 @@ def test_vllm_backend(sinks: bool) -> None:
     batch.fill(impl)
     metadata = cases.vllm_builder(GPU).build(0, batch.common())
     output = torch.empty_like(batch.query)
-    with servers.nothing_read():
+    with servers.nothing_read("cuda"):
         impl.do_kv_cache_update(
             cases.layer(), batch.key, batch.value, batch.cache, metadata.slot_mapping
         )
@@ -99,6 +99,32 @@ def test_vllm_backend_in_a_graph() -> None:
         close(output[:3], batch.expected(softmax_scale=0.2, causal=True))
 
 
+def test_fa3_decode_in_a_graph() -> None:
+    """The functions that servers' own builds have, with metadata in a buffer of theirs."""
+    import flash_attn_interface as fa3
+
+    make = client_calls.Inputs(GPU, DTYPE)
+    q, out, sinks = make(2, 1, 4, 64), make(2, 1, 4, 64), make(4)
+    keys, values = make.pages()
+    used, table = make.ints([20, 7]), make.ints([[3, 1], [0, 5]])
+    plan = fa3.get_scheduler_metadata(2, 1, 32, 4, 2, 64, used)
+    ones = torch.ones(2, 2, device=GPU)
+
+    def step() -> None:
+        fa3.flash_attn_with_kvcache(
+            q, keys, values, cache_seqlens=used, page_table=table, causal=True, scheduler_metadata=plan, sinks=sinks,
+            attention_chunk=None, out=out, k_descale=ones, v_descale=ones,
+        )  # fmt: skip
+
+    graph = captured(step)
+    used.copy_(make.ints([32, 1]))
+    table.copy_(make.ints([[2, 4], [5, 0]]))
+    graph.replay()
+    for n, (pages, length) in enumerate((([2, 4], 32), ([5], 1))):
+        rows = [x[pages].flatten(0, 1)[:length] for x in (keys, values)]
+        close(out[n], cases.attended(q[n], *rows, sinks=sinks))
+
+
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_sglang_backend(page_size: int) -> None:
     runner = cases.SglangRunner(page_size, DTYPE, GPU)
@@ -108,7 +134,7 @@ def test_sglang_backend(page_size: int) -> None:
     backend.init_forward_metadata(batch)
     q, k, v = (torch.randn(10, h * 32, device=GPU).to(DTYPE) for h in (4, 2, 2))
     sinks = torch.randn(4, device=GPU)
-    with servers.nothing_read():
+    with servers.nothing_read("cuda"):
         out = backend.forward(q, k, v, layer, batch, sinks=sinks).view(10, 4, 32)
     for part, found, request, length in zip(
         q.view(10, 4, 32).split(new), out.split(new), (2, 0, 3), lengths
@@ -171,7 +197,7 @@ def test_rotary(dtype: torch.dtype, interleaved: bool) -> None:
     offsets = torch.tensor([3, 7], device=GPU, dtype=torch.int32)
     packed = x.flatten(0, 1)
     cu = torch.tensor([0, 65, 130], device=GPU, dtype=torch.int32)
-    with servers.nothing_read():
+    with servers.nothing_read("cuda"):
         found = apply_rotary(packed, cos, sin, offsets, cu, 65, **told)
         again = apply_rotary(x, cos, sin, offsets, **told)
     assert torch.equal(found[:65], expected[0]) and torch.equal(again.flatten(0, 1), found)
@@ -252,7 +278,9 @@ def test_operators_names() -> None:
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "gpt_oss"])
 def test_transformers(kind: str) -> None:
     """transformers' flash_attention_2 on the GPU, padded, with sinks where the model has them."""
-    models = pytest.importorskip("test_transformers")
+    pytest.importorskip("transformers")
+    import test_transformers as models
+
     eager, ours = (x.to(GPU) for x in models.models(kind, "flash_attention_2"))
     tokens = torch.randint(3, 97, (2, 23), device=GPU)
     mask = torch.ones_like(tokens)

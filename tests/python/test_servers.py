@@ -240,6 +240,8 @@ def test_reading_would_be_noticed() -> None:
         with servers.nothing_read(), pytest.raises(AssertionError, match="read on the host"):
             read(x)
     assert int(x) == 1
+    with servers.nothing_read("cuda"):
+        assert int(x) == 1
 
 
 def test_entry_points() -> None:
