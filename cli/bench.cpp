@@ -204,7 +204,8 @@ Json to_json(const std::vector<BenchRow>& rows, const BenchOptions& o, int threa
 }
 
 int bench_on_gpu(const BenchOptions& o) {
-  GpuBenchOptions g{o.device, o.dtype, o.json, {}, o.repeat, o.backward(), o.compare, o.compare_model};
+  GpuBenchOptions g{o.device, o.dtype,      o.json,    {},
+                    o.repeat, o.backward(), o.compare, o.compare_model};
   for (const std::int64_t sq : o.seqlens)
     g.shapes.push_back(cost_shape(
         {o.batch, o.heads, o.kv_heads, sq, o.seqlen_k > 0 ? o.seqlen_k : sq, o.head_dim}, o));

@@ -15,7 +15,7 @@
 namespace rocflash::cli {
 namespace {
 
-// Threads that read memory as fast as plain loads can: what decode, which must read the cache once,
+// Threads that read memory as fast as loads can: what decode, which must read the cache once,
 // cannot beat by much.
 class Reader {
  public:
@@ -171,7 +171,7 @@ int bench_decode(const DecodeOptions& o) {
              o.head_dim);
   fmt::print(
       to,
-      "Medians, and the best of all rounds. Reading is a plain parallel read of the same keys "
+      "Medians, and the best of all rounds. Reading is a bare parallel read of the same keys "
       "and values by as many threads,\nin turn with decode{}; pages are compared with the "
       "same memory as one tensor. Append is a call that adds one token to\neach sequence and "
       "looks at it alone.\n\n",

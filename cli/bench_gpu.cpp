@@ -21,11 +21,11 @@ struct GpuRow {
   int repeats = 0;
   double seconds = 0, tflops = 0;
   Traffic traffic;
-  bool counted = false;   // traffic.requested is what the simulator saw
+  bool counted = false;  // traffic.requested is what the simulator saw
   std::optional<Prediction> predicted;
   std::size_t bytes = 0;  // of the workspace
   // Of standard attention, where it was asked for; the difference where the host can hold its table.
-  double standard_seconds = 0;
+  double standard_seconds = 0;  // 0: the device has no room for it
   std::size_t standard_bytes = 0;
   std::optional<double> difference;
 };
@@ -128,18 +128,26 @@ GpuRow measure(const std::shared_ptr<Gpu>& gpu, const CostShape& s, const GpuBen
   };
   row.seconds = timed();
   if (o.compare && !o.backward) {
-    const GpuArray weights(gpu, t, {s.b, s.h, s.sq, s.sk}, 0);
-    const ForwardOutputs all{out.tensor(), lse.tensor(), weights.tensor()};
-    workspace = workspace_of(workspace_size(problem, all, execution));
-    launch = [&] { forward(problem, all, execution); };
-    launch();
-    gpu->wait(execution.stream);
-    const int repeats = row.repeats;
-    row.standard_seconds = timed();
-    row.repeats = repeats;
-    row.standard_bytes = weights.bytes() + execution.workspace_size;
-    if (weights.bytes() <= largest_table)
-      row.difference = difference_from_standard(q, k, v, out, problem);
+    std::optional<GpuArray> table;
+    try {
+      table.emplace(gpu, t, Dims{s.b, s.h, s.sq, s.sk}, 0);
+    } catch (const Error&) {
+      // No room for the table of weights, which is what flash attention spares: the columns stay empty.
+    }
+    if (table) {
+      const GpuArray& weights = *table;
+      const ForwardOutputs all{out.tensor(), lse.tensor(), weights.tensor()};
+      workspace = workspace_of(workspace_size(problem, all, execution));
+      launch = [&] { forward(problem, all, execution); };
+      launch();
+      gpu->wait(execution.stream);
+      const int repeats = row.repeats;
+      row.standard_seconds = timed();
+      row.repeats = repeats;
+      row.standard_bytes = weights.bytes() + execution.workspace_size;
+      if (weights.bytes() <= largest_table)
+        row.difference = difference_from_standard(q, k, v, out, problem);
+    }
   }
   gpu->drop_stream(execution.stream);
   row.tflops = (o.backward ? 2.5 : 1.0) * forward_flops(s) / row.seconds * 1e-12;
@@ -229,12 +237,14 @@ int bench_gpu(const GpuBenchOptions& o) {
                     fmt::format("{:.1f}", 100 * r.predicted->matrix_busy)});
       if (o.compare_model) cells.push_back(fmt::format("{:.2f}", r.seconds / r.predicted->seconds));
     }
+    const auto text = [&](double value, int digits) {
+      return r.standard_seconds > 0 ? fmt::format("{:.{}f}", value, digits) : std::string("-");
+    };
     if (compare)
       cells.insert(cells.end(),
-                   {fmt::format("{:.3f}", r.standard_seconds * 1e3),
-                    fmt::format("{:.2f}", r.standard_seconds / r.seconds),
+                   {text(r.standard_seconds * 1e3, 3), text(r.standard_seconds / r.seconds, 2),
                     fmt::format("{:.2f}", mebibytes(static_cast<double>(r.bytes))),
-                    fmt::format("{:.2f}", mebibytes(static_cast<double>(r.standard_bytes))),
+                    text(mebibytes(static_cast<double>(r.standard_bytes)), 2),
                     r.difference ? fmt::format("{:.1e}", *r.difference) : "-"});
     table.add(cells);
     Json entry{{"seqlen_q", shape.sq},
@@ -245,7 +255,7 @@ int bench_gpu(const GpuBenchOptions& o) {
                {"least_bytes", r.traffic.least},
                {"requested_bytes", r.traffic.requested},
                {"requested_is_counted", r.counted}};
-    if (compare) {
+    if (compare && r.standard_seconds > 0) {
       entry["workspace_bytes"] = r.bytes;
       entry["standard_seconds"] = r.standard_seconds;
       entry["standard_workspace_bytes"] = r.standard_bytes;

@@ -1,4 +1,4 @@
-// One problem to verify: every option of the ABI as plain data, nothing allocated. What tensors
+// One problem to verify: every option of the ABI as data, nothing allocated. What tensors
 // hold follows from these fields and the seed alone.
 #pragma once
 
@@ -104,7 +104,7 @@ struct Case {
   }
   // feature/dtype/shape: unique in a table.
   std::string name() const;
-  // All that differs from a plain call, as text from which a person can rebuild it.
+  // All that differs from a call without options, as text from which a person can rebuild it.
   std::string describe() const;
 };
 

@@ -5,7 +5,7 @@
  * nothing.
  *  - Every struct begins with its size, set by the caller (`.struct_size = sizeof(x)`), so that a
  *    program built against an older header works with a newer library.
- *  - Zero means absent. A struct that is zero but for its size, q, k and v is a plain call.
+ *  - Zero means absent. A struct that is zero but for its size, q, k and v is a call without options.
  *  - An option is honoured, or the call is refused before anything is written, with a message
  *    (rocflash_last_error) that names the argument, its value and what is allowed.
  *

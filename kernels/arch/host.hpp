@@ -1,4 +1,4 @@
-// The host as an architecture: it has no kernels, but the plain C++ in them compiles here and is
+// The host as an architecture: it has no kernels, but the ordinary C++ in them compiles here and is
 // tested on its own.
 #pragma once
 

@@ -1,5 +1,5 @@
 // How matrix instructions spread their numbers over lanes and registers. D = A·B + C, where A has
-// rows x depth numbers, B depth x columns, and C and D rows x columns. Plain C++:
+// rows x depth numbers, B depth x columns, and C and D rows x columns. Ordinary C++:
 // tests/kernels/arch holds AMD's layouts to the tables of AMD's matrix calculator,
 // tests/kernels/tile what is derived from them.
 //

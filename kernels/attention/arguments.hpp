@@ -52,7 +52,7 @@ struct ForwardWarpgroupsArguments {
 // s_dmask is computed by a kernel of its own.
 struct WeightsArguments {
   Problem problem;
-  Plane weights;
+  PerScore weights;
   std::int32_t groups = 0;  // workgroups; any number is correct
   std::int32_t caches = 0;
 };

@@ -10,15 +10,15 @@
 
 namespace rocflash::kernel {
 
-// Up to `count` rows from row `first` on, of one (batch, head). A Place says where in a block some
+// Up to `count` rows from row `first` on, of one (batch, head). A Offset says where in a block some
 // columns are; it is the same for all blocks of a tensor. Plain: rows on 16 bytes and one stride,
 // seen through a descriptor whose bound ends them. The plan guarantees that a stride is at least a
 // row and that 256 rows stay below 2^31 bytes. load8 and load4 are named for numbers of two bytes.
 template <DType dtype, Variant variant, bool pages = true>
 class RowBlock {
  public:
-  using Place = std::uint32_t;
-  static Place place(const Rows& rows, std::int32_t row, std::int32_t column) {
+  using Offset = std::uint32_t;
+  static Offset offset(const Rows& rows, std::int32_t row, std::int32_t column) {
     return column < rows.columns
                ? static_cast<std::uint32_t>(row) *
                          static_cast<std::uint32_t>(rows.row_stride * number_bytes<dtype>) +
@@ -36,10 +36,10 @@ class RowBlock {
   RowBlock(const std::byte* begin, std::int64_t bytes)
       : window_(begin, static_cast<std::uint32_t>(clamp(bytes, 0, 0x7fffffff))) {}
 
-  Words4 load8(Place place) const { return window_.load16(place); }
-  Words2 load4(Place place) const { return window_.load8(place); }
-  void store4(Words2 value, Place place) const { window_.store8(value, place); }
-  void store8(Words4 value, Place place) const { window_.store16(value, place); }
+  Words4 load8(Offset offset) const { return window_.load16(offset); }
+  Words2 load4(Offset offset) const { return window_.load8(offset); }
+  void store4(Words2 value, Offset offset) const { window_.store8(value, offset); }
+  void store8(Words4 value, Offset offset) const { window_.store16(value, offset); }
 
  private:
   arch::Window window_;
@@ -52,31 +52,31 @@ class RowBlock<dtype, Variant::full, pages> {
   static_assert(bytes == 2 || bytes == 4);
 
  public:
-  struct Place {
+  struct Offset {
     std::int32_t row, column;
   };
-  static Place place(const Rows&, std::int32_t row, std::int32_t column) { return {row, column}; }
+  static Offset offset(const Rows&, std::int32_t row, std::int32_t column) { return {row, column}; }
 
   RowBlock(const Rows& rows, std::int32_t caches, std::int64_t batch, std::int64_t first,
            std::int32_t count, std::int64_t head)
       : rows_(rows), batch_(batch), first_(first), head_(head), caches_(caches), count_(count) {}
 
-  Words4 load8(Place place) const { return load<Words4>(place); }
-  Words2 load4(Place place) const { return load<Words2>(place); }
-  void store8(Words4 value, Place place) const {
-    store4(value.xy, place);
-    store4(value.zw, {place.row, place.column + 8 / bytes});
+  Words4 load8(Offset offset) const { return load<Words4>(offset); }
+  Words2 load4(Offset offset) const { return load<Words2>(offset); }
+  void store8(Words4 value, Offset offset) const {
+    store4(value.xy, offset);
+    store4(value.zw, {offset.row, offset.column + 8 / bytes});
   }
-  void store4(Words2 value, Place place) const {
-    if (place.row >= count_) return;
-    std::byte* to = address(place);
-    if (place.column + 8 / bytes <= rows_.columns) {
+  void store4(Words2 value, Offset offset) const {
+    if (offset.row >= count_) return;
+    std::byte* to = address(offset);
+    if (offset.column + 8 / bytes <= rows_.columns) {
       arch::store(reinterpret_cast<Unaligned<Words2>*>(to), {value});
       return;
     }
     ROCFLASH_UNROLL
     for (int e = 0; e < 8 / bytes; ++e) {
-      if (place.column + e < rows_.columns) {
+      if (offset.column + e < rows_.columns) {
         if constexpr (bytes == 4) {
           arch::store(reinterpret_cast<std::uint32_t*>(to) + e, value[e]);
         } else {
@@ -93,25 +93,25 @@ class RowBlock<dtype, Variant::full, pages> {
     Words words __attribute__((packed, aligned(bytes)));
   };
 
-  std::byte* address(Place place) const {
-    const std::int64_t row = first_ + place.row;
+  std::byte* address(Offset offset) const {
+    const std::int64_t row = first_ + offset.row;
     std::byte* begin =
         pages ? const_cast<std::byte*>(key_row<dtype>(rows_, caches_, batch_, row, head_))
               : row_address<dtype>(rows_, batch_, row, head_);
-    return begin + bytes * place.column;
+    return begin + bytes * offset.column;
   }
   template <class Words>
-  Words load(Place place) const {
+  Words load(Offset offset) const {
     constexpr int numbers = sizeof(Words) / bytes;
     Words words = {};
-    if (place.row >= count_ || place.column >= rows_.columns) return words;
-    const std::byte* from = address(place);
-    if (place.column + numbers <= rows_.columns)
+    if (offset.row >= count_ || offset.column >= rows_.columns) return words;
+    const std::byte* from = address(offset);
+    if (offset.column + numbers <= rows_.columns)
       return arch::load(reinterpret_cast<const Unaligned<Words>*>(from)).words;
     ROCFLASH_UNROLL
     for (int e = 0; e < numbers; ++e) {
       const auto* number = reinterpret_cast<const std::uint16_t*>(from);
-      const int left = rows_.columns - 1 - place.column;
+      const int left = rows_.columns - 1 - offset.column;
       if constexpr (bytes == 4) {
         if (e <= left) words[e] = arch::load(reinterpret_cast<const std::uint32_t*>(from) + e);
       } else if constexpr (pages) {

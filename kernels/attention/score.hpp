@@ -202,16 +202,16 @@ class ScoreShape {
   std::int64_t column_of(std::int32_t key) const {
     return key < sequence_.sk ? key : sequence_.sk - 1;
   }
-  const std::byte* row_of(const Plane& plane, const QueryView& query) const {
-    return plane.row(sequence_.batch, head_,
-                     query.index < sequence_.sq ? query.index : sequence_.sq - 1);
+  const std::byte* row_of(const PerScore& numbers, const QueryView& query) const {
+    return numbers.row(sequence_.batch, head_,
+                       query.index < sequence_.sq ? query.index : sequence_.sq - 1);
   }
   template <int count, class Number, class At, class Key, class Widen>
-  void add_bias(const Number* row, const Plane& plane, At at, Key key, Widen widened) const {
+  void add_bias(const Number* row, const PerScore& numbers, At at, Key key, Widen widened) const {
     ROCFLASH_UNROLL
     for (int n = 0; n < count; ++n) {
       // -infinity hides the key, whatever its score.
-      const float bias = widened(arch::load(row + column_of(key(n)) * plane.key_stride));
+      const float bias = widened(arch::load(row + column_of(key(n)) * numbers.key_stride));
       at(n) = bias == -infinity ? bias : at(n) + bias;
     }
   }

@@ -124,7 +124,7 @@ typename Types::Owned own_rows(const Rows& rows, std::int64_t batch, std::int64_
   using Block = typename Types::Block;
   const Block block(rows, 0, batch, first, count, head);
   return typename Types::Owned(room, [&](int row, int chunk) {
-    Words4 words = block.load8(Block::place(rows, row, chunk_numbers<Types::dtype> * chunk));
+    Words4 words = block.load8(Block::offset(rows, row, chunk_numbers<Types::dtype> * chunk));
     if (turn_sign) words ^= 0x80008000u;
     return words;
   });
@@ -224,7 +224,7 @@ std::uint64_t store_sums(const Problem& p, const Rows& to, std::int64_t batch, s
       const Words2 words{narrow_pair<dtype>(x[i], x[i + 1]),
                          narrow_pair<dtype>(x[i + 2], x[i + 3])};
       const int column = part * Mma::rows + Quads<Mma>::row(i) + Quads<Mma>::lane_row();
-      rows.store4(words, Block::place(to, own, column));
+      rows.store4(words, Block::offset(to, own, column));
     }
   }
 

@@ -67,7 +67,7 @@ struct BiasVisit {
 
   BiasVisit(const BackwardArguments& a, std::int64_t tile, std::int64_t number) {
     const BiasTile own(a, tile);
-    const Plane& to = a.tensors.dbias;
+    const PerScore& to = a.tensors.dbias;
     const std::int64_t batches = to.batch_stride != 0 ? 1 : a.problem.batch(),
                        heads = to.head_stride != 0 ? 1 : a.problem.heads,
                        blocks = to.query_stride != 0 ? 1 : blocks_of(a.problem.max_q, 64);
@@ -101,10 +101,10 @@ inline void sum_rows(const Patch<64, 64>& tile, SharedFloat* memory) {
 inline void store_bias(const BackwardArguments& a, const BiasTile& own, const Patch<64, 64>& sums,
                        SharedFloat* memory) {
   using Tile = Patch<64, 64>;
-  const Plane& to = a.tensors.dbias;
+  const PerScore& to = a.tensors.dbias;
   const Problem& p = a.problem;
   const float factor = p.dropout.on() ? p.dropout.scale() : 1.0f;
-  const std::int64_t plane = own.batch * to.batch_stride + own.head * to.head_stride;
+  const std::int64_t first = own.batch * to.batch_stride + own.head * to.head_stride;
   const std::int64_t first_key = 64 * std::int64_t{own.key_block};
   // Which thread does what is found out here: kept from tile to tile it would fill scalar registers.
   const int n = arch::renewed_thread();
@@ -113,16 +113,16 @@ inline void store_bias(const BackwardArguments& a, const BiasTile& own, const Pa
     if (to.key_stride == 0) {
       float sum = 0;
       for (int column = 0; n == 0 && column < 64; ++column) sum += memory[column];
-      if (n == 0) store_number(to.data, to.dtype, plane, sum * factor);
+      if (n == 0) store_number(to.data, to.dtype, first, sum * factor);
     } else if (n < 64 && first_key + n < p.max_k) {
-      store_number(to.data, to.dtype, plane + (first_key + n) * to.key_stride, memory[n] * factor);
+      store_number(to.data, to.dtype, first + (first_key + n) * to.key_stride, memory[n] * factor);
     }
     return;
   }
   ROCFLASH_UNROLL
   for (int r = 0; r < Tile::own_rows; ++r) {
     const std::int64_t query = 64 * std::int64_t{own.query_block} + Tile::own_row(r);
-    const std::int64_t row = plane + query * to.query_stride;
+    const std::int64_t row = first + query * to.query_stride;
     const Float4 four = sums.at[r][0];
     if (to.key_stride == 0) {
       const float sum = sum_of_sixteen((four[0] + four[1]) + (four[2] + four[3]));

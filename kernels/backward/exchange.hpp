@@ -43,7 +43,7 @@ class ChooseScoreExchange {
     const int lane = arch::lane(), own = Layout::lane_column(lane) / 4;
     const int position = own / 4 * 4 + quad_position(own % 4);
     const int chunk = arch::wave() * (Mma::columns / 8) + position / 2;
-    to_ = 2 * place(Layout::lane_row(lane) + lane % 4, chunk, 0, 0).lane + position % 2;
+    to_ = 2 * offset(Layout::lane_row(lane) + lane % 4, chunk, 0, 0).lane + position % 2;
   }
 
   // The wave's share, Mma::columns keys of all queries.
@@ -56,8 +56,8 @@ class ChooseScoreExchange {
     }
   }
   typename Mma::Operand fragment(int part, int step) const {
-    const Place from = place(operand_line<Mma, Side::left>(), arch::lane() / (arch::wave_size / 2),
-                             part * Mma::rows, 2 * step);
+    const Offset from = offset(operand_line<Mma, Side::left>(),
+                               arch::lane() / (arch::wave_size / 2), part * Mma::rows, 2 * step);
     return (room_ + from.lane)[from.fixed];
   }
 
@@ -74,7 +74,7 @@ class ChooseScoreExchange {
   }
   // Readers take one chunk of eight neighbouring rows; sixteen lanes that write have two chunks of four
   // rows. Both then find different banks. Fixed rows are multiples of eight.
-  static Place place(int row, int chunk, int fixed_row, int fixed_chunk) {
+  static Offset offset(int row, int chunk, int fixed_row, int fixed_chunk) {
     const int turn = 2 * (row % 4) + row / 4 % 2;
     return {row * row_chunks + (chunk ^ turn ^ fixed_chunk % 8),
             fixed_row * row_chunks + fixed_chunk / 8 * 8};
@@ -100,7 +100,7 @@ class ChooseScoreExchange<true, Mma_, queries, keys> {
     ROCFLASH_UNROLL
     for (int n = 0; n < quads; ++n) {
       const int row = n * 4 / Mma::results * Mma::rows + Layout::register_row(n * 4 % Mma::results);
-      room_[place(key, Layout::lane_row(lane) / 4 + row / 4)] = column.quad(n);
+      room_[offset(key, Layout::lane_row(lane) / 4 + row / 4)] = column.quad(n);
     }
   }
   // Blocks of four keys by 16 queries, each read by 16 lanes.
@@ -108,7 +108,7 @@ class ChooseScoreExchange<true, Mma_, queries, keys> {
     const int lane = arch::lane(), own = Layout::lane_row(lane) + lane % 16 / 4;
     const int unit = part * Mma::rows / 4 + Layout::a_row(lane, 0) / 16 * 4 + lane % 4;
     const auto read = [&](int key) {
-      return arch::read_transposed(room_ + place(own + key, unit));
+      return arch::read_transposed(room_ + offset(own + key, unit));
     };
     return __builtin_shufflevector(read(Mma::depth * step),
                                    read(Mma::depth * step + Layout::register_row(4)), 0, 1, 2, 3);
@@ -120,7 +120,7 @@ class ChooseScoreExchange<true, Mma_, queries, keys> {
 
   // Sixteen lanes that write have the same unit of neighbouring keys. Those that read have eight units of
   // four keys; where a key fills half of the banks, keys two apart must not use the same half of theirs.
-  static int place(int key, int unit) {
+  static int offset(int key, int unit) {
     static_assert(units == 8 || units == 16);
     const int turn = units == 8 ? key / 2 % 8 : key % 2 + key / 4 % 4 * 2 + key / 2 % 2 * 8;
     return key * units + (unit ^ turn);

@@ -143,16 +143,16 @@ class GradientShape {
   std::int64_t column_of(std::int32_t key) const {
     return key < sequence_.sk ? key : sequence_.sk - 1;
   }
-  const std::byte* row_of(const Plane& plane, std::int32_t query) const {
-    return plane.row(sequence_.batch, head_, query < sequence_.sq ? query : sequence_.sq - 1);
+  const std::byte* row_of(const PerScore& numbers, std::int32_t query) const {
+    return numbers.row(sequence_.batch, head_, query < sequence_.sq ? query : sequence_.sq - 1);
   }
   template <int count, class Number, class Query, class Key, class Score, class Widen>
-  void add_bias(const Plane& plane, Query query, Key key, Score score, Widen widened) const {
+  void add_bias(const PerScore& numbers, Query query, Key key, Score score, Widen widened) const {
     ROCFLASH_UNROLL
     for (int n = 0; n < count; ++n) {
-      const auto* row = reinterpret_cast<const Number*>(row_of(plane, query(n)));
+      const auto* row = reinterpret_cast<const Number*>(row_of(numbers, query(n)));
       // -infinity hides the key, whatever its score.
-      const float bias = widened(arch::load(row + column_of(key(n)) * plane.key_stride));
+      const float bias = widened(arch::load(row + column_of(key(n)) * numbers.key_stride));
       score(n) = bias == -infinity ? bias : score(n) + bias;
     }
   }

@@ -152,8 +152,8 @@ void store_keys(const BackwardArguments& a, const SequenceView& sequence, const 
   for (int n = arch::thread(); n < Types::tile.owned * Rows::chunks; n += Types::tile.threads) {
     const int row = n / Rows::chunks, chunk = n % Rows::chunks;
     const Words4 words =
-        arch::load_shared(rows + static_cast<std::uint32_t>(Rows::place(row, chunk)));
-    block.store8(words, Block::place(to, row, 16 / number_bytes<spec.dtype> * chunk));
+        arch::load_shared(rows + static_cast<std::uint32_t>(Rows::offset(row, chunk)));
+    block.store8(words, Block::offset(to, row, 16 / number_bytes<spec.dtype> * chunk));
   }
   arch::barrier();
   constexpr int parts = Types::warps / Types::key_warps;

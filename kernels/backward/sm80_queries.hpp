@@ -78,8 +78,8 @@ void finish_queries(const BackwardArguments& a, const typename QueryBlockTypes<s
   for (int n = lane; n < Types::warp_queries * Rows::chunks; n += arch::wave_size) {
     const int row = n / Rows::chunks, chunk = n % Rows::chunks;
     const Words4 words =
-        arch::load_shared(rows + static_cast<std::uint32_t>(Rows::place(row, chunk)));
-    to.store8(words, Block::place(a.tensors.dq, row, 8 * chunk));
+        arch::load_shared(rows + static_cast<std::uint32_t>(Rows::offset(row, chunk)));
+    to.store8(words, Block::offset(a.tensors.dq, row, 8 * chunk));
   }
   arch::wave_barrier();
   while (broken != 0) {

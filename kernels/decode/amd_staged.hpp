@@ -21,10 +21,10 @@ struct StagedRows {
   template <class Block>
   void load(const Rows& source, const Block& block, int lane, int n) {
     words[n] =
-        block.load8(Block::place(source, row(lane, n), chunk_numbers<dtype> * chunk(lane, n)));
+        block.load8(Block::offset(source, row(lane, n), chunk_numbers<dtype> * chunk(lane, n)));
   }
   void store(SharedWords4* tile, int lane, int n) const {
-    tile[Tile::place(row(lane, n), chunk(lane, n))] = words[n];
+    tile[Tile::offset(row(lane, n), chunk(lane, n))] = words[n];
   }
   // The one form serves both.
   template <class RowsTile>
@@ -53,14 +53,14 @@ struct StagedColumns {
     ROCFLASH_UNROLL
     for (int e = 0; e < 4; ++e)
       words[n][e] =
-          block.load8(Block::place(source, row(four, e), chunk_numbers<dtype> * chunk(lane, n)));
+          block.load8(Block::offset(source, row(four, e), chunk_numbers<dtype> * chunk(lane, n)));
   }
   void store(SharedWords4* tile, int lane, int n) const {
     const int four = quad(lane, n);
     ROCFLASH_UNROLL
     for (int c = 0; c < chunk_numbers<dtype>; ++c) {
       const int line = chunk_numbers<dtype> * chunk(lane, n) + c;
-      ((SharedWords2*)tile)[2 * Tile::place(line, four / 2) + four % 2] = column(words[n], c);
+      ((SharedWords2*)tile)[2 * Tile::offset(line, four / 2) + four % 2] = column(words[n], c);
     }
   }
   // As the rows are in memory.
@@ -68,7 +68,7 @@ struct StagedColumns {
   void store_rows(SharedWords4* tile, int lane, int n) const {
     const int four = quad(lane, n);
     ROCFLASH_UNROLL
-    for (int e = 0; e < 4; ++e) tile[RowsTile::place(row(four, e), chunk(lane, n))] = words[n][e];
+    for (int e = 0; e < 4; ++e) tile[RowsTile::offset(row(four, e), chunk(lane, n))] = words[n][e];
   }
 
  private:
@@ -138,7 +138,7 @@ struct DirectLines {
     ROCFLASH_UNROLL
     for (int step = 0; step < columns / Mma::depth; ++step)
       words[step] = fragment_of_chunks<Mma>(step, [&](int own, int fixed) {
-        return block.load8(Block::place(source, line, chunk_numbers<dtype> * (own + fixed)));
+        return block.load8(Block::offset(source, line, chunk_numbers<dtype> * (own + fixed)));
       });
   }
   typename Mma::Operand fragment(int, int step) const { return words[step]; }
@@ -153,18 +153,18 @@ void load_tile(DirectLines<Mma, dtype, columns>& lines, const Rows& source, cons
 template <DType dtype>
 class FoundRows {
  public:
-  struct Place {
+  struct Offset {
     std::int32_t row, column;
   };
-  static Place place(const Rows&, std::int32_t row, std::int32_t column) { return {row, column}; }
+  static Offset offset(const Rows&, std::int32_t row, std::int32_t column) { return {row, column}; }
 
   FoundRows(const Rows& rows, std::int32_t caches, std::int64_t batch, std::int64_t first,
             std::int32_t count, std::int64_t head)
       : rows_(rows), batch_(batch), first_(first), head_(head), caches_(caches), count_(count) {}
 
-  Words4 load8(Place place) const {
-    const std::int32_t row = place.row < count_ ? place.row : count_ - 1,
-                       column = place.column < rows_.columns ? place.column : 0;
+  Words4 load8(Offset offset) const {
+    const std::int32_t row = offset.row < count_ ? offset.row : count_ - 1,
+                       column = offset.column < rows_.columns ? offset.column : 0;
     return arch::load(reinterpret_cast<const Words4*>(
         key_row<dtype>(rows_, caches_, batch_, first_ + row, head_) +
         number_bytes<dtype> * column));

@@ -136,7 +136,7 @@ void load_queries(const DecodeArguments& a, const SequenceView& s, const DecodeP
     const int row = n / Rows::chunks, chunk = n % Rows::chunks;
     Words4 words = query_chunk<spec.dtype>(a.problem.q, s, part, group, kv_head, row, chunk);
     if (turn_sign) words ^= 0x80008000u;
-    arch::store_shared(tile + static_cast<std::uint32_t>(Rows::place(row, chunk)), words);
+    arch::store_shared(tile + static_cast<std::uint32_t>(Rows::offset(row, chunk)), words);
   }
 }
 

@@ -74,7 +74,7 @@ class LatentStream {
               rest_chunk = arch::wave() * rest_chunks + arch::lane() % rest_chunks,
               rest_column = latent_values + 8 * rest_chunk;
     const auto rest_to = [&](int row) {
-      return Types::rest(stage) + static_cast<std::uint32_t>(Types::Rest::place(row, rest_chunk));
+      return Types::rest(stage) + static_cast<std::uint32_t>(Types::Rest::offset(row, rest_chunk));
     };
     if (cursor_.in_one_run()) {
       const std::byte* from = cursor_.in_run(keys_, task.row);

@@ -178,7 +178,7 @@ void finish(const ForwardArguments& a, const OnlineSoftmax& softmax,
       const Words2 words{narrow_pair<dtype>(o[i], o[i + 1]),
                          narrow_pair<dtype>(o[i + 2], o[i + 3])};
       const int column = part * Mma::rows + Quads<Mma>::row(i) + Quads<Mma>::lane_row();
-      out_rows.store4(words, Block::place(a.outputs.out, own, column));
+      out_rows.store4(words, Block::offset(a.outputs.out, own, column));
     }
   }
 
@@ -224,7 +224,7 @@ void forward(const ForwardArguments& a) {
   const Block q_rows(p.q, 0, sequence.batch, sequence.q_row + wave_begin, sequence.sq - wave_begin,
                      item.head);
   const typename Types::Queries q(shared_queries[arch::wave()], [&](int row, int chunk) {
-    Words4 words = q_rows.load8(Block::place(p.q, row, chunk_numbers<spec.dtype> * chunk));
+    Words4 words = q_rows.load8(Block::offset(p.q, row, chunk_numbers<spec.dtype> * chunk));
     if (scale.turn_sign) words ^= 0x80008000u;
     return words;
   });

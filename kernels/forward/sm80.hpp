@@ -78,15 +78,15 @@ struct ForwardTypes {
 
 // The keys that a query of the block sees, which only edges need: kept in shared memory.
 template <class Types>
-void store_seen_keys(int place, const QueryView& query) {
-  arch::store_shared(Types::seen_keys(place), Words2{static_cast<std::uint32_t>(query.begin),
-                                                     static_cast<std::uint32_t>(query.end)});
+void store_seen_keys(int offset, const QueryView& query) {
+  arch::store_shared(Types::seen_keys(offset), Words2{static_cast<std::uint32_t>(query.begin),
+                                                      static_cast<std::uint32_t>(query.end)});
 }
 template <class Types>
-QueryView load_seen_keys(int place, std::int32_t block_begin) {
-  const Words2 keys = arch::load_shared8(Types::seen_keys(place));
+QueryView load_seen_keys(int offset, std::int32_t block_begin) {
+  const Words2 keys = arch::load_shared8(Types::seen_keys(offset));
   QueryView query;
-  query.index = block_begin + place;
+  query.index = block_begin + offset;
   query.begin = static_cast<std::int32_t>(keys.x);
   query.end = static_cast<std::int32_t>(keys.y);
   return query;
@@ -209,8 +209,8 @@ void finish(const ForwardArguments& a,
   for (int n = lane; n < Types::warp_queries * Rows::chunks; n += arch::wave_size) {
     const int row = n / Rows::chunks, chunk = n % Rows::chunks;
     const Words4 words =
-        arch::load_shared(rows + static_cast<std::uint32_t>(Rows::place(row, chunk)));
-    to.store8(words, Block::place(a.outputs.out, row, chunk_columns * chunk));
+        arch::load_shared(rows + static_cast<std::uint32_t>(Rows::offset(row, chunk)));
+    to.store8(words, Block::offset(a.outputs.out, row, chunk_columns * chunk));
   }
 
   arch::wave_barrier();
@@ -313,8 +313,8 @@ void forward(const ForwardArguments& a) {
     const bool edge = left > common_from || left - tile.keys < common_to;
     const int thread = arch::renewed_thread(), lane = thread % arch::wave_size;
     const auto query_at = [&](int i) {  // query i of the lane
-      const int place = thread / arch::wave_size * Types::warp_queries + Scores::row(lane, i);
-      return load_seen_keys<Types>(place, block_begin);
+      const int offset = thread / arch::wave_size * Types::warp_queries + Scores::row(lane, i);
+      return load_seen_keys<Types>(offset, block_begin);
     };
     if (edge) {
       bool sees = false;

@@ -188,7 +188,7 @@ void store_seen_keys(const Visibility& visibility, BlockOrder block, int place) 
     begin = sight.begin(query);
     end = sight.end(query);
   }
-  arch::store_shared(Types::seen_keys(place),
+  arch::store_shared(Types::seen_keys(offset),
                      Words2{static_cast<std::uint32_t>(begin),
                             static_cast<std::uint32_t>(end > begin ? end : begin)});
 }

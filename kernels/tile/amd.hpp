@@ -121,8 +121,8 @@ struct SharedLines {
   typename Mma::Operand fragment(int part, int step) const {
     constexpr int part_lines = side == Side::left ? Mma::rows : Mma::columns;
     return fragment_of_chunks<Mma>(step, [&](int own, int fixed) {
-      const Place place = Tile::place(line, own, part * part_lines, fixed);
-      return (tile + place.lane)[place.fixed];
+      const Offset offset = Tile::offset(line, own, part * part_lines, fixed);
+      return (tile + offset.lane)[offset.fixed];
     });
   }
 };
@@ -138,10 +138,10 @@ struct TransposedLines {
     // Blocks of four rows by 16 columns, each read by 16 lanes.
     const int lane = arch::lane(), column = Layout::a_row(lane, 0) / 16 * 16 + 4 * (lane % 4);
     const auto read = [&](int row) {
-      const Place place = Tile::place(Layout::lane_row(lane) + lane % 16 / 4, column / 8, row,
-                                      part * Mma::rows / 8);
-      const auto* own = (const SharedWords2*)tile + 2 * place.lane + column / 4 % 2;
-      return arch::read_transposed(own + 2 * place.fixed);
+      const Offset offset = Tile::offset(Layout::lane_row(lane) + lane % 16 / 4, column / 8, row,
+                                         part * Mma::rows / 8);
+      const auto* own = (const SharedWords2*)tile + 2 * offset.lane + column / 4 % 2;
+      return arch::read_transposed(own + 2 * offset.fixed);
     };
     static_assert(layout::neighbouring_rows<Layout>() == 4);
     return __builtin_shufflevector(read(Mma::depth * step),
@@ -183,7 +183,7 @@ class KeptLines {
       ROCFLASH_UNROLL
       for (int n = 0; n < row_chunks / lanes_per_line; ++n) {
         const int chunk = n * lanes_per_line + arch::lane() / Mma::columns;
-        room[Tile::place(line, chunk)] = load(line, chunk);
+        room[Tile::offset(line, chunk)] = load(line, chunk);
       }
     } else {
       ROCFLASH_UNROLL

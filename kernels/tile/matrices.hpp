@@ -1,5 +1,5 @@
 // Which rows of a tile in shared memory the lanes of a warp name when ldmatrix loads operands of
-// mma.sync.m16n8k16. Plain C++: tests/kernels/tile holds it to the layout of the instruction.
+// mma.sync.m16n8k16. Ordinary C++: tests/kernels/tile holds it to the layout of the instruction.
 //
 // One ldmatrix loads four matrices of 8x8 numbers: lane n names row n % 8 of matrix n / 8. Depth 16
 // takes two matrices in one direction. A left operand's other direction has 16 rows: all four

@@ -1,4 +1,4 @@
-// In which order the results of one product become the depth of the next. Plain C++, tested on the
+// In which order the results of one product become the depth of the next. Ordinary C++, tested on the
 // host.
 //
 // A product does not care in which order its depth is summed, as long as both operands agree. So a

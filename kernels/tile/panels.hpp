@@ -1,5 +1,5 @@
 // Tiles in shared memory as Hopper's matrix unit and copy engine take them, and the descriptors
-// that tell the matrix unit where an operand lies. Plain C++: tests/kernels/tile reads tiles by the
+// that tell the matrix unit where an operand lies. Ordinary C++: tests/kernels/tile reads tiles by the
 // descriptors' rules and compares.
 //
 // A tile of 16-bit numbers is cut into panels of 64 columns, or of 32 where its columns are no
@@ -32,7 +32,7 @@ struct Panels {
   static_assert(columns % width == 0 && rows % 8 == 0);
 
   // Where a number lies, in bytes from the tile's start.
-  static constexpr int place(int row, int column) {
+  static constexpr int offset(int row, int column) {
     const int chunk = column % width / 8;
     const int swapped = width == 64 ? row % 8 : row / 2 % 4;
     return column / width * panel_bytes + row * row_bytes + 16 * (chunk ^ swapped) +

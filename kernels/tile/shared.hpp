@@ -19,7 +19,7 @@ using SharedWords2 = ROCFLASH_SHARED Words2;
 // the compiler knows gives the other. Fixed rows are multiples of eight and fixed chunks share no
 // bit with the lane's, so there are few lane-dependent terms, and the constant goes into the
 // instruction's offset field. Writers pass all of it as the lane's.
-struct Place {
+struct Offset {
   int lane, fixed;
 };
 
@@ -31,8 +31,8 @@ struct RowTile {
   static constexpr int row_chunks = (row_bytes + 127) / 128 * 8;
   static constexpr int chunks = rows * row_chunks;
 
-  static int place(int row, int chunk) { return row * row_chunks + (chunk ^ turn(row)); }
-  static Place place(int row, int chunk, int fixed_row, int fixed_chunk) {
+  static int offset(int row, int chunk) { return row * row_chunks + (chunk ^ turn(row)); }
+  static Offset offset(int row, int chunk, int fixed_row, int fixed_chunk) {
     return {row * row_chunks + (chunk ^ turn(row) ^ (fixed_chunk % turned)),
             fixed_row * row_chunks + fixed_chunk / turned * turned};
   }
@@ -56,8 +56,8 @@ struct ColumnTile {
   static constexpr int chunks = columns * row_chunks;
   static_assert(row_chunks == 8 || row_chunks == 4 || row_chunks == 2);
 
-  static int place(int column, int chunk) { return first(column) + (chunk ^ turn(column)); }
-  static Place place(int column, int chunk, int fixed_column, int fixed_chunk) {
+  static int offset(int column, int chunk) { return first(column) + (chunk ^ turn(column)); }
+  static Offset offset(int column, int chunk, int fixed_column, int fixed_chunk) {
     return {first(column) + (chunk ^ turn(column) ^ fixed_chunk ^ turn(fixed_column)),
             first(fixed_column)};
   }

@@ -87,14 +87,14 @@ float row_maximum(const Tile& tile, int i) {
 // The address of a lane's first row for operands from a tile in shared memory.
 template <class Rows>
 SharedAddress operand_address(SharedAddress tile, MatrixRow own) {
-  return tile + static_cast<std::uint32_t>(Rows::place(own.row, own.chunk));
+  return tile + static_cast<std::uint32_t>(Rows::offset(own.row, own.chunk));
 }
 // Of its first number, where numbers have four bytes and are loaded one by one; `column` is a multiple of 8.
 template <class Rows>
 SharedAddress operand_address(SharedAddress tile, TileNumber own, int column) {
   own.column += column;
   return tile +
-         static_cast<std::uint32_t>(Rows::place(own.row, own.column / 4) + 4 * (own.column % 4));
+         static_cast<std::uint32_t>(Rows::offset(own.row, own.column / 4) + 4 * (own.column % 4));
 }
 // From a number in an even row to the one below it.
 template <class Rows>
@@ -340,7 +340,7 @@ template <DType dtype, class Rows, class Tile>
 SharedAddress own_result(SharedAddress tile, int row, int column, int lane) {
   const int chunk = column * number_bytes<dtype> / 16;
   const int within = dtype == DType::f32 ? 4 * (lane % 4) : 2 * Tile::lane_column(lane);
-  return tile + static_cast<std::uint32_t>(Rows::place(row + Tile::row(lane, 0), chunk) + within);
+  return tile + static_cast<std::uint32_t>(Rows::offset(row + Tile::row(lane, 0), chunk) + within);
 }
 // Two results side by side: of row i, part `column` of the columns.
 template <DType dtype, class Rows, class Tile>
@@ -371,12 +371,12 @@ float stage_row(const Tile& sums, int i, float factor, SharedAddress rows, int r
     const float left = in_use ? x * factor : 0.0f, right = in_use ? y * factor : 0.0f;
     if constexpr (dtype == DType::f32) {
       const int chunk = column / 4 + n + Tile::lane_column(lane) / 4;
-      arch::store_shared(rows + static_cast<std::uint32_t>(Rows::place(row, chunk) +
+      arch::store_shared(rows + static_cast<std::uint32_t>(Rows::offset(row, chunk) +
                                                            4 * (Tile::lane_column(lane) % 4)),
                          __builtin_bit_cast(Words2, (Float2{left, right})));
     } else {
-      const int place = Rows::place(row, column / 8 + n / 2) + 2 * Tile::lane_column(lane);
-      arch::store_shared(rows + static_cast<std::uint32_t>(place),
+      const int offset = Rows::offset(row, column / 8 + n / 2) + 2 * Tile::lane_column(lane);
+      arch::store_shared(rows + static_cast<std::uint32_t>(offset),
                          arch::narrow_two<dtype>(left, right));
     }
   }

@@ -1,6 +1,6 @@
 // A tile on its way from global memory to LDS, by way of registers: the loads of the next tile are
 // under way while the present one is used. Source and destination of each thread are computed once.
-// `Block` knows the rows in global memory: place(rows, row, column), load8 and load4 of so many
+// `Block` knows the rows in global memory: offset(rows, row, column), load8 and load4 of so many
 // numbers.
 //
 // A tile may be needed in LDS as rows, transposed, or both: then it is loaded once and stored twice.
@@ -69,16 +69,16 @@ class ChunkStaging {
     int row, chunk;
     explicit Task(int n) : row(n / row_chunks), chunk(n % row_chunks) {}
     template <class Source>
-    typename Block::Place from(const Source& source) const {
-      return Block::place(source, row, chunk_numbers<dtype> * chunk);
+    typename Block::Offset from(const Source& source) const {
+      return Block::offset(source, row, chunk_numbers<dtype> * chunk);
     }
     int to(int tile) const {
-      const int places[] = {Tiles::place(row, chunk)...};
+      const int places[] = {Tiles::offset(row, chunk)...};
       return places[tile];
     }
   };
 
-  typename Block::Place from_[Own::rounds];
+  typename Block::Offset from_[Own::rounds];
   int to_[Own::rounds][count];
   Words4 words_[Own::rounds];
 };
@@ -96,11 +96,11 @@ struct QuadTask {
         quad(n / 8 % 2 + 2 * (n / 16 / column_blocks)) {}
   int row(int e) const { return quad / 4 * order_rows + operand_order<Layout>(4 * (quad % 4) + e); }
   // Where column + e goes, in words of eight bytes.
-  int to(int e) const { return 2 * Tile::place(column + e, quad / 2) + quad % 2; }
+  int to(int e) const { return 2 * Tile::offset(column + e, quad / 2) + quad % 2; }
   // Where row(e) goes in a tile of rows.
   template <class RowTile>
   int to_row(int e) const {
-    return 2 * RowTile::place(row(e), column / 8) + column / 4 % 2;
+    return 2 * RowTile::offset(row(e), column / 8) + column / 4 % 2;
   }
 };
 
@@ -127,7 +127,7 @@ class QuadStaging {
       const Task task(arch::thread() + n * threads);
       ROCFLASH_UNROLL
       for (int e = 0; e < 4; ++e) {
-        from_[n][e] = Block::place(source, task.row(e), task.column);
+        from_[n][e] = Block::offset(source, task.row(e), task.column);
         const int to[] = {task.template to_row<RowTiles>(e)..., task.to(e)};
         ROCFLASH_UNROLL
         for (int t = 0; t < count; ++t) to_[n][e][t] = to[t];
@@ -164,7 +164,7 @@ class QuadStaging {
       Words2 words[4];
       ROCFLASH_UNROLL
       for (int e = 0; e < 4; ++e)
-        words[e] = block.load4(Block::place(source, task.row(e), task.column));
+        words[e] = block.load4(Block::offset(source, task.row(e), task.column));
       ROCFLASH_UNROLL
       for (int e = 0; e < 4; ++e) {
         ((to[0][task.template to_row<RowTiles>(e)] = words[e]), ...);
@@ -178,7 +178,7 @@ class QuadStaging {
   using Own = Share<(rows / 4) * (columns / 4), threads>;
   static constexpr int count = 1 + sizeof...(RowTiles);
 
-  typename Block::Place from_[Own::rounds][4];
+  typename Block::Offset from_[Own::rounds][4];
   int to_[Own::rounds][4][count];
   Words2 words_[Own::rounds][4];
 };

@@ -19,7 +19,7 @@ struct SharedRows {
   static constexpr int swapped = chunks % 8 == 0 ? 7 : 3;
   static_assert(chunks % 8 == 0 || chunks % 8 == 4);
 
-  static int place(int row, int chunk) {
+  static int offset(int row, int chunk) {
     return row * bytes + 16 * (chunk ^ (swapped == 7 ? row & 7 : row >> 1 & 3));
   }
   // From the address of a chunk below 2 to that of the one `distance` (even) further on in its row.
@@ -45,7 +45,7 @@ struct CopyTask {
   bool idle() const { return Tile::chunks < slots && chunk >= Tile::chunks; }
   // Where the chunk of the first round goes, and then that of another.
   SharedAddress first(SharedAddress tile) const {
-    return tile + static_cast<std::uint32_t>(Tile::place(row, chunk));
+    return tile + static_cast<std::uint32_t>(Tile::offset(row, chunk));
   }
   static SharedAddress next(SharedAddress first, int round) {
     return (first ^ static_cast<std::uint32_t>(round * step % 8 * 16)) +

@@ -46,7 +46,7 @@ void weights(const WeightsArguments& a) {
       if (reference > -infinity || sum != 0) total += sum * Unit::exp(reference - base);
     }
 
-    const Plane& out = arch::again(a).weights;
+    const PerScore& out = arch::again(a).weights;
     const std::int64_t begin =
         sequence.batch * out.batch_stride + head * out.head_stride + index * out.query_stride;
     for (auto key = static_cast<std::int32_t>(arch::lane()); key < p.max_k;

@@ -132,7 +132,7 @@ class ColumnCarrier {
   template <class Source>
   void aim(const Source& source, std::int32_t first) {
     ROCFLASH_UNROLL
-    for (int n = 0; n < rounds; ++n) row_[n] = there(n) ? source.row(first + place(n)) : nullptr;
+    for (int n = 0; n < rounds; ++n) row_[n] = there(n) ? source.row(first + offset(n)) : nullptr;
   }
   // What decides where a thread loads is computed again each time (renewed_thread): hoisted out of all
   // loops, the conditions would fill the scalar registers.
@@ -146,7 +146,7 @@ class ColumnCarrier {
     ROCFLASH_UNROLL
     for (int n = 0; n < rounds; ++n) {
       if (!there(n)) continue;
-      SharedFloat* to = lines + 4 * (arch::thread() % quads) * line_length(tile_rows) + place(n);
+      SharedFloat* to = lines + 4 * (arch::thread() % quads) * line_length(tile_rows) + offset(n);
       const Float4 four = source.widened(words_[n]);
       ROCFLASH_UNROLL
       for (int e = 0; e < 4; ++e) to[e * line_length(tile_rows)] = four[e] * factor;
@@ -154,8 +154,8 @@ class ColumnCarrier {
   }
 
  private:
-  static int place(int n) { return arch::thread() / quads + n * together; }
-  static bool there(int n) { return tile_rows % together == 0 || place(n) < tile_rows; }
+  static int offset(int n) { return arch::thread() / quads + n * together; }
+  static bool there(int n) { return tile_rows % together == 0 || offset(n) < tile_rows; }
 
   const std::byte* row_[rounds];
   Words4 words_[rounds];

@@ -143,7 +143,8 @@ int main(int argc, char** argv) {
   std::string clang = "clang++-22";
   auto* validate_command = app.add_subcommand(
       "validate", "the cycle model beside measurements that others have published");
-  validate_command->add_option("--arch", arch, "one of gfx942, gfx950, gfx1100, gfx1201; default: all");
+  validate_command->add_option("--arch", arch,
+                               "one of gfx942, gfx950, gfx1100, gfx1201; default: all");
   validate_command->add_option("--clang", clang, "assembles the microkernels");
 
   CLI11_PARSE(app, argc, argv);

@@ -43,7 +43,7 @@ Append check_append(const rocflash_append&, CallTensors&, const Problem&);
 Rotary check_tables(const Tensor& cos, const Tensor& sin, DType dtype, int columns);
 
 // A tensor over (sequence, head, query, key) whose dimensions may be 1; one over heads.
-Plane plane_of(const Tensor&, const Problem&);
+PerScore per_score(const Tensor&, const Problem&);
 PerHead per_head(const Tensor&, const Problem&);
 // Over heads, or over sequences and heads.
 PerHead slopes_of(const Tensor&, const Problem&);

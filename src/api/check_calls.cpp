@@ -46,15 +46,15 @@ RowStatistic check_lse(const Tensor& t, const Problem& p) {
 }
 
 // As the bias is: also where that has size 1 and terms add up.
-Plane check_dbias(const Tensor& t, const DLTensor* bias, const Problem& p, bool judge) {
+PerScore check_dbias(const Tensor& t, const DLTensor* bias, const Problem& p, bool judge) {
   if (!bias) refuse("dbias: is given, but bias is null");
   judge ? check_dtype(t, {p.bias.dtype, DType::f64, DType::f32}) : check_dtype(t, {p.bias.dtype});
   check_shape(t, {bias->shape[0], bias->shape[1], bias->shape[2], bias->shape[3]},
               "the shape of bias");
-  Plane plane = plane_of(t, p);
+  PerScore found = per_score(t, p);
   // Strides tell sizes of 1 from others, and those of an empty tensor may be anything.
-  if (t.empty()) plane.batch_stride = plane.head_stride = plane.query_stride = plane.key_stride = 1;
-  return plane;
+  if (t.empty()) found.batch_stride = found.head_stride = found.query_stride = found.key_stride = 1;
+  return found;
 }
 
 ForwardOutputs check_outputs(const rocflash_forward_outputs& in, CallTensors& tensors,
@@ -65,7 +65,7 @@ ForwardOutputs check_outputs(const rocflash_forward_outputs& in, CallTensors& te
   if (const auto weights = tensors.optional("s_dmask", in.s_dmask, Access::write)) {
     check_dtype(*weights, {DType::f32, p.dtype});
     check_shape(*weights, {p.batch(), p.heads, p.max_q, p.max_k}, "(b, h, sq, sk)");
-    o.s_dmask = plane_of(*weights, p);
+    o.s_dmask = per_score(*weights, p);
   }
   return o;
 }

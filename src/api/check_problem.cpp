@@ -164,7 +164,7 @@ void check_block_ids(const Problem& p) {
 
 }  // namespace
 
-Plane plane_of(const Tensor& t, const Problem& p) {
+PerScore per_score(const Tensor& t, const Problem& p) {
   check_ndim(t, 4, "(b or 1, h or 1, sq or 1, sk or 1)");
   const std::array<std::int64_t, 4> full{p.batch(), p.heads, p.max_q, p.max_k};
   for (int n = 0; n < 4; ++n) {
@@ -260,7 +260,7 @@ Problem check_problem(const rocflash_problem& in, CallTensors& tensors, Access c
   p.visibility = visibility_of(in, p);
   if (const auto mask = tensors.optional("mask", in.mask, Access::read)) {
     check_dtype(*mask, {DType::boolean});
-    p.mask = plane_of(*mask, p);
+    p.mask = per_score(*mask, p);
   }
   p.scale = in.softmax_scale ? *in.softmax_scale : static_cast<float>(1.0 / std::sqrt(p.head_dim));
   if (!std::isfinite(p.scale)) refuse("softmax_scale: ", p.scale, "; it must be finite");
@@ -273,7 +273,7 @@ Problem check_problem(const rocflash_problem& in, CallTensors& tensors, Access c
   }
   if (const auto bias = tensors.optional("bias", in.bias, Access::read)) {
     check_dtype(*bias, {DType::f32, p.dtype});
-    p.bias = plane_of(*bias, p);
+    p.bias = per_score(*bias, p);
   }
   if (const auto sinks = tensors.optional("sinks", in.sinks, Access::read)) {
     check_dtype(*sinks, {DType::f32, p.dtype});

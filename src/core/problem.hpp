@@ -46,7 +46,7 @@ struct Rows {
 };
 
 // A tensor over (sequence, head, query, key) where each stride may be 0: bias, mask, s_dmask.
-struct Plane {
+struct PerScore {
   std::byte* data = nullptr;
   DType dtype = DType::f32;
   std::int64_t batch_stride = 0, head_stride = 0, query_stride = 0, key_stride = 0;
@@ -58,7 +58,7 @@ struct Plane {
   }
 };
 
-// A plane to be written: dimensions with stride 0 have one element, the others are those of the
+// Numbers per score to be written: dimensions with stride 0 have one element, the others are those of the
 // problem. Inputs may also repeat elements.
 struct PlaneSizes {
   std::int64_t batch, heads, queries, keys;
@@ -136,7 +136,7 @@ struct Problem {
   Lengths lengths;
   std::int64_t max_q = 0, max_k = 0;  // longest sequence of each; what bias, mask and s_dmask span
   Visibility visibility;
-  Plane mask, bias;
+  PerScore mask, bias;
   PerHead alibi, sinks;
   float scale = 1, softcap = 0;
   Dropout dropout;
@@ -158,7 +158,7 @@ struct Problem {
 struct ForwardOutputs {
   Rows out;
   RowStatistic lse;
-  Plane s_dmask;
+  PerScore s_dmask;
 };
 
 struct BackwardTensors {
@@ -166,7 +166,7 @@ struct BackwardTensors {
   RowStatistic lse;
   Rows dq, dk, dv;  // each may be missing
   PerHead dsinks, dalibi;
-  Plane dbias;  // strides are 0 where the bias has one element: terms add up there
+  PerScore dbias;  // strides are 0 where the bias has one element: terms add up there
 
   ROCFLASH_INLINE constexpr PlaneSizes dbias_sizes(const Problem& p) const {
     return {dbias.batch_stride ? p.batch() : 1, dbias.head_stride ? p.heads : 1,

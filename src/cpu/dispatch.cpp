@@ -113,7 +113,7 @@ Machine examine() {
             .features = "sse2",
             .name = brand()};
 #if defined(ROCFLASH_MODEL_TILES)
-  m.traits.tiles = true;  // in plain vectors
+  m.traits.tiles = true;  // in ordinary vectors
 #else
   m.traits.tiles = has("amx-tile") && has("amx-bf16") && may_use_tiles();
 #endif

@@ -109,7 +109,7 @@ class Attention {
     Row data;
   };
 
-  // A sum for each element of a plane, some of whose dimensions may be 1.
+  // A sum for each element of a bias, some of whose dimensions may be 1.
   struct PlaneSum {
     explicit PlaneSum(PlaneSizes s)
         : sizes(s), data(Attention::at(s.batch * s.heads * s.queries * s.keys), 0) {}
@@ -121,7 +121,7 @@ class Attention {
               sizes.keys +
           index(j, sizes.keys))];
     }
-    void store(const Plane& to) {
+    void store(const PerScore& to) {
       for (std::int64_t b = 0; b < sizes.batch; ++b)
         for (std::int64_t h = 0; h < sizes.heads; ++h)
           for (std::int64_t i = 0; i < sizes.queries; ++i)

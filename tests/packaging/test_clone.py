@@ -69,9 +69,11 @@ def test_installed_and_removed(
     run: Run, build: Path, built_archs: str, environment: Path, how: list[str]
 ) -> None:
     """Without build isolation, as the guides type it; nothing is compiled, since the build directory has it."""
+    if not built_archs:
+        pytest.skip("this build is for the CPU alone by default, and would be configured anew")
     told = pip(
         run, environment, "install", "-v", "--no-index", "--no-build-isolation", *how, ROOT,
-        GPU_ARCHS=built_archs or "none", ROCFLASH_BUILD=str(build), MAX_JOBS="1",
+        GPU_ARCHS=built_archs, ROCFLASH_BUILD=str(build), MAX_JOBS="1",
     )  # fmt: skip
     assert f"rocflash: GPUs      {built_archs.replace(';', ' ')}" in told
     assert "rocflash: jobs      1 (MAX_JOBS)" in told

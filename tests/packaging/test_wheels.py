@@ -150,6 +150,7 @@ def test_universal_wheels(dist: Path) -> None:
     told = check_metadata(library)
     assert told.name == "rocflash" and [str(need) for need in told.requires_dist] == [
         'torch>=2.2; extra == "torch"',
+        'torch>=2.2; extra == "triton"',
         'triton>=3.5.1; extra == "triton"',
     ]
     needs = [str(need) for need in check_metadata(dropin).requires_dist]

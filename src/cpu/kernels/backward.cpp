@@ -80,12 +80,12 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
       const std::int64_t begun = smaller(rows, larger(0, item.begun - i));
       if (t.dq) clear(dq_rows.at(begun, 0).data, (rows - begun) * dq.row_stride);
       for (std::int64_t r = begun; means && r < rows; ++r) means[r] = 0;
-      [[maybe_unused]] const bool plain = tile.is_plain(any, block),
+      [[maybe_unused]] const bool simple = tile.is_simple(any, block),
                                   finite = tile.is_finite(panels, rows);
       const Panel<const float> gradients{tile.gradients.data, tile.gradients.stride};
       const auto add_sums = [&](int n) {
         if constexpr (Products::packs) {
-          if (plain) {
+          if (simple) {
             tile.differentiate_plain(head, n, {here, keys_of(n)}, finite);
             const auto packed = [&](int at) { return Range{at, at + rows}; };
             if (t.dv)
@@ -120,7 +120,7 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
       };
       const auto add_query_gradients = [&] {
         if constexpr (Products::packs)
-          if (plain)
+          if (simple)
             return finite ? tile.products.spread_packed(rows, lanes, k_columns, d, dq_rows)
                           : tile.products.spread_packed(rows, lanes, k_columns, k_rows, gradients,
                                                         dq_rows);

@@ -85,7 +85,7 @@ struct OnlineSoftmax {
 template <int vectors>
 [[gnu::noinline]] void store_weights(const Head& head, const Tile& tile, const float* scores,
                                      const float* keep, const OnlineSoftmax& softmax,
-                                     const Plane& to) {
+                                     const PerScore& to) {
   constexpr int panel = vectors * width;
   for (int n = 0; n < tile.queries.size(); ++n) {
     const double base = softmax.saw_nothing(n) ? 0.0 : static_cast<double>(softmax.base[n]);

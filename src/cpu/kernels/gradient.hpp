@@ -100,10 +100,10 @@ struct GradientTile {
     return {here_.data, here_.stride};
   }
 
-  // The plain case, in which all is done in one go and leaves only what the next products take:
+  // The simple case, in which all is done in one go and leaves only what the next products take:
   // pairs of weights and of gradients. What is in the tensors must not matter for this choice, or
   // numbers that a query does not see would change its last bits.
-  ROCFLASH_INLINE bool is_plain(const Head& head, Range block) const {
+  ROCFLASH_INLINE bool is_simple(const Head& head, Range block) const {
     return Products::packs && block.size() < head.sequence.sk && !p.sinks && !p.dropout.on() &&
            p.softcap <= 0 && !of_scores;
   }

@@ -33,17 +33,17 @@ ROCFLASH_INLINE void add_to_bias(const Head& head, const BackwardTensors& t, con
     }
     return;
   }
-  float* const plane = sums.row(head.b, head.h, tile.queries.begin);
+  float* const first = sums.row(head.b, head.h, tile.queries.begin);
   if (sums.key_step == 0) {
     for (std::int64_t r = 0; r < rows; ++r) {
       Float total{};
       for (int m = 0; m < panel; m += width) total += load(gradients.at(r, m).data);
-      plane[r * sums.query_stride] += sum_of(total);
+      first[r * sums.query_stride] += sum_of(total);
     }
     return;
   }
   for (int m = 0; m < panel; m += width) {
-    float* const lanes = plane + tile.keys.begin + m;
+    float* const lanes = first + tile.keys.begin + m;
     if (sums.query_stride == 0) {
       Float total{};
       for (std::int64_t r = 0; r < rows; ++r) total += load(gradients.at(r, m).data);

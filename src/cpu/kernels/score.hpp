@@ -111,9 +111,9 @@ template <Lanes lanes>
                                         float* to) {
   const std::int64_t query_step = lanes == Lanes::queries ? 1 : panel;
   const std::int64_t key_step = lanes == Lanes::queries ? panel : 1;
-  const Plane& plane = head.problem.bias;
+  const PerScore& numbers = head.problem.bias;
   const std::int64_t queries = tile.queries.size(), keys = tile.keys.size();
-  with_elements(plane.dtype, plane.row(head.b, head.h, 0), [&](const auto* of_head) {
+  with_elements(numbers.dtype, numbers.row(head.b, head.h, 0), [&](const auto* of_head) {
     const BiasRows rows(head, of_head);
     const std::int64_t whole = rows.dense() ? keys / width * width : 0;
     for (std::int64_t j = whole; j < keys; ++j) {

@@ -154,11 +154,11 @@ class ByTiles {
   using RightWords = RightTiles;
   static constexpr int rows_together = most_rows_together;  // that forward weighs at a time
 
-  // C (+)= the products of the planes, but for that of both lower ones, with two of them.
-  template <int wide, Into into, int planes, class Left, class Right>
+  // C (+)= the products of the layers, but for that of both lower ones, with two of them.
+  template <int wide, Into into, int layers, class Left, class Right>
   ROCFLASH_INLINE void multiply(std::int64_t n, std::int64_t k, Left left, Right right,
                                 Panel<float> c) {
-    if constexpr (planes == 1) {
+    if constexpr (layers == 1) {
       gemm_tiles<wide, into, 1>(tiles_, n, k, {{left(0), right(0)}}, c);
     } else {
       gemm_tiles<wide, into, 3>(tiles_, n, k,

@@ -14,10 +14,10 @@ template <class Type>
 inline constexpr bool is_same<Type, Type> = true;
 
 // Products of pairs of bf16 numbers: neighbouring columns, rows or lanes, whatever is summed over.
-// Computed weights are rounded to bf16, as plain attention rounds them. With two planes every
+// Computed weights are rounded to bf16, as plain attention rounds them. With two layers every
 // operand is a sum of two bf16 numbers, which an f16 number is exactly; the product of both lower
 // parts is left out. What infinite numbers and NaN contribute is added in f32 (nonfinite.hpp).
-template <int vectors_, int planes, class Engine>
+template <int vectors_, int layers, class Engine>
 class InPairs {
   using Words = std::uint32_t;
   using LeftWords = typename Engine::LeftWords;
@@ -36,16 +36,16 @@ class InPairs {
         spare_rows_(scratch.take(operand_floats(stream_rows, most_columns))),
         spare_lanes_(scratch.take(operand_floats(panel, most_columns))) {}
 
-  // Words of one operand: a plane, or two.
+  // Words of one operand: a layer, or two.
   template <class Layout>
   struct Operand {
     Operand() = default;
-    ROCFLASH_INLINE Operand(Layout layout, std::int64_t plane) : words(layout), plane_size(plane) {}
-    ROCFLASH_INLINE Layout plane(int n) const {
-      return {words.data + n * plane_size, words.stride};
+    ROCFLASH_INLINE Operand(Layout layout, std::int64_t layer) : words(layout), layer_size(layer) {}
+    ROCFLASH_INLINE Layout layer(int n) const {
+      return {words.data + n * layer_size, words.stride};
     }
     Layout words;
-    std::int64_t plane_size;
+    std::int64_t layer_size;
     Origin origin;
     float factor = 1.0f;  // a power of two, by which the numbers were multiplied
     bool finite = true;
@@ -60,7 +60,7 @@ class InPairs {
     ROCFLASH_INLINE void load(const RowBlock& block, float by = 1.0f) {
       this->origin = block;
       this->factor = by;
-      load_operand(*this, planes == 2,
+      load_operand(*this, layers == 2,
                    [&](auto take) { return load_row_words(*this, block, take); });
     }
     ROCFLASH_INLINE Rows from(std::int64_t row) const {
@@ -105,7 +105,7 @@ class InPairs {
     ROCFLASH_INLINE void load(const RowBlock& block, float by = 1.0f) {
       this->origin = block;
       this->factor = by;
-      load_operand(*this, planes == 2,
+      load_operand(*this, layers == 2,
                    [&](auto take) { return load_lane_pairs(*this, block, take); });
     }
   };
@@ -124,11 +124,11 @@ class InPairs {
   ROCFLASH_INLINE void score(const Rows& rows, std::int64_t count, const InLanes& lanes,
                              Panel<float> c) {
     multiply<vectors, Into::overwrite>(
-        count, (rows.origin.rows->columns + 1) / 2, [&](int n) { return rows.plane(n); },
-        [&](int n) { return lanes.plane(n); }, c);
-    // An infinite number times the other's lower part, which may be 0, would be NaN: two planes
+        count, (rows.origin.rows->columns + 1) / 2, [&](int n) { return rows.layer(n); },
+        [&](int n) { return lanes.layer(n); }, c);
+    // An infinite number times the other's lower part, which may be 0, would be NaN: two layers
     // hold finite numbers only.
-    if (planes == 2 && !(rows.finite && lanes.finite)) add_nonfinite_scores(rows, count, lanes, c);
+    if (layers == 2 && !(rows.finite && lanes.finite)) add_nonfinite_scores(rows, count, lanes, c);
   }
   ROCFLASH_INLINE void weigh(const Values& values, std::int64_t count, Panel<const float> weights,
                              Panel<float> c, bool of_gradients = false) {
@@ -147,7 +147,7 @@ class InPairs {
   ROCFLASH_INLINE void pack(std::int64_t row, int lane, Float lower, Float upper) const {
     const Word pair = pair_up(lower, upper);
     store(packed_rows(0).at(row / 2, lane), pair);
-    if constexpr (planes == 2) {
+    if constexpr (layers == 2) {
       store(packed_rows(1).at(row / 2, lane),
             pair_up(lower - (Float)(pair << 16), upper - (Float)(pair & 0xffff0000u)));
     }
@@ -166,9 +166,9 @@ class InPairs {
   // Weights of two neighbouring vectors of lanes, for `spread_packed`.
   ROCFLASH_INLINE void pack_lanes(std::int64_t row, std::int64_t lane, Float first,
                                   Float second) const {
-    Word w[planes];
+    Word w[layers];
     split(first, second, w);
-    for (int i = 0; i < planes; ++i) store(packed_lanes(i).at(row, lane / 2), w[i]);
+    for (int i = 0; i < layers; ++i) store(packed_lanes(i).at(row, lane / 2), w[i]);
   }
   ROCFLASH_INLINE void spread(Panel<const float> weights, std::int64_t count, Range lanes,
                               const InColumns& values, const RowBlock& block, Panel<float> c) {
@@ -195,7 +195,7 @@ class InPairs {
     add_nonfinite_spread(weights, count, lanes, block, c);
   }
 
-  // What pairs of planes can hold of weights that are not all finite.
+  // What pairs of layers can hold of weights that are not all finite.
   ROCFLASH_INLINE static Float splittable(Float weight, bool whole) {
     return whole ? weight : select(nothing_if_finite(weight) == 0.0f, weight, Float{});
   }
@@ -204,7 +204,7 @@ class InPairs {
   ROCFLASH_INLINE void multiply_packed(const Values& values, Range packed, Panel<float> c) {
     multiply<vectors, Into::add>(
         values.origin.rows->columns, (packed.size() + 1) / 2,
-        [&](int n) { return values.plane(n); },
+        [&](int n) { return values.layer(n); },
         [&](int n) { return packed_rows(n).from(packed.begin / 2, 0); }, c);
   }
   ROCFLASH_INLINE void multiply_spread(std::int64_t count, Range lanes, const InColumns& values,
@@ -213,7 +213,7 @@ class InPairs {
       multiply<wide, Into::add>(
           count, (lanes.size() + 1) / 2,
           [&](int n) { return packed_lanes(n).from(0, lanes.begin / 2); },
-          [&](int n) { return values.plane(n).from(lanes.begin / 2, at); }, c.at(0, at));
+          [&](int n) { return values.layer(n).from(lanes.begin / 2, at); }, c.at(0, at));
     });
   }
 
@@ -232,7 +232,7 @@ class InPairs {
       bits = _mm512_max_epu16(bits, (__m512i)(numbers & 0x7fff7fffu));
     }
     ROCFLASH_INLINE bool finite() const {
-      constexpr short infinite = planes == 1 ? 0x7f80 : 0x7c00;
+      constexpr short infinite = layers == 1 ? 0x7f80 : 0x7c00;
       return _mm512_cmpge_epu16_mask(bits, _mm512_set1_epi16(infinite)) == 0;
     }
   };
@@ -241,7 +241,7 @@ class InPairs {
   // would be NaN.
   ROCFLASH_INLINE static bool can_split(Panel<const float> weights, std::int64_t count,
                                         Range lanes) {
-    if constexpr (planes == 1) return true;
+    if constexpr (layers == 1) return true;
     Float taint{};
     for (std::int64_t n = 0; n < count; ++n)
       for (std::int64_t m = lanes.begin; m < lanes.end; m += width)
@@ -249,9 +249,9 @@ class InPairs {
     return !any_nan(taint);
   }
   // The bf16 part of numbers, and that of what is left of them without it.
-  ROCFLASH_INLINE static void split(Float a, Float b, Word (&to)[planes]) {
+  ROCFLASH_INLINE static void split(Float a, Float b, Word (&to)[layers]) {
     to[0] = side_by_side(a, b);
-    if constexpr (planes == 2) {
+    if constexpr (layers == 2) {
       Short half[2];
       __builtin_memcpy(half, &to[0], sizeof half);
       to[1] = side_by_side(a - from_bf16(half[0]), b - from_bf16(half[1]));
@@ -277,7 +277,7 @@ class InPairs {
   }
   // 2 * width columns of a row from `from` on, of which there are `left`; 0 beyond them.
   template <class Take>
-  ROCFLASH_INLINE static void load_pairs(const std::byte* from, int left, Word (&to)[planes],
+  ROCFLASH_INLINE static void load_pairs(const std::byte* from, int left, Word (&to)[layers],
                                          Magnitude& largest, Take take_as) {
     Word numbers;
     if (left >= 2 * width) {
@@ -289,7 +289,7 @@ class InPairs {
     }
     largest.see(numbers);
     constexpr bool changes = !is_same<Take, AsTheyAre>;
-    if constexpr (planes == 1) {
+    if constexpr (layers == 1) {
       to[0] = numbers;
       if constexpr (changes) {
         const Float lower = take_as((Float)(numbers << 16)),
@@ -318,9 +318,9 @@ class InPairs {
     for (int n = 0; n < block.count; ++n) {
       const std::byte* row = block.row(n);
       for (int c = 0; c < columns; c += 2 * width) {
-        Word w[planes];
+        Word w[layers];
         load_pairs(row + 2 * c, columns - c, w, largest, take_as);
-        for (int i = 0; i < planes; ++i) store(to.plane(i).at(n, c / 2), w[i]);
+        for (int i = 0; i < layers; ++i) store(to.layer(i).at(n, c / 2), w[i]);
       }
     }
     return largest.finite();
@@ -335,12 +335,12 @@ class InPairs {
       const std::byte *lower = block.row(n),
                       *upper = n + 1 < block.count ? block.row(n + 1) : nullptr;
       for (int c = 0; c < columns; c += 2 * width) {
-        Word a[planes], b[planes] = {};
+        Word a[layers], b[layers] = {};
         load_pairs(lower + 2 * c, columns - c, a, largest, take_as);
         if (upper) load_pairs(upper + 2 * c, columns - c, b, largest, take_as);
-        for (int i = 0; i < planes; ++i) {
-          store(to.plane(i).at(n / 2, c), pair_first(a[i], b[i]));
-          store(to.plane(i).at(n / 2, c + width), pair_second(a[i], b[i]));
+        for (int i = 0; i < layers; ++i) {
+          store(to.layer(i).at(n / 2, c), pair_first(a[i], b[i]));
+          store(to.layer(i).at(n / 2, c + width), pair_second(a[i], b[i]));
         }
       }
     }
@@ -358,22 +358,22 @@ class InPairs {
         return n - width < upper.count ? upper.row[n - width] : nullptr;
       };
       for (int c = 0; c < columns; c += 2 * width) {
-        Word first_half[planes][width], second_half[planes][width];
+        Word first_half[layers][width], second_half[layers][width];
         for (int n = 0; n < width; ++n) {
-          Word a[planes] = {}, b[planes] = {};
+          Word a[layers] = {}, b[layers] = {};
           if (row(2 * n)) load_pairs(row(2 * n) + 2 * c, columns - c, a, largest, take_as);
           if (row(2 * n + 1)) load_pairs(row(2 * n + 1) + 2 * c, columns - c, b, largest, take_as);
-          for (int i = 0; i < planes; ++i) {
+          for (int i = 0; i < layers; ++i) {
             first_half[i][n] = pair_first(a[i], b[i]);
             second_half[i][n] = pair_second(a[i], b[i]);
           }
         }
-        for (int i = 0; i < planes; ++i) {
+        for (int i = 0; i < layers; ++i) {
           const auto put = [&](Word(&v)[width], int begin) {
             if (begin >= columns) return;
             transpose(v);
             for (int n = 0; n < smaller(width, columns - begin); ++n)
-              store(to.plane(i).at(begin + n, first / 2), v[n]);
+              store(to.layer(i).at(begin + n, first / 2), v[n]);
           };
           put(first_half[i], c);
           put(second_half[i], c + width);
@@ -390,16 +390,16 @@ class InPairs {
     for (int first = 0; first < panel; first += width) {
       const LaneRows rows(block, first);
       for (int c = 0; c < pairs; c += width) {
-        Word v[planes][width];
+        Word v[layers][width];
         for (int n = 0; n < width; ++n) {
-          Word w[planes] = {};
+          Word w[layers] = {};
           if (n < rows.count) load_pairs(rows.row[n] + 4 * c, columns - 2 * c, w, largest, take_as);
-          for (int i = 0; i < planes; ++i) v[i][n] = w[i];
+          for (int i = 0; i < layers; ++i) v[i][n] = w[i];
         }
-        for (int i = 0; i < planes; ++i) {
+        for (int i = 0; i < layers; ++i) {
           transpose(v[i]);
           for (int n = 0; n < smaller(width, pairs - c); ++n)
-            store(to.plane(i).at(c + n, first), v[i][n]);
+            store(to.layer(i).at(c + n, first), v[i][n]);
         }
       }
     }
@@ -424,7 +424,7 @@ class InPairs {
     add_nonfinite<vectors, Weights::right>(columns, count, {spare_rows_, 1, padded(columns)},
                                            weights, c);
   }
-  // The upper plane of a packed weight is 0 only where the weight is.
+  // The upper layer of a packed weight is 0 only where the weight is.
   [[gnu::noinline]] void add_nonfinite_packed(const Values& values, Range packed, Panel<float> c) {
     const int columns = values.origin.rows->columns;
     const std::int64_t stride = padded(columns);
@@ -448,19 +448,19 @@ class InPairs {
   }
 
   // Computed weights: B(row / 2, lane), and A(row, lane / 2).
-  ROCFLASH_INLINE RightWords packed_rows(int plane) const {
+  ROCFLASH_INLINE RightWords packed_rows(int layer) const {
     constexpr std::int64_t pairs = most_rows_together / 2;
-    return {packed_ + plane * pairs * panel, RightWords::stride_for(pairs, panel)};
+    return {packed_ + layer * pairs * panel, RightWords::stride_for(pairs, panel)};
   }
-  ROCFLASH_INLINE LeftWords packed_lanes(int plane) const {
+  ROCFLASH_INLINE LeftWords packed_lanes(int layer) const {
     constexpr std::int64_t pairs = most_gradient_block / 2;
-    return {packed_lanes_ + plane * stream_rows * pairs, LeftWords::stride_for(pairs)};
+    return {packed_lanes_ + layer * stream_rows * pairs, LeftWords::stride_for(pairs)};
   }
 
   template <int wide, Into into, class Left, class Right>
   ROCFLASH_INLINE void multiply(std::int64_t n, std::int64_t k, Left left, Right right,
                                 Panel<float> c) {
-    engine_.template multiply<wide, into, planes>(n, k, left, right, c);
+    engine_.template multiply<wide, into, layers>(n, k, left, right, c);
   }
 
   Words *packed_, *packed_lanes_;

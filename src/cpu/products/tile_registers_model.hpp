@@ -1,4 +1,4 @@
-// The tile registers in plain C++, for testing the kernels that use them on machines without AMX.
+// The tile registers in ordinary C++, for testing the kernels that use them on machines without AMX.
 #pragma once
 
 #include "cpu/simd/simd.hpp"

@@ -32,16 +32,16 @@ struct RightRows {
   }
 };
 
-// Products of pairs by vectors. One plane only: without tiles, f16 is faster in f32.
+// Products of pairs by vectors. One layer only: without tiles, f16 is faster in f32.
 struct ByVectors {
   using LeftWords = LeftRows;
   using RightWords = RightRows;
   static constexpr int rows_together = 2 * stream_rows;  // that forward weighs at a time
 
-  template <int wide, Into into, int planes, class Left, class Right>
+  template <int wide, Into into, int layers, class Left, class Right>
   ROCFLASH_INLINE void multiply(std::int64_t n, std::int64_t k, Left left, Right right,
                                 Panel<float> c) {
-    static_assert(planes == 1);
+    static_assert(layers == 1);
     gemm<wide, into, Sums::whole, std::uint32_t>(n, k, {left(0).data, left(0).stride, 1},
                                                  {right(0).data, right(0).stride}, c);
   }

@@ -15,16 +15,16 @@ void expect_places() {
   std::set<int> places;
   for (int row = 0; row < Tile::rows; ++row)
     for (int column = 0; column < Tile::columns; ++column) {
-      const int place = Tile::place(row, column);
+      const int offset = Tile::offset(row, column);
       EXPECT_EQ(place % 2, 0);
       EXPECT_LT(place, Tile::bytes);
-      places.insert(place);
+      places.insert(offset);
     }
   EXPECT_EQ(places.size(), static_cast<std::size_t>(Tile::rows * Tile::columns));
   // Eight rows of one chunk lie in different banks.
   for (int column = 0; column < Tile::columns; column += 8) {
     std::set<int> banks;
-    for (int row = 0; row < 8; ++row) banks.insert(Tile::place(row, column) % 128 / 16);
+    for (int row = 0; row < 8; ++row) banks.insert(Tile::offset(row, column) % 128 / 16);
     EXPECT_EQ(banks.size(), 8u);
   }
 }
@@ -43,9 +43,9 @@ TEST(Panels, WidthsAndSwizzles) {
   EXPECT_EQ((Panels<64, 96>::swizzle), Swizzle::bytes64);
   EXPECT_EQ((Panels<176, 128>::bytes), 176 * 128 * 2);
   // By hand: row 3, column 8 is chunk 1 of a row of 128 bytes, and 1 XOR 3 is 2.
-  EXPECT_EQ((Panels<64, 64>::place(3, 9)), 3 * 128 + 2 * 16 + 2);
+  EXPECT_EQ((Panels<64, 64>::offset(3, 9)), 3 * 128 + 2 * 16 + 2);
   // Rows of 64 bytes: row 6 exchanges by 6 / 2 % 4 = 3; column 40 is chunk 1 of panel 1.
-  EXPECT_EQ((Panels<64, 96>::place(6, 40)), 64 * 64 + 6 * 64 + (1 ^ 3) * 16);
+  EXPECT_EQ((Panels<64, 96>::offset(6, 40)), 64 * 64 + 6 * 64 + (1 ^ 3) * 16);
 }
 
 TEST(Panels, BitsOfADescriptor) {
@@ -99,7 +99,7 @@ void expect_row_lines(int first_row, int lines) {
       for (int depth = 0; depth < product_depth; ++depth)
         ASSERT_EQ(
             fields.along_depth(line, depth),
-            static_cast<int>(at) + Tile::place(first_row + line, step * product_depth + depth))
+            static_cast<int>(at) + Tile::offset(first_row + line, step * product_depth + depth))
             << step << " " << line << " " << depth;
   }
 }
@@ -114,7 +114,7 @@ void expect_column_lines(int first_column, int lines, int first_row) {
       for (int depth = 0; depth < product_depth; ++depth)
         ASSERT_EQ(fields.along_lines(line, depth),
                   static_cast<int>(at) +
-                      Tile::place(first_row + step * product_depth + depth, first_column + line))
+                      Tile::offset(first_row + step * product_depth + depth, first_column + line))
             << step << " " << line << " " << depth;
   }
 }

@@ -13,7 +13,7 @@ template <class Tile>
 void expect_all_places_taken_once(int rows, int row_chunks) {
   std::set<int> places;
   for (int row = 0; row < rows; ++row)
-    for (int chunk = 0; chunk < row_chunks; ++chunk) places.insert(Tile::place(row, chunk));
+    for (int chunk = 0; chunk < row_chunks; ++chunk) places.insert(Tile::offset(row, chunk));
   EXPECT_EQ(places.size(), static_cast<std::size_t>(rows * row_chunks));
   EXPECT_EQ(*places.begin(), 0);
   EXPECT_EQ(*places.rbegin(), Tile::chunks - 1);
@@ -35,8 +35,8 @@ template <class Tile>
 void expect_split_agrees(int rows, int row_chunks) {
   for (int row = 0; row < rows; ++row) {
     for (int chunk = 0; chunk < row_chunks; ++chunk) {
-      const Place place = Tile::place(row % 16, chunk % 2, row / 16 * 16, chunk / 2 * 2);
-      EXPECT_EQ(place.lane + place.fixed, Tile::place(row, chunk)) << row << " " << chunk;
+      const Offset offset = Tile::offset(row % 16, chunk % 2, row / 16 * 16, chunk / 2 * 2);
+      EXPECT_EQ(offset.lane + offset.fixed, Tile::offset(row, chunk)) << row << " " << chunk;
     }
   }
 }
@@ -56,7 +56,7 @@ void expect_no_conflict(int rows, int row_chunks) {
   for (int chunk = 0; chunk < row_chunks; ++chunk) {
     for (int row = 0; row < rows; row += 8) {
       std::set<int> banks;
-      for (int n = 0; n < 8; ++n) banks.insert(Tile::place(row + n, chunk) % 8);
+      for (int n = 0; n < 8; ++n) banks.insert(Tile::offset(row + n, chunk) % 8);
       EXPECT_EQ(banks.size(), 8u) << row << " " << chunk;
     }
   }
@@ -78,7 +78,7 @@ void expect_columns_in_different_banks(int columns, int row_chunks) {
     for (int column = 0; column < columns; ++column) {
       if (column % 32 >= 4) continue;
       std::set<int> banks;
-      for (int n = 0; n < 8; ++n) banks.insert(Tile::place(column + 4 * n, chunk) % 8);
+      for (int n = 0; n < 8; ++n) banks.insert(Tile::offset(column + 4 * n, chunk) % 8);
       EXPECT_EQ(banks.size(), 8u) << column << " " << chunk;
     }
   }
@@ -89,7 +89,7 @@ void expect_rows_in_different_banks(int rows, int row_chunks) {
     for (int row = 0; row < rows; ++row) {
       if (row % 16 >= 8) continue;
       std::set<int> banks;
-      for (int n = 0; n < 8; ++n) banks.insert(Tile::place(row + n / 4 * 8, first + n % 4) % 8);
+      for (int n = 0; n < 8; ++n) banks.insert(Tile::offset(row + n / 4 * 8, first + n % 4) % 8);
       EXPECT_EQ(banks.size(), 8u) << row << " " << first;
     }
   }

@@ -16,12 +16,12 @@ void expect_places() {
   std::set<int> places;
   for (int row = 0; row < 64; ++row) {
     for (int chunk = 0; chunk < Tile::chunks; ++chunk) {
-      const int place = Tile::place(row, chunk);
+      const int offset = Tile::offset(row, chunk);
       EXPECT_EQ(place % 16, 0);
       EXPECT_EQ(place / Tile::bytes, row);
-      places.insert(place);
+      places.insert(offset);
       // What a lane computes once, and what it adds.
-      const auto first = static_cast<SharedAddress>(4096 + Tile::place(row, chunk % 2));
+      const auto first = static_cast<SharedAddress>(4096 + Tile::offset(row, chunk % 2));
       EXPECT_EQ(Tile::along(first, chunk / 2 * 2), static_cast<SharedAddress>(4096 + place));
     }
   }
@@ -29,7 +29,7 @@ void expect_places() {
   for (int row = 0; row < 64; row += 8) {
     for (int chunk = 0; chunk < Tile::chunks; ++chunk) {
       std::set<int> banks;
-      for (int n = 0; n < 8; ++n) banks.insert(Tile::place(row + n, chunk) % 128 / 16);
+      for (int n = 0; n < 8; ++n) banks.insert(Tile::offset(row + n, chunk) % 128 / 16);
       EXPECT_EQ(banks.size(), 8u) << bucket << " " << row << " " << chunk;
     }
   }
@@ -53,7 +53,7 @@ void expect_copied_once() {
     for (int n = 0; n < Task::rounds; ++n) {
       const SharedAddress at = Task::next(task.first(8192), n);
       EXPECT_EQ(at, static_cast<SharedAddress>(
-                        8192 + Task::Tile::place(task.row + n * Task::step, task.chunk)));
+                        8192 + Task::Tile::offset(task.row + n * Task::step, task.chunk)));
       ++copied[at];
     }
   }
