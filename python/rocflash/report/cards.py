@@ -1,34 +1,39 @@
-"""AMD cards that are not at hand: what their kernels could reach, from instructions counted in the simulator. None of it is measured.
+"""AMD cards that are not at hand: what their kernels could reach, by the simulator. None of it is measured. TFLOP/s of forward in
+bf16, 4096 queries and keys, not causal.
 
-`python3 bench/gpu_bounds.py` finds the bounds: forward, bf16, 4096 queries and keys, not causal, TFLOP/s. "in turn" has each wave's vector
-work wait for matrix work, "side by side" never; memory, latency and clocks are left out of both, so a card will be slower than the
-second. Best known is what others published for kernels of theirs (docs/performance.md names them).
+`bench/predict_cards.py` has the cycle model's predictions (predicted.py). `bench/gpu_bounds.py` finds the bounds: matrix, vector and LDS
+work by counted instructions, all side by side; memory, latency and clocks are left out. Best known is what others published for kernels
+of theirs (docs/performance.md names them).
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple, Optional
 
+from .predicted import PREDICTED
+
 
 class Card(NamedTuple):
     arch: str
     name: str
     head_dim: int
-    in_turn: float
-    side_by_side: Optional[float]
+    bound: float
     best_known: Optional[float]
-    peak: float
+
+    @property
+    def predicted(self) -> Optional[float]:
+        return PREDICTED.get((self.arch, self.head_dim))
 
 
 CARDS = (
-    Card("gfx90a", "MI210", 64, 118, 181, None, 181.0),
-    Card("gfx90a", "MI210", 128, 142, 181, None, 181.0),
-    Card("gfx942", "MI300X", 64, 621, 1182, None, 1307.4),
-    Card("gfx942", "MI300X", 128, 827, 1307, 592, 1307.4),
-    Card("gfx950", "MI355X", 64, 892, 1383, 979, 2516.6),
-    Card("gfx950", "MI355X", 128, 1273, 2517, 1437, 2516.6),
-    Card("gfx1100", "RX 7900 XTX", 64, 89, 123, 48, 122.9),
-    Card("gfx1100", "RX 7900 XTX", 128, 102, 123, 42, 122.9),
-    Card("gfx1201", "RX 9070 XT", 64, 122, 195, None, 194.6),
-    Card("gfx1201", "RX 9070 XT", 128, 147, 195, 108, 194.6),
+    Card("gfx90a", "MI210", 64, 181, None),
+    Card("gfx90a", "MI210", 128, 181, None),
+    Card("gfx942", "MI300X", 64, 1182, None),
+    Card("gfx942", "MI300X", 128, 1307, 592),
+    Card("gfx950", "MI355X", 64, 1383, 979),
+    Card("gfx950", "MI355X", 128, 2517, 1437),
+    Card("gfx1100", "RX 7900 XTX", 64, 123, 48),
+    Card("gfx1100", "RX 7900 XTX", 128, 123, 42),
+    Card("gfx1201", "RX 9070 XT", 64, 195, None),
+    Card("gfx1201", "RX 9070 XT", 128, 195, 108),
 )

@@ -185,12 +185,12 @@ def _growth(data: dict[str, Any]) -> str:
 
 
 def _cards() -> str:
-    rows = [(f"{c.name} ({c.arch}), d {c.head_dim}", (c.in_turn, c.side_by_side, c.best_known)) for c in CARDS]
-    names = ["bound, vector and matrix work in turn", "bound, side by side", "best known kernels of others"]
+    rows = [(f"{c.name} ({c.arch}), d {c.head_dim}", (c.predicted, c.bound, c.best_known)) for c in CARDS]
+    names = ["predicted by the simulator's cycle model", "bound, from counted instructions", "best known kernels of others, published"]
     words = (
-        "Predicted, not measured: no AMD GPU was at hand for these. The bounds come from instructions that the simulator counted in this "
-        "library's kernels (forward, bf16, 4096 tokens, not causal) and from each card's published peak; memory, latency and clocks are left out, so a "
-        "card stays below the second. The third is what others published. TFLOP/s."
+        "None of this was measured here: it is about this library's kernels on cards that were not at hand. The simulator's cycle model predicts, and "
+        "has not been held against whole kernels on hardware. The bound counts instructions and leaves out memory, latency and clocks. Forward, bf16, 4096 tokens, "
+        "not causal, TFLOP/s."
     )
     plot = svg.bars(rows, names, lambda x: f"{x:,.0f}")
     return f"<h2>AMD cards: predicted, not measured</h2><div class='predicted'><p class='note'>{words}</p>{plot}</div>"
