@@ -38,7 +38,7 @@ std::vector<Ability> abilities(const DLDevice& device) {
       const std::string name = verify::name_of(dtype);
       ability.head_dim[name] = 0;
       // Sizes are served up to a bound: the usual ones, from the largest on.
-      for (const int size : {largest, 256, 192, 128, 64, 32}) {
+      for (const int size : {largest, 512, 256, 192, 128, 64, 32}) {
         try {
           ask(operation, device, dtype, size);
           ability.head_dim[name] = size;

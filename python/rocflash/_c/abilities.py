@@ -37,7 +37,7 @@ def _ask(operation: str, device: tuple[int, int], dtype: tuple[int, int], size: 
 @cache
 def abilities(device: tuple[int, int]) -> dict[str, dict[str, int]]:
     """The largest head size per operation and dtype; 0 where it is refused."""
-    sizes = (abi.limits().max_head_dim, 256, 192, 128, 64, 32)
+    sizes = (abi.limits().max_head_dim, 512, 256, 192, 128, 64, 32)
     found: dict[str, dict[str, int]] = {}
     for operation in OPERATIONS:
         for name, dtype in DTYPES.items():
