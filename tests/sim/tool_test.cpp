@@ -71,6 +71,22 @@ TEST_F(Tool, StopsToShowRegisters) {
   EXPECT_NE(out.text.find("exec_lo"), std::string::npos) << out.text;
 }
 
+TEST_F(Tool, PredictsTime) {
+  describe(64);
+  const std::string timeline = directory_ + "/timeline.json";
+  const auto out =
+      command("run " + directory_ + "/run.json --time --report instructions --timeline " +
+              timeline + " --clock 1000");
+  EXPECT_EQ(out.status, 0) << out.text;
+  for (const char* words : {"predicted time [us]", "s_waitcnt", "1000"}) {
+    EXPECT_NE(out.text.find(words), std::string::npos) << words << "\n" << out.text;
+  }
+  std::ifstream file(timeline);
+  std::string first;
+  std::getline(file, first);
+  EXPECT_NE(first.find("traceEvents"), std::string::npos) << first;
+}
+
 TEST_F(Tool, ReportsAndFails) {
   describe(63);
   const auto out = command("run " + directory_ + "/run.json");
