@@ -34,6 +34,13 @@ void count(Wave& w, const Addresses<Strict, S>& addresses, u64 exec, u32 bytes, 
   if constexpr (S == Space::Global || S == Space::Buffer) {
     u64 list[kMaxLanes];
     for (int i = 0; i < w.size; ++i) list[i] = addresses.device_address(i);
+    if constexpr (S == Space::Buffer) {  // what is out of range asks nothing of memory
+      for (u64 m = exec; m != 0; m &= m - 1) {
+        const int lane = std::countr_zero(m);
+        const Place p = addresses.place(lane, 0, std::min(bytes, 4u), Access::Read);
+        if (p.data == nullptr) exec &= ~(1ull << lane);
+      }
+    }
     count_device_traffic(w, list, exec, bytes, store);
   }
 }
