@@ -178,11 +178,11 @@ void copy_tiles(const ForwardWarpgroupsArguments& a) {
   announce_q(0);
 }
 
-// Which keys query `place` of a block sees, for the edges.
+// Which keys query `offset` of a block sees, for the edges.
 template <class Types>
-void store_seen_keys(const Visibility& visibility, BlockOrder block, int place) {
+void store_seen_keys(const Visibility& visibility, BlockOrder block, int offset) {
   const Sight sight(visibility, block[BlockOrder::sq], block[BlockOrder::sk]);
-  const std::int32_t query = block[BlockOrder::begin] + place;
+  const std::int32_t query = block[BlockOrder::begin] + offset;
   std::int32_t begin = 0, end = 0;
   if (query < sight.sq) {
     begin = sight.begin(query);

@@ -210,7 +210,7 @@ class Ring {
   }
 
   SharedAddress fill(const FillPlace<stages>& place, int copied) const {
-    wait_until_empty(offset);
+    wait_until_empty(place);
     return announce(place, copied);
   }
   // The two halves of that: whatever the thread stores between them, drainers see.

@@ -82,7 +82,7 @@ template <class Layout>
 void expect_complete() {
   const auto count = [](char matrix) {
     std::set<std::pair<int, int>> seen;
-    for (const auto& [from, place] : places<Layout>(matrix)) seen.insert(offset);
+    for (const auto& [from, place] : places<Layout>(matrix)) seen.insert(place);
     return static_cast<int>(seen.size());
   };
   EXPECT_EQ(count('A'), Layout::rows * Layout::depth);

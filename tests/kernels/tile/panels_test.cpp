@@ -16,8 +16,8 @@ void expect_places() {
   for (int row = 0; row < Tile::rows; ++row)
     for (int column = 0; column < Tile::columns; ++column) {
       const int offset = Tile::offset(row, column);
-      EXPECT_EQ(place % 2, 0);
-      EXPECT_LT(place, Tile::bytes);
+      EXPECT_EQ(offset % 2, 0);
+      EXPECT_LT(offset, Tile::bytes);
       places.insert(offset);
     }
   EXPECT_EQ(places.size(), static_cast<std::size_t>(Tile::rows * Tile::columns));

@@ -1,5 +1,5 @@
-// Tiles in NVIDIA's shared memory: every chunk has a place of its own, eight rows of one column lie
-// in different banks, and the threads of a workgroup copy each chunk once, to its place.
+// Tiles in NVIDIA's shared memory: every chunk has a offset of its own, eight rows of one column lie
+// in different banks, and the threads of a workgroup copy each chunk once, to its offset.
 #include "tile/swizzled.hpp"
 
 #include <gtest/gtest.h>
@@ -17,12 +17,12 @@ void expect_places() {
   for (int row = 0; row < 64; ++row) {
     for (int chunk = 0; chunk < Tile::chunks; ++chunk) {
       const int offset = Tile::offset(row, chunk);
-      EXPECT_EQ(place % 16, 0);
-      EXPECT_EQ(place / Tile::bytes, row);
+      EXPECT_EQ(offset % 16, 0);
+      EXPECT_EQ(offset / Tile::bytes, row);
       places.insert(offset);
       // What a lane computes once, and what it adds.
       const auto first = static_cast<SharedAddress>(4096 + Tile::offset(row, chunk % 2));
-      EXPECT_EQ(Tile::along(first, chunk / 2 * 2), static_cast<SharedAddress>(4096 + place));
+      EXPECT_EQ(Tile::along(first, chunk / 2 * 2), static_cast<SharedAddress>(4096 + offset));
     }
   }
   EXPECT_EQ(places.size(), 64u * Tile::chunks);
