@@ -30,8 +30,10 @@ struct ScaleShares {
   }
 };
 
-// One (sequence, head) of a problem. `any_dtype`: the problem says which; that of k and v may differ.
-template <DType dtype, class ScoreUnit = typename UnitOf<dtype>::Type, bool any_dtype = false>
+// One (sequence, head) of a problem. `any_dtype`: the problem says which; `mixed`: that of k and v may differ, as
+// it does in forward alone.
+template <DType dtype, class ScoreUnit = typename UnitOf<dtype>::Type, bool any_dtype = false,
+          bool mixed = any_dtype>
 struct ExactScores {
   using Unit = ScoreUnit;
   const Problem& problem;
@@ -49,7 +51,7 @@ struct ExactScores {
                    problem.kv_head(head));
   }
   DType stored() const { return any_dtype ? problem.dtype : dtype; }
-  DType stored_keys() const { return any_dtype ? problem.k.dtype : dtype; }
+  DType stored_keys() const { return mixed ? problem.k.dtype : stored(); }
 
   // As an exponent. The query must see the key by position.
   template <class Slope = NoSlopes>

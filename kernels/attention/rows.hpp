@@ -10,7 +10,7 @@
 
 namespace rocflash::kernel {
 
-// Up to `count` rows from row `first` on, of one (batch, head). A Offset says where in a block some
+// Up to `count` rows from row `first` on, of one (batch, head). An Offset says where in a block some
 // columns are; it is the same for all blocks of a tensor. Plain: rows on 16 bytes and one stride,
 // seen through a descriptor whose bound ends them. The plan guarantees that a stride is at least a
 // row and that 256 rows stay below 2^31 bytes. load8 and load4 are named for numbers of two bytes.

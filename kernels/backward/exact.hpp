@@ -76,9 +76,12 @@ struct ExactGradient {
 template <DType dtype>
 void store_delta(const BackwardArguments& a, const SequenceView& sequence, std::int64_t head,
                  std::int32_t query, float otherwise) {
-  const ExactGradient<dtype> exact{a, sequence, head};
-  const float delta = delta_of_few_keys(a.problem, sequence, query, otherwise,
-                                        [&](std::int32_t key) { return exact.terms(query, key); });
+  // What the terms need is loaded for them alone: most calls have no dropout.
+  const float delta =
+      delta_of_few_keys(a.problem, sequence, query, otherwise, [&](std::int32_t key) {
+        const BackwardArguments& again = arch::again(a);
+        return ExactGradient<dtype>{again, sequence, head}.terms(query, key);
+      });
   arch::store(&a.delta.at(sequence.batch, head, sequence.q_row + query), statistic(delta, 1));
 }
 

@@ -162,8 +162,10 @@ void backward_delta(const BackwardArguments& a) {
       store_delta<spec.dtype>(a, sequence, item.head, of, statistic(x, factor));
     }
   };
-  store(query, odd ? products.at(0, 1) : products.at(0, 0));
-  store(query + 8, odd ? products.at(1, 3) : products.at(1, 2));
+  // By value: a choice between two references would put the tile into memory.
+  const auto of_own = [&](float even, float uneven) { return odd ? uneven : even; };
+  store(query, of_own(products.at(0, 0), products.at(0, 1)));
+  store(query + 8, of_own(products.at(1, 2), products.at(1, 3)));
 }
 
 // Whether rows start and end on 16 bytes.

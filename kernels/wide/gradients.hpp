@@ -222,7 +222,7 @@ inline ScoreTerms exact_terms(const BackwardArguments& arguments, const Sequence
                               std::int64_t head, std::int32_t query, std::int32_t key) {
   // Loaded again for each pair: the caller's loops would keep all of it in scalar registers.
   const BackwardArguments& a = arch::again(arguments);
-  using Scores = ExactScores<DType::f32, NaturalPowers, true>;
+  using Scores = ExactScores<DType::f32, NaturalPowers, true, false>;
   const Problem& p = a.problem;
   const Scores scores{p, sequence, head, 0};
   QueryView view;
@@ -236,10 +236,12 @@ inline ScoreTerms exact_terms(const BackwardArguments& arguments, const Sequence
   const bool kept = !p.dropout.on() || scores.shape.keeps(view, key);
   float dp = 0;
   if (kept) {
-    const std::byte* dout = row_address(a.tensors.dout, p.dtype, sequence.batch, row, head);
-    const std::byte* v = scores.row_of(p.v, key);
-    for (int column = 0; column < p.value_dim; ++column)
-      dp = __builtin_fmaf(number_at(dout, p.dtype, column), number_at(v, p.dtype, column), dp);
+    const BackwardArguments& b = arch::again(arguments);
+    const DType dtype = b.problem.dtype;
+    const std::byte* dout = row_address(b.tensors.dout, dtype, sequence.batch, row, head);
+    const std::byte* v = scores.row_of(b.problem.v, key);
+    for (int column = 0; column < b.problem.value_dim; ++column)
+      dp = __builtin_fmaf(number_at(dout, dtype, column), number_at(v, dtype, column), dp);
   }
   return {weight, dp, slope, kept};
 }

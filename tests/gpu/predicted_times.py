@@ -50,7 +50,7 @@ def predict(given: argparse.Namespace, arch: str, words: list[str], timeline: Pa
         }
         if timeline:
             environment["ROCFLASH_SIM_TIMELINE"] = str(timeline)
-        command = [given.command, "bench", "--device", "hip:0", "--repeat", "1", "--dtype", "bf16", "--batch", "1"]
+        command = [given.command, "bench", "--device", "hip:0", "--repeat", "1", "--dtype", "bf16", "--batch", "1", "--no-standard"]
         done = subprocess.run([*command, "--heads", "2", *words], env=environment, capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"{arch}: {done.stderr.strip() or done.stdout.strip()}")
