@@ -344,7 +344,7 @@ def test_a_gpu_call_goes_to_the_current_stream(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(frames.Frame, "run", run)
     numbers = tuple(Options())[TENSORS:]
     for stream in (5, 7):
-        monkeypatch.setattr(plan, "_current_stream", lambda index, n=stream: 10 * index + n)
+        monkeypatch.setattr(plan, "current_stream", lambda index, n=stream: 10 * index + n)
         tensors = [q, q, q, *[None] * 12, out, None, None]
         plan.run("infer", (False, False, False), tensors, numbers)
     assert seen == [(15, q.device), (17, q.device)]

@@ -116,9 +116,9 @@ def test_vllm_asks_before() -> None:
     from rocflash.integrations.vllm_backend import RocflashBackend as backend
 
     asked = lambda *x: backend.reasons_against(*x, servers.VllmType.DECODER)  # noqa: E731
-    for size in (32, 72, 80, 128, 256, 512):
+    for size in (32, 72, 80, 128, 256, 576):
         assert asked(size, torch.bfloat16, "auto", True) == []
-    assert asked(513, torch.bfloat16, "auto", True) == ["head_size"]
+    assert asked(577, torch.bfloat16, "auto", True) == ["head_size"]
     assert asked(64, torch.float32, "auto", False) == []
     assert asked(64, torch.bfloat16, "fp8", False) == ["kv_cache_dtype"]
     assert asked(64, torch.float32, "bfloat16", False) == [

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidArgument
-from .rotary import at_positions, check_tables, rotate
+from .rotary import at_positions, check_tables, formula
 
 
 class _Rows(NamedTuple):
@@ -94,4 +94,4 @@ def append(q: Tensor, k: Tensor, v: Tensor, o: Any, new: Any, interleaved: bool,
 def _turned(x: Tensor, position: Tensor, new: Any, interleaved: bool) -> Tensor:
     cos = at_positions(new.rotary_cos, position, "rotary_cos")
     sin = at_positions(new.rotary_sin, position, "rotary_sin")
-    return rotate(x, cos, sin, interleaved)
+    return formula(x, cos, sin, interleaved)

@@ -35,7 +35,7 @@ def turn(
     """
     if not _is_served(x, cos, sin, inplace):
         places = _positions(x, offsets, cu_seqlens)
-        tables = (_at_positions(t, places, name) for t, name in ((cos, "cos"), (sin, "sin")))
+        tables = (at_positions(t, places, name) for t, name in ((cos, "cos"), (sin, "sin")))
         turned = formula(x, *tables, interleaved, conjugate)
         return x.copy_(turned) if inplace else turned
     if conjugate:
@@ -143,7 +143,7 @@ def _positions(x: Tensor, offsets: Union[int, Tensor], cu_seqlens: Optional[Tens
     return places + offsets
 
 
-def _at_positions(table: Tensor, positions: Tensor, name: str) -> Tensor:
+def at_positions(table: Tensor, positions: Tensor, name: str) -> Tensor:
     """Rows of a table; a position outside it is refused."""
     if positions.numel():
         _check_range(table, name, int(positions.min()), int(positions.max()))
