@@ -117,6 +117,9 @@ def check_metadata(path: Path) -> importlib.metadata.PackageMetadata:
     return Metadata.from_email(text(path, "/METADATA"), validate=True)
 
 
+EXTRA = 'triton>=3.5.1; extra == "triton"'
+
+
 def test_stamped_wheel(stamped: Path) -> None:
     stem = f"flash_attn-{COMBINATION.version}"
     assert stamped.name == COMBINATION.file_name
@@ -126,7 +129,7 @@ def test_stamped_wheel(stamped: Path) -> None:
     check_record(stamped)
     told = check_metadata(stamped)
     assert (told.name, str(told.version)) == ("flash-attn", COMBINATION.version)
-    assert [str(need) for need in told.requires_dist] == ["torch>=2.2", "einops"], (
+    assert [str(need) for need in told.requires_dist] == ["torch>=2.2", "einops", EXTRA], (
         "one file installs all"
     )
     assert f'__version__ = "{COMBINATION.version}"' in text(stamped, "flash_attn/__init__.py")
@@ -154,7 +157,7 @@ def test_universal_wheels(dist: Path) -> None:
         'triton>=3.5.1; extra == "triton"',
     ]
     needs = [str(need) for need in check_metadata(dropin).requires_dist]
-    assert needs == ["rocflash==0.1.0", "torch>=2.2", "einops"]
+    assert needs == ["rocflash==0.1.0", "torch>=2.2", "einops", EXTRA]
     needs = [str(need) for need in check_metadata(dropin_3).requires_dist]
     assert needs == ["rocflash==0.1.0", "torch>=2.2"]
     assert library.name.startswith("rocflash-0.1.0-py3-none-manylinux_2_")
