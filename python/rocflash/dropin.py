@@ -61,8 +61,8 @@ __all__ = [
     "signed_softmax",
     "softmax_by_heads",
     "split_packed",
-    "use_backend",
     "turn",
+    "use_backend",
     "whole",
     "window_pair",
 ]

@@ -240,7 +240,7 @@ def test_shell_has_what_the_guide_lists(nix: Nix) -> None:
     for name in ("einops", "packaging", "pip", "psutil", "torch{rocmSupport}"):
         assert f"python3Packages.{name}" in python
     assert "rocflash-0.1.0" in python, "flash_attn is in that package"
-    libraries = "clr rocblas hipblas hipsparse rocsolver hipfft hiprand rccl rocthrust".split()
+    libraries = ["clr", "rocblas", "hipblas", "hipsparse", "rocsolver", "hipfft", "hiprand", "rccl", "rocthrust"]
     assert asked >= {f"rocmPackages.{name}" for name in libraries} | {"gcc13"}
 
 

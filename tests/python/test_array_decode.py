@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from test_array_inputs import Wrapped
 
 import rocflash
-from test_array_inputs import Wrapped
 
 B, H, HK, D, LENGTH, NEW = 2, 4, 2, 32, 24, 3
 

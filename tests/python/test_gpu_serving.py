@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from test_gpu import agree, worst
 
 import flash_attn_3.flash_attn_interface as fa3
 import rocflash
-from test_gpu import agree, worst
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch has no GPU here")
 

@@ -108,7 +108,7 @@ def set_backend(name: str | None) -> None:
     _chosen = None if name is None else number_of(name)
 
 
-class use_backend:  # noqa: N801  (used as a function)
+class use_backend:
     """Chooses a backend for a `with` block, or for a function that it decorates.
 
     The choice holds in this context alone: other threads and other asyncio tasks do not see it, tasks

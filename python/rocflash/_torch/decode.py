@@ -11,7 +11,16 @@ import torch
 from torch import Tensor
 
 from .._c import abi, choice
-from .._c.options import APPENDED, CACHE_OPTIONS, CALLERS_NAMES, Append, Options, packer, renamed, window_pair
+from .._c.options import (
+    APPENDED,
+    CACHE_OPTIONS,
+    CALLERS_NAMES,
+    Append,
+    Options,
+    packer,
+    renamed,
+    window_pair,
+)
 from ..errors import Error, InvalidArgument, Unsupported
 from . import calls
 from .options import check_options, check_tensor
