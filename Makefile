@@ -43,7 +43,7 @@ help:
 	@echo "  verify-cuda  all that is to be proved on an NVIDIA card; skipped without one"
 	@echo "  test      build and run all tests                           TEST_JOBS=$(TEST_JOBS) TEST_ARGS= PYTEST_ARGS= RUST=$(RUST)"
 	@echo "  report    build, print registers, memory and occupancy of every GPU kernel (as build/kernels/report.txt and .json)"
-	@echo "  wheels    build and check both Python wheels, into dist/, with bills of materials and checksums"
+	@echo "  wheels    build and check the Python wheels, into dist/, with bills of materials and checksums"
 	@echo "  dist      wheels, Debian packages and a stamped wheel, from two builds that must agree bit by bit, tried out"
 	@echo "  bench     build, print speed and errors on the CPU beside torch's attention, with goals; JSON and plot   BENCH_ARGS="
 	@echo "  bench-options  the same for short sequences, options, windows, packed sequences, AVX2   BENCH_ARGS="

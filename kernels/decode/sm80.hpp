@@ -10,6 +10,7 @@
 // scores are forward's.
 #pragma once
 
+#include "attention/broken_rows.hpp"
 #include "attention/numbers.hpp"
 #include "attention/packed.hpp"
 #include "decode/sm80_cursor.hpp"
@@ -160,8 +161,7 @@ void finish_part(const DecodeArguments& a, const SequenceView& sequence, const D
   arch::wait_for_copies<0>();
   arch::wave_barrier();  // nobody reads tiles any more
   float factors[lane_queries];
-  std::uint32_t broken = 0;  // bit 4 r + i: query i of the lanes of row r is to be computed again
-  static_assert(lane_queries <= row_lanes);
+  BrokenRows broken;
   ROCFLASH_UNROLL
   for (int i = 0; i < lane_queries; ++i) {
     const Normaliser normaliser = end(softmax[i].reference, row_sum(softmax[i].sum));
@@ -177,27 +177,17 @@ void finish_part(const DecodeArguments& a, const SequenceView& sequence, const D
       arch::store_shared(to + static_cast<std::uint32_t>(4 * Outputs::column(n)),
                          __builtin_bit_cast(Words2, x * normaliser.factor));
     }
-    std::uint32_t lanes = arch::ballot(row < part.rows && (probe != 0 || products_overflow(p)));
-    lanes |= lanes >> 1;
-    lanes |= lanes >> 2;
-    broken |= (lanes & 0x11111111u) << i;
+    broken.add(i, row < part.rows && (probe != 0 || products_overflow(p)));
   }
   arch::wave_barrier();
-  while (broken != 0) {
-    const int bit = __builtin_ctz(broken), quad = bit / row_lanes, which = bit % row_lanes;
-    broken &= broken - 1;
-    float base = 0, factor = 0;
-    ROCFLASH_UNROLL
-    for (int i = 0; i < lane_queries; ++i) {
-      base = i == which ? softmax[i].base() : base;
-      factor = i == which ? factors[i] : factor;
-    }
-    const int first_lane = row_lanes * quad, row = Outputs::row(first_lane, which);
+  while (broken.any()) {
+    const auto taken = broken.take();
+    const RowNormal normal(taken, softmax, factors);
+    const int row = Outputs::row(taken.first_lane, taken.which);
     const PackedRow packed(part.row_begin + row, group, kv_head);
     repair(
         ExactScores<spec.dtype>{p, sequence, packed.head, a.caches},
-        part.view(p, sequence, packed.query), arch::from_lane(base, first_lane),
-        arch::from_lane(factor, first_lane), 0, p.value_dim,
+        part.view(p, sequence, packed.query), normal.base, normal.factor, 0, p.value_dim,
         [&](float lse) { store_float(Types::result_lse(warp, row), lse); },
         [&](int column, float x) { store_float(Types::result(warp, row, column), x); });
   }

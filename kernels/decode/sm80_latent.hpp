@@ -198,8 +198,7 @@ void finish_columns(const DecodeArguments& a, const SequenceView& sequence, cons
   const LatentResults<spec.dtype> to{a, sequence, item.split};
   const int lane = arch::lane(), first = arch::wave() * own_values;
   float factors[lane_queries];
-  std::uint32_t broken = 0;  // bit 4 r + i: query i of the lanes of row r is to be computed again
-  static_assert(lane_queries <= row_lanes);
+  BrokenRows broken;
   ROCFLASH_UNROLL
   for (int i = 0; i < lane_queries; ++i) {
     const Normaliser normaliser = end(softmax[i].reference, row_sum(softmax[i].sum));
@@ -217,28 +216,18 @@ void finish_columns(const DecodeArguments& a, const SequenceView& sequence, cons
         to.store(packed, first + Outputs::lane_column(lane) + Outputs::column(n),
                  x * normaliser.factor);
     }
-    std::uint32_t lanes = arch::ballot(in_use && (probe != 0 || products_overflow(p)));
-    lanes |= lanes >> 1;
-    lanes |= lanes >> 2;
-    broken |= (lanes & 0x11111111u) << i;
+    broken.add(i, in_use && (probe != 0 || products_overflow(p)));
   }
   arch::wave_barrier();
-  while (broken != 0) {
-    const int bit = __builtin_ctz(broken), quad = bit / row_lanes, which = bit % row_lanes;
-    broken &= broken - 1;
-    float base = 0, factor = 0;
-    ROCFLASH_UNROLL
-    for (int i = 0; i < lane_queries; ++i) {
-      base = i == which ? softmax[i].base() : base;
-      factor = i == which ? factors[i] : factor;
-    }
-    const int first_lane = row_lanes * quad, row = Outputs::row(first_lane, which);
+  while (broken.any()) {
+    const auto taken = broken.take();
+    const RowNormal normal(taken, softmax, factors);
+    const int row = Outputs::row(taken.first_lane, taken.which);
     const PackedRow packed(part.row_begin + row, group, item.kv_head);
     const int end_column = first + own_values < p.value_dim ? first + own_values : p.value_dim;
     repair(
         ExactScores<spec.dtype>{p, sequence, packed.head, a.caches},
-        part.view(p, sequence, packed.query), arch::from_lane(base, first_lane),
-        arch::from_lane(factor, first_lane), first, end_column,
+        part.view(p, sequence, packed.query), normal.base, normal.factor, first, end_column,
         [&](float lse) {
           if (arch::wave() == 0) to.store_lse(packed, lse);
         },

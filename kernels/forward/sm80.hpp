@@ -21,6 +21,7 @@
 
 #include "arch/arch.hpp"
 #include "attention/async_rows.hpp"
+#include "attention/broken_rows.hpp"
 #include "attention/epilogue.hpp"
 #include "attention/exact.hpp"
 #include "attention/outside.hpp"
@@ -182,9 +183,7 @@ void finish(const ForwardArguments& a,
   arch::wait_for_copies<0>();
   arch::barrier();  // the last tiles may still be in use
   float factors[lane_queries];
-  // Bit 4 r + i: query i of the lanes of row r is to be computed again.
-  std::uint32_t broken = 0;
-  static_assert(lane_queries <= row_lanes);
+  BrokenRows broken;
   ROCFLASH_UNROLL
   for (int i = 0; i < lane_queries; ++i) {
     const Normaliser normaliser = end(softmax[i].reference, row_sum(softmax[i].sum));
@@ -197,10 +196,7 @@ void finish(const ForwardArguments& a,
 
     const float probe =
         stage_row<spec.dtype, Rows>(out, i, normaliser.factor, rows, row, 0, lane, in_use);
-    std::uint32_t lanes = arch::ballot(in_use && (probe != 0 || products_overflow(p)));
-    lanes |= lanes >> 1;
-    lanes |= lanes >> 2;
-    broken |= (lanes & 0x11111111u) << i;
+    broken.add(i, in_use && (probe != 0 || products_overflow(p)));
   }
   arch::wave_barrier();
 
@@ -214,19 +210,13 @@ void finish(const ForwardArguments& a,
   }
 
   arch::wave_barrier();
-  while (broken != 0) {
-    const int bit = __builtin_ctz(broken), row = bit / row_lanes, which = bit % row_lanes;
-    broken &= broken - 1;
-    float base = 0, factor = 0;
-    ROCFLASH_UNROLL
-    for (int i = 0; i < lane_queries; ++i) {
-      base = i == which ? softmax[i].base() : base;
-      factor = i == which ? factors[i] : factor;
-    }
-    const int first_lane = row_lanes * row;
-    const QueryView query(p.visibility, sequence, warp_begin + Outputs::row(first_lane, which));
-    repair(ExactScores<spec.dtype>{p, sequence, item.head, a.caches}, query,
-           arch::from_lane(base, first_lane), arch::from_lane(factor, first_lane), a.outputs);
+  while (broken.any()) {
+    const auto row = broken.take();
+    const RowNormal normal(row, softmax, factors);
+    const QueryView query(p.visibility, sequence,
+                          warp_begin + Outputs::row(row.first_lane, row.which));
+    repair(ExactScores<spec.dtype>{p, sequence, item.head, a.caches}, query, normal.base,
+           normal.factor, a.outputs);
   }
 }
 

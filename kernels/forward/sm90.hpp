@@ -15,6 +15,7 @@
 #pragma once
 
 #include "arch/arch.hpp"
+#include "attention/broken_rows.hpp"
 #include "attention/epilogue.hpp"
 #include "attention/exact.hpp"
 #include "attention/outside.hpp"
@@ -233,7 +234,7 @@ bool follow_largest(OnlineSoftmax (&softmax)[2], const Scores& scores ROCFLASH_S
   }
   if (!arch::any(behind)) return false;
   ROCFLASH_UNROLL
-  for (int i = 0; i < 2; ++i) factor[i] = softmax[i].follow(quad_maximum(largest[i]) * unit);
+  for (int i = 0; i < 2; ++i) factor[i] = softmax[i].follow(row_maximum(largest[i]) * unit);
   return true;
 }
 
@@ -278,28 +279,28 @@ void close_sums(const ForwardOutputs& outputs, BlockOrder block, int first_row,
   ROCFLASH_UNROLL
   for (int i = 0; i < 2; ++i) {
     const Normaliser normaliser =
-        normalise(softmax[i].reference, quad_sum(softmax[i].sum), false, 0.0f);
+        normalise(softmax[i].reference, row_sum(softmax[i].sum), false, 0.0f);
     factor[i] = normaliser.factor;
     const std::int32_t query = block[BlockOrder::begin] + first_row + Outputs::row(lane, i);
-    if (outputs.lse && lane % quad_lanes == 0 && query < block[BlockOrder::q_rows])
+    if (outputs.lse && lane % row_lanes == 0 && query < block[BlockOrder::q_rows])
       store_lse(outputs, block, query, normaliser.lse);
   }
 }
 
-// Queries of a warp again, whose outputs are not finite or not to be trusted: bit 4 r + i is query i
-// of the lanes of row r. References and sums are not kept until here.
+// Queries of a warp again, whose outputs are not finite or not to be trusted. References and sums are
+// not kept until here.
 template <DType dtype, class Outputs>
-void repair_rows(const ForwardArguments& a, BlockOrder block, int first_row, std::uint32_t broken) {
+void repair_rows(const ForwardArguments& a, BlockOrder block, int first_row, BrokenRows broken) {
   const Problem& p = a.problem;
   const WorkItem item(a.work, static_cast<std::int32_t>(p.heads), block[BlockOrder::number]);
   const SequenceView sequence(p, item.batch);
   constexpr float unknown = infinity;
   arch::wave_barrier();
-  for (; broken != 0; broken &= broken - 1) {
-    const int bit = __builtin_ctz(broken), lane = bit / quad_lanes * quad_lanes;
+  while (broken.any()) {
+    const auto row = broken.take();
     const QueryView query(
         p.visibility, sequence,
-        block[BlockOrder::begin] + first_row + Outputs::row(lane, bit % quad_lanes));
+        block[BlockOrder::begin] + first_row + Outputs::row(row.first_lane, row.which));
     repair(ExactScores<dtype>{p, sequence, item.head, a.caches}, query, 0, unknown, a.outputs);
   }
 }
@@ -311,7 +312,7 @@ void finish(const ForwardArguments& a, BlockOrder block, int first_row, const fl
             const Outputs& out ROCFLASH_SETTLED) {
   const Problem& p = a.problem;
   const int lane = arch::lane();
-  std::uint32_t broken = 0;
+  BrokenRows broken;
   ROCFLASH_UNROLL
   for (int i = 0; i < 2; ++i) {
     const std::int32_t query = block[BlockOrder::begin] + first_row + Outputs::row(lane, i);
@@ -319,25 +320,22 @@ void finish(const ForwardArguments& a, BlockOrder block, int first_row, const fl
     std::byte* const row = out_row<dtype>(a.outputs, block, query);
     float probe = 0;  // NaN once an output is not finite
     ROCFLASH_UNROLL
-    for (int n = 0; n < Outputs::lane_columns; n += 2 * quad_lanes) {
+    for (int n = 0; n < Outputs::lane_columns; n += 2 * row_lanes) {
       Words4 words;
       ROCFLASH_UNROLL
-      for (int j = 0; j < quad_lanes; ++j) {
+      for (int j = 0; j < row_lanes; ++j) {
         const float x = out.at(i, n + 2 * j), y = out.at(i, n + 2 * j + 1);
         probe = __builtin_fmaf(y, 0.0f, __builtin_fmaf(x, 0.0f, probe));
         words[j] = in_use ? arch::narrow_two<dtype>(x * factor[i], y * factor[i]) : 0;
       }
       words = turned_in_quad(words);
-      const int column = Outputs::column(n) + 8 * (lane % quad_lanes);
+      const int column = Outputs::column(n) + 8 * (lane % row_lanes);
       if (exists && column < p.value_dim)
         arch::store(reinterpret_cast<Words4*>(row + column * number_bytes<dtype>), words);
     }
-    std::uint32_t lanes = arch::ballot(in_use && (probe != 0 || products_overflow(p)));
-    lanes |= lanes >> 1;
-    lanes |= lanes >> 2;
-    broken |= (lanes & 0x11111111u) << i;
+    broken.add(i, in_use && (probe != 0 || products_overflow(p)));
   }
-  if (broken != 0) repair_rows<dtype, Outputs>(a, block, first_row, broken);
+  if (broken.any()) repair_rows<dtype, Outputs>(a, block, first_row, broken);
 }
 
 // Rows of queries that see no keys.

@@ -1,20 +1,25 @@
 // What four neighbouring lanes of an NVIDIA warp do together: they hold numbers of the same rows.
 #pragma once
 
+#include <cstdint>
+
 #include "arch/arch.hpp"
 #include "tile/vector.hpp"
 
 namespace rocflash::kernel {
 
-inline constexpr int quad_lanes = 4;
-
-inline float quad_maximum(float x) {
+inline constexpr int row_lanes = 4;
+inline float row_maximum(float x) {
   x = __builtin_fmaxf(x, arch::from_lane_xor(x, 1));
   return __builtin_fmaxf(x, arch::from_lane_xor(x, 2));
 }
-inline float quad_sum(float x) {
+inline float row_sum(float x) {
   x += arch::from_lane_xor(x, 1);
   return x + arch::from_lane_xor(x, 2);
+}
+inline std::uint32_t row_union(std::uint32_t bits) {
+  bits |= arch::from_lane_xor(bits, 1);
+  return bits | arch::from_lane_xor(bits, 2);
 }
 
 // Four words of each of the four lanes as a matrix, transposed: lane n gets word n of all lanes.

@@ -10,6 +10,7 @@
 
 #include "arch/arch.hpp"
 #include "tile/matrices.hpp"
+#include "tile/quads.hpp"
 #include "tile/swizzled.hpp"
 
 namespace rocflash::kernel {
@@ -60,21 +61,6 @@ struct WarpTile {
     for (int n = 0; n < lane_columns; ++n) at(i, n) *= factor;
   }
 };
-
-// Over the four neighbouring lanes that hold numbers of the same rows.
-inline constexpr int row_lanes = 4;
-inline float row_maximum(float x) {
-  x = __builtin_fmaxf(x, arch::from_lane_xor(x, 1));
-  return __builtin_fmaxf(x, arch::from_lane_xor(x, 2));
-}
-inline float row_sum(float x) {
-  x += arch::from_lane_xor(x, 1);
-  return x + arch::from_lane_xor(x, 2);
-}
-inline std::uint32_t row_union(std::uint32_t bits) {
-  bits |= arch::from_lane_xor(bits, 1);
-  return bits | arch::from_lane_xor(bits, 2);
-}
 
 template <class Tile>
 float row_maximum(const Tile& tile, int i) {

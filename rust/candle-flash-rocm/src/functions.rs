@@ -352,17 +352,8 @@ pub struct FlashAttn {
 
 impl FlashAttn {
     pub(crate) fn spec(&self) -> Spec {
-        let Self { softmax_scale, window_size_left, window_size_right, softcap, .. } = *self;
-        let alibi_slopes = self.alibi_slopes.clone();
-        Spec {
-            softmax_scale,
-            alibi_slopes,
-            window_size_left,
-            window_size_right,
-            softcap,
-            sinks: None,
-            packed: None,
-        }
+        let windows = [self.window_size_left, self.window_size_right];
+        dense(self.softmax_scale, self.alibi_slopes.as_ref(), windows, self.softcap)
     }
 
     /// It may be applied many times, so nothing is kept between forward and backward.
