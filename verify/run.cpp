@@ -405,11 +405,20 @@ std::vector<Result> run_all(const std::vector<Case>& cases, const Device& device
                             const std::function<void(const Result&)>& done) {
   std::vector<Result> results(cases.size());
   std::atomic<std::size_t> next{0};
+  std::atomic<bool> broken{false};
   std::mutex one_at_a_time;
   const auto work = [&] {
     for (std::size_t n = next++; n < cases.size(); n = next++) {
-      results[n] = run(cases[n], device);
+      Result result{cases[n], {}, broken ? "not run: the device failed before" : "", {}};
+      try {
+        if (!broken) result = run(cases[n], device);
+      } catch (const Error& e) {
+        // What the device says outside of calls. A kernel that reads where nothing is makes all later calls fail.
+        result.failure = e.what();
+        broken = true;
+      }
       const std::lock_guard lock(one_at_a_time);
+      results[n] = std::move(result);
       if (done) done(results[n]);
     }
   };

@@ -162,7 +162,7 @@ def _forward_with_gradients(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outp
                     f"{name}: requires a gradient, which sequences over ranks do not have; it must be detached"
                 )
         if q.is_cuda and any(x.requires_grad for x in (q, k, v)):
-            calls.refuse_missing_gradients(q, v, rest)
+            calls.refuse_missing_gradients(q, v, rest[: len(NAMES)])
     return _Attention.apply(q, k, v, *rest)
 
 

@@ -61,11 +61,10 @@ std::int64_t slope_blocks(const Problem& p, Chip chip) {
   return divide_up(sequence_rows(p.lengths, p.max_q), kernel::wide_tile(chip.family, spec).owned);
 }
 
-// The gradients of options that have any: they need delta.
+// The gradients of options that are added to scores or multiply distances: they need delta.
 void plan_options(Plan& plan, kernel::BackwardArguments& all, std::byte* slope_sums, Chip chip) {
   const Problem& p = all.problem;
   const BackwardTensors& t = all.tensors;
-  if (t.dsinks) add_bounded(plan, Operation::backward_sinks, all, p.heads, 1, chip);
   if (t.dbias) {
     // The kernel strides over the tiles, so a bounded grid serves any number of them.
     constexpr std::int64_t most_groups = 1 << 16;
@@ -186,14 +185,16 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
   // Where the family has no kernels with matrix instructions, or none whose bits do not depend on an order.
   const bool wide = is_wide(p, chip.family) ||
                     (!fused && bucket_for(p, Operation::backward_queries, chip.family) == 0);
-  if (wide) {
+  // Kernels in f32 arithmetic get the delta of that arithmetic: where a query has all its weight on one key, it
+  // is the number that they subtract it from. Those with matrix instructions then compute their own in its place.
+  if (wide || t.dbias || t.dalibi)
     plan_wide(plan, all, kernel::wide_spec(Operation::backward_wide_delta), 1, p.heads, queries,
               chip);
-  } else {
+  plan_options(plan, all, slope_sums, chip);
+  if (!wide)
     add(kernel::backward_spec(Operation::backward_delta, p.dtype, 0, Variant::any), p.heads,
         queries);
-  }
-  plan_options(plan, all, slope_sums, chip);
+  if (t.dsinks) add_bounded(plan, Operation::backward_sinks, all, p.heads, 1, chip);
   if (wide) {
     const auto result = [&](Operation operation, const Rows& to, std::int64_t heads,
                             std::int64_t rows) {

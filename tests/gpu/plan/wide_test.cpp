@@ -130,6 +130,21 @@ TEST(WidePlan, GradientsOfOptionsComeBehindDelta) {
   EXPECT_GE(with.workspace.value() - without.workspace.value(), 2 * 6 * 4 * 4);
 }
 
+// They are computed without matrix instructions, whose sums have other last bits: delta is made for them, then again for
+// the kernels of dq, dk and dv.
+TEST(WidePlan, GradientsOfOptionsHaveADeltaOfTheirOwn) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Given g(dtype, 64, 64);
+    g.p.bias = {at(0x200000), DType::f32, 360000, 60000, 300, 1};
+    EXPECT_EQ(g.backward(Family::sm80)[0].kernel, dtype == DType::f32 ? "backward_delta_f32" : "backward_delta_bf16");
+    g.t.dbias = {at(0x400000), DType::f32, 0, 60000, 300, 1};
+    const std::vector<Given::Step> steps = g.backward(Family::sm80);
+    EXPECT_EQ(steps[0].kernel, "backward_wide_delta_f32");
+    EXPECT_EQ(steps[1].kernel, "backward_bias_f32");
+    EXPECT_EQ(steps[2].kernel, dtype == DType::f32 ? "backward_delta_f32" : "backward_delta_bf16");
+  }
+}
+
 // A launch has one dimension, whose workgroups times their threads fit into 32 bits on AMD. Kernels with one
 // number per sequence and head stride over them, so that batches of any size need no more.
 TEST(WidePlan, LaunchesOfManySequencesAreBounded) {
