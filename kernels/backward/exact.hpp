@@ -74,31 +74,24 @@ struct ExactGradient {
 };
 
 template <DType dtype>
-void store_delta(const BackwardArguments& a, const SequenceView& sequence, std::int64_t head,
-                 std::int32_t query, float otherwise) {
-  // What the terms need is loaded for them alone: most calls have no dropout.
-  const float delta =
-      delta_of_few_keys(a.problem, sequence, query, otherwise, [&](std::int32_t key) {
-        const BackwardArguments& again = arch::again(a);
-        return ExactGradient<dtype>{again, sequence, head}.terms(query, key);
-      });
-  arch::store(&a.delta.at(sequence.batch, head, sequence.q_row + query), statistic(delta, 1));
+OnlyKey only_key(const BackwardArguments& a, const SequenceView& sequence, std::int64_t head,
+                 std::int32_t query) {
+  return only_key(a.problem, sequence, query, [&](std::int32_t key) {
+    // What the terms need is loaded for them alone: most calls ask for none.
+    const BackwardArguments& again = arch::again(a);
+    return ExactGradient<dtype>{again, sequence, head}.terms(query, key);
+  });
 }
 
-// The key that has all the weight of a query that sees few keys, if dropout keeps it; -1 otherwise.
 template <DType dtype>
-std::int32_t only_key(const BackwardArguments& a, const SequenceView& sequence, std::int64_t head,
-                      std::int32_t query) {
-  const QueryView view(a.problem.visibility, sequence, query);
-  if (a.problem.sinks || view.end - view.begin > few_keys) return -1;
-  const ExactGradient<dtype> exact{a, sequence, head};
-  std::int32_t found = -1, counted = 0;
-  _Pragma("clang loop unroll(disable)") for (std::int32_t key = view.begin; key < view.end; ++key) {
-    const ScoreTerms terms = exact.terms(query, key);
-    counted += terms.weight != 0 ? 1 : 0;
-    if (terms.weight != 0 && terms.kept) found = key;
+void store_delta(const BackwardArguments& a, const SequenceView& sequence, std::int64_t head,
+                 std::int32_t query, float otherwise) {
+  float delta = otherwise;
+  if (a.problem.dropout.on()) {
+    const OnlyKey only = only_key<dtype>(a, sequence, head, query);
+    if (only.key >= 0) delta = only.dp;
   }
-  return counted == 1 ? found : -1;
+  arch::store(&a.delta.at(sequence.batch, head, sequence.q_row + query), statistic(delta, 1));
 }
 
 // A wave's sum over [begin, end), added to `sum`, of term(n) · column `column` of row(n): each lane

@@ -1,6 +1,6 @@
-// delta of a query that sees few keys, under dropout. Forward multiplied out by dropout's scale and rounded it; divided by
-// the scale again it is not the mean of the values any more, and a query with all its weight on one key would not get
-// gradients of 0. So the mean of dp is computed key by key where that is cheap.
+// Queries with all their weight on one key, where out is not quite that key's value: under dropout forward multiplied it by
+// a scale and rounded it, and f32 by a matrix unit may lose the last bit of a number. Gradients of such a query are 0, so its
+// delta has to be the very dp of the key. It is looked for where that is cheap: among few keys.
 #pragma once
 
 #include <cstdint>
@@ -17,25 +17,32 @@ struct ScoreTerms {
   bool kept = false;
 };
 
+inline bool may_differ_from_value(const Problem& p) {
+  return p.dropout.on() || p.dtype == DType::f32;
+}
+
 inline constexpr std::int32_t few_keys = 8;
 
-// delta, or `otherwise` where it is as good. terms(key): ScoreTerms of a key that the query sees by position.
+// A key that has all the weight of a query and that dropout keeps; -1: there is none, or the query sees too many to tell.
+struct OnlyKey {
+  std::int32_t key = -1;
+  float dp = 0;
+};
+
+// terms(key): ScoreTerms of a key that the query sees by position.
 template <class Terms>
-float delta_of_few_keys(const Problem& p, const SequenceView& sequence, std::int32_t query,
-                        float otherwise, Terms terms) {
-  if (!p.dropout.on()) return otherwise;
+OnlyKey only_key(const Problem& p, const SequenceView& sequence, std::int32_t query, Terms terms) {
   const QueryView view(p.visibility, sequence, query);
-  if (view.end - view.begin > few_keys) return otherwise;
-  float sum = 0, last = 0;
+  if (p.sinks || view.end - view.begin > few_keys) return {};
+  OnlyKey found;
   int counted = 0;
   _Pragma("clang loop unroll(disable)") for (std::int32_t key = view.begin; key < view.end; ++key) {
     const ScoreTerms of_key = terms(key);
     if (of_key.weight == 0) continue;
-    sum = __builtin_fmaf(of_key.weight, of_key.dp, sum);
-    last = of_key.dp;
     ++counted;
+    if (of_key.kept) found = {key, of_key.dp};
   }
-  return counted == 1 && !p.sinks ? last : sum;
+  return counted == 1 ? found : OnlyKey{};
 }
 
 }  // namespace rocflash::kernel

@@ -109,7 +109,7 @@ void backward_delta(const BackwardArguments& a) {
     // out with dropout's scale taken away again is not quite the value of a query's only key; that is at hand.
     _Pragma("clang loop unroll(disable)") for (int n = 0; n < 2 && p.dropout.on(); ++n) {
       const auto row = static_cast<std::int32_t>(smaller(query + 8 * n, sequence.sq - 1));
-      const std::int32_t key = only_key<spec.dtype>(a, sequence, item.head, row);
+      const std::int32_t key = only_key<spec.dtype>(a, sequence, item.head, row).key;
       if (key < 0) continue;
       const RowWords<spec.dtype> value(p.v, sequence.batch, sequence.k_row + key,
                                        p.kv_head(item.head));

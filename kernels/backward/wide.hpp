@@ -39,10 +39,13 @@ void backward_wide_delta(const BackwardArguments& a) {
     ROCFLASH_UNROLL
     for (int e = 0; e < 4; ++e) sum = __builtin_fmaf(x[e], y[e], sum);
   }
-  const float delta = delta_of_few_keys(p, sequence, query, sum, [&](std::int32_t key) {
-    return exact_terms(a, sequence, item.head, query, key);
-  });
-  arch::store(&a.delta.at(sequence.batch, item.head, row), delta);
+  if (may_differ_from_value(p)) {
+    const OnlyKey only = only_key(p, sequence, query, [&](std::int32_t key) {
+      return exact_terms(a, sequence, item.head, query, key);
+    });
+    if (only.key >= 0) sum = only.dp;
+  }
+  arch::store(&a.delta.at(sequence.batch, item.head, row), sum);
 }
 
 // A wave's sum over [from, end) of each term(n) times a column of row(n), added to `sum`: each lane

@@ -73,8 +73,8 @@ class KeyStream {
 
  public:
   KeyStream(const DecodeArguments& a, const SequenceView& s, std::int64_t kv_head,
-            std::int32_t first_key)
-      : k_(a.problem.k), v_(a.problem.v), cursor_(a, s, kv_head, first_key) {}
+            std::int32_t first_key, std::int32_t end_key)
+      : k_(a.problem.k), v_(a.problem.v), cursor_(a, s, kv_head, first_key, end_key) {}
 
   // Starts the copies of the next tile, of which `left` rows exist.
   void next(SharedAddress to, std::int32_t left) {
@@ -279,7 +279,7 @@ void decode(const DecodeArguments& a) {
         p, sequence, PackedRow(part.row_begin + Scores::row(lane, i), group, item.kv_head).query);
 
   // The first tiles start on their way, and q after them, through what the last of the stages leaves free.
-  KeyStream<spec> stream(a, sequence, item.kv_head, part.begin);
+  KeyStream<spec> stream(a, sequence, item.kv_head, part.begin, part.end);
   const auto copy_tile = [&](std::int32_t n) {
     const std::int32_t left = part.end - part.begin - n * tile.keys;
     if (left > 0) stream.next(Types::stage(n), left);

@@ -11,7 +11,7 @@ template <DType dtype, int tile_keys>
 class KeyCursor {
  public:
   KeyCursor(const DecodeArguments& a, const SequenceView& s, std::int64_t kv_head,
-            std::int32_t first_key)
+            std::int32_t first_key, std::int32_t end_key)
       : keys_(a.problem.k),
         batch_(s.batch),
         row_(static_cast<std::uint32_t>(s.k_row + first_key)),
@@ -22,7 +22,8 @@ class KeyCursor {
       page_ = batch_;
     } else {
       page_rows_ = static_cast<std::uint32_t>(keys_.block_rows);
-      page_ = page_of(row_);
+      // Without keys there need not be a table either.
+      page_ = first_key < end_key ? page_of(row_) : 0;
     }
   }
 

@@ -62,8 +62,8 @@ class LatentStream {
 
  public:
   LatentStream(const DecodeArguments& a, const SequenceView& s, std::int64_t kv_head,
-               std::int32_t first_key)
-      : keys_(a.problem.k), cursor_(a, s, kv_head, first_key) {}
+               std::int32_t first_key, std::int32_t end_key)
+      : keys_(a.problem.k), cursor_(a, s, kv_head, first_key, end_key) {}
 
   // Starts the copies of the next tile, of which `left` rows exist.
   void next(SharedAddress stage, std::int32_t left) {
@@ -256,7 +256,7 @@ void decode_latent(const DecodeArguments& a) {
   };
 
   // The first tiles start on their way.
-  LatentStream<spec> stream(a, sequence, item.kv_head, part.begin);
+  LatentStream<spec> stream(a, sequence, item.kv_head, part.begin, part.end);
   const auto copy_tile = [&](std::int32_t n) {
     const std::int32_t left = part.end - part.begin - n * tile.keys;
     if (left > 0) stream.next(Types::stage(n), left);

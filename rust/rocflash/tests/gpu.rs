@@ -85,6 +85,15 @@ fn inside_buffers_and_streams() {
     let nothing = stream.upload::<f32>(&[]).unwrap();
     assert!(nothing.is_empty() && nothing.download::<f32>().unwrap().is_empty());
 
+    // Memory of dropped buffers serves new ones of about the size, until it is given back.
+    let first = stream.allocate(DType::F32, 300).unwrap().address();
+    let again = stream.zeros::<f32>(290).unwrap();
+    assert_eq!(again.address(), first);
+    assert_eq!(again.download::<f32>().unwrap(), vec![0.0; 290]);
+    drop(again);
+    stream.release_unused();
+    assert_eq!(stream.upload(&data).unwrap().download::<f32>().unwrap(), data);
+
     // Mistakes are refused before they reach the driver.
     assert!(buffer.download::<i32>().is_err());
     assert!(buffer.copy_from(&other[1..]).is_err());

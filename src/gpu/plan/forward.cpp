@@ -39,6 +39,15 @@ int forward_bucket(const Problem& p, kernel::Family family) {
                            kernel::set_of(family));
 }
 
+// Whether results, or gradients, are sums of few products.
+bool has_short_sums(const Problem& p) {
+  constexpr std::int64_t few = 32;
+  const Visibility& v = p.visibility;
+  const bool few_seen =
+      (v.left >= 0 && v.right >= 0 && v.left + v.right < few) || (v.chunk > 0 && v.chunk <= few);
+  return std::min(p.head_dim, p.value_dim) <= few || std::min(p.max_q, p.max_k) <= few || few_seen;
+}
+
 // Each workgroup computes some columns of the outputs: as many workgroups as they need.
 void plan_wide(Plan& plan, kernel::ForwardArguments& a, Chip chip) {
   const Problem& p = a.problem;
@@ -113,11 +122,14 @@ bool plan_warpgroups(Plan& plan, const kernel::ForwardArguments forward, Chip ch
 }  // namespace
 
 bool is_wide(const Problem& p, kernel::Family family) {
+  // The parts that f32 is taken into lose the last bit of some numbers, which shows where few products are added up.
+  // Backward computes weights again from lse, so both must do it in the same way.
+  const bool inexact = p.dtype == DType::f32 && has_short_sums(p);
   // Matrix kernels would compute every row of these again, one number at a time.
   const bool overflows = p.dtype == DType::f32 && kernel::products_overflow(p);
   // They read k and v as they read q.
   const bool mixed = p.k.dtype != p.dtype || p.v.dtype != p.dtype;
-  return forward_bucket(p, family) == 0 || overflows || mixed;
+  return forward_bucket(p, family) == 0 || overflows || mixed || inexact;
 }
 
 Variant forward_variant(const Problem& p, const ForwardOutputs& o) {

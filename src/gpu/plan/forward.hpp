@@ -7,7 +7,8 @@
 namespace rocflash::gpu {
 
 // Whether the kernels without matrix instructions compute the problem: dtypes and head sizes that the family
-// has no others for, keys of another dtype than the queries', and f32 with products beyond its range.
+// has no others for, keys of another dtype than the queries', and f32 with products beyond its range or results that are sums
+// of few products.
 bool is_wide(const Problem& problem, kernel::Family family);
 
 kernel::Variant forward_variant(const Problem& problem, const ForwardOutputs& outputs);

@@ -49,10 +49,10 @@ TEST(Sm80Backward, SameBitsEveryTimeNeedNoSums) {
                    "backward_keys_bf16_128_plain"}));
 }
 
-// f32 has one kernel for all gradients; where bits may not depend on an order, or heads are large, those
+// f32 has one kernel for all gradients; where bits may not depend on an order, heads are large or sums short, those
 // without matrix instructions serve.
 TEST(Sm80Backward, F32IsFusedUpToHeadSize128) {
-  for (const int d : {8, 64, 65, 128}) {
+  for (const int d : {40, 64, 65, 128}) {
     const std::string bucket = d <= 64 ? "64" : "128";
     const std::string variant = d % 8 == 0 ? "_plain" : "_full";
     Given g(d, DType::f32);
@@ -65,6 +65,9 @@ TEST(Sm80Backward, F32IsFusedUpToHeadSize128) {
     g.p.deterministic = true;
     EXPECT_EQ(kernels_of(g, 99 << 10), wide);
     g.p.deterministic = false;
+    g.p.max_q = 32;
+    EXPECT_EQ(kernels_of(g, 99 << 10), wide);
+    g.p.max_q = 1000;
     g.p.scale = 0x1p-97f;
     EXPECT_EQ(kernels_of(g, 99 << 10), wide);
   }

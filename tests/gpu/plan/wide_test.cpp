@@ -59,7 +59,7 @@ constexpr Family families[] = {Family::cdna2, Family::cdna3, Family::cdna4, Fami
 TEST(WidePlan, ServesF32AndLargeHeads) {
   for (const Family family : families) {
     const bool matrix = family == Family::sm80;  // the family computes f32 with its matrix unit
-    EXPECT_EQ(is_wide(Given(DType::f32, 1, 1).p, family), !matrix);
+    EXPECT_EQ(is_wide(Given(DType::f32, 33, 33).p, family), !matrix);
     EXPECT_EQ(is_wide(Given(DType::f32, 128, 128).p, family), !matrix);
     EXPECT_TRUE(is_wide(Given(DType::f32, 64, 129).p, family));
     EXPECT_TRUE(is_wide(Given(DType::f16, 257, 8).p, family));
@@ -68,6 +68,20 @@ TEST(WidePlan, ServesF32AndLargeHeads) {
     Given small_scale(DType::f32, 64, 64);
     small_scale.p.scale = 0x1p-97f;
     EXPECT_TRUE(is_wide(small_scale.p, family));
+    // Sums of few products, over columns, keys, or what a window or chunk leaves of them.
+    EXPECT_TRUE(is_wide(Given(DType::f32, 32, 64).p, family));
+    EXPECT_TRUE(is_wide(Given(DType::f32, 64, 32).p, family));
+    EXPECT_FALSE(is_wide(Given(DType::bf16, 8, 8).p, family));
+    Given few(DType::f32, 64, 64);
+    few.p.max_k = 32;
+    EXPECT_TRUE(is_wide(few.p, family));
+    few.p.max_k = 300;
+    few.p.visibility = {.left = 31, .right = 0};
+    EXPECT_TRUE(is_wide(few.p, family));
+    few.p.visibility = {.left = 32, .right = 0};
+    EXPECT_EQ(is_wide(few.p, family), !matrix);
+    few.p.visibility = {.chunk = 32};
+    EXPECT_TRUE(is_wide(few.p, family));
     Given mixed(DType::f32, 64, 64);
     mixed.p.k.dtype = mixed.p.v.dtype = DType::bf16;
     EXPECT_TRUE(is_wide(mixed.p, family));
@@ -136,7 +150,8 @@ TEST(WidePlan, GradientsOfOptionsHaveADeltaOfTheirOwn) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     Given g(dtype, 64, 64);
     g.p.bias = {at(0x200000), DType::f32, 360000, 60000, 300, 1};
-    EXPECT_EQ(g.backward(Family::sm80)[0].kernel, dtype == DType::f32 ? "backward_delta_f32" : "backward_delta_bf16");
+    EXPECT_EQ(g.backward(Family::sm80)[0].kernel,
+              dtype == DType::f32 ? "backward_delta_f32" : "backward_delta_bf16");
     g.t.dbias = {at(0x400000), DType::f32, 0, 60000, 300, 1};
     const std::vector<Given::Step> steps = g.backward(Family::sm80);
     EXPECT_EQ(steps[0].kernel, "backward_wide_delta_f32");

@@ -18,6 +18,7 @@
 //! ```
 mod buffer;
 mod driver;
+mod pool;
 mod stream;
 
 pub use buffer::Buffer;

@@ -1,16 +1,17 @@
 //! A stream: the order of all that happens to the buffers made on it.
 use super::buffer::Buffer;
 use super::driver::StreamHandle;
+use super::pool::Pool;
 use super::Device;
 use crate::call::{self, Call, Execute, PlaceOf};
 use crate::dtype::{DType, Element};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::layout::Layout;
 use crate::view::{Place, RawView, View, ViewMut};
 use rocflash_sys as sys;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Work on a GPU, one thing after the other. Copies of it are the same stream.
 ///
@@ -29,6 +30,8 @@ struct Inner {
     /// Scratch memory of attention, kept from call to call. Locked while a call is put into the stream, since
     /// a call may be several kernels that hand it on.
     workspace: Mutex<Option<Memory>>,
+    /// Memory of buffers that are no more.
+    unused: Mutex<Pool>,
 }
 
 // SAFETY: drivers take a stream from any thread, and what is kept beside it is locked.
@@ -36,7 +39,7 @@ unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
-/// Memory of the device, released after the stream has done all that was put into it.
+/// Memory of the device, for use in the stream's order.
 pub(super) struct Memory {
     pub(super) address: u64,
     pub(super) bytes: usize,
@@ -61,7 +64,8 @@ impl Stream {
     fn wrap(device: Device, handle: StreamHandle, owned: bool) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(1);
         let id = COUNT.fetch_add(1, Ordering::Relaxed);
-        Self { inner: Arc::new(Inner { device, handle, owned, id, workspace: Mutex::new(None) }) }
+        let (workspace, unused) = Default::default();
+        Self { inner: Arc::new(Inner { device, handle, owned, id, workspace, unused }) }
     }
 
     /// The device that it is of.
@@ -77,6 +81,11 @@ impl Stream {
     /// Waits until all that was put into it is done.
     pub fn synchronize(&self) -> Result<()> {
         self.inner.synchronize()
+    }
+
+    /// Gives memory of dropped buffers, which the stream keeps for new ones, back to the driver. Waits for the stream.
+    pub fn release_unused(&self) {
+        self.inner.release_unused();
     }
 
     /// A buffer with a copy of `data`.
@@ -150,7 +159,7 @@ impl Stream {
     pub(super) fn within_device(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
         let Inner { device, handle, .. } = &*self.inner;
         let _current = device.driver.enter(device.handle)?;
-        // SAFETY: as said; it is done in the stream's order, and buffers are released only after that. The target is
+        // SAFETY: as said; it is done in the stream's order, and so is whatever gets the buffers' memory next. The target is
         // exclusively borrowed, so the two do not overlap.
         unsafe { device.driver.within_device(to, from, bytes, *handle) }
     }
@@ -162,9 +171,9 @@ impl Stream {
         unsafe { device.driver.zero(memory.address, memory.bytes, *handle) }
     }
 
-    /// Releases memory that only this stream has used.
+    /// Keeps memory that only this stream has used for the next buffers.
     pub(super) fn release(&self, memory: Memory) {
-        self.inner.release(memory);
+        self.inner.unused().put(memory);
     }
 }
 
@@ -180,20 +189,37 @@ impl Inner {
         unsafe { self.device.driver.stream_synchronize(self.handle) }
     }
 
+    fn unused(&self) -> MutexGuard<'_, Pool> {
+        self.unused.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     fn allocate(&self, bytes: usize) -> Result<Memory> {
+        if let Some(memory) = self.unused().take(bytes) {
+            return Ok(memory);
+        }
         let _current = self.device.driver.enter(self.device.handle)?;
-        let address = self.device.driver.allocate(bytes)?;
+        let bytes = Pool::block_size(bytes);
+        let address = match self.device.driver.allocate(bytes) {
+            Err(error) if error.kind() == ErrorKind::OutOfMemory => {
+                self.release_unused();
+                self.device.driver.allocate(bytes)?
+            }
+            other => other?,
+        };
         Ok(Memory { address, bytes })
     }
 
     /// Waits first: what is in flight may use it. If the device has failed so badly that waiting or releasing fails,
     /// there is nobody to tell and the memory is left to the driver.
-    fn release(&self, memory: Memory) {
-        if self.synchronize().is_ok() {
-            if let Ok(_current) = self.device.driver.enter(self.device.handle) {
-                // SAFETY: it came from `allocate`, and the only stream that used it has been waited for.
-                let _ = unsafe { self.device.driver.release(memory.address) };
-            }
+    fn release_unused(&self) {
+        let blocks = self.unused().take_all();
+        if blocks.is_empty() || self.synchronize().is_err() {
+            return;
+        }
+        let Ok(_current) = self.device.driver.enter(self.device.handle) else { return };
+        for memory in blocks {
+            // SAFETY: it came from `allocate`, and the only stream that used it has been waited for.
+            let _ = unsafe { self.device.driver.release(memory.address) };
         }
     }
 }
@@ -202,8 +228,9 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let workspace = self.workspace.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         if let Some(memory) = workspace {
-            self.release(memory);
+            self.unused().put(memory);
         }
+        self.release_unused();
         if self.owned {
             if let Ok(_current) = self.device.driver.enter(self.device.handle) {
                 // SAFETY: it was made by `new`, and nobody else has it: buffers keep their stream alive.
@@ -229,7 +256,7 @@ impl Execute for Stream {
         let bytes = call::workspace(call, &execution)?;
         if bytes > kept.as_ref().map_or(0, |memory| memory.bytes) {
             if let Some(small) = kept.take() {
-                inner.release(small);
+                inner.unused().put(small);
             }
             *kept = Some(inner.allocate(bytes)?);
         }
@@ -240,7 +267,7 @@ impl Execute for Stream {
         let _current = inner.device.driver.enter(inner.device.handle)?;
         // SAFETY: the workspace is of this device and as large as it says, and only this stream uses it, call after
         // call in order; drivers align allocations to 256 bytes. The tensors are views of this stream's
-        // buffers, which release their memory only after the stream was waited for.
+        // buffers, whose memory goes to nobody but later work of this stream.
         unsafe { call::run(call, &execution) }
     }
 }
