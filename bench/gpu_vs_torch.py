@@ -1,11 +1,11 @@
 """This library against torch's attention on an NVIDIA GPU: one run, the same inputs, the device's own clock.
 
-    python bench/gpu_vs_torch.py [--op backward] [--quick] [--dtypes bf16] [--dims 64,128] [--idle 0.2]
-                                 [--output bench.json] [--plot bench.png]
+    python bench/gpu_vs_torch.py [--op backward] [--packed] [--quick] [--dtypes bf16] [--dims 64,128]
+                                 [--idle 0.2] [--output bench.json] [--plot bench.png]
 
 Forward or backward, head sizes 64 and 128, 2048 to 16384 tokens, causal and not, ordinary and grouped heads, against
 torch's flash and cuDNN backends; in f32, which those two do not take, against its memory-efficient one, which knows no
-groups. Ratios above 1 say that this library is faster. All take turns and are timed with
+groups. --packed: sequences of mixed lengths in one tensor, for torch as a nested one. Ratios above 1 say that this library is faster. All take turns and are timed with
 events around each call; the median counts. How far our output, or the worst of our gradients, is from torch's is
 printed beside it. Kernels are compared, not what a call costs the host.
 
@@ -47,14 +47,23 @@ class Case:
     h: int
     hk: int
     causal: bool
+    packed: bool = False
 
     @property
     def batch(self) -> int:
         return max(1, TOKENS // self.length)
 
+    @property
+    def lengths(self) -> list[int]:
+        """Of the sequences. Packed ones are the longest, and as many tokens again in shorter ones."""
+        if not self.packed:
+            return [self.length] * self.batch
+        parts = [self.length // n for n in (1, 2, 4, 8, 8)]
+        return parts * max(1, self.batch // 2)
+
     def flops(self, op: str) -> float:
         """Useful work: 4 per query, key and column, half of it when causal; 10 backward."""
-        once = PRODUCTS[op] * 4.0 * self.batch * self.h * self.length**2 * self.d
+        once = PRODUCTS[op] * 4.0 * self.h * self.d * sum(n**2 for n in self.lengths)
         return once * (0.5 if self.causal else 1.0)
 
     @property
@@ -63,16 +72,18 @@ class Case:
 
     def label(self) -> str:
         mask = "causal" if self.causal else ""
-        return f"{self.dtype} d{self.d} {self.batch}x{self.length} h{self.h}/{self.hk} {mask}"
+        size = f"{len(self.lengths)}<={self.length}" if self.packed else f"{self.batch}x{self.length}"
+        return f"{self.dtype} d{self.d} {size} h{self.h}/{self.hk} {mask}"
 
 
-def cases(quick: bool, dtypes: list[str], dims: list[int]) -> Iterator[Case]:
+def cases(quick: bool, dtypes: list[str], dims: list[int], packed: bool) -> Iterator[Case]:
     for dtype in dtypes:
         for d in dims:
             for causal in (False, True):
                 for length in (2048, 8192) if quick else (2048, 4096, 8192, 16384):
-                    for h, hk in ((16, 16),) if dtype == "f32" else ((16, 16), (32, 8)):
-                        yield Case(dtype, d, length, h, hk, causal)
+                    alone = packed or dtype == "f32"  # torch knows no groups there
+                    for h, hk in ((16, 16),) if alone else ((16, 16), (32, 8)):
+                        yield Case(dtype, d, length, h, hk, causal, packed)
 
 
 BURST = 4  # calls after a rest; the first one warms up
@@ -130,21 +141,29 @@ def measure(
 ) -> dict[str, object]:
     torch.manual_seed(0)
     dtype, backward = DTYPES[case.dtype], op == "backward"
+    rows = [sum(case.lengths)] if case.packed else [case.batch, case.length]
     q, k, v = inputs = [
-        torch.randn(case.batch, case.length, heads, case.d, device="cuda")
-        .to(dtype)
-        .requires_grad_(backward)
+        torch.randn(*rows, heads, case.d, device="cuda").to(dtype).requires_grad_(backward)
         for heads in (case.h, case.hk, case.hk)
     ]
     told = {"is_causal": case.causal, "enable_gqa": case.h != case.hk}
+    starts = torch.tensor([0, *case.lengths], device="cuda").cumsum(0)
+    cu = starts.int()
+    packed = {"cu_seqlens_q": cu, "cu_seqlens_k": cu, "max_seqlen_q": case.length, "max_seqlen_k": case.length}
 
     def run_ours() -> torch.Tensor:
-        return rocflash.attention(q, k, v, causal=case.causal, deterministic=deterministic)
+        lengths = packed if case.packed else {}
+        return rocflash.attention(q, k, v, causal=case.causal, deterministic=deterministic, **lengths)
 
     def run_torch(backend: SDPBackend) -> torch.Tensor:
+        given = inputs
+        if case.packed:
+            longest = {"min_seqlen": min(case.lengths), "max_seqlen": case.length}
+            given = [torch.nested.nested_tensor_from_jagged(x, starts, **longest) for x in inputs]
         with sdpa_kernel(backend):
-            turned = [x.transpose(1, 2) for x in inputs]
-            return F.scaled_dot_product_attention(*turned, **told).transpose(1, 2)
+            turned = [x.transpose(1, 2) for x in given]
+            out = F.scaled_dot_product_attention(*turned, **told).transpose(1, 2)
+        return out.values() if case.packed else out
 
     def timed(forward: Callable[[], torch.Tensor]) -> Call:
         return differentiated(forward, inputs) if backward else lambda: (forward(),)
@@ -218,6 +237,7 @@ def main() -> None:
     parser.add_argument(
         "--deterministic", action="store_true", help="the same gradients, bit by bit, every time"
     )
+    parser.add_argument("--packed", action="store_true", help="sequences of mixed lengths")
     parser.add_argument("--quick", action="store_true", help="two lengths, short measurements")
     parser.add_argument("--dtypes", default="bf16", help="which of " + ",".join(DTYPES))
     parser.add_argument("--dims", default="64,128", help="head sizes")
@@ -234,7 +254,7 @@ def main() -> None:
     print(f"{'':34}{'rocflash':>9}{'torch':>10}{'':9}{'differs':>9}")
     rows = []
     dims = [int(d) for d in arguments.dims.split(",")]
-    for case in cases(arguments.quick, arguments.dtypes.split(","), dims):
+    for case in cases(arguments.quick, arguments.dtypes.split(","), dims, arguments.packed):
         row = measure(
             case,
             arguments.op,
