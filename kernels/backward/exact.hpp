@@ -93,11 +93,12 @@ std::int32_t only_key(const BackwardArguments& a, const SequenceView& sequence, 
   if (a.problem.sinks || view.end - view.begin > few_keys) return -1;
   const ExactGradient<dtype> exact{a, sequence, head};
   std::int32_t found = -1, counted = 0;
-  _Pragma("clang loop unroll(disable)") for (std::int32_t key = view.begin; key < view.end; ++key) {
-    const ScoreTerms terms = exact.terms(query, key);
-    counted += terms.weight != 0 ? 1 : 0;
-    if (terms.weight != 0 && terms.kept) found = key;
-  }
+  visit_weights(
+      view, [&](std::int32_t key) { return exact.terms(query, key); },
+      [&](std::int32_t key, const ScoreTerms& terms) {
+        ++counted;
+        if (terms.kept) found = key;
+      });
   return counted == 1 ? found : -1;
 }
 

@@ -19,7 +19,17 @@ struct ScoreTerms {
 
 inline constexpr std::int32_t few_keys = 8;
 
-// delta, or `otherwise` where it is as good. terms(key): ScoreTerms of a key that the query sees by position.
+// visit(key, terms) for each key of a query that has weight. terms(key): ScoreTerms of a key that the query sees by
+// position.
+template <class Terms, class Visit>
+void visit_weights(const QueryView& view, Terms terms, Visit visit) {
+  _Pragma("clang loop unroll(disable)") for (std::int32_t key = view.begin; key < view.end; ++key) {
+    const ScoreTerms of_key = terms(key);
+    if (of_key.weight != 0) visit(key, of_key);
+  }
+}
+
+// delta, or `otherwise` where it is as good.
 template <class Terms>
 float delta_of_few_keys(const Problem& p, const SequenceView& sequence, std::int32_t query,
                         float otherwise, Terms terms) {
@@ -28,13 +38,11 @@ float delta_of_few_keys(const Problem& p, const SequenceView& sequence, std::int
   if (view.end - view.begin > few_keys) return otherwise;
   float sum = 0, last = 0;
   int counted = 0;
-  _Pragma("clang loop unroll(disable)") for (std::int32_t key = view.begin; key < view.end; ++key) {
-    const ScoreTerms of_key = terms(key);
-    if (of_key.weight == 0) continue;
+  visit_weights(view, terms, [&](std::int32_t, const ScoreTerms& of_key) {
     sum = __builtin_fmaf(of_key.weight, of_key.dp, sum);
     last = of_key.dp;
     ++counted;
-  }
+  });
   return counted == 1 && !p.sinks ? last : sum;
 }
 
