@@ -123,7 +123,7 @@ build: setup-test
 	$(call compile,build)
 
 verify:
-	@echo "== 1 of 3: build the library with its kernels and the command; once, about 3 minutes on 2 cores"
+	@echo "== 1 of 3: build the library with its kernels and the command; once, about 2 minutes on 2 cores"
 	@$(MAKE) library-here
 	@echo "== 2 of 3: check every feature against the double-precision reference; about 10 s on 2 cores"
 	@build/bin/rocflash verify --quick --device $(DEVICE)
