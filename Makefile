@@ -34,7 +34,7 @@ endif
 # Evaluated when a recipe runs, after setup may have installed ninja.
 GENERATOR = $$(command -v ninja >/dev/null && echo "-G Ninja" || echo "-G 'Unix Makefiles'")
 
-.PHONY: help setup setup-verify setup-test build library verify verify-cuda test report wheels dist bench bench-options fuzz sanitize format format-check lint install clean
+.PHONY: help setup setup-verify setup-test build library library-here verify verify-cuda test report wheels dist bench bench-options fuzz sanitize format format-check lint install clean
 
 help:
 	@echo "rocflash: exact attention. Usage: make TARGET [VARIABLE=value]"
@@ -53,7 +53,7 @@ help:
 	@echo "  lint      clang-tidy on the sources, shellcheck on the scripts"
 	@echo "  install   install library, headers, command and docs        PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)"
 	@echo "  setup     install what is missing for all of these (apt, as root or through sudo), or say what it is"
-	@echo "  library   configure and compile the library and the command into build/   JOBS=$(JOBS) CC= CXX="
+	@echo "  library   configure and compile the library and the command into build/, with kernels for all GPUs   JOBS=$(JOBS) CC= CXX="
 	@echo "  build     the same, with the tests, the simulator and the examples"
 	@echo "  clean     remove build directories"
 
@@ -84,12 +84,36 @@ build/.setup-%: scripts/setup.sh
 # A first result needs the library and the command, so that is what is configured; what the tests need may not even be
 # installed. `make build` adds the rest to the same directory and compiles nothing again.
 PARTS = ROCFLASH_BUILD_TESTS ROCFLASH_BUILD_SIM ROCFLASH_BUILD_EXAMPLES
-library: setup-verify
+# It needs no kernels of GPUs that are not there either: `make verify` configures native, and everything else adds the rest
+# (three quarters of the work) before it compiles. CMake refuses to install or package a native build.
+NATIVE = grep -qs '^ROCFLASH_GPU_ARCHS:[A-Z]*=native$$' build/CMakeCache.txt
+define library_only
 	@if [[ ! -e build/build.ninja && ! -e build/Makefile ]]; then touch build/.library-only; fi
-	$(call configure,release,build,$(COMPILERS) $(PARTS:%=-D%=OFF))
+	$(call configure,release,build,$(COMPILERS) $(PARTS:%=-D%=OFF) $(1))
+endef
+define all_kernels
+	@if $(NATIVE); then \
+	  echo "== configure build: kernels of all GPUs, no longer only of those in this machine"; \
+	  cmake -UROCFLASH_GPU_ARCHS --log-level=WARNING build >/dev/null; \
+	fi
+endef
+
+library: setup-verify
+	$(call all_kernels)
+	$(call library_only)
+	$(call compile,build,rocflash rocflash_cli)
+
+# The GPUs are looked for every time: one that has come since gets its kernels.
+library-here: setup-verify
+	$(call library_only,-DROCFLASH_GPU_ARCHS=native)
+	@if $(NATIVE); then \
+	  cmake --log-level=NOTICE build >/dev/null; \
+	  echo "   (make library compiles the kernels of all GPUs; what is installed or packaged has them)"; \
+	fi
 	$(call compile,build,rocflash rocflash_cli)
 
 build: setup-test
+	$(call all_kernels)
 	@if [[ -e build/.library-only ]]; then \
 	  echo "== configure build: the tests, the simulator and the examples too"; \
 	  cmake $(PARTS:%=-U%) --log-level=WARNING build >/dev/null; \
@@ -99,8 +123,8 @@ build: setup-test
 	$(call compile,build)
 
 verify:
-	@echo "== 1 of 3: build the library with its kernels and the command; once, about 3 minutes on 2 cores"
-	@$(MAKE) library
+	@echo "== 1 of 3: build the library with its kernels and the command; once, about 2 minutes on 2 cores"
+	@$(MAKE) library-here
 	@echo "== 2 of 3: check every feature against the double-precision reference; about 10 s on 2 cores"
 	@build/bin/rocflash verify --quick --device $(DEVICE)
 	@echo "== 3 of 3: time it, on the CPU beside standard attention, which materialises the scores; about 10 s"
@@ -127,6 +151,7 @@ report: library
 	@build/bin/rocflash report
 
 wheels: setup-test
+	$(call all_kernels)
 	$(call configure,release,build,$(COMPILERS))
 	@echo "== wheels: rocflash, flash-attn and flash-attn-3 into dist/"
 	@JOBS=$(JOBS) scripts/wheels.sh

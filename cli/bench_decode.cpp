@@ -178,10 +178,41 @@ int bench_decode(const DecodeOptions& o) {
       o.cold ? ", each after 256 MiB of other memory have been read" : "");
   std::fflush(to);
 
-  Table table(
-      {"cache", "page", "time [ms]", "GB/s", "reading [GB/s]", "share of reading [%]", "best GB/s",
-       "reading, best [GB/s]", "share [%]", "time to one tensor's", "append [us]"},
-      0);
+  return report_decode(o, to,
+                       {"time [ms]", "GB/s", "reading [GB/s]", "share of reading [%]", "best GB/s",
+                        "reading, best [GB/s]", "share [%]", "time to one tensor's", "append [us]"},
+                       {{"threads", threads}, {"cold", o.cold}},
+                       [&](std::int64_t seqlen, std::int64_t page) {
+                         const DecodeRow r = measure(o, seqlen, page, threads);
+                         const double seconds = r.decode.median(), reading = r.reading.median(),
+                                      best = r.decode.best(), best_reading = r.reading.best();
+                         DecodeCells row;
+                         row.seconds = seconds;
+                         if (page > 0) row.one_tensor = r.one_tensor.median();
+                         row.before = {fmt::format("{:.3f}", seconds * 1e3),
+                                       fmt::format("{:.1f}", r.gigabytes / seconds),
+                                       fmt::format("{:.1f}", r.gigabytes / reading),
+                                       fmt::format("{:.0f}", 100 * reading / seconds),
+                                       fmt::format("{:.1f}", r.gigabytes / best),
+                                       fmt::format("{:.1f}", r.gigabytes / best_reading),
+                                       fmt::format("{:.0f}", 100 * best_reading / best)};
+                         row.after = {fmt::format("{:.1f}", r.append.median() * 1e6)};
+                         row.json = {{"read_seconds", reading},
+                                     {"best_seconds", best},
+                                     {"best_read_seconds", best_reading},
+                                     {"append_seconds", r.append.median()},
+                                     {"gigabytes", r.gigabytes}};
+                         return row;
+                       });
+}
+
+int report_decode(
+    const DecodeOptions& o, std::FILE* to, const std::vector<std::string>& titles,
+    const Json& facts,
+    const std::function<DecodeCells(std::int64_t seqlen, std::int64_t page)>& measure) {
+  std::vector<std::string> all_titles{"cache", "page"};
+  all_titles.insert(all_titles.end(), titles.begin(), titles.end());
+  Table table(all_titles, 0);
   Json results = Json::array();
   Progress progress;
   std::vector<std::int64_t> pages{0};
@@ -189,47 +220,27 @@ int bench_decode(const DecodeOptions& o) {
   for (const std::int64_t seqlen : o.seqlens) {
     for (const std::int64_t page : pages) {
       progress.show(fmt::format("cache {}, page {}", seqlen, page));
-      const DecodeRow r = measure(o, seqlen, page, threads);
-      const double seconds = r.decode.median(), reading = r.reading.median(),
-                   best = r.decode.best(), best_reading = r.reading.best();
-      Json result{{"seqlen_k", seqlen},
-                  {"page_size", page},
-                  {"seconds", seconds},
-                  {"read_seconds", reading},
-                  {"best_seconds", best},
-                  {"best_read_seconds", best_reading},
-                  {"append_seconds", r.append.median()},
-                  {"gigabytes", r.gigabytes}};
-      std::string to_one_tensor;
-      if (page > 0) {
-        const double one_tensor = r.one_tensor.median();
-        to_one_tensor = fmt::format("{:.2f}", seconds / one_tensor);
-        result["one_tensor_seconds"] = one_tensor;
-      }
-      table.add({std::to_string(seqlen), page > 0 ? std::to_string(page) : "none",
-                 fmt::format("{:.3f}", seconds * 1e3), fmt::format("{:.1f}", r.gigabytes / seconds),
-                 fmt::format("{:.1f}", r.gigabytes / reading),
-                 fmt::format("{:.0f}", 100 * reading / seconds),
-                 fmt::format("{:.1f}", r.gigabytes / best),
-                 fmt::format("{:.1f}", r.gigabytes / best_reading),
-                 fmt::format("{:.0f}", 100 * best_reading / best), to_one_tensor,
-                 fmt::format("{:.1f}", r.append.median() * 1e6)});
+      const DecodeCells row = measure(seqlen, page);
+      Json result{{"seqlen_k", seqlen}, {"page_size", page}, {"seconds", row.seconds}};
+      result.update(row.json);
+      std::vector<std::string> cells{std::to_string(seqlen),
+                                     page > 0 ? std::to_string(page) : "none"};
+      cells.insert(cells.end(), row.before.begin(), row.before.end());
+      cells.push_back(row.one_tensor ? fmt::format("{:.2f}", row.seconds / *row.one_tensor) : "");
+      cells.insert(cells.end(), row.after.begin(), row.after.end());
+      if (row.one_tensor) result["one_tensor_seconds"] = *row.one_tensor;
+      table.add(cells);
       results.push_back(std::move(result));
     }
   }
   progress.clear();
   table.print(to);
-  write_json(o.json, Json{{"version", version()},
-                          {"device", o.device},
-                          {"op", "decode"},
-                          {"dtype", o.dtype},
-                          {"batch", o.batch},
-                          {"heads", o.heads},
-                          {"kv_heads", o.kv_heads},
-                          {"head_dim", o.head_dim},
-                          {"threads", threads},
-                          {"cold", o.cold},
-                          {"results", results}});
+  Json json{{"version", version()},   {"device", o.device},    {"op", "decode"},
+            {"dtype", o.dtype},       {"batch", o.batch},      {"heads", o.heads},
+            {"kv_heads", o.kv_heads}, {"head_dim", o.head_dim}};
+  json.update(facts);
+  json["results"] = std::move(results);
+  write_json(o.json, json);
   return exit_good;
 }
 

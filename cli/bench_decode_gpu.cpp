@@ -8,7 +8,6 @@
 #include "commands.hpp"
 #include "gpu_array.hpp"
 #include "output.hpp"
-#include "table.hpp"
 #include "times.hpp"
 
 namespace rocflash::cli {
@@ -125,49 +124,21 @@ int bench_decode_gpu(const DecodeOptions& o) {
       "as decode reads.\n\n");
   std::fflush(to);
 
-  Table table({"cache", "page", "time [us]", "GB/s", "copy [GB/s]", "share of copy [%]",
-               "time to one tensor's"},
-              0);
-  Json results = Json::array();
-  Progress progress;
-  std::vector<std::int64_t> pages{0};
-  pages.insert(pages.end(), o.pages.begin(), o.pages.end());
-  for (const std::int64_t seqlen : o.seqlens) {
-    for (const std::int64_t page : pages) {
-      progress.show(fmt::format("cache {}, page {}", seqlen, page));
-      const GpuDecodeRow r = measure(gpu, o, seqlen, page);
-      const double seconds = r.decode.median(), copy = r.copy.median();
-      Json result{{"seqlen_k", seqlen},
-                  {"page_size", page},
-                  {"seconds", seconds},
-                  {"copy_seconds", copy},
-                  {"bytes", r.bytes}};
-      std::string to_one_tensor;
-      if (page > 0) {
-        const double one_tensor = r.one_tensor.median();
-        to_one_tensor = fmt::format("{:.2f}", seconds / one_tensor);
-        result["one_tensor_seconds"] = one_tensor;
-      }
-      table.add({std::to_string(seqlen), page > 0 ? std::to_string(page) : "none",
-                 fmt::format("{:.1f}", seconds * 1e6),
-                 fmt::format("{:.0f}", r.bytes / seconds * 1e-9),
-                 fmt::format("{:.0f}", r.bytes / copy * 1e-9),
-                 fmt::format("{:.0f}", 100 * copy / seconds), to_one_tensor});
-      results.push_back(std::move(result));
-    }
-  }
-  progress.clear();
-  table.print(to);
-  write_json(o.json, Json{{"version", version()},
-                          {"device", o.device},
-                          {"op", "decode"},
-                          {"dtype", o.dtype},
-                          {"batch", o.batch},
-                          {"heads", o.heads},
-                          {"kv_heads", o.kv_heads},
-                          {"head_dim", o.head_dim},
-                          {"results", results}});
-  return exit_good;
+  return report_decode(
+      o, to, {"time [us]", "GB/s", "copy [GB/s]", "share of copy [%]", "time to one tensor's"},
+      Json::object(), [&](std::int64_t seqlen, std::int64_t page) {
+        const GpuDecodeRow r = measure(gpu, o, seqlen, page);
+        const double seconds = r.decode.median(), copy = r.copy.median();
+        DecodeCells row;
+        row.seconds = seconds;
+        if (page > 0) row.one_tensor = r.one_tensor.median();
+        row.before = {fmt::format("{:.1f}", seconds * 1e6),
+                      fmt::format("{:.0f}", r.bytes / seconds * 1e-9),
+                      fmt::format("{:.0f}", r.bytes / copy * 1e-9),
+                      fmt::format("{:.0f}", 100 * copy / seconds)};
+        row.json = {{"copy_seconds", copy}, {"bytes", r.bytes}};
+        return row;
+      });
 }
 
 }  // namespace rocflash::cli

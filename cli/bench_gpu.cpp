@@ -40,22 +40,47 @@ std::string family_of(const rocflash_device& device) {
   return {};
 }
 
-// The largest difference of `out` from standard attention, which the host computes from the same inputs.
-double difference_from_standard(const GpuArray& q, const GpuArray& k, const GpuArray& v,
-                                const GpuArray& out, const Problem& problem) {
+// The largest difference of results from standard attention, which the host computes from the same inputs: of `out`, or of
+// the gradients.
+double difference_from_standard(const Problem& problem, const GpuArray& q, const GpuArray& k,
+                                const GpuArray& v, const GpuArray& out,
+                                const std::list<GpuArray>& of_backward) {
+  const auto like = [](const GpuArray& a) { return Array(a.tensor().dtype(), a.tensor().shape()); };
   const Array host_q = q.on_host(), host_k = k.on_host(), host_v = v.on_host();
   Problem here = problem;
   here.q = host_q.tensor(), here.k = host_k.tensor(), here.v = host_v.tensor();
-  const Array found = out.on_host();
-  Array standard(out.tensor().dtype(), out.tensor().shape());
-  const ForwardOutputs outputs{standard.tensor(), std::nullopt, std::nullopt};
+  const Dims shape = out.tensor().shape();
+  const Array standard = like(out), lse(DType::f32, {shape[0], shape[2], shape[1]});
   Execution execution{.backend = Backend::standard};
   Workspace workspace;
-  workspace.reserve(workspace_size(here, outputs, execution));
-  execution.workspace = workspace.data();
-  execution.workspace_size = workspace.size();
+  const auto reserve = [&](std::size_t bytes) {
+    workspace.reserve(bytes);
+    execution.workspace = workspace.data();
+    execution.workspace_size = workspace.size();
+  };
+  const ForwardOutputs outputs{standard.tensor(), lse.tensor(), std::nullopt};
+  reserve(workspace_size(here, outputs, execution));
   forward(here, outputs, execution);
-  return found.difference(standard);
+  if (of_backward.empty()) return out.on_host().difference(standard);
+
+  auto given = of_backward.begin();  // dout, dq, dk, dv
+  const Array dout = given->on_host(), dq = like(*++given), dk = like(*++given),
+              dv = like(*++given);
+  const BackwardTensors tensors{.dout = dout.tensor(),
+                                .out = standard.tensor(),
+                                .lse = lse.tensor(),
+                                .dq = dq.tensor(),
+                                .dk = dk.tensor(),
+                                .dv = dv.tensor()};
+  reserve(workspace_size(here, tensors, execution));
+  backward(here, tensors, execution);
+  double largest = 0;
+  given = of_backward.begin();
+  for (const Array* mine : {&dq, &dk, &dv}) {
+    const double d = (++given)->on_host().difference(*mine);
+    if (!(d <= largest)) largest = d;  // a NaN wins, and shows
+  }
+  return largest;
 }
 
 GpuRow measure(const std::shared_ptr<Gpu>& gpu, const CostShape& s, const GpuBenchOptions& o) {
@@ -85,18 +110,19 @@ GpuRow measure(const std::shared_ptr<Gpu>& gpu, const CostShape& s, const GpuBen
   launch();  // loads the kernels
   gpu->wait(execution.stream);
   std::list<GpuArray> more;  // of backward
+  BackwardTensors tensors;
   if (o.backward) {
     const auto array = [&](const GpuArray& like, std::uint64_t seed) {
       return more.emplace_back(gpu, t, like.tensor().shape(), seed).tensor();
     };
-    const BackwardTensors tensors{.dout = array(out, 4),
-                                  .out = out.tensor(),
-                                  .lse = lse.tensor(),
-                                  .dq = array(q, 0),
-                                  .dk = array(k, 0),
-                                  .dv = array(v, 0)};
+    tensors = {.dout = array(out, 4),
+               .out = out.tensor(),
+               .lse = lse.tensor(),
+               .dq = array(q, 0),
+               .dk = array(k, 0),
+               .dv = array(v, 0)};
     workspace = workspace_of(workspace_size(problem, tensors, execution));
-    launch = [&, tensors] { backward(problem, tensors, execution); };
+    launch = [&] { backward(problem, tensors, execution); };
     gpu->predict(true);
     launch();
     gpu->wait(execution.stream);
@@ -127,26 +153,38 @@ GpuRow measure(const std::shared_ptr<Gpu>& gpu, const CostShape& s, const GpuBen
     return times.median();
   };
   row.seconds = timed();
-  if (o.compare && !o.backward) {
-    std::optional<GpuArray> table;
+  if (o.compare) {
+    // Forward's weights. Backward keeps those, and has the gradients of the scores in a table like it.
+    std::list<GpuArray> tables;
     try {
-      table.emplace(gpu, t, Dims{s.b, s.h, s.sq, s.sk}, 0);
+      for (int n = 0; n < (o.backward ? 2 : 1); ++n)
+        tables.emplace_back(gpu, t, Dims{s.b, s.h, s.sq, s.sk}, 0);
     } catch (const Error&) {
-      // No room for the table of weights, which is what flash attention spares: the columns stay empty.
+      tables.clear();  // no room, which is what flash attention spares: the columns stay empty
     }
-    if (table) {
-      const GpuArray& weights = *table;
-      const ForwardOutputs all{out.tensor(), lse.tensor(), weights.tensor()};
-      workspace = workspace_of(workspace_size(problem, all, execution));
-      launch = [&] { forward(problem, all, execution); };
+    if (!tables.empty()) {
+      const GpuArray &first = tables.front(), &last = tables.back();
+      if (first.bytes() <= largest_table)
+        row.difference = difference_from_standard(problem, q, k, v, out, more);
+      const ForwardOutputs all{out.tensor(), lse.tensor(), first.tensor()};
+      Problem biased = problem;
+      if (o.backward) {
+        // A bias of 0 changes nothing, and its gradients are those of the scores.
+        gpu->fill(first.tensor().data(), 0, first.bytes());
+        biased.bias = first.tensor();
+        tensors.dbias = last.tensor();
+        workspace = workspace_of(workspace_size(biased, tensors, execution));
+        launch = [&] { backward(biased, tensors, execution); };
+      } else {
+        workspace = workspace_of(workspace_size(problem, all, execution));
+        launch = [&] { forward(problem, all, execution); };
+      }
       launch();
       gpu->wait(execution.stream);
       const int repeats = row.repeats;
       row.standard_seconds = timed();
       row.repeats = repeats;
-      row.standard_bytes = weights.bytes() + execution.workspace_size;
-      if (weights.bytes() <= largest_table)
-        row.difference = difference_from_standard(q, k, v, out, problem);
+      row.standard_bytes = tables.size() * first.bytes() + execution.workspace_size;
     }
   }
   gpu->drop_stream(execution.stream);
@@ -180,13 +218,15 @@ int bench_gpu(const GpuBenchOptions& o) {
              "Medians by events. Least: inputs read once, outputs written once. Requested: {}.\n",
              simulated && !o.backward ? "counted by the simulator"
                                       : "what the kernels' tiles ask for, caches aside");
-  const bool compare = o.compare && !o.backward;
+  const bool compare = o.compare;
   if (compare)
     fmt::print(to,
-               "Standard: the same attention with all weights written to memory, by this library's "
-               "kernels; a framework's "
-               "own reads them\nback, too. Memory: beyond inputs and outputs. Difference: from "
-               "standard attention on the host.\n");
+               "Standard: {} written to memory, by this library's kernels; a framework's own reads "
+               "them\nback, too. Memory: beyond inputs and outputs{}. Difference: from standard "
+               "attention on the host.\n",
+               o.backward ? "the same gradients with those of all scores"
+                          : "the same attention with all weights",
+               o.backward ? "; standard attention also keeps forward's weights" : "");
   if (simulated)
     fmt::print(
         to,

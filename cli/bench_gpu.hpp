@@ -13,7 +13,7 @@ struct GpuBenchOptions {
   std::vector<CostShape> shapes;  // one row each
   int repeat = 0;                 // 0: about a second's worth
   bool backward = false;
-  bool compare = true;         // with standard attention; forward only
+  bool compare = true;         // with standard attention
   bool compare_model = false;  // hardware: predict the time on the simulator, too
 };
 

@@ -1,6 +1,7 @@
 // `rocflash info`: what this library is, what it runs on here, and why it does not use the rest.
 #include <map>
 #include <rocflash/rocflash.hpp>
+#include <set>
 
 #include "abilities.hpp"
 #include "commands.hpp"
@@ -8,6 +9,12 @@
 
 namespace rocflash::cli {
 namespace {
+
+// What there are kernels for; a build may carry some of them only.
+constexpr const char* all_targets[]{
+#define ROCFLASH_MEMBER(family, arch, ...) #arch,
+#include "table/families.inc"
+};
 
 const char* driver_of(const rocflash_device& d) {
   return d.device.device_type == kDLROCM ? "hip" : "cuda";
@@ -58,14 +65,24 @@ int info(const std::string& json_file) {
   }
   fmt::print(to, "\nGPU kernels\n");
   std::map<std::string, std::string> families;
+  std::set<std::string> carried;
   json["targets"] = Json::array();
   for (const rocflash_target& t : targets()) {
     std::string& archs = families[fmt::format("{:<5}{:<9}", t.driver, t.family)];
     archs += (archs.empty() ? "" : " ") + std::string(t.arch);
+    carried.insert(t.arch);
     json["targets"].push_back({{"arch", t.arch}, {"family", t.family}, {"driver", t.driver}});
   }
   if (families.empty()) fmt::print(to, "  none: this library was built for the CPU alone\n");
   for (const auto& [family, archs] : families) fmt::print(to, "  {}{}\n", family, archs);
+  std::string left_out;
+  json["targets_left_out"] = Json::array();
+  for (const char* arch : all_targets) {
+    if (carried.contains(arch)) continue;
+    left_out += fmt::format(" {}", arch);
+    json["targets_left_out"].push_back(arch);
+  }
+  if (!left_out.empty()) fmt::print(to, "  left out of this build{}\n", left_out);
   fmt::print(to, "\nLimits\n  head size 1 to {}, dropout in steps of 1/{}\n", limit.max_head_dim,
              limit.dropout_steps);
   write_json(json_file, json);

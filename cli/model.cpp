@@ -42,7 +42,8 @@ Prediction predict_on_simulator(const std::string& arch, const std::string& op,
   }
   const std::string command = fmt::format(
       "ROCFLASH_HIP_LIBRARY={} ROCFLASH_SIM_ARCH={} ROCFLASH_SIM_CHECKS=none "
-      "ROCFLASH_SIM_TIME_ONLY=1 {} bench --device hip:0 --repeat 1 --op {} --dtype {} --batch {} "
+      "ROCFLASH_SIM_TIME_ONLY=1 {} bench --device hip:0 --no-standard --repeat 1 --op {} --dtype "
+      "{} --batch {} "
       "--heads {} --kv-heads {} --seqlen {} --seqlen-k {} --head-dim {} {} {} --json - 2>/dev/null",
       quoted(library.string()), quoted(arch), quoted(fs::read_symlink("/proc/self/exe").string()),
       op, dtype, s.b, s.h, s.hk, s.sq, s.sk, s.d, s.causal ? "--causal" : "--no-causal",

@@ -12,6 +12,13 @@ if(NOT header_version VERSION_EQUAL PROJECT_VERSION)
     "rocflash.h says version ${header_version}, CMakeLists.txt says ${PROJECT_VERSION}; they must agree")
 endif()
 
+# What `make verify` builds for a first result may have kernels for no GPU at all. It stays where it is.
+if(ROCFLASH_GPU_ARCHS STREQUAL "native")
+  install(CODE "message(FATAL_ERROR \"This build has kernels for the GPUs of one machine only (ROCFLASH_GPU_ARCHS=native) and is not \"
+    \"installed or packaged. `make install` compiles those of all GPUs first; by hand: cmake -DROCFLASH_GPU_ARCHS=all \"
+    \"${PROJECT_BINARY_DIR}, or name those that are wanted.\")" ALL_COMPONENTS)
+endif()
+
 install(TARGETS rocflash EXPORT rocflash
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library NAMELINK_COMPONENT development
   PUBLIC_HEADER DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/rocflash COMPONENT development)

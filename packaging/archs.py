@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -80,43 +79,19 @@ def _pick(asked: list[str], source: str, known: list[str]) -> tuple[list[str], l
     return [name for name in known if name in plain], notes
 
 
-def gpus_by_kfd(sysfs: Path) -> list[str]:
-    """GPUs by the kernel's topology: CPUs are nodes too, with version 0."""
-    found = []
-    for properties in sorted(sysfs.glob("class/kfd/kfd/topology/nodes/*/properties")):
-        version = re.search(r"^gfx_target_version (\d+)$", properties.read_text(), re.MULTILINE)
-        number = int(version[1]) if version else 0
-        if number:
-            found.append(f"gfx{number // 10000}{number // 100 % 100:x}{number % 100:x}")
-    return list(dict.fromkeys(found))
-
-
-def gpus_by_rocminfo(command: str | None) -> list[str]:
-    """GPUs by ROCm's own tool, for containers that hide sysfs."""
-    if not command or not shutil.which(command):
-        return []
-    try:
-        told = subprocess.run([command], capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return list(
-        dict.fromkeys(re.findall(r"^\s*Name:\s+(gfx[0-9a-f]+)\s*$", told.stdout, re.MULTILINE))
+def gpus_here(environment: Mapping[str, str]) -> dict[str, str]:
+    """The GPUs of this machine as kernels/build/native.sh finds them, with its word for where."""
+    told = subprocess.run(
+        ["sh", str(ROOT / "kernels" / "build" / "native.sh")],
+        env={"PATH": os.environ.get("PATH", os.defpath), **environment},
+        capture_output=True,
+        text=True,
+        check=True,
     )
+    return dict(line.split() for line in told.stdout.splitlines())
 
 
-def _found(environment: Mapping[str, str]) -> tuple[list[str], str]:
-    gpus = gpus_by_kfd(Path(environment.get("ROCFLASH_SYSFS", "/sys")))
-    if gpus:
-        return gpus, "found by the kernel's KFD nodes"
-    rocminfo = (
-        environment.get("ROCFLASH_ROCMINFO") or shutil.which("rocminfo") or "/opt/rocm/bin/rocminfo"
-    )
-    return gpus_by_rocminfo(rocminfo), "found by rocminfo"
-
-
-def has_nvidia(environment: Mapping[str, str]) -> bool:
-    """Whether NVIDIA's kernel module shows a GPU."""
-    return any(Path(environment.get("ROCFLASH_PROC", "/proc")).glob("driver/nvidia/gpus/*"))
+SOURCES = {"kfd": "found by the kernel's KFD nodes", "rocminfo": "found by rocminfo"}
 
 
 def asked(environment: Mapping[str, str]) -> Choice | None:
@@ -145,8 +120,9 @@ def choose(environment: Mapping[str, str] = os.environ) -> Choice:
     if told:
         return told
     known = kernel_targets()
-    gpus, how = _found(environment)
+    gpus = {name: how for name, how in gpus_here(environment).items() if name != "nvidia"}
     if gpus:
+        how = SOURCES[next(iter(gpus.values()))]
         served = [name for name in known if name in gpus]
         unserved = [name for name in gpus if name not in known]
         notes = (f"{', '.join(unserved)} {how}: there are no kernels for it",) if unserved else ()
@@ -163,7 +139,7 @@ def choose_here(environment: Mapping[str, str] = os.environ) -> Choice:
         return told
     choice = choose(environment)
     nvidia = [name for name in kernel_targets() if name.startswith("sm_")]
-    found = has_nvidia(environment)
+    found = "nvidia" in gpus_here(environment)
     if choice.names != ("all",):
         return replace(choice, names=(*choice.names, *nvidia)) if found else choice
     if found:

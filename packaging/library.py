@@ -23,7 +23,8 @@ def truth(name: str, value: str) -> bool:
 
 
 def cached_archs(build: Path) -> str | None:
-    """ROCFLASH_GPU_ARCHS of a configured Release build, or None where there is none or it lacks the kernels it was to have."""
+    """ROCFLASH_GPU_ARCHS of a configured Release build, or None where there is none, or it was never to be packaged,
+    or it lacks the kernels it was to have."""
     try:
         text = (build / "CMakeCache.txt").read_text()
         targets = (build / "kernels" / "include" / "targets.inc").read_text()
@@ -32,7 +33,7 @@ def cached_archs(build: Path) -> str | None:
     if not re.search(r"^CMAKE_BUILD_TYPE:\w+=Release$", text, re.MULTILINE):
         return None
     found = re.search(r"^ROCFLASH_GPU_ARCHS:\w+=(.*)$", text, re.MULTILINE)
-    if not found:
+    if not found or found[1] == "native":  # CMake does not install those
         return None
     if found[1] == "none":
         return "none"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -49,7 +50,7 @@ def main(words: list[str]) -> int:
     try:
         for path in write_all(given.build, given.out):
             print(f"{path.stat().st_size:>10}  {path}")
-    except (audit.Refused, FileNotFoundError) as error:
+    except (audit.Refused, FileNotFoundError, subprocess.CalledProcessError) as error:
         print(f"universal.py: {error}", file=sys.stderr)
         return 1
     return 0

@@ -15,6 +15,7 @@
 #include "backward/exact.hpp"
 #include "backward/statistic.hpp"
 #include "table/backward.hpp"
+#include "tile/quads.hpp"
 #include "tile/sm80.hpp"
 
 namespace rocflash::kernel {
@@ -179,23 +180,6 @@ bool has_whole_chunks(const Rows& rows) {
          0;
 }
 
-// Four neighbouring lanes have a word each of four rows of words; afterwards each has a row of its own.
-inline Words4 transposed_by_four(Words4 words) {
-  const int lane = arch::lane();
-  ROCFLASH_UNROLL
-  for (int bit = 1; bit <= 2; bit *= 2) {
-    ROCFLASH_UNROLL
-    for (int n = 0; n < 4; ++n) {
-      if (n & bit) continue;
-      const bool upper = (lane & bit) != 0;
-      const std::uint32_t received = arch::from_lane_xor(upper ? words[n] : words[n | bit], bit);
-      words[n] = upper ? received : words[n];
-      words[n | bit] = upper ? words[n | bit] : received;
-    }
-  }
-  return words;
-}
-
 template <KernelSpec spec>
 void backward_round(const BackwardArguments& a) {
   constexpr int owned = backward_tile(this_family, spec).owned;
@@ -235,7 +219,7 @@ void backward_round(const BackwardArguments& a) {
     if constexpr (spec.dtype == DType::f32) continue;
     ROCFLASH_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const Words4 chunk = transposed_by_four(words[half]);
+      const Words4 chunk = turned_in_quad(words[half]);
       const int row = lane / 4 + 8 * half, column = DqSums::columns * (strip + lane % 4);
       if (whole_chunks) {
         if (begin + row < sequence.sq && column < dq.columns)

@@ -7,7 +7,11 @@ from pathlib import Path
 import archs
 import pytest
 
-NOWHERE = {"ROCFLASH_SYSFS": "/nonexistent", "ROCFLASH_ROCMINFO": "/nonexistent"}
+NOWHERE = {
+    "ROCFLASH_SYSFS": "/nonexistent",
+    "ROCFLASH_ROCMINFO": "/nonexistent",
+    "ROCFLASH_PROC": "/nonexistent",
+}
 
 
 def sysfs(folder: Path, *versions: int) -> str:
@@ -55,7 +59,8 @@ def test_kernel_targets_are_the_builds() -> None:
     ],
 )
 def test_numbers_of_the_kernel(tmp_path: Path, version: int, name: str) -> None:
-    assert archs.gpus_by_kfd(Path(sysfs(tmp_path, 0, version))) == [name]
+    machine = {**NOWHERE, "ROCFLASH_SYSFS": sysfs(tmp_path, 0, version)}
+    assert archs.gpus_here(machine) == {name: "kfd"}
 
 
 def test_order_of_the_choice(tmp_path: Path) -> None:
@@ -125,12 +130,11 @@ def test_a_rocminfo_that_fails(tmp_path: Path) -> None:
 
 def test_installations_here(tmp_path: Path) -> None:
     """From a clone NVIDIA's GPUs count too, and without any GPU common ones are taken."""
-    nowhere = {**NOWHERE, "ROCFLASH_PROC": "/nonexistent"}
-    assert archs.choose_here(nowhere).names == archs.COMMON
+    assert archs.choose_here(NOWHERE).names == archs.COMMON
     assert set(archs.COMMON) < set(archs.kernel_targets())
-    assert archs.choose_here({**nowhere, "GPU_ARCHS": "none"}).option == "none"
+    assert archs.choose_here({**NOWHERE, "GPU_ARCHS": "none"}).option == "none"
     (tmp_path / "driver/nvidia/gpus/0000:01:00.0").mkdir(parents=True)
-    nvidia = {**nowhere, "ROCFLASH_PROC": str(tmp_path)}
+    nvidia = {**NOWHERE, "ROCFLASH_PROC": str(tmp_path)}
     assert archs.choose_here(nvidia).names[0] == "sm_80"
     both = {**nvidia, "ROCFLASH_SYSFS": sysfs(tmp_path / "sys", 0, 90402)}
     assert archs.choose_here(both).names[:2] == ("gfx942", "sm_80")

@@ -1,6 +1,6 @@
 //! Keys and values kept between calls, in host memory or on a GPU, with the dense functions of this crate.
 use crate::check;
-use crate::op::{slices, stage_all, unsupported, Prepared, Spec};
+use crate::op::{slices, stage_all, unsupported, with_options, Spec};
 use crate::rocm_tensor::{kind_of, RocmTensor};
 use crate::stage::{from_rocflash, Target, Wanted};
 use candle::{bail, CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, WithDType};
@@ -163,16 +163,15 @@ impl Attend {
         let target = &self.shared.target;
         let mut cache = self.shared.lock();
         let (dims, keys) = self.shared.check(&cache, layouts)?;
-        let prepared = Prepared::new(&self.spec, &dims, keys)?;
-        let staged = prepared.stage(target)?;
-        let options = prepared.options(&self.spec, &staged)?;
         let [q, k, v] = stage_all(target, slices::<T>(storages)?, layouts)?;
         let mut out = Wanted::<T>::new(target, &dims.out)?;
         let outputs = Outputs::new(out.view_mut()?);
         let append = Append::new(k.view()?, v.view()?);
-        cache
-            .attend(&mut *target.executor(), &q.view()?, &append, &options, outputs)
-            .map_err(from_rocflash)?;
+        with_options(&self.spec, &dims, keys, target, |options| {
+            cache
+                .attend(&mut *target.executor(), &q.view()?, &append, options, outputs)
+                .map_err(from_rocflash)
+        })?;
         Ok((T::to_cpu_storage_owned(out.data()?), Shape::from(dims.out)))
     }
 }

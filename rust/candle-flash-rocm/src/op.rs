@@ -48,7 +48,7 @@ impl Spec {
 }
 
 /// The small tensors of a call, read from Candle and ready where they are needed.
-pub(crate) struct Prepared {
+struct Prepared {
     slopes: Option<Vec<f32>>,
     sinks: Option<Vec<f32>>,
     /// Where sequences begin, and the longest of q and k.
@@ -59,7 +59,7 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    pub(crate) fn new(spec: &Spec, dims: &Dims, keys: usize) -> Result<Self> {
+    fn new(spec: &Spec, dims: &Dims, keys: usize) -> Result<Self> {
         let per_head = |name: &str, tensor: &Option<Tensor>| {
             tensor.as_ref().map(|t| check::per_head(name, t, dims.heads)).transpose()
         };
@@ -89,7 +89,7 @@ impl Prepared {
         Ok(Self { slopes, sinks, begins, table, mask, window })
     }
 
-    pub(crate) fn stage(&self, target: &Target) -> Result<StagedOptions<'_>> {
+    fn stage(&self, target: &Target) -> Result<StagedOptions<'_>> {
         let mut staged = StagedOptions::default();
         if let Some(slopes) = &self.slopes {
             staged.slopes = Some(target.array(slopes, &[slopes.len()])?);
@@ -109,7 +109,7 @@ impl Prepared {
         Ok(staged)
     }
 
-    pub(crate) fn options<'a>(&self, spec: &Spec, staged: &'a StagedOptions) -> Result<Options<'a>> {
+    fn options<'a>(&self, spec: &Spec, staged: &'a StagedOptions) -> Result<Options<'a>> {
         let mut options =
             Options::new().softmax_scale(spec.softmax_scale).softcap(spec.softcap.unwrap_or(0.0));
         if self.window != [None, None] {
@@ -134,6 +134,19 @@ impl Prepared {
     }
 }
 
+/// Calls `with` the options of a call, where the kernels read them.
+pub(crate) fn with_options<R>(
+    spec: &Spec,
+    dims: &Dims,
+    keys: usize,
+    target: &Target,
+    with: impl FnOnce(&Options) -> Result<R>,
+) -> Result<R> {
+    let prepared = Prepared::new(spec, dims, keys)?;
+    let staged = prepared.stage(target)?;
+    with(&prepared.options(spec, &staged)?)
+}
+
 fn read_ranges(tensor: &Tensor, batch: usize) -> Result<Vec<i32>> {
     if tensor.dtype() != DType::I32 {
         bail!("mm_prefix_ranges must be i32, got {:?}", tensor.dtype())
@@ -147,7 +160,7 @@ fn read_ranges(tensor: &Tensor, batch: usize) -> Result<Vec<i32>> {
 
 /// [`Prepared`] where the kernels read it.
 #[derive(Default)]
-pub(crate) struct StagedOptions<'a> {
+struct StagedOptions<'a> {
     slopes: Option<Staged<'a>>,
     sinks: Option<Staged<'a>>,
     begins: Option<[Staged<'a>; 2]>,
@@ -207,9 +220,6 @@ impl Attention {
         dims: &Dims,
         want_lse: bool,
     ) -> Result<(Vec<T>, Vec<f32>)> {
-        let prepared = Prepared::new(&self.spec, dims, layouts[1].dims()[1])?;
-        let staged = prepared.stage(&self.target)?;
-        let options = prepared.options(&self.spec, &staged)?;
         let [q, k, v] = stage_all(&self.target, data, layouts)?;
         let mut out = Wanted::<T>::new(&self.target, &dims.out)?;
         let mut lse = want_lse.then(|| Wanted::<f32>::new(&self.target, &dims.lse)).transpose()?;
@@ -218,7 +228,9 @@ impl Attention {
             outputs = outputs.lse(lse.view_mut()?);
         }
         let mut executor = self.target.executor();
-        executor.forward(&q.view()?, &k.view()?, &v.view()?, &options, outputs).map_err(from_rocflash)?;
+        with_options(&self.spec, dims, layouts[1].dims()[1], &self.target, |options| {
+            executor.forward(&q.view()?, &k.view()?, &v.view()?, options, outputs).map_err(from_rocflash)
+        })?;
         let lse = lse.map(Wanted::data).transpose()?;
         Ok((out.data()?, lse.unwrap_or_default()))
     }
@@ -266,9 +278,6 @@ impl Attention {
             }
         };
         let lse = self.target.array(lse, &dims.lse)?;
-        let prepared = Prepared::new(&self.spec, &dims, layouts[1].dims()[1])?;
-        let staged = prepared.stage(&self.target)?;
-        let options = prepared.options(&self.spec, &staged)?;
         let [q, k, v] = stage_all(&self.target, data, layouts)?;
         let mut wanted = [None, None, None];
         for (slot, tensor) in wanted.iter_mut().zip(inputs) {
@@ -288,7 +297,9 @@ impl Attention {
             gradients = gradients.dv(dv.view_mut()?);
         }
         let mut executor = self.target.executor();
-        executor.backward(&q.view()?, &k.view()?, &v.view()?, &options, gradients).map_err(from_rocflash)?;
+        with_options(&self.spec, &dims, layouts[1].dims()[1], &self.target, |options| {
+            executor.backward(&q.view()?, &k.view()?, &v.view()?, options, gradients).map_err(from_rocflash)
+        })?;
         let [dq, dk, dv] = wanted.map(|wanted| wanted.map(Wanted::tensor).transpose());
         Ok([dq?, dk?, dv?])
     }

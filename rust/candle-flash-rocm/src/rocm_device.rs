@@ -3,7 +3,7 @@
 //! Candle has no ROCm device yet. The day it has one, its storage will be an address, a dtype and a layout on a stream: just
 //! what [`forward`] and [`backward`] take, so that the new methods of `CustomOp3` are calls of them.
 use crate::functions::FlashAttn;
-use crate::op::{Attention, Prepared};
+use crate::op::{with_options, Attention};
 use crate::rocm_tensor::kind_of;
 use crate::stage::{from_rocflash, strides, Target};
 use candle::{bail, DType, Layout, Result, Shape};
@@ -95,9 +95,7 @@ pub unsafe fn backward(
     let spec = op.spec();
     let layouts = [q, k, v].map(|tensor| tensor.layout);
     let dims = Attention::dims(&spec, layouts[0], layouts[1], layouts[2])?;
-    let prepared = Prepared::new(&spec, &dims, layouts[1].dims()[1])?;
-    let staged = prepared.stage(&Target::Device(stream.clone()))?;
-    let options = prepared.options(&spec, &staged)?;
+    let keys = layouts[1].dims()[1];
     // SAFETY: the caller's promise, for all views here.
     unsafe {
         let [q, k, v] = [view(stream, kind, q)?, view(stream, kind, k)?, view(stream, kind, v)?];
@@ -121,7 +119,9 @@ pub unsafe fn backward(
         if let Some(dv) = gradients.dv {
             wanted = wanted.dv(write(dv, layouts[2])?);
         }
-        stream.clone().backward(&q, &k, &v, &options, wanted).map_err(from_rocflash)
+        with_options(&spec, &dims, keys, &Target::Device(stream.clone()), |options| {
+            stream.clone().backward(&q, &k, &v, options, wanted).map_err(from_rocflash)
+        })
     }
 }
 
@@ -138,9 +138,7 @@ unsafe fn attend(
     let kind = kind_of(dtype)?;
     let spec = op.spec();
     let dims = Attention::dims(&spec, q.layout, k.layout, v.layout)?;
-    let prepared = Prepared::new(&spec, &dims, k.layout.dims()[1])?;
-    let staged = prepared.stage(&Target::Device(stream.clone()))?;
-    let options = prepared.options(&spec, &staged)?;
+    let keys = k.layout.dims()[1];
     // SAFETY: the caller's promise, for all views here.
     unsafe {
         let [q, k, v] = [view(stream, kind, q)?, view(stream, kind, k)?, view(stream, kind, v)?];
@@ -148,7 +146,9 @@ unsafe fn attend(
         if let Some(lse) = lse {
             outputs = outputs.lse(stream.view_raw_mut(lse, rocflash::DType::F32, contiguous(&dims.lse)?));
         }
-        stream.clone().forward(&q, &k, &v, &options, outputs).map_err(from_rocflash)
+        with_options(&spec, &dims, keys, &Target::Device(stream.clone()), |options| {
+            stream.clone().forward(&q, &k, &v, options, outputs).map_err(from_rocflash)
+        })
     }
 }
 

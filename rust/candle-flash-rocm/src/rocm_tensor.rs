@@ -1,5 +1,5 @@
 //! Tensors that stay on a GPU: owned device memory with a shape, made from and into Candle's tensors.
-use crate::op::{unsupported, Attention, Prepared, Spec};
+use crate::op::{unsupported, with_options, Attention, Spec};
 use crate::stage::{count, from_rocflash, gather, strides, upload, Target};
 use candle::{bail, CpuStorage, DType, Layout, Result, Shape, Storage, Tensor, WithDType};
 use half::{bf16, f16};
@@ -143,14 +143,13 @@ impl RocmTensor {
         let kind = kind_of(q.dtype)?;
         let mut stream = q.stream().clone();
         let dims = Attention::dims(&spec, &q.layout, &k.layout, &v.layout)?;
-        let prepared = Prepared::new(&spec, &dims, k.dims()[1])?;
-        let staged = prepared.stage(&Target::Device(stream.clone()))?;
-        let options = prepared.options(&spec, &staged)?;
         let mut out = stream.allocate(kind, count(&dims.out)?).map_err(from_rocflash)?;
         let mut lse = stream.allocate(rocflash::DType::F32, count(&dims.lse)?).map_err(from_rocflash)?;
         let outputs = Outputs::new(out.view_mut(&dims.out).map_err(from_rocflash)?)
             .lse(lse.view_mut(&dims.lse).map_err(from_rocflash)?);
-        stream.forward(&q.view()?, &k.view()?, &v.view()?, &options, outputs).map_err(from_rocflash)?;
+        with_options(&spec, &dims, k.dims()[1], &Target::Device(stream.clone()), |options| {
+            stream.forward(&q.view()?, &k.view()?, &v.view()?, options, outputs).map_err(from_rocflash)
+        })?;
         let mut result = Self::of(out, q.dtype, &dims.out);
         let inputs = inputs.map(Self::detach);
         result.origin = Some(Arc::new(Origin { spec, inputs, out: result.memory.clone(), lse }));
@@ -165,13 +164,12 @@ impl RocmTensor {
         [q, k, v]: [&Self; 3],
     ) -> Result<Self> {
         let mut stream = q.stream().clone();
-        let prepared = Prepared::new(spec, dims, keys)?;
-        let staged = prepared.stage(&Target::Device(stream.clone()))?;
-        let options = prepared.options(spec, &staged)?;
         let mut out = stream.allocate(kind_of(q.dtype)?, count(&dims.out)?).map_err(from_rocflash)?;
         let outputs = Outputs::new(out.view_mut(&dims.out).map_err(from_rocflash)?);
         let append = rocflash::Append::new(k.view()?, v.view()?);
-        cache.attend(&mut stream, &q.view()?, &append, &options, outputs).map_err(from_rocflash)?;
+        with_options(spec, dims, keys, &Target::Device(stream.clone()), |options| {
+            cache.attend(&mut stream, &q.view()?, &append, options, outputs).map_err(from_rocflash)
+        })?;
         Ok(Self::of(out, q.dtype, &dims.out))
     }
 
@@ -194,9 +192,6 @@ impl RocmTensor {
         let kind = kind_of(self.dtype)?;
         let mut stream = self.stream().clone();
         let dims = Attention::dims(spec, &q.layout, &k.layout, &v.layout)?;
-        let prepared = Prepared::new(spec, &dims, k.dims()[1])?;
-        let staged = prepared.stage(&Target::Device(stream.clone()))?;
-        let options = prepared.options(spec, &staged)?;
         let room = |like: &Self| stream.allocate(kind, count(like.dims())?).map_err(from_rocflash);
         let (mut dq, mut dk, mut dv) = (room(q)?, room(k)?, room(v)?);
         let out = origin.out.view(&dims.out).map_err(from_rocflash)?;
@@ -205,7 +200,9 @@ impl RocmTensor {
             .dq(dq.view_mut(q.dims()).map_err(from_rocflash)?)
             .dk(dk.view_mut(k.dims()).map_err(from_rocflash)?)
             .dv(dv.view_mut(v.dims()).map_err(from_rocflash)?);
-        stream.backward(&q.view()?, &k.view()?, &v.view()?, &options, wanted).map_err(from_rocflash)?;
+        with_options(spec, &dims, k.dims()[1], &Target::Device(stream.clone()), |options| {
+            stream.backward(&q.view()?, &k.view()?, &v.view()?, options, wanted).map_err(from_rocflash)
+        })?;
         Ok([(dq, q), (dk, k), (dv, v)].map(|(memory, like)| Self::of(memory, self.dtype, like.dims())))
     }
 }
