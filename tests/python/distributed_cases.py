@@ -13,6 +13,7 @@ from torch import Tensor
 
 import rocflash
 import rocflash.distributed as rfd
+from rocflash._c.options import GRADED
 from rocflash.distributed.layout import layout_of, of_spec
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
@@ -66,13 +67,26 @@ def options_of(case: dict[str, Any], draw: torch.Generator) -> dict[str, Any]:
             found["mask"] = torch.arange(sk)[None, None, None] < torch.tensor([sk, sk // 2])[:, None, None, None]
         elif name == "bias":
             found["bias"] = torch.randn(1, heads, sq, sk, generator=draw)
+        elif name == "used":
+            found["seqused_q"] = torch.tensor([sq - 3, sq // 2], dtype=torch.int32)
+            found["seqused_k"] = torch.tensor([sk // 2, sk - 1], dtype=torch.int32)
+        elif name == "leftpad":
+            found["leftpad_k"] = torch.tensor([2, 5], dtype=torch.int32).clamp(max=sk // 2)
         elif name == "packed":
             found["cu_seqlens_q"] = torch.tensor([0, 3, 3, sq // 2, sq - 2, sq], dtype=torch.int32)
             found["cu_seqlens_k"] = torch.tensor([0, 3, 3, sk // 2, sk - 2, sk], dtype=torch.int32)
         elif name != "plain":
             raise KeyError(name)
-    if "packed" in names and "alibis" in names:
-        found["alibi_slopes"] = torch.rand(5, heads, generator=draw) * 0.3
+    if "packed" in names:
+        longest = [int(found[f"cu_seqlens_{x}"].diff().max()) for x in "qk"]
+        if "alibis" in names:
+            found["alibi_slopes"] = torch.rand(5, heads, generator=draw) * 0.3
+        if "used" in names:
+            for x in "qk":
+                lengths = found[f"cu_seqlens_{x}"].diff()
+                found[f"seqused_{x}"] = (lengths - torch.tensor([1, 0, 2, 0, 1])).clamp(min=0).int()
+        if "bias" in names:
+            found["bias"] = torch.randn(5, 1, *longest, generator=draw)
     return found
 
 
@@ -108,14 +122,12 @@ def attend(tensors: dict[str, Tensor], options: dict[str, Any], call: Any) -> di
     """out, lse and gradients by a function like `rocflash.attention`."""
     inputs = [tensors[name].detach().clone().requires_grad_() for name in ("q", "k", "v")]
     options = dict(options)
-    sinks = options.get("sinks")
-    if sinks is not None:
-        sinks = options["sinks"] = sinks.detach().clone().requires_grad_()
+    for name in set(options) & set(GRADED):
+        options[name] = options[name].detach().clone().requires_grad_()
     out, lse = call(*inputs, return_lse=True, **options)
     out.backward(tensors["dout"].to(out.dtype))
     found = {"out": out.detach(), "lse": lse, **{f"d{n}": x.grad for n, x in zip("qkv", inputs)}}
-    if sinks is not None:
-        found["dsinks"] = sinks.grad
+    found.update({f"d{name}": options[name].grad for name in set(options) & set(GRADED)})
     return found
 
 
@@ -135,7 +147,7 @@ def of_rank(case: dict[str, Any]) -> Optional[dict[str, Any]]:
     }
     rows = torch.tensor(q_layout.positions(rank), dtype=torch.int64)
     for name in ("mask", "bias"):
-        if name in options and options[name].shape[2] > 1:
+        if name in options and options[name].shape[2] > 1 and dim == 1:
             options[name] = options[name].index_select(2, rows)
     lengths = {} if "spec" in case else {"length": case["sq"], "length_k": case["sk"]}
     device = case.get("device", "cpu")
@@ -160,11 +172,11 @@ def assembled(case: dict[str, Any], parts: list[Any]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for name in parts[0]:
         pieces = [torch.from_numpy(part[name]) for part in parts[: case["ranks"]]]
-        if name == "dsinks":
+        if name in ("dsinks", "dalibi_slopes") or (name == "dbias" and packed):
             found[name] = sum(pieces)
             continue
         layout = k_layout if name in ("dk", "dv") else q_layout
-        dim = (1 if packed else 2) if name == "lse" else (0 if packed else 1)
+        dim = (1 if packed else 2) if name in ("lse", "dbias") else (0 if packed else 1)
         everywhere = [p for rank in range(case["ranks"]) for p in layout.positions(rank)]
         back = torch.tensor(everywhere, dtype=torch.int64).argsort()
         found[name] = torch.cat(pieces, dim).index_select(dim, back)
@@ -189,7 +201,7 @@ def errors(case: dict[str, Any], found: dict[str, Tensor]) -> dict[str, tuple[fl
             return float((y.double() - want).abs().masked_fill(same, 0).max()) if y.numel() else 0.0
 
         finite = want[want.isfinite()].abs()
-        dtype = torch.float32 if name in ("lse", "dsinks") else DTYPES[case["dtype"]]
+        dtype = torch.float32 if name in ("lse", "dsinks", "dbias", "dalibi_slopes") else DTYPES[case["dtype"]]
         rounding = float(finite.max()) * torch.finfo(dtype).eps / 2 if finite.numel() else 0.0
         result[name] = worst(x), max(worst(plain[name]), rounding)
     return result

@@ -42,11 +42,17 @@ OPTIONS = (
     "packed+alibis",
     "packed+causal+chunk+alibi",
     "packed+dropout",
+    "used+leftpad+causal",
+    "used+window+alibis",
+    "leftpad+causal+chunk+sinks",
+    "used+leftpad+dropout",
+    "used+bias+causal",
+    "packed+used+bias",
+    "mask+dropout+bias+alibis",
 )
 LAYOUTS = ("zigzag", "striped", "contiguous")
 # Of rows (b, queries, keys): divisible, not divisible, of different lengths, fewer than ranks.
 LENGTHS = ((48, 48), (37, 37), (20, 41), (41, 20), (9, 9))
-BY_ROWS = ("mask", "bias")  # what ranks that share heads cannot take
 
 
 def listed() -> list[dict[str, Any]]:
@@ -56,9 +62,8 @@ def listed() -> list[dict[str, Any]]:
     for options in OPTIONS:
         ways = [("ring", layout, 4) for layout in LAYOUTS]
         ways += [("ring", draw.choice(LAYOUTS), 2), ("ring", "zigzag", 3)]
-        if not any(name in options for name in BY_ROWS):
-            ways += [("ulysses", draw.choice(LAYOUTS), 4), ("2d", draw.choice(LAYOUTS), 4)]
-            ways += [("ulysses", draw.choice(LAYOUTS), 2)]
+        ways += [("ulysses", draw.choice(LAYOUTS), 4), ("2d", draw.choice(LAYOUTS), 4)]
+        ways += [("ulysses", draw.choice(LAYOUTS), 2)]
         for n, (method, layout, ranks) in enumerate(ways):
             sq, sk = LENGTHS[n % 2] if n < 3 else draw.choice(LENGTHS)
             found.append(
@@ -148,7 +153,6 @@ def refused(four: Ranks, message: str, **changed: Any) -> None:
 def test_refusals_name_the_argument(four: Ranks) -> None:
     refused(four, "method: 'ulysses'.*6 heads of q", method="ulysses", heads=6)
     refused(four, "method: 'spiral'; it must be one of auto, ring", method="spiral")
-    refused(four, "mask: 4 queries, but the heads are shared by 4 ranks", options="mask", method="ulysses")
     refused(four, "q's 3 heads must be a multiple", heads=3)
 
 
@@ -158,9 +162,10 @@ def refuse_options() -> list[str]:
     q = torch.zeros(1, 4, 2, 8)
     found = []
     for given in (
-        {"seqused_k": torch.ones(1, dtype=torch.int32)},
-        {"leftpad_k": torch.ones(1, dtype=torch.int32)},
+        {"seqused_k": torch.full((1,), 17, dtype=torch.int32)},
+        {"leftpad_k": torch.ones(2, dtype=torch.int32)},
         {"block_table": torch.ones(1, 1, dtype=torch.int32)},
+        {"cache_batch_idx": torch.ones(1, dtype=torch.int64)},
         {"return_weights": True},
         {"windows": 3},
         {"layout": "zagzig"},
@@ -173,8 +178,6 @@ def refuse_options() -> list[str]:
         {"cu_seqlens_q": torch.tensor([0, 4], dtype=torch.int32)},
         {"length": 26},
         {"softcap": "much"},
-        {"bias": torch.zeros(1, 2, 4, 4, requires_grad=True)},
-        {"alibi_slopes": torch.zeros(2, requires_grad=True)},
     ):
         try:
             rfd.attention(q, q, q, **{"method": "ring", **given})
@@ -186,9 +189,10 @@ def refuse_options() -> list[str]:
 
 def test_options_that_are_refused(four: Ranks) -> None:
     wanted = (
-        "seqused_k: is given; sequences over ranks take cu_seqlens_k",
-        "leftpad_k: is given",
-        "block_table: is given; sequences over ranks take rocflash.distributed.decode",
+        "seqused_k: 17 for sequence 0; it must be 0 to its length, 16",
+        "leftpad_k: torch.int32 of shape (2,); it must be int32 of shape (b,) = (1,)",
+        "block_table: has 1; it must be 0 to 0, k's pages",
+        "cache_batch_idx: torch.int64 of shape (1,); it must be int32 of shape (1,)",
         "return_weights: True",
         "unexpected keyword argument 'windows'",
         "layout: 'zagzig'; it must be one of zigzag, striped, contiguous",
@@ -201,8 +205,6 @@ def test_options_that_are_refused(four: Ranks) -> None:
         "cu_seqlens_k: is None, but its counterpart is given",
         "q: 4 rows; rank",
         "softcap: 'much'",
-        "bias: requires a gradient, which sequences over ranks do not have",
-        "alibi_slopes: requires a gradient",
     )
     for rank, found in enumerate(four.run(refuse_options)):
         for text, message in zip(found, wanted, strict=True):

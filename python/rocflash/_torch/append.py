@@ -15,20 +15,24 @@ from ..errors import InvalidArgument
 from .rotary import at_positions, check_tables, formula
 
 
-class _Rows(NamedTuple):
-    """Of each row of a tensor: its sequence, and its number within it."""
+class Rows(NamedTuple):
+    """Of each row of a tensor: its sequence, and its number within it; and which rows are of a sequence, None for all."""
 
     sequence: Tensor
     index: Tensor
+    valid: Optional[Tensor] = None
 
 
-def _rows(batch: int, length: int, cu: Optional[Tensor], device: torch.device) -> _Rows:
-    """Rows in the order of memory; packed ones beyond the last sequence count for that."""
+def rows_of(batch: int, length: int, cu: Optional[Tensor], device: torch.device) -> Rows:
+    """Rows in the order of memory. Packed ones may lie before the first sequence or behind the last."""
     at = torch.arange(batch * length if cu is None else length, device=device)
     if cu is None:
-        return _Rows(at // max(length, 1), at % max(length, 1))
-    sequence = torch.bucketize(at, cu[1:].long(), right=True).clamp(max=batch - 1)
-    return _Rows(sequence, at - cu.long()[sequence])
+        return Rows(at // max(length, 1), at % max(length, 1))
+    ends = cu.long()
+    sequence = torch.bucketize(at, ends[1:], right=True).clamp(max=batch - 1)
+    index = at - ends[sequence]
+    valid = (index >= 0) & (index < ends.diff()[sequence])
+    return Rows(sequence, torch.where(valid, index, 0), valid)
 
 
 def _check_new(name: str, x: Any, cache: Tensor, packed: bool, batch: int) -> None:
@@ -48,18 +52,19 @@ def lengths_after(o: Any, new: Any, batch: int) -> Tensor:
     return (o.seqused_k + new.cu_seqlens_k_new.diff()).to(torch.int32)
 
 
-def check(k: Tensor, v: Tensor, o: Any, new: Any, batch: int) -> None:
-    """All that can be refused before anything is written."""
+def check(k: Tensor, v: Tensor, new: Any, batch: int, names: tuple[str, str] = ("k_new", "v_new")) -> None:
+    """All that can be refused before anything is written. `names` are the caller's."""
     packed = new.cu_seqlens_k_new is not None
     if (new.k_new is None) != (new.v_new is None):
-        raise InvalidArgument(f"{'v' if new.v_new is None else 'k'}_new: is None, but the other is given")
+        raise InvalidArgument(f"{names[new.v_new is None]}: is None, but the other is given")
     if packed and tuple(new.cu_seqlens_k_new.shape) != (batch + 1,):
         shape = tuple(new.cu_seqlens_k_new.shape)
         raise InvalidArgument(f"cu_seqlens_k_new: shape {shape}; it must be (b + 1,) = ({batch + 1},)")
-    _check_new("k_new", new.k_new, k, packed, batch)
-    _check_new("v_new", new.v_new, v, packed, batch)
+    _check_new(names[0], new.k_new, k, packed, batch)
+    _check_new(names[1], new.v_new, v, packed, batch)
     if new.k_new.shape[:-1] != new.v_new.shape[:-1]:
-        raise InvalidArgument(f"v_new: shape {tuple(new.v_new.shape)}; but for its last size it must be k_new's")
+        shape = tuple(new.v_new.shape)
+        raise InvalidArgument(f"{names[1]}: shape {shape}; but for its last size it must be {names[0]}'s")
     if (new.rotary_cos is None) != (new.rotary_sin is None):
         missing = "rotary_sin" if new.rotary_sin is None else "rotary_cos"
         raise InvalidArgument(f"{missing}: is None, but the other is given")
@@ -70,15 +75,21 @@ def check(k: Tensor, v: Tensor, o: Any, new: Any, batch: int) -> None:
 def append(q: Tensor, k: Tensor, v: Tensor, o: Any, new: Any, interleaved: bool, batch: int) -> Tensor:
     """Writes new keys and values behind the `o.seqused_k` rows of each sequence; returns q, rotated if asked."""
     device, before = k.device, o.seqused_k.long()
-    rows = _rows(batch, new.k_new.shape[-3], new.cu_seqlens_k_new, device)
+    rows = rows_of(batch, new.k_new.shape[-3], new.cu_seqlens_k_new, device)
     keys, values = (x.reshape(-1, *x.shape[-2:]) for x in (new.k_new, new.v_new))
     if new.rotary_cos is not None:
         start = before if new.rotary_seqlens is None else new.rotary_seqlens.long()
-        keys = _turned(keys, start[rows.sequence] + rows.index, new, interleaved)
-        of_q = _rows(batch, q.shape[-3], o.cu_seqlens_q, device)
+        keys = turned(keys, start[rows.sequence] + rows.index, new, interleaved)
+        of_q = rows_of(batch, q.shape[-3], o.cu_seqlens_q, device)
         moves = o.causal or o.attention_chunk or o.window_left >= 0 or o.window_right >= 0
         position = start[of_q.sequence] + (of_q.index if moves else 0)
-        q = _turned(q.reshape(-1, *q.shape[-2:]), position, new, interleaved).view(q.shape)
+        q = turned(q.reshape(-1, *q.shape[-2:]), position, new, interleaved).view(q.shape)
+    if rows.valid is not None and rows.valid.numel():
+        # Those of no sequence do as the first that is of one: written twice, it is the same, and nobody waits.
+        some = rows.valid.any()
+        at = torch.where(rows.valid, torch.arange(rows.valid.numel(), device=device), rows.valid.int().argmax())
+        rows = Rows(rows.sequence[at], rows.index[at], some)
+        keys, values = keys[at], values[at]
     at = before[rows.sequence] + rows.index
     if o.block_table is not None:
         size = k.shape[1]
@@ -87,11 +98,12 @@ def append(q: Tensor, k: Tensor, v: Tensor, o: Any, new: Any, interleaved: bool,
     else:
         entry = rows.sequence if o.cache_batch_idx is None else o.cache_batch_idx.long()[rows.sequence]
         place = (entry, at.clamp(max=k.shape[1] - 1))
-    k[place], v[place] = keys, values
+    for cache, found in ((k, keys), (v, values)):
+        cache[place] = found if rows.valid is None else torch.where(rows.valid, found, cache[place])
     return q
 
 
-def _turned(x: Tensor, position: Tensor, new: Any, interleaved: bool) -> Tensor:
+def turned(x: Tensor, position: Tensor, new: Any, interleaved: bool) -> Tensor:
     cos = at_positions(new.rotary_cos, position, "rotary_cos")
     sin = at_positions(new.rotary_sin, position, "rotary_sin")
     return formula(x, cos, sin, interleaved)

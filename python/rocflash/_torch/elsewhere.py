@@ -66,7 +66,7 @@ def decode(
     with torch.no_grad():
         if new.k_new is not None:
             batch = q.shape[0] if options.cu_seqlens_q is None else options.cu_seqlens_q.shape[0] - 1
-            appending.check(k, v, options, new, batch)
+            appending.check(k, v, new, batch)
             after = options._replace(seqused_k=appending.lengths_after(options, new, batch))
             backend.check(q, k, v, tuple(after))
             q = appending.append(q, k, v, options, new, bool(rotary_interleaved), batch)

@@ -16,10 +16,15 @@ from ..errors import InvalidArgument, Unsupported
 from . import agree, operators  # noqa: F401  (registers what is called below)
 from .group import Team, team_of
 from .layout import Layout, layout_of
+from .pages import own_keys
+from .sequence import positions
 
 _TAKEN = (
     "cu_seqlens_q",
     "cu_seqlens_k",
+    "seqused_q",
+    "seqused_k",
+    "leftpad_k",
     "max_seqlen_q",
     "max_seqlen_k",
     "causal",
@@ -40,14 +45,6 @@ _TAKEN = (
     "backend",
 )
 _packed = packer(*_TAKEN)
-# What a split sequence has no use for, and what to give instead.
-_REFUSED = {
-    "seqused_q": "cu_seqlens_q, or a mask",
-    "seqused_k": "cu_seqlens_k, or a mask of shape (b, 1, 1, keys)",
-    "leftpad_k": "a mask of shape (b, 1, 1, keys)",
-    "block_table": "rocflash.distributed.decode",
-    "cache_batch_idx": "rocflash.distributed.decode",
-}
 
 
 def attention(
@@ -65,6 +62,9 @@ def attention(
     attention_chunk: int = 0,
     cu_seqlens_q: Optional[Tensor] = None,
     cu_seqlens_k: Optional[Tensor] = None,
+    seqused_q: Optional[Tensor] = None,
+    seqused_k: Optional[Tensor] = None,
+    leftpad_k: Optional[Tensor] = None,
     max_seqlen_q: Optional[int] = None,
     max_seqlen_k: Optional[int] = None,
     mask: Optional[Tensor] = None,
@@ -73,16 +73,18 @@ def attention(
     alibi_slopes: Optional[Tensor] = None,
     bias: Optional[Tensor] = None,
     sinks: Optional[Tensor] = None,
+    block_table: Optional[Tensor] = None,
+    cache_batch_idx: Optional[Tensor] = None,
     dropout_p: float = 0.0,
     rng_state: Optional[Tensor] = None,
     generator: Optional[torch.Generator] = None,
     deterministic: bool = False,
     return_lse: bool = False,
+    return_weights: bool = False,
     num_splits: int = 0,
     num_threads: int = 0,
     backend: Optional[str] = None,
     check: Optional[bool] = None,
-    **others: Any,
 ) -> Any:
     """Exact attention of this rank's rows over the rows of all ranks.
 
@@ -94,10 +96,14 @@ def attention(
     "auto", by `rocflash.distributed.choose`.
     layout: "zigzag" (balanced under causal), "striped", "contiguous", or a Layout.
     length, length_k: rows of all ranks, of q and of k; needed only where ranks hold different numbers.
-    mask, bias: this rank's rows (or 1) by all keys of the whole, (b|1, h|1, rows|1, keys|1).
+    cu_seqlens, seqused, leftpad_k: of the whole sequences, the same on all ranks.
+    mask, bias: this rank's rows (or 1) by all keys of the whole, (b|1, h|1, rows|1, keys|1); of packed sequences,
+    (sequences|1, h|1, max_seqlen_q|1, max_seqlen_k|1) as in the undivided call.
+    block_table, cache_batch_idx: of this rank's own pages or cache, which hold its rows of the keys; no gradients of them.
     check: compare shapes and options between ranks first; None: as ROCFLASH_DISTRIBUTED_DEBUG says.
     The others are those of `rocflash.attention`. Dropout has the bits of the undivided call with the same
-    rng_state. A gradient of sinks is this rank's share; the sum over ranks is the whole.
+    rng_state. A gradient of sinks or slopes, and of a bias where ranks have the same of it, is this rank's share; the
+    sum over ranks is the whole. return_weights is refused: all keys' weights would be on no rank.
 
     Returns out (as q with dv columns); with ``return_lse`` also lse, f32 (b, h, rows) or (h, rows).
     """
@@ -109,22 +115,33 @@ def attention(
             **{"attention_chunk": attention_chunk, "softmax_scale": softmax_scale, "mask": mask},
             **{"bias": bias, "alibi_slopes": alibi_slopes, "sinks": sinks, "dropout_p": dropout_p},
             **{"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "rng_state": rng_state},
-            **{"deterministic": deterministic, "backend": backend, "others": sorted(others)},
+            **{"seqused_q": seqused_q, "seqused_k": seqused_k, "leftpad_k": leftpad_k},
+            **{"block_table": block_table, "cache_batch_idx": cache_batch_idx},
+            **{"deterministic": deterministic, "backend": backend, "return_weights": return_weights},
         }
-        agree.compare(team, "attention", given, _rows_of_all(q, k, layout, length, length_k, team))
-    _refuse(others)
+        keys = k if block_table is None and cache_batch_idx is None else None
+        agree.compare(team, "attention", given, _rows_of_all(q, keys, layout, length, length_k, team))
+    if return_weights:
+        raise Unsupported(
+            f"return_weights: {return_weights}; weights of sequences over ranks are on no rank, it must be False"
+        )
     for name, x in (("q", q), ("k", k), ("v", v)):
         check_tensor(name, x)
-    packed = _is_packed(q, k, v, cu_seqlens_q, cu_seqlens_k)
-    if packed and (mask is not None or bias is not None):
-        name = "bias" if mask is None else "mask"
-        raise Unsupported(f"{name}: is given together with cu_seqlens_q; with packed sequences it must be None")
+    if block_table is not None or cache_batch_idx is not None:
+        if cu_seqlens_k is not None:
+            raise Unsupported("cu_seqlens_k: is given together with a cache's block_table or cache_batch_idx; it must be None")
+        held = None if length_k is None else positions(length_k, group, layout)
+        k, v = own_keys(k, v, int(q.shape[0]), block_table, cache_batch_idx, seqused_k, held)
+    _check_form(q, k, v, cu_seqlens_q, cu_seqlens_k)
     left, right = window_pair(window)
     if dropout_p and rng_state is None:
         rng_state = draw_rng_state(generator)
     options = _packed(
         cu_seqlens_q,
         cu_seqlens_k,
+        seqused_q,
+        seqused_k,
+        leftpad_k,
         max_seqlen_q or 0,
         max_seqlen_k or 0,
         causal,
@@ -160,22 +177,11 @@ def attention(
     return (found[0], found[1]) if return_lse else found[0]
 
 
-def _refuse(others: dict[str, Any]) -> None:
-    for name, x in others.items():
-        if name in _REFUSED and x is not None:
-            raise Unsupported(f"{name}: is given; sequences over ranks take {_REFUSED[name]} instead")
-        if name == "return_weights":
-            if x:
-                raise Unsupported(f"return_weights: {x}; weights of sequences over ranks are on no rank, it must be False")
-        elif name not in _REFUSED:
-            raise TypeError(f"attention() got an unexpected keyword argument {name!r}")
-
-
 def _rows(x: Tensor) -> int:
     return int(x.shape[-3])
 
 
-def _is_packed(q: Tensor, k: Tensor, v: Tensor, cu_q: Any, cu_k: Any) -> bool:
+def _check_form(q: Tensor, k: Tensor, v: Tensor, cu_q: Any, cu_k: Any) -> None:
     if (cu_q is None) != (cu_k is None):
         missing = "cu_seqlens_q" if cu_q is None else "cu_seqlens_k"
         raise InvalidArgument(f"{missing}: is None, but its counterpart is given; give both")
@@ -188,7 +194,6 @@ def _is_packed(q: Tensor, k: Tensor, v: Tensor, cu_q: Any, cu_k: Any) -> bool:
         raise InvalidArgument(
             f"k: {k.shape[-2]} heads; q's {q.shape[-2]} heads must be a multiple of them"
         )
-    return packed
 
 
 def _rows_of_all(

@@ -90,6 +90,13 @@ def _all_to_all(team: Team, parts: Sequence[Tensor], sizes: Sequence[int], what:
     return [x.to(parts[0].device) for x in came] if staged else came
 
 
+def any_of(x: bool, team: Team, device: torch.device) -> bool:
+    """Whether it holds for any rank. Waits for a GPU."""
+    mine = torch.tensor([x], dtype=torch.uint8, device=device)
+    came = _all_to_all(team, [mine] * team.size, [1] * team.size, "asking all ranks")
+    return any(bool(part) for part in came)
+
+
 def heads_of(heads: int, rank: int, ranks: int) -> range:
     """The heads that a rank gets; where there are fewer than ranks, several get the same one."""
     return range(rank * heads // ranks, max((rank + 1) * heads // ranks, rank * heads // ranks + 1))

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from .._c.options import Options
 from .._torch import calls
-from .._torch.plan import seed_and_offset
+from .._torch.plan import GRADIENTS, seed_and_offset
 from .dropout import keeps
-from .tiles import Sight, Tile, ends, groups, tiles_of
+from .tiles import Sight, Tile, ends, groups
 
+_BIAS = GRADIENTS.index("dbias")
 _MASKED = 2**24  # most weights whose dropout bits are in memory at once
 
 
@@ -31,21 +32,35 @@ class Heads(NamedTuple):
     all: int
 
 
+class Form(NamedTuple):
+    """How masks, biases and slopes name the rows of a ring's tensors: a dense batch unless said otherwise."""
+
+    packed: bool = False  # packed rows: planes are those of sequences, by indices within them
+    entry: int = 0  # a batch's entries one behind the other, this rank having so many rows of each
+
+    @property
+    def by_sequence(self) -> bool:
+        return self.packed or self.entry > 0
+
+
 def sight_of(
-    o: Any, segments: tuple[Any, ...], heads: int, batch: int, longest: int
+    o: Any, segments: tuple[Any, ...], heads: int, batch: int, longest: int, explicit: bool = False
 ) -> Sight:
-    """What decides on tiles, from options. `longest` is the most keys that a block has."""
+    """What decides on tiles, from options. `longest` is the most keys that a block has.
+
+    `explicit`: distances of ALiBi go as a bias of their own, whose gradient is that of the slopes.
+    """
     right = 0 if o.causal else (o.window_right if o.window_right >= 0 else None)
     rows = 0
-    if o.dropout_p:
+    if o.dropout_p or explicit:
         rows = max(1, _MASKED // max(1, batch * heads * longest))
     return Sight(
         segments,
         o.window_left if o.window_left >= 0 else None,
         right,
-        o.alibi_slopes is not None,
+        o.alibi_slopes is not None and not explicit,
         rows,
-        o.dropout_p > 0 or o.mask is not None or o.bias is not None,
+        explicit or o.dropout_p > 0 or o.mask is not None or o.bias is not None,
     )
 
 
@@ -61,23 +76,35 @@ def plain(o: Any) -> Any:
     )
 
 
-def _cut(plane: Optional[Tensor], tile: Tile, k_positions: Any) -> Optional[Tensor]:
-    """A mask's or bias's part: its queries are this rank's rows, its keys all positions."""
-    if plane is None:
-        return None
-    if plane.shape[2] > 1:
-        plane = plane[:, :, tile.q.start : tile.q.stop]
-    if plane.shape[3] > 1:
-        keys = k_positions[tile.k.start : tile.k.stop]
-        plane = plane.index_select(3, torch.as_tensor(keys, device=plane.device))
-    return plane
+def _slice(x: range) -> slice:
+    return slice(x.start, x.stop, x.step)
+
+
+def _at(plane: Tensor, tile: Tile, form: Form) -> tuple[slice, ...]:
+    """A mask's or bias's part. Its keys are those of the whole sequence; its queries this rank's rows, or the sequence's."""
+    every = slice(None)
+    sequence, rows = every, _slice(tile.q)
+    if form.by_sequence:
+        sequence = slice(tile.sequence, tile.sequence + 1)
+        first = tile.sequence * form.entry
+        rows = _slice(tile.query) if form.packed else slice(tile.q.start - first, tile.q.stop - first)
+    found = (sequence, every, rows, _slice(tile.key))
+    return tuple(part if size > 1 else every for part, size in zip(found, plane.shape))
+
+
+def _cut(plane: Optional[Tensor], tile: Tile, form: Form) -> Optional[Tensor]:
+    return None if plane is None else plane[_at(plane, tile, form)]
 
 
 class _Call(NamedTuple):
-    """A tile's options, and what its scores lack: a number for each query, (b|1, h, sq)."""
+    """A tile's options, and what its scores lack: a number for each query, (b|1, h, sq).
+
+    `distances`, (sq, sk), are those that the bias has times the slopes, where nothing else expresses them.
+    """
 
     options: Any
-    missing: Optional[Tensor]
+    missing: Optional[Tensor] = None
+    distances: Optional[Tensor] = None
 
 
 def _distances(tile: Tile, slopes: Tensor) -> tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor]]:
@@ -98,29 +125,29 @@ def _distances(tile: Tile, slopes: Tensor) -> tuple[Optional[Tensor], Optional[T
     return native, bias, missing
 
 
-def _by_sequence(o: Any) -> bool:
-    """Whether packed sequences have slopes of their own."""
-    return o.cu_seqlens_q is not None and o.alibi_slopes is not None and o.alibi_slopes.dim() == 2
-
-
-def _call_of(tile: Tile, o: Any, shared: Any, k_positions: Any) -> _Call:
+def _call_of(tile: Tile, o: Any, shared: Any, form: Form) -> _Call:
     options = shared._replace(
         window_left=tile.left,
         window_right=tile.right,
-        mask=_cut(o.mask, tile, k_positions),
-        bias=_cut(o.bias, tile, k_positions),
+        mask=_cut(o.mask, tile, form),
+        bias=_cut(o.bias, tile, form),
     )
-    if tile.alibi is None:
-        return _Call(options, None)
+    if o.alibi_slopes is None:
+        return _Call(options)
     slopes = o.alibi_slopes if o.alibi_slopes.dim() == 2 else o.alibi_slopes[None]
-    if _by_sequence(o):
+    if form.by_sequence and slopes.shape[0] > 1:
         slopes = slopes[tile.sequence : tile.sequence + 1]
-    native, bias, missing = _distances(tile, slopes)
+    distances = None
+    if tile.alibi is None:
+        i, j = (torch.arange(x.start, x.stop, x.step, device=slopes.device) for x in (tile.query, tile.key))
+        distances = (i[:, None] + tile.behind - j).abs()
+        native, missing, bias = None, None, -slopes[:, :, None, None] * distances
+    else:
+        native, bias, missing = _distances(tile, slopes)
     if bias is not None and options.bias is not None:
         bias = bias + options.bias
-    return _Call(
-        options._replace(alibi_slopes=native, bias=options.bias if bias is None else bias), missing
-    )
+    options = options._replace(alibi_slopes=native, bias=options.bias if bias is None else bias)
+    return _Call(options, missing, distances)
 
 
 def _kept(tile: Tile, o: Any, heads: Heads, batch: int, local: int, device: Any) -> Tensor:
@@ -152,13 +179,15 @@ class Hop(NamedTuple):
     v: Tensor
     o: Any
     tiles: tuple[Tile, ...]
-    k_positions: Any
     heads: Heads
+    form: Form
 
     def calls(self) -> list[tuple[Tile, ...]]:
         """The tiles, together where they can be one call on packed sequences."""
         o = self.o
-        if o.mask is not None or o.bias is not None or o.dropout_p or _by_sequence(o):
+        slopes = o.alibi_slopes
+        by_tile = o.mask is not None or o.bias is not None or o.dropout_p
+        if by_tile or (slopes is not None and slopes.dim() == 2 and self.form.by_sequence):
             return [(tile,) for tile in self.tiles]
         return [tuple(group) for group in groups(self.tiles)]
 
@@ -180,15 +209,6 @@ class Hop(NamedTuple):
             max_seqlen_q=longest_q,
             max_seqlen_k=longest_k,
         )
-
-
-def hop_of(
-    q: Tensor, k: Tensor, v: Tensor, o: Any, sight: Sight, q_pieces: Any, k_pieces: Any, heads: Heads
-) -> Hop:
-    positions = None
-    if (o.mask is not None and o.mask.shape[3] > 1) or (o.bias is not None and o.bias.shape[3] > 1):
-        positions = [p for piece in k_pieces for p in piece]
-    return Hop(q, k, v, o, tiles_of(sight, q_pieces, k_pieces), positions, heads)
 
 
 class Merged:
@@ -237,7 +257,7 @@ def forward(hop: Hop, merged: Merged) -> None:
         rows = slice(tile.q.start, tile.q.stop)
         q = hop.q[:, rows]
         k, v = (x[:, tile.k.start : tile.k.stop] for x in (hop.k, hop.v))
-        options, missing = _call_of(tile, hop.o, shared, hop.k_positions)
+        options, missing, _ = _call_of(tile, hop.o, shared, hop.form)
         if hop.o.dropout_p:
             out, lse = _forward_dropped(hop, tile, q, k, v, options)
         else:
@@ -268,42 +288,64 @@ def _forward_dropped(
     return out * scale, lse
 
 
-class Gradients:
-    """What a hop adds to: dq of this rank's queries, and dk, dv of the block, all in f32; each may be None."""
+class Gradients(NamedTuple):
+    """What a hop adds to, all in f32; each may be None: dq of this rank's queries, dk and dv of the block, and this
+    rank's share of those of bias and slopes, shaped as they are."""
 
-    def __init__(self, dq: Optional[Tensor], dk: Optional[Tensor], dv: Optional[Tensor]) -> None:
-        self.all = (dq, dk, dv)
+    dq: Optional[Tensor] = None
+    dk: Optional[Tensor] = None
+    dv: Optional[Tensor] = None
+    dbias: Optional[Tensor] = None
+    dslopes: Optional[Tensor] = None
 
-    @property
     def wanted(self) -> tuple[bool, ...]:
-        return tuple(x is not None for x in self.all)
+        """For the library: those of q, k, v, sinks and bias. A bias stands for slopes, too."""
+        planes = self.dbias is not None or self.dslopes is not None
+        return (*(x is not None for x in self[:3]), False, planes)
 
     def add(self, rows: slice, keys: slice, found: Sequence[Any], factor: float = 1.0) -> None:
-        for into, at, x in zip(self.all, (rows, keys, keys), found):
+        for into, at, x in zip(self[:3], (rows, keys, keys), found):
             if into is not None and x is not None:
                 into[:, at].add_(x.view(into[:, at].shape), alpha=factor)
+
+    def add_plane(self, plane: Optional[Tensor], tile: Tile, call: _Call, form: Form, factor: float = 1.0) -> None:
+        """From the gradient of a tile's bias."""
+        if plane is None:
+            return
+        if self.dbias is not None:
+            part = self.dbias[_at(self.dbias, tile, form)]
+            part.add_(plane.sum_to_size(part.shape), alpha=factor)
+        if self.dslopes is not None and call.distances is not None:
+            part = self.dslopes
+            if form.by_sequence and part.dim() == 2:
+                part = part[tile.sequence : tile.sequence + 1]
+            share = -(plane.double() * call.distances).sum((2, 3))
+            part.add_(share.sum_to_size(part.shape).float(), alpha=factor)
 
 
 def backward(hop: Hop, dout: Tensor, out: Tensor, lse: Tensor, into: Gradients) -> None:
     """Adds this block's share to the gradients. `out` and `lse` are those over all keys."""
     shared = plain(hop.o)
-    for group in hop.calls():
+    for group in hop.calls() if into.dslopes is None else [(tile,) for tile in hop.tiles]:
         if len(group) > 1:
             _backward_packed(hop, group, dout, out, lse, into)
             continue
         (tile,) = group
         rows, keys = slice(tile.q.start, tile.q.stop), slice(tile.k.start, tile.k.stop)
         q, k, v = hop.q[:, rows], hop.k[:, keys], hop.v[:, keys]
-        options, missing = _call_of(tile, hop.o, shared, hop.k_positions)
+        call = _call_of(tile, hop.o, shared, hop.form)
+        if into.dbias is not None:  # parts of its gradient are added up: not rounded before
+            call = call._replace(options=call.options._replace(bias=call.options.bias.float()))
         own_lse = lse[:, :, rows]
-        if missing is not None:
-            own_lse = (own_lse - missing).float()
+        if call.missing is not None:
+            own_lse = (own_lse - call.missing).float()
         given = (dout[:, rows], q, k, v, out[:, rows], own_lse)
         if hop.o.dropout_p:
-            _backward_dropped(hop, tile, given, options, rows, keys, into)
+            _backward_dropped(hop, tile, given, call, rows, keys, into)
         else:
-            found = calls.backward(*given, options, (*into.wanted, False))
+            found = calls.backward(*given, call.options, into.wanted())
             into.add(rows, keys, found[:3])
+            into.add_plane(found[_BIAS], tile, call, hop.form)
 
 
 def _backward_packed(
@@ -311,12 +353,12 @@ def _backward_packed(
 ) -> None:
     q, k, v, dout, out = (x.reshape(-1, *x.shape[2:]) for x in (hop.q, hop.k, hop.v, dout, out))
     lse = lse.transpose(0, 1).reshape(lse.shape[1], -1)
-    found = calls.backward(dout, q, k, v, out, lse, hop.packed(group), (*into.wanted, False))
+    found = calls.backward(dout, q, k, v, out, lse, hop.packed(group), into.wanted())
     into.add(slice(None), slice(None), found[:3])
 
 
 def _backward_dropped(
-    hop: Hop, tile: Tile, given: tuple[Tensor, ...], options: Any, rows: slice, keys: slice, into: Gradients
+    hop: Hop, tile: Tile, given: tuple[Tensor, ...], call: _Call, rows: slice, keys: slice, into: Gradients
 ) -> None:
     """Kept weights by one call, dropped ones, which take part in the softmax alone, by another.
 
@@ -324,19 +366,21 @@ def _backward_dropped(
     the results up.
     """
     dout, q, k, v, out, lse = given
+    options = call.options
     kept = _kept(tile, hop.o, hop.heads, q.shape[0], q.shape[2], q.device)
     rest = 1 - hop.o.dropout_p
     masked = options._replace(mask=_mask(options.mask, kept))
-    wanted = (*into.wanted, False)
+    wanted = into.wanted()
     found = calls.backward(dout, q, k, v, (out.float() * rest).to(out.dtype), lse, masked, wanted)
     into.add(rows, keys, found[:3], 1 / rest)
+    into.add_plane(found[_BIAS], tile, call, hop.form, 1 / rest)
     masked = options._replace(mask=_mask(options.mask, ~kept))
     nothing = torch.zeros((), dtype=v.dtype, device=v.device).expand(v.shape)
-    if into.wanted[0] or into.wanted[1]:
-        found = calls.backward(
-            dout, q, k, nothing.contiguous(), out, lse, masked, (*into.wanted[:2], False, False)
-        )
+    wanted = (*wanted[:2], False, *wanted[3:])
+    if any(wanted):
+        found = calls.backward(dout, q, k, nothing.contiguous(), out, lse, masked, wanted)
         into.add(rows, keys, found[:3])
+        into.add_plane(found[_BIAS], tile, call, hop.form)
 
 
 def sinks_gradient(sinks: Tensor, dout: Tensor, out: Tensor, lse: Tensor) -> Tensor:

@@ -206,3 +206,18 @@ def reordering(layout: Layout, inner: int, node: int) -> list[int]:
         for n, position in enumerate(p for rank in members for piece in rank for p in piece)
     }
     return [place[p] for piece in over_nodes(layout, inner).pieces[node] for p in piece]
+
+
+@lru_cache(maxsize=64)
+def laid_end_to_end(layout: Layout, batch: int) -> Layout:
+    """The layout of a batch's entries one behind the other, as packed rows. A rank's rows are in the order of its tensor."""
+    return Layout(
+        [
+            [
+                range(piece.start + n * layout.length, piece.stop + n * layout.length, piece.step)
+                for n in range(batch)
+                for piece in rank
+            ]
+            for rank in layout.pieces
+        ]
+    )

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from .._c import shapes
-from .._c.options import AT, NAMES, SCHEMA, TENSORS
+from .._c.options import GRADED_AT, NAMES, SCHEMA, TENSORS
 from .._torch import calls
 from .._torch.autograd import define, library, register_fake
+from .._torch.plan import GRADIENTS
 from ..errors import Unsupported
 from . import work
 from .work import Split
 
-_SINKS = AT["sinks"]
 _SPLIT = len(Split._fields)
 _SAVED = 5
 
@@ -66,20 +66,22 @@ def _backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: T
     else:
         given = (*map(_rows, (q, k, v, out)), lse[None] if q.dim() == 3 else lse)
     found = work.backward(_rows(dout), given, o, split, wanted, (_rows(q).shape, _rows(k).shape))
-    *first, dsinks = found
     results = [
-        x.new_empty((0,)) if g is None else g.reshape(x.shape) for g, x in zip(first, (q, k, v))
+        x.new_empty((0,)) if g is None else g.reshape(x.shape) for g, x in zip(found, (q, k, v))
     ]
-    return (*results, q.new_empty((0,), dtype=torch.float32) if dsinks is None else dsinks)
+    for g in found[3:]:
+        results.append(q.new_empty((0,), dtype=torch.float32) if g is None else g.float().contiguous())
+    return tuple(results)
 
 
 def _backward_fake(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
     options, wanted = rest[2 + _SAVED :], rest[-1]
-    sinks = options[_SINKS]
-    dsinks = sinks.shape if wanted[3] and sinks is not None else (0,)
+    extras = [
+        options[at].shape if w and options[at] is not None else (0,) for at, w in zip(GRADED_AT, wanted[3:])
+    ]
     return (
         *(x.new_empty(x.shape if w else (0,)) for x, w in zip((q, k, v), wanted)),
-        q.new_empty(dsinks, dtype=torch.float32),
+        *(q.new_empty(shape, dtype=torch.float32) for shape in extras),
     )
 
 
@@ -95,7 +97,7 @@ for _schema, _function, _fake in (
     ),
     (
         f"distributed_backward(Tensor dout, {_INPUTS}, Tensor out, Tensor lse, {_ROOM}, {_WHERE}, "
-        "bool[4] needed) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dsinks)",
+        f"bool[{len(GRADIENTS)}] needed) -> ({', '.join(f'Tensor {name}' for name in GRADIENTS)})",
         _backward,
         _backward_fake,
     ),
@@ -125,7 +127,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dout: Optional[Tensor], *_: Any) -> tuple[Any, ...]:
         needs = ctx.needs_input_grad
-        needed = (*needs[:3], needs[3 + _SINKS])
+        needed = (*needs[:3], *(needs[3 + at] for at in GRADED_AT))
         others: list[Any] = [None] * (len(NAMES) + _SPLIT)
         if True not in needed:
             return (None, None, None, *others)
@@ -135,11 +137,11 @@ class _Attention(torch.autograd.Function):
         found = torch.ops.rocflash.distributed_backward(
             dout, q, k, v, out, *saved, *ctx.numbers, needed
         )
-        *first, dsinks = (g if wanted else None for g, wanted in zip(found, needed))
-        if dsinks is not None:
-            sinks = saved[1 + _SAVED + _SINKS]
-            others[_SINKS] = dsinks.to(sinks.dtype)
-        return (*first, *others)
+        first, extras = found[:3], found[3:]
+        for at, g, wanted in zip(GRADED_AT, extras, needed[3:]):
+            if wanted:
+                others[at] = g.to(saved[1 + _SAVED + at].dtype)
+        return (*(g if wanted else None for g, wanted in zip(first, needed)), *others)
 
 
 class _Backward(torch.autograd.Function):
@@ -155,13 +157,8 @@ class _Backward(torch.autograd.Function):
 
 def _forward_with_gradients(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
     if torch.is_grad_enabled():
-        for name in ("bias", "alibi_slopes"):
-            x = rest[AT[name]]
-            if x is not None and x.requires_grad:
-                raise Unsupported(
-                    f"{name}: requires a gradient, which sequences over ranks do not have; it must be detached"
-                )
-        if q.is_cuda and any(x.requires_grad for x in (q, k, v)):
+        graded = (q, k, v, *(rest[at] for at in GRADED_AT if rest[at] is not None))
+        if q.is_cuda and any(x.requires_grad for x in graded):
             calls.refuse_missing_gradients(q, v, rest[: len(NAMES)])
     return _Attention.apply(q, k, v, *rest)
 

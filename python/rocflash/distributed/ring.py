@@ -17,7 +17,7 @@ from . import hop
 from .exchange import Travel
 from .group import Team
 from .layout import Layout
-from .tiles import Sight, hops
+from .tiles import Sight, hops, tiles_of
 
 
 class Ring(NamedTuple):
@@ -27,6 +27,7 @@ class Ring(NamedTuple):
     q: Layout
     k: Layout
     heads: hop.Heads
+    form: hop.Form
 
     def owner(self, distance: int) -> int:
         """Whose keys this rank has after they travelled so far."""
@@ -34,7 +35,7 @@ class Ring(NamedTuple):
 
     def hop(self, q: Tensor, k: Tensor, v: Tensor, o: Any, sight: Sight, distance: int) -> hop.Hop:
         pieces = self.q.pieces[self.team.rank], self.k.pieces[self.owner(distance)]
-        return hop.hop_of(q, k, v, o, sight, *pieces, self.heads)
+        return hop.Hop(q, k, v, o, tiles_of(sight, *pieces), self.heads, self.form)
 
     def send(
         self, sent: Optional[Tensor], into: Optional[Tensor], by: int, what: str
@@ -98,10 +99,15 @@ def backward(
     o: Any,
     sight: Sight,
     wanted: tuple[bool, ...],
-) -> tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor], Optional[Tensor]]:
-    """(dq, dk, dv, dsinks), None where not wanted. All ranks must want the same."""
+) -> tuple[Optional[Tensor], ...]:
+    """(dq, dk, dv, dsinks, dbias, dslopes), None where not wanted. All ranks must want the same."""
     way = hops(sight, ring.q, ring.k)
-    dq = torch.zeros(q.shape, dtype=torch.float32, device=q.device) if wanted[0] else None
+
+    def zeros(x: Optional[Tensor], is_wanted: bool) -> Optional[Tensor]:
+        return torch.zeros(x.shape, dtype=torch.float32, device=q.device) if x is not None and is_wanted else None
+
+    dq = zeros(q, wanted[0])
+    dbias, dslopes = zeros(o.bias, wanted[4]), zeros(o.alibi_slopes, wanted[5])
     with_keys = wanted[1] or wanted[2]
     block = _first(k, v) if len(way) > 1 else None
     sums: Optional[_Block] = None
@@ -123,6 +129,8 @@ def backward(
             dq,
             own.k if own is not None and wanted[1] else None,
             own.v if own is not None and wanted[2] else None,
+            dbias,
+            dslopes,
         )
         hop.backward(ring.hop(q, *here, o, sight, distance), dout, out, lse, into)
         if travel is not None:
@@ -150,4 +158,6 @@ def backward(
         dk.to(k.dtype) if dk is not None and wanted[1] else None,
         dv.to(v.dtype) if dv is not None and wanted[2] else None,
         dsinks,
+        dbias,
+        dslopes,
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import islice, takewhile
 from typing import NamedTuple, Optional
 
 from .layout import Layout, Pieces
@@ -54,6 +55,7 @@ class Tile(NamedTuple):
     query: range = range(0)  # the queries' indices within their sequence, and the keys'
     key: range = range(0)
     alibi: Optional[Alibi] = None
+    behind: int = 0  # a query's index plus this is its place among the keys' indices
 
     @property
     def full(self) -> bool:
@@ -78,21 +80,31 @@ def segments_of(
     cu_k: Optional[Sequence[int]] = None,
     chunk: int = 0,
 ) -> tuple[Segment, ...]:
-    """The sequences, cut into chunks where there are any."""
+    """The sequences, all rows of which are in use, cut into chunks where there are any."""
     ends_q, ends_k = cu_q or (0, sq), cu_k or (0, sk)
+    return segments_in_use(
+        [range(a, b) for a, b in zip(ends_q, ends_q[1:])],
+        [range(a, b) for a, b in zip(ends_k, ends_k[1:])],
+        chunk,
+    )
+
+
+def segments_in_use(q: Sequence[range], k: Sequence[range], chunk: int = 0) -> tuple[Segment, ...]:
+    """From the rows in use of each sequence, whose ends line up."""
     found = []
-    for n, (q0, q1, k0, k1) in enumerate(zip(ends_q, ends_q[1:], ends_k, ends_k[1:])):
-        shift = k1 - q1
-        if q0 >= q1 or k0 >= k1:
+    for n, (queries, keys) in enumerate(zip(q, k)):
+        if not len(queries) or not len(keys):
             continue
+        shift = keys.stop - queries.stop
         if not chunk:
-            found.append(Segment(n, range(q0, q1), range(k0, k1), shift, q0, k0))
+            found.append(Segment(n, queries, keys, shift, queries.start, keys.start))
             continue
-        for start in range(k0, k1, chunk):
-            q = range(max(q0, start - shift), min(q1, start + chunk - shift))
-            if len(q):
-                k = range(start, min(start + chunk, k1))
-                found.append(Segment(n, q, k, shift, q0, k0))
+        for start in range(keys.start, keys.stop, chunk):
+            first = max(queries.start, start - shift)
+            part = range(first, min(queries.stop, start + chunk - shift))
+            if len(part):
+                seen = range(start, min(start + chunk, keys.stop))
+                found.append(Segment(n, part, seen, shift, queries.start, keys.start))
     return tuple(found)
 
 
@@ -223,6 +235,14 @@ def _first_behind(segments: Sequence[Segment], row: int) -> int:
     return low
 
 
+def _keys_of(sight: Sight, q_piece: range) -> range:
+    """Rows between which the keys lie of all segments that a piece of queries has to do with."""
+    first = _first_behind(sight.segments, q_piece[0])
+    behind = takewhile(lambda x: x.q.start <= q_piece[-1], islice(sight.segments, first, None))
+    found = [segment.k for segment in behind]
+    return range(found[0].start, found[-1].stop) if found else range(0)
+
+
 def _of_pair(
     sight: Sight, q_piece: range, q_row: int, k_piece: range, k_row: int
 ) -> Iterator[Tile]:
@@ -261,6 +281,7 @@ def _tile(
         range(query, query + q.count * q.step, q.step),
         range(key, key + k.count * k.step, k.step),
         alibi,
+        segment.shift + segment.first_q - segment.first_k,
     )
 
 
@@ -311,12 +332,13 @@ def _starts(pieces: Pieces) -> list[int]:
 @lru_cache(maxsize=4096)
 def tiles_of(sight: Sight, q: Pieces, k: Pieces) -> tuple[Tile, ...]:
     """The calls that make up all of these queries against all of these keys."""
-    tiles = [
-        tile
-        for q_piece, q_row in zip(q, _starts(q))
-        for k_piece, k_row in zip(k, _starts(k))
-        for tile in _of_pair(sight, q_piece, q_row, k_piece, k_row)
-    ]
+    keys = list(zip(k, _starts(k)))
+    tiles = []
+    for q_piece, q_row in zip(q, _starts(q)):
+        seen = _keys_of(sight, q_piece)
+        for k_piece, k_row in keys:
+            if k_piece.start < seen.stop and k_piece[-1] >= seen.start:
+                tiles.extend(_of_pair(sight, q_piece, q_row, k_piece, k_row))
     return tuple(tiles if sight.alibi or sight.apart or sight.rows else _fused(tiles))
 
 

@@ -14,16 +14,17 @@ import torch
 from torch import Tensor
 
 from .._c import choice
-from .._c.options import Options
+from .._c.options import GRADED, Options
 from .._torch import calls
-from ..errors import InvalidArgument, Unsupported
+from ..errors import InvalidArgument
 from . import group as groups
 from . import hop, ring
 from .choose import Method, choose
-from .exchange import gather_rows, heads_of, scatter_rows
+from .exchange import any_of, gather_rows, heads_of, scatter_rows
 from .group import Team
-from .layout import Layout, layout_of, named, of_spec, over_nodes, reordering
-from .tiles import Sight, segments_of
+from .layout import Layout, laid_end_to_end, layout_of, named, of_spec, over_nodes, reordering
+from .lengths import OF_SEQUENCES, Sequences, every_row, read
+from .tiles import Sight, segments_in_use, segments_of
 
 Saved = tuple[Tensor, ...]  # q, k, v, out and lse as the ranks that share heads have them
 
@@ -116,13 +117,6 @@ def check_options(o: Any, q: Any, k: Any, v: Any, work: Work) -> None:
             f"k: shape {tuple(k)}, v {tuple(v)}; with q {tuple(q)}, k must have its batch and head size, and v k's "
             "batch, rows and heads"
         )
-    wanted = (q[0], q[2], q[1], work.k.length)
-    for name, x in (("mask", o.mask), ("bias", o.bias)):
-        if x is not None and (x.dim() != 4 or any(n not in (1, m) for n, m in zip(x.shape, wanted))):
-            raise InvalidArgument(
-                f"{name}: shape {tuple(x.shape)}; it must be {wanted}, this rank's rows by all keys, each of "
-                "them or 1"
-            )
     if o.mask is not None and o.mask.dtype not in (torch.bool, torch.uint8):
         raise InvalidArgument(f"mask: dtype {o.mask.dtype}; it must be bool or uint8")
     heads = q[2]
@@ -142,69 +136,84 @@ def check_options(o: Any, q: Any, k: Any, v: Any, work: Work) -> None:
         raise InvalidArgument(f"dropout_p: {o.dropout_p}; it must be at least 0 and below 1")
 
 
-def ends_of(name: str, cu_seqlens: Tensor, length: int) -> list[int]:
-    ends: list[int] = cu_seqlens.tolist()
-    if len(ends) < 1 or sorted(ends) != ends or ends[0] < 0 or ends[-1] > length:
-        shown = ends if len(ends) < 9 else [*ends[:4], "...", *ends[-4:]]
-        raise InvalidArgument(
-            f"{name}: {shown}; it must begin at 0 or more, not decrease and end at {length} at most, the rows "
-            "of all ranks"
-        )
-    return ends
+def _check_planes(o: Any, q: Any, work: Work, lengths: Optional[Sequences]) -> None:
+    wanted, what = (q[0], q[2], q[1], work.k.length), "this rank's rows by all keys"
+    if lengths is not None and lengths.packed:
+        wanted, what = (len(lengths.q), q[2], *lengths.longest(o)), "the longest sequence's queries by its keys"
+    for name, x in (("mask", o.mask), ("bias", o.bias)):
+        if x is not None and (x.dim() != 4 or any(n not in (1, m) for n, m in zip(x.shape, wanted))):
+            raise InvalidArgument(f"{name}: shape {tuple(x.shape)}; it must be {wanted}, {what}, each of them or 1")
 
 
-def _longest(name: str, ends: Optional[list[int]], given: int) -> int:
-    longest = max((b - a for a, b in zip(ends, ends[1:])), default=0) if ends else 0
-    if given and ends is not None and given < longest:
-        raise InvalidArgument(f"{name}: {given}; it must be at least {longest}, the longest sequence's length")
-    return max(longest, given, 1)
+def _by_rows(plane: Tensor, work: Work) -> bool:
+    """Whether a plane has rows of its own for each query, which is to be asked where a rank has one row or none."""
+    rows = work.rows(work.q)
+    if max(rows) <= 1:
+        return True
+    return plane.shape[2] > 1 if min(rows) > 1 else any_of(plane.shape[2] > 1, work.inner, plane.device)
 
 
-class _Lengths(NamedTuple):
-    q: Optional[list[int]]
-    k: Optional[list[int]]
-
-
-def _lengths(o: Any, work: Work) -> _Lengths:
-    if o.cu_seqlens_q is None:
-        return _Lengths(None, None)
-    found = _Lengths(
-        ends_of("cu_seqlens_q", o.cu_seqlens_q, work.q.length),
-        ends_of("cu_seqlens_k", o.cu_seqlens_k, work.k.length),
-    )
-    assert found.q is not None and found.k is not None
-    if len(found.q) != len(found.k):
-        raise InvalidArgument(
-            f"cu_seqlens_k: {len(found.k)} numbers; it must have as many as cu_seqlens_q, {len(found.q)}"
-        )
-    _longest("max_seqlen_q", found.q, o.max_seqlen_q)
-    _longest("max_seqlen_k", found.k, o.max_seqlen_k)
-    return found
-
-
-def _of_heads(o: Any, work: Work, heads: int) -> Any:
+class _OfHeads(NamedTuple):
     """The options of the heads that this rank computes, with the rows of all that share them."""
+
+    o: Any
+    bias_by_rows: bool = False
+
+
+def _of_heads(o: Any, work: Work, heads: int, lengths: Optional[Sequences]) -> _OfHeads:
     if work.method.inner == 1:
-        return o
+        return _OfHeads(o)
     own = work.heads(heads)
     part = slice(own.start, own.stop)
+    of_sequences = lengths is not None and lengths.packed
 
-    def plane(name: str, x: Optional[Tensor]) -> Optional[Tensor]:
+    def plane(x: Optional[Tensor]) -> tuple[Optional[Tensor], bool]:
         if x is None:
-            return None
-        if x.shape[2] > 1:
-            raise Unsupported(
-                f"{name}: {x.shape[2]} queries, but the heads are shared by {work.method.inner} ranks; it must "
-                "have 1 there, or method='ring'"
-            )
-        return x if x.shape[1] == 1 else x[:, part]
+            return None, False
+        if not of_sequences and _by_rows(x, work):  # rows are exchanged as those of q are
+            x = x[:, :, : work.q.rows(work.team.rank)]
+            x = work.gather(_as_bytes(x).transpose(1, 2), work.q).transpose(1, 2)
+            return (x.bool() if x.dtype is torch.uint8 else x), True
+        return (x if x.shape[1] == 1 else x[:, part]), False
 
-    return o._replace(
+    mask, _ = plane(o.mask)
+    bias, by_rows = plane(o.bias)
+    o = o._replace(
         alibi_slopes=None if o.alibi_slopes is None else o.alibi_slopes[..., part].contiguous(),
         sinks=None if o.sinks is None else o.sinks[part].contiguous(),
-        mask=plane("mask", o.mask),
-        bias=plane("bias", o.bias),
+        mask=mask,
+        bias=bias,
     )
+    return _OfHeads(o, by_rows)
+
+
+def _as_bytes(x: Tensor) -> Tensor:
+    """Not every transport sends bool."""
+    return x.to(torch.uint8) if x.dtype is torch.bool else x
+
+
+def _to_all_heads(
+    given: Sequence[Optional[Tensor]], o: Any, work: Work, heads: int, bias_by_rows: bool
+) -> list[Optional[Tensor]]:
+    """Gradients of sinks, bias and slopes as their owners have them, from those of `_of_heads`."""
+    own = work.heads(heads)
+
+    def placed(x: Tensor, dim: int) -> Tensor:
+        every = x.new_zeros([heads if n == dim else size for n, size in enumerate(x.shape)])
+        every.narrow(dim, own.start, len(own)).copy_(x)
+        return every
+
+    dsinks, dbias, dslopes = given
+    if dbias is not None and bias_by_rows:
+        dbias = work.scatter(dbias.transpose(1, 2), work.q, o.bias.shape[1]).transpose(1, 2)
+        dbias = dbias if dbias.shape == o.bias.shape else torch.zeros_like(o.bias)  # of a rank without rows
+    elif dbias is not None and o.bias.shape[1] > 1:
+        dbias = placed(dbias, 1)
+    return [
+        None if dsinks is None else placed(dsinks, 0),
+        dbias,
+        None if dslopes is None else placed(dslopes, dslopes.dim() - 1),
+    ]
 
 
 class _Whole(NamedTuple):
@@ -212,32 +221,38 @@ class _Whole(NamedTuple):
 
     o: Any
     packed: bool
+    slots: int = 1  # of a sequence, which has one of them; the others are empty
 
     def rows(self, x: Tensor) -> Tensor:
-        return x.reshape(-1, *x.shape[2:]) if self.packed else x
+        return x.flatten(0, 1) if self.packed else x
 
     def lse(self, x: Tensor, batch: int) -> Tensor:
         """(b, h, rows) from what the call has."""
-        return x.view(x.shape[0], batch, -1).transpose(0, 1) if self.packed else x
+        return x.unflatten(1, (batch, x.shape[1] // batch)).transpose(0, 1) if self.packed else x
 
     def own_lse(self, x: Tensor) -> Tensor:
-        return x.transpose(0, 1).reshape(x.shape[1], -1) if self.packed else x
+        return x.transpose(0, 1).flatten(1) if self.packed else x
+
+    def option(self, x: Optional[Tensor], given: Optional[Tensor]) -> Optional[Tensor]:
+        """A gradient of an option, shaped as it was given."""
+        if x is None or given is None or x.shape == given.shape:
+            return x
+        return x.view(-1, self.slots, *x.shape[1:]).sum(1)
 
 
-def _whole(q: Tensor, k: Tensor, o: Any, lengths: _Lengths, heads: hop.Heads) -> _Whole:
+def _whole(q: Tensor, k: Tensor, o: Any, lengths: Optional[Sequences], heads: hop.Heads) -> _Whole:
     """Dropout's bits count heads of the whole problem. Where this rank has some only, sequences become packed
     ones among empty ones, which bring its heads to where they are counted."""
     local = q.shape[2]
     apart = bool(o.dropout_p) and local != heads.all
-    if lengths.q is None and not apart:
+    packed = lengths is not None and lengths.packed
+    if not packed and not apart:
         return _Whole(o, False)
-    ends_q, ends_k = lengths
-    if ends_q is None or ends_k is None:
-        ends_q, ends_k = ([n * x.shape[1] for n in range(x.shape[0] + 1)] for x in (q, k))
-    o = o._replace(
-        max_seqlen_q=_longest("max_seqlen_q", ends_q, o.max_seqlen_q),
-        max_seqlen_k=_longest("max_seqlen_k", ends_k, o.max_seqlen_k),
-    )
+    if lengths is None:
+        lengths = every_row(q.shape[0], q.shape[1], k.shape[1])
+    longest_q, longest_k = lengths.longest(o)
+    o = o._replace(max_seqlen_q=longest_q, max_seqlen_k=longest_k)
+    ends_q, ends_k, slots = lengths.ends_q, lengths.ends_k, 1
     if apart:
         slots, slot = heads.all // local, heads.first // local
         ends_q, ends_k = (_among_empty(ends, slots, slot) for ends in (ends_q, ends_k))
@@ -246,28 +261,68 @@ def _whole(q: Tensor, k: Tensor, o: Any, lengths: _Lengths, heads: hop.Heads) ->
             several = x is not None and x.dim() == full and x.shape[0] > 1
             return x.repeat_interleave(slots, 0) if x is not None and several else x
 
+        def among_zeros(x: Optional[Tensor]) -> Optional[Tensor]:
+            if x is None:
+                return None
+            every = x.new_zeros((x.shape[0], slots))
+            every[:, slot] = x
+            return every.flatten()
+
         o = o._replace(
-            mask=each(o.mask, 4), bias=each(o.bias, 4), alibi_slopes=each(o.alibi_slopes, 2)
+            **{"mask": each(o.mask, 4), "bias": each(o.bias, 4), "alibi_slopes": each(o.alibi_slopes, 2)},
+            **{name: among_zeros(getattr(o, name)) for name in OF_SEQUENCES},
         )
     cu_q, cu_k = (torch.tensor(ends, dtype=torch.int32, device=q.device) for ends in (ends_q, ends_k))
-    return _Whole(o._replace(cu_seqlens_q=cu_q, cu_seqlens_k=cu_k), True)
+    return _Whole(o._replace(cu_seqlens_q=cu_q, cu_seqlens_k=cu_k), True, slots)
 
 
-def _among_empty(ends: Sequence[int], slots: int, slot: int) -> list[int]:
+def _among_empty(ends: Sequence[int], slots: int, slot: int) -> tuple[int, ...]:
     found = [ends[0]]
     for start, stop in zip(ends, ends[1:]):
         found += [start] * slot + [stop] * (slots - slot)
-    return found
+    return tuple(found)
 
 
-def _ring(work: Work, q: Tensor, o: Any, lengths: _Lengths, heads: hop.Heads) -> tuple[ring.Ring, Sight]:
+class _InRing(NamedTuple):
+    """A ring's problem: its ranks, what they see, and tensors as it has them.
+
+    Where entries of a batch have lengths of their own, they lie one behind the other, as packed rows do.
+    """
+
+    ring: ring.Ring
+    sight: Sight
+    batch: int  # of entries that became one
+
+    def rows(self, x: Tensor) -> Tensor:
+        return x if self.batch == 1 else x.flatten(0, 1)[None]
+
+    def back(self, x: Optional[Tensor]) -> Optional[Tensor]:
+        return x if x is None or self.batch == 1 else x[0].unflatten(0, (self.batch, x.shape[1] // self.batch))
+
+    def lse(self, x: Tensor) -> Tensor:
+        """(1, h, b * rows) from (b, h, rows)."""
+        return x if self.batch == 1 else x.transpose(0, 1).flatten(1)[None]
+
+    def lse_back(self, x: Tensor) -> Tensor:
+        return x if self.batch == 1 else x[0].unflatten(1, (self.batch, x.shape[2] // self.batch)).transpose(0, 1)
+
+
+def _in_ring(
+    work: Work, q: Tensor, o: Any, lengths: Optional[Sequences], heads: hop.Heads, explicit: bool = False
+) -> _InRing:
     layouts = [over_nodes(x, work.method.inner) for x in (work.q, work.k)]
-    segments = segments_of(work.q.length, work.k.length, lengths.q, lengths.k, o.attention_chunk)
+    batch, form = 1, hop.Form()
+    if lengths is None:
+        segments = segments_of(work.q.length, work.k.length, None, None, o.attention_chunk)
+    else:
+        segments = segments_in_use(lengths.q, lengths.k, o.attention_chunk)
+        form = hop.Form(packed=True)
+        if not lengths.packed:
+            batch, form = q.shape[0], hop.Form(entry=q.shape[1])
+            layouts = [laid_end_to_end(x, batch) for x in layouts]
     longest = max(layouts[1].rows(n) for n in range(layouts[1].ranks))
-    return (
-        ring.Ring(work.outer, layouts[0], layouts[1], heads),
-        hop.sight_of(o, segments, q.shape[2], q.shape[0], longest),
-    )
+    sight = hop.sight_of(o, segments, q.shape[2], q.shape[0] // batch, longest, explicit)
+    return _InRing(ring.Ring(work.outer, *layouts, heads, form), sight, batch)
 
 
 def completed(options: Sequence[Any]) -> Any:
@@ -281,31 +336,27 @@ def forward(
     """(out, lse (b, h, rows), what backward needs instead of these), all (b, rows, heads, d)."""
     work = work_of(split, q.shape, k.shape)
     check_options(o, q.shape, k.shape, v.shape, work)
-    lengths = _lengths(o, work)
+    lengths = read(o, q.shape[0], work.q.length, work.k.length)
+    _check_planes(o, q.shape, work, lengths)
     all_heads = q.shape[2]
     heads = hop.Heads(work.heads(all_heads).start, all_heads)
-    o = _of_heads(o, work, all_heads)
+    o = _of_heads(o, work, all_heads, lengths).o
     if work.method.inner > 1:
         q, k, v = work.gather(q, work.q), work.gather(k, work.k), work.gather(v, work.k)
     if work.method.outer == 1:
         whole = _whole(q, k, o, lengths, heads)
         out, lse, _ = calls.forward(whole.rows(q), whole.rows(k), whole.rows(v), whole.o)
-        out, lse = out.view(*q.shape[:3], -1), whole.lse(lse, q.shape[0])
+        out, lse = out.view(*q.shape[:3], v.shape[3]), whole.lse(lse, q.shape[0])
     else:
-        out, lse = ring.forward(*_in_ring(work, q, k, v, o, lengths, heads))
+        way = _in_ring(work, q, o, lengths, heads)
+        out, lse = ring.forward(way.ring, *map(way.rows, (q, k, v)), o, way.sight)
+        out, lse = out.view(*q.shape[:3], v.shape[3]), way.lse_back(lse)
     if work.method.inner == 1:
         return out, lse, None
     saved = (q, k, v, out, lse.contiguous())
     own = work.scatter(out, work.q, all_heads)
     own_lse = work.scatter(lse.transpose(1, 2)[..., None], work.q, all_heads)
     return own, own_lse[..., 0].transpose(1, 2), saved
-
-
-def _in_ring(
-    work: Work, q: Tensor, k: Tensor, v: Tensor, o: Any, lengths: _Lengths, heads: hop.Heads
-) -> Any:
-    made, sight = _ring(work, q, o, lengths, heads)
-    return made, q, k, v, o, sight
 
 
 def saved_shapes(q: Any, k: Any, v: Any, split: Split) -> Optional[list[tuple[int, ...]]]:
@@ -332,35 +383,34 @@ def backward(
     wanted: tuple[bool, ...],
     shapes: tuple[Any, Any],
 ) -> tuple[Optional[Tensor], ...]:
-    """(dq, dk, dv, dsinks); `saved` are q, k, v, out and lse, or what forward gave instead.
+    """(dq, dk, dv, dsinks, dbias, dslopes); `saved` are q, k, v, out and lse, or what forward gave instead.
 
     `shapes` are those of this rank's q and k.
     """
     q, k, v, out, lse = saved
     work = work_of(split, *shapes)
     all_heads, all_kv_heads = (int(shape[2]) for shape in shapes)
-    lengths = _lengths(o, work)
+    lengths = read(o, shapes[0][0], work.q.length, work.k.length)
     shared = work.method.inner > 1
-    own = work.heads(all_heads)
-    heads = hop.Heads(own.start, all_heads)
-    o = _of_heads(o, work, all_heads)
+    heads = hop.Heads(work.heads(all_heads).start, all_heads)
+    given = o
+    o, bias_by_rows = _of_heads(o, work, all_heads, lengths)
     if shared:
         dout = work.gather(dout, work.q)
     if work.method.outer == 1:
         whole = _whole(q, k, o, lengths, heads)
-        given = [whole.rows(x) for x in (dout, q, k, v, out)]
-        found = calls.backward(*given, whole.own_lse(lse), whole.o, wanted)
+        tensors = [whole.rows(x) for x in (dout, q, k, v, out)]
+        found = calls.backward(*tensors, whole.own_lse(lse), whole.o, wanted)
         grads = [x if x is None else x.view(y.shape) for x, y in zip(found[:3], (q, k, v))]
-        dsinks = found[3]
+        extras = [whole.option(x, getattr(o, name)) for x, name in zip(found[3:], GRADED)]
     else:
-        made, *_, sight = _in_ring(work, q, k, v, o, lengths, heads)
-        *grads, dsinks = ring.backward(made, dout, q, k, v, out, lse, o, sight, wanted)
+        way = _in_ring(work, q, o, lengths, heads, explicit=wanted[5])
+        tensors = [way.rows(x) for x in (dout, q, k, v, out)]
+        found = ring.backward(way.ring, *tensors, way.lse(lse), o, way.sight, wanted)
+        grads, extras = [way.back(x) for x in found[:3]], list(found[3:])
     if shared:
         counts = (all_heads, all_kv_heads, all_kv_heads)
         layouts = (work.q, work.k, work.k)
         grads = [x if x is None else work.scatter(x, at, n) for x, at, n in zip(grads, layouts, counts)]
-        if dsinks is not None:
-            every = torch.zeros(all_heads, dtype=dsinks.dtype, device=dsinks.device)
-            every[own.start : own.stop] = dsinks
-            dsinks = every
-    return (*grads, dsinks)
+        extras = _to_all_heads(extras, given, work, all_heads, bias_by_rows)
+    return (*grads, *extras)
