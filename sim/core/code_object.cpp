@@ -2,7 +2,6 @@
 #include "core/code_object.h"
 
 #include <llvm/BinaryFormat/ELF.h>
-#include <llvm/DebugInfo/DWARF/DWARFContext.h>
 #include <llvm/Object/ELFObjectFile.h>
 #include <llvm/Support/MemoryBuffer.h>
 
@@ -249,21 +248,31 @@ class LoadedObject final : public CodeObject {
 
   std::optional<SourceLine> source_line(u64 address) const override {
     const std::scoped_lock lock(debug_mutex_);
-    // Broken debug information means no line, not a page of complaints.
-    const auto ignore = [](llvm::Error error) { llvm::consumeError(std::move(error)); };
-    if (!debug_) {
-      debug_ =
-          llvm::DWARFContext::create(*object_, llvm::DWARFContext::ProcessDebugRelocations::Process,
-                                     nullptr, "", ignore, ignore);
+    if (!lines_) {
+      lines_.emplace(DebugSections{section(".debug_line"), section(".debug_line_str"),
+                                   section(".debug_str"), section(".debug_info"),
+                                   section(".debug_abbrev")});
     }
-    llvm::DILineInfoSpecifier how(llvm::DILineInfoSpecifier::FileLineInfoKind::AbsoluteFilePath);
-    const auto info = debug_->getLineInfoForAddress(
-        {address - bias_, llvm::object::SectionedAddress::UndefSection}, how);
-    if (!info || info->Line == 0) return std::nullopt;
-    return SourceLine{info->FileName, info->Line};
+    return lines_->find(address - bias_);
   }
 
  private:
+  // Contents of a section as the file has them; nothing where there is none, or none that can be read.
+  [[nodiscard]] std::span<const u8> section(std::string_view name) const {
+    for (const auto& s : object_->sections()) {
+      auto found = s.getName();
+      if (!found) {
+        llvm::consumeError(found.takeError());
+        continue;
+      }
+      if (std::string_view(*found) != name || s.isCompressed()) continue;
+      auto contents = s.getContents();
+      if (contents) return {contents->bytes_begin(), contents->size()};
+      llvm::consumeError(contents.takeError());
+    }
+    return {};
+  }
+
   void load_segments(const ElfFile& elf) {
     const auto headers = take(elf.program_headers(), "program headers");
     u64 end = 0;
@@ -442,7 +451,7 @@ class LoadedObject final : public CodeObject {
   std::unique_ptr<ElfObject> object_;
   std::vector<std::string> descriptor_names_;
   mutable std::mutex debug_mutex_;
-  mutable std::unique_ptr<llvm::DWARFContext> debug_;
+  mutable std::optional<LineTable> lines_;
 };
 
 }  // namespace

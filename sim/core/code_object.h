@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/line_table.h"
 #include "core/types.h"
 
 namespace rocflash::sim {
@@ -47,11 +48,6 @@ struct Symbol {
   std::string name;
   u64 address = 0;
   u64 size = 0;
-};
-
-struct SourceLine {
-  std::string file;
-  u32 line = 0;
 };
 
 class CodeObject {

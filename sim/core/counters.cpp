@@ -1,12 +1,10 @@
 // Counters as JSON and as a table.
 #include "core/counters.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "core/code_object.h"
+#include "core/sheet.h"
 #include "core/target.h"
 
 namespace rocflash::sim {
@@ -29,70 +27,65 @@ Traffic& Traffic::operator+=(const Traffic& other) {
 }
 
 std::string Counters::json() const {
-  nlohmann::ordered_json j;
-  j["kernel"] = kernel;
-  j["target"] = target;
-  j["workgroups"] = workgroups;
-  j["waves"] = waves;
-  j["instructions"] = instructions;
-  for (int i = 0; i < kClasses; ++i) {
-    j["by_class"][std::string(class_name(static_cast<Class>(i)))] =
-        by_class[static_cast<std::size_t>(i)];
-  }
   const double waves_run = static_cast<double>(std::max<u64>(1, waves));
-  for (int i = 0; i < kClasses; ++i) {
+  nlohmann::ordered_json classes;
+  nlohmann::ordered_json cycles;
+  nlohmann::ordered_json per_wave;
+  for (std::size_t i = 0; i < kClasses; ++i) {
     const std::string name(class_name(static_cast<Class>(i)));
-    const u64 cycles = issue_cycles[static_cast<std::size_t>(i)];
-    j["issue_cycles"][name] = cycles;
-    j["issue_cycles_per_wave"][name] = static_cast<double>(cycles) / waves_run;
+    classes[name] = by_class[i];
+    cycles[name] = issue_cycles[i];
+    per_wave[name] = static_cast<double>(issue_cycles[i]) / waves_run;
   }
-  j["matrix_cycles"] = matrix_cycles;
-  j["lds_cycles"] = traffic.lds_cycles;
-  j["lds_bank_conflict_cycles"] = traffic.lds_conflict_cycles;
-  j["lds_bytes_accessed"] = traffic.lds_bytes;
-  j["lds_instructions"] = lds_instructions;
-  j["memory_instructions"] = memory_instructions;
-  j["global_load_bytes"] = traffic.load_bytes;
-  j["global_store_bytes"] = traffic.store_bytes;
-  j["global_transactions_64B"] = traffic.transactions;
-  j["vgprs"] = vgprs;
-  j["agprs"] = agprs;
-  j["sgprs"] = sgprs;
-  j["lds_bytes"] = lds_bytes;
-  j["scratch_bytes"] = scratch_bytes;
-  j["waves_per_simd"] = waves_per_simd;
-  return j.dump();
+  return json_line({{"kernel", kernel},
+                    {"target", target},
+                    {"workgroups", workgroups},
+                    {"waves", waves},
+                    {"instructions", instructions},
+                    {"by_class", classes},
+                    {"issue_cycles", cycles},
+                    {"issue_cycles_per_wave", per_wave},
+                    {"matrix_cycles", matrix_cycles},
+                    {"lds_cycles", traffic.lds_cycles},
+                    {"lds_bank_conflict_cycles", traffic.lds_conflict_cycles},
+                    {"lds_bytes_accessed", traffic.lds_bytes},
+                    {"lds_instructions", lds_instructions},
+                    {"memory_instructions", memory_instructions},
+                    {"global_load_bytes", traffic.load_bytes},
+                    {"global_store_bytes", traffic.store_bytes},
+                    {"global_transactions_64B", traffic.transactions},
+                    {"vgprs", vgprs},
+                    {"agprs", agprs},
+                    {"sgprs", sgprs},
+                    {"lds_bytes", lds_bytes},
+                    {"scratch_bytes", scratch_bytes},
+                    {"waves_per_simd", waves_per_simd}});
 }
 
 std::string Counters::table() const {
-  std::string out =
-      fmt::format("{} on {}: {} workgroups, {} waves\n", kernel, target, workgroups, waves);
-  const auto row = [&](std::string_view name, u64 value) {
-    out += fmt::format("  {:<26}{:>16}\n", name, value);
-  };
-  out +=
-      fmt::format("  {:<26}{:>16}{:>16}{:>14}\n", "", "instructions", "issue cycles", "per wave");
+  Table t(fmt::format("{} on {}: {} workgroups, {} waves", kernel, target, workgroups, waves));
+  t.row("", "instructions", "issue cycles", "per wave");
   const double waves_run = static_cast<double>(std::max<u64>(1, waves));
-  for (int i = 0; i < kClasses; ++i) {
-    const u64 n = by_class[static_cast<std::size_t>(i)];
-    const u64 cycles = issue_cycles[static_cast<std::size_t>(i)];
-    if (n == 0) continue;
-    out += fmt::format("  {:<26}{:>16}{:>16}{:>14.1f}\n", class_name(static_cast<Class>(i)), n,
-                       cycles, static_cast<double>(cycles) / waves_run);
+  for (std::size_t i = 0; i < kClasses; ++i) {
+    if (by_class[i] == 0) continue;
+    t.row(class_name(static_cast<Class>(i)), by_class[i], issue_cycles[i],
+          fmt::format("{:.1f}", static_cast<double>(issue_cycles[i]) / waves_run));
   }
-  row("all instructions", instructions);
-  for (const auto& [name, n] : lds_instructions) row(fmt::format("LDS {}", name), n);
-  for (const auto& [name, n] : memory_instructions) row(fmt::format("memory {}", name), n);
-  row("LDS cycles", traffic.lds_cycles);
-  row("  of bank conflicts", traffic.lds_conflict_cycles);
-  row("LDS bytes", traffic.lds_bytes);
-  row("global bytes loaded", traffic.load_bytes);
-  row("global bytes stored", traffic.store_bytes);
-  row("64-byte transactions", traffic.transactions);
-  out += fmt::format(
-      "  {} VGPRs, {} AGPRs, {} SGPRs, {} bytes of LDS, {} bytes of scratch: {} waves per SIMD\n",
-      vgprs, agprs, sgprs, lds_bytes, scratch_bytes, waves_per_simd);
-  return out;
+  t.row("all instructions", instructions);
+  for (const auto& [name, n] : lds_instructions) t.row("LDS " + name, n);
+  for (const auto& [name, n] : memory_instructions) t.row("memory " + name, n);
+  for (const auto& [name, n] : {std::pair{"LDS cycles", traffic.lds_cycles},
+                                {"  of bank conflicts", traffic.lds_conflict_cycles},
+                                {"LDS bytes", traffic.lds_bytes},
+                                {"global bytes loaded", traffic.load_bytes},
+                                {"global bytes stored", traffic.store_bytes},
+                                {"64-byte transactions", traffic.transactions}}) {
+    t.row(name, n);
+  }
+  t.line(fmt::format(
+      "{} VGPRs, {} AGPRs, {} SGPRs, {} bytes of LDS, {} bytes of scratch: {} waves per SIMD",
+      vgprs, agprs, sgprs, lds_bytes, scratch_bytes, waves_per_simd));
+  return t.text();
 }
 
 // CDNA: LDS of a CU serves four SIMDs; RDNA: 128 KiB of a WGP serve four. It is handed out in

@@ -99,11 +99,9 @@ class WorkerLoop {
 
   bool start_group() {
     TraceSink* traces = launch_.request.traces;
-    u64 linear = 0;
-    do {
-      linear = launch_.next_group.fetch_add(1, std::memory_order_relaxed);
-      if (linear >= launch_.groups) return false;
-    } while (traces != nullptr && !traces->executes(linear));
+    const u64 turn = launch_.next_group.fetch_add(1, std::memory_order_relaxed);
+    const u64 linear = traces != nullptr ? traces->group_of(turn) : turn;
+    if (linear >= launch_.groups) return false;
     std::unique_ptr<Group> group;
     if (spare_.empty()) {
       group = std::make_unique<Group>();
@@ -259,7 +257,7 @@ class WorkerLoop {
       ++w.executed;
       ++counts[op.index];
       if constexpr (Watched) {
-        if (w.trace != nullptr && w.trace->detailed) w.trace->ops.push_back(op.index);
+        if (w.trace != nullptr) w.trace->note(op.index);
         if (launch_.request.observer != nullptr) launch_.request.observer->before(w, op);
       }
       op.run[variant](w, op);
@@ -395,6 +393,16 @@ void check_launch(const LaunchRequest& r) {
   }
   if (r.grid[0] == 0 || r.grid[1] == 0 || r.grid[2] == 0) {
     throw std::invalid_argument("a grid without workgroups");
+  }
+  u64 groups = 1;
+  for (int i = 0; i < 3; ++i) {
+    if (u64{r.grid[i]} * r.block[i] > 0xffffffff ||
+        __builtin_mul_overflow(groups, u64{r.grid[i]}, &groups)) {
+      throw std::invalid_argument(fmt::format(
+          "a grid of {} by {} by {} workgroups; a dimension can have 2^32 - 1 work-items "
+          "and a grid 2^64 - 1 workgroups",
+          r.grid[0], r.grid[1], r.grid[2]));
+    }
   }
   const u64 lds = u64{r.kernel->lds_bytes} + r.dynamic_lds;
   if (lds > r.module->target().max_lds_bytes) {

@@ -1,10 +1,9 @@
 // Reports as text for people and as JSON for programs.
 #include "core/report.h"
 
-#include <fmt/format.h>
-
 #include <array>
-#include <nlohmann/json.hpp>
+
+#include "core/sheet.h"
 
 namespace rocflash::sim {
 
@@ -42,20 +41,19 @@ std::string Report::text() const {
 }
 
 std::string Report::json() const {
-  nlohmann::ordered_json j;
-  j["fault"] = fault_name(fault);
-  j["message"] = message;
-  j["kernel"] = kernel;
-  j["instruction"] = instruction;
-  j["location"] = location;
-  j["source"] = source;
-  j["pc"] = pc;
-  j["workgroup"] = {group[0], group[1], group[2]};
-  j["wave"] = wave;
-  j["lane"] = lane;
+  nlohmann::ordered_json j = {{"fault", fault_name(fault)},
+                              {"message", message},
+                              {"kernel", kernel},
+                              {"instruction", instruction},
+                              {"location", location},
+                              {"source", source},
+                              {"pc", pc},
+                              {"workgroup", group},
+                              {"wave", wave},
+                              {"lane", lane}};
   if (has_address) j["address"] = address;
   j["allocation"] = allocation;
-  return j.dump();
+  return json_line(j);
 }
 
 }  // namespace rocflash::sim

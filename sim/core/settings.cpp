@@ -35,6 +35,14 @@ long long number(const char* name, const std::string& text) {
   return value;
 }
 
+bool switched_on(const char* name) {
+  const std::string text = variable(name, "0");
+  if (text != "0" && text != "1") {
+    throw std::invalid_argument(fmt::format("{}={}: it can be 0 or 1", name, text));
+  }
+  return text == "1";
+}
+
 bool* find_check(Checks& checks, const std::string& name) {
   if (name == "undefined") return &checks.undefined;
   if (name == "lds-bounds") return &checks.lds_bounds;
@@ -98,7 +106,7 @@ Settings read_settings() {
   s.threads =
       static_cast<int>(number("ROCFLASH_SIM_THREADS", variable("ROCFLASH_SIM_THREADS", "0")));
   s.counters = variable("ROCFLASH_SIM_COUNTERS", "");
-  s.trace = variable("ROCFLASH_SIM_TRACE", "0") != "0";
+  s.trace = switched_on("ROCFLASH_SIM_TRACE");
   s.time = variable("ROCFLASH_SIM_TIME", "");
   s.timeline = variable("ROCFLASH_SIM_TIMELINE", "");
   s.time_report = variable("ROCFLASH_SIM_TIME_REPORT", "");
@@ -106,9 +114,14 @@ Settings read_settings() {
     throw std::invalid_argument(
         fmt::format("ROCFLASH_SIM_TIME_REPORT={}: it can be instructions or lines", s.time_report));
   }
-  s.time_only = variable("ROCFLASH_SIM_TIME_ONLY", "0") != "0";
+  s.time_only = switched_on("ROCFLASH_SIM_TIME_ONLY");
   s.time_clock_mhz = static_cast<double>(
       number("ROCFLASH_SIM_TIME_CLOCK", variable("ROCFLASH_SIM_TIME_CLOCK", "0")));
+  if (s.time_clock_mhz > 100000) {
+    throw std::invalid_argument(
+        fmt::format("ROCFLASH_SIM_TIME_CLOCK={:.0f}: it can be 1 to 100000, or 0 for the model's",
+                    s.time_clock_mhz));
+  }
   return s;
 }
 

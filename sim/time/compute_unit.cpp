@@ -149,11 +149,12 @@ class Replay {
     release_if_all_arrived(g);
     if (g.alive > 0) return;
     // Its stores leave on their own; the place is free when all waves have ended.
-    result_.groups.push_back({g.trace->linear, g.start, now});
-    result_.clocks = std::max(result_.clocks, now);
+    const Clock end = now + p_.issue.turn;
+    result_.groups.push_back({g.trace->linear, g.start, end});
+    result_.clocks = std::max(result_.clocks, end);
     std::erase_if(groups_, [&](const auto& other) { return other.get() == &g; });
     --alive_groups_;
-    if (started_ < pending_.size()) start_group(now + p_.chip.replacement);
+    if (started_ < pending_.size()) start_group(end + p_.chip.replacement);
   }
 
   void release_if_all_arrived(Group& g) {
@@ -379,6 +380,7 @@ class Replay {
       case Unit::Nop:
       case Unit::Sleep:
         w.ready = now + std::max<Clock>(p_.issue.turn, op.pause);
+        if (op.unit == Unit::Sleep) w.cause = Cause::Idle;
         break;
       case Unit::Priority:
         w.priority = op.priority;

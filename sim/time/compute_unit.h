@@ -22,7 +22,7 @@ enum class Cause : u8 {
   Lds,
   Memory,
   Barrier,
-  Idle,  // SIMDs only: no wave
+  Idle,  // SIMDs only: no wave, or it sleeps
 };
 inline constexpr int kCauses = 7;
 std::string_view cause_name(Cause c);

@@ -32,6 +32,7 @@ LdsServer::Served LdsServer::access(int pair, Clock now, const TracedAccess& acc
   const auto port = static_cast<Clock>(std::ceil(bytes / p_.port_bytes));
   const int banks = p_.banks_shared ? 0 : pair;
   const Clock start = std::max(now, port_free_[pair]);
+  take_deposits(start);
   const Clock bank_start = std::max(start, bank_free_[banks]);
   const Clock end = std::max(start + port, bank_start + Clock{access.bank_clocks});
   bank_free_[banks] = bank_start + access.bank_clocks;
@@ -41,12 +42,23 @@ LdsServer::Served LdsServer::access(int pair, Clock now, const TracedAccess& acc
   return {end, end + p_.latency};
 }
 
+// Data arrive later than other accesses that are asked for now, so they take the banks when their
+// time comes, before what waits then.
 Clock LdsServer::deposit(Clock now, u32 bytes) {
   const Clock clocks = (bytes + 127) / 128;
-  const Clock start = std::max(now, bank_free_[0] - clocks);  // before waiting accesses
-  bank_free_[0] = std::max(bank_free_[0], start) + clocks;
+  const Clock start = std::max(now, deposit_free_);
+  deposit_free_ = start + clocks;
+  deposits_.emplace(start, clocks);
   busy_ += clocks;
   return start + clocks;
+}
+
+void LdsServer::take_deposits(Clock until) {
+  while (!deposits_.empty() && deposits_.top().first <= until) {
+    const auto [start, clocks] = deposits_.top();
+    deposits_.pop();
+    bank_free_[0] = std::max(bank_free_[0], start) + clocks;
+  }
 }
 
 // --- memory ----------------------------------------------------------------------------------

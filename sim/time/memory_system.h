@@ -4,7 +4,9 @@
 
 #include <deque>
 #include <functional>
+#include <queue>
 #include <unordered_map>
+#include <vector>
 
 #include "time/parameters.h"
 #include "time/timed_op.h"
@@ -42,8 +44,13 @@ class LdsServer {
   [[nodiscard]] Clock busy() const { return busy_; }
 
  private:
+  void take_deposits(Clock until);
+
   const LdsParameters& p_;
   Clock port_free_[2] = {};
+  using Deposit = std::pair<Clock, Clock>;  // when, for how long
+  std::priority_queue<Deposit, std::vector<Deposit>, std::greater<>> deposits_;
+  Clock deposit_free_ = 0;
   Clock bank_free_[2] = {};
   std::deque<Clock> waiting_[2];  // starts of service
   Clock busy_ = 0;                // clocks of the banks

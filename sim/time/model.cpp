@@ -15,9 +15,9 @@
 namespace rocflash::sim {
 namespace {
 
-constexpr u64 kDetailed = 8;  // workgroups traced in full, at most
-constexpr u64 kWindow = 64;   // turns of one XCD that are executed when only samples are
-constexpr u64 kNotExecuted = 0;
+constexpr u64 kDetailed = 8;          // workgroups traced in full, at most
+constexpr u64 kWindow = 64;           // turns of one XCD that are executed when only samples are
+constexpr u64 kDispatched = 1 << 22;  // workgroups of an XCD, beyond which it is extrapolated
 
 // Workgroups of a unit at once, by registers, LDS, waves and barriers.
 int resident_groups(const Target& target, const LaunchRequest& r) {
@@ -54,8 +54,9 @@ double clock_at(const ChipParameters& c, double busy) {
   return std::min(c.clock_highest, c.clock_highest + part * (c.clock_busy - c.clock_highest));
 }
 
-// y = a + b x by least squares; b = 0 where x does not vary.
-std::vector<double> fit_line(const std::vector<std::pair<double, double>>& points) {
+// y = a + b x by least squares; b = 0 where x does not vary, a = 0 where y is `proportional`.
+std::vector<double> fit_line(const std::vector<std::pair<double, double>>& points,
+                             bool proportional) {
   double n = 0;
   double sx = 0;
   double sy = 0;
@@ -68,6 +69,7 @@ std::vector<double> fit_line(const std::vector<std::pair<double, double>>& point
     sxx += x * x;
     sxy += x * y;
   }
+  if (proportional) return {0, sy / std::max(1.0, sx)};
   const double spread = n * sxx - sx * sx;
   if (spread <= 1e-6 * n * sxx) return {sy / std::max(1.0, n), 0};
   const double b = (n * sxy - sx * sy) / spread;
@@ -85,8 +87,15 @@ TimeModel::TimeModel(const LaunchRequest& request, TimeOptions options)
   groups_ = u64{request.grid[0]} * request.grid[1] * request.grid[2];
   xcds_ = parameters_.chip.xcds;
   units_xcd_ = std::max(1, parameters_.chip.units / xcds_);
-  instructions_.assign(groups_, kNotExecuted);
   choose();
+  if (options_.only_sampled) {
+    for (const auto& [linear, trace] : traces_) executed_.push_back(linear);
+    for (u64 turn = 0; turn < window_; ++turn) executed_.push_back(turn * static_cast<u64>(xcds_));
+    std::ranges::sort(executed_);
+    const auto rest = std::ranges::unique(executed_);
+    executed_.erase(rest.begin(), rest.end());
+  }
+  instructions_.assign(options_.only_sampled ? executed_.size() : groups_, 0);
 }
 
 void TimeModel::add(u64 linear, bool detailed) {
@@ -142,10 +151,9 @@ void TimeModel::choose() {
   }
 }
 
-bool TimeModel::executes(u64 linear) {
-  if (!options_.only_sampled) return true;
-  const u64 xcds = static_cast<u64>(xcds_);
-  return traces_.contains(linear) || (linear % xcds == 0 && linear / xcds < window_);
+u64 TimeModel::group_of(u64 turn) {
+  if (!options_.only_sampled) return turn;
+  return turn < executed_.size() ? executed_[turn] : kNoGroup;
 }
 
 GroupTrace* TimeModel::trace(u64 linear) {
@@ -154,7 +162,10 @@ GroupTrace* TimeModel::trace(u64 linear) {
 }
 
 void TimeModel::executed(u64 linear, u64 instructions) {
-  instructions_[linear] = static_cast<u32>(std::min<u64>(instructions, ~0u));
+  const auto place = options_.only_sampled
+                         ? std::ranges::lower_bound(executed_, linear) - executed_.begin()
+                         : static_cast<std::ptrdiff_t>(linear);
+  instructions_[static_cast<std::size_t>(place)] = instructions;
 }
 
 std::vector<u64> TimeModel::lines_of(u64 linear) const {
@@ -225,9 +236,30 @@ UnitTime TimeModel::replay_sample(const Sample& sample, double clock, bool draw)
 
 // Instructions of a workgroup; where it was not executed, of that in the same place of the window.
 double TimeModel::length(u64 linear) const {
-  if (instructions_[linear] != kNotExecuted) return instructions_[linear];
+  if (!options_.only_sampled) return static_cast<double>(instructions_[linear]);
+  const auto place_of = [&](u64 group) {
+    return static_cast<std::size_t>(std::ranges::lower_bound(executed_, group) - executed_.begin());
+  };
+  const std::size_t place = place_of(linear);
+  if (place < executed_.size() && executed_[place] == linear)
+    return static_cast<double>(instructions_[place]);
   const u64 xcds = static_cast<u64>(xcds_);
-  return instructions_[linear / xcds % window_ * xcds];
+  return static_cast<double>(instructions_[place_of(linear / xcds % window_ * xcds)]);
+}
+
+// Of all workgroups. Windows repeat each other: what one has is known.
+double TimeModel::all_instructions() const {
+  double sum = 0;
+  if (groups_ <= kDispatched) {
+    for (u64 g = 0; g < groups_; ++g) sum += length(g);
+    return sum;
+  }
+  if (!options_.only_sampled) {
+    for (const u64 n : instructions_) sum += static_cast<double>(n);
+    return sum;
+  }
+  for (u64 turn = 0; turn < window_; ++turn) sum += length(turn * static_cast<u64>(xcds_));
+  return sum / static_cast<double>(window_) * static_cast<double>(groups_);
 }
 
 // Clocks until all workgroups are done: each XCD hands its own out in order to the place that is
@@ -236,15 +268,31 @@ double TimeModel::dispatch(const std::vector<double>& fit) const {
   double end = 0;
   const u64 xcds = static_cast<u64>(xcds_);
   for (u64 xcd = 0; xcd < std::min(xcds, groups_); ++xcd) {
-    std::priority_queue<double, std::vector<double>, std::greater<>> free;
-    for (int i = 0; i < units_xcd_ * resident_; ++i) free.push(0);
-    for (u64 linear = xcd; linear < groups_; linear += xcds) {
-      const double start = free.top();
-      free.pop();
-      const double done = start + std::max(1.0, fit[0] + fit[1] * length(linear));
-      end = std::max(end, done);
-      free.push(done + parameters_.chip.replacement);
+    const u64 turns = (groups_ - xcd + xcds - 1) / xcds;
+    if (turns <= kDispatched) {
+      end = std::max(end, dispatch(fit, xcd, turns));
+      continue;
     }
+    // By far more than are resident: the rate is steady.
+    const double half = dispatch(fit, xcd, kDispatched / 2);
+    const double whole = dispatch(fit, xcd, kDispatched);
+    const double rate = (whole - half) / (static_cast<double>(kDispatched) / 2);
+    end = std::max(end, whole + rate * static_cast<double>(turns - kDispatched));
+  }
+  return end;
+}
+
+double TimeModel::dispatch(const std::vector<double>& fit, u64 xcd, u64 turns) const {
+  double end = 0;
+  std::priority_queue<double, std::vector<double>, std::greater<>> free;
+  for (int i = 0; i < units_xcd_ * resident_; ++i) free.push(0);
+  for (u64 turn = 0; turn < turns; ++turn) {
+    const double start = free.top();
+    free.pop();
+    const double linear_length = length(xcd + turn * static_cast<u64>(xcds_));
+    const double done = start + std::max(1.0, fit[0] + fit[1] * linear_length);
+    end = std::max(end, done);
+    free.push(done + parameters_.chip.replacement);
   }
   return end;
 }
@@ -283,7 +331,12 @@ LaunchTime TimeModel::predict() {
       // Workgroups that share a unit end at different times, and the last runs alone: what counts is
       // how many a unit does in all its time.
       double lengths = 0;
-      for (const auto& g : unit.groups) lengths += length(g.linear);
+      for (const auto& g : unit.groups) {
+        for (const WaveTrace& w : traces_.at(g.linear)->waves) {
+          lengths += static_cast<double>(w.ops.size());
+          t.truncated = t.truncated || w.truncated;
+        }
+      }
       const auto done = static_cast<double>(unit.groups.size());
       const auto together = static_cast<double>(samples_[i].groups.size());
       const double gaps = (done / together - 1) * parameters_.chip.replacement;
@@ -312,7 +365,7 @@ LaunchTime TimeModel::predict() {
     t.unit_matrix_busy = busy / (4 * clocks);
     t.lds_busy /= clocks;
     for (std::size_t c = 0; c < kCauses; ++c) t.waits[c] = waits[c] / (4 * clocks);
-    fit = fit_line(points);
+    fit = fit_line(points, t.truncated);
     double flops = 0;
     for (const Op& op : program_.ops()) {
       if (op.kind != Class::Matrix || t.ops[op.index].count == 0) continue;
@@ -324,8 +377,7 @@ LaunchTime TimeModel::predict() {
     matrix_per_instruction = busy / traced;
     if (options_.clock_mhz <= 0) clock = clock_at(parameters_.chip, t.unit_matrix_busy);
   }
-  double instructions = 0;
-  for (u64 g = 0; g < groups_; ++g) instructions += length(g);
+  const double instructions = all_instructions();
   t.cycles = dispatch(fit);
   t.clock_mhz = clock;
   t.time_us = parameters_.chip.launch_us + t.cycles / clock;

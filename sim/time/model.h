@@ -5,7 +5,6 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -33,6 +32,7 @@ struct LaunchTime {
   MemorySystem::Traffic lines;       // of the sampled units
   std::vector<double> group_cycles;  // of a workgroup in each sample, while it has its place
   u64 sampled = 0;
+  bool truncated = false;   // waves ran for longer than they are traced
   std::vector<OpTime> ops;  // by Op::index, of the sampled units
 
   [[nodiscard]] std::string json() const;
@@ -49,7 +49,7 @@ class TimeModel final : public TraceSink {
  public:
   TimeModel(const LaunchRequest& request, TimeOptions options);
 
-  bool executes(u64 linear) override;
+  u64 group_of(u64 turn) override;
   GroupTrace* trace(u64 linear) override;
   void executed(u64 linear, u64 instructions) override;
 
@@ -70,6 +70,8 @@ class TimeModel final : public TraceSink {
   [[nodiscard]] double length(u64 linear) const;
   UnitTime replay_sample(const Sample& sample, double clock, bool draw);
   [[nodiscard]] double dispatch(const std::vector<double>& fit) const;
+  [[nodiscard]] double dispatch(const std::vector<double>& fit, u64 xcd, u64 turns) const;
+  [[nodiscard]] double all_instructions() const;
 
   const LaunchRequest& request_;
   TimeOptions options_;
@@ -83,8 +85,8 @@ class TimeModel final : public TraceSink {
   u64 window_ = 0;  // turns of each XCD whose length is known; those after repeat them
   std::vector<Sample> samples_;
   std::map<u64, std::unique_ptr<GroupTrace>> traces_;
-  std::mutex mutex_;
-  std::vector<u32> instructions_;  // by workgroup; 0: not executed
+  std::vector<u64> executed_;      // workgroups, where not all are executed; in order
+  std::vector<u64> instructions_;  // by workgroup, or by place in `executed_`
 };
 
 // Per instruction and per source line: how often, issue clocks, waits by cause.

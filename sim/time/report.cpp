@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/sheet.h"
 #include "time/model.h"
 
 namespace rocflash::sim {
@@ -45,51 +45,51 @@ double wave_clocks(const LaunchTime& time) {
 }  // namespace
 
 std::string LaunchTime::json() const {
-  nlohmann::ordered_json j;
-  j["kernel"] = kernel;
-  j["target"] = target;
-  j["card"] = card;
-  j["workgroups"] = workgroups;
-  j["sampled_workgroups"] = sampled;
-  j["workgroups_per_unit"] = resident;
-  j["cycles"] = cycles;
-  j["clock_mhz"] = clock_mhz;
-  j["time_us"] = time_us;
-  j["matrix_busy"] = matrix_busy;
-  j["unit_matrix_busy"] = unit_matrix_busy;
-  for (int c = 0; c < kCauses; ++c) {
-    j["waits"][std::string(cause_name(static_cast<Cause>(c)))] = waits[static_cast<std::size_t>(c)];
+  nlohmann::ordered_json causes;
+  for (std::size_t c = 0; c < kCauses; ++c) {
+    causes[std::string(cause_name(static_cast<Cause>(c)))] = waits[c];
   }
-  if (tflops > 0) j["tflops"] = tflops;
-  j["lds_busy"] = lds_busy;
-  j["lines"] = {{"l1", lines.l1_hits},
-                {"l2", lines.l2_hits},
-                {"last_level", lines.mall_hits},
-                {"memory", lines.memory}};
-  return j.dump();
+  return json_line({{"kernel", kernel},
+                    {"target", target},
+                    {"card", card},
+                    {"workgroups", workgroups},
+                    {"sampled_workgroups", sampled},
+                    {"workgroups_per_unit", resident},
+                    {"cycles", cycles},
+                    {"clock_mhz", clock_mhz},
+                    {"time_us", time_us},
+                    {"matrix_busy", matrix_busy},
+                    {"unit_matrix_busy", unit_matrix_busy},
+                    {"waits", causes},
+                    {"tflops", tflops},
+                    {"lds_busy", lds_busy},
+                    {"lines",
+                     {{"l1", lines.l1_hits},
+                      {"l2", lines.l2_hits},
+                      {"last_level", lines.mall_hits},
+                      {"memory", lines.memory}}},
+                    {"truncated", truncated}});
 }
 
 std::string LaunchTime::table() const {
-  std::string out = fmt::format("{} on {} ({}): {} workgroups, {} on each of {} units\n", kernel,
-                                target, card, workgroups, resident, units);
-  const auto row = [&](std::string_view name, const std::string& value) {
-    out += fmt::format("  {:<26}{:>14}\n", name, value);
-  };
-  row("predicted time [us]", fmt::format("{:.2f}", time_us));
-  row("cycles", fmt::format("{:.0f}", cycles));
-  row("clock [MHz]", fmt::format("{:.0f}", clock_mhz));
-  if (tflops > 0) row("matrix TFLOP/s", fmt::format("{:.1f}", tflops));
-  row("matrix units busy", fmt::format("{:.1f} %", 100 * matrix_busy));
-  row("  while a unit works", fmt::format("{:.1f} %", 100 * unit_matrix_busy));
-  out += "  matrix units idle, SIMDs busy with or waiting for:\n";
-  for (int c = 0; c < kCauses; ++c) {
-    row(fmt::format("    {}", cause_name(static_cast<Cause>(c))),
-        fmt::format("{:.1f} %", 100 * waits[static_cast<std::size_t>(c)]));
+  Table t(fmt::format("{} on {} ({}): {} workgroups, {} on each of {} units", kernel, target, card,
+                      workgroups, resident, units));
+  t.row("predicted time [us]", fmt::format("{:.2f}", time_us));
+  t.row("cycles", fmt::format("{:.0f}", cycles));
+  t.row("clock [MHz]", fmt::format("{:.0f}", clock_mhz));
+  if (tflops > 0) t.row("matrix TFLOP/s", fmt::format("{:.1f}", tflops));
+  t.row("matrix units busy", percent(matrix_busy));
+  t.row("  while a unit works", percent(unit_matrix_busy));
+  t.line("matrix units idle, SIMDs busy with or waiting for:");
+  for (std::size_t c = 0; c < kCauses; ++c) {
+    t.row(fmt::format("    {}", cause_name(static_cast<Cause>(c))), percent(waits[c]));
   }
-  row("LDS busy", fmt::format("{:.1f} %", 100 * lds_busy));
-  out += fmt::format("  lines from L1 {}, L2 {}, last-level cache {}, memory {}\n", lines.l1_hits,
-                     lines.l2_hits, lines.mall_hits, lines.memory);
-  return out;
+  t.row("LDS busy", percent(lds_busy));
+  t.line(fmt::format("lines from L1 {}, L2 {}, last-level cache {}, memory {}", lines.l1_hits,
+                     lines.l2_hits, lines.mall_hits, lines.memory));
+  if (truncated)
+    t.line("traces were cut short: the rest of each wave is taken to go on like its start");
+  return t.text();
 }
 
 std::string instruction_report(const LaunchTime& time, const Module& module,
@@ -192,7 +192,7 @@ void TimelineFile::write(const LaunchTime& time) {
                "{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{},\"dur\":{},\"name\":{},\"cat\":\"{}"
                "\","
                "\"args\":{{{}}}}}",
-               simd, row, start, end - start, nlohmann::json(name).dump(), category, arguments);
+               simd, row, start, end - start, json_text(name), category, arguments);
     first = false;
   };
   for (const TimelineEvent& e : state_->events) {
@@ -201,12 +201,12 @@ void TimelineFile::write(const LaunchTime& time) {
     const u64 offset = op.address - state_->module.object().bias();
     if (e.waits) {
       slice(e.simd, e.wave, e.start, e.end, fmt::format("wait: {}", cause_name(e.cause)), "wait",
-            fmt::format("\"before\":{}", nlohmann::json(text).dump()));
+            fmt::format("\"before\":{}", json_text(text)));
       continue;
     }
     const std::string mnemonic = text.substr(0, text.find(' '));
     const std::string arguments =
-        fmt::format("\"instruction\":{},\"offset\":\"{:#x}\"", nlohmann::json(text).dump(), offset);
+        fmt::format("\"instruction\":{},\"offset\":\"{:#x}\"", json_text(text), offset);
     const bool matrix = op.kind == Class::Matrix;
     // In the wave's own row an instruction takes its slot; the unit's work has a row of its own.
     slice(e.simd, e.wave, e.start, matrix ? std::min(e.end, e.start + 4) : e.end, mnemonic,

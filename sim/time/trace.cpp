@@ -15,6 +15,7 @@ TracedAccess& WaveTrace::access() {
 }
 
 void WaveTrace::note_device(const u64* addresses, u64 active, u32 bytes) {
+  if (!detailed && lines.size() >= kMostTracedLines) return;
   u64 touched[2 * kMaxLanes];
   int count = 0;
   for (u64 m = active; m != 0; m &= m - 1) {

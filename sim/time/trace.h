@@ -12,6 +12,10 @@ namespace rocflash::sim {
 // Device memory is followed by lines of this size: the L1 and L2 line of CDNA3, two sectors of RDNA.
 inline constexpr u64 kLineBytes = 128;
 
+// Waves that run for longer are traced up to here; what follows is taken to go on like that.
+inline constexpr std::size_t kMostTraced = 1 << 20;       // instructions of a wave
+inline constexpr std::size_t kMostTracedLines = 1 << 22;  // lines of a wave
+
 struct TracedAccess {
   u32 event = 0;        // which instruction of the wave, counted from its start
   u32 first_line = 0;   // in WaveTrace::lines
@@ -22,11 +26,21 @@ struct TracedAccess {
 };
 
 struct WaveTrace {
-  bool detailed = true;  // false: only the lines it touches
-  std::vector<u32> ops;  // Op::index, in the order of execution
+  bool detailed = true;    // false: only the lines it touches
+  bool truncated = false;  // it was detailed up to kMostTraced
+  std::vector<u32> ops;    // Op::index, in the order of execution
   std::vector<TracedAccess> accesses;
   std::vector<u64> lines;  // addresses / kLineBytes
 
+  void note(u32 op) {
+    if (!detailed) return;
+    if (ops.size() < kMostTraced && lines.size() < kMostTracedLines) {
+      ops.push_back(op);
+    } else {
+      detailed = false;
+      truncated = true;
+    }
+  }
   void note_device(const u64* addresses, u64 active, u32 bytes);
   void note_lds(u32 bank_clocks, u32 bytes);
 
@@ -40,12 +54,14 @@ struct GroupTrace {
   std::vector<WaveTrace> waves;
 };
 
+inline constexpr u64 kNoGroup = ~0ull;
+
 // Decides what is executed and traced; called by the threads that run a launch.
 class TraceSink {
  public:
   virtual ~TraceSink() = default;
-  // Whether this workgroup is to be executed at all.
-  virtual bool executes(u64 linear) = 0;
+  // The workgroup that is executed in this turn of the launch; beyond the last turn: kNoGroup.
+  virtual u64 group_of(u64 turn) = 0;
   // Where its trace goes; null: it is not traced.
   virtual GroupTrace* trace(u64 linear) = 0;
   virtual void executed(u64 linear, u64 instructions) = 0;

@@ -106,17 +106,26 @@ int main(int argc, char** argv) {
   run_command->add_option("--hits", options.hits, "how many times to stop");
   run_command->add_option("--counters", options.counters, "table or json")
       ->check(CLI::IsMember({"table", "json"}));
-  run_command->add_flag("--time", options.time, "predict the time on the GPU by the cycle model");
-  run_command->add_option("--time-format", options.time_format, "table or json")
-      ->check(CLI::IsMember({"table", "json"}));
-  run_command->add_option("--timeline", options.timeline,
-                          "write one compute unit's schedule for chrome://tracing or Perfetto");
-  run_command->add_option("--report", options.report, "waits by instructions or lines")
-      ->check(CLI::IsMember({"instructions", "lines"}));
-  run_command->add_option("--clock", options.clock_mhz, "MHz instead of the model's clock")
-      ->check(CLI::PositiveNumber);
-  run_command->add_flag("--time-only", options.time_only,
-                        "execute only the workgroups that the model samples");
+  // Whatever says how to predict says that it is to be done.
+  std::vector<const CLI::Option*> of_time;
+  of_time.push_back(run_command->add_flag("--time", options.time,
+                                          "predict the time on the GPU by the cycle model"));
+  of_time.push_back(run_command->add_option("--time-format", options.time_format, "table or json")
+                        ->check(CLI::IsMember({"table", "json"})));
+  of_time.push_back(run_command->add_option(
+      "--timeline", options.timeline,
+      "write one compute unit's schedule for chrome://tracing or Perfetto"));
+  of_time.push_back(
+      run_command->add_option("--report", options.report, "waits by instructions or lines")
+          ->check(CLI::IsMember({"instructions", "lines"})));
+  of_time.push_back(
+      run_command->add_option("--clock", options.clock_mhz, "MHz instead of the model's clock")
+          ->check([](const std::string& text) {
+            const double mhz = std::strtod(text.c_str(), nullptr);
+            return mhz >= 1 && mhz <= 100000 ? "" : text + ": it can be 1 to 100000";
+          }));
+  of_time.push_back(run_command->add_flag("--time-only", options.time_only,
+                                          "execute only the workgroups that the model samples"));
   run_command->add_flag("--listing", options.listing, "disassembly with execution counts");
   run_command->add_option("--checks", options.checks,
                           "all, none, or a list such as undefined,wait");
@@ -149,7 +158,11 @@ int main(int argc, char** argv) {
 
   CLI11_PARSE(app, argc, argv);
   try {
-    if (run_command->parsed()) return run(options);
+    if (run_command->parsed()) {
+      options.time =
+          std::ranges::any_of(of_time, [](const CLI::Option* o) { return o->count() > 0; });
+      return run(options);
+    }
     if (info_command->parsed()) info(path, arch);
     if (list_command->parsed()) return listing(path, arch, wave);
     if (coverage_command->parsed()) coverage(arch, names);

@@ -189,7 +189,8 @@ int run(const RunOptions& options) {
   in >> d;
   const auto parent = std::filesystem::path(options.description).parent_path();
   const std::string directory = parent.empty() ? "." : parent.string();
-  const auto code = read_bytes(directory + "/" + d.at("code_object").get<std::string>());
+  const auto code =
+      read_bytes(std::filesystem::path(directory) / d.at("code_object").get<std::string>());
   auto object = CodeObject::load(code, d.value("arch", ""));
   const Target* target = find_target(object->target());
   if (target == nullptr) throw std::invalid_argument("no target " + object->target());
@@ -234,7 +235,7 @@ int run(const RunOptions& options) {
   }
   std::unique_ptr<TimelineFile> timeline;
   std::unique_ptr<TimeModel> model;
-  if (options.time || !options.timeline.empty() || !options.report.empty()) {
+  if (options.time) {
     check_launch(request);
     TimeOptions time{options.time_only, options.clock_mhz, {}};
     if (!options.timeline.empty()) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <random>
@@ -92,7 +93,8 @@ TypedBuffer make_buffer(const std::string& name, const nlohmann::json& d,
   const u64 size = type_bytes(b.type);
   std::vector<char> file;
   if (d.contains("file")) {
-    const std::string path = directory + "/" + d["file"].get<std::string>();
+    const std::string path =
+        (std::filesystem::path(directory) / d["file"].get<std::string>()).string();
     std::ifstream in(path, std::ios::binary);
     if (!in) throw std::invalid_argument("cannot read " + path);
     file.assign(std::istreambuf_iterator<char>(in), {});
