@@ -201,10 +201,10 @@ def cell(row: dict[str, object], key: str, form: str) -> str:
 
 def plot(rows: list[dict[str, object]], title: str, path: str) -> None:
     """One panel per dtype, head size, heads and mask: TFLOP/s of each library over lengths."""
-    import matplotlib  # noqa: PLC0415 - only for plots
+    import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot  # noqa: PLC0415
+    from matplotlib import pyplot
 
     panels: dict[tuple[object, ...], list[dict[str, object]]] = {}
     for row in rows:

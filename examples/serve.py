@@ -124,7 +124,7 @@ class Server:
     def _forward(self, taken: list[tuple[Request, int]]) -> Tensor:
         """The logits behind the last token of each."""
         pieces = [r.tokens[r.done : r.done + count] for r, count in taken]
-        tokens = torch.tensor(sum(pieces, []), device=self.device)
+        tokens = torch.tensor([token for piece in pieces for token in piece], device=self.device)
         ends = torch.tensor([len(p) for p in pieces]).cumsum(0)
         starts = torch.cat((torch.zeros(1, dtype=torch.int64), ends))
         table = torch.zeros(len(taken), max(len(r.pages) for r, _ in taken), dtype=torch.int32)

@@ -169,9 +169,16 @@ def attend(q, k, v, causal):
 
 def cases(rng):
     """(name, kernel, arguments, constants, grid, expected, tolerance, warps); 'out' arrays are last."""
-    f32 = lambda *s: rng.standard_normal(s).astype(np.float32)
-    f16 = lambda *s: rng.standard_normal(s).astype(np.float16)
-    ints = lambda *s: rng.integers(0, 1000, s).astype(np.int32)
+
+    def f32(*s):
+        return rng.standard_normal(s).astype(np.float32)
+
+    def f16(*s):
+        return rng.standard_normal(s).astype(np.float16)
+
+    def ints(*s):
+        return rng.integers(0, 1000, s).astype(np.int32)
+
     n = 1000
     x, y = f32(n), f32(n)
     yield "add", add, [x, y, np.zeros(n, np.float32), n], {"BLOCK": 256}, (4,), x + y, 0, 4
