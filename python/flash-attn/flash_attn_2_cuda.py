@@ -6,6 +6,8 @@ the device of the tensors.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
@@ -93,6 +95,20 @@ def fwd(
     )
 
 
+def _or_with_16(function: Callable[..., list[Tensor]]) -> Callable[..., list[Tensor]]:
+    """Takes the arguments of 2.3, too: 16 by position, without what came later."""
+
+    @functools.wraps(function)
+    def call(*given: Any, **named: Any) -> list[Tensor]:
+        if len(given) == 16 and not named and isinstance(given[6], int):
+            q_to_cu_k, numbers, return_softmax, gen = given[:6], given[6:14], given[14], given[15]
+            return function(*q_to_cu_k, None, None, None, None, *numbers, 0.0, return_softmax, gen)
+        return function(*given, **named)
+
+    return call
+
+
+@_or_with_16
 def varlen_fwd(
     q: Tensor,
     k: Tensor,

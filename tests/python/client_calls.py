@@ -53,6 +53,7 @@ BEFORE_GRADIENTS = {
     "ring_flash_attention": 2,
     "yunchang_fa3": 2,
     "a_training_step": 1,
+    "deep_speed": 2,
 }
 
 
@@ -356,3 +357,99 @@ def fla_moba(make: Inputs) -> list[torch.Tensor]:
         softmax_scale=0.125, causal=True, dropout_p=0.0,
     )  # fmt: skip
     return [out, lse]
+
+
+@client
+def megatron_paged(make: Inputs) -> list[torch.Tensor]:
+    """Dynamic batching: decode and prefill over pages; sinks are corrected by the lse of either."""
+    keys, values = make.pages()
+    table, lengths = make.ints([[3, 1], [0, 4]]), make.ints([17, 5])
+    out, lse = flash_attn_with_kvcache(
+        q=make(2, 1, 4, 64), k_cache=keys, v_cache=values, cache_seqlens=lengths, softmax_scale=0.125, causal=True,
+        window_size=(-1, -1), block_table=table, num_splits=0, return_softmax_lse=True,
+    )  # fmt: skip
+    cu_q, cu_k = make.ints([0, 7, 9]), make.ints([0, 17, 22])
+    prompt, prompt_lse, _ = flash_attn_varlen_func(
+        make(9, 4, 64), keys, values, cu_q, cu_k, 7, 17, softmax_scale=0.125, causal=True, window_size=(-1, -1),
+        block_table=table, return_attn_probs=True,
+    )  # fmt: skip
+    return [out, lse, prompt, prompt_lse]
+
+
+@client
+def transformer_engine_inference(make: Inputs) -> list[torch.Tensor]:
+    """Caches that are not paged go as one page per sequence; the dense call has dropout by position."""
+    keys, values = make(2, 24, 2, 64), make(2, 24, 2, 64)
+    cu_q, cu_k = make.ints([0, 3, 4]), make.ints([0, 20, 31])
+    told = {"softmax_scale": 0.125, "causal": True, "window_size": (-1, 0), "alibi_slopes": None, "deterministic": False}
+    out = flash_attn_varlen_func(
+        make(4, 4, 64), keys, values, cu_q, cu_k, 3, 20, 0.0, block_table=make.ints([[0], [1]]), **told
+    )
+    q, k, v = make.qkv(2, 33)
+    return [out, flash_attn_func(q, k, v, 0.0, **told)]
+
+
+@client
+def deep_speed(make: Inputs) -> list[torch.Tensor]:
+    """FPDT: probability and scale by position, the rest by keyword; the state is passed on."""
+    q, k, v = make.qkv(2, 33)
+    sides = {"window_size_left": -1, "window_size_right": -1, "softcap": 0.0, "alibi_slopes": None}
+    out, lse, _, state = flash_attn_interface._flash_attn_forward(
+        q, k, v, 0.0, 0.125, causal=False, return_softmax=False, **sides
+    )
+    dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
+    flash_attn_interface._flash_attn_backward(
+        out, q, k, v, out, lse, dq, dk, dv, 0.0, 0.125, causal=False, deterministic=False, rng_state=state, **sides
+    )
+    return [out, lse, dq, dk, dv]
+
+
+@client
+def sglang_fallback(make: Inputs) -> list[torch.Tensor]:
+    """Without FA3: lengths by position, three results."""
+    q, k, v = make.qkv(40)
+    cu = make.ints(CU)
+    out, lse, _ = flash_attn_varlen_func(
+        q, k, v, cu, cu, 31, 31, softmax_scale=0.125, causal=True, window_size=(-1, -1), softcap=0.0,
+        return_attn_probs=True,
+    )  # fmt: skip
+    return [out, lse]
+
+
+@client
+def llm_foundry(make: Inputs) -> list[torch.Tensor]:
+    q, k, v = make.qkv(40)
+    cu, slopes = make.ints(CU), torch.tensor([0.5, 0.25, 0.125, 0.0625], device=make.device)
+    return [
+        flash_attn_varlen_func(
+            q=q, k=k, v=v, cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=31, max_seqlen_k=31, dropout_p=0.0,
+            softmax_scale=0.125, causal=True, return_attn_probs=False, alibi_slopes=slopes, window_size=(9, -1),
+        )
+    ]  # fmt: skip
+
+
+@client
+def esm_c(make: Inputs) -> list[torch.Tensor]:
+    """Rows without padding, turned in place, then attention of all three in one tensor."""
+    from flash_attn import flash_attn_varlen_qkvpacked_func
+    from flash_attn.bert_padding import pad_input, unpad_input
+    from flash_attn.layers.rotary import apply_rotary
+
+    mask = torch.arange(31, device=make.device)[None] < torch.tensor([[9], [31]], device=make.device)
+    rows, indices, cu, longest, *_ = unpad_input(make(2, 31, 3 * 4 * 64), mask)
+    qkv, angles = rows.view(-1, 3, 4, 64), make(31, 32, dtype=torch.float32)
+    turned = qkv[:, :2].reshape(-1, 8, 64)
+    tables = angles.cos().to(make.dtype), angles.sin().to(make.dtype)
+    apply_rotary(turned, *tables, cu_seqlens=cu, max_seqlen=longest, inplace=True)
+    qkv = torch.cat([turned.view(-1, 2, 4, 64), qkv[:, 2:]], dim=1)
+    out = flash_attn_varlen_qkvpacked_func(qkv, cu, longest, softmax_scale=64**-0.5)
+    return [pad_input(out, indices, 2, 31)]
+
+
+@client
+def text_embeddings_inference(make: Inputs) -> list[torch.Tensor]:
+    """The 16 arguments of 2.3."""
+    q, k, v = make.qkv(40)
+    cu, out = make.ints(CU), torch.empty_like(q)
+    flash_attn_2_cuda.varlen_fwd(q, k, v, out, cu, cu, 31, 31, 0.0, 0.125, False, False, -1, -1, False, None)
+    return [out]

@@ -170,6 +170,7 @@ class SglangRunner:
             extend_seq_lens=None if new is None else torch.tensor(new, device=self.device),
             extend_seq_lens_cpu=new,
             out_cache_loc=torch.cat(places),
+            out_cache_loc_is_physical=False,
         )
 
     def keys_of(self, request: int, length: int, layer_id: int) -> list[torch.Tensor]:

@@ -82,27 +82,50 @@ class VllmBackend(ABC):
         return name is None or name in cls.supported_kv_cache_dtypes
 
     @classmethod
-    def reasons_against(cls, head_size, dtype, kv_cache_dtype, has_sink, attn_type) -> list[str]:
-        """The questions of vLLM's validate_configuration that concern attention itself."""
-        rest = (
-            None,
-            False,
-            has_sink,
-            False,
-            False,
-            None,
-        )  # block size, MLA, sink, sparse, prefix, capability
-        combination = cls.supports_combination(head_size, dtype, kv_cache_dtype, *rest)
+    def supports_head_size(cls, head_size: int) -> bool:
+        sizes = cls.get_supported_head_sizes()
+        return not sizes or head_size in sizes
+
+    @classmethod
+    def get_supported_head_sizes(cls) -> list[int]:
+        return []
+
+    @classmethod
+    def supports_block_size(cls, size: Any) -> bool:
+        return size is None or any(size % x.base == 0 for x in cls.get_supported_kernel_block_sizes())
+
+    @classmethod
+    def is_mla(cls) -> bool:
+        return False
+
+    @classmethod
+    def supports_attn_type(cls, attn_type: str) -> bool:
+        return attn_type == VllmType.DECODER
+
+    supports_sink = supports_sliding_window = supports_non_causal = is_mla
+
+    @classmethod
+    def validate_configuration(
+        cls, head_size, dtype, kv_cache_dtype, block_size, use_mla, has_sink, use_sparse, use_mm_prefix,
+        use_per_head_quant_scales, device_capability, attn_type, has_sliding_window=False, use_non_causal=False,
+    ) -> list[str]:  # fmt: skip
+        """vLLM's questions, as far as they concern attention itself, with its words for what is wrong."""
+        combination = cls.supports_combination(
+            head_size, dtype, kv_cache_dtype, block_size, use_mla, has_sink, use_sparse, use_mm_prefix, device_capability
+        )  # fmt: skip
         asked = {
-            "head_size": cls.supports_head_size(head_size),
-            "dtype": dtype in cls.supported_dtypes,
-            "kv_cache_dtype": cls.supports_kv_cache_dtype(kv_cache_dtype),
-            "sinks": not has_sink or cls.supports_sink(),
-            "attn_type": cls.supports_attn_type(attn_type),
+            "head_size not supported": cls.supports_head_size(head_size),
+            "dtype not supported": dtype in cls.supported_dtypes,
+            "kv_cache_dtype not supported": cls.supports_kv_cache_dtype(kv_cache_dtype),
+            "block_size not supported": cls.supports_block_size(block_size),
+            "MLA not supported": not use_mla or cls.is_mla(),
+            "non-MLA not supported": use_mla or not cls.is_mla(),
+            "attention sinks not supported": not has_sink or cls.supports_sink(),
+            f"attention type {attn_type} not supported": cls.supports_attn_type(attn_type),
+            "sliding window not supported": not has_sliding_window or cls.supports_sliding_window(),
+            "non-causal attention not supported": not use_non_causal or cls.supports_non_causal(),
         }
-        return [name for name, fits in asked.items() if not fits] + [combination] * bool(
-            combination
-        )
+        return [name for name, fits in asked.items() if not fits] + [combination] * bool(combination)
 
 
 class VllmBuilder(ABC, Generic[T]):
@@ -129,6 +152,60 @@ class VllmImpl(ABC, Generic[T]):
     def forward(self, *_: Any, **__: Any) -> torch.Tensor: ...
 
 
+class VllmLatentBackend(VllmBackend):
+    @staticmethod
+    def get_builder_cls() -> type:
+        return VllmLatentBuilder
+
+    @classmethod
+    def is_mla(cls) -> bool:
+        return True
+
+
+class VllmLatentBuilder(VllmBuilder[T]):
+    def __init__(self, *given: Any) -> None: ...
+
+    def build(self, *_: Any, **__: Any) -> Any: ...
+
+
+class VllmLatentImpl(VllmImpl[T]):
+    """The part of vLLM's that decoding sees."""
+
+    need_to_return_lse_for_decode = False
+    dcp_world_size = 1
+
+    def __init__(
+        self, num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window, kv_cache_dtype, logits_soft_cap,
+        attn_type, kv_sharing_target_layer_name, q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim,
+        qk_head_dim, v_head_dim, kv_b_proj, indexer=None, q_pad_num_heads=None,
+    ) -> None:  # fmt: skip
+        self.scale, self.kv_lora_rank = float(scale), kv_lora_rank
+
+    def forward(self, *_: Any, **__: Any) -> Any: ...
+
+
+class VllmPrefill(ABC):
+    def __init__(
+        self, num_heads, scale, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim, vllm_config
+    ) -> None:
+        self.scale = scale
+
+    def prepare_metadata(self, prefill_metadata: Any) -> None:
+        self._prefill_metadata = prefill_metadata
+
+    @abstractmethod
+    def run_prefill_new_tokens(self, q, k, v, return_softmax_lse, out=None, output_scale=None) -> Any: ...
+
+    @abstractmethod
+    def run_prefill_context_chunk(self, chunk, q, k, v, out=None) -> Any: ...
+
+
+class VllmQueryLen(enum.Enum):
+    SINGLE_ONLY = "single_only"
+    UNIFORM = "uniform"
+    VARLEN = "varlen"
+
+
 class VllmBackends:
     """The enumeration, to which names can be added."""
 
@@ -149,12 +226,20 @@ class VllmBackends:
 VllmBackends.CUSTOM = VllmBackends("CUSTOM", None)
 
 
-def register_backend(backend: Any, class_path: str) -> None:
+class VllmPrefills(VllmBackends):
+    __members__: dict[str, Any] = {}
+
+
+def register_backend(backend: Any, class_path: str, among: Any = VllmBackends) -> None:
     if isinstance(backend, str):
-        assert backend not in VllmBackends.__members__, backend
-        VllmBackends(backend, class_path)
+        assert backend not in among.__members__, backend
+        among(backend, class_path)
     else:
         backend.path = class_path
+
+
+def register_prefill(backend: Any, class_path: str) -> None:
+    register_backend(backend, class_path, VllmPrefills)
 
 
 def reshape_and_cache_flash(
@@ -180,6 +265,18 @@ def install_vllm() -> None:
             "vllm.v1.attention.backends.registry": {
                 "AttentionBackendEnum": VllmBackends,
                 "register_backend": register_backend,
+            },
+            "vllm.model_executor.layers.attention.mla_attention": {
+                "MLACommonBackend": VllmLatentBackend,
+                "MLACommonImpl": VllmLatentImpl,
+                "MLACommonMetadata": Any,
+                "MLACommonMetadataBuilder": VllmLatentBuilder,
+                "QueryLenSupport": VllmQueryLen,
+            },
+            "vllm.v1.attention.backends.mla.prefill.base": {"MLAPrefillBackend": VllmPrefill},
+            "vllm.v1.attention.backends.mla.prefill.registry": {
+                "MLAPrefillBackendEnum": VllmPrefills,
+                "register_mla_prefill_backend": register_prefill,
             },
             "vllm._custom_ops": {"reshape_and_cache_flash": reshape_and_cache_flash},
         }

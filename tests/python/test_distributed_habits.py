@@ -73,7 +73,9 @@ CACHES: list[dict[str, Any]] = [
 ]
 
 
-def decoded(layout: str, sq: int, case: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+def decoded(
+    layout: str, sq: int, case: dict[str, Any], dtype: torch.dtype, device: str = "cpu"
+) -> dict[str, Any]:
     """(ours, the undivided call's) results and caches."""
     draw = torch.Generator().manual_seed(3)
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -117,26 +119,38 @@ def decoded(layout: str, sq: int, case: dict[str, Any], dtype: torch.dtype) -> d
         own_k, own_v = (x.reshape(b * count, page, hk, d)[order] for x in (own_k, own_v))
         back = order.argsort()
         options["page_table"] = back.view(b, count).int()
+    if device != "cpu":
+        torch.cuda.set_stream(torch.cuda.Stream())
+        q, own_k, own_v = (x.to(device) for x in (q, own_k, own_v))
+        appended, options = (
+            {name: x.to(device) if isinstance(x, Tensor) else x for name, x in given.items()}
+            for given in (appended, options)
+        )
     found = rfd.decode(q, own_k, own_v, layout=layout, check=True, **appended, **options)
+    own_k, own_v = own_k.cpu(), own_v.cpu()
     if "index" in case or "pages" in case:
         own_k, own_v = (x[back].reshape(b, capacity, hk, d) for x in (own_k, own_v))
     return {
         "caches": torch.equal(own_k, whole_k[:, held]) and torch.equal(own_v, whole_v[:, held]),
-        "found": [x.float() for x in found],
+        "found": [x.float().cpu() for x in found],
         "wanted": [x.float() for x in wanted],
     }
+
+
+def check_decode(two: Ranks, layout: str, sq: int, device: str = "cpu") -> None:
+    for n, case in enumerate(CACHES):
+        dtype, times = ((torch.float32, 4e-6), (torch.bfloat16, 8e-3))[n % 2]
+        for answer in two.run(decoded, layout, sq, case, dtype, device):
+            assert answer["caches"], case
+            for found, wanted in zip(answer["found"], answer["wanted"]):
+                assert torch.equal(found.isinf(), wanted.isinf()), case
+                assert near(found.nan_to_num(posinf=0), wanted.nan_to_num(posinf=0), times), case
 
 
 @pytest.mark.parametrize("layout", ["striped", "contiguous"])
 @pytest.mark.parametrize("sq", [1, 3])
 def test_decode(two: Ranks, layout: str, sq: int) -> None:
-    for n, case in enumerate(CACHES):
-        dtype, times = ((torch.float32, 4e-6), (torch.bfloat16, 8e-3))[n % 2]
-        for answer in two.run(decoded, layout, sq, case, dtype):
-            assert answer["caches"], case
-            for found, wanted in zip(answer["found"], answer["wanted"]):
-                assert torch.equal(found.isinf(), wanted.isinf()), case
-                assert near(found.nan_to_num(posinf=0), wanted.nan_to_num(posinf=0), times), case
+    check_decode(two, layout, sq)
 
 
 def attended_pages(layout: str, method: str) -> bool:

@@ -15,6 +15,7 @@ import pytest
 import torch
 from ranks import Ranks
 from test_distributed import by_ranks, listed, name_of
+from test_distributed_habits import check_decode
 
 DEVICE = os.environ.get("ROCFLASH_TEST_DEVICE", "cuda")
 pytestmark = pytest.mark.skipif(
@@ -39,3 +40,15 @@ def test_against_the_reference(four: Ranks, case: dict[str, Any]) -> None:
         draws = [found] + [by_ranks(four, {**case, "seed": 10_000 * n + case["seed"]}) for n in range(1, 16)]
         wrong = cases.judged_on_the_whole(draws)
         assert not wrong, wrong
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Ranks]:
+    found = Ranks(2)
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("layout, sq", [("striped", 1), ("contiguous", 3)])
+def test_decode(two: Ranks, layout: str, sq: int) -> None:
+    check_decode(two, layout, sq, DEVICE)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import sys
+import types
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import server_cases as cases
@@ -110,23 +115,122 @@ def test_vllm_habits() -> None:
         builder.build(0, common)
 
 
+def reasons_against(backend: Any, head_size: int, **given: Any) -> list[str]:
+    told = {
+        **{"dtype": torch.bfloat16, "kv_cache_dtype": "auto", "block_size": 16, "use_mla": False, "has_sink": False},
+        **{"use_sparse": False, "use_mm_prefix": False, "use_per_head_quant_scales": False},
+        **{"device_capability": None, "attn_type": "decoder"},
+    }
+    return backend.validate_configuration(head_size, **{**told, **given})
+
+
 def test_vllm_asks_before() -> None:
     """vLLM's questions of a backend, and the place named CUSTOM."""
     cases.vllm_impl()
     from rocflash.integrations.vllm_backend import RocflashBackend as backend
 
-    asked = lambda *x: backend.reasons_against(*x, servers.VllmType.DECODER)  # noqa: E731
     for size in (32, 72, 80, 128, 256, 576):
-        assert asked(size, torch.bfloat16, "auto", True) == []
-    assert asked(577, torch.bfloat16, "auto", True) == ["head_size"]
-    assert asked(64, torch.float32, "auto", False) == []
-    assert asked(64, torch.bfloat16, "fp8", False) == ["kv_cache_dtype"]
-    assert asked(64, torch.float32, "bfloat16", False) == [
+        assert reasons_against(backend, size, has_sink=True, has_sliding_window=True, use_non_causal=True) == []
+    assert reasons_against(backend, 577) == ["head_size not supported"]
+    assert reasons_against(backend, 64, dtype=torch.float32) == []
+    assert reasons_against(backend, 64, kv_cache_dtype="fp8") == ["kv_cache_dtype not supported"]
+    assert reasons_against(backend, 64, use_mla=True) == ["MLA not supported"]
+    assert reasons_against(backend, 64, dtype=torch.float32, kv_cache_dtype="bfloat16") == [
         "a cache of bfloat16 under queries of torch.float32 not supported"
     ]
     assert backend.forward_includes_kv_cache_update is False
-    assert servers.VllmBackends.CUSTOM.get_class() is backend
-    assert backend.get_name() in servers.VllmBackends.__members__
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    assert AttentionBackendEnum.CUSTOM.get_class() is backend
+    assert backend.get_name() in AttentionBackendEnum.__members__
+
+
+def latent_backend() -> type:
+    cases.vllm_impl()  # registers
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    return AttentionBackendEnum.__members__["ROCFLASH_MLA"].get_class()
+
+
+@contextlib.contextmanager
+def vllm_config() -> Iterator[None]:
+    """A real vLLM makes layers only where there is a configuration."""
+    if not hasattr(sys.modules["vllm"], "__version__"):
+        yield
+        return
+    from vllm.config import VllmConfig, set_current_vllm_config
+
+    with set_current_vllm_config(VllmConfig()):
+        yield
+
+
+@pytest.mark.parametrize("each, causal", [(1, True), (3, True), (3, False)])
+def test_vllm_latent_decode(each: int, causal: bool) -> None:
+    """One head of latents and rotary columns, whose first columns are the values; drafts of several tokens."""
+    impl = latent_backend().get_impl_cls()
+    sizes = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "qk_head_dim": 192, "v_head_dim": 128}
+    with vllm_config():
+        layer = impl(4, 576, 0.1, 1, None, None, "auto", None, "decoder", None, q_lora_rank=None, kv_b_proj=None, **sizes)
+    layer.need_to_return_lse_for_decode = True
+    table = torch.tensor([[1, 4, 0], [2, 3, 7], [5, 0, 0]], dtype=torch.int32)
+    lengths = torch.tensor([20, 41, 0], dtype=torch.int32)
+    rows = [torch.randn(n, 576) for n in lengths.tolist()]
+    cache = torch.zeros(9, 16, 576)
+    for n, found in enumerate(rows):
+        at = torch.arange(len(found))
+        slots = torch.cat([table[n].long()[at // 16] * 16 + at % 16, torch.tensor([-1])])
+        new = torch.cat([found, torch.ones(1, 576)])
+        layer.do_kv_cache_update(new[:, :512], new[:, None, 512:], cache, slots, "auto", torch.ones(()))
+    q = torch.randn(3 * each, 4, 576)
+    decode = types.SimpleNamespace(block_table=table, seq_lens=lengths)
+    metadata = types.SimpleNamespace(decode=decode, causal=causal)
+    with servers.nothing_read():
+        out, lse = layer.forward_mqa((q[..., :512], q[..., 512:]), cache, metadata, cases.layer())
+    assert (lse[2 * each :] == -torch.inf).all() and not out[2 * each :].any()
+    for n in range(2):
+        mine = slice(n * each, (n + 1) * each)
+        told = {"softmax_scale": 0.1, "causal": causal and each > 1}
+        keys = rows[n][:, None]
+        close(out[mine], cases.attended(q[mine], keys, keys[..., :512].contiguous(), **told))
+
+
+def test_vllm_latent_prefill() -> None:
+    """New tokens among themselves, and over a chunk of what came before; values lie between other columns."""
+    latent_backend()
+    from vllm.v1.attention.backends.mla.prefill.registry import MLAPrefillBackendEnum
+
+    sizes = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+    prefill = MLAPrefillBackendEnum.__members__["ROCFLASH"].get_class()(4, 0.1, **sizes, vllm_config=None)
+    starts, context = torch.tensor([0, 5, 12], dtype=torch.int32), torch.tensor([0, 9, 9], dtype=torch.int32)
+    prefill.prepare_metadata(types.SimpleNamespace(query_start_loc=starts, max_query_len=7))
+    q, k, v = torch.randn(12, 4, 192), torch.randn(12, 4, 192), torch.randn(12, 4, 256)[..., 128:]
+    room = torch.empty(12, 4, 128)
+    with servers.nothing_read():
+        out = prefill.run_prefill_new_tokens(q, k, v, False)
+        same, lse = prefill.run_prefill_new_tokens(q, k, v, True, out=room)
+        chunk = types.SimpleNamespace(query_start_loc=starts, cu_seq_lens=context, max_query_len=7, max_seq_len=9)
+        before, lse_before = prefill.run_prefill_context_chunk(chunk, q, k[:9], v[:9])
+    assert same is room and torch.equal(out, room) and lse.shape == lse_before.shape == (4, 12)
+    told = {"softmax_scale": 0.1}
+    for part in (slice(0, 5), slice(5, 12)):
+        close(out[part], cases.attended(q[part], k[part], v[part], causal=True, **told))
+    close(before[:5], cases.attended(q[:5], k[:9], v[:9], **told))
+    assert not before[5:].any() and (lse_before[:, 5:] == torch.inf).all()
+    with pytest.raises(NotImplementedError, match="^output_scale: is given"):
+        prefill.run_prefill_new_tokens(q, k, v, False, output_scale=torch.ones(1))
+
+
+def test_vllm_latent_asks_before() -> None:
+    backend = latent_backend()
+    assert reasons_against(backend, 576, use_mla=True, use_non_causal=True) == []
+    assert reasons_against(backend, 320, use_mla=True) == []
+    assert reasons_against(backend, 577, use_mla=True) == ["head_size not supported"]
+    assert reasons_against(backend, 576) == ["non-MLA not supported"]
+    for name, place, x in (("alibi_slopes", 4, [0.5]), ("sliding_window", 5, 8), ("logits_soft_cap", 7, 2.0)):
+        given = [4, 576, 0.1, 1, None, None, "auto", None, "decoder", None]
+        given[place] = x
+        with pytest.raises(NotImplementedError, match=f"^{name}: "):
+            backend.get_impl_cls()(*given)
 
 
 SGLANG = {

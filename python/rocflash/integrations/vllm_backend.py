@@ -31,14 +31,14 @@ from .vllm import NAME
 
 _ENCODERS = (AttentionType.ENCODER, AttentionType.ENCODER_ONLY)
 # Caches of these names have elements of their own; "auto" has those of the model.
-_CACHES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+CACHES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 class RocflashBackend(AttentionBackend):
     """What vLLM asks before it chooses a backend."""
 
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16, torch.float32]
-    supported_kv_cache_dtypes: ClassVar[list[Any]] = ["auto", *_CACHES]
+    supported_kv_cache_dtypes: ClassVar[list[Any]] = ["auto", *CACHES]
     forward_includes_kv_cache_update: bool = False
 
     @staticmethod
@@ -90,9 +90,15 @@ class RocflashBackend(AttentionBackend):
         *rest: Any,
         **named: Any,
     ) -> Optional[str]:
-        if kv_cache_dtype in _CACHES and _CACHES[kv_cache_dtype] is not dtype:
+        if kv_cache_dtype in CACHES and CACHES[kv_cache_dtype] is not dtype:
             return f"a cache of {kv_cache_dtype} under queries of {dtype} not supported"
         return None
+
+
+def refuse_cache_dtype(backend: Any, kv_cache_dtype: str) -> None:
+    if not backend.supports_kv_cache_dtype(kv_cache_dtype):
+        allowed = ", ".join(backend.supported_kv_cache_dtypes)
+        raise Unsupported(f"kv_cache_dtype: {kv_cache_dtype!r}; allowed are {allowed}")
 
 
 @dataclass
@@ -164,9 +170,7 @@ class RocflashImpl(AttentionImpl[RocflashMetadata]):
         kv_sharing_target_layer_name: Optional[str] = None,
         sinks: Optional[Tensor] = None,
     ) -> None:
-        if not RocflashBackend.supports_kv_cache_dtype(kv_cache_dtype):
-            allowed = ", ".join(RocflashBackend.supported_kv_cache_dtypes)
-            raise Unsupported(f"kv_cache_dtype: {kv_cache_dtype!r}; allowed are {allowed}")
+        refuse_cache_dtype(RocflashBackend, kv_cache_dtype)
         self.num_heads = num_heads
         self.head_size = head_size
         self.scale = float(scale)
@@ -267,9 +271,13 @@ class RocflashImpl(AttentionImpl[RocflashMetadata]):
         """Puts new keys and values to their slots; called before `forward`."""
         if self.attn_type in _ENCODERS:
             return
+        keys, values = self._split(kv_cache)
+        if not kv_cache.is_cuda:  # vLLM's operator is a GPU's
+            write_rows(keys, key, slot_mapping)
+            write_rows(values, value, slot_mapping)
+            return
         from vllm._custom_ops import reshape_and_cache_flash
 
-        keys, values = self._split(kv_cache)
         reshape_and_cache_flash(
             key,
             value,
@@ -280,6 +288,13 @@ class RocflashImpl(AttentionImpl[RocflashMetadata]):
             layer._k_scale,
             layer._v_scale,
         )
+
+
+def write_rows(cache: Tensor, rows: Tensor, slots: Tensor) -> None:
+    """Rows to their slots of (blocks, block size, heads, size); a negative slot is padding."""
+    used = slots >= 0
+    slots, rows = slots[used].long(), rows[: slots.shape[0]][used]
+    cache[slots // cache.shape[1], slots % cache.shape[1]] = rows.to(cache.dtype)
 
 
 def attend_packed(
