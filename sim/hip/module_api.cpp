@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -118,6 +119,17 @@ void deliver(const char* variable, const std::string& where, const Result& resul
   }
 }
 
+// `{kernel}` in the name gives each kernel a file of its own.
+std::string timeline_name(std::string name, std::string kernel) {
+  constexpr std::string_view kPlace = "{kernel}";
+  std::ranges::replace_if(
+      kernel, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
+  if (const auto at = name.find(kPlace); at != std::string::npos) {
+    name.replace(at, kPlace.size(), kernel.substr(0, 200));
+  }
+  return name;
+}
+
 void deliver_time(Runtime& runtime, const LaunchTime& time, const LaunchRequest& request,
                   TimelineFile* timeline) {
   runtime.last_time = time.json();
@@ -167,7 +179,8 @@ hipError_t launch(hipFunction_t f, const u32 grid[3], const u32 block[3], u32 dy
       const Settings& settings = runtime.settings();
       TimeOptions options{settings.time_only, settings.time_clock_mhz, {}};
       if (!settings.timeline.empty()) {
-        timeline = std::make_unique<TimelineFile>(settings.timeline, *request.module,
+        timeline = std::make_unique<TimelineFile>(timeline_name(settings.timeline, f->kernel->name),
+                                                  *request.module,
                                                   request.module->program(f->kernel->wave_size));
         options.timeline = timeline->sink();
       }

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Times that the simulator's cycle model predicts for this library's kernels, beside recorded ones.
 
-    predicted_times.py --command build/bin/rocflash --library build/lib/sim/libamdhip64.so [--record] [--timelines FOLDER]
+    predicted_times.py --command build/bin/rocflash --library build/lib/sim/libamdhip64.so [--record] [--only CASE] [--timelines FOLDER]
 
 A kernel that has become more than 5 % slower than recorded is a failure; the timelines of both are then named, that of now is
-written first. --record writes the present times, and the timelines of forward, as the new record.
+written first. --record writes the present times, and the middle of each kernel's timeline, as the new record; --only names a case to record alone.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 RECORD = HERE / "predicted_times.json"
+KEPT = HERE / "timelines"
 WORSE = 1.05
-KEPT = ("forward d128", "forward d64")  # cases whose timelines are recorded
-KEPT_CLOCKS = (30000, 36000)  # what is kept of them: in the middle of the loop
+KEPT_CLOCKS = 4000  # what is kept of a timeline, from the middle on
 
 # Enough workgroups for one unit to be in the middle of its work; only what the model samples is executed.
 CASES = {
@@ -33,12 +33,14 @@ CASES = {
     "forward d256": ["--op", "forward", "--head-dim", "256", "--seqlen", "512", "--no-causal"],
     "backward d128": ["--op", "backward", "--head-dim", "128", "--seqlen", "512", "--no-causal"],
     "backward d64": ["--op", "backward", "--head-dim", "64", "--seqlen", "512", "--no-causal"],
+    "decode d128": ["--op", "decode", "--head-dim", "128", "--seqlen", "4096", "--batch", "8", "--heads", "32", "--kv-heads", "8"],
+    "decode d64": ["--op", "decode", "--head-dim", "64", "--seqlen", "4096", "--batch", "8", "--heads", "16", "--kv-heads", "2"],
 }
 ARCHS = ["gfx942", "gfx950"]
 
 
-def predict(given: argparse.Namespace, arch: str, words: list[str], timeline: Path | None = None) -> dict[str, float]:
-    """Cycles of the first launch of each kernel."""
+def predict(given: argparse.Namespace, arch: str, case: str, draw: bool) -> dict[str, float]:
+    """Cycles of the first launch of each kernel; where they are drawn, timelines lie in the folder of timelines."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "times"
         environment = os.environ | {
@@ -48,10 +50,12 @@ def predict(given: argparse.Namespace, arch: str, words: list[str], timeline: Pa
             "ROCFLASH_SIM_TIME": str(log),
             "ROCFLASH_SIM_TIME_ONLY": "1",
         }
-        if timeline:
-            environment["ROCFLASH_SIM_TIMELINE"] = str(timeline)
-        command = [given.command, "bench", "--device", "hip:0", "--repeat", "1", "--dtype", "bf16", "--batch", "1", "--no-standard"]
-        done = subprocess.run([*command, "--heads", "2", *words], env=environment, capture_output=True, text=True)
+        if draw:
+            environment["ROCFLASH_SIM_TIMELINE"] = str(given.timelines / name_of(arch, case, "{kernel}"))
+        command = [given.command, "bench", "--device", "hip:0", "--repeat", "1", "--dtype", "bf16", "--no-standard"]
+        if "--heads" not in CASES[case]:
+            command += ["--batch", "1", "--heads", "2"]
+        done = subprocess.run([*command, *CASES[case]], env=environment, capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"{arch}: {done.stderr.strip() or done.stdout.strip()}")
         cycles: dict[str, float] = {}
@@ -61,23 +65,48 @@ def predict(given: argparse.Namespace, arch: str, words: list[str], timeline: Pa
         return cycles
 
 
-def keep_timeline(given: argparse.Namespace, arch: str, case: str, words: list[str]) -> None:
+def keep_timeline(given: argparse.Namespace, arch: str, case: str, kernel: str) -> None:
     """The middle of the timeline of one SIMD: small enough to be kept beside the record."""
-    whole = given.timelines / name_of(arch, case)
-    predict(given, arch, words, whole)
-    trace = json.loads(whole.read_text())
-    first, last = KEPT_CLOCKS
-    trace["traceEvents"] = [
-        e for e in trace["traceEvents"] if e["pid"] == 0 and (e["ph"] == "M" or first <= e["ts"] < last)
-    ]
-    folder = HERE / "timelines"
-    folder.mkdir(exist_ok=True)
-    with gzip.GzipFile(folder / f"{name_of(arch, case)}.gz", "wb", mtime=0) as packed:
+    trace = json.loads((given.timelines / name_of(arch, case, kernel)).read_text())
+    events = [e for e in trace["traceEvents"] if e["pid"] == 0]
+    first = max((e["ts"] for e in events if e["ph"] != "M"), default=0) // 2
+    trace["traceEvents"] = [e for e in events if e["ph"] == "M" or first <= e["ts"] < first + KEPT_CLOCKS]
+    KEPT.mkdir(exist_ok=True)
+    with gzip.GzipFile(KEPT / f"{name_of(arch, case, kernel)}.gz", "wb", mtime=0) as packed:
         packed.write(json.dumps(trace).encode())
 
 
-def name_of(arch: str, case: str) -> str:
-    return f"{arch}-{case.replace(' ', '-')}.json"
+def unpacked(given: argparse.Namespace, name: str) -> str:
+    """Where the recorded timeline lies, ready to be opened."""
+    if not (KEPT / f"{name}.gz").exists():
+        return "none: the kernel was recorded without one"
+    plain = given.timelines / f"recorded-{name}"
+    with gzip.open(KEPT / f"{name}.gz") as packed, plain.open("wb") as file:
+        shutil.copyfileobj(packed, file)
+    return str(plain)
+
+
+def name_of(arch: str, case: str, kernel: str) -> str:
+    return f"{arch}-{case.replace(' ', '-')}-{kernel}.json"
+
+
+def compare(given: argparse.Namespace, arch: str, case: str, now: dict[str, float], recorded: dict[str, float]) -> int:
+    """How many kernels have no record or have become slower."""
+    worse = 0
+    if any(value > WORSE * recorded.get(kernel, value) for kernel, value in now.items()):
+        predict(given, arch, case, draw=True)
+    for kernel, value in now.items():
+        before = recorded.get(kernel)
+        if before is None:
+            print(f"{arch} {case}: {kernel} has no record; run with --record")
+            worse += 1
+            continue
+        print(f"{arch} {case:20} {kernel:34} {value:12.0f} cycles, recorded {before:12.0f}: {value / before - 1:+.1%}")
+        if value > WORSE * before:
+            worse += 1
+            name = name_of(arch, case, kernel)
+            print(f"  SLOWER than recorded. Timelines: now {given.timelines / name}, recorded {unpacked(given, name)}")
+    return worse
 
 
 def main() -> int:
@@ -86,39 +115,23 @@ def main() -> int:
     parser.add_argument("--library", type=Path, required=True)
     parser.add_argument("--timelines", type=Path, default=Path(tempfile.gettempdir()) / "rocflash-timelines")
     parser.add_argument("--record", action="store_true")
+    parser.add_argument("--only", choices=CASES)
     given = parser.parse_args()
     given.timelines.mkdir(parents=True, exist_ok=True)
     recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    now: dict[str, dict[str, dict[str, float]]] = {}
     worse = 0
     for arch in ARCHS:
-        for case, words in CASES.items():
-            cycles = now.setdefault(arch, {})[case] = predict(given, arch, words)
-            if given.record and case in KEPT:
-                keep_timeline(given, arch, case, words)
-            for kernel, value in cycles.items():
-                before = recorded.get(arch, {}).get(case, {}).get(kernel)
-                if given.record:
-                    print(f"{arch} {case:20} {kernel:34} {value:12.0f}")
-                    continue
-                if before is None:
-                    print(f"{arch} {case}: {kernel} has no record; run with --record")
-                    worse += 1
-                    continue
-                print(f"{arch} {case:20} {kernel:34} {value:12.0f} cycles, recorded {before:12.0f}: {value / before - 1:+.1%}")
-                if value > WORSE * before:
-                    worse += 1
-                    timeline = given.timelines / name_of(arch, case)
-                    predict(given, arch, words, timeline)
-                    kept = given.timelines / f"recorded-{name_of(arch, case)}"
-                    source = HERE / "timelines" / f"{name_of(arch, case)}.gz"
-                    if source.exists():
-                        with gzip.open(source) as packed, kept.open("wb") as plain:
-                            shutil.copyfileobj(packed, plain)
-                    print(f"  SLOWER than recorded. Timelines: now {timeline}, recorded {kept if source.exists() else 'none kept'}")
+        for case in [given.only] if given.only else CASES:
+            now = predict(given, arch, case, draw=given.record)
+            if not given.record:
+                worse += compare(given, arch, case, now, recorded.get(arch, {}).get(case, {}))
+                continue
+            recorded.setdefault(arch, {})[case] = now
+            for kernel, value in now.items():
+                print(f"{arch} {case:20} {kernel:34} {value:12.0f}")
+                keep_timeline(given, arch, case, kernel)
     if given.record:
-        RECORD.write_text(json.dumps(now, indent=1) + "\n")
-        return 0
+        RECORD.write_text(json.dumps(recorded, indent=1) + "\n")
     return 1 if worse else 0
 
 
