@@ -107,6 +107,13 @@ struct BackwardArguments {
   RowStatistic delta;  // dout·out, divided by dropout's scale: one kernel writes it, others read it
   Rows dq_sums;        // f32, as dq: what backward_fused adds to and backward_round reads
   RowStatistic slope_sums;  // of dalibi, per sequence, head and block of queries
+  std::int32_t sums_by_lane = 0;  // the order of dq_sums on NVIDIA (kernels/backward/dq_sums.hpp)
+};
+
+// Backward with tiles that the copy engine fetches: boxes of one panel of a tile.
+struct BackwardWarpgroupsArguments {
+  TensorMap q, dout, k, v;
+  BackwardArguments backward;
 };
 
 // What the kernels of an operation are given: the entry declares them so, and the host's plan fills
@@ -125,6 +132,10 @@ struct ArgumentsChoice<Operation::forward> {
 template <>
 struct ArgumentsChoice<Operation::forward_warpgroups> {
   using Type = ForwardWarpgroupsArguments;
+};
+template <>
+struct ArgumentsChoice<Operation::backward_warpgroups> {
+  using Type = BackwardWarpgroupsArguments;
 };
 template <>
 struct ArgumentsChoice<Operation::forward_wide> {

@@ -1,6 +1,7 @@
 // Where the f32 sums of dq lie on NVIDIA GPUs, to which all workgroups that own keys add. A block of 16
 // queries by 8 columns is one after the other in the order of mma.sync's results: first number 0 of all
-// lanes, then number 1. So a warp adds to whole lines of 128 bytes.
+// lanes, then number 1. So a warp adds to whole lines of 128 bytes. Where warpgroups add blocks by copies
+// from shared memory, the four numbers of a lane are together (BackwardArguments::sums_by_lane).
 //
 // Each sequence starts a block of its own, also in packed tensors: the plan leaves room for one block more
 // per sequence.
@@ -26,8 +27,9 @@ class DqSums {
 
   // Number r of this lane is at 32 r of this, for the block of 16 queries from `query` on (a multiple of
   // 16) and of the columns from 8 · strip on. The next strip is block_floats further on.
-  float* block(std::int32_t query, int strip) const {
-    return data_ + (std::int64_t{query / rows} * strips_ + strip) * block_floats + arch::lane();
+  float* block(std::int32_t query, int strip) const { return start(query, strip) + arch::lane(); }
+  float* start(std::int32_t query, int strip) const {
+    return data_ + (std::int64_t{query / rows} * strips_ + strip) * block_floats;
   }
   int strips() const { return strips_; }
 

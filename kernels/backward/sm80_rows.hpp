@@ -203,10 +203,18 @@ void backward_round(const BackwardArguments& a) {
     [[maybe_unused]] Words4 words[2];
     ROCFLASH_UNROLL
     for (int n = 0; n < strips; ++n) {
+      Float4 sum;
+      if (a.sums_by_lane) {
+        sum = arch::load(reinterpret_cast<const Float4*>(from + (strip + n) * DqSums::block_floats +
+                                                         3 * lane));
+      } else {
+        ROCFLASH_UNROLL
+        for (int r = 0; r < 4; ++r)
+          sum[r] = arch::load(from + (strip + n) * DqSums::block_floats + r * arch::wave_size);
+      }
       ROCFLASH_UNROLL
       for (int half = 0; half < 2; ++half) {
-        const float* pair = from + (strip + n) * DqSums::block_floats + half * 2 * arch::wave_size;
-        const float x = arch::load(pair), y = arch::load(pair + arch::wave_size);
+        const float x = sum[2 * half], y = sum[2 * half + 1];
         probe[half] = __builtin_fmaf(y, 0.0f, __builtin_fmaf(x, 0.0f, probe[half]));
         if constexpr (spec.dtype == DType::f32) {
           to.store4(__builtin_bit_cast(Words2, (Float2{x * factor, y * factor})),

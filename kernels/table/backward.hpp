@@ -86,6 +86,33 @@ constexpr BackwardTile sm80_backward_tile(const KernelSpec& spec) {
   }
 }
 
+// Backward by warpgroups: one has tiles of queries copied, the others own 64 keys each.
+struct BackwardGroups {
+  int groups;      // that compute
+  int queries;     // of a tile
+  int stages = 2;  // tiles of queries in shared memory
+  // Registers of a thread, after the copying group has given some of its own to the others.
+  int copying = 24, computing = 240;
+
+  constexpr int keys() const { return 64 * groups; }
+  constexpr int threads() const { return 128 * (groups + 1); }
+};
+
+constexpr BackwardGroups backward_groups(const KernelSpec& spec) {
+  return spec.bucket <= 64 ? BackwardGroups{2, 128} : BackwardGroups{2, 64};
+}
+
+// Keys and values, tiles of queries and of dout, two tiles of gradients of scores, one of dq in f32; lse
+// and delta of each query and 32 bytes for each tile of queries; which queries see each key; 80 bytes for the
+// block; barriers of the keys and of three rings.
+constexpr int backward_groups_shared(const KernelSpec& spec) {
+  const BackwardGroups g = backward_groups(spec);
+  const int row_bytes = spec.bucket * static_cast<int>(size_of(spec.dtype));
+  return 2 * (g.keys() + g.stages * g.queries) * row_bytes + 2 * 2 * g.keys() * g.queries +
+         4 * g.queries * spec.bucket + g.stages * (8 * g.queries + 32) + 8 * g.keys() + 80 +
+         8 * 2 * (1 + 3 * g.stages);
+}
+
 constexpr BackwardTile backward_tile(Family family, const KernelSpec& spec) {
   const int bucket = spec.bucket;
   if (spec.operation == Operation::backward_sinks || spec.operation == Operation::backward_clear)

@@ -51,6 +51,19 @@ constexpr std::uint64_t describe(SharedAddress start, int leading, int stride, S
 
 inline constexpr int product_depth = 16;  // of one instruction, in 16-bit numbers
 
+// A descriptor as its two words. Steps of the depth change the low one alone, and never carry over.
+class Descriptor {
+ public:
+  constexpr explicit Descriptor(std::uint64_t bits)
+      : low_(static_cast<std::uint32_t>(bits)), high_(static_cast<std::uint32_t>(bits >> 32)) {}
+  constexpr std::uint64_t further(int bytes) const {
+    return std::uint64_t{high_} << 32 | (low_ + static_cast<std::uint32_t>(bytes >> 4));
+  }
+
+ private:
+  std::uint32_t low_, high_;
+};
+
 // An operand whose lines (rows of A, columns of B) are rows of the tile, from `row` on: the depth
 // runs along the columns. Q, K and V in Q·Kᵀ and dO·Vᵀ.
 template <class Tile_>
@@ -62,16 +75,14 @@ class RowLines {
   constexpr explicit RowLines(SharedAddress tile, int row = 0)
       : first_(describe(tile + static_cast<std::uint32_t>(row * Tile::row_bytes), 16,
                         Tile::pattern_bytes, Tile::swizzle)) {}
-  // The descriptor of a step of the depth. Only the low word changes.
+  // The descriptor of a step of the depth.
   constexpr std::uint64_t step(int n) const {
     const int column = n * product_depth;
-    return first_ +
-           static_cast<std::uint32_t>(
-               (column / Tile::width * Tile::panel_bytes + 2 * (column % Tile::width)) >> 4);
+    return first_.further(column / Tile::width * Tile::panel_bytes + 2 * (column % Tile::width));
   }
 
  private:
-  std::uint64_t first_;
+  Descriptor first_;
 };
 
 // An operand whose lines are columns of the tile, from `column` on, which starts a panel: the depth
@@ -87,11 +98,11 @@ class ColumnLines {
                                                           row * Tile::row_bytes),
                         Tile::panel_bytes, Tile::pattern_bytes, Tile::swizzle)) {}
   constexpr std::uint64_t step(int n) const {
-    return first_ + static_cast<std::uint32_t>((n * product_depth * Tile::row_bytes) >> 4);
+    return first_.further(n * product_depth * Tile::row_bytes);
   }
 
  private:
-  std::uint64_t first_;
+  Descriptor first_;
 };
 
 // Which stage of a ring of buffers is next, and which phase its barriers are in. Whoever fills and

@@ -73,18 +73,22 @@ class [[clang::consumable(unconsumed)]] Fragments {
   static constexpr int steps = steps_;
   [[clang::return_typestate(unconsumed)]] Fragments() {}
 
-  // Numbers of a tile, rounded: its columns are the depth.
-  template <DType dtype>
-  [[clang::callable_when("unconsumed")]] void round(
-      const GroupTile<16 * steps>& tile ROCFLASH_SETTLED) {
+  // Numbers of a tile, rounded: its columns are the depth, from step `first` on.
+  template <DType dtype, int columns>
+  [[clang::callable_when("unconsumed")]] void round(const GroupTile<columns>& tile ROCFLASH_SETTLED,
+                                                    int first = 0) {
     ROCFLASH_UNROLL
     for (int n = 0; n < steps; ++n) {
-      step_[n] = {arch::narrow_two<dtype>(tile.at(0, 4 * n), tile.at(0, 4 * n + 1)),
-                  arch::narrow_two<dtype>(tile.at(1, 4 * n), tile.at(1, 4 * n + 1)),
-                  arch::narrow_two<dtype>(tile.at(0, 4 * n + 2), tile.at(0, 4 * n + 3)),
-                  arch::narrow_two<dtype>(tile.at(1, 4 * n + 2), tile.at(1, 4 * n + 3))};
+      const auto two = [&](int row, int column) {
+        return arch::narrow_two<dtype>(tile.at(row, 4 * (first + n) + column),
+                                       tile.at(row, 4 * (first + n) + column + 1));
+      };
+      step_[n] = {two(0, 0), two(1, 0), two(0, 2), two(1, 2)};
     }
   }
+  // The words of a step: of the warp's first eight rows and eight columns, of the rows below, and of both in
+  // the next eight columns.
+  [[clang::callable_when("unconsumed")]] Words4 words(int step) const { return step_[step]; }
 
  private:
   friend class Products;
@@ -116,6 +120,12 @@ class [[clang::consumable(unconsumed)]] Products {
     pin(a);
     arch::products_fence();
     c.land();
+    a.land();
+  }
+  template <int steps>
+  [[clang::return_typestate(unconsumed)]] explicit Products(Fragments<steps>& a ROCFLASH_SETTLED) {
+    pin(a);
+    arch::products_fence();
     a.land();
   }
 

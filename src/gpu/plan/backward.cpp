@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "attention/sight.hpp"
+#include "gpu/plan/boxes.hpp"
 #include "gpu/plan/forward.hpp"
 #include "gpu/plan/rows.hpp"
 #include "gpu/plan/scratch.hpp"
@@ -37,6 +39,33 @@ Operation fused_operation(const Problem& p, const BackwardTensors& t, Chip chip)
                  kernel::backward_tile(chip.family, large).dynamic_shared <= chip.group_shared
              ? Operation::backward_fused_large
              : Operation::backward_fused;
+}
+
+// What Hopper's kernel needs: the tensors as its copy engine knows them.
+struct Boxes {
+  int bucket = 0;  // 0: it does not serve the problem
+  TensorBox q, dout, k, v;
+};
+
+Boxes boxes_for_warpgroups(const Problem& p, const BackwardTensors& t, Chip chip) {
+  const Lengths& l = p.lengths;
+  const int bucket = kernel::bucket_of(Operation::backward_warpgroups, p.dtype,
+                                       std::max(p.head_dim, p.value_dim), kernel::family_set::sm90);
+  // It reads the lse of neighbouring queries side by side.
+  const bool together = t.lse.query_stride == 1 || l.rows_q == 1;
+  if (!chip.warpgroups || bucket == 0 || !together || l.rows_k == 0 ||
+      std::max({p.max_q, p.max_k, p.visibility.chunk}) > kernel::longest_sight ||
+      backward_variant(p, t) != Variant::plain)
+    return {};
+  const auto of_queries = [&](const Rows& rows) {
+    return box_of(rows, l.rows_q, p.heads, l.packed_q() ? 1 : p.batch());
+  };
+  const auto of_keys = [&](const Rows& rows) {
+    return box_of(rows, l.rows_k, p.kv_heads, l.packed_k() ? 1 : p.batch());
+  };
+  const auto q = of_queries(p.q), dout = of_queries(t.dout), k = of_keys(p.k), v = of_keys(p.v);
+  if (!q || !dout || !k || !v) return {};
+  return {bucket, *q, *dout, *k, *v};
 }
 
 // Rows outside all sequences, padding, and rows beyond the lengths in use.
@@ -98,6 +127,23 @@ void plan_options(Plan& plan, kernel::BackwardArguments& all, std::byte* slope_s
   }
 }
 
+void plan_warpgroups(Plan& plan, const kernel::BackwardArguments& all, const Boxes& boxes,
+                     std::int64_t keys, Chip chip) {
+  const Problem& p = all.problem;
+  const KernelSpec spec = kernel::backward_spec(Operation::backward_warpgroups, p.dtype,
+                                                boxes.bucket, Variant::plain);
+  const kernel::BackwardGroups tile = kernel::backward_groups(spec);
+  auto& a = plan.next<Operation::backward_warpgroups>();
+  a.backward = all;
+  a.backward.work = share_work(p, p.kv_heads, keys, tile.keys(), tile.threads(), chip);
+  if (a.backward.work.groups == 0) return;
+  plan.map(panel_of(boxes.q, boxes.bucket, tile.queries, a.q));
+  plan.map(panel_of(boxes.dout, boxes.bucket, tile.queries, a.dout));
+  plan.map(panel_of(boxes.k, boxes.bucket, tile.keys(), a.k));
+  plan.map(panel_of(boxes.v, boxes.bucket, tile.keys(), a.v));
+  plan.add(spec, Family::sm90, a.backward.work.groups);
+}
+
 // A kernel without matrix instructions: each of its workgroups computes some columns of one result,
 // which has so many.
 void plan_wide(Plan& plan, const kernel::BackwardArguments& all, const KernelSpec& spec,
@@ -130,7 +176,7 @@ bool is_fused(const Problem& p, const BackwardTensors& t, Family family) {
 
 void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tensors,
                    std::byte* workspace, Chip chip) {
-  kernel::BackwardArguments all{given, tensors, {}, {}, {}, {}};
+  kernel::BackwardArguments all{given, tensors, {}, {}, {}, {}, 0};
   Problem& p = all.problem;
   BackwardTensors& t = all.tensors;
   const Lengths& l = p.lengths;
@@ -145,11 +191,15 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
   all.delta = {reinterpret_cast<float*>(scratch.floats(all_queries)),
                l.packed_q() ? 0 : batch_queries.at_most(any), l.rows_q, 1};
   const bool fused = is_fused(p, t, chip.family);
+  const Boxes boxes = fused ? boxes_for_warpgroups(p, t, chip) : Boxes{};
+  all.sums_by_lane = boxes.bucket > 0;
   if (fused) {
     // The kernel that computes delta sets them to 0: it has each query once, and runs before.
     // On NVIDIA in blocks of so many queries, and each sequence starts one (kernels/backward/dq_sums.hpp).
     constexpr std::int64_t block = 16;
-    const int columns = bucket_for(p, fused_operation(p, t, chip), chip.family);
+    const int columns = boxes.bucket > 0
+                            ? boxes.bucket
+                            : bucket_for(p, fused_operation(p, t, chip), chip.family);
     const Size rows = kernel::vendor_of(chip.family) != kernel::Vendor::nvidia ? Size(l.rows_q)
                       : l.packed_q()
                           ? (Size(l.rows_q) + Size(p.batch() + 1) * block).rounded_up(block)
@@ -207,7 +257,11 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
     return;
   }
   if (fused) {
-    gradient(fused_operation(p, t, chip), p.kv_heads, keys);
+    if (boxes.bucket > 0) {
+      plan_warpgroups(plan, all, boxes, keys, chip);
+    } else {
+      gradient(fused_operation(p, t, chip), p.kv_heads, keys);
+    }
     add(kernel::backward_spec(Operation::backward_round, p.dtype, 0, Variant::any), p.heads,
         queries);
     return;

@@ -1,10 +1,9 @@
 #include "gpu/plan/forward.hpp"
 
 #include <algorithm>
-#include <limits>
-#include <optional>
 
 #include "attention/sight.hpp"
+#include "gpu/plan/boxes.hpp"
 #include "gpu/plan/rows.hpp"
 #include "gpu/plan/sequences.hpp"
 #include "gpu/plan/work.hpp"
@@ -59,28 +58,6 @@ void plan_wide(Plan& plan, kernel::ForwardArguments& a, Chip chip) {
   if (a.work.groups > 0) plan.add(spec, chip.family, a.work.groups * slices);
 }
 
-// What the copy engine can be told: four sizes, and strides of whole 16 bytes. A dimension of one
-// element has any stride, so the door's 0 is replaced; one that repeats elements has no map.
-std::optional<TensorBox> box_of(const Rows& rows, std::int64_t count, std::int64_t heads,
-                                std::int64_t batches) {
-  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max(), unit = 16,
-                         farthest = std::int64_t{1} << 40;
-  TensorBox box{.data = rows.data, .dtype = rows.dtype};
-  const auto bytes = static_cast<std::int64_t>(size_of(rows.dtype));
-  const std::int64_t sizes[] = {rows.columns, count, heads, batches};
-  const std::int64_t strides[] = {rows.row_stride, rows.head_stride, rows.batch_stride};
-  for (int n = 0; n < TensorBox::dimensions; ++n) {
-    if (sizes[n] < 1 || sizes[n] > most) return std::nullopt;
-    box.sizes[n] = static_cast<std::uint64_t>(sizes[n]);
-    if (n == 0) continue;
-    const std::int64_t stride = sizes[n] == 1 ? unit : strides[n - 1] * bytes;
-    if (stride <= 0 || stride % unit != 0 || stride >= farthest) return std::nullopt;
-    box.strides[n - 1] = static_cast<std::uint64_t>(stride);
-  }
-  if (reinterpret_cast<std::uintptr_t>(rows.data) % unit != 0) return std::nullopt;
-  return box;
-}
-
 // Forward by warpgroups; false where it does not serve the problem.
 bool plan_warpgroups(Plan& plan, const kernel::ForwardArguments forward, Chip chip) {
   const Problem& p = forward.problem;
@@ -94,9 +71,9 @@ bool plan_warpgroups(Plan& plan, const kernel::ForwardArguments forward, Chip ch
   const kernel::KernelSpec spec = kernel::warpgroups_spec(p.dtype, bucket);
   const kernel::ForwardGroups tile = kernel::forward_groups(spec);
   const auto batches = [&](bool packed) { return packed ? 1 : p.batch(); };
-  auto q = box_of(p.q, l.rows_q, p.heads, batches(l.packed_q())),
-       k = box_of(p.k, l.rows_k, p.kv_heads, batches(l.packed_k())),
-       v = box_of(p.v, l.rows_k, p.kv_heads, batches(l.packed_k()));
+  const auto q = box_of(p.q, l.rows_q, p.heads, batches(l.packed_q())),
+             k = box_of(p.k, l.rows_k, p.kv_heads, batches(l.packed_k())),
+             v = box_of(p.v, l.rows_k, p.kv_heads, batches(l.packed_k()));
   if (!q || !k || !v) return false;
 
   auto& a = plan.next<Operation::forward_warpgroups>();  // where `forward` may have been
@@ -106,11 +83,8 @@ bool plan_warpgroups(Plan& plan, const kernel::ForwardArguments forward, Chip ch
   if (work.groups == 0) return true;
   // Where later queries see more keys.
   a.pairs = p.visibility.right >= 0 && p.visibility.left < 0 && p.visibility.chunk == 0;
-  const auto map = [&](TensorBox& box, int rows, kernel::TensorMap& to) {
-    box.columns = static_cast<std::uint32_t>(bucket % 64 == 0 ? 64 : 32);  // Panels::width
-    box.rows = static_cast<std::uint32_t>(rows);
-    box.map = &to;
-    plan.map(box);
+  const auto map = [&](const TensorBox& box, int rows, kernel::TensorMap& to) {
+    plan.map(panel_of(box, bucket, rows, to));
   };
   map(*q, tile.queries(), a.q);
   map(*k, tile.keys, a.k);

@@ -76,7 +76,7 @@ class Plan {
  private:
   struct alignas(64) Room {
     std::byte bytes[std::max({sizeof(kernel::ForwardWarpgroupsArguments),
-                              sizeof(kernel::BackwardArguments), sizeof(kernel::AppendArguments),
+                              sizeof(kernel::BackwardWarpgroupsArguments), sizeof(kernel::AppendArguments),
                               sizeof(kernel::DecodeArguments), sizeof(kernel::CombineArguments)})];
   };
 

@@ -1,0 +1,36 @@
+// The tiles of queries that a block of keys meets, of one head after the other.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/sequence.hpp"
+#include "backward/dq_sums.hpp"
+#include "backward/gradient.hpp"
+
+namespace rocflash::kernel {
+
+// Of blocks of `owned` keys and tiles of `streamed` queries: where tiles are, the same for each head.
+template <int owned, int streamed>
+struct QueryTiles {
+  std::int32_t first, end;  // queries that see some of the keys, from a block of the sums on
+  // Queries that see all keys: their tiles need no mask. Keys that are not in use are hidden as others are.
+  std::int32_t common_begin = 0, common_end = 0;
+  std::int32_t count;  // tiles of a head
+  // Blocks start with different tiles, so that workgroups do not all add to the same sums at a time.
+  std::int32_t start;
+
+  QueryTiles(const Visibility& visibility, const SequenceView& sequence,
+             std::int32_t block_begin) {
+    const SeeingQueries seeing(visibility, sequence, block_begin, owned);
+    first = static_cast<std::int32_t>(seeing.any.begin / DqSums::rows * DqSums::rows);
+    end = static_cast<std::int32_t>(seeing.any.end);
+    if (block_begin + owned <= sequence.sk) {
+      common_begin = static_cast<std::int32_t>(seeing.all.begin);
+      common_end = static_cast<std::int32_t>(seeing.all.end);
+    }
+    count = seeing.any.empty() ? 0 : (end - first + streamed - 1) / streamed;
+    start = count > 0 ? first + block_begin / owned % count * streamed : first;
+  }
+};
+
+}  // namespace rocflash::kernel
