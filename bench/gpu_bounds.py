@@ -24,6 +24,8 @@ from pathlib import Path
 # Dense f16 peak in TFLOP/s of the largest chip of the family, SIMDs that share an LDS, and flops a clock of a SIMD's vector unit
 # for families that have no matrix unit (f16; bf16 has half).
 FAMILIES = {
+    "gfx906": (26.5, 4, 64),
+    "gfx908": (184.6, 4, None),
     "gfx90a": (181.0, 4, None),
     "gfx942": (1307.4, 4, None),
     "gfx950": (2516.6, 4, None),

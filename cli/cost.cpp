@@ -123,7 +123,8 @@ std::optional<double> peak_tflops(const std::string& arch, int units) {
   constexpr Rate rates[] = {
       {"gfx90a", 1024, 1.7},      {"gfx942", 2048, 2.1},     {"gfx950", 4096, 2.4},
       {"gfx1030", 2 * 256, 2.25}, {"gfx1100", 2 * 512, 2.5}, {"gfx1201", 2 * 1024, 2.97},
-      {"sm_80", 2048, 1.41},      {"sm_90", 4096, 1.83},
+      {"sm_80", 2048, 1.41},      {"sm_90", 4096, 1.83},     {"gfx908", 1024, 1.502},
+      {"gfx906", 256, 1.725},
   };
   const auto* rate = std::find_if(std::begin(rates), std::end(rates),
                                   [&](const Rate& r) { return arch == r.arch; });

@@ -16,8 +16,6 @@ WITHOUT_KERNELS = [
     "gfx900",
     "gfx902",
     "gfx904",
-    "gfx906",
-    "gfx908",
     "gfx909",
     "gfx90c",
     "gfx940",

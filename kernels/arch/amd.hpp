@@ -256,8 +256,8 @@ class Window {
   void store8(Words2 value, std::uint32_t offset) const {
     __builtin_amdgcn_raw_buffer_store_b64(value, resource_, static_cast<int>(offset), 0, 0);
   }
-#if !defined(__GFX10__)
-  // Adds to a float in memory that other workgroups add to at the same time. RDNA2 has no such
+#if !defined(__GFX10__) && !defined(__gfx906__)
+  // Adds to a float in memory that other workgroups add to at the same time. RDNA2 and GCN5 have no such
   // instruction.
   void add(float value, std::uint32_t offset) const {
     __builtin_amdgcn_raw_ptr_buffer_atomic_fadd_f32(value, resource_, static_cast<int>(offset), 0,

@@ -1,6 +1,6 @@
-// CDNA (gfx90a, gfx942, gfx950): matrix products of 32x32, waves of 64 lanes. A step of depth 16 is
-// one instruction on gfx950 and two of depth 8 before; a lane's eight numbers of an operand are
-// then four for each.
+// CDNA (gfx908, gfx90a, gfx942, gfx950): matrix products of 32x32, waves of 64 lanes. A step of depth 16
+// is one instruction on gfx950, two of depth 8 before, and four of depth 4 for bf16 on gfx908; a lane's
+// eight numbers of an operand are shared out among them in order.
 #pragma once
 
 #include "arch/amd.hpp"
@@ -10,15 +10,16 @@ namespace rocflash::kernel::arch {
 
 template <DType dtype>
 struct Mma {
+  static constexpr int rows = 32, columns = 32, depth = 16;  // of `multiply`
 #if defined(__gfx950__)
-  using Layout = layout::Mfma32x32<16>;
   static constexpr int instructions = 1;  // of `multiply`
+#elif defined(__gfx908__)
+  static constexpr int instructions = dtype == DType::f16 ? 2 : 4;
 #else
-  using Layout = layout::Mfma32x32<8>;
   static constexpr int instructions = 2;
 #endif
-  static constexpr int rows = 32, columns = 32, depth = 16;  // of `multiply`
-  static constexpr int results = 16;                         // registers of a result per lane
+  using Layout = layout::Mfma32x32<depth / instructions>;
+  static constexpr int results = 16;  // registers of a result per lane
   using Result = Float16;
   using Operand = Words4;
 
@@ -47,9 +48,18 @@ struct Mma {
       return __builtin_amdgcn_mfma_f32_32x32x8f16(__builtin_bit_cast(Four, a),
                                                   __builtin_bit_cast(Four, b), c, 0, 0, 0);
     } else {
+#if defined(__gfx908__)
+      const auto quarter_depth = [](std::uint32_t x, std::uint32_t y, Result sum) {
+        using Two = short __attribute__((ext_vector_type(2)));
+        return __builtin_amdgcn_mfma_f32_32x32x4bf16(__builtin_bit_cast(Two, x),
+                                                     __builtin_bit_cast(Two, y), sum, 0, 0, 0);
+      };
+      return quarter_depth(a.y, b.y, quarter_depth(a.x, b.x, c));
+#else
       using Four = short __attribute__((ext_vector_type(4)));
       return __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(__builtin_bit_cast(Four, a),
                                                       __builtin_bit_cast(Four, b), c, 0, 0, 0);
+#endif
     }
   }
 #endif

@@ -20,9 +20,10 @@
 
 namespace rocflash::kernel::layout {
 
-// CDNA, 32x32 results in 64 lanes. depth 8: gfx90a and gfx942; depth 16: gfx950.
+// CDNA, 32x32 results in 64 lanes. depth 4: bf16 on gfx908; depth 8: before gfx950; depth 16: gfx950.
 //
 //   result r, 16 per lane:   column = lane % 32         row = 8 (r / 4) + 4 (lane / 32) + r % 4
+//   operand, depth 4:        row or column = lane % 32  depth = 2 (lane / 32) + e,  e < 2
 //   operand, depth 8:        row or column = lane % 32  depth = 4 (lane / 32) + e,  e < 4
 //   operand, depth 16:       row or column = lane % 32  depth = 8 (lane / 32) + e,  e < 8
 //
@@ -99,6 +100,26 @@ struct DotGfx10 {
   static constexpr int a_row(int lane, int) { return 8 * (lane / 16) + lane % 8; }
   static constexpr int a_depth(int, int e) { return e; }
   static constexpr int b_column(int lane, int) { return lane % 16; }
+  static constexpr int b_depth(int, int e) { return e; }
+};
+
+// GCN5, 16x32 results in 64 lanes, by dot products that read A from another lane of the same quad or of
+// the one beside it.
+//
+//   result r, 8 per lane:    column = lane % 32                    row = 8 (lane / 32) + r
+//   operand A, 16 per lane:  row = 8 (lane / 32) + lane % 8        depth = e
+//   operand B, 16 per lane:  column = lane % 32                    depth = e
+struct DotGfx9 {
+  static constexpr int rows = 16, columns = 32, depth = 16, lanes = 64;
+  static constexpr int results = 8, a_numbers = 16, b_numbers = 16;
+
+  static constexpr int register_row(int r) { return r; }
+  static constexpr int lane_row(int lane) { return 8 * (lane / 32); }
+  static constexpr int register_column(int) { return 0; }
+  static constexpr int lane_column(int lane) { return lane % 32; }
+  static constexpr int a_row(int lane, int) { return 8 * (lane / 32) + lane % 8; }
+  static constexpr int a_depth(int, int e) { return e; }
+  static constexpr int b_column(int lane, int) { return lane % 32; }
   static constexpr int b_depth(int, int e) { return e; }
 };
 

@@ -32,23 +32,31 @@ void backward_delta(const BackwardArguments& a) {
     return Block(rows, 0, sequence.batch, sequence.q_row + first, sequence.sq - first, item.head);
   };
   const Block out = rows_of(a.tensors.out), dout = rows_of(a.tensors.dout);
-  typename Mma::Result products = {};
+  // The diagonal of as many columns as a product has, which may take several of its rows.
+  constexpr int parts = Mma::columns / Mma::rows;
+  typename Mma::Result products[parts] = {};
   for (int step = 0; step < (p.value_dim + Mma::depth - 1) / Mma::depth; ++step) {
     const auto operand = [&](const Block& block, int row) {
       return fragment_of_chunks<Mma>(step, [&](int own, int fixed) {
         return block.load8({row, chunk_numbers<spec.dtype> * (own + fixed)});
       });
     };
-    products = Mma::multiply(operand(out, operand_line<Mma, Side::left>()),
-                             operand(dout, operand_line<Mma, Side::right>()), products);
+    ROCFLASH_UNROLL
+    for (int part = 0; part < parts; ++part)
+      products[part] =
+          Mma::multiply(operand(out, part * Mma::rows + operand_line<Mma, Side::left>()),
+                        operand(dout, operand_line<Mma, Side::right>()), products[part]);
   }
 
   const int own = Layout::lane_column(arch::lane());
   const float factor = p.dropout.on() ? 1 - p.dropout.p : 1.0f;
   ROCFLASH_UNROLL
-  for (int r = 0; r < Mma::results; ++r) {
-    if (layout::result_row<Layout>(arch::lane(), r) == own && first + own < sequence.sq)
-      store_delta<spec.dtype>(a, sequence, item.head, first + own, statistic(products[r], factor));
+  for (int n = 0; n < parts * Mma::results; ++n) {
+    const int part = n / Mma::results, r = n % Mma::results;
+    if (part * Mma::rows + layout::result_row<Layout>(arch::lane(), r) == own &&
+        first + own < sequence.sq)
+      store_delta<spec.dtype>(a, sequence, item.head, first + own,
+                              statistic(products[part][r], factor));
   }
 }
 

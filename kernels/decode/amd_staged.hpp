@@ -41,14 +41,15 @@ struct StagedRows {
 // of the order that the product wants (tile/order.hpp).
 template <class Tile, class Layout, DType dtype, int columns, int rows>
 struct StagedColumns {
-  static constexpr int row_chunks = columns / chunk_numbers<dtype>,
-                       rounds = rows / 4 * row_chunks / arch::wave_size;
-  static_assert(rounds * arch::wave_size == rows / 4 * row_chunks && number_bytes<dtype> == 2);
+  static constexpr int row_chunks = columns / chunk_numbers<dtype>, tasks = rows / 4 * row_chunks,
+                       rounds = (tasks + arch::wave_size - 1) / arch::wave_size;
+  static_assert((tasks % arch::wave_size == 0 || rounds == 1) && number_bytes<dtype> == 2);
   static constexpr int rounds_together = 1;
   Words4 words[rounds][4];
 
   template <class Block>
   void load(const Rows& source, const Block& block, int lane, int n) {
+    if (!there(lane)) return;
     const int four = quad(lane, n);
     ROCFLASH_UNROLL
     for (int e = 0; e < 4; ++e)
@@ -56,6 +57,7 @@ struct StagedColumns {
           block.load8(Block::offset(source, row(four, e), chunk_numbers<dtype> * chunk(lane, n)));
   }
   void store(SharedWords4* tile, int lane, int n) const {
+    if (!there(lane)) return;
     const int four = quad(lane, n);
     ROCFLASH_UNROLL
     for (int c = 0; c < chunk_numbers<dtype>; ++c) {
@@ -66,12 +68,15 @@ struct StagedColumns {
   // As the rows are in memory.
   template <class RowsTile>
   void store_rows(SharedWords4* tile, int lane, int n) const {
+    if (!there(lane)) return;
     const int four = quad(lane, n);
     ROCFLASH_UNROLL
     for (int e = 0; e < 4; ++e) tile[RowsTile::offset(row(four, e), chunk(lane, n))] = words[n][e];
   }
 
  private:
+  // A tile may have fewer tasks than the wave has lanes.
+  static bool there(int lane) { return tasks % arch::wave_size == 0 || lane < tasks; }
   static int row(int four, int e) {
     return four / 4 * order_rows + operand_order<Layout>(4 * (four % 4) + e);
   }

@@ -43,6 +43,8 @@ constexpr int cdna_buffers(Family family, const KernelSpec& spec) {
   const int copies = spec.operation == Operation::backward_keys ? 4
                      : spec.operation == Operation::backward_dv ? 2
                                                                 : 3;
+  // gfx908's 256 vector registers hold both operands of 256 columns, but no tile on its way besides.
+  if (family == Family::cdna1 && spec.bucket > 128) return 0;
   const int bytes = copies * 32 * spec.bucket * static_cast<int>(size_of(spec.dtype));
   const int room = (family == Family::cdna4 ? 160 : 64) << 10, rest = 2 << 10;
   return 2 * bytes + rest <= room ? 2 : 1;
@@ -118,6 +120,7 @@ constexpr BackwardTile backward_tile(Family family, const KernelSpec& spec) {
   if (spec.operation == Operation::backward_sinks || spec.operation == Operation::backward_clear)
     return {1, 0, 256, 1};
   switch (family) {
+    case Family::cdna1:
     case Family::cdna2:
     case Family::cdna3:
     case Family::cdna4:
@@ -127,6 +130,7 @@ constexpr BackwardTile backward_tile(Family family, const KernelSpec& spec) {
       if (spec.operation == Operation::backward_fused)
         return {128, bucket <= 64 ? 64 : 32, 256, 1, false, 1};
       return {128, 32, 256, 1, false, cdna_buffers(family, spec)};
+    case Family::gcn5:
     case Family::rdna2:
     case Family::rdna3:
     case Family::rdna4:

@@ -43,9 +43,13 @@ constexpr DecodeTile latent_tile(Family family) {
   const int threads = latent_waves * facts_of(family).wave;
   DecodeTile tile{.rows = 32, .keys = 32, .threads = threads, .waves_per_simd = 1};
   switch (family) {
+    case Family::cdna1:
     case Family::cdna2:
     case Family::cdna3:
     case Family::cdna4:
+      break;
+    case Family::gcn5:
+      tile.keys = 16;
       break;
     case Family::rdna2:
     case Family::rdna3:
@@ -73,6 +77,13 @@ constexpr DecodeTile latent_tile(Family family) {
 constexpr DecodeTile key_tile(Family family, const KernelSpec& spec) {
   const int bucket = spec.bucket;
   switch (family) {
+    case Family::gcn5:
+      if (bucket <= 128) return {32, 16, 256, 1, bucket == 128};
+      return {32, 16, 128, 1, true, 0};
+    case Family::
+        cdna1:  // 128 vector registers of two waves, 256 of one, do not hold what others do
+      if (bucket > 128) return {32, 32, 128, 1, true};
+      return {32, 32, 256, bucket <= 64 ? 2 : 1};
     case Family::cdna2:
     case Family::cdna3:
     case Family::cdna4:

@@ -73,11 +73,18 @@ constexpr ForwardTile forward_tile(Family family, const KernelSpec& spec) {
   const bool plain = spec.variant == Variant::plain;
   const int row_bytes = bucket * static_cast<int>(size_of(spec.dtype));
   switch (family) {
+    case Family::cdna1:
+      if (plain && bucket == 128) return {128, 64, 256, 1};
+      [[fallthrough]];
     case Family::cdna2:
     case Family::cdna3:
     case Family::cdna4:
       if (plain && bucket <= 128) return {256, 64, 512, 2};
       return {128, 32, 256, 1};
+    case Family::gcn5:  // as RDNA2, with a quarter of its registers
+      if (bucket <= 64 && plain) return {128, 32, 256, 2, true};
+      if (bucket <= 128) return {128, 32, 256, 1, bucket == 128};
+      return {64, 16, 128, 1, true};
     case Family::rdna2:
     case Family::rdna3:  // both hold every operand twice
       if (bucket <= 128) return {128, 32, 256, 4, bucket == 128 || (bucket == 96 && !plain)};

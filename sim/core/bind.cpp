@@ -8,6 +8,7 @@
 #include "core/code_object.h"
 #include "core/disassemble.h"
 #include "core/dpp.h"
+#include "core/hazards.h"
 #include "core/op.h"
 #include "core/target.h"
 #include "core/wave.h"
@@ -102,6 +103,7 @@ class Binder {
     // Initial registers exist even where no instruction names them.
     p.vgpr_rows_ = std::max(p.vgpr_rows_, 4);
     if (relative_) p.vgpr_rows_ = 256;
+    if (target_.generation == Generation::Gfx9) bind_hazards(p.ops_, p.texts_);
     if (vector_modes_) bind_vector_modes();
     return std::move(program_);
   }

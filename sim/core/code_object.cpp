@@ -61,6 +61,8 @@ struct Machine {
   std::string_view name;
 };
 constexpr Machine kMachines[] = {
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX906, "gfx906"},
+    {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX908, "gfx908"},
     {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX90A, "gfx90a"},
     {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX942, "gfx942"},
     {llvm::ELF::EF_AMDGPU_MACH_AMDGCN_GFX950, "gfx950"},

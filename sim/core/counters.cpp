@@ -99,13 +99,14 @@ int groups_by_lds(const Target& target, u32 lds) {
 int waves_per_simd(const Target& target, const KernelInfo& kernel, u32 lds, u32 threads) {
   const u32 wave = static_cast<u32>(kernel.wave_size);
   // Registers are handed out in granules; a wave64 on RDNA takes twice the file space.
-  u32 granule = 8;
+  u32 granule = target.agprs ? 8 : 4;
   u32 file = static_cast<u32>(target.vgprs_per_simd);
   if (!target.is_cdna()) {
     granule = file == 1536 ? (wave == 32 ? 24 : 12) : (wave == 32 ? 16 : 8);
     if (wave == 64) file /= 2;
   }
-  const u32 used = std::max(1u, kernel.vgprs);  // the metadata's count includes AGPRs on CDNA
+  // The metadata's count includes AGPRs where they share the file, and is that of the larger file where not.
+  const u32 used = std::max(1u, kernel.vgprs);
   const u32 rounded = (used + granule - 1) / granule * granule;
   int waves = std::min<int>(target.max_waves_per_simd, static_cast<int>(file / rounded));
   if (lds > 0) {

@@ -67,6 +67,7 @@ struct Machine {
 std::vector<std::string_view> family_suffixes(const Target& target) {
   switch (target.generation) {
     case Generation::Gfx9:
+      if (target.name == "gfx906" || target.name == "gfx908") return {"_vi", "_gfx9"};
       if (target.name == "gfx90a") return {"_vi", "_gfx9", "_gfx90a"};
       return {"_vi", "_gfx9", "_gfx90a", "_gfx940"};
     case Generation::Gfx10:

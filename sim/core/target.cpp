@@ -17,6 +17,16 @@ constexpr Target cdna(std::string_view name, std::string_view marketing, int cus
           9,           minor};
 }
 
+// Before gfx90a: vector registers and accumulation registers, if any, are files of their own.
+constexpr Target gcn(std::string_view name, std::string_view marketing, int cus, int clock) {
+  return {name,  marketing, Generation::Gfx9,
+          false, false,     false,
+          false, false,     false,
+          cus,   4,         10,
+          256,   65536,     clock,
+          9,     0};
+}
+
 constexpr Target rdna(std::string_view name, std::string_view marketing, Generation generation,
                       int cus, int clock, int vgprs, int minor) {
   const bool gfx10 = generation == Generation::Gfx10;
@@ -32,6 +42,8 @@ constexpr Generation k11 = Generation::Gfx11;
 constexpr Generation k12 = Generation::Gfx12;
 
 constexpr std::array kTargets = {
+    gcn("gfx906", "Simulated MI50", 60, 1725000),
+    gcn("gfx908", "Simulated MI100", 120, 1502000),
     cdna("gfx90a", "Simulated MI210", 104, 1700000, 65536, false, true, 0),
     cdna("gfx942", "Simulated MI300X", 304, 2100000, 65536, true, false, 4),
     cdna("gfx950", "Simulated MI355X", 256, 2400000, 163840, true, false, 5),

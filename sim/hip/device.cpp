@@ -18,7 +18,7 @@ void put_name(void* base, std::size_t offset, std::string_view name) {
 }
 
 int threads_per_multiprocessor(const Target& t) {
-  return t.is_cdna() ? 2048 : t.max_waves_per_simd * t.simds_per_cu * 32;
+  return t.max_waves_per_simd * t.simds_per_cu * t.native_wave();
 }
 
 // hipDeviceProp_t of ROCm 6 and 7: 1472 bytes.

@@ -329,7 +329,7 @@ u32 matrix_cycles(const Target& target, const MatrixShape& s) {
   // Floating-point (or integer) operations a SIMD's matrix pipe does in a clock.
   u32 rate = 256;
   const int bits = element_bits(s.a);
-  if (target.name == "gfx90a") {
+  if (target.name == "gfx90a" || target.name == "gfx908") {
     // The bf16 shapes of two values a register run at half rate; "_1k" ones at full.
     const bool half_rate = s.a == Element::BF16 && s.m * s.k * s.blocks / kMaxLanes == 2;
     rate = bits == 32 ? 64 : half_rate ? 128 : 256;

@@ -119,6 +119,29 @@ TimeParameters cdna2() {
   return p;
 }
 
+TimeParameters cdna1() {
+  TimeParameters p = cdna2();
+  p.card = "MI100";
+  p.issue.multiply_32 = 16;       // D LLVM: a quarter of the rate before gfx90a
+  p.matrix.extra = 12;            // D LLVM: 18 wait states after 64 clocks
+  p.memory.memory_rate = 1.0e12;  // X attainable part of 1.23 TB/s (D data sheet)
+  p.chip.clock_highest = 1502;    // D data sheet
+  p.chip.clock_busy = 1502;       // X no curve is known
+  return p;
+}
+
+TimeParameters gcn5() {
+  TimeParameters p = cdna1();
+  p.card = "MI50";
+  p.matrix.port = 0;               // none
+  p.memory.l2_bytes = 4e6;         // D
+  p.memory.l2_xcd_rate = 1024;     // D 16 channels of 64 bytes
+  p.memory.memory_rate = 0.85e12;  // X attainable part of 1.02 TB/s (D data sheet)
+  p.chip.clock_highest = 1725;     // D data sheet
+  p.chip.clock_busy = 1725;        // X no curve is known
+  return p;
+}
+
 TimeParameters rdna3() {
   TimeParameters p{"RX 7900 XTX", {}, {}, {}, {}, {}};
   p.issue = {
@@ -203,6 +226,8 @@ TimeParameters rdna2() {
 TimeParameters family(const Target& target) {
   switch (target.generation) {
     case Generation::Gfx9:
+      if (target.name == "gfx906") return gcn5();
+      if (target.name == "gfx908") return cdna1();
       return target.name == "gfx950" ? cdna4() : target.name == "gfx90a" ? cdna2() : cdna3();
     case Generation::Gfx10:
       return rdna2();

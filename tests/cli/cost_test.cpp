@@ -62,6 +62,8 @@ TEST(Cost, PeaksOfKnownProducts) {
   EXPECT_NEAR(*peak_tflops("gfx942", 304), 1307.4, 0.5);  // MI300X
   EXPECT_NEAR(*peak_tflops("gfx950", 256), 2516.6, 0.5);  // MI355X
   EXPECT_NEAR(*peak_tflops("gfx90a", 104), 181.0, 0.5);   // MI210
+  EXPECT_NEAR(*peak_tflops("gfx908", 120), 184.6, 0.1);   // MI100
+  EXPECT_NEAR(*peak_tflops("gfx906", 60), 26.5, 0.1);     // MI50
   EXPECT_NEAR(*peak_tflops("gfx1030", 40), 46.1, 0.1);    // RX 6900 XT
   EXPECT_NEAR(*peak_tflops("gfx1100", 48), 122.9, 0.1);   // RX 7900 XTX
   EXPECT_NEAR(*peak_tflops("gfx1201", 32), 194.6, 0.1);   // RX 9070 XT

@@ -83,11 +83,11 @@ TEST(Catalogue, FindsEachOfItsTargets) {
 // What the driver looks at first: the machine in the ELF header's flags.
 unsigned machine_flags(std::string_view arch) {
   static constexpr std::pair<std::string_view, unsigned> known[] = {
-      {"gfx90a", 0x3f},  {"gfx942", 0x4c},  {"gfx950", 0x4f},  {"gfx1030", 0x36},
-      {"gfx1031", 0x37}, {"gfx1032", 0x38}, {"gfx1033", 0x39}, {"gfx1034", 0x3e},
-      {"gfx1035", 0x3d}, {"gfx1036", 0x45}, {"gfx1100", 0x41}, {"gfx1101", 0x46},
-      {"gfx1102", 0x47}, {"gfx1103", 0x44}, {"gfx1150", 0x43}, {"gfx1151", 0x4a},
-      {"gfx1152", 0x55}, {"gfx1153", 0x58}, {"gfx1200", 0x48}, {"gfx1201", 0x4e}};
+      {"gfx90a", 0x3f},  {"gfx942", 0x4c},  {"gfx950", 0x4f},  {"gfx1030", 0x36}, {"gfx1031", 0x37},
+      {"gfx1032", 0x38}, {"gfx1033", 0x39}, {"gfx1034", 0x3e}, {"gfx1035", 0x3d}, {"gfx1036", 0x45},
+      {"gfx1100", 0x41}, {"gfx1101", 0x46}, {"gfx1102", 0x47}, {"gfx1103", 0x44}, {"gfx1150", 0x43},
+      {"gfx1151", 0x4a}, {"gfx1152", 0x55}, {"gfx1153", 0x58}, {"gfx1200", 0x48}, {"gfx1201", 0x4e},
+      {"gfx906", 0x2f},  {"gfx908", 0x30}};
   for (const auto& [name, flags] : known) {
     if (name == arch) return flags;
   }

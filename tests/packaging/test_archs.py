@@ -41,7 +41,7 @@ def rocminfo(folder: Path, *names: str, status: int = 0) -> str:
 
 def test_kernel_targets_are_the_builds() -> None:
     known = archs.kernel_targets()
-    for name in ("gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201", "sm_80"):
+    for name in ("gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201", "sm_80"):
         assert name in known
 
 
@@ -101,13 +101,13 @@ def test_separators_features_and_order(text: str) -> None:
 
 
 def test_lists_from_elsewhere_may_name_gpus_without_kernels() -> None:
-    choice = archs.choose({"PYTORCH_ROCM_ARCH": "gfx900;gfx906;gfx90a", **NOWHERE})
+    choice = archs.choose({"PYTORCH_ROCM_ARCH": "gfx900;gfx909;gfx90a", **NOWHERE})
     assert choice.names == ("gfx90a",)
     assert choice.notes == (
-        "PYTORCH_ROCM_ARCH names gfx900, gfx906: there are no kernels for it, left out",
+        "PYTORCH_ROCM_ARCH names gfx900, gfx909: there are no kernels for it, left out",
     )
     with pytest.raises(archs.WrongArch, match="nothing remains; there are kernels for gfx90a"):
-        archs.choose({"PYTORCH_ROCM_ARCH": "gfx906", **NOWHERE})
+        archs.choose({"PYTORCH_ROCM_ARCH": "gfx909", **NOWHERE})
 
 
 @pytest.mark.parametrize("name", ["gfx9999", "mi300x", "gfx90A", "gfx11-generic"])
@@ -119,8 +119,8 @@ def test_wrong_names(name: str) -> None:
 
 
 def test_a_found_gpu_without_kernels(tmp_path: Path) -> None:
-    choice = archs.choose({"ROCFLASH_SYSFS": sysfs(tmp_path, 0, 90006)})
-    assert choice.names == ("all",) and "gfx906" in choice.notes[0]
+    choice = archs.choose({"ROCFLASH_SYSFS": sysfs(tmp_path, 0, 90009)})
+    assert choice.names == ("all",) and "gfx909" in choice.notes[0]
 
 
 def test_a_rocminfo_that_fails(tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ std::string group_id_register(const std::string& target) {
 
 std::string wrap_kernel(const AsmKernel& k) {
   const bool cdna = k.target.starts_with("gfx9");
+  const bool one_file = cdna && k.target != "gfx906" && k.target != "gfx908";  // of registers
   std::string args;
   for (int i = 0; i < k.arguments; ++i) {
     args += fmt::format("      - .offset: {}\n        .size: 8\n        .value_kind: by_value\n",
@@ -112,8 +113,8 @@ std::string wrap_kernel(const AsmKernel& k) {
       "  .amdhsa_next_free_sgpr 96\n  .amdhsa_group_segment_fixed_size {}\n"
       "  .amdhsa_private_segment_fixed_size {}\n  .amdhsa_kernarg_size {}\n"
       "  .amdhsa_float_denorm_mode_32 3\n  .amdhsa_float_denorm_mode_16_64 3\n",
-      cdna && k.target != "gfx908" ? 512 : k.vgprs, k.lds, k.scratch, 8 * k.arguments);
-  if (cdna) text += "  .amdhsa_accum_offset 256\n";
+      one_file ? 512 : k.vgprs, k.lds, k.scratch, 8 * k.arguments);
+  if (one_file) text += "  .amdhsa_accum_offset 256\n";
   if (!cdna) text += fmt::format("  .amdhsa_wavefront_size32 {}\n", k.wave == 32 ? 1 : 0);
   text += fmt::format(
       ".end_amdhsa_kernel\n.amdgpu_metadata\n---\namdhsa.version: [1, 2]\n"

@@ -13,8 +13,8 @@
 
 namespace rocflash::sim::test {
 
-inline constexpr const char* kMainTargets[] = {"gfx90a",  "gfx942",  "gfx950",
-                                               "gfx1030", "gfx1100", "gfx1201"};
+inline constexpr const char* kMainTargets[] = {"gfx906", "gfx908",  "gfx90a",  "gfx942",
+                                               "gfx950", "gfx1030", "gfx1100", "gfx1201"};
 
 // Every RDNA target, family by family.
 inline constexpr const char* kRdnaMembers[] = {

@@ -40,9 +40,10 @@ struct InstructionCase {
   int lds = 0;
 };
 
-inline const std::vector<const char*> kAll = {"gfx90a",  "gfx942",  "gfx950",
-                                              "gfx1030", "gfx1100", "gfx1201"};
+inline const std::vector<const char*> kAll = {"gfx906", "gfx908",  "gfx90a",  "gfx942",
+                                              "gfx950", "gfx1030", "gfx1100", "gfx1201"};
 inline const std::vector<const char*> kCdna = {"gfx90a", "gfx942", "gfx950"};
+inline const std::vector<const char*> kGcn = {"gfx906", "gfx908", "gfx90a", "gfx942", "gfx950"};
 inline const std::vector<const char*> kRdna = {"gfx1030", "gfx1100", "gfx1201"};
 
 // Zeros, denormals, halfway cases, limits, infinities, quiet and signalling NaNs.

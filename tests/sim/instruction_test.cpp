@@ -148,7 +148,7 @@ const std::vector<InstructionCase>& cases() {
        },
        0,
        true},
-      {"float_to_half_zeroes_gfx9", kCdna, "  v_cvt_f16_f32 v10, v2\n",
+      {"float_to_half_zeroes_gfx9", kGcn, "  v_cvt_f16_f32 v10, v2\n",
        [](const Lane& l, u32* o) {
          o[0] = half_of(double(l.f(0)));
          if (nan(l.v[0])) o[0] = (l.v[0] >> 16 & 0x8000) | 0x7e00 | (l.v[0] >> 13 & 0x3ff);
@@ -362,7 +362,7 @@ const std::vector<InstructionCase>& cases() {
          if (r < 14) o[1] = l.of(int(l.index + 2), 0);
          if (l.index < 16 && (0x5 >> (r / 4) & 1) != 0) o[2] = l.of(int(15 - r), 0);
        }},
-      {"dpp_broadcast", kCdna,
+      {"dpp_broadcast", kGcn,
        "  v_mov_b32_dpp v10, v2 row_bcast:15 row_mask:0xa bank_mask:0xf\n"
        "  v_mov_b32_dpp v11, v2 row_bcast:31 row_mask:0xc bank_mask:0xf\n"
        "  v_mov_b32_dpp v12, v2 wave_shr:1 row_mask:0xf bank_mask:0xf\n",

@@ -325,6 +325,8 @@ TEST_P(FamilyMember, GivesTheHostsAnswers) {
 }
 
 constexpr Build kBuilds[] = {
+    {"gfx906", "-O0 -mcode-object-version=5", 64},  {"gfx906", "-O3 -mcode-object-version=5", 64},
+    {"gfx908", "-O1 -mcode-object-version=6", 64},  {"gfx908", "-O3 -mcode-object-version=5", 64},
     {"gfx90a", "-O0 -mcode-object-version=5", 64},  {"gfx90a", "-O1 -mcode-object-version=6", 64},
     {"gfx90a", "-O3 -mcode-object-version=5", 64},  {"gfx942", "-O0 -mcode-object-version=5", 64},
     {"gfx942", "-O1 -mcode-object-version=5", 64},  {"gfx942", "-O3 -mcode-object-version=6", 64},

@@ -58,7 +58,7 @@ const std::vector<InstructionCase>& cases() {
        false,
        256},
       // Register and offset are added in 32 bits: a negative address comes back into range.
-      {"lds_addresses_wrap", kCdna,
+      {"lds_addresses_wrap", kGcn,
        "  v_lshlrev_b32 v15, 2, v0\n  ds_write_b32 v15, v2\n  s_waitcnt lgkmcnt(0)\n"
        "  v_sub_u32 v16, 0, v0\n  v_lshlrev_b32 v17, 2, v16\n"
        "  ds_read_i8 v10, v16 offset:63\n  ds_read2_b32 v[20:21], v17 offset0:63 offset1:63\n"
@@ -129,11 +129,11 @@ const std::vector<InstructionCase>& cases() {
          out[1] = 0;
          out[2] = 0;
        }},
-      {"bpermute_reads_inactive_lanes_as_zero", kCdna,
+      {"bpermute_reads_inactive_lanes_as_zero", kGcn,
        "  v_xor_b32 v15, 32, v0\n  v_lshlrev_b32 v15, 2, v15\n  s_mov_b64 exec, 0x0000ffff\n"
        "  ds_bpermute_b32 v10, v15, v2\n  s_waitcnt lgkmcnt(0)\n  s_mov_b64 exec, -1\n",
        [](const Lane& l, u32* out) { out[0] = l.index < 16 ? 0 : kPreset[0]; }},
-      {"bpermute_reads_active_lanes", kCdna,
+      {"bpermute_reads_active_lanes", kGcn,
        "  v_xor_b32 v15, 5, v0\n  v_lshlrev_b32 v15, 2, v15\n  ds_bpermute_b32 v10, v15, v2\n",
        [](const Lane& l, u32* out) { out[0] = l.of(int(l.index ^ 5), 0); }},
       {"dot2_takes_constants",
@@ -180,7 +180,7 @@ const std::vector<InstructionCase>& cases() {
        false,
        false,
        1024},
-      {"buffer_bounds", kCdna,
+      {"buffer_bounds", kGcn,
        "  v_lshlrev_b32 v15, 2, v0\n  s_mov_b32 s44, s8\n  s_mov_b32 s45, s9\n"
        "  s_mov_b32 s46, 68\n  s_mov_b32 s47, 0x00027000\n"
        "  buffer_load_dword v10, v15, s[44:47], 0 offen\n"
@@ -190,7 +190,8 @@ const std::vector<InstructionCase>& cases() {
          out[2] = out[0];
          out[3] = l.index < 16 ? l.of(int(l.index + 1), 0) : 0;
        }},
-      {"agprs_hold_and_return", kCdna,
+      {"agprs_hold_and_return",
+       {"gfx908", "gfx90a", "gfx942", "gfx950"},
        "  v_accvgpr_write_b32 a5, v2\n  v_accvgpr_write_b32 a6, 1.0\n  s_nop 4\n"
        "  v_accvgpr_read_b32 v10, a5\n  v_accvgpr_read_b32 v11, a6\n",
        [](const Lane& l, u32* out) {

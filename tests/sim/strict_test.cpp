@@ -142,6 +142,14 @@ std::vector<Sin> sins() {
                   "  global_load_dword v3, v1, s[8:9]\n  global_load_dword v4, v1, s[10:11]\n"
                   "  s_waitcnt vmcnt(1)\n  v_mov_b32 v5, v3\n",
                   Fault::MissingWait, "v4", "v_mov_b32"});
+  // Two instructions between a write and a read by DPP; RDNA waits itself.
+  for (const char* target : {"gfx906", "gfx90a"}) {
+    const std::string write = "  v_mov_b32 v3, 1\n  v_mov_b32 v4, 2\n",
+                      read =
+                          "  v_mov_b32_dpp v5, v3 quad_perm:[0,0,0,0] row_mask:0xf bank_mask:0xf\n";
+    list.push_back({"dpp_too_early", target, 64, write + read, write + "  s_nop 0\n" + read,
+                    Fault::MissingWait, "v3 is read by DPP", "v_mov_b32_dpp"});
+  }
   list.push_back(
       {"load_to_lds_not_waited", "gfx950", 64,
        "  s_mov_b32 m0, 0\n  v_lshlrev_b32 v5, 2, v0\n  global_load_lds_dword v1, s[8:9]\n"

@@ -105,8 +105,8 @@ TEST(BackwardPlan, OptionsAndOddRowsNeedTheFullKernels) {
 }
 
 TEST(BackwardPlan, BlocksAreOfTheRowsThatAKernelOwns) {
-  for (const Family family :
-       {Family::cdna2, Family::cdna3, Family::cdna4, Family::rdna2, Family::rdna3, Family::rdna4}) {
+  for (const Family family : {Family::gcn5, Family::cdna1, Family::cdna2, Family::cdna3,
+                              Family::cdna4, Family::rdna2, Family::rdna3, Family::rdna4}) {
     for (const int d : {64, 128, 256}) {
       const Given g(DType::f16, d, d);
       Plan plan;
@@ -148,8 +148,9 @@ TEST(BackwardPlan, TheWorkspaceHoldsDelta) {
 }
 
 TEST(BackwardPlan, TheSameBitsEveryTimeAreNotFused) {
-  for (const Family family : {Family::cdna2, Family::cdna3, Family::cdna4, Family::rdna2,
-                              Family::rdna3, Family::rdna4, Family::sm80}) {
+  for (const Family family :
+       {Family::gcn5, Family::cdna1, Family::cdna2, Family::cdna3, Family::cdna4, Family::rdna2,
+        Family::rdna3, Family::rdna4, Family::sm80}) {
     const Given g;
     EXPECT_FALSE(is_fused(g.p, g.t, family));
   }

@@ -130,8 +130,9 @@ TEST(Plan, SingleRowsGetADistance) {
 }
 
 TEST(Plan, OneWorkgroupForEachBlockOfQueries) {
-  for (const Family family : {Family::cdna2, Family::cdna3, Family::cdna4, Family::rdna2,
-                              Family::rdna3, Family::rdna4, Family::sm80}) {
+  for (const Family family :
+       {Family::gcn5, Family::cdna1, Family::cdna2, Family::cdna3, Family::cdna4, Family::rdna2,
+        Family::rdna3, Family::rdna4, Family::sm80}) {
     for (const int d : {64, 128, 256}) {
       const Given g(DType::f16, d, d);
       const Planned plan = g.plan(family);

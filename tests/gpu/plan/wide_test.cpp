@@ -53,7 +53,8 @@ struct Given {
   BackwardTensors t;
 };
 
-constexpr Family families[] = {Family::cdna2, Family::cdna3, Family::cdna4, Family::rdna2,
+constexpr Family families[] = {Family::gcn5,  Family::cdna1, Family::cdna2,
+                               Family::cdna3, Family::cdna4, Family::rdna2,
                                Family::rdna3, Family::rdna4, Family::sm80};
 
 TEST(WidePlan, ServesF32AndLargeHeads) {

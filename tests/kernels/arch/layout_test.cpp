@@ -67,6 +67,8 @@ TEST(Layout, IsThatOfAmdsCalculator) {
        {"gfx90a.w64.v_mfma_f32_32x32x8f16", "gfx90a.w64.v_mfma_f32_32x32x8bf16_1k",
         "gfx942.w64.v_mfma_f32_32x32x8_f16", "gfx942.w64.v_mfma_f32_32x32x8_bf16"})
     expect_as_in<Mfma32x32<8>>(file);
+  // gfx908's instruction, which gfx90a has kept.
+  expect_as_in<Mfma32x32<4>>("gfx90a.w64.v_mfma_f32_32x32x4bf16");
   for (const char* file :
        {"gfx950.w64.v_mfma_f32_32x32x16_f16", "gfx950.w64.v_mfma_f32_32x32x16_bf16"})
     expect_as_in<Mfma32x32<16>>(file);
@@ -92,10 +94,12 @@ void expect_complete() {
 }
 
 TEST(Layout, HasAPlaceForEveryNumber) {
+  expect_complete<Mfma32x32<4>>();
   expect_complete<Mfma32x32<8>>();
   expect_complete<Mfma32x32<16>>();
   expect_complete<WmmaGfx11>();
   expect_complete<WmmaGfx12>();
+  expect_complete<DotGfx9>();
   expect_complete<DotGfx10>();
   expect_complete<MmaM16n8k16>();
   expect_complete<MmaM16n8k8>();
@@ -104,11 +108,13 @@ TEST(Layout, HasAPlaceForEveryNumber) {
 TEST(Layout, FactsThatTilesAreBuiltOn) {
   EXPECT_EQ(neighbouring_rows<Mfma32x32<16>>(), 4);
   EXPECT_EQ(neighbouring_rows<WmmaGfx12>(), 8);
+  EXPECT_EQ(neighbouring_rows<DotGfx9>(), 8);
   EXPECT_EQ(neighbouring_rows<DotGfx10>(), 8);
   EXPECT_EQ(neighbouring_rows<WmmaGfx11>(), 1);
   EXPECT_EQ(neighbouring_rows<MmaM16n8k16>(), 1);
   EXPECT_EQ(results_within<Mfma32x32<16>>(8), 4);
   EXPECT_EQ(results_within<WmmaGfx12>(8), 8);
+  EXPECT_EQ(results_within<DotGfx9>(8), 8);
   EXPECT_EQ(results_within<DotGfx10>(8), 8);
   EXPECT_EQ(results_within<WmmaGfx11>(8), 4);
 }

@@ -17,6 +17,8 @@ TEST(Occupancy, RegistersAsTheCompilerCounts) {
   for (const char* arch : {"gfx90a", "gfx942", "gfx950"}) {
     EXPECT_EQ(waves(arch, with_registers(64, 168)), 3) << arch;
   }
+  EXPECT_EQ(waves("gfx906", with_registers(64, 168)), 1);
+  EXPECT_EQ(waves("gfx908", with_registers(64, 84)), 3);
   EXPECT_EQ(waves("gfx1030", with_registers(32, 168)), 5);
   EXPECT_EQ(waves("gfx1100", with_registers(32, 168)), 9);
   EXPECT_EQ(waves("gfx1201", with_registers(32, 168)), 9);
@@ -38,6 +40,7 @@ TEST(Occupancy, WideWavesTakeTwice) {
 
 TEST(Occupancy, HasALimit) {
   EXPECT_EQ(waves("gfx942", with_registers(64, 8)), 8);
+  EXPECT_EQ(waves("gfx906", with_registers(64, 8)), 10);
   EXPECT_EQ(waves("gfx1100", with_registers(32, 8)), 16);
 }
 

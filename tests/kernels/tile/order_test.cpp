@@ -21,6 +21,7 @@ TEST(Order, IsAPermutationOfSixteenRows) {
   expect_permutation(operand_order<layout::Mfma32x32<8>>);
   expect_permutation(operand_order<layout::WmmaGfx11>);
   expect_permutation(operand_order<layout::WmmaGfx12>);
+  expect_permutation(operand_order<layout::DotGfx9>);
   expect_permutation(operand_order<layout::DotGfx10>);
 }
 
@@ -51,7 +52,7 @@ void expect_products_chain() {
   // Small numbers that tell rows and columns apart.
   const auto p = [](int key, int query) { return (key * 7 + query * 3) % 11 - 5; };
   const auto v = [](int key, int column) { return (key * 5 + column * 2) % 13 - 6; };
-  constexpr int steps_per_product = Layout::depth == 8 ? 2 : 1;
+  constexpr int steps_per_product = 16 / Layout::depth;
   constexpr bool whole = Layout::b_numbers == 16;
   // What a lane has of P^T after the first product, for the first 16 keys: registers 0 to 7; where operands are whole in
   // both halves, the lower half's and then the upper half's.
@@ -83,10 +84,12 @@ void expect_products_chain() {
 }
 
 TEST(Order, ResultsAreTheOperandOfTheNextProduct) {
+  expect_products_chain<layout::Mfma32x32<4>>();
   expect_products_chain<layout::Mfma32x32<8>>();
   expect_products_chain<layout::Mfma32x32<16>>();
   expect_products_chain<layout::WmmaGfx11>();
   expect_products_chain<layout::WmmaGfx12>();
+  expect_products_chain<layout::DotGfx9>();
   expect_products_chain<layout::DotGfx10>();
 }
 

@@ -14,7 +14,18 @@ GLOBAL BOUNDS(64) void gemm(const f16* a, const f16* b, float* c, i32 n, i32 k) 
   const u32 tile_row = __builtin_amdgcn_workgroup_id_y() * 16, tile_column = bid() * 16;
   const f16* x = a + (tile_row + column) * u32(k);
   const f16* y = b + (tile_column + column) * u32(k);
-#if defined(__GFX9__)
+#if defined(__gfx906__)
+  for (u32 r = 0; r < 4; ++r) {
+    const u32 row = tile_row + group * 4 + r;
+    float sum = 0;
+    for (i32 i = 0; i < k; i += 2) {
+      const auto p = *reinterpret_cast<const f16x2*>(a + row * u32(k) + i);
+      const auto q = *reinterpret_cast<const f16x2*>(y + i);
+      sum = __builtin_amdgcn_fdot2(p, q, sum, false);
+    }
+    c[row * u32(n) + tile_column + column] = sum;
+  }
+#elif defined(__GFX9__)
   f32x4 d = {};
   for (i32 i = 0; i < k; i += 16) {
     const auto p = *reinterpret_cast<const f16x4*>(x + i + group * 4);
