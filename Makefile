@@ -50,7 +50,7 @@ help:
 	@echo "  sanitize  run the tests under the address, undefined-behaviour and thread sanitizers"
 	@echo "  fuzz      fuzz the C ABI                                    FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_RUNS=$(FUZZ_RUNS) (-1: no limit)"
 	@echo "  format    rewrite C and C++ files with clang-format; format-check only looks"
-	@echo "  lint      clang-tidy on the sources, shellcheck on the scripts"
+	@echo "  lint      clang-tidy on the sources, shellcheck on the scripts, ruff on Python"
 	@echo "  install   install library, headers, command and docs        PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)"
 	@echo "  setup     install what is missing for all of these (apt, as root or through sudo), or say what it is"
 	@echo "  library   configure and compile the library and the command into build/, with kernels for all GPUs   JOBS=$(JOBS) CC= CXX="

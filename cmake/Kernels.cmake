@@ -316,10 +316,20 @@ foreach(family ${kernel_families})
 
   list(GET members 0 base)
   foreach(arch ${members})
+    set(relative_to "")
+    if(is_amd AND NOT arch STREQUAL base)
+      set(relative_to ${kernel_directory}/${base}.co)
+    endif()
     if(is_amd)
       set(module ${kernel_directory}/${arch}.co)
       set(script ${kernel_scripts}/assemble.sh)
-      set(arguments ${ROCFLASH_KERNEL_COMPILER} ${ROCFLASH_KERNEL_LINKER} ${arch} ${module} ${compiled})
+      set(arguments ${ROCFLASH_KERNEL_COMPILER} ${ROCFLASH_KERNEL_LINKER} ${arch} ${module})
+      if(relative_to)
+        list(APPEND arguments ${relative_to})
+      else()
+        list(APPEND arguments -)
+      endif()
+      list(APPEND arguments ${compiled})
     else()
       set(module ${kernel_directory}/${arch}.ptx)
       set(script ${kernel_scripts}/join_ptx.sh)
@@ -327,12 +337,8 @@ foreach(family ${kernel_families})
     endif()
     add_custom_command(OUTPUT ${module}
       COMMAND ${ROCFLASH_BASH} ${script} ${arguments}
-      DEPENDS ${compiled} ${script}
+      DEPENDS ${compiled} ${script} ${relative_to}
       COMMENT "Assembling the kernels of ${arch}" VERBATIM)
-    set(relative_to "")
-    if(is_amd AND NOT arch STREQUAL base)
-      set(relative_to ${kernel_directory}/${base}.co)
-    endif()
     add_custom_command(OUTPUT ${kernel_directory}/${arch}.zst
       COMMAND rocflash_compress ${module} ${kernel_directory}/${arch}.zst ${relative_to}
       DEPENDS ${module} ${relative_to} rocflash_compress

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# clang-tidy over the compiled sources of src/, verify/ and cli/, shellcheck over the scripts. Needs build-lint/ to be configured.
+# clang-tidy over the compiled sources of src/, verify/ and cli/, shellcheck over the scripts, ruff over Python. Needs build-lint/ to be
+# configured.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,6 +14,9 @@ done
 
 echo "shellcheck"
 shellcheck -x scripts/*.sh packaging/*.sh kernels/build/*.sh build_rocm.sh .ci/run
+
+echo "ruff"
+"$(scripts/python_env.sh test)" -m ruff check .
 
 # Only files in the compilation database have flags to be read with.
 mapfile -t sources < <(sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' build-lint/compile_commands.json | sort -u |
