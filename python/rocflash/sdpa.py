@@ -12,6 +12,8 @@ library cannot serve goes to torch, by the rules of `_declined` and nothing else
 
 from __future__ import annotations
 
+import math
+import numbers
 import sys
 import threading
 import warnings
@@ -23,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.utils._device import DeviceContext
 
 from ._torch.attention import attention_of_tensors, autocast
@@ -88,7 +91,9 @@ def _watched(*tensors: Tensor) -> str:
     return ""
 
 
-def _declined(q: Any, k: Any, v: Any, mask: Any, dropout_p: float, is_causal: bool, gqa: bool, compiling: bool) -> str:
+def _declined(
+    q: Any, k: Any, v: Any, mask: Any, dropout_p: Any, is_causal: bool, scale: Any, gqa: bool, compiling: bool
+) -> str:
     """Why torch serves a call; empty if this library does. Calls that torch refuses are among them, so that it does."""
     given = [("query", q), ("key", k), ("value", v), *([] if mask is None else [("attn_mask", mask)])]
     for name, x in given:
@@ -112,6 +117,9 @@ def _declined(q: Any, k: Any, v: Any, mask: Any, dropout_p: float, is_causal: bo
         return "query, key, value: shapes that do not fit"
     if min(q.shape[-1], v.shape[-1]) < 1 or max(q.shape[-1], v.shape[-1]) > _LARGEST_HEAD:
         return f"query, value: head sizes {q.shape[-1]} and {v.shape[-1]}; this library takes 1 to {_LARGEST_HEAD}"
+    for name, x in (("dropout_p", dropout_p), ("scale", scale)):
+        if x is not None and not compiling and not (isinstance(x, (int, float)) and math.isfinite(x)):
+            return f"{name}: {x!r}; this library takes a finite number"
     if not 0 <= dropout_p < 1:
         return f"dropout_p: {dropout_p}; this library takes [0, 1)"
     if mask is not None:
@@ -194,6 +202,8 @@ def _serve(
             hk = hk if hk == hv else h  # one head for all queries is served as it is
     if batch is None or heads is None or h == 0:
         return "query, key, value: leading dimensions that do not fit"
+    if not (rows and keys) and _lead(q) != (batch, h):
+        return "query, key: no rows, and leading dimensions that broadcast, which torch then leaves as they are"
     if mask is not None and not _fits(mask, batch, h, rows, keys):
         return f"attn_mask: shape {tuple(mask.shape)}; it does not broadcast to the scores"
     options: dict[str, Any] = {}
@@ -248,6 +258,22 @@ def _by_torch(reason: str, compiling: bool, *arguments: Any, **named: Any) -> An
     return out
 
 
+def _number(x: Any) -> Any:
+    """A number of torch's or NumPy's as Python's; whatever else is left for torch to refuse."""
+    if isinstance(x, Tensor) and x.dim() == 0 and not x.is_complex():
+        return float(x)
+    return float(x) if isinstance(x, numbers.Real) else x
+
+
+def _plain_bias(bias: Any, is_causal: bool, q: Tensor, k: Tensor) -> tuple[Optional[Tensor], bool]:
+    """torch's causal bias, which compares the function that is called with torch's own, as (mask, is_causal)."""
+    sizes = bias.seq_len_q, bias.seq_len_kv
+    square = bias.variant == CausalVariant.UPPER_LEFT or sizes[0] == sizes[1]
+    if square and not is_causal and min(q.dim(), k.dim()) >= 2 and sizes == (q.shape[-2], k.shape[-2]):
+        return None, True
+    return bias._materialize(q.device), is_causal
+
+
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
@@ -265,9 +291,13 @@ def scaled_dot_product_attention(
     """
     compiling = is_compiling()
     q, k, v = query, key, value
+    if not compiling:
+        dropout_p, scale = _number(dropout_p), _number(scale)
     if (compiling or autocasting()) and all(isinstance(x, Tensor) for x in (q, k, v)):
         q, k, v = autocast(q, k, v)
-    reason = _declined(q, k, v, attn_mask, dropout_p, is_causal, enable_gqa, compiling)
+    if isinstance(attn_mask, CausalBias) and isinstance(query, Tensor) and isinstance(key, Tensor):
+        attn_mask, is_causal = _plain_bias(attn_mask, is_causal, query, key)
+    reason = _declined(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa, compiling)
     if not reason and compiling:  # an operator's refusal comes when the graph runs, and is raised
         found = _serve(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         if not isinstance(found, str):

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -185,6 +186,38 @@ def test_torch_serves_by_rule_and_says_so(call: Any) -> None:
     sdpa.disable()
     with sdpa.enable(strict=True), pytest.raises(rocflash.Unsupported, match="strict=True"):
         call(q)
+
+
+@pytest.mark.parametrize("sq, sk", [(9, 9), (5, 9), (9, 5)])
+def test_torchs_causal_biases(sq: int, sk: int) -> None:
+    from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+
+    q, k, v = torch.randn(2, 3, sq, 16), torch.randn(2, 3, sk, 16), torch.randn(2, 3, sk, 16)
+    for bias in (causal_lower_right(sq, sk), causal_upper_left(sq, sk)):
+        wanted = torchs(q, k, v, attn_mask=bias._materialize())
+        with sdpa.enable(strict=True):
+            assert (F.scaled_dot_product_attention(q, k, v, attn_mask=bias) - wanted).abs().max() < 1e-5
+
+
+def test_numbers_of_others() -> None:
+    """torch takes NumPy's numbers and its own; what is not finite is torch's to answer."""
+    q = torch.randn(1, 2, 5, 8)
+    wanted = torchs(q, q, q, scale=0.5)
+    with sdpa.enable(strict=True):
+        for half in (np.float32(0.5), torch.tensor(0.5)):
+            found = F.scaled_dot_product_attention(q, q, q, dropout_p=torch.tensor(0.0), scale=half)
+            assert (found - wanted).abs().max() < 1e-5
+    with sdpa.enable(), pytest.warns(sdpa.FallbackWarning, match="scale: inf"):
+        F.scaled_dot_product_attention(q, q, q, scale=float("inf"))
+
+
+def test_without_rows_shapes_are_torchs() -> None:
+    for sq, sk in ((0, 4), (4, 0)):
+        q, k = torch.randn(1, 2, sq, 8), torch.randn(3, 2, sk, 8)
+        with sdpa.enable(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert F.scaled_dot_product_attention(q, k, k).shape == torchs(q, k, k).shape
+            assert F.scaled_dot_product_attention(q.expand(3, -1, -1, -1), k, k).shape == (3, 2, sq, 8)
 
 
 def test_torch_refuses_what_it_refuses() -> None:
