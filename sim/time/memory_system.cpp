@@ -25,40 +25,56 @@ Clock queue_room(std::deque<Clock>& waiting, int capacity, Clock now) {
 
 // --- LDS -------------------------------------------------------------------------------------
 
+Clock Banks::take(Clock start, Clock clocks) {
+  if (clocks <= 0) return start;
+  constexpr Clock kPast = 4096;  // nobody asks for time so long ago
+  std::vector<Taken> next;
+  next.reserve(taken_.size() + 2);
+  const auto add = [&](Clock begin, Clock end) {
+    if (!next.empty() && next.back().end == begin) {
+      next.back().end = end;
+    } else {
+      next.push_back({begin, end});
+    }
+  };
+  Clock at = start;
+  for (const Taken& t : taken_) {
+    if (t.end < start - kPast) continue;
+    if (clocks > 0 && t.begin > at) {
+      const Clock part = std::min(clocks, t.begin - at);
+      add(at, at + part);
+      at += part;
+      clocks -= part;
+    }
+    add(t.begin, t.end);
+    if (clocks > 0) at = std::max(at, t.end);
+  }
+  if (clocks > 0) {
+    add(at, at + clocks);
+    at += clocks;
+  }
+  taken_ = std::move(next);
+  return at;
+}
+
 Clock LdsServer::room(int pair, Clock now) { return queue_room(waiting_[pair], p_.queue, now); }
 
 LdsServer::Served LdsServer::access(int pair, Clock now, const TracedAccess& access, bool write) {
   const double bytes = write ? (256.0 + access.lds_bytes) * p_.write_factor : access.lds_bytes;
   const auto port = static_cast<Clock>(std::ceil(bytes / p_.port_bytes));
-  const int banks = p_.banks_shared ? 0 : pair;
   const Clock start = std::max(now, port_free_[pair]);
-  take_deposits(start);
-  const Clock bank_start = std::max(start, bank_free_[banks]);
-  const Clock end = std::max(start + port, bank_start + Clock{access.bank_clocks});
-  bank_free_[banks] = bank_start + access.bank_clocks;
+  const Clock banks = banks_[p_.banks_shared ? 0 : pair].take(start, access.bank_clocks);
+  const Clock end = std::max(start + port, banks);
   port_free_[pair] = end;
   busy_ += access.bank_clocks;
   waiting_[pair].push_back(start);
   return {end, end + p_.latency};
 }
 
-// Data arrive later than other accesses that are asked for now, so they take the banks when their
-// time comes, before what waits then.
 Clock LdsServer::deposit(Clock now, u32 bytes) {
   const Clock clocks = (bytes + 127) / 128;
-  const Clock start = std::max(now, deposit_free_);
-  deposit_free_ = start + clocks;
-  deposits_.emplace(start, clocks);
   busy_ += clocks;
-  return start + clocks;
-}
-
-void LdsServer::take_deposits(Clock until) {
-  while (!deposits_.empty() && deposits_.top().first <= until) {
-    const auto [start, clocks] = deposits_.top();
-    deposits_.pop();
-    bank_free_[0] = std::max(bank_free_[0], start) + clocks;
-  }
+  return banks_[0].take(now, clocks);
 }
 
 // --- memory ----------------------------------------------------------------------------------

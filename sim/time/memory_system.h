@@ -4,7 +4,6 @@
 
 #include <deque>
 #include <functional>
-#include <queue>
 #include <unordered_map>
 #include <vector>
 
@@ -28,6 +27,20 @@ struct Sharing {
   int active_units_xcd = 1;    // of one XCD
 };
 
+// LDS banks. Accesses are known when they are issued, before their service starts, and data of loads
+// long before they arrive: time is reserved ahead, and what comes first takes what is left before it.
+class Banks {
+ public:
+  // Reserves `clocks` from `start` on, in pieces where others are in between; when they are over.
+  Clock take(Clock start, Clock clocks);
+
+ private:
+  struct Taken {
+    Clock begin, end;
+  };
+  std::vector<Taken> taken_;  // in order, none touching
+};
+
 class LdsServer {
  public:
   explicit LdsServer(const LdsParameters& p) : p_(p) {}
@@ -44,14 +57,9 @@ class LdsServer {
   [[nodiscard]] Clock busy() const { return busy_; }
 
  private:
-  void take_deposits(Clock until);
-
   const LdsParameters& p_;
   Clock port_free_[2] = {};
-  using Deposit = std::pair<Clock, Clock>;  // when, for how long
-  std::priority_queue<Deposit, std::vector<Deposit>, std::greater<>> deposits_;
-  Clock deposit_free_ = 0;
-  Clock bank_free_[2] = {};
+  Banks banks_[2];
   std::deque<Clock> waiting_[2];  // starts of service
   Clock busy_ = 0;                // clocks of the banks
 };

@@ -135,11 +135,16 @@ void TimeModel::choose() {
       sample.groups.push_back(turn * xcds);
       add(turn * xcds, true);
     }
-    // Neighbours at growing distances, before and after; each stands for those around it.
+    // Neighbours at growing distances, before and after; each stands for those around it. One that
+    // is on this very unit stands for nobody: the next does.
+    const auto add_neighbour = [&](double stands_for, u64 turn) {
+      if (std::ranges::find(sample.groups, turn * xcds) != sample.groups.end()) ++turn;
+      if (turn < own) sample.neighbours.emplace_back(stands_for, turn * xcds);
+    };
     for (u64 d = 1; d < present; d *= 2) {
       const double stands_for = d == 1 ? 1 : 0.75 * static_cast<double>(d);
-      if (base + d < own) sample.neighbours.emplace_back(stands_for, (base + d) * xcds);
-      if (base >= d) sample.neighbours.emplace_back(stands_for, (base - d) * xcds);
+      add_neighbour(stands_for, base + d);
+      if (base >= d) add_neighbour(stands_for, base - d);
     }
     std::erase_if(sample.neighbours, [&](const auto& n) { return n.second >= groups_; });
     for (const auto& n : sample.neighbours) add(n.second, false);

@@ -18,9 +18,11 @@ struct ValidationPoint {
   double measured = 0;
   std::string source;
   double tolerance = 0.03;  // what a test accepts; 0: shown only, the model is known not to meet it
+  bool independent = false;  // no parameter was taken from it
   // The kernel: `prologue`, then `pattern` over and over.
   std::string prologue;
   std::string pattern;
+  std::string other;      // what waves of the second half do instead
   int waves = 1;          // of the workgroup
   bool one_simd = false;  // only the first and every fourth wave works
   int repeats[2] = {64, 192};
