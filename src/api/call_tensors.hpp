@@ -60,7 +60,7 @@ class CallTensors {
     const Outline outline(t);
     for (std::size_t n = 0; n < seen_count_; ++n) {
       if ((access == Access::write || seen_[n].access == Access::write) &&
-          surely_overlap(seen_[n].outline, outline))
+          share_memory(seen_[n].outline, outline))
         refuse(t.name, ": shares memory with ", seen_[n].name,
                "; an output needs memory of its own");
     }

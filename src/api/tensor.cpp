@@ -24,6 +24,9 @@ DType read_dtype(const char* name, DLDataType t) {
   if (t.bits == 8 && t.code >= first_fp8 && t.code <= last_fp8)
     refuse_unsupported(name, ": dtype fp8 (DLPack code ", int{t.code},
                        "); allowed are f32, f16 and bf16");
+  if (t.lanes == 1 && (t.code == kDLInt || t.code == kDLUInt))
+    refuse(name, ": dtype ", t.code == kDLInt ? "i" : "u", int{t.bits},
+           "; allowed are f32, f16 and bf16, and i32 where whole numbers are asked for");
   refuse(name, ": DLPack dtype (code ", int{t.code}, ", bits ", int{t.bits}, ", lanes ",
          int{t.lanes},
          "); allowed are f32, f16, bf16, and where they are asked for i32, bool, uint8 and f64");
@@ -110,29 +113,80 @@ std::string device_text(Device d) {
 
 Outline::Outline(const Tensor& t) : empty(t.empty()) {
   if (empty) return;
-  const auto size = static_cast<std::int64_t>(size_of(t.dtype));
+  element = static_cast<std::int64_t>(size_of(t.dtype));
   std::int64_t lowest = 0, highest = 0;
   for (int n = 0; n < t.ndim; ++n)
-    (t.stride[n] < 0 ? lowest : highest) += (t.shape[n] - 1) * t.stride[n] * size;
+    (t.stride[n] < 0 ? lowest : highest) += (t.shape[n] - 1) * t.stride[n] * element;
   const auto at = reinterpret_cast<std::uintptr_t>(t.data);
   first = at + static_cast<std::uintptr_t>(lowest);
-  last = at + static_cast<std::uintptr_t>(highest + (size - 1));
+  last = at + static_cast<std::uintptr_t>(highest + (element - 1));
   const Nesting nesting(t);
   std::int64_t reach = 0;
   for (int n = 0; n < nesting.count; ++n) {
     const auto [stride, count] = nesting.dim[n];
     solid = solid && stride <= reach + 1;
     reach += stride * (count - 1);
+    step[steps++] = {stride * element, count};
   }
 }
 
-bool surely_overlap(const Outline& a, const Outline& b) {
-  if (a.empty || b.empty) return false;
-  const auto contains = [](const Outline& o, std::uintptr_t address) {
-    return o.first <= address && address <= o.last;
+namespace {
+
+// Looks for an element of `a` and one of `b` less than an element apart: differences of their indices, one for each
+// size of step, whose steps lead from the first byte of `a` to that of `b`. Larger steps come first, since what
+// is left must be within reach of the smaller ones; where dimensions nest, that leaves two choices at most.
+class Meeting {
+ public:
+  Meeting(const Outline& a, const Outline& b) : low_(1 - b.element), high_(a.element - 1) {
+    int i = a.steps, j = b.steps;
+    while (i > 0 || j > 0) {
+      const std::int64_t bytes =
+          std::max(i > 0 ? a.step[i - 1].bytes : 0, j > 0 ? b.step[j - 1].bytes : 0);
+      Term term{bytes, 0, 0};
+      while (i > 0 && a.step[i - 1].bytes == bytes) term.most += a.step[--i].count - 1;
+      while (j > 0 && b.step[j - 1].bytes == bytes) term.least -= b.step[--j].count - 1;
+      if (bytes > 0) term_[count_++] = term;  // elements of a step of 0 are one element
+    }
+  }
+
+  bool possible(std::int64_t distance) { return from(0, distance); }
+
+ private:
+  struct Term {
+    std::int64_t bytes, least, most;
   };
-  return a.first == b.first || (a.solid && (contains(a, b.first) || contains(a, b.last))) ||
-         (b.solid && (contains(b, a.first) || contains(b, a.last)));
+
+  bool from(int n, std::int64_t distance) {
+    if (n == count_) return low_ <= distance && distance <= high_;
+    std::int64_t low = low_, high = high_;
+    for (int m = n + 1; m < count_; ++m) {
+      low += term_[m].bytes * term_[m].least;
+      high += term_[m].bytes * term_[m].most;
+    }
+    const auto [bytes, least, most] = term_[n];
+    const std::int64_t begin = std::max(least, ceiling(distance - high, bytes));
+    const std::int64_t end = std::min(most, floor(distance - low, bytes));
+    for (std::int64_t times = begin; times <= end; ++times) {
+      if (++tried_ > 1000) return false;
+      if (from(n + 1, distance - times * bytes)) return true;
+    }
+    return false;
+  }
+
+  static std::int64_t floor(std::int64_t x, std::int64_t by) { return x / by - (x % by < 0); }
+  static std::int64_t ceiling(std::int64_t x, std::int64_t by) { return x / by + (x % by > 0); }
+
+  std::int64_t low_, high_;  // how far apart the first bytes of two elements may be that share one
+  Term term_[2 * max_dims];
+  int count_ = 0, tried_ = 0;
+};
+
+}  // namespace
+
+bool share_memory(const Outline& a, const Outline& b) {
+  if (a.empty || b.empty || a.last < b.first || b.last < a.first) return false;
+  if (a.first == b.first || (a.solid && b.solid)) return true;
+  return Meeting(a, b).possible(static_cast<std::int64_t>(b.first - a.first));
 }
 
 std::optional<Tensor> read_tensor(const char* name, const DLTensor* in, Access access, Data data) {

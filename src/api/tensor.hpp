@@ -43,17 +43,26 @@ enum class Data { required, may_be_null };  // a workspace query needs no memory
 std::optional<Tensor> read_tensor(const char* name, const DLTensor* tensor, Access access,
                                   Data data);
 
-// The first and the last byte of a tensor, and whether its elements fill all that lies between.
+// The bytes of a tensor: the first and the last, whether its elements fill all that lies between, and otherwise
+// the steps between them.
 struct Outline {
+  struct Step {
+    std::int64_t bytes, count;
+  };
+
   Outline() = default;
   explicit Outline(const Tensor& tensor);
 
   std::uintptr_t first = 0, last = 0;
   bool empty = true, solid = true;
+  std::int64_t element = 0;  // bytes
+  Step step[max_dims];       // as if none were negative, smallest first
+  int steps = 0;
 };
 
-// Whether two tensors share memory, as far as their outlines tell: views that interleave pass.
-bool surely_overlap(const Outline& a, const Outline& b);
+// Whether two tensors share memory. Views that interleave do not. Strides so odd that this takes too many
+// steps to find out pass.
+bool share_memory(const Outline& a, const Outline& b);
 
 std::string shape_text(std::initializer_list<std::int64_t> shape);
 std::string device_text(Device device);

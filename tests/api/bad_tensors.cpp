@@ -96,9 +96,7 @@ std::vector<BadCall> bad_structs_and_tensors() {
        "for i32, bool, uint8 and f64",
        [](Call& c) { c.k.dl.dtype.lanes = 4; }},
       {"v_int64",
-       "v: DLPack dtype (code 0, bits 64, lanes 1); allowed are f32, f16, bf16, and where they are "
-       "asked "
-       "for i32, bool, uint8 and f64",
+       "v: dtype i64; allowed are f32, f16 and bf16, and i32 where whole numbers are asked for",
        [](Call& c) { c.v.dl.dtype = {kDLInt, 64, 1}; }},
       {"q_int", "q: dtype i32; it must be f32 or f16 or bf16 or f64",
        [](Call& c) { c.q.dl.dtype = dl_dtype(DType::i32); }},

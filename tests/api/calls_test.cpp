@@ -131,6 +131,27 @@ TEST(Calls, InterleavedOutputsAreAccepted) {
     }
 }
 
+// Two views of one buffer, neither of which fills its place: rows that are shifted share some, alternate ones none.
+TEST(Calls, ViewsThatShareRowsAreRefused) {
+  HostTensor together(DType::f32, {2, 7, 2, 4});
+  const auto forward = [&](std::int64_t rows, std::int64_t step, std::int64_t shift) {
+    Call c({.b = 2, .sq = rows, .sk = 3, .h = 2, .hk = 2});
+    std::int64_t stride[] = {56, 8 * step, 4, 1};
+    for (HostTensor* t : {&c.q, &c.out}) {
+      t->dl.data = together.dl.data;
+      t->dl.strides = stride;
+    }
+    c.out.dl.byte_offset = static_cast<std::uint64_t>(shift) * 8 * sizeof(float);
+    return c.forward();
+  };
+  EXPECT_EQ(forward(5, 1, 1), ROCFLASH_INVALID_ARGUMENT);
+  EXPECT_STREQ(rocflash_last_error(),
+               "out: shares memory with q; an output needs memory of its own");
+  EXPECT_EQ(forward(3, 2, 2), ROCFLASH_INVALID_ARGUMENT);
+  EXPECT_EQ(forward(3, 2, 1), ROCFLASH_OK);
+  EXPECT_EQ(forward(3, 1, 3), ROCFLASH_OK);
+}
+
 TEST(Calls, EachThreadHasItsOwnError) {
   Call c;
   c.problem.causal = 5;
