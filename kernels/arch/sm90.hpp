@@ -17,11 +17,49 @@
   }                                                                             \
   [[gnu::always_inline]] static inline void name##_body(const Arguments& arguments)
 
+// As CUDA writes it: an address space alone would make it global memory here.
+#undef ROCFLASH_SHARED_ARRAY
+#define ROCFLASH_SHARED_ARRAY [[clang::loader_uninitialized]] static __attribute__((shared))
+
 namespace rocflash::kernel::arch {
 
 inline constexpr int warpgroup_size = 128;
 
 inline int groups() { return __nvvm_read_ptx_sreg_nctaid_x(); }  // workgroups of the launch
+inline int group_y() { return __nvvm_read_ptx_sreg_ctaid_y(); }
+inline int group_z() { return __nvvm_read_ptx_sreg_ctaid_z(); }
+
+// Clusters: workgroups that run at the same time and read each other's shared memory. A barrier of all their
+// threads, in two halves; an address of another one's shared memory, and loads from it.
+inline void reach_cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+inline void pass_cluster_barrier() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+inline SharedAddress address_in(int rank, SharedAddress at) {
+  SharedAddress there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
+  return there;
+}
+inline float load_cluster_float(SharedAddress from) {
+  float x;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
+  return x;
+}
+inline Float4 load_cluster_floats(SharedAddress from) {
+  float x, y, z, w;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x), "=f"(y), "=f"(z), "=f"(w)
+               : "r"(from)
+               : "memory");
+  return {x, y, z, w};
+}
+
+// A launch that may start while the one before it still runs waits here for all of that one's results; and that
+// one says from when on it may start.
+inline void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+inline void let_next_launch_start() { asm volatile("griddepcontrol.launch_dependents;"); }
 
 // The number of the warpgroup, which the compiler then knows to be the same in a warp.
 inline int warpgroup() {

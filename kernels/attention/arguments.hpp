@@ -89,6 +89,35 @@ struct DecodeArguments {
   PerHead sinks;
 };
 
+// Rows whose strides count bytes; `bytes` are those of one.
+struct ByteRows {
+  const std::byte* data = nullptr;
+  std::int64_t batch_stride = 0, row_stride = 0, head_stride = 0;
+  std::int32_t bytes = 0;
+};
+
+// Attention of few queries over few keys by clusters. Without options: all queries are in use, keys are hidden at their
+// end alone, scores are scaled by a positive number and nothing else. What a workgroup needs before its first load
+// stands together, in few lines of the constant cache. Workgroups are numbered by block of rows and rank in the
+// cluster, key head and sequence.
+struct ClusterArguments {
+  ByteRows q, k, v;
+  const std::int32_t *used_k = nullptr, *blocks = nullptr;
+  std::int64_t blocks_stride = 0;
+  std::uint32_t page_rows = 0;
+  std::int32_t page_shift = -1;  // page_rows as a power of two; -1: it is none
+  std::int32_t caches = 0, keys = 0, queries = 0, group = 1, row_blocks = 1;
+  std::int32_t cluster = 1;  // workgroups that share a block's keys: a power of two
+  std::int32_t hidden =
+      0;  // keys at the end that the first query does not see; each further one sees one more
+  float unit = 0;            // from products to exponents
+  std::int32_t in_runs = 1;  // rows of a tile follow each other, in one page or in none
+  std::int32_t quads = 0;    // 1: four columns of the output are one store
+  ForwardOutputs outputs;
+  PerHead sinks;
+  Problem problem;  // for rows that are computed again
+};
+
 // Parts to merge. Where they come from decode, the problem says which rows are in use and has the sinks.
 struct CombineArguments {
   Parts parts;
@@ -156,6 +185,10 @@ struct ArgumentsChoice<Operation::decode> {
 template <>
 struct ArgumentsChoice<Operation::decode_latent> {
   using Type = DecodeArguments;
+};
+template <>
+struct ArgumentsChoice<Operation::decode_clusters> {
+  using Type = ClusterArguments;
 };
 template <>
 struct ArgumentsChoice<Operation::combine> {

@@ -1,7 +1,7 @@
 // The tile of each decode kernel: a pure function of the family and of what the kernel is compiled for.
 //
 // decode: each wave has a part of the keys to itself, which it takes tile by tile; waves of a workgroup share
-// nothing but the queries that they serve. decode_latent: each wave has some columns of all rows.
+// nothing but the queries that they serve. decode_clusters: the same. decode_latent: each wave has some columns of all rows.
 #pragma once
 
 #include "table/kernels.hpp"
@@ -111,7 +111,25 @@ constexpr DecodeTile key_tile(Family family, const KernelSpec& spec) {
   return {};
 }
 
+// decode_clusters. Rows in shared memory are 16 bytes apart, so that eight of them lie in different banks.
+inline constexpr int row_gap = 16;
+inline constexpr int largest_cluster = 8;  // that every Hopper has room for
+constexpr KernelSpec clusters_spec(DType dtype, int bucket) {
+  return {Operation::decode_clusters, dtype, bucket, Variant::any};
+}
+constexpr DecodeTile clusters_tile(const KernelSpec& spec) {
+  const int row_bytes = spec.bucket * static_cast<int>(size_of(spec.dtype)) + row_gap;
+  DecodeTile tile{
+      .rows = 16, .keys = spec.bucket <= 64 ? 32 : 16, .threads = 128, .waves_per_simd = 2};
+  tile.stages = 3;
+  tile.dynamic_shared = tile.threads / 32 * tile.stages * 2 * tile.keys * row_bytes;
+  tile.merges = true;
+  tile.columns = spec.bucket;
+  return tile;
+}
+
 constexpr DecodeTile decode_tile(Family family, const KernelSpec& spec) {
+  if (spec.operation == Operation::decode_clusters) return clusters_tile(spec);
   if (spec.operation == Operation::decode_latent) return latent_tile(family);
   DecodeTile tile = key_tile(family, spec);
   tile.columns = spec.bucket;

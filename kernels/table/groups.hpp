@@ -55,7 +55,8 @@ constexpr GroupShape group_shape(Family family, const KernelSpec& spec) {
     case Operation::backward_slopes:
       return {wide_threads, wide_tile(family, spec).waves_per_simd, 0};
     case Operation::decode:
-    case Operation::decode_latent: {
+    case Operation::decode_latent:
+    case Operation::decode_clusters: {
       const DecodeTile tile = decode_tile(family, spec);
       return {tile.threads, tile.waves_per_simd, tile.dynamic_shared};
     }

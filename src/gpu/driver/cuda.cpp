@@ -20,6 +20,25 @@ constexpr int tensor_f16 = 6, tensor_bf16 = 9;
 constexpr int no_interleave = 0, swizzle_64_bytes = 2, swizzle_128_bytes = 3, promote_128_bytes = 2,
               outside_is_zero = 0;
 
+// Of cuLaunchKernelEx. Launches that start early can be captured from version 12.3 on.
+constexpr int attribute_cluster = 4, attribute_early = 6;
+constexpr int captures_early = 12030;
+struct LaunchAttribute {
+  int which, room_of_pointers;
+  union {
+    std::uint32_t cluster[3];
+    int early;
+    char room[64];
+  };
+};
+static_assert(sizeof(LaunchAttribute) == 72);
+struct LaunchConfig {
+  unsigned groups[3], threads[3], dynamic_shared;
+  void* stream;
+  LaunchAttribute* attributes;
+  unsigned count;
+};
+
 using Context = void*;
 
 struct Table {
@@ -41,6 +60,8 @@ struct Table {
   int (*cuFuncSetAttribute)(void*, int, int);
   int (*cuLaunchKernel)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                         void*, void**, void**);
+  int (*cuLaunchKernelEx)(const LaunchConfig*, void*, void**, void**);
+  int (*cuDriverGetVersion)(int*);
   int (*cuThreadExchangeStreamCaptureMode)(int*);
   int (*cuTensorMapEncodeTiled)(kernel::TensorMap*, int, unsigned, const void*,
                                 const std::uint64_t*, const std::uint64_t*, const std::uint32_t*,
@@ -49,7 +70,11 @@ struct Table {
 
 class CudaDriver final : public Driver {
  public:
-  explicit CudaDriver(const Table& table) : cu(table) {}
+  explicit CudaDriver(const Table& table) : cu(table) {
+    int version = 0;
+    starts_early_ =
+        cu.cuDriverGetVersion && cu.cuDriverGetVersion(&version) == 0 && version >= captures_early;
+  }
 
   int device_count() override {
     check("cuInit", cu.cuInit(0));
@@ -93,7 +118,7 @@ class CudaDriver final : public Driver {
     if (entry.changed) cu.cuCtxPopCurrent(&popped);
   }
 
-  bool maps_tensors() const override { return cu.cuTensorMapEncodeTiled != nullptr; }
+  bool serves_hopper() const override { return cu.cuTensorMapEncodeTiled && cu.cuLaunchKernelEx; }
   void map(const TensorBox& b) override {
     const std::uint32_t box[TensorBox::dimensions] = {b.columns, b.rows, 1, 1};
     const std::uint32_t steps[TensorBox::dimensions] = {1, 1, 1, 1};
@@ -133,6 +158,29 @@ class CudaDriver final : public Driver {
   void launch(Function function, const LaunchShape& shape, void* stream,
               const void* arguments) override {
     void* parameters[] = {const_cast<void*>(arguments)};
+    const bool early = shape.early && starts_early_;
+    if (early || shape.cluster > 1 || shape.groups_y > 1 || shape.groups_z > 1) {
+      LaunchAttribute attributes[2] = {};
+      unsigned count = 0;
+      if (shape.cluster > 1) {
+        attributes[count].which = attribute_cluster;
+        attributes[count].cluster[0] = shape.cluster;
+        attributes[count].cluster[1] = attributes[count].cluster[2] = 1;
+        ++count;
+      }
+      if (early) {
+        attributes[count].which = attribute_early;
+        attributes[count++].early = 1;
+      }
+      const LaunchConfig config{{shape.groups, shape.groups_y, shape.groups_z},
+                                {shape.threads, 1, 1},
+                                shape.dynamic_shared,
+                                stream,
+                                attributes,
+                                count};
+      check("cuLaunchKernelEx", cu.cuLaunchKernelEx(&config, function, parameters, nullptr));
+      return;
+    }
     check("cuLaunchKernel", cu.cuLaunchKernel(function, shape.groups, 1, 1, shape.threads, 1, 1,
                                               shape.dynamic_shared, stream, parameters, nullptr));
   }
@@ -175,6 +223,7 @@ class CudaDriver final : public Driver {
   }
 
   Table cu;
+  bool starts_early_ = false;
   std::unique_ptr<OneDevice[]> devices_;
 };
 
@@ -200,6 +249,8 @@ std::unique_ptr<Driver> make_cuda_driver(const Library& library, std::string& re
   symbols.need(t.cuModuleGetFunction, "cuModuleGetFunction");
   symbols.need(t.cuFuncSetAttribute, "cuFuncSetAttribute");
   symbols.need(t.cuLaunchKernel, "cuLaunchKernel");
+  symbols.optional(t.cuLaunchKernelEx, "cuLaunchKernelEx");
+  symbols.optional(t.cuDriverGetVersion, "cuDriverGetVersion");
   symbols.optional(t.cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode");
   symbols.optional(t.cuTensorMapEncodeTiled, "cuTensorMapEncodeTiled");
   if (!symbols.missing().empty()) {

@@ -49,7 +49,7 @@ std::vector<Device> devices_of(Driver& driver, int dlpack_type) {
     std::string features = facts.arch;
     std::replace(features.begin(), features.end(), ':', ' ');
     const Target* addition = addition_for(facts.arch);
-    if (addition && (without_additions() || !driver.maps_tensors())) addition = nullptr;
+    if (addition && (without_additions() || !driver.serves_hopper())) addition = nullptr;
     if (addition) features += text(" ", addition->arch);
     devices.push_back({dlpack_type, n, std::move(facts), std::move(features), target, addition});
   }
@@ -93,8 +93,9 @@ Outcome search(const Kind& kind) {
     for (const Device& d : state.devices) {
       if (const Target* missed = addition_for(d.facts.arch); missed && !d.addition)
         state.reason += text("; device ", d.index, " does without the kernels of ", missed->arch,
-                             without_additions() ? ", ROCFLASH_HOPPER is 0"
-                                                 : ", the driver lacks cuTensorMapEncodeTiled");
+                             without_additions()
+                                 ? ", ROCFLASH_HOPPER is 0"
+                                 : ", the driver lacks cuTensorMapEncodeTiled or cuLaunchKernelEx");
       if (!d.target)
         state.reason += text("; device ", d.index, ", ", d.facts.name, " (", d.facts.arch,
                              "), has no kernels here");

@@ -33,6 +33,10 @@ struct Entry {
 
 struct LaunchShape {
   std::uint32_t groups = 0, threads = 0, dynamic_shared = 0;
+  // Hopper: workgroups in two more dimensions, how many in the first form a cluster, and whether the launch may
+  // start while the one before it still runs; its kernel then waits for that one's results.
+  std::uint32_t groups_y = 1, groups_z = 1, cluster = 1;
+  bool early = false;
 };
 
 // A tensor of 16-bit numbers for a GPU's copy engine: columns, rows, heads, batches, and the box that
@@ -59,8 +63,8 @@ class Driver {
   virtual Entry enter(int device) = 0;
   virtual void leave(const Entry& entry) noexcept = 0;
 
-  // Whether the driver can write maps of tensors.
-  virtual bool maps_tensors() const { return false; }
+  // Whether the driver can do what Hopper's kernels need: write maps of tensors, launch clusters.
+  virtual bool serves_hopper() const { return false; }
   virtual void map(const TensorBox&) {}
 
   // These three act on the device that was entered.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "gpu/plan/clusters.hpp"
 #include "gpu/plan/combine.hpp"
 #include "gpu/plan/rows.hpp"
 #include "gpu/plan/scratch.hpp"
@@ -69,6 +70,7 @@ bool is_split(const Problem& given, const ForwardOutputs& o, Chip chip) {
   const Problem p = spaced(given);
   const std::int64_t queries = sequence_rows(p.lengths, p.max_q);
   if (o.s_dmask || is_without_sequences(p) || queries == 0) return false;
+  if (queries <= most_queries && cluster_size(p, chip) > 0) return true;
   if (p.k.dtype != p.dtype || spec_for(p).bucket == 0) return false;
   const int number = kernel::kernel_number(spec_for(p));
   if (number < 0 || !kernel::has_kernel(chip.family, number)) return false;
@@ -117,6 +119,11 @@ std::int32_t decode_splits(const Problem& p, Chip chip) {
 
 void plan_decode(Plan& plan, const Problem& given, const ForwardOutputs& outputs,
                  std::byte* workspace, Chip chip) {
+  if (chip.warpgroups) {
+    const Problem p = spaced(given);
+    if (const std::int32_t size = cluster_size(p, chip); size > 0)
+      return plan_clusters(plan, p, outputs, size);
+  }
   kernel::DecodeArguments& a = plan.next<Operation::decode>();
   a.problem = spaced(given);
   Problem& p = a.problem;

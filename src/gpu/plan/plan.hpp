@@ -58,6 +58,8 @@ class Plan {
     boxes_done_ = boxes_count_;
     ++count_;
   }
+  // The shape of the launch that was added last, to be refined.
+  LaunchShape& shape() { return launches_[count_ - 1].shape; }
   // A map among the arguments of the next launch; the driver writes it before that.
   void map(const TensorBox& box) { boxes_[boxes_count_++] = box; }
 
@@ -77,7 +79,7 @@ class Plan {
   struct alignas(64) Room {
     std::byte bytes[std::max({sizeof(kernel::ForwardWarpgroupsArguments),
                               sizeof(kernel::BackwardWarpgroupsArguments), sizeof(kernel::AppendArguments),
-                              sizeof(kernel::DecodeArguments), sizeof(kernel::CombineArguments)})];
+                              sizeof(kernel::ClusterArguments), sizeof(kernel::CombineArguments)})];
   };
 
   int count_ = 0;

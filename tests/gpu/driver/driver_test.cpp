@@ -196,7 +196,7 @@ TEST(CudaDriver, TellsDevices) {
 
 TEST(CudaDriver, WritesMapsOfTensors) {
   const Fake f(FAKE_CUDA_LIBRARY, make_cuda_driver);
-  ASSERT_TRUE(f.driver->maps_tensors());
+  ASSERT_TRUE(f.driver->serves_hopper());
   kernel::TensorMap map;
   TensorBox box{
       reinterpret_cast<const void*>(64), DType::bf16, {96, 500, 8, 2}, {1536, 192, 768000}};
@@ -214,6 +214,29 @@ TEST(CudaDriver, WritesMapsOfTensors) {
   const Variable error("FAKE_MAP_ERROR", "1");
   EXPECT_NE(device_error([&] { f.driver->map(box); }).find("cuTensorMapEncodeTiled"),
             std::string::npos);
+}
+
+TEST(CudaDriver, LaunchesClustersAndWhatMayStartEarly) {
+  Fake f(FAKE_CUDA_LIBRARY, make_cuda_driver);
+  const auto set_context = f.symbol<void(std::uintptr_t)>("fake_set_context");
+  set_context(77);
+  LaunchShape shape{8, 128, 1000};
+  void* stream = reinterpret_cast<void*>(42);
+  const auto launched = [&] {
+    f.clear();
+    f.driver->launch(nullptr, shape, stream, nullptr);
+    return f.log();
+  };
+  EXPECT_EQ(launched(), "launch 8 x 128 shared 1000 in 77 stream 42\n");
+  shape.groups_y = 3;
+  shape.groups_z = 5;
+  EXPECT_EQ(launched(), "launch 8 3 5 x 128 shared 1000 in 77 stream 42\n");
+  shape.cluster = 4;
+  EXPECT_EQ(launched(), "launch 8 3 5 x 128 shared 1000 in 77 stream 42\nwith 4 = 4 1 1\n");
+  shape.early = true;
+  EXPECT_EQ(launched(),
+            "launch 8 3 5 x 128 shared 1000 in 77 stream 42\nwith 4 = 4 1 1\nwith 6 = 1 0 0\n");
+  set_context(0);
 }
 
 TEST(CudaDriver, UsesTheCallersContextOrThePrimaryOne) {

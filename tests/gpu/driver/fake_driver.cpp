@@ -224,5 +224,30 @@ FAKE int cuLaunchKernel(void*, unsigned gx, unsigned, unsigned, unsigned bx, uns
        static_cast<unsigned long>(stack[depth - 1]), number(stream));
   return variable("FAKE_LAUNCH_ERROR");
 }
+// As cuda.h has them.
+struct FakeAttribute {
+  int which;
+  char pad[4];
+  unsigned value[16];
+};
+struct FakeConfig {
+  unsigned gx, gy, gz, bx, by, bz, shared;
+  void* stream;
+  FakeAttribute* attributes;
+  unsigned count;
+};
+FAKE int cuLaunchKernelEx(const FakeConfig* c, void*, void**, void**) {
+  note("launch %u %u %u x %u shared %u in %lu stream %lu", c->gx, c->gy, c->gz, c->bx, c->shared,
+       static_cast<unsigned long>(stack[depth - 1]), number(c->stream));
+  for (unsigned n = 0; n < c->count; ++n) {
+    const FakeAttribute& a = c->attributes[n];
+    note("with %d = %u %u %u", a.which, a.value[0], a.value[1], a.value[2]);
+  }
+  return variable("FAKE_LAUNCH_ERROR");
+}
+FAKE int cuDriverGetVersion(int* version) {
+  *version = 13000;
+  return 0;
+}
 
 #endif
