@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <random>
 
 #include "harness.h"
@@ -69,6 +70,48 @@ TEST(Robustness, MutatedFilesDoNoHarm) {
 }
 
 // The section headers, where every field matters, one field at a time.
+// Where a string of the file stands, and the bytes from there on.
+std::size_t find_bytes(const std::vector<u8>& file, std::string_view text) {
+  const auto at = std::ranges::search(file, text);
+  return static_cast<std::size_t>(at.begin() - file.begin());
+}
+
+TEST(Robustness, LinesOfEveryVersionAreRead) {
+  for (const char* version : {"-gdwarf-2", "-gdwarf-3", "-gdwarf-4", "-gdwarf-5"}) {
+    const auto code = compile_hip(ROCFLASH_SIM_TEST_SOURCE "/kernels/launch.hip", "gfx942",
+                                  std::string("-O2 ") + version);
+    const auto module = load(code, "gfx942");
+    for (const KernelInfo& kernel : module->object().kernels()) {
+      const auto line = module->object().source_line(kernel.entry);
+      ASSERT_TRUE(line.has_value()) << version << " " << kernel.name;
+      EXPECT_TRUE(line->file.starts_with("/")) << version << " " << line->file;
+      EXPECT_TRUE(line->file.ends_with("launch.hip") || line->file.ends_with("device.h"))
+          << version << " " << line->file;
+      EXPECT_GT(line->line, 0u);
+      EXPECT_FALSE(module->object().source_line(kernel.entry + (1 << 26)).has_value());
+    }
+  }
+}
+
+// LLVM's reader of line tables crashed on some of these.
+TEST(Robustness, BrokenLineTablesDoNoHarm) {
+  const auto& good = good_object();
+  // Debug sections come after the code and before the symbols; the compiler's name is in the middle.
+  const std::size_t middle = find_bytes(good, "clang version");
+  ASSERT_LT(middle, good.size());
+  const std::size_t first = middle > 8192 ? middle - 8192 : 64;
+  const std::size_t last = std::min(good.size(), middle + 8192);
+  std::mt19937 random(11);
+  for (int i = 0; i < 400; ++i) {
+    std::vector<u8> bad = good;
+    const int changes = 1 << random() % 8;
+    for (int k = 0; k < changes; ++k) {
+      bad[first + random() % (last - first)] = static_cast<u8>(random() % 3 == 0 ? 255 : random());
+    }
+    (void)survives(bad);
+  }
+}
+
 TEST(Robustness, EveryHeaderFieldMayLie) {
   const auto& good = good_object();
   u64 sections;

@@ -145,6 +145,100 @@ TEST(Model, SamplesStandForAllWorkgroups) {
   EXPECT_NEAR(timed(body, 4, 608).time.cycles, 2 * 300 * 32, 1000);
 }
 
+TEST(Model, SharesOfAnEmptyKernelAreNumbers) {
+  const Timed t = timed("", 1, 1);
+  EXPECT_GT(t.time.cycles, 0);
+  double all = t.time.unit_matrix_busy;
+  for (const double share : t.time.waits) all += share;
+  EXPECT_NEAR(all, 1, 1e-6);
+}
+
+TEST(Model, LongWavesAreCutShort) {
+  const auto loop = [](int turns) {
+    return fmt::format(
+        "  s_mov_b32 s8, {}\n.Lturn:\n  v_add_f32 v9, v10, v11\n  v_add_f32 v12, v10, v11\n"
+        "  s_sub_u32 s8, s8, 1\n  s_cmp_lg_u32 s8, 0\n  s_cbranch_scc1 .Lturn\n",
+        turns);
+  };
+  const Timed few = timed(loop(20000), 1, 1);
+  const Timed many = timed(loop(400000), 1, 1);
+  EXPECT_FALSE(few.time.truncated);
+  EXPECT_TRUE(many.time.truncated);
+  EXPECT_NEAR(many.time.cycles, 20 * few.time.cycles, 0.01 * many.time.cycles);
+}
+
+TEST(Model, HugeGridsAreDispatchedByTheirRate) {
+  AsmKernel k;
+  k.body = repeated(10, kMatrix);
+  const auto module = build(k);
+  LaunchRequest request;
+  request.module = module.get();
+  request.kernel = module->object().find_kernel("k");
+  const Arguments arguments(u64{0}, u64{0}, u64{0}, u64{0});
+  request.arguments = arguments.bytes();
+  request.checks.undefined = false;
+  request.block[0] = 256;
+  const auto cycles = [&](u32 x, u32 y) {
+    request.grid[0] = x;
+    request.grid[1] = y;
+    TimeModel model(request, {true, 0, {}});
+    request.traces = &model;
+    EXPECT_TRUE(run_kernel(request).ok());
+    return model.predict().cycles;
+  };
+  const double some = cycles(1 << 20, 1);
+  EXPECT_NEAR(cycles(1 << 23, 65535), 8 * 65535 * some, 0.01 * 8 * 65535 * some);
+  request.grid[0] = 1 << 25;  // times 256 work-items
+  EXPECT_THROW(check_launch(request), std::invalid_argument);
+}
+
+// Chips with a power of two of units per XCD took a workgroup of the same unit for a neighbour that
+// had fetched its lines.
+TEST(Model, WhatNobodySharesComesFromMemory) {
+  AsmKernel k;
+  k.target = "gfx950";
+  k.vgprs = 128;
+  k.body =
+      "  s_load_dwordx2 s[4:5], s[0:1], 0x0\n  v_lshlrev_b32 v1, 4, v0\n"
+      "  s_mul_i32 s6, " +
+      group_id_register("gfx950") +
+      ", 0x100000\n  s_waitcnt lgkmcnt(0)\n  s_add_u32 s4, s4, s6\n  s_addc_u32 s5, s5, 0\n" +
+      repeated(16, "  global_load_dwordx4 v[4:7], v1, s[4:5]\n  v_add_u32 v1, 0x1000, v1") +
+      "  s_waitcnt vmcnt(0)\n";
+  const auto module = build(k);
+  Buffer<u32> buffer(std::size_t{512} << 18);
+  const Arguments arguments(buffer.data(), u64{0}, u64{0}, u64{0});
+  LaunchRequest request;
+  request.module = module.get();
+  request.kernel = module->object().find_kernel("k");
+  request.arguments = arguments.bytes();
+  request.checks.undefined = request.checks.wait = false;
+  request.grid[0] = 512;
+  request.block[0] = 256;
+  TimeModel model(request, {true, 0, {}});
+  request.traces = &model;
+  ASSERT_TRUE(run_kernel(request).ok());
+  const LaunchTime t = model.predict();
+  EXPECT_EQ(t.resident, 2);
+  EXPECT_GT(t.lines.memory, 0u);
+  EXPECT_EQ(t.lines.l2_hits, 0u);
+}
+
+// Data of a load to LDS arrive long after it was issued; reads until then do not wait for them.
+TEST(Model, LoadsToLdsDoNotBlockItsBanks) {
+  const std::string reads = repeated(16, "  ds_read_b128 v[4:7], v1") + "  s_waitcnt lgkmcnt(0)\n";
+  const std::string head =
+      "  s_load_dwordx2 s[4:5], s[0:1], 0x0\n  v_and_b32 v1, 63, v0\n  v_lshlrev_b32 v1, 4, v1\n"
+      "  s_mov_b32 m0, 0\n  s_waitcnt lgkmcnt(0)\n";
+  const std::string load = "  global_load_lds_dword v1, s[4:5]\n";
+  const double alone = timed(head + reads + "  s_waitcnt vmcnt(0)\n", 1, 1).time.cycles;
+  const Timed both = timed(head + load + reads + "  s_waitcnt vmcnt(0)\n", 1, 1);
+  // The load is the longer of the two and hides the reads.
+  EXPECT_LT(alone, 800);
+  EXPECT_LT(both.time.waits[static_cast<std::size_t>(Cause::Lds)] * both.time.cycles * 4,
+            alone + 100);
+}
+
 TEST(Model, TimelinesAreReadByTraceViewers) {
   const Timed t = timed(repeated(20, kMatrix), 4, 1);
   const std::string path = testing::TempDir() + "timeline.json";
