@@ -25,7 +25,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.utils._device import DeviceContext
 
 from ._torch.attention import attention_of_tensors, autocast
@@ -33,6 +32,11 @@ from ._torch.route import PLAIN, autocasting, is_compiling, transforms_active
 from .attention import attention
 from .errors import Unsupported
 from .info import devices, limits
+
+try:
+    from torch.nn.attention.bias import CausalBias, CausalVariant
+except ImportError:  # torch 2.2
+    CausalBias = CausalVariant = type("Absent", (), {})  # type: ignore[assignment, misc]
 
 __all__ = ["FallbackWarning", "Served", "counts", "disable", "enable", "is_enabled", "last", "scaled_dot_product_attention"]
 
