@@ -42,6 +42,13 @@ inline int wave() { return __builtin_amdgcn_readfirstlane(thread() / wave_size);
 // The same for a number that every lane has computed alike.
 inline int uniform(int x) { return __builtin_amdgcn_readfirstlane(x); }
 
+template <class T>
+T* uniform(T* pointer) {
+  const auto bits = (std::uint64_t)pointer;
+  const auto low = (std::uint32_t)uniform((int)bits);
+  return (T*)((std::uint64_t)(std::uint32_t)uniform((int)(bits >> 32)) << 32 | low);
+}
+
 // Kernel arguments point to global memory, which the language cannot express.
 template <class T>
 T load(const T* pointer) {
@@ -76,6 +83,17 @@ template <int count>
 void settle(float (&x)[count]) {
   ROCFLASH_UNROLL
   for (int n = 0; n < count; ++n) asm volatile("" : "+v"(x[n]));
+}
+
+template <class T>
+void settle(T& x) {
+  asm volatile("" : "+v"(x));
+}
+
+// Any number from here on: the register is free until the next assignment.
+template <class T>
+void forget(T& x) {
+  asm volatile("" : "=v"(x));
 }
 
 // The same number, which the compiler must take for a new one: what is computed from it is not kept

@@ -24,18 +24,26 @@ struct Mma {
   using Operand = Words4;
 
   static Result multiply(Operand a, Operand b, Result c) {
+    return multiply(a, b, c, [] {});
+  }
+  // The same with something behind the first instruction.
+  template <class Behind>
+  static Result multiply(Operand a, Operand b, Result c, Behind behind) {
 #if defined(__gfx950__)
     if constexpr (dtype == DType::f16) {
       using Eight = _Float16 __attribute__((ext_vector_type(8)));
-      return __builtin_amdgcn_mfma_f32_32x32x16_f16(__builtin_bit_cast(Eight, a),
-                                                    __builtin_bit_cast(Eight, b), c, 0, 0, 0);
+      c = __builtin_amdgcn_mfma_f32_32x32x16_f16(__builtin_bit_cast(Eight, a),
+                                                 __builtin_bit_cast(Eight, b), c, 0, 0, 0);
     } else {
       using Eight = __bf16 __attribute__((ext_vector_type(8)));
-      return __builtin_amdgcn_mfma_f32_32x32x16_bf16(__builtin_bit_cast(Eight, a),
-                                                     __builtin_bit_cast(Eight, b), c, 0, 0, 0);
+      c = __builtin_amdgcn_mfma_f32_32x32x16_bf16(__builtin_bit_cast(Eight, a),
+                                                  __builtin_bit_cast(Eight, b), c, 0, 0, 0);
     }
+    behind();
+    return c;
 #else
     c = half_depth(a.xy, b.xy, c);
+    behind();
     return half_depth(a.zw, b.zw, c);
 #endif
   }

@@ -6,7 +6,15 @@
 
 namespace rocflash::kernel {
 
-// Fragments of an operand, `ahead` of them read before their use: use(n, fragment) is called for each n of
+// 0 to count − 1 as template arguments.
+template <int... n>
+struct Numbers {};
+template <class, int... n>
+using NumbersOf = Numbers<n...>;
+template <int count>
+using NumbersBelow = __make_integer_seq<NumbersOf, int, count>;
+
+// Fragments of an operand, four of them read before their use: use(n, fragment) is called for each n of
 // `count`, in order.
 template <class Mma, int count, class Fragment, class Use>
 void read_ahead(Fragment fragment, Use use) {
@@ -21,6 +29,33 @@ void read_ahead(Fragment fragment, Use use) {
     if (n + ahead < count) next[n % ahead] = fragment(n + ahead);
     use(n, now);
   }
+}
+
+// The same for a wave that shares its SIMD, whose products must not wait for LDS: reads come after the
+// products of a step. It starts with two fragments and reads another one every third step, until `most`
+// are there. Here `n` is a template argument: fragments are not left in an array that is indexed.
+template <class Mma, int count, int most, class Fragment, class Use>
+void read_ahead_slowly(Fragment fragment, Use use) {
+  constexpr int ahead = count < most ? count : most;
+  typename Mma::Operand next[ahead];
+  // How many have been read after step n.
+  constexpr auto read = [](int n) {
+    const int slowly = 3 + n + (n + 2) / 3, enough = n + 1 + ahead;
+    const int wanted = slowly < enough ? slowly : enough;
+    return wanted < count ? wanted : count;
+  };
+  const auto read_some = [&]<int from, int to>() {
+    if constexpr (from < to) next[from % ahead] = fragment(from);
+    if constexpr (from + 1 < to) next[(from + 1) % ahead] = fragment(from + 1);
+    arch::in_order();
+  };
+  const auto step = [&]<int n>() {
+    use.template operator()<n>(next[n % ahead]);
+    arch::in_order();
+    read_some.template operator()<read(n - 1), read(n)>();
+  };
+  read_some.template operator()<0, read(-1)>();
+  [&]<int... n>(Numbers<n...>) { (step.template operator()<n>(), ...); }(NumbersBelow<count>{});
 }
 
 // `product` and `add_product` with the left operand read ahead. beside(n, count) is called behind each of

@@ -69,24 +69,20 @@ float column_maximum(const Tile& tile, int column_part) {
   return column_maximum(largest);
 }
 
-// x = exp2(x · unit − base) for elements `first` to `last` of a column part; returns the sum of the
-// lane's. One by one: on CDNA no packed instruction runs beside a matrix instruction, and one sum
-// keeps the compiler from packing (a sum that waits for itself costs nothing there).
-template <int first, int last, class Tile>
+// x = exp2(x · unit − base) for all elements of a column part; returns the sum of the lane's. One by
+// one: on CDNA no packed instruction runs beside a matrix instruction, and one sum keeps the compiler
+// from packing (a sum that waits for itself costs nothing there).
+template <class Tile>
 float exp2_and_sum(Tile& tile, int column_part, float unit, float base) {
   float (&x)[Tile::per_column] = tile.at[column_part];
   constexpr int sums = arch::wave_size == 64 ? 1 : 2;
   float sum[2] = {};
   ROCFLASH_UNROLL
-  for (int n = first; n < last; ++n) {
+  for (int n = 0; n < Tile::per_column; ++n) {
     x[n] = arch::exp2(__builtin_fmaf(x[n], unit, -base));
     sum[n % sums] += x[n];
   }
   return sum[0] + sum[1];
-}
-template <class Tile>
-float exp2_and_sum(Tile& tile, int column_part, float unit, float base) {
-  return exp2_and_sum<0, Tile::per_column>(tile, column_part, unit, base);
 }
 
 enum class Side { left, right };
@@ -253,20 +249,6 @@ struct MadeFragments {
   typename Mma::Operand step_[steps];
   typename Mma::Operand fragment(int, int step) const { return step_[step]; }
 };
-
-// Orders what stands between here and the last branch or barrier: the reads from LDS for `ahead` steps,
-// then those of one more after the products of each step. Left alone, the compiler reads an operand one step before its use, and
-// the wave waits for LDS.
-template <int steps, int ahead, int products, int reads = 1>
-void read_ahead() {
-  constexpr int product = 0x008, read = 0x100;
-  __builtin_amdgcn_sched_group_barrier(read, ahead * reads, 0);
-  ROCFLASH_UNROLL
-  for (int step = 0; step < steps; ++step) {
-    __builtin_amdgcn_sched_group_barrier(product, products, 0);
-    if (step + ahead < steps) __builtin_amdgcn_sched_group_barrier(read, reads, 0);
-  }
-}
 
 // A · B, its `depth` in steps: one part of the rows after the other. Fragments of `together` steps at
 // most are under way at a time, which bounds their registers; 0: as many as the compiler likes.

@@ -40,13 +40,17 @@ class ChunkStaging {
   }
   template <class... To>
   void store(To... tiles) const {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < stores; ++n) store_one(n, tiles...);
+  }
+  // The same in parts, for schedules that place them one by one.
+  static constexpr int stores = Share<rows * columns / chunk_numbers<dtype>, threads>::rounds;
+  template <class... To>
+  void store_one(int n, To... tiles) const {
+    if (!Own::there(n)) return;
     SharedWords4* const to[] = {tiles...};
     ROCFLASH_UNROLL
-    for (int n = 0; n < Own::rounds; ++n) {
-      if (!Own::there(n)) continue;
-      ROCFLASH_UNROLL
-      for (int t = 0; t < count; ++t) to[t][to_[n][t]] = words_[n];
-    }
+    for (int t = 0; t < count; ++t) to[t][to_[n][t]] = words_[n];
   }
   // Both at once, where registers are too few to keep a tile under way.
   template <class Source, class... To>
@@ -144,16 +148,18 @@ class QuadStaging {
   }
   template <class... To>
   void store(To... tiles) const {
-    SharedWords2* const to[] = {(SharedWords2*)tiles...};
     ROCFLASH_UNROLL
-    for (int n = 0; n < Own::rounds; ++n) {
-      if (!Own::there(n)) continue;
-      ROCFLASH_UNROLL
-      for (int e = 0; e < 4; ++e) {
-        if constexpr (count == 2) to[0][to_[n][e][0]] = words_[n][e];
-        to[count - 1][to_[n][e][count - 1]] = column_of(words_[n], e);
-      }
-    }
+    for (int n = 0; n < stores; ++n) store_one(n, tiles...);
+  }
+  // The same in parts, for schedules that place them one by one.
+  static constexpr int stores = 4 * Share<(rows / 4) * (columns / 4), threads>::rounds;
+  template <class... To>
+  void store_one(int part, To... tiles) const {
+    const int n = part / 4, e = part % 4;
+    if (!Own::there(n)) return;
+    SharedWords2* const to[] = {(SharedWords2*)tiles...};
+    if constexpr (count == 2) to[0][to_[n][e][0]] = words_[n][e];
+    to[count - 1][to_[n][e][count - 1]] = column_of(words_[n], e);
   }
   template <class Source, class... To>
   static void copy(const Source& source, const Block& block, To... tiles) {

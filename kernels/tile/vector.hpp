@@ -52,17 +52,25 @@ constexpr std::uint32_t narrow_pair(float low, float high) {
 
 // Two numbers that are never negative. Rounding half away from zero is as near as half to even, and
 // without an instruction for bf16 it costs three operations per pair instead of nine. (A NaN may
-// lose its sign or payload here; the caller keeps it elsewhere.)
+// lose its sign or payload here; the caller keeps it elsewhere.) In two steps, for schedules that
+// place them one by one: what each number needs, and what makes a word of two.
+template <DType dtype>
+inline std::uint32_t weight_bits(float x) {
+#if defined(__AMDGCN__) && !defined(__gfx950__)
+  if constexpr (dtype == DType::bf16) return __builtin_bit_cast(std::uint32_t, x) + 0x8000u;
+#endif
+  return __builtin_bit_cast(std::uint32_t, x);
+}
+template <DType dtype>
+inline std::uint32_t joined_weights(std::uint32_t low, std::uint32_t high) {
+#if defined(__AMDGCN__) && !defined(__gfx950__)
+  if constexpr (dtype == DType::bf16) return __builtin_amdgcn_perm(high, low, 0x07060302);
+#endif
+  return narrow_pair<dtype>(__builtin_bit_cast(float, low), __builtin_bit_cast(float, high));
+}
 template <DType dtype>
 inline std::uint32_t narrow_weights(float low, float high) {
-#if defined(__AMDGCN__) && !defined(__gfx950__)
-  if constexpr (dtype == DType::bf16) {
-    const std::uint32_t l = __builtin_bit_cast(std::uint32_t, low) + 0x8000u;
-    const std::uint32_t h = __builtin_bit_cast(std::uint32_t, high) + 0x8000u;
-    return __builtin_amdgcn_perm(h, l, 0x07060302);
-  }
-#endif
-  return narrow_pair<dtype>(low, high);
+  return joined_weights<dtype>(weight_bits<dtype>(low), weight_bits<dtype>(high));
 }
 
 }  // namespace rocflash::kernel

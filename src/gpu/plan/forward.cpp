@@ -112,7 +112,9 @@ Variant forward_variant(const Problem& p, const ForwardOutputs& o) {
                        p.dropout.on() || p.k.blocks != nullptr;
   const bool vectors =
       suits_plain(p.q) && suits_plain(p.k) && suits_plain(p.v) && suits_plain(o.out);
-  return !options && vectors ? Variant::plain : Variant::full;
+  // Plain kernels count keys in 32 bits.
+  const bool longer = std::max({p.max_q, p.max_k, p.visibility.chunk}) > kernel::longest_sight;
+  return !options && vectors && !longer ? Variant::plain : Variant::full;
 }
 
 void plan_forward(Plan& plan, const Problem& given, const ForwardOutputs& outputs, Chip chip) {

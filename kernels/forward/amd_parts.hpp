@@ -1,0 +1,299 @@
+// What the forward schedules of AMD GPUs have in common: the types of a kernel, the way of its tiles of
+// k and v to LDS, and the end of a wave's work.
+//
+// Everything is computed transposed: scores = K·Qᵀ and out += Vᵀ·Pᵀ, with keys, then columns of v,
+// as the rows of the product and queries as its columns. All scores of a lane then belong to one
+// query, and, rounded, they are the operand Pᵀ as they stand (tile/order.hpp).
+#pragma once
+
+#include "arch/arch.hpp"
+#include "attention/epilogue.hpp"
+#include "attention/exact.hpp"
+#include "attention/outside.hpp"
+#include "attention/rows.hpp"
+#include "attention/score.hpp"
+#include "attention/sequence.hpp"
+#include "attention/softmax.hpp"
+#include "attention/work.hpp"
+#include "table/forward.hpp"
+#include "tile/amd.hpp"
+#include "tile/staging.hpp"
+
+namespace rocflash::kernel {
+
+// The types of one kernel.
+template <KernelSpec spec>
+struct ForwardTypes {
+  static constexpr DType dtype = spec.dtype;
+  static constexpr int bucket = spec.bucket;
+  static constexpr bool full = spec.variant == Variant::full;
+  static constexpr ForwardTile tile = forward_tile(this_family, spec);
+
+  using Mma = arch::Mma<dtype>;
+  static constexpr int wave_queries = Mma::columns, waves = tile.threads / arch::wave_size;
+  static_assert(waves * wave_queries == tile.queries);
+  // Two waves per SIMD whose matrix unit works beside the vector unit: while one multiplies, the other
+  // takes exponentials.
+  static constexpr bool in_turns = arch::wave_size == 64 && waves == 8;
+
+  using Block = RowBlock<dtype, spec.variant>;  // rows in global memory
+  using Keys = RowTile<bucket * number_bytes<dtype>, tile.keys>;
+  using Values = Transposed<Mma, dtype, bucket, tile.keys>;
+
+  using KeyOperand = SharedLines<Mma, Keys, Side::left>;               // K
+  using ValueOperand = typename Values::Operand;                       // Vᵀ
+  using Queries = KeptLines<Mma, dtype, bucket, tile.shared_queries>;  // Qᵀ
+  using Scores = Elements<Mma, tile.keys, wave_queries>;
+  using Outputs = Accumulators<Mma, bucket, wave_queries>;  // of Oᵀ
+
+  // In turns, whole waves share out the staging: where there is less than one task per thread, only the
+  // first waves have some, which is a scalar branch.
+  static constexpr int staging_threads(int tasks) {
+    return in_turns && tasks < tile.threads ? tasks : tile.threads;
+  }
+  static constexpr int key_threads = staging_threads(tile.keys * bucket / 8),
+                       value_threads =
+                           staging_threads(tile.keys * bucket / (arch::transposing_reads ? 8 : 16));
+  using KeyStaging = RowStaging<Block, Keys, dtype, bucket, tile.keys, key_threads>;
+  using ValueStaging =
+      typename ChooseStaging<arch::transposing_reads, Block, typename Mma::Layout,
+                             typename Values::Tile, dtype, bucket, tile.keys, value_threads>::Type;
+};
+
+// A SequenceView, with fewer questions one after the other where no int tensor has anything to say.
+inline SequenceView sequence_view(const Problem& p, std::int64_t batch) {
+  const Lengths& l = p.lengths;
+  const std::int32_t* const tensors[] = {l.cu_q, l.cu_k, l.used_q, l.used_k, l.leftpad_k};
+  std::uintptr_t any = 0;
+  for (const std::int32_t* tensor : tensors) any |= reinterpret_cast<std::uintptr_t>(tensor);
+  if (any != 0 || batch >= l.batch) return SequenceView(p, batch);
+  SequenceView view(p, l.batch);  // empty
+  view.batch = batch;
+  view.q_rows = view.sq = static_cast<std::int32_t>(smaller(l.rows_q, p.max_q));
+  view.k_rows = view.sk = static_cast<std::int32_t>(smaller(l.rows_k, p.max_k));
+  return view;
+}
+
+// Rows of k or v, one tile after the other.
+template <KernelSpec spec>
+class TileRows {
+  using Types = ForwardTypes<spec>;
+  using Block = typename Types::Block;
+
+ public:
+  TileRows(const Rows& rows, const ForwardArguments& a, const SequenceView& sequence,
+           std::int64_t kv_head, std::int32_t first_key)
+      : rows_(rows), a_(a), sequence_(sequence), kv_head_(kv_head), key_(first_key) {
+    if constexpr (!Types::full) {
+      // Addresses are computed once: per tile it would take dozens of scalar instructions, in which
+      // the matrix unit has nothing to do.
+      row_bytes_ =
+          arch::uniform(static_cast<std::int32_t>(rows.row_stride * number_bytes<spec.dtype>));
+      next_ = arch::uniform(
+          row_address<spec.dtype>(rows, sequence.batch, sequence.k_row + first_key, kv_head));
+      left_ = arch::uniform(sequence.sk - first_key);
+    }
+  }
+
+  // Goes to the next tile; the first time, to the first one.
+  void find() {
+    if constexpr (!Types::full) {
+      here_ = next_;
+      // Renewed: the compiler would take the median of three, which only vector instructions have.
+      const std::int32_t left = arch::renewed(left_ > 0 ? left_ : 0);
+      bytes_ = (left < Types::tile.keys ? left : Types::tile.keys) * row_bytes_;
+      left_ -= Types::tile.keys;
+      next_ += std::int64_t{Types::tile.keys} * row_bytes_;
+    }
+  }
+  Block block() {
+    if constexpr (Types::full) {
+      const std::int32_t key = key_;
+      key_ += Types::tile.keys;
+      return Block(rows_, a_.caches, sequence_.batch, sequence_.k_row + key, sequence_.sk - key,
+                   kv_head_);
+    } else {
+      return Block(here_, bytes_);
+    }
+  }
+
+ private:
+  const Rows& rows_;
+  const ForwardArguments& a_;
+  const SequenceView& sequence_;
+  std::int64_t kv_head_;
+  std::int32_t key_;
+  const std::byte *next_ = nullptr, *here_ = nullptr;
+  std::int32_t row_bytes_ = 0, left_ = 0, bytes_ = 0;
+};
+
+// The tiles of k and v of a workgroup on their way to LDS.
+template <KernelSpec spec>
+class KeyTiles {
+  using Types = ForwardTypes<spec>;
+
+ public:
+  KeyTiles(const ForwardArguments& a, const SequenceView& sequence, std::int64_t kv_head,
+           std::int32_t first_key)
+      : k_rows_(a.problem.k, a, sequence, kv_head, first_key),
+        v_rows_(a.problem.v, a, sequence, kv_head, first_key),
+        k_(a.problem.k),
+        v_(a.problem.v) {}
+
+  // Where the next tile is; then, its loads.
+  void find_keys() { k_rows_.find(); }
+  void find_values() { v_rows_.find(); }
+  void load_keys() {
+    if (has_keys()) k_.load(k_rows_.block());
+  }
+  void load_values() {
+    if (has_values()) v_.load(v_rows_.block());
+  }
+  void store_keys(SharedWords4* keys) const {
+    if (has_keys()) k_.store(keys);
+  }
+  void store_values(SharedWords4* values) const {
+    if (has_values()) v_.store(values);
+  }
+  // Both, in parts.
+  static constexpr int stores = Types::KeyStaging::stores + Types::ValueStaging::stores;
+  void store_one(int n, SharedWords4* keys, SharedWords4* values) const {
+    if (n < Types::KeyStaging::stores) {
+      if (has_keys()) k_.store_one(n, keys);
+    } else {
+      if (has_values()) v_.store_one(n - Types::KeyStaging::stores, values);
+    }
+  }
+
+ private:
+  static bool has_keys() {
+    return Types::key_threads == Types::tile.threads ||
+           arch::wave() < Types::key_threads / arch::wave_size;
+  }
+  static bool has_values() {
+    return Types::value_threads == Types::tile.threads ||
+           arch::wave() < Types::value_threads / arch::wave_size;
+  }
+
+  TileRows<spec> k_rows_, v_rows_;
+  typename Types::KeyStaging k_;
+  typename Types::ValueStaging v_;
+};
+
+// What the end of a wave's work needs to know. A schedule that can spare the registers keeps it during
+// the loop.
+struct Position {
+  WorkItem item;
+  std::int64_t q_row;       // the sequence's first query
+  std::int32_t q_rows, sq;  // rows that are its own, and those in use
+  Position(const WorkItem& work_item, const SequenceView& sequence)
+      : item(work_item), q_row(sequence.q_row), q_rows(sequence.q_rows), sq(sequence.sq) {}
+  explicit Position(const ForwardArguments& a)
+      : Position(WorkItem(a.work, static_cast<std::int32_t>(a.problem.heads), arch::group()),
+                 a.problem) {}
+
+ private:
+  Position(const WorkItem& work_item, const Problem& p)
+      : Position(work_item, SequenceView(p, work_item.batch)) {}
+};
+
+// Blocks of 32 rows and 128 bytes of q or out, which each wave has room for in LDS: there lanes exchange
+// what they load or store along rows, line by line of memory, for what they have of columns.
+template <class Mma>
+struct WaveRows {
+  static constexpr int columns = 64;
+  using Tile = RowTile<columns * 2, Mma::columns>;
+  static constexpr int rounds = Tile::chunks / arch::wave_size;
+  struct Place {
+    int row, chunk;
+    explicit Place(int n) {
+      const int id = n * arch::wave_size + arch::lane();
+      row = id / Tile::row_chunks;
+      chunk = id % Tile::row_chunks;
+    }
+    int room() const { return Tile::offset(row, chunk); }
+  };
+};
+
+// The end of a wave's work: sums over the lanes of each query, the sink, one division, and the
+// stores. With room in LDS (WaveRows) they are of whole lines.
+template <KernelSpec spec>
+void finish(const ForwardArguments& a, const Position& position, const OnlineSoftmax& softmax,
+            const typename ForwardTypes<spec>::Outputs& out, SharedWords4* room = nullptr) {
+  using Types = ForwardTypes<spec>;
+  using Mma = typename Types::Mma;
+  using Block = typename Types::Block;
+  constexpr DType dtype = spec.dtype;
+  const Problem& p = a.problem;
+  const WorkItem& item = position.item;
+  const std::int32_t wave_begin =
+      item.block * Types::tile.queries + arch::wave() * Types::wave_queries;
+  const int own = Types::Scores::lane_column();
+  const std::int32_t query = wave_begin + own;
+
+  const Normaliser normaliser =
+      Finish<spec.variant>(p, item.head)(softmax.reference, column_sum(softmax.sum));
+  const bool in_use = query < position.sq;
+  if (a.outputs.lse) {
+    float* const first =
+        arch::uniform(&a.outputs.lse.at(item.batch, item.head, position.q_row + wave_begin));
+    if (Types::Scores::lane_row() == 0 && query < position.q_rows)
+      arch::store(first + own * a.outputs.lse.query_stride, in_use ? normaliser.lse : infinity);
+  }
+
+  const Block out_rows(a.outputs.out, 0, item.batch, position.q_row + wave_begin,
+                       position.q_rows - wave_begin, item.head);
+  float probe = 0;  // NaN once an output is not finite
+  ROCFLASH_UNROLL
+  for (int part = 0; part < out.row_parts; ++part) {
+    float o[Mma::results];
+    ROCFLASH_UNROLL
+    for (int i = 0; i < Mma::results; ++i) {
+      o[i] = out.part[part][0][i];
+      probe = __builtin_fmaf(o[i], 0.0f, probe);
+      o[i] = in_use ? o[i] * normaliser.factor : 0;
+    }
+    Quads<Mma>::arrange(o);
+    ROCFLASH_UNROLL
+    for (int i = 0; i < Mma::results; i += 4) {
+      const Words2 words{narrow_pair<dtype>(o[i], o[i + 1]),
+                         narrow_pair<dtype>(o[i + 2], o[i + 3])};
+      const int column = part * Mma::rows + Quads<Mma>::row(i) + Quads<Mma>::lane_row();
+      if constexpr (Types::in_turns) {
+        const int there = column % WaveRows<Mma>::columns;
+        ((SharedWords2*)room)[2 * WaveRows<Mma>::Tile::offset(own, there / 8) + there / 4 % 2] =
+            words;
+      } else {
+        out_rows.store4(words, Block::offset(a.outputs.out, own, column));
+      }
+    }
+    if constexpr (Types::in_turns) {
+      constexpr int parts = WaveRows<Mma>::columns / Mma::rows;
+      if (part % parts < parts - 1 && part < out.row_parts - 1) continue;
+      arch::wave_fence();
+      ROCFLASH_UNROLL
+      for (int n = 0; n < WaveRows<Mma>::rounds; ++n) {
+        const typename WaveRows<Mma>::Place place(n);
+        const int column = part / parts * WaveRows<Mma>::columns + 8 * place.chunk;
+        out_rows.store8(room[place.room()], Block::offset(a.outputs.out, place.row, column));
+      }
+      arch::wave_fence();
+    }
+  }
+
+  constexpr std::uint64_t one_lane_per_query = (std::uint64_t{1} << Types::wave_queries) - 1;
+  std::uint64_t broken =
+      arch::ballot(in_use && (column_sum(probe) != 0 || products_overflow(p))) & one_lane_per_query;
+  if (broken == 0) return;
+  const SequenceView sequence(p, item.batch);
+  while (broken != 0) {
+    const int lane = __builtin_ctzll(broken);
+    broken &= broken - 1;
+    repair(ExactScores<dtype>{p, sequence, item.head, a.caches},
+           QueryView(p.visibility, sequence, wave_begin + lane),
+           arch::from_lane(softmax.base(), lane), arch::from_lane(normaliser.factor, lane),
+           a.outputs);
+  }
+}
+
+}  // namespace rocflash::kernel

@@ -1,0 +1,316 @@
+// Forward where two waves of a SIMD take turns: CDNA, whose matrix unit works beside the vector unit.
+// While one wave multiplies, the other takes exponentials.
+//
+//   registers   q (all of it), scores or weights of one tile, outputs, a tile of k and v on its way
+//   LDS         k as it is and v transposed, two tiles of each: one in use, one being filled
+//
+// A turn of a wave is all products in a row, outputs of the tile before and scores of tile n; then
+// follow the weights of tile n, while the other wave of its SIMD has its turn. Half of the waves, one
+// on each SIMD, start a turn later. Turns are kept apart by barriers. A wave gives its turn away some
+// products before it is done, when it has read all it needs from LDS: the other one reads its first
+// operands while these run.
+//
+// Together tile n of k and tile n − 1 of v are "pair" n, which both waves read in their turn n. It may be
+// overwritten once both had that turn; so each writes its share of pair n + 1 in its turn n.
+#pragma once
+
+#include "attention/sight.hpp"
+#include "forward/amd_parts.hpp"
+#include "tile/ahead.hpp"
+
+namespace rocflash::kernel {
+
+// Keys that at least one of `count` queries from `first` on sees, of those in use, and those that all of
+// them see.
+inline Span seen_by_any(const Sight& sight, std::int32_t first, std::int32_t count) {
+  const std::int32_t last = (first + count < sight.sq ? first + count : sight.sq) - 1;
+  Span span;
+  if (first > last) return span;
+  span.begin = sight.begin(first);
+  span.end = sight.end(last);
+  return span;
+}
+inline Span seen_by_all(const Sight& sight, std::int32_t first, std::int32_t count) {
+  const std::int32_t last = (first + count < sight.sq ? first + count : sight.sq) - 1;
+  Span span;
+  if (first > last) return span;
+  span.begin = sight.begin(last);
+  span.end = sight.end(first);
+  return span;
+}
+
+// Which tiles of keys the queries of a wave see: the same numbers in all lanes, for scalar branches.
+struct SeenTiles {
+  std::int32_t begin, end;   // by any of the queries
+  std::int32_t whole_begin;  // by all of them
+  std::uint32_t whole_count;
+
+  SeenTiles(const Sight& sight, std::int32_t first, std::int32_t count, std::int32_t first_key,
+            std::int32_t tile) {
+    const Span any = seen_by_any(sight, first, count), all = seen_by_all(sight, first, count);
+    const auto after = [&](std::int32_t key) { return (key - first_key + tile - 1) / tile; };
+    // An even one: that before it, if it is not seen, is masked.
+    begin = arch::uniform(any.begin < first_key ? 0 : (any.begin - first_key) / tile / 2 * 2);
+    end = arch::uniform(any.end <= any.begin ? 0 : after(any.end));
+    whole_begin = arch::uniform(all.begin < first_key ? 0 : after(all.begin));
+    const std::int32_t whole_end = all.end < first_key ? 0 : (all.end - first_key) / tile;
+    whole_count = static_cast<std::uint32_t>(
+        arch::uniform(whole_end > whole_begin ? whole_end - whole_begin : 0));
+  }
+  bool whole(std::int32_t n) const {
+    return static_cast<std::uint32_t>(n - whole_begin) < whole_count;
+  }
+};
+
+// The weights of one query, tile by tile, as softmax.hpp has it, but without a look for the largest
+// score: their sum shows whether one of them is too large for the reference. Only then is it looked
+// for, and the tile's weights are computed again.
+struct SummedSoftmax : OnlineSoftmax {
+  static constexpr float most = 256;  // as much as weights may be: 2^slack
+  float base_ = 0;
+  float limit_ = -1;  // of a tile's sum; below any where the reference is still -infinity
+
+  bool fits(float sum) const { return sum <= limit_; }
+  float follow(float largest) {
+    const float factor = OnlineSoftmax::follow(largest);
+    base_ = OnlineSoftmax::base();
+    limit_ = reference == -infinity ? -1 : most;
+    return factor;
+  }
+};
+
+// Weights of one tile and their sum. One exponential and three other instructions at a time: that is
+// what fits beside a matrix instruction of gfx942. Packed instructions would not run beside one.
+template <DType dtype, class Scores, class Weights>
+float weigh(const Scores& scores, float unit, float base, Weights& weights) {
+  const float (&s)[Scores::per_column] = scores.at[0];
+  constexpr int count = Scores::per_column, batch = 16;
+  float sum = 0;
+  float exponent = __builtin_fmaf(s[0], unit, -base);
+  ROCFLASH_UNROLL
+  for (int first = 0; first < count; first += batch) {
+    std::uint32_t bits[batch];
+    float weight = 0;
+    ROCFLASH_UNROLL
+    for (int n = 0; n < batch; ++n) {
+      const float before = weight;
+      weight = arch::exp2(exponent);
+      if (first + n + 1 < count) exponent = __builtin_fmaf(s[first + n + 1], unit, -base);
+      if (n > 0) {
+        sum += before;
+        bits[n - 1] = weight_bits<dtype>(before);
+      }
+      arch::in_order();
+    }
+    sum += weight;
+    bits[batch - 1] = weight_bits<dtype>(weight);
+    ROCFLASH_UNROLL
+    for (int n = 0; n < batch; n += 2) {
+      const int word = (first + n) / 2;
+      weights.step_[word / 4][word % 4] = joined_weights<dtype>(bits[n], bits[n + 1]);
+    }
+  }
+  return sum;
+}
+
+template <KernelSpec spec>
+void forward_in_turns(const ForwardArguments& a) {
+  using Types = ForwardTypes<spec>;
+  using Mma = typename Types::Mma;
+  using Block = typename Types::Block;
+  using Scores = typename Types::Scores;
+  constexpr ForwardTile tile = Types::tile;
+  static_assert(!Types::full);
+
+  // Not less than WaveRows of all waves, for q at the start and out at the end.
+  using Exchange = WaveRows<Mma>;
+  constexpr int least = Types::waves * Exchange::Tile::chunks / 2;
+  constexpr int key_chunks = Types::Keys::chunks, value_chunks = Types::Values::Tile::chunks;
+  ROCFLASH_SHARED_ARRAY Words4 shared_keys[2][key_chunks > least ? key_chunks : least];
+  ROCFLASH_SHARED_ARRAY Words4 shared_values[2][value_chunks > least ? value_chunks : least];
+
+  // The workgroup's queries, the wave's, and the lane's own.
+  const Problem& p = a.problem;
+  const WorkItem item(a.work, static_cast<std::int32_t>(p.heads), arch::group());
+  clear_outside<tile.threads>(a, item, spec.dtype);
+  const SequenceView sequence = sequence_view(p, item.batch);
+  const Position position(item, sequence);
+  const std::int32_t block_begin = item.block * tile.queries;
+  if (block_begin >= sequence.q_rows) return;
+  const std::int32_t wave_begin = block_begin + arch::wave() * Types::wave_queries;
+
+  // q by whole lines of memory, through LDS.
+  const Scale scale(p.scale);
+  const Block q_rows(p.q, 0, sequence.batch, sequence.q_row + wave_begin, sequence.sq - wave_begin,
+                     item.head);
+  constexpr int q_parts = (spec.bucket + Exchange::columns - 1) / Exchange::columns;
+  Words4 q_words[q_parts][Exchange::rounds];
+  ROCFLASH_UNROLL
+  for (int part = 0; part < q_parts; ++part) {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < Exchange::rounds; ++n) {
+      const typename Exchange::Place place(n);
+      q_words[part][n] =
+          q_rows.load8(Block::offset(p.q, place.row, part * Exchange::columns + 8 * place.chunk));
+    }
+  }
+
+  const Sight sight(p.visibility, sequence.sq, sequence.sk);
+  const Span seen = seen_by_any(sight, block_begin, tile.queries);
+  const std::int32_t first_key = arch::uniform(seen.begin);
+  const std::int32_t tiles = arch::uniform(
+      seen.end <= seen.begin ? 0 : (seen.end - first_key + tile.keys - 1) / tile.keys);
+  KeyTiles<spec> next(a, sequence, p.heads == p.kv_heads ? item.head : p.kv_head(item.head),
+                      first_key);
+  next.find_keys();
+  next.load_keys();
+  const SeenTiles sees(sight, wave_begin, Types::wave_queries, first_key, tile.keys);
+  // After the wave's keys: what both compute would otherwise be done by vector instructions.
+  const std::int32_t own = wave_begin + Scores::lane_column();
+  const std::int32_t own_begin = sight.begin(own);
+  const std::uint32_t own_keys = own < sequence.sq && sight.end(own) > own_begin
+                                     ? static_cast<std::uint32_t>(sight.end(own) - own_begin)
+                                     : 0;
+
+  SharedWords4* const q_room = &shared_values[0][0] + arch::wave() * Exchange::Tile::chunks;
+  MadeFragments<Mma, spec.bucket / Mma::depth> q;
+  ROCFLASH_UNROLL
+  for (int part = 0; part < q_parts; ++part) {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < Exchange::rounds; ++n)
+      q_room[typename Exchange::Place(n).room()] =
+          scale.turn_sign ? q_words[part][n] ^ 0x80008000u : q_words[part][n];
+    arch::wave_fence();
+    constexpr int steps_here = Exchange::columns / Mma::depth;
+    ROCFLASH_UNROLL
+    for (int step = 0; step < steps_here; ++step) {
+      if (part * steps_here + step < spec.bucket / Mma::depth)
+        q.step_[part * steps_here + step] =
+            SharedLines<Mma, typename Exchange::Tile, Side::right>{q_room}.fragment(0, step);
+    }
+    arch::wave_fence();
+  }
+
+  SummedSoftmax softmax;
+  typename Types::Outputs out = {};
+  const bool second = arch::wave() >= Types::waves / 2;
+  next.store_keys(shared_keys[0]);
+  next.find_keys();
+  next.find_values();
+  next.load_keys();
+  next.load_values();
+  if (second) arch::barrier();
+
+  constexpr int steps = tile.keys / Mma::depth, score_steps = spec.bucket / Mma::depth;
+  MadeFragments<Mma, steps> weights;
+  // All products of a turn, with the operands from LDS read ahead of them.
+  const auto multiply = [&]<bool outputs_too, bool scores_too>(int now, bool last, Scores& scores) {
+    constexpr int parts = Types::Outputs::row_parts;
+    constexpr int first = outputs_too ? steps * parts : 0;
+    constexpr int count = first + (scores_too ? Scores::row_parts * score_steps : 0);
+    constexpr int early = Mma::instructions == 1 ? 5 : 3;  // steps after the turn is given away
+    const typename Types::ValueOperand v{shared_values[now]};
+    const typename Types::KeyOperand k{shared_keys[now]};
+    typename Mma::Result sum;
+    read_ahead_slowly<Mma, count, 4 + early>(
+        [&](int n) {
+          return n < first ? v.fragment(n % parts, n / parts)
+                           : k.fragment((n - first) / score_steps, (n - first) % score_steps);
+        },
+        [&]<int n>(const typename Mma::Operand& left) {
+          const auto behind = [&] {
+            arch::in_order();
+            constexpr int latest = count - early - 1;
+            ROCFLASH_UNROLL
+            for (int i = 0; i < next.stores; ++i) {
+              if (n == (2 + 3 * i < latest ? 2 + 3 * i : latest) && (scores_too || !last))
+                next.store_one(i, shared_keys[1 - now], shared_values[1 - now]);
+            }
+            // In steps whose reads leave time for it.
+            constexpr int at = first < latest - 4 ? first : latest - 4;
+            if (n == at + 2) next.find_keys();
+            if (n == at + 4) next.find_values();
+            arch::in_order();
+          };
+          if constexpr (n < first) {
+            typename Mma::Result& o = out.part[n % parts][0];
+            o = Mma::multiply(left, weights.fragment(0, n / parts), o, behind);
+            arch::settle(o);
+          } else {
+            constexpr int m = n - first;
+            if (m % score_steps == 0) sum = {};
+            sum = Mma::multiply(left, q.fragment(0, m % score_steps), sum, behind);
+            arch::settle(sum);
+            if (m % score_steps == score_steps - 1) {
+              ROCFLASH_UNROLL
+              for (int r = 0; r < Mma::results; ++r)
+                scores.at[0][m / score_steps * Mma::results + r] = sum[r];
+            }
+          }
+          if (n == count - early - 1) {
+            // The rest goes before the other wave's products, so that its weights can start.
+            arch::set_priority<2>();
+            if (scores_too || !last || !second) arch::barrier();
+          }
+        });
+  };
+  // Weights of tile n, from its scores, while other waves have their turn.
+  const auto weigh_tile = [&](std::int32_t n, Scores& scores) {
+    float (&s)[Scores::per_column] = scores.at[0];
+    if (__builtin_expect(!sees.whole(n), false)) {
+      const std::int32_t key = first_key + n * tile.keys + Scores::lane_row() - own_begin;
+      ROCFLASH_UNROLL
+      for (int i = 0; i < Scores::per_column; ++i)
+        s[i] = static_cast<std::uint32_t>(key + Scores::row(i)) < own_keys ? s[i] : -infinity;
+    }
+    float sum = weigh<spec.dtype>(scores, scale.unit, softmax.base_, weights);
+    if (__builtin_expect(arch::any(!softmax.fits(sum)), false)) {
+      out.scale(softmax.follow(column_maximum(scores, 0) * scale.unit));
+      sum = weigh<spec.dtype>(scores, scale.unit, softmax.base_, weights);
+    }
+    softmax.sum += sum;
+    ROCFLASH_UNROLL
+    for (int step = 0; step < steps; ++step) arch::end_phase(weights.step_[step]);
+  };
+  // A turn; with products of its own or, where the wave sees neither tile, without.
+  const auto turn = [&]<bool outputs_too, bool scores_too>(std::int32_t n, int now) {
+    Scores scores;
+    arch::barrier();
+    arch::set_priority<1>();
+    if constexpr (outputs_too || scores_too) {
+      multiply.template operator()<outputs_too, scores_too>(now, n == tiles, scores);
+    } else {
+      if (n < tiles) {
+        next.store_keys(shared_keys[1 - now]);
+        next.store_values(shared_values[1 - now]);
+        next.find_keys();
+        next.find_values();
+      }
+      if (n < tiles || !second) arch::barrier();
+    }
+    if (!scores_too && n == tiles) return;
+    arch::set_priority<0>();
+    next.load_keys();
+    next.load_values();
+    if constexpr (scores_too) weigh_tile(n, scores);
+  };
+  std::int32_t n = 0;
+  for (; n < sees.begin; ++n) turn.template operator()<false, false>(n, n % 2);
+  if (n < sees.end) {
+    turn.template operator()<false, true>(n++, 0);
+    for (; n + 1 < sees.end; n += 2) {
+      turn.template operator()<true, true>(n, 1);
+      turn.template operator()<true, true>(n + 1, 0);
+    }
+    if (n < sees.end) turn.template operator()<true, true>(n++, 1);
+    turn.template operator()<true, false>(n, n % 2);
+    ++n;
+  }
+  for (; n <= tiles; ++n) turn.template operator()<false, false>(n, n % 2);
+
+  // Nobody reads keys any more.
+  finish<spec>(arch::again(a), position, softmax, out,
+               &shared_keys[0][0] + arch::wave() * Exchange::Tile::chunks);
+}
+
+}  // namespace rocflash::kernel
