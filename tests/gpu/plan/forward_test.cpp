@@ -300,10 +300,11 @@ TEST(Plan, ExtremeShapesFitOrAreRefused) {
             const Planned plan = g.plan();
             ++planned;
             if (!plan.forward) continue;
-            const kernel::ForwardTile tile = kernel::forward_tile(
-                Family::cdna3, kernel::forward_spec(DType::f16, 64, forward_variant(g.p, g.o)));
             const bool nobody = packed && batch == 0;
             const std::int64_t longest = nobody ? rows_q : std::min(max_q, rows_q);
+            if (nobody) g.p.max_q = rows_q;  // one dense sequence without keys
+            const kernel::ForwardTile tile = kernel::forward_tile(
+                Family::cdna3, kernel::forward_spec(DType::f16, 64, forward_variant(g.p, g.o)));
             const Wide exact =
                 Wide{(longest + tile.queries - 1) / tile.queries} * (nobody ? 1 : batch) * heads;
             ASSERT_EQ(Wide{plan.forward->shape.groups}, exact);
