@@ -76,8 +76,9 @@ class Plan {
  private:
   struct alignas(64) Room {
     std::byte bytes[std::max({sizeof(kernel::ForwardWarpgroupsArguments),
-                              sizeof(kernel::BackwardWarpgroupsArguments), sizeof(kernel::AppendArguments),
-                              sizeof(kernel::DecodeArguments), sizeof(kernel::CombineArguments)})];
+                              sizeof(kernel::BackwardWarpgroupsArguments),
+                              sizeof(kernel::AppendArguments), sizeof(kernel::DecodeArguments),
+                              sizeof(kernel::CombineArguments)})];
   };
 
   int count_ = 0;
