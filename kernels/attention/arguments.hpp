@@ -135,7 +135,7 @@ struct BackwardArguments {
   Work work;           // its blocks are of queries or of keys, as the kernel owns
   RowStatistic delta;  // dout·out, divided by dropout's scale: one kernel writes it, others read it
   Rows dq_sums;        // f32, as dq: what backward_fused adds to and backward_round reads
-  RowStatistic slope_sums;  // of dalibi, per sequence, head and block of queries
+  RowStatistic slope_sums;        // of dalibi, per sequence, head and block of queries
   std::int32_t sums_by_lane = 0;  // the order of dq_sums on NVIDIA (kernels/backward/dq_sums.hpp)
 };
 

@@ -19,8 +19,7 @@ struct QueryTiles {
   // Blocks start with different tiles, so that workgroups do not all add to the same sums at a time.
   std::int32_t start;
 
-  QueryTiles(const Visibility& visibility, const SequenceView& sequence,
-             std::int32_t block_begin) {
+  QueryTiles(const Visibility& visibility, const SequenceView& sequence, std::int32_t block_begin) {
     const SeeingQueries seeing(visibility, sequence, block_begin, owned);
     first = static_cast<std::int32_t>(seeing.any.begin / DqSums::rows * DqSums::rows);
     end = static_cast<std::int32_t>(seeing.any.end);

@@ -205,8 +205,8 @@ void backward_round(const BackwardArguments& a) {
     for (int n = 0; n < strips; ++n) {
       Float4 sum;
       if (a.sums_by_lane) {
-        sum = arch::load(reinterpret_cast<const Float4*>(from + (strip + n) * DqSums::block_floats +
-                                                         3 * lane));
+        sum = arch::load(
+            reinterpret_cast<const Float4*>(from + (strip + n) * DqSums::block_floats + 3 * lane));
       } else {
         ROCFLASH_UNROLL
         for (int r = 0; r < 4; ++r)

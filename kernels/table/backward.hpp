@@ -90,9 +90,11 @@ constexpr BackwardTile sm80_backward_tile(const KernelSpec& spec) {
 
 // Backward by warpgroups: one has tiles of queries copied, the others own 64 keys each.
 struct BackwardGroups {
-  int groups;      // that compute
-  int queries;     // of a tile
-  int stages = 2;  // tiles of queries in shared memory
+  int groups;   // that compute
+  int queries;  // of a tile
+  // Gradients of scores are operands of both products in shared memory, where registers are too few.
+  bool shared_gradients = false;
+  int stages = 3, q_stages = 3;  // tiles of dout and of q in shared memory
   // Registers of a thread, after the copying group has given some of its own to the others.
   int copying = 24, computing = 240;
 
@@ -101,7 +103,7 @@ struct BackwardGroups {
 };
 
 constexpr BackwardGroups backward_groups(const KernelSpec& spec) {
-  return spec.bucket <= 64 ? BackwardGroups{2, 128} : BackwardGroups{2, 64};
+  return spec.bucket <= 64 ? BackwardGroups{2, 128, true, 2} : BackwardGroups{2, 64};
 }
 
 // Keys and values, tiles of queries and of dout, two tiles of gradients of scores, one of dq in f32; lse
@@ -110,9 +112,10 @@ constexpr BackwardGroups backward_groups(const KernelSpec& spec) {
 constexpr int backward_groups_shared(const KernelSpec& spec) {
   const BackwardGroups g = backward_groups(spec);
   const int row_bytes = spec.bucket * static_cast<int>(size_of(spec.dtype));
-  return 2 * (g.keys() + g.stages * g.queries) * row_bytes + 2 * 2 * g.keys() * g.queries +
-         4 * g.queries * spec.bucket + g.stages * (8 * g.queries + 32) + 8 * g.keys() + 80 +
-         8 * 2 * (1 + 3 * g.stages);
+  return (2 * g.keys() + (g.q_stages + g.stages) * g.queries) * row_bytes +
+         2 * 2 * g.keys() * g.queries + 4 * g.queries * spec.bucket +
+         g.stages * (8 * g.queries + 32) + 8 * g.keys() + 80 +
+         8 * 2 * (1 + g.q_stages + 2 * g.stages);
 }
 
 constexpr BackwardTile backward_tile(Family family, const KernelSpec& spec) {

@@ -115,6 +115,12 @@ class RingPlace {
   constexpr int stage() const { return static_cast<int>(stage_); }
   // What to wait for: a barrier's phase of this parity is over.
   constexpr std::uint32_t parity() const { return phase_; }
+  // The one before it: for reports, which do not ask for the phase.
+  constexpr RingPlace before() const {
+    RingPlace place = *this;
+    place.stage_ = (stage_ == 0 ? stages : stage_) - 1;
+    return place;
+  }
   constexpr void advance() {
     ++stage_;
     if (stage_ == stages) {

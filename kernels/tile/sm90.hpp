@@ -59,6 +59,8 @@ class [[clang::consumable(unconsumed)]] GroupTile {
   friend class Products;
   template <int open, int columns>
   friend void wait(GroupTile<columns>& tile ROCFLASH_LANDS);
+  template <int columns>
+  friend void expect(GroupTile<columns>& tile ROCFLASH_TAKES_OFF);
 
   [[clang::set_typestate(consumed)]] void take_off() {}
   [[clang::set_typestate(unconsumed)]] void land() {}
@@ -188,6 +190,12 @@ class [[clang::consumable(unconsumed)]] Products {
     a.land();
   }
 };
+
+// From here on the tile counts as in flight, as a loop needs it whose products are over its end.
+template <int columns>
+void expect(GroupTile<columns>& tile ROCFLASH_TAKES_OFF) {
+  tile.take_off();
+}
 
 // Waits until at most `open` of the groups committed so far are unfinished. It is for the caller to
 // see that the tile's, and the fragments', is not among those.

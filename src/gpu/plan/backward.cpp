@@ -130,18 +130,22 @@ void plan_options(Plan& plan, kernel::BackwardArguments& all, std::byte* slope_s
 void plan_warpgroups(Plan& plan, const kernel::BackwardArguments& all, const Boxes& boxes,
                      std::int64_t keys, Chip chip) {
   const Problem& p = all.problem;
-  const KernelSpec spec = kernel::backward_spec(Operation::backward_warpgroups, p.dtype,
-                                                boxes.bucket, Variant::plain);
+  const KernelSpec spec =
+      kernel::backward_spec(Operation::backward_warpgroups, p.dtype, boxes.bucket, Variant::plain);
   const kernel::BackwardGroups tile = kernel::backward_groups(spec);
   auto& a = plan.next<Operation::backward_warpgroups>();
   a.backward = all;
   a.backward.work = share_work(p, p.kv_heads, keys, tile.keys(), tile.threads(), chip);
-  if (a.backward.work.groups == 0) return;
+  kernel::Work& work = a.backward.work;
+  if (work.groups == 0) return;
+  // As many planes take turns as fill the device once: their queries, and the sums of dq, stay in the cache,
+  // and under a causal mask short blocks of the next ones fill the gaps.
+  work.planes_together = std::clamp(chip.units / work.blocks, 1, work.groups / work.blocks);
   plan.map(panel_of(boxes.q, boxes.bucket, tile.queries, a.q));
   plan.map(panel_of(boxes.dout, boxes.bucket, tile.queries, a.dout));
   plan.map(panel_of(boxes.k, boxes.bucket, tile.keys(), a.k));
   plan.map(panel_of(boxes.v, boxes.bucket, tile.keys(), a.v));
-  plan.add(spec, Family::sm90, a.backward.work.groups);
+  plan.add(spec, Family::sm90, work.groups);
 }
 
 // A kernel without matrix instructions: each of its workgroups computes some columns of one result,
@@ -197,9 +201,8 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
     // The kernel that computes delta sets them to 0: it has each query once, and runs before.
     // On NVIDIA in blocks of so many queries, and each sequence starts one (kernels/backward/dq_sums.hpp).
     constexpr std::int64_t block = 16;
-    const int columns = boxes.bucket > 0
-                            ? boxes.bucket
-                            : bucket_for(p, fused_operation(p, t, chip), chip.family);
+    const int columns =
+        boxes.bucket > 0 ? boxes.bucket : bucket_for(p, fused_operation(p, t, chip), chip.family);
     const Size rows = kernel::vendor_of(chip.family) != kernel::Vendor::nvidia ? Size(l.rows_q)
                       : l.packed_q()
                           ? (Size(l.rows_q) + Size(p.batch() + 1) * block).rounded_up(block)

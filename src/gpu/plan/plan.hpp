@@ -78,8 +78,9 @@ class Plan {
  private:
   struct alignas(64) Room {
     std::byte bytes[std::max({sizeof(kernel::ForwardWarpgroupsArguments),
-                              sizeof(kernel::BackwardWarpgroupsArguments), sizeof(kernel::AppendArguments),
-                              sizeof(kernel::ClusterArguments), sizeof(kernel::CombineArguments)})];
+                              sizeof(kernel::BackwardWarpgroupsArguments),
+                              sizeof(kernel::AppendArguments), sizeof(kernel::ClusterArguments),
+                              sizeof(kernel::CombineArguments)})];
   };
 
   int count_ = 0;

@@ -1,10 +1,11 @@
-// Which forward problems Hopper's kernels take, and what the copy engine is told about their tensors.
+// Which problems Hopper's kernels take, forward and backward, and what the copy engine is told about their tensors.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <functional>
 
 #include "given.hpp"
+#include "gpu/plan/backward.hpp"
 #include "gpu/plan/forward.hpp"
 #include "tile/panels.hpp"
 
@@ -118,6 +119,121 @@ TEST(Warpgroups, SingleElementsAndPackedRowsHaveMaps) {
   packed.p.lengths.cu_q = packed.p.lengths.cu_k = starts;
   for (Rows* rows : {&packed.p.q, &packed.p.k, &packed.p.v, &packed.o.out}) rows->batch_stride = 0;
   EXPECT_EQ(packed.names(), Names{"forward_warpgroups_bf16_128_plain"});
+}
+
+struct Gradients {
+  explicit Gradients(DType dtype = DType::bf16, int d = 128, int dv = 128) {
+    sizes.d = d;
+    sizes.dv = dv;
+    sizes.hk = 2;
+    p = dense_problem(dtype, sizes);
+    t = gradients(dtype, sizes);
+  }
+  void fill(Plan& plan, Chip chip = hopper) const { plan_backward(plan, p, t, at(0x100000), chip); }
+  Names names(Chip chip = hopper) const {
+    Plan plan;
+    fill(plan, chip);
+    return names_of(plan);
+  }
+  Sizes sizes;
+  Problem p;
+  BackwardTensors t;
+};
+
+TEST(BackwardWarpgroups, TakePlainProblemsUpTo128Columns) {
+  EXPECT_EQ(Gradients().names(), (Names{"backward_delta_bf16", "backward_warpgroups_bf16_128_plain",
+                                        "backward_round_bf16"}));
+  EXPECT_EQ(Gradients(DType::f16, 64, 40).names()[1], "backward_warpgroups_f16_64_plain");
+  EXPECT_EQ(Gradients(DType::f16, 64, 96).names()[1], "backward_warpgroups_f16_128_plain");
+  EXPECT_EQ(Gradients(DType::bf16, 192, 192).names()[1], "backward_fused_large_bf16_256_plain");
+  EXPECT_EQ(Gradients().names({Family::sm80, 132, 232448, false})[1],
+            "backward_fused_large_bf16_128_plain");
+}
+
+// Each of these alone leaves a problem to the kernels of sm_80.
+TEST(BackwardWarpgroups, LeaveTheRestToOthers) {
+  const std::function<void(Gradients&)> others[] = {
+      [](Gradients& g) { g.p.deterministic = true; },
+      [](Gradients& g) { g.p.softcap = 1; },
+      [](Gradients& g) { g.p.dropout.p = 0.1f; },
+      [](Gradients& g) { g.t.dq = {}; },
+      [](Gradients& g) { g.t.dk = g.t.dv = {}; },
+      [](Gradients& g) { g.t.dout.data = at(0x50008); },
+      [](Gradients& g) { g.t.dout.head_stride = 0; },  // repeated: no map has that
+      [](Gradients& g) { g.p.k.batch_stride = 0; },
+      [](Gradients& g) { g.t.lse = {g.t.lse.data, 8000, 1, 8}; },  // not query by query
+  };
+  for (std::size_t n = 0; n < std::size(others); ++n) {
+    Gradients g;
+    others[n](g);
+    for (const std::string& name : g.names())
+      EXPECT_EQ(name.find("warpgroups"), std::string::npos) << n;
+  }
+}
+
+TEST(BackwardWarpgroups, SumsAreInTheKernelsOrderAndOnlyThere) {
+  Plan plan, other;
+  Gradients().fill(plan);
+  Gradients().fill(other, {Family::sm80, 132, 232448, false});
+  const auto& a = plan.arguments<Operation::backward_warpgroups>().backward;
+  const auto& round = plan.arguments<Operation::backward_round>();
+  EXPECT_EQ(a.sums_by_lane, 1);
+  EXPECT_EQ(round.sums_by_lane, 1);
+  EXPECT_EQ(round.dq_sums.data, a.dq_sums.data);
+  EXPECT_EQ(round.dq_sums.columns, 128);
+  EXPECT_EQ(other.arguments<Operation::backward_round>().sums_by_lane, 0);
+  // Rows of a head are whole blocks of the sums, which copies add to 16 bytes at a time.
+  EXPECT_EQ(a.dq_sums.head_stride, 128 * 1008);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(a.dq_sums.data) % 16, 0u);
+}
+
+TEST(BackwardWarpgroups, MapsAreThoseOfTheTensorsAndBoxesAreTiles) {
+  const Gradients g;
+  Plan plan;
+  g.fill(plan);
+  const Launch& launch = *plan.find(Operation::backward_warpgroups);
+  const auto& a = plan.arguments<Operation::backward_warpgroups>();
+  const auto tile = kernel::backward_groups(kernel::kernel_spec(launch.kernel));
+  const struct {
+    const kernel::TensorMap* map;
+    const void* data;
+    int rows;
+    std::uint64_t length, heads;
+  } expected[] = {{&a.q, g.p.q.data, tile.queries, 1000, 8},
+                  {&a.dout, g.t.dout.data, tile.queries, 1000, 8},
+                  {&a.k, g.p.k.data, tile.keys(), 900, 2},
+                  {&a.v, g.p.v.data, tile.keys(), 900, 2}};
+  ASSERT_EQ(launch.boxes.size(), std::size(expected));
+  for (std::size_t n = 0; n < std::size(expected); ++n) {
+    const TensorBox& box = launch.boxes[n];
+    EXPECT_EQ(box.map, expected[n].map);
+    EXPECT_EQ(box.data, expected[n].data);
+    EXPECT_EQ(box.columns, 64u);
+    EXPECT_EQ(box.rows, static_cast<std::uint32_t>(expected[n].rows));
+    EXPECT_EQ(box.sizes[1], expected[n].length);
+    EXPECT_EQ(box.sizes[2], expected[n].heads);
+  }
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(&a) % 64, 0u);
+  EXPECT_EQ(launch.shape.groups, 2 * 2 * divide_up(900, tile.keys()));
+  EXPECT_LE(launch.shape.dynamic_shared, 232448u);
+}
+
+// About as many planes take turns as fill the device once.
+TEST(BackwardWarpgroups, PlanesThatFillTheDeviceTakeTurns) {
+  const auto together = [](std::int64_t keys, std::int64_t batch) {
+    Gradients g;
+    g.sizes.sk = keys;
+    g.sizes.b = batch;
+    g.p = dense_problem(DType::bf16, g.sizes);
+    g.t = gradients(DType::bf16, g.sizes);
+    Plan plan;
+    g.fill(plan);
+    return plan.arguments<Operation::backward_warpgroups>().backward.work.planes_together;
+  };
+  EXPECT_EQ(together(8192, 4), 2);
+  EXPECT_EQ(together(2048, 8), 8);
+  EXPECT_EQ(together(100000, 4), 1);
+  EXPECT_EQ(together(128, 3), 6);  // there are no more
 }
 
 }  // namespace

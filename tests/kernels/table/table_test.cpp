@@ -40,6 +40,24 @@ TEST(Table, AdditionsHaveWhatNamesThemAndNoMore) {
   }
 }
 
+TEST(Table, GradientsOnHopperFitAMultiprocessor) {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    for (const int bucket : {64, 128}) {
+      const KernelSpec spec =
+          backward_spec(Operation::backward_warpgroups, dtype, bucket, Variant::plain);
+      const int number = kernel_number(spec);
+      ASSERT_GE(number, 0);
+      EXPECT_TRUE(has_kernel(Family::sm90, number));
+      EXPECT_FALSE(has_kernel(Family::sm80, number));
+      const BackwardGroups groups = backward_groups(spec);
+      const int entry = 65536 / groups.threads() / 8 * 8;
+      EXPECT_LE(128 * (groups.copying + groups.groups * groups.computing),
+                entry * groups.threads());
+      EXPECT_LE(backward_groups_shared(spec), 232448);
+    }
+  }
+}
+
 TEST(Table, SetsOfFamilies) {
   EXPECT_TRUE(contains(family_set::all, Family::sm80));
   EXPECT_TRUE(contains(family_set::amd, Family::rdna2));

@@ -143,6 +143,7 @@ TEST(Panels, PlacesOfARing) {
     EXPECT_EQ(drain.stage(), n % 2);
     EXPECT_EQ(fill.parity(), static_cast<std::uint32_t>(n / 2 % 2 ^ 1));
     EXPECT_EQ(drain.parity(), static_cast<std::uint32_t>(n / 2 % 2));
+    EXPECT_EQ(drain.before().stage(), (n + 1) % 2);
   }
 }
 

@@ -1,0 +1,78 @@
+// The tiles of queries that a block of keys meets: each query that sees a key is in one of them, and tiles
+// without a mask need none.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "arch/host.hpp"
+
+// What the header's includes ask of a device besides; none of it is called here.
+#define ROCFLASH_SHARED_ARRAY static
+namespace rocflash::kernel::arch {
+inline float from_lane(float x, int) { return x; }
+inline int thread() { return 0; }
+inline void barrier() {}
+}  // namespace rocflash::kernel::arch
+
+#include "backward/query_tiles.hpp"
+
+namespace rocflash::kernel {
+namespace {
+
+constexpr int owned = 128, streamed = 64;
+using Tiles = QueryTiles<owned, streamed>;
+
+void expect_tiles(const Visibility& visibility, std::int32_t sq, std::int32_t sk) {
+  Problem p;
+  p.visibility = visibility;
+  p.lengths = {.batch = 1, .rows_q = sq, .rows_k = sk};
+  p.max_q = sq;
+  p.max_k = sk;
+  const SequenceView sequence(p, 0);
+  for (std::int32_t begin = 0; begin < sk; begin += owned) {
+    const Tiles tiles(visibility, sequence, begin);
+    std::set<std::int32_t> firsts;
+    std::int32_t query = tiles.start;
+    for (std::int32_t n = 0; n < tiles.count; ++n) {
+      EXPECT_EQ(query % DqSums::rows, 0);
+      EXPECT_TRUE(firsts.insert(query).second) << query;
+      const bool edge = query < tiles.common_begin || query + streamed > tiles.common_end;
+      for (std::int32_t i = query; !edge && i < query + streamed; ++i) {
+        ASSERT_LT(i, sq);
+        const Range keys = visible_keys(visibility, i, sq, sk);
+        EXPECT_LE(keys.begin, begin);
+        EXPECT_GE(keys.end, begin + owned);
+      }
+      query += streamed;
+      if (query >= tiles.end) query = tiles.first;
+    }
+    if (tiles.count > 0) EXPECT_EQ(query, tiles.start);  // around once
+    for (std::int32_t i = 0; i < sq; ++i) {
+      const Range keys = visible_keys(visibility, i, sq, sk);
+      const bool sees = keys.begin < begin + owned && keys.end > begin && !keys.empty();
+      bool met = false;
+      for (const std::int32_t first : firsts) met |= i >= first && i < first + streamed;
+      EXPECT_TRUE(met || !sees) << "query " << i << " and keys from " << begin;
+    }
+  }
+}
+
+TEST(QueryTiles, MeetEveryQueryThatSeesAKey) {
+  const Visibility seen[] = {{}, {-1, 0}, {100, 20}, {0, 0}, {-1, -1, 70}, {40, 0, 90}};
+  for (const Visibility& visibility : seen)
+    for (const auto& [sq, sk] : {std::pair{1, 1}, {64, 128}, {500, 300}, {77, 700}, {300, 129}})
+      expect_tiles(visibility, sq, sk);
+}
+
+TEST(QueryTiles, NeighbouringBlocksStartApart) {
+  Problem p;
+  p.lengths = {.batch = 1, .rows_q = 1024, .rows_k = 1024};
+  p.max_q = p.max_k = 1024;
+  const SequenceView sequence(p, 0);
+  std::set<std::int32_t> starts;
+  for (std::int32_t begin = 0; begin < 1024; begin += owned)
+    EXPECT_TRUE(starts.insert(Tiles({}, sequence, begin).start).second);
+}
+
+}  // namespace
+}  // namespace rocflash::kernel
