@@ -380,7 +380,7 @@ void backward_warpgroups(const BackwardWarpgroupsArguments& a) {
     Types::key_ring().make(tile.groups);
     Types::q_ring().make(tile.groups);
     Types::dout_ring().make(tile.groups);
-    Types::statistics_ring().make(tile.groups);
+    Types::statistics_ring().make(tile.groups, arch::wave_size);
     arch::publish_barriers();
   }
   arch::barrier();

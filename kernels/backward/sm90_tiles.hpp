@@ -301,8 +301,7 @@ void copy_statistics(const BackwardArguments& a) {
       order.store(TileOrder::is_edge, query < block[BlockOrder::common_begin] ||
                                           query + Types::queries > block[BlockOrder::common_end]);
     }
-    arch::wave_barrier();
-    if (arch::lane() == 0) ring.announce(place, 0);
+    ring.announce(place, 0);  // each lane what it stored
     place.advance();
   });
 }

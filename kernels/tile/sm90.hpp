@@ -220,9 +220,9 @@ class Ring {
   explicit Ring(SharedAddress barriers) : barriers_(barriers) {}
 
   // By one thread, before arch::publish_barriers().
-  void make(int drainers) const {
+  void make(int drainers, int fillers = 1) const {
     for (int n = 0; n < stages; ++n) {
-      arch::make_barrier(full(n), 1);
+      arch::make_barrier(full(n), fillers);
       arch::make_barrier(empty(n), drainers);
     }
   }
