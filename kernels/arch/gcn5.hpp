@@ -43,10 +43,9 @@ struct Mma {
 #define ROCFLASH_TAKE_ROWS                                            \
   "v_mov_b32 %[n0], %[a0]\n"                                          \
   "v_mov_b32 %[n1], %[a1]\n"                                          \
-  "s_nop 0\n"                                                         \
   "v_mov_b32_dpp %[n0], %[a0] row_ror:4 row_mask:0xf bank_mask:0x5\n" \
-  "v_mov_b32_dpp %[n1], %[a1] row_ror:4 row_mask:0xf bank_mask:0x5\n" \
   "v_mov_b32_dpp %[a0], %[a0] row_ror:4 row_mask:0xf bank_mask:0xa\n" \
+  "v_mov_b32_dpp %[n1], %[a1] row_ror:4 row_mask:0xf bank_mask:0x5\n" \
   "v_mov_b32_dpp %[a1], %[a1] row_ror:4 row_mask:0xf bank_mask:0xa\n"
 #define ROCFLASH_OF_LANE(n) " quad_perm:[" #n "," #n "," #n "," #n "] row_mask:0xf bank_mask:0xf\n"
 #define ROCFLASH_SUMS                                                                  \

@@ -78,7 +78,7 @@ TEST(Occupancy, BarriersLimitSmallGroups) {
 
 TEST(Occupancy, KnowsWhatTheBuildKnows) {
   EXPECT_FALSE(machine_of("sm_80"));
-  EXPECT_FALSE(machine_of("gfx906"));
+  EXPECT_FALSE(machine_of("gfx900"));
   EXPECT_FALSE(machine_of("gfx1010"));
   EXPECT_FALSE(machine_of("gfx1250"));
   EXPECT_EQ(machine_of("gfx1151")->registers, 1536);
