@@ -151,22 +151,29 @@ struct TimelineFile::State {
   const Module& module;
   const Program& program;
   std::vector<TimelineEvent> events;
+  u64 left_out = 0;
 };
 
 TimelineFile::TimelineFile(std::string path, const Module& module, const Program& program)
-    : state_(new State{std::move(path), module, program, {}}) {}
+    : state_(new State{std::move(path), module, program, {}, 0}) {}
 TimelineFile::~TimelineFile() = default;
 
 Timeline TimelineFile::sink() {
   return [state = state_.get()](const TimelineEvent& e) {
-    if (state->events.size() < kMostEvents) state->events.push_back(e);
+    if (state->events.size() < kMostEvents) {
+      state->events.push_back(e);
+    } else {
+      ++state->left_out;
+    }
   };
 }
 
 void TimelineFile::write(const LaunchTime& time) {
   constexpr int kMatrixRow = 1000;
+  const Clock slot = time_parameters(state_->module.target()).issue.turn;
   std::ofstream out(state_->path);
-  out << "{\"displayTimeUnit\":\"ns\",\"otherData\":" << time.json() << ",\"traceEvents\":[\n";
+  out << "{\"displayTimeUnit\":\"ns\",\"otherData\":" << time.json()
+      << ",\"eventsLeftOut\":" << state_->left_out << ",\"traceEvents\":[\n";
   for (int simd = 0; simd < 4; ++simd) {
     out << fmt::format(
         "{{\"ph\":\"M\",\"pid\":{},\"name\":\"process_name\",\"args\":{{\"name\":\"SIMD {}\"}}}},\n"
@@ -208,9 +215,10 @@ void TimelineFile::write(const LaunchTime& time) {
     const std::string arguments =
         fmt::format("\"instruction\":{},\"offset\":\"{:#x}\"", json_text(text), offset);
     const bool matrix = op.kind == Class::Matrix;
-    // In the wave's own row an instruction takes its slot; the unit's work has a row of its own.
-    slice(e.simd, e.wave, e.start, matrix ? std::min(e.end, e.start + 4) : e.end, mnemonic,
-          class_name(op.kind), arguments);
+    // In the wave's own row an instruction takes its slot, whatever its unit does then: slices of a
+    // row must not overlap. The matrix unit's work has a row of its own.
+    slice(e.simd, e.wave, e.start, std::min(e.end, e.start + slot), mnemonic, class_name(op.kind),
+          arguments);
     if (matrix) slice(e.simd, kMatrixRow, e.start, e.end, mnemonic, "matrix", arguments);
   }
   out << "\n]}\n";

@@ -2,7 +2,9 @@
 // and switching it off do what they say.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "dialect.h"
@@ -240,7 +242,8 @@ TEST(Model, LoadsToLdsDoNotBlockItsBanks) {
 }
 
 TEST(Model, TimelinesAreReadByTraceViewers) {
-  const Timed t = timed(repeated(20, kMatrix), 4, 1);
+  const Timed t = timed(
+      repeated(20, std::string(kMatrix) + "\n  v_exp_f32 v9, v9\n  v_exp_f32 v10, v10"), 8, 1);
   const std::string path = testing::TempDir() + "timeline.json";
   TimelineFile file(path, *t.module, t.module->program(64));
   const Timeline sink = file.sink();
@@ -249,12 +252,27 @@ TEST(Model, TimelinesAreReadByTraceViewers) {
   std::ifstream in(path);
   const nlohmann::json j = nlohmann::json::parse(in);
   int matrix = 0;
+  std::map<std::pair<int, int>, std::vector<std::pair<i64, i64>>> rows;
   for (const auto& e : j["traceEvents"]) {
     if (e["ph"] != "X") continue;
-    EXPECT_GE(e["dur"].get<double>(), 0);
+    EXPECT_GE(e["dur"].get<i64>(), 0);
     matrix += e["tid"] == 1000 ? 1 : 0;
+    rows[{e["pid"], e["tid"]}].emplace_back(e["ts"], e["ts"].get<i64>() + e["dur"].get<i64>());
   }
-  EXPECT_EQ(matrix, 80);
+  EXPECT_EQ(matrix, 160);
+  // Slices of a row follow or contain each other.
+  for (auto& [row, slices] : rows) {
+    std::ranges::sort(slices, [](const auto& a, const auto& b) {
+      return a.first != b.first ? a.first < b.first : a.second > b.second;
+    });
+    std::vector<i64> open;
+    for (const auto& [begin, end] : slices) {
+      while (!open.empty() && open.back() <= begin) open.pop_back();
+      EXPECT_TRUE(open.empty() || end <= open.back()) << row.first << " " << row.second;
+      open.push_back(end);
+    }
+  }
+  EXPECT_EQ(j["eventsLeftOut"], 0);
 }
 
 }  // namespace
