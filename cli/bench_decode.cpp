@@ -9,7 +9,6 @@
 #include "array.hpp"
 #include "commands.hpp"
 #include "output.hpp"
-#include "table.hpp"
 #include "times.hpp"
 
 namespace rocflash::cli {
@@ -58,13 +57,6 @@ class Reader {
   int threads_;
 };
 
-struct DecodeRow {
-  std::int64_t seqlen, page;  // page 0: one piece per sequence
-  double gigabytes;
-  Times decode, reading, append;
-  Times one_tensor;  // the same memory without pages; of pages only
-};
-
 // A call with its workspace, ready to be repeated.
 class Repeated {
  public:
@@ -90,33 +82,24 @@ class Repeated {
   Workspace workspace_;
 };
 
-DecodeRow measure(const DecodeOptions& o, std::int64_t seqlen, std::int64_t page, int threads) {
-  const DType t = parse_dtype(o.dtype);
-  const std::int64_t pages = page > 0 ? (seqlen + page - 1) / page : 1,
-                     rows = page > 0 ? page : seqlen;
-  Array q(t, {o.batch, 1, o.heads, o.head_dim}), out(t, {o.batch, 1, o.heads, o.head_dim});
-  Array k(t, {o.batch * pages, rows, o.kv_heads, o.head_dim}),
-      v(t, {o.batch * pages, rows, o.kv_heads, o.head_dim});
+DecodeTimes measure(const DecodeOptions& o, const DecodeCase& c, int threads) {
+  const DType t = c.dtype;
+  Array q(t, c.queries), out(t, c.queries), k(t, c.cache), v(t, c.cache);
   std::uint64_t seed = 1;
   for (Array* a : {&q, &k, &v}) a->fill(seed++);
-  std::vector<std::int32_t> table(static_cast<std::size_t>(o.batch * pages));
-  std::iota(table.begin(), table.end(), 0);
-  std::shuffle(table.begin(), table.end(), std::mt19937(1));
-  std::vector<std::int32_t> used(static_cast<std::size_t>(o.batch),
-                                 static_cast<std::int32_t>(seqlen));
+  std::vector<std::int32_t> table = c.table, used = c.used;
 
   Problem problem;
   problem.q = q.tensor();
-  const Dims one_piece{o.batch, pages * rows, o.kv_heads, o.head_dim};
-  problem.k = Tensor(k.tensor().data(), t, one_piece);
-  problem.v = Tensor(v.tensor().data(), t, one_piece);
+  problem.k = Tensor(k.tensor().data(), t, c.one_piece);
+  problem.v = Tensor(v.tensor().data(), t, c.one_piece);
   problem.seqused_k = Tensor(used.data(), DType::i32, {o.batch});
   const ForwardOutputs outputs{out.tensor(), std::nullopt, std::nullopt};
   Repeated one_tensor(problem, {}, outputs, o.threads);
-  if (page > 0) {
+  if (c.page > 0) {
     problem.k = k.tensor();
     problem.v = v.tensor();
-    problem.block_table = Tensor(table.data(), DType::i32, {o.batch, pages});
+    problem.block_table = Tensor(table.data(), DType::i32, c.table_shape);
   }
   Repeated whole(problem, {}, outputs, o.threads);
 
@@ -125,7 +108,7 @@ DecodeRow measure(const DecodeOptions& o, std::int64_t seqlen, std::int64_t page
       v_new(t, {o.batch, 1, o.kv_heads, o.head_dim});
   for (Array* a : {&k_new, &v_new}) a->fill(seed++);
   std::vector<std::int32_t> before(static_cast<std::size_t>(o.batch),
-                                   static_cast<std::int32_t>(seqlen - 1));
+                                   static_cast<std::int32_t>(c.seqlen - 1));
   problem.seqused_k = Tensor(before.data(), DType::i32, {o.batch});
   problem.causal = true;
   problem.window = Window{0, 0};
@@ -135,7 +118,7 @@ DecodeRow measure(const DecodeOptions& o, std::int64_t seqlen, std::int64_t page
   // What is read to drive the cache out, as a model's weights do from one token to the next.
   const Array others(DType::f32, {o.cold ? 64 << 20 : 1});
   Reader reader({&k, &v}, threads), other_reader({&others}, threads);
-  DecodeRow r{seqlen, page, static_cast<double>(k.bytes() + v.bytes()) * 1e-9, {}, {}, {}, {}};
+  Times decodes, readings, appends, of_one_tensor;
   // A short call comes first so that the library's threads are awake, as the reader's are.
   Array few_keys(t, {1, 1024, o.kv_heads, o.head_dim});
   Problem short_problem;
@@ -150,14 +133,24 @@ DecodeRow measure(const DecodeOptions& o, std::int64_t seqlen, std::int64_t page
   };
   whole.time();
   for (const auto start = Clock::now();
-       r.decode.count() < std::max(o.repeat, 5) || (o.repeat == 0 && seconds_since(start) < 1);) {
-    time(whole, r.decode);
-    if (page > 0) time(one_tensor, r.one_tensor);
-    time(appending, r.append);
+       decodes.count() < std::max(o.repeat, 5) || (o.repeat == 0 && seconds_since(start) < 1);) {
+    time(whole, decodes);
+    if (c.page > 0) time(one_tensor, of_one_tensor);
+    time(appending, appends);
     if (o.cold) other_reader.time();
-    r.reading.add(reader.time());
+    readings.add(reader.time());
   }
-  return r;
+  const double best = decodes.best(), best_reading = readings.best();
+  return {.seconds = decodes.median(),
+          .one_tensor_seconds = c.page > 0 ? of_one_tensor.median() : 0,
+          .bound_seconds = readings.median(),
+          .cells = {fmt::format("{:.1f}", c.bytes() / best * 1e-9),
+                    fmt::format("{:.1f}", c.bytes() / best_reading * 1e-9),
+                    fmt::format("{:.0f}", 100 * best_reading / best),
+                    fmt::format("{:.1f}", appends.median() * 1e6)},
+          .more = {{"best_seconds", best},
+                   {"best_read_seconds", best_reading},
+                   {"append_seconds", appends.median()}}};
 }
 
 }  // namespace
@@ -166,7 +159,7 @@ int bench_decode(const DecodeOptions& o) {
   const int threads = o.threads > 0 ? o.threads : limits().default_threads;
   std::FILE* to = text_stream(o.json);
   fmt::print(to,
-             "{}, {}: decode, {}, batch {}, heads {} on {}, head size {}, one query a sequence\n",
+             "{}, {}: decode, {}, batch {}, heads {} on {}, head size {}, one query per sequence\n",
              device_line(o.device), threads_text(threads), o.dtype, o.batch, o.heads, o.kv_heads,
              o.head_dim);
   fmt::print(
@@ -178,70 +171,10 @@ int bench_decode(const DecodeOptions& o) {
       o.cold ? ", each after 256 MiB of other memory have been read" : "");
   std::fflush(to);
 
-  return report_decode(o, to,
-                       {"time [ms]", "GB/s", "reading [GB/s]", "share of reading [%]", "best GB/s",
-                        "reading, best [GB/s]", "share [%]", "time to one tensor's", "append [us]"},
-                       {{"threads", threads}, {"cold", o.cold}},
-                       [&](std::int64_t seqlen, std::int64_t page) {
-                         const DecodeRow r = measure(o, seqlen, page, threads);
-                         const double seconds = r.decode.median(), reading = r.reading.median(),
-                                      best = r.decode.best(), best_reading = r.reading.best();
-                         DecodeCells row;
-                         row.seconds = seconds;
-                         if (page > 0) row.one_tensor = r.one_tensor.median();
-                         row.before = {fmt::format("{:.3f}", seconds * 1e3),
-                                       fmt::format("{:.1f}", r.gigabytes / seconds),
-                                       fmt::format("{:.1f}", r.gigabytes / reading),
-                                       fmt::format("{:.0f}", 100 * reading / seconds),
-                                       fmt::format("{:.1f}", r.gigabytes / best),
-                                       fmt::format("{:.1f}", r.gigabytes / best_reading),
-                                       fmt::format("{:.0f}", 100 * best_reading / best)};
-                         row.after = {fmt::format("{:.1f}", r.append.median() * 1e6)};
-                         row.json = {{"read_seconds", reading},
-                                     {"best_seconds", best},
-                                     {"best_read_seconds", best_reading},
-                                     {"append_seconds", r.append.median()},
-                                     {"gigabytes", r.gigabytes}};
-                         return row;
-                       });
-}
-
-int report_decode(
-    const DecodeOptions& o, std::FILE* to, const std::vector<std::string>& titles,
-    const Json& facts,
-    const std::function<DecodeCells(std::int64_t seqlen, std::int64_t page)>& measure) {
-  std::vector<std::string> all_titles{"cache", "page"};
-  all_titles.insert(all_titles.end(), titles.begin(), titles.end());
-  Table table(all_titles, 0);
-  Json results = Json::array();
-  Progress progress;
-  std::vector<std::int64_t> pages{0};
-  pages.insert(pages.end(), o.pages.begin(), o.pages.end());
-  for (const std::int64_t seqlen : o.seqlens) {
-    for (const std::int64_t page : pages) {
-      progress.show(fmt::format("cache {}, page {}", seqlen, page));
-      const DecodeCells row = measure(seqlen, page);
-      Json result{{"seqlen_k", seqlen}, {"page_size", page}, {"seconds", row.seconds}};
-      result.update(row.json);
-      std::vector<std::string> cells{std::to_string(seqlen),
-                                     page > 0 ? std::to_string(page) : "none"};
-      cells.insert(cells.end(), row.before.begin(), row.before.end());
-      cells.push_back(row.one_tensor ? fmt::format("{:.2f}", row.seconds / *row.one_tensor) : "");
-      cells.insert(cells.end(), row.after.begin(), row.after.end());
-      if (row.one_tensor) result["one_tensor_seconds"] = *row.one_tensor;
-      table.add(cells);
-      results.push_back(std::move(result));
-    }
-  }
-  progress.clear();
-  table.print(to);
-  Json json{{"version", version()},   {"device", o.device},    {"op", "decode"},
-            {"dtype", o.dtype},       {"batch", o.batch},      {"heads", o.heads},
-            {"kv_heads", o.kv_heads}, {"head_dim", o.head_dim}};
-  json.update(facts);
-  json["results"] = std::move(results);
-  write_json(o.json, json);
-  return exit_good;
+  return bench_decode_cases(o, {"reading", "read_seconds"},
+                            {"best GB/s", "reading, best [GB/s]", "share [%]", "append [us]"},
+                            {{"threads", threads}, {"cold", o.cold}},
+                            [&](const DecodeCase& c) { return measure(o, c, threads); });
 }
 
 }  // namespace rocflash::cli

@@ -1,11 +1,8 @@
 // `rocflash bench --op decode` on a GPU: one new query per sequence over a cache, by the device's own events,
 // beside the driver's copy that moves as many bytes.
 #include <algorithm>
-#include <numeric>
-#include <random>
 
 #include "bench_decode.hpp"
-#include "commands.hpp"
 #include "gpu_array.hpp"
 #include "output.hpp"
 #include "times.hpp"
@@ -49,49 +46,27 @@ class RepeatedOnGpu {
   GpuMemory workspace_;
 };
 
-struct GpuDecodeRow {
-  double bytes = 0;
-  Times decode, copy, one_tensor;  // one_tensor: the same memory without pages; of pages only
-};
-
-GpuDecodeRow measure(const std::shared_ptr<Gpu>& gpu, const DecodeOptions& o, std::int64_t seqlen,
-                     std::int64_t page) {
-  const DType t = parse_dtype(o.dtype);
-  const std::int64_t pages = page > 0 ? (seqlen + page - 1) / page : 1,
-                     rows = page > 0 ? page : seqlen;
-  const GpuArray q(gpu, t, {o.batch, 1, o.heads, o.head_dim}, 1),
-      out(gpu, t, {o.batch, 1, o.heads, o.head_dim}, 0);
-  const Dims cache{o.batch * pages, rows, o.kv_heads, o.head_dim},
-      one_piece{o.batch, pages * rows, o.kv_heads, o.head_dim};
-  const GpuArray k(gpu, t, cache, 2), v(gpu, t, cache, 3);
-  std::vector<std::int32_t> table(static_cast<std::size_t>(o.batch * pages));
-  std::iota(table.begin(), table.end(), 0);
-  std::shuffle(table.begin(), table.end(), std::mt19937(1));
-  const GpuInts block_table(gpu, table, {o.batch, pages}),
-      used(gpu,
-           std::vector<std::int32_t>(static_cast<std::size_t>(o.batch),
-                                     static_cast<std::int32_t>(seqlen)),
-           {o.batch});
+DecodeTimes measure(const std::shared_ptr<Gpu>& gpu, const DecodeOptions& o, const DecodeCase& c) {
+  const DType t = c.dtype;
+  const GpuArray q(gpu, t, c.queries, 1), out(gpu, t, c.queries, 0), k(gpu, t, c.cache, 2),
+      v(gpu, t, c.cache, 3);
+  const GpuInts block_table(gpu, c.table, c.table_shape), used(gpu, c.used, {o.batch});
 
   Problem problem{.q = q.tensor()};
-  problem.k = Tensor(k.tensor().data(), t, one_piece, {}, gpu->dlpack());
-  problem.v = Tensor(v.tensor().data(), t, one_piece, {}, gpu->dlpack());
+  problem.k = Tensor(k.tensor().data(), t, c.one_piece, {}, gpu->dlpack());
+  problem.v = Tensor(v.tensor().data(), t, c.one_piece, {}, gpu->dlpack());
   problem.seqused_k = used.tensor();
   const ForwardOutputs outputs{out.tensor(), std::nullopt, std::nullopt};
   const Gpu::Stream stream = gpu->make_stream();
   const RepeatedOnGpu one_tensor(gpu, problem, outputs, stream);
-  if (page > 0) {
+  if (c.page > 0) {
     problem.k = k.tensor();
     problem.v = v.tensor();
     problem.block_table = block_table.tensor();
   }
   const RepeatedOnGpu whole(gpu, problem, outputs, stream);
 
-  GpuDecodeRow row;
-  const auto half =
-      static_cast<std::size_t>(o.batch * pages * rows * o.kv_heads * o.head_dim) * size_of(t);
-  row.bytes = 2.0 * static_cast<double>(half);
-  const auto copy = [&] { gpu->copy(v.tensor().data(), k.tensor().data(), half, stream); };
+  const auto copy = [&] { gpu->copy(v.tensor().data(), k.tensor().data(), k.bytes(), stream); };
   whole();  // loads the kernels
   gpu->wait(stream);
   Stopwatch watch(*gpu);
@@ -102,13 +77,16 @@ GpuDecodeRow measure(const std::shared_ptr<Gpu>& gpu, const DecodeOptions& o, st
       for (int n = 0; n < together; ++n) call();
     }) / together);
   };
-  for (const auto start = Clock::now(); !enough(o.repeat, row.decode.count(), start);) {
-    time(row.decode, whole);
-    if (page > 0) time(row.one_tensor, one_tensor);
-    time(row.copy, copy);
+  Times decodes, copies, of_one_tensor;
+  for (const auto start = Clock::now(); !enough(o.repeat, decodes.count(), start);) {
+    time(decodes, whole);
+    if (c.page > 0) time(of_one_tensor, one_tensor);
+    time(copies, copy);
   }
   gpu->drop_stream(stream);
-  return row;
+  return {.seconds = decodes.median(),
+          .one_tensor_seconds = c.page > 0 ? of_one_tensor.median() : 0,
+          .bound_seconds = copies.median()};
 }
 
 }  // namespace
@@ -123,22 +101,8 @@ int bench_decode_gpu(const DecodeOptions& o) {
       "Medians by events. Copy is the driver's, of k over v: it reads and writes as many bytes "
       "as decode reads.\n\n");
   std::fflush(to);
-
-  return report_decode(
-      o, to, {"time [us]", "GB/s", "copy [GB/s]", "share of copy [%]", "time to one tensor's"},
-      Json::object(), [&](std::int64_t seqlen, std::int64_t page) {
-        const GpuDecodeRow r = measure(gpu, o, seqlen, page);
-        const double seconds = r.decode.median(), copy = r.copy.median();
-        DecodeCells row;
-        row.seconds = seconds;
-        if (page > 0) row.one_tensor = r.one_tensor.median();
-        row.before = {fmt::format("{:.1f}", seconds * 1e6),
-                      fmt::format("{:.0f}", r.bytes / seconds * 1e-9),
-                      fmt::format("{:.0f}", r.bytes / copy * 1e-9),
-                      fmt::format("{:.0f}", 100 * copy / seconds)};
-        row.json = {{"copy_seconds", copy}, {"bytes", r.bytes}};
-        return row;
-      });
+  return bench_decode_cases(o, {"copy", "copy_seconds"}, {}, Json::object(),
+                            [&](const DecodeCase& c) { return measure(gpu, o, c); });
 }
 
 }  // namespace rocflash::cli

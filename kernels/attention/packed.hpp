@@ -106,6 +106,12 @@ struct PartRows {
   float& lse(const PackedRow& row) const {
     return (&a.lse.at(sequence.batch, row.head, sequence.q_row + row.query))[part * a.lse_part];
   }
+  void store_lse(const PackedRow& row, float x) const { arch::store(&lse(row), x); }
+  // One column, or several neighbouring ones.
+  template <class Numbers>
+  void store(const PackedRow& row, int column, Numbers x) const {
+    arch::store(reinterpret_cast<Numbers*>(out(row) + column), x);
+  }
 };
 
 }  // namespace rocflash::kernel

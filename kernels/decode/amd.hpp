@@ -10,13 +10,12 @@
 #pragma once
 
 #include "arch/arch.hpp"
-#include "attention/epilogue.hpp"
-#include "attention/exact.hpp"
 #include "attention/packed.hpp"
 #include "attention/rows.hpp"
 #include "attention/score.hpp"
 #include "attention/sequence.hpp"
 #include "attention/softmax.hpp"
+#include "decode/amd_end.hpp"
 #include "decode/amd_scores.hpp"
 #include "decode/amd_staged.hpp"
 #include "table/decode.hpp"
@@ -116,64 +115,19 @@ typename DecodeTypes<spec>::Scores multiply_keys(const K& k, const Q& q) {
   return scores;
 }
 
-// The end of a wave's work: each row divided by its sum, in f32, and its lse. It computes its position again
-// rather than keep it in registers during the loop.
+// The end of a wave's work, a part of the results. It computes its position again rather than keep it in registers
+// during the loop.
 template <KernelSpec spec>
 void finish_part(const DecodeArguments& a, const OnlineSoftmax& softmax,
                  const typename DecodeTypes<spec>::Outputs& out) {
   using Types = DecodeTypes<spec>;
-  using Mma = typename Types::Mma;
-  const Problem& p = a.problem;
   const DecodeItem item(a, arch::group());
-  const SequenceView sequence(p, item.batch);
+  const SequenceView sequence(a.problem, item.batch);
   const std::int32_t number = item.split * Types::waves + arch::wave();
   const DecodePart part(a, sequence, item.block, Types::tile.rows, number, a.splits * Types::waves,
                         Types::tile.keys);
-  const PartRows to{a, sequence, number};
-  const auto group = static_cast<std::uint32_t>(a.group);
-  const int own = Types::Scores::lane_column();
-  const PackedRow packed(part.row_begin + own, group, item.kv_head);
-  const bool in_use = own < part.rows;
-  const Normaliser normaliser =
-      Finish<Variant::full>(p, 0)(softmax.reference, column_sum(softmax.sum));
-  if (in_use && Types::Scores::lane_row() == 0) arch::store(&to.lse(packed), normaliser.lse);
-
-  float* columns = to.out(packed) + Quads<Mma>::lane_row();
-  float probe = 0;  // NaN once an output is not finite
-  ROCFLASH_UNROLL
-  for (int r = 0; r < out.row_parts; ++r) {
-    float o[Mma::results];
-    ROCFLASH_UNROLL
-    for (int i = 0; i < Mma::results; ++i) {
-      o[i] = out.part[r][0][i];
-      probe = __builtin_fmaf(o[i], 0.0f, probe);
-      o[i] *= normaliser.factor;
-    }
-    Quads<Mma>::arrange(o);
-    ROCFLASH_UNROLL
-    for (int i = 0; i < Mma::results && in_use; i += 4)
-      arch::store(reinterpret_cast<Float4*>(columns + r * Mma::rows + Quads<Mma>::row(i)),
-                  Float4{o[i], o[i + 1], o[i + 2], o[i + 3]});
-  }
-
-  constexpr std::uint64_t one_lane_per_row = (std::uint64_t{1} << Types::tile.rows) - 1;
-  std::uint64_t broken =
-      arch::ballot(in_use && (column_sum(probe) != 0 || products_overflow(p))) & one_lane_per_row;
-  while (broken != 0) {
-    const int lane = __builtin_ctzll(broken);
-    broken &= broken - 1;
-    const DecodeArguments& renewed = arch::again(a);
-    const Problem& problem = renewed.problem;
-    const PackedRow row(part.row_begin + lane, static_cast<std::uint32_t>(renewed.group),
-                        item.kv_head);
-    const PartRows results{renewed, sequence, number};
-    repair(
-        ExactScores<spec.dtype>{problem, sequence, row.head, renewed.caches},
-        part.view(problem, sequence, row.query), arch::from_lane(softmax.base(), lane),
-        arch::from_lane(normaliser.factor, lane), 0, problem.value_dim,
-        [&](float lse) { arch::store(&results.lse(row), lse); },
-        [&](int column, float x) { arch::store(results.out(row) + column, x); });
-  }
+  finish_results<spec.dtype, Types, PartRows>(a, item, sequence, part, {number, 0, true}, softmax,
+                                              out);
 }
 
 template <KernelSpec spec>

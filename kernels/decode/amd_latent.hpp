@@ -10,10 +10,9 @@
 #pragma once
 
 #include "arch/arch.hpp"
-#include "attention/epilogue.hpp"
-#include "attention/exact.hpp"
 #include "attention/score.hpp"
 #include "attention/softmax.hpp"
+#include "decode/amd_end.hpp"
 #include "decode/amd_scores.hpp"
 #include "decode/amd_staged.hpp"
 #include "decode/latent.hpp"
@@ -110,66 +109,19 @@ typename LatentTypes<spec>::Mma::Result multiply_columns(const K& k, const Rest&
   return Mma::multiply(rest.fragment(0, 0), q.fragment(0, steps), sum);
 }
 
-// The end: each row divided by its sum, and its lse. It computes its position again rather than keep it in
-// registers during the loop.
+// The end: the wave's columns of the results. It computes its position again rather than keep it in registers during
+// the loop.
 template <KernelSpec spec>
 void finish_columns(const DecodeArguments& a, const OnlineSoftmax& softmax,
                     const typename LatentTypes<spec>::Outputs& out) {
   using Types = LatentTypes<spec>;
-  using Mma = typename Types::Mma;
-  const Problem& p = a.problem;
   const DecodeItem item(a, arch::group());
-  const SequenceView sequence(p, item.batch);
+  const SequenceView sequence(a.problem, item.batch);
   const DecodePart part(a, sequence, item.block, Types::tile.rows, item.split, a.splits,
                         Types::tile.keys);
-  const LatentResults<spec.dtype> to{a, sequence, item.split};
-  const auto group = static_cast<std::uint32_t>(a.group);
-  const int own = Types::Scores::lane_column(), wave = arch::wave();
-  const PackedRow packed(part.row_begin + own, group, item.kv_head);
-  const bool in_use = own < part.rows;
-  const Normaliser normaliser =
-      Finish<Variant::full>(p, 0)(softmax.reference, column_sum(softmax.sum));
-  if (wave == 0 && in_use && Types::Scores::lane_row() == 0) to.store_lse(packed, normaliser.lse);
-
-  const int first = wave * own_values;
-  float probe = 0;  // NaN once an output is not finite
-  ROCFLASH_UNROLL
-  for (int r = 0; r < out.row_parts; ++r) {
-    float o[Mma::results];
-    ROCFLASH_UNROLL
-    for (int i = 0; i < Mma::results; ++i) {
-      o[i] = out.part[r][0][i];
-      probe = __builtin_fmaf(o[i], 0.0f, probe);
-      o[i] *= normaliser.factor;
-    }
-    Quads<Mma>::arrange(o);
-    ROCFLASH_UNROLL
-    for (int i = 0; i < Mma::results && in_use; i += 4)
-      to.store(packed, first + Quads<Mma>::lane_row() + r * Mma::rows + Quads<Mma>::row(i),
-               Float4{o[i], o[i + 1], o[i + 2], o[i + 3]});
-  }
-
-  constexpr std::uint64_t one_lane_per_row = (std::uint64_t{1} << Types::tile.rows) - 1;
-  std::uint64_t broken =
-      arch::ballot(in_use && (column_sum(probe) != 0 || products_overflow(p))) & one_lane_per_row;
-  while (broken != 0) {
-    const int lane = __builtin_ctzll(broken);
-    broken &= broken - 1;
-    const DecodeArguments& renewed = arch::again(a);
-    const Problem& problem = renewed.problem;
-    const PackedRow row(part.row_begin + lane, static_cast<std::uint32_t>(renewed.group),
-                        item.kv_head);
-    const LatentResults<spec.dtype> results{renewed, sequence, item.split};
-    const int end = first + own_values < problem.value_dim ? first + own_values : problem.value_dim;
-    repair(
-        ExactScores<spec.dtype>{problem, sequence, row.head, renewed.caches},
-        part.view(problem, sequence, row.query), arch::from_lane(softmax.base(), lane),
-        arch::from_lane(normaliser.factor, lane), first, end,
-        [&](float lse) {
-          if (wave == 0) results.store_lse(row, lse);
-        },
-        [&](int column, float x) { results.store(row, column, x); });
-  }
+  const int wave = arch::wave();
+  finish_results<spec.dtype, Types, LatentResults<spec.dtype>>(
+      a, item, sequence, part, {item.split, wave * own_values, wave == 0}, softmax, out);
 }
 
 template <KernelSpec spec>

@@ -33,14 +33,14 @@ struct LatentResults {
 
   void store_lse(const PackedRow& row, float lse) const {
     if (!a.direct) {
-      arch::store(&PartRows{a, sequence, split}.lse(row), lse);
+      PartRows{a, sequence, split}.store_lse(row, lse);
     } else if (a.outputs.lse) {
       arch::store(&a.outputs.lse.at(sequence.batch, row.head, sequence.q_row + row.query), lse);
     }
   }
   void store(const PackedRow& row, int column, float x) const {
     if (!a.direct) {
-      arch::store(PartRows{a, sequence, split}.out(row) + column, x);
+      PartRows{a, sequence, split}.store(row, column, x);
     } else if (column < a.outputs.out.columns) {
       store_number(output(row), dtype, column, x);
     }
@@ -48,10 +48,7 @@ struct LatentResults {
   // Neighbouring columns.
   template <class Vector, int count = sizeof(Vector) / 4>
   void store(const PackedRow& row, int column, Vector x) const {
-    if (!a.direct) {
-      arch::store(reinterpret_cast<Vector*>(PartRows{a, sequence, split}.out(row) + column), x);
-      return;
-    }
+    if (!a.direct) return PartRows{a, sequence, split}.store(row, column, x);
     std::byte* to = output(row);
     ROCFLASH_UNROLL
     for (int e = 0; e < count; ++e)

@@ -296,6 +296,68 @@ TEST(Lengths, WrongOnesAppendInsideTheCache) {
   }
 }
 
+// The same for rows that are keys and values, and for caches of another dtype than the queries'.
+TEST(Lengths, WrongOnesStayInsideLatentAndMixedCaches) {
+  constexpr std::int32_t huge = 0x7fffffff, low = -huge - 1;
+  const std::vector<std::int32_t> wrong[] = {{-1, huge, 3, low}, {low, 30, huge, -7}};
+  for (const auto& w : wrong) {
+    for (const bool latent : {true, false}) {
+      Tensors t(open());
+      const std::int64_t d = latent ? 576 : 64, dv = latent ? 512 : 64;
+      const DType dtype = latent ? DType::bf16 : DType::f32;
+      Problem p;
+      p.q = t.filled(dtype, {2, 1, 4, d}, 0x3c);
+      p.k = t.filled(DType::bf16, {3, 16, 1, d}, 0x3c);
+      p.v = latent ? Tensor(p.k.data(), DType::bf16, {3, 16, 1, dv}, {16 * d, d, d, 1},
+                            open()->dlpack())
+                   : t.filled(DType::bf16, {3, 16, 1, dv}, 0x3c);
+      p.block_table = t.ints(w, {2, 2});
+      p.seqused_k = t.ints({w[3], w[1]}, {2});
+      const ForwardOutputs o{t.filled(dtype, {2, 1, 4, dv}, 0xff), std::nullopt, std::nullopt};
+      const std::size_t size = workspace_size(p, Append{}, o, {});
+      const Tensor scratch =
+          t.filled(DType::f32, {static_cast<std::int64_t>(size / sizeof(float))}, 0xff);
+      EXPECT_NO_THROW(
+          decode(p, Append{}, o, {.workspace = scratch.data(), .workspace_size = size}));
+    }
+  }
+}
+
+// What lies in a cache behind the keys in use changes nothing, be it NaN.
+TEST(Lengths, WhatLiesBehindTheKeysInUseHasNoInfluence) {
+  constexpr std::int64_t rows = 16, used = 5;
+  for (const bool latent : {true, false}) {
+    const std::int64_t d = latent ? 576 : 64, dv = latent ? 512 : 64;
+    std::vector<std::uint16_t> found[2];
+    for (const bool dirty : {false, true}) {
+      Tensors t(open());
+      Problem p;
+      p.q = t.halves(1, {1, 1, 4, d});
+      p.k = t.halves(2, {1, rows, 1, d});
+      p.v = latent ? Tensor(p.k.data(), DType::f16, {1, rows, 1, dv}, {rows * d, d, d, 1},
+                            open()->dlpack())
+                   : t.halves(3, {1, rows, 1, dv});
+      p.seqused_k = t.ints({used}, {1});
+      p.num_splits = 2;
+      if (dirty) {
+        const auto spoil = [&](const Tensor& x, std::int64_t columns) {
+          open()->fill(static_cast<std::byte*>(x.data()) + used * columns * 2, 0xff,
+                       static_cast<std::size_t>((rows - used) * columns * 2));
+        };
+        spoil(p.k, d);
+        if (!latent) spoil(p.v, dv);
+      }
+      const ForwardOutputs o{t.filled(DType::f16, {1, 1, 4, dv}, 0xff), std::nullopt, std::nullopt};
+      const std::size_t size = workspace_size(p, Append{}, o, {});
+      const Tensor scratch =
+          t.filled(DType::f32, {static_cast<std::int64_t>(size / sizeof(float))}, 0xff);
+      decode(p, Append{}, o, {.workspace = scratch.data(), .workspace_size = size});
+      found[dirty] = t.values<std::uint16_t>(o.out);
+    }
+    EXPECT_EQ(found[0], found[1]) << (latent ? "latent" : "plain");
+  }
+}
+
 // Parts merged on the GPU are what the CPU makes of them. Empty parts have values that must not count.
 TEST(Verify, MergesPartsAsTheCpuDoes) {
   constexpr std::int64_t parts = 70, batch = 2, queries = 3, heads = 2, columns = 37;
