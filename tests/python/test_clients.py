@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import subprocess
-import sys
 
 import pytest
 import torch
+from child import succeeds
 
 import flash_attn_3.flash_attn_interface as inner
 import flash_attn_interface as fa3
@@ -42,8 +41,7 @@ def test_flash_attn_alone_brings_no_fa3() -> None:
         "    assert u.find_spec(name) is None, name\n"
         "assert 'flash_attn_3' not in sys.modules\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    succeeds(code)
 
 
 def test_fa3_extension_registers_the_operators() -> None:
@@ -53,8 +51,7 @@ def test_fa3_extension_registers_the_operators() -> None:
         "assert len(torch.ops.flash_attn_3.fwd.default._schema.arguments) == 34\n"
         "assert len(torch.ops.flash_attn_3.bwd.default._schema.arguments) == 22\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    succeeds(code)
 
 
 def test_fa3_build_flags() -> None:
@@ -207,8 +204,7 @@ def test_rocflash_before_torch() -> None:
         "if hasattr(torch.nn.attention, 'list_flash_attention_impls'):\n"
         "    assert bridge.register() in torch.nn.attention.list_flash_attention_impls()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    succeeds(code)
 
 
 def pages_of(keys: torch.Tensor, table: torch.Tensor, used: int) -> torch.Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from child import succeeds
 
 import rocflash
 from flash_attn import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
@@ -178,9 +179,6 @@ def test_a_graph() -> None:
 
 def test_the_first_call_of_a_process_may_be_captured(tmp_path: object) -> None:
     """Loading kernels is no part of a capture, even where nothing was loaded before."""
-    import subprocess
-    import sys
-
     code = (
         "import torch, rocflash\n"
         "q = torch.randn(1, 64, 2, 64, device='cuda', dtype=torch.float16)\n"
@@ -190,8 +188,7 @@ def test_the_first_call_of_a_process_may_be_captured(tmp_path: object) -> None:
         "graph.replay()\n"
         "assert torch.equal(out, rocflash.attention(q, q, q))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    succeeds(code)
 
 
 def test_torch_compile() -> None:

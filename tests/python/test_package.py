@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from child import python
 
 import rocflash
 
 ROOT = Path(__file__).parents[2]
 
 
-def run(*words: str, **environment: str) -> subprocess.CompletedProcess:
-    env = {**os.environ, **environment}
-    return subprocess.run(
-        [sys.executable, *words], env=env, capture_output=True, text=True, timeout=300, cwd=ROOT
-    )
-
-
 def test_import_needs_no_torch() -> None:
     code = "import sys, rocflash; rocflash.info(); assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
-    assert run("-c", code).returncode == 0
+    assert python("-c", code).returncode == 0
 
 
 def test_import_is_quick() -> None:
@@ -33,7 +24,7 @@ def test_import_is_quick() -> None:
         "import time; begin = time.process_time(); import rocflash; "
         "print(time.process_time() - begin)"
     )
-    assert min(float(run("-c", code).stdout) for _ in range(7)) < 0.1
+    assert min(float(python("-c", code).stdout) for _ in range(7)) < 0.1
 
 
 def test_backend_choice() -> None:
@@ -47,14 +38,14 @@ def test_backend_choice() -> None:
     with pytest.raises(ValueError, match="^backend: 'quick'; allowed are auto"):
         rocflash.attention(q, q, q, backend="quick")
     code = "import rocflash; print(rocflash.backend(), rocflash.info()['why'])"
-    told = run("-c", code, ROCFLASH_BACKEND="standard").stdout
+    told = python("-c", code, ROCFLASH_BACKEND="standard").stdout
     assert told.startswith("standard chosen by ROCFLASH_BACKEND=standard")
-    refused = run("-c", code, ROCFLASH_BACKEND="quick")
+    refused = python("-c", code, ROCFLASH_BACKEND="quick")
     assert "ROCFLASH_BACKEND: 'quick'" in refused.stderr
 
 
 def test_info_reports() -> None:
-    told = run(
+    told = python(
         "-c", "import rocflash; print(rocflash.info())", FLASH_ATTENTION_TRITON_AMD_ENABLE="TRUE"
     )
     chosen = "backend: triton (chosen by FLASH_ATTENTION_TRITON_AMD_ENABLE=TRUE"
@@ -77,11 +68,11 @@ def test_info_says_what_a_device_computes() -> None:
 
 def test_threads() -> None:
     code = "import torch, rocflash; q = torch.randn(1, 9, 2, 16); rocflash.attention(q, q, q)"
-    assert run("-c", code, ROCFLASH_NUM_THREADS="1").returncode == 0
+    assert python("-c", code, ROCFLASH_NUM_THREADS="1").returncode == 0
 
 
 def test_missing_library_is_named() -> None:
-    told = run("-c", "import rocflash; rocflash.info()", ROCFLASH_LIBRARY="/nowhere/lib.so")
+    told = python("-c", "import rocflash; rocflash.info()", ROCFLASH_LIBRARY="/nowhere/lib.so")
     assert "cannot open /nowhere/lib.so, named by ROCFLASH_LIBRARY" in told.stderr
 
 
@@ -98,14 +89,14 @@ def test_missing_library_is_named() -> None:
     ids=" ".join,
 )
 def test_programs(words: tuple[str, ...]) -> None:
-    done = run(*words)
+    done = python(*words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout
 
 
 @pytest.mark.parametrize("file", ["test_fa3.py", "prove_fa3_mi300x.py"])
 def test_proofs_print_the_lines_people_look_for(file: str) -> None:
-    done = run(file)
+    done = python(file)
     assert done.returncode == 0, done.stdout + done.stderr
     titles = [line.partition(":")[0] for line in done.stdout.splitlines()]
     assert titles[:4] == ["torch version", "device name", "device gfx arch", "flash-attn backend symbol"]
@@ -113,5 +104,5 @@ def test_proofs_print_the_lines_people_look_for(file: str) -> None:
 
 
 def test_proofs_without_the_packages_say_what_to_do() -> None:
-    done = run("-S", "test_fa3.py", PYTHONPATH="")
+    done = python("-S", "test_fa3.py", PYTHONPATH="")
     assert done.returncode == 1 and "docs/install.md" in done.stderr

@@ -3,7 +3,6 @@ test_transformers.py.)"""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from child import succeeds
 from ranks import Ranks
 
 from flash_attn import flash_attn_func, flash_attn_varlen_func
@@ -37,8 +37,7 @@ for backend in ("flash", "flash_varlen"):
     for a, b in zip(found, expected):
         torch.testing.assert_close(a, b, rtol=0.05, atol=0.05)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    succeeds(code)
 
 
 def ring(kind: str) -> list[torch.Tensor]:

@@ -73,6 +73,7 @@ const int plain =
           other = plain + 1, third = plain + 2, missing = plain + 3,
           weights = kernel::kernel_number(kernel::weights_spec(DType::f16));
 
+// Loaders are static in all tests: as the library's own, they keep what they loaded until the process ends.
 void run(Fake& f, Loader& loader, int device, void* stream, const Target& target,
          int number = plain) {
   const Current current(*f.driver, device);
@@ -102,7 +103,7 @@ TEST(HipDriver, ALibraryThatLacksAFunctionIsNotUsed) {
 
 TEST(HipDriver, LoadsOnceADeviceAndRestoresTheCurrentOne) {
   Fake f(FAKE_HIP6_LIBRARY, make_hip_driver);
-  Loader loader;
+  static Loader loader;
   auto* stream = reinterpret_cast<void*>(42);
   run(f, loader, 0, stream, both[0]);
   EXPECT_EQ(f.log(),
@@ -120,7 +121,7 @@ TEST(HipDriver, LoadsOnceADeviceAndRestoresTheCurrentOne) {
 
 TEST(HipDriver, ErrorsCarryItsWordsAndLeaveNothingBehind) {
   Fake f(FAKE_HIP6_LIBRARY, make_hip_driver);
-  Loader loader;
+  static Loader loader;
   {
     const Variable broken("FAKE_LOAD_ERROR", "209");
     EXPECT_EQ(device_error([&] { run(f, loader, 1, nullptr, both[0]); }),
@@ -147,7 +148,7 @@ int count(const std::string& log, const std::string& what) {
 
 TEST(Loader, ThreadsThatComeTogetherLoadOnce) {
   Fake f(FAKE_HIP6_LIBRARY, make_hip_driver);
-  Loader loader;
+  static Loader loader;
   {
     std::vector<std::jthread> threads;
     for (int n = 0; n < 16; ++n)
@@ -162,7 +163,7 @@ TEST(Loader, ThreadsThatComeTogetherLoadOnce) {
 
 TEST(Loader, LoadsEachModuleOnce) {
   Fake hip(FAKE_HIP6_LIBRARY, make_hip_driver), cuda(FAKE_CUDA_LIBRARY, make_cuda_driver);
-  Loader loader;
+  static Loader loader;
   for (const int kernel : {plain, other, third, other}) {
     run(hip, loader, 0, nullptr, both[0], kernel);
     run(cuda, loader, 0, nullptr, both[1], kernel);
@@ -175,7 +176,7 @@ TEST(Loader, LoadsEachModuleOnce) {
 
 TEST(Loader, AKernelThatWasNotBuiltIsADefectOfTheLibrary) {
   Fake f(FAKE_CUDA_LIBRARY, make_cuda_driver);
-  Loader loader;
+  static Loader loader;
   try {
     run(f, loader, 0, nullptr, both[1], missing);
     ADD_FAILURE() << "no error";
@@ -241,7 +242,7 @@ TEST(CudaDriver, LaunchesClustersAndWhatMayStartEarly) {
 
 TEST(CudaDriver, UsesTheCallersContextOrThePrimaryOne) {
   Fake f(FAKE_CUDA_LIBRARY, make_cuda_driver);
-  Loader loader;
+  static Loader loader;
   const auto set_context = f.symbol<void(std::uintptr_t)>("fake_set_context");
   auto* stream = reinterpret_cast<void*>(42);
 
@@ -269,7 +270,7 @@ TEST(CudaDriver, UsesTheCallersContextOrThePrimaryOne) {
 
 TEST(CudaDriver, ErrorsCarryItsWordsAndTheCompilersLog) {
   Fake f(FAKE_CUDA_LIBRARY, make_cuda_driver);
-  Loader loader;
+  static Loader loader;
   {
     const Variable broken("FAKE_LOAD_ERROR", "218");
     EXPECT_EQ(device_error([&] { run(f, loader, 0, nullptr, both[1]); }),
