@@ -245,6 +245,23 @@ def opchecked(method: str) -> bool:
     return True
 
 
+def summed(method: str) -> bool:
+    """The gradient of a sum is one number everywhere, in tensors whose strides are 0; and so may inputs be."""
+    draw = torch.Generator().manual_seed(0)
+    whole = [torch.randn(1, 8, 4, 16, generator=draw)[:, :, :1].expand(-1, -1, 4, -1) for _ in range(3)]
+    own = [rfd.shard_sequence(x).detach() for x in whole]
+    own = [x[:, :, :1].expand(x.shape).requires_grad_() for x in own]
+    rfd.attention(*own, causal=True, method=method).sum().backward()
+    leaves = [x.clone().requires_grad_() for x in whole]
+    rocflash.attention(*leaves, causal=True).sum().backward()
+    return all(near(x.grad, rfd.shard_sequence(y.grad)) for x, y in zip(own, leaves))
+
+
+@pytest.mark.parametrize("method", ["ring", "ulysses"])
+def test_sums(two: Ranks, method: str) -> None:
+    assert all(two.run(summed, method))
+
+
 @pytest.mark.parametrize("method", ["ring", "ulysses"])
 def test_operators_are_what_they_say(two: Ranks, method: str) -> None:
     assert all(two.run(opchecked, method))
