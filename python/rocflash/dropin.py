@@ -106,7 +106,7 @@ def whole(name: str, value: Any) -> int:
         return value
     if value is None:
         return 0
-    if isinstance(value, (bool, float)):
+    if isinstance(value, (bool, float, str, bytes)):
         raise TypeError(f"{name}: {value!r}; it must be an integer")
     if isinstance(value, (int, torch.SymInt)):
         return value

@@ -76,7 +76,7 @@ def _all_to_all(team: Team, parts: Sequence[Tensor], sizes: Sequence[int], what:
     Point to point, since the members may be a part of their group.
     """
     staged = _staged(team, parts[0])
-    sent = [(part.cpu() if staged else part).reshape(-1) for part in parts]
+    sent = [(part.cpu() if staged else part).reshape(-1).contiguous() for part in parts]  # a view may be expanded
     came = [sent[0].new_empty(size) for size in sizes]
     came[team.rank] = sent[team.rank]
     operations = []

@@ -7,16 +7,17 @@
 
 Inside the block attention is over all ranks' rows; outside it is that of `rocflash.integrations.transformers`.
 Masks of a split sequence would be as large as its square, so none is made: causal masking and sliding windows go by
-position, packed batches by cu_seq_lens of the whole, and padding is refused.
+position, packed batches by cu_seq_lens of the whole, padding by one row of keys for each sequence.
 """
 
 from __future__ import annotations
 
 from typing import Any, Optional
 
+import torch
 from torch import Tensor, nn
 
-from rocflash.distributed import attention
+from rocflash.distributed import attention, unshard_sequence
 from rocflash.distributed.context import current
 from rocflash.errors import InvalidArgument, Unsupported
 
@@ -33,19 +34,36 @@ def register(name: str = NAME) -> str:
 
 
 def _mask(*arguments: Any, attention_mask: Optional[Tensor] = None, **named: Any) -> Any:
-    """No mask inside a block, where positions that do not follow each other mean no packed batch."""
+    """Inside a block at most padding, (b, 1, 1, keys of the whole): there, positions that do not follow each other mean
+    no packed batch. All ranks ask each other, since padding may be on some only."""
     if current() is None:
         from transformers.masking_utils import sdpa_mask
 
         return sdpa_mask(*arguments, attention_mask=attention_mask, **named)
-    if attention_mask is not None and not bool(attention_mask.all()):
-        raise Unsupported(
-            "attention_mask: has padding, inside context_parallel; it must be None or all ones: pack sequences "
-            "with cu_seq_lens_q instead"
-        )
     if named.get("use_vmap"):
         raise Unsupported("attention_mask: the model has a mask function of its own, inside context_parallel")
-    return None
+    return None if attention_mask is None else _padding(attention_mask)
+
+
+def _padding(mask: Tensor) -> Optional[Tensor]:
+    """From this rank's part of a mask (b, rows), or from the whole one; None where nothing is padded."""
+    context = current()
+    assert context is not None
+    if mask.dim() != 2:
+        raise Unsupported(f"attention_mask: shape {tuple(mask.shape)}, inside context_parallel; it must be (b, rows)")
+    rows = None if context.length is None else context.position_ids().shape[1]
+    if rows is None or mask.shape[1] == rows:
+        whole = unshard_sequence(
+            mask.to(torch.uint8), context.group, 1, context.layout, length=context.length
+        )
+    elif mask.shape[1] == context.length:
+        whole = mask
+    else:
+        raise InvalidArgument(
+            f"attention_mask: {mask.shape[1]} columns, inside context_parallel; it must have {rows}, this rank's "
+            f"rows, or {context.length}, all"
+        )
+    return None if bool(whole.all()) else whole.bool()[:, None, None]
 
 
 def attention_forward(
@@ -81,9 +99,10 @@ def attention_forward(
             output_attentions=output_attentions,
             **kwargs,
         )
-    if attention_mask is not None:
+    if attention_mask is not None and (attention_mask.dim() != 4 or attention_mask.shape[1:3] != (1, 1)):
         raise Unsupported(
-            f"attention_mask: shape {tuple(attention_mask.shape)}, inside context_parallel; it must be None"
+            f"attention_mask: shape {tuple(attention_mask.shape)}, inside context_parallel; it must be padding, "
+            "(b, 1, 1, keys)"
         )
     if output_attentions:
         raise Unsupported("output_attentions: True, inside context_parallel; no rank has the weights")
@@ -114,6 +133,7 @@ def attention_forward(
         softcap=softcap or 0.0,
         sinks=s_aux if s_aux is None or s_aux.dtype == q.dtype else s_aux.float(),
         dropout_p=dropout,
+        mask=attention_mask,
         **options,
     )
     return (out if packed is None else out[None]), None
