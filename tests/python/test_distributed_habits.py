@@ -117,6 +117,7 @@ def decoded(
         count = capacity // page
         order = torch.randperm(b * count, generator=torch.Generator().manual_seed(rank))
         own_k, own_v = (x.reshape(b * count, page, hk, d)[order] for x in (own_k, own_v))
+        own_k, own_v = (torch.cat([x, x[:rank]]) for x in (own_k, own_v))  # pools need not be alike
         back = order.argsort()
         options["page_table"] = back.view(b, count).int()
     if device != "cpu":

@@ -32,7 +32,7 @@ def _told(name: str, x: Any) -> Any:
     if name in ("mask", "bias") and len(shape) == 4 and shape[2] > 1:
         shape[2] = "rows"
     text = f"{str(x.dtype).removeprefix('torch.')} of shape ({', '.join(map(str, shape))}) on {x.device.type}"
-    if name in ("block_table", "cache_batch_idx"):
+    if name == "block_table":
         return f"{x.dtype} on {x.device.type}"  # each rank's own
     if name.startswith(("cu_seqlens", "seqused", "leftpad")) or name == "rng_state":
         text += f" with {x.tolist()}"

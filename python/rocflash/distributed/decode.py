@@ -185,8 +185,10 @@ def decode(
     """
     team = team_of(group)
     if agree.asked_for(check):
+        own = page_table is not None or cache_batch_idx is not None  # caches of any number of pages or sequences
+        k_told, v_told = (x[:0] if own and isinstance(x, Tensor) else x for x in (k_cache, v_cache))
         given = {
-            **{"q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v, "qv": qv, "layout": layout},
+            **{"q": q, "k_cache": k_told, "v_cache": v_told, "k": k, "v": v, "qv": qv, "layout": layout},
             **{"causal": causal, "window": window, "attention_chunk": attention_chunk},
             **{"softmax_scale": softmax_scale, "softcap": softcap, "sinks": sinks, "rotary_cos": rotary_cos},
             **{"alibi_slopes": alibi_slopes, "page_table": page_table, "cache_batch_idx": cache_batch_idx},
