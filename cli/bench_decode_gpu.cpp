@@ -14,7 +14,7 @@ namespace {
 class GpuInts {
  public:
   GpuInts(const std::shared_ptr<Gpu>& gpu, const std::vector<std::int32_t>& values, Dims shape)
-      : gpu_(gpu), shape_(std::move(shape)), memory_(gpu, values.size() * sizeof(std::int32_t)) {
+      : gpu_(gpu), shape_(shape), memory_(gpu, values.size() * sizeof(std::int32_t)) {
     gpu->upload(memory_.data(), values.data(), memory_.size());
   }
   Tensor tensor() const { return {memory_.data(), DType::i32, shape_, {}, gpu_->dlpack()}; }

@@ -58,7 +58,7 @@ class Stopwatch {
   Stopwatch& operator=(const Stopwatch&) = delete;
 
   template <class Body>
-  double seconds(Gpu::Stream stream, Body body) {
+  double seconds(Gpu::Stream stream, const Body& body) {
     gpu_.record(begin_, stream);
     body();
     gpu_.record(end_, stream);
