@@ -28,11 +28,11 @@ inline void store_float(SharedAddress to, float x) {
 // Rows from `first` on become 0: a weight of 0 times what lies there may be NaN.
 template <class Rows>
 void clear_rows(SharedAddress tile, int first, int rows) {
-  _Pragma("unroll 1") for (int n = arch::lane(); n < (rows - first) * Rows::chunks;
-                           n += arch::wave_size)
-      arch::store_shared(tile + static_cast<std::uint32_t>(
-                                    Rows::offset(first + n / Rows::chunks, n % Rows::chunks)),
-                         Words4{});
+#pragma unroll 1
+  for (int n = arch::lane(); n < (rows - first) * Rows::chunks; n += arch::wave_size)
+    arch::store_shared(
+        tile + static_cast<std::uint32_t>(Rows::offset(first + n / Rows::chunks, n % Rows::chunks)),
+        Words4{});
   arch::wave_barrier();
 }
 

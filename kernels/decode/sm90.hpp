@@ -89,11 +89,11 @@ class RowStream {
       from += stride;
     }
   }
-  // Row by row; zeros where there is no row or column.
+  // Row by row; zeros where there is no row or column. It is rare, and its code should not lie between what is not.
   void copy_rows(const ByteRows& rows, const std::byte* first, std::int32_t begin,
                  std::int32_t left, SharedAddress tile) const {
-    _Pragma("unroll 1")  // rare, and code between what is not costs time too
-        for (int n = 0; n < rounds; ++n) {
+#pragma unroll 1
+    for (int n = 0; n < rounds; ++n) {
       const int row = row_ + n * step;
       const bool there = row < left && 16 * chunk_ < rows.bytes;
       const RowPlace place = finder_.find(begin + (row < left ? row : 0));
@@ -175,7 +175,8 @@ void decode_clusters(const ClusterArguments& a) {
                        a.cluster * Types::waves * tile.keys, tile.keys};
   RowStream<spec> stream(a, item.batch, item.kv_head);
   arch::wait_for_launch_before();
-  _Pragma("unroll 1") for (int n = 0; n < ahead; ++n) {
+#pragma unroll 1
+  for (int n = 0; n < ahead; ++n) {
     const std::int32_t begin = tiles.first + n * tiles.step;
     if (begin < a.keys) {
       stream.find(begin);
