@@ -34,7 +34,9 @@ struct ForwardTypes {
   static_assert(waves * wave_queries == tile.queries);
   // Two waves per SIMD whose matrix unit works beside the vector unit: while one multiplies, the other
   // takes exponentials.
-  static constexpr bool in_turns = arch::wave_size == 64 && waves == 8;
+  // (CDNA1's registers are too few for that at 96 columns.)
+  static constexpr bool in_turns = arch::wave_size == 64 && waves == 8 &&
+                                   !(this_family == Family::cdna1 && spec.bucket > 64);
 
   using Block = RowBlock<dtype, spec.variant>;  // rows in global memory
   using Keys = RowTile<bucket * number_bytes<dtype>, tile.keys>;

@@ -76,7 +76,7 @@ TEST(GpuDoor, ListsDevicesDriversAndTargets) {
   EXPECT_EQ(hip.in_use, 1);
   EXPECT_STREQ(
       hip.reason,
-      "found where the environment says; device 1, Fake VII (gfx906), has no kernels here");
+      "found where the environment says; device 1, Fake Nano (gfx803), has no kernels here");
   EXPECT_EQ(drivers()[1].in_use, 0);
   bool found = false;
   for (const rocflash_target& t : targets()) found = found || std::string(t.arch) == "gfx942";
@@ -160,7 +160,7 @@ TEST(GpuDoor, RefusesWhatHasNoKernel) {
   EXPECT_EQ(why(Given(gpu, DType::f64)), "q: dtype f64; GPU kernels take f32, f16 and bf16");
   const std::string other = why(Given({kDLROCM, 1}));
   const std::string words =
-      "q: is on rocm:1, Fake VII (gfx906), which has no kernels here; there are kernels for gfx";
+      "q: is on rocm:1, Fake Nano (gfx803), which has no kernels here; there are kernels for gfx";
   EXPECT_EQ(other.substr(0, words.size()), words);
   EXPECT_NE(other.find("gfx942"), std::string::npos) << other;
   const std::string cuda = why(Given({kDLCUDA, 0}));

@@ -90,7 +90,7 @@ TEST(HipDriver, ReadsBothLayoutsOfTheProperties) {
     EXPECT_EQ(f.driver->facts(0).name, "Fake MI300X");
     EXPECT_EQ(f.driver->facts(0).arch, "gfx942:sramecc+:xnack-");
     EXPECT_EQ(f.driver->facts(0).units, 304);
-    EXPECT_EQ(f.driver->facts(1).arch, "gfx906");
+    EXPECT_EQ(f.driver->facts(1).arch, "gfx803");
     EXPECT_EQ(f.driver->facts(1).units, 60);
   }
 }

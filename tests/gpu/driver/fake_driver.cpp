@@ -74,9 +74,9 @@ FAKE int hipGetDeviceCount(int* count) {
   return variable("FAKE_COUNT_ERROR");
 }
 static int properties(void* p, int index, std::size_t arch, std::size_t units) {
-  const char* names[] = {"gfx942:sramecc+:xnack-", "gfx906"};
+  const char* names[] = {"gfx942:sramecc+:xnack-", "gfx803"};
   const int cus[] = {304, 60};
-  std::strcpy(static_cast<char*>(p), index == 0 ? "Fake MI300X" : "Fake VII");
+  std::strcpy(static_cast<char*>(p), index == 0 ? "Fake MI300X" : "Fake Nano");
   std::strcpy(static_cast<char*>(p) + arch, names[index]);
   std::memcpy(static_cast<char*>(p) + units, &cus[index], sizeof(int));
   return 0;
