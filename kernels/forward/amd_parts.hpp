@@ -35,8 +35,8 @@ struct ForwardTypes {
   // Two waves per SIMD whose matrix unit works beside the vector unit: while one multiplies, the other
   // takes exponentials.
   // (CDNA1's registers are too few for that at 96 columns.)
-  static constexpr bool in_turns = arch::wave_size == 64 && waves == 8 &&
-                                   !(this_family == Family::cdna1 && spec.bucket > 64);
+  static constexpr bool in_turns =
+      arch::wave_size == 64 && waves == 8 && !(this_family == Family::cdna1 && spec.bucket > 64);
 
   using Block = RowBlock<dtype, spec.variant>;  // rows in global memory
   using Keys = RowTile<bucket * number_bytes<dtype>, tile.keys>;
