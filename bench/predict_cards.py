@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "python/rocflash/report/predicted.py"
 ARCHS = ("gfx942", "gfx950", "gfx90a", "gfx908", "gfx906", "gfx1100", "gfx1201")
-SHAPE = ["--op", "forward", "--dtype", "bf16", "--batch", "16", "--heads", "16", "--seqlen", "4096", "--no-causal"]
+SHAPE = ["--op", "forward", "--dtype", "bf16", "--batch", "16", "--heads", "16", "--seqlen", "4096", "--no-causal", "--no-standard"]
 HEAD = '''"""TFLOP/s that the simulator's cycle model predicts, by (target, head size). bench/predict_cards.py writes this file."""
 
 PREDICTED: dict[tuple[str, int], float] = {
