@@ -1,11 +1,14 @@
 """TFLOP/s that the simulator's cycle model predicts, by (target, head size). bench/predict_cards.py writes this file."""
 
 PREDICTED: dict[tuple[str, int], float] = {
-    ("gfx1100", 128): 95.8,
-    ("gfx1201", 128): 136.0,
-    ("gfx90a", 128): 113.9,
-    ("gfx942", 64): 449.2,
-    ("gfx942", 128): 473.5,
-    ("gfx950", 64): 688.3,
-    ("gfx950", 128): 932.7,
+    ("gfx1100", 64): 80.0,
+    ("gfx1100", 128): 89.3,
+    ("gfx1201", 64): 99.5,
+    ("gfx1201", 128): 116.5,
+    ("gfx90a", 64): 141.4,
+    ("gfx90a", 128): 150.3,
+    ("gfx942", 64): 530.4,
+    ("gfx942", 128): 614.8,
+    ("gfx950", 64): 997.1,
+    ("gfx950", 128): 1350.9,
 }
