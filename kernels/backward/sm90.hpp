@@ -142,7 +142,7 @@ void add_queries(const typename Types::QuerySums& dq ROCFLASH_SETTLED, SharedAdd
 }
 
 // Sums of dk or dv as rows of the tensor. Returns those that are not finite, and all where products may
-// overflow. Four lanes that share a row turn their words so that each stores sixteen bytes.
+// overflow.
 template <class Types, bool is_dk>
 BrokenRows store_keys(const BackwardArguments& a, const OwnKeys<Types>& own, int first_row,
                       const typename Types::KeySums& sums ROCFLASH_SETTLED) {
@@ -159,21 +159,7 @@ BrokenRows store_keys(const BackwardArguments& a, const OwnKeys<Types>& own, int
     const bool exists = key < own.rows();
     std::byte* const row = row_address<dtype>(to, own.sequence.batch,
                                               own.sequence.k_row + own.begin + key, own.item.head);
-    float probe = 0;  // NaN once a sum is not finite
-    ROCFLASH_UNROLL
-    for (int n = 0; n < Sums::lane_columns; n += 2 * row_lanes) {
-      Words4 words;
-      ROCFLASH_UNROLL
-      for (int j = 0; j < row_lanes; ++j) {
-        const float x = sums.at(i, n + 2 * j), y = sums.at(i, n + 2 * j + 1);
-        probe = __builtin_fmaf(y, 0.0f, __builtin_fmaf(x, 0.0f, probe));
-        words[j] = arch::narrow_two<dtype>(x * factor, y * factor);
-      }
-      words = turned_in_quad(words);
-      const int column = Sums::column(n) + 8 * (lane % row_lanes);
-      if (exists && column < to.columns)
-        arch::store(reinterpret_cast<Words4*>(row + column * number_bytes<dtype>), words);
-    }
+    const float probe = store_row<dtype>(sums, i, factor, true, row, exists, to.columns);
     broken.add(i, exists && (probe != 0 || products_overflow(a.problem)));
   }
   return broken;

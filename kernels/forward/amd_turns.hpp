@@ -20,24 +20,19 @@
 
 namespace rocflash::kernel {
 
-// Keys that at least one of `count` queries from `first` on sees, of those in use, and those that all of
-// them see.
-inline Span seen_by_any(const Sight& sight, std::int32_t first, std::int32_t count) {
-  const std::int32_t last = (first + count < sight.sq ? first + count : sight.sq) - 1;
-  Span span;
-  if (first > last) return span;
-  span.begin = sight.begin(first);
-  span.end = sight.end(last);
-  return span;
-}
-inline Span seen_by_all(const Sight& sight, std::int32_t first, std::int32_t count) {
-  const std::int32_t last = (first + count < sight.sq ? first + count : sight.sq) - 1;
-  Span span;
-  if (first > last) return span;
-  span.begin = sight.begin(last);
-  span.end = sight.end(first);
-  return span;
-}
+// The keys in use that at least one of `count` queries from `first` on sees, and those that all of them see.
+struct SeenInSight {
+  Span by_any, by_all;
+
+  SeenInSight(const Sight& sight, std::int32_t first, std::int32_t count) {
+    const std::int32_t last = (first + count < sight.sq ? first + count : sight.sq) - 1;
+    if (first > last) return;
+    by_any.begin = sight.begin(first);
+    by_any.end = sight.end(last);
+    by_all.begin = sight.begin(last);
+    by_all.end = sight.end(first);
+  }
+};
 
 // Which tiles of keys the queries of a wave see: the same numbers in all lanes, for scalar branches.
 struct SeenTiles {
@@ -47,7 +42,8 @@ struct SeenTiles {
 
   SeenTiles(const Sight& sight, std::int32_t first, std::int32_t count, std::int32_t first_key,
             std::int32_t tile) {
-    const Span any = seen_by_any(sight, first, count), all = seen_by_all(sight, first, count);
+    const SeenInSight seen(sight, first, count);
+    const Span any = seen.by_any, all = seen.by_all;
     const auto after = [&](std::int32_t key) { return (key - first_key + tile - 1) / tile; };
     // An even one: that before it, if it is not seen, is masked.
     begin = arch::uniform(any.begin < first_key ? 0 : (any.begin - first_key) / tile / 2 * 2);
@@ -156,7 +152,7 @@ void forward_in_turns(const ForwardArguments& a) {
   }
 
   const Sight sight(p.visibility, sequence.sq, sequence.sk);
-  const Span seen = seen_by_any(sight, block_begin, tile.queries);
+  const Span seen = SeenInSight(sight, block_begin, tile.queries).by_any;
   const std::int32_t first_key = arch::uniform(seen.begin);
   const std::int32_t tiles = arch::uniform(
       seen.end <= seen.begin ? 0 : (seen.end - first_key + tile.keys - 1) / tile.keys);

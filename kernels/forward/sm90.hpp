@@ -305,8 +305,7 @@ void repair_rows(const ForwardArguments& a, BlockOrder block, int first_row, Bro
   }
 }
 
-// The end of a block: one multiplication, and the stores. Four lanes that share a row turn their
-// words so that each stores sixteen bytes.
+// The end of a block: one multiplication, and the stores.
 template <DType dtype, class Outputs>
 void finish(const ForwardArguments& a, BlockOrder block, int first_row, const float (&factor)[2],
             const Outputs& out ROCFLASH_SETTLED) {
@@ -318,21 +317,7 @@ void finish(const ForwardArguments& a, BlockOrder block, int first_row, const fl
     const std::int32_t query = block[BlockOrder::begin] + first_row + Outputs::row(lane, i);
     const bool in_use = query < block[BlockOrder::sq], exists = query < block[BlockOrder::q_rows];
     std::byte* const row = out_row<dtype>(a.outputs, block, query);
-    float probe = 0;  // NaN once an output is not finite
-    ROCFLASH_UNROLL
-    for (int n = 0; n < Outputs::lane_columns; n += 2 * row_lanes) {
-      Words4 words;
-      ROCFLASH_UNROLL
-      for (int j = 0; j < row_lanes; ++j) {
-        const float x = out.at(i, n + 2 * j), y = out.at(i, n + 2 * j + 1);
-        probe = __builtin_fmaf(y, 0.0f, __builtin_fmaf(x, 0.0f, probe));
-        words[j] = in_use ? arch::narrow_two<dtype>(x * factor[i], y * factor[i]) : 0;
-      }
-      words = turned_in_quad(words);
-      const int column = Outputs::column(n) + 8 * (lane % row_lanes);
-      if (exists && column < p.value_dim)
-        arch::store(reinterpret_cast<Words4*>(row + column * number_bytes<dtype>), words);
-    }
+    const float probe = store_row<dtype>(out, i, factor[i], in_use, row, exists, p.value_dim);
     broken.add(i, in_use && (probe != 0 || products_overflow(p)));
   }
   if (broken.any()) repair_rows<dtype, Outputs>(a, block, first_row, broken);

@@ -15,6 +15,7 @@
 
 #include "arch/arch.hpp"
 #include "tile/panels.hpp"
+#include "tile/quads.hpp"
 
 // States of a parameter: settled before and after; in flight afterwards; settled afterwards.
 #define ROCFLASH_SETTLED [[clang::param_typestate(unconsumed), clang::return_typestate(unconsumed)]]
@@ -211,7 +212,8 @@ void wait(GroupTile<columns>& tile ROCFLASH_LANDS, Fragments<steps>& left ROCFLA
 }
 
 // The barriers of a ring of buffers. One thread fills: it waits until a buffer is empty, announces
-// the bytes to come, and starts copies that report to the barrier it is given. Each of the
+// the bytes to come, and starts copies that report to the barrier it is given. Or several `fillers` store, and
+// each announces its own. Each of the
 // `drainers` waits until a buffer is full, and has one thread report that it is done with it.
 template <int stages>
 class Ring {
@@ -253,6 +255,30 @@ class Ring {
   }
   SharedAddress barriers_;
 };
+
+// Row i of a lane's results times `factor`, or zeros where it is not in use, to the columns that exist. Four lanes that
+// share a row turn their words so that each stores sixteen bytes. NaN where a result is not finite, else 0.
+template <DType dtype, class Tile>
+float store_row(const Tile& results ROCFLASH_SETTLED, int i, float factor, bool in_use,
+                std::byte* row, bool exists, int columns) {
+  const int lane = arch::lane();
+  float probe = 0;
+  ROCFLASH_UNROLL
+  for (int n = 0; n < Tile::lane_columns; n += 2 * row_lanes) {
+    Words4 words;
+    ROCFLASH_UNROLL
+    for (int j = 0; j < row_lanes; ++j) {
+      const float x = results.at(i, n + 2 * j), y = results.at(i, n + 2 * j + 1);
+      probe = __builtin_fmaf(y, 0.0f, __builtin_fmaf(x, 0.0f, probe));
+      words[j] = in_use ? arch::narrow_two<dtype>(x * factor, y * factor) : 0;
+    }
+    words = turned_in_quad(words);
+    const int column = Tile::column(n) + 8 * (lane % row_lanes);
+    if (exists && column < columns)
+      arch::store(reinterpret_cast<Words4*>(row + column * number_bytes<dtype>), words);
+  }
+  return probe;
+}
 
 // Copies rows of a tile to shared memory, panel by panel. The map's box is one panel.
 template <class Tile>

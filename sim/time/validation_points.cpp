@@ -198,13 +198,12 @@ void add_lds(Points& p) {
   };
   latency(4, 52);
   latency(16, 64);
-  ValidationPoint& w = p.add(g, "lds", "write b128, 1 wave on one SIMD", "B/clk", 38, "PYH qsa");
+  ValidationPoint& w = p.add(g, "lds", "write b128, 2 waves on one SIMD", "B/clk", 38, "PYH qsa");
   w.prologue = "  v_lshlrev_b32 v1, 4, v0\n";
   w.pattern = "  ds_write_b128 v1, v[4:7]\n";
   w.waves = 5;
   w.one_simd = true;
   w.bytes = 1024;
-  w.name = "write b128, 2 waves on one SIMD";
   ValidationPoint& all =
       p.add(g, "lds", "write b128, 2 waves on each SIMD", "B/clk", 76, "PYH qsa");
   all.prologue = "  v_and_b32 v1, 63, v0\n  v_lshlrev_b32 v1, 4, v1\n";
