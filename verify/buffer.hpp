@@ -64,8 +64,12 @@ class Buffer {
  private:
   std::byte* first() const;
   std::byte* address(const Dims& index) const;
+  std::int64_t columns() const { return place_.shape[place_.shape.size() - 1]; }
+  std::int64_t step() const {  // bytes from column to column
+    return place_.strides[place_.strides.size() - 1] * static_cast<std::int64_t>(size_of(dtype_));
+  }
   template <class Visit>
-  void for_each(Visit visit) const;
+  void for_each_row(Visit visit) const;
 
   DType dtype_;
   Placement place_;

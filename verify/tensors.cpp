@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "verify/geometry.hpp"
@@ -247,8 +248,13 @@ Append Inputs::append() const {
 std::uint64_t Inputs::fingerprint() const {
   std::uint64_t hash = 0;
   const auto add = [&](const Buffer& b) {
-    const auto& bytes = b.bytes();
-    hash = derive_seed(hash, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    const std::byte* bytes = b.bytes().data();
+    std::uint64_t word = 0;  // a last one that is not whole keeps bytes of the one before it
+    for (std::size_t n = 0; n < b.bytes().size(); n += sizeof word) {
+      std::memcpy(&word, bytes + n, std::min(sizeof word, b.bytes().size() - n));
+      hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
+      hash ^= hash >> 32;
+    }
   };
   for (const Buffer* b : {&q, &dout}) add(*b);
   for (const Buffer* b : {&k, &v}) {
