@@ -20,7 +20,7 @@ std::string index_text(const Dims& index) {
 
 }  // namespace
 
-Placement place(const Dims& shape, Layout layout, Axes axes, Role role) {
+Placement lay_out(const Dims& shape, Layout layout, Axes axes, Role role) {
   std::array<std::size_t, Dims::max_count> outermost_first{};
   for (std::size_t n = 0; n < shape.size(); ++n) outermost_first[n] = n;
   if (layout == Layout::swapped) std::swap(outermost_first[axes.row], outermost_first[axes.head]);
@@ -43,26 +43,27 @@ Placement place(const Dims& shape, Layout layout, Axes axes, Role role) {
   return p;
 }
 
-Buffer::Buffer(DType dtype, Placement placement) : dtype_(dtype), place_(placement) {
-  const auto elements = static_cast<std::size_t>(place_.shift + place_.highest - place_.lowest);
+Buffer::Buffer(DType dtype, Placement placement) : dtype_(dtype), placement_(placement) {
+  const auto elements =
+      static_cast<std::size_t>(placement_.shift + placement_.highest - placement_.lowest);
   bytes_.assign(elements * size_of(dtype) + 2 * guard_bytes, poison);
 }
 
 std::byte* Buffer::first() const {
   return bytes_.data() + guard_bytes +
-         (place_.shift - place_.lowest) * static_cast<std::int64_t>(size_of(dtype_));
+         (placement_.shift - placement_.lowest) * static_cast<std::int64_t>(size_of(dtype_));
 }
 
 std::byte* Buffer::address(const Dims& index) const {
   std::int64_t element = 0;
-  for (std::size_t n = 0; n < index.size(); ++n) element += index[n] * place_.strides[n];
+  for (std::size_t n = 0; n < index.size(); ++n) element += index[n] * placement_.strides[n];
   return first() + element * static_cast<std::int64_t>(size_of(dtype_));
 }
 
 // Calls visit(index, address) for the first element of each row, the rows in order of the shape, until it returns false.
 template <class Visit>
 void Buffer::for_each_row(Visit visit) const {
-  const Dims& shape = place_.shape;
+  const Dims& shape = placement_.shape;
   if (size() == 0) return;
   Dims index = shape;
   for (std::size_t n = 0; n < index.size(); ++n) index[n] = 0;
@@ -75,7 +76,7 @@ void Buffer::for_each_row(Visit visit) const {
 
 std::int64_t Buffer::size() const {
   std::int64_t product = 1;
-  for (const std::int64_t n : place_.shape) product *= n;
+  for (const std::int64_t n : placement_.shape) product *= n;
   return product;
 }
 
