@@ -29,10 +29,11 @@ class Times {
   std::vector<double> seconds_;
 };
 
-// Without --repeat: at least five rounds, then more until a second has passed.
+// Without --repeat: at least three rounds, of which the median still passes over one slow moment, then more
+// until half a second has passed.
 inline bool enough(int repeat, int rounds, Clock::time_point start) {
   if (repeat > 0) return rounds >= repeat;
-  return rounds >= 5 && (rounds >= 200 || seconds_since(start) > 1);
+  return rounds >= 3 && (rounds >= 200 || seconds_since(start) > 0.5);
 }
 
 }  // namespace rocflash::cli

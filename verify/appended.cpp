@@ -49,16 +49,16 @@ void for_each_new_row(const Case& c, Visit visit) {
 }
 
 // Where in the cache new key number `row` goes.
-Dims place_in_cache(const Geometry& g, std::size_t n, std::int64_t row, std::int64_t head,
+Dims index_in_cache(const Geometry& g, std::size_t n, std::int64_t row, std::int64_t head,
                     std::int64_t column) {
-  return g.key_place(n, g.used_keys(n).second + row, head, column);
+  return g.key_index(n, g.used_keys(n).second + row, head, column);
 }
 
 Buffer without_new_rows(const Buffer& cache, const Case& c, int columns) {
   Buffer copy = cache;
   const Geometry g(c);
   for_each_new_row(c, [&](std::size_t n, std::int64_t row, std::int64_t h) {
-    for (int x = 0; x < columns; ++x) copy.set(place_in_cache(g, n, row, h, x), 0);
+    for (int x = 0; x < columns; ++x) copy.set(index_in_cache(g, n, row, h, x), 0);
   });
   return copy;
 }
@@ -72,21 +72,21 @@ Inputs after_append(const Inputs& before, Arithmetic arithmetic) {
   Inputs after = before;
   for_each_new_row(c, [&](std::size_t n, std::int64_t row, std::int64_t h) {
     const auto key = [&](std::int64_t column) {
-      return before.k_new->get(g.new_place(n, row, h, column));
+      return before.k_new->get(g.new_index(n, row, h, column));
     };
     for (int x = 0; x < c.head_dim; ++x)
-      after.k.set(place_in_cache(g, n, row, h, x), rotate(g.first_position(n) + row, x, key));
+      after.k.set(index_in_cache(g, n, row, h, x), rotate(g.first_position(n) + row, x, key));
     for (int x = 0; x < c.value_dim; ++x)
-      after.v.set(place_in_cache(g, n, row, h, x), before.v_new->get(g.new_place(n, row, h, x)));
+      after.v.set(index_in_cache(g, n, row, h, x), before.v_new->get(g.new_index(n, row, h, x)));
   });
   for (std::size_t n = 0; n < static_cast<std::size_t>(c.sequences()) && c.rotary_dim > 0; ++n) {
     for (std::int64_t i = 0; i < g.used_queries(n).second; ++i) {
       for (std::int64_t h = 0; h < c.heads; ++h) {
         const auto query = [&](std::int64_t column) {
-          return before.q.get(g.query_place(n, i, h, column));
+          return before.q.get(g.query_index(n, i, h, column));
         };
         for (int x = 0; x < c.head_dim; ++x)
-          after.q.set(g.query_place(n, i, h, x), rotate(g.query_position(n, i), x, query));
+          after.q.set(g.query_index(n, i, h, x), rotate(g.query_position(n, i), x, query));
       }
     }
   }
@@ -109,7 +109,7 @@ std::string damage(const Inputs& before, const Inputs& found) {
   Buffer expected = before.v;
   for_each_new_row(c, [&](std::size_t n, std::int64_t row, std::int64_t h) {
     for (int x = 0; x < c.value_dim; ++x)
-      expected.set(place_in_cache(g, n, row, h, x), before.v_new->get(g.new_place(n, row, h, x)));
+      expected.set(index_in_cache(g, n, row, h, x), before.v_new->get(g.new_index(n, row, h, x)));
   });
   return expected.bytes() == found.v.bytes() ? "" : "v: is not what it was with v_new appended";
 }
@@ -120,7 +120,7 @@ Finding judge_appended_keys(const Inputs& exact, const Inputs& plain, const Inpu
   Trio keys;
   for_each_new_row(c, [&](std::size_t n, std::int64_t row, std::int64_t h) {
     for (int x = 0; x < c.head_dim; ++x) {
-      const Dims at = place_in_cache(g, n, row, h, x);
+      const Dims at = index_in_cache(g, n, row, h, x);
       keys.reference.push_back(exact.k.get(at));
       keys.plain.push_back(plain.k.get(at));
       keys.device.push_back(found.k.get(at));

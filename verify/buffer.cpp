@@ -20,7 +20,7 @@ std::string index_text(const Dims& index) {
 
 }  // namespace
 
-Placement place(const Dims& shape, Layout layout, Axes axes, Role role) {
+Placement lay_out(const Dims& shape, Layout layout, Axes axes, Role role) {
   std::array<std::size_t, Dims::max_count> outermost_first{};
   for (std::size_t n = 0; n < shape.size(); ++n) outermost_first[n] = n;
   if (layout == Layout::swapped) std::swap(outermost_first[axes.row], outermost_first[axes.head]);
@@ -43,33 +43,32 @@ Placement place(const Dims& shape, Layout layout, Axes axes, Role role) {
   return p;
 }
 
-Buffer::Buffer(DType dtype, Placement placement) : dtype_(dtype), place_(placement) {
-  const auto elements = static_cast<std::size_t>(place_.shift + place_.highest - place_.lowest);
+Buffer::Buffer(DType dtype, Placement placement) : dtype_(dtype), placement_(placement) {
+  const auto elements =
+      static_cast<std::size_t>(placement_.shift + placement_.highest - placement_.lowest);
   bytes_.assign(elements * size_of(dtype) + 2 * guard_bytes, poison);
 }
 
 std::byte* Buffer::first() const {
   return bytes_.data() + guard_bytes +
-         (place_.shift - place_.lowest) * static_cast<std::int64_t>(size_of(dtype_));
+         (placement_.shift - placement_.lowest) * static_cast<std::int64_t>(size_of(dtype_));
 }
 
 std::byte* Buffer::address(const Dims& index) const {
   std::int64_t element = 0;
-  for (std::size_t n = 0; n < index.size(); ++n) element += index[n] * place_.strides[n];
+  for (std::size_t n = 0; n < index.size(); ++n) element += index[n] * placement_.strides[n];
   return first() + element * static_cast<std::int64_t>(size_of(dtype_));
 }
 
-// Calls visit(index) for all indices, the last dimension fastest, until it returns false.
+// Calls visit(index, address) for the first element of each row, the rows in order of the shape, until it returns false.
 template <class Visit>
-void Buffer::for_each(Visit visit) const {
-  const Dims& shape = place_.shape;
+void Buffer::for_each_row(Visit visit) const {
+  const Dims& shape = placement_.shape;
+  if (size() == 0) return;
   Dims index = shape;
-  for (std::size_t n = 0; n < shape.size(); ++n) {
-    if (shape[n] == 0) return;
-    index[n] = 0;
-  }
-  while (visit(std::as_const(index))) {
-    std::size_t n = shape.size();
+  for (std::size_t n = 0; n < index.size(); ++n) index[n] = 0;
+  while (visit(index, address(index))) {
+    std::size_t n = shape.size() - 1;
     while (n > 0 && ++index[n - 1] == shape[n - 1]) index[--n] = 0;
     if (n == 0) return;
   }
@@ -77,23 +76,25 @@ void Buffer::for_each(Visit visit) const {
 
 std::int64_t Buffer::size() const {
   std::int64_t product = 1;
-  for (const std::int64_t n : place_.shape) product *= n;
+  for (const std::int64_t n : placement_.shape) product *= n;
   return product;
 }
 
 std::vector<double> Buffer::values() const {
   std::vector<double> all;
   all.reserve(static_cast<std::size_t>(size()));
-  for_each([&](const Dims& index) {
-    all.push_back(load(address(index), dtype_));
+  for_each_row([&](const Dims&, const std::byte* at) {
+    for (std::int64_t c = 0; c < columns(); ++c) all.push_back(load(at + c * step(), dtype_));
     return true;
   });
   return all;
 }
 
 void Buffer::fill(const std::function<double(const Dims&)>& next) {
-  for_each([&](const Dims& index) {
-    set(index, next(index));
+  for_each_row([&](Dims& index, std::byte* at) {
+    std::int64_t& column = index[index.size() - 1];
+    for (; column < columns(); ++column) store(at + column * step(), dtype_, next(index));
+    column = 0;
     return true;
   });
 }
@@ -103,28 +104,30 @@ void Buffer::set(const Dims& index, double value) { store(address(index), dtype_
 double Buffer::get(const Dims& index) const { return load(address(index), dtype_); }
 
 std::string Buffer::trespass() const {
-  std::vector<bool> element(bytes_.size(), false);
-  for_each([&](const Dims& index) {
-    const auto at = address(index) - bytes_.data();
-    std::fill_n(element.begin() + at, size_of(dtype_), true);
+  std::vector<std::byte> rest = bytes_;  // what is left when all elements are poisoned
+  for_each_row([&](const Dims&, const std::byte* at) {
+    std::byte* to = rest.data() + (at - bytes_.data());
+    for (std::int64_t c = 0; c < columns(); ++c)
+      std::fill_n(to + c * step(), size_of(dtype_), poison);
     return true;
   });
-  for (std::size_t n = 0; n < bytes_.size(); ++n) {
-    if (!element[n] && bytes_[n] != poison) {
-      const auto distance = static_cast<std::int64_t>(n) - (first() - bytes_.data());
-      return "memory was written " + std::to_string(distance) +
-             " bytes from the first element, where no element is";
-    }
-  }
-  return {};
+  const auto written =
+      std::find_if(rest.begin(), rest.end(), [](std::byte b) { return b != poison; });
+  if (written == rest.end()) return {};
+  const std::int64_t distance = (written - rest.begin()) - (first() - bytes_.data());
+  return "memory was written " + std::to_string(distance) +
+         " bytes from the first element, where no element is";
 }
 
 std::string Buffer::unwritten() const {
   std::string found;
-  for_each([&](const Dims& index) {
-    const std::byte* at = address(index);
-    if (std::all_of(at, at + size_of(dtype_), [](std::byte b) { return b == poison; }))
-      found = "element " + index_text(index) + " was not written";
+  for_each_row([&](Dims& index, const std::byte* at) {
+    std::int64_t& column = index[index.size() - 1];
+    for (; column < columns() && found.empty(); ++column, at += step()) {
+      if (std::all_of(at, at + size_of(dtype_), [](std::byte b) { return b == poison; }))
+        found = "element " + index_text(index) + " was not written";
+    }
+    column = 0;
     return found.empty();
   });
   return found;

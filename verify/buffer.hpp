@@ -30,17 +30,17 @@ struct Placement {
   std::int64_t shift = 0;                // elements by which the first one misses the alignment
 };
 
-Placement place(const Dims& shape, Layout layout, Axes axes, Role role);
+Placement lay_out(const Dims& shape, Layout layout, Axes axes, Role role);
 
 class Buffer {
  public:
   Buffer(DType dtype, Placement placement);
   Buffer(DType dtype, const Dims& shape)
-      : Buffer(dtype, place(shape, Layout::compact, {}, Role::output)) {}
+      : Buffer(dtype, lay_out(shape, Layout::compact, {}, Role::output)) {}
 
-  Tensor tensor() const { return {first(), dtype_, place_.shape, place_.strides}; }
+  Tensor tensor() const { return {first(), dtype_, placement_.shape, placement_.strides}; }
   DType dtype() const { return dtype_; }
-  const Dims& shape() const { return place_.shape; }
+  const Dims& shape() const { return placement_.shape; }
   std::int64_t size() const;  // elements
 
   // Elements in row-major order of the shape, whatever the strides.
@@ -64,11 +64,16 @@ class Buffer {
  private:
   std::byte* first() const;
   std::byte* address(const Dims& index) const;
+  std::int64_t columns() const { return placement_.shape[placement_.shape.size() - 1]; }
+  std::int64_t step() const {  // bytes from column to column
+    return placement_.strides[placement_.strides.size() - 1] *
+           static_cast<std::int64_t>(size_of(dtype_));
+  }
   template <class Visit>
-  void for_each(Visit visit) const;
+  void for_each_row(Visit visit) const;
 
   DType dtype_;
-  Placement place_;
+  Placement placement_;
   mutable std::vector<std::byte> bytes_;  // tensors are views that DLPack cannot make const
 };
 

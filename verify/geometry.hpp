@@ -42,7 +42,7 @@ class Geometry {
   Dims statistic() const {
     return c.packed() ? Dims{c.heads, rows(c.lengths_q)} : Dims{c.batch, c.heads, c.sq};
   }
-  Dims plane(Spans s) const {
+  Dims per_score(Spans s) const {
     return {s.batch ? c.sequences() : 1, s.head ? c.heads : 1,
             s.query ? longest(c.lengths_q, c.sq) : 1, s.key ? longest(c.lengths_k, c.sk) : 1};
   }
@@ -55,7 +55,7 @@ class Geometry {
   Axes key_axes() const { return c.packed_k() ? Axes{0, 1, 1} : Axes{1, 2, 2}; }
   Axes new_axes() const { return c.packed_new ? Axes{0, 1, 1} : Axes{1, 2, 2}; }
   Axes statistic_axes() const { return c.packed() ? Axes{1, 0, 0} : Axes{2, 1, 0}; }
-  static Axes plane_axes() { return {2, 1, 0}; }
+  static Axes score_axes() { return {2, 1, 0}; }
 
   // Rows of sequence n that are in use, counted from its begin, and where one of them lies.
   std::pair<std::int64_t, std::int64_t> used_queries(std::size_t n) const {
@@ -66,16 +66,16 @@ class Geometry {
             c.seqused_k.empty() ? (c.lengths_k.empty() ? c.sk : c.lengths_k[n]) : c.seqused_k[n]};
   }
   std::pair<std::int64_t, std::int64_t> used_new(std::size_t n) const { return {0, c.appended[n]}; }
-  Dims query_place(std::size_t n, std::int64_t row, std::int64_t head, std::int64_t column) const {
+  Dims query_index(std::size_t n, std::int64_t row, std::int64_t head, std::int64_t column) const {
     if (c.packed()) return {cumulative(c.lengths_q)[n] + row, head, column};
     return {static_cast<std::int64_t>(n), row, head, column};
   }
-  Dims key_place(std::size_t n, std::int64_t row, std::int64_t head, std::int64_t column) const {
+  Dims key_index(std::size_t n, std::int64_t row, std::int64_t head, std::int64_t column) const {
     if (c.page > 0) return {page(n, row / c.page), row % c.page, head, column};
     if (c.packed_k()) return {cumulative(c.lengths_k)[n] + row, head, column};
     return {c.chosen_cache ? cache(n) : static_cast<std::int64_t>(n), row, head, column};
   }
-  Dims new_place(std::size_t n, std::int64_t row, std::int64_t head, std::int64_t column) const {
+  Dims new_index(std::size_t n, std::int64_t row, std::int64_t head, std::int64_t column) const {
     if (c.packed_new) return {cumulative(c.appended)[n] + row, head, column};
     return {static_cast<std::int64_t>(n), row, head, column};
   }

@@ -43,6 +43,14 @@ constexpr double unit_roundoff(DType t) {
   }
 }
 
+// By its bits: compilers call a function for it that handles exceptions too, which took a tenth of all time.
+constexpr double f16_value(std::uint16_t bits) {
+  const std::uint64_t sign = bits >> 15, exponent = bits >> 10 & 31, fraction = bits & 1023;
+  if (exponent == 0) return (sign != 0 ? -0x1p-24 : 0x1p-24) * static_cast<double>(fraction);
+  const std::uint64_t wide = exponent == 31 ? 2047 : exponent - 15 + 1023;
+  return std::bit_cast<double>(sign << 63 | wide << 52 | fraction << 42);
+}
+
 inline double load(const std::byte* at, DType t) {
   const auto as = [at]<class T>(T x) {
     std::memcpy(&x, at, sizeof x);
@@ -54,7 +62,7 @@ inline double load(const std::byte* at, DType t) {
     case DType::f32:
       return static_cast<double>(as(float{}));
     case DType::f16:
-      return static_cast<double>(as(_Float16{}));
+      return f16_value(as(std::uint16_t{}));
     case DType::bf16:
       return static_cast<double>(std::bit_cast<float>(std::uint32_t{as(std::uint16_t{})} << 16));
     case DType::i32:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "verify/geometry.hpp"
@@ -32,7 +33,7 @@ std::optional<Buffer> optional_vector(const std::vector<std::int64_t>& values) {
 
 // Fills the rows in use; the others stay poisoned.
 template <class Used, class Place>
-void fill_rows(Buffer& b, const Case& c, const char* name, Used used, Place place_of) {
+void fill_rows(Buffer& b, const Case& c, const char* name, Used used, Place index_of) {
   Random random = random_for(c, name);
   const bool gradient = name[0] == 'd';
   const double usual = name[0] == 'q' || name[0] == 'k' ? magnitude(c) : 1;
@@ -42,7 +43,7 @@ void fill_rows(Buffer& b, const Case& c, const char* name, Used used, Place plac
     const auto [begin, end] = used(n);
     for (std::int64_t row = begin; row < end; ++row) {
       for (std::int64_t h = 0; h < heads; ++h) {
-        Dims at = place_of(n, row, h, 0);
+        Dims at = index_of(n, row, h, 0);
         std::int64_t& column = at[at.size() - 1];
         const double size =
             c.values == Values::outliers && !gradient && random.chance(0.05) ? 10 : usual;
@@ -60,20 +61,21 @@ Buffer make_queries(const Case& c, const char* name, int columns) {
   const Geometry g(c);
   // Queries that will be rotated, each to a position of its own, cannot share memory.
   const Role role = c.rotary_dim > 0 ? Role::output : Role::input;
-  Buffer b(c.dtype, place(g.query_tensor(columns), c.layout, g.query_axes(), role));
+  Buffer b(c.dtype, lay_out(g.query_tensor(columns), c.layout, g.query_axes(), role));
   fill_rows(
       b, c, name, [&](auto n) { return g.used_queries(n); },
-      [&](auto... at) { return g.query_place(at...); });
+      [&](auto... at) { return g.query_index(at...); });
   return b;
 }
 
 Buffer make_keys(const Case& c, const char* name, int columns) {
   const Geometry g(c);
-  Buffer b(c.cache_dtype.value_or(c.dtype), place(g.key_tensor(columns), c.layout, g.key_axes(),
-                                                  c.appended.empty() ? Role::input : Role::output));
+  Buffer b(c.cache_dtype.value_or(c.dtype),
+           lay_out(g.key_tensor(columns), c.layout, g.key_axes(),
+                   c.appended.empty() ? Role::input : Role::output));
   fill_rows(
       b, c, name, [&](auto n) { return g.used_keys(n); },
-      [&](auto... at) { return g.key_place(at...); });
+      [&](auto... at) { return g.key_index(at...); });
   return b;
 }
 
@@ -81,10 +83,10 @@ std::optional<Buffer> make_new(const Case& c, const char* name, int columns) {
   if (c.appended.empty()) return std::nullopt;
   const Geometry g(c);
   Buffer b(c.cache_dtype.value_or(c.dtype),
-           place(g.new_tensor(columns), c.layout, g.new_axes(), Role::input));
+           lay_out(g.new_tensor(columns), c.layout, g.new_axes(), Role::input));
   fill_rows(
       b, c, name, [&](auto n) { return g.used_new(n); },
-      [&](auto... at) { return g.new_place(at...); });
+      [&](auto... at) { return g.new_index(at...); });
   return b;
 }
 
@@ -122,7 +124,7 @@ std::optional<Buffer> make_cache_index(const Case& c) {
 
 std::optional<Buffer> make_mask(const Case& c, const Geometry& g) {
   if (!c.mask) return std::nullopt;
-  Buffer b(DType::boolean, place(g.plane(*c.mask), c.layout, g.plane_axes(), Role::input));
+  Buffer b(DType::boolean, lay_out(g.per_score(*c.mask), c.layout, g.score_axes(), Role::input));
   Random random = random_for(c, "mask");
   bool whole_row = false;
   b.fill([&](const Dims& index) {
@@ -134,7 +136,7 @@ std::optional<Buffer> make_mask(const Case& c, const Geometry& g) {
 
 std::optional<Buffer> make_bias(const Case& c, const Geometry& g) {
   if (!c.bias) return std::nullopt;
-  Buffer b(option_dtype(c), place(g.plane(*c.bias), c.layout, g.plane_axes(), Role::input));
+  Buffer b(option_dtype(c), lay_out(g.per_score(*c.bias), c.layout, g.score_axes(), Role::input));
   Random random = random_for(c, "bias");
   bool whole_row = false;
   b.fill([&](const Dims& index) {
@@ -247,8 +249,13 @@ Append Inputs::append() const {
 std::uint64_t Inputs::fingerprint() const {
   std::uint64_t hash = 0;
   const auto add = [&](const Buffer& b) {
-    const auto& bytes = b.bytes();
-    hash = derive_seed(hash, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    const std::byte* bytes = b.bytes().data();
+    std::uint64_t word = 0;  // a last one that is not whole keeps bytes of the one before it
+    for (std::size_t n = 0; n < b.bytes().size(); n += sizeof word) {
+      std::memcpy(&word, bytes + n, std::min(sizeof word, b.bytes().size() - n));
+      hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
+      hash ^= hash >> 32;
+    }
   };
   for (const Buffer* b : {&q, &dout}) add(*b);
   for (const Buffer* b : {&k, &v}) {
@@ -266,20 +273,20 @@ namespace {
 
 Buffer output(const Case& c, bool exact, DType dtype, const Dims& shape, Axes axes) {
   const Layout layout = exact ? Layout::compact : c.layout;
-  return {dtype, place(shape, layout, axes, Role::output)};
+  return {dtype, lay_out(shape, layout, axes, Role::output)};
 }
 
 std::optional<Buffer> weights_output(const Case& c, bool exact) {
   if (!c.weights) return std::nullopt;
-  return output(c, exact, exact ? DType::f32 : option_dtype(c), Geometry(c).plane({}),
-                Geometry::plane_axes());
+  return output(c, exact, exact ? DType::f32 : option_dtype(c), Geometry(c).per_score({}),
+                Geometry::score_axes());
 }
 
 // With a bias that repeats elements (Layout::repeated) each of them has a gradient of its own.
 std::optional<Buffer> bias_output(const Case& c, bool exact) {
   if (!c.bias) return std::nullopt;
-  return output(c, exact, exact ? DType::f64 : option_dtype(c), Geometry(c).plane(*c.bias),
-                Geometry::plane_axes());
+  return output(c, exact, exact ? DType::f64 : option_dtype(c), Geometry(c).per_score(*c.bias),
+                Geometry::score_axes());
 }
 
 std::optional<Buffer> slopes_output(const Case& c) {

@@ -242,7 +242,7 @@ typedef struct rocflash_driver {
   size_t struct_size;
   const char* name;    /* "hip", "cuda" */
   const char* library; /* the file that was opened, or "" */
-  const char* reason;  /* in plain words, why it is or is not used */
+  const char* reason;  /* a sentence: why it is or is not used */
   int32_t in_use;      /* 0 or 1 */
 } rocflash_driver;
 

@@ -117,10 +117,10 @@ class Dims {
 namespace detail {
 template <class T>
 constexpr DType dtype_of() {
-  using Plain = std::remove_cv_t<T>;
-  if constexpr (std::is_same_v<Plain, float>) return DType::f32;
-  if constexpr (std::is_same_v<Plain, double>) return DType::f64;
-  if constexpr (std::is_same_v<Plain, std::int32_t>) return DType::i32;
+  using Bare = std::remove_cv_t<T>;
+  if constexpr (std::is_same_v<Bare, float>) return DType::f32;
+  if constexpr (std::is_same_v<Bare, double>) return DType::f64;
+  if constexpr (std::is_same_v<Bare, std::int32_t>) return DType::i32;
   return DType::boolean;
 }
 

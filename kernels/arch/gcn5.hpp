@@ -8,17 +8,12 @@
 
 #include "arch/amd.hpp"
 #include "arch/layout.hpp"
+#include "arch/mma_shape.hpp"
 
 namespace rocflash::kernel::arch {
 
 template <DType dtype>
-struct Mma {
-  using Layout = layout::DotGfx9;
-  static constexpr int rows = 16, columns = 32, depth = 16;
-  static constexpr int results = 8;
-  using Result = Float8;
-  using Operand = Words8;
-
+struct Mma : MmaShape<layout::DotGfx9, Float8, Words8> {
   static Result multiply(Operand a, Operand b, Result c) {
     float sum[results];
     ROCFLASH_UNROLL

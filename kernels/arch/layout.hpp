@@ -83,45 +83,30 @@ struct WmmaGfx11 {
   static constexpr int b_depth(int, int e) { return e; }
 };
 
-// RDNA2, 16x16 results in 32 lanes, by dot products that read A from another lane of the same row
-// of 16: lanes r and r + 8 of each half have what result r of that half needs.
+// Dot products that read A from another lane: each half of the wave has all columns of eight rows.
 //
-//   result r, 8 per lane:    column = lane % 16                    row = 8 (lane / 16) + r
-//   operand A, 16 per lane:  row = 8 (lane / 16) + lane % 8        depth = e
-//   operand B, 16 per lane:  column = lane % 16                    depth = e
-struct DotGfx10 {
-  static constexpr int rows = 16, columns = 16, depth = 16, lanes = 32;
+//   result r, 8 per lane:    column = lane % columns               row = 8 (lane / columns) + r
+//   operand A, 16 per lane:  row = 8 (lane / columns) + lane % 8   depth = e
+//   operand B, 16 per lane:  column = lane % columns               depth = e
+template <int columns_>
+struct Dot {
+  static constexpr int rows = 16, columns = columns_, depth = 16, lanes = 2 * columns;
   static constexpr int results = 8, a_numbers = 16, b_numbers = 16;
 
   static constexpr int register_row(int r) { return r; }
-  static constexpr int lane_row(int lane) { return 8 * (lane / 16); }
+  static constexpr int lane_row(int lane) { return 8 * (lane / columns); }
   static constexpr int register_column(int) { return 0; }
-  static constexpr int lane_column(int lane) { return lane % 16; }
-  static constexpr int a_row(int lane, int) { return 8 * (lane / 16) + lane % 8; }
+  static constexpr int lane_column(int lane) { return lane % columns; }
+  static constexpr int a_row(int lane, int) { return lane_row(lane) + lane % 8; }
   static constexpr int a_depth(int, int e) { return e; }
-  static constexpr int b_column(int lane, int) { return lane % 16; }
+  static constexpr int b_column(int lane, int) { return lane_column(lane); }
   static constexpr int b_depth(int, int e) { return e; }
 };
-
-// GCN5, 16x32 results in 64 lanes, by dot products that read A from another lane of the same quad or of
-// the one beside it.
-//
-//   result r, 8 per lane:    column = lane % 32                    row = 8 (lane / 32) + r
-//   operand A, 16 per lane:  row = 8 (lane / 32) + lane % 8        depth = e
-//   operand B, 16 per lane:  column = lane % 32                    depth = e
-struct DotGfx9 {
-  static constexpr int rows = 16, columns = 32, depth = 16, lanes = 64;
-  static constexpr int results = 8, a_numbers = 16, b_numbers = 16;
-
-  static constexpr int register_row(int r) { return r; }
-  static constexpr int lane_row(int lane) { return 8 * (lane / 32); }
-  static constexpr int register_column(int) { return 0; }
-  static constexpr int lane_column(int lane) { return lane % 32; }
-  static constexpr int a_row(int lane, int) { return 8 * (lane / 32) + lane % 8; }
-  static constexpr int a_depth(int, int e) { return e; }
-  static constexpr int b_column(int lane, int) { return lane % 32; }
-  static constexpr int b_depth(int, int e) { return e; }
-};
+// RDNA2, 32 lanes, from another lane of the same row of 16: lanes r and r + 8 of each half have what result r of
+// that half needs.
+using DotGfx10 = Dot<16>;
+// GCN5, 64 lanes, from another lane of the same quad or of the one beside it.
+using DotGfx9 = Dot<32>;
 
 // NVIDIA's mma.sync.m16n8k16, 16x8 results in 32 lanes.
 //

@@ -4,17 +4,12 @@
 
 #include "arch/amd.hpp"
 #include "arch/layout.hpp"
+#include "arch/mma_shape.hpp"
 
 namespace rocflash::kernel::arch {
 
 template <DType dtype>
-struct Mma {
-  using Layout = layout::WmmaGfx11;
-  static constexpr int rows = 16, columns = 16, depth = 16;
-  static constexpr int results = 8;
-  using Result = Float8;
-  using Operand = Words8;
-
+struct Mma : MmaShape<layout::WmmaGfx11, Float8, Words8> {
   static Result multiply(Operand a, Operand b, Result c) {
     if constexpr (dtype == DType::f16) {
       using Sixteen = _Float16 __attribute__((ext_vector_type(16)));

@@ -4,17 +4,12 @@
 
 #include "arch/amd.hpp"
 #include "arch/layout.hpp"
+#include "arch/mma_shape.hpp"
 
 namespace rocflash::kernel::arch {
 
 template <DType dtype>
-struct Mma {
-  using Layout = layout::WmmaGfx12;
-  static constexpr int rows = 16, columns = 16, depth = 16;
-  static constexpr int results = 8;
-  using Result = Float8;
-  using Operand = Words4;
-
+struct Mma : MmaShape<layout::WmmaGfx12, Float8, Words4> {
   static Result multiply(Operand a, Operand b, Result c) {
     if constexpr (dtype == DType::f16) {
       using Eight = _Float16 __attribute__((ext_vector_type(8)));

@@ -29,10 +29,8 @@ namespace rocflash::kernel {
 
 // The types of one kernel.
 template <KernelSpec spec>
-struct BackwardTypes {
-  static constexpr DType dtype = spec.dtype;
-  static constexpr int bucket = spec.bucket;
-  static constexpr bool full = spec.variant == Variant::full;
+struct BackwardTypes : OfSpec<spec> {
+  using OfSpec<spec>::dtype, OfSpec<spec>::bucket, OfSpec<spec>::full;
   static constexpr BackwardTile tile = backward_tile(this_family, spec);
   static constexpr bool staged = tile.buffers > 0;  // by way of registers
   static constexpr int buffers = staged ? tile.buffers : 1;

@@ -48,7 +48,7 @@ struct BiasTile {
   bool exists;
 
   BiasTile(const BackwardArguments& a, std::int64_t number) {
-    const PlaneSizes sizes = a.tensors.dbias_sizes(a.problem);
+    const ScoreSizes sizes = a.tensors.dbias_sizes(a.problem);
     const std::int64_t key_blocks = blocks_of(sizes.keys, 64),
                        query_blocks = blocks_of(sizes.queries, 64);
     exists = everywhere(number < key_blocks * query_blocks * sizes.heads * sizes.batch);

@@ -14,10 +14,8 @@
 namespace rocflash::kernel {
 
 template <KernelSpec spec>
-struct KeyBlockTypes {
-  static constexpr DType dtype = spec.dtype;
-  static constexpr int bucket = spec.bucket;
-  static constexpr bool full = spec.variant == Variant::full;
+struct KeyBlockTypes : OfSpec<spec> {
+  using OfSpec<spec>::dtype, OfSpec<spec>::bucket, OfSpec<spec>::full;
   static constexpr bool fused = spec.operation != Operation::backward_keys;
   static constexpr BackwardTile tile = backward_tile(this_family, spec);
   static constexpr int warps = tile.threads / arch::wave_size;

@@ -9,7 +9,7 @@
 // and then has one ROCFLASH_ENTRY per kernel.
 #pragma once
 
-#ifdef __CUDA__  // functions of plain C++ are for the device there
+#ifdef __CUDA__  // functions of ordinary C++ are for the device there
 #pragma clang force_cuda_host_device begin
 #endif
 

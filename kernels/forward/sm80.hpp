@@ -37,11 +37,9 @@ namespace rocflash::kernel {
 
 // The types and the shared memory of one kernel.
 template <KernelSpec spec>
-struct ForwardTypes {
-  static constexpr DType dtype = spec.dtype;
-  static constexpr int bucket = spec.bucket;
+struct ForwardTypes : OfSpec<spec> {
+  using OfSpec<spec>::dtype, OfSpec<spec>::bucket, OfSpec<spec>::full;
   static constexpr Variant variant = spec.variant;
-  static constexpr bool full = variant == Variant::full;
   static constexpr ForwardTile tile = forward_tile(this_family, spec);
 
   using Mma = arch::Mma<dtype>;

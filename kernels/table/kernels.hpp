@@ -33,6 +33,14 @@ struct KernelSpec {
   }
 };
 
+// What the types of a kernel repeat of that.
+template <KernelSpec spec>
+struct OfSpec {
+  static constexpr DType dtype = spec.dtype;
+  static constexpr int bucket = spec.bucket;
+  static constexpr bool full = spec.variant == Variant::full;
+};
+
 namespace detail {
 
 struct KernelLine {

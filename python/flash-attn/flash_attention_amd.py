@@ -58,11 +58,7 @@ def _attention(
 
 
 def flash_attn_func(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    dropout_p: float = 0.0,
-    causal: bool = False,
+    q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, causal: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
     """out (b, sq, h, d), or (out, probabilities (b, h, sq, sk)) with return_attn_probs.

@@ -30,37 +30,14 @@ def _load_torch_side() -> None:
 
 
 def attention(
-    q: Any,
-    k: Any,
-    v: Any,
-    *,
-    cu_seqlens_q: Any = None,
-    cu_seqlens_k: Any = None,
-    seqused_q: Any = None,
-    seqused_k: Any = None,
-    leftpad_k: Any = None,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    causal: bool = False,
-    window: Any = None,
-    attention_chunk: int = 0,
-    mask: Any = None,
-    softmax_scale: float | None = None,
-    softcap: float = 0.0,
-    alibi_slopes: Any = None,
-    bias: Any = None,
-    sinks: Any = None,
-    block_table: Any = None,
-    cache_batch_idx: Any = None,
-    dropout_p: float = 0.0,
-    rng_state: Any = None,
-    generator: torch.Generator | None = None,
-    deterministic: bool = False,
-    return_lse: bool = False,
-    return_weights: bool = False,
-    num_splits: int = 0,
-    num_threads: int = 0,
-    backend: str | None = None,
+    q: Any, k: Any, v: Any, *, cu_seqlens_q: Any = None, cu_seqlens_k: Any = None, seqused_q: Any = None,
+    seqused_k: Any = None, leftpad_k: Any = None, max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None, causal: bool = False, window: Any = None, attention_chunk: int = 0,
+    mask: Any = None, softmax_scale: float | None = None, softcap: float = 0.0, alibi_slopes: Any = None,
+    bias: Any = None, sinks: Any = None, block_table: Any = None, cache_batch_idx: Any = None,
+    dropout_p: float = 0.0, rng_state: Any = None, generator: torch.Generator | None = None,
+    deterministic: bool = False, return_lse: bool = False, return_weights: bool = False, num_splits: int = 0,
+    num_threads: int = 0, backend: str | None = None,
 ) -> Any:
     """Exact attention: ``softmax(softcap(scale * q k^T) + alibi + bias, masked) v``.
 
@@ -93,32 +70,11 @@ def attention(
     """
     left, right = (-1, -1) if window is None else window_pair(window)
     number = choice.for_operator() if backend is None else choice.number_of(backend)
-    options = (  # all there are, in the order of their list
-        cu_seqlens_q,
-        cu_seqlens_k,
-        seqused_q,
-        seqused_k,
-        leftpad_k,
-        mask,
-        alibi_slopes,
-        bias,
-        sinks,
-        block_table,
-        cache_batch_idx,
-        rng_state,
-        max_seqlen_q or 0,
-        max_seqlen_k or 0,
-        causal,
-        left,
-        right,
-        attention_chunk,
-        softmax_scale,
-        softcap,
-        dropout_p,
-        deterministic,
-        num_splits,
-        num_threads,
-        number,
+    # All there are, in the order of their list.
+    options = (
+        cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, mask, alibi_slopes, bias, sinks,
+        block_table, cache_batch_idx, rng_state, max_seqlen_q or 0, max_seqlen_k or 0, causal, left, right,
+        attention_chunk, softmax_scale, softcap, dropout_p, deterministic, num_splits, num_threads, number,
     )
     if is_torch(q):
         if _of_tensors is None:

@@ -13,36 +13,13 @@ _packed = packer(*(name for name in CACHE_OPTIONS if name != "seqused_k"))
 
 
 def decode(
-    q: Any,
-    k_cache: Any,
-    v_cache: Any,
-    *,
-    k: Any = None,
-    v: Any = None,
-    qv: Any = None,
-    rotary_cos: Any = None,
-    rotary_sin: Any = None,
-    rotary_interleaved: bool = True,
-    rotary_seqlens: Any = None,
-    cache_seqlens: Any = None,
-    cache_batch_idx: Any = None,
-    cache_leftpad: Any = None,
-    page_table: Any = None,
-    page_table_name: str = "page_table",
-    cu_seqlens_q: Any = None,
-    cu_seqlens_k_new: Any = None,
-    max_seqlen_q: int = 0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window: Any = None,
-    attention_chunk: int = 0,
-    softcap: float = 0.0,
-    alibi_slopes: Any = None,
-    sinks: Any = None,
-    num_splits: int = 0,
-    num_threads: int = 0,
-    out: Any = None,
-    want_lse: bool = True,
+    q: Any, k_cache: Any, v_cache: Any, *, k: Any = None, v: Any = None, qv: Any = None, rotary_cos: Any = None,
+    rotary_sin: Any = None, rotary_interleaved: bool = True, rotary_seqlens: Any = None,
+    cache_seqlens: Any = None, cache_batch_idx: Any = None, cache_leftpad: Any = None, page_table: Any = None,
+    page_table_name: str = "page_table", cu_seqlens_q: Any = None, cu_seqlens_k_new: Any = None,
+    max_seqlen_q: int = 0, softmax_scale: float | None = None, causal: bool = False, window: Any = None,
+    attention_chunk: int = 0, softcap: float = 0.0, alibi_slopes: Any = None, sinks: Any = None,
+    num_splits: int = 0, num_threads: int = 0, out: Any = None, want_lse: bool = True,
 ) -> tuple[Any, Any]:
     """(out, lse), lse None unless wanted. No gradients; a call that is refused has written nothing.
 
@@ -61,35 +38,13 @@ def decode(
         from ._torch.decode import attention_with_kvcache
 
         return attention_with_kvcache(
-            q,
-            k_cache,
-            v_cache,
-            k=k,
-            v=v,
-            qv=qv,
-            rotary_cos=rotary_cos,
-            rotary_sin=rotary_sin,
-            rotary_interleaved=rotary_interleaved,
-            rotary_seqlens=rotary_seqlens,
-            cache_seqlens=cache_seqlens,
-            cache_batch_idx=cache_batch_idx,
-            cache_leftpad=cache_leftpad,
-            page_table=page_table,
-            page_table_name=page_table_name,
-            cu_seqlens_q=cu_seqlens_q,
-            cu_seqlens_k_new=cu_seqlens_k_new,
-            max_seqlen_q=max_seqlen_q,
-            softmax_scale=softmax_scale,
-            causal=causal,
-            window=window,
-            attention_chunk=attention_chunk,
-            softcap=softcap,
-            alibi_slopes=alibi_slopes,
-            sinks=sinks,
-            num_splits=num_splits,
-            num_threads=num_threads,
-            out=out,
-            want_lse=want_lse,
+            q, k_cache, v_cache, k=k, v=v, qv=qv, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
+            rotary_interleaved=rotary_interleaved, rotary_seqlens=rotary_seqlens, cache_seqlens=cache_seqlens,
+            cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, page_table=page_table,
+            page_table_name=page_table_name, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k_new=cu_seqlens_k_new,
+            max_seqlen_q=max_seqlen_q, softmax_scale=softmax_scale, causal=causal, window=window,
+            attention_chunk=attention_chunk, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
+            num_splits=num_splits, num_threads=num_threads, out=out, want_lse=want_lse,
         )
     from ._arrays.calls import decode_of_arrays
 
@@ -99,36 +54,13 @@ def decode(
         raise InvalidArgument("rotary_cos: is given, but k is None; it turns appended keys")
     left, right = window_pair(window, "window_size")
     options = _packed(
-        cu_seqlens_q,
-        cache_leftpad,
-        alibi_slopes,
-        sinks,
-        page_table,
-        cache_batch_idx,
-        max_seqlen_q,
-        causal,
-        left,
-        right,
-        attention_chunk,
-        softmax_scale,
-        softcap,
-        num_splits,
-        num_threads,
-        choice.current(),
+        cu_seqlens_q, cache_leftpad, alibi_slopes, sinks, page_table, cache_batch_idx, max_seqlen_q, causal,
+        left, right, attention_chunk, softmax_scale, softcap, num_splits, num_threads, choice.current(),
     )
     append = (k, v, cu_seqlens_k_new, rotary_cos, rotary_sin, rotary_seqlens)
     try:
         return decode_of_arrays(
-            q,
-            k_cache,
-            v_cache,
-            options,
-            append,
-            cache_seqlens,
-            rotary_interleaved,
-            qv,
-            out,
-            want_lse,
+            q, k_cache, v_cache, options, append, cache_seqlens, rotary_interleaved, qv, out, want_lse,
         )
     except (Error, TypeError) as error:
         raise renamed(error, page_table_name) from None

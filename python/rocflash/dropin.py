@@ -51,12 +51,12 @@ __all__ = [
     "is_watched",
     "join_qv",
     "lse_shape",
+    "options_of",
     "out_shape",
-    "place_rng_state",
-    "plain_options",
     "refuse_missing_gradients",
     "register_fake",
     "register_operators",
+    "rng_state_on",
     "side_by_side",
     "signed_softmax",
     "softmax_by_heads",
@@ -68,7 +68,7 @@ __all__ = [
 ]
 
 
-def place_rng_state(seeds: Optional[Tensor], device: torch.device) -> Tensor:
+def rng_state_on(seeds: Optional[Tensor], device: torch.device) -> Tensor:
     """Seed and offset as upstream returns them: on the device of q; zeros where nothing is dropped.
 
     The tensor remembers its values, so that backward need not wait for a GPU to tell them.
@@ -85,7 +85,7 @@ def place_rng_state(seeds: Optional[Tensor], device: torch.device) -> Tensor:
 
 
 def host_rng_state(rng_state: Optional[Tensor]) -> Optional[Tensor]:
-    """What place_rng_state remembers, else the tensor itself."""
+    """What rng_state_on remembers, else the tensor itself."""
     return getattr(rng_state, "_rocflash_on_host", rng_state)
 
 
@@ -125,51 +125,19 @@ def split_packed(name: str, x: Any, count: int, dim: int, layout: str) -> tuple[
 
 
 _packed = packer(
-    "cu_seqlens_q",
-    "cu_seqlens_k",
-    "seqused_q",
-    "seqused_k",
-    "alibi_slopes",
-    "sinks",
-    "block_table",
-    "max_seqlen_q",
-    "max_seqlen_k",
-    "causal",
-    "window_left",
-    "window_right",
-    "attention_chunk",
-    "softmax_scale",
-    "softcap",
-    "dropout_p",
-    "deterministic",
-    "num_splits",
-    "backend",
+    "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "alibi_slopes", "sinks", "block_table",
+    "max_seqlen_q", "max_seqlen_k", "causal", "window_left", "window_right", "attention_chunk", "softmax_scale",
+    "softcap", "dropout_p", "deterministic", "num_splits", "backend",
 )
 
 
 def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    dropout_p: float,
-    softmax_scale: Optional[float],
-    causal: bool,
-    window_size: Any,
-    softcap: float,
-    alibi_slopes: Optional[Tensor],
-    deterministic: bool,
-    return_attn_probs: bool,
-    cu_seqlens_q: Optional[Tensor] = None,
-    cu_seqlens_k: Optional[Tensor] = None,
-    max_seqlen_q: Any = 0,
-    max_seqlen_k: Any = 0,
-    sinks: Optional[Tensor] = None,
-    seqused_q: Optional[Tensor] = None,
-    seqused_k: Optional[Tensor] = None,
-    attention_chunk: int = 0,
-    block_table: Optional[Tensor] = None,
-    num_splits: int = 0,
-    operator: Any = None,
+    q: Tensor, k: Tensor, v: Tensor, dropout_p: float, softmax_scale: Optional[float], causal: bool,
+    window_size: Any, softcap: float, alibi_slopes: Optional[Tensor], deterministic: bool,
+    return_attn_probs: bool, cu_seqlens_q: Optional[Tensor] = None, cu_seqlens_k: Optional[Tensor] = None,
+    max_seqlen_q: Any = 0, max_seqlen_k: Any = 0, sinks: Optional[Tensor] = None,
+    seqused_q: Optional[Tensor] = None, seqused_k: Optional[Tensor] = None, attention_chunk: int = 0,
+    block_table: Optional[Tensor] = None, num_splits: int = 0, operator: Any = None,
 ) -> Any:
     """One FA2 or FA3 function: out, or (out, lse, S_dmask) when probabilities are asked for."""
     left, right = (-1, -1) if window_size is None else window_pair(window_size, "window_size")
@@ -180,25 +148,9 @@ def attend(
         check_number("dropout_p", dropout_p, float)
         with_weights = dropout_p > 0
     options = _packed(
-        cu_seqlens_q,
-        cu_seqlens_k,
-        seqused_q,
-        seqused_k,
-        alibi_slopes,
-        sinks,
-        block_table,
-        whole("max_seqlen_q", max_seqlen_q),
-        whole("max_seqlen_k", max_seqlen_k),
-        causal,
-        left,
-        right,
-        attention_chunk,
-        softmax_scale,
-        softcap,
-        dropout_p,
-        deterministic,
-        num_splits,
-        choice.for_operator(),
+        cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, alibi_slopes, sinks, block_table,
+        whole("max_seqlen_q", max_seqlen_q), whole("max_seqlen_k", max_seqlen_k), causal, left, right,
+        attention_chunk, softmax_scale, softcap, dropout_p, deterministic, num_splits, choice.for_operator(),
     )
     asked = bool(return_attn_probs)
     out, lse, weights = attention_of_tensors(q, k, v, options, None, asked, with_weights, operator)
@@ -212,7 +164,7 @@ def is_watched(q: Tensor, k: Tensor, v: Tensor) -> bool:
     return route(q, k, v, None) == OPERATOR or q.is_meta
 
 
-def plain_options(**given: Any) -> Any:
+def options_of(**given: Any) -> Any:
     """Options with the context's backend, for calls below autograd.
 
     Where a compiler traces, operators ask the context when they run.

@@ -28,7 +28,7 @@ from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
 from ._torch.attention import attention_of_tensors, autocast
-from ._torch.route import PLAIN, autocasting, is_compiling, transforms_active
+from ._torch.route import TENSOR_TYPES, autocasting, is_compiling, transforms_active
 from .attention import attention
 from .errors import Unsupported
 from .info import devices, limits
@@ -105,7 +105,7 @@ def _declined(
             return f"{name}: no tensor"
         if x.is_nested or x.layout is not torch.strided:
             return f"{name}: nested or sparse"
-        if not compiling and type(x) not in PLAIN and type(x).__name__ != "FakeTensor":
+        if not compiling and type(x) not in TENSOR_TYPES and type(x).__name__ != "FakeTensor":
             return f"{name}: a {type(x).__name__}, which has ways of its own"
         if x.device != q.device:
             return f"{name}: on {x.device}, query on {q.device}"
@@ -279,15 +279,8 @@ def _plain_bias(bias: Any, is_causal: bool, q: Tensor, k: Tensor) -> tuple[Optio
 
 
 def scaled_dot_product_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Optional[Tensor] = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: Optional[float] = None,
-    enable_gqa: bool = False,
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = None, dropout_p: float = 0.0,
+    is_causal: bool = False, *, scale: Optional[float] = None, enable_gqa: bool = False,
 ) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention by this library, whether that is enabled there or not.
 

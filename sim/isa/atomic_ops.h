@@ -128,7 +128,7 @@ U combine(u32 operation, U old, U data, U data2) {
 }
 
 template <typename U>
-U apply(const Place& p, u32 operation, U data, U data2) {
+U apply(const Location& p, u32 operation, U data, U data2) {
   if (p.device) {
     std::atomic_ref<U> cell(*reinterpret_cast<U*>(p.data));
     U old = cell.load(std::memory_order_relaxed);

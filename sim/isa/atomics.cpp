@@ -21,10 +21,10 @@ u64 read_unknown(const Wave& w, int row, int lane, bool wide) {
   return wide ? low | u64{w.v_undef[row + 1].lane[lane]} << 32 : low;
 }
 
-// One lane's operation at `place`; returns the old value in the destination when asked.
+// One lane's operation at `location`; returns the old value in the destination when asked.
 template <bool Strict>
-void perform(Wave& w, const Op& op, const Place& p, int lane, int data_row, int data2_row, int dst,
-             bool returns) {
+void perform(Wave& w, const Op& op, const Location& p, int lane, int data_row, int data2_row,
+             int dst, bool returns) {
   const bool wide = (op.parameter & kWide) != 0;
   const u32 bytes = wide ? 8 : 4;
   u64 old = 0;
@@ -83,7 +83,7 @@ void run_atomic(Wave& w, const Op& op) {
   if constexpr (Strict) need_vgpr(w, data, (wide ? 2 : 1) * (compare ? 2 : 1));
   for (u64 m = exec; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
-    const Place p = addresses.place(lane, 0, bytes, Access::Atomic);
+    const Location p = addresses.location(lane, 0, bytes, Access::Atomic);
     perform<Strict>(w, op, p, lane, data, data2, dst, op.returns);
   }
   if (w.worker->count_traffic && (S == Space::Global || S == Space::Buffer)) {
@@ -118,8 +118,8 @@ void run_lds_atomic(Wave& w, const Op& op) {
       check_defined(w, w.v_undef[op.src[0].index].lane[lane] != 0 && dst != op.src[0].index,
                     "an LDS address", lane);
     }
-    const Place p =
-        lds_place(w, address.lane[lane] + u32(op.offset), wide ? 8 : 4, lane, Access::Atomic);
+    const Location p =
+        lds_location(w, address.lane[lane] + u32(op.offset), wide ? 8 : 4, lane, Access::Atomic);
     perform<Strict>(w, op, p, lane, data, data2, dst, returns);
   }
   if (w.worker->count_traffic) {
@@ -147,9 +147,10 @@ void run_lds_exchange2(Wave& w, const Op& op) {
   for (u64 m = w.exec(); m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
     const u32 at = address.lane[lane];
-    const Place first = lds_place(w, at + u32(op.offset) * unit, bytes, lane, Access::Atomic);
+    const Location first = lds_location(w, at + u32(op.offset) * unit, bytes, lane, Access::Atomic);
     perform<Strict>(w, single, first, lane, op.src[1].index, -1, op.dst[0].index, true);
-    const Place second = lds_place(w, at + u32(op.offset1) * unit, bytes, lane, Access::Atomic);
+    const Location second =
+        lds_location(w, at + u32(op.offset1) * unit, bytes, lane, Access::Atomic);
     perform<Strict>(w, single, second, lane, op.src[2].index, -1, op.dst[0].index + step, true);
   }
   if constexpr (Strict) {

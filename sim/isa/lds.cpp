@@ -87,7 +87,7 @@ void count_shuffle(Wave& w, u64 exec) {
 
 template <bool Strict>
 void read_at(Wave& w, int row, int lane, u32 address, u32 bytes, u32 parameter) {
-  const Place p = lds_place(w, address, bytes, lane, Access::Read);
+  const Location p = lds_location(w, address, bytes, lane, Access::Read);
   if (bytes >= 4 && p.data != nullptr && wholly_defined(p, bytes)) {
     for (u32 i = 0; i < bytes / 4; ++i) {
       std::memcpy(&w.v[row + int(i)].lane[lane], p.data + 4 * i, 4);
@@ -125,7 +125,7 @@ void write_at(Wave& w, int row, int lane, u32 address, u32 bytes, bool high) {
     for (u32 i = 0; i < std::max(1u, bytes / 4); ++i) data[i] = w.v[row + int(i)].lane[lane];
     if (high) data[0] >>= 16;
   }
-  const Place p = lds_place(w, address, bytes, lane, Access::Write, data);
+  const Location p = lds_location(w, address, bytes, lane, Access::Write, data);
   for (u32 i = 0; i < std::max(1u, bytes / 4); ++i) {
     u32 value = w.v[row + int(i)].lane[lane];
     u32 unknown = Strict ? w.v_undef[row + int(i)].lane[lane] : 0;
@@ -286,7 +286,7 @@ void run_read_transposed(Wave& w, const Op& op) {
   for (int lane = 0; lane < w.size; ++lane) {
     const u32 at = address[lane] + u32(op.offset);
     misaligned(w, at, bytes == 8 ? 8 : 4, lane);
-    const Place p = lds_place(w, at, bytes, lane, Access::Read);
+    const Location p = lds_location(w, at, bytes, lane, Access::Read);
     if (p.data == nullptr) continue;
     std::memcpy(data[lane], p.data, bytes);
     if constexpr (Strict) {

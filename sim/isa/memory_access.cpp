@@ -39,14 +39,14 @@ const char* verb(Access access) {
 
 }  // namespace
 
-Place device_place(Wave& w, u64 address, u32 bytes, int lane, Access access) {
+Location device_location(Wave& w, u64 address, u32 bytes, int lane, Access access) {
   const Allocation* a = w.worker->last_allocation;
   if (a == nullptr || !a->contains(address, bytes)) {
     a = Memory::instance().find(address);
     if (a == nullptr || !a->contains(address, bytes)) bad_address(address, bytes, lane, access);
     w.worker->last_allocation = a;
   }
-  Place p;
+  Location p;
   p.data = reinterpret_cast<u8*>(address);
   p.address = address;
   p.device = true;
@@ -58,9 +58,10 @@ Place device_place(Wave& w, u64 address, u32 bytes, int lane, Access access) {
   return p;
 }
 
-Place lds_place(Wave& w, u64 offset, u32 bytes, int lane, Access access, const void* written) {
+Location lds_location(Wave& w, u64 offset, u32 bytes, int lane, Access access,
+                      const void* written) {
   Workgroup& g = *w.group;
-  Place p;
+  Location p;
   p.address = offset;
   if (offset + bytes > g.lds_allocated) {
     if (w.checks->lds_bounds) {
@@ -86,7 +87,7 @@ Place lds_place(Wave& w, u64 offset, u32 bytes, int lane, Access access, const v
   return p;
 }
 
-Place scratch_place(Wave& w, u64 offset, u32 bytes, int lane) {
+Location scratch_location(Wave& w, u64 offset, u32 bytes, int lane) {
   if (offset + bytes > w.scratch_lane_bytes) {
     raise_at(Fault::OutOfBounds,
              fmt::format("scratch access of {} bytes at {}, the lane has {}", bytes, offset,
@@ -94,39 +95,40 @@ Place scratch_place(Wave& w, u64 offset, u32 bytes, int lane) {
              lane, offset);
   }
   const u64 at = (offset / 4 * static_cast<u64>(w.size) + static_cast<u64>(lane)) * 4 + offset % 4;
-  Place p;
+  Location p;
   p.data = w.scratch.data() + at;
   p.address = offset;
   if (w.strict) p.shadow = w.scratch_undefined.data() + at;
   return p;
 }
 
-Place flat_place(Wave& w, u64 address, u32 bytes, int lane, Access access, const void* written) {
+Location flat_location(Wave& w, u64 address, u32 bytes, int lane, Access access,
+                       const void* written) {
   const u64 high = address & kApertureMask;
-  if (high == kSharedAperture) return lds_place(w, u32(address), bytes, lane, access, written);
-  if (high == kPrivateAperture) return scratch_place(w, u32(address), bytes, lane);
-  return device_place(w, address, bytes, lane, access);
+  if (high == kSharedAperture) return lds_location(w, u32(address), bytes, lane, access, written);
+  if (high == kPrivateAperture) return scratch_location(w, u32(address), bytes, lane);
+  return device_location(w, address, bytes, lane, access);
 }
 
-u32 confirm_undefined(const Place& place, u32 at, u32 bytes, u32 bits) {
-  if (place.device && written_by_host(place.address + at, bytes)) return 0;
+u32 confirm_undefined(const Location& location, u32 at, u32 bytes, u32 bits) {
+  if (location.device && written_by_host(location.address + at, bytes)) return 0;
   return bytes == 4 ? bits : bits & ((1u << (8 * bytes)) - 1);
 }
 
-void store_bytes(Wave& w, const Place& place, u32 at, u32 bytes, u32 value, u32 undefined,
+void store_bytes(Wave& w, const Location& location, u32 at, u32 bytes, u32 value, u32 undefined,
                  int lane) {
-  if (place.data == nullptr) return;
-  std::memcpy(place.data + at, &value, bytes);
+  if (location.data == nullptr) return;
+  std::memcpy(location.data + at, &value, bytes);
   if (!w.strict) return;
   const u32 relevant = bytes == 4 ? undefined : undefined & ((1u << (8 * bytes)) - 1);
-  if (place.device) {
+  if (location.device) {
     if (relevant != 0 && w.checks->undefined) {
       raise_at(Fault::Undefined, "an undefined value is stored to device memory", lane,
-               place.address + at);
+               location.address + at);
     }
-    if (place.shadow != nullptr) std::memset(place.shadow + at, 0xff, bytes);
-  } else if (place.shadow != nullptr) {
-    std::memcpy(place.shadow + at, &undefined, bytes);
+    if (location.shadow != nullptr) std::memset(location.shadow + at, 0xff, bytes);
+  } else if (location.shadow != nullptr) {
+    std::memcpy(location.shadow + at, &undefined, bytes);
   }
 }
 

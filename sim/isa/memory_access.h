@@ -7,7 +7,7 @@
 namespace rocflash::sim {
 
 // Where a lane's access lands. `shadow` runs parallel to `data` when undefinedness is tracked.
-struct Place {
+struct Location {
   u8* data = nullptr;  // null: reads give zero, writes vanish
   u8* shadow = nullptr;
   bool shadow_is_defined =
@@ -19,42 +19,42 @@ struct Place {
 enum class Access : u8 { Read, Write, Atomic };
 
 // Device memory at `address`, or a fault.
-Place device_place(Wave& w, u64 address, u32 bytes, int lane, Access access);
+Location device_location(Wave& w, u64 address, u32 bytes, int lane, Access access);
 // LDS at `offset`, or a fault (or nothing, when the check is off).
 // `written` is what a write is about to store: two waves storing the same value do not race.
-Place lds_place(Wave& w, u64 offset, u32 bytes, int lane, Access access,
-                const void* written = nullptr);
+Location lds_location(Wave& w, u64 offset, u32 bytes, int lane, Access access,
+                      const void* written = nullptr);
 // A flat address: device memory, or LDS or scratch through their apertures.
-Place flat_place(Wave& w, u64 address, u32 bytes, int lane, Access access,
-                 const void* written = nullptr);
+Location flat_location(Wave& w, u64 address, u32 bytes, int lane, Access access,
+                       const void* written = nullptr);
 
-// Scratch is interleaved a dword a lane, so a wide access is a few places.
-Place scratch_place(Wave& w, u64 offset, u32 bytes, int lane);
+// Scratch is interleaved a dword a lane, so a wide access is a few locations.
+Location scratch_location(Wave& w, u64 offset, u32 bytes, int lane);
 
 // Undefined bits the shadow shows, unless the host has written there without telling.
-u32 confirm_undefined(const Place& place, u32 at, u32 bytes, u32 bits);
-inline u32 load_undefined(const Place& place, u32 at, u32 bytes) {
-  if (place.shadow == nullptr) return 0;
-  u32 bits = place.shadow_is_defined ? ~0u : 0u;
-  std::memcpy(&bits, place.shadow + at, bytes);
-  if (place.shadow_is_defined) bits = ~bits;
-  return bits == 0 ? 0 : confirm_undefined(place, at, bytes, bits);
+u32 confirm_undefined(const Location& location, u32 at, u32 bytes, u32 bits);
+inline u32 load_undefined(const Location& location, u32 at, u32 bytes) {
+  if (location.shadow == nullptr) return 0;
+  u32 bits = location.shadow_is_defined ? ~0u : 0u;
+  std::memcpy(&bits, location.shadow + at, bytes);
+  if (location.shadow_is_defined) bits = ~bits;
+  return bits == 0 ? 0 : confirm_undefined(location, at, bytes, bits);
 }
 // Whether all dwords here are known to be defined; the common case, decided without a call.
-inline bool wholly_defined(const Place& place, u32 bytes) {
-  if (place.shadow == nullptr) return true;
-  const u32 clean = place.shadow_is_defined ? ~0u : 0u;
+inline bool wholly_defined(const Location& location, u32 bytes) {
+  if (location.shadow == nullptr) return true;
+  const u32 clean = location.shadow_is_defined ? ~0u : 0u;
   u32 difference = 0;
   for (u32 i = 0; i + 4 <= bytes; i += 4) {
     u32 bits;
-    std::memcpy(&bits, place.shadow + i, 4);
+    std::memcpy(&bits, location.shadow + i, 4);
     difference |= bits ^ clean;
   }
   return difference == 0;
 }
 // Stores `bytes` (1, 2 or 4) with their undefined bits; complains when they go to device memory
 // undefined.
-void store_bytes(Wave& w, const Place& place, u32 at, u32 bytes, u32 value, u32 undefined,
+void store_bytes(Wave& w, const Location& location, u32 at, u32 bytes, u32 value, u32 undefined,
                  int lane);
 
 // The buffer that four scalar registers describe to scalar loads and stores.

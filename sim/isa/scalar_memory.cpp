@@ -46,7 +46,7 @@ void run_load(Wave& w, const Op& op) {
     }
     address &= ~(alignment - 1);
   }
-  const Place p = device_place(w, address, bytes, -1, Access::Read);
+  const Location p = device_location(w, address, bytes, -1, Access::Read);
   const u32 dwords = std::max(1u, bytes / 4);
   for (u32 i = 0; i < dwords; ++i) {
     u32 value = 0;
@@ -70,7 +70,7 @@ void run_buffer_load(Wave& w, const Op& op) {
     u32 value = 0;
     u32 unknown = 0;
     if (at + part <= size) {
-      const Place p = device_place(w, base + at, part, -1, Access::Read);
+      const Location p = device_location(w, base + at, part, -1, Access::Read);
       std::memcpy(&value, p.data, part);
       if constexpr (Strict) unknown = load_undefined(p, 0, part);
     }

@@ -60,7 +60,7 @@ void run_store(Wave& w, const Op& op) {
     piece.offset += i32(4 * i);
     const Spot t = spot_of<Strict>(w, piece, 4, 4);
     if (!t.inside) continue;  // dropped, a dword at a time
-    const Place p = device_place(w, t.address, 4, -1, Access::Write);
+    const Location p = device_location(w, t.address, 4, -1, Access::Write);
     store_bytes(w, p, 0, 4, w.s[data + int(i)], Strict ? w.s_undef[data + int(i)] : 0, -1);
   }
   if constexpr (Strict) issue_load(w, Queue::Scalar, {});
@@ -81,7 +81,7 @@ void run_atomic(Wave& w, const Op& op) {
   const auto unknown = [&](int first) { return wide ? w.s64_undef(first) : u64{w.s_undef[first]}; };
   u64 old = 0;
   if (t.inside) {
-    const Place p = device_place(w, t.address, bytes, -1, Access::Atomic);
+    const Location p = device_location(w, t.address, bytes, -1, Access::Atomic);
     const u64 new_value = value(data);
     const u64 compared = compare ? value(data + dwords) : 0;
     if constexpr (Strict) {

@@ -104,15 +104,15 @@ u64 Addresses<Strict, S>::device_address(int lane) const {
 }
 
 template <bool Strict, Space S>
-Place Addresses<Strict, S>::place(int lane, u32 delta, u32 bytes, Access access,
-                                  [[maybe_unused]] const void* written) const {
+Location Addresses<Strict, S>::location(int lane, u32 delta, u32 bytes, Access access,
+                                        [[maybe_unused]] const void* written) const {
   if constexpr (S == Space::Global) {
-    return device_place(w_, device_address(lane) + delta, bytes, lane, access);
+    return device_location(w_, device_address(lane) + delta, bytes, lane, access);
   } else if constexpr (S == Space::Flat) {
-    return flat_place(w_, device_address(lane) + delta, bytes, lane, access, written);
+    return flat_location(w_, device_address(lane) + delta, bytes, lane, access, written);
   } else if constexpr (S == Space::Scratch) {
     const u64 offset = static_cast<u64>(i64{op_.offset}) + scalar_ + low_.lane[lane] + delta;
-    return scratch_place(w_, u32(offset), bytes, lane);
+    return scratch_location(w_, u32(offset), bytes, lane);
   } else {
     const u32 index = op_.idxen ? low_.lane[lane] : 0;
     const u32 voffset = op_.offen ? (op_.idxen ? high_.lane[lane] : low_.lane[lane]) : 0;
@@ -120,10 +120,11 @@ Place Addresses<Strict, S>::place(int lane, u32 delta, u32 bytes, Access access,
     const u64 offset = u64{voffset + u32(op_.offset)} + delta;
     if (buffer_.scratch) {
       // The stack pointer counts bytes of the whole wave.
-      return scratch_place(w_, buffer_.soffset / static_cast<u64>(w_.size) + offset, bytes, lane);
+      return scratch_location(w_, buffer_.soffset / static_cast<u64>(w_.size) + offset, bytes,
+                              lane);
     }
     if (!in_range(w_, buffer_, op_.idxen, index, offset + bytes)) return {};
-    return device_place(w_, device_address(lane) + delta, bytes, lane, access);
+    return device_location(w_, device_address(lane) + delta, bytes, lane, access);
   }
 }
 

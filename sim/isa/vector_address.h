@@ -34,8 +34,9 @@ class Addresses {
  public:
   Addresses(Wave& w, const Op& op);
   // Where dword (or smaller piece) at `delta` of this lane's access lies; `bytes` is the piece.
-  // `written` is what a write is about to store (see lds_place).
-  Place place(int lane, u32 delta, u32 bytes, Access access, const void* written = nullptr) const;
+  // `written` is what a write is about to store (see lds_location).
+  Location location(int lane, u32 delta, u32 bytes, Access access,
+                    const void* written = nullptr) const;
   // For counting; device addresses only.
   [[nodiscard]] u64 device_address(int lane) const;
   [[nodiscard]] bool contiguous() const { return S == Space::Global; }

@@ -37,7 +37,7 @@ void count(Wave& w, const Addresses<Strict, S>& addresses, u64 exec, u32 bytes, 
     if constexpr (S == Space::Buffer) {  // what is out of range asks nothing of memory
       for (u64 m = exec; m != 0; m &= m - 1) {
         const int lane = std::countr_zero(m);
-        const Place p = addresses.place(lane, 0, std::min(bytes, 4u), Access::Read);
+        const Location p = addresses.location(lane, 0, std::min(bytes, 4u), Access::Read);
         if (p.data == nullptr) exec &= ~(1ull << lane);
       }
     }
@@ -86,7 +86,7 @@ void run_load(Wave& w, const Op& op) {
   for (u64 m = exec; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
     if (S == Space::Global && bytes >= 4) {
-      const Place p = addresses.place(lane, 0, bytes, Access::Read);
+      const Location p = addresses.location(lane, 0, bytes, Access::Read);
       const bool clean = !Strict || wholly_defined(p, bytes);
       for (u32 i = 0; i < rows; ++i) {
         u32 value;
@@ -106,7 +106,7 @@ void run_load(Wave& w, const Op& op) {
       u32 unknown = 0;
       if (S == Space::Scratch || S == Space::Flat || S == Space::Buffer) {
         // Pieces may straddle interleaved dwords of scratch, so take them a byte at a time there.
-        const Place p = addresses.place(lane, 4 * i, piece, Access::Read);
+        const Location p = addresses.location(lane, 4 * i, piece, Access::Read);
         const bool whole =
             p.device || p.data == nullptr || p.address % 4 + piece <= 4 || S == Space::Buffer;
         if (p.data != nullptr && whole) {
@@ -114,13 +114,13 @@ void run_load(Wave& w, const Op& op) {
           if constexpr (Strict) unknown = load_undefined(p, 0, piece);
         } else if (p.data != nullptr) {
           for (u32 byte = 0; byte < piece; ++byte) {
-            const Place q = addresses.place(lane, 4 * i + byte, 1, Access::Read);
+            const Location q = addresses.location(lane, 4 * i + byte, 1, Access::Read);
             value |= u32{*q.data} << (8 * byte);
             if constexpr (Strict) unknown |= load_undefined(q, 0, 1) << (8 * byte);
           }
         }
       } else {
-        const Place p = addresses.place(lane, 4 * i, piece, Access::Read);
+        const Location p = addresses.location(lane, 4 * i, piece, Access::Read);
         std::memcpy(&value, p.data, piece);
         if constexpr (Strict) unknown = load_undefined(p, 0, piece);
       }
@@ -167,14 +167,14 @@ void run_store(Wave& w, const Op& op) {
         value >>= 16;
         unknown >>= 16;
       }
-      const Place p = addresses.place(lane, 4 * i, piece, Access::Write, &value);
+      const Location p = addresses.location(lane, 4 * i, piece, Access::Write, &value);
       if (p.data == nullptr) continue;
       if (p.device || p.address % 4 + piece <= 4) {
         store_bytes(w, p, 0, piece, value, unknown, lane);
       } else {
         for (u32 byte = 0; byte < piece; ++byte) {
           const u8 one = u8(value >> (8 * byte));
-          const Place q = addresses.place(lane, 4 * i + byte, 1, Access::Write, &one);
+          const Location q = addresses.location(lane, 4 * i + byte, 1, Access::Write, &one);
           store_bytes(w, q, 0, 1, one, unknown >> (8 * byte), lane);
         }
       }
@@ -205,7 +205,7 @@ void run_load_transposed(Wave& w, const Op& op) {
   LaneWords data[kMaxLanes] = {};
   LaneWords unknown[kMaxLanes] = {};
   for (int lane = 0; lane < w.size; ++lane) {
-    const Place p = addresses.place(lane, 0, bytes, Access::Read);
+    const Location p = addresses.location(lane, 0, bytes, Access::Read);
     if (p.address % bytes != 0 && w.checks->misaligned) {
       raise_at(Fault::Misaligned, "a transposing load must be aligned to its size", lane,
                p.address);
@@ -262,7 +262,7 @@ void run_load_to_lds(Wave& w, const Op& op) {
     const u32 to = base + u32(lane) * step;
     for (u32 i = 0; i < written / 4; ++i) {
       const u32 piece = std::min(bytes, 4u);
-      const Place from = addresses.place(lane, 4 * i, piece, Access::Read);
+      const Location from = addresses.location(lane, 4 * i, piece, Access::Read);
       u32 value = 0;
       u32 unknown = 0;
       if (from.data != nullptr) {
@@ -270,7 +270,7 @@ void run_load_to_lds(Wave& w, const Op& op) {
         if constexpr (Strict) unknown = load_undefined(from, 0, piece);
       }
       value = extend(value, bytes, (op.parameter & width::kSigned) != 0);
-      const Place p = lds_place(w, to + 4 * i, 4, lane, Access::Write, &value);
+      const Location p = lds_location(w, to + 4 * i, 4, lane, Access::Write, &value);
       store_bytes(w, p, 0, 4, value, unknown, lane);
     }
   }

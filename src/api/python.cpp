@@ -156,10 +156,10 @@ void* rocflash_python_call(void* self, void* const* arguments, std::ptrdiff_t co
                                                      : arguments[n - prepared.options + 1];
     if (!object) return nullptr;
     if (object == python.none) continue;
-    if (prepared.place[n] < 0) return answer(python.declined);
+    if (prepared.field_offset[n] < 0) return answer(python.declined);
     if (python.exchange->describe(object, &tensors[n]) != 0) return nullptr;
     if (tensors[n].device.device_type != kDLCPU) return answer(python.declined);
-    auto* const field = reinterpret_cast<std::byte*>(&structs) + prepared.place[n];
+    auto* const field = reinterpret_cast<std::byte*>(&structs) + prepared.field_offset[n];
     *reinterpret_cast<const DLTensor**>(field) = &tensors[n];
   }
   bool done = false;

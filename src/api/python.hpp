@@ -67,7 +67,7 @@ struct rocflash_prepared {
   std::int32_t options;  // that are tensors, given or None; the numbers follow them in one tuple
   std::int32_t count;    // of all tensors: q, k, v, the options and the call's own
   // The byte of `structs` that points to each tensor. -1: it must be None.
-  std::int32_t place[ROCFLASH_PREPARED_TENSORS];
+  std::int32_t field_offset[ROCFLASH_PREPARED_TENSORS];
 };
 
 // Once, before anything else. Refuses an interpreter or a table that does not fit.

@@ -50,15 +50,15 @@ void append_key(const Problem& p, const Append& a, std::int64_t n) {
   const std::int64_t b = a.cu ? sequence_of(a.cu, p.batch(), n) : n / a.rows;
   if (b < 0) return;  // a packed row of no sequence
   const std::int64_t row = a.cu ? n : n % a.rows, index = row - a.begin(b);
-  const std::int64_t place =
+  const std::int64_t cached =
       (p.lengths.packed_k() ? p.lengths.cu_k[b] : 0) + keys_before(p, b) + index;
   for (std::int64_t h = 0; h < p.kv_heads; ++h) {
-    copy_row(a.v.row(b, row, h), p.v.row(b, place, h), a.v.dtype, p.value_dim);
+    copy_row(a.v.row(b, row, h), p.v.row(b, cached, h), a.v.dtype, p.value_dim);
     if (rotates(a)) {
       rotate_row(a.rotary, first_position(p, a.rotary, b) + index, a.k.row(b, row, h), a.k.dtype,
-                 p.k.row(b, place, h), p.k.dtype, p.head_dim);
+                 p.k.row(b, cached, h), p.k.dtype, p.head_dim);
     } else {
-      copy_row(a.k.row(b, row, h), p.k.row(b, place, h), a.k.dtype, p.head_dim);
+      copy_row(a.k.row(b, row, h), p.k.row(b, cached, h), a.k.dtype, p.head_dim);
     }
   }
 }

@@ -60,9 +60,10 @@ struct PerScore {
 
 // Numbers per score to be written: dimensions with stride 0 have one element, the others are those of the
 // problem. Inputs may also repeat elements.
-struct PlaneSizes {
+struct ScoreSizes {
   std::int64_t batch, heads, queries, keys;
 };
+using PlaneSizes = ScoreSizes;  // its older name
 
 // One number per (sequence, head, query): lse. Packed: batch_stride 0 and queries count from the
 // tensor's begin.
@@ -168,7 +169,7 @@ struct BackwardTensors {
   PerHead dsinks, dalibi;
   PerScore dbias;  // strides are 0 where the bias has one element: terms add up there
 
-  ROCFLASH_INLINE constexpr PlaneSizes dbias_sizes(const Problem& p) const {
+  ROCFLASH_INLINE constexpr ScoreSizes dbias_sizes(const Problem& p) const {
     return {dbias.batch_stride ? p.batch() : 1, dbias.head_stride ? p.heads : 1,
             dbias.query_stride ? p.max_q : 1, dbias.key_stride ? p.max_k : 1};
   }

@@ -87,7 +87,7 @@ cpu::BiasSums bias_sums(Pieces& w, const Problem& p, const BackwardTensors& t, i
                         int parts) {
   cpu::BiasSums s{};
   if (cpu::is_bias_unshared(p, t)) return s;
-  const PlaneSizes sizes = t.dbias_sizes(p);
+  const ScoreSizes sizes = t.dbias_sizes(p);
   s.key_step = t.dbias.key_stride ? 1 : 0;
   const Size row = s.key_step ? Size(sizes.keys).rounded_up(cpu::lane_rows) : Size(1),
              head = row * sizes.queries, batch = head * sizes.heads, copy = batch * sizes.batch;
@@ -262,7 +262,7 @@ constexpr std::int64_t rotated_together = 32;  // rows of all heads, per turn of
 
 template <class Body>
 void over_bias_rows(const Problem& p, const BackwardTensors& t, int threads, Body body) {
-  const PlaneSizes s = t.dbias_sizes(p);
+  const ScoreSizes s = t.dbias_sizes(p);
   const std::int64_t rows = s.batch * s.heads * s.queries;
   parallel_for(cpu::blocks_of(rows, rows_together), threads, [&](std::int64_t item, int) {
     body(Range{item * rows_together, smaller(rows, (item + 1) * rows_together)});
@@ -282,7 +282,7 @@ void clear_sums(const Problem& p, const BackwardTensors& t, const Memory& m) {
     });
     return;
   }
-  const PlaneSizes sizes = t.dbias_sizes(p);
+  const ScoreSizes sizes = t.dbias_sizes(p);
   over_bias_rows(p, t, m.threads, [&](Range rows) {
     for (std::int64_t r = rows.begin; r < rows.end; ++r) {
       std::byte* row = t.dbias.row(r / sizes.queries / sizes.heads, r / sizes.queries % sizes.heads,

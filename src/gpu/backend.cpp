@@ -26,7 +26,7 @@ using gpu::Plan;
 
 constinit gpu::Loader loader;
 
-std::string place_text(int dlpack_type, int index) {
+std::string device_text(int dlpack_type, int index) {
   return text(dlpack_type == kDLROCM ? "rocm:" : "cuda:", index);
 }
 
@@ -36,8 +36,7 @@ class GpuBackend final : public Backend {
       : driver_(driver),
         device_(device),
         chip_{device.target->family, device.facts.units, device.facts.group_shared,
-              device.addition != nullptr},
-        place_(place_text(device.dlpack_type, device.index)) {}
+              device.addition != nullptr} {}
 
   std::string refusal(const ForwardCall& c) const override { return gpu::refusal(c); }
   std::string refusal(const DecodeCall& c) const override { return gpu::refusal(c); }
@@ -115,7 +114,6 @@ class GpuBackend final : public Backend {
   Driver& driver_;
   const Device& device_;
   gpu::Chip chip_;
-  std::string place_;
 };
 
 // A list that only grows: one backend per device. As all that has to do with drivers, they are
@@ -146,16 +144,16 @@ const Backend& gpu_backend(int dlpack_type, int index) {
   const gpu::DriverState& state = gpu::driver_for(dlpack_type);
   if (!state.driver) {
     throw Refusal(state.failed ? ROCFLASH_DEVICE_ERROR : ROCFLASH_UNSUPPORTED,
-                  text("q: is on ", place_text(dlpack_type, index), ", but the ", state.name,
+                  text("q: is on ", device_text(dlpack_type, index), ", but the ", state.name,
                        " driver is not in use: ", state.reason));
   }
   const auto count = static_cast<int>(state.devices.size());
   if (index < 0 || index >= count)
-    refuse("q: is on ", place_text(dlpack_type, index), "; the ", state.name, " driver has ", count,
-           count == 1 ? " device" : " devices");
+    refuse("q: is on ", device_text(dlpack_type, index), "; the ", state.name, " driver has ",
+           count, count == 1 ? " device" : " devices");
   const Device& device = state.devices[static_cast<std::size_t>(index)];
   if (!device.target)
-    refuse_unsupported("q: is on ", place_text(dlpack_type, index), ", ", device.facts.name, " (",
+    refuse_unsupported("q: is on ", device_text(dlpack_type, index), ", ", device.facts.name, " (",
                        device.facts.arch, "), which has no kernels here; there are kernels for ",
                        gpu::built_for(dlpack_type));
   return backend_of(*state.driver, device);

@@ -68,7 +68,7 @@ class Attention {
   void backward(const BackwardTensors& t) const {
     clear_unused(p_, t);
     Row dsinks(at(p_.heads), 0);
-    PlaneSum dbias(t.dbias ? t.dbias_sizes(p_) : PlaneSizes{});
+    ScoreSum dbias(t.dbias ? t.dbias_sizes(p_) : ScoreSizes{});
     Row dalibi(at(larger(p_.batch(), 1) * p_.heads), 0);
     for (std::int64_t b = 0; b < p_.batch(); ++b) {
       for (std::int64_t g = 0; g < p_.kv_heads; ++g) {
@@ -110,8 +110,8 @@ class Attention {
   };
 
   // A sum for each element of a bias, some of whose dimensions may be 1.
-  struct PlaneSum {
-    explicit PlaneSum(PlaneSizes s)
+  struct ScoreSum {
+    explicit ScoreSum(ScoreSizes s)
         : sizes(s), data(Attention::at(s.batch * s.heads * s.queries * s.keys), 0) {}
     Real& at(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
       const auto index = [](std::int64_t n, std::int64_t size) { return size == 1 ? 0 : n; };
@@ -129,7 +129,7 @@ class Attention {
               store_double(to.row(b, h, i), to.dtype, j * to.key_stride,
                            static_cast<double>(at(b, h, i, j)));
     }
-    PlaneSizes sizes;
+    ScoreSizes sizes;
     Row data;
   };
 
@@ -261,7 +261,7 @@ class Attention {
 
   // Gradients of one head; writes dq at once, adds to those of the bias, and returns what has to be
   // summed over heads or sequences.
-  Gradients gradients(const Head& head, const BackwardTensors& t, PlaneSum& dbias) const {
+  Gradients gradients(const Head& head, const BackwardTensors& t, ScoreSum& dbias) const {
     Gradients g{Matrix(head.sk, p_.head_dim), Matrix(head.sk, p_.value_dim)};
     const Matrix dout = load(t.dout, head.b, head.q_row, head.sq, head.h, 1);
     const Matrix out = load(t.out, head.b, head.q_row, head.sq, head.h, 1);

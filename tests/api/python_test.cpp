@@ -148,13 +148,14 @@ class PythonCall : public testing::Test {
     p.numbers = p.options = 2;
     p.count = 6;
     const std::size_t outputs = offsetof(rocflash_prepared_structs, outputs);
-    const std::size_t places[] = {offsetof(rocflash_problem, q),
-                                  offsetof(rocflash_problem, k),
-                                  offsetof(rocflash_problem, v),
-                                  offsetof(rocflash_problem, mask),
-                                  0,
-                                  outputs + offsetof(rocflash_forward_outputs, out)};
-    for (int n = 0; n < 6; ++n) p.place[n] = n == 4 ? -1 : static_cast<std::int32_t>(places[n]);
+    const std::size_t offsets[] = {offsetof(rocflash_problem, q),
+                                   offsetof(rocflash_problem, k),
+                                   offsetof(rocflash_problem, v),
+                                   offsetof(rocflash_problem, mask),
+                                   0,
+                                   outputs + offsetof(rocflash_forward_outputs, out)};
+    for (int n = 0; n < 6; ++n)
+      p.field_offset[n] = n == 4 ? -1 : static_cast<std::int32_t>(offsets[n]);
   }
 
   Object* call(std::vector<void*> arguments) {

@@ -15,7 +15,7 @@ constexpr Axes axes{1, 2, 0};
 
 TEST(Buffer, elements_of_outputs_have_addresses_of_their_own) {
   for (const Layout layout : layouts) {
-    const Placement p = place(shape, layout, axes, Role::output);
+    const Placement p = lay_out(shape, layout, axes, Role::output);
     std::set<std::int64_t> addresses;
     for (std::int64_t a = 0; a < shape[0]; ++a)
       for (std::int64_t b = 0; b < shape[1]; ++b)
@@ -31,16 +31,16 @@ TEST(Buffer, elements_of_outputs_have_addresses_of_their_own) {
 }
 
 TEST(Buffer, layouts_are_what_they_say) {
-  EXPECT_GT(place(shape, Layout::swapped, axes, Role::input).strides[2],
-            place(shape, Layout::swapped, axes, Role::input).strides[1]);
-  EXPECT_LT(place(shape, Layout::backward, axes, Role::input).strides[1], 0);
-  EXPECT_EQ(place(shape, Layout::repeated, axes, Role::input).strides[0], 0);
-  EXPECT_GT(place(shape, Layout::gapped, axes, Role::input).strides[2], shape[3]);
+  EXPECT_GT(lay_out(shape, Layout::swapped, axes, Role::input).strides[2],
+            lay_out(shape, Layout::swapped, axes, Role::input).strides[1]);
+  EXPECT_LT(lay_out(shape, Layout::backward, axes, Role::input).strides[1], 0);
+  EXPECT_EQ(lay_out(shape, Layout::repeated, axes, Role::input).strides[0], 0);
+  EXPECT_GT(lay_out(shape, Layout::gapped, axes, Role::input).strides[2], shape[3]);
 }
 
 TEST(Buffer, values_follow_indices_whatever_the_strides) {
   for (const Layout layout : {Layout::compact, Layout::swapped, Layout::gapped, Layout::backward}) {
-    Buffer b(DType::f32, place(shape, layout, axes, Role::output));
+    Buffer b(DType::f32, lay_out(shape, layout, axes, Role::output));
     EXPECT_FALSE(b.unwritten().empty());
     double next = 0;
     b.fill([&](const Dims&) { return next++; });
@@ -54,7 +54,7 @@ TEST(Buffer, values_follow_indices_whatever_the_strides) {
 
 TEST(Buffer, notices_writes_around_and_between_elements) {
   const auto fresh = [] {
-    Buffer b(DType::f32, place({2, 3, 1, 4}, Layout::gapped, axes, Role::output));
+    Buffer b(DType::f32, lay_out({2, 3, 1, 4}, Layout::gapped, axes, Role::output));
     b.fill([](const Dims&) { return 1.0; });
     return b;
   };
@@ -68,7 +68,7 @@ TEST(Buffer, notices_writes_around_and_between_elements) {
 }
 
 TEST(Buffer, holds_nothing_when_a_size_is_0) {
-  const Buffer b(DType::f16, place({2, 0, 3, 4}, Layout::gapped, axes, Role::output));
+  const Buffer b(DType::f16, lay_out({2, 0, 3, 4}, Layout::gapped, axes, Role::output));
   EXPECT_EQ(b.size(), 0);
   EXPECT_TRUE(b.values().empty());
   EXPECT_EQ(b.unwritten() + b.trespass(), "");

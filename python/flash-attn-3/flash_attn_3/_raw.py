@@ -28,8 +28,8 @@ from rocflash.dropin import (
     is_watched,
     join_qv,
     lse_shape,
+    options_of,
     out_shape,
-    plain_options,
     register_fake,
     side_by_side,
     whole,
@@ -101,33 +101,13 @@ define(
 
 
 def _cache_kernel(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    k_new: Optional[Tensor],
-    v_new: Optional[Tensor],
-    qv: Optional[Tensor],
-    rotary_cos: Optional[Tensor],
-    rotary_sin: Optional[Tensor],
-    rotary_seqlens: Optional[Tensor],
-    cache_seqlens: Any,
-    cache_batch_idx: Optional[Tensor],
-    cache_leftpad: Optional[Tensor],
-    page_table: Optional[Tensor],
-    cu_seqlens_q: Optional[Tensor],
-    cu_seqlens_k_new: Optional[Tensor],
-    sinks: Optional[Tensor],
-    rotary_interleaved: bool,
-    max_seqlen_q: int,
-    softmax_scale: Optional[float],
-    causal: bool,
-    window_left: int,
-    window_right: int,
-    attention_chunk: int,
-    softcap: float,
-    num_splits: int,
-    out: Optional[Tensor] = None,
-    want_lse: bool = True,
+    q: Tensor, k: Tensor, v: Tensor, k_new: Optional[Tensor], v_new: Optional[Tensor], qv: Optional[Tensor],
+    rotary_cos: Optional[Tensor], rotary_sin: Optional[Tensor], rotary_seqlens: Optional[Tensor],
+    cache_seqlens: Any, cache_batch_idx: Optional[Tensor], cache_leftpad: Optional[Tensor],
+    page_table: Optional[Tensor], cu_seqlens_q: Optional[Tensor], cu_seqlens_k_new: Optional[Tensor],
+    sinks: Optional[Tensor], rotary_interleaved: bool, max_seqlen_q: int, softmax_scale: Optional[float],
+    causal: bool, window_left: int, window_right: int, attention_chunk: int, softcap: float, num_splits: int,
+    out: Optional[Tensor] = None, want_lse: bool = True,
 ) -> tuple[Tensor, Any]:
     if page_table is not None and cache_batch_idx is not None:
         page_table = _rows_of(page_table, cache_batch_idx)
@@ -195,12 +175,7 @@ def _cache_fake(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tenso
 
 
 def over_cache(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    k_new: Optional[Tensor],
-    *rest: Any,
-    out: Optional[Tensor] = None,
+    q: Tensor, k: Tensor, v: Tensor, k_new: Optional[Tensor], *rest: Any, out: Optional[Tensor] = None,
     want_lse: bool = True,
 ) -> tuple[Tensor, Any]:
     """(out, lse) of attention over a cache, appended to first. No gradients.
@@ -325,19 +300,12 @@ def _attend(
 
 def _options(call: RawCall, **more: Any) -> Options:
     """What forward and backward have in common, and what only one of them has."""
-    options = plain_options(
-        cu_seqlens_q=call["cu_seqlens_q"],
-        cu_seqlens_k=call["cu_seqlens_k"],
-        seqused_q=call["seqused_q"],
-        seqused_k=call["seqused_k"],
-        max_seqlen_q=whole("max_seqlen_q", call["max_seqlen_q"]),
-        max_seqlen_k=whole("max_seqlen_k", call["max_seqlen_k"]),
-        causal=call["is_causal"],
-        window_left=call["window_size_left"],
-        window_right=call["window_size_right"],
-        softmax_scale=call["softmax_scale"],
-        softcap=call["softcap"],
-        **more,
+    options = options_of(
+        cu_seqlens_q=call["cu_seqlens_q"], cu_seqlens_k=call["cu_seqlens_k"], seqused_q=call["seqused_q"],
+        seqused_k=call["seqused_k"], max_seqlen_q=whole("max_seqlen_q", call["max_seqlen_q"]),
+        max_seqlen_k=whole("max_seqlen_k", call["max_seqlen_k"]), causal=call["is_causal"],
+        window_left=call["window_size_left"], window_right=call["window_size_right"],
+        softmax_scale=call["softmax_scale"], softcap=call["softcap"], **more,
     )
     check_options(options)
     return options
@@ -376,43 +344,19 @@ def forward(call: RawCall, sinks: Optional[Tensor] = None) -> tuple[Tensor, Tens
                     "it must be None"
                 )
         found = over_cache(
-            q,
-            k,
-            v,
-            call["k_new"],
-            call["v_new"],
-            call["q_v"],
-            call["rotary_cos"],
-            call["rotary_sin"],
-            call["seqlens_rotary"],
-            call["seqused_k"],
-            call["kv_batch_idx"],
-            call["leftpad_k"],
-            call["page_table"],
-            call["cu_seqlens_q"],
-            call["cu_seqlens_k_new"],
-            sinks,
-            call["is_rotary_interleaved"],
-            whole("max_seqlen_q", call["max_seqlen_q"]),
-            call["softmax_scale"],
-            call["is_causal"],
-            call["window_size_left"],
-            call["window_size_right"],
-            call["attention_chunk"],
-            call["softcap"],
-            call["num_splits"],
-            out=call["out"],
+            q, k, v, call["k_new"], call["v_new"], call["q_v"], call["rotary_cos"], call["rotary_sin"],
+            call["seqlens_rotary"], call["seqused_k"], call["kv_batch_idx"], call["leftpad_k"],
+            call["page_table"], call["cu_seqlens_q"], call["cu_seqlens_k_new"], sinks,
+            call["is_rotary_interleaved"], whole("max_seqlen_q", call["max_seqlen_q"]), call["softmax_scale"],
+            call["is_causal"], call["window_size_left"], call["window_size_right"], call["attention_chunk"],
+            call["softcap"], call["num_splits"], out=call["out"],
         )
     else:
         if call["seqlens_rotary"] is not None:
             check_tensor("seqlens_rotary", call["seqlens_rotary"])
         options = _options(
-            call,
-            leftpad_k=call["leftpad_k"],
-            block_table=call["page_table"],
-            num_splits=call["num_splits"],
-            attention_chunk=call["attention_chunk"],
-            sinks=sinks,
+            call, leftpad_k=call["leftpad_k"], block_table=call["page_table"], num_splits=call["num_splits"],
+            attention_chunk=call["attention_chunk"], sinks=sinks,
         )
         if call["q_v"] is not None:
             q, _ = join_qv(q, call["q_v"], v, call["softmax_scale"])

@@ -47,17 +47,9 @@ def _get_block_size_n(device: Any, head_dim: int, is_dropout: bool, is_causal: b
 
 
 def flash_attn_func(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    dropout_p: float = 0.0,
-    softmax_scale: Optional[float] = None,
-    causal: bool = False,
-    window_size: Any = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Optional[Tensor] = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
+    q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, softmax_scale: Optional[float] = None,
+    causal: bool = False, window_size: Any = (-1, -1), softcap: float = 0.0,
+    alibi_slopes: Optional[Tensor] = None, deterministic: bool = False, return_attn_probs: bool = False,
     s_aux: Optional[Tensor] = None,
 ) -> Any:
     """Attention of q (b, sq, h, d) over k and v (b, sk, hk, d).
@@ -68,91 +60,40 @@ def flash_attn_func(
     s_aux (h,) are attention sinks: logits that take weight but have no value.
     """
     return attend(
-        q,
-        k,
-        v,
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size,
-        softcap,
-        alibi_slopes,
-        deterministic,
-        return_attn_probs,
-        sinks=s_aux,
-        operator=dispatch,
+        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
+        return_attn_probs, sinks=s_aux, operator=dispatch,
     )
 
 
 def flash_attn_kvpacked_func(
-    q: Tensor,
-    kv: Tensor,
-    dropout_p: float = 0.0,
-    softmax_scale: Optional[float] = None,
-    causal: bool = False,
-    window_size: Any = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Optional[Tensor] = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
+    q: Tensor, kv: Tensor, dropout_p: float = 0.0, softmax_scale: Optional[float] = None, causal: bool = False,
+    window_size: Any = (-1, -1), softcap: float = 0.0, alibi_slopes: Optional[Tensor] = None,
+    deterministic: bool = False, return_attn_probs: bool = False,
 ) -> Any:
     """As flash_attn_func, with k and v in kv (b, sk, 2, hk, d)."""
     return flash_attn_func(
-        q,
-        *split_kv(kv),
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size,
-        softcap,
-        alibi_slopes,
-        deterministic,
+        q, *split_kv(kv), dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
         return_attn_probs,
     )
 
 
 def flash_attn_qkvpacked_func(
-    qkv: Tensor,
-    dropout_p: float = 0.0,
-    softmax_scale: Optional[float] = None,
-    causal: bool = False,
-    window_size: Any = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Optional[Tensor] = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
+    qkv: Tensor, dropout_p: float = 0.0, softmax_scale: Optional[float] = None, causal: bool = False,
+    window_size: Any = (-1, -1), softcap: float = 0.0, alibi_slopes: Optional[Tensor] = None,
+    deterministic: bool = False, return_attn_probs: bool = False,
 ) -> Any:
     """As flash_attn_func, with all three in qkv (b, s, 3, h, d)."""
     return flash_attn_func(
-        *split_qkv(qkv),
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size,
-        softcap,
-        alibi_slopes,
-        deterministic,
+        *split_qkv(qkv), dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
         return_attn_probs,
     )
 
 
 def flash_attn_varlen_func(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    dropout_p: float = 0.0,
-    softmax_scale: Optional[float] = None,
-    causal: bool = False,
-    window_size: Any = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Optional[Tensor] = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-    block_table: Optional[Tensor] = None,
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int,
+    max_seqlen_k: int, dropout_p: float = 0.0, softmax_scale: Optional[float] = None, causal: bool = False,
+    window_size: Any = (-1, -1), softcap: float = 0.0, alibi_slopes: Optional[Tensor] = None,
+    deterministic: bool = False, return_attn_probs: bool = False, block_table: Optional[Tensor] = None,
     s_aux: Optional[Tensor] = None,
 ) -> Any:
     """As flash_attn_func, for packed sequences: q (total_q, h, d), k and v (total_k, hk, d).
@@ -162,114 +103,46 @@ def flash_attn_varlen_func(
     softmax_lse is (h, total_q).
     """
     return attend(
-        q,
-        k,
-        v,
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size,
-        softcap,
-        alibi_slopes,
-        deterministic,
-        return_attn_probs,
-        _needed("cu_seqlens_q", cu_seqlens_q),
-        _needed("cu_seqlens_k", cu_seqlens_k),
-        max_seqlen_q,
-        max_seqlen_k,
-        s_aux,
-        block_table=block_table,
-        operator=dispatch,
+        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
+        return_attn_probs, _needed("cu_seqlens_q", cu_seqlens_q), _needed("cu_seqlens_k", cu_seqlens_k),
+        max_seqlen_q, max_seqlen_k, s_aux, block_table=block_table, operator=dispatch,
     )
 
 
 def flash_attn_varlen_kvpacked_func(
-    q: Tensor,
-    kv: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    dropout_p: float = 0.0,
-    softmax_scale: Optional[float] = None,
-    causal: bool = False,
-    window_size: Any = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Optional[Tensor] = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
+    q: Tensor, kv: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+    dropout_p: float = 0.0, softmax_scale: Optional[float] = None, causal: bool = False,
+    window_size: Any = (-1, -1), softcap: float = 0.0, alibi_slopes: Optional[Tensor] = None,
+    deterministic: bool = False, return_attn_probs: bool = False,
 ) -> Any:
     """As flash_attn_varlen_func, with k and v in kv (total_k, 2, hk, d)."""
     return flash_attn_varlen_func(
-        q,
-        *split_kv_varlen(kv),
-        cu_seqlens_q,
-        cu_seqlens_k,
-        max_seqlen_q,
-        max_seqlen_k,
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size,
-        softcap,
-        alibi_slopes,
-        deterministic,
-        return_attn_probs,
+        q, *split_kv_varlen(kv), cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
+        softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
     )
 
 
 def flash_attn_varlen_qkvpacked_func(
-    qkv: Tensor,
-    cu_seqlens: Tensor,
-    max_seqlen: int,
-    dropout_p: float = 0.0,
-    softmax_scale: Optional[float] = None,
-    causal: bool = False,
-    window_size: Any = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Optional[Tensor] = None,
-    deterministic: bool = False,
+    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, dropout_p: float = 0.0,
+    softmax_scale: Optional[float] = None, causal: bool = False, window_size: Any = (-1, -1),
+    softcap: float = 0.0, alibi_slopes: Optional[Tensor] = None, deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
     """As flash_attn_varlen_func, with all three in qkv (total, 3, h, d)."""
     return flash_attn_varlen_func(
-        *split_qkv_varlen(qkv),
-        _needed("cu_seqlens", cu_seqlens),
-        cu_seqlens,
-        max_seqlen,
-        max_seqlen,
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size,
-        softcap,
-        alibi_slopes,
-        deterministic,
-        return_attn_probs,
+        *split_qkv_varlen(qkv), _needed("cu_seqlens", cu_seqlens), cu_seqlens, max_seqlen, max_seqlen,
+        dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
     )
 
 
 def flash_attn_with_kvcache(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    k: Optional[Tensor] = None,
-    v: Optional[Tensor] = None,
-    rotary_cos: Optional[Tensor] = None,
-    rotary_sin: Optional[Tensor] = None,
-    cache_seqlens: Optional[Union[int, Tensor]] = None,
-    cache_batch_idx: Optional[Tensor] = None,
-    cache_leftpad: Optional[Tensor] = None,
-    block_table: Optional[Tensor] = None,
-    softmax_scale: Optional[float] = None,
-    causal: bool = False,
-    window_size: Any = (-1, -1),
-    softcap: float = 0.0,
-    rotary_interleaved: bool = True,
-    alibi_slopes: Optional[Tensor] = None,
-    num_splits: int = 0,
-    return_softmax_lse: bool = False,
-    s_aux: Optional[Tensor] = None,
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor] = None, v: Optional[Tensor] = None,
+    rotary_cos: Optional[Tensor] = None, rotary_sin: Optional[Tensor] = None,
+    cache_seqlens: Optional[Union[int, Tensor]] = None, cache_batch_idx: Optional[Tensor] = None,
+    cache_leftpad: Optional[Tensor] = None, block_table: Optional[Tensor] = None,
+    softmax_scale: Optional[float] = None, causal: bool = False, window_size: Any = (-1, -1),
+    softcap: float = 0.0, rotary_interleaved: bool = True, alibi_slopes: Optional[Tensor] = None,
+    num_splits: int = 0, return_softmax_lse: bool = False, s_aux: Optional[Tensor] = None,
 ) -> Any:
     """Attention over a key/value cache, to which k and v, if given, are first appended in place.
 
@@ -278,26 +151,11 @@ def flash_attn_with_kvcache(
     Returns out, or (out, softmax_lse (b, h, sq)). No gradients.
     """
     out, lse = attention_with_kvcache(
-        q,
-        k_cache,
-        v_cache,
-        k=k,
-        v=v,
-        rotary_cos=rotary_cos,
-        rotary_sin=rotary_sin,
-        rotary_interleaved=rotary_interleaved,
-        cache_seqlens=cache_seqlens,
-        cache_batch_idx=cache_batch_idx,
-        cache_leftpad=cache_leftpad,
-        page_table=block_table,
-        page_table_name="block_table",
-        softmax_scale=softmax_scale,
-        causal=causal,
-        window=window_size,
-        softcap=softcap,
-        alibi_slopes=alibi_slopes,
-        sinks=s_aux,
-        num_splits=whole("num_splits", num_splits),
+        q, k_cache, v_cache, k=k, v=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
+        rotary_interleaved=rotary_interleaved, cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx,
+        cache_leftpad=cache_leftpad, page_table=block_table, page_table_name="block_table",
+        softmax_scale=softmax_scale, causal=causal, window=window_size, softcap=softcap,
+        alibi_slopes=alibi_slopes, sinks=s_aux, num_splits=whole("num_splits", num_splits),
         want_lse=bool(return_softmax_lse),
     )
     return (out, lse) if return_softmax_lse else out

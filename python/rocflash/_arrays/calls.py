@@ -80,7 +80,7 @@ class _Call:
         return seen
 
     def _fit(self, name: str, x: Any, seen: Array, rows: bool) -> Array:
-        """As the library wants it; a plane's last stride is free, that of `rows` and integers is not."""
+        """As the library wants it; the last stride of a bias or mask is free, that of `rows` and integers is not."""
         shape, strides = seen.shape, seen.strides
         if seen.aligned and (not shape or strides[-1] == 1 or shape[-1] <= 1):
             return seen

@@ -13,7 +13,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from .._c.options import Options
+from .._c.options import Options, Saved
 from ..errors import Unsupported
 from . import problem
 from .problem import Problem
@@ -106,12 +106,7 @@ def _window(p: Problem) -> tuple[int, int]:
 
 
 def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    options: tuple[Any, ...],
-    want_weights: bool = False,
-    out: Optional[Tensor] = None,
+    q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], want_weights: bool, out: Optional[Tensor] = None
 ) -> tuple[Tensor, Tensor, Optional[Tensor]]:
     p = _read(q, k, v, options)
     o = p.options
@@ -165,16 +160,9 @@ def _columns(x: Tensor) -> Tensor:
 
 
 def backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    options: tuple[Any, ...],
-    wanted: tuple[bool, ...],
-    into: tuple[Optional[Tensor], ...],
+    saved: Saved, options: tuple[Any, ...], wanted: tuple[bool, ...], into: tuple[Optional[Tensor], ...]
 ) -> list[Optional[Tensor]]:
+    dout, q, k, v, out, lse = saved
     p = _read(q, k, v, options)
     o = p.options
     given = (*into, *(None,) * (6 - len(into)))

@@ -52,10 +52,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def number_of(name: str, source: str = "backend") -> int:
     """The ABI's number for a backend's name."""
     if isinstance(name, str):
-        plain = name.strip().lower()
-        plain = _ALIASES.get(plain, plain)
-        if plain in BACKENDS:
-            return BACKENDS[plain]
+        spelled = name.strip().lower()
+        spelled = _ALIASES.get(spelled, spelled)
+        if spelled in BACKENDS:
+            return BACKENDS[spelled]
     allowed = ", ".join([*BACKENDS, "native"])
     raise InvalidArgument(f"{source}: {name!r}; allowed are {allowed}")
 

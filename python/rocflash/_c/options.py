@@ -1,6 +1,6 @@
 """What a call may be told besides q, k and v: one list, made from the ABI's own struct.
 
-The operators' schema, the tensors' places in a call and the lists of the array side come from it. Tensors
+The operators' schema, the tensors' slots in a call and the lists of the array side come from it. Tensors
 come first, then numbers, each in the order of the struct; options that are no field of it are added here.
 """
 
@@ -78,26 +78,14 @@ Options = namedtuple("Options", NAMES, defaults=DEFAULTS)  # type: ignore[misc]
 APPENDED = tuple(name for name, c_type in abi.Append._fields_ if c_type is abi.TensorPointer)
 Append = namedtuple("Append", APPENDED, defaults=(None,) * len(APPENDED))  # type: ignore[misc]
 
+# What backward starts from besides options.
+Saved = namedtuple("Saved", ("dout", "q", "k", "v", "out", "lse"))
 
-# Of those, the ones that attention over a cache takes.
+# Of all options, the ones that attention over a cache takes.
 CACHE_OPTIONS = (
-    "cu_seqlens_q",
-    "seqused_k",
-    "leftpad_k",
-    "alibi_slopes",
-    "sinks",
-    "block_table",
-    "cache_batch_idx",
-    "max_seqlen_q",
-    "causal",
-    "window_left",
-    "window_right",
-    "attention_chunk",
-    "softmax_scale",
-    "softcap",
-    "num_splits",
-    "num_threads",
-    "backend",
+    "cu_seqlens_q", "seqused_k", "leftpad_k", "alibi_slopes", "sinks", "block_table", "cache_batch_idx",
+    "max_seqlen_q", "causal", "window_left", "window_right", "attention_chunk", "softmax_scale", "softcap",
+    "num_splits", "num_threads", "backend",
 )
 # What the ABI calls an argument, and what callers of attention over a cache do.
 CALLERS_NAMES = {

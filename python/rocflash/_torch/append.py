@@ -94,12 +94,12 @@ def append(q: Tensor, k: Tensor, v: Tensor, o: Any, new: Any, interleaved: bool,
     if o.block_table is not None:
         size = k.shape[1]
         page = o.block_table.long()[rows.sequence, (at // size).clamp(max=o.block_table.shape[1] - 1)]
-        place = (page, at % size)
+        entry_row = (page, at % size)
     else:
         entry = rows.sequence if o.cache_batch_idx is None else o.cache_batch_idx.long()[rows.sequence]
-        place = (entry, at.clamp(max=k.shape[1] - 1))
+        entry_row = (entry, at.clamp(max=k.shape[1] - 1))
     for cache, found in ((k, keys), (v, values)):
-        cache[place] = found if rows.valid is None else torch.where(rows.valid, found, cache[place])
+        cache[entry_row] = found if rows.valid is None else torch.where(rows.valid, found, cache[entry_row])
     return q
 
 

@@ -251,35 +251,26 @@ class _EagerAttention(torch.autograd.Function):
         needed = ctx.needs_input_grad
         if not ctx.more:  # the fourth input are the options: None
             needed = (*needed[:3], False, False, False)
-            return _gradients(dout, q, k, v, out, lse, ctx.options, needed)[:4]
+            return _gradients((dout, q, k, v, out, lse), ctx.options, needed)[:4]
         options = (*tensors, *ctx.options)
         needed = (*needed[:3], *needed[6:])
-        dq, dk, dv, *others = _gradients(dout, q, k, v, out, lse, options, needed)
+        dq, dk, dv, *others = _gradients((dout, q, k, v, out, lse), options, needed)
         return dq, dk, dv, None, None, None, *others
 
 
-def _gradients(
-    dout: Optional[Tensor],
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    options: tuple[Any, ...],
-    needed: tuple[bool, ...],
-) -> Any:
-    """All gradients, None where they are not needed."""
-    if dout is None or True not in needed:
+def _gradients(saved: tuple[Any, ...], options: tuple[Any, ...], needed: tuple[bool, ...]) -> Any:
+    """All gradients, None where they are not needed. What is `saved` is in the order of `Saved` in _c/options.py."""
+    if saved[0] is None or True not in needed:
         return (None,) * len(GRADIENTS)
-    if followed(dout):
-        found = torch.ops.rocflash.backward(dout, q, k, v, out, lse, *options, needed)
+    if followed(saved[0]):
+        found = torch.ops.rocflash.backward(*saved, *options, needed)
     elif differentiated_again():
-        found = Backward.apply(None, dout, q, k, v, out, lse, *options, needed)
+        found = Backward.apply(None, *saved, *options, needed)
     else:
-        found = fast.backward(dout, q, k, v, out, lse, options, needed)
+        found = fast.backward(saved, options, needed)
         if found is not None:
             return found
-        found = calls.backward(dout, q, k, v, out, lse, options, needed)
+        found = calls.backward(*saved, options, needed)
     return _of_those_needed(found, needed, options)
 
 

@@ -1,7 +1,7 @@
 """Torch tensors to the library and back: straight calls, without autograd or dispatcher.
 
 What torch does around a call (operators, gradients, compilation) is in autograd.py; how a call is
-prepared and repeated is in plan.py, and the short cut for plain calls in fast.py.
+prepared and repeated is in plan.py, and the short cut for simple calls in fast.py.
 """
 
 from __future__ import annotations
@@ -14,18 +14,14 @@ from torch import Tensor
 
 from .._c import abi, frames
 from .._c.choice import FROM_CONTEXT, LAST_OF_LIBRARY, current
-from .._c.options import GRADED, GRADED_AT, TENSORS
+from .._c.options import GRADED, GRADED_AT, TENSORS, Saved
 from ..errors import InvalidArgument
 from . import elsewhere, fast
 from .plan import GRADIENTS, NEGATIVE, current_stream, describe, run, threads
 
 
 def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    o: tuple[Any, ...],
-    want_weights: bool = False,
+    q: Tensor, k: Tensor, v: Tensor, o: tuple[Any, ...], want_weights: bool = False,
     out: Optional[Tensor] = None,
 ) -> tuple[Tensor, Tensor, Optional[Tensor]]:
     """(out, lse, weights), the latter only if wanted. `out` may be given to write into."""
@@ -54,14 +50,8 @@ def infer(
 
 
 def decode(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    o: tuple[Any, ...],
-    append: tuple[Optional[Tensor], ...],
-    rotary_interleaved: bool,
-    out: Optional[Tensor] = None,
-    want_lse: bool = True,
+    q: Tensor, k: Tensor, v: Tensor, o: tuple[Any, ...], append: tuple[Optional[Tensor], ...],
+    rotary_interleaved: bool, out: Optional[Tensor] = None, want_lse: bool = True,
 ) -> tuple[Tensor, Any]:
     """(out, lse) of attention over a cache, to which new keys (see Append) are appended first."""
     if o[-1] > LAST_OF_LIBRARY:
@@ -73,22 +63,15 @@ def decode(
 
 
 def backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    o: tuple[Any, ...],
-    wanted: tuple[bool, ...] = (),
-    into: tuple[Optional[Tensor], ...] = (),
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, o: tuple[Any, ...],
+    wanted: tuple[bool, ...] = (), into: tuple[Optional[Tensor], ...] = (),
 ) -> list[Any]:
     """All of GRADIENTS, None for some: those wanted are made, those given in `into` are written.
 
     Both may be the first few. What is given may have any strides but a contiguous last one.
     """
     if o[-1] > LAST_OF_LIBRARY:
-        return elsewhere.backward(dout, q, k, v, out, lse, o, wanted, into)
+        return elsewhere.backward(Saved(dout, q, k, v, out, lse), o, wanted, into)
     wanted = (*wanted, *(False,) * (len(GRADIENTS) - len(wanted)))
     others = (None,) * (len(GRADIENTS) - len(into))
     tensors = [q, k, v, *o[:TENSORS], dout, out, lse, *into, *others]
@@ -128,13 +111,8 @@ def may_lack_gradients(q: Tensor, o: tuple[Any, ...]) -> bool:
 
 
 def rotate(
-    x: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    cu_seqlens: Optional[Tensor],
-    first: Optional[Tensor],
-    interleaved: bool,
-    out: Tensor,
+    x: Tensor, cos: Tensor, sin: Tensor, cu_seqlens: Optional[Tensor], first: Optional[Tensor],
+    interleaved: bool, out: Tensor,
 ) -> None:
     """Writes x, its first columns rotated by position, to out, which may be x."""
     inputs = {

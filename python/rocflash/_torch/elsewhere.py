@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .._c.choice import name_of
-from .._c.options import Append, Options
+from .._c.options import Append, Options, Saved
 from . import append as appending
 from .options import check_options, check_tensor
 
@@ -36,29 +36,14 @@ def forward(
 
 
 def backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    o: tuple[Any, ...],
-    wanted: tuple[bool, ...],
-    into: tuple[Optional[Tensor], ...],
+    saved: Saved, o: tuple[Any, ...], wanted: tuple[bool, ...], into: tuple[Optional[Tensor], ...]
 ) -> list[Any]:
-    backend = _checked(o, dout=dout, q=q, k=k, v=v, out=out, lse=lse)
-    return backend.backward(dout, q, k, v, out, lse, o, wanted, into)
+    return _checked(o, **saved._asdict()).backward(saved, o, wanted, into)
 
 
 def decode(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    o: tuple[Any, ...],
-    append: tuple[Optional[Tensor], ...],
-    rotary_interleaved: bool,
-    out: Optional[Tensor],
-    want_lse: bool,
+    q: Tensor, k: Tensor, v: Tensor, o: tuple[Any, ...], append: tuple[Optional[Tensor], ...],
+    rotary_interleaved: bool, out: Optional[Tensor], want_lse: bool,
 ) -> tuple[Tensor, Any]:
     """New keys are written by torch, once the backend has agreed to the rest."""
     new, options = Append(*append), Options(*o)

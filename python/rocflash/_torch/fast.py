@@ -1,9 +1,9 @@
 """The shortest way to the library: a function that takes torch's tensors as they are.
 
 src/api/python.cpp has it, and is told here what it needs of this interpreter and of torch. It serves
-plain calls: CPU tensors, no options that are tensors. Whatever it declines goes by plan.py, which
-does or refuses it with the right words; so does everything where torch has no table of C functions
-for others (`__dlpack_c_exchange_api__`, from 2.10 on) or Python is not CPython. Results are the same.
+calls on CPU tensors without options that are tensors. Whatever it declines goes by plan.py, which does
+or refuses it with the right message; so does everything where torch has no table of C functions for others
+(`__dlpack_c_exchange_api__`, from 2.10 on) or Python is not CPython. Results are the same.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Prepared(ctypes.Structure):
         ("numbers", c_int32),
         ("options", c_int32),
         ("count", c_int32),
-        ("place", c_int32 * 24),
+        ("field_offset", c_int32 * 24),
     ]
 
 
@@ -168,7 +168,7 @@ def _prepared(call: str, threads: int, *numbers: Any) -> tuple[int, Function, tu
         p.number[n] = id(number)
     for n, slot in enumerate(slots):
         taken = slot.field not in _NOT_TAKEN
-        p.place[n] = 8 * slot.word - _Prepared.problem.offset if taken else -1
+        p.field_offset[n] = 8 * slot.word - _Prepared.problem.offset if taken else -1
     return threads, _bind(frame.memory), numbers
 
 
@@ -196,7 +196,7 @@ def _like(x: Tensor) -> Tensor:
     return _empty_like(x) if x.is_contiguous() else _empty_like(x, memory_format=_CONTIGUOUS)
 
 
-def _is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
+def _fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether the library could take them; of the negative bit, it is not told."""
     return q.is_cpu and not (q.is_neg() or k.is_neg() or v.is_neg())
 
@@ -223,7 +223,7 @@ def forward(
 ) -> Optional[tuple[Tensor, Tensor, None]]:
     """(out, lse, None), or None where this way cannot be taken."""
     try:
-        if _bind is None or not _is_plain(q, k, v):
+        if _bind is None or not _fits(q, k, v):
             return None
         b, length, heads, _ = q.shape
         out = _like(q)
@@ -234,18 +234,15 @@ def forward(
 
 
 def backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    o: tuple[Any, ...],
-    wanted: tuple[bool, ...],
+    saved: tuple[Tensor, ...], o: tuple[Any, ...], wanted: tuple[bool, ...]
 ) -> Optional[tuple[Any, ...]]:
-    """dq, dk, dv and None for the other gradients, or None where this way cannot be taken."""
+    """dq, dk, dv and None for the other gradients, or None where this way cannot be taken.
+
+    What is `saved` is in the order of `Saved` in _c/options.py.
+    """
+    dout, q, k, v, out, lse = saved
     try:
-        if _bind is None or True in wanted[3:] or not _is_plain(q, k, v):
+        if _bind is None or True in wanted[3:] or not _fits(q, k, v):
             return None
         if dout.is_neg() or out.is_neg() or lse.is_neg():
             return None

@@ -49,9 +49,9 @@ threads: Callable[[], int] = (lambda: 0) if _fixed else torch.get_num_threads
 
 
 class _Slot(NamedTuple):
-    """A tensor's place in a call, and whether it may be replaced by a copy.
+    """A tensor's slot in a call, and whether it may be replaced by a copy.
 
-    The ABI wants a contiguous last dimension. Inputs that have none are copied, but not planes,
+    The ABI wants a contiguous last dimension. Inputs that have none are copied, but not bias and mask,
     whose last stride is free, nor what the call writes to.
     """
 
@@ -128,7 +128,7 @@ def current_stream(index: int) -> int:
     return int(torch.cuda.current_stream(index).cuda_stream)
 
 
-def _place(label: str, device: torch.device) -> tuple[int, int]:
+def _device_of(label: str, device: torch.device) -> tuple[int, int]:
     if device.type == "cpu":
         return (abi.DL_CPU, 0)
     if device.type == "cuda":
@@ -142,7 +142,7 @@ def describe(label: str, signature: Signature) -> tuple[Any, ...]:
     found = _DTYPES.get(dtype)
     if found is None:
         raise InvalidArgument(f"{label}: dtype {dtype}; allowed are float32, float16 and bfloat16")
-    return found, _place(label, device), shape, strides
+    return found, _device_of(label, device), shape, strides
 
 
 def _compact(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -241,7 +241,7 @@ class Plan:
                 signature = (shape, _compact(shape), dtype, self._device)
                 self._makes.append((n, shape, dtype))
                 self._described.append((n, slot, describe(slot.label, signature)))
-        self._places: list[tuple[int, int]] = []  # of each tensor: its index and its data's word
+        self._words: list[tuple[int, int]] = []  # of each tensor: its index and its data's word
         self._idle = [self._frame()]
 
     def _check_ranks(self) -> None:
@@ -279,12 +279,12 @@ class Plan:
     def _frame(self) -> frames.Frame:
         """A frame with all that does not change; where the rest goes is the same in each."""
         frame = frames.Frame(len(self._described))
-        places = []
+        words = []
         for n, slot, description in self._described:
             word = frame.describe(*description)
             frame.point(slot.word, word)
-            places.append((n, word))
-        self._places = places
+            words.append((n, word))
+        self._words = words
         self._numbers.write(frame, self._threads)
         if "rotary_cos" in self._shapes:
             frame.set(abi.Append, "rotary_interleaved", self._rotary_interleaved)
@@ -305,7 +305,7 @@ class Plan:
         except IndexError:  # all are in use by other threads, or by callers of this one
             frame = self._frame()
         words = frame.words
-        for n, word in self._places:
+        for n, word in self._words:
             words[word] = inputs[n].data_ptr()
         if self._seeded:
             words[_SEED], words[_OFFSET] = seed_and_offset(tensors[_RNG])

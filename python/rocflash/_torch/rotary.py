@@ -34,8 +34,8 @@ def turn(
     cos and sin are (positions, rotary_dim / 2); `conjugate` rotates back.
     """
     if not _is_served(x, cos, sin, inplace):
-        places = _positions(x, offsets, cu_seqlens)
-        tables = (at_positions(t, places, name) for t, name in ((cos, "cos"), (sin, "sin")))
+        positions = _positions(x, offsets, cu_seqlens)
+        tables = (at_positions(t, positions, name) for t, name in ((cos, "cos"), (sin, "sin")))
         turned = formula(x, *tables, interleaved, conjugate)
         return x.copy_(turned) if inplace else turned
     if conjugate:
@@ -132,15 +132,15 @@ def formula(
 def _positions(x: Tensor, offsets: Union[int, Tensor], cu_seqlens: Optional[Tensor]) -> Tensor:
     """The position of each row: (s,) or (b, s), or (total,) for packed sequences."""
     if cu_seqlens is None:
-        places = torch.arange(x.shape[1], device=x.device)
-        return places[None] + offsets[:, None] if isinstance(offsets, Tensor) else places + offsets
+        positions = torch.arange(x.shape[1], device=x.device)
+        return positions[None] + offsets[:, None] if isinstance(offsets, Tensor) else positions + offsets
     lengths = cu_seqlens.diff().long()
     spread = {"output_size": x.shape[0]}
-    places = torch.arange(x.shape[0], device=x.device)
-    places = places - torch.repeat_interleave(cu_seqlens[:-1].long(), lengths, **spread)
+    positions = torch.arange(x.shape[0], device=x.device)
+    positions = positions - torch.repeat_interleave(cu_seqlens[:-1].long(), lengths, **spread)
     if isinstance(offsets, Tensor):
-        return places + torch.repeat_interleave(offsets.long(), lengths, **spread)
-    return places + offsets
+        return positions + torch.repeat_interleave(offsets.long(), lengths, **spread)
+    return positions + offsets
 
 
 def at_positions(table: Tensor, positions: Tensor, name: str) -> Tensor:

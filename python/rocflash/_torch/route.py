@@ -19,7 +19,7 @@ modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
 transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 
 # Types of tensors that do nothing of their own when they are used.
-PLAIN = (Tensor, torch.nn.Parameter)
+TENSOR_TYPES = (Tensor, torch.nn.Parameter)
 
 # The ways in. All but the first leave out torch's dispatcher, since nobody is there to be told.
 OPERATOR = 0  # a compiler, a trace, a mode or a tensor's own type wants to see an operator
@@ -36,9 +36,9 @@ def route(q: Any, k: Any, v: Any, sinks: Any = None, bias: Any = None, slopes: A
     """The way of a call on these tensors."""
     if (
         is_compiling()
-        or type(q) not in PLAIN
-        or type(k) not in PLAIN
-        or type(v) not in PLAIN
+        or type(q) not in TENSOR_TYPES
+        or type(k) not in TENSOR_TYPES
+        or type(v) not in TENSOR_TYPES
         or modes()
         or tracing()
     ):
@@ -58,8 +58,8 @@ def route(q: Any, k: Any, v: Any, sinks: Any = None, bias: Any = None, slopes: A
 
 
 def followed(dout: Tensor) -> bool:
-    """Whether anything but plain eager execution wants to see backward."""
-    return type(dout) not in PLAIN or modes() > 0
+    """Whether anything but eager execution wants to see backward."""
+    return type(dout) not in TENSOR_TYPES or modes() > 0
 
 
 def differentiated_again() -> bool:

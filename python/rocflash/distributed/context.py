@@ -52,14 +52,8 @@ def current() -> Optional[Context]:
 
 
 def _sdpa(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Optional[Tensor] = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: Optional[float] = None,
-    enable_gqa: bool = False,
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False,
 ) -> Tensor:
     """torch's scaled_dot_product_attention, (b, h, rows, d), over all ranks."""
     context = current()
@@ -104,13 +98,8 @@ def _length(
 
 @contextmanager
 def context_parallel(
-    group: Any = None,
-    *,
-    buffers: Sequence[Tensor] = (),
-    buffer_seq_dims: Sequence[int] = (),
-    no_restore_buffers: Sequence[Tensor] = (),
-    method: str = "auto",
-    layout: Union[str, Layout] = "zigzag",
+    group: Any = None, *, buffers: Sequence[Tensor] = (), buffer_seq_dims: Sequence[int] = (),
+    no_restore_buffers: Sequence[Tensor] = (), method: str = "auto", layout: Union[str, Layout] = "zigzag",
     length: Optional[int] = None,
 ) -> Iterator[Context]:
     """Inside the block, sequences are split over the ranks of `group` (a ProcessGroup, DeviceMesh or None).

@@ -143,36 +143,16 @@ def _interval(
 
 
 def decode(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    *,
-    group: Any = None,
-    cache_seqlens: Union[int, Tensor],
-    layout: str = "striped",
-    k: Optional[Tensor] = None,
-    v: Optional[Tensor] = None,
-    qv: Optional[Tensor] = None,
-    rotary_cos: Optional[Tensor] = None,
-    rotary_sin: Optional[Tensor] = None,
-    rotary_interleaved: bool = True,
-    rotary_seqlens: Optional[Tensor] = None,
-    cache_batch_idx: Optional[Tensor] = None,
-    cache_leftpad: Optional[Tensor] = None,
-    page_table: Optional[Tensor] = None,
-    cu_seqlens_q: Optional[Tensor] = None,
-    cu_seqlens_k_new: Optional[Tensor] = None,
-    max_seqlen_q: int = 0,
-    causal: bool = False,
-    window: Any = None,
-    attention_chunk: int = 0,
-    softmax_scale: Optional[float] = None,
-    softcap: float = 0.0,
-    alibi_slopes: Optional[Tensor] = None,
-    sinks: Optional[Tensor] = None,
-    num_splits: int = 0,
-    num_threads: int = 0,
-    check: Optional[bool] = None,
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, *, group: Any = None, cache_seqlens: Union[int, Tensor],
+    layout: str = "striped", k: Optional[Tensor] = None, v: Optional[Tensor] = None,
+    qv: Optional[Tensor] = None, rotary_cos: Optional[Tensor] = None, rotary_sin: Optional[Tensor] = None,
+    rotary_interleaved: bool = True, rotary_seqlens: Optional[Tensor] = None,
+    cache_batch_idx: Optional[Tensor] = None, cache_leftpad: Optional[Tensor] = None,
+    page_table: Optional[Tensor] = None, cu_seqlens_q: Optional[Tensor] = None,
+    cu_seqlens_k_new: Optional[Tensor] = None, max_seqlen_q: int = 0, causal: bool = False, window: Any = None,
+    attention_chunk: int = 0, softmax_scale: Optional[float] = None, softcap: float = 0.0,
+    alibi_slopes: Optional[Tensor] = None, sinks: Optional[Tensor] = None, num_splits: int = 0,
+    num_threads: int = 0, check: Optional[bool] = None,
 ) -> tuple[Tensor, Tensor]:
     """(out, lse) of q, which every rank has whole, over the keys of all ranks' caches. No gradients.
 
@@ -289,28 +269,17 @@ def _appended(
 
 
 def _attend(
-    rows: Tensor,
-    cache: _Cache,
-    queries: _Queries,
-    seen: _Interval,
-    slopes: Optional[Tensor],
-    missing: Optional[Tensor],
-    told: dict[str, Any],
+    rows: Tensor, cache: _Cache, queries: _Queries, seen: _Interval, slopes: Optional[Tensor],
+    missing: Optional[Tensor], told: dict[str, Any],
 ) -> tuple[Tensor, Tensor]:
     """(queries, h, dv) and (queries, h): each query is a sequence of its own, whose keys are an interval of its cache."""
     pages, entry = cache.page_table, queries.sequence
     if cache.batch_idx is not None:
         entry = cache.batch_idx[queries.sequence]
     out, lse = attention_with_kvcache(
-        rows,
-        cache.k,
-        cache.v,
-        cache_seqlens=seen.end.int(),
-        cache_leftpad=seen.begin.int(),
+        rows, cache.k, cache.v, cache_seqlens=seen.end.int(), cache_leftpad=seen.begin.int(),
         cache_batch_idx=entry.int() if pages is None else None,
-        page_table=None if pages is None else pages[queries.sequence].contiguous(),
-        alibi_slopes=slopes,
-        **told,
+        page_table=None if pages is None else pages[queries.sequence].contiguous(), alibi_slopes=slopes, **told,
     )
     out, lse = out[:, 0].float(), lse[..., 0]
     if missing is not None:

@@ -64,7 +64,7 @@ def sight_of(
     )
 
 
-def plain(o: Any) -> Any:
+def shared_options(o: Any) -> Any:
     """The options that every call of a hop shares; the others are expressed by tiles, or at the end."""
     return Options(
         softmax_scale=o.softmax_scale,
@@ -80,7 +80,7 @@ def _slice(x: range) -> slice:
     return slice(x.start, x.stop, x.step)
 
 
-def _at(plane: Tensor, tile: Tile, form: Form) -> tuple[slice, ...]:
+def _at(per_score: Tensor, tile: Tile, form: Form) -> tuple[slice, ...]:
     """A mask's or bias's part. Its keys are those of the whole sequence; its queries this rank's rows, or the sequence's."""
     every = slice(None)
     sequence, rows = every, _slice(tile.q)
@@ -89,11 +89,11 @@ def _at(plane: Tensor, tile: Tile, form: Form) -> tuple[slice, ...]:
         first = tile.sequence * form.entry
         rows = _slice(tile.query) if form.packed else slice(tile.q.start - first, tile.q.stop - first)
     found = (sequence, every, rows, _slice(tile.key))
-    return tuple(part if size > 1 else every for part, size in zip(found, plane.shape))
+    return tuple(part if size > 1 else every for part, size in zip(found, per_score.shape))
 
 
-def _cut(plane: Optional[Tensor], tile: Tile, form: Form) -> Optional[Tensor]:
-    return None if plane is None else plane[_at(plane, tile, form)]
+def _cut(per_score: Optional[Tensor], tile: Tile, form: Form) -> Optional[Tensor]:
+    return None if per_score is None else per_score[_at(per_score, tile, form)]
 
 
 class _Call(NamedTuple):
@@ -200,7 +200,7 @@ class Hop(NamedTuple):
         slopes = self.o.alibi_slopes
         if slopes is not None and slopes.dim() == 2:
             slopes = slopes.repeat_interleave((cu_q.numel() - 1) // batch, 0)
-        return plain(self.o)._replace(
+        return shared_options(self.o)._replace(
             window_left=group[0].left,
             window_right=group[0].right,
             alibi_slopes=slopes,
@@ -248,7 +248,7 @@ class Merged:
 
 def forward(hop: Hop, merged: Merged) -> None:
     """Adds this block's share."""
-    shared = plain(hop.o)
+    shared = shared_options(hop.o)
     for group in hop.calls():
         if len(group) > 1:
             _forward_packed(hop, group, merged)
@@ -300,32 +300,32 @@ class Gradients(NamedTuple):
 
     def wanted(self) -> tuple[bool, ...]:
         """For the library: those of q, k, v, sinks and bias. A bias stands for slopes, too."""
-        planes = self.dbias is not None or self.dslopes is not None
-        return (*(x is not None for x in self[:3]), False, planes)
+        of_scores = self.dbias is not None or self.dslopes is not None
+        return (*(x is not None for x in self[:3]), False, of_scores)
 
     def add(self, rows: slice, keys: slice, found: Sequence[Any], factor: float = 1.0) -> None:
         for into, at, x in zip(self[:3], (rows, keys, keys), found):
             if into is not None and x is not None:
                 into[:, at].add_(x.view(into[:, at].shape), alpha=factor)
 
-    def add_plane(self, plane: Optional[Tensor], tile: Tile, call: _Call, form: Form, factor: float = 1.0) -> None:
+    def add_per_score(self, per_score: Optional[Tensor], tile: Tile, call: _Call, form: Form, factor: float = 1.0) -> None:
         """From the gradient of a tile's bias."""
-        if plane is None:
+        if per_score is None:
             return
         if self.dbias is not None:
             part = self.dbias[_at(self.dbias, tile, form)]
-            part.add_(plane.sum_to_size(part.shape), alpha=factor)
+            part.add_(per_score.sum_to_size(part.shape), alpha=factor)
         if self.dslopes is not None and call.distances is not None:
             part = self.dslopes
             if form.by_sequence and part.dim() == 2:
                 part = part[tile.sequence : tile.sequence + 1]
-            share = -(plane.double() * call.distances).sum((2, 3))
+            share = -(per_score.double() * call.distances).sum((2, 3))
             part.add_(share.sum_to_size(part.shape).float(), alpha=factor)
 
 
 def backward(hop: Hop, dout: Tensor, out: Tensor, lse: Tensor, into: Gradients) -> None:
     """Adds this block's share to the gradients. `out` and `lse` are those over all keys."""
-    shared = plain(hop.o)
+    shared = shared_options(hop.o)
     for group in hop.calls() if into.dslopes is None else [(tile,) for tile in hop.tiles]:
         if len(group) > 1:
             _backward_packed(hop, group, dout, out, lse, into)
@@ -345,7 +345,7 @@ def backward(hop: Hop, dout: Tensor, out: Tensor, lse: Tensor, into: Gradients) 
         else:
             found = calls.backward(*given, call.options, into.wanted())
             into.add(rows, keys, found[:3])
-            into.add_plane(found[_BIAS], tile, call, hop.form)
+            into.add_per_score(found[_BIAS], tile, call, hop.form)
 
 
 def _backward_packed(
@@ -373,14 +373,14 @@ def _backward_dropped(
     wanted = into.wanted()
     found = calls.backward(dout, q, k, v, (out.float() * rest).to(out.dtype), lse, masked, wanted)
     into.add(rows, keys, found[:3], 1 / rest)
-    into.add_plane(found[_BIAS], tile, call, hop.form, 1 / rest)
+    into.add_per_score(found[_BIAS], tile, call, hop.form, 1 / rest)
     masked = options._replace(mask=_mask(options.mask, ~kept))
     nothing = torch.zeros((), dtype=v.dtype, device=v.device).expand(v.shape)
     wanted = (*wanted[:2], False, *wanted[3:])
     if any(wanted):
         found = calls.backward(dout, q, k, nothing.contiguous(), out, lse, masked, wanted)
         into.add(rows, keys, found[:3])
-        into.add_plane(found[_BIAS], tile, call, hop.form)
+        into.add_per_score(found[_BIAS], tile, call, hop.form)
 
 
 def sinks_gradient(sinks: Tensor, dout: Tensor, out: Tensor, lse: Tensor) -> Tensor:

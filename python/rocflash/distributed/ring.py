@@ -67,19 +67,25 @@ def _first(k: Tensor, v: Tensor) -> _Block:
     return block
 
 
+def _send_on(
+    ring: Ring, k: Tensor, v: Tensor, block: Optional[_Block], way: Any, n: int
+) -> tuple[Optional[_Block], Optional[Travel]]:
+    """Room for the block of the next hop, and its way here; None and None after the last one."""
+    if n + 1 == len(way):
+        return None, None
+    assert block is not None
+    following = _Block(k, v, ring.k.rows(ring.owner(way[n + 1])), k.dtype)
+    what = f"hop {n + 1} of keys and values"
+    return following, ring.send(block.flat, following.flat, way[n + 1] - way[n], what)
+
+
 def forward(ring: Ring, q: Tensor, k: Tensor, v: Tensor, o: Any, sight: Sight) -> tuple[Tensor, Tensor]:
     """(out, lse (b, h, rows)) of this rank's queries over all ranks' keys."""
     merged = hop.Merged(q, v.shape[-1])
     way = hops(sight, ring.q, ring.k)
     block = _first(k, v) if len(way) > 1 else None
     for n, distance in enumerate(way):
-        travel = None
-        if n + 1 < len(way):
-            assert block is not None
-            following = _Block(k, v, ring.k.rows(ring.owner(way[n + 1])), k.dtype)
-            travel = ring.send(
-                block.flat, following.flat, way[n + 1] - distance, f"hop {n + 1} of keys and values"
-            )
+        following, travel = _send_on(ring, k, v, block, way, n)
         here = (k, v) if block is None else (block.k, block.v)
         hop.forward(ring.hop(q, *here, o, sight, distance), merged)
         if travel is not None:
@@ -89,18 +95,10 @@ def forward(ring: Ring, q: Tensor, k: Tensor, v: Tensor, o: Any, sight: Sight) -
 
 
 def backward(
-    ring: Ring,
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    o: Any,
-    sight: Sight,
-    wanted: tuple[bool, ...],
+    ring: Ring, saved: tuple[Tensor, ...], o: Any, sight: Sight, wanted: tuple[bool, ...]
 ) -> tuple[Optional[Tensor], ...]:
     """(dq, dk, dv, dsinks, dbias, dslopes), None where not wanted. All ranks must want the same."""
+    dout, q, k, v, out, lse = saved
     way = hops(sight, ring.q, ring.k)
 
     def zeros(x: Optional[Tensor], is_wanted: bool) -> Optional[Tensor]:
@@ -113,14 +111,8 @@ def backward(
     sums: Optional[_Block] = None
     coming: Optional[Travel] = None  # what others found for the present block
     for n, distance in enumerate(way):
-        travel = None
+        following, travel = _send_on(ring, k, v, block, way, n)
         rows = ring.k.rows(ring.owner(distance))
-        if n + 1 < len(way):
-            assert block is not None
-            following = _Block(k, v, ring.k.rows(ring.owner(way[n + 1])), k.dtype)
-            travel = ring.send(
-                block.flat, following.flat, way[n + 1] - distance, f"hop {n + 1} of keys and values"
-            )
         here = (k, v) if block is None else (block.k, block.v)
         own = _Block(k, v, rows, torch.float32) if with_keys else None
         if own is not None:

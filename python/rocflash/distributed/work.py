@@ -136,7 +136,7 @@ def check_options(o: Any, q: Any, k: Any, v: Any, work: Work) -> None:
         raise InvalidArgument(f"dropout_p: {o.dropout_p}; it must be at least 0 and below 1")
 
 
-def _check_planes(o: Any, q: Any, work: Work, lengths: Optional[Sequences]) -> None:
+def _check_per_score(o: Any, q: Any, work: Work, lengths: Optional[Sequences]) -> None:
     wanted, what = (q[0], q[2], q[1], work.k.length), "this rank's rows by all keys"
     if lengths is not None and lengths.packed:
         wanted, what = (len(lengths.q), q[2], *lengths.longest(o)), "the longest sequence's queries by its keys"
@@ -145,12 +145,12 @@ def _check_planes(o: Any, q: Any, work: Work, lengths: Optional[Sequences]) -> N
             raise InvalidArgument(f"{name}: shape {tuple(x.shape)}; it must be {wanted}, {what}, each of them or 1")
 
 
-def _by_rows(plane: Tensor, work: Work) -> bool:
-    """Whether a plane has rows of its own for each query, which is to be asked where a rank has one row or none."""
+def _by_rows(per_score: Tensor, work: Work) -> bool:
+    """Whether a bias or mask has rows of its own for each query, which is to be asked where a rank has one row or none."""
     rows = work.rows(work.q)
     if max(rows) <= 1:
         return True
-    return plane.shape[2] > 1 if min(rows) > 1 else any_of(plane.shape[2] > 1, work.inner, plane.device)
+    return per_score.shape[2] > 1 if min(rows) > 1 else any_of(per_score.shape[2] > 1, work.inner, per_score.device)
 
 
 class _OfHeads(NamedTuple):
@@ -167,7 +167,7 @@ def _of_heads(o: Any, work: Work, heads: int, lengths: Optional[Sequences]) -> _
     part = slice(own.start, own.stop)
     of_sequences = lengths is not None and lengths.packed
 
-    def plane(x: Optional[Tensor]) -> tuple[Optional[Tensor], bool]:
+    def per_score(x: Optional[Tensor]) -> tuple[Optional[Tensor], bool]:
         if x is None:
             return None, False
         if not of_sequences and _by_rows(x, work):  # rows are exchanged as those of q are
@@ -176,8 +176,8 @@ def _of_heads(o: Any, work: Work, heads: int, lengths: Optional[Sequences]) -> _
             return (x.bool() if x.dtype is torch.uint8 else x), True
         return (x if x.shape[1] == 1 else x[:, part]), False
 
-    mask, _ = plane(o.mask)
-    bias, by_rows = plane(o.bias)
+    mask, _ = per_score(o.mask)
+    bias, by_rows = per_score(o.bias)
     o = o._replace(
         alibi_slopes=None if o.alibi_slopes is None else o.alibi_slopes[..., part].contiguous(),
         sinks=None if o.sinks is None else o.sinks[part].contiguous(),
@@ -337,7 +337,7 @@ def forward(
     work = work_of(split, q.shape, k.shape)
     check_options(o, q.shape, k.shape, v.shape, work)
     lengths = read(o, q.shape[0], work.q.length, work.k.length)
-    _check_planes(o, q.shape, work, lengths)
+    _check_per_score(o, q.shape, work, lengths)
     all_heads = q.shape[2]
     heads = hop.Heads(work.heads(all_heads).start, all_heads)
     o = _of_heads(o, work, all_heads, lengths).o
@@ -406,7 +406,7 @@ def backward(
     else:
         way = _in_ring(work, q, o, lengths, heads, explicit=wanted[5])
         tensors = [way.rows(x) for x in (dout, q, k, v, out)]
-        found = ring.backward(way.ring, *tensors, way.lse(lse), o, way.sight, wanted)
+        found = ring.backward(way.ring, (*tensors, way.lse(lse)), o, way.sight, wanted)
         grads, extras = [way.back(x) for x in found[:3]], list(found[3:])
     if shared:
         counts = (all_heads, all_kv_heads, all_kv_heads)

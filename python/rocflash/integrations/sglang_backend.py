@@ -136,14 +136,8 @@ class RocflashAttnBackend(AttentionBackend):
     # A layer.
 
     def forward_extend(
-        self,
-        q: Tensor,
-        k: Optional[Tensor],
-        v: Optional[Tensor],
-        layer: Any,
-        forward_batch: Any,
-        save_kv_cache: bool = True,
-        **given: Any,
+        self, q: Tensor, k: Optional[Tensor], v: Optional[Tensor], layer: Any, forward_batch: Any,
+        save_kv_cache: bool = True, **given: Any,
     ) -> Any:
         m = self.forward_metadata
         assert m is not None and m.cu_seqlens_q is not None
@@ -153,28 +147,14 @@ class RocflashAttnBackend(AttentionBackend):
         return self._forward(q, k, v, layer, forward_batch, save_kv_cache, given, causal, told)
 
     def forward_decode(
-        self,
-        q: Tensor,
-        k: Optional[Tensor],
-        v: Optional[Tensor],
-        layer: Any,
-        forward_batch: Any,
-        save_kv_cache: bool = True,
-        **given: Any,
+        self, q: Tensor, k: Optional[Tensor], v: Optional[Tensor], layer: Any, forward_batch: Any,
+        save_kv_cache: bool = True, **given: Any,
     ) -> Any:
         return self._forward(q, k, v, layer, forward_batch, save_kv_cache, given, True, {})
 
     def _forward(
-        self,
-        q: Tensor,
-        k: Optional[Tensor],
-        v: Optional[Tensor],
-        layer: Any,
-        forward_batch: Any,
-        save_kv_cache: bool,
-        given: dict[str, Any],
-        causal: bool,
-        told: dict[str, Any],
+        self, q: Tensor, k: Optional[Tensor], v: Optional[Tensor], layer: Any, forward_batch: Any,
+        save_kv_cache: bool, given: dict[str, Any], causal: bool, told: dict[str, Any],
     ) -> Any:
         _check_layer(layer, given)
         m = self.forward_metadata

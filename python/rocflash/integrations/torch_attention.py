@@ -87,16 +87,8 @@ def _options(given: dict[str, Any], **more: Any) -> Any:
 
 
 def _run(
-    q: Any,
-    k: Any,
-    v: Any,
-    cum_seq_q: Any,
-    cum_seq_k: Any,
-    max_q: int,
-    max_k: int,
-    is_causal: bool,
-    given: dict[str, Any],
-    out: Any = None,
+    q: Any, k: Any, v: Any, cum_seq_q: Any, cum_seq_k: Any, max_q: int, max_k: int, is_causal: bool,
+    given: dict[str, Any], out: Any = None,
 ) -> tuple[Any, Any]:
     """(out, lse) of q, k, v as flash_attn has them: (b, s, h, d), or packed (total, h, d)."""
     from .._torch import calls
@@ -148,17 +140,8 @@ def _state(like: Any) -> tuple[Any, Any, Any]:
 
 
 def _flash_forward(
-    query: Any,
-    key: Any,
-    value: Any,
-    cum_seq_q: Any,
-    cum_seq_k: Any,
-    max_q: int,
-    max_k: int,
-    dropout_p: float,
-    is_causal: bool,
-    return_debug_mask: bool,
-    **given: Any,
+    query: Any, key: Any, value: Any, cum_seq_q: Any, cum_seq_k: Any, max_q: int, max_k: int, dropout_p: float,
+    is_causal: bool, return_debug_mask: bool, **given: Any,
 ) -> tuple[Any, ...]:
     _check(dropout_p, return_debug_mask)
     lengths = (cum_seq_q, cum_seq_k, max_q, max_k)
@@ -167,18 +150,8 @@ def _flash_forward(
 
 
 def _flash_forward_into(
-    out: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    cum_seq_q: Any,
-    cum_seq_k: Any,
-    max_q: int,
-    max_k: int,
-    dropout_p: float,
-    is_causal: bool,
-    return_debug_mask: bool,
-    **given: Any,
+    out: Any, query: Any, key: Any, value: Any, cum_seq_q: Any, cum_seq_k: Any, max_q: int, max_k: int,
+    dropout_p: float, is_causal: bool, return_debug_mask: bool, **given: Any,
 ) -> Any:
     _check(dropout_p, return_debug_mask)
     lengths = (cum_seq_q, cum_seq_k, max_q, max_k)
@@ -186,21 +159,8 @@ def _flash_forward_into(
 
 
 def _flash_backward(
-    grad_out: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    out: Any,
-    logsumexp: Any,
-    cum_seq_q: Any,
-    cum_seq_k: Any,
-    max_q: int,
-    max_k: int,
-    dropout_p: float,
-    is_causal: bool,
-    rng_state: Any,
-    unused: Any,
-    **given: Any,
+    grad_out: Any, query: Any, key: Any, value: Any, out: Any, logsumexp: Any, cum_seq_q: Any, cum_seq_k: Any,
+    max_q: int, max_k: int, dropout_p: float, is_causal: bool, rng_state: Any, unused: Any, **given: Any,
 ) -> tuple[Any, Any, Any]:
     import torch
 
@@ -232,14 +192,8 @@ def _turned(*tensors: Any) -> tuple[Any, ...]:
 
 
 def _sdpa_forward(
-    query: Any,
-    key: Any,
-    value: Any,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: Optional[float] = None,
+    query: Any, key: Any, value: Any, dropout_p: float = 0.0, is_causal: bool = False,
+    return_debug_mask: bool = False, *, scale: Optional[float] = None,
 ) -> tuple[Any, ...]:
     import torch
 
@@ -252,13 +206,7 @@ def _sdpa_forward(
 
 
 def _sdpa_backward(
-    grad_out: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    out: Any,
-    logsumexp: Any,
-    *rest: Any,
+    grad_out: Any, query: Any, key: Any, value: Any, out: Any, logsumexp: Any, *rest: Any,
     scale: Optional[float] = None,
 ) -> tuple[Any, ...]:
     tensors = _turned(grad_out, query, key, value, out)

@@ -78,19 +78,10 @@ def _mask_options(mask: Optional[Tensor]) -> dict[str, Tensor]:
 
 
 def attention_forward(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Optional[Tensor],
-    dropout: float = 0.0,
-    scaling: Optional[float] = None,
-    sliding_window: Optional[int] = None,
-    softcap: Optional[float] = None,
-    is_causal: Optional[bool] = None,
-    s_aux: Optional[Tensor] = None,
-    output_attentions: Optional[bool] = None,
-    **kwargs: Any,
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Optional[Tensor],
+    dropout: float = 0.0, scaling: Optional[float] = None, sliding_window: Optional[int] = None,
+    softcap: Optional[float] = None, is_causal: Optional[bool] = None, s_aux: Optional[Tensor] = None,
+    output_attentions: Optional[bool] = None, **kwargs: Any,
 ) -> tuple[Tensor, Optional[Tensor]]:
     """(out (b, sq, h, d), weights or None) for query (b, h, sq, d), key and value (b, hk, sk, d)."""
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal

@@ -67,19 +67,10 @@ def _padding(mask: Tensor) -> Optional[Tensor]:
 
 
 def attention_forward(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Optional[Tensor],
-    dropout: float = 0.0,
-    scaling: Optional[float] = None,
-    sliding_window: Optional[int] = None,
-    softcap: Optional[float] = None,
-    is_causal: Optional[bool] = None,
-    s_aux: Optional[Tensor] = None,
-    output_attentions: Optional[bool] = None,
-    **kwargs: Any,
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Optional[Tensor],
+    dropout: float = 0.0, scaling: Optional[float] = None, sliding_window: Optional[int] = None,
+    softcap: Optional[float] = None, is_causal: Optional[bool] = None, s_aux: Optional[Tensor] = None,
+    output_attentions: Optional[bool] = None, **kwargs: Any,
 ) -> tuple[Tensor, Optional[Tensor]]:
     """(out (b, rows, h, d), None) for query (b, h, rows, d), key and value (b, hk, rows, d)."""
     context = current()

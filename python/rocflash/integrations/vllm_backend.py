@@ -83,12 +83,7 @@ class RocflashBackend(AttentionBackend):
 
     @classmethod
     def supports_combination(
-        cls,
-        head_size: int,
-        dtype: torch.dtype,
-        kv_cache_dtype: Optional[str],
-        *rest: Any,
-        **named: Any,
+        cls, head_size: int, dtype: torch.dtype, kv_cache_dtype: Optional[str], *rest: Any, **named: Any,
     ) -> Optional[str]:
         if kv_cache_dtype in CACHES and CACHES[kv_cache_dtype] is not dtype:
             return f"a cache of {kv_cache_dtype} under queries of {dtype} not supported"
@@ -157,17 +152,10 @@ class RocflashImpl(AttentionImpl[RocflashMetadata]):
     """One layer's attention."""
 
     def __init__(
-        self,
-        num_heads: int,
-        head_size: int,
-        scale: float,
-        num_kv_heads: Optional[int] = None,
-        alibi_slopes: Optional[list[float]] = None,
-        sliding_window: Optional[int] = None,
-        kv_cache_dtype: str = "auto",
-        logits_soft_cap: Optional[float] = None,
-        attn_type: str = AttentionType.DECODER,
-        kv_sharing_target_layer_name: Optional[str] = None,
+        self, num_heads: int, head_size: int, scale: float, num_kv_heads: Optional[int] = None,
+        alibi_slopes: Optional[list[float]] = None, sliding_window: Optional[int] = None,
+        kv_cache_dtype: str = "auto", logits_soft_cap: Optional[float] = None,
+        attn_type: str = AttentionType.DECODER, kv_sharing_target_layer_name: Optional[str] = None,
         sinks: Optional[Tensor] = None,
     ) -> None:
         refuse_cache_dtype(RocflashBackend, kv_cache_dtype)
@@ -192,15 +180,8 @@ class RocflashImpl(AttentionImpl[RocflashMetadata]):
         return 0 if causal and self.left >= 0 else self.left
 
     def forward(
-        self,
-        layer: Any,
-        query: Tensor,
-        key: Optional[Tensor],
-        value: Optional[Tensor],
-        kv_cache: Tensor,
-        attn_metadata: Optional[RocflashMetadata],
-        output: Tensor,
-        output_scale: Optional[Tensor] = None,
+        self, layer: Any, query: Tensor, key: Optional[Tensor], value: Optional[Tensor], kv_cache: Tensor,
+        attn_metadata: Optional[RocflashMetadata], output: Tensor, output_scale: Optional[Tensor] = None,
         output_block_scale: Optional[Tensor] = None,
     ) -> Tensor:
         """Writes the attention of query (tokens, heads, size) to `output`, and returns it.
@@ -226,13 +207,7 @@ class RocflashImpl(AttentionImpl[RocflashMetadata]):
         return output
 
     def _run(
-        self,
-        query: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        m: RocflashMetadata,
-        output: Tensor,
-        causal: bool,
+        self, query: Tensor, keys: Tensor, values: Tensor, m: RocflashMetadata, output: Tensor, causal: bool,
         block_table: Optional[Tensor] = None,
     ) -> None:
         told: dict[str, Any] = {
@@ -298,15 +273,8 @@ def write_rows(cache: Tensor, rows: Tensor, slots: Tensor) -> None:
 
 
 def attend_packed(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    cu_seqlens_q: Tensor,
-    max_seqlen_q: int,
-    window: tuple[int, int],
-    out: Tensor,
-    **given: Any,
+    query: Tensor, key: Tensor, value: Tensor, *, cu_seqlens_q: Tensor, max_seqlen_q: int,
+    window: tuple[int, int], out: Tensor, **given: Any,
 ) -> None:
     """Attention within sequences that lie one behind the other, into `out`."""
     options = Options(

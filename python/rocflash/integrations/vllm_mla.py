@@ -2,7 +2,7 @@
 
 vLLM's own classes do all that surrounds attention: they absorb weights, cut prompts from decoding sequences and merge
 chunks of context. Left for a backend are two calls. Decoding sees one key head of latents and rotary columns (576), whose
-first columns (512) are the values; prompts are plain packed sequences with different sizes of keys and values.
+first columns (512) are the values; prompts are packed sequences with different sizes of keys and values.
 """
 
 from __future__ import annotations
@@ -87,17 +87,9 @@ class RocflashMLAImpl(MLACommonImpl[MLACommonMetadata]):
     supports_dcp: bool = True
 
     def __init__(
-        self,
-        num_heads: int,
-        head_size: int,
-        scale: float,
-        num_kv_heads: int,
-        alibi_slopes: Optional[list[float]],
-        sliding_window: Optional[int],
-        kv_cache_dtype: str,
-        logits_soft_cap: Optional[float],
-        attn_type: str,
-        kv_sharing_target_layer_name: Optional[str],
+        self, num_heads: int, head_size: int, scale: float, num_kv_heads: int,
+        alibi_slopes: Optional[list[float]], sliding_window: Optional[int], kv_cache_dtype: str,
+        logits_soft_cap: Optional[float], attn_type: str, kv_sharing_target_layer_name: Optional[str],
         **mla_args: Any,
     ) -> None:
         refuse_cache_dtype(RocflashMLABackend, kv_cache_dtype)
@@ -123,12 +115,7 @@ class RocflashMLAImpl(MLACommonImpl[MLACommonMetadata]):
         self.supports_quant_query_input = False
 
     def do_kv_cache_update(
-        self,
-        kv_c_normed: Tensor,
-        k_pe: Tensor,
-        kv_cache: Tensor,
-        slot_mapping: Tensor,
-        kv_cache_dtype: str,
+        self, kv_c_normed: Tensor, k_pe: Tensor, kv_cache: Tensor, slot_mapping: Tensor, kv_cache_dtype: str,
         k_scale: Tensor,
     ) -> None:
         """Puts new latents and rotary columns to their slots; vLLM's operator is a GPU's."""
@@ -192,12 +179,7 @@ class RocflashMLAPrefill(MLAPrefillBackend):
         return True
 
     def run_prefill_new_tokens(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        return_softmax_lse: bool,
-        out: Optional[Tensor] = None,
+        self, q: Tensor, k: Tensor, v: Tensor, return_softmax_lse: bool, out: Optional[Tensor] = None,
         output_scale: Optional[Tensor] = None,
     ) -> Any:
         if output_scale is not None:

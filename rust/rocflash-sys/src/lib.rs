@@ -308,7 +308,7 @@ sized_struct! {
         name: *const c_char,
         /// The file that was opened, or "".
         library: *const c_char,
-        /// In plain words, why it is or is not used.
+        /// A sentence: why it is or is not used.
         reason: *const c_char,
         /// 0 or 1.
         in_use: i32,

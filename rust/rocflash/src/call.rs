@@ -2,7 +2,7 @@
 //! place where attention crosses the border.
 use crate::error::{check, Error, Result};
 use crate::options::{Append, Gradients, Options, Outputs};
-use crate::view::{Place, RawView, View, ViewMut};
+use crate::view::{RawView, Residence, View, ViewMut};
 use rocflash_sys as sys;
 
 /// A call as whoever executes it sees it: it can be asked for its workspace, and run.
@@ -15,15 +15,15 @@ pub trait Call {
         bytes: &mut usize,
     ) -> sys::rocflash_status;
     /// # Safety
-    /// As above, and the execution's stream and workspace are valid on the place of the tensors.
+    /// As above, and the execution's stream and workspace are valid where the tensors are.
     unsafe fn run(&self, execution: &sys::rocflash_execution) -> sys::rocflash_status;
 }
 
-/// Executes calls on tensors of one place. Sealed by living in a private module.
+/// Executes calls on tensors of one residence. Sealed by living in a private module.
 pub trait Execute {
     /// Where its tensors must lie.
     #[doc(hidden)]
-    fn place(&self) -> PlaceOf;
+    fn residence(&self) -> ResidenceOf;
     /// Asks for the workspace, which checks all that running the call checks, and writes nothing.
     #[doc(hidden)]
     fn query(&self, call: &dyn Call) -> Result<usize>;
@@ -32,12 +32,12 @@ pub trait Execute {
     fn execute(&mut self, call: &dyn Call) -> Result<()>;
 }
 
-/// A [`Place`] under a name that a public trait may use.
-pub struct PlaceOf(pub(crate) Place);
+/// A [`Residence`] under a name that a public trait may use.
+pub struct ResidenceOf(pub(crate) Residence);
 
 /// The tensors of one call, in an order; their addresses are taken when all of them are there.
 struct Tensors {
-    place: Place,
+    residence: Residence,
     list: Vec<sys::DLTensor>,
 }
 
@@ -46,18 +46,18 @@ struct Tensors {
 struct Slot(Option<usize>);
 
 impl Tensors {
-    fn new(place: Place) -> Self {
-        Self { place, list: Vec::with_capacity(24) }
+    fn new(residence: Residence) -> Self {
+        Self { residence, list: Vec::with_capacity(24) }
     }
 
     /// The view must outlive the call: what is kept here points into it.
     fn add(&mut self, name: &str, view: Option<&RawView>) -> Result<Slot> {
         let Some(view) = view else { return Ok(Slot(None)) };
-        if view.place() != self.place {
+        if view.residence() != self.residence {
             return Err(Error::invalid(format!(
                 "{name}: lies in {}; this call runs on {}",
-                view.place(),
-                self.place
+                view.residence(),
+                self.residence
             )));
         }
         self.list.push(view.dlpack());
@@ -205,7 +205,7 @@ pub(crate) fn forward<E: Execute + ?Sized>(
     options: &Options,
     outputs: &mut Outputs,
 ) -> Result<()> {
-    let mut t = Tensors::new(executor.place().0);
+    let mut t = Tensors::new(executor.residence().0);
     let problem = Problem::new(&mut t, [q.raw(), k.raw(), v.raw()], options)?;
     let out = Out::new(&mut t, outputs)?;
     let (problem, out) = (problem.raw(&t), out.raw(&t));
@@ -225,7 +225,7 @@ pub(crate) fn backward<E: Execute + ?Sized>(
     options: &Options,
     gradients: &mut Gradients,
 ) -> Result<()> {
-    let mut t = Tensors::new(executor.place().0);
+    let mut t = Tensors::new(executor.residence().0);
     let problem = Problem::new(&mut t, [q.raw(), k.raw(), v.raw()], options)?;
     let slots = [
         t.add("dout", Some(gradients.dout.raw()))?,
@@ -272,7 +272,7 @@ pub(crate) fn decode<E: Execute + ?Sized>(
     outputs: &mut Outputs,
     then: impl FnOnce(&mut E, &dyn Call) -> Result<()>,
 ) -> Result<()> {
-    let mut t = Tensors::new(executor.place().0);
+    let mut t = Tensors::new(executor.residence().0);
     let problem = Problem::new(&mut t, [q.raw(), k.raw(), v.raw()], options)?;
     let out = Out::new(&mut t, outputs)?;
     let (k_new, v_new) = append.new.unzip();
@@ -316,7 +316,7 @@ pub(crate) fn combine<E: Execute + ?Sized>(
     out: &mut ViewMut,
     lse: Option<&mut ViewMut>,
 ) -> Result<()> {
-    let mut t = Tensors::new(executor.place().0);
+    let mut t = Tensors::new(executor.residence().0);
     let slots = [
         t.add("out_partial", Some(out_partial.raw()))?,
         t.add("lse_partial", Some(lse_partial.raw()))?,

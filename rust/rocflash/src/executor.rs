@@ -1,8 +1,8 @@
 //! Who computes: the CPU, or the stream of a GPU, with the same functions on each.
-use crate::call::{self, Call, Execute, PlaceOf};
+use crate::call::{self, Call, Execute, ResidenceOf};
 use crate::error::{Error, Result};
 use crate::options::{Append, Gradients, Options, Outputs};
-use crate::view::{Place, View, ViewMut};
+use crate::view::{Residence, View, ViewMut};
 use rocflash_sys as sys;
 use std::mem::MaybeUninit;
 
@@ -135,8 +135,8 @@ impl Cpu {
 }
 
 impl Execute for Cpu {
-    fn place(&self) -> PlaceOf {
-        PlaceOf(Place::Host)
+    fn residence(&self) -> ResidenceOf {
+        ResidenceOf(Residence::Host)
     }
 
     fn query(&self, call: &dyn Call) -> Result<usize> {

@@ -104,7 +104,7 @@ pub struct DriverInfo {
     pub name: String,
     /// The file that was opened, or "".
     pub library: String,
-    /// In plain words, why it is or is not used.
+    /// A sentence: why it is or is not used.
     pub reason: String,
     /// Whether the library uses it.
     pub in_use: bool,

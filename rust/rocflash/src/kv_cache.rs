@@ -181,7 +181,7 @@ impl KvCache {
         self.lengths.fill(0);
     }
 
-    /// Appends what there is to append and attends over all keys. The executor must be of the place where the cache
+    /// Appends what there is to append and attends over all keys. The executor must be of the residence where the cache
     /// is: [`Cpu`](crate::Cpu), or the stream. A call that is refused leaves the cache as it was.
     pub fn attend<E: Executor + ?Sized>(
         &mut self,
@@ -230,11 +230,11 @@ impl KvCache {
                     cache.dtype()
                 )));
             }
-            if new.raw().place() != cache.raw().place() {
+            if new.raw().residence() != cache.raw().residence() {
                 return Err(Error::invalid(format!(
                     "{name}: lies in {}; this cache lies in {}",
-                    new.raw().place(),
-                    cache.raw().place()
+                    new.raw().residence(),
+                    cache.raw().residence()
                 )));
             }
         }

@@ -9,25 +9,25 @@ use std::marker::PhantomData;
 /// Where a tensor lies. Memory of a GPU belongs to one [`Stream`](crate::gpu::Stream), which orders all that
 /// happens to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Residence {
     Host,
     Device { device: sys::DLDevice, stream: u64 },
 }
 
-impl Place {
+impl Residence {
     pub(crate) fn dlpack(self) -> sys::DLDevice {
         match self {
-            Place::Host => sys::DLDevice { device_type: sys::kDLCPU, device_id: 0 },
-            Place::Device { device, .. } => device,
+            Residence::Host => sys::DLDevice { device_type: sys::kDLCPU, device_id: 0 },
+            Residence::Device { device, .. } => device,
         }
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for Residence {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Place::Host => f.write_str("host memory"),
-            Place::Device { device, stream } => {
+            Residence::Host => f.write_str("host memory"),
+            Residence::Device { device, stream } => {
                 let kind = if device.device_type == sys::kDLROCM { "rocm" } else { "cuda" };
                 write!(f, "{kind}:{}, stream {stream}", device.device_id)
             }
@@ -41,17 +41,17 @@ pub(crate) struct RawView {
     data: *mut c_void,
     layout: Layout,
     dtype: DType,
-    place: Place,
+    residence: Residence,
 }
 
 impl RawView {
     /// The caller has checked that the layout stays within the memory at `data`.
-    pub(crate) fn new(data: *mut c_void, layout: Layout, dtype: DType, place: Place) -> Self {
-        Self { data, layout, dtype, place }
+    pub(crate) fn new(data: *mut c_void, layout: Layout, dtype: DType, residence: Residence) -> Self {
+        Self { data, layout, dtype, residence }
     }
 
-    pub(crate) fn place(&self) -> Place {
-        self.place
+    pub(crate) fn residence(&self) -> Residence {
+        self.residence
     }
 
     pub(crate) fn layout(&self) -> &Layout {
@@ -67,7 +67,7 @@ impl RawView {
     pub(crate) fn dlpack(&self) -> sys::DLTensor {
         sys::DLTensor {
             data: self.data,
-            device: self.place.dlpack(),
+            device: self.residence.dlpack(),
             ndim: self.layout.shape().len() as i32,
             dtype: self.dtype.dlpack(),
             shape: self.layout.shape_ptr().cast_mut(),
@@ -79,7 +79,7 @@ impl RawView {
 
 impl std::fmt::Debug for RawView {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {:?} in {}", self.dtype, self.layout, self.place)
+        write!(f, "{} {:?} in {}", self.dtype, self.layout, self.residence)
     }
 }
 
@@ -133,7 +133,7 @@ impl<'a> View<'a> {
 
     fn from_slice<T: Element>(data: &'a [T], offset: usize, layout: Layout) -> Self {
         let first = data.as_ptr().wrapping_add(offset).cast_mut().cast();
-        Self::from_raw(RawView::new(first, layout, T::DTYPE, Place::Host))
+        Self::from_raw(RawView::new(first, layout, T::DTYPE, Residence::Host))
     }
 
     pub(crate) fn from_raw(raw: RawView) -> Self {
@@ -195,7 +195,7 @@ impl<'a> ViewMut<'a> {
 
     fn from_slice<T: Element>(data: &'a mut [T], offset: usize, layout: Layout) -> Self {
         let first = data.as_mut_ptr().wrapping_add(offset).cast();
-        Self::from_raw(RawView::new(first, layout, T::DTYPE, Place::Host))
+        Self::from_raw(RawView::new(first, layout, T::DTYPE, Residence::Host))
     }
 
     pub(crate) fn from_raw(raw: RawView) -> Self {
@@ -253,12 +253,12 @@ mod tests {
     fn read(view: &View) -> Vec<f32> {
         let tensor = view.raw().dlpack();
         assert_eq!(tensor.ndim as usize, view.shape().len());
-        let mut places = vec![0i64];
+        let mut offsets = vec![0i64];
         for (size, stride) in view.shape().iter().zip(view.strides()) {
-            places = places.iter().flat_map(|at| (0..*size).map(move |n| at + n * stride)).collect();
+            offsets = offsets.iter().flat_map(|at| (0..*size).map(move |n| at + n * stride)).collect();
         }
-        // SAFETY: what is tested here, under Miri: every place lies within the borrowed memory.
-        places.iter().map(|at| unsafe { *tensor.data.cast::<f32>().offset(*at as isize) }).collect()
+        // SAFETY: what is tested here, under Miri: every offset lies within the borrowed memory.
+        offsets.iter().map(|at| unsafe { *tensor.data.cast::<f32>().offset(*at as isize) }).collect()
     }
 
     #[test]

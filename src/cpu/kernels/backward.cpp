@@ -238,7 +238,7 @@ void query_gradients(const Problem& p, const BackwardTensors& t, const PartialQu
 }
 
 void bias_gradients(const Problem& p, const BackwardTensors& t, const BiasSums& sums, Range rows) {
-  const PlaneSizes sizes = t.dbias_sizes(p);
+  const ScoreSizes sizes = t.dbias_sizes(p);
   const float scale = p.dropout.scale();
   constexpr int piece = 8 * lane_rows;
   float sum[piece];

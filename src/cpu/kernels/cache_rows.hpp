@@ -50,9 +50,9 @@ ROCFLASH_INLINE void ask(const void* at) { __builtin_prefetch(at, 0, 2); }
 // since CPUs drop requests when too many are under way, once more half a tile ahead.
 constexpr int half_tile = tile_keys / 2;
 template <class Stored>
-ROCFLASH_INLINE void ask_ahead(const Stored* const* row, std::int64_t place) {
-  ask(row[tile_keys] + place);
-  ask(row[half_tile] + place);
+ROCFLASH_INLINE void ask_ahead(const Stored* const* row, std::int64_t offset) {
+  ask(row[tile_keys] + offset);
+  ask(row[half_tile] + offset);
 }
 
 // The beginnings of all rows of the next tile. Looking up where a page of memory lies holds up
@@ -76,8 +76,8 @@ ROCFLASH_INLINE void ask_for_next(const KeyRows<Stored>& rows, int heads) {
 // grow by steady steps make the hardware fetch what lies further on, past a page's end and out of
 // memory's order; with bits reversed no two steps are alike.
 template <int keys>
-struct Places {
-  constexpr Places() {
+struct KeyOrder {
+  constexpr KeyOrder() {
     constexpr int count = half_tile / keys;
     for (int n = 0; n < count; ++n) {
       int reversed = 0;

@@ -45,13 +45,13 @@ ROCFLASH_INLINE void scores_of(const typename Kind::Query* q, std::int64_t q_str
   for (int j = from; j < to; j += keys) {
     Float sum[width] = {};  // [row][key]
     const auto* row = k.row + j;
-    const std::int64_t place = head * k.head_stride;
+    const std::int64_t offset = head * k.head_stride;
     const auto add = [&](int c, const auto& load_key) {
       typename Kind::Columns left[rows];
       for (int r = 0; r < rows; ++r) left[r] = Kind::load_query(q + r * q_stride + c);
       for (int n = 0; n < keys; ++n) {
-        const typename Kind::Columns right = load_key(row[n] + place + c);
-        if (starts_line<Kind>(c)) ask_ahead(row + n, place + c);
+        const typename Kind::Columns right = load_key(row[n] + offset + c);
+        if (starts_line<Kind>(c)) ask_ahead(row + n, offset + c);
         for (int r = 0; r < rows; ++r)
           sum[r * keys + n] = Kind::add_product(sum[r * keys + n], left[r], right);
       }
@@ -86,21 +86,21 @@ ROCFLASH_INLINE void weigh_values(const float* scores, const float* factor,
   constexpr int sums = Kind::sums;
   const auto* weights = reinterpret_cast<const typename Kind::Weight*>(scores);
   constexpr int weights_stride = tile_keys * sizeof(float) / sizeof(typename Kind::Weight);
-  static constexpr Places<Kind::keys> places;
+  static constexpr KeyOrder<Kind::keys> key_order;
   const int count = static_cast<int>(smaller(half_tile, v.count - from));
-  const std::uint8_t* order = count == half_tile ? places.scattered : places.in_order;
+  const std::uint8_t* order = count == half_tile ? key_order.scattered : key_order.in_order;
   const auto run = [&]<int steps>(int c, const auto& load_values) {
     Float sum[rows][steps][sums] = {};
     for (int i = 0; i * Kind::keys < count; ++i) {
       const int j = from + order[i];
       typename Kind::Value value[steps][sums];
       for (int m = 0; m < steps; ++m) {
-        const std::int64_t place = head * v.head_stride + c + m * Kind::step;
+        const std::int64_t offset = head * v.head_stride + c + m * Kind::step;
         const Stored* at[Kind::keys];
-        for (int n = 0; n < Kind::keys; ++n) at[n] = v.row[j + n] + place;
+        for (int n = 0; n < Kind::keys; ++n) at[n] = v.row[j + n] + offset;
         load_values(at, value[m]);
         for (int n = 0; n < Kind::keys; ++n)
-          if (starts_line<Kind>(c + m * Kind::step)) ask_ahead(v.row + j + n, place);
+          if (starts_line<Kind>(c + m * Kind::step)) ask_ahead(v.row + j + n, offset);
       }
       [[maybe_unused]] typename Kind::Value apart_from[Kind::keys][steps][sums];
       if constexpr (careful)
@@ -191,7 +191,7 @@ ROCFLASH_INLINE RowState& state_of(float* row, std::int64_t stride) {
 }
 constexpr float most_shrink = 0x1p-48f;
 
-// Scores of up to `width` rows become weights, in their place; `highest` and `sum` are the rows'
+// Scores of up to `width` rows become weights, in place; `highest` and `sum` are the rows'
 // state, and `factor` receives what to multiply by what was accumulated before. Rows stand in lanes
 // wherever one number of each is enough.
 template <class Kind>

@@ -21,8 +21,8 @@ TEST(Turns, EveryBlockOnce) {
             const Work work{
                 .blocks = blocks, .groups = blocks * planes, .planes_together = together};
             std::multiset<std::int32_t> taken;
-            for (std::int32_t place = 0; place < groups; ++place)
-              for (BlockTurns turn(work, pairs, place, groups); turn.more(); turn.next())
+            for (std::int32_t worker = 0; worker < groups; ++worker)
+              for (BlockTurns turn(work, pairs, worker, groups); turn.more(); turn.next())
                 taken.insert(turn.number());
             ASSERT_EQ(taken.size(), static_cast<std::size_t>(work.groups));
             for (std::int32_t n = 0; n < work.groups; ++n) ASSERT_EQ(taken.count(n), 1u);
@@ -33,11 +33,11 @@ TEST(Turns, EveryBlockOnce) {
   }
 }
 
-// Under a causal mask a block's work grows with its place; pairs have the same sum.
+// Under a causal mask a block's work grows with its worker; pairs have the same sum.
 TEST(Turns, PairsAreEqual) {
   const Work work{.blocks = 16, .groups = 16 * 8, .planes_together = 4};
-  for (std::int32_t place = 0; place < 64; ++place) {
-    BlockTurns turn(work, true, place, 64);
+  for (std::int32_t worker = 0; worker < 64; ++worker) {
+    BlockTurns turn(work, true, worker, 64);
     const WorkItem longer(work, 2, turn.number());
     turn.next();
     ASSERT_TRUE(turn.more());
@@ -52,9 +52,9 @@ TEST(Turns, PairsAreEqual) {
 TEST(Turns, LastPairsGoApart) {
   const Work work{.blocks = 11, .groups = 11 * 128, .planes_together = 64};  // 704 pairs
   std::int32_t most = 0;
-  for (std::int32_t place = 0; place < 132; ++place) {
+  for (std::int32_t worker = 0; worker < 132; ++worker) {
     std::int32_t taken = 0;
-    for (BlockTurns turn(work, true, place, 132); turn.more(); turn.next()) ++taken;
+    for (BlockTurns turn(work, true, worker, 132); turn.more(); turn.next()) ++taken;
     most = std::max(most, taken);
   }
   EXPECT_EQ(most, 2 * 5 + 1);

@@ -18,14 +18,8 @@ class PatchEmbed(nn.Module):
     without flatten. The projection is a linear layer over a patch's values, channels first."""
 
     def __init__(
-        self,
-        img_size: Any = 224,
-        patch_size: Any = 16,
-        in_chans: int = 3,
-        embed_dim: int = 768,
-        norm_layer: Optional[Callable[[int], nn.Module]] = None,
-        flatten: bool = True,
-        bias: bool = True,
+        self, img_size: Any = 224, patch_size: Any = 16, in_chans: int = 3, embed_dim: int = 768,
+        norm_layer: Optional[Callable[[int], nn.Module]] = None, flatten: bool = True, bias: bool = True,
         fused_bias_fc: bool = False,
     ) -> None:
         super().__init__()

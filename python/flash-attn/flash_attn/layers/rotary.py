@@ -47,13 +47,8 @@ def apply_rotary_emb_torch(
 
 
 def apply_rotary_emb(
-    x: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    interleaved: bool = False,
-    inplace: bool = False,
-    seqlen_offsets: Union[int, Tensor] = 0,
-    cu_seqlens: Optional[Tensor] = None,
+    x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, inplace: bool = False,
+    seqlen_offsets: Union[int, Tensor] = 0, cu_seqlens: Optional[Tensor] = None,
     max_seqlen: Optional[int] = None,
 ) -> Tensor:
     """x turned by position, in f32, for x (b, s, h, d) or packed (total, h, d)."""
@@ -64,14 +59,8 @@ apply_rotary_emb_func = apply_rotary_emb
 
 
 def apply_rotary_emb_qkv_(
-    qkv: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    cos_k: Optional[Tensor] = None,
-    sin_k: Optional[Tensor] = None,
-    interleaved: bool = False,
-    seqlen_offsets: Union[int, Tensor] = 0,
-    num_heads_q: Optional[int] = None,
+    qkv: Tensor, cos: Tensor, sin: Tensor, cos_k: Optional[Tensor] = None, sin_k: Optional[Tensor] = None,
+    interleaved: bool = False, seqlen_offsets: Union[int, Tensor] = 0, num_heads_q: Optional[int] = None,
 ) -> Tensor:
     """Turns q and k inside qkv (b, s, 3, h, d), or (b, s, num_heads_q + 2 hk, d), in place."""
     if qkv.dim() == 5 and qkv.shape[2] == 3:
@@ -108,11 +97,7 @@ class RotaryEmbedding(nn.Module):
     """Turns q and k by position; with scale_base also scales them by distance (XPos)."""
 
     def __init__(
-        self,
-        dim: int,
-        base: float = 10000.0,
-        interleaved: bool = False,
-        scale_base: Optional[float] = None,
+        self, dim: int, base: float = 10000.0, interleaved: bool = False, scale_base: Optional[float] = None,
         device: Any = None,
     ) -> None:
         super().__init__()
@@ -153,29 +138,25 @@ class RotaryEmbedding(nn.Module):
         if not self._is_stale(seqlen, device, dtype):
             return
         self._seq_len_cached = seqlen
-        places = torch.arange(seqlen, device=device, dtype=torch.float32)
+        positions = torch.arange(seqlen, device=device, dtype=torch.float32)
         # Angles of far positions need f32, whatever dtype the module was moved to.
         frequencies = self.inv_freq
-        if frequencies.dtype != torch.float32 or frequencies.device != places.device:
-            frequencies = self._compute_inv_freq(device=places.device)
-        angles = torch.outer(places, frequencies)
+        if frequencies.dtype != torch.float32 or frequencies.device != positions.device:
+            frequencies = self._compute_inv_freq(device=positions.device)
+        angles = torch.outer(positions, frequencies)
         cos, sin = angles.cos(), angles.sin()
         self._cos_k_cached = self._sin_k_cached = None
         if self.scale is not None:
-            power = (places - seqlen // 2) / self.scale_base
-            scale = self.scale.to(places.device) ** power[:, None]
+            power = (positions - seqlen // 2) / self.scale_base
+            scale = self.scale.to(positions.device) ** power[:, None]
             self._cos_k_cached = (cos / scale).to(dtype)
             self._sin_k_cached = (sin / scale).to(dtype)
             cos, sin = cos * scale, sin * scale
         self._cos_cached, self._sin_cached = cos.to(dtype), sin.to(dtype)
 
     def forward(
-        self,
-        qkv: Tensor,
-        kv: Optional[Tensor] = None,
-        seqlen_offset: Union[int, Tensor] = 0,
-        max_seqlen: Optional[int] = None,
-        num_heads_q: Optional[int] = None,
+        self, qkv: Tensor, kv: Optional[Tensor] = None, seqlen_offset: Union[int, Tensor] = 0,
+        max_seqlen: Optional[int] = None, num_heads_q: Optional[int] = None,
     ) -> Any:
         """Turns qkv in place, or, with kv, q (given as qkv) and the k inside kv; returns them."""
         if max_seqlen is not None:

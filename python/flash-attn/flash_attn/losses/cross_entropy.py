@@ -16,15 +16,9 @@ class CrossEntropyLoss(nn.Module):
     """cross_entropy_loss, reduced over the rows that count."""
 
     def __init__(
-        self,
-        ignore_index: int = -100,
-        reduction: str = "mean",
-        label_smoothing: float = 0.0,
-        logit_scale: float = 1.0,
-        lse_square_scale: float = 0.0,
-        inplace_backward: bool = False,
-        process_group: Any = None,
-        return_z_loss: bool = False,
+        self, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0,
+        logit_scale: float = 1.0, lse_square_scale: float = 0.0, inplace_backward: bool = False,
+        process_group: Any = None, return_z_loss: bool = False,
     ) -> None:
         super().__init__()
         if reduction not in ("mean", "none", "sum"):

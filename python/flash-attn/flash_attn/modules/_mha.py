@@ -65,30 +65,14 @@ class MHA(nn.Module):
     """
 
     def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        num_heads_kv: Optional[int] = None,
-        cross_attn: bool = False,
-        qkv_proj_bias: bool = True,
-        out_proj_bias: bool = True,
-        dropout: float = 0.0,
-        softmax_scale: Optional[float] = None,
-        causal: bool = False,
-        layer_idx: Optional[int] = None,
-        dwconv: bool = False,
-        rotary_emb_dim: int = 0,
-        rotary_emb_base: float = 10000.0,
-        rotary_emb_scale_base: Optional[float] = None,
-        rotary_emb_interleaved: bool = False,
-        use_alibi: bool = False,
-        window_size: Any = (-1, -1),
-        fused_bias_fc: bool = False,
-        use_flash_attn: bool = False,
-        return_residual: bool = False,
-        checkpointing: bool = False,
-        device: Any = None,
-        dtype: Optional[torch.dtype] = None,
+        self, embed_dim: int, num_heads: int, num_heads_kv: Optional[int] = None, cross_attn: bool = False,
+        qkv_proj_bias: bool = True, out_proj_bias: bool = True, dropout: float = 0.0,
+        softmax_scale: Optional[float] = None, causal: bool = False, layer_idx: Optional[int] = None,
+        dwconv: bool = False, rotary_emb_dim: int = 0, rotary_emb_base: float = 10000.0,
+        rotary_emb_scale_base: Optional[float] = None, rotary_emb_interleaved: bool = False,
+        use_alibi: bool = False, window_size: Any = (-1, -1), fused_bias_fc: bool = False,
+        use_flash_attn: bool = False, return_residual: bool = False, checkpointing: bool = False,
+        device: Any = None, dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__()
         self.embed_dim = embed_dim
@@ -182,15 +166,9 @@ class MHA(nn.Module):
         return layer(x.transpose(1, 2))[..., :-2].transpose(1, 2).contiguous()
 
     def forward(
-        self,
-        x: Tensor,
-        x_kv: Optional[Tensor] = None,
-        key_padding_mask: Optional[Tensor] = None,
-        cu_seqlens: Optional[Tensor] = None,
-        max_seqlen: Optional[int] = None,
-        mixer_subset: Any = None,
-        inference_params: Any = None,
-        **kwargs: Any,
+        self, x: Tensor, x_kv: Optional[Tensor] = None, key_padding_mask: Optional[Tensor] = None,
+        cu_seqlens: Optional[Tensor] = None, max_seqlen: Optional[int] = None, mixer_subset: Any = None,
+        inference_params: Any = None, **kwargs: Any,
     ) -> Any:
         """x (b, s, hidden), or packed (total, hidden) with cu_seqlens and max_seqlen.
 
@@ -211,12 +189,8 @@ class MHA(nn.Module):
         return (out, residual) if self.return_residual else out
 
     def _check_call(
-        self,
-        x: Tensor,
-        key_padding_mask: Optional[Tensor],
-        cu_seqlens: Optional[Tensor],
-        max_seqlen: Optional[int],
-        inference_params: Any,
+        self, x: Tensor, key_padding_mask: Optional[Tensor], cu_seqlens: Optional[Tensor],
+        max_seqlen: Optional[int], inference_params: Any,
     ) -> None:
         if cu_seqlens is not None:
             if max_seqlen is None or not self.use_flash_attn or self.rotary_emb or self.dwconv:

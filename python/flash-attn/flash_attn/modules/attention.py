@@ -45,13 +45,8 @@ class _Attention(nn.Module):
     """What the fast modules share: options that never change, and dropout only in training."""
 
     def __init__(
-        self,
-        causal: bool = False,
-        softmax_scale: Optional[float] = None,
-        attention_dropout: float = 0.0,
-        window_size: Any = (-1, -1),
-        alibi_slopes: Optional[Tensor] = None,
-        deterministic: bool = False,
+        self, causal: bool = False, softmax_scale: Optional[float] = None, attention_dropout: float = 0.0,
+        window_size: Any = (-1, -1), alibi_slopes: Optional[Tensor] = None, deterministic: bool = False,
     ) -> None:
         super().__init__()
         self.causal = causal
@@ -90,13 +85,8 @@ class FlashSelfAttention(_Attention):
 
 class FlashCrossAttention(_Attention):
     def forward(
-        self,
-        q: Tensor,
-        kv: Tensor,
-        causal: Optional[bool] = None,
-        cu_seqlens: Optional[Tensor] = None,
-        max_seqlen: Optional[int] = None,
-        cu_seqlens_k: Optional[Tensor] = None,
+        self, q: Tensor, kv: Tensor, causal: Optional[bool] = None, cu_seqlens: Optional[Tensor] = None,
+        max_seqlen: Optional[int] = None, cu_seqlens_k: Optional[Tensor] = None,
         max_seqlen_k: Optional[int] = None,
     ) -> Tensor:
         """q (b, sq, h, d) and kv (b, sk, 2, hk, d), or both packed."""
@@ -123,12 +113,7 @@ class _Padded(nn.Module):
         self.drop = nn.Dropout(attention_dropout)
 
     def _attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        causal: Optional[bool],
-        key_padding_mask: Optional[Tensor],
+        self, q: Tensor, k: Tensor, v: Tensor, causal: Optional[bool], key_padding_mask: Optional[Tensor],
     ) -> Tensor:
         mask = None
         if key_padding_mask is not None:

@@ -57,14 +57,8 @@ def _check_fused(norm: nn.Module, dropout: nn.Module) -> None:
 
 def _fused(norm: Any, dropout: Any, x: Tensor, residual: Optional[Tensor], **more: Any) -> Any:
     return layer_norm_fn(
-        x,
-        norm.weight,
-        norm.bias,
-        residual=residual,
-        eps=norm.eps,
-        dropout_p=dropout.p if norm.training else 0.0,
-        is_rms_norm=not isinstance(norm, nn.LayerNorm),
-        **more,
+        x, norm.weight, norm.bias, residual=residual, eps=norm.eps,
+        dropout_p=dropout.p if norm.training else 0.0, is_rms_norm=not isinstance(norm, nn.LayerNorm), **more,
     )
 
 
@@ -76,7 +70,18 @@ def _normed(norm: Any, x: Tensor) -> Tensor:
     return norm(x.to(norm.weight.dtype))
 
 
-class Block(nn.Module):
+class _Mixing(nn.Module):
+    """What both blocks share: a mixer, whose caches are the block's."""
+
+    mixer: Any
+
+    def allocate_inference_cache(
+        self, batch_size: int, max_seqlen: int, dtype: Any = None, **kwargs: Any
+    ) -> Any:
+        return self.mixer.allocate_inference_cache(batch_size, max_seqlen, dtype=dtype, **kwargs)
+
+
+class Block(_Mixing):
     """With prenorm: dropout, add, norm, mixer, dropout, add, norm, MLP; takes and returns
     (hidden_states, residual), so that what comes between two blocks can be one step.
     Without: mixer, dropout, add, norm, MLP, dropout, add, norm; hidden_states alone.
@@ -85,22 +90,13 @@ class Block(nn.Module):
     """
 
     def __init__(
-        self,
-        dim: int,
-        mixer_cls: Optional[Callable[[int], nn.Module]] = None,
+        self, dim: int, mixer_cls: Optional[Callable[[int], nn.Module]] = None,
         mlp_cls: Optional[Callable[[int], nn.Module]] = None,
         norm_cls: Callable[[int], nn.Module] = nn.LayerNorm,
-        dropout_cls: Callable[[float], nn.Module] = nn.Dropout,
-        prenorm: bool = True,
-        resid_dropout1: float = 0.0,
-        resid_dropout2: float = 0.0,
-        drop_path1: float = 0.0,
-        drop_path2: float = 0.0,
-        fused_dropout_add_ln: bool = False,
-        return_residual: bool = False,
-        residual_in_fp32: bool = False,
-        sequence_parallel: bool = False,
-        mark_shared_params: bool = False,
+        dropout_cls: Callable[[float], nn.Module] = nn.Dropout, prenorm: bool = True,
+        resid_dropout1: float = 0.0, resid_dropout2: float = 0.0, drop_path1: float = 0.0,
+        drop_path2: float = 0.0, fused_dropout_add_ln: bool = False, return_residual: bool = False,
+        residual_in_fp32: bool = False, sequence_parallel: bool = False, mark_shared_params: bool = False,
     ) -> None:
         super().__init__()
         if residual_in_fp32 and not prenorm:
@@ -124,11 +120,6 @@ class Block(nn.Module):
             _check_fused(self.norm1, self.dropout1)
         _mark(norms, sequence_parallel, mark_shared_params)
 
-    def allocate_inference_cache(
-        self, batch_size: int, max_seqlen: int, dtype: Any = None, **kwargs: Any
-    ) -> Any:
-        return self.mixer.allocate_inference_cache(batch_size, max_seqlen, dtype=dtype, **kwargs)
-
     def _add_norm(
         self, x: Tensor, residual: Optional[Tensor], norm: Any, dropout: Any, path: Any
     ) -> tuple[Tensor, Tensor]:
@@ -138,13 +129,7 @@ class Block(nn.Module):
             if path.p > 0 and self.training:
                 rows = path(x.new_ones(x.shape[:-1]))
             return _fused(
-                norm,
-                dropout,
-                x,
-                residual,
-                rowscale=rows,
-                prenorm=True,
-                residual_in_fp32=self.residual_in_fp32,
+                norm, dropout, x, residual, rowscale=rows, prenorm=True, residual_in_fp32=self.residual_in_fp32,
             )
         total = _plus(path(dropout(x)), residual)
         return _normed(norm, total), total.float() if self.residual_in_fp32 else total
@@ -184,23 +169,16 @@ class Block(nn.Module):
         return hidden_states
 
 
-class ParallelBlock(nn.Module):
+class ParallelBlock(_Mixing):
     """Mixer and MLP side by side over norms of the same sum; with tied_norm over one norm."""
 
     def __init__(
-        self,
-        dim: int,
-        mixer_cls: Optional[Callable[[int], nn.Module]] = None,
+        self, dim: int, mixer_cls: Optional[Callable[[int], nn.Module]] = None,
         mlp_cls: Optional[Callable[[int], nn.Module]] = None,
         norm_cls: Callable[[int], nn.Module] = nn.LayerNorm,
-        dropout_cls: Callable[[float], nn.Module] = nn.Dropout,
-        resid_dropout1: float = 0.0,
-        resid_dropout2: float = 0.0,
-        tied_norm: bool = False,
-        fused_dropout_add_ln: bool = False,
-        residual_in_fp32: bool = False,
-        sequence_parallel: bool = False,
-        mark_shared_params: bool = False,
+        dropout_cls: Callable[[float], nn.Module] = nn.Dropout, resid_dropout1: float = 0.0,
+        resid_dropout2: float = 0.0, tied_norm: bool = False, fused_dropout_add_ln: bool = False,
+        residual_in_fp32: bool = False, sequence_parallel: bool = False, mark_shared_params: bool = False,
     ) -> None:
         super().__init__()
         self.tied_norm = tied_norm
@@ -219,11 +197,6 @@ class ParallelBlock(nn.Module):
             _check_fused(self.norm1, self.dropout1)
         _mark(norms, sequence_parallel, mark_shared_params)
 
-    def allocate_inference_cache(
-        self, batch_size: int, max_seqlen: int, dtype: Any = None, **kwargs: Any
-    ) -> Any:
-        return self.mixer.allocate_inference_cache(batch_size, max_seqlen, dtype=dtype, **kwargs)
-
     def forward(
         self,
         hidden_states1: Tensor,
@@ -237,14 +210,8 @@ class ParallelBlock(nn.Module):
             if not self.tied_norm:
                 second = {"weight1": self.norm2.weight, "bias1": self.norm2.bias}
             found = _fused(
-                self.norm1,
-                self.dropout1,
-                hidden_states1,
-                residual,
-                x1=hidden_states2,
-                prenorm=True,
-                residual_in_fp32=self.residual_in_fp32,
-                **second,
+                self.norm1, self.dropout1, hidden_states1, residual, x1=hidden_states2, prenorm=True,
+                residual_in_fp32=self.residual_in_fp32, **second,
             )
             for_mixer, for_mlp, total = (found[0], found[-2], found[-1])
         else:

@@ -31,14 +31,8 @@ class GPT2Embeddings(nn.Module):
     word_embed_proj_dim words have that size and are projected to embed_dim."""
 
     def __init__(
-        self,
-        embed_dim: int,
-        vocab_size: int,
-        max_position_embeddings: int,
-        padding_idx: Optional[int] = None,
-        word_embed_proj_dim: Optional[int] = None,
-        device: Any = None,
-        dtype: Optional[torch.dtype] = None,
+        self, embed_dim: int, vocab_size: int, max_position_embeddings: int, padding_idx: Optional[int] = None,
+        word_embed_proj_dim: Optional[int] = None, device: Any = None, dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__()
         told = {"device": device, "dtype": dtype}
@@ -64,14 +58,8 @@ class BertEmbeddings(nn.Module):
     """Words, positions and token types; a count of 0 or less leaves its part out."""
 
     def __init__(
-        self,
-        embed_dim: int,
-        vocab_size: int,
-        max_position_embeddings: int,
-        type_vocab_size: int,
-        padding_idx: Optional[int] = None,
-        device: Any = None,
-        dtype: Optional[torch.dtype] = None,
+        self, embed_dim: int, vocab_size: int, max_position_embeddings: int, type_vocab_size: int,
+        padding_idx: Optional[int] = None, device: Any = None, dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__()
         told = {"device": device, "dtype": dtype}
@@ -109,11 +97,7 @@ class VocabParallelEmbedding(nn.Embedding):
     """Each process has a range of the words and answers 0 for the others."""
 
     def __init__(
-        self,
-        num_embeddings: int,
-        *args: Any,
-        process_group: Any = None,
-        padding_idx: Optional[int] = None,
+        self, num_embeddings: int, *args: Any, process_group: Any = None, padding_idx: Optional[int] = None,
         **kwargs: Any,
     ) -> None:
         own = _share("num_embeddings", num_embeddings, process_group)
@@ -137,12 +121,7 @@ class ColumnParallelEmbedding(nn.Embedding):
     """Each process has a part of every vector."""
 
     def __init__(
-        self,
-        num_embeddings: int,
-        embedding_dim: int,
-        *args: Any,
-        process_group: Any = None,
-        **kwargs: Any,
+        self, num_embeddings: int, embedding_dim: int, *args: Any, process_group: Any = None, **kwargs: Any,
     ) -> None:
         own = _share("embedding_dim", embedding_dim, process_group)
         super().__init__(num_embeddings, own, *args, **kwargs)
@@ -153,14 +132,8 @@ class ParallelGPT2Embeddings(nn.Module):
     """GPT2Embeddings split over processes: words by range, positions by columns."""
 
     def __init__(
-        self,
-        embed_dim: int,
-        vocab_size: int,
-        max_position_embeddings: int,
-        process_group: Any,
-        padding_idx: Optional[int] = None,
-        sequence_parallel: bool = True,
-        device: Any = None,
+        self, embed_dim: int, vocab_size: int, max_position_embeddings: int, process_group: Any,
+        padding_idx: Optional[int] = None, sequence_parallel: bool = True, device: Any = None,
         dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__()

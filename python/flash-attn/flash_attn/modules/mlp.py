@@ -34,16 +34,9 @@ def _gated_width(in_features: int, hidden_features: Optional[int], multiple_of: 
 
 class Mlp(nn.Module):
     def __init__(
-        self,
-        in_features: int,
-        hidden_features: Optional[int] = None,
-        out_features: Optional[int] = None,
-        activation: Activation = F.gelu,
-        bias1: bool = True,
-        bias2: bool = True,
-        return_residual: bool = False,
-        device: Any = None,
-        dtype: Optional[torch.dtype] = None,
+        self, in_features: int, hidden_features: Optional[int] = None, out_features: Optional[int] = None,
+        activation: Activation = F.gelu, bias1: bool = True, bias2: bool = True, return_residual: bool = False,
+        device: Any = None, dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__()
         out = out_features if out_features is not None else in_features
@@ -62,17 +55,9 @@ class ParallelMLP(nn.Module):
     """Mlp whose hidden part is split over the processes of a group."""
 
     def __init__(
-        self,
-        in_features: int,
-        hidden_features: Optional[int] = None,
-        out_features: Optional[int] = None,
-        activation: Activation = F.gelu,
-        process_group: Any = None,
-        sequence_parallel: bool = True,
-        bias1: bool = True,
-        bias2: bool = True,
-        device: Any = None,
-        dtype: Optional[torch.dtype] = None,
+        self, in_features: int, hidden_features: Optional[int] = None, out_features: Optional[int] = None,
+        activation: Activation = F.gelu, process_group: Any = None, sequence_parallel: bool = True,
+        bias1: bool = True, bias2: bool = True, device: Any = None, dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__()
         out = out_features if out_features is not None else in_features
@@ -90,17 +75,9 @@ class GatedMlp(nn.Module):
     """fc2(value * activation(gate)), with value and gate from one projection."""
 
     def __init__(
-        self,
-        in_features: int,
-        hidden_features: Optional[int] = None,
-        out_features: Optional[int] = None,
-        activation: Activation = F.sigmoid,
-        bias1: bool = True,
-        bias2: bool = True,
-        multiple_of: int = 128,
-        return_residual: bool = False,
-        device: Any = None,
-        dtype: Optional[torch.dtype] = None,
+        self, in_features: int, hidden_features: Optional[int] = None, out_features: Optional[int] = None,
+        activation: Activation = F.sigmoid, bias1: bool = True, bias2: bool = True, multiple_of: int = 128,
+        return_residual: bool = False, device: Any = None, dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__()
         out = out_features if out_features is not None else in_features
@@ -119,17 +96,9 @@ class ParallelGatedMlp(nn.Module):
     """GatedMlp whose hidden part is split over the processes of a group."""
 
     def __init__(
-        self,
-        in_features: int,
-        process_group: Any,
-        hidden_features: Optional[int] = None,
-        out_features: Optional[int] = None,
-        activation: Activation = F.sigmoid,
-        bias1: bool = True,
-        bias2: bool = True,
-        multiple_of: int = 128,
-        sequence_parallel: bool = True,
-        device: Any = None,
+        self, in_features: int, process_group: Any, hidden_features: Optional[int] = None,
+        out_features: Optional[int] = None, activation: Activation = F.sigmoid, bias1: bool = True,
+        bias2: bool = True, multiple_of: int = 128, sequence_parallel: bool = True, device: Any = None,
         dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__()

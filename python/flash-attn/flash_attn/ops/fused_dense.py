@@ -61,12 +61,8 @@ def _whole_input(x: Tensor, process_group: Any, sequence_parallel: bool) -> Tens
 
 
 def fused_dense_func(
-    x: Tensor,
-    weight: Tensor,
-    bias: Optional[Tensor] = None,
-    return_residual: bool = False,
-    process_group: Any = None,
-    sequence_parallel: bool = True,
+    x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, return_residual: bool = False,
+    process_group: Any = None, sequence_parallel: bool = True,
 ) -> Any:
     """x weight^T + bias, and x itself with return_residual. With a process group x is gathered
     first, or with sequence_parallel=False the same everywhere."""
@@ -76,13 +72,8 @@ def fused_dense_func(
 
 class FusedDense(nn.Linear):
     def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        return_residual: bool = False,
-        device: Any = None,
-        dtype: Optional[torch.dtype] = None,
+        self, in_features: int, out_features: int, bias: bool = True, return_residual: bool = False,
+        device: Any = None, dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__(in_features, out_features, bias=bias, device=device, dtype=dtype)
         self.return_residual = return_residual
@@ -111,14 +102,8 @@ class ColumnParallelLinear(nn.Linear):
     """Each process has a part of the outputs."""
 
     def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        process_group: Any,
-        bias: bool = True,
-        sequence_parallel: bool = True,
-        multiple_of: int = 1,
-        device: Any = None,
+        self, in_features: int, out_features: int, process_group: Any, bias: bool = True,
+        sequence_parallel: bool = True, multiple_of: int = 1, device: Any = None,
         dtype: Optional[torch.dtype] = None,
     ) -> None:
         part = _own_part("out_features", out_features, process_group, multiple_of)
@@ -140,14 +125,8 @@ class RowParallelLinear(nn.Linear):
     """Each process has a part of the inputs, and the first one the bias; results are added up."""
 
     def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        process_group: Any,
-        bias: bool = True,
-        sequence_parallel: bool = True,
-        multiple_of: int = 1,
-        device: Any = None,
+        self, in_features: int, out_features: int, process_group: Any, bias: bool = True,
+        sequence_parallel: bool = True, multiple_of: int = 1, device: Any = None,
         dtype: Optional[torch.dtype] = None,
     ) -> None:
         part = _own_part("in_features", in_features, process_group, multiple_of)
@@ -168,18 +147,9 @@ def _activation(name: str) -> Callable[[Tensor], Tensor]:
 
 
 def fused_mlp_func(
-    x: Tensor,
-    weight1: Tensor,
-    weight2: Tensor,
-    bias1: Optional[Tensor] = None,
-    bias2: Optional[Tensor] = None,
-    activation: str = "gelu_approx",
-    save_pre_act: bool = True,
-    return_residual: bool = False,
-    checkpoint_lvl: int = 0,
-    heuristic: int = 0,
-    process_group: Any = None,
-    sequence_parallel: bool = True,
+    x: Tensor, weight1: Tensor, weight2: Tensor, bias1: Optional[Tensor] = None, bias2: Optional[Tensor] = None,
+    activation: str = "gelu_approx", save_pre_act: bool = True, return_residual: bool = False,
+    checkpoint_lvl: int = 0, heuristic: int = 0, process_group: Any = None, sequence_parallel: bool = True,
 ) -> Any:
     """activation(x weight1^T + bias1) weight2^T + bias2, and x with return_residual.
 
@@ -209,17 +179,9 @@ def fused_mlp_func(
 
 class FusedMLP(nn.Module):
     def __init__(
-        self,
-        in_features: int,
-        hidden_features: Optional[int] = None,
-        out_features: Optional[int] = None,
-        bias1: bool = True,
-        bias2: bool = True,
-        activation: str = "gelu_approx",
-        return_residual: bool = False,
-        checkpoint_lvl: int = 0,
-        heuristic: Any = "auto",
-        device: Any = None,
+        self, in_features: int, hidden_features: Optional[int] = None, out_features: Optional[int] = None,
+        bias1: bool = True, bias2: bool = True, activation: str = "gelu_approx", return_residual: bool = False,
+        checkpoint_lvl: int = 0, heuristic: Any = "auto", device: Any = None,
         dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__()
@@ -254,18 +216,9 @@ class FusedMLP(nn.Module):
 
 class ParallelFusedMLP(nn.Module):
     def __init__(
-        self,
-        in_features: int,
-        hidden_features: Optional[int] = None,
-        out_features: Optional[int] = None,
-        activation: str = "gelu_approx",
-        process_group: Any = None,
-        bias1: bool = True,
-        bias2: bool = True,
-        sequence_parallel: bool = True,
-        checkpoint_lvl: int = 0,
-        heuristic: Any = "auto",
-        device: Any = None,
+        self, in_features: int, hidden_features: Optional[int] = None, out_features: Optional[int] = None,
+        activation: str = "gelu_approx", process_group: Any = None, bias1: bool = True, bias2: bool = True,
+        sequence_parallel: bool = True, checkpoint_lvl: int = 0, heuristic: Any = "auto", device: Any = None,
         dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__()

@@ -7,7 +7,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor, nn
 
-from flash_attn.ops.layer_norm import add_norm, add_norm_parallel
+from flash_attn.ops.layer_norm import DropoutAddNorm, make_functions
 
 __all__ = [
     "DropoutAddRMSNorm",
@@ -18,68 +18,11 @@ __all__ = [
 ]
 
 
+dropout_add_rms_norm, dropout_add_rms_norm_parallel_residual = make_functions("rms_norm", True, __name__)
+
+
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return dropout_add_rms_norm(x, None, weight, None, 0.0, epsilon)
-
-
-def dropout_add_rms_norm(
-    x0: Tensor,
-    residual: Optional[Tensor],
-    weight: Tensor,
-    bias: Optional[Tensor],
-    dropout_p: float,
-    epsilon: float,
-    rowscale: Optional[Tensor] = None,
-    layerscale: Optional[Tensor] = None,
-    prenorm: bool = False,
-    residual_in_fp32: bool = False,
-    return_dropout_mask: bool = False,
-) -> Any:
-    return add_norm(
-        x0,
-        residual,
-        weight,
-        bias,
-        dropout_p,
-        epsilon,
-        rowscale,
-        layerscale,
-        prenorm,
-        residual_in_fp32,
-        return_dropout_mask,
-        True,
-    )
-
-
-def dropout_add_rms_norm_parallel_residual(
-    x0: Tensor,
-    x1: Optional[Tensor],
-    residual: Optional[Tensor],
-    weight0: Tensor,
-    bias0: Optional[Tensor],
-    weight1: Optional[Tensor],
-    bias1: Optional[Tensor],
-    dropout_p: float,
-    epsilon: float,
-    prenorm: bool = False,
-    residual_in_fp32: bool = False,
-    return_dropout_mask: bool = False,
-) -> tuple[Any, ...]:
-    return add_norm_parallel(
-        x0,
-        x1,
-        residual,
-        weight0,
-        bias0,
-        weight1,
-        bias1,
-        dropout_p,
-        epsilon,
-        prenorm,
-        residual_in_fp32,
-        return_dropout_mask,
-        True,
-    )
 
 
 class RMSNorm(nn.Module):
@@ -101,35 +44,7 @@ class RMSNorm(nn.Module):
         return rms_norm(x, self.weight, self.eps)
 
 
-class DropoutAddRMSNorm(nn.Module):
+class DropoutAddRMSNorm(DropoutAddNorm):
     """dropout_add_rms_norm with a weight of its own."""
 
-    def __init__(
-        self,
-        hidden_size: int,
-        prenorm: bool = False,
-        p: float = 0.0,
-        eps: float = 1e-5,
-        residual_in_fp32: bool = False,
-        device: Any = None,
-        dtype: Optional[torch.dtype] = None,
-    ) -> None:
-        super().__init__()
-        self.prenorm = prenorm
-        self.p = p
-        self.eps = eps
-        self.residual_in_fp32 = residual_in_fp32
-        self.weight = nn.Parameter(torch.ones(hidden_size, device=device, dtype=dtype))
-        self.register_parameter("bias", None)
-
-    def forward(self, x0: Tensor, residual: Optional[Tensor] = None) -> Any:
-        return dropout_add_rms_norm(
-            x0,
-            residual,
-            self.weight,
-            None,
-            self.p if self.training else 0.0,
-            self.eps,
-            prenorm=self.prenorm,
-            residual_in_fp32=self.residual_in_fp32,
-        )
+    function = staticmethod(dropout_add_rms_norm)

@@ -87,18 +87,9 @@ def sample(logits: Tensor, top_k: int = 1, top_p: float = 0.0, temperature: floa
 
 @torch.inference_mode()
 def decode(
-    input_ids: Tensor,
-    model: Any,
-    max_length: int,
-    top_k: int = 1,
-    top_p: float = 0.0,
-    temperature: float = 1.0,
-    eos_token_id: Optional[int] = None,
-    teacher_outputs: Optional[Tensor] = None,
-    vocab_size: Optional[int] = None,
-    tensor_parallel: int = 1,
-    cg: bool = False,
-    enable_timing: bool = False,
+    input_ids: Tensor, model: Any, max_length: int, top_k: int = 1, top_p: float = 0.0,
+    temperature: float = 1.0, eos_token_id: Optional[int] = None, teacher_outputs: Optional[Tensor] = None,
+    vocab_size: Optional[int] = None, tensor_parallel: int = 1, cg: bool = False, enable_timing: bool = False,
 ) -> Generated:
     """Continues input_ids (b, s), all of one length, to max_length or until all rows have ended.
 
@@ -146,15 +137,8 @@ class GenerationMixin:
         raise NotImplementedError
 
     def generate(
-        self,
-        input_ids: Tensor,
-        max_length: int,
-        top_k: int = 1,
-        top_p: float = 0.0,
-        temperature: float = 1.0,
-        return_dict_in_generate: bool = False,
-        output_scores: bool = False,
-        **kwargs: Any,
+        self, input_ids: Tensor, max_length: int, top_k: int = 1, top_p: float = 0.0, temperature: float = 1.0,
+        return_dict_in_generate: bool = False, output_scores: bool = False, **kwargs: Any,
     ) -> Any:
         found = decode(input_ids, self, max_length, top_k, top_p, temperature, **kwargs)
         if not output_scores:

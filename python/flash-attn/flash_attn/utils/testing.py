@@ -65,15 +65,9 @@ def _leaf(x: Tensor) -> Tensor:
 
 
 def generate_qkv(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    query_padding_mask: Optional[Tensor] = None,
-    key_padding_mask: Optional[Tensor] = None,
-    qv: Optional[Tensor] = None,
-    kvpacked: bool = False,
-    qkvpacked: bool = False,
-    query_unused_mask: Optional[Tensor] = None,
+    q: Tensor, k: Tensor, v: Tensor, query_padding_mask: Optional[Tensor] = None,
+    key_padding_mask: Optional[Tensor] = None, qv: Optional[Tensor] = None, kvpacked: bool = False,
+    qkvpacked: bool = False, query_unused_mask: Optional[Tensor] = None,
     key_unused_mask: Optional[Tensor] = None,
 ) -> tuple[Any, ...]:
     """Leaves for both kinds of calls, packed and padded, with what packed calls need and functions that pad
@@ -116,12 +110,8 @@ def generate_qkv(
 
 
 def _places(
-    seqlen_q: int,
-    seqlen_k: int,
-    query_padding_mask: Optional[Tensor],
-    key_padding_mask: Optional[Tensor],
-    key_leftpad: Optional[Tensor],
-    device: Any,
+    seqlen_q: int, seqlen_k: int, query_padding_mask: Optional[Tensor], key_padding_mask: Optional[Tensor],
+    key_leftpad: Optional[Tensor], device: Any,
 ) -> tuple[Tensor, Tensor, Any]:
     """Where each query stands among the keys, each key's number, and how many keys there are."""
     count = lambda mask, whole: whole if mask is None else mask.sum(-1)[:, None, None, None]  # noqa: E731
@@ -139,14 +129,9 @@ def _places(
 
 
 def construct_local_mask(
-    seqlen_q: int,
-    seqlen_k: int,
-    window_size: tuple[int, int] = (-1, -1),
-    sink_token_length: int = 0,
-    query_padding_mask: Optional[Tensor] = None,
-    key_padding_mask: Optional[Tensor] = None,
-    key_leftpad: Optional[Tensor] = None,
-    device: Any = None,
+    seqlen_q: int, seqlen_k: int, window_size: tuple[int, int] = (-1, -1), sink_token_length: int = 0,
+    query_padding_mask: Optional[Tensor] = None, key_padding_mask: Optional[Tensor] = None,
+    key_leftpad: Optional[Tensor] = None, device: Any = None,
 ) -> Tensor:
     """True where a window hides a key. The right bound counts; the left one where it is not -1."""
     masks = (query_padding_mask, key_padding_mask, key_leftpad, device)
@@ -159,13 +144,8 @@ def construct_local_mask(
 
 
 def construct_chunk_mask(
-    seqlen_q: int,
-    seqlen_k: int,
-    attention_chunk: int,
-    query_padding_mask: Optional[Tensor] = None,
-    key_padding_mask: Optional[Tensor] = None,
-    key_leftpad: Optional[Tensor] = None,
-    device: Any = None,
+    seqlen_q: int, seqlen_k: int, attention_chunk: int, query_padding_mask: Optional[Tensor] = None,
+    key_padding_mask: Optional[Tensor] = None, key_leftpad: Optional[Tensor] = None, device: Any = None,
 ) -> Tensor:
     """True where a key lies in another chunk than the query's place."""
     masks = (query_padding_mask, key_padding_mask, key_leftpad, device)
@@ -175,26 +155,13 @@ def construct_chunk_mask(
 
 
 def attention_ref(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    query_padding_mask: Optional[Tensor] = None,
-    key_padding_mask: Optional[Tensor] = None,
-    key_leftpad: Optional[Tensor] = None,
-    attn_bias: Optional[Tensor] = None,
-    dropout_p: float = 0.0,
-    dropout_mask: Optional[Tensor] = None,
-    causal: bool = False,
-    qv: Optional[Tensor] = None,
-    q_descale: Optional[Tensor] = None,
-    k_descale: Optional[Tensor] = None,
-    v_descale: Optional[Tensor] = None,
-    window_size: tuple[int, int] = (-1, -1),
-    attention_chunk: int = 0,
-    sink_token_length: int = 0,
-    softcap: float = 0.0,
-    upcast: bool = True,
-    reorder_ops: bool = False,
+    q: Tensor, k: Tensor, v: Tensor, query_padding_mask: Optional[Tensor] = None,
+    key_padding_mask: Optional[Tensor] = None, key_leftpad: Optional[Tensor] = None,
+    attn_bias: Optional[Tensor] = None, dropout_p: float = 0.0, dropout_mask: Optional[Tensor] = None,
+    causal: bool = False, qv: Optional[Tensor] = None, q_descale: Optional[Tensor] = None,
+    k_descale: Optional[Tensor] = None, v_descale: Optional[Tensor] = None,
+    window_size: tuple[int, int] = (-1, -1), attention_chunk: int = 0, sink_token_length: int = 0,
+    softcap: float = 0.0, upcast: bool = True, reorder_ops: bool = False,
     intermediate_dtype: Optional[torch.dtype] = None,
 ) -> tuple[Tensor, Tensor]:
     """(out, weights before dropout) step by step: in f32 with `upcast`, else in the inputs' dtype.

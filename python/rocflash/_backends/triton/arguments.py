@@ -51,7 +51,7 @@ class Heads(NamedTuple):
     group: int  # of those that share a head of keys
 
 
-class Plane(NamedTuple):
+class PerScore(NamedTuple):
     """A tensor (sequence, head, query, key) by its strides; 0 where one number serves a whole dimension."""
 
     data: Any
@@ -68,8 +68,8 @@ class Score(NamedTuple):
     softcap: Any
     slopes: Any
     slope_batch: int
-    bias: Any  # Plane
-    mask: Any  # Plane
+    bias: Any  # PerScore
+    mask: Any  # PerScore
 
 
 class Sight(NamedTuple):

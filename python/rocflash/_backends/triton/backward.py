@@ -13,12 +13,12 @@ from .pieces import (
     LN_2,
     LOG2_E,
     add_product,
+    addresses_in,
     blocks_seen,
     is_seen,
     kept,
     load_rows,
     numbers_of,
-    places_in,
     product,
     shaped,
     slope_of,
@@ -156,7 +156,7 @@ def add_keys(
         if TILTED:
             tilt -= tl.sum(ds * tl.abs(place - j).to(tl.float32), 1)
         if dbias is not None:
-            tl.store(places_in(dbias, n, head, i[:, None], j), ds, mask=(i < sq)[:, None] & (j < sk))
+            tl.store(addresses_in(dbias, n, head, i[:, None], j), ds, mask=(i < sq)[:, None] & (j < sk))
         dq = add_product(ds * steepness, y, dq)
     return dq, tilt
 

@@ -7,7 +7,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from ..._c.options import Options
+from ..._c.options import Options, Saved
 from ...errors import InvalidArgument, Unsupported
 from .. import problem
 from ..problem import Problem
@@ -67,12 +67,7 @@ def _written(name: str, x: Optional[Tensor], p: Problem, shape: tuple[int, ...])
 
 
 def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    options: tuple[Any, ...],
-    want_weights: bool = False,
-    out: Optional[Tensor] = None,
+    q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], want_weights: bool, out: Optional[Tensor] = None
 ) -> tuple[Tensor, Tensor, Optional[Tensor]]:
     """(out, lse, weights), the latter only if wanted."""
     p = _read(q, k, v, options)
@@ -90,17 +85,10 @@ def forward(
 
 
 def backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    options: tuple[Any, ...],
-    wanted: tuple[bool, ...],
-    into: tuple[Optional[Tensor], ...],
+    saved: Saved, options: tuple[Any, ...], wanted: tuple[bool, ...], into: tuple[Optional[Tensor], ...]
 ) -> list[Optional[Tensor]]:
     """Gradients of q, k, v, sinks, bias and slopes: those wanted are made, those in `into` written."""
+    dout, q, k, v, out, lse = saved
     refuse_missing_gradients(q, v, options)
     p = _read(q, k, v, options)
     for name, x in (("dout", dout), ("out", out)):

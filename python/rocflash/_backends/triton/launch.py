@@ -19,7 +19,7 @@ from torch import Tensor
 from ...errors import Unsupported
 from ..problem import Problem
 from . import tiles
-from .arguments import Dropout, Heads, Lengths, Numbers, Pages, Plane, Rows, Score, Sight
+from .arguments import Dropout, Heads, Lengths, Numbers, Pages, PerScore, Rows, Score, Sight
 
 _LOG2_E = 1 / math.log(2)
 AUTOTUNE = "FLASH_ATTENTION_TRITON_AMD_AUTOTUNE"
@@ -50,8 +50,8 @@ def _numbers(x: Tensor, packed: bool) -> Numbers:
     return Numbers(x, 0 if packed else x.stride(0), x.stride(-2))
 
 
-def _plane(x: Optional[Tensor]) -> Optional[Plane]:
-    return None if x is None else Plane(x, *(0 if n == 1 else step for n, step in zip(x.shape, x.stride())))
+def _per_score(x: Optional[Tensor]) -> Optional[PerScore]:
+    return None if x is None else PerScore(x, *(0 if n == 1 else step for n, step in zip(x.shape, x.stride())))
 
 
 def _signed(x: int) -> int:
@@ -86,8 +86,8 @@ def _shared(p: Problem) -> dict[str, Any]:
             o.softcap * _LOG2_E if o.softcap else None,
             slopes,
             0 if slopes is None or slopes.dim() == 1 else p.heads,
-            _plane(o.bias),
-            _plane(None if o.mask is None else o.mask.view(torch.uint8)),
+            _per_score(o.bias),
+            _per_score(None if o.mask is None else o.mask.view(torch.uint8)),
         ),
         "sight": Sight(p.left, p.right, o.attention_chunk or None),
         "dropout": dropout_of(o.dropout_p),
@@ -180,7 +180,7 @@ def backward_launches(
         results = {
             "dq": _rows(dq, p.packed_q),
             "dslopes": tilt,
-            "dbias": _plane(dbias),
+            "dbias": _per_score(dbias),
             "longest_q": p.longest_q,
         }
         found.append(

@@ -184,10 +184,10 @@ def slope_of(score, n, head):
 
 
 @triton.jit
-def places_in(plane, n, head, i, j):
+def addresses_in(tensor, n, head, i, j):
     """Addresses of what belongs to queries i and keys j."""
-    at = plane.data + tl.cast(n, tl.int64) * plane.batch + tl.cast(head, tl.int64) * plane.head
-    return at + tl.cast(i, tl.int64) * plane.row + tl.cast(j, tl.int64) * plane.column
+    at = tensor.data + tl.cast(n, tl.int64) * tensor.batch + tl.cast(head, tl.int64) * tensor.head
+    return at + tl.cast(i, tl.int64) * tensor.row + tl.cast(j, tl.int64) * tensor.column
 
 
 @triton.jit
@@ -202,10 +202,10 @@ def shaped(dots, n, head, i, j, sq, sk, slope, score):
     if score.slopes is not None:
         scores -= slope * tl.abs(i + (sk - sq) - j).to(tl.float32)
     if score.bias is not None:
-        added = tl.load(places_in(score.bias, n, head, i, j), mask=(i < sq) & (j < sk), other=0.0)
+        added = tl.load(addresses_in(score.bias, n, head, i, j), mask=(i < sq) & (j < sk), other=0.0)
         scores += added.to(tl.float32) * LOG2_E
     if score.mask is not None:
-        visible = tl.load(places_in(score.mask, n, head, i, j), mask=(i < sq) & (j < sk), other=0)
+        visible = tl.load(addresses_in(score.mask, n, head, i, j), mask=(i < sq) & (j < sk), other=0)
         scores = tl.where(visible != 0, scores, float("-inf"))
     return scores, steepness
 

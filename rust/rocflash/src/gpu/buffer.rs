@@ -88,7 +88,7 @@ impl Buffer {
     /// Copies the elements of `from`, in the order of its indices, into this buffer from element `offset` on. Both belong to one
     /// stream, which does it in its turn.
     pub fn copy_from_view(&mut self, offset: usize, from: &View) -> Result<()> {
-        if from.dtype() != self.dtype || from.raw().place() != self.stream.place_of() {
+        if from.dtype() != self.dtype || from.raw().residence() != self.stream.residence() {
             return Err(Error::invalid(format!("{from:?} cannot be copied into {self:?}")));
         }
         let layout = *from.raw().layout();
@@ -114,7 +114,7 @@ impl Buffer {
 
     fn raw(&self, offset: usize, layout: Layout) -> RawView {
         let first = self.memory().address.wrapping_add((offset * self.dtype.size()) as u64);
-        RawView::new(first as *mut _, layout, self.dtype, self.stream.place_of())
+        RawView::new(first as *mut _, layout, self.dtype, self.stream.residence())
     }
 
     /// All of it row after row, as a tensor of this shape.

@@ -3,11 +3,11 @@ use super::buffer::Buffer;
 use super::driver::StreamHandle;
 use super::pool::Pool;
 use super::Device;
-use crate::call::{self, Call, Execute, PlaceOf};
+use crate::call::{self, Call, Execute, ResidenceOf};
 use crate::dtype::{DType, Element};
 use crate::error::{ErrorKind, Result};
 use crate::layout::Layout;
-use crate::view::{Place, RawView, View, ViewMut};
+use crate::view::{RawView, Residence, View, ViewMut};
 use rocflash_sys as sys;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -124,7 +124,7 @@ impl Stream {
     /// Every element of the layout, from `address` on, is memory of this device that stays allocated, and that nobody writes,
     /// until the stream has done what is put into it during `'a`.
     pub unsafe fn view_raw<'a>(&self, address: u64, dtype: DType, layout: Layout) -> View<'a> {
-        View::from_raw(RawView::new(address as *mut c_void, layout, dtype, self.place_of()))
+        View::from_raw(RawView::new(address as *mut c_void, layout, dtype, self.residence()))
     }
 
     /// As [`Stream::view_raw`], to be written.
@@ -132,11 +132,11 @@ impl Stream {
     /// # Safety
     /// As there, and nobody else reads or writes it meanwhile.
     pub unsafe fn view_raw_mut<'a>(&self, address: u64, dtype: DType, layout: Layout) -> ViewMut<'a> {
-        ViewMut::from_raw(RawView::new(address as *mut c_void, layout, dtype, self.place_of()))
+        ViewMut::from_raw(RawView::new(address as *mut c_void, layout, dtype, self.residence()))
     }
 
-    pub(crate) fn place_of(&self) -> Place {
-        Place::Device { device: self.inner.device.dlpack(), stream: self.inner.id }
+    pub(crate) fn residence(&self) -> Residence {
+        Residence::Device { device: self.inner.device.dlpack(), stream: self.inner.id }
     }
 
     pub(super) fn to_device(&self, to: u64, from: *const c_void, bytes: usize) -> Result<()> {
@@ -241,8 +241,8 @@ impl Drop for Inner {
 }
 
 impl Execute for Stream {
-    fn place(&self) -> PlaceOf {
-        PlaceOf(self.place_of())
+    fn residence(&self) -> ResidenceOf {
+        ResidenceOf(self.residence())
     }
 
     fn query(&self, call: &dyn Call) -> Result<usize> {

@@ -37,16 +37,8 @@ def _sum_over(group: Any, x: Tensor) -> Tensor:
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        logits: Tensor,
-        labels: Tensor,
-        precomputed_lse: Optional[Tensor],
-        smoothing: float,
-        scale: float,
-        square: float,
-        ignore_index: int,
-        inplace_backward: bool,
-        group: Any,
+        ctx: Any, logits: Tensor, labels: Tensor, precomputed_lse: Optional[Tensor], smoothing: float,
+        scale: float, square: float, ignore_index: int, inplace_backward: bool, group: Any,
     ) -> tuple[Tensor, Tensor]:
         split = group is not None and torch.distributed.get_world_size(group) > 1
         world = torch.distributed.get_world_size(group) if split else 1
@@ -97,15 +89,9 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def cross_entropy_loss(
-    logits: Tensor,
-    labels: Tensor,
-    precomputed_lse: Optional[Tensor] = None,
-    label_smoothing: float = 0.0,
-    logit_scale: float = 1.0,
-    lse_square_scale: float = 0.0,
-    ignore_index: int = -100,
-    inplace_backward: bool = False,
-    process_group: Any = None,
+    logits: Tensor, labels: Tensor, precomputed_lse: Optional[Tensor] = None, label_smoothing: float = 0.0,
+    logit_scale: float = 1.0, lse_square_scale: float = 0.0, ignore_index: int = -100,
+    inplace_backward: bool = False, process_group: Any = None,
 ) -> tuple[Tensor, Tensor]:
     """(losses, z_losses), f32 (rows,) each, of logits (rows, classes) and labels (rows,).
 

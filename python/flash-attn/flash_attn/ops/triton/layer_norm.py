@@ -42,23 +42,11 @@ def _write(name: str, given: Optional[Tensor], value: Tensor) -> Tensor:
 
 
 def layer_norm_fn(
-    x: Tensor,
-    weight: Tensor,
-    bias: Optional[Tensor],
-    residual: Optional[Tensor] = None,
-    x1: Optional[Tensor] = None,
-    weight1: Optional[Tensor] = None,
-    bias1: Optional[Tensor] = None,
-    eps: float = 1e-6,
-    dropout_p: float = 0.0,
-    rowscale: Optional[Tensor] = None,
-    prenorm: bool = False,
-    residual_in_fp32: bool = False,
-    zero_centered_weight: bool = False,
-    is_rms_norm: bool = False,
-    return_dropout_mask: bool = False,
-    out_dtype: Optional[torch.dtype] = None,
-    out: Optional[Tensor] = None,
+    x: Tensor, weight: Tensor, bias: Optional[Tensor], residual: Optional[Tensor] = None,
+    x1: Optional[Tensor] = None, weight1: Optional[Tensor] = None, bias1: Optional[Tensor] = None,
+    eps: float = 1e-6, dropout_p: float = 0.0, rowscale: Optional[Tensor] = None, prenorm: bool = False,
+    residual_in_fp32: bool = False, zero_centered_weight: bool = False, is_rms_norm: bool = False,
+    return_dropout_mask: bool = False, out_dtype: Optional[torch.dtype] = None, out: Optional[Tensor] = None,
     residual_out: Optional[Tensor] = None,
 ) -> Any:
     """norm(residual + dropout(rowscale * x) + dropout(x1)).
@@ -102,44 +90,17 @@ def layer_norm_fn(
 
 
 def rms_norm_fn(
-    x: Tensor,
-    weight: Tensor,
-    bias: Optional[Tensor],
-    residual: Optional[Tensor] = None,
-    x1: Optional[Tensor] = None,
-    weight1: Optional[Tensor] = None,
-    bias1: Optional[Tensor] = None,
-    eps: float = 1e-6,
-    dropout_p: float = 0.0,
-    rowscale: Optional[Tensor] = None,
-    prenorm: bool = False,
-    residual_in_fp32: bool = False,
-    zero_centered_weight: bool = False,
-    return_dropout_mask: bool = False,
-    out_dtype: Optional[torch.dtype] = None,
-    out: Optional[Tensor] = None,
+    x: Tensor, weight: Tensor, bias: Optional[Tensor], residual: Optional[Tensor] = None,
+    x1: Optional[Tensor] = None, weight1: Optional[Tensor] = None, bias1: Optional[Tensor] = None,
+    eps: float = 1e-6, dropout_p: float = 0.0, rowscale: Optional[Tensor] = None, prenorm: bool = False,
+    residual_in_fp32: bool = False, zero_centered_weight: bool = False, return_dropout_mask: bool = False,
+    out_dtype: Optional[torch.dtype] = None, out: Optional[Tensor] = None,
     residual_out: Optional[Tensor] = None,
 ) -> Any:
     """As layer_norm_fn, without taking off the mean."""
     return layer_norm_fn(
-        x,
-        weight,
-        bias,
-        residual,
-        x1,
-        weight1,
-        bias1,
-        eps,
-        dropout_p,
-        rowscale,
-        prenorm,
-        residual_in_fp32,
-        zero_centered_weight,
-        True,
-        return_dropout_mask,
-        out_dtype,
-        out,
-        residual_out,
+        x, weight, bias, residual, x1, weight1, bias1, eps, dropout_p, rowscale, prenorm, residual_in_fp32,
+        zero_centered_weight, True, return_dropout_mask, out_dtype, out, residual_out,
     )
 
 
@@ -147,13 +108,8 @@ class RMSNorm(nn.Module):
     """RMS norm with optional dropout and residual."""
 
     def __init__(
-        self,
-        hidden_size: int,
-        eps: float = 1e-5,
-        dropout_p: float = 0.0,
-        zero_centered_weight: bool = False,
-        device: Any = None,
-        dtype: Optional[torch.dtype] = None,
+        self, hidden_size: int, eps: float = 1e-5, dropout_p: float = 0.0, zero_centered_weight: bool = False,
+        device: Any = None, dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__()
         self.eps = eps
@@ -171,13 +127,7 @@ class RMSNorm(nn.Module):
         residual_in_fp32: bool = False,
     ) -> Any:
         return rms_norm_fn(
-            x,
-            self.weight,
-            self.bias,
-            residual=residual,
-            eps=self.eps,
-            dropout_p=self.dropout_p if self.training else 0.0,
-            prenorm=prenorm,
-            residual_in_fp32=residual_in_fp32,
-            zero_centered_weight=self.zero_centered_weight,
+            x, self.weight, self.bias, residual=residual, eps=self.eps,
+            dropout_p=self.dropout_p if self.training else 0.0, prenorm=prenorm,
+            residual_in_fp32=residual_in_fp32, zero_centered_weight=self.zero_centered_weight,
         )

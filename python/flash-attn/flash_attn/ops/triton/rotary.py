@@ -40,15 +40,9 @@ def _check(
 
 
 def apply_rotary(
-    x: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    seqlen_offsets: Union[int, Tensor] = 0,
-    cu_seqlens: Optional[Tensor] = None,
-    max_seqlen: Optional[int] = None,
-    interleaved: bool = False,
-    inplace: bool = False,
-    conjugate: bool = False,
+    x: Tensor, cos: Tensor, sin: Tensor, seqlen_offsets: Union[int, Tensor] = 0,
+    cu_seqlens: Optional[Tensor] = None, max_seqlen: Optional[int] = None, interleaved: bool = False,
+    inplace: bool = False, conjugate: bool = False,
 ) -> Tensor:
     """Turns the first 2 * cos.shape[1] columns of x (b, s, h, d), or packed (total, h, d)."""
     check_tables(cos, sin, x.shape[-1], ("cos", "sin"))
