@@ -167,6 +167,10 @@ struct ArgumentsChoice<Operation::backward_warpgroups> {
   using Type = BackwardWarpgroupsArguments;
 };
 template <>
+struct ArgumentsChoice<Operation::backward_warpgroups_large> {
+  using Type = BackwardWarpgroupsArguments;
+};
+template <>
 struct ArgumentsChoice<Operation::forward_wide> {
   using Type = ForwardArguments;
 };

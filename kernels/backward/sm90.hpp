@@ -41,15 +41,9 @@ void meet() {
 // become 0. All warpgroups that compute, which meet behind it. Mostly there are none.
 template <class Types, class Tile>
 void clear_rows_behind(SharedAddress tile, std::int32_t rows) {
-  constexpr int chunks = Tile::row_bytes / 16;  // of a row of a panel
   if (rows >= Tile::rows) return;
-  const int thread = arch::renewed_thread() - arch::warpgroup_size;
-  _Pragma("clang loop unroll(disable)") for (int n = thread; n < Tile::count * Tile::rows * chunks;
-                                             n += Types::computing_threads) if (n / chunks %
-                                                                                    Tile::rows >=
-                                                                                rows)
-      arch::store_shared(tile + static_cast<std::uint32_t>(16 * n), Words4{});
-  arch::publish_shared();
+  clear_rows<Tile>(tile, rows, arch::renewed_thread() - arch::warpgroup_size,
+                   Types::computing_threads);
   meet<Types>();
 }
 
@@ -114,7 +108,8 @@ template <class Types>
 void store_gradients(const typename Types::Weights& ds ROCFLASH_SETTLED, SharedAddress tile,
                      int first_row, int lane, int part) {
   using Tile = typename Types::ScoreTile;
-  const int row = first_row + lane % 16, column = group_rows * part + lane / 16 * 8;
+  const int row = first_row + lane % 16,
+            column = product_depth * Types::Weights::steps * part + lane / 16 * 8;
   ROCFLASH_UNROLL
   for (int n = 0; n < Types::Weights::steps; ++n)
     arch::store_matrices(

@@ -1,5 +1,5 @@
-// What a workgroup of sm90.hpp works on: its types and shared memory, the block of keys, and how tiles of
-// queries get to shared memory.
+// What a workgroup of sm90.hpp and sm90_large.hpp works on: its types and shared memory, the block of keys, and
+// how tiles of queries get to shared memory.
 //
 //   shared memory   k, v; tiles of q and of dout, and what belongs to their queries; two tiles of dS; one of
 //                   dQ; which queries see each key; what the copying warpgroup tells the others
@@ -115,12 +115,14 @@ struct KeyGroupsTypes {
   using ScoreTile = Panels<keys, queries>;  // one row per key
   using Scores = GroupTile<queries>;
   // P and dS as operands: a part of the queries after the other, which takes fewer registers.
-  static constexpr int parts = queries / 64, part_columns = Scores::lane_columns / parts;
-  using Weights = Fragments<64 / product_depth>;
+  static constexpr int part_queries = tile.same_keys ? 32 : 64, parts = queries / part_queries;
+  static constexpr int part_columns = Scores::lane_columns / parts;
+  using Weights = Fragments<part_queries / product_depth>;
   using KeySums = GroupTile<bucket>;
-  // dQ: 64 queries of a warpgroup, and the share of the columns that is left for it.
+  // dQ: 64 queries of a warpgroup, and the share of the columns that is left for it, or a part of them.
   static constexpr int query_parts = queries / group_rows;
-  static constexpr int query_columns = bucket * query_parts / tile.groups;
+  static constexpr int query_columns = tile.query_columns(bucket),
+                       query_groups = tile.query_groups();
   using QuerySums = GroupTile<query_columns>;
   static constexpr int strips = query_columns / DqSums::columns;  // of a warp's 16 queries
   static constexpr std::uint32_t warp_sums = 4 * DqSums::block_floats * strips;
@@ -146,7 +148,7 @@ struct KeyGroupsTypes {
   // Of a stage: -lse of each query in powers of two, delta of each, the order.
   static constexpr std::uint32_t statistic_bytes = 8 * queries + TileOrder::bytes;
   static SharedAddress minus_lse(int stage) {
-    return dq(tile.groups, 0) + static_cast<std::uint32_t>(stage) * statistic_bytes;
+    return dq(query_groups, 0) + static_cast<std::uint32_t>(stage) * statistic_bytes;
   }
   static SharedAddress delta(int stage) { return minus_lse(stage) + 4 * queries; }
   static TileWords order(int stage) { return TileWords(minus_lse(stage) + 8 * queries); }
@@ -156,17 +158,18 @@ struct KeyGroupsTypes {
   static BlockWords block() { return BlockWords(seeing(keys)); }
   static Ring<1> key_ring() { return Ring<1>(seeing(keys) + BlockOrder::bytes); }
   static QRing q_ring() { return QRing(seeing(keys) + BlockOrder::bytes + Ring<1>::bytes); }
-  static QueryRing ring(std::uint32_t n) {
-    return QueryRing(seeing(keys) + BlockOrder::bytes + Ring<1>::bytes + QRing::bytes +
-                     n * QueryRing::bytes);
+  static SharedAddress ring(std::uint32_t n) {
+    return seeing(keys) + BlockOrder::bytes + Ring<1>::bytes + QRing::bytes + n * QueryRing::bytes;
   }
-  static QueryRing dout_ring() { return ring(0); }
-  static QueryRing statistics_ring() { return ring(1); }
+  static QueryRing dout_ring() { return QueryRing(ring(0)); }
+  static QueryRing statistics_ring() { return QueryRing(ring(1)); }
+  // Weights that pass from one warpgroup to the other (tile.same_keys), through the second tile of dS.
+  static Ring<1> weights_ring() { return Ring<1>(ring(2)); }
   static constexpr int shared_bytes =
       2 * KeyTile::bytes + (q_stages + stages) * QueryTile::bytes + 2 * ScoreTile::bytes +
-      tile.groups * 4 * static_cast<int>(warp_sums) + stages * static_cast<int>(statistic_bytes) +
+      query_groups * 4 * static_cast<int>(warp_sums) + stages * static_cast<int>(statistic_bytes) +
       8 * keys + static_cast<int>(BlockOrder::bytes) + Ring<1>::bytes + QRing::bytes +
-      2 * QueryRing::bytes;
+      2 * QueryRing::bytes + (tile.same_keys ? Ring<1>::bytes : 0);
   static_assert(shared_bytes == backward_groups_shared(spec));
   static_assert(KeyTile::bytes % 1024 == 0 && QueryTile::bytes % 1024 == 0 &&
                 ScoreTile::bytes % 1024 == 0);
@@ -233,6 +236,18 @@ void for_each_tile(std::int32_t group, Tile tile) {
     if (query >= block[BlockOrder::end]) query = block[BlockOrder::first];
     if (query == block[BlockOrder::start]) ++head;
   }
+}
+
+// Rows of a tile in shared memory from `rows` on become 0, by so many threads.
+template <class Tile>
+void clear_rows(SharedAddress tile, std::int32_t rows, int thread, int threads) {
+  constexpr int chunks = Tile::row_bytes / 16;  // of a row of a panel
+  _Pragma("clang loop unroll(disable)") for (int n = thread; n < Tile::count * Tile::rows * chunks;
+                                             n += threads) {
+    if (n / chunks % Tile::rows >= rows)
+      arch::store_shared(tile + static_cast<std::uint32_t>(16 * n), Words4{});
+  }
+  arch::publish_shared();
 }
 
 // What the copying thread does.

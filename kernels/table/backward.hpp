@@ -97,25 +97,46 @@ struct BackwardGroups {
   int stages = 3, q_stages = 3;  // tiles of dout and of q in shared memory
   // Registers of a thread, after the copying group has given some of its own to the others.
   int copying = 24, computing = 240;
+  // Two warpgroups have the same 64 keys: one gives dv, with registers of its own number, the other dk and dq,
+  // some columns of it at a time.
+  bool same_keys = false;
+  int weighing = 0;
 
-  constexpr int keys() const { return 64 * groups; }
+  constexpr int keys() const { return same_keys ? 64 : 64 * groups; }
   constexpr int threads() const { return 128 * (groups + 1); }
+  // Columns of dq that a warpgroup has at a time, and how many warpgroups have some.
+  constexpr int query_columns(int bucket) const {
+    return same_keys ? 64 : bucket * queries / 64 / groups;
+  }
+  constexpr int query_groups() const { return same_keys ? 1 : groups; }
+  constexpr int registers() const {  // of a thread of each warpgroup, all together
+    return copying + (same_keys ? weighing + computing : groups * computing);
+  }
 };
 
 constexpr BackwardGroups backward_groups(const KernelSpec& spec) {
+  if (spec.operation == Operation::backward_warpgroups_large)
+    return {.groups = 2,
+            .queries = 64,
+            .stages = spec.bucket <= 192 ? 3 : 2,
+            .q_stages = spec.bucket <= 192 ? 3 : 2,
+            .copying = 32,
+            .computing = 256,
+            .same_keys = true,
+            .weighing = 216};
   return spec.bucket <= 64 ? BackwardGroups{2, 128, true, 2} : BackwardGroups{2, 64};
 }
 
-// Keys and values, tiles of queries and of dout, two tiles of gradients of scores, one of dq in f32; lse
-// and delta of each query and 32 bytes for each tile of queries; which queries see each key; 80 bytes for the
-// block; barriers of the keys and of three rings.
+// Keys and values, tiles of queries and of dout, two tiles of gradients of scores (or one, and one of weights),
+// one of dq in f32; lse and delta of each query and 32 bytes for each tile of queries; which queries see each
+// key; 80 bytes for the block; barriers of the keys and of three rings (and of the weights).
 constexpr int backward_groups_shared(const KernelSpec& spec) {
   const BackwardGroups g = backward_groups(spec);
   const int row_bytes = spec.bucket * static_cast<int>(size_of(spec.dtype));
   return (2 * g.keys() + (g.q_stages + g.stages) * g.queries) * row_bytes +
-         2 * 2 * g.keys() * g.queries + 4 * g.queries * spec.bucket +
+         2 * 2 * g.keys() * g.queries + 4 * g.query_groups() * 64 * g.query_columns(spec.bucket) +
          g.stages * (8 * g.queries + 32) + 8 * g.keys() + 80 +
-         8 * 2 * (1 + g.q_stages + 2 * g.stages);
+         8 * 2 * (1 + g.q_stages + 2 * g.stages + (g.same_keys ? 1 : 0));
 }
 
 constexpr BackwardTile backward_tile(Family family, const KernelSpec& spec) {

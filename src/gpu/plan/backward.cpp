@@ -43,14 +43,23 @@ Operation fused_operation(const Problem& p, const BackwardTensors& t, Chip chip)
 
 // What Hopper's kernel needs: the tensors as its copy engine knows them.
 struct Boxes {
+  Operation operation = Operation::backward_warpgroups;
   int bucket = 0;  // 0: it does not serve the problem
   TensorBox q, dout, k, v;
 };
 
 Boxes boxes_for_warpgroups(const Problem& p, const BackwardTensors& t, Chip chip) {
   const Lengths& l = p.lengths;
-  const int bucket = kernel::bucket_of(Operation::backward_warpgroups, p.dtype,
-                                       std::max(p.head_dim, p.value_dim), kernel::family_set::sm90);
+  auto operation = Operation::backward_warpgroups;
+  const auto bucket_of_it = [&] {
+    return kernel::bucket_of(operation, p.dtype, std::max(p.head_dim, p.value_dim),
+                             kernel::family_set::sm90);
+  };
+  int bucket = bucket_of_it();
+  if (bucket == 0 && !p.deterministic) {
+    operation = Operation::backward_warpgroups_large;
+    bucket = bucket_of_it();
+  }
   // It reads the lse of neighbouring queries side by side.
   const bool together = t.lse.query_stride == 1 || l.rows_q == 1;
   if (!chip.warpgroups || bucket == 0 || !together || l.rows_k == 0 ||
@@ -65,7 +74,7 @@ Boxes boxes_for_warpgroups(const Problem& p, const BackwardTensors& t, Chip chip
   };
   const auto q = of_queries(p.q), dout = of_queries(t.dout), k = of_keys(p.k), v = of_keys(p.v);
   if (!q || !dout || !k || !v) return {};
-  return {bucket, *q, *dout, *k, *v};
+  return {operation, bucket, *q, *dout, *k, *v};
 }
 
 // Rows outside all sequences, padding, and rows beyond the lengths in use.
@@ -131,7 +140,7 @@ void plan_warpgroups(Plan& plan, const kernel::BackwardArguments& all, const Box
                      std::int64_t keys, Chip chip) {
   const Problem& p = all.problem;
   const KernelSpec spec =
-      kernel::backward_spec(Operation::backward_warpgroups, p.dtype, boxes.bucket, Variant::plain);
+      kernel::backward_spec(boxes.operation, p.dtype, boxes.bucket, Variant::plain);
   const kernel::BackwardGroups tile = kernel::backward_groups(spec);
   auto& a = plan.next<Operation::backward_warpgroups>();
   a.backward = all;

@@ -140,12 +140,16 @@ struct Gradients {
   BackwardTensors t;
 };
 
-TEST(BackwardWarpgroups, TakePlainProblemsUpTo128Columns) {
+TEST(BackwardWarpgroups, TakePlainProblemsOfEveryHeadSize) {
   EXPECT_EQ(Gradients().names(), (Names{"backward_delta_bf16", "backward_warpgroups_bf16_128_plain",
                                         "backward_round_bf16"}));
   EXPECT_EQ(Gradients(DType::f16, 64, 40).names()[1], "backward_warpgroups_f16_64_plain");
   EXPECT_EQ(Gradients(DType::f16, 64, 96).names()[1], "backward_warpgroups_f16_128_plain");
-  EXPECT_EQ(Gradients(DType::bf16, 192, 192).names()[1], "backward_fused_large_bf16_256_plain");
+  EXPECT_EQ(Gradients(DType::bf16, 192, 128).names()[1],
+            "backward_warpgroups_large_bf16_192_plain");
+  EXPECT_EQ(Gradients(DType::f16, 136, 136).names()[1], "backward_warpgroups_large_f16_192_plain");
+  EXPECT_EQ(Gradients(DType::bf16, 200, 256).names()[1],
+            "backward_warpgroups_large_bf16_256_plain");
   EXPECT_EQ(Gradients().names({Family::sm80, 132, 232448, false})[1],
             "backward_fused_large_bf16_128_plain");
 }
@@ -216,6 +220,21 @@ TEST(BackwardWarpgroups, MapsAreThoseOfTheTensorsAndBoxesAreTiles) {
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(&a) % 64, 0u);
   EXPECT_EQ(launch.shape.groups, 2 * 2 * divide_up(900, tile.keys()));
   EXPECT_LE(launch.shape.dynamic_shared, 232448u);
+}
+
+TEST(BackwardWarpgroups, LargeHeadsHaveFewerKeysPerWorkgroup) {
+  for (const int d : {192, 256}) {
+    const Gradients g(DType::bf16, d, d);
+    Plan plan;
+    g.fill(plan);
+    const Launch& launch = *plan.find(Operation::backward_warpgroups_large);
+    EXPECT_EQ(launch.shape.groups, static_cast<std::uint32_t>(2 * 2 * divide_up(900, 64)));
+    ASSERT_EQ(launch.boxes.size(), 4u);
+    for (const TensorBox& box : launch.boxes) EXPECT_EQ(box.rows, 64u);
+    const auto& round = plan.arguments<Operation::backward_round>();
+    EXPECT_EQ(round.sums_by_lane, 1);
+    EXPECT_EQ(round.dq_sums.columns, d);
+  }
 }
 
 // About as many planes take turns as fill the device once.

@@ -42,17 +42,17 @@ TEST(Table, AdditionsHaveWhatNamesThemAndNoMore) {
 
 TEST(Table, GradientsOnHopperFitAMultiprocessor) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
-    for (const int bucket : {64, 128}) {
-      const KernelSpec spec =
-          backward_spec(Operation::backward_warpgroups, dtype, bucket, Variant::plain);
+    for (const int bucket : {64, 128, 192, 256}) {
+      const KernelSpec spec = backward_spec(
+          bucket <= 128 ? Operation::backward_warpgroups : Operation::backward_warpgroups_large,
+          dtype, bucket, Variant::plain);
       const int number = kernel_number(spec);
       ASSERT_GE(number, 0);
       EXPECT_TRUE(has_kernel(Family::sm90, number));
       EXPECT_FALSE(has_kernel(Family::sm80, number));
       const BackwardGroups groups = backward_groups(spec);
       const int entry = 65536 / groups.threads() / 8 * 8;
-      EXPECT_LE(128 * (groups.copying + groups.groups * groups.computing),
-                entry * groups.threads());
+      EXPECT_LE(128 * groups.registers(), entry * groups.threads());
       EXPECT_LE(backward_groups_shared(spec), 232448);
     }
   }
