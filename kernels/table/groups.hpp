@@ -27,7 +27,7 @@ constexpr GroupShape group_shape(Family family, const KernelSpec& spec) {
     case Operation::forward_warpgroups:
       return {forward_groups(spec).threads(), 1, forward_groups_shared(spec)};
     case Operation::backward_warpgroups:
-      return {backward_groups(spec).threads(), 1, backward_groups_shared(spec)};
+      return {backward_block(spec).threads, 1, backward_block(spec).shared};
     case Operation::weights:
       return {weights_tile.threads, weights_tile.waves_per_simd, 0};
     case Operation::backward_clear:
