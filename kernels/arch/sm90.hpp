@@ -181,6 +181,19 @@ void wait_for_stores() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(open) : "memory");
 }
 
+// A counter in memory by which workgroups follow each other: what one has done before it counts is done for
+// whoever sees the number.
+inline std::uint32_t load_counter(const std::uint32_t* counter) {
+  std::uint32_t x;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(counter) : "memory");
+  return x;
+}
+inline void count(std::uint32_t* counter) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+// Orders copies and additions by the copy engine with ordinary accesses of this thread.
+inline void order_copies() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
 // Four matrices of 8x8 numbers to shared memory, as load_matrices reads them; lane n passes the
 // address of row n % 8 of matrix n / 8.
 inline void store_matrices(SharedAddress row, Words4 w) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "attention/sequence.hpp"
+#include "attention/sight.hpp"
 #include "backward/dq_sums.hpp"
 #include "backward/gradient.hpp"
 
@@ -19,17 +20,29 @@ struct QueryTiles {
   // Blocks start with different tiles, so that workgroups do not all add to the same sums at a time.
   std::int32_t start;
 
-  QueryTiles(const Visibility& visibility, const SequenceView& sequence, std::int32_t block_begin) {
+  // `in_order`: blocks of keys add to the sums of a tile one after the other. Tiles are the same for all of them,
+  // and they walk down from the last one, so that each finds the blocks before it ahead of itself.
+  QueryTiles(const Visibility& visibility, const SequenceView& sequence, std::int32_t block_begin,
+             bool in_order = false) {
+    const std::int32_t grain = in_order ? streamed : DqSums::rows;
     const SeeingQueries seeing(visibility, sequence, block_begin, owned);
-    first = static_cast<std::int32_t>(seeing.any.begin / DqSums::rows * DqSums::rows);
+    first = static_cast<std::int32_t>(seeing.any.begin / grain * grain);
     end = static_cast<std::int32_t>(seeing.any.end);
     if (block_begin + owned <= sequence.sk) {
       common_begin = static_cast<std::int32_t>(seeing.all.begin);
       common_end = static_cast<std::int32_t>(seeing.all.end);
     }
     count = seeing.any.empty() ? 0 : (end - first + streamed - 1) / streamed;
-    start = count > 0 ? first + block_begin / owned % count * streamed : first;
+    start = first;
+    if (count > 0) start += (in_order ? count - 1 : block_begin / owned % count) * streamed;
   }
 };
+
+// Of blocks of `owned` keys: how many before this one meet the tile from `query` on, which it meets itself. All do,
+// but those whose keys no query from there on sees any more.
+template <int owned>
+constexpr std::int32_t blocks_before(const Sight& sight, std::int32_t block, std::int32_t query) {
+  return block - sight.begin(query) / owned;
+}
 
 }  // namespace rocflash::kernel

@@ -14,6 +14,7 @@
 #include "backward/dq_sums.hpp"
 #include "backward/exact.hpp"
 #include "backward/statistic.hpp"
+#include "backward/turns.hpp"
 #include "table/backward.hpp"
 #include "tile/quads.hpp"
 #include "tile/sm80.hpp"
@@ -94,6 +95,8 @@ void backward_delta(const BackwardArguments& a) {
     float* to = sums.block(begin, 0) + 3 * lane;
     for (int strip = 0; strip < sums.strips(); ++strip)
       arch::store(reinterpret_cast<Words4*>(to + strip * DqSums::block_floats), Words4{});
+    if (DqTurns::in_order(a) && lane == 0)
+      arch::store(DqTurns(a, sequence).counter(item.head, begin), 0u);
   }
 
   // Row lane / 4 of the warp's and the one eight further on, of both tensors. Rows that are not in use are

@@ -7,17 +7,20 @@
 //   dV += Pᵀ·dO   dK += dSᵀ·Q   keys by columns, in registers all the time
 //   dQ = dS·K                   over the keys of both warpgroups, so dS goes through shared memory. Each
 //                               warpgroup has half of dQ and has it added to f32 sums in global memory
-//                               (dq_sums.hpp) by copies that add, in any order.
+//                               (dq_sums.hpp) by copies that add: in any order, or in turns (turns.hpp).
 //
 // Products are in flight all the time. In a turn of the loop
 //
-//   P is computed       under dP, and dK of the tile before
-//   dS is computed      under dV
-//   dQ leaves           under S of the next tile, and dP and dK follow
+//   P is computed              under dP, and dK of the tile before
+//   dS is computed             under dV
+//   the other's dS is there    under S of the next tile
+//   dQ leaves                  under dK, and dP follows
 //
 // What limits it is how fast shared memory is read: per tile of 64 queries and 128 keys of 128 columns, 3200
 // clocks at 128 bytes each, beside 2560 of the products. Registers come next: 208 of a thread's 240 hold sums
 // and operands, so nothing that can be asked for again is kept over a turn.
+//
+// Up to 64 columns registers leave room for another division of the work: sm90_narrow.hpp.
 #pragma once
 
 #include "arch/arch.hpp"
@@ -117,10 +120,11 @@ void store_gradients(const typename Types::Weights& ds ROCFLASH_SETTLED, SharedA
         ds.words(n));
 }
 
-// A warp's 16 queries of dQ to the sums in global memory. `stage` is the warp's own shared memory.
-template <class Types>
+// A warp's 16 queries of dQ to the sums in global memory. `stage` is the warp's own shared memory. One lane calls
+// before() and after() around the addition.
+template <class Types, class Before, class After>
 void add_queries(const typename Types::QuerySums& dq ROCFLASH_SETTLED, SharedAddress stage,
-                 int lane, float* to, bool there) {
+                 int lane, float* to, bool there, Before before, After after) {
   if (lane == 0) arch::wait_for_reads<0>();
   arch::wave_barrier();
   ROCFLASH_UNROLL
@@ -131,9 +135,16 @@ void add_queries(const typename Types::QuerySums& dq ROCFLASH_SETTLED, SharedAdd
   arch::publish_shared();
   arch::wave_barrier();
   if (lane == 0) {
+    before();
     if (there) arch::add_floats(to, stage, static_cast<int>(Types::warp_sums));
     arch::commit_stores();
+    after();
   }
+}
+template <class Types>
+void add_queries(const typename Types::QuerySums& dq ROCFLASH_SETTLED, SharedAddress stage,
+                 int lane, float* to, bool there) {
+  add_queries<Types>(dq, stage, lane, to, there, [] {}, [] {});
 }
 
 // Sums of dk or dv as rows of the tensor. Returns those that are not finite, and all where products may
@@ -198,6 +209,9 @@ void finish_keys(const BackwardArguments& a, int group,
   }
 }
 
+// The named barriers that say that the other warpgroup's dS is there: of each warpgroup two, by turns.
+inline int gradients_there(std::int32_t left, int group) { return 2 + 2 * (left % 2) + group; }
+
 // What a computing warpgroup does; they count from 0.
 template <KernelSpec spec>
 void compute_gradients(const BackwardArguments& a, int group) {
@@ -218,10 +232,11 @@ void compute_gradients(const BackwardArguments& a, int group) {
   clear_rows_behind<Types, KeyTile>(Types::v(), Types::block()[BlockOrder::keys]);
 
   if (Types::block()[BlockOrder::count] > 0) {
+    static_assert(Types::parts == 1 && Types::query_parts == 1);
     TilePlaces<Types::q_stages, Types::stages> place;
     typename Types::Scores s, d;
     typename Types::QuerySums dq;
-    typename Types::Weights p[Types::parts], ds[Types::parts];
+    typename Types::Weights p, ds;
     // Wait for the tile that `place` is at.
     const auto rows = [&] { return Types::order(place.rest().stage())[TileOrder::rows]; };
     const auto wait_for_queries = [&] {
@@ -246,11 +261,13 @@ void compute_gradients(const BackwardArguments& a, int group) {
       values.commit();
       wait<1>(s);
       expect(dk);
+      expect(ds);
     }
 
 #pragma clang loop unroll(disable)
     while (true) {
-      const int stage = place.rest().stage(), q_stage = place.q().stage();
+      const DrainPlace<Types::stages> now = place.rest();
+      const int stage = now.stage(), q_stage = place.q().stage();
       const auto order = Types::order(stage);
       {
         const GroupThread thread;
@@ -261,95 +278,90 @@ void compute_gradients(const BackwardArguments& a, int group) {
       }
 
       wait<0>(d);
-      static_for<Types::parts>([&](auto part) { wait<0>(dk, ds[part.value]); });
-      wait<0>(dk);
+      wait<0>(dk, ds);
       const std::int32_t left = order[TileOrder::left];
       const SharedAddress ds_tile = Types::ds(static_cast<std::uint32_t>(left) % 2);
       const int own = arch::renewed(group);
       const GroupThread thread;
       const int first_row = thread.first_row(own), lane = thread.lane;
-      const bool reports = thread.reports(), edge = order[TileOrder::is_edge] != 0;
+      const bool reports = thread.reports();
       // The tile before is not needed any more.
       if (reports && order[TileOrder::is_first] == 0) q_ring.release(place.q().before());
-      static_for<Types::parts>([&](auto part) {
-        constexpr int first = part.value * Types::part_columns;
-        p[part.value].template round<dtype>(s, part.value * Types::Weights::steps);
-        Products weights(p[part.value]);
-        weights.template add<dtype>(
-            dv, p[part.value],
-            ColumnLines<QueryTile>(Types::dout(stage), 0, group_rows * part.value));
+      p.template round<dtype>(s);
+      {
+        Products weights(p);
+        weights.template add<dtype>(dv, p, ColumnLines<QueryTile>(Types::dout(stage)));
         weights.commit();
-        differentiate<first, Types::part_columns>(s, d, Types::delta(stage), lane);
-        if (edge)
-          hide_queries<Types, first, Types::part_columns>(d, first_row, lane,
-                                                          order[TileOrder::query]);
-        ds[part.value].template round<dtype>(d, part.value * Types::Weights::steps);
-        store_gradients<Types>(ds[part.value], ds_tile, first_row, lane, part.value);
-      });
-      float* const sums = order.floats(TileOrder::sums);
-      const std::int32_t rows_left = order[TileOrder::rows];
+      }
+      differentiate<0, Types::Scores::lane_columns>(s, d, Types::delta(stage), lane);
+      if (order[TileOrder::is_edge] != 0)
+        hide_queries<Types, 0, Types::Scores::lane_columns>(d, first_row, lane,
+                                                            order[TileOrder::query]);
+      ds.template round<dtype>(d);
+      store_gradients<Types>(ds, ds_tile, first_row, lane, 0);
       arch::publish_shared();
-      meet<Types>();
-      if (reports) statistics_ring.release(place.rest());
-
-      const int query_part = own % Types::query_parts,
-                query_column = own / Types::query_parts * Types::query_columns;
-      Products queries;
-      queries.template multiply<dtype, Types::keys>(
-          dq, ColumnLines<ScoreTile>(ds_tile, group_rows * query_part),
-          ColumnLines<KeyTile>(Types::k(), query_column));
-      queries.commit();
-      static_for<Types::parts>([&](auto part) { wait<1>(dv, p[part.value]); });
-      if (reports) dout_ring.release(place.rest());
+      arch::reach_barrier(gradients_there(left, 1 - own), Types::computing_threads);
+      wait<0>(dv, p);
+      if (reports) dout_ring.release(now);
       place.advance();
       if (left > 0) wait_for_queries();
       // The last tile has no next one: it multiplies whatever is there.
-      Products scores;
-      scores.template multiply<dtype, bucket>(s, RowLines<KeyTile>(Types::k(), group_rows * own),
-                                              RowLines<QueryTile>(Types::q(place.q().stage())));
-      scores.commit();
-
-      wait<1>(dq);
-      const int first_query = group_rows * query_part + 16 * thread.warp;
-      add_queries<Types>(dq, Types::dq(own, thread.warp), lane,
-                         sums + (first_query / DqSums::rows * (bucket / DqSums::columns) +
-                                 query_column / DqSums::columns) *
-                                    DqSums::block_floats,
-                         first_query < rows_left);
-      if (left > 0) wait_for_values();
-      Products values;
-      values.template multiply<dtype, bucket>(
-          d, RowLines<KeyTile>(Types::v(), group_rows * own),
-          RowLines<QueryTile>(Types::dout(place.rest().stage())));
-      values.commit();
-      if constexpr (Types::shared_gradients) {
+      {
+        Products scores(ds);
+        scores.template multiply<dtype, bucket>(s, RowLines<KeyTile>(Types::k(), group_rows * own),
+                                                RowLines<QueryTile>(Types::q(place.q().stage())));
+        scores.commit();
+      }
+      arch::barrier(gradients_there(left, own), Types::computing_threads);
+      {
+        Products queries;
+        queries.template multiply<dtype, Types::keys>(
+            dq, ColumnLines<ScoreTile>(ds_tile),
+            ColumnLines<KeyTile>(Types::k(), Types::query_columns * own));
+        queries.commit();
         Products gradients;
-        gradients.template add<dtype, Types::queries>(
-            dk, RowLines<ScoreTile>(ds_tile, group_rows * own),
-            ColumnLines<QueryTile>(Types::q(q_stage)));
-        gradients.commit();
-      } else {
-        Products gradients(ds[0]);
-        static_for<Types::parts>([&](auto part) {
-          gradients.template add<dtype>(
-              dk, ds[part.value],
-              ColumnLines<QueryTile>(Types::q(q_stage), 0, group_rows * part.value));
-        });
+        gradients.template add<dtype>(dk, ds, ColumnLines<QueryTile>(Types::q(q_stage)));
         gradients.commit();
         expect(dk);
+      }
+      wait<1>(dq);
+      const int query = DqSums::rows * thread.warp;
+      const Turns<Types> turns(order, query);
+      const bool there = query < order[TileOrder::rows];
+      add_queries<Types>(
+          dq, Types::dq(own, thread.warp), lane,
+          order.floats(TileOrder::sums) +
+              (thread.warp * (bucket / DqSums::columns) + own * Types::strips) *
+                  DqSums::block_floats,
+          there,
+          [&] {
+            if (DqTurns::in_order(a) && there) turns.wait();
+          },
+          [&] {
+            if (!DqTurns::in_order(a)) return;
+            turns.pass_before();
+            if (left == 0) turns.pass_own();
+          });
+      if (lane == 0) statistics_ring.release(now);
+      if (left > 0) wait_for_values();
+      {
+        Products values;
+        values.template multiply<dtype, bucket>(
+            d, RowLines<KeyTile>(Types::v(), group_rows * own),
+            RowLines<QueryTile>(Types::dout(place.rest().stage())));
+        values.commit();
       }
       wait<2>(s);
       if (left == 0) break;
     }
     wait<0>(d);
-    static_for<Types::parts>([&](auto part) { wait<0>(dk, ds[part.value]); });
-    wait<0>(dk);
+    wait<0>(dk, ds);
   }
   finish_keys<Types>(a, group, dk, dv);
 }
 
 template <KernelSpec spec>
-void backward_warpgroups(const BackwardWarpgroupsArguments& a) {
+void backward_by_groups(const BackwardWarpgroupsArguments& a) {
   using Types = KeyGroupsTypes<spec>;
   constexpr BackwardGroups tile = Types::tile;
   {
@@ -361,7 +373,7 @@ void backward_warpgroups(const BackwardWarpgroupsArguments& a) {
     Types::key_ring().make(tile.groups);
     Types::q_ring().make(tile.groups);
     Types::dout_ring().make(tile.groups);
-    Types::statistics_ring().make(tile.groups, arch::wave_size);
+    Types::statistics_ring().make(4 * tile.groups, arch::wave_size);  // each warp reports
     arch::publish_barriers();
   }
   arch::barrier();

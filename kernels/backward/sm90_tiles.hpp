@@ -13,6 +13,7 @@
 #include "backward/gradient.hpp"
 #include "backward/query_tiles.hpp"
 #include "backward/statistic.hpp"
+#include "backward/turns.hpp"
 #include "table/backward.hpp"
 #include "tile/sm90.hpp"
 
@@ -48,9 +49,12 @@ struct TileOrder {
     rows,       // of the sequence from there on
     left,       // tiles behind it
     is_first,   // of all
-    is_edge     // some query does not see some key
+    is_edge,    // some query does not see some key
+    number,     // tiles before it
+    counter,    // of additions to its sums, 2 words
+    turn = 10   // what that says once it is the block's turn
   };
-  static constexpr std::uint32_t bytes = 32;
+  static constexpr std::uint32_t bytes = 48;
 };
 
 // The keys of a workgroup and the queries that they meet.
@@ -71,9 +75,13 @@ struct BlockOrder {
     common_begin,
     common_end,
     start,
-    count  // as QueryTiles has them
+    count,               // as QueryTiles has them
+    number,              // of the block in its sequence
+    counters = 20,       // of additions to the sums of the first query of the first head, 2 words
+    head_counters = 22,  // of one head
+    sk
   };
-  static constexpr std::uint32_t bytes = 80;
+  static constexpr std::uint32_t bytes = 96;
 };
 
 // Which stages of the rings a tile has: those of q, and those of dout and of the statistics. Where the rings
@@ -105,7 +113,6 @@ struct KeyGroupsTypes {
   static constexpr DType dtype = spec.dtype;
   static constexpr int bucket = spec.bucket;
   static constexpr BackwardGroups tile = backward_groups(spec);
-  static constexpr bool shared_gradients = tile.shared_gradients;
   static constexpr int q_stages = tile.q_stages;
   static constexpr int stages = tile.stages, queries = tile.queries, keys = tile.keys();
   static constexpr int computing_threads = tile.groups * arch::warpgroup_size;
@@ -215,26 +222,109 @@ void store_block(const BackwardArguments& a, const OwnKeys<Types>& own) {
   block.store(BlockOrder::q_row, static_cast<std::int32_t>(sequence.q_row));
   block.store(BlockOrder::q_batch, p.lengths.packed_q() ? 0 : own.item.batch);
   block.store(BlockOrder::sq, sequence.sq);
-  const typename Types::Tiles tiles(p.visibility, sequence, own.begin);
+  const typename Types::Tiles tiles(p.visibility, sequence, own.begin, DqTurns::in_order(a));
   block.store(BlockOrder::first, tiles.first);
   block.store(BlockOrder::end, tiles.end);
   block.store(BlockOrder::common_begin, tiles.common_begin);
   block.store(BlockOrder::common_end, tiles.common_end);
   block.store(BlockOrder::start, tiles.start);
   block.store(BlockOrder::count, tiles.count);
+  if (!DqTurns::in_order(a)) return;
+  const DqTurns turns(a, sequence);
+  block.store(BlockOrder::number, own.begin / Types::keys);
+  block.store(BlockOrder::counters, reinterpret_cast<const float*>(turns.counter(head, 0)));
+  block.store(BlockOrder::head_counters, static_cast<std::int32_t>(turns.head_stride()));
+  block.store(BlockOrder::sk, sequence.sk);
 }
 
-// Calls tile(query, head, left) for each tile of the block, in order; heads of the group count from 0, and
-// `left` tiles follow.
-template <class Types, class Tile>
-void for_each_tile(std::int32_t group, Tile tile) {
+// Stores when it is the block's turn at the sums of a tile, of which `adding` warps add 16 queries each. Blocks of
+// keys follow each other as they are started, so that none waits for one that cannot start.
+template <class Types>
+void store_turn(const BackwardArguments& a, std::int32_t query, std::int32_t head, int adding,
+                typename Types::TileWords order) {
   const auto block = Types::block();
-  std::int32_t query = block[BlockOrder::start], head = 0;
-  for (std::int32_t left = block[BlockOrder::count] * group; left-- > 0;) {
-    tile(query, head, left);
-    query += Types::queries;
-    if (query >= block[BlockOrder::end]) query = block[BlockOrder::first];
-    if (query == block[BlockOrder::start]) ++head;
+  const std::int32_t sq = block[BlockOrder::sq], rows = sq - query;
+  const std::int32_t warps =
+      ((rows < Types::queries ? rows : Types::queries) + DqSums::rows - 1) / DqSums::rows;
+  const Sight sight(a.problem.visibility, sq, block[BlockOrder::sk]);
+  order.store(TileOrder::counter, block.floats(BlockOrder::counters) +
+                                      std::int64_t{head} * block[BlockOrder::head_counters] +
+                                      query / DqSums::rows);
+  order.store(TileOrder::turn,
+              adding * warps * blocks_before<Types::keys>(sight, block[BlockOrder::number], query));
+}
+
+// A lane that adds a warp's queries, from `row` of the tile on, waits for the block's turn. It passes the turn at
+// the tile before, whose additions have had the time of a tile, behind its own.
+template <class Types>
+class Turns {
+ public:
+  Turns(typename Types::TileWords order, int row) : order_(order), row_(row) {}
+
+  void wait() const {
+    const auto turn = static_cast<std::uint32_t>(order_[TileOrder::turn]);
+    while (arch::load_counter(counter()) < turn) {
+    }
+    arch::order_copies();
+  }
+  // Behind the group of the own additions.
+  void pass_before() const {
+    const auto block = Types::block();
+    const std::int32_t query = order_[TileOrder::query], start = block[BlockOrder::start];
+    if (order_[TileOrder::number] == 0) return;
+    arch::wait_for_stores<1>();
+    // The last tile of the head before, or the one above.
+    const std::int32_t back =
+        block[BlockOrder::head_counters] + (start - block[BlockOrder::first]) / DqSums::rows;
+    if (query == start) {
+      pass(counter() - back, block[BlockOrder::first]);
+    } else {
+      pass(counter() + Types::queries / DqSums::rows, query + Types::queries);
+    }
+  }
+  // At the last tile.
+  void pass_own() const {
+    arch::wait_for_stores<0>();
+    pass(counter(), order_[TileOrder::query]);
+  }
+
+ private:
+  std::uint32_t* counter() const {
+    return reinterpret_cast<std::uint32_t*>(order_.floats(TileOrder::counter));
+  }
+  void pass(std::uint32_t* counter, std::int32_t query) const {
+    if (query + row_ >= Types::block()[BlockOrder::sq]) return;  // it added nothing
+    arch::order_copies();
+    arch::count(counter);
+  }
+
+  typename Types::TileWords order_;
+  int row_;
+};
+
+// One tile of the block after the other, in the order that all roles follow: up and around, or where blocks take
+// turns down. Heads of the group count from 0.
+template <class Types>
+struct TileCursor {
+  std::int32_t query = Types::block()[BlockOrder::start], head = 0;
+
+  void advance(bool in_order) {
+    const auto block = Types::block();
+    const std::int32_t first = block[BlockOrder::first], start = block[BlockOrder::start];
+    query += in_order ? -Types::queries : Types::queries;
+    if (in_order && query < first) query = start;
+    if (!in_order && query >= block[BlockOrder::end]) query = first;
+    if (query == start) ++head;
+  }
+};
+
+// Calls tile(query, head, left) for each tile of the block; `left` tiles follow.
+template <class Types, class Tile>
+void for_each_tile(const BackwardArguments& a, std::int32_t group, Tile tile) {
+  TileCursor<Types> cursor;
+  for (std::int32_t left = Types::block()[BlockOrder::count] * group; left-- > 0;) {
+    tile(cursor.query, cursor.head, left);
+    cursor.advance(DqTurns::in_order(a));
   }
 }
 
@@ -267,7 +357,7 @@ void copy_rows(const BackwardWarpgroupsArguments& a) {
   const auto group = static_cast<std::int32_t>(a.backward.problem.group());
   FillPlace<Types::q_stages> q_place;
   FillPlace<Types::stages> place;
-  for_each_tile<Types>(group, [&](std::int32_t query, std::int32_t head, std::int32_t) {
+  for_each_tile<Types>(a.backward, group, [&](std::int32_t query, std::int32_t head, std::int32_t) {
     const auto copy = [&](SharedAddress to, const TensorMap& map, SharedAddress full) {
       copy_tile<QueryTile>(to, map, full, block[BlockOrder::q_row] + query,
                            block[BlockOrder::k_head] * group + head, block[BlockOrder::q_batch],
@@ -289,7 +379,7 @@ void copy_statistics(const BackwardArguments& a) {
   const auto ring = Types::statistics_ring();
   FillPlace<Types::stages> place;
   const auto group = static_cast<std::int32_t>(a.problem.group());
-  for_each_tile<Types>(group, [&](std::int32_t query, std::int32_t head, std::int32_t left) {
+  for_each_tile<Types>(a, group, [&](std::int32_t query, std::int32_t head, std::int32_t left) {
     const std::int32_t rows = block[BlockOrder::sq] - query;
     ring.wait_until_empty(place);
     const auto copy = [&](SharedAddress to, BlockOrder::Word base, std::int64_t head_stride,
@@ -312,7 +402,11 @@ void copy_statistics(const BackwardArguments& a) {
       order.store(TileOrder::query, query);
       order.store(TileOrder::rows, rows);
       order.store(TileOrder::left, left);
-      order.store(TileOrder::is_first, left + 1 == block[BlockOrder::count] * group);
+      const std::int32_t number = block[BlockOrder::count] * group - 1 - left;
+      order.store(TileOrder::is_first, number == 0);
+      order.store(TileOrder::number, number);
+      if (DqTurns::in_order(a))
+        store_turn<Types>(a, query, head, spec.bucket / Types::query_columns, order);
       order.store(TileOrder::is_edge, query < block[BlockOrder::common_begin] ||
                                           query + Types::queries > block[BlockOrder::common_end]);
     }

@@ -88,12 +88,13 @@ constexpr BackwardTile sm80_backward_tile(const KernelSpec& spec) {
   }
 }
 
+// BackwardArguments::sums_by_lane where workgroups take turns at the sums besides (kernels/backward/turns.hpp).
+inline constexpr int sums_in_turn = 2;
+
 // Backward by warpgroups: one has tiles of queries copied, the others own 64 keys each.
 struct BackwardGroups {
-  int groups;   // that compute
-  int queries;  // of a tile
-  // Gradients of scores are operands of both products in shared memory, where registers are too few.
-  bool shared_gradients = false;
+  int groups;                    // that compute
+  int queries;                   // of a tile
   int stages = 3, q_stages = 3;  // tiles of dout and of q in shared memory
   // Registers of a thread, after the copying group has given some of its own to the others.
   int copying = 24, computing = 240;
@@ -124,19 +125,57 @@ constexpr BackwardGroups backward_groups(const KernelSpec& spec) {
             .computing = 256,
             .same_keys = true,
             .weighing = 216};
-  return spec.bucket <= 64 ? BackwardGroups{2, 128, true, 2} : BackwardGroups{2, 64};
+  return {.groups = 2, .queries = 64};
 }
 
 // Keys and values, tiles of queries and of dout, two tiles of gradients of scores (or one, and one of weights),
-// one of dq in f32; lse and delta of each query and 32 bytes for each tile of queries; which queries see each
-// key; 80 bytes for the block; barriers of the keys and of three rings (and of the weights).
+// one of dq in f32; lse and delta of each query and 48 bytes for each tile of queries; which queries see each
+// key; 96 bytes for the block; barriers of the keys and of three rings (and of the weights).
 constexpr int backward_groups_shared(const KernelSpec& spec) {
   const BackwardGroups g = backward_groups(spec);
   const int row_bytes = spec.bucket * static_cast<int>(size_of(spec.dtype));
   return (2 * g.keys() + (g.q_stages + g.stages) * g.queries) * row_bytes +
          2 * 2 * g.keys() * g.queries + 4 * g.query_groups() * 64 * g.query_columns(spec.bucket) +
-         g.stages * (8 * g.queries + 32) + 8 * g.keys() + 80 +
+         g.stages * (8 * g.queries + 48) + 8 * g.keys() + 96 +
          8 * 2 * (1 + g.q_stages + 2 * g.stages + (g.same_keys ? 1 : 0));
+}
+
+// The same up to 64 columns: the warpgroup that has tiles copied computes the gradients of their queries, too.
+struct BackwardRoles {
+  int stages = 4;  // tiles of queries, and of dout, in shared memory
+  int groups = 2, queries = 64;
+  // Registers of a thread, after the group of the queries has given some of its own to the others.
+  int serving = 88, computing = 208;
+
+  constexpr int keys() const { return 64 * groups; }
+  constexpr int threads() const { return 128 * (groups + 1); }
+};
+constexpr bool has_roles(const KernelSpec& spec) {
+  return spec.operation == Operation::backward_warpgroups && spec.bucket <= 64;
+}
+
+// Keys and values, tiles of queries and of dout, two tiles of gradients of scores, one of dq in f32; lse and delta of
+// each query and 48 bytes for each tile of queries; which queries see each key; 96 bytes for the block; barriers of
+// the keys, of the tiles of queries and of the gradients.
+constexpr int backward_roles_shared(const KernelSpec& spec) {
+  constexpr BackwardRoles r;
+  const int row_bytes = spec.bucket * static_cast<int>(size_of(spec.dtype));
+  return 2 * (r.keys() + r.stages * r.queries) * row_bytes + 2 * 2 * r.keys() * r.queries +
+         4 * r.queries * spec.bucket + r.stages * (8 * r.queries + 48) + 8 * r.keys() + 96 +
+         8 * 2 * (1 + r.stages + 2);
+}
+
+// What the host has to know of a workgroup of either kind.
+struct BackwardBlock {
+  int keys, queries, threads, shared;
+};
+constexpr BackwardBlock backward_block(const KernelSpec& spec) {
+  if (has_roles(spec)) {
+    constexpr BackwardRoles r;
+    return {r.keys(), r.queries, r.threads(), backward_roles_shared(spec)};
+  }
+  const BackwardGroups g = backward_groups(spec);
+  return {g.keys(), g.queries, g.threads(), backward_groups_shared(spec)};
 }
 
 constexpr BackwardTile backward_tile(Family family, const KernelSpec& spec) {

@@ -28,7 +28,7 @@ constexpr GroupShape group_shape(Family family, const KernelSpec& spec) {
       return {forward_groups(spec).threads(), 1, forward_groups_shared(spec)};
     case Operation::backward_warpgroups:
     case Operation::backward_warpgroups_large:
-      return {backward_groups(spec).threads(), 1, backward_groups_shared(spec)};
+      return {backward_block(spec).threads, 1, backward_block(spec).shared};
     case Operation::weights:
       return {weights_tile.threads, weights_tile.waves_per_simd, 0};
     case Operation::backward_clear:

@@ -97,10 +97,32 @@ class [[clang::consumable(unconsumed)]] Fragments {
   friend class Products;
   template <int open, int columns, int steps>
   friend void wait(GroupTile<columns>& tile ROCFLASH_LANDS, Fragments<steps>& left ROCFLASH_LANDS);
+  template <int steps>
+  friend void expect(Fragments<steps>& left ROCFLASH_TAKES_OFF);
 
   [[clang::set_typestate(consumed)]] void take_off() {}
   [[clang::set_typestate(unconsumed)]] void land() {}
 
+  Words4 step_[steps];
+};
+
+// A left operand that stays in registers for good, read from 64 rows of a tile in shared memory.
+template <int steps_>
+class HeldFragments {
+ public:
+  static constexpr int steps = steps_;
+  // Of a warp, whose rows start at first_row.
+  template <class Tile>
+  void load(SharedAddress tile, int first_row, int lane) {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < steps; ++n)
+      step_[n] = arch::load_matrices(
+          tile + static_cast<std::uint32_t>(
+                     Tile::offset(first_row + lane % 16, product_depth * n + lane / 16 * 8)));
+  }
+
+ private:
+  friend class Products;
   Words4 step_[steps];
 };
 
@@ -163,6 +185,17 @@ class [[clang::consumable(unconsumed)]] Products {
     a.take_off();
   }
   template <DType dtype, int columns, int steps, class B>
+  [[clang::callable_when("unconsumed")]] void multiply(GroupTile<columns>& c ROCFLASH_TAKES_OFF,
+                                                       const HeldFragments<steps>& a, const B& b) {
+    arch::Wgmma<columns>::template registers<dtype, true, B::transposed>(c.sum_, a.step_[0],
+                                                                         b.step(0));
+    ROCFLASH_UNROLL
+    for (int n = 1; n < steps; ++n)
+      arch::Wgmma<columns>::template registers<dtype, false, B::transposed>(c.sum_, a.step_[n],
+                                                                            b.step(n));
+    c.take_off();
+  }
+  template <DType dtype, int columns, int steps, class B>
   [[clang::callable_when("unconsumed")]] void add(GroupTile<columns>& c ROCFLASH_TAKES_OFF,
                                                   Fragments<steps>& a ROCFLASH_TAKES_OFF,
                                                   const B& b) {
@@ -196,6 +229,10 @@ class [[clang::consumable(unconsumed)]] Products {
 template <int columns>
 void expect(GroupTile<columns>& tile ROCFLASH_TAKES_OFF) {
   tile.take_off();
+}
+template <int steps>
+void expect(Fragments<steps>& left ROCFLASH_TAKES_OFF) {
+  left.take_off();
 }
 
 // Waits until at most `open` of the groups committed so far are unfinished. It is for the caller to
@@ -245,6 +282,11 @@ class Ring {
     arch::wait_for_phase(full(place.stage()), place.parity());
   }
   void release(const DrainPlace<stages>& place) const { arch::arrive(empty(place.stage())); }
+  // For those who count stages and phases on their own.
+  void release_stage(int stage) const { arch::arrive(empty(stage)); }
+  void wait_until_empty(int stage, std::uint32_t parity) const {
+    arch::wait_for_phase(empty(stage), parity);
+  }
 
  private:
   SharedAddress full(int stage) const {

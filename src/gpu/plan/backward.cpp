@@ -141,10 +141,10 @@ void plan_warpgroups(Plan& plan, const kernel::BackwardArguments& all, const Box
   const Problem& p = all.problem;
   const KernelSpec spec =
       kernel::backward_spec(boxes.operation, p.dtype, boxes.bucket, Variant::plain);
-  const kernel::BackwardGroups tile = kernel::backward_groups(spec);
+  const kernel::BackwardBlock tile = kernel::backward_block(spec);
   auto& a = plan.next<Operation::backward_warpgroups>();
   a.backward = all;
-  a.backward.work = share_work(p, p.kv_heads, keys, tile.keys(), tile.threads(), chip);
+  a.backward.work = share_work(p, p.kv_heads, keys, tile.keys, tile.threads, chip);
   kernel::Work& work = a.backward.work;
   if (work.groups == 0) return;
   // As many planes take turns as fill the device once: their queries, and the sums of dq, stay in the cache,
@@ -152,8 +152,8 @@ void plan_warpgroups(Plan& plan, const kernel::BackwardArguments& all, const Box
   work.planes_together = std::clamp(chip.units / work.blocks, 1, work.groups / work.blocks);
   plan.map(panel_of(boxes.q, boxes.bucket, tile.queries, a.q));
   plan.map(panel_of(boxes.dout, boxes.bucket, tile.queries, a.dout));
-  plan.map(panel_of(boxes.k, boxes.bucket, tile.keys(), a.k));
-  plan.map(panel_of(boxes.v, boxes.bucket, tile.keys(), a.v));
+  plan.map(panel_of(boxes.k, boxes.bucket, tile.keys, a.k));
+  plan.map(panel_of(boxes.v, boxes.bucket, tile.keys, a.v));
   plan.add(spec, Family::sm90, work.groups);
 }
 
@@ -182,7 +182,11 @@ Variant backward_variant(const Problem& p, const BackwardTensors& t) {
 }
 
 bool is_fused(const Problem& p, const BackwardTensors& t, Family family) {
-  return !is_wide(p, family) && !p.deterministic && t.dq && (t.dk || t.dv) &&
+  return !p.deterministic && may_fuse(p, t, family);
+}
+
+bool may_fuse(const Problem& p, const BackwardTensors& t, Family family) {
+  return !is_wide(p, family) && t.dq && (t.dk || t.dv) &&
          has(family, {Operation::backward_fused, p.dtype,
                       bucket_for(p, Operation::backward_fused, family), backward_variant(p, t)});
 }
@@ -203,9 +207,10 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
   Scratch scratch(plan.workspace, workspace);
   all.delta = {reinterpret_cast<float*>(scratch.floats(all_queries)),
                l.packed_q() ? 0 : batch_queries.at_most(any), l.rows_q, 1};
-  const bool fused = is_fused(p, t, chip.family);
-  const Boxes boxes = fused ? boxes_for_warpgroups(p, t, chip) : Boxes{};
-  all.sums_by_lane = boxes.bucket > 0;
+  // By warpgroups the bits can be the same on every run.
+  const Boxes boxes = may_fuse(p, t, chip.family) ? boxes_for_warpgroups(p, t, chip) : Boxes{};
+  const bool fused = is_fused(p, t, chip.family) || boxes.bucket > 0;
+  if (boxes.bucket > 0) all.sums_by_lane = p.deterministic ? kernel::sums_in_turn : 1;
   if (fused) {
     // The kernel that computes delta sets them to 0: it has each query once, and runs before.
     // On NVIDIA in blocks of so many queries, and each sequence starts one (kernels/backward/dq_sums.hpp).
@@ -217,7 +222,12 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
                           ? (Size(l.rows_q) + Size(p.batch() + 1) * block).rounded_up(block)
                           : Size(l.rows_q).rounded_up(block);
     const Size head = rows * columns, batch = head * p.heads;
-    all.dq_sums = {.data = scratch.floats(Size(l.packed_q() ? 1 : p.batch()) * batch),
+    // Behind them, where workgroups take turns, a counter for each of the blocks (kernels/backward/turns.hpp).
+    const Size batches = l.packed_q() ? 1 : p.batch();
+    const Size counters = all.sums_by_lane == kernel::sums_in_turn
+                              ? batches * p.heads * (rows.at_most(any) / block)
+                              : Size(0);
+    all.dq_sums = {.data = scratch.floats(batches * batch + counters),
                    .dtype = DType::f32,
                    .batch_stride = l.packed_q() ? 0 : batch.at_most(any),
                    .row_stride = columns,

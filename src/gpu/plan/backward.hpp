@@ -14,6 +14,8 @@ kernel::Variant backward_variant(const Problem& problem, const BackwardTensors& 
 // which workgroups run. Chosen where dq and one of dk and dv are wanted, `deterministic` is not asked for,
 // and the family has the kernel.
 bool is_fused(const Problem& problem, const BackwardTensors& tensors, kernel::Family family);
+// The same where `deterministic` does not count: Hopper's kernel has a fixed order for it.
+bool may_fuse(const Problem& problem, const BackwardTensors& tensors, kernel::Family family);
 
 // Adds backward to a plan. `workspace` is the call's scratch memory; null where only the plan's size is
 // asked for.

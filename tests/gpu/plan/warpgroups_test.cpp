@@ -157,7 +157,6 @@ TEST(BackwardWarpgroups, TakePlainProblemsOfEveryHeadSize) {
 // Each of these alone leaves a problem to the kernels of sm_80.
 TEST(BackwardWarpgroups, LeaveTheRestToOthers) {
   const std::function<void(Gradients&)> others[] = {
-      [](Gradients& g) { g.p.deterministic = true; },
       [](Gradients& g) { g.p.softcap = 1; },
       [](Gradients& g) { g.p.dropout.p = 0.1f; },
       [](Gradients& g) { g.t.dq = {}; },
@@ -191,13 +190,33 @@ TEST(BackwardWarpgroups, SumsAreInTheKernelsOrderAndOnlyThere) {
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(a.dq_sums.data) % 16, 0u);
 }
 
+// With `deterministic` they take turns at the sums, by counters behind them.
+TEST(BackwardWarpgroups, TakeTurnsWhereBitsMustNotChange) {
+  Gradients g;
+  Plan any, ordered;
+  g.fill(any);
+  g.p.deterministic = true;
+  g.fill(ordered);
+  EXPECT_EQ(names_of(ordered), names_of(any));
+  for (const auto* a : {&ordered.arguments<Operation::backward_delta>(),
+                        &ordered.arguments<Operation::backward_warpgroups>().backward,
+                        &ordered.arguments<Operation::backward_round>()})
+    EXPECT_EQ(a->sums_by_lane, kernel::sums_in_turn);
+  // 1000 queries of 2 x 8 heads are 63 blocks of 16 each.
+  const std::int64_t counters = 2 * 8 * 63 * 4;
+  EXPECT_EQ(ordered.workspace.value() - any.workspace.value(), (counters + 63) / 64 * 64);
+  // Other options keep the kernels without additions.
+  g.p.softcap = 1;
+  EXPECT_EQ(g.names()[1], "backward_queries_bf16_128_full");
+}
+
 TEST(BackwardWarpgroups, MapsAreThoseOfTheTensorsAndBoxesAreTiles) {
   const Gradients g;
   Plan plan;
   g.fill(plan);
   const Launch& launch = *plan.find(Operation::backward_warpgroups);
   const auto& a = plan.arguments<Operation::backward_warpgroups>();
-  const auto tile = kernel::backward_groups(kernel::kernel_spec(launch.kernel));
+  const auto tile = kernel::backward_block(kernel::kernel_spec(launch.kernel));
   const struct {
     const kernel::TensorMap* map;
     const void* data;
@@ -205,8 +224,8 @@ TEST(BackwardWarpgroups, MapsAreThoseOfTheTensorsAndBoxesAreTiles) {
     std::uint64_t length, heads;
   } expected[] = {{&a.q, g.p.q.data, tile.queries, 1000, 8},
                   {&a.dout, g.t.dout.data, tile.queries, 1000, 8},
-                  {&a.k, g.p.k.data, tile.keys(), 900, 2},
-                  {&a.v, g.p.v.data, tile.keys(), 900, 2}};
+                  {&a.k, g.p.k.data, tile.keys, 900, 2},
+                  {&a.v, g.p.v.data, tile.keys, 900, 2}};
   ASSERT_EQ(launch.boxes.size(), std::size(expected));
   for (std::size_t n = 0; n < std::size(expected); ++n) {
     const TensorBox& box = launch.boxes[n];
@@ -218,7 +237,7 @@ TEST(BackwardWarpgroups, MapsAreThoseOfTheTensorsAndBoxesAreTiles) {
     EXPECT_EQ(box.sizes[2], expected[n].heads);
   }
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(&a) % 64, 0u);
-  EXPECT_EQ(launch.shape.groups, 2 * 2 * divide_up(900, tile.keys()));
+  EXPECT_EQ(launch.shape.groups, 2 * 2 * divide_up(900, tile.keys));
   EXPECT_LE(launch.shape.dynamic_shared, 232448u);
 }
 

@@ -2,6 +2,7 @@
 // without a mask need none.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 
 #include "arch/host.hpp"
@@ -72,6 +73,37 @@ TEST(QueryTiles, NeighbouringBlocksStartApart) {
   std::set<std::int32_t> starts;
   for (std::int32_t begin = 0; begin < 1024; begin += owned)
     EXPECT_TRUE(starts.insert(Tiles({}, sequence, begin).start).second);
+}
+
+// Where blocks take turns at the sums of a tile, all cut queries into the same tiles, walk down, and know how many
+// blocks before them meet a tile.
+void expect_turns(const Visibility& visibility, std::int32_t sq, std::int32_t sk) {
+  Problem p;
+  p.visibility = visibility;
+  p.lengths = {.batch = 1, .rows_q = sq, .rows_k = sk};
+  p.max_q = sq;
+  p.max_k = sk;
+  const SequenceView sequence(p, 0);
+  const Sight sight(visibility, sq, sk);
+  std::map<std::int32_t, std::int32_t> met;  // how many blocks so far, by the tile's first query
+  for (std::int32_t begin = 0; begin < sk; begin += owned) {
+    const Tiles tiles(visibility, sequence, begin, true);
+    std::int32_t query = tiles.start;
+    for (std::int32_t n = 0; n < tiles.count; ++n, query -= streamed) {
+      ASSERT_GE(query, tiles.first);
+      EXPECT_EQ(query % streamed, 0);
+      EXPECT_EQ(blocks_before<owned>(sight, begin / owned, query), met[query]++)
+          << query << " and keys from " << begin;
+    }
+    if (tiles.count > 0) EXPECT_LT(query, tiles.first);
+  }
+}
+
+TEST(QueryTiles, BlocksKnowTheirTurns) {
+  const Visibility seen[] = {{}, {-1, 0}, {100, 20}, {0, 0}, {-1, -1, 70}, {40, 0, 90}, {300, -1}};
+  for (const Visibility& visibility : seen)
+    for (const auto& [sq, sk] : {std::pair{1, 1}, {64, 128}, {900, 300}, {77, 700}, {1000, 1000}})
+      expect_turns(visibility, sq, sk);
 }
 
 }  // namespace

@@ -50,10 +50,14 @@ TEST(Table, GradientsOnHopperFitAMultiprocessor) {
       ASSERT_GE(number, 0);
       EXPECT_TRUE(has_kernel(Family::sm90, number));
       EXPECT_FALSE(has_kernel(Family::sm80, number));
+      const BackwardBlock block = backward_block(spec);
       const BackwardGroups groups = backward_groups(spec);
-      const int entry = 65536 / groups.threads() / 8 * 8;
-      EXPECT_LE(128 * groups.registers(), entry * groups.threads());
-      EXPECT_LE(backward_groups_shared(spec), 232448);
+      constexpr BackwardRoles roles;
+      const int entry = 65536 / block.threads / 8 * 8;
+      EXPECT_LE(128 * (has_roles(spec) ? roles.serving + roles.groups * roles.computing
+                                       : groups.registers()),
+                entry * block.threads);
+      EXPECT_LE(block.shared, 232448);
     }
   }
 }

@@ -1,0 +1,36 @@
+// Counters by which workgroups that own keys take turns at the sums of dq, where the same bits are wanted on every
+// run: one per block of 16 queries of the sums, behind all of them. The kernel that clears the sums clears them.
+#pragma once
+
+#include "backward/dq_sums.hpp"
+
+namespace rocflash::kernel {
+
+class DqTurns {
+ public:
+  // Whether there are counters.
+  static bool in_order(const BackwardArguments& a) { return a.sums_by_lane == sums_in_turn; }
+
+  DqTurns(const BackwardArguments& a, const SequenceView& sequence)
+      : counters_(reinterpret_cast<std::uint32_t*>(a.dq_sums.data)),
+        // Columns are a power of two.
+        head_stride_(a.dq_sums.head_stride / DqSums::rows >> __builtin_ctz(a.dq_sums.columns)) {
+    const Problem& p = a.problem;
+    const bool packed = p.lengths.packed_q();
+    const std::int64_t planes = (packed ? 1 : p.lengths.batch) * p.heads,
+                       plane = packed ? 0 : sequence.batch * p.heads;
+    counters_ += planes * a.dq_sums.head_stride + plane * head_stride_ +
+                 sequence.q_row / DqSums::rows + (packed ? sequence.batch : 0);
+  }
+
+  std::uint32_t* counter(std::int64_t head, std::int32_t query) const {
+    return counters_ + head * head_stride_ + query / DqSums::rows;
+  }
+  std::int64_t head_stride() const { return head_stride_; }
+
+ private:
+  std::uint32_t* counters_;
+  std::int64_t head_stride_;
+};
+
+}  // namespace rocflash::kernel
