@@ -78,7 +78,7 @@ constexpr DecodeTile latent_tile(Family family) {
 // warpgroup copies, one computes scores and weights, two weigh half of the values each.
 struct LatentGroups {
   static constexpr int keys = 64, stages = 2, value_groups = 2, threads = 4 * 128;
-  static constexpr int copying = 40, scoring = 136, weighing = 168;  // registers per thread
+  static constexpr int copying = 56, scoring = 136, weighing = 160;  // registers per thread
   static_assert(copying + scoring + value_groups * weighing <= 512);
   int rows;
 

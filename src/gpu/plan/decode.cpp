@@ -159,6 +159,7 @@ void plan_decode(Plan& plan, const Problem& given, const ForwardOutputs& outputs
     a.outputs = outputs;
     a.sinks = given.sinks;
     plan.add(spec, family_for(spec, chip), blocks_of_all(p, tile).value());
+    plan.shape().early = groups != nullptr;
     return;
   }
 
@@ -180,6 +181,7 @@ void plan_decode(Plan& plan, const Problem& given, const ForwardOutputs& outputs
            .columns = tile.columns};
   a.lse = {reinterpret_cast<float*>(lse), l.packed_q() ? 0 : p.heads * l.rows_q, l.rows_q, 1};
   plan.add(spec, family_for(spec, chip), blocks_of_all(p, tile).value() * a.splits);
+  plan.shape().early = groups != nullptr;
 
   const Rows& to = outputs.out;
   Parts merged{
