@@ -259,6 +259,10 @@ std::vector<Feature> make_features() {
       {"latent", [](Case& c) { share_values(c, 16), c.causal = true; }},
       {"latent pages 16",
        [](Case& c) { share_values(c, 40), page_keys(c, 16), use_keys(c), pad_left(c); }},
+      {"latent few rows pages 24",
+       [](Case& c) {
+         share_values(c, 5), page_keys(c, 24), use_keys(c), c.sq = 1, c.window = Window{150, 0};
+       }},
       {"latent append splits",
        [](Case& c) {
          share_values(c, 24), page_keys(c, 64), append(c, 2), c.splits = 3, c.sinks = true;

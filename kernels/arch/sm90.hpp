@@ -88,6 +88,18 @@ inline void reach_barrier(int number, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
+// The same, and whether the condition holds in one of their threads.
+inline bool any_of(int number, int threads, bool condition) {
+  std::uint32_t found;
+  asm volatile(
+      "{ .reg .pred p, q; setp.ne.u32 q, %3, 0; bar.red.or.pred p, %1, %2, q; selp.u32 %0, 1, 0, "
+      "p; }"
+      : "=r"(found)
+      : "r"(number), "r"(threads), "r"(static_cast<std::uint32_t>(condition))
+      : "memory");
+  return found != 0;
+}
+
 // Makes ordinary stores of this thread to shared memory visible to copies and products that start
 // after a barrier.
 inline void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

@@ -89,6 +89,14 @@ struct DecodeArguments {
   PerHead sinks;
 };
 
+// The same of rows that are keys and values, with tiles that the copy engine fetches: boxes of one panel of a tile, or
+// of some of its rows where pages have fewer.
+struct LatentWarpgroupsArguments {
+  TensorMap k;
+  DecodeArguments decode;
+  std::int32_t box_rows = 0;  // divides those of a page, and of a tile
+};
+
 // Rows whose strides count bytes; `bytes` are those of one.
 struct ByteRows {
   const std::byte* data = nullptr;
@@ -191,11 +199,19 @@ struct ArgumentsChoice<Operation::decode_latent> {
   using Type = DecodeArguments;
 };
 template <>
+struct ArgumentsChoice<Operation::latent_warpgroups> {
+  using Type = LatentWarpgroupsArguments;
+};
+template <>
 struct ArgumentsChoice<Operation::decode_clusters> {
   using Type = ClusterArguments;
 };
 template <>
 struct ArgumentsChoice<Operation::combine> {
+  using Type = CombineArguments;
+};
+template <>
+struct ArgumentsChoice<Operation::combine_early> {
   using Type = CombineArguments;
 };
 template <Operation operation>

@@ -11,6 +11,8 @@ struct CombineTile {
 };
 inline constexpr CombineTile combine_tile{256, 1};
 
-constexpr KernelSpec combine_spec() { return {Operation::combine, DType::f32, 0, Variant::any}; }
+constexpr KernelSpec combine_spec(Operation operation = Operation::combine) {
+  return {operation, DType::f32, 0, Variant::any};
+}
 
 }  // namespace rocflash::kernel

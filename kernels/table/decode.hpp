@@ -74,6 +74,39 @@ constexpr DecodeTile latent_tile(Family family) {
   return tile;
 }
 
+// latent_warpgroups: keys are the rows of both products, rows of q their columns, and the bucket says how many. One
+// warpgroup copies, one computes scores and weights, two weigh half of the values each.
+struct LatentGroups {
+  static constexpr int keys = 64, stages = 2, value_groups = 2, threads = 4 * 128;
+  static constexpr int copying = 56, scoring = 136, weighing = 160;  // registers per thread
+  static_assert(copying + scoring + value_groups * weighing <= 512);
+  int rows;
+
+  constexpr int weight_stages() const { return rows <= 32 ? 2 : 1; }
+  // q, tiles of keys, weights; then numbers per row: factors of each stage, largest scores or sums of the four warps,
+  // which keys it sees, what ends it. Barriers and a few words more.
+  constexpr int dynamic_shared() const {
+    const int row_bytes = (latent_values + latent_rest) * 2;
+    return (rows + stages * keys) * row_bytes + weight_stages() * rows * keys * 2 +
+           rows * (4 * weight_stages() + 4 * 4 + 8 + 8) + 256;
+  }
+};
+constexpr KernelSpec latent_groups_spec(DType dtype, int rows) {
+  return {Operation::latent_warpgroups, dtype, rows, Variant::any};
+}
+constexpr DecodeTile latent_groups_tile(const KernelSpec& spec) {
+  const LatentGroups groups{spec.bucket};
+  DecodeTile tile{.rows = groups.rows,
+                  .keys = LatentGroups::keys,
+                  .threads = LatentGroups::threads,
+                  .waves_per_simd = 1};
+  tile.stages = LatentGroups::stages;
+  tile.dynamic_shared = groups.dynamic_shared();
+  tile.merges = tile.divides_columns = true;
+  tile.columns = latent_values;
+  return tile;
+}
+
 constexpr DecodeTile key_tile(Family family, const KernelSpec& spec) {
   const int bucket = spec.bucket;
   switch (family) {
@@ -131,6 +164,7 @@ constexpr DecodeTile clusters_tile(const KernelSpec& spec) {
 constexpr DecodeTile decode_tile(Family family, const KernelSpec& spec) {
   if (spec.operation == Operation::decode_clusters) return clusters_tile(spec);
   if (spec.operation == Operation::decode_latent) return latent_tile(family);
+  if (spec.operation == Operation::latent_warpgroups) return latent_groups_tile(spec);
   DecodeTile tile = key_tile(family, spec);
   tile.columns = spec.bucket;
   return tile;

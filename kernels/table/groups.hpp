@@ -57,11 +57,13 @@ constexpr GroupShape group_shape(Family family, const KernelSpec& spec) {
       return {wide_threads, wide_tile(family, spec).waves_per_simd, 0};
     case Operation::decode:
     case Operation::decode_latent:
+    case Operation::latent_warpgroups:
     case Operation::decode_clusters: {
       const DecodeTile tile = decode_tile(family, spec);
       return {tile.threads, tile.waves_per_simd, tile.dynamic_shared};
     }
     case Operation::combine:
+    case Operation::combine_early:
       return {combine_tile.threads, combine_tile.waves_per_simd, 0};
   }
   return {};

@@ -67,6 +67,36 @@ def test_values_within_keys_in_pages_and_appended() -> None:
     agree(out, q, rows, rows[..., :512])
 
 
+@pytest.mark.parametrize("heads, size", [(16, 8), (32, 64), (64, 24), (128, 64)])
+def test_values_within_keys_in_a_graph_of_other_lengths(heads: int, size: int) -> None:
+    """Captured once; lengths and tables change, what lies behind the keys in use is NaN."""
+    q, rows = latent(heads, keys=1536)
+    there, pages = q.cuda(), torch.full((3 * 1536 // size, size, 1, 576), float("nan"))
+    table = torch.randperm(len(pages)).view(3, -1)[:2].int()
+    pages[table.long().flatten()] = rows.float().view(-1, size, 1, 576)
+    cache, named = pages.bfloat16().cuda(), table.cuda()
+    used = torch.tensor([1536, 1536], dtype=torch.int32, device="cuda")
+    told = {"page_table": named, "cache_seqlens": used}
+    rocflash.decode(there, cache, cache[..., :512], **told)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out, _ = rocflash.decode(there, cache, cache[..., :512], **told)
+    for lengths in ([1536, 1536], [1, 700], [64, 0], [1000, 129]):
+        used.copy_(torch.tensor(lengths))
+        clean = cache.clone()
+        for n, length in enumerate(lengths):  # in pages that are in use in part
+            if length % size:
+                cache[named[n, length // size], length % size :] = float("nan")
+        graph.replay()
+        for n, length in enumerate(lengths):
+            seen = rows[n : n + 1, :length]
+            if length:
+                agree(out[n : n + 1], q[n : n + 1], seen, seen[..., :512])
+            else:
+                assert not out[n].any()
+        cache.copy_(clean)
+
+
 def test_qv_over_one_buffer() -> None:
     """As servers of DeepSeek's models call FA3: 64 columns of keys behind 512 of values."""
     q, rows = latent(16)

@@ -30,7 +30,13 @@ void plan_combine(Plan& plan, const Parts& parts, const Problem* problem, Chip c
   // The kernel strides over the rows, so a bounded grid serves any number of them.
   constexpr std::int64_t most_groups = 1 << 16;
   a.groups = static_cast<std::int32_t>(std::min(divide_up(items, waves / a.slices), most_groups));
-  plan.add(kernel::combine_spec(), chip.family, a.groups);
+  if (problem && chip.warpgroups) {  // the launch before is decode's
+    plan.add(kernel::combine_spec(kernel::Operation::combine_early), kernel::Family::sm90,
+             a.groups);
+    plan.shape().early = true;
+  } else {
+    plan.add(kernel::combine_spec(), chip.family, a.groups);
+  }
 }
 
 }  // namespace rocflash::gpu

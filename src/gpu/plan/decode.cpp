@@ -5,6 +5,7 @@
 
 #include "gpu/plan/clusters.hpp"
 #include "gpu/plan/combine.hpp"
+#include "gpu/plan/latent.hpp"
 #include "gpu/plan/rows.hpp"
 #include "gpu/plan/scratch.hpp"
 #include "gpu/plan/sequences.hpp"
@@ -17,19 +18,28 @@ using kernel::KernelSpec;
 using kernel::Operation;
 using kernel::Vendor;
 
+constexpr std::int64_t most_groups = std::numeric_limits<std::int32_t>::max() / 256;
+
 // Rows that hold keys and values, past the head sizes of the other kernels.
 bool is_latent(const Problem& p) {
   return p.values_within_keys() && p.value_dim <= kernel::latent_values &&
          p.head_dim > kernel::largest_bucket(Operation::decode, p.dtype) &&
          kernel::bucket_of(Operation::decode_latent, p.dtype, p.head_dim) > 0;
 }
-KernelSpec spec_for(const Problem& p) {
-  if (is_latent(p)) return kernel::latent_spec(p.dtype);
+KernelSpec spec_for(const Problem& p, Chip chip) {
+  if (is_latent(p)) {
+    const int rows = latent_group_rows(p, chip);
+    return rows > 0 ? kernel::latent_groups_spec(p.dtype, rows) : kernel::latent_spec(p.dtype);
+  }
   return kernel::decode_spec(
       p.dtype, kernel::bucket_of(Operation::decode, p.dtype, std::max(p.head_dim, p.value_dim)));
 }
+kernel::Family family_for(const KernelSpec& spec, Chip chip) {
+  return spec.operation == Operation::latent_warpgroups ? kernel::Family::sm90 : chip.family;
+}
 DecodeTile tile_for(const Problem& p, Chip chip) {
-  return kernel::decode_tile(chip.family, spec_for(p));
+  const KernelSpec spec = spec_for(p, chip);
+  return kernel::decode_tile(family_for(spec, chip), spec);
 }
 int waves_of(const DecodeTile& tile, Chip chip) {
   return tile.waves(kernel::facts_of(chip.family).wave);
@@ -65,15 +75,15 @@ Problem spaced(const Problem& given) {
 }  // namespace
 
 bool is_split(const Problem& given, const ForwardOutputs& o, Chip chip) {
-  constexpr std::int64_t most_queries = 64, fewest_keys = 256,
-                         most_groups = std::numeric_limits<std::int32_t>::max() / 256;
+  constexpr std::int64_t most_queries = 64, fewest_keys = 256;
   const Problem p = spaced(given);
   const std::int64_t queries = sequence_rows(p.lengths, p.max_q);
   if (o.s_dmask || is_without_sequences(p) || queries == 0) return false;
   if (queries <= most_queries && cluster_size(p, chip) > 0) return true;
-  if (p.k.dtype != p.dtype || spec_for(p).bucket == 0) return false;
-  const int number = kernel::kernel_number(spec_for(p));
-  if (number < 0 || !kernel::has_kernel(chip.family, number)) return false;
+  const KernelSpec spec = spec_for(p, chip);
+  if (p.k.dtype != p.dtype || spec.bucket == 0) return false;
+  const int number = kernel::kernel_number(spec);
+  if (number < 0 || !kernel::has_kernel(family_for(spec, chip), number)) return false;
   if (!suits_plain(p.q) || !suits_plain(p.k) || !suits_plain(p.v)) return false;
   const DecodeTile tile = tile_for(p, chip);
   const Size blocks = blocks_of_all(p, tile);
@@ -96,6 +106,8 @@ std::int32_t decode_splits(const Problem& p, Chip chip) {
   const std::int64_t most = tile.divides_columns ? 512 : 128;
   if (p.splits > 0) return static_cast<std::int32_t>(std::min<std::int64_t>(p.splits, most));
   const std::int64_t keys = std::min(p.max_k, p.lengths.rows_k);
+  if (spec_for(p, chip).operation == Operation::latent_warpgroups)
+    return latent_splits(keys, blocks_of_all(p, tile).at_most(most_groups), chip);
   // A second launch that merges takes as long as some tiles do.
   constexpr std::int64_t merge_tiles = 8;
   if (tile.merges && keys <= merge_tiles * tile.keys * key_waves_of(tile, chip)) return 1;
@@ -124,13 +136,18 @@ void plan_decode(Plan& plan, const Problem& given, const ForwardOutputs& outputs
     if (const std::int32_t size = cluster_size(p, chip); size > 0)
       return plan_clusters(plan, p, outputs, size);
   }
-  kernel::DecodeArguments& a = plan.next<Operation::decode>();
-  a.problem = spaced(given);
+  const Problem shape = spaced(given);
+  const KernelSpec spec = spec_for(shape, chip);
+  const DecodeTile tile = tile_for(shape, chip);
+  kernel::LatentWarpgroupsArguments* const groups = spec.operation == Operation::latent_warpgroups
+                                                        ? &plan.next<Operation::latent_warpgroups>()
+                                                        : nullptr;
+  kernel::DecodeArguments& a = groups ? groups->decode : plan.next<Operation::decode>();
+  a.problem = shape;
   Problem& p = a.problem;
   p.sinks = {};
   const Lengths& l = p.lengths;
-  const KernelSpec spec = spec_for(p);
-  const DecodeTile tile = tile_for(p, chip);
+  if (groups) map_latent(plan, *groups);
   a.group = static_cast<std::int32_t>(p.group());
   a.blocks = static_cast<std::int32_t>(row_blocks(p, tile));
   a.splits = decode_splits(p, chip);
@@ -141,7 +158,8 @@ void plan_decode(Plan& plan, const Problem& given, const ForwardOutputs& outputs
     a.direct = 1;
     a.outputs = outputs;
     a.sinks = given.sinks;
-    plan.add(spec, chip.family, blocks_of_all(p, tile).value());
+    plan.add(spec, family_for(spec, chip), blocks_of_all(p, tile).value());
+    plan.shape().early = groups != nullptr;
     return;
   }
 
@@ -162,7 +180,8 @@ void plan_decode(Plan& plan, const Problem& given, const ForwardOutputs& outputs
            .head_stride = tile.columns,
            .columns = tile.columns};
   a.lse = {reinterpret_cast<float*>(lse), l.packed_q() ? 0 : p.heads * l.rows_q, l.rows_q, 1};
-  plan.add(spec, chip.family, blocks_of_all(p, tile).value() * a.splits);
+  plan.add(spec, family_for(spec, chip), blocks_of_all(p, tile).value() * a.splits);
+  plan.shape().early = groups != nullptr;
 
   const Rows& to = outputs.out;
   Parts merged{

@@ -77,10 +77,10 @@ class Plan {
 
  private:
   struct alignas(64) Room {
-    std::byte bytes[std::max({sizeof(kernel::ForwardWarpgroupsArguments),
-                              sizeof(kernel::BackwardWarpgroupsArguments),
-                              sizeof(kernel::AppendArguments), sizeof(kernel::ClusterArguments),
-                              sizeof(kernel::CombineArguments)})];
+    std::byte bytes[std::max(
+        {sizeof(kernel::ForwardWarpgroupsArguments), sizeof(kernel::BackwardWarpgroupsArguments),
+         sizeof(kernel::AppendArguments), sizeof(kernel::ClusterArguments),
+         sizeof(kernel::LatentWarpgroupsArguments), sizeof(kernel::CombineArguments)})];
   };
 
   int count_ = 0;

@@ -1,0 +1,228 @@
+// Rows that are keys and values on Hopper (decode/sm90_latent.hpp): what the kernels have in shared memory, how keys and
+// q get there, and how results leave it.
+#pragma once
+
+#include "attention/exact.hpp"
+#include "attention/softmax.hpp"
+#include "decode/latent.hpp"
+#include "tile/sm90.hpp"
+
+namespace rocflash::kernel {
+
+inline constexpr int group_warps = arch::warpgroup_size / arch::wave_size;
+
+// Types and shared memory of one kernel.
+template <KernelSpec spec>
+struct LatentGroupTypes {
+  static constexpr DType dtype = spec.dtype;
+  static constexpr int rows = spec.bucket;
+  static constexpr LatentGroups groups{rows};
+  static constexpr int stages = LatentGroups::stages, weight_stages = groups.weight_stages();
+  static constexpr int keys = LatentGroups::keys, half = latent_values / 2;
+
+  using KeyHalf = Panels<keys, half>;
+  using KeyRest = Panels<keys, latent_rest>;
+  using QueryHalf = Panels<rows, half>;
+  using QueryRest = Panels<rows, latent_rest>;
+  using WeightTile = Panels<rows, keys>;
+
+  static constexpr int query_bytes = 2 * QueryHalf::bytes + QueryRest::bytes,
+                       stage_bytes = 2 * KeyHalf::bytes + KeyRest::bytes;
+  static_assert(query_bytes % 1024 == 0 && stage_bytes % 1024 == 0 &&
+                WeightTile::bytes % 1024 == 0);
+
+  // Parts 0 and 1 are the halves of the values, part 2 is the rest.
+  static SharedAddress q(int part) {
+    return arch::shared_begin() + static_cast<std::uint32_t>(part * QueryHalf::bytes);
+  }
+  static SharedAddress k(int stage, int part) {
+    return arch::shared_begin() +
+           static_cast<std::uint32_t>(query_bytes + stage * stage_bytes + part * KeyHalf::bytes);
+  }
+  static SharedAddress weights(int stage) {
+    return k(stages, 0) + static_cast<std::uint32_t>(stage * WeightTile::bytes);
+  }
+  // Results take the place of the keys. Rows are some bytes apart, so that lanes use different banks.
+  static SharedAddress result(int row, int column) {
+    return k(0, 0) + static_cast<std::uint32_t>(row * (4 * latent_values + 16) + 4 * column);
+  }
+  static_assert(rows * (4 * latent_values + 16) <= stages * stage_bytes);
+  // Words per row of q.
+  static SharedAddress factor(int stage, int row) {
+    return weights(weight_stages) + static_cast<std::uint32_t>(4 * (stage * rows + row));
+  }
+  static SharedAddress of_warp(int warp, int row) { return factor(weight_stages + warp, row); }
+  static SharedAddress seen_keys(int row) {
+    return of_warp(4, 0) + static_cast<std::uint32_t>(8 * row);
+  }
+  static SharedAddress end(int row) {
+    return seen_keys(rows) + static_cast<std::uint32_t>(8 * row);
+  }  // base and factor
+  // Whether a reference has moved that a warp needs to know of; rows of q that each warp found broken.
+  static SharedAddress moved(int stage, int warp) {
+    return end(rows) + static_cast<std::uint32_t>(4 * (stage * group_warps + warp));
+  }
+  static SharedAddress broken(int warp) {
+    return moved(2, 0) + static_cast<std::uint32_t>(8 * warp);
+  }
+  static SharedAddress barriers() { return broken(8); }
+  static Ring<stages> k_ring(int part) {
+    return Ring<stages>(barriers() + static_cast<std::uint32_t>(part * Ring<stages>::bytes));
+  }
+  static Ring<weight_stages> weight_ring() {
+    return Ring<weight_stages>(barriers() + 3 * Ring<stages>::bytes);
+  }
+  static_assert(32 + 64 + 3 * Ring<stages>::bytes + Ring<weight_stages>::bytes <= 256);
+  static_assert(groups.dynamic_shared() <= 232448);
+};
+
+// An address that the compiler then knows to be the same in all lanes, and keeps where the matrix unit wants it.
+inline SharedAddress uniform_address(SharedAddress at) {
+  return static_cast<SharedAddress>(
+      __nvvm_shfl_sync_idx_i32(arch::all_lanes, static_cast<int>(at), 0, 31));
+}
+
+// Named barriers.
+inline constexpr int latent_scores_barrier = 1, latent_end_barrier = 2, latent_values_barrier = 3;
+
+// What a workgroup computes. Whoever needs it again at the end asks again, rather than keep it in registers.
+template <KernelSpec spec>
+struct LatentWork {
+  DecodeItem item;
+  SequenceView sequence;
+  DecodePart part;
+
+  explicit LatentWork(const DecodeArguments& a)
+      : item(a, arch::renewed(arch::group())),
+        sequence(a.problem, item.batch),
+        part(a, sequence, item.block, LatentGroupTypes<spec>::rows, item.split, a.splits,
+             LatentGroupTypes<spec>::keys) {}
+  PackedRow row(const DecodeArguments& a, int n) const {
+    return PackedRow(part.row_begin + n, static_cast<std::uint32_t>(a.group), item.kv_head);
+  }
+};
+
+// What the copying warps do. Their lanes look up pages ahead, one box each; the first one starts a share of the copies.
+template <KernelSpec spec>
+void copy_latent(const LatentWarpgroupsArguments& a, const SequenceView& sequence,
+                 const DecodePart& part, std::int32_t kv_head) {
+  using Types = LatentGroupTypes<spec>;
+  using Half = typename Types::KeyHalf;
+  const Rows& keys = a.decode.problem.k;
+  const std::int32_t box_rows = a.box_rows, boxes = Types::keys / box_rows;  // a power of two
+  const auto page_rows = static_cast<std::uint32_t>(keys.blocks ? keys.block_rows : 0x7fffffff);
+  const std::int32_t lane = arch::lane(), last_box = (part.end - 1) / box_rows;
+  const std::int32_t* const table =
+      keys.blocks ? keys.blocks + sequence.batch * keys.blocks_stride : nullptr;
+  // Where a box starts. Those behind the last key are taken for the last one.
+  struct Place {
+    std::int32_t page, row;
+  };
+  const auto look_up = [&](std::int32_t box) {
+    const auto row = static_cast<std::uint32_t>((box < last_box ? box : last_box) * box_rows);
+    if (!table)
+      return Place{static_cast<std::int32_t>(sequence.batch), static_cast<std::int32_t>(row)};
+    return Place{static_cast<std::int32_t>(
+                     clamp(arch::load(table + row / page_rows), 0, a.decode.caches - 1)),
+                 static_cast<std::int32_t>(row % page_rows)};
+  };
+  const auto from_lane = [](std::int32_t x, std::int32_t source) {
+    return __nvvm_shfl_sync_idx_i32(arch::all_lanes, x, source, 31);
+  };
+  // Other blocks of rows read the same keys at the same time.
+  const arch::Reuse reuse = a.decode.blocks > 1 ? arch::Reuse::much : arch::Reuse::none;
+  const int warp = arch::wave(), shift = __builtin_ctz(static_cast<unsigned>(boxes));
+  FillPlace<Types::stages> place;
+  std::int32_t box = part.begin / box_rows, used = 0;
+  Place places = look_up(box + lane), next_places = look_up(box + arch::wave_size + lane);
+  for (std::int32_t begin = part.begin; begin < part.end; begin += Types::keys) {
+    if (used == arch::wave_size) {
+      used = 0;
+      places = next_places;
+      next_places = look_up(box + arch::wave_size + lane);
+    }
+    // The rest first: it is free first.
+    ROCFLASH_UNROLL
+    for (int n = 0; n < 3; ++n) {
+      const int number = n == 0 ? 2 : n - 1, panels = number == 2 ? 1 : Half::count;
+      const int copies = panels * boxes, own = (copies - warp + group_warps - 1) / group_warps;
+      const auto ring = Types::k_ring(number);
+      ring.wait_until_empty(place);
+      arch::wave_barrier();
+      SharedAddress full = 0;
+      if (lane == 0) full = ring.announce(place, own * box_rows * Half::row_bytes);
+      for (int copy = warp; copy < copies; copy += group_warps) {
+        const int which = copy & (boxes - 1), panel = copy >> shift;
+        const std::int32_t page = from_lane(places.page, used + which),
+                           row = from_lane(places.row, used + which);
+        if (lane == 0)
+          arch::copy_box(Types::k(place.stage(), number) +
+                             static_cast<std::uint32_t>(panel * Half::panel_bytes +
+                                                        which * box_rows * Half::row_bytes),
+                         a.k, full, number * Types::half + Half::width * panel, row, kv_head, page,
+                         reuse);
+      }
+    }
+    used += boxes;
+    box += boxes;
+    place.advance();
+  }
+}
+
+// q to shared memory, as the right operand of the scores. All threads of some warpgroups.
+template <KernelSpec spec>
+void copy_latent_queries(const DecodeArguments& a, const SequenceView& sequence,
+                         const DecodePart& part, std::int32_t kv_head, int thread, int threads) {
+  using Types = LatentGroupTypes<spec>;
+  constexpr int chunks = (latent_values + latent_rest) / 8;
+  for (int n = thread; n < Types::rows * chunks; n += threads) {
+    const int row = n / chunks, chunk = n % chunks, column = 8 * chunk;
+    const int number = column / Types::half;
+    const int offset = number == 2 ? Types::QueryRest::offset(row, column % Types::half)
+                                   : Types::QueryHalf::offset(row, column % Types::half);
+    arch::store_shared(
+        Types::q(number) + static_cast<std::uint32_t>(offset),
+        query_chunk<spec.dtype>(a.problem.q, sequence, part, static_cast<std::uint32_t>(a.group),
+                                kv_head, row, chunk));
+  }
+}
+
+// Rows of a tile from `first` on, whose weights are 0, become 0: they may hold anything.
+template <class Types>
+void clear_latent_rows(int stage, int first, int thread) {
+  constexpr int chunks = Types::KeyHalf::row_bytes / 16;
+  const int count = (Types::keys - first) * chunks;
+  for (int panel = 0; panel < 2 * Types::KeyHalf::count; ++panel)
+    for (int n = thread; n < count; n += arch::warpgroup_size)
+      arch::store_shared(Types::k(stage, 0) +
+                             static_cast<std::uint32_t>(panel * Types::KeyHalf::panel_bytes +
+                                                        first * Types::KeyHalf::row_bytes + 16 * n),
+                         Words4{});
+}
+
+// Rows of results from shared memory to where they belong, by turns of some warps. Those that are not finite are
+// computed again, one by one (attention/exact.hpp).
+template <KernelSpec spec>
+void store_latent(const DecodeArguments& a, int first, int step, std::uint64_t broken) {
+  using Types = LatentGroupTypes<spec>;
+  const LatentWork<spec> work(arch::again(a));
+  const LatentResults<spec.dtype> to{a, work.sequence, work.item.split};
+#pragma clang loop unroll(disable)
+  for (int row = first; row < work.part.rows; row += step) {
+    const PackedRow packed = work.row(a, row);
+    if (broken >> row & 1) {
+      const auto end = __builtin_bit_cast(Float2, arch::load_shared8(Types::end(row)));
+      repair(
+          ExactScores<spec.dtype>{a.problem, work.sequence, packed.head, a.caches},
+          work.part.view(a.problem, work.sequence, packed.query), end.x, end.y, 0,
+          a.problem.value_dim, [&](float lse) { to.store_lse(packed, lse); },
+          [&](int column, float x) { to.store(packed, column, x); });
+      continue;
+    }
+    for (int column = 4 * arch::lane(); column < latent_values; column += 4 * arch::wave_size)
+      to.store(packed, column,
+               __builtin_bit_cast(Float4, arch::load_shared(Types::result(row, column))));
+  }
+}
+
+}  // namespace rocflash::kernel

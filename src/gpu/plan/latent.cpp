@@ -1,0 +1,68 @@
+#include "gpu/plan/latent.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "gpu/plan/boxes.hpp"
+#include "gpu/plan/sequences.hpp"
+
+namespace rocflash::gpu {
+namespace {
+
+using kernel::LatentGroups;
+using kernel::Operation;
+
+// Rows of one copy: those of a tile, or as many as divide a page. Copies keep the pattern of eight rows that
+// tiles have in shared memory.
+std::int32_t box_rows(const Problem& p) {
+  constexpr std::int64_t keys = LatentGroups::keys, pattern_rows = 8;
+  if (!p.k.blocks || p.k.block_rows >= p.lengths.rows_k) return keys;
+  const std::int64_t rows = std::gcd(keys, p.k.block_rows);
+  return rows < pattern_rows ? 0 : static_cast<std::int32_t>(rows);
+}
+
+std::optional<TensorBox> box_of_keys(const Problem& p) {
+  return p.k.blocks ? box_of(p.k, p.k.block_rows, p.kv_heads, caches_of(p))
+                    : box_of(p.k, p.lengths.rows_k, p.kv_heads, p.batch());
+}
+
+}  // namespace
+
+int latent_group_rows(const Problem& p, Chip chip) {
+  const Lengths& l = p.lengths;
+  const bool shaped = p.scale <= 0 || kernel::products_overflow(p) || p.softcap > 0 || p.alibi ||
+                      p.bias || p.mask || p.dropout.on();
+  if (!chip.warpgroups || shaped || l.packed_k() || l.cu_k || l.leftpad_k || l.rows_k == 0 ||
+      box_rows(p) == 0 || !box_of_keys(p))
+    return 0;
+  const int most = kernel::largest_bucket(Operation::latent_warpgroups, p.dtype);
+  const std::int64_t rows = std::min<std::int64_t>(sequence_rows(l, p.max_q) * p.group(), most);
+  return kernel::bucket_of(Operation::latent_warpgroups, p.dtype, static_cast<int>(rows),
+                           kernel::family_set::sm90);
+}
+
+std::int32_t latent_splits(std::int64_t keys, std::int64_t blocks, Chip chip) {
+  // A workgroup has a multiprocessor to itself; its start and its end take as long as some tiles.
+  constexpr std::int64_t ends = 3, most = 512;
+  const std::int64_t tiles = divide_up(keys, LatentGroups::keys);
+  if (chip.units == 0 || blocks == 0) return 1;
+  const auto time = [&](std::int64_t splits) {
+    return divide_up(blocks * splits, chip.units) * (divide_up(tiles, splits) + ends);
+  };
+  std::int64_t best = 1, shortest = time(1);
+  for (std::int64_t n = 2; n <= std::min(tiles / 2, most); ++n)
+    if (const std::int64_t t = time(n); t < shortest) {
+      shortest = t;
+      best = n;
+    }
+  return static_cast<std::int32_t>(best);
+}
+
+void map_latent(Plan& plan, kernel::LatentWarpgroupsArguments& a) {
+  const Problem& p = a.decode.problem;
+  a.box_rows = box_rows(p);
+  plan.map(panel_of(*box_of_keys(p), kernel::latent_values + kernel::latent_rest, a.box_rows, a.k));
+}
+
+}  // namespace rocflash::gpu
