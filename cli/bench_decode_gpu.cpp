@@ -1,7 +1,8 @@
-// `rocflash bench --op decode` on a GPU: one new query per sequence over a cache, by the device's own events,
-// beside the driver's copy that moves as many bytes.
+// `rocflash bench --op decode` on a GPU: one new query per sequence over a cache, by the device's own events, beside the
+// fastest plain read of the same bytes and the driver's copy that moves as many.
 #include <algorithm>
 
+#include "api/measure.hpp"
 #include "bench_decode.hpp"
 #include "gpu_array.hpp"
 #include "output.hpp"
@@ -46,27 +47,76 @@ class RepeatedOnGpu {
   GpuMemory workspace_;
 };
 
+// A kernel that reads the cache and does nothing with it, in several sizes of the grid: the fastest counts.
+class ReaderOnGpu {
+ public:
+  ReaderOnGpu(const std::shared_ptr<Gpu>& gpu, const void* data, std::size_t bytes,
+              Gpu::Stream stream)
+      : device_(gpu->dlpack()), data_(data), bytes_(bytes), stream_(stream), found_(gpu, 4) {
+    constexpr std::size_t group_bytes = 256 * 128;  // that a workgroup reads at once
+    const auto most = static_cast<int>(std::clamp<std::size_t>(bytes / group_bytes, 1, 1 << 20));
+    for (const int groups : {1, 2, 4, 8, 16}) {
+      sizes_.push_back(std::min(groups * gpu->about().units, most));
+      if (sizes_.back() == most) break;
+    }
+    times_.resize(sizes_.size());
+  }
+  // One more time of each size, by `time`.
+  template <class Time>
+  void add(Time time) {
+    for (std::size_t n = 0; n < sizes_.size(); ++n)
+      time(times_[n], [&, groups = sizes_[n]] {
+        check(rocflash_measure_read(device_, data_, bytes_, groups, found_.data(), stream_));
+      });
+  }
+  double seconds() const { return times_[fastest()].median(); }
+  int groups() const { return sizes_[fastest()]; }
+
+ private:
+  std::size_t fastest() const {
+    const auto slower = [](const Times& a, const Times& b) { return a.median() < b.median(); };
+    return static_cast<std::size_t>(std::min_element(times_.begin(), times_.end(), slower) -
+                                    times_.begin());
+  }
+
+  DLDevice device_;
+  const void* data_;
+  std::size_t bytes_;
+  Gpu::Stream stream_;
+  GpuMemory found_;
+  std::vector<int> sizes_;
+  std::vector<Times> times_;
+};
+
 DecodeTimes measure(const std::shared_ptr<Gpu>& gpu, const DecodeOptions& o, const DecodeCase& c) {
   const DType t = c.dtype;
-  const GpuArray q(gpu, t, c.queries, 1), out(gpu, t, c.queries, 0), k(gpu, t, c.cache, 2),
-      v(gpu, t, c.cache, 3);
+  // k and v lie in one piece, which one launch can read.
+  const Dims& rows = c.cache;
+  const GpuArray q(gpu, t, c.queries, 1), out(gpu, t, c.queries, 0),
+      both(gpu, t, {2 * rows[0], rows[1], rows[2], rows[3]}, 2);
+  auto* const k = static_cast<std::byte*>(both.tensor().data());
+  const std::size_t bytes = both.bytes() / 2;
+  const auto cache = [&](void* data, const Dims& shape) {
+    return Tensor(data, t, shape, {}, gpu->dlpack());
+  };
   const GpuInts block_table(gpu, c.table, c.table_shape), used(gpu, c.used, {o.batch});
 
   Problem problem{.q = q.tensor()};
-  problem.k = Tensor(k.tensor().data(), t, c.one_piece, {}, gpu->dlpack());
-  problem.v = Tensor(v.tensor().data(), t, c.one_piece, {}, gpu->dlpack());
+  problem.k = cache(k, c.one_piece);
+  problem.v = cache(k + bytes, c.one_piece);
   problem.seqused_k = used.tensor();
   const ForwardOutputs outputs{out.tensor(), std::nullopt, std::nullopt};
   const Gpu::Stream stream = gpu->make_stream();
   const RepeatedOnGpu one_tensor(gpu, problem, outputs, stream);
   if (c.page > 0) {
-    problem.k = k.tensor();
-    problem.v = v.tensor();
+    problem.k = cache(k, c.cache);
+    problem.v = cache(k + bytes, c.cache);
     problem.block_table = block_table.tensor();
   }
   const RepeatedOnGpu whole(gpu, problem, outputs, stream);
 
-  const auto copy = [&] { gpu->copy(v.tensor().data(), k.tensor().data(), k.bytes(), stream); };
+  const auto copy = [&] { gpu->copy(k + bytes, k, bytes, stream); };
+  ReaderOnGpu reader(gpu, k, both.bytes(), stream);
   whole();  // loads the kernels
   gpu->wait(stream);
   Stopwatch watch(*gpu);
@@ -81,12 +131,16 @@ DecodeTimes measure(const std::shared_ptr<Gpu>& gpu, const DecodeOptions& o, con
   for (const auto start = Clock::now(); !enough(o.repeat, decodes.count(), start);) {
     time(decodes, whole);
     if (c.page > 0) time(of_one_tensor, one_tensor);
+    reader.add(time);
     time(copies, copy);
   }
   gpu->drop_stream(stream);
   return {.seconds = decodes.median(),
           .one_tensor_seconds = c.page > 0 ? of_one_tensor.median() : 0,
-          .bound_seconds = copies.median()};
+          .bound_seconds = reader.seconds(),
+          .cells = {fmt::format("{:.1f}", c.bytes() / copies.median() * 1e-9),
+                    std::to_string(reader.groups())},
+          .more = {{"copy_seconds", copies.median()}, {"read_workgroups", reader.groups()}}};
 }
 
 }  // namespace
@@ -98,10 +152,13 @@ int bench_decode_gpu(const DecodeOptions& o) {
              device_line(o.device), o.dtype, o.batch, o.heads, o.kv_heads, o.head_dim);
   fmt::print(
       to,
-      "Medians by events. Copy is the driver's, of k over v: it reads and writes as many bytes "
-      "as decode reads.\n\n");
+      "Medians by events. Reading is a kernel that reads the same bytes and does nothing with "
+      "them, "
+      "with the workgroups that\nare fastest. Copy is the driver's, of k over v: it reads and "
+      "writes as many bytes as decode reads.\n\n");
   std::fflush(to);
-  return bench_decode_cases(o, {"copy", "copy_seconds"}, {}, Json::object(),
+  return bench_decode_cases(o, {"reading", "read_seconds"}, {"copy [GB/s]", "reading's workgroups"},
+                            Json::object(),
                             [&](const DecodeCase& c) { return measure(gpu, o, c); });
 }
 

@@ -119,6 +119,12 @@ void share_values(Case& c, std::int64_t heads, int head_dim = max_head_dim, int 
   set_heads(c, c.dtype == DType::f32 ? 2 : heads, 1);
 }
 
+// As many as decode takes.
+void few_queries(Case& c) {
+  c.sq = std::min<std::int64_t>(c.sq, 3);
+  c.sk = std::max<std::int64_t>(c.sk, 300);
+}
+
 void drop(Case& c, float p) {
   c.dropout_p = p;
   c.weights = true;
@@ -311,6 +317,24 @@ std::vector<Feature> make_features() {
        }},
       {"everything", [](Case& c) { everything(c); }},
       {"everything packed", [](Case& c) { pack(c), everything(c); }},
+      {"cache bf16 splits",
+       [](Case& c) {
+         halve_cache(c, DType::bf16), few_queries(c), set_heads(c, 8, 2), c.splits = 3;
+         c.decode = true;
+       }},
+      {"cache f16 splits non-finite",
+       [](Case& c) {
+         halve_cache(c, DType::f16), few_queries(c), c.splits = 2, c.causal = true;
+         c.values = Values::non_finite, c.mask = Spans{};
+       }},
+      {"cache f16 splits with every option",
+       [](Case& c) {
+         halve_cache(c, DType::f16), few_queries(c), page_keys(c, 16), append(c, 2), pad_left(c);
+         set_heads(c, 6, 2), c.causal = true, c.window = Window{150, 0}, c.splits = 4;
+         c.mask = Spans{.head = false}, c.bias = Spans{.batch = false}, c.softcap = 4;
+         c.alibi = Slopes::per_sequence, c.sinks = true, c.dropout_p = 0.2f;
+         c.softmax_scale = scale_of(c, -1.2);
+       }},
   };
   list.insert(list.end(), rest.begin(), rest.end());
   return list;

@@ -107,6 +107,8 @@ inline float sum_of_wave(float x) {
 
 inline void barrier() { asm volatile("bar.sync 0;" ::: "memory"); }
 inline void wave_barrier() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
+// As on AMD GPUs: what lanes of this warp have written to shared memory is there for its other lanes.
+inline void wave_fence() { wave_barrier(); }
 
 // Where `there` is true: adds to a number in global memory that others add to as well, in any order. (On one
 // line: a brace on a line of its own ends a kernel, see src/gpu/ptx.cpp.)

@@ -136,6 +136,15 @@ struct CombineArguments {
   std::int32_t groups = 0;      // workgroups; any number is correct
 };
 
+// Sixteen bytes at a time; where all of them folded are `wanted`, that is told.
+struct ReadArguments {
+  const std::byte* data = nullptr;
+  std::int64_t chunks = 0;
+  std::uint32_t* found = nullptr;
+  std::uint32_t wanted = 0;
+  std::int32_t groups = 0;  // workgroups; any number is correct
+};
+
 // What all kernels of backward are given: they share one struct.
 struct BackwardArguments {
   Problem problem;
@@ -201,6 +210,14 @@ struct ArgumentsChoice<Operation::decode_latent> {
 template <>
 struct ArgumentsChoice<Operation::latent_warpgroups> {
   using Type = LatentWarpgroupsArguments;
+};
+template <>
+struct ArgumentsChoice<Operation::decode_wide> {
+  using Type = DecodeArguments;
+};
+template <>
+struct ArgumentsChoice<Operation::read_memory> {
+  using Type = ReadArguments;
 };
 template <>
 struct ArgumentsChoice<Operation::decode_clusters> {

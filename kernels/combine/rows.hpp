@@ -44,6 +44,20 @@ struct CombinedRow {
   }
 };
 
+// Over all lanes, the same in each of them.
+template <class Combine>
+float of_wave(float x, Combine combine) {
+  x = combine(x, arch::rotated<8>(x));
+  x = combine(x, arch::rotated<4>(x));
+  x = combine(x, arch::rotated<2>(x));
+  x = combine(x, arch::rotated<1>(x));
+  float whole = arch::from_lane(x, 0);
+  ROCFLASH_UNROLL
+  for (int first = 16; first < arch::wave_size; first += 16)
+    whole = combine(whole, arch::from_lane(x, first));
+  return whole;
+}
+
 inline bool is_infinite(float x) { return __builtin_fabsf(x) == infinity; }
 
 // What turns a part's lse into its weight. The sink is one more part, without values; one of
@@ -58,11 +72,11 @@ struct Shares {
   Shares(const float* lse, std::int64_t stride, std::int64_t parts, bool has_sink, float sink) {
     float own = -infinity, own_sum = 0;
     visit(lse, stride, parts, [&](float x) { own = __builtin_fmaxf(own, x); });
-    highest = arch::largest_of_wave(own);
+    highest = of_wave(own, [](float x, float y) { return __builtin_fmaxf(x, y); });
     if (has_sink) highest = __builtin_fmaxf(highest, sink);
     visit(lse, stride, parts,
           [&](float x) { own_sum += x == -infinity ? 0.0f : power(x - highest); });
-    sum = arch::sum_of_wave(own_sum);
+    sum = of_wave(own_sum, [](float x, float y) { return x + y; });
     if (has_sink && sink != -infinity) sum += power(sink - highest);
     scale = 1 / sum;
   }
@@ -105,43 +119,40 @@ inline RowUse row_use(const Problem& p, std::int64_t batch, std::int64_t row) {
                                         : RowUse::unused;
 }
 
-// Four neighbouring columns of one row, in one part or another.
+// Four neighbouring columns of one row, in one part after the other.
 struct CombinedColumns {
-  const float* of_first;  // part 0
-  std::int64_t part_stride, column_stride;
-  int columns;  // that exist
-  bool whole;   // all four, on 16 bytes
+  const float* at;  // in the next part
+  std::int64_t step, column_stride;
+  int columns;  // that exist, at least one; others read the first
 
-  Float4 load(std::int64_t part) const {
-    const float* from = of_first + part * part_stride;
-    if (whole) return arch::load(reinterpret_cast<const Float4*>(from));
+  // `whole`: all lanes have four, on 16 bytes.
+  template <bool whole>
+  Float4 load() const {
+    if constexpr (whole) return arch::load(reinterpret_cast<const Float4*>(at));
     Float4 x = {};
     ROCFLASH_UNROLL
-    for (int e = 0; e < 4; ++e)
-      if (e < columns) x[e] = arch::load(from + e * column_stride);
+    for (int e = 0; e < 4; ++e) x[e] = arch::load(at + (e < columns ? e : 0) * column_stride);
     return x;
   }
 };
 
-// value += the weighted parts `base`, `base + step`, ... of `count`, whose shares the lanes have. Loads of `at_once`
-// parts do not wait for each other.
-template <int at_once>
-void add_parts(Float4& value, const CombinedColumns& from, float own_share, std::int64_t base,
-               int step, int first, int count) {
+// value += the weighted parts from number `first` on, whose shares the lanes have. Loads of `at_once` parts do not wait for
+// each other.
+template <bool whole, int at_once>
+void add_parts(Float4& value, CombinedColumns& from, float own_share, int first) {
   float share[at_once];
   Float4 x[at_once];
   ROCFLASH_UNROLL
   for (int i = 0; i < at_once; ++i) {
-    const int n = first + i;
-    share[i] = arch::in_lanes(arch::from_lane(own_share, n < arch::wave_size ? n : 0));
+    const float of_part = arch::from_lane(own_share, first + i);
+    share[i] = arch::in_lanes(of_part);
     x[i] = 0;
-    // An empty part has no values.
-    if (n < count && share[i] != 0) x[i] = from.load(base + std::int64_t{n} * step);
+    // An empty part has no values, and neither has one that does not exist. By its bits: the same in every lane.
+    if (__builtin_bit_cast(std::uint32_t, of_part) != 0) x[i] = from.load<whole>();
+    from.at += from.step;
   }
   ROCFLASH_UNROLL
-  for (int i = 0; i < at_once; ++i) {
-    if (first + i < count && share[i] != 0) value += share[i] * x[i];
-  }
+  for (int i = 0; i < at_once; ++i) value += share[i] * x[i];
 }
 
 template <KernelSpec spec>
@@ -150,8 +161,7 @@ void combine(const CombineArguments& a) {
                 block = arch::wave_size * lane_columns;
   ROCFLASH_SHARED_ARRAY Float4 sums[waves][arch::wave_size];
   const Parts& p = a.parts;
-  const int wave = arch::thread() / arch::wave_size, slice = wave % a.slices,
-            together = waves / a.slices;
+  const int wave = arch::wave(), slice = wave % a.slices, together = waves / a.slices;
   const std::int64_t items = p.batch * p.queries * p.heads * a.blocks;
   const auto& from = p.out_partial_stride;
   const bool chunks = (reinterpret_cast<std::uintptr_t>(p.out_partial) % 16 == 0) && from[4] == 1 &&
@@ -166,45 +176,60 @@ void combine(const CombineArguments& a) {
         item <= 0x7fffffff ? static_cast<std::uint32_t>(item) / static_cast<std::uint32_t>(a.blocks)
                            : item / a.blocks;
     const auto number_of_block = static_cast<int>(item - number_of_row * a.blocks);
-    const CombinedRow row(p, number_of_row);
+    const CombinedRow row(arch::again(a).parts, number_of_row);
     const RowUse use = number >= items ? RowUse::untouched
-                       : looks_up      ? row_use(a.problem, row.batch, row.query)
+                       : looks_up      ? row_use(arch::again(a).problem, row.batch, row.query)
                                        : RowUse::used;
     Shares shares;
     Float4 value = {};
     const std::int64_t column = std::int64_t{number_of_block} * block + lane_columns * arch::lane();
     if (use == RowUse::used) {
-      const bool has_sink = a.of_problem && a.problem.sinks;
-      const float* lse = row.lse(p);
+      // Loaded again for each row: all of it is more than the scalar registers hold.
+      const CombineArguments& again = arch::again(a);
+      const Parts& given = again.parts;
+      const auto& stride = given.out_partial_stride;
+      const bool has_sink = again.of_problem && again.problem.sinks;
+      const float* lse = row.lse(given);
       // In vector registers, which are plenty here.
-      const std::int64_t lse_stride = arch::in_lanes(p.lse_partial_stride[0]),
-                         part_stride = arch::in_lanes(from[0]), parts = arch::in_lanes(p.parts),
-                         column_stride = arch::in_lanes(from[4]);
-      shares =
-          Shares(lse, lse_stride, parts, has_sink, has_sink ? sink_of(a.problem, row.head) : 0.0f);
-      const auto left = static_cast<int>(clamp(p.columns - column, 0, lane_columns));
-      const CombinedColumns columns{row.out(p) + column * column_stride, part_stride, column_stride,
-                                    left, chunks && left == lane_columns};
+      const std::int64_t lse_stride = arch::in_lanes(given.lse_partial_stride[0]),
+                         part_stride = arch::in_lanes(stride[0]),
+                         parts = arch::in_lanes(given.parts),
+                         column_stride = arch::in_lanes(stride[4]);
+      shares = Shares(lse, lse_stride, parts, has_sink,
+                      has_sink ? sink_of(again.problem, row.head) : 0.0f);
+      // Lanes past the last column read the first ones: then all of them do the same.
+      const std::int64_t from_column = column < given.columns ? column : 0;
+      const auto left = static_cast<int>(clamp(given.columns - from_column, 0, lane_columns));
+      CombinedColumns columns{
+          arch::in_lanes(row.out(given) + from_column * column_stride + slice * part_stride),
+          part_stride * again.slices, column_stride, left};
+      const bool whole = chunks && !arch::any(left != lane_columns);
       // The lanes look up the shares of as many parts; then all of them take one part after the other.
-      for (std::int64_t base = slice; base < parts; base += arch::wave_size * a.slices) {
-        const std::int64_t own_part = base + arch::lane() * a.slices;
+      for (std::int64_t base = slice; base < parts; base += arch::wave_size * again.slices) {
+        const std::int64_t own_part = base + arch::lane() * again.slices;
         const float own_share =
             own_part < parts ? shares.of(arch::load(lse + own_part * lse_stride)) : 0;
-        const auto count =
-            static_cast<int>(smaller((parts - base + a.slices - 1) / a.slices, arch::wave_size));
-        // Shares lie in scalar registers, which are few on CDNA.
-        constexpr int at_once = arch::wave_size == 64 ? 2 : 8;
-        int n = arch::in_lanes(0);
-        for (; n + 1 < count; n += at_once)
-          add_parts<at_once>(value, columns, own_share, base, a.slices, n, count);
-        if (n < count) add_parts<1>(value, columns, own_share, base, a.slices, n, count);
+        // Slices are a power of two.
+        const int count = arch::uniform(static_cast<int>(smaller(
+            (parts - base + again.slices - 1) >> __builtin_ctz(again.slices), arch::wave_size)));
+        // The lanes are a multiple of those at once: where there is no part, the share is 0.
+        constexpr int at_once = 8;
+        static_assert(arch::wave_size % at_once == 0);
+        int n = 0;
+        if (whole) {
+          _Pragma("clang loop unroll(disable)") for (; n + 1 < count; n += at_once)
+              add_parts<true, at_once>(value, columns, own_share, n);
+        }
+        _Pragma("clang loop unroll(disable)") for (; n < count; ++n)
+            add_parts<false, 1>(value, columns, own_share, n);
       }
     }
     if (a.slices > 1) {
       arch::barrier();  // the sums of the item before have been read
       sums[wave][arch::lane()] = value;
       arch::barrier();
-      for (int n = 1; n < a.slices && slice == 0; ++n) value += sums[wave + n][arch::lane()];
+      _Pragma("clang loop unroll(disable)") for (int n = 1; n < a.slices && slice == 0; ++n)
+          value += sums[wave + n][arch::lane()];
     }
     if (slice != 0 || use == RowUse::untouched) continue;
     if (shares.sum != shares.sum) value = shares.sum;  // NaN, even without any part

@@ -1,7 +1,7 @@
 // The tile of each decode kernel: a pure function of the family and of what the kernel is compiled for.
 //
 // decode: each wave has a part of the keys to itself, which it takes tile by tile; waves of a workgroup share
-// nothing but the queries that they serve. decode_clusters: the same. decode_latent: each wave has some columns of all rows.
+// nothing but the queries that they serve. decode_clusters, decode_wide: the same. decode_latent: each wave has some columns of all rows.
 #pragma once
 
 #include "table/kernels.hpp"
@@ -161,11 +161,31 @@ constexpr DecodeTile clusters_tile(const KernelSpec& spec) {
   return tile;
 }
 
+// decode_wide: four rows, so that sixteen lanes own a row and one of four keys each; eight columns of k and v per lane.
+constexpr KernelSpec wide_decode_spec(DType cache, int bucket) {
+  return {Operation::decode_wide, cache, bucket, Variant::any};
+}
+constexpr DecodeTile wide_decode_tile(Family family, const KernelSpec& spec) {
+  const int wave = facts_of(family).wave;
+  const bool few_registers = family == Family::gcn5 || family == Family::cdna1,
+             nvidia = vendor_of(family) == Vendor::nvidia;
+  const int waves = few_registers              ? 1
+                    : wave == 64               ? 2
+                    : !nvidia                  ? 4
+                    : spec.dtype == DType::f32 ? 2
+                                               : 3;
+  return {.rows = 4,
+          .keys = 4 * wave / (spec.bucket / 8),
+          .threads = 4 * wave,
+          .waves_per_simd = waves};
+}
+
 constexpr DecodeTile decode_tile(Family family, const KernelSpec& spec) {
   if (spec.operation == Operation::decode_clusters) return clusters_tile(spec);
   if (spec.operation == Operation::decode_latent) return latent_tile(family);
   if (spec.operation == Operation::latent_warpgroups) return latent_groups_tile(spec);
-  DecodeTile tile = key_tile(family, spec);
+  DecodeTile tile = spec.operation == Operation::decode_wide ? wide_decode_tile(family, spec)
+                                                             : key_tile(family, spec);
   tile.columns = spec.bucket;
   return tile;
 }

@@ -7,6 +7,7 @@
 #include "table/combine.hpp"
 #include "table/decode.hpp"
 #include "table/forward.hpp"
+#include "table/read.hpp"
 #include "table/weights.hpp"
 #include "table/wide.hpp"
 
@@ -58,13 +59,16 @@ constexpr GroupShape group_shape(Family family, const KernelSpec& spec) {
     case Operation::decode:
     case Operation::decode_latent:
     case Operation::latent_warpgroups:
-    case Operation::decode_clusters: {
+    case Operation::decode_clusters:
+    case Operation::decode_wide: {
       const DecodeTile tile = decode_tile(family, spec);
       return {tile.threads, tile.waves_per_simd, tile.dynamic_shared};
     }
     case Operation::combine:
     case Operation::combine_early:
       return {combine_tile.threads, combine_tile.waves_per_simd, 0};
+    case Operation::read_memory:
+      return {read_tile.threads, read_tile.waves_per_simd, 0};
   }
   return {};
 }

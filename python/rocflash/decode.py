@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ._c import choice
@@ -10,6 +11,15 @@ from .attention import is_torch
 from .errors import Error, InvalidArgument
 
 _packed = packer(*(name for name in CACHE_OPTIONS if name != "seqused_k"))
+_of_tensors: Callable[..., Any] | None = None
+
+
+def _torch_side() -> Callable[..., Any]:
+    global _of_tensors
+    from ._torch.decode import attention_with_kvcache
+
+    _of_tensors = attention_with_kvcache
+    return attention_with_kvcache
 
 
 def decode(
@@ -35,16 +45,12 @@ def decode(
     cache_batch_idx and leftpad_k of `attention`, which describes the other options.
     """
     if is_torch(q):
-        from ._torch.decode import attention_with_kvcache
-
-        return attention_with_kvcache(
-            q, k_cache, v_cache, k=k, v=v, qv=qv, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
-            rotary_interleaved=rotary_interleaved, rotary_seqlens=rotary_seqlens, cache_seqlens=cache_seqlens,
-            cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, page_table=page_table,
-            page_table_name=page_table_name, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k_new=cu_seqlens_k_new,
-            max_seqlen_q=max_seqlen_q, softmax_scale=softmax_scale, causal=causal, window=window,
-            attention_chunk=attention_chunk, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
-            num_splits=num_splits, num_threads=num_threads, out=out, want_lse=want_lse,
+        # By position: names take longer.
+        return (_of_tensors or _torch_side())(
+            q, k_cache, v_cache, k, v, qv, rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens,
+            cache_seqlens, cache_batch_idx, cache_leftpad, page_table, page_table_name, cu_seqlens_q,
+            cu_seqlens_k_new, max_seqlen_q, softmax_scale, causal, window, attention_chunk, softcap,
+            alibi_slopes, sinks, num_splits, num_threads, out, want_lse,
         )
     from ._arrays.calls import decode_of_arrays
 

@@ -14,6 +14,7 @@
 #include "gpu/plan/combine.hpp"
 #include "gpu/plan/decode.hpp"
 #include "gpu/plan/forward.hpp"
+#include "gpu/plan/read.hpp"
 #include "gpu/plan/refusal.hpp"
 #include "gpu/plan/weights.hpp"
 
@@ -89,15 +90,23 @@ class GpuBackend final : public Backend {
     gpu::plan_rotate(plan, c.problem, c.rotary, c.out, chip_);
     launch(plan, c.resources.stream);
   }
+  void run(const MemoryRead& read, void* stream) const {
+    Plan plan;
+    gpu::plan_read(plan, read, chip_);
+    launch(plan, stream);
+  }
 
  private:
-  void make(Plan& plan, const Problem& p, const ForwardOutputs& o, std::byte* workspace) const {
-    if (gpu::is_split(p, o, chip_)) return gpu::plan_decode(plan, p, o, workspace, chip_);
+  void make(Plan& plan, const Problem& p, const ForwardOutputs& o, std::byte* workspace,
+            gpu::Gradients gradients = gpu::Gradients::may_follow) const {
+    if (gpu::is_split(p, o, chip_, gradients))
+      return gpu::plan_decode(plan, p, o, workspace, chip_);
     gpu::plan_forward(plan, p, o, chip_);
     gpu::plan_weights(plan, p, o, chip_);
   }
   void make(Plan& plan, const DecodeCall& c, std::byte* workspace) const {
-    make(plan, gpu::plan_append(plan, c.problem, c.append, workspace, chip_), c.outputs, workspace);
+    make(plan, gpu::plan_append(plan, c.problem, c.append, workspace, chip_), c.outputs, workspace,
+         gpu::Gradients::never);
   }
   void launch(const Plan& plan, void* stream) const {
     if (plan.launches().empty()) return;
@@ -157,6 +166,10 @@ const Backend& gpu_backend(int dlpack_type, int index) {
                        device.facts.arch, "), which has no kernels here; there are kernels for ",
                        gpu::built_for(dlpack_type));
   return backend_of(*state.driver, device);
+}
+
+void read_on_gpu(int dlpack_type, int index, const MemoryRead& read, void* stream) {
+  static_cast<const GpuBackend&>(gpu_backend(dlpack_type, index)).run(read, stream);
 }
 
 }  // namespace rocflash

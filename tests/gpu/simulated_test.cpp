@@ -126,16 +126,20 @@ class Tensors {
     return put(values.data(), bytes, dtype, shape);
   }
   // Numbers between 1/8 and 1/2 of either sign.
-  Tensor halves(std::uint32_t seed, Dims shape) {
-    std::size_t count = 1;
+  Tensor halves(std::uint32_t seed, Dims shape) { return numbers(DType::f16, seed, shape); }
+  // Around 0.2, of both signs. A number of f32 is made of two halves.
+  Tensor numbers(DType dtype, std::uint32_t seed, Dims shape) {
+    const std::uint32_t first = dtype == DType::f16 ? 0x3000u : 0x3e00u,
+                        different = dtype == DType::f16 ? 0x800u : 0x100u;
+    std::size_t count = size_of(dtype) / 2;
     for (const std::int64_t n : shape) count *= static_cast<std::size_t>(n);
     std::vector<std::uint16_t> values(count);
     std::uint32_t state = seed;
     for (std::uint16_t& x : values) {
       state = state * 1664525u + 1013904223u;
-      x = static_cast<std::uint16_t>(0x3000u + (state >> 16) % 0x800u + (state >> 31) * 0x8000u);
+      x = static_cast<std::uint16_t>(first + (state >> 16) % different + (state >> 31) * 0x8000u);
     }
-    return put(values.data(), count * 2, DType::f16, shape);
+    return put(values.data(), count * 2, dtype, shape);
   }
   template <class Element>
   std::vector<Element> values(const Tensor& t) const {
@@ -296,29 +300,42 @@ TEST(Lengths, WrongOnesAppendInsideTheCache) {
   }
 }
 
-// The same for rows that are keys and values, and for caches of another dtype than the queries'.
-TEST(Lengths, WrongOnesStayInsideLatentAndMixedCaches) {
+// What decode has kernels of its own for: rows that are keys and values, caches of another dtype than the queries', f32.
+struct Cache {
+  const char* name;
+  DType queries, keys;
+  std::int64_t d, dv;
+  bool latent() const { return d != dv; }
+};
+constexpr Cache caches[] = {{"latent", DType::bf16, DType::bf16, 576, 512},
+                            {"plain", DType::f16, DType::f16, 64, 64},
+                            {"mixed", DType::f32, DType::bf16, 64, 64},
+                            {"f32", DType::f32, DType::f32, 128, 128}};
+
+// The same for these.
+TEST(Lengths, WrongOnesStayInsideEveryKindOfCache) {
   constexpr std::int32_t huge = 0x7fffffff, low = -huge - 1;
   const std::vector<std::int32_t> wrong[] = {{-1, huge, 3, low}, {low, 30, huge, -7}};
   for (const auto& w : wrong) {
-    for (const bool latent : {true, false}) {
+    for (const Cache& c : caches) {
       Tensors t(open());
-      const std::int64_t d = latent ? 576 : 64, dv = latent ? 512 : 64;
-      const DType dtype = latent ? DType::bf16 : DType::f32;
+      const std::int64_t d = c.d, dv = c.dv;
       Problem p;
-      p.q = t.filled(dtype, {2, 1, 4, d}, 0x3c);
-      p.k = t.filled(DType::bf16, {3, 16, 1, d}, 0x3c);
-      p.v = latent ? Tensor(p.k.data(), DType::bf16, {3, 16, 1, dv}, {16 * d, d, d, 1},
-                            open()->dlpack())
-                   : t.filled(DType::bf16, {3, 16, 1, dv}, 0x3c);
+      p.q = t.filled(c.queries, {2, 1, 4, d}, 0x3c);
+      p.k = t.filled(c.keys, {3, 16, 1, d}, 0x3c);
+      p.v = c.latent()
+                ? Tensor(p.k.data(), c.keys, {3, 16, 1, dv}, {16 * d, d, d, 1}, open()->dlpack())
+                : t.filled(c.keys, {3, 16, 1, dv}, 0x3c);
+      p.num_splits = 2;
       p.block_table = t.ints(w, {2, 2});
       p.seqused_k = t.ints({w[3], w[1]}, {2});
-      const ForwardOutputs o{t.filled(dtype, {2, 1, 4, dv}, 0xff), std::nullopt, std::nullopt};
+      const ForwardOutputs o{t.filled(c.queries, {2, 1, 4, dv}, 0xff), std::nullopt, std::nullopt};
       const std::size_t size = workspace_size(p, Append{}, o, {});
+      EXPECT_GT(size, 0u) << c.name;  // of parts
       const Tensor scratch =
           t.filled(DType::f32, {static_cast<std::int64_t>(size / sizeof(float))}, 0xff);
-      EXPECT_NO_THROW(
-          decode(p, Append{}, o, {.workspace = scratch.data(), .workspace_size = size}));
+      EXPECT_NO_THROW(decode(p, Append{}, o, {.workspace = scratch.data(), .workspace_size = size}))
+          << c.name;
     }
   }
 }
@@ -326,35 +343,35 @@ TEST(Lengths, WrongOnesStayInsideLatentAndMixedCaches) {
 // What lies in a cache behind the keys in use changes nothing, be it NaN.
 TEST(Lengths, WhatLiesBehindTheKeysInUseHasNoInfluence) {
   constexpr std::int64_t rows = 16, used = 5;
-  for (const bool latent : {true, false}) {
-    const std::int64_t d = latent ? 576 : 64, dv = latent ? 512 : 64;
+  for (const Cache& c : caches) {
+    const std::int64_t d = c.d, dv = c.dv;
     std::vector<std::uint16_t> found[2];
     for (const bool dirty : {false, true}) {
       Tensors t(open());
       Problem p;
-      p.q = t.halves(1, {1, 1, 4, d});
-      p.k = t.halves(2, {1, rows, 1, d});
-      p.v = latent ? Tensor(p.k.data(), DType::f16, {1, rows, 1, dv}, {rows * d, d, d, 1},
-                            open()->dlpack())
-                   : t.halves(3, {1, rows, 1, dv});
+      p.q = t.numbers(c.queries, 1, {1, 1, 4, d});
+      p.k = t.numbers(c.keys, 2, {1, rows, 1, d});
+      p.v = c.latent() ? Tensor(p.k.data(), c.keys, {1, rows, 1, dv}, {rows * d, d, d, 1},
+                                open()->dlpack())
+                       : t.numbers(c.keys, 3, {1, rows, 1, dv});
       p.seqused_k = t.ints({used}, {1});
       p.num_splits = 2;
       if (dirty) {
         const auto spoil = [&](const Tensor& x, std::int64_t columns) {
-          open()->fill(static_cast<std::byte*>(x.data()) + used * columns * 2, 0xff,
-                       static_cast<std::size_t>((rows - used) * columns * 2));
+          const auto row = static_cast<std::size_t>(columns) * size_of(c.keys);
+          open()->fill(static_cast<std::byte*>(x.data()) + used * row, 0xff, (rows - used) * row);
         };
         spoil(p.k, d);
-        if (!latent) spoil(p.v, dv);
+        if (!c.latent()) spoil(p.v, dv);
       }
-      const ForwardOutputs o{t.filled(DType::f16, {1, 1, 4, dv}, 0xff), std::nullopt, std::nullopt};
+      const ForwardOutputs o{t.filled(c.queries, {1, 1, 4, dv}, 0xff), std::nullopt, std::nullopt};
       const std::size_t size = workspace_size(p, Append{}, o, {});
       const Tensor scratch =
           t.filled(DType::f32, {static_cast<std::int64_t>(size / sizeof(float))}, 0xff);
       decode(p, Append{}, o, {.workspace = scratch.data(), .workspace_size = size});
       found[dirty] = t.values<std::uint16_t>(o.out);
     }
-    EXPECT_EQ(found[0], found[1]) << (latent ? "latent" : "plain");
+    EXPECT_EQ(found[0], found[1]) << c.name;
   }
 }
 

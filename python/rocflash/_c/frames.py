@@ -175,15 +175,21 @@ class Frame:
             abi.raise_status(status)
         return self.words[_ANSWER]
 
-    def run(self, stream: int = 0, allocate: Optional[Callable[[int], int]] = None) -> None:
+    def run(
+        self,
+        stream: int = 0,
+        allocate: Optional[Callable[[int], int]] = None,
+        as_ever: bool = True,
+    ) -> None:
         """Calls the library, on a GPU's stream with scratch memory from `allocate`: bytes to address.
 
-        What it allocates must stay until the call has returned; the stream's order does the rest.
+        What it allocates must stay until the call has returned; the stream's order does the rest. `as_ever`:
+        a workspace of the size that is kept, if any, will do.
         """
-        words, needed = self.words, self._needed
+        words, needed = self.words, self._needed if as_ever else None
         if needed is None:
             needed = self.need()
-            if self._keeps_need:
+            if self._keeps_need and as_ever:
                 self._needed = needed
         if allocate is not None:
             words[_STREAM] = stream

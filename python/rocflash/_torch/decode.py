@@ -27,6 +27,7 @@ from .options import check_options, check_tensor
 
 # How callers name what is appended.
 _APPENDED = tuple(CALLERS_NAMES.get(name, name) for name in APPENDED)
+_NOTHING: tuple[Optional[Tensor], ...] = (None,) * len(APPENDED)
 
 
 def join_qv(q: Tensor, qv: Any, v: Tensor, softmax_scale: Optional[float]) -> tuple[Tensor, float]:
@@ -101,7 +102,7 @@ _packed = packer(*CACHE_OPTIONS)
 
 
 def attention_with_kvcache(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, *, k: Optional[Tensor] = None, v: Optional[Tensor] = None,
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor] = None, v: Optional[Tensor] = None,
     qv: Optional[Tensor] = None, rotary_cos: Optional[Tensor] = None, rotary_sin: Optional[Tensor] = None,
     rotary_interleaved: bool = True, rotary_seqlens: Optional[Tensor] = None,
     cache_seqlens: Optional[Union[int, Tensor]] = None, cache_batch_idx: Optional[Tensor] = None,
@@ -120,17 +121,22 @@ def attention_with_kvcache(
     check_tensor("q", q)
     check_tensor("k_cache", k_cache)
     check_tensor("v_cache", v_cache)
-    append = (k, v, cu_seqlens_k_new, rotary_cos, rotary_sin, rotary_seqlens)
-    for name, x in zip(_APPENDED, append):
-        if x is not None:
-            check_tensor(name, x)
-    if k is not None and cache_seqlens is None:
-        raise InvalidArgument("cache_seqlens: is None, but k is given; it must say where k goes")
-    if k is None and rotary_cos is not None:
-        raise InvalidArgument("rotary_cos: is given, but k is None; it turns appended keys")
+    append = _NOTHING
+    if not (k is v is cu_seqlens_k_new is rotary_cos is rotary_sin is rotary_seqlens is None):
+        append = (k, v, cu_seqlens_k_new, rotary_cos, rotary_sin, rotary_seqlens)
+        for name, x in zip(_APPENDED, append):
+            if x is not None:
+                check_tensor(name, x)
+        if k is not None and cache_seqlens is None:
+            raise InvalidArgument(
+                "cache_seqlens: is None, but k is given; it must say where k goes"
+            )
+        if k is None and rotary_cos is not None:
+            raise InvalidArgument("rotary_cos: is given, but k is None; it turns appended keys")
     if not isinstance(rotary_interleaved, (bool, int)):
         raise TypeError(f"rotary_interleaved: {rotary_interleaved!r}; it must be True or False")
-    _check_if_given("cu_seqlens_q", cu_seqlens_q)
+    if cu_seqlens_q is not None:
+        check_tensor("cu_seqlens_q", cu_seqlens_q)
     if q.dim() < 1:
         raise InvalidArgument(f"q: shape {tuple(q.shape)}; it must be (b, sq, heads, head size)")
     if cu_seqlens_q is not None and cu_seqlens_q.dim() != 1:
@@ -193,11 +199,6 @@ def _decode_with_qv(
     rows, values = side_by_side(k_cache, v_cache)
     o = o._replace(softmax_scale=scale)
     return calls.decode(joined_q, rows, values, o, Append(), False, out)
-
-
-def _check_if_given(name: str, x: Any) -> None:
-    if x is not None:
-        check_tensor(name, x)
 
 
 def _detached(name: str, x: Any) -> Tensor:

@@ -12,6 +12,7 @@ from .._c.options import DEFAULTS, NUMBER_OPTIONS, OPTIONS, TENSOR_OPTIONS, TENS
 from ..errors import InvalidArgument
 
 DEFAULT_NUMBERS = DEFAULTS[TENSORS:]
+_STRIDED = torch.strided
 _CHECKS = [(option.name, option.kind, option.default) for option in OPTIONS[TENSORS:]]
 
 __all__ = [
@@ -27,7 +28,7 @@ __all__ = [
 def check_tensor(name: str, x: Any) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"{name}: {type(x).__name__}; it must be a torch.Tensor")
-    if x.layout is not torch.strided:
+    if x.layout is not _STRIDED:
         raise InvalidArgument(f"{name}: layout {x.layout}; it must be torch.strided")
 
 

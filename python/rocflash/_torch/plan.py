@@ -217,6 +217,7 @@ class Plan:
         self._dtype, self._device = given[0][2][2:4]
         self._bias_dtype = next((x[2] for _, slot, x in given if slot.field == "bias"), self._dtype)
         self._gpu = self._device.type == "cuda"
+        self._index = self._device.index or 0
         self._seeded = "rng_state" in self._shapes
         if numbers.dropout_p and not self._seeded:
             raise InvalidArgument(f"rng_state: is None, but dropout_p is {numbers.dropout_p}")
@@ -288,7 +289,9 @@ class Plan:
         self._numbers.write(frame, self._threads)
         if "rotary_cos" in self._shapes:
             frame.set(abi.Append, "rotary_interleaved", self._rotary_interleaved)
-        frame.prepare(self._call, self._threads != 0 and _LENGTHS.isdisjoint(self._shapes))
+        # No plan for a GPU looks at the values of lengths.
+        known = self._gpu or (self._threads != 0 and _LENGTHS.isdisjoint(self._shapes))
+        frame.prepare(self._call, known)
         return frame
 
     def run(self, tensors: list[Any]) -> None:
@@ -304,13 +307,16 @@ class Plan:
             frame = self._idle.pop()
         except IndexError:  # all are in use by other threads, or by callers of this one
             frame = self._frame()
-        words = frame.words
+        words, together = frame.words, 0
         for n, word in self._words:
-            words[word] = inputs[n].data_ptr()
+            words[word] = address = inputs[n].data_ptr()
+            together |= address
         if self._seeded:
             words[_SEED], words[_OFFSET] = seed_and_offset(tensors[_RNG])
         if self._gpu:
-            frame.run(current_stream(self._device.index or 0), _Scratch(self._device))
+            # Which kernels run, and so what they need, depends on where rows lie.
+            aligned = together % 16 == 0
+            frame.run(current_stream(self._index), _Scratch(self._device), aligned)
         else:
             frame.run()
         self._idle.append(frame)  # not after a refusal: what failed is not used again
@@ -319,6 +325,7 @@ class Plan:
 # `typed`, since 1, 1.0 and True are equal but not all of them are allowed everywhere.
 _numbers = lru_cache(maxsize=_MOST_PLANS, typed=True)(_Numbers)
 _plan = lru_cache(maxsize=_MOST_PLANS)(Plan)
+_latest: dict[str, tuple[Any, Plan]] = {}  # of each call, what it was for and its plan
 
 
 def run(
@@ -341,8 +348,11 @@ def run(
             ]
         )
         checked = _numbers(*numbers)
-        plan = _plan(call, makes, signatures, checked, threads(), rotary_interleaved)
-        plan.run(tensors)
+        kind = (makes, signatures, checked, threads(), rotary_interleaved)
+        latest = _latest.get(call)
+        if latest is None or latest[0] != kind:  # comparing is cheaper than hashing
+            latest = _latest[call] = (kind, _plan(call, *kind))
+        latest[1].run(tensors)
     except (AttributeError, RuntimeError, TypeError):
         # A wrong type fails wherever it is first used, and is only now given its name.
         for slot, x in zip(_CALLS[call], tensors):

@@ -26,13 +26,18 @@ bool is_latent(const Problem& p) {
          p.head_dim > kernel::largest_bucket(Operation::decode, p.dtype) &&
          kernel::bucket_of(Operation::decode_latent, p.dtype, p.head_dim) > 0;
 }
+// f32 queries take f32 arithmetic, whatever the cache is in.
+bool is_wide_decode(const Problem& p) { return p.dtype == DType::f32; }
 KernelSpec spec_for(const Problem& p, Chip chip) {
   if (is_latent(p)) {
     const int rows = latent_group_rows(p, chip);
     return rows > 0 ? kernel::latent_groups_spec(p.dtype, rows) : kernel::latent_spec(p.dtype);
   }
-  return kernel::decode_spec(
-      p.dtype, kernel::bucket_of(Operation::decode, p.dtype, std::max(p.head_dim, p.value_dim)));
+  const int size = std::max(p.head_dim, p.value_dim);
+  if (is_wide_decode(p))
+    return kernel::wide_decode_spec(p.k.dtype,
+                                    kernel::bucket_of(Operation::decode_wide, p.k.dtype, size));
+  return kernel::decode_spec(p.dtype, kernel::bucket_of(Operation::decode, p.dtype, size));
 }
 kernel::Family family_for(const KernelSpec& spec, Chip chip) {
   return spec.operation == Operation::latent_warpgroups ? kernel::Family::sm90 : chip.family;
@@ -58,8 +63,9 @@ Size blocks_of_all(const Problem& p, const DecodeTile& tile) {
 
 // Workgroups that a compute unit or multiprocessor holds.
 int groups_per_unit(const DecodeTile& tile, Chip chip) {
-  if (kernel::vendor_of(chip.family) == Vendor::nvidia) return 2;
-  const int simds = kernel::facts_of(chip.family).wave == 64 ? 4 : 2;
+  const bool nvidia = kernel::vendor_of(chip.family) == Vendor::nvidia;
+  if (nvidia && tile.merges) return 2;  // shared memory bounds these
+  const int simds = nvidia || kernel::facts_of(chip.family).wave == 64 ? 4 : 2;
   return std::max(1, tile.waves_per_simd * simds / waves_of(tile, chip));
 }
 
@@ -74,14 +80,17 @@ Problem spaced(const Problem& given) {
 
 }  // namespace
 
-bool is_split(const Problem& given, const ForwardOutputs& o, Chip chip) {
+bool is_split(const Problem& given, const ForwardOutputs& o, Chip chip, Gradients gradients) {
   constexpr std::int64_t most_queries = 64, fewest_keys = 256;
   const Problem p = spaced(given);
   const std::int64_t queries = sequence_rows(p.lengths, p.max_q);
   if (o.s_dmask || is_without_sequences(p) || queries == 0) return false;
   if (queries <= most_queries && cluster_size(p, chip) > 0) return true;
   const KernelSpec spec = spec_for(p, chip);
-  if (p.k.dtype != p.dtype || spec.bucket == 0) return false;
+  if (spec.bucket == 0) return false;
+  // Backward's weights of f32 are to be those of forward to the last bits.
+  const bool mixed = p.k.dtype != p.dtype;
+  if (is_wide_decode(p) ? !mixed && gradients == Gradients::may_follow : mixed) return false;
   const int number = kernel::kernel_number(spec);
   if (number < 0 || !kernel::has_kernel(family_for(spec, chip), number)) return false;
   if (!suits_plain(p.q) || !suits_plain(p.k) || !suits_plain(p.v)) return false;
@@ -96,8 +105,8 @@ bool is_split(const Problem& given, const ForwardOutputs& o, Chip chip) {
   if (p.splits > 1) return true;
   if (std::min(p.max_k, p.lengths.rows_k) < fewest_keys) return false;
   // Many rows would read the keys again and again, which forward's larger tiles do less often; but they need
-  // workgroups for the whole device.
-  return row_blocks(p, tile) <= 2 || p.batch() * p.heads < chip.units;
+  // workgroups for the whole device. In f32 arithmetic those tiles would compute rows that nobody has.
+  return is_wide_decode(p) || row_blocks(p, tile) <= 2 || p.batch() * p.heads < chip.units;
 }
 
 std::int32_t decode_splits(const Problem& p, Chip chip) {

@@ -7,7 +7,9 @@
 namespace rocflash::gpu {
 
 // Whether the keys are divided: few queries, and keys enough to divide. Never looks at lengths on the device.
-bool is_split(const Problem& problem, const ForwardOutputs& outputs, Chip chip);
+enum class Gradients { may_follow, never };  // of this call
+bool is_split(const Problem& problem, const ForwardOutputs& outputs, Chip chip,
+              Gradients gradients = Gradients::may_follow);
 
 // Workgroups that share the keys of a block of rows: `num_splits`, or as many as keep the device busy.
 std::int32_t decode_splits(const Problem& problem, Chip chip);

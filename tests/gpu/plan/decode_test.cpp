@@ -31,7 +31,14 @@ struct Given {
     change(*this);
     return *this;
   }
-  bool split(Chip chip = h200) const { return is_split(p, o, chip); }
+  bool split(Chip chip = h200, Gradients gradients = Gradients::may_follow) const {
+    return is_split(p, o, chip, gradients);
+  }
+  // The same queries in another dtype, over the same cache.
+  Given& of(DType queries) {
+    p.dtype = p.q.dtype = o.out.dtype = queries;
+    return *this;
+  }
 
   Problem p;
   ForwardOutputs o;
@@ -63,12 +70,47 @@ TEST(Decode, KeepsTheDeviceBusy) {
   EXPECT_EQ(decode_splits(Given(1, 131072).p, h200), 32);
   EXPECT_EQ(decode_splits(Given(8, 32768).p, h200), 4);
   EXPECT_EQ(decode_splits(Given(64, 4096).p, h200), 1);
-  // One workgroup at least for each compute unit.
-  for (const Chip chip : {mi300x, rx7900})
-    EXPECT_GE(8 * decode_splits(Given(1, 32768).p, chip), chip.units);
+  // One workgroup at least for each compute unit of a large card.
+  constexpr Chip large[] = {mi300x,
+                            rx7900,
+                            {Family::gcn5, 60},
+                            {Family::cdna1, 120},
+                            {Family::cdna2, 110},
+                            {Family::cdna4, 256},
+                            {Family::rdna2, 80},
+                            {Family::rdna4, 64}};
+  for (const Chip chip : large)
+    for (const DType queries : {DType::bf16, DType::f32})
+      EXPECT_GE(8 * decode_splits(Given(1, 32768).of(queries).p, chip), chip.units)
+          << name_of(chip.family);
   // Every wave has work.
   EXPECT_EQ(decode_splits(Given(1, 1024).p, h200), 8);
   EXPECT_EQ(decode_splits(Given(1, 1024).p, mi300x), 4);
+}
+
+TEST(Decode, DividesCachesUnderFloatQueries) {
+  for (const Chip chip : {h200, mi300x, rx7900, Chip{Family::sm80, 132, 232448, true}}) {
+    Given mixed = Given(2, 4096, 3).of(DType::f32);
+    EXPECT_TRUE(mixed.split(chip));
+    EXPECT_TRUE(Given(64, 4096, 64).of(DType::f32).split(chip));
+    EXPECT_FALSE(Given(1, 4096, 65).of(DType::f32).split(chip));
+    Plan plan;
+    plan_decode(plan, mixed.p, mixed.o, at(0x100000), chip);
+    EXPECT_EQ(names_of(plan), (std::vector<std::string>{"decode_wide_bf16_128", "combine_f32"}));
+    const auto& a = plan.arguments<Operation::decode_wide>();
+    EXPECT_EQ(a.blocks, 3);  // of four rows: the heads of a query
+    EXPECT_EQ(plan.arguments<Operation::combine>().parts.parts, 4 * a.splits);  // of waves
+    mixed.p.splits = 5;
+    EXPECT_EQ(decode_splits(mixed.p, chip), 5);
+    // A cache of f32, but not where backward would compute its weights again.
+    Given floats = Given(2, 4096).of(DType::f32).with([](Given& g) {
+      g.p.k.dtype = g.p.v.dtype = DType::f32;
+    });
+    EXPECT_TRUE(floats.split(chip, Gradients::never));
+    EXPECT_FALSE(floats.split(chip));
+    EXPECT_FALSE(mixed.with([](Given& g) { g.p.head_dim = g.p.q.columns = g.p.k.columns = 264; })
+                     .split(chip));
+  }
 }
 
 TEST(Decode, HonoursTheNumberOfSplits) {

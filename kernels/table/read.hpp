@@ -1,0 +1,15 @@
+// The workgroup of the kernel that merely reads.
+#pragma once
+
+#include "table/kernels.hpp"
+
+namespace rocflash::kernel {
+
+struct ReadTile {
+  int threads, waves_per_simd;
+};
+inline constexpr ReadTile read_tile{256, 2};
+
+constexpr KernelSpec read_spec() { return {Operation::read_memory, DType::f32, 0, Variant::any}; }
+
+}  // namespace rocflash::kernel

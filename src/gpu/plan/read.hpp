@@ -1,0 +1,19 @@
+// How memory is read for its own sake.
+#pragma once
+
+#include "gpu/backend.hpp"
+#include "gpu/plan/plan.hpp"
+
+namespace rocflash::gpu {
+
+inline void plan_read(Plan& plan, const MemoryRead& read, Chip chip) {
+  auto& a = plan.next<kernel::Operation::read_memory>();
+  a.data = read.data;
+  a.chunks = read.bytes / 16;
+  a.found = read.found;
+  a.wanted = 0x9e3779b9;  // as good as any other
+  a.groups = read.groups;
+  if (a.chunks > 0) plan.add(kernel::read_spec(), chip.family, a.groups);
+}
+
+}  // namespace rocflash::gpu
