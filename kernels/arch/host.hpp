@@ -28,6 +28,10 @@ const T& again(const T& arguments) {
 }
 
 inline int renewed(int x) { return x; }
+template <class T>
+T in_lanes(T x) {
+  return x;
+}
 
 inline float exp2(float x) { return std::exp2(x); }
 inline float log2(float x) { return std::log2(x); }

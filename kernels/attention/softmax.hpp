@@ -23,6 +23,7 @@ struct PowersOfTwo {
   static constexpr bool precise = false;  // what else is computed from scores
   static float exp(float x) { return arch::exp2(x); }
   static float fine_exp(float x) { return arch::exp2(x); }
+  static float reciprocal(float x) { return arch::reciprocal(x); }
   static float lse(float reference, float total) { return (reference + arch::log2(total)) * ln_2; }
 };
 struct NaturalPowers {
@@ -37,6 +38,7 @@ struct NaturalPowers {
     const float low = __builtin_fmaf(x, log2_e_rest, __builtin_fmaf(x, log2_e, -high));
     return __builtin_fabsf(high) < 256 ? __builtin_fmaf(power, low * ln_2, power) : power;
   }
+  static float reciprocal(float x) { return arch::reciprocal(x); }
   // The exponent apart: the logarithm of what is left, between 3/4 and 3/2, has a small error, that of a large
   // number one in proportion.
   static float lse(float reference, float total) {
@@ -100,7 +102,7 @@ Normaliser normalise(float reference, float total, bool has_sink, float sink) {
     reference = larger;
   }
   if (total == 0) return {0, infinity};
-  return {factor * arch::reciprocal(total), Unit::lse(reference, total)};
+  return {factor * Unit::reciprocal(total), Unit::lse(reference, total)};
 }
 
 }  // namespace rocflash::kernel

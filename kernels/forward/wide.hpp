@@ -21,6 +21,7 @@
 #include "attention/softmax.hpp"
 #include "attention/work.hpp"
 #include "table/wide.hpp"
+#include "wide/powers.hpp"
 #include "wide/products.hpp"
 
 namespace rocflash::kernel {
@@ -28,7 +29,7 @@ namespace rocflash::kernel {
 template <KernelSpec spec>
 struct WideForwardTypes {
   static constexpr WideTile tile = wide_tile(this_family, spec);
-  using Unit = NaturalPowers;
+  using Unit = ExactPowers;
   using Softmax = SoftmaxOf<Unit>;
   using Scores = Patch<tile.owned, tile.streamed>;
   using Outputs = Patch<tile.owned, tile.slice>;

@@ -16,6 +16,7 @@
 #include "attention/sequence.hpp"
 #include "backward/few_keys.hpp"
 #include "backward/gradient.hpp"
+#include "wide/powers.hpp"
 #include "wide/products.hpp"
 
 namespace rocflash::kernel {
@@ -36,7 +37,7 @@ template <Owner owner, GradientOf gradient_of, WideTile tile>
 class WideGradients {
  public:
   static constexpr bool owns_queries = owner == Owner::queries;
-  using Unit = NaturalPowers;
+  using Unit = ExactPowers;
   using Scores = Patch<tile.owned, tile.streamed>;
   using OwnCarrier = ColumnCarrier<tile.owned, tile.depth>;
   using Carrier = ColumnCarrier<tile.streamed, tile.depth>;
@@ -222,7 +223,7 @@ inline ScoreTerms exact_terms(const BackwardArguments& arguments, const Sequence
                               std::int64_t head, std::int32_t query, std::int32_t key) {
   // Loaded again for each pair: the caller's loops would keep all of it in scalar registers.
   const BackwardArguments& a = arch::again(arguments);
-  using Scores = ExactScores<DType::f32, NaturalPowers, true, false>;
+  using Scores = ExactScores<DType::f32, ExactPowers, true, false>;
   const Problem& p = a.problem;
   const Scores scores{p, sequence, head, 0};
   QueryView view;
@@ -231,7 +232,7 @@ inline ScoreTerms exact_terms(const BackwardArguments& arguments, const Sequence
   const float score = scores.score(view, key, [&](int, float x) { slope = x; });
   const std::int64_t row = sequence.q_row + query;
   const float lse = arch::load(&a.tensors.lse.at(sequence.batch, head, row));
-  const float weight = score == -infinity ? 0.0f : NaturalPowers::fine_exp(score - lse);
+  const float weight = score == -infinity ? 0.0f : ExactPowers::fine_exp(score - lse);
   if (weight == 0) return {};
   const bool kept = !p.dropout.on() || scores.shape.keeps(view, key);
   float dp = 0;
