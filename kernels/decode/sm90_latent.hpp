@@ -76,8 +76,7 @@ void score_latent(const DecodeArguments& a, std::int32_t first_key, std::int32_t
       clear_latent_rows<Types>(stage, end_key - begin, thread);
     }
     arch::publish_shared();
-    arch::wave_barrier();
-    if (lane == 0) weight_ring.announce(weight_place, 0);
+    weight_ring.announce(weight_place, 0);  // each lane what it stored
     place.advance();
     weight_place.advance();
   }
@@ -108,10 +107,8 @@ void weigh_latent(const DecodeArguments& a, std::int32_t first_key, std::int32_t
       out.rescale(weight_place.stage());
     out.add(uniform_address(Types::k(place.stage(), group)),
             uniform_address(Types::weights(weight_place.stage())));
-    if (lane == 0) {
-      ring.release(place);
-      weight_ring.release(weight_place);
-    }
+    if (lane == 0) ring.release(place);
+    weight_ring.release(weight_place);  // each lane what it read
     place.advance();
     weight_place.advance();
   }
@@ -138,7 +135,8 @@ void latent_warpgroups(const LatentWarpgroupsArguments& a) {
   if (arch::thread() == 0) {
     arch::prefetch(a.k);
     for (int n = 0; n < 3; ++n) Types::k_ring(n).make(group_warps, group_warps);
-    Types::weight_ring().make(LatentGroups::value_groups * group_warps, group_warps);
+    Types::weight_ring().make(LatentGroups::value_groups * arch::warpgroup_size,
+                              arch::warpgroup_size);
     arch::publish_barriers();
   }
   arch::wait_for_launch_before();
@@ -153,8 +151,7 @@ void latent_warpgroups(const LatentWarpgroupsArguments& a) {
     return;
   }
   const int thread = arch::thread() - arch::warpgroup_size;
-  copy_latent_queries<spec>(d, work.sequence, part, work.item.kv_head, thread,
-                            3 * arch::warpgroup_size);
+  copy_latent_queries<spec>(d, work, thread, 3 * arch::warpgroup_size);
   if (thread < Types::rows) {
     const QueryView view = part.view(d.problem, work.sequence, work.row(d, thread).query);
     arch::store_shared(Types::seen_keys(thread), Words2{static_cast<std::uint32_t>(view.begin),
@@ -165,7 +162,7 @@ void latent_warpgroups(const LatentWarpgroupsArguments& a) {
   if (group == 1) {
     arch::take_registers<groups.scoring>();
     score_latent<spec>(d, part.begin, part.end, part.common_begin, part.common_end);
-    arch::reach_barrier(latent_end_barrier, 3 * arch::warpgroup_size);
+    arch::barrier(latent_end_barrier, 3 * arch::warpgroup_size);
   } else {
     arch::take_registers<groups.weighing>();
     weigh_latent<spec>(d, part.begin, part.end, group - 2);
