@@ -35,7 +35,7 @@ step "verify: $level on $device, forward and gradients"
 
 # Cases by name, gradients included: f32 with the matrix unit and without it, large heads, the kernels of bias, slopes and sinks,
 # one kernel per gradient, decode and append. Then one case in $every of all.
-samples=(causal/f32/127x129 causal/bf16/127x129 /d576 'alibi (h)/' 'bias (1,h,q,k)/' sinks/ deterministic/ 'decode gqa' 'append pages 7')
+samples=(causal/f32/127x129 causal/bf16/127x129 /d576 'alibi (h)/' 'bias (1,h,q,k)/' sinks/ deterministic/ 'decode gqa' 'append pages 7' 'cache f16 splits')
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)
 if [[ -n $sanitizer ]]; then
   for tool in memcheck racecheck initcheck; do

@@ -11,27 +11,24 @@ namespace rocflash::kernel {
 
 template <KernelSpec spec>
 void read_memory(const ReadArguments& a) {
-  constexpr int at_once = 8;  // loads of a lane that do not wait for each other
-  constexpr std::int64_t block = std::int64_t{read_tile.threads} * at_once;
+  constexpr int at_once = 8, threads = read_tile.threads;  // loads that do not wait for each other
   const auto* from = reinterpret_cast<const Words4*>(a.data) + arch::thread();
-  Words4 folded[at_once] = {};
-  for (std::int64_t first = arch::group() * block; first < a.chunks; first += a.groups * block) {
-    const std::int64_t left = a.chunks - first - arch::thread();
-    if (first + block <= a.chunks) {
-      ROCFLASH_UNROLL
-      for (int n = 0; n < at_once; ++n)
-        folded[n] ^= arch::load(from + first + n * read_tile.threads);
-    } else {
-      ROCFLASH_UNROLL
-      for (int n = 0; n < at_once; ++n)
-        if (n * read_tile.threads < left)
-          folded[n] ^= arch::load(from + first + n * read_tile.threads);
-    }
+  const std::int64_t blocks = a.chunks / (threads * at_once);
+  Words4 folded = {};
+#pragma unroll 1
+  for (std::int64_t n = arch::group(); n < blocks; n += a.groups) {
+    Words4 x[at_once];
+    ROCFLASH_UNROLL
+    for (int i = 0; i < at_once; ++i) x[i] = arch::load(from + (n * at_once + i) * threads);
+    ROCFLASH_UNROLL
+    for (int i = 0; i < at_once; ++i) folded ^= x[i];
   }
-  Words4 all = {};
-  ROCFLASH_UNROLL
-  for (int n = 0; n < at_once; ++n) all ^= folded[n];
-  const std::uint32_t word = all.x ^ all.y ^ all.z ^ all.w;
+  // What is less than a block.
+  const std::int64_t step = std::int64_t{a.groups} * threads;
+  std::int64_t n = (blocks * at_once + arch::group()) * threads;
+#pragma unroll 1
+  for (; n + arch::thread() < a.chunks; n += step) folded ^= arch::load(from + n);
+  const std::uint32_t word = folded.x ^ folded.y ^ folded.z ^ folded.w;
   // Never in practice: it is there so that the loads are.
   if (word == a.wanted) arch::store(a.found, word);
 }

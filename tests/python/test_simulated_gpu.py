@@ -107,3 +107,7 @@ def test_decode_reads_its_cache_once(arch: str, tmp_path: Path) -> None:
     narrow = sum(n for name, n in counted["memory_instructions"].items() if "load" in name) - wide
     assert narrow <= wide / 20, counted["memory_instructions"]
     assert counted["waves_per_simd"] >= 2 and counted["scratch_bytes"] == 0
+    # The plain read beside it, in every size of its grid.
+    reads = [c for c in launches if c["kernel"] == "read_memory_f32"]
+    assert reads and all(c["global_load_bytes"] == cache for c in reads)
+    assert all(c["memory_instructions"] == {"load_b128": cache // 16 // lanes} for c in reads)
