@@ -140,7 +140,7 @@ const Backend& backend_of(Driver& driver, const Device& device) {
   for (;;) {
     for (const Known* known = first; known; known = known->next)
       if (known->device == &device) return known->backend;
-    if (!fresh) fresh.reset(new Known{GpuBackend(driver, device), &device, first});
+    if (!fresh) fresh = std::make_unique<Known>(GpuBackend(driver, device), &device, first);
     fresh->next = first;
     if (backends.compare_exchange_strong(first, fresh.get(), std::memory_order_acq_rel))
       return fresh.release()->backend;
