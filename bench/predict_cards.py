@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Records what the simulator's cycle model predicts for AMD cards, for the page of `python -m rocflash.report`.
 
-    python3 bench/predict_cards.py [--build build] [--head-dim 128 64] [--archs gfx942 …]
+    python3 bench/predict_cards.py [--op forward] [--seqlen 4096] [--causal] [--build build] [--head-dim 128 64] [--archs gfx942 …]
 
-Forward, bf16, batch 16, 16 heads, 4096 queries and keys, not causal. Writes python/rocflash/report/predicted.py; cards that are not asked
-for keep their figures. About 20 seconds of processor time each. None of it is a measurement.
+bf16, batch 16, 16 heads. Forward of 4096 queries and keys, not causal, goes into python/rocflash/report/predicted.py, where cards that are
+not asked for keep their figures; other figures are only printed. About 20 seconds of processor time each for a card with a matrix unit,
+minutes for gfx1030. None of it is a measurement.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "python/rocflash/report/predicted.py"
-ARCHS = ("gfx942", "gfx950", "gfx90a", "gfx908", "gfx906", "gfx1100", "gfx1201")
-SHAPE = ["--op", "forward", "--dtype", "bf16", "--batch", "16", "--heads", "16", "--seqlen", "4096", "--no-causal", "--no-standard"]
+ARCHS = ("gfx942", "gfx950", "gfx90a", "gfx908", "gfx906", "gfx1100", "gfx1201", "gfx1030")
+SHAPE = ["--dtype", "bf16", "--batch", "16", "--heads", "16", "--no-standard"]
 HEAD = '''"""TFLOP/s that the simulator's cycle model predicts, by (target, head size). bench/predict_cards.py writes this file."""
 
 PREDICTED: dict[tuple[str, int], float] = {
@@ -36,7 +37,7 @@ def recorded() -> dict[tuple[str, int], float]:
     return dict(module.PREDICTED)
 
 
-def predict(build: Path, arch: str, head_dim: int) -> float:
+def predict(build: Path, arch: str, head_dim: int, shape: list[str]) -> float:
     environment = os.environ | {
         "ROCFLASH_HIP_LIBRARY": str(build / "lib/sim/libamdhip64.so"),
         "ROCFLASH_SIM_ARCH": arch,
@@ -44,7 +45,7 @@ def predict(build: Path, arch: str, head_dim: int) -> float:
         "ROCFLASH_SIM_TIME_ONLY": "1",
     }
     command = [build / "bin/rocflash", "bench", "--device", "hip:0", "--repeat", "1", "--head-dim", str(head_dim), "--json", "-"]
-    done = subprocess.run([*command, *SHAPE], env=environment, capture_output=True, text=True)
+    done = subprocess.run([*command, *SHAPE, *shape], env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{arch}: {done.stderr.strip() or done.stdout.strip()}")
     found = json.loads(done.stdout)["results"][0]
@@ -57,14 +58,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=Path, default=ROOT / "build")
     parser.add_argument("--head-dim", type=int, nargs="+", default=[128, 64])
-    parser.add_argument("--archs", nargs="+", choices=ARCHS, default=ARCHS)
+    parser.add_argument("--archs", nargs="+", choices=ARCHS, default=ARCHS[:-1], help="default: all but gfx1030")
+    parser.add_argument("--op", choices=("forward", "backward"), default="forward")
+    parser.add_argument("--seqlen", type=int, default=4096)
+    parser.add_argument("--causal", action="store_true")
     given = parser.parse_args()
+    shape = ["--op", given.op, "--seqlen", str(given.seqlen), "--causal" if given.causal else "--no-causal"]
     for head_dim in given.head_dim:
         for arch in given.archs:
-            figures = recorded() | {(arch, head_dim): round(predict(given.build, arch, head_dim), 1)}
-            lines = [f'    ("{a}", {d}): {x},\n' for (a, d), x in sorted(figures.items())]
-            FILE.write_text(HEAD + "".join(lines) + "}\n")
-            print(f"{arch}, head size {head_dim}: {figures[arch, head_dim]} TFLOP/s predicted", flush=True)
+            tflops = round(predict(given.build, arch, head_dim, shape), 1)
+            if (given.op, given.seqlen, given.causal) == ("forward", 4096, False):
+                figures = recorded() | {(arch, head_dim): tflops}
+                lines = [f'    ("{a}", {d}): {x},\n' for (a, d), x in sorted(figures.items())]
+                FILE.write_text(HEAD + "".join(lines) + "}\n")
+            print(f"{arch}, {given.op}, head size {head_dim}: {tflops} TFLOP/s predicted", flush=True)
 
 
 if __name__ == "__main__":

@@ -106,6 +106,9 @@ GpuRow measure(const std::shared_ptr<Gpu>& gpu, const CostShape& s, const GpuBen
   const std::string family = family_of(gpu->about());
   row.traffic = o.backward ? backward_traffic(s, family) : forward_traffic(s, family);
   gpu->count_launches(true);
+  // Where the simulator executes a sample of the workgroups alone, backward meets rows that forward has not written: with
+  // what memory holds at the start their weights are infinite, and each is computed again, exactly.
+  if (o.backward) gpu->fill(lse.tensor().data(), 0, lse.bytes());
   if (!o.backward) gpu->predict(true);
   launch();  // loads the kernels
   gpu->wait(execution.stream);

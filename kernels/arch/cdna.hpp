@@ -47,6 +47,18 @@ struct Mma {
     return half_depth(a.zw, b.zw, c);
 #endif
   }
+  // The same, held there: the compiler would else put both instructions next to each other.
+  template <class Behind>
+  static Result multiply_around(Operand a, Operand b, Result c, Behind behind) {
+#if defined(__gfx950__)
+    return multiply(a, b, c, behind);
+#else
+    c = half_depth(a.xy, b.xy, c);
+    settle(c);
+    behind();
+    return half_depth(a.zw, b.zw, c);
+#endif
+  }
 
  private:
 #if !defined(__gfx950__)

@@ -35,7 +35,39 @@ void backward_delta(const BackwardArguments& a) {
   // The diagonal of as many columns as a product has, which may take several of its rows.
   constexpr int parts = Mma::columns / Mma::rows;
   typename Mma::Result products[parts] = {};
-  for (int step = 0; step < (p.value_dim + Mma::depth - 1) / Mma::depth; ++step) {
+  const std::int32_t steps = (p.value_dim + Mma::depth - 1) / Mma::depth;
+  std::int32_t step = 0;
+  // Whole blocks: several steps' rows on their way at a time.
+  if constexpr (parts == 1) {
+    struct Unaligned {
+      Words4 words __attribute__((packed, aligned(2)));
+    };
+    constexpr int together = 4;
+    const auto line = [&](const Rows& rows, int row) {
+      return reinterpret_cast<const Unaligned*>(
+          row_address<spec.dtype>(rows, sequence.batch, sequence.q_row + first + row, item.head));
+    };
+    if (first + Mma::columns <= sequence.sq && p.value_dim % (together * Mma::depth) == 0) {
+      const Unaligned *left = line(a.tensors.out, operand_line<Mma, Side::left>()),
+                      *right = line(a.tensors.dout, operand_line<Mma, Side::right>());
+      for (; step < steps; step += together) {
+        typename Mma::Operand lefts[together], rights[together];
+        const auto fragment = [](const Unaligned* from, int n) {
+          return fragment_of_chunks<Mma>(
+              n, [&](int own, int fixed) { return arch::load(from + own + fixed).words; });
+        };
+        ROCFLASH_UNROLL
+        for (int n = 0; n < together; ++n) {
+          lefts[n] = fragment(left, step + n);
+          rights[n] = fragment(right, step + n);
+        }
+        ROCFLASH_UNROLL
+        for (int n = 0; n < together; ++n)
+          products[0] = Mma::multiply(lefts[n], rights[n], products[0]);
+      }
+    }
+  }
+  for (; step < steps; ++step) {
     const auto operand = [&](const Block& block, int row) {
       return fragment_of_chunks<Mma>(step, [&](int own, int fixed) {
         return block.load8({row, chunk_numbers<spec.dtype> * (own + fixed)});

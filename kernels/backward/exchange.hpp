@@ -50,10 +50,12 @@ class ChooseScoreExchange {
   template <class Packed>
   void write(const Packed& column) const {
     ROCFLASH_UNROLL
-    for (int n = 0; n < quads; ++n) {
-      const int row = n * 4 / Mma::results * Mma::rows + Layout::register_row(n * 4 % Mma::results);
-      ((SharedWords2*)room_)[to_ + 2 * row * row_chunks] = arch::transpose_quad(column.quad(n));
-    }
+    for (int n = 0; n < quads; ++n) write_quad(n, column.quad(n));
+  }
+  // Results 4 n to 4 n + 3 of it.
+  void write_quad(int n, Words2 quad) const {
+    const int row = n * 4 / Mma::results * Mma::rows + Layout::register_row(n * 4 % Mma::results);
+    ((SharedWords2*)room_)[to_ + 2 * row * row_chunks] = arch::transpose_quad(quad);
   }
   typename Mma::Operand fragment(int part, int step) const {
     const Offset from = offset(operand_line<Mma, Side::left>(),
@@ -96,12 +98,13 @@ class ChooseScoreExchange<true, Mma_, queries, keys> {
 
   template <class Packed>
   void write(const Packed& column) const {
-    const int lane = arch::lane(), key = arch::wave() * Mma::columns + Layout::lane_column(lane);
     ROCFLASH_UNROLL
-    for (int n = 0; n < quads; ++n) {
-      const int row = n * 4 / Mma::results * Mma::rows + Layout::register_row(n * 4 % Mma::results);
-      room_[offset(key, Layout::lane_row(lane) / 4 + row / 4)] = column.quad(n);
-    }
+    for (int n = 0; n < quads; ++n) write_quad(n, column.quad(n));
+  }
+  void write_quad(int n, Words2 quad) const {
+    const int lane = arch::lane(), key = arch::wave() * Mma::columns + Layout::lane_column(lane);
+    const int row = n * 4 / Mma::results * Mma::rows + Layout::register_row(n * 4 % Mma::results);
+    room_[offset(key, Layout::lane_row(lane) / 4 + row / 4)] = quad;
   }
   // Blocks of four keys by 16 queries, each read by 16 lanes.
   typename Mma::Operand fragment(int part, int step) const {
