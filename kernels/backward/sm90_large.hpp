@@ -24,7 +24,7 @@ namespace rocflash::kernel {
 
 // The named barriers besides that of all who compute (meet): of two warpgroups, when dS is there and has been
 // read, and of each alone.
-enum LargeBarrier : int { gradients_there = 2, gradients_read, weights_alone, gradients_alone };
+enum LargeBarrier : int { ds_there = 2, ds_read, weights_alone, gradients_alone };
 inline constexpr int two_groups = 2 * arch::warpgroup_size;
 
 // Rows of a tile from `rows` on become 0, by one warpgroup that meets behind it.
@@ -238,10 +238,10 @@ void compute_gradients_of_keys(const BackwardArguments& a) {
       const std::int32_t left = order[TileOrder::left];
       clear_rows_alone<QueryTile>(now.q(), order[TileOrder::rows], gradients_alone);
       ds.template round<dtype>(d);
-      arch::barrier(gradients_read, two_groups);
+      arch::barrier(ds_read, two_groups);
       store_gradients<Types>(ds, Types::ds(0), thread.first_row(0), thread.lane, 0);
       arch::publish_shared();
-      arch::reach_barrier(gradients_there, two_groups);
+      arch::reach_barrier(ds_there, two_groups);
       Products gradients(ds);
       add_to_keys<Types>(gradients, dk, ds, now.q());
       gradients.commit();
@@ -255,7 +255,7 @@ void compute_gradients_of_keys(const BackwardArguments& a) {
       if (left == 0) break;
     }
     wait<0>(d);
-    arch::barrier(gradients_read, two_groups);  // of the last ones
+    arch::barrier(ds_read, two_groups);  // of the last ones
   }
   finish_sums<Types, true>(a, dk);
 }
@@ -270,7 +270,7 @@ void compute_queries() {
   if (Types::block()[BlockOrder::count] == 0) return;
   DrainPlace<Types::stages> place;
   typename Types::QuerySums dq;
-  arch::reach_barrier(gradients_read, two_groups);  // there are none yet
+  arch::reach_barrier(ds_read, two_groups);  // there are none yet
 #pragma clang loop unroll(disable)
   while (true) {
     Types::statistics_ring().wait(place);
@@ -282,7 +282,7 @@ void compute_queries() {
     float* const sums = order.floats(TileOrder::sums) + first_query * spec.bucket;
     if (thread.reports()) Types::statistics_ring().release(place);
     place.advance();
-    arch::barrier(gradients_there, two_groups);
+    arch::barrier(ds_there, two_groups);
     static_for<parts>([&](auto part) {
       constexpr int column = part.value * columns;
       Products queries;
@@ -290,7 +290,7 @@ void compute_queries() {
                                                          ColumnLines<KeyTile>(Types::k(), column));
       queries.commit();
       wait<0>(dq);
-      if constexpr (part.value + 1 == parts) arch::reach_barrier(gradients_read, two_groups);
+      if constexpr (part.value + 1 == parts) arch::reach_barrier(ds_read, two_groups);
       add_queries<Types>(dq, Types::dq(0, thread.warp), thread.lane, sums + column * DqSums::rows,
                          there);
     });
