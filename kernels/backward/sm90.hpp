@@ -111,8 +111,7 @@ template <class Types>
 void store_gradients(const typename Types::Weights& ds ROCFLASH_SETTLED, SharedAddress tile,
                      int first_row, int lane, int part) {
   using Tile = typename Types::ScoreTile;
-  const int row = first_row + lane % 16,
-            column = product_depth * Types::Weights::steps * part + lane / 16 * 8;
+  const int row = first_row + lane % 16, column = group_rows * part + lane / 16 * 8;
   ROCFLASH_UNROLL
   for (int n = 0; n < Types::Weights::steps; ++n)
     arch::store_matrices(

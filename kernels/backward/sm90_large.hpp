@@ -1,19 +1,18 @@
-// Backward on Hopper for more than 128 columns, whose sums dk and dv of 64 keys take all registers of a
-// warpgroup each. So two warpgroups share the keys of a workgroup, and each has the product that leads to its
-// own sums; a third has tiles of queries copied (sm90_tiles.hpp):
+// Backward on Hopper for more than 128 columns. Sums dk and dv of 64 keys take most registers of a warpgroup
+// each, so three warpgroups share the keys of a workgroup, and each has the products that lead to its own
+// result. A fourth has tiles of queries copied (sm90_tiles.hpp).
 //
 //   weights     Sᵀ = K·Qᵀ     P from it, rounded     dV += Pᵀ·dO
-//   gradients   dPᵀ = V·dOᵀ   dS from it and P       dK += dSᵀ·Q     dQ = dS·K
+//   gradients   dPᵀ = V·dOᵀ   dS from it and P       dK += dSᵀ·Q
+//   queries     dQ = dS·K     64 columns at a time, added to f32 sums in global memory (dq_sums.hpp) by copies
+//                             that add, in any order
 //
-// P and dS are left operands in registers as they are. P goes to the other warpgroup through shared memory,
-// thread by thread: both have the same keys and queries in the same places. dS goes there for dQ, whose
-// columns are computed 64 at a time and added to the sums in global memory (dq_sums.hpp) by copies that add.
+// P and dS are left operands in registers as they are. P goes to the next warpgroup through shared memory,
+// thread by thread: both have the same keys and queries in the same places. dS goes there as dQ's operand. Each
+// warpgroup is up to a tile ahead of the next, so that its arithmetic is done under their products, and most
+// of it under its own.
 //
 // P is rounded when dS is computed from it, as plain attention in the same dtype has it: in f32 it would not fit.
-//
-// One warpgroup's arithmetic is done under the other's products, and most of it under its own: P of the next
-// tile under dV, parts of dQ leave under dK of the tile and dP of the next one. The first warpgroup has fewer
-// products and is ahead by up to a tile.
 //
 // Per tile of 64 queries and 64 keys of 256 columns: products 2560 clocks; shared memory 3800, at 128 bytes
 // each: S and dP 512 each, dV and dK 256 each, dQ 512 and its way out 1024, tiles in 512, P and dS 192.
@@ -23,8 +22,10 @@
 
 namespace rocflash::kernel {
 
-// The named barriers of each warpgroup alone, besides that of both (meet).
-enum LargeBarrier : int { weights_alone = 2, gradients_alone };
+// The named barriers besides that of all who compute (meet): of two warpgroups, when dS is there and has been
+// read, and of each alone.
+enum LargeBarrier : int { ds_there = 2, ds_read, weights_alone, gradients_alone };
+inline constexpr int two_groups = 2 * arch::warpgroup_size;
 
 // Rows of a tile from `rows` on become 0, by one warpgroup that meets behind it.
 template <class Tile>
@@ -48,21 +49,28 @@ SharedAddress passed_weights(std::uint32_t thread, int step) {
   return Types::ds(1) + 16 * (thread + static_cast<std::uint32_t>(step * arch::warpgroup_size));
 }
 
-// dP becomes dS, by weights that the other warpgroup has passed.
+// Weights that the other warpgroup has passed, asked for while dP is computed.
 template <class Types>
-void differentiate_passed(typename Types::Scores& d ROCFLASH_SETTLED, SharedAddress delta,
-                          const GroupThread& thread) {
+struct PassedWeights {
   using Scores = typename Types::Scores;
-  ROCFLASH_UNROLL
-  for (int step = 0; step < Types::queries / product_depth; ++step) {
-    const Words4 p = arch::load_shared(passed_weights<Types>(thread.number, step));
+  static constexpr int steps = Types::Weights::steps;
+  Words4 weights[steps];
+
+  PassedWeights(const GroupThread& thread, const DrainPlace<1>& place) {
+    Types::weights_ring().wait(place);
     ROCFLASH_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const int n = 4 * step + 2 * half;
-      const Float2 mean = two_of<Scores>(delta, thread.lane, n);
+    for (int n = 0; n < steps; ++n)
+      weights[n] = arch::load_shared(passed_weights<Types>(thread.number, n));
+    Types::weights_ring().release(place);  // each thread what it read
+  }
+  // dP becomes dS.
+  void differentiate(Scores& d ROCFLASH_SETTLED, SharedAddress delta, int lane) const {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < Scores::lane_columns; n += 2) {
+      const Float2 mean = two_of<Scores>(delta, lane, n);
       ROCFLASH_UNROLL
       for (int i = 0; i < Scores::lane_rows; ++i) {
-        const std::uint32_t two = p[2 * half + i];
+        const std::uint32_t two = weights[n / 4][n % 4 + i];
         const auto low = static_cast<std::uint16_t>(two),
                    high = static_cast<std::uint16_t>(two >> 16);
         d.at(i, n) = widen<Types::dtype>(low) * (d.at(i, n) - mean.x);
@@ -70,9 +78,9 @@ void differentiate_passed(typename Types::Scores& d ROCFLASH_SETTLED, SharedAddr
       }
     }
   }
-}
+};
 
-// Both have the loop over tiles: the rings that tiles come by, and where in them the next one is.
+// The loop over tiles of two of them: the rings that tiles come by, and where in them the next one is.
 template <class Types>
 struct TileLoop {
   TilePlaces<Types::q_stages, Types::stages> place;
@@ -84,6 +92,18 @@ struct TileLoop {
   void wait_for_dout() const { Types::dout_ring().wait(place.rest()); }
   void wait_for_statistics() const { Types::statistics_ring().wait(place.rest()); }
 };
+
+// dv or dk += weights or gradients times a tile of queries, by two instructions each.
+template <class Types>
+void add_to_keys(Products& products ROCFLASH_SETTLED,
+                 typename Types::KeySums& sums ROCFLASH_TAKES_OFF,
+                 typename Types::Weights& left ROCFLASH_TAKES_OFF, SharedAddress tile) {
+  constexpr DType dtype = Types::dtype;
+  constexpr int half = 128;
+  using Lines = ColumnLines<typename Types::QueryTile>;
+  products.template add_columns<dtype, 0, half>(sums, left, Lines(tile));
+  products.template add_columns<dtype, half, Types::bucket - half>(sums, left, Lines(tile, half));
+}
 
 // The end of one warpgroup: its sums become rows, and rows that are not to be trusted are computed again.
 template <class Types, bool is_dk>
@@ -113,7 +133,7 @@ void compute_weights(const BackwardArguments& a) {
     TileLoop<Types> loop;
     FillPlace<1> passing;
     typename Types::Scores s;
-    typename Types::Weights p[Types::parts];
+    typename Types::Weights p;
     const auto start_scores = [&] {
       Products scores;
       scores.template multiply<dtype, spec.bucket>(s, RowLines<KeyTile>(Types::k()),
@@ -132,15 +152,12 @@ void compute_weights(const BackwardArguments& a) {
                                                             order[TileOrder::query]);
     };
     const auto pass_weights = [&] {
-      constexpr int steps = Types::Weights::steps;
-      static_for<Types::parts>(
-          [&](auto part) { p[part.value].template round<dtype>(s, part.value * steps); });
+      p.template round<dtype>(s);
       Types::weights_ring().wait_until_empty(passing);
       const GroupThread thread;
-      static_for<Types::parts * steps>([&](auto step) {
-        arch::store_shared(passed_weights<Types>(thread.number, step.value),
-                           p[step.value / steps].words(step.value % steps));
-      });
+      ROCFLASH_UNROLL
+      for (int n = 0; n < Types::Weights::steps; ++n)
+        arch::store_shared(passed_weights<Types>(thread.number, n), p.words(n));
       Types::weights_ring().announce(passing, 0);  // each thread what it stored
       passing.advance();
     };
@@ -163,39 +180,30 @@ void compute_weights(const BackwardArguments& a) {
       now.wait_for_dout();
       // The other warpgroup may read them at the same time: what it makes of them is hidden.
       clear_rows_alone<QueryTile>(now.dout(), rows, weights_alone);
-      Products values(p[0]);
-      static_for<Types::parts>([&](auto part) {
-        values.template add<dtype>(
-            dv, p[part.value],
-            ColumnLines<QueryTile>(now.dout(), 0, part.value * Types::part_queries));
-      });
+      Products values(p);
+      add_to_keys<Types>(values, dv, p, now.dout());
       values.commit();
-      expect(dv);
       if (GroupThread().reports()) Types::statistics_ring().release(now.place.rest());
       wait<1>(s);
       if (left == 0) break;
       loop.wait_for_statistics();
       weigh_scores();
-      static_for<Types::parts>([&](auto part) { wait<0>(dv, p[part.value]); });
-      wait<0>(dv);
+      wait<0>(dv, p);
       if (GroupThread().reports()) Types::dout_ring().release(now.place.rest());
       pass_weights();
     }
-    static_for<Types::parts>([&](auto part) { wait<0>(dv, p[part.value]); });
-    wait<0>(dv);
+    wait<0>(dv, p);
   }
   finish_sums<Types, false>(a, dv);
 }
 
-// dP, dS, dK and dQ.
+// dP, dS and dK.
 template <KernelSpec spec>
-void compute_key_gradients(const BackwardArguments& a) {
+void compute_gradients_of_keys(const BackwardArguments& a) {
   using Types = KeyGroupsTypes<spec>;
   using KeyTile = typename Types::KeyTile;
   using QueryTile = typename Types::QueryTile;
-  using ScoreTile = typename Types::ScoreTile;
   constexpr DType dtype = spec.dtype;
-  constexpr int columns = Types::query_columns, parts = spec.bucket / columns;
 
   typename Types::KeySums dk;
   dk.clear();
@@ -203,97 +211,91 @@ void compute_key_gradients(const BackwardArguments& a) {
     TileLoop<Types> loop;
     DrainPlace<1> passing;
     typename Types::Scores d;
-    typename Types::QuerySums dq;
-    typename Types::Weights ds[Types::parts];
-    const SharedAddress ds_tile = Types::ds(0);
-    const auto add_gradients = [&](auto part, SharedAddress q) {
-      Products gradients(ds[part.value]);
-      gradients.template add<dtype>(dk, ds[part.value],
-                                    ColumnLines<QueryTile>(q, 0, part.value * Types::part_queries));
-      gradients.commit();
-    };
-    loop.wait_for_dout();
-    {
+    typename Types::Weights ds;
+    const auto start_values = [&] {
       Products values;
       values.template multiply<dtype, spec.bucket>(d, RowLines<KeyTile>(Types::v()),
                                                    RowLines<QueryTile>(loop.dout()));
       values.commit();
-    }
+    };
+    loop.wait_for_dout();
+    start_values();
 
 #pragma clang loop unroll(disable)
     while (true) {
       const TileLoop<Types> now = loop;
       const auto order = now.order();
-      loop.wait_for_statistics();
-      wait<0>(d);
+      now.wait_for_statistics();
       const GroupThread thread;
-      if (thread.reports()) Types::dout_ring().release(now.place.rest());
-      Types::weights_ring().wait(passing);
-      differentiate_passed<Types>(d, Types::delta(now.place.rest().stage()), thread);
-      Types::weights_ring().release(passing);  // each thread what it read
+      const PassedWeights<Types> passed(thread, passing);
       passing.advance();
+      wait<0>(d);
+      if (thread.reports()) Types::dout_ring().release(now.place.rest());
+      passed.differentiate(d, Types::delta(now.place.rest().stage()), thread.lane);
       if (order[TileOrder::is_edge] != 0)
         hide_queries<Types, 0, Types::Scores::lane_columns>(d, thread.first_row(0), thread.lane,
                                                             order[TileOrder::query]);
+      const std::int32_t left = order[TileOrder::left];
       clear_rows_alone<QueryTile>(now.q(), order[TileOrder::rows], gradients_alone);
-      static_for<Types::parts>([&](auto part) {
-        ds[part.value].template round<dtype>(d, part.value * Types::Weights::steps);
-      });
-      // All warps are done with dQ of the tile before.
-      arch::barrier(gradients_alone, arch::warpgroup_size);
-      static_for<Types::parts>([&](auto part) {
-        store_gradients<Types>(ds[part.value], ds_tile, thread.first_row(0), thread.lane,
-                               part.value);
-      });
-      add_gradients(Number<0>(), now.q());
-      float* const sums = order.floats(TileOrder::sums);
-      const std::int32_t rows = order[TileOrder::rows], left = order[TileOrder::left];
+      ds.template round<dtype>(d);
+      arch::barrier(ds_read, two_groups);
+      store_gradients<Types>(ds, Types::ds(0), thread.first_row(0), thread.lane, 0);
       arch::publish_shared();
-      arch::barrier(gradients_alone, arch::warpgroup_size);
+      arch::reach_barrier(ds_there, two_groups);
+      Products gradients(ds);
+      add_to_keys<Types>(gradients, dk, ds, now.q());
+      gradients.commit();
       if (thread.reports()) Types::statistics_ring().release(now.place.rest());
       loop.place.advance();
       if (left > 0) loop.wait_for_dout();
-
-      static_for<parts>([&](auto part) {
-        constexpr int column = part.value * columns;
-        Products queries;
-        queries.template multiply<dtype, Types::keys>(dq, ColumnLines<ScoreTile>(ds_tile),
-                                                      ColumnLines<KeyTile>(Types::k(), column));
-        queries.commit();
-        if constexpr (part.value == 0) {
-          add_gradients(Number<1>(), now.q());
-        } else {
-          // dP of the next tile; behind the last tile, of whatever is there.
-          constexpr int from = (part.value - 1) * KeyTile::width,
-                        depth = part.value + 1 < parts ? KeyTile::width : spec.bucket - from;
-          const RowLines<KeyTile> v(Types::v(), 0, from);
-          const RowLines<QueryTile> dout(loop.dout(), 0, from);
-          Products values;
-          if constexpr (from == 0) {
-            values.template multiply<dtype, depth>(d, v, dout);
-          } else {
-            values.template add<dtype, depth>(d, v, dout);
-          }
-          values.commit();
-        }
-        wait<1>(dq);
-        // dK is there, too.
-        if (part.value == 1 && thread.reports()) Types::q_ring().release(now.place.q());
-        const int first_query = 16 * thread.warp;
-        add_queries<Types>(dq, Types::dq(0, thread.warp), thread.lane,
-                           sums + (first_query / DqSums::rows * (spec.bucket / DqSums::columns) +
-                                   column / DqSums::columns) *
-                                      DqSums::block_floats,
-                           first_query < rows);
-      });
-      wait<1>(dk);
-      static_for<Types::parts>([&](auto part) { wait<1>(dk, ds[part.value]); });
-      expect(d);
+      // The last tile has no next one: it multiplies whatever is there.
+      start_values();
+      wait<1>(dk, ds);
+      if (GroupThread().reports()) Types::q_ring().release(now.place.q());
       if (left == 0) break;
     }
     wait<0>(d);
+    arch::barrier(ds_read, two_groups);  // of the last ones
   }
   finish_sums<Types, true>(a, dk);
+}
+
+// dQ.
+template <KernelSpec spec>
+void compute_queries() {
+  using Types = KeyGroupsTypes<spec>;
+  using KeyTile = typename Types::KeyTile;
+  using ScoreTile = typename Types::ScoreTile;
+  constexpr int columns = Types::query_columns, parts = spec.bucket / columns;
+  if (Types::block()[BlockOrder::count] == 0) return;
+  DrainPlace<Types::stages> place;
+  typename Types::QuerySums dq;
+  arch::reach_barrier(ds_read, two_groups);  // there are none yet
+#pragma clang loop unroll(disable)
+  while (true) {
+    Types::statistics_ring().wait(place);
+    const auto order = Types::order(place.stage());
+    const std::int32_t left = order[TileOrder::left];
+    const GroupThread thread;
+    const int first_query = 16 * thread.warp;
+    const bool there = first_query < order[TileOrder::rows];
+    float* const sums = order.floats(TileOrder::sums) + first_query * spec.bucket;
+    if (thread.reports()) Types::statistics_ring().release(place);
+    place.advance();
+    arch::barrier(ds_there, two_groups);
+    static_for<parts>([&](auto part) {
+      constexpr int column = part.value * columns;
+      Products queries;
+      queries.template multiply<spec.dtype, Types::keys>(dq, ColumnLines<ScoreTile>(Types::ds(0)),
+                                                         ColumnLines<KeyTile>(Types::k(), column));
+      queries.commit();
+      wait<0>(dq);
+      if constexpr (part.value + 1 == parts) arch::reach_barrier(ds_read, two_groups);
+      add_queries<Types>(dq, Types::dq(0, thread.warp), thread.lane, sums + column * DqSums::rows,
+                         there);
+    });
+    if (left == 0) break;
+  }
   if (arch::lane() == 0) arch::wait_for_stores<0>();
 }
 
@@ -308,8 +310,9 @@ void backward_warpgroups_large(const BackwardWarpgroupsArguments& a) {
   }
   if (arch::thread() == 0) {
     Types::key_ring().make(tile.groups);
-    Types::q_ring().make(tile.groups);
-    Types::dout_ring().make(tile.groups);
+    // The warpgroup of dq reads neither.
+    Types::q_ring().make(tile.groups - 1);
+    Types::dout_ring().make(tile.groups - 1);
     Types::statistics_ring().make(tile.groups, arch::wave_size);
     Types::weights_ring().make(arch::warpgroup_size, arch::warpgroup_size);
     arch::publish_barriers();
@@ -324,10 +327,14 @@ void backward_warpgroups_large(const BackwardWarpgroupsArguments& a) {
     arch::take_registers<tile.weighing>();
     wait_for_keys<Types>();
     compute_weights<spec>(a.backward);
-  } else {
+  } else if (group == 2) {
     arch::take_registers<tile.computing>();
     wait_for_keys<Types>();
-    compute_key_gradients<spec>(a.backward);
+    compute_gradients_of_keys<spec>(a.backward);
+  } else {
+    arch::give_registers<tile.adding>();
+    wait_for_keys<Types>();
+    compute_queries<spec>();
   }
 }
 

@@ -122,9 +122,8 @@ struct KeyGroupsTypes {
   using ScoreTile = Panels<keys, queries>;  // one row per key
   using Scores = GroupTile<queries>;
   // P and dS as operands: a part of the queries after the other, which takes fewer registers.
-  static constexpr int part_queries = tile.same_keys ? 32 : 64, parts = queries / part_queries;
-  static constexpr int part_columns = Scores::lane_columns / parts;
-  using Weights = Fragments<part_queries / product_depth>;
+  static constexpr int parts = queries / 64, part_columns = Scores::lane_columns / parts;
+  using Weights = Fragments<64 / product_depth>;
   using KeySums = GroupTile<bucket>;
   // dQ: 64 queries of a warpgroup, and the share of the columns that is left for it, or a part of them.
   static constexpr int query_parts = queries / group_rows;

@@ -98,10 +98,10 @@ struct BackwardGroups {
   int stages = 3, q_stages = 3;  // tiles of dout and of q in shared memory
   // Registers of a thread, after the copying group has given some of its own to the others.
   int copying = 24, computing = 240;
-  // Two warpgroups have the same 64 keys: one gives dv, with registers of its own number, the other dk and dq,
-  // some columns of it at a time.
+  // Three warpgroups have the same 64 keys: one gives dv, one dk, one dq, some columns of it at a time. The first
+  // and the last have registers of their own number.
   bool same_keys = false;
-  int weighing = 0;
+  int weighing = 0, adding = 0;
 
   constexpr int keys() const { return same_keys ? 64 : 64 * groups; }
   constexpr int threads() const { return 128 * (groups + 1); }
@@ -111,20 +111,21 @@ struct BackwardGroups {
   }
   constexpr int query_groups() const { return same_keys ? 1 : groups; }
   constexpr int registers() const {  // of a thread of each warpgroup, all together
-    return copying + (same_keys ? weighing + computing : groups * computing);
+    return copying + (same_keys ? weighing + computing + adding : groups * computing);
   }
 };
 
 constexpr BackwardGroups backward_groups(const KernelSpec& spec) {
   if (spec.operation == Operation::backward_warpgroups_large)
-    return {.groups = 2,
+    return {.groups = 3,
             .queries = 64,
             .stages = spec.bucket <= 192 ? 3 : 2,
             .q_stages = spec.bucket <= 192 ? 3 : 2,
             .copying = 32,
-            .computing = 256,
+            .computing = 208,
             .same_keys = true,
-            .weighing = 216};
+            .weighing = 208,
+            .adding = 64};
   return {.groups = 2, .queries = 64};
 }
 

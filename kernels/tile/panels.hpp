@@ -65,17 +65,16 @@ class Descriptor {
 };
 
 // An operand whose lines (rows of A, columns of B) are rows of the tile, from `row` on: the depth
-// runs along the columns, from `column` on, which starts a panel. Q, K and V in Q·Kᵀ and dO·Vᵀ.
+// runs along the columns. Q, K and V in Q·Kᵀ and dO·Vᵀ.
 template <class Tile_>
 class RowLines {
  public:
   using Tile = Tile_;
   static constexpr bool transposed = false;
 
-  constexpr explicit RowLines(SharedAddress tile, int row = 0, int column = 0)
-      : first_(describe(tile + static_cast<std::uint32_t>(column / Tile::width * Tile::panel_bytes +
-                                                          row * Tile::row_bytes),
-                        16, Tile::pattern_bytes, Tile::swizzle)) {}
+  constexpr explicit RowLines(SharedAddress tile, int row = 0)
+      : first_(describe(tile + static_cast<std::uint32_t>(row * Tile::row_bytes), 16,
+                        Tile::pattern_bytes, Tile::swizzle)) {}
   // The descriptor of a step of the depth.
   constexpr std::uint64_t step(int n) const {
     const int column = n * product_depth;

@@ -207,6 +207,22 @@ class [[clang::consumable(unconsumed)]] Products {
     a.take_off();
   }
 
+  // C += A·B in some columns of C alone, at which B's lines start: an instruction may have no more registers than
+  // a thread had at the launch.
+  template <DType dtype, int first, int count, int columns, int steps, class B>
+  [[clang::callable_when("unconsumed")]] void add_columns(GroupTile<columns>& c ROCFLASH_TAKES_OFF,
+                                                          Fragments<steps>& a ROCFLASH_TAKES_OFF,
+                                                          const B& b) {
+    static_assert(first + count <= columns && first % 8 == 0);
+    auto& part = reinterpret_cast<float (&)[count / 2]>(c.sum_[first / 2]);
+    ROCFLASH_UNROLL
+    for (int n = 0; n < steps; ++n)
+      arch::Wgmma<count>::template registers<dtype, false, B::transposed>(part, a.step_[n],
+                                                                          b.step(n));
+    c.take_off();
+    a.take_off();
+  }
+
   [[clang::callable_when("unconsumed"), clang::set_typestate(consumed)]] void commit() {
     arch::commit_products();
   }
