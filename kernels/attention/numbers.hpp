@@ -63,6 +63,11 @@ class QuadLoads {
     }
     return words;
   }
+  // Whether all of a row's numbers can be loaded by `load_plain`, `columns` being a multiple of four.
+  bool plain() const { return form_ == static_cast<int>(DType::f32) + vectors; }
+  static Words4 load_plain(const std::byte* row, int column) {
+    return arch::load(reinterpret_cast<const Words4*>(row) + column / 4);
+  }
   Float4 widened(Words4 words) const {
     const DType stored = dtype(arch::renewed(form_));
     if (stored == DType::f32) return __builtin_bit_cast(Float4, words);

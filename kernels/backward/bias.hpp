@@ -86,7 +86,7 @@ inline void sum_rows(const Patch<64, 64>& tile, SharedFloat* memory) {
   ROCFLASH_UNROLL
   for (int n = 0; n < 4; ++n)
     memory[thread_row() * 64 + Patch<64, 64>::own_column(n)] =
-        (tile.at[0][0][n] + tile.at[1][0][n]) + (tile.at[2][0][n] + tile.at[3][0][n]);
+        (tile.at(0, n) + tile.at(1, n)) + (tile.at(2, n) + tile.at(3, n));
   arch::barrier();
   const int column = arch::renewed_thread();
   if (column < 64) {
@@ -123,7 +123,7 @@ inline void store_bias(const BackwardArguments& a, const BiasTile& own, const Pa
   for (int r = 0; r < Tile::own_rows; ++r) {
     const std::int64_t query = 64 * std::int64_t{own.query_block} + Tile::own_row(r);
     const std::int64_t row = first + query * to.query_stride;
-    const Float4 four = sums.at[r][0];
+    const Float4 four{sums.at(r, 0), sums.at(r, 1), sums.at(r, 2), sums.at(r, 3)};
     if (to.key_stride == 0) {
       const float sum = sum_of_sixteen((four[0] + four[1]) + (four[2] + four[3]));
       if (n % 16 == 0 && query < p.max_q) store_number(to.data, to.dtype, row, sum * factor);
@@ -177,7 +177,8 @@ void backward_bias(const BackwardArguments& a) {
         Scores weights, gradients;
         tiles.template compute<true>(begin, true, memory, weights, gradients);
         ROCFLASH_UNROLL
-        for (int r = 0; r < Scores::own_rows; ++r) sums.at[r][0] += gradients.at[r][0];
+        for (int n = 0; n < 4 * Scores::own_rows; ++n)
+          sums.set(n / 4, n % 4, sums.at(n / 4, n % 4) + gradients.at(n / 4, n % 4));
       }
     }
     arch::barrier();
@@ -218,7 +219,7 @@ void backward_alibi(const BackwardArguments& a) {
         for (int n = 0; n < 4; ++n) {
           const std::int32_t distance = first + Scores::own_row(r) + sequence.sk - sequence.sq -
                                         begin - Scores::own_column(n);
-          sum -= gradients.at[r][0][n] * static_cast<float>(distance < 0 ? -distance : distance);
+          sum -= gradients.at(r, n) * static_cast<float>(distance < 0 ? -distance : distance);
         }
       }
     }

@@ -1,4 +1,4 @@
-// Backward without matrix instructions, in f32 arithmetic: for f32, and for head sizes that the schedules
+// Backward in f32 arithmetic: for f32, and for head sizes that the schedules
 // with matrix instructions do not have. Serves every GPU, dtype and option.
 //
 //   delta    per query, dout·out
@@ -88,9 +88,9 @@ struct WideRows {
 // first column. exact(row, column, there) computes a sum that is not finite again.
 template <WideTile tile, class Exact>
 void finish_gradients(const WideRows& to, int columns_begin, float factor,
-                      const Patch<tile.owned, tile.slice>& sums,
+                      const Patch<tile.owned, tile.slice, tile.threads>& sums,
                       ROCFLASH_SHARED std::uint32_t* broken, Exact exact) {
-  using Sums = Patch<tile.owned, tile.slice>;
+  using Sums = Patch<tile.owned, tile.slice, tile.threads>;
   const int columns_end =
       columns_begin + tile.slice < to.columns ? columns_begin + tile.slice : to.columns;
   ROCFLASH_UNROLL
@@ -101,7 +101,7 @@ void finish_gradients(const WideRows& to, int columns_begin, float factor,
     float probe = 0;  // NaN once something is not finite
     ROCFLASH_UNROLL
     for (int j = 0; j < Sums::own_columns; ++j) {
-      const float x = sums.at[i][j / 4][j % 4];
+      const float x = sums.at(i, j);
       probe = __builtin_fmaf(x, 0.0f, probe);
       const int column = columns_begin + Sums::own_column(j);
       if (n < to.count && column < columns_end) store_number(row, stored, column, x * factor);
@@ -111,7 +111,7 @@ void finish_gradients(const WideRows& to, int columns_begin, float factor,
   }
   arch::barrier();
   _Pragma("clang loop unroll(disable)") for (int n = arch::thread() / arch::wave_size;
-                                             n < tile.owned; n += wide_threads / arch::wave_size) {
+                                             n < tile.owned; n += tile.threads / arch::wave_size) {
     if (!arch::any(broken[n] != 0)) continue;
     _Pragma("clang loop unroll(disable)") for (int begin = columns_begin; begin < columns_end;
                                                begin += arch::wave_size) {
@@ -146,7 +146,8 @@ struct WidePosition {
 };
 
 template <WideTile tile>
-void finish_queries(const BackwardArguments& a, const Patch<tile.owned, tile.slice>& sums,
+void finish_queries(const BackwardArguments& a,
+                    const Patch<tile.owned, tile.slice, tile.threads>& sums,
                     ROCFLASH_SHARED std::uint32_t* broken) {
   const WidePosition<tile> at(a, a.problem.heads);
   const float factor = a.problem.scale * dropout_scale(a.problem);
@@ -180,7 +181,7 @@ void backward_wide_queries(const BackwardArguments& a) {
   ROCFLASH_SHARED_ARRAY float shared_gradients[tile.streamed * line_length(tile.owned)];
   ROCFLASH_SHARED_ARRAY typename Gradients::Shared shared;
   ROCFLASH_SHARED_ARRAY std::uint32_t broken[tile.owned];
-  static_assert(RowCarrier<tile.slice, tile.depth>::numbers <= Gradients::numbers);
+  static_assert(RowCarrier<tile.slice, tile.depth, tile.threads>::numbers <= Gradients::numbers);
 
   const Problem& p = a.problem;
   const WidePosition<tile> at(a, p.heads);
@@ -195,7 +196,7 @@ void backward_wide_queries(const BackwardArguments& a) {
   Gradients::look(p.visibility, sequence, at.first, shared);
   Gradients tiles(a, sequence, at.item.head, shared);
   tiles.own(at.first);
-  Patch<tile.owned, tile.slice> sums;
+  Patch<tile.owned, tile.slice, tile.threads> sums;
   _Pragma("clang loop unroll(disable)") for (std::int32_t begin =
                                                  seen.begin / dropout_keys * dropout_keys;
                                              begin < seen.end; begin += tile.streamed) {
@@ -203,8 +204,8 @@ void backward_wide_queries(const BackwardArguments& a) {
         ragged || begin < seen_by_all.begin || begin + tile.streamed > seen_by_all.end;
     Scores weights, gradients;
     tiles.template compute<true>(begin, edge, memory, weights, gradients);
-    RowCarrier<tile.slice, tile.depth> carrier;
-    carrier.load(tiles.k(), begin, column);
+    RowCarrier<tile.slice, tile.depth, tile.threads> carrier;
+    carrier.start(tiles.k(), begin, column);
     store_lines(gradients, shared_gradients);
     add_rows(sums, shared_gradients, tile.streamed, carrier, tiles.k(), begin, column, memory);
   }
@@ -214,7 +215,8 @@ void backward_wide_queries(const BackwardArguments& a) {
 enum class WideResult { dk, dv };
 
 template <WideResult result, WideTile tile>
-void finish_keys(const BackwardArguments& a, const Patch<tile.owned, tile.slice>& sums,
+void finish_keys(const BackwardArguments& a,
+                 const Patch<tile.owned, tile.slice, tile.threads>& sums,
                  ROCFLASH_SHARED std::uint32_t* broken) {
   constexpr bool is_dk = result == WideResult::dk;
   const WidePosition<tile> at(a, a.problem.kv_heads);
@@ -259,10 +261,10 @@ void backward_wide_key_result(const BackwardArguments& a) {
   ROCFLASH_SHARED_ARRAY float shared_weights[tile.streamed * line_length(tile.owned)];
   ROCFLASH_SHARED_ARRAY typename Gradients::Shared shared;
   ROCFLASH_SHARED_ARRAY std::uint32_t broken[tile.owned];
-  static_assert(RowCarrier<tile.slice, tile.depth>::numbers <= Gradients::numbers);
+  static_assert(RowCarrier<tile.slice, tile.depth, tile.threads>::numbers <= Gradients::numbers);
 
   typename Gradients::Memory memory(shared_lines);
-  Patch<tile.owned, tile.slice> sums;
+  Patch<tile.owned, tile.slice, tile.threads> sums;
   _Pragma("clang loop unroll(disable)") for (std::int32_t counter = arch::in_lanes(0);; ++counter) {
     const std::int32_t member = arch::uniform(counter);
     // Found out again for each head: scalar registers do not hold all that is the same for all heads.
@@ -286,9 +288,9 @@ void backward_wide_key_result(const BackwardArguments& a) {
           !is_dk || ragged || begin < all_see.begin || begin + tile.streamed > all_see.end;
       Scores weights, gradients;
       tiles.template compute<is_dk>(begin, edge, memory, weights, gradients);
-      RowCarrier<tile.slice, tile.depth> carrier;
+      RowCarrier<tile.slice, tile.depth, tile.threads> carrier;
       const RowSource& rows = is_dk ? tiles.q() : tiles.dout();
-      carrier.load(rows, begin, column);
+      carrier.start(rows, begin, column);
       store_lines(is_dk ? gradients : weights, shared_weights);
       add_rows(sums, shared_weights, tile.streamed, carrier, rows, begin, column, memory);
     }

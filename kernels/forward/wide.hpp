@@ -1,4 +1,4 @@
-// Forward without matrix instructions, in f32 arithmetic: for f32, and for head sizes that the schedules
+// Forward in f32 arithmetic: for f32, and for head sizes that the schedules
 // with matrix instructions do not have. Serves every GPU, dtype and option.
 //
 // Each workgroup handles one block of queries, and of their outputs one slice of the columns; it takes
@@ -31,13 +31,15 @@ struct WideForwardTypes {
   static constexpr WideTile tile = wide_tile(this_family, spec);
   using Unit = ExactPowers;
   using Softmax = SoftmaxOf<Unit>;
-  using Scores = Patch<tile.owned, tile.streamed>;
-  using Outputs = Patch<tile.owned, tile.slice>;
-  using QueryCarrier = ColumnCarrier<tile.owned, tile.depth>;
-  using KeyCarrier = ColumnCarrier<tile.streamed, tile.depth>;
-  using ValueCarrier = RowCarrier<tile.slice, tile.depth>;
+  using Scores = Patch<tile.owned, tile.streamed, tile.threads>;
+  using Outputs = Patch<tile.owned, tile.slice, tile.threads>;
+  using QueryCarrier = ColumnCarrier<tile.owned, tile.depth, tile.threads>;
+  using KeyCarrier = ColumnCarrier<tile.streamed, tile.depth, tile.threads>;
+  using ValueCarrier = RowCarrier<tile.slice, tile.depth, tile.threads>;
   static constexpr int numbers = QueryCarrier::numbers + KeyCarrier::numbers;
   static_assert(ValueCarrier::numbers <= numbers && Scores::own_quads == 1);
+  // Queries that stay in registers, where a matrix instruction takes them from there: so many columns.
+  static constexpr int kept = tile.threads > wide_threads ? tile.slice : 0;
 };
 
 // What the repair of a query needs to know of it, in shared memory.
@@ -84,7 +86,7 @@ void finish_wide(const ForwardArguments& a, ROCFLASH_SHARED WideQuery* queries,
     std::byte* row = first_row + Outputs::own_row(i) * row_bytes;
     ROCFLASH_UNROLL
     for (int j = 0; j < Outputs::own_columns; ++j) {
-      const float x = out.at[i][j / 4][j % 4];
+      const float x = out.at(i, j);
       probe = __builtin_fmaf(x, 0.0f, probe);
       const int column = columns_begin + Outputs::own_column(j);
       if (query < sequence.q_rows && column < columns_end)
@@ -104,7 +106,7 @@ void finish_wide(const ForwardArguments& a, ROCFLASH_SHARED WideQuery* queries,
   ForwardOutputs outputs = again.outputs;
   if (slice > 0) outputs.lse = {};
   for (int n = arch::thread() / arch::wave_size; n < tile.owned;
-       n += wide_threads / arch::wave_size) {
+       n += tile.threads / arch::wave_size) {
     if (!arch::any(queries[n].is_broken)) continue;
     repair(ExactScores<DType::f32, Unit, true>{again.problem, sequence, item.head, again.caches},
            QueryView(again.problem.visibility, sequence, block_begin + n), queries[n].base,
@@ -128,7 +130,7 @@ void forward_wide(const ForwardArguments& a) {
   const Problem& p = a.problem;
   const int slice = arch::group() / a.work.groups;
   const WorkItem item(a.work, static_cast<std::int32_t>(p.heads), arch::group() % a.work.groups);
-  if (slice == 0) clear_outside<wide_threads>(a, item, p.dtype);
+  if (slice == 0) clear_outside<tile.threads>(a, item, p.dtype);
   const SequenceView sequence(p, item.batch);
   const std::int32_t block_begin = item.block * tile.owned;
   if (block_begin >= sequence.q_rows) return;
@@ -148,73 +150,106 @@ void forward_wide(const ForwardArguments& a) {
                     item.head);
   const PagedSource k(a, p.k, p.head_dim, sequence, kv_head),
       v(a, p.v, p.value_dim, sequence, kv_head);
-  typename Types::QueryCarrier q_carrier;
-  typename Types::KeyCarrier k_carrier;
-  typename Types::ValueCarrier v_carrier;
-  q_carrier.aim(q, block_begin);
   // Products that may leave float's range are those of operands with a share of the scale each.
   const bool shared_scale = products_overflow(p);
-  const float share = shared_scale ? __builtin_sqrtf(__builtin_fabsf(p.scale)) : 1.0f;
-  const float scale = shared_scale ? __builtin_copysignf(1.0f, p.scale) : p.scale;
+  const float share =
+      arch::in_lanes(shared_scale ? __builtin_sqrtf(__builtin_fabsf(p.scale)) : 1.0f);
+  const float scale = arch::in_lanes(shared_scale ? __builtin_copysignf(1.0f, p.scale) : p.scale);
 
   const ScoreShape shape(p, sequence, item.head);
   typename Types::Softmax softmax[Scores::own_rows];
   Outputs out;
   Turns<Types::numbers> memory(shared_lines);
-  _Pragma("clang loop unroll(disable)") for (std::int32_t begin = first_key; begin < seen.end;
-                                             begin += tile.streamed) {
-    // scores = Q·Kᵀ
-    Scores scores;
-    k_carrier.aim(k, begin);
-    add_products(scores, q_carrier, q, k_carrier, k, share, memory);
-    v_carrier.load(v, begin, slice * tile.slice);
-
-    const bool edge = begin < seen_by_all.begin || begin + tile.streamed > seen_by_all.end ||
-                      block_begin + tile.owned > sequence.sq;
-    const std::int32_t own_key = begin + Scores::own_column(0);
-    ROCFLASH_UNROLL
-    for (int i = 0; i < Scores::own_rows; i += 4) {
-      float s[4][4];
+  const int columns_begin = arch::in_lanes(slice * tile.slice);
+  // Twice: what each way of loading needs would not fit into scalar registers beside the other's.
+  const auto attend = [&]<bool keeps>() {
+    typename Types::QueryCarrier q_carrier;
+    typename Types::KeyCarrier k_carrier;
+    typename Types::ValueCarrier v_carrier;
+    [[maybe_unused]] float kept_q[keeps ? Types::kept / 4 : 1];
+    if constexpr (keeps) {
+      const std::byte* row = q.plain_row(block_begin + Scores::kept_row());
       ROCFLASH_UNROLL
-      for (int r = 0; r < 4; ++r) {
-        const auto at = [&](int n) -> float& { return s[r][n]; };
-        const auto key = [&](int n) { return own_key + n; };
+      for (int n = 0; n < Types::kept / 4; ++n) {
+        const int column = 4 * n + Scores::kept_line();
+        const float x = number_at(row, DType::f32, column < p.head_dim ? column : 0);
+        kept_q[n] = column < p.head_dim ? x * share : 0.0f;
+      }
+    } else {
+      q_carrier.aim(q, block_begin);
+    }
+    _Pragma("clang loop unroll(disable)") for (std::int32_t begin = first_key; begin < seen.end;
+                                               begin += tile.streamed) {
+      // scores = Q·Kᵀ
+      Scores scores;
+      if constexpr (keeps) {
+        k_carrier.aim_plain(k, begin);
+        add_kept_products(scores, kept_q, k_carrier, k, share, memory);
+        v_carrier.load_plain(v, begin, columns_begin);
+      } else {
+        k_carrier.aim(k, begin);
+        add_products(scores, q_carrier, q, k_carrier, k, share, memory);
+        v_carrier.load(v, begin, columns_begin);
+      }
+
+      const bool edge = begin < seen_by_all.begin || begin + tile.streamed > seen_by_all.end ||
+                        block_begin + tile.owned > sequence.sq;
+      const std::int32_t own_key = begin + Scores::own_column(0);
+      ROCFLASH_UNROLL
+      for (int i = 0; i < Scores::own_rows; i += 4) {
+        float s[4][4];
         ROCFLASH_UNROLL
-        for (int n = 0; n < 4; ++n) s[r][n] = scores.at[i + r][0][n];
-        QueryView query;
-        query.index = block_begin + Scores::own_row(i + r);
-        shape.template shape<4, Unit>(query, at, key, scale);
-        if (edge) {
-          query.begin = seen_begin[Scores::own_row(i + r)];
-          query.end = seen_end[Scores::own_row(i + r)];
+        for (int r = 0; r < 4; ++r) {
+          const auto at = [&](int n) -> float& { return s[r][n]; };
+          const auto key = [&](int n) { return own_key + n; };
           ROCFLASH_UNROLL
-          for (int n = 0; n < 4; ++n) s[r][n] = query.sees(key(n)) ? s[r][n] : -infinity;
-        }
-        // weights = exp(scores - reference)
-        auto& own = softmax[i + r];
-        const float largest = largest_of_sixteen(
-            __builtin_fmaxf(__builtin_fmaxf(s[r][0], s[r][1]), __builtin_fmaxf(s[r][2], s[r][3])));
-        if (own.behind(largest)) {
-          const float factor = own.follow(largest);
+          for (int n = 0; n < 4; ++n) s[r][n] = scores.at(i + r, n);
+          QueryView query;
+          query.index = block_begin + Scores::own_row(i + r);
+          shape.template shape<4, Unit>(query, at, key, scale);
+          if (edge) {
+            query.begin = seen_begin[Scores::own_row(i + r)];
+            query.end = seen_end[Scores::own_row(i + r)];
+            ROCFLASH_UNROLL
+            for (int n = 0; n < 4; ++n) s[r][n] = query.sees(key(n)) ? s[r][n] : -infinity;
+          }
+          // weights = exp(scores - reference)
+          auto& own = softmax[i + r];
+          const float largest = largest_of_sixteen(__builtin_fmaxf(
+              __builtin_fmaxf(s[r][0], s[r][1]), __builtin_fmaxf(s[r][2], s[r][3])));
+          if (own.behind(largest)) {
+            const float factor = own.follow(largest);
+            ROCFLASH_UNROLL
+            for (int j = 0; j < Outputs::own_columns; ++j)
+              out.set(i + r, j, out.at(i + r, j) * factor);
+          }
           ROCFLASH_UNROLL
-          for (int j = 0; j < Outputs::own_quads; ++j) out.at[i + r][j] *= factor;
+          for (int n = 0; n < 4; ++n) {
+            s[r][n] = Unit::exp(s[r][n] - own.base());
+            own.sum += s[r][n];
+          }
+          if (p.dropout.on()) shape.template drop<4, 4>(query, at, key);
         }
         ROCFLASH_UNROLL
         for (int n = 0; n < 4; ++n) {
-          s[r][n] = Unit::exp(s[r][n] - own.base());
-          own.sum += s[r][n];
+          *(SharedFloat4*)(shared_weights + Scores::own_column(n) * line_length(tile.owned) +
+                           Scores::own_row(i)) = Float4{s[0][n], s[1][n], s[2][n], s[3][n]};
         }
-        if (p.dropout.on()) shape.template drop<4, 4>(query, at, key);
       }
-      ROCFLASH_UNROLL
-      for (int n = 0; n < 4; ++n) {
-        *(SharedFloat4*)(shared_weights + Scores::own_column(n) * line_length(tile.owned) +
-                         Scores::own_row(i)) = Float4{s[0][n], s[1][n], s[2][n], s[3][n]};
-      }
-    }
 
-    // out += P·V
-    add_rows(out, shared_weights, tile.streamed, v_carrier, v, begin, slice * tile.slice, memory);
+      // out += P·V
+      add_rows_as<keeps>(out, shared_weights, tile.streamed, v_carrier, v, begin, columns_begin,
+                         memory);
+    }
+  };
+  if constexpr (Types::kept > 0) {
+    if (p.head_dim <= Types::kept && q.template plain<4>() && k.template plain<tile.depth>() &&
+        v.template plain<4>())
+      attend.template operator()<true>();
+    else
+      attend.template operator()<false>();
+  } else {
+    attend.template operator()<false>();
   }
 
   finish_wide<spec>(arch::again(a), queries, softmax, out);

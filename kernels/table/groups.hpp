@@ -55,7 +55,7 @@ constexpr GroupShape group_shape(Family family, const KernelSpec& spec) {
     case Operation::backward_bias:
     case Operation::backward_alibi:
     case Operation::backward_slopes:
-      return {wide_threads, wide_tile(family, spec).waves_per_simd, 0};
+      return {wide_tile(family, spec).threads, wide_tile(family, spec).waves_per_simd, 0};
     case Operation::decode:
     case Operation::decode_latent:
     case Operation::latent_warpgroups:

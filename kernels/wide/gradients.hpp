@@ -38,9 +38,9 @@ class WideGradients {
  public:
   static constexpr bool owns_queries = owner == Owner::queries;
   using Unit = ExactPowers;
-  using Scores = Patch<tile.owned, tile.streamed>;
-  using OwnCarrier = ColumnCarrier<tile.owned, tile.depth>;
-  using Carrier = ColumnCarrier<tile.streamed, tile.depth>;
+  using Scores = Patch<tile.owned, tile.streamed, tile.threads>;
+  using OwnCarrier = ColumnCarrier<tile.owned, tile.depth, tile.threads>;
+  using Carrier = ColumnCarrier<tile.streamed, tile.depth, tile.threads>;
   static constexpr int numbers = OwnCarrier::numbers + Carrier::numbers;
   static constexpr int queries = owns_queries ? tile.owned : tile.streamed;
   static_assert(Scores::own_quads == 1);
@@ -118,8 +118,8 @@ class WideGradients {
       float s[4][4], d[4][4];
       ROCFLASH_UNROLL
       for (int n = 0; n < 16; ++n) {
-        s[n / 4][n % 4] = weights.at[i + n / 4][0][n % 4];
-        d[n / 4][n % 4] = gradients.at[i + n / 4][0][n % 4];
+        s[n / 4][n % 4] = weights.at(i + n / 4, n % 4);
+        d[n / 4][n % 4] = gradients.at(i + n / 4, n % 4);
       }
       // Four keys of one query at a time.
       ROCFLASH_UNROLL
@@ -160,9 +160,9 @@ class WideGradients {
         }
       }
       ROCFLASH_UNROLL
-      for (int r = 0; r < 4; ++r) {
-        weights.at[i + r][0] = Float4{s[r][0], s[r][1], s[r][2], s[r][3]};
-        gradients.at[i + r][0] = Float4{d[r][0], d[r][1], d[r][2], d[r][3]};
+      for (int n = 0; n < 16; ++n) {
+        weights.set(i + n / 4, n % 4, s[n / 4][n % 4]);
+        gradients.set(i + n / 4, n % 4, d[n / 4][n % 4]);
       }
     }
   }
@@ -204,16 +204,15 @@ class WideGradients {
 };
 
 // Puts a tile into shared memory as lines of what is streamed.
-template <int owned, int streamed>
-void store_lines(const Patch<owned, streamed>& tile, SharedFloat* lines) {
-  using Tile = Patch<owned, streamed>;
+template <int owned, int streamed, int threads>
+void store_lines(const Patch<owned, streamed, threads>& tile, SharedFloat* lines) {
+  using Tile = Patch<owned, streamed, threads>;
   ROCFLASH_UNROLL
   for (int i = 0; i < Tile::own_rows; i += 4) {
     ROCFLASH_UNROLL
     for (int n = 0; n < 4; ++n) {
       *(SharedFloat4*)(lines + Tile::own_column(n) * line_length(owned) + Tile::own_row(i)) =
-          Float4{tile.at[i][0][n], tile.at[i + 1][0][n], tile.at[i + 2][0][n],
-                 tile.at[i + 3][0][n]};
+          Float4{tile.at(i, n), tile.at(i + 1, n), tile.at(i + 2, n), tile.at(i + 3, n)};
     }
   }
 }

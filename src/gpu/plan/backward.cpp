@@ -165,8 +165,8 @@ void plan_wide(Plan& plan, const kernel::BackwardArguments& all, const KernelSpe
   const std::int64_t slices = divide_up(columns, tile.slice);
   kernel::BackwardArguments& a = plan.next<Operation::backward_wide_delta>();
   a = all;
-  a.work = share_work(all.problem, heads, rows, tile.owned,
-                      static_cast<int>(kernel::wide_threads * slices), chip);
+  a.work = share_work(all.problem, heads, rows, tile.owned, static_cast<int>(tile.threads * slices),
+                      chip);
   if (a.work.groups > 0) plan.add(spec, chip.family, a.work.groups * slices);
 }
 

@@ -54,7 +54,7 @@ void plan_wide(Plan& plan, kernel::ForwardArguments& a, Chip chip) {
   const kernel::WideTile tile = kernel::wide_tile(chip.family, spec);
   const std::int64_t slices = divide_up(p.value_dim, tile.slice);
   a.work = share_work(p, p.heads, sequence_rows(p.lengths, p.max_q), tile.owned,
-                      static_cast<int>(kernel::wide_threads * slices), chip);
+                      static_cast<int>(tile.threads * slices), chip);
   if (a.work.groups > 0) plan.add(spec, chip.family, a.work.groups * slices);
 }
 
