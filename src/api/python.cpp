@@ -24,7 +24,7 @@ class Scratch {
  public:
   static constexpr std::size_t most = std::size_t{4} << 20;
 
-  Scratch() : usable_(pthread_key_create(&key_, std::free) == 0) {}
+  Scratch() noexcept : usable_(pthread_key_create(&key_, std::free) == 0) {}
   ~Scratch() {
     if (usable_) pthread_key_delete(key_);
   }
