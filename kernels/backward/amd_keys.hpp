@@ -201,32 +201,16 @@ void keys_kernel(const BackwardArguments& a) {
       if constexpr (want_k) v.renew();
       const int line = streamed_line<Types>();
       using Operand = typename Types::StreamedOperand;
-      constexpr bool early = QueryGradients::overlapped && !Types::full;
       const int lane_row = Scores::lane_row();
       const auto lse_of = [&](int i) { return shared_lse[buffer][lane_row + Scores::row(i)]; };
-      [[maybe_unused]] float lse[early ? count : 1];
-      if constexpr (early) {
-        ROCFLASH_UNROLL
-        for (int i = 0; i < count; ++i) lse[i] = lse_of(i);
-      }
       Scores scores = dq.template product<Scores, spec.bucket, Types::together>(
                  Operand{shared_q[buffer], line}, k, [](int, int) {}),
              gradients;
       dq.add();
       float (&s)[count] = scores.at[0], (&ds)[count] = gradients.at[0];
-      // A part of the weights beside each step of the next product, from the second on: scores are there then.
-      [[maybe_unused]] const auto weigh = [&](int step, int steps) {
-        if constexpr (early) {
-          const int first = step < 1 ? 0 : step - 1, last = step + 1 < steps ? step : steps;
-          ROCFLASH_UNROLL
-          for (int i = first * count / steps; i < last * count / steps; ++i)
-            s[i] = arch::exp2(s[i] * scale.unit - lse[i]);
-          arch::keep_vector_order();
-        }
-      };
       if constexpr (want_k)
         gradients = dq.template product<Scores, spec.bucket, Types::together>(
-            Operand{shared_dout[buffer], line}, v, weigh);
+            Operand{shared_dout[buffer], line}, v, [](int, int) {});
       if constexpr (Types::full || tile.shared_owned) {
         arch::settle(s);
         if constexpr (want_k) arch::settle(ds);
@@ -259,7 +243,7 @@ void keys_kernel(const BackwardArguments& a) {
       // P = exp2(S − lse), dS = P (dP − delta)
       ROCFLASH_UNROLL
       for (int i = 0; i < count; ++i) {
-        if constexpr (!early) s[i] = arch::exp2(s[i] * unit - lse_of(i));
+        s[i] = arch::exp2(s[i] * unit - lse_of(i));
         if constexpr (want_k) {
           if constexpr (Types::full) {
             ds[i] = s[i] == 0 ? 0.0f : ds[i] * s[i];

@@ -1,0 +1,461 @@
+// Backward of plain problems on AMD GPUs in one kernel (amd_fused.hpp), scheduled by hand: what a wave computes
+// of dq, the way of tiles and their addresses, and one sequence of steps for all five products.
+#pragma once
+
+#include "backward/amd_keys.hpp"
+#include "backward/exchange.hpp"
+#include "tile/ahead.hpp"
+
+namespace rocflash::kernel {
+
+// Which part of a tile of dq a wave computes: some parts of its columns, for one part of its queries.
+template <class Types>
+struct QueryShare {
+  using Mma = typename Types::Mma;
+  static constexpr int streamed = Types::tile.streamed, owned = Types::tile.owned;
+  static constexpr int column_parts = Types::bucket / Mma::columns;
+  static constexpr int parts = column_parts * (streamed / Mma::rows) / Types::waves;
+  static constexpr int waves_per_query = column_parts / parts;
+  static_assert(parts >= 1 && parts * waves_per_query == column_parts);
+  static_assert(waves_per_query * (streamed / Mma::rows) == Types::waves);
+
+  static int query_part() { return static_cast<unsigned>(arch::wave()) / waves_per_query; }
+  static int column_part(int n) {
+    return static_cast<unsigned>(arch::wave()) % waves_per_query * parts + n;
+  }
+
+  using Exchange = ScoreExchange<Mma, streamed, owned>;
+};
+
+// Columns of the workgroup's keys, as the right operand of dS·K: the wave's share in registers.
+template <class Types>
+class KeyColumns {
+  using Share = QueryShare<Types>;
+  using Mma = typename Types::Mma;
+  using Block = typename Types::Block;
+  static constexpr int rows = Types::tile.streamed, tiles = Types::tile.owned / rows,
+                       steps = rows / Mma::depth;
+
+ public:
+  // By way of a tile in LDS that nothing else uses yet.
+  KeyColumns(const Rows& k, std::int64_t batch, std::int64_t first, std::int32_t count,
+             std::int64_t head, SharedWords4* room) {
+    typename Types::TurnedStaging staging(k);
+    ROCFLASH_UNROLL
+    for (int n = 0; n < tiles; ++n) {
+      staging.load(Block(k, 0, batch, first + n * rows, count - n * rows, head));
+      staging.store(room);
+      arch::barrier();
+      ROCFLASH_UNROLL
+      for (int part = 0; part < Share::parts; ++part) {
+        ROCFLASH_UNROLL
+        for (int step = 0; step < steps; ++step)
+          fragment_[part][n * steps + step] =
+              typename Types::TurnedOperand{room}.fragment(Share::column_part(part), step);
+      }
+      arch::barrier();
+    }
+  }
+  typename Mma::Operand fragment(int part, int step) const { return fragment_[part][step]; }
+
+ private:
+  typename Mma::Operand fragment_[Share::parts][Types::tile.owned / Mma::depth];
+};
+
+// A row after the other of one tensor, a tile of queries at a time, then those of the next head. Addresses are
+// carried along: found anew for each tile they took a quarter of its time.
+struct TileWalk {
+  const std::byte* at;
+  std::int32_t step;   // to the next tile
+  std::int64_t start;  // to the next head's first tile, from a head's last one
+
+  TileWalk(const void* first, std::int64_t row_bytes, std::int64_t head_bytes, std::int32_t rows,
+           std::int32_t tiles)
+      : at(arch::uniform(static_cast<const std::byte*>(first))),
+        step(arch::uniform(static_cast<std::int32_t>(rows * row_bytes))),
+        start(head_bytes - (tiles - 1) * rows * row_bytes) {}
+  void next(bool last) { at += last ? start : std::int64_t{step}; }
+  // From here on `next` gives the first tile, if `last` is said.
+  void rewind() { at -= start; }
+};
+
+// Where in the tiles of all heads a workgroup is.
+struct TileTurn {
+  std::int32_t tile, heads;  // heads left, this one among them
+
+  bool last(std::int32_t tiles) const { return tile + 1 >= tiles; }
+  TileTurn after(std::int32_t tiles) const {
+    return last(tiles) ? TileTurn{0, heads - 1} : TileTurn{tile + 1, heads};
+  }
+};
+
+// lse and delta of a tile's queries on their way to LDS. All waves load and write the same ones, which takes
+// no branch: lanes have lse of all queries, then delta.
+template <class Types>
+class Statistics {
+  static constexpr int rows = Types::tile.streamed, rounds = 2 * rows / arch::wave_size;
+
+ public:
+  static constexpr int numbers = 2 * rows;
+  using Room = ROCFLASH_SHARED float;
+
+  Statistics(const RowStatistic& lse, const RowStatistic& delta, std::int64_t batch,
+             std::int32_t head, std::int64_t first, std::int32_t tiles) {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < rounds; ++n) {
+      const RowStatistic& from = is_lse(n) ? lse : delta;
+      from_[n] = &from.at(batch, head, first);
+      step_[n] = rows * from.query_stride;
+      start_[n] = from.head_stride - (tiles - 1) * rows * from.query_stride;
+      own_[n] = row(n) * from.query_stride;
+    }
+  }
+  // Of `count` queries, one at least.
+  void load(std::int32_t count) {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < rounds; ++n)
+      value_[n] = arch::load(from_[n] + (row(n) < count ? own_[n] : 0));
+  }
+  void next(bool last) {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < rounds; ++n) from_[n] += last ? start_[n] : step_[n];
+  }
+  void store(Room* to, std::int32_t count) const {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < rounds; ++n) {
+      const float lse = row(n) < count ? value_[n] : infinity,
+                  delta = row(n) < count ? value_[n] : 0.0f;
+      to[n * arch::wave_size + arch::lane()] =
+          is_lse(n) ? statistic(lse, log2_e) - Types::raised : delta;
+    }
+  }
+
+ private:
+  static int number(int n) { return n * arch::wave_size + arch::lane(); }
+  static int row(int n) { return number(n) % rows; }
+  static bool is_lse(int n) { return number(n) < rows; }
+
+  const float* from_[rounds];
+  std::int64_t step_[rounds], start_[rounds], own_[rounds];
+  float value_[rounds];
+};
+
+// Operands of many products that stay in accumulation registers, which only matrix instructions can use: the
+// compiler would share out the others among all, and copy these back and forth.
+template <class Mma, int steps, class Lines>
+MadeFragments<Mma, steps> laid_aside(const Lines& lines) {
+  MadeFragments<Mma, steps> kept;
+  ROCFLASH_UNROLL
+  for (int n = 0; n < steps; ++n) {
+    kept.step_[n] = lines.fragment(0, n);
+    asm volatile("" : "+a"(kept.step_[n]));
+  }
+  return kept;
+}
+
+// Plain problems. A wave has its SIMD to itself, so that all that is not a product runs beside one: products
+// are steps of one sequence, with operands read ahead of them and other work behind them.
+//
+//   dQ of the tile before   tiles written to LDS, where there is room for one only
+//   S                       what dQ has come to added to its sums, lse read
+//   dP                      P = exp2(S - lse), delta read
+//   dV                      dS = P (dP - delta), written to LDS
+//   dK
+//
+// With room for two tiles there is a barrier before the sequence. With room for one, a second one parts dQ
+// from what reads the tile.
+template <KernelSpec spec>
+void plain_fused(const BackwardArguments& a) {
+  using Types = BackwardTypes<spec>;
+  using Mma = typename Types::Mma;
+  using Scores = typename Types::Scores;
+  using Block = typename Types::Block;
+  using Staging = typename Types::BothStaging;
+  using Share = QueryShare<Types>;
+  using Exchange = typename Share::Exchange;
+  constexpr BackwardTile tile = Types::tile;
+  constexpr int count = Types::count;
+  constexpr bool two = this_family == Family::cdna4;  // whose LDS has room for them
+  constexpr int buffers = two ? 2 : 1;
+
+  ROCFLASH_SHARED_ARRAY Words4 shared_q[buffers][Types::Streamed::chunks];
+  ROCFLASH_SHARED_ARRAY Words4 shared_qt[buffers][Types::Turned::Tile::chunks];
+  ROCFLASH_SHARED_ARRAY Words4 shared_dout[buffers][Types::Streamed::chunks];
+  ROCFLASH_SHARED_ARRAY Words4 shared_doutt[buffers][Types::Turned::Tile::chunks];
+  ROCFLASH_SHARED_ARRAY Words4 shared_ds[buffers][Exchange::chunks];
+  alignas(16) ROCFLASH_SHARED_ARRAY float shared_statistics[buffers][Statistics<Types>::numbers];
+
+  // The workgroup's keys, the wave's, and the lane's own.
+  const Problem& p = a.problem;
+  const BackwardTensors& t = a.tensors;
+  const WorkItem item = key_item(a);
+  const SequenceView sequence(p, item.batch);
+  const std::int32_t block_begin = item.block * tile.owned;
+  if (block_begin >= sequence.sk) return;
+  const std::int32_t wave_begin = block_begin + arch::wave() * Types::wave_rows;
+  const SeeingQueries wave_queries(p.visibility, sequence, wave_begin, Types::wave_rows);
+  const Span seen_by_any = uniform(wave_queries.any), seen_by_all = uniform(wave_queries.all);
+  const KeyView key(p.visibility, sequence, wave_begin + Scores::lane_column());
+  const Scale scale(p.scale);
+  const auto owned = [&](const Rows& rows, bool turn_sign) {
+    return own_rows<Types>(rows, sequence.batch, sequence.k_row + wave_begin,
+                           sequence.sk - wave_begin, item.head, turn_sign, nullptr);
+  };
+  constexpr int score_depth = spec.bucket / Mma::depth;
+  const auto k = laid_aside<Mma, score_depth>(owned(p.k, scale.turn_sign)),
+             v = laid_aside<Mma, score_depth>(owned(p.v, false));
+  const KeyColumns<Types> columns(p.k, sequence.batch, sequence.k_row + block_begin,
+                                  sequence.sk - block_begin, item.head, shared_qt[0]);
+
+  // Tiles of queries of one head after the other.
+  const Range seen = SeeingQueries(p.visibility, sequence, block_begin, tile.owned).any;
+  const auto first_query = arch::uniform(static_cast<std::int32_t>(seen.begin));
+  const std::int32_t tiles = arch::uniform(
+      seen.empty() ? 0
+                   : (static_cast<std::int32_t>(seen.end) - first_query + tile.streamed - 1) /
+                         tile.streamed);
+  const std::int32_t group = arch::uniform(static_cast<std::int32_t>(p.group())),
+                     sq = arch::uniform(sequence.sq);
+  const std::int32_t first_head = item.head * group;
+  const std::int64_t first_row = sequence.q_row + first_query;
+  const auto walk = [&](const Rows& rows, std::int64_t bytes) {
+    return TileWalk(rows.data + (sequence.batch * rows.batch_stride + first_row * rows.row_stride +
+                                 first_head * rows.head_stride) *
+                                    bytes,
+                    rows.row_stride * bytes, rows.head_stride * bytes, tile.streamed, tiles);
+  };
+  constexpr std::int32_t sum_bytes = 4 * spec.bucket;
+  TileWalk q_walk = walk(p.q, number_bytes<spec.dtype>),
+           dout_walk = walk(t.dout, number_bytes<spec.dtype>), sums_walk = walk(a.dq_sums, 4);
+  const auto row_bytes = [](const Rows& rows) {
+    return arch::uniform(static_cast<std::int32_t>(rows.row_stride * number_bytes<spec.dtype>));
+  };
+  const std::int32_t q_bytes = row_bytes(p.q), dout_bytes = row_bytes(t.dout);
+  const auto rows_of = [&](TileTurn turn) {
+    const std::int32_t left = sq - first_query - turn.tile * tile.streamed;
+    return turn.heads <= 0 ? 0 : left < tile.streamed ? left : tile.streamed;
+  };
+
+  Staging q(p.q), dout(t.dout);
+  Statistics<Types> statistics(t.lse, a.delta, sequence.batch, first_head, first_row, tiles);
+  TileTurn now{0, tiles > 0 ? group : 0}, loaded = now;
+  std::int32_t stored_rows = 0;  // of the tile that was loaded
+  const auto load_q = [&] { q.load(Block(q_walk.at, rows_of(loaded) * q_bytes)); };
+  // Goes on to the next tile. After the last one there is nothing to load; the statistics' addresses stay.
+  const auto load_dout = [&] { dout.load(Block(dout_walk.at, rows_of(loaded) * dout_bytes)); };
+  const auto load_statistics = [&] {
+    stored_rows = rows_of(loaded);
+    statistics.load(stored_rows);
+    // In a scalar register: what lanes do with it would else make it, and all scalars, theirs.
+    const bool last = arch::uniform(loaded.last(tiles) ? 1 : 0) != 0;
+    q_walk.next(last);
+    dout_walk.next(last);
+    loaded = loaded.after(tiles);
+    if (arch::uniform(loaded.heads) > 0) statistics.next(last);
+  };
+  constexpr int stores = 2 * Staging::stores + 1;
+  const auto store_one = [&](int n, int buffer) {
+    if (n < Staging::stores) {
+      q.store_one(n, shared_q[buffer], shared_qt[buffer]);
+    } else if (n < 2 * Staging::stores) {
+      dout.store_one(n - Staging::stores, shared_dout[buffer], shared_doutt[buffer]);
+    } else {
+      statistics.store(shared_statistics[buffer], stored_rows);
+    }
+  };
+
+  typename Types::Sums dk = {}, dv = {};
+  typename Mma::Result dq[Share::parts] = {};
+  std::int32_t dq_rows = 0;  // of them count: those of the tile before
+  using Layout = typename Mma::Layout;
+  const int dq_place =
+      arch::renew((Share::query_part() * Mma::rows + Layout::lane_row(arch::lane())) * sum_bytes +
+                  4 * (Share::column_part(0) * Mma::columns + Layout::lane_column(arch::lane())));
+  const auto add_dq = [&](int first, int last) {
+    const arch::Window sums(sums_walk.at, static_cast<std::uint32_t>(dq_rows * sum_bytes));
+    ROCFLASH_UNROLL
+    for (int n = first; n < last; ++n) {
+      const int part = n / Mma::results, r = n % Mma::results;
+      sums.add(dq[part][r],
+               static_cast<std::uint32_t>(dq_place + Layout::register_row(r) * sum_bytes +
+                                          4 * part * Mma::columns));
+    }
+  };
+  // Goes on to the next tile; the sums of dq stay a tile behind.
+  sums_walk.rewind();
+  const auto go_on = [&] {
+    sums_walk.next(now.tile == 0);
+    dq_rows = rows_of(now);
+    now = now.after(tiles);
+  };
+
+  constexpr int dq_steps = tile.owned / Mma::depth;
+  constexpr int score_steps = Scores::row_parts * score_depth;
+  constexpr int sum_parts = Types::Sums::row_parts,
+                sum_steps = sum_parts * (tile.streamed / Mma::depth);
+  constexpr int s_at = dq_steps, dp_at = s_at + score_steps, dv_at = dp_at + score_steps,
+                dk_at = dv_at + sum_steps, all = dk_at + sum_steps;
+  const int lane_row = Scores::lane_row();
+  // Steps from `from` to `to`; those of dQ take dS of buffer `before`, the others tile `here`.
+  const auto multiply = [&]<int from, int to>(int here, int before) {
+    const Exchange read_ds(shared_ds[before]), write_ds(shared_ds[here]);
+    const typename Types::StreamedOperand q_rows{shared_q[here]}, dout_rows{shared_dout[here]};
+    const typename Types::TurnedOperand q_turned{shared_qt[here]}, dout_turned{shared_doutt[here]};
+    const ROCFLASH_SHARED Float4* const lse_of =
+        (const ROCFLASH_SHARED Float4*)(shared_statistics[here] + lane_row);
+    const ROCFLASH_SHARED Float4* const delta_of =
+        (const ROCFLASH_SHARED Float4*)(shared_statistics[here] + tile.streamed + lane_row);
+    Scores scores, gradients;
+    float (&s)[count] = scores.at[0], (&ds)[count] = gradients.at[0];
+    Float4 lse[count / 4], delta[count / 4];
+    MadeFragments<Mma, tile.streamed / Mma::depth> weights, slopes;
+    typename Mma::Result sum;
+    const auto beside = [&]<int n>() {
+      // A share of `total` things at each of `steps` steps from `first` on.
+      const auto shared_out = [](int first, int steps, int total, auto&& body) {
+        if (n < first || n >= first + steps) return;
+        ROCFLASH_UNROLL
+        for (int i = (n - first) * total / steps; i < (n - first + 1) * total / steps; ++i) body(i);
+      };
+      shared_out(two ? dp_at : 0, dq_steps, stores,
+                 [&](int i) { store_one(i, two ? 1 - here : here); });
+      if (n == (two ? dk_at + 1 : s_at + 1)) load_q();
+      if (n == (two ? dk_at + 2 : s_at + 4)) load_dout();
+      if (n == (two ? dk_at + 3 : dv_at)) load_statistics();
+      shared_out(s_at + 2, 2 * score_steps - 2, Share::parts * Mma::results,
+                 [&](int i) { add_dq(i, i + 1); });
+      shared_out(s_at + 2, score_steps - 3, count / 4,
+                 [&](int i) { lse[i] = lse_of[Scores::row(4 * i) / 4]; });
+      if (n == dp_at) {
+        const std::int32_t begin = first_query + now.tile * tile.streamed;
+        if (__builtin_expect(begin < seen_by_all.begin || begin + tile.streamed > seen_by_all.end,
+                             false)) {
+          ROCFLASH_UNROLL
+          for (int i = 0; i < count; ++i) {
+            if (!key.seen_by(begin + lane_row + Scores::row(i))) lse[i / 4][i % 4] = infinity;
+          }
+        }
+      }
+      shared_out(dp_at + 1, score_steps - 1, count, [&](int i) {
+        s[i] = arch::exp2(s[i] * scale.unit - lse[i / 4][i % 4]);
+        if (i % 2 == 1)
+          weights.step_[i / 8][i % 8 / 2] = narrow_weights<spec.dtype>(s[i - 1], s[i]);
+      });
+      shared_out(dp_at + 2, score_steps - 3, count / 4,
+                 [&](int i) { delta[i] = delta_of[Scores::row(4 * i) / 4]; });
+      if (n == dk_at + 5) go_on();
+      shared_out(dv_at + 1, sum_steps - 1, count, [&](int i) {
+        ds[i] = s[i] * (ds[i] - delta[i / 4][i % 4]);
+        Words4& words = slopes.step_[i / 8];
+        if (i % 2 == 1) words[i % 8 / 2] = narrow_weights<spec.dtype>(ds[i - 1], ds[i]);
+        if (i % 4 == 3) write_ds.write_quad(i / 4, i % 8 == 3 ? words.xy : words.zw);
+      });
+    };
+    read_ahead_slowly<Mma, to - from, 6>(
+        [&](int m) {
+          const int n = from + m;
+          if (n < s_at) return read_ds.fragment(Share::query_part(), n);
+          if (n < dp_at) return q_rows.fragment((n - s_at) / score_depth, (n - s_at) % score_depth);
+          if (n < dv_at)
+            return dout_rows.fragment((n - dp_at) / score_depth, (n - dp_at) % score_depth);
+          return n < dk_at ? dout_turned.fragment((n - dv_at) % sum_parts, (n - dv_at) / sum_parts)
+                           : q_turned.fragment((n - dk_at) % sum_parts, (n - dk_at) / sum_parts);
+        },
+        [&]<int m>(const typename Mma::Operand& left) {
+          constexpr int n = from + m;
+          const auto behind = [&] {
+            arch::in_order();
+            beside.template operator()<n>();
+            arch::in_order();
+          };
+          if constexpr (n < s_at) {
+            ROCFLASH_UNROLL
+            for (int part = 0; part < Share::parts; ++part) {
+              if (n == 0) dq[part] = typename Mma::Result{};
+              dq[part] = Mma::multiply_around(left, columns.fragment(part, n), dq[part], [&] {
+                if (part == 0) behind();
+              });
+            }
+          } else if constexpr (n < dv_at) {
+            constexpr int step = (n - s_at) % score_steps;
+            if (step % score_depth == 0) sum = typename Mma::Result{};
+            sum = Mma::multiply_around(left, (n < dp_at ? k : v).fragment(0, step % score_depth),
+                                       sum, behind);
+            arch::settle(sum);
+            if (step % score_depth == score_depth - 1) {
+              ROCFLASH_UNROLL
+              for (int r = 0; r < Mma::results; ++r)
+                (n < dp_at ? s : ds)[step / score_depth * Mma::results + r] = sum[r];
+            }
+          } else {
+            constexpr int step = (n - dv_at) % sum_steps;
+            typename Mma::Result& to_sum = (n < dk_at ? dv : dk).part[step % sum_parts][0];
+            to_sum = Mma::multiply_around(
+                left, (n < dk_at ? weights : slopes).step_[step / sum_parts], to_sum, behind);
+          }
+        });
+  };
+
+  int here = 0;
+  // A tile that other waves of the workgroup see, and this one or not.
+  const auto turn = [&]<bool sees>() {
+    const int before = two ? 1 - here : 0;
+    arch::barrier();
+    if constexpr (sees) {
+      multiply.template operator()<two ? 0 : s_at, all>(here, before);
+    } else {
+      if constexpr (two) {
+        multiply.template operator()<0, s_at>(here, before);
+        ROCFLASH_UNROLL
+        for (int i = 0; i < stores; ++i) store_one(i, before);
+      }
+      load_q();
+      load_dout();
+      load_statistics();
+      add_dq(0, Share::parts * Mma::results);
+      Exchange(shared_ds[here]).write(PackedColumn<Mma, tile.streamed>());
+      go_on();
+    }
+    if constexpr (two) {
+      here = before;
+    } else {
+      arch::barrier();
+      multiply.template operator()<0, s_at>(0, 0);
+    }
+  };
+
+  if (tiles > 0) {
+    load_q();
+    load_dout();
+    load_statistics();
+    ROCFLASH_UNROLL
+    for (int n = 0; n < stores; ++n) store_one(n, 0);
+    if (two) {
+      load_q();
+      load_dout();
+      load_statistics();
+      Exchange(shared_ds[1]).write(PackedColumn<Mma, tile.streamed>());
+    }
+    // In loops of their own: where a branch joined them, the tile on its way would be copied and waited for.
+    const auto tiles_to = [&](std::int32_t query) {
+      const std::int32_t n = query < first_query ? 0 : (query - first_query) / tile.streamed;
+      return arch::uniform(n < tiles ? n : tiles);
+    };
+    const std::int32_t begin = tiles_to(seen_by_any.begin),
+                       end = tiles_to(seen_by_any.end + tile.streamed - 1);
+    for (std::int32_t head = 0; head < group; ++head) {
+      std::int32_t n = 0;
+      for (; n < begin; ++n) turn.template operator()<false>();
+      for (; n < end; ++n) turn.template operator()<true>();
+      for (; n < tiles; ++n) turn.template operator()<false>();
+    }
+    if constexpr (two) {
+      arch::barrier();
+      multiply.template operator()<0, s_at>(here, 1 - here);
+    }
+    add_dq(0, Share::parts * Mma::results);
+  }
+  finish_keys<spec, true, true>(a, dk, dv);
+}
+
+}  // namespace rocflash::kernel
