@@ -85,10 +85,10 @@ struct Mma {
 #endif
 };
 
-// f32 as it is: 16x16 results, four deep. A lane has one number of each operand: row, or column, lane % 16, at
-// depth lane / 16. Its results are four rows of that column, as for 16-bit numbers.
+// f32 as it is, one number of each operand per lane.
 template <>
 struct Mma<DType::f32> {
+  using Layout = layout::Mfma16x16x4;
   static constexpr int rows = 16, columns = 16, depth = 4;
   static Float4 multiply(float a, float b, Float4 c) {
     return __builtin_amdgcn_mfma_f32_16x16x4f32(a, b, c, 0, 0, 0);

@@ -47,6 +47,24 @@ struct Mfma32x32 {
   static constexpr int b_depth(int lane, int e) { return b_numbers * (lane / 32) + e; }
 };
 
+// CDNA, f32 as it is: 16x16 results in 64 lanes, four deep.
+//
+//   result r, 4 per lane:    column = lane % 16         row = 4 (lane / 16) + r
+//   operand, 1 per lane:     row or column = lane % 16  depth = lane / 16
+struct Mfma16x16x4 {
+  static constexpr int rows = 16, columns = 16, depth = 4, lanes = 64;
+  static constexpr int results = 4, a_numbers = 1, b_numbers = 1;
+
+  static constexpr int register_row(int r) { return r; }
+  static constexpr int lane_row(int lane) { return 4 * (lane / 16); }
+  static constexpr int register_column(int) { return 0; }
+  static constexpr int lane_column(int lane) { return lane % 16; }
+  static constexpr int a_row(int lane, int) { return lane % 16; }
+  static constexpr int a_depth(int lane, int) { return lane / 16; }
+  static constexpr int b_column(int lane, int) { return lane % 16; }
+  static constexpr int b_depth(int lane, int) { return lane / 16; }
+};
+
 // RDNA4, 16x16 results in 32 lanes.
 //
 //   result r, 8 per lane:    column = lane % 16         row = 8 (lane / 16) + r

@@ -67,8 +67,9 @@ TEST(Layout, IsThatOfAmdsCalculator) {
        {"gfx90a.w64.v_mfma_f32_32x32x8f16", "gfx90a.w64.v_mfma_f32_32x32x8bf16_1k",
         "gfx942.w64.v_mfma_f32_32x32x8_f16", "gfx942.w64.v_mfma_f32_32x32x8_bf16"})
     expect_as_in<Mfma32x32<8>>(file);
-  // gfx908's instruction, which gfx90a has kept.
+  // gfx908's instructions, which gfx90a has kept.
   expect_as_in<Mfma32x32<4>>("gfx90a.w64.v_mfma_f32_32x32x4bf16");
+  expect_as_in<Mfma16x16x4>("gfx90a.w64.v_mfma_f32_16x16x4f32");
   for (const char* file :
        {"gfx950.w64.v_mfma_f32_32x32x16_f16", "gfx950.w64.v_mfma_f32_32x32x16_bf16"})
     expect_as_in<Mfma32x32<16>>(file);
@@ -97,6 +98,7 @@ TEST(Layout, HasAPlaceForEveryNumber) {
   expect_complete<Mfma32x32<4>>();
   expect_complete<Mfma32x32<8>>();
   expect_complete<Mfma32x32<16>>();
+  expect_complete<Mfma16x16x4>();
   expect_complete<WmmaGfx11>();
   expect_complete<WmmaGfx12>();
   expect_complete<DotGfx9>();
