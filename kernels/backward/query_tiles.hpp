@@ -20,8 +20,8 @@ struct QueryTiles {
   // Blocks start with different tiles, so that workgroups do not all add to the same sums at a time.
   std::int32_t start;
 
-  // `in_order`: blocks of keys add to the sums of a tile one after the other. Tiles are the same for all of them,
-  // and they walk down from the last one, so that each finds the blocks before it ahead of itself.
+  // `in_order`: blocks of keys add to the sums of a tile one after the other, the last ones first. Tiles are the
+  // same for all of them. They walk up: under a mask each finds the blocks before it ahead of itself.
   QueryTiles(const Visibility& visibility, const SequenceView& sequence, std::int32_t block_begin,
              bool in_order = false) {
     const std::int32_t grain = in_order ? streamed : DqSums::rows;
@@ -34,15 +34,16 @@ struct QueryTiles {
     }
     count = seeing.any.empty() ? 0 : (end - first + streamed - 1) / streamed;
     start = first;
-    if (count > 0) start += (in_order ? count - 1 : block_begin / owned % count) * streamed;
+    if (count > 0) start += (in_order ? 0 : block_begin / owned % count) * streamed;
   }
 };
 
-// Of blocks of `owned` keys: how many before this one meet the tile from `query` on, which it meets itself. All do,
-// but those whose keys no query from there on sees any more.
-template <int owned>
+// Of blocks of `owned` keys: how many come before this one at the tile of `streamed` queries from `query` on, which
+// it meets itself. Later blocks come first: all whose keys some of these queries see.
+template <int owned, int streamed>
 constexpr std::int32_t blocks_before(const Sight& sight, std::int32_t block, std::int32_t query) {
-  return block - sight.begin(query) / owned;
+  const std::int32_t last = (query + streamed < sight.sq ? query + streamed : sight.sq) - 1;
+  return (sight.end(last) - 1) / owned - block;
 }
 
 }  // namespace rocflash::kernel

@@ -299,6 +299,8 @@ void compute_gradients(const BackwardArguments& a, int group) {
       ds.template round<dtype>(d);
       store_gradients<Types>(ds, ds_tile, first_row, lane, 0);
       arch::publish_shared();
+      float* const sums = order.floats(TileOrder::sums);
+      const std::int32_t rows_left = order[TileOrder::rows];
       arch::reach_barrier(gradients_there(left, 1 - own), Types::computing_threads);
       wait<0>(dv, p);
       if (reports) dout_ring.release(now);
@@ -312,6 +314,7 @@ void compute_gradients(const BackwardArguments& a, int group) {
         scores.commit();
       }
       arch::barrier(gradients_there(left, own), Types::computing_threads);
+      if (reports && !DqTurns::in_order(a)) statistics_ring.release(now);
       {
         Products queries;
         queries.template multiply<dtype, Types::keys>(
@@ -323,25 +326,27 @@ void compute_gradients(const BackwardArguments& a, int group) {
         gradients.commit();
         expect(dk);
       }
+      bool has_come = !DqTurns::in_order(a) || lane != 0;
+      if (!has_come) has_come = is_turn(order);
       wait<1>(dq);
-      const int query = DqSums::rows * thread.warp;
-      const Turns<Types> turns(order, query);
-      const bool there = query < order[TileOrder::rows];
       add_queries<Types>(
           dq, Types::dq(own, thread.warp), lane,
-          order.floats(TileOrder::sums) +
-              (thread.warp * (bucket / DqSums::columns) + own * Types::strips) *
-                  DqSums::block_floats,
-          there,
+          sums + (thread.warp * (bucket / DqSums::columns) + own * Types::strips) *
+                     DqSums::block_floats,
+          DqSums::rows * thread.warp < rows_left,
           [&] {
-            if (DqTurns::in_order(a) && there) turns.wait();
+            if (DqTurns::in_order(a)) wait_for_turn(order, has_come);
           },
           [&] {
             if (!DqTurns::in_order(a)) return;
-            turns.pass_before();
-            if (left == 0) turns.pass_own();
+            // The tile before, or all.
+            if (left > 0) {
+              arch::wait_for_stores<1>();
+            } else {
+              arch::wait_for_stores<0>();
+            }
+            statistics_ring.release(now);
           });
-      if (lane == 0) statistics_ring.release(now);
       if (left > 0) wait_for_values();
       {
         Products values;
@@ -372,7 +377,9 @@ void backward_by_groups(const BackwardWarpgroupsArguments& a) {
     Types::key_ring().make(tile.groups);
     Types::q_ring().make(tile.groups);
     Types::dout_ring().make(tile.groups);
-    Types::statistics_ring().make(4 * tile.groups, arch::wave_size);  // each warp reports
+    // Where blocks take turns, each warp reports.
+    Types::statistics_ring().make((DqTurns::in_order(a.backward) ? 4 : 1) * tile.groups,
+                                  arch::wave_size);
     arch::publish_barriers();
   }
   arch::barrier();

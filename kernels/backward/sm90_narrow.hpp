@@ -83,6 +83,7 @@ struct KeyRolesTypes {
 
 // The named barrier that says that dS of a tile is there: one of two by turns, as its memory is.
 inline int tile_there(std::int32_t number) { return 2 + number % 2; }
+inline constexpr int all_added = 4;  // the one of the queries' warpgroup at its end
 
 // What belongs to the queries of a tile, two of which a lane has: loaded long before it is stored.
 struct TileStatistics {
@@ -153,7 +154,8 @@ void finish_tile(const BackwardArguments& a, const TileStatistics& statistics,
                 tile.query < block[BlockOrder::common_begin] ||
                     tile.query + Types::queries > block[BlockOrder::common_end]);
     order.store(TileOrder::number, number);
-    if (DqTurns::in_order(a)) store_turn<Types>(a, tile.query, tile.head, 1, order);
+    if (DqTurns::in_order(a))
+      store_turn<Types>(a, tile.query, tile.head, order, Types::order(place.before().stage()));
   }
   Types::query_ring().announce(place, 0);
 }
@@ -183,7 +185,7 @@ void serve_queries(const BackwardWarpgroupsArguments& a) {
   TileCursor<Types> tile;
   FillPlace<Types::stages> place;
   const auto advance = [&] {
-    tile.advance(DqTurns::in_order(b));
+    tile.advance();
     place.advance();
   };
 #pragma clang loop unroll(disable)
@@ -196,8 +198,10 @@ void serve_queries(const BackwardWarpgroupsArguments& a) {
     }
   }
 
-  // The tile whose dQ is next.
+  // The tile whose dQ is next. Where blocks take turns: the counter of the last tile but one.
   DrainPlace<Types::stages> now;
+  const bool in_order = DqTurns::in_order(b);
+  const float* passed = nullptr;
 #pragma clang loop unroll(disable)
   for (std::int32_t number = 0; number < count; ++number, now.advance()) {
     const std::int32_t next = number + Types::stages - 1;
@@ -214,27 +218,37 @@ void serve_queries(const BackwardWarpgroupsArguments& a) {
     }
     // Nobody reads the tile before any more.
     if (more && copies) start_tile<spec>(a, tile, place, group);
+    const auto order = Types::order(now.stage());
+    const int warp = arch::wave(), lane = arch::lane();
+    bool has_come = !in_order || lane != 0;
+    if (in_order && warp == 3 && lane == 0) {
+      // All warps have waited for their additions to the tile before the last one.
+      pass_turn(passed);
+      passed = order.floats(TileOrder::before);
+    }
+    if (!has_come) has_come = is_turn(order);
     wait<0>(dq);
     if (copies) Types::gradient_ring().release_stage(number % 2);
-    const auto order = Types::order(now.stage());
-    const int warp = arch::wave(), row = DqSums::rows * warp;
-    const Turns<Types> turns(order, row);
-    const bool there = row < order[TileOrder::rows];
     add_queries<Types>(
-        dq, Types::dq(warp), arch::lane(), order.floats(TileOrder::sums) + row * spec.bucket, there,
+        dq, Types::dq(warp), lane,
+        order.floats(TileOrder::sums) + DqSums::rows * spec.bucket * warp,
+        DqSums::rows * warp < order[TileOrder::rows],
         [&] {
-          if (DqTurns::in_order(b) && there) turns.wait();
+          if (in_order) wait_for_turn(order, has_come);
         },
         [&] {
-          if (!DqTurns::in_order(b)) return;
-          turns.pass_before();
-          if (number + 1 == count) turns.pass_own();
+          if (in_order) arch::wait_for_stores<1>();
         });
     if (!more) continue;
     if (stores) finish_tile<spec>(b, statistics, tile, place, next, count - 1 - next);
     advance();
   }
   if (arch::lane() == 0) arch::wait_for_stores<0>();
+  if (!in_order || count == 0) return;
+  arch::barrier(all_added, arch::warpgroup_size);
+  if (arch::thread() != 3 * arch::wave_size) return;
+  pass_turn(passed);
+  pass_turn(Types::order(now.before().stage()).floats(TileOrder::counter));
 }
 
 // What a warpgroup that owns keys does; they count from 0.

@@ -44,17 +44,18 @@ class SharedWords {
 // A tile of queries.
 struct TileOrder {
   enum Word {
-    sums = 0,   // where dq of its first queries is, 2 words
-    query = 2,  // its first
-    rows,       // of the sequence from there on
-    left,       // tiles behind it
-    is_first,   // of all
-    is_edge,    // some query does not see some key
-    number,     // tiles before it
-    counter,    // of additions to its sums, 2 words
-    turn = 10   // what that says once it is the block's turn
+    sums = 0,     // where dq of its first queries is, 2 words
+    query = 2,    // its first
+    rows,         // of the sequence from there on
+    left,         // tiles behind it
+    is_first,     // of all
+    is_edge,      // some query does not see some key
+    number,       // tiles before it
+    counter,      // of blocks that have added to its sums, 2 words
+    before = 10,  // that of the tile before; null if there is none
+    turn = 12     // what the counter says once it is the block's turn
   };
-  static constexpr std::uint32_t bytes = 48;
+  static constexpr std::uint32_t bytes = 64;
 };
 
 // The keys of a workgroup and the queries that they meet.
@@ -181,7 +182,8 @@ struct KeyGroupsTypes {
                 ScoreTile::bytes % 1024 == 0);
 };
 
-// The keys of a workgroup. Under a causal mask the first ones are seen by most queries: they go first.
+// The keys of a workgroup. Under a causal mask the first ones are seen by most queries: they go first. Where blocks
+// take turns they go last, as that is the order of the turns.
 template <class Types>
 struct OwnKeys {
   WorkItem item;
@@ -191,7 +193,7 @@ struct OwnKeys {
   explicit OwnKeys(const BackwardArguments& a, int group = arch::group())
       : item(a.work, static_cast<std::int32_t>(a.problem.kv_heads), group),
         sequence(a.problem, item.batch),
-        begin((a.work.blocks - 1 - item.block) * Types::keys) {}
+        begin((DqTurns::in_order(a) ? item.block : a.work.blocks - 1 - item.block) * Types::keys) {}
   bool exist() const { return begin < sequence.sk; }
   std::int32_t rows() const { return sequence.sk - begin; }
 };
@@ -236,95 +238,58 @@ void store_block(const BackwardArguments& a, const OwnKeys<Types>& own) {
   block.store(BlockOrder::sk, sequence.sk);
 }
 
-// Stores when it is the block's turn at the sums of a tile, of which `adding` warps add 16 queries each. Blocks of
-// keys follow each other as they are started, so that none waits for one that cannot start.
+// Stores when it is the block's turn at the sums of a tile. Blocks of keys follow each other as they are started, so
+// that none waits for one that cannot start. `before` is the order of the tile before, if there is one.
 template <class Types>
-void store_turn(const BackwardArguments& a, std::int32_t query, std::int32_t head, int adding,
-                typename Types::TileWords order) {
+void store_turn(const BackwardArguments& a, std::int32_t query, std::int32_t head,
+                typename Types::TileWords order, typename Types::TileWords before) {
   const auto block = Types::block();
-  const std::int32_t sq = block[BlockOrder::sq], rows = sq - query;
-  const std::int32_t warps =
-      ((rows < Types::queries ? rows : Types::queries) + DqSums::rows - 1) / DqSums::rows;
-  const Sight sight(a.problem.visibility, sq, block[BlockOrder::sk]);
+  const Sight sight(a.problem.visibility, block[BlockOrder::sq], block[BlockOrder::sk]);
   order.store(TileOrder::counter, block.floats(BlockOrder::counters) +
                                       std::int64_t{head} * block[BlockOrder::head_counters] +
                                       query / DqSums::rows);
+  order.store(TileOrder::before, order[TileOrder::number] > 0 ? before.floats(TileOrder::counter)
+                                                              : static_cast<const float*>(nullptr));
   order.store(TileOrder::turn,
-              adding * warps * blocks_before<Types::keys>(sight, block[BlockOrder::number], query));
+              blocks_before<Types::keys, Types::queries>(sight, block[BlockOrder::number], query));
 }
 
-// A lane that adds a warp's queries, from `row` of the tile on, waits for the block's turn. It passes the turn at
-// the tile before, whose additions have had the time of a tile, behind its own.
-template <class Types>
-class Turns {
- public:
-  Turns(typename Types::TileWords order, int row) : order_(order), row_(row) {}
+// Whether it is the block's turn; waits until it is; passes the turn at a tile, whose additions are done.
+template <class Words>
+bool is_turn(Words order) {
+  return arch::load_counter(reinterpret_cast<std::uint32_t*>(order.floats(TileOrder::counter))) >=
+         static_cast<std::uint32_t>(order[TileOrder::turn]);
+}
+template <class Words>
+void wait_for_turn(Words order, bool has_come) {
+  while (!has_come) has_come = is_turn(order);
+  arch::order_copies();
+}
+inline void pass_turn(const float* counter) {
+  if (!counter) return;
+  arch::order_copies();
+  arch::count(reinterpret_cast<std::uint32_t*>(const_cast<float*>(counter)));
+}
 
-  void wait() const {
-    const auto turn = static_cast<std::uint32_t>(order_[TileOrder::turn]);
-    while (arch::load_counter(counter()) < turn) {
-    }
-    arch::order_copies();
-  }
-  // Behind the group of the own additions.
-  void pass_before() const {
-    const auto block = Types::block();
-    const std::int32_t query = order_[TileOrder::query], start = block[BlockOrder::start];
-    if (order_[TileOrder::number] == 0) return;
-    arch::wait_for_stores<1>();
-    // The last tile of the head before, or the one above.
-    const std::int32_t back =
-        block[BlockOrder::head_counters] + (start - block[BlockOrder::first]) / DqSums::rows;
-    if (query == start) {
-      pass(counter() - back, block[BlockOrder::first]);
-    } else {
-      pass(counter() + Types::queries / DqSums::rows, query + Types::queries);
-    }
-  }
-  // At the last tile.
-  void pass_own() const {
-    arch::wait_for_stores<0>();
-    pass(counter(), order_[TileOrder::query]);
-  }
-
- private:
-  std::uint32_t* counter() const {
-    return reinterpret_cast<std::uint32_t*>(order_.floats(TileOrder::counter));
-  }
-  void pass(std::uint32_t* counter, std::int32_t query) const {
-    if (query + row_ >= Types::block()[BlockOrder::sq]) return;  // it added nothing
-    arch::order_copies();
-    arch::count(counter);
-  }
-
-  typename Types::TileWords order_;
-  int row_;
-};
-
-// One tile of the block after the other, in the order that all roles follow: up and around, or where blocks take
-// turns down. Heads of the group count from 0.
+// One tile of the block after the other, in the order that all roles follow. Heads of the group count from 0.
 template <class Types>
 struct TileCursor {
   std::int32_t query = Types::block()[BlockOrder::start], head = 0;
 
-  void advance(bool in_order) {
+  void advance() {
     const auto block = Types::block();
-    const std::int32_t first = block[BlockOrder::first], start = block[BlockOrder::start];
-    query += in_order ? -Types::queries : Types::queries;
-    if (in_order && query < first) query = start;
-    if (!in_order && query >= block[BlockOrder::end]) query = first;
-    if (query == start) ++head;
+    query += Types::queries;
+    if (query >= block[BlockOrder::end]) query = block[BlockOrder::first];
+    if (query == block[BlockOrder::start]) ++head;
   }
 };
 
 // Calls tile(query, head, left) for each tile of the block; `left` tiles follow.
 template <class Types, class Tile>
-void for_each_tile(const BackwardArguments& a, std::int32_t group, Tile tile) {
+void for_each_tile(std::int32_t group, Tile tile) {
   TileCursor<Types> cursor;
-  for (std::int32_t left = Types::block()[BlockOrder::count] * group; left-- > 0;) {
+  for (std::int32_t left = Types::block()[BlockOrder::count] * group; left-- > 0; cursor.advance())
     tile(cursor.query, cursor.head, left);
-    cursor.advance(DqTurns::in_order(a));
-  }
 }
 
 // Rows of a tile in shared memory from `rows` on become 0, by so many threads.
@@ -356,7 +321,7 @@ void copy_rows(const BackwardWarpgroupsArguments& a) {
   const auto group = static_cast<std::int32_t>(a.backward.problem.group());
   FillPlace<Types::q_stages> q_place;
   FillPlace<Types::stages> place;
-  for_each_tile<Types>(a.backward, group, [&](std::int32_t query, std::int32_t head, std::int32_t) {
+  for_each_tile<Types>(group, [&](std::int32_t query, std::int32_t head, std::int32_t) {
     const auto copy = [&](SharedAddress to, const TensorMap& map, SharedAddress full) {
       copy_tile<QueryTile>(to, map, full, block[BlockOrder::q_row] + query,
                            block[BlockOrder::k_head] * group + head, block[BlockOrder::q_batch],
@@ -378,9 +343,15 @@ void copy_statistics(const BackwardArguments& a) {
   const auto ring = Types::statistics_ring();
   FillPlace<Types::stages> place;
   const auto group = static_cast<std::int32_t>(a.problem.group());
-  for_each_tile<Types>(a, group, [&](std::int32_t query, std::int32_t head, std::int32_t left) {
+  // Where blocks take turns: whoever has reported a stage as read has done the additions of the tile before.
+  const auto pass = [&](bool was_used) {
+    if (was_used && DqTurns::in_order(a) && arch::lane() == 0)
+      pass_turn(Types::order(place.stage()).floats(TileOrder::before));
+  };
+  for_each_tile<Types>(group, [&](std::int32_t query, std::int32_t head, std::int32_t left) {
     const std::int32_t rows = block[BlockOrder::sq] - query;
     ring.wait_until_empty(place);
+    pass(left + 1 + Types::stages <= block[BlockOrder::count] * group);
     const auto copy = [&](SharedAddress to, BlockOrder::Word base, std::int64_t head_stride,
                           float factor, float otherwise) {
       const float* const from = block.floats(base) + head * head_stride + query;
@@ -405,13 +376,22 @@ void copy_statistics(const BackwardArguments& a) {
       order.store(TileOrder::is_first, number == 0);
       order.store(TileOrder::number, number);
       if (DqTurns::in_order(a))
-        store_turn<Types>(a, query, head, spec.bucket / Types::query_columns, order);
+        store_turn<Types>(a, query, head, order, Types::order(place.before().stage()));
       order.store(TileOrder::is_edge, query < block[BlockOrder::common_begin] ||
                                           query + Types::queries > block[BlockOrder::common_end]);
     }
     ring.announce(place, 0);  // each lane what it stored
     place.advance();
   });
+  if (!DqTurns::in_order(a)) return;
+  const std::int32_t count = block[BlockOrder::count] * group;
+  for (std::int32_t n = 0; n < Types::stages; ++n) {
+    ring.wait_until_empty(place);
+    pass(n + count >= Types::stages);
+    if (n + 1 < Types::stages) place.advance();
+  }
+  if (count > 0 && arch::lane() == 0)
+    pass_turn(Types::order(place.stage()).floats(TileOrder::counter));
 }
 
 }  // namespace rocflash::kernel

@@ -130,14 +130,14 @@ constexpr BackwardGroups backward_groups(const KernelSpec& spec) {
 }
 
 // Keys and values, tiles of queries and of dout, two tiles of gradients of scores (or one, and one of weights),
-// one of dq in f32; lse and delta of each query and 48 bytes for each tile of queries; which queries see each
+// one of dq in f32; lse and delta of each query and 64 bytes for each tile of queries; which queries see each
 // key; 96 bytes for the block; barriers of the keys and of three rings (and of the weights).
 constexpr int backward_groups_shared(const KernelSpec& spec) {
   const BackwardGroups g = backward_groups(spec);
   const int row_bytes = spec.bucket * static_cast<int>(size_of(spec.dtype));
   return (2 * g.keys() + (g.q_stages + g.stages) * g.queries) * row_bytes +
          2 * 2 * g.keys() * g.queries + 4 * g.query_groups() * 64 * g.query_columns(spec.bucket) +
-         g.stages * (8 * g.queries + 48) + 8 * g.keys() + 96 +
+         g.stages * (8 * g.queries + 64) + 8 * g.keys() + 96 +
          8 * 2 * (1 + g.q_stages + 2 * g.stages + (g.same_keys ? 1 : 0));
 }
 
@@ -156,13 +156,13 @@ constexpr bool has_roles(const KernelSpec& spec) {
 }
 
 // Keys and values, tiles of queries and of dout, two tiles of gradients of scores, one of dq in f32; lse and delta of
-// each query and 48 bytes for each tile of queries; which queries see each key; 96 bytes for the block; barriers of
+// each query and 64 bytes for each tile of queries; which queries see each key; 96 bytes for the block; barriers of
 // the keys, of the tiles of queries and of the gradients.
 constexpr int backward_roles_shared(const KernelSpec& spec) {
   constexpr BackwardRoles r;
   const int row_bytes = spec.bucket * static_cast<int>(size_of(spec.dtype));
   return 2 * (r.keys() + r.stages * r.queries) * row_bytes + 2 * 2 * r.keys() * r.queries +
-         4 * r.queries * spec.bucket + r.stages * (8 * r.queries + 48) + 8 * r.keys() + 96 +
+         4 * r.queries * spec.bucket + r.stages * (8 * r.queries + 64) + 8 * r.keys() + 96 +
          8 * 2 * (1 + r.stages + 2);
 }
 
