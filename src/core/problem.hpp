@@ -63,7 +63,6 @@ struct PerScore {
 struct ScoreSizes {
   std::int64_t batch, heads, queries, keys;
 };
-using PlaneSizes = ScoreSizes;  // its older name
 
 // One number per (sequence, head, query): lse. Packed: batch_stride 0 and queries count from the
 // tensor's begin.

@@ -108,7 +108,7 @@ void plan_options(Plan& plan, kernel::BackwardArguments& all, std::byte* slope_s
     constexpr std::int64_t most_groups = 1 << 16;
     const KernelSpec spec = kernel::wide_spec(Operation::backward_bias);
     const kernel::WideTile tile = kernel::wide_tile(chip.family, spec);
-    const PlaneSizes sizes = t.dbias_sizes(p);
+    const ScoreSizes sizes = t.dbias_sizes(p);
     const Size tiles = Size(sizes.batch) * sizes.heads * divide_up(sizes.queries, tile.owned) *
                        divide_up(sizes.keys, tile.streamed);
     const std::int64_t groups = tiles.at_most(most_groups);
