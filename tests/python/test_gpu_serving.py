@@ -214,6 +214,7 @@ def test_generate_with_static_caches_and_graphs() -> None:
     """transformers compiles the decoding step, and torch captures it in a graph; prefill runs as it is."""
     transformers = pytest.importorskip("transformers")
     from test_transformers import bridge, models
+    from torch._dynamo.utils import counters
 
     eager, ours = (m.cuda().eval() for m in models("llama", bridge.NAME))
     tokens = torch.randint(3, 97, (2, 9)).cuda()
@@ -224,11 +225,11 @@ def test_generate_with_static_caches_and_graphs() -> None:
     assert torch.equal(ours.generate(tokens, disable_compile=True, **static), expected)
     # Without a compiler of kernels, which would take most of a minute: graphs are what is tested.
     graphs = transformers.CompileConfig(backend="cudagraphs", mode=None, dynamic=False)
+    torch._dynamo.reset()  # other tests have compiled, too
+    counters.clear()
     for _ in range(2):  # captured, and replayed
         found = ours.generate(tokens, compile_config=graphs, **static)
         assert torch.equal(found, expected)
-    from torch._dynamo.utils import counters
-
     assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"]
 
 

@@ -101,7 +101,9 @@ TEST(Decode, DividesCachesUnderFloatQueries) {
                                         chip.warpgroups ? "combine_early_f32" : "combine_f32"}));
     const auto& a = plan.arguments<Operation::decode_wide>();
     EXPECT_EQ(a.blocks, 3);  // of four rows: the heads of a query
-    EXPECT_EQ(plan.arguments<Operation::combine>().parts.parts, 4 * a.splits);  // of waves
+    const auto& merged = chip.warpgroups ? plan.arguments<Operation::combine_early>()
+                                         : plan.arguments<Operation::combine>();
+    EXPECT_EQ(merged.parts.parts, 4 * a.splits);  // of waves
     mixed.p.splits = 5;
     EXPECT_EQ(decode_splits(mixed.p, chip), 5);
     // A cache of f32, but not where backward would compute its weights again.
