@@ -200,8 +200,9 @@ def hand_over_tensors() -> tuple[LentTensors, list[Any]]:
                 lent.lend(x)
         prepare(self, tensors)
 
-    plan.torch, plan._place, fast._bind = lent, lambda label, device: (abi.DL_ROCM, 0), None
+    plan.torch, plan._device_of, fast._bind = lent, lambda label, device: (abi.DL_ROCM, 0), None
     frames.Frame.run, plan.Plan.run = on_gpu, with_lent
+    plan._latest.clear()
     plan._plan.cache_clear()
     return lent, launches
 

@@ -123,8 +123,10 @@ def _start() -> Optional[Callable[[bytearray], Function]]:
         return None
     function = ctypes.cast(library.rocflash_python_call, c_void_p)
     method = _Method(b"rocflash_python_call", function, _FASTCALL, None)
-    # The method is referred to for as long as there are functions, so it is kept by what makes them.
-    return lambda prepared, _kept=method: make(ctypes.addressof(_kept), prepared, None)
+    # Functions refer to it, and may outlive all else of this module: it is never freed.
+    python.Py_IncRef(any_object(method))
+    at = ctypes.addressof(method)
+    return lambda prepared: make(at, prepared, None)
 
 
 def _of_no_numbers(*_: Any) -> None:
