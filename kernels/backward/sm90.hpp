@@ -51,7 +51,7 @@ void clear_rows_behind(SharedAddress tile, std::int32_t rows) {
 }
 
 // Puts 0 in the places of queries that do not see the key of their row, whatever is there.
-template <class Types, int first, int count>
+template <class Types>
 void hide_queries(typename Types::Scores& scores ROCFLASH_SETTLED, int first_row, int lane,
                   std::int32_t first_query) {
   using Scores = typename Types::Scores;
@@ -61,7 +61,7 @@ void hide_queries(typename Types::Scores& scores ROCFLASH_SETTLED, int first_row
     const auto begin =
         static_cast<std::int32_t>(seeing.x) - first_query - Scores::lane_column(lane);
     ROCFLASH_UNROLL
-    for (int n = first; n < first + count; ++n) {
+    for (int n = 0; n < Scores::lane_columns; ++n) {
       const bool sees = static_cast<std::uint32_t>(Scores::column(n) - begin) < seeing.y;
       scores.at(i, n) = sees ? scores.at(i, n) : 0.0f;
     }
@@ -91,12 +91,12 @@ void weigh(Scores& s ROCFLASH_SETTLED, SharedAddress minus_lse, int lane, float 
   }
 }
 
-// dP becomes dS, in columns [first, first + count) of a lane.
-template <int first, int count, class Scores>
+// dP becomes dS.
+template <class Scores>
 void differentiate(const Scores& p ROCFLASH_SETTLED, Scores& d ROCFLASH_SETTLED,
                    SharedAddress delta, int lane) {
   ROCFLASH_UNROLL
-  for (int n = first; n < first + count; n += 2) {
+  for (int n = 0; n < Scores::lane_columns; n += 2) {
     const Float2 mean = two_of<Scores>(delta, lane, n);
     ROCFLASH_UNROLL
     for (int i = 0; i < Scores::lane_rows; ++i) {
@@ -106,12 +106,12 @@ void differentiate(const Scores& p ROCFLASH_SETTLED, Scores& d ROCFLASH_SETTLED,
   }
 }
 
-// A warp's rows of a part of dSᵀ to shared memory.
+// A warp's rows of dSᵀ to shared memory.
 template <class Types>
 void store_gradients(const typename Types::Weights& ds ROCFLASH_SETTLED, SharedAddress tile,
-                     int first_row, int lane, int part) {
+                     int first_row, int lane) {
   using Tile = typename Types::ScoreTile;
-  const int row = first_row + lane % 16, column = group_rows * part + lane / 16 * 8;
+  const int row = first_row + lane % 16, column = lane / 16 * 8;
   ROCFLASH_UNROLL
   for (int n = 0; n < Types::Weights::steps; ++n)
     arch::store_matrices(
@@ -231,7 +231,6 @@ void compute_gradients(const BackwardArguments& a, int group) {
   clear_rows_behind<Types, KeyTile>(Types::v(), Types::block()[BlockOrder::keys]);
 
   if (Types::block()[BlockOrder::count] > 0) {
-    static_assert(Types::parts == 1 && Types::query_parts == 1);
     TilePlaces<Types::q_stages, Types::stages> place;
     typename Types::Scores s, d;
     typename Types::QuerySums dq;
@@ -272,8 +271,7 @@ void compute_gradients(const BackwardArguments& a, int group) {
         const GroupThread thread;
         weigh(s, Types::minus_lse(stage), thread.lane, a.problem.scale * PowersOfTwo::of_natural);
         if (order[TileOrder::is_edge] != 0)
-          hide_queries<Types, 0, Types::Scores::lane_columns>(s, thread.first_row(group),
-                                                              thread.lane, order[TileOrder::query]);
+          hide_queries<Types>(s, thread.first_row(group), thread.lane, order[TileOrder::query]);
       }
 
       wait<0>(d);
@@ -292,12 +290,11 @@ void compute_gradients(const BackwardArguments& a, int group) {
         weights.template add<dtype>(dv, p, ColumnLines<QueryTile>(Types::dout(stage)));
         weights.commit();
       }
-      differentiate<0, Types::Scores::lane_columns>(s, d, Types::delta(stage), lane);
+      differentiate(s, d, Types::delta(stage), lane);
       if (order[TileOrder::is_edge] != 0)
-        hide_queries<Types, 0, Types::Scores::lane_columns>(d, first_row, lane,
-                                                            order[TileOrder::query]);
+        hide_queries<Types>(d, first_row, lane, order[TileOrder::query]);
       ds.template round<dtype>(d);
-      store_gradients<Types>(ds, ds_tile, first_row, lane, 0);
+      store_gradients<Types>(ds, ds_tile, first_row, lane);
       arch::publish_shared();
       float* const sums = order.floats(TileOrder::sums);
       const std::int32_t rows_left = order[TileOrder::rows];
@@ -385,9 +382,7 @@ void backward_by_groups(const BackwardWarpgroupsArguments& a) {
   arch::barrier();
   const int group = arch::warpgroup();
   if (group == 0) {
-    arch::give_registers<tile.copying>();
-    if (arch::thread() == 0) copy_rows<spec>(a);
-    if (arch::wave() == 1) copy_statistics<spec>(a.backward);
+    copy_tiles<spec>(a);
   } else {
     arch::take_registers<tile.computing>();
     compute_gradients<spec>(a.backward, group - 1);

@@ -148,8 +148,7 @@ void compute_weights(const BackwardArguments& a) {
       weigh(s, Types::minus_lse(loop.place.rest().stage()), thread.lane,
             a.problem.scale * PowersOfTwo::of_natural);
       if (order[TileOrder::is_edge] != 0)
-        hide_queries<Types, 0, Types::Scores::lane_columns>(s, thread.first_row(0), thread.lane,
-                                                            order[TileOrder::query]);
+        hide_queries<Types>(s, thread.first_row(0), thread.lane, order[TileOrder::query]);
     };
     const auto pass_weights = [&] {
       p.template round<dtype>(s);
@@ -233,13 +232,12 @@ void compute_gradients_of_keys(const BackwardArguments& a) {
       if (thread.reports()) Types::dout_ring().release(now.place.rest());
       passed.differentiate(d, Types::delta(now.place.rest().stage()), thread.lane);
       if (order[TileOrder::is_edge] != 0)
-        hide_queries<Types, 0, Types::Scores::lane_columns>(d, thread.first_row(0), thread.lane,
-                                                            order[TileOrder::query]);
+        hide_queries<Types>(d, thread.first_row(0), thread.lane, order[TileOrder::query]);
       const std::int32_t left = order[TileOrder::left];
       clear_rows_alone<QueryTile>(now.q(), order[TileOrder::rows], gradients_alone);
       ds.template round<dtype>(d);
       arch::barrier(ds_read, two_groups);
-      store_gradients<Types>(ds, Types::ds(0), thread.first_row(0), thread.lane, 0);
+      store_gradients<Types>(ds, Types::ds(0), thread.first_row(0), thread.lane);
       arch::publish_shared();
       arch::reach_barrier(ds_there, two_groups);
       Products gradients(ds);
@@ -320,9 +318,7 @@ void backward_warpgroups_large(const BackwardWarpgroupsArguments& a) {
   arch::barrier();
   const int group = arch::warpgroup();
   if (group == 0) {
-    arch::give_registers<tile.copying>();
-    if (arch::thread() == 0) copy_rows<spec>(a);
-    if (arch::wave() == 1) copy_statistics<spec>(a.backward);
+    copy_tiles<spec>(a);
   } else if (group == 1) {
     arch::take_registers<tile.weighing>();
     wait_for_keys<Types>();

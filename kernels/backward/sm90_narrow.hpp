@@ -33,7 +33,7 @@ struct KeyRolesTypes {
   using Weights = Fragments<queries / product_depth>;  // P and dS as operands
   using KeySums = GroupTile<bucket>;
   using HeldKeys = HeldFragments<bucket / product_depth>;  // k and v as operands
-  static constexpr int part_queries = queries, query_columns = bucket;
+  static constexpr int query_columns = bucket;
   using QuerySums = GroupTile<bucket>;
   static constexpr int strips = query_columns / DqSums::columns;  // of a warp's 16 queries
   static constexpr std::uint32_t warp_sums = 4 * DqSums::block_floats * strips;  // bytes
@@ -303,8 +303,7 @@ void compute_held_keys(const BackwardArguments& a, int group) {
       const int first_row = thread.first_row(group), lane = thread.lane;
       weigh(s, Types::minus_lse(stage), lane, a.problem.scale * PowersOfTwo::of_natural);
       if (order[TileOrder::is_edge] != 0)
-        hide_queries<Types, 0, Types::Scores::lane_columns>(s, first_row, lane,
-                                                            order[TileOrder::query]);
+        hide_queries<Types>(s, first_row, lane, order[TileOrder::query]);
       p.template round<dtype>(s);
       wait<0>(d);
       {
@@ -312,15 +311,14 @@ void compute_held_keys(const BackwardArguments& a, int group) {
         weights.template add<dtype>(dv, p, ColumnLines<QueryTile>(Types::dout(stage)));
         weights.commit();
       }
-      differentiate<0, Types::Scores::lane_columns>(s, d, Types::delta(stage), lane);
+      differentiate(s, d, Types::delta(stage), lane);
       if (order[TileOrder::is_edge] != 0)
-        hide_queries<Types, 0, Types::Scores::lane_columns>(d, first_row, lane,
-                                                            order[TileOrder::query]);
+        hide_queries<Types>(d, first_row, lane, order[TileOrder::query]);
       ds.template round<dtype>(d);
       const std::int32_t left = order[TileOrder::left], number = order[TileOrder::number];
       Types::gradient_ring().wait_until_empty(number % 2,
                                               static_cast<std::uint32_t>(number / 2 % 2 ^ 1));
-      store_gradients<Types>(ds, Types::ds(number % 2), first_row, lane, 0);
+      store_gradients<Types>(ds, Types::ds(number % 2), first_row, lane);
       arch::publish_shared();
       arch::reach_barrier(tile_there(number), Types::tile.threads());
       {

@@ -122,18 +122,15 @@ struct KeyGroupsTypes {
   using QueryTile = Panels<queries, bucket>;
   using ScoreTile = Panels<keys, queries>;  // one row per key
   using Scores = GroupTile<queries>;
-  // P and dS as operands: a part of the queries after the other, which takes fewer registers.
-  static constexpr int parts = queries / 64, part_columns = Scores::lane_columns / parts;
-  using Weights = Fragments<64 / product_depth>;
+  using Weights = Fragments<queries / product_depth>;  // P and dS as operands
   using KeySums = GroupTile<bucket>;
   // dQ: 64 queries of a warpgroup, and the share of the columns that is left for it, or a part of them.
-  static constexpr int query_parts = queries / group_rows;
   static constexpr int query_columns = tile.query_columns(bucket),
                        query_groups = tile.query_groups();
   using QuerySums = GroupTile<query_columns>;
   static constexpr int strips = query_columns / DqSums::columns;  // of a warp's 16 queries
   static constexpr std::uint32_t warp_sums = 4 * DqSums::block_floats * strips;
-  static_assert(query_parts <= tile.groups && tile.groups % query_parts == 0);
+  static_assert(queries == group_rows);
   static_assert(query_columns % KeyTile::width == 0 && ScoreTile::width == group_rows);
 
   using Tiles = QueryTiles<keys, queries>;
@@ -392,6 +389,14 @@ void copy_statistics(const BackwardArguments& a) {
   }
   if (count > 0 && arch::lane() == 0)
     pass_turn(Types::order(place.stage()).floats(TileOrder::counter));
+}
+
+// What the copying warpgroup does.
+template <KernelSpec spec>
+void copy_tiles(const BackwardWarpgroupsArguments& a) {
+  arch::give_registers<KeyGroupsTypes<spec>::tile.copying>();
+  if (arch::thread() == 0) copy_rows<spec>(a);
+  if (arch::wave() == 1) copy_statistics<spec>(a.backward);
 }
 
 }  // namespace rocflash::kernel

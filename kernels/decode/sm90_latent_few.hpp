@@ -23,11 +23,7 @@ class FewRowsSoftmax {
   // A group of products.
   template <int depth, bool fresh, class Keys, class Queries>
   static void multiply(Scores& scores ROCFLASH_TAKES_OFF, const Keys& k, const Queries& q) {
-    Products products;
-    if constexpr (fresh) products.template multiply<spec.dtype, depth>(scores, k, q);
-    if constexpr (!fresh) products.template add<spec.dtype, depth>(scores, k, q);
-    products.commit();
-    expect(scores);
+    add_scores<spec.dtype, depth, fresh>(scores, k, q);
   }
   // Hides keys that a row does not see. Only tiles at edges need it.
   static void hide_keys(Scores& scores ROCFLASH_SETTLED, std::int32_t begin) {

@@ -32,11 +32,7 @@ class ManyRowsSoftmax {
   // A group of products.
   template <int depth, bool fresh, class Keys, class Queries>
   static void multiply(Scores& scores ROCFLASH_TAKES_OFF, const Keys& k, const Queries& q) {
-    Products products;
-    if constexpr (fresh) products.template multiply<spec.dtype, depth>(scores, q, k);
-    if constexpr (!fresh) products.template add<spec.dtype, depth>(scores, q, k);
-    products.commit();
-    expect(scores);
+    add_scores<spec.dtype, depth, fresh>(scores, q, k);
   }
   static void hide_keys(Scores& scores ROCFLASH_SETTLED, std::int32_t begin) {
     kernel::hide_keys<RowsOf<spec>>(scores, 16 * (arch::wave() % group_warps), begin);

@@ -82,6 +82,16 @@ inline SharedAddress uniform_address(SharedAddress at) {
       __nvvm_shfl_sync_idx_i32(arch::all_lanes, static_cast<int>(at), 0, 31));
 }
 
+// Scores of some columns of the rows, as a group of products; the first of a tile is `fresh`.
+template <DType dtype, int depth, bool fresh, class Scores, class Left, class Right>
+void add_scores(Scores& scores ROCFLASH_TAKES_OFF, const Left& left, const Right& right) {
+  Products products;
+  if constexpr (fresh) products.template multiply<dtype, depth>(scores, left, right);
+  if constexpr (!fresh) products.template add<dtype, depth>(scores, left, right);
+  products.commit();
+  expect(scores);
+}
+
 // Named barriers.
 inline constexpr int latent_scores_barrier = 1, latent_end_barrier = 2, latent_values_barrier = 3;
 

@@ -175,34 +175,21 @@ class [[clang::consumable(unconsumed)]] Products {
   [[clang::callable_when("unconsumed")]] void multiply(GroupTile<columns>& c ROCFLASH_TAKES_OFF,
                                                        Fragments<steps>& a ROCFLASH_TAKES_OFF,
                                                        const B& b) {
-    arch::Wgmma<columns>::template registers<dtype, true, B::transposed>(c.sum_, a.step_[0],
-                                                                         b.step(0));
-    ROCFLASH_UNROLL
-    for (int n = 1; n < steps; ++n)
-      arch::Wgmma<columns>::template registers<dtype, false, B::transposed>(c.sum_, a.step_[n],
-                                                                            b.step(n));
+    issue<dtype, true>(c.sum_, a.step_, b);
     c.take_off();
     a.take_off();
   }
   template <DType dtype, int columns, int steps, class B>
   [[clang::callable_when("unconsumed")]] void multiply(GroupTile<columns>& c ROCFLASH_TAKES_OFF,
                                                        const HeldFragments<steps>& a, const B& b) {
-    arch::Wgmma<columns>::template registers<dtype, true, B::transposed>(c.sum_, a.step_[0],
-                                                                         b.step(0));
-    ROCFLASH_UNROLL
-    for (int n = 1; n < steps; ++n)
-      arch::Wgmma<columns>::template registers<dtype, false, B::transposed>(c.sum_, a.step_[n],
-                                                                            b.step(n));
+    issue<dtype, true>(c.sum_, a.step_, b);
     c.take_off();
   }
   template <DType dtype, int columns, int steps, class B>
   [[clang::callable_when("unconsumed")]] void add(GroupTile<columns>& c ROCFLASH_TAKES_OFF,
                                                   Fragments<steps>& a ROCFLASH_TAKES_OFF,
                                                   const B& b) {
-    ROCFLASH_UNROLL
-    for (int n = 0; n < steps; ++n)
-      arch::Wgmma<columns>::template registers<dtype, false, B::transposed>(c.sum_, a.step_[n],
-                                                                            b.step(n));
+    issue<dtype, false>(c.sum_, a.step_, b);
     c.take_off();
     a.take_off();
   }
@@ -215,10 +202,7 @@ class [[clang::consumable(unconsumed)]] Products {
                                                           const B& b) {
     static_assert(first + count <= columns && first % 8 == 0);
     auto& part = reinterpret_cast<float (&)[count / 2]>(c.sum_[first / 2]);
-    ROCFLASH_UNROLL
-    for (int n = 0; n < steps; ++n)
-      arch::Wgmma<count>::template registers<dtype, false, B::transposed>(part, a.step_[n],
-                                                                          b.step(n));
+    issue<dtype, false>(part, a.step_, b);
     c.take_off();
     a.take_off();
   }
@@ -232,6 +216,15 @@ class [[clang::consumable(unconsumed)]] Products {
   static void issue(float (&c)[sums], const A& a, const B& b, int n) {
     arch::Wgmma<2 * sums>::template shared<dtype, fresh, A::transposed, B::transposed>(c, a.step(n),
                                                                                        b.step(n));
+  }
+  // All steps with A in registers; a `fresh` product starts from 0.
+  template <DType dtype, bool fresh, int sums, int steps, class B>
+  static void issue(float (&c)[sums], const Words4 (&a)[steps], const B& b) {
+    using Unit = arch::Wgmma<2 * sums>;
+    Unit::template registers<dtype, fresh, B::transposed>(c, a[0], b.step(0));
+    ROCFLASH_UNROLL
+    for (int n = 1; n < steps; ++n)
+      Unit::template registers<dtype, false, B::transposed>(c, a[n], b.step(n));
   }
   template <int steps>
   static void pin(Fragments<steps>& a ROCFLASH_SETTLED) {
@@ -265,9 +258,9 @@ void wait(GroupTile<columns>& tile ROCFLASH_LANDS, Fragments<steps>& left ROCFLA
 }
 
 // The barriers of a ring of buffers. One thread fills: it waits until a buffer is empty, announces
-// the bytes to come, and starts copies that report to the barrier it is given. Or several `fillers` store, and
-// each announces its own. Each of the
-// `drainers` waits until a buffer is full, and has one thread report that it is done with it.
+// the bytes to come, and starts copies that report to the barrier it is given. Or several `fillers`
+// store, and each announces its own. Each of the `drainers` waits until a buffer is full, and has one
+// thread report that it is done with it.
 template <int stages>
 class Ring {
  public:
