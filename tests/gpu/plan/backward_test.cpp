@@ -147,6 +147,39 @@ TEST(BackwardPlan, TheWorkspaceHoldsDelta) {
   EXPECT_EQ(of_packed.arguments<Operation::backward_queries>().delta.batch_stride, 0);
 }
 
+// Two floats per number of q at most, with every gradient there is: never one per score.
+TEST(BackwardPlan, TheWorkspaceGrowsWithTheRowsOfQueries) {
+  constexpr Chip chips[] = {
+      {Family::gcn5, 60},   {Family::cdna1, 120},         {Family::cdna2, 104},
+      {Family::cdna3, 304}, {Family::cdna4, 256},         {Family::rdna2, 80},
+      {Family::rdna3, 96},  {Family::rdna4, 64},          {Family::sm80, 108, 99 << 10},
+      {Family::sm80, 132},  {Family::sm80, 132, 0, true},
+  };
+  for (const Chip& chip : chips) {
+    for (const DType dtype : {DType::f16, DType::f32}) {
+      for (const int d : {64, 128, 256, 512}) {
+        for (const bool same_bits : {false, true}) {
+          std::int64_t before = 0;
+          for (const std::int64_t s : {1 << 12, 1 << 13, 1 << 20}) {
+            Given g(dtype, d, d, 2, s, s);
+            g.p.deterministic = same_bits;
+            g.p.alibi.data = g.p.bias.data = at(0x100);
+            g.t.dalibi.data = g.t.dbias.data = g.t.dsinks.data = at(0x200);
+            g.t.dbias.query_stride = s;
+            g.t.dbias.key_stride = 1;
+            Plan plan;
+            plan_backward(plan, g.p, g.t, nullptr, chip);
+            const std::int64_t bytes = plan.workspace.value();
+            EXPECT_LE(bytes, 2 * 8 * s * d * 4 * 2) << s;
+            if (s == 1 << 13) EXPECT_LE(bytes, 2 * before + 4096);
+            before = bytes;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(BackwardPlan, TheSameBitsEveryTimeAreNotFused) {
   for (const Family family :
        {Family::gcn5, Family::cdna1, Family::cdna2, Family::cdna3, Family::cdna4, Family::rdna2,
