@@ -66,6 +66,18 @@ inline int warpgroup() {
   return __nvvm_shfl_sync_idx_i32(all_lanes, thread() / warpgroup_size, 0, 31);
 }
 
+// The thread's number and how many workgroups there are, asked for again: no register keeps them meanwhile.
+inline int thread_again() {
+  int x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x;
+}
+inline int groups_again() {
+  int x;
+  asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(x));
+  return x;
+}
+
 // Moves registers between warpgroups: those that need few give some up, the others wait until there
 // are enough. All warps of a warpgroup, once, in branches of one if.
 template <int registers>

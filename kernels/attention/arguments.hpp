@@ -40,13 +40,17 @@ struct ForwardArguments {
   std::int32_t caches = 0;  // batches that k and v have: what a block table may name
 };
 
-// Forward with tiles that the copy engine fetches: boxes of one panel of a tile.
+// Forward with tiles that the copy engine fetches: boxes of one panel of a tile, or of some of its rows where k and v
+// lie in pages that have fewer.
 struct ForwardWarpgroupsArguments {
   TensorMap q, k, v;
   ForwardArguments forward;
   // Blocks of queries that a workgroup takes one after the other: one, or two, a long one and a short one
   // of the same planes (BlockTurns in turns.hpp).
   std::int32_t pairs = 0;
+  // Of k and v in pages, else 0: rows of a box, which divide those of a page and of a tile; and what ends of tiles are
+  // multiples of: the rows of a box, or 1 where a sequence has one page only.
+  std::int32_t box_rows = 0, tile_grain = 0;
 };
 
 // s_dmask is computed by a kernel of its own.
@@ -177,6 +181,10 @@ struct ArgumentsChoice<Operation::forward> {
 };
 template <>
 struct ArgumentsChoice<Operation::forward_warpgroups> {
+  using Type = ForwardWarpgroupsArguments;
+};
+template <>
+struct ArgumentsChoice<Operation::forward_pages> {
   using Type = ForwardWarpgroupsArguments;
 };
 template <>

@@ -5,7 +5,7 @@
 //   weights     Sᵀ = K·Qᵀ     P from it, rounded     dV += Pᵀ·dO
 //   gradients   dPᵀ = V·dOᵀ   dS from it and P       dK += dSᵀ·Q
 //   queries     dQ = dS·K     64 columns at a time, added to f32 sums in global memory (dq_sums.hpp) by copies
-//                             that add, in any order
+//                             that add, in any order or by turns (turns.hpp)
 //
 // P and dS are left operands in registers as they are. P goes to the next warpgroup through shared memory,
 // thread by thread: both have the same keys and queries in the same places. dS goes there as dQ's operand. Each
@@ -258,9 +258,10 @@ void compute_gradients_of_keys(const BackwardArguments& a) {
   finish_sums<Types, true>(a, dk);
 }
 
-// dQ.
+// dQ. Where blocks take turns, each warp does at the sums of its own 16 queries: it asks for the turn while the first
+// columns are computed, and passes it as soon as all are added.
 template <KernelSpec spec>
-void compute_queries() {
+void compute_queries(const BackwardArguments& a) {
   using Types = KeyGroupsTypes<spec>;
   using KeyTile = typename Types::KeyTile;
   using ScoreTile = typename Types::ScoreTile;
@@ -278,7 +279,11 @@ void compute_queries() {
     const int first_query = 16 * thread.warp;
     const bool there = first_query < order[TileOrder::rows];
     float* const sums = order.floats(TileOrder::sums) + first_query * spec.bucket;
-    if (thread.reports()) Types::statistics_ring().release(place);
+    const bool in_turn = there && thread.lane == 0 && DqTurns::in_order(a);
+    const Turn turn(order, thread.warp);
+    // Each warp what it read: while it waits for a turn, others may be a tile ahead.
+    arch::wave_barrier();
+    if (thread.lane == 0) Types::statistics_ring().release(place);
     place.advance();
     arch::barrier(ds_there, two_groups);
     static_for<parts>([&](auto part) {
@@ -287,10 +292,21 @@ void compute_queries() {
       queries.template multiply<spec.dtype, Types::keys>(dq, ColumnLines<ScoreTile>(Types::ds(0)),
                                                          ColumnLines<KeyTile>(Types::k(), column));
       queries.commit();
+      constexpr bool is_first = part.value == 0, is_last = part.value + 1 == parts;
+      bool has_come = true;
+      if (is_first && in_turn) has_come = turn.has_come();
       wait<0>(dq);
-      if constexpr (part.value + 1 == parts) arch::reach_barrier(ds_read, two_groups);
-      add_queries<Types>(dq, Types::dq(0, thread.warp), thread.lane, sums + column * DqSums::rows,
-                         there);
+      if constexpr (is_last) arch::reach_barrier(ds_read, two_groups);
+      add_queries<Types>(
+          dq, Types::dq(0, thread.warp), thread.lane, sums + column * DqSums::rows, there,
+          [&] {
+            if (is_first && in_turn) wait_for_turn(turn, has_come);
+          },
+          [&] {
+            if (!is_last || !in_turn) return;
+            arch::wait_for_stores<0>();
+            pass_turn(turn.counter);
+          });
     });
     if (left == 0) break;
   }
@@ -311,7 +327,9 @@ void backward_warpgroups_large(const BackwardWarpgroupsArguments& a) {
     // The warpgroup of dq reads neither.
     Types::q_ring().make(tile.groups - 1);
     Types::dout_ring().make(tile.groups - 1);
-    Types::statistics_ring().make(tile.groups, arch::wave_size);
+    // Of the warpgroup of dq each warp reports.
+    Types::statistics_ring().make(tile.groups - 1 + arch::warpgroup_size / arch::wave_size,
+                                  arch::wave_size);
     Types::weights_ring().make(arch::warpgroup_size, arch::warpgroup_size);
     arch::publish_barriers();
   }
@@ -330,7 +348,7 @@ void backward_warpgroups_large(const BackwardWarpgroupsArguments& a) {
   } else {
     arch::give_registers<tile.adding>();
     wait_for_keys<Types>();
-    compute_queries<spec>();
+    compute_queries<spec>(a.backward);
   }
 }
 

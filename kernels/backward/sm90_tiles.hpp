@@ -251,15 +251,32 @@ void store_turn(const BackwardArguments& a, std::int32_t query, std::int32_t hea
               blocks_before<Types::keys, Types::queries>(sight, block[BlockOrder::number], query));
 }
 
+// The block's turn at the sums of a tile, or of the 16 queries from block `part` of them on.
+struct Turn {
+  const float* counter;
+  std::uint32_t number;
+
+  template <class Words>
+  explicit Turn(Words order, int part = 0)
+      : counter(order.floats(TileOrder::counter) + part),
+        number(static_cast<std::uint32_t>(order[TileOrder::turn])) {}
+  bool has_come() const {
+    return arch::load_counter(reinterpret_cast<const std::uint32_t*>(counter)) >= number;
+  }
+};
+
 // Whether it is the block's turn; waits until it is; passes the turn at a tile, whose additions are done.
 template <class Words>
 bool is_turn(Words order) {
-  return arch::load_counter(reinterpret_cast<std::uint32_t*>(order.floats(TileOrder::counter))) >=
-         static_cast<std::uint32_t>(order[TileOrder::turn]);
+  return Turn(order).has_come();
 }
 template <class Words>
 void wait_for_turn(Words order, bool has_come) {
   while (!has_come) has_come = is_turn(order);
+  arch::order_copies();
+}
+inline void wait_for_turn(const Turn& turn, bool has_come) {
+  while (!has_come) has_come = turn.has_come();
   arch::order_copies();
 }
 inline void pass_turn(const float* counter) {
@@ -287,18 +304,6 @@ void for_each_tile(std::int32_t group, Tile tile) {
   TileCursor<Types> cursor;
   for (std::int32_t left = Types::block()[BlockOrder::count] * group; left-- > 0; cursor.advance())
     tile(cursor.query, cursor.head, left);
-}
-
-// Rows of a tile in shared memory from `rows` on become 0, by so many threads.
-template <class Tile>
-void clear_rows(SharedAddress tile, std::int32_t rows, int thread, int threads) {
-  constexpr int chunks = Tile::row_bytes / 16;  // of a row of a panel
-  _Pragma("clang loop unroll(disable)") for (int n = thread; n < Tile::count * Tile::rows * chunks;
-                                             n += threads) {
-    if (n / chunks % Tile::rows >= rows)
-      arch::store_shared(tile + static_cast<std::uint32_t>(16 * n), Words4{});
-  }
-  arch::publish_shared();
 }
 
 // What the copying thread does.
@@ -341,8 +346,9 @@ void copy_statistics(const BackwardArguments& a) {
   FillPlace<Types::stages> place;
   const auto group = static_cast<std::int32_t>(a.problem.group());
   // Where blocks take turns: whoever has reported a stage as read has done the additions of the tile before.
+  const bool passes = DqTurns::in_order(a) && !Types::tile.same_keys;
   const auto pass = [&](bool was_used) {
-    if (was_used && DqTurns::in_order(a) && arch::lane() == 0)
+    if (was_used && passes && arch::lane() == 0)
       pass_turn(Types::order(place.stage()).floats(TileOrder::before));
   };
   for_each_tile<Types>(group, [&](std::int32_t query, std::int32_t head, std::int32_t left) {
@@ -380,7 +386,7 @@ void copy_statistics(const BackwardArguments& a) {
     ring.announce(place, 0);  // each lane what it stored
     place.advance();
   });
-  if (!DqTurns::in_order(a)) return;
+  if (!passes) return;
   const std::int32_t count = block[BlockOrder::count] * group;
   for (std::int32_t n = 0; n < Types::stages; ++n) {
     ring.wait_until_empty(place);

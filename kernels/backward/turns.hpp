@@ -1,6 +1,6 @@
 // Counters by which workgroups that own keys take turns at the sums of dq, where the same bits are wanted on every
-// run: how many have added. One per block of 16 queries of the sums, behind all of them; that of a tile's first block
-// counts. The kernel that clears the sums clears them.
+// run: how many have added. One per block of 16 queries of the sums, behind all of them. Where the warps of a workgroup
+// add each on its own, all count; elsewhere that of a tile's first block. The kernel that clears the sums clears them.
 #pragma once
 
 #include "backward/dq_sums.hpp"
@@ -14,8 +14,7 @@ class DqTurns {
 
   DqTurns(const BackwardArguments& a, const SequenceView& sequence)
       : counters_(reinterpret_cast<std::uint32_t*>(a.dq_sums.data)),
-        // Columns are a power of two.
-        head_stride_(a.dq_sums.head_stride / DqSums::rows >> __builtin_ctz(a.dq_sums.columns)) {
+        head_stride_(blocks_of_head(a.dq_sums.head_stride, a.dq_sums.columns)) {
     const Problem& p = a.problem;
     const bool packed = p.lengths.packed_q();
     const std::int64_t planes = (packed ? 1 : p.lengths.batch) * p.heads,
@@ -30,6 +29,13 @@ class DqTurns {
   std::int64_t head_stride() const { return head_stride_; }
 
  private:
+  // Columns are a power of two, or three times one: what is left of the division has 32 bits.
+  static std::int64_t blocks_of_head(std::int64_t floats, std::int32_t columns) {
+    const int shift = __builtin_ctz(static_cast<std::uint32_t>(columns));
+    return static_cast<std::uint32_t>(floats / DqSums::rows >> shift) /
+           static_cast<std::uint32_t>(columns >> shift);
+  }
+
   std::uint32_t* counters_;
   std::int64_t head_stride_;
 };

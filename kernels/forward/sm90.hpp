@@ -9,6 +9,9 @@
 // masked tiles come first, and rows past a sequence's last key are never touched. What lies before
 // the first key is masked.
 //
+// Of keys in pages a tile is some boxes, each in one page, and each copied by a thread of its own. Tiles end where boxes
+// end; values behind the sequence's end may be anything, and become 0 in shared memory.
+//
 // A warpgroup starts the scores of one tile and the outputs of the tile before it, and computes the
 // softmax of the scores while the outputs are on their way. Warpgroups take turns in starting
 // products, so that one has its softmax while another multiplies.
@@ -19,6 +22,7 @@
 #include "attention/epilogue.hpp"
 #include "attention/exact.hpp"
 #include "attention/outside.hpp"
+#include "attention/page_box.hpp"
 #include "attention/score.hpp"
 #include "attention/sequence.hpp"
 #include "attention/sight.hpp"
@@ -69,6 +73,7 @@ struct GroupsTypes {
   static constexpr DType dtype = spec.dtype;
   static constexpr int bucket = spec.bucket;
   static constexpr ForwardGroups tile = forward_groups(spec);
+  static constexpr bool in_pages = spec.operation == Operation::forward_pages;
   static constexpr int q_stages = tile.q_stages, stages = tile.stages, queries = tile.queries();
   // Of the blocks that a ring of q holds, of the one that is being finished, and a power of two.
   static constexpr std::uint32_t orders = 4;
@@ -103,7 +108,15 @@ struct GroupsTypes {
                 KeyTile::bytes % KeyTile::alignment == 0);
 };
 
-// What the copying thread does.
+// The number of a thread among those that copy boxes. One warp after the other has one: a warp starts its copies one
+// by one, which takes longer than they do.
+inline int copying_thread() {
+  constexpr int warps = arch::warpgroup_size / arch::wave_size;
+  const int thread = arch::thread_again();
+  return thread % arch::wave_size * warps + thread / arch::wave_size;
+}
+
+// What the copying thread does; in pages, as many threads as a tile has boxes, of which the first one leads.
 template <KernelSpec spec>
 void copy_tiles(const ForwardWarpgroupsArguments& a) {
   using Types = GroupsTypes<spec>;
@@ -112,19 +125,25 @@ void copy_tiles(const ForwardWarpgroupsArguments& a) {
   const Problem& p = a.forward.problem;
   const auto q_ring = Types::q_ring();
   const auto k_ring = Types::k_ring(), v_ring = Types::v_ring();
-  arch::prefetch(a.q);
-  arch::prefetch(a.k);
-  arch::prefetch(a.v);
+  constexpr bool in_pages = Types::in_pages;
+  const auto leads = [] { return !in_pages || copying_thread() == 0; };
+  if (leads()) {
+    arch::prefetch(a.q);
+    arch::prefetch(a.k);
+    arch::prefetch(a.v);
+  }
   FillPlace<Types::q_stages> q_place;
   FillPlace<Types::stages> place;
   std::uint32_t blocks = 0;
   const auto announce_q = [&](int bytes) {
     ++blocks;
-    const SharedAddress full = q_ring.announce(q_place, bytes);
+    const SharedAddress full = leads() ? q_ring.announce(q_place, bytes) : 0;
     q_place.advance();
     return full;
   };
-  for (BlockTurns turn(a.forward.work, a.pairs != 0, arch::group(), arch::groups()); turn.more();
+  // Where ptxas would keep the number of workgroups in memory from the kernel's start on.
+  const int workers = in_pages && spec.bucket > 64 ? arch::groups_again() : arch::groups();
+  for (BlockTurns turn(a.forward.work, a.pairs != 0, arch::group(), workers); turn.more();
        turn.next()) {
     const WorkItem item(a.forward.work, static_cast<std::int32_t>(p.heads), turn.number());
     const SequenceView sequence(p, item.batch);
@@ -132,50 +151,76 @@ void copy_tiles(const ForwardWarpgroupsArguments& a) {
     if (begin >= sequence.q_rows) continue;
 
     // What its queries see, and in how many tiles.
-    std::int32_t tiles = 0, row = 0;
+    std::int32_t tiles = 0, row = 0, first_row = 0;
     q_ring.wait_until_empty(q_place);
     const BlockOrder order = Types::order(blocks);
-    order.store(BlockOrder::number, turn.number());
-    order.store(BlockOrder::begin, begin);
-    order.store(BlockOrder::head, item.head);
-    order.store(BlockOrder::batch, p.lengths.packed_q() ? 0 : item.batch);
-    order.store(BlockOrder::q_row, static_cast<std::int32_t>(sequence.q_row));
-    order.store(BlockOrder::q_rows, sequence.q_rows);
-    order.store(BlockOrder::sq, sequence.sq);
-    order.store(BlockOrder::sk, sequence.sk);
+    const auto store = [&](BlockOrder::Word word, std::int32_t x) {
+      if (leads()) order.store(word, x);
+    };
+    store(BlockOrder::number, turn.number());
+    store(BlockOrder::begin, begin);
+    store(BlockOrder::head, item.head);
+    store(BlockOrder::batch, p.lengths.packed_q() ? 0 : item.batch);
+    store(BlockOrder::q_row, static_cast<std::int32_t>(sequence.q_row));
+    store(BlockOrder::q_rows, sequence.q_rows);
+    store(BlockOrder::sq, sequence.sq);
+    store(BlockOrder::sk, sequence.sk);
     const std::int32_t end =
         begin + Types::queries < sequence.sq ? begin + Types::queries : sequence.sq;
     if (begin < end) {
       const Sight sight(p.visibility, sequence.sq, sequence.sk);
-      const std::int32_t first_key = sight.begin(begin), end_key = sight.end(end - 1);
-      order.store(BlockOrder::common_begin, sight.begin(end - 1));
-      order.store(BlockOrder::common_end, sight.end(begin));
-      order.store(BlockOrder::end_key, end_key);
+      const std::int32_t first_key = sight.begin(begin),
+                         k_row = static_cast<std::int32_t>(sequence.k_row);
+      std::int32_t end_key = sight.end(end - 1);
+      store(BlockOrder::common_begin, sight.begin(end - 1));
+      store(BlockOrder::common_end, sight.end(begin));
+      if (in_pages && end_key > first_key)
+        end_key = (k_row + end_key + a.tile_grain - 1) / a.tile_grain * a.tile_grain - k_row;
+      store(BlockOrder::end_key, end_key);
       if (end_key > first_key) tiles = (end_key - first_key + KeyTile::rows - 1) / KeyTile::rows;
-      row = static_cast<std::int32_t>(sequence.k_row) + end_key;
+      row = k_row + end_key;
+      first_row = k_row + first_key;
     }
-    order.store(BlockOrder::tiles, tiles);
+    store(BlockOrder::tiles, tiles);
     if (tiles == 0) {
       announce_q(0);
       continue;
     }
 
     const SharedAddress q = Types::q(q_place.stage());
-    copy_tile<QueryTile>(q, a.q, announce_q(QueryTile::bytes), order[BlockOrder::q_row] + begin,
-                         item.head, order[BlockOrder::batch], arch::Reuse::none);
+    const SharedAddress q_full = announce_q(QueryTile::bytes);
+    if (leads())
+      copy_tile<QueryTile>(q, a.q, q_full, order[BlockOrder::q_row] + begin, item.head,
+                           order[BlockOrder::batch], arch::Reuse::none);
     const auto kv_head = static_cast<std::int32_t>(p.kv_head(item.head));
     const std::int32_t k_batch = p.lengths.packed_k() ? 0 : item.batch;
     for (; tiles > 0; --tiles) {
       row -= KeyTile::rows;  // below the first key there may be rows of others
-      copy_tile<KeyTile>(Types::k(place.stage()), a.k, k_ring.fill(place, KeyTile::bytes), row,
-                         kv_head, k_batch, arch::Reuse::much);
-      copy_tile<KeyTile>(Types::v(place.stage()), a.v, v_ring.fill(place, KeyTile::bytes), row,
-                         kv_head, k_batch, arch::Reuse::much);
+      if constexpr (in_pages) {
+        // Each thread has one panel of a box.
+        const int number = copying_thread(), panel = number % KeyTile::count,
+                  tile_row = number / KeyTile::count * a.box_rows;
+        const auto offset = static_cast<std::uint32_t>(panel * KeyTile::panel_bytes +
+                                                       tile_row * KeyTile::row_bytes);
+        const PageBox box(p.k, a.forward.caches, item.batch, row + tile_row, a.box_rows, first_row);
+        const auto copy = [&](SharedAddress tile, const TensorMap& map, const auto& ring) {
+          const SharedAddress full = ring.fill(place, a.box_rows * KeyTile::row_bytes);
+          arch::copy_box(tile + offset, map, full, panel * KeyTile::width, box.row, kv_head,
+                         box.page, arch::Reuse::much);
+        };
+        copy(Types::k(place.stage()), a.k, k_ring);
+        copy(Types::v(place.stage()), a.v, v_ring);
+      } else {
+        copy_tile<KeyTile>(Types::k(place.stage()), a.k, k_ring.fill(place, KeyTile::bytes), row,
+                           kv_head, k_batch, arch::Reuse::much);
+        copy_tile<KeyTile>(Types::v(place.stage()), a.v, v_ring.fill(place, KeyTile::bytes), row,
+                           kv_head, k_batch, arch::Reuse::much);
+      }
       place.advance();
     }
   }
   q_ring.wait_until_empty(q_place);
-  Types::order(blocks).store(BlockOrder::number, -1);
+  if (leads()) Types::order(blocks).store(BlockOrder::number, -1);
   announce_q(0);
 }
 
@@ -345,20 +390,28 @@ void compute_blocks(const ForwardArguments& a, int group) {
   constexpr DType dtype = spec.dtype;
   // Named barriers of the turns: each group has one, where the group before it reports.
   constexpr int first_turn = 1, turn_threads = 2 * arch::warpgroup_size;
+  constexpr int all_groups = first_turn + tile.groups,
+                computing_threads = tile.groups * arch::warpgroup_size;
   const int own_turn = first_turn + group,
             next_turn = first_turn + (group + 1 == tile.groups ? 0 : group + 1);
 
   const auto q_ring = Types::q_ring();
   const auto k_ring = Types::k_ring(), v_ring = Types::v_ring();
-  const int thread = arch::thread() % arch::warpgroup_size;
-  const int first_row = group_rows * group + 16 * (thread / arch::wave_size);  // of the warp
-  const bool reports = thread == 0;
+  int first_row = 0;  // of the warp
+  bool reports = false;
+  const auto find_rows = [&](int number) {
+    const int thread = number % arch::warpgroup_size;
+    first_row = group_rows * group + 16 * (thread / arch::wave_size);
+    reports = thread == 0;
+  };
+  find_rows(arch::thread());
   const float unit = Scale(a.problem.scale).unit;
   DrainPlace<Types::q_stages> q_place;
   DrainPlace<Types::stages> k_place, v_place;
   if (tile.in_turns && group == 0) arch::reach_barrier(own_turn, turn_threads);
 
   for (std::uint32_t number = 0;; ++number, q_place.advance()) {
+    if constexpr (Types::in_pages) find_rows(arch::thread_again());  // no registers to keep them in
     q_ring.wait(q_place);
     const BlockOrder block = Types::order(number);
     if (block[BlockOrder::number] < 0) break;
@@ -374,6 +427,15 @@ void compute_blocks(const ForwardArguments& a, int group) {
     const auto at_edge = [&] {
       return tile_begin < common_begin || tile_begin + tile.keys > common_end;
     };
+    if constexpr (Types::in_pages) {
+      // The last page may go on behind the sequence's end.
+      if (const std::int32_t rows = block[BlockOrder::sk] - tile_begin; rows < tile.keys) {
+        v_ring.wait(v_place);
+        clear_rows<KeyTile>(Types::v(v_place.stage()), rows,
+                            arch::thread_again() - arch::warpgroup_size, computing_threads);
+        arch::barrier(all_groups, computing_threads);
+      }
+    }
     const RowLines<QueryTile> q(Types::q(q_place.stage()), group_rows * group);
     OnlineSoftmax softmax[2];
     typename Types::Scores scores;
@@ -453,10 +515,13 @@ template <KernelSpec spec>
 void forward_warpgroups(const ForwardWarpgroupsArguments& a) {
   using Types = GroupsTypes<spec>;
   constexpr ForwardGroups tile = Types::tile;
+  int copying = 1;  // threads
+  if constexpr (Types::in_pages)
+    copying = Types::KeyTile::rows / a.box_rows * Types::KeyTile::count;
   if (arch::thread() == 0) {
     Types::q_ring().make(tile.groups);
-    Types::k_ring().make(tile.groups);
-    Types::v_ring().make(tile.groups);
+    Types::k_ring().make(tile.groups, copying);
+    Types::v_ring().make(tile.groups, copying);
     arch::publish_barriers();
   }
   clear_outside(a.forward, spec.dtype, arch::group() * tile.threads() + arch::thread(),
@@ -465,11 +530,17 @@ void forward_warpgroups(const ForwardWarpgroupsArguments& a) {
   const int group = arch::warpgroup();
   if (group == 0) {
     arch::give_registers<tile.copying>();
-    if (arch::thread() == 0) copy_tiles<spec>(a);
+    if ((Types::in_pages ? copying_thread() : arch::thread()) < copying) copy_tiles<spec>(a);
   } else {
     arch::take_registers<tile.computing>();
     compute_blocks<spec>(a.forward, group - 1);
   }
+}
+
+// Of keys in pages.
+template <KernelSpec spec>
+void forward_pages(const ForwardWarpgroupsArguments& a) {
+  forward_warpgroups<spec>(a);
 }
 
 }  // namespace rocflash::kernel

@@ -26,6 +26,7 @@ constexpr GroupShape group_shape(Family family, const KernelSpec& spec) {
       return {tile.threads, tile.waves_per_simd, tile.dynamic_shared};
     }
     case Operation::forward_warpgroups:
+    case Operation::forward_pages:
       return {forward_groups(spec).threads(), 1, forward_groups_shared(spec)};
     case Operation::backward_warpgroups:
     case Operation::backward_warpgroups_large:

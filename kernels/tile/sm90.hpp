@@ -331,6 +331,18 @@ float store_row(const Tile& results ROCFLASH_SETTLED, int i, float factor, bool 
   return probe;
 }
 
+// Rows of a tile in shared memory from `rows` on become 0, by so many threads.
+template <class Tile>
+void clear_rows(SharedAddress tile, std::int32_t rows, int thread, int threads) {
+  constexpr int chunks = Tile::row_bytes / 16;  // of a row of a panel
+  _Pragma("clang loop unroll(disable)") for (int n = thread; n < Tile::count * Tile::rows * chunks;
+                                             n += threads) {
+    if (n / chunks % Tile::rows >= rows)
+      arch::store_shared(tile + static_cast<std::uint32_t>(16 * n), Words4{});
+  }
+  arch::publish_shared();
+}
+
 // Copies rows of a tile to shared memory, panel by panel. The map's box is one panel.
 template <class Tile>
 void copy_tile(SharedAddress to, const TensorMap& map, SharedAddress full, int row, int head,

@@ -136,6 +136,31 @@ def test_pages_of_a_cache() -> None:
         agree(out[n : n + 1], *part, causal=True)
 
 
+@pytest.mark.parametrize(("page", "d"), [(16, 128), (24, 96), (64, 64), (256, 256), (16, 192)])
+def test_prompts_over_pages(page: int, d: int) -> None:
+    """Neither what a page holds behind the last key counts, nor numbers of pages that nobody needs."""
+    b, used = 2, [300, 389]
+    each = -(-max(used) // page)
+    q, k, v = (torch.randn(b, n, h, d).to(torch.bfloat16) for n, h in ((170, 4), (max(used), 2), (max(used), 2)))
+    order = torch.randperm(b * each)
+    table = order.reshape(b, each).to(torch.int32)
+    pages = [torch.full((b * each, page, 2, d), torch.nan, dtype=torch.bfloat16) for _ in "kv"]
+    for n, length in enumerate(used):
+        for cache, x in zip(pages, (k, v)):
+            for first in range(0, length, page):
+                rows = x[n, first : min(first + page, length)]
+                cache[table[n, first // page], : len(rows)] = rows
+        table[n, -(-length // page) :] = (-1, 2**31 - 1)[n]
+    lengths = torch.tensor(used, dtype=torch.int32)
+    told = {"block_table": table.cuda(), "seqused_k": lengths.cuda(), "causal": True}
+    out = rocflash.attention(*on_gpu(q, *pages), **told)
+    near = rocflash.attention(*on_gpu(q, *pages), window=(90, 0), **told)
+    for n, length in enumerate(used):
+        part = [q[n : n + 1], *(x[n : n + 1, :length] for x in (k, v))]
+        agree(out[n : n + 1], *part, causal=True)
+        agree(near[n : n + 1], *part, causal=True, window=(90, 0))
+
+
 def test_views_and_other_strides() -> None:
     qkv = torch.randn(2, 90, 3, 4, 64).to(torch.float16)
     q, k, v = qkv.unbind(2)

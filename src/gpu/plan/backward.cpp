@@ -56,7 +56,7 @@ Boxes boxes_for_warpgroups(const Problem& p, const BackwardTensors& t, Chip chip
                              kernel::family_set::sm90);
   };
   int bucket = bucket_of_it();
-  if (bucket == 0 && !p.deterministic) {
+  if (bucket == 0) {
     operation = Operation::backward_warpgroups_large;
     bucket = bucket_of_it();
   }

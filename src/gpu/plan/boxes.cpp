@@ -1,6 +1,9 @@
 #include "gpu/plan/boxes.hpp"
 
 #include <limits>
+#include <numeric>
+
+#include "gpu/plan/sequences.hpp"
 
 namespace rocflash::gpu {
 
@@ -24,6 +27,19 @@ std::optional<TensorBox> box_of(const Rows& rows, std::int64_t count, std::int64
   }
   if (reinterpret_cast<std::uintptr_t>(rows.data) % unit != 0) return std::nullopt;
   return box;
+}
+
+std::optional<TensorBox> box_of_keys(const Rows& rows, const Problem& p) {
+  const Lengths& l = p.lengths;
+  return rows.blocks ? box_of(rows, rows.block_rows, p.kv_heads, caches_of(p))
+                     : box_of(rows, l.rows_k, p.kv_heads, l.packed_k() ? 1 : p.batch());
+}
+
+std::int32_t copied_rows(const Problem& p, int keys) {
+  constexpr std::int64_t pattern_rows = 8;
+  if (!p.k.blocks || p.k.block_rows >= p.lengths.rows_k) return keys;
+  const std::int64_t rows = std::gcd(std::int64_t{keys}, p.k.block_rows);
+  return rows < pattern_rows ? 0 : static_cast<std::int32_t>(rows);
 }
 
 TensorBox panel_of(TensorBox box, int bucket, int rows, kernel::TensorMap& to) {

@@ -13,6 +13,13 @@ namespace rocflash::gpu {
 std::optional<TensorBox> box_of(const Rows& rows, std::int64_t count, std::int64_t heads,
                                 std::int64_t batches);
 
+// Keys or values, which may lie in pages.
+std::optional<TensorBox> box_of_keys(const Rows& rows, const Problem& problem);
+
+// Rows of them that are copied together, where a tile has `keys`: all, or as many as divide a page. 0: too few for
+// the copy engine, which keeps the pattern of eight rows that tiles have in shared memory.
+std::int32_t copied_rows(const Problem& problem, int keys);
+
 // The same with a box of one panel of a kernel's tile, and where its map goes.
 TensorBox panel_of(TensorBox box, int bucket, int rows, kernel::TensorMap& to);
 

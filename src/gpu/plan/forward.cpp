@@ -58,23 +58,34 @@ void plan_wide(Plan& plan, kernel::ForwardArguments& a, Chip chip) {
   if (a.work.groups > 0) plan.add(spec, chip.family, a.work.groups * slices);
 }
 
+// What plain kernels serve, or would if they knew pages.
+bool is_plain_but_for_pages(const Problem& p, const ForwardOutputs& o) {
+  // A scale of 0 would turn the -infinity of unseen keys into NaN where plain kernels apply it.
+  const bool options =
+      p.scale == 0 || p.mask || p.bias || p.alibi || p.sinks || p.softcap > 0 || p.dropout.on();
+  const bool vectors =
+      suits_plain(p.q) && suits_plain(p.k) && suits_plain(p.v) && suits_plain(o.out);
+  // Plain kernels count keys in 32 bits.
+  const bool longer = std::max({p.max_q, p.max_k, p.visibility.chunk}) > kernel::longest_sight;
+  return !options && vectors && !longer;
+}
+
 // Forward by warpgroups; false where it does not serve the problem.
 bool plan_warpgroups(Plan& plan, const kernel::ForwardArguments forward, Chip chip) {
   const Problem& p = forward.problem;
   const Lengths& l = p.lengths;
-  const int bucket = kernel::bucket_of(Operation::forward_warpgroups, p.dtype,
-                                       std::max(p.head_dim, p.value_dim), kernel::family_set::sm90);
+  const Operation operation = p.k.blocks ? Operation::forward_pages : Operation::forward_warpgroups;
+  const int bucket = kernel::bucket_of(operation, p.dtype, std::max(p.head_dim, p.value_dim),
+                                       kernel::family_set::sm90);
   if (!chip.warpgroups || bucket == 0 || p.scale < 0 || l.rows_k == 0 ||
-      std::max({p.max_q, p.max_k, p.visibility.chunk}) > kernel::longest_sight ||
-      forward_variant(p, forward.outputs) != Variant::plain)
+      !is_plain_but_for_pages(p, forward.outputs))
     return false;
-  const kernel::KernelSpec spec = kernel::warpgroups_spec(p.dtype, bucket);
+  const kernel::KernelSpec spec{operation, p.dtype, bucket, Variant::plain};
   const kernel::ForwardGroups tile = kernel::forward_groups(spec);
-  const auto batches = [&](bool packed) { return packed ? 1 : p.batch(); };
-  const auto q = box_of(p.q, l.rows_q, p.heads, batches(l.packed_q())),
-             k = box_of(p.k, l.rows_k, p.kv_heads, batches(l.packed_k())),
-             v = box_of(p.v, l.rows_k, p.kv_heads, batches(l.packed_k()));
-  if (!q || !k || !v) return false;
+  const std::int32_t rows = copied_rows(p, tile.keys);
+  const auto q = box_of(p.q, l.rows_q, p.heads, l.packed_q() ? 1 : p.batch()),
+             k = box_of_keys(p.k, p), v = box_of_keys(p.v, p);
+  if (!q || !k || !v || rows == 0) return false;
 
   auto& a = plan.next<Operation::forward_warpgroups>();  // where `forward` may have been
   a.forward = forward;
@@ -87,8 +98,12 @@ bool plan_warpgroups(Plan& plan, const kernel::ForwardArguments forward, Chip ch
     plan.map(panel_of(box, bucket, rows, to));
   };
   map(*q, tile.queries(), a.q);
-  map(*k, tile.keys, a.k);
-  map(*v, tile.keys, a.v);
+  map(*k, rows, a.k);
+  map(*v, rows, a.v);
+  if (p.k.blocks) {
+    a.box_rows = rows;
+    a.tile_grain = p.k.block_rows >= l.rows_k ? 1 : rows;
+  }
   plan.add(spec, kernel::Family::sm90, std::min(work.groups, chip.units));
   return true;
 }
@@ -107,14 +122,7 @@ bool is_wide(const Problem& p, kernel::Family family) {
 }
 
 Variant forward_variant(const Problem& p, const ForwardOutputs& o) {
-  // A scale of 0 would turn the -infinity of unseen keys into NaN where plain kernels apply it.
-  const bool options = p.scale == 0 || p.mask || p.bias || p.alibi || p.sinks || p.softcap > 0 ||
-                       p.dropout.on() || p.k.blocks != nullptr;
-  const bool vectors =
-      suits_plain(p.q) && suits_plain(p.k) && suits_plain(p.v) && suits_plain(o.out);
-  // Plain kernels count keys in 32 bits.
-  const bool longer = std::max({p.max_q, p.max_k, p.visibility.chunk}) > kernel::longest_sight;
-  return !options && vectors && !longer ? Variant::plain : Variant::full;
+  return !p.k.blocks && is_plain_but_for_pages(p, o) ? Variant::plain : Variant::full;
 }
 
 void plan_forward(Plan& plan, const Problem& given, const ForwardOutputs& outputs, Chip chip) {

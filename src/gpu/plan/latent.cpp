@@ -1,8 +1,6 @@
 #include "gpu/plan/latent.hpp"
 
 #include <algorithm>
-#include <numeric>
-#include <optional>
 
 #include "gpu/plan/boxes.hpp"
 #include "gpu/plan/sequences.hpp"
@@ -13,20 +11,6 @@ namespace {
 using kernel::LatentGroups;
 using kernel::Operation;
 
-// Rows of one copy: those of a tile, or as many as divide a page. Copies keep the pattern of eight rows that
-// tiles have in shared memory.
-std::int32_t box_rows(const Problem& p) {
-  constexpr std::int64_t keys = LatentGroups::keys, pattern_rows = 8;
-  if (!p.k.blocks || p.k.block_rows >= p.lengths.rows_k) return keys;
-  const std::int64_t rows = std::gcd(keys, p.k.block_rows);
-  return rows < pattern_rows ? 0 : static_cast<std::int32_t>(rows);
-}
-
-std::optional<TensorBox> box_of_keys(const Problem& p) {
-  return p.k.blocks ? box_of(p.k, p.k.block_rows, p.kv_heads, caches_of(p))
-                    : box_of(p.k, p.lengths.rows_k, p.kv_heads, p.batch());
-}
-
 }  // namespace
 
 int latent_group_rows(const Problem& p, Chip chip) {
@@ -34,7 +18,7 @@ int latent_group_rows(const Problem& p, Chip chip) {
   const bool shaped = p.scale <= 0 || kernel::products_overflow(p) || p.softcap > 0 || p.alibi ||
                       p.bias || p.mask || p.dropout.on();
   if (!chip.warpgroups || shaped || l.packed_k() || l.cu_k || l.leftpad_k || l.rows_k == 0 ||
-      box_rows(p) == 0 || !box_of_keys(p))
+      copied_rows(p, LatentGroups::keys) == 0 || !box_of_keys(p.k, p))
     return 0;
   const int most = kernel::largest_bucket(Operation::latent_warpgroups, p.dtype);
   const std::int64_t rows = std::min<std::int64_t>(sequence_rows(l, p.max_q) * p.group(), most);
@@ -61,8 +45,9 @@ std::int32_t latent_splits(std::int64_t keys, std::int64_t blocks, Chip chip) {
 
 void map_latent(Plan& plan, kernel::LatentWarpgroupsArguments& a) {
   const Problem& p = a.decode.problem;
-  a.box_rows = box_rows(p);
-  plan.map(panel_of(*box_of_keys(p), kernel::latent_values + kernel::latent_rest, a.box_rows, a.k));
+  a.box_rows = copied_rows(p, LatentGroups::keys);
+  plan.map(
+      panel_of(*box_of_keys(p.k, p), kernel::latent_values + kernel::latent_rest, a.box_rows, a.k));
 }
 
 }  // namespace rocflash::gpu

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <string>
 
 #include "given.hpp"
 #include "gpu/plan/backward.hpp"
@@ -30,6 +31,20 @@ struct Given {
     Plan plan;
     plan_forward(plan, p, o, chip);
     return names_of(plan);
+  }
+  // Pages of so many rows, and so many of them per sequence.
+  Given& paged(std::int64_t page_rows, std::int64_t pages) {
+    static const std::int32_t table = 0;
+    p.caches = 77;
+    p.lengths.paged = true;
+    p.lengths.rows_k = p.max_k = page_rows * pages;
+    for (Rows* r : {&p.k, &p.v}) {
+      r->blocks = &table;
+      r->blocks_stride = pages;
+      r->block_rows = page_rows;
+      r->batch_stride = page_rows * r->row_stride;
+    }
+    return *this;
   }
   Sizes sizes;
   Problem p;
@@ -121,6 +136,56 @@ TEST(Warpgroups, SingleElementsAndPackedRowsHaveMaps) {
   EXPECT_EQ(packed.names(), Names{"forward_warpgroups_bf16_128_plain"});
 }
 
+// In pages a copy has as many rows as divide a page and a tile, and tiles end where copies do.
+TEST(Warpgroups, PagesAreCopiedInBoxesThatDivideThem) {
+  const struct {
+    int d;
+    std::int64_t page_rows;
+    std::int32_t rows;
+  } expected[] = {{64, 16, 16},  {64, 256, 128},  {128, 8, 8},    {128, 24, 8},  {128, 32, 32},
+                  {128, 64, 64}, {128, 384, 128}, {96, 256, 64},  {96, 96, 96},  {192, 16, 16},
+                  {192, 64, 16}, {192, 112, 112}, {256, 256, 16}, {256, 80, 80}, {256, 40, 40}};
+  for (const auto& [d, page_rows, rows] : expected) {
+    const Given g = Given(DType::f16, d, d).paged(page_rows, 50);
+    Plan plan;
+    plan_forward(plan, g.p, g.o, hopper);
+    EXPECT_EQ(names_of(plan), Names{"forward_pages_f16_" + std::to_string(d) + "_plain"});
+    const auto& a = plan.arguments<Operation::forward_pages>();
+    EXPECT_EQ(a.box_rows, rows) << d << " columns, pages of " << page_rows;
+    EXPECT_EQ(a.tile_grain, rows);
+    const auto tile = kernel::forward_groups(kernel::kernel_spec(plan.launches()[0].kernel));
+    EXPECT_EQ(tile.keys % rows, 0);
+    // One thread of the copying warpgroup per box and panel.
+    EXPECT_LE(tile.keys / rows * (d / (d == 96 ? 32 : 64)), 128);
+    const TensorBox &q = plan.launches()[0].boxes[0], &k = plan.launches()[0].boxes[1];
+    EXPECT_EQ(q.rows, static_cast<std::uint32_t>(tile.queries()));
+    EXPECT_EQ(k.rows, static_cast<std::uint32_t>(rows));
+    EXPECT_EQ(k.sizes[1], static_cast<std::uint64_t>(page_rows));  // beyond them reads 0
+    EXPECT_EQ(k.sizes[3], 77u);
+  }
+}
+
+TEST(Warpgroups, OnePagePerSequenceIsCopiedByTheTile) {
+  for (const std::int64_t page_rows : {37, 900, 1000}) {
+    const Given g = Given().paged(page_rows, 1);
+    Plan plan;
+    plan_forward(plan, g.p, g.o, hopper);
+    const auto& a = plan.arguments<Operation::forward_pages>();
+    EXPECT_EQ(a.box_rows, 128);
+    EXPECT_EQ(a.tile_grain, 1);
+  }
+}
+
+TEST(Warpgroups, LeaveOddPagesAndOptionsToOthers) {
+  for (const std::int64_t page_rows : {1, 4, 7, 12, 37, 100})
+    EXPECT_EQ(Given().paged(page_rows, 50).names(), Names{"forward_bf16_128_full"}) << page_rows;
+  Given capped = Given().paged(16, 50);
+  capped.p.softcap = 1;
+  EXPECT_EQ(capped.names(), Names{"forward_bf16_128_full"});
+  EXPECT_EQ(Given().paged(16, 50).names({Family::sm80, 132, 232448, false}),
+            Names{"forward_bf16_128_full"});
+}
+
 struct Gradients {
   explicit Gradients(DType dtype = DType::bf16, int d = 128, int dv = 128) {
     sizes.d = d;
@@ -192,22 +257,25 @@ TEST(BackwardWarpgroups, SumsAreInTheKernelsOrderAndOnlyThere) {
 
 // With `deterministic` they take turns at the sums, by counters behind them.
 TEST(BackwardWarpgroups, TakeTurnsWhereBitsMustNotChange) {
-  Gradients g;
-  Plan any, ordered;
-  g.fill(any);
-  g.p.deterministic = true;
-  g.fill(ordered);
-  EXPECT_EQ(names_of(ordered), names_of(any));
-  for (const auto* a : {&ordered.arguments<Operation::backward_delta>(),
-                        &ordered.arguments<Operation::backward_warpgroups>().backward,
-                        &ordered.arguments<Operation::backward_round>()})
-    EXPECT_EQ(a->sums_by_lane, kernel::sums_in_turn);
-  // 1000 queries of 2 x 8 heads are 63 blocks of 16 each.
-  const std::int64_t counters = 2 * 8 * 63 * 4;
-  EXPECT_EQ(ordered.workspace.value() - any.workspace.value(), (counters + 63) / 64 * 64);
-  // Other options keep the kernels without additions.
-  g.p.softcap = 1;
-  EXPECT_EQ(g.names()[1], "backward_queries_bf16_128_full");
+  for (const int d : {64, 128, 192, 256}) {
+    Gradients g(DType::bf16, d, d);
+    Plan any, ordered;
+    g.fill(any);
+    g.p.deterministic = true;
+    g.fill(ordered);
+    EXPECT_EQ(names_of(ordered), names_of(any));
+    const auto& warpgroups = d > 128 ? ordered.arguments<Operation::backward_warpgroups_large>()
+                                     : ordered.arguments<Operation::backward_warpgroups>();
+    for (const auto* a : {&ordered.arguments<Operation::backward_delta>(), &warpgroups.backward,
+                          &ordered.arguments<Operation::backward_round>()})
+      EXPECT_EQ(a->sums_by_lane, kernel::sums_in_turn);
+    // 1000 queries of 2 x 8 heads are 63 blocks of 16 each.
+    const std::int64_t counters = 2 * 8 * 63 * 4;
+    EXPECT_EQ(ordered.workspace.value() - any.workspace.value(), (counters + 63) / 64 * 64);
+    // Other options keep the kernels without additions.
+    g.p.softcap = 1;
+    EXPECT_TRUE(g.names()[1].starts_with("backward_queries")) << g.names()[1];
+  }
 }
 
 TEST(BackwardWarpgroups, MapsAreThoseOfTheTensorsAndBoxesAreTiles) {

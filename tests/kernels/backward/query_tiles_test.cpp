@@ -77,6 +77,7 @@ TEST(QueryTiles, NeighbouringBlocksStartApart) {
 
 // Where blocks take turns at the sums of a tile, all cut queries into the same tiles, walk up, and know how many
 // blocks come before them, the last ones first.
+template <int keys>
 void expect_turns(const Visibility& visibility, std::int32_t sq, std::int32_t sk) {
   Problem p;
   p.visibility = visibility;
@@ -86,13 +87,13 @@ void expect_turns(const Visibility& visibility, std::int32_t sq, std::int32_t sk
   const SequenceView sequence(p, 0);
   const Sight sight(visibility, sq, sk);
   std::map<std::int32_t, std::int32_t> met;  // how many blocks so far, by the tile's first query
-  for (std::int32_t block = (sk - 1) / owned; block >= 0; --block) {
-    const Tiles tiles(visibility, sequence, owned * block, true);
+  for (std::int32_t block = (sk - 1) / keys; block >= 0; --block) {
+    const QueryTiles<keys, streamed> tiles(visibility, sequence, keys * block, true);
     EXPECT_EQ(tiles.start, tiles.first);
     for (std::int32_t n = 0; n < tiles.count; ++n) {
       const std::int32_t query = tiles.start + n * streamed;
       EXPECT_EQ(query % streamed, 0);
-      EXPECT_EQ((blocks_before<owned, streamed>(sight, block, query)), met[query]++)
+      EXPECT_EQ((blocks_before<keys, streamed>(sight, block, query)), met[query]++)
           << query << " and block " << block;
     }
   }
@@ -101,8 +102,10 @@ void expect_turns(const Visibility& visibility, std::int32_t sq, std::int32_t sk
 TEST(QueryTiles, BlocksKnowTheirTurns) {
   const Visibility seen[] = {{}, {-1, 0}, {100, 20}, {0, 0}, {-1, -1, 70}, {40, 0, 90}, {300, -1}};
   for (const Visibility& visibility : seen)
-    for (const auto& [sq, sk] : {std::pair{1, 1}, {64, 128}, {900, 300}, {77, 700}, {1000, 1000}})
-      expect_turns(visibility, sq, sk);
+    for (const auto& [sq, sk] : {std::pair{1, 1}, {64, 128}, {900, 300}, {77, 700}, {1000, 1000}}) {
+      expect_turns<128>(visibility, sq, sk);
+      expect_turns<64>(visibility, sq, sk);  // more than 128 columns
+    }
 }
 
 }  // namespace

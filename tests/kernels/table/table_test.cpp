@@ -29,6 +29,8 @@ TEST(Table, AdditionsHaveWhatNamesThemAndNoMore) {
   EXPECT_FALSE(contains(family_set::all, Family::sm90));
   EXPECT_FALSE(contains(family_set::nvidia, Family::sm90));
   for (const int bucket : forward_buckets) {
+    EXPECT_TRUE(has_kernel(Family::sm90, kernel_number({Operation::forward_pages, DType::f16,
+                                                        bucket, Variant::plain})));
     const int number = kernel_number(warpgroups_spec(DType::bf16, bucket));
     ASSERT_GE(number, 0);
     EXPECT_TRUE(has_kernel(Family::sm90, number));
