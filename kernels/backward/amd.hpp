@@ -37,7 +37,7 @@ struct BackwardTypes : OfSpec<spec> {
 
   using Mma = arch::Mma<dtype>;
   static constexpr int wave_rows = Mma::columns, waves = tile.threads / arch::wave_size;
-  static_assert(waves * wave_rows == tile.owned);
+  static_assert(waves * wave_rows * tile.parts == tile.owned * tile.roles);
 
   using Block = RowBlock<dtype, spec.variant, false>;  // rows in global memory
   using Streamed = RowTile<bucket * number_bytes<dtype>, tile.streamed>;

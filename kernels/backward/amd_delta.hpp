@@ -26,7 +26,7 @@ void backward_delta(const BackwardArguments& a) {
   const SequenceView sequence(p, item.batch);
   const std::int32_t first = item.block * tile.owned + arch::wave() * Mma::columns;
   if (first >= sequence.sq) return;
-  clear_sums(a.dq_sums, sequence, item.head, first, Mma::columns);
+  clear_sums<Mma, Mma::columns>(a, sequence, item.head, first);
 
   const auto rows_of = [&](const Rows& rows) {
     return Block(rows, 0, sequence.batch, sequence.q_row + first, sequence.sq - first, item.head);

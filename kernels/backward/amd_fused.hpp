@@ -30,9 +30,9 @@ class QueryGradients {
  public:
   static constexpr bool overlapped = true;
 
-  template <class Result, int depth, int together, class A, class B, class Beside>
-  static Result product(const A& a, const B& b, Beside beside) {
-    return product_ahead<Result, depth>(a, b, beside);
+  template <class Result, int depth, int together, class A, class B>
+  static Result product(const A& a, const B& b) {
+    return product_ahead<Result, depth>(a, b);
   }
   template <int depth, class Sums, class A, class B>
   static void add_product(Sums& sums, const A& a, const B& b) {

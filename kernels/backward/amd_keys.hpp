@@ -75,8 +75,8 @@ struct NoQueryGradients {
   // The products that dk and dv need. Where they are `overlapped`, registers hold more at a time, so that
   // other work runs beside products.
   static constexpr bool overlapped = false;
-  template <class Result, int depth, int together, class A, class B, class Beside>
-  static Result product(const A& a, const B& b, Beside) {
+  template <class Result, int depth, int together, class A, class B>
+  static Result product(const A& a, const B& b) {
     return kernel::product<Result, depth, together>(a, b);
   }
   template <int depth, class Sums, class A, class B>
@@ -204,13 +204,13 @@ void keys_kernel(const BackwardArguments& a) {
       const int lane_row = Scores::lane_row();
       const auto lse_of = [&](int i) { return shared_lse[buffer][lane_row + Scores::row(i)]; };
       Scores scores = dq.template product<Scores, spec.bucket, Types::together>(
-                 Operand{shared_q[buffer], line}, k, [](int, int) {}),
+                 Operand{shared_q[buffer], line}, k),
              gradients;
       dq.add();
       float (&s)[count] = scores.at[0], (&ds)[count] = gradients.at[0];
       if constexpr (want_k)
         gradients = dq.template product<Scores, spec.bucket, Types::together>(
-            Operand{shared_dout[buffer], line}, v, [](int, int) {});
+            Operand{shared_dout[buffer], line}, v);
       if constexpr (Types::full || tile.shared_owned) {
         arch::settle(s);
         if constexpr (want_k) arch::settle(ds);

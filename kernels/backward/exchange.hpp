@@ -23,11 +23,22 @@ struct PackedColumn {
   template <class Operand>
   explicit PackedColumn(const Operand& operand) {
     ROCFLASH_UNROLL
-    for (int n = 0; n < steps; ++n) step[n] = operand.fragment(0, n);
+    for (int n = 0; n < steps; ++n) step[n] = operand.own(0, n);
   }
-  typename Mma::Operand fragment(int, int n) const { return step[n]; }
-  // Four neighbouring rows, those of results 4 n to 4 n + 3.
+  typename Mma::Operand fragment(int, int n) const { return operand_of<Mma>(step[n]); }
+  // Results 4 n to 4 n + 3.
   Words2 quad(int n) const { return n % 2 == 0 ? step[n / 2].xy : step[n / 2].zw; }
+};
+
+// The layout by whose `operand_order` keys stand in the depth. Four neighbouring lanes write four keys side by
+// side, so they must be neighbours there: gfx11's own order parts even keys from odd ones.
+template <class Layout>
+struct ChooseKeyOrder {
+  using Type = Layout;
+};
+template <>
+struct ChooseKeyOrder<layout::WmmaGfx11> {
+  using Type = layout::WmmaGfx12;
 };
 
 // In LDS a row has the numbers of one query, each chunk eight keys. Lanes turn blocks of four queries by
@@ -38,47 +49,56 @@ class ChooseScoreExchange {
   using Mma = Mma_;
   using Layout = typename Mma::Layout;
   static constexpr int chunks = queries * keys / 8;
+  using KeyOrder = typename ChooseKeyOrder<Layout>::Type;
 
-  explicit ChooseScoreExchange(SharedWords4* room) : room_(room) {
+  // The wave writes keys from part `first`, of Mma::columns each, on.
+  explicit ChooseScoreExchange(SharedWords4* room, int first = arch::wave()) : room_(room) {
     const int lane = arch::lane(), own = Layout::lane_column(lane) / 4;
     const int position = own / 4 * 4 + quad_position(own % 4);
-    const int chunk = arch::wave() * (Mma::columns / 8) + position / 2;
-    to_ = 2 * offset(Layout::lane_row(lane) + lane % 4, chunk, 0, 0).lane + position % 2;
+    const int chunk = first * (Mma::columns / 8) + position / 2;
+    const int row = Layout::lane_row(lane) + lane % 4 * Layout::register_row(1);
+    to_ = 2 * offset(row, chunk, 0, 0).lane + position % 2;
   }
 
-  // The wave's share, Mma::columns keys of all queries.
+  // The wave's share, Mma::columns keys of all queries: one of several parts, if it has a power of two of them.
   template <class Packed>
-  void write(const Packed& column) const {
+  void write(const Packed& column, int part = 0) const {
     ROCFLASH_UNROLL
-    for (int n = 0; n < quads; ++n) write_quad(n, column.quad(n));
+    for (int n = 0; n < quads; ++n) write_quad(n, column.quad(n), part);
   }
   // Results 4 n to 4 n + 3 of it.
-  void write_quad(int n, Words2 quad) const {
+  void write_quad(int n, Words2 quad, int part = 0) const {
     const int row = n * 4 / Mma::results * Mma::rows + Layout::register_row(n * 4 % Mma::results);
-    ((SharedWords2*)room_)[to_ + 2 * row * row_chunks] = arch::transpose_quad(quad);
+    const int chunk = turn(row) ^ part * (Mma::columns / 8);
+    ((SharedWords2*)room_)[(to_ ^ 2 * chunk) + 2 * row * row_chunks] = arch::transpose_quad(quad);
   }
   typename Mma::Operand fragment(int part, int step) const {
-    const Offset from = offset(operand_line<Mma, Side::left>(),
-                               arch::lane() / (arch::wave_size / 2), part * Mma::rows, 2 * step);
-    return (room_ + from.lane)[from.fixed];
+    return fragment_of_chunks<Mma>(step, [&](int own, int fixed) {
+      const Offset from = offset(operand_line<Mma, Side::left>(), own, part * Mma::rows, fixed);
+      return (room_ + from.lane)[from.fixed];
+    });
   }
 
  private:
   static constexpr int row_chunks = keys / 8, quads = queries / Mma::rows * Mma::results / 4;
-  static_assert(row_chunks % 8 == 0 && layout::neighbouring_rows<Layout>() == 4);
+  static_assert(row_chunks % 8 == 0 && Layout::register_row(3) == 3 * Layout::register_row(1));
 
   // Where among four quads of keys a quad's numbers stand in the depth.
   static int quad_position(int quad) {
     int position = 0;
     ROCFLASH_UNROLL
-    for (int n = 1; n < 4; ++n) position = operand_order<Layout>(4 * n) == 4 * quad ? n : position;
+    for (int n = 1; n < 4; ++n)
+      position = operand_order<KeyOrder>(4 * n) == 4 * quad ? n : position;
     return position;
   }
   // Readers take one chunk of eight neighbouring rows; sixteen lanes that write have two chunks of four
-  // rows. Both then find different banks. Fixed rows are multiples of eight.
+  // rows, neighbours or every other one. Both then find different banks. Fixed rows are multiples of eight.
+  static constexpr int turn(int row) {
+    return layout::neighbouring_rows<Layout>() >= 4 ? 2 * (row % 4) + row / 4 % 2
+                                                    : 2 * (row / 2 % 4) + row % 2;
+  }
   static Offset offset(int row, int chunk, int fixed_row, int fixed_chunk) {
-    const int turn = 2 * (row % 4) + row / 4 % 2;
-    return {row * row_chunks + (chunk ^ turn ^ fixed_chunk % 8),
+    return {row * row_chunks + (chunk ^ turn(row) ^ fixed_chunk % 8),
             fixed_row * row_chunks + fixed_chunk / 8 * 8};
   }
 
@@ -92,6 +112,7 @@ class ChooseScoreExchange<true, Mma_, queries, keys> {
  public:
   using Mma = Mma_;
   using Layout = typename Mma::Layout;
+  using KeyOrder = Layout;
   static constexpr int chunks = queries * keys / 8;
 
   explicit ChooseScoreExchange(SharedWords4* room) : room_((SharedWords2*)room) {}

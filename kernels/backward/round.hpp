@@ -9,6 +9,7 @@
 #include "attention/sequence.hpp"
 #include "attention/work.hpp"
 #include "backward/exact.hpp"
+#include "backward/sums.hpp"
 #include "table/backward.hpp"
 
 namespace rocflash::kernel {
@@ -46,7 +47,7 @@ void backward_round(const BackwardArguments& a) {
     if (row < rows && column < p.head_dim) {
       const std::int64_t at = sequence.q_row + first + row;
       const Float4 sum = arch::load(reinterpret_cast<const Float4*>(
-          row_address<DType::f32>(a.dq_sums, sequence.batch, at, item.head) + 4 * column));
+          sum_of<arch::Mma<spec.dtype>>(a, sequence, item.head, first + row, column)));
       store_rounded<spec.dtype>(reinterpret_cast<std::uint16_t*>(row_address<spec.dtype>(
                                     a.tensors.dq, sequence.batch, at, item.head)) +
                                     column,

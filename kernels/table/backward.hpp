@@ -14,6 +14,8 @@ struct BackwardTile {
   bool shared_owned = false;  // owned rows stay in shared memory, where registers are too few
   int buffers = 2;  // tiles of streamed rows in shared memory; 0: one, copied without staging
   int dynamic_shared = 0;  // bytes given at launch; AMD kernels declare theirs
+  // Waves that have the same owned rows, and products side by side that a wave's rows take.
+  int roles = 1, parts = 1;
 };
 
 constexpr bool is_backward(Operation operation) {
@@ -31,6 +33,12 @@ constexpr int raised_weights(Family family, DType dtype) {
 }
 constexpr float lowering(Family family, DType dtype) {
   return 1.0f / static_cast<float>(1 << raised_weights(family, dtype));
+}
+
+// Whether the f32 sums of dq lie in blocks of 16 queries, in the order of the products that are added to them
+// (kernels/backward/dq_sums.hpp); else in rows.
+constexpr bool sums_in_blocks(Family family) {
+  return family == Family::rdna3 || family == Family::rdna4 || vendor_of(family) == Vendor::nvidia;
 }
 
 constexpr KernelSpec backward_spec(Operation operation, DType dtype, int bucket, Variant variant) {
@@ -200,6 +208,11 @@ constexpr BackwardTile backward_tile(Family family, const KernelSpec& spec) {
     case Family::rdna3:
     case Family::rdna4:
       if (spec.operation == Operation::backward_delta) return {128, 0, 256, 1};
+      if (spec.operation == Operation::backward_round) return {128, 0, 256, 1};
+      if (spec.operation == Operation::backward_fused)
+        return family == Family::rdna4 && bucket <= 64 && spec.variant == Variant::plain
+                   ? BackwardTile{128, 32, 256, 1, false, 1, 0, 2, 2}
+                   : BackwardTile{64, bucket <= 64 ? 32 : 16, 256, 1, false, 1, 0, 2};
       if (bucket <= 128) return {64, 16, 128, 1, true};
       return {32, 16, 64, 1, true, 0};
     case Family::sm80:

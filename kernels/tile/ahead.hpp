@@ -58,10 +58,9 @@ void read_ahead_slowly(Fragment fragment, Use use) {
   [&]<int... n>(Numbers<n...>) { (step.template operator()<n>(), ...); }(NumbersBelow<count>{});
 }
 
-// `product` and `add_product` with the left operand read ahead. beside(n, count) is called behind each of
-// `count` steps, for work that does not need the result.
-template <class Result, int depth, class A, class B, class Beside>
-Result product_ahead(const A& a, const B& b, Beside beside) {
+// `product` and `add_product` with the left operand read ahead.
+template <class Result, int depth, class A, class B>
+Result product_ahead(const A& a, const B& b) {
   using Mma = typename Result::Mma;
   constexpr int steps = depth / Mma::depth, count = Result::row_parts * steps;
   static_assert(Result::column_parts == 1);
@@ -71,7 +70,6 @@ Result product_ahead(const A& a, const B& b, Beside beside) {
                          [&](int n, const typename Mma::Operand& left) {
                            if (n % steps == 0) sum = {};
                            sum = Mma::multiply(left, b.fragment(0, n % steps), sum);
-                           beside(n, count);
                            if (n % steps < steps - 1) return;
                            ROCFLASH_UNROLL
                            for (int r = 0; r < Mma::results; ++r)

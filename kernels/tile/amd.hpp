@@ -209,6 +209,16 @@ class KeptLines {
   typename Mma::Operand fragment_[shared ? 1 : steps];
 };
 
+// An operand of which each half of the wave has made a part.
+template <class Mma>
+typename Mma::Operand operand_of(Words4 own) {
+  if constexpr (sizeof(typename Mma::Operand) == sizeof(Words4)) {
+    return own;
+  } else {
+    return arch::both_halves(own);
+  }
+}
+
 // Elements rounded to the operand of another product: rows become its depth, in the order of
 // `operand_order`; lines are the columns. `Narrow` rounds two numbers into a word.
 template <class Tile, class Narrow>
@@ -217,16 +227,14 @@ struct Rounded {
   const Tile& tile;
   Narrow narrow;
 
-  typename Mma::Operand fragment(int part, int step) const {
+  // What the lane itself has of a fragment.
+  Words4 own(int part, int step) const {
     constexpr int per_step = Mma::depth / order_rows * order_results;
     const float* x = tile.at[part] + step * per_step;
-    const Words4 own{narrow(x[0], x[1]), narrow(x[2], x[3]), narrow(x[4], x[5]),
-                     narrow(x[6], x[7])};
-    if constexpr (sizeof(typename Mma::Operand) == sizeof(Words4)) {
-      return own;
-    } else {
-      return arch::both_halves(own);
-    }
+    return {narrow(x[0], x[1]), narrow(x[2], x[3]), narrow(x[4], x[5]), narrow(x[6], x[7])};
+  }
+  typename Mma::Operand fragment(int part, int step) const {
+    return operand_of<Mma>(own(part, step));
   }
 };
 

@@ -124,11 +124,12 @@ class QuadStaging {
   static_assert(sizeof...(RowTiles) <= 1);
 
  public:
+  // `thread` of `threads`: where waves have tiles of their own, all threads must have something to do.
   template <class Source>
-  explicit QuadStaging(const Source& source) {
+  explicit QuadStaging(const Source& source, int thread = arch::thread()) {
     ROCFLASH_UNROLL
     for (int n = 0; n < Own::rounds; ++n) {
-      const Task task(arch::thread() + n * threads);
+      const Task task(thread + n * threads);
       ROCFLASH_UNROLL
       for (int e = 0; e < 4; ++e) {
         from_[n][e] = Block::offset(source, task.row(e), task.column);

@@ -213,11 +213,11 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
   if (boxes.bucket > 0) all.sums_by_lane = p.deterministic ? kernel::sums_in_turn : 1;
   if (fused) {
     // The kernel that computes delta sets them to 0: it has each query once, and runs before.
-    // On NVIDIA in blocks of so many queries, and each sequence starts one (kernels/backward/dq_sums.hpp).
+    // In blocks of so many queries each sequence starts one (kernels/backward/dq_sums.hpp).
     constexpr std::int64_t block = 16;
     const int columns =
         boxes.bucket > 0 ? boxes.bucket : bucket_for(p, fused_operation(p, t, chip), chip.family);
-    const Size rows = kernel::vendor_of(chip.family) != kernel::Vendor::nvidia ? Size(l.rows_q)
+    const Size rows = !kernel::sums_in_blocks(chip.family) ? Size(l.rows_q)
                       : l.packed_q()
                           ? (Size(l.rows_q) + Size(p.batch() + 1) * block).rounded_up(block)
                           : Size(l.rows_q).rounded_up(block);

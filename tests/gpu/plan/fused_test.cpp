@@ -46,7 +46,8 @@ TEST(FusedPlan, OneKernelForAllGradientsUnlessBitsMustBeTheSame) {
 }
 
 TEST(FusedPlan, DeterministicNeverAddsInAnyOrder) {
-  for (const Family family : {Family::cdna2, Family::cdna3, Family::cdna4}) {
+  for (const Family family :
+       {Family::cdna2, Family::cdna3, Family::cdna4, Family::rdna3, Family::rdna4}) {
     for (const int d : {8, 40, 64, 96, 128, 192, 256}) {
       for (const float softcap : {0.0f, 3.0f}) {
         Given g(d);
@@ -56,6 +57,22 @@ TEST(FusedPlan, DeterministicNeverAddsInAnyOrder) {
           EXPECT_TRUE(name.find("fused") == name.npos && name.find("round") == name.npos) << name;
       }
     }
+  }
+}
+
+// gfx10 cannot add f32 to memory; gfx11 and gfx12 can.
+TEST(FusedPlan, FamiliesThatAddInMemoryFuse) {
+  for (const Family family :
+       {Family::cdna2, Family::cdna3, Family::cdna4, Family::rdna3, Family::rdna4}) {
+    Given g;
+    EXPECT_EQ(g.kernels(family), fast);
+    g.p.softcap = 3;
+    EXPECT_EQ(g.kernels(family)[1], "backward_fused_bf16_128_full");
+  }
+  for (const Family family : {Family::rdna2, Family::gcn5, Family::cdna1}) {
+    Given g;
+    for (const std::string& name : g.kernels(family))
+      EXPECT_EQ(name.find("fused"), name.npos) << name;
   }
 }
 
@@ -90,6 +107,18 @@ TEST(FusedPlan, SumsOfDqTakeWorkspace) {
   Given narrow(40);
   narrow.kernels();
   EXPECT_EQ(narrow.bytes, 4 * queries + 4 * 64 * queries);
+}
+
+// On RDNA in blocks of 16 queries: those of a head end with a whole one, and packed sequences start one each.
+TEST(FusedPlan, SumsInBlocksOfQueries) {
+  Given g;
+  g.kernels(Family::rdna3);
+  const std::int64_t delta = 4 * 2 * 8 * 1000;
+  EXPECT_EQ(g.bytes, delta + 4 * 128 * 2 * 8 * 1008);
+  Given packed;
+  packed.p.lengths.cu_q = packed.p.lengths.cu_k = reinterpret_cast<const std::int32_t*>(0x100);
+  packed.kernels(Family::rdna4);
+  EXPECT_EQ(packed.bytes, delta / 2 + 4 * 128 * 8 * (1008 + 3 * 16));
 }
 
 }  // namespace
