@@ -220,6 +220,10 @@ struct ArgumentsChoice<Operation::read_memory> {
   using Type = ReadArguments;
 };
 template <>
+struct ArgumentsChoice<Operation::decode_long> {
+  using Type = DecodeArguments;
+};
+template <>
 struct ArgumentsChoice<Operation::decode_clusters> {
   using Type = ClusterArguments;
 };

@@ -161,6 +161,11 @@ constexpr DecodeTile clusters_tile(const KernelSpec& spec) {
   return tile;
 }
 
+// decode_long: the tile that decode has from sm_80 on.
+constexpr KernelSpec long_spec(DType dtype, int bucket) {
+  return {Operation::decode_long, dtype, bucket, Variant::any};
+}
+
 // decode_wide: four rows, so that sixteen lanes own a row and one of four keys each; eight columns of k and v per lane.
 constexpr KernelSpec wide_decode_spec(DType cache, int bucket) {
   return {Operation::decode_wide, cache, bucket, Variant::any};
@@ -184,6 +189,7 @@ constexpr DecodeTile decode_tile(Family family, const KernelSpec& spec) {
   if (spec.operation == Operation::decode_clusters) return clusters_tile(spec);
   if (spec.operation == Operation::decode_latent) return latent_tile(family);
   if (spec.operation == Operation::latent_warpgroups) return latent_groups_tile(spec);
+  if (spec.operation == Operation::decode_long) family = Family::sm80;
   DecodeTile tile = spec.operation == Operation::decode_wide ? wide_decode_tile(family, spec)
                                                              : key_tile(family, spec);
   tile.columns = spec.bucket;

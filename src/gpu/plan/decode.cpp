@@ -37,10 +37,17 @@ KernelSpec spec_for(const Problem& p, Chip chip) {
   if (is_wide_decode(p))
     return kernel::wide_decode_spec(p.k.dtype,
                                     kernel::bucket_of(Operation::decode_wide, p.k.dtype, size));
+  if (chip.warpgroups && size <= kernel::largest_bucket(Operation::decode_long, p.dtype))
+    return kernel::long_spec(p.dtype, kernel::bucket_of(Operation::decode_long, p.dtype, size,
+                                                        kernel::family_set::sm90));
   return kernel::decode_spec(p.dtype, kernel::bucket_of(Operation::decode, p.dtype, size));
 }
+// Kernels of Hopper alone, which start while the launch before them still runs.
+bool is_hoppers(const KernelSpec& spec) {
+  return spec.operation == Operation::latent_warpgroups || spec.operation == Operation::decode_long;
+}
 kernel::Family family_for(const KernelSpec& spec, Chip chip) {
-  return spec.operation == Operation::latent_warpgroups ? kernel::Family::sm90 : chip.family;
+  return is_hoppers(spec) ? kernel::Family::sm90 : chip.family;
 }
 DecodeTile tile_for(const Problem& p, Chip chip) {
   const KernelSpec spec = spec_for(p, chip);
@@ -168,7 +175,7 @@ void plan_decode(Plan& plan, const Problem& given, const ForwardOutputs& outputs
     a.outputs = outputs;
     a.sinks = given.sinks;
     plan.add(spec, family_for(spec, chip), blocks_of_all(p, tile).value());
-    plan.shape().early = groups != nullptr;
+    plan.shape().early = is_hoppers(spec);
     return;
   }
 
@@ -190,7 +197,7 @@ void plan_decode(Plan& plan, const Problem& given, const ForwardOutputs& outputs
            .columns = tile.columns};
   a.lse = {reinterpret_cast<float*>(lse), l.packed_q() ? 0 : p.heads * l.rows_q, l.rows_q, 1};
   plan.add(spec, family_for(spec, chip), blocks_of_all(p, tile).value() * a.splits);
-  plan.shape().early = groups != nullptr;
+  plan.shape().early = is_hoppers(spec);
 
   const Rows& to = outputs.out;
   Parts merged{
