@@ -161,6 +161,12 @@ inline void copy_box(SharedAddress to, const TensorMap& map, SharedAddress full,
       "l"(static_cast<std::uint64_t>(reuse))
       : "memory");
 }
+// Sixteen bytes as arch::copy_async, which leave the cache before others do.
+inline void copy_async_once(SharedAddress to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "l"(static_cast<std::uint64_t>(Reuse::none))
+               : "memory");
+}
 // Stores a box, or adds its numbers to those that are there. What lies outside of the tensor is
 // dropped.
 inline void store_box(const TensorMap& map, SharedAddress from, int column, int row, int head,

@@ -249,13 +249,7 @@ void merge_warps(const DecodeArguments& a) {
   }
 }
 
-// Launches on a stream come one after the other. (On Hopper they may overlap: decode/sm90_long.hpp.)
-struct LaunchesInOrder {
-  static void wait_for_last() {}
-  static void let_next_start() {}
-};
-
-template <KernelSpec spec, class Launches = LaunchesInOrder>
+template <KernelSpec spec>
 void decode(const DecodeArguments& a) {
   using Types = DecodeTypes<spec>;
   using Rows = typename Types::Rows;
@@ -266,7 +260,6 @@ void decode(const DecodeArguments& a) {
   // The warp's rows, its part of the keys, and the rows of the lane.
   const Problem& p = a.problem;
   const DecodeItem item(a, arch::group());
-  Launches::wait_for_last();
   const SequenceView sequence(p, item.batch);
   const std::int32_t number = item.split * Types::waves + arch::wave();
   const DecodePart part(a, sequence, item.block, tile.rows, number, a.splits * Types::waves,
@@ -293,7 +286,6 @@ void decode(const DecodeArguments& a) {
     arch::commit_copies();
   };
   for (int n = 0; n < ahead; ++n) copy_tile(n);
-  Launches::let_next_start();
   const Scale scale(p.scale);
   load_queries<spec>(a, sequence, part, item.kv_head, scale.turn_sign, Types::queries());
   arch::wave_barrier();

@@ -37,17 +37,10 @@ KernelSpec spec_for(const Problem& p, Chip chip) {
   if (is_wide_decode(p))
     return kernel::wide_decode_spec(p.k.dtype,
                                     kernel::bucket_of(Operation::decode_wide, p.k.dtype, size));
-  if (chip.warpgroups && size <= kernel::largest_bucket(Operation::decode_long, p.dtype))
-    return kernel::long_spec(p.dtype, kernel::bucket_of(Operation::decode_long, p.dtype, size,
-                                                        kernel::family_set::sm90));
   return kernel::decode_spec(p.dtype, kernel::bucket_of(Operation::decode, p.dtype, size));
 }
-// Kernels of Hopper alone, which start while the launch before them still runs.
-bool is_hoppers(const KernelSpec& spec) {
-  return spec.operation == Operation::latent_warpgroups || spec.operation == Operation::decode_long;
-}
 kernel::Family family_for(const KernelSpec& spec, Chip chip) {
-  return is_hoppers(spec) ? kernel::Family::sm90 : chip.family;
+  return spec.operation == Operation::latent_warpgroups ? kernel::Family::sm90 : chip.family;
 }
 DecodeTile tile_for(const Problem& p, Chip chip) {
   const KernelSpec spec = spec_for(p, chip);
@@ -151,6 +144,9 @@ void plan_decode(Plan& plan, const Problem& given, const ForwardOutputs& outputs
     const Problem p = spaced(given);
     if (const std::int32_t size = cluster_size(p, chip); size > 0)
       return plan_clusters(plan, p, outputs, size);
+    if (is_long(p, chip))
+      return plan_long(plan, p, outputs, workspace, long_splits(p, decode_splits(p, chip), chip),
+                       chip);
   }
   const Problem shape = spaced(given);
   const KernelSpec spec = spec_for(shape, chip);
@@ -175,7 +171,7 @@ void plan_decode(Plan& plan, const Problem& given, const ForwardOutputs& outputs
     a.outputs = outputs;
     a.sinks = given.sinks;
     plan.add(spec, family_for(spec, chip), blocks_of_all(p, tile).value());
-    plan.shape().early = is_hoppers(spec);
+    plan.shape().early = groups != nullptr;
     return;
   }
 
@@ -197,7 +193,7 @@ void plan_decode(Plan& plan, const Problem& given, const ForwardOutputs& outputs
            .columns = tile.columns};
   a.lse = {reinterpret_cast<float*>(lse), l.packed_q() ? 0 : p.heads * l.rows_q, l.rows_q, 1};
   plan.add(spec, family_for(spec, chip), blocks_of_all(p, tile).value() * a.splits);
-  plan.shape().early = is_hoppers(spec);
+  plan.shape().early = groups != nullptr;
 
   const Rows& to = outputs.out;
   Parts merged{
