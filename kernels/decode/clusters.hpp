@@ -1,5 +1,5 @@
-// The parts of decode without options (decode/sm90.hpp by clusters of workgroups, decode/sm90_long.hpp without): which rows and keys a workgroup has, where rows of
-// the cache lie, how a row is computed again, and how a cluster merges its results.
+// The parts of decode without options (decode/sm90.hpp by clusters of workgroups, decode/sm90_long.hpp without): which rows
+// and keys a workgroup has, where rows of the cache lie, how a row is computed again, and how results are merged.
 #pragma once
 
 #include "attention/broken_rows.hpp"
