@@ -61,6 +61,18 @@ inline Float4 load_cluster_floats(SharedAddress from) {
 inline void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 inline void let_next_launch_start() { asm volatile("griddepcontrol.launch_dependents;"); }
 
+// Arguments lie in constant memory, whose lines arrive on first use, one after the other. A launch that waits for another
+// has them come before: one word of each line goes into a sum of which nothing depends but a pause.
+template <class Arguments>
+void fetch_arguments(const Arguments& a) {
+  constexpr int line = 64, words = sizeof(Arguments) / 4;
+  const auto* at = reinterpret_cast<const std::uint32_t*>(&a);
+  std::uint32_t sum = 0;
+  ROCFLASH_UNROLL
+  for (int n = 0; n < words; n += line / 4) sum += at[n];
+  asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 0; @p nanosleep.u32 0; }" ::"r"(sum));
+}
+
 // The number of the warpgroup, which the compiler then knows to be the same in a warp.
 inline int warpgroup() {
   return __nvvm_shfl_sync_idx_i32(all_lanes, thread() / warpgroup_size, 0, 31);
@@ -160,6 +172,12 @@ inline void copy_box(SharedAddress to, const TensorMap& map, SharedAddress full,
       "l"(&map), "r"(full), "r"(column), "r"(row), "r"(head), "r"(batch),
       "l"(static_cast<std::uint64_t>(reuse))
       : "memory");
+}
+// Sixteen bytes as arch::copy_async, which leave the cache before others do.
+inline void copy_async_once(SharedAddress to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "l"(static_cast<std::uint64_t>(Reuse::none))
+               : "memory");
 }
 // Stores a box, or adds its numbers to those that are there. What lies outside of the tensor is
 // dropped.

@@ -130,6 +130,16 @@ struct ClusterArguments {
   Problem problem;  // for rows that are computed again
 };
 
+// The same over many keys: `common.cluster` workgroups, any number, share those of a block of rows, and each writes a
+// part of the results in f32, unless there is one. They are numbered by sequence, key head, part and block of rows.
+struct LongArguments {
+  ClusterArguments common;
+  std::int32_t direct = 0;  // 1: one part, whose results are those of the call
+  // Of part 0: [sequence][query][head][column] and [sequence][head][query].
+  float *out = nullptr, *lse = nullptr;
+  std::int64_t out_part = 0, lse_part = 0;  // from one part to the next, in elements
+};
+
 // Parts to merge. Where they come from decode, the problem says which rows are in use and has the sinks.
 struct CombineArguments {
   Parts parts;
@@ -226,6 +236,10 @@ struct ArgumentsChoice<Operation::decode_wide> {
 template <>
 struct ArgumentsChoice<Operation::read_memory> {
   using Type = ReadArguments;
+};
+template <>
+struct ArgumentsChoice<Operation::decode_long> {
+  using Type = LongArguments;
 };
 template <>
 struct ArgumentsChoice<Operation::decode_clusters> {

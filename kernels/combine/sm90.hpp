@@ -8,6 +8,7 @@ namespace rocflash::kernel {
 
 template <KernelSpec spec>
 void combine_early(const CombineArguments& a) {
+  arch::fetch_arguments(a);
   arch::wait_for_launch_before();
   arch::let_next_launch_start();
   combine<spec>(a);

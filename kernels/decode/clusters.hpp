@@ -1,5 +1,5 @@
-// The parts of decode by clusters of workgroups (decode/sm90.hpp): which rows and keys a workgroup has, where rows of
-// the cache lie, how a row is computed again, and how a cluster merges its results.
+// The parts of decode without options (decode/sm90.hpp by clusters of workgroups, decode/sm90_long.hpp without): which rows
+// and keys a workgroup has, where rows of the cache lie, how a row is computed again, and how results are merged.
 #pragma once
 
 #include "attention/broken_rows.hpp"
@@ -18,6 +18,21 @@ struct SpacedRows {
   static int offset(int row, int chunk) { return row * bytes + 16 * chunk; }
   static SharedAddress along(SharedAddress at, int distance) {
     return at + static_cast<std::uint32_t>(16 * distance);
+  }
+  // From a row to that so many rows below it, where the first is less than their number.
+  static SharedAddress down(SharedAddress at, int rows) {
+    return at + static_cast<std::uint32_t>(rows * bytes);
+  }
+};
+// The same in the same lines as in memory: copies that cross lines of 128 bytes take more requests, which costs 5 % of the
+// pace where memory is all that counts.
+template <int row_bytes>
+struct AlignedRows : SharedRows<row_bytes> {
+  using Tile = SharedRows<row_bytes>;
+  static_assert(Tile::swapped == 7);
+  static SharedAddress down(SharedAddress at, int rows) {
+    return (at ^ static_cast<std::uint32_t>(rows % 8 * 16)) +
+           static_cast<std::uint32_t>(rows * Tile::bytes);
   }
 };
 
@@ -47,8 +62,13 @@ struct ClusterItem {
       row_begin = rank / a.cluster * tile_rows;
       rank &= a.cluster - 1;
     }
-    const std::int32_t left = a.queries * a.group - row_begin;
-    rows = left < tile_rows ? left : tile_rows;
+    take_rows(a, tile_rows);
+  }
+  // By numbers that the caller knows, without a cluster.
+  ClusterItem(const ClusterArguments& a, int tile_rows, std::int32_t b, std::int32_t h,
+              std::int32_t part, std::int32_t block)
+      : batch(b), kv_head(h), rank(part), row_begin(block * tile_rows) {
+    take_rows(a, tile_rows);
   }
 
   std::int32_t keys(const ClusterArguments& a) const {
@@ -70,6 +90,12 @@ struct ClusterItem {
     if (a.hidden == 0) return sk;
     const std::int32_t hidden = a.hidden - query_of(a, row);
     return hidden <= 0 ? sk : hidden < sk ? sk - hidden : 0;
+  }
+
+ private:
+  void take_rows(const ClusterArguments& a, int tile_rows) {
+    const std::int32_t left = a.queries * a.group - row_begin;
+    rows = left < tile_rows ? left : tile_rows;
   }
 };
 
@@ -174,14 +200,32 @@ class ClusterQueries {
   Words4 fragment_[steps];
 };
 
-// The results of all warps of a cluster in one: weighted by their shares of the sum, as combine/rows.hpp does. Each
-// thread takes four columns of a row from one workgroup, and as many lanes as there are workgroups add up what
-// they have.
-template <class Types>
-void merge_cluster(const ClusterArguments& a, const ClusterItem& item) {
+// Four columns of a row of the outputs, and its lse.
+template <DType dtype>
+void store_result(const ClusterArguments& a, std::int32_t batch, std::int32_t query,
+                  std::int32_t head, int column, Float4 value, float total) {
+  std::byte* out = row_address<dtype>(a.outputs.out, batch, query, head) + 2 * column;
+  if (a.quads && column + 4 <= a.outputs.out.columns) {
+    arch::store(reinterpret_cast<Words2*>(out), Words2{arch::narrow_two<dtype>(value.x, value.y),
+                                                       arch::narrow_two<dtype>(value.z, value.w)});
+  } else {
+    ROCFLASH_UNROLL
+    for (int e = 0; e < 4; ++e)
+      if (column + e < a.outputs.out.columns)
+        arch::store(reinterpret_cast<std::uint16_t*>(out) + e, narrow<dtype>(value[e]));
+  }
+  if (a.outputs.lse && column == 0) arch::store(&a.outputs.lse.at(batch, head, query), total);
+}
+
+// The results of all warps of a cluster, or of a workgroup alone, in one: weighted by their shares of the sum, as
+// combine/rows.hpp does. Each thread takes four columns of a row from one workgroup, and as many lanes as there are
+// workgroups add up what they have. store(query, head, column, values, lse) gets them.
+template <class Types, bool of_cluster, class Store>
+void merge_results(const ClusterArguments& a, const ClusterItem& item, Store store) {
   constexpr int row_chunks = Types::bucket / 4, threads = Types::tile.threads;
-  const int size = a.cluster, shift = __builtin_ctz(static_cast<unsigned>(size)),
-            thread = arch::thread(), source = thread & (size - 1);
+  const int size = of_cluster ? a.cluster : 1, rank = of_cluster ? item.rank : 0,
+            shift = __builtin_ctz(static_cast<unsigned>(size)), thread = arch::thread(),
+            source = thread & (size - 1);
   const SharedAddress results =
       size > 1 ? arch::address_in(source, Types::results()) : Types::results();
   if (size > 1) {
@@ -191,7 +235,7 @@ void merge_cluster(const ClusterArguments& a, const ClusterItem& item) {
     arch::barrier();
   }
   for (int first = 0; first < item.rows * row_chunks; first += threads) {
-    const int n = first + ((thread + item.rank * threads) >> shift), row = n / row_chunks,
+    const int n = first + ((thread + rank * threads) >> shift), row = n / row_chunks,
               column = n % row_chunks * 4;
     const bool there = row < item.rows;
     const SharedAddress from =
@@ -233,19 +277,7 @@ void merge_cluster(const ClusterArguments& a, const ClusterItem& item) {
     value = sum == 0 ? Float4{} : value * (1 / sum);
     if (sum != sum) value = sum;  // NaN, even without any values
     const float total = sum == 0 ? infinity : highest + arch::log2(sum) * ln_2;
-    std::byte* out = row_address<Types::dtype>(a.outputs.out, item.batch, query, head) + 2 * column;
-    if (a.quads && column + 4 <= a.outputs.out.columns) {
-      arch::store(reinterpret_cast<Words2*>(out),
-                  Words2{arch::narrow_two<Types::dtype>(value.x, value.y),
-                         arch::narrow_two<Types::dtype>(value.z, value.w)});
-    } else {
-      ROCFLASH_UNROLL
-      for (int e = 0; e < 4; ++e)
-        if (column + e < a.outputs.out.columns)
-          arch::store(reinterpret_cast<std::uint16_t*>(out) + e, narrow<Types::dtype>(value[e]));
-    }
-    if (a.outputs.lse && column == 0)
-      arch::store(&a.outputs.lse.at(item.batch, head, query), total);
+    store(query, head, column, value, total);
   }
   if (size > 1) {  // others may still read this one's results
     arch::reach_cluster_barrier();

@@ -9,6 +9,8 @@
 // the end its workgroups read each other's results from shared memory.
 #pragma once
 
+#include <type_traits>
+
 #include "decode/clusters.hpp"
 
 namespace rocflash::kernel {
@@ -21,7 +23,9 @@ struct ClusterTypes {
   static constexpr int waves = tile.waves(arch::wave_size);
 
   using Mma = arch::Mma<dtype>;
-  using Rows = SpacedRows<bucket * number_bytes<dtype>>;
+  static constexpr int row_bytes = bucket * number_bytes<dtype>;
+  using Rows = std::conditional_t<spec.operation == Operation::decode_long, AlignedRows<row_bytes>,
+                                  SpacedRows<row_bytes>>;
   using KeyOperand = RightRows<Mma, Rows>;       // Kᵀ
   using ValueOperand = RightColumns<Mma, Rows>;  // V
   using Scores = WarpTile<Mma, tile.rows, tile.keys>;
@@ -50,6 +54,7 @@ template <KernelSpec spec>
 class RowStream {
   using Types = ClusterTypes<spec>;
   using Tile = typename Types::Rows;
+  static constexpr bool once = spec.operation == Operation::decode_long;  // nobody wants them again
   static constexpr int keys = Types::tile.keys, step = arch::wave_size / Tile::chunks,
                        rounds = keys / step;
 
@@ -85,7 +90,12 @@ class RowStream {
   void copy_run(const std::byte* from, std::int64_t stride, SharedAddress tile) const {
     ROCFLASH_UNROLL
     for (int n = 0; n < rounds; ++n) {
-      arch::copy_async(tile + to_ + static_cast<std::uint32_t>(n * step * Tile::bytes), from);
+      const SharedAddress to = Tile::down(tile + to_, n * step);
+      if constexpr (once) {
+        arch::copy_async_once(to, from);
+      } else {
+        arch::copy_async(to, from);
+      }
       from += stride;
     }
   }
@@ -99,8 +109,7 @@ class RowStream {
       const RowPlace place = finder_.find(begin + (row < left ? row : 0));
       const std::byte* from = first + place.page * rows.batch_stride +
                               (std::int64_t{place.row} - row_) * rows.row_stride;
-      arch::copy_async(tile + to_ + static_cast<std::uint32_t>(n * step * Tile::bytes),
-                       there ? from : rows.data, there);
+      arch::copy_async(Tile::down(tile + to_, n * step), there ? from : rows.data, there);
     }
   }
 
@@ -161,15 +170,15 @@ void finish_rows(const ClusterArguments& a, const ClusterItem& item, const OwnTi
   }
 }
 
+// Attention of a block of rows over the keys of each warp; its results are in shared memory then.
 template <KernelSpec spec>
-void decode_clusters(const ClusterArguments& a) {
+void attend_to_tiles(const ClusterArguments& a, const ClusterItem& item) {
   using Types = ClusterTypes<spec>;
   using Scores = typename Types::Scores;
   constexpr DecodeTile tile = Types::tile;
   constexpr int lane_queries = Types::lane_queries, ahead = tile.stages - 1;
 
   // The first tiles start on their way before the number of keys is known, whatever of them will be in use.
-  const ClusterItem item(a, tile.rows);
   const int lane = arch::lane();
   const OwnTiles tiles{(item.rank * Types::waves + arch::wave()) * tile.keys,
                        a.cluster * Types::waves * tile.keys, tile.keys};
@@ -232,7 +241,17 @@ void decode_clusters(const ClusterArguments& a) {
   }
   arch::wait_for_copies<0>();  // also for tiles that were asked for in vain
   finish_rows<spec>(a, item, tiles, sk, softmax, out);
-  merge_cluster<Types>(a, item);
+}
+
+template <KernelSpec spec>
+void decode_clusters(const ClusterArguments& a) {
+  using Types = ClusterTypes<spec>;
+  const ClusterItem item(a, Types::tile.rows);
+  attend_to_tiles<spec>(a, item);
+  merge_results<Types, true>(
+      a, item, [&](std::int32_t query, std::int32_t head, int column, Float4 value, float total) {
+        store_result<spec.dtype>(a, item.batch, query, head, column, value, total);
+      });
 }
 
 }  // namespace rocflash::kernel

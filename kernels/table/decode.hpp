@@ -150,8 +150,13 @@ inline constexpr int largest_cluster = 8;  // that every Hopper has room for
 constexpr KernelSpec clusters_spec(DType dtype, int bucket) {
   return {Operation::decode_clusters, dtype, bucket, Variant::any};
 }
+// decode_long: the same tile without gaps.
+constexpr KernelSpec long_spec(DType dtype, int bucket) {
+  return {Operation::decode_long, dtype, bucket, Variant::any};
+}
 constexpr DecodeTile clusters_tile(const KernelSpec& spec) {
-  const int row_bytes = spec.bucket * static_cast<int>(size_of(spec.dtype)) + row_gap;
+  const int gap = spec.operation == Operation::decode_long ? 0 : row_gap,
+            row_bytes = spec.bucket * static_cast<int>(size_of(spec.dtype)) + gap;
   DecodeTile tile{
       .rows = 16, .keys = spec.bucket <= 64 ? 32 : 16, .threads = 128, .waves_per_simd = 2};
   tile.stages = 3;
@@ -181,7 +186,8 @@ constexpr DecodeTile wide_decode_tile(Family family, const KernelSpec& spec) {
 }
 
 constexpr DecodeTile decode_tile(Family family, const KernelSpec& spec) {
-  if (spec.operation == Operation::decode_clusters) return clusters_tile(spec);
+  if (spec.operation == Operation::decode_clusters || spec.operation == Operation::decode_long)
+    return clusters_tile(spec);
   if (spec.operation == Operation::decode_latent) return latent_tile(family);
   if (spec.operation == Operation::latent_warpgroups) return latent_groups_tile(spec);
   DecodeTile tile = spec.operation == Operation::decode_wide ? wide_decode_tile(family, spec)

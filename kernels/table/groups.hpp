@@ -61,6 +61,7 @@ constexpr GroupShape group_shape(Family family, const KernelSpec& spec) {
     case Operation::decode_latent:
     case Operation::latent_warpgroups:
     case Operation::decode_clusters:
+    case Operation::decode_long:
     case Operation::decode_wide: {
       const DecodeTile tile = decode_tile(family, spec);
       return {tile.threads, tile.waves_per_simd, tile.dynamic_shared};

@@ -1,6 +1,6 @@
 """Launches that start while the one before them still runs: each must see all that the one before has written.
 
-Decode over short caches starts early on Hopper. Here each call's result is the cache that the next one reads, or its query; the
+Decode starts early on Hopper. Here each call's result is the cache that the next one reads, or its query; the
 bits must be those of the same calls with a wait between them. Needs a GPU that torch can use; skipped without one.
 """
 
@@ -51,7 +51,9 @@ class Chain:
             if n % 3 == 0:
                 once *= 2  # an ordinary launch between two early ones
             rocflash.decode(self.first[0, :, :16], once, once, out=self.many, **told)
-        elif self.kind == "append":  # append, decode, decode
+        elif self.kind in ("append", "parts"):  # append, decode, decode
+            if self.kind == "parts":  # each decode is two launches
+                told["num_splits"] = 3
             new = self.new[:, n : n + 1]
             once, _ = rocflash.decode(
                 self.q, self.k, self.v, k=new, v=self.q, cache_seqlens=self.lengths[at], **told
@@ -79,7 +81,7 @@ def same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(found, expected))
 
 
-@pytest.mark.parametrize("kind", ["rows", "append", "pages"])
+@pytest.mark.parametrize("kind", ["rows", "append", "parts", "pages"])
 @pytest.mark.parametrize("d", [64, 128])
 def test_chains_see_what_was_written(kind: str, d: int) -> None:
     chain = Chain(kind, d, 1)

@@ -1,4 +1,5 @@
-// Decode over few keys on Hopper: one launch, whose workgroups merge their results by clusters.
+// Decode without options on Hopper: over few keys one launch, whose workgroups merge their results by clusters; over many
+// keys workgroups that write parts.
 #pragma once
 
 #include "core/problem.hpp"
@@ -13,5 +14,13 @@ std::int32_t cluster_size(const Problem& problem, Chip chip);
 // Adds decode to a plan: one launch by clusters of this size.
 void plan_clusters(Plan& plan, const Problem& problem, const ForwardOutputs& outputs,
                    std::int32_t size);
+
+// Whether the kernel for many keys serves the problem: without options, one launch and another that merges.
+bool is_long(const Problem& problem, Chip chip);
+// Its workgroups for a block of rows: as many as fill the device at once, or `usual`.
+std::int32_t long_splits(const Problem& problem, std::int32_t usual, Chip chip);
+// Adds it to a plan, and the merging of its parts if there are several.
+void plan_long(Plan& plan, const Problem& problem, const ForwardOutputs& outputs,
+               std::byte* workspace, std::int32_t splits, Chip chip);
 
 }  // namespace rocflash::gpu

@@ -144,6 +144,9 @@ void plan_decode(Plan& plan, const Problem& given, const ForwardOutputs& outputs
     const Problem p = spaced(given);
     if (const std::int32_t size = cluster_size(p, chip); size > 0)
       return plan_clusters(plan, p, outputs, size);
+    if (is_long(p, chip))
+      return plan_long(plan, p, outputs, workspace, long_splits(p, decode_splits(p, chip), chip),
+                       chip);
   }
   const Problem shape = spaced(given);
   const KernelSpec spec = spec_for(shape, chip);

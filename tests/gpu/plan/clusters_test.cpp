@@ -1,4 +1,4 @@
-// What is planned for few queries over few keys on Hopper, without any device.
+// What is planned for few queries without options on Hopper, without any device.
 #include "gpu/plan/clusters.hpp"
 
 #include <gtest/gtest.h>
@@ -116,6 +116,56 @@ TEST(Clusters, AreOneLaunchWithoutWorkspace) {
   EXPECT_TRUE(a.sinks);
   EXPECT_FALSE(a.problem.sinks);
   EXPECT_EQ(a.in_runs, 1);
+}
+
+// Over many keys.
+TEST(LongCaches, FillTheDeviceAtOnce) {
+  const auto splits = [](const Given& g) {
+    return long_splits(g.p, decode_splits(g.p, hopper), hopper);
+  };
+  EXPECT_EQ(splits(Given(1, 131072)), 33);
+  EXPECT_EQ(splits(Given(8, 32768)), 4);
+  EXPECT_EQ(splits(Given(64, 4096)), 1);
+  // What does not fill it in one round is left to what fills it in several.
+  const Given odd(20, 32768);
+  EXPECT_EQ(splits(odd), decode_splits(odd.p, hopper));
+  for (const int asked : {1, 5, 128})
+    EXPECT_EQ(splits(Given(1, 131072).with([&](Given& g) { g.p.splits = asked; })), asked);
+}
+
+TEST(LongCaches, ArePartsThatAreMerged) {
+  Given g = Given(2, 65536, 3).with([](Given& x) { x.p.sinks.data = at(0x60000); });
+  ASSERT_TRUE(is_split(g.p, g.o, hopper));
+  ASSERT_EQ(g.size(), 0);
+  Plan plan;
+  std::byte* memory = at(0x100000);
+  plan_decode(plan, g.p, g.o, memory, hopper);
+  EXPECT_EQ(names_of(plan), (Names{"decode_long_bf16_128", "combine_early_f32"}));
+  const auto& a = plan.arguments<Operation::decode_long>();
+  EXPECT_EQ(a.common.cluster, 16);
+  EXPECT_EQ(plan.launches()[0].shape.groups, 2u * 8 * 16);
+  for (const Launch& launch : plan.launches()) EXPECT_TRUE(launch.shape.early);
+  EXPECT_EQ(a.out_part, 2 * 3 * 32 * 128);
+  EXPECT_EQ(a.lse_part, 2 * 3 * 32);
+  EXPECT_EQ(plan.workspace.value(), 16 * (a.out_part + a.lse_part) * 4);
+  // Sinks count once, where parts are merged.
+  EXPECT_FALSE(a.common.sinks);
+  EXPECT_TRUE(plan.arguments<Operation::combine_early>().problem.sinks);
+
+  // One part goes straight to the outputs, with the sinks.
+  Plan direct;
+  g.p.splits = 1;
+  plan_decode(direct, g.p, g.o, nullptr, hopper);
+  EXPECT_EQ(names_of(direct), Names{"decode_long_bf16_128"});
+  EXPECT_EQ(direct.workspace.value(), 0);
+  EXPECT_TRUE(direct.arguments<Operation::decode_long>().common.sinks);
+  EXPECT_EQ(direct.arguments<Operation::decode_long>().direct, 1);
+
+  // Options are for decode's other kernel.
+  Plan shaped;
+  g.p.softcap = 3;
+  plan_decode(shaped, g.p, g.o, nullptr, hopper);
+  EXPECT_EQ(names_of(shaped), Names{"decode_bf16_128"});
 }
 
 TEST(Clusters, FindRowsInPages) {
