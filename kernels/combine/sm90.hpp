@@ -3,6 +3,7 @@
 #pragma once
 
 #include "combine/rows.hpp"
+#include "combine/sm90_wide.hpp"
 
 namespace rocflash::kernel {
 
@@ -10,6 +11,7 @@ template <KernelSpec spec>
 void combine_early(const CombineArguments& a) {
   arch::wait_for_launch_before();
   arch::let_next_launch_start();
+  if constexpr (spec.bucket > 0) return combine_wide<spec>(a);
   combine<spec>(a);
 }
 

@@ -20,24 +20,27 @@ struct LatentGroupTypes {
   static constexpr int stages = LatentGroups::stages, weight_stages = groups.weight_stages();
   static constexpr int keys = LatentGroups::keys, half = latent_values / 2;
 
+  // Columns that are copied and freed on their own: parts of the values, then the rest.
+  static constexpr int value_parts = 4, part = latent_values / value_parts,
+                       own_parts = value_parts / 2;
   using KeyHalf = Panels<keys, half>;
+  using KeyPart = Panels<keys, part>;
   using KeyRest = Panels<keys, latent_rest>;
-  using QueryHalf = Panels<rows, half>;
+  using QueryPart = Panels<rows, part>;
   using QueryRest = Panels<rows, latent_rest>;
   using WeightTile = Panels<rows, keys>;
 
-  static constexpr int query_bytes = 2 * QueryHalf::bytes + QueryRest::bytes,
-                       stage_bytes = 2 * KeyHalf::bytes + KeyRest::bytes;
+  static constexpr int query_bytes = value_parts * QueryPart::bytes + QueryRest::bytes,
+                       stage_bytes = value_parts * KeyPart::bytes + KeyRest::bytes;
   static_assert(query_bytes % 1024 == 0 && stage_bytes % 1024 == 0 &&
                 WeightTile::bytes % 1024 == 0);
 
-  // Parts 0 and 1 are the halves of the values, part 2 is the rest.
-  static SharedAddress q(int part) {
-    return arch::shared_begin() + static_cast<std::uint32_t>(part * QueryHalf::bytes);
+  static SharedAddress q(int number) {
+    return arch::shared_begin() + static_cast<std::uint32_t>(number * QueryPart::bytes);
   }
-  static SharedAddress k(int stage, int part) {
+  static SharedAddress k(int stage, int number) {
     return arch::shared_begin() +
-           static_cast<std::uint32_t>(query_bytes + stage * stage_bytes + part * KeyHalf::bytes);
+           static_cast<std::uint32_t>(query_bytes + stage * stage_bytes + number * KeyPart::bytes);
   }
   static SharedAddress weights(int stage) {
     return k(stages, 0) + static_cast<std::uint32_t>(stage * WeightTile::bytes);
@@ -58,21 +61,22 @@ struct LatentGroupTypes {
   static SharedAddress end(int row) {
     return seen_keys(rows) + static_cast<std::uint32_t>(8 * row);
   }  // base and factor
-  // Whether a reference has moved that a warp needs to know of; rows of q that each warp found broken.
+  // Whether a reference has moved that a warp needs to know of.
   static SharedAddress moved(int stage, int warp) {
     return end(rows) + static_cast<std::uint32_t>(4 * (stage * group_warps + warp));
   }
+  // Rows of q that each warp found broken, in the place of the weights.
   static SharedAddress broken(int warp) {
-    return moved(2, 0) + static_cast<std::uint32_t>(8 * warp);
+    return weights(0) + static_cast<std::uint32_t>(8 * warp);
   }
-  static SharedAddress barriers() { return broken(8); }
-  static Ring<stages> k_ring(int part) {
-    return Ring<stages>(barriers() + static_cast<std::uint32_t>(part * Ring<stages>::bytes));
+  static SharedAddress barriers() { return moved(2, 0); }
+  static Ring<stages> k_ring(int number) {
+    return Ring<stages>(barriers() + static_cast<std::uint32_t>(number * Ring<stages>::bytes));
   }
   static Ring<weight_stages> weight_ring() {
-    return Ring<weight_stages>(barriers() + 3 * Ring<stages>::bytes);
+    return Ring<weight_stages>(barriers() + (value_parts + 1) * Ring<stages>::bytes);
   }
-  static_assert(32 + 64 + 3 * Ring<stages>::bytes + Ring<weight_stages>::bytes <= 256);
+  static_assert(32 + (value_parts + 1) * Ring<stages>::bytes + Ring<weight_stages>::bytes <= 256);
   static_assert(groups.dynamic_shared() <= 232448);
 };
 
@@ -93,7 +97,7 @@ void add_scores(Scores& scores ROCFLASH_TAKES_OFF, const Left& left, const Right
 }
 
 // Named barriers.
-inline constexpr int latent_scores_barrier = 1, latent_end_barrier = 2, latent_values_barrier = 3;
+inline constexpr int latent_scores_barrier = 1, latent_start_barrier = 2, latent_values_barrier = 3;
 
 // What a workgroup computes. Whoever needs it again at the end asks again, rather than keep it in registers.
 template <KernelSpec spec>
@@ -117,7 +121,7 @@ template <KernelSpec spec>
 void copy_latent(const LatentWarpgroupsArguments& a, const SequenceView& sequence,
                  const DecodePart& part, std::int32_t kv_head) {
   using Types = LatentGroupTypes<spec>;
-  using Half = typename Types::KeyHalf;
+  using Part = typename Types::KeyPart;
   const Rows& keys = a.decode.problem.k;
   const std::int32_t box_rows = a.box_rows, boxes = Types::keys / box_rows;  // a power of two
   const auto page_rows = static_cast<std::uint32_t>(keys.blocks ? keys.block_rows : 0x7fffffff);
@@ -151,25 +155,26 @@ void copy_latent(const LatentWarpgroupsArguments& a, const SequenceView& sequenc
       places = next_places;
       next_places = look_up(box + arch::wave_size + lane);
     }
-    // The rest first: it is free first.
+    // The rest first: it is free first, and scores start with it.
     ROCFLASH_UNROLL
-    for (int n = 0; n < 3; ++n) {
-      const int number = n == 0 ? 2 : n - 1, panels = number == 2 ? 1 : Half::count;
+    for (int n = 0; n <= Types::value_parts; ++n) {
+      const int number = (n + Types::value_parts) % (Types::value_parts + 1),
+                panels = number == Types::value_parts ? 1 : Part::count;
       const int copies = panels * boxes, own = (copies - warp + group_warps - 1) / group_warps;
       const auto ring = Types::k_ring(number);
       ring.wait_until_empty(place);
       arch::wave_barrier();
       SharedAddress full = 0;
-      if (lane == 0) full = ring.announce(place, own * box_rows * Half::row_bytes);
+      if (lane == 0) full = ring.announce(place, own * box_rows * Part::row_bytes);
       for (int copy = warp; copy < copies; copy += group_warps) {
         const int which = copy & (boxes - 1), panel = copy >> shift;
         const std::int32_t page = from_lane(places.page, used + which),
                            row = from_lane(places.row, used + which);
         if (lane == 0)
           arch::copy_box(Types::k(place.stage(), number) +
-                             static_cast<std::uint32_t>(panel * Half::panel_bytes +
-                                                        which * box_rows * Half::row_bytes),
-                         a.k, full, number * Types::half + Half::width * panel, row, kv_head, page,
+                             static_cast<std::uint32_t>(panel * Part::panel_bytes +
+                                                        which * box_rows * Part::row_bytes),
+                         a.k, full, number * Types::part + Part::width * panel, row, kv_head, page,
                          reuse);
       }
     }
@@ -188,9 +193,10 @@ void copy_latent_queries(const DecodeArguments& a, const LatentWork<spec>& work,
   constexpr int chunks = (latent_values + latent_rest) / 8;
   const Rows& q = a.problem.q;
   for (int n = thread; n < Types::rows * chunks; n += threads) {
-    const int row = n / chunks, column = 8 * (n % chunks), number = column / Types::half;
-    const int offset = number == 2 ? Types::QueryRest::offset(row, column % Types::half)
-                                   : Types::QueryHalf::offset(row, column % Types::half);
+    const int row = n / chunks, column = 8 * (n % chunks), number = column / Types::part;
+    const int offset = number == Types::value_parts
+                           ? Types::QueryRest::offset(row, column % Types::part)
+                           : Types::QueryPart::offset(row, column % Types::part);
     const bool there = row < work.part.rows && column < q.columns;
     const PackedRow packed = work.row(a, there ? row : 0);
     arch::copy_async(Types::q(number) + static_cast<std::uint32_t>(offset),
@@ -212,7 +218,7 @@ void clear_latent_rows(int stage, int first, int thread) {
     for (int n = thread; n < count; n += arch::warpgroup_size)
       arch::store_shared(Types::k(stage, 0) +
                              static_cast<std::uint32_t>(panel * Types::KeyHalf::panel_bytes +
-                                                        first * Types::KeyHalf::row_bytes + 16 * n),
+                                                        first * Types::KeyPart::row_bytes + 16 * n),
                          Words4{});
 }
 

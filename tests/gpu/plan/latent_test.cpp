@@ -61,7 +61,8 @@ TEST(Latent, TakesAsManyRowsAsThereAre) {
   EXPECT_EQ(Given(1, 4096, 128).rows(), 64);
   EXPECT_EQ(Given(1, 4096, 16, 2).rows(), 32);  // pairs of query and head
   EXPECT_EQ(Given(1, 4096).rows(older), 0);
-  EXPECT_EQ(Given(1, 32768, 16).names(), (Names{"latent_warpgroups_bf16_16", "combine_early_f32"}));
+  EXPECT_EQ(Given(1, 32768, 16).names(),
+            (Names{"latent_warpgroups_bf16_16", "combine_early_f32_512"}));
   EXPECT_EQ(Given(1, 32768, 16).names(older), (Names{"decode_latent_bf16_576", "combine_f32"}));
   EXPECT_EQ(Given(200, 4096, 16).with([](Given& g) { g.p.splits = 1; }).names(),
             Names{"latent_warpgroups_bf16_16"});
