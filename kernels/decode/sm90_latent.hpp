@@ -7,7 +7,7 @@
 //   shared memory    q; two tiles of 64 keys, which both products read; one or two tiles of weights
 //
 // Few rows of q, pairs of query and head, are the columns of the products (sm90_latent_few.hpp), 64 are their rows
-// (sm90_latent_many.hpp). A tile has three parts that are copied and freed on their own: two halves of the values, and the
+// (sm90_latent_many.hpp). A tile has five parts that are copied and freed on their own: four quarters of the values, and the
 // columns that are keys alone. Weights are relative to references that follow the largest scores lazily
 // (attention/softmax.hpp); where one has moved, the weights come with factors for the outputs so far.
 #pragma once
@@ -82,11 +82,9 @@ void score_latent(const DecodeArguments& a, std::int32_t first_key, std::int32_t
     weight_place.advance();
   }
   // What ends the rows goes the way that weights go.
-  const LatentWork<spec> work(arch::again(a));
   weight_ring.wait_until_empty(weight_place);
-  softmax.close([&](int row, float lse) {
-    if (row < work.part.rows)
-      LatentResults<spec.dtype>{a, work.sequence, work.item.split}.store_lse(work.row(a, row), lse);
+  softmax.close([](int row, float lse) {
+    arch::store_shared(Types::lse(row), __builtin_bit_cast(std::uint32_t, lse));
   });
   weight_ring.announce(weight_place, 0);
 }
@@ -131,7 +129,11 @@ void weigh_latent(const DecodeArguments& a, std::int32_t first_key, std::int32_t
   broken = 0;
   for (int w = 0; w < warps; ++w)
     broken |= __builtin_bit_cast(std::uint64_t, arch::load_shared8(Types::broken(w)));
-  store_latent<spec>(a, own, warps, broken);
+  repair_latent<spec>(a, own, warps, broken);
+  if (!LatentPair::exists()) return store_latent<spec>(a, own, warps);
+  LatentPair::meet();
+  merge_latent<spec>(a, own, warps);
+  LatentPair::meet();
 }
 
 template <KernelSpec spec>
@@ -155,10 +157,10 @@ void latent_warpgroups(const LatentWarpgroupsArguments& a) {
   if (group == 0) {
     arch::give_registers<groups.copying>();
     copy_latent<spec>(a, work.sequence, part, work.item.kv_head);
-    return;
+    return LatentPair::leave();
   }
   const int thread = arch::thread() - arch::warpgroup_size;
-  copy_latent_queries<spec>(d, work, thread, 3 * arch::warpgroup_size);
+  copy_latent_queries<spec>(d, work, arch::wave() - group_warps, 3 * group_warps);
   if (thread < Types::rows) {
     const QueryView view = part.view(d.problem, work.sequence, work.row(d, thread).query);
     arch::store_shared(Types::seen_keys(thread), Words2{static_cast<std::uint32_t>(view.begin),
@@ -169,6 +171,7 @@ void latent_warpgroups(const LatentWarpgroupsArguments& a) {
   if (group == 1) {
     arch::take_registers<groups.scoring>();
     score_latent<spec>(d, part.begin, part.end, part.common_begin, part.common_end);
+    LatentPair::leave();
   } else {
     arch::take_registers<groups.weighing>();
     weigh_latent<spec>(d, part.begin, part.end, group - 2);

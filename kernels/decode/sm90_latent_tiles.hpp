@@ -45,11 +45,13 @@ struct LatentGroupTypes {
   static SharedAddress weights(int stage) {
     return k(stages, 0) + static_cast<std::uint32_t>(stage * WeightTile::bytes);
   }
-  // Results take the place of the keys. Rows are some bytes apart, so that lanes use different banks.
+  // Results take the place of the keys. Rows are some bytes apart, so that lanes use different banks: they store one
+  // column each of every other row (sm90_latent_few.hpp), or two of neighbouring rows (sm90_latent_many.hpp).
+  static constexpr int result_bytes = 4 * latent_values + (rows < group_rows ? 16 : 32);
   static SharedAddress result(int row, int column) {
-    return k(0, 0) + static_cast<std::uint32_t>(row * (4 * latent_values + 16) + 4 * column);
+    return k(0, 0) + static_cast<std::uint32_t>(row * result_bytes + 4 * column);
   }
-  static_assert(rows * (4 * latent_values + 16) <= stages * stage_bytes);
+  static_assert(rows * result_bytes <= stages * stage_bytes);
   // Words per row of q.
   static SharedAddress factor(int stage, int row) {
     return weights(weight_stages) + static_cast<std::uint32_t>(4 * (stage * rows + row));
@@ -58,6 +60,8 @@ struct LatentGroupTypes {
   static SharedAddress seen_keys(int row) {
     return of_warp(4, 0) + static_cast<std::uint32_t>(8 * row);
   }
+  // At the end, in the same place.
+  static SharedAddress lse(int row) { return seen_keys(row); }
   static SharedAddress end(int row) {
     return seen_keys(rows) + static_cast<std::uint32_t>(8 * row);
   }  // base and factor
@@ -97,7 +101,25 @@ void add_scores(Scores& scores ROCFLASH_TAKES_OFF, const Left& left, const Right
 }
 
 // Named barriers.
-inline constexpr int latent_scores_barrier = 1, latent_start_barrier = 2, latent_values_barrier = 3;
+inline constexpr int latent_scores_barrier = 1, latent_start_barrier = 2, latent_values_barrier = 3,
+                     latent_keys_barrier = 4;
+
+// Two workgroups that have neighbouring parts of the keys may form a cluster: they merge their results through shared
+// memory, which leaves half as many parts to be written and read.
+struct LatentPair {
+  static bool exists() { return __nvvm_read_ptx_sreg_cluster_nctarank() > 1; }
+  static int rank() { return __nvvm_read_ptx_sreg_cluster_ctarank(); }
+  // All threads of both: results are there; they have been read. Threads that have no part in it reach both.
+  static void meet() {
+    arch::reach_cluster_barrier();
+    arch::pass_cluster_barrier();
+  }
+  static void leave() {
+    if (!exists()) return;
+    meet();
+    arch::reach_cluster_barrier();
+  }
+};
 
 // What a workgroup computes. Whoever needs it again at the end asks again, rather than keep it in registers.
 template <KernelSpec spec>
@@ -111,6 +133,8 @@ struct LatentWork {
         sequence(a.problem, item.batch),
         part(a, sequence, item.block, LatentGroupTypes<spec>::rows, item.split, a.splits,
              LatentGroupTypes<spec>::keys) {}
+  // The part of the results.
+  std::int32_t result() const { return LatentPair::exists() ? item.split / 2 : item.split; }
   PackedRow row(const DecodeArguments& a, int n) const {
     return PackedRow(part.row_begin + n, static_cast<std::uint32_t>(a.group), item.kv_head);
   }
@@ -149,6 +173,7 @@ void copy_latent(const LatentWarpgroupsArguments& a, const SequenceView& sequenc
   FillPlace<Types::stages> place;
   std::int32_t box = part.begin / box_rows, used = 0;
   Place places = look_up(box + lane), next_places = look_up(box + arch::wave_size + lane);
+  arch::barrier(latent_keys_barrier, LatentGroups::threads);
   for (std::int32_t begin = part.begin; begin < part.end; begin += Types::keys) {
     if (used == arch::wave_size) {
       used = 0;
@@ -184,28 +209,30 @@ void copy_latent(const LatentWarpgroupsArguments& a, const SequenceView& sequenc
   }
 }
 
-// q to shared memory, as an operand of the scores; zeros where there is no such row or column. All threads of some
-// warpgroups. Nobody waits for a load before the next one: with 64 rows that took a tenth of the kernel's time.
+// q to shared memory, as an operand of the scores; zeros where there is no such row or column. Rows go to warps by turns.
+// Nobody waits for a load before the next one, and keys wait until all of them are on their way: behind two tiles of keys
+// they took 3 us longer.
 template <KernelSpec spec>
-void copy_latent_queries(const DecodeArguments& a, const LatentWork<spec>& work, int thread,
-                         int threads) {
+void copy_latent_queries(const DecodeArguments& a, const LatentWork<spec>& work, int warp,
+                         int warps) {
   using Types = LatentGroupTypes<spec>;
-  constexpr int chunks = (latent_values + latent_rest) / 8;
+  using Tile = Panels<Types::rows, latent_values + latent_rest>;
+  static_assert(Tile::bytes == Types::query_bytes);
   const Rows& q = a.problem.q;
-  for (int n = thread; n < Types::rows * chunks; n += threads) {
-    const int row = n / chunks, column = 8 * (n % chunks), number = column / Types::part;
-    const int offset = number == Types::value_parts
-                           ? Types::QueryRest::offset(row, column % Types::part)
-                           : Types::QueryPart::offset(row, column % Types::part);
-    const bool there = row < work.part.rows && column < q.columns;
+#pragma clang loop unroll(disable)
+  for (int row = warp; row < Types::rows; row += warps) {
+    const bool there = row < work.part.rows;
     const PackedRow packed = work.row(a, there ? row : 0);
-    arch::copy_async(Types::q(number) + static_cast<std::uint32_t>(offset),
-                     row_address<spec.dtype>(q, work.sequence.batch,
-                                             work.sequence.q_row + packed.query, packed.head) +
-                         (there ? number_bytes<spec.dtype> * column : 0),
-                     there);
+    const std::byte* const from = row_address<spec.dtype>(
+        q, work.sequence.batch, work.sequence.q_row + packed.query, packed.head);
+    for (int column = 8 * arch::lane(); column < Tile::columns; column += 8 * arch::wave_size) {
+      const bool exists = there && column < q.columns;
+      arch::copy_async(Types::q(0) + static_cast<std::uint32_t>(Tile::offset(row, column)),
+                       from + (exists ? number_bytes<spec.dtype> * column : 0), exists);
+    }
   }
   arch::commit_copies();
+  arch::reach_barrier(latent_keys_barrier, LatentGroups::threads);
   arch::wait_for_copies<0>();
 }
 
@@ -222,28 +249,78 @@ void clear_latent_rows(int stage, int first, int thread) {
                          Words4{});
 }
 
-// Rows of results from shared memory to where they belong, by turns of some warps. Those that are not finite are
-// computed again, one by one (attention/exact.hpp).
+// Rows of results that are not finite are computed again, one by one (attention/exact.hpp), by turns of some warps.
 template <KernelSpec spec>
-void store_latent(const DecodeArguments& a, int first, int step, std::uint64_t broken) {
+void repair_latent(const DecodeArguments& a, int first, int step, std::uint64_t broken) {
+  using Types = LatentGroupTypes<spec>;
+  const auto store = [](SharedAddress to, float x) {
+    arch::store_shared(to, __builtin_bit_cast(std::uint32_t, x));
+  };
+  const LatentWork<spec> work(arch::again(a));
+#pragma clang loop unroll(disable)
+  for (int row = first; row < work.part.rows; row += step) {
+    if (!(broken >> row & 1)) continue;
+    const PackedRow packed = work.row(a, row);
+    const auto end = __builtin_bit_cast(Float2, arch::load_shared8(Types::end(row)));
+    repair(
+        ExactScores<spec.dtype>{a.problem, work.sequence, packed.head, a.caches},
+        work.part.view(a.problem, work.sequence, packed.query), end.x, end.y, 0,
+        a.problem.value_dim, [&](float lse) { store(Types::lse(row), lse); },
+        [&](int column, float x) { store(Types::result(row, column), x); });
+  }
+}
+
+// Rows of results from shared memory to where they belong, by turns of some warps.
+template <KernelSpec spec>
+void store_latent(const DecodeArguments& a, int first, int step) {
   using Types = LatentGroupTypes<spec>;
   const LatentWork<spec> work(arch::again(a));
-  const LatentResults<spec.dtype> to{a, work.sequence, work.item.split};
+  const LatentResults<spec.dtype> to{a, work.sequence, work.result()};
+  arch::wave_barrier();  // repaired rows are there
 #pragma clang loop unroll(disable)
   for (int row = first; row < work.part.rows; row += step) {
     const PackedRow packed = work.row(a, row);
-    if (broken >> row & 1) {
-      const auto end = __builtin_bit_cast(Float2, arch::load_shared8(Types::end(row)));
-      repair(
-          ExactScores<spec.dtype>{a.problem, work.sequence, packed.head, a.caches},
-          work.part.view(a.problem, work.sequence, packed.query), end.x, end.y, 0,
-          a.problem.value_dim, [&](float lse) { to.store_lse(packed, lse); },
-          [&](int column, float x) { to.store(packed, column, x); });
-      continue;
-    }
     for (int column = 4 * arch::lane(); column < latent_values; column += 4 * arch::wave_size)
       to.store(packed, column,
                __builtin_bit_cast(Float4, arch::load_shared(Types::result(row, column))));
+    if (arch::lane() == 0) to.store_lse(packed, arch::load_shared_float(Types::lse(row)));
+  }
+}
+
+// The same of both workgroups of a pair, merged; each has half of the rows.
+template <KernelSpec spec>
+void merge_latent(const DecodeArguments& a, int first, int step) {
+  using Types = LatentGroupTypes<spec>;
+  const LatentWork<spec> work(arch::again(a));
+  const LatentResults<spec.dtype> to{a, work.sequence, work.result()};
+  const int begin = Types::rows / 2 * LatentPair::rank(), end = begin + Types::rows / 2;
+#pragma clang loop unroll(disable)
+  for (int row = begin + first; row < end && row < work.part.rows; row += step) {
+    const PackedRow packed = work.row(a, row);
+    float lse[2], share[2], highest = -infinity, sum = 0;
+    ROCFLASH_UNROLL
+    for (int n = 0; n < 2; ++n) {
+      lse[n] = arch::load_cluster_float(arch::address_in(n, Types::lse(row)));
+      if (__builtin_fabsf(lse[n]) == infinity) lse[n] = -infinity;  // it has seen nothing
+      highest = __builtin_fmaxf(highest, lse[n]);
+    }
+    ROCFLASH_UNROLL
+    for (int n = 0; n < 2; ++n) {
+      share[n] = lse[n] == -infinity ? 0.0f : arch::exp2((lse[n] - highest) * log2_e);
+      sum += share[n];
+    }
+    const float factor = sum == 0 ? 0.0f : 1 / sum;
+    for (int column = 4 * arch::lane(); column < latent_values; column += 4 * arch::wave_size) {
+      Float4 x = {};
+      ROCFLASH_UNROLL
+      for (int n = 0; n < 2; ++n) {
+        const Float4 y = arch::load_cluster_floats(arch::address_in(n, Types::result(row, column)));
+        if (share[n] != 0) x += share[n] * factor * y;
+      }
+      to.store(packed, column, x);
+    }
+    if (arch::lane() == 0)
+      to.store_lse(packed, sum == 0 ? infinity : highest + arch::log2(sum) * ln_2);
   }
 }
 

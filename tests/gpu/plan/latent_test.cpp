@@ -80,6 +80,32 @@ TEST(Latent, FillsTheDeviceInFewRounds) {
     EXPECT_GE(b * splits(Given(b, 65536)), 120) << b;
 }
 
+// Two workgroups with neighbouring parts of the keys merge their results: half as many parts are left.
+TEST(Latent, MergesInPairs) {
+  const auto check = [](const Given& g, std::uint32_t groups, std::uint32_t cluster,
+                        std::int64_t parts) {
+    Plan plan;
+    plan_decode(plan, g.p, g.o, nullptr, hopper);
+    const Launch* launch = plan.find(Operation::latent_warpgroups);
+    ASSERT_NE(launch, nullptr);
+    EXPECT_EQ(launch->shape.groups, groups);
+    EXPECT_EQ(launch->shape.cluster, cluster);
+    const Launch* merge = plan.find(Operation::combine_early);
+    ASSERT_EQ(merge != nullptr, parts > 1);
+    EXPECT_EQ(plan.arguments<Operation::latent_warpgroups>().decode.direct, parts == 1);
+    if (merge) EXPECT_EQ(plan.arguments<Operation::combine_early>().parts.parts, parts);
+  };
+  check(Given(1, 131072, 64), 128, 2, 64);
+  check(Given(64, 8192, 64), 128, 2, 1);  // straight to the outputs
+  check(Given(132, 4096, 64), 132, 1, 1);
+  const auto split = [](std::int64_t heads, std::int32_t splits) {
+    return Given(1, 131072, heads).with([&](Given& g) { g.p.splits = splits; });
+  };
+  check(split(16, 7), 7, 1, 7);
+  check(split(16, 6), 6, 2, 3);
+  check(split(128, 6), 12, 1, 6);  // neighbours are two blocks of rows
+}
+
 TEST(Latent, LeavesOptionsToTheOtherKernel) {
   const std::int32_t some = 0;
   const std::function<void(Given&)> options[] = {
