@@ -3,6 +3,7 @@
 #pragma once
 
 #include "combine/rows.hpp"
+#include "combine/sm90_wide.hpp"
 
 namespace rocflash::kernel {
 
@@ -11,6 +12,7 @@ void combine_early(const CombineArguments& a) {
   arch::fetch_arguments(a);
   arch::wait_for_launch_before();
   arch::let_next_launch_start();
+  if constexpr (spec.bucket > 0) return combine_wide<spec>(a);
   combine<spec>(a);
 }
 

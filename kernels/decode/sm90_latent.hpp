@@ -7,7 +7,7 @@
 //   shared memory    q; two tiles of 64 keys, which both products read; one or two tiles of weights
 //
 // Few rows of q, pairs of query and head, are the columns of the products (sm90_latent_few.hpp), 64 are their rows
-// (sm90_latent_many.hpp). A tile has three parts that are copied and freed on their own: two halves of the values, and the
+// (sm90_latent_many.hpp). A tile has five parts that are copied and freed on their own: four quarters of the values, and the
 // columns that are keys alone. Weights are relative to references that follow the largest scores lazily
 // (attention/softmax.hpp); where one has moved, the weights come with factors for the outputs so far.
 #pragma once
@@ -36,12 +36,12 @@ void score_latent(const DecodeArguments& a, std::int32_t first_key, std::int32_t
                   std::int32_t common_begin, std::int32_t common_end) {
   using Types = LatentGroupTypes<spec>;
   using Softmax = typename LatentSides<spec>::Softmax;
-  using KeyHalf = typename Types::KeyHalf;
-  using QueryHalf = typename Types::QueryHalf;
+  using KeyPart = typename Types::KeyPart;
+  using QueryPart = typename Types::QueryPart;
   const int thread = arch::thread() % arch::warpgroup_size, lane = arch::lane(),
             warp = thread / arch::wave_size;
   const float unit = Scale(a.problem.scale).unit;
-  const auto left = Types::k_ring(0), right = Types::k_ring(1), rest = Types::k_ring(2);
+  const auto rest = Types::k_ring(Types::value_parts);
   const auto weight_ring = Types::weight_ring();
   DrainPlace<Types::stages> place;
   FillPlace<Types::weight_stages> weight_place;
@@ -54,16 +54,17 @@ void score_latent(const DecodeArguments& a, std::int32_t first_key, std::int32_t
     // Renewed: descriptors of all steps would take more registers than there are.
     const SharedAddress q = uniform_address(arch::renew(Types::q(0))),
                         k = uniform_address(Types::k(stage, 0));
-    left.wait(place);
-    Softmax::template multiply<Types::half, true>(scores, RowLines<KeyHalf>(k),
-                                                  RowLines<QueryHalf>(q));
-    right.wait(place);
-    Softmax::template multiply<Types::half, false>(scores, RowLines<KeyHalf>(k + KeyHalf::bytes),
-                                                   RowLines<QueryHalf>(q + QueryHalf::bytes));
     rest.wait(place);
-    Softmax::template multiply<latent_rest, false>(
-        scores, RowLines<typename Types::KeyRest>(k + 2 * KeyHalf::bytes),
-        RowLines<typename Types::QueryRest>(q + 2 * QueryHalf::bytes));
+    Softmax::template multiply<latent_rest, true>(
+        scores, RowLines<typename Types::KeyRest>(k + Types::value_parts * KeyPart::bytes),
+        RowLines<typename Types::QueryRest>(q + Types::value_parts * QueryPart::bytes));
+    ROCFLASH_UNROLL
+    for (int n = 0; n < Types::value_parts; ++n) {
+      Types::k_ring(n).wait(place);
+      Softmax::template multiply<Types::part, false>(
+          scores, RowLines<KeyPart>(k + static_cast<std::uint32_t>(n * KeyPart::bytes)),
+          RowLines<QueryPart>(q + static_cast<std::uint32_t>(n * QueryPart::bytes)));
+    }
     wait<0>(scores);
     if (lane == 0) rest.release(place);
 
@@ -80,11 +81,12 @@ void score_latent(const DecodeArguments& a, std::int32_t first_key, std::int32_t
     place.advance();
     weight_place.advance();
   }
-  const LatentWork<spec> work(arch::again(a));
-  softmax.close([&](int row, float lse) {
-    if (row < work.part.rows)
-      LatentResults<spec.dtype>{a, work.sequence, work.item.split}.store_lse(work.row(a, row), lse);
+  // What ends the rows goes the way that weights go.
+  weight_ring.wait_until_empty(weight_place);
+  softmax.close([](int row, float lse) {
+    arch::store_shared(Types::lse(row), __builtin_bit_cast(std::uint32_t, lse));
   });
+  weight_ring.announce(weight_place, 0);
 }
 
 // What a warpgroup of the values does; they count from 0.
@@ -93,7 +95,7 @@ void weigh_latent(const DecodeArguments& a, std::int32_t first_key, std::int32_t
                   int group) {
   using Types = LatentGroupTypes<spec>;
   const int lane = arch::lane(), warp = arch::wave() % group_warps;
-  const auto ring = Types::k_ring(group);
+  const int first_part = Types::own_parts * group;
   const auto weight_ring = Types::weight_ring();
   DrainPlace<Types::stages> place;
   DrainPlace<Types::weight_stages> weight_place;
@@ -102,12 +104,14 @@ void weigh_latent(const DecodeArguments& a, std::int32_t first_key, std::int32_t
 #pragma clang loop unroll(disable)
   for (std::int32_t begin = first_key; begin < end_key; begin += Types::keys) {
     weight_ring.wait(weight_place);
-    ring.wait(place);
+    ROCFLASH_UNROLL
+    for (int n = 0; n < Types::own_parts; ++n) Types::k_ring(first_part + n).wait(place);
     if (arch::load_shared4(Types::moved(weight_place.stage(), warp)) != 0)
       out.rescale(weight_place.stage());
-    out.add(uniform_address(Types::k(place.stage(), group)),
-            uniform_address(Types::weights(weight_place.stage())));
-    if (lane == 0) ring.release(place);
+    out.add(uniform_address(Types::k(place.stage(), first_part)),
+            uniform_address(Types::weights(weight_place.stage())), [&](int n) {
+              if (lane == 0) Types::k_ring(first_part + n).release(place);
+            });
     weight_ring.release(weight_place);  // each lane what it read
     place.advance();
     weight_place.advance();
@@ -115,7 +119,8 @@ void weigh_latent(const DecodeArguments& a, std::int32_t first_key, std::int32_t
 
   // The end: all tiles have been read, and results take their place on the way to rows of their own.
   arch::let_next_launch_start();
-  arch::barrier(latent_end_barrier, 3 * arch::warpgroup_size);
+  weight_ring.wait(weight_place);
+  arch::barrier(latent_values_barrier, LatentGroups::value_groups * arch::warpgroup_size);
   std::uint64_t broken = out.finish(Types::half * group);
   constexpr int warps = group_warps * LatentGroups::value_groups;
   const int own = group_warps * group + warp;
@@ -124,7 +129,11 @@ void weigh_latent(const DecodeArguments& a, std::int32_t first_key, std::int32_t
   broken = 0;
   for (int w = 0; w < warps; ++w)
     broken |= __builtin_bit_cast(std::uint64_t, arch::load_shared8(Types::broken(w)));
-  store_latent<spec>(a, own, warps, broken);
+  repair_latent<spec>(a, own, warps, broken);
+  if (!LatentPair::exists()) return store_latent<spec>(a, own, warps);
+  LatentPair::meet();
+  merge_latent<spec>(a, own, warps);
+  LatentPair::meet();
 }
 
 template <KernelSpec spec>
@@ -134,7 +143,7 @@ void latent_warpgroups(const LatentWarpgroupsArguments& a) {
   const DecodeArguments& d = a.decode;
   if (arch::thread() == 0) {
     arch::prefetch(a.k);
-    for (int n = 0; n < 3; ++n) Types::k_ring(n).make(group_warps, group_warps);
+    for (int n = 0; n <= Types::value_parts; ++n) Types::k_ring(n).make(group_warps, group_warps);
     Types::weight_ring().make(LatentGroups::value_groups * arch::warpgroup_size,
                               arch::warpgroup_size);
     arch::publish_barriers();
@@ -148,21 +157,21 @@ void latent_warpgroups(const LatentWarpgroupsArguments& a) {
   if (group == 0) {
     arch::give_registers<groups.copying>();
     copy_latent<spec>(a, work.sequence, part, work.item.kv_head);
-    return;
+    return LatentPair::leave();
   }
   const int thread = arch::thread() - arch::warpgroup_size;
-  copy_latent_queries<spec>(d, work, thread, 3 * arch::warpgroup_size);
+  copy_latent_queries<spec>(d, work, arch::wave() - group_warps, 3 * group_warps);
   if (thread < Types::rows) {
     const QueryView view = part.view(d.problem, work.sequence, work.row(d, thread).query);
     arch::store_shared(Types::seen_keys(thread), Words2{static_cast<std::uint32_t>(view.begin),
                                                         static_cast<std::uint32_t>(view.end)});
   }
   arch::publish_shared();
-  arch::barrier(latent_end_barrier, 3 * arch::warpgroup_size);
+  arch::barrier(latent_start_barrier, 3 * arch::warpgroup_size);
   if (group == 1) {
     arch::take_registers<groups.scoring>();
     score_latent<spec>(d, part.begin, part.end, part.common_begin, part.common_end);
-    arch::barrier(latent_end_barrier, 3 * arch::warpgroup_size);
+    LatentPair::leave();
   } else {
     arch::take_registers<groups.weighing>();
     weigh_latent<spec>(d, part.begin, part.end, group - 2);

@@ -171,7 +171,9 @@ class FewRowsOutputs {
       }
     }
   }
-  void add(SharedAddress keys, SharedAddress weights) {
+  // Tells done(part) once it has read that part of the columns.
+  template <class Done>
+  void add(SharedAddress keys, SharedAddress weights, Done done) {
     ROCFLASH_UNROLL
     for (int m = 0; m < parts; ++m) {
       Products products(out_[m]);
@@ -179,8 +181,12 @@ class FewRowsOutputs {
                                                      RowLines<typename Types::WeightTile>(weights));
       products.commit();
     }
-    ROCFLASH_UNROLL
-    for (int m = 0; m < parts; ++m) wait<0>(out_[m]);
+    wait<2>(out_[0]);
+    wait<2>(out_[1]);
+    done(0);
+    wait<0>(out_[2]);
+    wait<0>(out_[3]);
+    done(1);
   }
   // To shared memory, as rows. Returns rows of q with results that are not finite, as bits.
   std::uint64_t finish(int first_column) const {

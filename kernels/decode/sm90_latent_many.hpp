@@ -103,7 +103,9 @@ class ManyRowsOutputs {
       for (int m = 0; m < parts; ++m) out_[m].scale_row(i, factor);
     }
   }
-  void add(SharedAddress keys, SharedAddress weights) {
+  // Tells done(part) once it has read that part of the columns.
+  template <class Done>
+  void add(SharedAddress keys, SharedAddress weights, Done done) {
     ROCFLASH_UNROLL
     for (int m = 0; m < parts; ++m) {
       Products products(out_[m]);
@@ -112,8 +114,10 @@ class ManyRowsOutputs {
           ColumnLines<typename Types::KeyHalf>(keys, Tile::columns * m));
       products.commit();
     }
-    ROCFLASH_UNROLL
-    for (int m = 0; m < parts; ++m) wait<0>(out_[m]);
+    wait<1>(out_[0]);
+    done(0);
+    wait<0>(out_[1]);
+    done(1);
   }
   std::uint64_t finish(int first_column) const {
     std::uint64_t broken = 0;

@@ -20,33 +20,38 @@ struct LatentGroupTypes {
   static constexpr int stages = LatentGroups::stages, weight_stages = groups.weight_stages();
   static constexpr int keys = LatentGroups::keys, half = latent_values / 2;
 
+  // Columns that are copied and freed on their own: parts of the values, then the rest.
+  static constexpr int value_parts = 4, part = latent_values / value_parts,
+                       own_parts = value_parts / 2;
   using KeyHalf = Panels<keys, half>;
+  using KeyPart = Panels<keys, part>;
   using KeyRest = Panels<keys, latent_rest>;
-  using QueryHalf = Panels<rows, half>;
+  using QueryPart = Panels<rows, part>;
   using QueryRest = Panels<rows, latent_rest>;
   using WeightTile = Panels<rows, keys>;
 
-  static constexpr int query_bytes = 2 * QueryHalf::bytes + QueryRest::bytes,
-                       stage_bytes = 2 * KeyHalf::bytes + KeyRest::bytes;
+  static constexpr int query_bytes = value_parts * QueryPart::bytes + QueryRest::bytes,
+                       stage_bytes = value_parts * KeyPart::bytes + KeyRest::bytes;
   static_assert(query_bytes % 1024 == 0 && stage_bytes % 1024 == 0 &&
                 WeightTile::bytes % 1024 == 0);
 
-  // Parts 0 and 1 are the halves of the values, part 2 is the rest.
-  static SharedAddress q(int part) {
-    return arch::shared_begin() + static_cast<std::uint32_t>(part * QueryHalf::bytes);
+  static SharedAddress q(int number) {
+    return arch::shared_begin() + static_cast<std::uint32_t>(number * QueryPart::bytes);
   }
-  static SharedAddress k(int stage, int part) {
+  static SharedAddress k(int stage, int number) {
     return arch::shared_begin() +
-           static_cast<std::uint32_t>(query_bytes + stage * stage_bytes + part * KeyHalf::bytes);
+           static_cast<std::uint32_t>(query_bytes + stage * stage_bytes + number * KeyPart::bytes);
   }
   static SharedAddress weights(int stage) {
     return k(stages, 0) + static_cast<std::uint32_t>(stage * WeightTile::bytes);
   }
-  // Results take the place of the keys. Rows are some bytes apart, so that lanes use different banks.
+  // Results take the place of the keys. Rows are some bytes apart, so that lanes use different banks: they store one
+  // column each of every other row (sm90_latent_few.hpp), or two of neighbouring rows (sm90_latent_many.hpp).
+  static constexpr int result_bytes = 4 * latent_values + (rows < group_rows ? 16 : 32);
   static SharedAddress result(int row, int column) {
-    return k(0, 0) + static_cast<std::uint32_t>(row * (4 * latent_values + 16) + 4 * column);
+    return k(0, 0) + static_cast<std::uint32_t>(row * result_bytes + 4 * column);
   }
-  static_assert(rows * (4 * latent_values + 16) <= stages * stage_bytes);
+  static_assert(rows * result_bytes <= stages * stage_bytes);
   // Words per row of q.
   static SharedAddress factor(int stage, int row) {
     return weights(weight_stages) + static_cast<std::uint32_t>(4 * (stage * rows + row));
@@ -55,24 +60,27 @@ struct LatentGroupTypes {
   static SharedAddress seen_keys(int row) {
     return of_warp(4, 0) + static_cast<std::uint32_t>(8 * row);
   }
+  // At the end, in the same place.
+  static SharedAddress lse(int row) { return seen_keys(row); }
   static SharedAddress end(int row) {
     return seen_keys(rows) + static_cast<std::uint32_t>(8 * row);
   }  // base and factor
-  // Whether a reference has moved that a warp needs to know of; rows of q that each warp found broken.
+  // Whether a reference has moved that a warp needs to know of.
   static SharedAddress moved(int stage, int warp) {
     return end(rows) + static_cast<std::uint32_t>(4 * (stage * group_warps + warp));
   }
+  // Rows of q that each warp found broken, in the place of the weights.
   static SharedAddress broken(int warp) {
-    return moved(2, 0) + static_cast<std::uint32_t>(8 * warp);
+    return weights(0) + static_cast<std::uint32_t>(8 * warp);
   }
-  static SharedAddress barriers() { return broken(8); }
-  static Ring<stages> k_ring(int part) {
-    return Ring<stages>(barriers() + static_cast<std::uint32_t>(part * Ring<stages>::bytes));
+  static SharedAddress barriers() { return moved(2, 0); }
+  static Ring<stages> k_ring(int number) {
+    return Ring<stages>(barriers() + static_cast<std::uint32_t>(number * Ring<stages>::bytes));
   }
   static Ring<weight_stages> weight_ring() {
-    return Ring<weight_stages>(barriers() + 3 * Ring<stages>::bytes);
+    return Ring<weight_stages>(barriers() + (value_parts + 1) * Ring<stages>::bytes);
   }
-  static_assert(32 + 64 + 3 * Ring<stages>::bytes + Ring<weight_stages>::bytes <= 256);
+  static_assert(32 + (value_parts + 1) * Ring<stages>::bytes + Ring<weight_stages>::bytes <= 256);
   static_assert(groups.dynamic_shared() <= 232448);
 };
 
@@ -93,7 +101,25 @@ void add_scores(Scores& scores ROCFLASH_TAKES_OFF, const Left& left, const Right
 }
 
 // Named barriers.
-inline constexpr int latent_scores_barrier = 1, latent_end_barrier = 2, latent_values_barrier = 3;
+inline constexpr int latent_scores_barrier = 1, latent_start_barrier = 2, latent_values_barrier = 3,
+                     latent_keys_barrier = 4;
+
+// Two workgroups that have neighbouring parts of the keys may form a cluster: they merge their results through shared
+// memory, which leaves half as many parts to be written and read.
+struct LatentPair {
+  static bool exists() { return __nvvm_read_ptx_sreg_cluster_nctarank() > 1; }
+  static int rank() { return __nvvm_read_ptx_sreg_cluster_ctarank(); }
+  // All threads of both: results are there; they have been read. Threads that have no part in it reach both.
+  static void meet() {
+    arch::reach_cluster_barrier();
+    arch::pass_cluster_barrier();
+  }
+  static void leave() {
+    if (!exists()) return;
+    meet();
+    arch::reach_cluster_barrier();
+  }
+};
 
 // What a workgroup computes. Whoever needs it again at the end asks again, rather than keep it in registers.
 template <KernelSpec spec>
@@ -107,6 +133,8 @@ struct LatentWork {
         sequence(a.problem, item.batch),
         part(a, sequence, item.block, LatentGroupTypes<spec>::rows, item.split, a.splits,
              LatentGroupTypes<spec>::keys) {}
+  // The part of the results.
+  std::int32_t result() const { return LatentPair::exists() ? item.split / 2 : item.split; }
   PackedRow row(const DecodeArguments& a, int n) const {
     return PackedRow(part.row_begin + n, static_cast<std::uint32_t>(a.group), item.kv_head);
   }
@@ -117,7 +145,7 @@ template <KernelSpec spec>
 void copy_latent(const LatentWarpgroupsArguments& a, const SequenceView& sequence,
                  const DecodePart& part, std::int32_t kv_head) {
   using Types = LatentGroupTypes<spec>;
-  using Half = typename Types::KeyHalf;
+  using Part = typename Types::KeyPart;
   const Rows& keys = a.decode.problem.k;
   const std::int32_t box_rows = a.box_rows, boxes = Types::keys / box_rows;  // a power of two
   const auto page_rows = static_cast<std::uint32_t>(keys.blocks ? keys.block_rows : 0x7fffffff);
@@ -145,31 +173,33 @@ void copy_latent(const LatentWarpgroupsArguments& a, const SequenceView& sequenc
   FillPlace<Types::stages> place;
   std::int32_t box = part.begin / box_rows, used = 0;
   Place places = look_up(box + lane), next_places = look_up(box + arch::wave_size + lane);
+  arch::barrier(latent_keys_barrier, LatentGroups::threads);
   for (std::int32_t begin = part.begin; begin < part.end; begin += Types::keys) {
     if (used == arch::wave_size) {
       used = 0;
       places = next_places;
       next_places = look_up(box + arch::wave_size + lane);
     }
-    // The rest first: it is free first.
+    // The rest first: it is free first, and scores start with it.
     ROCFLASH_UNROLL
-    for (int n = 0; n < 3; ++n) {
-      const int number = n == 0 ? 2 : n - 1, panels = number == 2 ? 1 : Half::count;
+    for (int n = 0; n <= Types::value_parts; ++n) {
+      const int number = (n + Types::value_parts) % (Types::value_parts + 1),
+                panels = number == Types::value_parts ? 1 : Part::count;
       const int copies = panels * boxes, own = (copies - warp + group_warps - 1) / group_warps;
       const auto ring = Types::k_ring(number);
       ring.wait_until_empty(place);
       arch::wave_barrier();
       SharedAddress full = 0;
-      if (lane == 0) full = ring.announce(place, own * box_rows * Half::row_bytes);
+      if (lane == 0) full = ring.announce(place, own * box_rows * Part::row_bytes);
       for (int copy = warp; copy < copies; copy += group_warps) {
         const int which = copy & (boxes - 1), panel = copy >> shift;
         const std::int32_t page = from_lane(places.page, used + which),
                            row = from_lane(places.row, used + which);
         if (lane == 0)
           arch::copy_box(Types::k(place.stage(), number) +
-                             static_cast<std::uint32_t>(panel * Half::panel_bytes +
-                                                        which * box_rows * Half::row_bytes),
-                         a.k, full, number * Types::half + Half::width * panel, row, kv_head, page,
+                             static_cast<std::uint32_t>(panel * Part::panel_bytes +
+                                                        which * box_rows * Part::row_bytes),
+                         a.k, full, number * Types::part + Part::width * panel, row, kv_head, page,
                          reuse);
       }
     }
@@ -179,27 +209,30 @@ void copy_latent(const LatentWarpgroupsArguments& a, const SequenceView& sequenc
   }
 }
 
-// q to shared memory, as an operand of the scores; zeros where there is no such row or column. All threads of some
-// warpgroups. Nobody waits for a load before the next one: with 64 rows that took a tenth of the kernel's time.
+// q to shared memory, as an operand of the scores; zeros where there is no such row or column. Rows go to warps by turns.
+// Nobody waits for a load before the next one, and keys wait until all of them are on their way: behind two tiles of keys
+// they took 3 us longer.
 template <KernelSpec spec>
-void copy_latent_queries(const DecodeArguments& a, const LatentWork<spec>& work, int thread,
-                         int threads) {
+void copy_latent_queries(const DecodeArguments& a, const LatentWork<spec>& work, int warp,
+                         int warps) {
   using Types = LatentGroupTypes<spec>;
-  constexpr int chunks = (latent_values + latent_rest) / 8;
+  using Tile = Panels<Types::rows, latent_values + latent_rest>;
+  static_assert(Tile::bytes == Types::query_bytes);
   const Rows& q = a.problem.q;
-  for (int n = thread; n < Types::rows * chunks; n += threads) {
-    const int row = n / chunks, column = 8 * (n % chunks), number = column / Types::half;
-    const int offset = number == 2 ? Types::QueryRest::offset(row, column % Types::half)
-                                   : Types::QueryHalf::offset(row, column % Types::half);
-    const bool there = row < work.part.rows && column < q.columns;
+#pragma clang loop unroll(disable)
+  for (int row = warp; row < Types::rows; row += warps) {
+    const bool there = row < work.part.rows;
     const PackedRow packed = work.row(a, there ? row : 0);
-    arch::copy_async(Types::q(number) + static_cast<std::uint32_t>(offset),
-                     row_address<spec.dtype>(q, work.sequence.batch,
-                                             work.sequence.q_row + packed.query, packed.head) +
-                         (there ? number_bytes<spec.dtype> * column : 0),
-                     there);
+    const std::byte* const from = row_address<spec.dtype>(
+        q, work.sequence.batch, work.sequence.q_row + packed.query, packed.head);
+    for (int column = 8 * arch::lane(); column < Tile::columns; column += 8 * arch::wave_size) {
+      const bool exists = there && column < q.columns;
+      arch::copy_async(Types::q(0) + static_cast<std::uint32_t>(Tile::offset(row, column)),
+                       from + (exists ? number_bytes<spec.dtype> * column : 0), exists);
+    }
   }
   arch::commit_copies();
+  arch::reach_barrier(latent_keys_barrier, LatentGroups::threads);
   arch::wait_for_copies<0>();
 }
 
@@ -212,32 +245,82 @@ void clear_latent_rows(int stage, int first, int thread) {
     for (int n = thread; n < count; n += arch::warpgroup_size)
       arch::store_shared(Types::k(stage, 0) +
                              static_cast<std::uint32_t>(panel * Types::KeyHalf::panel_bytes +
-                                                        first * Types::KeyHalf::row_bytes + 16 * n),
+                                                        first * Types::KeyPart::row_bytes + 16 * n),
                          Words4{});
 }
 
-// Rows of results from shared memory to where they belong, by turns of some warps. Those that are not finite are
-// computed again, one by one (attention/exact.hpp).
+// Rows of results that are not finite are computed again, one by one (attention/exact.hpp), by turns of some warps.
 template <KernelSpec spec>
-void store_latent(const DecodeArguments& a, int first, int step, std::uint64_t broken) {
+void repair_latent(const DecodeArguments& a, int first, int step, std::uint64_t broken) {
+  using Types = LatentGroupTypes<spec>;
+  const auto store = [](SharedAddress to, float x) {
+    arch::store_shared(to, __builtin_bit_cast(std::uint32_t, x));
+  };
+  const LatentWork<spec> work(arch::again(a));
+#pragma clang loop unroll(disable)
+  for (int row = first; row < work.part.rows; row += step) {
+    if (!(broken >> row & 1)) continue;
+    const PackedRow packed = work.row(a, row);
+    const auto end = __builtin_bit_cast(Float2, arch::load_shared8(Types::end(row)));
+    repair(
+        ExactScores<spec.dtype>{a.problem, work.sequence, packed.head, a.caches},
+        work.part.view(a.problem, work.sequence, packed.query), end.x, end.y, 0,
+        a.problem.value_dim, [&](float lse) { store(Types::lse(row), lse); },
+        [&](int column, float x) { store(Types::result(row, column), x); });
+  }
+}
+
+// Rows of results from shared memory to where they belong, by turns of some warps.
+template <KernelSpec spec>
+void store_latent(const DecodeArguments& a, int first, int step) {
   using Types = LatentGroupTypes<spec>;
   const LatentWork<spec> work(arch::again(a));
-  const LatentResults<spec.dtype> to{a, work.sequence, work.item.split};
+  const LatentResults<spec.dtype> to{a, work.sequence, work.result()};
+  arch::wave_barrier();  // repaired rows are there
 #pragma clang loop unroll(disable)
   for (int row = first; row < work.part.rows; row += step) {
     const PackedRow packed = work.row(a, row);
-    if (broken >> row & 1) {
-      const auto end = __builtin_bit_cast(Float2, arch::load_shared8(Types::end(row)));
-      repair(
-          ExactScores<spec.dtype>{a.problem, work.sequence, packed.head, a.caches},
-          work.part.view(a.problem, work.sequence, packed.query), end.x, end.y, 0,
-          a.problem.value_dim, [&](float lse) { to.store_lse(packed, lse); },
-          [&](int column, float x) { to.store(packed, column, x); });
-      continue;
-    }
     for (int column = 4 * arch::lane(); column < latent_values; column += 4 * arch::wave_size)
       to.store(packed, column,
                __builtin_bit_cast(Float4, arch::load_shared(Types::result(row, column))));
+    if (arch::lane() == 0) to.store_lse(packed, arch::load_shared_float(Types::lse(row)));
+  }
+}
+
+// The same of both workgroups of a pair, merged; each has half of the rows.
+template <KernelSpec spec>
+void merge_latent(const DecodeArguments& a, int first, int step) {
+  using Types = LatentGroupTypes<spec>;
+  const LatentWork<spec> work(arch::again(a));
+  const LatentResults<spec.dtype> to{a, work.sequence, work.result()};
+  const int begin = Types::rows / 2 * LatentPair::rank(), end = begin + Types::rows / 2;
+#pragma clang loop unroll(disable)
+  for (int row = begin + first; row < end && row < work.part.rows; row += step) {
+    const PackedRow packed = work.row(a, row);
+    float lse[2], share[2], highest = -infinity, sum = 0;
+    ROCFLASH_UNROLL
+    for (int n = 0; n < 2; ++n) {
+      lse[n] = arch::load_cluster_float(arch::address_in(n, Types::lse(row)));
+      if (__builtin_fabsf(lse[n]) == infinity) lse[n] = -infinity;  // it has seen nothing
+      highest = __builtin_fmaxf(highest, lse[n]);
+    }
+    ROCFLASH_UNROLL
+    for (int n = 0; n < 2; ++n) {
+      share[n] = lse[n] == -infinity ? 0.0f : arch::exp2((lse[n] - highest) * log2_e);
+      sum += share[n];
+    }
+    const float factor = sum == 0 ? 0.0f : 1 / sum;
+    for (int column = 4 * arch::lane(); column < latent_values; column += 4 * arch::wave_size) {
+      Float4 x = {};
+      ROCFLASH_UNROLL
+      for (int n = 0; n < 2; ++n) {
+        const Float4 y = arch::load_cluster_floats(arch::address_in(n, Types::result(row, column)));
+        if (share[n] != 0) x += share[n] * factor * y;
+      }
+      to.store(packed, column, x);
+    }
+    if (arch::lane() == 0)
+      to.store_lse(packed, sum == 0 ? infinity : highest + arch::log2(sum) * ln_2);
   }
 }
 

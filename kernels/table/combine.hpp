@@ -11,8 +11,10 @@ struct CombineTile {
 };
 inline constexpr CombineTile combine_tile{256, 1};
 
-constexpr KernelSpec combine_spec(Operation operation = Operation::combine) {
-  return {operation, DType::f32, 0, Variant::any};
+// combine_early has another kernel for rows of more than `narrow_columns` (combine/sm90_wide.hpp).
+inline constexpr int narrow_columns = 256, wide_columns = 512;
+constexpr KernelSpec combine_spec(Operation operation = Operation::combine, int bucket = 0) {
+  return {operation, DType::f32, bucket, Variant::any};
 }
 
 }  // namespace rocflash::kernel

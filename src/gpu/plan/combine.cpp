@@ -31,8 +31,14 @@ void plan_combine(Plan& plan, const Parts& parts, const Problem* problem, Chip c
   constexpr std::int64_t most_groups = 1 << 16;
   a.groups = static_cast<std::int32_t>(std::min(divide_up(items, waves / a.slices), most_groups));
   if (problem && chip.warpgroups) {  // the launch before is decode's
-    plan.add(kernel::combine_spec(kernel::Operation::combine_early), kernel::Family::sm90,
-             a.groups);
+    const Lengths& lengths = problem->lengths;
+    // One workgroup per block of rows there, and strides of its own making.
+    const bool wide = parts.columns > kernel::narrow_columns && !lengths.packed_q() &&
+                      !lengths.used_q && divide_up(items, waves / a.slices) <= most_groups &&
+                      (parts.out_partial_stride[0] | parts.out_partial_stride[3]) % 4 == 0;
+    plan.add(
+        kernel::combine_spec(kernel::Operation::combine_early, wide ? kernel::wide_columns : 0),
+        kernel::Family::sm90, a.groups);
     plan.shape().early = true;
   } else {
     plan.add(kernel::combine_spec(), chip.family, a.groups);

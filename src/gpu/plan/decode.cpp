@@ -164,14 +164,16 @@ void plan_decode(Plan& plan, const Problem& given, const ForwardOutputs& outputs
   a.blocks = static_cast<std::int32_t>(row_blocks(p, tile));
   a.splits = decode_splits(p, chip);
   a.caches = caches_of(p);
+  const std::uint32_t merged_at_once = groups && latent_pairs(a.blocks, a.splits) ? 2 : 1;
   const std::int64_t parts =
-      std::int64_t{a.splits} * tile.parts(kernel::facts_of(chip.family).wave);
+      std::int64_t{a.splits} * tile.parts(kernel::facts_of(chip.family).wave) / merged_at_once;
   if (parts == 1 && !l.packed_q() && !l.used_q && !(tile.divides_columns && given.sinks)) {
     a.direct = 1;
     a.outputs = outputs;
     a.sinks = given.sinks;
-    plan.add(spec, family_for(spec, chip), blocks_of_all(p, tile).value());
+    plan.add(spec, family_for(spec, chip), blocks_of_all(p, tile).value() * a.splits);
     plan.shape().early = groups != nullptr;
+    plan.shape().cluster = merged_at_once;
     return;
   }
 
@@ -194,6 +196,7 @@ void plan_decode(Plan& plan, const Problem& given, const ForwardOutputs& outputs
   a.lse = {reinterpret_cast<float*>(lse), l.packed_q() ? 0 : p.heads * l.rows_q, l.rows_q, 1};
   plan.add(spec, family_for(spec, chip), blocks_of_all(p, tile).value() * a.splits);
   plan.shape().early = groups != nullptr;
+  plan.shape().cluster = merged_at_once;
 
   const Rows& to = outputs.out;
   Parts merged{

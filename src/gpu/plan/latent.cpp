@@ -43,6 +43,10 @@ std::int32_t latent_splits(std::int64_t keys, std::int64_t blocks, Chip chip) {
   return static_cast<std::int32_t>(best);
 }
 
+bool latent_pairs(std::int32_t blocks, std::int32_t splits) {
+  return blocks == 1 && splits % 2 == 0;
+}
+
 void map_latent(Plan& plan, kernel::LatentWarpgroupsArguments& a) {
   const Problem& p = a.decode.problem;
   a.box_rows = copied_rows(p, LatentGroups::keys);

@@ -61,7 +61,8 @@ TEST(Latent, TakesAsManyRowsAsThereAre) {
   EXPECT_EQ(Given(1, 4096, 128).rows(), 64);
   EXPECT_EQ(Given(1, 4096, 16, 2).rows(), 32);  // pairs of query and head
   EXPECT_EQ(Given(1, 4096).rows(older), 0);
-  EXPECT_EQ(Given(1, 32768, 16).names(), (Names{"latent_warpgroups_bf16_16", "combine_early_f32"}));
+  EXPECT_EQ(Given(1, 32768, 16).names(),
+            (Names{"latent_warpgroups_bf16_16", "combine_early_f32_512"}));
   EXPECT_EQ(Given(1, 32768, 16).names(older), (Names{"decode_latent_bf16_576", "combine_f32"}));
   EXPECT_EQ(Given(200, 4096, 16).with([](Given& g) { g.p.splits = 1; }).names(),
             Names{"latent_warpgroups_bf16_16"});
@@ -77,6 +78,32 @@ TEST(Latent, FillsTheDeviceInFewRounds) {
   EXPECT_EQ(splits(Given(1, 131072).with([](Given& g) { g.p.splits = 7; })), 7);
   for (const std::int64_t b : {1, 3, 8, 50, 132, 140, 1000})
     EXPECT_GE(b * splits(Given(b, 65536)), 120) << b;
+}
+
+// Two workgroups with neighbouring parts of the keys merge their results: half as many parts are left.
+TEST(Latent, MergesInPairs) {
+  const auto check = [](const Given& g, std::uint32_t groups, std::uint32_t cluster,
+                        std::int64_t parts) {
+    Plan plan;
+    plan_decode(plan, g.p, g.o, nullptr, hopper);
+    const Launch* launch = plan.find(Operation::latent_warpgroups);
+    ASSERT_NE(launch, nullptr);
+    EXPECT_EQ(launch->shape.groups, groups);
+    EXPECT_EQ(launch->shape.cluster, cluster);
+    const Launch* merge = plan.find(Operation::combine_early);
+    ASSERT_EQ(merge != nullptr, parts > 1);
+    EXPECT_EQ(plan.arguments<Operation::latent_warpgroups>().decode.direct, parts == 1);
+    if (merge) EXPECT_EQ(plan.arguments<Operation::combine_early>().parts.parts, parts);
+  };
+  check(Given(1, 131072, 64), 128, 2, 64);
+  check(Given(64, 8192, 64), 128, 2, 1);  // straight to the outputs
+  check(Given(132, 4096, 64), 132, 1, 1);
+  const auto split = [](std::int64_t heads, std::int32_t splits) {
+    return Given(1, 131072, heads).with([&](Given& g) { g.p.splits = splits; });
+  };
+  check(split(16, 7), 7, 1, 7);
+  check(split(16, 6), 6, 2, 3);
+  check(split(128, 6), 12, 1, 6);  // neighbours are two blocks of rows
 }
 
 TEST(Latent, LeavesOptionsToTheOtherKernel) {
