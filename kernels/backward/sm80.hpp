@@ -159,7 +159,7 @@ void own_keys(const BackwardArguments& a) {
   typename Types::KeySums dk = {}, dv = {};
 
   std::uint32_t buffer = 0, half = 0;  // of the queries, of the weights
-  for (Now now = first_turn; now.head < block.end_head; now = now.after(block, 1)) {
+  for (Now now = first_turn; now.head < block.end_head;) {
     {
       // Which part of S and dP this warp computes.
       const int thread = arch::renewed_thread(), lane = thread % arch::wave_size,
@@ -205,7 +205,8 @@ void own_keys(const BackwardArguments& a) {
           const SequenceView sequence = kept_sequence();
           const std::int32_t first_key = block.begin + score_column;
           const ScoreRow row{now.query + score_row + Scores::row(lane, i), lse_of(i), delta_of(i)};
-          differentiate_row(options, p, sequence, now.head, first_key, lane, row, i, s, d);
+          constexpr int few = spec.bucket == 128 ? 4 : Scores::lane_columns;
+          differentiate_row<few>(options, p, sequence, now.head, first_key, lane, row, i, s, d);
         });
         if (edge) {
           hide_in(s, 0);
@@ -243,7 +244,9 @@ void own_keys(const BackwardArguments& a) {
     }
     if constexpr (buffers == 3) arch::wait_for_copies<0>();
     arch::barrier();
-    if constexpr (buffers == 3) copy_turn(now.after(block, 2), buffer == 0 ? 2 : buffer - 1);
+    Now next;
+    if constexpr (buffers > 1) next = now.after(block, 1);
+    if constexpr (buffers == 3) copy_turn(next.after(block, 1), buffer == 0 ? 2 : buffer - 1);
 
     const int thread = arch::renewed_thread(), lane = thread % arch::wave_size,
               warp = thread / arch::wave_size;
@@ -301,15 +304,17 @@ void own_keys(const BackwardArguments& a) {
     if constexpr (buffers == 2) {
       arch::wait_for_copies<0>();
       arch::barrier();
-      copy_turn(now.after(block, 2), buffer);
+      copy_turn(next.after(block, 1), buffer);
     } else if constexpr (buffers == 1) {
       arch::barrier();
-      copy_turn(now.after(block, 1), 0);
+      next = now.after(block, 1);
+      copy_turn(next, 0);
       arch::wait_for_copies<0>();
       arch::barrier();
     }
     buffer = buffer + 1 == buffers ? 0 : buffer + 1;
     if constexpr (buffers == 3) half = 1 - half;
+    now = next;
   }
   finish_keys<spec>(a, dk, dv);
 }

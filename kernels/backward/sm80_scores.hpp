@@ -38,8 +38,9 @@ inline std::uint32_t kept_by_row(const GradientShape& shape, std::int32_t query,
 }
 
 // Row i of the products s = q·k and d = dout·v becomes weights after dropout, and gradients of scores,
-// whether or not the query sees the keys. The tile's first key is `begin`.
-template <Variant variant, class Unit, class Scores>
+// whether or not the query sees the keys. The tile's first key is `begin`. Options take many registers for each
+// column: `few` columns at a time.
+template <int few, Variant variant, class Unit, class Scores>
 void differentiate_row(const ScoreOptions<variant, Unit>& options, const Problem& p,
                        const SequenceView& sequence, std::int64_t head, std::int32_t begin,
                        int lane, const ScoreRow& row, int i, Scores& s, Scores& d) {
@@ -50,8 +51,6 @@ void differentiate_row(const ScoreOptions<variant, Unit>& options, const Problem
     };
     const GradientShape shape(p, sequence, head);
     const float unit = options.shaped ? 1 : options.unit;
-    // A few columns at a time: the options take many registers for each.
-    constexpr int few = 4;
     std::uint32_t bits = ~0u;
     static_for<count / few>([&](auto part) {
       constexpr int first = part.value * few;

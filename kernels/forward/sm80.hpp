@@ -340,13 +340,25 @@ void forward(const ForwardArguments& a) {
     turn_signs<spec.dtype, spec.bucket, tile.queries, tile.threads>(Types::q());
   }
   if (!q_makes_room) copy_tile(end_key - first_key, 0);
-  // Where a lane finds its operands.
+  // Where a lane finds its operands. Some kernels find k and v again for each tile, because registers are too few or
+  // because that is faster.
   const auto own_q = [](int thread) {
     const int row = thread / arch::wave_size * Types::warp_queries;
     return operand_address<Rows>(Types::q() + static_cast<std::uint32_t>(row * Rows::bytes),
                                  matrices_down(thread % arch::wave_size));
   };
+  const auto own_k = [](int thread) {
+    return operand_address<Rows>(Types::k(), matrices_across(thread % arch::wave_size));
+  };
+  const auto own_v = [](int thread) {
+    return Types::ValueOperand::first(Types::v(), 0, thread % arch::wave_size);
+  };
   typename Types::Queries q(own_q(arch::thread()));
+  constexpr bool is_f32 = spec.dtype == DType::f32, in_loop = is_f32 && spec.bucket > 64;
+  constexpr bool find_v = tile.parks || (!is_f32 && spec.bucket <= 64),
+                 find_k = find_v || spec.bucket == 128;
+  [[maybe_unused]] const SharedAddress first_k = own_k(arch::thread()),
+                                       first_v = own_v(arch::thread());
   if constexpr (!tile.shared_queries) {
     arch::wait_for_copies<q_makes_room ? 0 : 1>();
     arch::barrier();
@@ -386,10 +398,13 @@ void forward(const ForwardArguments& a) {
 
     // scores = Q · Kᵀ
     Scores scores = {};
-    if constexpr (tile.shared_queries) q = typename Types::Queries(own_q(thread));
-    add_product_in_loop<spec.bucket>(scores, q,
-                                     typename Types::KeyOperand{operand_address<Rows>(
-                                         Types::k() + half, matrices_across(lane))});
+    if constexpr (tile.parks && tile.shared_queries) q = typename Types::Queries(own_q(thread));
+    const typename Types::KeyOperand k{find_k ? own_k(thread) + half : arch::renew(first_k + half)};
+    if constexpr (in_loop) {
+      add_product_in_loop<spec.bucket>(scores, q, k);
+    } else {
+      add_product<spec.bucket>(scores, q, k);
+    }
     if (shaped || edge) {
       const auto key_at = [first = begin + Scores::lane_column(lane)](int n) {
         return first + Scores::column(n);
@@ -399,9 +414,11 @@ void forward(const ForwardArguments& a) {
         if (shaped) {
           const SequenceView kept = kept_sequence(block);
           const ScoreShape shape(p, kept, block.head, block.alibi);
-          static_for<Scores::lane_columns / 4>([&](auto part) {
-            constexpr int first = part.value * 4;
-            shape.template shape<4, typename Types::Unit>(
+          // At head size 128 in two halves: registers do not hold what options need for a whole row.
+          constexpr int columns = Scores::lane_columns / (spec.bucket == 128 ? 2 : 1);
+          static_for<Scores::lane_columns / columns>([&](auto part) {
+            constexpr int first = part.value * columns;
+            shape.template shape<columns, typename Types::Unit>(
                 query, [&](int n) -> float& { return scores.at(i, first + n); },
                 [&](int n) { return key_at(first + n); });
           });
@@ -418,7 +435,9 @@ void forward(const ForwardArguments& a) {
     follow_largest<Types>(softmax, scores, unit, out);
 
     // out += P · V
-    const typename Types::ValueOperand v{Types::ValueOperand::first(Types::v() + half, 0, lane)};
+    const typename Types::ValueOperand v{find_v    ? own_v(thread) + half
+                                         : in_loop ? own_v(arch::renewed_thread()) + half
+                                                   : arch::renew(first_v + half)};
     const auto kept = [&](int i, int key) {
       const SequenceView own_sequence = kept_sequence(block);
       const ScoreShape shape(p, own_sequence, block.head, 0);

@@ -112,8 +112,9 @@ constexpr ForwardTile forward_tile(Family family, const KernelSpec& spec) {
       return {64, 16, 128, 2, true};
     case Family::sm80: {
       ForwardTile tile = sm80_forward_tile(spec);
-      // Up to 64 columns there is room in registers, and none in the shared memory of two workgroups.
-      if (bucket > 64) {
+      // Up to 64 columns, and with 16 queries per warp (f32), registers do; and at 64 columns the shared
+      // memory of smaller GPUs has no room beside two workgroups.
+      if (bucket > 64 && spec.variant == Variant::full && spec.dtype != DType::f32) {
         tile.parks = true;
         tile.dynamic_shared += sm80_forward_block_bytes;
       }
