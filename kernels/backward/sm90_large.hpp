@@ -258,8 +258,8 @@ void compute_gradients_of_keys(const BackwardArguments& a) {
   finish_sums<Types, true>(a, dk);
 }
 
-// dQ. Where blocks take turns, each warp does at the sums of its own 16 queries: it asks for the turn while the first
-// columns are computed, and passes it as soon as all are added.
+// dQ. Where blocks take turns, each warp asks for the turn before there is dS, and reports as soon as all columns are
+// added; a warp of the copying group passes the turn.
 template <KernelSpec spec>
 void compute_queries(const BackwardArguments& a) {
   using Types = KeyGroupsTypes<spec>;
@@ -268,6 +268,7 @@ void compute_queries(const BackwardArguments& a) {
   constexpr int columns = Types::query_columns, parts = spec.bucket / columns;
   if (Types::block()[BlockOrder::count] == 0) return;
   DrainPlace<Types::stages> place;
+  FillPlace<1> added;
   typename Types::QuerySums dq;
   arch::reach_barrier(ds_read, two_groups);  // there are none yet
 #pragma clang loop unroll(disable)
@@ -279,12 +280,14 @@ void compute_queries(const BackwardArguments& a) {
     const int first_query = 16 * thread.warp;
     const bool there = first_query < order[TileOrder::rows];
     float* const sums = order.floats(TileOrder::sums) + first_query * spec.bucket;
-    const bool in_turn = there && thread.lane == 0 && DqTurns::in_order(a);
-    const Turn turn(order, thread.warp);
+    const bool in_turn = thread.lane == 0 && DqTurns::in_order(a);
+    const Turn turn(order);
     // Each warp what it read: while it waits for a turn, others may be a tile ahead.
     arch::wave_barrier();
     if (thread.lane == 0) Types::statistics_ring().release(place);
     place.advance();
+    bool has_come = true;
+    if (in_turn) has_come = turn.has_come();
     arch::barrier(ds_there, two_groups);
     static_for<parts>([&](auto part) {
       constexpr int column = part.value * columns;
@@ -293,8 +296,6 @@ void compute_queries(const BackwardArguments& a) {
                                                          ColumnLines<KeyTile>(Types::k(), column));
       queries.commit();
       constexpr bool is_first = part.value == 0, is_last = part.value + 1 == parts;
-      bool has_come = true;
-      if (is_first && in_turn) has_come = turn.has_come();
       wait<0>(dq);
       if constexpr (is_last) arch::reach_barrier(ds_read, two_groups);
       add_queries<Types>(
@@ -305,7 +306,8 @@ void compute_queries(const BackwardArguments& a) {
           [&] {
             if (!is_last || !in_turn) return;
             arch::wait_for_stores<0>();
-            pass_turn(turn.counter);
+            Types::added_ring().fill(added, 0);
+            added.advance();
           });
     });
     if (left == 0) break;
@@ -327,10 +329,10 @@ void backward_warpgroups_large(const BackwardWarpgroupsArguments& a) {
     // The warpgroup of dq reads neither.
     Types::q_ring().make(tile.groups - 1);
     Types::dout_ring().make(tile.groups - 1);
-    // Of the warpgroup of dq each warp reports.
-    Types::statistics_ring().make(tile.groups - 1 + arch::warpgroup_size / arch::wave_size,
-                                  arch::wave_size);
+    constexpr int query_warps = arch::warpgroup_size / arch::wave_size;  // each reports
+    Types::statistics_ring().make(tile.groups - 1 + query_warps, arch::wave_size);
     Types::weights_ring().make(arch::warpgroup_size, arch::warpgroup_size);
+    Types::added_ring().make(1, query_warps);
     arch::publish_barriers();
   }
   arch::barrier();

@@ -169,11 +169,13 @@ struct KeyGroupsTypes {
   static QueryRing statistics_ring() { return QueryRing(ring(1)); }
   // Weights that pass from one warpgroup to the other (tile.same_keys), through the second tile of dS.
   static Ring<1> weights_ring() { return Ring<1>(ring(2)); }
+  // Tiles of dq whose additions are done, where blocks take turns (tile.same_keys).
+  static Ring<1> added_ring() { return Ring<1>(ring(2) + Ring<1>::bytes); }
   static constexpr int shared_bytes =
       2 * KeyTile::bytes + (q_stages + stages) * QueryTile::bytes + 2 * ScoreTile::bytes +
       query_groups * 4 * static_cast<int>(warp_sums) + stages * static_cast<int>(statistic_bytes) +
       8 * keys + static_cast<int>(BlockOrder::bytes) + Ring<1>::bytes + QRing::bytes +
-      2 * QueryRing::bytes + (tile.same_keys ? Ring<1>::bytes : 0);
+      2 * QueryRing::bytes + (tile.same_keys ? 2 * Ring<1>::bytes : 0);
   static_assert(shared_bytes == backward_groups_shared(spec));
   static_assert(KeyTile::bytes % 1024 == 0 && QueryTile::bytes % 1024 == 0 &&
                 ScoreTile::bytes % 1024 == 0);
@@ -235,6 +237,14 @@ void store_block(const BackwardArguments& a, const OwnKeys<Types>& own) {
   block.store(BlockOrder::sk, sequence.sk);
 }
 
+// The counter of a tile; heads of the group count from 0.
+template <class Types>
+const float* tile_counter(std::int32_t query, std::int32_t head) {
+  const auto block = Types::block();
+  return block.floats(BlockOrder::counters) +
+         std::int64_t{head} * block[BlockOrder::head_counters] + query / DqSums::rows;
+}
+
 // Stores when it is the block's turn at the sums of a tile. Blocks of keys follow each other as they are started, so
 // that none waits for one that cannot start. `before` is the order of the tile before, if there is one.
 template <class Types>
@@ -242,23 +252,21 @@ void store_turn(const BackwardArguments& a, std::int32_t query, std::int32_t hea
                 typename Types::TileWords order, typename Types::TileWords before) {
   const auto block = Types::block();
   const Sight sight(a.problem.visibility, block[BlockOrder::sq], block[BlockOrder::sk]);
-  order.store(TileOrder::counter, block.floats(BlockOrder::counters) +
-                                      std::int64_t{head} * block[BlockOrder::head_counters] +
-                                      query / DqSums::rows);
+  order.store(TileOrder::counter, tile_counter<Types>(query, head));
   order.store(TileOrder::before, order[TileOrder::number] > 0 ? before.floats(TileOrder::counter)
                                                               : static_cast<const float*>(nullptr));
   order.store(TileOrder::turn,
               blocks_before<Types::keys, Types::queries>(sight, block[BlockOrder::number], query));
 }
 
-// The block's turn at the sums of a tile, or of the 16 queries from block `part` of them on.
+// The block's turn at the sums of a tile.
 struct Turn {
   const float* counter;
   std::uint32_t number;
 
   template <class Words>
-  explicit Turn(Words order, int part = 0)
-      : counter(order.floats(TileOrder::counter) + part),
+  explicit Turn(Words order)
+      : counter(order.floats(TileOrder::counter)),
         number(static_cast<std::uint32_t>(order[TileOrder::turn])) {}
   bool has_come() const {
     return arch::load_counter(reinterpret_cast<const std::uint32_t*>(counter)) >= number;
@@ -397,12 +405,30 @@ void copy_statistics(const BackwardArguments& a) {
     pass_turn(Types::order(place.stage()).floats(TileOrder::counter));
 }
 
+// What a third warp does where blocks take turns and others report additions that are done: a turn is passed by a
+// fence for the whole device, which takes long.
+template <KernelSpec spec>
+void pass_turns(const BackwardArguments& a) {
+  using Types = KeyGroupsTypes<spec>;
+  if (!DqTurns::in_order(a) || arch::lane() != 0) return;
+  DrainPlace<1> place;
+  for_each_tile<Types>(static_cast<std::int32_t>(a.problem.group()),
+                       [&](std::int32_t query, std::int32_t head, std::int32_t) {
+                         Types::added_ring().wait(place);
+                         Types::added_ring().release(place);
+                         place.advance();
+                         pass_turn(tile_counter<Types>(query, head));
+                       });
+}
+
 // What the copying warpgroup does.
 template <KernelSpec spec>
 void copy_tiles(const BackwardWarpgroupsArguments& a) {
   arch::give_registers<KeyGroupsTypes<spec>::tile.copying>();
   if (arch::thread() == 0) copy_rows<spec>(a);
   if (arch::wave() == 1) copy_statistics<spec>(a.backward);
+  if constexpr (KeyGroupsTypes<spec>::tile.same_keys)
+    if (arch::wave() == 2) pass_turns<spec>(a.backward);
 }
 
 }  // namespace rocflash::kernel

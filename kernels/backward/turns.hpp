@@ -1,6 +1,6 @@
 // Counters by which workgroups that own keys take turns at the sums of dq, where the same bits are wanted on every
-// run: how many have added. One per block of 16 queries of the sums, behind all of them. Where the warps of a workgroup
-// add each on its own, all count; elsewhere that of a tile's first block. The kernel that clears the sums clears them.
+// run: how many have added. One per block of 16 queries of the sums, behind all of them; that of a tile's first block
+// counts. The kernel that clears the sums clears them.
 #pragma once
 
 #include "backward/dq_sums.hpp"

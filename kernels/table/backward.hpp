@@ -140,14 +140,14 @@ constexpr BackwardGroups backward_groups(const KernelSpec& spec) {
 
 // Keys and values, tiles of queries and of dout, two tiles of gradients of scores (or one, and one of weights),
 // one of dq in f32; lse and delta of each query and 64 bytes for each tile of queries; which queries see each
-// key; 96 bytes for the block; barriers of the keys and of three rings (and of the weights).
+// key; 96 bytes for the block; barriers of the keys and of three rings (and of the weights and of additions).
 constexpr int backward_groups_shared(const KernelSpec& spec) {
   const BackwardGroups g = backward_groups(spec);
   const int row_bytes = spec.bucket * static_cast<int>(size_of(spec.dtype));
   return (2 * g.keys() + (g.q_stages + g.stages) * g.queries) * row_bytes +
          2 * 2 * g.keys() * g.queries + 4 * g.query_groups() * 64 * g.query_columns(spec.bucket) +
          g.stages * (8 * g.queries + 64) + 8 * g.keys() + 96 +
-         8 * 2 * (1 + g.q_stages + 2 * g.stages + (g.same_keys ? 1 : 0));
+         8 * 2 * (1 + g.q_stages + 2 * g.stages + (g.same_keys ? 2 : 0));
 }
 
 // The same up to 64 columns: the warpgroup that has tiles copied computes the gradients of their queries, too.
