@@ -13,7 +13,7 @@ namespace rocflash::kernel {
 template <KernelSpec spec>
 void combine_wide(const CombineArguments& a) {
   constexpr int waves = combine_tile.threads / arch::wave_size, lane_columns = 4,
-                block = arch::wave_size * lane_columns, at_once = 4;
+                block = arch::wave_size * lane_columns, at_once = wide_parts;
   ROCFLASH_SHARED_ARRAY Float4 sums[waves][arch::wave_size];
   const Parts& p = a.parts;
   const int wave = arch::wave(), lane = arch::lane(), slice = wave % a.slices,

@@ -11,8 +11,9 @@ struct CombineTile {
 };
 inline constexpr CombineTile combine_tile{256, 1};
 
-// combine_early has another kernel for rows of more than `narrow_columns` (combine/sm90_wide.hpp).
-inline constexpr int narrow_columns = 256, wide_columns = 512;
+// combine_early has another kernel for rows of more than `narrow_columns` (combine/sm90_wide.hpp), whose waves load as
+// many parts at once.
+inline constexpr int narrow_columns = 256, wide_columns = 512, wide_parts = 8;
 constexpr KernelSpec combine_spec(Operation operation = Operation::combine, int bucket = 0) {
   return {operation, DType::f32, bucket, Variant::any};
 }

@@ -13,6 +13,17 @@ int combine_slices(std::int64_t parts, std::int64_t items, Chip chip) {
   return slices;
 }
 
+namespace {
+
+// Each wave has all of its parts on their way at once, if there are waves for it.
+int wide_slices(std::int64_t parts, int waves) {
+  int slices = 1;
+  while (2 * slices <= waves && 2 * slices * kernel::wide_parts <= parts) slices *= 2;
+  return slices;
+}
+
+}  // namespace
+
 void plan_combine(Plan& plan, const Parts& parts, const Problem* problem, Chip chip) {
   // Not more than the elements of out, which are counted in 64 bits.
   const std::int64_t rows = parts.columns == 0 ? 0 : parts.batch * parts.queries * parts.heads;
@@ -26,19 +37,25 @@ void plan_combine(Plan& plan, const Parts& parts, const Problem* problem, Chip c
   const int wave = kernel::facts_of(chip.family).wave, waves = kernel::combine_tile.threads / wave;
   a.blocks = static_cast<std::int32_t>(divide_up(parts.columns, 4 * wave));
   const std::int64_t items = rows * a.blocks;  // no more than elements of out either
-  a.slices = combine_slices(parts.parts, items, chip);
+  // Rows of latent decode have a kernel of their own, with a workgroup for each block of rows.
+  constexpr std::int64_t most_wide_items = 1 << 24;
+  const bool wide = problem && chip.warpgroups && parts.columns > kernel::narrow_columns &&
+                    !problem->lengths.packed_q() && !problem->lengths.used_q &&
+                    items <= most_wide_items &&
+                    (parts.out_partial_stride[0] | parts.out_partial_stride[3]) % 4 == 0;
+  a.slices = wide ? wide_slices(parts.parts, waves) : combine_slices(parts.parts, items, chip);
+  if (wide) {
+    plan.add(kernel::combine_spec(kernel::Operation::combine_early, kernel::wide_columns),
+             kernel::Family::sm90, divide_up(items, waves / a.slices));
+    plan.shape().early = true;
+    return;
+  }
   // The kernel strides over the rows, so a bounded grid serves any number of them.
   constexpr std::int64_t most_groups = 1 << 16;
   a.groups = static_cast<std::int32_t>(std::min(divide_up(items, waves / a.slices), most_groups));
   if (problem && chip.warpgroups) {  // the launch before is decode's
-    const Lengths& lengths = problem->lengths;
-    // One workgroup per block of rows there, and strides of its own making.
-    const bool wide = parts.columns > kernel::narrow_columns && !lengths.packed_q() &&
-                      !lengths.used_q && divide_up(items, waves / a.slices) <= most_groups &&
-                      (parts.out_partial_stride[0] | parts.out_partial_stride[3]) % 4 == 0;
-    plan.add(
-        kernel::combine_spec(kernel::Operation::combine_early, wide ? kernel::wide_columns : 0),
-        kernel::Family::sm90, a.groups);
+    plan.add(kernel::combine_spec(kernel::Operation::combine_early), kernel::Family::sm90,
+             a.groups);
     plan.shape().early = true;
   } else {
     plan.add(kernel::combine_spec(), chip.family, a.groups);
