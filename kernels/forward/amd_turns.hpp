@@ -291,7 +291,7 @@ void forward_in_turns(const ForwardArguments& a) {
     // Steps after the turn is given away.
     constexpr int early = smaller(Mma::instructions == 1 ? 5 : 3, count / 4);
     // Steps from one write, or additional read, to the next.
-    constexpr int apart = count >= 32 && Mma::instructions > 1 ? 4 : 3;
+    constexpr int apart = count >= 32 ? 4 : 3;
     // All is read when the turn is given away (read_ahead_slowly).
     constexpr int before = count - early - 2;
     static_assert(3 + before + (before + apart - 1) / apart >= count);
