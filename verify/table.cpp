@@ -379,6 +379,9 @@ std::vector<Case> quick_cases(std::uint64_t seed) {
   // Several tiles of keys: some hidden at either end, some with infinities in them.
   for (const char* feature : {"window causal", "non-finite mask"})
     once(shapes()[telling_shapes - 1], feature);
+  // Few blocks of queries with many keys, which AMD's matrix GPUs divide among their waves.
+  for (const char* feature : {"causal", "scale negative"})
+    once({"140x1030", 1, 2, 2, 140, 1030, 128, 128}, feature);
   return list;
 }
 

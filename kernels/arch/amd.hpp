@@ -185,11 +185,9 @@ void end_phase(T& x) {
   __builtin_amdgcn_sched_barrier(0);
 }
 
-// Reads from LDS and products stay on their side of this place, and vector instructions too if asked for;
-// all else may cross it. Left alone, the compiler reads each operand right before its use, and a wave that
+// Reads from LDS and products stay on their side of this place; all else may cross it. Left alone, the compiler reads each operand right before its use, and a wave that
 // has its SIMD to itself then waits for every one of them.
 inline void keep_order() { __builtin_amdgcn_sched_barrier(0x676); }
-inline void keep_vector_order() { __builtin_amdgcn_sched_barrier(0x274); }
 
 // The lower, or the upper, halves of two words in one.
 inline std::uint32_t low_halves(std::uint32_t first, std::uint32_t second) {

@@ -124,4 +124,9 @@ void forward(const ForwardArguments& a) {
   }
 }
 
+template <KernelSpec spec>
+void forward_halves(const ForwardArguments& a) {
+  forward_in_turns<spec>(a);
+}
+
 }  // namespace rocflash::kernel

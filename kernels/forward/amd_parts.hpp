@@ -31,7 +31,11 @@ struct ForwardTypes {
 
   using Mma = arch::Mma<dtype>;
   static constexpr int wave_queries = Mma::columns, waves = tile.threads / arch::wave_size;
-  static_assert(waves * wave_queries == tile.queries);
+  // Waves n and n + waves / 2, on one SIMD, share their queries: each has half of the keys of every tile.
+  static constexpr bool halves = spec.operation == Operation::forward_halves;
+  static constexpr int wave_keys = halves ? tile.keys / 2 : tile.keys;
+  static constexpr int query_waves = halves ? waves / 2 : waves;
+  static_assert(query_waves * wave_queries == tile.queries);
   // Two waves per SIMD whose matrix unit works beside the vector unit: while one multiplies, the other
   // takes exponentials.
   // (CDNA1's registers are too few for that at 96 columns.)
@@ -45,8 +49,17 @@ struct ForwardTypes {
   using KeyOperand = SharedLines<Mma, Keys, Side::left>;               // K
   using ValueOperand = typename Values::Operand;                       // Vᵀ
   using Queries = KeptLines<Mma, dtype, bucket, tile.shared_queries>;  // Qᵀ
-  using Scores = Elements<Mma, tile.keys, wave_queries>;
+  using Scores = Elements<Mma, wave_keys, wave_queries>;
   using Outputs = Accumulators<Mma, bucket, wave_queries>;  // of Oᵀ
+
+  // The values of a tile from row `first` on.
+  static ValueOperand values_from(const SharedWords4* values, int first) {
+    if constexpr (arch::transposing_reads) {
+      return {values + first * Values::Tile::row_chunks};
+    } else {
+      return {.tile = values, .first_chunk = first / chunk_numbers<dtype>};
+    }
+  }
 
   // In turns, whole waves share out the staging: where there is less than one task per thread, only the
   // first waves have some, which is a scalar branch.
@@ -217,6 +230,22 @@ struct WaveRows {
   };
 };
 
+// To the nearest, ties to even. Not for NaN, which becomes any number: rows that have one are computed
+// again. Without an instruction for bf16 that takes five operations per pair instead of eleven.
+template <DType dtype>
+std::uint32_t narrow_numbers(float low, float high) {
+#if !defined(__gfx950__)
+  if constexpr (dtype == DType::bf16) {
+    const auto rounded = [](float x) {
+      const auto bits = __builtin_bit_cast(std::uint32_t, x);
+      return bits + 0x7fffu + (bits >> 16 & 1);
+    };
+    return arch::high_halves(rounded(low), rounded(high));
+  }
+#endif
+  return narrow_pair<dtype>(low, high);
+}
+
 // The end of a wave's work: sums over the lanes of each query, the sink, one division, and the
 // stores. With room in LDS (WaveRows) they are of whole lines.
 template <KernelSpec spec>
@@ -245,6 +274,7 @@ void finish(const ForwardArguments& a, const Position& position, const OnlineSof
 
   const Block out_rows(a.outputs.out, 0, item.batch, position.q_row + wave_begin,
                        position.q_rows - wave_begin, item.head);
+  const bool all_in_use = !arch::any(!in_use);
   float probe = 0;  // NaN once an output is not finite
   ROCFLASH_UNROLL
   for (int part = 0; part < out.row_parts; ++part) {
@@ -253,13 +283,17 @@ void finish(const ForwardArguments& a, const Position& position, const OnlineSof
     for (int i = 0; i < Mma::results; ++i) {
       o[i] = out.part[part][0][i];
       probe = __builtin_fmaf(o[i], 0.0f, probe);
-      o[i] = in_use ? o[i] * normaliser.factor : 0;
+      o[i] *= normaliser.factor;
+    }
+    if (!all_in_use) {
+      ROCFLASH_UNROLL
+      for (int i = 0; i < Mma::results; ++i) o[i] = in_use ? o[i] : 0;
     }
     Quads<Mma>::arrange(o);
     ROCFLASH_UNROLL
     for (int i = 0; i < Mma::results; i += 4) {
-      const Words2 words{narrow_pair<dtype>(o[i], o[i + 1]),
-                         narrow_pair<dtype>(o[i + 2], o[i + 3])};
+      const Words2 words{narrow_numbers<dtype>(o[i], o[i + 1]),
+                         narrow_numbers<dtype>(o[i + 2], o[i + 3])};
       const int column = part * Mma::rows + Quads<Mma>::row(i) + Quads<Mma>::lane_row();
       if constexpr (Types::in_turns) {
         const int there = column % WaveRows<Mma>::columns;

@@ -10,6 +10,9 @@
 // products before it is done, when it has read all it needs from LDS: the other one reads its first
 // operands while these run.
 //
+// In halves (ForwardTypes) the two waves of a SIMD have the same queries, and each of them half of every
+// tile's keys, so that turns are half as long; at the end one merges the results of both.
+//
 // Together tile n of k and tile n − 1 of v are "pair" n, which both waves read in their turn n. It may be
 // overwritten once both had that turn; so each writes its share of pair n + 1 in its turn n.
 #pragma once
@@ -109,6 +112,56 @@ float weigh(const Scores& scores, float unit, float base, Weights& weights) {
   return sum;
 }
 
+// Waves n and n + half of them have the same queries and other keys: the former get the results of both.
+// Outputs go through LDS, two parts in each of `rooms`; a wave's own room there starts at merge_room().
+template <class Types>
+int merge_room() {
+  return arch::wave() % (Types::waves / 2) * 8 * arch::wave_size;
+}
+template <class Types>
+void merge_halves(SummedSoftmax& softmax, typename Types::Outputs& out,
+                  SharedWords4* const (&rooms)[2]) {
+  using Mma = typename Types::Mma;
+  static_assert(Types::Outputs::row_parts <= 4 && Mma::results == 16);
+  constexpr int half = Types::waves / 2;
+  const int wave = arch::wave();
+  auto* const statistics = (ROCFLASH_SHARED float*)rooms[0] + arch::lane();
+  arch::barrier();  // nobody reads keys or values any more
+  statistics[2 * wave * arch::wave_size] = softmax.reference;
+  statistics[(2 * wave + 1) * arch::wave_size] = softmax.sum;
+  arch::barrier();
+  const int other = wave < half ? wave + half : wave - half;
+  const float reference = statistics[2 * other * arch::wave_size];
+  const float sum = statistics[(2 * other + 1) * arch::wave_size];
+  out.scale(softmax.follow(reference));
+  softmax.sum += sum * (reference == -infinity ? 0 : arch::exp2(reference - softmax.reference));
+  arch::barrier();
+  const auto for_each_chunk = [&](auto use) {
+    ROCFLASH_UNROLL
+    for (int part = 0; part < Types::Outputs::row_parts; ++part) {
+      SharedWords4* const room = rooms[part / 2] + merge_room<Types>() + arch::lane();
+      ROCFLASH_UNROLL
+      for (int n = 0; n < 4; ++n)
+        use(room[(part % 2 * 4 + n) * arch::wave_size], out.part[part][0], 4 * n);
+    }
+  };
+  if (wave >= half)
+    for_each_chunk([](SharedWords4& chunk, const typename Mma::Result& o, int n) {
+      const float x[4] = {o[n], o[n + 1], o[n + 2], o[n + 3]};
+      chunk = __builtin_bit_cast(Words4, x);
+    });
+  arch::barrier();
+  if (wave < half)
+    for_each_chunk([](const SharedWords4& chunk, typename Mma::Result& o, int n) {
+      const Words4 words = chunk;
+      ROCFLASH_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const std::uint32_t word = words[i];
+        o[n + i] += __builtin_bit_cast(float, word);
+      }
+    });
+}
+
 template <KernelSpec spec>
 void forward_in_turns(const ForwardArguments& a) {
   using Types = ForwardTypes<spec>;
@@ -127,29 +180,71 @@ void forward_in_turns(const ForwardArguments& a) {
 
   // The workgroup's queries, the wave's, and the lane's own.
   const Problem& p = a.problem;
-  const WorkItem item(a.work, static_cast<std::int32_t>(p.heads), arch::group());
+  const WorkItem item(a.work, static_cast<std::int32_t>(p.heads),
+                      arch::group() + (Types::halves ? a.first_group : 0));
   clear_outside<tile.threads>(a, item, spec.dtype);
   const SequenceView sequence = sequence_view(p, item.batch);
   const Position position(item, sequence);
   const std::int32_t block_begin = item.block * tile.queries;
   if (block_begin >= sequence.q_rows) return;
-  const std::int32_t wave_begin = block_begin + arch::wave() * Types::wave_queries;
+  const bool second = arch::wave() >= Types::waves / 2;
+  const bool other_half = Types::halves && second;
+  const int first_row = other_half ? Types::wave_keys : 0;  // of a tile, for this wave
+  const std::int32_t wave_begin =
+      block_begin + (arch::wave() - (other_half ? Types::query_waves : 0)) * Types::wave_queries;
 
   // q by whole lines of memory, through LDS.
   const Scale scale(p.scale);
   const Block q_rows(p.q, 0, sequence.batch, sequence.q_row + wave_begin, sequence.sq - wave_begin,
                      item.head);
   constexpr int q_parts = (spec.bucket + Exchange::columns - 1) / Exchange::columns;
+  std::uint32_t q_places[q_parts][Exchange::rounds];
   Words4 q_words[q_parts][Exchange::rounds];
   ROCFLASH_UNROLL
   for (int part = 0; part < q_parts; ++part) {
     ROCFLASH_UNROLL
     for (int n = 0; n < Exchange::rounds; ++n) {
       const typename Exchange::Place place(n);
-      q_words[part][n] =
-          q_rows.load8(Block::offset(p.q, place.row, part * Exchange::columns + 8 * place.chunk));
+      q_places[part][n] = Block::offset(p.q, place.row, part * Exchange::columns + 8 * place.chunk);
+      arch::settle(q_places[part][n]);
     }
   }
+  const auto load_q = [&] {
+    ROCFLASH_UNROLL
+    for (int part = 0; part < q_parts; ++part) {
+      ROCFLASH_UNROLL
+      for (int n = 0; n < Exchange::rounds; ++n) q_words[part][n] = q_rows.load8(q_places[part][n]);
+    }
+  };
+  MadeFragments<Mma, spec.bucket / Mma::depth> q;
+  const auto take_q = [&] {
+    if (scale.turn_sign) {
+      ROCFLASH_UNROLL
+      for (auto& part : q_words) {
+        ROCFLASH_UNROLL
+        for (Words4& words : part) words ^= 0x80008000u;
+      }
+    }
+    // Waves of both halves have the same rooms, one after the other.
+    SharedWords4* const room =
+        &shared_values[0][0] + arch::wave() % (Types::waves / 2) * Exchange::Tile::chunks;
+    ROCFLASH_UNROLL
+    for (int part = 0; part < q_parts; ++part) {
+      ROCFLASH_UNROLL
+      for (int n = 0; n < Exchange::rounds; ++n)
+        room[typename Exchange::Place(n).room()] = q_words[part][n];
+      arch::wave_fence();
+      constexpr int steps_here = Exchange::columns / Mma::depth;
+      ROCFLASH_UNROLL
+      for (int step = 0; step < steps_here; ++step) {
+        if (part * steps_here + step < spec.bucket / Mma::depth)
+          q.step_[part * steps_here + step] =
+              SharedLines<Mma, typename Exchange::Tile, Side::right>{room}.fragment(0, step);
+      }
+      arch::wave_fence();
+    }
+  };
+  if (!second) load_q();
 
   const Sight sight(p.visibility, sequence.sq, sequence.sk);
   const Span seen = SeenInSight(sight, block_begin, tile.queries).by_any;
@@ -158,8 +253,6 @@ void forward_in_turns(const ForwardArguments& a) {
       seen.end <= seen.begin ? 0 : (seen.end - first_key + tile.keys - 1) / tile.keys);
   KeyTiles<spec> next(a, sequence, p.heads == p.kv_heads ? item.head : p.kv_head(item.head),
                       first_key);
-  next.find_keys();
-  next.load_keys();
   const SeenTiles sees(sight, wave_begin, Types::wave_queries, first_key, tile.keys);
   // After the wave's keys: what both compute would otherwise be done by vector instructions.
   const std::int32_t own = wave_begin + Scores::lane_column();
@@ -168,58 +261,57 @@ void forward_in_turns(const ForwardArguments& a) {
                                      ? static_cast<std::uint32_t>(sight.end(own) - own_begin)
                                      : 0;
 
-  SharedWords4* const q_room = &shared_values[0][0] + arch::wave() * Exchange::Tile::chunks;
-  MadeFragments<Mma, spec.bucket / Mma::depth> q;
-  ROCFLASH_UNROLL
-  for (int part = 0; part < q_parts; ++part) {
-    ROCFLASH_UNROLL
-    for (int n = 0; n < Exchange::rounds; ++n)
-      q_room[typename Exchange::Place(n).room()] =
-          scale.turn_sign ? q_words[part][n] ^ 0x80008000u : q_words[part][n];
-    arch::wave_fence();
-    constexpr int steps_here = Exchange::columns / Mma::depth;
-    ROCFLASH_UNROLL
-    for (int step = 0; step < steps_here; ++step) {
-      if (part * steps_here + step < spec.bucket / Mma::depth)
-        q.step_[part * steps_here + step] =
-            SharedLines<Mma, typename Exchange::Tile, Side::right>{q_room}.fragment(0, step);
-    }
-    arch::wave_fence();
-  }
-
   SummedSoftmax softmax;
   typename Types::Outputs out = {};
-  const bool second = arch::wave() >= Types::waves / 2;
-  next.store_keys(shared_keys[0]);
+  next.find_keys();
+  next.load_keys();
+  // All of q at once takes memory as long as a turn. Waves that start a turn later ask for theirs later, so
+  // that it comes in the first turn of the others.
+  if (second) {
+    load_q();
+    next.store_keys(shared_keys[0]);
+    arch::barrier();
+    take_q();
+  } else {
+    take_q();
+    next.store_keys(shared_keys[0]);
+  }
   next.find_keys();
   next.find_values();
   next.load_keys();
   next.load_values();
-  if (second) arch::barrier();
 
-  constexpr int steps = tile.keys / Mma::depth, score_steps = spec.bucket / Mma::depth;
+  constexpr int steps = Types::wave_keys / Mma::depth, score_steps = spec.bucket / Mma::depth;
   MadeFragments<Mma, steps> weights;
   // All products of a turn, with the operands from LDS read ahead of them.
   const auto multiply = [&]<bool outputs_too, bool scores_too>(int now, bool last, Scores& scores) {
     constexpr int parts = Types::Outputs::row_parts;
     constexpr int first = outputs_too ? steps * parts : 0;
     constexpr int count = first + (scores_too ? Scores::row_parts * score_steps : 0);
-    constexpr int early = Mma::instructions == 1 ? 5 : 3;  // steps after the turn is given away
-    const typename Types::ValueOperand v{shared_values[now]};
-    const typename Types::KeyOperand k{shared_keys[now]};
+    // Steps after the turn is given away.
+    constexpr int early = smaller(Mma::instructions == 1 ? 5 : 3, count / 4);
+    // Steps from one write, or additional read, to the next.
+    constexpr int apart = count >= 32 ? 4 : 3;
+    // All is read when the turn is given away (read_ahead_slowly).
+    constexpr int before = count - early - 2;
+    static_assert(3 + before + (before + apart - 1) / apart >= count);
+    const typename Types::ValueOperand v = Types::values_from(shared_values[now], first_row);
+    const typename Types::KeyOperand k{shared_keys[now] + first_row * Types::Keys::row_chunks};
     typename Mma::Result sum;
-    read_ahead_slowly<Mma, count, 4 + early>(
+    read_ahead_slowly<Mma, count, 4 + early, apart>(
         [&](int n) {
           return n < first ? v.fragment(n % parts, n / parts)
                            : k.fragment((n - first) / score_steps, (n - first) % score_steps);
         },
-        [&]<int n>(const typename Mma::Operand& left) {
+        [&]<int n>(const typename Mma::Operand& left, auto read_another) {
           const auto behind = [&] {
             arch::in_order();
+            read_another();
             constexpr int latest = count - early - 1;
             ROCFLASH_UNROLL
             for (int i = 0; i < next.stores; ++i) {
-              if (n == (2 + 3 * i < latest ? 2 + 3 * i : latest) && (scores_too || !last))
+              constexpr int first_store = apart - 1;
+              if (n == smaller(first_store + apart * i, latest) && (scores_too || !last))
                 next.store_one(i, shared_keys[1 - now], shared_values[1 - now]);
             }
             // In steps whose reads leave time for it.
@@ -251,17 +343,20 @@ void forward_in_turns(const ForwardArguments& a) {
         });
   };
   // Weights of tile n, from its scores, while other waves have their turn.
-  const auto weigh_tile = [&](std::int32_t n, Scores& scores) {
+  const auto weigh_tile = [&]<bool first>(std::int32_t n, Scores& scores) {
     float (&s)[Scores::per_column] = scores.at[0];
     if (__builtin_expect(!sees.whole(n), false)) {
-      const std::int32_t key = first_key + n * tile.keys + Scores::lane_row() - own_begin;
+      const std::int32_t key =
+          first_key + n * tile.keys + first_row + Scores::lane_row() - own_begin;
       ROCFLASH_UNROLL
       for (int i = 0; i < Scores::per_column; ++i)
         s[i] = static_cast<std::uint32_t>(key + Scores::row(i)) < own_keys ? s[i] : -infinity;
     }
-    float sum = weigh<spec.dtype>(scores, scale.unit, softmax.base_, weights);
-    if (__builtin_expect(arch::any(!softmax.fits(sum)), false)) {
-      out.scale(softmax.follow(column_maximum(scores, 0) * scale.unit));
+    float sum = 0;
+    if constexpr (!first) sum = weigh<spec.dtype>(scores, scale.unit, softmax.base_, weights);
+    if (first || __builtin_expect(arch::any(!softmax.fits(sum)), false)) {
+      const float factor = softmax.follow(column_maximum(scores, 0) * scale.unit);
+      if constexpr (!first) out.scale(factor);
       sum = weigh<spec.dtype>(scores, scale.unit, softmax.base_, weights);
     }
     softmax.sum += sum;
@@ -288,7 +383,7 @@ void forward_in_turns(const ForwardArguments& a) {
     arch::set_priority<0>();
     next.load_keys();
     next.load_values();
-    if constexpr (scores_too) weigh_tile(n, scores);
+    if constexpr (scores_too) weigh_tile.template operator()<!outputs_too>(n, scores);
   };
   std::int32_t n = 0;
   for (; n < sees.begin; ++n) turn.template operator()<false, false>(n, n % 2);
@@ -304,9 +399,14 @@ void forward_in_turns(const ForwardArguments& a) {
   }
   for (; n <= tiles; ++n) turn.template operator()<false, false>(n, n % 2);
 
+  int room = arch::wave() * Exchange::Tile::chunks;
+  if constexpr (Types::halves) {
+    merge_halves<Types>(softmax, out, {&shared_keys[0][0], &shared_values[0][0]});
+    if (second) return;
+    room = merge_room<Types>();
+  }
   // Nobody reads keys any more.
-  finish<spec>(arch::again(a), position, softmax, out,
-               &shared_keys[0][0] + arch::wave() * Exchange::Tile::chunks);
+  finish<spec>(arch::again(a), position, softmax, out, &shared_keys[0][0] + room);
 }
 
 }  // namespace rocflash::kernel

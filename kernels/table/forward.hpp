@@ -21,6 +21,11 @@ constexpr KernelSpec forward_spec(DType dtype, int bucket, Variant variant) {
   return {Operation::forward, dtype, bucket, variant};
 }
 
+// Half as many queries per workgroup, half of the keys per wave.
+constexpr KernelSpec halves_spec(DType dtype, int bucket) {
+  return {Operation::forward_halves, dtype, bucket, Variant::plain};
+}
+
 // The bytes of shared memory that sm80's schedule needs: q, two tiles each of k and v, and eight
 // bytes per query. A q that moves to registers leaves its place to the tiles.
 constexpr int sm80_forward_shared(int row_bytes, int queries, int keys, bool q_leaves) {
@@ -97,6 +102,7 @@ constexpr ForwardTile forward_tile(Family family, const KernelSpec& spec) {
     case Family::cdna2:
     case Family::cdna3:
     case Family::cdna4:
+      if (spec.operation == Operation::forward_halves) return {128, 64, 512, 2};
       if (plain && bucket <= 128) return {256, 64, 512, 2};
       return {128, 32, 256, 1};
     case Family::gcn5:  // as RDNA2, with a quarter of its registers

@@ -21,7 +21,8 @@ struct GroupShape {
 
 constexpr GroupShape group_shape(Family family, const KernelSpec& spec) {
   switch (spec.operation) {
-    case Operation::forward: {
+    case Operation::forward:
+    case Operation::forward_halves: {
       const ForwardTile tile = forward_tile(family, spec);
       return {tile.threads, tile.waves_per_simd, tile.dynamic_shared};
     }

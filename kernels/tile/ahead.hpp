@@ -32,15 +32,17 @@ void read_ahead(Fragment fragment, Use use) {
 }
 
 // The same for a wave that shares its SIMD, whose products must not wait for LDS: reads come after the
-// products of a step. It starts with two fragments and reads another one every third step, until `most`
-// are there. Here `n` is a template argument: fragments are not left in an array that is indexed.
-template <class Mma, int count, int most, class Fragment, class Use>
+// products of a step. It starts with two fragments and reads another one every `period` steps, until
+// `most` are there. A `use` that takes two arguments gets a function that reads that one: LDS takes a wave's reads some
+// clocks apart, so it had better stand behind another instruction. Here `n` is a template argument: fragments
+// are not left in an array that is indexed.
+template <class Mma, int count, int most, int period = 3, class Fragment, class Use>
 void read_ahead_slowly(Fragment fragment, Use use) {
   constexpr int ahead = count < most ? count : most;
   typename Mma::Operand next[ahead];
   // How many have been read after step n.
   constexpr auto read = [](int n) {
-    const int slowly = 3 + n + (n + 2) / 3, enough = n + 1 + ahead;
+    const int slowly = 3 + n + (n + period - 1) / period, enough = n + 1 + ahead;
     const int wanted = slowly < enough ? slowly : enough;
     return wanted < count ? wanted : count;
   };
@@ -50,9 +52,18 @@ void read_ahead_slowly(Fragment fragment, Use use) {
     arch::in_order();
   };
   const auto step = [&]<int n>() {
-    use.template operator()<n>(next[n % ahead]);
-    arch::in_order();
-    read_some.template operator()<read(n - 1), read(n)>();
+    constexpr int from = read(n - 1), to = read(n);
+    if constexpr (requires { use.template operator()<n>(next[0]); }) {
+      use.template operator()<n>(next[n % ahead]);
+      arch::in_order();
+      read_some.template operator()<from, to>();
+    } else {
+      constexpr int between = from < to - 1 ? from + 1 : from;
+      const typename Mma::Operand now = next[n % ahead];
+      use.template operator()<n>(now, [&] { read_some.template operator()<from, between>(); });
+      arch::in_order();
+      read_some.template operator()<between, to>();
+    }
   };
   read_some.template operator()<0, read(-1)>();
   [&]<int... n>(Numbers<n...>) { (step.template operator()<n>(), ...); }(NumbersBelow<count>{});

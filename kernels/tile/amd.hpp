@@ -113,11 +113,12 @@ template <class Mma, class Tile, Side side>
 struct SharedLines {
   const SharedWords4* tile;
   int line = operand_line<Mma, side>();
+  int first_chunk = 0;  // of the lines: the depth starts there
 
   typename Mma::Operand fragment(int part, int step) const {
     constexpr int part_lines = side == Side::left ? Mma::rows : Mma::columns;
     return fragment_of_chunks<Mma>(step, [&](int own, int fixed) {
-      const Offset offset = Tile::offset(line, own, part * part_lines, fixed);
+      const Offset offset = Tile::offset(line, own + first_chunk, part * part_lines, fixed);
       return (tile + offset.lane)[offset.fixed];
     });
   }

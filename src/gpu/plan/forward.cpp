@@ -108,6 +108,27 @@ bool plan_warpgroups(Plan& plan, const kernel::ForwardArguments forward, Chip ch
   return true;
 }
 
+// Which turns of the partitions (kernel::WorkItem) are computed in halves, from `first` on.
+struct Halves {
+  std::int64_t first = 0, turns = 0;
+};
+
+// A device takes blocks in rounds, one per unit. One that is at most half full takes as long as a full one: its blocks
+// are divided into halves, which take half as long. That goes for a launch that has no more, and for the last
+// round of blocks that all see the same keys. (Under a causal mask the last blocks are short anyway.)
+Halves halved_turns(const Problem& p, const kernel::Work& work, Chip chip) {
+  constexpr std::int64_t fewest_keys = 1024;  // fewer are done as soon as the results are merged
+  const Lengths& l = p.lengths;
+  const bool dense = !l.cu_q && !l.cu_k && !l.used_q && !l.used_k && !l.leftpad_k;
+  const bool sees_all = p.visibility.left < 0 && p.visibility.chunk == 0;
+  const std::int64_t places = chip.units / work.partitions;
+  if (!dense || !sees_all || p.max_k < fewest_keys) return {};
+  const std::int64_t turns = divide_up(work.groups, work.partitions), rest = turns % places;
+  if (rest == 0 || 2 * rest > places) return {};
+  const bool alike = p.visibility.right < 0 && work.groups % work.partitions == 0;
+  return turns == rest || alike ? Halves{turns - rest, rest} : Halves{};
+}
+
 }  // namespace
 
 bool is_wide(const Problem& p, kernel::Family family) {
@@ -142,7 +163,23 @@ void plan_forward(Plan& plan, const Problem& given, const ForwardOutputs& output
   a.work =
       share_work(p, p.heads, sequence_rows(p.lengths, p.max_q), tile.queries, tile.threads, chip);
   if (a.work.groups == 0) return;
-  plan.add(spec, chip.family, a.work.groups);
+  const kernel::KernelSpec halves_spec = kernel::halves_spec(p.dtype, spec.bucket);
+  const int halves_number = kernel::kernel_number(halves_spec);
+  const Halves halves = spec.variant == Variant::plain && halves_number >= 0 &&
+                                kernel::has_kernel(chip.family, halves_number)
+                            ? halved_turns(p, a.work, chip)
+                            : Halves{};
+  const kernel::ForwardArguments whole = a;
+  if (halves.turns == 0 || halves.first > 0)
+    plan.add(spec, chip.family,
+             halves.turns == 0 ? whole.work.groups : halves.first * whole.work.partitions);
+  if (halves.turns == 0) return;
+  auto& h = plan.next<Operation::forward_halves>();
+  h = whole;
+  h.work.blocks *= 2;
+  h.work.groups *= 2;
+  h.first_group = static_cast<std::int32_t>(2 * halves.first * h.work.partitions);
+  plan.add(halves_spec, chip.family, h.work.groups - h.first_group);
 }
 
 }  // namespace rocflash::gpu

@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "attention/work.hpp"
 #include "core/error.hpp"
 #include "given.hpp"
 #include "gpu/plan/refusal.hpp"
@@ -37,14 +40,18 @@ struct Planned {
       forward = Step{kernel::kernel_name(l->kernel), l->shape};
       forward_arguments = plan.arguments<Operation::forward>();
     }
+    if (const Launch* l = plan.find(Operation::forward_halves)) {
+      halves = Step{kernel::kernel_name(l->kernel), l->shape};
+      halves_arguments = plan.arguments<Operation::forward_halves>();
+    }
     if (const Launch* l = plan.find(Operation::weights)) {
       weights = Step{kernel::kernel_name(l->kernel), l->shape};
       weights_arguments = plan.arguments<Operation::weights>();
     }
   }
   std::size_t launches = 0;
-  std::optional<Step> forward, weights;
-  kernel::ForwardArguments forward_arguments;
+  std::optional<Step> forward, halves, weights;
+  kernel::ForwardArguments forward_arguments, halves_arguments;
   kernel::WeightsArguments weights_arguments;
 };
 
@@ -176,6 +183,61 @@ TEST(Plan, PlanesTakeTurnsAsFarAsTheCacheHoldsThem) {
   EXPECT_EQ(together(1 << 20, 8, 8), 1);
   EXPECT_EQ(together(0, 8, 8), 16);
   EXPECT_EQ(Given().plan(Family::cdna3, 304).forward_arguments.work.planes_together, 1);
+}
+
+// Counts how often each query of each plane is computed, by whole blocks and by halves.
+void expect_every_query_once(const Planned& plan, const Problem& p) {
+  std::vector<int> times(static_cast<std::size_t>(p.batch() * p.heads * p.max_q));
+  const auto count = [&](const kernel::ForwardArguments& a, std::uint32_t groups, int rows) {
+    for (std::uint32_t g = 0; g < groups; ++g) {
+      const kernel::WorkItem item(a.work, static_cast<std::int32_t>(p.heads),
+                                  static_cast<std::int32_t>(g) + a.first_group);
+      const std::int64_t begin = std::int64_t{item.block} * rows;
+      for (std::int64_t n = begin; n < std::min(begin + rows, p.max_q); ++n)
+        ++times[static_cast<std::size_t>((item.batch * p.heads + item.head) * p.max_q + n)];
+    }
+  };
+  if (plan.forward) count(plan.forward_arguments, plan.forward->shape.groups, 256);
+  if (plan.halves) count(plan.halves_arguments, plan.halves->shape.groups, 128);
+  EXPECT_TRUE(std::ranges::all_of(times, [](int n) { return n == 1; }));
+}
+
+// 304 units in eight partitions of 38: 4096 blocks are 13 rounds and 18 blocks per partition.
+TEST(Plan, ALastRoundThatIsHalfEmptyIsComputedInHalves) {
+  Given g(DType::bf16, 128, 128, 16, 4096, 4096, 16);
+  const Planned plan = g.plan();
+  EXPECT_EQ(plan.launches, 2u);
+  EXPECT_EQ(plan.forward->shape.groups, 13u * 304);
+  EXPECT_EQ(plan.halves->kernel, "forward_halves_bf16_128_plain");
+  EXPECT_EQ(plan.halves->shape.groups, 2u * 18 * 8);
+  expect_every_query_once(plan, g.p);
+
+  Given few(DType::f16, 64, 64, 1, 1100, 2000, 3);  // all of it is less than half a round
+  few.p.visibility.right = 0;
+  EXPECT_FALSE(few.plan().forward);
+  EXPECT_EQ(few.plan().halves->shape.groups, 3u * 10);
+  expect_every_query_once(few.plan(), few.p);
+}
+
+TEST(Plan, WholeBlocksStayWhereHalvesGainNothing) {
+  const auto whole = [](const Given& g, Family family = Family::cdna3, int units = 304) {
+    const Planned plan = g.plan(family, units);
+    return plan.forward && !plan.halves;
+  };
+  EXPECT_TRUE(whole(Given(DType::bf16, 128, 128, 16, 4096, 4096, 19)));  // 16 rounds
+  EXPECT_TRUE(whole(Given(DType::bf16, 128, 128, 16, 4096, 4096, 20)));  // 16.8
+  EXPECT_TRUE(whole(Given(DType::bf16, 128, 128, 16, 4096, 1000, 16)));  // few keys
+  EXPECT_TRUE(whole(Given(DType::bf16, 96, 96, 16, 4096, 4096, 16)));    // no such kernel
+  EXPECT_TRUE(whole(Given(DType::bf16, 128, 128, 1, 4096, 4096, 1), Family::rdna3, 96));
+  Given causal(DType::bf16, 128, 128, 16, 4096, 4096, 16);
+  causal.p.visibility.right = 0;
+  EXPECT_TRUE(whole(causal));
+  Given packed(DType::bf16, 128, 128, 1, 4096, 4096, 1);
+  packed.p.lengths.used_k = reinterpret_cast<const std::int32_t*>(0x100);
+  EXPECT_TRUE(whole(packed));
+  Given window(DType::bf16, 128, 128, 1, 4096, 4096, 1);
+  window.p.visibility.left = 100;
+  EXPECT_TRUE(whole(window));
 }
 
 TEST(Plan, MaxSeqlenMakesNoMoreBlocksThanThereAreRows) {
