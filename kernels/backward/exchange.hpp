@@ -115,15 +115,16 @@ class ChooseScoreExchange<true, Mma_, queries, keys> {
   using KeyOrder = Layout;
   static constexpr int chunks = queries * keys / 8;
 
-  explicit ChooseScoreExchange(SharedWords4* room) : room_((SharedWords2*)room) {}
+  explicit ChooseScoreExchange(SharedWords4* room, int first = arch::wave())
+      : room_((SharedWords2*)room), first_(first) {}
 
   template <class Packed>
-  void write(const Packed& column) const {
+  void write(const Packed& column, int part = 0) const {
     ROCFLASH_UNROLL
-    for (int n = 0; n < quads; ++n) write_quad(n, column.quad(n));
+    for (int n = 0; n < quads; ++n) write_quad(n, column.quad(n), part);
   }
-  void write_quad(int n, Words2 quad) const {
-    const int lane = arch::lane(), key = arch::wave() * Mma::columns + Layout::lane_column(lane);
+  void write_quad(int n, Words2 quad, int part = 0) const {
+    const int lane = arch::lane(), key = (first_ + part) * Mma::columns + Layout::lane_column(lane);
     const int row = n * 4 / Mma::results * Mma::rows + Layout::register_row(n * 4 % Mma::results);
     room_[offset(key, Layout::lane_row(lane) / 4 + row / 4)] = quad;
   }
@@ -151,6 +152,7 @@ class ChooseScoreExchange<true, Mma_, queries, keys> {
   }
 
   SharedWords2* room_;
+  int first_;
 };
 template <class Mma, int queries, int keys>
 using ScoreExchange = ChooseScoreExchange<arch::transposing_reads, Mma, queries, keys>;
