@@ -111,7 +111,7 @@ struct PairTypes : BackwardTypes<spec> {
                                          typename Base::Turned::Tile, dtype, bucket, tile.streamed,
                                          tile.threads / 2, typename Base::Streamed>::Type;
 
-  using Exchange = ScoreExchange<Mma, tile.streamed, tile.owned>;
+  using Exchange = ScoreExchange<Mma, tile.streamed, tile.owned, pairs, parts>;
   // All keys with columns as lines, 64 in a tile.
   static constexpr int column_keys = 64, column_tiles = tile.owned / column_keys;
   using KeyColumns = Transposed<Mma, dtype, bucket, column_keys>;
@@ -217,7 +217,7 @@ void paired_fused(const BackwardArguments& a) {
   const auto* const statistics_of = (const ROCFLASH_SHARED Float4*)shared_statistics[role] +
                                     result_place<Mma>(Scores::lane_row()) / 4;
 
-  const Exchange exchange(shared_ds, pair * parts);
+  const Exchange exchange(shared_ds);
   typename Types::Sums sums[parts] = {};
   const std::int32_t turns = tiles * group;
   Turn turn{item.head * group, first_query};
