@@ -8,11 +8,13 @@
 // dS is what waves exchange, through LDS (backward/exchange.hpp). The columns of k that a wave
 // multiplies it with stay in registers.
 //
-// Plain problems have a schedule of their own (amd_steps.hpp). Here is that of problems with options: an iteration
+// Plain problems have a schedule of their own (amd_steps.hpp), and so have waves whose registers do not hold all of that
+// (amd_pairs.hpp). Here is that of problems with options: an iteration
 // has two barriers. Before the first a tile is written to LDS; what needs it lies between them. Before the second
 // dS is written. Behind it dq's product runs while the next tile is written.
 #pragma once
 
+#include "backward/amd_pairs.hpp"
 #include "backward/amd_steps.hpp"
 
 namespace rocflash::kernel {
@@ -109,7 +111,9 @@ class QueryGradients {
 
 template <KernelSpec spec>
 void backward_fused(const BackwardArguments& a) {
-  if constexpr (spec.variant == Variant::plain) {
+  if constexpr (backward_tile(this_family, spec).roles == 2) {
+    paired_fused<spec>(a);
+  } else if constexpr (spec.variant == Variant::plain) {
     plain_fused<spec>(a);
   } else {
     keys_kernel<spec, true, true, QueryGradients<spec>>(a);

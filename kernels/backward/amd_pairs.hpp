@@ -1,5 +1,6 @@
-// Backward on RDNA3 and RDNA4 in one kernel that computes each of the five products once. A wave has 256 registers
-// there: sums of dk and dv, k and v do not fit one. So two waves share some keys, and each has half of the work:
+// Backward in one kernel that computes each of the five products once (amd_fused.hpp), where the sums of dk and dv, k
+// and v do not fit a wave's registers: on RDNA3 and RDNA4, which have 256, and on gfx950 above 128 columns. Two waves
+// share some keys, and each has half of the work:
 //
 //   the wave of weights      S = Q·Kᵀ,  P = exp2(S − lse)                     dVᵀ += dOᵀ·P
 //   the wave of gradients    dP = dO·Vᵀ,             dS = P (dP − delta)      dKᵀ += Qᵀ·dS
@@ -13,12 +14,14 @@
 //   registers   k or v of the wave's keys, sums of dv or dk
 //   LDS         a tile of q and dout, as rows and transposed; k of all keys transposed; P and dS of the tile
 //
-// A tile takes three barriers: when it is in LDS, when P is, when dS is. Other workgroups of the unit fill the time.
+// A tile takes three barriers: when it is in LDS, when P is, when dS is. On RDNA other workgroups of the unit fill the
+// time; on gfx950 a wave has its SIMD to itself and reads operands ahead.
 #pragma once
 
 #include "backward/amd_keys.hpp"
 #include "backward/exchange.hpp"
 #include "backward/sums.hpp"
+#include "tile/ahead.hpp"
 
 namespace rocflash::kernel {
 
@@ -30,10 +33,26 @@ int result_place(int row) {
                      : row;
 }
 
-// Several products' results with one left operand: each of its fragments is read once. `together` as in `product`.
+// Columns of a tile as lines; `line` is the lane's, where it takes a whole one.
+template <class Operand>
+Operand turned(const SharedWords4* tile, [[maybe_unused]] int line) {
+  if constexpr (arch::transposing_reads) {
+    return {tile};
+  } else {
+    return {tile, line};
+  }
+}
+
+// Several products' results with one left operand: each of its fragments is read once, ahead of its use for a wave
+// that has its SIMD to itself. `together` as in `product`.
 template <class Result, int depth, int together, int parts, class A, class B>
 void products(Result (&to)[parts], const A& a, const B (&b)[parts]) {
   using Mma = typename Result::Mma;
+  if constexpr (arch::wave_size == 64) {
+    static_assert(parts == 1);
+    to[0] = product_ahead<Result, depth>(a, b[0]);
+    return;
+  }
   ROCFLASH_UNROLL
   for (int row = 0; row < Result::row_parts; ++row) {
     typename Mma::Result sum[parts] = {};
@@ -42,7 +61,9 @@ void products(Result (&to)[parts], const A& a, const B (&b)[parts]) {
       const typename Mma::Operand left = a.fragment(row, step);
       ROCFLASH_UNROLL
       for (int n = 0; n < parts; ++n) sum[n] = Mma::multiply(left, b[n].fragment(0, step), sum[n]);
-      if (together > 0 && step % together == together - 1) arch::in_order();
+      if constexpr (together > 0) {
+        if (step % together == together - 1) arch::in_order();
+      }
     }
     ROCFLASH_UNROLL
     for (int n = 0; n < parts; ++n) {
@@ -54,6 +75,10 @@ void products(Result (&to)[parts], const A& a, const B (&b)[parts]) {
 template <int depth, int together, class Sums, int parts, class A, class B>
 void add_products(Sums (&to)[parts], const A& a, const B (&b)[parts]) {
   using Mma = typename Sums::Mma;
+  if constexpr (arch::wave_size == 64) {
+    add_product_ahead<depth>(to[0], a, b[0]);
+    return;
+  }
   ROCFLASH_UNROLL
   for (int step = 0; step < depth / Mma::depth; ++step) {
     typename Mma::Operand right[parts];
@@ -65,7 +90,9 @@ void add_products(Sums (&to)[parts], const A& a, const B (&b)[parts]) {
       ROCFLASH_UNROLL
       for (int n = 0; n < parts; ++n)
         to[n].part[row][0] = Mma::multiply(left, right[n], to[n].part[row][0]);
-      if (together > 0 && row % together == together - 1) arch::in_order();
+      if constexpr (together > 0) {
+        if (row % together == together - 1) arch::in_order();
+      }
     }
   }
 }
@@ -80,15 +107,17 @@ struct PairTypes : BackwardTypes<spec> {
   static constexpr int pairs = waves / 2, parts = tile.parts, wave_keys = parts * Mma::columns;
 
   // Half of the threads have a tile of q on its way, the others one of dout.
-  using Staging = QuadStaging<Block, typename Mma::Layout, typename Base::Turned::Tile, bucket,
-                              tile.streamed, tile.threads / 2, typename Base::Streamed>;
+  using Staging = typename ChooseStaging<arch::transposing_reads, Block, typename Mma::Layout,
+                                         typename Base::Turned::Tile, dtype, bucket, tile.streamed,
+                                         tile.threads / 2, typename Base::Streamed>::Type;
 
-  using Exchange = ScoreExchange<Mma, tile.streamed, tile.owned>;
-  // All keys transposed, 64 in a tile.
+  using Exchange = ScoreExchange<Mma, tile.streamed, tile.owned, pairs, parts>;
+  // All keys with columns as lines, 64 in a tile.
   static constexpr int column_keys = 64, column_tiles = tile.owned / column_keys;
-  using KeyColumns = ColumnTile<bucket, column_keys * number_bytes<dtype>>;
-  using KeyStaging = QuadStaging<Block, typename Exchange::KeyOrder, KeyColumns, bucket,
-                                 column_keys, tile.threads>;
+  using KeyColumns = Transposed<Mma, dtype, bucket, column_keys>;
+  using KeyStaging = typename ChooseStaging<arch::transposing_reads, Block,
+                                            typename Exchange::KeyOrder, typename KeyColumns::Tile,
+                                            dtype, bucket, column_keys, tile.threads>::Type;
 
   // A tile of dq in products of 16x16: those of a wave are of the same queries.
   static constexpr int strips = bucket / Mma::columns,
@@ -97,7 +126,7 @@ struct PairTypes : BackwardTypes<spec> {
 };
 
 template <KernelSpec spec>
-void backward_fused(const BackwardArguments& a) {
+void paired_fused(const BackwardArguments& a) {
   using Types = PairTypes<spec>;
   using Mma = typename Types::Mma;
   using Scores = typename Types::Scores;
@@ -111,7 +140,7 @@ void backward_fused(const BackwardArguments& a) {
 
   ROCFLASH_SHARED_ARRAY Words4 shared_rows[2][Types::Streamed::chunks];  // q, dout
   ROCFLASH_SHARED_ARRAY Words4 shared_turned[2][Types::Turned::Tile::chunks];
-  ROCFLASH_SHARED_ARRAY Words4 shared_k[Types::column_tiles][Types::KeyColumns::chunks];
+  ROCFLASH_SHARED_ARRAY Words4 shared_k[Types::column_tiles][Types::KeyColumns::Tile::chunks];
   ROCFLASH_SHARED_ARRAY Words4 shared_ds[Exchange::chunks];
   ROCFLASH_SHARED_ARRAY Float4 shared_weights[Types::pairs][parts][count / 4][arch::wave_size];
   alignas(16) ROCFLASH_SHARED_ARRAY float shared_statistics[2][tile.streamed];  // lse, delta
@@ -188,7 +217,7 @@ void backward_fused(const BackwardArguments& a) {
   const auto* const statistics_of = (const ROCFLASH_SHARED Float4*)shared_statistics[role] +
                                     result_place<Mma>(Scores::lane_row()) / 4;
 
-  const Exchange exchange(shared_ds, pair * parts);
+  const Exchange exchange(shared_ds);
   typename Types::Sums sums[parts] = {};
   const std::int32_t turns = tiles * group;
   Turn turn{item.head * group, first_query};
@@ -210,10 +239,10 @@ void backward_fused(const BackwardArguments& a) {
     const int lane_row = Scores::lane_row();
     // New in each iteration where registers are few: addresses that follow from it are not kept in them.
     int line = operand_line<Mma, Side::left>();
-    if constexpr (Types::full) line = arch::renew(line);
+    if constexpr (Types::together > 0) line = arch::renew(line);
     const auto query = [&](int i) { return begin + lane_row + Scores::row(i); };
     const auto statistic_of = [&](int i) {
-      return statistics_of[i / Mma::results * Mma::rows / 4 + i % Mma::results / 4][i % 4];
+      return statistics_of[result_place<Mma>(Scores::row(i)) / 4][i % 4];
     };
     if (sees) {
       // S = Q·Kᵀ, or dP = dO·Vᵀ
@@ -297,52 +326,99 @@ void backward_fused(const BackwardArguments& a) {
     // dVᵀ += dOᵀ·P, or dKᵀ += Qᵀ·dS
     if (sees)
       add_products<tile.streamed, Types::together>(
-          sums, typename Types::TurnedOperand{shared_turned[1 - role], line}, packed);
+          sums, turned<typename Types::TurnedOperand>(shared_turned[1 - role], line), packed);
     arch::barrier();
 
     // dQ = dS·K
     const int query_part = wave * Types::wave_strips / Types::strips,
               strip = wave * Types::wave_strips % Types::strips;
     typename Mma::Result dq[Types::wave_strips] = {};
-    ROCFLASH_UNROLL
-    for (int step = 0; step < tile.owned / Mma::depth; ++step) {
-      const typename Mma::Operand left = exchange.fragment(query_part, step);
+    const auto columns_of = [&](int part, int step) {
       constexpr int steps = Types::column_keys / Mma::depth;
-      const SharedLines<Mma, typename Types::KeyColumns, Side::right> columns{
-          shared_k[step / steps], line};
+      return turned<typename Types::KeyColumns::Operand>(shared_k[step / steps], line)
+          .fragment(strip + part, step % steps);
+    };
+    constexpr int dq_steps = tile.owned / Mma::depth;
+    if constexpr (arch::wave_size == 64) {
+      // k's fragments lie further from each other's use than dS's: as left operands they are read ahead.
       ROCFLASH_UNROLL
-      for (int part = 0; part < Types::wave_strips; ++part)
-        dq[part] = Mma::multiply(left, columns.fragment(strip + part, step % steps), dq[part]);
+      for (int part = 0; part < Types::wave_strips; ++part) {
+        typename Mma::Operand ds[dq_steps];
+        ROCFLASH_UNROLL
+        for (int step = 0; step < dq_steps; ++step) ds[step] = exchange.fragment(query_part, step);
+        read_ahead<Mma, dq_steps>([&](int step) { return columns_of(part, step); },
+                                  [&](int step, const typename Mma::Operand& right) {
+                                    dq[part] = Mma::multiply(ds[step], right, dq[part]);
+                                  });
+      }
+    } else {
+      ROCFLASH_UNROLL
+      for (int step = 0; step < dq_steps; ++step) {
+        const typename Mma::Operand left = exchange.fragment(query_part, step);
+        ROCFLASH_UNROLL
+        for (int part = 0; part < Types::wave_strips; ++part)
+          dq[part] = Mma::multiply(left, columns_of(part, step), dq[part]);
+      }
     }
-    const arch::Window to(
-        Sums(arch::again(a), sequence, turn.head).start(begin + query_part * Mma::rows, strip),
-        begin + query_part * Mma::rows < sequence.sq ? 4 * Sums::block_floats * Types::wave_strips
-                                                     : 0);
-    const int own_place = arch::renew(4 * arch::lane());
+    const std::int32_t first_row = begin + query_part * Mma::rows;
+    const auto rows = static_cast<std::int32_t>(smaller(sequence.sq - first_row, Mma::rows));
+    const BackwardArguments& now = arch::again(a);
+    using Layout = typename Mma::Layout;
+    // Blocks have room for rows behind the last one.
+    const bool blocks = sums_in_blocks(this_family);
+    constexpr int row_bytes = 4 * spec.bucket;
+    const arch::Window to(blocks ? reinterpret_cast<std::byte*>(
+                                       Sums(now, sequence, turn.head).start(first_row, strip))
+                                 : row_address<DType::f32>(now.dq_sums, sequence.batch,
+                                                           sequence.q_row + first_row, turn.head) +
+                                       4 * Mma::columns * strip,
+                          rows <= 0 ? 0
+                          : blocks  ? 4 * Sums::block_floats * Types::wave_strips
+                                    : rows * row_bytes);
+    const int own_place = arch::renew(blocks ? 4 * arch::lane()
+                                             : Layout::lane_row(arch::lane()) * row_bytes +
+                                                   4 * Layout::lane_column(arch::lane()));
     ROCFLASH_UNROLL
     for (int part = 0; part < Types::wave_strips; ++part) {
       ROCFLASH_UNROLL
       for (int r = 0; r < Mma::results; ++r)
-        to.add(dq[part][r], static_cast<std::uint32_t>(
-                                own_place + 4 * (part * Sums::block_floats + arch::wave_size * r)));
+        to.add(dq[part][r],
+               static_cast<std::uint32_t>(
+                   own_place +
+                   (blocks ? 4 * (part * Sums::block_floats + arch::wave_size * r)
+                           : Layout::register_row(r) * row_bytes + 4 * Mma::columns * part)));
     }
     if (n + 1 < turns) store();
     turn = next;
   }
 
-  // dv or dk.
+  // dv or dk. Each step finds its position again rather than keep it in registers.
+  struct Position {
+    WorkItem item;
+    SequenceView sequence;
+    std::int32_t first;
+    Position(const BackwardArguments& now, int part)
+        : item(key_item(now)),
+          sequence(now.problem, item.batch),
+          first(item.block * tile.owned + arch::wave() % Types::pairs * Types::wave_keys +
+                part * Mma::columns) {}
+  };
   ROCFLASH_UNROLL
   for (int n = 0; n < parts; ++n) {
-    const BackwardArguments& now = arch::again(a);
-    const WorkItem at = key_item(now);
-    const SequenceView keys(now.problem, at.batch);
-    const std::int32_t first = at.block * tile.owned + pair * Types::wave_keys + n * Mma::columns;
-    const std::uint64_t broken =
-        store_sums<Types>(now.problem, weights ? now.tensors.dv : now.tensors.dk, keys.batch,
-                          keys.k_row + first, keys.sk - first, at.head, sums[n],
-                          now.problem.dropout.scale() * (weights ? 1.0f : now.problem.scale));
-    repair_rows(broken, [&](int row) {
-      exact_dk_dv<spec.dtype>(arch::again(a), keys, at.head, first + row, !weights, weights);
+    const auto store_all = [&] {
+      const BackwardArguments& now = arch::again(a);
+      const Position at(now, n);
+      const bool dv = arch::wave() < Types::pairs;
+      return store_sums<Types>(now.problem, dv ? now.tensors.dv : now.tensors.dk, at.sequence.batch,
+                               at.sequence.k_row + at.first, at.sequence.sk - at.first,
+                               at.item.head, sums[n],
+                               now.problem.dropout.scale() * (dv ? 1.0f : now.problem.scale));
+    };
+    repair_rows(store_all(), [&](int row) {
+      const BackwardArguments& now = arch::again(a);
+      const Position at(now, n);
+      const bool dv = arch::wave() < Types::pairs;
+      exact_dk_dv<spec.dtype>(now, at.sequence, at.item.head, at.first + row, !dv, dv);
     });
   }
 }

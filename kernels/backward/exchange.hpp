@@ -41,9 +41,16 @@ struct ChooseKeyOrder<layout::WmmaGfx11> {
   using Type = layout::WmmaGfx12;
 };
 
+// The keys that a wave writes start with this one of parts of Mma::columns. Each has one part, or several where only
+// some of the waves, or pairs of them, are writers.
+template <int writers, int parts>
+int first_part() {
+  return writers == 0 ? arch::wave() : arch::wave() % writers * parts;
+}
+
 // In LDS a row has the numbers of one query, each chunk eight keys. Lanes turn blocks of four queries by
 // four keys before they write.
-template <bool transposing, class Mma_, int queries, int keys>
+template <bool transposing, class Mma_, int queries, int keys, int writers, int parts>
 class ChooseScoreExchange {
  public:
   using Mma = Mma_;
@@ -51,11 +58,10 @@ class ChooseScoreExchange {
   static constexpr int chunks = queries * keys / 8;
   using KeyOrder = typename ChooseKeyOrder<Layout>::Type;
 
-  // The wave writes keys from part `first`, of Mma::columns each, on.
-  explicit ChooseScoreExchange(SharedWords4* room, int first = arch::wave()) : room_(room) {
+  explicit ChooseScoreExchange(SharedWords4* room) : room_(room) {
     const int lane = arch::lane(), own = Layout::lane_column(lane) / 4;
     const int position = own / 4 * 4 + quad_position(own % 4);
-    const int chunk = first * (Mma::columns / 8) + position / 2;
+    const int chunk = first_part<writers, parts>() * (Mma::columns / 8) + position / 2;
     const int row = Layout::lane_row(lane) + lane % 4 * Layout::register_row(1);
     to_ = 2 * offset(row, chunk, 0, 0).lane + position % 2;
   }
@@ -107,8 +113,8 @@ class ChooseScoreExchange {
 };
 
 // Where reads from LDS transpose, a row has the numbers of one key, in units of four queries.
-template <class Mma_, int queries, int keys>
-class ChooseScoreExchange<true, Mma_, queries, keys> {
+template <class Mma_, int queries, int keys, int writers, int parts>
+class ChooseScoreExchange<true, Mma_, queries, keys, writers, parts> {
  public:
   using Mma = Mma_;
   using Layout = typename Mma::Layout;
@@ -118,12 +124,13 @@ class ChooseScoreExchange<true, Mma_, queries, keys> {
   explicit ChooseScoreExchange(SharedWords4* room) : room_((SharedWords2*)room) {}
 
   template <class Packed>
-  void write(const Packed& column) const {
+  void write(const Packed& column, int part = 0) const {
     ROCFLASH_UNROLL
-    for (int n = 0; n < quads; ++n) write_quad(n, column.quad(n));
+    for (int n = 0; n < quads; ++n) write_quad(n, column.quad(n), part);
   }
-  void write_quad(int n, Words2 quad) const {
-    const int lane = arch::lane(), key = arch::wave() * Mma::columns + Layout::lane_column(lane);
+  void write_quad(int n, Words2 quad, int part = 0) const {
+    const int lane = arch::lane(), key = (first_part<writers, parts>() + part) * Mma::columns +
+                                         Layout::lane_column(lane);
     const int row = n * 4 / Mma::results * Mma::rows + Layout::register_row(n * 4 % Mma::results);
     room_[offset(key, Layout::lane_row(lane) / 4 + row / 4)] = quad;
   }
@@ -152,7 +159,8 @@ class ChooseScoreExchange<true, Mma_, queries, keys> {
 
   SharedWords2* room_;
 };
-template <class Mma, int queries, int keys>
-using ScoreExchange = ChooseScoreExchange<arch::transposing_reads, Mma, queries, keys>;
+template <class Mma, int queries, int keys, int writers = 0, int parts = 1>
+using ScoreExchange =
+    ChooseScoreExchange<arch::transposing_reads, Mma, queries, keys, writers, parts>;
 
 }  // namespace rocflash::kernel

@@ -22,11 +22,12 @@ struct Share {
 template <class Block, DType dtype, int columns, int rows, int threads, class... Tiles>
 class ChunkStaging {
  public:
+  // `thread` of `threads`: where waves have tiles of their own, all threads must have something to do.
   template <class Source>
-  explicit ChunkStaging(const Source& source) {
+  explicit ChunkStaging(const Source& source, int thread = arch::thread()) {
     ROCFLASH_UNROLL
     for (int n = 0; n < Own::rounds; ++n) {
-      const Task task(arch::thread() + n * threads);
+      const Task task(thread + n * threads);
       from_[n] = task.from(source);
       ROCFLASH_UNROLL
       for (int t = 0; t < count; ++t) to_[n][t] = task.to(t);
@@ -124,7 +125,6 @@ class QuadStaging {
   static_assert(sizeof...(RowTiles) <= 1);
 
  public:
-  // `thread` of `threads`: where waves have tiles of their own, all threads must have something to do.
   template <class Source>
   explicit QuadStaging(const Source& source, int thread = arch::thread()) {
     ROCFLASH_UNROLL

@@ -93,6 +93,8 @@ TEST(FusedPlan, HeadsThatTheFusedKernelDoesNotHoldHaveOneKernelPerResult) {
   EXPECT_EQ(Given(192).kernels(),
             Names({"backward_delta_bf16", "backward_queries_bf16_256_plain",
                    "backward_dk_bf16_256_plain", "backward_dv_bf16_256_plain"}));
+  EXPECT_EQ(Given(192).kernels(Family::cdna4),  // whose LDS is larger
+            Names({"backward_delta_bf16", "backward_fused_bf16_256_plain", "backward_round_bf16"}));
 }
 
 // delta, a float per query and head; and sums of dq, floats for all columns of the bucket.
