@@ -197,7 +197,8 @@ inline void add_box(const TensorMap& map, SharedAddress from, int column, int ro
       "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch)
       : "memory");
 }
-// Bytes one behind the other, multiples of 16: to shared memory, and f32 numbers added to memory.
+// Bytes one behind the other, multiples of 16: to shared memory, and f32 numbers added to memory, which will be added to
+// again.
 inline void copy_bytes(SharedAddress to, const void* from, int bytes, SharedAddress full) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
@@ -207,8 +208,9 @@ inline void copy_bytes(SharedAddress to, const void* from, int bytes, SharedAddr
 }
 inline void add_floats(float* to, SharedAddress from, int bytes) {
   asm volatile(
-      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
-      "r"(from), "r"(bytes)
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.add.f32 [%0], [%1], %2, "
+      "%3;" ::"l"(to),
+      "r"(from), "r"(bytes), "l"(static_cast<std::uint64_t>(Reuse::much))
       : "memory");
 }
 // Stores and additions of this thread, in groups. Waits until at most `open` groups still read
