@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Holds PTX kernels to what their assembler says of them: no serialised wgmma, no spills.
 
-    scripts/ptxas_log.py build/kernels/sm_*.ptx                               by the NVIDIA driver of this machine
-    scripts/ptxas_log.py --ptxas PATH --arch sm_90 build/kernels/sm_80.ptx    by a ptxas, without any GPU
+    scripts/ptxas_log.py build/kernels/sm_90a.ptx                  by the NVIDIA driver of this machine
+    scripts/ptxas_log.py --ptxas PATH build/kernels/sm_90a.ptx     by a ptxas, without any GPU
 
-Kernels are assembled one by one, as the library loads them, and several at a time. A warpgroup's products that the
-assembler serialises are right but several times slower, and nothing else tells; a spill costs more than any schedule
-wins. Exit status 1 names each kernel with what was said about it.
+Kernels are assembled one by one, as the library loads them. A warpgroup's products that the assembler serialises are
+right but several times slower, and nothing else tells; a spill costs more than any schedule wins. Exit status 1 names
+each kernel with what was said about it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 ENTRY = re.compile(r"^\.visible \.entry ([A-Za-z0-9_$]+)\(", re.MULTILINE)
@@ -51,9 +50,8 @@ def complaints(log: str) -> list[str]:
         if code:
             kind = "a wait or fence is missing" if code.group() in INSERTED else "wgmma"
             found.append(f"{kind}: {line.strip()}")
-        # A stack without spills is an array that registers do not hold; it costs the same.
-        memory = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line)
-        if memory and any(map(int, memory.groups())):
+        spill = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", line)
+        if spill and (int(spill.group(1)) or int(spill.group(2))):
             found.append(f"spills: {line.strip()}")
     if "spill stores" not in log:
         found.append("the log does not tell about spills")
@@ -108,40 +106,25 @@ def by_driver() -> Callable[[str], str]:
     return assemble
 
 
-_assemble: Callable[[str], str]
-
-
-def _begin(program: str | None, arch: str) -> None:
-    """For each process that assembles: a driver takes one module at a time."""
-    global _assemble
-    _assemble = by_ptxas(program, arch) if program else by_driver()
-
-
-def _complaints_of(module: str) -> list[str]:
-    return complaints(_assemble(module))
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ptxas", help="an assembler; without it the driver's")
-    parser.add_argument("--arch", help="with --ptxas: the GPU; without it the one that the PTX names")
-    parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1), help="at a time")
     parser.add_argument("ptx", nargs="+", type=Path)
     arguments = parser.parse_args()
     bad = count = 0
+    driver = None if arguments.ptxas else by_driver()
     for path in arguments.ptx:
         ptx = path.read_text()
         target = re.search(r"^\.target (\w+)", ptx, re.MULTILINE)
         if not target:
             raise SystemExit(f"{path}: no PTX")
-        names, modules = zip(*kernels(ptx), strict=True)
-        given = (arguments.ptxas, arguments.arch or target.group(1))
-        with ProcessPoolExecutor(arguments.jobs, initializer=_begin, initargs=given) as pool:
-            for name, found in zip(names, pool.map(_complaints_of, modules), strict=True):
-                count += 1
-                bad += bool(found)
-                for line in found:
-                    print(f"{path.name} {name}: {line}", file=sys.stderr)
+        assemble = driver or by_ptxas(arguments.ptxas, target.group(1))
+        for name, module in kernels(ptx):
+            found = complaints(assemble(module))
+            count += 1
+            bad += bool(found)
+            for line in found:
+                print(f"{path.name} {name}: {line}", file=sys.stderr)
     print(f"{count} kernels, {bad} with complaints")
     return 1 if bad or not count else 0
 

@@ -91,20 +91,15 @@ struct NoSlopes {
   void operator()(int, float) const {}
 };
 
-// ALiBi's slope, 0 without one.
-inline float alibi_slope(const Problem& p, std::int64_t batch, std::int64_t head) {
-  return p.alibi ? arch::load(reinterpret_cast<const float*>(p.alibi.data) +
-                              batch * p.alibi.batch_stride + head * p.alibi.head_stride)
-                 : 0.0f;
-}
-
 // Options of the full variant for one (sequence, head). They turn products into exponents.
 class ScoreShape {
  public:
   ScoreShape(const Problem& p, const SequenceView& s, std::int64_t head)
-      : ScoreShape(p, s, head, alibi_slope(p, s.batch, head)) {}
-  ScoreShape(const Problem& p, const SequenceView& s, std::int64_t head, float alibi)
-      : problem_(p), sequence_(s), head_(head), plane_(s.batch * p.heads + head), alibi_(alibi) {}
+      : problem_(p), sequence_(s), head_(head), plane_(s.batch * p.heads + head) {
+    if (p.alibi)
+      alibi_ = arch::load(reinterpret_cast<const float*>(p.alibi.data) +
+                          s.batch * p.alibi.batch_stride + head * p.alibi.head_stride);
+  }
 
   // count scores of one query; at(n) refers to score n, key(n) is its key.
   template <int count, class Unit = PowersOfTwo, class At, class Key>
@@ -224,7 +219,7 @@ class ScoreShape {
   const Problem& problem_;
   const SequenceView& sequence_;
   std::int64_t head_, plane_;
-  float alibi_;
+  float alibi_ = 0;
 };
 
 inline float sink_of(const Problem& p, std::int64_t head) {

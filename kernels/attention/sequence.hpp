@@ -24,7 +24,6 @@ struct SequenceView {
   std::int32_t sk = 0;
   std::int64_t k_first = 0, k_rows = 0;  // all rows that are its own
 
-  SequenceView() = default;
   SequenceView(const Problem& p, std::int64_t b) : batch(b) {
     const Lengths& l = p.lengths;
     if (b >= l.batch) return;  // no sequences at all

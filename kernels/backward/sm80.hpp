@@ -29,58 +29,18 @@
 
 namespace rocflash::kernel {
 
-// The turns of the loop: tiles of the queries that see the block, of one head after the other.
+// The turns of the loop: tiles of queries from `first` to `end`, of one head after the other. `start` is each
+// head's first tile.
 template <int streamed>
 struct Turn {
   std::int32_t head, query;
 
-  Turn after(const KeptBlock& block, int turns) const {
-    const std::int32_t first = block.first_query, end = block.end_query, start = block.start;
-    Turn next = *this;
-    for (int n = 0; n < turns; ++n) {
-      next.query += streamed;
-      if (next.query >= end) next.query = first;
-      if (next.query == start) ++next.head;
-    }
-    return next;
+  void next(std::int32_t first, std::int32_t end, std::int32_t start) {
+    query += streamed;
+    if (query >= end) query = first;
+    if (query == start) ++head;
   }
 };
-
-// Leaves in shared memory what the loop is to know, and says where it starts.
-template <KernelSpec spec>
-Turn<KeyBlockTypes<spec>::tile.streamed> describe_block(const BackwardArguments& a,
-                                                        const SequenceView& sequence,
-                                                        const WorkItem& item, std::int32_t begin) {
-  using Types = KeyBlockTypes<spec>;
-  constexpr BackwardTile tile = Types::tile;
-  const Problem& p = a.problem;
-  // The queries that see some of the keys, from a block of the sums on, and those that see all: tiles of
-  // these need no mask. Keys that are not in use are hidden as others are.
-  const SeeingQueries seeing(p.visibility, sequence, begin, tile.owned);
-  const auto first = static_cast<std::int32_t>(seeing.any.begin / DqSums::rows * DqSums::rows),
-             end = static_cast<std::int32_t>(seeing.any.end);
-  const Span common = begin + tile.owned > sequence.sk ? Range{} : seeing.all;
-  const auto group = static_cast<std::int32_t>(p.group());
-  // Workgroups start with different tiles, so that they do not all add to the same lines at a time.
-  const std::int32_t tiles = (end - first + tile.streamed - 1) / tile.streamed;
-  const std::int32_t start = tiles > 0 ? first + begin / tile.owned % tiles * tile.streamed : first;
-  const std::int32_t first_head = item.head * group;
-  if (arch::thread() == 0) {
-    KeptBlock& block = Types::block();
-    block.q_row = sequence.q_row;
-    block.batch = static_cast<std::int32_t>(sequence.batch);
-    block.sq = sequence.sq;
-    block.sk = sequence.sk;
-    block.begin = begin;
-    block.first_query = first;
-    block.end_query = end;
-    block.start = start;
-    block.end_head = seeing.any.empty() ? first_head : first_head + group;
-    block.common.begin = common.begin;
-    block.common.end = common.end;
-  }
-  return {first_head, start};
-}
 
 template <KernelSpec spec>
 void own_keys(const BackwardArguments& a) {
@@ -94,25 +54,34 @@ void own_keys(const BackwardArguments& a) {
 
   const Problem& p = a.problem;
   const BackwardTensors& t = a.tensors;
-  KeptBlock& block = Types::block();
-  using Now = Turn<streamed>;
+  const WorkItem item(a.work, static_cast<std::int32_t>(p.kv_heads), arch::group());
+  const SequenceView sequence(p, item.batch);
+  const std::int32_t block_begin = Types::block_begin(a, item);
+  if (block_begin >= sequence.sk) return;
+
+  // The queries that see some of the keys, from a block of the sums on, and those that see all: tiles of
+  // these need no mask. Keys that are not in use are hidden as others are.
+  const SeeingQueries seeing(p.visibility, sequence, block_begin, tile.owned);
+  const auto first_query =
+                 static_cast<std::int32_t>(seeing.any.begin / DqSums::rows * DqSums::rows),
+             end_query = static_cast<std::int32_t>(seeing.any.end);
+  const Span common = block_begin + tile.owned > sequence.sk ? Range{} : seeing.all;
   const auto is_edge = [&](std::int32_t query) {
-    return query < block.common.begin || query + streamed > block.common.end;
+    return query < common.begin || query + streamed > common.end;
   };
-  // The sequence as far as the loop needs it.
-  const auto kept_sequence = [&] {
-    SequenceView sequence;
-    sequence.batch = block.batch;
-    sequence.q_row = block.q_row;
-    sequence.sq = block.sq;
-    sequence.sk = block.sk;
-    return sequence;
-  };
+  const auto group = static_cast<std::int32_t>(p.group());
+  const std::int32_t first_head = item.head * group,
+                     end_head = seeing.any.empty() ? first_head : first_head + group;
+
+  // Workgroups start with different tiles, so that they do not all add to the same lines at a time.
+  const std::int32_t tiles = (end_query - first_query + streamed - 1) / streamed;
+  const std::int32_t start =
+      tiles > 0 ? first_query + block_begin / tile.owned % tiles * streamed : first_query;
   // Starts the copies of a tile of queries and of what belongs to them.
+  using Now = Turn<streamed>;
   const auto copy_turn = [&](Now ahead, std::uint32_t buffer) {
-    if (ahead.head < block.end_head) {
+    if (ahead.head < end_head) {
       using Copy = typename Types::template Copy<streamed>;
-      const SequenceView sequence = kept_sequence();
       const std::int32_t left = sequence.sq - ahead.query;
       const std::int64_t row = sequence.q_row + ahead.query;
       Copy(p.q, 0, sequence.batch, row, ahead.head).next(Types::q(buffer), left);
@@ -125,32 +94,27 @@ void own_keys(const BackwardArguments& a) {
       }
       if (is_edge(ahead.query) && thread < streamed) {
         const QueryView query(p.visibility, sequence, ahead.query + n);
-        const std::int32_t begin = block.begin;
-        const auto own = [&](std::int32_t key) {  // counted within the block
-          return static_cast<std::uint32_t>(clamp(key - begin, 0, tile.owned));
-        };
-        arch::store_shared(Types::seen(buffer, n), own(query.begin) | own(query.end) << 16);
+        arch::store_shared(Types::seen(buffer, n), Words2{static_cast<std::uint32_t>(query.begin),
+                                                          static_cast<std::uint32_t>(query.end)});
       }
     }
     arch::commit_copies();
   };
+  const auto after = [&](Now turn) {
+    turn.next(first_query, end_query, start);
+    return turn;
+  };
 
-  Now first_turn;
   {
-    const WorkItem item(a.work, static_cast<std::int32_t>(p.kv_heads), arch::group());
-    const SequenceView sequence(p, item.batch);
-    const std::int32_t begin = Types::block_begin(a, item);
-    if (begin >= sequence.sk) return;
-    first_turn = describe_block<spec>(a, sequence, item, begin);
     using Copy = typename Types::template Copy<tile.owned>;
-    const std::int64_t row = sequence.k_row + begin;
-    const std::int32_t left = sequence.sk - begin;
+    const std::int64_t row = sequence.k_row + block_begin;
+    const std::int32_t left = sequence.sk - block_begin;
     Copy(p.k, 0, sequence.batch, row, item.head).next(Types::k(), left);
     Copy(p.v, 0, sequence.batch, row, item.head).next(Types::v(), left);
   }
-  arch::barrier();
+  const Now first_turn{first_head, start};
   copy_turn(first_turn, 0);
-  if (buffers > 1) copy_turn(first_turn.after(block, 1), 1);
+  if (buffers > 1) copy_turn(after(first_turn), 1);
   arch::wait_for_copies<(buffers > 1 ? 1 : 0)>();
   arch::barrier();
 
@@ -159,29 +123,32 @@ void own_keys(const BackwardArguments& a) {
   typename Types::KeySums dk = {}, dv = {};
 
   std::uint32_t buffer = 0, half = 0;  // of the queries, of the weights
-  for (Now now = first_turn; now.head < block.end_head;) {
+  for (Now now = first_turn; now.head < end_head; now.next(first_query, end_query, start)) {
+    const int thread = arch::renewed_thread(), lane = thread % arch::wave_size,
+              warp = thread / arch::wave_size;
+    // Which part of S and dP this warp computes.
+    const int score_row = warp % Types::score_warps * Scores::rows,
+              score_column = warp / Types::score_warps * Scores::columns;
     {
-      // Which part of S and dP this warp computes.
-      const int thread = arch::renewed_thread(), lane = thread % arch::wave_size,
-                warp = thread / arch::wave_size;
-      const int score_row = warp % Types::score_warps * Scores::rows,
-                score_column = warp / Types::score_warps * Scores::columns;
-      const auto lse_of = [&](int i) {
-        return statistic(
-            arch::load_shared_float(Types::lse(buffer, score_row + Scores::row(lane, i))),
-            Unit::of_natural);
-      };
+      float lse[Scores::lane_rows];
+      ROCFLASH_UNROLL
+      for (int i = 0; i < Scores::lane_rows; ++i)
+        lse[i] =
+            statistic(arch::load_shared_float(Types::lse(buffer, score_row + Scores::row(lane, i))),
+                      Unit::of_natural);
       const auto delta_of = [&](int i) {
         return arch::load_shared_float(Types::delta(buffer, score_row + Scores::row(lane, i)));
       };
+      const bool edge = is_edge(now.query);
+      const std::int32_t first_key = block_begin + score_column;
       const auto hide_in = [&](Scores& tile_part, float hidden) {
         for_each<Scores::lane_rows>([&](int i) {
-          const std::uint32_t keys =
-              arch::load_shared4(Types::seen(buffer, score_row + Scores::row(lane, i)));
+          const Words2 keys =
+              arch::load_shared8(Types::seen(buffer, score_row + Scores::row(lane, i)));
           QueryView query;
-          query.begin = static_cast<std::int32_t>(keys & 0xffffu);
-          query.end = static_cast<std::int32_t>(keys >> 16);
-          hide_keys(query, score_column, lane, i, tile_part, hidden);
+          query.begin = static_cast<std::int32_t>(keys.x);
+          query.end = static_cast<std::int32_t>(keys.y);
+          hide_keys(query, first_key, lane, i, tile_part, hidden);
         });
       };
       const SharedAddress left = operand_address<Rows>(Types::q(buffer) + Types::rows(score_row),
@@ -190,23 +157,15 @@ void own_keys(const BackwardArguments& a) {
                                                         matrices_across(lane));
       const LeftRows<Mma, Rows> q{left}, dout{left + Types::dout_after_q};
       const RightRows<Mma, Rows> k{right}, v{right + Types::v_after_k};
-      Scores s = {}, d = {};
-      if constexpr (Types::full) {
-        add_product_in_loop<spec.bucket>(s, q, k);
-      } else {
-        add_product<spec.bucket>(s, q, k);
-      }
-      const bool edge = is_edge(now.query);
       const SharedAddress own_p = Types::own_weights(Types::p(half), score_row, score_column, lane),
                           own_ds = own_p + Types::ds_after_p;
+      Scores s = {}, d = {};
+      add_product<spec.bucket>(s, q, k);
       if constexpr (Types::full) {
-        add_product_in_loop<spec.bucket>(d, dout, v);
+        add_product<spec.bucket>(d, dout, v);
         for_each<Scores::lane_rows>([&](int i) {
-          const SequenceView sequence = kept_sequence();
-          const std::int32_t first_key = block.begin + score_column;
-          const ScoreRow row{now.query + score_row + Scores::row(lane, i), lse_of(i), delta_of(i)};
-          constexpr int few = spec.bucket == 128 ? 4 : Scores::lane_columns;
-          differentiate_row<few>(options, p, sequence, now.head, first_key, lane, row, i, s, d);
+          const ScoreRow row{now.query + score_row + Scores::row(lane, i), lse[i], delta_of(i)};
+          differentiate_row(options, p, sequence, now.head, first_key, lane, row, i, s, d);
         });
         if (edge) {
           hide_in(s, 0);
@@ -214,9 +173,6 @@ void own_keys(const BackwardArguments& a) {
         }
         Types::template store_weights<0, Types::pairs>(own_p, s);
       } else {
-        float lse[Scores::lane_rows];
-        ROCFLASH_UNROLL
-        for (int i = 0; i < Scores::lane_rows; ++i) lse[i] = lse_of(i);
         if (edge) hide_in(s, __builtin_copysignf(infinity, -options.unit));
         // Weights are computed and stored between the steps of the second product.
         constexpr int steps = spec.bucket / (Mma::depth * Mma::together), pairs = Types::pairs;
@@ -244,16 +200,11 @@ void own_keys(const BackwardArguments& a) {
     }
     if constexpr (buffers == 3) arch::wait_for_copies<0>();
     arch::barrier();
-    Now next;
-    if constexpr (buffers > 1) next = now.after(block, 1);
-    if constexpr (buffers == 3) copy_turn(next.after(block, 1), buffer == 0 ? 2 : buffer - 1);
+    if constexpr (buffers == 3) copy_turn(after(after(now)), buffer == 0 ? 2 : buffer - 1);
 
-    const int thread = arch::renewed_thread(), lane = thread % arch::wave_size,
-              warp = thread / arch::wave_size;
     {  // dV += Pᵀ·dO
-      add_product_in_loop<streamed>(
-          dv, Types::weights_by_keys(Types::p(half), warp, lane),
-          Types::columns_of(Types::dout(buffer), Types::key_column(warp), lane));
+      add_product<streamed>(dv, Types::weights_by_keys(Types::p(half), warp, lane),
+                            Types::columns_of(Types::dout(buffer), Types::key_column(warp), lane));
     }
     const auto ds_by_keys = Types::weights_by_keys(Types::ds(half), warp, lane);
     const auto q_columns = Types::columns_of(Types::q(buffer), Types::key_column(warp), lane);
@@ -264,11 +215,9 @@ void own_keys(const BackwardArguments& a) {
       Sums dq = {};
       const SharedAddress left = operand_address<Weights>(
           Types::ds(half) + static_cast<std::uint32_t>(row * Weights::bytes), matrices_down(lane));
-      add_product_in_loop<tile.owned>(dq, LeftRows<Mma, Weights>{left},
-                                      Types::columns_of(Types::k(), column, lane));
+      add_product<tile.owned>(dq, LeftRows<Mma, Weights>{left},
+                              Types::columns_of(Types::k(), column, lane));
       // dK += dSᵀ·Q, and between its steps the sums of dq.
-      arch::wave_barrier();
-      const SequenceView sequence = kept_sequence();
       const DqSums sums(a, sequence, now.head);
       constexpr int steps = streamed / (Mma::depth * Mma::together);
       [[maybe_unused]] StepOperands<typename Types::KeySums> now_used, next_used;
@@ -304,17 +253,15 @@ void own_keys(const BackwardArguments& a) {
     if constexpr (buffers == 2) {
       arch::wait_for_copies<0>();
       arch::barrier();
-      copy_turn(next.after(block, 1), buffer);
+      copy_turn(after(after(now)), buffer);
     } else if constexpr (buffers == 1) {
       arch::barrier();
-      next = now.after(block, 1);
-      copy_turn(next, 0);
+      copy_turn(after(now), 0);
       arch::wait_for_copies<0>();
       arch::barrier();
     }
     buffer = buffer + 1 == buffers ? 0 : buffer + 1;
     if constexpr (buffers == 3) half = 1 - half;
-    now = next;
   }
   finish_keys<spec>(a, dk, dv);
 }

@@ -5,7 +5,6 @@
 #include "arch/arch.hpp"
 #include "attention/async_rows.hpp"
 #include "attention/rows.hpp"
-#include "attention/score.hpp"
 #include "attention/sequence.hpp"
 #include "attention/work.hpp"
 #include "backward/exact.hpp"
@@ -13,20 +12,6 @@
 #include "tile/sm80.hpp"
 
 namespace rocflash::kernel {
-
-// What a workgroup knows of its block of keys and of the queries that see some of them. The loop needs each number once per
-// tile: they lie in shared memory, where they take no registers.
-struct KeyBlock {
-  std::int64_t q_row;
-  std::int32_t batch, sq, sk;
-  std::int32_t begin;  // of the keys
-  std::int32_t first_query, end_query,
-      start;  // that see some of the keys; where this workgroup starts
-  std::int32_t end_head;
-  Span common;  // queries that see all of the keys
-};
-// Volatile: each use is a load of its own.
-using KeptBlock = ROCFLASH_SHARED volatile KeyBlock;
 
 template <KernelSpec spec>
 struct KeyBlockTypes : OfSpec<spec> {
@@ -63,12 +48,10 @@ struct KeyBlockTypes : OfSpec<spec> {
                                  weight_bytes = tile.streamed * Weights::bytes;
   static constexpr std::uint32_t halves = tile.buffers == 3 ? 2 : 1, buffers = tile.buffers;
   static constexpr std::uint32_t v_after_k = key_bytes, dout_after_q = buffers * query_bytes;
-  static constexpr std::uint32_t statistic_bytes = 12 * tile.streamed;
+  static constexpr std::uint32_t statistic_bytes = 16 * tile.streamed;
   static constexpr std::uint32_t statistics_at =
       2 * key_bytes + 2 * buffers * query_bytes + 2 * halves * weight_bytes;
-  static constexpr std::uint32_t block_at = statistics_at + buffers * statistic_bytes;
-  static_assert(block_at % 16 == 0 && sizeof(KeyBlock) <= sm80_key_block_bytes &&
-                block_at + sm80_key_block_bytes == tile.dynamic_shared);
+  static_assert(statistics_at + buffers * statistic_bytes == tile.dynamic_shared);
   static_assert(tile.threads >= 2 * tile.streamed);
 
   static SharedAddress k() { return arch::shared_begin(); }
@@ -90,10 +73,7 @@ struct KeyBlockTypes : OfSpec<spec> {
   }
   static SharedAddress seen(std::uint32_t buffer, int query) {
     return k() + statistics_at + buffer * statistic_bytes + 8 * tile.streamed +
-           static_cast<std::uint32_t>(4 * query);
-  }
-  static KeptBlock& block() {
-    return *reinterpret_cast<KeptBlock*>(arch::rocflash_shared + block_at);
+           static_cast<std::uint32_t>(8 * query);
   }
   static std::uint32_t rows(int count) { return static_cast<std::uint32_t>(count * Rows::bytes); }
 

@@ -165,8 +165,7 @@ void backward_queries(const BackwardArguments& a) {
     add_product<spec.bucket>(d, LeftRows<Mma, Rows>{own_q + Types::query_bytes},
                              RightRows<Mma, Rows>{k + 2 * Types::tile_bytes});
     for_each<Scores::lane_rows>([&](int i) {
-      differentiate_row<Scores::lane_columns>(options, p, sequence, item.head, begin, lane, rows[i],
-                                              i, s, d);
+      differentiate_row(options, p, sequence, item.head, begin, lane, rows[i], i, s, d);
     });
     if (begin < common.begin || begin + tile.streamed > common.end) {
       for_each<Scores::lane_rows>([&](int i) {

@@ -38,9 +38,8 @@ inline std::uint32_t kept_by_row(const GradientShape& shape, std::int32_t query,
 }
 
 // Row i of the products s = q·k and d = dout·v becomes weights after dropout, and gradients of scores,
-// whether or not the query sees the keys. The tile's first key is `begin`. Options take many registers for each
-// column: `few` columns at a time.
-template <int few, Variant variant, class Unit, class Scores>
+// whether or not the query sees the keys. The tile's first key is `begin`.
+template <Variant variant, class Unit, class Scores>
 void differentiate_row(const ScoreOptions<variant, Unit>& options, const Problem& p,
                        const SequenceView& sequence, std::int64_t head, std::int32_t begin,
                        int lane, const ScoreRow& row, int i, Scores& s, Scores& d) {
@@ -50,30 +49,26 @@ void differentiate_row(const ScoreOptions<variant, Unit>& options, const Problem
       return first + Scores::column(n);
     };
     const GradientShape shape(p, sequence, head);
+    float slope[count];
+    ROCFLASH_UNROLL
+    for (int n = 0; n < count; ++n) slope[n] = 1;
+    if (options.shaped)
+      shape.template shape<count, Unit>([&](int) { return row.query; }, key_of,
+                                        [&](int n) -> float& { return s.at(i, n); },
+                                        [&](int n, float x) { slope[n] = x; }, p.scale);
     const float unit = options.shaped ? 1 : options.unit;
     std::uint32_t bits = ~0u;
-    static_for<count / few>([&](auto part) {
-      constexpr int first = part.value * few;
-      float slope[few];
-      ROCFLASH_UNROLL
-      for (int n = 0; n < few; ++n) slope[n] = 1;
-      if (options.shaped)
-        shape.template shape<few, Unit>([&](int) { return row.query; },
-                                        [&](int n) { return key_of(first + n); },
-                                        [&](int n) -> float& { return s.at(i, first + n); },
-                                        [&](int n, float x) { slope[n] = x; }, p.scale);
-      if (options.dropout && first % 8 == 0)
-        bits = kept_by_row(shape, row.query, begin + Scores::column(first)) >>
-               Scores::lane_column(lane);
-      ROCFLASH_UNROLL
-      for (int n = first; n < first + few; ++n) {
-        const bool kept = (bits >> Scores::column(n % 8) & 1u) != 0;
-        const float weight = Unit::fine_exp(__builtin_fmaf(s.at(i, n), unit, -row.lse));
-        const float gradient = weight * ((kept ? d.at(i, n) : 0.0f) - row.delta) * slope[n - first];
-        s.at(i, n) = kept ? weight : 0.0f;
-        d.at(i, n) = weight == 0 ? 0.0f : gradient;
-      }
-    });
+    ROCFLASH_UNROLL
+    for (int n = 0; n < count; ++n) {
+      if (options.dropout && n % 8 == 0)
+        bits =
+            kept_by_row(shape, row.query, begin + Scores::column(n)) >> Scores::lane_column(lane);
+      const bool kept = (bits >> Scores::column(n % 8) & 1u) != 0;
+      const float weight = Unit::fine_exp(__builtin_fmaf(s.at(i, n), unit, -row.lse));
+      const float gradient = weight * ((kept ? d.at(i, n) : 0.0f) - row.delta) * slope[n];
+      s.at(i, n) = kept ? weight : 0.0f;
+      d.at(i, n) = weight == 0 ? 0.0f : gradient;
+    }
   } else {
     ROCFLASH_UNROLL
     for (int n = 0; n < count; ++n) {

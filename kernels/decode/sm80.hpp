@@ -145,23 +145,10 @@ inline void store_float(SharedAddress to, float x) {
   arch::store_shared(to, __builtin_bit_cast(std::uint32_t, x));
 }
 
-// The rows of a workgroup and the keys of one of its warps.
-template <KernelSpec spec>
-DecodePart own_part(const DecodeArguments& a, const SequenceView& sequence, const DecodeItem& item,
-                    int warp) {
-  using Types = DecodeTypes<spec>;
-  return {a,
-          sequence,
-          item.block,
-          Types::tile.rows,
-          item.split * Types::waves + warp,
-          a.splits * Types::waves,
-          Types::tile.keys};
-}
-
 // The end of a warp's work: each row divided by its sum, in f32, and its lse, in shared memory.
 template <KernelSpec spec>
-void finish_part(const DecodeArguments& a,
+void finish_part(const DecodeArguments& a, const SequenceView& sequence, const DecodePart& part,
+                 std::int32_t kv_head,
                  const OnlineSoftmax (&softmax)[DecodeTypes<spec>::lane_queries],
                  const typename DecodeTypes<spec>::Outputs& out) {
   using Types = DecodeTypes<spec>;
@@ -171,11 +158,6 @@ void finish_part(const DecodeArguments& a,
   const auto group = static_cast<std::uint32_t>(a.group);
   const Finish<Variant::full> end(p, 0);
   const int lane = arch::lane(), warp = arch::wave();
-  // Computed again, so that the loop over keys need not keep it.
-  const DecodeItem item(
-      a, static_cast<std::int32_t>(arch::renew(static_cast<std::uint32_t>(arch::group()))));
-  const SequenceView sequence(p, item.batch);
-  const DecodePart part = own_part<spec>(a, sequence, item, warp);
   arch::wait_for_copies<0>();
   arch::wave_barrier();  // nobody reads tiles any more
   float factors[lane_queries];
@@ -202,7 +184,7 @@ void finish_part(const DecodeArguments& a,
     const auto taken = broken.take();
     const RowNormal normal(taken, softmax, factors);
     const int row = Outputs::row(taken.first_lane, taken.which);
-    const PackedRow packed(part.row_begin + row, group, item.kv_head);
+    const PackedRow packed(part.row_begin + row, group, kv_head);
     repair(
         ExactScores<spec.dtype>{p, sequence, packed.head, a.caches},
         part.view(p, sequence, packed.query), normal.base, normal.factor, 0, p.value_dim,
@@ -279,7 +261,9 @@ void decode(const DecodeArguments& a) {
   const Problem& p = a.problem;
   const DecodeItem item(a, arch::group());
   const SequenceView sequence(p, item.batch);
-  const DecodePart part = own_part<spec>(a, sequence, item, arch::wave());
+  const std::int32_t number = item.split * Types::waves + arch::wave();
+  const DecodePart part(a, sequence, item.block, tile.rows, number, a.splits * Types::waves,
+                        tile.keys);
   if (part.rows == 0) return;
   const auto group = static_cast<std::uint32_t>(a.group);
   const int lane = arch::lane();
@@ -357,7 +341,7 @@ void decode(const DecodeArguments& a) {
       weigh_values<Types, false>(softmax, scores, unit, v, out, lane, kept);
     }
   }
-  finish_part<spec>(a, softmax, out);
+  finish_part<spec>(a, sequence, part, item.kv_head, softmax, out);
   arch::barrier();
   merge_warps<spec>(a);
 }

@@ -13,10 +13,10 @@ class KeyCursor {
   KeyCursor(const DecodeArguments& a, const SequenceView& s, std::int64_t kv_head,
             std::int32_t first_key, std::int32_t end_key)
       : keys_(a.problem.k),
-        batch_(static_cast<std::int32_t>(s.batch)),
+        batch_(s.batch),
         row_(static_cast<std::uint32_t>(s.k_row + first_key)),
         caches_(a.caches),
-        head_(static_cast<std::int32_t>(kv_head)) {
+        head_(kv_head) {
     if (!keys_.blocks) {
       page_rows_ = 0xffffffffu;
       page_ = batch_;
@@ -45,16 +45,16 @@ class KeyCursor {
   }
 
  private:
-  std::int32_t page_of(std::uint32_t row) const {
-    return static_cast<std::int32_t>(
-        clamp(arch::load(keys_.blocks + batch_ * keys_.blocks_stride + row / page_rows_), 0,
-              caches_ - 1));
+  std::int64_t page_of(std::uint32_t row) const {
+    return clamp(arch::load(keys_.blocks + batch_ * keys_.blocks_stride + row / page_rows_), 0,
+                 caches_ - 1);
   }
 
   const Rows& keys_;
-  std::int32_t batch_, page_;
+  std::int64_t batch_, page_;
   std::uint32_t row_, page_rows_;
-  std::int32_t caches_, head_;
+  std::int32_t caches_;
+  std::int64_t head_;
 };
 
 }  // namespace rocflash::kernel

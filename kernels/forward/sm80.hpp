@@ -35,17 +35,6 @@
 
 namespace rocflash::kernel {
 
-// What the loop seldom needs of a workgroup's position. Where registers are too few it lies in shared memory.
-struct ForwardBlock {
-  std::int64_t k_row;
-  std::int32_t batch, head, sq, sk;
-  std::int32_t begin;    // the first query
-  std::int32_t end_key;  // the last one that a query sees is before it
-  // The keys that all queries see, counted backwards from end_key.
-  std::int32_t common_from, common_to;
-  float alibi, unit;  // the slope; from products to exponents
-};
-
 // The types and the shared memory of one kernel.
 template <KernelSpec spec>
 struct ForwardTypes : OfSpec<spec> {
@@ -73,8 +62,7 @@ struct ForwardTypes : OfSpec<spec> {
   // moves to registers the tiles may take its place.
   static constexpr int tile_bytes = tile.keys * Rows::bytes,
                        query_bytes = tile.queries * Rows::bytes;
-  static constexpr int block_bytes = tile.parks ? sm80_forward_block_bytes : 0;
-  static constexpr int room = tile.dynamic_shared - tile.queries * 8 - block_bytes;
+  static constexpr int room = tile.dynamic_shared - tile.queries * 8;
   static constexpr bool q_makes_room = room < query_bytes + 4 * tile_bytes;
   static_assert(room >= 4 * tile_bytes && room >= query_bytes &&
                 (!tile.shared_queries || !q_makes_room));
@@ -84,12 +72,6 @@ struct ForwardTypes : OfSpec<spec> {
   static SharedAddress v() { return k() + 2 * tile_bytes; }
   static SharedAddress seen_keys(int query) {
     return q() + room + static_cast<std::uint32_t>(8 * query);
-  }
-  // Volatile: each use is a load of its own.
-  using KeptBlock = ROCFLASH_SHARED volatile ForwardBlock;
-  static KeptBlock& block() {
-    static_assert(tile.parks && sizeof(ForwardBlock) <= sm80_forward_block_bytes);
-    return *(KeptBlock*)(arch::rocflash_shared + room + 8 * tile.queries);
   }
 };
 
@@ -236,38 +218,6 @@ void finish(const ForwardArguments& a,
   }
 }
 
-template <class Types>
-auto& kept_block(const ForwardBlock& own) {
-  if constexpr (Types::tile.parks) {
-    return Types::block();
-  } else {
-    return own;
-  }
-}
-template <class To>
-void copy_block(const ForwardBlock& from, To& to) {
-  to.k_row = from.k_row;
-  to.batch = from.batch;
-  to.head = from.head;
-  to.sq = from.sq;
-  to.sk = from.sk;
-  to.begin = from.begin;
-  to.end_key = from.end_key;
-  to.common_from = from.common_from;
-  to.common_to = from.common_to;
-  to.alibi = from.alibi;
-  to.unit = from.unit;
-}
-// As far as options of scores need it.
-template <class Block>
-SequenceView kept_sequence(const Block& block) {
-  SequenceView sequence;
-  sequence.batch = block.batch;
-  sequence.sq = block.sq;
-  sequence.sk = block.sk;
-  return sequence;
-}
-
 template <KernelSpec spec>
 void forward(const ForwardArguments& a) {
   using Types = ForwardTypes<spec>;
@@ -289,48 +239,22 @@ void forward(const ForwardArguments& a) {
              end_key = static_cast<std::int32_t>(seen.by_any.end);
   if (const int n = arch::thread(); n < tile.queries)
     store_seen_keys<Types>(n, QueryView(p.visibility, sequence, block_begin + n));
-  const ScaleOf<typename Types::Unit> scale(p.scale);
-  const bool shaped = full && (p.scale == 0 || p.softcap > 0 || p.alibi || p.bias || p.mask);
-  const bool dropout = full && p.dropout.on();
-  const ForwardBlock own{sequence.k_row,
-                         static_cast<std::int32_t>(sequence.batch),
-                         item.head,
-                         sequence.sq,
-                         sequence.sk,
-                         block_begin,
-                         end_key,
-                         static_cast<std::int32_t>(end_key - seen.by_all.begin),
-                         static_cast<std::int32_t>(end_key - seen.by_all.end),
-                         full ? alibi_slope(p, sequence.batch, item.head) : 0.0f,
-                         shaped ? 1 : scale.unit};
-  auto& block = kept_block<Types>(own);
-  if constexpr (tile.parks) {
-    if (arch::thread() == 0) copy_block(own, block);
-    arch::barrier();
-  }
 
+  const std::int64_t first_row = sequence.k_row + first_key, kv_head = p.kv_head(item.head);
   using KeyCopy = typename Types::template Copy<tile.keys>;
-  const auto copy_of = [&](const auto& rows, std::int32_t key) {
-    return KeyCopy(rows, a.caches, block.batch, block.k_row + key, p.kv_head(block.head));
-  };
-  // Plain: the loop keeps two addresses. Full: it finds them anew.
-  [[maybe_unused]] KeyCopy next_k = copy_of(p.k, first_key), next_v = copy_of(p.v, first_key);
+  KeyCopy next_k(p.k, a.caches, sequence.batch, first_row, kv_head);
+  KeyCopy next_v(p.v, a.caches, sequence.batch, first_row, kv_head);
   // Starts the copies of the tile that starts `left` keys before the last one seen.
   const auto copy_tile = [&](std::int32_t left, std::uint32_t half) {
     if (left > 0) {
-      if constexpr (full) {
-        const std::int32_t key = block.end_key - left;
-        copy_of(p.k, key).next(Types::k() + half, left);
-        copy_of(p.v, key).next(Types::v() + half, left);
-      } else {
-        next_k.next(Types::k() + half, left);
-        next_v.next(Types::v() + half, left);
-      }
+      next_k.next(Types::k() + half, left);
+      next_v.next(Types::v() + half, left);
     }
     arch::commit_copies();
   };
 
   // q to shared memory, and from there to registers where they hold it.
+  const ScaleOf<typename Types::Unit> scale(p.scale);
   using QueryCopy = typename Types::template Copy<tile.queries>;
   QueryCopy(p.q, 0, sequence.batch, sequence.q_row + block_begin, item.head)
       .next(Types::q(), sequence.sq - block_begin);
@@ -340,25 +264,12 @@ void forward(const ForwardArguments& a) {
     turn_signs<spec.dtype, spec.bucket, tile.queries, tile.threads>(Types::q());
   }
   if (!q_makes_room) copy_tile(end_key - first_key, 0);
-  // Where a lane finds its operands. Some kernels find k and v again for each tile, because registers are too few or
-  // because that is faster.
-  const auto own_q = [](int thread) {
-    const int row = thread / arch::wave_size * Types::warp_queries;
-    return operand_address<Rows>(Types::q() + static_cast<std::uint32_t>(row * Rows::bytes),
-                                 matrices_down(thread % arch::wave_size));
-  };
-  const auto own_k = [](int thread) {
-    return operand_address<Rows>(Types::k(), matrices_across(thread % arch::wave_size));
-  };
-  const auto own_v = [](int thread) {
-    return Types::ValueOperand::first(Types::v(), 0, thread % arch::wave_size);
-  };
-  typename Types::Queries q(own_q(arch::thread()));
-  constexpr bool is_f32 = spec.dtype == DType::f32, in_loop = is_f32 && spec.bucket > 64;
-  constexpr bool find_v = tile.parks || (!is_f32 && spec.bucket <= 64),
-                 find_k = find_v || spec.bucket == 128;
-  [[maybe_unused]] const SharedAddress first_k = own_k(arch::thread()),
-                                       first_v = own_v(arch::thread());
+  const int l = arch::lane();
+  typename Types::Queries q(operand_address<Rows>(
+      Types::q() + static_cast<std::uint32_t>(arch::wave() * Types::warp_queries * Rows::bytes),
+      matrices_down(l)));
+  const SharedAddress own_k = operand_address<Rows>(Types::k(), matrices_across(l)),
+                      own_v = Types::ValueOperand::first(Types::v(), 0, l);
   if constexpr (!tile.shared_queries) {
     arch::wait_for_copies<q_makes_room ? 0 : 1>();
     arch::barrier();
@@ -369,9 +280,16 @@ void forward(const ForwardArguments& a) {
     }
   }
 
+  const ScoreShape shape(p, sequence, item.head);
+  const bool shaped = full && (p.scale == 0 || p.softcap > 0 || p.alibi || p.bias || p.mask);
+  const float unit = shaped ? 1 : scale.unit;
+  const bool dropout = full && p.dropout.on();
   typename Types::Softmax softmax[lane_queries];
   typename Types::Outputs out = {};
 
+  // What all queries see, counted backwards from the last key that one of them sees.
+  const auto common_from = static_cast<std::int32_t>(end_key - seen.by_all.begin),
+             common_to = static_cast<std::int32_t>(end_key - seen.by_all.end);
   std::uint32_t half = 0;  // of the shared memory of k and v, where the present tile is
   for (std::int32_t left = end_key - first_key; left > 0;
        left -= tile.keys, half = Types::tile_bytes - half) {
@@ -379,12 +297,12 @@ void forward(const ForwardArguments& a) {
     arch::barrier();
     copy_tile(left - tile.keys, Types::tile_bytes - half);
 
-    const std::int32_t begin = block.end_key - left, end = begin + tile.keys;
-    const bool edge = left > block.common_from || left - tile.keys < block.common_to;
+    const std::int32_t begin = end_key - left, end = begin + tile.keys;
+    const bool edge = left > common_from || left - tile.keys < common_to;
     const int thread = arch::renewed_thread(), lane = thread % arch::wave_size;
     const auto query_at = [&](int i) {  // query i of the lane
       const int offset = thread / arch::wave_size * Types::warp_queries + Scores::row(lane, i);
-      return load_seen_keys<Types>(offset, block.begin);
+      return load_seen_keys<Types>(offset, block_begin);
     };
     if (edge) {
       bool sees = false;
@@ -398,13 +316,7 @@ void forward(const ForwardArguments& a) {
 
     // scores = Q · Kᵀ
     Scores scores = {};
-    if constexpr (tile.parks && tile.shared_queries) q = typename Types::Queries(own_q(thread));
-    const typename Types::KeyOperand k{find_k ? own_k(thread) + half : arch::renew(first_k + half)};
-    if constexpr (in_loop) {
-      add_product_in_loop<spec.bucket>(scores, q, k);
-    } else {
-      add_product<spec.bucket>(scores, q, k);
-    }
+    add_product<spec.bucket>(scores, q, typename Types::KeyOperand{arch::renew(own_k + half)});
     if (shaped || edge) {
       const auto key_at = [first = begin + Scores::lane_column(lane)](int n) {
         return first + Scores::column(n);
@@ -412,16 +324,8 @@ void forward(const ForwardArguments& a) {
       for_each<lane_queries>([&](int i) {
         const QueryView query = query_at(i);
         if (shaped) {
-          const SequenceView kept = kept_sequence(block);
-          const ScoreShape shape(p, kept, block.head, block.alibi);
-          // At head size 128 in two halves: registers do not hold what options need for a whole row.
-          constexpr int columns = Scores::lane_columns / (spec.bucket == 128 ? 2 : 1);
-          static_for<Scores::lane_columns / columns>([&](auto part) {
-            constexpr int first = part.value * columns;
-            shape.template shape<columns, typename Types::Unit>(
-                query, [&](int n) -> float& { return scores.at(i, first + n); },
-                [&](int n) { return key_at(first + n); });
-          });
+          shape.template shape<Scores::lane_columns, typename Types::Unit>(
+              query, [&](int n) -> float& { return scores.at(i, n); }, key_at);
         }
         if (edge) {
           ROCFLASH_UNROLL
@@ -431,18 +335,11 @@ void forward(const ForwardArguments& a) {
       });
     }
 
-    const float unit = full ? block.unit : scale.unit;
     follow_largest<Types>(softmax, scores, unit, out);
 
     // out += P · V
-    const typename Types::ValueOperand v{find_v    ? own_v(thread) + half
-                                         : in_loop ? own_v(arch::renewed_thread()) + half
-                                                   : arch::renew(first_v + half)};
-    const auto kept = [&](int i, int key) {
-      const SequenceView own_sequence = kept_sequence(block);
-      const ScoreShape shape(p, own_sequence, block.head, 0);
-      return kept_by_row(shape, query_at(i), begin + key);
-    };
+    const typename Types::ValueOperand v{arch::renew(own_v + half)};
+    const auto kept = [&](int i, int key) { return kept_by_row(shape, query_at(i), begin + key); };
     if (dropout) {
       weigh_values<Types, true>(softmax, scores, unit, v, out, lane, kept);
     } else {

@@ -61,12 +61,11 @@ constexpr int cdna_buffers(Family family, const KernelSpec& spec) {
 // On NVIDIA tiles lie in shared memory as they are in memory. A workgroup that owns keys has them and
 // their values, `buffers` tiles of queries and of dout with 16 bytes per query, and weights and gradients
 // of scores, twice where one barrier per tile has to do (buffers 3).
-inline constexpr int sm80_key_block_bytes = 64;
 constexpr BackwardTile sm80_key_tile(int row_bytes, int owned, int streamed, int threads,
                                      int buffers, int number_bytes = 2) {
-  const int rows = 2 * owned * row_bytes + buffers * streamed * (2 * row_bytes + 12),
+  const int rows = 2 * owned * row_bytes + buffers * streamed * (2 * row_bytes + 16),
             scores = (buffers == 3 ? 2 : 1) * 2 * owned * streamed * number_bytes;
-  return {owned, streamed, threads, 1, true, buffers, rows + scores + sm80_key_block_bytes};
+  return {owned, streamed, threads, 1, true, buffers, rows + scores};
 }
 // One that owns queries has them and dout, and two tiles of keys and of values.
 constexpr BackwardTile sm80_query_tile(int row_bytes, int owned, int streamed, int threads) {

@@ -14,7 +14,6 @@ struct ForwardTile {
   int waves_per_simd;  // that registers and LDS must leave room for; the report is held to it
   bool shared_queries = false;  // q stays in shared memory, where registers are too few for it
   int dynamic_shared = 0;       // bytes given at launch; AMD kernels declare theirs
-  bool parks = false;           // what the loop seldom needs lies in shared memory
 };
 
 constexpr KernelSpec forward_spec(DType dtype, int bucket, Variant variant) {
@@ -74,27 +73,10 @@ constexpr int forward_groups_shared(const KernelSpec& spec) {
          8 * 2 * (g.q_stages + 2 * g.stages);
 }
 
-inline constexpr int sm80_forward_block_bytes = 48;
-constexpr ForwardTile sm80_forward_tile(const KernelSpec& spec) {
-  const int bucket = spec.bucket, row_bytes = bucket * static_cast<int>(size_of(spec.dtype));
-  const bool plain = spec.variant == Variant::plain;
-  // f32: with 32 queries per warp, k and v are taken into parts half as often as with 16.
-  if (spec.dtype == DType::f32) {
-    const int queries = plain ? 128 : 64, keys = plain && bucket > 64 ? 16 : 32;
-    return {queries, keys, 128, 2, true, sm80_forward_shared(row_bytes, queries, keys, false)};
-  }
-  // A warp of 32 queries reads k and v half as often as one of 16, but its outputs and scores
-  // leave few registers for anything else. All shapes keep to the 99 KiB of shared memory that
-  // every GPU from sm_80 on gives a workgroup.
-  if (bucket <= 128)
-    return {128, 64, 128, 2, bucket > 64, sm80_forward_shared(row_bytes, 128, 64, false)};
-  if (bucket <= 192) return {64, 64, 128, 2, false, sm80_forward_shared(row_bytes, 64, 64, true)};
-  return {128, 32, 256, 2, false, sm80_forward_shared(row_bytes, 128, 32, true)};
-}
-
 constexpr ForwardTile forward_tile(Family family, const KernelSpec& spec) {
   const int bucket = spec.bucket;
   const bool plain = spec.variant == Variant::plain;
+  const int row_bytes = bucket * static_cast<int>(size_of(spec.dtype));
   switch (family) {
     case Family::cdna1:
       if (plain && bucket == 128) return {128, 64, 256, 1};
@@ -116,16 +98,20 @@ constexpr ForwardTile forward_tile(Family family, const KernelSpec& spec) {
     case Family::rdna4:
       if (bucket <= 128) return {128, 32, 256, 4, bucket == 128 && !plain};
       return {64, 16, 128, 2, true};
-    case Family::sm80: {
-      ForwardTile tile = sm80_forward_tile(spec);
-      // Up to 64 columns, and with 16 queries per warp (f32), registers do; and at 64 columns the shared
-      // memory of smaller GPUs has no room beside two workgroups.
-      if (bucket > 64 && spec.variant == Variant::full && spec.dtype != DType::f32) {
-        tile.parks = true;
-        tile.dynamic_shared += sm80_forward_block_bytes;
+    case Family::sm80:
+      // f32: with 32 queries per warp, k and v are taken into parts half as often as with 16.
+      if (spec.dtype == DType::f32) {
+        const int queries = plain ? 128 : 64, keys = plain && bucket > 64 ? 16 : 32;
+        return {queries, keys, 128, 2, true, sm80_forward_shared(row_bytes, queries, keys, false)};
       }
-      return tile;
-    }
+      // A warp of 32 queries reads k and v half as often as one of 16, but its outputs and scores
+      // leave few registers for anything else. All shapes keep to the 99 KiB of shared memory that
+      // every GPU from sm_80 on gives a workgroup.
+      if (bucket <= 128)
+        return {128, 64, 128, 2, bucket > 64, sm80_forward_shared(row_bytes, 128, 64, false)};
+      if (bucket <= 192)
+        return {64, 64, 128, 2, false, sm80_forward_shared(row_bytes, 64, 64, true)};
+      return {128, 32, 256, 2, false, sm80_forward_shared(row_bytes, 128, 32, true)};
     case Family::sm90:
       break;
   }

@@ -302,17 +302,6 @@ void add_product(WarpTile<Mma, rows, columns>& c, const A& a, const B& b) {
   ROCFLASH_UNROLL
   for (int step = 0; step < depth / Mma::depth; step += Mma::together) add_steps(c, a, b, step);
 }
-// The same in a loop where steps have sums of their own (f32). In straight code the assembler puts off adding
-// them to c, keeps all of them in registers and runs out of those.
-template <int depth, class Mma, int rows, int columns, class A, class B>
-void add_product_in_loop(WarpTile<Mma, rows, columns>& c, const A& a, const B& b) {
-  if constexpr (Mma::together == 1) {
-    add_product<depth>(c, a, b);
-  } else {
-    _Pragma("clang loop unroll(disable)") for (int step = 0; step < depth / Mma::depth;
-                                               step += Mma::together) add_steps(c, a, b, step);
-  }
-}
 
 // Results as a tile in shared memory that LeftRows and LeftColumns read. `own` is the place of a lane's first
 // result (own_result), of a part of the tile that starts at a multiple of its size.

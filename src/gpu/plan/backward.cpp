@@ -148,8 +148,11 @@ void plan_warpgroups(Plan& plan, const kernel::BackwardArguments& all, const Box
   kernel::Work& work = a.backward.work;
   if (work.groups == 0) return;
   // As many planes take turns as fill the device once: their queries, and the sums of dq, stay in the cache,
-  // and under a causal mask short blocks of the next ones fill the gaps.
-  work.planes_together = std::clamp(chip.units / work.blocks, 1, work.groups / work.blocks);
+  // and under a causal mask short blocks of the next ones fill the gaps. Where all blocks are alike, and each meets
+  // several heads, those of a plane keep together best if they start together.
+  const bool alike = !p.visibility.bounded() && p.group() > 1 && !kernel::has_roles(spec);
+  work.planes_together =
+      alike ? 1 : std::clamp(chip.units / work.blocks, 1, work.groups / work.blocks);
   plan.map(panel_of(boxes.q, boxes.bucket, tile.queries, a.q));
   plan.map(panel_of(boxes.dout, boxes.bucket, tile.queries, a.dout));
   plan.map(panel_of(boxes.k, boxes.bucket, tile.keys, a.k));

@@ -324,14 +324,15 @@ TEST(BackwardWarpgroups, LargeHeadsHaveFewerKeysPerWorkgroup) {
   }
 }
 
-// About as many planes take turns as fill the device once.
+// About as many planes take turns as fill the device once, but for equal blocks of several heads.
 TEST(BackwardWarpgroups, PlanesThatFillTheDeviceTakeTurns) {
-  const auto together = [](std::int64_t keys, std::int64_t batch) {
-    Gradients g;
+  const auto together = [](std::int64_t keys, std::int64_t batch, bool causal = true, int d = 128) {
+    Gradients g(DType::bf16, d, d);
     g.sizes.sk = keys;
     g.sizes.b = batch;
     g.p = dense_problem(DType::bf16, g.sizes);
     g.t = gradients(DType::bf16, g.sizes);
+    if (causal) g.p.visibility.right = 0;
     Plan plan;
     g.fill(plan);
     return plan.arguments<Operation::backward_warpgroups>().backward.work.planes_together;
@@ -340,6 +341,8 @@ TEST(BackwardWarpgroups, PlanesThatFillTheDeviceTakeTurns) {
   EXPECT_EQ(together(2048, 8), 8);
   EXPECT_EQ(together(100000, 4), 1);
   EXPECT_EQ(together(128, 3), 6);  // there are no more
+  EXPECT_EQ(together(2048, 8, false), 1);
+  EXPECT_EQ(together(2048, 8, false, 64), 8);
 }
 
 }  // namespace
