@@ -122,7 +122,7 @@ Halves halved_turns(const Problem& p, const kernel::Work& work, Chip chip) {
   const bool dense = !l.cu_q && !l.cu_k && !l.used_q && !l.used_k && !l.leftpad_k;
   const bool sees_all = p.visibility.left < 0 && p.visibility.chunk == 0;
   const std::int64_t places = chip.units / work.partitions;
-  if (!dense || !sees_all || p.max_k < fewest_keys) return {};
+  if (!dense || !sees_all || p.max_k < fewest_keys || places == 0) return {};
   const std::int64_t turns = divide_up(work.groups, work.partitions), rest = turns % places;
   if (rest == 0 || 2 * rest > places) return {};
   const bool alike = p.visibility.right < 0 && work.groups % work.partitions == 0;
