@@ -185,8 +185,9 @@ void end_phase(T& x) {
   __builtin_amdgcn_sched_barrier(0);
 }
 
-// Reads from LDS and products stay on their side of this place; all else may cross it. Left alone, the compiler reads each operand right before its use, and a wave that
-// has its SIMD to itself then waits for every one of them.
+// Reads from LDS and products stay on their side of this place; all else may cross it. Left alone, the
+// compiler reads each operand right before its use, and a wave that has its SIMD to itself then waits for
+// every one of them.
 inline void keep_order() { __builtin_amdgcn_sched_barrier(0x676); }
 
 // The lower, or the upper, halves of two words in one.

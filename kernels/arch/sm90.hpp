@@ -29,8 +29,10 @@ inline int groups() { return __nvvm_read_ptx_sreg_nctaid_x(); }  // workgroups o
 inline int group_y() { return __nvvm_read_ptx_sreg_ctaid_y(); }
 inline int group_z() { return __nvvm_read_ptx_sreg_ctaid_z(); }
 
-// Clusters: workgroups that run at the same time and read each other's shared memory. A barrier of all their
-// threads, in two halves; an address of another one's shared memory, and loads from it.
+// Clusters: workgroups that run at the same time and read each other's shared memory. How many they are, and which
+// one this is; a barrier of all their threads, in two halves; an address of another one's shared memory, and loads from it.
+inline int cluster_groups() { return __nvvm_read_ptx_sreg_cluster_nctarank(); }
+inline int cluster_rank() { return __nvvm_read_ptx_sreg_cluster_ctarank(); }
 inline void reach_cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }

@@ -38,8 +38,8 @@ struct ForwardArguments {
   ForwardOutputs outputs;
   Work work;
   std::int32_t caches = 0;  // batches that k and v have: what a block table may name
-  std::int32_t first_group =
-      0;  // forward_halves: the number in `work` of the launch's first workgroup
+  // forward_halves: the number in `work` of the launch's first workgroup.
+  std::int32_t first_group = 0;
 };
 
 // Forward with tiles that the copy engine fetches: boxes of one panel of a tile, or of some of its rows where k and v

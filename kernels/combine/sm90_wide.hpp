@@ -8,8 +8,7 @@
 
 namespace rocflash::kernel {
 
-// All rows are in use; parts are rows of f32 on 16 bytes; there are as many
-// workgroups as it takes.
+// All rows are in use; parts are rows of f32 on 16 bytes; there are as many workgroups as it takes.
 template <KernelSpec spec>
 void combine_wide(const CombineArguments& a) {
   constexpr int waves = combine_tile.threads / arch::wave_size, lane_columns = 4,

@@ -107,8 +107,8 @@ inline constexpr int latent_scores_barrier = 1, latent_start_barrier = 2, latent
 // Two workgroups that have neighbouring parts of the keys may form a cluster: they merge their results through shared
 // memory, which leaves half as many parts to be written and read.
 struct LatentPair {
-  static bool exists() { return __nvvm_read_ptx_sreg_cluster_nctarank() > 1; }
-  static int rank() { return __nvvm_read_ptx_sreg_cluster_ctarank(); }
+  static bool exists() { return arch::cluster_groups() > 1; }
+  static int rank() { return arch::cluster_rank(); }
   // All threads of both: results are there; they have been read. Threads that have no part in it reach both.
   static void meet() {
     arch::reach_cluster_barrier();

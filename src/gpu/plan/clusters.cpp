@@ -76,7 +76,8 @@ void fill_common(kernel::ClusterArguments& a, const Problem& p, const ForwardOut
   a.problem.sinks = {};  // rows that are computed again are those of one warp
 }
 
-// Whether the kernels can compute it at all.
+}  // namespace
+
 bool suits_clusters(const Problem& p, Chip chip) {
   constexpr std::int64_t most_planes = 65535;  // workgroups in the second and third dimension
   const std::int64_t keys = keys_of(p), queries = sequence_rows(p.lengths, p.max_q);
@@ -85,8 +86,6 @@ bool suits_clusters(const Problem& p, Chip chip) {
          p.batch() <= most_planes && p.kv_heads <= most_planes && suits_plain(p.q) &&
          suits_plain(p.k) && suits_plain(p.v);
 }
-
-}  // namespace
 
 std::int32_t cluster_size(const Problem& p, Chip chip) {
   if (!suits_clusters(p, chip)) return 0;
@@ -130,8 +129,6 @@ void plan_clusters(Plan& plan, const Problem& p, const ForwardOutputs& outputs, 
   shape.early = true;
 }
 
-bool is_long(const Problem& p, Chip chip) { return suits_clusters(p, chip); }
-
 std::int32_t long_splits(const Problem& p, std::int32_t usual, Chip chip) {
   if (p.splits > 0) return usual;
   const DecodeTile tile = kernel::decode_tile(kernel::Family::sm90, spec_for(p));
@@ -153,41 +150,30 @@ void plan_long(Plan& plan, const Problem& p, const ForwardOutputs& outputs, std:
   a.direct = splits == 1;
   const std::int64_t queries = a.common.queries;
   const Size lse_part = Size(p.batch()) * p.heads * queries, out_part = lse_part * tile.columns;
-  std::byte *out = nullptr, *lse = nullptr;
   if (!a.direct) {
     Scratch scratch(plan.workspace, workspace);
-    out = scratch.floats(out_part * splits);
-    lse = scratch.floats(lse_part * splits);
+    a.out = reinterpret_cast<float*>(scratch.floats(out_part * splits));
+    a.lse = reinterpret_cast<float*>(scratch.floats(lse_part * splits));
     if (!plan.workspace.fits()) return;  // the caller refuses it
     a.common.sinks = {};
-    a.out = reinterpret_cast<float*>(out);
-    a.lse = reinterpret_cast<float*>(lse);
     a.out_part = out_part.value();
     a.lse_part = lse_part.value();
   }
-  const std::int64_t out_stride = a.out_part, lse_stride = a.lse_part;
   plan.add(spec, kernel::Family::sm90,
            std::int64_t{splits} * a.common.row_blocks * p.batch() * p.kv_heads);
   plan.shape().early = true;
   if (a.direct) return;
-  const Rows& to = outputs.out;
   const std::int64_t row = p.heads * tile.columns;
-  const Parts merged{
-      .parts = splits,
-      .batch = p.batch(),
-      .queries = queries,
-      .heads = p.heads,
-      .columns = p.value_dim,
-      .out_partial = reinterpret_cast<const float*>(out),
-      .out_partial_stride = {out_stride, queries * row, row, tile.columns, 1},
-      .lse_partial = reinterpret_cast<const float*>(lse),
-      .lse_partial_stride = {lse_stride, p.heads * queries, queries, 1},
-      .out = to.data,
-      .out_dtype = to.dtype,
-      .out_stride = {to.batch_stride, to.row_stride, to.head_stride, 1},
-      .lse = outputs.lse.data,
-      .lse_stride = {outputs.lse.batch_stride, outputs.lse.head_stride, outputs.lse.query_stride}};
-  plan_combine(plan, merged, &p, chip);
+  const Parts merged{.parts = splits,
+                     .batch = p.batch(),
+                     .queries = queries,
+                     .heads = p.heads,
+                     .columns = p.value_dim,
+                     .out_partial = a.out,
+                     .out_partial_stride = {a.out_part, queries * row, row, tile.columns, 1},
+                     .lse_partial = a.lse,
+                     .lse_partial_stride = {a.lse_part, p.heads * queries, queries, 1}};
+  plan_merge(plan, merged, outputs, p, chip);
 }
 
 }  // namespace rocflash::gpu

@@ -7,6 +7,9 @@
 
 namespace rocflash::gpu {
 
+// Whether the kernels of both serve the problem.
+bool suits_clusters(const Problem& problem, Chip chip);
+
 // The workgroups of a cluster, which share the keys of a block of rows; 0 where clusters do not serve the problem, or
 // not as well as decode's other kernels. `num_splits` is honoured or leads to 0. Never looks at lengths on the device.
 std::int32_t cluster_size(const Problem& problem, Chip chip);
@@ -15,11 +18,9 @@ std::int32_t cluster_size(const Problem& problem, Chip chip);
 void plan_clusters(Plan& plan, const Problem& problem, const ForwardOutputs& outputs,
                    std::int32_t size);
 
-// Whether the kernel for many keys serves the problem: without options, one launch and another that merges.
-bool is_long(const Problem& problem, Chip chip);
-// Its workgroups for a block of rows: as many as fill the device at once, or `usual`.
+// Many keys: workgroups for a block of rows, as many as fill the device at once, or `usual`.
 std::int32_t long_splits(const Problem& problem, std::int32_t usual, Chip chip);
-// Adds it to a plan, and the merging of its parts if there are several.
+// Adds decode to a plan, and the merging of its parts if there are several.
 void plan_long(Plan& plan, const Problem& problem, const ForwardOutputs& outputs,
                std::byte* workspace, std::int32_t splits, Chip chip);
 

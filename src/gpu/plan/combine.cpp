@@ -62,4 +62,20 @@ void plan_combine(Plan& plan, const Parts& parts, const Problem* problem, Chip c
   }
 }
 
+void plan_merge(Plan& plan, Parts parts, const ForwardOutputs& outputs, const Problem& problem,
+                Chip chip) {
+  const Rows& to = outputs.out;
+  parts.out = to.data;
+  parts.out_dtype = to.dtype;
+  parts.out_stride[0] = to.batch_stride;
+  parts.out_stride[1] = to.row_stride;
+  parts.out_stride[2] = to.head_stride;
+  parts.out_stride[3] = 1;
+  parts.lse = outputs.lse.data;
+  parts.lse_stride[0] = outputs.lse.batch_stride;
+  parts.lse_stride[1] = outputs.lse.head_stride;
+  parts.lse_stride[2] = outputs.lse.query_stride;
+  plan_combine(plan, parts, &problem, chip);
+}
+
 }  // namespace rocflash::gpu

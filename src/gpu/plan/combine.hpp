@@ -14,4 +14,8 @@ int combine_slices(std::int64_t parts, std::int64_t items, Chip chip);
 // use and has the sinks, where the parts come from decode; null: all rows count.
 void plan_combine(Plan& plan, const Parts& parts, const Problem* problem, Chip chip);
 
+// The same for parts that decode leaves, into the outputs of a call.
+void plan_merge(Plan& plan, Parts parts, const ForwardOutputs& outputs, const Problem& problem,
+                Chip chip);
+
 }  // namespace rocflash::gpu

@@ -144,7 +144,7 @@ void plan_decode(Plan& plan, const Problem& given, const ForwardOutputs& outputs
     const Problem p = spaced(given);
     if (const std::int32_t size = cluster_size(p, chip); size > 0)
       return plan_clusters(plan, p, outputs, size);
-    if (is_long(p, chip))
+    if (suits_clusters(p, chip))
       return plan_long(plan, p, outputs, workspace, long_splits(p, decode_splits(p, chip), chip),
                        chip);
   }
@@ -198,23 +198,16 @@ void plan_decode(Plan& plan, const Problem& given, const ForwardOutputs& outputs
   plan.shape().early = groups != nullptr;
   plan.shape().cluster = merged_at_once;
 
-  const Rows& to = outputs.out;
-  Parts merged{
-      .parts = parts,
-      .batch = batches,
-      .queries = l.rows_q,
-      .heads = p.heads,
-      .columns = p.value_dim,
-      .out_partial = reinterpret_cast<const float*>(out),
-      .out_partial_stride = {a.out_part, a.out.batch_stride, row, tile.columns, 1},
-      .lse_partial = reinterpret_cast<const float*>(lse),
-      .lse_partial_stride = {a.lse_part, a.lse.batch_stride, l.rows_q, 1},
-      .out = to.data,
-      .out_dtype = to.dtype,
-      .out_stride = {to.batch_stride, to.row_stride, to.head_stride, 1},
-      .lse = outputs.lse.data,
-      .lse_stride = {outputs.lse.batch_stride, outputs.lse.head_stride, outputs.lse.query_stride}};
-  plan_combine(plan, merged, &given, chip);
+  const Parts merged{.parts = parts,
+                     .batch = batches,
+                     .queries = l.rows_q,
+                     .heads = p.heads,
+                     .columns = p.value_dim,
+                     .out_partial = reinterpret_cast<const float*>(out),
+                     .out_partial_stride = {a.out_part, a.out.batch_stride, row, tile.columns, 1},
+                     .lse_partial = reinterpret_cast<const float*>(lse),
+                     .lse_partial_stride = {a.lse_part, a.lse.batch_stride, l.rows_q, 1}};
+  plan_merge(plan, merged, outputs, given, chip);
 }
 
 }  // namespace rocflash::gpu

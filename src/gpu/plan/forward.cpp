@@ -169,13 +169,13 @@ void plan_forward(Plan& plan, const Problem& given, const ForwardOutputs& output
                                 kernel::has_kernel(chip.family, halves_number)
                             ? halved_turns(p, a.work, chip)
                             : Halves{};
-  const kernel::ForwardArguments whole = a;
-  if (halves.turns == 0 || halves.first > 0)
-    plan.add(spec, chip.family,
-             halves.turns == 0 ? whole.work.groups : halves.first * whole.work.partitions);
+  const kernel::ForwardArguments common = a;
+  const std::int64_t whole =
+      halves.turns == 0 ? common.work.groups : halves.first * common.work.partitions;
+  if (whole > 0) plan.add(spec, chip.family, whole);
   if (halves.turns == 0) return;
-  auto& h = plan.next<Operation::forward_halves>();
-  h = whole;
+  auto& h = plan.next<Operation::forward_halves>();  // where `a` is if there are no whole ones
+  h = common;
   h.work.blocks *= 2;
   h.work.groups *= 2;
   h.first_group = static_cast<std::int32_t>(2 * halves.first * h.work.partitions);
