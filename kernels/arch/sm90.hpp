@@ -234,9 +234,11 @@ inline std::uint32_t load_counter(const std::uint32_t* counter) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(counter) : "memory");
   return x;
 }
-inline void count(std::uint32_t* counter) {
-  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+inline void count(std::uint32_t* counter, int by = 1) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(by) : "memory");
 }
+// Leaves the memory to others for a while.
+inline void pause() { asm volatile("nanosleep.u32 500;" ::: "memory"); }
 // Orders copies and additions by the copy engine with ordinary accesses of this thread.
 inline void order_copies() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 

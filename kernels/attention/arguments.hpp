@@ -170,6 +170,10 @@ struct BackwardArguments {
   Rows dq_sums;        // f32, as dq: what backward_fused adds to and backward_round reads
   RowStatistic slope_sums;        // of dalibi, per sequence, head and block of queries
   std::int32_t sums_by_lane = 0;  // the order of dq_sums on NVIDIA (kernels/backward/dq_sums.hpp)
+  // Hopper: per plane of keys, how many have reported that their additions to dq are done, and how many will
+  // (kernels/backward/planes.hpp). Null: nobody counts.
+  std::int32_t reports = 0;
+  std::uint32_t* planes = nullptr;
 };
 
 // Backward with tiles that the copy engine fetches: boxes of one panel of a tile.

@@ -14,8 +14,8 @@
 
 namespace rocflash::kernel {
 
-// One (sequence, head) of a problem.
-template <DType dtype>
+// One (sequence, head) of a problem. `plain`: it has no options, and the compiler knows it.
+template <DType dtype, bool plain = false>
 struct ExactGradient {
   using Unit = typename UnitOf<dtype>::Type;
   const BackwardArguments& arguments;
@@ -39,6 +39,8 @@ struct ExactGradient {
   ScoreTerms terms(std::int32_t query, std::int32_t key) const {
     const BackwardArguments& a = arch::again(arguments);
     const Problem& p = a.problem;
+    if (plain && (p.mask || p.bias || p.alibi || p.softcap > 0 || p.dropout.on()))
+      __builtin_unreachable();
     const std::byte *q = query_row(p.q, query), *k = key_row_of(p.k, key);
     const ScaleShares scale(p.scale);
     float score = dot(q, k, p.head_dim, scale.share), slope = 1;
@@ -125,10 +127,10 @@ void store_exact(std::byte* row, int columns, Sum sum) {
 }
 
 // dq of one query, by a wave. `factor` is what sums are multiplied with: the scale, and dropout's.
-template <DType dtype>
+template <DType dtype, bool plain = false>
 void exact_dq(const BackwardArguments& a, const SequenceView& sequence, std::int64_t head,
               std::int32_t query, float factor) {
-  const ExactGradient<dtype> exact{a, sequence, head};
+  const ExactGradient<dtype, plain> exact{a, sequence, head};
   const QueryView view(a.problem.visibility, sequence, query);
   store_exact<dtype>(exact.query_row(a.tensors.dq, query), a.problem.head_dim, [&](int column) {
     return add_terms<dtype>(
@@ -139,7 +141,7 @@ void exact_dq(const BackwardArguments& a, const SequenceView& sequence, std::int
 }
 
 // dk and dv of one key, or one of them, by a wave. One loop serves both, which keeps the code short.
-template <DType dtype>
+template <DType dtype, bool plain = false>
 void exact_dk_dv(const BackwardArguments& a, const SequenceView& sequence, std::int64_t kv_head,
                  std::int32_t key, bool want_k, bool want_v) {
   const KeyView view(a.problem.visibility, sequence, key);
@@ -153,7 +155,7 @@ void exact_dk_dv(const BackwardArguments& a, const SequenceView& sequence, std::
     store_exact<dtype>(row, to.columns, [&](int column) {
       float sum = 0;
       for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-        const ExactGradient<dtype> exact{a, sequence, head};
+        const ExactGradient<dtype, plain> exact{a, sequence, head};
         sum = add_terms<dtype>(
             sum, view.begin, view.end, column, to.columns,
             [&](std::int32_t query) {

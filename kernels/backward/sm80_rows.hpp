@@ -31,6 +31,12 @@ class RowWords {
       : row_(row_address<dtype>(rows, batch, row, head)), columns_(rows.columns) {}
 
   bool is_aligned() const { return reinterpret_cast<std::uintptr_t>(row_) % 4 == 0; }
+  bool has_chunks() const { return reinterpret_cast<std::uintptr_t>(row_) % 16 == 0; }
+  // Sixteen bytes of a row that has chunks, inside it.
+  Words4 chunk(int number) const {
+    return arch::load(reinterpret_cast<const Words4*>(row_) + number);
+  }
+  Words4 chunk_once(int number) const { return arch::load_once(row_ + 16 * number); }
   // Of an aligned row, inside it.
   std::uint32_t whole(int word) const {
     return arch::load(reinterpret_cast<const std::uint32_t*>(row_) + word);
@@ -78,6 +84,55 @@ struct RightQueries : QueryRows<dtype> {
   }
 };
 
+// Operands of the steps of 64 columns, by loads of 16 bytes that are on their way together: lane n of four has chunk n
+// of 32 columns, and all four exchange words. Rows have whole chunks.
+template <DType dtype>
+class ChunkSteps {
+ public:
+  static constexpr int columns = 64;
+
+  void load(const LeftQueries<dtype>& dout, const RightQueries<dtype>& out, int first) {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < 2; ++n) {
+      ROCFLASH_UNROLL
+      for (int of = 0; of < 2; ++of) {
+        const int number = first / 8 + 4 * n + arch::lane() % 4;
+        left_[n][of] = dout.row[of].chunk(number);
+        right_[n][of] = out.row[of].chunk_once(number);
+      }
+    }
+  }
+  template <class Tile>
+  void add_to(Tile& products) const {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < 2; ++n) {
+      const Words4 a = turned_in_quad(left_[n][0]), b = turned_in_quad(left_[n][1]),
+                   c = turned_in_quad(right_[n][0]), d = turned_in_quad(right_[n][1]);
+      add_steps(products, Step{{a.x, b.x, a.y, b.y}}, Step{{c.x, c.y, d.x, d.y}}, 0);
+      add_steps(products, Step{{a.z, b.z, a.w, b.w}}, Step{{c.z, c.w, d.z, d.w}}, 0);
+    }
+  }
+
+ private:
+  struct Step {
+    Words4 words;
+    Words4 fragment(int, int) const { return words; }
+  };
+  Words4 left_[2][2], right_[2][2];  // of 32 columns, of a lane's two rows
+};
+
+// The sums of dq of 16 queries become 0, if there are any.
+inline void clear_sums(const BackwardArguments& a, const SequenceView& sequence, std::int64_t head,
+                       std::int32_t begin) {
+  if (!a.dq_sums) return;
+  const DqSums sums(a, sequence, head);
+  float* to = sums.block(begin, 0) + 3 * arch::lane();
+  for (int strip = 0; strip < sums.strips(); ++strip)
+    arch::store(reinterpret_cast<Words4*>(to + strip * DqSums::block_floats), Words4{});
+  if (DqTurns::in_order(a) && arch::lane() == 0)
+    arch::store(DqTurns(a, sequence).counter(head, begin), 0u);
+}
+
 template <KernelSpec spec>
 void backward_delta(const BackwardArguments& a) {
   using Mma = arch::Mma<spec.dtype>;
@@ -87,18 +142,12 @@ void backward_delta(const BackwardArguments& a) {
   const WorkItem item(a.work, static_cast<std::int32_t>(p.heads), arch::group());
   const SequenceView sequence(p, item.batch);
   const std::int32_t begin = item.block * owned + arch::wave() * Mma::rows;
+  // Once for each plane of keys, also of a sequence without queries.
+  if (a.planes && begin == 0 && item.head % p.group() == 0)
+    arch::store(a.planes + item.batch * p.kv_heads + p.kv_head(item.head), 0u);
   if (begin >= sequence.sq) return;
 
   const int lane = arch::lane();
-  if (a.dq_sums) {
-    const DqSums sums(a, sequence, item.head);
-    float* to = sums.block(begin, 0) + 3 * lane;
-    for (int strip = 0; strip < sums.strips(); ++strip)
-      arch::store(reinterpret_cast<Words4*>(to + strip * DqSums::block_floats), Words4{});
-    if (DqTurns::in_order(a) && lane == 0)
-      arch::store(DqTurns(a, sequence).counter(item.head, begin), 0u);
-  }
-
   // Row lane / 4 of the warp's and the one eight further on, of both tensors. Rows that are not in use are
   // replaced by the last one: each row has a delta of its own.
   const std::int32_t query = begin + lane / 4;
@@ -132,18 +181,26 @@ void backward_delta(const BackwardArguments& a) {
                        dout.row[1].is_aligned() && out.row[0].is_aligned() &&
                        out.row[1].is_aligned();
   const auto steps = [&](int first) { add_steps(products, dout, out, first / Mma::depth); };
-  if (!arch::any(!aligned)) {
-    dout.whole = out.whole = true;
-    constexpr int unrolled = 4 / Mma::together;
-    int first = 0;
-    for (; first + unrolled * depth <= p.value_dim; first += unrolled * depth) {
-      ROCFLASH_UNROLL
-      for (int n = 0; n < unrolled; ++n) steps(first + n * depth);
+  int first = 0;
+  if constexpr (spec.dtype != DType::f32) {
+    using Chunks = ChunkSteps<spec.dtype>;
+    const bool chunks = dout.row[0].has_chunks() && dout.row[1].has_chunks() &&
+                        out.row[0].has_chunks() && out.row[1].has_chunks();
+    if (p.value_dim >= Chunks::columns && !arch::any(!chunks)) {
+      Chunks some;
+      some.load(dout, out, 0);
+      clear_sums(a, sequence, item.head, begin);  // while they are on their way
+      some.add_to(products);
+      for (first = Chunks::columns; first + Chunks::columns <= p.value_dim;
+           first += Chunks::columns) {
+        some.load(dout, out, first);
+        some.add_to(products);
+      }
     }
-    for (; first < p.value_dim; first += depth) steps(first);
-  } else {
-    for (int first = 0; first < p.value_dim; first += depth) steps(first);
   }
+  if (first == 0) clear_sums(a, sequence, item.head, begin);
+  dout.whole = out.whole = !arch::any(!aligned);
+  for (; first < p.value_dim; first += depth) steps(first);
   // The diagonal: of rows lane / 4, column 2 (lane % 4) + r is the row's own in one lane of four.
   if (lane / 8 != lane % 4) return;
   const bool odd = lane / 4 % 2 != 0;
@@ -183,18 +240,14 @@ bool has_whole_chunks(const Rows& rows) {
          0;
 }
 
+// Of the warp's 16 queries from `begin` on.
 template <KernelSpec spec>
-void backward_round(const BackwardArguments& a) {
-  constexpr int owned = backward_tile(this_family, spec).owned;
-  constexpr int strips = 4;  // at a time
+void round_rows(const BackwardArguments& a, const SequenceView& sequence, const WorkItem& item,
+                std::int32_t begin) {
+  constexpr int strips = 8;  // at a time
   using Block = RowBlock<spec.dtype, Variant::full>;
   const Problem& p = a.problem;
   const Rows& dq = a.tensors.dq;
-  const WorkItem item(a.work, static_cast<std::int32_t>(p.heads), arch::group());
-  const SequenceView sequence(p, item.batch);
-  const std::int32_t begin = item.block * owned + arch::wave() * DqSums::rows;
-  if (begin >= sequence.sq) return;
-
   const int lane = arch::lane();
   const DqSums sums(a, sequence, item.head);
   const float* from = sums.block(begin, 0);
@@ -203,18 +256,23 @@ void backward_round(const BackwardArguments& a) {
   const bool whole_chunks = has_whole_chunks<spec.dtype>(dq);
   float probe[2] = {};  // NaN once a sum of the row is not finite
   for (int strip = 0; strip < sums.strips(); strip += strips) {
-    [[maybe_unused]] Words4 words[2];
+    [[maybe_unused]] Words4 words[strips / 4][2];
+    Float4 numbers[strips];
     ROCFLASH_UNROLL
     for (int n = 0; n < strips; ++n) {
-      Float4 sum;
       if (a.sums_by_lane) {
-        sum = arch::load(
-            reinterpret_cast<const Float4*>(from + (strip + n) * DqSums::block_floats + 3 * lane));
+        numbers[n] = __builtin_bit_cast(
+            Float4, arch::load_once(from + (strip + n) * DqSums::block_floats + 3 * lane));
       } else {
         ROCFLASH_UNROLL
         for (int r = 0; r < 4; ++r)
-          sum[r] = arch::load(from + (strip + n) * DqSums::block_floats + r * arch::wave_size);
+          numbers[n][r] =
+              arch::load(from + (strip + n) * DqSums::block_floats + r * arch::wave_size);
       }
+    }
+    ROCFLASH_UNROLL
+    for (int n = 0; n < strips; ++n) {
+      const Float4 sum = numbers[n];
       ROCFLASH_UNROLL
       for (int half = 0; half < 2; ++half) {
         const float x = sum[2 * half], y = sum[2 * half + 1];
@@ -223,15 +281,17 @@ void backward_round(const BackwardArguments& a) {
           to.store4(__builtin_bit_cast(Words2, (Float2{x * factor, y * factor})),
                     {lane / 4 + 8 * half, DqSums::columns * (strip + n) + 2 * (lane % 4)});
         } else {
-          words[half][n] = arch::narrow_two<spec.dtype>(x * factor, y * factor);
+          words[n / 4][half][n % 4] = arch::narrow_two<spec.dtype>(x * factor, y * factor);
         }
       }
     }
     if constexpr (spec.dtype == DType::f32) continue;
     ROCFLASH_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const Words4 chunk = turned_in_quad(words[half]);
-      const int row = lane / 4 + 8 * half, column = DqSums::columns * (strip + lane % 4);
+    for (int n = 0; n < strips / 2; ++n) {
+      const int half = n % 2;
+      const Words4 chunk = turned_in_quad(words[n / 2][half]);
+      const int row = lane / 4 + 8 * half,
+                column = DqSums::columns * (strip + n / 2 * 4 + lane % 4);
       if (whole_chunks) {
         if (begin + row < sequence.sq && column < dq.columns)
           arch::store(reinterpret_cast<Words4*>(
@@ -260,8 +320,19 @@ void backward_round(const BackwardArguments& a) {
     const int bit = __builtin_ctz(broken);
     broken &= broken - 1;
     const std::int32_t query = begin + bit / 4 + 8 * (bit % 4);
-    if (query < sequence.sq) exact_dq<spec.dtype>(a, sequence, item.head, query, factor);
+    if (query < sequence.sq)
+      exact_dq<spec.dtype, spec.operation == Operation::backward_round_early>(
+          a, sequence, item.head, query, factor);
   }
+}
+
+template <KernelSpec spec>
+void backward_round(const BackwardArguments& a) {
+  constexpr int owned = backward_tile(this_family, spec).owned;
+  const WorkItem item(a.work, static_cast<std::int32_t>(a.problem.heads), arch::group());
+  const SequenceView sequence(a.problem, item.batch);
+  const std::int32_t begin = item.block * owned + arch::wave() * DqSums::rows;
+  if (begin < sequence.sq) round_rows<spec>(a, sequence, item, begin);
 }
 
 }  // namespace rocflash::kernel

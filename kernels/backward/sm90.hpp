@@ -190,9 +190,12 @@ void finish_keys(const BackwardArguments& a, int group,
   // Found out again, so that the loop need not keep it.
   const OwnKeys<Types> own(a, arch::renewed(arch::group()));
   const int first_row = GroupThread().first_row(group);
-  BrokenRows broken = store_keys<Types, true>(a, own, first_row, dk),
-             broken_dv = store_keys<Types, false>(a, own, first_row, dv);
+  BrokenRows broken = store_keys<Types, true>(a, own, first_row, dk);
   if (arch::lane() == 0) arch::wait_for_stores<0>();
+  arch::wave_barrier();
+  if constexpr (Types::keys_add)
+    arch::reach_barrier(additions_done, Types::computing_threads + arch::wave_size);
+  BrokenRows broken_dv = store_keys<Types, false>(a, own, first_row, dv);
   arch::wave_barrier();
   bool is_dk = true;
   while (broken.any() || broken_dv.any()) {
@@ -367,7 +370,7 @@ void backward_by_groups(const BackwardWarpgroupsArguments& a) {
   constexpr BackwardGroups tile = Types::tile;
   {
     const OwnKeys<Types> own(a.backward);
-    if (!own.exist()) return;
+    if (!own.exist()) return leave_plane(a.backward, backward_block(spec).reports);
     store_block(a.backward, own);
   }
   if (arch::thread() == 0) {

@@ -266,7 +266,7 @@ void compute_queries(const BackwardArguments& a) {
   using KeyTile = typename Types::KeyTile;
   using ScoreTile = typename Types::ScoreTile;
   constexpr int columns = Types::query_columns, parts = spec.bucket / columns;
-  if (Types::block()[BlockOrder::count] == 0) return;
+  if (Types::block()[BlockOrder::count] == 0) return report_additions(a);
   DrainPlace<Types::stages> place;
   FillPlace<1> added;
   typename Types::QuerySums dq;
@@ -313,6 +313,7 @@ void compute_queries(const BackwardArguments& a) {
     if (left == 0) break;
   }
   if (arch::lane() == 0) arch::wait_for_stores<0>();
+  report_additions(a);
 }
 
 template <KernelSpec spec>
@@ -321,7 +322,7 @@ void backward_warpgroups_large(const BackwardWarpgroupsArguments& a) {
   constexpr BackwardGroups tile = Types::tile;
   {
     const OwnKeys<Types> own(a.backward);
-    if (!own.exist()) return;
+    if (!own.exist()) return leave_plane(a.backward, backward_block(spec).reports);
     store_block(a.backward, own);
   }
   if (arch::thread() == 0) {

@@ -21,6 +21,7 @@ namespace rocflash::kernel {
 template <KernelSpec spec>
 struct KeyRolesTypes {
   static constexpr DType dtype = spec.dtype;
+  static constexpr bool keys_add = false;
   static constexpr int bucket = spec.bucket;
   static constexpr BackwardRoles tile = {};
   static constexpr int stages = tile.stages, queries = tile.queries, keys = tile.keys();
@@ -181,6 +182,7 @@ void serve_queries(const BackwardWarpgroupsArguments& a) {
     copy(Types::k(), a.k);
     copy(Types::v(), a.v);
   }
+  if (stores) begin_behind_delta();
   // The next tile to be copied.
   TileCursor<Types> tile;
   FillPlace<Types::stages> place;
@@ -244,6 +246,7 @@ void serve_queries(const BackwardWarpgroupsArguments& a) {
     advance();
   }
   if (arch::lane() == 0) arch::wait_for_stores<0>();
+  report_additions(b);
   if (!in_order || count == 0) return;
   arch::barrier(all_added, arch::warpgroup_size);
   if (arch::thread() != 3 * arch::wave_size) return;
@@ -355,7 +358,7 @@ void backward_by_roles(const BackwardWarpgroupsArguments& a) {
   constexpr BackwardRoles tile = Types::tile;
   {
     const OwnKeys<Types> own(a.backward);
-    if (!own.exist()) return;
+    if (!own.exist()) return leave_plane(a.backward, backward_block(spec).reports);
     store_block(a.backward, own);
   }
   if (arch::thread() == 0) {

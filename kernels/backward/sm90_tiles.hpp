@@ -11,6 +11,7 @@
 #include "attention/work.hpp"
 #include "backward/dq_sums.hpp"
 #include "backward/gradient.hpp"
+#include "backward/planes.hpp"
 #include "backward/query_tiles.hpp"
 #include "backward/statistic.hpp"
 #include "backward/turns.hpp"
@@ -112,6 +113,7 @@ class TilePlaces {
 template <KernelSpec spec>
 struct KeyGroupsTypes {
   static constexpr DType dtype = spec.dtype;
+  static constexpr bool keys_add = true;  // the warpgroups that own keys add to dq
   static constexpr int bucket = spec.bucket;
   static constexpr BackwardGroups tile = backward_groups(spec);
   static constexpr int q_stages = tile.q_stages;
@@ -352,6 +354,7 @@ void copy_statistics(const BackwardArguments& a) {
   const auto block = Types::block();
   const auto ring = Types::statistics_ring();
   FillPlace<Types::stages> place;
+  begin_behind_delta();
   const auto group = static_cast<std::int32_t>(a.problem.group());
   // Where blocks take turns: whoever has reported a stage as read has done the additions of the tile before.
   const bool passes = DqTurns::in_order(a) && !Types::tile.same_keys;
@@ -421,14 +424,22 @@ void pass_turns(const BackwardArguments& a) {
                        });
 }
 
+// The named barrier that says that all additions to dq are done.
+inline constexpr int additions_done = 6;
+
 // What the copying warpgroup does.
 template <KernelSpec spec>
 void copy_tiles(const BackwardWarpgroupsArguments& a) {
   arch::give_registers<KeyGroupsTypes<spec>::tile.copying>();
   if (arch::thread() == 0) copy_rows<spec>(a);
   if (arch::wave() == 1) copy_statistics<spec>(a.backward);
-  if constexpr (KeyGroupsTypes<spec>::tile.same_keys)
+  if constexpr (KeyGroupsTypes<spec>::tile.same_keys) {
     if (arch::wave() == 2) pass_turns<spec>(a.backward);
+  } else if (arch::wave() == 3) {
+    // Reports for the others, which need not wait until it is seen.
+    arch::barrier(additions_done, KeyGroupsTypes<spec>::computing_threads + arch::wave_size);
+    report_additions(a.backward);
+  }
 }
 
 }  // namespace rocflash::kernel

@@ -177,14 +177,15 @@ constexpr int backward_roles_shared(const KernelSpec& spec) {
 // What the host has to know of a workgroup of either kind.
 struct BackwardBlock {
   int keys, queries, threads, shared;
+  int reports;  // that its additions to dq are done (kernels/backward/planes.hpp)
 };
 constexpr BackwardBlock backward_block(const KernelSpec& spec) {
   if (has_roles(spec)) {
     constexpr BackwardRoles r;
-    return {r.keys(), r.queries, r.threads(), backward_roles_shared(spec)};
+    return {r.keys(), r.queries, r.threads(), backward_roles_shared(spec), 4};
   }
   const BackwardGroups g = backward_groups(spec);
-  return {g.keys(), g.queries, g.threads(), backward_groups_shared(spec)};
+  return {g.keys(), g.queries, g.threads(), backward_groups_shared(spec), g.same_keys ? 4 : 1};
 }
 
 constexpr BackwardTile backward_tile(Family family, const KernelSpec& spec) {
@@ -219,7 +220,7 @@ constexpr BackwardTile backward_tile(Family family, const KernelSpec& spec) {
     case Family::sm80:
       return sm80_backward_tile(spec);
     case Family::sm90:
-      break;
+      return {64, 0, 128, 1};  // round: 16 queries per warp
   }
   return {};
 }

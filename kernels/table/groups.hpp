@@ -36,6 +36,7 @@ constexpr GroupShape group_shape(Family family, const KernelSpec& spec) {
       return {weights_tile.threads, weights_tile.waves_per_simd, 0};
     case Operation::backward_clear:
     case Operation::backward_delta:
+    case Operation::backward_round_early:
     case Operation::backward_fused:
     case Operation::backward_fused_large:
     case Operation::backward_round:

@@ -1,7 +1,8 @@
 """Launches that start while the one before them still runs: each must see all that the one before has written.
 
-Decode starts early on Hopper. Here each call's result is the cache that the next one reads, or its query; the
-bits must be those of the same calls with a wait between them. Needs a GPU that torch can use; skipped without one.
+Decode starts early on Hopper, and so do the second and third kernel of backward. Here each call's result is the cache
+that the next one reads, or its query, or the gradient that it is given; the bits must be those of the same calls with a
+wait between them. Needs a GPU that torch can use; skipped without one.
 """
 
 from __future__ import annotations
@@ -122,3 +123,45 @@ def test_chains_on_several_streams() -> None:
                     chain.step(n)
         torch.cuda.synchronize()
         assert all(same(chain.results(), e) for chain, e in zip(chains, expected))
+
+
+class Gradients:
+    """Backward calls of which each is given what the one before it has written, as q, k, v and the gradient."""
+
+    def __init__(self, d: int, causal: bool, seed: int, lengths: list[int]) -> None:
+        torch.manual_seed(seed)
+        heads, kv_heads, rows = 8, 2, sum(lengths)
+        cu = torch.tensor([0, *lengths], device="cuda").cumsum(0).int()
+        self.told = {"causal": causal, "deterministic": True}
+        if len(lengths) > 1:
+            self.told |= {f"cu_seqlens_{x}": cu for x in "qk"}
+            self.told |= {f"max_seqlen_{x}": max(lengths) for x in "qk"}
+        shape = (rows,) if len(lengths) > 1 else (1, rows)
+        self.first = [
+            torch.randn(*shape, h, d, dtype=torch.bfloat16, device="cuda")
+            for h in (heads, kv_heads, kv_heads, heads)
+        ]
+
+    def run(self, after_each: Callable[[], None] = lambda: None) -> list[torch.Tensor]:
+        q, k, v, dout = self.first
+        for _ in range(STEPS // 8):
+            leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+            out = rocflash.attention(*leaves, **self.told)
+            after_each()
+            found = torch.autograd.grad(out, leaves, dout)
+            after_each()
+            # Of about the same size in each step: a row that is not there yet changes all that follows.
+            dout, k, v = (x * (y.std() / x.std()).to(x.dtype) for x, y in zip(found, (dout, k, v)))
+        return [dout, k, v]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lengths", [[2048], [512], [700, 64, 1300, 17]])
+@pytest.mark.parametrize("d", [64, 128, 192])
+def test_gradients_see_what_was_written(d: int, lengths: list[int], causal: bool) -> None:
+    chain = Gradients(d, causal, 2, lengths)
+    expected = chain.run(torch.cuda.synchronize)
+    assert not any(x.isnan().any() for x in expected)
+    for _ in range(4):
+        torch.cuda._sleep(BACKLOG)
+        assert same(chain.run(), expected)

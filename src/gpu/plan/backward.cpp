@@ -136,28 +136,56 @@ void plan_options(Plan& plan, kernel::BackwardArguments& all, std::byte* slope_s
   }
 }
 
-void plan_warpgroups(Plan& plan, const kernel::BackwardArguments& all, const Boxes& boxes,
-                     std::int64_t keys, Chip chip) {
-  const Problem& p = all.problem;
-  const KernelSpec spec =
-      kernel::backward_spec(boxes.operation, p.dtype, boxes.bucket, Variant::plain);
+KernelSpec warpgroups_spec(const Problem& p, const Boxes& boxes) {
+  return kernel::backward_spec(boxes.operation, p.dtype, boxes.bucket, Variant::plain);
+}
+
+// Blocks of keys, of warpgroups.
+kernel::Work share_keys(const Problem& p, const Boxes& boxes, std::int64_t keys, Chip chip) {
+  const KernelSpec spec = warpgroups_spec(p, boxes);
   const kernel::BackwardBlock tile = kernel::backward_block(spec);
-  auto& a = plan.next<Operation::backward_warpgroups>();
-  a.backward = all;
-  a.backward.work = share_work(p, p.kv_heads, keys, tile.keys, tile.threads, chip);
-  kernel::Work& work = a.backward.work;
-  if (work.groups == 0) return;
+  kernel::Work work = share_work(p, p.kv_heads, keys, tile.keys, tile.threads, chip);
+  if (work.groups == 0) return work;
   // As many planes take turns as fill the device once: their queries, and the sums of dq, stay in the cache,
   // and under a causal mask short blocks of the next ones fill the gaps. Where all blocks are alike, and each meets
   // several heads, those of a plane keep together best if they start together.
   const bool alike = !p.visibility.bounded() && p.group() > 1 && !kernel::has_roles(spec);
   work.planes_together =
       alike ? 1 : std::clamp(chip.units / work.blocks, 1, work.groups / work.blocks);
+  return work;
+}
+
+void plan_warpgroups(Plan& plan, const kernel::BackwardArguments& all, const Boxes& boxes,
+                     const kernel::Work& work) {
+  if (work.groups == 0) return;
+  const Problem& p = all.problem;
+  const KernelSpec spec = warpgroups_spec(p, boxes);
+  const kernel::BackwardBlock tile = kernel::backward_block(spec);
+  auto& a = plan.next<Operation::backward_warpgroups>();
+  a.backward = all;
+  a.backward.work = work;
   plan.map(panel_of(boxes.q, boxes.bucket, tile.queries, a.q));
   plan.map(panel_of(boxes.dout, boxes.bucket, tile.queries, a.dout));
   plan.map(panel_of(boxes.k, boxes.bucket, tile.keys, a.k));
   plan.map(panel_of(boxes.v, boxes.bucket, tile.keys, a.v));
   plan.add(spec, Family::sm90, work.groups);
+  plan.shape().early = all.reports > 0;
+}
+
+// Rounding of dq behind them, in their order of planes: those that are done first, first.
+void plan_round_early(Plan& plan, const kernel::BackwardArguments& all, const kernel::Work& keys,
+                      std::int64_t queries, Chip chip) {
+  const Problem& p = all.problem;
+  const KernelSpec spec =
+      kernel::backward_spec(Operation::backward_round_early, p.dtype, 0, Variant::any);
+  const kernel::BackwardTile tile = kernel::backward_tile(Family::sm90, spec);
+  kernel::BackwardArguments& a = plan.next<Operation::backward_round_early>();
+  a = all;
+  a.work = share_work(p, p.heads, queries, tile.owned, tile.threads, chip);
+  a.work.planes_together = keys.planes_together * static_cast<std::int32_t>(p.group());
+  if (a.work.groups == 0) return;
+  plan.add(spec, Family::sm90, a.work.groups);
+  plan.shape().early = true;
 }
 
 // A kernel without matrix instructions: each of its workgroups computes some columns of one result,
@@ -196,7 +224,7 @@ bool may_fuse(const Problem& p, const BackwardTensors& t, Family family) {
 
 void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tensors,
                    std::byte* workspace, Chip chip) {
-  kernel::BackwardArguments all{given, tensors, {}, {}, {}, {}, 0};
+  kernel::BackwardArguments all{given, tensors, {}, {}, {}, {}, 0, 0, nullptr};
   Problem& p = all.problem;
   BackwardTensors& t = all.tensors;
   const Lengths& l = p.lengths;
@@ -237,6 +265,15 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
                    .head_stride = head.at_most(any),
                    .columns = columns};
   }
+  const std::int64_t queries = sequence_rows(l, p.max_q), keys = std::min(p.max_k, l.rows_k);
+  kernel::Work keys_work = {};
+  if (boxes.bucket > 0) {  // launches behind delta's start early
+    keys_work = share_keys(p, boxes, keys, chip);
+    if (keys_work.groups > 0 && queries > 0) {
+      all.planes = reinterpret_cast<std::uint32_t*>(scratch.floats(Size(p.batch()) * p.kv_heads));
+      all.reports = keys_work.blocks * kernel::backward_block(warpgroups_spec(p, boxes)).reports;
+    }
+  }
   std::byte* slope_sums = nullptr;
   if (t.dalibi) slope_sums = scratch.floats(Size(p.batch()) * p.heads * slope_blocks(p, chip));
   if (!plan.workspace.fits()) return;  // the caller refuses it
@@ -248,7 +285,6 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
     a.work = share_work(p, heads, rows, tile.owned, tile.threads, chip);
     if (a.work.groups > 0) plan.add(spec, chip.family, a.work.groups);
   };
-  const std::int64_t queries = sequence_rows(l, p.max_q), keys = std::min(p.max_k, l.rows_k);
   const auto gradient = [&](Operation operation, std::int64_t heads, std::int64_t rows) {
     add(kernel::backward_spec(operation, p.dtype, bucket_for(p, operation, chip.family),
                               backward_variant(p, t)),
@@ -283,12 +319,15 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
   }
   if (fused) {
     if (boxes.bucket > 0) {
-      plan_warpgroups(plan, all, boxes, keys, chip);
+      plan_warpgroups(plan, all, boxes, keys_work);
     } else {
       gradient(fused_operation(p, t, chip), p.kv_heads, keys);
     }
-    add(kernel::backward_spec(Operation::backward_round, p.dtype, 0, Variant::any), p.heads,
-        queries);
+    if (all.reports > 0)
+      plan_round_early(plan, all, keys_work, queries, chip);
+    else
+      add(kernel::backward_spec(Operation::backward_round, p.dtype, 0, Variant::any), p.heads,
+          queries);
     return;
   }
   if (t.dq) gradient(Operation::backward_queries, p.heads, queries);

@@ -207,7 +207,7 @@ struct Gradients {
 
 TEST(BackwardWarpgroups, TakePlainProblemsOfEveryHeadSize) {
   EXPECT_EQ(Gradients().names(), (Names{"backward_delta_bf16", "backward_warpgroups_bf16_128_plain",
-                                        "backward_round_bf16"}));
+                                        "backward_round_early_bf16"}));
   EXPECT_EQ(Gradients(DType::f16, 64, 40).names()[1], "backward_warpgroups_f16_64_plain");
   EXPECT_EQ(Gradients(DType::f16, 64, 96).names()[1], "backward_warpgroups_f16_128_plain");
   EXPECT_EQ(Gradients(DType::bf16, 192, 128).names()[1],
@@ -244,7 +244,7 @@ TEST(BackwardWarpgroups, SumsAreInTheKernelsOrderAndOnlyThere) {
   Gradients().fill(plan);
   Gradients().fill(other, {Family::sm80, 132, 232448, false});
   const auto& a = plan.arguments<Operation::backward_warpgroups>().backward;
-  const auto& round = plan.arguments<Operation::backward_round>();
+  const auto& round = plan.arguments<Operation::backward_round_early>();
   EXPECT_EQ(a.sums_by_lane, 1);
   EXPECT_EQ(round.sums_by_lane, 1);
   EXPECT_EQ(round.dq_sums.data, a.dq_sums.data);
@@ -267,7 +267,7 @@ TEST(BackwardWarpgroups, TakeTurnsWhereBitsMustNotChange) {
     const auto& warpgroups = d > 128 ? ordered.arguments<Operation::backward_warpgroups_large>()
                                      : ordered.arguments<Operation::backward_warpgroups>();
     for (const auto* a : {&ordered.arguments<Operation::backward_delta>(), &warpgroups.backward,
-                          &ordered.arguments<Operation::backward_round>()})
+                          &ordered.arguments<Operation::backward_round_early>()})
       EXPECT_EQ(a->sums_by_lane, kernel::sums_in_turn);
     // 1000 queries of 2 x 8 heads are 63 blocks of 16 each.
     const std::int64_t counters = 2 * 8 * 63 * 4;
@@ -318,10 +318,40 @@ TEST(BackwardWarpgroups, LargeHeadsHaveFewerKeysPerWorkgroup) {
     EXPECT_EQ(launch.shape.groups, static_cast<std::uint32_t>(2 * 2 * divide_up(900, 64)));
     ASSERT_EQ(launch.boxes.size(), 4u);
     for (const TensorBox& box : launch.boxes) EXPECT_EQ(box.rows, 64u);
-    const auto& round = plan.arguments<Operation::backward_round>();
+    const auto& round = plan.arguments<Operation::backward_round_early>();
     EXPECT_EQ(round.sums_by_lane, 1);
     EXPECT_EQ(round.dq_sums.columns, d);
   }
+}
+
+// Launches behind delta's start early: delta clears the counters by which they know how far they are.
+TEST(BackwardWarpgroups, RoundPlanesAsSoonAsAllHaveAddedToThem) {
+  for (const auto [d, reports] : {std::pair{64, 4}, {128, 1}, {192, 4}, {256, 4}}) {
+    const Gradients g(DType::bf16, d, d);
+    Plan plan;
+    g.fill(plan);
+    const auto launches = plan.launches();
+    ASSERT_EQ(launches.size(), 3u);
+    EXPECT_FALSE(launches[0].shape.early);
+    EXPECT_TRUE(launches[1].shape.early);
+    EXPECT_TRUE(launches[2].shape.early);
+    const auto& delta = plan.arguments<Operation::backward_delta>();
+    const auto& round = plan.arguments<Operation::backward_round_early>();
+    const auto& keys = d > 128 ? plan.arguments<Operation::backward_warpgroups_large>()
+                               : plan.arguments<Operation::backward_warpgroups>();
+    for (const auto* a : {&delta, &keys.backward, &round}) {
+      EXPECT_NE(a->planes, nullptr);
+      EXPECT_EQ(a->planes, delta.planes);
+      EXPECT_EQ(a->reports, reports * keys.backward.work.blocks);
+    }
+    EXPECT_EQ(round.work.planes_together, 4 * keys.backward.work.planes_together);
+  }
+  Gradients g;
+  g.p.max_q = 0;
+  g.p.lengths.rows_q = 0;
+  Plan none;
+  g.fill(none);
+  for (const Launch& launch : none.launches()) EXPECT_FALSE(launch.shape.early);
 }
 
 // About as many planes take turns as fill the device once, but for equal blocks of several heads.
