@@ -141,7 +141,7 @@ void exact_dq(const BackwardArguments& a, const SequenceView& sequence, std::int
 }
 
 // dk and dv of one key, or one of them, by a wave. One loop serves both, which keeps the code short.
-template <DType dtype, bool plain = false>
+template <DType dtype>
 void exact_dk_dv(const BackwardArguments& a, const SequenceView& sequence, std::int64_t kv_head,
                  std::int32_t key, bool want_k, bool want_v) {
   const KeyView view(a.problem.visibility, sequence, key);
@@ -155,7 +155,7 @@ void exact_dk_dv(const BackwardArguments& a, const SequenceView& sequence, std::
     store_exact<dtype>(row, to.columns, [&](int column) {
       float sum = 0;
       for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-        const ExactGradient<dtype, plain> exact{a, sequence, head};
+        const ExactGradient<dtype> exact{a, sequence, head};
         sum = add_terms<dtype>(
             sum, view.begin, view.end, column, to.columns,
             [&](std::int32_t query) {

@@ -3,7 +3,7 @@
 //
 //   delta   dout·out, by the same matrix instruction as dout·v in the same order: where all the weight of a
 //           query is on one key, both have the same bits and the gradient of the score is exactly 0. It also
-//           clears the sums of dq, if there are any.
+//           clears the sums of dq, if there are any, and Hopper's counters (planes.hpp).
 //   round   dq from its f32 sums. Rows that are not finite are computed again.
 #pragma once
 

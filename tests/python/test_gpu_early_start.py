@@ -165,3 +165,12 @@ def test_gradients_see_what_was_written(d: int, lengths: list[int], causal: bool
     for _ in range(4):
         torch.cuda._sleep(BACKLOG)
         assert same(chain.run(), expected)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = chain.run()
+    for n in range(5):
+        captured[0].zero_()
+        graph.replay()
+        if n % 2 == 0:
+            graph.replay()  # right behind the other one
+        assert same(captured, expected)
