@@ -267,7 +267,7 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
   }
   const std::int64_t queries = sequence_rows(l, p.max_q), keys = std::min(p.max_k, l.rows_k);
   kernel::Work keys_work = {};
-  if (boxes.bucket > 0) {  // launches behind delta's start early
+  if (boxes.bucket > 0 && plan.workspace.fits()) {  // launches behind delta's start early
     keys_work = share_keys(p, boxes, keys, chip);
     if (keys_work.groups > 0 && queries > 0) {
       all.planes = reinterpret_cast<std::uint32_t*>(scratch.floats(Size(p.batch()) * p.kv_heads));
