@@ -64,7 +64,8 @@ inline void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "
 inline void let_next_launch_start() { asm volatile("griddepcontrol.launch_dependents;"); }
 
 // Arguments lie in constant memory, whose lines arrive on first use, one after the other. A launch that waits for another
-// has them come before: one word of each line goes into a sum of which nothing depends but a pause.
+// has them come before: one word of each line goes into a sum of which nothing depends but a pause. Warps that fetch a line
+// each have all of them on their way at once.
 template <class Arguments>
 void fetch_arguments(const Arguments& a) {
   constexpr int line = 64, words = sizeof(Arguments) / 4;
@@ -73,6 +74,16 @@ void fetch_arguments(const Arguments& a) {
   ROCFLASH_UNROLL
   for (int n = 0; n < words; n += line / 4) sum += at[n];
   asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 0; @p nanosleep.u32 0; }" ::"r"(sum));
+}
+template <int warps, class Arguments>
+void fetch_arguments_by_turns(const Arguments& a) {
+  constexpr int line = 64, words = sizeof(Arguments) / 4;
+  const auto* at = reinterpret_cast<const std::uint32_t*>(&a);
+  const int turn = __nvvm_shfl_sync_idx_i32(all_lanes, wave(), 0, 31);
+  ROCFLASH_UNROLL
+  for (int n = 0; n < words; n += line / 4)
+    if (turn == n / (line / 4) % warps)
+      asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 0; @p nanosleep.u32 0; }" ::"r"(at[n]));
 }
 
 // The number of the warpgroup, which the compiler then knows to be the same in a warp.

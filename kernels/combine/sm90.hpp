@@ -9,10 +9,10 @@ namespace rocflash::kernel {
 
 template <KernelSpec spec>
 void combine_early(const CombineArguments& a) {
+  if constexpr (spec.bucket > 0) return combine_wide<spec>(a);
   arch::fetch_arguments(a);
   arch::wait_for_launch_before();
   arch::let_next_launch_start();
-  if constexpr (spec.bucket > 0) return combine_wide<spec>(a);
   combine<spec>(a);
 }
 

@@ -32,62 +32,83 @@ struct LatentSides<spec, true> {
 
 // What the warpgroup of the scores does.
 template <KernelSpec spec>
-void score_latent(const DecodeArguments& a, std::int32_t first_key, std::int32_t end_key,
-                  std::int32_t common_begin, std::int32_t common_end) {
+class LatentScores {
   using Types = LatentGroupTypes<spec>;
   using Softmax = typename LatentSides<spec>::Softmax;
-  using KeyPart = typename Types::KeyPart;
-  using QueryPart = typename Types::QueryPart;
-  const int thread = arch::thread() % arch::warpgroup_size, lane = arch::lane(),
-            warp = thread / arch::wave_size;
-  const float unit = Scale(a.problem.scale).unit;
-  const auto rest = Types::k_ring(Types::value_parts);
-  const auto weight_ring = Types::weight_ring();
-  DrainPlace<Types::stages> place;
-  FillPlace<Types::weight_stages> weight_place;
-  Softmax softmax;
+  using Scores = typename Softmax::Scores;
 
+ public:
+  LatentScores(const DecodeArguments& a, const DecodePart& part)
+      : part_(part), unit_(Scale(a.problem.scale).unit) {}
+
+  void compute() {
 #pragma clang loop unroll(disable)
-  for (std::int32_t begin = first_key; begin < end_key; begin += Types::keys) {
-    const int stage = place.stage();
-    typename Softmax::Scores scores;
+    for (std::int32_t begin = part_.begin; begin < part_.end; begin += Types::keys) {
+      Scores scores;
+      start(scores);
+      wait<0>(scores);
+      release();
+      pass_on(scores, begin);
+      place_.advance();
+    }
+    close();
+  }
+
+ private:
+  // Scores of the tile at `place_`, as soon as its parts are there.
+  void start(Scores& scores ROCFLASH_TAKES_OFF) const {
+    using KeyPart = typename Types::KeyPart;
+    using QueryPart = typename Types::QueryPart;
     // Renewed: descriptors of all steps would take more registers than there are.
     const SharedAddress q = uniform_address(arch::renew(Types::q(0))),
-                        k = uniform_address(Types::k(stage, 0));
-    rest.wait(place);
+                        k = uniform_address(Types::k(place_.stage(), 0));
+    Types::k_ring(Types::value_parts).wait(place_);
     Softmax::template multiply<latent_rest, true>(
         scores, RowLines<typename Types::KeyRest>(k + Types::value_parts * KeyPart::bytes),
         RowLines<typename Types::QueryRest>(q + Types::value_parts * QueryPart::bytes));
     ROCFLASH_UNROLL
     for (int n = 0; n < Types::value_parts; ++n) {
-      Types::k_ring(n).wait(place);
+      Types::k_ring(n).wait(place_);
       Softmax::template multiply<Types::part, false>(
           scores, RowLines<KeyPart>(k + static_cast<std::uint32_t>(n * KeyPart::bytes)),
           RowLines<QueryPart>(q + static_cast<std::uint32_t>(n * QueryPart::bytes)));
     }
-    wait<0>(scores);
-    if (lane == 0) rest.release(place);
-
-    if (begin < common_begin || begin + Types::keys > common_end) Softmax::hide_keys(scores, begin);
-    const bool moves = softmax.weigh(scores, unit, weight_place);
-    if (lane == 0)
-      arch::store_shared(Types::moved(weight_place.stage(), warp), std::uint32_t{moves});
-    if (begin + Types::keys > end_key) {
+  }
+  // Nobody else reads the columns that are keys alone.
+  void release() const {
+    if (arch::lane() == 0) Types::k_ring(Types::value_parts).release(place_);
+  }
+  // Scores of the tile at key `begin` become weights. The last tile is the one at `place_`.
+  void pass_on(Scores& scores ROCFLASH_SETTLED, std::int32_t begin) {
+    if (begin < part_.common_begin || begin + Types::keys > part_.common_end)
+      Softmax::hide_keys(scores, begin);
+    const bool moves = softmax_.weigh(scores, unit_, weight_place_);
+    const int thread = arch::thread() % arch::warpgroup_size, warp = thread / arch::wave_size;
+    if (arch::lane() == 0)
+      arch::store_shared(Types::moved(weight_place_.stage(), warp), std::uint32_t{moves});
+    if (begin + Types::keys > part_.end) {
       arch::barrier(latent_scores_barrier, arch::warpgroup_size);  // all scores are there
-      clear_latent_rows<Types>(stage, end_key - begin, thread);
+      clear_latent_rows<Types>(place_.stage(), part_.end - begin, thread);
     }
     arch::publish_shared();
-    weight_ring.announce(weight_place, 0);  // each lane what it stored
-    place.advance();
-    weight_place.advance();
+    Types::weight_ring().announce(weight_place_, 0);  // each lane what it stored
+    weight_place_.advance();
   }
   // What ends the rows goes the way that weights go.
-  weight_ring.wait_until_empty(weight_place);
-  softmax.close([](int row, float lse) {
-    arch::store_shared(Types::lse(row), __builtin_bit_cast(std::uint32_t, lse));
-  });
-  weight_ring.announce(weight_place, 0);
-}
+  void close() {
+    Types::weight_ring().wait_until_empty(weight_place_);
+    softmax_.close([](int row, float lse) {
+      arch::store_shared(Types::lse(row), __builtin_bit_cast(std::uint32_t, lse));
+    });
+    Types::weight_ring().announce(weight_place_, 0);
+  }
+
+  const DecodePart& part_;
+  const float unit_;
+  DrainPlace<Types::stages> place_;
+  FillPlace<Types::weight_stages> weight_place_;
+  Softmax softmax_;
+};
 
 // What a warpgroup of the values does; they count from 0.
 template <KernelSpec spec>
@@ -132,7 +153,7 @@ void weigh_latent(const DecodeArguments& a, std::int32_t first_key, std::int32_t
   repair_latent<spec>(a, own, warps, broken);
   if (!LatentPair::exists()) return store_latent<spec>(a, own, warps);
   LatentPair::meet();
-  merge_latent<spec>(a, own, warps);
+  merge_latent<spec, warps>(a, own);
   LatentPair::meet();
 }
 
@@ -148,29 +169,37 @@ void latent_warpgroups(const LatentWarpgroupsArguments& a) {
                               arch::warpgroup_size);
     arch::publish_barriers();
   }
-  arch::wait_for_launch_before();
+  arch::fetch_arguments_by_turns<LatentGroups::threads / arch::wave_size>(a);
+  // Lengths may come from the launch before. Where there are none, all that follows from them is known before it ends.
+  const Lengths& lengths = d.problem.lengths;
+  if (lengths.cu_q || lengths.used_q || lengths.used_k) arch::wait_for_launch_before();
   const LatentWork<spec> work(d);
   const DecodePart& part = work.part;
-  if (part.rows == 0) return;
+  if (part.rows == 0) return arch::wait_for_launch_before();
   arch::barrier();
   const int group = arch::warpgroup();
   if (group == 0) {
     arch::give_registers<groups.copying>();
+    arch::wait_for_launch_before();
     copy_latent<spec>(a, work.sequence, part, work.item.kv_head);
     return LatentPair::leave();
   }
   const int thread = arch::thread() - arch::warpgroup_size;
-  copy_latent_queries<spec>(d, work, arch::wave() - group_warps, 3 * group_warps);
+  const LatentQueries<spec, 3 * group_warps> queries(d, work, arch::wave() - group_warps);
+  arch::wait_for_launch_before();
+  queries.start_copies();
   if (thread < Types::rows) {
     const QueryView view = part.view(d.problem, work.sequence, work.row(d, thread).query);
     arch::store_shared(Types::seen_keys(thread), Words2{static_cast<std::uint32_t>(view.begin),
                                                         static_cast<std::uint32_t>(view.end)});
   }
+  if (thread == 0) LatentRows<spec>::keep(work);
+  arch::wait_for_copies<0>();
   arch::publish_shared();
   arch::barrier(latent_start_barrier, 3 * arch::warpgroup_size);
   if (group == 1) {
     arch::take_registers<groups.scoring>();
-    score_latent<spec>(d, part.begin, part.end, part.common_begin, part.common_end);
+    LatentScores<spec>(d, part).compute();
     LatentPair::leave();
   } else {
     arch::take_registers<groups.weighing>();

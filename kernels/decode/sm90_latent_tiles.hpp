@@ -2,6 +2,7 @@
 // q get there, and how results leave it.
 #pragma once
 
+#include "attention/columns.hpp"
 #include "attention/exact.hpp"
 #include "attention/softmax.hpp"
 #include "decode/latent.hpp"
@@ -80,7 +81,14 @@ struct LatentGroupTypes {
   static Ring<weight_stages> weight_ring() {
     return Ring<weight_stages>(barriers() + (value_parts + 1) * Ring<stages>::bytes);
   }
-  static_assert(32 + (value_parts + 1) * Ring<stages>::bytes + Ring<weight_stages>::bytes <= 256);
+  // What LatentRows keeps.
+  static SharedAddress kept() {
+    return barriers() + (value_parts + 1) * Ring<stages>::bytes + Ring<weight_stages>::bytes;
+  }
+  static constexpr int kept_bytes = 32;
+  static_assert(32 + (value_parts + 1) * Ring<stages>::bytes + Ring<weight_stages>::bytes +
+                    kept_bytes <=
+                256);
   static_assert(groups.dynamic_shared() <= 232448);
 };
 
@@ -121,7 +129,7 @@ struct LatentPair {
   }
 };
 
-// What a workgroup computes. Whoever needs it again at the end asks again, rather than keep it in registers.
+// What a workgroup computes.
 template <KernelSpec spec>
 struct LatentWork {
   DecodeItem item;
@@ -129,15 +137,92 @@ struct LatentWork {
   DecodePart part;
 
   explicit LatentWork(const DecodeArguments& a)
-      : item(a, arch::renewed(arch::group())),
+      : item(a, number(a, arch::renewed(arch::group()))),
         sequence(a.problem, item.batch),
-        part(a, sequence, item.block, LatentGroupTypes<spec>::rows, item.split, a.splits,
-             LatentGroupTypes<spec>::keys) {}
+        part(a, sequence, item.block, LatentGroupTypes<spec>::rows, 0, 1,
+             LatentGroupTypes<spec>::keys) {
+    divide(a.splits);
+  }
   // The part of the results.
   std::int32_t result() const { return LatentPair::exists() ? item.split / 2 : item.split; }
   PackedRow row(const DecodeArguments& a, int n) const {
     return PackedRow(part.row_begin + n, static_cast<std::uint32_t>(a.group), item.kv_head);
   }
+
+ private:
+  // Both workgroups of a pair have the same block of rows.
+  static std::int32_t number(const DecodeArguments& a, std::int32_t group) {
+    if (!LatentPair::exists()) return group;
+    const std::int32_t pair = group / 2;
+    return (pair / a.blocks * 2 + group % 2) * a.blocks + pair % a.blocks;
+  }
+  // Of all tiles those of this split: none has two more than another.
+  void divide(std::int32_t splits) {
+    constexpr std::int64_t keys = LatentGroupTypes<spec>::keys;
+    const auto tiles = static_cast<std::int32_t>((part.end - part.begin + keys - 1) / keys);
+    const std::int32_t least = tiles / splits, more = tiles % splits, split = item.split;
+    const std::int64_t begin =
+        part.begin + (split * std::int64_t{least} + (split < more ? split : more)) * keys;
+    const std::int64_t end = begin + (least + (split < more ? 1 : 0)) * keys;
+    part.begin = static_cast<std::int32_t>(smaller(begin, part.end));
+    part.end = static_cast<std::int32_t>(smaller(end, part.end));
+    part.common_end = static_cast<std::int32_t>(smaller(part.common_end, part.end));
+  }
+};
+
+// The rows of a workgroup and where their results go. To find out takes 1 us, and registers are full in between: the
+// start keeps it in shared memory for the end.
+template <KernelSpec spec>
+class LatentRows {
+  using Types = LatentGroupTypes<spec>;
+
+ public:
+  static void keep(const LatentWork<spec>& work) {
+    const auto word = [](auto x) { return static_cast<std::uint32_t>(x); };
+    const std::int64_t q_row = work.sequence.q_row;
+    arch::store_shared(Types::kept(), Words4{word(work.part.rows), word(work.part.row_begin),
+                                             word(work.item.kv_head), word(work.result())});
+    arch::store_shared(Types::kept() + 16,
+                       Words4{word(q_row), word(q_row >> 32), word(work.item.batch), 0});
+  }
+  explicit LatentRows(const DecodeArguments& a) : a_(a) {
+    const Words4 x = arch::load_shared(Types::kept()), y = arch::load_shared(Types::kept() + 16);
+    count = static_cast<std::int32_t>(x.x);
+    begin_ = static_cast<std::int32_t>(x.y);
+    kv_head_ = static_cast<std::int32_t>(x.z);
+    part_ = static_cast<std::int32_t>(x.w);
+    q_row_ = static_cast<std::int64_t>(std::uint64_t{y.y} << 32 | y.x);
+    batch_ = static_cast<std::int32_t>(y.z);
+  }
+
+  struct Row {
+    std::byte* out;
+    float* lse;  // may be null
+  };
+  Row row(int n) const {
+    const PackedRow packed(begin_ + n, static_cast<std::uint32_t>(a_.group), kv_head_);
+    const std::int64_t query = q_row_ + packed.query;
+    if (a_.direct)
+      return {row_address<spec.dtype>(a_.outputs.out, batch_, query, packed.head),
+              a_.outputs.lse ? &a_.outputs.lse.at(batch_, packed.head, query) : nullptr};
+    return {row_address(a_.out, DType::f32, batch_, query, packed.head) + 4 * part_ * a_.out_part,
+            &a_.lse.at(batch_, packed.head, query) + part_ * a_.lse_part};
+  }
+  // Four neighbouring columns.
+  void store(const Row& to, int column, Float4 x) const {
+    if (!a_.direct) return arch::store(reinterpret_cast<Float4*>(to.out + 4 * column), x);
+    store_four(to.out, spec.dtype, column, static_cast<int>(a_.outputs.out.columns), x);
+  }
+  static void store_lse(const Row& to, float lse) {
+    if (arch::lane() == 0 && to.lse) arch::store(to.lse, lse);
+  }
+
+  std::int32_t count;
+
+ private:
+  const DecodeArguments& a_;
+  std::int32_t begin_, kv_head_, part_, batch_;
+  std::int64_t q_row_;
 };
 
 // What the copying warps do. Their lanes look up pages ahead, one box each; the first one starts a share of the copies.
@@ -212,29 +297,50 @@ void copy_latent(const LatentWarpgroupsArguments& a, const SequenceView& sequenc
 // q to shared memory, as an operand of the scores; zeros where there is no such row or column. Rows go to warps by turns.
 // Nobody waits for a load before the next one, and keys wait until all of them are on their way: behind two tiles of keys
 // they took 3 us longer.
-template <KernelSpec spec>
-void copy_latent_queries(const DecodeArguments& a, const LatentWork<spec>& work, int warp,
-                         int warps) {
+template <KernelSpec spec, int warps>
+class LatentQueries {
   using Types = LatentGroupTypes<spec>;
   using Tile = Panels<Types::rows, latent_values + latent_rest>;
   static_assert(Tile::bytes == Types::query_bytes);
-  const Rows& q = a.problem.q;
-#pragma clang loop unroll(disable)
-  for (int row = warp; row < Types::rows; row += warps) {
-    const bool there = row < work.part.rows;
-    const PackedRow packed = work.row(a, there ? row : 0);
-    const std::byte* const from = row_address<spec.dtype>(
-        q, work.sequence.batch, work.sequence.q_row + packed.query, packed.head);
-    for (int column = 8 * arch::lane(); column < Tile::columns; column += 8 * arch::wave_size) {
-      const bool exists = there && column < q.columns;
-      arch::copy_async(Types::q(0) + static_cast<std::uint32_t>(Tile::offset(row, column)),
-                       from + (exists ? number_bytes<spec.dtype> * column : 0), exists);
-    }
+
+ public:
+  // Each lane finds one row of its warp: that takes a division.
+  LatentQueries(const DecodeArguments& a, const LatentWork<spec>& work, int warp)
+      : warp_(warp), rows_(work.part.rows), columns_(static_cast<int>(a.problem.q.columns)) {
+    const int own = warp + arch::lane() * warps;
+    const PackedRow packed = work.row(a, own < rows_ ? own : 0);
+    address_ = reinterpret_cast<std::uint64_t>(row_address<spec.dtype>(
+        a.problem.q, work.sequence.batch, work.sequence.q_row + packed.query, packed.head));
   }
-  arch::commit_copies();
-  arch::reach_barrier(latent_keys_barrier, LatentGroups::threads);
-  arch::wait_for_copies<0>();
-}
+  void start_copies() const {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < (Types::rows + warps - 1) / warps; ++n) {
+      const int row = warp_ + n * warps;
+      const auto* const from = reinterpret_cast<const std::byte*>(
+          std::uint64_t{word(address_ >> 32, n)} << 32 | word(address_, n));
+      if (row >= Types::rows) break;
+      ROCFLASH_UNROLL
+      for (int first = 0; first < Tile::columns; first += 8 * arch::wave_size) {
+        const int column = first + 8 * arch::lane();
+        if (column >= Tile::columns) break;
+        const bool exists = row < rows_ && column < columns_;
+        arch::copy_async(Types::q(0) + static_cast<std::uint32_t>(Tile::offset(row, column)),
+                         from + (exists ? number_bytes<spec.dtype> * column : 0), exists);
+      }
+    }
+    arch::commit_copies();
+    arch::reach_barrier(latent_keys_barrier, LatentGroups::threads);
+  }
+
+ private:
+  static std::uint32_t word(std::uint64_t x, int lane) {
+    return static_cast<std::uint32_t>(
+        __nvvm_shfl_sync_idx_i32(arch::all_lanes, static_cast<int>(x), lane, 31));
+  }
+
+  int warp_, rows_, columns_;
+  std::uint64_t address_;
+};
 
 // Rows of a tile from `first` on, whose weights are 0, become 0: they may hold anything.
 template <class Types>
@@ -253,6 +359,7 @@ void clear_latent_rows(int stage, int first, int thread) {
 template <KernelSpec spec>
 void repair_latent(const DecodeArguments& a, int first, int step, std::uint64_t broken) {
   using Types = LatentGroupTypes<spec>;
+  if (broken == 0) return;  // before anything is looked up again
   const auto store = [](SharedAddress to, float x) {
     arch::store_shared(to, __builtin_bit_cast(std::uint32_t, x));
   };
@@ -274,53 +381,69 @@ void repair_latent(const DecodeArguments& a, int first, int step, std::uint64_t 
 template <KernelSpec spec>
 void store_latent(const DecodeArguments& a, int first, int step) {
   using Types = LatentGroupTypes<spec>;
-  const LatentWork<spec> work(arch::again(a));
-  const LatentResults<spec.dtype> to{a, work.sequence, work.result()};
+  const LatentRows<spec> rows(a);
   arch::wave_barrier();  // repaired rows are there
 #pragma clang loop unroll(disable)
-  for (int row = first; row < work.part.rows; row += step) {
-    const PackedRow packed = work.row(a, row);
+  for (int row = first; row < rows.count; row += step) {
+    const auto to = rows.row(row);
     for (int column = 4 * arch::lane(); column < latent_values; column += 4 * arch::wave_size)
-      to.store(packed, column,
-               __builtin_bit_cast(Float4, arch::load_shared(Types::result(row, column))));
-    if (arch::lane() == 0) to.store_lse(packed, arch::load_shared_float(Types::lse(row)));
+      rows.store(to, column,
+                 __builtin_bit_cast(Float4, arch::load_shared(Types::result(row, column))));
+    rows.store_lse(to, arch::load_shared_float(Types::lse(row)));
   }
 }
 
-// The same of both workgroups of a pair, merged; each has half of the rows.
-template <KernelSpec spec>
-void merge_latent(const DecodeArguments& a, int first, int step) {
+// The same of both workgroups of a pair, merged; each has half of the rows. What the other one has is asked for all at
+// once: a load from there takes as long as ten from the own shared memory.
+template <KernelSpec spec, int warps>
+void merge_latent(const DecodeArguments& a, int warp) {
   using Types = LatentGroupTypes<spec>;
-  const LatentWork<spec> work(arch::again(a));
-  const LatentResults<spec.dtype> to{a, work.sequence, work.result()};
-  const int begin = Types::rows / 2 * LatentPair::rank(), end = begin + Types::rows / 2;
-#pragma clang loop unroll(disable)
-  for (int row = begin + first; row < end && row < work.part.rows; row += step) {
-    const PackedRow packed = work.row(a, row);
-    float lse[2], share[2], highest = -infinity, sum = 0;
+  constexpr int half = Types::rows / 2, at_once = half / warps,
+                chunks = latent_values / (4 * arch::wave_size);
+  static_assert(half % warps == 0);
+  const LatentRows<spec> rows(a);
+  const int rank = LatentPair::rank(), first = half * rank + warp;
+  float lse[at_once][2];  // own, the other's
+  Float4 others[at_once][chunks];
+  ROCFLASH_UNROLL
+  for (int i = 0; i < at_once; ++i) {
+    const int row = first + i * warps;
+    lse[i][1] = arch::load_cluster_float(arch::address_in(1 - rank, Types::lse(row)));
+    const SharedAddress from = arch::address_in(1 - rank, Types::result(row, 4 * arch::lane()));
+    ROCFLASH_UNROLL
+    for (int c = 0; c < chunks; ++c)
+      others[i][c] =
+          arch::load_cluster_floats(from + static_cast<std::uint32_t>(c * 16 * arch::wave_size));
+    lse[i][0] = arch::load_shared_float(Types::lse(row));
+  }
+  ROCFLASH_UNROLL
+  for (int i = 0; i < at_once; ++i) {
+    const int row = first + i * warps;
+    if (row >= rows.count) break;
+    const auto to = rows.row(row);
+    float share[2], highest = -infinity, sum = 0;
     ROCFLASH_UNROLL
     for (int n = 0; n < 2; ++n) {
-      lse[n] = arch::load_cluster_float(arch::address_in(n, Types::lse(row)));
-      if (__builtin_fabsf(lse[n]) == infinity) lse[n] = -infinity;  // it has seen nothing
-      highest = __builtin_fmaxf(highest, lse[n]);
+      if (__builtin_fabsf(lse[i][n]) == infinity) lse[i][n] = -infinity;  // it has seen nothing
+      highest = __builtin_fmaxf(highest, lse[i][n]);
     }
     ROCFLASH_UNROLL
     for (int n = 0; n < 2; ++n) {
-      share[n] = lse[n] == -infinity ? 0.0f : arch::exp2((lse[n] - highest) * log2_e);
+      share[n] = lse[i][n] == -infinity ? 0.0f : arch::exp2((lse[i][n] - highest) * log2_e);
       sum += share[n];
     }
     const float factor = sum == 0 ? 0.0f : 1 / sum;
-    for (int column = 4 * arch::lane(); column < latent_values; column += 4 * arch::wave_size) {
+    ROCFLASH_UNROLL
+    for (int c = 0; c < chunks; ++c) {
+      const int column = 4 * (c * arch::wave_size + arch::lane());
       Float4 x = {};
-      ROCFLASH_UNROLL
-      for (int n = 0; n < 2; ++n) {
-        const Float4 y = arch::load_cluster_floats(arch::address_in(n, Types::result(row, column)));
-        if (share[n] != 0) x += share[n] * factor * y;
-      }
-      to.store(packed, column, x);
+      if (share[0] != 0)
+        x = share[0] * factor *
+            __builtin_bit_cast(Float4, arch::load_shared(Types::result(row, column)));
+      if (share[1] != 0) x += share[1] * factor * others[i][c];
+      rows.store(to, column, x);
     }
-    if (arch::lane() == 0)
-      to.store_lse(packed, sum == 0 ? infinity : highest + arch::log2(sum) * ln_2);
+    rows.store_lse(to, sum == 0 ? infinity : highest + arch::log2(sum) * ln_2);
   }
 }
 

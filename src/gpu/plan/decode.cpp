@@ -164,7 +164,7 @@ void plan_decode(Plan& plan, const Problem& given, const ForwardOutputs& outputs
   a.blocks = static_cast<std::int32_t>(row_blocks(p, tile));
   a.splits = decode_splits(p, chip);
   a.caches = caches_of(p);
-  const std::uint32_t merged_at_once = groups && latent_pairs(a.blocks, a.splits) ? 2 : 1;
+  const std::uint32_t merged_at_once = groups && latent_pairs(a.splits) ? 2 : 1;
   const std::int64_t parts =
       std::int64_t{a.splits} * tile.parts(kernel::facts_of(chip.family).wave) / merged_at_once;
   if (parts == 1 && !l.packed_q() && !l.used_q && !(tile.divides_columns && given.sinks)) {

@@ -27,25 +27,28 @@ int latent_group_rows(const Problem& p, Chip chip) {
 }
 
 std::int32_t latent_splits(std::int64_t keys, std::int64_t blocks, Chip chip) {
-  // A workgroup has a multiprocessor to itself; its start and its end take as long as some tiles.
+  // A workgroup has a multiprocessor to itself; its start and its end take as long as some tiles, and one more where
+  // it has no other one to merge with.
   constexpr std::int64_t ends = 3, most = 512;
   const std::int64_t tiles = divide_up(keys, LatentGroups::keys);
   if (chip.units == 0 || blocks == 0) return 1;
   const auto time = [&](std::int64_t splits) {
-    return divide_up(blocks * splits, chip.units) * (divide_up(tiles, splits) + ends);
+    const std::int64_t alone = splits > 1 && !latent_pairs(static_cast<std::int32_t>(splits));
+    return divide_up(blocks * splits, chip.units) * (divide_up(tiles, splits) + ends + alone);
   };
   std::int64_t best = 1, shortest = time(1);
-  for (std::int64_t n = 2; n <= std::min(tiles / 2, most); ++n)
-    if (const std::int64_t t = time(n); t < shortest) {
+  for (std::int64_t n = 2; n <= std::min(tiles / 2, most); ++n) {
+    const std::int64_t t = time(n);
+    // Of those that take as long, in one round, the one that leaves the fewest multiprocessors idle.
+    if (t < shortest || (t == shortest && blocks * n <= chip.units)) {
       shortest = t;
       best = n;
     }
+  }
   return static_cast<std::int32_t>(best);
 }
 
-bool latent_pairs(std::int32_t blocks, std::int32_t splits) {
-  return blocks == 1 && splits % 2 == 0;
-}
+bool latent_pairs(std::int32_t splits) { return splits % 2 == 0; }
 
 void map_latent(Plan& plan, kernel::LatentWarpgroupsArguments& a) {
   const Problem& p = a.decode.problem;

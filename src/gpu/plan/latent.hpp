@@ -13,8 +13,8 @@ int latent_group_rows(const Problem& problem, Chip chip);
 // Workgroups that share the keys of a sequence, where there are so many blocks of rows.
 std::int32_t latent_splits(std::int64_t keys, std::int64_t blocks, Chip chip);
 
-// Whether two workgroups merge their results and leave one part: neighbours are parts of the same rows then.
-bool latent_pairs(std::int32_t blocks, std::int32_t splits);
+// Whether two workgroups, with neighbouring parts of the same rows, merge their results and leave one part.
+bool latent_pairs(std::int32_t splits);
 
 // The map of the keys, for the next launch.
 void map_latent(Plan& plan, kernel::LatentWarpgroupsArguments& arguments);

@@ -70,7 +70,9 @@ TEST(Latent, TakesAsManyRowsAsThereAre) {
 
 TEST(Latent, FillsTheDeviceInFewRounds) {
   const auto splits = [](const Given& g) { return decode_splits(g.p, hopper); };
-  EXPECT_EQ(splits(Given(1, 131072)), 128);  // sixteen tiles each
+  EXPECT_EQ(splits(Given(1, 131072)), 132);  // fifteen or sixteen tiles each
+  EXPECT_EQ(splits(Given(1, 131072, 128)), 66);
+  EXPECT_EQ(splits(Given(33, 65536)), 4);
   EXPECT_EQ(splits(Given(8, 32768)), 16);
   EXPECT_EQ(splits(Given(64, 8192)), 2);
   EXPECT_EQ(splits(Given(64, 8192, 128)), 1);
@@ -95,7 +97,8 @@ TEST(Latent, MergesInPairs) {
     EXPECT_EQ(plan.arguments<Operation::latent_warpgroups>().decode.direct, parts == 1);
     if (merge) EXPECT_EQ(plan.arguments<Operation::combine_early>().parts.parts, parts);
   };
-  check(Given(1, 131072, 64), 128, 2, 64);
+  check(Given(1, 131072, 64), 132, 2, 66);
+  check(Given(1, 131072, 128), 132, 2, 33);
   check(Given(64, 8192, 64), 128, 2, 1);  // straight to the outputs
   check(Given(132, 4096, 64), 132, 1, 1);
   const auto split = [](std::int64_t heads, std::int32_t splits) {
@@ -103,7 +106,7 @@ TEST(Latent, MergesInPairs) {
   };
   check(split(16, 7), 7, 1, 7);
   check(split(16, 6), 6, 2, 3);
-  check(split(128, 6), 12, 1, 6);  // neighbours are two blocks of rows
+  check(split(128, 6), 12, 2, 3);  // each of two blocks of rows
 }
 
 TEST(Latent, LeavesOptionsToTheOtherKernel) {
