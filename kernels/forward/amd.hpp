@@ -42,8 +42,8 @@ void forward_one_by_one(const ForwardArguments& a) {
 
   const Scale scale(p.scale);
   using QueryBlock = typename Types::QueryBlock;
-  const QueryBlock q_rows(p.q, 0, sequence.batch, sequence.q_row + wave_begin, sequence.sq - wave_begin,
-                     item.head);
+  const QueryBlock q_rows(p.q, 0, sequence.batch, sequence.q_row + wave_begin,
+                          sequence.sq - wave_begin, item.head);
   const typename Types::Queries q(shared_queries[arch::wave()], [&](int row, int chunk) {
     Words4 words = q_rows.load8(QueryBlock::offset(p.q, row, chunk_numbers<spec.dtype> * chunk));
     if (scale.turn_sign) words ^= 0x80008000u;
