@@ -90,9 +90,8 @@ class RowBlock<dtype, Variant::full, pages> {
     store4(value.zw, {offset.row, offset.column + 8 / bytes});
   }
   void store4(Words2 value, Offset offset) const {
-    std::byte* to = pages ? nullptr : address(offset);
     if (offset.row >= count_) return;
-    if (pages) to = address(offset);
+    std::byte* to = address(offset);
     if (offset.column + 8 / bytes <= rows_.columns) {
       arch::store(reinterpret_cast<Unaligned<Words2>*>(to), {value});
       return;
