@@ -70,23 +70,24 @@ struct ExactScores {
 
 // The softmax of one query: sets what to subtract from scores and what to multiply outputs with,
 // and returns the lse.
-template <class Unit>
-struct ExactSoftmax : SoftmaxOf<Unit> {
-  void add(float score) {
-    this->follow(score);
-    this->sum += Unit::exp(score - this->base());
+template <class Scores>
+float exact_softmax(const Scores& scores, const QueryView& query, float& base, float& factor) {
+  using Unit = typename Scores::Unit;
+  const Problem& p = scores.problem;
+  SoftmaxOf<Unit> softmax;
+  for (std::int32_t key = query.begin; key < query.end; ++key) {
+    const float score = scores.score(query, key);
+    softmax.follow(score);
+    softmax.sum += Unit::exp(score - softmax.base());
+    if (softmax.sum != softmax.sum) break;  // it stays NaN
   }
-  template <class Scores>
-  float finish(const Scores& scores, float& base, float& factor) const {
-    const Problem& p = scores.problem;
-    const bool has_sink = static_cast<bool>(p.sinks);
-    const Normaliser normaliser = normalise<Unit>(this->reference, this->sum, has_sink,
-                                                  has_sink ? sink_of(p, scores.head) : 0);
-    base = SoftmaxOf<Unit>::base();
-    factor = normaliser.factor * (p.dropout.on() ? p.dropout.scale() : 1.0f);
-    return normaliser.lse;
-  }
-};
+  const bool has_sink = static_cast<bool>(p.sinks);
+  const Normaliser normaliser = normalise<Unit>(softmax.reference, softmax.sum, has_sink,
+                                                has_sink ? sink_of(p, scores.head) : 0);
+  base = softmax.base();
+  factor = normaliser.factor * (p.dropout.on() ? p.dropout.scale() : 1.0f);
+  return normaliser.lse;
+}
 
 // Computes outputs of a query again that are not finite, or not to be trusted; each lane sums one column at a time. There
 // are three ways to get there with ordinary results. To a matrix instruction a weight of 0 times
@@ -101,32 +102,19 @@ template <class Scores, class StoreLse, class Store>
 void repair(const Scores& scores, const QueryView& query, float base, float factor, int begin,
             int end, StoreLse store_lse, Store store) {
   const Problem& p = scores.problem;
-  // One loop over the keys for the softmax, where it is needed, and for sums: the code of a score is long.
-  ExactSoftmax<typename Scores::Unit> softmax;
-  bool weighs = factor - factor == 0 && !products_overflow(arch::again(p));
-  int column = begin + arch::lane();
-  while (!weighs || column < end) {
+  if (factor - factor != 0 || products_overflow(arch::again(p))) {
+    const float lse = exact_softmax(scores, query, base, factor);
+    if (arch::lane() == 0) store_lse(lse);
+  }
+  for (int column = begin + arch::lane(); column < end; column += arch::wave_size) {
     float sum = 0;
     for (std::int32_t key = query.begin; key < query.end; ++key) {
-      const float score = scores.score(query, key);
-      if (weighs) {
-        const float weight = Scores::Unit::exp(score - base) * factor;
-        if (weight == 0 || (p.dropout.on() && !scores.shape.keeps(query, key))) continue;
-        sum += weight * number_at(scores.row_of(p.v, key), scores.stored_keys(), column);
-      } else {
-        softmax.add(score);
-        sum = softmax.sum;
-      }
+      const float weight = Scores::Unit::exp(scores.score(query, key) - base) * factor;
+      if (weight == 0 || (p.dropout.on() && !scores.shape.keeps(query, key))) continue;
+      sum += weight * number_at(scores.row_of(p.v, key), scores.stored_keys(), column);
       if (sum != sum) break;  // it stays NaN
     }
-    if (weighs) {
-      store(column, sum);
-      column += arch::wave_size;
-    } else {
-      const float lse = softmax.finish(scores, base, factor);
-      if (arch::lane() == 0) store_lse(lse);
-      weighs = true;
-    }
+    store(column, sum);
   }
 }
 
