@@ -3,15 +3,15 @@
 #   kernels/table --this--> unit.cpp --clang--> unit.s   --assemble.sh--> gfx1100.co --compress--> gfx1100.zst
 #                                               unit.ptx --join_ptx.sh--> sm_80.ptx  --compress--> sm_80.zst
 #
-# A unit is one line of kernels/table/kernels.inc for one family; each member of the family gets a module of its own.
+# A unit is one line of kernels/table/kernels.inc, or its lines of several dtypes, for one family; each member of the family gets a module of its own.
 # Stock clang does all of it, whatever compiles the host's code: no ROCm, no CUDA toolkit. What lies in
 # <build>/kernels is made only when something it depends on changed.
 set(ROCFLASH_GPU_ARCHS "" CACHE STRING
   "GPU architectures to compile kernels for: all, none, a list such as gfx942;gfx1100;sm_80, or native: those of this machine's GPUs, to try out and not to install (default: all; none with sanitizers)")
 
 # kernels/table says which families and kernels there are. Sets kernel_families, then for each family
-# kernel_members_<family>, kernel_vendor_<family>, kernel_layer_<family> and kernel_flags_<family>; and
-# kernel_schedules, kernel_units: the lines' columns with | between, families and buckets as "a+b".
+# kernel_members_<family>, kernel_vendor_<family>, kernel_layer_<family>, kernel_flags_<family> and kernel_like_<family>; and
+# kernel_schedules, kernel_units: the lines' columns with | between, dtypes, families and buckets as "a+b".
 function(rocflash_read_kernel_table)
   set(table ${PROJECT_SOURCE_DIR}/kernels/table)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table}/families.inc ${table}/kernels.inc)
@@ -45,6 +45,12 @@ function(rocflash_read_kernel_table)
     set(kernel_layer_${id} ${layer} PARENT_SCOPE)
     set(kernel_flags_${id} ${flags} PARENT_SCOPE)
   endforeach()
+  file(STRINGS ${table}/families.inc lines REGEX "^ROCFLASH_LIKENESS\\(")
+  foreach(line ${lines})
+    rocflash_columns("${line}")
+    list(POP_FRONT columns family like)
+    set(kernel_like_${family} ${like} PARENT_SCOPE)
+  endforeach()
   file(STRINGS ${table}/families.inc lines REGEX "^ROCFLASH_MEMBER\\(")
   foreach(line ${lines})
     rocflash_columns("${line}")
@@ -71,10 +77,21 @@ function(rocflash_read_kernel_table)
     list(POP_FRONT columns operation dtype variant set)
     string(REPLACE "|" "+" set "${set}")
     list(JOIN columns "+" buckets)
-    list(APPEND units "${operation}|${dtype}|${variant}|${set}|${buckets}")
+    # Lines that differ in nothing but their dtype are one unit: they share what the compiler reads.
+    set(key "${operation}|${variant}|${set}|${buckets}")
+    if(key IN_LIST units)
+      string(APPEND "dtypes_of_${key}" "+${dtype}")
+    else()
+      set("dtypes_of_${key}" ${dtype})
+      list(APPEND units "${key}")
+    endif()
+  endforeach()
+  set(with_dtypes "")
+  foreach(key ${units})
+    list(APPEND with_dtypes "${dtypes_of_${key}}|${key}")
   endforeach()
   set(kernel_schedules ${schedules} PARENT_SCOPE)
-  set(kernel_units ${units} PARENT_SCOPE)
+  set(kernel_units ${with_dtypes} PARENT_SCOPE)
 endfunction()
 
 rocflash_read_kernel_table()
@@ -235,7 +252,7 @@ set(kernel_outputs "")   # what the catalogue embeds
 function(rocflash_compile_unit family unit result)
   set(${result} "" PARENT_SCOPE)
   string(REPLACE "|" ";" columns "${unit}")
-  list(POP_FRONT columns operation dtype variant set buckets)
+  list(POP_FRONT columns dtypes operation variant set buckets)
   rocflash_in_set(wanted "${set}" ${family})
   if(NOT wanted)
     return()
@@ -259,18 +276,22 @@ function(rocflash_compile_unit family unit result)
   # The symbols here are checked against the table's names by entry.hpp.
   set(entries "")
   string(REPLACE "+" ";" buckets "${buckets}")
-  foreach(bucket ${buckets})
-    set(symbol ${operation}_${dtype})
-    if(NOT bucket STREQUAL "0")
-      string(APPEND symbol _${bucket})
-    endif()
-    if(NOT variant STREQUAL "any")
-      string(APPEND symbol _${variant})
-    endif()
-    string(APPEND entries "ROCFLASH_ENTRY(${symbol}, ${operation}, ${dtype}, ${bucket}, ${variant})\n")
+  string(REPLACE "+" ";" dtypes "${dtypes}")
+  foreach(dtype ${dtypes})
+    foreach(bucket ${buckets})
+      set(symbol ${operation}_${dtype})
+      if(NOT bucket STREQUAL "0")
+        string(APPEND symbol _${bucket})
+      endif()
+      if(NOT variant STREQUAL "any")
+        string(APPEND symbol _${variant})
+      endif()
+      string(APPEND entries "ROCFLASH_ENTRY(${symbol}, ${operation}, ${dtype}, ${bucket}, ${variant})\n")
+    endforeach()
   endforeach()
   list(GET buckets 0 first)
-  set(name ${operation}_${dtype}_${variant}_${first})
+  list(JOIN dtypes "_" dtypes)
+  set(name ${operation}_${dtypes}_${variant}_${first})
   set(layer ${kernel_layer_${family}})
   set(source ${kernel_directory}/${family}/${name}.cpp)
   file(CONFIGURE OUTPUT ${source} @ONLY CONTENT [[
@@ -294,13 +315,18 @@ function(rocflash_compile_unit family unit result)
   set(${result} ${output} PARENT_SCOPE)
 endfunction()
 
+# The members that are built: built_<family>.
 foreach(family ${kernel_families})
-  set(members "")
+  set(built_${family} "")
   foreach(arch ${kernel_members_${family}})
     if(arch IN_LIST kernel_archs)
-      list(APPEND members ${arch})
+      list(APPEND built_${family} ${arch})
     endif()
   endforeach()
+endforeach()
+
+foreach(family ${kernel_families})
+  set(members ${built_${family}})
   if(NOT members)
     continue()
   endif()
@@ -314,18 +340,27 @@ foreach(family ${kernel_families})
     list(APPEND compiled ${output})
   endforeach()
 
-  list(GET members 0 base)
+  list(GET members 0 first_member)
   foreach(arch ${members})
-    set(relative_to "")
-    if(is_amd AND NOT arch STREQUAL base)
-      set(relative_to ${kernel_directory}/${base}.co)
+    # What it is a copy of with other flags, and what it is packed as the difference from: itself where there is none.
+    set(copied "")
+    set(base ${arch})
+    if(is_amd AND NOT arch STREQUAL first_member)
+      set(base ${first_member})
+      set(copied ${kernel_directory}/${base}.co)
+    elseif(is_amd AND built_${kernel_like_${family}})
+      list(GET built_${kernel_like_${family}} 0 base)
+    endif()
+    set(difference_from "")
+    if(NOT base STREQUAL arch)
+      set(difference_from ${kernel_directory}/${base}.co)
     endif()
     if(is_amd)
       set(module ${kernel_directory}/${arch}.co)
       set(script ${kernel_scripts}/assemble.sh)
       set(arguments ${ROCFLASH_KERNEL_COMPILER} ${ROCFLASH_KERNEL_LINKER} ${arch} ${module})
-      if(relative_to)
-        list(APPEND arguments ${relative_to})
+      if(copied)
+        list(APPEND arguments ${copied})
       else()
         list(APPEND arguments -)
       endif()
@@ -337,11 +372,11 @@ foreach(family ${kernel_families})
     endif()
     add_custom_command(OUTPUT ${module}
       COMMAND ${ROCFLASH_BASH} ${script} ${arguments}
-      DEPENDS ${compiled} ${script} ${relative_to}
+      DEPENDS ${compiled} ${script} ${copied}
       COMMENT "Assembling the kernels of ${arch}" VERBATIM)
     add_custom_command(OUTPUT ${kernel_directory}/${arch}.zst
-      COMMAND rocflash_compress ${module} ${kernel_directory}/${arch}.zst ${relative_to}
-      DEPENDS ${module} ${relative_to} rocflash_compress
+      COMMAND rocflash_compress ${module} ${kernel_directory}/${arch}.zst ${difference_from}
+      DEPENDS ${module} ${difference_from} rocflash_compress
       COMMENT "Compressing the kernels of ${arch}" VERBATIM)
     string(APPEND kernel_table "ROCFLASH_TARGET(${arch}, ${family}, ${base})\n")
     list(APPEND kernel_modules "${arch}:${module}")

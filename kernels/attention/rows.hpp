@@ -45,11 +45,33 @@ class RowBlock {
   arch::Window window_;
 };
 
+// A number of so many bytes.
+template <int bytes>
+struct UnsignedOf;
+template <>
+struct UnsignedOf<2> {
+  using Type = std::uint16_t;
+};
+template <>
+struct UnsignedOf<4> {
+  using Type = std::uint32_t;
+};
+template <>
+struct UnsignedOf<8> {
+  using Type = std::uint64_t;
+};
+template <>
+struct UnsignedOf<16> {
+  using Type = unsigned __int128;
+};
+
 // Full: any strides, alignment and number of columns, and pages where there may be any.
 template <DType dtype, bool pages>
 class RowBlock<dtype, Variant::full, pages> {
   static constexpr int bytes = number_bytes<dtype>;
   static_assert(bytes == 2 || bytes == 4);
+
+  using Number = typename UnsignedOf<bytes>::Type;
 
  public:
   struct Offset {
@@ -74,16 +96,11 @@ class RowBlock<dtype, Variant::full, pages> {
       arch::store(reinterpret_cast<Unaligned<Words2>*>(to), {value});
       return;
     }
-    ROCFLASH_UNROLL
-    for (int e = 0; e < 8 / bytes; ++e) {
-      if (offset.column + e < rows_.columns) {
-        if constexpr (bytes == 4) {
-          arch::store(reinterpret_cast<std::uint32_t*>(to) + e, value[e]);
-        } else {
-          arch::store(reinterpret_cast<std::uint16_t*>(to) + e,
-                      static_cast<std::uint16_t>(value[e / 2] >> (16 * (e % 2))));
-        }
-      }
+    // The last columns of a row, one by one: rare, so its code is to be short.
+    auto bits = __builtin_bit_cast(std::uint64_t, value);
+    _Pragma("clang loop unroll(disable)") for (int e = 0; e < rows_.columns - offset.column; ++e) {
+      arch::store(reinterpret_cast<Number*>(to) + e, static_cast<Number>(bits));
+      bits >>= 8 * bytes;
     }
   }
 
@@ -104,24 +121,24 @@ class RowBlock<dtype, Variant::full, pages> {
   Words load(Offset offset) const {
     constexpr int numbers = sizeof(Words) / bytes;
     Words words = {};
+    // Before the condition, where it can be shared by all columns of a row; a page must exist.
+    const std::byte* from = pages ? nullptr : address(offset);
     if (offset.row >= count_ || offset.column >= rows_.columns) return words;
-    const std::byte* from = address(offset);
-    if (offset.column + numbers <= rows_.columns)
-      return arch::load(reinterpret_cast<const Unaligned<Words>*>(from)).words;
-    ROCFLASH_UNROLL
-    for (int e = 0; e < numbers; ++e) {
-      const auto* number = reinterpret_cast<const std::uint16_t*>(from);
-      const int left = rows_.columns - 1 - offset.column;
-      if constexpr (bytes == 4) {
-        if (e <= left) words[e] = arch::load(reinterpret_cast<const std::uint32_t*>(from) + e);
-      } else if constexpr (pages) {
-        if (e <= left)
-          words[e / 2] |= static_cast<std::uint32_t>(arch::load(number + e)) << (16 * (e % 2));
-      } else {
-        // A column past the end reads the last one instead: that takes no branch, but registers.
-        const std::uint32_t bits = arch::load(number + (e < left ? e : left));
-        words[e / 2] |= (e <= left ? bits : 0) << (16 * (e % 2));
-      }
+    if (pages) from = address(offset);
+    using Bits = typename UnsignedOf<sizeof(Words)>::Type;
+    if (rows_.columns >= numbers) {
+      // At the end of a row, its last numbers, of which the first ones are shifted out.
+      const int over = offset.column + numbers - rows_.columns;
+      words = arch::load(
+                  reinterpret_cast<const Unaligned<Words>*>(from - bytes * (over > 0 ? over : 0)))
+                  .words;
+      if (over > 0)
+        words = __builtin_bit_cast(Words, __builtin_bit_cast(Bits, words) >> (8 * bytes * over));
+    } else {
+      Bits bits = 0;
+      _Pragma("clang loop unroll(disable)") for (int e = rows_.columns - 1; e >= 0; --e) bits =
+          bits << (8 * bytes) | arch::load(reinterpret_cast<const Number*>(from) + e);
+      words = __builtin_bit_cast(Words, bits);
     }
     return words;
   }

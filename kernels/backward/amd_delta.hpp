@@ -82,14 +82,19 @@ void backward_delta(const BackwardArguments& a) {
 
   const int own = Layout::lane_column(arch::lane());
   const float factor = p.dropout.on() ? 1 - p.dropout.p : 1.0f;
+  // A lane has at most one number of the diagonal.
+  float delta = 0;
+  bool has_one = false;
   ROCFLASH_UNROLL
   for (int n = 0; n < parts * Mma::results; ++n) {
     const int part = n / Mma::results, r = n % Mma::results;
-    if (part * Mma::rows + layout::result_row<Layout>(arch::lane(), r) == own &&
-        first + own < sequence.sq)
-      store_delta<spec.dtype>(a, sequence, item.head, first + own,
-                              statistic(products[part][r], factor));
+    if (part * Mma::rows + layout::result_row<Layout>(arch::lane(), r) == own) {
+      delta = products[part][r];
+      has_one = true;
+    }
   }
+  if (has_one && first + own < sequence.sq)
+    store_delta<spec.dtype>(a, sequence, item.head, first + own, statistic(delta, factor));
 }
 
 }  // namespace rocflash::kernel

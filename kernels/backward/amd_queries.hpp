@@ -93,17 +93,18 @@ void backward_queries(const BackwardArguments& a) {
 
   const GradientShape shape(p, sequence, item.head);
   typename Types::Sums dq = {};
-  if (tiles > 0) {
+  // With options the code of a load is long: there the first tile has an iteration to itself.
+  if (!Types::full && tiles > 0) {
     load(0);
     store(0);
   }
-  for (std::int32_t n = 0; n < tiles; ++n) {
+  for (std::int32_t n = Types::full ? -1 : 0; n < tiles; ++n) {
     if (n + 1 < tiles) load(n + 1);
     arch::barrier();
 
-    const int buffer = n % buffers;
+    const int buffer = n & (buffers - 1);
     const std::int32_t begin = first_key + n * tile.streamed, end = begin + tile.streamed;
-    if (begin < seen_by_wave.end && end > seen_by_wave.begin) {
+    if ((!Types::full || n >= 0) && begin < seen_by_wave.end && end > seen_by_wave.begin) {
       // S = K·Qᵀ, dP = V·dOᵀ
       q.renew();
       dout.renew();

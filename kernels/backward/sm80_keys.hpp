@@ -143,7 +143,7 @@ void store_keys(const BackwardArguments& a, const SequenceView& sequence, const 
                 SharedAddress rows, SharedAddress flags) {
   using Types = KeyBlockTypes<spec>;
   using Rows = typename Types::Rows;
-  using Block = RowBlock<spec.dtype, spec.variant>;
+  using Block = RowBlock<spec.dtype, spec.variant, false>;
   const auto& to = is_dk ? a.tensors.dk : a.tensors.dv;
   const std::int32_t begin = Types::block_begin(a, item), left = sequence.sk - begin;
   const Block block(to, 0, sequence.batch, sequence.k_row + begin, left, item.head);

@@ -47,7 +47,7 @@ void finish_queries(const BackwardArguments& a, const typename QueryBlockTypes<s
   using Types = QueryBlockTypes<spec>;
   using Sums = typename Types::Sums;
   using Rows = typename Types::Rows;
-  using Block = RowBlock<spec.dtype, spec.variant>;
+  using Block = RowBlock<spec.dtype, spec.variant, false>;
   const Problem& p = a.problem;
   const WorkItem item(
       a.work, static_cast<std::int32_t>(p.heads),

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Joins PTX units into one module: join_ptx.sh OUTPUT UNIT.ptx...
 # The first unit's header serves all, and what several units declare alike is declared once. What they define must have
-# different names, as drivers would refuse the module.
+# different names, as drivers would refuse the module. The compiler's comments are left out.
 set -euo pipefail
 
 output=$1
 shift
 awk 'FNR == 1 { unit++ }
+  { sub(/[ \t]*\/\/.*$/, "") }
+  /^$/ { next }
   /^\.(version|target|address_size)/ {
     if (unit > 1 && header[$1] != $0) {
       print FILENAME ": " $0 ", but the first unit has " header[$1] >"/dev/stderr"

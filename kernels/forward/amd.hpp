@@ -19,7 +19,6 @@ namespace rocflash::kernel {
 template <KernelSpec spec>
 void forward_one_by_one(const ForwardArguments& a) {
   using Types = ForwardTypes<spec>;
-  using Block = typename Types::Block;
   using Scores = typename Types::Scores;
   constexpr ForwardTile tile = Types::tile;
   constexpr bool full = Types::full;
@@ -42,10 +41,11 @@ void forward_one_by_one(const ForwardArguments& a) {
   const QueryView query(p.visibility, sequence, wave_begin + Scores::lane_column());
 
   const Scale scale(p.scale);
-  const Block q_rows(p.q, 0, sequence.batch, sequence.q_row + wave_begin, sequence.sq - wave_begin,
-                     item.head);
+  using QueryBlock = typename Types::QueryBlock;
+  const QueryBlock q_rows(p.q, 0, sequence.batch, sequence.q_row + wave_begin,
+                          sequence.sq - wave_begin, item.head);
   const typename Types::Queries q(shared_queries[arch::wave()], [&](int row, int chunk) {
-    Words4 words = q_rows.load8(Block::offset(p.q, row, chunk_numbers<spec.dtype> * chunk));
+    Words4 words = q_rows.load8(QueryBlock::offset(p.q, row, chunk_numbers<spec.dtype> * chunk));
     if (scale.turn_sign) words ^= 0x80008000u;
     return words;
   });
@@ -66,18 +66,25 @@ void forward_one_by_one(const ForwardArguments& a) {
     next.find_values();
     next.load_values();
   };
-  if (tiles > 0) {
-    load();
-    next.store_keys(shared_keys[0]);
-    next.store_values(shared_values[0]);
+  const auto store = [&](int to) {
+    next.store_keys(shared_keys[to]);
+    next.store_values(shared_values[to]);
+  };
+  // With options the code of a load is long: there the first tile has an iteration to itself.
+  std::int32_t n = full ? -1 : 0;
+  if constexpr (!full) {
+    if (tiles > 0) {
+      load();
+      store(0);
+    }
+    arch::barrier();
   }
-  arch::barrier();
-  for (std::int32_t n = 0; n < tiles; ++n) {
+  for (; n < tiles; ++n) {
     const bool more = n + 1 < tiles;
-    const int now = n % 2, then = 1 - now;
+    const int now = n & 1, then = 1 - now;
     if (more) load();
     const std::int32_t begin = first_key + n * tile.keys, end = begin + tile.keys;
-    if (begin < seen_by_wave.end && end > seen_by_wave.begin) {
+    if ((!full || n >= 0) && begin < seen_by_wave.end && end > seen_by_wave.begin) {
       // scores = K · Qᵀ
       Scores scores = product<Scores, spec.bucket>(typename Types::KeyOperand{shared_keys[now]}, q);
       float (&s)[Scores::per_column] = scores.at[0];
@@ -105,10 +112,7 @@ void forward_one_by_one(const ForwardArguments& a) {
       add_product<tile.keys>(out, typename Types::ValueOperand{shared_values[now]},
                              rounded_weights<spec.dtype>(scores));
     }
-    if (more) {
-      next.store_keys(shared_keys[then]);
-      next.store_values(shared_values[then]);
-    }
+    if (more) store(then);
     arch::barrier();
   }
 

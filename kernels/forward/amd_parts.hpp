@@ -42,7 +42,9 @@ struct ForwardTypes {
   static constexpr bool in_turns =
       arch::wave_size == 64 && waves == 8 && !(this_family == Family::cdna1 && spec.bucket > 64);
 
-  using Block = RowBlock<dtype, spec.variant>;  // rows in global memory
+  // Rows in global memory: of k and v, which may lie in pages, and of q and out.
+  using Block = RowBlock<dtype, spec.variant>;
+  using QueryBlock = RowBlock<dtype, spec.variant, false>;
   using Keys = RowTile<bucket * number_bytes<dtype>, tile.keys>;
   using Values = Transposed<Mma, dtype, bucket, tile.keys>;
 
@@ -253,7 +255,7 @@ void finish(const ForwardArguments& a, const Position& position, const OnlineSof
             const typename ForwardTypes<spec>::Outputs& out, SharedWords4* room = nullptr) {
   using Types = ForwardTypes<spec>;
   using Mma = typename Types::Mma;
-  using Block = typename Types::Block;
+  using Block = typename Types::QueryBlock;
   constexpr DType dtype = spec.dtype;
   const Problem& p = a.problem;
   const WorkItem& item = position.item;

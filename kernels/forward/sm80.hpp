@@ -162,7 +162,7 @@ void finish(const ForwardArguments& a,
   using Types = ForwardTypes<spec>;
   using Outputs = typename Types::Outputs;
   using Rows = typename Types::Rows;
-  using Block = RowBlock<spec.dtype, spec.variant>;
+  using Block = RowBlock<spec.dtype, spec.variant, false>;
   constexpr int lane_queries = Types::lane_queries;
 
   const Problem& p = a.problem;

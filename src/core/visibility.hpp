@@ -33,6 +33,15 @@ ROCFLASH_INLINE constexpr std::int64_t floor_to(std::int64_t x, std::int64_t ste
   return x - (r < 0 ? r + step : r);
 }
 
+// Where the chunk of a position starts, which may be negative. Sequences are shorter than 2^32, so 32 bits hold what is
+// divided: GPUs compute a division of 64 bits in more than a hundred instructions.
+ROCFLASH_INLINE constexpr std::int64_t chunk_begin(std::int64_t place, std::int64_t chunk) {
+  const auto size = static_cast<std::uint32_t>(place < 0 ? ~place : place);
+  const std::uint32_t rest = chunk > 0xffffffff ? size : size % static_cast<std::uint32_t>(chunk);
+  const std::int64_t begin = size - rest;
+  return place < 0 ? -begin - chunk : begin;
+}
+
 ROCFLASH_INLINE constexpr std::int64_t larger(std::int64_t a, std::int64_t b) {
   return a > b ? a : b;
 }
@@ -48,7 +57,7 @@ ROCFLASH_INLINE constexpr Range visible_keys(const Visibility& v, std::int64_t i
   if (v.left >= 0) keys.begin = larger(keys.begin, place - v.left);
   if (v.right >= 0) keys.end = smaller(keys.end, place + v.right + 1);
   if (v.chunk > 0) {
-    const std::int64_t chunk = floor_to(place, v.chunk);
+    const std::int64_t chunk = chunk_begin(place, v.chunk);
     keys.begin = larger(keys.begin, chunk);
     keys.end = smaller(keys.end, chunk + v.chunk);
   }
@@ -77,8 +86,8 @@ ROCFLASH_INLINE constexpr Range seeing_queries(const Visibility& v, Range keys, 
   if (v.right >= 0) queries.begin = larger(queries.begin, keys.begin - shift - v.right);
   if (v.left >= 0) queries.end = smaller(queries.end, keys.end - shift + v.left);
   if (v.chunk > 0) {
-    queries.begin = larger(queries.begin, floor_to(keys.begin, v.chunk) - shift);
-    queries.end = smaller(queries.end, floor_to(keys.end - 1, v.chunk) + v.chunk - shift);
+    queries.begin = larger(queries.begin, chunk_begin(keys.begin, v.chunk) - shift);
+    queries.end = smaller(queries.end, chunk_begin(keys.end - 1, v.chunk) + v.chunk - shift);
   }
   return queries;
 }

@@ -134,6 +134,18 @@ TEST(Visibility, BoundedTellsWhetherAnythingIsHidden) {
   });
 }
 
+TEST(Visibility, ChunksStartAtMultiples) {
+  constexpr std::int64_t most = 0xffffffff;
+  for (const std::int64_t chunk : {std::int64_t{1}, std::int64_t{2}, std::int64_t{7},
+                                   std::int64_t{1} << 31, most, most + 1, INT64_MAX / 4}) {
+    for (const std::int64_t place : {std::int64_t{0}, std::int64_t{1}, std::int64_t{6},
+                                     std::int64_t{7}, std::int64_t{1} << 31, most}) {
+      EXPECT_EQ(chunk_begin(place, chunk), floor_to(place, chunk)) << place << " " << chunk;
+      EXPECT_EQ(chunk_begin(-place, chunk), floor_to(-place, chunk)) << -place << " " << chunk;
+    }
+  }
+}
+
 TEST(Visibility, LongSequencesDoNotOverflow) {
   const std::int64_t sk = std::int64_t{1} << 32, sq = sk - 1;
   const Visibility causal{-1, 0, 0};
