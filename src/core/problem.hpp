@@ -146,12 +146,11 @@ struct Problem {
   std::int64_t caches = 0;  // batches or pages that k and v have: what their blocks may name
 
   ROCFLASH_INLINE constexpr std::int64_t batch() const { return lengths.batch; }
-  // In 32 bits, which hold all numbers of heads: see chunk_begin.
   ROCFLASH_INLINE constexpr std::int64_t group() const {
-    return static_cast<std::uint32_t>(heads) / static_cast<std::uint32_t>(kv_heads);
+    return static_cast<std::int64_t>(static_cast<Divided>(heads) / static_cast<Divided>(kv_heads));
   }
   ROCFLASH_INLINE constexpr std::int64_t kv_head(std::int64_t head) const {
-    return static_cast<std::uint32_t>(head) / static_cast<std::uint32_t>(group());
+    return static_cast<std::int64_t>(static_cast<Divided>(head) / static_cast<Divided>(group()));
   }
   // Whether the values are the first columns of the keys, in the same memory.
   ROCFLASH_INLINE constexpr bool values_within_keys() const {

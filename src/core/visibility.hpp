@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "core/division.hpp"
 #include "core/inline.hpp"
 #include "core/names.hpp"
 
@@ -33,12 +34,12 @@ ROCFLASH_INLINE constexpr std::int64_t floor_to(std::int64_t x, std::int64_t ste
   return x - (r < 0 ? r + step : r);
 }
 
-// Where the chunk of a position starts, which may be negative. Sequences are shorter than 2^32, so 32 bits hold what is
-// divided: GPUs compute a division of 64 bits in more than a hundred instructions.
+// Where the chunk of a position starts, which may be negative.
 ROCFLASH_INLINE constexpr std::int64_t chunk_begin(std::int64_t place, std::int64_t chunk) {
-  const auto size = static_cast<std::uint32_t>(place < 0 ? ~place : place);
-  const std::uint32_t rest = chunk > 0xffffffff ? size : size % static_cast<std::uint32_t>(chunk);
-  const std::int64_t begin = size - rest;
+  const auto size = static_cast<Divided>(place < 0 ? ~place : place);
+  const auto step = static_cast<Divided>(chunk);
+  const Divided rest = static_cast<std::int64_t>(step) == chunk ? size % step : size;
+  const auto begin = static_cast<std::int64_t>(size - rest);
   return place < 0 ? -begin - chunk : begin;
 }
 

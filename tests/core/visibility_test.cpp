@@ -138,8 +138,9 @@ TEST(Visibility, ChunksStartAtMultiples) {
   constexpr std::int64_t most = 0xffffffff;
   for (const std::int64_t chunk : {std::int64_t{1}, std::int64_t{2}, std::int64_t{7},
                                    std::int64_t{1} << 31, most, most + 1, INT64_MAX / 4}) {
-    for (const std::int64_t place : {std::int64_t{0}, std::int64_t{1}, std::int64_t{6},
-                                     std::int64_t{7}, std::int64_t{1} << 31, most}) {
+    for (const std::int64_t place :
+         {std::int64_t{0}, std::int64_t{1}, std::int64_t{6}, std::int64_t{7}, std::int64_t{1} << 31,
+          most, (std::int64_t{1} << 40) + 5}) {
       EXPECT_EQ(chunk_begin(place, chunk), floor_to(place, chunk)) << place << " " << chunk;
       EXPECT_EQ(chunk_begin(-place, chunk), floor_to(-place, chunk)) << -place << " " << chunk;
     }
