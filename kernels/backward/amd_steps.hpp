@@ -160,7 +160,7 @@ MadeFragments<Mma, steps> laid_aside(const Lines& lines) {
 //   S                       what dQ has come to added to its sums, lse read
 //   dP                      P = exp2(S - lse), delta read
 //   dV                      dS = P (dP - delta), written to LDS
-//   dK
+//   dK                      the same, where backward_dv gives dV (`fused_gives_dv`)
 //
 // With room for two tiles there is a barrier before the sequence. With room for one, a second one parts dQ
 // from what reads the tile.
@@ -170,18 +170,21 @@ void plain_fused(const BackwardArguments& a) {
   using Mma = typename Types::Mma;
   using Scores = typename Types::Scores;
   using Block = typename Types::Block;
+  constexpr bool values = fused_gives_dv(this_family, spec.bucket);
   using Staging = typename Types::BothStaging;
+  using DoutStaging = typename Stream<Types, values ? Shape::both : Shape::rows>::Staging;
   using Share = QueryShare<Types>;
   using Exchange = typename Share::Exchange;
   constexpr BackwardTile tile = Types::tile;
   constexpr int count = Types::count;
   constexpr bool two = this_family == Family::cdna4;  // whose LDS has room for them
   constexpr int buffers = two ? 2 : 1;
+  constexpr bool slim = !values;
 
   ROCFLASH_SHARED_ARRAY Words4 shared_q[buffers][Types::Streamed::chunks];
   ROCFLASH_SHARED_ARRAY Words4 shared_qt[buffers][Types::Turned::Tile::chunks];
   ROCFLASH_SHARED_ARRAY Words4 shared_dout[buffers][Types::Streamed::chunks];
-  ROCFLASH_SHARED_ARRAY Words4 shared_doutt[buffers][Types::Turned::Tile::chunks];
+  ROCFLASH_SHARED_ARRAY Words4 shared_doutt[buffers][values ? Types::Turned::Tile::chunks : 0];
   ROCFLASH_SHARED_ARRAY Words4 shared_ds[buffers][Exchange::chunks];
   alignas(16) ROCFLASH_SHARED_ARRAY float shared_statistics[buffers][Statistics<Types>::numbers];
 
@@ -236,7 +239,8 @@ void plain_fused(const BackwardArguments& a) {
     return turn.heads <= 0 ? 0 : left < tile.streamed ? left : tile.streamed;
   };
 
-  Staging q(p.q), dout(t.dout);
+  Staging q(p.q);
+  DoutStaging dout(t.dout);
   Statistics<Types> statistics(t.lse, a.delta, sequence.batch, first_head, first_row, tiles);
   TileTurn now{0, tiles > 0 ? group : 0}, loaded = now;
   std::int32_t stored_rows = 0;  // of the tile that was loaded
@@ -253,11 +257,11 @@ void plain_fused(const BackwardArguments& a) {
     loaded = loaded.after(tiles);
     if (arch::uniform(loaded.heads) > 0) statistics.next(last);
   };
-  constexpr int stores = 2 * Staging::stores + 1;
+  constexpr int stores = Staging::stores + DoutStaging::stores + 1;
   const auto store_one = [&](int n, int buffer) {
     if (n < Staging::stores) {
       q.store_one(n, shared_q[buffer], shared_qt[buffer]);
-    } else if (n < 2 * Staging::stores) {
+    } else if (n < stores - 1) {
       dout.store_one(n - Staging::stores, shared_dout[buffer], shared_doutt[buffer]);
     } else {
       statistics.store(shared_statistics[buffer], stored_rows);
@@ -272,12 +276,16 @@ void plain_fused(const BackwardArguments& a) {
       arch::renew((Share::query_part() * Mma::rows + Layout::lane_row(arch::lane())) * sum_bytes +
                   4 * (Share::column_part(0) * Mma::columns + Layout::lane_column(arch::lane())));
   const auto add_dq = [&](int first, int last) {
-    const arch::Window sums(sums_walk.at, static_cast<std::uint32_t>(dq_rows * sum_bytes));
     ROCFLASH_UNROLL
     for (int n = first; n < last; ++n) {
-      const int part = n / Mma::results, r = n % Mma::results;
+      // From each fourth row on: what is left of the offset then fits the instruction's field.
+      const int part = n / Mma::results, r = n % Mma::results,
+                row = Layout::register_row(r / 4 * 4);
+      const arch::Window sums(
+          sums_walk.at + row * sum_bytes,
+          static_cast<std::uint32_t>(dq_rows > row ? (dq_rows - row) * sum_bytes : 0));
       sums.add(dq[part][r],
-               static_cast<std::uint32_t>(dq_place + Layout::register_row(r) * sum_bytes +
+               static_cast<std::uint32_t>(dq_place + (Layout::register_row(r) - row) * sum_bytes +
                                           4 * part * Mma::columns));
     }
   };
@@ -294,7 +302,7 @@ void plain_fused(const BackwardArguments& a) {
   constexpr int sum_parts = Types::Sums::row_parts,
                 sum_steps = sum_parts * (tile.streamed / Mma::depth);
   constexpr int s_at = dq_steps, dp_at = s_at + score_steps, dv_at = dp_at + score_steps,
-                dk_at = dv_at + sum_steps, all = dk_at + sum_steps;
+                dk_at = dv_at + (values ? sum_steps : 0), all = dk_at + sum_steps;
   const int lane_row = Scores::lane_row();
   // Steps from `from` to `to`; those of dQ take dS of buffer `before`, the others tile `here`.
   const auto multiply = [&]<int from, int to>(int here, int before) {
@@ -310,6 +318,13 @@ void plain_fused(const BackwardArguments& a) {
     Float4 lse[count / 4], delta[count / 4];
     MadeFragments<Mma, tile.streamed / Mma::depth> weights, slopes;
     typename Mma::Result sum;
+    const auto slope = [&](int i) {
+      ds[i] = s[i] * (ds[i] - delta[i / 4][i % 4]);
+      Words4& words = slopes.step_[i / 8];
+      if (i % 2 == 1) words[i % 8 / 2] = narrow_weights<spec.dtype>(ds[i - 1], ds[i]);
+      if (i % 4 == 3) write_ds.write_quad(i / 4, i % 8 == 3 ? words.xy : words.zw);
+    };
+    constexpr int at_once = 8;  // slopes that dK starts with, where no dV comes before it
     const auto beside = [&]<int n>() {
       // A share of `total` things at each of `steps` steps from `first` on.
       const auto shared_out = [](int first, int steps, int total, auto&& body) {
@@ -322,9 +337,9 @@ void plain_fused(const BackwardArguments& a) {
       if (n == (two ? dk_at + 1 : s_at + 1)) load_q();
       if (n == (two ? dk_at + 2 : s_at + 4)) load_dout();
       if (n == (two ? dk_at + 3 : dv_at)) load_statistics();
-      shared_out(s_at + 2, 2 * score_steps - 2, Share::parts * Mma::results,
+      shared_out(s_at + 2, (slim ? 1 : 2) * score_steps - 2, Share::parts * Mma::results,
                  [&](int i) { add_dq(i, i + 1); });
-      shared_out(s_at + 2, score_steps - 3, count / 4,
+      shared_out(slim ? dp_at : s_at + 2, score_steps - 3, count / 4,
                  [&](int i) { lse[i] = lse_of[Scores::row(4 * i) / 4]; });
       if (n == dp_at) {
         const std::int32_t begin = first_query + now.tile * tile.streamed;
@@ -332,26 +347,35 @@ void plain_fused(const BackwardArguments& a) {
                              false)) {
           ROCFLASH_UNROLL
           for (int i = 0; i < count; ++i) {
-            if (!key.seen_by(begin + lane_row + Scores::row(i))) lse[i / 4][i % 4] = infinity;
+            const bool hidden = !key.seen_by(begin + lane_row + Scores::row(i));
+            if (slim) {
+              s[i] = hidden ? -infinity : s[i];
+            } else if (hidden) {
+              lse[i / 4][i % 4] = infinity;
+            }
           }
         }
       }
-      shared_out(dp_at + 1, score_steps - 1, count, [&](int i) {
+      shared_out(dp_at + (slim ? 4 : 1), score_steps - (slim ? 4 : 1), count, [&](int i) {
         s[i] = arch::exp2(s[i] * scale.unit - lse[i / 4][i % 4]);
         if (i % 2 == 1)
           weights.step_[i / 8][i % 8 / 2] = narrow_weights<spec.dtype>(s[i - 1], s[i]);
       });
-      shared_out(dp_at + 2, score_steps - 3, count / 4,
-                 [&](int i) { delta[i] = delta_of[Scores::row(4 * i) / 4]; });
+      const auto read_delta = [&](int i) { delta[i] = delta_of[Scores::row(4 * i) / 4]; };
+      if constexpr (values) {
+        shared_out(dp_at + 2, score_steps - 3, count / 4, read_delta);
+      } else {
+        shared_out(dp_at + score_steps - 4, 4, at_once / 4, read_delta);
+        shared_out(dk_at, 2, count / 4 - at_once / 4, [&](int i) { read_delta(at_once / 4 + i); });
+      }
       if (n == dk_at + 5) go_on();
-      shared_out(dv_at + 1, sum_steps - 1, count, [&](int i) {
-        ds[i] = s[i] * (ds[i] - delta[i / 4][i % 4]);
-        Words4& words = slopes.step_[i / 8];
-        if (i % 2 == 1) words[i % 8 / 2] = narrow_weights<spec.dtype>(ds[i - 1], ds[i]);
-        if (i % 4 == 3) write_ds.write_quad(i / 4, i % 8 == 3 ? words.xy : words.zw);
-      });
+      if constexpr (values) {
+        shared_out(dv_at + 1, sum_steps - 1, count, slope);
+      } else {
+        shared_out(dk_at + 2, sum_parts - 3, count - at_once, [&](int i) { slope(at_once + i); });
+      }
     };
-    read_ahead_slowly<Mma, to - from, 6>(
+    read_ahead_slowly<Mma, to - from, values ? 6 : 5>(
         [&](int m) {
           const int n = from + m;
           if (n < s_at) return read_ds.fragment(Share::query_part(), n);
@@ -389,6 +413,10 @@ void plain_fused(const BackwardArguments& a) {
             }
           } else {
             constexpr int step = (n - dv_at) % sum_steps;
+            if constexpr (!values && n == dk_at) {
+              ROCFLASH_UNROLL
+              for (int i = 0; i < at_once; ++i) slope(i);
+            }
             typename Mma::Result& to_sum = (n < dk_at ? dv : dk).part[step % sum_parts][0];
             to_sum = Mma::multiply_around(
                 left, (n < dk_at ? weights : slopes).step_[step / sum_parts], to_sum, behind);
@@ -455,7 +483,7 @@ void plain_fused(const BackwardArguments& a) {
     }
     add_dq(0, Share::parts * Mma::results);
   }
-  finish_keys<spec, true, true>(a, dk, dv);
+  finish_keys<spec, true, values>(a, dk, dv);
 }
 
 }  // namespace rocflash::kernel
