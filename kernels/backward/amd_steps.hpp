@@ -89,6 +89,45 @@ struct TileTurn {
   }
 };
 
+// The queries that see some of a workgroup's keys, in tiles, of all heads of the key head.
+template <class Types>
+struct KeyWalk {
+  static constexpr int streamed = Types::tile.streamed;
+
+  std::int32_t first_query, tiles;  // of each head
+  std::int32_t group, sq, first_head;
+  std::int64_t first_row, batch;
+
+  KeyWalk(const BackwardArguments& a, const SequenceView& sequence, const WorkItem& item,
+          std::int32_t block_begin)
+      : group(arch::uniform(static_cast<std::int32_t>(a.problem.group()))),
+        sq(arch::uniform(sequence.sq)),
+        first_head(item.head * group),
+        batch(sequence.batch) {
+    const Range seen =
+        SeeingQueries(a.problem.visibility, sequence, block_begin, Types::tile.owned).any;
+    first_query = arch::uniform(static_cast<std::int32_t>(seen.begin));
+    tiles = arch::uniform(
+        seen.empty()
+            ? 0
+            : (static_cast<std::int32_t>(seen.end) - first_query + streamed - 1) / streamed);
+    first_row = sequence.q_row + first_query;
+  }
+  TileWalk walk(const Rows& rows, std::int64_t bytes = number_bytes<Types::dtype>) const {
+    return TileWalk(rows.data + (batch * rows.batch_stride + first_row * rows.row_stride +
+                                 first_head * rows.head_stride) *
+                                    bytes,
+                    rows.row_stride * bytes, rows.head_stride * bytes, streamed, tiles);
+  }
+  static std::int32_t row_bytes(const Rows& rows) {
+    return arch::uniform(static_cast<std::int32_t>(rows.row_stride * number_bytes<Types::dtype>));
+  }
+  std::int32_t rows_of(TileTurn turn) const {
+    const std::int32_t left = sq - first_query - turn.tile * streamed;
+    return turn.heads <= 0 ? 0 : left < streamed ? left : streamed;
+  }
+};
+
 // lse and delta of a tile's queries on their way to LDS. All waves load and write the same ones, which takes
 // no branch: lanes have lse of all queries, then delta.
 template <class Types>
@@ -153,6 +192,14 @@ MadeFragments<Mma, steps> laid_aside(const Lines& lines) {
   return kept;
 }
 
+// At step n: a share of `total` things at each of `steps` steps from `first` on.
+template <int n, class Body>
+void shared_out(int first, int steps, int total, Body&& body) {
+  if (n < first || n >= first + steps) return;
+  ROCFLASH_UNROLL
+  for (int i = (n - first) * total / steps; i < (n - first + 1) * total / steps; ++i) body(i);
+}
+
 // Plain problems. A wave has its SIMD to itself, so that all that is not a product runs beside one: products
 // are steps of one sequence, with operands read ahead of them and other work behind them.
 //
@@ -210,38 +257,18 @@ void plain_fused(const BackwardArguments& a) {
   const KeyColumns<Types> columns(p.k, sequence.batch, sequence.k_row + block_begin,
                                   sequence.sk - block_begin, item.head, shared_qt[0]);
 
-  // Tiles of queries of one head after the other.
-  const Range seen = SeeingQueries(p.visibility, sequence, block_begin, tile.owned).any;
-  const auto first_query = arch::uniform(static_cast<std::int32_t>(seen.begin));
-  const std::int32_t tiles = arch::uniform(
-      seen.empty() ? 0
-                   : (static_cast<std::int32_t>(seen.end) - first_query + tile.streamed - 1) /
-                         tile.streamed);
-  const std::int32_t group = arch::uniform(static_cast<std::int32_t>(p.group())),
-                     sq = arch::uniform(sequence.sq);
-  const std::int32_t first_head = item.head * group;
-  const std::int64_t first_row = sequence.q_row + first_query;
-  const auto walk = [&](const Rows& rows, std::int64_t bytes) {
-    return TileWalk(rows.data + (sequence.batch * rows.batch_stride + first_row * rows.row_stride +
-                                 first_head * rows.head_stride) *
-                                    bytes,
-                    rows.row_stride * bytes, rows.head_stride * bytes, tile.streamed, tiles);
-  };
+  const KeyWalk<Types> way(a, sequence, item, block_begin);
+  const std::int32_t tiles = way.tiles, group = way.group, first_query = way.first_query;
   constexpr std::int32_t sum_bytes = 4 * spec.bucket;
-  TileWalk q_walk = walk(p.q, number_bytes<spec.dtype>),
-           dout_walk = walk(t.dout, number_bytes<spec.dtype>), sums_walk = walk(a.dq_sums, 4);
-  const auto row_bytes = [](const Rows& rows) {
-    return arch::uniform(static_cast<std::int32_t>(rows.row_stride * number_bytes<spec.dtype>));
-  };
-  const std::int32_t q_bytes = row_bytes(p.q), dout_bytes = row_bytes(t.dout);
-  const auto rows_of = [&](TileTurn turn) {
-    const std::int32_t left = sq - first_query - turn.tile * tile.streamed;
-    return turn.heads <= 0 ? 0 : left < tile.streamed ? left : tile.streamed;
-  };
+  TileWalk q_walk = way.walk(p.q),
+           dout_walk = way.walk(t.dout), sums_walk = way.walk(a.dq_sums, 4);
+  const std::int32_t q_bytes = way.row_bytes(p.q), dout_bytes = way.row_bytes(t.dout);
+  const auto rows_of = [&](TileTurn turn) { return way.rows_of(turn); };
 
   Staging q(p.q);
   DoutStaging dout(t.dout);
-  Statistics<Types> statistics(t.lse, a.delta, sequence.batch, first_head, first_row, tiles);
+  Statistics<Types> statistics(t.lse, a.delta, sequence.batch, way.first_head, way.first_row,
+                               tiles);
   TileTurn now{0, tiles > 0 ? group : 0}, loaded = now;
   std::int32_t stored_rows = 0;  // of the tile that was loaded
   const auto load_q = [&] { q.load(Block(q_walk.at, rows_of(loaded) * q_bytes)); };
@@ -326,20 +353,14 @@ void plain_fused(const BackwardArguments& a) {
     };
     constexpr int at_once = 8;  // slopes that dK starts with, where no dV comes before it
     const auto beside = [&]<int n>() {
-      // A share of `total` things at each of `steps` steps from `first` on.
-      const auto shared_out = [](int first, int steps, int total, auto&& body) {
-        if (n < first || n >= first + steps) return;
-        ROCFLASH_UNROLL
-        for (int i = (n - first) * total / steps; i < (n - first + 1) * total / steps; ++i) body(i);
-      };
-      shared_out(two ? dp_at : 0, dq_steps, stores,
+      shared_out<n>(two ? dp_at : 0, dq_steps, stores,
                  [&](int i) { store_one(i, two ? 1 - here : here); });
       if (n == (two ? dk_at + 1 : s_at + 1)) load_q();
       if (n == (two ? dk_at + 2 : s_at + 4)) load_dout();
       if (n == (two ? dk_at + 3 : dv_at)) load_statistics();
-      shared_out(s_at + 2, (slim ? 1 : 2) * score_steps - 2, Share::parts * Mma::results,
+      shared_out<n>(s_at + 2, (slim ? 1 : 2) * score_steps - 2, Share::parts * Mma::results,
                  [&](int i) { add_dq(i, i + 1); });
-      shared_out(slim ? dp_at : s_at + 2, score_steps - 3, count / 4,
+      shared_out<n>(slim ? dp_at : s_at + 2, score_steps - 3, count / 4,
                  [&](int i) { lse[i] = lse_of[Scores::row(4 * i) / 4]; });
       if (n == dp_at) {
         const std::int32_t begin = first_query + now.tile * tile.streamed;
@@ -356,23 +377,23 @@ void plain_fused(const BackwardArguments& a) {
           }
         }
       }
-      shared_out(dp_at + (slim ? 4 : 1), score_steps - (slim ? 4 : 1), count, [&](int i) {
+      shared_out<n>(dp_at + (slim ? 4 : 1), score_steps - (slim ? 4 : 1), count, [&](int i) {
         s[i] = arch::exp2(s[i] * scale.unit - lse[i / 4][i % 4]);
         if (i % 2 == 1)
           weights.step_[i / 8][i % 8 / 2] = narrow_weights<spec.dtype>(s[i - 1], s[i]);
       });
       const auto read_delta = [&](int i) { delta[i] = delta_of[Scores::row(4 * i) / 4]; };
       if constexpr (values) {
-        shared_out(dp_at + 2, score_steps - 3, count / 4, read_delta);
+        shared_out<n>(dp_at + 2, score_steps - 3, count / 4, read_delta);
       } else {
-        shared_out(dp_at + score_steps - 4, 4, at_once / 4, read_delta);
-        shared_out(dk_at, 2, count / 4 - at_once / 4, [&](int i) { read_delta(at_once / 4 + i); });
+        shared_out<n>(dp_at + score_steps - 4, 4, at_once / 4, read_delta);
+        shared_out<n>(dk_at, 2, count / 4 - at_once / 4, [&](int i) { read_delta(at_once / 4 + i); });
       }
       if (n == dk_at + 5) go_on();
       if constexpr (values) {
-        shared_out(dv_at + 1, sum_steps - 1, count, slope);
+        shared_out<n>(dv_at + 1, sum_steps - 1, count, slope);
       } else {
-        shared_out(dk_at + 2, sum_parts - 3, count - at_once, [&](int i) { slope(at_once + i); });
+        shared_out<n>(dk_at + 2, sum_parts - 3, count - at_once, [&](int i) { slope(at_once + i); });
       }
     };
     read_ahead_slowly<Mma, to - from, values ? 6 : 5>(

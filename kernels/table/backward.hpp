@@ -48,6 +48,11 @@ constexpr bool fused_gives_dv(Family family, int bucket) {
   return bucket <= 128 || (family != Family::cdna2 && family != Family::cdna3);
 }
 
+// Whether dv alone is computed by steps (kernels/backward/amd_values.hpp).
+constexpr bool dv_by_steps(Family family, const KernelSpec& spec) {
+  return spec.variant == Variant::plain && !fused_gives_dv(family, spec.bucket);
+}
+
 constexpr KernelSpec backward_spec(Operation operation, DType dtype, int bucket, Variant variant) {
   return {operation, dtype, bucket, variant};
 }
