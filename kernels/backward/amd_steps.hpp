@@ -1,8 +1,8 @@
 // Backward of plain problems on AMD GPUs in one kernel (amd_fused.hpp), scheduled by hand: what a wave computes
-// of dq, the way of tiles and their addresses, and one sequence of steps for all five products.
+// of dq, and one sequence of steps for all products.
 #pragma once
 
-#include "backward/amd_keys.hpp"
+#include "backward/amd_walk.hpp"
 #include "backward/exchange.hpp"
 #include "tile/ahead.hpp"
 
@@ -62,144 +62,6 @@ class KeyColumns {
   typename Mma::Operand fragment_[Share::parts][Types::tile.owned / Mma::depth];
 };
 
-// A row after the other of one tensor, a tile of queries at a time, then those of the next head. Addresses are
-// carried along: found anew for each tile they took a quarter of its time.
-struct TileWalk {
-  const std::byte* at;
-  std::int32_t step;   // to the next tile
-  std::int64_t start;  // to the next head's first tile, from a head's last one
-
-  TileWalk(const void* first, std::int64_t row_bytes, std::int64_t head_bytes, std::int32_t rows,
-           std::int32_t tiles)
-      : at(arch::uniform(static_cast<const std::byte*>(first))),
-        step(arch::uniform(static_cast<std::int32_t>(rows * row_bytes))),
-        start(head_bytes - (tiles - 1) * rows * row_bytes) {}
-  void next(bool last) { at += last ? start : std::int64_t{step}; }
-  // From here on `next` gives the first tile, if `last` is said.
-  void rewind() { at -= start; }
-};
-
-// Where in the tiles of all heads a workgroup is.
-struct TileTurn {
-  std::int32_t tile, heads;  // heads left, this one among them
-
-  bool last(std::int32_t tiles) const { return tile + 1 >= tiles; }
-  TileTurn after(std::int32_t tiles) const {
-    return last(tiles) ? TileTurn{0, heads - 1} : TileTurn{tile + 1, heads};
-  }
-};
-
-// The queries that see some of a workgroup's keys, in tiles, of all heads of the key head.
-template <class Types>
-struct KeyWalk {
-  static constexpr int streamed = Types::tile.streamed;
-
-  std::int32_t first_query, tiles;  // of each head
-  std::int32_t group, sq, first_head;
-  std::int64_t first_row, batch;
-
-  KeyWalk(const BackwardArguments& a, const SequenceView& sequence, const WorkItem& item,
-          std::int32_t block_begin)
-      : group(arch::uniform(static_cast<std::int32_t>(a.problem.group()))),
-        sq(arch::uniform(sequence.sq)),
-        first_head(item.head * group),
-        batch(sequence.batch) {
-    const Range seen =
-        SeeingQueries(a.problem.visibility, sequence, block_begin, Types::tile.owned).any;
-    first_query = arch::uniform(static_cast<std::int32_t>(seen.begin));
-    tiles = arch::uniform(
-        seen.empty()
-            ? 0
-            : (static_cast<std::int32_t>(seen.end) - first_query + streamed - 1) / streamed);
-    first_row = sequence.q_row + first_query;
-  }
-  TileWalk walk(const Rows& rows, std::int64_t bytes = number_bytes<Types::dtype>) const {
-    return TileWalk(rows.data + (batch * rows.batch_stride + first_row * rows.row_stride +
-                                 first_head * rows.head_stride) *
-                                    bytes,
-                    rows.row_stride * bytes, rows.head_stride * bytes, streamed, tiles);
-  }
-  static std::int32_t row_bytes(const Rows& rows) {
-    return arch::uniform(static_cast<std::int32_t>(rows.row_stride * number_bytes<Types::dtype>));
-  }
-  std::int32_t rows_of(TileTurn turn) const {
-    const std::int32_t left = sq - first_query - turn.tile * streamed;
-    return turn.heads <= 0 ? 0 : left < streamed ? left : streamed;
-  }
-};
-
-// lse and delta of a tile's queries on their way to LDS. All waves load and write the same ones, which takes
-// no branch: lanes have lse of all queries, then delta.
-template <class Types>
-class Statistics {
-  static constexpr int rows = Types::tile.streamed, rounds = 2 * rows / arch::wave_size;
-
- public:
-  static constexpr int numbers = 2 * rows;
-  using Room = ROCFLASH_SHARED float;
-
-  Statistics(const RowStatistic& lse, const RowStatistic& delta, std::int64_t batch,
-             std::int32_t head, std::int64_t first, std::int32_t tiles) {
-    ROCFLASH_UNROLL
-    for (int n = 0; n < rounds; ++n) {
-      const RowStatistic& from = is_lse(n) ? lse : delta;
-      from_[n] = &from.at(batch, head, first);
-      step_[n] = rows * from.query_stride;
-      start_[n] = from.head_stride - (tiles - 1) * rows * from.query_stride;
-      own_[n] = row(n) * from.query_stride;
-    }
-  }
-  // Of `count` queries, one at least.
-  void load(std::int32_t count) {
-    ROCFLASH_UNROLL
-    for (int n = 0; n < rounds; ++n)
-      value_[n] = arch::load(from_[n] + (row(n) < count ? own_[n] : 0));
-  }
-  void next(bool last) {
-    ROCFLASH_UNROLL
-    for (int n = 0; n < rounds; ++n) from_[n] += last ? start_[n] : step_[n];
-  }
-  void store(Room* to, std::int32_t count) const {
-    ROCFLASH_UNROLL
-    for (int n = 0; n < rounds; ++n) {
-      const float lse = row(n) < count ? value_[n] : infinity,
-                  delta = row(n) < count ? value_[n] : 0.0f;
-      to[n * arch::wave_size + arch::lane()] =
-          is_lse(n) ? statistic(lse, log2_e) - Types::raised : delta;
-    }
-  }
-
- private:
-  static int number(int n) { return n * arch::wave_size + arch::lane(); }
-  static int row(int n) { return number(n) % rows; }
-  static bool is_lse(int n) { return number(n) < rows; }
-
-  const float* from_[rounds];
-  std::int64_t step_[rounds], start_[rounds], own_[rounds];
-  float value_[rounds];
-};
-
-// Operands of many products that stay in accumulation registers, which only matrix instructions can use: the
-// compiler would share out the others among all, and copy these back and forth.
-template <class Mma, int steps, class Lines>
-MadeFragments<Mma, steps> laid_aside(const Lines& lines) {
-  MadeFragments<Mma, steps> kept;
-  ROCFLASH_UNROLL
-  for (int n = 0; n < steps; ++n) {
-    kept.step_[n] = lines.fragment(0, n);
-    asm volatile("" : "+a"(kept.step_[n]));
-  }
-  return kept;
-}
-
-// At step n: a share of `total` things at each of `steps` steps from `first` on.
-template <int n, class Body>
-void shared_out(int first, int steps, int total, Body&& body) {
-  if (n < first || n >= first + steps) return;
-  ROCFLASH_UNROLL
-  for (int i = (n - first) * total / steps; i < (n - first + 1) * total / steps; ++i) body(i);
-}
-
 // Plain problems. A wave has its SIMD to itself, so that all that is not a product runs beside one: products
 // are steps of one sequence, with operands read ahead of them and other work behind them.
 //
@@ -207,7 +69,11 @@ void shared_out(int first, int steps, int total, Body&& body) {
 //   S                       what dQ has come to added to its sums, lse read
 //   dP                      P = exp2(S - lse), delta read
 //   dV                      dS = P (dP - delta), written to LDS
-//   dK                      the same, where backward_dv gives dV (`fused_gives_dv`)
+//   dK
+//
+// Where backward_dv gives dV (`fused_gives_dv`), k, v, k's columns and sums of dk take 320 of 512 registers. dS is then
+// computed before dK and beside it. Registers have other work before dP: additions to dq end with S, and lse is read
+// while weights are computed.
 //
 // With room for two tiles there is a barrier before the sequence. With room for one, a second one parts dQ
 // from what reads the tile.
@@ -226,7 +92,6 @@ void plain_fused(const BackwardArguments& a) {
   constexpr int count = Types::count;
   constexpr bool two = this_family == Family::cdna4;  // whose LDS has room for them
   constexpr int buffers = two ? 2 : 1;
-  constexpr bool slim = !values;
 
   ROCFLASH_SHARED_ARRAY Words4 shared_q[buffers][Types::Streamed::chunks];
   ROCFLASH_SHARED_ARRAY Words4 shared_qt[buffers][Types::Turned::Tile::chunks];
@@ -260,8 +125,7 @@ void plain_fused(const BackwardArguments& a) {
   const KeyWalk<Types> way(a, sequence, item, block_begin);
   const std::int32_t tiles = way.tiles, group = way.group, first_query = way.first_query;
   constexpr std::int32_t sum_bytes = 4 * spec.bucket;
-  TileWalk q_walk = way.walk(p.q),
-           dout_walk = way.walk(t.dout), sums_walk = way.walk(a.dq_sums, 4);
+  TileWalk q_walk = way.walk(p.q), dout_walk = way.walk(t.dout), sums_walk = way.walk(a.dq_sums, 4);
   const std::int32_t q_bytes = way.row_bytes(p.q), dout_bytes = way.row_bytes(t.dout);
   const auto rows_of = [&](TileTurn turn) { return way.rows_of(turn); };
 
@@ -354,14 +218,14 @@ void plain_fused(const BackwardArguments& a) {
     constexpr int at_once = 8;  // slopes that dK starts with, where no dV comes before it
     const auto beside = [&]<int n>() {
       shared_out<n>(two ? dp_at : 0, dq_steps, stores,
-                 [&](int i) { store_one(i, two ? 1 - here : here); });
+                    [&](int i) { store_one(i, two ? 1 - here : here); });
       if (n == (two ? dk_at + 1 : s_at + 1)) load_q();
       if (n == (two ? dk_at + 2 : s_at + 4)) load_dout();
       if (n == (two ? dk_at + 3 : dv_at)) load_statistics();
-      shared_out<n>(s_at + 2, (slim ? 1 : 2) * score_steps - 2, Share::parts * Mma::results,
-                 [&](int i) { add_dq(i, i + 1); });
-      shared_out<n>(slim ? dp_at : s_at + 2, score_steps - 3, count / 4,
-                 [&](int i) { lse[i] = lse_of[Scores::row(4 * i) / 4]; });
+      shared_out<n>(s_at + 2, (values ? 2 : 1) * score_steps - 2, Share::parts * Mma::results,
+                    [&](int i) { add_dq(i, i + 1); });
+      shared_out<n>(values ? s_at + 2 : dp_at, score_steps - 3, count / 4,
+                    [&](int i) { lse[i] = lse_of[Scores::row(4 * i) / 4]; });
       if (n == dp_at) {
         const std::int32_t begin = first_query + now.tile * tile.streamed;
         if (__builtin_expect(begin < seen_by_all.begin || begin + tile.streamed > seen_by_all.end,
@@ -369,15 +233,15 @@ void plain_fused(const BackwardArguments& a) {
           ROCFLASH_UNROLL
           for (int i = 0; i < count; ++i) {
             const bool hidden = !key.seen_by(begin + lane_row + Scores::row(i));
-            if (slim) {
-              s[i] = hidden ? -infinity : s[i];
-            } else if (hidden) {
-              lse[i / 4][i % 4] = infinity;
+            if constexpr (values) {
+              if (hidden) lse[i / 4][i % 4] = infinity;
+            } else {
+              s[i] = hidden ? -infinity : s[i];  // lse is not there yet
             }
           }
         }
       }
-      shared_out<n>(dp_at + (slim ? 4 : 1), score_steps - (slim ? 4 : 1), count, [&](int i) {
+      shared_out<n>(dp_at + (values ? 1 : 4), score_steps - (values ? 1 : 4), count, [&](int i) {
         s[i] = arch::exp2(s[i] * scale.unit - lse[i / 4][i % 4]);
         if (i % 2 == 1)
           weights.step_[i / 8][i % 8 / 2] = narrow_weights<spec.dtype>(s[i - 1], s[i]);
@@ -387,13 +251,15 @@ void plain_fused(const BackwardArguments& a) {
         shared_out<n>(dp_at + 2, score_steps - 3, count / 4, read_delta);
       } else {
         shared_out<n>(dp_at + score_steps - 4, 4, at_once / 4, read_delta);
-        shared_out<n>(dk_at, 2, count / 4 - at_once / 4, [&](int i) { read_delta(at_once / 4 + i); });
+        shared_out<n>(dk_at, 2, count / 4 - at_once / 4,
+                      [&](int i) { read_delta(at_once / 4 + i); });
       }
       if (n == dk_at + 5) go_on();
       if constexpr (values) {
         shared_out<n>(dv_at + 1, sum_steps - 1, count, slope);
       } else {
-        shared_out<n>(dk_at + 2, sum_parts - 3, count - at_once, [&](int i) { slope(at_once + i); });
+        shared_out<n>(dk_at + 2, sum_parts - 3, count - at_once,
+                      [&](int i) { slope(at_once + i); });
       }
     };
     read_ahead_slowly<Mma, to - from, values ? 6 : 5>(

@@ -12,7 +12,8 @@
 // All waves compute all tiles that some key of the workgroup is seen by: few are not seen by a wave's own.
 #pragma once
 
-#include "backward/amd_steps.hpp"
+#include "backward/amd_walk.hpp"
+#include "tile/ahead.hpp"
 
 namespace rocflash::kernel {
 
@@ -106,27 +107,29 @@ void plain_values(const BackwardArguments& a) {
     Float4 lse[count / 4];
     typename Mma::Result sum = {};
     const auto beside = [&]<int n>() {
-      shared_out<n>(0, score_steps / 2, dout_stores, [&](int i) { dout.store_one(i, shared_dout); });
+      shared_out<n>(0, score_steps / 2, dout_stores,
+                    [&](int i) { dout.store_one(i, shared_dout); });
       if (n == score_steps / 2) load_dout();
       if (n == score_steps / 2 + 1) load_lse();
       shared_out<n>(0, score_steps - 4, count / 4,
-                 [&](int i) { lse[i] = lse_of[Scores::row(4 * i) / 4]; });
+                    [&](int i) { lse[i] = lse_of[Scores::row(4 * i) / 4]; });
       shared_out<n>(4, score_steps - 4, count, [&](int i) {
         s[i] = arch::exp2(s[i] * scale.unit - lse[i / 4][i % 4]);
         if (i % 2 == 1)
           weights.step_[i / 8][i % 8 / 2] = narrow_weights<spec.dtype>(s[i - 1], s[i]);
       });
     };
-    read_ahead_slowly<Mma, score_steps, ahead>(
-        [&](int n) { return q_rows.fragment(0, n); },
-        [&]<int n>(const typename Mma::Operand& left) {
-          sum = Mma::multiply_around(left, k.fragment(0, n), sum, [&] {
-            arch::in_order();
-            if constexpr (weigh) beside.template operator()<n>();
-            arch::in_order();
-          });
-          arch::settle(sum);
-        });
+    read_ahead_slowly<Mma, score_steps, ahead>([&](int n) { return q_rows.fragment(0, n); },
+                                               [&]<int n>(const typename Mma::Operand& left) {
+                                                 sum = Mma::multiply_around(
+                                                     left, k.fragment(0, n), sum, [&] {
+                                                       arch::in_order();
+                                                       if constexpr (weigh)
+                                                         beside.template operator()<n>();
+                                                       arch::in_order();
+                                                     });
+                                                 arch::settle(sum);
+                                               });
     ROCFLASH_UNROLL
     for (int r = 0; r < Mma::results; ++r) s[r] = sum[r];
   };

@@ -211,7 +211,8 @@ constexpr BackwardTile backward_tile(Family family, const KernelSpec& spec) {
       if (spec.operation == Operation::backward_delta) return {128, 0, 256, 1};
       if (spec.operation == Operation::backward_round) return {128, 0, 256, 1};
       // Waves share a tile of dq: each has 32 columns of 32 queries, or more columns.
-      if (spec.operation == Operation::backward_fused && bucket > 128 && fused_gives_dv(family, bucket))
+      if (spec.operation == Operation::backward_fused && bucket > 128 &&
+          fused_gives_dv(family, bucket))
         return {64, 32, 256, 1, false, 1, 0, 2};  // in gfx950's LDS
       if (spec.operation == Operation::backward_fused)
         return {128, bucket <= 64 ? 64 : 32, 256, 1, false, 1};

@@ -105,18 +105,16 @@ TEST(FusedPlan, LargeHeadsHaveDvOfItsOwn) {
             Names({"backward_delta_bf16", "backward_fused_bf16_256_plain", "backward_round_bf16"}));
   Given no_dk(192);
   no_dk.t.dk = {};
-  EXPECT_EQ(no_dk.kernels(),
-            Names({"backward_delta_bf16", "backward_queries_bf16_256_plain",
-                   "backward_dv_bf16_256_plain"}));
+  EXPECT_EQ(no_dk.kernels(), Names({"backward_delta_bf16", "backward_queries_bf16_256_plain",
+                                    "backward_dv_bf16_256_plain"}));
 }
 
 TEST(FusedPlan, LargeHeadsWithOptionsHaveOneKernelPerResult) {
   Given g(192);
   g.p.softcap = 3;
   for (const Family family : {Family::cdna2, Family::cdna3})
-    EXPECT_EQ(g.kernels(family),
-              Names({"backward_delta_bf16", "backward_queries_bf16_256_full",
-                     "backward_dk_bf16_256_full", "backward_dv_bf16_256_full"}));
+    EXPECT_EQ(g.kernels(family), Names({"backward_delta_bf16", "backward_queries_bf16_256_full",
+                                        "backward_dk_bf16_256_full", "backward_dv_bf16_256_full"}));
 }
 
 // delta, a float per query and head; and sums of dq, floats for all columns of the bucket.
