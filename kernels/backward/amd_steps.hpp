@@ -19,7 +19,9 @@ struct QueryShare {
   static_assert(parts >= 1 && parts * waves_per_query == column_parts);
   static_assert(waves_per_query * (streamed / Mma::rows) == Types::waves);
 
-  static int query_part() { return static_cast<unsigned>(arch::wave()) / waves_per_query; }
+  static int query_part() {
+    return streamed == Mma::rows ? 0 : static_cast<unsigned>(arch::wave()) / waves_per_query;
+  }
   static int column_part(int n) {
     return static_cast<unsigned>(arch::wave()) % waves_per_query * parts + n;
   }
@@ -226,22 +228,20 @@ void plain_fused(const BackwardArguments& a) {
                     [&](int i) { add_dq(i, i + 1); });
       shared_out<n>(values ? s_at + 2 : dp_at, score_steps - 3, count / 4,
                     [&](int i) { lse[i] = lse_of[Scores::row(4 * i) / 4]; });
-      if (n == dp_at) {
+      // Without lse at the start of dP keys are hidden when the weights are there.
+      if (n == (values ? dp_at : dk_at - 1)) {
         const std::int32_t begin = first_query + now.tile * tile.streamed;
         if (__builtin_expect(begin < seen_by_all.begin || begin + tile.streamed > seen_by_all.end,
                              false)) {
           ROCFLASH_UNROLL
           for (int i = 0; i < count; ++i) {
             const bool hidden = !key.seen_by(begin + lane_row + Scores::row(i));
-            if constexpr (values) {
-              if (hidden) lse[i / 4][i % 4] = infinity;
-            } else {
-              s[i] = hidden ? -infinity : s[i];  // lse is not there yet
-            }
+            if (hidden && values) lse[i / 4][i % 4] = infinity;
+            if (hidden && !values) s[i] = 0;
           }
         }
       }
-      shared_out<n>(dp_at + (values ? 1 : 4), score_steps - (values ? 1 : 4), count, [&](int i) {
+      shared_out<n>(dp_at + (values ? 1 : 4), score_steps - (values ? 1 : 5), count, [&](int i) {
         s[i] = arch::exp2(s[i] * scale.unit - lse[i / 4][i % 4]);
         if (i % 2 == 1)
           weights.step_[i / 8][i % 8 / 2] = narrow_weights<spec.dtype>(s[i - 1], s[i]);

@@ -95,25 +95,26 @@ void plain_values(const BackwardArguments& a) {
 
   // S of the tile in LDS; `weigh`: and the weights of the one before.
   const auto next_scores = [&]<bool weigh>() {
+    Float4 lse[count / 4];
     if constexpr (weigh) {
+      ROCFLASH_UNROLL
+      for (int i = 0; i < count / 4; ++i) lse[i] = lse_of[Scores::row(4 * i) / 4];
       const std::int32_t begin = way.first_query + now.tile * tile.streamed;
       if (__builtin_expect(begin < seen_by_all.begin || begin + tile.streamed > seen_by_all.end,
                            false)) {
         ROCFLASH_UNROLL
-        for (int i = 0; i < count; ++i)
-          s[i] = key.seen_by(begin + lane_row + Scores::row(i)) ? s[i] : -infinity;
+        for (int i = 0; i < count; ++i) {
+          if (!key.seen_by(begin + lane_row + Scores::row(i))) lse[i / 4][i % 4] = infinity;
+        }
       }
     }
-    Float4 lse[count / 4];
     typename Mma::Result sum = {};
     const auto beside = [&]<int n>() {
       shared_out<n>(0, score_steps / 2, dout_stores,
                     [&](int i) { dout.store_one(i, shared_dout); });
       if (n == score_steps / 2) load_dout();
       if (n == score_steps / 2 + 1) load_lse();
-      shared_out<n>(0, score_steps - 4, count / 4,
-                    [&](int i) { lse[i] = lse_of[Scores::row(4 * i) / 4]; });
-      shared_out<n>(4, score_steps - 4, count, [&](int i) {
+      shared_out<n>(3, score_steps - 3, count, [&](int i) {
         s[i] = arch::exp2(s[i] * scale.unit - lse[i / 4][i % 4]);
         if (i % 2 == 1)
           weights.step_[i / 8][i % 8 / 2] = narrow_weights<spec.dtype>(s[i - 1], s[i]);

@@ -83,13 +83,12 @@ class Statistics {
   using Room = ROCFLASH_SHARED float;
 
   Statistics(const RowStatistic& lse, const RowStatistic& delta, std::int64_t batch,
-             std::int32_t head, std::int64_t first, std::int32_t tiles) {
+             std::int32_t head, std::int64_t first, std::int32_t tiles)
+      : lse_(lse, tiles), delta_(delta, tiles) {
     ROCFLASH_UNROLL
     for (int n = 0; n < rounds; ++n) {
       const RowStatistic& from = is_lse(n) ? lse : delta;
       from_[n] = &from.at(batch, head, first);
-      step_[n] = rows * from.query_stride;
-      start_[n] = from.head_stride - (tiles - 1) * rows * from.query_stride;
       own_[n] = row(n) * from.query_stride;
     }
   }
@@ -100,8 +99,9 @@ class Statistics {
       value_[n] = arch::load(from_[n] + (row(n) < count ? own_[n] : 0));
   }
   void next(bool last) {
+    const std::int64_t lse = lse_.next(last), delta = delta_.next(last);
     ROCFLASH_UNROLL
-    for (int n = 0; n < rounds; ++n) from_[n] += last ? start_[n] : step_[n];
+    for (int n = 0; n < rounds; ++n) from_[n] += is_lse(n) ? lse : delta;
   }
   void store(Room* to, std::int32_t count) const {
     ROCFLASH_UNROLL
@@ -118,8 +118,17 @@ class Statistics {
   static int row(int n) { return number(n) % rows; }
   static bool is_lse(int n) { return number(n) < rows; }
 
+  // The same for all lanes: to the next tile, and to the next head's first one.
+  struct Steps {
+    std::int64_t step, start;
+    Steps(const RowStatistic& from, std::int32_t tiles)
+        : step(rows * from.query_stride),
+          start(from.head_stride - (tiles - 1) * rows * from.query_stride) {}
+    std::int64_t next(bool last) const { return last ? start : step; }
+  };
+  Steps lse_, delta_;
   const float* from_[rounds];
-  std::int64_t step_[rounds], start_[rounds], own_[rounds];
+  std::int64_t own_[rounds];
   float value_[rounds];
 };
 
