@@ -171,9 +171,9 @@ void plain_fused(const BackwardArguments& a) {
   const auto add_dq = [&](int first, int last) {
     ROCFLASH_UNROLL
     for (int n = first; n < last; ++n) {
-      // From each fourth row on: what is left of the offset then fits the instruction's field.
+      // Where registers are few, from each fourth row on: what is left of the offset fits the instruction's field.
       const int part = n / Mma::results, r = n % Mma::results,
-                row = Layout::register_row(r / 4 * 4);
+                row = values ? 0 : Layout::register_row(r / 4 * 4);
       const arch::Window sums(
           sums_walk.at + row * sum_bytes,
           static_cast<std::uint32_t>(dq_rows > row ? (dq_rows - row) * sum_bytes : 0));
