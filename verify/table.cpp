@@ -352,6 +352,8 @@ std::vector<Shape> make_shapes() {
   };
   for (const int d : {1, 8, 17, 32, 40, 64, 80, 96, 128, 160, 192, 256, max_head_dim})
     list.push_back({"d" + std::to_string(d), 1, 2, 2, 33, 65, d, d});
+  // Several blocks of keys, whose workgroups add to the same gradients of queries, of large heads.
+  list.push_back({"70x290", 1, 4, 2, 70, 290, 192, 192});
   // Few blocks of queries with many keys, which AMD's matrix GPUs divide among their waves.
   list.push_back({"140x1030", 1, 2, 2, 140, 1030, 128, 128});
   return list;

@@ -68,7 +68,21 @@ struct BackwardTypes : OfSpec<spec> {
 enum class Shape { rows, turned, both };
 template <class Types, Shape shape>
 class Stream {
+  template <Shape s, int = 0>
+  struct Choose {
+    using Type = typename Types::BothStaging;
+  };
+  template <int n>
+  struct Choose<Shape::rows, n> {
+    using Type = typename Types::RowsStaging;
+  };
+  template <int n>
+  struct Choose<Shape::turned, n> {
+    using Type = typename Types::TurnedStaging;
+  };
+
  public:
+  using Staging = typename Choose<shape>::Type;
   using Block = typename Types::Block;
   static constexpr int row_chunks = shape == Shape::turned ? 0 : Types::Streamed::chunks;
   static constexpr int turned_chunks = shape == Shape::rows ? 0 : Types::Turned::Tile::chunks;
@@ -98,19 +112,6 @@ class Stream {
   }
 
  private:
-  template <Shape s, int = 0>
-  struct Choose {
-    using Type = typename Types::BothStaging;
-  };
-  template <int n>
-  struct Choose<Shape::rows, n> {
-    using Type = typename Types::RowsStaging;
-  };
-  template <int n>
-  struct Choose<Shape::turned, n> {
-    using Type = typename Types::TurnedStaging;
-  };
-  using Staging = typename Choose<shape>::Type;
   Staging staging_;
 };
 

@@ -297,9 +297,5 @@ template <KernelSpec spec>
 void backward_dk(const BackwardArguments& a) {
   keys_kernel<spec, true, false>(a);
 }
-template <KernelSpec spec>
-void backward_dv(const BackwardArguments& a) {
-  keys_kernel<spec, false, true>(a);
-}
 
 }  // namespace rocflash::kernel

@@ -1,8 +1,8 @@
 // Backward of plain problems on AMD GPUs in one kernel (amd_fused.hpp), scheduled by hand: what a wave computes
-// of dq, the way of tiles and their addresses, and one sequence of steps for all five products.
+// of dq, and one sequence of steps for all products.
 #pragma once
 
-#include "backward/amd_keys.hpp"
+#include "backward/amd_walk.hpp"
 #include "backward/exchange.hpp"
 #include "tile/ahead.hpp"
 
@@ -19,7 +19,9 @@ struct QueryShare {
   static_assert(parts >= 1 && parts * waves_per_query == column_parts);
   static_assert(waves_per_query * (streamed / Mma::rows) == Types::waves);
 
-  static int query_part() { return static_cast<unsigned>(arch::wave()) / waves_per_query; }
+  static int query_part() {
+    return streamed == Mma::rows ? 0 : static_cast<unsigned>(arch::wave()) / waves_per_query;
+  }
   static int column_part(int n) {
     return static_cast<unsigned>(arch::wave()) % waves_per_query * parts + n;
   }
@@ -62,97 +64,6 @@ class KeyColumns {
   typename Mma::Operand fragment_[Share::parts][Types::tile.owned / Mma::depth];
 };
 
-// A row after the other of one tensor, a tile of queries at a time, then those of the next head. Addresses are
-// carried along: found anew for each tile they took a quarter of its time.
-struct TileWalk {
-  const std::byte* at;
-  std::int32_t step;   // to the next tile
-  std::int64_t start;  // to the next head's first tile, from a head's last one
-
-  TileWalk(const void* first, std::int64_t row_bytes, std::int64_t head_bytes, std::int32_t rows,
-           std::int32_t tiles)
-      : at(arch::uniform(static_cast<const std::byte*>(first))),
-        step(arch::uniform(static_cast<std::int32_t>(rows * row_bytes))),
-        start(head_bytes - (tiles - 1) * rows * row_bytes) {}
-  void next(bool last) { at += last ? start : std::int64_t{step}; }
-  // From here on `next` gives the first tile, if `last` is said.
-  void rewind() { at -= start; }
-};
-
-// Where in the tiles of all heads a workgroup is.
-struct TileTurn {
-  std::int32_t tile, heads;  // heads left, this one among them
-
-  bool last(std::int32_t tiles) const { return tile + 1 >= tiles; }
-  TileTurn after(std::int32_t tiles) const {
-    return last(tiles) ? TileTurn{0, heads - 1} : TileTurn{tile + 1, heads};
-  }
-};
-
-// lse and delta of a tile's queries on their way to LDS. All waves load and write the same ones, which takes
-// no branch: lanes have lse of all queries, then delta.
-template <class Types>
-class Statistics {
-  static constexpr int rows = Types::tile.streamed, rounds = 2 * rows / arch::wave_size;
-
- public:
-  static constexpr int numbers = 2 * rows;
-  using Room = ROCFLASH_SHARED float;
-
-  Statistics(const RowStatistic& lse, const RowStatistic& delta, std::int64_t batch,
-             std::int32_t head, std::int64_t first, std::int32_t tiles) {
-    ROCFLASH_UNROLL
-    for (int n = 0; n < rounds; ++n) {
-      const RowStatistic& from = is_lse(n) ? lse : delta;
-      from_[n] = &from.at(batch, head, first);
-      step_[n] = rows * from.query_stride;
-      start_[n] = from.head_stride - (tiles - 1) * rows * from.query_stride;
-      own_[n] = row(n) * from.query_stride;
-    }
-  }
-  // Of `count` queries, one at least.
-  void load(std::int32_t count) {
-    ROCFLASH_UNROLL
-    for (int n = 0; n < rounds; ++n)
-      value_[n] = arch::load(from_[n] + (row(n) < count ? own_[n] : 0));
-  }
-  void next(bool last) {
-    ROCFLASH_UNROLL
-    for (int n = 0; n < rounds; ++n) from_[n] += last ? start_[n] : step_[n];
-  }
-  void store(Room* to, std::int32_t count) const {
-    ROCFLASH_UNROLL
-    for (int n = 0; n < rounds; ++n) {
-      const float lse = row(n) < count ? value_[n] : infinity,
-                  delta = row(n) < count ? value_[n] : 0.0f;
-      to[n * arch::wave_size + arch::lane()] =
-          is_lse(n) ? statistic(lse, log2_e) - Types::raised : delta;
-    }
-  }
-
- private:
-  static int number(int n) { return n * arch::wave_size + arch::lane(); }
-  static int row(int n) { return number(n) % rows; }
-  static bool is_lse(int n) { return number(n) < rows; }
-
-  const float* from_[rounds];
-  std::int64_t step_[rounds], start_[rounds], own_[rounds];
-  float value_[rounds];
-};
-
-// Operands of many products that stay in accumulation registers, which only matrix instructions can use: the
-// compiler would share out the others among all, and copy these back and forth.
-template <class Mma, int steps, class Lines>
-MadeFragments<Mma, steps> laid_aside(const Lines& lines) {
-  MadeFragments<Mma, steps> kept;
-  ROCFLASH_UNROLL
-  for (int n = 0; n < steps; ++n) {
-    kept.step_[n] = lines.fragment(0, n);
-    asm volatile("" : "+a"(kept.step_[n]));
-  }
-  return kept;
-}
-
 // Plain problems. A wave has its SIMD to itself, so that all that is not a product runs beside one: products
 // are steps of one sequence, with operands read ahead of them and other work behind them.
 //
@@ -162,6 +73,10 @@ MadeFragments<Mma, steps> laid_aside(const Lines& lines) {
 //   dV                      dS = P (dP - delta), written to LDS
 //   dK
 //
+// Where backward_dv gives dV (`fused_gives_dv`), k, v, k's columns and sums of dk take 320 of 512 registers. dS is then
+// computed before dK and beside it. Registers have other work before dP: additions to dq end with S, and lse is read
+// while weights are computed.
+//
 // With room for two tiles there is a barrier before the sequence. With room for one, a second one parts dQ
 // from what reads the tile.
 template <KernelSpec spec>
@@ -170,7 +85,9 @@ void plain_fused(const BackwardArguments& a) {
   using Mma = typename Types::Mma;
   using Scores = typename Types::Scores;
   using Block = typename Types::Block;
+  constexpr bool values = fused_gives_dv(this_family, spec.bucket);
   using Staging = typename Types::BothStaging;
+  using DoutStaging = typename Stream<Types, values ? Shape::both : Shape::rows>::Staging;
   using Share = QueryShare<Types>;
   using Exchange = typename Share::Exchange;
   constexpr BackwardTile tile = Types::tile;
@@ -181,7 +98,7 @@ void plain_fused(const BackwardArguments& a) {
   ROCFLASH_SHARED_ARRAY Words4 shared_q[buffers][Types::Streamed::chunks];
   ROCFLASH_SHARED_ARRAY Words4 shared_qt[buffers][Types::Turned::Tile::chunks];
   ROCFLASH_SHARED_ARRAY Words4 shared_dout[buffers][Types::Streamed::chunks];
-  ROCFLASH_SHARED_ARRAY Words4 shared_doutt[buffers][Types::Turned::Tile::chunks];
+  ROCFLASH_SHARED_ARRAY Words4 shared_doutt[buffers][values ? Types::Turned::Tile::chunks : 0];
   ROCFLASH_SHARED_ARRAY Words4 shared_ds[buffers][Exchange::chunks];
   alignas(16) ROCFLASH_SHARED_ARRAY float shared_statistics[buffers][Statistics<Types>::numbers];
 
@@ -207,37 +124,17 @@ void plain_fused(const BackwardArguments& a) {
   const KeyColumns<Types> columns(p.k, sequence.batch, sequence.k_row + block_begin,
                                   sequence.sk - block_begin, item.head, shared_qt[0]);
 
-  // Tiles of queries of one head after the other.
-  const Range seen = SeeingQueries(p.visibility, sequence, block_begin, tile.owned).any;
-  const auto first_query = arch::uniform(static_cast<std::int32_t>(seen.begin));
-  const std::int32_t tiles = arch::uniform(
-      seen.empty() ? 0
-                   : (static_cast<std::int32_t>(seen.end) - first_query + tile.streamed - 1) /
-                         tile.streamed);
-  const std::int32_t group = arch::uniform(static_cast<std::int32_t>(p.group())),
-                     sq = arch::uniform(sequence.sq);
-  const std::int32_t first_head = item.head * group;
-  const std::int64_t first_row = sequence.q_row + first_query;
-  const auto walk = [&](const Rows& rows, std::int64_t bytes) {
-    return TileWalk(rows.data + (sequence.batch * rows.batch_stride + first_row * rows.row_stride +
-                                 first_head * rows.head_stride) *
-                                    bytes,
-                    rows.row_stride * bytes, rows.head_stride * bytes, tile.streamed, tiles);
-  };
+  const KeyWalk<Types> way(a, sequence, item, block_begin);
+  const std::int32_t tiles = way.tiles, group = way.group, first_query = way.first_query;
   constexpr std::int32_t sum_bytes = 4 * spec.bucket;
-  TileWalk q_walk = walk(p.q, number_bytes<spec.dtype>),
-           dout_walk = walk(t.dout, number_bytes<spec.dtype>), sums_walk = walk(a.dq_sums, 4);
-  const auto row_bytes = [](const Rows& rows) {
-    return arch::uniform(static_cast<std::int32_t>(rows.row_stride * number_bytes<spec.dtype>));
-  };
-  const std::int32_t q_bytes = row_bytes(p.q), dout_bytes = row_bytes(t.dout);
-  const auto rows_of = [&](TileTurn turn) {
-    const std::int32_t left = sq - first_query - turn.tile * tile.streamed;
-    return turn.heads <= 0 ? 0 : left < tile.streamed ? left : tile.streamed;
-  };
+  TileWalk q_walk = way.walk(p.q), dout_walk = way.walk(t.dout), sums_walk = way.walk(a.dq_sums, 4);
+  const std::int32_t q_bytes = way.row_bytes(p.q), dout_bytes = way.row_bytes(t.dout);
+  const auto rows_of = [&](TileTurn turn) { return way.rows_of(turn); };
 
-  Staging q(p.q), dout(t.dout);
-  Statistics<Types> statistics(t.lse, a.delta, sequence.batch, first_head, first_row, tiles);
+  Staging q(p.q);
+  DoutStaging dout(t.dout);
+  Statistics<Types> statistics(t.lse, a.delta, sequence.batch, way.first_head, way.first_row,
+                               tiles);
   TileTurn now{0, tiles > 0 ? group : 0}, loaded = now;
   std::int32_t stored_rows = 0;  // of the tile that was loaded
   const auto load_q = [&] { q.load(Block(q_walk.at, rows_of(loaded) * q_bytes)); };
@@ -253,11 +150,11 @@ void plain_fused(const BackwardArguments& a) {
     loaded = loaded.after(tiles);
     if (arch::uniform(loaded.heads) > 0) statistics.next(last);
   };
-  constexpr int stores = 2 * Staging::stores + 1;
+  constexpr int stores = Staging::stores + DoutStaging::stores + 1;
   const auto store_one = [&](int n, int buffer) {
     if (n < Staging::stores) {
       q.store_one(n, shared_q[buffer], shared_qt[buffer]);
-    } else if (n < 2 * Staging::stores) {
+    } else if (n < stores - 1) {
       dout.store_one(n - Staging::stores, shared_dout[buffer], shared_doutt[buffer]);
     } else {
       statistics.store(shared_statistics[buffer], stored_rows);
@@ -272,12 +169,16 @@ void plain_fused(const BackwardArguments& a) {
       arch::renew((Share::query_part() * Mma::rows + Layout::lane_row(arch::lane())) * sum_bytes +
                   4 * (Share::column_part(0) * Mma::columns + Layout::lane_column(arch::lane())));
   const auto add_dq = [&](int first, int last) {
-    const arch::Window sums(sums_walk.at, static_cast<std::uint32_t>(dq_rows * sum_bytes));
     ROCFLASH_UNROLL
     for (int n = first; n < last; ++n) {
-      const int part = n / Mma::results, r = n % Mma::results;
+      // Where registers are few, from each fourth row on: what is left of the offset fits the instruction's field.
+      const int part = n / Mma::results, r = n % Mma::results,
+                row = values ? 0 : Layout::register_row(r / 4 * 4);
+      const arch::Window sums(
+          sums_walk.at + row * sum_bytes,
+          static_cast<std::uint32_t>(dq_rows > row ? (dq_rows - row) * sum_bytes : 0));
       sums.add(dq[part][r],
-               static_cast<std::uint32_t>(dq_place + Layout::register_row(r) * sum_bytes +
+               static_cast<std::uint32_t>(dq_place + (Layout::register_row(r) - row) * sum_bytes +
                                           4 * part * Mma::columns));
     }
   };
@@ -294,7 +195,7 @@ void plain_fused(const BackwardArguments& a) {
   constexpr int sum_parts = Types::Sums::row_parts,
                 sum_steps = sum_parts * (tile.streamed / Mma::depth);
   constexpr int s_at = dq_steps, dp_at = s_at + score_steps, dv_at = dp_at + score_steps,
-                dk_at = dv_at + sum_steps, all = dk_at + sum_steps;
+                dk_at = dv_at + (values ? sum_steps : 0), all = dk_at + sum_steps;
   const int lane_row = Scores::lane_row();
   // Steps from `from` to `to`; those of dQ take dS of buffer `before`, the others tile `here`.
   const auto multiply = [&]<int from, int to>(int here, int before) {
@@ -310,48 +211,58 @@ void plain_fused(const BackwardArguments& a) {
     Float4 lse[count / 4], delta[count / 4];
     MadeFragments<Mma, tile.streamed / Mma::depth> weights, slopes;
     typename Mma::Result sum;
+    const auto slope = [&](int i) {
+      ds[i] = s[i] * (ds[i] - delta[i / 4][i % 4]);
+      Words4& words = slopes.step_[i / 8];
+      if (i % 2 == 1) words[i % 8 / 2] = narrow_weights<spec.dtype>(ds[i - 1], ds[i]);
+      if (i % 4 == 3) write_ds.write_quad(i / 4, i % 8 == 3 ? words.xy : words.zw);
+    };
+    constexpr int at_once = 8;  // slopes that dK starts with, where no dV comes before it
     const auto beside = [&]<int n>() {
-      // A share of `total` things at each of `steps` steps from `first` on.
-      const auto shared_out = [](int first, int steps, int total, auto&& body) {
-        if (n < first || n >= first + steps) return;
-        ROCFLASH_UNROLL
-        for (int i = (n - first) * total / steps; i < (n - first + 1) * total / steps; ++i) body(i);
-      };
-      shared_out(two ? dp_at : 0, dq_steps, stores,
-                 [&](int i) { store_one(i, two ? 1 - here : here); });
+      shared_out<n>(two ? dp_at : 0, dq_steps, stores,
+                    [&](int i) { store_one(i, two ? 1 - here : here); });
       if (n == (two ? dk_at + 1 : s_at + 1)) load_q();
       if (n == (two ? dk_at + 2 : s_at + 4)) load_dout();
       if (n == (two ? dk_at + 3 : dv_at)) load_statistics();
-      shared_out(s_at + 2, 2 * score_steps - 2, Share::parts * Mma::results,
-                 [&](int i) { add_dq(i, i + 1); });
-      shared_out(s_at + 2, score_steps - 3, count / 4,
-                 [&](int i) { lse[i] = lse_of[Scores::row(4 * i) / 4]; });
-      if (n == dp_at) {
+      shared_out<n>(s_at + 2, (values ? 2 : 1) * score_steps - 2, Share::parts * Mma::results,
+                    [&](int i) { add_dq(i, i + 1); });
+      shared_out<n>(values ? s_at + 2 : dp_at, score_steps - 3, count / 4,
+                    [&](int i) { lse[i] = lse_of[Scores::row(4 * i) / 4]; });
+      // Without lse at the start of dP keys are hidden when the weights are there.
+      if (n == (values ? dp_at : dk_at - 1)) {
         const std::int32_t begin = first_query + now.tile * tile.streamed;
         if (__builtin_expect(begin < seen_by_all.begin || begin + tile.streamed > seen_by_all.end,
                              false)) {
           ROCFLASH_UNROLL
           for (int i = 0; i < count; ++i) {
-            if (!key.seen_by(begin + lane_row + Scores::row(i))) lse[i / 4][i % 4] = infinity;
+            const bool hidden = !key.seen_by(begin + lane_row + Scores::row(i));
+            if (hidden && values) lse[i / 4][i % 4] = infinity;
+            if (hidden && !values) s[i] = 0;
           }
         }
       }
-      shared_out(dp_at + 1, score_steps - 1, count, [&](int i) {
+      shared_out<n>(dp_at + (values ? 1 : 4), score_steps - (values ? 1 : 5), count, [&](int i) {
         s[i] = arch::exp2(s[i] * scale.unit - lse[i / 4][i % 4]);
         if (i % 2 == 1)
           weights.step_[i / 8][i % 8 / 2] = narrow_weights<spec.dtype>(s[i - 1], s[i]);
       });
-      shared_out(dp_at + 2, score_steps - 3, count / 4,
-                 [&](int i) { delta[i] = delta_of[Scores::row(4 * i) / 4]; });
+      const auto read_delta = [&](int i) { delta[i] = delta_of[Scores::row(4 * i) / 4]; };
+      if constexpr (values) {
+        shared_out<n>(dp_at + 2, score_steps - 3, count / 4, read_delta);
+      } else {
+        shared_out<n>(dp_at + score_steps - 4, 4, at_once / 4, read_delta);
+        shared_out<n>(dk_at, 2, count / 4 - at_once / 4,
+                      [&](int i) { read_delta(at_once / 4 + i); });
+      }
       if (n == dk_at + 5) go_on();
-      shared_out(dv_at + 1, sum_steps - 1, count, [&](int i) {
-        ds[i] = s[i] * (ds[i] - delta[i / 4][i % 4]);
-        Words4& words = slopes.step_[i / 8];
-        if (i % 2 == 1) words[i % 8 / 2] = narrow_weights<spec.dtype>(ds[i - 1], ds[i]);
-        if (i % 4 == 3) write_ds.write_quad(i / 4, i % 8 == 3 ? words.xy : words.zw);
-      });
+      if constexpr (values) {
+        shared_out<n>(dv_at + 1, sum_steps - 1, count, slope);
+      } else {
+        shared_out<n>(dk_at + 2, sum_parts - 3, count - at_once,
+                      [&](int i) { slope(at_once + i); });
+      }
     };
-    read_ahead_slowly<Mma, to - from, 6>(
+    read_ahead_slowly<Mma, to - from, values ? 6 : 5>(
         [&](int m) {
           const int n = from + m;
           if (n < s_at) return read_ds.fragment(Share::query_part(), n);
@@ -389,6 +300,10 @@ void plain_fused(const BackwardArguments& a) {
             }
           } else {
             constexpr int step = (n - dv_at) % sum_steps;
+            if constexpr (!values && n == dk_at) {
+              ROCFLASH_UNROLL
+              for (int i = 0; i < at_once; ++i) slope(i);
+            }
             typename Mma::Result& to_sum = (n < dk_at ? dv : dk).part[step % sum_parts][0];
             to_sum = Mma::multiply_around(
                 left, (n < dk_at ? weights : slopes).step_[step / sum_parts], to_sum, behind);
@@ -455,7 +370,7 @@ void plain_fused(const BackwardArguments& a) {
     }
     add_dq(0, Share::parts * Mma::results);
   }
-  finish_keys<spec, true, true>(a, dk, dv);
+  finish_keys<spec, true, values>(a, dk, dv);
 }
 
 }  // namespace rocflash::kernel

@@ -41,6 +41,18 @@ constexpr bool sums_in_blocks(Family family) {
   return family == Family::rdna3 || family == Family::rdna4 || vendor_of(family) == Vendor::nvidia;
 }
 
+// Whether backward_fused gives dv, too. Above 128 columns gfx90a and gfx942 have neither registers for the sums of both
+// results of 128 keys nor LDS for a tile of dout as rows and transposed: there it gives dq and dk, and backward_dv
+// the rest.
+constexpr bool fused_gives_dv(Family family, int bucket) {
+  return bucket <= 128 || (family != Family::cdna2 && family != Family::cdna3);
+}
+
+// Whether dv alone is computed by steps (kernels/backward/amd_values.hpp).
+constexpr bool dv_by_steps(Family family, const KernelSpec& spec) {
+  return spec.variant == Variant::plain && !fused_gives_dv(family, spec.bucket);
+}
+
 constexpr KernelSpec backward_spec(Operation operation, DType dtype, int bucket, Variant variant) {
   return {operation, dtype, bucket, variant};
 }
@@ -200,8 +212,9 @@ constexpr BackwardTile backward_tile(Family family, const KernelSpec& spec) {
       if (spec.operation == Operation::backward_delta) return {128, 0, 256, 1};
       if (spec.operation == Operation::backward_round) return {128, 0, 256, 1};
       // Waves share a tile of dq: each has 32 columns of 32 queries, or more columns.
-      if (spec.operation == Operation::backward_fused && bucket > 128)  // in gfx950's LDS
-        return {64, 32, 256, 1, false, 1, 0, 2};
+      if (spec.operation == Operation::backward_fused && bucket > 128 &&
+          fused_gives_dv(family, bucket))
+        return {64, 32, 256, 1, false, 1, 0, 2};  // in gfx950's LDS
       if (spec.operation == Operation::backward_fused)
         return {128, bucket <= 64 ? 64 : 32, 256, 1, false, 1};
       return {128, 32, 256, 1, false, cdna_buffers(family, spec)};

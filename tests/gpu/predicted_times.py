@@ -33,6 +33,7 @@ CASES = {
     "forward d256": ["--op", "forward", "--head-dim", "256", "--seqlen", "512", "--no-causal"],
     "backward d128": ["--op", "backward", "--head-dim", "128", "--seqlen", "512", "--no-causal"],
     "backward d64": ["--op", "backward", "--head-dim", "64", "--seqlen", "512", "--no-causal"],
+    "backward d256": ["--op", "backward", "--head-dim", "256", "--seqlen", "512", "--no-causal"],
     "decode d128": ["--op", "decode", "--head-dim", "128", "--seqlen", "4096", "--batch", "8", "--heads", "32", "--kv-heads", "8"],
     "decode d64": ["--op", "decode", "--head-dim", "64", "--seqlen", "4096", "--batch", "8", "--heads", "16", "--kv-heads", "2"],
 }

@@ -217,9 +217,10 @@ bool is_fused(const Problem& p, const BackwardTensors& t, Family family) {
 }
 
 bool may_fuse(const Problem& p, const BackwardTensors& t, Family family) {
-  return !is_wide(p, family) && t.dq && (t.dk || t.dv) &&
-         has(family, {Operation::backward_fused, p.dtype,
-                      bucket_for(p, Operation::backward_fused, family), backward_variant(p, t)});
+  const int bucket = bucket_for(p, Operation::backward_fused, family);
+  return !is_wide(p, family) && t.dq &&
+         (t.dk || (t.dv && kernel::fused_gives_dv(family, bucket))) &&
+         has(family, {Operation::backward_fused, p.dtype, bucket, backward_variant(p, t)});
 }
 
 void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tensors,
@@ -321,7 +322,10 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
     if (boxes.bucket > 0) {
       plan_warpgroups(plan, all, boxes, keys_work);
     } else {
-      gradient(fused_operation(p, t, chip), p.kv_heads, keys);
+      const Operation operation = fused_operation(p, t, chip);
+      gradient(operation, p.kv_heads, keys);
+      if (t.dv && !kernel::fused_gives_dv(chip.family, bucket_for(p, operation, chip.family)))
+        gradient(Operation::backward_dv, p.kv_heads, keys);
     }
     if (all.reports > 0)
       plan_round_early(plan, all, keys_work, queries, chip);

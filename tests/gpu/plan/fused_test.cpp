@@ -89,12 +89,32 @@ TEST(FusedPlan, AllGradientsAreWantedForTheFusedKernel) {
   EXPECT_EQ(one.kernels(), fast);
 }
 
-TEST(FusedPlan, HeadsThatTheFusedKernelDoesNotHoldHaveOneKernelPerResult) {
-  EXPECT_EQ(Given(192).kernels(),
-            Names({"backward_delta_bf16", "backward_queries_bf16_256_plain",
-                   "backward_dk_bf16_256_plain", "backward_dv_bf16_256_plain"}));
-  EXPECT_EQ(Given(192).kernels(Family::cdna4),  // whose LDS is larger
+// gfx950's LDS is larger.
+TEST(FusedPlan, LargeHeadsHaveDvOfItsOwn) {
+  const Names both{"backward_delta_bf16", "backward_fused_bf16_256_plain",
+                   "backward_dv_bf16_256_plain", "backward_round_bf16"};
+  for (const Family family : {Family::cdna2, Family::cdna3}) {
+    for (const int d : {136, 192, 256}) EXPECT_EQ(Given(d).kernels(family), both);
+  }
+  EXPECT_EQ(Given(192).kernels(Family::cdna4),
             Names({"backward_delta_bf16", "backward_fused_bf16_256_plain", "backward_round_bf16"}));
+  // It shares the products of dq and dk: without one of them there is nothing to share.
+  Given no_dv(192);
+  no_dv.t.dv = {};
+  EXPECT_EQ(no_dv.kernels(),
+            Names({"backward_delta_bf16", "backward_fused_bf16_256_plain", "backward_round_bf16"}));
+  Given no_dk(192);
+  no_dk.t.dk = {};
+  EXPECT_EQ(no_dk.kernels(), Names({"backward_delta_bf16", "backward_queries_bf16_256_plain",
+                                    "backward_dv_bf16_256_plain"}));
+}
+
+TEST(FusedPlan, LargeHeadsWithOptionsHaveOneKernelPerResult) {
+  Given g(192);
+  g.p.softcap = 3;
+  for (const Family family : {Family::cdna2, Family::cdna3})
+    EXPECT_EQ(g.kernels(family), Names({"backward_delta_bf16", "backward_queries_bf16_256_full",
+                                        "backward_dk_bf16_256_full", "backward_dv_bf16_256_full"}));
 }
 
 // delta, a float per query and head; and sums of dq, floats for all columns of the bucket.
