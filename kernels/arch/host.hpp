@@ -11,6 +11,7 @@
 namespace rocflash::kernel::arch {
 
 inline constexpr int wave_size = 1;
+using Ordinal = std::uint32_t;
 inline constexpr int bank_chunks = 8;
 inline int lane() { return 0; }
 

@@ -25,6 +25,10 @@
 namespace rocflash::kernel::arch {
 
 inline constexpr int wave_size = 32;
+
+// Numbers of workgroups, as they are divided. With a sign: without one the assembler computes them, and what follows from
+// them, in uniform registers, and gradients of 64 columns were 6 % slower on an H200.
+using Ordinal = std::int32_t;
 inline constexpr std::uint32_t all_lanes = 0xffffffffu;
 
 inline int thread() { return __nvvm_read_ptx_sreg_tid_x(); }
