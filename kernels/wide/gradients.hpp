@@ -171,6 +171,7 @@ class WideGradients {
   RowSource query_rows(const Rows& rows, int width) const {
     return {rows, width, a_.problem.dtype, sequence_.batch, sequence_.q_row, sequence_.sq, head_};
   }
+  // The head in vector registers: scalar ones are too few for its division beside all else.
   RowSource key_rows(const Rows& rows, int width) const {
     return {rows,
             width,
@@ -178,7 +179,7 @@ class WideGradients {
             sequence_.batch,
             sequence_.k_row,
             sequence_.sk,
-            a_.problem.kv_head(head_)};
+            a_.problem.kv_head(arch::in_lanes(head_))};
   }
   template <bool with_delta>
   void load_statistics(std::int32_t first) {
@@ -243,7 +244,7 @@ inline ScoreTerms exact_terms(const BackwardArguments& arguments, const Sequence
     for (int column = 0; column < b.problem.value_dim; ++column)
       dp = __builtin_fmaf(number_at(dout, dtype, column), number_at(v, dtype, column), dp);
   }
-  return {weight, dp, slope, kept};
+  return {weight, dp, slope, kept, is_all_of(weight, lse)};
 }
 
 // Weight and gradient of one score, for sums that are not finite.

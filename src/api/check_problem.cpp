@@ -61,6 +61,7 @@ void check_used(const Lengths& l) {
 
 Visibility visibility_of(const rocflash_problem& in, const Problem& p) {
   Visibility v;
+  const std::int64_t everything = p.max_q + p.max_k;
   if (in.window) {
     const char* side[] = {"left", "right"};
     for (int n = 0; n < 2; ++n) {
@@ -70,14 +71,14 @@ Visibility visibility_of(const rocflash_problem& in, const Problem& p) {
     // A window wider than everything hides nothing, and must not overflow when added to positions.
     // It stays a window: rotary positions follow from what was asked for, not from how long the
     // sequences happen to be.
-    const std::int64_t everything = p.max_q + p.max_k;
     v.left = std::min(in.window[0], everything);
     v.right = std::min(in.window[1], everything);
   }
   if (flag("causal", in.causal)) v.right = 0;
   if (in.attention_chunk < 0)
     refuse("attention_chunk: ", in.attention_chunk, "; it must not be negative");
-  v.chunk = std::min(in.attention_chunk, std::numeric_limits<std::int64_t>::max() / 4);
+  // One chunk for everything; 0 would be no chunks, and is not what empty sequences ask for.
+  v.chunk = std::min(in.attention_chunk, std::max<std::int64_t>(everything, 1));
   return v;
 }
 

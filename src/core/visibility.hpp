@@ -34,12 +34,10 @@ ROCFLASH_INLINE constexpr std::int64_t floor_to(std::int64_t x, std::int64_t ste
   return x - (r < 0 ? r + step : r);
 }
 
-// Where the chunk of a position starts, which may be negative.
+// Where the chunk of a position starts, which may be negative. The door bounds chunks by the lengths.
 ROCFLASH_INLINE constexpr std::int64_t chunk_begin(std::int64_t place, std::int64_t chunk) {
   const auto size = static_cast<Divided>(place < 0 ? ~place : place);
-  const auto step = static_cast<Divided>(chunk);
-  const Divided rest = static_cast<std::int64_t>(step) == chunk ? size % step : size;
-  const auto begin = static_cast<std::int64_t>(size - rest);
+  const auto begin = static_cast<std::int64_t>(size - size % static_cast<Divided>(chunk));
   return place < 0 ? -begin - chunk : begin;
 }
 
