@@ -55,7 +55,7 @@ struct ExactGradient {
     const bool kept = !p.dropout.on() || shape.keeps(query, key);
     const float dp =
         kept ? dot(query_row(a.tensors.dout, query), key_row_of(p.v, key), p.value_dim, 1) : 0.0f;
-    return {weight, dp, slope, kept};
+    return {weight, dp, slope, kept, is_all_of(weight, lse)};
   }
 
   std::byte* query_row(const Rows& rows, std::int32_t query) const {

@@ -15,7 +15,15 @@ struct ScoreTerms {
   float dp = 0;      // dout·v of a key that dropout keeps
   float slope = 0;   // of the score by the product
   bool kept = false;
+  bool is_all = false;  // the weight is all that the query has
 };
+
+// Whether a weight is 1 but for rounding. It is less where the query has keys that the problem has not: out and lse of
+// backward may be those of a whole sequence, k and v the part of it that lies on this device.
+inline bool is_all_of(float weight, float lse) {
+  const float rounding = 0x1p-16f * (1 + __builtin_fabsf(lse));
+  return __builtin_fabsf(weight - 1) <= rounding;
+}
 
 inline bool may_differ_from_value(const Problem& p) {
   return p.dropout.on() || p.dtype == DType::f32;
@@ -40,7 +48,7 @@ OnlyKey only_key(const Problem& p, const SequenceView& sequence, std::int32_t qu
     const ScoreTerms of_key = terms(key);
     if (of_key.weight == 0) continue;
     ++counted;
-    if (of_key.kept) found = {key, of_key.dp};
+    if (of_key.kept && of_key.is_all) found = {key, of_key.dp};
   }
   return counted == 1 ? found : OnlyKey{};
 }

@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <list>
@@ -202,6 +204,42 @@ TEST(Gradients, EachAloneHasTheSameBits) {
       }
     }
   }
+}
+
+// Keys one by one, with out and lse of all of them, as where a sequence lies on several devices: gradients of the parts
+// are those of the whole. A query that sees one key here may have most of its weight elsewhere.
+TEST(Gradients, OfPartsAreThoseOfTheWhole) {
+  Tensors t(open());
+  constexpr std::int64_t d = 16, sq = 3, sk = 2;
+  const Dims queries{1, sq, 1, d}, keys{1, sk, 1, d}, one{1, 1, 1, d};
+  const Tensor q = t.numbers(DType::f32, 1, queries), k = t.numbers(DType::f32, 2, keys),
+               v = t.numbers(DType::f32, 3, keys), dout = t.numbers(DType::f32, 4, queries),
+               out = t.filled(DType::f32, queries, 0), lse = t.filled(DType::f32, {1, 1, sq}, 0);
+  const auto gradients = [&](const Tensor& some_k, const Tensor& some_v, const Dims& shape) {
+    const Problem p{.q = q, .k = some_k, .v = some_v};
+    if (shape == keys) forward(p, {.out = out, .lse = lse});
+    const Tensor dq = t.filled(DType::f32, queries, 0xff), dk = t.filled(DType::f32, shape, 0xff),
+                 dv = t.filled(DType::f32, shape, 0xff);
+    const BackwardTensors b{.dout = dout, .out = out, .lse = lse, .dq = dq, .dk = dk, .dv = dv};
+    const auto bytes = workspace_size(p, b);
+    const Tensor workspace = t.filled(DType::f32, {static_cast<std::int64_t>(bytes + 3) / 4}, 0xff);
+    backward(p, b, {.workspace = workspace.data(), .workspace_size = bytes});
+    return std::array{t.values<float>(dq), t.values<float>(dk), t.values<float>(dv)};
+  };
+  const auto whole = gradients(k, v, keys);
+  std::vector<float> dq(sq * d);
+  for (std::int64_t n = 0; n < sk; ++n) {
+    const auto row = [&](const Tensor& x) {
+      return Tensor(static_cast<float*>(x.data()) + n * d, DType::f32, one, {}, open()->dlpack());
+    };
+    const auto part = gradients(row(k), row(v), one);
+    for (std::size_t i = 0; i < dq.size(); ++i) dq[i] += part[0][i];
+    for (int of = 1; of < 3; ++of)
+      for (std::size_t i = 0; i < d; ++i)
+        EXPECT_NEAR(part[of][i], whole[of][n * d + i], 1e-6) << of << " " << n << " " << i;
+  }
+  for (std::size_t i = 0; i < dq.size(); ++i) EXPECT_NEAR(dq[i], whole[0][i], 1e-6) << i;
+  EXPECT_GT(std::abs(*std::max_element(dq.begin(), dq.end())), 1e-4);
 }
 
 // No sequence at all: every row belongs to nobody, and is written.
