@@ -98,6 +98,8 @@ Traffic backward_traffic(const CostShape& s, const std::string& family) {
     t.requested += 5 * k;              // k also as columns
     t.requested +=
         streamed(Operation::backward_fused, s.sk, 2 * row + (2 + columns) * statistic, queries);
+    if (!kernel::fused_gives_dv(*which, columns))  // k once more
+      t.requested += k + streamed(Operation::backward_dv, s.sk, 2 * row + statistic, queries);
     t.requested += sums + q;
     return t;
   }

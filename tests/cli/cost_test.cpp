@@ -36,15 +36,15 @@ TEST(Cost, EveryBlockOfQueriesAsksForTheKeysItSees) {
 }
 
 TEST(Cost, BackwardReadsWhatItsKernelsStream) {
-  // Two blocks of 128 queries and two of 128 keys on cdna3, in kernels of their own above 128 columns.
+  // Two blocks of 128 queries and two of 128 keys on cdna1, in kernels of their own above 128 columns.
   CostShape s{1, 1, 1, 256, 256, 256};
   const double rows = 256.0 * 256 * 2, lse = 256 * 4;
-  EXPECT_EQ(backward_traffic(s, "cdna3").least, 8 * rows + lse);
+  EXPECT_EQ(backward_traffic(s, "cdna1").least, 8 * rows + lse);
   const double owned = 2 * rows + lse + 3 * rows + 2 * lse + 5 * rows, streamed = 2 * rows;
-  EXPECT_EQ(backward_traffic(s, "cdna3").requested,
+  EXPECT_EQ(backward_traffic(s, "cdna1").requested,
             owned + 2 * streamed + 2 * (streamed + 2 * lse) + 2 * (streamed + lse));
   s.causal = true;  // the first block of queries, and the last one of keys, see half
-  EXPECT_EQ(backward_traffic(s, "cdna3").requested,
+  EXPECT_EQ(backward_traffic(s, "cdna1").requested,
             owned + 1.5 * streamed + 1.5 * (streamed + 2 * lse) + 1.5 * (streamed + lse));
 }
 
@@ -56,6 +56,14 @@ TEST(Cost, FusedBackwardAddsToSumsOfDq) {
   EXPECT_EQ(backward_traffic(s, "cdna3").requested, owned + 2 * streamed);
   s.causal = true;  // the last block of keys is seen by half
   EXPECT_EQ(backward_traffic(s, "cdna3").requested, owned + 1.5 * streamed);
+}
+
+TEST(Cost, AKernelOfItsOwnForDvReadsAgain) {
+  const CostShape s{1, 1, 1, 256, 256, 256};  // two blocks of 128 keys
+  const double rows = 256.0 * 256 * 2, lse = 256 * 4, sums = 2 * rows;
+  const double owned = 2 * rows + lse + sums + 6 * rows + sums + rows,
+               streamed = 2 * rows + 2 * lse + sums, for_dv = 2 * rows + lse;
+  EXPECT_EQ(backward_traffic(s, "cdna3").requested, owned + 2 * streamed + 2 * for_dv);
 }
 
 TEST(Cost, PeaksOfKnownProducts) {
