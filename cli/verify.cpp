@@ -163,10 +163,17 @@ Json to_json(const VerifyOptions& o, const std::vector<verify::Result>& results,
 int verify_device(const VerifyOptions& o) {
   using Clock = std::chrono::steady_clock;
   auto cases = verify::cases(o.full ? verify::Level::full : verify::Level::quick, o.seed, o.filter);
-  std::erase_if(cases, [&](const verify::Case& c) { return c.seed % o.every != 0; });
   if (cases.empty()) {
     fmt::print(stderr, "rocflash verify: --filter: no case of --{} has \"{}\" in its name\n",
                o.level(), o.filter);
+    return exit_usage;
+  }
+  const std::size_t found = cases.size();
+  std::erase_if(cases, [&](const verify::Case& c) { return c.seed % o.every != 0; });
+  if (cases.empty()) {
+    fmt::print(stderr,
+               "rocflash verify: --every: {} leaves none of {} cases; choose a smaller number\n",
+               o.every, found);
     return exit_usage;
   }
   const verify::DeviceName name(o.device);

@@ -54,6 +54,7 @@ TEST(Command, a_senseless_command_line_exits_with_2_and_says_why) {
       {"verify --quick --full", "--full"},
       {"verify --threads -1", "--threads"},
       {"verify --filter no-such-case", "no-such-case"},
+      {"verify --filter causal/f32/d8 --every 1000000007", "--every: 1000000007 leaves none of"},
       {"bench --op sideways", "forward"},
       {"bench --dtype f8", "bf16"},
       {"bench --seqlen 0", "--seqlen"},
