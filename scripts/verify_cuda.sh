@@ -33,9 +33,10 @@ fi
 step "verify: $level on $device, forward and gradients"
 "$command" verify --device "$device" "$level"
 
-# Cases by name, gradients included: f32 with the matrix unit and without it, large heads, the kernels of bias, slopes and sinks,
-# one kernel per gradient, decode and append. Then one case in $every of all.
-samples=(causal/f32/127x129 causal/bf16/127x129 /d576 'alibi (h)/' 'bias (1,h,q,k)/' sinks/ deterministic/ 'decode gqa' 'append pages 7' 'cache f16 splits')
+# Cases of the quick table by name, gradients included: several blocks of keys with f32's and Hopper's products, large heads, the
+# kernels of bias, slopes and sinks, one kernel per gradient, decode and append. Then one case in $every of all.
+samples=(causal/f32/140x1030 causal/bf16/140x1030 /d576 'alibi (h)/' 'bias (1,h,q,k)/' sinks/ deterministic/
+  'decode gqa' 'latent pages 16' 'append pages 7' 'cache f16 splits')
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)
 if [[ -n $sanitizer ]]; then
   for tool in memcheck racecheck initcheck; do
