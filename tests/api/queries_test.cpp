@@ -46,7 +46,8 @@ TEST(Queries, FirstDeviceIsTheCpu) {
   EXPECT_STRNE(device.name, "");
   EXPECT_GE(device.units, 1);
   const std::string arch = device.arch;
-  EXPECT_TRUE(arch == "baseline" || arch == "avx2" || arch == "avx512" || arch == "avx512_bf16")
+  EXPECT_TRUE(arch == "baseline" || arch == "avx2" || arch == "avx512" || arch == "avx512_bf16" ||
+              arch == "amx")
       << arch;
   // A path that was forced is the path that is taken.
   if (const char* forced = std::getenv("ROCFLASH_CPU_ISA")) {
