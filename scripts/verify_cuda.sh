@@ -7,11 +7,12 @@
 #   DEVICE=cuda:0    the card
 #   EVERY=24         one case in so many of the quick table under each tool of compute-sanitizer
 #   FULL=--full      the level of verify
+#   SAMPLE=1         one case in so many of that level (all take about half an hour)
 #   PYTHON=python3   a Python with a torch that can use the card, and pytest
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-device=${DEVICE:-cuda:0} every=${EVERY:-24} level=${FULL:---full} python=${PYTHON:-python3}
+device=${DEVICE:-cuda:0} every=${EVERY:-24} level=${FULL:---full} sample=${SAMPLE:-1} python=${PYTHON:-python3}
 command=build/bin/rocflash
 [[ -x $command ]] || { echo "verify_cuda.sh: $command is not there; build first" >&2; exit 2; }
 
@@ -27,15 +28,15 @@ step() { echo "== [$SECONDS s] $*"; }
 if [[ -f build/kernels/sm_90a.ptx ]] && "$command" info | grep -q ' sm_90a$'; then
   step "Hopper's kernels: what the driver's compiler says of them"
   "$python" scripts/ptxas_log.py build/kernels/sm_90a.ptx
-  step "verify: $level on $device without Hopper's kernels"
-  ROCFLASH_HOPPER=0 "$command" verify --device "$device" "$level"
+  step "verify: $level on $device, one case in $sample, without Hopper's kernels"
+  ROCFLASH_HOPPER=0 "$command" verify --device "$device" "$level" --every "$sample"
 fi
-step "verify: $level on $device, forward and gradients"
-"$command" verify --device "$device" "$level"
+step "verify: $level on $device, one case in $sample, forward and gradients"
+"$command" verify --device "$device" "$level" --every "$sample"
 
 # Cases of the quick table by name, gradients included: several blocks of keys with f32's and Hopper's products, large heads, the
 # kernels of bias, slopes and sinks, one kernel per gradient, decode and append. Then one case in $every of all.
-samples=(causal/f32/140x1030 causal/bf16/140x1030 /d576 'alibi (h)/' 'bias (1,h,q,k)/' sinks/ deterministic/
+samples=(causal/f32/140x1030 causal/bf16/140x1030 causal/bf16/70x290 /d576 'alibi (h)/' 'bias (1,h,q,k)/' sinks/ deterministic/
   'decode gqa' 'latent pages 16' 'append pages 7' 'cache f16 splits')
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)
 if [[ -n $sanitizer ]]; then

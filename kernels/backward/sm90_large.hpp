@@ -91,6 +91,8 @@ struct TileLoop {
   void wait_for_q() const { Types::q_ring().wait(place.q()); }
   void wait_for_dout() const { Types::dout_ring().wait(place.rest()); }
   void wait_for_statistics() const { Types::statistics_ring().wait(place.rest()); }
+  // Each thread what it read: no barrier stands between the reads of the others and this.
+  void release_statistics() const { Types::statistics_ring().release(place.rest()); }
 };
 
 // dv or dk += weights or gradients times a tile of queries, by two instructions each.
@@ -182,7 +184,7 @@ void compute_weights(const BackwardArguments& a) {
       Products values(p);
       add_to_keys<Types>(values, dv, p, now.dout());
       values.commit();
-      if (GroupThread().reports()) Types::statistics_ring().release(now.place.rest());
+      now.release_statistics();
       wait<1>(s);
       if (left == 0) break;
       loop.wait_for_statistics();
@@ -233,8 +235,9 @@ void compute_gradients_of_keys(const BackwardArguments& a) {
       passed.differentiate(d, Types::delta(now.place.rest().stage()), thread.lane);
       if (order[TileOrder::is_edge] != 0)
         hide_queries<Types>(d, thread.first_row(0), thread.lane, order[TileOrder::query]);
-      const std::int32_t left = order[TileOrder::left];
-      clear_rows_alone<QueryTile>(now.q(), order[TileOrder::rows], gradients_alone);
+      const std::int32_t left = order[TileOrder::left], rows = order[TileOrder::rows];
+      now.release_statistics();
+      clear_rows_alone<QueryTile>(now.q(), rows, gradients_alone);
       ds.template round<dtype>(d);
       arch::barrier(ds_read, two_groups);
       store_gradients<Types>(ds, Types::ds(0), thread.first_row(0), thread.lane);
@@ -243,7 +246,6 @@ void compute_gradients_of_keys(const BackwardArguments& a) {
       Products gradients(ds);
       add_to_keys<Types>(gradients, dk, ds, now.q());
       gradients.commit();
-      if (thread.reports()) Types::statistics_ring().release(now.place.rest());
       loop.place.advance();
       if (left > 0) loop.wait_for_dout();
       // The last tile has no next one: it multiplies whatever is there.
@@ -282,9 +284,8 @@ void compute_queries(const BackwardArguments& a) {
     float* const sums = order.floats(TileOrder::sums) + first_query * spec.bucket;
     const bool in_turn = thread.lane == 0 && DqTurns::in_order(a);
     const Turn turn(order);
-    // Each warp what it read: while it waits for a turn, others may be a tile ahead.
-    arch::wave_barrier();
-    if (thread.lane == 0) Types::statistics_ring().release(place);
+    // Each thread what it read: while it waits for a turn, others may be a tile ahead.
+    Types::statistics_ring().release(place);
     place.advance();
     bool has_come = true;
     if (in_turn) has_come = turn.has_come();
@@ -330,10 +331,9 @@ void backward_warpgroups_large(const BackwardWarpgroupsArguments& a) {
     // The warpgroup of dq reads neither.
     Types::q_ring().make(tile.groups - 1);
     Types::dout_ring().make(tile.groups - 1);
-    constexpr int query_warps = arch::warpgroup_size / arch::wave_size;  // each reports
-    Types::statistics_ring().make(tile.groups - 1 + query_warps, arch::wave_size);
+    Types::statistics_ring().make(Types::computing_threads, arch::wave_size);  // each reports
     Types::weights_ring().make(arch::warpgroup_size, arch::warpgroup_size);
-    Types::added_ring().make(1, query_warps);
+    Types::added_ring().make(1, arch::warpgroup_size / arch::wave_size);
     arch::publish_barriers();
   }
   arch::barrier();
