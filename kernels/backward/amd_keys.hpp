@@ -14,18 +14,18 @@ inline WorkItem key_item(const BackwardArguments& a) {
   return item;
 }
 
-// A wave's position, computed again at each step of the end rather than kept in registers.
+// Which keys a wave has. It is computed again at each step of the end rather than kept in registers.
 template <KernelSpec spec>
 struct KeysPosition {
   WorkItem item;
   SequenceView sequence;
-  std::int32_t first;  // key of the wave
+  std::int32_t block_begin, first;  // keys of the workgroup and of the wave
 
   explicit KeysPosition(const BackwardArguments& a)
       : item(key_item(a)),
         sequence(a.problem, item.batch),
-        first(item.block * BackwardTypes<spec>::tile.owned +
-              arch::wave() * BackwardTypes<spec>::wave_rows) {}
+        block_begin(item.block * BackwardTypes<spec>::tile.owned),
+        first(block_begin + arch::wave() * BackwardTypes<spec>::wave_rows) {}
 };
 
 template <KernelSpec spec>
@@ -113,11 +113,8 @@ void keys_kernel(const BackwardArguments& a) {
   // The workgroup's keys, the wave's, and the lane's own.
   const Problem& p = a.problem;
   const BackwardTensors& t = a.tensors;
-  const WorkItem item = key_item(a);
-  const SequenceView sequence(p, item.batch);
-  const std::int32_t block_begin = item.block * tile.owned;
+  const auto [item, sequence, block_begin, wave_begin] = KeysPosition<spec>(a);
   if (block_begin >= sequence.sk) return;
-  const std::int32_t wave_begin = block_begin + arch::wave() * Types::wave_rows;
   const SeeingQueries wave_queries(p.visibility, sequence, wave_begin, Types::wave_rows);
   const Span seen_by_any = uniform(wave_queries.any), seen_by_all = uniform(wave_queries.all);
   const KeyView key(p.visibility, sequence, wave_begin + Scores::lane_column());

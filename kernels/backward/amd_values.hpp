@@ -33,11 +33,8 @@ void plain_values(const BackwardArguments& a) {
   // The workgroup's keys, the wave's, and the lane's own.
   const Problem& p = a.problem;
   const BackwardTensors& t = a.tensors;
-  const WorkItem item = key_item(a);
-  const SequenceView sequence(p, item.batch);
-  const std::int32_t block_begin = item.block * tile.owned;
+  const auto [item, sequence, block_begin, wave_begin] = KeysPosition<spec>(a);
   if (block_begin >= sequence.sk) return;
-  const std::int32_t wave_begin = block_begin + arch::wave() * Types::wave_rows;
   const Span seen_by_all =
       uniform(SeeingQueries(p.visibility, sequence, wave_begin, Types::wave_rows).all);
   const KeyView key(p.visibility, sequence, wave_begin + Scores::lane_column());
