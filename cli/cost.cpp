@@ -96,8 +96,10 @@ Traffic backward_traffic(const CostShape& s, const std::string& family) {
     const double sums = product({s.b, s.h, s.sq, columns}) * statistic;
     t.requested = 2 * q + lse + sums;  // dout·out
     t.requested += 5 * k;              // k also as columns
-    t.requested +=
-        streamed(Operation::backward_fused, s.sk, 2 * row + (2 + columns) * statistic, queries);
+    const int accesses =
+        kernel::adds_in_turn(*which) ? 2 : 1;  // a load and a store, or an addition
+    t.requested += streamed(Operation::backward_fused, s.sk,
+                            2 * row + (2 + accesses * columns) * statistic, queries);
     if (!kernel::fused_gives_dv(*which, columns))  // k once more
       t.requested += k + streamed(Operation::backward_dv, s.sk, 2 * row + statistic, queries);
     t.requested += sums + q;

@@ -249,6 +249,26 @@ inline Words2 transpose_quad(Words2 row) {
   return {upper ? received : first, upper ? second : received};
 }
 
+// Counters in memory that workgroups of the whole device use: what one holds; the next number of it, counting from 0;
+// at least so much from here on.
+inline std::uint32_t load_counter(const std::uint32_t* counter) {
+  return __scoped_atomic_load_n((const ROCFLASH_GLOBAL std::uint32_t*)counter, __ATOMIC_RELAXED,
+                                __MEMORY_SCOPE_DEVICE);
+}
+inline std::uint32_t count(std::uint32_t* counter) {
+  return __scoped_atomic_fetch_add((ROCFLASH_GLOBAL std::uint32_t*)counter, 1u, __ATOMIC_RELAXED,
+                                   __MEMORY_SCOPE_DEVICE);
+}
+inline void raise_counter(std::uint32_t* counter, std::uint32_t to) {
+  (void)__scoped_atomic_fetch_max((ROCFLASH_GLOBAL std::uint32_t*)counter, to, __ATOMIC_RELAXED,
+                                  __MEMORY_SCOPE_DEVICE);
+}
+// The compiler moves no access to memory past this place.
+inline void keep_accesses() { asm volatile("" ::: "memory"); }
+// What this wave has stored before is where the whole device sees it (on gfx10).
+inline void await_stores();
+inline void pause() { __builtin_amdgcn_s_sleep(1); }
+
 // Where `transposing_reads` is true, reads from LDS can transpose: sixteen lanes name a block of
 // four rows of 16 numbers, lane n the numbers from 4 (n % 4) on of row n / 4, and lane n gets
 // column n of the block.
@@ -276,9 +296,17 @@ class Window {
   void store8(Words2 value, std::uint32_t offset) const {
     __builtin_amdgcn_raw_buffer_store_b64(value, resource_, static_cast<int>(offset), 0, 0);
   }
-#if !defined(__GFX10__) && !defined(__gfx906__)
+  // As the whole device has it: past the caches that other units' stores do not reach (on gfx10).
+  Words4 load16_shared(std::uint32_t offset) const {
+    constexpr int past_l0 = 1, past_l1 = 4;
+    return __builtin_amdgcn_raw_buffer_load_b128(resource_, static_cast<int>(offset), 0,
+                                                 past_l0 | past_l1);
+  }
   // Adds to a float in memory that other workgroups add to at the same time. RDNA2 and GCN5 have no such
   // instruction.
+#if defined(__GFX10__) || defined(__gfx906__)
+  void add(float value, std::uint32_t offset) const;
+#else
   void add(float value, std::uint32_t offset) const {
     __builtin_amdgcn_raw_ptr_buffer_atomic_fadd_f32(value, resource_, static_cast<int>(offset), 0,
                                                     of_all_workgroups);

@@ -9,6 +9,9 @@
 
 namespace rocflash::kernel::arch {
 
+// What this wave has stored before is where the whole device sees it.
+inline void await_stores() { asm volatile("s_waitcnt_vscnt null, 0x0" ::: "memory"); }
+
 template <DType dtype>
 struct Mma : MmaShape<layout::DotGfx10, Float8, Words8> {
   static Result multiply(Operand a, Operand b, Result c) {

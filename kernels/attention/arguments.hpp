@@ -168,10 +168,12 @@ struct BackwardArguments {
   Work work;           // its blocks are of queries or of keys, as the kernel owns
   RowStatistic delta;  // dout·out, divided by dropout's scale: one kernel writes it, others read it
   Rows dq_sums;        // f32, as dq: what backward_fused adds to and backward_round reads
-  RowStatistic slope_sums;        // of dalibi, per sequence, head and block of queries
-  std::int32_t sums_by_lane = 0;  // the order of dq_sums on NVIDIA (kernels/backward/dq_sums.hpp)
+  RowStatistic slope_sums;  // of dalibi, per sequence, head and block of queries
+  // The order of dq_sums on NVIDIA (kernels/backward/dq_sums.hpp), and whether workgroups take turns at them.
+  std::int32_t sums_by_lane = 0;
   // Hopper: per plane of keys, how many have reported that their additions to dq are done, and how many will
-  // (kernels/backward/planes.hpp). Null: nobody counts.
+  // (kernels/backward/planes.hpp). gfx10: how many workgroups have started (kernels/backward/amd_in_turn.hpp). Null: nobody
+  // counts.
   std::int32_t reports = 0;
   std::uint32_t* planes = nullptr;
 };

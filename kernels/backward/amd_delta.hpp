@@ -25,6 +25,8 @@ void backward_delta(const BackwardArguments& a) {
   const WorkItem item(a.work, static_cast<std::int32_t>(p.heads), arch::group());
   const SequenceView sequence(p, item.batch);
   const std::int32_t first = item.block * tile.owned + arch::wave() * Mma::columns;
+  if (adds_in_turn(this_family) && a.planes && arch::group() == 0 && arch::thread() == 0)
+    arch::store(a.planes, 0u);  // no workgroup has started yet (backward/amd_in_turn.hpp)
   if (first >= sequence.sq) return;
   clear_sums<Mma, Mma::columns>(a, sequence, item.head, first);
 

@@ -8,8 +8,8 @@
 namespace rocflash::kernel {
 
 // The workgroup's keys. Under a causal mask the first keys are seen by most queries, so they go first.
-inline WorkItem key_item(const BackwardArguments& a) {
-  WorkItem item(a.work, static_cast<std::int32_t>(a.problem.kv_heads), arch::group());
+inline WorkItem key_item(const BackwardArguments& a, std::int32_t number = arch::group()) {
+  WorkItem item(a.work, static_cast<std::int32_t>(a.problem.kv_heads), number);
   item.block = a.work.blocks - 1 - item.block;
   return item;
 }

@@ -1,5 +1,5 @@
 // Backward in one kernel that computes each of the five products once (amd_fused.hpp), where the sums of dk and dv, k
-// and v do not fit a wave's registers: on RDNA3 and RDNA4, which have 256, and on gfx950 above 128 columns. Two waves
+// and v do not fit a wave's registers: on RDNA, which has 256, and on gfx950 above 128 columns. Two waves
 // share some keys, and each has half of the work:
 //
 //   the wave of weights      S = Q·Kᵀ,  P = exp2(S − lse)                     dVᵀ += dOᵀ·P
@@ -9,7 +9,7 @@
 // Both run the same instructions on other operands, but for what lies between the products. P passes from one to the
 // other through LDS in f32, dS from all to all (backward/exchange.hpp). dQ of a tile is added to sums in memory, to
 // which all workgroups of a head add. In which order they do so is not known, so dq's last bits differ from run to
-// run; backward/round.hpp rounds the sums.
+// run; RDNA2, which cannot add to memory, has an order (backward/amd_in_turn.hpp). backward/round.hpp rounds the sums.
 //
 //   registers   k or v of the wave's keys, sums of dv or dk
 //   LDS         a tile of q and dout, as rows and transposed; k of all keys transposed; P and dS of the tile
@@ -18,10 +18,11 @@
 // time; on gfx950 a wave has its SIMD to itself and reads operands ahead.
 #pragma once
 
+#include "backward/amd_in_turn.hpp"
 #include "backward/amd_keys.hpp"
 #include "backward/exchange.hpp"
 #include "backward/sums.hpp"
-#include "tile/ahead.hpp"
+#include "tile/several.hpp"
 
 namespace rocflash::kernel {
 
@@ -43,67 +44,14 @@ Operand turned(const SharedWords4* tile, [[maybe_unused]] int line) {
   }
 }
 
-// Several products' results with one left operand: each of its fragments is read once, ahead of its use for a wave
-// that has its SIMD to itself. `together` as in `product`.
-template <class Result, int depth, int together, int parts, class A, class B>
-void products(Result (&to)[parts], const A& a, const B (&b)[parts]) {
-  using Mma = typename Result::Mma;
-  if constexpr (arch::wave_size == 64) {
-    static_assert(parts == 1);
-    to[0] = product_ahead<Result, depth>(a, b[0]);
-    return;
-  }
-  ROCFLASH_UNROLL
-  for (int row = 0; row < Result::row_parts; ++row) {
-    typename Mma::Result sum[parts] = {};
-    ROCFLASH_UNROLL
-    for (int step = 0; step < depth / Mma::depth; ++step) {
-      const typename Mma::Operand left = a.fragment(row, step);
-      ROCFLASH_UNROLL
-      for (int n = 0; n < parts; ++n) sum[n] = Mma::multiply(left, b[n].fragment(0, step), sum[n]);
-      if constexpr (together > 0) {
-        if (step % together == together - 1) arch::in_order();
-      }
-    }
-    ROCFLASH_UNROLL
-    for (int n = 0; n < parts; ++n) {
-      ROCFLASH_UNROLL
-      for (int r = 0; r < Mma::results; ++r) to[n].at[0][row * Mma::results + r] = sum[n][r];
-    }
-  }
-}
-template <int depth, int together, class Sums, int parts, class A, class B>
-void add_products(Sums (&to)[parts], const A& a, const B (&b)[parts]) {
-  using Mma = typename Sums::Mma;
-  if constexpr (arch::wave_size == 64) {
-    add_product_ahead<depth>(to[0], a, b[0]);
-    return;
-  }
-  ROCFLASH_UNROLL
-  for (int step = 0; step < depth / Mma::depth; ++step) {
-    typename Mma::Operand right[parts];
-    ROCFLASH_UNROLL
-    for (int n = 0; n < parts; ++n) right[n] = b[n].fragment(0, step);
-    ROCFLASH_UNROLL
-    for (int row = 0; row < Sums::row_parts; ++row) {
-      const typename Mma::Operand left = a.fragment(row, step);
-      ROCFLASH_UNROLL
-      for (int n = 0; n < parts; ++n)
-        to[n].part[row][0] = Mma::multiply(left, right[n], to[n].part[row][0]);
-      if constexpr (together > 0) {
-        if (row % together == together - 1) arch::in_order();
-      }
-    }
-  }
-}
-
 template <KernelSpec spec>
 struct PairTypes : BackwardTypes<spec> {
   using Base = BackwardTypes<spec>;
   using Base::tile, Base::bucket, Base::dtype, Base::waves;
   using typename Base::Mma, typename Base::Block;
   static_assert(tile.roles == 2 && tile.buffers == 1 && !tile.shared_owned);
-  static constexpr int together = Base::full ? 2 : 0;  // steps of a product at a time
+  static constexpr int together =
+      Base::full || tile.waves_per_simd > 4 ? 2 : 0;  // steps of a product at a time
   static constexpr int pairs = waves / 2, parts = tile.parts, wave_keys = parts * Mma::columns;
 
   // Half of the threads have a tile of q on its way, the others one of dout.
@@ -137,6 +85,7 @@ void paired_fused(const BackwardArguments& a) {
   using Sums = SumsInBlocks<Mma::columns>;
   constexpr BackwardTile tile = Types::tile;
   constexpr int parts = Types::parts, count = Types::count;
+  constexpr bool in_turn = adds_in_turn(this_family);
 
   ROCFLASH_SHARED_ARRAY Words4 shared_rows[2][Types::Streamed::chunks];  // q, dout
   ROCFLASH_SHARED_ARRAY Words4 shared_turned[2][Types::Turned::Tile::chunks];
@@ -151,7 +100,7 @@ void paired_fused(const BackwardArguments& a) {
   const Problem& p = a.problem;
   const int wave = arch::wave(), role = wave / Types::pairs, pair = wave % Types::pairs;
   const bool weights = role == 0;
-  const WorkItem item = key_item(a);
+  const WorkItem item = key_item(a, in_turn ? start_number(a) : arch::group());
   const SequenceView sequence(p, item.batch);
   const std::int32_t block_begin = item.block * tile.owned;
   if (block_begin >= sequence.sk) return;
@@ -176,10 +125,11 @@ void paired_fused(const BackwardArguments& a) {
         shared_k[n]);
   }
 
-  // Tiles of queries of one head after the other, from a block of the sums on.
+  // Tiles of queries of one head after the other, from a block of the sums on; in turn, the last ones first.
   const Range seen = SeeingQueries(p.visibility, sequence, block_begin, tile.owned).any;
+  constexpr int tile_start = in_turn ? tile.streamed : Sums::rows;
   const auto first_query =
-      arch::uniform(static_cast<std::int32_t>(seen.begin / Sums::rows * Sums::rows));
+      arch::uniform(static_cast<std::int32_t>(seen.begin / tile_start * tile_start));
   const std::int32_t tiles = arch::uniform(
       seen.empty() ? 0
                    : (static_cast<std::int32_t>(seen.end) - first_query + tile.streamed - 1) /
@@ -188,10 +138,17 @@ void paired_fused(const BackwardArguments& a) {
   struct Turn {
     std::int32_t head, query;
   };
+  const std::int32_t last_query = first_query + (tiles - 1) * tile.streamed;
   const auto after = [&](Turn turn) {
-    turn.query += tile.streamed;
-    if (turn.query >= first_query + tiles * tile.streamed) turn = {turn.head + 1, first_query};
+    turn.query += in_turn ? -tile.streamed : tile.streamed;
+    if (in_turn ? turn.query < first_query : turn.query >= first_query + tiles * tile.streamed)
+      turn = {turn.head + 1, in_turn ? last_query : first_query};
     return turn;
+  };
+  [[maybe_unused]] const KeyTurns<tile.owned, tile.streamed> block_turns(p.visibility, sequence,
+                                                                         item.block);
+  const auto counter = [&](Turn turn) {
+    return DqTurns(arch::again(a), sequence).counter(turn.head, turn.query);
   };
 
   typename Types::Staging staged(weights ? p.q : a.tensors.dout,
@@ -217,10 +174,12 @@ void paired_fused(const BackwardArguments& a) {
   const auto* const statistics_of = (const ROCFLASH_SHARED Float4*)shared_statistics[role] +
                                     result_place<Mma>(Scores::lane_row()) / 4;
 
+  // Elsewhere the plan takes other kernels for some of the gradients alone.
+  const bool wanted = !in_turn || (weights ? a.tensors.dv : a.tensors.dk);
   const Exchange exchange(shared_ds);
   typename Types::Sums sums[parts] = {};
   const std::int32_t turns = tiles * group;
-  Turn turn{item.head * group, first_query};
+  Turn turn{item.head * group, in_turn ? last_query : first_query}, before{};
   if (turns > 0) {
     load(turn);
     store();
@@ -244,9 +203,13 @@ void paired_fused(const BackwardArguments& a) {
     const auto statistic_of = [&](int i) {
       return statistics_of[result_place<Mma>(Scores::row(i)) / 4][i % 4];
     };
+    if constexpr (in_turn) {
+      ROCFLASH_UNROLL
+      for (int c = 0; c < parts; ++c) own[c].renew_numbers();
+    }
     if (sees) {
       // S = Q·Kᵀ, or dP = dO·Vᵀ
-      products<Scores, spec.bucket, Types::together>(
+      products<Scores, spec.bucket, Types::together, in_turn>(
           scores, typename Types::StreamedOperand{shared_rows[role], line}, own);
       ROCFLASH_UNROLL
       for (int c = 0; c < parts; ++c) {
@@ -302,7 +265,16 @@ void paired_fused(const BackwardArguments& a) {
         }
       }
     }
+    const bool adds = !in_turn || arch::again(a).dq_sums;
+    [[maybe_unused]] std::uint32_t blocks_done = 0;
+    if constexpr (in_turn) arch::await_stores();  // of the tile before
     arch::barrier();
+    if constexpr (in_turn) {
+      if (adds) {
+        if (n > 0) block_turns.pass(counter(before));
+        blocks_done = block_turns.ask(counter(turn), begin);
+      }
+    }
     // dS = P (dP − delta)
     if (!weights) {
       ROCFLASH_UNROLL
@@ -324,14 +296,53 @@ void paired_fused(const BackwardArguments& a) {
       }
     }
     // dVᵀ += dOᵀ·P, or dKᵀ += Qᵀ·dS
-    if (sees)
+    if (sees && wanted)
       add_products<tile.streamed, Types::together>(
           sums, turned<typename Types::TurnedOperand>(shared_turned[1 - role], line), packed);
-    arch::barrier();
 
-    // dQ = dS·K
+    // A tile of dQ is products of 16 columns. Sums in blocks have room for rows behind the last one.
     const int query_part = wave * Types::wave_strips / Types::strips,
               strip = wave * Types::wave_strips % Types::strips;
+    constexpr bool blocks = sums_in_blocks(this_family);
+    constexpr int row_bytes = 4 * spec.bucket;
+    const auto sums_of_wave = [&] {
+      const std::int32_t first_row = begin + query_part * Mma::rows;
+      const auto rows = static_cast<std::int32_t>(smaller(sequence.sq - first_row, Mma::rows));
+      const BackwardArguments& now = arch::again(a);
+      return arch::Window(blocks ? reinterpret_cast<std::byte*>(
+                                       Sums(now, sequence, turn.head).start(first_row, strip))
+                                 : row_address<DType::f32>(now.dq_sums, sequence.batch,
+                                                           sequence.q_row + first_row, turn.head) +
+                                       4 * Mma::columns * strip,
+                          rows <= 0 ? 0
+                          : blocks  ? 4 * Sums::block_floats * Types::wave_strips
+                                    : rows * row_bytes);
+    };
+    using Layout = typename Mma::Layout;
+    // In turn: quads of neighbouring columns of a query.
+    constexpr int quads = Mma::results / 4;
+    [[maybe_unused]] Words4 sums_before[in_turn ? Types::wave_strips : 1][quads];
+    const auto quad_place = [&](int part, int quad) {
+      const int lane = arch::renewed_lane();
+      return static_cast<std::uint32_t>(
+          4 * (Layout::lane_column(lane) * Mma::rows + Layout::lane_row(lane)) +
+          4 * (part * Sums::block_floats + Layout::register_row(4 * quad)));
+    };
+    if constexpr (in_turn) {
+      if (adds) {
+        block_turns.wait(counter(turn), blocks_done);
+        const arch::Window from = sums_of_wave();
+        ROCFLASH_UNROLL
+        for (int part = 0; part < Types::wave_strips; ++part) {
+          ROCFLASH_UNROLL
+          for (int quad = 0; quad < quads; ++quad)
+            sums_before[part][quad] = from.load16_shared(quad_place(part, quad));
+        }
+      }
+    }
+    arch::barrier();
+
+    // dQ = dS·K; in turn, transposed: then a lane has neighbouring columns of a query.
     typename Mma::Result dq[Types::wave_strips] = {};
     const auto columns_of = [&](int part, int step) {
       constexpr int steps = Types::column_keys / Mma::depth;
@@ -351,45 +362,58 @@ void paired_fused(const BackwardArguments& a) {
                                     dq[part] = Mma::multiply(ds[step], right, dq[part]);
                                   });
       }
-    } else {
+    } else if (adds) {
       ROCFLASH_UNROLL
       for (int step = 0; step < dq_steps; ++step) {
-        const typename Mma::Operand left = exchange.fragment(query_part, step);
+        const typename Mma::Operand ds =
+            exchange.template fragment<in_turn ? Side::right : Side::left>(query_part, step);
         ROCFLASH_UNROLL
-        for (int part = 0; part < Types::wave_strips; ++part)
-          dq[part] = Mma::multiply(left, columns_of(part, step), dq[part]);
+        for (int part = 0; part < Types::wave_strips; ++part) {
+          const typename Mma::Operand k = columns_of(part, step);
+          dq[part] = Mma::multiply(in_turn ? k : ds, in_turn ? ds : k, dq[part]);
+        }
       }
     }
-    const std::int32_t first_row = begin + query_part * Mma::rows;
-    const auto rows = static_cast<std::int32_t>(smaller(sequence.sq - first_row, Mma::rows));
-    const BackwardArguments& now = arch::again(a);
-    using Layout = typename Mma::Layout;
-    // Blocks have room for rows behind the last one.
-    const bool blocks = sums_in_blocks(this_family);
-    constexpr int row_bytes = 4 * spec.bucket;
-    const arch::Window to(blocks ? reinterpret_cast<std::byte*>(
-                                       Sums(now, sequence, turn.head).start(first_row, strip))
-                                 : row_address<DType::f32>(now.dq_sums, sequence.batch,
-                                                           sequence.q_row + first_row, turn.head) +
-                                       4 * Mma::columns * strip,
-                          rows <= 0 ? 0
-                          : blocks  ? 4 * Sums::block_floats * Types::wave_strips
-                                    : rows * row_bytes);
-    const int own_place = arch::renew(blocks ? 4 * arch::lane()
-                                             : Layout::lane_row(arch::lane()) * row_bytes +
-                                                   4 * Layout::lane_column(arch::lane()));
-    ROCFLASH_UNROLL
-    for (int part = 0; part < Types::wave_strips; ++part) {
+    if constexpr (in_turn) {
+      if (adds) {
+        const arch::Window to = sums_of_wave();
+        ROCFLASH_UNROLL
+        for (int part = 0; part < Types::wave_strips; ++part) {
+          ROCFLASH_UNROLL
+          for (int quad = 0; quad < quads; ++quad) {
+            Float4 sum = __builtin_bit_cast(Float4, sums_before[part][quad]);
+            ROCFLASH_UNROLL
+            for (int r = 0; r < 4; ++r) sum[r] += dq[part][4 * quad + r];
+            to.store16(__builtin_bit_cast(Words4, sum), quad_place(part, quad));
+          }
+        }
+      }
+    } else {
+      const arch::Window to = sums_of_wave();
+      const int own_place = arch::renew(blocks ? 4 * arch::lane()
+                                               : Layout::lane_row(arch::lane()) * row_bytes +
+                                                     4 * Layout::lane_column(arch::lane()));
       ROCFLASH_UNROLL
-      for (int r = 0; r < Mma::results; ++r)
-        to.add(dq[part][r],
-               static_cast<std::uint32_t>(
-                   own_place +
-                   (blocks ? 4 * (part * Sums::block_floats + arch::wave_size * r)
-                           : Layout::register_row(r) * row_bytes + 4 * Mma::columns * part)));
+      for (int part = 0; part < Types::wave_strips; ++part) {
+        ROCFLASH_UNROLL
+        for (int r = 0; r < Mma::results; ++r)
+          to.add(dq[part][r],
+                 static_cast<std::uint32_t>(
+                     own_place +
+                     (blocks ? 4 * (part * Sums::block_floats + arch::wave_size * r)
+                             : Layout::register_row(r) * row_bytes + 4 * Mma::columns * part)));
+      }
     }
     if (n + 1 < turns) store();
+    before = turn;
     turn = next;
+  }
+  if constexpr (in_turn) {
+    if (turns > 0 && arch::again(a).dq_sums) {
+      arch::await_stores();
+      arch::barrier();
+      block_turns.pass(counter(before));
+    }
   }
 
   // dv or dk. Each step finds its position again rather than keep it in registers.
@@ -398,7 +422,7 @@ void paired_fused(const BackwardArguments& a) {
     SequenceView sequence;
     std::int32_t first;
     Position(const BackwardArguments& now, int part)
-        : item(key_item(now)),
+        : item(key_item(now, in_turn ? start_number_again() : arch::group())),
           sequence(now.problem, item.batch),
           first(item.block * tile.owned + arch::wave() % Types::pairs * Types::wave_keys +
                 part * Mma::columns) {}

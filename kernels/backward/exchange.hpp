@@ -2,7 +2,7 @@
 // keys its columns, a lane's results belong to one key, which suits dv and dk. dq needs them the other
 // way round, and sums over the keys of all waves: so each wave writes its share to LDS and reads all.
 //
-// Readers get a left operand whose lines are queries; its depth is the keys of the workgroup, 16 at a time
+// Readers get an operand whose lines are queries; its depth is the keys of the workgroup, 16 at a time
 // in the order of `operand_order`, as columns of a tile have it.
 #pragma once
 
@@ -78,9 +78,10 @@ class ChooseScoreExchange {
     const int chunk = turn(row) ^ part * (Mma::columns / 8);
     ((SharedWords2*)room_)[(to_ ^ 2 * chunk) + 2 * row * row_chunks] = arch::transpose_quad(quad);
   }
+  template <Side side = Side::left>
   typename Mma::Operand fragment(int part, int step) const {
     return fragment_of_chunks<Mma>(step, [&](int own, int fixed) {
-      const Offset from = offset(operand_line<Mma, Side::left>(), own, part * Mma::rows, fixed);
+      const Offset from = offset(operand_line<Mma, side>(), own, part * Mma::rows, fixed);
       return (room_ + from.lane)[from.fixed];
     });
   }
@@ -135,6 +136,7 @@ class ChooseScoreExchange<true, Mma_, queries, keys, writers, parts> {
     room_[offset(key, Layout::lane_row(lane) / 4 + row / 4)] = quad;
   }
   // Blocks of four keys by 16 queries, each read by 16 lanes.
+  template <Side = Side::left>
   typename Mma::Operand fragment(int part, int step) const {
     const int lane = arch::lane(), own = Layout::lane_row(lane) + lane % 16 / 4;
     const int unit = part * Mma::rows / 4 + Layout::a_row(lane, 0) / 16 * 4 + lane % 4;

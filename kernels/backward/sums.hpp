@@ -4,7 +4,7 @@
 
 #include "arch/arch.hpp"
 #include "attention/sequence.hpp"
-#include "backward/dq_sums.hpp"
+#include "backward/turns.hpp"
 #include "table/backward.hpp"
 
 namespace rocflash::kernel {
@@ -13,7 +13,12 @@ namespace rocflash::kernel {
 template <class Mma>
 float* sum_of(const BackwardArguments& a, const SequenceView& sequence, std::int64_t head,
               std::int32_t query, int column) {
-  if constexpr (sums_in_blocks(this_family)) {
+  if constexpr (adds_in_turn(this_family)) {
+    // Of transposed products, in which a lane has neighbouring columns: rows of a block.
+    const int row = query % Mma::columns;
+    return SumsInBlocks<Mma::columns>(a, sequence, head).start(query - row, column / Mma::rows) +
+           row * Mma::rows + column % Mma::rows;
+  } else if constexpr (sums_in_blocks(this_family)) {
     // Which result of which half of the wave.
     constexpr bool every_other = Mma::Layout::register_row(1) == 2;
     const int row = query % Mma::rows, r = every_other ? row / 2 : row % Mma::results,
@@ -41,6 +46,10 @@ void clear_sums(const BackwardArguments& a, const SequenceView& sequence, std::i
   auto* to = reinterpret_cast<Float4*>(sum_of<Mma>(a, sequence, head, first, 0));
   for (std::int32_t n = arch::lane(); n < rows * (sums.columns / 4); n += arch::wave_size)
     arch::store(to + n, Float4{});
+  if constexpr (adds_in_turn(this_family)) {
+    static_assert(count == DqSums::rows);
+    if (arch::lane() == 0) arch::store(DqTurns(a, sequence).counter(head, first), 0u);
+  }
 }
 
 }  // namespace rocflash::kernel

@@ -38,8 +38,13 @@ constexpr float lowering(Family family, DType dtype) {
 // Whether the f32 sums of dq lie in blocks of 16 queries, in the order of the products that are added to them
 // (kernels/backward/dq_sums.hpp); else in rows.
 constexpr bool sums_in_blocks(Family family) {
-  return family == Family::rdna3 || family == Family::rdna4 || vendor_of(family) == Vendor::nvidia;
+  return family == Family::rdna2 || family == Family::rdna3 || family == Family::rdna4 ||
+         vendor_of(family) == Vendor::nvidia;
 }
+
+// Whether workgroups that own keys take turns at those sums (kernels/backward/amd_in_turn.hpp): gfx10 cannot add f32 to
+// memory. The same bits come out every time.
+constexpr bool adds_in_turn(Family family) { return family == Family::rdna2; }
 
 // Whether backward_fused gives dv, too. Above 128 columns gfx90a and gfx942 have neither registers for the sums of both
 // results of 128 keys nor LDS for a tile of dout as rows and transposed: there it gives dq and dk, and backward_dv
@@ -200,6 +205,15 @@ constexpr BackwardBlock backward_block(const KernelSpec& spec) {
   return {g.keys(), g.queries, g.threads(), backward_groups_shared(spec), g.same_keys ? 4 : 1};
 }
 
+// RDNA's kernel for all gradients, by pairs of waves. gfx10 up to 64 columns: three workgroups share a unit where
+// registers allow (bf16 is widened, which takes some).
+constexpr BackwardTile paired_tile(Family family, const KernelSpec& spec) {
+  const bool small = spec.bucket <= 64 && spec.variant == Variant::plain;
+  if (family == Family::rdna4 && small) return {128, 32, 256, 1, false, 1, 0, 2, 2};
+  const bool three = family == Family::rdna2 && small && spec.dtype == DType::f16;
+  return {64, spec.bucket <= 64 ? 32 : 16, 256, three ? 6 : 1, false, 1, 0, 2};
+}
+
 constexpr BackwardTile backward_tile(Family family, const KernelSpec& spec) {
   const int bucket = spec.bucket;
   if (spec.operation == Operation::backward_sinks || spec.operation == Operation::backward_clear)
@@ -224,10 +238,7 @@ constexpr BackwardTile backward_tile(Family family, const KernelSpec& spec) {
     case Family::rdna4:
       if (spec.operation == Operation::backward_delta) return {128, 0, 256, 1};
       if (spec.operation == Operation::backward_round) return {128, 0, 256, 1};
-      if (spec.operation == Operation::backward_fused)
-        return family == Family::rdna4 && bucket <= 64 && spec.variant == Variant::plain
-                   ? BackwardTile{128, 32, 256, 1, false, 1, 0, 2, 2}
-                   : BackwardTile{64, bucket <= 64 ? 32 : 16, 256, 1, false, 1, 0, 2};
+      if (spec.operation == Operation::backward_fused) return paired_tile(family, spec);
       if (bucket <= 128) return {64, 16, 128, 1, true};
       return {32, 16, 64, 1, true, 0};
     case Family::sm80:

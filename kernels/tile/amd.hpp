@@ -202,6 +202,12 @@ class KeptLines {
   void renew() {
     if constexpr (shared) line_ = arch::renew(line_);
   }
+  // From here on what is computed from numbers in registers is computed again: without a matrix unit, bf16 is widened
+  // for each product.
+  void renew_numbers() {
+    ROCFLASH_UNROLL
+    for (auto& fragment : fragment_) arch::settle(fragment);
+  }
 
  private:
   static constexpr int steps = depth / Mma::depth;

@@ -11,9 +11,11 @@
 #include <stdexcept>
 #include <thread>
 
+#include "core/global_race.h"
 #include "core/issue_model.h"
 #include "core/kernel_abi.h"
 #include "isa/matrix.h"
+#include "isa/memory_access.h"
 #include "isa/mfma_f64.h"
 #include "isa/mfma_f8f6f4.h"
 
@@ -31,11 +33,7 @@ struct LaunchState {
   std::optional<Report> report;
   std::exception_ptr thrown;
 
-  struct Shard {
-    std::mutex mutex;
-    std::unordered_map<u64, std::pair<u64, u8>> writers;  // dword -> group + 1, bytes
-  };
-  Shard shards[64];
+  GlobalWrites global_writes;
 };
 
 namespace {
@@ -428,7 +426,8 @@ LaunchResult run_kernel(const LaunchRequest& request) {
   const auto cores = std::max(1u, std::thread::hardware_concurrency());
   u64 threads = request.threads > 0 ? static_cast<u64>(request.threads) : cores;
   threads = std::min(threads, launch.groups);
-  if (request.observer != nullptr) threads = 1;  // it sees one instruction at a time
+  // An observer, and the check for races, see one instruction at a time.
+  if (request.observer != nullptr || request.checks.global_race) threads = 1;
   std::vector<Worker> workers(threads);
   std::vector<std::thread> pool;
   for (u64 i = 1; i < threads; ++i) {
@@ -443,25 +442,17 @@ LaunchResult run_kernel(const LaunchRequest& request) {
   return result;
 }
 
-void note_global_write(Wave& w, u64 address, u32 bytes, int lane) {
-  LaunchState& launch = *w.group->launch;
-  for (u64 at = address & ~3ull; at < address + bytes; at += 4) {
-    u8 mask = 0;
-    for (u64 b = 0; b < 4; ++b) {
-      if (at + b >= address && at + b < address + bytes) mask |= u8(1u << b);
-    }
-    auto& shard = launch.shards[at / 4 % 64];
-    const std::scoped_lock lock(shard.mutex);
-    auto& [writer, written] = shard.writers[at];
-    const u64 self = w.group->linear + 1;
-    if (writer != 0 && writer != self && (written & mask) != 0) {
-      raise_at(
-          Fault::GlobalRace,
-          fmt::format("workgroups {} and {} both write here without atomics", writer - 1, self - 1),
-          lane, at);
-    }
-    written = writer == self ? u8(written | mask) : mask;
-    writer = self;
+void note_global_access(Wave& w, u64 address, u32 bytes, int lane, Access access) {
+  GlobalWrites& writes = w.group->launch->global_writes;
+  const u64 self = w.group->linear;
+  if (access == Access::Read) {
+    writes.read(self, address);
+  } else if (access == Access::Atomic) {
+    writes.atomic(self, address);
+  } else if (const auto other = writes.write(self, address, bytes)) {
+    raise_at(Fault::GlobalRace,
+             fmt::format("workgroups {} and {} both write here without atomics", *other, self),
+             lane, address);
   }
 }
 

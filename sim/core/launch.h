@@ -20,6 +20,8 @@
 
 namespace rocflash::sim {
 
+enum class Access : u8;  // isa/memory_access.h
+
 // A code object ready to run; decodes on first use for each wave size.
 class Module {
  public:
@@ -74,7 +76,7 @@ void check_launch(const LaunchRequest& request);
 LaunchResult run_kernel(const LaunchRequest& request);
 
 // Used by memory instructions.
-void note_global_write(Wave& w, u64 address, u32 bytes, int lane);
+void note_global_access(Wave& w, u64 address, u32 bytes, int lane, Access access);
 std::span<const Wave> waves_of(const Workgroup& group);
 
 }  // namespace rocflash::sim

@@ -52,8 +52,8 @@ Location device_location(Wave& w, u64 address, u32 bytes, int lane, Access acces
   p.device = true;
   p.shadow_is_defined = true;
   if (w.strict && a->defined != nullptr) p.shadow = a->defined + (address - a->base);
-  if (access == Access::Write && w.checks->global_race) [[unlikely]] {
-    note_global_write(w, address, bytes, lane);
+  if (w.checks->global_race) [[unlikely]] {
+    note_global_access(w, address, bytes, lane, access);
   }
   return p;
 }

@@ -126,6 +126,27 @@ TEST(Visibility, SeeingQueriesAreTheInverse) {
   });
 }
 
+// Workgroups that take turns at a tile of queries wait for their neighbour alone (kernels/backward/amd_in_turn.hpp).
+TEST(Visibility, BlocksOfKeysThatMeetATileAreNeighbours) {
+  for_every_setting([](const Setting& s) {
+    for (std::int64_t owned = 1; owned <= 3; ++owned) {
+      for (std::int64_t streamed = 1; streamed <= 3; ++streamed) {
+        for (std::int64_t query = 0; query < s.sq; query += streamed) {
+          int runs = 0;
+          bool before = false;
+          for (std::int64_t key = 0; key < s.sk; key += owned) {
+            const Range seen = seeing_queries(s.v, {key, smaller(key + owned, s.sk)}, s.sq, s.sk);
+            const bool meets = !seen.empty() && query < seen.end && query + streamed > seen.begin;
+            runs += meets && !before ? 1 : 0;
+            before = meets;
+          }
+          EXPECT_LE(runs, 1) << s << " owned " << owned << " streamed " << streamed;
+        }
+      }
+    }
+  });
+}
+
 TEST(Visibility, BoundedTellsWhetherAnythingIsHidden) {
   for_every_setting([](const Setting& s) {
     if (s.v.bounded()) return;

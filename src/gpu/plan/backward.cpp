@@ -155,6 +155,12 @@ kernel::Work share_keys(const Problem& p, const Boxes& boxes, std::int64_t keys,
   return work;
 }
 
+// Blocks of a plane that take turns at dq start one after the other, each about half a tile behind the one before it.
+// So several planes start together. A unit holds two workgroups or three: some 20 blocks of each plane run at a time.
+std::int32_t planes_in_turn(const kernel::Work& work, Chip chip) {
+  return std::clamp(chip.units / 10, 1, work.groups / work.blocks);
+}
+
 void plan_warpgroups(Plan& plan, const kernel::BackwardArguments& all, const Boxes& boxes,
                      const kernel::Work& work) {
   if (work.groups == 0) return;
@@ -213,13 +219,14 @@ Variant backward_variant(const Problem& p, const BackwardTensors& t) {
 }
 
 bool is_fused(const Problem& p, const BackwardTensors& t, Family family) {
-  return !p.deterministic && may_fuse(p, t, family);
+  return (!p.deterministic || kernel::adds_in_turn(family)) && may_fuse(p, t, family);
 }
 
 bool may_fuse(const Problem& p, const BackwardTensors& t, Family family) {
   const int bucket = bucket_for(p, Operation::backward_fused, family);
-  return !is_wide(p, family) && t.dq &&
-         (t.dk || (t.dv && kernel::fused_gives_dv(family, bucket))) &&
+  const bool shares = t.dq && (t.dk || (t.dv && kernel::fused_gives_dv(family, bucket)));
+  return !is_wide(p, family) &&
+         (shares || (kernel::adds_in_turn(family) && (t.dq || t.dk || t.dv))) &&
          has(family, {Operation::backward_fused, p.dtype, bucket, backward_variant(p, t)});
 }
 
@@ -242,8 +249,10 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
   // By warpgroups the bits can be the same on every run.
   const Boxes boxes = may_fuse(p, t, chip.family) ? boxes_for_warpgroups(p, t, chip) : Boxes{};
   const bool fused = is_fused(p, t, chip.family) || boxes.bucket > 0;
+  const bool in_turn = fused && boxes.bucket == 0 && kernel::adds_in_turn(chip.family);
   if (boxes.bucket > 0) all.sums_by_lane = p.deterministic ? kernel::sums_in_turn : 1;
-  if (fused) {
+  if (in_turn) all.sums_by_lane = kernel::sums_in_turn;
+  if (fused && t.dq) {
     // The kernel that computes delta sets them to 0: it has each query once, and runs before.
     // In blocks of so many queries each sequence starts one (kernels/backward/dq_sums.hpp).
     constexpr std::int64_t block = 16;
@@ -267,6 +276,8 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
                    .columns = columns};
   }
   const std::int64_t queries = sequence_rows(l, p.max_q), keys = std::min(p.max_k, l.rows_k);
+  if (in_turn && t.dq && queries > 0)  // how many workgroups have started; delta's clear it
+    all.planes = reinterpret_cast<std::uint32_t*>(scratch.floats(1));
   kernel::Work keys_work = {};
   if (boxes.bucket > 0 && plan.workspace.fits()) {  // launches behind delta's start early
     keys_work = share_keys(p, boxes, keys, chip);
@@ -284,6 +295,8 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
     kernel::BackwardArguments& a = plan.next<Operation::backward_delta>();
     a = all;
     a.work = share_work(p, heads, rows, tile.owned, tile.threads, chip);
+    if (in_turn && kernel::owns_keys(spec.operation) && a.work.groups > 0)
+      a.work.planes_together = planes_in_turn(a.work, chip);
     if (a.work.groups > 0) plan.add(spec, chip.family, a.work.groups);
   };
   const auto gradient = [&](Operation operation, std::int64_t heads, std::int64_t rows) {
@@ -329,7 +342,7 @@ void plan_backward(Plan& plan, const Problem& given, const BackwardTensors& tens
     }
     if (all.reports > 0)
       plan_round_early(plan, all, keys_work, queries, chip);
-    else
+    else if (t.dq)
       add(kernel::backward_spec(Operation::backward_round, p.dtype, 0, Variant::any), p.heads,
           queries);
     return;

@@ -181,9 +181,8 @@ TEST(BackwardPlan, TheWorkspaceGrowsWithTheRowsOfQueries) {
 }
 
 TEST(BackwardPlan, TheSameBitsEveryTimeAreNotFused) {
-  for (const Family family :
-       {Family::gcn5, Family::cdna1, Family::cdna2, Family::cdna3, Family::cdna4, Family::rdna2,
-        Family::rdna3, Family::rdna4, Family::sm80}) {
+  for (const Family family : {Family::gcn5, Family::cdna1, Family::cdna2, Family::cdna3,
+                              Family::cdna4, Family::rdna3, Family::rdna4, Family::sm80}) {
     const Given g;
     EXPECT_FALSE(is_fused(g.p, g.t, family));
   }

@@ -60,7 +60,7 @@ TEST(FusedPlan, DeterministicNeverAddsInAnyOrder) {
   }
 }
 
-// gfx10 cannot add f32 to memory; gfx11 and gfx12 can.
+// gfx906 cannot add f32 to memory; gfx11 and gfx12 can.
 TEST(FusedPlan, FamiliesThatAddInMemoryFuse) {
   for (const Family family :
        {Family::cdna2, Family::cdna3, Family::cdna4, Family::rdna3, Family::rdna4}) {
@@ -69,11 +69,56 @@ TEST(FusedPlan, FamiliesThatAddInMemoryFuse) {
     g.p.softcap = 3;
     EXPECT_EQ(g.kernels(family)[1], "backward_fused_bf16_128_full");
   }
-  for (const Family family : {Family::rdna2, Family::gcn5, Family::cdna1}) {
+  for (const Family family : {Family::gcn5, Family::cdna1}) {
     Given g;
     for (const std::string& name : g.kernels(family))
       EXPECT_EQ(name.find("fused"), name.npos) << name;
   }
+}
+
+// gfx10's workgroups add to dq one after the other: the same bits every time, for whatever is wanted.
+TEST(FusedPlan, InTurnOneKernelServesAll) {
+  for (const bool deterministic : {false, true}) {
+    for (int wanted = 1; wanted < 8; ++wanted) {
+      Given g;
+      g.p.deterministic = deterministic;
+      if ((wanted & 1) == 0) g.t.dq = {};
+      if ((wanted & 2) == 0) g.t.dk = {};
+      if ((wanted & 4) == 0) g.t.dv = {};
+      Names names = fast;
+      if (!g.t.dq) names.pop_back();
+      EXPECT_EQ(g.kernels(Family::rdna2), names) << wanted;
+      g.p.softcap = 3;
+      names[1] = "backward_fused_bf16_128_full";
+      EXPECT_EQ(g.kernels(Family::rdna2), names) << wanted;
+    }
+  }
+  EXPECT_EQ(Given(192).kernels(Family::rdna2),
+            Names({"backward_delta_bf16", "backward_queries_bf16_256_plain",
+                   "backward_dk_bf16_256_plain", "backward_dv_bf16_256_plain"}));
+}
+
+// Sums, a counter per 16 queries, and how many workgroups have started. Blocks of several planes start together.
+TEST(FusedPlan, InTurnThereAreCounters) {
+  Given g;
+  const std::int64_t sums = 2 * 8 * 1008 * 128, counters = 2 * 8 * 1008 / 16,
+                     delta = 4 * 2 * 8 * 1000;
+  Plan plan;
+  plan_backward(plan, g.p, g.t, at(0x100000), {Family::rdna2, 40});
+  EXPECT_EQ(plan.workspace.value(), delta + (4 * (sums + counters) + 63) / 64 * 64 + 64);
+  const auto& a = plan.arguments<Operation::backward_fused>();
+  EXPECT_EQ(a.sums_by_lane, kernel::sums_in_turn);
+  EXPECT_EQ(reinterpret_cast<std::byte*>(a.planes), at(0x100000) + plan.workspace.value() - 64);
+  EXPECT_EQ(a.work.planes_together, 4);
+  Plan asked;  // a question about the size, before there is memory
+  plan_backward(asked, g.p, g.t, nullptr, {Family::rdna2, 40});
+  EXPECT_EQ(asked.workspace.value(), plan.workspace.value());
+  Given keys;  // nobody takes turns at nothing
+  keys.t.dq = {};
+  Plan of_keys;
+  plan_backward(of_keys, keys.p, keys.t, at(0x100000), {Family::rdna2, 40});
+  EXPECT_EQ(of_keys.workspace.value(), delta);
+  EXPECT_EQ(of_keys.arguments<Operation::backward_fused>().planes, nullptr);
 }
 
 // Without dq there is nothing to share, and without dk and dv nothing to share it with.
