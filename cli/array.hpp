@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <new>
 #include <string>
 
 #include "rocflash/rocflash.hpp"
@@ -18,10 +19,17 @@ inline DType parse_dtype(const std::string& name) {
   return DType::f32;
 }
 
+inline std::size_t bytes_of(DType dtype, const Dims& shape) {
+  std::size_t bytes = size_of(dtype);
+  for (const std::int64_t n : shape) {
+    if (__builtin_mul_overflow(bytes, static_cast<std::size_t>(n), &bytes)) throw std::bad_alloc();
+  }
+  return bytes;
+}
+
 class Array {
  public:
-  Array(DType dtype, Dims shape) : dtype_(dtype), shape_(shape) {
-    for (const std::int64_t n : shape_) bytes_ *= static_cast<std::size_t>(n);
+  Array(DType dtype, Dims shape) : dtype_(dtype), shape_(shape), bytes_(bytes_of(dtype, shape)) {
     memory_.reserve(bytes_);
     std::memset(memory_.data(), 0, bytes_);
   }
@@ -47,7 +55,7 @@ class Array {
 
   DType dtype_;
   Dims shape_;
-  std::size_t bytes_ = size_of(dtype_);
+  std::size_t bytes_;
   Workspace memory_;  // on a cache line, as frameworks allocate tensors
 };
 

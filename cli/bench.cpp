@@ -279,7 +279,7 @@ Command add_bench(CLI::App& app) {
   const auto o = std::make_shared<BenchOptions>();
   add_device_option(*command, o->device);
   const auto size = [&](const char* name, auto& value, const char* text) {
-    return command->add_option(name, value, text)->check(CLI::PositiveNumber);
+    return command->add_option(name, value, text)->check(positive());
   };
   command->add_option("--op", o->op, "What to time")
       ->check(CLI::IsMember({"forward", "backward", "decode"}))

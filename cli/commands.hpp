@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -10,6 +11,9 @@ namespace rocflash::cli {
 
 // The exit status by convention: all is well, something failed, the command line makes no sense.
 inline constexpr int exit_good = 0, exit_failed = 1, exit_usage = 2;
+
+// Counts and sizes: from 1 to what still multiplies without overflow where two of them meet.
+inline CLI::Range positive() { return {std::int64_t{1}, std::int64_t{INT32_MAX}}; }
 
 using Command = std::function<int()>;
 

@@ -34,12 +34,6 @@ class GpuArray {
   }
 
  private:
-  static std::size_t bytes_of(DType dtype, const Dims& shape) {
-    std::size_t bytes = size_of(dtype);
-    for (const std::int64_t n : shape) bytes *= static_cast<std::size_t>(n);
-    return bytes;
-  }
-
   std::shared_ptr<Gpu> gpu_;
   DType dtype_;
   Dims shape_;

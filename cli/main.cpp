@@ -4,6 +4,7 @@
 
 #include <exception>
 #include <memory>
+#include <new>
 #include <rocflash/rocflash.hpp>
 
 #include "commands.hpp"
@@ -19,7 +20,7 @@ void add_device_option(CLI::App& command, std::string& device) {
       verify::DeviceName name(text);
       return std::string();
     } catch (const Error& e) {
-      return std::string(e.what());
+      return e.what() + std::string(", or auto");
     }
   };
   command.add_option("--device", device, "Who computes: cpu, hip:N, cuda:N, or auto for the best")
@@ -81,6 +82,9 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return rocflash::cli::run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "rocflash: not enough memory for what the command line asks for\n");
+    return rocflash::cli::exit_failed;
   } catch (const std::exception& e) {
     fmt::print(stderr, "rocflash: {}\n", e.what());
     return rocflash::cli::exit_failed;

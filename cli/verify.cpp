@@ -236,7 +236,7 @@ Command add_verify(CLI::App& app) {
                    "Only cases whose name (feature/dtype/shape) contains this")
       ->type_name("TEXT");
   command->add_option("--every", o->every, "One case in so many, chosen by the seed")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->capture_default_str();
   command->add_option("--seed", o->seed, "Another seed gives other numbers")->capture_default_str();
   command->add_option("--threads", o->threads, "Cases to run at a time; 0 chooses")

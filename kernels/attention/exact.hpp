@@ -107,7 +107,7 @@ void repair(const Scores& scores, const QueryView& query, float base, float fact
     if (arch::lane() == 0) store_lse(lse);
   }
   for (int column = begin + arch::lane(); column < end; column += arch::wave_size) {
-    float sum = 0;
+    float sum = factor - factor;  // NaN by such a sink, also without a key to carry it
     for (std::int32_t key = query.begin; key < query.end; ++key) {
       const float weight = Scores::Unit::exp(scores.score(query, key) - base) * factor;
       if (weight == 0 || (p.dropout.on() && !scores.shape.keeps(query, key))) continue;

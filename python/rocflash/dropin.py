@@ -19,7 +19,7 @@ from ._torch.attention import attention_of_tensors, draw_rng_state
 from ._torch.autograd import Backward, define, register_fake, register_operators
 from ._torch.calls import backward, combine, forward, refuse_missing_gradients
 from ._torch.decode import attention_with_kvcache, join_qv, side_by_side
-from ._torch.options import check_number, check_options, check_tensor
+from ._torch.options import check_number, check_options, check_tensor, real
 from ._torch.plan import GRADIENTS
 from ._torch.rotary import check_tables, turn
 from ._torch.route import OPERATOR, route
@@ -143,6 +143,8 @@ def attend(
     left, right = (-1, -1) if window_size is None else window_pair(window_size, "window_size")
     if alibi_slopes is not None:
         check_tensor("alibi_slopes", alibi_slopes)
+    if softmax_scale is not None and type(softmax_scale) is not float:
+        softmax_scale = real("softmax_scale", softmax_scale)
     with_weights = False
     if return_attn_probs:
         check_number("dropout_p", dropout_p, float)

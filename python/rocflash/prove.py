@@ -146,11 +146,23 @@ def prove(device: str = "cpu", backend: Optional[str] = None) -> bool:
     return good
 
 
+def refuse_absent(words: argparse.ArgumentParser, device: str) -> None:
+    """Ends a command with a usage message where torch cannot put a tensor on the device that it is given."""
+    try:
+        if torch.empty(1, device=device).device.type in ("cpu", "cuda"):
+            return
+        why = "no such kernels"
+    except (RuntimeError, AssertionError) as error:
+        why = str(error).splitlines()[0]
+    words.error(f"device: {device!r} ({why}); it must be cpu or, where torch has a GPU, cuda")
+
+
 def main() -> int:
     words = argparse.ArgumentParser(prog="python -m rocflash.prove", description=__doc__)
     words.add_argument("device", nargs="?", default="cpu")
     words.add_argument("--backend", help="native, triton, ck, cpu, ...; as calls here use unless given")
     given = words.parse_args()
+    refuse_absent(words, given.device)
     return 0 if prove(given.device, given.backend) else 1
 
 

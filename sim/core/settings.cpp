@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstdlib>
 #include <stdexcept>
 
@@ -26,11 +27,14 @@ std::vector<std::string> split(const std::string& text) {
   return parts;
 }
 
-long long number(const char* name, const std::string& text) {
+long long number(const char* name, const std::string& text, long long most = LLONG_MAX) {
   char* end = nullptr;
   const long long value = std::strtoll(text.c_str(), &end, 0);
   if (end == text.c_str() || *end != '\0' || value < 0) {
     throw std::invalid_argument(fmt::format("{}={}: not a number", name, text));
+  }
+  if (value > most) {
+    throw std::invalid_argument(fmt::format("{}={}: it can be 0 to {}", name, text, most));
   }
   return value;
 }
@@ -87,8 +91,10 @@ Checks parse_checks(const std::string& text) {
 Settings read_settings() {
   Settings s;
   const auto names = split(variable("ROCFLASH_SIM_ARCH", "gfx942"));
-  const auto count = number("ROCFLASH_SIM_DEVICES",
-                            variable("ROCFLASH_SIM_DEVICES", std::to_string(names.size()).c_str()));
+  if (names.empty()) throw std::invalid_argument("ROCFLASH_SIM_ARCH names no target");
+  const auto count =
+      number("ROCFLASH_SIM_DEVICES",
+             variable("ROCFLASH_SIM_DEVICES", std::to_string(names.size()).c_str()), 1024);
   for (long long i = 0; i < count; ++i) {
     const std::string& name = names[static_cast<std::size_t>(i) % names.size()];
     const Target* target = find_target(name);
@@ -104,7 +110,7 @@ Settings read_settings() {
   s.checks.budget = static_cast<u64>(
       number("ROCFLASH_SIM_BUDGET", variable("ROCFLASH_SIM_BUDGET", "1073741824")));
   s.threads =
-      static_cast<int>(number("ROCFLASH_SIM_THREADS", variable("ROCFLASH_SIM_THREADS", "0")));
+      static_cast<int>(number("ROCFLASH_SIM_THREADS", variable("ROCFLASH_SIM_THREADS", "0"), 1024));
   s.counters = variable("ROCFLASH_SIM_COUNTERS", "");
   s.trace = switched_on("ROCFLASH_SIM_TRACE");
   s.time = variable("ROCFLASH_SIM_TIME", "");

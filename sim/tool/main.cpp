@@ -64,6 +64,8 @@ int listing(const std::string& path, const std::string& arch, int wave) {
 
 // What LLVM can encode for a target and what the simulator makes of it.
 void coverage(const std::string& arch, bool names) {
+  if (!arch.empty() && find_target(arch) == nullptr)
+    throw std::invalid_argument("no target " + arch);
   for (const Target& target : all_targets()) {
     if (!arch.empty() && target.name != arch) continue;
     int known = 0;
@@ -101,9 +103,12 @@ int main(int argc, char** argv) {
   run_command->add_option("--break", options.breakpoint,
                           "print registers before this instruction: 0xOFFSET or KERNEL+0xOFFSET");
   run_command->add_option("--registers", options.registers, "which, e.g. v0-v7,s0-s3,vcc,exec,a0");
-  run_command->add_option("--group", options.group, "linear workgroup to stop in");
-  run_command->add_option("--wave", options.wave, "wave of it to stop in");
-  run_command->add_option("--hits", options.hits, "how many times to stop");
+  run_command->add_option("--group", options.group, "linear workgroup to stop in")
+      ->check(CLI::Range(i64{0}, INT64_MAX));
+  run_command->add_option("--wave", options.wave, "wave of it to stop in")
+      ->check(CLI::Range(0, 31));
+  run_command->add_option("--hits", options.hits, "how many times to stop")
+      ->check(CLI::Range(1, INT32_MAX));
   run_command->add_option("--counters", options.counters, "table or json")
       ->check(CLI::IsMember({"table", "json"}));
   // Whatever says how to predict says that it is to be done.
@@ -129,7 +134,8 @@ int main(int argc, char** argv) {
   run_command->add_flag("--listing", options.listing, "disassembly with execution counts");
   run_command->add_option("--checks", options.checks,
                           "all, none, or a list such as undefined,wait");
-  run_command->add_option("--threads", options.threads, "worker threads (0: all cores)");
+  run_command->add_option("--threads", options.threads, "worker threads (0: all cores)")
+      ->check(CLI::Range(0, 1024));
 
   std::string path;
   std::string arch;
@@ -156,7 +162,11 @@ int main(int argc, char** argv) {
                                "one of gfx942, gfx950, gfx1100, gfx1201; default: all");
   validate_command->add_option("--clang", clang, "assembles the microkernels");
 
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  }
   try {
     if (run_command->parsed()) {
       options.time =

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <regex>
 #include <stdexcept>
 
 #include "core/launch.h"
@@ -43,12 +44,13 @@ std::vector<RegisterRange> parse_registers(const std::string& text) {
     if (part == "vcc") part = fmt::format("s{}-s{}", int{sreg::kVcc}, sreg::kVcc + 1);
     if (part == "exec") part = fmt::format("s{}-s{}", int{sreg::kExec}, sreg::kExec + 1);
     if (part == "m0") part = fmt::format("s{}", int{sreg::kM0});
-    const auto dash = part.find('-');
-    RegisterRange r{part[0], std::atoi(part.c_str() + 1), 0};
-    r.last = dash == part.npos ? r.first : std::atoi(part.c_str() + dash + 2);
-    if ((r.file != 'v' && r.file != 's' && r.file != 'a') || r.last < r.first) {
+    static const std::regex range("([vsa])([0-9]{1,3})(-\\1([0-9]{1,3}))?");
+    std::smatch m;
+    if (!std::regex_match(part, m, range))
       throw std::invalid_argument("'" + part + "' is no register range such as v0-v7");
-    }
+    RegisterRange r{part[0], std::stoi(m[2]), 0};
+    r.last = m[4].matched ? std::stoi(m[4]) : r.first;
+    if (r.last < r.first) throw std::invalid_argument("'" + part + "' ends before it begins");
     ranges.push_back(r);
   }
   return ranges;
@@ -121,6 +123,10 @@ class Breakpoint final : public Observer {
 void three(const json& d, const char* key, u32 out[3]) {
   if (!d.contains(key)) return;
   const json& v = d[key];
+  if (v.is_array() ? v.size() > 3 : !v.is_number_unsigned()) {
+    throw std::invalid_argument(
+        fmt::format("{} is a number or up to three in brackets, not {}", key, v.dump()));
+  }
   for (std::size_t i = 0; i < 3; ++i) {
     out[i] = v.is_array() ? (i < v.size() ? v[i].get<u32>() : 1) : (i == 0 ? v.get<u32>() : 1);
   }
@@ -156,15 +162,32 @@ std::vector<u8> pack_arguments(const json& list, std::map<std::string, TypedBuff
   return bytes;
 }
 
+// Where the metadata lists arguments, they must end where its last one does; a struct may be given by its members.
+void check_arguments(const KernelInfo& kernel, u64 bytes) {
+  u64 begin = 0, end = 0;  // of the last argument that callers give
+  for (const KernelArgument& a : kernel.arguments) {
+    if (!a.kind.starts_with("hidden_") && a.offset + u64{a.size} > end)
+      begin = a.offset, end = begin + a.size;
+  }
+  if (end > 0 ? bytes <= begin || bytes > end : bytes > 0 && !kernel.arguments.empty()) {
+    throw std::invalid_argument(
+        fmt::format("arguments take {} bytes; those of '{}' end at {}", bytes, kernel.name, end));
+  }
+}
+
 u64 parse_address(const std::string& text, const Module& module) {
   const auto plus = text.find('+');
-  if (plus == text.npos && text.starts_with("0x")) {
-    return module.object().bias() + std::strtoull(text.c_str(), nullptr, 16);
-  }
+  const auto number = [&](std::size_t at) {
+    char* end = nullptr;
+    const u64 value = std::strtoull(text.c_str() + at, &end, 0);
+    if (at == text.size() || *end != '\0')
+      throw std::invalid_argument("'" + text.substr(at) + "' is no offset such as 0x40");
+    return value;
+  };
+  if (plus == text.npos && text.starts_with("0x")) return module.object().bias() + number(0);
   const KernelInfo* kernel = module.object().find_kernel(text.substr(0, plus));
   if (kernel == nullptr) throw std::invalid_argument("no kernel '" + text.substr(0, plus) + "'");
-  return kernel->entry +
-         (plus == text.npos ? 0 : std::strtoull(text.c_str() + plus + 1, nullptr, 0));
+  return kernel->entry + (plus == text.npos ? 0 : number(plus + 1));
 }
 
 void print_listing(const Module& module, const Program& program, const Counters& counters) {
@@ -187,6 +210,9 @@ int run(const RunOptions& options) {
   std::ifstream in(options.description);
   if (!in) throw std::invalid_argument("cannot read " + options.description);
   in >> d;
+  refuse_others(d, "the description",
+                {"code_object", "arch", "kernel", "grid", "block", "dynamic_lds", "checks",
+                 "buffers", "arguments", "print"});
   const auto parent = std::filesystem::path(options.description).parent_path();
   const std::string directory = parent.empty() ? "." : parent.string();
   const auto code =
@@ -221,6 +247,7 @@ int run(const RunOptions& options) {
     }
   }
   const auto arguments = pack_arguments(d.value("arguments", json::array()), buffers);
+  check_arguments(*request.kernel, arguments.size());
   request.arguments = arguments;
 
   const Program& program = module.program(request.kernel->wave_size);
@@ -255,6 +282,7 @@ int run(const RunOptions& options) {
     const std::string buffer = (item.is_string() ? item : item.at("buffer")).get<std::string>();
     const auto it = buffers.find(buffer);
     if (it == buffers.end()) throw std::invalid_argument("there is no buffer " + buffer);
+    if (item.is_object()) refuse_others(item, "print", {"buffer", "first", "count"});
     const u64 first = item.is_object() ? item.value("first", u64{0}) : 0;
     const u64 count = item.is_object() ? item.value("count", u64{64}) : 64;
     fmt::print("{}", format_buffer(it->second, first, count));

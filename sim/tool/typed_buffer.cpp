@@ -2,7 +2,10 @@
 #include "tool/typed_buffer.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -27,6 +30,14 @@ T get(const u8* at) {
 template <typename T>
 void put(u8* at, T value) {
   std::memcpy(at, &value, sizeof value);
+}
+
+u64 integer(const nlohmann::json& value) {
+  if (value.is_number_unsigned()) return value.get<u64>();
+  if (!value.is_number_float()) return static_cast<u64>(value.get<i64>());
+  const double x = value.get<double>();
+  if (!(std::abs(x) <= 0x1p62)) throw std::invalid_argument(value.dump() + " is no integer");
+  return static_cast<u64>(static_cast<i64>(x));
 }
 
 bool is_float(const std::string& type) { return type[0] == 'f' || type[0] == 'b'; }
@@ -78,18 +89,34 @@ void write_number(const std::string& type, u8* at, const nlohmann::json& value) 
     if (type == "bf16") put<u16>(at, to_bf16(static_cast<float>(x)));
     return;
   }
-  const u64 x = value.is_number_float() ? static_cast<u64>(static_cast<i64>(value.get<double>()))
-                : value.is_number_unsigned() ? value.get<u64>()
-                                             : static_cast<u64>(value.get<i64>());
-  std::memcpy(at, &x, type_bytes(type));
+  const u64 bytes = type_bytes(type);
+  const u64 x = integer(value);
+  // What is left out must be zeros, or the sign's copies.
+  const u64 rest = bytes == 8 ? 0 : x >> (8 * bytes - (x >> 63));
+  if (rest != 0 && rest != ~u64{0} >> (8 * bytes - 1)) {
+    throw std::invalid_argument(fmt::format("{} does not fit {}", value.dump(), type));
+  }
+  std::memcpy(at, &x, bytes);
+}
+
+void refuse_others(const nlohmann::json& d, const std::string& what,
+                   std::initializer_list<const char*> known) {
+  if (!d.is_object()) throw std::invalid_argument(what + " must be an object, not " + d.dump());
+  for (const auto& [key, value] : d.items()) {
+    if (std::ranges::any_of(known, [&](const char* k) { return key == k; })) continue;
+    throw std::invalid_argument(
+        fmt::format("{} has no '{}'; there are {}", what, key, fmt::join(known, ", ")));
+  }
 }
 
 TypedBuffer make_buffer(const std::string& name, const nlohmann::json& d,
                         const std::string& directory) {
+  refuse_others(d, "buffer '" + name + "'",
+                {"type", "count", "values", "fill", "iota", "random", "file"});
   TypedBuffer b;
   b.name = name;
   b.type = d.value("type", "f32");
-  b.count = d.value("count", u64{0});
+  b.count = d.contains("count") ? integer(d["count"]) : 0;
   const u64 size = type_bytes(b.type);
   std::vector<char> file;
   if (d.contains("file")) {
@@ -102,17 +129,27 @@ TypedBuffer make_buffer(const std::string& name, const nlohmann::json& d,
   }
   if (d.contains("values") && b.count == 0) b.count = d["values"].size();
   if (b.count == 0) throw std::invalid_argument("buffer '" + name + "' needs a count");
-  b.data = static_cast<u8*>(Memory::instance().allocate(b.bytes(), "buffer " + name, true, 0));
-  if (b.data == nullptr) throw std::bad_alloc();
+  if (b.count <= ~u64{0} / size)
+    b.data = static_cast<u8*>(Memory::instance().allocate(b.bytes(), "buffer " + name, true, 0));
+  if (b.data == nullptr) {
+    throw std::invalid_argument(
+        fmt::format("buffer '{}': no memory for {} x {}", name, b.count, b.type));
+  }
+  if (d.contains("file") && file.size() < b.bytes()) {
+    throw std::invalid_argument(fmt::format("buffer '{}': its file has {} bytes; it needs {}", name,
+                                            file.size(), b.bytes()));
+  }
   const auto fill = [&](auto value_of) {
     for (u64 i = 0; i < b.count; ++i) write_number(b.type, b.data + i * size, value_of(i));
     b.initialised = true;
   };
   if (!file.empty()) {
-    std::memcpy(b.data, file.data(), std::min<u64>(file.size(), b.bytes()));
+    std::memcpy(b.data, file.data(), b.bytes());
     b.initialised = true;
   } else if (d.contains("values")) {
     const auto& values = d["values"];
+    if (!values.is_array() || values.empty())
+      throw std::invalid_argument("buffer '" + name + "': values must be numbers in brackets");
     fill([&](u64 i) { return values.at(i % values.size()); });
   } else if (d.contains("fill")) {
     fill([&](u64) { return d["fill"]; });
@@ -120,12 +157,13 @@ TypedBuffer make_buffer(const std::string& name, const nlohmann::json& d,
     const double start = d["iota"].get<double>();
     fill([&](u64 i) { return nlohmann::json(start + static_cast<double>(i)); });
   } else if (d.contains("random")) {
-    std::mt19937_64 random(d["random"].get<u64>());
+    std::mt19937_64 random(integer(d["random"]));
     if (is_float(b.type)) {
       std::normal_distribution<double> normal;
       fill([&](u64) { return nlohmann::json(normal(random)); });
     } else {
-      fill([&](u64) { return nlohmann::json(static_cast<u64>(random())); });
+      const u64 mask = ~u64{0} >> (64 - 8 * size);
+      fill([&](u64) { return nlohmann::json(static_cast<u64>(random()) & mask); });
     }
   }
   if (b.initialised) Memory::instance().mark_defined(b.data, b.bytes());
@@ -135,7 +173,7 @@ TypedBuffer make_buffer(const std::string& name, const nlohmann::json& d,
 std::string format_buffer(const TypedBuffer& b, u64 first, u64 count) {
   std::string out = fmt::format("{} ({} x {}):\n", b.name, b.count, b.type);
   const u64 size = type_bytes(b.type);
-  const u64 end = std::min(b.count, first + count);
+  const u64 end = first + std::min(count, b.count - std::min(first, b.count));
   constexpr u64 kPerLine = 8;
   for (u64 i = first; i < end; i += kPerLine) {
     out += fmt::format("  [{:>6}]", i);

@@ -1,6 +1,7 @@
 // Buffers of a run description: typed, filled as asked, printed for people.
 #pragma once
 
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -19,6 +20,9 @@ struct TypedBuffer {
 };
 
 u64 type_bytes(const std::string& type);
+// Throws where an object has other keys than these: a misspelt one would do nothing.
+void refuse_others(const nlohmann::json& object, const std::string& what,
+                   std::initializer_list<const char*> known);
 double read_number(const std::string& type, const u8* at);
 void write_number(const std::string& type, u8* at, const nlohmann::json& value);
 

@@ -57,7 +57,10 @@ TEST(Command, a_senseless_command_line_exits_with_2_and_says_why) {
       {"verify --filter causal/f32/d8 --every 1000000007", "--every: 1000000007 leaves none of"},
       {"bench --op sideways", "forward"},
       {"bench --dtype f8", "bf16"},
-      {"bench --seqlen 0", "--seqlen"},
+      {"bench --seqlen 0", "--seqlen: Value 0 not in range 1 to 2147483647"},
+      {"bench --op decode --seqlen 40 --page-size 9223372036854775807", "--page-size"},
+      {"verify --device gpu", "hip:0, or auto"},
+      {"verify --every -1", "to 2147483647"},
       {"bench --seqlen 128,many", "many"},
       {"bench --window 3", "--window"},
       {"bench --heads", "--heads"},
@@ -81,6 +84,9 @@ TEST(Command, what_the_library_refuses_exits_with_1_and_its_words) {
   const Outcome heads = command("bench --seqlen 8 --heads 3 --kv-heads 2 --repeat 1");
   EXPECT_EQ(heads.status, 1);
   EXPECT_TRUE(has(heads, "heads")) << heads.text;
+  const Outcome size = command("bench --batch 2147483647 --heads 2147483647 --seqlen 2147483647");
+  EXPECT_EQ(size.status, 1);
+  EXPECT_TRUE(has(size, "not enough memory")) << size.text;
 }
 
 TEST(Command, info_tells_the_path_and_the_drivers) {

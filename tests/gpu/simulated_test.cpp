@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <list>
 #include <thread>
 
@@ -442,6 +443,31 @@ TEST(Verify, MergesPartsAsTheCpuDoes) {
   for (std::size_t n = 0; n < expected.size(); ++n) ASSERT_NEAR(found[n], expected[n], 2e-6) << n;
   for (std::size_t n = 0; n < expected_lse.size(); ++n)
     ASSERT_NEAR(found_lse[n], expected_lse[n], 2e-6) << n;
+}
+
+// A sink of +infinity is a score that every query of its head sees, also one that sees no key.
+TEST(Sinks, AnInfiniteOneReachesQueriesWithoutKeys) {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  constexpr std::int64_t sq = 4, d = 16;
+  for (const DType dtype : {DType::f32, DType::f16}) {
+    Tensors t(open());
+    const Dims queries{1, sq, 2, d},
+        keys{1, 1, 2, d};  // three of four queries stand before the key
+    const Tensor out = t.filled(dtype, queries, 0x3c);
+    forward({.q = t.numbers(dtype, 1, queries),
+             .k = t.numbers(dtype, 2, keys),
+             .v = t.numbers(dtype, 3, keys),
+             .causal = true,
+             .sinks = t.floats({1, infinity}, {2})},
+            {.out = out});
+    for (std::int64_t n = 0; n < sq * 2 * d; ++n) {
+      const auto at = static_cast<std::size_t>(n);
+      const bool is_nan = dtype == DType::f32
+                              ? std::isnan(t.values<float>(out)[at])
+                              : (t.values<std::uint16_t>(out)[at] & 0x7fff) > 0x7c00;
+      EXPECT_EQ(is_nan, n / d % 2 == 1) << n;
+    }
+  }
 }
 
 // What a kernel does wrong comes back as the driver's error.

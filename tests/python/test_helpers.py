@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from flash_attn.bert_padding import (
+    IndexFirstAxisResidual,
     index_first_axis,
-    index_first_axis_residual,
     index_put_first_axis,
     rearrange,
     unpad_input,
@@ -43,7 +43,10 @@ def test_padding() -> None:
     back = index_put_first_axis(packed, indices, 8)
     back.sum().backward()
     assert x.grad.flatten(0, 1)[:, 0].tolist() == [1, 1, 1, 0, 1, 0, 0, 0]
-    assert not index_first_axis_residual(rows, indices)[1].requires_grad
+    leaf = torch.zeros(3, 2, requires_grad=True)
+    taken, residual = IndexFirstAxisResidual.apply(leaf, torch.tensor([2, 0]))
+    (10 * taken.sum() + residual.sum()).backward()
+    assert leaf.grad[:, 0].tolist() == [11, 1, 11]  # both branches reach it
     told = torch.tensor([[2, 1, 0, 0], [4, 0, 0, 0]])
     packed, indices, cu, longest = unpad_input_for_concatenated_sequences(x, told)
     assert (

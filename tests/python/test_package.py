@@ -103,6 +103,12 @@ def test_proofs_print_the_lines_people_look_for(file: str) -> None:
     assert any(title.startswith("FA3 forward success") for title in titles)
 
 
+@pytest.mark.parametrize("words", [("test_fa3.py",), ("-m", "rocflash.prove"), ("verify_flash_attn.py",)], ids=" ".join)
+def test_programs_refuse_a_device_that_is_not_there(words: tuple[str, ...]) -> None:
+    done = python(*words, "abacus")
+    assert done.returncode == 2 and "device: 'abacus'" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_proofs_without_the_packages_say_what_to_do() -> None:
     done = python("-S", "test_fa3.py", PYTHONPATH="")
     assert done.returncode == 1 and "docs/install.md" in done.stderr

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
-from flash_attn import flash_attn_func, flash_attn_varlen_func
+from flash_attn import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
 from flash_attn.flash_attn_interface import _flash_attn_backward, _flash_attn_forward
 from reference import attention, check
 
@@ -112,3 +113,23 @@ def test_more_threads_change_nothing() -> None:
     q, k, v = (torch.randn(2, 300, 4, 64) for _ in range(3))
     found = [rocflash.attention(q, k, v, causal=True, num_threads=n) for n in (1, 2, 5)]
     assert all(torch.equal(x, found[0]) for x in found)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.2])
+def test_tensors_without_memory_give_shapes(p: float) -> None:
+    """As models are sized on the device meta, with gradients."""
+    q, k, v = (torch.empty(2, 5, h, 16, device="meta", dtype=torch.bfloat16, requires_grad=True) for h in (4, 2, 2))
+    out = flash_attn_func(q, k, v, p, causal=True)
+    assert out.is_meta and out.shape == q.shape and out.dtype is q.dtype
+    out.sum().backward()
+    assert v.grad.is_meta and v.grad.shape == v.shape
+
+
+def test_a_scale_may_be_what_turns_into_a_number() -> None:
+    q, k, v = (torch.randn(1, 3, 2, 8) for _ in range(3))
+    want = flash_attn_func(q, k, v, softmax_scale=0.25)
+    for scale in (torch.tensor(0.25), np.float32(0.25)):
+        assert torch.equal(flash_attn_func(q, k, v, softmax_scale=scale), want)
+        assert torch.equal(flash_attn_with_kvcache(q, k, v, softmax_scale=scale), want)
+    with pytest.raises(ValueError, match="softmax_scale: requires a gradient"):
+        flash_attn_func(q, k, v, softmax_scale=torch.tensor(0.25, requires_grad=True))

@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
+#include "core/settings.h"
 #include "harness.h"
 
 namespace rocflash::sim::test {
@@ -93,6 +96,58 @@ TEST_F(Tool, ReportsAndFails) {
   EXPECT_EQ(out.status, 1) << out.text;
   EXPECT_NE(out.text.find("out-of-bounds"), std::string::npos) << out.text;
   EXPECT_NE(out.text.find("buffer c"), std::string::npos) << out.text;
+}
+
+// The description with one piece of it replaced.
+TEST_F(Tool, RefusesWhatItWouldNotHonour) {
+  describe(64);
+  std::ifstream in(directory_ + "/run.json");
+  const std::string good(std::istreambuf_iterator<char>(in), {});
+  const struct {
+    const char *from, *to, *words;
+  } cases[] = {
+      {"\"count\": 64, \"fill\": 5", "\"count\": 4611686018427387904, \"fill\": 5", "no memory"},
+      {"\"fill\": 5", "\"values\": []", "buffer 'b': values"},
+      {"\"fill\": 5", "\"fil\": 5", "buffer 'b' has no 'fil'"},
+      {"\"fill\": 5", "\"fill\": 4294967296", "4294967296 does not fit u32"},
+      {"\"fill\": 5", "\"fill\": 1e300", "no integer"},
+      {"\"fill\": 5", "\"file\": \"run.json\", \"count\": 5000", "its file has"},
+      {"\"count\": 64", "\"count\": \"many\"", "/buffers/a/count"},
+      {"\"block\": [64]", "\"block\": [64, 1, 1, 1]", "block"},
+      {"\"grid\"", "\"grit\"", "no 'grit'"},
+      {"{\"u32\": 64}", "{\"u64\": 64}", "arguments take 32 bytes"},
+      {", {\"u32\": 64}", "", "arguments take 24 bytes"},
+  };
+  for (const auto& c : cases) {
+    std::string text = good;
+    text.replace(text.find(c.from), std::strlen(c.from), c.to);
+    std::ofstream(directory_ + "/run.json") << text;
+    const auto out = command("run " + directory_ + "/run.json");
+    EXPECT_EQ(out.status, 2) << c.to << "\n" << out.text;
+    EXPECT_NE(out.text.find(c.words), std::string::npos) << c.to << "\n" << out.text;
+  }
+}
+
+TEST_F(Tool, RefusesOptionsThatMakeNoSense) {
+  describe(64);
+  const std::string run = "run " + directory_ + "/run.json ";
+  for (const std::string& line :
+       {std::string(), run + "--threads -1", run + "--hits 0", run + "--break add_u32+zz",
+        run + "--break add_u32 --registers v-1", run + "--clock 0",
+        std::string("coverage --arch gfx1")}) {
+    const auto out = command(line);
+    EXPECT_EQ(out.status, 2) << line << "\n" << out.text;
+  }
+}
+
+TEST(Settings, RefuseWhatNoMachineHas) {
+  for (const auto& [name, value] : {std::pair{"ROCFLASH_SIM_ARCH", ","},
+                                    {"ROCFLASH_SIM_DEVICES", "1000000000000"},
+                                    {"ROCFLASH_SIM_THREADS", "99999999999"}}) {
+    setenv(name, value, 1);
+    EXPECT_THROW(read_settings(), std::invalid_argument) << name;
+    unsetenv(name);
+  }
 }
 
 TEST_F(Tool, DescribesAndDisassembles) {

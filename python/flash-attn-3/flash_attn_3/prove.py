@@ -7,6 +7,7 @@ test_fa3.py and prove_fa3_mi300x.py, at the root of the repository, are these tw
 
 from __future__ import annotations
 
+import argparse
 import sys
 from typing import Optional
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 import flash_attn_interface
 import rocflash
+from rocflash.prove import refuse_absent
 
 # As all tests of the project: at most so many times the error of plain attention in the same dtype.
 FORWARD, GRADIENTS = 2.0, 3.0
@@ -23,8 +25,11 @@ DTYPE = torch.bfloat16
 
 def chosen_device(arguments: Optional[list[str]] = None) -> str:
     """What the command line names, else a GPU where there is one."""
-    given = sys.argv[1:] if arguments is None else arguments
-    return given[0] if given else "cuda" if torch.cuda.is_available() else "cpu"
+    words = argparse.ArgumentParser(description="Holds the FlashAttention-3 interface to the definition.")
+    words.add_argument("device", nargs="?", help="cpu, cuda, cuda:1 ...; by default a GPU where torch has one")
+    device = words.parse_args(arguments).device or ("cuda" if torch.cuda.is_available() else "cpu")
+    refuse_absent(words, device)
+    return device
 
 
 def describe(device: str) -> dict[str, str]:

@@ -10,6 +10,9 @@ from einops import rearrange, repeat
 from torch import Tensor
 
 __all__ = [
+    "IndexFirstAxis",
+    "IndexFirstAxisResidual",
+    "IndexPutFirstAxis",
     "index_first_axis",
     "index_first_axis_residual",
     "index_put_first_axis",
@@ -33,8 +36,22 @@ def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -
 
 
 def index_first_axis_residual(x: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of x, and x itself without its history, for a residual branch of its own."""
-    return x[indices], x.detach()
+    """Rows of x, and x itself for a residual branch, whose gradient is added to that of the rows."""
+    return x[indices], x.view_as(x)
+
+
+class IndexFirstAxis:
+    """Upstream's autograd classes, by the one name of theirs that is used: torch differentiates the functions itself."""
+
+    apply = staticmethod(index_first_axis)
+
+
+class IndexPutFirstAxis:
+    apply = staticmethod(index_put_first_axis)
+
+
+class IndexFirstAxisResidual:
+    apply = staticmethod(index_first_axis_residual)
 
 
 def _cumulative(lengths: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from .._c.options import (
 )
 from ..errors import Error, InvalidArgument, Unsupported
 from . import calls
-from .options import check_options, check_tensor
+from .options import check_options, check_tensor, real
 
 # How callers name what is appended.
 _APPENDED = tuple(CALLERS_NAMES.get(name, name) for name in APPENDED)
@@ -151,6 +151,8 @@ def attention_with_kvcache(
         if v_cache.shape[0] > batch:
             v_cache = v_cache[:batch]
     left, right = (-1, -1) if window is None else window_pair(window, "window_size")
+    if softmax_scale is not None and type(softmax_scale) is not float:
+        softmax_scale = real("softmax_scale", softmax_scale)
     options = _packed(
         cu_seqlens_q, _lengths(cache_seqlens, batch, q.device), cache_leftpad,
         None if alibi_slopes is None else _detached("alibi_slopes", alibi_slopes), sinks, page_table,

@@ -22,6 +22,7 @@ __all__ = [
     "check_numbers",
     "check_options",
     "check_tensor",
+    "real",
 ]
 
 
@@ -44,6 +45,21 @@ def check_number(name: str, x: Any, kind: type) -> None:
     if not fits:
         words = {bool: "True or False", int: "an integer", float: "a number"}[kind]
         raise TypeError(f"{name}: {x!r} ({type(x).__name__}); it must be {words}")
+
+
+def real(name: str, value: Any) -> Any:
+    """A number from what turns into one: NumPy's scalars, a tensor of one element."""
+    if isinstance(value, (int, float, str, bytes, torch.SymInt, torch.SymFloat)):
+        return value  # whoever takes it checks it
+    if getattr(value, "requires_grad", False):
+        raise InvalidArgument(
+            f"{name}: requires a gradient, which attention does not give; multiply q by it instead"
+        )
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        words = f"{name}: {value!r} ({type(value).__name__}); it must be a number"
+        raise TypeError(words) from error
 
 
 def check_numbers(numbers: tuple[Any, ...]) -> None:

@@ -11,6 +11,9 @@ from flash_attn.ops.triton.rotary import apply_rotary
 from rocflash.dropin import InvalidArgument
 
 __all__ = [
+    "ApplyRotaryEmb",
+    "ApplyRotaryEmbKV_",
+    "ApplyRotaryEmbQKV_",
     "RotaryEmbedding",
     "apply_rotary_emb",
     "apply_rotary_emb_func",
@@ -91,6 +94,20 @@ def apply_rotary_emb_kv_(
         raise InvalidArgument(f"kv: shape {tuple(kv.shape)}; it must be (b, s, 2, heads, d)")
     apply_rotary(kv[:, :, 0], cos, sin, seqlen_offsets, interleaved=interleaved, inplace=True)
     return kv
+
+
+class ApplyRotaryEmb:
+    """Upstream's autograd classes, by the one name of theirs that is used."""
+
+    apply = staticmethod(apply_rotary_emb)
+
+
+class ApplyRotaryEmbQKV_:
+    apply = staticmethod(apply_rotary_emb_qkv_)
+
+
+class ApplyRotaryEmbKV_:
+    apply = staticmethod(apply_rotary_emb_kv_)
 
 
 class RotaryEmbedding(nn.Module):
