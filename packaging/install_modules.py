@@ -7,7 +7,7 @@ install_modules.py site-packages flash-attn-3    flash-attn-3 alone, which needs
 
 from __future__ import annotations
 
-import sys
+import argparse
 import tempfile
 import zipfile
 from pathlib import Path
@@ -15,20 +15,24 @@ from pathlib import Path
 import wheel
 
 
-def main(place: Path, which: str = "flash-attn") -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("place", type=Path, help="the folder")
+    parser.add_argument(
+        "which", nargs="?", choices=("flash-attn", "flash-attn-3"), default="flash-attn"
+    )
+    arguments = parser.parse_args()
     version = wheel.project(wheel.DROPIN / "pyproject.toml")["version"]
     with tempfile.TemporaryDirectory() as folder:
-        if which == "flash-attn":
+        if arguments.which == "flash-attn":
             made = wheel.write_stamped(Path(folder), version, "py3-none-any", {})
-        elif which == "flash-attn-3":
-            made = wheel.write_pure(Path(folder), wheel.DROPIN_3)
         else:
-            raise SystemExit(
-                f"install_modules.py: {which!r}; there are flash-attn and flash-attn-3"
-            )
+            made = wheel.write_pure(Path(folder), wheel.DROPIN_3)
         with zipfile.ZipFile(made) as archive:
-            archive.extractall(place)
+            archive.extractall(arguments.place)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    main()
