@@ -94,8 +94,8 @@ bool plan_warpgroups(Plan& plan, const kernel::ForwardArguments forward, Chip ch
   if (work.groups == 0) return true;
   // Where later queries see more keys.
   a.pairs = p.visibility.right >= 0 && p.visibility.left < 0 && p.visibility.chunk == 0;
-  const auto map = [&](const TensorBox& box, int rows, kernel::TensorMap& to) {
-    plan.map(panel_of(box, bucket, rows, to));
+  const auto map = [&](const TensorBox& box, int box_rows, kernel::TensorMap& to) {
+    plan.map(panel_of(box, bucket, box_rows, to));
   };
   map(*q, tile.queries(), a.q);
   map(*k, rows, a.k);
