@@ -322,12 +322,12 @@ void forward_in_turns(const ForwardArguments& a) {
           };
           if constexpr (n < first) {
             typename Mma::Result& o = out.part[n % parts][0];
-            o = Mma::multiply(left, weights.fragment(0, n / parts), o, behind);
+            o = Mma::multiply_around(left, weights.fragment(0, n / parts), o, behind);
             arch::settle(o);
           } else {
             constexpr int m = n - first;
             if (m % score_steps == 0) sum = {};
-            sum = Mma::multiply(left, q.fragment(0, m % score_steps), sum, behind);
+            sum = Mma::multiply_around(left, q.fragment(0, m % score_steps), sum, behind);
             arch::settle(sum);
             if (m % score_steps == score_steps - 1) {
               ROCFLASH_UNROLL
