@@ -22,22 +22,32 @@ struct Sight {
         sk(keys) {}
 
   constexpr std::int32_t begin(std::int32_t i) const {
+    if (sees_all()) return 0;
     const std::int32_t place = i + sk - sq;
     const std::int32_t first = left >= 0 && place > left ? place - left : 0;
-    const std::int32_t of_chunk = chunk > 0 ? place - within_chunk(place) : 0;
+    const std::int32_t of_chunk = in_chunks() ? place - within_chunk(place) : 0;
     return first > of_chunk ? first : of_chunk;
   }
   constexpr std::int32_t end(std::int32_t i) const {
+    if (sees_all()) return sk;
     const std::int32_t place = i + sk - sq;
     const std::int32_t last = right >= 0 && right < sq - 1 - i ? place + right + 1 : sk;
-    const std::int32_t of_chunk = chunk > 0 ? place - within_chunk(place) + chunk : sk;
+    const std::int32_t of_chunk = in_chunks() ? place - within_chunk(place) + chunk : sk;
     return last < of_chunk ? last : of_chunk;
   }
 
  private:
-  // Longer windows see no more than this one.
+  // Negative if none of them ends what is seen: one scalar branch around all of it.
+  constexpr bool sees_all() const { return (left & right & (chunk - 1)) < 0; }
+  // Rare, with a division: everybody else is not to jump over it.
+  constexpr bool in_chunks() const { return __builtin_expect(chunk > 0, false); }
+  // Longer windows see no more than this one. Compared in 32 bits, which a scalar unit can do.
   static constexpr std::int32_t shortened(std::int64_t x) {
-    return static_cast<std::int32_t>(x > longest_sight ? longest_sight : x);
+    const auto high = static_cast<std::int32_t>(x >> 32);
+    const auto low = static_cast<std::uint32_t>(x);
+    constexpr auto longest = static_cast<std::uint32_t>(longest_sight);
+    if (high < 0) return -1;
+    return static_cast<std::int32_t>(high > 0 || low > longest ? longest : low);
   }
   constexpr std::int32_t within_chunk(std::int32_t place) const {
     const std::int32_t rest = place % chunk;

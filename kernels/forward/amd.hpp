@@ -116,7 +116,10 @@ void forward_one_by_one(const ForwardArguments& a) {
     arch::barrier();
   }
 
-  finish<spec>(arch::again(a), Position(arch::again(a)), softmax, out);
+  const Finished finished =
+      finish_outputs<spec>(arch::again(a), Position(arch::again(a)), softmax, out);
+  if (finished.broken != 0)
+    repair_rows<spec>(arch::again(a), Position(arch::again(a)), softmax, finished);
 }
 
 template <KernelSpec spec>

@@ -15,6 +15,7 @@
 #include "attention/sequence.hpp"
 #include "attention/softmax.hpp"
 #include "attention/work.hpp"
+#include "attention/work_by_plane.hpp"
 #include "table/forward.hpp"
 #include "tile/amd.hpp"
 #include "tile/staging.hpp"
@@ -72,10 +73,19 @@ struct ForwardTypes {
                        value_threads =
                            staging_threads(tile.keys * bucket / (arch::transposing_reads ? 8 : 16));
   using KeyStaging = RowStaging<Block, Keys, dtype, bucket, tile.keys, key_threads>;
+  // In turns, of the first tile: by the waves that have the first turn.
+  using FirstStaging = RowStaging<Block, Keys, dtype, bucket, tile.keys, tile.threads / 2>;
   using ValueStaging =
       typename ChooseStaging<arch::transposing_reads, Block, typename Mma::Layout,
                              typename Values::Tile, dtype, bucket, tile.keys, value_threads>::Type;
 };
+
+// These arguments of a kernel are fetched here, all at once. Left alone, each is asked for where it is
+// used, behind branches and the answers to other questions.
+template <class... T>
+void fetch(T... arguments) {
+  (([](T argument) { asm volatile("" : : "s"(argument)); }(arguments)), ...);
+}
 
 // A SequenceView, with fewer questions one after the other where no int tensor has anything to say.
 inline SequenceView sequence_view(const Problem& p, std::int64_t batch) {
@@ -83,12 +93,36 @@ inline SequenceView sequence_view(const Problem& p, std::int64_t batch) {
   const std::int32_t* const tensors[] = {l.cu_q, l.cu_k, l.used_q, l.used_k, l.leftpad_k};
   std::uintptr_t any = 0;
   for (const std::int32_t* tensor : tensors) any |= reinterpret_cast<std::uintptr_t>(tensor);
-  if (any != 0 || batch >= l.batch) return SequenceView(p, batch);
+  // Numbers of sequences and of their rows are compared in 32 bits, as scalar units can. The longest have
+  // less than 2^30 rows here.
+  if (__builtin_expect(any != 0, false) ||
+      static_cast<std::int32_t>(batch) >= static_cast<std::int32_t>(l.batch))
+    return SequenceView(p, batch);
+  const auto shorter = [](std::int64_t rows, std::int64_t longest) {
+    const auto low = static_cast<std::uint32_t>(rows), most = static_cast<std::uint32_t>(longest);
+    const bool longer = arch::renewed(static_cast<int>(rows >> 32)) != 0 || low > most;
+    return static_cast<std::int32_t>(longer ? most : low);
+  };
   SequenceView view(p, l.batch);  // empty
   view.batch = batch;
-  view.q_rows = view.sq = static_cast<std::int32_t>(smaller(l.rows_q, p.max_q));
-  view.k_rows = view.sk = static_cast<std::int32_t>(smaller(l.rows_k, p.max_k));
+  view.q_rows = view.sq = shorter(l.rows_q, p.max_q);
+  view.k_rows = view.sk = shorter(l.rows_k, p.max_k);
   return view;
+}
+
+// row_address with 32 bits of sequence and head: a third fewer scalar multiplications.
+template <DType dtype>
+std::byte* plane_row(const Rows& rows, std::int64_t batch, std::int64_t row, std::int64_t head) {
+  return row_address<dtype>(rows, static_cast<std::uint32_t>(batch), row,
+                            static_cast<std::uint32_t>(head));
+}
+// Bytes of up to `most` rows where `left` are left, by scalar instructions.
+template <DType dtype, int most>
+std::int32_t bytes_of_rows(const Rows& rows, std::int32_t left) {
+  // Renewed: the compiler would take the median of three, which only vector instructions have.
+  const std::int32_t some = arch::renewed(left > 0 ? left : 0);
+  return (some < most ? some : most) *
+         static_cast<std::int32_t>(rows.row_stride * number_bytes<dtype>);
 }
 
 // Rows of k or v, one tile after the other.
@@ -107,7 +141,7 @@ class TileRows {
       row_bytes_ =
           arch::uniform(static_cast<std::int32_t>(rows.row_stride * number_bytes<spec.dtype>));
       next_ = arch::uniform(
-          row_address<spec.dtype>(rows, sequence.batch, sequence.k_row + first_key, kv_head));
+          plane_row<spec.dtype>(rows, sequence.batch, sequence.k_row + first_key, kv_head));
       left_ = arch::uniform(sequence.sk - first_key);
     }
   }
@@ -116,8 +150,8 @@ class TileRows {
   void find() {
     if constexpr (!Types::full) {
       here_ = next_;
-      // Renewed: the compiler would take the median of three, which only vector instructions have.
-      const std::int32_t left = arch::renewed(left_ > 0 ? left_ : 0);
+      // Renewed as above. Uniform: the compiler does not see that it is in every loop.
+      const std::int32_t left = arch::renewed(arch::uniform(left_ > 0 ? left_ : 0));
       bytes_ = (left < Types::tile.keys ? left : Types::tile.keys) * row_bytes_;
       left_ -= Types::tile.keys;
       next_ += std::int64_t{Types::tile.keys} * row_bytes_;
@@ -248,88 +282,193 @@ std::uint32_t narrow_numbers(float low, float high) {
   return narrow_pair<dtype>(low, high);
 }
 
+// Arguments that are kept in registers, or fetched where they are used.
+template <class T, bool in_registers>
+struct Kept {
+  using Type = T;
+};
+template <class T>
+struct Kept<T, false> {
+  using Type = const T&;
+};
+
+// What is left at the end: queries, by lane, one of whose outputs is not finite, and the lane's factor.
+struct Finished {
+  std::uint64_t broken;
+  float factor;
+};
+
 // The end of a wave's work: sums over the lanes of each query, the sink, one division, and the
 // stores. With room in LDS (WaveRows) they are of whole lines.
 template <KernelSpec spec>
-void finish(const ForwardArguments& a, const Position& position, const OnlineSoftmax& softmax,
-            const typename ForwardTypes<spec>::Outputs& out, SharedWords4* room = nullptr) {
+class Ending {
   using Types = ForwardTypes<spec>;
   using Mma = typename Types::Mma;
   using Block = typename Types::QueryBlock;
-  constexpr DType dtype = spec.dtype;
+  using Lines = WaveRows<Mma>;
+
+ public:
+  // Parts of the outputs whose columns make whole lines.
+  static constexpr int line_parts = Lines::columns / Mma::rows;
+
+  // In steps, which a schedule may place beside other work. First what is needed from the arguments; stores
+  // would else have it fetched again.
+  Ending(const ForwardArguments& a, const Position& position, const OnlineSoftmax& softmax,
+         SharedWords4* room)
+      : a_(a),
+        position_(position),
+        softmax_(softmax),
+        room_(room),
+        out_(a.outputs.out),
+        lse_(a.outputs.lse),
+        wave_begin_(position.item.block * Types::tile.queries + arch::wave() * Types::wave_queries),
+        in_use_(wave_begin_ + own() < position.sq),
+        overflow_(products_overflow(a.problem)) {}
+  // With the last weights known.
+  void sum_up() { sum_ = column_sum(softmax_.sum); }
+  void normalise() {
+    normaliser_ = Finish<spec.variant>(a_.problem, position_.item.head)(softmax_.reference, sum_);
+  }
+  void find_rows() {
+    if constexpr (!Types::full) {
+      first_row_ = arch::uniform(plane_row<spec.dtype>(
+          out_, position_.item.batch, position_.q_row + wave_begin_, position_.item.head));
+      bytes_ = bytes_of_rows<spec.dtype, Types::wave_queries>(
+          out_, arch::uniform(position_.q_rows - wave_begin_));
+    }
+  }
+  void store_lse() const {
+    if (!lse_) return;
+    const WorkItem& item = position_.item;
+    float* const first = arch::uniform(&lse_.at(static_cast<std::uint32_t>(item.batch),
+                                                static_cast<std::uint32_t>(item.head),
+                                                position_.q_row + wave_begin_));
+    if (Types::Scores::lane_row() == 0 && wave_begin_ + own() < position_.q_rows)
+      arch::store(first + own() * lse_.query_stride, in_use_ ? normaliser_.lse : infinity);
+  }
+
+  bool all_in_use() const { return !arch::any(!in_use_); }
+
+  // Two outputs of a query in use, as they are stored.
+  std::uint32_t narrow(float low, float high) {
+    probe_ = __builtin_fmaf(low, 0.0f, probe_);
+    probe_ = __builtin_fmaf(high, 0.0f, probe_);
+    return narrow_numbers<spec.dtype>(low * normaliser_.factor, high * normaliser_.factor);
+  }
+  // Results i to i + 3 of a part, to their place in LDS or in memory.
+  void put(Words2 words, int part, int i) const {
+    const int column = part * Mma::rows + Quads<Mma>::row(i) + Quads<Mma>::lane_row();
+    if constexpr (Types::in_turns) {
+      const int there = column % Lines::columns;
+      ((SharedWords2*)room_)[2 * Lines::Tile::offset(own(), there / 8) + there / 4 % 2] = words;
+    } else {
+      block().store4(words, Block::offset(out_, own(), column));
+    }
+  }
+  // Lines of memory whose last part is this one: from LDS, then to memory.
+  void read_lines(Words4 (&lines)[Lines::rounds]) const {
+    arch::wave_fence();
+    ROCFLASH_UNROLL
+    for (int n = 0; n < Lines::rounds; ++n) lines[n] = room_[typename Lines::Place(n).room()];
+    arch::wave_fence();
+  }
+  void store_lines(const Words4 (&lines)[Lines::rounds], int part) const {
+    ROCFLASH_UNROLL
+    for (int n = 0; n < Lines::rounds; ++n) {
+      const typename Lines::Place place(n);
+      const int column = part / line_parts * Lines::columns + 8 * place.chunk;
+      block().store8(lines[n], Block::offset(out_, place.row, column));
+    }
+  }
+
+  // All of a part.
+  void finish_part(const typename Mma::Result& result, int part, bool whole) {
+    float o[Mma::results];
+    ROCFLASH_UNROLL
+    for (int i = 0; i < Mma::results; ++i) o[i] = result[i];
+    if (!whole) {
+      ROCFLASH_UNROLL
+      for (int i = 0; i < Mma::results; ++i) o[i] = in_use_ ? o[i] : 0;
+    }
+    Quads<Mma>::arrange(o);
+    ROCFLASH_UNROLL
+    for (int i = 0; i < Mma::results; i += 4)
+      put({narrow(o[i], o[i + 1]), narrow(o[i + 2], o[i + 3])}, part, i);
+    if constexpr (Types::in_turns) {
+      if (part % line_parts < line_parts - 1 && part < Types::Outputs::row_parts - 1) return;
+      Words4 lines[Lines::rounds];
+      read_lines(lines);
+      store_lines(lines, part);
+    }
+  }
+
+  Finished finished() const {
+    constexpr std::uint64_t one_lane_per_query = (std::uint64_t{1} << Types::wave_queries) - 1;
+    return {arch::ballot(in_use_ && (column_sum(probe_) != 0 || overflow_)) & one_lane_per_query,
+            normaliser_.factor};
+  }
+
+ private:
+  static int own() { return Types::Scores::lane_column(); }
+  Block block() const {
+    if constexpr (Types::full) {
+      return Block(out_, 0, position_.item.batch, position_.q_row + wave_begin_,
+                   position_.q_rows - wave_begin_, position_.item.head);
+    } else {
+      return Block(first_row_, bytes_);
+    }
+  }
+
+  const ForwardArguments& a_;
+  const Position& position_;
+  const OnlineSoftmax& softmax_;
+  SharedWords4* const room_;
+  const typename Kept<Rows, Types::in_turns>::Type out_;
+  const typename Kept<RowStatistic, Types::in_turns>::Type lse_;
+  const std::int32_t wave_begin_;
+  const bool in_use_, overflow_;
+  float sum_ = 0;
+  Normaliser normaliser_ = {};
+  const std::byte* first_row_ = nullptr;
+  std::int32_t bytes_ = 0;
+  float probe_ = 0;  // NaN once an output is not finite
+};
+
+template <KernelSpec spec>
+Finished finish_outputs(const ForwardArguments& a, const Position& position,
+                        const OnlineSoftmax& softmax,
+                        const typename ForwardTypes<spec>::Outputs& out,
+                        SharedWords4* room = nullptr) {
+  Ending<spec> ending(a, position, softmax, room);
+  ending.sum_up();
+  ending.normalise();
+  ending.find_rows();
+  ending.store_lse();
+  const bool whole = ending.all_in_use();
+  ROCFLASH_UNROLL
+  for (int part = 0; part < out.row_parts; ++part)
+    ending.finish_part(out.part[part][0], part, whole);
+  return ending.finished();
+}
+
+// Rows with an output that is not finite are computed again.
+template <KernelSpec spec>
+void repair_rows(const ForwardArguments& a, const Position& position, const OnlineSoftmax& softmax,
+                 Finished finished) {
+  using Types = ForwardTypes<spec>;
+  std::uint64_t broken = finished.broken;
+  if (broken == 0) return;
   const Problem& p = a.problem;
   const WorkItem& item = position.item;
   const std::int32_t wave_begin =
       item.block * Types::tile.queries + arch::wave() * Types::wave_queries;
-  const int own = Types::Scores::lane_column();
-  const std::int32_t query = wave_begin + own;
-
-  const Normaliser normaliser =
-      Finish<spec.variant>(p, item.head)(softmax.reference, column_sum(softmax.sum));
-  const bool in_use = query < position.sq;
-  if (a.outputs.lse) {
-    float* const first =
-        arch::uniform(&a.outputs.lse.at(item.batch, item.head, position.q_row + wave_begin));
-    if (Types::Scores::lane_row() == 0 && query < position.q_rows)
-      arch::store(first + own * a.outputs.lse.query_stride, in_use ? normaliser.lse : infinity);
-  }
-
-  const Block out_rows(a.outputs.out, 0, item.batch, position.q_row + wave_begin,
-                       position.q_rows - wave_begin, item.head);
-  const bool all_in_use = !arch::any(!in_use);
-  float probe = 0;  // NaN once an output is not finite
-  ROCFLASH_UNROLL
-  for (int part = 0; part < out.row_parts; ++part) {
-    float o[Mma::results];
-    ROCFLASH_UNROLL
-    for (int i = 0; i < Mma::results; ++i) {
-      o[i] = out.part[part][0][i];
-      probe = __builtin_fmaf(o[i], 0.0f, probe);
-      o[i] *= normaliser.factor;
-    }
-    if (!all_in_use) {
-      ROCFLASH_UNROLL
-      for (int i = 0; i < Mma::results; ++i) o[i] = in_use ? o[i] : 0;
-    }
-    Quads<Mma>::arrange(o);
-    ROCFLASH_UNROLL
-    for (int i = 0; i < Mma::results; i += 4) {
-      const Words2 words{narrow_numbers<dtype>(o[i], o[i + 1]),
-                         narrow_numbers<dtype>(o[i + 2], o[i + 3])};
-      const int column = part * Mma::rows + Quads<Mma>::row(i) + Quads<Mma>::lane_row();
-      if constexpr (Types::in_turns) {
-        const int there = column % WaveRows<Mma>::columns;
-        ((SharedWords2*)room)[2 * WaveRows<Mma>::Tile::offset(own, there / 8) + there / 4 % 2] =
-            words;
-      } else {
-        out_rows.store4(words, Block::offset(a.outputs.out, own, column));
-      }
-    }
-    if constexpr (Types::in_turns) {
-      constexpr int parts = WaveRows<Mma>::columns / Mma::rows;
-      if (part % parts < parts - 1 && part < out.row_parts - 1) continue;
-      arch::wave_fence();
-      ROCFLASH_UNROLL
-      for (int n = 0; n < WaveRows<Mma>::rounds; ++n) {
-        const typename WaveRows<Mma>::Place place(n);
-        const int column = part / parts * WaveRows<Mma>::columns + 8 * place.chunk;
-        out_rows.store8(room[place.room()], Block::offset(a.outputs.out, place.row, column));
-      }
-      arch::wave_fence();
-    }
-  }
-
-  constexpr std::uint64_t one_lane_per_query = (std::uint64_t{1} << Types::wave_queries) - 1;
-  std::uint64_t broken =
-      arch::ballot(in_use && (column_sum(probe) != 0 || products_overflow(p))) & one_lane_per_query;
-  if (broken == 0) return;
   const SequenceView sequence(p, item.batch);
   while (broken != 0) {
     const int lane = __builtin_ctzll(broken);
     broken &= broken - 1;
-    repair(ExactScores<dtype>{p, sequence, item.head, a.caches},
+    repair(ExactScores<spec.dtype>{p, sequence, item.head, a.caches},
            QueryView(p.visibility, sequence, wave_begin + lane),
-           arch::from_lane(softmax.base(), lane), arch::from_lane(normaliser.factor, lane),
+           arch::from_lane(softmax.base(), lane), arch::from_lane(finished.factor, lane),
            a.outputs);
   }
 }

@@ -6,9 +6,9 @@
 //
 // A turn of a wave is all products in a row, outputs of the tile before and scores of tile n; then
 // follow the weights of tile n, while the other wave of its SIMD has its turn. Half of the waves, one
-// on each SIMD, start a turn later. Turns are kept apart by barriers. A wave gives its turn away some
-// products before it is done, when it has read all it needs from LDS: the other one reads its first
-// operands while these run.
+// on each SIMD, start a turn later. Turns are kept apart by barriers, but for the last ones, behind which
+// nothing follows in LDS. A wave gives its turn away some products before it is done, when it has read all
+// it needs from LDS: the other one reads its first operands while these run.
 //
 // In halves (ForwardTypes) the two waves of a SIMD have the same queries, and each of them half of every
 // tile's keys, so that turns are half as long; at the end one merges the results of both.
@@ -47,12 +47,18 @@ struct SeenTiles {
             std::int32_t tile) {
     const SeenInSight seen(sight, first, count);
     const Span any = seen.by_any, all = seen.by_all;
-    const auto after = [&](std::int32_t key) { return (key - first_key + tile - 1) / tile; };
+    // Tiles of the keys before `key`, the last one as well if it is cut.
+    const auto before = [&](std::int32_t key, std::int32_t more) {
+      return key < first_key
+                 ? 0
+                 : static_cast<std::int32_t>(static_cast<std::uint32_t>(key - first_key + more) /
+                                             static_cast<std::uint32_t>(tile));
+    };
     // An even one: that before it, if it is not seen, is masked.
-    begin = arch::uniform(any.begin < first_key ? 0 : (any.begin - first_key) / tile / 2 * 2);
-    end = arch::uniform(any.end <= any.begin ? 0 : after(any.end));
-    whole_begin = arch::uniform(all.begin < first_key ? 0 : after(all.begin));
-    const std::int32_t whole_end = all.end < first_key ? 0 : (all.end - first_key) / tile;
+    begin = arch::uniform(before(any.begin, 0) / 2 * 2);
+    end = arch::uniform(any.end <= any.begin ? 0 : before(any.end, tile - 1));
+    whole_begin = arch::uniform(before(all.begin, tile - 1));
+    const std::int32_t whole_end = before(all.end, 0);
     whole_count = static_cast<std::uint32_t>(
         arch::uniform(whole_end > whole_begin ? whole_end - whole_begin : 0));
   }
@@ -162,6 +168,12 @@ void merge_halves(SummedSoftmax& softmax, typename Types::Outputs& out,
     });
 }
 
+// What else is done in a turn whose wave may have others.
+struct NothingBeside {
+  template <int n, int half>
+  void operator()() const {}
+};
+
 template <KernelSpec spec>
 void forward_in_turns(const ForwardArguments& a) {
   using Types = ForwardTypes<spec>;
@@ -180,9 +192,15 @@ void forward_in_turns(const ForwardArguments& a) {
 
   // The workgroup's queries, the wave's, and the lane's own.
   const Problem& p = a.problem;
-  const WorkItem item(a.work, static_cast<std::int32_t>(p.heads),
-                      arch::group() + (Types::halves ? a.first_group : 0));
-  clear_outside<tile.threads>(a, item, spec.dtype);
+  const Lengths& l = p.lengths;
+  fetch(a.work.blocks, a.work.groups, a.work.partitions, p.heads, p.kv_heads, l.batch, l.rows_q,
+        l.rows_k, l.cu_q, l.cu_k, l.used_q, l.used_k, l.leftpad_k, p.max_q, p.max_k, p.k.data,
+        p.k.batch_stride, p.k.row_stride, p.k.head_stride, p.k.columns, p.q.data, p.q.batch_stride,
+        p.q.row_stride, p.q.head_stride, p.q.columns, p.visibility.left, p.visibility.right,
+        p.visibility.chunk);
+  const WorkItem item = work_by_plane(a.work, static_cast<std::int32_t>(p.heads),
+                                      arch::group() + (Types::halves ? a.first_group : 0));
+  if (__builtin_expect(l.packed_q(), false)) clear_outside<tile.threads>(a, item, spec.dtype);
   const SequenceView sequence = sequence_view(p, item.batch);
   const Position position(item, sequence);
   const std::int32_t block_begin = item.block * tile.queries;
@@ -194,28 +212,23 @@ void forward_in_turns(const ForwardArguments& a) {
       block_begin + (arch::wave() - (other_half ? Types::query_waves : 0)) * Types::wave_queries;
 
   // q by whole lines of memory, through LDS.
-  const Scale scale(p.scale);
-  const Block q_rows(p.q, 0, sequence.batch, sequence.q_row + wave_begin, sequence.sq - wave_begin,
-                     item.head);
   constexpr int q_parts = (spec.bucket + Exchange::columns - 1) / Exchange::columns;
-  std::uint32_t q_places[q_parts][Exchange::rounds];
   Words4 q_words[q_parts][Exchange::rounds];
-  ROCFLASH_UNROLL
-  for (int part = 0; part < q_parts; ++part) {
-    ROCFLASH_UNROLL
-    for (int n = 0; n < Exchange::rounds; ++n) {
-      const typename Exchange::Place place(n);
-      q_places[part][n] = Block::offset(p.q, place.row, part * Exchange::columns + 8 * place.chunk);
-      arch::settle(q_places[part][n]);
-    }
-  }
   const auto load_q = [&] {
+    const Block q_rows(
+        plane_row<spec.dtype>(p.q, sequence.batch, sequence.q_row + wave_begin, item.head),
+        bytes_of_rows<spec.dtype, Types::wave_queries>(p.q, sequence.sq - wave_begin));
     ROCFLASH_UNROLL
     for (int part = 0; part < q_parts; ++part) {
       ROCFLASH_UNROLL
-      for (int n = 0; n < Exchange::rounds; ++n) q_words[part][n] = q_rows.load8(q_places[part][n]);
+      for (int n = 0; n < Exchange::rounds; ++n) {
+        const typename Exchange::Place place(n);
+        q_words[part][n] =
+            q_rows.load8(Block::offset(p.q, place.row, part * Exchange::columns + 8 * place.chunk));
+      }
     }
   };
+  const Scale scale(p.scale);
   MadeFragments<Mma, spec.bucket / Mma::depth> q;
   const auto take_q = [&] {
     if (scale.turn_sign) {
@@ -244,48 +257,61 @@ void forward_in_turns(const ForwardArguments& a) {
       arch::wave_fence();
     }
   };
-  if (!second) load_q();
 
+  // The first keys before anything else: they mostly lie in a cache, where others have asked for them. Then
+  // q, for which memory takes as long as a turn for each half of the waves.
   const Sight sight(p.visibility, sequence.sq, sequence.sk);
+  const std::int32_t first_key =
+      arch::uniform(block_begin < sequence.sq ? sight.begin(block_begin) : 0);
+  const std::int64_t kv_head = p.heads == p.kv_heads ? item.head : p.kv_head(item.head);
+  typename Types::FirstStaging first_keys(p.k, arch::thread() % (tile.threads / 2));
+  if (!second)
+    first_keys.load(Block(arch::uniform(plane_row<spec.dtype>(p.k, sequence.batch,
+                                                              sequence.k_row + first_key, kv_head)),
+                          bytes_of_rows<spec.dtype, tile.keys>(p.k, sequence.sk - first_key)));
+  load_q();
+  arch::in_order();
+
   const Span seen = SeenInSight(sight, block_begin, tile.queries).by_any;
-  const std::int32_t first_key = arch::uniform(seen.begin);
   const std::int32_t tiles = arch::uniform(
       seen.end <= seen.begin ? 0 : (seen.end - first_key + tile.keys - 1) / tile.keys);
-  KeyTiles<spec> next(a, sequence, p.heads == p.kv_heads ? item.head : p.kv_head(item.head),
-                      first_key);
+  KeyTiles<spec> next(a, sequence, kv_head, first_key);
+  next.find_keys();  // the first ones, which are on their way
+  next.find_keys();
+  next.find_values();
   const SeenTiles sees(sight, wave_begin, Types::wave_queries, first_key, tile.keys);
   // After the wave's keys: what both compute would otherwise be done by vector instructions.
   const std::int32_t own = wave_begin + Scores::lane_column();
-  const std::int32_t own_begin = sight.begin(own);
-  const std::uint32_t own_keys = own < sequence.sq && sight.end(own) > own_begin
-                                     ? static_cast<std::uint32_t>(sight.end(own) - own_begin)
+  const std::int32_t own_begin = sight.begin(own), own_end = sight.end(own);
+  const std::uint32_t own_keys = own < sequence.sq && own_end > own_begin
+                                     ? static_cast<std::uint32_t>(own_end - own_begin)
                                      : 0;
 
   SummedSoftmax softmax;
   typename Types::Outputs out = {};
-  next.find_keys();
-  next.load_keys();
-  // All of q at once takes memory as long as a turn. Waves that start a turn later ask for theirs later, so
-  // that it comes in the first turn of the others.
+  ROCFLASH_UNROLL
+  for (auto& part : out.part) arch::settle(part[0]);  // not behind the wait for q
   if (second) {
-    load_q();
-    next.store_keys(shared_keys[0]);
     arch::barrier();
-    take_q();
   } else {
-    take_q();
-    next.store_keys(shared_keys[0]);
+    first_keys.store(shared_keys[0]);
   }
-  next.find_keys();
-  next.find_values();
   next.load_keys();
   next.load_values();
+  take_q();
 
   constexpr int steps = Types::wave_keys / Mma::depth, score_steps = spec.bucket / Mma::depth;
   MadeFragments<Mma, steps> weights;
   // All products of a turn, with the operands from LDS read ahead of them.
-  const auto multiply = [&]<bool outputs_too, bool scores_too>(int now, bool last, Scores& scores) {
+  // `beside` has something to do after the first or only instruction of a step, and behind it.
+  const auto multiply = [&]<bool outputs_too, bool scores_too, class Beside = NothingBeside>(
+                            int now, bool last, Scores& scores, Beside beside = {}) {
+    constexpr bool more = __is_same(Beside, NothingBeside);
     constexpr int parts = Types::Outputs::row_parts;
+    // Of the outputs, which part and which step along the keys: the last time part by part, so that each
+    // is done as early as can be.
+    constexpr auto part_of = [](int n) { return scores_too ? n % parts : n / steps; };
+    constexpr auto step_of = [](int n) { return scores_too ? n / parts : n % steps; };
     constexpr int first = outputs_too ? steps * parts : 0;
     constexpr int count = first + (scores_too ? Scores::row_parts * score_steps : 0);
     // Steps after the turn is given away.
@@ -300,7 +326,7 @@ void forward_in_turns(const ForwardArguments& a) {
     typename Mma::Result sum;
     read_ahead_slowly<Mma, count, 4 + early, apart>(
         [&](int n) {
-          return n < first ? v.fragment(n % parts, n / parts)
+          return n < first ? v.fragment(part_of(n), step_of(n))
                            : k.fragment((n - first) / score_steps, (n - first) % score_steps);
         },
         [&]<int n>(const typename Mma::Operand& left, auto read_another) {
@@ -311,23 +337,25 @@ void forward_in_turns(const ForwardArguments& a) {
             ROCFLASH_UNROLL
             for (int i = 0; i < next.stores; ++i) {
               constexpr int first_store = apart - 1;
-              if (n == smaller(first_store + apart * i, latest) && (scores_too || !last))
+              if (more && n == smaller(first_store + apart * i, latest) && (scores_too || !last))
                 next.store_one(i, shared_keys[1 - now], shared_values[1 - now]);
             }
             // In steps whose reads leave time for it.
             constexpr int at = first < latest - 4 ? first : latest - 4;
-            if (n == at + 2) next.find_keys();
-            if (n == at + 4) next.find_values();
+            if (more && n == at + 2) next.find_keys();
+            if (more && n == at + 4) next.find_values();
+            beside.template operator()<n, 0>();
             arch::in_order();
           };
           if constexpr (n < first) {
-            typename Mma::Result& o = out.part[n % parts][0];
-            o = Mma::multiply(left, weights.fragment(0, n / parts), o, behind);
+            typename Mma::Result& o = out.part[part_of(n)][0];
+            o = Mma::multiply_around(left, weights.fragment(0, step_of(n)), o, behind);
             arch::settle(o);
+            beside.template operator()<n, 1>();
           } else {
             constexpr int m = n - first;
             if (m % score_steps == 0) sum = {};
-            sum = Mma::multiply(left, q.fragment(0, m % score_steps), sum, behind);
+            sum = Mma::multiply_around(left, q.fragment(0, m % score_steps), sum, behind);
             arch::settle(sum);
             if (m % score_steps == score_steps - 1) {
               ROCFLASH_UNROLL
@@ -338,7 +366,7 @@ void forward_in_turns(const ForwardArguments& a) {
           if (n == count - early - 1) {
             // The rest goes before the other wave's products, so that its weights can start.
             arch::set_priority<2>();
-            if (scores_too || !last || !second) arch::barrier();
+            if (scores_too || !last) arch::barrier();
           }
         });
   };
@@ -366,7 +394,7 @@ void forward_in_turns(const ForwardArguments& a) {
   // A turn; with products of its own or, where the wave sees neither tile, without.
   const auto turn = [&]<bool outputs_too, bool scores_too>(std::int32_t n, int now) {
     Scores scores;
-    arch::barrier();
+    if (scores_too || n < tiles || !second) arch::barrier();
     arch::set_priority<1>();
     if constexpr (outputs_too || scores_too) {
       multiply.template operator()<outputs_too, scores_too>(now, n == tiles, scores);
@@ -377,7 +405,7 @@ void forward_in_turns(const ForwardArguments& a) {
         next.find_keys();
         next.find_values();
       }
-      if (n < tiles || !second) arch::barrier();
+      if (n < tiles) arch::barrier();
     }
     if (!scores_too && n == tiles) return;
     arch::set_priority<0>();
@@ -385,28 +413,90 @@ void forward_in_turns(const ForwardArguments& a) {
     next.load_values();
     if constexpr (scores_too) weigh_tile.template operator()<!outputs_too>(n, scores);
   };
+  // The last turn of all, of a wave whose queries are all in use: each part of the outputs is finished beside
+  // the products of the next one. Nobody reads keys any more, so that there is room. (The other waves
+  // have the time of this turn for their ends.)
+  const auto last_turn = [&](int now) {
+    using End = Ending<spec>;
+    End ending(arch::again(a), position, softmax,
+               &shared_keys[0][0] + arch::wave() * Exchange::Tile::chunks);
+    constexpr int parts = Types::Outputs::row_parts, quads = Mma::results / 4,
+                  quads_beside = quads / steps;
+    Words4 lines[Exchange::rounds];
+    std::uint32_t word = 0;
+    // Half `half` of some quads of the part before.
+    const auto beside = [&]<int n, int half>() {
+      constexpr int part = n / steps - 1, step = n % steps;
+      if constexpr (n == 0 && half == 0) ending.sum_up();
+      if constexpr (n == 1 && half == 0) ending.normalise();
+      if constexpr (n == 1 && half == 1) ending.find_rows();
+      if constexpr (n == 2 && half == 0) ending.store_lse();
+      if constexpr (part >= 0) {
+        if constexpr (step == 0 && half == 0 && part > 0 && part % End::line_parts == 0)
+          ending.read_lines(lines);
+        if constexpr (step == steps - 1 && half == 1 && part > 0 && part % End::line_parts == 0)
+          ending.store_lines(lines, part - 1);
+        const typename Mma::Result& o = out.part[part][0];
+        ROCFLASH_UNROLL
+        for (int quad = step * quads_beside; quad < (step + 1) * quads_beside; ++quad) {
+          const int i = 4 * quad + 2 * half;
+          const std::uint32_t now_narrow = ending.narrow(o[i], o[i + 1]);
+          if (half == 0)
+            word = now_narrow;
+          else
+            ending.put({word, now_narrow}, part, 4 * quad);
+        }
+      }
+      arch::in_order();
+    };
+    Scores none;
+    arch::set_priority<1>();
+    multiply.template operator()<true, false>(now, true, none, beside);
+    // The lines of the part before the last where it ends one.
+    if constexpr (parts > 1 && (parts - 1) % End::line_parts == 0) {
+      ending.read_lines(lines);
+      ending.store_lines(lines, parts - 2);
+    }
+    ending.finish_part(out.part[parts - 1][0], parts - 1, true);
+    return ending.finished();
+  };
+  Finished finished = {};
+  // (CDNA1's registers are too few.)
+  constexpr bool may_end_beside = !Types::halves && this_family != Family::cdna1;
+  const bool ends_beside =
+      arch::uniform(may_end_beside && second && sees.begin < sees.end && sees.end == tiles &&
+                    wave_begin + Types::wave_queries <= position.sq);
   std::int32_t n = 0;
   for (; n < sees.begin; ++n) turn.template operator()<false, false>(n, n % 2);
-  if (n < sees.end) {
+  const bool sees_any = n < sees.end;
+  if (sees_any) {
     turn.template operator()<false, true>(n++, 0);
     for (; n + 1 < sees.end; n += 2) {
       turn.template operator()<true, true>(n, 1);
       turn.template operator()<true, true>(n + 1, 0);
     }
     if (n < sees.end) turn.template operator()<true, true>(n++, 1);
-    turn.template operator()<true, false>(n, n % 2);
-    ++n;
   }
-  for (; n <= tiles; ++n) turn.template operator()<false, false>(n, n % 2);
-
-  int room = arch::wave() * Exchange::Tile::chunks;
-  if constexpr (Types::halves) {
-    merge_halves<Types>(softmax, out, {&shared_keys[0][0], &shared_values[0][0]});
-    if (second) return;
-    room = merge_room<Types>();
+  if (ends_beside) {
+    if constexpr (may_end_beside) finished = last_turn(n % 2);
+  } else {
+    if (sees_any) {
+      turn.template operator()<true, false>(n, n % 2);
+      ++n;
+    }
+    for (; n <= tiles; ++n) turn.template operator()<false, false>(n, n % 2);
+    int room = arch::wave() * Exchange::Tile::chunks;
+    if constexpr (Types::halves) {
+      merge_halves<Types>(softmax, out, {&shared_keys[0][0], &shared_values[0][0]});
+      if (second) return;
+      room = merge_room<Types>();
+    }
+    // Nobody reads keys any more. The vector unit is rather for those who still have weights to compute.
+    arch::set_priority<0>();
+    finished =
+        finish_outputs<spec>(arch::again(a), position, softmax, out, &shared_keys[0][0] + room);
   }
-  // Nobody reads keys any more.
-  finish<spec>(arch::again(a), position, softmax, out, &shared_keys[0][0] + room);
+  repair_rows<spec>(arch::again(a), position, softmax, finished);
 }
 
 }  // namespace rocflash::kernel

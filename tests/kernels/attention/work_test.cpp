@@ -1,5 +1,5 @@
 // Which workgroup does what: each piece of work exactly once, and neighbours on one partition.
-#include "attention/work.hpp"
+#include "attention/work_by_plane.hpp"
 
 #include <gtest/gtest.h>
 
@@ -24,6 +24,20 @@ TEST(Work, EveryBlockExactlyOnce) {
           seen.insert({item.batch, item.head, item.block});
         }
         EXPECT_EQ(seen.size(), static_cast<std::size_t>(work.groups));
+      }
+    }
+  }
+}
+
+TEST(Work, ByPlaneIsTheSameWithFewerDivisions) {
+  for (const int partitions : {1, 3, 8}) {
+    for (const int blocks : {1, 2, 7}) {
+      const int heads = 5;
+      const Work work{blocks, blocks * heads * 3, partitions};
+      for (int group = 0; group < work.groups; ++group) {
+        const WorkItem item(work, heads, group), same = work_by_plane(work, heads, group);
+        EXPECT_EQ(std::tuple(item.batch, item.head, item.block),
+                  std::tuple(same.batch, same.head, same.block));
       }
     }
   }
