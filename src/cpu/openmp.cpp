@@ -83,6 +83,21 @@ bool read_runtime(void* handle, OpenMp& runtime) {
          find(own, "omp_in_parallel", runtime.in_parallel);
 }
 
+// All that were found, never deleted: another thread may be about to use one. Only who is looking touches the list.
+struct Found {
+  OpenMp runtime;
+  const Found* before;
+};
+const Found* all_found = nullptr;
+
+const OpenMp* keep(const OpenMp& runtime) {
+  for (const Found* found = all_found; found; found = found->before) {
+    if (found->runtime.parallel == runtime.parallel) return &found->runtime;
+  }
+  all_found = new Found{runtime, all_found};
+  return &all_found->runtime;
+}
+
 // As the loader would bind a call of torch's: first what all libraries see, which is also where a
 // preloaded runtime is, then what comes with torch.
 const OpenMp* search() {
@@ -102,10 +117,7 @@ const OpenMp* search() {
       if (handle) dlclose(handle);
     }
   }
-  if (!found) return nullptr;
-  const OpenMp* const before = known.load(std::memory_order_acquire);
-  if (before && before->parallel == runtime.parallel) return before;
-  return new OpenMp(runtime);  // never deleted: another thread may be about to use it
+  return found ? keep(runtime) : nullptr;
 }
 
 void look_again() {
