@@ -1,8 +1,8 @@
 // How workgroups that own keys add to the sums of dq on GPUs that cannot add f32 to memory (gfx10): one after the
 // other, by plain loads and stores. The order is fixed, so dq has the same bits on every run.
 //
-//   order    Blocks of keys follow each other, the first keys first. A block's number is given out when its workgroup starts,
-//            so a workgroup only waits for others that have started, whatever order the hardware starts them in.
+//   order    Blocks of keys follow each other, the first keys first. A block's number is given out when its workgroup
+//            starts, so a workgroup only waits for others that have started, in whatever order the hardware starts them.
 //   turn     A tile of queries has a counter, how many blocks are done with it (turns.hpp). A block waits for the one
 //            before it, if that one meets the tile: blocks that meet a tile are neighbours (core/visibility.hpp).
 //   tiles    A block walks down its tiles, from the last queries on. Under a causal mask or a window the block before was

@@ -1,6 +1,6 @@
 // Counters by which workgroups that own keys take turns at the sums of dq, where the same bits are wanted on every
-// run, or where memory cannot add (amd_in_turn.hpp): how many have added. One per block of 16 queries of the sums, behind all of them; that of a tile's first block
-// counts. The kernel that clears the sums clears them.
+// run, or where memory cannot add (amd_in_turn.hpp): how many have added. One per block of 16 queries of the sums,
+// behind all of them; that of a tile's first block counts. The kernel that clears the sums clears them.
 #pragma once
 
 #include "backward/dq_sums.hpp"
