@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from flash_attention_amd import flash_attn_func
-from rocflash.prove import refuse_absent
+from rocflash.prove import chosen_device
 
 MIB = 2**20
 
@@ -127,8 +127,7 @@ def main() -> None:
     parser.add_argument("--num-runs", type=int, default=10)
     parser.add_argument("--no-causal", action="store_true")
     given = parser.parse_args()
-    device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    refuse_absent(parser, device)
+    device = chosen_device(parser, given.device)
     mask = "not causal" if given.no_causal else "causal"
     print(
         f"{device}, {given.dtype}, batch {given.batch_size}, heads {given.num_heads}, head size {given.head_dim}, {mask}"

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from flash_attention_amd import FlashAttention, FlashAttentionInterface, flash_attn_func
-from rocflash.prove import refuse_absent
+from rocflash.prove import chosen_device
 
 
 def standard(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -79,8 +79,7 @@ def main() -> int:
     parser.add_argument("--head-dim", type=int, default=64)
     parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), default="float32")
     given = parser.parse_args()
-    device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    refuse_absent(parser, device)
+    device = chosen_device(parser, given.device)
     torch.manual_seed(0)
     shape = (given.batch_size, given.seq_len, given.num_heads, given.head_dim)
     dtype = getattr(torch, given.dtype)

@@ -146,11 +146,13 @@ def prove(device: str = "cpu", backend: Optional[str] = None) -> bool:
     return good
 
 
-def refuse_absent(words: argparse.ArgumentParser, device: str) -> None:
-    """Ends a command with a usage message where torch cannot put a tensor on the device that it is given."""
+def chosen_device(words: argparse.ArgumentParser, given: Optional[str]) -> str:
+    """The device that a command is given, else a GPU where torch has one. Where torch cannot put a tensor on it, the
+    command ends with a usage message."""
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if given is None else given
     try:
         if torch.empty(1, device=device).device.type in ("cpu", "cuda"):
-            return
+            return device
         why = "no such kernels"
     except (RuntimeError, AssertionError) as error:
         why = str(error).splitlines()[0]
@@ -162,8 +164,8 @@ def main() -> int:
     words.add_argument("device", nargs="?", default="cpu")
     words.add_argument("--backend", help="native, triton, ck, cpu, ...; as calls here use unless given")
     given = words.parse_args()
-    refuse_absent(words, given.device)
-    return 0 if prove(given.device, given.backend) else 1
+    device = chosen_device(words, given.device)
+    return 0 if prove(device, given.backend) else 1
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 import flash_attn_interface
-import rocflash
-from rocflash.prove import refuse_absent
+import rocflash.prove
 
 # As all tests of the project: at most so many times the error of plain attention in the same dtype.
 FORWARD, GRADIENTS = 2.0, 3.0
@@ -27,9 +26,7 @@ def chosen_device(arguments: Optional[list[str]] = None) -> str:
     """What the command line names, else a GPU where there is one."""
     words = argparse.ArgumentParser(description="Holds the FlashAttention-3 interface to the definition.")
     words.add_argument("device", nargs="?", help="cpu, cuda, cuda:1 ...; by default a GPU where torch has one")
-    device = words.parse_args(arguments).device or ("cuda" if torch.cuda.is_available() else "cpu")
-    refuse_absent(words, device)
-    return device
+    return rocflash.prove.chosen_device(words, words.parse_args(arguments).device)
 
 
 def describe(device: str) -> dict[str, str]:
