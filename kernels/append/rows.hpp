@@ -1,13 +1,13 @@
-// Appends new keys and values to a cache, and rotates queries. Each wave handles one row of one head
-// at a time; its lanes divide the columns among them.
+// Appends new K and V to the KV cache, with RoPE, and applies RoPE to Q. Each wave handles one row
+// of one head at a time; its lanes split the columns.
 //
-// The host knows no length, so each row finds out by itself where it goes: behind the keys that its
-// sequence has in use. What would lie outside the cache is not written, and positions beyond the tables of
-// sines and cosines take their last row.
+// Sequence lengths are in device memory, so the kernel computes the destination of each row: it
+// follows the used keys of its sequence. Rows past the end of the cache are not written. Positions
+// past the sine and cosine tables are clamped to the last row.
 #pragma once
 
 #include "arch/arch.hpp"
-#include "attention/numbers.hpp"
+#include "attention/elements.hpp"
 #include "table/append.hpp"
 
 namespace rocflash::kernel {
@@ -23,7 +23,7 @@ class Appender {
     return !a_.q ? 0 : p_.lengths.packed_q() ? p_.lengths.rows_q : p_.batch() * p_.lengths.rows_q;
   }
 
-  // The keys that a sequence has once the new ones are there.
+  // The used keys of a sequence after the append.
   std::int32_t used(std::int64_t b) const {
     const std::int64_t begin = new_.cu ? clamp(arch::load(new_.cu + b), 0, new_.rows) : 0;
     const std::int64_t end =
@@ -31,21 +31,21 @@ class Appender {
     return static_cast<std::int32_t>(clamp(keys_before(b) + end - begin, 0, p_.lengths.rows_k));
   }
 
-  // Row n of the new keys and values, one head of it.
+  // One head of row n of the new K and V.
   void append_key(std::int64_t n, std::int64_t head) const {
     const std::int64_t b = new_.cu ? sequence_of_row(new_.cu, p_.batch(), n) : n / new_.rows;
-    if (b < 0) return;  // a packed row of no sequence
+    if (b < 0) return;  // a packed row outside all sequences
     const std::int64_t row = new_.cu ? n : n % new_.rows,
                        index = row - (new_.cu ? arch::load(new_.cu + b) : 0),
-                       place = keys_before(b) + index;
-    if (place < 0 || place >= p_.lengths.rows_k) return;
-    copy(row_address(new_.v, 1, b, row, head), row_address(p_.v, a_.caches, b, place, head),
+                       cache_row = keys_before(b) + index;
+    if (cache_row < 0 || cache_row >= p_.lengths.rows_k) return;
+    copy(row_address(new_.v, 1, b, row, head), row_address(p_.v, a_.caches, b, cache_row, head),
          p_.v.dtype, 0, p_.value_dim);
     rotate(first_position(b) + index, row_address(new_.k, 1, b, row, head),
-           row_address(p_.k, a_.caches, b, place, head), p_.k.dtype);
+           row_address(p_.k, a_.caches, b, cache_row, head), p_.k.dtype);
   }
 
-  // Row n of all queries, one head of it.
+  // One head of row n of Q.
   void rotate_query(std::int64_t n, std::int64_t head) const {
     const Lengths& l = p_.lengths;
     const std::int64_t b = l.packed_q() ? sequence_of_row(l.cu_q, p_.batch(), n) : n / l.rows_q;
@@ -72,9 +72,9 @@ class Appender {
 
   static void copy(const std::byte* from, std::byte* to, DType dtype, int begin, int end) {
     for (int column = begin + arch::lane(); column < end; column += arch::wave_size)
-      copy_number(from, to, dtype, column);
+      copy_element(from, to, dtype, column);
   }
-  // Products are rounded before they are added, as on the CPU.
+  // No FMA contraction: the products are rounded before the addition, as on the CPU.
   void rotate(std::int64_t position, const std::byte* from, std::byte* to, DType dtype) const {
 #pragma clang fp contract(off)
     const Rotary& r = new_.rotary;
@@ -82,12 +82,12 @@ class Appender {
               partner = r.interleaved ? 1 : half;
     position = clamp(position, 0, r.positions - 1);
     for (int n = arch::lane(); n < half; n += arch::wave_size) {
-      const float c = number_at(r.cos, r.dtype, position * r.cos_stride + n),
-                  s = number_at(r.sin, r.dtype, position * r.sin_stride + n);
-      const float x = number_at(from, dtype, n * step),
-                  y = number_at(from, dtype, n * step + partner);
-      store_number(to, dtype, n * step, x * c - y * s);
-      store_number(to, dtype, n * step + partner, x * s + y * c);
+      const float c = load_element(r.cos, r.dtype, position * r.cos_stride + n),
+                  s = load_element(r.sin, r.dtype, position * r.sin_stride + n);
+      const float x = load_element(from, dtype, n * step),
+                  y = load_element(from, dtype, n * step + partner);
+      store_element(to, dtype, n * step, x * c - y * s);
+      store_element(to, dtype, n * step + partner, x * s + y * c);
     }
     copy(from, to, dtype, r.dim, p_.head_dim);
   }
@@ -103,15 +103,16 @@ void append(const AppendArguments& a) {
   const Problem& p = a.problem;
   const Appender appender(a);
   if (a.used) {
-    for (std::int64_t b = arch::group() * std::int64_t{threads} + arch::thread(); b < p.batch();
-         b += std::int64_t{a.groups} * threads)
+    for (std::int64_t b = arch::workgroup_id() * std::int64_t{threads} + arch::thread();
+         b < p.batch(); b += std::int64_t{a.workgroups} * threads)
       arch::store(a.used + b, appender.used(b));
   }
   const std::int64_t keys = appender.key_rows() * p.kv_heads,
                      queries = appender.query_rows() * p.heads;
-  // All lanes of a wave have the same row; the compiler is not told (weights/rows.hpp).
-  const std::int64_t first = arch::group() * std::int64_t{waves} + arch::thread() / arch::wave_size;
-  for (std::int64_t n = first; n < keys + queries; n += std::int64_t{a.groups} * waves) {
+  // All lanes of a wave have the same row; not marked uniform, as in weights/rows.hpp.
+  const std::int64_t first =
+      arch::workgroup_id() * std::int64_t{waves} + arch::thread() / arch::wave_size;
+  for (std::int64_t n = first; n < keys + queries; n += std::int64_t{a.workgroups} * waves) {
     if (n < keys) {
       appender.append_key(n / p.kv_heads, n % p.kv_heads);
     } else {

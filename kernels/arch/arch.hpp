@@ -1,5 +1,5 @@
-// The GPU that this is compiled for: the build names the family and the header of its instructions.
-// Without them it is the host.
+// The target family's primitives. The build defines the family and its header; without them the
+// header is the host's, for unit tests.
 #pragma once
 
 #include "table/families.hpp"

@@ -1,6 +1,6 @@
-// CDNA (gfx908, gfx90a, gfx942, gfx950): matrix products of 32x32, waves of 64 lanes. A step of depth 16
-// is one instruction on gfx950, two of depth 8 before, and four of depth 4 for bf16 on gfx908; a lane's
-// eight numbers of an operand are shared out among them in order.
+// CDNA (gfx908, gfx90a, gfx942, gfx950): MFMA 32x32 with wave64. A k-step of 16 is one instruction
+// on gfx950, two of k = 8 before, and four of k = 4 for bf16 on gfx908. A lane's eight elements of
+// an operand are divided among them in order.
 #pragma once
 
 #include "arch/amd.hpp"
@@ -10,52 +10,54 @@ namespace rocflash::kernel::arch {
 
 template <DType dtype>
 struct Mma {
-  static constexpr int rows = 32, columns = 32, depth = 16;  // of `multiply`
+  static constexpr int rows = 32, columns = 32, depth = 16;  // of a k-step of `multiply`
 #if defined(__gfx950__)
-  static constexpr int instructions = 1;  // of `multiply`
+  static constexpr int instructions = 1;  // per k-step
 #elif defined(__gfx908__)
   static constexpr int instructions = dtype == DType::f16 ? 2 : 4;
 #else
   static constexpr int instructions = 2;
 #endif
   using Layout = layout::Mfma32x32<depth / instructions>;
-  static constexpr int results = 16;  // registers of a result per lane
+  static constexpr int results = 16;  // accumulator registers per lane
   using Result = Float16;
   using Operand = Words4;
 
   static Result multiply(Operand a, Operand b, Result c) {
     return multiply(a, b, c, [] {});
   }
-  // The same with something behind the first instruction.
-  template <class Behind>
-  static Result multiply(Operand a, Operand b, Result c, Behind behind) {
+  // Issues `interleave` after the first MFMA, in the shadow of its latency.
+  template <class Interleave>
+  static Result multiply(Operand a, Operand b, Result c, Interleave interleave) {
 #if defined(__gfx950__)
     if constexpr (dtype == DType::f16) {
       using Eight = _Float16 __attribute__((ext_vector_type(8)));
       c = __builtin_amdgcn_mfma_f32_32x32x16_f16(__builtin_bit_cast(Eight, a),
                                                  __builtin_bit_cast(Eight, b), c, 0, 0, 0);
-    } else {
+    } else if constexpr (dtype == DType::bf16) {
       using Eight = __bf16 __attribute__((ext_vector_type(8)));
       c = __builtin_amdgcn_mfma_f32_32x32x16_bf16(__builtin_bit_cast(Eight, a),
                                                   __builtin_bit_cast(Eight, b), c, 0, 0, 0);
+    } else {
+      static_assert(handled_dtype<dtype>, "Mma has no instruction for this dtype");
     }
-    behind();
+    interleave();
     return c;
 #else
     c = half_depth(a.xy, b.xy, c);
-    behind();
+    interleave();
     return half_depth(a.zw, b.zw, c);
 #endif
   }
-  // The same, held there: the compiler would else put both instructions next to each other.
-  template <class Behind>
-  static Result multiply_around(Operand a, Operand b, Result c, Behind behind) {
+  // The same, pinned: otherwise the compiler issues the two MFMAs back to back.
+  template <class Interleave>
+  static Result multiply_interleaved(Operand a, Operand b, Result c, Interleave interleave) {
 #if defined(__gfx950__)
-    return multiply(a, b, c, behind);
+    return multiply(a, b, c, interleave);
 #else
     c = half_depth(a.xy, b.xy, c);
-    settle(c);
-    behind();
+    pin_vgpr(c);
+    interleave();
     return half_depth(a.zw, b.zw, c);
 #endif
   }
@@ -67,7 +69,7 @@ struct Mma {
       using Four = _Float16 __attribute__((ext_vector_type(4)));
       return __builtin_amdgcn_mfma_f32_32x32x8f16(__builtin_bit_cast(Four, a),
                                                   __builtin_bit_cast(Four, b), c, 0, 0, 0);
-    } else {
+    } else if constexpr (dtype == DType::bf16) {
 #if defined(__gfx908__)
       const auto quarter_depth = [](std::uint32_t x, std::uint32_t y, Result sum) {
         using Two = short __attribute__((ext_vector_type(2)));
@@ -80,12 +82,14 @@ struct Mma {
       return __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(__builtin_bit_cast(Four, a),
                                                       __builtin_bit_cast(Four, b), c, 0, 0, 0);
 #endif
+    } else {
+      static_assert(handled_dtype<dtype>, "Mma has no instruction for this dtype");
     }
   }
 #endif
 };
 
-// f32 as it is, one number of each operand per lane.
+// MFMA with f32 inputs: one element of each operand per lane.
 template <>
 struct Mma<DType::f32> {
   using Layout = layout::Mfma16x16x4;
@@ -96,21 +100,21 @@ struct Mma<DType::f32> {
 };
 
 #if defined(__gfx950__)
-inline constexpr bool transposing_reads = true;
-inline Words2 read_transposed(const ROCFLASH_SHARED Words2* from) {
+inline constexpr bool has_ds_read_tr = true;
+inline Words2 ds_read_tr16(const ROCFLASH_SHARED Words2* from) {
   using Four = short __attribute__((ext_vector_type(4)));
   return __builtin_bit_cast(Words2,
                             __builtin_amdgcn_ds_read_tr16_b64_v4i16((ROCFLASH_SHARED Four*)from));
 }
 #else
-inline constexpr bool transposing_reads = false;
+inline constexpr bool has_ds_read_tr = false;
 #endif
 
-// Chunks of 16 bytes of LDS that lie in different banks.
+// 16-byte chunks that one row of all LDS banks holds: 32 banks, 64 on gfx950.
 #if defined(__gfx950__)
-inline constexpr int bank_chunks = 16;
+inline constexpr int lds_bank_chunks = 16;
 #else
-inline constexpr int bank_chunks = 8;
+inline constexpr int lds_bank_chunks = 8;
 #endif
 
 }  // namespace rocflash::kernel::arch

@@ -1,9 +1,10 @@
-// GCN5 with dot products (gfx906): no matrix unit, waves of 64 lanes. Lanes of a quad read each other's operands
-// (DPP quad_perm), lanes further apart only by rotation. So a product of 16x32 has eight rows of A in each eight
-// lanes, and each quad first takes over its neighbour's four.
+// GCN5 (gfx906): no matrix cores, wave64. The 16x32 MMA is emulated with dot products and DPP.
+// quad_perm reads any lane of a quad at no cost; lanes further apart are reached by rotation only.
+// So each group of eight lanes holds eight rows of A, and each quad first copies the four rows of
+// the adjacent quad (row_ror:4).
 //
-// f16 has v_dot2_f32_f16, two products at once, whose operand takes a move from the other lane; bf16 is widened and
-// has v_fmac_f32, which reads the other lane itself.
+// f16 uses v_dot2_f32_f16, which has no DPP form on gfx906 and needs a v_mov_b32_dpp per operand.
+// bf16 is converted to f32 and uses v_fmac_f32 with DPP.
 #pragma once
 
 #include "arch/amd.hpp"
@@ -22,19 +23,19 @@ struct Mma : MmaShape<layout::DotGfx9, Float8, Words8> {
     for (int n = 0; n < 8; n += 2) add_products(a[n], a[n + 1], b[n], b[n + 1], sum);
     ROCFLASH_UNROLL
     for (int r = 0; r < results; ++r) c[r] = sum[r];
-    // So many instructions hide a read from LDS even without a head start, and one would cost
-    // registers that are not there.
+    // The instruction sequence hides the DS read latency of the next operands. Prefetching them
+    // would only add register pressure.
     __builtin_amdgcn_sched_barrier(0);
     return c;
   }
 
  private:
-  // To each result, two words of its row's lane times those of its column. The compiler does not look into these
-  // statements, so they see to what it would: between an instruction that writes a register and one that reads it
-  // by DPP there are two others.
+  // c[r] += two words of A's row r times two words of this lane's column. The compiler inserts no
+  // hazard wait states in inline assembly, so the code keeps two instructions between a VALU write
+  // of a register and its DPP read.
   static void add_products(std::uint32_t a0, std::uint32_t a1, std::uint32_t b0, std::uint32_t b1,
                            float (&c)[results]) {
-// The four rows that a quad has itself go to results 0 to 3 of an even quad and 4 to 7 of an odd one.
+// A quad's own four rows are results 0 to 3 of even quads and 4 to 7 of odd quads.
 #define ROCFLASH_TAKE_ROWS                                            \
   "v_mov_b32 %[n0], %[a0]\n"                                          \
   "v_mov_b32 %[n1], %[a1]\n"                                          \
@@ -46,7 +47,7 @@ struct Mma : MmaShape<layout::DotGfx9, Float8, Words8> {
 #define ROCFLASH_SUMS                                                                  \
   [c0] "+v"(c[0]), [c1] "+v"(c[1]), [c2] "+v"(c[2]), [c3] "+v"(c[3]), [c4] "+v"(c[4]), \
       [c5] "+v"(c[5]), [c6] "+v"(c[6]), [c7] "+v"(c[7]), [a0] "+v"(a0), [a1] "+v"(a1)
-// Rows 0 to 3 of `low` and of `high`, each by ROCFLASH_ROW.
+// ROCFLASH_ROW for rows 0 to 3 of `low` and of `high`.
 #define ROCFLASH_ROWS(low, high, b) \
   ROCFLASH_ROW("%[c0]", low, b, 0)  \
   ROCFLASH_ROW("%[c1]", low, b, 1)  \
@@ -57,7 +58,7 @@ struct Mma : MmaShape<layout::DotGfx9, Float8, Words8> {
   ROCFLASH_ROW("%[c6]", high, b, 2) \
   ROCFLASH_ROW("%[c7]", high, b, 3)
 
-    std::uint32_t n0, n1;  // what other quads have
+    std::uint32_t n0, n1;  // the adjacent quad's rows
     if constexpr (dtype == DType::f16) {
       std::uint32_t moved;
 #define ROCFLASH_ROW(sum, a, b, lane) \
@@ -67,7 +68,7 @@ struct Mma : MmaShape<layout::DotGfx9, Float8, Words8> {
           : ROCFLASH_SUMS, [n0] "=&v"(n0), [n1] "=&v"(n1), [m] "=&v"(moved)
           : [b0] "v"(b0), [b1] "v"(b1));
 #undef ROCFLASH_ROW
-    } else {
+    } else if constexpr (dtype == DType::bf16) {
       std::uint32_t low, high, column;
 #define ROCFLASH_ROW(sum, a, b, lane) "v_fmac_f32_dpp " sum ", " a ", " b ROCFLASH_OF_LANE(lane)
 #define ROCFLASH_WORD(a, n, b)                                              \
@@ -89,6 +90,8 @@ struct Mma : MmaShape<layout::DotGfx9, Float8, Words8> {
           : [b0] "v"(b0), [b1] "v"(b1), [upper] "s"(0xffff0000u));
 #undef ROCFLASH_WORD
 #undef ROCFLASH_ROW
+    } else {
+      static_assert(handled_dtype<dtype>, "Mma has no instruction for this dtype");
     }
 #undef ROCFLASH_ROWS
 #undef ROCFLASH_SUMS
@@ -97,7 +100,7 @@ struct Mma : MmaShape<layout::DotGfx9, Float8, Words8> {
   }
 };
 
-inline constexpr bool transposing_reads = false;
-inline constexpr int bank_chunks = 8;
+inline constexpr bool has_ds_read_tr = false;
+inline constexpr int lds_bank_chunks = 8;
 
 }  // namespace rocflash::kernel::arch

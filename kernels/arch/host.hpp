@@ -1,5 +1,5 @@
-// The host as an architecture: it has no kernels, but the ordinary C++ in them compiles here and is
-// tested on its own.
+// The host as a target: no kernels, but the portable C++ of device code compiles here and is unit
+// tested.
 #pragma once
 
 #include <cmath>
@@ -11,8 +11,8 @@
 namespace rocflash::kernel::arch {
 
 inline constexpr int wave_size = 1;
-using Ordinal = std::uint32_t;
-inline constexpr int bank_chunks = 8;
+using WorkgroupIndex = std::uint32_t;
+inline constexpr int lds_bank_chunks = 8;
 inline int lane() { return 0; }
 
 template <class T>
@@ -24,13 +24,14 @@ void store(T* pointer, T value) {
   *pointer = value;
 }
 template <class T>
-const T& again(const T& arguments) {
-  return arguments;
+const T& reload_kernargs(const T& arguments) {
+  return arguments;  // NOLINT(bugprone-return-const-ref-from-parameter): kernel arguments outlive it
 }
 
-inline int renewed(int x) { return x; }
+inline void sched_barrier() {}
+inline int opaque_sgpr(int x) { return x; }
 template <class T>
-T in_lanes(T x) {
+T to_vgpr(T x) {
   return x;
 }
 

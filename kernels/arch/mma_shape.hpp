@@ -1,4 +1,4 @@
-// What the class of a matrix instruction says of itself: the numbers are its layout's, the registers the architecture's.
+// Shape of an MMA: dimensions from its register layout, register types from the architecture.
 #pragma once
 
 namespace rocflash::kernel::arch {
@@ -7,7 +7,7 @@ template <class Layout_, class Result_, class Operand_>
 struct MmaShape {
   using Layout = Layout_;
   static constexpr int rows = Layout::rows, columns = Layout::columns, depth = Layout::depth;
-  static constexpr int results = Layout::results;  // registers of a result per lane
+  static constexpr int results = Layout::results;  // accumulator registers per lane
   using Result = Result_;
   using Operand = Operand_;
 };

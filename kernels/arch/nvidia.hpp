@@ -1,5 +1,4 @@
-// NVIDIA GPUs from sm_80 on: asynchronous copies into shared memory, loads of whole 8x8 matrices,
-// and the matrix products mma.sync.m16n8k16 and, for f32, m16n8k8. Warps of 32 lanes.
+// NVIDIA GPUs from sm_80 on: cp.async, ldmatrix, mma.sync.m16n8k16, and m16n8k8 with TF32 for f32.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +8,11 @@
 #include "tile/vector.hpp"
 
 #define ROCFLASH_SHARED __attribute__((address_space(3)))
-// Shared memory of a kernel beside what is given at launch: its content is undefined at the start.
+// Static shared memory of a kernel, not initialized; in addition to the dynamic shared memory.
 #define ROCFLASH_SHARED_ARRAY [[clang::loader_uninitialized]] static ROCFLASH_SHARED
 #define ROCFLASH_UNROLL _Pragma("unroll")
 
-// A kernel with its one argument, called `arguments`. It lies in constant memory and takes no
-// registers.
+// A kernel with one parameter, `arguments`, in constant memory.
 #define ROCFLASH_KERNEL(name, tile, Arguments)                                    \
   static void name##_body(const Arguments& arguments);                            \
   extern "C" __attribute__((nvptx_kernel)) void name(const Arguments arguments) { \
@@ -26,13 +24,14 @@ namespace rocflash::kernel::arch {
 
 inline constexpr int wave_size = 32;
 
-// Numbers of workgroups, as they are divided. With a sign: without one the assembler computes them, and what follows from
-// them, in uniform registers, and gradients of 64 columns were 6 % slower on an H200.
-using Ordinal = std::int32_t;
+// Workgroup indices in the tile scheduler's divisions. Signed: with unsigned indices ptxas uses
+// uniform registers for them and what depends on them, and backward at head dimension 64 was 6 %
+// slower on an H200.
+using WorkgroupIndex = std::int32_t;
 inline constexpr std::uint32_t all_lanes = 0xffffffffu;
 
 inline int thread() { return __nvvm_read_ptx_sreg_tid_x(); }
-inline int group() { return __nvvm_read_ptx_sreg_ctaid_x(); }
+inline int workgroup_id() { return __nvvm_read_ptx_sreg_ctaid_x(); }
 inline int lane() { return thread() % wave_size; }
 inline int wave() { return thread() / wave_size; }
 
@@ -45,8 +44,8 @@ void store(T* pointer, T value) {
   *pointer = value;
 }
 
-// Sixteen bytes that nobody needs again: they leave the caches before others do.
-inline Words4 load_once(const void* from) {
+// ld.global.cs of 16 bytes: streaming data, evicted first.
+inline Words4 load_streaming(const void* from) {
   std::uint32_t x, y, z, w;
   asm volatile("ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(x), "=r"(y), "=r"(z), "=r"(w)
@@ -55,27 +54,32 @@ inline Words4 load_once(const void* from) {
   return {x, y, z, w};
 }
 
-// Arguments take no registers until they are used.
+// Kernel parameters are in constant memory and take no registers.
 template <class T>
-const T& again(const T& arguments) {
+const T& reload_kernargs(const T& arguments) {
   return arguments;
 }
 
-// The same number, which the compiler must take for a new one: what is computed from it is not kept
-// in registers across a loop.
-inline std::uint32_t renew(std::uint32_t x) {
+// ptxas schedules and allocates registers itself.
+inline void sched_barrier() {}
+
+// The same value, opaque to the optimizer: addresses derived from it are recomputed in each
+// iteration and not hoisted into registers.
+inline std::uint32_t opaque_vgpr(std::uint32_t x) {
   asm volatile("" : "+r"(x));
   return x;
 }
 
-inline int renewed(int x) { return static_cast<int>(renew(static_cast<std::uint32_t>(x))); }
-inline int renewed_thread() {
-  return static_cast<int>(renew(static_cast<std::uint32_t>(thread())));
+inline int opaque_sgpr(int x) {
+  return static_cast<int>(opaque_vgpr(static_cast<std::uint32_t>(x)));
+}
+inline int opaque_thread() {
+  return static_cast<int>(opaque_vgpr(static_cast<std::uint32_t>(thread())));
 }
 
-// There are no scalar registers to spare or to run out of.
+// No scalar register file that kernels manage: both are the identity.
 template <class T>
-T in_lanes(T x) {
+T to_vgpr(T x) {
   return x;
 }
 inline int uniform(int x) { return x; }
@@ -89,52 +93,52 @@ inline std::uint32_t ballot(bool condition) {
 }
 inline bool any(bool condition) { return __nvvm_vote_any_sync(all_lanes, condition); }
 
-inline float from_lane(float x, int lane) {
+inline float readlane(float x, int lane) {
   return __builtin_bit_cast(
       float, __nvvm_shfl_sync_idx_i32(all_lanes, __builtin_bit_cast(int, x), lane, 31));
 }
-// The value of the lane whose number differs in these bits.
+// Butterfly shuffle.
 template <class T>
-T from_lane_xor(T x, int bits) {
+T shfl_xor(T x, int bits) {
   return __builtin_bit_cast(
       T, __nvvm_shfl_sync_bfly_i32(all_lanes, __builtin_bit_cast(int, x), bits, 31));
 }
 
-// The value of the lane so many places further among its sixteen, cyclically.
-template <int places>
-float rotated(float x) {
-  const int from = (lane() & 16) | ((lane() + places) & 15);
-  return from_lane(x, from);
+// Rotates within each group of 16 lanes, as DPP row_ror does.
+template <int lanes>
+float row_ror(float x) {
+  const int from = (lane() & 16) | ((lane() + lanes) & 15);
+  return readlane(x, from);
 }
 
-// Over all lanes, the same in each of them.
-inline float largest_of_wave(float x) {
+// Reductions over the warp; all lanes get the result.
+inline float wave_reduce_max(float x) {
   ROCFLASH_UNROLL
-  for (int bits = 1; bits < wave_size; bits *= 2) x = __builtin_fmaxf(x, from_lane_xor(x, bits));
+  for (int bits = 1; bits < wave_size; bits *= 2) x = __builtin_fmaxf(x, shfl_xor(x, bits));
   return x;
 }
-inline float sum_of_wave(float x) {
+inline float wave_reduce_sum(float x) {
   ROCFLASH_UNROLL
-  for (int bits = 1; bits < wave_size; bits *= 2) x += from_lane_xor(x, bits);
+  for (int bits = 1; bits < wave_size; bits *= 2) x += shfl_xor(x, bits);
   return x;
 }
 
 inline void barrier() { asm volatile("bar.sync 0;" ::: "memory"); }
-inline void wave_barrier() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
-// As on AMD GPUs: what lanes of this warp have written to shared memory is there for its other lanes.
-inline void wave_fence() { wave_barrier(); }
+inline void syncwarp() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
+// Makes shared memory stores of this warp visible to its other lanes.
+inline void wave_fence() { syncwarp(); }
 
-// Where `there` is true: adds to a number in global memory that others add to as well, in any order. (On one
-// line: a brace on a line of its own ends a kernel, see src/gpu/ptx.cpp.)
-inline void add(float* to, float x, bool there) {
+// Predicated red.global.add.f32. On one line of PTX: a brace on a line of its own ends a kernel
+// (src/gpu/ptx.cpp).
+inline void add(float* to, float x, bool in_bounds) {
   asm volatile(
       "{ .reg .pred there; setp.ne.b32 there, %2, 0; @there red.global.add.f32 [%0], %1; }" ::"l"(
           to),
-      "f"(x), "r"(static_cast<int>(there))
+      "f"(x), "r"(static_cast<int>(in_bounds))
       : "memory");
 }
 
-// Shared memory that the launch gives; addresses are bytes in an address space of their own.
+// Dynamic shared memory. Addresses are 32-bit, in the shared state space.
 #ifdef __CUDA__
 extern "C" __attribute__((shared)) std::uint8_t rocflash_shared[] __attribute__((aligned(1024)));
 #else
@@ -145,25 +149,25 @@ inline SharedAddress shared_begin() {
   return static_cast<SharedAddress>(reinterpret_cast<std::uintptr_t>(rocflash_shared));
 }
 
-// Copies sixteen bytes from global to shared memory; zeros instead of them where `there` is false.
-inline void copy_async(SharedAddress to, const void* from) {
+// cp.async of 16 bytes from global to shared memory; zero-filled where `in_bounds` is false.
+inline void cp_async(SharedAddress to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
-inline void copy_async(SharedAddress to, const void* from, bool there) {
+inline void cp_async(SharedAddress to, const void* from, bool in_bounds) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(there ? 16 : 0)
+               "r"(in_bounds ? 16 : 0)
                : "memory");
 }
 // Four bytes.
-inline void copy_async4(SharedAddress to, const void* from, bool there) {
+inline void cp_async4(SharedAddress to, const void* from, bool in_bounds) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
-               "r"(there ? 4 : 0)
+               "r"(in_bounds ? 4 : 0)
                : "memory");
 }
-inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until at most `pending` of this thread's committed groups of copies are unfinished.
+inline void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until at most `pending` of this thread's committed cp.async groups are incomplete.
 template <int pending>
-void wait_for_copies() {
+void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
@@ -202,9 +206,10 @@ inline Words4 load_shared(SharedAddress from) {
   return {x, y, z, w};
 }
 
-// Four matrices of 8x8 numbers. Lane n passes the address of row n % 8 of matrix n / 8 and receives
-// two numbers of each matrix, or of its transpose: row lane / 4, columns 2 (lane % 4) and the next.
-inline Words4 load_matrices(SharedAddress row) {
+// Four 8x8 matrices of 16-bit elements. Lane n passes the address of row n % 8 of matrix n / 8 and
+// receives two elements of each matrix, or of its transpose: row n / 4, columns 2 (n % 4) and the
+// next.
+inline Words4 ldmatrix_x4(SharedAddress row) {
   std::uint32_t x, y, z, w;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(x), "=r"(y), "=r"(z), "=r"(w)
@@ -212,7 +217,7 @@ inline Words4 load_matrices(SharedAddress row) {
                : "memory");
   return {x, y, z, w};
 }
-inline Words4 load_matrices_transposed(SharedAddress row) {
+inline Words4 ldmatrix_x4_trans(SharedAddress row) {
   std::uint32_t x, y, z, w;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(x), "=r"(y), "=r"(z), "=r"(w)
@@ -221,14 +226,16 @@ inline Words4 load_matrices_transposed(SharedAddress row) {
   return {x, y, z, w};
 }
 
-// Two numbers to the nearest, ties to even, in one word.
+// Converts two f32 to 16 bits, round to nearest even, and packs them.
 template <DType dtype>
-std::uint32_t narrow_two(float low, float high) {
+std::uint32_t cvt_pack(float low, float high) {
   std::uint32_t word;
   if constexpr (dtype == DType::bf16) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  } else {
+  } else if constexpr (dtype == DType::f16) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  } else {
+    static_assert(handled_dtype<dtype>, "cvt_pack has no instruction for this dtype");
   }
   return word;
 }
@@ -249,21 +256,24 @@ struct Mma {
           "{%0, %1, %2, %3};"
           : "+f"(c.at[0]), "+f"(c.at[1]), "+f"(c.at[2]), "+f"(c.at[3])
           : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
-    } else {
+    } else if constexpr (dtype == DType::f16) {
       asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
           "{%8, %9}, "
           "{%0, %1, %2, %3};"
           : "+f"(c.at[0]), "+f"(c.at[1]), "+f"(c.at[2]), "+f"(c.at[3])
           : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+    } else {
+      static_assert(handled_dtype<dtype>, "Mma has no instruction for this dtype");
     }
   }
 };
 
-// f32 by TF32, which has f32's exponents and 11 bits of precision: a number is the sum of two such parts, but for
-// the last bit of some, and of the four products of parts the smallest one is left out. (It costs a fifth of the speed.)
+// 3xTF32: each f32 is split into a large and a small TF32 term (11 bits of precision each), and of
+// the four products small·small is omitted. It would cost a fifth of the throughput.
 //
-// The matrix unit cuts off the bits that a sum has no room for, it does not round. A long sum would drift, so
-// sums are short: of `together` steps, large products and small ones apart. The caller adds them up in f32.
+// The tensor core truncates when it accumulates. Long sums would be biased, so an accumulation
+// covers `together` k-steps, with separate accumulators for large and small products. The caller
+// adds them in FP32.
 template <>
 struct Mma<DType::f32> {
   using Layout = layout::MmaM16n8k8;
@@ -276,26 +286,26 @@ struct Mma<DType::f32> {
     Result large, small;
     float total(int r) const { return large.at[r] + small.at[r]; }
   };
-  struct Parts {
+  struct Tf32Terms {
     Words4 large, small;
   };
 
-  // A part that is no number makes the other one none either: whoever gets the result computes it again.
-  static Parts parts(Words4 numbers) {
-    Parts parts;
+  // A non-finite term makes the other one NaN; the epilogue recomputes non-finite rows.
+  static Tf32Terms split(Words4 elements) {
+    Tf32Terms terms;
     ROCFLASH_UNROLL
     for (int n = 0; n < 4; ++n) {
-      // The nearest, ties away from 0. (The conversion that does the same has a fourth of the rate.)
-      const std::uint32_t bits = numbers[n], large = (bits + 0x1000u) & 0xffffe000u;
+      // Round to nearest, ties away from 0. cvt.rna.tf32 does the same at a quarter of the rate.
+      const std::uint32_t bits = elements[n], large = (bits + 0x1000u) & 0xffffe000u;
       const auto x = __builtin_bit_cast(float, bits), y = __builtin_bit_cast(float, large);
-      parts.large[n] = large;
-      parts.small[n] = __builtin_bit_cast(std::uint32_t, x - y);  // 12 bits; the unit takes 11
+      terms.large[n] = large;
+      terms.small[n] = __builtin_bit_cast(std::uint32_t, x - y);  // 12 bits; TF32 has 11
     }
-    return parts;
+    return terms;
   }
-  // The right operand's numbers are `first` and the next of the four.
+  // B's fragment is elements `first` and `first` + 1 of the four.
   template <int first>
-  static void multiply(Sum& c, const Parts& a, const Parts& b) {
+  static void multiply(Sum& c, const Tf32Terms& a, const Tf32Terms& b) {
     multiply(c.small, a.small, b.large[first], b.large[first + 1]);
     multiply(c.small, a.large, b.small[first], b.small[first + 1]);
     multiply(c.large, a.large, b.large[first], b.large[first + 1]);
@@ -310,11 +320,12 @@ struct Mma<DType::f32> {
   }
 };
 
-// Memory with an end: loads at or past it return 0, stores there are dropped.
-inline constexpr std::uint32_t nowhere = 0x80000000u;
-class Window {
+// Bounds-checked memory, as AMD's buffer resource: loads at or past the end return 0, stores are
+// dropped.
+inline constexpr std::uint32_t out_of_bounds = 0x80000000u;
+class BufferResource {
  public:
-  Window(const void* data, std::uint32_t bytes)
+  BufferResource(const void* data, std::uint32_t bytes)
       : data_(static_cast<std::byte*>(const_cast<void*>(data))), bytes_(bytes) {}
 
   Words4 load16(std::uint32_t offset) const { return load_at<Words4>(offset); }

@@ -1,6 +1,6 @@
-// RDNA2 (gfx1030 and its family): no matrix unit, but dot products that read one operand from
-// another lane at no cost (DPP row_share). 64 of them make a product of 16x16 with no lane idle and
-// nothing moved. f16 has v_dot2c_f32_f16, two products at once; bf16 is widened and has v_fmac_f32.
+// RDNA2 (gfx10.3): no matrix cores. The 16x16x16 MMA is emulated with dot products that broadcast A
+// from another lane at no cost (DPP row_share): 64 instructions, all lanes busy, no data movement.
+// f16 uses v_dot2c_f32_f16; bf16 is converted to f32 and uses v_fmac_f32.
 #pragma once
 
 #include "arch/amd.hpp"
@@ -9,8 +9,8 @@
 
 namespace rocflash::kernel::arch {
 
-// What this wave has stored before is where the whole device sees it.
-inline void await_stores() { asm volatile("s_waitcnt_vscnt null, 0x0" ::: "memory"); }
+// Waits until this wave's stores have reached the L2.
+inline void wait_stores() { asm volatile("s_waitcnt_vscnt null, 0x0" ::: "memory"); }
 
 template <DType dtype>
 struct Mma : MmaShape<layout::DotGfx10, Float8, Words8> {
@@ -18,21 +18,23 @@ struct Mma : MmaShape<layout::DotGfx10, Float8, Words8> {
     if constexpr (dtype == DType::f16) {
       ROCFLASH_UNROLL
       for (int n = 0; n < 8; ++n) add_products(a[n], b[n], c);
-    } else {
+    } else if constexpr (dtype == DType::bf16) {
       ROCFLASH_UNROLL
       for (int n = 0; n < 8; ++n) {
         add_products(a[n] << 16, b[n] << 16, c);
         add_products(a[n] & 0xffff0000u, b[n] & 0xffff0000u, c);
       }
+    } else {
+      static_assert(handled_dtype<dtype>, "Mma has no instruction for this dtype");
     }
-    // So many instructions hide a read from LDS even without a head start, and one would cost
-    // registers that are not there.
+    // The instruction sequence hides the DS read latency of the next operands. Prefetching them
+    // would only add register pressure.
     __builtin_amdgcn_sched_barrier(0);
     return c;
   }
 
  private:
-  // To each result, a of its row's lane times b of its column.
+  // c[r] += A's row r, broadcast by row_share, times this lane's column of B.
   static void add_products(std::uint32_t a, std::uint32_t b, Result& c) {
     add_product<0>(a, b, c);
     add_product<1>(a, b, c);
@@ -50,16 +52,18 @@ struct Mma : MmaShape<layout::DotGfx10, Float8, Words8> {
       asm("v_dot2c_f32_f16_dpp %0, %1, %2 row_share:%3 row_mask:0xf bank_mask:0xf"
           : "+v"(sum)
           : "v"(a), "v"(b), "n"(r));
-    } else {
+    } else if constexpr (dtype == DType::bf16) {
       asm("v_fmac_f32_dpp %0, %1, %2 row_share:%3 row_mask:0xf bank_mask:0xf"
           : "+v"(sum)
           : "v"(a), "v"(b), "n"(r));
+    } else {
+      static_assert(handled_dtype<dtype>, "Mma has no instruction for this dtype");
     }
     c[r] = sum;
   }
 };
 
-inline constexpr bool transposing_reads = false;
-inline constexpr int bank_chunks = 8;
+inline constexpr bool has_ds_read_tr = false;
+inline constexpr int lds_bank_chunks = 8;
 
 }  // namespace rocflash::kernel::arch

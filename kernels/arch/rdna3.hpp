@@ -1,5 +1,4 @@
-// RDNA3 (gfx11): matrix products of 16x16, waves of 32 lanes, both halves of which hold the same
-// operands.
+// RDNA3 (gfx11): WMMA 16x16x16 with wave32. Both halves of the wave hold the same operands.
 #pragma once
 
 #include "arch/amd.hpp"
@@ -15,15 +14,17 @@ struct Mma : MmaShape<layout::WmmaGfx11, Float8, Words8> {
       using Sixteen = _Float16 __attribute__((ext_vector_type(16)));
       return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(__builtin_bit_cast(Sixteen, a),
                                                         __builtin_bit_cast(Sixteen, b), c);
-    } else {
+    } else if constexpr (dtype == DType::bf16) {
       using Sixteen = short __attribute__((ext_vector_type(16)));
       return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(__builtin_bit_cast(Sixteen, a),
                                                          __builtin_bit_cast(Sixteen, b), c);
+    } else {
+      static_assert(handled_dtype<dtype>, "Mma has no instruction for this dtype");
     }
   }
 };
 
-inline constexpr bool transposing_reads = false;
-inline constexpr int bank_chunks = 8;
+inline constexpr bool has_ds_read_tr = false;
+inline constexpr int lds_bank_chunks = 8;
 
 }  // namespace rocflash::kernel::arch

@@ -1,5 +1,4 @@
-// RDNA4 (gfx12): matrix products of 16x16, waves of 32 lanes, each half of which holds half of the
-// operands' depth.
+// RDNA4 (gfx12): WMMA 16x16x16 with wave32. Each half of the wave holds half of the k dimension.
 #pragma once
 
 #include "arch/amd.hpp"
@@ -15,15 +14,17 @@ struct Mma : MmaShape<layout::WmmaGfx12, Float8, Words4> {
       using Eight = _Float16 __attribute__((ext_vector_type(8)));
       return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(__builtin_bit_cast(Eight, a),
                                                               __builtin_bit_cast(Eight, b), c);
-    } else {
+    } else if constexpr (dtype == DType::bf16) {
       using Eight = short __attribute__((ext_vector_type(8)));
       return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(__builtin_bit_cast(Eight, a),
                                                                __builtin_bit_cast(Eight, b), c);
+    } else {
+      static_assert(handled_dtype<dtype>, "Mma has no instruction for this dtype");
     }
   }
 };
 
-inline constexpr bool transposing_reads = false;
-inline constexpr int bank_chunks = 8;
+inline constexpr bool has_ds_read_tr = false;
+inline constexpr int lds_bank_chunks = 8;
 
 }  // namespace rocflash::kernel::arch

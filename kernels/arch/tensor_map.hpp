@@ -1,5 +1,5 @@
-// A tensor as Hopper's copy engine knows it. The driver writes the map (src/gpu/driver), a kernel
-// has it among its arguments and names it in copies.
+// CUtensorMap of a TMA access. The driver API encodes it on the host (src/gpu/driver); kernels get
+// it as a __grid_constant__ parameter.
 #pragma once
 
 #include <cstdint>

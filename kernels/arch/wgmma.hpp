@@ -1,9 +1,9 @@
-// The matrix product of a warpgroup, wgmma.mma_async: 64 rows by some columns, depth 16, sums in
-// f32. Four warps issue it together and go on; the unit reads B, and A unless that is in registers,
-// from shared memory. What may be touched while it runs is the business of tile/sm90.hpp.
+// wgmma.mma_async: m64nNk16 with FP32 accumulators, issued by the four warps of a warpgroup. B
+// comes from shared memory through a descriptor, A from shared memory (SS) or from registers (RS).
+// tile/sm90.hpp tracks which registers are in flight.
 //
-// An instruction names each of its registers, so every width needs a statement of its own. Macros
-// write them.
+// The instruction lists every accumulator register, so each N needs its own asm statement. Macros
+// generate them.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace rocflash::kernel::arch {
 
-// Orders accesses to registers of products by this warp before products that come next.
-inline void products_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-// What was computed for the words is in their registers here.
+// Orders earlier register accesses of this warp before the following wgmma.
+inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+// Forces the values into their registers at this point.
 inline void pin(Words4& w) {
   std::uint32_t x = w.x, y = w.y, z = w.z, v = w.w;
   asm volatile("" : "+r"(x), "+r"(y), "+r"(z), "+r"(v));
   w = {x, y, z, v};
 }
-inline void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
 // clang-format off
 #define ROCFLASH_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
@@ -57,63 +57,67 @@ inline void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" 
 #define ROCFLASH_SUMS_128(how, x) ROCFLASH_SUMS_120(how, x), how(x[120]), how(x[121]), how(x[122]), how(x[123]), how(x[124]), how(x[125]), how(x[126]), how(x[127])
 // clang-format on
 
-#define ROCFLASH_ADDED_TO(x) "+f"(x)
-#define ROCFLASH_WRITTEN(x) "=f"(x)
+#define ROCFLASH_IN_OUT(x) "+f"(x)
+#define ROCFLASH_OUT(x) "=f"(x)
 
-// One statement: operands are named, the registers of the sums numbered.
-#define ROCFLASH_SHARED_PRODUCT(columns, sums, type, how, keep)                          \
+// One wgmma: accumulator registers are positional asm operands, the others are named.
+#define ROCFLASH_WGMMA_SS(columns, sums, type, how, keep)                                \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type     \
                " {" ROCFLASH_NAMES_##sums "}, %[a], %[b], " keep ", 1, 1, %[ta], %[tb];" \
                : ROCFLASH_SUMS_##sums(how, c)                                            \
                : [a] "l"(a), [b] "l"(b), [ta] "n"(int(ta)), [tb] "n"(int(tb)))
-#define ROCFLASH_REGISTER_PRODUCT(columns, sums, type, how, keep)                            \
+#define ROCFLASH_WGMMA_RS(columns, sums, type, how, keep)                                    \
   asm volatile(                                                                              \
       "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type                  \
       " {" ROCFLASH_NAMES_##sums "}, {%[x], %[y], %[z], %[w]}, %[b], " keep ", 1, 1, %[tb];" \
       : ROCFLASH_SUMS_##sums(how, c)                                                         \
       : [x] "r"(a.x), [y] "r"(a.y), [z] "r"(a.z), [w] "r"(a.w), [b] "l"(b), [tb] "n"(int(tb)))
-#define ROCFLASH_EITHER(product, columns, sums, type)     \
-  if constexpr (fresh) {                                  \
-    product(columns, sums, type, ROCFLASH_WRITTEN, "0");  \
-  } else {                                                \
-    product(columns, sums, type, ROCFLASH_ADDED_TO, "1"); \
+#define ROCFLASH_WGMMA_SELECT(product, columns, sums, type) \
+  if constexpr (fresh) {                                    \
+    product(columns, sums, type, ROCFLASH_OUT, "0");        \
+  } else {                                                  \
+    product(columns, sums, type, ROCFLASH_IN_OUT, "1");     \
   }
 
-// How wide the product is. C = A·B if `fresh`, else C += A·B. ta, tb: lines of A, of B are columns
-// of their tiles in shared memory.
+// wgmma with N = columns. C = A·B if `fresh` (scale-d 0), else C += A·B. ta, tb: the operand is
+// MN-major in shared memory.
 template <int columns>
 struct Wgmma;
-#define ROCFLASH_WGMMA(columns, sums)                                                     \
-  template <>                                                                             \
-  struct Wgmma<columns> {                                                                 \
-    template <DType dtype, bool fresh, bool ta, bool tb>                                  \
-    static void shared(float (&c)[sums], std::uint64_t a, std::uint64_t b) {              \
-      if constexpr (dtype == DType::bf16) {                                               \
-        ROCFLASH_EITHER(ROCFLASH_SHARED_PRODUCT, columns, sums, "bf16")                   \
-      } else {                                                                            \
-        ROCFLASH_EITHER(ROCFLASH_SHARED_PRODUCT, columns, sums, "f16")                    \
-      }                                                                                   \
-    }                                                                                     \
-    template <DType dtype, bool fresh, bool tb>                                           \
-    static void registers(float (&c)[sums], Words4 a, std::uint64_t b) {                  \
-      if constexpr (dtype == DType::bf16) {                                               \
-        ROCFLASH_EITHER(ROCFLASH_REGISTER_PRODUCT, columns, sums, "bf16")                 \
-      } else {                                                                            \
-        ROCFLASH_EITHER(ROCFLASH_REGISTER_PRODUCT, columns, sums, "f16")                  \
-      }                                                                                   \
-    }                                                                                     \
-    /* Nothing before this reads or writes the sums after it, and the other way round. */ \
-    static void pin(float (&c)[sums]) {                                                   \
-      asm volatile("" : ROCFLASH_SUMS_##sums(ROCFLASH_ADDED_TO, c)::"memory");            \
-    }                                                                                     \
-    /* Waits until at most `open` committed groups are unfinished; the sums are there. */ \
-    template <int open>                                                                   \
-    static void wait(float (&c)[sums]) {                                                  \
-      asm volatile("wgmma.wait_group.sync.aligned %[open];"                               \
-                   : ROCFLASH_SUMS_##sums(ROCFLASH_ADDED_TO, c)                           \
-                   : [open] "n"(open)                                                     \
-                   : "memory");                                                           \
-    }                                                                                     \
+#define ROCFLASH_WGMMA(columns, sums)                                        \
+  template <>                                                                \
+  struct Wgmma<columns> {                                                    \
+    template <DType dtype, bool fresh, bool ta, bool tb>                     \
+    static void shared(float (&c)[sums], std::uint64_t a, std::uint64_t b) { \
+      if constexpr (dtype == DType::bf16) {                                  \
+        ROCFLASH_WGMMA_SELECT(ROCFLASH_WGMMA_SS, columns, sums, "bf16")      \
+      } else if constexpr (dtype == DType::f16) {                            \
+        ROCFLASH_WGMMA_SELECT(ROCFLASH_WGMMA_SS, columns, sums, "f16")       \
+      } else {                                                               \
+        static_assert(handled_dtype<dtype>, "no wgmma for this dtype");      \
+      }                                                                      \
+    }                                                                        \
+    template <DType dtype, bool fresh, bool tb>                              \
+    static void registers(float (&c)[sums], Words4 a, std::uint64_t b) {     \
+      if constexpr (dtype == DType::bf16) {                                  \
+        ROCFLASH_WGMMA_SELECT(ROCFLASH_WGMMA_RS, columns, sums, "bf16")      \
+      } else if constexpr (dtype == DType::f16) {                            \
+        ROCFLASH_WGMMA_SELECT(ROCFLASH_WGMMA_RS, columns, sums, "f16")       \
+      } else {                                                               \
+        static_assert(handled_dtype<dtype>, "no wgmma for this dtype");      \
+      }                                                                      \
+    }                                                                        \
+    /* No access to the accumulators moves across. */                        \
+    static void pin(float (&c)[sums]) {                                      \
+      asm volatile("" : ROCFLASH_SUMS_##sums(ROCFLASH_IN_OUT, c)::"memory"); \
+    }                                                                        \
+    /* Waits until at most `open` committed groups are pending. */           \
+    template <int open>                                                      \
+    static void wait(float (&c)[sums]) {                                     \
+      asm volatile("wgmma.wait_group.sync.aligned %[open];"                  \
+                   : ROCFLASH_SUMS_##sums(ROCFLASH_IN_OUT, c)                \
+                   : [open] "n"(open)                                        \
+                   : "memory");                                              \
+    }                                                                        \
   };
 ROCFLASH_WGMMA(16, 8)
 ROCFLASH_WGMMA(32, 16)

@@ -1,274 +1,283 @@
-// What a kernel is told. The host fills these structs and the device reads them, so both compile this
-// header. The problem is the one that the C ABI checked.
+// Kernel arguments. The launch plan fills these structs on the host and kernels read them, so both
+// compile this header. The problem has passed the validation of the C ABI.
 //
-// The host cannot read the int tensors of a GPU without waiting for it, so kernels do not trust any
-// length, page or batch index: sequence.hpp clamps them to what the tensors hold.
+// Sequence lengths, block tables and cache indices are in device memory, which the host does not
+// read. Kernels do not trust them: sequence.hpp clamps them to the extents of the tensors.
 #pragma once
 
 #include <cstdint>
 
 #include "arch/tensor_map.hpp"
 #include "core/new_keys.hpp"
-#include "core/parts.hpp"
+#include "core/partials.hpp"
 #include "core/problem.hpp"
 #include "table/backward.hpp"
-#include "table/wide.hpp"
+#include "table/feature.hpp"
+#include "table/fp32.hpp"
 
 namespace rocflash::kernel {
 
-// With a scale as small as this, products q·k may leave float's range where scores are ordinary
-// numbers. One at the negative end, -infinity, looks like a hidden key and leaves no trace in the
-// outputs, so all queries are computed again, or the kernels take a share of the scale with each operand.
+// With so small a scale, q·k may overflow although the score is finite. An overflow to -infinity is
+// indistinguishable from a masked key. So all rows are recomputed, or the kernels apply part of the
+// scale to each operand.
 inline bool products_overflow(const Problem& p) {
   return p.scale != 0 && __builtin_fabsf(p.scale) < 0x1p-96f;
 }
 
-// How workgroups share the work. They are numbered in one dimension; each computes one block of queries
-// of one plane, a pair of sequence and head. The order lets workgroups that read the same keys run where
-// and when they share a cache (WorkItem in work.hpp).
-struct Work {
-  std::int32_t blocks = 0;  // of a sequence: its most rows over those of a tile, rounded up
-  std::int32_t groups = 0;
-  std::int32_t partitions = 1;  // chips with their own caches that get workgroups in turn: XCDs
-  std::int32_t planes_together = 1;  // planes whose blocks alternate, the longest blocks first
+// Parameters of the tile scheduler (WorkTile in work_tile.hpp). The grid is one-dimensional; a work
+// tile is one block of queries of one (batch, head) slice. The order lets workgroups that read the
+// same K and V run at the same time on the same L2.
+struct TileSchedulerParams {
+  std::int32_t blocks = 0;  // work tiles per slice: max seqlen over tile rows, rounded up
+  std::int32_t workgroups = 0;
+  std::int32_t xcds = 1;           // dies with an L2 each; workgroups are dispatched round-robin
+  std::int32_t bh_interleave = 1;  // slices whose work tiles alternate, in LPT order
 };
 
 struct ForwardArguments {
   Problem problem;
   ForwardOutputs outputs;
-  Work work;
-  std::int32_t caches = 0;  // batches that k and v have: what a block table may name
-  // forward_halves: the number in `work` of the launch's first workgroup.
-  std::int32_t first_group = 0;
+  TileSchedulerParams work;
+  std::int32_t caches = 0;  // pages, or batch entries, of the KV cache: bound of its indices
+  // forward_tail_split: scheduler index of the launch's first workgroup.
+  std::int32_t first_workgroup = 0;
 };
 
-// Forward with tiles that the copy engine fetches: boxes of one panel of a tile, or of some of its rows where k and v
-// lie in pages that have fewer.
-struct ForwardWarpgroupsArguments {
+// Warp-specialized forward with TMA loads. A TMA box is one swizzled column block of a tile; with a
+// paged KV cache it has fewer rows where a page has fewer.
+struct ForwardWarpSpecializedArguments {
   TensorMap q, k, v;
   ForwardArguments forward;
-  // Blocks of queries that a workgroup takes one after the other: one, or two, a long one and a short one
-  // of the same planes (BlockTurns in turns.hpp).
+  // 1: the persistent kernel pairs a long and a short work tile of the same slices (TileScheduler
+  // in tile_scheduler.hpp).
   std::int32_t pairs = 0;
-  // Of k and v in pages, else 0: rows of a box, which divide those of a page and of a tile; and what ends of tiles are
-  // multiples of: the rows of a box, or 1 where a sequence has one page only.
+  // Paged KV cache, else 0. box_rows divides the rows of a page and of a tile. Tile ends are
+  // multiples of tile_grain: box_rows, or 1 where a sequence has a single page.
   std::int32_t box_rows = 0, tile_grain = 0;
 };
 
-// s_dmask is computed by a kernel of its own.
+// s_dmask: the attention probabilities, written by a separate kernel.
 struct WeightsArguments {
   Problem problem;
   PerScore weights;
-  std::int32_t groups = 0;  // workgroups; any number is correct
+  std::int32_t workgroups = 0;  // grid-stride loop: any number is correct
   std::int32_t caches = 0;
 };
 
-// The problem is that before anything is appended.
+// The problem describes the KV cache before the append.
 struct AppendArguments {
   Problem problem;
   Append append;
-  std::int32_t* used =
-      nullptr;              // gets the keys that each sequence then has; null: as many as before
-  Rows q;                   // gets the rotated queries; without data: they are not rotated
-  std::int32_t groups = 0;  // workgroups; any number is correct
+  std::int32_t* used = nullptr;  // output: seqlens after the append; null: unchanged
+  Rows q;                        // output: Q with RoPE applied; no data: no rotation
+  std::int32_t workgroups = 0;   // grid-stride loop: any number is correct
   std::int32_t caches = 0;
 };
 
-// Attention of few queries. Rows are pairs of query and query head that share a key head; a block of
-// them goes to `splits` workgroups, which divide the keys among them. Each of those writes one part of the
-// results (AMD: each of its waves), normalised on its own. The problem has no sinks: whoever merges the
-// parts adds them. Rows of q, k and v are as plain kernels take them, but k and v may lie in pages.
+// Split-KV decode. Rows are packed GQA rows: (query, head) pairs that share a KV head. `splits`
+// workgroups divide the keys of a block of rows. Each workgroup (AMD: each of its waves) writes a
+// normalized partial result. The problem has no sinks; the combine kernel adds them. Q, K and V are
+// aligned as for specialized kernels, and K and V may be paged.
 struct DecodeArguments {
   Problem problem;
-  Rows out;                   // f32, of part 0; as many columns as the kernel's tile has
-  RowStatistic lse;           // of part 0
-  std::int64_t out_part = 0;  // from one part to the next, in elements
-  std::int64_t lse_part = 0;
-  std::int32_t group = 1;   // query heads of a key head
-  std::int32_t blocks = 0;  // of rows, for each sequence and key head
+  Rows out;          // FP32 partial results of split 0; columns of the kernel's tile
+  RowStatistic lse;  // of split 0
+  std::int64_t out_split_stride = 0;  // in elements
+  std::int64_t lse_split_stride = 0;
+  std::int32_t gqa_group = 1;  // query heads per KV head
+  std::int32_t blocks = 0;     // blocks of packed rows per (batch, KV head)
   std::int32_t splits = 0;
   std::int32_t caches = 0;
-  // Where there is one part only and all rows are in use, results go straight to `outputs`, sinks and all
-  // (decode_latent: only if there are no sinks).
+  // 1: a single partial result, and all rows are valid. The kernel writes `outputs` itself, with
+  // sinks (decode_mla: only without sinks); no combine kernel runs.
   std::int32_t direct = 0;
   ForwardOutputs outputs;
   PerHead sinks;
 };
 
-// The same of rows that are keys and values, with tiles that the copy engine fetches: boxes of one panel of a tile, or
-// of some of its rows where pages have fewer.
-struct LatentWarpgroupsArguments {
+// MLA decode with TMA loads of the latent KV cache. Boxes as in ForwardWarpSpecializedArguments.
+struct MlaWarpSpecializedArguments {
   TensorMap k;
   DecodeArguments decode;
-  std::int32_t box_rows = 0;  // divides those of a page, and of a tile
+  std::int32_t box_rows = 0;  // divides the rows of a page and of a tile
 };
 
-// Rows whose strides count bytes; `bytes` are those of one.
-struct ByteRows {
+// Rows with strides in bytes; `bytes` is the length of one row.
+struct ByteStridedRows {
   const std::byte* data = nullptr;
   std::int64_t batch_stride = 0, row_stride = 0, head_stride = 0;
   std::int32_t bytes = 0;
 };
 
-// Attention of few queries over few keys by clusters. Without options: all queries are in use, keys are hidden at their
-// end alone, scores are scaled by a positive number and nothing else. What a workgroup needs before its first load
-// stands together, in few lines of the constant cache. Workgroups are numbered by block of rows and rank in the
-// cluster, key head and sequence.
+// Decode over short KV caches by clusters, which combine through DSMEM. Specialized: all queries
+// are valid, only the causal tail is masked, the scale is positive, no score modifiers. The fields
+// that precede the first load come first, in few lines of the constant cache. The grid is (row
+// block and cluster rank, KV head, batch).
 struct ClusterArguments {
-  ByteRows q, k, v;
+  ByteStridedRows q, k, v;
   const std::int32_t *used_k = nullptr, *blocks = nullptr;
   std::int64_t blocks_stride = 0;
   std::uint32_t page_rows = 0;
-  std::int32_t page_shift = -1;  // page_rows as a power of two; -1: it is none
-  std::int32_t caches = 0, keys = 0, queries = 0, group = 1, row_blocks = 1;
-  std::int32_t cluster = 1;  // workgroups that share a block's keys: a power of two
-  std::int32_t hidden =
-      0;  // keys at the end that the first query does not see; each further one sees one more
-  float unit = 0;            // from products to exponents
-  std::int32_t in_runs = 1;  // rows of a tile follow each other, in one page or in none
-  std::int32_t quads = 0;    // 1: four columns of the output are one store
+  std::int32_t page_shift = -1;  // log2(page_rows); -1: not a power of two
+  std::int32_t caches = 0, keys = 0, queries = 0, gqa_group = 1, row_blocks = 1;
+  std::int32_t cluster = 1;      // CTAs that divide the keys of a row block: a power of two
+  std::int32_t masked_tail = 0;  // keys at the end masked for query 0; one fewer per further query
+  float scale_log2 = 0;          // softmax scale times log2(e)
+  std::int32_t contiguous_tiles = 1;  // 1: no tile crosses a page boundary
+  std::int32_t quads = 0;             // 1: vectorized stores of four output columns
   ForwardOutputs outputs;
   PerHead sinks;
-  Problem problem;  // for rows that are computed again
+  Problem problem;  // for the recomputation of non-finite rows
 };
 
-// The same over many keys: `common.cluster` workgroups, any number, share those of a block of rows, and each writes a
-// part of the results in f32, unless there is one. They are numbered by sequence, key head, part and block of rows.
-struct LongArguments {
+// Split-KV decode over long KV caches: `common.cluster` CTAs, any number, are the splits of a row
+// block. Each writes an FP32 partial result, unless there is one split only. The grid index is
+// batch, KV head, split, row block, the last one fastest.
+struct SplitKvArguments {
   ClusterArguments common;
-  std::int32_t direct = 0;  // 1: one part, whose results are those of the call
-  // Of part 0: [sequence][query][head][column] and [sequence][head][query].
+  std::int32_t direct = 0;  // 1: one split; the kernel writes the outputs itself
+  // Of split 0: [batch][query][head][column] and [batch][head][query].
   float *out = nullptr, *lse = nullptr;
-  std::int64_t out_part = 0, lse_part = 0;  // from one part to the next, in elements
+  std::int64_t out_split_stride = 0,
+               lse_split_stride = 0;  // in elements
 };
 
-// Parts to merge. Where they come from decode, the problem says which rows are in use and has the sinks.
+// Partial results to combine with LSE weights. From decode, the problem gives the valid rows and
+// sinks.
 struct CombineArguments {
-  Parts parts;
+  Partials partials;
   Problem problem;
-  std::int32_t of_problem = 0;  // 1: the problem counts
-  std::int32_t blocks = 1;      // of columns, each as wide as a wave takes
-  std::int32_t slices = 1;      // waves that share a block of a row: a power of two
-  std::int32_t groups = 0;      // workgroups; any number is correct
+  std::int32_t from_decode = 0;  // 1: `problem` is set
+  std::int32_t blocks = 1;       // column blocks of a row, one wave wide each
+  std::int32_t slices = 1;       // waves that divide the splits of a column block: a power of two
+  std::int32_t workgroups = 0;   // grid-stride loop: any number is correct
 };
 
-// Sixteen bytes at a time; where all of them folded are `wanted`, that is told.
+// Bandwidth reference: reads 16-byte chunks and XORs them; stores to `found` if the result is
+// `wanted`.
 struct ReadArguments {
   const std::byte* data = nullptr;
   std::int64_t chunks = 0;
   std::uint32_t* found = nullptr;
   std::uint32_t wanted = 0;
-  std::int32_t groups = 0;  // workgroups; any number is correct
+  std::int32_t workgroups = 0;  // grid-stride loop: any number is correct
 };
 
-// What all kernels of backward are given: they share one struct.
+// Shared by all kernels of the backward pass.
 struct BackwardArguments {
   Problem problem;
   BackwardTensors tensors;
-  Work work;           // its blocks are of queries or of keys, as the kernel owns
-  RowStatistic delta;  // dout·out, divided by dropout's scale: one kernel writes it, others read it
-  Rows dq_sums;        // f32, as dq: what backward_fused adds to and backward_round reads
-  RowStatistic slope_sums;  // of dalibi, per sequence, head and block of queries
-  // The order of dq_sums on NVIDIA (kernels/backward/dq_sums.hpp), and whether workgroups take turns at them.
-  std::int32_t sums_by_lane = 0;
-  // Hopper: per plane of keys, how many have reported that their additions to dq are done, and how many will
-  // (kernels/backward/planes.hpp). gfx10: how many workgroups have started (kernels/backward/amd_in_turn.hpp). Null: nobody
-  // counts.
+  TileSchedulerParams work;  // blocks of queries or of keys, as the kernel owns
+  RowStatistic delta;        // (rowsum(dO·O) − dlse) / dropout scale, from preprocess
+  Rows dq_accum;  // FP32 accumulator of backward_fused, converted by backward_postprocess
+  RowStatistic dalibi_partial;  // per batch, head and block of queries
+  // For rows whose LSE does not determine the weights (core/lse.hpp): P = exp(S − row_max) ·
+  // row_share. The preprocess kernels write them.
+  RowStatistic row_max, row_share;
+  // sm_90a: −lse · log2(e) as the main kernel reads it, from preprocess. NaN where the LSE does not
+  // determine the weights. The check costs the main kernel 15 % at head dimension 64.
+  RowStatistic minus_lse_log2;
+  // Layout of dq_accum on NVIDIA (kernels/backward/dq_accumulator.hpp), or dq_accum_ordered.
+  std::int32_t dq_accum_layout = 0;
+  // Hopper: counters of completed dQ reductions per (batch, KV head) slice, and the count to wait
+  // for (kernels/backward/sm90_pdl.hpp). gfx10: tickets of started workgroups
+  // (kernels/backward/rdna2_dq_ordered.hpp). Null: not counted.
   std::int32_t reports = 0;
-  std::uint32_t* planes = nullptr;
+  std::uint32_t* bh_counters = nullptr;
+  RowStatistic dlse;  // gradient of lse, null: none; only preprocess reads it
 };
 
-// Backward with tiles that the copy engine fetches: boxes of one panel of a tile.
-struct BackwardWarpgroupsArguments {
+// Warp-specialized backward with TMA loads; a box is one swizzled column block of a tile.
+struct BackwardWarpSpecializedArguments {
   TensorMap q, dout, k, v;
   BackwardArguments backward;
 };
 
-// What the kernels of an operation are given: the entry declares them so, and the host's plan fills
-// it in.
+// Argument type of each operation: the kernel's parameter, which the launch plan fills in.
 template <Operation operation>
-struct ArgumentsChoice;
+struct ArgumentsTrait;
 template <Operation operation>
-  requires(is_backward(operation) || (is_wide(operation) && operation != Operation::forward_wide))
-struct ArgumentsChoice<operation> {
+  requires(is_backward(operation) ||
+           (uses_fp32_path(operation) && operation != Operation::forward_fp32))
+struct ArgumentsTrait<operation> {
   using Type = BackwardArguments;
 };
 template <>
-struct ArgumentsChoice<Operation::forward> {
+struct ArgumentsTrait<Operation::forward> {
   using Type = ForwardArguments;
 };
 template <>
-struct ArgumentsChoice<Operation::forward_halves> {
+struct ArgumentsTrait<Operation::forward_tail_split> {
   using Type = ForwardArguments;
 };
 template <>
-struct ArgumentsChoice<Operation::forward_warpgroups> {
-  using Type = ForwardWarpgroupsArguments;
+struct ArgumentsTrait<Operation::forward_warp_specialized> {
+  using Type = ForwardWarpSpecializedArguments;
 };
 template <>
-struct ArgumentsChoice<Operation::forward_pages> {
-  using Type = ForwardWarpgroupsArguments;
+struct ArgumentsTrait<Operation::forward_warp_specialized_paged> {
+  using Type = ForwardWarpSpecializedArguments;
 };
 template <>
-struct ArgumentsChoice<Operation::backward_warpgroups> {
-  using Type = BackwardWarpgroupsArguments;
+struct ArgumentsTrait<Operation::backward_warp_specialized> {
+  using Type = BackwardWarpSpecializedArguments;
 };
 template <>
-struct ArgumentsChoice<Operation::backward_warpgroups_large> {
-  using Type = BackwardWarpgroupsArguments;
+struct ArgumentsTrait<Operation::backward_warp_specialized_large> {
+  using Type = BackwardWarpSpecializedArguments;
 };
 template <>
-struct ArgumentsChoice<Operation::forward_wide> {
+struct ArgumentsTrait<Operation::forward_fp32> {
   using Type = ForwardArguments;
 };
 template <>
-struct ArgumentsChoice<Operation::weights> {
+struct ArgumentsTrait<Operation::weights> {
   using Type = WeightsArguments;
 };
 template <>
-struct ArgumentsChoice<Operation::append> {
+struct ArgumentsTrait<Operation::append> {
   using Type = AppendArguments;
 };
 template <>
-struct ArgumentsChoice<Operation::decode> {
+struct ArgumentsTrait<Operation::decode> {
   using Type = DecodeArguments;
 };
 template <>
-struct ArgumentsChoice<Operation::decode_latent> {
+struct ArgumentsTrait<Operation::decode_mla> {
   using Type = DecodeArguments;
 };
 template <>
-struct ArgumentsChoice<Operation::latent_warpgroups> {
-  using Type = LatentWarpgroupsArguments;
+struct ArgumentsTrait<Operation::decode_mla_warp_specialized> {
+  using Type = MlaWarpSpecializedArguments;
 };
 template <>
-struct ArgumentsChoice<Operation::decode_wide> {
+struct ArgumentsTrait<Operation::decode_fp32> {
   using Type = DecodeArguments;
 };
 template <>
-struct ArgumentsChoice<Operation::read_memory> {
+struct ArgumentsTrait<Operation::read_memory> {
   using Type = ReadArguments;
 };
 template <>
-struct ArgumentsChoice<Operation::decode_long> {
-  using Type = LongArguments;
+struct ArgumentsTrait<Operation::decode_splitkv> {
+  using Type = SplitKvArguments;
 };
 template <>
-struct ArgumentsChoice<Operation::decode_clusters> {
+struct ArgumentsTrait<Operation::decode_cluster> {
   using Type = ClusterArguments;
 };
 template <>
-struct ArgumentsChoice<Operation::combine> {
+struct ArgumentsTrait<Operation::combine> {
   using Type = CombineArguments;
 };
 template <>
-struct ArgumentsChoice<Operation::combine_early> {
+struct ArgumentsTrait<Operation::combine_pdl> {
   using Type = CombineArguments;
 };
 template <Operation operation>
-using ArgumentsOf = typename ArgumentsChoice<operation>::Type;
+using ArgumentsOf = typename ArgumentsTrait<operation>::Type;
 
-// The device lays structs out as the host does; a difference would show here first.
+// Host and device must agree on the layout.
 static_assert(sizeof(void*) == 8 && sizeof(Problem) % 8 == 0 && alignof(Problem) == 8);
 
 }  // namespace rocflash::kernel

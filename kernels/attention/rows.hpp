@@ -1,5 +1,5 @@
-// Rows of q, k, v and out in global memory, as a schedule reads and writes them: from some row on,
-// 16 or 8 bytes at a time. Rows and columns outside the tensor read as 0 and are not written.
+// Blocks of rows of Q, K, V and O in global memory, with loads and stores of 16 or 8 bytes. Loads
+// out of bounds return 0; stores out of bounds are dropped.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,11 @@
 
 namespace rocflash::kernel {
 
-// Up to `count` rows from row `first` on, of one (batch, head). An Offset says where in a block some
-// columns are; it is the same for all blocks of a tensor. Plain: rows on 16 bytes and one stride,
-// seen through a descriptor whose bound ends them. The plan guarantees that a stride is at least a
-// row and that 256 rows stay below 2^31 bytes. load8 and load4 are named for numbers of two bytes.
+// Up to `count` rows from row `first` on, of one (batch, head) slice. An Offset locates columns
+// within a block; it is the same for all blocks of a tensor. Specialized variant: 16-byte aligned
+// rows with one stride, accessed through a buffer resource whose num_records ends them. The launch
+// plan guarantees that the stride is at least a row and that 256 rows are less than 2^31 bytes.
+// load8 and load4 are named after the count of two-byte elements.
 template <DType dtype, Variant variant, bool pages = true>
 class RowBlock {
  public:
@@ -21,31 +22,31 @@ class RowBlock {
   static Offset offset(const Rows& rows, std::int32_t row, std::int32_t column) {
     return column < rows.columns
                ? static_cast<std::uint32_t>(row) *
-                         static_cast<std::uint32_t>(rows.row_stride * number_bytes<dtype>) +
-                     number_bytes<dtype> * static_cast<std::uint32_t>(column)
-               : arch::nowhere;
+                         static_cast<std::uint32_t>(rows.row_stride * element_bytes<dtype>) +
+                     element_bytes<dtype> * static_cast<std::uint32_t>(column)
+               : arch::out_of_bounds;
   }
 
   RowBlock(const Rows& rows, std::int32_t, std::int64_t batch, std::int64_t first,
            std::int32_t count, std::int64_t head)
-      : window_(row_address<dtype>(rows, batch, first, head),
-                static_cast<std::uint32_t>(
-                    clamp(count * rows.row_stride * number_bytes<dtype>, 0, 0x7fffffff))) {}
+      : resource_(row_address<dtype>(rows, batch, first, head),
+                  static_cast<std::uint32_t>(
+                      clamp(count * rows.row_stride * element_bytes<dtype>, 0, 0x7fffffff))) {}
 
   // The rows in the `bytes` from an address on.
   RowBlock(const std::byte* begin, std::int64_t bytes)
-      : window_(begin, static_cast<std::uint32_t>(clamp(bytes, 0, 0x7fffffff))) {}
+      : resource_(begin, static_cast<std::uint32_t>(clamp(bytes, 0, 0x7fffffff))) {}
 
-  Words4 load8(Offset offset) const { return window_.load16(offset); }
-  Words2 load4(Offset offset) const { return window_.load8(offset); }
-  void store4(Words2 value, Offset offset) const { window_.store8(value, offset); }
-  void store8(Words4 value, Offset offset) const { window_.store16(value, offset); }
+  Words4 load8(Offset offset) const { return resource_.load16(offset); }
+  Words2 load4(Offset offset) const { return resource_.load8(offset); }
+  void store4(Words2 value, Offset offset) const { resource_.store8(value, offset); }
+  void store8(Words4 value, Offset offset) const { resource_.store16(value, offset); }
 
  private:
-  arch::Window window_;
+  arch::BufferResource resource_;
 };
 
-// A number of so many bytes.
+// Unsigned integer of `bytes` bytes.
 template <int bytes>
 struct UnsignedOf;
 template <>
@@ -65,13 +66,13 @@ struct UnsignedOf<16> {
   using Type = unsigned __int128;
 };
 
-// Full: any strides, alignment and number of columns, and pages where there may be any.
+// Generic variant: any strides, alignment and number of columns; a paged KV cache if `pages`.
 template <DType dtype, bool pages>
-class RowBlock<dtype, Variant::full, pages> {
-  static constexpr int bytes = number_bytes<dtype>;
+class RowBlock<dtype, Variant::generic, pages> {
+  static constexpr int bytes = element_bytes<dtype>;
   static_assert(bytes == 2 || bytes == 4);
 
-  using Number = typename UnsignedOf<bytes>::Type;
+  using Element = typename UnsignedOf<bytes>::Type;
 
  public:
   struct Offset {
@@ -96,10 +97,10 @@ class RowBlock<dtype, Variant::full, pages> {
       arch::store(reinterpret_cast<Unaligned<Words2>*>(to), {value});
       return;
     }
-    // The last columns of a row, one by one: rare, so its code is to be short.
+    // The last columns of a row, one by one: rare, so code size matters more than speed.
     auto bits = __builtin_bit_cast(std::uint64_t, value);
     _Pragma("clang loop unroll(disable)") for (int e = 0; e < rows_.columns - offset.column; ++e) {
-      arch::store(reinterpret_cast<Number*>(to) + e, static_cast<Number>(bits));
+      arch::store(reinterpret_cast<Element*>(to) + e, static_cast<Element>(bits));
       bits >>= 8 * bytes;
     }
   }
@@ -119,16 +120,18 @@ class RowBlock<dtype, Variant::full, pages> {
   }
   template <class Words>
   Words load(Offset offset) const {
-    constexpr int numbers = sizeof(Words) / bytes;
+    constexpr int elements = sizeof(Words) / bytes;
     Words words = {};
-    // Before the condition, where it can be shared by all columns of a row; a page must exist.
+    // Without pages, before the bounds check: the columns of a row share the address computation. A
+    // block table entry may be read only in bounds.
     const std::byte* from = pages ? nullptr : address(offset);
     if (offset.row >= count_ || offset.column >= rows_.columns) return words;
     if (pages) from = address(offset);
     using Bits = typename UnsignedOf<sizeof(Words)>::Type;
-    if (rows_.columns >= numbers) {
-      // At the end of a row, its last numbers, of which the first ones are shifted out.
-      const int over = offset.column + numbers - rows_.columns;
+    if (rows_.columns >= elements) {
+      // At the end of a row the load ends with its last element; preceding elements are shifted
+      // out.
+      const int over = offset.column + elements - rows_.columns;
       words = arch::load(
                   reinterpret_cast<const Unaligned<Words>*>(from - bytes * (over > 0 ? over : 0)))
                   .words;
@@ -137,7 +140,7 @@ class RowBlock<dtype, Variant::full, pages> {
     } else {
       Bits bits = 0;
       _Pragma("clang loop unroll(disable)") for (int e = rows_.columns - 1; e >= 0; --e) bits =
-          bits << (8 * bytes) | arch::load(reinterpret_cast<const Number*>(from) + e);
+          bits << (8 * bytes) | arch::load(reinterpret_cast<const Element*>(from) + e);
       words = __builtin_bit_cast(Words, bits);
     }
     return words;

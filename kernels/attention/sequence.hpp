@@ -1,7 +1,7 @@
-// Where the rows of one sequence are, dense, packed or paged, and which of them are in use.
+// Location of the rows of one sequence (dense, packed or paged) and its lengths.
 //
-// The host has not seen the lengths (they lie in the GPU's memory), so they are clamped here to
-// what the tensors hold: wrong lengths give a wrong answer, never an access outside the tensors.
+// Lengths are in device memory and the host has not validated them. They are clamped to the extents
+// of the tensors: wrong lengths give wrong results, but no access out of bounds.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,16 @@ constexpr std::int64_t clamp(std::int64_t x, std::int64_t low, std::int64_t high
 }
 
 struct SequenceView {
-  std::int64_t batch = 0;           // of dense tensors; packed ones have one batch
-  std::int64_t q_row = 0;           // its first query
-  std::int32_t q_rows = 0, sq = 0;  // rows that are its own, and those in use
-  std::int64_t k_row = 0;  // its first key in use; with pages, counted along the table's row
+  std::int64_t batch = 0;           // batch index of dense tensors; varlen tensors have batch 1
+  std::int64_t q_row = 0;           // first query
+  std::int32_t q_rows = 0, sq = 0;  // allocated and used query rows
+  std::int64_t k_row = 0;           // first used key; paged: its position in the sequence
   std::int32_t sk = 0;
-  std::int64_t k_first = 0, k_rows = 0;  // all rows that are its own
+  std::int64_t k_first = 0, k_rows = 0;  // first allocated key, and allocated keys
 
   SequenceView(const Problem& p, std::int64_t b) : batch(b) {
     const Lengths& l = p.lengths;
-    if (b >= l.batch) return;  // no sequences at all
+    if (b >= l.batch) return;  // a packed tensor without sequences
     const std::int64_t q_begin = l.cu_q ? clamp(arch::load(l.cu_q + b), 0, l.rows_q) : 0;
     const std::int64_t q_end =
         l.cu_q ? clamp(arch::load(l.cu_q + b + 1), q_begin, l.rows_q) : l.rows_q;
@@ -53,10 +53,7 @@ struct SequenceView {
   }
 };
 
-// Bytes of a number in memory. (size_of also knows the dtypes that kernels do not have.)
-constexpr int bytes_of(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
-
-// The first column of a row. Dense and packed tensors have it at `batch`, `row` and `head`.
+// Address of a row of a dense or packed tensor.
 inline std::byte* row_address(const Rows& rows, DType dtype, std::int64_t batch, std::int64_t row,
                               std::int64_t head) {
   return rows.data + (batch * rows.batch_stride + row * rows.row_stride + head * rows.head_stride) *
@@ -67,8 +64,7 @@ std::byte* row_address(const Rows& rows, std::int64_t batch, std::int64_t row, s
   return row_address(rows, dtype, batch, row, head);
 }
 
-// The same for k or v, which may lie in pages. A page that does not exist is replaced by the
-// nearest one that does.
+// The same for K or V, which may be paged. Block table entries are clamped to existing pages.
 inline void find_page(const Rows& rows, std::int32_t caches, std::int64_t& batch,
                       std::int64_t& row) {
   if (!rows.blocks) return;

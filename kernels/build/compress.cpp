@@ -1,7 +1,7 @@
 // Compresses one code object for embedding: compress INPUT OUTPUT [BASE].
 //
 // Members of a family differ in a few bytes of the header, the metadata and the descriptors. With a
-// base, which is the family's first member, only what differs takes room.
+// base (the family's first member) as zstd prefix, only the difference takes space.
 #include <zstd.h>
 
 #include <cstdio>

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Joins PTX units into one module: join_ptx.sh OUTPUT UNIT.ptx...
-# The first unit's header serves all, and what several units declare alike is declared once. What they define must have
-# different names, as drivers would refuse the module. The compiler's comments are left out.
+# The module has the first unit's header, and each identical declaration once. Definitions must have
+# unique names, otherwise drivers would reject the module. Comments are removed.
 set -euo pipefail
 
 output=$1

@@ -1,7 +1,9 @@
-// Tells what the compiler made of each kernel: report JSON TEXT ARCH:MODULE...
+// Resource report: registers, spills, LDS and occupancy of each kernel.
 //
-// AMD: read from the metadata of the linked code objects, which drivers launch by. NVIDIA: the driver
-// compiles the PTX and decides on registers and occupancy, so they are unknown (null) here.
+//   report JSON TEXT ARCH:MODULE...
+//
+// AMD: from the metadata of the linked code objects. NVIDIA: the driver compiles the PTX and
+// decides on registers and occupancy, so they are null.
 #include <elf.h>
 
 #include <algorithm>
@@ -18,7 +20,7 @@
 #include <vector>
 
 #include "build/occupancy.hpp"
-#include "table/groups.hpp"
+#include "table/workgroups.hpp"
 
 namespace {
 
@@ -38,7 +40,7 @@ class CodeObject {
     }
   }
 
-  // Every metadata note; a loadable object has exactly one.
+  // All metadata notes; a loadable object has exactly one.
   std::vector<nlohmann::json> metadata;
   std::map<std::string, std::uint64_t> function_sizes;
 
@@ -107,7 +109,7 @@ ordered_json amd_kernels(const Member& member, std::string bytes) {
                        {"agpr", number(".agpr_count")},
                        {"sgpr", usage.scalar_registers},
                        {"lds", usage.shared},
-                       {"lds_limit", machine.group_shared},
+                       {"lds_limit", machine.workgroup_shared},
                        {"scratch", number(".private_segment_fixed_size")},
                        {"vgpr_spills", number(".vgpr_spill_count")},
                        {"sgpr_spills", number(".sgpr_spill_count")},
@@ -117,8 +119,7 @@ ordered_json amd_kernels(const Member& member, std::string bytes) {
   return kernels;
 }
 
-// The number after the last `key` of a declaration: ".maxntid 128, 1, 1" and ".b8
-// __local_depot0[256]".
+// The number after `key`: ".maxntid 128, 1, 1", ".b8 __local_depot0[256]".
 int number_after(std::string_view text, std::string_view key) {
   const auto at = text.find(key);
   return at == std::string_view::npos ? 0 : std::atoi(text.data() + at + key.size());
@@ -137,7 +138,7 @@ ordered_json nvidia_kernels(const Member& member, const std::string& ptx) {
     if (const int threads = number_after(text, ".maxntid "); threads > 0)
       kernel["threads"] = threads;
     for (const char* unknown : {"vgpr", "agpr", "sgpr", "lds"}) kernel[unknown] = nullptr;
-    kernel["lds_limit"] = member.machine.group_shared;
+    kernel["lds_limit"] = member.machine.workgroup_shared;
     kernel["scratch"] = local;
     for (const char* unknown : {"vgpr_spills", "sgpr_spills", "waves_per_simd", "code"})
       kernel[unknown] = nullptr;
@@ -158,7 +159,7 @@ ordered_json target(const std::string& description) {
   if (colon == std::string::npos) throw std::runtime_error("not ARCH:MODULE");
   const std::string arch = description.substr(0, colon);
   const Member* const member = std::ranges::find(members, arch, &Member::arch);
-  if (member == std::end(members)) throw std::runtime_error("table/families.inc has no " + arch);
+  if (member == std::end(members)) throw std::runtime_error("table/devices.inc has no " + arch);
   const bool nvidia = vendor_of(member->family) == Vendor::nvidia;
   std::string bytes = read_file(description.substr(colon + 1));
   const std::size_t size = bytes.size();
@@ -168,7 +169,7 @@ ordered_json target(const std::string& description) {
     kernel["planned_waves_per_simd"] = nullptr;
     for (int n = 0; n < kernel_count; ++n) {
       if (kernel["name"] != kernel_name(n)) continue;
-      const GroupShape shape = group_shape(member->family, kernel_spec(n));
+      const WorkgroupShape shape = workgroup_shape(member->family, kernel_spec(n));
       kernel["planned_waves_per_simd"] = shape.waves_per_simd;
       if (nvidia) kernel["lds"] = shape.dynamic_shared;
     }
@@ -193,12 +194,12 @@ std::string table(const ordered_json& targets) {
       {"planned", "planned_waves_per_simd"},
       {"code", "code"}};
   std::string text =
-      "What the compiler made of each kernel.\n"
-      "  vgpr     of a lane, agpr counted in          vspill, sspill   registers spilled\n"
-      "  lds      bytes of a workgroup                waves     of the kernel that a SIMD can "
-      "hold\n"
-      "  scratch  bytes of a thread in memory         planned   what kernels/table asks for\n"
-      "NVIDIA: the driver compiles the PTX and decides what is ? here; lds is given at launch.\n";
+      "Resources of each kernel.\n"
+      "  vgpr     per lane, including agpr            vspill, sspill   registers spilled\n"
+      "  lds      bytes per workgroup                 waves     per SIMD\n"
+      "  scratch  bytes per thread in memory          planned   target of kernels/table\n"
+      "NVIDIA: the driver compiles the PTX and decides on values shown as ?; lds is the launch "
+      "parameter.\n";
   const auto cell = [&](int width, const std::string& value) {
     text +=
         std::string(static_cast<std::size_t>(std::max(1, width - static_cast<int>(value.size()))),

@@ -1,21 +1,22 @@
-// Decode on AMD GPUs: attention of few queries, which reads the keys as fast as memory gives them. Each wave
-// has a part of the keys to itself and writes a result of its own; combine/rows.hpp merges them. Waves never wait
+// Split-KV decode on AMD GPUs: few queries, limited by the bandwidth of the KV cache. Each wave has
+// a split of the keys and writes a partial result; combine/rows.hpp combines them. Waves never wait
 // for each other.
 //
-//   registers   q, the scores of one tile, outputs, the next tile of k and v on its way
-//   LDS         one tile of v, transposed, for each wave; of k too where operands are held twice
+//   VGPRs   Q, S of one tile, O, the next K and V tiles in flight
+//   LDS     per wave one V tile, transposed; a K tile too where operands are replicated in both
+//           halves of the wave
 //
-// Everything is computed transposed, as in forward/amd.hpp: scores = K·Qᵀ and out += Vᵀ·Pᵀ. Columns of the products
-// are pairs of query and head (attention/packed.hpp).
+// Both products are transposed, as in forward/amd_common.hpp: Sᵀ = K·Qᵀ and Oᵀ += Vᵀ·Pᵀ. Their
+// columns are packed (query, head) rows (attention/gqa_packing.hpp).
 #pragma once
 
 #include "arch/arch.hpp"
-#include "attention/packed.hpp"
+#include "attention/gqa_packing.hpp"
+#include "attention/online_softmax.hpp"
 #include "attention/rows.hpp"
-#include "attention/score.hpp"
+#include "attention/score_mod.hpp"
 #include "attention/sequence.hpp"
-#include "attention/softmax.hpp"
-#include "decode/amd_end.hpp"
+#include "decode/amd_epilogue.hpp"
 #include "decode/amd_scores.hpp"
 #include "decode/amd_staged.hpp"
 #include "table/decode.hpp"
@@ -32,14 +33,14 @@ struct DecodeTypes {
 
   using Mma = arch::Mma<dtype>;
   static_assert(tile.rows == Mma::columns && tile.keys == Mma::rows);
-  // Where a lane's share of an operand is one chunk of a row, k goes from memory straight into it.
+  // Where a lane's fragment is one chunk of a row, K is loaded from global memory into fragments.
   static constexpr bool direct_keys =
       sizeof(typename Mma::Operand) == sizeof(Words4) && tile.stages > 0;
 
-  using Keys = RowTile<bucket * number_bytes<dtype>, tile.keys>;
+  using Keys = RowTile<bucket * element_bytes<dtype>, tile.keys>;
   using Values = Transposed<Mma, dtype, bucket, tile.keys>;
-  using ValueOperand = typename Values::Operand;                       // Vᵀ
-  using Queries = KeptLines<Mma, dtype, bucket, tile.shared_queries>;  // Qᵀ
+  using ValueOperand = typename Values::Operand;                             // Vᵀ
+  using Queries = ResidentOperand<Mma, dtype, bucket, tile.shared_queries>;  // Qᵀ
   using Scores = Elements<Mma, tile.keys, tile.rows>;
   using Outputs = Accumulators<Mma, bucket, tile.rows>;  // of Oᵀ
 
@@ -48,47 +49,47 @@ struct DecodeTypes {
 };
 
 template <bool direct, class Types>
-struct ChooseKeys {
-  using Type = DirectLines<typename Types::Mma, Types::dtype, Types::bucket>;
+struct SelectKeyStaging {
+  using Type = DirectFragments<typename Types::Mma, Types::dtype, Types::bucket>;
 };
 template <class Types>
-struct ChooseKeys<false, Types> {
+struct SelectKeyStaging<false, Types> {
   using Type = StagedRows<typename Types::Keys, Types::dtype, Types::bucket, Types::tile.keys>;
 };
 
-// The tiles of k and v of one wave on their way from memory.
+// Register staging of the K and V tiles of one wave.
 template <KernelSpec spec>
-class KeyStream {
+class KvStaging {
   using Types = DecodeTypes<spec>;
 
  public:
-  typename ChooseKeys<Types::direct_keys, Types>::Type k;
-  typename ChooseStaged<arch::transposing_reads, typename Types::Values::Tile,
-                        typename Types::Mma::Layout, spec.dtype, spec.bucket,
-                        Types::tile.keys>::Type v;
+  typename SelectKeyStaging<Types::direct_keys, Types>::Type k;
+  typename SelectStagedTile<arch::has_ds_read_tr, typename Types::Values::Tile,
+                            typename Types::Mma::Layout, spec.dtype, spec.bucket,
+                            Types::tile.keys>::Type v;
 
-  KeyStream(const DecodeArguments& a, const SequenceView& s, std::int32_t kv_head)
+  KvStaging(const DecodeArguments& a, const SequenceView& s, std::int32_t kv_head)
       : a_(a), sequence_(s), head_(kv_head) {}
 
-  // Starts the loads of the tile from `key` on, of which `left` rows exist.
+  // Issues the loads of the tile from `key` on, of which `left` rows exist.
   void load(std::int32_t key, std::int32_t left) {
     visit(true, key, left, [&](const Rows& rows, const auto& block) { load_tile(k, rows, block); });
     visit(false, key, left,
           [&](const Rows& rows, const auto& block) { load_tile(v, rows, block); });
   }
-  // The same, all the way to LDS.
-  void copy(std::int32_t key, std::int32_t left, SharedWords4* keys, SharedWords4* values) {
+  // Loads the tile and stores it to LDS.
+  void load_to_lds(std::int32_t key, std::int32_t left, SharedWords4* keys, SharedWords4* values) {
     visit(true, key, left,
-          [&](const Rows& rows, const auto& block) { copy_tile(k, rows, block, keys); });
+          [&](const Rows& rows, const auto& block) { load_tile_to_lds(k, rows, block, keys); });
     visit(false, key, left,
-          [&](const Rows& rows, const auto& block) { copy_tile(v, rows, block, values); });
+          [&](const Rows& rows, const auto& block) { load_tile_to_lds(v, rows, block, values); });
   }
 
  private:
   template <class Visit>
   void visit(bool keys, std::int32_t key, std::int32_t left, Visit with) const {
-    // Loaded again for each tile: all of it is more than the scalar registers hold.
-    const DecodeArguments& a = arch::again(a_);
+    // Reloaded for each tile: the arguments do not fit into the SGPRs.
+    const DecodeArguments& a = arch::reload_kernargs(a_);
     visit_rows<spec.dtype, Types::tile.keys>(keys ? a.problem.k : a.problem.v, a.caches, sequence_,
                                              key, left, head_, with);
   }
@@ -98,8 +99,8 @@ class KeyStream {
   std::int32_t head_;
 };
 
-// K · Qᵀ, a few steps at a time: fragments that are read further ahead would take registers that the
-// tile on its way needs.
+// S = K·Qᵀ, scheduled in groups of two steps: more fragments in flight would take VGPRs from the
+// next tile.
 template <KernelSpec spec, class K, class Q>
 typename DecodeTypes<spec>::Scores multiply_keys(const K& k, const Q& q) {
   using Mma = typename DecodeTypes<spec>::Mma;
@@ -108,26 +109,26 @@ typename DecodeTypes<spec>::Scores multiply_keys(const K& k, const Q& q) {
   ROCFLASH_UNROLL
   for (int step = 0; step < spec.bucket / Mma::depth; ++step) {
     sum = Mma::multiply(k.fragment(0, step), q.fragment(0, step), sum);
-    if (step % 2 == 1) arch::end_phase(sum);
+    if (step % 2 == 1) arch::sched_barrier(sum);
   }
   ROCFLASH_UNROLL
   for (int r = 0; r < Mma::results; ++r) scores.at[0][r] = sum[r];
   return scores;
 }
 
-// The end of a wave's work, a part of the results. It computes its position again rather than keep it in registers
-// during the loop.
+// Epilogue: the partial result of the wave's split. It computes the work tile again, so that the
+// main loop need not keep it in registers.
 template <KernelSpec spec>
-void finish_part(const DecodeArguments& a, const OnlineSoftmax& softmax,
+void store_split(const DecodeArguments& a, const GenericSoftmax& softmax,
                  const typename DecodeTypes<spec>::Outputs& out) {
   using Types = DecodeTypes<spec>;
-  const DecodeItem item(a, arch::group());
+  const DecodeWorkTile item(a, arch::workgroup_id());
   const SequenceView sequence(a.problem, item.batch);
-  const std::int32_t number = item.split * Types::waves + arch::wave();
-  const DecodePart part(a, sequence, item.block, Types::tile.rows, number, a.splits * Types::waves,
-                        Types::tile.keys);
-  finish_results<spec.dtype, Types, PartRows>(a, item, sequence, part, {number, 0, true}, softmax,
-                                              out);
+  const std::int32_t split_index = item.split * Types::waves + arch::wave();
+  const KeySplit split(a, sequence, item.block, Types::tile.rows, split_index,
+                       a.splits * Types::waves, Types::tile.keys);
+  store_partial_results<spec.dtype, Types, SplitRows>(a, item, sequence, split,
+                                                      {split_index, 0, true}, softmax, out);
 }
 
 template <KernelSpec spec>
@@ -140,45 +141,45 @@ void decode(const DecodeArguments& a) {
   ROCFLASH_SHARED_ARRAY Words4 shared_values[Types::waves][Types::value_chunks];
   ROCFLASH_SHARED_ARRAY Words4 shared_queries[Types::waves][Types::Queries::shared_chunks];
 
-  // The wave's rows, its part of the keys, and the lane's own row.
+  // Work tile: packed rows, split of the keys, row of the lane.
   const Problem& p = a.problem;
-  const DecodeItem item(a, arch::group());
+  const DecodeWorkTile item(a, arch::workgroup_id());
   const SequenceView sequence(p, item.batch);
   const int wave = arch::wave();
-  const std::int32_t number = item.split * Types::waves + wave;
-  const DecodePart part(a, sequence, item.block, tile.rows, number, a.splits * Types::waves,
-                        tile.keys);
-  if (part.rows == 0) return;
-  const auto group = static_cast<std::uint32_t>(a.group);
-  const int own = Scores::lane_column();
-  const PackedRow packed(part.row_begin + own, group, item.kv_head);
-  if (part.empty()) {
-    if (own < part.rows && Scores::lane_row() == 0)
-      arch::store(&PartRows{a, sequence, number}.lse(packed), infinity);
+  const std::int32_t split_index = item.split * Types::waves + wave;
+  const KeySplit split(a, sequence, item.block, tile.rows, split_index, a.splits * Types::waves,
+                       tile.keys);
+  if (split.rows == 0) return;
+  const auto gqa_group = static_cast<std::uint32_t>(a.gqa_group);
+  const int lane_row = Scores::lane_column();
+  const PackedRow packed(split.row_begin + lane_row, gqa_group, item.kv_head);
+  if (split.empty()) {
+    if (lane_row < split.rows && Scores::lane_row() == 0)
+      SplitRows{a, sequence, split_index}.store_lse(packed, {infinity, 0});
     return;
   }
-  const QueryView query = part.view(p, sequence, packed.query);
+  const QueryView query = split.view(p, sequence, packed.query);
 
-  constexpr bool ahead = tile.stages > 0;
-  KeyStream<spec> next(a, sequence, item.kv_head);
-  if constexpr (ahead) next.load(part.begin, part.end - part.begin);
+  constexpr bool prefetches = tile.stages > 0;
+  KvStaging<spec> next(a, sequence, item.kv_head);
+  if constexpr (prefetches) next.load(split.begin, split.end - split.begin);
 
-  const Scale scale(p.scale);
+  const GenericScale scale(p.scale);
   const typename Types::Queries q(shared_queries[wave], [&](int row, int chunk) {
     const Words4 words =
-        query_chunk<spec.dtype>(p.q, sequence, part, group, item.kv_head, row, chunk);
-    return scale.turn_sign ? words ^ 0x80008000u : words;
+        query_chunk<spec.dtype>(p.q, sequence, split, gqa_group, item.kv_head, row, chunk);
+    return scale.negate_q ? negated<spec.dtype>(words) : words;
   });
 
-  const bool shaped = p.scale == 0 || p.softcap > 0 || p.alibi || p.bias || p.mask;
-  const float unit = shaped ? 1 : scale.unit;
-  OnlineSoftmax softmax;
+  const bool modifies_scores = has_score_modifiers(p);
+  const float score_scale = modifies_scores ? 1 : scale.softmax_scale;
+  GenericSoftmax softmax;
   typename Types::Outputs out = {};
-  for (std::int32_t begin = part.begin; begin < part.end; begin += tile.keys) {
+  for (std::int32_t begin = split.begin; begin < split.end; begin += tile.keys) {
     const std::int32_t end = begin + tile.keys;
-    // scores = K · Qᵀ. The tile makes room for the next one as soon as it is in LDS or has been multiplied.
+    // S = K·Qᵀ. The loads of the next tile are issued as soon as the staging registers are free.
     const auto load_next = [&] {
-      if (end < part.end) next.load(end, part.end - end);
+      if (end < split.end) next.load(end, split.end - end);
     };
     Scores scores;
     arch::wave_fence();
@@ -188,27 +189,28 @@ void decode(const DecodeArguments& a) {
       load_next();
       arch::wave_fence();
     } else {
-      if constexpr (ahead) {
+      if constexpr (prefetches) {
         store_tile(next.k, shared_keys[wave]);
         store_tile(next.v, shared_values[wave]);
-        arch::end_phase();
+        arch::sched_barrier();
         load_next();
       } else {
-        next.copy(begin, part.end - begin, shared_keys[wave], shared_values[wave]);
+        next.load_to_lds(begin, split.end - begin, shared_keys[wave], shared_values[wave]);
       }
       arch::wave_fence();
       scores = multiply_keys<spec>(
-          SharedLines<typename Types::Mma, typename Types::Keys, Side::left>{shared_keys[wave]}, q);
+          SharedOperand<typename Types::Mma, typename Types::Keys, Side::left>{shared_keys[wave]},
+          q);
     }
-    arch::end_phase();
-    weights_of_scores(a, sequence, part, item.kv_head, query, begin, end, shaped, unit, softmax,
-                      scores, out);
+    arch::sched_barrier();
+    softmax_tile(a, sequence, split, item.kv_head, query, begin, end, modifies_scores, score_scale,
+                 softmax, scores, out);
 
-    // out += Vᵀ · Pᵀ
-    add_values(out, typename Types::ValueOperand{shared_values[wave]},
-               rounded_weights<spec.dtype>(scores), tile.keys);
+    // O += P·V
+    accumulate_pv(out, typename Types::ValueOperand{shared_values[wave]},
+                  rounded_weights<spec.dtype>(scores), tile.keys);
   }
-  finish_part<spec>(arch::again(a), softmax, out);
+  store_split<spec>(arch::reload_kernargs(a), softmax, out);
 }
 
 }  // namespace rocflash::kernel

@@ -1,18 +1,18 @@
-// Decode on NVIDIA GPUs from sm_80 on: attention of few queries, which reads the keys as fast as memory gives
-// them. Each warp has a part of the keys to itself, and waits for no other before the end. Then the warps of a
-// workgroup merge their results, and combine/rows.hpp merges those of workgroups.
+// Split-KV decode on NVIDIA GPUs from sm_80 on: few queries, limited by the bandwidth of the KV
+// cache. Each warp has a split of the keys and waits for no other warp before the epilogue. Then
+// the warps of a workgroup combine their results, and combine/rows.hpp combines those of
+// workgroups.
 //
-//   registers       q, the scores of one tile, outputs
-//   shared memory   for each warp `stages` tiles of k and v: one in use, the others on their way; at the
-//                   end its results
+//   registers       Q, S of one tile, O
+//   shared memory   per warp a pipeline of `stages` K and V tiles; in the epilogue its results
 //
-// Rows of the product are pairs of query and head (attention/packed.hpp). Products, softmax and what options do to
-// scores are forward's.
+// Rows of the product are packed (query, head) rows (attention/gqa_packing.hpp). MMA, softmax and
+// score modifiers are those of forward/sm80.hpp.
 #pragma once
 
-#include "attention/broken_rows.hpp"
-#include "attention/numbers.hpp"
-#include "attention/packed.hpp"
+#include "attention/elements.hpp"
+#include "attention/gqa_packing.hpp"
+#include "attention/non_finite_rows.hpp"
 #include "decode/sm80_cursor.hpp"
 #include "forward/sm80.hpp"
 #include "table/decode.hpp"
@@ -27,10 +27,10 @@ struct DecodeTypes {
   static constexpr int waves = tile.waves(arch::wave_size);
 
   using Mma = arch::Mma<dtype>;
-  using Rows = SharedRows<bucket * number_bytes<dtype>>;
-  using Queries = KeptRows<Mma, Rows, tile.rows, bucket, tile.shared_queries>;  // Q
-  using KeyOperand = RightRows<Mma, Rows>;                                      // Kᵀ
-  using ValueOperand = RightColumns<Mma, Rows>;                                 // V
+  using Rows = SharedRows<bucket * element_bytes<dtype>>;
+  using Queries = ResidentA<Mma, Rows, tile.rows, bucket, tile.shared_queries>;  // Q
+  using KeyOperand = KMajorB<Mma, Rows>;                                         // Kᵀ
+  using ValueOperand = NMajorB<Mma, Rows>;                                       // V
   using Scores = WarpTile<Mma, tile.rows, tile.keys>;
   using Outputs = WarpTile<Mma, tile.rows, bucket>;
   static constexpr int lane_queries = Scores::lane_rows;
@@ -46,7 +46,8 @@ struct DecodeTypes {
     return arch::shared_begin() +
            static_cast<std::uint32_t>(arch::wave() * warp_bytes + n % tile.stages * stage_bytes);
   }
-  // A warp's results at the end: f32 rows, 32 bytes apart so that eight of them lie in different banks, and their lse.
+  // A warp's results in the epilogue: f32 rows with 32 bytes of padding, so that eight of them are
+  // in different banks, and their LSE.
   static constexpr int result_bytes = bucket * 4 + 32;
   static_assert(tile.rows * (result_bytes + 4) <= warp_bytes);
   static SharedAddress result(int warp, int row, int column) {
@@ -56,7 +57,9 @@ struct DecodeTypes {
   static SharedAddress result_lse(int warp, int row) {
     return result(warp, tile.rows, 0) + static_cast<std::uint32_t>(4 * row);
   }
-  // q, which moves on to registers where they hold it, out of the stage that is filled last.
+  // In the padding of its row.
+  static SharedAddress result_rest(int warp, int row) { return result(warp, row, bucket); }
+  // Q. Where it moves on to registers it uses the stage that is filled last.
   static SharedAddress queries() {
     return arch::shared_begin() +
            static_cast<std::uint32_t>(arch::wave() * warp_bytes +
@@ -64,61 +67,62 @@ struct DecodeTypes {
   }
 };
 
-// The tiles of k and v of one warp on their way to shared memory, past the registers.
+// cp.async loads of the K and V tiles of one warp.
 template <KernelSpec spec>
-class KeyStream {
+class KvLoader {
   using Types = DecodeTypes<spec>;
   using Task =
-      CopyTask<Types::bucket * number_bytes<spec.dtype>, Types::tile.keys, arch::wave_size>;
+      CopyTask<Types::bucket * element_bytes<spec.dtype>, Types::tile.keys, arch::wave_size>;
 
  public:
-  KeyStream(const DecodeArguments& a, const SequenceView& s, std::int64_t kv_head,
-            std::int32_t first_key, std::int32_t end_key)
+  KvLoader(const DecodeArguments& a, const SequenceView& s, std::int64_t kv_head,
+           std::int32_t first_key, std::int32_t end_key)
       : k_(a.problem.k), v_(a.problem.v), cursor_(a, s, kv_head, first_key, end_key) {}
 
-  // Starts the copies of the next tile, of which `left` rows exist.
+  // Issues the loads of the next tile, of which `left` rows exist.
   void next(SharedAddress to, std::int32_t left) {
     const Task task(arch::lane());
-    if (cursor_.in_one_run()) {
-      copy_run(k_, task, to, left);
-      copy_run(v_, task, to + Types::tile_bytes, left);
+    if (cursor_.is_contiguous()) {
+      copy_contiguous(k_, task, to, left);
+      copy_contiguous(v_, task, to + Types::tile_bytes, left);
     } else {
-      copy_rows(k_, task, to, left);
-      copy_rows(v_, task, to + Types::tile_bytes, left);
+      copy_paged(k_, task, to, left);
+      copy_paged(v_, task, to + Types::tile_bytes, left);
     }
     cursor_.advance(left);
   }
 
  private:
-  static constexpr int chunk_columns = 16 / number_bytes<spec.dtype>;
+  static constexpr int chunk_columns = 16 / element_bytes<spec.dtype>;
 
-  void copy_run(const Rows& rows, const Task& task, SharedAddress tile, std::int32_t left) const {
+  void copy_contiguous(const Rows& rows, const Task& task, SharedAddress tile,
+                       std::int32_t left) const {
     if (task.idle()) return;
     const SharedAddress to = task.first(tile);
-    const bool column_there = chunk_columns * task.chunk < rows.columns;
-    const std::byte* from = cursor_.in_run(rows, task.row) + 16 * task.chunk;
-    const std::int64_t stride = rows.row_stride * (Task::step * number_bytes<spec.dtype>);
+    const bool column_in_bounds = chunk_columns * task.chunk < rows.columns;
+    const std::byte* from = cursor_.contiguous_row(rows, task.row) + 16 * task.chunk;
+    const std::int64_t stride = rows.row_stride * (Task::step * element_bytes<spec.dtype>);
     ROCFLASH_UNROLL
     for (int n = 0; n < Task::rounds; ++n) {
-      const bool there = column_there && task.row + n * Task::step < left;
-      arch::copy_async(Task::next(to, n), there ? from : rows.data, there);
+      const bool in_bounds = column_in_bounds && task.row + n * Task::step < left;
+      arch::cp_async(Task::next(to, n), in_bounds ? from : rows.data, in_bounds);
       from += stride;
     }
   }
-  void copy_rows(const Rows& rows, const Task& task, SharedAddress tile, std::int32_t left) const {
+  void copy_paged(const Rows& rows, const Task& task, SharedAddress tile, std::int32_t left) const {
     if (task.idle()) return;
     const SharedAddress to = task.first(tile);
     const int column = chunk_columns * task.chunk;
-    // All addresses come before the first copy: finding a row in a page takes a load.
+    // All addresses before the first copy: the block table lookups overlap.
     const std::byte* from[Task::rounds];
     ROCFLASH_UNROLL
     for (int n = 0; n < Task::rounds; ++n)
-      from[n] =
-          cursor_.found(rows, task.row + n * Task::step, left) + number_bytes<spec.dtype> * column;
+      from[n] = cursor_.paged_row(rows, task.row + n * Task::step, left) +
+                element_bytes<spec.dtype> * column;
     ROCFLASH_UNROLL
     for (int n = 0; n < Task::rounds; ++n) {
-      const bool there = task.row + n * Task::step < left && column < rows.columns;
-      arch::copy_async(Task::next(to, n), there ? from[n] : rows.data, there);
+      const bool in_bounds = task.row + n * Task::step < left && column < rows.columns;
+      arch::cp_async(Task::next(to, n), in_bounds ? from[n] : rows.data, in_bounds);
     }
   }
 
@@ -126,17 +130,17 @@ class KeyStream {
   KeyCursor<spec.dtype, Types::tile.keys> cursor_;
 };
 
-// q of a block of rows, to shared memory.
+// Q of a block of packed rows, to shared memory.
 template <KernelSpec spec>
-void load_queries(const DecodeArguments& a, const SequenceView& s, const DecodePart& part,
-                  std::int32_t kv_head, bool turn_sign, SharedAddress tile) {
+void load_queries(const DecodeArguments& a, const SequenceView& s, const KeySplit& split,
+                  std::int32_t kv_head, bool negate, SharedAddress tile) {
   using Types = DecodeTypes<spec>;
   using Rows = typename Types::Rows;
-  const auto group = static_cast<std::uint32_t>(a.group);
+  const auto gqa_group = static_cast<std::uint32_t>(a.gqa_group);
   for (int n = arch::lane(); n < Types::tile.rows * Rows::chunks; n += arch::wave_size) {
     const int row = n / Rows::chunks, chunk = n % Rows::chunks;
-    Words4 words = query_chunk<spec.dtype>(a.problem.q, s, part, group, kv_head, row, chunk);
-    if (turn_sign) words ^= 0x80008000u;
+    Words4 words = query_chunk<spec.dtype>(a.problem.q, s, split, gqa_group, kv_head, row, chunk);
+    if (negate) words = negated<spec.dtype>(words);
     arch::store_shared(tile + static_cast<std::uint32_t>(Rows::offset(row, chunk)), words);
   }
 }
@@ -145,95 +149,102 @@ inline void store_float(SharedAddress to, float x) {
   arch::store_shared(to, __builtin_bit_cast(std::uint32_t, x));
 }
 
-// The end of a warp's work: each row divided by its sum, in f32, and its lse, in shared memory.
+// Epilogue of a warp: normalized f32 rows and their LSE, to shared memory.
 template <KernelSpec spec>
-void finish_part(const DecodeArguments& a, const SequenceView& sequence, const DecodePart& part,
-                 std::int32_t kv_head,
-                 const OnlineSoftmax (&softmax)[DecodeTypes<spec>::lane_queries],
-                 const typename DecodeTypes<spec>::Outputs& out) {
+void store_warp_results(const DecodeArguments& a, const SequenceView& sequence,
+                        const KeySplit& split, std::int32_t kv_head,
+                        const GenericSoftmax (&softmax)[DecodeTypes<spec>::lane_queries],
+                        const typename DecodeTypes<spec>::Outputs& out) {
   using Types = DecodeTypes<spec>;
   using Outputs = typename Types::Outputs;
   constexpr int lane_queries = Types::lane_queries;
   const Problem& p = a.problem;
-  const auto group = static_cast<std::uint32_t>(a.group);
-  const Finish<Variant::full> end(p, 0);
+  const auto gqa_group = static_cast<std::uint32_t>(a.gqa_group);
+  const SoftmaxFinalizer<Variant::generic> end(p, 0, has_score_modifiers(p));
   const int lane = arch::lane(), warp = arch::wave();
-  arch::wait_for_copies<0>();
-  arch::wave_barrier();  // nobody reads tiles any more
-  float factors[lane_queries];
-  BrokenRows broken;
+  arch::cp_async_wait<0>();
+  arch::syncwarp();  // no lane reads the tiles any more
+  NonFiniteRows non_finite;
   ROCFLASH_UNROLL
   for (int i = 0; i < lane_queries; ++i) {
-    const Normaliser normaliser = end(softmax[i].reference, row_sum(softmax[i].sum));
-    factors[i] = normaliser.factor;
+    const float sum = row_sum(softmax[i].sum);
+    const Normalizer normalizer = end(softmax[i].row_max, sum);
     const int row = Outputs::row(lane, i);
-    if (lane % row_lanes == 0) store_float(Types::result_lse(warp, row), normaliser.lse);
+    if (lane % row_lanes == 0) {
+      const SplitLse own = SplitLse::of(softmax[i].row_max, sum, normalizer.lse);
+      store_float(Types::result_lse(warp, row), own.lse);
+      store_float(Types::result_rest(warp, row), own.rest);
+    }
     const SharedAddress to = Types::result(warp, row, Outputs::lane_column(lane));
-    float probe = 0;  // NaN once an output is not finite
+    float probe = normalizer.factor * 0.0f;  // NaN once an output is not finite
     ROCFLASH_UNROLL
     for (int n = 0; n < Outputs::lane_columns; n += 2) {
       const Float2 x{out.at(i, n), out.at(i, n + 1)};
       probe = __builtin_fmaf(x.y, 0.0f, __builtin_fmaf(x.x, 0.0f, probe));
       arch::store_shared(to + static_cast<std::uint32_t>(4 * Outputs::column(n)),
-                         __builtin_bit_cast(Words2, x * normaliser.factor));
+                         __builtin_bit_cast(Words2, x * normalizer.factor));
     }
-    broken.add(i, row < part.rows && (probe != 0 || products_overflow(p)));
+    non_finite.add(i, row < split.rows && (probe != 0 || products_overflow(p)));
   }
-  arch::wave_barrier();
-  while (broken.any()) {
-    const auto taken = broken.take();
-    const RowNormal normal(taken, softmax, factors);
+  arch::syncwarp();
+  while (non_finite.any()) {
+    const auto taken = non_finite.take();
     const int row = Outputs::row(taken.first_lane, taken.which);
-    const PackedRow packed(part.row_begin + row, group, kv_head);
-    repair(
+    const PackedRow packed(split.row_begin + row, gqa_group, kv_head);
+    recompute_row(
         ExactScores<spec.dtype>{p, sequence, packed.head, a.caches},
-        part.view(p, sequence, packed.query), normal.base, normal.factor, 0, p.value_dim,
-        [&](float lse) { store_float(Types::result_lse(warp, row), lse); },
+        split.view(p, sequence, packed.query), 0, p.value_dim,
+        [&](SplitLse x) {
+          store_float(Types::result_lse(warp, row), x.lse);
+          store_float(Types::result_rest(warp, row), x.rest);
+        },
         [&](int column, float x) { store_float(Types::result(warp, row, column), x); });
   }
 }
 
-// The results of a workgroup's warps in one: weighted by their shares of the sum, as combine/rows.hpp does.
-// A row becomes part of the results, or the result itself.
+// Combines the results of a workgroup's warps, weighted with exp(LSE − max LSE) as in
+// combine/rows.hpp. A row goes to the partial results, or to the outputs if there is one split.
 template <KernelSpec spec>
-void merge_warps(const DecodeArguments& a) {
+void combine_warps(const DecodeArguments& a) {
   using Types = DecodeTypes<spec>;
-  // Computed again, so that the loop over keys need not keep it.
-  const DecodeItem item(
-      a, static_cast<std::int32_t>(arch::renew(static_cast<std::uint32_t>(arch::group()))));
+  // Computed again, so that the main loop need not keep it in registers.
+  const DecodeWorkTile item(a, static_cast<std::int32_t>(arch::opaque_vgpr(
+                                   static_cast<std::uint32_t>(arch::workgroup_id()))));
   const SequenceView sequence(a.problem, item.batch);
-  const DecodePart part(a, sequence, item.block, Types::tile.rows, 0, 1, Types::tile.keys);
-  const PartRows to{a, sequence, item.split};
+  const KeySplit split(a, sequence, item.block, Types::tile.rows, 0, 1, Types::tile.keys);
+  const SplitRows to{a, sequence, item.split};
   constexpr int row_chunks = spec.bucket / 4;
-  for (int n = arch::thread(); n < part.rows * row_chunks; n += Types::tile.threads) {
+  for (int n = arch::thread(); n < split.rows * row_chunks; n += Types::tile.threads) {
     const int row = n / row_chunks, column = n % row_chunks * 4;
-    const PackedRow packed(part.row_begin + row, static_cast<std::uint32_t>(a.group), item.kv_head);
+    const PackedRow packed(split.row_begin + row, static_cast<std::uint32_t>(a.gqa_group),
+                           item.kv_head);
     const bool has_sink = a.direct && a.sinks;
     const float sink =
-        has_sink ? number_at(a.sinks.data, a.sinks.dtype, packed.head * a.sinks.head_stride)
+        has_sink ? load_element(a.sinks.data, a.sinks.dtype, packed.head * a.sinks.head_stride)
                  : -infinity;
-    float lse[Types::waves], highest = sink, sum = 0;
+    float lse[Types::waves], max_lse = sink, sum = 0;
     ROCFLASH_UNROLL
     for (int w = 0; w < Types::waves; ++w) {
       lse[w] = arch::load_shared_float(Types::result_lse(w, row));
-      if (lse[w] != infinity) highest = __builtin_fmaxf(highest, lse[w]);
+      if (lse[w] != infinity) max_lse = __builtin_fmaxf(max_lse, lse[w]);
     }
     Float4 value = {};
     ROCFLASH_UNROLL
     for (int w = 0; w < Types::waves; ++w) {
-      if (lse[w] == infinity) continue;  // it saw no key, and left no values
-      const float share = arch::exp2((lse[w] - highest) * log2_e);
-      sum += share;
+      if (lse[w] == infinity) continue;  // fully masked: no values were stored
+      const float rest = arch::load_shared_float(Types::result_rest(w, row));
+      const float weight = arch::exp2((lse[w] - max_lse + rest) * log2_e);
+      sum += weight;
       const Words4 words = arch::load_shared(Types::result(w, row, column));
-      if (share != 0) value += share * __builtin_bit_cast(Float4, words);
+      if (weight != 0) value += weight * __builtin_bit_cast(Float4, words);
     }
-    if (has_sink && sink != -infinity) sum += arch::exp2((sink - highest) * log2_e);
+    if (has_sink && sink != -infinity) sum += arch::exp2((sink - max_lse) * log2_e);
     value = sum == 0 ? Float4{} : value * (1 / sum);
     if (sum != sum) value = sum;  // NaN, even without any values
-    const float total = sum == 0 ? infinity : highest + arch::log2(sum) * ln_2;
+    const float combined_lse = sum == 0 ? infinity : max_lse + arch::log2(sum) * ln_2;
     if (!a.direct) {
       arch::store(reinterpret_cast<Float4*>(to.out(packed) + column), value);
-      if (column == 0) arch::store(&to.lse(packed), total);
+      if (column == 0) to.store_lse(packed, SplitLse::of(max_lse, sum, combined_lse));
       continue;
     }
     const std::int64_t query = sequence.q_row + packed.query;
@@ -245,7 +256,7 @@ void merge_warps(const DecodeArguments& a) {
                     narrow<spec.dtype>(value[e]));
     }
     if (a.outputs.lse && column == 0)
-      arch::store(&a.outputs.lse.at(sequence.batch, packed.head, query), total);
+      arch::store(&a.outputs.lse.at(sequence.batch, packed.head, query), combined_lse);
   }
 }
 
@@ -255,95 +266,98 @@ void decode(const DecodeArguments& a) {
   using Rows = typename Types::Rows;
   using Scores = typename Types::Scores;
   constexpr DecodeTile tile = Types::tile;
-  constexpr int lane_queries = Types::lane_queries, ahead = tile.stages - 1;
+  constexpr int lane_queries = Types::lane_queries, prefetched = tile.stages - 1;
 
-  // The warp's rows, its part of the keys, and the rows of the lane.
+  // Work tile: packed rows, split of the keys, rows of the lane.
   const Problem& p = a.problem;
-  const DecodeItem item(a, arch::group());
+  const DecodeWorkTile item(a, arch::workgroup_id());
   const SequenceView sequence(p, item.batch);
-  const std::int32_t number = item.split * Types::waves + arch::wave();
-  const DecodePart part(a, sequence, item.block, tile.rows, number, a.splits * Types::waves,
-                        tile.keys);
-  if (part.rows == 0) return;
-  const auto group = static_cast<std::uint32_t>(a.group);
+  const std::int32_t split_index = item.split * Types::waves + arch::wave();
+  const KeySplit split(a, sequence, item.block, tile.rows, split_index, a.splits * Types::waves,
+                       tile.keys);
+  if (split.rows == 0) return;
+  const auto gqa_group = static_cast<std::uint32_t>(a.gqa_group);
   const int lane = arch::lane();
-  if (part.empty()) {
+  if (split.empty()) {
     if (lane < tile.rows) store_float(Types::result_lse(arch::wave(), lane), infinity);
     arch::barrier();
-    return merge_warps<spec>(a);
+    return combine_warps<spec>(a);
   }
   QueryView query[lane_queries];
   ROCFLASH_UNROLL
   for (int i = 0; i < lane_queries; ++i)
-    query[i] = part.view(
-        p, sequence, PackedRow(part.row_begin + Scores::row(lane, i), group, item.kv_head).query);
+    query[i] = split.view(
+        p, sequence,
+        PackedRow(split.row_begin + Scores::row(lane, i), gqa_group, item.kv_head).query);
 
-  // The first tiles start on their way, and q after them, through what the last of the stages leaves free.
-  KeyStream<spec> stream(a, sequence, item.kv_head, part.begin, part.end);
-  const auto copy_tile = [&](std::int32_t n) {
-    const std::int32_t left = part.end - part.begin - n * tile.keys;
-    if (left > 0) stream.next(Types::stage(n), left);
-    arch::commit_copies();
+  // Prologue: loads of the first tiles, then Q through the stage that is filled last.
+  KvLoader<spec> loader(a, sequence, item.kv_head, split.begin, split.end);
+  const auto load_tile = [&](std::int32_t n) {
+    const std::int32_t left = split.end - split.begin - n * tile.keys;
+    if (left > 0) loader.next(Types::stage(n), left);
+    arch::cp_async_commit();
   };
-  for (int n = 0; n < ahead; ++n) copy_tile(n);
-  const Scale scale(p.scale);
-  load_queries<spec>(a, sequence, part, item.kv_head, scale.turn_sign, Types::queries());
-  arch::wave_barrier();
+  for (int n = 0; n < prefetched; ++n) load_tile(n);
+  const GenericScale scale(p.scale);
+  load_queries<spec>(a, sequence, split, item.kv_head, scale.negate_q, Types::queries());
+  arch::syncwarp();
   typename Types::Queries q(operand_address<Rows>(Types::queries(), matrices_down(lane)));
   q.load();
 
-  const bool shaped = p.scale == 0 || p.softcap > 0 || p.alibi || p.bias || p.mask;
-  const float unit = shaped ? 1 : scale.unit;
-  OnlineSoftmax softmax[lane_queries];
+  const bool modifies_scores = has_score_modifiers(p);
+  const float score_scale = modifies_scores ? 1 : scale.softmax_scale;
+  GenericSoftmax softmax[lane_queries];
   typename Types::Outputs out = {};
-  const std::int32_t tiles = (part.end - part.begin + tile.keys - 1) / tile.keys;
+  const std::int32_t tiles = (split.end - split.begin + tile.keys - 1) / tile.keys;
   for (std::int32_t n = 0; n < tiles; ++n) {
-    arch::wait_for_copies<ahead - 1>();
-    arch::wave_barrier();  // the tile is there, and nobody reads the one before it any more
-    copy_tile(n + ahead);
+    arch::cp_async_wait<prefetched - 1>();
+    arch::syncwarp();  // the tile has arrived, and no lane reads the previous one
+    load_tile(n + prefetched);
 
-    // scores = Q · Kᵀ
-    const std::int32_t begin = part.begin + n * tile.keys, end = begin + tile.keys;
+    // S = Q·Kᵀ
+    const std::int32_t begin = split.begin + n * tile.keys, end = begin + tile.keys;
     const SharedAddress stage = Types::stage(n);
     Scores scores = {};
     add_product<spec.bucket>(
         scores, q, typename Types::KeyOperand{operand_address<Rows>(stage, matrices_across(lane))});
-    const bool edge = begin < part.common_begin || end > part.common_end;
-    if (shaped || edge) {
+    const bool masked = begin < split.common_begin || end > split.common_end;
+    if (modifies_scores || masked) {
       const auto key_at = [first = begin + Scores::lane_column(lane)](int column) {
         return first + Scores::column(column);
       };
       for_each<lane_queries>([&](int i) {
-        if (shaped) {
-          const PackedRow packed(part.row_begin + Scores::row(lane, i), group, item.kv_head);
-          ScoreShape(p, sequence, packed.head)
-              .template shape<Scores::lane_columns>(
-                  query[i], [&](int column) -> float& { return scores.at(i, column); }, key_at);
+        if (modifies_scores) {
+          const PackedRow packed(split.row_begin + Scores::row(lane, i), gqa_group, item.kv_head);
+          ScoreMod(p, sequence, packed.head)
+              .template apply<Scores::lane_columns, FastNaturalLogDomain>(
+                  OneQuery{query[i].index}, key_at,
+                  [&](int column) -> float& { return scores.at(i, column); });
         }
         ROCFLASH_UNROLL
         for (int column = 0; column < Scores::lane_columns; ++column)
-          scores.at(i, column) = query[i].sees(key_at(column)) ? scores.at(i, column) : -infinity;
+          scores.at(i, column) =
+              query[i].attends_to(key_at(column)) ? scores.at(i, column) : -infinity;
       });
     }
 
-    follow_largest<Types>(softmax, scores, unit, out);
+    update_row_max<Types>(softmax, scores, score_scale, out);
 
-    // out += P · V
+    // O += P·V
     const typename Types::ValueOperand v{
         operand_address<Rows>(stage + Types::tile_bytes, matrices_down(lane))};
     const auto kept = [&](int i, int key) {
-      const PackedRow packed(part.row_begin + Scores::row(lane, i), group, item.kv_head);
-      return kept_by_row(ScoreShape(p, sequence, packed.head), query[i], begin + key);
+      const PackedRow packed(split.row_begin + Scores::row(lane, i), gqa_group, item.kv_head);
+      return kept_by_row(ScoreMod(p, sequence, packed.head), query[i].index, begin + key);
     };
     if (p.dropout.on()) {
-      weigh_values<Types, true>(softmax, scores, unit, v, out, lane, kept);
+      exp2_and_row_sum<Types, true>(softmax, scores, score_scale, v, out, lane, kept);
     } else {
-      weigh_values<Types, false>(softmax, scores, unit, v, out, lane, kept);
+      exp2_and_row_sum<Types, false>(softmax, scores, score_scale, v, out, lane, kept);
     }
   }
-  finish_part<spec>(a, sequence, part, item.kv_head, softmax, out);
+  store_warp_results<spec>(a, sequence, split, item.kv_head, softmax, out);
   arch::barrier();
-  merge_warps<spec>(a);
+  combine_warps<spec>(a);
 }
 
 }  // namespace rocflash::kernel

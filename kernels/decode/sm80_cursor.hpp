@@ -1,5 +1,5 @@
-// Where the keys of a warp's next tile lie: rows that follow each other, in one page or in none, or rows that
-// have to be found one by one.
+// Address of a warp's next key tile: contiguous rows (not paged, or within one page), or rows that
+// are looked up in the block table one by one.
 #pragma once
 
 #include "attention/arguments.hpp"
@@ -22,23 +22,23 @@ class KeyCursor {
       page_ = batch_;
     } else {
       page_rows_ = static_cast<std::uint32_t>(keys_.block_rows);
-      // Without keys there need not be a table either.
+      // The block table may be empty for a sequence without keys.
       page_ = first_key < end_key ? page_of(row_) : 0;
     }
   }
 
-  // Whether the tile's rows follow each other at the stride of rows.
-  bool in_one_run() const { return page_rows_ - row_ % page_rows_ >= tile_keys; }
-  // Row `row` of a tile that lies in one run.
-  const std::byte* in_run(const Rows& rows, int row) const {
+  // Whether the tile's rows are contiguous at the row stride.
+  bool is_contiguous() const { return page_rows_ - row_ % page_rows_ >= tile_keys; }
+  // Row `row` of a contiguous tile.
+  const std::byte* contiguous_row(const Rows& rows, int row) const {
     return row_address<dtype>(rows, page_, std::int64_t{row_ % page_rows_} + row, head_);
   }
-  // Row `row` of any tile, by the table; the first one where it does not exist.
-  const std::byte* found(const Rows& rows, int row, std::int32_t left) const {
+  // Row `row` of any tile, through the block table; clamped to the first row where out of bounds.
+  const std::byte* paged_row(const Rows& rows, int row, std::int32_t left) const {
     return key_row<dtype>(rows, caches_, batch_,
                           row_ + static_cast<std::uint32_t>(row < left ? row : 0), head_);
   }
-  // On to the next tile. A look into the table takes as long as any load: it is for the tile after this one.
+  // To the next tile. Its block table entry is loaded now: the latency overlaps with this tile.
   void advance(std::int32_t left) {
     row_ += tile_keys;
     if (keys_.blocks && left > tile_keys) page_ = page_of(row_);

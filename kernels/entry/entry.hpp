@@ -20,7 +20,7 @@
 
 #include "arch/arch.hpp"
 #include "attention/arguments.hpp"
-#include "table/groups.hpp"
+#include "table/workgroups.hpp"
 
 #define ROCFLASH_ENTRY(symbol, operation, dtype, bucket, variant)                          \
   namespace rocflash::kernel {                                                             \
@@ -29,8 +29,8 @@
   static_assert(kernel_number(symbol##_spec) >= 0 && is_named(symbol##_spec, #symbol));    \
   }                                                                                        \
   ROCFLASH_KERNEL(symbol,                                                                  \
-                  (rocflash::kernel::group_shape(rocflash::kernel::this_family,            \
-                                                 rocflash::kernel::symbol##_spec)),        \
+                  (rocflash::kernel::workgroup_shape(rocflash::kernel::this_family,        \
+                                                     rocflash::kernel::symbol##_spec)),    \
                   rocflash::kernel::ArgumentsOf<rocflash::kernel::Operation::operation>) { \
     rocflash::kernel::operation<rocflash::kernel::symbol##_spec>(arguments);               \
   }

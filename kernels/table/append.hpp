@@ -1,5 +1,5 @@
-// The workgroup of the kernel that appends to a cache: each wave handles one row of one head at a
-// time. One kernel serves all dtypes, since it moves few bytes.
+// The workgroup of the kernel that appends to the KV cache: each wave handles one row of one head
+// at a time. One kernel serves all dtypes, since it moves few bytes.
 #pragma once
 
 #include "table/kernels.hpp"

@@ -1,5 +1,5 @@
-// The workgroup of the kernel that merges parts. One kernel serves all dtypes: parts are f32, and only
-// results are rounded.
+// The workgroup of the combine kernel. One kernel serves all dtypes: partial results are f32, and
+// only outputs are rounded.
 #pragma once
 
 #include "table/kernels.hpp"
@@ -11,9 +11,9 @@ struct CombineTile {
 };
 inline constexpr CombineTile combine_tile{256, 1};
 
-// combine_early has another kernel for rows of more than `narrow_columns` (combine/sm90_wide.hpp), whose waves load as
-// many parts at once.
-inline constexpr int narrow_columns = 256, wide_columns = 512, wide_parts = 8;
+// combine_pdl has a kernel of its own for rows of more than `narrow_columns`
+// (combine/sm90_mla.hpp), whose waves have the loads of `wide_splits` + 1 splits in flight.
+inline constexpr int narrow_columns = 256, wide_columns = 512, wide_splits = 8;
 constexpr KernelSpec combine_spec(Operation operation = Operation::combine, int bucket = 0) {
   return {operation, DType::f32, bucket, Variant::any};
 }

@@ -1,7 +1,8 @@
-// The tile of each decode kernel: a pure function of the family and of what the kernel is compiled for.
+// Tile shapes of the decode kernels: constexpr functions of the family and the kernel's spec.
 //
-// decode: each wave has a part of the keys to itself, which it takes tile by tile; waves of a workgroup share
-// nothing but the queries that they serve. decode_clusters, decode_wide: the same. decode_latent: each wave has some columns of all rows.
+// decode, decode_cluster, decode_fp32: each wave takes its own range of keys, tile by tile; the
+// waves of a workgroup share only Q. decode_mla: the waves take the same keys and divide the
+// columns.
 #pragma once
 
 #include "table/kernels.hpp"
@@ -9,38 +10,38 @@
 namespace rocflash::kernel {
 
 struct DecodeTile {
-  int rows;            // pairs of query and head, one per row of the matrix product
-  int keys;            // rows of k and v that a wave loads at a time
-  int threads;         // per workgroup
-  int waves_per_simd;  // that registers and LDS must leave room for; the report is held to it
-  bool shared_queries = false;  // q stays in shared memory, where registers are too few for it
-  int stages = 1;  // tiles of each wave in shared memory; AMD: 1, and 0 where none is loaded ahead
-  int dynamic_shared = 0;        // bytes given at launch; AMD kernels declare theirs
-  bool merges = false;           // waves of a workgroup merge their results before they write them
-  int columns = 0;               // of the results in a part
-  bool divides_columns = false;  // waves of a workgroup take the same keys, and some columns each
+  int rows;                      // packed GQA rows (query, head) of the MMA's M dimension
+  int keys;                      // rows of K and V that a wave loads per iteration
+  int threads;                   // per workgroup
+  int waves_per_simd;            // occupancy target; the resource report checks it
+  bool shared_queries = false;   // Q stays in shared memory, because of register pressure
+  int stages = 1;                // K/V stages of each wave; AMD: 1, or 0 without prefetch
+  int dynamic_shared = 0;        // bytes passed at launch; AMD kernels declare LDS statically
+  bool combines_waves = false;   // the workgroup combines the results of its waves
+  int columns = 0;               // of the partial results
+  bool divides_columns = false;  // the waves take the same keys and divide the columns
 
   constexpr int waves(int wave_size) const { return threads / wave_size; }
-  // Waves of a workgroup that take keys of their own.
+  // Waves of a workgroup with a key range of their own.
   constexpr int key_waves(int wave_size) const { return divides_columns ? 1 : waves(wave_size); }
-  // That a workgroup writes.
-  constexpr int parts(int wave_size) const { return merges ? 1 : waves(wave_size); }
+  // Partial results that a workgroup stores.
+  constexpr int parts(int wave_size) const { return combines_waves ? 1 : waves(wave_size); }
 };
 
 constexpr KernelSpec decode_spec(DType dtype, int bucket) {
   return {Operation::decode, dtype, bucket, Variant::any};
 }
 
-// Rows that hold keys and values: the values are the first columns, up to `latent_values`; keys have up to
-// `latent_rest` columns more. Four waves divide both among them.
-inline constexpr int latent_values = 512, latent_rest = 64, latent_waves = 4;
+// MLA's latent KV cache: V is the first `mla_values` columns of K, and K has up to `mla_rest`
+// columns more (the RoPE part). Four waves divide the columns of both.
+inline constexpr int mla_values = 512, mla_rest = 64, mla_waves = 4;
 
-constexpr KernelSpec latent_spec(DType dtype) {
-  return {Operation::decode_latent, dtype, latent_values + latent_rest, Variant::any};
+constexpr KernelSpec mla_spec(DType dtype) {
+  return {Operation::decode_mla, dtype, mla_values + mla_rest, Variant::any};
 }
 
-constexpr DecodeTile latent_tile(Family family) {
-  const int threads = latent_waves * facts_of(family).wave;
+constexpr DecodeTile mla_tile(Family family) {
+  const int threads = mla_waves * facts_of(family).wave;
   DecodeTile tile{.rows = 32, .keys = 32, .threads = threads, .waves_per_simd = 1};
   switch (family) {
     case Family::cdna1:
@@ -59,51 +60,53 @@ constexpr DecodeTile latent_tile(Family family) {
       tile.shared_queries = family != Family::rdna4;
       break;
     case Family::sm80:
-      // Two tiles, and the waves' shares of the scores of two.
+      // Two K stages, and the waves' partial scores of two tiles.
       tile.rows = 16;
       tile.waves_per_simd = 2;
       tile.stages = 2;
-      tile.dynamic_shared = tile.stages * tile.keys * (latent_values + latent_rest) * 2 +
-                            2 * latent_waves * tile.rows * tile.keys * 4;
+      tile.dynamic_shared = tile.stages * tile.keys * (mla_values + mla_rest) * 2 +
+                            2 * mla_waves * tile.rows * tile.keys * 4;
       break;
     case Family::sm90:
       break;
   }
-  tile.merges = tile.divides_columns = true;
-  tile.columns = latent_values;
+  tile.combines_waves = tile.divides_columns = true;
+  tile.columns = mla_values;
   return tile;
 }
 
-// latent_warpgroups: keys are the rows of both products, rows of q their columns, and the bucket says how many. One
-// warpgroup copies, one computes scores and weights, two weigh half of the values each.
-struct LatentGroups {
-  static constexpr int keys = 64, stages = 2, value_groups = 2, threads = 4 * 128;
-  static constexpr int copying = 56, scoring = 136, weighing = 160;  // registers per thread
-  static_assert(copying + scoring + value_groups * weighing <= 512);
+// decode_mla_warp_specialized: keys are the M dimension of both GEMMs and packed rows of Q the N
+// dimension, as many as the bucket says. One producer warpgroup, one warpgroup for S and P, two for
+// PV with half of the value columns each.
+struct MlaWarpgroups {
+  static constexpr int keys = 64, stages = 2, value_warpgroups = 2, threads = 4 * 128;
+  // Registers per thread, after setmaxnreg.
+  static constexpr int producer_registers = 56, score_registers = 136, value_registers = 160;
+  static_assert(producer_registers + score_registers + value_warpgroups * value_registers <= 512);
   int rows;
 
   constexpr int weight_stages() const { return rows <= 32 ? 2 : 1; }
-  // q, tiles of keys, weights; then numbers per row: factors of each stage, largest scores or sums of the four warps,
-  // which keys it sees, what ends it. Barriers and a few words more.
+  // Q, the K stages, P; per row the rescale factors of each stage, row max or row sum of four
+  // warps, the mask bounds and the normalizer; mbarriers and a few words more.
   constexpr int dynamic_shared() const {
-    const int row_bytes = (latent_values + latent_rest) * 2;
+    const int row_bytes = (mla_values + mla_rest) * 2;
     return (rows + stages * keys) * row_bytes + weight_stages() * rows * keys * 2 +
            rows * (4 * weight_stages() + 4 * 4 + 8 + 8) + 256;
   }
 };
-constexpr KernelSpec latent_groups_spec(DType dtype, int rows) {
-  return {Operation::latent_warpgroups, dtype, rows, Variant::any};
+constexpr KernelSpec mla_warp_specialized_spec(DType dtype, int rows) {
+  return {Operation::decode_mla_warp_specialized, dtype, rows, Variant::any};
 }
-constexpr DecodeTile latent_groups_tile(const KernelSpec& spec) {
-  const LatentGroups groups{spec.bucket};
-  DecodeTile tile{.rows = groups.rows,
-                  .keys = LatentGroups::keys,
-                  .threads = LatentGroups::threads,
+constexpr DecodeTile mla_warp_specialized_tile(const KernelSpec& spec) {
+  const MlaWarpgroups warpgroups{spec.bucket};
+  DecodeTile tile{.rows = warpgroups.rows,
+                  .keys = MlaWarpgroups::keys,
+                  .threads = MlaWarpgroups::threads,
                   .waves_per_simd = 1};
-  tile.stages = LatentGroups::stages;
-  tile.dynamic_shared = groups.dynamic_shared();
-  tile.merges = tile.divides_columns = true;
-  tile.columns = latent_values;
+  tile.stages = MlaWarpgroups::stages;
+  tile.dynamic_shared = warpgroups.dynamic_shared();
+  tile.combines_waves = tile.divides_columns = true;
+  tile.columns = mla_values;
   return tile;
 }
 
@@ -114,7 +117,7 @@ constexpr DecodeTile key_tile(Family family, const KernelSpec& spec) {
       if (bucket <= 128) return {32, 16, 256, 1, bucket == 128};
       return {32, 16, 128, 1, true, 0};
     case Family::
-        cdna1:  // 128 vector registers of two waves, 256 of one, do not hold what others do
+        cdna1:  // 128 VGPRs at two waves per SIMD, 256 at one: fewer than the other CDNA have
       if (bucket > 128) return {32, 32, 128, 1, true};
       return {32, 32, 256, bucket <= 64 ? 2 : 1};
     case Family::cdna2:
@@ -122,15 +125,14 @@ constexpr DecodeTile key_tile(Family family, const KernelSpec& spec) {
     case Family::cdna4:
       return {32, 32, 256, bucket <= 128 ? 2 : 1};
     case Family::rdna2:
-    case Family::rdna3:  // both hold every operand twice
+    case Family::rdna3:  // both halves of a wave hold every operand
       if (bucket <= 128) return {16, 16, 128, 2, bucket == 128};
       return {16, 16, 64, 1, true, 0};
     case Family::rdna4:
       if (bucket <= 128) return {16, 16, 128, 2};
       return {16, 16, 64, 1, true, 0};
     case Family::sm80: {
-      // Up to 96 KiB of tiles: two workgroups fit into the shared memory of Hopper, and then two
-      // thirds of it are on their way from memory at any time.
+      // Up to 96 KiB of stages: two CTAs per SM on Hopper, with two thirds of the stages in flight.
       const int row_bytes = bucket * static_cast<int>(size_of(spec.dtype)), rows = 16;
       if (bucket <= 128) {
         const int keys = bucket <= 64 ? 32 : 16, stages = 3;
@@ -144,33 +146,35 @@ constexpr DecodeTile key_tile(Family family, const KernelSpec& spec) {
   return {};
 }
 
-// decode_clusters. Rows in shared memory are 16 bytes apart, so that eight of them lie in different banks.
+// decode_cluster: rows in shared memory are padded by 16 bytes, so that eight rows of ldmatrix are
+// bank-conflict-free.
 inline constexpr int row_gap = 16;
-inline constexpr int largest_cluster = 8;  // that every Hopper has room for
-constexpr KernelSpec clusters_spec(DType dtype, int bucket) {
-  return {Operation::decode_clusters, dtype, bucket, Variant::any};
+inline constexpr int largest_cluster = 8;  // the portable cluster size
+constexpr KernelSpec cluster_spec(DType dtype, int bucket) {
+  return {Operation::decode_cluster, dtype, bucket, Variant::any};
 }
-// decode_long: the same tile without gaps.
-constexpr KernelSpec long_spec(DType dtype, int bucket) {
-  return {Operation::decode_long, dtype, bucket, Variant::any};
+// decode_splitkv: the same tile without padding.
+constexpr KernelSpec splitkv_spec(DType dtype, int bucket) {
+  return {Operation::decode_splitkv, dtype, bucket, Variant::any};
 }
-constexpr DecodeTile clusters_tile(const KernelSpec& spec) {
-  const int gap = spec.operation == Operation::decode_long ? 0 : row_gap,
+constexpr DecodeTile cluster_tile(const KernelSpec& spec) {
+  const int gap = spec.operation == Operation::decode_splitkv ? 0 : row_gap,
             row_bytes = spec.bucket * static_cast<int>(size_of(spec.dtype)) + gap;
   DecodeTile tile{
       .rows = 16, .keys = spec.bucket <= 64 ? 32 : 16, .threads = 128, .waves_per_simd = 2};
   tile.stages = 3;
   tile.dynamic_shared = tile.threads / 32 * tile.stages * 2 * tile.keys * row_bytes;
-  tile.merges = true;
+  tile.combines_waves = true;
   tile.columns = spec.bucket;
   return tile;
 }
 
-// decode_wide: four rows, so that sixteen lanes own a row and one of four keys each; eight columns of k and v per lane.
-constexpr KernelSpec wide_decode_spec(DType cache, int bucket) {
-  return {Operation::decode_wide, cache, bucket, Variant::any};
+// decode_fp32: four rows; sixteen lanes own a row with one of four keys each, and eight columns of
+// K and V per lane.
+constexpr KernelSpec fp32_decode_spec(DType cache, int bucket) {
+  return {Operation::decode_fp32, cache, bucket, Variant::any};
 }
-constexpr DecodeTile wide_decode_tile(Family family, const KernelSpec& spec) {
+constexpr DecodeTile fp32_decode_tile(Family family, const KernelSpec& spec) {
   const int wave = facts_of(family).wave;
   const bool few_registers = family == Family::gcn5 || family == Family::cdna1,
              nvidia = vendor_of(family) == Vendor::nvidia;
@@ -186,11 +190,12 @@ constexpr DecodeTile wide_decode_tile(Family family, const KernelSpec& spec) {
 }
 
 constexpr DecodeTile decode_tile(Family family, const KernelSpec& spec) {
-  if (spec.operation == Operation::decode_clusters || spec.operation == Operation::decode_long)
-    return clusters_tile(spec);
-  if (spec.operation == Operation::decode_latent) return latent_tile(family);
-  if (spec.operation == Operation::latent_warpgroups) return latent_groups_tile(spec);
-  DecodeTile tile = spec.operation == Operation::decode_wide ? wide_decode_tile(family, spec)
+  if (spec.operation == Operation::decode_cluster || spec.operation == Operation::decode_splitkv)
+    return cluster_tile(spec);
+  if (spec.operation == Operation::decode_mla) return mla_tile(family);
+  if (spec.operation == Operation::decode_mla_warp_specialized)
+    return mla_warp_specialized_tile(spec);
+  DecodeTile tile = spec.operation == Operation::decode_fp32 ? fp32_decode_tile(family, spec)
                                                              : key_tile(family, spec);
   tile.columns = spec.bucket;
   return tile;

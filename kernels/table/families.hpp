@@ -1,5 +1,5 @@
-// Families of GPUs, their members and limits, as C++ sees table/families.inc. Host and device
-// compile this header.
+// Families of GPUs, their members and limits: table/families.inc and table/devices.inc in C++.
+// Host and device compile this header.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ enum class Family : std::uint8_t {
 };
 
 struct FamilyFacts {
-  const char* name;  // as the C ABI, the command and the report print it
+  const char* name;  // as the C ABI, the command line and the report print it
   Vendor vendor;
   int wave;  // lanes
 };
@@ -31,23 +31,23 @@ constexpr const FamilyFacts& facts_of(Family family) {
 constexpr const char* name_of(Family family) { return facts_of(family).name; }
 constexpr Vendor vendor_of(Family family) { return facts_of(family).vendor; }
 
-// The family that this one adds kernels to; itself if it stands alone.
+// The family that an extension adds kernels to; otherwise the family itself.
 constexpr Family base_of(Family family) {
-#define ROCFLASH_ADDITION(id, to) \
+#define ROCFLASH_FAMILY_EXTENSION(id, to) \
   if (family == Family::id) return Family::to;
 #include "table/families.inc"
   return family;
 }
-constexpr bool is_addition(Family family) { return base_of(family) != family; }
+constexpr bool is_extension(Family family) { return base_of(family) != family; }
 
 // Sets of families, one bit each, under the names that lines of kernels.inc use: a family's id, its
-// vendor, all. Vendors' sets have no additions.
+// vendor, all. The sets of vendors contain no extensions.
 using FamilySet = std::uint32_t;
 constexpr FamilySet set_of(Family family) { return FamilySet{1} << static_cast<int>(family); }
 constexpr FamilySet set_of(Vendor vendor) {
   FamilySet set = 0;
   for (int n = 0; n < family_count; ++n)
-    if (family_facts[n].vendor == vendor && !is_addition(static_cast<Family>(n)))
+    if (family_facts[n].vendor == vendor && !is_extension(static_cast<Family>(n)))
       set |= FamilySet{1} << n;
   return set;
 }
@@ -60,17 +60,17 @@ inline constexpr FamilySet amd = set_of(Vendor::amd), nvidia = set_of(Vendor::nv
                            all = amd | nvidia;
 }  // namespace family_set
 
-// What a member has: families.inc explains the figures.
+// Resource limits of a member; devices.inc explains the figures.
 struct Machine {
-  int wave;              // lanes that the register figures are for
-  int registers;         // vector registers of a SIMD, for each of those lanes
-  int register_granule;  // they are allocated in
+  int wave;              // lanes of the wave that the register figures refer to
+  int registers;         // vector registers of a SIMD, per lane
+  int register_granule;  // allocation granule
   int scalars;           // scalar registers of a SIMD; 0: no limit
-  int waves;             // most that a SIMD holds
+  int waves;             // maximum per SIMD
   int simds;
-  int shared;          // bytes of LDS
-  int shared_granule;  // they are allocated in
-  int group_shared;    // most that one workgroup may have
+  int shared;            // bytes of LDS
+  int shared_granule;    // allocation granule
+  int workgroup_shared;  // maximum per workgroup
 };
 
 struct Member {
@@ -82,7 +82,7 @@ struct Member {
 inline constexpr Member members[] = {
 #define ROCFLASH_MEMBER(family, arch, ...) \
   {#arch, Family::family, {facts_of(Family::family).wave, __VA_ARGS__}},
-#include "table/families.inc"
+#include "table/devices.inc"
 };
 
 }  // namespace rocflash::kernel

@@ -1,6 +1,6 @@
-// Which kernels exist, as C++ sees table/kernels.inc: the device instantiates from that list and
-// the host looks up in it, so the two cannot disagree. Every kernel has a number, which is its
-// place in the list, and a name, which is its symbol in the code objects.
+// The kernel list of table/kernels.inc in C++: device code instantiates from it and the host looks
+// up in it, so the two cannot disagree. Every kernel has a number, its index in the list, and a
+// name, its symbol in the code objects.
 #pragma once
 
 #include <cstdint>
@@ -15,30 +15,22 @@ enum class Operation : std::uint8_t {
 #include "table/kernels.inc"
 };
 
-// Plain is the hot path: any lengths, causal, window and chunk, rows that start on 16 bytes, head
-// sizes of whole 16 bytes. Full adds every other option as branches that the whole workgroup takes
-// together. Operations without variants have `any`.
-enum class Variant : std::uint8_t { plain, full, any };
+// `specialized` is the hot path: any lengths, causal, window and chunk masks, 16-byte aligned rows,
+// head dimensions that are multiples of 16 bytes. `generic` adds all other options, as uniform
+// branches. Operations without variants have `any`.
+enum class Variant : std::uint8_t { specialized, generic, any };
 
 // What one kernel is compiled for.
 struct KernelSpec {
   Operation operation;
   DType dtype;
-  int bucket;  // the largest head size that it serves; 0: any
+  int bucket;  // the largest supported head dimension; 0: any
   Variant variant;
 
   friend constexpr bool operator==(const KernelSpec& a, const KernelSpec& b) {
     return a.operation == b.operation && a.dtype == b.dtype && a.bucket == b.bucket &&
            a.variant == b.variant;
   }
-};
-
-// What the types of a kernel repeat of that.
-template <KernelSpec spec>
-struct OfSpec {
-  static constexpr DType dtype = spec.dtype;
-  static constexpr int bucket = spec.bucket;
-  static constexpr bool full = spec.variant == Variant::full;
 };
 
 namespace detail {
@@ -110,21 +102,21 @@ constexpr int kernel_number(const KernelSpec& spec) {
   return -1;
 }
 
-// The smallest bucket that holds the head size, among the kernels that one of the families has; 0 if none
-// does.
-constexpr int bucket_of(Operation operation, DType dtype, int head_size,
+// The smallest bucket that holds the head dimension, among the kernels that one of the families
+// has; 0: none.
+constexpr int bucket_of(Operation operation, DType dtype, int head_dim,
                         FamilySet families = family_set::all) {
   int found = 0;
   for (int n = 0; n < kernel_count; ++n) {
     const KernelSpec& spec = kernel_spec(n);
-    if (spec.operation == operation && spec.dtype == dtype && spec.bucket >= head_size &&
+    if (spec.operation == operation && spec.dtype == dtype && spec.bucket >= head_dim &&
         (detail::kernel_list.families[n] & families) != 0 && (found == 0 || spec.bucket < found))
       found = spec.bucket;
   }
   return found;
 }
 
-// The largest head size that an operation has kernels for; 0 if it has none for the dtype.
+// The largest head dimension that an operation has kernels for; 0 if it has none for the dtype.
 constexpr int largest_bucket(Operation operation, DType dtype) {
   int largest = 0;
   for (const KernelSpec& spec : detail::kernel_list.spec) {
@@ -142,11 +134,13 @@ constexpr const char* name_of(Operation operation) {
   return names[static_cast<int>(operation)];
 }
 constexpr const char* name_of(Variant variant) {
-  return variant == Variant::plain ? "plain" : variant == Variant::full ? "full" : "any";
+  return variant == Variant::specialized ? "specialized"
+         : variant == Variant::generic   ? "generic"
+                                         : "any";
 }
 
 struct KernelName {
-  char text[48] = {};
+  char text[64] = {};
   int length = 0;
 
   constexpr void add(const char* part) {
@@ -155,7 +149,7 @@ struct KernelName {
   }
 };
 
-// The one place where kernels get their names: forward_f16_64_plain, weights_f16.
+// Kernel names: forward_f16_64_specialized, weights_f16.
 constexpr KernelName name_of(const KernelSpec& spec) {
   KernelName name;
   name.add(name_of(spec.operation));
@@ -192,7 +186,7 @@ inline constexpr KernelNames kernel_names = name_kernels();
 
 }  // namespace detail
 
-// Valid for ever; nothing is allocated.
+// Static storage.
 constexpr const char* kernel_name(int number) { return detail::kernel_names.name[number].text; }
 
 }  // namespace rocflash::kernel

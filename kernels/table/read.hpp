@@ -1,4 +1,4 @@
-// The workgroup of the kernel that merely reads.
+// The workgroup of the memory-read kernel.
 #pragma once
 
 #include "table/kernels.hpp"

@@ -1,18 +1,16 @@
-// Register tiles of AMD waves and what can be done to them: products with either operand
-// transposed, maxima, sums, scaling, exponentials, rounding to the operand of the next product.
-// Layouts come from the architecture's `Mma`; nothing here knows about attention.
+// Register tiles of AMD waves: GEMM with either operand transposed, row max, row sum, scaling, exp,
+// conversion to the operand of the next GEMM. Layouts come from the architecture's `Mma`. Nothing
+// here is specific to attention.
 //
-//   Accumulators   results of products, in the registers that the matrix instruction adds to
-//   Elements       the same numbers as floats that can be changed one by one
-//   operands       anything with `fragment(part, step)`: a lane's share of `Mma::rows` (or columns)
-//   lines by
-//                  `Mma::depth` numbers, from registers or LDS. Lines of a left operand A are its
-//                  rows, those of a right operand B its columns: an operand whose lines are rows of
-//                  a tile gives A, or B transposed.
+//   Accumulators   MMA accumulators; a tile is an array of blocks of Mma::rows x Mma::columns
+//   Elements       the same values as individual floats
+//   operands       anything with `fragment(part, step)`: a lane's fragment of block `part` (M for
+//                  A, N for B) and k-step `step`, from registers or LDS. A line is a row of A or a
+//                  column of B: a K-major operand has its lines in the rows of a tile.
 #pragma once
 
 #include "arch/arch.hpp"
-#include "tile/order.hpp"
+#include "tile/operand_order.hpp"
 #include "tile/shared.hpp"
 #include "tile/vector.hpp"
 
@@ -42,12 +40,11 @@ struct Elements {
   static constexpr int rows = rows_, columns = columns_;
   static constexpr int row_parts = rows / Mma::rows, column_parts = columns / Mma::columns;
   static constexpr int per_column =
-      row_parts * Mma::results;  // elements of a lane in each column part
+      row_parts * Mma::results;  // elements of a lane per column block
 
   float at[column_parts][per_column];
 
-  // Element n of a lane is in row row(n) + lane_row() and, within a column part, in column
-  // lane_column().
+  // Element n of a lane is in row row(n) + lane_row() and in column lane_column() of its block.
   static constexpr int row(int n) {
     return n / Mma::results * Mma::rows + Layout::register_row(n % Mma::results);
   }
@@ -55,11 +52,11 @@ struct Elements {
   static int lane_column() { return Layout::lane_column(arch::lane()); }
 };
 
-// Over the lanes that hold numbers of the same column.
+// Reductions over the lanes that hold elements of the same column.
 inline float column_maximum(float x) { return __builtin_fmaxf(x, arch::other_half(x)); }
 inline float column_sum(float x) { return x + arch::other_half(x); }
 
-// The largest element of each column of a part, in all lanes of that column.
+// Maximum of each column of a block, in all lanes of that column.
 template <class Tile>
 float column_maximum(const Tile& tile, int column_part) {
   float largest = tile.at[column_part][0];
@@ -69,17 +66,17 @@ float column_maximum(const Tile& tile, int column_part) {
   return column_maximum(largest);
 }
 
-// x = exp2(x · unit − base) for all elements of a column part; returns the sum of the lane's. One by
-// one: on CDNA no packed instruction runs beside a matrix instruction, and one sum keeps the compiler
-// from packing (a sum that waits for itself costs nothing there).
-template <class Tile>
-float exp2_and_sum(Tile& tile, int column_part, float unit, float base) {
+// x = exp(x · scale − base) for all elements of a column block; returns the sum of the lane's
+// elements. Scalar, not packed: on CDNA packed VALU instructions do not co-issue with MFMA. A
+// single accumulator keeps the compiler from packing, and its dependency chain costs nothing there.
+template <class Domain, class Tile>
+float exp_and_sum(Tile& tile, int column_part, float scale, float base) {
   float (&x)[Tile::per_column] = tile.at[column_part];
   constexpr int sums = arch::wave_size == 64 ? 1 : 2;
   float sum[2] = {};
   ROCFLASH_UNROLL
   for (int n = 0; n < Tile::per_column; ++n) {
-    x[n] = arch::exp2(__builtin_fmaf(x[n], unit, -base));
+    x[n] = Domain::exp(__builtin_fmaf(x[n], scale, -base));
     sum[n % sums] += x[n];
   }
   return sum[0] + sum[1];
@@ -87,16 +84,16 @@ float exp2_and_sum(Tile& tile, int column_part, float unit, float base) {
 
 enum class Side { left, right };
 
-// A lane's line among those of one part of an operand.
+// A lane's line within one block of an operand.
 template <class Mma, Side side>
 int operand_line() {
   using Layout = typename Mma::Layout;
   return side == Side::left ? Layout::a_row(arch::lane(), 0) : Layout::b_column(arch::lane(), 0);
 }
 
-// How a fragment is made of the two chunks of eight numbers that a step has: chunk(own, fixed)
-// loads chunk own + fixed, `own` being what depends on the lane. Half of the lanes have one each,
-// or all lanes have both.
+// Assembles a fragment from the two chunks of eight elements of a k-step: chunk(own, fixed) loads
+// chunk own + fixed, where `own` depends on the lane. Each half of the wave holds one chunk, or all
+// lanes hold both (RDNA3 and emulated MMA).
 template <class Mma, class Chunk>
 typename Mma::Operand fragment_of_chunks(int step, Chunk chunk) {
   if constexpr (sizeof(typename Mma::Operand) == sizeof(Words4)) {
@@ -107,13 +104,13 @@ typename Mma::Operand fragment_of_chunks(int step, Chunk chunk) {
   }
 }
 
-// Lines are rows of a tile in LDS (RowTile), or of a tile that lies there transposed (ColumnTile):
-// then they are the columns that it has in memory.
+// K-major operand in LDS: lines are rows of a RowTile, or of a ColumnTile, which are the columns of
+// the tile in global memory.
 template <class Mma, class Tile, Side side>
-struct SharedLines {
+struct SharedOperand {
   const SharedWords4* tile;
   int line = operand_line<Mma, side>();
-  int first_chunk = 0;  // of the lines: the depth starts there
+  int first_chunk = 0;  // of a line: start of the k dimension
 
   typename Mma::Operand fragment(int part, int step) const {
     constexpr int part_lines = side == Side::left ? Mma::rows : Mma::columns;
@@ -124,63 +121,64 @@ struct SharedLines {
   }
 };
 
-// Lines are columns of a tile in LDS, read by instructions that transpose; its rows are the depth,
-// in the order of `operand_order`.
+// MN-major operand in LDS, read with ds_read_tr: lines are columns of the tile, rows are the k
+// dimension in the order of `operand_order`.
 template <class Mma, class Tile>
-struct TransposedLines {
+struct TransposedOperand {
   const SharedWords4* tile;
 
   typename Mma::Operand fragment(int part, int step) const {
     using Layout = typename Mma::Layout;
-    // Blocks of four rows by 16 columns, each read by 16 lanes.
+    // 16 lanes read a block of 4 rows by 16 columns.
     const int lane = arch::lane(), column = Layout::a_row(lane, 0) / 16 * 16 + 4 * (lane % 4);
     const auto read = [&](int row) {
       const Offset offset = Tile::offset(Layout::lane_row(lane) + lane % 16 / 4, column / 8, row,
                                          part * Mma::rows / 8);
       const auto* own = (const SharedWords2*)tile + 2 * offset.lane + column / 4 % 2;
-      return arch::read_transposed(own + 2 * offset.fixed);
+      return arch::ds_read_tr16(own + 2 * offset.fixed);
     };
-    static_assert(layout::neighbouring_rows<Layout>() == 4);
+    static_assert(layout::contiguous_rows<Layout>() == 4);
     return __builtin_shufflevector(read(Mma::depth * step),
                                    read(Mma::depth * step + Layout::register_row(4)), 0, 1, 2, 3);
   }
 };
 
-// A tile of k, v, q or dO in LDS whose columns are to be lines of an operand, rows being the depth:
-// as it is in memory where reads transpose, else transposed. `Operand` reads it, as a left operand.
+// A tile of K, V, Q or dO in LDS that is read as a transposed A operand: row-major where ds_read_tr
+// exists, else stored transposed.
 template <bool transposing, class Mma, DType dtype, int columns, int rows>
-struct ChooseTransposed {
-  using Tile = ColumnTile<columns, rows * number_bytes<dtype>>;
-  using Operand = SharedLines<Mma, Tile, Side::left>;
+struct SelectTransposed {
+  using Tile = ColumnTile<columns, rows * element_bytes<dtype>>;
+  using Operand = SharedOperand<Mma, Tile, Side::left>;
 };
 template <class Mma, DType dtype, int columns, int rows>
-struct ChooseTransposed<true, Mma, dtype, columns, rows> {
-  using Tile = RowTile<columns * number_bytes<dtype>, rows, true>;
-  using Operand = TransposedLines<Mma, Tile>;
+struct SelectTransposed<true, Mma, dtype, columns, rows> {
+  using Tile = RowTile<columns * element_bytes<dtype>, rows, true>;
+  using Operand = TransposedOperand<Mma, Tile>;
 };
 template <class Mma, DType dtype, int columns, int rows>
-using Transposed = ChooseTransposed<arch::transposing_reads, Mma, dtype, columns, rows>;
+using Transposed = SelectTransposed<arch::has_ds_read_tr, Mma, dtype, columns, rows>;
 
-// The lines of one part of a right operand that a wave uses again and again: in registers, or in
-// LDS where registers are too few, each line then written and read by the wave itself.
+// One block of a B operand that stays resident during the main loop: in registers, or in a
+// wave-private LDS slot where register pressure forbids it.
 template <class Mma, DType dtype, int depth, bool shared>
-class KeptLines {
+class ResidentOperand {
  public:
-  using Tile = RowTile<depth * number_bytes<dtype>, Mma::columns>;
+  using Tile = RowTile<depth * element_bytes<dtype>, Mma::columns>;
   static constexpr int shared_chunks = shared ? Tile::chunks : 0;
 
-  KeptLines() = default;  // nothing
-  // load(line, chunk) gives a chunk of a line; `room` has shared_chunks for this wave.
+  ResidentOperand() = default;
+  // load(line, chunk) returns a chunk of a line; `slot` is this wave's LDS slot of shared_chunks.
   template <class Load>
-  KeptLines(SharedWords4* room, Load load) : room_(room), line_(operand_line<Mma, Side::right>()) {
+  ResidentOperand(SharedWords4* slot, Load load)
+      : slot_(slot), line_(operand_line<Mma, Side::right>()) {
     const int line = line_;
     if constexpr (shared) {
-      constexpr int row_chunks = depth / chunk_numbers<dtype>,
+      constexpr int row_chunks = depth / chunk_elements<dtype>,
                     lanes_per_line = arch::wave_size / Mma::columns;
       ROCFLASH_UNROLL
       for (int n = 0; n < row_chunks / lanes_per_line; ++n) {
         const int chunk = n * lanes_per_line + arch::lane() / Mma::columns;
-        room[Tile::offset(line, chunk)] = load(line, chunk);
+        slot[Tile::offset(line, chunk)] = load(line, chunk);
       }
     } else {
       ROCFLASH_UNROLL
@@ -192,31 +190,31 @@ class KeptLines {
 
   typename Mma::Operand fragment(int part, int step) const {
     if constexpr (shared) {
-      return SharedLines<Mma, Tile, Side::right>{room_, line_}.fragment(part, step);
+      return SharedOperand<Mma, Tile, Side::right>{slot_, line_}.fragment(part, step);
     } else {
       return fragment_[step];
     }
   }
 
-  // From here on addresses in LDS are computed again, rather than kept in registers across a loop.
-  void renew() {
-    if constexpr (shared) line_ = arch::renew(line_);
+  // LDS addresses are recomputed after this point and not kept in registers across the loop.
+  void rematerialize_addresses() {
+    if constexpr (shared) line_ = arch::opaque_vgpr(line_);
   }
-  // From here on what is computed from numbers in registers is computed again: without a matrix unit, bf16 is widened
-  // for each product.
-  void renew_numbers() {
+  // Conversions of the fragments are recomputed after this point: the emulated MMA converts bf16 to
+  // f32 for each k-step, and hoisting the results would take too many registers.
+  void rematerialize_elements() {
     ROCFLASH_UNROLL
-    for (auto& fragment : fragment_) arch::settle(fragment);
+    for (auto& fragment : fragment_) arch::pin_vgpr(fragment);
   }
 
  private:
   static constexpr int steps = depth / Mma::depth;
-  SharedWords4* room_;
+  SharedWords4* slot_;
   int line_;
   typename Mma::Operand fragment_[shared ? 1 : steps];
 };
 
-// An operand of which each half of the wave has made a part.
+// Completes an operand of which each half of the wave holds one chunk.
 template <class Mma>
 typename Mma::Operand operand_of(Words4 own) {
   if constexpr (sizeof(typename Mma::Operand) == sizeof(Words4)) {
@@ -226,15 +224,15 @@ typename Mma::Operand operand_of(Words4 own) {
   }
 }
 
-// Elements rounded to the operand of another product: rows become its depth, in the order of
-// `operand_order`; lines are the columns. `Narrow` rounds two numbers into a word.
+// Elements converted to the B operand of the next GEMM: rows become the k dimension, in the order
+// of `operand_order`; columns are the lines. `Narrow` converts and packs two elements.
 template <class Tile, class Narrow>
 struct Rounded {
   using Mma = typename Tile::Mma;
   const Tile& tile;
   Narrow narrow;
 
-  // What the lane itself has of a fragment.
+  // The chunk of a fragment that this lane holds.
   Words4 own(int part, int step) const {
     constexpr int per_step = Mma::depth / order_rows * order_results;
     const float* x = tile.at[part] + step * per_step;
@@ -245,28 +243,28 @@ struct Rounded {
   }
 };
 
-// To the nearest, ties to even.
+// Round to nearest even.
 template <DType dtype, class Tile>
 auto rounded(const Tile& tile) {
   const auto narrow = [](float low, float high) { return narrow_pair<dtype>(low, high); };
   return Rounded<Tile, decltype(narrow)>{tile, narrow};
 }
-// Numbers that are never negative, by the cheapest rounding to nearest.
+// Softmax weights P, which are non-negative: the cheapest rounding to nearest (narrow_weights).
 template <DType dtype, class Tile>
 auto rounded_weights(const Tile& tile) {
   const auto narrow = [](float low, float high) { return narrow_weights<dtype>(low, high); };
   return Rounded<Tile, decltype(narrow)>{tile, narrow};
 }
 
-// Fragments of a right operand that have been made before.
+// A B operand whose fragments are in registers.
 template <class Mma, int steps>
-struct MadeFragments {
+struct RegisterFragments {
   typename Mma::Operand step_[steps];
   typename Mma::Operand fragment(int, int step) const { return step_[step]; }
 };
 
-// A · B, its `depth` in steps: one part of the rows after the other. Fragments of `together` steps at
-// most are under way at a time, which bounds their registers; 0: as many as the compiler likes.
+// A·B, one row block after the other. At most `together` k-steps have fragments in flight, which
+// bounds register pressure; 0: no limit.
 template <class Result, int depth, int together = 0, class A, class B>
 Result product(const A& a, const B& b) {
   using Mma = typename Result::Mma;
@@ -280,7 +278,7 @@ Result product(const A& a, const B& b) {
       for (int step = 0; step < depth / Mma::depth; ++step) {
         sum = Mma::multiply(a.fragment(row, step), b.fragment(column, step), sum);
         if constexpr (together > 0) {
-          if (step % together == together - 1) arch::in_order();
+          if (step % together == together - 1) arch::sched_barrier();
         }
       }
       ROCFLASH_UNROLL
@@ -290,7 +288,7 @@ Result product(const A& a, const B& b) {
   return result;
 }
 
-// c += A · B, step by step of the depth: fragments of B are made once for each step.
+// c += A·B, with k as the outer loop: each fragment of B is assembled once.
 template <int depth, class Mma, int rows, int columns, class A, class B>
 void add_product(Accumulators<Mma, rows, columns>& c, const A& a, const B& b) {
   ROCFLASH_UNROLL
@@ -305,13 +303,13 @@ void add_product(Accumulators<Mma, rows, columns>& c, const A& a, const B& b) {
   }
 }
 
-// How results are stored: four neighbouring rows of a column at a time, so that they must lie in
-// neighbouring registers. Where the halves of the wave hold every other row, they first exchange:
-// the lower half gets the first half of the part's rows, the upper half the second.
+// Stores of accumulators take four consecutive rows of a column from four consecutive registers.
+// Where the halves of the wave hold alternate rows (RDNA3), they exchange first: the lower half
+// gets the first eight rows of the block, the upper half the last eight.
 template <class Mma>
 struct Quads {
   using Layout = typename Mma::Layout;
-  static constexpr bool exchanged = layout::neighbouring_rows<Layout>() < 4;
+  static constexpr bool exchanged = layout::contiguous_rows<Layout>() < 4;
   static_assert(!exchanged || (Layout::register_row(1) == 2 && Mma::results == 8));
 
   // After `arrange`, register n of a lane is in row row(n) + lane_row().

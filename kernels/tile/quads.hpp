@@ -1,4 +1,4 @@
-// What four neighbouring lanes of an NVIDIA warp do together: they hold numbers of the same rows.
+// Operations of a quad: four adjacent lanes of an NVIDIA warp hold elements of the same rows.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,24 @@ namespace rocflash::kernel {
 
 inline constexpr int row_lanes = 4;
 inline float row_maximum(float x) {
-  x = __builtin_fmaxf(x, arch::from_lane_xor(x, 1));
-  return __builtin_fmaxf(x, arch::from_lane_xor(x, 2));
+  x = __builtin_fmaxf(x, arch::shfl_xor(x, 1));
+  return __builtin_fmaxf(x, arch::shfl_xor(x, 2));
 }
 inline float row_sum(float x) {
-  x += arch::from_lane_xor(x, 1);
-  return x + arch::from_lane_xor(x, 2);
+  x += arch::shfl_xor(x, 1);
+  return x + arch::shfl_xor(x, 2);
 }
 inline std::uint32_t row_union(std::uint32_t bits) {
-  bits |= arch::from_lane_xor(bits, 1);
-  return bits | arch::from_lane_xor(bits, 2);
+  bits |= arch::shfl_xor(bits, 1);
+  return bits | arch::shfl_xor(bits, 2);
 }
 
-// Four words of each of the four lanes as a matrix, transposed: lane n gets word n of all lanes.
-inline Words4 turned_in_quad(Words4 w) {
+// Transposes the 4x4 words of a quad: lane n gets word n of all lanes.
+inline Words4 transpose_in_quad(Words4 w) {
   const bool odd = (arch::lane() & 1) != 0, high = (arch::lane() & 2) != 0;
   const auto exchange = [](std::uint32_t& low_word, std::uint32_t& high_word, bool upper,
                            int bits) {
-    const std::uint32_t other = arch::from_lane_xor(upper ? low_word : high_word, bits);
+    const std::uint32_t other = arch::shfl_xor(upper ? low_word : high_word, bits);
     (upper ? low_word : high_word) = other;
   };
   std::uint32_t x = w.x, y = w.y, z = w.z, v = w.w;

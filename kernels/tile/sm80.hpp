@@ -1,18 +1,17 @@
-// Register tiles of NVIDIA warps and what can be done to them: products with either operand
-// transposed, maxima, sums, scaling, rounding to the operand of the next product. Nothing here
-// knows about attention.
+// Register tiles of NVIDIA warps: GEMM with either operand transposed, row max, scaling, conversion
+// to the operand of the next GEMM. Nothing here is specific to attention.
 //
-//   WarpTile        results of products, floats that can be changed one by one
-//   left operands   anything with `fragment(part, step)`: 16 rows by depth 16
-//   right operands  anything with `fragment(part, step)`: depth 16 by the columns of two
-//   neighbouring parts
+//   WarpTile       MMA accumulators of a warp, accessed as individual floats
+//   A operands     anything with `fragment(part, step)`: 16 rows by a k-step of 16
+//   B operands     anything with `fragment(part, step)`: a k-step of 16 by the columns of two
+//                  adjacent parts
 #pragma once
 
 #include "arch/arch.hpp"
-#include "tile/matrices.hpp"
+#include "tile/ldmatrix_layout.hpp"
 #include "tile/quads.hpp"
+#include "tile/static_for.hpp"
 #include "tile/swizzled.hpp"
-#include "tile/unrolled.hpp"
 
 namespace rocflash::kernel {
 
@@ -53,76 +52,78 @@ float row_maximum(const Tile& tile, int i) {
   return row_maximum(x);
 }
 
-// The address of a lane's first row for operands from a tile in shared memory.
+// Address of a lane's first ldmatrix row of an operand in shared memory.
 template <class Rows>
 SharedAddress operand_address(SharedAddress tile, MatrixRow own) {
   return tile + static_cast<std::uint32_t>(Rows::offset(own.row, own.chunk));
 }
-// Of its first number, where numbers have four bytes and are loaded one by one; `column` is a multiple of 8.
+// Address of a lane's first element, for 4-byte elements that are loaded one by one; `column` is a
+// multiple of 8.
 template <class Rows>
-SharedAddress operand_address(SharedAddress tile, TileNumber own, int column) {
+SharedAddress operand_address(SharedAddress tile, TileElement own, int column) {
   own.column += column;
   return tile +
          static_cast<std::uint32_t>(Rows::offset(own.row, own.column / 4) + 4 * (own.column % 4));
 }
-// From a number in an even row to the one below it.
+// From an element of an even row to that of the next row.
 template <class Rows>
-SharedAddress below(SharedAddress number) {
-  static_assert(Rows::swapped == 7);
+SharedAddress next_row(SharedAddress number) {
+  static_assert(Rows::xor_mask == 7);
   return (number ^ 16u) + static_cast<std::uint32_t>(Rows::bytes);
 }
 
-// A left operand whose lines are rows of a tile, as A is. `own` is operand_address(tile,
+// K-major A operand: its rows are rows of the tile. `own` is operand_address(tile,
 // matrices_down(lane)).
 template <class Mma, class Rows>
-struct LeftRows {
+struct KMajorA {
   SharedAddress own;
   Words4 fragment(int part, int step) const {
-    return arch::load_matrices(Rows::along(own, 2 * step) +
-                               static_cast<std::uint32_t>(part * Mma::rows * Rows::bytes));
+    return arch::ldmatrix_x4(Rows::along(own, 2 * step) +
+                             static_cast<std::uint32_t>(part * Mma::rows * Rows::bytes));
   }
 };
-// A left operand whose lines are columns of a tile, as A transposed is, from a column on; those of a tile that
-// store_results has stored.
+// M-major A operand: its rows are columns of a tile that store_results has stored, from `column`
+// on.
 template <class Mma, class Rows>
-struct LeftColumns {
+struct MMajorA {
   SharedAddress own;
-  LeftColumns(SharedAddress tile, int column, int lane) {
+  MMajorA(SharedAddress tile, int column, int lane) {
     MatrixRow row = matrices_across(lane);
     row.chunk += column / 8;
     own = operand_address<Rows>(tile, row);
   }
   Words4 fragment(int part, int step) const {
-    return arch::load_matrices_transposed(
-        Rows::along(own, 2 * part) + static_cast<std::uint32_t>(step * Mma::depth * Rows::bytes));
+    return arch::ldmatrix_x4_trans(Rows::along(own, 2 * part) +
+                                   static_cast<std::uint32_t>(step * Mma::depth * Rows::bytes));
   }
 };
 template <class Rows>
-struct LeftColumns<arch::Mma<DType::f32>, Rows> {
+struct MMajorA<arch::Mma<DType::f32>, Rows> {
   using Mma = arch::Mma<DType::f32>;
   SharedAddress own;
-  LeftColumns(SharedAddress tile, int column, int lane)
-      : own(operand_address<Rows>(tile, ordered_numbers_down(lane), column)) {}
+  MMajorA(SharedAddress tile, int column, int lane)
+      : own(operand_address<Rows>(tile, permuted_elements_down(lane), column)) {}
   Words4 fragment(int part, int step) const {
     const auto down = static_cast<std::uint32_t>(step * Mma::depth * Rows::bytes);
     const SharedAddress first = Rows::along(own, 4 * part) + down,
                         second = Rows::along(own, 4 * part + 2) + down;
     return {arch::load_shared4(first), arch::load_shared4(second),
-            arch::load_shared4(below<Rows>(first)), arch::load_shared4(below<Rows>(second))};
+            arch::load_shared4(next_row<Rows>(first)), arch::load_shared4(next_row<Rows>(second))};
   }
 };
-// A right operand whose lines are rows of a tile, as B transposed is; `own` by matrices_across.
+// K-major B operand: its columns are rows of the tile. `own` is operand_address(tile,
+// matrices_across(lane)).
 template <class Mma, class Rows>
-struct RightRows {
+struct KMajorB {
   SharedAddress own;
   Words4 fragment(int part, int step) const {
-    return arch::load_matrices(Rows::along(own, 2 * step) +
-                               static_cast<std::uint32_t>(part * Mma::columns * Rows::bytes));
+    return arch::ldmatrix_x4(Rows::along(own, 2 * step) +
+                             static_cast<std::uint32_t>(part * Mma::columns * Rows::bytes));
   }
 };
-// A right operand whose lines are columns of a tile, as B is, from a column on.
+// N-major B operand: its columns are columns of the tile. `own` is first(tile, column, lane).
 template <class Mma, class Rows>
-struct RightColumns {
+struct NMajorB {
   SharedAddress own;
   static SharedAddress first(SharedAddress tile, int column, int lane) {
     MatrixRow row = matrices_down(lane);
@@ -130,33 +131,33 @@ struct RightColumns {
     return operand_address<Rows>(tile, row);
   }
   Words4 fragment(int part, int step) const {
-    return arch::load_matrices_transposed(
-        Rows::along(own, part) + static_cast<std::uint32_t>(step * Mma::depth * Rows::bytes));
+    return arch::ldmatrix_x4_trans(Rows::along(own, part) +
+                                   static_cast<std::uint32_t>(step * Mma::depth * Rows::bytes));
   }
 };
 template <class Rows>
-struct RightColumns<arch::Mma<DType::f32>, Rows> {
+struct NMajorB<arch::Mma<DType::f32>, Rows> {
   using Mma = arch::Mma<DType::f32>;
   SharedAddress own;
   static SharedAddress first(SharedAddress tile, int column, int lane) {
-    return operand_address<Rows>(tile, numbers_down(lane), column);
+    return operand_address<Rows>(tile, elements_down(lane), column);
   }
   Words4 fragment(int part, int step) const {
     const auto down = static_cast<std::uint32_t>(step * Mma::depth * Rows::bytes);
     const SharedAddress left = Rows::along(own, 2 * part) + down,
                         right = Rows::along(own, 2 * part + 2) + down;
-    return {arch::load_shared4(left), arch::load_shared4(below<Rows>(left)),
-            arch::load_shared4(right), arch::load_shared4(below<Rows>(right))};
+    return {arch::load_shared4(left), arch::load_shared4(next_row<Rows>(left)),
+            arch::load_shared4(right), arch::load_shared4(next_row<Rows>(right))};
   }
 };
 
-// A left operand that is used again and again: in registers, or read from shared memory each time
-// where registers are too few.
+// An A operand that stays resident during the main loop: in registers, or in shared memory where
+// register pressure forbids it.
 template <class Mma, class Rows, int rows, int depth, bool shared>
-class KeptRows {
+class ResidentA {
  public:
-  explicit KeptRows(SharedAddress own) : from_{own} {}
-  // To be called once the tile has arrived.
+  explicit ResidentA(SharedAddress own) : from_{own} {}
+  // Call after the tile has arrived in shared memory.
   void load() {
     if constexpr (!shared) {
       ROCFLASH_UNROLL
@@ -176,13 +177,13 @@ class KeptRows {
   }
 
  private:
-  LeftRows<Mma, Rows> from_;
+  KMajorA<Mma, Rows> from_;
   Words4 fragment_[rows / Mma::rows][shared ? 1 : depth / Mma::depth];
 };
 
-// A tile rounded to the left operand of another product, its columns being the depth.
+// Accumulators converted to the A operand of the next GEMM; their columns become the k dimension.
 template <DType dtype, class Tile>
-class RoundedLeft {
+class RoundedA {
  public:
   const Tile& tile;
   Words4 fragment(int part, int step) const {
@@ -197,18 +198,18 @@ class RoundedLeft {
  private:
   static Words4 of_pairs(const typename Tile::Mma::Result& left,
                          const typename Tile::Mma::Result& right) {
-    return {arch::narrow_two<dtype>(left.at[0], left.at[1]),
-            arch::narrow_two<dtype>(left.at[2], left.at[3]),
-            arch::narrow_two<dtype>(right.at[0], right.at[1]),
-            arch::narrow_two<dtype>(right.at[2], right.at[3])};
+    return {arch::cvt_pack<dtype>(left.at[0], left.at[1]),
+            arch::cvt_pack<dtype>(left.at[2], left.at[3]),
+            arch::cvt_pack<dtype>(right.at[0], right.at[1]),
+            arch::cvt_pack<dtype>(right.at[2], right.at[3])};
   }
 };
 template <DType dtype, class Tile>
-RoundedLeft<dtype, Tile> rounded(const Tile& tile) {
+RoundedA<dtype, Tile> rounded(const Tile& tile) {
   return {tile};
 }
 
-// c += A · B, one step of the depth: fragments of A are made once.
+// c += A·B for one k-step; fragments of A are assembled once.
 template <class Mma, int rows, int columns, class A, class B>
 void add_step(WarpTile<Mma, rows, columns>& c, const A& a, const B& b, int step) {
   using Tile = WarpTile<Mma, rows, columns>;
@@ -226,7 +227,7 @@ void add_step(WarpTile<Mma, rows, columns>& c, const A& a, const B& b, int step)
   }
 }
 
-// Operands of one step, loaded before others are multiplied.
+// Operands of one k-step, loaded while the previous step is multiplied.
 template <class Tile>
 class StepOperands {
  public:
@@ -254,25 +255,26 @@ class StepOperands {
   Words4 left_[Tile::row_parts], right_[Tile::column_parts / 2];
 };
 
-// c += A · B of f32, as many steps from `first` on as have a sum of their own. Fragments of A are made once.
+// c += A·B in 3xTF32, for the Mma::together k-steps from `first` on, which have a common
+// accumulator. Fragments of A are split once.
 template <int rows, int columns, class A, class B>
 void add_steps(WarpTile<arch::Mma<DType::f32>, rows, columns>& c, const A& a, const B& b,
                int first) {
   using Mma = arch::Mma<DType::f32>;
   using Tile = WarpTile<Mma, rows, columns>;
-  typename Mma::Parts left[Tile::row_parts][Mma::together];
+  typename Mma::Tf32Terms left[Tile::row_parts][Mma::together];
   ROCFLASH_UNROLL
   for (int row = 0; row < Tile::row_parts; ++row) {
     ROCFLASH_UNROLL
     for (int step = 0; step < Mma::together; ++step)
-      left[row][step] = Mma::parts(a.fragment(row, first + step));
+      left[row][step] = Mma::split(a.fragment(row, first + step));
   }
   ROCFLASH_UNROLL
   for (int column = 0; column < Tile::column_parts; column += 2) {
     typename Mma::Sum sums[Tile::row_parts][2] = {};
     ROCFLASH_UNROLL
     for (int step = 0; step < Mma::together; ++step) {
-      const typename Mma::Parts right = Mma::parts(b.fragment(column, first + step));
+      const typename Mma::Tf32Terms right = Mma::split(b.fragment(column, first + step));
       ROCFLASH_UNROLL
       for (int row = 0; row < Tile::row_parts; ++row) {
         Mma::template multiply<0>(sums[row][0], left[row][step], right);
@@ -288,14 +290,14 @@ void add_steps(WarpTile<arch::Mma<DType::f32>, rows, columns>& c, const A& a, co
     }
   }
 }
-// The same of other dtypes.
+// The same for other dtypes.
 template <class Mma, int rows, int columns, class A, class B>
 void add_steps(WarpTile<Mma, rows, columns>& c, const A& a, const B& b, int first) {
   static_assert(Mma::together == 1);
   add_step(c, a, b, first);
 }
 
-// c += A · B, all of the depth.
+// c += A·B over the whole k dimension.
 template <int depth, class Mma, int rows, int columns, class A, class B>
 void add_product(WarpTile<Mma, rows, columns>& c, const A& a, const B& b) {
   static_assert(depth % (Mma::depth * Mma::together) == 0);
@@ -303,32 +305,32 @@ void add_product(WarpTile<Mma, rows, columns>& c, const A& a, const B& b) {
   for (int step = 0; step < depth / Mma::depth; step += Mma::together) add_steps(c, a, b, step);
 }
 
-// Results as a tile in shared memory that LeftRows and LeftColumns read. `own` is the place of a lane's first
-// result (own_result), of a part of the tile that starts at a multiple of its size.
+// Stores accumulators as a shared memory tile for KMajorA and MMajorA. `own` is the address of a
+// lane's first result (own_result); the warp tile starts at a multiple of its size.
 template <DType dtype, class Rows, class Tile>
 SharedAddress own_result(SharedAddress tile, int row, int column, int lane) {
-  const int chunk = column * number_bytes<dtype> / 16;
+  const int chunk = column * element_bytes<dtype> / 16;
   const int within = dtype == DType::f32 ? 4 * (lane % 4) : 2 * Tile::lane_column(lane);
   return tile + static_cast<std::uint32_t>(Rows::offset(row + Tile::row(lane, 0), chunk) + within);
 }
-// Two results side by side: of row i, part `column` of the columns.
+// Two adjacent results: of row i, in column part `column`.
 template <DType dtype, class Rows, class Tile>
 void store_results(SharedAddress own, const Tile& tile, int i, int column) {
   const float x = tile.at(i, 2 * column), y = tile.at(i, 2 * column + 1);
   const auto down = static_cast<std::uint32_t>(8 * i * Rows::bytes);
-  if constexpr (dtype == DType::f32) {  // in the order that ordered_numbers_down reads
+  if constexpr (dtype == DType::f32) {  // in the column order of permuted_elements_down
     const SharedAddress to = Rows::along(own, 2 * column) + down;
     arch::store_shared(to, __builtin_bit_cast(std::uint32_t, x));
     arch::store_shared(to ^ 16u, __builtin_bit_cast(std::uint32_t, y));
   } else {
     static_assert(Tile::column_parts <= 8 && 8 % Tile::column_parts == 0);
     arch::store_shared((own ^ static_cast<std::uint32_t>(16 * column)) + down,
-                       arch::narrow_two<dtype>(x, y));
+                       arch::cvt_pack<dtype>(x, y));
   }
 }
 
-// Row i of a lane's sums, times `factor`, to rows of a tensor that lie in shared memory: to row `row`, from
-// `column` on; 0 where the row is not in use. Returns 0, or NaN where a sum is not finite.
+// Stages row i of a lane's accumulators, times `factor`, in shared memory: row `row` from `column`
+// on; 0 if the row is not in use. Returns NaN if an accumulator is not finite, else 0.
 template <DType dtype, class Rows, class Tile>
 float stage_row(const Tile& sums, int i, float factor, SharedAddress rows, int row, int column,
                 int lane, bool in_use = true) {
@@ -346,7 +348,7 @@ float stage_row(const Tile& sums, int i, float factor, SharedAddress rows, int r
     } else {
       const int offset = Rows::offset(row, column / 8 + n / 2) + 2 * Tile::lane_column(lane);
       arch::store_shared(rows + static_cast<std::uint32_t>(offset),
-                         arch::narrow_two<dtype>(left, right));
+                         arch::cvt_pack<dtype>(left, right));
     }
   }
   return probe;

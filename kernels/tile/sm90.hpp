@@ -1,39 +1,41 @@
-// Products of Hopper's warpgroups and the rings of buffers that feed them. Nothing here knows about
+// WGMMA of Hopper's warpgroups, and the TMA pipelines that feed them. Nothing here is specific to
 // attention.
 //
-//   GroupTile     sums of products, 64 rows by some columns: each of the four warps has 16 rows
-//   Fragments     a left operand in registers
-//   RowLines, ColumnLines (tile/panels.hpp)   operands in shared memory
-//   Products      one group of products, from the fence before it to its commit
-//   Ring          buffers in shared memory that one thread has filled and warpgroups empty
+//   WarpgroupTile       accumulators of 64 rows; each of the four warps has 16 rows
+//   Fragments           an A operand in registers
+//   KMajorOperand, MnMajorOperand (tile/tma_tile.hpp)   operands in shared memory
+//   WgmmaBatch          the WGMMAs from wgmma.fence to wgmma.commit_group
+//   Pipeline            stages in shared memory with full and empty mbarriers
 //
-// Products run on while the warps do something else, and their registers must not be touched until
-// then. The compiler holds us to it (-Wconsumed): a tile or fragment that a product got is "in
-// flight", and only wait() lets it be read or written again. A group that was not opened, or that
-// is committed already, takes no products.
+// WGMMAs are asynchronous: their registers must not be accessed while they are in flight. Clang
+// enforces this with typestate analysis (-Wconsumed): an accumulator or fragment that was passed to
+// a WGMMA is "in flight", and only wait() makes it accessible again. A batch accepts no WGMMAs
+// after its commit.
 #pragma once
 
 #include "arch/arch.hpp"
-#include "tile/panels.hpp"
 #include "tile/quads.hpp"
+#include "tile/tma_tile.hpp"
 
-// States of a parameter: settled before and after; in flight afterwards; settled afterwards.
-#define ROCFLASH_SETTLED [[clang::param_typestate(unconsumed), clang::return_typestate(unconsumed)]]
-#define ROCFLASH_TAKES_OFF [[clang::return_typestate(consumed)]]
-#define ROCFLASH_LANDS [[clang::return_typestate(unconsumed)]]
+// Typestates of a parameter: IDLE: accessible before and after the call; BEGIN: in flight after it;
+// END: accessible after it.
+#define ROCFLASH_ASYNC_IDLE \
+  [[clang::param_typestate(unconsumed), clang::return_typestate(unconsumed)]]
+#define ROCFLASH_ASYNC_BEGIN [[clang::return_typestate(consumed)]]
+#define ROCFLASH_ASYNC_END [[clang::return_typestate(unconsumed)]]
 
 namespace rocflash::kernel {
 
-inline constexpr int group_rows = 64;
+inline constexpr int warpgroup_rows = 64;
 
 template <int columns_>
-class [[clang::consumable(unconsumed)]] GroupTile {
+class [[clang::consumable(unconsumed)]] WarpgroupTile {
  public:
   static constexpr int columns = columns_, sums = columns / 2;
   // A lane has two rows, and two columns of every eight.
   static constexpr int lane_rows = 2, lane_columns = columns / 4;
 
-  [[clang::return_typestate(unconsumed)]] GroupTile() {}  // whatever the registers hold
+  [[clang::return_typestate(unconsumed)]] WarpgroupTile() {}  // uninitialized
 
   // The element in row i and column n of the lane: of the warp's 16 rows, row(lane, i), and column
   // column(n) + lane_column(lane).
@@ -57,158 +59,162 @@ class [[clang::consumable(unconsumed)]] GroupTile {
   }
 
  private:
-  friend class Products;
+  friend class WgmmaBatch;
   template <int open, int columns>
-  friend void wait(GroupTile<columns>& tile ROCFLASH_LANDS);
+  friend void wait(WarpgroupTile<columns>& tile ROCFLASH_ASYNC_END);
   template <int columns>
-  friend void expect(GroupTile<columns>& tile ROCFLASH_TAKES_OFF);
+  friend void assume_in_flight(WarpgroupTile<columns>& tile ROCFLASH_ASYNC_BEGIN);
 
-  [[clang::set_typestate(consumed)]] void take_off() {}
-  [[clang::set_typestate(unconsumed)]] void land() {}
+  [[clang::set_typestate(consumed)]] void begin_async() {}
+  [[clang::set_typestate(unconsumed)]] void end_async() {}
 
   float sum_[sums];
 };
 
-// A left operand of 64 rows, so many steps of the depth.
+// An A operand of 64 rows and `steps` k-steps in registers.
 template <int steps_>
 class [[clang::consumable(unconsumed)]] Fragments {
  public:
   static constexpr int steps = steps_;
   [[clang::return_typestate(unconsumed)]] Fragments() {}
 
-  // Numbers of a tile, rounded: its columns are the depth, from step `first` on.
+  // Converts accumulators from k-step `first` on; their columns become the k dimension.
   template <DType dtype, int columns>
-  [[clang::callable_when("unconsumed")]] void round(const GroupTile<columns>& tile ROCFLASH_SETTLED,
-                                                    int first = 0) {
+  [[clang::callable_when("unconsumed")]] void convert(
+      const WarpgroupTile<columns>& tile ROCFLASH_ASYNC_IDLE, int first = 0) {
     ROCFLASH_UNROLL
     for (int n = 0; n < steps; ++n) {
       const auto two = [&](int row, int column) {
-        return arch::narrow_two<dtype>(tile.at(row, 4 * (first + n) + column),
-                                       tile.at(row, 4 * (first + n) + column + 1));
+        return arch::cvt_pack<dtype>(tile.at(row, 4 * (first + n) + column),
+                                     tile.at(row, 4 * (first + n) + column + 1));
       };
       step_[n] = {two(0, 0), two(1, 0), two(0, 2), two(1, 2)};
     }
   }
-  // The words of a step: of the warp's first eight rows and eight columns, of the rows below, and of both in
-  // the next eight columns.
+  // The fragment of a k-step: rows 0-7 and rows 8-15 of the warp in its first eight columns, then
+  // in its next eight columns.
   [[clang::callable_when("unconsumed")]] Words4 words(int step) const { return step_[step]; }
 
  private:
-  friend class Products;
+  friend class WgmmaBatch;
   template <int open, int columns, int steps>
-  friend void wait(GroupTile<columns>& tile ROCFLASH_LANDS, Fragments<steps>& left ROCFLASH_LANDS);
+  friend void wait(WarpgroupTile<columns>& tile ROCFLASH_ASYNC_END,
+                   Fragments<steps>& left ROCFLASH_ASYNC_END);
   template <int steps>
-  friend void expect(Fragments<steps>& left ROCFLASH_TAKES_OFF);
+  friend void assume_in_flight(Fragments<steps>& left ROCFLASH_ASYNC_BEGIN);
 
-  [[clang::set_typestate(consumed)]] void take_off() {}
-  [[clang::set_typestate(unconsumed)]] void land() {}
+  [[clang::set_typestate(consumed)]] void begin_async() {}
+  [[clang::set_typestate(unconsumed)]] void end_async() {}
 
   Words4 step_[steps];
 };
 
-// A left operand that stays in registers for good, read from 64 rows of a tile in shared memory.
+// An A operand that stays in registers during the main loop, loaded from 64 rows of a shared memory
+// tile.
 template <int steps_>
-class HeldFragments {
+class ResidentFragments {
  public:
   static constexpr int steps = steps_;
-  // Of a warp, whose rows start at first_row.
+  // `first_row` is the warp's first row.
   template <class Tile>
   void load(SharedAddress tile, int first_row, int lane) {
     ROCFLASH_UNROLL
     for (int n = 0; n < steps; ++n)
-      step_[n] = arch::load_matrices(
-          tile + static_cast<std::uint32_t>(
-                     Tile::offset(first_row + lane % 16, product_depth * n + lane / 16 * 8)));
+      step_[n] = arch::ldmatrix_x4(tile + static_cast<std::uint32_t>(Tile::offset(
+                                              first_row + lane % 16, wgmma_k * n + lane / 16 * 8)));
   }
 
  private:
-  friend class Products;
+  friend class WgmmaBatch;
   Words4 step_[steps];
 };
 
-// One group of products of a warpgroup. Sums and fragments that ordinary code has touched since the
-// last group are named when it is opened: what was computed for them is in their registers then.
-class [[clang::consumable(unconsumed)]] Products {
+// One batch of WGMMAs (a wgmma-group). Accumulators and fragments that were accessed since the last
+// batch are passed to the constructor, which forces pending writes into their registers before the
+// fence.
+class [[clang::consumable(unconsumed)]] WgmmaBatch {
  public:
-  [[clang::return_typestate(unconsumed)]] Products() { arch::products_fence(); }
+  [[clang::return_typestate(unconsumed)]] WgmmaBatch() { arch::wgmma_fence(); }
   template <int columns>
-  [[clang::return_typestate(unconsumed)]] explicit Products(
-      GroupTile<columns>& c ROCFLASH_SETTLED) {
+  [[clang::return_typestate(unconsumed)]] explicit WgmmaBatch(
+      WarpgroupTile<columns>& c ROCFLASH_ASYNC_IDLE) {
     arch::Wgmma<columns>::pin(c.sum_);
-    arch::products_fence();
-    c.land();
+    arch::wgmma_fence();
+    c.end_async();
   }
   template <int columns, int steps>
-  [[clang::return_typestate(unconsumed)]] Products(GroupTile<columns>& c ROCFLASH_SETTLED,
-                                                   Fragments<steps>& a ROCFLASH_SETTLED) {
+  [[clang::return_typestate(unconsumed)]] WgmmaBatch(WarpgroupTile<columns>& c ROCFLASH_ASYNC_IDLE,
+                                                     Fragments<steps>& a ROCFLASH_ASYNC_IDLE) {
     arch::Wgmma<columns>::pin(c.sum_);
     pin(a);
-    arch::products_fence();
-    c.land();
-    a.land();
+    arch::wgmma_fence();
+    c.end_async();
+    a.end_async();
   }
   template <int steps>
-  [[clang::return_typestate(unconsumed)]] explicit Products(Fragments<steps>& a ROCFLASH_SETTLED) {
+  [[clang::return_typestate(unconsumed)]] explicit WgmmaBatch(
+      Fragments<steps>& a ROCFLASH_ASYNC_IDLE) {
     pin(a);
-    arch::products_fence();
-    a.land();
+    arch::wgmma_fence();
+    a.end_async();
   }
 
-  // C = A·B, and C += A·B, so many numbers deep; operands in shared memory.
+  // C = A·B and C += A·B with k = `depth`; operands in shared memory.
   template <DType dtype, int depth, int columns, class A, class B>
-  [[clang::callable_when("unconsumed")]] void multiply(GroupTile<columns>& c ROCFLASH_TAKES_OFF,
-                                                       const A& a, const B& b) {
+  [[clang::callable_when("unconsumed")]] void multiply(
+      WarpgroupTile<columns>& c ROCFLASH_ASYNC_BEGIN, const A& a, const B& b) {
     issue<dtype, true>(c.sum_, a, b, 0);
     ROCFLASH_UNROLL
-    for (int n = 1; n < depth / product_depth; ++n) issue<dtype, false>(c.sum_, a, b, n);
-    c.take_off();
+    for (int n = 1; n < depth / wgmma_k; ++n) issue<dtype, false>(c.sum_, a, b, n);
+    c.begin_async();
   }
   template <DType dtype, int depth, int columns, class A, class B>
-  [[clang::callable_when("unconsumed")]] void add(GroupTile<columns>& c ROCFLASH_TAKES_OFF,
+  [[clang::callable_when("unconsumed")]] void add(WarpgroupTile<columns>& c ROCFLASH_ASYNC_BEGIN,
                                                   const A& a, const B& b) {
     ROCFLASH_UNROLL
-    for (int n = 0; n < depth / product_depth; ++n) issue<dtype, false>(c.sum_, a, b, n);
-    c.take_off();
+    for (int n = 0; n < depth / wgmma_k; ++n) issue<dtype, false>(c.sum_, a, b, n);
+    c.begin_async();
   }
   // The same with A in registers.
   template <DType dtype, int columns, int steps, class B>
-  [[clang::callable_when("unconsumed")]] void multiply(GroupTile<columns>& c ROCFLASH_TAKES_OFF,
-                                                       Fragments<steps>& a ROCFLASH_TAKES_OFF,
-                                                       const B& b) {
+  [[clang::callable_when("unconsumed")]] void multiply(
+      WarpgroupTile<columns>& c ROCFLASH_ASYNC_BEGIN, Fragments<steps>& a ROCFLASH_ASYNC_BEGIN,
+      const B& b) {
     issue<dtype, true>(c.sum_, a.step_, b);
-    c.take_off();
-    a.take_off();
+    c.begin_async();
+    a.begin_async();
   }
   template <DType dtype, int columns, int steps, class B>
-  [[clang::callable_when("unconsumed")]] void multiply(GroupTile<columns>& c ROCFLASH_TAKES_OFF,
-                                                       const HeldFragments<steps>& a, const B& b) {
+  [[clang::callable_when("unconsumed")]] void multiply(
+      WarpgroupTile<columns>& c ROCFLASH_ASYNC_BEGIN, const ResidentFragments<steps>& a,
+      const B& b) {
     issue<dtype, true>(c.sum_, a.step_, b);
-    c.take_off();
+    c.begin_async();
   }
   template <DType dtype, int columns, int steps, class B>
-  [[clang::callable_when("unconsumed")]] void add(GroupTile<columns>& c ROCFLASH_TAKES_OFF,
-                                                  Fragments<steps>& a ROCFLASH_TAKES_OFF,
+  [[clang::callable_when("unconsumed")]] void add(WarpgroupTile<columns>& c ROCFLASH_ASYNC_BEGIN,
+                                                  Fragments<steps>& a ROCFLASH_ASYNC_BEGIN,
                                                   const B& b) {
     issue<dtype, false>(c.sum_, a.step_, b);
-    c.take_off();
-    a.take_off();
+    c.begin_async();
+    a.begin_async();
   }
 
-  // C += A·B in some columns of C alone, at which B's lines start: an instruction may have no more registers than
-  // a thread had at the launch.
+  // C += A·B for columns [first, first + count) of C; B starts at those columns. The accumulators
+  // of one WGMMA must not exceed the registers per thread at kernel launch.
   template <DType dtype, int first, int count, int columns, int steps, class B>
-  [[clang::callable_when("unconsumed")]] void add_columns(GroupTile<columns>& c ROCFLASH_TAKES_OFF,
-                                                          Fragments<steps>& a ROCFLASH_TAKES_OFF,
-                                                          const B& b) {
+  [[clang::callable_when("unconsumed")]] void add_columns(
+      WarpgroupTile<columns>& c ROCFLASH_ASYNC_BEGIN, Fragments<steps>& a ROCFLASH_ASYNC_BEGIN,
+      const B& b) {
     static_assert(first + count <= columns && first % 8 == 0);
     auto& part = reinterpret_cast<float (&)[count / 2]>(c.sum_[first / 2]);
     issue<dtype, false>(part, a.step_, b);
-    c.take_off();
-    a.take_off();
+    c.begin_async();
+    a.begin_async();
   }
 
   [[clang::callable_when("unconsumed"), clang::set_typestate(consumed)]] void commit() {
-    arch::commit_products();
+    arch::wgmma_commit();
   }
 
  private:
@@ -217,7 +223,7 @@ class [[clang::consumable(unconsumed)]] Products {
     arch::Wgmma<2 * sums>::template shared<dtype, fresh, A::transposed, B::transposed>(c, a.step(n),
                                                                                        b.step(n));
   }
-  // All steps with A in registers; a `fresh` product starts from 0.
+  // All k-steps with A in registers; `fresh`: C = A·B.
   template <DType dtype, bool fresh, int sums, int steps, class B>
   static void issue(float (&c)[sums], const Words4 (&a)[steps], const B& b) {
     using Unit = arch::Wgmma<2 * sums>;
@@ -227,90 +233,94 @@ class [[clang::consumable(unconsumed)]] Products {
       Unit::template registers<dtype, false, B::transposed>(c, a[n], b.step(n));
   }
   template <int steps>
-  static void pin(Fragments<steps>& a ROCFLASH_SETTLED) {
+  static void pin(Fragments<steps>& a ROCFLASH_ASYNC_IDLE) {
     ROCFLASH_UNROLL
     for (int n = 0; n < steps; ++n) arch::pin(a.step_[n]);
-    a.land();
+    a.end_async();
   }
 };
 
-// From here on the tile counts as in flight, as a loop needs it whose products are over its end.
+// Marks the operand as in flight, for loops whose WGMMAs stay in flight across iterations.
 template <int columns>
-void expect(GroupTile<columns>& tile ROCFLASH_TAKES_OFF) {
-  tile.take_off();
+void assume_in_flight(WarpgroupTile<columns>& tile ROCFLASH_ASYNC_BEGIN) {
+  tile.begin_async();
 }
 template <int steps>
-void expect(Fragments<steps>& left ROCFLASH_TAKES_OFF) {
-  left.take_off();
+void assume_in_flight(Fragments<steps>& left ROCFLASH_ASYNC_BEGIN) {
+  left.begin_async();
 }
 
-// Waits until at most `open` of the groups committed so far are unfinished. It is for the caller to
-// see that the tile's, and the fragments', is not among those.
+// Waits until at most `open` committed batches are in flight (wgmma.wait_group). The caller
+// guarantees that those of the tile and the fragments are not among them.
 template <int open, int columns>
-void wait(GroupTile<columns>& tile ROCFLASH_LANDS) {
+void wait(WarpgroupTile<columns>& tile ROCFLASH_ASYNC_END) {
   arch::Wgmma<columns>::template wait<open>(tile.sum_);
-  tile.land();
+  tile.end_async();
 }
 template <int open, int columns, int steps>
-void wait(GroupTile<columns>& tile ROCFLASH_LANDS, Fragments<steps>& left ROCFLASH_LANDS) {
+void wait(WarpgroupTile<columns>& tile ROCFLASH_ASYNC_END,
+          Fragments<steps>& left ROCFLASH_ASYNC_END) {
   wait<open>(tile);
-  left.land();
+  left.end_async();
 }
 
-// The barriers of a ring of buffers. One thread fills: it waits until a buffer is empty, announces
-// the bytes to come, and starts copies that report to the barrier it is given. Or several `fillers`
-// store, and each announces its own. Each of the `drainers` waits until a buffer is full, and has one
-// thread report that it is done with it.
+// The full and empty mbarriers of a software pipeline. A TMA producer thread waits until a stage is
+// empty, sets the expected transaction bytes, and issues loads that complete on the full mbarrier.
+// Alternatively `producers` threads store to the stage, and each arrives for its own stores. Each
+// of the `consumers` waits until a stage is full and releases it with one arrival.
 template <int stages>
-class Ring {
+class Pipeline {
  public:
-  static constexpr int bytes = 2 * stages * arch::barrier_bytes;
-  explicit Ring(SharedAddress barriers) : barriers_(barriers) {}
+  static constexpr int bytes = 2 * stages * arch::mbarrier_bytes;
+  explicit Pipeline(SharedAddress barriers) : barriers_(barriers) {}
 
-  // By one thread, before arch::publish_barriers().
-  void make(int drainers, int fillers = 1) const {
+  // Called by one thread, before arch::fence_mbarrier_init().
+  void init(int consumers, int producers = 1) const {
     for (int n = 0; n < stages; ++n) {
-      arch::make_barrier(full(n), fillers);
-      arch::make_barrier(empty(n), drainers);
+      arch::mbarrier_init(full(n), producers);
+      arch::mbarrier_init(empty(n), consumers);
     }
   }
 
-  SharedAddress fill(const FillPlace<stages>& place, int copied) const {
-    wait_until_empty(place);
-    return announce(place, copied);
+  SharedAddress producer_acquire_expect_tx(const ProducerState<stages>& state, int copied) const {
+    producer_acquire(state);
+    return producer_expect_tx(state, copied);
   }
-  // The two halves of that: whatever the thread stores between them, drainers see.
-  void wait_until_empty(const FillPlace<stages>& place) const {
-    arch::wait_for_phase(empty(place.stage()), place.parity());
+  // The two steps separately: stores between them are visible to the consumers.
+  void producer_acquire(const ProducerState<stages>& state) const {
+    arch::mbarrier_wait_parity(empty(state.stage()), state.parity());
   }
-  SharedAddress announce(const FillPlace<stages>& place, int copied) const {
-    arch::arrive_and_expect(full(place.stage()), copied);
-    return full(place.stage());
+  SharedAddress producer_expect_tx(const ProducerState<stages>& state, int copied) const {
+    arch::mbarrier_arrive_expect_tx(full(state.stage()), copied);
+    return full(state.stage());
   }
-  void wait(const DrainPlace<stages>& place) const {
-    arch::wait_for_phase(full(place.stage()), place.parity());
+  void consumer_wait(const ConsumerState<stages>& state) const {
+    arch::mbarrier_wait_parity(full(state.stage()), state.parity());
   }
-  void release(const DrainPlace<stages>& place) const { arch::arrive(empty(place.stage())); }
-  // For those who count stages and phases on their own.
-  void release_stage(int stage) const { arch::arrive(empty(stage)); }
-  void wait_until_empty(int stage, std::uint32_t parity) const {
-    arch::wait_for_phase(empty(stage), parity);
+  void consumer_release(const ConsumerState<stages>& state) const {
+    arch::mbarrier_arrive(empty(state.stage()));
+  }
+  // For callers with stage and phase counters of their own.
+  void consumer_release_stage(int stage) const { arch::mbarrier_arrive(empty(stage)); }
+  void producer_acquire(int stage, std::uint32_t parity) const {
+    arch::mbarrier_wait_parity(empty(stage), parity);
   }
 
  private:
   SharedAddress full(int stage) const {
-    return barriers_ + static_cast<std::uint32_t>(stage * arch::barrier_bytes);
+    return barriers_ + static_cast<std::uint32_t>(stage * arch::mbarrier_bytes);
   }
   SharedAddress empty(int stage) const {
-    return barriers_ + static_cast<std::uint32_t>((stages + stage) * arch::barrier_bytes);
+    return barriers_ + static_cast<std::uint32_t>((stages + stage) * arch::mbarrier_bytes);
   }
   SharedAddress barriers_;
 };
 
-// Row i of a lane's results times `factor`, or zeros where it is not in use, to the columns that exist. Four lanes that
-// share a row turn their words so that each stores sixteen bytes. NaN where a result is not finite, else 0.
+// Stores row i of a lane's accumulators times `factor`, or zeros if the row is not in use. The four
+// lanes of a row transpose their words, so that each stores 16 bytes. Returns NaN if an accumulator
+// is not finite, else 0.
 template <DType dtype, class Tile>
-float store_row(const Tile& results ROCFLASH_SETTLED, int i, float factor, bool in_use,
+float store_row(const Tile& results ROCFLASH_ASYNC_IDLE, int i, float factor, bool in_use,
                 std::byte* row, bool exists, int columns) {
   const int lane = arch::lane();
   float probe = 0;
@@ -321,35 +331,35 @@ float store_row(const Tile& results ROCFLASH_SETTLED, int i, float factor, bool 
     for (int j = 0; j < row_lanes; ++j) {
       const float x = results.at(i, n + 2 * j), y = results.at(i, n + 2 * j + 1);
       probe = __builtin_fmaf(y, 0.0f, __builtin_fmaf(x, 0.0f, probe));
-      words[j] = in_use ? arch::narrow_two<dtype>(x * factor, y * factor) : 0;
+      words[j] = in_use ? arch::cvt_pack<dtype>(x * factor, y * factor) : 0;
     }
-    words = turned_in_quad(words);
+    words = transpose_in_quad(words);
     const int column = Tile::column(n) + 8 * (lane % row_lanes);
     if (exists && column < columns)
-      arch::store(reinterpret_cast<Words4*>(row + column * number_bytes<dtype>), words);
+      arch::store(reinterpret_cast<Words4*>(row + column * element_bytes<dtype>), words);
   }
   return probe;
 }
 
-// Rows of a tile in shared memory from `rows` on become 0, by so many threads.
+// Zeroes the rows of a shared memory tile from `rows` on, with `threads` threads.
 template <class Tile>
 void clear_rows(SharedAddress tile, std::int32_t rows, int thread, int threads) {
-  constexpr int chunks = Tile::row_bytes / 16;  // of a row of a panel
+  constexpr int chunks = Tile::row_bytes / 16;  // of a row of a column block
   _Pragma("clang loop unroll(disable)") for (int n = thread; n < Tile::count * Tile::rows * chunks;
                                              n += threads) {
     if (n / chunks % Tile::rows >= rows)
       arch::store_shared(tile + static_cast<std::uint32_t>(16 * n), Words4{});
   }
-  arch::publish_shared();
+  arch::fence_proxy_async();
 }
 
-// Copies rows of a tile to shared memory, panel by panel. The map's box is one panel.
+// Issues the TMA loads of a tile, one box per column block.
 template <class Tile>
-void copy_tile(SharedAddress to, const TensorMap& map, SharedAddress full, int row, int head,
-               int batch, arch::Reuse reuse) {
+void tma_load_tile(SharedAddress to, const TensorMap& map, SharedAddress full, int row, int head,
+                   int batch, arch::CacheHint reuse) {
   ROCFLASH_UNROLL
   for (int n = 0; n < Tile::count; ++n)
-    arch::copy_box(to + static_cast<std::uint32_t>(n * Tile::panel_bytes), map, full,
+    arch::tma_load(to + static_cast<std::uint32_t>(n * Tile::column_block_bytes), map, full,
                    n * Tile::width, row, head, batch, reuse);
 }
 
