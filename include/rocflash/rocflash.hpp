@@ -1,14 +1,17 @@
-// rocflash for C++20: the C ABI (rocflash.h) with value types, RAII and exceptions. Header only,
-// and thin: every call goes straight to its C function, whose comments say what each argument
-// means.
-//
-//   std::vector<float> q(2 * 128 * 8 * 64), k = q, v = q, out = q;  // (b, s, h, d), filled somehow
-//   const rocflash::Dims shape{2, 128, 8, 64};
-//   rocflash::forward({.q = {q, shape}, .k = {k, shape}, .v = {v, shape}, .causal = true},
-//                     {.out = {out, shape}});
-//
-// Tensors are views: the memory stays the caller's and has to outlive the call. An option left
-// alone is absent. A call that the library refuses throws rocflash::Error, with its words.
+/// @file rocflash.hpp
+/// @brief C++20 wrapper of the C ABI (rocflash.h): value types, RAII and exceptions.
+///
+/// The wrapper is header-only. Each function calls its C function, which documents the arguments.
+///
+/// @code
+///   std::vector<float> q(2 * 128 * 8 * 64), k = q, v = q, out = q;  // (b, s, h, d)
+///   const rocflash::Dims shape{2, 128, 8, 64};
+///   rocflash::forward({.q = {q, shape}, .k = {k, shape}, .v = {v, shape}, .causal = true},
+///                     {.out = {out, shape}});
+/// @endcode
+///
+/// Tensors are non-owning views: the memory must outlive the call. A default-initialized option is
+/// absent. A rejected call throws rocflash::Error with the library's message.
 #ifndef ROCFLASH_ROCFLASH_HPP_
 #define ROCFLASH_ROCFLASH_HPP_
 
@@ -18,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <new>
 #include <optional>
 #include <ranges>
@@ -29,10 +33,11 @@
 #include <vector>
 
 namespace rocflash {
-// Names of this header carry their version, so that programs built against two of them can share a
-// process.
+// The inline namespace versions the symbols, so that code built against two versions of this header
+// can share a process.
 inline namespace v0 {
 
+/// @brief rocflash_status.
 enum class Status : std::int32_t {
   ok = ROCFLASH_OK,
   invalid_argument = ROCFLASH_INVALID_ARGUMENT,
@@ -42,16 +47,20 @@ enum class Status : std::int32_t {
   internal = ROCFLASH_INTERNAL,
 };
 
+/// @brief rocflash_backend.
 enum class Backend : std::int32_t {
   automatic = ROCFLASH_BACKEND_AUTO,
   cpu = ROCFLASH_BACKEND_CPU,
   reference = ROCFLASH_BACKEND_REFERENCE,
-  plain = ROCFLASH_BACKEND_PLAIN,
+  naive = ROCFLASH_BACKEND_NAIVE,
+  plain = naive,  ///< Former name of naive.
   standard = ROCFLASH_BACKEND_STANDARD,
 };
 
+/// @brief Element types of tensors.
 enum class DType : std::uint8_t { f32, f16, bf16, f64, i32, boolean };
 
+/// @brief DLPack data type of `t`.
 constexpr DLDataType dlpack_type(DType t) {
   switch (t) {
     case DType::f32:
@@ -70,8 +79,10 @@ constexpr DLDataType dlpack_type(DType t) {
   return {};
 }
 
+/// @brief Size of an element in bytes.
 constexpr std::size_t size_of(DType t) { return dlpack_type(t).bits / 8; }
 
+/// @brief Exception of a failed call: its status and the library's message.
 class Error : public std::runtime_error {
  public:
   Error(Status status, const std::string& message) : std::runtime_error(message), status_(status) {}
@@ -81,12 +92,12 @@ class Error : public std::runtime_error {
   Status status_;
 };
 
-// Throws what the C function just said, unless it said ROCFLASH_OK.
+/// @brief Throws Error with rocflash_last_error() unless `status` is ROCFLASH_OK.
 inline void check(rocflash_status status) {
   if (status != ROCFLASH_OK) throw Error(static_cast<Status>(status), rocflash_last_error());
 }
 
-// Sizes or strides of a tensor.
+/// @brief Shape or strides of a tensor, up to 8 dimensions.
 class Dims {
  public:
   static constexpr std::size_t max_count = 8;
@@ -130,14 +141,16 @@ concept Element =
     std::is_same_v<std::remove_cv_t<T>, std::int32_t> ||
     std::is_same_v<std::remove_cv_t<T>, bool> || std::is_same_v<std::remove_cv_t<T>, std::uint8_t>;
 
-// Memory that stays when the expression ends: an lvalue, or a view such as std::span.
+// Contiguous memory that outlives the expression: an lvalue, or a view such as std::span.
 template <class R>
 concept Memory = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
                  std::ranges::borrowed_range<R>;
 }  // namespace detail
 
-// A view of a tensor: where it is, what it holds, its shape and its strides (in elements; none: row
-// by row). DLPack knows no const: a call writes only to the tensors that it lists as outputs.
+/// @brief Non-owning view of a tensor: address, dtype, shape, strides and device.
+///
+/// Strides count elements; without strides the tensor is contiguous (row-major). DLPack has no
+/// const: a call writes only to the tensors that it lists as outputs.
 class Tensor {
  public:
   Tensor() = default;
@@ -154,14 +167,15 @@ class Tensor {
                                                 std::to_string(shape_.size()) + " dimensions");
   }
 
-  // Over a vector, array or span, which must be long enough. The dtype follows from its elements
-  // ...
+  /// @brief View of a vector, array or span. The element type determines the dtype.
+  /// @throws Error if the range is shorter than the tensor.
   template <detail::Memory R>
     requires detail::Element<std::ranges::range_value_t<R>>
   Tensor(R&& elements, Dims shape, Dims strides = {})
       : Tensor(elements, detail::dtype_of<std::ranges::range_value_t<R>>(), shape, strides) {}
 
-  // ... or is given, for f16 and bf16 in elements of any two-byte type.
+  /// @brief View with an explicit dtype, for f16 and bf16 in elements of any two-byte type.
+  /// @throws Error if the range is shorter than the tensor or its elements have another size.
   template <detail::Memory R>
   Tensor(R&& elements, DType dtype, Dims shape, Dims strides = {})
       : Tensor(static_cast<const void*>(std::ranges::data(elements)), dtype, shape, strides) {
@@ -183,7 +197,7 @@ class Tensor {
   const Dims& shape() const { return shape_; }
   DLDevice device() const { return device_; }
 
-  // In elements, also where none were given.
+  /// @brief Strides in elements; computed from the shape if none were given.
   Dims strides() const {
     if (!strides_.empty()) return strides_;
     Dims compact = shape_;
@@ -195,7 +209,7 @@ class Tensor {
     return compact;
   }
 
-  // Valid as long as this tensor is.
+  /// @brief DLPack view, valid for the lifetime of this object.
   DLTensor dlpack() const {
     DLTensor t{};
     t.data = data_;
@@ -208,7 +222,7 @@ class Tensor {
   }
 
  private:
-  // The first element it reaches and one past the last, counted from data().
+  // Range of element offsets relative to data(): the lowest, and one past the highest.
   std::pair<std::int64_t, std::int64_t> extent() const {
     std::int64_t lowest = 0, highest = 0;
     const Dims steps = strides();
@@ -225,11 +239,12 @@ class Tensor {
   DLDevice device_{kDLCPU, 0};
 };
 
+/// @brief Sliding window around the query position.
 struct Window {
   std::int64_t left = -1, right = -1;  // -1: no bound
 };
 
-// rocflash_problem, field by field.
+/// @brief rocflash_problem, field by field.
 struct Problem {
   Tensor q{}, k{}, v{};
 
@@ -255,25 +270,29 @@ struct Problem {
   std::optional<Tensor> block_table{}, cache_batch_idx{};
 };
 
+/// @brief rocflash_forward_outputs, field by field.
 struct ForwardOutputs {
   Tensor out{};
   std::optional<Tensor> lse{}, s_dmask{};
 };
 
+/// @brief rocflash_backward_tensors, field by field.
 struct BackwardTensors {
   Tensor dout{}, out{}, lse{};
-  std::optional<Tensor> dq{}, dk{}, dv{}, dsinks{}, dbias{}, dalibi_slopes{};
+  std::optional<Tensor> dq{}, dk{}, dv{}, dsinks{}, dbias{}, dalibi_slopes{}, delta{}, dlse{};
 };
 
-// rocflash_append, field by field.
+/// @brief rocflash_append, field by field.
 struct Append {
   std::optional<Tensor> k_new{}, v_new{}, cu_seqlens_k_new{};
   std::optional<Tensor> rotary_cos{}, rotary_sin{}, rotary_seqlens{};
   bool rotary_interleaved = false;
 };
 
-// Without a workspace, calls on the CPU allocate what they need and free it again. Calls on a GPU
-// are given theirs, in its memory, by the execution.
+/// @brief rocflash_execution, field by field.
+///
+/// Without a workspace, a CPU call allocates one and frees it. A GPU call requires `workspace` in
+/// device memory whenever workspace_size() is not 0.
 struct Execution {
   Backend backend = Backend::automatic;
   int num_threads = 0;
@@ -282,8 +301,7 @@ struct Execution {
   std::size_t workspace_size = 0;
 };
 
-// Scratch memory on the host, aligned as the library wants it. Keep one to save allocations between
-// calls.
+/// @brief Host workspace with the required alignment. Reuse one object to save allocations.
 class Workspace {
  public:
   Workspace() = default;
@@ -297,7 +315,7 @@ class Workspace {
   }
   ~Workspace() { ::operator delete(data_, alignment); }
 
-  // Holds at least so many bytes from now on; what they contained is lost when it has to grow.
+  /// @brief Grows the workspace to at least `bytes`; growing discards its contents.
   void reserve(std::size_t bytes) {
     if (bytes <= size_) return;
     ::operator delete(std::exchange(data_, nullptr), alignment);
@@ -315,7 +333,7 @@ class Workspace {
 };
 
 namespace detail {
-// C structs point to DLTensors, which have to stay in place while the call runs.
+// Storage of the DLTensors that C structs point to; it must not move during the call.
 template <std::size_t count>
 class TensorList {
  public:
@@ -327,7 +345,7 @@ class TensorList {
   std::size_t used_ = 0;
 };
 
-// A C struct with the tensors it points to.
+// A C struct together with the tensors it points to.
 template <class Struct, std::size_t count>
 struct CTensors {
   CTensors() { c.struct_size = sizeof c; }
@@ -372,8 +390,9 @@ struct CProblem : CTensors<rocflash_problem, 14> {
   std::array<std::int64_t, 2> window{};
 };
 
-// Each kind of call: its own tensors as a C struct, and its two C functions.
-template <class Struct, std::size_t count, auto function, auto workspace_function>
+// A call: its tensors as a C struct, its C function and its workspace query.
+template <class Struct, std::size_t count, auto function, auto workspace_function,
+          auto create_function>
 struct CCall : CTensors<Struct, count> {
   rocflash_status run(const CProblem& p, const rocflash_execution& e) const {
     return function(&p.c, &this->c, &e);
@@ -382,9 +401,14 @@ struct CCall : CTensors<Struct, count> {
                             std::size_t* bytes) const {
     return workspace_function(&p.c, &this->c, &e, bytes);
   }
+  rocflash_status create(const CProblem& p, const rocflash_execution& e,
+                         rocflash_plan** plan) const {
+    return create_function(&p.c, &this->c, &e, plan);
+  }
 };
 
-struct CForward : CCall<rocflash_forward_outputs, 3, rocflash_forward, rocflash_forward_workspace> {
+struct CForward : CCall<rocflash_forward_outputs, 3, rocflash_forward, rocflash_forward_workspace,
+                        rocflash_plan_create_forward> {
   explicit CForward(const ForwardOutputs& o) {
     c.out = list.add(o.out);
     c.lse = list.add(o.lse);
@@ -392,8 +416,8 @@ struct CForward : CCall<rocflash_forward_outputs, 3, rocflash_forward, rocflash_
   }
 };
 
-struct CBackward
-    : CCall<rocflash_backward_tensors, 9, rocflash_backward, rocflash_backward_workspace> {
+struct CBackward : CCall<rocflash_backward_tensors, 11, rocflash_backward,
+                         rocflash_backward_workspace, rocflash_plan_create_backward> {
   explicit CBackward(const BackwardTensors& t) {
     c.dout = list.add(t.dout);
     c.out = list.add(t.out);
@@ -404,6 +428,8 @@ struct CBackward
     c.dsinks = list.add(t.dsinks);
     c.dbias = list.add(t.dbias);
     c.dalibi_slopes = list.add(t.dalibi_slopes);
+    c.delta = list.add(t.delta);
+    c.dlse = list.add(t.dlse);
   }
 };
 
@@ -425,6 +451,10 @@ struct CDecode : CTensors<rocflash_append, 6> {
                             std::size_t* bytes) const {
     return rocflash_decode_workspace(&p.c, &c, &outputs.c, &e, bytes);
   }
+  rocflash_status create(const CProblem& p, const rocflash_execution& e,
+                         rocflash_plan** plan) const {
+    return rocflash_plan_create_decode(&p.c, &c, &outputs.c, &e, plan);
+  }
 
   CForward outputs;
 };
@@ -445,7 +475,7 @@ std::size_t workspace_size(const Problem& problem, const Call& call, const Execu
   return bytes;
 }
 
-// With `workspace`, it is grown as needed and used; without, the execution's own is taken as it is.
+// `workspace` is grown as needed and used; null uses the workspace of the execution unchanged.
 template <class Call>
 void run(const Problem& problem, const Call& call, const Execution& execution,
          Workspace* workspace) {
@@ -465,7 +495,7 @@ void run(const Problem& problem, const Call& call, const Execution& execution,
   check(call.run(p, e));
 }
 
-// Nobody brought a workspace: on the host we can.
+// Without a workspace from the caller: allocates one on the host for the duration of the call.
 template <class Call>
 void run(const Problem& problem, const Call& call, const Execution& execution) {
   Workspace own;
@@ -474,7 +504,7 @@ void run(const Problem& problem, const Call& call, const Execution& execution) {
 }
 }  // namespace detail
 
-// Bytes of workspace that the call with these arguments needs. Checks them as the call would.
+/// @brief Workspace size in bytes of the call with these arguments, validated as the call would.
 inline std::size_t workspace_size(const Problem& problem, const ForwardOutputs& outputs,
                                   const Execution& execution = {}) {
   return detail::workspace_size(problem, detail::CForward(outputs), execution);
@@ -488,6 +518,7 @@ inline std::size_t workspace_size(const Problem& problem, const Append& append,
   return detail::workspace_size(problem, detail::CDecode(append, outputs), execution);
 }
 
+/// @brief Computes attention (rocflash_forward).
 inline void forward(const Problem& problem, const ForwardOutputs& outputs,
                     const Execution& execution, Workspace& workspace) {
   detail::run(problem, detail::CForward(outputs), execution, &workspace);
@@ -497,6 +528,7 @@ inline void forward(const Problem& problem, const ForwardOutputs& outputs,
   detail::run(problem, detail::CForward(outputs), execution);
 }
 
+/// @brief Computes the gradients of attention (rocflash_backward).
 inline void backward(const Problem& problem, const BackwardTensors& tensors,
                      const Execution& execution, Workspace& workspace) {
   detail::run(problem, detail::CBackward(tensors), execution, &workspace);
@@ -506,8 +538,8 @@ inline void backward(const Problem& problem, const BackwardTensors& tensors,
   detail::run(problem, detail::CBackward(tensors), execution);
 }
 
-// Attention over a cache, which new keys and values are appended to: problem.k and problem.v are
-// written.
+/// @brief Appends to the KV cache problem.k, problem.v and computes attention over it
+/// (rocflash_decode).
 inline void decode(const Problem& problem, const Append& append, const ForwardOutputs& outputs,
                    const Execution& execution, Workspace& workspace) {
   detail::run(problem, detail::CDecode(append, outputs), execution, &workspace);
@@ -517,7 +549,190 @@ inline void decode(const Problem& problem, const Append& append, const ForwardOu
   detail::run(problem, detail::CDecode(append, outputs), execution);
 }
 
-// Merges attention over parts of the keys into `out`, and into `lse` where it is given.
+/// @brief rocflash_plan_arguments, field by field: addresses of the tensors that a plan was created
+/// with, dropout's seed and offset, stream and workspace.
+struct PlanArguments {
+  const void* q = nullptr;
+  void *k = nullptr, *v = nullptr;
+  const void *cu_seqlens_q = nullptr, *cu_seqlens_k = nullptr;
+  const void *seqused_q = nullptr, *seqused_k = nullptr, *leftpad_k = nullptr;
+  const void *mask = nullptr, *alibi_slopes = nullptr, *bias = nullptr, *sinks = nullptr;
+  const void *block_table = nullptr, *cache_batch_idx = nullptr;
+
+  const void *k_new = nullptr, *v_new = nullptr, *cu_seqlens_k_new = nullptr;
+  const void *rotary_cos = nullptr, *rotary_sin = nullptr, *rotary_seqlens = nullptr;
+
+  void *out = nullptr, *lse = nullptr, *s_dmask = nullptr;
+
+  const void* dout = nullptr;
+  void *dq = nullptr, *dk = nullptr, *dv = nullptr;
+  void *dsinks = nullptr, *dbias = nullptr, *dalibi_slopes = nullptr, *delta = nullptr;
+  const void* dlse = nullptr;
+
+  std::uint64_t dropout_seed = 0, dropout_offset = 0;
+
+  void *stream = nullptr, *workspace = nullptr;
+  std::size_t workspace_size = 0;
+};
+
+namespace detail {
+inline rocflash_plan_arguments c_arguments(const PlanArguments& a) {
+  rocflash_plan_arguments c{};
+  c.struct_size = sizeof c;
+  c.q = a.q;
+  c.k = a.k;
+  c.v = a.v;
+  c.cu_seqlens_q = a.cu_seqlens_q;
+  c.cu_seqlens_k = a.cu_seqlens_k;
+  c.seqused_q = a.seqused_q;
+  c.seqused_k = a.seqused_k;
+  c.leftpad_k = a.leftpad_k;
+  c.mask = a.mask;
+  c.alibi_slopes = a.alibi_slopes;
+  c.bias = a.bias;
+  c.sinks = a.sinks;
+  c.block_table = a.block_table;
+  c.cache_batch_idx = a.cache_batch_idx;
+  c.k_new = a.k_new;
+  c.v_new = a.v_new;
+  c.cu_seqlens_k_new = a.cu_seqlens_k_new;
+  c.rotary_cos = a.rotary_cos;
+  c.rotary_sin = a.rotary_sin;
+  c.rotary_seqlens = a.rotary_seqlens;
+  c.out = a.out;
+  c.lse = a.lse;
+  c.s_dmask = a.s_dmask;
+  c.dout = a.dout;
+  c.dq = a.dq;
+  c.dk = a.dk;
+  c.dv = a.dv;
+  c.dsinks = a.dsinks;
+  c.dbias = a.dbias;
+  c.dalibi_slopes = a.dalibi_slopes;
+  c.delta = a.delta;
+  c.dlse = a.dlse;
+  c.dropout_seed = a.dropout_seed;
+  c.dropout_offset = a.dropout_offset;
+  c.stream = a.stream;
+  c.workspace = a.workspace;
+  c.workspace_size = a.workspace_size;
+  return c;
+}
+}  // namespace detail
+
+namespace detail {
+inline void* address_of(const Tensor& t) { return t.data(); }
+inline void* address_of(const std::optional<Tensor>& t) { return t ? t->data() : nullptr; }
+
+inline PlanArguments arguments_of(const Problem& p, const Execution& e) {
+  PlanArguments a;
+  a.q = address_of(p.q);
+  a.k = address_of(p.k);
+  a.v = address_of(p.v);
+  a.cu_seqlens_q = address_of(p.cu_seqlens_q);
+  a.cu_seqlens_k = address_of(p.cu_seqlens_k);
+  a.seqused_q = address_of(p.seqused_q);
+  a.seqused_k = address_of(p.seqused_k);
+  a.leftpad_k = address_of(p.leftpad_k);
+  a.mask = address_of(p.mask);
+  a.alibi_slopes = address_of(p.alibi_slopes);
+  a.bias = address_of(p.bias);
+  a.sinks = address_of(p.sinks);
+  a.block_table = address_of(p.block_table);
+  a.cache_batch_idx = address_of(p.cache_batch_idx);
+  a.dropout_seed = p.dropout_seed;
+  a.dropout_offset = p.dropout_offset;
+  a.stream = e.stream;
+  a.workspace = e.workspace;
+  a.workspace_size = e.workspace_size;
+  return a;
+}
+}  // namespace detail
+
+/// @brief What a run of a plan gets from the tensors of a call.
+inline PlanArguments plan_arguments(const Problem& problem, const ForwardOutputs& outputs,
+                                    const Execution& execution = {}) {
+  PlanArguments a = detail::arguments_of(problem, execution);
+  a.out = detail::address_of(outputs.out);
+  a.lse = detail::address_of(outputs.lse);
+  a.s_dmask = detail::address_of(outputs.s_dmask);
+  return a;
+}
+inline PlanArguments plan_arguments(const Problem& problem, const Append& append,
+                                    const ForwardOutputs& outputs,
+                                    const Execution& execution = {}) {
+  PlanArguments a = plan_arguments(problem, outputs, execution);
+  a.k_new = detail::address_of(append.k_new);
+  a.v_new = detail::address_of(append.v_new);
+  a.cu_seqlens_k_new = detail::address_of(append.cu_seqlens_k_new);
+  a.rotary_cos = detail::address_of(append.rotary_cos);
+  a.rotary_sin = detail::address_of(append.rotary_sin);
+  a.rotary_seqlens = detail::address_of(append.rotary_seqlens);
+  return a;
+}
+inline PlanArguments plan_arguments(const Problem& problem, const BackwardTensors& tensors,
+                                    const Execution& execution = {}) {
+  PlanArguments a = detail::arguments_of(problem, execution);
+  a.dout = detail::address_of(tensors.dout);
+  a.out = detail::address_of(tensors.out);
+  a.lse = detail::address_of(tensors.lse);
+  a.dq = detail::address_of(tensors.dq);
+  a.dk = detail::address_of(tensors.dk);
+  a.dv = detail::address_of(tensors.dv);
+  a.dsinks = detail::address_of(tensors.dsinks);
+  a.dbias = detail::address_of(tensors.dbias);
+  a.dalibi_slopes = detail::address_of(tensors.dalibi_slopes);
+  a.delta = detail::address_of(tensors.delta);
+  a.dlse = detail::address_of(tensors.dlse);
+  return a;
+}
+
+/// @brief A call that is validated and planned once (rocflash_plan): its tensors' shapes, strides
+/// and dtypes, its device and options are fixed. Threads may run one plan concurrently.
+///
+/// The tensors of the problem need no data, except int tensors on the CPU. Unlike forward(), run()
+/// allocates no workspace.
+class Plan {
+ public:
+  /// @brief Plans forward(), backward() or decode().
+  Plan(const Problem& problem, const ForwardOutputs& outputs, const Execution& execution = {})
+      : Plan(problem, detail::CForward(outputs), execution) {}
+  Plan(const Problem& problem, const BackwardTensors& tensors, const Execution& execution = {})
+      : Plan(problem, detail::CBackward(tensors), execution) {}
+  Plan(const Problem& problem, const Append& append, const ForwardOutputs& outputs,
+       const Execution& execution = {})
+      : Plan(problem, detail::CDecode(append, outputs), execution) {}
+
+  /// @brief Workspace size in bytes of a run.
+  std::size_t workspace_size() const {
+    std::size_t bytes = 0;
+    check(rocflash_plan_workspace(plan_.get(), &bytes));
+    return bytes;
+  }
+  /// @brief Runs the plan (rocflash_plan_run).
+  void run(const PlanArguments& arguments) const {
+    const rocflash_plan_arguments c = detail::c_arguments(arguments);
+    check(rocflash_plan_run(plan_.get(), &c));
+  }
+  /// @brief The C handle, which this object owns.
+  const rocflash_plan* get() const { return plan_.get(); }
+
+ private:
+  struct Destroy {
+    void operator()(rocflash_plan* plan) const { rocflash_plan_destroy(plan); }
+  };
+
+  template <class Call>
+  Plan(const Problem& problem, const Call& call, const Execution& execution) {
+    rocflash_plan* plan = nullptr;
+    check(call.create(detail::CProblem(problem), detail::c_execution(execution), &plan));
+    plan_.reset(plan);
+  }
+
+  std::unique_ptr<rocflash_plan, Destroy> plan_;
+};
+
+/// @brief Combines attention over splits of the keys into `out` and, if given, `lse`.
 inline void combine(const Tensor& out_partial, const Tensor& lse_partial, const Tensor& out,
                     const std::optional<Tensor>& lse = {}, const Execution& execution = {}) {
   detail::TensorList<4> list;
@@ -526,7 +741,7 @@ inline void combine(const Tensor& out_partial, const Tensor& lse_partial, const 
                          &e));
 }
 
-// Rotates the first columns of `x` by position, into `out` or in place.
+/// @brief Applies rotary embedding to `x`, into `out` or in place (rocflash_rotate).
 inline void rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, const Tensor& out,
                    bool interleaved = false, const std::optional<Tensor>& cu_seqlens = {},
                    const std::optional<Tensor>& first = {}, const Execution& execution = {}) {
@@ -536,8 +751,10 @@ inline void rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, const 
                         list.add(first), interleaved ? 1 : 0, list.add(out), &e));
 }
 
+/// @brief Version of the library at run time.
 inline std::string version() { return rocflash_version(); }
 
+/// @brief Limits of the library.
 inline rocflash_limits limits() {
   rocflash_limits l{};
   l.struct_size = sizeof l;
@@ -556,11 +773,11 @@ std::vector<Struct> query_all(rocflash_status (*query)(std::int32_t, Struct*)) {
 }
 }  // namespace detail
 
-// Devices it can run on, the CPU first, and the GPU drivers it looked for. Strings live as long as
-// the library.
+/// @brief Devices that calls can run on, the CPU first. Strings live as long as the library.
 inline std::vector<rocflash_device> devices() { return detail::query_all(rocflash_query_device); }
+/// @brief GPU driver libraries and why each is or is not used.
 inline std::vector<rocflash_driver> drivers() { return detail::query_all(rocflash_query_driver); }
-// GPU architectures that the library has kernels for, whatever this machine has.
+/// @brief GPU architectures that the library contains kernels for.
 inline std::vector<rocflash_target> targets() { return detail::query_all(rocflash_query_target); }
 
 }  // namespace v0

@@ -1,4 +1,4 @@
-// Who computes a call: the device of its tensors decides, and on the CPU the caller may.
+// Backend selection: by the device of the tensors, and for CPU tensors by execution.backend.
 #pragma once
 
 #include <rocflash/rocflash.h>
@@ -8,6 +8,6 @@
 
 namespace rocflash {
 
-const Backend& choose_backend(const rocflash_execution&, Device);
+const Backend& select_backend(const rocflash_execution&, Device);
 
 }  // namespace rocflash

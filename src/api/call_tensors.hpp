@@ -1,11 +1,12 @@
-// The tensors of one call: each read by its name, all of them held to one device, and those that
-// are written to memory of their own. What is said of single tensors follows.
+// The tensors of one call. All must be on one device, and outputs must not alias other tensors.
+// Checks of single tensors follow the class.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <vector>
 
 #include "api/tensor.hpp"
 #include "core/error.hpp"
@@ -13,84 +14,96 @@
 
 namespace rocflash {
 
-// Whether a tensor is the first columns of another one.
-bool is_first_columns(const Tensor& t, const Tensor& whole);
+// Whether a tensor is a view of the first columns of `whole`.
+bool is_column_prefix(const Tensor& t, const Tensor& whole);
+
+// What a plan keeps of a tensor of the call that it is created from.
+struct RecordedTensor {
+  Tensor tensor;
+  Access access;
+  bool is_null;  // without data
+};
+using TensorRecord = std::vector<RecordedTensor>;
 
 class CallTensors {
  public:
-  CallTensors(Device device, Data data) : device_(device), data_(data) {}
+  // `record`, if given, receives each tensor.
+  CallTensors(Device device, Data data, TensorRecord* record = nullptr)
+      : device_(device), data_(data), record_(record) {}
 
   std::optional<Tensor> optional(const char* name, const DLTensor* in, Access access) {
-    auto t = on_device(read_tensor(name, in, access, data_));
-    if (t && data_ == Data::required) apart(*t, access);
+    auto t = on_device(read_tensor(name, in, access, data_), in, access);
+    if (t && data_ == Data::required) check_aliasing(*t, access);
     return t;
   }
   Tensor required(const char* name, const DLTensor* in, Access access) {
-    if (!in) refuse(name, ": is null, but it is needed");
+    if (!in) refuse(name, " is null; it is required");
     return *optional(name, in, access);
   }
-  // The same for a tensor that may be the first columns of `whole`, in the same memory, even where both are
-  // written.
+  // As `required`, for a tensor that may alias the first columns of `whole` even if both are
+  // written: the values of an MLA cache.
   Tensor required_within(const Tensor& whole, const char* name, const DLTensor* in, Access access) {
-    if (!in) refuse(name, ": is null, but it is needed");
-    const Tensor t = *on_device(read_tensor(name, in, access, data_));
-    if (data_ == Data::required && !is_first_columns(t, whole)) apart(t, access);
+    if (!in) refuse(name, " is null; it is required");
+    const Tensor t = *on_device(read_tensor(name, in, access, data_), in, access);
+    if (data_ == Data::required && !is_column_prefix(t, whole)) check_aliasing(t, access);
     return t;
   }
-  // On the host lengths shape the call, so their values are needed even where no other data is.
+  // On the host the lengths determine the workspace, so a workspace query needs their data too.
   std::optional<Tensor> lengths(const char* name, const DLTensor* in) {
-    auto t = on_device(read_tensor(name, in, Access::read, on_host() ? Data::required : data_));
-    if (t && (on_host() || data_ == Data::required)) apart(*t, Access::read);
+    auto t = on_device(read_tensor(name, in, Access::read, on_host() ? Data::required : data_), in,
+                       Access::read);
+    if (t && (on_host() || data_ == Data::required)) check_aliasing(*t, Access::read);
     return t;
   }
-  // Whether the values of int tensors can be looked at: a GPU's cannot, without waiting for it.
+  // Whether lengths can be read. Reading those of a GPU would synchronize with its stream.
   bool on_host() const { return device_.type == kDLCPU; }
 
  private:
-  std::optional<Tensor> on_device(std::optional<Tensor> t) const {
+  std::optional<Tensor> on_device(std::optional<Tensor> t, const DLTensor* in, Access access) {
     if (t && t->device != device_) {
-      refuse(t->name, ": is on ", device_text(t->device), "; all tensors must be on ",
-             device_text(device_), ", where q is");
+      refuse(t->name, " is on ", device_text(t->device), "; it must be on ", device_text(device_),
+             ", the device of q");
     }
+    if (t && record_) record_->push_back({*t, access, in->data == nullptr});
     return t;
   }
 
-  // Of two tensors that share memory, neither may be written.
-  void apart(const Tensor& t, Access access) {
-    const Outline outline(t);
-    for (std::size_t n = 0; n < seen_count_; ++n) {
-      if ((access == Access::write || seen_[n].access == Access::write) &&
-          share_memory(seen_[n].outline, outline))
-        refuse(t.name, ": shares memory with ", seen_[n].name,
-               "; an output needs memory of its own");
+  // Tensors that share memory must both be inputs.
+  void check_aliasing(const Tensor& t, Access access) {
+    const Extent extent(t);
+    for (std::size_t n = 0; n < known_count_; ++n) {
+      if ((access == Access::write || known_[n].access == Access::write) &&
+          overlap(known_[n].extent, extent))
+        refuse(t.name, " overlaps ", known_[n].name,
+               " in memory; an output must not overlap another tensor");
     }
-    if (seen_count_ < seen_.size()) seen_[seen_count_++] = {t.name, outline, access};
+    if (known_count_ < known_.size()) known_[known_count_++] = {t.name, extent, access};
   }
 
-  struct Seen {
+  struct Known {
     const char* name;
-    Outline outline;
+    Extent extent;
     Access access;
   };
 
   Device device_;
   Data data_;
-  std::array<Seen, 32> seen_;  // more than any call has
-  std::size_t seen_count_ = 0;
+  TensorRecord* record_;
+  std::array<Known, 32> known_;  // more than any call has
+  std::size_t known_count_ = 0;
 };
 
 void check_dtype(const Tensor&, std::initializer_list<DType> allowed);
 void check_ndim(const Tensor&, int ndim, const char* dims);
 void check_shape(const Tensor&, std::initializer_list<std::int64_t> shape, const char* dims);
 
-// The tensor's last three dimensions are (row, head, column); a dense one has the batch before
-// them.
+// The last three dimensions are (row, head, column); dense tensors have a batch dimension first.
 Rows rows_of(const Tensor&, bool packed);
 
-// The values of an int tensor of `count`, or null.
+// The data of an i32 tensor of shape (count,), or null.
 const std::int32_t* int_values(const std::optional<Tensor>&, std::int64_t count, const char* dims);
 
-// Begins of packed sequences: they must not decrease, nor leave the tensor.
+// Cumulative sequence lengths must not decrease and must end within the packed tensor.
 void check_cumulative(const char* name, const std::int32_t* cu, std::int64_t batch,
                       std::int64_t rows);
 

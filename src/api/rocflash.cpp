@@ -1,4 +1,4 @@
-// The C entry points: check, choose, run. Nothing else happens here.
+// The C entry points: each validates its arguments and runs the selected backend.
 #include <rocflash/rocflash.h>
 
 #include <vector>
@@ -18,7 +18,7 @@
 namespace rocflash {
 namespace {
 
-// Those that have kernels, in the order of the drivers.
+// GPUs that this build has kernels for, in driver order.
 std::vector<const gpu::Device*> usable_gpus() {
   std::vector<const gpu::Device*> usable;
   for (std::size_t n = 0; n < gpu::driver_count; ++n) {
@@ -30,7 +30,7 @@ std::vector<const gpu::Device*> usable_gpus() {
 }
 
 void write_bytes(std::size_t* bytes, std::size_t value) {
-  if (!bytes) refuse("bytes: is null, but it is where the answer goes");
+  if (!bytes) refuse("bytes is null; it receives the workspace size");
   *bytes = value;
 }
 
@@ -49,6 +49,18 @@ rocflash_status rocflash_backward(const rocflash_problem* problem,
                                   const rocflash_backward_tensors* tensors,
                                   const rocflash_execution* execution) {
   return guarded([&] { check_backward(problem, tensors, execution, Data::required).run(); });
+}
+
+rocflash_status rocflash_infer(const rocflash_problem* problem,
+                               const rocflash_forward_outputs* outputs,
+                               const rocflash_execution* execution) {
+  return rocflash_decode(problem, nullptr, outputs, execution);
+}
+
+rocflash_status rocflash_infer_workspace(const rocflash_problem* problem,
+                                         const rocflash_forward_outputs* outputs,
+                                         const rocflash_execution* execution, size_t* bytes) {
+  return rocflash_decode_workspace(problem, nullptr, outputs, execution, bytes);
 }
 
 rocflash_status rocflash_decode(const rocflash_problem* problem, const rocflash_append* append,
@@ -149,8 +161,8 @@ rocflash_status rocflash_query_device(int32_t index, rocflash_device* device) {
     if (index != 0) {
       const auto gpus = usable_gpus();
       if (index < 0 || static_cast<std::size_t>(index) > gpus.size())
-        refuse("index: ", index, "; this machine has ", gpus.size() + 1,
-               gpus.empty() ? " device" : " devices", " that can be used");
+        refuse("index is ", index, "; this machine has ", gpus.size() + 1, " supported device",
+               gpus.empty() ? "" : "s");
       const gpu::Device& g = *gpus[static_cast<std::size_t>(index) - 1];
       d.device = {static_cast<DLDeviceType>(g.dlpack_type), g.index};
       d.name = g.facts.name.c_str();
@@ -165,7 +177,7 @@ rocflash_status rocflash_query_device(int32_t index, rocflash_device* device) {
 rocflash_status rocflash_query_driver(int32_t index, rocflash_driver* driver) {
   return guarded([&] {
     if (index < 0 || static_cast<std::size_t>(index) >= gpu::driver_count)
-      refuse("index: ", index, "; there are ", gpu::driver_count, " drivers");
+      refuse("index is ", index, "; there are ", gpu::driver_count, " drivers");
     const gpu::DriverState& found = gpu::driver(static_cast<std::size_t>(index));
     rocflash_driver d{};
     d.name = found.name;
@@ -180,7 +192,7 @@ rocflash_status rocflash_query_target(int32_t index, rocflash_target* target) {
   return guarded([&] {
     const auto targets = gpu::targets();
     if (index < 0 || static_cast<std::size_t>(index) >= targets.size())
-      refuse("index: ", index, "; this library has kernels for ", targets.size(),
+      refuse("index is ", index, "; this library has kernels for ", targets.size(),
              " GPU architectures");
     const gpu::Target& found = targets[static_cast<std::size_t>(index)];
     rocflash_target t{};

@@ -2,12 +2,22 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "core/error.hpp"
 
 namespace rocflash {
 namespace {
+
+// Whether a tensor of this name has lengths or indices, and no values of attention.
+bool has_integers(std::string_view name) {
+  constexpr std::string_view prefixes[]{"cu_",         "seqused", "leftpad",       "cache_",
+                                        "block_table", "first",   "rotary_seqlens"};
+  return std::any_of(std::begin(prefixes), std::end(prefixes),
+                     [&](std::string_view prefix) { return name.starts_with(prefix); });
+}
 
 DType read_dtype(const char* name, DLDataType t) {
   const auto is = [&](int code, int bits) {
@@ -19,21 +29,20 @@ DType read_dtype(const char* name, DLDataType t) {
   if (is(kDLFloat, 64)) return DType::f64;
   if (is(kDLInt, 32)) return DType::i32;
   if (is(ROCFLASH_DL_BOOL, 8) || is(kDLUInt, 8)) return DType::boolean;
-  // DLPack's codes for one-byte floats, newer than the oldest header this builds with.
+  // DLPack's codes of fp8 types, which the oldest supported header does not define.
   constexpr int first_fp8 = 7, last_fp8 = 14;
   if (t.bits == 8 && t.code >= first_fp8 && t.code <= last_fp8)
-    refuse_unsupported(name, ": dtype fp8 (DLPack code ", int{t.code},
-                       "); allowed are f32, f16 and bf16");
+    refuse_unsupported(name, " has dtype fp8 (DLPack code ", int{t.code},
+                       "); it must be f32, f16 or bf16");
   if (t.lanes == 1 && (t.code == kDLInt || t.code == kDLUInt))
-    refuse(name, ": dtype ", t.code == kDLInt ? "i" : "u", int{t.bits},
-           "; allowed are f32, f16 and bf16, and i32 where whole numbers are asked for");
-  refuse(name, ": DLPack dtype (code ", int{t.code}, ", bits ", int{t.bits}, ", lanes ",
-         int{t.lanes},
-         "); allowed are f32, f16, bf16, and where they are asked for i32, bool, uint8 and f64");
+    refuse(name, " has dtype ", t.code == kDLInt ? "i" : "u", int{t.bits},
+           has_integers(name) ? "; it must be i32" : "; it must be f32, f16 or bf16");
+  refuse(name, " has DLPack dtype (code ", int{t.code}, ", bits ", int{t.bits}, ", lanes ",
+         int{t.lanes}, "); supported are f32, f16, bf16, f64, i32, bool and uint8");
 }
 
-// The distance in bytes between the first and the last element must fit, or addresses would wrap
-// around.
+// The byte distance between the first and the last element must fit in 64 bits: addresses must not
+// wrap around.
 void check_extent(const Tensor& t) {
   std::int64_t reach = 0;
   for (int n = 0; n < t.ndim; ++n) {
@@ -41,23 +50,24 @@ void check_extent(const Tensor& t) {
     const std::int64_t stride = t.stride[n];
     if (__builtin_mul_overflow(t.shape[n] - 1, stride < 0 ? -stride : stride, &span) ||
         __builtin_add_overflow(reach, span, &reach)) {
-      refuse(t.name, ": shape ", t.shape_text(), " with stride ", stride, " in dimension ", n,
-             " reaches beyond 64-bit addresses");
+      refuse(t.name, " has shape ", t.shape_text(), " and stride ", stride, " in dimension ", n,
+             "; its extent must fit in 64-bit addresses");
     }
   }
   std::int64_t bytes = 0;
   if (__builtin_mul_overflow(reach, static_cast<std::int64_t>(size_of(t.dtype)), &bytes))
-    refuse(t.name, ": shape ", t.shape_text(), " and its strides reach beyond 64-bit addresses");
+    refuse(t.name, " has shape ", t.shape_text(),
+           " and large strides; its extent must fit in 64-bit addresses");
 }
 
-// The dimensions of more than one element, smallest stride first, as if no stride were negative.
-struct Nesting {
-  explicit Nesting(const Tensor& t) {
+// Dimensions of more than one element, sorted by absolute stride.
+struct SortedDims {
+  explicit SortedDims(const Tensor& t) {
     for (int n = 0; n < t.ndim; ++n) {
       if (t.shape[n] > 1) insert({t.stride[n] < 0 ? -t.stride[n] : t.stride[n], t.shape[n]});
     }
   }
-  // Most tensors come with the largest stride first, or nearly so.
+  // Insertion sort: most tensors have nearly sorted strides.
   void insert(std::pair<std::int64_t, std::int64_t> one) {
     int at = count++;
     for (; at > 0 && one < dim[at - 1]; --at) dim[at] = dim[at - 1];
@@ -67,15 +77,15 @@ struct Nesting {
   int count = 0;
 };
 
-// Two elements of an output at one address would be a race. Dimensions ordered by stride must nest.
+// Two output elements at one address would be a race. Sorted by stride, dimensions must nest.
 void check_no_overlap(const Tensor& t) {
-  const Nesting nesting(t);
+  const SortedDims dims(t);
   std::int64_t reach = 0;
-  for (int n = 0; n < nesting.count; ++n) {
-    const auto [stride, size] = nesting.dim[n];
+  for (int n = 0; n < dims.count; ++n) {
+    const auto [stride, size] = dims.dim[n];
     if (stride <= reach)
-      refuse(t.name, ": stride ", stride,
-             " makes elements of this output overlap; it must be above ", reach);
+      refuse(t.name, " has stride ", stride,
+             ", which makes elements of this output overlap; it must be above ", reach);
     reach += stride * (size - 1);
   }
 }
@@ -111,7 +121,7 @@ std::string device_text(Device d) {
   }
 }
 
-Outline::Outline(const Tensor& t) : empty(t.empty()) {
+Extent::Extent(const Tensor& t) : empty(t.empty()) {
   if (empty) return;
   element = static_cast<std::int64_t>(size_of(t.dtype));
   std::int64_t lowest = 0, highest = 0;
@@ -120,11 +130,11 @@ Outline::Outline(const Tensor& t) : empty(t.empty()) {
   const auto at = reinterpret_cast<std::uintptr_t>(t.data);
   first = at + static_cast<std::uintptr_t>(lowest);
   last = at + static_cast<std::uintptr_t>(highest + (element - 1));
-  const Nesting nesting(t);
+  const SortedDims dims(t);
   std::int64_t reach = 0;
-  for (int n = 0; n < nesting.count; ++n) {
-    const auto [stride, count] = nesting.dim[n];
-    solid = solid && stride <= reach + 1;
+  for (int n = 0; n < dims.count; ++n) {
+    const auto [stride, count] = dims.dim[n];
+    contiguous = contiguous && stride <= reach + 1;
     reach += stride * (count - 1);
     step[steps++] = {stride * element, count};
   }
@@ -132,12 +142,13 @@ Outline::Outline(const Tensor& t) : empty(t.empty()) {
 
 namespace {
 
-// Looks for an element of `a` and one of `b` less than an element apart: differences of their indices, one for each
-// size of step, whose steps lead from the first byte of `a` to that of `b`. Larger steps come first, since what
-// is left must be within reach of the smaller ones; where dimensions nest, that leaves two choices at most.
-class Meeting {
+// Searches for an element of `a` and one of `b` that share a byte: index differences, one per
+// stride, that lead from the first byte of `a` to that of `b`. The search starts with the largest
+// stride; the remainder must be within reach of the smaller ones. Nested dimensions leave at most
+// two choices.
+class OverlapSearch {
  public:
-  Meeting(const Outline& a, const Outline& b) : low_(1 - b.element), high_(a.element - 1) {
+  OverlapSearch(const Extent& a, const Extent& b) : low_(1 - b.element), high_(a.element - 1) {
     int i = a.steps, j = b.steps;
     while (i > 0 || j > 0) {
       const std::int64_t bytes =
@@ -145,7 +156,7 @@ class Meeting {
       Term term{bytes, 0, 0};
       while (i > 0 && a.step[i - 1].bytes == bytes) term.most += a.step[--i].count - 1;
       while (j > 0 && b.step[j - 1].bytes == bytes) term.least -= b.step[--j].count - 1;
-      if (bytes > 0) term_[count_++] = term;  // elements of a step of 0 are one element
+      if (bytes > 0) term_[count_++] = term;  // a stride of 0 is one element
     }
   }
 
@@ -176,17 +187,17 @@ class Meeting {
   static std::int64_t floor(std::int64_t x, std::int64_t by) { return x / by - (x % by < 0); }
   static std::int64_t ceiling(std::int64_t x, std::int64_t by) { return x / by + (x % by > 0); }
 
-  std::int64_t low_, high_;  // how far apart the first bytes of two elements may be that share one
+  std::int64_t low_, high_;  // distances of two elements that share a byte
   Term term_[2 * max_dims];
   int count_ = 0, tried_ = 0;
 };
 
 }  // namespace
 
-bool share_memory(const Outline& a, const Outline& b) {
+bool overlap(const Extent& a, const Extent& b) {
   if (a.empty || b.empty || a.last < b.first || b.last < a.first) return false;
-  if (a.first == b.first || (a.solid && b.solid)) return true;
-  return Meeting(a, b).possible(static_cast<std::int64_t>(b.first - a.first));
+  if (a.first == b.first || (a.contiguous && b.contiguous)) return true;
+  return OverlapSearch(a, b).possible(static_cast<std::int64_t>(b.first - a.first));
 }
 
 std::optional<Tensor> read_tensor(const char* name, const DLTensor* in, Access access, Data data) {
@@ -197,41 +208,42 @@ std::optional<Tensor> read_tensor(const char* name, const DLTensor* in, Access a
   t.device.id = in->device.device_id;
   static_assert(sizeof t.device.type == sizeof in->device.device_type);
   std::memcpy(&t.device.type, &in->device.device_type, sizeof t.device.type);
-  // Pinned host memory is host memory, and all of that is one device.
+  // Pinned host memory counts as CPU memory.
   if (t.device.type == kDLCPU || t.device.type == kDLCUDAHost || t.device.type == kDLROCMHost)
     t.device = {kDLCPU, 0};
   if (in->ndim < 1 || in->ndim > max_dims)
-    refuse(name, ": ", in->ndim, " dimensions; allowed are 1 to ", max_dims);
-  if (!in->shape) refuse(name, ": shape is null, but it has ", in->ndim, " dimensions");
+    refuse(name, " has ", in->ndim, " dimensions; it must have 1 to ", max_dims);
+  if (!in->shape) refuse(name, " has a null shape; it must point to ", in->ndim, " sizes");
   t.ndim = in->ndim;
   for (int n = 0; n < t.ndim; ++n) {
     t.shape[n] = in->shape[n];
     if (t.shape[n] < 0)
-      refuse(name, ": size ", t.shape[n], " in dimension ", n, "; it must not be negative");
+      refuse(name, " has size ", t.shape[n], " in dimension ", n, "; it must not be negative");
   }
   std::int64_t compact = 1;
   for (int n = t.ndim - 1; n >= 0; --n) {
     t.stride[n] = t.shape[n] == 1 ? 0 : (in->strides ? in->strides[n] : compact);
     if (t.stride[n] == INT64_MIN)
-      refuse(name, ": stride ", t.stride[n], " in dimension ", n, "; it must be above that");
+      refuse(name, " has stride ", t.stride[n], " in dimension ", n, "; it must be above that");
     if (__builtin_mul_overflow(compact, std::max<std::int64_t>(t.shape[n], 1), &compact))
-      refuse(name, ": shape ", t.shape_text(), " has more elements than 64 bits can count");
+      refuse(name, " has shape ", t.shape_text(), "; its number of elements must fit in 63 bits");
   }
   if (!t.empty()) check_extent(t);
   if (access == Access::write && !t.empty()) check_no_overlap(t);
 
-  alignas(64) static std::byte nothing[64];  // stands for memory that will not be touched
-  t.data = nothing;
+  alignas(64) static std::byte placeholder[64];  // for null data that will not be accessed
+  t.data = placeholder;
   if (in->data) {
     std::uintptr_t address = 0;
     if (__builtin_add_overflow(reinterpret_cast<std::uintptr_t>(in->data), in->byte_offset,
                                &address))
-      refuse(name, ": byte_offset ", in->byte_offset, " reaches beyond 64-bit addresses");
+      refuse(name, " has byte_offset ", in->byte_offset, "; its address must fit in 64 bits");
     t.data = reinterpret_cast<std::byte*>(address);
     if (address % size_of(t.dtype) != 0)
-      refuse(name, ": data is not aligned to its ", size_of(t.dtype), "-byte elements");
+      refuse(name, " has misaligned data; it must be aligned to its ", size_of(t.dtype),
+             "-byte elements");
   } else if (data == Data::required && !t.empty()) {
-    refuse(name, ": data is null, but its shape is ", t.shape_text());
+    refuse(name, " has null data; with shape ", t.shape_text(), " it must point to memory");
   }
   return t;
 }

@@ -1,5 +1,5 @@
-// A DLTensor once it has been looked at: dtype named, strides filled in, data resolved, addresses
-// that fit.
+// A validated DLTensor: dtype, strides and data pointer resolved, its extent within 64-bit
+// addresses.
 #pragma once
 
 #include <rocflash/rocflash.h>
@@ -15,8 +15,7 @@ namespace rocflash {
 
 inline constexpr int max_dims = 5;
 
-// DLPack's device with its type as a number: a caller's newer header may know types that ours does
-// not.
+// DLPack's device with an integer type: a caller's header may define types that ours does not.
 struct Device {
   int type = kDLCPU, id = 0;
   bool operator==(const Device&) const = default;
@@ -36,33 +35,31 @@ struct Tensor {
 };
 
 enum class Access { read, write };
-enum class Data { required, may_be_null };  // a workspace query needs no memory behind the tensors
+enum class Data { required, may_be_null };  // workspace queries accept null data
 
-// Checks all that can be said of a tensor on its own, and refuses it by `name` otherwise. Null
-// gives nothing.
+// Validates one tensor; errors start with `name`. Null gives nullopt.
 std::optional<Tensor> read_tensor(const char* name, const DLTensor* tensor, Access access,
                                   Data data);
 
-// The bytes of a tensor: the first and the last, whether its elements fill all that lies between, and otherwise
-// the steps between them.
-struct Outline {
+// The bytes that a tensor spans, and its strides if it is not contiguous.
+struct Extent {
   struct Step {
     std::int64_t bytes, count;
   };
 
-  Outline() = default;
-  explicit Outline(const Tensor& tensor);
+  Extent() = default;
+  explicit Extent(const Tensor& tensor);
 
   std::uintptr_t first = 0, last = 0;
-  bool empty = true, solid = true;
+  bool empty = true, contiguous = true;
   std::int64_t element = 0;  // bytes
-  Step step[max_dims];       // as if none were negative, smallest first
+  Step step[max_dims];       // absolute strides, smallest first
   int steps = 0;
 };
 
-// Whether two tensors share memory. Views that interleave do not. Strides so odd that this takes too many
-// steps to find out pass.
-bool share_memory(const Outline& a, const Outline& b);
+// Whether two tensors share a byte. Interleaved views do not. The search is bounded: irregular
+// strides that exceed it pass as disjoint.
+bool overlap(const Extent& a, const Extent& b);
 
 std::string shape_text(std::initializer_list<std::int64_t> shape);
 std::string device_text(Device device);

@@ -48,7 +48,7 @@ std::int64_t first_position(const Problem& p, const Rotary& r, std::int64_t b) {
 
 void append_key(const Problem& p, const Append& a, std::int64_t n) {
   const std::int64_t b = a.cu ? sequence_of(a.cu, p.batch(), n) : n / a.rows;
-  if (b < 0) return;  // a packed row of no sequence
+  if (b < 0) return;  // a packed row outside all sequences
   const std::int64_t row = a.cu ? n : n % a.rows, index = row - a.begin(b);
   const std::int64_t cached =
       (p.lengths.packed_k() ? p.lengths.cu_k[b] : 0) + keys_before(p, b) + index;
@@ -69,7 +69,7 @@ std::int64_t key_rows(const Problem& p, const Append& a) {
 
 }  // namespace
 
-// Not more than the elements of q, which are counted in 64 bits.
+// At most the number of elements of q, so it fits in 64 bits.
 std::int64_t query_rows(const Problem& p) {
   return p.lengths.packed_q() ? p.lengths.rows_q : p.batch() * p.lengths.rows_q;
 }

@@ -1,5 +1,4 @@
-// New keys and values on their way into a cache, rotary embedding on the way: what decode does
-// before attention.
+// Appending new keys and values to the KV cache, with rotary embedding: the first stage of decode.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +11,8 @@
 
 namespace rocflash::core {
 
-// The problem as it stands when the new keys are in the cache, for backends that append on the
-// host. Its own arrays, the lengths and the rotated queries, lie at the start of their workspace.
+// The problem after the append, for backends that append on the host. Its own arrays (lengths and
+// rotated queries) are at the start of the workspace.
 struct AppendedProblem {
   // `memory` has `bytes(before, append)`.
   AppendedProblem(const Problem& before, const Append& append, std::byte* memory);
@@ -22,17 +21,16 @@ struct AppendedProblem {
   Problem problem;
 };
 
-// Keys that a sequence has before anything is appended.
+// Number of keys of a sequence before the append.
 inline std::int64_t keys_before(const Problem& p, std::int64_t b) {
   return p.lengths.used_k ? p.lengths.used_k[b] : p.lengths.keys(b);
 }
 
-// Rows of all queries, and one of them rotated: all of its heads, written to `to`.
+// Number of query rows, and the rotation of one of them (all heads) into `to`.
 std::int64_t query_rows(const Problem& problem);
 void rotate_query(const Problem& problem, const Rotary& rotary, const Rows& to, std::int64_t row);
 
-// The work in independent rows: each is one row of all heads, of the new keys or of the queries to
-// rotate.
+// Independent work items: one row of all heads, of the new keys or of the queries to rotate.
 std::int64_t append_rows(const Problem& problem, const Append& append);
 void append_row(const Problem& problem, const Append& append, const AppendedProblem& after,
                 std::int64_t row);

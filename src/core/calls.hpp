@@ -1,4 +1,4 @@
-// The calls that backends are given, whole: what to compute, what to write, and with what.
+// Validated calls, the input of backends: problem, outputs and resources.
 #pragma once
 
 #include <cstddef>
@@ -6,13 +6,12 @@
 
 #include "core/append.hpp"
 #include "core/names.hpp"
-#include "core/parts.hpp"
+#include "core/partials.hpp"
 #include "core/problem.hpp"
 
 namespace rocflash::core {
 
-// Threads or a stream, and the caller's scratch memory. Whether that is enough is checked by the
-// backend, which knows how much it needs.
+// Threads or a stream, and the caller's workspace. The backend checks the workspace size.
 struct Resources : Execution {
   std::size_t workspace_size = 0;
 };
@@ -23,7 +22,7 @@ struct ForwardCall {
   Resources resources;
 };
 
-// Forward over a cache, into which new keys and values are written first.
+// Forward over a KV cache, to which new keys and values are appended first.
 struct DecodeCall : ForwardCall {
   Append append;
 };
@@ -32,14 +31,16 @@ struct BackwardCall {
   Problem problem;
   BackwardTensors tensors;
   Resources resources;
+  // Output, may be null: (rowsum(dO·O) − dlse) / dropout scale, query_stride 1.
+  RowStatistic delta = {};
+  RowStatistic dlse = {};  // input, may be null: gradient of lse
 };
 
-struct CombineCall : Parts {
+struct CombineCall : Partials {
   Resources resources;
 };
 
-// Rotary embedding by itself. Of the problem there are only queries, which are rotated, each at its own
-// position.
+// Rotary embedding alone. The problem has only queries, each rotated to its own position.
 struct RotateCall {
   Problem problem;
   Rotary rotary;

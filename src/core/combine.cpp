@@ -5,7 +5,7 @@
 
 namespace rocflash::core {
 
-// Parts are weighted by their share of the whole sum and added in order.
+// Splits are weighted by their share of the softmax denominator and added in order.
 void combine_row(const CombineCall& c, std::int64_t row) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   const std::int64_t b = row / c.heads / c.queries, i = row / c.heads % c.queries,
@@ -15,11 +15,11 @@ void combine_row(const CombineCall& c, std::int64_t row) {
     return static_cast<double>(c.lse_partial[part * s[0] + b * s[1] + h * s[2] + i * s[3]]);
   };
   double highest = -infinity, sum = 0;
-  for (std::int64_t n = 0; n < c.parts; ++n) {
+  for (std::int64_t n = 0; n < c.splits; ++n) {
     const double lse = lse_at(n);
-    if (!std::isinf(lse) && !(lse <= highest)) highest = lse;  // also takes a NaN
+    if (!std::isinf(lse) && !(lse <= highest)) highest = lse;  // true for NaN
   }
-  for (std::int64_t n = 0; n < c.parts; ++n) {
+  for (std::int64_t n = 0; n < c.splits; ++n) {
     if (!std::isinf(lse_at(n))) sum += std::exp(lse_at(n) - highest);
   }
   constexpr int block = 64;
@@ -28,7 +28,7 @@ void combine_row(const CombineCall& c, std::int64_t row) {
   for (std::int64_t begin = 0; begin < c.columns; begin += block) {
     const auto columns = static_cast<int>(smaller(block, c.columns - begin));
     double value[block] = {};
-    for (std::int64_t n = 0; n < c.parts; ++n) {
+    for (std::int64_t n = 0; n < c.splits; ++n) {
       if (std::isinf(lse_at(n))) continue;
       const double share = std::exp(lse_at(n) - highest) / sum;
       const float* part = c.out_partial + n * s[0] + b * s[1] + i * s[2] + h * s[3] + begin * s[4];

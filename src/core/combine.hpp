@@ -1,5 +1,4 @@
-// Merges attention over parts of the keys, one row at a time; backends spread the rows over
-// threads.
+// Combines split-KV partial results, one row at a time; backends distribute the rows over threads.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +8,7 @@
 
 namespace rocflash::core {
 
-// Rows to merge: one for each sequence, query and head. Not more than out has elements.
+// Number of rows: one per (batch, query, head). At most the number of elements of out.
 inline std::int64_t combine_rows(const CombineCall& call) {
   return call.columns == 0 ? 0 : call.batch * call.queries * call.heads;
 }

@@ -1,7 +1,7 @@
-// In how many bits rows and heads are divided.
+// The integer width of divisions of rows and heads.
 //
-// A GPU takes over a hundred instructions for a division of 64 bits, and kernels have many. Calls whose rows or heads do
-// not fit 32 bits are refused there; the CPU takes them.
+// A 64-bit division takes over a hundred instructions on a GPU, and kernels have many. GPU backends
+// reject calls whose rows or heads exceed 32 bits; the CPU supports them.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The element types tensors come in, and the scalar conversions that define their rounding.
+// Element types of tensors, and the scalar conversions that define their rounding.
 #pragma once
 
 #include <cstddef>
@@ -49,14 +49,14 @@ ROCFLASH_INLINE constexpr float float_from_bf16(std::uint16_t bits) {
   return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16);
 }
 
-// To the nearest, ties to even; NaN stays NaN.
+// Round to nearest even; NaN stays NaN.
 ROCFLASH_INLINE constexpr std::uint16_t bf16_from_float(float x) {
   const auto bits = __builtin_bit_cast(std::uint32_t, x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
   return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// A double goes to bf16 by way of a float rounded to odd, which keeps the second rounding honest.
+// Double to bf16 through a float rounded to odd, which avoids double rounding.
 ROCFLASH_INLINE std::uint16_t bf16_from_double(double x) {
   float f = static_cast<float>(x);
   if (static_cast<double>(f) != x && f == f) {

@@ -7,12 +7,11 @@
 namespace rocflash::core {
 namespace {
 
-// A fixed buffer: leaving a message must not need memory, since running out of it is one of the
-// messages.
+// A fixed buffer: reporting out-of-memory must not allocate.
 thread_local char message[1024] = "";
 
-rocflash_status leave(rocflash_status status, const char* words) noexcept {
-  std::snprintf(message, sizeof message, "%s", words);
+rocflash_status set_error(rocflash_status status, const char* text) noexcept {
+  std::snprintf(message, sizeof message, "%s", text);
   return status;
 }
 
@@ -23,15 +22,15 @@ rocflash_status guarded(void (*body)(void*), void* context) noexcept {
     body(context);
     return ROCFLASH_OK;
   } catch (const Refusal& refusal) {
-    return leave(refusal.status(), refusal.message().c_str());
+    return set_error(refusal.status(), refusal.message().c_str());
   } catch (const std::bad_alloc&) {
-    return leave(ROCFLASH_OUT_OF_MEMORY, "out of memory");
+    return set_error(ROCFLASH_OUT_OF_MEMORY, "out of memory");
   } catch (const std::system_error& error) {
-    return leave(ROCFLASH_OUT_OF_MEMORY, error.what());
+    return set_error(ROCFLASH_OUT_OF_MEMORY, error.what());
   } catch (const std::exception& error) {
-    return leave(ROCFLASH_INTERNAL, error.what());
+    return set_error(ROCFLASH_INTERNAL, error.what());
   } catch (...) {
-    return leave(ROCFLASH_INTERNAL, "an unknown exception");
+    return set_error(ROCFLASH_INTERNAL, "an unknown exception");
   }
 }
 

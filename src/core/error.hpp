@@ -1,4 +1,4 @@
-// How a call is refused inside the library, and the text it leaves for rocflash_last_error.
+// Exceptions of validation, and the message of rocflash_last_error.
 #pragma once
 
 #include <rocflash/rocflash.h>
@@ -13,7 +13,7 @@
 
 namespace rocflash::core {
 
-// Thrown by checks, caught at the door. Never crosses the C ABI.
+// Thrown by validation and caught by the entry points; never crosses the C ABI.
 class Refusal {
  public:
   Refusal(rocflash_status status, std::string message)
@@ -34,22 +34,22 @@ inline std::string to_text(std::floating_point auto x) {
   return buffer;
 }
 
-template <class... Parts>
-std::string text(const Parts&... parts) {
-  return (std::string() + ... + to_text(parts));
+template <class... Values>
+std::string text(const Values&... values) {
+  return (std::string() + ... + to_text(values));
 }
 
-// "argument: what it is; what is allowed"
-template <class... Parts>
-[[noreturn]] void refuse(const Parts&... parts) {
-  throw Refusal(ROCFLASH_INVALID_ARGUMENT, text(parts...));
+// Messages are sentences: "argument is value; it must be ..."
+template <class... Values>
+[[noreturn]] void refuse(const Values&... values) {
+  throw Refusal(ROCFLASH_INVALID_ARGUMENT, text(values...));
 }
-template <class... Parts>
-[[noreturn]] void refuse_unsupported(const Parts&... parts) {
-  throw Refusal(ROCFLASH_UNSUPPORTED, text(parts...));
+template <class... Values>
+[[noreturn]] void refuse_unsupported(const Values&... values) {
+  throw Refusal(ROCFLASH_UNSUPPORTED, text(values...));
 }
 
-// Runs body and turns whatever it throws into a status and this thread's message.
+// Runs body and converts exceptions to a status and this thread's error message.
 rocflash_status guarded(void (*body)(void*), void* context) noexcept;
 
 template <class Body>

@@ -1,9 +1,9 @@
-// A lock for what is made once, on first use. A process may be forked while one of its threads
-// makes such a thing: the child has a copy of the locked lock, but not of the thread that would
-// unlock it. This lock knows which process locked it, so a child takes over what its parent holds.
+// A mutex for one-time initialization that survives fork. A process may fork while a thread holds
+// it: the child inherits the locked mutex but not the thread. This mutex stores the owner's process
+// id, so the child can take it over.
 //
-// Therefore what it guards must be ready for that at any moment: it is built aside and then
-// published by one atomic store, so that an unfinished attempt has left nothing behind but memory.
+// The guarded object must be valid at any moment: it is built separately and published by one
+// atomic store, so that an interrupted attempt leaks only memory.
 #pragma once
 
 #include <unistd.h>
@@ -18,25 +18,25 @@ namespace rocflash::core {
 class ForkMutex {
  public:
   void lock() noexcept {
-    const int here = getpid();
+    const int self = getpid();
     for (;;) {
-      int holder = nobody;
-      if (holder_.compare_exchange_strong(holder, here, std::memory_order_acquire)) return;
-      if (holder == here) {
+      int holder = unlocked;
+      if (holder_.compare_exchange_strong(holder, self, std::memory_order_acquire)) return;
+      if (holder == self) {
         holder_.wait(holder);
-      } else if (holder_.compare_exchange_strong(holder, here, std::memory_order_acquire)) {
+      } else if (holder_.compare_exchange_strong(holder, self, std::memory_order_acquire)) {
         return;
       }
     }
   }
   void unlock() noexcept {
-    holder_.store(nobody, std::memory_order_release);
+    holder_.store(unlocked, std::memory_order_release);
     holder_.notify_one();
   }
 
  private:
-  static constexpr int nobody = 0;
-  std::atomic<int> holder_{nobody};
+  static constexpr int unlocked = 0;
+  std::atomic<int> holder_{unlocked};
 };
 
 }  // namespace rocflash::core

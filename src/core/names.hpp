@@ -1,5 +1,5 @@
-// Internal names live in rocflash::core, so that the C++ face's Problem (include/rocflash) is the only
-// rocflash::Problem. The rooms behind the door see them without the prefix; nothing includes both.
+// Internal names are in rocflash::core, so that rocflash::Problem is unambiguous in the C++ wrapper
+// (include/rocflash). Internal code uses them without the prefix; no file includes both.
 #pragma once
 
 namespace rocflash::core {}

@@ -1,5 +1,5 @@
-// A value that is computed on first use, without a lock. The guard of a function-local static is a
-// lock: a process that forks while another thread holds it leaves it locked in the child for good.
+// Lock-free lazy initialization. The guard of a function-local static is a lock: if a process forks
+// while another thread holds it, it stays locked in the child.
 #pragma once
 
 #include <atomic>
@@ -9,10 +9,9 @@
 
 namespace rocflash::core {
 
-// Threads that come first at the same time each compute the value, and the first one finished is
-// kept; so computing it must have no other effect. A computation that throws is tried again by the
-// next call. The value is never destroyed: threads that outlive main may still use it.
-// Must be a variable with static storage, declared constinit.
+// Concurrent first callers each compute the value and the first to finish wins, so computing it
+// must have no side effects. If it throws, the next call tries again. The value is never destroyed:
+// threads may use it after main returns. Requires static storage and constinit.
 template <class Value>
 class OnFirstUse {
  public:

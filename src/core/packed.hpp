@@ -1,4 +1,4 @@
-// Packed tensors: sequences one behind the other.
+// Packed (varlen) tensors: sequences are concatenated along the row dimension.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace rocflash::core {
 
-// Which sequence a row belongs to, or -1. Sequence b has the rows from cu[b] up to cu[b + 1].
+// The sequence that contains a row, or -1. Sequence b has rows [cu[b], cu[b + 1]).
 ROCFLASH_INLINE std::int64_t sequence_of(const std::int32_t* cu, std::int64_t batch,
                                          std::int64_t row) {
   std::int64_t low = 0, high = batch;

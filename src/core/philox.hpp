@@ -1,7 +1,7 @@
-// Dropout bits: Philox 4x32-10, a counter-based generator, so that the bits of a weight are a
-// function of where it stands and never of tiles, threads or the device that computes it.
+// Dropout bits from Philox 4x32-10. The generator is counter-based: the bits of a weight depend on
+// its position only, not on tiles, threads or the device.
 //
-// One call of the generator serves eight neighbouring keys of one query, 16 bits each:
+// One call serves eight consecutive keys of one query, 16 bits each:
 //   counter = {key / 8, query, sequence * heads + head, low half of the offset}
 //   key     = {low half of the seed, high half of the seed ^ high half of the offset}
 //   bits of key j = word (j % 8) / 2, lower half first.
@@ -44,7 +44,7 @@ ROCFLASH_INLINE constexpr PhiloxCounter philox(PhiloxCounter counter, PhiloxKey 
 
 struct Dropout {
   float p = 0;
-  std::uint32_t threshold = dropout_steps;  // of 65536: so many patterns keep the weight
+  std::uint32_t threshold = dropout_steps;  // of 65536 bit patterns, how many keep the weight
   std::uint64_t seed = 0, offset = 0;
 
   ROCFLASH_INLINE constexpr bool on() const { return p > 0; }
@@ -53,18 +53,17 @@ struct Dropout {
     return {{static_cast<std::uint32_t>(seed),
              static_cast<std::uint32_t>(seed >> 32) ^ static_cast<std::uint32_t>(offset >> 32)}};
   }
-  // The bits of eight neighbouring keys, key_index / 8 being theirs; `plane` is sequence * heads +
-  // head.
-  ROCFLASH_INLINE constexpr PhiloxCounter bits(std::int64_t plane, std::int64_t query,
+  // The bits of the eight keys of group key_index / 8; `bh` is sequence * heads + head.
+  ROCFLASH_INLINE constexpr PhiloxCounter bits(std::int64_t bh, std::int64_t query,
                                                std::int64_t key_index) const {
     return philox({{static_cast<std::uint32_t>(key_index / dropout_keys_per_call),
-                    static_cast<std::uint32_t>(query), static_cast<std::uint32_t>(plane),
+                    static_cast<std::uint32_t>(query), static_cast<std::uint32_t>(bh),
                     static_cast<std::uint32_t>(offset)}},
                   key());
   }
-  ROCFLASH_INLINE constexpr bool keeps(std::int64_t plane, std::int64_t query,
+  ROCFLASH_INLINE constexpr bool keeps(std::int64_t bh, std::int64_t query,
                                        std::int64_t key_index) const {
-    const PhiloxCounter words = bits(plane, query, key_index);
+    const PhiloxCounter words = bits(bh, query, key_index);
     const auto slot = static_cast<unsigned>(key_index % dropout_keys_per_call);
     return ((words.word[slot / 2] >> (16 * (slot % 2))) & 0xffffu) < threshold;
   }

@@ -1,5 +1,5 @@
-// One attention problem, checked and normalised by the door (src/api). Everything behind it trusts
-// this.
+// One attention problem, validated and normalized by the API layer (src/api). Later code relies on
+// it.
 #pragma once
 
 #include <cstddef>
@@ -13,20 +13,19 @@
 
 namespace rocflash::core {
 
-// 512 columns that are keys and values, and 64 that are keys alone: the largest rows of models that cache one
-// latent row per token.
+// The head dimension of MLA: 512 latent columns that are keys and values, and 64 rotary columns.
 inline constexpr int max_head_dim = 576;
 
 // Rows of q, k, v, out and their gradients: row (sequence, row, head) has `columns` contiguous
-// elements. This is the one place that knows where a row lies, dense, packed or paged. Packed
-// tensors have batch_stride 0, and their rows count from the begin of the whole tensor.
+// elements. All addressing of dense, packed and paged rows is here. Packed tensors have
+// batch_stride 0, and rows count from the start of the tensor.
 struct Rows {
   std::byte* data = nullptr;
   DType dtype = DType::f32;
   std::int64_t batch_stride = 0, row_stride = 0, head_stride = 0;  // in elements
   int columns = 0;
-  // Caches: block_rows rows at a time lie in the batch that the table names, blocks[sequence][row /
-  // block_rows].
+  // KV cache: rows are in blocks of block_rows; blocks[sequence][row / block_rows] is the physical
+  // page or batch.
   const std::int32_t* blocks = nullptr;
   std::int64_t blocks_stride = 0, block_rows = 1;
 
@@ -39,13 +38,13 @@ struct Rows {
     return data + (batch * batch_stride + row * row_stride + head * head_stride) *
                       static_cast<std::int64_t>(size_of(dtype));
   }
-  // How many rows from this one on follow each other at row_stride, at least.
+  // Lower bound of the number of rows from this one on with a constant row_stride.
   ROCFLASH_INLINE std::int64_t rows_together(std::int64_t row) const {
     return blocks ? block_rows - row % block_rows : std::int64_t{1} << 62;
   }
 };
 
-// A tensor over (sequence, head, query, key) where each stride may be 0: bias, mask, s_dmask.
+// A tensor over (batch, head, query, key) with broadcast strides of 0: bias, mask, s_dmask.
 struct PerScore {
   std::byte* data = nullptr;
   DType dtype = DType::f32;
@@ -58,14 +57,14 @@ struct PerScore {
   }
 };
 
-// Numbers per score to be written: dimensions with stride 0 have one element, the others are those of the
-// problem. Inputs may also repeat elements.
+// The sizes of an output tensor over scores: 1 for broadcast dimensions (stride 0), else those of
+// the problem.
 struct ScoreSizes {
   std::int64_t batch, heads, queries, keys;
 };
 
-// One number per (sequence, head, query): lse. Packed: batch_stride 0 and queries count from the
-// tensor's begin.
+// One value per (batch, head, query): lse. Packed: batch_stride 0, and queries count from the start
+// of the tensor.
 struct RowStatistic {
   float* data = nullptr;
   std::int64_t batch_stride = 0, head_stride = 0, query_stride = 0;
@@ -76,7 +75,7 @@ struct RowStatistic {
   }
 };
 
-// One number per head, or per (sequence, head): sinks, slopes.
+// One value per head, or per (batch, head): sinks, ALiBi slopes.
 struct PerHead {
   std::byte* data = nullptr;
   DType dtype = DType::f32;
@@ -88,18 +87,18 @@ struct PerHead {
   }
 };
 
-// Where one sequence lies. Rows from q_row on hold its queries; the first sq of q_rows are in use.
+// The rows of one sequence. Its queries start at q_row; the first sq of q_rows rows are in use.
 struct Sequence {
   std::int64_t q_row = 0, sq = 0, q_rows = 0;
-  std::int64_t k_row = 0, sk = 0;  // first key in use and their number
+  std::int64_t k_row = 0, sk = 0;  // first key in use, and number of keys
 };
 
-// How long each sequence is. Dense tensors have neither cu_q nor cu_k. With paged keys cu_k tells
+// Sequence lengths. Dense tensors have neither cu_q nor cu_k. With a paged KV cache cu_k gives
 // lengths only.
 struct Lengths {
   std::int64_t batch = 0;
-  std::int64_t rows_q = 0;  // rows of q: per sequence, or in all when packed
-  std::int64_t rows_k = 0;  // likewise of k and v; paged: what the table has room for
+  std::int64_t rows_q = 0;  // rows of q: per sequence, or total if packed
+  std::int64_t rows_k = 0;  // likewise of k and v; paged: the capacity of the block table
   const std::int32_t* cu_q = nullptr;
   const std::int32_t* cu_k = nullptr;
   const std::int32_t* used_q = nullptr;
@@ -134,25 +133,26 @@ struct Problem {
   int head_dim = 0, value_dim = 0;
   Rows q, k, v;
   Lengths lengths;
-  std::int64_t max_q = 0, max_k = 0;  // longest sequence of each; what bias, mask and s_dmask span
+  std::int64_t max_q = 0, max_k = 0;  // longest sequences: the extent of bias, mask and s_dmask
   Visibility visibility;
   PerScore mask, bias;
   PerHead alibi, sinks;
   float scale = 1, softcap = 0;
   Dropout dropout;
   bool deterministic = false;
-  int splits = 0;           // of the keys, for few queries; 0: chosen
-  bool inference = false;   // no backward will follow
-  std::int64_t caches = 0;  // batches or pages that k and v have: what their blocks may name
+  int splits = 0;           // split-KV; 0: automatic
+  bool inference = false;   // no backward follows
+  std::int64_t caches = 0;  // batch size or number of pages of k and v: the range of block ids
 
   ROCFLASH_INLINE constexpr std::int64_t batch() const { return lengths.batch; }
-  ROCFLASH_INLINE constexpr std::int64_t group() const {
+  ROCFLASH_INLINE constexpr std::int64_t gqa_group() const {
     return static_cast<std::int64_t>(static_cast<Divided>(heads) / static_cast<Divided>(kv_heads));
   }
   ROCFLASH_INLINE constexpr std::int64_t kv_head(std::int64_t head) const {
-    return static_cast<std::int64_t>(static_cast<Divided>(head) / static_cast<Divided>(group()));
+    return static_cast<std::int64_t>(static_cast<Divided>(head) /
+                                     static_cast<Divided>(gqa_group()));
   }
-  // Whether the values are the first columns of the keys, in the same memory.
+  // Whether v is the first columns of k in the same memory (MLA).
   ROCFLASH_INLINE constexpr bool values_within_keys() const {
     return v.data == k.data && v.dtype == k.dtype && v.batch_stride == k.batch_stride &&
            v.row_stride == k.row_stride && v.head_stride == k.head_stride && value_dim <= head_dim;
@@ -168,9 +168,9 @@ struct ForwardOutputs {
 struct BackwardTensors {
   Rows dout, out;
   RowStatistic lse;
-  Rows dq, dk, dv;  // each may be missing
+  Rows dq, dk, dv;  // each may be null
   PerHead dsinks, dalibi;
-  PerScore dbias;  // strides are 0 where the bias has one element: terms add up there
+  PerScore dbias;  // a stride of 0 marks a broadcast dimension, over which it is summed
 
   ROCFLASH_INLINE constexpr ScoreSizes dbias_sizes(const Problem& p) const {
     return {dbias.batch_stride ? p.batch() : 1, dbias.head_stride ? p.heads : 1,

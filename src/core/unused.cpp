@@ -6,11 +6,11 @@
 namespace rocflash::core {
 namespace {
 
-// Calls body(batch, row) for each row outside all the sequences' ranges.
+// Calls body(batch, row) for each row outside all sequences.
 template <class RangeOf, class Body>
 void for_each_unused_row(const Lengths& lengths, std::int64_t rows, bool packed, RangeOf range_of,
                          Body body) {
-  std::int64_t next = 0;  // packed: first row not yet accounted for
+  std::int64_t next = 0;  // packed: first row not yet visited
   for (std::int64_t b = 0; b < lengths.batch; ++b) {
     const Range used = range_of(lengths.sequence(b));
     for (std::int64_t r = next; r < used.begin; ++r) body(b, r);
@@ -52,9 +52,12 @@ void clear_unused(const Problem& p, const ForwardOutputs& o) {
   }
 }
 
-void clear_unused(const Problem& p, const BackwardTensors& t) {
+void clear_unused(const Problem& p, const BackwardTensors& t, const RowStatistic& delta) {
   for_each_unused_row(p.lengths, p.lengths.rows_q, p.lengths.packed_q(), used_queries,
-                      [&](std::int64_t b, std::int64_t r) { clear_row(t.dq, p.heads, b, r); });
+                      [&](std::int64_t b, std::int64_t r) {
+                        clear_row(t.dq, p.heads, b, r);
+                        for (std::int64_t h = 0; h < p.heads && delta; ++h) delta.at(b, h, r) = 0;
+                      });
   for_each_unused_row(p.lengths, p.lengths.rows_k, p.lengths.packed_k(), used_keys,
                       [&](std::int64_t b, std::int64_t r) {
                         clear_row(t.dk, p.kv_heads, b, r);

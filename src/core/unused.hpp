@@ -1,5 +1,5 @@
-// Rows of the outputs that belong to no query or key in use. They are written too, so that a caller
-// never reads what happened to be in memory: out, gradients and weights become 0, lse becomes +inf.
+// Output rows that belong to no query or key in use. They are written too, so that callers never
+// read uninitialized memory: out, gradients and weights become 0, lse becomes +inf.
 #pragma once
 
 #include "core/names.hpp"
@@ -8,6 +8,7 @@
 namespace rocflash::core {
 
 void clear_unused(const Problem& problem, const ForwardOutputs& outputs);
-void clear_unused(const Problem& problem, const BackwardTensors& tensors);
+void clear_unused(const Problem& problem, const BackwardTensors& tensors,
+                  const RowStatistic& delta);
 
 }  // namespace rocflash::core

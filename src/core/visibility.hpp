@@ -1,9 +1,9 @@
-// Which keys a query may see by position: causal, window and chunk together are always one
-// interval.
+// Mask bounds: the keys that a query attends to under causal, window and chunk masks. They always
+// form one interval.
 //
-// Query i of sq stands at key i + (sk - sq): the ends of both sequences line up. The interval's two
-// ends never move left as i grows, so a block of queries sees an interval too, and so does a block
-// of keys.
+// Positions are bottom-right aligned, as chunked prefill and decode need them: query i of sq is at
+// position i + (sk - sq). Both bounds are monotonic in i, so the visible keys of a block of queries
+// form an interval too, as do the queries that attend to a block of keys.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 namespace rocflash::core {
 
 struct Range {
-  std::int64_t begin = 0, end = 0;  // half open; empty when end <= begin
+  std::int64_t begin = 0, end = 0;  // half-open; empty if end <= begin
   ROCFLASH_INLINE constexpr bool empty() const { return end <= begin; }
   ROCFLASH_INLINE constexpr std::int64_t size() const { return empty() ? 0 : end - begin; }
   ROCFLASH_INLINE constexpr bool contains(std::int64_t x) const { return begin <= x && x < end; }
@@ -34,11 +34,12 @@ ROCFLASH_INLINE constexpr std::int64_t floor_to(std::int64_t x, std::int64_t ste
   return x - (r < 0 ? r + step : r);
 }
 
-// Where the chunk of a position starts, which may be negative. The door bounds chunks by the lengths.
-ROCFLASH_INLINE constexpr std::int64_t chunk_begin(std::int64_t place, std::int64_t chunk) {
-  const auto size = static_cast<Divided>(place < 0 ? ~place : place);
+// The start of the chunk of a position, which may be negative. Validation bounds chunks by the
+// lengths.
+ROCFLASH_INLINE constexpr std::int64_t chunk_begin(std::int64_t position, std::int64_t chunk) {
+  const auto size = static_cast<Divided>(position < 0 ? ~position : position);
   const auto begin = static_cast<std::int64_t>(size - size % static_cast<Divided>(chunk));
-  return place < 0 ? -begin - chunk : begin;
+  return position < 0 ? -begin - chunk : begin;
 }
 
 ROCFLASH_INLINE constexpr std::int64_t larger(std::int64_t a, std::int64_t b) {
@@ -48,38 +49,38 @@ ROCFLASH_INLINE constexpr std::int64_t smaller(std::int64_t a, std::int64_t b) {
   return a < b ? a : b;
 }
 
-// The keys that query i sees.
+// The keys that query i attends to.
 ROCFLASH_INLINE constexpr Range visible_keys(const Visibility& v, std::int64_t i, std::int64_t sq,
                                              std::int64_t sk) {
-  const std::int64_t place = i + sk - sq;
+  const std::int64_t position = i + sk - sq;
   Range keys{0, sk};
-  if (v.left >= 0) keys.begin = larger(keys.begin, place - v.left);
-  if (v.right >= 0) keys.end = smaller(keys.end, place + v.right + 1);
+  if (v.left >= 0) keys.begin = larger(keys.begin, position - v.left);
+  if (v.right >= 0) keys.end = smaller(keys.end, position + v.right + 1);
   if (v.chunk > 0) {
-    const std::int64_t chunk = chunk_begin(place, v.chunk);
+    const std::int64_t chunk = chunk_begin(position, v.chunk);
     keys.begin = larger(keys.begin, chunk);
     keys.end = smaller(keys.end, chunk + v.chunk);
   }
   return keys;
 }
 
-// All keys that some query of a non-empty block sees.
+// The union of the visible keys of a non-empty block of queries.
 ROCFLASH_INLINE constexpr Range visible_keys(const Visibility& v, Range queries, std::int64_t sq,
                                              std::int64_t sk) {
   return {visible_keys(v, queries.begin, sq, sk).begin,
           visible_keys(v, queries.end - 1, sq, sk).end};
 }
 
-// Keys that every query of a non-empty block sees: tiles inside need no mask.
+// Keys visible to every query of a non-empty block: tiles inside need no mask.
 ROCFLASH_INLINE constexpr Range common_keys(const Visibility& v, Range queries, std::int64_t sq,
                                             std::int64_t sk) {
   return {visible_keys(v, queries.end - 1, sq, sk).begin,
           visible_keys(v, queries.begin, sq, sk).end};
 }
 
-// All queries that see some key of a non-empty block.
-ROCFLASH_INLINE constexpr Range seeing_queries(const Visibility& v, Range keys, std::int64_t sq,
-                                               std::int64_t sk) {
+// All queries that attend to some key of a non-empty block.
+ROCFLASH_INLINE constexpr Range attending_queries(const Visibility& v, Range keys, std::int64_t sq,
+                                                  std::int64_t sk) {
   const std::int64_t shift = sk - sq;
   Range queries{0, sq};
   if (v.right >= 0) queries.begin = larger(queries.begin, keys.begin - shift - v.right);

@@ -1,4 +1,4 @@
-// What a caller's scratch memory is held to.
+// Requirements on the caller's workspace.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,10 @@ namespace rocflash::core {
 
 inline constexpr std::int64_t workspace_alignment = 64;
 
-// The bytes that a call needs; refuses a call that needs more than there can be.
+// The bytes that a call needs; throws if they exceed the address space.
 std::size_t workspace_bytes(Size needed, const Problem& problem);
 
-// Refuses a workspace that is too small, missing or not aligned. Nothing needed, nothing checked.
+// Rejects a workspace that is too small, null or misaligned. A call that needs none accepts any.
 void check_workspace(const Resources& resources, Size needed, const Problem& problem);
 
 }  // namespace rocflash::core

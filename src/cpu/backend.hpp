@@ -1,4 +1,4 @@
-// The CPU as a device: which instruction set it runs, and the two backends that use it.
+// The CPU device: its selected ISA, and the two backends that run on it.
 #pragma once
 
 #include <string>
@@ -7,16 +7,16 @@
 
 namespace rocflash {
 
-// Tiled attention with online softmax: the scores never exist as a whole.
+// Tiled attention with online softmax: the score matrix is never materialized.
 const Backend& cpu_backend();
-// The same vector kernels and threads, but with all scores in memory at once: what the first is
-// compared with.
+// Naive attention with the same vector kernels and threads: all scores are materialized. The
+// baseline of speed and memory.
 const Backend& standard_backend();
 
 struct CpuDescription {
-  std::string name;      // the processor's own name
-  std::string features;  // instruction sets found
-  const char* path;      // the one chosen: "avx512", "avx2", "baseline"
+  std::string name;      // processor brand string
+  std::string features;  // supported ISA extensions
+  const char* path;      // the selected ISA: "amx", "avx512", "avx2", "baseline"
 };
 const CpuDescription& describe_cpu();
 

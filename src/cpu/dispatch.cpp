@@ -1,12 +1,4 @@
-// Which instruction set runs: found once, from CPUID and what the operating system saves, or named
-// by the user.
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include <array>
-#include <cstdlib>
-#include <cstring>
+// ISA dispatch: the best kernels for this CPU, or those named by ROCFLASH_CPU_ISA, selected once.
 #include <string>
 #include <string_view>
 
@@ -14,150 +6,28 @@
 #include "core/once.hpp"
 #include "cpu/backend.hpp"
 #include "cpu/kernels.hpp"
-#include "cpu/levels.hpp"
+#include "cpu/machine.hpp"
+#include "platform/process.hpp"
 
 namespace rocflash {
 namespace cpu {
 namespace {
 
-struct Feature {
-  const char* name;
-  bool present;
-};
-
-struct Registers {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-};
-
-Registers cpuid(unsigned leaf, unsigned subleaf = 0) {
-  Registers r;
-  __get_cpuid_count(leaf, subleaf, &r.a, &r.b, &r.c, &r.d);
-  return r;
-}
-
-// The register state that the operating system saves on a task switch.
-std::uint64_t saved_state() {
-  if (!(cpuid(1).c & (1u << 27))) return 0;
-  unsigned low = 0, high = 0;
-  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  return (std::uint64_t{high} << 32) | low;
-}
-
-// Linux lets a process use the tile registers only after it has asked. Their CPUID leaf 0x1d, which
-// describes them, is empty on some virtual machines; the one palette there is needs no description.
-[[maybe_unused]] bool may_use_tiles() {
-  constexpr long request_permission = 0x1023, tile_data = 18;
-  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
-}
-
-struct Machine {
-  CpuTraits traits;
-  std::string features, name;
-};
-
-std::string brand() {
-  if (cpuid(0x80000000u).a < 0x80000004u) return "x86-64";
-  char text[49] = {};
-  for (unsigned n = 0; n < 3; ++n) {
-    const Registers r = cpuid(0x80000002u + n);
-    const unsigned words[] = {r.a, r.b, r.c, r.d};
-    std::memcpy(text + 16 * n, words, 16);
-  }
-  std::string name(text);
-  name.erase(0, name.find_first_not_of(' '));
-  name.erase(name.find_last_not_of(' ') + 1);
-  return name.empty() ? "x86-64" : name;
-}
-
-std::string_view vendor() {
-  using Letters = std::array<char, 12>;
-  static constinit OnFirstUse<Letters> known;
-  const Letters& letters = known.get([] {
-    Letters text{};
-    const Registers r = cpuid(0);
-    const unsigned words[] = {r.b, r.d, r.c};
-    std::memcpy(text.data(), words, sizeof words);
-    return text;
-  });
-  return {letters.data(), letters.size()};
-}
-
-Machine examine() {
-  const Registers one = cpuid(1), seven = cpuid(7);
-  const std::uint64_t saved = saved_state();
-  const bool vectors = (saved & 0x6) == 0x6, wide = vectors && (saved & 0xe0) == 0xe0;
-  const bool tiles = (saved & 0x60000) == 0x60000;
-  const auto bit = [](unsigned word, int n) { return ((word >> n) & 1u) != 0; };
-  const Feature features[] = {
-      {"avx", vectors && bit(one.c, 28)},
-      {"f16c", vectors && bit(one.c, 29)},
-      {"fma", vectors && bit(one.c, 12)},
-      {"avx2", vectors && bit(seven.b, 5)},
-      {"avx512f", wide && bit(seven.b, 16)},
-      {"avx512dq", wide && bit(seven.b, 17)},
-      {"avx512bw", wide && bit(seven.b, 30)},
-      {"avx512vl", wide && bit(seven.b, 31)},
-      {"avx512-bf16", wide && bit(cpuid(7, 1).a, 5)},
-      {"avx512-fp16", wide && bit(seven.d, 23)},
-      {"amx-tile", tiles && bit(seven.d, 24)},
-      {"amx-bf16", tiles && bit(seven.d, 22)},
-  };
-  const auto has = [&](std::string_view name) {
-    for (const Feature& f : features)
-      if (f.name == name) return f.present;
-    return false;
-  };
-  Machine m{.traits = {.vendor = vendor(),
-                       .avx2 = has("avx2") && has("fma") && has("f16c"),
-                       .bf16_pairs = has("avx512-bf16")},
-            .features = "sse2",
-            .name = brand()};
-#if defined(ROCFLASH_MODEL_TILES)
-  m.traits.tiles = true;  // in ordinary vectors
-#else
-  m.traits.tiles = has("amx-tile") && has("amx-bf16") && may_use_tiles();
-#endif
-  m.traits.avx512 =
-      m.traits.avx2 && has("avx512f") && has("avx512dq") && has("avx512bw") && has("avx512vl");
-  for (const Feature& f : features) {
-    if (f.present) m.features += std::string(" ") + f.name;
-  }
-  return m;
-}
-
 const Machine& machine() {
   static constinit OnFirstUse<Machine> known;
-  return known.get(examine);
-}
-
-const Kernels& kernels_of(Level level) {
-  switch (level) {
-    case Level::amx:
-      return amx::kernels;
-    case Level::avx512_bf16:
-      return avx512_bf16::kernels;
-    case Level::avx512:
-      return avx512::kernels;
-    case Level::avx2:
-      return avx2::kernels;
-    case Level::baseline:
-      break;
-  }
-  return baseline::kernels;
+  return known.get(examine_machine);
 }
 
 const Kernels& choose() {
-  const CpuTraits& cpu = machine().traits;
-  const char* wanted = std::getenv("ROCFLASH_CPU_ISA");
-  if (!wanted || !*wanted) return kernels_of(best_level(cpu));
-  std::string can;
-  for (const Level level : levels) {
-    if (!can_run(cpu, level)) continue;
-    const Kernels& kernels = kernels_of(level);
-    if (std::string_view(kernels.name) == wanted) return kernels;
-    can += (can.empty() ? "" : ", ") + std::string(kernels.name);
+  const platform::Variable variable("ROCFLASH_CPU_ISA");
+  const char* const wanted = variable.get();
+  if (!wanted || !*wanted) return *machine().best;
+  std::string supported;
+  for (const Kernels* kernels : machine().supported) {
+    if (std::string_view(kernels->name) == wanted) return *kernels;
+    supported += (supported.empty() ? "" : ", ") + std::string(kernels->name);
   }
-  refuse("ROCFLASH_CPU_ISA: '", std::string_view(wanted), "'; this machine can run ", can);
+  refuse("ROCFLASH_CPU_ISA is '", std::string_view(wanted), "'; this CPU supports ", supported);
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
-// The functions that exist once per instruction set. Each runs one work item in the caller's
-// scratch memory.
+// The functions compiled once per ISA. Each runs one work item in the caller's scratch memory.
 #pragma once
 
 #include "core/new_keys.hpp"
@@ -8,25 +7,35 @@
 
 namespace rocflash::cpu {
 
-// One float per (sequence, head, query), contiguous over the query rows: the row sums of dout *
-// out, without dropout's scale.
+// One float per (batch, head, query), contiguous over queries: delta = rowsum(dO * O) - dlse,
+// without the dropout scale.
 struct Delta {
   float* data;
   std::int64_t batch_stride, head_stride;
+  // Weights are exp(score - base - log_sum). base is the lse and log_sum 0, unless the lse is too
+  // large for f32 to resolve the logarithm of the weights' sum.
+  float *base = nullptr, *log_sum = nullptr;
+  // Gradient of lse; may be null. It is subtracted from delta.
+  RowStatistic dlse = {};
 
+  // dlse of a row without the dropout scale. A fully masked row has a constant lse.
+  ROCFLASH_INLINE float lse_gradient(const Problem& p, const BackwardTensors& t, std::int64_t batch,
+                                     std::int64_t head, std::int64_t row) const {
+    if (!dlse || t.lse.at(batch, head, row) == __builtin_inff()) return 0;
+    return dlse.at(batch, head, row) / p.dropout.scale();
+  }
   ROCFLASH_INLINE float* rows(std::int64_t batch, std::int64_t head, std::int64_t row) const {
     return data + batch * batch_stride + head * head_stride + row;
   }
 };
 
-// Gradients of q on their way: summed per (sequence, head, query) in float, in a few copies, and
-// then over the copies in order. What no unit of keys has begun holds anything.
-struct PartialQueryGradients {
+// dq accumulators in float, in a few copies that are summed in order at the end. Rows that no unit
+// of keys has initialized hold garbage.
+struct DqAccumulators {
   float* data;
-  GradientParts parts;
+  KeyPartition parts;
   std::int64_t copy_stride, batch_stride, head_stride, row_stride;
-  // With sinks: the weighted means that delta stands for, from unrounded weights, in as many
-  // copies.
+  // With sinks: delta from unrounded weights, one array per copy.
   Delta means;
   std::int64_t means_copy_stride;
 
@@ -38,37 +47,36 @@ struct PartialQueryGradients {
                                    std::int64_t row) const {
     return means.rows(batch, head, row) + copy * means_copy_stride;
   }
-  // Calls body with each copy that holds something for a query which sees these keys.
+  // Calls body for each copy with contributions to a query that attends to these keys.
   template <class Body>
-  ROCFLASH_INLINE void over_copies(Range keys, Body body) const {
+  ROCFLASH_INLINE void for_each_copy(Range keys, Body body) const {
     const Copies c = copies_of(parts, keys);
     for (std::int64_t n = c.first; n < c.first + c.count; ++n)
       body(n < parts.copies ? n : n - parts.copies);
   }
 };
 
-// Gradients of the bias on their way: sums in float over what the bias has one element for, of the
-// bias's shape. Those that run at the same time and share elements have sums of their own (see
-// BiasSharing), which are added in order at the end. No data: every element is one term, and is
-// stored at once.
-struct BiasSums {
+// Accumulators of dbias in float, in the shape of the bias. Concurrent work items that share
+// elements have their own copy (see BiasSharing); copies are added in order at the end. Null data:
+// the bias is not broadcast and each element is stored directly.
+struct BiasAccumulators {
   float* data;
   std::int64_t copy_stride, batch_stride, head_stride, query_stride;
-  int key_step;  // 0: one sum for all keys
+  int key_step;  // 0: broadcast over keys
   int copies;
 
   ROCFLASH_INLINE float* row(std::int64_t batch, std::int64_t head, std::int64_t query) const {
     return data + batch * batch_stride + head * head_stride + query * query_stride;
   }
-  ROCFLASH_INLINE BiasSums copy(std::int64_t n) const {
-    BiasSums one = *this;
+  ROCFLASH_INLINE BiasAccumulators copy(std::int64_t n) const {
+    BiasAccumulators one = *this;
     if (data) one.data += n * copy_stride;
     return one;
   }
 };
 
-// Gradients of the slopes: a sum for each sequence, head and part of the keys.
-struct SlopeSums {
+// Gradients of the ALiBi slopes: one sum per (batch, head, split).
+struct SlopeAccumulators {
   double* data;
   std::int64_t heads;
   int parts;
@@ -78,72 +86,76 @@ struct SlopeSums {
   }
 };
 
-struct OptionSums {
-  BiasSums bias;
-  SlopeSums slopes;
+struct OptionAccumulators {
+  BiasAccumulators bias;
+  SlopeAccumulators slopes;
 };
 
-// Attention of few queries over one split of the keys: values not yet divided by the sum of their
-// weights, and the online softmax's state, for each of the rows that share a key head.
-struct DecodeParts {
+// Split-KV partial results of decode: unnormalized values and the online softmax state, for each
+// row that shares a KV head.
+struct DecodePartials {
   float* data;
   int splits;
-  std::int64_t rows, row_stride;  // rows of a part; a row is [value_dim padded][state]
+  std::int64_t rows, row_stride;  // rows per partial result; a row is [value_dim padded][state]
 
-  ROCFLASH_INLINE float* part(const Problem& p, std::int64_t batch, std::int64_t kv_head,
-                              std::int64_t split) const {
+  ROCFLASH_INLINE float* partial(const Problem& p, std::int64_t batch, std::int64_t kv_head,
+                                 std::int64_t split) const {
     return data + ((batch * p.kv_heads + kv_head) * splits + split) * rows * row_stride;
   }
 };
 
-// What a thread does around one split, so that keys can be asked for before they are needed:
-// whether this is the first, and the one that it will probably be given next, if any.
-struct DecodeTurn {
+// What to prefetch around one split: whether it is the thread's first, and the split that the
+// thread will probably run next.
+struct DecodePrefetch {
   bool first;
   const WorkItem* next;
 };
 
-// Scores and their gradients in full, row-major (query, key) per sequence and head: the standard
-// backend's memory.
+// The full score matrix and its gradient, row-major (query, key) per (batch, head): the workspace
+// of the standard backend.
 struct Scores {
   float* data;
   float* gradient;
   std::int64_t queries, keys;  // of the longest sequence
 
-  ROCFLASH_INLINE std::int64_t offset(std::int64_t plane, std::int64_t query) const {
-    return (plane * queries + query) * keys;
+  ROCFLASH_INLINE std::int64_t offset(std::int64_t bh, std::int64_t query) const {
+    return (bh * queries + query) * keys;
   }
 };
 
 struct Kernels {
   const char* name;
 
-  // A block of so many queries against all keys they see.
+  // A block of `rows` queries against all keys they attend to.
   void (*forward)(const Problem&, const ForwardOutputs&, WorkItem, int rows, float* scratch);
 
-  // Few queries: one split of the keys (item.block) for all rows of some key heads; then the merge
-  // of a key head's splits.
-  void (*decode)(const Problem&, const DecodeParts&, WorkItem, DecodeTurn, float* scratch);
-  void (*merge)(const Problem&, const ForwardOutputs&, const DecodeParts&, WorkItem,
-                float* scratch);
+  // Decode: one split of the keys (item.block) for all rows of some KV heads; then the combination
+  // of a KV head's splits.
+  void (*decode)(const Problem&, const DecodePartials&, WorkItem, DecodePrefetch, float* scratch);
+  void (*combine)(const Problem&, const ForwardOutputs&, const DecodePartials&, WorkItem,
+                  float* scratch);
 
-  // delta of a block of queries; all gradients of one part of the keys (item.block is the part); dq
-  // of a block of queries.
+  // Preprocess: delta and softmax statistics of a block of queries. Main: all gradients of one
+  // split of the keys (item.block). Postprocess: dq of a block of queries.
   void (*delta)(const Problem&, const BackwardTensors&, const Delta&, WorkItem, float* scratch);
-  void (*gradients)(const Problem&, const BackwardTensors&, const Delta&,
-                    const PartialQueryGradients&, const OptionSums&, WorkItem, float* scratch);
-  void (*query_gradients)(const Problem&, const BackwardTensors&, const PartialQueryGradients&,
-                          WorkItem);
+  void (*statistics)(const Problem&, const BackwardTensors&, const Delta&, WorkItem,
+                     float* scratch);
+  void (*gradients)(const Problem&, const BackwardTensors&, const Delta&, const DqAccumulators&,
+                    const OptionAccumulators&, WorkItem, float* scratch);
+  void (*query_gradients)(const Problem&, const BackwardTensors&, const DqAccumulators&, WorkItem);
 
-  // The bias's gradient: sums of all copies for some rows (of its sequences, heads and queries).
-  void (*bias_gradients)(const Problem&, const BackwardTensors&, const BiasSums&, Range rows);
+  // dbias: sums the copies for some rows (of batch, heads and queries).
+  void (*bias_gradients)(const Problem&, const BackwardTensors&, const BiasAccumulators&,
+                         Range rows);
 
-  // The standard backend's steps, each over a block of queries or keys, through memory.
+  // Stages of the standard backend, each over a block of queries or keys, through memory.
   void (*standard_scores)(const Problem&, const Scores&, WorkItem, float* scratch);
   void (*standard_softmax)(const Problem&, const ForwardOutputs&, const Scores&, WorkItem,
                            float* scratch);
   void (*standard_output)(const Problem&, const ForwardOutputs&, const Scores&, WorkItem,
                           float* scratch);
+  void (*standard_statistics)(const Problem&, const BackwardTensors&, const Delta&, WorkItem,
+                              float* scratch);
   void (*standard_weights)(const Problem&, const BackwardTensors&, const Delta&, const Scores&,
                            WorkItem, float* scratch);
   void (*standard_query_gradients)(const Problem&, const BackwardTensors&, const Scores&, WorkItem,
@@ -151,10 +163,11 @@ struct Kernels {
   void (*standard_key_gradients)(const Problem&, const BackwardTensors&, const Scores&, WorkItem,
                                  float* scratch);
 
-  // Some rows of all queries rotated to their positions, into `to`, which may be where they are.
+  // Rotates some rows of all queries to their positions, into `to`, possibly in place.
   void (*rotate)(const Problem&, const Rotary&, const Rows& to, Range rows);
 };
 
+// Those of the architecture that the library is built for are defined.
 namespace baseline {
 extern const Kernels kernels;
 }
@@ -170,8 +183,14 @@ extern const Kernels kernels;
 namespace amx {
 extern const Kernels kernels;
 }
+namespace neon {
+extern const Kernels kernels;
+}
+namespace neon_bf16 {
+extern const Kernels kernels;
+}
 
-// The best set this machine can run, or the one ROCFLASH_CPU_ISA names. Chosen once.
+// The best ISA that this CPU supports, or the one named by ROCFLASH_CPU_ISA. Selected once.
 const Kernels& chosen_kernels();
 
 }  // namespace rocflash::cpu

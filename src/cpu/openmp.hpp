@@ -1,27 +1,27 @@
-// The OpenMP runtime that the process has loaded, if any. After an operator of torch the runtime's
-// threads spin for milliseconds; threads of another pool would have to share the CPUs with them.
-// Work that runs on those very threads does not. The runtime is looked up, never linked or loaded.
+// The OpenMP runtime that the process has loaded, if any. After a torch operator its threads spin
+// for milliseconds, and another thread pool would compete with them for the CPUs. Work on the
+// runtime's own threads does not. The runtime is looked up, never linked or loaded.
 #pragma once
 
 namespace rocflash {
 
-// libgomp's interface to compilers. LLVM's libomp and Intel's libiomp5 export it too.
+// libgomp's compiler interface, which LLVM's libomp and Intel's libiomp5 export too.
 struct OpenMp {
-  // Calls function(data) on each thread of a team, the caller among them, and waits for all. The
-  // team has `threads` threads or fewer; with 0 as many as the program's own parallel regions.
+  // Calls function(data) on each thread of a team, including the caller, and waits for all. The
+  // team has at most `threads` threads; 0: as many as the program's own parallel regions.
   void (*parallel)(void (*function)(void*), void* data, unsigned threads, unsigned flags);
-  int (*max_threads)();  // of a team that the calling thread starts with 0
-  int (*in_parallel)();  // whether the calling thread is one of a team already
+  int (*max_threads)();  // team size of the calling thread for threads = 0
+  int (*in_parallel)();  // whether the calling thread is in a team
 };
 
-// The runtime that torch's operators use, or the only one; null if there is none. Libraries that
-// were loaded meanwhile are noticed within `patience` of the last look, or at once if `now`. Must
-// not be called in a forked child, where the loader's own lock may be held by no living thread.
-enum class Look { soon, now };
+// The runtime of torch's operators, or the only one loaded; null if there is none. New libraries
+// are detected within `scan_interval` of the last scan, or immediately with `now`. Must not be
+// called in a forked child, where the loader's lock may be held by a thread that does not exist.
+enum class Look { spin_until, now };
 const OpenMp* loaded_openmp(Look look);
 
-// No thread is inside the loader's lock on behalf of loaded_openmp between the first and one of the
-// others: fork is to happen there.
+// fork handlers: between openmp_before_fork and one of the others, no thread holds the loader's
+// lock on behalf of loaded_openmp.
 void openmp_before_fork();
 void openmp_after_fork();
 void openmp_in_child();

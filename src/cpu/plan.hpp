@@ -1,5 +1,4 @@
-// How the CPU cuts a problem into work: block sizes, scratch memory and the list of items. Pure
-// functions.
+// Work partitioning of the CPU backend: block sizes, scratch memory and work lists. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +9,13 @@
 
 namespace rocflash::cpu {
 
-// Rows (queries, or keys in backward) stand in vector lanes, a panel of up to this many at a time,
-// and tiles of this many rows of the other side stream past them. Multiples of every panel width
-// and of dropout's eight keys.
+// Rows held in vector lanes (queries, or keys in backward) form panels of up to lane_rows. Tiles of
+// stream_rows rows of the other operand stream past a panel. Both are multiples of every panel
+// width and of the eight keys of a Philox call.
 inline constexpr int lane_rows = 64;
 inline constexpr int stream_rows = 64;
-// Forward may load several such tiles, and weigh their values together.
-inline constexpr int most_rows_together = 4 * stream_rows;
+// Forward loads up to this many rows of k and v at a time and accumulates their values together.
+inline constexpr int max_rows_together = 4 * stream_rows;
 
 inline constexpr std::int64_t cache_line_floats = 16;
 
@@ -28,16 +27,16 @@ ROCFLASH_INLINE constexpr std::int64_t padded(std::int64_t floats) {
   return (floats + cache_line_floats - 1) / cache_line_floats * cache_line_floats;
 }
 
-// The scale of scores in three factors: a power of two for the operand of q.k that stands in lanes,
-// one for the operand whose rows stream past, and what is left. So neither the product nor a sum of
-// such products overflows, or is lost below the smallest number, where scores are ordinary. Powers
-// of two change no bit besides. Rows are loaded again and again, and only an extreme scale changes
-// them.
-struct ScaleParts {
+// The softmax scale in three factors: a power of two for the operand of QK^T in lanes, one for the
+// streamed operand, and the rest. Neither the products nor their sums overflow or underflow for
+// ordinary scores. Powers of two are exact. Streamed rows are loaded repeatedly, so only an extreme
+// scale changes them. The operands take at most 2^63 of a large scale: a softcap makes scores
+// finite that exceed f32, but not the NaN of a sum of infinite products of both signs.
+struct SplitScale {
   float lanes = 1, rows = 1, rest = 1;
 
-  // What sums of gradients times rows (or lanes), as they were loaded, are still to be multiplied
-  // with.
+  // The factor still missing from sums of gradients times rows (or lanes), which were loaded
+  // scaled.
   ROCFLASH_INLINE constexpr double of_rows() const {
     return static_cast<double>(rest) * static_cast<double>(lanes);
   }
@@ -45,7 +44,7 @@ struct ScaleParts {
     return static_cast<double>(rest) * static_cast<double>(rows);
   }
 };
-ROCFLASH_INLINE constexpr ScaleParts scale_parts(float scale) {
+ROCFLASH_INLINE constexpr SplitScale split_scale(float scale) {
   if (scale == 0) return {0, 1, 1};
   constexpr std::uint32_t bias = 127, exponent = 0x7f800000u;
   const bool subnormal = (__builtin_bit_cast(std::uint32_t, scale) & exponent) == 0;
@@ -55,57 +54,65 @@ ROCFLASH_INLINE constexpr ScaleParts scale_parts(float scale) {
   };
   const int power =
       static_cast<int>((bits & exponent) >> 23) - static_cast<int>(bias) - (subnormal ? 64 : 0);
-  constexpr int moderate = 16;
-  const int rows = power < -moderate || power > moderate ? power / 2 : 0;
-  return {of_two(power - rows), of_two(rows),
-          __builtin_bit_cast(float, (bits & ~exponent) | bias << 23)};
+  constexpr int moderate = 16, most = 63;
+  const int of_operands = power < most ? power : most;
+  const int rows = power < -moderate || power > moderate ? of_operands / 2 : 0;
+  const float significand = __builtin_bit_cast(float, (bits & ~exponent) | bias << 23);
+  return {of_two(of_operands - rows), of_two(rows), significand * of_two(power - of_operands)};
 }
 
-// A work item of forward holds a block of queries, as many panels as the second-level cache takes:
-// what it costs to fetch and convert a tile of keys and values is shared by them all. There should
-// be several blocks for each thread. Results do not depend on it: panels of queries and tiles of
-// keys begin at the same places whatever the block.
-inline constexpr int most_forward_block = 16 * lane_rows;
+// A forward work item is a block of queries, as many panels as fit in L2. All of them share the
+// cost of loading and converting a tile of k and v. Each thread should get several blocks. Results
+// do not depend on the block size: panels of queries and tiles of keys start at fixed positions.
+inline constexpr int max_forward_block = 16 * lane_rows;
 constexpr int forward_block(const Problem& p, int threads) {
   constexpr std::int64_t cache = 768 * 1024, wanted = 8;
-  // Only whether there are many of them matters.
+  // Clamped: only large or small matters.
   const std::int64_t queries =
       (p.lengths.packed_q() ? Size(p.lengths.rows_q) : Size(p.batch()) * p.max_q)
           .at_most(std::int64_t{1} << 32);
   const std::int64_t row =
       (p.dtype == DType::bf16 ? 2 : 4) * padded(p.head_dim) + 4 * padded(p.value_dim);
-  for (int rows = most_forward_block; rows > lane_rows; rows /= 2)
+  for (int rows = max_forward_block; rows > lane_rows; rows /= 2)
     if (rows * row <= cache && p.heads * blocks_of(queries, rows) >= wanted * threads) return rows;
   return lane_rows;
 }
-// Backward's block of keys: there is twice as much to keep, and more. Operands of 16 bits take half
-// the room, where there are instructions for them.
-inline constexpr int most_gradient_block = 4 * lane_rows;
+// Backward's block of keys, which holds k, v, dk and dv. 16-bit operands take half the space where
+// the ISA has instructions for them.
+inline constexpr int max_gradient_block = 4 * lane_rows;
+// Whether q·k of f16 needs f32 products. AMX multiplies f16 as sums of two bf16 numbers, which
+// leaves an absolute error of 2^-16 |q||k|. A large scale multiplies it in the scores, the slope of
+// a small softcap in the gradients.
+ROCFLASH_INLINE constexpr bool needs_f32_products(const Problem& p) {
+  constexpr float large_scale = 1024;
+  return p.dtype == DType::f16 &&
+         (p.scale >= large_scale || p.scale <= -large_scale || (p.softcap > 0 && p.softcap < 1));
+}
 constexpr int gradient_block(const Problem& p) {
-  const int rows = p.dtype == DType::f32 ? most_gradient_block / 2 : most_gradient_block;
+  const int rows = p.dtype == DType::f32 ? max_gradient_block / 2 : max_gradient_block;
   return p.head_dim + p.value_dim > 256 ? rows / 2 : rows;
 }
 
-// Rows of floats are an odd number of cache lines apart, so that a column's numbers do not all fall
-// into the same few sets of the cache.
-ROCFLASH_INLINE constexpr std::int64_t apart(std::int64_t columns) {
+// Stride of a row of floats: an odd number of cache lines, so that a column does not map to a few
+// cache sets.
+ROCFLASH_INLINE constexpr std::int64_t padded_stride(std::int64_t columns) {
   return padded(columns) | cache_line_floats;
 }
-// Floats that an operand of a product takes, in whichever form.
+// Floats of a GEMM operand in any packed format.
 ROCFLASH_INLINE constexpr std::int64_t operand_floats(std::int64_t rows, std::int64_t columns) {
-  return rows * larger(apart(columns), 2 * padded(columns / 2 + 1));
+  return rows * larger(padded_stride(columns), 2 * padded(columns / 2 + 1));
 }
 
-// Floats of scratch memory that one thread needs.
-constexpr std::int64_t products_scratch(std::int64_t most_columns) {
-  return operand_floats(most_rows_together, lane_rows) +
-         operand_floats(stream_rows, most_gradient_block) +
-         operand_floats(stream_rows + lane_rows, most_columns);
+// Scratch floats per thread.
+constexpr std::int64_t products_scratch(std::int64_t max_columns) {
+  return operand_floats(max_rows_together, lane_rows) +
+         operand_floats(stream_rows, max_gradient_block) +
+         operand_floats(stream_rows + lane_rows, max_columns);
 }
 constexpr std::int64_t forward_scratch(const Problem& p, std::int64_t block) {
   const std::int64_t tile = std::int64_t{lane_rows} * stream_rows;
-  return operand_floats(block + most_rows_together, p.head_dim) +
-         operand_floats(most_rows_together, p.value_dim) + block * padded(p.value_dim) + 3 * tile +
+  return operand_floats(block + max_rows_together, p.head_dim) +
+         operand_floats(max_rows_together, p.value_dim) + block * padded(p.value_dim) + 3 * tile +
          3 * block + products_scratch(larger(p.head_dim, p.value_dim));
 }
 constexpr std::int64_t backward_scratch(const Problem& p) {
@@ -113,9 +120,9 @@ constexpr std::int64_t backward_scratch(const Problem& p) {
   return operand_floats(2 * block + 2 * stream_rows, p.head_dim) +
          operand_floats(block + 2 * stream_rows, p.value_dim) +
          block * (padded(p.head_dim) + padded(p.value_dim)) + block * stream_rows + 4 * tile +
-         3 * stream_rows + products_scratch(larger(p.head_dim, p.value_dim));
+         5 * stream_rows + products_scratch(larger(p.head_dim, p.value_dim));
 }
-// The standard backend's steps: rows of one side and of the other, results, tiles.
+// The standard backend: rows of both operands, results, tiles.
 constexpr std::int64_t standard_scratch(const Problem& p, bool gradients) {
   const std::int64_t most = larger(p.head_dim, p.value_dim);
   return gradients ? backward_scratch(p)
@@ -123,41 +130,40 @@ constexpr std::int64_t standard_scratch(const Problem& p, bool gradients) {
                          3 * std::int64_t{lane_rows} * stream_rows + products_scratch(most);
 }
 
-// Backward runs in parallel over sequences, key heads and parts of the keys. Keys are cut into
-// units, of which part n has the n-th and every so many further. A unit adds its share of dq to one
-// of a few copies of dq, and copies are summed in the end. Units that share a copy belong to one
-// part, or no query sees keys of both.
-struct GradientParts {
-  std::int64_t unit = 1;  // keys, whole blocks
+// Backward runs in parallel over (batch, KV head) and splits of the keys. Keys are divided into
+// units; split n owns units n, n + parts, and so on. A unit accumulates dq into one of a few
+// copies, which are summed in order at the end. Units that share a copy belong to one split, or no
+// query attends to keys of both.
+struct KeyPartition {
+  std::int64_t unit = 1;  // keys: a multiple of the block
   int parts = 1;
-  int copies = 1;  // unit n has copy n mod copies
+  int copies = 1;  // unit n uses copy n % copies
 };
 
-// Backward's work at a time, so that a machine of some dozens of cores is busy. The number of
-// threads must not matter.
-inline constexpr std::int64_t wanted_gradient_items = 32;
+// Work items of backward, enough for some dozens of cores. Independent of the number of threads, so
+// that results are too.
+inline constexpr std::int64_t target_backward_items = 32;
 
-// A sequence and a key head make a plane. Planes that add to the same elements of the bias's
-// gradient are a set, which a few threads at most work on, each with sums of its own: slot n has
-// the n-th plane of the set and every so many further. Workspace then grows with the bias and not
-// with the scores.
+// (batch, KV head) slices that accumulate into the same elements of dbias form a set. A few threads
+// work on a set, each with its own accumulators: slot n has members n, n + slots, and so on. The
+// workspace then grows with the bias, not with the scores.
 struct BiasSharing {
-  std::int64_t sets = 1, members = 1;  // of each set
-  std::int64_t heads = 1;              // key heads
+  std::int64_t sets = 1, members = 1;  // slices per set
+  std::int64_t heads = 1;              // KV heads
   bool over_batch = false, over_heads = false;
   int slots = 1;
 
-  struct Plane {
+  struct Bh {
     std::int64_t batch, kv_head;
   };
-  constexpr Plane plane(std::int64_t set, std::int64_t member) const {
+  constexpr Bh bh(std::int64_t set, std::int64_t member) const {
     return {over_batch ? member / (over_heads ? heads : 1) : set / (over_heads ? 1 : heads),
             over_heads ? member % heads : set % heads};
   }
 };
 
 inline BiasSharing bias_sharing(const Problem& p, const BackwardTensors& t) {
-  constexpr std::int64_t most_slots = 8;
+  constexpr std::int64_t max_slots = 8;
   BiasSharing s;
   s.heads = p.kv_heads;
   s.over_batch = t.dbias && t.dbias.batch_stride == 0 && p.batch() > 1;
@@ -165,34 +171,33 @@ inline BiasSharing bias_sharing(const Problem& p, const BackwardTensors& t) {
   s.members = (s.over_batch ? p.batch() : 1) * (s.over_heads ? p.kv_heads : 1);
   s.sets = (s.over_batch ? 1 : p.batch()) * (s.over_heads ? 1 : p.kv_heads);
   s.slots =
-      static_cast<int>(smaller(smaller(s.members, most_slots),
-                               larger(1, blocks_of(wanted_gradient_items, larger(1, s.sets)))));
+      static_cast<int>(smaller(smaller(s.members, max_slots),
+                               larger(1, blocks_of(target_backward_items, larger(1, s.sets)))));
   return s;
 }
 
-// Whether each element of the bias serves one query and one key of one sequence and head.
+// Whether no dimension of the bias is broadcast.
 constexpr bool is_bias_unshared(const Problem& p, const BackwardTensors& t) {
   return (t.dbias.batch_stride || p.batch() == 1) && (t.dbias.head_stride || p.heads == 1) &&
          (t.dbias.query_stride || p.max_q == 1) && (t.dbias.key_stride || p.max_k == 1);
 }
 
-// There are as many parts as it takes to have work for all. `planes_at_a_time`: no more than these
-// are worked on together.
-constexpr GradientParts gradient_parts(const Problem& p, std::int64_t planes_at_a_time) {
-  constexpr std::int64_t wanted = wanted_gradient_items, most_copies = 8;
+// Chooses as many splits as keep all threads busy. At most `concurrent_bh` slices run concurrently.
+constexpr KeyPartition key_partition(const Problem& p, std::int64_t concurrent_bh) {
+  constexpr std::int64_t wanted = target_backward_items, max_copies = 8;
   const std::int64_t block = gradient_block(p), blocks = blocks_of(p.max_k, block);
   if (blocks <= 1) return {block, 1, 1};
-  // One long sequence among many short ones is as good as alone.
+  // A long sequence among many short ones counts as one slice.
   const Size keys =
       p.lengths.packed_k() ? Size(p.lengths.rows_k) : Size(p.batch()) * p.lengths.rows_k;
-  const std::int64_t planes = (Size(larger(1, keys.value() / p.max_k)) * p.kv_heads)
-                                  .at_most(smaller(wanted, larger(1, planes_at_a_time)));
-  const std::int64_t parts = smaller(blocks, (wanted + planes - 1) / planes);
-  // A block in each unit, so that a causal problem's long and short blocks are spread evenly, and a
-  // copy for each part.
-  const auto copies = static_cast<int>(smaller(parts, most_copies));
-  // Where a query sees only so many keys, parts that are that far from each other can share a copy,
-  // if each has its keys in one piece. Copies are then few, and read and written in small parts.
+  const std::int64_t bh_count = (Size(larger(1, keys.value() / p.max_k)) * p.kv_heads)
+                                    .at_most(smaller(wanted, larger(1, concurrent_bh)));
+  const std::int64_t parts = smaller(blocks, (wanted + bh_count - 1) / bh_count);
+  // One block per unit, so that long and short blocks of a causal problem spread evenly; one copy
+  // per split.
+  const auto copies = static_cast<int>(smaller(parts, max_copies));
+  // With a window or chunk, splits of contiguous keys that are far enough apart can share a copy.
+  // Then few copies are needed.
   const Visibility& v = p.visibility;
   std::int64_t span = p.max_k;
   if (v.left >= 0 && v.right >= 0)
@@ -204,21 +209,20 @@ constexpr GradientParts gradient_parts(const Problem& p, std::int64_t planes_at_
   return {block, copies, copies};
 }
 
-// The copies of dq that hold something for a query which sees these keys: so many from the first
-// on, round and round.
+// The copies of dq with contributions to a query that attends to these keys: `count` of them from
+// `first` on, modulo copies.
 struct Copies {
   std::int64_t first, count;
 };
-ROCFLASH_INLINE constexpr Copies copies_of(const GradientParts& g, Range keys) {
+ROCFLASH_INLINE constexpr Copies copies_of(const KeyPartition& g, Range keys) {
   if (keys.empty()) return {0, 0};
   const std::int64_t first = keys.begin / g.unit, last = (keys.end - 1) / g.unit;
   return {first % g.copies, smaller(g.copies, last - first + 1)};
 }
 
-// Problems over sooner than another thread could join in, and that backward's several steps would
-// wake it again and again for.
+// Problems that finish before another thread could wake up, several times in backward.
 constexpr bool is_tiny(const Problem& p) {
-  constexpr std::int64_t products = 1 << 20;  // about 20 microseconds
+  constexpr std::int64_t products = 1 << 20;  // multiply-adds: about 20 microseconds
   const std::int64_t factors[] = {p.max_q, p.max_k, std::int64_t{p.head_dim} + p.value_dim};
   std::int64_t work = p.batch() * p.heads;
   for (const std::int64_t n : factors) {
@@ -228,35 +232,35 @@ constexpr bool is_tiny(const Problem& p) {
   return work < products;
 }
 
-// Few queries: all rows (heads of a group times queries) that share a key head are computed
-// together, each key is read once, and the keys are split so that more threads than key heads find
-// work. As above, threads must not matter.
-inline constexpr int most_decode_rows = 16;
-// So few queries would leave most lanes of a tile idle, whatever the number of heads.
-inline constexpr int most_lone_queries = 4;
-inline constexpr int decode_keys = 64;  // splits are multiples of this
+// Decode: all rows (query heads of a GQA group times queries) that share a KV head are computed
+// together. Each key is read once. Keys are split so that there is work for more threads than KV
+// heads; the number of splits does not depend on the number of threads.
+inline constexpr int max_decode_rows = 16;
+// So few queries leave most lanes of a tile idle, whatever the number of heads.
+inline constexpr int max_lone_queries = 4;
+inline constexpr int decode_keys = 64;  // split sizes are multiples of this
 
-// With as few keys as queries there is nothing to split, and tiles are faster.
+// With few keys there is nothing to split, and the tiled kernel is faster.
 constexpr bool is_decode(const Problem& p) {
-  const std::int64_t rows = p.group() * p.max_q;
-  const bool few = rows <= most_decode_rows || p.max_q <= most_lone_queries;
-  return rows > 0 && few && (rows <= 8 || p.max_k >= 4 * larger(rows, most_decode_rows));
+  const std::int64_t rows = p.gqa_group() * p.max_q;
+  const bool few = rows <= max_decode_rows || p.max_q <= max_lone_queries;
+  return rows > 0 && few && (rows <= 8 || p.max_k >= 4 * larger(rows, max_decode_rows));
 }
 
-// Key heads that one item handles together: rows of a key lie side by side for all heads, and a
-// tile of them should stay in the second-level cache.
-inline constexpr int most_decode_heads = 16;
+// KV heads per work item: their rows of one key are adjacent in memory, and a tile of them fits in
+// L2.
+inline constexpr int max_decode_heads = 16;
 
 ROCFLASH_INLINE constexpr std::int64_t decode_heads(const Problem& p) {
   constexpr std::int64_t cache = 256 * 1024;
   const auto row = static_cast<std::int64_t>(size_of(p.k.dtype)) * (p.head_dim + p.value_dim);
-  return smaller(smaller(most_decode_heads, p.kv_heads), larger(1, cache / (decode_keys * row)));
+  return smaller(smaller(max_decode_heads, p.kv_heads), larger(1, cache / (decode_keys * row)));
 }
-ROCFLASH_INLINE constexpr std::int64_t decode_head_groups(const Problem& p) {
+ROCFLASH_INLINE constexpr std::int64_t decode_head_blocks(const Problem& p) {
   return (p.kv_heads + decode_heads(p) - 1) / decode_heads(p);
 }
 
-// Keys that the few queries of a sequence see together, at most.
+// Upper bound of the keys that the queries of a sequence attend to.
 constexpr std::int64_t decode_reach(const Problem& p) {
   const Visibility& v = p.visibility;
   std::int64_t reach = p.max_k;
@@ -269,13 +273,14 @@ constexpr int decode_splits(const Problem& p) {
   const std::int64_t pieces = larger(1, (decode_reach(p) + decode_keys - 1) / decode_keys);
   if (p.splits > 0) return static_cast<int>(smaller(p.splits, pieces));
   constexpr std::int64_t wanted = 64,
-                         least_pieces = 4;  // a split below 256 keys is not worth its merge
-  const std::int64_t planes = larger(1, p.batch() * decode_head_groups(p));
+                         least_pieces =
+                             4;  // a split below 256 keys costs more to combine than it saves
+  const std::int64_t bh_count = larger(1, p.batch() * decode_head_blocks(p));
   return static_cast<int>(
-      larger(1, smaller((wanted + planes - 1) / planes, pieces / least_pieces)));
+      larger(1, smaller((wanted + bh_count - 1) / bh_count, pieces / least_pieces)));
 }
 
-// The keys of split n out of `splits`: whole pieces, and no split has two more than another.
+// The keys of split n of `splits`: multiples of decode_keys, balanced to within one.
 ROCFLASH_INLINE constexpr Range split_of(Range keys, int n, int splits) {
   const std::int64_t pieces = (keys.size() + decode_keys - 1) / decode_keys;
   const auto start = [&](int split) {
@@ -284,17 +289,17 @@ ROCFLASH_INLINE constexpr Range split_of(Range keys, int n, int splits) {
   return {start(n), start(n + 1)};
 }
 
-// Rows of queries and results are whole steps of columns, whichever way these are multiplied.
+// Rows of queries and results are padded to whole steps of columns for every operand format.
 ROCFLASH_INLINE constexpr std::int64_t decode_columns(int columns) {
   constexpr std::int64_t step = 2 * cache_line_floats;
   return (columns + step - 1) / step * step;
 }
-// A row of a part: values, and a cache line for the state of its softmax.
-constexpr std::int64_t decode_part_row(const Problem& p) {
+// A row of a partial result: values, and a cache line for the online softmax state.
+constexpr std::int64_t decode_partial_row(const Problem& p) {
   return decode_columns(p.value_dim) + cache_line_floats;
 }
 constexpr std::int64_t decode_scratch(const Problem& p) {
-  const std::int64_t rows = p.group() * p.max_q, heads = decode_heads(p);
+  const std::int64_t rows = p.gqa_group() * p.max_q, heads = decode_heads(p);
   const std::int64_t for_head =
       padded(rows * decode_keys) + padded(rows * decode_columns(p.head_dim));
   return heads * for_head + 2 * padded(p.max_q * decode_keys) + 4 * padded(heads * rows) +
@@ -305,8 +310,8 @@ struct WorkItem {
   std::int64_t batch, head, block;
 };
 
-// Blocks of rows over all sequences and heads, whose lengths may differ. The table of where each
-// sequence's items begin lies in the workspace.
+// Blocks of rows over all sequences and heads, for varlen too. The table of each sequence's first
+// item is in the workspace.
 class WorkList {
  public:
   enum class Rows { queries, keys };

@@ -1,29 +1,28 @@
-// Work on several threads: those of the OpenMP runtime that the process has loaded, or a pool of
-// our own where there is none or it does not fit. The environment variable ROCFLASH_CPU_THREADS
-// chooses: auto, own or openmp.
+// parallel_for on the threads of the process's OpenMP runtime, or on a thread pool if there is none
+// or it is not usable. ROCFLASH_CPU_THREADS selects: auto, own or openmp.
 #pragma once
 
 #include <cstdint>
 
 namespace rocflash {
 
-// More are refused, wherever they are asked for.
-inline constexpr int most_threads = 1024;
+// The largest num_threads and ROCFLASH_NUM_THREADS.
+inline constexpr int max_threads = 1024;
 
-// CPUs this process may run on (its affinity), at least 1.
+// CPUs in the affinity mask of this process, at least 1.
 int usable_cpus();
 
-// ROCFLASH_NUM_THREADS, or usable_cpus(). Refuses a value that is not a number from 1 to 1024.
+// ROCFLASH_NUM_THREADS, or usable_cpus(). Throws if the value is not a number from 1 to 1024.
 int default_threads();
 
-// Refuses a value of ROCFLASH_CPU_THREADS that is unknown or cannot be honoured.
+// Throws if ROCFLASH_CPU_THREADS is unknown or cannot be honored.
 void check_thread_source();
 
-// Calls body(context, item, worker) once for each item in [0, items), on up to `threads` threads,
-// the caller's among them; `worker` is below `threads` and no two items run under the same worker
-// at once. Items start in ascending order. Any number of calls may be under way at a time; each
-// makes progress on its own thread even if no other thread is free. The body must not throw.
-// Throws what check_thread_source does, before the first item.
+// Calls body(context, item, worker) once for each item in [0, items) on up to `threads` threads,
+// including the caller. `worker` is below `threads`, and no two items run concurrently with the
+// same worker. Items start in ascending order. Concurrent calls are allowed; each progresses on its
+// own thread even if no other thread is free. The body must not throw. Throws as
+// check_thread_source does, before the first item.
 void parallel_for(std::int64_t items, int threads, void (*body)(void*, std::int64_t, int),
                   void* context);
 

@@ -10,13 +10,11 @@
 #include "gpu/driver/devices.hpp"
 #include "gpu/loader.hpp"
 #include "gpu/plan/append.hpp"
-#include "gpu/plan/backward.hpp"
+#include "gpu/plan/attention.hpp"
 #include "gpu/plan/combine.hpp"
-#include "gpu/plan/decode.hpp"
-#include "gpu/plan/forward.hpp"
 #include "gpu/plan/read.hpp"
 #include "gpu/plan/refusal.hpp"
-#include "gpu/plan/weights.hpp"
+#include "gpu/plan/reusable.hpp"
 
 namespace rocflash {
 namespace {
@@ -36,8 +34,8 @@ class GpuBackend final : public Backend {
   GpuBackend(Driver& driver, const Device& device)
       : driver_(driver),
         device_(device),
-        chip_{device.target->family, device.facts.units, device.facts.group_shared,
-              device.addition != nullptr} {}
+        chip_{device.target->family, device.facts.units, device.facts.workgroup_shared,
+              device.extension != nullptr} {}
 
   std::string refusal(const ForwardCall& c) const override { return gpu::refusal(c); }
   std::string refusal(const DecodeCall& c) const override { return gpu::refusal(c); }
@@ -45,50 +43,37 @@ class GpuBackend final : public Backend {
     return gpu::refusal(c, chip_.family);
   }
 
-  // Planning refuses what cannot be launched.
-  Size workspace(const ForwardCall& c) const override {
-    Plan plan;
-    make(plan, c.problem, c.outputs, nullptr);
-    return plan.workspace;
-  }
-  Size workspace(const DecodeCall& c) const override {
-    Plan plan;
-    make(plan, c, nullptr);
-    return plan.workspace;
-  }
-  Size workspace(const BackwardCall& c) const override {
-    Plan plan;
-    gpu::plan_backward(plan, c.problem, c.tensors, nullptr, chip_);
-    return plan.workspace;
-  }
+  GpuDescription description() const { return {chip_, device_.target->arch}; }
 
-  void run(const ForwardCall& c) const override {
-    Plan plan;
-    make(plan, c.problem, c.outputs, c.resources.workspace);
-    check_workspace(c.resources, plan.workspace, c.problem);
-    launch(plan, c.resources.stream);
-  }
-  void run(const DecodeCall& c) const override {
-    Plan plan;
-    make(plan, c, c.resources.workspace);
-    check_workspace(c.resources, plan.workspace, c.problem);
-    launch(plan, c.resources.stream);
-  }
-  void run(const BackwardCall& c) const override {
-    Plan plan;
-    gpu::plan_backward(plan, c.problem, c.tensors, c.resources.workspace, chip_);
-    check_workspace(c.resources, plan.workspace, c.problem);
-    launch(plan, c.resources.stream);
-  }
+  // The planners reject problems that cannot be launched.
+  Size workspace(const ForwardCall& c) const override { return workspace_of(c); }
+  Size workspace(const DecodeCall& c) const override { return workspace_of(c); }
+  Size workspace(const BackwardCall& c) const override { return workspace_of(c); }
+
+  void run(const ForwardCall& c) const override { run_call(c); }
+  void run(const DecodeCall& c) const override { run_call(c); }
+  void run(const BackwardCall& c) const override { run_call(c); }
   void run(const CombineCall& c) const override {
     Plan plan;
-    gpu::plan_combine(plan, c, nullptr, chip_);
+    gpu::plan_combine(plan, c, chip_);
     launch(plan, c.resources.stream);
   }
   void run(const RotateCall& c) const override {
     Plan plan;
     gpu::plan_rotate(plan, c.problem, c.rotary, c.out, chip_);
     launch(plan, c.resources.stream);
+  }
+  std::unique_ptr<const PreparedCall> prepare(const ForwardCall& c,
+                                              const ArgumentValues& like) const override {
+    return std::make_unique<PreparedLaunches>(*this, c, like);
+  }
+  std::unique_ptr<const PreparedCall> prepare(const DecodeCall& c,
+                                              const ArgumentValues& like) const override {
+    return std::make_unique<PreparedLaunches>(*this, c, like);
+  }
+  std::unique_ptr<const PreparedCall> prepare(const BackwardCall& c,
+                                              const ArgumentValues& like) const override {
+    return std::make_unique<PreparedLaunches>(*this, c, like);
   }
   void run(const MemoryRead& read, void* stream) const {
     Plan plan;
@@ -97,27 +82,48 @@ class GpuBackend final : public Backend {
   }
 
  private:
-  void make(Plan& plan, const Problem& p, const ForwardOutputs& o, std::byte* workspace,
-            gpu::Gradients gradients = gpu::Gradients::may_follow) const {
-    if (gpu::is_split(p, o, chip_, gradients))
-      return gpu::plan_decode(plan, p, o, workspace, chip_);
-    gpu::plan_forward(plan, p, o, chip_);
-    gpu::plan_weights(plan, p, o, chip_);
+  class PreparedLaunches final : public PreparedCall {
+   public:
+    template <class Call>
+    PreparedLaunches(const GpuBackend& backend, const Call& call, const ArgumentValues& like)
+        : backend_(backend), plan_(call, like, backend.chip_) {}
+
+    void run(const ArgumentValues& values, void* stream) const override {
+      if (plan_.launches().empty()) return;
+      const gpu::DeviceGuard guard(backend_.driver_, backend_.device_.index);
+      plan_.for_each_launch(
+          values, [&](const gpu::Launch& l) { backend_.launch(l, guard.context(), stream); });
+    }
+
+   private:
+    const GpuBackend& backend_;
+    const gpu::ReusablePlan plan_;
+  };
+
+  template <class Call>
+  Size workspace_of(const Call& c) const {
+    Plan plan;
+    gpu::plan_call(plan, c, nullptr, chip_);
+    return plan.workspace;
   }
-  void make(Plan& plan, const DecodeCall& c, std::byte* workspace) const {
-    make(plan, gpu::plan_append(plan, c.problem, c.append, workspace, chip_), c.outputs, workspace,
-         gpu::Gradients::never);
+  template <class Call>
+  void run_call(const Call& c) const {
+    Plan plan;
+    gpu::plan_call(plan, c, c.resources.workspace, chip_);
+    check_workspace(c.resources, plan.workspace, c.problem);
+    launch(plan, c.resources.stream);
   }
   void launch(const Plan& plan, void* stream) const {
     if (plan.launches().empty()) return;
-    const gpu::Current current(driver_, device_.index);
-    for (const gpu::Launch& l : plan.launches()) {
-      for (const gpu::TensorBox& box : l.boxes) driver_.map(box);
-      const gpu::Target& target =
-          kernel::has_kernel(chip_.family, l.kernel) ? *device_.target : *device_.addition;
-      const gpu::Function function = loader.kernel(driver_, current.context(), target, l.kernel);
-      driver_.launch(function, l.shape, stream, l.arguments);
-    }
+    const gpu::DeviceGuard guard(driver_, device_.index);
+    for (const gpu::Launch& l : plan.launches()) launch(l, guard.context(), stream);
+  }
+  void launch(const gpu::Launch& l, std::uint64_t context, void* stream) const {
+    for (const gpu::TensorMapDesc& desc : l.tensor_maps) driver_.encode_tensor_map(desc);
+    const gpu::Target& target =
+        kernel::has_kernel(chip_.family, l.kernel) ? *device_.target : *device_.extension;
+    const gpu::Function function = loader.kernel(driver_, context, target, l.kernel);
+    driver_.launch(function, l.shape, stream, l.arguments);
   }
 
   Driver& driver_;
@@ -125,22 +131,22 @@ class GpuBackend final : public Backend {
   gpu::Chip chip_;
 };
 
-// A list that only grows: one backend per device. As all that has to do with drivers, they are
-// never destroyed.
-struct Known {
+// An append-only list with one backend per device. Its nodes are never destroyed, as devices.hpp
+// explains.
+struct BackendNode {
   GpuBackend backend;
   const Device* device;
-  const Known* next;
+  const BackendNode* next;
 };
-constinit std::atomic<const Known*> backends{nullptr};
+constinit std::atomic<const BackendNode*> backends{nullptr};
 
 const Backend& backend_of(Driver& driver, const Device& device) {
-  std::unique_ptr<Known> fresh;
-  const Known* first = backends.load(std::memory_order_acquire);
+  std::unique_ptr<BackendNode> fresh;
+  const BackendNode* first = backends.load(std::memory_order_acquire);
   for (;;) {
-    for (const Known* known = first; known; known = known->next)
-      if (known->device == &device) return known->backend;
-    if (!fresh) fresh = std::make_unique<Known>(GpuBackend(driver, device), &device, first);
+    for (const BackendNode* node = first; node; node = node->next)
+      if (node->device == &device) return node->backend;
+    if (!fresh) fresh = std::make_unique<BackendNode>(GpuBackend(driver, device), &device, first);
     fresh->next = first;
     if (backends.compare_exchange_strong(first, fresh.get(), std::memory_order_acq_rel))
       return fresh.release()->backend;
@@ -153,19 +159,24 @@ const Backend& gpu_backend(int dlpack_type, int index) {
   const gpu::DriverState& state = gpu::driver_for(dlpack_type);
   if (!state.driver) {
     throw Refusal(state.failed ? ROCFLASH_DEVICE_ERROR : ROCFLASH_UNSUPPORTED,
-                  text("q: is on ", device_text(dlpack_type, index), ", but the ", state.name,
+                  text("q is on ", device_text(dlpack_type, index), ", but the ", state.name,
                        " driver is not in use: ", state.reason));
   }
   const auto count = static_cast<int>(state.devices.size());
   if (index < 0 || index >= count)
-    refuse("q: is on ", device_text(dlpack_type, index), "; the ", state.name, " driver has ",
+    refuse("q is on ", device_text(dlpack_type, index), ", but the ", state.name, " driver has ",
            count, count == 1 ? " device" : " devices");
   const Device& device = state.devices[static_cast<std::size_t>(index)];
   if (!device.target)
-    refuse_unsupported("q: is on ", device_text(dlpack_type, index), ", ", device.facts.name, " (",
-                       device.facts.arch, "), which has no kernels here; there are kernels for ",
+    refuse_unsupported("q is on ", device_text(dlpack_type, index), ", ", device.facts.name, " (",
+                       device.facts.arch,
+                       "), which this library has no kernels for; it has kernels for ",
                        gpu::built_for(dlpack_type));
   return backend_of(*state.driver, device);
+}
+
+GpuDescription describe_gpu(int dlpack_type, int index) {
+  return static_cast<const GpuBackend&>(gpu_backend(dlpack_type, index)).description();
 }
 
 void read_on_gpu(int dlpack_type, int index, const MemoryRead& read, void* stream) {

@@ -1,4 +1,4 @@
-// Families of GPUs by name, as the C ABI and the command print them.
+// GPU families by the names that the C ABI and the command print.
 #pragma once
 
 #include <optional>

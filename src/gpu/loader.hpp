@@ -1,11 +1,11 @@
-// Kernels by number, loaded on first use: each module once for each context, whichever thread comes
-// first, and functions as they are asked for. After the first time no lock is taken.
+// Loads kernels on first use: each module once per context, each function on its first launch.
+// Thread-safe; launches of loaded kernels take no lock.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 
-#include "gpu/catalogue.hpp"
+#include "gpu/catalog.hpp"
 #include "gpu/driver/driver.hpp"
 
 namespace rocflash::gpu {
@@ -16,15 +16,14 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  // The device that `context` belongs to must be current. What failed is tried again by the next
-  // call.
+  // The device of `context` must be current. A failed load is retried by the next call.
   Function kernel(Driver& driver, std::uint64_t context, const Target& target, int number);
 
  private:
-  struct Loaded;
-  Loaded& loaded(const Driver& driver, std::uint64_t context);
+  struct ContextKernels;
+  ContextKernels& kernels_of(const Driver& driver, std::uint64_t context);
 
-  std::atomic<Loaded*> contexts_{nullptr};  // a list that only grows
+  std::atomic<ContextKernels*> contexts_{nullptr};  // an append-only list
 };
 
 }  // namespace rocflash::gpu

@@ -4,11 +4,11 @@
 
 namespace rocflash::gpu {
 
-// The compiler's layout is relied on: an entry begins with its header at a line's begin and ends
-// with a brace alone.
-std::string cut_to_kernel(std::string_view module, std::string_view kernel) {
+// Relies on clang's layout of PTX: an entry's header starts a line, and a line with only a closing
+// brace ends the entry.
+std::string extract_kernel(std::string_view module, std::string_view kernel) {
   constexpr std::string_view entry = ".visible .entry ";
-  std::string cut;
+  std::string extracted;
   bool inside_other = false, found = false;
   while (!module.empty()) {
     const std::string_view line =
@@ -19,10 +19,10 @@ std::string cut_to_kernel(std::string_view module, std::string_view kernel) {
       inside_other = header.substr(0, header.find_first_of("( \t\n")) != kernel;
       found |= !inside_other;
     }
-    if (!inside_other) cut += line;
+    if (!inside_other) extracted += line;
     if (line == "}\n" || line == "}") inside_other = false;
   }
-  return found ? cut : std::string();
+  return found ? extracted : std::string();
 }
 
 }  // namespace rocflash::gpu

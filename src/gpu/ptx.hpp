@@ -1,4 +1,4 @@
-// PTX as text: what is needed of it to hand a driver one kernel at a time.
+// Splits PTX text so that the driver JIT-compiles one kernel at a time.
 #pragma once
 
 #include <string>
@@ -6,9 +6,9 @@
 
 namespace rocflash::gpu {
 
-// The module with `kernel` as its only entry; everything that entries share stays. Empty when there
-// is no such kernel. Drivers compile all of a module on loading it: of 20 kernels in one, the first
-// call would wait for all 20.
-std::string cut_to_kernel(std::string_view module, std::string_view kernel);
+// The module with `kernel` as its only entry; the declarations that entries share remain. Empty
+// when the module lacks the kernel. Drivers compile a whole module when they load it, so without
+// this the first call would compile all of its kernels.
+std::string extract_kernel(std::string_view module, std::string_view kernel);
 
 }  // namespace rocflash::gpu

@@ -5,24 +5,24 @@
 #include <vector>
 
 #include "core/combine.hpp"
+#include "core/lse.hpp"
 #include "core/unused.hpp"
 #include "core/workspace.hpp"
 
 namespace rocflash {
 namespace {
 
-// Arithmetic of the oracle: nothing is ever rounded.
+// Arithmetic of the reference: double precision, never rounded.
 struct Exact {
   using Real = double;
   static constexpr bool takes_saved = false;
   static Real round(Real x, DType) { return x; }
 };
 
-// Arithmetic of an op-by-op program: results of whole operations are rounded to the tensors' dtype.
-struct OpByOp {
+// Arithmetic of naive attention: the result of each operation is rounded to the tensors' dtype.
+struct Naive {
   using Real = float;
-  // Backward starts from the out and lse that it is given, rounded as they are, like any backward
-  // behind this ABI.
+  // Backward uses the given out and lse, rounded as they are, like every backward of this ABI.
   static constexpr bool takes_saved = true;
   static Real round(Real x, DType t) {
     if (t == DType::f16) return static_cast<Real>(static_cast<_Float16>(x));
@@ -30,6 +30,16 @@ struct OpByOp {
     return x;
   }
 };
+
+// The smallest normal and the largest finite value of a dtype.
+struct FiniteRange {
+  double least, most;
+};
+constexpr FiniteRange finite_range(DType t) {
+  if (t == DType::f16) return {0x1p-14, 0x1.ffcp15};
+  if (t == DType::bf16) return {0x1p-126, 0x1.fep127};
+  return {0x1p-126, 0x1.fffffep127};
+}
 
 template <class Arithmetic>
 class Attention {
@@ -51,7 +61,7 @@ class Attention {
           for (std::int64_t j = 0; j < head.sk; ++j) {
             if (contributes(w, j)) add(out, w.p[at(j)], head.v.row(j));
           }
-          // Also without a key to carry it: a sink of +inf or NaN.
+          // Also without a visible key: a sink of +inf or NaN.
           if (std::isnan(w.lse)) out.assign(out.size(), w.lse);
           store(o.out.row(b, head.q_row + i, h), o.out.dtype, out);
           if (o.lse) o.lse.at(b, h, head.q_row + i) = static_cast<float>(w.lse);
@@ -65,8 +75,9 @@ class Attention {
     }
   }
 
-  void backward(const BackwardTensors& t) const {
-    clear_unused(p_, t);
+  void backward(const BackwardTensors& t, const RowStatistic& delta,
+                const RowStatistic& dlse) const {
+    clear_unused(p_, t, delta);
     Row dsinks(at(p_.heads), 0);
     ScoreSum dbias(t.dbias ? t.dbias_sizes(p_) : ScoreSizes{});
     Row dalibi(at(larger(p_.batch(), 1) * p_.heads), 0);
@@ -74,8 +85,8 @@ class Attention {
       for (std::int64_t g = 0; g < p_.kv_heads; ++g) {
         const Sequence s = p_.lengths.sequence(b);
         Matrix dk(s.sk, p_.head_dim), dv(s.sk, p_.value_dim);
-        for (std::int64_t h = g * p_.group(); h < (g + 1) * p_.group(); ++h) {
-          const Gradients of_head = gradients(load_head(b, h), t, dbias);
+        for (std::int64_t h = g * p_.gqa_group(); h < (g + 1) * p_.gqa_group(); ++h) {
+          const Gradients of_head = gradients(load_head(b, h), t, delta, dlse, dbias);
           add_head(dk, of_head.dk, static_cast<Real>(p_.scale));
           add_head(dv, of_head.dv, dropout_scale());
           dsinks[at(h)] += of_head.dsink;
@@ -109,7 +120,7 @@ class Attention {
     Row data;
   };
 
-  // A sum for each element of a bias, some of whose dimensions may be 1.
+  // A sum for each element of a bias with broadcast dimensions.
   struct ScoreSum {
     explicit ScoreSum(ScoreSizes s)
         : sizes(s), data(Attention::at(s.batch * s.heads * s.queries * s.keys), 0) {}
@@ -133,21 +144,21 @@ class Attention {
     Row data;
   };
 
-  // One head of one sequence. The scale is in k, the dropout's scale in v, as a framework would
-  // have it.
+  // One head of one sequence. k includes the softmax scale and v the dropout scale, as in a
+  // framework; k without the power of two of a large scale, `excess_`.
   struct Head : Sequence {
     std::int64_t b, h;
     Matrix q, k, v;
   };
 
-  // What one query gives each key.
+  // The softmax of one query.
   struct Weights {
-    Row score;               // after softcap, ALiBi and bias; -inf where not seen
-    Row slope;               // d(score) / d(scale * q.k): 1, or softcap's derivative
-    Row p;                   // normalised, before dropout
+    Row score;               // after softcap, ALiBi and bias; -inf if masked
+    Row slope;               // d(score) / d(scale * q.k): 1, or the derivative of softcap
+    Row p;                   // normalized, before dropout
     std::vector<bool> keep;  // by dropout
     Real lse = infinity;
-    Real sink = 0;  // the sink's share
+    Real sink = 0;  // weight of the sink
   };
 
   struct Gradients {
@@ -157,9 +168,21 @@ class Attention {
 
   static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
   Real round(Real x) const { return Arithmetic::round(x, p_.dtype); }
+  // Finite intermediates that exceed the dtype are not rounded: a baseline that overflows would
+  // allow any error.
+  Real round_finite(Real x) const {
+    const Real rounded = round(x);
+    return std::isinf(rounded) && !std::isinf(x) ? x : rounded;
+  }
+  // Likewise for subnormals of the dtype, and below.
+  double round_normal(double x) const {
+    const FiniteRange range = finite_range(p_.dtype);
+    const bool normal = std::abs(x) >= range.least && std::abs(x) <= range.most;
+    return normal ? static_cast<double>(round(static_cast<Real>(x))) : x;
+  }
   Real dropout_scale() const { return Real{1} / (Real{1} - static_cast<Real>(p_.dropout.p)); }
 
-  // A weight of exactly 0 (not seen, or dropped) contributes nothing, even to an infinite value.
+  // A weight of exactly 0 (masked or dropped) contributes nothing, even to an infinite value.
   static bool contributes(const Weights& w, std::int64_t j) {
     return w.keep[at(j)] && w.p[at(j)] != 0;
   }
@@ -188,7 +211,7 @@ class Attention {
     Matrix m(count, from.columns);
     for (std::int64_t i = 0; i < count; ++i)
       for (int c = 0; c < m.columns; ++c)
-        m.row(i)[c] = round(
+        m.row(i)[c] = round_finite(
             static_cast<Real>(load_as_double(from.row(b, row + i, h), from.dtype, c)) * factor);
     return m;
   }
@@ -198,11 +221,11 @@ class Attention {
             b,
             h,
             load(p_.q, b, s.q_row, s.sq, h, 1),
-            load(p_.k, b, s.k_row, s.sk, p_.kv_head(h), static_cast<Real>(p_.scale)),
+            load(p_.k, b, s.k_row, s.sk, p_.kv_head(h), static_cast<Real>(p_.scale) / excess_),
             load(p_.v, b, s.k_row, s.sk, p_.kv_head(h), dropout_scale())};
   }
 
-  bool sees(const Head& head, std::int64_t i, std::int64_t j) const {
+  bool is_visible(const Head& head, std::int64_t i, std::int64_t j) const {
     if (!visible_keys(p_.visibility, i, head.sq, head.sk).contains(j)) return false;
     return !p_.mask || load_as_double(p_.mask.row(head.b, head.h, i), p_.mask.dtype,
                                       j * p_.mask.key_stride) != 0;
@@ -213,19 +236,24 @@ class Attention {
   }
 
   Real score(const Head& head, std::int64_t i, std::int64_t j, Real& slope) const {
-    Real s = round(dot(head.q.row(i), head.k.row(j), p_.head_dim));
+    Real s = round_finite(dot(head.q.row(i), head.k.row(j), p_.head_dim));
     if (p_.softcap > 0) {
-      const auto cap = static_cast<Real>(p_.softcap);
-      const Real t = round(std::tanh(round(s / cap)));
-      slope = 1 - t * t;
-      s = round(cap * t);
+      // A cap of 1e38 takes ordinary scores into the subnormals of f32, and the excess of the scale
+      // may take them beyond its range.
+      const auto cap = static_cast<double>(p_.softcap), excess = static_cast<double>(excess_);
+      const double t = round_normal(std::tanh(round_normal(static_cast<double>(s) * excess / cap)));
+      slope = static_cast<Real>(1 - t * t);
+      s = round_finite(static_cast<Real>(cap * t));
+    } else {
+      s *= excess_;
     }
     if (p_.alibi)
-      s = round(s - static_cast<Real>(p_.alibi.at(head.b, head.h)) * distance(head, i, j));
+      s = round_finite(s - static_cast<Real>(p_.alibi.at(head.b, head.h)) * distance(head, i, j));
     if (p_.bias) {
       const auto bias = static_cast<Real>(
           load_as_double(p_.bias.row(head.b, head.h, i), p_.bias.dtype, j * p_.bias.key_stride));
-      s = bias == -infinity ? bias : round(s + bias);  // -inf hides the key, whatever its score
+      // -inf masks the key, whatever its score
+      s = bias == -infinity ? bias : round_finite(s + bias);
     }
     return s;
   }
@@ -237,12 +265,12 @@ class Attention {
     Real highest = sink;
     for (std::int64_t j = 0; j < head.sk; ++j) {
       w.keep[at(j)] = !p_.dropout.on() || p_.dropout.keeps(head.b * p_.heads + head.h, i, j);
-      if (!sees(head, i, j)) continue;
+      if (!is_visible(head, i, j)) continue;
       w.score[at(j)] = score(head, i, j, w.slope[at(j)]);
-      const bool higher = !(w.score[at(j)] <= highest);  // also for a NaN, which then stays
+      const bool higher = !(w.score[at(j)] <= highest);  // true for NaN, which then stays
       if (higher && !std::isnan(highest)) highest = w.score[at(j)];
     }
-    if (highest == -infinity) return w;  // nothing is seen: all weights 0, lse +inf
+    if (highest == -infinity) return w;  // fully masked row: all weights 0, lse +inf
 
     Real sum = 0;
     for (std::size_t j = 0; j < n; ++j) {
@@ -252,16 +280,17 @@ class Attention {
     sum += w.sink;
     for (std::size_t j = 0; j < n; ++j) {
       if (w.score[j] != -infinity)
-        w.p[j] = round(w.p[j] / sum);  // a NaN sum is not for keys that are not seen
+        w.p[j] = round(w.p[j] / sum);  // a NaN sum does not affect masked keys
     }
     w.sink /= sum;
     w.lse = highest + std::log(sum);
     return w;
   }
 
-  // Gradients of one head; writes dq at once, adds to those of the bias, and returns what has to be
-  // summed over heads or sequences.
-  Gradients gradients(const Head& head, const BackwardTensors& t, ScoreSum& dbias) const {
+  // Gradients of one head. Stores dq and delta, adds to dbias, and returns what is summed over
+  // heads or sequences.
+  Gradients gradients(const Head& head, const BackwardTensors& t, const RowStatistic& delta,
+                      const RowStatistic& dlse, ScoreSum& dbias) const {
     Gradients g{Matrix(head.sk, p_.head_dim), Matrix(head.sk, p_.value_dim)};
     const Matrix dout = load(t.dout, head.b, head.q_row, head.sq, head.h, 1);
     const Matrix out = load(t.out, head.b, head.q_row, head.sq, head.h, 1);
@@ -269,8 +298,8 @@ class Attention {
       Weights w = weights(head, i);
       if (Arithmetic::takes_saved) take_lse(head, i, t, w);
       Row dp(at(head.sk), 0);  // d(loss) / d(weight)
-      Real mean = 0;           // of dp under the weights: what softmax subtracts
-      bool some = false;       // weights there are
+      Real mean = 0;           // delta: the mean of dp under the weights, minus dlse
+      bool some = false;       // whether any weight is nonzero
       for (std::int64_t j = 0; j < head.sk; ++j) {
         some |= w.p[at(j)] != 0;
         if (!contributes(w, j)) continue;
@@ -278,7 +307,13 @@ class Attention {
         mean += w.p[at(j)] * dp[at(j)];
         for (int c = 0; c < p_.value_dim; ++c) g.dv.row(j)[c] += w.p[at(j)] * dout.row(i)[c];
       }
+      // Like out, even if no weight contributes.
+      if (std::isnan(w.lse)) mean = w.lse;
       if (Arithmetic::takes_saved && some) mean = dot(dout.row(i), out.row(i), p_.value_dim);
+      // lse grows with each score by its weight, and so does its gradient.
+      if (dlse) mean -= lse_gradient(head, i, t, dlse);
+      if (delta)
+        delta.at(head.b, head.h, head.q_row + i) = static_cast<float>(mean / dropout_scale());
       Row dq(at(p_.head_dim), 0);
       for (std::int64_t j = 0; j < head.sk; ++j) {
         if (w.p[at(j)] == 0) continue;
@@ -286,36 +321,53 @@ class Attention {
         if (t.dbias) dbias.at(head.b, head.h, i, j) += of_score;
         if (t.dalibi) g.dslope -= of_score * distance(head, i, j);
         const Real ds = round(of_score * w.slope[at(j)]);
-        // An infinite key or query behind a softcap, which is flat there, has no gradient.
+        // An infinite q or k under a saturated softcap has no gradient.
         if (ds == 0) continue;
         add(dq, ds, head.k.row(j));
         for (int c = 0; c < p_.head_dim; ++c) g.dk.row(j)[c] += ds * head.q.row(i)[c];
       }
+      for (Real& x : dq) x *= excess_;
       if (t.dq) store(t.dq.row(head.b, head.q_row + i, head.h), t.dq.dtype, dq);
       if (w.sink != 0) g.dsink -= w.sink * mean;
     }
     return g;
   }
 
-  // Weights by the lse that forward left behind instead of the row's own sum.
+  // The lse of a fully masked row is constant.
+  static Real lse_gradient(const Head& head, std::int64_t i, const BackwardTensors& t,
+                           const RowStatistic& dlse) {
+    const std::int64_t row = head.q_row + i;
+    const bool constant = t.lse.at(head.b, head.h, row) == std::numeric_limits<float>::infinity();
+    return constant ? Real{0} : static_cast<Real>(dlse.at(head.b, head.h, row));
+  }
+
+  // Weights from the lse of forward instead of the row's own sum. An lse so large that f32 rounds
+  // the logarithm of the sum away does not determine the weights: such a row keeps its own if the
+  // call has all of its keys.
   void take_lse(const Head& head, std::int64_t i, const BackwardTensors& t, Weights& w) const {
     const auto lse = static_cast<Real>(t.lse.at(head.b, head.h, head.q_row + i));
+    if (std::abs(lse) >= Real{unresolved_lse} && !std::isinf(lse) &&
+        covers_lse(static_cast<float>(w.lse), static_cast<float>(lse)))
+      return;
     for (std::size_t j = 0; j < w.p.size(); ++j) {
       if (w.score[j] != -infinity) w.p[j] = round(std::exp(w.score[j] - lse));
     }
     if (p_.sinks) w.sink = std::exp(static_cast<Real>(p_.sinks.at(0, head.h)) - lse);
   }
 
-  // A framework computes the gradient of each repeated head, rounds it, and adds them up.
+  // A framework computes the gradient of each repeated KV head, rounds it, and adds them.
   void add_head(Matrix& sum, const Matrix& head, Real factor) const {
     for (std::size_t n = 0; n < sum.data.size(); ++n)
       sum.data[n] = round(sum.data[n] + round(round(head.data[n]) * factor));
   }
 
   const Problem& p_;
+  // Naive attention has k times the scale in f32, where the infinite products of a large scale
+  // would make NaN of scores that a softcap makes finite.
+  const Real excess_ = std::abs(p_.scale) >= 0x1p64f ? Real{0x1p64} : Real{1};
 };
 
-// Both are for judging, not for speed: one thread, their own memory, no limits.
+// Both are for verification, not for speed: one thread, own memory, no limits.
 template <class Arithmetic>
 class ReferenceBackend final : public Backend {
  public:
@@ -342,7 +394,7 @@ class ReferenceBackend final : public Backend {
     Attention<Arithmetic>(after.problem).forward(c.outputs);
   }
   void run(const BackwardCall& c) const override {
-    Attention<Arithmetic>(c.problem).backward(c.tensors);
+    Attention<Arithmetic>(c.problem).backward(c.tensors, c.delta, c.dlse);
   }
   void run(const CombineCall& c) const override {
     for (std::int64_t row = 0; row < combine_rows(c); ++row) combine_row(c, row);
@@ -355,18 +407,18 @@ class ReferenceBackend final : public Backend {
  private:
   static std::string refusal(const Problem& p) {
     if (p.dtype == DType::f64 && !std::is_same_v<Arithmetic, Exact>)
-      return "q: dtype f64; the plain backend takes f32, f16 and bf16";
+      return "q has dtype f64; for the naive backend it must be f32, f16 or bf16";
     return {};
   }
 };
 
 constinit const ReferenceBackend<Exact> reference;
-constinit const ReferenceBackend<OpByOp> op_by_op;
+constinit const ReferenceBackend<Naive> naive;
 
 }  // namespace
 
 const Backend& reference_backend() { return reference; }
 
-const Backend& plain_backend() { return op_by_op; }
+const Backend& naive_backend() { return naive; }
 
 }  // namespace rocflash

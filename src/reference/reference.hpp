@@ -1,9 +1,10 @@
-// The definition of attention, written to be read: every other backend is judged by it.
+// The reference implementation, written for readability: all other backends are verified against
+// it.
 //
-// `reference_backend` computes in double and stores into whatever dtype the outputs have, f64
-// included. `plain_backend` takes the same steps as a framework would, op by op: every tensor such
-// a program would materialise is rounded to the dtype of q, and sums run in float. Its error is the
-// yardstick: others may err at most twice as much (three times for gradients).
+// `reference_backend` computes in double and stores to any output dtype, f64 included.
+// `naive_backend` is naive attention op by op: every tensor that a framework would materialize is
+// rounded to the dtype of q, and sums accumulate in float. Its error is the baseline of the error
+// bound: other backends may have at most twice that error, three times for gradients.
 #pragma once
 
 #include "core/backend.hpp"
@@ -11,6 +12,6 @@
 namespace rocflash {
 
 const Backend& reference_backend();
-const Backend& plain_backend();
+const Backend& naive_backend();
 
 }  // namespace rocflash

@@ -1,19 +1,19 @@
-// Backward in one pass over the score matrix: five products a tile, none of them twice.
+// Backward in one pass over the score matrix: five GEMMs per tile, no recomputation.
 //
-// A work item owns some blocks of keys (a part) of one sequence and one key head. It keeps a block
-// of keys in lanes, sums its dk and dv there, and adds its share of dq to a matrix of floats, in
-// rows that only this part writes. The parts are fixed by the problem, and their shares of dq are
-// added in order at the end: results never depend on the number of threads. Gradients of the bias
-// and of slopes are summed along the way.
+// A work item owns one split of the keys of one sequence and KV head. It keeps a block of keys in
+// lanes, accumulates dk and dv there, and adds its share of dq to a float matrix that only this
+// split writes. Splits depend on the problem alone and their shares of dq are added in order, so
+// results are independent of the number of threads. Gradients of the bias and of ALiBi slopes are
+// accumulated in the same pass.
 #include "cpu/kernels/entries.hpp"
-#include "cpu/kernels/gradient.hpp"
-#include "cpu/kernels/options.hpp"
+#include "cpu/kernels/gradient_tile.hpp"
+#include "cpu/kernels/option_gradients.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 namespace {
 
-// Whole vectors. What is cleared here is needed at once, and memset's string instructions are slow
-// to hand it over: the barrier keeps the compiler from calling it.
+// Clears whole vectors. The data is used immediately, and the `rep stos` of memset is slow to
+// forward it: the barrier keeps the compiler from calling memset.
 ROCFLASH_INLINE void clear(float* at, std::int64_t floats) {
   const Float zero = opaque(Float{});
   for (std::int64_t n = 0; n < floats; n += width) store(at + n, zero);
@@ -21,25 +21,26 @@ ROCFLASH_INLINE void clear(float* at, std::int64_t floats) {
 
 struct Block {
   std::int64_t batch, kv_head;
-  Range keys, queries;  // and those that see them
+  Range keys, queries;  // and the queries that attend to them
   std::int64_t copy;    // of dq
-  std::int64_t begun;   // queries before this one have sums there already
+  std::int64_t begun;   // queries before this one are initialized in this copy
   std::int64_t part;
 };
 
-template <class Products>
+template <class Gemm>
 void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
-               const PartialQueryGradients& dq, const OptionSums& options, const Block& item,
+               const DqAccumulators& dq, const OptionAccumulators& options, const Block& item,
                float* memory) {
   const Range block = item.keys, queries = item.queries;
-  constexpr int panel = Products::panel;
+  constexpr int panel = Gemm::panel;
   const auto panels = static_cast<int>(blocks_of(block.size(), panel));
-  GradientTile<Products> tile(p, panels, memory);
+  GradientTile<Gemm> tile(p, panels, memory);
   tile.of_scores = t.dbias || t.dalibi;
   const int d = tile.d, dv = tile.dv;
-  typename Products::InColumns k_columns(tile.scratch, gradient_block(p), d);
-  // Sums are [panel][column][lane]; those of a few keys [key][column], which need not be turned.
-  constexpr bool in_rows = Products::vectors == 1 && !Products::packs;
+  typename Gemm::ColumnOperand k_columns(tile.scratch, gradient_block(p), d);
+  // Accumulators are [panel][column][lane]; those of a few keys are [key][column], without
+  // transposition.
+  constexpr bool in_rows = Gemm::vectors == 1 && !Gemm::packs;
   const auto sums_of = [&](int columns) {
     const std::int64_t floats =
         in_rows ? block.size() * padded(columns) : std::int64_t{panels} * panel * columns;
@@ -52,7 +53,7 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
     return Panel<float>{sums + std::int64_t{n} * columns * panel, panel};
   };
 
-  const std::int64_t first_head = item.kv_head * p.group();
+  const std::int64_t first_head = item.kv_head * p.gqa_group();
   const Head any(p, item.batch, first_head);
   const auto keys_of = [&](int n) {
     return Range{block.begin + n * panel, smaller(block.end, block.begin + (n + 1) * panel)};
@@ -61,18 +62,19 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
   const RowBlock k_rows = any.keys_of(p.k, block);
   k_columns.load(k_rows, any.scale.lanes);
 
-  for (std::int64_t h = first_head; h < first_head + p.group(); ++h) {
+  for (std::int64_t h = first_head; h < first_head + p.gqa_group(); ++h) {
     const Head head(p, item.batch, h);
     for (std::int64_t i = queries.begin; i < queries.end; i += stream_rows) {
       const Range here{i, smaller(queries.end, i + stream_rows)},
           next{here.end, smaller(queries.end, here.end + stream_rows)};
       const std::int64_t rows = here.size();
       tile.load_queries(head, t, delta, here);
-      // Panels at either end may lie outside of what these queries see.
-      const Range seen = visible_keys(p.visibility, here, any.sequence.sq, any.sequence.sk);
-      const auto first = static_cast<int>(larger(0, seen.begin - block.begin) / panel),
+      // Panels at either end may be fully masked for these queries.
+      const Range visible_range =
+          visible_keys(p.visibility, here, any.sequence.sq, any.sequence.sk);
+      const auto first = static_cast<int>(larger(0, visible_range.begin - block.begin) / panel),
                  last = static_cast<int>(
-                     smaller(panels, blocks_of(larger(0, seen.end - block.begin), panel)));
+                     smaller(panels, blocks_of(larger(0, visible_range.end - block.begin), panel)));
       const Range lanes{first * panel, smaller(block.size(), last * panel)};
       const std::int64_t row = head.sequence.q_row + i;
       const Panel<float> dq_rows{dq.rows(item.copy, head.b, h, row), dq.row_stride};
@@ -80,51 +82,55 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
       const std::int64_t begun = smaller(rows, larger(0, item.begun - i));
       if (t.dq) clear(dq_rows.at(begun, 0).data, (rows - begun) * dq.row_stride);
       for (std::int64_t r = begun; means && r < rows; ++r) means[r] = 0;
-      [[maybe_unused]] const bool simple = tile.is_simple(any, block),
+      [[maybe_unused]] const bool packed_path = tile.can_pack(any, block),
                                   finite = tile.is_finite(panels, rows);
       const Panel<const float> gradients{tile.gradients.data, tile.gradients.stride};
       const auto add_sums = [&](int n) {
-        if constexpr (Products::packs) {
-          if (simple) {
-            tile.differentiate_plain(head, n, {here, keys_of(n)}, finite);
+        if constexpr (Gemm::packs) {
+          if (packed_path) {
+            tile.differentiate_packed(head, n, {here, keys_of(n)}, finite);
             const auto packed = [&](int at) { return Range{at, at + rows}; };
             if (t.dv)
-              tile.products.weigh_packed(tile.dout, packed(tile.weights_at), sum_of(dv_sum, dv, n));
+              tile.gemm_ops.accumulate_packed(tile.dout, packed(tile.weights_at),
+                                              sum_of(dv_sum, dv, n));
             if (t.dk && finite)
-              tile.products.weigh_packed(tile.q, packed(tile.gradients_at), sum_of(dk_sum, d, n));
+              tile.gemm_ops.accumulate_packed(tile.q, packed(tile.gradients_at),
+                                              sum_of(dk_sum, d, n));
             if (t.dk && !finite)
-              tile.products.weigh_packed(tile.q, packed(tile.gradients_at),
-                                         gradients.at(0, n * panel), sum_of(dk_sum, d, n));
+              tile.gemm_ops.accumulate_packed(tile.q, packed(tile.gradients_at),
+                                              gradients.at(0, n * panel), sum_of(dk_sum, d, n));
             return;
           }
         }
         tile.differentiate(head, n, {here, keys_of(n)});
         if (t.dbias)
-          add_to_bias(head, t, options.bias, {here, keys_of(n)}, tile.score_gradients(), panel);
+          add_bias_gradient(head, t, options.bias, {here, keys_of(n)}, tile.score_gradients(),
+                            panel);
         if (t.dalibi)
           options.slopes.at(head.b, h, item.part) +=
               slope_gradient(head, {here, keys_of(n)}, tile.score_gradients(), panel);
         if (means)
           for (std::int64_t r = 0; r < rows; ++r) means[r] += tile.mean[r];
-        const auto weigh = [&](const auto& values, Panel<float> weights, float* sums, int columns,
-                               bool of_gradients) {
+        const auto accumulate = [&](const auto& values, Panel<float> weights, float* sums,
+                                    int columns, bool of_gradients) {
           const Panel<const float> by{weights.data, weights.stride};
           if constexpr (in_rows) {
-            tile.products.weigh_in_rows(values, rows, by, block.size(), {sums, padded(columns)});
+            tile.gemm_ops.accumulate_in_rows(values, rows, by, block.size(),
+                                             {sums, padded(columns)});
           } else {
-            tile.products.weigh(values, rows, by, sum_of(sums, columns, n), of_gradients);
+            tile.gemm_ops.accumulate(values, rows, by, sum_of(sums, columns, n), of_gradients);
           }
         };
-        if (t.dv) weigh(tile.dout, {tile.weights, panel}, dv_sum, dv, false);
-        if (t.dk) weigh(tile.q, tile.gradients.at(0, n * panel), dk_sum, d, true);
+        if (t.dv) accumulate(tile.dout, {tile.weights, panel}, dv_sum, dv, false);
+        if (t.dk) accumulate(tile.q, tile.gradients.at(0, n * panel), dk_sum, d, true);
       };
       const auto add_query_gradients = [&] {
-        if constexpr (Products::packs)
-          if (simple)
-            return finite ? tile.products.spread_packed(rows, lanes, k_columns, d, dq_rows)
-                          : tile.products.spread_packed(rows, lanes, k_columns, k_rows, gradients,
-                                                        dq_rows);
-        tile.products.spread(gradients, rows, lanes, k_columns, k_rows, dq_rows);
+        if constexpr (Gemm::packs)
+          if (packed_path)
+            return finite ? tile.gemm_ops.reduce_lanes_packed(rows, lanes, k_columns, d, dq_rows)
+                          : tile.gemm_ops.reduce_lanes_packed(rows, lanes, k_columns, k_rows,
+                                                              gradients, dq_rows);
+        tile.gemm_ops.reduce_lanes(gradients, rows, lanes, k_columns, k_rows, dq_rows);
       };
       for (int n = first; n < last; ++n) {
         prefetch(head.queries_of(p.q, next), n - first, last - first);
@@ -158,7 +164,28 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
   store_sums(t.dv, dv_sum, dropout_scale);
 }
 
+// Calls body<Gemm> for a block of keys and the queries that attend to it.
+template <class Body>
+ROCFLASH_INLINE void with_gradient_gemm(const Problem& p, Range keys, Range queries, Body body) {
+  // Packing bf16 pairs of a few keys and queries costs more than it saves.
+  if (p.dtype != DType::f32 && keys.size() <= width && queries.size() <= stream_rows)
+    return body.template operator()<WholeF32<1>>();
+  if (needs_f32_products(p)) return with_f32_gemm(keys.size(), p.dtype, body);
+  with_gemm(keys.size(), p.dtype, p.k.dtype, body);
+}
+
 }  // namespace
+
+void statistics(const Problem& p, const BackwardTensors& t, const Delta& to, WorkItem item,
+                float* memory) {
+  const Head head(p, item.batch, item.head);
+  const Range block{item.block * lane_rows,
+                    smaller(head.sequence.sq, (item.block + 1) * lane_rows)};
+  find_statistics(head, t, to, block, gradient_block(p), memory, [&](Range keys, auto body) {
+    const Range queries = attending_queries(p.visibility, keys, head.sequence.sq, head.sequence.sk);
+    with_gradient_gemm(p, keys, queries, body);
+  });
+}
 
 void delta(const Problem& p, const BackwardTensors& t, const Delta& to, WorkItem item,
            float* memory) {
@@ -168,13 +195,13 @@ void delta(const Problem& p, const BackwardTensors& t, const Delta& to, WorkItem
   Scratch scratch(memory);
   float *dout = scratch.take(std::int64_t{width} * p.value_dim),
         *out = scratch.take(std::int64_t{width} * p.value_dim);  // [column][lane]
-  const std::int64_t run = p.dtype == DType::f32 ? run_of_terms : max_head_dim;
+  const std::int64_t run = p.dtype == DType::f32 ? summation_block : max_head_dim;
   for (std::int64_t i = block.begin; i < block.end; i += width) {
     const Range queries{i, smaller(block.end, i + width)};
     load_lanes(dout, width, head.queries_of(t.dout, queries));
     load_lanes(out, width, head.queries_of(t.out, queries));
-    // In the order and precision of the products it is subtracted from, and like them without
-    // dropout's scale: where a query sees one key only, the difference is then 0, as it should be.
+    // The same order and precision as the products it is subtracted from, and also without the
+    // dropout scale. For a query that attends to one key the difference is then exactly 0.
     Float sum{};
     for (std::int64_t begin = 0; begin < p.value_dim; begin += run) {
       Float part{};
@@ -186,38 +213,33 @@ void delta(const Problem& p, const BackwardTensors& t, const Delta& to, WorkItem
       sum += part;
     }
     float* at = to.rows(head.b, head.h, head.sequence.q_row + i);
-    for (int n = 0; n < queries.size(); ++n) at[n] = sum[n];
+    for (int n = 0; n < queries.size(); ++n)
+      at[n] = sum[n] - to.lse_gradient(p, t, head.b, head.h, head.sequence.q_row + i + n);
   }
 }
 
 void gradients(const Problem& p, const BackwardTensors& t, const Delta& delta,
-               const PartialQueryGradients& dq, const OptionSums& options, WorkItem item,
+               const DqAccumulators& dq, const OptionAccumulators& options, WorkItem item,
                float* scratch) {
   const Sequence s = p.lengths.sequence(item.batch);
-  const GradientParts& parts = dq.parts;
+  const KeyPartition& parts = dq.parts;
   std::int64_t begun = 0;
   for (std::int64_t unit = item.block; unit * parts.unit < s.sk; unit += parts.parts) {
     const std::int64_t end = smaller(s.sk, (unit + 1) * parts.unit);
     for (std::int64_t j = unit * parts.unit; j < end; j += gradient_block(p)) {
       const Range keys{j, smaller(end, j + gradient_block(p))},
-          queries = seeing_queries(p.visibility, keys, s.sq, s.sk);
+          queries = attending_queries(p.visibility, keys, s.sq, s.sk);
       const Block block{item.batch,          item.head, keys,      queries,
                         unit % parts.copies, begun,     item.block};
-      const auto run = [&]<class Products>() {
-        run_block<Products>(p, t, delta, dq, options, block, scratch);
-      };
-      // Pairs of a few keys and queries cost more to arrange than they save.
-      if (p.dtype != DType::f32 && keys.size() <= width && queries.size() <= stream_rows) {
-        run.template operator()<InLongRuns<1>>();
-      } else {
-        with_products(keys.size(), p.dtype, p.k.dtype, run);
-      }
+      with_gradient_gemm(p, keys, queries, [&]<class Gemm>() {
+        run_block<Gemm>(p, t, delta, dq, options, block, scratch);
+      });
       if (!queries.empty()) begun = larger(begun, queries.end);
     }
   }
 }
 
-void query_gradients(const Problem& p, const BackwardTensors& t, const PartialQueryGradients& dq,
+void query_gradients(const Problem& p, const BackwardTensors& t, const DqAccumulators& dq,
                      WorkItem item) {
   const Head head(p, item.batch, item.head);
   const Range block{item.block * lane_rows,
@@ -228,7 +250,7 @@ void query_gradients(const Problem& p, const BackwardTensors& t, const PartialQu
     const std::int64_t row = head.sequence.q_row + i;
     float sum[max_head_dim];
     clear(sum, padded(p.head_dim));
-    dq.over_copies(head.visible(i), [&](std::int64_t copy) {
+    dq.for_each_copy(head.visible(i), [&](std::int64_t copy) {
       const float* share = dq.rows(copy, head.b, head.h, row);
       for (int c = 0; c < p.head_dim; c += width) store(sum + c, load(sum + c) + load(share + c));
     });
@@ -237,7 +259,8 @@ void query_gradients(const Problem& p, const BackwardTensors& t, const PartialQu
   }
 }
 
-void bias_gradients(const Problem& p, const BackwardTensors& t, const BiasSums& sums, Range rows) {
+void bias_gradients(const Problem& p, const BackwardTensors& t, const BiasAccumulators& sums,
+                    Range rows) {
   const ScoreSizes sizes = t.dbias_sizes(p);
   const float scale = p.dropout.scale();
   constexpr int piece = 8 * lane_rows;

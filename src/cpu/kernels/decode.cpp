@@ -1,12 +1,11 @@
-// Forward for few queries, as when a model writes one token at a time: bound by reading the cache,
-// so each key and value is read once, for all query heads that share it, straight from the tensor's
-// dtype.
+// Decode: forward for few queries. It is bound by the bandwidth of the KV cache, so each key and
+// value is read once, for all query heads that share it, directly in the cache's dtype.
 //
-// Lanes run along the head's columns here: with a handful of rows there are no 64 queries to put
-// into them. A row is one query of one head; rows of a group come head by head.
-#include "cpu/kernels/cache_rows.hpp"
+// Lanes run along the columns of a head: there are too few rows to fill lanes with queries. A row
+// is one query of one head; the rows of a GQA group are ordered by head.
+#include "cpu/kernels/decode_rows.hpp"
 #include "cpu/kernels/entries.hpp"
-#include ROCFLASH_PRODUCTS
+#include ROCFLASH_GEMM
 #include "cpu/kernels/score.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
@@ -14,15 +13,15 @@ namespace {
 
 constexpr int vectors = tile_keys / width;  // scores of a row are whole vectors
 
-// Whether a step from this column on is the first in its cache line.
+// Whether a step at this column is the first of its cache line.
 template <class Kind>
 ROCFLASH_INLINE bool starts_line(int column) {
   constexpr int columns = line / static_cast<int>(sizeof(typename Kind::Stored));
   return Kind::step >= columns || column % columns == 0;
 }
 
-// Calls body with the number of columns, as a constant where it is a usual one: loops over them are
-// then unrolled.
+// Calls body with the number of columns, as a constant for common head dimensions, so that loops
+// are unrolled.
 template <int n>
 struct Constant {
   ROCFLASH_INLINE constexpr operator int() const { return n; }
@@ -34,8 +33,8 @@ ROCFLASH_INLINE void with_columns(int columns, Body body) {
   body(columns);
 }
 
-// scores[row][key] = q[row] . k[key] for `rows` rows of q and keys [from, to); as many keys at a
-// time as make the sums fill one vector.
+// scores[row][key] = q[row] . k[key] for `rows` rows of q and keys [from, to). Processes as many
+// keys at a time as fill one vector with sums.
 template <class Kind, int rows, class Columns>
 ROCFLASH_INLINE void scores_of(const typename Kind::Query* q, std::int64_t q_stride,
                                const KeyRows<typename Kind::Stored>& k, int from, int to,
@@ -51,7 +50,7 @@ ROCFLASH_INLINE void scores_of(const typename Kind::Query* q, std::int64_t q_str
       for (int r = 0; r < rows; ++r) left[r] = Kind::load_query(q + r * q_stride + c);
       for (int n = 0; n < keys; ++n) {
         const typename Kind::Columns right = load_key(row[n] + offset + c);
-        if (starts_line<Kind>(c)) ask_ahead(row + n, offset + c);
+        if (starts_line<Kind>(c)) prefetch_next(row + n, offset + c);
         for (int r = 0; r < rows; ++r)
           sum[r * keys + n] = Kind::add_product(sum[r * keys + n], left[r], right);
       }
@@ -70,18 +69,18 @@ ROCFLASH_INLINE void scores_of(const typename Kind::Query* q, std::int64_t q_str
   }
 }
 
-// What sums are to do with what was there before: nothing was, or it is scaled by the rows'
-// factors, or kept.
+// What happens to earlier output: there is none, it is rescaled by the rows' factors, or it is
+// kept.
 enum class Before { nothing, scaled, kept };
 
-// out[row][column] = what was before + sum of weights[row][key] * v[key][column] over half a tile
-// of keys, from `from` on. `careful` lets weights of exactly 0 contribute nothing even to infinite
-// values: those are weighed apart from the others, whose sums keep all their bits.
+// out[row][column] = earlier output + sum of weights[row][key] * v[key][column] over half a tile of
+// keys from `from` on. With `careful`, weights of exactly 0 contribute nothing even to infinite
+// values: non-finite values are accumulated separately, so that the other sums keep their bits.
 template <class Kind, int rows, bool careful>
-ROCFLASH_INLINE void weigh_values(const float* scores, const float* factor,
-                                  const KeyRows<typename Kind::Stored>& v, int from,
-                                  std::int64_t head, float* out, std::int64_t out_stride,
-                                  Before before) {
+ROCFLASH_INLINE void accumulate_values(const float* scores, const float* factor,
+                                       const KeyRows<typename Kind::Stored>& v, int from,
+                                       std::int64_t head, float* out, std::int64_t out_stride,
+                                       Before before) {
   using Stored = typename Kind::Stored;
   constexpr int sums = Kind::sums;
   const auto* weights = reinterpret_cast<const typename Kind::Weight*>(scores);
@@ -100,7 +99,7 @@ ROCFLASH_INLINE void weigh_values(const float* scores, const float* factor,
         for (int n = 0; n < Kind::keys; ++n) at[n] = v.row[j + n] + offset;
         load_values(at, value[m]);
         for (int n = 0; n < Kind::keys; ++n)
-          if (starts_line<Kind>(c + m * Kind::step)) ask_ahead(v.row + j + n, offset);
+          if (starts_line<Kind>(c + m * Kind::step)) prefetch_next(v.row + j + n, offset);
       }
       [[maybe_unused]] typename Kind::Value apart_from[Kind::keys][steps][sums];
       if constexpr (careful)
@@ -112,13 +111,13 @@ ROCFLASH_INLINE void weigh_values(const float* scores, const float* factor,
         const auto weight = Kind::load_weight(weights + r * weights_stride + j);
         for (int m = 0; m < steps; ++m)
           for (int n = 0; n < sums; ++n)
-            sum[r][m][n] = Kind::weigh(sum[r][m][n], weight, value[m][n]);
+            sum[r][m][n] = Kind::add_weighted(sum[r][m][n], weight, value[m][n]);
         if constexpr (careful)
           for (int key = 0; key < Kind::keys; ++key)
             for (int m = 0; m < steps; ++m)
               for (int n = 0; n < sums; ++n)
                 if (weights[r * weights_stride + j + key] != 0)
-                  sum[r][m][n] = Kind::weigh(sum[r][m][n], weight, apart_from[key][m][n]);
+                  sum[r][m][n] = Kind::add_weighted(sum[r][m][n], weight, apart_from[key][m][n]);
       }
     }
     for (int r = 0; r < rows; ++r) {
@@ -126,7 +125,7 @@ ROCFLASH_INLINE void weigh_values(const float* scores, const float* factor,
         for (int n = 0; n < sums; ++n) {
           float* at = out + r * out_stride + c + m * Kind::step + n * width;
           Float total = sum[r][m][n];
-          // What has no weight any more contributes nothing, even if it is infinite.
+          // Output without remaining weight contributes nothing, even if it is infinite.
           if (before == Before::scaled && (!careful || factor[r] != 0))
             total += load(at) * factor[r];
           if (before == Before::kept) total += load(at);
@@ -161,14 +160,14 @@ ROCFLASH_INLINE void weigh_values(const float* scores, const float* factor,
   }
 }
 
-// Keys whose scores are computed for all heads before those of the next, so that memory is read in
-// order: few, but as many as the groups of rows below take at a time.
+// Keys scored for all heads before the next ones, so that memory is read in order: few, but as many
+// as the row blocks below process at a time.
 ROCFLASH_INLINE constexpr int decode_block(int rows) {
   const int together = width / (rows % 2 != 0 ? 1 : rows % 4 != 0 ? 2 : 4);
   return together < 4 ? 4 : together;
 }
 
-// Runs body for all rows, four at a time and the rest in twos and ones.
+// Runs body for all rows: blocks of four, then two and one.
 template <class Body>
 ROCFLASH_INLINE void in_groups(int rows, Body body) {
   int r = 0;
@@ -180,22 +179,21 @@ ROCFLASH_INLINE void in_groups(int rows, Body body) {
   if (r < rows) body.template operator()<1>(r);
 }
 
-// A row of a part: its values, and at its end the state of its online softmax. Values whose sum
-// would overflow, since it is not divided by the weights' sum yet, are `shrink` times what they
-// should be.
+// A row of a partial result: its values, followed by its online softmax state. Unnormalized values
+// that would overflow are stored multiplied by `shrink`.
 struct RowState {
   float highest, sum, shrink;
 };
 ROCFLASH_INLINE RowState& state_of(float* row, std::int64_t stride) {
   return *reinterpret_cast<RowState*>(row + stride - 3);
 }
-constexpr float most_shrink = 0x1p-48f;
+constexpr float overflow_scale = 0x1p-48f;
 
-// Scores of up to `width` rows become weights, in place; `highest` and `sum` are the rows'
-// state, and `factor` receives what to multiply by what was accumulated before. Rows stand in lanes
-// wherever one number of each is enough.
+// Online softmax of up to `width` rows: scores become weights in place; `highest` and `sum` are the
+// running max and sum, and `factor` receives the rescale factor of earlier output. Per-row scalars
+// are held one row per lane.
 template <class Kind>
-ROCFLASH_INLINE void absorb(float* scores, int rows, const typename Kind::Exponent& exponential,
+ROCFLASH_INLINE void update(float* scores, int rows, const typename Kind::Exponent& exponential,
                             float* highest, float* sum, float* factor) {
   Float of_row[width];
   for (int r = 0; r < width; ++r) of_row[r] = splat(-infinity);
@@ -224,8 +222,8 @@ ROCFLASH_INLINE void absorb(float* scores, int rows, const typename Kind::Expone
   store(sum, load(sum) * scale + sum_each(of_row));
 }
 
-// The keys of a part.
-ROCFLASH_INLINE Range keys_of(const Problem& p, const DecodeParts& parts, const WorkItem& item) {
+// The keys of a split.
+ROCFLASH_INLINE Range keys_of(const Problem& p, const DecodePartials& parts, const WorkItem& item) {
   const Sequence s = p.lengths.sequence(item.batch);
   if (s.sq == 0) return {0, 0};
   Range keys = visible_keys(p.visibility, Range{0, s.sq}, s.sq, s.sk);
@@ -233,24 +231,24 @@ ROCFLASH_INLINE Range keys_of(const Problem& p, const DecodeParts& parts, const 
   return split_of(keys, static_cast<int>(item.block), parts.splits);
 }
 
-// Some key heads of a sequence against one range of keys. Heads take turns, because their rows of
-// one key lie side by side in memory.
+// Some KV heads of a sequence against one split of the keys. Heads are interleaved, because their
+// rows of one key are adjacent in memory.
 template <class Kind, bool careful>
-class Part {
+class DecodeSplit {
  public:
   using Stored = typename Kind::Stored;
   using Query = typename Kind::Query;
 
-  // Rows whose results are there, but not finite, are to be shrunk with `shrinks`.
-  ROCFLASH_INLINE Part(const Problem& problem, const DecodeParts& parts, const WorkItem& work,
-                       float* memory, bool shrinks = false)
+  // With `shrinks`, rows with non-finite results are recomputed with scaled values.
+  ROCFLASH_INLINE DecodeSplit(const Problem& problem, const DecodePartials& parts,
+                              const WorkItem& work, float* memory, bool shrinks = false)
       : p(problem),
         item(work),
         sequence(p.lengths.sequence(item.batch)),
         begin(item.head * decode_heads(p)),
         heads(static_cast<int>(smaller(p.kv_heads - begin, decode_heads(p)))),
         queries(static_cast<int>(sequence.sq)),
-        rows(static_cast<int>(p.group()) * queries),
+        rows(static_cast<int>(p.gqa_group()) * queries),
         block(decode_block(rows)),
         q_stride(decode_columns(p.head_dim)),
         out_stride(parts.row_stride) {
@@ -268,38 +266,41 @@ class Part {
     }
     for (int g = 0; g < heads; ++g) {
       q[g] = reinterpret_cast<Query*>(scratch.take(rows * q_stride));
-      out[g] = parts.part(p, item.batch, begin + g, item.block);
+      out[g] = parts.partial(p, item.batch, begin + g, item.block);
       for (int r = 0; r < rows; ++r) {
         load_query(g, r);
-        shrink[g * rows + r] = shrinks && !is_finite(out[g] + r * out_stride) ? most_shrink : 1.0f;
+        shrink[g * rows + r] =
+            shrinks && !is_finite(out[g] + r * out_stride) ? overflow_scale : 1.0f;
       }
     }
   }
 
   // Returns whether all results are finite.
-  ROCFLASH_INLINE bool run(const DecodeParts& parts, const DecodeTurn& turn) {
+  ROCFLASH_INLINE bool run(const DecodePartials& parts, const DecodePrefetch& prefetch) {
     const Range keys = keys_of(p, parts, item);
     KeyRows<Stored> k, v;
     Range here = first_of(keys, keys.begin);
-    find_next(k, v, head_of(0), here);
-    if (turn.first) {
-      ask_for_next(k, heads);
-      ask_for_next(v, heads);
+    resolve_next(k, v, head_of(0), here);
+    if (prefetch.first) {
+      prefetch_first_rows(k, heads);
+      prefetch_first_rows(v, heads);
     }
     while (!here.empty()) {
-      k.go_on();
-      v.go_on();
+      k.advance();
+      v.advance();
       const Range after = first_of(keys, here.end);
-      if (!after.empty() || !turn.next) {
-        find_next(k, v, head_of(0), after);
+      if (!after.empty() || !prefetch.next) {
+        resolve_next(k, v, head_of(0), after);
       } else {
-        const Range there = keys_of(p, parts, *turn.next);
-        find_next(k, v, Head(p, turn.next->batch, turn.next->head * decode_heads(p) * p.group()),
-                  first_of(there, there.begin));
+        const Range next_keys = keys_of(p, parts, *prefetch.next);
+        resolve_next(
+            k, v,
+            Head(p, prefetch.next->batch, prefetch.next->head * decode_heads(p) * p.gqa_group()),
+            first_of(next_keys, next_keys.begin));
       }
       score(k);
-      soften(here);
-      weigh(v, here.begin == keys.begin);
+      apply_softmax(here);
+      accumulate(v, here.begin == keys.begin);
       here = after;
     }
     return finish();
@@ -309,31 +310,31 @@ class Part {
   ROCFLASH_INLINE static Range first_of(Range keys, std::int64_t from) {
     return {from, smaller(keys.end, from + tile_keys)};
   }
-  ROCFLASH_INLINE void find_next(KeyRows<Stored>& k, KeyRows<Stored>& v, const Head& head,
-                                 Range keys) const {
-    k.find_next(head.keys_of(p.k, keys));
-    v.find_next(head.keys_of(p.v, keys));
+  ROCFLASH_INLINE void resolve_next(KeyRows<Stored>& k, KeyRows<Stored>& v, const Head& head,
+                                    Range keys) const {
+    k.resolve_next(head.keys_of(p.k, keys));
+    v.resolve_next(head.keys_of(p.v, keys));
   }
-  // A query head of key head g.
+  // Query head n of KV head g.
   ROCFLASH_INLINE Head head_of(int g, std::int64_t n = 0) const {
-    return Head(p, item.batch, (begin + g) * p.group() + n);
+    return Head(p, item.batch, (begin + g) * p.gqa_group() + n);
   }
   ROCFLASH_INLINE void load_query(int g, int r) {
     float row[max_head_dim + Kind::step];
     for (int c = 0; c < Kind::step; c += width) store(row + p.head_dim + c, Float{});
-    const std::int64_t head = (begin + g) * p.group() + r / queries;
+    const std::int64_t head = (begin + g) * p.gqa_group() + r / queries;
     convert_row(row, p.q.row(item.batch, sequence.q_row + r % queries, head), p.q.dtype,
                 p.head_dim);
-    // Rows of the cache are read as they are, so q has all of the scale's power of two.
-    const ScaleParts scale = scale_parts(p.scale);
+    // Rows of the cache are read unscaled, so q takes both powers of two of the scale.
+    const SplitScale scale = split_scale(p.scale);
     for (int c = 0; c < p.head_dim; ++c) row[c] = row[c] * scale.lanes * scale.rows;
     for (int c = 0; c < p.head_dim; c += Kind::step)
       Kind::store_query(q[g] + r * q_stride + c, row + c);
   }
 
-  // These three are functions of their own so that each has all registers for itself.
+  // Separate noinline functions, so that each has all registers.
   [[gnu::noinline]] void score(const KeyRows<Stored>& k) {
-    ask_for_pages(k);
+    prefetch_pages(k);
     for (int from = 0; from < k.count; from += block) {
       const int to = static_cast<int>(smaller(from + block, k.count));
       in_groups(rows, [&]<int count>(int r) {
@@ -345,15 +346,15 @@ class Part {
       });
     }
   }
-  [[gnu::noinline]] void soften(Range keys) {
+  [[gnu::noinline]] void apply_softmax(Range keys) {
     const Tile tile{{0, queries}, keys};
     const auto each_head = [&](auto body) {
       for (int g = 0; g < heads; ++g)
-        for (int h = 0; h < p.group(); ++h)
+        for (int h = 0; h < p.gqa_group(); ++h)
           body(head_of(g, h), scores + (g * rows + h * queries) * tile_keys);
     };
     const Head first = head_of(0);
-    if (first.shaped || p.visibility.bounded()) {
+    if (first.has_score_mod || p.visibility.bounded()) {
       each_head([&](const Head& head, float* of_head) {
         finish_scores<Lanes::keys, vectors>(head, tile, of_head, bias, nullptr);
       });
@@ -366,7 +367,7 @@ class Part {
     }
     const typename Kind::Exponent exponential(first.exponent);
     for (int r = 0; r < all; r += width)
-      absorb<Kind>(scores + r * tile_keys, static_cast<int>(smaller(all - r, width)), exponential,
+      update<Kind>(scores + r * tile_keys, static_cast<int>(smaller(all - r, width)), exponential,
                    highest + r, sum + r, factor + r);
     if constexpr (careful) {
       for (int r = 0; r < all; ++r) {
@@ -377,7 +378,7 @@ class Part {
     }
     if (p.dropout.on()) {
       each_head([&](const Head& head, float* of_head) {
-        draw_dropout<Lanes::keys, vectors>(head, tile, keep);
+        dropout_mask<Lanes::keys, vectors>(head, tile, keep);
         for (int i = 0; i < queries; ++i) {
           auto* weights = reinterpret_cast<typename Kind::Weight*>(of_head + i * tile_keys);
           for (int n = 0; n < tile_keys; ++n)
@@ -386,15 +387,15 @@ class Part {
       });
     }
   }
-  [[gnu::noinline]] void weigh(const KeyRows<Stored>& v, bool first) {
-    ask_for_pages(v);
+  [[gnu::noinline]] void accumulate(const KeyRows<Stored>& v, bool first) {
+    prefetch_pages(v);
     for (int from = 0; from < v.count; from += half_tile) {
       const Before before = from > 0 ? Before::kept : first ? Before::nothing : Before::scaled;
       for (int g = 0; g < heads; ++g) {
         in_groups(rows, [&]<int count>(int r) {
-          weigh_values<Kind, count, careful>(scores + (g * rows + r) * tile_keys,
-                                             factor + g * rows + r, v, from, g,
-                                             out[g] + r * out_stride, out_stride, before);
+          accumulate_values<Kind, count, careful>(scores + (g * rows + r) * tile_keys,
+                                                  factor + g * rows + r, v, from, g,
+                                                  out[g] + r * out_stride, out_stride, before);
         });
       }
     }
@@ -428,53 +429,53 @@ class Part {
   const Problem& p;
   const WorkItem& item;
   const Sequence sequence;
-  const std::int64_t begin;  // the first key head
+  const std::int64_t begin;  // the first KV head
   const int heads, queries, rows;
-  const int block;  // keys whose scores are computed for all heads before those of the next
+  const int block;  // keys scored for all heads before the next ones
   const std::int64_t q_stride, out_stride;
-  float* scores;  // [key head][row][key]; after the softmax, the weights
+  float* scores;  // [KV head][row][key]; after the softmax, the weights
   float *bias, *keep;
-  float *factor, *highest, *sum, *shrink;  // of the softmax, for [key head][row]
-  Query* q[most_decode_heads];
-  float* out[most_decode_heads];
+  float *factor, *highest, *sum, *shrink;  // online softmax state, [KV head][row]
+  Query* q[max_decode_heads];
+  float* out[max_decode_heads];
 };
 
-// What a part that saw nothing leaves behind.
-void mark_empty(const Problem& p, const DecodeParts& parts, const WorkItem& item) {
+// The partial result of a split without visible keys.
+void mark_empty(const Problem& p, const DecodePartials& parts, const WorkItem& item) {
   const std::int64_t begin = item.head * decode_heads(p),
                      end = smaller(p.kv_heads, begin + decode_heads(p));
   for (std::int64_t g = begin; g < end; ++g)
     for (std::int64_t r = 0; r < parts.rows; ++r)
-      state_of(parts.part(p, item.batch, g, item.block) + r * parts.row_stride,
+      state_of(parts.partial(p, item.batch, g, item.block) + r * parts.row_stride,
                parts.row_stride) = {-infinity, 0.0f, 1.0f};
 }
 
 }  // namespace
 
-void decode(const Problem& p, const DecodeParts& parts, WorkItem item, DecodeTurn turn,
+void decode(const Problem& p, const DecodePartials& parts, WorkItem item, DecodePrefetch prefetch,
             float* scratch) {
   if (p.lengths.sequence(item.batch).sq == 0) return;
   if (keys_of(p, parts, item).empty()) return mark_empty(p, parts, item);
   with_operands(p.q.dtype, p.k.dtype, [&]<class Kind>() {
-    if (Part<Kind, false>(p, parts, item, scratch).run(parts, turn)) return;
-    // A weight of 0 times an infinite value is NaN: only then, once more with care. What is still
-    // not finite may have overflowed.
-    if (Part<Kind, true>(p, parts, item, scratch).run(parts, turn)) return;
-    Part<Kind, true>(p, parts, item, scratch, true).run(parts, turn);
+    if (DecodeSplit<Kind, false>(p, parts, item, scratch).run(parts, prefetch)) return;
+    // A weight of 0 times an infinite value is NaN: only then run the careful path. Results that
+    // are still not finite may have overflowed.
+    if (DecodeSplit<Kind, true>(p, parts, item, scratch).run(parts, prefetch)) return;
+    DecodeSplit<Kind, true>(p, parts, item, scratch, true).run(parts, prefetch);
   });
 }
 
-void merge(const Problem& p, const ForwardOutputs& o, const DecodeParts& parts, WorkItem item,
-           float* sum) {
+void combine(const Problem& p, const ForwardOutputs& o, const DecodePartials& parts, WorkItem item,
+             float* sum) {
   const auto dropout_scale = static_cast<double>(p.dropout.scale());
   const std::int64_t sq = p.lengths.sequence(item.batch).sq;
-  for (std::int64_t r = 0; r < p.group() * sq; ++r) {
-    const Head head(p, item.batch, item.head * p.group() + r / sq);
+  for (std::int64_t r = 0; r < p.gqa_group() * sq; ++r) {
+    const Head head(p, item.batch, item.head * p.gqa_group() + r / sq);
     const auto row_of = [&](int n) {
-      return parts.part(p, item.batch, item.head, n) + r * parts.row_stride;
+      return parts.partial(p, item.batch, item.head, n) + r * parts.row_stride;
     };
     const auto state = [&](int n) { return state_of(row_of(n), parts.row_stride); };
-    // The sink is a part of its own, with weight but no value.
+    // The sink is one more split, with weight but no value.
     const Exponential exponential(head.exponent);
     float highest = head.sink;
     for (int n = 0; n < parts.splits; ++n)
@@ -487,7 +488,7 @@ void merge(const Problem& p, const ForwardOutputs& o, const DecodeParts& parts, 
     bool first = true, whole = true;
     for (int n = 0; n < parts.splits; ++n) {
       const RowState part = state(n);
-      if (part.sum == 0) continue;  // this part saw nothing
+      if (part.sum == 0) continue;  // no visible key in this split
       const float share = share_of(part);
       total += part.sum * share;
       whole &= part.shrink == 1.0f;
@@ -503,8 +504,8 @@ void merge(const Problem& p, const ForwardOutputs& o, const DecodeParts& parts, 
       taint += value * 0.0f;
       store(sum + c, value);
     }
-    // Parts overflowed, or their sum did, or one without any share of the whole is infinite.
-    // Columns beyond the last may be anything, so this may be done in vain.
+    // A partial result or the sum overflowed, or one without weight is infinite. Padding columns
+    // may trigger this needlessly.
     if (!whole || any_nan(taint)) {
       for (int c = 0; c < p.value_dim && total == total; ++c) {
         double value = 0;

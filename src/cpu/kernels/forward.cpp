@@ -1,34 +1,33 @@
-// Forward: a block of queries stays in vector lanes, panel by panel, while tiles of keys and values
-// stream past. The scores of one tile are all that ever exists of the score matrix.
+// Forward: panels of queries stay in vector lanes while tiles of keys and values stream past. Only
+// one tile of scores exists at a time.
 #include "cpu/kernels/entries.hpp"
-#include ROCFLASH_PRODUCTS
+#include ROCFLASH_GEMM
 #include "cpu/kernels/score.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 namespace {
 
-// Running softmax of one query per lane: a base close to the highest score, and the sum of weights
-// relative to it. The base follows only where scores outgrow it by the exponential's slack: where
-// weights are rounded, those up to 2^8 are as good as those up to 1, and most tiles then leave what
-// was accumulated before as it is.
+// Online softmax with one query per lane: a running max and the sum of weights relative to it. The
+// running max is updated only if scores exceed it by the exponential's slack. Rounded weights up to
+// 2^8 are as accurate as weights up to 1, so most tiles need no rescale of the output.
 struct OnlineSoftmax {
   float *base, *sum, *factor;
 
-  // The sink, if there is one, is the first weight: 1, or NaN for a sink of +infinity or NaN. Lanes
-  // beyond the queries never move.
+  // A sink is the first weight: 1, or NaN for a sink of +infinity or NaN. Lanes past the last query
+  // never change.
   template <int vectors>
   ROCFLASH_INLINE void start(const Head& head, std::int64_t queries) {
     for (int n = 0; n < vectors * width; ++n) {
       base[n] = n < queries ? head.sink : infinity;
-      sum[n] = head.sink == -infinity ? 0.0f : 1.0f + head.sink_taint();
+      sum[n] = head.sink == -infinity ? 0.0f : 1.0f + head.sink_nan();
     }
   }
 
-  // Turns a tile of scores into weights, and hands them over by pairs of rows: emit(row, lane,
-  // weights of the row, of the next); a row that is not there has none. Returns whether some base
-  // changed: what was accumulated before is then to be multiplied by `factor`.
+  // Converts a tile of scores to weights and passes them on in pairs of rows: emit(row, lane,
+  // weights of the row, weights of the next row); a missing row has weights 0. Returns whether a
+  // running max changed: earlier output must then be rescaled by `factor`.
   template <int vectors, class Exponent, class Emit>
-  ROCFLASH_INLINE bool absorb(const float* scores, std::int64_t rows, const Exponent& exponential,
+  ROCFLASH_INLINE bool update(const float* scores, std::int64_t rows, const Exponent& exponential,
                               Emit emit) {
     constexpr int panel = vectors * width;
     const float reach = Exponent::slack / exponential.factor;
@@ -37,15 +36,15 @@ struct OnlineSoftmax {
     for (std::int64_t r = 0; r < rows; ++r)
       for (int m = 0; m < vectors; ++m)
         top[m] = larger(load(scores + r * panel + m * width), top[m]);
-    bool moved = false;
-    for (int m = 0; m < vectors; ++m) moved |= any(top[m] > load(base + m * width) + reach);
+    bool rescaled = false;
+    for (int m = 0; m < vectors; ++m) rescaled |= any(top[m] > load(base + m * width) + reach);
     for (int m = 0; m < vectors; ++m) {
       const Float before = load(base + m * width);
       const Float now = select(top[m] > before + reach, top[m], before);
-      // Nothing seen so far: any finite base makes all weights 0.
+      // No visible key so far: any finite base makes all weights 0.
       top[m] = select(now == -infinity, Float{}, now);
       total[m] = load(sum + m * width);
-      if (moved) {
+      if (rescaled) {
         const Float change = exponential(before - top[m]);
         store(base + m * width, now);
         store(factor + m * width, change);
@@ -53,7 +52,7 @@ struct OnlineSoftmax {
       }
     }
     for (int m = 0; m < vectors; ++m) top[m] = exponential.base(top[m]);
-    // Sums of a few weights at a time lose less, like those of products.
+    // Blocked summation loses less precision, as in the GEMMs.
     constexpr std::int64_t run = 16;
     for (std::int64_t begin = 0; begin < rows; begin += run) {
       Float added[vectors] = {};
@@ -75,26 +74,28 @@ struct OnlineSoftmax {
       for (int m = 0; m < vectors; ++m) total[m] += added[m];
     }
     for (int m = 0; m < vectors; ++m) store(sum + m * width, total[m]);
-    return moved;
+    return rescaled;
   }
 
-  ROCFLASH_INLINE bool saw_nothing(int lane) const { return sum[lane] == 0; }
+  ROCFLASH_INLINE bool is_fully_masked(int lane) const { return sum[lane] == 0; }
 };
 
-// The weights themselves, for callers who ask: scores again, now that their sum is known.
+// Stores the weights (s_dmask): recomputes the scores now that their sum is known.
 template <int vectors>
 [[gnu::noinline]] void store_weights(const Head& head, const Tile& tile, const float* scores,
                                      const float* keep, const OnlineSoftmax& softmax,
                                      const PerScore& to) {
   constexpr int panel = vectors * width;
   for (int n = 0; n < tile.queries.size(); ++n) {
-    const double base = softmax.saw_nothing(n) ? 0.0 : static_cast<double>(softmax.base[n]);
-    const double over = softmax.saw_nothing(n) ? 0.0 : 1.0 / static_cast<double>(softmax.sum[n]);
+    const double base = softmax.is_fully_masked(n) ? 0.0 : static_cast<double>(softmax.base[n]);
+    const double over =
+        softmax.is_fully_masked(n) ? 0.0 : 1.0 / static_cast<double>(softmax.sum[n]);
     for (std::int64_t r = 0; r < tile.keys.size(); ++r) {
-      // A hidden key has weight 0, whatever the others' sum is.
+      // A masked key has weight 0, whatever the sum of the row.
       const float score = scores[r * panel + n];
       const double difference = static_cast<double>(score) - base;
-      const double weight = score == -infinity ? 0.0 : __builtin_exp(difference * head.unit) * over;
+      const double weight =
+          score == -infinity ? 0.0 : __builtin_exp(difference * head.score_scale) * over;
       store_double(to.row(head.b, head.h, tile.queries.begin + n), to.dtype,
                    (tile.keys.begin + r) * to.key_stride,
                    keep && keep[r * panel + n] == 0 ? -weight : weight);
@@ -102,7 +103,7 @@ template <int vectors>
   }
 }
 
-// What has no weight any more contributes nothing, even if it is infinite.
+// Output without remaining weight contributes nothing, even if it is infinite.
 template <int vectors>
 [[gnu::noinline]] void rescale(float* out, int columns, const float* factor) {
   for (int c = 0; c < columns; ++c) {
@@ -114,11 +115,11 @@ template <int vectors>
   }
 }
 
-template <class Products>
+template <class Gemm>
 class Block {
-  static constexpr int vectors = Products::vectors, panel = Products::panel;
-  static constexpr int rows_together = Products::rows_together;
-  static constexpr int most_panels = most_forward_block / (most_vectors * width);
+  static constexpr int vectors = Gemm::vectors, panel = Gemm::panel;
+  static constexpr int rows_together = Gemm::rows_together;
+  static constexpr int max_panels = max_forward_block / (max_vectors * width);
 
  public:
   Block(const Head& head, Range queries, float* memory)
@@ -127,7 +128,7 @@ class Block {
         queries_(queries),
         panels_(static_cast<int>(blocks_of(queries.size(), panel))),
         scratch_(memory),
-        products_(scratch_, static_cast<int>(larger(p_.head_dim, p_.value_dim))),
+        gemm_(scratch_, static_cast<int>(larger(p_.head_dim, p_.value_dim))),
         k_(scratch_, p_.head_dim, rows_together),
         v_(scratch_, p_.value_dim, rows_together),
         exponential_(head.exponent) {
@@ -135,7 +136,7 @@ class Block {
     bias_ = scratch_.take(panel * stream_rows);
     keep_ = scratch_.take(panel * stream_rows);
     for (int n = 0; n < panels_; ++n) {
-      q_[n] = typename Products::InLanes(scratch_, p_.head_dim);
+      q_[n] = typename Gemm::LaneOperand(scratch_, p_.head_dim);
       q_[n].load(head.queries_of(p_.q, queries_of(n)), head.scale.lanes);
       out_[n] = scratch_.take(std::int64_t{panel} * p_.value_dim);
       float* statistics = scratch_.take(3 * panel);
@@ -156,7 +157,7 @@ class Block {
     for (Range here = from(keys.begin); !here.empty(); here = next_) {
       next_ = from(here.end);
       k_.load(head_.keys_of(p_.k, here), head_.scale.rows);
-      v_.load(head_.keys_of(p_.v, here), shrink_);
+      v_.load(head_.keys_of(p_.v, here), value_scale_);
       for (int n = 0; n < panels_; ++n) attend(n, here);
     }
   }
@@ -176,27 +177,27 @@ class Block {
       }
       finite &= store_lanes(out_[n], panel, factor, head_.queries_of(o.out, queries));
     }
-    if (!finite) repair(o.out);
+    if (!finite) recompute_nonfinite(o.out);
     if (o.s_dmask) store_weights_of(o);
   }
 
  private:
   ROCFLASH_INLINE double factor_of(const OnlineSoftmax& softmax, int lane) const {
-    return softmax.saw_nothing(lane)
+    return softmax.is_fully_masked(lane)
                ? 0.0
                : static_cast<double>(p_.dropout.scale()) / static_cast<double>(softmax.sum[lane]);
   }
-  // Sums of values times weights, which are not divided by their sum yet, may overflow where the
-  // results do not. So whatever is not finite is computed again from smaller values.
-  [[gnu::noinline]] void repair(const Rows& out) {
+  // Unnormalized sums of values may overflow where the results do not. Non-finite results are
+  // recomputed with scaled values.
+  [[gnu::noinline]] void recompute_nonfinite(const Rows& out) {
     bool some = false;
     for (int n = 0; n < panels_; ++n)
       for (int lane = 0; lane < queries_of(n).size(); ++lane)
         some |= softmax_[n].sum[lane] - softmax_[n].sum[lane] == 0;
     if (!some) return;  // NaN everywhere
-    shrink_ = 0x1p-48f;
+    value_scale_ = 0x1p-48f;
     attend();
-    shrink_ = 1.0f;
+    value_scale_ = 1.0f;
     for (int n = 0; n < panels_; ++n) {
       const RowBlock rows = head_.queries_of(out, queries_of(n));
       for (int lane = 0; lane < rows.count; ++lane) {
@@ -218,7 +219,7 @@ class Block {
       for (int n = 0; n < panels_; ++n) {
         const Tile tile{queries_of(n), here};
         score(n, tile, 0);
-        if (p_.dropout.on()) draw_dropout<Lanes::queries, vectors>(head_, tile, keep_);
+        if (p_.dropout.on()) dropout_mask<Lanes::queries, vectors>(head_, tile, keep_);
         store_weights<vectors>(head_, tile, scores_, p_.dropout.on() ? keep_ : nullptr, softmax_[n],
                                o.s_dmask);
       }
@@ -231,64 +232,64 @@ class Block {
     return {queries_.begin + n * panel, smaller(queries_.end, queries_.begin + (n + 1) * panel)};
   }
   void score(int n, const Tile& tile, std::int64_t row) {
-    products_.score(k_.from(row), tile.keys.size(), q_[n], {scores_, panel});
+    gemm_.score(k_.from(row), tile.keys.size(), q_[n], {scores_, panel});
     finish_scores<Lanes::queries, vectors>(head_, tile, scores_, bias_, nullptr);
   }
-  // What was accumulated before is rescaled where the softmax asks for it; `settle` is called
-  // first.
+  // Rescales the output if the softmax requires it, after `flush`.
   template <class Emit, class Settle>
-  void absorb(int n, std::int64_t rows, Emit emit, Settle settle) {
-    if (!softmax_[n].template absorb<vectors>(scores_, rows, exponential_, emit)) return;
-    settle();
+  void update(int n, std::int64_t rows, Emit emit, Settle flush) {
+    if (!softmax_[n].template update<vectors>(scores_, rows, exponential_, emit)) return;
+    flush();
     rescale<vectors>(out_[n], p_.value_dim, softmax_[n].factor);
   }
-  // A panel against the keys at hand, tile by tile. Where weights are packed, their values wait for
-  // those of the other tiles: the sums are then loaded and stored once for all. Meanwhile the next
-  // keys and values are asked for, a few at a time.
+  // A panel against the loaded keys, tile by tile. With packed weights, the GEMM with v covers
+  // several tiles: its accumulators are loaded and stored once. Meanwhile the next keys and values
+  // are prefetched.
   void attend(int n, Range keys) {
     constexpr int tiles = rows_together / stream_rows;
     const Panel<float> sums{out_[n], panel};
-    const Range seen = visible(queries_of(n));
-    const bool packs = Products::packs && !p_.dropout.on();
-    Range waiting{0, 0};  // rows of packed weights
-    const auto settle = [&] {
-      if constexpr (Products::packs)
-        if (!waiting.empty()) products_.weigh_packed(v_.from(waiting.begin), waiting, sums);
-      waiting.begin = waiting.end;
+    const Range visible_range = visible(queries_of(n));
+    const bool packs = Gemm::packs && !p_.dropout.on();
+    Range pending{0, 0};  // rows of packed weights
+    const auto flush = [&] {
+      if constexpr (Gemm::packs)
+        if (!pending.empty()) gemm_.accumulate_packed(v_.from(pending.begin), pending, sums);
+      pending.begin = pending.end;
     };
     for (std::int64_t j = keys.begin; j < keys.end; j += stream_rows) {
-      const Tile tile{queries_of(n), {j, smaller(smaller(keys.end, j + stream_rows), seen.end)}};
+      const Tile tile{queries_of(n),
+                      {j, smaller(smaller(keys.end, j + stream_rows), visible_range.end)}};
       const std::int64_t row = j - keys.begin, rows = tile.keys.size();
-      const auto ask = [&](const Rows& rows_of) {
+      const auto prefetch_rows = [&](const Rows& rows_of) {
         prefetch(head_.keys_of(rows_of, next_), n * tiles + static_cast<int>(row / stream_rows),
                  panels_ * tiles);
       };
-      const bool hidden = tile.keys.empty() || seen.begin >= j + stream_rows;
-      ask(p_.k);
-      if (!hidden) score(n, tile, row);
-      ask(p_.v);
-      if (hidden) continue;
-      if constexpr (Products::packs) {
+      const bool masked = tile.keys.empty() || visible_range.begin >= j + stream_rows;
+      prefetch_rows(p_.k);
+      if (!masked) score(n, tile, row);
+      prefetch_rows(p_.v);
+      if (masked) continue;
+      if constexpr (Gemm::packs) {
         if (packs) {
-          if (waiting.empty()) waiting = {row, row};
-          absorb(
+          if (pending.empty()) pending = {row, row};
+          update(
               n, rows,
               [&](std::int64_t r, int lane, Float lower, Float upper) {
-                products_.pack(row + r, lane, lower, upper);
+                gemm_.pack(row + r, lane, lower, upper);
               },
-              settle);
-          waiting.end = row + rows;
+              flush);
+          pending.end = row + rows;
           continue;
         }
       }
-      weigh_tile(n, tile, row);
+      accumulate_tile(n, tile, row);
     }
-    settle();
+    flush();
   }
-  void weigh_tile(int n, const Tile& tile, std::int64_t row) {
+  void accumulate_tile(int n, const Tile& tile, std::int64_t row) {
     const std::int64_t rows = tile.keys.size();
-    // There is room for a row more than an odd number.
-    absorb(
+    // The buffer has space for one row more than an odd number.
+    update(
         n, rows,
         [&](std::int64_t r, int lane, Float lower, Float upper) {
           ROCFLASH_ISA::store(scores_ + r * panel + lane, lower);
@@ -296,28 +297,28 @@ class Block {
         },
         [] {});
     if (p_.dropout.on()) {
-      draw_dropout<Lanes::queries, vectors>(head_, tile, keep_);
+      dropout_mask<Lanes::queries, vectors>(head_, tile, keep_);
       for (std::int64_t e = 0; e < rows * panel; e += width)
-        keep_lanes(scores_ + e, load(keep_ + e) != 0.0f, 0.0f);
+        blend_lanes(scores_ + e, load(keep_ + e) != 0.0f, 0.0f);
     }
-    products_.weigh(v_.from(row), rows, {scores_, panel}, {out_[n], panel});
+    gemm_.accumulate(v_.from(row), rows, {scores_, panel}, {out_[n], panel});
   }
 
   const Head& head_;
   const Problem& p_;
   const Range queries_;
   const int panels_;
-  Range next_{0, 0};     // keys that will be loaded next
-  float shrink_ = 1.0f;  // a power of two that values are multiplied with
+  Range next_{0, 0};          // keys to load next
+  float value_scale_ = 1.0f;  // a power of two by which values are multiplied
   Scratch scratch_;
-  Products products_;
-  typename Products::Rows k_;
-  typename Products::Values v_;
-  const typename Products::Exponent exponential_;
+  Gemm gemm_;
+  typename Gemm::Rows k_;
+  typename Gemm::Values v_;
+  const typename Gemm::Exponent exponential_;
   float *scores_, *bias_, *keep_;  // [key][lane]
-  typename Products::InLanes q_[most_panels];
-  OnlineSoftmax softmax_[most_panels];
-  float* out_[most_panels];  // [column][lane]
+  typename Gemm::LaneOperand q_[max_panels];
+  OnlineSoftmax softmax_[max_panels];
+  float* out_[max_panels];  // [column][lane]
 };
 
 }  // namespace
@@ -325,11 +326,13 @@ class Block {
 void forward(const Problem& p, const ForwardOutputs& o, WorkItem item, int rows, float* scratch) {
   const Head head(p, item.batch, item.head);
   const Range block{item.block * rows, smaller(head.sequence.sq, (item.block + 1) * rows)};
-  with_products(block.size(), p.dtype, p.k.dtype, [&]<class Products>() {
-    Block<Products> queries(head, block, scratch);
+  const auto attend = [&]<class Gemm>() {
+    Block<Gemm> queries(head, block, scratch);
     queries.attend();
     queries.store(o);
-  });
+  };
+  if (needs_f32_products(p)) return with_f32_gemm(block.size(), p.dtype, attend);
+  with_gemm(block.size(), p.dtype, p.k.dtype, attend);
 }
 
 }  // namespace rocflash::cpu::ROCFLASH_ISA

@@ -1,21 +1,21 @@
-// Rotary embedding of many rows: vectors of pairs, in float. Products are rounded before they are added, so that
-// the bits are those of core/append.cpp and of the GPUs' kernel.
+// Rotary embedding, vectorized over pairs, in float. Products are rounded before they are added, so
+// that results are bit-identical to core/append.cpp and the GPU kernel.
 #include "core/packed.hpp"
+#include "cpu/gemm/rows.hpp"
 #include "cpu/kernels/entries.hpp"
-#include "cpu/products/rows.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 namespace {
 
-// The angles of one position, as floats.
+// Cosines and sines of one position, as floats.
 struct Angles {
   const float *cos, *sin;
 };
 
-// Pairs of one row whose numbers lie next to each other: `width` of them in two vectors.
+// Interleaved pairs of one row: `width` of them in two vectors.
 template <class Element, int... lane>
-ROCFLASH_INLINE void rotate_neighbours(const Element* from, Element* to, Float c, Float s,
-                                       std::integer_sequence<int, lane...>) {
+ROCFLASH_INLINE void rotate_interleaved(const Element* from, Element* to, Float c, Float s,
+                                        std::integer_sequence<int, lane...>) {
   const Float a = load_vector(from), b = load_vector(from + width);
   const Float x = __builtin_shufflevector(a, b, (2 * lane)...),
               y = __builtin_shufflevector(a, b, (2 * lane + 1)...);
@@ -33,7 +33,7 @@ ROCFLASH_INLINE void rotate_row(const Rotary& r, Angles angles, const Element* f
   for (; n + width <= half; n += width) {
     const Float c = load(angles.cos + n), s = load(angles.sin + n);
     if (r.interleaved) {
-      rotate_neighbours(from + 2 * n, to + 2 * n, c, s, std::make_integer_sequence<int, width>{});
+      rotate_interleaved(from + 2 * n, to + 2 * n, c, s, std::make_integer_sequence<int, width>{});
     } else {
       const Float x = load_vector(from + n), y = load_vector(from + n + half);
       store_vector(to + n, x * c - y * s);
@@ -50,13 +50,13 @@ ROCFLASH_INLINE void rotate_row(const Rotary& r, Angles angles, const Element* f
   for (n = r.dim; n < columns; ++n) to[n] = from[n];
 }
 
-constexpr int most_pairs = max_head_dim / 2;
+constexpr int max_pairs = max_head_dim / 2;
 
 }  // namespace
 
 void rotate(const Problem& p, const Rotary& r, const Rows& to, Range rows) {
   const Lengths& l = p.lengths;
-  float cosines[most_pairs], sines[most_pairs];
+  float cosines[max_pairs], sines[max_pairs];
   for (std::int64_t n = rows.begin; n < rows.end; ++n) {
     const std::int64_t b = l.packed_q() ? sequence_of(l.cu_q, l.batch, n) : n / l.rows_q;
     if (b < 0) continue;

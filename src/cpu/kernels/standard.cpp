@@ -1,13 +1,13 @@
-// Standard attention with the same vector kernels: all scores in memory, one whole step after the
-// other. It exists to be compared with, so it does what a framework without a fused kernel does, as
-// fast as these kernels let it. Like such a framework it computes hidden scores too.
+// Naive attention with the same vector kernels: all scores are materialized, one stage after the
+// other. It is the baseline for comparisons, so it does what a framework without a fused kernel
+// does, as fast as these kernels allow. Like a framework it also computes masked scores.
 #include "cpu/kernels/entries.hpp"
-#include "cpu/kernels/gradient.hpp"
+#include "cpu/kernels/gradient_tile.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 namespace {
 
-constexpr int vectors = most_vectors;
+constexpr int vectors = max_vectors;
 constexpr int panel = vectors * width;
 constexpr int panels = lane_rows / panel;
 
@@ -17,15 +17,15 @@ Range block_of(std::int64_t block, std::int64_t rows) {
 Range part_of(Range block, int n) {
   return {block.begin + n * panel, smaller(block.end, block.begin + (n + 1) * panel)};
 }
-// A framework multiplies bf16 as it likes; here it is all in f32.
+// Computes in f32 for every dtype.
 template <class Body>
 void with_float(DType dtype, Body body) {
-  if (dtype == DType::f32) return body.template operator()<InFloat<vectors, Sums::in_runs>>();
-  body.template operator()<InFloat<vectors, Sums::whole>>();
+  if (dtype == DType::f32) return body.template operator()<F32Gemm<vectors, Summation::blocked>>();
+  body.template operator()<F32Gemm<vectors, Summation::whole>>();
 }
-std::int64_t plane_of(const Head& head) { return head.b * head.problem.heads + head.h; }
+std::int64_t bh_of(const Head& head) { return head.b * head.problem.heads + head.h; }
 
-// Copies a tile into the matrix of scores, as far as the keys go.
+// Copies a tile into the score matrix, up to the last key.
 void put_tile(float* matrix, std::int64_t stride, Panel<float> tile, Range queries, Range keys) {
   for (std::int64_t r = 0; r < queries.size(); ++r) {
     __builtin_memcpy(matrix + (queries.begin + r) * stride + keys.begin, tile.at(r, 0).data,
@@ -34,8 +34,8 @@ void put_tile(float* matrix, std::int64_t stride, Panel<float> tile, Range queri
 }
 
 // to[n][column] = factor * sum over k of a(n, k) * power * rows[k][column], for the `to.count` rows
-// of a block, where `rows_at` gives the streamed rows and `heads` of them are summed. `power` is
-// one of two.
+// of a block. `rows_at` returns the streamed rows, summed over `heads` heads. `power` is a power of
+// two.
 template <class RowsAt, class WeightsAt>
 void multiply_rows(const RowBlock& to, std::int64_t heads, std::int64_t k, RowsAt rows_at,
                    WeightsAt weights_at, float power, double factor, float* memory) {
@@ -52,8 +52,9 @@ void multiply_rows(const RowBlock& to, std::int64_t heads, std::int64_t k, RowsA
       const bool finite = load_rows(rows, stride, block, power);
       if (!finite) clear_nonfinite(rows, block.count * stride);
       over_columns(columns, [&]<int wide>(int at) {
-        const auto multiply = to.rows.dtype == DType::f32 ? gemm<wide, Into::add, Sums::in_runs>
-                                                          : gemm<wide, Into::add, Sums::whole>;
+        const auto multiply = to.rows.dtype == DType::f32
+                                  ? gemm<wide, Into::add, Summation::blocked>
+                                  : gemm<wide, Into::add, Summation::whole>;
         multiply(to.count, here.size(), weights_at(h, here),
                  Panel<const float>{rows, stride}.at(0, at), Panel<float>{sum, stride}.at(0, at));
       });
@@ -72,16 +73,16 @@ void multiply_rows(const RowBlock& to, std::int64_t heads, std::int64_t k, RowsA
 void standard_scores(const Problem& p, const Scores& s, WorkItem item, float* memory) {
   const Head head(p, item.batch, item.head);
   const Range block = block_of(item.block, head.sequence.sk);
-  with_float(p.dtype, [&]<class Products>() {
+  with_float(p.dtype, [&]<class Gemm>() {
     Scratch scratch(memory);
-    Products products(scratch, p.head_dim);
-    typename Products::Rows q(scratch, p.head_dim);
-    typename Products::InLanes k[panels];
+    Gemm gemm_ops(scratch, p.head_dim);
+    typename Gemm::Rows q(scratch, p.head_dim);
+    typename Gemm::LaneOperand k[panels];
     float* scores = scratch.take(panel * stream_rows);
     float* bias = scratch.take(panel * stream_rows);
     const auto parts = static_cast<int>(blocks_of(block.size(), panel));
     for (int n = 0; n < parts; ++n) {
-      k[n] = typename Products::InLanes(scratch, p.head_dim);
+      k[n] = typename Gemm::LaneOperand(scratch, p.head_dim);
       k[n].load(head.keys_of(p.k, part_of(block, n)), head.scale.lanes);
     }
     for (std::int64_t i = 0; i < head.sequence.sq; i += stream_rows) {
@@ -89,9 +90,9 @@ void standard_scores(const Problem& p, const Scores& s, WorkItem item, float* me
       q.load(head.queries_of(p.q, queries), head.scale.rows);
       for (int n = 0; n < parts; ++n) {
         const Tile tile{queries, part_of(block, n)};
-        products.score(q, queries.size(), k[n], {scores, panel});
+        gemm_ops.score(q, queries.size(), k[n], {scores, panel});
         finish_scores<Lanes::keys, vectors>(head, tile, scores, bias, nullptr);
-        put_tile(s.data + s.offset(plane_of(head), 0), s.keys, {scores, panel}, tile.queries,
+        put_tile(s.data + s.offset(bh_of(head), 0), s.keys, {scores, panel}, tile.queries,
                  tile.keys);
       }
     }
@@ -105,28 +106,28 @@ void standard_softmax(const Problem& p, const ForwardOutputs& o, const Scores& s
   const std::int64_t keys = head.sequence.sk, whole = keys / width * width;
   const Exponential exponential(head.exponent);
   for (std::int64_t i = block.begin; i < block.end; ++i) {
-    float* row = s.data + s.offset(plane_of(head), i);
+    float* row = s.data + s.offset(bh_of(head), i);
     float highest = head.sink;
     Float tops = splat(-infinity);
     for (std::int64_t j = 0; j < whole; j += width) tops = larger(load(row + j), tops);
     for (int n = 0; n < width; ++n) highest = tops[n] > highest ? tops[n] : highest;
     for (std::int64_t j = whole; j < keys; ++j) highest = row[j] > highest ? row[j] : highest;
-    // All weights beside an infinite score are NaN.
+    // An infinite score makes all weights NaN.
     const float base = highest == -infinity ? 0.0f : highest + (highest - highest);
 
-    // The tail goes through the same exponential, in a vector of its own.
+    // The tail uses the same exponential, in its own vector.
     Float total{}, tail = splat(-infinity);
-    // A hidden key has weight 0, whatever the others' sum is.
-    const auto weigh = [&](Float score) {
+    // A masked key has weight 0, whatever the sum of the row.
+    const auto weight_of = [&](Float score) {
       return select(score == -infinity, Float{}, exponential(score - base));
     };
     for (std::int64_t j = 0; j < whole; j += width) {
-      const Float weight = weigh(load(row + j));
+      const Float weight = weight_of(load(row + j));
       total += weight;
       store(row + j, weight);
     }
     for (std::int64_t j = whole; j < keys; ++j) tail[j - whole] = row[j];
-    tail = weigh(tail);
+    tail = weight_of(tail);
     for (std::int64_t j = whole; j < keys; ++j) row[j] = tail[j - whole];
     total += tail;
     float sum = head.sink == -infinity ? 0.0f : exponential(head.sink - base);
@@ -137,7 +138,7 @@ void standard_softmax(const Problem& p, const ForwardOutputs& o, const Scores& s
     if (o.lse) o.lse.at(head.b, head.h, head.sequence.q_row + i) = head.lse(highest, sum);
     for (std::int64_t j = 0; j < keys; j += panel) {
       const Tile tile{{i, i + 1}, {j, smaller(keys, j + panel)}};
-      if (p.dropout.on()) draw_dropout<Lanes::keys, vectors>(head, tile, keep);
+      if (p.dropout.on()) dropout_mask<Lanes::keys, vectors>(head, tile, keep);
       for (std::int64_t n = 0; n < tile.keys.size(); ++n) {
         float& weight = row[j + n];
         const bool kept = !p.dropout.on() || keep[n] != 0;
@@ -146,7 +147,8 @@ void standard_softmax(const Problem& p, const ForwardOutputs& o, const Scores& s
                        (j + n) * o.s_dmask.key_stride,
                        static_cast<double>(kept ? weight : -weight));
         }
-        if (!kept) weight = 0;
+        // A NaN row stays NaN, even if dropout drops all of it.
+        if (!kept && sum == sum) weight = 0;
       }
     }
   }
@@ -160,20 +162,28 @@ void standard_output(const Problem& p, const ForwardOutputs& o, const Scores& s,
       head.queries_of(o.out, block), 1, head.sequence.sk,
       [&](std::int64_t, Range keys) { return head.keys_of(p.v, keys); },
       [&](std::int64_t, Range keys) {
-        return Strided{s.data + s.offset(plane_of(head), block.begin) + keys.begin, s.keys, 1};
+        return Strided{s.data + s.offset(bh_of(head), block.begin) + keys.begin, s.keys, 1};
       },
-      1.0f, static_cast<double>(p.dropout.scale() + head.sink_taint()), memory);
+      1.0f, static_cast<double>(p.dropout.scale() + head.sink_nan()), memory);
+}
+
+void standard_statistics(const Problem& p, const BackwardTensors& t, const Delta& to, WorkItem item,
+                         float* memory) {
+  const Head head(p, item.batch, item.head);
+  const Range block = block_of(item.block, head.sequence.sq);
+  find_statistics(head, t, to, block, lane_rows, memory,
+                  [&](Range, auto body) { with_float(p.dtype, body); });
 }
 
 void standard_weights(const Problem& p, const BackwardTensors& t, const Delta& delta,
                       const Scores& s, WorkItem item, float* memory) {
   const Head head(p, item.batch, item.head);
   const Range block = block_of(item.block, head.sequence.sk);
-  with_float(p.dtype, [&]<class Products>() {
+  with_float(p.dtype, [&]<class Gemm>() {
     const auto parts = static_cast<int>(blocks_of(block.size(), panel));
-    GradientTile<Products> pass(p, parts, memory);
+    GradientTile<Gemm> pass(p, parts, memory);
     for (int n = 0; n < parts; ++n) pass.load_keys(head, n, part_of(block, n));
-    const std::int64_t matrix = s.offset(plane_of(head), 0);
+    const std::int64_t matrix = s.offset(bh_of(head), 0);
     for (std::int64_t i = 0; i < head.sequence.sq; i += stream_rows) {
       const Range queries{i, smaller(head.sequence.sq, i + stream_rows)};
       pass.load_queries(head, t, delta, queries);
@@ -196,26 +206,26 @@ void standard_query_gradients(const Problem& p, const BackwardTensors& t, const 
       head.queries_of(t.dq, block), 1, head.sequence.sk,
       [&](std::int64_t, Range keys) { return head.keys_of(p.k, keys); },
       [&](std::int64_t, Range keys) {
-        return Strided{s.gradient + s.offset(plane_of(head), block.begin) + keys.begin, s.keys, 1};
+        return Strided{s.gradient + s.offset(bh_of(head), block.begin) + keys.begin, s.keys, 1};
       },
       head.scale.lanes, head.scale.of_lanes() * static_cast<double>(p.dropout.scale()), memory);
 }
 
 void standard_key_gradients(const Problem& p, const BackwardTensors& t, const Scores& s,
                             WorkItem item, float* memory) {
-  const Head first(p, item.batch, item.head * p.group());
+  const Head first(p, item.batch, item.head * p.gqa_group());
   const Range block = block_of(item.block, first.sequence.sk);
-  // Row j of the gradient sums over queries, so the weights are read down a column.
+  // Row j of the gradient sums over queries, so the weights are read along a column.
   const auto run = [&](const Rows& gradient, const Rows& source, const float* matrix, float power,
                        double factor) {
     if (!gradient) return;
     multiply_rows(
-        first.keys_of(gradient, block), p.group(), first.sequence.sq,
+        first.keys_of(gradient, block), p.gqa_group(), first.sequence.sq,
         [&](std::int64_t h, Range queries) {
           return Head(p, item.batch, first.h + h).queries_of(source, queries);
         },
         [&](std::int64_t h, Range queries) {
-          return Strided{matrix + s.offset(plane_of(first) + h, queries.begin) + block.begin, 1,
+          return Strided{matrix + s.offset(bh_of(first) + h, queries.begin) + block.begin, 1,
                          s.keys};
         },
         power, factor, memory);

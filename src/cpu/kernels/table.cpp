@@ -1,4 +1,4 @@
-// The entry points of this instruction set, as the dispatcher sees them.
+// The table of entry points of this ISA for the dispatcher.
 #include "cpu/kernels/entries.hpp"
 
 #define ROCFLASH_STRING_(x) #x
@@ -9,14 +9,16 @@ namespace rocflash::cpu::ROCFLASH_ISA {
 const Kernels kernels{ROCFLASH_STRING(ROCFLASH_ISA),
                       forward,
                       decode,
-                      merge,
+                      combine,
                       delta,
+                      statistics,
                       gradients,
                       query_gradients,
                       bias_gradients,
                       standard_scores,
                       standard_softmax,
                       standard_output,
+                      standard_statistics,
                       standard_weights,
                       standard_query_gradients,
                       standard_key_gradients,

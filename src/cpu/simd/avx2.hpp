@@ -1,4 +1,4 @@
-// AVX2 with fused products and f16 conversions.
+// AVX2 with FMA and F16C.
 #pragma once
 
 #include <immintrin.h>
@@ -7,7 +7,7 @@
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 
-inline constexpr Traits traits{.width = 8, .run_of_terms = 16, .runs_in_registers = false};
+inline constexpr Traits traits{.width = 8, .summation_block = 16, .blocks_in_registers = false};
 
 }  // namespace rocflash::cpu::ROCFLASH_ISA
 
@@ -19,15 +19,14 @@ ROCFLASH_INLINE Float fused(Float a, Float b, Float c) {
   return (Float)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 }
 
-// 2^x, where `polynomial` gives it for fractions of at most 1/2.
+// 2^x; `polynomial` evaluates it for |fraction| <= 1/2.
 template <class Polynomial>
 ROCFLASH_INLINE Float quick_exp2(Float x, Polynomial polynomial) {
   return exp2_by_bits(x, polynomial);
 }
 
-// Halves of both vectors merged, side by side: the first step for each of `count` vectors that are
-// folded into one lane each. Shuffles within quarters of a vector come first, because they are
-// fast.
+// One step of folding `count` vectors into one lane each: combines the halves of both vectors.
+// In-lane shuffles come first, because they are faster.
 template <int count, class Merge>
 ROCFLASH_INLINE Float fold_two(Float a, Float b, Merge merge) {
   if constexpr (count == 8) {

@@ -5,8 +5,9 @@
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 
-// Half of the accumulators hold what the runs before have come to.
-inline constexpr Traits traits{.width = 16, .run_of_terms = 16, .runs_in_registers = true};
+// Half of the accumulators hold the sums of earlier blocks.
+inline constexpr Traits traits{
+    .width = 16, .summation_block = 16, .blocks_in_registers = true, .registers = 32};
 
 }  // namespace rocflash::cpu::ROCFLASH_ISA
 

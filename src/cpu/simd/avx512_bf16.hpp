@@ -1,13 +1,14 @@
-// AVX-512 with dot products of bf16 pairs.
+// AVX-512 with AVX512-BF16 (VDPBF16PS).
 #pragma once
 
 #include "cpu/simd/traits.hpp"
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 
-// Half of the accumulators hold what the runs before have come to.
-inline constexpr Traits traits{.width = 16, .run_of_terms = 16, .runs_in_registers = true};
+// Half of the accumulators hold the sums of earlier blocks.
+inline constexpr Traits traits{
+    .width = 16, .summation_block = 16, .blocks_in_registers = true, .registers = 32};
 
 }  // namespace rocflash::cpu::ROCFLASH_ISA
 
-#include "cpu/simd/bf16_pairs.hpp"
+#include "cpu/simd/bf16_dot.hpp"

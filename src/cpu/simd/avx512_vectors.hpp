@@ -1,4 +1,4 @@
-// What all instruction sets with AVX-512 share. Their files say how sums are made first.
+// Shared by all ISAs with AVX-512. The file of each ISA defines its traits first.
 #pragma once
 
 #include <immintrin.h>
@@ -11,16 +11,15 @@ ROCFLASH_INLINE Float fused(Float a, Float b, Float c) {
   return (Float)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 }
 
-// 2^x, where `polynomial` gives it for fractions of at most 1/2.
+// 2^x; `polynomial` evaluates it for |fraction| <= 1/2.
 template <class Polynomial>
 ROCFLASH_INLINE Float quick_exp2(Float x, Polynomial polynomial) {
   const Float whole = (Float)_mm512_roundscale_ps((__m512)x, 0);
   return (Float)_mm512_scalef_ps((__m512)polynomial(x - whole), (__m512)whole);
 }
 
-// Halves of both vectors merged, side by side: the first step for each of `count` vectors that are
-// folded into one lane each. Shuffles within quarters of a vector come first, because they are
-// fast.
+// One step of folding `count` vectors into one lane each: combines the halves of both vectors.
+// In-lane shuffles come first, because they are faster.
 template <int count, class Merge>
 ROCFLASH_INLINE Float fold_two(Float a, Float b, Merge merge) {
   if constexpr (count == 16) {

@@ -1,19 +1,18 @@
-// The vector vocabulary of the CPU kernels: one source, compiled once per instruction set.
+// The vector type of the CPU kernels: one source, compiled once per ISA.
 //
-// Vectors are the compilers' own (GNU vector extensions), so operators just work and clang and GCC
-// both build it. Everything here is always inlined or lives in the instruction set's namespace;
-// nothing of the standard library is used, because the linker could pick its copy of a shared
-// inline function (see core/inline.hpp).
+// Vectors are GNU vector extensions, which clang and GCC both support. Everything here is always
+// inlined or in the ISA's namespace. The standard library is not used, because the linker could
+// keep the copy of an inline function that needs a newer ISA (core/inline.hpp).
 #pragma once
 
-// The file of this instruction set, as CMake chose it. It says how wide vectors are, how many
-// registers there are, and how the few things are done that need instructions of its own.
+// The file of this ISA, selected by CMake. It defines the vector width, the number of registers,
+// and the functions that need its own instructions.
 #include ROCFLASH_SIMD
 
 namespace rocflash::cpu::ROCFLASH_ISA {
 
 ROCFLASH_INLINE Float select(Int mask, Float a, Float b) { return mask ? a : b; }
-// Where either is NaN it is b, as the instruction has it.
+// If either is NaN the result is b, as in MAXPS.
 ROCFLASH_INLINE Float larger(Float a, Float b) { return a > b ? a : b; }
 using rocflash::larger;  // of integers
 ROCFLASH_INLINE Float absolute(Float x) { return (Float)((Word)x & 0x7fffffffu); }
@@ -43,7 +42,7 @@ ROCFLASH_INLINE bool any(Int mask) {
 }
 ROCFLASH_INLINE bool any_nan(Float v) { return any(v != v); }
 
-// Each of `width` vectors folded into one lane: pairs of vectors are folded until one is left.
+// Folds each of `width` vectors into one lane: pairs of vectors are folded until one is left.
 template <int count, class Merge>
 ROCFLASH_INLINE Float fold_each(const Float (&v)[count], Merge merge) {
   if constexpr (count == 1) {
@@ -61,7 +60,7 @@ ROCFLASH_INLINE Float largest_each(const Float (&v)[width]) {
   return fold_each(v, [](Float a, Float b) { return larger(a, b); });
 }
 
-// Turns rows into columns: blocks of 1, 2, 4 ... lanes change places across the diagonal.
+// Transposes: blocks of 1, 2, 4 ... lanes are exchanged across the diagonal.
 template <int step, class Vector, int... lane>
 ROCFLASH_INLINE void exchange(Vector& a, Vector& b, std::integer_sequence<int, lane...>) {
   const Vector first =
@@ -79,8 +78,7 @@ ROCFLASH_INLINE void transpose(Vector (&v)[width]) {
   }
 }
 
-// body(n) for every lane, written out: arrays of vectors stay in registers only if no loop counts
-// through them.
+// body(n) for every lane, unrolled: arrays of vectors stay in registers only without a loop index.
 template <class Body, int... lane>
 ROCFLASH_INLINE void written_out(std::integer_sequence<int, lane...>, Body body) {
   (body(lane), ...);
@@ -91,7 +89,7 @@ ROCFLASH_INLINE void over_lanes(Body body) {
 }
 
 ROCFLASH_INLINE Float from_bf16(Short x) { return (Float)(__builtin_convertvector(x, Word) << 16); }
-// To the nearest, ties to even; NaN stays NaN.
+// Round to nearest even; NaN stays NaN.
 ROCFLASH_INLINE Short to_bf16(Float x) {
   const Word bits = (Word)x;
   const Word rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
@@ -107,7 +105,7 @@ ROCFLASH_INLINE Float clamp_exponent(Float x) {
   x = x < -127.0f ? splat(-127.0f) : x;
   return x > 128.0f ? splat(128.0f) : x;
 }
-// 2^fraction for |fraction| <= 1/2, times 2 to the integer that `shifted` holds above to_integer.
+// 2^fraction for |fraction| <= 1/2, times 2 to the integer in `shifted` above to_integer.
 ROCFLASH_INLINE Float scaled_exp2(Float fraction, Float shifted) {
   Float p = splat(1.53458121613e-4f);
   p = fused(p, fraction, 1.33999311772e-3f);
@@ -119,17 +117,17 @@ ROCFLASH_INLINE Float scaled_exp2(Float fraction, Float shifted) {
   return p * power_of_two(shifted);
 }
 
-// 2^x. Within 1 ulp; below 2^-126 it is 0; NaN stays NaN.
+// 2^x within 1 ulp; 0 below 2^-126; NaN stays NaN.
 ROCFLASH_INLINE Float exp2(Float x) {
   x = clamp_exponent(x);
   const Float shifted = x + to_integer;
   return scaled_exp2(x - (shifted - to_integer), shifted);
 }
 
-// 2^(a * factor) for a <= 0, without rounding the product. What is below `least` counts as it, and
-// gives 0.
+// 2^(a * factor) for a <= 0, without rounding the product. Arguments below `least` are clamped and
+// give 0.
 struct Exponential {
-  // By how many powers of two arguments may exceed 0: f32 needs the highest weight to be exactly 1.
+  // Powers of two by which arguments may exceed 0. f32 needs the largest weight to be exactly 1.
   static constexpr float slack = 0.0f;
   float factor, least;
 
@@ -137,7 +135,7 @@ struct Exponential {
     const float bound = -127.0f / factor;
     least = bound == -infinity ? -0x1.fffffep127f : bound;
   }
-  // 2^((a - b) * factor), given base(b)
+  // 2^((a - b) * factor), given base(b).
   ROCFLASH_INLINE static Float base(Float b) { return b; }
   ROCFLASH_INLINE Float above(Float base, Float a) const { return (*this)(a - base); }
   ROCFLASH_INLINE Float operator()(Float a) const {
@@ -148,15 +146,16 @@ struct Exponential {
   ROCFLASH_INLINE float operator()(float a) const { return (*this)(splat(a))[0]; }
 };
 
-// The same for results that will be rounded to 16 bits or fewer: fewer steps, to within 2^-18.
+// The same for results that are rounded to 16 bits: a shorter polynomial, within 2^-18.
 struct QuickExponential {
   static constexpr float slack = 8.0f;
   float factor;
 
   ROCFLASH_INLINE explicit QuickExponential(float positive_factor) : factor(positive_factor) {}
-  // The base's product is rounded, but all weights above it have that in common.
-  ROCFLASH_INLINE Float base(Float b) const { return b * factor; }
-  ROCFLASH_INLINE Float above(Float base, Float a) const { return power(fused(a, factor, -base)); }
+  // The running max is subtracted before scaling: its product would overflow for maxima of 3e38,
+  // and the product's rounding error would become an exponent for those of 1e9.
+  ROCFLASH_INLINE static Float base(Float b) { return b; }
+  ROCFLASH_INLINE Float above(Float base, Float a) const { return (*this)(a - base); }
   ROCFLASH_INLINE Float operator()(Float a) const { return power(a * factor); }
   ROCFLASH_INLINE float operator()(float a) const { return (*this)(splat(a))[0]; }
 
@@ -172,8 +171,13 @@ struct QuickExponential {
   }
 };
 
-// Within a few ulp of the result, also where it is small.
-ROCFLASH_INLINE Float tanh(Float x) {
+// tanh(x), and scaled * tanh(x) / x: softcap of `scaled` = softcap * x. The latter is `scaled`
+// itself if x is negligible, even if it underflows.
+struct Tanh {
+  Float value, capped;
+};
+// Within a few ulp, also for small results.
+ROCFLASH_INLINE Tanh tanh(Float x, Float scaled, float cap) {
   const Float z = x * x;
   Float q = splat(2.1227455673e-3f);
   q = fused(q, z, -8.1562801964e-3f);
@@ -181,13 +185,13 @@ ROCFLASH_INLINE Float tanh(Float x) {
   q = fused(q, z, -5.39453783872e-2f);
   q = fused(q, z, 1.33331959113e-1f);
   q = fused(q, z, -3.33333305714e-1f);
-  const Float near = fused(x * z, q, x);
+  const Float near = fused(x * z, q, x), capped = fused(scaled * z, q, scaled);
   const Float size = absolute(x);
   constexpr float middle = 0.6f;
-  if (!any(size >= middle)) return near;  // most vectors of scores that are capped at all
+  if (!any(size >= middle)) return {near, capped};  // most vectors of capped scores
   const Float far = 1.0f - 2.0f / (exp2(size * (2.0f * log2_e)) + 1.0f);
   const Float signed_far = (Float)((Word)far | ((Word)x & 0x80000000u));
-  return select(size < middle, near, signed_far);
+  return {select(size < middle, near, signed_far), select(size < middle, capped, signed_far * cap)};
 }
 
 }  // namespace rocflash::cpu::ROCFLASH_ISA

@@ -1,4 +1,4 @@
-// What differs between instruction sets in numbers: the file of each says it before all else.
+// Parameters of an ISA, which its file defines first.
 #pragma once
 
 #include <cstdint>
@@ -6,11 +6,12 @@
 namespace rocflash::cpu::ROCFLASH_ISA {
 
 struct Traits {
-  int width;  // lanes of a vector of floats
-  // How many terms a dot product of floats adds up before it starts a new sum, and whether
-  // registers hold what the runs before have come to.
-  std::int64_t run_of_terms;
-  bool runs_in_registers;
+  int width;  // lanes of a float vector
+  // Terms that a float dot product adds before it starts a new partial sum, and whether registers
+  // hold the sum of earlier blocks.
+  std::int64_t summation_block;
+  bool blocks_in_registers;
+  int registers = 16;  // vector registers
 };
 
 }  // namespace rocflash::cpu::ROCFLASH_ISA

@@ -1,4 +1,4 @@
-// The vectors of an instruction set, whose file has told its traits.
+// The vector types of an ISA, after its traits.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 namespace rocflash::cpu::ROCFLASH_ISA {
 
 inline constexpr int width = traits.width;
-inline constexpr int registers = width == 16 ? 32 : 16;  // of vectors: AVX-512 has twice as many
-inline constexpr std::int64_t run_of_terms = traits.run_of_terms;
-inline constexpr bool runs_in_registers = traits.runs_in_registers;
+inline constexpr int registers = traits.registers;
+inline constexpr std::int64_t summation_block = traits.summation_block;
+inline constexpr bool blocks_in_registers = traits.blocks_in_registers;
 
 using Float = float __attribute__((vector_size(4 * width)));
 using Int = std::int32_t __attribute__((vector_size(4 * width)));
@@ -36,27 +36,31 @@ ROCFLASH_INLINE Word load(const std::uint32_t* from) { return load_as<Word>(from
 ROCFLASH_INLINE void store(float* to, Float v) { __builtin_memcpy(to, &v, sizeof v); }
 ROCFLASH_INLINE void store(std::uint32_t* to, Word v) { __builtin_memcpy(to, &v, sizeof v); }
 
-// x - 0 is x for every x, which the compiler knows; x + 0 is not (for -0).
+// x - 0 is x for every x, which the compiler folds; x + 0 is not (for -0).
 ROCFLASH_INLINE Float splat(float x) { return x - Float{}; }
 ROCFLASH_INLINE Int splat(std::int32_t x) { return x - Int{}; }
 ROCFLASH_INLINE Word splat(std::uint32_t x) { return x - Word{}; }
 
-// a * b + c without rounding the product, where the CPU can do that in one step. The compiler fuses
-// nothing by itself. For vectors the file of each instruction set has it.
+// a * b + c with one rounding, if the CPU has FMA. The compiler contracts nothing by itself
+// (-ffp-contract=off). The file of each ISA has the vector overload.
 ROCFLASH_INLINE float fused(float a, float b, float c) {
-#ifdef __FMA__
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
   return __builtin_fmaf(a, b, c);
 #else
   return a * b + c;
 #endif
 }
-// The same vector, of which the compiler no longer knows where it came from.
+// The same vector with unknown origin for the optimizer.
 ROCFLASH_INLINE Float opaque(Float x) {
+#if defined(__aarch64__)
+  __asm__("" : "+w"(x));
+#else
   __asm__("" : "+v"(x));
+#endif
   return x;
 }
 
-// Across lanes: the second half is laid over the first until one is left.
+// Reduction across lanes: folds the second half onto the first until one lane is left.
 template <int step, int... lane>
 ROCFLASH_INLINE Float swap_lanes(Float v, std::integer_sequence<int, lane...>) {
   return __builtin_shufflevector(v, v, (lane ^ step)...);
@@ -71,11 +75,11 @@ ROCFLASH_INLINE float fold(Float v, Merge merge) {
 // 2^x in two steps: rounding to an integer by adding 1.5 * 2^23, and a polynomial for the fraction.
 inline constexpr float to_integer = 12582912.0f;
 
-// 2 to the integer that `shifted` holds above to_integer; 0 for -127.
+// 2 to the integer in `shifted` above to_integer; 0 for -127.
 ROCFLASH_INLINE Float power_of_two(Float shifted) {
   return (Float)(((Word)shifted - (Word)splat(to_integer) + 127u) << 23);
 }
-// 2^x, where `polynomial` gives it for fractions of at most 1/2.
+// 2^x; `polynomial` evaluates it for |fraction| <= 1/2.
 template <class Polynomial>
 ROCFLASH_INLINE Float exp2_by_bits(Float x, Polynomial polynomial) {
   x = x < -127.0f ? splat(-127.0f) : x;

@@ -1,39 +1,54 @@
-// The CUDA driver, through libcuda alone: the runtime library is a framework's own business.
+// The CUDA driver API through libcuda alone; the CUDA runtime is not needed.
 #include <atomic>
 #include <memory>
 
 #include "core/error.hpp"
 #include "gpu/driver/driver.hpp"
+#include "gpu/driver/symbols.hpp"
 
 namespace rocflash::gpu {
 namespace {
 
 constexpr int capture_relaxed = 2;
 constexpr int attribute_units = 16, attribute_major = 75, attribute_minor = 76,
-              attribute_group_shared = 97;  // that a kernel may ask for
+              attribute_max_shared_optin = 97;
 constexpr int jit_error_log = 5, jit_error_log_size = 6;
 constexpr int function_dynamic_shared = 8;
-constexpr std::uint32_t shared_without_asking = 48 << 10;
+constexpr std::uint32_t default_shared_limit = 48 << 10;
 
-// Numbers of cuTensorMapEncodeTiled.
+// Enumerators of cuTensorMapEncodeTiled.
 constexpr int tensor_f16 = 6, tensor_bf16 = 9;
+int tensor_type(DType dtype) {
+  switch (dtype) {
+    case DType::f16:
+      return tensor_f16;
+    case DType::bf16:
+      return tensor_bf16;
+    case DType::f32:
+    case DType::f64:
+    case DType::i32:
+    case DType::boolean:
+      break;
+  }
+  throw Refusal(ROCFLASH_INTERNAL, text("tensor maps of ", name_of(dtype), " are not planned"));
+}
 constexpr int no_interleave = 0, swizzle_64_bytes = 2, swizzle_128_bytes = 3, promote_128_bytes = 2,
-              outside_is_zero = 0;
+              oob_fill_zero = 0;
 
-// Of cuLaunchKernelEx. Launches that start early can be captured from version 12.3 on.
-constexpr int attribute_cluster = 4, attribute_early = 6;
-constexpr int captures_early = 12030;
+// Attributes of cuLaunchKernelEx. PDL launches can be captured in graphs from CUDA 12.3 on.
+constexpr int attribute_cluster = 4, attribute_pdl = 6;
+constexpr int pdl_capture_version = 12030;
 struct LaunchAttribute {
-  int which, room_of_pointers;
+  int id, padding;
   union {
     std::uint32_t cluster[3];
-    int early;
-    char room[64];
+    int pdl;
+    char reserved[64];
   };
 };
 static_assert(sizeof(LaunchAttribute) == 72);
 struct LaunchConfig {
-  unsigned groups[3], threads[3], dynamic_shared;
+  unsigned grid[3], threads[3], dynamic_shared;
   void* stream;
   LaunchAttribute* attributes;
   unsigned count;
@@ -41,46 +56,24 @@ struct LaunchConfig {
 
 using Context = void*;
 
-struct Table {
-  int (*cuInit)(unsigned);
-  int (*cuGetErrorName)(int, const char**);
-  int (*cuGetErrorString)(int, const char**);
-  int (*cuDeviceGetCount)(int*);
-  int (*cuDeviceGet)(int*, int);
-  int (*cuDeviceGetName)(char*, int, int);
-  int (*cuDeviceGetAttribute)(int*, int, int);
-  int (*cuDevicePrimaryCtxRetain)(Context*, int);
-  int (*cuCtxGetCurrent)(Context*);
-  int (*cuCtxGetDevice)(int*);
-  int (*cuCtxPushCurrent)(Context);
-  int (*cuCtxPopCurrent)(Context*);
-  int (*cuCtxGetId)(Context, unsigned long long*);
-  int (*cuModuleLoadDataEx)(void**, const void*, unsigned, int*, void**);
-  int (*cuModuleGetFunction)(void**, void*, const char*);
-  int (*cuFuncSetAttribute)(void*, int, int);
-  int (*cuLaunchKernel)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                        void*, void**, void**);
-  int (*cuLaunchKernelEx)(const LaunchConfig*, void*, void**, void**);
-  int (*cuDriverGetVersion)(int*);
-  int (*cuThreadExchangeStreamCaptureMode)(int*);
-  int (*cuTensorMapEncodeTiled)(kernel::TensorMap*, int, unsigned, const void*,
-                                const std::uint64_t*, const std::uint64_t*, const std::uint32_t*,
-                                const std::uint32_t*, int, int, int, int);
+struct CudaFunctions {
+#define ROCFLASH_CUDA_LAUNCH(need, name, ...) symbols::name::Type* name;
+#include "gpu/driver/symbols.inc"
 };
 
 class CudaDriver final : public Driver {
  public:
-  explicit CudaDriver(const Table& table) : cu(table) {
+  explicit CudaDriver(const CudaFunctions& functions) : cu(functions) {
     int version = 0;
-    starts_early_ =
-        cu.cuDriverGetVersion && cu.cuDriverGetVersion(&version) == 0 && version >= captures_early;
+    supports_pdl_ = cu.cuDriverGetVersion && cu.cuDriverGetVersion(&version) == 0 &&
+                    version >= pdl_capture_version;
   }
 
   int device_count() override {
     check("cuInit", cu.cuInit(0));
     int count = 0;
     check("cuDeviceGetCount", cu.cuDeviceGetCount(&count));
-    devices_ = std::make_unique<OneDevice[]>(static_cast<std::size_t>(count));
+    devices_ = std::make_unique<DeviceHandle[]>(static_cast<std::size_t>(count));
     for (int n = 0; n < count; ++n)
       check("cuDeviceGet", cu.cuDeviceGet(&devices_[static_cast<std::size_t>(n)].handle, n));
     return count;
@@ -92,13 +85,13 @@ class CudaDriver final : public Driver {
     check("cuDeviceGetName", cu.cuDeviceGetName(name, sizeof name, handle));
     return {name,
             text("sm_", attribute(handle, attribute_major), attribute(handle, attribute_minor)),
-            attribute(handle, attribute_units), attribute(handle, attribute_group_shared)};
+            attribute(handle, attribute_units), attribute(handle, attribute_max_shared_optin)};
   }
 
-  // The caller's context if it is one of this device, since its stream belongs to that; else the
-  // device's primary one, where frameworks live.
-  Entry enter(int device) override {
-    Entry entry;
+  // The caller's context if it belongs to this device, because its stream does too. Otherwise the
+  // device's primary context, which frameworks use.
+  ContextState enter(int device) override {
+    ContextState state;
     Context context = nullptr;
     check("cuCtxGetCurrent", cu.cuCtxGetCurrent(&context));
     int current = -1;
@@ -106,30 +99,31 @@ class CudaDriver final : public Driver {
     if (!context || current != handle_of(device)) {
       context = primary(device);
       check("cuCtxPushCurrent", cu.cuCtxPushCurrent(context));
-      entry.changed = true;
+      state.changed = true;
     }
     unsigned long long id = reinterpret_cast<std::uintptr_t>(context);
     if (cu.cuCtxGetId) cu.cuCtxGetId(context, &id);
-    entry.context = id;
-    return entry;
+    state.context = id;
+    return state;
   }
-  void leave(const Entry& entry) noexcept override {
+  void leave(const ContextState& state) noexcept override {
     Context popped = nullptr;
-    if (entry.changed) cu.cuCtxPopCurrent(&popped);
+    if (state.changed) cu.cuCtxPopCurrent(&popped);
   }
 
-  bool serves_hopper() const override { return cu.cuTensorMapEncodeTiled && cu.cuLaunchKernelEx; }
-  void map(const TensorBox& b) override {
-    const std::uint32_t box[TensorBox::dimensions] = {b.columns, b.rows, 1, 1};
-    const std::uint32_t steps[TensorBox::dimensions] = {1, 1, 1, 1};
-    const int swizzle = b.columns * size_of(b.dtype) == 128 ? swizzle_128_bytes : swizzle_64_bytes;
+  bool supports_sm90() const override { return cu.cuTensorMapEncodeTiled && cu.cuLaunchKernelEx; }
+  void encode_tensor_map(const TensorMapDesc& t) override {
+    const std::uint32_t box[TensorMapDesc::dimensions] = {t.box_columns, t.box_rows, 1, 1};
+    const std::uint32_t element_strides[TensorMapDesc::dimensions] = {1, 1, 1, 1};
+    const int swizzle =
+        t.box_columns * size_of(t.dtype) == 128 ? swizzle_128_bytes : swizzle_64_bytes;
     check("cuTensorMapEncodeTiled",
-          cu.cuTensorMapEncodeTiled(b.map, b.dtype == DType::bf16 ? tensor_bf16 : tensor_f16,
-                                    TensorBox::dimensions, b.data, b.sizes, b.strides, box, steps,
-                                    no_interleave, swizzle, promote_128_bytes, outside_is_zero));
+          cu.cuTensorMapEncodeTiled(t.map, tensor_type(t.dtype), TensorMapDesc::dimensions, t.data,
+                                    t.sizes, t.strides, box, element_strides, no_interleave,
+                                    swizzle, promote_128_bytes, oob_fill_zero));
   }
 
-  // Loading allocates, which a capture in this thread would forbid; it has no part in the capture.
+  // Loading allocates, which stream capture in this thread would forbid; loads are not captured.
   Module load(const std::byte* image) override {
     int mode = capture_relaxed;
     const bool exchanged =
@@ -147,7 +141,7 @@ class CudaDriver final : public Driver {
   Function function(Module module, const char* name, std::uint32_t dynamic_shared) override {
     Function function = nullptr;
     check("cuModuleGetFunction", cu.cuModuleGetFunction(&function, module, name), name);
-    if (dynamic_shared > shared_without_asking)
+    if (dynamic_shared > default_shared_limit)
       check("cuFuncSetAttribute",
             cu.cuFuncSetAttribute(function, function_dynamic_shared,
                                   static_cast<int>(dynamic_shared)),
@@ -158,21 +152,21 @@ class CudaDriver final : public Driver {
   void launch(Function function, const LaunchShape& shape, void* stream,
               const void* arguments) override {
     void* parameters[] = {const_cast<void*>(arguments)};
-    const bool early = shape.early && starts_early_;
-    if (early || shape.cluster > 1 || shape.groups_y > 1 || shape.groups_z > 1) {
+    const bool pdl = shape.pdl && supports_pdl_;
+    if (pdl || shape.cluster > 1 || shape.grid_y > 1 || shape.grid_z > 1) {
       LaunchAttribute attributes[2] = {};
       unsigned count = 0;
       if (shape.cluster > 1) {
-        attributes[count].which = attribute_cluster;
+        attributes[count].id = attribute_cluster;
         attributes[count].cluster[0] = shape.cluster;
         attributes[count].cluster[1] = attributes[count].cluster[2] = 1;
         ++count;
       }
-      if (early) {
-        attributes[count].which = attribute_early;
-        attributes[count++].early = 1;
+      if (pdl) {
+        attributes[count].id = attribute_pdl;
+        attributes[count++].pdl = 1;
       }
-      const LaunchConfig config{{shape.groups, shape.groups_y, shape.groups_z},
+      const LaunchConfig config{{shape.grid_x, shape.grid_y, shape.grid_z},
                                 {shape.threads, 1, 1},
                                 shape.dynamic_shared,
                                 stream,
@@ -181,80 +175,63 @@ class CudaDriver final : public Driver {
       check("cuLaunchKernelEx", cu.cuLaunchKernelEx(&config, function, parameters, nullptr));
       return;
     }
-    check("cuLaunchKernel", cu.cuLaunchKernel(function, shape.groups, 1, 1, shape.threads, 1, 1,
+    check("cuLaunchKernel", cu.cuLaunchKernel(function, shape.grid_x, 1, 1, shape.threads, 1, 1,
                                               shape.dynamic_shared, stream, parameters, nullptr));
   }
 
  private:
-  struct OneDevice {
+  struct DeviceHandle {
     int handle = 0;
     std::atomic<Context> primary{nullptr};
   };
 
   int handle_of(int device) const { return devices_[static_cast<std::size_t>(device)].handle; }
-  int attribute(int handle, int which) const {
+  int attribute(int handle, int id) const {
     int value = 0;
-    check("cuDeviceGetAttribute", cu.cuDeviceGetAttribute(&value, which, handle));
+    check("cuDeviceGetAttribute", cu.cuDeviceGetAttribute(&value, id, handle));
     return value;
   }
 
-  // Retained and never given back: modules live in it until the process ends. Threads that come
-  // together retain it once each, which does no harm.
+  // Retained and never released: modules live in it until the process exits. Concurrent first calls
+  // retain it once each, which is harmless.
   Context primary(int device) {
-    std::atomic<Context>& known = devices_[static_cast<std::size_t>(device)].primary;
-    Context context = known.load(std::memory_order_acquire);
+    std::atomic<Context>& cached = devices_[static_cast<std::size_t>(device)].primary;
+    Context context = cached.load(std::memory_order_acquire);
     if (!context) {
       check("cuDevicePrimaryCtxRetain", cu.cuDevicePrimaryCtxRetain(&context, handle_of(device)));
-      known.store(context, std::memory_order_release);
+      cached.store(context, std::memory_order_release);
     }
     return context;
   }
 
-  void check(const char* call, int error, const char* of = nullptr, const char* log = "") const {
-    if (error != 0) fail(call, error, of, log);
+  void check(const char* call, int error, const char* argument = nullptr,
+             const char* log = "") const {
+    if (error != 0) fail(call, error, argument, log);
   }
-  [[noreturn]] void fail(const char* call, int error, const char* of, const char* log) const {
-    const char *name = nullptr, *words = nullptr;
+  [[noreturn]] void fail(const char* call, int error, const char* argument, const char* log) const {
+    const char *name = nullptr, *message = nullptr;
     cu.cuGetErrorName(error, &name);
-    cu.cuGetErrorString(error, &words);
-    throw Refusal(ROCFLASH_DEVICE_ERROR, text("cuda: ", call_text(call, of), ": error ", error,
-                                              ", ", name ? name : "unknown", ": ",
-                                              words ? words : "unknown", *log ? "; " : "", log));
+    cu.cuGetErrorString(error, &message);
+    throw Refusal(
+        ROCFLASH_DEVICE_ERROR,
+        text("cuda: ", call_text(call, argument), ": error ", error, ", ", name ? name : "unknown",
+             ": ", message ? message : "unknown", *log ? "; " : "", log));
   }
 
-  Table cu;
-  bool starts_early_ = false;
-  std::unique_ptr<OneDevice[]> devices_;
+  CudaFunctions cu;
+  bool supports_pdl_ = false;
+  std::unique_ptr<DeviceHandle[]> devices_;
 };
 
 }  // namespace
 
 std::unique_ptr<Driver> make_cuda_driver(const Library& library, std::string& reason) {
-  Table t{};
-  Symbols symbols(library);
-  symbols.need(t.cuInit, "cuInit");
-  symbols.need(t.cuGetErrorName, "cuGetErrorName");
-  symbols.need(t.cuGetErrorString, "cuGetErrorString");
-  symbols.need(t.cuDeviceGetCount, "cuDeviceGetCount");
-  symbols.need(t.cuDeviceGet, "cuDeviceGet");
-  symbols.need(t.cuDeviceGetName, "cuDeviceGetName");
-  symbols.need(t.cuDeviceGetAttribute, "cuDeviceGetAttribute");
-  symbols.need(t.cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain");
-  symbols.need(t.cuCtxGetCurrent, "cuCtxGetCurrent");
-  symbols.need(t.cuCtxGetDevice, "cuCtxGetDevice");
-  symbols.need(t.cuCtxPushCurrent, "cuCtxPushCurrent_v2");
-  symbols.need(t.cuCtxPopCurrent, "cuCtxPopCurrent_v2");
-  symbols.optional(t.cuCtxGetId, "cuCtxGetId");
-  symbols.need(t.cuModuleLoadDataEx, "cuModuleLoadDataEx");
-  symbols.need(t.cuModuleGetFunction, "cuModuleGetFunction");
-  symbols.need(t.cuFuncSetAttribute, "cuFuncSetAttribute");
-  symbols.need(t.cuLaunchKernel, "cuLaunchKernel");
-  symbols.optional(t.cuLaunchKernelEx, "cuLaunchKernelEx");
-  symbols.optional(t.cuDriverGetVersion, "cuDriverGetVersion");
-  symbols.optional(t.cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode");
-  symbols.optional(t.cuTensorMapEncodeTiled, "cuTensorMapEncodeTiled");
-  if (!symbols.missing().empty()) {
-    reason = "it lacks " + symbols.missing();
+  CudaFunctions t{};
+  Symbols found(library);
+#define ROCFLASH_CUDA_LAUNCH(need, name, ...) found.need(t.name, symbols::name::symbol);
+#include "gpu/driver/symbols.inc"
+  if (!found.missing().empty()) {
+    reason = "it lacks " + found.missing();
     return nullptr;
   }
   return std::make_unique<CudaDriver>(t);

@@ -1,17 +1,16 @@
-// The GPU drivers of this process and their devices: looked for on first use. A driver that is in
-// use stays so until the process ends. One that is not is looked for again by the next call: its
-// library may have been loaded by then, and what failed once (no permission yet, a device that was
-// just being reset) may work.
+// The GPU drivers of this process and their devices, opened on first use. A driver in use stays in
+// use until the process exits. A missing driver is searched again by the next call: its library may
+// have been loaded meanwhile, and a transient error (permissions, a device reset) may be gone.
 //
-// Nothing here is ever destroyed, and modules are never unloaded. At exit the drivers take their
-// contexts down with all that was loaded into them, in an order that is theirs; a call from one of
-// our destructors might reach a driver that is already gone.
+// Nothing here is ever destroyed, and modules are never unloaded. At exit the drivers destroy their
+// contexts in an order of their own; a call from a destructor here could reach a driver that has
+// already shut down.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "gpu/catalogue.hpp"
+#include "gpu/catalog.hpp"
 #include "gpu/driver/driver.hpp"
 
 namespace rocflash::gpu {
@@ -19,26 +18,26 @@ namespace rocflash::gpu {
 struct Device {
   int dlpack_type = 0, index = 0;  // kDLROCM or kDLCUDA
   DeviceFacts facts;
-  std::string features;              // as the driver names them, separated by blanks
-  const Target* target = nullptr;    // whose kernels it runs; null: there are none for it
-  const Target* addition = nullptr;  // whose kernels it runs beside those; null: no others
+  std::string features;               // as the driver reports them, space-separated
+  const Target* target = nullptr;     // the kernels it runs; null: none in this build
+  const Target* extension = nullptr;  // further kernels it runs (sm_90a); null: none
 };
 
 struct DriverState {
   const char* name = "";     // "hip", "cuda"
-  std::string library;       // what was opened, or empty
-  std::string reason;        // why it is, or is not, in use
+  std::string library;       // the library that was opened, or empty
+  std::string reason;        // why it is or is not in use
   Driver* driver = nullptr;  // null: not in use
   bool failed = false;       // not in use because the driver itself reported an error
   std::vector<Device> devices;
 };
 
-// By number, in the order in which they are listed: HIP, CUDA. What is returned stays for good.
+// By number: HIP, CUDA. The returned state is never destroyed.
 inline constexpr std::size_t driver_count = 2;
 const DriverState& driver(std::size_t number);
 const DriverState& driver_for(int dlpack_type);
 
-// The architectures that a driver's devices may have here: "gfx90a, gfx942", or "none".
+// The architectures of this build for a driver: "gfx90a, gfx942", or "none".
 std::string built_for(int dlpack_type);
 
 }  // namespace rocflash::gpu

@@ -1,43 +1,34 @@
-// The HIP driver. Declared here is the part of its C ABI that a launch needs, which has been the
-// same from ROCm 5 on; only the properties have two layouts.
+// The HIP driver: the part of its C ABI that a launch needs. It has been stable since ROCm 5,
+// except for hipDeviceProp_t, which has two layouts.
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "core/error.hpp"
 #include "gpu/driver/driver.hpp"
+#include "gpu/driver/symbols.hpp"
 
 namespace rocflash::gpu {
 namespace {
 
 constexpr int capture_relaxed = 2;
 
-// Where hipDeviceProp_t has what we read.
-struct Layout {
+// Offsets in hipDeviceProp_t.
+struct PropertyOffsets {
   std::size_t arch, units;
 };
-constexpr Layout rocm6{1160, 388}, rocm5{396, 336};
+constexpr PropertyOffsets rocm6{1160, 388}, rocm5{396, 336};
 constexpr std::size_t arch_size = 256, name_size = 256;
 constexpr std::size_t properties_size = 8192;  // larger than any version's
 
-struct Table {
-  const char* (*hipGetErrorString)(int);
-  int (*hipGetLastError)();
-  int (*hipGetDeviceCount)(int*);
-  int (*hipGetDevicePropertiesR0600)(void*, int);
-  int (*hipGetDeviceProperties)(void*, int);
-  int (*hipGetDevice)(int*);
-  int (*hipSetDevice)(int);
-  int (*hipModuleLoadData)(void**, const void*);
-  int (*hipModuleGetFunction)(void**, void*, const char*);
-  int (*hipModuleLaunchKernel)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                               unsigned, void*, void**, void**);
-  int (*hipThreadExchangeStreamCaptureMode)(int*);
+struct HipFunctions {
+#define ROCFLASH_HIP_LAUNCH(need, name, ...) symbols::name::Type* name;
+#include "gpu/driver/symbols.inc"
 };
 
 class HipDriver final : public Driver {
  public:
-  explicit HipDriver(const Table& table) : hip(table) {}
+  explicit HipDriver(const HipFunctions& functions) : hip(functions) {}
 
   int device_count() override {
     int count = 0;
@@ -50,31 +41,31 @@ class HipDriver final : public Driver {
     for (auto* get : {hip.hipGetDevicePropertiesR0600, hip.hipGetDeviceProperties}) {
       if (!get) continue;
       check("hipGetDeviceProperties", get(properties.data(), device));
-      for (const Layout& layout : {rocm6, rocm5}) {
+      for (const PropertyOffsets& offsets : {rocm6, rocm5}) {
         DeviceFacts f{text_at(properties, 0, name_size),
-                      text_at(properties, layout.arch, arch_size), 0, 0};
+                      text_at(properties, offsets.arch, arch_size), 0, 0};
         if (!f.arch.starts_with("gfx")) continue;
-        std::memcpy(&f.units, properties.data() + layout.units, sizeof f.units);
+        std::memcpy(&f.units, properties.data() + offsets.units, sizeof f.units);
         return f;
       }
     }
     throw Refusal(ROCFLASH_DEVICE_ERROR,
-                  text("hip: the properties of device ", device, " name no architecture"));
+                  text("hip: the properties of device ", device, " have no gcnArchName"));
   }
 
-  Entry enter(int device) override {
-    Entry entry;
-    check("hipGetDevice", hip.hipGetDevice(&entry.device));
-    entry.context = static_cast<std::uint64_t>(device);
-    entry.changed = entry.device != device;
-    if (entry.changed) check("hipSetDevice", hip.hipSetDevice(device));
-    return entry;
+  ContextState enter(int device) override {
+    ContextState state;
+    check("hipGetDevice", hip.hipGetDevice(&state.previous_device));
+    state.context = static_cast<std::uint64_t>(device);
+    state.changed = state.previous_device != device;
+    if (state.changed) check("hipSetDevice", hip.hipSetDevice(device));
+    return state;
   }
-  void leave(const Entry& entry) noexcept override {
-    if (entry.changed) hip.hipSetDevice(entry.device);
+  void leave(const ContextState& state) noexcept override {
+    if (state.changed) hip.hipSetDevice(state.previous_device);
   }
 
-  // Loading allocates, which a capture in this thread would forbid; it has no part in the capture.
+  // Loading allocates, which stream capture in this thread would forbid; loads are not captured.
   Module load(const std::byte* image) override {
     int mode = capture_relaxed;
     const bool exchanged = hip.hipThreadExchangeStreamCaptureMode &&
@@ -86,7 +77,7 @@ class HipDriver final : public Driver {
     return module;
   }
 
-  // AMD kernels declare their LDS, so nothing has to be set for it.
+  // AMD kernels declare their LDS statically: there is no attribute to set.
   Function function(Module module, const char* name, std::uint32_t) override {
     Function function = nullptr;
     check("hipModuleGetFunction", hip.hipModuleGetFunction(&function, module, name), name);
@@ -97,7 +88,7 @@ class HipDriver final : public Driver {
               const void* arguments) override {
     void* parameters[] = {const_cast<void*>(arguments)};
     check("hipModuleLaunchKernel",
-          hip.hipModuleLaunchKernel(function, shape.groups, 1, 1, shape.threads, 1, 1,
+          hip.hipModuleLaunchKernel(function, shape.grid_x, 1, 1, shape.threads, 1, 1,
                                     shape.dynamic_shared, stream, parameters, nullptr));
   }
 
@@ -106,39 +97,30 @@ class HipDriver final : public Driver {
     return {bytes.data() + offset, strnlen(bytes.data() + offset, size)};
   }
 
-  void check(const char* call, int error, const char* of = nullptr) const {
-    if (error != 0) fail(call, error, of);
+  void check(const char* call, int error, const char* argument = nullptr) const {
+    if (error != 0) fail(call, error, argument);
   }
-  [[noreturn]] void fail(const char* call, int error, const char* of) const {
-    hip.hipGetLastError();  // the caller's own checks must not find our error later
-    const char* words = hip.hipGetErrorString(error);
-    throw Refusal(ROCFLASH_DEVICE_ERROR, text("hip: ", call_text(call, of), ": error ", error, ", ",
-                                              words ? words : "unknown"));
+  [[noreturn]] void fail(const char* call, int error, const char* argument) const {
+    hip.hipGetLastError();  // clears the error, which the caller's checks would report
+    const char* message = hip.hipGetErrorString(error);
+    throw Refusal(ROCFLASH_DEVICE_ERROR, text("hip: ", call_text(call, argument), ": error ", error,
+                                              ", ", message ? message : "unknown"));
   }
 
-  Table hip;
+  HipFunctions hip;
 };
 
 }  // namespace
 
 std::unique_ptr<Driver> make_hip_driver(const Library& library, std::string& reason) {
-  Table t{};
-  Symbols symbols(library);
-  symbols.need(t.hipGetErrorString, "hipGetErrorString");
-  symbols.need(t.hipGetLastError, "hipGetLastError");
-  symbols.need(t.hipGetDeviceCount, "hipGetDeviceCount");
-  symbols.optional(t.hipGetDevicePropertiesR0600, "hipGetDevicePropertiesR0600");
-  t.hipGetDevicePropertiesR0600
-      ? symbols.optional(t.hipGetDeviceProperties, "hipGetDeviceProperties")
-      : symbols.need(t.hipGetDeviceProperties, "hipGetDeviceProperties");
-  symbols.need(t.hipGetDevice, "hipGetDevice");
-  symbols.need(t.hipSetDevice, "hipSetDevice");
-  symbols.need(t.hipModuleLoadData, "hipModuleLoadData");
-  symbols.need(t.hipModuleGetFunction, "hipModuleGetFunction");
-  symbols.need(t.hipModuleLaunchKernel, "hipModuleLaunchKernel");
-  symbols.optional(t.hipThreadExchangeStreamCaptureMode, "hipThreadExchangeStreamCaptureMode");
-  if (!symbols.missing().empty()) {
-    reason = "it lacks " + symbols.missing();
+  HipFunctions t{};
+  Symbols found(library);
+#define ROCFLASH_HIP_LAUNCH(need, name, ...) found.need(t.name, symbols::name::symbol);
+#include "gpu/driver/symbols.inc"
+  if (!t.hipGetDevicePropertiesR0600)
+    found.required(t.hipGetDeviceProperties, symbols::hipGetDeviceProperties::symbol);
+  if (!found.missing().empty()) {
+    reason = "it lacks " + found.missing();
     return nullptr;
   }
   return std::make_unique<HipDriver>(t);

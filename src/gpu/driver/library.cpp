@@ -1,38 +1,33 @@
 #include "gpu/driver/library.hpp"
 
-#include <sys/auxv.h>
+#include <utility>
 
-#include <cstdlib>
+#include "platform/process.hpp"
 
 namespace rocflash::gpu {
 
-bool is_privileged() { return getauxval(AT_SECURE) != 0; }
-
 Library open_library(const char* variable, std::span<const char* const> names, bool privileged) {
-  const char* named = std::getenv(variable);
-  if (named && !*named) named = nullptr;
-  if (named && !privileged) {
-    if (void* handle = dlopen(named, RTLD_NOW | RTLD_LOCAL))
-      return {handle, named, "found where the environment says"};
-    const char* why = dlerror();
-    return {nullptr, "",
-            std::string(variable) + " is set, but: " + (why ? why : "it cannot be opened")};
+  const platform::Variable given(variable);
+  const char* const path = given.get() && *given.get() ? given.get() : nullptr;
+  if (path && !privileged) {
+    std::string why;
+    if (void* handle = platform::open_library(path, why))
+      return {handle, path, std::string("opened from ") + variable};
+    return {nullptr, "", std::string(variable) + " is set, but: " + why};
   }
   const std::string ignored =
-      named ? "; " + std::string(variable) + " is ignored, this program is privileged" : "";
+      path ? "; " + std::string(variable) + " is ignored because this process is privileged" : "";
   std::string tried;
   for (const char* name : names) {
-    if (void* handle = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD))
+    if (void* handle = platform::loaded_library(name))
       return {handle, name, "already loaded by this process" + ignored};
     tried += (tried.empty() ? "" : ", ") + std::string(name);
   }
-  for (const char* name : names) {
-    if (void* handle = dlopen(name, RTLD_NOW | RTLD_LOCAL))
-      return {handle, name, "found on the library path" + ignored};
-  }
+  if (platform::InstalledLibrary found = platform::open_installed_library(names); found.library)
+    return {found.library, std::move(found.path), found.where + ignored};
   return {nullptr, "",
-          "not found; looked for " + tried +
-              (privileged ? ignored : " (" + std::string(variable) + " names another)")};
+          "not found; tried " + tried +
+              (privileged ? ignored : "; set " + std::string(variable) + " to its path")};
 }
 
 }  // namespace rocflash::gpu

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "gpu/dispatch/sequences.hpp"
 #include "gpu/plan/scratch.hpp"
-#include "gpu/plan/sequences.hpp"
 
 namespace rocflash::gpu {
 namespace {
@@ -12,13 +12,13 @@ Size rows_to_rotate(const Problem& p) {
   return p.lengths.packed_q() ? Size(p.lengths.rows_q) : Size(p.lengths.rows_q) * p.batch();
 }
 
-// The kernel strides over rows and heads, so a bounded grid serves any number of them.
+// The kernel uses a grid-stride loop over rows and heads, so the grid is bounded.
 void add_launch(Plan& plan, kernel::AppendArguments& a, Size rows, Chip chip) {
-  constexpr std::int64_t most_groups = 1 << 12, widest_wave = 64,
-                         rows_together = kernel::append_tile.threads / widest_wave;
-  a.groups = static_cast<std::int32_t>(std::max<std::int64_t>(
-      divide_up(rows.at_most(most_groups * rows_together), rows_together), 1));
-  plan.add(kernel::append_spec(), chip.family, a.groups);
+  constexpr std::int64_t max_workgroups = 1 << 12, max_wave_size = 64,
+                         rows_per_workgroup = kernel::append_tile.threads / max_wave_size;
+  a.workgroups = static_cast<std::int32_t>(std::max<std::int64_t>(
+      ceil_div(rows.at_most(max_workgroups * rows_per_workgroup), rows_per_workgroup), 1));
+  plan.add(kernel::append_spec(), chip.family, a.workgroups);
 }
 
 }  // namespace
@@ -52,8 +52,8 @@ Problem plan_append(Plan& plan, const Problem& p, const Append& append, std::byt
   if (rotates) {
     rotated_rows = rows_to_rotate(p);
     const auto bytes = static_cast<std::int64_t>(size_of(p.q.dtype));
-    // Rows start on 16 bytes, as plain kernels want them.
-    const std::int64_t columns = divide_up(p.head_dim * bytes, 16) * 16 / bytes;
+    // Rows are aligned to 16 bytes, which specialized kernels require.
+    const std::int64_t columns = ceil_div(p.head_dim * bytes, 16) * 16 / bytes;
     a.q = {.data = scratch.bytes(rotated_rows * p.heads * columns * bytes),
            .dtype = p.q.dtype,
            .row_stride = columns * p.heads,

@@ -1,5 +1,5 @@
-// How new keys are appended to a cache and queries are rotated: by a kernel of its own, before
-// attention.
+// Launch plan of the append kernel, which runs before attention: it writes new keys and values to
+// the KV cache and applies rotary embedding.
 #pragma once
 
 #include "core/new_keys.hpp"
@@ -7,13 +7,13 @@
 
 namespace rocflash::gpu {
 
-// Adds the append to a plan, unless there is nothing to do, and returns the problem as it then stands: its
-// lengths and queries lie in the workspace, where the kernel writes them. `workspace` is the call's
-// scratch memory; null where only the plan's size is asked for.
+// Adds the append kernel to a plan, unless there is nothing to append or rotate. Returns the
+// problem that attention then solves: the kernel writes its lengths and rotated queries to the
+// workspace. `workspace` may be null in a size query.
 Problem plan_append(Plan& plan, const Problem& problem, const Append& append, std::byte* workspace,
                     Chip chip);
 
-// Adds a launch that writes the problem's queries to `out`, rotated; it is the same kernel.
+// Adds a launch of the same kernel that writes the rotated queries to `out`.
 void plan_rotate(Plan& plan, const Problem& problem, const Rotary& rotary, const Rows& out,
                  Chip chip);
 

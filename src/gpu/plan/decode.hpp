@@ -1,21 +1,18 @@
-// How attention of few queries is run: the keys of a sequence divided over workgroups, and the parts merged.
+// Launch plan of decode: workgroups divide the keys of a sequence, and the combine kernel reduces
+// their partial results.
 #pragma once
 
 #include "core/problem.hpp"
+#include "gpu/dispatch/decode.hpp"
 #include "gpu/plan/plan.hpp"
 
 namespace rocflash::gpu {
 
-// Whether the keys are divided: few queries, and keys enough to divide. Never looks at lengths on the device.
-enum class Gradients { may_follow, never };  // of this call
-bool is_split(const Problem& problem, const ForwardOutputs& outputs, Chip chip,
-              Gradients gradients = Gradients::may_follow);
-
-// Workgroups that share the keys of a block of rows: `num_splits`, or as many as keep the device busy.
-std::int32_t decode_splits(const Problem& problem, Chip chip);
-
-// Adds decode and the merging of its parts to a plan. `workspace` is the call's scratch memory; null where only the
-// plan's size is asked for.
+// Adds the selected decode kernel, and the combine kernel if needed, to a plan. `workspace` may be
+// null in a size query.
+void plan_decode(Plan& plan, const DecodeSelection& selection, const Problem& problem,
+                 const ForwardOutputs& outputs, std::byte* workspace, Chip chip);
+// Selects the kernel too.
 void plan_decode(Plan& plan, const Problem& problem, const ForwardOutputs& outputs,
                  std::byte* workspace, Chip chip);
 

@@ -1,4 +1,4 @@
-// How forward is run: which kernel, how many workgroups, in which order.
+// Launch plan of forward, for training and prefill.
 #pragma once
 
 #include "core/problem.hpp"
@@ -6,14 +6,11 @@
 
 namespace rocflash::gpu {
 
-// Whether the kernels without matrix instructions compute the problem: dtypes and head sizes that the family
-// has no others for, keys of another dtype than the queries', and f32 with products beyond its range or results that are sums
-// of few products.
-bool is_wide(const Problem& problem, kernel::Family family);
+// A problem and its outputs as forward kernels get them: single rows have a stride, and packed rows
+// without sequences are one sequence without keys.
+void prepare_forward(Problem& problem, ForwardOutputs& outputs);
 
-kernel::Variant forward_variant(const Problem& problem, const ForwardOutputs& outputs);
-
-// Adds forward to a plan, unless there is nothing to write. Refuses a problem with more workgroups
+// Adds forward to a plan, unless the output is empty. Rejects a problem that needs more workgroups
 // than a launch can have.
 void plan_forward(Plan& plan, const Problem& problem, const ForwardOutputs& outputs, Chip chip);
 

@@ -1,5 +1,5 @@
-// A plan: what a call launches on a GPU, in order, and how much scratch memory that takes. Plans
-// are values, made once per call by pure functions of the call and of a few facts about the device.
+// A launch plan: the launches of a call in order, their arguments, and the workspace they need.
+// Plans are values; pure functions of the call and of a few device properties make them.
 #pragma once
 
 #include <algorithm>
@@ -10,29 +10,32 @@
 
 #include "attention/arguments.hpp"
 #include "core/sizes.hpp"
+#include "gpu/dispatch/chip.hpp"
 #include "gpu/driver/driver.hpp"
-#include "table/groups.hpp"
+#include "table/workgroups.hpp"
 
 namespace rocflash::gpu {
-
-// What plans need to know of a device.
-struct Chip {
-  kernel::Family family;
-  int units = 0;            // compute units or multiprocessors
-  int group_shared = 0;     // bytes of shared memory that one workgroup may have, where known
-  bool warpgroups = false;  // it also runs Hopper's kernels
-};
 
 struct Launch {
   int kernel = 0;  // its number in the table
   LaunchShape shape;
   const void* arguments = nullptr;
-  std::span<const TensorBox> boxes = {};  // whose maps the arguments have
+  std::uint32_t argument_bytes = 0;
+  std::span<const TensorMapDesc> tensor_maps = {};  // encoded into the arguments before the launch
 };
 
 class Plan {
  public:
-  static constexpr int most_launches = 10, most_boxes = 8;
+  static constexpr int max_launches = 10, max_tensor_maps = 8;
+  static constexpr std::size_t argument_alignment = 64,
+                               max_argument_bytes =
+                                   std::max({sizeof(kernel::ForwardWarpSpecializedArguments),
+                                             sizeof(kernel::BackwardWarpSpecializedArguments),
+                                             sizeof(kernel::AppendArguments),
+                                             sizeof(kernel::ClusterArguments),
+                                             sizeof(kernel::SplitKvArguments),
+                                             sizeof(kernel::MlaWarpSpecializedArguments),
+                                             sizeof(kernel::CombineArguments)});
 
   Size workspace = 0;  // bytes
 
@@ -40,31 +43,35 @@ class Plan {
   Plan(const Plan&) = delete;  // launches point to their arguments
   Plan& operator=(const Plan&) = delete;
 
-  // The arguments of the next launch, to be filled in; `add` then makes it one.
+  // The arguments of the next launch, to be filled in before `add`.
   template <kernel::Operation operation>
   kernel::ArgumentsOf<operation>& next() {
     using Arguments = kernel::ArgumentsOf<operation>;
-    static_assert(sizeof(Arguments) <= sizeof(Room) && alignof(Arguments) <= alignof(Room));
+    static_assert(sizeof(Arguments) <= sizeof(ArgumentStorage) &&
+                  alignof(Arguments) <= alignof(ArgumentStorage));
+    argument_bytes_ = sizeof(Arguments);
     return *new (&arguments_[count_]) Arguments;
   }
-  void add(const kernel::KernelSpec& spec, kernel::Family family, std::int64_t groups) {
-    const kernel::GroupShape group = kernel::group_shape(family, spec);
+  void add(const kernel::KernelSpec& spec, kernel::Family family, std::int64_t workgroups) {
+    const kernel::WorkgroupShape shape = kernel::workgroup_shape(family, spec);
     launches_[count_] = {
         kernel::kernel_number(spec),
-        {static_cast<std::uint32_t>(groups), static_cast<std::uint32_t>(group.threads),
-         static_cast<std::uint32_t>(group.dynamic_shared)},
+        {static_cast<std::uint32_t>(workgroups), static_cast<std::uint32_t>(shape.threads),
+         static_cast<std::uint32_t>(shape.dynamic_shared)},
         &arguments_[count_],
-        {boxes_ + boxes_done_, static_cast<std::size_t>(boxes_count_ - boxes_done_)}};
-    boxes_done_ = boxes_count_;
+        argument_bytes_,
+        {tensor_maps_ + launched_tensor_maps_,
+         static_cast<std::size_t>(tensor_map_count_ - launched_tensor_maps_)}};
+    launched_tensor_maps_ = tensor_map_count_;
     ++count_;
   }
-  // The shape of the launch that was added last, to be refined.
+  // The shape of the last launch, for its PDL and cluster attributes.
   LaunchShape& shape() { return launches_[count_ - 1].shape; }
-  // A map among the arguments of the next launch; the driver writes it before that.
-  void map(const TensorBox& box) { boxes_[boxes_count_++] = box; }
+  // Adds a tensor map to the arguments of the next launch; the driver encodes it before the launch.
+  void add_tensor_map(const TensorMapDesc& desc) { tensor_maps_[tensor_map_count_++] = desc; }
 
   std::span<const Launch> launches() const { return {launches_, static_cast<std::size_t>(count_)}; }
-  // The launch of an operation, or null; and what it is given.
+  // The launch of an operation, or null; and its arguments.
   const Launch* find(kernel::Operation operation) const {
     for (const Launch& launch : launches())
       if (kernel::kernel_spec(launch.kernel).operation == operation) return &launch;
@@ -76,20 +83,16 @@ class Plan {
   }
 
  private:
-  struct alignas(64) Room {
-    std::byte bytes[std::max(
-        {sizeof(kernel::ForwardWarpgroupsArguments), sizeof(kernel::BackwardWarpgroupsArguments),
-         sizeof(kernel::AppendArguments), sizeof(kernel::ClusterArguments),
-         sizeof(kernel::LatentWarpgroupsArguments), sizeof(kernel::CombineArguments)})];
+  struct alignas(argument_alignment) ArgumentStorage {
+    std::byte bytes[max_argument_bytes];
   };
 
   int count_ = 0;
-  Launch launches_[most_launches];
-  int boxes_count_ = 0, boxes_done_ = 0;
-  TensorBox boxes_[most_boxes];
-  Room arguments_[most_launches];  // made when they are used
+  std::uint32_t argument_bytes_ = 0;  // of the next launch
+  Launch launches_[max_launches];
+  int tensor_map_count_ = 0, launched_tensor_maps_ = 0;
+  TensorMapDesc tensor_maps_[max_tensor_maps];
+  ArgumentStorage arguments_[max_launches];  // constructed by next()
 };
-
-inline std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace rocflash::gpu

@@ -1,4 +1,4 @@
-// What no kernel runs: the one place that says so, for every operation.
+// Problems that no GPU kernel supports.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace rocflash::gpu {
 
-// Why the call cannot be run, naming the argument; empty when it can.
+// Why the call is not supported, naming the argument and its value; empty if it is supported.
 std::string refusal(const ForwardCall& call);
 std::string refusal(const BackwardCall& call, kernel::Family family);
 

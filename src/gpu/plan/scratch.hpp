@@ -1,4 +1,4 @@
-// Pieces of the caller's scratch memory.
+// Suballocation of the caller's workspace.
 #pragma once
 
 #include <cstddef>
@@ -8,16 +8,16 @@
 
 namespace rocflash::gpu {
 
-// Hands out pieces of the caller's scratch memory, and counts them. Without memory the pieces are null,
-// and only their sizes are counted.
+// A bump allocator over the caller's workspace. With null memory (a size query) it returns null and
+// only adds up the sizes.
 class Scratch {
  public:
   Scratch(Size& bytes, std::byte* memory) : bytes_(bytes), memory_(memory) {}
 
   std::byte* bytes(Size count) {
-    std::byte* piece = memory_ && bytes_.fits() ? memory_ + bytes_.value() : nullptr;
+    std::byte* allocation = memory_ && bytes_.fits() ? memory_ + bytes_.value() : nullptr;
     bytes_ += count.rounded_up(workspace_alignment);
-    return piece;
+    return allocation;
   }
   std::byte* floats(Size count) { return bytes(count * Size(sizeof(float))); }
 

@@ -1,23 +1,24 @@
 #include "gpu/plan/weights.hpp"
 
-#include "gpu/plan/sequences.hpp"
+#include "gpu/dispatch/sequences.hpp"
 
 namespace rocflash::gpu {
 
 void plan_weights(Plan& plan, const Problem& p, const ForwardOutputs& outputs, Chip chip) {
-  // Without sequences, or without keys, there are no weights.
-  if (!outputs.s_dmask || is_without_sequences(p) || p.max_k == 0) return;
+  // Without sequences or keys s_dmask is empty.
+  if (!outputs.s_dmask || has_no_sequences(p) || p.max_k == 0) return;
   const Size rows = Size(p.batch()) * p.heads * p.max_q;
-  // The kernel strides over the rows, so a bounded grid serves any number of them.
-  constexpr std::int64_t most_groups = 1 << 16, widest_wave = 64;
-  constexpr std::int64_t rows_together = kernel::weights_tile.threads / widest_wave;
-  const std::int64_t groups = divide_up(rows.at_most(most_groups * rows_together), rows_together);
-  if (groups == 0) return;
+  // The kernel uses a grid-stride loop over the rows, so the grid is bounded.
+  constexpr std::int64_t max_workgroups = 1 << 16, max_wave_size = 64;
+  constexpr std::int64_t rows_per_workgroup = kernel::weights_tile.threads / max_wave_size;
+  const std::int64_t workgroups =
+      ceil_div(rows.at_most(max_workgroups * rows_per_workgroup), rows_per_workgroup);
+  if (workgroups == 0) return;
   plan.next<kernel::Operation::weights>() = {.problem = p,
                                              .weights = outputs.s_dmask,
-                                             .groups = static_cast<std::int32_t>(groups),
+                                             .workgroups = static_cast<std::int32_t>(workgroups),
                                              .caches = caches_of(p)};
-  plan.add(kernel::weights_spec(p.dtype), chip.family, groups);
+  plan.add(kernel::weights_spec(p.dtype), chip.family, workgroups);
 }
 
 }  // namespace rocflash::gpu

@@ -1,4 +1,4 @@
-// How s_dmask is written: by a kernel of its own, behind forward.
+// Launch plan of the weights kernel, which writes s_dmask after forward.
 #pragma once
 
 #include "core/problem.hpp"
@@ -6,7 +6,7 @@
 
 namespace rocflash::gpu {
 
-// Adds the weights to a plan, unless there are none to write.
+// Adds the weights kernel to a plan, unless s_dmask is not requested or empty.
 void plan_weights(Plan& plan, const Problem& problem, const ForwardOutputs& outputs, Chip chip);
 
 }  // namespace rocflash::gpu

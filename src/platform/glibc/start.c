@@ -1,6 +1,8 @@
-/* The start of a program that was linked on glibc 2.34 or newer and runs on an older one too. There the C library expects the program to
- * run its own constructors, by a function that it is handed; the start files of 2.34 hand over none. A glibc of today still calls such a
- * function where it is given one. Linked into programs with --wrap=__libc_start_main. */
+/* Startup of a program that is linked on glibc 2.34 or newer and must also run on older versions.
+ * Before 2.34, __libc_start_main calls a function of the program that runs its constructors; the
+ * start files of 2.34 pass null. Current versions still call that function if it is given. Linked
+ * into programs with --wrap=__libc_start_main.
+ * The names are those of glibc and the linker. NOLINTBEGIN(bugprone-reserved-identifier) */
 #include <stddef.h>
 
 typedef void (*Constructor)(int, char**, char**);
@@ -14,14 +16,15 @@ int __real___libc_start_main(Main*, int, char**, Constructor, void (*)(void), vo
 int __wrap___libc_start_main(Main*, int, char**, Constructor, void (*)(void), void (*)(void),
                              void*);
 
-static void run_constructors(int count, char** words, char** environment) {
+static void run_constructors(int count, char** arguments, char** environment) {
   _init();
   for (Constructor* c = __init_array_start; c < __init_array_end; ++c)
-    (*c)(count, words, environment);
+    (*c)(count, arguments, environment);
 }
 
-int __wrap___libc_start_main(Main* main, int count, char** words, Constructor init,
+int __wrap___libc_start_main(Main* main, int count, char** arguments, Constructor init,
                              void (*fini)(void), void (*loader_fini)(void), void* stack_end) {
-  return __real___libc_start_main(main, count, words, init != NULL ? init : run_constructors, fini,
-                                  loader_fini, stack_end);
+  return __real___libc_start_main(main, count, arguments, init != NULL ? init : run_constructors,
+                                  fini, loader_fini, stack_end);
 }
+/* NOLINTEND(bugprone-reserved-identifier) */
