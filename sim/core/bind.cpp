@@ -1,5 +1,5 @@
-// From assembly text to predecoded ops: operands are given their types, constants their bits,
-// branches their targets, instructions their functions.
+// Predecoding of assembly text: resolves operand types, constants,
+// branch targets and the functions of the semantics.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,9 +12,9 @@
 #include "core/op.h"
 #include "core/target.h"
 #include "core/wave.h"
-#include "isa/scalar_math.h"
-#include "isa/vector_exec.h"
-#include "isa/vector_modes.h"
+#include "isa/gpr_index_mode.h"
+#include "isa/lane_math.h"
+#include "isa/valu.h"
 
 namespace rocflash::sim {
 namespace {
@@ -40,7 +40,7 @@ u64 constant_bits(const Operand& o, Type type) {
     return wide ? bits_of(o.number) : u64{bits_of(float(o.number))};
   }
   if (o.constant == Constant::Hex && wide && o.bits <= 0xffffffffu) {
-    // A 32-bit literal is the high half of a double, and extended as its type says otherwise.
+    // A 32-bit literal is the high half of a double; other types sign- or zero-extend it.
     if (type == Type::F64) return o.bits << 32;
     if (type == Type::I64) return u64(i64(i32(o.bits)));
   }
@@ -50,10 +50,10 @@ u64 constant_bits(const Operand& o, Type type) {
 void unknown_instruction(Wave& w, const Op& op) {
   const std::string& text = w.program->text(op);
   const std::string mnemonic(strip_encoding(text.substr(0, text.find(' '))));
-  const std::string_view reason = refusal(mnemonic);
-  raise(Fault::UnknownInstruction, reason.empty()
-                                       ? fmt::format("no semantics for '{}'", mnemonic)
-                                       : fmt::format("'{}' is refused: {}", mnemonic, reason));
+  const std::string_view reason = unsupported_reason(mnemonic);
+  raise(Fault::UnknownInstruction,
+        reason.empty() ? fmt::format("no semantics for '{}'", mnemonic)
+                       : fmt::format("'{}' is not supported: {}", mnemonic, reason));
 }
 
 void undecodable(Wave&, const Op&) {
@@ -100,11 +100,11 @@ class Binder {
     p.ops_.push_back(end);
     p.texts_.emplace_back("(end of code)");
     resolve_branches();
-    // Initial registers exist even where no instruction names them.
+    // The ABI's initial VGPRs exist even if no instruction uses them.
     p.vgpr_rows_ = std::max(p.vgpr_rows_, 4);
     if (relative_) p.vgpr_rows_ = 256;
     if (target_.generation == Generation::Gfx9) bind_hazards(p.ops_, p.texts_);
-    if (vector_modes_) bind_vector_modes();
+    if (gpr_index_mode_) bind_gpr_index_mode();
     return std::move(program_);
   }
 
@@ -174,19 +174,19 @@ class Binder {
     op.compute = op.clamp && s.compute_clamped != nullptr ? s.compute_clamped : s.compute;
     op.to_lds = to_lds;
     bind_modifiers(in, op);
-    if (s.kind == Class::Memory) {
+    if (s.kind == InstructionClass::Vmem) {
       bind_memory(in, op);
     } else {
       bind_in_order(in, op);
     }
     if (in.mnemonic.starts_with("v_movrel")) relative_ = true;
-    if (target_.generation == Generation::Gfx9 && switches_vector_modes(in)) {
-      relative_ = vector_modes_ = true;
+    if (target_.generation == Generation::Gfx9 && sets_gpr_index_mode(in)) {
+      relative_ = gpr_index_mode_ = true;
     }
   }
 
   // Whether MODE's bits of relative registers and of skipping can be set here.
-  static bool switches_vector_modes(const Instruction& in) {
+  static bool sets_gpr_index_mode(const Instruction& in) {
     if (in.mnemonic == "s_set_gpr_idx_on" || in.mnemonic == "s_setvskip") return true;
     if (!in.mnemonic.starts_with("s_setreg")) return false;
     constexpr u32 kModeRegister = 1;
@@ -196,13 +196,13 @@ class Binder {
            offset + size > kModeIndexBit;
   }
 
-  void bind_vector_modes() {
+  void bind_gpr_index_mode() {
     for (Op& op : program_->ops_) {
       if (op.semantics == nullptr) continue;
-      const bool memory = op.kind == Class::Memory || op.kind == Class::Lds;
+      const bool memory = op.kind == InstructionClass::Vmem || op.kind == InstructionClass::Lds;
       if (!memory && !program_->texts_[op.index].starts_with("v_")) continue;
-      op.run[0] = run_with_modes<false>;
-      op.run[1] = run_with_modes<true>;
+      op.run[0] = run_with_gpr_index_mode<false>;
+      op.run[1] = run_with_gpr_index_mode<true>;
     }
   }
 
@@ -287,8 +287,8 @@ class Binder {
     bind_small_floats(in, op, destinations);
   }
 
-  // Selectors of small floats are read from the encoding: the assembler prints them at other places
-  // of the list, or not at all.
+  // op_sel of small floats is read from the encoding: the assembler prints it at other positions
+  // of the list, or omits it.
   static void bind_small_floats(const Instruction& in, Op& op, std::size_t destinations) {
     if (in.mnemonic.starts_with("v_cvt_scalef32_")) op.op_sel = in.words[0] >> 11 & 15;
     if (!in.mnemonic.starts_with("v_mfma_scale_")) return;
@@ -341,7 +341,7 @@ class Binder {
     op.sources = 1;
   }
 
-  // Which halves 16-bit operands mean: by name (v1.h), or by op_sel where the name does not say.
+  // Register halves of 16-bit operands: by name (v1.h), or by op_sel without a suffix.
   void bind_halves(const Instruction& in, Op& op) {
     const Semantics& s = *op.semantics;
     const bool gfx9 = target_.generation == Generation::Gfx9;
@@ -414,10 +414,10 @@ class Binder {
     return s;
   }
 
-  const Row* constant_row(u32 value) {
-    const Row*& row = constant_rows_[value];
+  const Vgpr* constant_row(u32 value) {
+    const Vgpr*& row = constant_rows_[value];
     if (row == nullptr) {
-      auto fresh = std::make_unique<Row>();
+      auto fresh = std::make_unique<Vgpr>();
       std::ranges::fill(fresh->lane, value);
       row = fresh.get();
       program_->constants_.push_back(std::move(fresh));
@@ -427,7 +427,7 @@ class Binder {
 
   void resolve_branches() {
     for (Op& op : program_->ops_) {
-      if (op.kind != Class::Branch) continue;
+      if (op.kind != InstructionClass::Branch) continue;
       const std::string& text = program_->texts_[op.index];
       if (!text.starts_with("s_branch") && !text.starts_with("s_cbranch") &&
           !text.starts_with("s_call")) {
@@ -442,9 +442,9 @@ class Binder {
   const Target& target_;
   int wave_size_;
   bool relative_ = false;
-  bool vector_modes_ = false;
+  bool gpr_index_mode_ = false;
   std::unique_ptr<Program> program_ = std::make_unique<Program>();
-  std::map<u32, const Row*> constant_rows_;
+  std::map<u32, const Vgpr*> constant_rows_;
 };
 
 const Op* Program::at(u64 address) const {

@@ -27,9 +27,9 @@ using ElfFile = llvm::object::ELF64LEFile;
 
 constexpr std::string_view kBundleMagic = "__CLANG_OFFLOAD_BUNDLE__";
 constexpr u64 kPage = 4096;
-// Limits of what is believed; a file beyond them is broken, and trying would only exhaust memory.
+// Limits of plausible files; a file beyond them is corrupt and would only exhaust memory.
 constexpr u64 kMaxImage = 1ull << 30;
-constexpr u32 kMaxScratch = 1u << 20;    // bytes a lane; hardware has an eighth of it
+constexpr u32 kMaxScratch = 1u << 20;    // bytes per lane; hardware allows an eighth
 constexpr u32 kMaxArguments = 1u << 16;  // bytes
 constexpr u64 kDescriptorBytes = 64;
 
@@ -54,8 +54,8 @@ void require(bool condition, const char* complaint) {
   if (!condition) throw std::runtime_error(complaint);
 }
 
-// Targets by the machine field of the ELF's flags. (LLVM's own look-up ends the process on a value
-// it does not know.)
+// Targets by the EF_AMDGPU_MACH field of the ELF flags. (LLVM's own look-up aborts on a value
+// that it does not know.)
 struct Machine {
   u32 code;
   std::string_view name;
@@ -115,7 +115,7 @@ std::string target_of_flags(u32 flags, int version) {
 }
 
 // Whether code for `built` runs on `device`: the same target, or a generic one that covers it.
-// Features make no difference here.
+// Target features are ignored.
 bool runs_on(std::string_view built, std::string_view device) {
   built = built.substr(0, built.find(':'));
   device = device.substr(0, device.find(':'));
@@ -144,7 +144,7 @@ std::span<const u8> unbundle(std::span<const u8> bytes, std::string_view target)
     const auto name_at = id.rfind("--");
     const auto name = name_at == id.npos ? std::string_view() : id.substr(name_at + 2);
     if (!id.starts_with("h") || size == 0 || !runs_on(name, target)) continue;
-    // Code for this very target goes before code for its family.
+    // Code for the exact target has priority over generic code of its family.
     if (name.substr(0, name.find(':')) == target) return bytes.subspan(offset, size);
     generic = bytes.subspan(offset, size);
   }
@@ -152,14 +152,14 @@ std::span<const u8> unbundle(std::span<const u8> bytes, std::string_view target)
   throw std::runtime_error("the offload bundle has no code for " + std::string(target));
 }
 
-// hipModuleLoadData is given an address and no size. Bytes are taken through the kernel, which
-// answers with an error where ordinary reading would end the process.
+// hipModuleLoadData gets an address without a size. process_vm_readv reads the bytes: it
+// returns an error where a direct read would fault.
 void take_bytes(const void* from, u64 offset, void* to, u64 size) {
   const iovec local{to, size};
   const iovec remote{const_cast<u8*>(static_cast<const u8*>(from)) + offset, size};
   const ssize_t n = process_vm_readv(getpid(), &local, 1, &remote, 1, 0);
   if (n < 0 && errno != EFAULT) {
-    // Not allowed here (a container's filter): read as any loader does.
+    // The system call is not permitted (seccomp): read directly, as other loaders do.
     std::memcpy(to, static_cast<const u8*>(from) + offset, size);
     return;
   }
@@ -174,7 +174,8 @@ T take_at(const void* from, u64 offset) {
 }
 
 u64 checked_end(u64 offset, u64 size) {
-  require(offset <= kMaxImage && size <= kMaxImage, "the code object's headers make no sense");
+  require(offset <= kMaxImage && size <= kMaxImage,
+          "the offsets and sizes in the code object's headers are invalid");
   return offset + size;
 }
 
@@ -259,7 +260,7 @@ class LoadedObject final : public CodeObject {
   }
 
  private:
-  // Contents of a section as the file has them; nothing where there is none, or none that can be read.
+  // Contents of a section in the file; empty if it is missing or not readable.
   [[nodiscard]] std::span<const u8> section(std::string_view name) const {
     for (const auto& s : object_->sections()) {
       auto found = s.getName();
@@ -282,7 +283,7 @@ class LoadedObject final : public CodeObject {
       if (h.p_type != llvm::ELF::PT_LOAD) continue;
       require(fits(h.p_vaddr, h.p_memsz, kMaxImage), "a segment is implausibly large");
       require(h.p_filesz <= h.p_memsz, "a segment is larger in the file than in memory");
-      require(fits(h.p_offset, h.p_filesz, file_bytes_.size()), "a segment lies outside the file");
+      require(fits(h.p_offset, h.p_filesz, file_bytes_.size()), "a segment is outside the file");
       end = std::max<u64>(end, h.p_vaddr + h.p_memsz);
     }
     require(end != 0, "the code object has nothing to load");
@@ -301,7 +302,7 @@ class LoadedObject final : public CodeObject {
       if (section.sh_type == llvm::ELF::SHT_RELA) relocate(elf, section);
       const auto name = take(elf.getSectionName(section), "section name");
       if (name != ".text") continue;
-      require(fits(section.sh_addr, section.sh_size, size), "the code lies outside the segments");
+      require(fits(section.sh_addr, section.sh_size, size), "the code is outside the segments");
       code_ = {memory + section.sh_addr, section.sh_size};
     }
     // Without sections the executable segment is the code.
@@ -329,8 +330,7 @@ class LoadedObject final : public CodeObject {
         throw std::runtime_error("relocation type " + std::to_string(rela.getType(false)) +
                                  " is not supported");
       }
-      require(fits(rela.r_offset, sizeof value, image_.size()),
-              "a relocation lies outside the code");
+      require(fits(rela.r_offset, sizeof value, image_.size()), "a relocation is outside the code");
       std::memcpy(image_.data() + rela.r_offset, &value, sizeof value);
     }
   }
@@ -344,7 +344,7 @@ class LoadedObject final : public CodeObject {
         const auto desc = note.getDesc(4);
         Metadata metadata = parse_metadata({desc.data(), desc.size()});
         if (!metadata.target.empty()) target_ = std::move(metadata.target);
-        // An ABI version left at 0 says version 2, which has no such note.
+        // ABI version 0 means code object version 2, which has no such note.
         if (version_ == 2) version_ = 3 + std::clamp(metadata.minor, 0, 2);
         std::ranges::move(metadata.kernels, std::back_inserter(kernels_));
         std::ranges::move(metadata.descriptors, std::back_inserter(descriptor_names_));
@@ -354,7 +354,7 @@ class LoadedObject final : public CodeObject {
   }
 
   void read_symbols() {
-    // LLVM's symbol iterators end the process on a broken table; its tables answer with errors.
+    // LLVM's symbol iterators abort on a corrupt table; the table accessors return errors.
     const ElfFile& elf = object_->getELFFile();
     for (const auto& section : take(elf.sections(), "sections")) {
       if (section.sh_type != llvm::ELF::SHT_DYNSYM && section.sh_type != llvm::ELF::SHT_SYMTAB) {
@@ -377,7 +377,7 @@ class LoadedObject final : public CodeObject {
     if (type == llvm::ELF::STT_FUNC) {
       functions_.push_back({name, bias_ + value, size});
     } else if (type == llvm::ELF::STT_OBJECT) {
-      require(fits(value, size, image_.size()), "a variable lies outside the segments");
+      require(fits(value, size, image_.size()), "a variable is outside the segments");
       variables_.push_back({name, bias_ + value, size});
       if (size == kDescriptorBytes) add_descriptor(name, value);
     }
@@ -398,7 +398,7 @@ class LoadedObject final : public CodeObject {
     read_descriptor(kernels_[static_cast<std::size_t>(it - descriptor_names_.begin())], value);
   }
 
-  // What neither metadata nor descriptor says in so many words.
+  // Values that follow from metadata and descriptor together.
   void complete_kernel(KernelInfo& kernel) const {
     constexpr u32 kWave32 = 1u << 10;
     if (kernel.wave_size == 0) kernel.wave_size = (kernel.properties & kWave32) != 0 ? 32 : 64;
@@ -420,9 +420,9 @@ class LoadedObject final : public CodeObject {
     check(kernel.wave_size == 64 || (kernel.wave_size == 32 && !target_.starts_with("gfx9")),
           "has waves of " + std::to_string(kernel.wave_size) + ", which " + target_ + " has not");
     check(kernel.scratch_bytes <= kMaxScratch,
-          "wants " + std::to_string(kernel.scratch_bytes) + " bytes of scratch a lane");
+          "needs " + std::to_string(kernel.scratch_bytes) + " bytes of scratch per lane");
     check(kernel.kernarg_bytes <= kMaxArguments,
-          "wants " + std::to_string(kernel.kernarg_bytes) + " bytes of arguments");
+          "needs " + std::to_string(kernel.kernarg_bytes) + " bytes of arguments");
     for (const auto& argument : kernel.arguments) {
       check(fits(argument.offset, argument.size, kernel.kernarg_bytes),
             "has an argument outside its " + std::to_string(kernel.kernarg_bytes) + " bytes");
@@ -438,7 +438,7 @@ class LoadedObject final : public CodeObject {
     const u8* p = image_.data() + offset;
     kernel.lds_bytes = read<u32>(p);
     kernel.scratch_bytes = read<u32>(p + 4);
-    // 0 means that the descriptor does not say.
+    // 0: the descriptor does not have it.
     if (const u32 bytes = read<u32>(p + 8); bytes != 0) kernel.kernarg_bytes = bytes;
     kernel.entry = bias_ + offset + static_cast<u64>(read<i64>(p + 16));
     kernel.rsrc3 = read<u32>(p + 44);

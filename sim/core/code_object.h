@@ -27,7 +27,7 @@ struct KernelInfo {
   u64 entry = 0;  // address of the first instruction
   u32 lds_bytes = 0;
   u32 scratch_bytes = 0;
-  u32 kernarg_bytes = 0;  // 0: nobody says; the caller's buffer decides
+  u32 kernarg_bytes = 0;  // 0: unknown; the caller's buffer decides
   u32 rsrc1 = 0;
   u32 rsrc2 = 0;
   u32 rsrc3 = 0;
@@ -53,7 +53,7 @@ struct Symbol {
 class CodeObject {
  public:
   // Takes an ELF code object, or a clang offload bundle that holds one for `target_name`.
-  // Throws std::runtime_error with a message that says what is wrong.
+  // Throws std::runtime_error with the reason.
   static std::unique_ptr<CodeObject> load(std::span<const u8> bytes, std::string_view target_name);
   // The size of the ELF or bundle at `data`, from its headers (hipModuleLoadData gets no size).
   static std::size_t measure(const void* data);
@@ -70,7 +70,7 @@ class CodeObject {
   [[nodiscard]] std::span<const u8> code() const { return code_; }
   [[nodiscard]] u64 code_address() const { return reinterpret_cast<u64>(code_.data()); }
   [[nodiscard]] std::span<u8> image() { return image_; }
-  // Where `address` lies: "kernel+0x40".
+  // Symbol and offset of `address`: "kernel+0x40".
   [[nodiscard]] std::string symbolize(u64 address) const;
   [[nodiscard]] virtual std::optional<SourceLine> source_line(u64 address) const = 0;
   // Distance from addresses in the file to addresses in memory.

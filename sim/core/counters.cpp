@@ -4,13 +4,13 @@
 #include <algorithm>
 
 #include "core/code_object.h"
-#include "core/sheet.h"
+#include "core/report_writer.h"
 #include "core/target.h"
 
 namespace rocflash::sim {
 
-std::string_view class_name(Class c) {
-  constexpr std::array<std::string_view, kClasses> names = {
+std::string_view class_name(InstructionClass c) {
+  constexpr std::array<std::string_view, kInstructionClasses> names = {
       "scalar", "vector",        "matrix", "transcendental", "lds",
       "memory", "scalar_memory", "branch", "wait",           "other"};
   return names[static_cast<std::size_t>(c)];
@@ -31,8 +31,8 @@ std::string Counters::json() const {
   nlohmann::ordered_json classes;
   nlohmann::ordered_json cycles;
   nlohmann::ordered_json per_wave;
-  for (std::size_t i = 0; i < kClasses; ++i) {
-    const std::string name(class_name(static_cast<Class>(i)));
+  for (std::size_t i = 0; i < kInstructionClasses; ++i) {
+    const std::string name(class_name(static_cast<InstructionClass>(i)));
     classes[name] = by_class[i];
     cycles[name] = issue_cycles[i];
     per_wave[name] = static_cast<double>(issue_cycles[i]) / waves_run;
@@ -66,9 +66,9 @@ std::string Counters::table() const {
   Table t(fmt::format("{} on {}: {} workgroups, {} waves", kernel, target, workgroups, waves));
   t.row("", "instructions", "issue cycles", "per wave");
   const double waves_run = static_cast<double>(std::max<u64>(1, waves));
-  for (std::size_t i = 0; i < kClasses; ++i) {
+  for (std::size_t i = 0; i < kInstructionClasses; ++i) {
     if (by_class[i] == 0) continue;
-    t.row(class_name(static_cast<Class>(i)), by_class[i], issue_cycles[i],
+    t.row(class_name(static_cast<InstructionClass>(i)), by_class[i], issue_cycles[i],
           fmt::format("{:.1f}", static_cast<double>(issue_cycles[i]) / waves_run));
   }
   t.row("all instructions", instructions);
@@ -88,7 +88,7 @@ std::string Counters::table() const {
   return t.text();
 }
 
-// CDNA: LDS of a CU serves four SIMDs; RDNA: 128 KiB of a WGP serve four. It is handed out in
+// CDNA: the LDS of a CU serves four SIMDs; RDNA: 128 KiB of a WGP serve four. It is allocated in
 // granules (ISA documents, 3.6 and 3.3.5).
 int groups_by_lds(const Target& target, u32 lds) {
   const u32 granule = target.name == "gfx950" ? 1280 : target.is_cdna() ? 512 : 1024;
@@ -98,14 +98,14 @@ int groups_by_lds(const Target& target, u32 lds) {
 
 int waves_per_simd(const Target& target, const KernelInfo& kernel, u32 lds, u32 threads) {
   const u32 wave = static_cast<u32>(kernel.wave_size);
-  // Registers are handed out in granules; a wave64 on RDNA takes twice the file space.
+  // Registers are allocated in granules; a wave64 on RDNA takes twice the space.
   u32 granule = target.agprs ? 8 : 4;
   u32 file = static_cast<u32>(target.vgprs_per_simd);
   if (!target.is_cdna()) {
     granule = file == 1536 ? (wave == 32 ? 24 : 12) : (wave == 32 ? 16 : 8);
     if (wave == 64) file /= 2;
   }
-  // The metadata's count includes AGPRs where they share the file, and is that of the larger file where not.
+  // The metadata's count includes AGPRs in a unified file; otherwise it is the larger count.
   const u32 used = std::max(1u, kernel.vgprs);
   const u32 rounded = (used + granule - 1) / granule * granule;
   int waves = std::min<int>(target.max_waves_per_simd, static_cast<int>(file / rounded));

@@ -1,4 +1,4 @@
-// What a launch did, in numbers.
+// Performance counters of a launch.
 #pragma once
 
 #include <array>
@@ -16,12 +16,12 @@ struct Counters {
   std::string target;
   u64 workgroups = 0;
   u64 waves = 0;
-  std::array<u64, kClasses> by_class{};
+  std::array<u64, kInstructionClasses> by_class{};
   u64 instructions = 0;
-  // Clocks the SIMDs are taken, summed over all waves; by class, matrix cycles among them.
-  std::array<u64, kClasses> issue_cycles{};
+  // Issue cycles by class, summed over all waves; matrix cycles included.
+  std::array<u64, kInstructionClasses> issue_cycles{};
   u64 matrix_cycles = 0;
-  std::map<std::string, u64> memory_instructions;  // by width a lane, see access_name
+  std::map<std::string, u64> memory_instructions;  // by width per lane, see access_name
   std::map<std::string, u64> lds_instructions;
   Traffic traffic;
   u32 vgprs = 0;
@@ -38,13 +38,13 @@ struct Counters {
 
 struct KernelInfo;
 
-std::string_view class_name(Class c);
+std::string_view class_name(InstructionClass c);
 
-// How many waves of this kernel fit a SIMD at once, by registers, LDS and the wave limit.
+// Occupancy: waves of this kernel per SIMD, limited by registers, LDS and the wave limit.
 int waves_per_simd(const Target& target, const KernelInfo& kernel, u32 lds_bytes,
                    u32 threads_per_group);
 
-// How many workgroups with this much LDS fit a compute unit (a WGP on RDNA) at once.
+// Workgroups with this much LDS that are resident on a CU (RDNA: WGP).
 int groups_by_lds(const Target& target, u32 lds_bytes);
 
 }  // namespace rocflash::sim

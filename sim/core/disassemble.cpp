@@ -1,4 +1,4 @@
-// The one translation unit that sees LLVM's MC headers.
+// The only translation unit that includes LLVM's MC headers.
 #include "core/disassemble.h"
 
 #include <llvm/MC/MCAsmInfo.h>
@@ -63,7 +63,7 @@ struct Machine {
   }
 };
 
-// The suffixes of LLVM's opcode names that say which encoding family an opcode belongs to.
+// Suffixes of LLVM's opcode names by encoding family.
 std::vector<std::string_view> family_suffixes(const Target& target) {
   switch (target.generation) {
     case Generation::Gfx9:
@@ -111,8 +111,8 @@ void decode(const Machine& machine, std::span<const u8> padded, std::size_t size
   }
 }
 
-// LLVM's decoder crashes on some words that are no instructions. Its own means against that:
-// signals are caught for the while, and execution comes back here.
+// LLVM's decoder crashes on some invalid encodings. Its CrashRecoveryContext installs signal
+// handlers for the time of the call and returns here after a crash.
 bool decode_guarded(const Machine& machine, std::span<const u8> padded, std::size_t size,
                     u64 address, std::size_t& at, std::vector<Instruction>& result) {
   static std::mutex mutex;  // the handlers are the process's
@@ -152,7 +152,7 @@ std::vector<Instruction> disassemble(std::span<const u8> code, u64 address, std:
     std::memcpy(bad.words, padded.data() + at, 4);
     result.push_back(std::move(bad));
     at += 4;
-    // What the crash left behind is not trusted, nor is it tidied away.
+    // The state after the crash is not trusted, so it is leaked and not destroyed.
     (void)machine.release();
     machine = std::make_unique<Machine>(cpu, features);
   }

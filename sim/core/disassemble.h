@@ -1,4 +1,4 @@
-// LLVM's MC layer behind a narrow door: bytes in, assembly text out, and the list of what it knows.
+// Narrow interface to LLVM's MC layer: machine code to assembly text, and its list of mnemonics.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// DPP controls as lane maps.
+// DPP controls as tables of source lanes.
 #include "core/dpp.h"
 
 #include <stdexcept>

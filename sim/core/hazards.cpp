@@ -1,6 +1,6 @@
-// Distances that gfx9 leaves to the program: it does not wait where it should, and reads what was there before.
-// Compilers keep them; code inside asm statements has to itself. Looked for once, in the order of the text: what comes
-// over a branch is not seen.
+// Software hazards of gfx9: without enough wait states the hardware reads the register's old value.
+// Compilers insert s_nop; inline assembly must do so itself. The check runs once at load time,
+// in program order; hazards across a branch are not found.
 #include "core/hazards.h"
 
 #include <fmt/format.h>
@@ -12,11 +12,12 @@
 namespace rocflash::sim {
 namespace {
 
-constexpr u32 kDppWaitStates = 2;  // between a vector write and a DPP read of the same register
+constexpr u32 kDppWaitStates = 2;  // between a VALU write and a DPP read of the same VGPR
 
 bool is_vector(const Op& op) {
   return op.semantics != nullptr &&
-         (op.kind == Class::Vector || op.kind == Class::Transcendental || op.kind == Class::Matrix);
+         (op.kind == InstructionClass::Valu || op.kind == InstructionClass::Transcendental ||
+          op.kind == InstructionClass::Matrix);
 }
 
 bool writes(const Op& op, int row) {

@@ -1,4 +1,4 @@
-// Instructions that gfx9 lets run too early.
+// Data hazards that gfx9 does not resolve in hardware.
 #pragma once
 
 #include <span>
@@ -9,7 +9,7 @@
 
 namespace rocflash::sim {
 
-// Makes those a fault of strict runs.
+// Makes each such instruction a fault when checks are enabled.
 void bind_hazards(std::span<Op> ops, const std::vector<std::string>& texts);
 
 }  // namespace rocflash::sim

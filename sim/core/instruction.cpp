@@ -137,7 +137,7 @@ bool parse_register(std::string_view s, Operand& op) {
 
 Operand parse_operand(std::string_view s) {
   Operand op;
-  // A 16-bit register above v127 in an encoding without room for it is the high half of v - 128.
+  // Encodings of 7 register bits name the high half of v - 128 by a 16-bit register above v127.
   bool invalid_class = false;
   if (const auto comment = s.find("/*"); comment != s.npos) {
     invalid_class = true;

@@ -1,5 +1,5 @@
-// One disassembled instruction as its assembly text says it: mnemonic, operands, modifiers.
-// The assembler's syntax is the one stable, documented face of LLVM's AMDGPU decoder (its operand
+// One disassembled instruction, parsed from assembly text: mnemonic, operands, modifiers.
+// The assembler's syntax is the only stable interface of LLVM's AMDGPU decoder (its operand
 // tables are private), so the simulator reads that and never LLVM's internal numbering.
 #pragma once
 
@@ -48,7 +48,7 @@ struct Reference {
   bool neg = false;
   bool abs = false;
   bool sext = false;
-  bool high = false;  // 16 bits: the high half is meant
+  bool high = false;  // 16-bit operand in the high half
 };
 
 struct Operand : Reference {

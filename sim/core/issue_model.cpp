@@ -22,20 +22,22 @@ bool contains(std::string_view text, std::string_view part) {
 
 }  // namespace
 
-u32 issue_clocks(const Target& target, int wave_size, Class kind, std::string_view mnemonic) {
+u32 issue_clocks(const Target& target, int wave_size, InstructionClass kind,
+                 std::string_view mnemonic) {
   const bool cdna = target.is_cdna();
-  if (kind != Class::Vector && kind != Class::Transcendental) return cdna ? 4 : 1;
+  if (kind != InstructionClass::Valu && kind != InstructionClass::Transcendental)
+    return cdna ? 4 : 1;
   const u32 full = cdna ? 4 : static_cast<u32>(wave_size / 32);
-  if (!cdna && contains(mnemonic, "_f64")) return 16 * full;  // RDNA has two f64 lanes a SIMD
+  if (!cdna && contains(mnemonic, "_f64")) return 16 * full;  // RDNA has two f64 lanes per SIMD
   // CDNA4 has twice the transcendental rate (AMD's white paper).
-  if (kind == Class::Transcendental) return (target.name == "gfx950" ? 2 : 4) * full;
+  if (kind == InstructionClass::Transcendental) return (target.name == "gfx950" ? 2 : 4) * full;
   const bool quarter = std::ranges::find(kQuarterRate, mnemonic) != kQuarterRate.end();
   return quarter ? 4 * full : full;
 }
 
 std::string access_name(const Op& op, std::string_view mnemonic) {
   const u32 bits = 8 * (op.parameter & 0xff);
-  if (op.kind == Class::Lds) {
+  if (op.kind == InstructionClass::Lds) {
     if (contains(mnemonic, "permute") || contains(mnemonic, "swizzle")) return "permute";
     const bool two =
         contains(mnemonic, "read2") || contains(mnemonic, "write2") || contains(mnemonic, "_2addr");
@@ -49,7 +51,7 @@ std::string access_name(const Op& op, std::string_view mnemonic) {
     }
     return mnemonic == "ds_nop" ? "" : "atomic";
   }
-  if (op.kind != Class::Memory) return {};
+  if (op.kind != InstructionClass::Vmem) return {};
   if (contains(mnemonic, "_atomic_")) return "atomic";
   if (bits == 0) return {};
   const std::string_view space = mnemonic.starts_with("scratch_") ? "scratch_" : "";

@@ -89,8 +89,8 @@ u64 KernelAbi::scratch_bytes(const KernelInfo& kernel) const {
 void KernelAbi::initialize(Wave& w, const KernelInfo& kernel, const u32 block[3]) const {
   const Target& target = *w.target;
   const auto set = [&w](int index, u32 value) {
-    w.s[index] = value;
-    w.s_undef[index] = 0;
+    w.sgpr[index] = value;
+    w.sgpr_undef[index] = 0;
   };
   const auto set64 = [&](int index, u64 value) {
     set(index, u32(value));
@@ -152,18 +152,18 @@ void KernelAbi::initialize(Wave& w, const KernelInfo& kernel, const u32 block[3]
     const u32 y = id / block[0] % block[1];
     const u32 z = id / block[0] / block[1];
     if (target.packed_work_item_ids) {
-      w.v[0].lane[lane] = x | y << 10 | z << 20;
+      w.vgpr[0].lane[lane] = x | y << 10 | z << 20;
     } else {
-      w.v[0].lane[lane] = x;
-      w.v[1].lane[lane] = y;
-      w.v[2].lane[lane] = z;
+      w.vgpr[0].lane[lane] = x;
+      w.vgpr[1].lane[lane] = y;
+      w.vgpr[2].lane[lane] = z;
     }
   }
   if (w.strict) {
     const u32 rows = target.packed_work_item_ids ? 1 : 1 + wanted;
     for (u32 i = 0; i < rows; ++i) {
-      std::memset(static_cast<void*>(&w.v_undef[i]), 0, sizeof(Row));
-      w.v_dirty[i] = 0;
+      std::memset(static_cast<void*>(&w.vgpr_undef[i]), 0, sizeof(Vgpr));
+      w.vgpr_dirty[i] = 0;
     }
   }
   set64(sreg::kExec, exec);

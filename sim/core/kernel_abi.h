@@ -1,5 +1,5 @@
-// The contract between dispatcher and kernel: the kernarg segment with its hidden arguments, the
-// dispatch packet, and what is in registers when a wave starts.
+// The kernel ABI: the kernarg segment with its hidden arguments, the
+// dispatch packet, and the initial register state of a wave.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ class KernelAbi {
   KernelAbi(const KernelAbi&) = delete;
   KernelAbi& operator=(const KernelAbi&) = delete;
 
-  // Scratch a lane gets.
+  // Scratch bytes per lane.
   [[nodiscard]] u64 scratch_bytes(const KernelInfo& kernel) const;
   // Registers, exec and program counter of a wave that is about to start.
   void initialize(Wave& w, const KernelInfo& kernel, const u32 block[3]) const;

@@ -1,4 +1,4 @@
-// The dispatcher: kernel arguments, initial registers, workgroups over threads, waves in turn.
+// The dispatcher: kernel arguments, initial registers, workgroups over threads, waves round-robin.
 #include "core/launch.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "core/global_race.h"
+#include "core/global_race_detector.h"
 #include "core/issue_model.h"
 #include "core/kernel_abi.h"
 #include "isa/matrix.h"
@@ -33,16 +33,16 @@ struct LaunchState {
   std::optional<Report> report;
   std::exception_ptr thrown;
 
-  GlobalWrites global_writes;
+  GlobalRaceDetector global_race_detector;
 };
 
 namespace {
 
-constexpr u64 kQuantum = 20000;       // instructions a wave runs before its neighbours do
-constexpr u64 kImpatience = 4000000;  // instructions before another workgroup is started beside
+constexpr u64 kTimeSlice = 20000;        // instructions of a wave's time slice
+constexpr u64 kSpinThreshold = 4000000;  // instructions before another workgroup becomes resident
 constexpr std::size_t kMaxResident = 64;
 
-struct Group {
+struct ResidentWorkgroup {
   Workgroup g;
   std::vector<Wave> waves;
   u64 executed = 0;
@@ -55,11 +55,11 @@ class WorkerLoop {
     worker_.op_counts.assign(launch.program.ops().size(), 0);
   }
 
-  // Nothing may leave a thread but by the launch: what is thrown outside an instruction (memory
-  // that is not there, a kernel whose entry is no instruction) is kept for run_kernel.
+  // No exception may leave a thread: what is thrown outside an instruction (an allocation
+  // that failed, a kernel whose entry is not an instruction) is kept for run_kernel.
   void run() {
     try {
-      run_groups();
+      run_workgroups();
     } catch (const FaultError& error) {
       stop(std::make_exception_ptr(std::runtime_error(error.message)));
     } catch (...) {
@@ -73,12 +73,12 @@ class WorkerLoop {
     if (!launch_.failed.exchange(true)) launch_.thrown = std::move(reason);
   }
 
-  void run_groups() {
+  void run_workgroups() {
     while (!launch_.failed.load(std::memory_order_relaxed)) {
-      if (resident_.empty() || (impatient() && resident_.size() < kMaxResident)) {
-        if (!start_group() && resident_.empty()) return;
+      if (resident_.empty() || (all_spinning() && resident_.size() < kMaxResident)) {
+        if (!start_workgroup() && resident_.empty()) return;
       }
-      Group& group = *resident_.front();
+      ResidentWorkgroup& group = *resident_.front();
       bool done = false;
       if (!advance(group, done)) return;
       if (done) {
@@ -90,19 +90,20 @@ class WorkerLoop {
     }
   }
 
-  // Every resident workgroup has run for long: it may be waiting for one not started yet.
-  [[nodiscard]] bool impatient() const {
-    return std::ranges::all_of(resident_, [](const auto& g) { return g->executed > kImpatience; });
+  // Every resident workgroup may be spinning on one that is not resident yet.
+  [[nodiscard]] bool all_spinning() const {
+    return std::ranges::all_of(resident_,
+                               [](const auto& g) { return g->executed > kSpinThreshold; });
   }
 
-  bool start_group() {
+  bool start_workgroup() {
     TraceSink* traces = launch_.request.traces;
-    const u64 turn = launch_.next_group.fetch_add(1, std::memory_order_relaxed);
-    const u64 linear = traces != nullptr ? traces->group_of(turn) : turn;
+    const u64 dispatch_index = launch_.next_group.fetch_add(1, std::memory_order_relaxed);
+    const u64 linear = traces != nullptr ? traces->workgroup_at(dispatch_index) : dispatch_index;
     if (linear >= launch_.groups) return false;
-    std::unique_ptr<Group> group;
+    std::unique_ptr<ResidentWorkgroup> group;
     if (spare_.empty()) {
-      group = std::make_unique<Group>();
+      group = std::make_unique<ResidentWorkgroup>();
     } else {
       group = std::move(spare_.back());
       spare_.pop_back();
@@ -112,7 +113,7 @@ class WorkerLoop {
     return true;
   }
 
-  void prepare(Group& group, u64 linear) {
+  void prepare(ResidentWorkgroup& group, u64 linear) {
     const LaunchRequest& r = launch_.request;
     Workgroup& g = group.g;
     const bool strict = r.checks.strict();
@@ -127,7 +128,7 @@ class WorkerLoop {
     g.lds.assign(lds, 0xcb);
     if (strict) {
       g.lds_undefined.assign(lds, 0xff);
-      g.lds_touch.assign(lds / 4, {});
+      g.lds_access_records.assign(lds / 4, {});
     }
     const u32 threads = r.block[0] * r.block[1] * r.block[2];
     const int size = r.kernel->wave_size;
@@ -135,7 +136,7 @@ class WorkerLoop {
     group.waves.resize(static_cast<std::size_t>(g.waves));
     g.first_wave = group.waves.data();
     group.executed = 0;
-    GroupTrace* trace = r.traces != nullptr ? r.traces->trace(linear) : nullptr;
+    WorkgroupTrace* trace = r.traces != nullptr ? r.traces->trace(linear) : nullptr;
     group.traced = trace != nullptr;
     if (group.traced) trace->waves.resize(group.waves.size());
     for (int i = 0; i < g.waves; ++i) {
@@ -153,9 +154,9 @@ class WorkerLoop {
 
   void reset(Wave& w, bool strict) {
     const LaunchRequest& r = launch_.request;
-    // Keep the register storage from the workgroup before.
-    std::vector<Row> rows = std::move(w.rows);
-    std::vector<Row> undef_rows = std::move(w.undef_rows);
+    // Reuse the register storage of the previous workgroup.
+    std::vector<Vgpr> rows = std::move(w.rows);
+    std::vector<Vgpr> undef_rows = std::move(w.undef_rows);
     std::vector<u8> row_state = std::move(w.row_state);
     std::vector<u16> row_pending = std::move(w.row_pending);
     std::vector<u8> scratch = std::move(w.scratch);
@@ -165,10 +166,10 @@ class WorkerLoop {
     const std::size_t count =
         launch_.program.uses_agprs() ? 512 : static_cast<std::size_t>(launch_.program.vgpr_rows());
     rows.resize(count);
-    std::memset(static_cast<void*>(rows.data()), 0xcb, count * sizeof(Row));
+    std::memset(static_cast<void*>(rows.data()), 0xcb, count * sizeof(Vgpr));
     if (strict) {
       undef_rows.resize(count);
-      std::memset(static_cast<void*>(undef_rows.data()), 0xff, count * sizeof(Row));
+      std::memset(static_cast<void*>(undef_rows.data()), 0xff, count * sizeof(Vgpr));
       row_state.assign(count, 1);
       row_pending.assign(count, 0);
     }
@@ -177,10 +178,10 @@ class WorkerLoop {
     w.undef_rows = std::move(undef_rows);
     w.row_state = std::move(row_state);
     w.row_pending = std::move(row_pending);
-    w.v = w.rows.data();
-    w.v_undef = w.undef_rows.data();
-    w.v_dirty = w.row_state.data();
-    w.v_pending = w.row_pending.data();
+    w.vgpr = w.rows.data();
+    w.vgpr_undef = w.undef_rows.data();
+    w.vgpr_dirty = w.row_state.data();
+    w.vgpr_pending = w.row_pending.data();
     w.strict = strict;
     w.size = r.kernel->wave_size;
     w.program = &launch_.program;
@@ -194,11 +195,11 @@ class WorkerLoop {
     w.scratch = std::move(scratch);
     w.scratch_undefined = std::move(scratch_undefined);
     w.scratch_lane_bytes = per_lane;
-    std::memset(w.s_undef, 0xff, sizeof w.s_undef);
+    std::memset(w.sgpr_undef, 0xff, sizeof w.sgpr_undef);
   }
 
-  // Gives every runnable wave of the group its turn. False: the launch has failed.
-  bool advance(Group& group, bool& done) {
+  // Runs a time slice of every runnable wave of the workgroup. False: the launch has failed.
+  bool advance(ResidentWorkgroup& group, bool& done) {
     Workgroup& g = group.g;
     bool progressed = false;
     worker_.count_traffic = launch_.request.count || group.traced;
@@ -207,7 +208,7 @@ class WorkerLoop {
       if (w.stop == Stop::Barrier) {
         if (g.barriers <= w.waiting_epoch) continue;
         w.epoch = w.waiting_epoch + 1;
-        w.signalled = false;
+        w.signaled = false;
       }
       w.stop = Stop::None;
       progressed = true;
@@ -242,19 +243,19 @@ class WorkerLoop {
     }
   }
 
-  // `Watched`: by an observer, or traced for the cycle model.
-  template <bool Watched>
+  // `Observed`: there is an observer, or the cycle model traces the wave.
+  template <bool Observed>
   void run_loop(Wave& w) {
     const int variant = w.strict ? 1 : 0;
     u64* counts = worker_.op_counts.data();
-    const u64 limit = std::min(w.executed + kQuantum, w.checks->budget);
+    const u64 limit = std::min(w.executed + kTimeSlice, w.checks->budget);
     while (w.stop == Stop::None && w.executed < limit) {
       const Op& op = *w.next;
       w.current = &op;
       w.next = &op + 1;
       ++w.executed;
       ++counts[op.index];
-      if constexpr (Watched) {
+      if constexpr (Observed) {
         if (w.trace != nullptr) w.trace->note(op.index);
         if (launch_.request.observer != nullptr) launch_.request.observer->before(w, op);
       }
@@ -268,11 +269,12 @@ class WorkerLoop {
 
   void finish(Wave& w) {
     Workgroup& g = *w.group;
-    for (const Queue q : {Queue::Load, Queue::Lds, Queue::Scalar}) wait_for(w, q, 0);
+    for (const WaitCounter q : {WaitCounter::Load, WaitCounter::Ds, WaitCounter::Km})
+      wait_for(w, q, 0);
     ++g.finished;
-    // Barriers count the waves that are left; a signal that nobody has waited for leaves with its
+    // Barriers count the waves that have not ended; a signal without a wait ends with its
     // wave.
-    if (w.signalled && g.barriers <= w.waiting_epoch) --g.arrived;
+    if (w.signaled && g.barriers <= w.waiting_epoch) --g.arrived;
     if (g.arrived > 0 && g.arrived == g.waves - g.finished) {
       g.arrived = 0;
       ++g.barriers;
@@ -311,8 +313,8 @@ class WorkerLoop {
 
   LaunchState& launch_;
   Worker& worker_;
-  std::deque<std::unique_ptr<Group>> resident_;
-  std::vector<std::unique_ptr<Group>> spare_;
+  std::deque<std::unique_ptr<ResidentWorkgroup>> resident_;
+  std::vector<std::unique_ptr<ResidentWorkgroup>> spare_;
 };
 
 Counters collect(const LaunchState& launch, const std::vector<Worker>& workers) {
@@ -340,7 +342,7 @@ Counters collect(const LaunchState& launch, const std::vector<Worker>& workers) 
         strip_encoding(std::string_view(text).substr(0, text.find(' ')));
     c.by_class[kind] += n;
     c.instructions += n;
-    if (op.kind == Class::Matrix) {
+    if (op.kind == InstructionClass::Matrix) {
       if (is_f8f6f4(op)) {
         c.matrix_cycles += n * f8f6f4_cycles(op);
       } else if (is_mfma_f64(op)) {
@@ -354,10 +356,10 @@ Counters collect(const LaunchState& launch, const std::vector<Worker>& workers) 
           n * issue_clocks(r.module->target(), r.kernel->wave_size, op.kind, mnemonic);
     }
     if (const std::string name = access_name(op, mnemonic); !name.empty()) {
-      (op.kind == Class::Lds ? c.lds_instructions : c.memory_instructions)[name] += n;
+      (op.kind == InstructionClass::Lds ? c.lds_instructions : c.memory_instructions)[name] += n;
     }
   }
-  c.issue_cycles[static_cast<std::size_t>(Class::Matrix)] = c.matrix_cycles;
+  c.issue_cycles[static_cast<std::size_t>(InstructionClass::Matrix)] = c.matrix_cycles;
   c.vgprs = r.kernel->vgprs;
   c.agprs = r.kernel->agprs;
   c.sgprs = r.kernel->sgprs;
@@ -386,11 +388,12 @@ const Program& Module::program(int wave_size) {
 void check_launch(const LaunchRequest& r) {
   const u64 threads = u64{r.block[0]} * r.block[1] * r.block[2];
   if (threads == 0 || threads > 1024 || threads > r.kernel->max_threads) {
-    throw std::invalid_argument(fmt::format("a workgroup of {} work-items; the kernel allows {}",
-                                            threads, r.kernel->max_threads));
+    throw std::invalid_argument(fmt::format("workgroup size {}: it can be 1 to {} work-items",
+                                            threads, std::min<u64>(1024, r.kernel->max_threads)));
   }
   if (r.grid[0] == 0 || r.grid[1] == 0 || r.grid[2] == 0) {
-    throw std::invalid_argument("a grid without workgroups");
+    throw std::invalid_argument(fmt::format("grid ({}, {}, {}): each dimension must be at least 1",
+                                            r.grid[0], r.grid[1], r.grid[2]));
   }
   u64 groups = 1;
   for (int i = 0; i < 3; ++i) {
@@ -404,7 +407,7 @@ void check_launch(const LaunchRequest& r) {
   }
   const u64 lds = u64{r.kernel->lds_bytes} + r.dynamic_lds;
   if (lds > r.module->target().max_lds_bytes) {
-    throw std::invalid_argument(fmt::format("{} bytes of LDS; {} has {}", lds,
+    throw std::invalid_argument(fmt::format("LDS size {} bytes: {} has {} bytes per workgroup", lds,
                                             r.module->target().name,
                                             r.module->target().max_lds_bytes));
   }
@@ -426,7 +429,7 @@ LaunchResult run_kernel(const LaunchRequest& request) {
   const auto cores = std::max(1u, std::thread::hardware_concurrency());
   u64 threads = request.threads > 0 ? static_cast<u64>(request.threads) : cores;
   threads = std::min(threads, launch.groups);
-  // An observer, and the check for races, see one instruction at a time.
+  // The observer and the global race detector are not thread safe.
   if (request.observer != nullptr || request.checks.global_race) threads = 1;
   std::vector<Worker> workers(threads);
   std::vector<std::thread> pool;
@@ -443,7 +446,7 @@ LaunchResult run_kernel(const LaunchRequest& request) {
 }
 
 void note_global_access(Wave& w, u64 address, u32 bytes, int lane, Access access) {
-  GlobalWrites& writes = w.group->launch->global_writes;
+  GlobalRaceDetector& writes = w.group->launch->global_race_detector;
   const u64 self = w.group->linear;
   if (access == Access::Read) {
     writes.read(self, address);

@@ -1,4 +1,4 @@
-// Running a kernel: a grid of workgroups over all cores, each workgroup's waves taking turns.
+// Runs a kernel: workgroups of the grid over all cores, the waves of each workgroup round-robin.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@
 #include "core/report.h"
 #include "core/target.h"
 #include "core/wave.h"
-#include "time/trace.h"
+#include "cycle_model/trace.h"
 
 namespace rocflash::sim {
 
@@ -41,8 +41,8 @@ class Module {
   std::unique_ptr<Program> programs_[2];
 };
 
-// Sees every instruction before it executes. Launches without an observer run a loop that does not
-// know of it.
+// Is called before every instruction. Launches without an observer run a loop without the
+// call.
 class Observer {
  public:
   virtual ~Observer() = default;
@@ -60,12 +60,12 @@ struct LaunchRequest {
   bool count = false;
   int threads = 0;  // 0: all cores
   Observer* observer = nullptr;
-  TraceSink* traces = nullptr;  // set: workgroups are traced as it says
+  TraceSink* traces = nullptr;  // set: selects and records traced workgroups
 };
 
 struct LaunchResult {
   std::optional<Report> report;  // set: the launch failed
-  Counters counters;             // when asked for
+  Counters counters;             // when `count` is set
   [[nodiscard]] bool ok() const { return !report.has_value(); }
 };
 

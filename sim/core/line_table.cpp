@@ -1,5 +1,5 @@
-// Headers, file tables and programs of .debug_line, and as much of .debug_info as names the folder of
-// a unit before DWARF 5.
+// Headers, file tables and programs of .debug_line, and from .debug_info the compilation directory
+// of a unit before DWARF 5.
 #include "core/line_table.h"
 
 #include <algorithm>
@@ -178,7 +178,7 @@ Value read_form(Cursor& c, u64 form, u64 offset_bytes, u64 address_bytes,
   }
 }
 
-// What is printed is text, whatever the bytes were.
+// Replaces bytes that are not printable text.
 std::string printable(std::string_view bytes) {
   std::string text(bytes.substr(0, 4096));
   for (char& c : text) {
@@ -204,8 +204,8 @@ struct LineTable::Unit {
   u64 line_range = 1;
   u64 opcode_base = 1;
   std::array<u8, 256> operands{};  // of standard operations
-  std::string_view base;           // the folder it was compiled in
-  std::vector<std::string_view> folders;
+  std::string_view base;           // the compilation directory
+  std::vector<std::string_view> directories;
   std::vector<Path> files;
 };
 
@@ -227,7 +227,7 @@ LineTable::LineTable(const DebugSections& sections) : sections_(sections) {
       unit.address_bytes = unit_bytes.fixed(1);
       unit_bytes.skip(1);
     } else {
-      unit.base = compilation_folder(start);
+      unit.base = compilation_directory(start);
     }
     unit.header = unit_bytes.part(unit_bytes.fixed(unit.offset_bytes));
     unit.program = unit_bytes;
@@ -252,21 +252,22 @@ void LineTable::read_unit(Unit& unit) {
   run(unit);
 }
 
-// Versions 2 to 4 count folders and files from 1; folder 0 is the compilation's.
+// Versions 2 to 4 number directories and files from 1; directory 0 is the compilation directory.
 bool LineTable::read_old_files(Unit& unit) {
   Cursor& h = unit.header;
-  unit.folders.emplace_back();
+  unit.directories.emplace_back();
   for (std::string_view name = h.string(); !name.empty(); name = h.string()) {
-    unit.folders.push_back(name);
+    unit.directories.push_back(name);
   }
   unit.files.emplace_back();
   for (std::string_view name = h.string(); !name.empty(); name = h.string()) {
-    const u64 folder = h.uleb();
+    const u64 directory = h.uleb();
     h.uleb();  // time
     h.uleb();  // size
-    unit.files.push_back({unit.base,
-                          folder < unit.folders.size() ? unit.folders[folder] : std::string_view{},
-                          name});
+    unit.files.push_back(
+        {unit.base,
+         directory < unit.directories.size() ? unit.directories[directory] : std::string_view{},
+         name});
   }
   return h.good();
 }
@@ -274,9 +275,9 @@ bool LineTable::read_old_files(Unit& unit) {
 // Version 5: both tables say what their entries consist of; entry 0 is the compilation's.
 bool LineTable::read_new_files(Unit& unit) {
   constexpr u64 kPath = 1;
-  constexpr u64 kFolder = 2;
+  constexpr u64 kDirectory = 2;
   Cursor& h = unit.header;
-  for (const bool folders : {true, false}) {
+  for (const bool directories : {true, false}) {
     std::vector<std::pair<u64, u64>> format(h.fixed(1));
     for (auto& [content, form] : format) {
       content = h.uleb();
@@ -286,20 +287,21 @@ bool LineTable::read_new_files(Unit& unit) {
     for (u64 i = 0; i < count; ++i) {
       const u64 before = h.at();
       std::string_view name;
-      u64 folder = 0;
+      u64 directory = 0;
       for (const auto& [content, form] : format) {
         const Value v = read_form(h, form, unit.offset_bytes, unit.address_bytes, unit.sections);
         if (content == kPath) name = v.text;
-        if (content == kFolder) folder = v.number;
+        if (content == kDirectory) directory = v.number;
       }
       if (!h.good() || h.at() == before) return false;  // entries of no bytes could go on for ever
-      if (folders) {
-        unit.folders.push_back(name);
+      if (directories) {
+        unit.directories.push_back(name);
         continue;
       }
-      const std::string_view base = unit.folders.empty() ? std::string_view{} : unit.folders[0];
+      const std::string_view base =
+          unit.directories.empty() ? std::string_view{} : unit.directories[0];
       unit.files.push_back(
-          {base, folder < unit.folders.size() ? unit.folders[folder] : base, name});
+          {base, directory < unit.directories.size() ? unit.directories[directory] : base, name});
     }
   }
   return h.good();
@@ -307,15 +309,15 @@ bool LineTable::read_new_files(Unit& unit) {
 
 // The line number program. Each row takes a byte of it at least.
 void LineTable::run(Unit& unit) {
-  struct Row {
+  struct Vgpr {
     u64 address = 0;
     u64 file = 1;
     u32 line = 1;
   };
   const u64 first_path = paths_.size();
   paths_.insert(paths_.end(), unit.files.begin(), unit.files.end());
-  Row row;
-  Row last;
+  Vgpr row;
+  Vgpr last;
   bool open = false;
   const auto emit = [&] {
     if (open && row.address > last.address && last.file < unit.files.size()) {
@@ -372,18 +374,18 @@ void LineTable::run(Unit& unit) {
       case 9:
         row.address += p.fixed(2);
         break;
-      default:  // columns, flags, and what nobody knows
+      default:  // columns, flags and unknown opcodes
         for (u8 i = 0; i < unit.operands[op]; ++i) p.uleb();
         break;
     }
   }
 }
 
-// DW_AT_comp_dir of the unit whose DW_AT_stmt_list is `table`. Only first entries are read: they are
+// DW_AT_comp_dir of the unit whose DW_AT_stmt_list is `table`. Only first DIEs are read: they are
 // the units' own.
-std::string_view LineTable::compilation_folder(u64 table) const {
+std::string_view LineTable::compilation_directory(u64 table) const {
   constexpr u64 kStatements = 0x10;
-  constexpr u64 kFolder = 0x1b;
+  constexpr u64 kDirectory = 0x1b;
   Cursor all(sections_.info);
   while (!all.done()) {
     u64 size = all.fixed(4);
@@ -400,7 +402,7 @@ std::string_view LineTable::compilation_folder(u64 table) const {
     if (abbreviations.uleb() != code || code == 0) continue;
     abbreviations.uleb();   // tag
     abbreviations.skip(1);  // children
-    std::string_view folder;
+    std::string_view directory;
     u64 statements = ~0ull;
     while (abbreviations.good() && unit.good()) {
       const u64 name = abbreviations.uleb();
@@ -408,9 +410,9 @@ std::string_view LineTable::compilation_folder(u64 table) const {
       if (name == 0 && form == 0) break;
       const Value v = read_form(unit, form, offset_bytes, address_bytes, sections_);
       if (name == kStatements) statements = v.number;
-      if (name == kFolder) folder = v.text;
+      if (name == kDirectory) directory = v.text;
     }
-    if (statements == table) return folder;
+    if (statements == table) return directory;
   }
   return {};
 }
@@ -422,7 +424,7 @@ std::optional<SourceLine> LineTable::find(u64 address) const {
   if (address >= it->end || it->line == 0) return std::nullopt;
   const Path& path = paths_[it->path];
   std::string file;
-  for (const std::string_view part : {path.base, path.folder, path.name}) {
+  for (const std::string_view part : {path.base, path.directory, path.name}) {
     if (part.empty() || part == file) continue;
     if (part.starts_with('/')) file.clear();
     if (!file.empty()) file += '/';

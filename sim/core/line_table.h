@@ -1,5 +1,5 @@
 // Source lines of machine code, read from a code object's DWARF line tables (versions 2 to 5).
-// A reader of its own, because debug sections of others may be broken in any way: every offset is
+// A separate reader, because debug sections may be corrupt in any way: every offset is
 // checked, work and memory are bounded by the sections' sizes, and what cannot be read is a table
 // that ends early.
 #pragma once
@@ -32,8 +32,8 @@ class LineTable {
   [[nodiscard]] std::optional<SourceLine> find(u64 address) const;
 
  private:
-  struct Path {  // a folder may be another folder's part: joined only when it is asked for
-    std::string_view base, folder, name;
+  struct Path {  // relative to another directory: joined on lookup
+    std::string_view base, directory, name;
   };
   struct Range {
     u64 begin, end;
@@ -45,7 +45,7 @@ class LineTable {
   static bool read_old_files(Unit& unit);
   static bool read_new_files(Unit& unit);
   void run(Unit& unit);
-  std::string_view compilation_folder(u64 table) const;
+  std::string_view compilation_directory(u64 table) const;
 
   DebugSections sections_;
   std::vector<Path> paths_;

@@ -7,18 +7,18 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/fresh.h"
+#include "core/fill_pattern.h"
 
 namespace rocflash::sim {
 namespace {
 
-// Freed memory is held back for a while so that its addresses are not handed out again at once:
-// a use after free then meets nothing instead of somebody else's data.
+// Freed memory is quarantined so that its addresses are not reused at once:
+// a use after free then faults and does not touch another allocation.
 constexpr u64 kQuarantineBytes = 64ull << 20;
 constexpr std::size_t kFreedRemembered = 256;
 
 constexpr u64 kPage = 4096;
-// What hipMalloc promises, and no more: a base aligned better would hide a kernel that needs it.
+// hipMalloc's guarantee and no more: larger alignment would hide a kernel that depends on it.
 constexpr u64 kAlignment = 256;
 // A red zone is as large as its allocation within these bounds: a row, a head or a whole tensor too
 // far still falls into it. It costs address space and no memory.
@@ -79,7 +79,7 @@ void* Memory::allocate(u64 size, std::string kind, bool track, int device) {
   const u64 red_zone = red_zone_of(size);
   u8* memory = map_between_red_zones(size, red_zone);
   if (memory == nullptr) return nullptr;
-  std::memset(memory, kFreshByte, std::max<u64>(size, 1));
+  std::memset(memory, kFillByte, std::max<u64>(size, 1));
   u8* defined = track ? map_shadow(round_up(std::max<u64>(size, 1), kAlignment)) : nullptr;
   insert(
       {reinterpret_cast<u64>(memory), size, std::move(kind), 0, device, defined, true, red_zone});

@@ -1,6 +1,6 @@
-// Device memory. It is host memory; what this adds is the list of what may be touched and, in
-// strict mode, which bytes have ever been written. Every allocation lies alone between two red
-// zones that belong to nobody, so that a stray access meets nothing instead of a neighbour.
+// Device memory. It is host memory with a list of allocations for bounds checks and, with checks
+// enabled, shadow memory of which bytes were written. Every allocation is between two red
+// zones of unmapped addresses, so that an out-of-bounds access does not hit another allocation.
 #pragma once
 
 #include <atomic>
@@ -23,8 +23,8 @@ struct Allocation {
   u64 id = 0;        // in order of allocation
   int device = 0;
   u8* defined = nullptr;  // 0xff for each byte ever written; null: all of it counts as written
-  bool owned = false;     // the memory is ours to free
-  u64 red_zone = 0;       // bytes before and behind it, at least, that nobody else gets
+  bool owned = false;     // allocate() made it; release() frees it
+  u64 red_zone = 0;       // reserved bytes before and after it, at least
 
   [[nodiscard]] bool contains(u64 address, u64 bytes) const {
     return address >= base && bytes <= size && address - base <= size - bytes;
@@ -39,13 +39,13 @@ class Memory {
   void* allocate(u64 size, std::string kind, bool track, int device);
   // False when `pointer` is not the start of a live allocation made by allocate().
   bool release(void* pointer);
-  // Makes memory owned by someone else accessible to kernels.
+  // Makes memory of another owner accessible to kernels.
   bool add(const void* pointer, u64 size, std::string kind, int device);
   bool remove(const void* pointer);
 
   // The live allocation that holds the address, or null.
   [[nodiscard]] const Allocation* find(u64 address) const;
-  // Says where `address` lies relative to the nearest live or freed allocation.
+  // Describes `address` relative to the nearest live or freed allocation.
   [[nodiscard]] std::string describe(u64 address) const;
   [[nodiscard]] bool was_freed(u64 address) const;
   // The host, or a copy from a defined source, wrote these bytes.
@@ -59,7 +59,7 @@ class Memory {
  private:
   struct Freed {
     Allocation allocation;
-    bool mapped;  // still held back
+    bool mapped;  // still quarantined
   };
   void insert(Allocation allocation);
   void drop_quarantine(u64 keep);

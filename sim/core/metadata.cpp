@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The parser is recursive; this says no before the stack does.
+// The parser is recursive; the limit prevents stack overflow.
 class DepthCheck final : public nlohmann::json_sax<Json> {
  public:
   bool null() override { return true; }

@@ -16,7 +16,7 @@ struct Metadata {
   std::vector<std::string> descriptors;  // the symbol of each kernel's descriptor
 };
 
-// Throws std::runtime_error when the note is not what the ABI says.
+// Throws std::runtime_error when the note does not follow the ABI.
 Metadata parse_metadata(std::span<const u8> note);
 
 }  // namespace rocflash::sim

@@ -16,7 +16,7 @@ namespace rocflash::sim {
 
 // MODE's FP16_OVFL: 16- and 8-bit results beyond the range become the largest number.
 inline constexpr int kModeOverflowBit = 23;
-// gfx9 only: vector registers are indexed relative to M0; vector instructions are skipped.
+// gfx9 only: GPR_IDX_EN (VGPR indexing by M0) and VSKIP (vector instructions are skipped).
 inline constexpr int kModeIndexBit = 27;
 inline constexpr int kModeSkipBit = 28;
 
@@ -28,26 +28,26 @@ using ExecFn = void (*)(Wave&, const Op&);
 using ComputeFn = void (*)(Lanes&);
 
 // Classes of the counters.
-enum class Class : u8 {
-  Scalar,
-  Vector,
+enum class InstructionClass : u8 {
+  Salu,
+  Valu,
   Matrix,
   Transcendental,
   Lds,
-  Memory,
-  ScalarMemory,
+  Vmem,
+  Smem,
   Branch,
   Wait,
   Other,
 };
-inline constexpr int kClasses = 10;
+inline constexpr int kInstructionClasses = 10;
 
 // Operand types as the ISA manuals name them; they decide what neg, abs, clamp and inline constants
 // mean and how wide an operand is.
 enum class Type : u8 { None, B16, I16, F16, BF16, B32, I32, F32, B64, I64, F64, Mask };
 
-// How undefinedness goes through an instruction.
-enum class Flow : u8 {
+// How an instruction propagates undefined bits (shadow propagation).
+enum class Propagation : u8 {
   Any,       // one undefined source bit makes the lane's whole result undefined
   Copy,      // bit for bit from source 0
   Bitwise,   // a bit depends only on the same bit of each source
@@ -71,8 +71,8 @@ struct Semantics {
   Type dst = Type::None;
   Types src{};
   u8 sources = 0;
-  Class kind = Class::Vector;
-  Flow flow = Flow::Any;
+  InstructionClass kind = InstructionClass::Valu;
+  Propagation propagation = Propagation::Any;
   u8 selectors = 0;  // bit k: source k chooses bits (Flow::Route)
   u32 flags = 0;
   u32 parameter = 0;  // meaning is the run function's own
@@ -81,7 +81,7 @@ struct Semantics {
 namespace flag {
 inline constexpr u32 kAccumulate = 1;    // the destination is also the last source
 inline constexpr u32 kKeepsHigh9 = 2;    // 16-bit result keeps the high half even on gfx9
-inline constexpr u32 kFloatMode = 4;     // obeys MODE's rounding and denormal bits
+inline constexpr u32 kFloatMode = 4;     // uses MODE's FP_ROUND and FP_DENORM fields
 inline constexpr u32 kMaskOut = 8;       // second destination is a lane mask
 inline constexpr u32 kMaskIn = 16;       // last operand is a lane mask
 inline constexpr u32 kCompareExec = 32;  // writes exec
@@ -100,9 +100,9 @@ inline constexpr u32 kWritesByte =
 struct Source : Reference {
   u8 select = 6;  // SDWA: 0..3 byte, 4..5 word, 6 dword
   Type type = Type::None;
-  u64 value = 0;                  // of a literal
-  const Row* constant = nullptr;  // the literal's low dword in every lane
-  const Row* constant_high = nullptr;
+  u64 value = 0;                   // of a literal
+  const Vgpr* constant = nullptr;  // the literal's low dword in every lane
+  const Vgpr* constant_high = nullptr;
   [[nodiscard]] bool unmodified() const { return !neg && !abs && !sext && !high && select == 6; }
 };
 
@@ -147,7 +147,7 @@ struct Op {
   u8 blgp = 0;
 
   u16 simm = 0;
-  Class kind = Class::Other;
+  InstructionClass kind = InstructionClass::Other;
   const Op* target = nullptr;  // of a branch
   const Op* dual = nullptr;    // the Y half of a VOPD pair
   u32 parameter = 0;
@@ -173,7 +173,7 @@ class Program {
   std::deque<Op> duals_;  // a deque so that pointers to its members stay good
   std::vector<std::string> texts_;
   std::vector<i32> index_of_dword_;
-  std::vector<std::unique_ptr<Row>> constants_;
+  std::vector<std::unique_ptr<Vgpr>> constants_;
   std::vector<std::unique_ptr<DppControl>> dpp_;
   u64 base_ = 0;
   int vgpr_rows_ = 0;
@@ -183,16 +183,16 @@ class Program {
 
 class CodeObject;
 struct Target;
-// Disassembles and resolves; instructions without semantics become ops that stop the launch.
+// Disassembles and predecodes; instructions without semantics become ops that fault.
 std::unique_ptr<Program> bind_program(const CodeObject& object, const Target& target,
                                       int wave_size);
 
-// AGPRs live in the same row array, after the 256 architectural registers.
+// AGPRs follow the 256 architectural VGPRs in the same array.
 inline constexpr int kAgprBase = 256;
 
-// The table of all semantics, by mnemonic without encoding suffix; null where there is none.
+// Semantics by mnemonic without encoding suffix; null where there are none.
 const Semantics* find_semantics(std::string_view mnemonic);
-// Mnemonics that are refused by name on purpose, with the reason; empty when not refused.
-std::string_view refusal(std::string_view mnemonic);
+// Why a mnemonic is explicitly not supported; empty where it is supported or unknown.
+std::string_view unsupported_reason(std::string_view mnemonic);
 
 }  // namespace rocflash::sim

@@ -1,9 +1,9 @@
-// Reports as text for people and as JSON for programs.
+// Fault reports as text and as JSON.
 #include "core/report.h"
 
 #include <array>
 
-#include "core/sheet.h"
+#include "core/report_writer.h"
 
 namespace rocflash::sim {
 

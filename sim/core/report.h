@@ -1,4 +1,4 @@
-// What went wrong in a launch, said so that the kernel's author can find the place.
+// Fault report of a launch: kernel, instruction, source line, workgroup, wave, lane, address.
 #pragma once
 
 #include <string>
@@ -26,7 +26,7 @@ enum class Fault : u8 {
 
 std::string_view fault_name(Fault fault);
 
-// Thrown by an instruction; the interpreter adds where it happened.
+// Thrown by an instruction; the interpreter adds the location.
 struct FaultError {
   Fault fault;
   std::string message;
@@ -51,7 +51,7 @@ struct Report {
   int lane = -1;
   bool has_address = false;
   u64 address = 0;
-  std::string allocation;  // the nearest one, described
+  std::string allocation;  // description of the nearest allocation
 
   [[nodiscard]] std::string text() const;
   [[nodiscard]] std::string json() const;

@@ -12,7 +12,8 @@ namespace rocflash::sim {
 namespace {
 
 std::string variable(const char* name, const char* otherwise) {
-  const char* value = secure_getenv(name);  // some name files: not for privileged programs
+  const char* value =
+      secure_getenv(name);  // some variables name files: ignored in privileged programs
   return value != nullptr && *value != '\0' ? value : otherwise;
 }
 
@@ -64,7 +65,7 @@ bool* find_check(Checks& checks, const std::string& name) {
 void set_all(Checks& checks, bool value) {
   checks.undefined = checks.lds_bounds = checks.lds_race = checks.wait = checks.barrier =
       checks.misaligned = value;
-  checks.global_race = false;  // always by name: it costs more than the others
+  checks.global_race = false;  // only by name: it is the most expensive check
 }
 
 }  // namespace

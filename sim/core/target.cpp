@@ -1,70 +1,78 @@
-// The table of targets. Family members differ in size only, so each row names its family's traits.
+// The targets: sizes, registers and clocks from kernels/table/devices.inc, the rest by generation.
 #include "core/target.h"
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 
 namespace rocflash::sim {
 namespace {
 
-constexpr Target cdna(std::string_view name, std::string_view marketing, int cus, int clock,
-                      u32 lds, bool architected, bool flush, int minor) {
-  return {name,        marketing, Generation::Gfx9,
-          false,       true,      true,
-          architected, false,     flush,
-          cus,         4,         8,
-          512,         lds,       clock,
-          9,           minor};
-}
-
-// Before gfx90a: vector registers and accumulation registers, if any, are files of their own.
-constexpr Target gcn(std::string_view name, std::string_view marketing, int cus, int clock) {
-  return {name,  marketing, Generation::Gfx9,
-          false, false,     false,
-          false, false,     false,
-          cus,   4,         10,
-          256,   65536,     clock,
-          9,     0};
-}
-
-constexpr Target rdna(std::string_view name, std::string_view marketing, Generation generation,
-                      int cus, int clock, int vgprs, int minor) {
-  const bool gfx10 = generation == Generation::Gfx10;
-  const int major = gfx10 ? 10 : generation == Generation::Gfx11 ? 11 : 12;
-  return {
-      name,  marketing, generation, true, false, !gfx10, !gfx10, generation == Generation::Gfx12,
-      false, cus,       2,          16,   vgprs, 65536,  clock,  major,
-      minor};
-}
-
-constexpr Generation k10 = Generation::Gfx10;
-constexpr Generation k11 = Generation::Gfx11;
-constexpr Generation k12 = Generation::Gfx12;
-
-constexpr std::array kTargets = {
-    gcn("gfx906", "Simulated MI50", 60, 1725000),
-    gcn("gfx908", "Simulated MI100", 120, 1502000),
-    cdna("gfx90a", "Simulated MI210", 104, 1700000, 65536, false, true, 0),
-    cdna("gfx942", "Simulated MI300X", 304, 2100000, 65536, true, false, 4),
-    cdna("gfx950", "Simulated MI355X", 256, 2400000, 163840, true, false, 5),
-    rdna("gfx1030", "Simulated RX 6900 XT", k10, 80, 2250000, 1024, 3),
-    rdna("gfx1031", "Simulated RX 6700 XT", k10, 40, 2580000, 1024, 3),
-    rdna("gfx1032", "Simulated RX 6600 XT", k10, 32, 2590000, 1024, 3),
-    rdna("gfx1033", "Simulated gfx1033", k10, 8, 1600000, 1024, 3),
-    rdna("gfx1034", "Simulated RX 6500 XT", k10, 16, 2820000, 1024, 3),
-    rdna("gfx1035", "Simulated 680M", k10, 12, 2400000, 1024, 3),
-    rdna("gfx1036", "Simulated gfx1036", k10, 2, 2200000, 1024, 3),
-    rdna("gfx1100", "Simulated RX 7900 XTX", k11, 96, 2500000, 1536, 0),
-    rdna("gfx1101", "Simulated RX 7800 XT", k11, 60, 2430000, 1536, 0),
-    rdna("gfx1102", "Simulated RX 7600", k11, 32, 2660000, 1024, 0),
-    rdna("gfx1103", "Simulated 780M", k11, 12, 2700000, 1024, 0),
-    rdna("gfx1150", "Simulated 890M", k11, 16, 2900000, 1024, 5),
-    rdna("gfx1151", "Simulated 8060S", k11, 40, 2900000, 1536, 5),
-    rdna("gfx1152", "Simulated 860M", k11, 8, 2800000, 1024, 5),
-    rdna("gfx1153", "Simulated gfx1153", k11, 4, 2800000, 1024, 5),
-    rdna("gfx1200", "Simulated RX 9060 XT", k12, 32, 3130000, 1536, 0),
-    rdna("gfx1201", "Simulated RX 9070 XT", k12, 64, 2970000, 1536, 0),
+// A line of ROCFLASH_MEMBER: limits of one architecture.
+struct Limits {
+  std::string_view arch;
+  int vgprs, vgpr_granule, sgprs, waves, simds;
+  u32 lds, lds_granule, workgroup_lds;
 };
+constexpr Limits kLimits[] = {
+#define ROCFLASH_MEMBER(family, arch, ...) {#arch, __VA_ARGS__},
+#include "table/devices.inc"
+};
+
+constexpr const Limits& limits_of(std::string_view arch) {
+  return *std::ranges::find(kLimits, arch, &Limits::arch);
+}
+
+constexpr Target target(std::string_view arch, std::string_view card, std::string_view marketing,
+                        int cus, int mhz, int xcds) {
+  const Limits& limits = limits_of(arch);
+  // "gfx1030": major version, minor version and stepping; the last two have one digit each.
+  const int minor = arch[arch.size() - 2] - '0';
+  const int major = arch.size() == 6 ? 9 : 10 + arch[4] - '0';
+  const bool gfx9 = major == 9, gfx10 = major == 10, gfx12 = major == 12;
+  const bool before_gfx90a = arch == "gfx906" || arch == "gfx908";
+  return {.name = arch,
+          .card = card,
+          .marketing_name = marketing,
+          .generation = gfx9    ? Generation::Gfx9
+                        : gfx10 ? Generation::Gfx10
+                        : gfx12 ? Generation::Gfx12
+                                : Generation::Gfx11,
+          .wave32 = !gfx9,
+          // Before gfx90a, vector registers and accumulation registers, if any, are separate files.
+          .agprs = gfx9 && !before_gfx90a,
+          .packed_work_item_ids = !gfx10 && !before_gfx90a,
+          .architected_scratch = gfx9 ? minor >= 4 : !gfx10,
+          .architected_group_ids = gfx12,
+          .mfma_flushes_denormals = arch == "gfx90a",
+          .compute_units = cus,
+          .simds_per_cu = limits.simds,
+          .max_waves_per_simd = limits.waves,
+          .vgprs_per_simd = limits.vgprs,
+          .max_lds_bytes = limits.workgroup_lds,
+          .clock_khz = mhz * 1000,
+          .xcds = xcds,
+          .major = major,
+          .minor = minor};
+}
+
+// NVIDIA's lines have no limits and are left out.
+constexpr bool is_amd(std::string_view arch) { return arch.starts_with("gfx"); }
+
+constexpr std::size_t kCount = 0
+#define ROCFLASH_DEVICE(arch, ...) +(is_amd(#arch) ? 1 : 0)
+#include "table/devices.inc"
+    ;
+
+constexpr std::array<Target, kCount> kTargets = [] {
+  std::array<Target, kCount> targets{};
+  std::size_t n = 0;
+#define ROCFLASH_DEVICE(arch, name, cus, mhz, xcds, ...) \
+  if constexpr (is_amd(#arch))                           \
+    targets[n++] = target(#arch, name, "Simulated " name, cus, mhz, xcds);
+#include "table/devices.inc"
+  return targets;
+}();
 
 }  // namespace
 

@@ -14,7 +14,8 @@ enum class Generation : u8 { Gfx9, Gfx10, Gfx11, Gfx12 };
 
 struct Target {
   std::string_view name;
-  std::string_view marketing_name;
+  std::string_view card;            // reference card, as sold
+  std::string_view marketing_name;  // as HIP reports it
   Generation generation;
   bool wave32;                 // RDNA: both wave sizes; CDNA: wave64 only
   bool agprs;                  // unified file with accumulation registers
@@ -28,6 +29,7 @@ struct Target {
   int vgprs_per_simd;  // allocation units of one register for a whole wave of native size
   u32 max_lds_bytes;
   int clock_khz;
+  int xcds;  // dies with an L2 of their own
   int major;
   int minor;
 

@@ -1,4 +1,4 @@
-// The widths the ISA manuals speak in, and the two constants every part of the simulator shares.
+// Integer and float types by the ISA manuals' names, and the constants that all parts share.
 #pragma once
 
 #include <bit>
@@ -17,15 +17,15 @@ using i32 = std::int32_t;
 using i64 = std::int64_t;
 using f16 = _Float16;
 
-// A register row always has room for a wave64; a wave32 uses its first half.
+// Registers are stored with the lanes of a wave64; a wave32 uses the first half.
 inline constexpr int kMaxLanes = 64;
 
-// One vector register: a dword for each lane.
-struct alignas(64) Row {
+// One VGPR: a dword per lane.
+struct alignas(64) Vgpr {
   u32 lane[kMaxLanes];
 };
 
-// bfloat16 is a type of its own so that the traits in isa/elementwise.h can tell it from u16.
+// bfloat16 is a distinct type so that the traits in isa/elementwise.h separate it from u16.
 struct bf16 {
   u16 bits;
   explicit operator float() const { return std::bit_cast<float>(u32{bits} << 16); }

@@ -1,4 +1,4 @@
-// Wait counters and the complaints of a wave.
+// Wait counters, and the faults that a wave reports.
 #include "core/wave.h"
 
 #include <fmt/format.h>
@@ -11,19 +11,20 @@
 namespace rocflash::sim {
 namespace {
 
-void retire_oldest(Wave& w, Queue queue) {
-  PendingQueue& q = w.queues[static_cast<int>(queue)];
-  const Pending p = q.oldest();
+void retire_oldest(Wave& w, WaitCounter queue) {
+  InFlightQueue& q = w.queues[static_cast<int>(queue)];
+  const InFlightAccess p = q.oldest();
   const u32 slot = q.slot(0);
   q.pop();
   --w.outstanding;
   for (int i = 0; i < p.count; ++i) {
-    if (p.file == File::Vgpr) w.v_pending[p.first + i] = u16(w.v_pending[p.first + i] - p.halves);
-    if (p.file == File::Sgpr) --w.s_pending[p.first + i];
+    if (p.file == File::Vgpr)
+      w.vgpr_pending[p.first + i] = u16(w.vgpr_pending[p.first + i] - p.halves);
+    if (p.file == File::Sgpr) --w.sgpr_pending[p.first + i];
   }
   if (p.lds_high == 0) return;
-  if (queue == Queue::Load || p.carried) --w.group->lds_in_flight;
-  if (p.epoch != w.epoch) publish_late(w, w.lds_writes[static_cast<int>(queue)][slot]);
+  if (queue == WaitCounter::Load || p.passed_barrier) --w.group->lds_in_flight;
+  if (p.epoch != w.epoch) publish_after_barrier(w, w.lds_writes[static_cast<int>(queue)][slot]);
 }
 
 std::string register_name(File file, int index) {
@@ -42,22 +43,22 @@ void missing_wait(const Wave&, File file, int index) {
                                         register_name(file, index)));
 }
 
-void issue_load(Wave& w, Queue queue, const Pending& pending, const LdsWrite* write) {
+void issue_load(Wave& w, WaitCounter queue, const InFlightAccess& pending, const LdsWrite* write) {
   if (!w.checks->wait) return;
-  PendingQueue& q = w.queues[static_cast<int>(queue)];
-  // A full counter stalls the hardware until the oldest has returned.
-  const u32 limit = queue != Queue::Load && w.gfx9() ? 15 : 63;
+  InFlightQueue& q = w.queues[static_cast<int>(queue)];
+  // A saturated counter stalls the wave until the oldest access has returned.
+  const u32 limit = queue != WaitCounter::Load && w.gfx9() ? 15 : 63;
   while (q.size() >= limit) retire_oldest(w, queue);
   q.push(pending);
   ++w.outstanding;
   for (int i = 0; i < pending.count; ++i) {
     if (pending.file == File::Vgpr) {
-      w.v_pending[pending.first + i] = u16(w.v_pending[pending.first + i] + pending.halves);
+      w.vgpr_pending[pending.first + i] = u16(w.vgpr_pending[pending.first + i] + pending.halves);
     }
-    if (pending.file == File::Sgpr) ++w.s_pending[pending.first + i];
+    if (pending.file == File::Sgpr) ++w.sgpr_pending[pending.first + i];
   }
   if (write == nullptr || write->lanes == 0) return;
-  Pending& entry = q.at(q.size() - 1);
+  InFlightAccess& entry = q.at(q.size() - 1);
   entry.epoch = w.epoch;
   entry.lds_low = ~0u;
   for (u64 m = write->lanes; m != 0; m &= m - 1) {
@@ -68,14 +69,14 @@ void issue_load(Wave& w, Queue queue, const Pending& pending, const LdsWrite* wr
     }
   }
   auto& writes = w.lds_writes[static_cast<int>(queue)];
-  if (writes.empty()) writes.resize(PendingQueue::kCapacity);
+  if (writes.empty()) writes.resize(InFlightQueue::kCapacity);
   writes[q.slot(q.size() - 1)] = *write;
-  if (queue == Queue::Load) ++w.group->lds_in_flight;
+  if (queue == WaitCounter::Load) ++w.group->lds_in_flight;
 }
 
-void wait_for(Wave& w, Queue queue, u32 allowed) {
-  // Scalar loads return in any order: only an empty counter says anything.
-  if (queue == Queue::Scalar && allowed != 0) return;
+void wait_for(Wave& w, WaitCounter queue, u32 allowed) {
+  // SMEM loads return out of order: only a counter of zero is meaningful.
+  if (queue == WaitCounter::Km && allowed != 0) return;
   while (w.queues[static_cast<int>(queue)].size() > allowed) retire_oldest(w, queue);
 }
 

@@ -26,13 +26,13 @@ struct Checks {
   bool misaligned = true;
   u64 budget = 1ull << 30;  // instructions a wave may execute
 
-  // Whether registers and memory carry shadows: the part that costs time.
+  // Whether registers and memory have shadow state, which costs time.
   [[nodiscard]] bool strict() const {
     return undefined || lds_bounds || lds_race || wait || global_race;
   }
 };
 
-// Counters that are not just "how often was this instruction executed".
+// Counters besides executions per instruction.
 struct Traffic {
   u64 lds_cycles = 0;           // clocks the LDS is busy, conflicts included
   u64 lds_conflict_cycles = 0;  // of these, because of bank conflicts
@@ -44,7 +44,7 @@ struct Traffic {
   Traffic& operator+=(const Traffic& other);
 };
 
-// Everything a worker thread keeps across workgroups.
+// State of a worker thread across workgroups.
 struct Worker {
   std::vector<u64> op_counts;
   Traffic traffic;
@@ -58,16 +58,16 @@ inline constexpr u16 kLowHalf = 0x0001;
 inline constexpr u16 kHighHalf = 0x0100;
 inline constexpr u16 kBothHalves = 0x0101;
 
-// A load or an LDS write that has been issued and not yet been waited for.
-struct Pending {
+// A load or an LDS write that is in flight: issued and not yet waited for.
+struct InFlightAccess {
   File file = File::None;
   u16 first = 0;
   u8 count = 0;
   u32 lds_low = 0;  // the range of LDS it writes; the bytes themselves are in an LdsWrite
   u32 lds_high = 0;
   u16 halves = kBothHalves;
-  bool carried = false;  // an LDS write that a barrier has passed by
-  u32 epoch = 0;         // barriers the wave had passed when it was issued
+  bool passed_barrier = false;  // an LDS write in flight across a barrier
+  u32 epoch = 0;                // barriers the wave had passed when it was issued
 };
 
 // The bytes of LDS that one instruction writes.
@@ -76,32 +76,32 @@ struct LdsWrite {
   u32 bytes = 0;        // of a lane and piece
   u32 pieces = 1;       // two for ds_write2
   u32 offsets[2] = {};  // of the pieces, added to the lane's address
-  Row address;
+  Vgpr address;
 };
 
-// Wait counters. lgkmcnt of gfx9..gfx11 covers Lds and Scalar together.
-enum class Queue : u8 { Load, Lds, Scalar };
+// Wait counters: loadcnt (vmcnt), dscnt and kmcnt. lgkmcnt of gfx9..gfx11 is dscnt plus kmcnt.
+enum class WaitCounter : u8 { Load, Ds, Km };
 
-class PendingQueue {
+class InFlightQueue {
  public:
   static constexpr u32 kCapacity = 64;
   [[nodiscard]] u32 size() const { return tail_ - head_; }
-  [[nodiscard]] const Pending& oldest() const { return ring_[head_ % kCapacity]; }
-  void push(const Pending& p) { ring_[tail_++ % kCapacity] = p; }
+  [[nodiscard]] const InFlightAccess& oldest() const { return entries_[head_ % kCapacity]; }
+  void push(const InFlightAccess& p) { entries_[tail_++ % kCapacity] = p; }
   void pop() { ++head_; }
-  [[nodiscard]] const Pending& at(u32 i) const { return ring_[slot(i)]; }
-  [[nodiscard]] Pending& at(u32 i) { return ring_[slot(i)]; }
-  // Where entry i lies; stays the same while it is queued.
+  [[nodiscard]] const InFlightAccess& at(u32 i) const { return entries_[slot(i)]; }
+  [[nodiscard]] InFlightAccess& at(u32 i) { return entries_[slot(i)]; }
+  // Slot of entry i; constant while the entry is queued.
   [[nodiscard]] u32 slot(u32 i) const { return (head_ + i) % kCapacity; }
 
  private:
-  Pending ring_[kCapacity];
+  InFlightAccess entries_[kCapacity];
   u32 head_ = 0;
   u32 tail_ = 0;
 };
 
-// Who touched a dword of LDS last, for the race check. Epochs count barriers.
-struct LdsTouch {
+// Last accesses to a dword of LDS, for the race detector. Epochs count barriers.
+struct LdsAccessRecord {
   u32 write_epoch = 0;
   u32 read_epoch = 0;
   u32 co_writers = 0;  // waves that have stored the same value in this epoch, a bit each
@@ -120,7 +120,7 @@ struct Workgroup {
   u64 linear = 0;
   std::vector<u8> lds;
   std::vector<u8> lds_undefined;
-  std::vector<LdsTouch> lds_touch;
+  std::vector<LdsAccessRecord> lds_access_records;
   u32 lds_allocated = 0;
   int waves = 0;
   int arrived = 0;  // at the barrier
@@ -136,19 +136,19 @@ struct Workgroup {
 enum class Stop : u8 { None, Barrier, End, Yield };
 
 struct Wave {
-  Row* v = nullptr;
-  Row* v_undef = nullptr;    // undefined bits; strict only
-  u8* v_dirty = nullptr;     // whether a row of v_undef may be nonzero
-  u16* v_pending = nullptr;  // loads in flight to this row
-  u32 s[sreg::kCount] = {};
-  u32 s_undef[sreg::kCount] = {};
-  u8 s_pending[sreg::kCount] = {};
+  Vgpr* vgpr = nullptr;
+  Vgpr* vgpr_undef = nullptr;   // undefined bits; only with checks
+  u8* vgpr_dirty = nullptr;     // whether a row of v_undef may be nonzero
+  u16* vgpr_pending = nullptr;  // loads in flight to this row
+  u32 sgpr[sreg::kCount] = {};
+  u32 sgpr_undef[sreg::kCount] = {};
+  u8 sgpr_pending[sreg::kCount] = {};
   bool scc = false;
   bool scc_undef = false;
   bool strict = false;
   Stop stop = Stop::None;
   int size = 64;
-  int index = 0;  // in the workgroup
+  int index = 0;  // index in the workgroup
   const Op* next = nullptr;
   const Op* current = nullptr;
   const Program* program = nullptr;
@@ -156,45 +156,45 @@ struct Wave {
   Worker* worker = nullptr;
   const Target* target = nullptr;
   const Checks* checks = nullptr;
-  WaveTrace* trace = nullptr;  // set: the cycle model wants to know what it does
+  WaveTrace* trace = nullptr;  // set: the cycle model traces the wave
   u32 mode = 0;
   bool mode_default = true;  // nearest-even and denormals kept, for both widths
   u64 mask_of = ~0ull;       // exec value that lane_mask was built for
-  Row lane_mask{};
+  Vgpr lane_mask{};
   u64 initial_exec = 0;
-  u32 epoch = 0;           // barriers passed
-  bool signalled = false;  // split barrier: signalled, not yet waited
+  u32 epoch = 0;          // barriers passed
+  bool signaled = false;  // split barrier: signaled, not yet waited
   u32 waiting_epoch = 0;
   u64 executed = 0;
   int outstanding = 0;
-  PendingQueue queues[3];
-  std::vector<LdsWrite> lds_writes[2];  // of the entries of Queue::Load and Queue::Lds, by slot
+  InFlightQueue queues[3];
+  std::vector<LdsWrite> lds_writes[2];  // of the entries of WaitCounter::Load and Ds, by slot
   std::vector<u8> scratch;              // [dword][lane]
   std::vector<u8> scratch_undefined;    // same layout
   u64 scratch_lane_bytes = 0;
 
-  // Storage behind v, v_undef and so on.
-  std::vector<Row> rows;
-  std::vector<Row> undef_rows;
+  // Storage of vgpr, vgpr_undef and so on.
+  std::vector<Vgpr> rows;
+  std::vector<Vgpr> undef_rows;
   std::vector<u8> row_state;
   std::vector<u16> row_pending;
 
-  [[nodiscard]] u64 s64(int i) const {
+  [[nodiscard]] u64 sgpr64(int i) const {
     u64 value;
-    std::memcpy(&value, s + i, sizeof value);
+    std::memcpy(&value, sgpr + i, sizeof value);
     return value;
   }
-  void set_s64(int i, u64 value) { std::memcpy(s + i, &value, sizeof value); }
-  [[nodiscard]] u64 s64_undef(int i) const {
+  void set_sgpr64(int i, u64 value) { std::memcpy(sgpr + i, &value, sizeof value); }
+  [[nodiscard]] u64 sgpr64_undef(int i) const {
     u64 value;
-    std::memcpy(&value, s_undef + i, sizeof value);
+    std::memcpy(&value, sgpr_undef + i, sizeof value);
     return value;
   }
   [[nodiscard]] u64 full_mask() const { return size == 64 ? ~0ull : 0xffffffffull; }
-  [[nodiscard]] u64 exec() const { return s64(sreg::kExec) & full_mask(); }
-  [[nodiscard]] u64 read_mask(int i) const { return size == 64 ? s64(i) : u64{s[i]}; }
+  [[nodiscard]] u64 exec() const { return sgpr64(sreg::kExec) & full_mask(); }
+  [[nodiscard]] u64 read_mask(int i) const { return size == 64 ? sgpr64(i) : u64{sgpr[i]}; }
   [[nodiscard]] u64 read_mask_undef(int i) const {
-    return size == 64 ? s64_undef(i) : u64{s_undef[i]};
+    return size == 64 ? sgpr64_undef(i) : u64{sgpr_undef[i]};
   }
   [[nodiscard]] bool gfx9() const { return target->generation == Generation::Gfx9; }
 
@@ -220,44 +220,45 @@ inline constexpr u64 kApertureMask = 0xffff'ffff'0000'0000ull;
 inline void need_vgpr(const Wave& w, int row, int count = 1, u16 halves = kBothHalves) {
   if (w.outstanding == 0) return;
   for (int i = 0; i < count; ++i) {
-    if ((w.v_pending[row + i] & (halves * 0xff)) != 0) missing_wait(w, File::Vgpr, row + i);
+    if ((w.vgpr_pending[row + i] & (halves * 0xff)) != 0) missing_wait(w, File::Vgpr, row + i);
   }
 }
 
 inline void need_sgpr(const Wave& w, int index, int count = 1) {
   if (w.outstanding == 0) return;
   for (int i = 0; i < count; ++i) {
-    if (w.s_pending[index + i] != 0) missing_wait(w, File::Sgpr, index + i);
+    if (w.sgpr_pending[index + i] != 0) missing_wait(w, File::Sgpr, index + i);
   }
 }
 
-// Strict only. `write`: what the instruction writes to LDS, if it does and others could tell.
-void issue_load(Wave& w, Queue queue, const Pending& pending, const LdsWrite* write = nullptr);
-// Lets at most `allowed` remain in flight.
-void wait_for(Wave& w, Queue queue, u32 allowed);
-// A write that has been waited for only now, after a barrier: it counts as one of this epoch. In
-// isa/lds_order.cpp.
-void publish_late(Wave& w, const LdsWrite& write);
+// Only with checks. `write`: the bytes of LDS that the instruction writes, or null.
+void issue_load(Wave& w, WaitCounter queue, const InFlightAccess& pending,
+                const LdsWrite* write = nullptr);
+// Waits until at most `allowed` accesses are in flight.
+void wait_for(Wave& w, WaitCounter queue, u32 allowed);
+// A write whose wait came after a barrier belongs to the epoch of the wait. Defined in
+// isa/lds_race_detector.cpp.
+void publish_after_barrier(Wave& w, const LdsWrite& write);
 
 // --- undefinedness ---------------------------------------------------------------------------
 
 [[noreturn]] void undefined_use(const char* decides, int lane = -1);
 
-// Reports, or not when the check is switched off.
+// No effect when the check is disabled.
 inline void check_defined(const Wave& w, bool undefined, const char* decides, int lane = -1) {
   if (undefined && w.checks->undefined) [[unlikely]]
     undefined_use(decides, lane);
 }
 
-// Writes exec, vcc or any scalar register; null swallows, exec must be defined.
+// Writes EXEC, VCC or any SGPR; SGPR_NULL discards writes, EXEC must be defined.
 template <bool Strict>
 inline void write_sgpr(Wave& w, int index, u32 value, u32 undefined) {
   if (index == sreg::kNull) return;
   if constexpr (Strict) {
     if ((index & ~1) == sreg::kExec && undefined != 0) check_defined(w, true, "the exec mask");
-    w.s_undef[index] = undefined;
+    w.sgpr_undef[index] = undefined;
   }
-  w.s[index] = value;
+  w.sgpr[index] = value;
 }
 
 template <bool Strict>

@@ -1,6 +1,7 @@
 // Devices and their properties.
 #include <cstring>
 
+#include "hip/graph.h"
 #include "hip/runtime.h"
 
 namespace rocflash::sim {
@@ -246,8 +247,8 @@ ROCFLASH_HIP_API hipError_t hipDriverGetVersion(int* version) {
   return hipRuntimeGetVersion(version);
 }
 
-// Launches are finished when they return, so there is never anything to wait for.
-ROCFLASH_HIP_API hipError_t hipDeviceSynchronize() { return hipSuccess; }
+// Launches are synchronous: there is nothing to wait for.
+ROCFLASH_HIP_API hipError_t hipDeviceSynchronize() { return set_last_error(check_unsafe_call()); }
 ROCFLASH_HIP_API hipError_t hipDeviceReset() { return hipSuccess; }
 ROCFLASH_HIP_API hipError_t hipDeviceCanAccessPeer(int* can, int device, int peer) {
   return guarded("hipDeviceCanAccessPeer", [&] {

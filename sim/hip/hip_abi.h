@@ -40,6 +40,9 @@ enum hipError_t : int {
   hipErrorLaunchFailure = 719,
   hipErrorNotSupported = 801,
   hipErrorStreamCaptureUnsupported = 900,
+  hipErrorStreamCaptureInvalidated = 901,
+  hipErrorStreamCaptureIsolation = 905,
+  hipErrorStreamCaptureWrongThread = 908,
   hipErrorUnknown = 999,
 };
 
@@ -49,6 +52,18 @@ enum hipMemcpyKind : int {
   hipMemcpyDeviceToHost = 2,
   hipMemcpyDeviceToDevice = 3,
   hipMemcpyDefault = 4,
+};
+
+enum hipStreamCaptureMode : int {
+  hipStreamCaptureModeGlobal = 0,
+  hipStreamCaptureModeThreadLocal = 1,
+  hipStreamCaptureModeRelaxed = 2,
+};
+
+enum hipStreamCaptureStatus : int {
+  hipStreamCaptureStatusNone = 0,
+  hipStreamCaptureStatusActive = 1,
+  hipStreamCaptureStatusInvalidated = 2,
 };
 
 enum hipMemoryType : int {
@@ -73,3 +88,5 @@ using hipStream_t = struct ihipStream_t*;
 using hipEvent_t = struct ihipEvent_t*;
 using hipModule_t = struct ihipModule_t*;
 using hipFunction_t = struct ihipModuleSymbol_t*;
+using hipGraph_t = struct ihipGraph_t*;
+using hipGraphExec_t = struct ihipGraphExec_t*;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstdio>
 #include <cstring>
@@ -9,8 +10,9 @@
 #include <iterator>
 #include <stdexcept>
 
+#include "cycle_model/model.h"
+#include "hip/graph.h"
 #include "hip/runtime.h"
-#include "time/model.h"
 
 struct ihipModuleSymbol_t {
   ihipModule_t* module;
@@ -30,13 +32,14 @@ namespace {
 hipError_t load(hipModule_t* out, std::span<const u8> bytes) {
   if (out == nullptr) return hipErrorInvalidValue;
   *out = nullptr;
+  if (const hipError_t error = check_unsafe_call(); error != hipSuccess) return error;
   const int device = current_device();
   const Target& target = Runtime::instance().target(device);
   std::unique_ptr<CodeObject> object;
   try {
     object = CodeObject::load(bytes, target.name);
   } catch (const std::exception& e) {
-    complain("hipModuleLoadData", e.what());
+    print_error("hipModuleLoadData", e.what());
     const bool other = std::string_view(e.what()).find("the device is") != std::string_view::npos ||
                        std::string_view(e.what()).find("no code for") != std::string_view::npos;
     return other ? hipErrorNoBinaryForGpu : hipErrorInvalidImage;
@@ -119,18 +122,18 @@ void deliver(const char* variable, const std::string& where, const Result& resul
   }
 }
 
-// `{kernel}` in the name gives each kernel a file of its own.
+// `{kernel}` in the name gives each kernel a separate file.
 std::string timeline_name(std::string name, std::string kernel) {
-  constexpr std::string_view kPlace = "{kernel}";
+  constexpr std::string_view kPlaceholder = "{kernel}";
   std::ranges::replace_if(
       kernel, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
-  if (const auto at = name.find(kPlace); at != std::string::npos) {
-    name.replace(at, kPlace.size(), kernel.substr(0, 200));
+  if (const auto at = name.find(kPlaceholder); at != std::string::npos) {
+    name.replace(at, kPlaceholder.size(), kernel.substr(0, 200));
   }
   return name;
 }
 
-void deliver_time(Runtime& runtime, const LaunchTime& time, const LaunchRequest& request,
+void deliver_time(Runtime& runtime, const PredictedTime& time, const LaunchRequest& request,
                   TimelineFile* timeline) {
   runtime.last_time = time.json();
   runtime.predicted_us += time.time_us;
@@ -145,22 +148,17 @@ void deliver_time(Runtime& runtime, const LaunchTime& time, const LaunchRequest&
              stderr);
 }
 
-hipError_t launch(hipFunction_t f, const u32 grid[3], const u32 block[3], u32 dynamic_lds,
-                  void** params, void** extra) {
-  if (f == nullptr) return hipErrorInvalidDeviceFunction;
+using Extent = std::array<u32, 3>;
+
+hipError_t execute(hipFunction_t f, const Extent& grid, const Extent& block, u32 dynamic_lds,
+                   std::span<const u8> arguments) {
   Runtime& runtime = Runtime::instance();
-  std::vector<u8> owned;
   LaunchRequest request;
   request.module = f->module->module.get();
   request.kernel = f->kernel;
-  if (extra != nullptr) {
-    request.arguments = packed(extra);
-  } else {
-    owned = gather(*f->kernel, params);
-    request.arguments = owned;
-  }
-  std::copy_n(grid, 3, request.grid);
-  std::copy_n(block, 3, request.block);
+  request.arguments = arguments;
+  std::ranges::copy(grid, request.grid);
+  std::ranges::copy(block, request.block);
   request.dynamic_lds = dynamic_lds;
   request.checks = runtime.settings().checks;
   request.threads = runtime.settings().threads;
@@ -171,25 +169,25 @@ hipError_t launch(hipFunction_t f, const u32 grid[3], const u32 block[3], u32 dy
                  f->kernel->lds_bytes + dynamic_lds);
   }
   LaunchResult result;
-  std::unique_ptr<TimeModel> model;
+  std::unique_ptr<CycleModel> model;
   std::unique_ptr<TimelineFile> timeline;
   try {
     check_launch(request);
     if (runtime.time_launches) {
       const Settings& settings = runtime.settings();
-      TimeOptions options{settings.time_only, settings.time_clock_mhz, {}};
+      CycleModelOptions options{settings.time_only, settings.time_clock_mhz, {}};
       if (!settings.timeline.empty()) {
         timeline = std::make_unique<TimelineFile>(timeline_name(settings.timeline, f->kernel->name),
                                                   *request.module,
                                                   request.module->program(f->kernel->wave_size));
         options.timeline = timeline->sink();
       }
-      model = std::make_unique<TimeModel>(request, std::move(options));
+      model = std::make_unique<CycleModel>(request, std::move(options));
       request.traces = model.get();
     }
     result = run_kernel(request);
   } catch (const std::invalid_argument& e) {
-    complain("hipModuleLaunchKernel", e.what());
+    print_error("hipModuleLaunchKernel", e.what());
     return hipErrorInvalidConfiguration;
   }
   const std::scoped_lock lock(runtime.mutex);
@@ -208,6 +206,25 @@ hipError_t launch(hipFunction_t f, const u32 grid[3], const u32 block[3], u32 dy
   return error_of(result.report->fault);
 }
 
+// A graph owns a copy of the arguments; without capture the caller's buffer is read in place.
+hipError_t launch(hipFunction_t f, const Extent& grid, const Extent& block, u32 dynamic_lds,
+                  hipStream_t stream, void** params, void** extra) {
+  if (f == nullptr) return hipErrorInvalidDeviceFunction;
+  if (extra != nullptr && !is_capturing(stream)) {
+    return execute(f, grid, block, dynamic_lds, packed(extra));
+  }
+  std::vector<u8> owned;
+  if (extra != nullptr) {
+    const std::span<const u8> given = packed(extra);
+    owned.assign(given.begin(), given.end());
+  } else {
+    owned = gather(*f->kernel, params);
+  }
+  return enqueue(stream, [=, arguments = std::move(owned)] {
+    return execute(f, grid, block, dynamic_lds, arguments);
+  });
+}
+
 }  // namespace
 }  // namespace rocflash::sim
 
@@ -219,7 +236,7 @@ ROCFLASH_HIP_API hipError_t hipModuleLoadData(hipModule_t* module, const void* i
     try {
       return load(module, CodeObject::copy(image));
     } catch (const std::runtime_error& e) {
-      complain("hipModuleLoadData", e.what());
+      print_error("hipModuleLoadData", e.what());
       return hipErrorInvalidImage;
     }
   });
@@ -241,7 +258,7 @@ ROCFLASH_HIP_API hipError_t hipModuleLoad(hipModule_t* module, const char* path)
 }
 
 ROCFLASH_HIP_API hipError_t hipModuleUnload(hipModule_t module) {
-  if (module == nullptr) return remember(hipErrorInvalidHandle);
+  if (module == nullptr) return set_last_error(hipErrorInvalidHandle);
   delete module;
   return hipSuccess;
 }
@@ -341,12 +358,10 @@ ROCFLASH_HIP_API hipError_t hipModuleOccupancyMaxActiveBlocksPerMultiprocessorWi
 
 ROCFLASH_HIP_API hipError_t hipModuleLaunchKernel(hipFunction_t f, unsigned gx, unsigned gy,
                                                   unsigned gz, unsigned bx, unsigned by,
-                                                  unsigned bz, unsigned dynamic_lds, hipStream_t,
-                                                  void** params, void** extra) {
+                                                  unsigned bz, unsigned dynamic_lds,
+                                                  hipStream_t stream, void** params, void** extra) {
   return guarded("hipModuleLaunchKernel", [&] {
-    const u32 grid[3] = {gx, gy, gz};
-    const u32 block[3] = {bx, by, bz};
-    return launch(f, grid, block, dynamic_lds, params, extra);
+    return launch(f, {gx, gy, gz}, {bx, by, bz}, dynamic_lds, stream, params, extra);
   });
 }
 
@@ -354,14 +369,14 @@ ROCFLASH_HIP_API hipError_t hipModuleLaunchKernel(hipFunction_t f, unsigned gx, 
 ROCFLASH_HIP_API hipError_t hipExtModuleLaunchKernel(hipFunction_t f, unsigned gx, unsigned gy,
                                                      unsigned gz, unsigned bx, unsigned by,
                                                      unsigned bz, std::size_t dynamic_lds,
-                                                     hipStream_t, void** params, void** extra,
-                                                     hipEvent_t, hipEvent_t, unsigned) {
+                                                     hipStream_t stream, void** params,
+                                                     void** extra, hipEvent_t, hipEvent_t,
+                                                     unsigned) {
   return guarded("hipExtModuleLaunchKernel", [&] {
     if (bx == 0 || by == 0 || bz == 0 || gx % bx != 0 || gy % by != 0 || gz % bz != 0) {
       return hipErrorInvalidConfiguration;
     }
-    const u32 grid[3] = {gx / bx, gy / by, gz / bz};
-    const u32 block[3] = {bx, by, bz};
-    return launch(f, grid, block, static_cast<u32>(dynamic_lds), params, extra);
+    return launch(f, {gx / bx, gy / by, gz / bz}, {bx, by, bz}, static_cast<u32>(dynamic_lds),
+                  stream, params, extra);
   });
 }

@@ -55,6 +55,12 @@ constexpr ErrorText kErrors[] = {
     {hipErrorNotSupported, "hipErrorNotSupported", "operation not supported"},
     {hipErrorStreamCaptureUnsupported, "hipErrorStreamCaptureUnsupported",
      "operation not permitted when stream is capturing"},
+    {hipErrorStreamCaptureInvalidated, "hipErrorStreamCaptureInvalidated",
+     "operation failed due to a previous error during capture"},
+    {hipErrorStreamCaptureIsolation, "hipErrorStreamCaptureIsolation",
+     "operation would make another stream or a wait depend on a captured event"},
+    {hipErrorStreamCaptureWrongThread, "hipErrorStreamCaptureWrongThread",
+     "attempt to terminate a thread-local capture sequence from another thread"},
     {hipErrorUnknown, "hipErrorUnknown", "unknown error"},
 };
 
@@ -73,7 +79,7 @@ Runtime::Runtime() : settings_(read_settings()) {
 }
 
 Runtime& Runtime::instance() {
-  static auto* runtime = new Runtime;  // kernels may still run while statics are destroyed
+  static auto* runtime = new Runtime;  // leaked: kernels may run during static destruction
   return *runtime;
 }
 
@@ -82,12 +88,12 @@ int& current_device() {
   return device;
 }
 
-hipError_t remember(hipError_t error) {
+hipError_t set_last_error(hipError_t error) {
   if (error != hipSuccess) last_error = error;
   return error;
 }
 
-void complain(const char* call, const char* what) {
+void print_error(const char* call, const char* what) {
   std::fprintf(stderr, "rocflash-sim: %s: %s\n", call, what);
 }
 
@@ -114,7 +120,7 @@ ROCFLASH_HIP_API hipError_t hipGetLastError() {
 }
 ROCFLASH_HIP_API hipError_t hipPeekAtLastError() { return rocflash::sim::last_error; }
 
-// Extensions: tests and tools ask the stand-in library what it saw.
+// Extensions beyond HIP: reports, counters and predicted times for tests and tools.
 ROCFLASH_HIP_API const char* rocflashSimLastReport() {
   return Runtime::instance().last_report.c_str();
 }
@@ -124,7 +130,7 @@ ROCFLASH_HIP_API const char* rocflashSimLastCounters() {
 ROCFLASH_HIP_API void rocflashSimCountLaunches(int on) {
   Runtime::instance().count_launches = on != 0;
 }
-// 1: predict the time of every launch from now on; 0: no longer; -1: as the environment says.
+// 1: predict the time of every following launch; 0: off; -1: by ROCFLASH_SIM_TIME.
 ROCFLASH_HIP_API void rocflashSimTimeLaunches(int on) {
   Runtime& runtime = Runtime::instance();
   runtime.time_launches = on > 0 || (on < 0 && runtime.environment_wants_time());

@@ -1,4 +1,4 @@
-// State behind the HIP calls, and the helpers all of them use.
+// State of the HIP runtime, and helpers of its calls.
 #pragma once
 
 #include <exception>
@@ -29,7 +29,7 @@ class Runtime {
   std::string last_report;
   std::string last_counters;
   bool count_launches = false;
-  // What the cycle model says of the last launch, as JSON, and of all since it was switched on.
+  // Predicted time of the last launch, as JSON, and the sum since the model was enabled.
   std::string last_time;
   bool time_launches = false;
   [[nodiscard]] bool environment_wants_time() const {
@@ -45,23 +45,23 @@ class Runtime {
 };
 
 int& current_device();
-hipError_t remember(hipError_t error);
+hipError_t set_last_error(hipError_t error);
 
 // Runs the body of an API call: exceptions become error codes with a line on stderr.
 template <typename F>
 hipError_t guarded(const char* call, F body);
 
-void complain(const char* call, const char* what);
+void print_error(const char* call, const char* what);
 
 template <typename F>
 hipError_t guarded(const char* call, F body) {
   try {
-    return remember(body());
+    return set_last_error(body());
   } catch (const std::bad_alloc&) {
-    return remember(hipErrorOutOfMemory);
+    return set_last_error(hipErrorOutOfMemory);
   } catch (const std::exception& e) {
-    complain(call, e.what());
-    return remember(hipErrorInvalidValue);
+    print_error(call, e.what());
+    return set_last_error(hipErrorInvalidValue);
   }
 }
 

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "isa/lane_math.h"
 #include "isa/memory_access.h"
-#include "isa/scalar_math.h"
 
 namespace rocflash::sim::atomic {
 
@@ -123,7 +123,7 @@ U combine(u32 operation, U old, U data, U data2) {
     case kCondSub:
       return old < data ? old : U(old - data);
     default:
-      raise(Fault::UnknownInstruction, "an atomic operation without a meaning");
+      raise(Fault::UnknownInstruction, "unknown atomic operation");
   }
 }
 

@@ -3,7 +3,7 @@
 #include <bit>
 
 #include "isa/atomic_ops.h"
-#include "isa/vector_address.h"
+#include "isa/vmem_address.h"
 
 namespace rocflash::sim {
 
@@ -12,16 +12,16 @@ using namespace atomic;
 namespace {
 
 u64 read_data(const Wave& w, int row, int lane, bool wide) {
-  const u64 low = w.v[row].lane[lane];
-  return wide ? low | u64{w.v[row + 1].lane[lane]} << 32 : low;
+  const u64 low = w.vgpr[row].lane[lane];
+  return wide ? low | u64{w.vgpr[row + 1].lane[lane]} << 32 : low;
 }
 
 u64 read_unknown(const Wave& w, int row, int lane, bool wide) {
-  const u64 low = w.v_undef[row].lane[lane];
-  return wide ? low | u64{w.v_undef[row + 1].lane[lane]} << 32 : low;
+  const u64 low = w.vgpr_undef[row].lane[lane];
+  return wide ? low | u64{w.vgpr_undef[row + 1].lane[lane]} << 32 : low;
 }
 
-// One lane's operation at `location`; returns the old value in the destination when asked.
+// One lane's operation at `location`; returns the old value in the destination if requested.
 template <bool Strict>
 void perform(Wave& w, const Op& op, const Location& p, int lane, int data_row, int data2_row,
              int dst, bool returns) {
@@ -61,10 +61,10 @@ void perform(Wave& w, const Op& op, const Location& p, int lane, int data_row, i
   }
   if (!returns) return;
   for (int i = 0; i < (wide ? 2 : 1); ++i) {
-    w.v[dst + i].lane[lane] = u32(old >> (32 * i));
+    w.vgpr[dst + i].lane[lane] = u32(old >> (32 * i));
     if constexpr (Strict) {
-      w.v_undef[dst + i].lane[lane] = u32(old_unknown >> (32 * i));
-      w.v_dirty[dst + i] |= u32(old_unknown >> (32 * i)) != 0;
+      w.vgpr_undef[dst + i].lane[lane] = u32(old_unknown >> (32 * i));
+      w.vgpr_dirty[dst + i] |= u32(old_unknown >> (32 * i)) != 0;
     }
   }
 }
@@ -92,10 +92,11 @@ void run_atomic(Wave& w, const Op& op) {
     count_device_traffic(w, list, exec, bytes, true);
   }
   if constexpr (Strict) {
-    const Pending pending =
-        op.returns ? Pending{File::Vgpr, u16(dst), u8(wide ? 2 : 1), 0, 0} : Pending{};
-    if (op.returns || w.gfx9()) issue_load(w, Queue::Load, pending);
-    if (S == Space::Flat) issue_load(w, Queue::Lds, pending);
+    const InFlightAccess pending =
+        op.returns ? InFlightAccess{File::Vgpr, u16(dst), u8(wide ? 2 : 1), 0, 0}
+                   : InFlightAccess{};
+    if (op.returns || w.gfx9()) issue_load(w, WaitCounter::Load, pending);
+    if (S == Space::Flat) issue_load(w, WaitCounter::Ds, pending);
   }
 }
 
@@ -111,11 +112,11 @@ void run_lds_atomic(Wave& w, const Op& op) {
     need_vgpr(w, op.src[0].index);
     need_vgpr(w, data, wide ? 2 : 1);
   }
-  const Row address = w.v[op.src[0].index];
+  const Vgpr address = w.vgpr[op.src[0].index];
   for (u64 m = w.exec(); m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
     if constexpr (Strict) {
-      check_defined(w, w.v_undef[op.src[0].index].lane[lane] != 0 && dst != op.src[0].index,
+      check_defined(w, w.vgpr_undef[op.src[0].index].lane[lane] != 0 && dst != op.src[0].index,
                     "an LDS address", lane);
     }
     const Location p =
@@ -128,8 +129,9 @@ void run_lds_atomic(Wave& w, const Op& op) {
     count_lds_traffic(w, list, w.exec(), wide ? 8 : 4, true);
   }
   if constexpr (Strict) {
-    issue_load(w, Queue::Lds,
-               returns ? Pending{File::Vgpr, u16(dst), u8(wide ? 2 : 1), 0, 0} : Pending{});
+    issue_load(
+        w, WaitCounter::Ds,
+        returns ? InFlightAccess{File::Vgpr, u16(dst), u8(wide ? 2 : 1), 0, 0} : InFlightAccess{});
   }
 }
 
@@ -142,7 +144,7 @@ void run_lds_exchange2(Wave& w, const Op& op) {
   const int step = wide ? 2 : 1;
   Op single = op;
   single.parameter = kSwap | (wide ? u32{kWide} : 0);
-  const Row address = w.v[op.src[0].index];
+  const Vgpr address = w.vgpr[op.src[0].index];
   if constexpr (Strict) need_vgpr(w, op.src[0].index);
   for (u64 m = w.exec(); m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
@@ -154,7 +156,7 @@ void run_lds_exchange2(Wave& w, const Op& op) {
     perform<Strict>(w, single, second, lane, op.src[2].index, -1, op.dst[0].index + step, true);
   }
   if constexpr (Strict) {
-    issue_load(w, Queue::Lds, {File::Vgpr, op.dst[0].index, u8(2 * step), 0, 0});
+    issue_load(w, WaitCounter::Ds, {File::Vgpr, op.dst[0].index, u8(2 * step), 0, 0});
   }
 }
 
@@ -162,7 +164,7 @@ Semantics vmem_atomic(ExecFn run, ExecFn strict, u32 parameter, Space space) {
   Semantics s;
   s.run = run;
   s.run_strict = strict;
-  s.kind = Class::Memory;
+  s.kind = InstructionClass::Vmem;
   s.parameter = parameter;
   s.flags = flag::kSecondIsFirst;
   s.selectors = static_cast<u8>(space);
@@ -173,7 +175,7 @@ Semantics lds_atomic(u32 parameter) {
   Semantics s;
   s.run = run_lds_atomic<false>;
   s.run_strict = run_lds_atomic<true>;
-  s.kind = Class::Lds;
+  s.kind = InstructionClass::Lds;
   s.parameter = parameter;
   s.src = {Type::B32, Type::B32, Type::B32};
   const bool two = takes_two(parameter);
@@ -241,8 +243,8 @@ void add_lds_atomics(Registry& r) {
   ROCFLASH_SIM_DS_ALL("cmpst", "cmpst", "f32", "f64", u32{kCmpSwapF} | kReverseCmp);
   ROCFLASH_SIM_DS_ALL("cmpstore", "cmpstore", "f32", "f64", kCmpSwapF);
   ROCFLASH_SIM_DS("wrap_rtn_b32", "wrap_rtn_b32", u32{kWrap} | kLdsReturns);
-  r.refuse("ds_condxchg32_rtn_b64|ds_condxchg32_rtn_b128",
-           "no compiler emits it for these targets");
+  r.mark_unsupported("ds_condxchg32_rtn_b64|ds_condxchg32_rtn_b128",
+                     "no compiler emits it for these targets");
   ROCFLASH_SIM_DS("pk_add_f16", "pk_add_f16", kPkAddF16);
   ROCFLASH_SIM_DS("pk_add_rtn_f16", "pk_add_rtn_f16", u32{kPkAddF16} | kLdsReturns);
   ROCFLASH_SIM_DS("pk_add_bf16", "pk_add_bf16", kPkAddBf16);

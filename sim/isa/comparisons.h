@@ -1,4 +1,4 @@
-// The comparisons of floats, which the scalar and the vector unit have alike. Names must outlive the
+// Float comparisons, which SALU and VALU share. Names must outlive the
 // registry, so each is a literal: `compare(name, type, expression of a and b)` registers one.
 #pragma once
 

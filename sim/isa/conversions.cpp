@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "isa/elementwise.h"
-#include "isa/scalar_math.h"
+#include "isa/lane_math.h"
 
 namespace rocflash::sim {
 namespace {
@@ -15,7 +15,7 @@ constexpr auto kPackHalf = [](float a, float b) {
 };
 constexpr auto kPackBf16 = [](float a, float b) { return u32(to_bf16(a)) | u32(to_bf16(b)) << 16; };
 
-// Normalised integers: [-1, 1] or [0, 1] onto the whole range.
+// Normalized integers: [-1, 1] or [0, 1] onto the whole range.
 template <typename T>
 T normalized(double x) {
   if (x != x) return 0;
@@ -59,35 +59,35 @@ void add_conversions(Registry& r) {
   r.add("v_cvt_norm_i16_f16", vop<[](f16 x) { return normalized<i16>(double(x)); }>());
   r.add("v_cvt_norm_u16_f16", vop<[](f16 x) { return normalized<u16>(double(x)); }>());
 
-  r.add("v_cvt_pkrtz_f16_f32|v_cvt_pk_rtz_f16_f32", vop<kPackRtz>(Flow::PackPair));
-  r.add("v_cvt_pk_f16_f32", vop<kPackHalf>(Flow::PackPair));
-  r.add("v_cvt_pk_bf16_f32", vop<kPackBf16>(Flow::PackPair));
+  r.add("v_cvt_pkrtz_f16_f32|v_cvt_pk_rtz_f16_f32", vop<kPackRtz>(Propagation::PackPair));
+  r.add("v_cvt_pk_f16_f32", vop<kPackHalf>(Propagation::PackPair));
+  r.add("v_cvt_pk_bf16_f32", vop<kPackBf16>(Propagation::PackPair));
   r.add("v_cvt_pknorm_i16_f32|v_cvt_pk_norm_i16_f32", vop<[](float a, float b) {
           return u32(u16(normalized<i16>(a))) | u32(u16(normalized<i16>(b))) << 16;
-        }>(Flow::PackPair));
+        }>(Propagation::PackPair));
   r.add(
       "v_cvt_pknorm_u16_f32|v_cvt_pk_norm_u16_f32",
       vop<[](float a, float b) { return u32(normalized<u16>(a)) | u32(normalized<u16>(b)) << 16; }>(
-          Flow::PackPair));
+          Propagation::PackPair));
   r.add("v_cvt_pknorm_i16_f16|v_cvt_pk_norm_i16_f16", vop<[](f16 a, f16 b) {
           return u32(u16(normalized<i16>(double(a)))) | u32(u16(normalized<i16>(double(b)))) << 16;
-        }>(Flow::PackPair));
+        }>(Propagation::PackPair));
   r.add("v_cvt_pknorm_u16_f16|v_cvt_pk_norm_u16_f16", vop<[](f16 a, f16 b) {
           return u32(normalized<u16>(double(a))) | u32(normalized<u16>(double(b))) << 16;
-        }>(Flow::PackPair));
+        }>(Propagation::PackPair));
   r.add("v_cvt_pk_u16_u32",
         vop<[](u32 a, u32 b) { return std::min(a, 0xffffu) | std::min(b, 0xffffu) << 16; }>(
-            Flow::PackPair));
+            Propagation::PackPair));
   r.add("v_cvt_pk_i16_i32", vop<[](i32 a, i32 b) {
           return u32(u16(clamp_to<i16>(a))) | u32(u16(clamp_to<i16>(b))) << 16;
-        }>(Flow::PackPair));
+        }>(Propagation::PackPair));
   r.add("v_cvt_pk_u16_f32", vop<[](float a, float b) {
           return u32(saturate<u16>(std::trunc(a))) | u32(saturate<u16>(std::trunc(b))) << 16;
-        }>(Flow::PackPair));
+        }>(Propagation::PackPair));
   r.add("v_cvt_pk_i16_f32", vop<[](float a, float b) {
           return u32(u16(saturate<i16>(std::trunc(a)))) | u32(u16(saturate<i16>(std::trunc(b))))
                                                               << 16;
-        }>(Flow::PackPair));
+        }>(Propagation::PackPair));
   r.add("v_cvt_pk_u8_f32", vop<[](float x, u32 byte, u32 into) {
           const u32 shift = 8 * (byte & 3);
           return (into & ~(0xffu << shift)) | u32(saturate<u8>(std::trunc(x))) << shift;
@@ -98,8 +98,8 @@ void add_conversions(Registry& r) {
           const auto hi = std::clamp<i32>(i16(x >> 16), 0, 255);
           return u16(lo | hi << 8);
         }>());
-  r.add("v_pack_b32_f16",
-        vop<[](f16 a, f16 b) { return u32(bits_of(a)) | u32(bits_of(b)) << 16; }>(Flow::PackPair));
+  r.add("v_pack_b32_f16", vop<[](f16 a, f16 b) { return u32(bits_of(a)) | u32(bits_of(b)) << 16; }>(
+                              Propagation::PackPair));
 }
 
 }  // namespace rocflash::sim

@@ -1,5 +1,5 @@
-// Turns a scalar lambda, written as the ISA manual writes the operation on one lane, into a loop
-// over all lanes plus the table entry that describes its operands. The lambda's parameter types are
+// Converts a per-lane lambda, written as the ISA manual's pseudo-code, into a loop
+// over all lanes and the table entry that describes its operands. The lambda's parameter types are
 // the operand types.
 #pragma once
 
@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "isa/lanes.h"
-#include "isa/vector_exec.h"
+#include "isa/valu.h"
 
 namespace rocflash::sim {
 
@@ -66,7 +66,7 @@ inline bool is_nan(T x) {
   }
 }
 
-// The NaN an invalid operation makes: positive and quiet on AMD, where x86 makes a negative one.
+// NaN of an invalid operation: positive and quiet on AMD GPUs, negative on x86.
 template <typename T>
 inline T default_nan() {
   if constexpr (std::is_same_v<T, float>) return std::bit_cast<float>(0x7fc00000u);
@@ -85,7 +85,7 @@ struct FunctionTraits<R (C::*)(A...) const> {
 template <auto F>
 using TraitsOf = FunctionTraits<decltype(&decltype(F)::operator())>;
 
-// One bit a lane from one dword a lane.
+// One mask bit per lane from one dword per lane.
 inline u64 pack_mask(const u32* values, int n) {
   u64 mask = 0;
   for (int i = 0; i < n; i += 8) {
@@ -104,7 +104,7 @@ inline void elementwise_over(Lanes& l, std::index_sequence<K...>) {
   const u32* hi[] = {l.hi[K]...};
   const int n = l.n;
   if constexpr (std::is_same_v<R, bool>) {
-    Row flags;
+    Vgpr flags;
 #pragma clang loop vectorize(assume_safety)
     for (int i = 0; i < n; ++i) {
       flags.lane[i] = F(load_lane<std::tuple_element_t<K, A>>(lo[K], hi[K], i)...) ? ~0u : 0u;
@@ -149,7 +149,7 @@ constexpr Semantics describe(std::index_sequence<K...>) {
 
 // A vector instruction whose arithmetic is a function of all lanes.
 inline Semantics computed(ComputeFn compute, Type dst, Types src, u8 sources) {
-  Semantics s = executed(run_vop<false>, run_vop<true>, Class::Vector);
+  Semantics s = executed(run_vop<false>, run_vop<true>, InstructionClass::Valu);
   s.compute = compute;
   s.dst = dst;
   s.src = src;
@@ -157,11 +157,11 @@ inline Semantics computed(ComputeFn compute, Type dst, Types src, u8 sources) {
   return s;
 }
 
-// A vector instruction of the common kind: sources, one destination, all lanes alike.
+// A VALU instruction with sources, one destination and the same operation in all lanes.
 template <auto F>
-Semantics vop(Flow flow = Flow::Any, u32 flags = 0, u8 selectors = 0) {
+Semantics vop(Propagation propagation = Propagation::Any, u32 flags = 0, u8 selectors = 0) {
   Semantics s = describe<F>(std::make_index_sequence<TraitsOf<F>::kArity>());
-  s.flow = flow;
+  s.propagation = propagation;
   s.flags |= flags;
   s.selectors = selectors;
   if (s.dst == Type::Mask) {
@@ -174,18 +174,18 @@ Semantics vop(Flow flow = Flow::Any, u32 flags = 0, u8 selectors = 0) {
   return s;
 }
 
-// As vop, with a second lambda for the saturating form that `clamp` asks for.
+// As vop, with a second lambda for the saturating form that `clamp` selects.
 template <auto F, auto Clamped>
-Semantics vop_clamp(Flow flow = Flow::Any, u32 flags = 0) {
-  Semantics s = vop<F>(flow, flags);
+Semantics vop_clamp(Propagation propagation = Propagation::Any, u32 flags = 0) {
+  Semantics s = vop<F>(propagation, flags);
   s.compute_clamped = elementwise<Clamped>;
   return s;
 }
 
 template <auto F>
 Semantics transcendental(u32 flags = 0) {
-  Semantics s = vop<F>(Flow::Any, flags);
-  s.kind = Class::Transcendental;
+  Semantics s = vop<F>(Propagation::Any, flags);
+  s.kind = InstructionClass::Transcendental;
   return s;
 }
 

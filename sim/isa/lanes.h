@@ -1,5 +1,5 @@
-// The view an instruction's arithmetic gets: rows of operands in, rows of results out, all lanes at
-// once. Modifiers, DPP, SDWA, halves, exec and undefinedness are dealt with around it.
+// Operands and results of an instruction's arithmetic: all lanes of each operand at
+// once. The caller applies modifiers, DPP, SDWA, op_sel, EXEC and the shadow state.
 #pragma once
 
 #include <string_view>
@@ -27,8 +27,8 @@ struct Lanes {
   const Target* target = nullptr;
 };
 
-// An instruction that its run functions do as a whole; what else there is to say, the caller adds.
-inline Semantics executed(ExecFn run, ExecFn strict, Class kind, u32 parameter = 0) {
+// An instruction whose run functions do everything; the caller sets further fields.
+inline Semantics executed(ExecFn run, ExecFn strict, InstructionClass kind, u32 parameter = 0) {
   Semantics s;
   s.run = run;
   s.run_strict = strict;
@@ -42,19 +42,19 @@ inline Semantics executed(ExecFn run, ExecFn strict, Class kind, u32 parameter =
 class Registry {
  public:
   void add(std::string_view names, const Semantics& semantics);
-  void refuse(std::string_view names, std::string_view reason);
-  // Refuses every name that begins so.
-  void refuse_family(std::string_view prefix, std::string_view reason);
+  void mark_unsupported(std::string_view names, std::string_view reason);
+  // Marks all mnemonics with this prefix as not supported.
+  void mark_unsupported_family(std::string_view prefix, std::string_view reason);
   [[nodiscard]] const Semantics* find(std::string_view name) const;
-  [[nodiscard]] std::string_view refusal(std::string_view name) const;
+  [[nodiscard]] std::string_view unsupported_reason(std::string_view name) const;
 
  private:
   std::unordered_map<std::string_view, Semantics> entries_;
-  std::unordered_map<std::string_view, std::string_view> refused_;
-  std::vector<std::pair<std::string_view, std::string_view>> refused_families_;
+  std::unordered_map<std::string_view, std::string_view> unsupported_;
+  std::vector<std::pair<std::string_view, std::string_view>> unsupported_families_;
 };
 
-// One function a file of semantics.
+// One function per file of semantics.
 void add_vop1(Registry& registry);
 void add_vop2(Registry& registry);
 void add_vop3(Registry& registry);

@@ -13,10 +13,10 @@ constexpr int kAddress = 0;
 constexpr int kData0 = 1;
 constexpr int kData1 = 2;
 
-// Nothing waits for a write's result, but other waves may not see its bytes before it has landed.
-void issue_write(Wave& w, const Row& address, u64 exec, u32 bytes, u32 first, const u32* second) {
+// An LDS write returns nothing, but other waves may not access its bytes before it completes.
+void issue_write(Wave& w, const Vgpr& address, u64 exec, u32 bytes, u32 first, const u32* second) {
   if (w.group->waves == 1) {
-    issue_load(w, Queue::Lds, {});
+    issue_load(w, WaitCounter::Ds, {});
     return;
   }
   LdsWrite write;
@@ -28,7 +28,7 @@ void issue_write(Wave& w, const Row& address, u64 exec, u32 bytes, u32 first, co
     write.offsets[1] = *second;
   }
   write.address = address;
-  issue_load(w, Queue::Lds, {}, &write);
+  issue_load(w, WaitCounter::Ds, {}, &write);
 }
 
 template <bool Strict>
@@ -36,10 +36,10 @@ void check_address(Wave& w, const Op& op) {
   if constexpr (Strict) {
     const int row = op.src[kAddress].index;
     need_vgpr(w, row);
-    if (w.v_dirty[row] == 0 || !w.checks->undefined) return;
+    if (w.vgpr_dirty[row] == 0 || !w.checks->undefined) return;
     for (u64 m = w.exec(); m != 0; m &= m - 1) {
       const int lane = std::countr_zero(m);
-      check_defined(w, w.v_undef[row].lane[lane] != 0, "an LDS address", lane);
+      check_defined(w, w.vgpr_undef[row].lane[lane] != 0, "an LDS address", lane);
     }
   }
 }
@@ -53,12 +53,12 @@ void misaligned(const Wave& w, u64 address, u32 bytes, int lane) {
 
 template <bool Strict>
 void deliver(Wave& w, int row, int lane, u32 value, u32 unknown, u32 keep) {
-  u32& d = w.v[row].lane[lane];
+  u32& d = w.vgpr[row].lane[lane];
   d = (d & keep) | (value & ~keep);
   if constexpr (Strict) {
-    u32& u = w.v_undef[row].lane[lane];
+    u32& u = w.vgpr_undef[row].lane[lane];
     u = (u & keep) | (unknown & ~keep);
-    if (u != 0) w.v_dirty[row] = 1;
+    if (u != 0) w.vgpr_dirty[row] = 1;
   }
 }
 
@@ -66,18 +66,18 @@ template <bool Strict>
 void begin_rows(Wave& w, int row, u32 rows, u64 exec) {
   if constexpr (Strict) {
     if (exec != w.full_mask()) return;
-    for (u32 i = 0; i < rows; ++i) w.v_dirty[row + int(i)] = 0;
+    for (u32 i = 0; i < rows; ++i) w.vgpr_dirty[row + int(i)] = 0;
   }
 }
 
 void count(Wave& w, const Op& op, u64 exec, u32 bytes, u32 offset, Access access) {
   if (!w.worker->count_traffic) return;
   u32 list[kMaxLanes];
-  for (int i = 0; i < w.size; ++i) list[i] = w.v[op.src[kAddress].index].lane[i] + offset;
+  for (int i = 0; i < w.size; ++i) list[i] = w.vgpr[op.src[kAddress].index].lane[i] + offset;
   count_lds_traffic(w, list, exec, bytes, access == Access::Write);
 }
 
-// Shuffles use the crossbar as a dword access without conflicts does.
+// Permutes cost as much as a conflict-free dword access.
 void count_shuffle(Wave& w, u64 exec) {
   if (!w.worker->count_traffic) return;
   u32 list[kMaxLanes];
@@ -90,8 +90,8 @@ void read_at(Wave& w, int row, int lane, u32 address, u32 bytes, u32 parameter) 
   const Location p = lds_location(w, address, bytes, lane, Access::Read);
   if (bytes >= 4 && p.data != nullptr && wholly_defined(p, bytes)) {
     for (u32 i = 0; i < bytes / 4; ++i) {
-      std::memcpy(&w.v[row + int(i)].lane[lane], p.data + 4 * i, 4);
-      if constexpr (Strict) w.v_undef[row + int(i)].lane[lane] = 0;
+      std::memcpy(&w.vgpr[row + int(i)].lane[lane], p.data + 4 * i, 4);
+      if constexpr (Strict) w.vgpr_undef[row + int(i)].lane[lane] = 0;
     }
     return;
   }
@@ -122,13 +122,13 @@ template <bool Strict>
 void write_at(Wave& w, int row, int lane, u32 address, u32 bytes, bool high) {
   u32 data[4] = {};
   if constexpr (Strict) {
-    for (u32 i = 0; i < std::max(1u, bytes / 4); ++i) data[i] = w.v[row + int(i)].lane[lane];
+    for (u32 i = 0; i < std::max(1u, bytes / 4); ++i) data[i] = w.vgpr[row + int(i)].lane[lane];
     if (high) data[0] >>= 16;
   }
   const Location p = lds_location(w, address, bytes, lane, Access::Write, data);
   for (u32 i = 0; i < std::max(1u, bytes / 4); ++i) {
-    u32 value = w.v[row + int(i)].lane[lane];
-    u32 unknown = Strict ? w.v_undef[row + int(i)].lane[lane] : 0;
+    u32 value = w.vgpr[row + int(i)].lane[lane];
+    u32 unknown = Strict ? w.vgpr_undef[row + int(i)].lane[lane] : 0;
     if (high) {
       value >>= 16;
       unknown >>= 16;
@@ -145,7 +145,7 @@ void run_read(Wave& w, const Op& op) {
   const u32 rows = std::max(1u, bytes / 4);
   const int row = op.dst[0].index;
   // The destination may be the address register.
-  const Row address = w.v[op.src[kAddress].index];
+  const Vgpr address = w.vgpr[op.src[kAddress].index];
   count(w, op, exec, bytes, u32(op.offset), Access::Read);
   if ((op.parameter & (width::kD16 | width::kD16High)) == 0) begin_rows<Strict>(w, row, rows, exec);
   for (u64 m = exec; m != 0; m &= m - 1) {
@@ -156,7 +156,7 @@ void run_read(Wave& w, const Op& op) {
     const u16 halves = (op.parameter & width::kD16High) != 0 ? kHighHalf
                        : (op.parameter & width::kD16) != 0   ? kLowHalf
                                                              : kBothHalves;
-    issue_load(w, Queue::Lds, {File::Vgpr, u16(row), u8(rows), 0, 0, halves});
+    issue_load(w, WaitCounter::Ds, {File::Vgpr, u16(row), u8(rows), 0, 0, halves});
   }
 }
 
@@ -173,7 +173,7 @@ void run_write(Wave& w, const Op& op) {
               : high     ? kHighHalf
                          : kLowHalf);
   }
-  const u32* address = w.v[op.src[kAddress].index].lane;
+  const u32* address = w.vgpr[op.src[kAddress].index].lane;
   for (u64 m = exec; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
     write_at<Strict>(w, row, lane, address[lane] + u32(op.offset), bytes,
@@ -181,7 +181,7 @@ void run_write(Wave& w, const Op& op) {
   }
   count(w, op, exec, bytes, u32(op.offset), Access::Write);
   if constexpr (Strict) {
-    issue_write(w, w.v[op.src[kAddress].index], exec, bytes, u32(op.offset), nullptr);
+    issue_write(w, w.vgpr[op.src[kAddress].index], exec, bytes, u32(op.offset), nullptr);
   }
 }
 
@@ -202,7 +202,7 @@ void run_read2(Wave& w, const Op& op) {
   check_address<Strict>(w, op);
   const u64 exec = w.exec();
   const Pair pair(op);
-  const Row address = w.v[op.src[kAddress].index];
+  const Vgpr address = w.vgpr[op.src[kAddress].index];
   const int row = op.dst[0].index;
   const int rows = int(pair.bytes / 4);
   count(w, op, exec, pair.bytes, pair.first, Access::Read);
@@ -214,7 +214,7 @@ void run_read2(Wave& w, const Op& op) {
     read_at<Strict>(w, row, lane, at + pair.first, pair.bytes, 0);
     read_at<Strict>(w, row + rows, lane, at + pair.second, pair.bytes, 0);
   }
-  if constexpr (Strict) issue_load(w, Queue::Lds, {File::Vgpr, u16(row), u8(2 * rows), 0, 0});
+  if constexpr (Strict) issue_load(w, WaitCounter::Ds, {File::Vgpr, u16(row), u8(2 * rows), 0, 0});
 }
 
 template <bool Strict>
@@ -228,7 +228,7 @@ void run_write2(Wave& w, const Op& op) {
     need_vgpr(w, first, int(pair.bytes / 4));
     need_vgpr(w, second, int(pair.bytes / 4));
   }
-  const u32* address = w.v[op.src[kAddress].index].lane;
+  const u32* address = w.vgpr[op.src[kAddress].index].lane;
   for (u64 m = exec; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
     write_at<Strict>(w, first, lane, address[lane] + pair.first, pair.bytes, false);
@@ -237,16 +237,16 @@ void run_write2(Wave& w, const Op& op) {
   count(w, op, exec, pair.bytes, pair.first, Access::Write);
   count(w, op, exec, pair.bytes, pair.second, Access::Write);
   if constexpr (Strict) {
-    issue_write(w, w.v[op.src[kAddress].index], exec, pair.bytes, pair.first, &pair.second);
+    issue_write(w, w.vgpr[op.src[kAddress].index], exec, pair.bytes, pair.first, &pair.second);
   }
 }
 
 // ds_read_addtid_b32 / ds_write_addtid_b32: the address is M0 plus four times the lane.
 template <bool Strict, bool Write>
 void run_addtid(Wave& w, const Op& op) {
-  const u32 base = (w.s[sreg::kM0] & 0xffffu) + u32(op.offset);
+  const u32 base = (w.sgpr[sreg::kM0] & 0xffffu) + u32(op.offset);
   const int row = Write ? op.src[kAddress].index : op.dst[0].index;
-  if constexpr (Strict) check_defined(w, w.s_undef[sreg::kM0] != 0, "an LDS address (m0)");
+  if constexpr (Strict) check_defined(w, w.sgpr_undef[sreg::kM0] != 0, "an LDS address (m0)");
   for (u64 m = w.exec(); m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
     if (Write) {
@@ -257,16 +257,16 @@ void run_addtid(Wave& w, const Op& op) {
   }
   if constexpr (Strict) {
     if (Write) {
-      Row address;
+      Vgpr address;
       for (int i = 0; i < kMaxLanes; ++i) address.lane[i] = base + 4 * u32(i);
       issue_write(w, address, w.exec(), 4, 0, nullptr);
     } else {
-      issue_load(w, Queue::Lds, {File::Vgpr, u16(row), 1, 0, 0});
+      issue_load(w, WaitCounter::Ds, {File::Vgpr, u16(row), 1, 0, 0});
     }
   }
 }
 
-// ds_read_b64_tr_b16 and its kin (gfx950). Parameter: bytes a lane, and bits of an element.
+// ds_read_b64_tr_b16 and related (gfx950). Parameter: bytes per lane, and bits per element.
 constexpr int kElementShift = 12;
 
 template <bool Strict>
@@ -280,7 +280,7 @@ void run_read_transposed(Wave& w, const Op& op) {
   const u32 bytes = op.parameter & width::kBytes;
   const int bits = int(op.parameter >> kElementShift);
   const int elements = int(8 * bytes) / bits;
-  const u32* address = w.v[op.src[kAddress].index].lane;
+  const u32* address = w.vgpr[op.src[kAddress].index].lane;
   LaneWords data[kMaxLanes] = {};
   LaneWords unknown[kMaxLanes] = {};
   for (int lane = 0; lane < w.size; ++lane) {
@@ -309,7 +309,7 @@ void run_read_transposed(Wave& w, const Op& op) {
       deliver<Strict>(w, row + int(i), lane, out[i], out_unknown[i], 0);
     }
   }
-  if constexpr (Strict) issue_load(w, Queue::Lds, {File::Vgpr, u16(row), u8(bytes / 4), 0, 0});
+  if constexpr (Strict) issue_load(w, WaitCounter::Ds, {File::Vgpr, u16(row), u8(bytes / 4), 0, 0});
 }
 
 // --- shuffles --------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ void write_shuffled(Wave& w, const Op& op, const u32* values, const u32* unknown
   write_row<Strict>(w, op.dst[0].index, values, unknown, w.exec());
   count_shuffle(w, w.exec());
   if constexpr (Strict) {
-    issue_load(w, Queue::Lds, {File::Vgpr, op.dst[0].index, 1, 0, 0});
+    issue_load(w, WaitCounter::Ds, {File::Vgpr, op.dst[0].index, 1, 0, 0});
   }
 }
 
@@ -330,33 +330,33 @@ void run_bpermute(Wave& w, const Op& op) {
   const u64 exec = w.exec();
   const int data = op.src[kData0].index;
   if constexpr (Strict) need_vgpr(w, data);
-  const u32* address = w.v[op.src[kAddress].index].lane;
+  const u32* address = w.vgpr[op.src[kAddress].index].lane;
   const bool fetch_inactive = op.parameter != 0;
-  Row out{};
-  Row unknown{};
+  Vgpr out{};
+  Vgpr unknown{};
   for (int i = 0; i < w.size; ++i) {
     const int from = int((address[i] + u32(op.offset)) / 4 % u32(w.size));
     if ((exec >> from & 1) == 0 && !fetch_inactive) continue;
-    out.lane[i] = w.v[data].lane[from];
-    if constexpr (Strict) unknown.lane[i] = w.v_undef[data].lane[from];
+    out.lane[i] = w.vgpr[data].lane[from];
+    if constexpr (Strict) unknown.lane[i] = w.vgpr_undef[data].lane[from];
   }
   write_shuffled<Strict>(w, op, out.lane, unknown.lane);
 }
 
-// Lanes send to the lane their address names; the highest sender wins, nobody's target is zero.
+// Lanes send to the lane of their address; the highest sender wins, lanes without a sender get 0.
 template <bool Strict>
 void run_permute(Wave& w, const Op& op) {
   check_address<Strict>(w, op);
   const int data = op.src[kData0].index;
   if constexpr (Strict) need_vgpr(w, data);
-  const u32* address = w.v[op.src[kAddress].index].lane;
-  Row out{};
-  Row unknown{};
+  const u32* address = w.vgpr[op.src[kAddress].index].lane;
+  Vgpr out{};
+  Vgpr unknown{};
   for (u64 m = w.exec(); m != 0; m &= m - 1) {
     const int i = std::countr_zero(m);
     const int to = int((address[i] + u32(op.offset)) / 4 % u32(w.size));
-    out.lane[to] = w.v[data].lane[i];
-    if constexpr (Strict) unknown.lane[to] = w.v_undef[data].lane[i];
+    out.lane[to] = w.vgpr[data].lane[i];
+    if constexpr (Strict) unknown.lane[to] = w.vgpr_undef[data].lane[i];
   }
   write_shuffled<Strict>(w, op, out.lane, unknown.lane);
 }
@@ -384,13 +384,13 @@ void run_swizzle(Wave& w, const Op& op) {
   const u64 exec = w.exec();
   const int data = op.src[kAddress].index;
   if constexpr (Strict) need_vgpr(w, data);
-  Row out{};
-  Row unknown{};
+  Vgpr out{};
+  Vgpr unknown{};
   for (int i = 0; i < w.size; ++i) {
     const int from = swizzle_source(op.simm, i);
     if ((exec >> from & 1) == 0) continue;
-    out.lane[i] = w.v[data].lane[from];
-    if constexpr (Strict) unknown.lane[i] = w.v_undef[data].lane[from];
+    out.lane[i] = w.vgpr[data].lane[from];
+    if constexpr (Strict) unknown.lane[i] = w.vgpr_undef[data].lane[from];
   }
   write_shuffled<Strict>(w, op, out.lane, unknown.lane);
 }
@@ -398,7 +398,7 @@ void run_swizzle(Wave& w, const Op& op) {
 void run_nop(Wave&, const Op&) {}
 
 Semantics ds(ExecFn run, ExecFn strict, u32 parameter, bool destination, u8 sources) {
-  Semantics s = executed(run, strict, Class::Lds, parameter);
+  Semantics s = executed(run, strict, InstructionClass::Lds, parameter);
   s.dst = destination ? Type::B32 : Type::None;
   s.flags = destination ? 0 : flag::kNoDestination;
   s.src = {Type::B32, Type::B32, Type::B32};
@@ -467,13 +467,13 @@ void add_lds(Registry& r) {
   r.add("ds_permute_b32", ds(run_permute<false>, run_permute<true>, 0, true, 2));
   r.add("ds_swizzle_b32", ds(run_swizzle<false>, run_swizzle<true>, 0, true, 1));
   r.add("ds_nop", ds(run_nop, run_nop, 0, false, 0));
-  r.refuse(
+  r.mark_unsupported(
       "ds_gws_init|ds_gws_barrier|ds_gws_sema_v|ds_gws_sema_p|ds_gws_sema_br|"
       "ds_gws_sema_release_all|ds_append|ds_consume|ds_ordered_count|ds_bvh_stack_rtn_b32|"
       "ds_bvh_stack_push4_pop1_rtn_b32|ds_bvh_stack_push8_pop1_rtn_b32|"
       "ds_bvh_stack_push8_pop2_rtn_b64|ds_add_gs_reg_rtn|ds_sub_gs_reg_rtn|"
       "ds_write_src2_b32|ds_write_src2_b64|ds_param_load|ds_direct_load",
-      "global wave sync, append buffers and graphics are not modelled");
+      "global wave sync, append buffers and graphics are not modeled");
 }
 
 }  // namespace rocflash::sim

@@ -1,5 +1,5 @@
 // Phases of LDS accesses. AMD publishes the groups of the 128-bit forms of CDNA3 only; those of
-// gfx950 are what two groups measured, and the rest follows from the width of the LDS.
+// gfx950 are two published measurements, and the rest follows from the LDS bandwidth.
 #include "isa/lds_banks.h"
 
 #include <algorithm>
@@ -54,8 +54,8 @@ LdsCost lds_cost(const LdsPhases& phases, const u32* addresses, u64 active, int 
   const u32 dwords = std::max(1u, bytes / 4);
   const u32 mask = static_cast<u32>(phases.banks - 1);
   for (int base = 0; base < wave_size; base += phases.lanes) {
-    // Distinct dwords each bank is asked for; more than a wave's worth cannot be.
-    u32 asked[64] = {};
+    // Distinct dwords of each bank; at most one per lane.
+    u32 requested[64] = {};
     u32 dword[64][kMaxLanes];
     u32 worst = 0;
     for (int i = base; i < std::min(base + phases.lanes, wave_size); ++i) {
@@ -64,10 +64,10 @@ LdsCost lds_cost(const LdsPhases& phases, const u32* addresses, u64 active, int 
       for (u32 d = 0; d < dwords; ++d) {
         const u32 word = addresses[lane] / 4 + d;
         const u32 bank = word & mask;
-        const u32* end = dword[bank] + asked[bank];
+        const u32* end = dword[bank] + requested[bank];
         if (std::find(dword[bank], const_cast<u32*>(end), word) != end) continue;
-        dword[bank][asked[bank]++] = word;
-        worst = std::max(worst, asked[bank]);
+        dword[bank][requested[bank]++] = word;
+        worst = std::max(worst, requested[bank]);
       }
     }
     cost.cycles += worst;

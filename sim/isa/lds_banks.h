@@ -1,4 +1,4 @@
-// How LDS serves one access of a wave: in phases of a few lanes, each bank one dword a clock.
+// LDS bank conflicts of one access: lanes are served in phases, each bank one dword per clock.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ struct LdsPhases {
   std::array<u8, kMaxLanes> order{};
 };
 
-// The phases of an access of `bytes` a lane. Sources: docs/simulator.md, "LDS cycles".
+// The phases of an access of `bytes` per lane. Sources: docs/design/cycle-model.md, "LDS cycles".
 const LdsPhases& lds_phases(const Target& target, u32 bytes, bool write);
 
 struct LdsCost {

@@ -5,7 +5,7 @@
 
 #include "core/target.h"
 #include "core/types.h"
-#include "isa/float8.h"
+#include "isa/fp8.h"
 
 namespace rocflash::sim {
 

@@ -6,21 +6,21 @@
 #include <algorithm>
 #include <bit>
 
-#include "core/fresh.h"
+#include "core/fill_pattern.h"
 #include "core/launch.h"
+#include "cycle_model/trace.h"
 #include "isa/lds_banks.h"
-#include "isa/lds_order.h"
-#include "time/trace.h"
+#include "isa/lds_race_detector.h"
 
 namespace rocflash::sim {
 namespace {
 
-// The host can write device memory without telling; then the pattern of fresh memory is gone.
+// Direct writes of the host do not update the shadow; they replace the fill pattern.
 bool written_by_host(u64 address, u32 bytes) {
   for (u64 at = address & ~3ull; at < address + bytes; at += 4) {
     u32 word;
     std::memcpy(&word, reinterpret_cast<const void*>(at), sizeof word);
-    if (word == kFreshDword) return false;
+    if (word == kFillDword) return false;
   }
   return true;
 }

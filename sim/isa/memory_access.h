@@ -1,14 +1,14 @@
-// Bytes behind an address: bounds and definedness. Shared by all memory instructions.
+// Address to bytes: bounds checks and shadow memory. Shared by all memory instructions.
 #pragma once
 
 #include "core/wave.h"
-#include "isa/vector_exec.h"
+#include "isa/valu.h"
 
 namespace rocflash::sim {
 
-// Where a lane's access lands. `shadow` runs parallel to `data` when undefinedness is tracked.
+// Address of a lane's access. `shadow` runs parallel to `data` when undefinedness is tracked.
 struct Location {
-  u8* data = nullptr;  // null: reads give zero, writes vanish
+  u8* data = nullptr;  // null: loads return zero, stores are dropped
   u8* shadow = nullptr;
   bool shadow_is_defined =
       false;  // device memory keeps what IS defined, scratch and LDS what is not
@@ -28,10 +28,10 @@ Location lds_location(Wave& w, u64 offset, u32 bytes, int lane, Access access,
 Location flat_location(Wave& w, u64 address, u32 bytes, int lane, Access access,
                        const void* written = nullptr);
 
-// Scratch is interleaved a dword a lane, so a wide access is a few locations.
+// Scratch is swizzled by dword and lane, so a wide access has several locations.
 Location scratch_location(Wave& w, u64 offset, u32 bytes, int lane);
 
-// Undefined bits the shadow shows, unless the host has written there without telling.
+// Undefined bits of the shadow, unless the host has written there directly.
 u32 confirm_undefined(const Location& location, u32 at, u32 bytes, u32 bits);
 inline u32 load_undefined(const Location& location, u32 at, u32 bytes) {
   if (location.shadow == nullptr) return 0;
@@ -52,8 +52,8 @@ inline bool wholly_defined(const Location& location, u32 bytes) {
   }
   return difference == 0;
 }
-// Stores `bytes` (1, 2 or 4) with their undefined bits; complains when they go to device memory
-// undefined.
+// Stores `bytes` (1, 2 or 4) with their undefined bits; raises a fault when device memory would get
+// undefined bits.
 void store_bytes(Wave& w, const Location& location, u32 at, u32 bytes, u32 value, u32 undefined,
                  int lane);
 
@@ -65,11 +65,12 @@ template <bool Strict>
 ScalarBuffer scalar_buffer(const Wave& w, int at) {
   if constexpr (Strict) {
     need_sgpr(w, at, 4);
-    check_defined(w, (w.s_undef[at] | w.s_undef[at + 1] | w.s_undef[at + 2]) != 0,
+    check_defined(w, (w.sgpr_undef[at] | w.sgpr_undef[at + 1] | w.sgpr_undef[at + 2]) != 0,
                   "a buffer descriptor");
   }
-  const u32 stride = w.s[at + 1] >> 16 & 0x3fff;
-  return {w.s64(at) & 0xffffffffffffull, stride == 0 ? w.s[at + 2] : u64{stride} * w.s[at + 2]};
+  const u32 stride = w.sgpr[at + 1] >> 16 & 0x3fff;
+  return {w.sgpr64(at) & 0xffffffffffffull,
+          stride == 0 ? w.sgpr[at + 2] : u64{stride} * w.sgpr[at + 2]};
 }
 
 // Semantics::parameter of loads and stores.
@@ -80,9 +81,9 @@ inline constexpr u32 kD16 = 1u << 9;       // into the low half, the high one is
 inline constexpr u32 kD16High = 1u << 10;  // into or from the high half
 }  // namespace width
 
-// Records what a vector memory instruction asked of the memory system.
+// Records the memory traffic of a VMEM instruction.
 void count_device_traffic(Wave& w, const u64* addresses, u64 active, u32 bytes, bool store);
-// What an LDS access costs in clocks; see isa/lds_banks.h.
+// LDS cycles of an access; see isa/lds_banks.h.
 void count_lds_traffic(Wave& w, const u32* addresses, u64 active, u32 bytes, bool write);
 
 }  // namespace rocflash::sim

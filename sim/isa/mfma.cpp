@@ -10,7 +10,7 @@
 
 #include "isa/lanes.h"
 #include "isa/matrix.h"
-#include "isa/vector_exec.h"
+#include "isa/valu.h"
 
 namespace rocflash::sim {
 namespace {
@@ -86,7 +86,7 @@ void unpack(const Wave& w, const Source& source, Element e, int count, const int
     u32 broadcast[kMaxLanes];
     const u32* row = broadcast;
     if (source.file == File::Vgpr) {
-      row = w.v[source.index + bit / 32].lane;
+      row = w.vgpr[source.index + bit / 32].lane;
       if (lane_map != nullptr) {
         for (int l = 0; l < kMaxLanes; ++l) broadcast[l] = row[lane_map[l]];
         row = broadcast;
@@ -124,7 +124,7 @@ void unpack(const Wave& w, const Source& source, Element e, int count, const int
         break;
       }
       default:
-        raise(Fault::BadProgram, "an element type MFMA does not have");
+        raise(Fault::BadProgram, "the MFMA has an unknown element type");
     }
   }
 }
@@ -159,7 +159,7 @@ inline int d_row(int m, int v, int g) { return m == 32 ? 8 * (v / 4) + 4 * g + v
 constexpr int kTogether = 4;
 
 template <int N>
-void multiply_rows(const MatrixShape& s, const Unpacked& a, const Unpacked& b, Row* c, int v) {
+void multiply_rows(const MatrixShape& s, const Unpacked& a, const Unpacked& b, Vgpr* c, int v) {
   using Values = float __attribute__((ext_vector_type(N)));
   constexpr int kGroups = kMaxLanes / N;
   const int per_lane = s.k / kGroups;
@@ -198,7 +198,7 @@ void multiply_rows_int(const MatrixShape& s, const Unpacked& a, const Unpacked& 
   }
 }
 
-// Where D's register v, lane l lies in a shape of several blocks.
+// Row and column of D's register v, lane l in a multi-block shape.
 struct Cell {
   int block, row, col;
 };
@@ -228,12 +228,12 @@ void multiply_blocks(const Op& op, const MatrixShape& s, const Unpacked& a, cons
   }
 }
 
-// Undefined inputs spoil the row or column they take part in.
-void shadow(Wave& w, const Op& op, const MatrixShape& s, int registers, const Row* c_unknown) {
+// An undefined input makes its row or column of D undefined.
+void shadow(Wave& w, const Op& op, const MatrixShape& s, int registers, const Vgpr* c_unknown) {
   const auto any_row = [&](const Source& src, u32* lanes) {
     std::fill_n(lanes, kMaxLanes, 0u);
     for (int r = 0; r < src.dwords; ++r) {
-      for (int l = 0; l < kMaxLanes; ++l) lanes[l] |= w.v_undef[src.index + r].lane[l];
+      for (int l = 0; l < kMaxLanes; ++l) lanes[l] |= w.vgpr_undef[src.index + r].lane[l];
     }
   };
   u32 a[kMaxLanes];
@@ -248,15 +248,15 @@ void shadow(Wave& w, const Op& op, const MatrixShape& s, int registers, const Ro
     return false;
   };
   for (int v = 0; v < registers; ++v) {
-    Row out = c_unknown[v];
+    Vgpr out = c_unknown[v];
     for (int l = 0; l < kMaxLanes; ++l) {
       const Cell c = s.blocks > 1 ? block_cell(s, v, l) : Cell{0, d_row(s.m, v, l / s.m), l % s.m};
       if (out.lane[l] != 0 || spoilt(a, c.block, c.row) || spoilt(b, c.block, c.col)) {
         out.lane[l] = ~0u;
       }
     }
-    w.v_undef[op.dst[0].index + v] = out;
-    w.v_dirty[op.dst[0].index + v] = 1;
+    w.vgpr_undef[op.dst[0].index + v] = out;
+    w.vgpr_dirty[op.dst[0].index + v] = 1;
   }
 }
 
@@ -268,7 +268,7 @@ void run_mfma(Wave& w, const Op& op) {
   const int registers = s.m * s.n * s.blocks / kMaxLanes;
   static thread_local Unpacked a;
   static thread_local Unpacked b;
-  static thread_local Row c[32];
+  static thread_local Vgpr c[32];
   bool clean = true;
   if constexpr (Strict) {
     for (int k = 0; k < 3; ++k) {
@@ -282,17 +282,17 @@ void run_mfma(Wave& w, const Op& op) {
   unpack(w, op.src[1], s.b, per_lane, blgp_map(op.blgp, map), b);
   for (int v = 0; v < registers; ++v) {
     if (op.src[2].file == File::Vgpr) {
-      c[v] = w.v[op.src[2].index + v];
+      c[v] = w.vgpr[op.src[2].index + v];
     } else {
       std::fill_n(c[v].lane, kMaxLanes, u32(op.src[2].value));
     }
   }
   const bool flush = w.target->mfma_flushes_denormals && s.a != Element::F32 && !entry.integer;
-  static thread_local Row unknown[32];
+  static thread_local Vgpr unknown[32];
   if constexpr (Strict) {
     if (!clean) {
       for (int v = 0; v < registers; ++v) {
-        unknown[v] = op.src[2].file == File::Vgpr ? w.v_undef[op.src[2].index + v] : Row{};
+        unknown[v] = op.src[2].file == File::Vgpr ? w.vgpr_undef[op.src[2].index + v] : Vgpr{};
       }
     }
   }
@@ -311,7 +311,8 @@ void run_mfma(Wave& w, const Op& op) {
       }
     }
   }
-  for (int v = 0; v < registers; ++v) w.v[op.dst[0].index + v] = c[v];  // exec does not matter
+  for (int v = 0; v < registers; ++v)
+    w.vgpr[op.dst[0].index + v] = c[v];  // matrix instructions ignore EXEC
   if constexpr (Strict) {
     if (clean) {
       for (int v = 0; v < registers; ++v) {
@@ -330,7 +331,7 @@ u32 matrix_cycles(const Target& target, const MatrixShape& s) {
   u32 rate = 256;
   const int bits = element_bits(s.a);
   if (target.name == "gfx90a" || target.name == "gfx908") {
-    // The bf16 shapes of two values a register run at half rate; "_1k" ones at full.
+    // The bf16 shapes with two values per register run at half rate, the "_1k" ones at full rate.
     const bool half_rate = s.a == Element::BF16 && s.m * s.k * s.blocks / kMaxLanes == 2;
     rate = bits == 32 ? 64 : half_rate ? 128 : 256;
   } else if (target.name == "gfx942") {
@@ -352,13 +353,13 @@ const MatrixShape* find_mfma_shape(u32 parameter) {
 void add_mfma(Registry& r) {
   u32 index = 0;
   for (const Shape& shape : kShapes) {
-    Semantics s = executed(run_mfma<false>, run_mfma<true>, Class::Matrix, index++);
+    Semantics s = executed(run_mfma<false>, run_mfma<true>, InstructionClass::Matrix, index++);
     s.dst = shape.integer ? Type::I32 : Type::F32;
     s.src = {Type::B32, Type::B32, shape.integer ? Type::I32 : Type::F32};
     s.sources = 3;
     r.add(shape.names, s);
   }
-  r.refuse("v_mfma_f32_16x16x8_xf32|v_mfma_f32_32x32x4_xf32", "xf32 is not modelled");
+  r.mark_unsupported("v_mfma_f32_16x16x8_xf32|v_mfma_f32_32x32x4_xf32", "xf32 is not modeled");
 }
 
 }  // namespace rocflash::sim

@@ -1,5 +1,5 @@
 // MFMA of f64 (CDNA ISA documents, 7.1.4): every item is a pair of registers. A's element (i, k) of
-// block b is in lane i + M * (b + blocks * k), B's likewise with j; D's rows lie one after the
+// block b is in lane i + M * (b + blocks * k), B's likewise with j; D's rows follow each
 // other in the lanes, four rows of each block to an item.
 #include "isa/mfma_f64.h"
 
@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "isa/lanes.h"
-#include "isa/vector_exec.h"
+#include "isa/valu.h"
 
 namespace rocflash::sim {
 namespace {
@@ -32,12 +32,12 @@ Cell cell_of(const Shape& s, int item, int lane) {
 }
 
 double read_pair(const Wave& w, int row, int lane) {
-  return std::bit_cast<double>(u64{w.v[row].lane[lane]} | u64{w.v[row + 1].lane[lane]} << 32);
+  return std::bit_cast<double>(u64{w.vgpr[row].lane[lane]} | u64{w.vgpr[row + 1].lane[lane]} << 32);
 }
 
 bool pair_undefined(const Wave& w, const Source& s, int first, int lane) {
-  return s.file == File::Vgpr &&
-         (w.v_undef[s.index + first].lane[lane] | w.v_undef[s.index + first + 1].lane[lane]) != 0;
+  return s.file == File::Vgpr && (w.vgpr_undef[s.index + first].lane[lane] |
+                                  w.vgpr_undef[s.index + first + 1].lane[lane]) != 0;
 }
 
 template <bool Strict>
@@ -55,8 +55,8 @@ void run_f64(Wave& w, const Op& op) {
   // BLGP negates A, B and C here.
   const double sign_ab = ((op.blgp ^ op.blgp >> 1) & 1) != 0 ? -1.0 : 1.0;
   const double sign_c = (op.blgp >> 2 & 1) != 0 ? -1.0 : 1.0;
-  Row out[8];
-  Row unknown[8];
+  Vgpr out[8];
+  Vgpr unknown[8];
   for (int item = 0; item < s.items(); ++item) {
     for (int lane = 0; lane < kMaxLanes; ++lane) {
       const Cell at = cell_of(s, item, lane);
@@ -99,7 +99,7 @@ u32 mfma_f64_cycles(const Target& target, const Op& op) {
 
 void add_mfma_f64(Registry& r) {
   const auto add = [&](std::string_view names, u32 side) {
-    Semantics s = executed(run_f64<false>, run_f64<true>, Class::Matrix, side);
+    Semantics s = executed(run_f64<false>, run_f64<true>, InstructionClass::Matrix, side);
     s.dst = Type::F64;
     s.src = {Type::F64, Type::F64, Type::F64};
     s.sources = 3;

@@ -7,7 +7,7 @@
 namespace rocflash::sim {
 
 bool is_mfma_f64(const Op& op);
-// Matrix-pipe cycles of one instruction on one SIMD, worked out from published peak rates; no
+// Matrix core cycles of one instruction on one SIMD, derived from published peak rates; no
 // document lists them.
 u32 mfma_f64_cycles(const Target& target, const Op& op);
 

@@ -11,7 +11,7 @@
 
 #include "isa/lanes.h"
 #include "isa/small_float.h"
-#include "isa/vector_exec.h"
+#include "isa/valu.h"
 
 namespace rocflash::sim {
 namespace {
@@ -36,7 +36,8 @@ Dimensions dimensions(const Op& op) {
 
 Small format_of(u8 code) {
   if (code >= kSmallFormats) {
-    raise(Fault::BadProgram, "a matrix format that cbsz and blgp do not have");
+    raise(Fault::BadProgram,
+          "cbsz or blgp selects a matrix format that does not exist; it can be 0 to 4");
   }
   return static_cast<Small>(code);
 }
@@ -55,7 +56,7 @@ struct Unpacked {
 
 void unpack(const Wave& w, const Dimensions& d, const Source& source, Small f, Unpacked& out) {
   if (source.file != File::Vgpr || source.dwords < dwords_of(f)) {
-    raise(Fault::BadProgram, "a matrix operand has not the registers its format needs");
+    raise(Fault::BadProgram, "a matrix operand has fewer registers than its format needs");
   }
   const auto& values = small_values(f);
   const int bits = small_format(f).bits;
@@ -64,8 +65,8 @@ void unpack(const Wave& w, const Dimensions& d, const Source& source, Small f, U
     for (int e = 0; e < kPerLane; ++e) {
       const int word = e * bits / 32;
       const int shift = e * bits % 32;
-      u64 pair = w.v[source.index + word].lane[lane];
-      if (shift + bits > 32) pair |= u64{w.v[source.index + word + 1].lane[lane]} << 32;
+      u64 pair = w.vgpr[source.index + word].lane[lane];
+      if (shift + bits > 32) pair |= u64{w.vgpr[source.index + word + 1].lane[lane]} << 32;
       const int k = depth_of(d, f, lane / d.side, e);
       out.value[k][lane % d.side] = values[u32(pair >> shift) & mask];
     }
@@ -85,7 +86,7 @@ struct Scales {
 void read_scales(const Wave& w, const Source& source, u32 byte, Scales& out) {
   const u32 all = source.file == File::Vgpr ? 0 : read_scalar(w, source, nullptr);
   for (int lane = 0; lane < kMaxLanes; ++lane) {
-    const u32 word = source.file == File::Vgpr ? w.v[source.index].lane[lane] : all;
+    const u32 word = source.file == File::Vgpr ? w.vgpr[source.index].lane[lane] : all;
     out.value[lane] = scale_value(word >> (8 * byte) & 0xff);
   }
 }
@@ -99,15 +100,15 @@ int row_of(const Dimensions& d, int reg, int lane) {
 void undefined_lanes(const Wave& w, const Source& source, int dwords, u32* lanes) {
   if (source.file == File::Vgpr) {
     for (int r = 0; r < dwords; ++r) {
-      for (int l = 0; l < kMaxLanes; ++l) lanes[l] |= w.v_undef[source.index + r].lane[l];
+      for (int l = 0; l < kMaxLanes; ++l) lanes[l] |= w.vgpr_undef[source.index + r].lane[l];
     }
   } else if (!source_clean(w, source)) {
     for (int l = 0; l < kMaxLanes; ++l) lanes[l] = ~0u;
   }
 }
 
-// Undefined inputs spoil the row or column they take part in.
-void shadow(Wave& w, const Op& op, const Dimensions& d, const Row* c_unknown) {
+// An undefined input makes its row or column of D undefined.
+void shadow(Wave& w, const Op& op, const Dimensions& d, const Vgpr* c_unknown) {
   u32 a[kMaxLanes] = {};
   u32 b[kMaxLanes] = {};
   undefined_lanes(w, op.src[0], op.src[0].dwords, a);
@@ -122,12 +123,12 @@ void shadow(Wave& w, const Op& op, const Dimensions& d, const Row* c_unknown) {
     return any != 0;
   };
   for (int v = 0; v < d.registers(); ++v) {
-    Row out = c_unknown[v];
+    Vgpr out = c_unknown[v];
     for (int l = 0; l < kMaxLanes; ++l) {
       if (spoilt(a, row_of(d, v, l)) || spoilt(b, l % d.side)) out.lane[l] = ~0u;
     }
-    w.v_undef[op.dst[0].index + v] = out;
-    w.v_dirty[op.dst[0].index + v] = 1;
+    w.vgpr_undef[op.dst[0].index + v] = out;
+    w.vgpr_dirty[op.dst[0].index + v] = 1;
   }
 }
 
@@ -183,15 +184,15 @@ void run_f8f6f4(Wave& w, const Op& op) {
     read_scales(w, op.src[3], (op.op_sel & 1u) | (op.op_sel_hi & 1u) << 1, sa);
     read_scales(w, op.src[4], (op.op_sel >> 1 & 1u) | (op.op_sel_hi >> 1 & 1u) << 1, sb);
   }
-  Row unknown[16];
+  Vgpr unknown[16];
   Sums sums;
   const Source& c = op.src[2];
   for (int v = 0; v < d.registers(); ++v) {
     for (int l = 0; l < kMaxLanes; ++l) {
-      const u32 bits = c.file == File::Vgpr ? w.v[c.index + v].lane[l] : u32(c.value);
+      const u32 bits = c.file == File::Vgpr ? w.vgpr[c.index + v].lane[l] : u32(c.value);
       sums[row_of(d, v, l)][l % d.side] = std::bit_cast<float>(bits);
     }
-    if (Strict && !clean) unknown[v] = c.file == File::Vgpr ? w.v_undef[c.index + v] : Row{};
+    if (Strict && !clean) unknown[v] = c.file == File::Vgpr ? w.vgpr_undef[c.index + v] : Vgpr{};
   }
   const Scales* scales_a = scaled ? &sa : nullptr;
   d.side == 32 ? multiply<32>(d, a, b, scales_a, &sb, sums)
@@ -200,15 +201,15 @@ void run_f8f6f4(Wave& w, const Op& op) {
     if (!clean) shadow(w, op, d, unknown);
   }
   for (int v = 0; v < d.registers(); ++v) {
-    Row out;
+    Vgpr out;
     for (int l = 0; l < kMaxLanes; ++l) {
       out.lane[l] = std::bit_cast<u32>(rounded(w, sums[row_of(d, v, l)][l % d.side]));
     }
-    // exec does not matter
+    // matrix instructions ignore EXEC
     if (Strict && clean) {
       write_row<true>(w, op.dst[0].index + v, out.lane, nullptr, w.full_mask());
     } else {
-      w.v[op.dst[0].index + v] = out;
+      w.vgpr[op.dst[0].index + v] = out;
     }
   }
 }
@@ -226,7 +227,8 @@ u32 f8f6f4_cycles(const Op& op) {
 
 void add_mfma_f8f6f4(Registry& r) {
   const auto add = [&](std::string_view name, u32 parameter) {
-    Semantics s = executed(run_f8f6f4<false>, run_f8f6f4<true>, Class::Matrix, parameter);
+    Semantics s =
+        executed(run_f8f6f4<false>, run_f8f6f4<true>, InstructionClass::Matrix, parameter);
     s.dst = Type::F32;
     s.src = {Type::B32, Type::B32, Type::F32, Type::B32, Type::B32};
     s.sources = (parameter & kScaled) != 0 ? 5 : 3;
@@ -236,7 +238,8 @@ void add_mfma_f8f6f4(Registry& r) {
   add("v_mfma_f32_32x32x64_f8f6f4", kLarge);
   add("v_mfma_scale_f32_16x16x128_f8f6f4", kScaled);
   add("v_mfma_scale_f32_32x32x64_f8f6f4", kLarge | kScaled);
-  r.refuse("v_mfma_ld_scale_b32", "it is half of a v_mfma_scale, which has no meaning alone");
+  r.mark_unsupported("v_mfma_ld_scale_b32",
+                     "it is half of a v_mfma_scale, which has no meaning alone");
 }
 
 }  // namespace rocflash::sim

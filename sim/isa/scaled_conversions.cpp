@@ -5,9 +5,9 @@
 #include <cmath>
 #include <limits>
 
-#include "isa/scalar_math.h"
+#include "isa/lane_math.h"
 #include "isa/small_float.h"
-#include "isa/vector_exec.h"
+#include "isa/valu.h"
 
 namespace rocflash::sim {
 namespace {
@@ -21,7 +21,7 @@ struct Conversion {
   bool narrows;
   int count;  // 1, 2 or 32
   bool stochastic = false;
-  bool two_sources = false;  // the numbers are in sources 0 and 1, in turn
+  bool two_sources = false;  // elements alternate between sources 0 and 1
 };
 
 #define ROCFLASH_SIM_CVT "v_cvt_scalef32_"
@@ -121,8 +121,8 @@ Words read_words(const Wave& w, const Source& s, int dwords, int lane) {
   Words words;
   for (int i = 0; i < dwords; ++i) {
     if (s.file == File::Vgpr) {
-      words.value[i] = w.v[s.index + i].lane[lane];
-      if (w.strict) words.unknown[i] = w.v_undef[s.index + i].lane[lane];
+      words.value[i] = w.vgpr[s.index + i].lane[lane];
+      if (w.strict) words.unknown[i] = w.vgpr_undef[s.index + i].lane[lane];
     } else {
       words.value[i] = read_scalar(w, s, &words.unknown[i]);
     }
@@ -250,10 +250,10 @@ void convert_lane(Wave& w, const Op& op, const Packing& packing, int lane) {
   }
   for (int i = 0; i < packing.target_dwords; ++i) {
     const int row = op.dst[0].index + i;
-    w.v[row].lane[lane] = out.value[i];
+    w.vgpr[row].lane[lane] = out.value[i];
     if constexpr (Strict) {
-      w.v_undef[row].lane[lane] = out.unknown[i];
-      if (out.unknown[i] != 0) w.v_dirty[row] = 1;
+      w.vgpr_undef[row].lane[lane] = out.unknown[i];
+      if (out.unknown[i] != 0) w.vgpr_dirty[row] = 1;
     }
   }
 }
@@ -264,7 +264,7 @@ void run_convert(Wave& w, const Op& op) {
   const Source& first = op.src[0];
   if ((first.file == File::Vgpr && first.dwords < packing.source_dwords) ||
       op.dst[0].dwords < packing.target_dwords) {
-    raise(Fault::BadProgram, "a conversion has not the registers its formats need");
+    raise(Fault::BadProgram, "a conversion operand has fewer registers than its format needs");
   }
   if constexpr (Strict) {
     for (std::size_t k = 0; k < op.sources; ++k) need_source(w, op.src[k]);
@@ -280,7 +280,7 @@ void run_convert(Wave& w, const Op& op) {
 void add_scaled_conversions(Registry& r) {
   u32 index = 0;
   for (const Conversion& c : kConversions) {
-    Semantics s = executed(run_convert<false>, run_convert<true>, Class::Vector, index++);
+    Semantics s = executed(run_convert<false>, run_convert<true>, InstructionClass::Valu, index++);
     s.dst = Type::B32;
     s.src = {Type::B32, Type::B32, Type::B32};
     s.sources = c.two_sources || c.stochastic ? 3 : 2;

@@ -11,7 +11,7 @@ struct TransposeSource {
 };
 
 // gfx950's ds_read_*_tr_*: sixteen lanes together hold `elements` rows of 16; lane l gets column
-// l % 16. A row lies in 16 / elements neighbouring lanes.
+// l % 16. A row spans 16 / elements adjacent lanes.
 constexpr TransposeSource lds_transpose_source(int lane, int n, int elements) {
   const int column = lane % 16;
   return {(lane & ~15) + n * (16 / elements) + column / elements, column % elements};

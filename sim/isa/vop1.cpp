@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "isa/elementwise.h"
-#include "isa/scalar_math.h"
+#include "isa/lane_math.h"
 #include "isa/small_float.h"
 
 namespace rocflash::sim {
@@ -44,17 +44,17 @@ template <bool Strict>
 void run_swap(Wave& w, const Op& op) {
   const int a = op.dst[0].index;
   const int b = op.src[0].index;
-  const Row first = w.v[a];
+  const Vgpr first = w.vgpr[a];
   const u64 exec = w.exec();
   if constexpr (Strict) {
     need_vgpr(w, a);
     need_vgpr(w, b);
-    const Row first_undef = w.v_undef[a];
-    const Row second_undef = w.v_undef[b];
-    write_row<true>(w, a, Row(w.v[b]).lane, second_undef.lane, exec);
+    const Vgpr first_undef = w.vgpr_undef[a];
+    const Vgpr second_undef = w.vgpr_undef[b];
+    write_row<true>(w, a, Vgpr(w.vgpr[b]).lane, second_undef.lane, exec);
     write_row<true>(w, b, first.lane, first_undef.lane, exec);
   } else {
-    write_row<false>(w, a, w.v[b].lane, nullptr, exec);
+    write_row<false>(w, a, w.vgpr[b].lane, nullptr, exec);
     write_row<false>(w, b, first.lane, nullptr, exec);
   }
 }
@@ -66,7 +66,7 @@ void run_swap16(Wave& w, const Op& op) {
   const int shift_a = op.dst_high ? 16 : 0;
   const int shift_b = op.src[0].high ? 16 : 0;
   const u64 exec = w.exec();
-  const auto swap_in = [&](Row* rows) {
+  const auto swap_in = [&](Vgpr* rows) {
     for (int i = 0; i < w.size; ++i) {
       if ((exec >> i & 1) == 0) continue;
       const u32 x = rows[a].lane[i] >> shift_a & 0xffff;
@@ -75,12 +75,12 @@ void run_swap16(Wave& w, const Op& op) {
       rows[b].lane[i] = (rows[b].lane[i] & ~(0xffffu << shift_b)) | x << shift_b;
     }
   };
-  swap_in(w.v);
+  swap_in(w.vgpr);
   if constexpr (Strict) {
     need_vgpr(w, a);
     need_vgpr(w, b);
-    swap_in(w.v_undef);
-    w.v_dirty[a] = w.v_dirty[b] = 1;
+    swap_in(w.vgpr_undef);
+    w.vgpr_dirty[a] = w.vgpr_dirty[b] = 1;
   }
 }
 
@@ -88,13 +88,13 @@ void run_swap16(Wave& w, const Op& op) {
 template <bool Strict>
 void run_mov_relative(Wave& w, const Op& op) {
   Op moved = op;
-  if constexpr (Strict) check_defined(w, w.s_undef[sreg::kM0] != 0, "a register index");
-  const u32 m0 = w.s[sreg::kM0];
+  if constexpr (Strict) check_defined(w, w.sgpr_undef[sreg::kM0] != 0, "a register index");
+  const u32 m0 = w.sgpr[sreg::kM0];
   const u32 source_shift = op.parameter == 2 ? m0 & 0x3ff : m0;
   const u32 target_shift = op.parameter == 2 ? m0 >> 16 & 0x3ff : m0;
   const auto move = [&](Source& s, u32 shift) {
     if (s.index + shift >= w.rows.size()) {
-      raise(Fault::BadProgram, "a relative register index leaves the register file");
+      raise(Fault::BadProgram, "the M0-relative register index is outside the register file");
     }
     s.index = static_cast<u16>(s.index + shift);
   };
@@ -122,26 +122,26 @@ void add_vop1(Registry& r) {
   nop.flags = flag::kNoDestination;
   r.add("v_nop|v_clrexcp|v_pipeflush", nop);
 
-  r.add("v_mov_b32", vop<kMove>(Flow::Copy));
-  r.add("v_mov_b64", vop<[](u64 x) { return x; }>(Flow::Copy));
-  r.add("v_mov_b16", vop<[](u16 x) { return x; }>(Flow::Copy));
+  r.add("v_mov_b32", vop<kMove>(Propagation::Copy));
+  r.add("v_mov_b64", vop<[](u64 x) { return x; }>(Propagation::Copy));
+  r.add("v_mov_b16", vop<[](u16 x) { return x; }>(Propagation::Copy));
   r.add("v_accvgpr_read_b32|v_accvgpr_write_b32|v_accvgpr_mov_b32|v_accvgpr_read|v_accvgpr_write",
-        vop<kMove>(Flow::Copy));
-  r.add("v_movrels_b32",
-        with_run(vop<kMove>(Flow::Copy), run_mov_relative<false>, run_mov_relative<true>, 0));
-  r.add("v_movreld_b32",
-        with_run(vop<kMove>(Flow::Copy), run_mov_relative<false>, run_mov_relative<true>, 1));
-  r.add("v_movrelsd_2_b32",
-        with_run(vop<kMove>(Flow::Copy), run_mov_relative<false>, run_mov_relative<true>, 2));
-  r.add("v_movrelsd_b32",
-        with_run(vop<kMove>(Flow::Copy), run_mov_relative<false>, run_mov_relative<true>, 3));
-  r.add("v_swap_b32", with_run(vop<kMove>(Flow::Copy), run_swap<false>, run_swap<true>));
-  r.add("v_swap_b16",
-        with_run(vop<[](u16 x) { return x; }>(Flow::Copy), run_swap16<false>, run_swap16<true>));
+        vop<kMove>(Propagation::Copy));
+  r.add("v_movrels_b32", with_run(vop<kMove>(Propagation::Copy), run_mov_relative<false>,
+                                  run_mov_relative<true>, 0));
+  r.add("v_movreld_b32", with_run(vop<kMove>(Propagation::Copy), run_mov_relative<false>,
+                                  run_mov_relative<true>, 1));
+  r.add("v_movrelsd_2_b32", with_run(vop<kMove>(Propagation::Copy), run_mov_relative<false>,
+                                     run_mov_relative<true>, 2));
+  r.add("v_movrelsd_b32", with_run(vop<kMove>(Propagation::Copy), run_mov_relative<false>,
+                                   run_mov_relative<true>, 3));
+  r.add("v_swap_b32", with_run(vop<kMove>(Propagation::Copy), run_swap<false>, run_swap<true>));
+  r.add("v_swap_b16", with_run(vop<[](u16 x) { return x; }>(Propagation::Copy), run_swap16<false>,
+                               run_swap16<true>));
 
-  r.add("v_not_b32", vop<[](u32 x) { return ~x; }>(Flow::Copy));
-  r.add("v_not_b16", vop<[](u16 x) { return u16(~x); }>(Flow::Copy));
-  r.add("v_bfrev_b32", vop<[](u32 x) { return reverse_bits(x); }>(Flow::Route));
+  r.add("v_not_b32", vop<[](u32 x) { return ~x; }>(Propagation::Copy));
+  r.add("v_not_b16", vop<[](u16 x) { return u16(~x); }>(Propagation::Copy));
+  r.add("v_bfrev_b32", vop<[](u32 x) { return reverse_bits(x); }>(Propagation::Route));
   r.add("v_ffbh_u32|v_clz_i32_u32", vop<kFindHigh>());
   r.add("v_ffbl_b32|v_ctz_i32_b32", vop<kFindLow>());
   r.add("v_ffbh_i32|v_cls_i32", vop<kFindSign>());

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "isa/elementwise.h"
-#include "isa/scalar_math.h"
+#include "isa/lane_math.h"
 
 namespace rocflash::sim {
 namespace {
@@ -55,7 +55,7 @@ u32 sad_bytes(u32 a, u32 b, u32 c, bool skip_zero) {
 // A wide multiply-add whose carry goes to a lane mask.
 template <bool Signed>
 void wide_multiply_add(Lanes& l) {
-  Row flags;
+  Vgpr flags;
   for (int i = 0; i < l.n; ++i) {
     const u64 product =
         Signed ? u64(i64(i32(l.lo[0][i])) * i32(l.lo[1][i])) : u64(l.lo[0][i]) * l.lo[1][i];
@@ -77,7 +77,7 @@ void wide_multiply_add(Lanes& l) {
 Semantics wide_mad(ComputeFn compute) {
   Semantics s = computed(compute, Type::B64, {Type::B32, Type::B32, Type::B64}, 3);
   s.flags = flag::kMaskOut;
-  s.flow = Flow::MulAdd;
+  s.propagation = Propagation::MulAdd;
   return s;
 }
 
@@ -99,7 +99,7 @@ void by_truth_table(Lanes& l) {
 // The lambda gives the types only.
 template <auto Typed>
 Semantics bitop3() {
-  Semantics s = vop<Typed>(Flow::Bitwise);
+  Semantics s = vop<Typed>(Propagation::Bitwise);
   s.compute = by_truth_table<typename TraitsOf<Typed>::Result>;
   return s;
 }
@@ -155,8 +155,8 @@ void add_float(Registry& r) {
           return a == 0 || b == 0 ? c : __builtin_fmaf(a, b, c);
         }>());
   r.add("v_fma_f64", vop<[](double a, double b, double c) { return __builtin_fma(a, b, c); }>());
-  r.add("v_fma_f16|v_mad_f16",
-        vop<[](f16 a, f16 b, f16 c) { return fma_half(a, b, c); }>(Flow::Any, flag::kKeepsHigh9));
+  r.add("v_fma_f16|v_mad_f16", vop<[](f16 a, f16 b, f16 c) { return fma_half(a, b, c); }>(
+                                   Propagation::Any, flag::kKeepsHigh9));
   r.add("v_min3_f32", vop<[](float a, float b, float c) { return ieee_min(ieee_min(a, b), c); }>());
   r.add("v_max3_f32", vop<[](float a, float b, float c) { return ieee_max(ieee_max(a, b), c); }>());
   r.add("v_med3_f32|v_med3_num_f32",
@@ -201,7 +201,7 @@ void add_float(Registry& r) {
 }
 
 void add_multiply(Registry& r) {
-  r.add("v_mul_lo_u32|v_mul_lo_i32", vop<[](u32 a, u32 b) { return a * b; }>(Flow::Add));
+  r.add("v_mul_lo_u32|v_mul_lo_i32", vop<[](u32 a, u32 b) { return a * b; }>(Propagation::Add));
   r.add("v_mul_hi_u32", vop<[](u32 a, u32 b) { return u32(u64{a} * b >> 32); }>());
   r.add("v_mul_hi_i32", vop<[](i32 a, i32 b) { return i32(i64{a} * b >> 32); }>());
   r.add("v_mul_u64|v_mul_nc_u64", vop<[](u64 a, u64 b) { return a * b; }>());
@@ -220,10 +220,10 @@ void add_multiply(Registry& r) {
                   }>());
   r.add("v_mad_u16", vop_clamp<[](u16 a, u16 b, u16 c) { return u16(u32(a) * b + c); },
                                [](u16 a, u16 b, u16 c) { return clamp_to<u16>(i64(a) * b + c); }>(
-                         Flow::Any, flag::kKeepsHigh9));
+                         Propagation::Any, flag::kKeepsHigh9));
   r.add("v_mad_i16", vop_clamp<[](i16 a, i16 b, i16 c) { return i16(i32(a) * b + c); },
                                [](i16 a, i16 b, i16 c) { return clamp_to<i16>(i64(a) * b + c); }>(
-                         Flow::Any, flag::kKeepsHigh9));
+                         Propagation::Any, flag::kKeepsHigh9));
   // gfx9 kept gfx8's forms under this name: they clear the upper half.
   r.add("v_mad_legacy_u16",
         vop_clamp<[](u16 a, u16 b, u16 c) { return u32(u16(u32(a) * b + c)); },
@@ -236,19 +236,21 @@ void add_multiply(Registry& r) {
 }
 
 void add_bits(Registry& r) {
-  r.add("v_bfe_u32", vop<[](u32 x, u32 o, u32 n) { return field_u(x, o, n); }>(Flow::Route, 0, 6));
-  r.add("v_bfe_i32", vop<[](u32 x, u32 o, u32 n) { return field_i(x, o, n); }>(Flow::Route, 0, 6));
+  r.add("v_bfe_u32",
+        vop<[](u32 x, u32 o, u32 n) { return field_u(x, o, n); }>(Propagation::Route, 0, 6));
+  r.add("v_bfe_i32",
+        vop<[](u32 x, u32 o, u32 n) { return field_i(x, o, n); }>(Propagation::Route, 0, 6));
   r.add("v_bfi_b32",
-        vop<[](u32 m, u32 a, u32 b) { return (m & a) | (~m & b); }>(Flow::Route, 0, 1));
+        vop<[](u32 m, u32 a, u32 b) { return (m & a) | (~m & b); }>(Propagation::Route, 0, 1));
   r.add("v_bfm_b32", vop<[](u32 n, u32 o) { return ((1u << (n & 31)) - 1) << (o & 31); }>());
   r.add("v_alignbit_b32",
-        vop<[](u32 a, u32 b, u32 s) { return u32((u64{a} << 32 | b) >> (s & 31)); }>(Flow::Route, 0,
-                                                                                     4));
+        vop<[](u32 a, u32 b, u32 s) { return u32((u64{a} << 32 | b) >> (s & 31)); }>(
+            Propagation::Route, 0, 4));
   r.add("v_alignbyte_b32",
         vop<[](u32 a, u32 b, u32 s) { return u32((u64{a} << 32 | b) >> (8 * (s & 3))); }>(
-            Flow::Route, 0, 4));
+            Propagation::Route, 0, 4));
   r.add("v_perm_b32",
-        vop<[](u32 a, u32 b, u32 s) { return permute_bytes(a, b, s); }>(Flow::Route, 0, 4));
+        vop<[](u32 a, u32 b, u32 s) { return permute_bytes(a, b, s); }>(Propagation::Route, 0, 4));
   r.add("v_lerp_u8", vop<[](u32 a, u32 b, u32 c) {
           u32 d = 0;
           for (int i = 0; i < 32; i += 8) {
@@ -265,18 +267,18 @@ void add_bits(Registry& r) {
                  u32(std::abs(int(a >> 16) - int(b >> 16)));
         }>());
   r.add("v_sad_u32", vop<[](u32 a, u32 b, u32 c) { return (a > b ? a - b : b - a) + c; }>());
-  r.add("v_add3_u32", vop<[](u32 a, u32 b, u32 c) { return a + b + c; }>(Flow::Add));
+  r.add("v_add3_u32", vop<[](u32 a, u32 b, u32 c) { return a + b + c; }>(Propagation::Add));
   r.add("v_lshl_add_u32", vop<[](u32 a, u32 s, u32 c) { return (a << (s & 31)) + c; }>());
   r.add("v_add_lshl_u32", vop<[](u32 a, u32 b, u32 s) { return (a + b) << (s & 31); }>());
   r.add("v_lshl_or_b32",
-        vop<[](u32 a, u32 s, u32 c) { return (a << (s & 31)) | c; }>(Flow::Route, 0, 2));
+        vop<[](u32 a, u32 s, u32 c) { return (a << (s & 31)) | c; }>(Propagation::Route, 0, 2));
   r.add("v_lshl_add_u64", vop<[](u64 a, u32 s, u64 c) { return (a << (s & 63)) + c; }>());
-  r.add("v_and_or_b32", vop<[](u32 a, u32 b, u32 c) { return (a & b) | c; }>(Flow::And));
-  r.add("v_or3_b32", vop<[](u32 a, u32 b, u32 c) { return a | b | c; }>(Flow::Bitwise));
-  r.add("v_xor3_b32", vop<[](u32 a, u32 b, u32 c) { return a ^ b ^ c; }>(Flow::Bitwise));
-  r.add("v_xad_u32", vop<[](u32 a, u32 b, u32 c) { return (a ^ b) + c; }>(Flow::Add));
+  r.add("v_and_or_b32", vop<[](u32 a, u32 b, u32 c) { return (a & b) | c; }>(Propagation::And));
+  r.add("v_or3_b32", vop<[](u32 a, u32 b, u32 c) { return a | b | c; }>(Propagation::Bitwise));
+  r.add("v_xor3_b32", vop<[](u32 a, u32 b, u32 c) { return a ^ b ^ c; }>(Propagation::Bitwise));
+  r.add("v_xad_u32", vop<[](u32 a, u32 b, u32 c) { return (a ^ b) + c; }>(Propagation::Add));
   r.add("v_bcnt_u32_b32", vop<[](u32 x, u32 c) { return u32(std::popcount(x)) + c; }>());
-  r.add("v_lshl_b32", vop<[](u32 v, u32 s) { return v << (s & 31); }>(Flow::Route, 0, 2));
+  r.add("v_lshl_b32", vop<[](u32 v, u32 s) { return v << (s & 31); }>(Propagation::Route, 0, 2));
   r.add("v_bitop3_b32", bitop3<[](u32 a, u32 b, u32 c) { return a ^ b ^ c; }>());
   r.add("v_bitop3_b16", bitop3<[](u16 a, u16 b, u16 c) { return u16(a ^ b ^ c); }>());
   r.add("v_ashr_pk_i8_i32", vop<[](i32 a, i32 b, u32 s) {

@@ -1,43 +1,39 @@
 // VOP3P: packed pairs and mixed precision.
 #include "isa/elementwise.h"
-#include "isa/scalar_math.h"
+#include "isa/lane_math.h"
 
 namespace rocflash::sim {
 namespace {
 
-template <auto F>
-Semantics mixed(bool brain) {
-  Semantics s = describe<F>(std::make_index_sequence<3>());
+constexpr auto kFma = [](float a, float b, float c) { return __builtin_fmaf(a, b, c); };
+
+// v_fma_mix: the result of the f32 FMA, or that result converted to f16.
+Semantics fma_mix(Type dst) {
+  Semantics s = describe<kFma>(std::make_index_sequence<3>());
   s.run = run_mixed<false>;
   s.run_strict = run_mixed<true>;
   s.flags |= flag::kMixed;
-  s.parameter = brain ? 1 : 0;
+  s.dst = dst;
   return s;
 }
-
-constexpr auto kMix = [](float a, float b, float c) { return __builtin_fmaf(a, b, c); };
-// The sum is exact enough in double for one rounding to half.
-constexpr auto kMixHalf = [](float a, float b, float c) {
-  return to_half(double(a) * double(b) + double(c));
-};
 
 // v_pk_mov_b32 picks one register of each source: op_sel chooses for each source, not each result.
 template <bool Strict>
 void run_pk_mov(Wave& w, const Op& op) {
-  Row out[2];
-  Row unknown[2];
+  Vgpr out[2];
+  Vgpr unknown[2];
   for (int k = 0; k < 2; ++k) {
     const Source& s = op.src[static_cast<std::size_t>(k)];
     const bool second = (op.op_sel >> k & 1) != 0;
     if constexpr (Strict) need_source(w, s);
     std::fill_n(unknown[k].lane, w.size, 0u);
     if (s.file == File::Vgpr) {
-      out[k] = w.v[s.index + (second ? 1 : 0)];
-      if constexpr (Strict) unknown[k] = w.v_undef[s.index + (second ? 1 : 0)];
+      out[k] = w.vgpr[s.index + (second ? 1 : 0)];
+      if constexpr (Strict) unknown[k] = w.vgpr_undef[s.index + (second ? 1 : 0)];
     } else if (s.file == File::Sgpr) {
-      std::fill_n(out[k].lane, w.size, w.s[s.index + (second ? 1 : 0)]);
+      std::fill_n(out[k].lane, w.size, w.sgpr[s.index + (second ? 1 : 0)]);
       if constexpr (Strict) {
-        std::fill_n(unknown[k].lane, w.size, w.s_undef[s.index + (second ? 1 : 0)]);
+        std::fill_n(unknown[k].lane, w.size, w.sgpr_undef[s.index + (second ? 1 : 0)]);
       }
     } else {
       std::fill_n(out[k].lane, w.size, u32(s.value));
@@ -102,8 +98,8 @@ void add_vop3p(Registry& r) {
   move.run_strict = run_pk_mov<true>;
   r.add("v_pk_mov_b32", move);
 
-  r.add("v_fma_mix_f32|v_mad_mix_f32", mixed<kMix>(false));
-  r.add("v_fma_mixlo_f16|v_fma_mixhi_f16|v_mad_mixlo_f16|v_mad_mixhi_f16", mixed<kMixHalf>(false));
+  r.add("v_fma_mix_f32|v_mad_mix_f32", fma_mix(Type::F32));
+  r.add("v_fma_mixlo_f16|v_fma_mixhi_f16|v_mad_mixlo_f16|v_mad_mixhi_f16", fma_mix(Type::F16));
 }
 
 }  // namespace rocflash::sim

@@ -3,7 +3,7 @@
 
 #include "isa/comparisons.h"
 #include "isa/elementwise.h"
-#include "isa/scalar_math.h"
+#include "isa/lane_math.h"
 
 namespace rocflash::sim {
 namespace {
@@ -19,7 +19,7 @@ bool number_class(T x, u32 wanted) {
   const B infinity = B(B(~sign) >> FloatLayout<T>::kMantissa << FloatLayout<T>::kMantissa);
   u32 bit;
   if (magnitude > infinity) {
-    bit = is_signalling(x) ? 0 : 1;
+    bit = is_signaling(x) ? 0 : 1;
   } else if (magnitude == infinity) {
     bit = negative ? 2 : 9;
   } else if (magnitude == 0) {
@@ -36,7 +36,7 @@ bool number_class(T x, u32 wanted) {
 template <auto F>
 void both(Registry& r, std::string_view into_mask, std::string_view into_exec) {
   r.add(into_mask, vop<F>());
-  r.add(into_exec, vop<F>(Flow::Any, flag::kCompareExec));
+  r.add(into_exec, vop<F>(Propagation::Any, flag::kCompareExec));
 }
 
 // Names must outlive the registry, so each is spelled out as a literal.

@@ -9,10 +9,10 @@
 #include <cmath>
 #include <cstring>
 
+#include "isa/lane_math.h"
 #include "isa/lanes.h"
 #include "isa/matrix.h"
-#include "isa/scalar_math.h"
-#include "isa/vector_exec.h"
+#include "isa/valu.h"
 
 namespace rocflash::sim {
 namespace {
@@ -40,7 +40,7 @@ constexpr Shape kShapes[] = {
     {"v_wmma_f32_16x16x16_bf8_bf8", {16, 16, 16, 1, q8, q8}, Element::F32},
 };
 
-constexpr int kSide = 16;  // rows and columns; lanes come in groups of as many
+constexpr int kSide = 16;  // rows and columns, and lanes per group
 using Values = float __attribute__((ext_vector_type(kSide)));
 
 // Which k the element of a lane in this group is.
@@ -86,7 +86,7 @@ void gather(const Wave& w, const Op& op, const Shape& entry, int source, bool gf
   const int elements = entry.shape.k / groups;
   alignas(64) float f[kMaxLanes];
   for (int n = 0; n < elements; ++n) {
-    const u32* row = w.v[from.index + n * bits / 32].lane;
+    const u32* row = w.vgpr[from.index + n * bits / 32].lane;
     const int shift = n * bits % 32;
     if (entry.out == int32) {
       const bool is_signed = (op.neg_lo >> source & 1) != 0;
@@ -133,7 +133,7 @@ void gather_unknown(const Wave& w, const Op& op, const Shape& entry, int source,
   const int lanes = gfx12 ? w.size : kSide;
   const int bits = element_bits(entry.shape.a) * entry.shape.k / (lanes / kSide);
   for (int r = 0; r < (bits + 31) / 32; ++r) {
-    for (int l = 0; l < lanes; ++l) unknown[l % kSide] |= w.v_undef[from.index + r].lane[l];
+    for (int l = 0; l < lanes; ++l) unknown[l % kSide] |= w.vgpr_undef[from.index + r].lane[l];
   }
 }
 
@@ -176,7 +176,7 @@ u32 narrowed(Element out, u32 bits) {
 // gfx11 reads A and B from every group of sixteen lanes; kernels must put the same into each.
 void check_copies(const Wave& w, const Source& source) {
   for (int r = 0; r < source.dwords; ++r) {
-    const u32* row = w.v[source.index + r].lane;
+    const u32* row = w.vgpr[source.index + r].lane;
     for (int l = kSide; l < w.size; ++l) {
       if (row[l] == row[l % kSide]) continue;
       raise_at(Fault::BadProgram,
@@ -213,7 +213,7 @@ void run_wmma(Wave& w, const Op& op) {
   // Register, half and row of the matrix for each value and group of lanes.
   const auto each_row = [&](auto&& f) {
     for (int n = 0; n < values; ++n) {
-      // Packed pairs on gfx12, one value a register elsewhere.
+      // Packed pairs on gfx12, one value per register elsewhere.
       const int reg = half && gfx12 ? n / 2 : n;
       const int shift = half && (gfx12 ? n % 2 != 0 : high) ? 16 : 0;
       for (int g = 0; g < w.size / kSide; ++g) {
@@ -222,18 +222,18 @@ void run_wmma(Wave& w, const Op& op) {
     }
   };
   each_row([&](int reg, int shift, int lane, int row) {
-    const u32* from = from_rows ? w.v[c.index + reg].lane + lane : nullptr;
+    const u32* from = from_rows ? w.vgpr[c.index + reg].lane + lane : nullptr;
     for (int i = 0; i < kSide; ++i) {
       m.c[row][i] = accumulator(op, entry.out, from_rows ? from[i] >> shift : u32(c.value));
     }
   });
   multiply(entry, op.clamp, m);
-  Row out[8] = {};
+  Vgpr out[8] = {};
   each_row([&](int reg, int shift, int lane, int row) {
     u32* to = out[reg].lane + lane;
     for (int i = 0; i < kSide; ++i) to[i] |= narrowed(entry.out, m.c[row][i]) << shift;
   });
-  Row unknown[8] = {};
+  Vgpr unknown[8] = {};
   bool clean = true;
   if constexpr (Strict) {
     for (int k = 0; k < 3; ++k) {
@@ -245,7 +245,7 @@ void run_wmma(Wave& w, const Op& op) {
       each_row([&](int reg, int shift, int lane, int row) {
         const u32 part = half ? 0xffffu << shift : ~0u;
         for (int i = 0; i < kSide; ++i) {
-          const u32 c_bits = from_rows ? w.v_undef[c.index + reg].lane[lane + i] & part : 0;
+          const u32 c_bits = from_rows ? w.vgpr_undef[c.index + reg].lane[lane + i] & part : 0;
           const bool spoilt = (c_bits | m.a_unknown[row] | m.b_unknown[i]) != 0;
           if (spoilt) unknown[reg].lane[lane + i] |= part;
         }
@@ -258,8 +258,8 @@ void run_wmma(Wave& w, const Op& op) {
     if (keeps) {
       const u32 keep = high ? 0xffffu : 0xffff0000u;
       for (int l = 0; l < w.size; ++l) {
-        out[r].lane[l] |= w.v[dst + r].lane[l] & keep;
-        if constexpr (Strict) unknown[r].lane[l] |= w.v_undef[dst + r].lane[l] & keep;
+        out[r].lane[l] |= w.vgpr[dst + r].lane[l] & keep;
+        if constexpr (Strict) unknown[r].lane[l] |= w.vgpr_undef[dst + r].lane[l] & keep;
       }
     }
     write_row<Strict>(w, dst + r, out[r].lane, clean && !keeps ? nullptr : unknown[r].lane,
@@ -281,7 +281,7 @@ void add_matrix(Registry& r) {
   add_mfma(r);
   u32 index = 0;
   for (const Shape& shape : kShapes) {
-    Semantics s = executed(run_wmma<false>, run_wmma<true>, Class::Matrix, index++);
+    Semantics s = executed(run_wmma<false>, run_wmma<true>, InstructionClass::Matrix, index++);
     const Type c = shape.out == Element::F32 ? Type::F32
                    : shape.out == h          ? Type::F16
                    : shape.out == bf         ? Type::BF16

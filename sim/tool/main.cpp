@@ -39,7 +39,7 @@ void info(const std::string& path, const std::string& arch) {
   }
 }
 
-// Instructions of a code object, with those the simulator cannot run marked.
+// Disassembly with unsupported instructions marked.
 int listing(const std::string& path, const std::string& arch, int wave) {
   const auto object = open_object(path, arch);
   if (wave == 0) wave = object->kernels().empty() ? 64 : object->kernels()[0].wave_size;
@@ -62,29 +62,30 @@ int listing(const std::string& path, const std::string& arch, int wave) {
   return unknown == 0 ? 0 : 1;
 }
 
-// What LLVM can encode for a target and what the simulator makes of it.
+// Coverage of LLVM's opcode table of a target.
 void coverage(const std::string& arch, bool names) {
   if (!arch.empty() && find_target(arch) == nullptr)
     throw std::invalid_argument("no target " + arch);
   for (const Target& target : all_targets()) {
     if (!arch.empty() && target.name != arch) continue;
     int known = 0;
-    std::vector<std::string> refused;
+    std::vector<std::string> unsupported;
     std::vector<std::string> missing;
     for (const std::string& mnemonic : known_mnemonics(target.name)) {
       if (find_semantics(mnemonic) != nullptr) {
         ++known;
-      } else if (!refusal(mnemonic).empty()) {
-        refused.push_back(mnemonic);
+      } else if (!unsupported_reason(mnemonic).empty()) {
+        unsupported.push_back(mnemonic);
       } else {
         missing.push_back(mnemonic);
       }
     }
-    fmt::print("{}: {} mnemonics simulated, {} refused by name, {} without semantics\n",
-               target.name, known, refused.size(), missing.size());
+    fmt::print("{}: {} mnemonics supported, {} explicitly not supported, {} without semantics\n",
+               target.name, known, unsupported.size(), missing.size());
     if (!names) continue;
     for (const std::string& m : missing) fmt::print("  missing  {}\n", m);
-    for (const std::string& m : refused) fmt::print("  refused  {}  ({})\n", m, refusal(m));
+    for (const std::string& m : unsupported)
+      fmt::print("  not supported  {}  ({})\n", m, unsupported_reason(m));
   }
 }
 
@@ -111,7 +112,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, INT32_MAX));
   run_command->add_option("--counters", options.counters, "table or json")
       ->check(CLI::IsMember({"table", "json"}));
-  // Whatever says how to predict says that it is to be done.
+  // Each option of the cycle model implies --time.
   std::vector<const CLI::Option*> of_time;
   of_time.push_back(run_command->add_flag("--time", options.time,
                                           "predict the time on the GPU by the cycle model"));
@@ -153,11 +154,11 @@ int main(int argc, char** argv) {
   auto* coverage_command = app.add_subcommand(
       "coverage", "which of LLVM's mnemonics have semantics, a target at a time");
   coverage_command->add_option("--arch", arch);
-  coverage_command->add_flag("--names", names, "list what is missing or refused");
+  coverage_command->add_flag("--names", names, "list the mnemonics that are not supported");
 
   std::string clang = "clang++-22";
-  auto* validate_command = app.add_subcommand(
-      "validate", "the cycle model beside measurements that others have published");
+  auto* validate_command =
+      app.add_subcommand("validate", "compare the cycle model with published measurements");
   validate_command->add_option("--arch", arch,
                                "one of gfx942, gfx950, gfx1100, gfx1201; default: all");
   validate_command->add_option("--clang", clang, "assembles the microkernels");

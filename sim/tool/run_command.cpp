@@ -1,4 +1,4 @@
-// Running a described kernel, stopping to look at registers, printing what came out.
+// Runs a described kernel, with breakpoints and register dumps, and prints buffers.
 #include "tool/run_command.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 
 #include "core/launch.h"
 #include "core/settings.h"
-#include "time/model.h"
+#include "cycle_model/model.h"
 #include "tool/typed_buffer.h"
 
 namespace rocflash::sim::tool {
@@ -47,7 +47,7 @@ std::vector<RegisterRange> parse_registers(const std::string& text) {
     static const std::regex range("([vsa])([0-9]{1,3})(-\\1([0-9]{1,3}))?");
     std::smatch m;
     if (!std::regex_match(part, m, range))
-      throw std::invalid_argument("'" + part + "' is no register range such as v0-v7");
+      throw std::invalid_argument("'" + part + "' is not a register range such as v0-v7");
     RegisterRange r{part[0], std::stoi(m[2]), 0};
     r.last = m[4].matched ? std::stoi(m[4]) : r.first;
     if (r.last < r.first) throw std::invalid_argument("'" + part + "' ends before it begins");
@@ -90,8 +90,8 @@ class Breakpoint final : public Observer {
                                  : i == sreg::kExec + 1 ? "exec_hi"
                                  : i == sreg::kM0       ? "m0"
                                                         : fmt::format("s{}", i);
-        fmt::print("  {:<8} {:#010x}{}\n", name, w.s[i],
-                   w.strict && w.s_undef[i] != 0 ? "  (undefined bits)" : "");
+        fmt::print("  {:<8} {:#010x}{}\n", name, w.sgpr[i],
+                   w.strict && w.sgpr_undef[i] != 0 ? "  (undefined bits)" : "");
         continue;
       }
       const int row = r.file == 'a' ? kAgprBase + i : i;
@@ -100,11 +100,11 @@ class Breakpoint final : public Observer {
       for (int lane = 0; lane < w.size; lane += 8) {
         fmt::print("    [{:>2}]", lane);
         for (int k = lane; k < lane + 8; ++k) {
-          const bool unknown = w.strict && w.v_undef[row].lane[k] != 0;
+          const bool unknown = w.strict && w.vgpr_undef[row].lane[k] != 0;
           if (unknown) {
             fmt::print("  ????????");
           } else {
-            fmt::print("  {:08x}", w.v[row].lane[k]);
+            fmt::print("  {:08x}", w.vgpr[row].lane[k]);
           }
         }
         fmt::print("\n");
@@ -162,7 +162,7 @@ std::vector<u8> pack_arguments(const json& list, std::map<std::string, TypedBuff
   return bytes;
 }
 
-// Where the metadata lists arguments, they must end where its last one does; a struct may be given by its members.
+// If the metadata lists arguments, the sizes must match; a struct may be given by its members.
 void check_arguments(const KernelInfo& kernel, u64 bytes) {
   u64 begin = 0, end = 0;  // of the last argument that callers give
   for (const KernelArgument& a : kernel.arguments) {
@@ -181,7 +181,7 @@ u64 parse_address(const std::string& text, const Module& module) {
     char* end = nullptr;
     const u64 value = std::strtoull(text.c_str() + at, &end, 0);
     if (at == text.size() || *end != '\0')
-      throw std::invalid_argument("'" + text.substr(at) + "' is no offset such as 0x40");
+      throw std::invalid_argument("'" + text.substr(at) + "' is not an offset such as 0x40");
     return value;
   };
   if (plus == text.npos && text.starts_with("0x")) return module.object().bias() + number(0);
@@ -210,9 +210,9 @@ int run(const RunOptions& options) {
   std::ifstream in(options.description);
   if (!in) throw std::invalid_argument("cannot read " + options.description);
   in >> d;
-  refuse_others(d, "the description",
-                {"code_object", "arch", "kernel", "grid", "block", "dynamic_lds", "checks",
-                 "buffers", "arguments", "print"});
+  reject_unknown_keys(d, "the description",
+                      {"code_object", "arch", "kernel", "grid", "block", "dynamic_lds", "checks",
+                       "buffers", "arguments", "print"});
   const auto parent = std::filesystem::path(options.description).parent_path();
   const std::string directory = parent.empty() ? "." : parent.string();
   const auto code =
@@ -261,15 +261,15 @@ int run(const RunOptions& options) {
     request.observer = breakpoint.get();
   }
   std::unique_ptr<TimelineFile> timeline;
-  std::unique_ptr<TimeModel> model;
+  std::unique_ptr<CycleModel> model;
   if (options.time) {
     check_launch(request);
-    TimeOptions time{options.time_only, options.clock_mhz, {}};
+    CycleModelOptions time{options.time_only, options.clock_mhz, {}};
     if (!options.timeline.empty()) {
       timeline = std::make_unique<TimelineFile>(options.timeline, module, program);
       time.timeline = timeline->sink();
     }
-    model = std::make_unique<TimeModel>(request, std::move(time));
+    model = std::make_unique<CycleModel>(request, std::move(time));
     request.traces = model.get();
   }
   const LaunchResult result = run_kernel(request);
@@ -282,7 +282,7 @@ int run(const RunOptions& options) {
     const std::string buffer = (item.is_string() ? item : item.at("buffer")).get<std::string>();
     const auto it = buffers.find(buffer);
     if (it == buffers.end()) throw std::invalid_argument("there is no buffer " + buffer);
-    if (item.is_object()) refuse_others(item, "print", {"buffer", "first", "count"});
+    if (item.is_object()) reject_unknown_keys(item, "print", {"buffer", "first", "count"});
     const u64 first = item.is_object() ? item.value("first", u64{0}) : 0;
     const u64 count = item.is_object() ? item.value("count", u64{64}) : 64;
     fmt::print("{}", format_buffer(it->second, first, count));
@@ -291,7 +291,7 @@ int run(const RunOptions& options) {
   if (options.counters == "table") fmt::print("{}", result.counters.table());
   if (options.counters == "json") fmt::print("{}\n", result.counters.json());
   if (model != nullptr && result.ok()) {
-    const LaunchTime time = model->predict();
+    const PredictedTime time = model->predict();
     fmt::print("{}", options.time_format == "json" ? time.json() + "\n" : time.table());
     if (options.report == "instructions") {
       fmt::print("{}", instruction_report(time, module, program));

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "core/memory.h"
-#include "isa/scalar_math.h"
+#include "isa/lane_math.h"
 
 namespace rocflash::sim::tool {
 namespace {
@@ -36,7 +36,7 @@ u64 integer(const nlohmann::json& value) {
   if (value.is_number_unsigned()) return value.get<u64>();
   if (!value.is_number_float()) return static_cast<u64>(value.get<i64>());
   const double x = value.get<double>();
-  if (!(std::abs(x) <= 0x1p62)) throw std::invalid_argument(value.dump() + " is no integer");
+  if (!(std::abs(x) <= 0x1p62)) throw std::invalid_argument(value.dump() + " is not an integer");
   return static_cast<u64>(static_cast<i64>(x));
 }
 
@@ -99,8 +99,8 @@ void write_number(const std::string& type, u8* at, const nlohmann::json& value) 
   std::memcpy(at, &x, bytes);
 }
 
-void refuse_others(const nlohmann::json& d, const std::string& what,
-                   std::initializer_list<const char*> known) {
+void reject_unknown_keys(const nlohmann::json& d, const std::string& what,
+                         std::initializer_list<const char*> known) {
   if (!d.is_object()) throw std::invalid_argument(what + " must be an object, not " + d.dump());
   for (const auto& [key, value] : d.items()) {
     if (std::ranges::any_of(known, [&](const char* k) { return key == k; })) continue;
@@ -111,8 +111,8 @@ void refuse_others(const nlohmann::json& d, const std::string& what,
 
 TypedBuffer make_buffer(const std::string& name, const nlohmann::json& d,
                         const std::string& directory) {
-  refuse_others(d, "buffer '" + name + "'",
-                {"type", "count", "values", "fill", "iota", "random", "file"});
+  reject_unknown_keys(d, "buffer '" + name + "'",
+                      {"type", "count", "values", "fill", "iota", "random", "file"});
   TypedBuffer b;
   b.name = name;
   b.type = d.value("type", "f32");
@@ -141,11 +141,11 @@ TypedBuffer make_buffer(const std::string& name, const nlohmann::json& d,
   }
   const auto fill = [&](auto value_of) {
     for (u64 i = 0; i < b.count; ++i) write_number(b.type, b.data + i * size, value_of(i));
-    b.initialised = true;
+    b.initialized = true;
   };
   if (!file.empty()) {
     std::memcpy(b.data, file.data(), b.bytes());
-    b.initialised = true;
+    b.initialized = true;
   } else if (d.contains("values")) {
     const auto& values = d["values"];
     if (!values.is_array() || values.empty())
@@ -166,7 +166,7 @@ TypedBuffer make_buffer(const std::string& name, const nlohmann::json& d,
       fill([&](u64) { return nlohmann::json(static_cast<u64>(random()) & mask); });
     }
   }
-  if (b.initialised) Memory::instance().mark_defined(b.data, b.bytes());
+  if (b.initialized) Memory::instance().mark_defined(b.data, b.bytes());
   return b;
 }
 

@@ -1,4 +1,4 @@
-// Buffers of a run description: typed, filled as asked, printed for people.
+// Typed buffers of a run description: filled and printed.
 #pragma once
 
 #include <initializer_list>
@@ -14,19 +14,19 @@ struct TypedBuffer {
   std::string type;
   u64 count = 0;
   u8* data = nullptr;
-  bool initialised = false;
+  bool initialized = false;
 
   [[nodiscard]] u64 bytes() const;
 };
 
 u64 type_bytes(const std::string& type);
-// Throws where an object has other keys than these: a misspelt one would do nothing.
-void refuse_others(const nlohmann::json& object, const std::string& what,
-                   std::initializer_list<const char*> known);
+// Throws where an object has other keys than these: a misspelled one would do nothing.
+void reject_unknown_keys(const nlohmann::json& object, const std::string& what,
+                         std::initializer_list<const char*> known);
 double read_number(const std::string& type, const u8* at);
 void write_number(const std::string& type, u8* at, const nlohmann::json& value);
 
-// Allocates device memory and fills it as the description says. `directory` is where files are.
+// Allocates and fills device memory by the description. Files are relative to `directory`.
 TypedBuffer make_buffer(const std::string& name, const nlohmann::json& description,
                         const std::string& directory);
 std::string format_buffer(const TypedBuffer& buffer, u64 first, u64 count);

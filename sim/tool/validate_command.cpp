@@ -1,4 +1,4 @@
-// `rocflash-sim validate`: the cycle model beside published measurements.
+// `rocflash-sim validate`: compares the cycle model with published measurements.
 #include "tool/validate_command.h"
 
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 #include <iterator>
 #include <stdexcept>
 
-#include "time/validation.h"
+#include "cycle_model/validation.h"
 
 namespace rocflash::sim::tool {
 namespace {

@@ -5,8 +5,8 @@
 
 namespace rocflash::sim::tool {
 
-// Prints model beside measurement for each microkernel. 0, or 1 where the model is further off than
-// it is known to be. `arch` empty: all targets.
+// Prints model and measurement of each microkernel. 0, or 1 where an error exceeds the recorded
+// tolerance. `arch` empty: all targets.
 int validate_model(const std::string& clang, const std::string& arch);
 
 }  // namespace rocflash::sim::tool
