@@ -1,4 +1,4 @@
-// Tensors that the benchmarks own: large, without guards.
+// Tensors of the benchmarks: large, without guard zones.
 #pragma once
 
 #include <cmath>
@@ -43,7 +43,7 @@ class Array {
     double largest = 0;
     for (std::size_t n = 0; n < bytes_; n += size_of(dtype_)) {
       const double d = std::abs(verify::load(at(n), dtype_) - verify::load(other.at(n), dtype_));
-      if (!(d <= largest)) largest = d;  // a NaN wins, and shows
+      if (!(d <= largest)) largest = d;  // NaN propagates
     }
     return largest;
   }
@@ -56,7 +56,7 @@ class Array {
   DType dtype_;
   Dims shape_;
   std::size_t bytes_;
-  Workspace memory_;  // on a cache line, as frameworks allocate tensors
+  Workspace memory_;  // aligned to cache lines, as in frameworks
 };
 
 }  // namespace rocflash::cli

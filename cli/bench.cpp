@@ -1,4 +1,4 @@
-// `rocflash bench`: times a device, and standard attention beside it, on the same inputs.
+// `rocflash bench`: times a device and naive attention on the same inputs.
 #include <algorithm>
 
 #include "array.hpp"
@@ -25,6 +25,7 @@ struct BenchOptions {
   std::vector<std::int64_t> pages;  // of a cache, in rows; decode only
   bool cold = false;                // decode only
   bool compare_model = false;       // AMD GPUs only
+  bool quiet = false;
 
   bool backward() const { return op == "backward"; }
 };
@@ -80,7 +81,7 @@ class Side {
     workspace_.reserve(std::max(bytes_, forward_bytes));
     execution_.workspace = workspace_.data();
     execution_.workspace_size = workspace_.size();
-    forward(problem_, outputs_, execution_);  // warms up, and backward needs its results
+    forward(problem_, outputs_, execution_);  // warm-up, and the input of backward
     if (backward_op_) run();
   }
 
@@ -122,30 +123,30 @@ struct BenchRow {
   int repeats = 0;
   double seconds = 0, gflops = 0;
   std::size_t bytes = 0;
-  double standard_seconds = 0, difference = 0;
-  std::size_t standard_bytes = 0;
+  double naive_seconds = 0, difference = 0;
+  std::size_t naive_bytes = 0;
 };
 
 BenchRow measure(const Shape& s, const BenchOptions& o) {
   const Inputs in(s, parse_dtype(o.dtype));
   Side ours(Backend::cpu, s, in, o);
-  std::optional<Side> standard;
-  if (o.compare) standard.emplace(Backend::standard, s, in, o);
+  std::optional<Side> naive;
+  if (o.compare) naive.emplace(Backend::standard, s, in, o);
 
   BenchRow row;
   row.shape = s;
-  // The two take turns, so that a slow moment of the machine affects both.
+  // Alternating rounds, so that interference affects both equally.
   for (const auto start = Clock::now(); !enough(o.repeat, row.repeats, start); ++row.repeats) {
     ours.measure();
-    if (standard) standard->measure();
+    if (naive) naive->measure();
   }
   row.seconds = ours.median();
   row.gflops = flops(s, o) / row.seconds * 1e-9;
   row.bytes = ours.bytes();
-  if (standard) {
-    row.standard_seconds = standard->median();
-    row.standard_bytes = standard->bytes();
-    row.difference = ours.difference(*standard);
+  if (naive) {
+    row.naive_seconds = naive->median();
+    row.naive_bytes = naive->bytes();
+    row.difference = ours.difference(*naive);
   }
   return row;
 }
@@ -168,10 +169,10 @@ void print_table(const std::vector<BenchRow>& rows, const BenchOptions& o, std::
         fmt::format("{:.3f}", r.seconds * 1e3), fmt::format("{:.1f}", r.gflops),
         fmt::format("{:.2f}", mebibytes(r.bytes))};
     if (o.compare) {
-      cells.insert(cells.end(), {fmt::format("{:.3f}", r.standard_seconds * 1e3),
-                                 fmt::format("{:.2f}", ratio(r.standard_seconds, r.seconds)),
-                                 fmt::format("{:.2f}", mebibytes(r.standard_bytes)),
-                                 fmt::format("{:.1f}", ratio(static_cast<double>(r.standard_bytes),
+      cells.insert(cells.end(), {fmt::format("{:.3f}", r.naive_seconds * 1e3),
+                                 fmt::format("{:.2f}", ratio(r.naive_seconds, r.seconds)),
+                                 fmt::format("{:.2f}", mebibytes(r.naive_bytes)),
+                                 fmt::format("{:.1f}", ratio(static_cast<double>(r.naive_bytes),
                                                              static_cast<double>(r.bytes))),
                                  fmt::format("{:.1e}", r.difference)});
     }
@@ -191,11 +192,11 @@ Json to_json(const std::vector<BenchRow>& rows, const BenchOptions& o, int threa
     Json entry{{"seqlen_q", r.shape.sq}, {"seqlen_k", r.shape.sk}, {"repeats", r.repeats},
                {"seconds", r.seconds},   {"gflops", r.gflops},     {"workspace_bytes", r.bytes}};
     if (o.compare) {
-      entry["standard_seconds"] = r.standard_seconds;
-      entry["standard_workspace_bytes"] = r.standard_bytes;
-      entry["speed_up"] = ratio(r.standard_seconds, r.seconds);
+      entry["standard_seconds"] = r.naive_seconds;
+      entry["standard_workspace_bytes"] = r.naive_bytes;
+      entry["speed_up"] = ratio(r.naive_seconds, r.seconds);
       entry["memory_reduction"] =
-          ratio(static_cast<double>(r.standard_bytes), static_cast<double>(r.bytes));
+          ratio(static_cast<double>(r.naive_bytes), static_cast<double>(r.bytes));
       entry["max_difference"] = r.difference;
     }
     json["results"].push_back(entry);
@@ -204,16 +205,16 @@ Json to_json(const std::vector<BenchRow>& rows, const BenchOptions& o, int threa
 }
 
 int bench_on_gpu(const BenchOptions& o) {
-  GpuBenchOptions g{o.device, o.dtype,      o.json,    {},
-                    o.repeat, o.backward(), o.compare, o.compare_model};
+  GpuBenchOptions g{o.device,     o.dtype,   o.json,          {},     o.repeat,
+                    o.backward(), o.compare, o.compare_model, o.quiet};
   for (const std::int64_t sq : o.seqlens)
     g.shapes.push_back(cost_shape(
         {o.batch, o.heads, o.kv_heads, sq, o.seqlen_k > 0 ? o.seqlen_k : sq, o.head_dim}, o));
   return bench_gpu(g);
 }
 
-// An option that this operation has no use for, or an empty text.
-std::string misplaced(const BenchOptions& o) {
+// The first option that the operation does not support, or empty.
+std::string unsupported_option(const BenchOptions& o) {
   if (o.op == "decode") {
     if (!o.window.empty()) return "--window";
     if (o.seqlen_k > 0) return "--seqlen-k";
@@ -225,10 +226,11 @@ std::string misplaced(const BenchOptions& o) {
 }
 
 int bench(BenchOptions o) {
-  if (const std::string option = misplaced(o); !option.empty()) {
-    fmt::print(stderr, "rocflash bench: {} does not go with --op {}; {}\n", option, o.op,
-               o.op == "decode" ? "the cache's length is --seqlen, and all of it is seen"
-                                : "it is for --op decode");
+  if (const std::string option = unsupported_option(o); !option.empty()) {
+    fmt::print(stderr, "rocflash bench: {} is not supported with --op {}; {}\n", option, o.op,
+               o.op == "decode"
+                   ? "--seqlen is the length of the KV cache, and the query attends to all of it"
+                   : "it is for --op decode");
     return exit_usage;
   }
   const bool gpu = verify::DeviceName(o.device).gpu();
@@ -243,8 +245,9 @@ int bench(BenchOptions o) {
   if (o.kv_heads == 0) o.kv_heads = o.heads;
   if (o.dtype.empty()) o.dtype = gpu ? "bf16" : "f32";
   if (o.op == "decode") {
-    const DecodeOptions decode{o.device,   o.dtype,   o.json,  o.batch,   o.heads,  o.kv_heads,
-                               o.head_dim, o.seqlens, o.pages, o.threads, o.repeat, o.cold};
+    const DecodeOptions decode{o.device,   o.dtype,    o.json,    o.batch, o.heads,
+                               o.kv_heads, o.head_dim, o.seqlens, o.pages, o.threads,
+                               o.repeat,   o.cold,     o.quiet};
     return gpu ? bench_decode_gpu(decode) : bench_decode(decode);
   }
   if (gpu) return bench_on_gpu(o);
@@ -252,17 +255,18 @@ int bench(BenchOptions o) {
   std::FILE* to = text_stream(o.json);
   std::string mask = o.causal ? "causal" : "not causal";
   if (!o.window.empty()) mask += fmt::format(", window {},{}", o.window[0], o.window[1]);
-  fmt::print(to, "{}, {}: {}, {}, batch {}, heads {}{}, head size {}, {}\n", device_line(o.device),
-             threads_text(threads), o.op, o.dtype, o.batch, o.heads,
+  fmt::print(to, "{}, {}: {}, {}, batch {}, heads {}{}, head dimension {}, {}\n",
+             device_line(o.device), threads_text(threads), o.op, o.dtype, o.batch, o.heads,
              o.kv_heads == o.heads ? "" : fmt::format(" on {}", o.kv_heads), o.head_dim, mask);
   fmt::print(to, "Medians. Memory is what a call needs beyond inputs and outputs.{}\n\n",
-             o.compare ? " Standard attention materialises the scores." : "");
+             o.compare ? " Naive attention materializes the scores." : "");
   std::fflush(to);
 
   std::vector<BenchRow> rows;
-  Progress progress;
+  Progress progress(o.quiet);
   for (const std::int64_t sq : o.seqlens) {
-    progress.show(fmt::format("{} of {}: seqlen {}", rows.size() + 1, o.seqlens.size(), sq));
+    progress.show(fmt::format("{} of {}: seqlen {}", rows.size() + 1, o.seqlens.size(), sq),
+                  rows.size(), o.seqlens.size());
     rows.push_back(measure(
         {o.batch, o.heads, o.kv_heads, sq, o.seqlen_k > 0 ? o.seqlen_k : sq, o.head_dim}, o));
   }
@@ -275,7 +279,7 @@ int bench(BenchOptions o) {
 }  // namespace
 
 Command add_bench(CLI::App& app) {
-  auto* command = app.add_subcommand("bench", "Time a device against standard attention");
+  auto* command = app.add_subcommand("bench", "Time a device against naive attention");
   const auto o = std::make_shared<BenchOptions>();
   add_device_option(*command, o->device);
   const auto size = [&](const char* name, auto& value, const char* text) {
@@ -292,32 +296,34 @@ Command add_bench(CLI::App& app) {
       ->type_name("LIST")
       ->capture_default_str();
   size("--seqlen-k", o->seqlen_k, "Length of k and v; default: that of q");
-  size("--head-dim", o->head_dim, "Head size")->capture_default_str();
+  size("--head-dim", o->head_dim, "Head dimension")->capture_default_str();
   command->add_option("--dtype", o->dtype, "Of all tensors; default: f32, on a GPU bf16")
       ->check(CLI::IsMember({"f32", "f16", "bf16"}));
   command->add_flag("--causal,!--no-causal", o->causal,
-                    "No key after the query's own place (default), or all");
-  command->add_option("--window", o->window, "Keys seen before and after; -1: no bound")
+                    "Causal mask (default), or attend to all keys");
+  command->add_option("--window", o->window, "Sliding window: keys before and after; -1: unlimited")
       ->delimiter(',')
       ->expected(2)
       ->check(CLI::Range(std::int64_t{-1}, std::int64_t{1} << 40))
       ->type_name("LEFT,RIGHT");
-  command->add_option("--threads", o->threads, "Threads of the CPU; 0 chooses")
+  command->add_option("--threads", o->threads, "CPU threads; 0: automatic")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   size("--repeat", o->repeat, "Rounds to take the median of; default: about a second's worth");
   command->add_flag("!--no-standard", o->compare,
-                    "Do not run standard attention, which needs memory for all scores");
-  size("--page-size", o->pages, "Decode: also caches of pages of so many rows, shuffled")
+                    "Do not run naive attention, which needs memory for all scores");
+  size("--page-size", o->pages,
+       "Decode: also paged KV caches with pages of this many rows, shuffled")
       ->delimiter(',')
       ->type_name("LIST");
   command->add_flag("--cold", o->cold,
                     "Decode: read other memory before each call, as a model's weights are read");
   command->add_flag("--compare-model", o->compare_model,
-                    "AMD GPUs: the simulator's predicted time beside the measured one");
+                    "AMD GPUs: also report the time that the simulator predicts");
+  command->add_flag("--quiet", o->quiet, "Print the results without the progress");
   add_json_option(*command, o->json);
   return [o] {
-    o->device = chosen_device(o->device);
+    o->device = resolve_device(o->device);
     return bench(*o);
   };
 }

@@ -7,21 +7,19 @@
 #include <thread>
 
 #include "array.hpp"
-#include "commands.hpp"
 #include "output.hpp"
 #include "times.hpp"
 
 namespace rocflash::cli {
 namespace {
 
-// Threads that read memory as fast as loads can: what decode, which must read the cache once,
-// cannot beat by much.
+// Threads that only read memory: the bandwidth bound of decode, which reads the cache once.
 class Reader {
  public:
   Reader(std::vector<const Array*> arrays, int threads)
       : arrays_(std::move(arrays)), threads_(threads) {}
 
-  // Seconds from the moment when all threads are ready until the last is done.
+  // Seconds from the moment when all threads are ready until the last one is done.
   double time() {
     std::atomic<int> missing{threads_};
     std::vector<Clock::time_point> end(static_cast<std::size_t>(threads_));
@@ -41,7 +39,7 @@ class Reader {
 
  private:
   void read(int t) {
-    std::uint64_t sums[8] = {};  // several sums, so that no load waits for another
+    std::uint64_t sums[8] = {};  // independent accumulators for latency hiding
     for (const Array* array : arrays_) {
       const auto words = static_cast<std::int64_t>(array->bytes() / sizeof(std::uint64_t));
       const auto* data = static_cast<const std::uint64_t*>(array->tensor().data());
@@ -67,7 +65,7 @@ class Repeated {
     execution_.workspace = workspace_.data();
     execution_.workspace_size = workspace_.size();
   }
-  // Seconds that one call takes.
+  // Seconds of one call.
   double time() {
     const auto begin = Clock::now();
     decode(problem_, append_, outputs_, execution_);
@@ -91,8 +89,8 @@ DecodeTimes measure(const DecodeOptions& o, const DecodeCase& c, int threads) {
 
   Problem problem;
   problem.q = q.tensor();
-  problem.k = Tensor(k.tensor().data(), t, c.one_piece);
-  problem.v = Tensor(v.tensor().data(), t, c.one_piece);
+  problem.k = Tensor(k.tensor().data(), t, c.contiguous);
+  problem.v = Tensor(v.tensor().data(), t, c.contiguous);
   problem.seqused_k = Tensor(used.data(), DType::i32, {o.batch});
   const ForwardOutputs outputs{out.tensor(), std::nullopt, std::nullopt};
   Repeated one_tensor(problem, {}, outputs, o.threads);
@@ -101,9 +99,9 @@ DecodeTimes measure(const DecodeOptions& o, const DecodeCase& c, int threads) {
     problem.v = v.tensor();
     problem.block_table = Tensor(table.data(), DType::i32, c.table_shape);
   }
-  Repeated whole(problem, {}, outputs, o.threads);
+  Repeated decoding(problem, {}, outputs, o.threads);
 
-  // One token more for each sequence, which its query alone looks at: what appending costs.
+  // One new token per sequence, the only one that its query attends to: the cost of append.
   Array k_new(t, {o.batch, 1, o.kv_heads, o.head_dim}),
       v_new(t, {o.batch, 1, o.kv_heads, o.head_dim});
   for (Array* a : {&k_new, &v_new}) a->fill(seed++);
@@ -115,11 +113,11 @@ DecodeTimes measure(const DecodeOptions& o, const DecodeCase& c, int threads) {
   Repeated appending(problem, {.k_new = k_new.tensor(), .v_new = v_new.tensor()}, outputs,
                      o.threads);
 
-  // What is read to drive the cache out, as a model's weights do from one token to the next.
+  // Memory read to evict the KV cache from the CPU caches, as a model's weights do.
   const Array others(DType::f32, {o.cold ? 64 << 20 : 1});
   Reader reader({&k, &v}, threads), other_reader({&others}, threads);
   Times decodes, readings, appends, of_one_tensor;
-  // A short call comes first so that the library's threads are awake, as the reader's are.
+  // A preceding short call wakes the library's threads, as the reader's threads are awake.
   Array few_keys(t, {1, 1024, o.kv_heads, o.head_dim});
   Problem short_problem;
   short_problem.q = Tensor(q.tensor().data(), t, {1, 1, o.heads, o.head_dim});
@@ -131,10 +129,10 @@ DecodeTimes measure(const DecodeOptions& o, const DecodeCase& c, int threads) {
     waking.time();
     times.add(call.time());
   };
-  whole.time();
+  decoding.time();
   for (const auto start = Clock::now();
        decodes.count() < std::max(o.repeat, 5) || (o.repeat == 0 && seconds_since(start) < 1);) {
-    time(whole, decodes);
+    time(decoding, decodes);
     if (c.page > 0) time(one_tensor, of_one_tensor);
     time(appending, appends);
     if (o.cold) other_reader.time();
@@ -158,16 +156,18 @@ DecodeTimes measure(const DecodeOptions& o, const DecodeCase& c, int threads) {
 int bench_decode(const DecodeOptions& o) {
   const int threads = o.threads > 0 ? o.threads : limits().default_threads;
   std::FILE* to = text_stream(o.json);
-  fmt::print(to,
-             "{}, {}: decode, {}, batch {}, heads {} on {}, head size {}, one query per sequence\n",
-             device_line(o.device), threads_text(threads), o.dtype, o.batch, o.heads, o.kv_heads,
-             o.head_dim);
   fmt::print(
       to,
-      "Medians, and the best of all rounds. Reading is a bare parallel read of the same keys "
-      "and values by as many threads,\nin turn with decode{}; pages are compared with the "
+      "{}, {}: decode, {}, batch {}, heads {} on {}, head dimension {}, one query per sequence\n",
+      device_line(o.device), threads_text(threads), o.dtype, o.batch, o.heads, o.kv_heads,
+      o.head_dim);
+  fmt::print(
+      to,
+      "Medians, and the best of all rounds. Reading is a parallel read of the same keys "
+      "and values with as many threads,\nalternating with decode{}; paged caches are compared with "
+      "the "
       "same memory as one tensor. Append is a call that adds one token to\neach sequence and "
-      "looks at it alone.\n\n",
+      "attends only to it.\n\n",
       o.cold ? ", each after 256 MiB of other memory have been read" : "");
   std::fflush(to);
 

@@ -1,5 +1,5 @@
-// `rocflash bench --op decode`: one new query per sequence over a cache, against merely reading the
-// cache.
+// `rocflash bench --op decode`: one new query per sequence over a KV cache, compared with the read
+// bandwidth of the same bytes.
 #pragma once
 
 #include <rocflash/rocflash.hpp>
@@ -18,43 +18,45 @@ struct DecodeOptions {
   std::int64_t batch, heads, kv_heads;
   int head_dim;
   std::vector<std::int64_t> seqlens;
-  std::vector<std::int64_t> pages;  // rows of a page; without any, whole caches only
+  std::vector<std::int64_t> pages;  // page sizes in addition to contiguous caches
   int threads, repeat;
-  bool cold;  // the cache comes from memory, not from the CPU's caches
+  bool cold;   // evict the KV cache from the CPU caches before each call
+  bool quiet;  // no progress
 };
 
 int bench_decode(const DecodeOptions& options);
 // The same on a GPU.
 int bench_decode_gpu(const DecodeOptions& options);
 
-// One row of the table: a cache of each sequence, as one tensor or in pages of any order.
+// One row of the table: a KV cache, contiguous or in shuffled pages.
 struct DecodeCase {
   DecodeCase(const DecodeOptions& options, std::int64_t seqlen, std::int64_t page);
 
-  std::int64_t seqlen, page;  // page 0: one piece per sequence
+  std::int64_t seqlen, page;  // page 0: contiguous
   DType dtype;
-  Dims queries, cache, one_piece, table_shape;  // one_piece: the same memory without pages
+  Dims queries, cache, contiguous, table_shape;  // contiguous: the same memory without pages
   std::vector<std::int32_t> table, used;
 
   double bytes() const;  // of k and v
 };
 
-// What a device found of one case. Rates are bytes of k and v by the seconds of a call.
+// Measurements of one case. Rates are bytes of k and v per second.
 struct DecodeTimes {
   double seconds;
-  double one_tensor_seconds = 0;        // without pages; of pages only
-  double bound_seconds;                 // what a call cannot beat by much, of the same bytes
-  std::vector<std::string> cells = {};  // of further columns
-  Json more = Json::object();           // entries of the result beside those
+  double one_tensor_seconds = 0;        // of the contiguous cache, for paged caches
+  double bound_seconds;                 // lower bound: reading the same bytes
+  std::vector<std::string> cells = {};  // additional columns
+  Json more = Json::object();           // additional JSON entries
 };
 
-// What the bound is: as a column, and as an entry of the file.
+// The name of the bound as a column title and as a JSON entry.
 struct DecodeBound {
   std::string title, entry;
 };
 
-// Measures all cases, prints one table and writes one file. `columns` are those of `cells`; `head` has entries of the file
-// beside those that every device has.
+// Measures all cases, prints the table and writes the JSON file. `columns` are the titles of
+// `cells`;
+// `head` has the device-specific entries of the file.
 int bench_decode_cases(const DecodeOptions& options, const DecodeBound& bound,
                        const std::vector<std::string>& columns, const Json& head,
                        const std::function<DecodeTimes(const DecodeCase&)>& measure);

@@ -6,7 +6,7 @@
 #include <memory>
 #include <optional>
 
-#include "commands.hpp"
+#include "exit_status.hpp"
 #include "gpu_array.hpp"
 #include "model.hpp"
 #include "output.hpp"
@@ -21,17 +21,18 @@ struct GpuRow {
   int repeats = 0;
   double seconds = 0, tflops = 0;
   Traffic traffic;
-  bool counted = false;  // traffic.requested is what the simulator saw
+  bool counted = false;  // traffic.requested was counted by the simulator
   std::optional<Prediction> predicted;
   std::size_t bytes = 0;  // of the workspace
-  // Of standard attention, where it was asked for; the difference where the host can hold its table.
-  double standard_seconds = 0;  // 0: the device has no room for it
+  // Naive attention, if requested; the difference if the host can hold the score matrix.
+  double standard_seconds = 0;  // 0: out of device memory
   std::size_t standard_bytes = 0;
   std::optional<double> difference;
 };
 
-// The host computes standard attention once per row, to compare with; above this the table of weights is too large for that.
-constexpr std::size_t largest_table = std::size_t{1} << 30;
+// The host computes naive attention once per row as the baseline; larger score matrices are
+// skipped.
+constexpr std::size_t largest_score_matrix = std::size_t{1} << 30;
 
 std::string family_of(const rocflash_device& device) {
   for (const rocflash_target& t : targets()) {
@@ -40,17 +41,18 @@ std::string family_of(const rocflash_device& device) {
   return {};
 }
 
-// The largest difference of results from standard attention, which the host computes from the same inputs: of `out`, or of
-// the gradients.
-double difference_from_standard(const Problem& problem, const GpuArray& q, const GpuArray& k,
-                                const GpuArray& v, const GpuArray& out,
-                                const std::list<GpuArray>& of_backward) {
+// The maximum difference of `out`, or of the gradients, from naive attention on the host.
+double difference_from_naive(const Problem& problem, const GpuArray& q, const GpuArray& k,
+                             const GpuArray& v, const GpuArray& out,
+                             const std::list<GpuArray>& gradients) {
   const auto like = [](const GpuArray& a) { return Array(a.tensor().dtype(), a.tensor().shape()); };
   const Array host_q = q.on_host(), host_k = k.on_host(), host_v = v.on_host();
-  Problem here = problem;
-  here.q = host_q.tensor(), here.k = host_k.tensor(), here.v = host_v.tensor();
+  Problem host_problem = problem;
+  host_problem.q = host_q.tensor();
+  host_problem.k = host_k.tensor();
+  host_problem.v = host_v.tensor();
   const Dims shape = out.tensor().shape();
-  const Array standard = like(out), lse(DType::f32, {shape[0], shape[2], shape[1]});
+  const Array naive = like(out), lse(DType::f32, {shape[0], shape[2], shape[1]});
   Execution execution{.backend = Backend::standard};
   Workspace workspace;
   const auto reserve = [&](std::size_t bytes) {
@@ -58,27 +60,27 @@ double difference_from_standard(const Problem& problem, const GpuArray& q, const
     execution.workspace = workspace.data();
     execution.workspace_size = workspace.size();
   };
-  const ForwardOutputs outputs{standard.tensor(), lse.tensor(), std::nullopt};
-  reserve(workspace_size(here, outputs, execution));
-  forward(here, outputs, execution);
-  if (of_backward.empty()) return out.on_host().difference(standard);
+  const ForwardOutputs outputs{naive.tensor(), lse.tensor(), std::nullopt};
+  reserve(workspace_size(host_problem, outputs, execution));
+  forward(host_problem, outputs, execution);
+  if (gradients.empty()) return out.on_host().difference(naive);
 
-  auto given = of_backward.begin();  // dout, dq, dk, dv
+  auto given = gradients.begin();  // dout, dq, dk, dv
   const Array dout = given->on_host(), dq = like(*++given), dk = like(*++given),
               dv = like(*++given);
   const BackwardTensors tensors{.dout = dout.tensor(),
-                                .out = standard.tensor(),
+                                .out = naive.tensor(),
                                 .lse = lse.tensor(),
                                 .dq = dq.tensor(),
                                 .dk = dk.tensor(),
                                 .dv = dv.tensor()};
-  reserve(workspace_size(here, tensors, execution));
-  backward(here, tensors, execution);
+  reserve(workspace_size(host_problem, tensors, execution));
+  backward(host_problem, tensors, execution);
   double largest = 0;
-  given = of_backward.begin();
-  for (const Array* mine : {&dq, &dk, &dv}) {
-    const double d = (++given)->on_host().difference(*mine);
-    if (!(d <= largest)) largest = d;  // a NaN wins, and shows
+  given = gradients.begin();
+  for (const Array* baseline : {&dq, &dk, &dv}) {
+    const double d = (++given)->on_host().difference(*baseline);
+    if (!(d <= largest)) largest = d;  // NaN propagates
   }
   return largest;
 }
@@ -106,8 +108,9 @@ GpuRow measure(const std::shared_ptr<Gpu>& gpu, const CostShape& s, const GpuBen
   const std::string family = family_of(gpu->about());
   row.traffic = o.backward ? backward_traffic(s, family) : forward_traffic(s, family);
   gpu->count_launches(true);
-  // Where the simulator executes a sample of the workgroups alone, backward meets rows that forward has not written: with
-  // what memory holds at the start their weights are infinite, and each is computed again, exactly.
+  // If the simulator executes only a sample of the workgroups, forward leaves rows of lse
+  // unwritten. Uninitialized values would give infinite weights, and backward would recompute every
+  // such row as a non-finite row.
   if (o.backward) gpu->fill(lse.tensor().data(), 0, lse.bytes());
   if (!o.backward) gpu->predict(true);
   launch();  // loads the kernels
@@ -143,36 +146,36 @@ GpuRow measure(const std::shared_ptr<Gpu>& gpu, const CostShape& s, const GpuBen
   row.bytes = execution.workspace_size;
   Stopwatch watch(*gpu);
   const auto timed = [&] {
-    // Several launches between two events where one is too short for them.
+    // Several launches between two events if one is too short to measure.
     const double once = watch.seconds(execution.stream, launch);
-    const int together = o.repeat > 0 ? 1 : std::clamp(static_cast<int>(2e-3 / once), 1, 200);
+    const int launches = o.repeat > 0 ? 1 : std::clamp(static_cast<int>(2e-3 / once), 1, 200);
     Times times;
     for (const auto start = Clock::now(); !enough(o.repeat, times.count(), start);) {
       times.add(watch.seconds(execution.stream, [&] {
-        for (int n = 0; n < together; ++n) launch();
-      }) / together);
+        for (int n = 0; n < launches; ++n) launch();
+      }) / launches);
     }
-    row.repeats = times.count() * together;
+    row.repeats = times.count() * launches;
     return times.median();
   };
   row.seconds = timed();
   if (o.compare) {
-    // Forward's weights. Backward keeps those, and has the gradients of the scores in a table like it.
-    std::list<GpuArray> tables;
+    // The weight matrix of forward, which backward keeps, and the score gradients of backward.
+    std::list<GpuArray> matrices;
     try {
       for (int n = 0; n < (o.backward ? 2 : 1); ++n)
-        tables.emplace_back(gpu, t, Dims{s.b, s.h, s.sq, s.sk}, 0);
+        matrices.emplace_back(gpu, t, Dims{s.b, s.h, s.sq, s.sk}, 0);
     } catch (const Error&) {
-      tables.clear();  // no room, which is what flash attention spares: the columns stay empty
+      matrices.clear();  // out of memory: the columns stay empty
     }
-    if (!tables.empty()) {
-      const GpuArray &first = tables.front(), &last = tables.back();
-      if (first.bytes() <= largest_table)
-        row.difference = difference_from_standard(problem, q, k, v, out, more);
+    if (!matrices.empty()) {
+      const GpuArray &first = matrices.front(), &last = matrices.back();
+      if (first.bytes() <= largest_score_matrix)
+        row.difference = difference_from_naive(problem, q, k, v, out, more);
       const ForwardOutputs all{out.tensor(), lse.tensor(), first.tensor()};
       Problem biased = problem;
       if (o.backward) {
-        // A bias of 0 changes nothing, and its gradients are those of the scores.
+        // A zero bias has no effect, and its gradients are those of the scores.
         gpu->fill(first.tensor().data(), 0, first.bytes());
         biased.bias = first.tensor();
         tensors.dbias = last.tensor();
@@ -187,10 +190,10 @@ GpuRow measure(const std::shared_ptr<Gpu>& gpu, const CostShape& s, const GpuBen
       const int repeats = row.repeats;
       row.standard_seconds = timed();
       row.repeats = repeats;
-      row.standard_bytes = tables.size() * first.bytes() + execution.workspace_size;
+      row.standard_bytes = matrices.size() * first.bytes() + execution.workspace_size;
     }
   }
-  gpu->drop_stream(execution.stream);
+  gpu->destroy_stream(execution.stream);
   row.tflops = (o.backward ? 2.5 : 1.0) * forward_flops(s) / row.seconds * 1e-12;
   return row;
 }
@@ -208,33 +211,33 @@ int bench_gpu(const GpuBenchOptions& o) {
   const rocflash_device& about = gpu->about();
   const char* op = o.backward ? "backward" : "forward";
   const bool simulated = std::string(about.name).starts_with("Simulated");
-  // The path may be that of an older architecture; the device names its own first.
+  // `arch` may be an older compatible architecture; `features` starts with the device's own.
   const std::string features = about.features;
   const auto peak = peak_tflops(features.substr(0, features.find(' ')), about.units);
   std::FILE* to = text_stream(o.json);
   const CostShape& s = o.shapes.front();
   std::string mask = s.causal ? "causal" : "not causal";
   if (s.left >= 0 || s.right >= 0) mask += fmt::format(", window {},{}", s.left, s.right);
-  fmt::print(to, "{}: {}, {}, batch {}, heads {}{}, head size {}, {}\n", device_line(o.device), op,
-             o.dtype, s.b, s.h, s.hk == s.h ? "" : fmt::format(" on {}", s.hk), s.d, mask);
-  fmt::print(to,
-             "Medians by events. Least: inputs read once, outputs written once. Requested: {}.\n",
-             simulated && !o.backward ? "counted by the simulator"
-                                      : "what the kernels' tiles ask for, caches aside");
+  fmt::print(to, "{}: {}, {}, batch {}, heads {}{}, head dimension {}, {}\n", device_line(o.device),
+             op, o.dtype, s.b, s.h, s.hk == s.h ? "" : fmt::format(" on {}", s.hk), s.d, mask);
+  fmt::print(
+      to, "Medians of event times. Least: inputs read once, outputs written once. Requested: {}.\n",
+      simulated && !o.backward ? "counted by the simulator"
+                               : "by the kernels' tiles, without caches");
   const bool compare = o.compare;
   if (compare)
-    fmt::print(to,
-               "Standard: {} written to memory, by this library's kernels; a framework's own reads "
-               "them\nback, too. Memory: beyond inputs and outputs{}. Difference: from standard "
-               "attention on the host.\n",
-               o.backward ? "the same gradients with those of all scores"
-                          : "the same attention with all weights",
-               o.backward ? "; standard attention also keeps forward's weights" : "");
-  if (simulated)
     fmt::print(
         to,
-        "The device is simulated: its times say nothing about a GPU. Predicted: by its cycle "
-        "model, launches added up.\n");
+        "Standard: {} written to memory with this library's kernels; a framework also reads "
+        "them\nback. Memory: beyond inputs and outputs{}. Difference: from naive attention on "
+        "the host.\n",
+        o.backward ? "the same gradients and those of all scores"
+                   : "the same attention and all weights",
+        o.backward ? "; naive attention also keeps forward's weights" : "");
+  if (simulated)
+    fmt::print(to,
+               "The device is simulated: its times are not those of a GPU. Predicted: by its cycle "
+               "model, summed over launches.\n");
   else if (peak)
     fmt::print(to, "Peak: {:.0f} TFLOP/s, {} units at the architecture's boost clock.\n", *peak,
                about.units);
@@ -260,9 +263,9 @@ int bench_gpu(const GpuBenchOptions& o) {
             {"head_dim", s.d},      {"causal", s.causal}, {"simulated", simulated}};
   if (share) json["peak_tflops"] = *peak;
   json["results"] = Json::array();
-  Progress progress;
-  for (const CostShape& shape : o.shapes) {
-    progress.show("seqlen " + length_text(shape));
+  Progress progress(o.quiet);
+  for (std::size_t done = 0; const CostShape& shape : o.shapes) {
+    progress.show("seqlen " + length_text(shape), done++, o.shapes.size());
     GpuRow r = measure(gpu, shape, o);
     if (o.compare_model && !r.predicted)
       r.predicted = predict_on_simulator(about.arch, op, o.dtype, shape);

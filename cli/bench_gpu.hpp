@@ -1,4 +1,4 @@
-// Forward, or backward, on a GPU, timed by its own events.
+// Forward or backward on a GPU, timed with events.
 #pragma once
 
 #include <string>
@@ -13,8 +13,9 @@ struct GpuBenchOptions {
   std::vector<CostShape> shapes;  // one row each
   int repeat = 0;                 // 0: about a second's worth
   bool backward = false;
-  bool compare = true;         // with standard attention
-  bool compare_model = false;  // hardware: predict the time on the simulator, too
+  bool compare = true;         // with naive attention
+  bool compare_model = false;  // also predict the time with the simulator
+  bool quiet = false;          // no progress
 };
 
 int bench_gpu(const GpuBenchOptions& options);

@@ -38,17 +38,17 @@ double forward_flops(const CostShape& s) {
 }
 
 Traffic forward_traffic(const CostShape& s, const std::string& family) {
-  constexpr double element = 2, statistic = 4;
+  constexpr double element = 2, f32 = 4;
   const double queries = product({s.b, s.h, s.sq, 2 * s.d}) * element +  // q and out
-                         product({s.b, s.h, s.sq}) * statistic;
+                         product({s.b, s.h, s.sq}) * f32;
   Traffic t;
   t.least = queries + product({s.b, s.hk, s.sk, 2 * s.d}) * element;
   const auto which = gpu::family_of(family);
-  constexpr DType dtype = DType::f16;  // one of two bytes; tiles depend on nothing else of it
+  constexpr DType dtype = DType::f16;  // tiles depend only on the element size
   const int bucket = kernel::bucket_of(kernel::Operation::forward, dtype, static_cast<int>(s.d));
   if (!which || bucket == 0) return t;
-  const auto tile =
-      kernel::forward_tile(*which, kernel::forward_spec(dtype, bucket, kernel::Variant::plain));
+  const auto tile = kernel::forward_tile(
+      *which, kernel::forward_spec(dtype, bucket, kernel::Variant::specialized));
   double rows = 0;  // of keys, for one head
   for (std::int64_t begin = 0; begin < s.sq; begin += tile.queries) {
     const Range block{begin, smaller(begin + tile.queries, s.sq)};
@@ -64,10 +64,9 @@ Traffic forward_traffic(const CostShape& s, const std::string& family) {
 
 Traffic backward_traffic(const CostShape& s, const std::string& family) {
   using kernel::Operation;
-  constexpr double element = 2, statistic = 4;
+  constexpr double element = 2, f32 = 4;
   const double q = product({s.b, s.h, s.sq, s.d}) * element,
-               k = product({s.b, s.hk, s.sk, s.d}) * element,
-               lse = product({s.b, s.h, s.sq}) * statistic;
+               k = product({s.b, s.hk, s.sk, s.d}) * element, lse = product({s.b, s.h, s.sq}) * f32;
   Traffic t;
   t.least = 4 * q + 4 * k + lse;  // q, dout, out and dq; k, v, dk and dv
   const auto which = gpu::family_of(family);
@@ -76,10 +75,11 @@ Traffic backward_traffic(const CostShape& s, const std::string& family) {
   const auto bucket = [&](Operation operation) {
     return kernel::bucket_of(operation, dtype, static_cast<int>(s.d), kernel::set_of(*which));
   };
-  // What the blocks of one operation stream past: rows(block) of one head, each of so many bytes.
+  // Bytes that the blocks of one operation stream: rows(block) per head, each of `bytes` bytes.
   const auto streamed = [&](Operation operation, std::int64_t owned_rows, double bytes, auto rows) {
     const auto tile = kernel::backward_tile(
-        *which, kernel::backward_spec(operation, dtype, bucket(operation), kernel::Variant::plain));
+        *which,
+        kernel::backward_spec(operation, dtype, bucket(operation), kernel::Variant::specialized));
     double sum = 0;
     for (std::int64_t begin = 0; begin < owned_rows; begin += tile.owned)
       sum +=
@@ -89,31 +89,29 @@ Traffic backward_traffic(const CostShape& s, const std::string& family) {
   const double row = static_cast<double>(s.d) * element;
   const auto keys = [&](Range block) { return visible_keys(visibility_of(s), block, s.sq, s.sk); };
   const auto queries = [&](Range block) {
-    return seeing_queries(visibility_of(s), block, s.sq, s.sk);
+    return attending_queries(visibility_of(s), block, s.sq, s.sk);
   };
   if (const int columns = bucket(Operation::backward_fused); columns > 0) {
-    // Sums of dq are set to 0, added to by every block of keys, and read.
-    const double sums = product({s.b, s.h, s.sq, columns}) * statistic;
-    t.requested = 2 * q + lse + sums;  // dout·out
-    t.requested += 5 * k;              // k also as columns
-    const int accesses =
-        kernel::adds_in_turn(*which) ? 2 : 1;  // a load and a store, or an addition
+    // The dQ accumulator is zeroed, accumulated by every key block, and read.
+    const double sums = product({s.b, s.h, s.sq, columns}) * f32;
+    t.requested = 2 * q + lse + sums;                             // dout·out
+    t.requested += 5 * k;                                         // k is also read transposed
+    const int accesses = kernel::has_ordered_dq(*which) ? 2 : 1;  // load and store, or one atomic
     t.requested += streamed(Operation::backward_fused, s.sk,
-                            2 * row + (2 + accesses * columns) * statistic, queries);
-    if (!kernel::fused_gives_dv(*which, columns))  // k once more
-      t.requested += k + streamed(Operation::backward_dv, s.sk, 2 * row + statistic, queries);
+                            2 * row + (2 + accesses * columns) * f32, queries);
+    if (!kernel::fused_gives_dv(*which, columns))  // a dv kernel reads k again
+      t.requested += k + streamed(Operation::backward_dv, s.sk, 2 * row + f32, queries);
     t.requested += sums + q;
     return t;
   }
-  if (bucket(Operation::backward_queries) == 0) return t;
+  if (bucket(Operation::backward_dq) == 0) return t;
   t.requested = 2 * q + lse;  // dout·out
-  t.requested += 3 * q + 2 * lse + streamed(Operation::backward_queries, s.sq, 2 * row, keys);
-  if (bucket(Operation::backward_keys) > 0) {
-    t.requested +=
-        4 * k + streamed(Operation::backward_keys, s.sk, 2 * row + 2 * statistic, queries);
+  t.requested += 3 * q + 2 * lse + streamed(Operation::backward_dq, s.sq, 2 * row, keys);
+  if (bucket(Operation::backward_dkdv) > 0) {
+    t.requested += 4 * k + streamed(Operation::backward_dkdv, s.sk, 2 * row + 2 * f32, queries);
   } else {
-    t.requested += 3 * k + streamed(Operation::backward_dk, s.sk, 2 * row + 2 * statistic, queries);
-    t.requested += 2 * k + streamed(Operation::backward_dv, s.sk, 2 * row + statistic, queries);
+    t.requested += 3 * k + streamed(Operation::backward_dk, s.sk, 2 * row + 2 * f32, queries);
+    t.requested += 2 * k + streamed(Operation::backward_dv, s.sk, 2 * row + f32, queries);
   }
   return t;
 }
@@ -121,19 +119,17 @@ Traffic backward_traffic(const CostShape& s, const std::string& family) {
 std::optional<double> peak_tflops(const std::string& arch, int units) {
   struct Rate {
     const char* arch;
-    double flops_per_clock;  // of one unit as the driver counts them: CU, WGP, SM
-    double gigahertz;
+    double flops_per_clock;  // of one multiprocessor as counted by the driver: CU, WGP, SM
+    double megahertz;
   };
   constexpr Rate rates[] = {
-      {"gfx90a", 1024, 1.7},      {"gfx942", 2048, 2.1},     {"gfx950", 4096, 2.4},
-      {"gfx1030", 2 * 256, 2.25}, {"gfx1100", 2 * 512, 2.5}, {"gfx1201", 2 * 1024, 2.97},
-      {"sm_80", 2048, 1.41},      {"sm_90", 4096, 1.83},     {"gfx908", 1024, 1.502},
-      {"gfx906", 256, 1.725},
+#define ROCFLASH_DEVICE(arch, name, cus, mhz, xcds, per, math, flops) {#arch, per * flops, mhz},
+#include "table/devices.inc"
   };
   const auto* rate = std::find_if(std::begin(rates), std::end(rates),
                                   [&](const Rate& r) { return arch == r.arch; });
-  if (rate == std::end(rates) || units <= 0) return std::nullopt;
-  return rate->flops_per_clock * units * rate->gigahertz * 1e-3;
+  if (rate == std::end(rates) || rate->flops_per_clock == 0 || units <= 0) return std::nullopt;
+  return rate->flops_per_clock * units * rate->megahertz * 1e-6;
 }
 
 }  // namespace rocflash::cli

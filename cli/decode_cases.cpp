@@ -1,10 +1,11 @@
-// What `rocflash bench --op decode` has in common on all devices: the cases, the table and the file.
+// The device-independent part of `rocflash bench --op decode`: cases, table and JSON file.
 #include <algorithm>
 #include <numeric>
 #include <random>
 
+#include "array.hpp"
 #include "bench_decode.hpp"
-#include "commands.hpp"
+#include "exit_status.hpp"
 #include "table.hpp"
 
 namespace rocflash::cli {
@@ -15,7 +16,7 @@ DecodeCase::DecodeCase(const DecodeOptions& o, std::int64_t length, std::int64_t
                      rows = page > 0 ? page : seqlen;
   queries = {o.batch, 1, o.heads, o.head_dim};
   cache = {o.batch * pages, rows, o.kv_heads, o.head_dim};
-  one_piece = {o.batch, pages * rows, o.kv_heads, o.head_dim};
+  contiguous = {o.batch, pages * rows, o.kv_heads, o.head_dim};
   table_shape = {o.batch, pages};
   table.resize(static_cast<std::size_t>(o.batch * pages));
   std::iota(table.begin(), table.end(), 0);
@@ -43,12 +44,14 @@ int bench_decode_cases(const DecodeOptions& o, const DecodeBound& bound,
   titles.insert(titles.end(), columns.begin(), columns.end());
   Table table(titles, 0);
   Json results = Json::array();
-  Progress progress;
+  Progress progress(o.quiet);
   std::vector<std::int64_t> pages{0};
   pages.insert(pages.end(), o.pages.begin(), o.pages.end());
+  std::size_t done = 0;
   for (const std::int64_t seqlen : o.seqlens) {
     for (const std::int64_t page : pages) {
-      progress.show(fmt::format("cache {}, page {}", seqlen, page));
+      progress.show(fmt::format("cache {}, page {}", seqlen, page), done++,
+                    o.seqlens.size() * pages.size());
       const DecodeCase c(o, seqlen, page);
       const DecodeTimes t = measure(c);
       Json result{{"seqlen_k", seqlen},

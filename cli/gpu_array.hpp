@@ -1,4 +1,4 @@
-// Tensors in a GPU's memory and a watch for its streams: what benchmarks on GPUs share.
+// Tensors in GPU memory and event timing: shared by the GPU benchmarks.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace rocflash::cli {
 using verify::Gpu;
 using verify::GpuMemory;
 
-// A tensor in the GPU's memory, filled with a pattern of random numbers that repeats.
+// A tensor in GPU memory, filled with a repeated pattern of random numbers.
 class GpuArray {
  public:
   GpuArray(const std::shared_ptr<Gpu>& gpu, DType dtype, const Dims& shape, std::uint64_t seed)
@@ -40,13 +40,13 @@ class GpuArray {
   GpuMemory memory_;
 };
 
-// Two events around some launches.
+// Two events around launches.
 class Stopwatch {
  public:
   explicit Stopwatch(Gpu& gpu) : gpu_(gpu), begin_(gpu.make_event()), end_(gpu.make_event()) {}
   ~Stopwatch() {
-    gpu_.drop_event(begin_);
-    gpu_.drop_event(end_);
+    gpu_.destroy_event(begin_);
+    gpu_.destroy_event(end_);
   }
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;

@@ -1,15 +1,15 @@
-// Carries the report's two files. Apart from the other sources, which are compiled as one: this one
-// is assembled again with each change of a kernel.
+// Embeds the report's two files. A source of its own, since it is rebuilt after each change of a
+// kernel.
 #include "kernel_report.hpp"
 
 #ifdef ROCFLASH_KERNEL_REPORT
-#define ROCFLASH_EMBED(name, file)                       \
-  asm(".pushsection .rodata\n" #name ": .incbin \"" file \
-      "\"\n"                                             \
-      ".byte 0\n.popsection");                           \
-  extern "C" const char name[];
-ROCFLASH_EMBED(rocflash_report_text, ROCFLASH_KERNEL_REPORT "/report.txt")
-ROCFLASH_EMBED(rocflash_report_json, ROCFLASH_KERNEL_REPORT "/report.json")
+#include ROCFLASH_EMBED_HEADER
+
+ROCFLASH_EMBED(rocflash_report_text, rocflash_report_text_end,
+               ROCFLASH_KERNEL_REPORT "/report.txt");
+ROCFLASH_EMBED(rocflash_report_json, rocflash_report_json_end,
+               ROCFLASH_KERNEL_REPORT "/report.json");
+extern "C" [[gnu::visibility("hidden")]] const char rocflash_report_text[], rocflash_report_json[];
 #endif
 
 namespace rocflash::cli {

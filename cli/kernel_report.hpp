@@ -1,5 +1,5 @@
-// What the compiler made of each GPU kernel of this build, as kernels/build/report.cpp wrote it
-// down; null in a build without kernels.
+// Compiler statistics of each GPU kernel of this build, written by kernels/build/report.cpp; null
+// in a build without kernels.
 #pragma once
 
 namespace rocflash::cli {

@@ -1,5 +1,5 @@
-// What the simulator's cycle model predicts for a GPU that is there: the same benchmark in a process
-// of its own, on the simulator.
+// Predictions of the simulator's cycle model for an installed GPU: the same benchmark in a separate
+// process, on the simulator.
 #pragma once
 
 #include <string>
@@ -14,12 +14,12 @@ struct Prediction {
   double matrix_busy = 0;
 };
 
-// `arch` is the GPU's ("gfx942"). Throws std::runtime_error that says what is missing: the
-// simulator's library is looked for beside the command, or where ROCFLASH_SIM_LIBRARY says.
+// `arch` is the GPU's ("gfx942"). The simulator's library is ROCFLASH_SIM_LIBRARY, or is searched
+// relative to the command. Throws std::runtime_error with the reason if it is missing or fails.
 Prediction predict_on_simulator(const std::string& arch, const std::string& op,
                                 const std::string& dtype, const CostShape& shape);
 
-// From the JSON of the simulator's last launch.
+// Parses the JSON of the simulator's last launch.
 Prediction parse_prediction(double seconds, const std::string& last_launch);
 
 }  // namespace rocflash::cli

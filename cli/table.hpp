@@ -1,4 +1,4 @@
-// Tables of text with aligned columns. Units belong into the titles, so cells are bare numbers.
+// Text tables with aligned columns. Titles have the units, so that cells are numbers.
 #pragma once
 
 #include <cstdio>

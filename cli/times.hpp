@@ -1,4 +1,4 @@
-// Times that the benchmarks take: by which clock, how many, and what becomes of them.
+// Timing of the benchmarks: clock, number of rounds and statistics.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +29,8 @@ class Times {
   std::vector<double> seconds_;
 };
 
-// Without --repeat: at least three rounds, of which the median still passes over one slow moment, then more
-// until half a second has passed.
+// Without --repeat: at least three rounds, so that the median ignores one outlier, and further
+// rounds until half a second has passed.
 inline bool enough(int repeat, int rounds, Clock::time_point start) {
   if (repeat > 0) return rounds >= repeat;
   return rounds >= 3 && (rounds >= 200 || seconds_since(start) > 0.5);

@@ -17,7 +17,7 @@ constexpr std::size_t failures_shown = 20;
 
 struct VerifyOptions {
   std::string device, filter, json;
-  bool quick = false, full = false;
+  bool quick = false, full = false, quiet = false;
   std::uint64_t seed = 0;
   int threads = 0;
   std::uint64_t every = 1;
@@ -39,8 +39,8 @@ struct Cell {
     refused += !r.refused.empty();
     forward = std::max(forward, r.worst_ratio(false));
     backward = std::max(backward, r.worst_ratio(true));
-    gradients = gradients || std::any_of(r.findings.begin(), r.findings.end(),
-                                         [](const verify::Finding& f) { return f.gradient; });
+    gradients = gradients || std::any_of(r.comparisons.begin(), r.comparisons.end(),
+                                         [](const verify::Comparison& f) { return f.gradient; });
   }
   void add(const Cell& other) {
     cases += other.cases;
@@ -106,13 +106,13 @@ void print_table(const Report& report, std::FILE* to) {
 
 // Which cases the device refused, as documented, with the message of each refusal.
 void print_refusals(const std::vector<verify::Result>& results, std::FILE* to) {
-  std::map<std::string, int> words;
+  std::map<std::string, int> messages;
   for (const verify::Result& r : results) {
-    if (!r.refused.empty()) ++words[r.refused];
+    if (!r.refused.empty()) ++messages[r.refused];
   }
-  if (words.empty()) return;
+  if (messages.empty()) return;
   fmt::print(to, "\nRefused, as documented\n");
-  for (const auto& [text, count] : words) fmt::print(to, "  {:>5}  {}\n", count, text);
+  for (const auto& [text, count] : messages) fmt::print(to, "  {:>5}  {}\n", count, text);
 }
 
 std::string reproduce(const VerifyOptions& o, const verify::Case& c) {
@@ -123,11 +123,11 @@ std::string reproduce(const VerifyOptions& o, const verify::Case& c) {
 void print_failure(const verify::Result& r, const VerifyOptions& o, std::FILE* to) {
   fmt::print(to, "\nFAILED {}\n", r.what.name());
   if (!r.failure.empty()) fmt::print(to, "  {}\n", r.failure);
-  for (const verify::Finding& f : r.findings) {
+  for (const verify::Comparison& f : r.comparisons) {
     if (!f.defect.empty()) fmt::print(to, "  {}: {}\n", f.tensor, f.defect);
     if (f.error > f.bound())
-      fmt::print(to, "  {}: error {:.3g} is above {:.3g}; plain attention errs by {:.3g}\n",
-                 f.tensor, f.error, f.bound(), f.plain_error);
+      fmt::print(to, "  {}: error {:.3g} is above {:.3g}; the error of naive attention is {:.3g}\n",
+                 f.tensor, f.error, f.bound(), f.naive_error);
   }
   fmt::print(to, "  {}\n  {}\n", r.what.describe(), reproduce(o, r.what));
 }
@@ -148,9 +148,9 @@ Json to_json(const VerifyOptions& o, const std::vector<verify::Result>& results,
     Json entry{{"name", r.what.name()}, {"case", r.what.describe()}, {"good", r.good()}};
     if (!r.failure.empty()) entry["failure"] = r.failure;
     if (!r.refused.empty()) entry["refused"] = r.refused;
-    for (const verify::Finding& f : r.findings) {
+    for (const verify::Comparison& f : r.comparisons) {
       Json& tensor = entry["tensors"][f.tensor] = {{"error", f.error},
-                                                   {"plain_error", f.plain_error},
+                                                   {"plain_error", f.naive_error},
                                                    {"bound", f.bound()},
                                                    {"ratio", f.ratio()}};
       if (!f.defect.empty()) tensor["defect"] = f.defect;
@@ -181,38 +181,41 @@ int verify_device(const VerifyOptions& o) {
       name.gpu() ? verify::Device(verify::Gpu::open(name)) : verify::Device(Backend::cpu);
   const int workers = o.threads > 0 ? o.threads : limits().default_threads;
   std::FILE* to = text_stream(o.json);
-  fmt::print(to,
-             "{}: {} cases on {}. Error as a share of what is allowed: twice (backward: "
-             "three times)\n"
-             "the error of plain attention in the same dtype, both measured against the reference "
-             "in f64.\n\n",
-             device_line(o.device), cases.size(), threads_text(workers));
+  if (!o.quiet)
+    fmt::print(
+        to,
+        "{}: {} cases on {}. Error as a share of what is allowed: twice (backward: "
+        "three times)\n"
+        "the error of naive attention in the same dtype, both measured against the reference "
+        "in f64.\n\n",
+        device_line(o.device), cases.size(), threads_text(workers));
   std::fflush(to);
 
   const auto start = Clock::now();
-  Progress progress;
+  Progress progress(o.quiet);
   std::size_t done = 0, failed = 0;
   const auto results = verify::run_all(cases, device, workers, [&](const verify::Result& r) {
     ++done;
     failed += !r.good();
     progress.show(
-        fmt::format("{}/{} cases, {} failed: {}", done, cases.size(), failed, r.what.name()));
+        fmt::format("{}/{} cases, {} failed: {}", done, cases.size(), failed, r.what.name()), done,
+        cases.size());
   });
   progress.clear();
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
 
   const Report report(results);
-  print_table(report, to);
+  if (!o.quiet) print_table(report, to);
   std::size_t shown = 0;
   for (const verify::Result& r : results) {
     if (!r.good() && shown++ < failures_shown) print_failure(r, o, to);
   }
   if (shown > failures_shown)
     fmt::print(to, "\n{} more failures; --json FILE has all.\n", shown - failures_shown);
-  print_refusals(results, to);
+  if (!o.quiet) print_refusals(results, to);
   const int refused = report.total.refused, ran = report.total.cases - refused;
-  fmt::print(to, "\n{} of {} cases passed{} in {:.1f} s; worst share forward {}{}\n",
-             ran - report.total.failed, ran,
+  fmt::print(to, "{}{} of {} cases passed{} in {:.1f} s; worst share forward {}{}\n",
+             o.quiet ? "" : "\n", ran - report.total.failed, ran,
              refused > 0 ? fmt::format(", {} refused as documented,", refused) : "", seconds,
              ratio_text(report.total.forward),
              report.total.gradients ? ", backward " + ratio_text(report.total.backward) : "");
@@ -235,16 +238,17 @@ Command add_verify(CLI::App& app) {
       ->add_option("--filter", o->filter,
                    "Only cases whose name (feature/dtype/shape) contains this")
       ->type_name("TEXT");
-  command->add_option("--every", o->every, "One case in so many, chosen by the seed")
+  command->add_option("--every", o->every, "Run every N-th case, selected by the seed")
       ->check(positive())
       ->capture_default_str();
-  command->add_option("--seed", o->seed, "Another seed gives other numbers")->capture_default_str();
-  command->add_option("--threads", o->threads, "Cases to run at a time; 0 chooses")
+  command->add_option("--seed", o->seed, "Seed of the random inputs")->capture_default_str();
+  command->add_option("--threads", o->threads, "Cases to run in parallel; 0: automatic")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+  command->add_flag("--quiet", o->quiet, "Print only failures and the last line");
   add_json_option(*command, o->json);
   return [o] {
-    o->device = chosen_device(o->device);
+    o->device = resolve_device(o->device);
     return verify_device(*o);
   };
 }

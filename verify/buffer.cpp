@@ -7,7 +7,7 @@
 namespace rocflash::verify {
 namespace {
 
-constexpr std::byte poison{0xFF};  // in every byte: NaN in f16, bf16, f32 and f64, -1 in i32
+constexpr std::byte poison{0xFF};  // repeated: NaN in f16, bf16, f32 and f64, -1 in i32
 constexpr std::int64_t guard_bytes = 256;
 constexpr std::int64_t gap = 3;
 
@@ -29,12 +29,13 @@ Placement lay_out(const Dims& shape, Layout layout, Axes axes, Role role) {
   std::int64_t stride = 1;
   for (std::size_t n = shape.size(); n-- > 0;) {
     const std::size_t dim = outermost_first[n];
-    const bool repeats = layout == Layout::repeated && role == Role::input && dim == axes.repeat;
-    p.strides[dim] = repeats ? 0 : stride;
-    if (!repeats) stride *= std::max<std::int64_t>(shape[dim], 1);
+    const bool broadcasts =
+        layout == Layout::broadcast && role == Role::input && dim == axes.broadcast;
+    p.strides[dim] = broadcasts ? 0 : stride;
+    if (!broadcasts) stride *= std::max<std::int64_t>(shape[dim], 1);
     if (layout == Layout::gapped) stride += gap;
   }
-  if (layout == Layout::backward) p.strides[axes.row] = -p.strides[axes.row];
+  if (layout == Layout::reversed) p.strides[axes.row] = -p.strides[axes.row];
   if (layout == Layout::gapped) p.shift = 1;
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return p;
   p.highest = 1;
@@ -60,7 +61,8 @@ std::byte* Buffer::address(const Dims& index) const {
   return first() + element * static_cast<std::int64_t>(size_of(dtype_));
 }
 
-// Calls visit(index, address) for the first element of each row, the rows in order of the shape, until it returns false.
+// Calls visit(index, address) for the first element of each row in row-major order, until it
+// returns false.
 template <class Visit>
 void Buffer::for_each_row(Visit visit) const {
   const Dims& shape = placement_.shape;
@@ -103,8 +105,8 @@ void Buffer::set(const Dims& index, double value) { store(address(index), dtype_
 
 double Buffer::get(const Dims& index) const { return load(address(index), dtype_); }
 
-std::string Buffer::trespass() const {
-  std::vector<std::byte> rest = bytes_;  // what is left when all elements are poisoned
+std::string Buffer::out_of_bounds_write() const {
+  std::vector<std::byte> rest = bytes_;  // only writes outside the elements remain in it
   for_each_row([&](const Dims&, const std::byte* at) {
     std::byte* to = rest.data() + (at - bytes_.data());
     for (std::int64_t c = 0; c < columns(); ++c)
@@ -115,8 +117,7 @@ std::string Buffer::trespass() const {
       std::find_if(rest.begin(), rest.end(), [](std::byte b) { return b != poison; });
   if (written == rest.end()) return {};
   const std::int64_t distance = (written - rest.begin()) - (first() - bytes_.data());
-  return "memory was written " + std::to_string(distance) +
-         " bytes from the first element, where no element is";
+  return "out-of-bounds write " + std::to_string(distance) + " bytes from the first element";
 }
 
 std::string Buffer::unwritten() const {

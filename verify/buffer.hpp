@@ -1,6 +1,6 @@
-// A tensor with memory of its own, made to catch mistakes: guard zones before and after, gaps
-// between strided elements, and every byte that is not an element set to a pattern that is NaN in
-// all floating dtypes.
+// A tensor that owns its memory and detects wrong accesses: guard zones before and after it, gaps
+// between strided elements, and a pattern that is NaN in all floating-point dtypes in every byte
+// that belongs to no element.
 #pragma once
 
 #include <rocflash/rocflash.hpp>
@@ -15,19 +15,19 @@
 
 namespace rocflash::verify {
 
-// Which dimensions layouts rearrange. The last one of a tensor stays contiguous.
+// The dimensions that a layout rearranges. The last dimension stays contiguous.
 struct Axes {
   std::size_t row, head;
-  std::size_t repeat;  // the one that Layout::repeated gives stride 0
+  std::size_t broadcast;  // has stride 0 in Layout::broadcast
 };
 
-enum class Role : std::uint8_t { input, output };  // outputs never repeat elements
+enum class Role : std::uint8_t { input, output };  // elements of outputs never share an address
 
-// Strides for a shape, and the elements they reach around the first one.
+// Strides for a shape, and the range of element offsets relative to the first element.
 struct Placement {
   Dims shape, strides;
-  std::int64_t lowest = 0, highest = 0;  // half open
-  std::int64_t shift = 0;                // elements by which the first one misses the alignment
+  std::int64_t lowest = 0, highest = 0;  // half-open
+  std::int64_t shift = 0;                // misalignment of the first element, in elements
 };
 
 Placement lay_out(const Dims& shape, Layout layout, Axes axes, Role role);
@@ -50,15 +50,15 @@ class Buffer {
   void set(const Dims& index, double value);
   double get(const Dims& index) const;
 
-  // Empty, or what was written outside of the elements.
-  std::string trespass() const;
+  // Empty, or a description of a write outside the elements.
+  std::string out_of_bounds_write() const;
   // Empty, or the first element that still holds the poison.
   std::string unwritten() const;
 
   const std::vector<std::byte>& bytes() const { return bytes_; }
-  // What became of a copy of these bytes elsewhere.
+  // Replaces all bytes, for example with those of a copy on a GPU.
   void set_bytes(std::vector<std::byte> bytes) {
-    std::copy(bytes.begin(), bytes.end(), bytes_.begin());  // views of the old ones stay valid
+    std::copy(bytes.begin(), bytes.end(), bytes_.begin());  // in place: views stay valid
   }
 
  private:

@@ -16,10 +16,10 @@ const char* layout_name(Layout layout) {
       return "swapped";
     case Layout::gapped:
       return "gapped";
-    case Layout::backward:
-      return "backward";
-    case Layout::repeated:
-      return "repeated";
+    case Layout::reversed:
+      return "reversed";
+    case Layout::broadcast:
+      return "broadcast";
   }
   return "?";
 }
@@ -29,12 +29,12 @@ std::string spans_text(Spans s) {
          (s.query ? "q" : "1") + "," + (s.key ? "k" : "1") + ")";
 }
 
-// "name=a,b,c" when there is something to say.
+// Joins "name=a,b,c" fields; empty ones are omitted.
 class Text {
  public:
   template <class T>
-  void field(const char* name, const T& value, bool say = true) {
-    if (say) (text_ << (text_.tellp() > 0 ? " " : "") << name << '=') << value;
+  void field(const char* name, const T& value, bool shown = true) {
+    if (shown) (text_ << (text_.tellp() > 0 ? " " : "") << name << '=') << value;
   }
   void list(const char* name, const std::vector<std::int64_t>& values) {
     std::string joined;
@@ -67,9 +67,9 @@ std::string Case::describe() const {
   t.list("seqused_q", seqused_q);
   t.list("seqused_k", seqused_k);
   t.list("leftpad_k", leftpad_k);
-  t.field("v_within_k", 1, shared_values);
+  t.field("mla", 1, mla);
   t.field("page", page, page > 0);
-  t.field("cache_batch_idx", 1, chosen_cache);
+  t.field("cache_batch_idx", 1, batch_indexed_cache);
   if (cache_dtype) t.field("cache_dtype", name_of(*cache_dtype));
   t.field("num_splits", splits, splits > 0);
   t.field("decode", 1, decodes());
@@ -90,11 +90,19 @@ std::string Case::describe() const {
   if (softmax_scale) t.field("softmax_scale", *softmax_scale);
   t.field("softcap", softcap, softcap > 0);
   t.field("alibi", alibi == Slopes::per_head ? "(h)" : "(b,h)", alibi != Slopes::none);
-  if (bias) t.field(bias_hides ? "bias_with_-inf" : "bias", spans_text(*bias));
+  if (bias) t.field(bias_masks ? "bias_with_-inf" : "bias", spans_text(*bias));
+  if (large_bias != LargeBias::none) {
+    t.field("large_bias",
+            std::array{"none", "queries", "keys", "mixed"}[static_cast<std::size_t>(large_bias)]);
+    t.field("bias_value", bias_value);
+  }
+  t.field("slope_factor", slope_factor, slope_factor != 1);
   t.field("sinks", 1, sinks);
-  t.field("option_dtype", "f32", wide_options);
+  t.field("sink_value", sink_value, sink_value != 0);
+  t.field("option_dtype", "f32", f32_options);
   t.field("dropout_p", dropout_p, dropout_p > 0);
   t.field("s_dmask", 1, weights);
+  t.field("dlse", 1, lse_gradient);
   t.field("deterministic", 1, deterministic);
   t.field("threads", threads);
   t.field("seed", seed);

@@ -1,9 +1,11 @@
-// The rule that holds every device to the oracle: its error may be at most twice (forward) or three
-// times (gradients) the error of plain attention in the same dtype, or of one rounding if plain
-// attention is luckier than that. An error is the largest over all elements, so one draw of a small
-// problem can be lucky for either side: a case over the bound gets more draws, always as many, and
-// then both sides' errors are root mean squares over all of them. One unlucky element then does not
-// decide, and one lucky draw does not help what is over the bound on the whole.
+// The error bound. The error of a device against the reference implementation may be at most twice
+// (gradients: three times) the error of naive attention in the same dtype, or that factor times one
+// rounding if naive attention is more accurate than that.
+//
+// An error is the maximum over all elements, so the result of one draw of a small problem is noisy.
+// A case that exceeds the bound is repeated with a fixed number of further draws, and the bound is
+// then applied to root mean squares over all draws. Neither one unlucky element nor one lucky draw
+// decides the outcome.
 #pragma once
 
 #include <algorithm>
@@ -17,47 +19,47 @@ namespace rocflash::verify {
 
 inline constexpr double forward_factor = 2, gradient_factor = 3;
 
-// How one output tensor of one case came out.
-struct Finding {
+// The comparison of one output tensor of one case with the reference.
+struct Comparison {
   std::string tensor;  // "out", "lse", "s_dmask", "dq", "dk", "dv", "dsinks", "dbias", ...
   bool gradient = false;
   double error = 0;        // largest difference from the reference
-  double plain_error = 0;  // that of plain attention
+  double naive_error = 0;  // that of naive attention
   double rounding = 0;     // one rounding of the largest value
-  std::string defect;      // a fact that has to hold exactly and does not; empty: none
+  std::string defect;      // an exact requirement that is violated; empty: none
 
-  // What the error may be.
+  // The largest allowed error.
   double bound() const {
-    return (gradient ? gradient_factor : forward_factor) * std::max(plain_error, rounding);
+    return (gradient ? gradient_factor : forward_factor) * std::max(naive_error, rounding);
   }
-  // Up to 1 is good.
+  // Error as a share of the bound; at most 1 if the comparison is good.
   double ratio() const { return error > 0 ? error / bound() : 0; }
   bool good() const { return defect.empty() && error <= bound(); }
 
-  // Takes in the same tensor of the n-th draw: errors become root mean squares over all draws.
-  void pool(const Finding& other, int n) {
-    const auto mean = [&](double& so_far, double more) {
-      so_far = std::hypot(so_far * std::sqrt(n - 1.0), more) / std::sqrt(n);
+  // Adds the same tensor of the n-th draw: errors become root mean squares over all draws.
+  void pool(const Comparison& other, int n) {
+    const auto add = [&](double& rms, double next) {
+      rms = std::hypot(rms * std::sqrt(n - 1.0), next) / std::sqrt(n);
     };
-    mean(error, other.error);
-    mean(plain_error, other.plain_error);
-    mean(rounding, other.rounding);
+    add(error, other.error);
+    add(naive_error, other.naive_error);
+    add(rounding, other.rounding);
     if (defect.empty()) defect = other.defect;
   }
 };
 
-// One tensor as each of the three computed it.
-struct Trio {
-  std::vector<double> reference, plain, device;
+// The values of one tensor from the reference, naive attention and the device under test.
+struct ComparedTensor {
+  std::vector<double> reference, naive, device;
 };
 
-struct Rule {
-  DType rounding = DType::f32;  // whose single rounding is always allowed
+struct Tolerance {
+  DType rounding = DType::f32;  // one rounding to this dtype is always allowed
   bool gradient = false;
-  bool same_signs = false;         // s_dmask: the sign tells what dropout did
-  std::vector<bool> exact_zero{};  // elements that must be 0 and not merely near it; empty: none
+  bool same_signs = false;         // s_dmask: the sign says whether dropout dropped the weight
+  std::vector<bool> exact_zero{};  // elements that must be exactly 0; empty: none
 };
 
-Finding judge(std::string tensor, const Trio& values, const Rule& rule);
+Comparison compare(std::string tensor, const ComparedTensor& values, const Tolerance& tolerance);
 
 }  // namespace rocflash::verify

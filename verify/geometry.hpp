@@ -1,4 +1,4 @@
-// The shapes of a case's tensors, and where the rows of its sequences lie in them.
+// The shapes of a case's tensors, and the indices of its sequences' rows in them.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ class Geometry {
   explicit Geometry(const Case& what) : c(what) {
     if (c.page == 0) return;
     // Pages in random order; two of them belong to no sequence.
-    pages_.resize(static_cast<std::size_t>(c.sequences() * pages_each() + 2));
+    pages_.resize(static_cast<std::size_t>(c.sequences() * pages_per_sequence() + 2));
     for (std::size_t n = 0; n < pages_.size(); ++n) pages_[n] = static_cast<std::int64_t>(n);
     Random random(derive_seed(c.seed, "pages"));
     for (std::size_t n = pages_.size(); n > 1; --n)
@@ -32,14 +32,14 @@ class Geometry {
   Dims key_tensor(std::int64_t columns) const {
     if (c.page > 0) return {static_cast<std::int64_t>(pages_.size()), c.page, c.kv_heads, columns};
     if (c.packed_k()) return {rows(c.lengths_k), c.kv_heads, columns};
-    return {c.sequences() + (c.chosen_cache ? 1 : 0), c.sk, c.kv_heads, columns};
+    return {c.sequences() + (c.batch_indexed_cache ? 1 : 0), c.sk, c.kv_heads, columns};
   }
-  // Keys and values to append.
+  // Shape of k_new and v_new.
   Dims new_tensor(std::int64_t columns) const {
     if (c.packed_new) return {rows(c.appended), c.kv_heads, columns};
     return {c.sequences(), c.appended[0], c.kv_heads, columns};
   }
-  Dims statistic() const {
+  Dims lse() const {
     return c.packed() ? Dims{c.heads, rows(c.lengths_q)} : Dims{c.batch, c.heads, c.sq};
   }
   Dims per_score(Spans s) const {
@@ -47,17 +47,17 @@ class Geometry {
             s.query ? longest(c.lengths_q, c.sq) : 1, s.key ? longest(c.lengths_k, c.sk) : 1};
   }
 
-  // What max_seqlen_q and max_seqlen_k may be: 1 at least, since 0 says that they are not given.
+  // max_seqlen_q and max_seqlen_k: at least 1, since 0 means that they are not given.
   std::int64_t longest_q() const { return longest(c.lengths_q, c.sq); }
   std::int64_t longest_k() const { return longest(c.lengths_k, c.sk); }
 
   Axes query_axes() const { return c.packed() ? Axes{0, 1, 1} : Axes{1, 2, 0}; }
   Axes key_axes() const { return c.packed_k() ? Axes{0, 1, 1} : Axes{1, 2, 2}; }
   Axes new_axes() const { return c.packed_new ? Axes{0, 1, 1} : Axes{1, 2, 2}; }
-  Axes statistic_axes() const { return c.packed() ? Axes{1, 0, 0} : Axes{2, 1, 0}; }
+  Axes lse_axes() const { return c.packed() ? Axes{1, 0, 0} : Axes{2, 1, 0}; }
   static Axes score_axes() { return {2, 1, 0}; }
 
-  // Rows of sequence n that are in use, counted from its begin, and where one of them lies.
+  // The used rows [first, second) of sequence n relative to its begin, and the index of a row.
   std::pair<std::int64_t, std::int64_t> used_queries(std::size_t n) const {
     return {0, c.seqused_q.empty() ? (c.packed() ? c.lengths_q[n] : c.sq) : c.seqused_q[n]};
   }
@@ -70,46 +70,53 @@ class Geometry {
     if (c.packed()) return {cumulative(c.lengths_q)[n] + row, head, column};
     return {static_cast<std::int64_t>(n), row, head, column};
   }
+  Dims lse_index(std::size_t n, std::int64_t row, std::int64_t head) const {
+    if (c.packed()) return {head, cumulative(c.lengths_q)[n] + row};
+    return {static_cast<std::int64_t>(n), head, row};
+  }
   Dims key_index(std::size_t n, std::int64_t row, std::int64_t head, std::int64_t column) const {
     if (c.page > 0) return {page(n, row / c.page), row % c.page, head, column};
     if (c.packed_k()) return {cumulative(c.lengths_k)[n] + row, head, column};
-    return {c.chosen_cache ? cache(n) : static_cast<std::int64_t>(n), row, head, column};
+    return {c.batch_indexed_cache ? cache(n) : static_cast<std::int64_t>(n), row, head, column};
   }
   Dims new_index(std::size_t n, std::int64_t row, std::int64_t head, std::int64_t column) const {
     if (c.packed_new) return {cumulative(c.appended)[n] + row, head, column};
     return {static_cast<std::int64_t>(n), row, head, column};
   }
 
-  // Where each packed sequence starts. Half of the spare rows lie before the first.
+  // cu_seqlens. Half of the spare rows precede the first sequence.
   std::vector<std::int64_t> cumulative(const std::vector<std::int64_t>& lengths) const {
     std::vector<std::int64_t> begins{c.spare / 2};
     for (const std::int64_t n : lengths) begins.push_back(begins.back() + n);
     return begins;
   }
 
-  // What block_table and cache_batch_idx hold.
-  std::int64_t pages_each() const { return (longest(c.lengths_k, c.sk) + c.page - 1) / c.page; }
+  // Contents of block_table and cache_batch_idx.
+  std::int64_t pages_per_sequence() const {
+    return (longest(c.lengths_k, c.sk) + c.page - 1) / c.page;
+  }
   std::int64_t page(std::size_t n, std::int64_t entry) const {
-    return pages_[n * static_cast<std::size_t>(pages_each()) + static_cast<std::size_t>(entry)];
+    return pages_[n * static_cast<std::size_t>(pages_per_sequence()) +
+                  static_cast<std::size_t>(entry)];
   }
   std::int64_t cache(std::size_t n) const { return c.sequences() - static_cast<std::int64_t>(n); }
 
-  // The position that query or new key number `index` of sequence n is rotated to, and how many
-  // positions the tables need.
+  // Rotary positions of the first new key and of query `index` of sequence n, and the number of
+  // positions in the tables.
   std::int64_t first_position(std::size_t n) const {
     return c.rotary_seqlens.empty() ? used_keys(n).second : c.rotary_seqlens[n];
   }
   std::int64_t query_position(std::size_t n, std::int64_t index) const {
-    return first_position(n) + (c.bounded() ? index : 0);
+    return first_position(n) + (c.has_positional_mask() ? index : 0);
   }
   std::int64_t positions() const {
-    std::int64_t most = 1;
+    std::int64_t count = 1;
     for (std::size_t n = 0; n < static_cast<std::size_t>(c.sequences()); ++n) {
       const std::int64_t queries = c.packed() ? c.lengths_q[n] : c.sq,
                          keys = c.appended.empty() ? 0 : c.appended[n];
-      most = std::max(most, first_position(n) + std::max<std::int64_t>({keys, queries, 1}));
+      count = std::max(count, first_position(n) + std::max<std::int64_t>({keys, queries, 1}));
     }
-    return most;
+    return count;
   }
 
  private:

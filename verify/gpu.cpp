@@ -1,44 +1,53 @@
 #include "verify/gpu.hpp"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <charconv>
+
+#include "gpu/driver/symbols.hpp"
+#include "platform/shared_library.hpp"
 
 namespace rocflash::verify {
 namespace {
 
-// A function of the driver's library that tells success by 0.
+namespace symbols = gpu::symbols;
+
+// A function of the driver's library that returns 0 on success.
 template <class... Arguments>
 struct Entry {
   const char* name = nullptr;
   int (*function)(Arguments...) = nullptr;
 };
 
-// Functions of the driver's library, by name.
+// Resolves functions of the driver's library by name.
 class Functions {
  public:
-  explicit Functions(const std::string& library)
-      : handle_(dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL)), library_(library) {
-    if (!handle_) throw Error(Status::device_error, library + ": " + dlerror());
+  explicit Functions(const std::string& library) : library_(library) {
+    std::string error;
+    handle_ = platform::open_library(library.c_str(), error);
+    if (!handle_) throw Error(Status::device_error, library + ": " + error);
   }
   template <class Function>
   void get(Function*& function, const char* name) const {
     optional(function, name);
     if (!function) throw Error(Status::device_error, library_ + " lacks " + name);
   }
-  template <class... Arguments>
-  void get(Entry<Arguments...>& entry, const char* name) const {
-    entry.name = name;
-    get(entry.function, name);
+  // A function of the table that the library opens drivers with.
+  template <class Symbol>
+  void get(typename Symbol::Type*& function) const {
+    get(function, Symbol::symbol);
+  }
+  template <class Symbol, class... Arguments>
+  void get(Entry<Arguments...>& entry) const {
+    entry.name = Symbol::symbol;
+    get<Symbol>(entry.function);
   }
   template <class Function>
   void optional(Function*& function, const char* name) const {
-    function = reinterpret_cast<Function*>(dlsym(handle_, name));
+    function = reinterpret_cast<Function*>(platform::symbol_of(handle_, name));
   }
 
  private:
-  void* handle_;
+  void* handle_ = nullptr;
   std::string library_;
 };
 
@@ -47,7 +56,7 @@ class Functions {
                                         (message ? message : "unknown"));
 }
 
-// Streams and events, which both drivers have alike but for their names.
+// Streams and events: the functions of both drivers differ only in their names.
 class DriverGpu : public Gpu {
  public:
   Stream make_stream() override {
@@ -55,14 +64,14 @@ class DriverGpu : public Gpu {
     call(stream_create, &stream, non_blocking);
     return stream;
   }
-  void drop_stream(Stream stream) noexcept override { stream_destroy(stream); }
+  void destroy_stream(Stream stream) noexcept override { stream_destroy(stream); }
   void wait(Stream stream) override { call(stream_synchronize, stream); }
   Event make_event() override {
     Event event = nullptr;
     call(event_create, &event, 0u);
     return event;
   }
-  void drop_event(Event event) noexcept override { event_destroy(event); }
+  void destroy_event(Event event) noexcept override { event_destroy(event); }
   void record(Event event, Stream stream) override { call(event_record, event, stream); }
   double seconds(Event begin, Event end) override {
     float milliseconds = 0;
@@ -72,7 +81,7 @@ class DriverGpu : public Gpu {
   }
 
  protected:
-  virtual void enter() const = 0;  // makes this thread's calls go to this device
+  virtual void make_current() const = 0;  // selects this device for the calling thread
   virtual void check(const char* call, int error) const = 0;
 
   Entry<Stream*, unsigned> stream_create;
@@ -87,10 +96,10 @@ class DriverGpu : public Gpu {
  private:
   static constexpr unsigned non_blocking = 1;
 
-  template <class... Arguments, class... Given>
-  void call(const Entry<Arguments...>& entry, Given... given) const {
-    enter();
-    check(entry.name, entry.function(given...));
+  template <class... Arguments, class... Passed>
+  void call(const Entry<Arguments...>& entry, Passed... passed) const {
+    make_current();
+    check(entry.name, entry.function(passed...));
   }
 };
 
@@ -99,22 +108,22 @@ class HipGpu final : public DriverGpu {
   HipGpu(const std::string& library, const rocflash_device& about) {
     about_ = about;
     const Functions f(library);
-    f.get(error_string, "hipGetErrorString");
-    f.get(set_device, "hipSetDevice");
-    f.get(malloc, "hipMalloc");
-    f.get(free, "hipFree");
-    f.get(memcpy, "hipMemcpy");
-    f.get(memcpy_async, "hipMemcpyAsync");
-    f.get(memset, "hipMemset");
-    f.get(device_synchronize, "hipDeviceSynchronize");
-    f.get(stream_create, "hipStreamCreateWithFlags");
-    f.get(stream_destroy, "hipStreamDestroy");
-    f.get(stream_synchronize, "hipStreamSynchronize");
-    f.get(event_create, "hipEventCreateWithFlags");
-    f.get(event_destroy, "hipEventDestroy");
-    f.get(event_record, "hipEventRecord");
-    f.get(event_synchronize, "hipEventSynchronize");
-    f.get(event_elapsed, "hipEventElapsedTime");
+    f.get<symbols::hipGetErrorString>(error_string);
+    f.get<symbols::hipSetDevice>(set_device);
+    f.get<symbols::hipMalloc>(malloc);
+    f.get<symbols::hipFree>(free);
+    f.get<symbols::hipMemcpy>(memcpy);
+    f.get<symbols::hipMemcpyAsync>(memcpy_async);
+    f.get<symbols::hipMemset>(memset);
+    f.get<symbols::hipDeviceSynchronize>(device_synchronize);
+    f.get<symbols::hipStreamCreateWithFlags>(stream_create);
+    f.get<symbols::hipStreamDestroy>(stream_destroy);
+    f.get<symbols::hipStreamSynchronize>(stream_synchronize);
+    f.get<symbols::hipEventCreateWithFlags>(event_create);
+    f.get<symbols::hipEventDestroy>(event_destroy);
+    f.get<symbols::hipEventRecord>(event_record);
+    f.get<symbols::hipEventSynchronize>(event_synchronize);
+    f.get<symbols::hipEventElapsedTime>(event_elapsed);
     f.optional(sim_counters, "rocflashSimLastCounters");
     f.optional(sim_count, "rocflashSimCountLaunches");
     f.optional(sim_predict, "rocflashSimTimeLaunches");
@@ -123,27 +132,27 @@ class HipGpu final : public DriverGpu {
   }
 
   void* allocate(std::size_t bytes) override {
-    enter();
+    make_current();
     void* memory = nullptr;
     check("hipMalloc", malloc(&memory, bytes));
     return memory;
   }
   void release(void* memory) noexcept override { free(memory); }
   void upload(void* to, const void* from, std::size_t bytes) override {
-    enter();
+    make_current();
     check("hipMemcpy", memcpy(to, from, bytes, 1));
   }
   void download(void* to, const void* from, std::size_t bytes) override {
-    enter();
+    make_current();
     check("hipMemcpy", memcpy(to, from, bytes, 2));
   }
   void fill(void* to, unsigned char value, std::size_t bytes) override {
-    enter();
+    make_current();
     check("hipMemset", memset(to, value, bytes));
     check("hipDeviceSynchronize", device_synchronize());
   }
   void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
-    enter();
+    make_current();
     check("hipMemcpyAsync", memcpy_async(to, from, bytes, 3, stream));
   }
   std::string counters() override { return sim_counters ? sim_counters() : ""; }
@@ -151,26 +160,26 @@ class HipGpu final : public DriverGpu {
     if (sim_count) sim_count(on ? 1 : 0);
   }
   void predict(bool on) override {
-    constexpr int as_environment_says = -1;
-    if (sim_predict) sim_predict(on ? 1 : as_environment_says);
+    constexpr int from_environment = -1;
+    if (sim_predict) sim_predict(on ? 1 : from_environment);
   }
   double predicted_seconds() override { return sim_predicted ? sim_predicted() * 1e-6 : 0; }
   std::string prediction() override { return sim_last_time ? sim_last_time() : ""; }
 
  private:
-  void enter() const override { check("hipSetDevice", set_device(about_.device.device_id)); }
+  void make_current() const override { check("hipSetDevice", set_device(about_.device.device_id)); }
   void check(const char* call, int error) const override {
     if (error != 0) fail(call, error, error_string(error));
   }
 
-  const char* (*error_string)(int);
-  int (*set_device)(int);
-  int (*malloc)(void**, std::size_t);
-  int (*free)(void*);
-  int (*memcpy)(void*, const void*, std::size_t, int);
-  int (*memcpy_async)(void*, const void*, std::size_t, int, Stream);
-  int (*memset)(void*, int, std::size_t);
-  int (*device_synchronize)();
+  symbols::hipGetErrorString::Type* error_string = nullptr;
+  symbols::hipSetDevice::Type* set_device = nullptr;
+  symbols::hipMalloc::Type* malloc = nullptr;
+  symbols::hipFree::Type* free = nullptr;
+  symbols::hipMemcpy::Type* memcpy = nullptr;
+  symbols::hipMemcpyAsync::Type* memcpy_async = nullptr;
+  symbols::hipMemset::Type* memset = nullptr;
+  symbols::hipDeviceSynchronize::Type* device_synchronize = nullptr;
   const char* (*sim_counters)();
   void (*sim_count)(int);
   void (*sim_predict)(int);
@@ -183,29 +192,29 @@ class CudaGpu final : public DriverGpu {
   CudaGpu(const std::string& library, const rocflash_device& about) {
     about_ = about;
     const Functions f(library);
-    f.get(error_string, "cuGetErrorString");
-    f.get(retain, "cuDevicePrimaryCtxRetain");
-    f.get(set_current, "cuCtxSetCurrent");
-    f.get(malloc, "cuMemAlloc_v2");
-    f.get(free, "cuMemFree_v2");
-    f.get(upload_, "cuMemcpyHtoD_v2");
-    f.get(download_, "cuMemcpyDtoH_v2");
-    f.get(copy_, "cuMemcpyDtoDAsync_v2");
-    f.get(memset, "cuMemsetD8_v2");
-    f.get(synchronize, "cuCtxSynchronize");
-    f.get(stream_create, "cuStreamCreate");
-    f.get(stream_destroy, "cuStreamDestroy_v2");
-    f.get(stream_synchronize, "cuStreamSynchronize");
-    f.get(event_create, "cuEventCreate");
-    f.get(event_destroy, "cuEventDestroy_v2");
-    f.get(event_record, "cuEventRecord");
-    f.get(event_synchronize, "cuEventSynchronize");
-    f.get(event_elapsed, "cuEventElapsedTime");
+    f.get<symbols::cuGetErrorString>(error_string);
+    f.get<symbols::cuDevicePrimaryCtxRetain>(retain);
+    f.get<symbols::cuCtxSetCurrent>(set_current);
+    f.get<symbols::cuMemAlloc>(malloc);
+    f.get<symbols::cuMemFree>(free);
+    f.get<symbols::cuMemcpyHtoD>(upload_);
+    f.get<symbols::cuMemcpyDtoH>(download_);
+    f.get<symbols::cuMemcpyDtoDAsync>(copy_);
+    f.get<symbols::cuMemsetD8>(memset);
+    f.get<symbols::cuCtxSynchronize>(synchronize);
+    f.get<symbols::cuStreamCreate>(stream_create);
+    f.get<symbols::cuStreamDestroy>(stream_destroy);
+    f.get<symbols::cuStreamSynchronize>(stream_synchronize);
+    f.get<symbols::cuEventCreate>(event_create);
+    f.get<symbols::cuEventDestroy>(event_destroy);
+    f.get<symbols::cuEventRecord>(event_record);
+    f.get<symbols::cuEventSynchronize>(event_synchronize);
+    f.get<symbols::cuEventElapsedTime>(event_elapsed);
     check("cuDevicePrimaryCtxRetain", retain(&context_, about_.device.device_id));
   }
 
   void* allocate(std::size_t bytes) override {
-    enter();
+    make_current();
     Address memory = 0;
     check("cuMemAlloc", malloc(&memory, bytes));
     return reinterpret_cast<void*>(memory);
@@ -215,21 +224,21 @@ class CudaGpu final : public DriverGpu {
     free(address(memory));
   }
   void upload(void* to, const void* from, std::size_t bytes) override {
-    enter();
+    make_current();
     check("cuMemcpyHtoD", upload_(address(to), from, bytes));
     check("cuCtxSynchronize", synchronize());  // small copies from pageable memory return early
   }
   void download(void* to, const void* from, std::size_t bytes) override {
-    enter();
+    make_current();
     check("cuMemcpyDtoH", download_(to, address(from), bytes));
   }
   void fill(void* to, unsigned char value, std::size_t bytes) override {
-    enter();
+    make_current();
     check("cuMemsetD8", memset(address(to), value, bytes));
     check("cuCtxSynchronize", synchronize());
   }
   void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
-    enter();
+    make_current();
     check("cuMemcpyDtoDAsync", copy_(address(to), address(from), bytes, stream));
   }
 
@@ -237,23 +246,23 @@ class CudaGpu final : public DriverGpu {
   using Address = unsigned long long;
   static Address address(const void* p) { return reinterpret_cast<Address>(p); }
 
-  void enter() const override { check("cuCtxSetCurrent", set_current(context_)); }
+  void make_current() const override { check("cuCtxSetCurrent", set_current(context_)); }
   void check(const char* call, int error) const override {
     const char* message = nullptr;
     if (error != 0) error_string(error, &message), fail(call, error, message);
   }
 
   void* context_ = nullptr;
-  int (*error_string)(int, const char**);
-  int (*retain)(void**, int);
-  int (*set_current)(void*);
-  int (*malloc)(Address*, std::size_t);
-  int (*free)(Address);
-  int (*upload_)(Address, const void*, std::size_t);
-  int (*download_)(void*, Address, std::size_t);
-  int (*copy_)(Address, Address, std::size_t, Stream);
-  int (*memset)(Address, unsigned char, std::size_t);
-  int (*synchronize)();
+  symbols::cuGetErrorString::Type* error_string = nullptr;
+  symbols::cuDevicePrimaryCtxRetain::Type* retain = nullptr;
+  symbols::cuCtxSetCurrent::Type* set_current = nullptr;
+  symbols::cuMemAlloc::Type* malloc = nullptr;
+  symbols::cuMemFree::Type* free = nullptr;
+  symbols::cuMemcpyHtoD::Type* upload_ = nullptr;
+  symbols::cuMemcpyDtoH::Type* download_ = nullptr;
+  symbols::cuMemcpyDtoDAsync::Type* copy_ = nullptr;
+  symbols::cuMemsetD8::Type* memset = nullptr;
+  symbols::cuCtxSynchronize::Type* synchronize = nullptr;
 };
 
 }  // namespace
@@ -263,14 +272,21 @@ DeviceName::DeviceName(const std::string& text) {
   const std::size_t colon = text.find(':');
   const std::string name = text.substr(0, colon);
   const char* end = text.data() + text.size();
-  if (name == "hip" || name == "cuda") {
-    driver = name;
+  if (name == "hip" || name == "rocm" || name == "cuda") {
+    driver = name == "cuda" ? "cuda" : "hip";
     if (colon == std::string::npos) return;
     const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, index);
     if (error == std::errc() && rest == end && index >= 0) return;
   }
+  if (text.starts_with("sim:gfx")) {  // the simulator knows its architectures
+    driver = "hip";
+    simulated = text.substr(colon + 1);
+    return;
+  }
   throw Error(Status::invalid_argument,
-              "device: '" + text + "'; it must be cpu, or hip or cuda with a number, as in hip:0");
+              "device: '" + text +
+                  "'; it must be auto, cpu, hip:N (or rocm:N), cuda:N or sim:ARCH, such as hip:0 "
+                  "or sim:gfx942");
 }
 
 std::shared_ptr<Gpu> Gpu::open(const DeviceName& name) {
@@ -278,9 +294,8 @@ std::shared_ptr<Gpu> Gpu::open(const DeviceName& name) {
   const auto driver = std::find_if(all.begin(), all.end(),
                                    [&](const rocflash_driver& d) { return name.driver == d.name; });
   if (driver == all.end() || !driver->in_use)
-    throw Error(Status::unsupported,
-                "the " + name.driver + " driver is not in use: " +
-                    (driver == all.end() ? "there is no such driver" : driver->reason));
+    throw Error(Status::unsupported, "the " + name.driver + " driver is not in use: " +
+                                         (driver == all.end() ? "unknown driver" : driver->reason));
   for (const rocflash_device& d : devices()) {
     if (d.device.device_type != name.dlpack().device_type || d.device.device_id != name.index)
       continue;
@@ -288,8 +303,8 @@ std::shared_ptr<Gpu> Gpu::open(const DeviceName& name) {
     return std::make_shared<CudaGpu>(driver->library, d);
   }
   throw Error(Status::unsupported, name.driver + ":" + std::to_string(name.index) +
-                                       ": no such device, or none that there are kernels for (" +
-                                       driver->reason + ")");
+                                       ": no such device, or no kernels for it (" + driver->reason +
+                                       ")");
 }
 
 }  // namespace rocflash::verify

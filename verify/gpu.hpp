@@ -1,5 +1,5 @@
-// Memory, streams and events of a GPU, for the command and the tests: through the very driver that
-// the library found, but not through the library, which does none of this.
+// Memory, streams and events of a GPU for the command and the tests. They call the driver that the
+// library loaded, since the library has no such functions.
 #pragma once
 
 #include <rocflash/rocflash.hpp>
@@ -10,12 +10,14 @@
 
 namespace rocflash::verify {
 
-// A device by the name that people type: "cpu", "hip:0", "cuda:1". Throws Error for other names.
+// A parsed device name: "cpu", "hip:0" or its alias "rocm:0", "cuda:1", "sim:gfx942" (the
+// simulator). Throws Error for other names.
 struct DeviceName {
   explicit DeviceName(const std::string& text);
 
   std::string driver;  // "hip", "cuda"; empty for the CPU
   int index = 0;
+  std::string simulated;  // the architecture that the simulator has; empty for other devices
 
   bool gpu() const { return !driver.empty(); }
   DLDevice dlpack() const {
@@ -28,38 +30,37 @@ class Gpu {
   using Stream = void*;
   using Event = void*;
 
-  // Throws Error with the library's reason when that device cannot be used.
+  // Throws Error with the library's reason if the device cannot be used.
   static std::shared_ptr<Gpu> open(const DeviceName& name);
   virtual ~Gpu() = default;
 
   const rocflash_device& about() const { return about_; }
   DLDevice dlpack() const { return about_.device; }
 
-  // All of them throw Error with the driver's message. Copies and fills have happened when they
-  // return.
+  // All functions throw Error with the driver's message. Copies and fills are synchronous.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* memory) noexcept = 0;
   virtual void upload(void* to, const void* from, std::size_t bytes) = 0;
   virtual void download(void* to, const void* from, std::size_t bytes) = 0;
   virtual void fill(void* to, unsigned char value, std::size_t bytes) = 0;
 
-  // From memory of the GPU to memory of the GPU, on a stream.
+  // Asynchronous device-to-device copy.
   virtual void copy(void* to, const void* from, std::size_t bytes, Stream stream) = 0;
 
   virtual Stream make_stream() = 0;
-  virtual void drop_stream(Stream stream) noexcept = 0;
+  virtual void destroy_stream(Stream stream) noexcept = 0;
   virtual void wait(Stream stream) = 0;
 
   virtual Event make_event() = 0;
-  virtual void drop_event(Event event) noexcept = 0;
+  virtual void destroy_event(Event event) noexcept = 0;
   virtual void record(Event event, Stream stream) = 0;
-  virtual double seconds(Event begin, Event end) = 0;  // waits for the second
+  virtual double seconds(Event begin, Event end) = 0;  // waits for `end`
 
-  // Of the last launch: what the simulator counted, as JSON. Empty on hardware.
+  // The simulator's counters of the last launch, as JSON. Empty on hardware.
   virtual std::string counters() { return {}; }
   virtual void count_launches(bool) {}
-  // What the simulator's cycle model says: all launches since predict(true), in seconds, and the
-  // last one as JSON. 0 and empty on hardware.
+  // Predictions of the simulator's cycle model: the seconds of all launches since predict(true),
+  // and the last launch as JSON. 0 and empty on hardware.
   virtual void predict(bool) {}
   virtual double predicted_seconds() { return 0; }
   virtual std::string prediction() { return {}; }
@@ -68,7 +69,7 @@ class Gpu {
   rocflash_device about_{};
 };
 
-// Memory of a GPU that frees itself.
+// Owns GPU memory.
 class GpuMemory {
  public:
   GpuMemory(std::shared_ptr<Gpu> gpu, std::size_t bytes)

@@ -1,5 +1,5 @@
-// Runs cases: device, reference and plain attention on the same inputs, forward and backward, and
-// judges the first by the other two.
+// Runs cases: the device under test, the reference implementation and naive attention get the same
+// inputs, forward and backward. The error of naive attention bounds the error of the device.
 #pragma once
 
 #include <functional>
@@ -15,30 +15,30 @@ namespace rocflash::verify {
 
 struct Result {
   Case what;
-  std::vector<Finding> findings;  // one for each output
-  std::string
-      failure;  // what went wrong apart from numbers: a refusal, a stray write; empty: nothing
+  std::vector<Comparison> comparisons;  // one per output
+  // A failure other than a numerical one, such as an error or an out-of-bounds write; empty: none.
+  std::string failure;
   std::string refused;  // the device's message, where it is documented to refuse the case
 
   bool good() const;
   double worst_ratio(bool gradient) const;
 };
 
-// The device under test. It is always compared with the reference and the plain backend.
+// The device under test.
 struct Device {
-  Device(Backend who = Backend::cpu) : backend(who) {}
+  Device(Backend host_backend = Backend::cpu) : backend(host_backend) {}
 
-  Device(std::shared_ptr<Gpu> who) : gpu(std::move(who)) {}
+  Device(std::shared_ptr<Gpu> device) : gpu(std::move(device)) {}
 
   Backend backend = Backend::automatic;
-  std::shared_ptr<Gpu> gpu;  // null: the host, by `backend`
-  // Changes the problem that the device gets to see: tests make it err and look whether that is
-  // noticed.
+  std::shared_ptr<Gpu> gpu;  // null: `backend` on the host
+  // Changes the problem that only the device gets. Tests inject faults with it and check that they
+  // are detected.
   std::function<void(Problem&)> fault;
   std::function<void(Append&)> append_fault;
 };
 
-// Why a GPU refuses a case, as docs/gpu.md has it; empty when it ought to run.
+// Why a GPU refuses a case, as documented in docs/guides/gpu.md; empty if it must run.
 std::string documented_refusal(const Case& what);
 
 Result run(const Case& what, const Device& device = {});

@@ -1,5 +1,5 @@
-// The one table of cases: feature x dtype x shape class. Tests and `rocflash verify` both draw from
-// it, so a new feature is verified everywhere once it has a row here.
+// The table of cases: feature x dtype x shape class. Tests and `rocflash verify` both use it, so a
+// new feature needs only a row here to be verified everywhere.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace rocflash::verify {
 
-// A feature changes a case that already has its shape. Order within the table is the order of the
+// A feature modifies a case that already has its shape. The order of the table is the order of the
 // report.
 struct Feature {
   std::string name;
@@ -25,8 +25,8 @@ struct Shape {
 };
 
 enum class Level : std::uint8_t {
-  quick,  // every feature and every shape class in every dtype, but not their product
-  full,   // the product, and many random mixtures
+  quick,  // every feature and every shape class in every dtype, but not the product
+  full,   // the product, and random combinations of features
 };
 
 const std::vector<Feature>& features();
@@ -36,7 +36,7 @@ inline constexpr DType dtypes[] = {DType::f32, DType::f16, DType::bf16};
 // The case for one cell of the table.
 Case make_case(const Feature& feature, const Shape& shape, DType dtype, std::uint64_t seed);
 
-// A case with a random shape and a random handful of features; the same for the same seed.
+// A case with a random shape and random features, determined by the seed.
 Case mixed_case(DType dtype, std::uint64_t seed);
 
 // All cases of a level whose name contains `filter`.

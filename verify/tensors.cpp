@@ -7,15 +7,16 @@
 
 #include "verify/geometry.hpp"
 #include "verify/random.hpp"
+#include "verify/scalar.hpp"
 
 namespace rocflash::verify {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-DType option_dtype(const Case& c) { return c.wide_options ? DType::f32 : c.dtype; }
+DType option_dtype(const Case& c) { return c.f32_options ? DType::f32 : c.dtype; }
 
-// One source of randomness for each tensor, so that an option more does not change the others.
+// One generator per tensor, so that an additional option does not change the other tensors.
 Random random_for(const Case& c, const char* tensor) { return Random(derive_seed(c.seed, tensor)); }
 
 Buffer vector_of(const std::vector<std::int64_t>& values) {
@@ -31,9 +32,9 @@ std::optional<Buffer> optional_vector(const std::vector<std::int64_t>& values) {
   return vector_of(values);
 }
 
-// Fills the rows in use; the others stay poisoned.
-template <class Used, class Place>
-void fill_rows(Buffer& b, const Case& c, const char* name, Used used, Place index_of) {
+// Fills the used rows; unused rows stay poisoned.
+template <class Used, class IndexOf>
+void fill_rows(Buffer& b, const Case& c, const char* name, Used used, IndexOf index_of) {
   Random random = random_for(c, name);
   const bool gradient = name[0] == 'd';
   const double usual = name[0] == 'q' || name[0] == 'k' ? magnitude(c) : 1;
@@ -50,8 +51,8 @@ void fill_rows(Buffer& b, const Case& c, const char* name, Used used, Place inde
         for (column = 0; column < columns; ++column) b.set(at, size * random.normal());
         if (c.values != Values::non_finite || gradient || !random.chance(0.02)) continue;
         column = random.integer(0, columns - 1);
-        const double odd[] = {infinity, -infinity, std::nan("")};
-        b.set(at, odd[random.integer(0, 2)]);
+        const double non_finite[] = {infinity, -infinity, std::nan("")};
+        b.set(at, non_finite[random.integer(0, 2)]);
       }
     }
   }
@@ -59,7 +60,7 @@ void fill_rows(Buffer& b, const Case& c, const char* name, Used used, Place inde
 
 Buffer make_queries(const Case& c, const char* name, int columns) {
   const Geometry g(c);
-  // Queries that will be rotated, each to a position of its own, cannot share memory.
+  // Rotated queries have different values per position and cannot share memory.
   const Role role = c.rotary_dim > 0 ? Role::output : Role::input;
   Buffer b(c.dtype, lay_out(g.query_tensor(columns), c.layout, g.query_axes(), role));
   fill_rows(
@@ -90,7 +91,7 @@ std::optional<Buffer> make_new(const Case& c, const char* name, int columns) {
   return b;
 }
 
-// Angles grow with the position and fall with the column, as models have them.
+// Angles grow with the position and decrease with the column, as in models.
 std::optional<Buffer> make_rotary(const Case& c, double (*function)(double)) {
   if (c.rotary_dim == 0) return std::nullopt;
   constexpr double base = 10000;
@@ -105,7 +106,7 @@ std::optional<Buffer> make_rotary(const Case& c, double (*function)(double)) {
 std::optional<Buffer> make_block_table(const Case& c) {
   if (c.page == 0) return std::nullopt;
   const Geometry g(c);
-  Buffer b(DType::i32, Dims{c.sequences(), g.pages_each()});
+  Buffer b(DType::i32, Dims{c.sequences(), g.pages_per_sequence()});
   b.fill([&](const Dims& at) {
     return static_cast<double>(g.page(static_cast<std::size_t>(at[0]), at[1]));
   });
@@ -113,7 +114,7 @@ std::optional<Buffer> make_block_table(const Case& c) {
 }
 
 std::optional<Buffer> make_cache_index(const Case& c) {
-  if (!c.chosen_cache) return std::nullopt;
+  if (!c.batch_indexed_cache) return std::nullopt;
   const Geometry g(c);
   Buffer b(DType::i32, Dims{c.batch});
   b.fill([&](const Dims& at) {
@@ -126,23 +127,49 @@ std::optional<Buffer> make_mask(const Case& c, const Geometry& g) {
   if (!c.mask) return std::nullopt;
   Buffer b(DType::boolean, lay_out(g.per_score(*c.mask), c.layout, g.score_axes(), Role::input));
   Random random = random_for(c, "mask");
-  bool whole_row = false;
+  bool fully_masked = false;
   b.fill([&](const Dims& index) {
-    if (index[3] == 0) whole_row = b.shape()[2] > 1 && random.chance(0.1);
-    return !whole_row && random.chance(0.7) ? 1.0 : 0.0;
+    if (index[3] == 0) fully_masked = b.shape()[2] > 1 && random.chance(0.1);
+    return !fully_masked && random.chance(0.7) ? 1.0 : 0.0;
   });
   return b;
+}
+
+double clamp_to_dtype(double x, DType t) {
+  return std::isfinite(x) ? std::clamp(x, -largest_finite(t), largest_finite(t)) : x;
+}
+
+// The bias at `index`: a large value or `ordinary`, as LargeBias says.
+double large_bias(const Case& c, const Dims& index, std::int64_t keys, double ordinary,
+                  std::int64_t kind) {
+  const double value = clamp_to_dtype(static_cast<double>(c.bias_value), option_dtype(c));
+  const std::int64_t key = index[3];
+  switch (c.large_bias) {
+    case LargeBias::none:
+      return ordinary;
+    case LargeBias::queries:
+      return kind == 0 ? value : ordinary;
+    case LargeBias::keys:
+      return key < keys / 3 ? value : ordinary;
+    case LargeBias::mixed:
+      if (kind == 0) return value;
+      if (kind == 1) return key % 5 == 2 ? value : ordinary;
+      if (kind == 2) return key % 3 == 0 ? -value : value;
+      return ordinary;
+  }
+  return ordinary;
 }
 
 std::optional<Buffer> make_bias(const Case& c, const Geometry& g) {
   if (!c.bias) return std::nullopt;
   Buffer b(option_dtype(c), lay_out(g.per_score(*c.bias), c.layout, g.score_axes(), Role::input));
   Random random = random_for(c, "bias");
-  bool whole_row = false;
+  bool fully_masked = false;
   b.fill([&](const Dims& index) {
-    if (index[3] == 0) whole_row = b.shape()[2] > 1 && random.chance(0.1);
+    if (index[3] == 0) fully_masked = b.shape()[2] > 1 && random.chance(0.1);
     const double value = random.normal();
-    return c.bias_hides && (whole_row || random.chance(0.2)) ? -infinity : value;
+    if (c.bias_masks && (fully_masked || random.chance(0.2))) return -infinity;
+    return large_bias(c, index, b.shape()[3], value, (index[0] + index[1] + index[2]) % 4);
   });
   return b;
 }
@@ -151,7 +178,9 @@ std::optional<Buffer> make_slopes(const Case& c) {
   if (c.alibi == Slopes::none) return std::nullopt;
   Buffer b(DType::f32, c.alibi == Slopes::per_head ? Dims{c.heads} : Dims{c.sequences(), c.heads});
   Random random = random_for(c, "alibi");
-  b.fill([&](const Dims&) { return std::exp2(-8 * random.uniform()); });
+  b.fill([&](const Dims&) {
+    return static_cast<double>(c.slope_factor) * std::exp2(-8 * random.uniform());
+  });
   return b;
 }
 
@@ -159,7 +188,24 @@ std::optional<Buffer> make_sinks(const Case& c) {
   if (!c.sinks) return std::nullopt;
   Buffer b(option_dtype(c), Dims{c.heads});
   Random random = random_for(c, "sinks");
-  b.fill([&](const Dims&) { return random.normal(); });
+  b.fill([&](const Dims& index) {
+    const double ordinary = random.normal();
+    if (c.sink_value == 0) return ordinary;
+    const auto value = static_cast<double>(index[0] % 2 == 0 ? c.sink_value : -c.sink_value);
+    return clamp_to_dtype(value, option_dtype(c));
+  });
+  return b;
+}
+
+// Unused rows stay poisoned.
+std::optional<Buffer> make_dlse(const Case& c) {
+  if (!c.lse_gradient || !c.has_backward()) return std::nullopt;
+  const Geometry g(c);
+  Buffer b(DType::f32, lay_out(g.lse(), c.layout, g.lse_axes(), Role::input));
+  Random random = random_for(c, "dlse");
+  for (std::size_t n = 0; n < static_cast<std::size_t>(c.sequences()); ++n)
+    for (std::int64_t row = 0; row < g.used_queries(n).second; ++row)
+      for (std::int64_t h = 0; h < c.heads; ++h) b.set(g.lse_index(n, row, h), random.normal());
   return b;
 }
 
@@ -185,6 +231,7 @@ Inputs::Inputs(const Case& c)
       alibi(make_slopes(c)),
       bias(make_bias(c, Geometry(c))),
       sinks(make_sinks(c)),
+      dlse(make_dlse(c)),
       k_new(make_new(c, "k_new", c.head_dim)),
       v_new(make_new(c, "v_new", c.value_dim)),
       rotary_cos(make_rotary(c, std::cos)),
@@ -206,7 +253,7 @@ Problem Inputs::problem() const {
   Problem p;
   p.q = q.tensor();
   p.k = k.tensor();
-  p.v = what.shared_values ? first_columns(p.k, what.value_dim) : v.tensor();
+  p.v = what.mla ? first_columns(p.k, what.value_dim) : v.tensor();
   p.cu_seqlens_q = view(cu_seqlens_q);
   p.cu_seqlens_k = view(cu_seqlens_k);
   p.seqused_q = view(seqused_q);
@@ -237,8 +284,7 @@ Problem Inputs::problem() const {
 
 Append Inputs::append() const {
   return {.k_new = view(k_new),
-          .v_new = what.shared_values && k_new ? first_columns(k_new->tensor(), what.value_dim)
-                                               : view(v_new),
+          .v_new = what.mla && k_new ? first_columns(k_new->tensor(), what.value_dim) : view(v_new),
           .cu_seqlens_k_new = view(cu_seqlens_k_new),
           .rotary_cos = view(rotary_cos),
           .rotary_sin = view(rotary_sin),
@@ -250,7 +296,7 @@ std::uint64_t Inputs::fingerprint() const {
   std::uint64_t hash = 0;
   const auto add = [&](const Buffer& b) {
     const std::byte* bytes = b.bytes().data();
-    std::uint64_t word = 0;  // a last one that is not whole keeps bytes of the one before it
+    std::uint64_t word = 0;  // a partial last word keeps bytes of the preceding one
     for (std::size_t n = 0; n < b.bytes().size(); n += sizeof word) {
       std::memcpy(&word, bytes + n, std::min(sizeof word, b.bytes().size() - n));
       hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
@@ -262,7 +308,7 @@ std::uint64_t Inputs::fingerprint() const {
     if (what.appended.empty()) add(*b);
   }
   for (const auto* b : {&cu_seqlens_q, &cu_seqlens_k, &seqused_q, &seqused_k, &leftpad_k,
-                        &block_table, &cache_batch_idx, &mask, &alibi, &bias, &sinks, &k_new,
+                        &block_table, &cache_batch_idx, &mask, &alibi, &bias, &sinks, &dlse, &k_new,
                         &v_new, &cu_seqlens_k_new, &rotary_cos, &rotary_sin, &rotary_seqlens}) {
     if (*b) add(**b);
   }
@@ -282,7 +328,7 @@ std::optional<Buffer> weights_output(const Case& c, bool exact) {
                 Geometry::score_axes());
 }
 
-// With a bias that repeats elements (Layout::repeated) each of them has a gradient of its own.
+// With a broadcast bias (Layout::broadcast) every element has a separate gradient.
 std::optional<Buffer> bias_output(const Case& c, bool exact) {
   if (!c.bias) return std::nullopt;
   return output(c, exact, exact ? DType::f64 : option_dtype(c), Geometry(c).per_score(*c.bias),
@@ -293,6 +339,13 @@ std::optional<Buffer> slopes_output(const Case& c) {
   if (c.alibi == Slopes::none) return std::nullopt;
   return Buffer(DType::f32,
                 c.alibi == Slopes::per_head ? Dims{c.heads} : Dims{c.sequences(), c.heads});
+}
+
+// On GPUs delta is in the workspace if it is not requested: half of the seeds request it. Its last
+// stride must be 1.
+std::optional<Buffer> delta_output(const Case& c) {
+  if (c.seed % 2 != 0) return std::nullopt;
+  return output(c, true, DType::f32, Geometry(c).lse(), Geometry(c).lse_axes());
 }
 
 std::optional<Buffer> sinks_output(const Case& c) {
@@ -306,7 +359,7 @@ Outputs::Outputs(const Case& c, bool exact)
     : gradients(c.has_backward()),
       out(output(c, exact, exact ? DType::f64 : c.dtype, Geometry(c).query_tensor(c.value_dim),
                  Geometry(c).query_axes())),
-      lse(output(c, exact, DType::f32, Geometry(c).statistic(), Geometry(c).statistic_axes())),
+      lse(output(c, exact, DType::f32, Geometry(c).lse(), Geometry(c).lse_axes())),
       s_dmask(weights_output(c, exact)),
       dq(output(c, exact, out.dtype(), Geometry(c).query_tensor(c.head_dim),
                 Geometry(c).query_axes())),
@@ -315,13 +368,15 @@ Outputs::Outputs(const Case& c, bool exact)
                 Geometry(c).key_axes())),
       dsinks(sinks_output(c)),
       dbias(bias_output(c, exact)),
-      dalibi_slopes(slopes_output(c)) {}
+      dalibi_slopes(slopes_output(c)),
+      delta(delta_output(c)) {}
 
 ForwardOutputs Outputs::forward() const { return {out.tensor(), lse.tensor(), view(s_dmask)}; }
 
 BackwardTensors Outputs::backward(const Inputs& inputs) const {
-  return {inputs.dout.tensor(), out.tensor(), lse.tensor(), dq.tensor(),        dk.tensor(),
-          dv.tensor(),          view(dsinks), view(dbias),  view(dalibi_slopes)};
+  return {inputs.dout.tensor(), out.tensor(), lse.tensor(),     dq.tensor(),
+          dk.tensor(),          dv.tensor(),  view(dsinks),     view(dbias),
+          view(dalibi_slopes),  view(delta),  view(inputs.dlse)};
 }
 
 std::vector<Outputs::Named> Outputs::all() {
@@ -333,7 +388,8 @@ std::vector<Outputs::Named> Outputs::all() {
           {"dv", gradients ? &dv : nullptr, true},
           {"dsinks", gradients && dsinks ? &*dsinks : nullptr, true},
           {"dbias", gradients && dbias ? &*dbias : nullptr, true},
-          {"dalibi_slopes", gradients && dalibi_slopes ? &*dalibi_slopes : nullptr, true}};
+          {"dalibi_slopes", gradients && dalibi_slopes ? &*dalibi_slopes : nullptr, true},
+          {"delta", gradients && delta ? &*delta : nullptr, true}};
 }
 
 }  // namespace rocflash::verify

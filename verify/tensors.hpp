@@ -1,5 +1,5 @@
-// The tensors of a case: inputs filled from its seed, outputs poisoned. Rows of inputs that no
-// sequence uses stay poisoned too, so that a device that reads them shows it.
+// The tensors of a case: inputs filled from its seed, and poisoned outputs. Unused rows of inputs
+// stay poisoned too, so that reading them is detected.
 #pragma once
 
 #include <optional>
@@ -12,43 +12,44 @@ namespace rocflash::verify {
 
 struct Inputs {
   explicit Inputs(const Case& what);
-  // Valid as long as these inputs are.
+  // Views of these inputs, valid during their lifetime.
   Problem problem() const;
-  // What decode appends.
+  // The arguments of append and rotary embedding.
   Append append() const;
-  // Fingerprint of all bytes: a call must not change its inputs. Decode changes its cache, which
-  // `appended.hpp` looks after.
+  // Fingerprint of all bytes: a call must not change its inputs. The cache that decode appends to
+  // is excluded; append_reference.hpp checks it.
   std::uint64_t fingerprint() const;
 
   Case what;
-  Buffer q, k, v, dout;  // v and v_new are not used where k holds the values
+  Buffer q, k, v, dout;  // v and v_new are not used with MLA
   std::optional<Buffer> cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k;
   std::optional<Buffer> block_table, cache_batch_idx;
   std::optional<Buffer> mask, alibi, bias, sinks;
+  std::optional<Buffer> dlse;
   std::optional<Buffer> k_new, v_new, cu_seqlens_k_new, rotary_cos, rotary_sin, rotary_seqlens;
 };
 
-// The first columns of a tensor, in the same memory.
+// A view of the first columns of a tensor.
 Tensor first_columns(const Tensor& whole, std::int64_t columns);
 
 struct Outputs {
-  // `exact`: as the reference gives them, f64 where the ABI allows it, and compact.
+  // `exact`: outputs of the reference, f64 where the ABI allows it, and contiguous.
   Outputs(const Case& what, bool exact);
 
   ForwardOutputs forward() const;
   // Backward with the out and lse of this forward.
   BackwardTensors backward(const Inputs& inputs) const;
 
-  bool gradients;  // whether the case has any; if not, their buffers stay as they are
+  bool gradients;  // whether the case has any; if not, their buffers stay unwritten
 
   Buffer out, lse;
   std::optional<Buffer> s_dmask;
   Buffer dq, dk, dv;
-  std::optional<Buffer> dsinks, dbias, dalibi_slopes;
+  std::optional<Buffer> dsinks, dbias, dalibi_slopes, delta;
 
   struct Named {
     const char* name;
-    Buffer* buffer;  // null: not asked for
+    Buffer* buffer;  // null: not requested
     bool gradient;
   };
   std::vector<Named> all();

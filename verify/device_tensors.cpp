@@ -1,16 +1,16 @@
-#include "verify/mirror.hpp"
+#include "verify/device_tensors.hpp"
 
 #include <algorithm>
 
 namespace rocflash::verify {
 namespace {
 
-// What drivers align allocations to, at least, and kernels look at, at most.
+// At most the alignment of driver allocations, and at least the one that kernels depend on.
 constexpr std::size_t alignment = 16;
 
 }  // namespace
 
-Tensor Mirror::input(const Tensor& host) {
+Tensor DeviceTensors::input(const Tensor& host) {
   const Dims shape = host.shape(), strides = host.strides();
   const auto size = static_cast<std::int64_t>(size_of(host.dtype()));
   std::int64_t lowest = 0, highest = size;
@@ -20,7 +20,7 @@ Tensor Mirror::input(const Tensor& host) {
   }
   const auto* first = static_cast<const std::byte*>(host.data()) + lowest;
   const auto bytes = static_cast<std::size_t>(highest - lowest);
-  // As far off the alignment as on the host.
+  // The same misalignment as on the host.
   const std::size_t offset = reinterpret_cast<std::uintptr_t>(first) % alignment;
   inputs_.push_back({GpuMemory(gpu_, offset + bytes), first, offset, bytes});
   std::byte* copy = inputs_.back().memory.data() + offset;
@@ -28,7 +28,7 @@ Tensor Mirror::input(const Tensor& host) {
   return {copy - lowest, host.dtype(), shape, strides, gpu_->dlpack()};
 }
 
-Tensor Mirror::output(Buffer& buffer) {
+Tensor DeviceTensors::output(Buffer& buffer) {
   const Tensor host = buffer.tensor();
   const auto& bytes = buffer.bytes();
   outputs_.push_back({GpuMemory(gpu_, bytes.size()), &buffer});
@@ -38,19 +38,19 @@ Tensor Mirror::output(Buffer& buffer) {
           host.shape(), host.strides(), gpu_->dlpack()};
 }
 
-Tensor Mirror::within(const Tensor& host, const Tensor& whole, const Tensor& copy) {
-  const Dims own = host.strides(), of_whole = whole.strides();
-  const bool is_within = host.data() == whole.data() && own.size() == of_whole.size() &&
-                         std::equal(own.begin(), own.end(), of_whole.begin());
-  if (!is_within) return input(host);
+Tensor DeviceTensors::view_or_input(const Tensor& host, const Tensor& whole, const Tensor& copy) {
+  const Dims own = host.strides(), whole_strides = whole.strides();
+  const bool is_view = host.data() == whole.data() && own.size() == whole_strides.size() &&
+                       std::equal(own.begin(), own.end(), whole_strides.begin());
+  if (!is_view) return input(host);
   return {copy.data(), host.dtype(), host.shape(), host.strides(), gpu_->dlpack()};
 }
 
-Problem Mirror::input(const Problem& host) {
+Problem DeviceTensors::input(const Problem& host) {
   Problem p = host;
   p.q = input(host.q);
   p.k = input(host.k);
-  p.v = within(host.v, host.k, p.k);
+  p.v = view_or_input(host.v, host.k, p.k);
   for (auto* t :
        {&p.cu_seqlens_q, &p.cu_seqlens_k, &p.seqused_q, &p.seqused_k, &p.leftpad_k, &p.mask,
         &p.alibi_slopes, &p.bias, &p.sinks, &p.block_table, &p.cache_batch_idx}) {
@@ -59,7 +59,7 @@ Problem Mirror::input(const Problem& host) {
   return p;
 }
 
-std::string Mirror::fetch() {
+std::string DeviceTensors::copy_back() {
   for (const Input& i : inputs_) {
     std::vector<std::byte> bytes(i.bytes);
     gpu_->download(bytes.data(), i.memory.data() + i.offset, bytes.size());

@@ -1,4 +1,5 @@
-// `rocflash report`: what the compiler made of each GPU kernel of this build.
+// `rocflash kernels`, formerly `rocflash report`: compiler statistics of each GPU kernel of this
+// build.
 #include "commands.hpp"
 #include "kernel_report.hpp"
 #include "output.hpp"
@@ -6,7 +7,7 @@
 namespace rocflash::cli {
 namespace {
 
-int report(const std::string& json_file) {
+int kernels(const std::string& json_file) {
   const char* text = kernel_report_text();
   fmt::print(text_stream(json_file), "{}", text ? text : "This build has no kernels for GPUs.\n");
   const char* json = kernel_report_json();
@@ -16,10 +17,12 @@ int report(const std::string& json_file) {
 
 }  // namespace
 
-Command add_report(CLI::App& app) {
-  return add_json_command(app, "report",
-                          "Show registers, memory and occupancy of every GPU kernel of this build",
-                          report);
+Command add_kernels(CLI::App& app) {
+  Command command = add_json_command(
+      app, "kernels", "Show registers, memory and occupancy of every GPU kernel of this build",
+      kernels);
+  app.get_subcommand("kernels")->alias("report");
+  return command;
 }
 
 }  // namespace rocflash::cli

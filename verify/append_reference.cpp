@@ -1,4 +1,4 @@
-#include "verify/appended.hpp"
+#include "verify/append_reference.hpp"
 
 #include "verify/geometry.hpp"
 #include "verify/scalar.hpp"
@@ -12,7 +12,7 @@ double rounded(double x, DType dtype) {
   return load(memory, dtype);
 }
 
-// One element of a rotated row, whose elements `at` gives.
+// Computes one element of a rotated row from the elements at(column).
 class Rotation {
  public:
   Rotation(const Inputs& in, Arithmetic arithmetic)
@@ -39,7 +39,7 @@ class Rotation {
   bool exact_;
 };
 
-// Calls visit(sequence, number of the new key, head) for all of them.
+// Calls visit(sequence, index of the new key, head) for all new keys.
 template <class Visit>
 void for_each_new_row(const Case& c, Visit visit) {
   if (c.appended.empty()) return;
@@ -48,13 +48,13 @@ void for_each_new_row(const Case& c, Visit visit) {
       for (std::int64_t h = 0; h < c.kv_heads; ++h) visit(n, row, h);
 }
 
-// Where in the cache new key number `row` goes.
+// The index in the cache of new key `row`.
 Dims index_in_cache(const Geometry& g, std::size_t n, std::int64_t row, std::int64_t head,
                     std::int64_t column) {
   return g.key_index(n, g.used_keys(n).second + row, head, column);
 }
 
-Buffer without_new_rows(const Buffer& cache, const Case& c, int columns) {
+Buffer zero_new_rows(const Buffer& cache, const Case& c, int columns) {
   Buffer copy = cache;
   const Geometry g(c);
   for_each_new_row(c, [&](std::size_t n, std::int64_t row, std::int64_t h) {
@@ -99,34 +99,36 @@ Inputs after_append(const Inputs& before, Arithmetic arithmetic) {
   return after;
 }
 
-std::string damage(const Inputs& before, const Inputs& found) {
+std::string cache_mismatch(const Inputs& before, const Inputs& found) {
   const Case& c = before.what;
   const Geometry g(c);
-  if (without_new_rows(before.k, c, c.head_dim).bytes() !=
-      without_new_rows(found.k, c, c.head_dim).bytes())
-    return "k: changed where nothing was appended";
-  if (c.shared_values) return "";
+  if (zero_new_rows(before.k, c, c.head_dim).bytes() !=
+      zero_new_rows(found.k, c, c.head_dim).bytes())
+    return "k: changed outside the appended rows";
+  if (c.mla) return "";
   Buffer expected = before.v;
   for_each_new_row(c, [&](std::size_t n, std::int64_t row, std::int64_t h) {
     for (int x = 0; x < c.value_dim; ++x)
       expected.set(index_in_cache(g, n, row, h, x), before.v_new->get(g.new_index(n, row, h, x)));
   });
-  return expected.bytes() == found.v.bytes() ? "" : "v: is not what it was with v_new appended";
+  return expected.bytes() == found.v.bytes()
+             ? ""
+             : "v: differs from its former contents with v_new appended";
 }
 
-Finding judge_appended_keys(const Inputs& exact, const Inputs& plain, const Inputs& found) {
+Comparison compare_appended_keys(const Inputs& exact, const Inputs& naive, const Inputs& found) {
   const Case& c = found.what;
   const Geometry g(c);
-  Trio keys;
+  ComparedTensor keys;
   for_each_new_row(c, [&](std::size_t n, std::int64_t row, std::int64_t h) {
     for (int x = 0; x < c.head_dim; ++x) {
       const Dims at = index_in_cache(g, n, row, h, x);
       keys.reference.push_back(exact.k.get(at));
-      keys.plain.push_back(plain.k.get(at));
+      keys.naive.push_back(naive.k.get(at));
       keys.device.push_back(found.k.get(at));
     }
   });
-  return judge("k", keys, {.rounding = found.k.dtype()});
+  return compare("k", keys, {.rounding = found.k.dtype()});
 }
 
 }  // namespace rocflash::verify

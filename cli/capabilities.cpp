@@ -1,4 +1,4 @@
-#include "abilities.hpp"
+#include "capabilities.hpp"
 
 #include <array>
 
@@ -7,11 +7,11 @@
 namespace rocflash::cli {
 namespace {
 
-// One query and one key of one head: what depends on lengths is not asked here. The address is never read.
-void ask(const std::string& operation, const DLDevice& device, DType dtype, int head_dim) {
-  static std::array<std::byte, 64> nowhere{};
+// A size query for one query and one key of one head. The address is never dereferenced.
+void query(const std::string& operation, const DLDevice& device, DType dtype, int head_dim) {
+  static std::array<std::byte, 64> placeholder{};
   const auto tensor = [&](DType t, const Dims& shape) {
-    return Tensor{nowhere.data(), t, shape, {}, device};
+    return Tensor{placeholder.data(), t, shape, {}, device};
   };
   const Tensor row = tensor(dtype, {1, 1, 1, head_dim}), lse = tensor(DType::f32, {1, 1, 1});
   const Problem problem{.q = row, .k = row, .v = row};
@@ -29,22 +29,22 @@ void ask(const std::string& operation, const DLDevice& device, DType dtype, int 
 
 }  // namespace
 
-std::vector<Ability> abilities(const DLDevice& device) {
+std::vector<Capability> capabilities(const DLDevice& device) {
   const int largest = limits().max_head_dim;
-  std::vector<Ability> all;
+  std::vector<Capability> all;
   for (const char* operation : {"forward", "backward", "decode"}) {
-    Ability& ability = all.emplace_back(Ability{operation, {}, {}});
+    Capability& capability = all.emplace_back(Capability{operation, {}, {}});
     for (const DType dtype : {DType::f16, DType::bf16, DType::f32}) {
       const std::string name = verify::name_of(dtype);
-      ability.head_dim[name] = 0;
-      // Sizes are served up to a bound: the usual ones, from the largest on.
+      capability.head_dim[name] = 0;
+      // Support is monotonic: try the common head dimensions from the largest down.
       for (const int size : {largest, 512, 256, 192, 128, 64, 32}) {
         try {
-          ask(operation, device, dtype, size);
-          ability.head_dim[name] = size;
+          query(operation, device, dtype, size);
+          capability.head_dim[name] = size;
           break;
         } catch (const Error& refusal) {
-          ability.refusals[name] = refusal.what();
+          capability.refusals[name] = refusal.what();
         }
       }
     }
@@ -52,17 +52,17 @@ std::vector<Ability> abilities(const DLDevice& device) {
   return all;
 }
 
-std::string ability_text(const Ability& ability) {
+std::string capability_text(const Capability& capability) {
   std::map<int, std::string, std::greater<>> by_size;
-  for (const auto& [dtype, size] : ability.head_dim) {
+  for (const auto& [dtype, size] : capability.head_dim) {
     std::string& names = by_size[size];
     names += (names.empty() ? "" : " ") + dtype;
   }
   std::string text;
   for (const auto& [size, names] : by_size) {
     if (!text.empty()) text += "; ";
-    text += size > 0 ? names + ", head sizes to " + std::to_string(size) : "not " + names;
-    if (size == 0) text += " (" + ability.refusals.at(names.substr(0, names.find(' '))) + ")";
+    text += size > 0 ? names + ", head dimensions to " + std::to_string(size) : "not " + names;
+    if (size == 0) text += " (" + capability.refusals.at(names.substr(0, names.find(' '))) + ")";
   }
   return text;
 }
