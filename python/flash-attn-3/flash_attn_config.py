@@ -1,6 +1,7 @@
-"""What FlashAttention-3's build left out, by upstream's names; clients ask before they choose a path.
+"""The features that a FlashAttention-3 build omits, by upstream's names. Clients read them to
+select a path.
 
-Nothing is left out here but fp8. Head sizes need no kernels of their own; upstream's flags of them stay clear.
+Only fp8 is omitted here. Upstream's flags for head dimensions do not apply and stay clear.
 """
 
 _FEATURES = (
@@ -24,7 +25,7 @@ _FEATURES = (
     "HDIMDIFF64",
     "HDIMDIFF192",
 )
-# Upstream spells the flags of unequal head sizes in two ways; both are asked for.
+# Upstream has two spellings of the flags for unequal head dimensions; both are present.
 _DIFFERENT_HEADS = ("HDIMDIFF64", "HDIMDIFF192")
 
 CONFIG = {

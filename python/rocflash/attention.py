@@ -1,4 +1,4 @@
-"""`rocflash.attention`: the whole C ABI by keyword, for torch tensors and DLPack arrays alike."""
+"""`rocflash.attention`: the C ABI with keyword arguments, for torch tensors and DLPack arrays."""
 
 from __future__ import annotations
 
@@ -30,61 +30,113 @@ def _load_torch_side() -> None:
 
 
 def attention(
-    q: Any, k: Any, v: Any, *, cu_seqlens_q: Any = None, cu_seqlens_k: Any = None, seqused_q: Any = None,
-    seqused_k: Any = None, leftpad_k: Any = None, max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None, causal: bool = False, window: Any = None, attention_chunk: int = 0,
-    mask: Any = None, softmax_scale: float | None = None, softcap: float = 0.0, alibi_slopes: Any = None,
-    bias: Any = None, sinks: Any = None, block_table: Any = None, cache_batch_idx: Any = None,
-    dropout_p: float = 0.0, rng_state: Any = None, generator: torch.Generator | None = None,
-    deterministic: bool = False, return_lse: bool = False, return_weights: bool = False, num_splits: int = 0,
-    num_threads: int = 0, backend: str | None = None,
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    seqused_q: Any = None,
+    seqused_k: Any = None,
+    leftpad_k: Any = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    causal: bool = False,
+    window: Any = None,
+    attention_chunk: int = 0,
+    mask: Any = None,
+    softmax_scale: float | None = None,
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    bias: Any = None,
+    sinks: Any = None,
+    block_table: Any = None,
+    cache_batch_idx: Any = None,
+    dropout_p: float = 0.0,
+    rng_state: Any = None,
+    generator: torch.Generator | None = None,
+    deterministic: bool = False,
+    return_lse: bool = False,
+    return_weights: bool = False,
+    num_splits: int = 0,
+    num_threads: int = 0,
+    backend: str | None = None,
 ) -> Any:
     """Exact attention: ``softmax(softcap(scale * q k^T) + alibi + bias, masked) v``.
 
-    q is (b, sq, h, d), k (b, sk, hk, d), v (b, sk, hk, dv), h a multiple of hk; or packed
-    (total, heads, size) with ``cu_seqlens_q`` and ``cu_seqlens_k``. f32, f16 or bf16.
-
-    cu_seqlens_q, cu_seqlens_k: int32 (b + 1), where each packed sequence begins.
-    seqused_q, seqused_k: int32 (b), rows in use of each sequence.
+    q: (b, sq, h, d), f32, f16 or bf16; or packed (total_q, h, d) with ``cu_seqlens_q``.
+    k, v: (b, sk, hk, d) and (b, sk, hk, dv), h a multiple of hk; or packed with ``cu_seqlens_k``.
+    cu_seqlens_q, cu_seqlens_k: int32 (b + 1), the begins of varlen sequences.
+    seqused_q, seqused_k: int32 (b), used rows of each sequence.
     leftpad_k: int32 (b), keys to skip at each sequence's begin.
-    max_seqlen_q, max_seqlen_k: packed only, a bound on the lengths; found if not given, which on a
-    GPU waits for it.
-    causal: query i sees keys up to i + sk - sq.
-    window: (left, right), so many keys before and after that place; -1 for no bound.
+    max_seqlen_q, max_seqlen_k: packed only, a bound on the lengths; if absent it is computed, which
+    synchronizes with a GPU.
+    causal: query i attends to keys up to position i + sk - sq (bottom-right aligned).
+    window: (left, right), the number of keys before and after that position; -1 for no bound.
     attention_chunk: only keys of the same chunk of this many keys.
-    mask: bool (b|1, h|1, sq|1, sk|1), True sees.
-    softmax_scale: 1 / sqrt(d) unless given. softcap: 0, or s becomes softcap * tanh(s / softcap).
-    alibi_slopes: f32 (h) or (b, h). bias: (b|1, h|1, sq|1, sk|1), added to the scores.
-    sinks: (h), one more logit per head that takes weight but has no value.
-    All three have gradients, as q, k and v do.
-    block_table: int32 (b, pages), where k and v are pages (num_pages, page, hk, d); no gradients.
-    cache_batch_idx: int32 (b), which batch of k and v each sequence uses; no gradients.
-    dropout_p: in [0, 1). rng_state: int64 (2,), seed and offset; drawn from ``generator`` or
-    torch's default one unless given, and needed where torch is not used.
-    deterministic: bit-equal results on every run, even where that costs time.
-    num_splits: for few queries, parts that their keys are split into; 0 chooses.
-    num_threads: CPU only; 0 follows torch, or ROCFLASH_NUM_THREADS. backend: see rocflash.backend.
+    mask: bool (b|1, h|1, sq|1, sk|1), True attends.
+    softmax_scale: 1 / sqrt(d) unless given.
+    softcap: 0, or s becomes softcap * tanh(s / softcap).
+    alibi_slopes: f32 (h) or (b, h). It, bias and sinks have gradients, like q, k and v.
+    bias: (b|1, h|1, sq|1, sk|1), added to the scores.
+    sinks: (h), one more logit per head that has weight but no value.
+    block_table: int32 (b, pages), for paged k and v, (num_pages, page, hk, d); no gradients.
+    cache_batch_idx: int32 (b), the batch entry of k and v of each sequence; no gradients.
+    dropout_p: in [0, 1), the probability to drop a weight.
+    rng_state: int64 (2,), seed and offset; drawn from ``generator`` if absent, and required without
+    torch.
+    generator: torch's default generator unless given.
+    deterministic: bitwise equal results on every run, possibly slower.
+    num_splits: number of splits of the keys in decode; 0: heuristic.
+    num_threads: CPU only; 0: as torch, or ROCFLASH_NUM_THREADS.
+    backend: see rocflash.backend.
+    return_lse: also return lse, f32 (b, h, sq) or (h, total_q). It has gradients, like out.
+    return_weights: also return the normalized weights, f32 (b, h, sq, sk), negative where dropped.
 
-    Returns out (as q with dv columns); with ``return_lse`` also lse, f32 (b, h, sq) or (h, total_q);
-    with ``return_weights`` also the normalised weights, f32 (b, h, sq, sk), negative where dropped.
+    Returns out, as q with dv columns, or a tuple of out and what is requested.
     """
     left, right = (-1, -1) if window is None else window_pair(window)
     number = choice.for_operator() if backend is None else choice.number_of(backend)
-    # All there are, in the order of their list.
+    # All options, in the order of their list.
     options = (
-        cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, mask, alibi_slopes, bias, sinks,
-        block_table, cache_batch_idx, rng_state, max_seqlen_q or 0, max_seqlen_k or 0, causal, left, right,
-        attention_chunk, softmax_scale, softcap, dropout_p, deterministic, num_splits, num_threads, number,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        seqused_q,
+        seqused_k,
+        leftpad_k,
+        mask,
+        alibi_slopes,
+        bias,
+        sinks,
+        block_table,
+        cache_batch_idx,
+        rng_state,
+        max_seqlen_q or 0,
+        max_seqlen_k or 0,
+        causal,
+        left,
+        right,
+        attention_chunk,
+        softmax_scale,
+        softcap,
+        dropout_p,
+        deterministic,
+        num_splits,
+        num_threads,
+        number,
     )
     if is_torch(q):
         if _of_tensors is None:
             _load_torch_side()
+        assert _of_tensors is not None
         results = _of_tensors(q, k, v, options, generator, return_lse, return_weights)
     else:
         from ._arrays.calls import attention_of_arrays
 
         if generator is not None:
-            raise InvalidArgument("generator: is given, but q is no torch tensor; pass rng_state")
+            raise InvalidArgument(
+                "generator is given, but q is not a torch tensor; it must be None: pass rng_state"
+            )
         results = attention_of_arrays(q, k, v, options, return_lse, return_weights)
     if not return_lse and not return_weights:
         return results[0]

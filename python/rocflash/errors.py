@@ -1,7 +1,7 @@
-"""What can go wrong, as Python exceptions: one class for each status of the C ABI.
+"""The exceptions: one class per status of the C ABI.
 
-Each one is a RuntimeError, as flash_attn raises, and also the built-in that fits best, so that
-``except ValueError`` works as a Python programmer expects.
+Each one is a RuntimeError, as in flash_attn, and also the matching built-in exception, so that
+``except ValueError`` works.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ __all__ = [
 
 
 class Error(RuntimeError):
-    """Any refusal or failure of the library."""
+    """Any error of the library."""
 
 
 class InvalidArgument(Error, ValueError):
-    """The call makes no sense; the message names the argument, its value and what is allowed."""
+    """An argument is invalid; the message names the argument, its value and what is allowed."""
 
 
 class Unsupported(Error, NotImplementedError):
-    """The call makes sense, but this backend or device cannot do it."""
+    """The call is valid, but this backend or device does not support it."""
 
 
 class OutOfMemory(Error, MemoryError):
-    """The system refused memory or threads."""
+    """The system has no memory or threads left."""
 
 
 class DeviceError(Error):
-    """A driver failed; the message carries its words."""
+    """A driver call failed; the message has the driver's error."""
 
 
 class InternalError(Error):
-    """A defect of the library."""
+    """A bug in the library."""
 
 
 by_status: dict[int, type[Error]] = {

@@ -1,13 +1,15 @@
-"""This library behind torch.nn.functional.scaled_dot_product_attention, for models that call nothing else.
+"""Replaces torch.nn.functional.scaled_dot_product_attention with this library, for models that call
+it.
 
 >>> import rocflash
->>> rocflash.sdpa.enable()           # or for a while: with rocflash.sdpa.enable(): ...
->>> rocflash.sdpa.last()             # who served the last call, and why
+>>> rocflash.sdpa.enable()           # or in a block: with rocflash.sdpa.enable(): ...
+>>> rocflash.sdpa.last()             # the implementation of the last call, and why
 >>> rocflash.sdpa.disable()
 
-Arguments and results are torch's: masks of bool or float (which have gradients) of every shape that broadcasts, is_causal, dropout_p,
-scale, enable_gqa, any number of leading dimensions; autocast, torch.compile and deterministic algorithms are followed. What this
-library cannot serve goes to torch, by the rules of `_declined` and nothing else; it is said once for each reason (`FallbackWarning`).
+Arguments and results are torch's: masks of bool or float (which have gradients) of every shape that
+broadcasts, is_causal, dropout_p, scale, enable_gqa, any number of leading dimensions; autocast,
+torch.compile and deterministic algorithms are supported. Calls that this library does not support
+fall back to torch, only by the rules of `_declined`, with one `FallbackWarning` per reason.
 """
 
 from __future__ import annotations
@@ -38,9 +40,20 @@ try:
 except ImportError:  # torch 2.2
     CausalBias = CausalVariant = type("Absent", (), {})  # type: ignore[assignment, misc]
 
-__all__ = ["FallbackWarning", "Served", "counts", "disable", "enable", "is_enabled", "last", "scaled_dot_product_attention"]
+__all__ = [
+    "FallbackWarning",
+    "Served",
+    "counts",
+    "disable",
+    "enable",
+    "is_enabled",
+    "last",
+    "scaled_dot_product_attention",
+]
 
-assert attention_of_tensors  # registers the operators, which must be there before a compiler asks for them
+assert callable(
+    attention_of_tensors
+)  # registers the operators, which must exist before a compiler traces them
 
 
 class FallbackWarning(UserWarning):
@@ -48,7 +61,7 @@ class FallbackWarning(UserWarning):
 
 
 class Served(NamedTuple):
-    """Who served a call, "rocflash" or "torch", and for what reason if it was torch."""
+    """The implementation of a call, "rocflash" or "torch", and the reason if it was torch."""
 
     by: str
     reason: str = ""
@@ -58,14 +71,14 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _LARGEST_HEAD = int(limits()["max_head_dim"])
 
 _lock = threading.Lock()
-_torchs: Any = F.scaled_dot_product_attention  # what is called where this library does not serve
+_torchs: Any = F.scaled_dot_product_attention  # the fallback
 _enabled = _strict = False
 _last: Optional[Served] = None
 _counts: Counter[Served] = Counter()
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
-# --------------------------------------------------------------------------------------------------------- who serves a call
+# ---------------------------------------------------------------------------------------- selection
 
 
 @cache
@@ -73,70 +86,118 @@ def _is_usable(index: int) -> bool:
     return any(d["type"] != "cpu" and d["index"] == index for d in devices())
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _flash_is_off() -> bool:
-    """Graphs that are compiled keep what they were traced with."""
+    """Compiled graphs keep the implementation that they were traced with."""
     return not torch.backends.cuda.flash_sdp_enabled()
 
 
 def _watched(*tensors: Tensor) -> str:
-    """Who follows this call without a rule for this library: a mode that looks for torch's function (context parallelism has one),
-    torch.func's vmap, forward-mode derivatives."""
+    """The active mode or transform that needs torch's function: a mode that intercepts it (such as
+    that of context parallelism), torch.func's vmap, forward-mode derivatives.
+    """
     if torch._C._len_torch_function_stack():
         for mode in torch.overrides._get_current_function_mode_stack():
-            if not isinstance(mode, DeviceContext):  # of torch.set_default_device, which only cares for new tensors
+            if not isinstance(
+                mode, DeviceContext
+            ):  # of torch.set_default_device, which only affects new tensors
                 return f"a {type(mode).__name__} is active, which may look for torch's function"
     if transforms_active():
         for level in torch._C._functorch.get_interpreter_stack() or ():
             if level.key().name in ("Vmap", "Jvp"):
                 return f"torch.func.{level.key().name.lower()} is active"
-    if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
-        return "forward-mode derivatives are asked for"
+    if forward_ad._current_level >= 0 and any(
+        forward_ad.unpack_dual(x).tangent is not None for x in tensors
+    ):
+        return "forward-mode derivatives are requested"
     return ""
 
 
 def _declined(
-    q: Any, k: Any, v: Any, mask: Any, dropout_p: Any, is_causal: bool, scale: Any, gqa: bool, compiling: bool
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any,
+    dropout_p: Any,
+    is_causal: bool,
+    scale: Any,
+    gqa: bool,
+    compiling: bool,
 ) -> str:
-    """Why torch serves a call; empty if this library does. Calls that torch refuses are among them, so that it does."""
-    given = [("query", q), ("key", k), ("value", v), *([] if mask is None else [("attn_mask", mask)])]
+    """Why a call falls back to torch; empty: it does not. Invalid calls fall back too, so that
+    torch rejects them.
+    """
+    given = [
+        ("query", q),
+        ("key", k),
+        ("value", v),
+        *([] if mask is None else [("attn_mask", mask)]),
+    ]
     for name, x in given:
         if not isinstance(x, Tensor):
-            return f"{name}: no tensor"
+            return f"{name} has type {type(x).__name__}; this library takes a torch.Tensor"
         if x.is_nested or x.layout is not torch.strided:
-            return f"{name}: nested or sparse"
+            return f"{name} is nested or sparse; this library takes strided tensors"
         if not compiling and type(x) not in TENSOR_TYPES and type(x).__name__ != "FakeTensor":
-            return f"{name}: a {type(x).__name__}, which has ways of its own"
+            return f"{name} has type {type(x).__name__}, which may override torch functions"
         if x.device != q.device:
-            return f"{name}: on {x.device}, query on {q.device}"
+            return (
+                f"{name} is on {x.device}, and query is on {q.device}; they must be on the same "
+                "device"
+            )
     if q.device.type not in ("cpu", "cuda"):
-        return f"query: on {q.device.type}, which this library has no kernels for"
+        return f"query is on {q.device.type}; this library takes cpu and cuda tensors"
     if q.device.type == "cuda" and not compiling and not _is_usable(q.device.index or 0):
-        return f"query: on {q.device}, which this library cannot use (rocflash.drivers() says why)"
+        return (
+            f"query is on {q.device}, which this library cannot use (rocflash.drivers() says why)"
+        )
     if _flash_is_off():
         return "flash attention is switched off (sdpa_kernel or enable_flash_sdp)"
     if q.dtype not in _DTYPES or k.dtype != q.dtype or v.dtype != q.dtype:
-        return f"query, key, value: {q.dtype}, {k.dtype}, {v.dtype}; this library takes float32, float16 or bfloat16 throughout"
-    if min(q.dim(), k.dim(), v.dim()) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
-        return "query, key, value: shapes that do not fit"
+        return (
+            f"query, key and value have dtypes {q.dtype}, {k.dtype} and {v.dtype}; this library "
+            "takes one of float32, float16 and bfloat16 for all"
+        )
+    if (
+        min(q.dim(), k.dim(), v.dim()) < 2
+        or q.shape[-1] != k.shape[-1]
+        or k.shape[-2] != v.shape[-2]
+    ):
+        return (
+            f"query, key and value have shapes {tuple(q.shape)}, {tuple(k.shape)} and "
+            f"{tuple(v.shape)}; this library takes "
+            "(..., rows, d), (..., keys, d) and (..., keys, dv)"
+        )
     if min(q.shape[-1], v.shape[-1]) < 1 or max(q.shape[-1], v.shape[-1]) > _LARGEST_HEAD:
-        return f"query, value: head sizes {q.shape[-1]} and {v.shape[-1]}; this library takes 1 to {_LARGEST_HEAD}"
+        return (
+            f"query and value have head dimensions {q.shape[-1]} and {v.shape[-1]}; this library "
+            f"takes 1 to {_LARGEST_HEAD}"
+        )
     for name, x in (("dropout_p", dropout_p), ("scale", scale)):
-        if x is not None and not compiling and not (isinstance(x, (int, float)) and math.isfinite(x)):
-            return f"{name}: {x!r}; this library takes a finite number"
+        if (
+            x is not None
+            and not compiling
+            and not (isinstance(x, (int, float)) and math.isfinite(x))
+        ):
+            return f"{name} is {x!r}; this library takes a finite number"
     if not 0 <= dropout_p < 1:
-        return f"dropout_p: {dropout_p}; this library takes [0, 1)"
+        return f"dropout_p is {dropout_p}; this library takes [0, 1)"
     if mask is not None:
         if is_causal:
-            return "attn_mask: is given, and is_causal as well"
+            return "attn_mask is given, and is_causal is True; this library takes one of them"
         if mask.dtype not in (torch.bool, torch.float32, q.dtype):
-            return f"attn_mask: {mask.dtype}; this library takes bool, float32 and the query's dtype"
-    if gqa and (min(q.dim(), k.dim(), v.dim()) < 3 or k.shape[-3] == 0 or q.shape[-3] % k.shape[-3]):
-        return "enable_gqa: heads that do not divide"
+            return (
+                f"attn_mask has dtype {mask.dtype}; this library takes bool, float32 and the "
+                "query's dtype"
+            )
+    if gqa and (
+        min(q.dim(), k.dim(), v.dim()) < 3 or k.shape[-3] == 0 or q.shape[-3] % k.shape[-3]
+    ):
+        return "enable_gqa is True; the heads of query must be a multiple of those of key"
     return "" if compiling else _watched(*(x for _, x in given))
 
 
-# ------------------------------------------------------------------------------------------------------ torch's shapes and ours
+# -------------------------------------------------------------------------- torch's shapes and ours
 
 
 def _lead(x: Tensor) -> tuple[Any, Any]:
@@ -145,7 +206,7 @@ def _lead(x: Tensor) -> tuple[Any, Any]:
 
 
 def _broadcast(*shapes: tuple[Any, ...]) -> Optional[tuple[Any, ...]]:
-    """The shape that all broadcast to, if any."""
+    """The common broadcast shape, if any."""
     rank = max(len(shape) for shape in shapes)
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     found = []
@@ -191,9 +252,16 @@ def _fits(mask: Tensor, batch: tuple[Any, ...], heads: Any, rows: Any, keys: Any
 
 
 def _serve(
-    q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], dropout_p: float, causal: bool, scale: Any, gqa: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Optional[Tensor],
+    dropout_p: float,
+    causal: bool,
+    scale: Any,
+    gqa: bool,
 ) -> Any:
-    """The result, or why torch has to give it: shapes that only arrange themselves here."""
+    """The result, or why the call falls back to torch: unsupported combinations of shapes."""
     (batch_q, h), (batch_k, hk), (batch_v, hv) = _lead(q), _lead(k), _lead(v)
     rank, rows, keys = max(q.dim(), k.dim(), v.dim()), q.shape[-2], k.shape[-2]
     batch = _broadcast(batch_q, batch_k, batch_v)
@@ -203,15 +271,20 @@ def _serve(
         heads = _broadcast((h,), (hk,), (hv,))
         if heads is not None:
             h = heads[0]
-            hk = hk if hk == hv else h  # one head for all queries is served as it is
+            hk = hk if hk == hv else h  # one head for all queries needs no change
     if batch is None or heads is None or h == 0:
-        return "query, key, value: leading dimensions that do not fit"
+        return "query, key and value have leading dimensions that do not broadcast"
     if not (rows and keys) and _lead(q) != (batch, h):
-        return "query, key: no rows, and leading dimensions that broadcast, which torch then leaves as they are"
+        return (
+            "query or key has no rows, and leading dimensions broadcast, which torch then does not "
+            "expand"
+        )
     if mask is not None and not _fits(mask, batch, h, rows, keys):
-        return f"attn_mask: shape {tuple(mask.shape)}; it does not broadcast to the scores"
+        return f"attn_mask has shape {tuple(mask.shape)}; it does not broadcast to the scores"
     options: dict[str, Any] = {}
-    if causal and rows < keys:  # torch counts queries from the first key, this library from the last
+    if (
+        causal and rows < keys
+    ):  # torch counts queries from the first key, this library from the last
         k, v = k[..., :rows, :], v[..., :rows, :]
     if causal and rows > keys:
         options["window"] = (-1, rows - keys)
@@ -234,15 +307,19 @@ def _serve(
     return out.reshape(*batch, *((h,) if rank > 2 else ()), rows, v.shape[-1])
 
 
-# ------------------------------------------------------------------------------------------------------------------ the function
+# ------------------------------------------------------------------------------------- the function
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _say(reason: str) -> bool:
-    """Warns of a reason for the first time, also while a compiler traces."""
-    if reason not in _told:
-        _told.add(reason)
-        warnings.warn(f"rocflash.sdpa: torch serves scaled_dot_product_attention: {reason}", FallbackWarning, stacklevel=4)
+    """Warns of a reason once, also while a compiler traces."""
+    if reason not in _warned:
+        _warned.add(reason)
+        warnings.warn(
+            f"rocflash.sdpa: torch serves scaled_dot_product_attention: {reason}",
+            FallbackWarning,
+            stacklevel=4,
+        )
     return True
 
 
@@ -255,7 +332,7 @@ def _note(by: str, reason: str = "") -> None:
 def _by_torch(reason: str, compiling: bool, *arguments: Any, **named: Any) -> Any:
     if _strict:
         raise Unsupported(f"rocflash.sdpa.enable(strict=True): {reason}")
-    out = _torchs(*arguments, **named)  # raises, if it refuses too
+    out = _torchs(*arguments, **named)  # raises if it rejects the call too
     _say(reason)
     if not compiling:
         _note("torch", reason)
@@ -263,28 +340,54 @@ def _by_torch(reason: str, compiling: bool, *arguments: Any, **named: Any) -> An
 
 
 def _number(x: Any) -> Any:
-    """A number of torch's or NumPy's as Python's; whatever else is left for torch to refuse."""
+    """A torch or NumPy number as a Python number; torch rejects other values."""
     if isinstance(x, Tensor) and x.dim() == 0 and not x.is_complex():
         return float(x)
     return float(x) if isinstance(x, numbers.Real) else x
 
 
-def _plain_bias(bias: Any, is_causal: bool, q: Tensor, k: Tensor) -> tuple[Optional[Tensor], bool]:
-    """torch's causal bias, which compares the function that is called with torch's own, as (mask, is_causal)."""
+def _dense_bias(bias: Any, is_causal: bool, q: Tensor, k: Tensor) -> tuple[Optional[Tensor], bool]:
+    """torch's causal bias, which compares the called function with torch's, as (mask,
+    is_causal).
+    """
     sizes = bias.seq_len_q, bias.seq_len_kv
     square = bias.variant == CausalVariant.UPPER_LEFT or sizes[0] == sizes[1]
-    if square and not is_causal and min(q.dim(), k.dim()) >= 2 and sizes == (q.shape[-2], k.shape[-2]):
+    if (
+        square
+        and not is_causal
+        and min(q.dim(), k.dim()) >= 2
+        and sizes == (q.shape[-2], k.shape[-2])
+    ):
         return None, True
     return bias._materialize(q.device), is_causal
 
 
 def scaled_dot_product_attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = None, dropout_p: float = 0.0,
-    is_causal: bool = False, *, scale: Optional[float] = None, enable_gqa: bool = False,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Optional[Tensor] = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: Optional[float] = None,
+    enable_gqa: bool = False,
 ) -> Tensor:
-    """torch.nn.functional.scaled_dot_product_attention by this library, whether that is enabled there or not.
+    """torch.nn.functional.scaled_dot_product_attention with this library, even if it is not
+    enabled.
 
-    Dropout draws from torch's CPU generator, so the weights it drops are not those that torch's own kernels would.
+    query: (..., h, sq, d).
+    key, value: (..., hk, sk, d) and (..., hk, sk, dv).
+    attn_mask: broadcasts to (..., h, sq, sk); bool, True to attend, or float, which is added to the
+    scores and has a gradient. It also accepts torch.nn.attention.bias.CausalBias.
+    dropout_p: the probability to drop a weight, drawn from torch's CPU generator, so that other
+    weights are dropped than by torch's kernels.
+    is_causal: query i attends to keys 0 to i; not together with attn_mask.
+    scale: of the scores; 1 / sqrt(d) if None.
+    enable_gqa: hk may be a divisor of h.
+
+    Returns out (..., h, sq, dv). torch serves what this library does not support, with a
+    FallbackWarning.
     """
     compiling = is_compiling()
     q, k, v = query, key, value
@@ -293,9 +396,9 @@ def scaled_dot_product_attention(
     if (compiling or autocasting()) and all(isinstance(x, Tensor) for x in (q, k, v)):
         q, k, v = autocast(q, k, v)
     if isinstance(attn_mask, CausalBias) and isinstance(query, Tensor) and isinstance(key, Tensor):
-        attn_mask, is_causal = _plain_bias(attn_mask, is_causal, query, key)
+        attn_mask, is_causal = _dense_bias(attn_mask, is_causal, query, key)
     reason = _declined(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa, compiling)
-    if not reason and compiling:  # an operator's refusal comes when the graph runs, and is raised
+    if not reason and compiling:  # an operator's error is raised when the graph runs
         found = _serve(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         if not isinstance(found, str):
             return found
@@ -314,12 +417,14 @@ def scaled_dot_product_attention(
     return _by_torch(reason, compiling, *given, scale=scale, **named)
 
 
-# ------------------------------------------------------------------------------------------------------------- switching it on
+# ------------------------------------------------------------------------------------------- enable
 
 
 @wraps(scaled_dot_product_attention)
 def _installed(*arguments: Any, **named: Any) -> Any:
-    """What torch.nn.functional has while this is enabled. Who kept it beyond that gets torch's."""
+    """The replacement in torch.nn.functional. References kept after disable() call torch's
+    function.
+    """
     if not _enabled:
         return _torchs(*arguments, **named)
     return scaled_dot_product_attention(*arguments, **named)
@@ -329,8 +434,8 @@ _installed.__doc__ = F.scaled_dot_product_attention.__doc__
 
 
 def _replace(old: Any, new: Any) -> None:
-    """In torch.nn.functional, and wherever a module has imported the function by name."""
-    if F.scaled_dot_product_attention is old:  # or somebody has wrapped it meanwhile, and knows the way on
+    """Replaces the function in torch.nn.functional and in modules that imported it by name."""
+    if F.scaled_dot_product_attention is old:  # or another package has wrapped it since
         F.scaled_dot_product_attention = new
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in ("torch", "rocflash") or module is None:
@@ -341,7 +446,7 @@ def _replace(old: Any, new: Any) -> None:
 
 
 class _Enabled:
-    """What enable() returns: as a `with` block it restores what was before."""
+    """The result of enable(): as a `with` block it restores the previous state."""
 
     def __init__(self, before: tuple[bool, bool]) -> None:
         self._before = before
@@ -358,9 +463,9 @@ class _Enabled:
 
 
 def enable(strict: bool = False) -> _Enabled:
-    """Puts this library behind torch.nn.functional.scaled_dot_product_attention, for the whole process.
+    """Replaces torch.nn.functional.scaled_dot_product_attention in the whole process.
 
-    strict: what this library cannot serve is refused (`Unsupported`) instead of left to torch.
+    strict: unsupported calls raise `Unsupported` instead of falling back to torch.
     """
     global _enabled, _strict, _torchs
     with _lock:
@@ -368,7 +473,7 @@ def enable(strict: bool = False) -> _Enabled:
         _strict = bool(strict)
         if not _enabled:
             _torchs = F.scaled_dot_product_attention
-            _told.clear()
+            _warned.clear()
             _script_by_torch()
             _enabled = True
             _replace(_torchs, _installed)
@@ -376,7 +481,7 @@ def enable(strict: bool = False) -> _Enabled:
 
 
 def disable() -> None:
-    """Puts back what was there before enable()."""
+    """Restores the function from before enable()."""
     global _enabled, _strict
     with _lock:
         if _enabled:
@@ -386,21 +491,22 @@ def disable() -> None:
 
 @cache
 def _script_by_torch() -> None:
-    """torch.jit.script cannot read this file; what it compiles keeps torch's operator."""
+    """torch.jit.script cannot compile this file; scripted code keeps torch's operator."""
     from torch.jit import _builtins
 
     _builtins._register_builtin(_installed, "aten::scaled_dot_product_attention")
 
 
 def is_enabled() -> bool:
+    """Whether torch's function is replaced."""
     return _enabled
 
 
 def last() -> Optional[Served]:
-    """Who served the last call that ran in Python; graphs that torch.compile made do not report."""
+    """The implementation of the last call that ran in Python; compiled graphs do not report."""
     return _last
 
 
 def counts() -> dict[Served, int]:
-    """How many calls were served by whom, since the process began."""
+    """The number of calls per implementation since the process started."""
     return dict(_counts)

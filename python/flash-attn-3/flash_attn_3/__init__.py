@@ -1,6 +1,8 @@
-"""flash_attn_3, served by rocflash: FlashAttention-3's functions are in flash_attn_3.flash_attn_interface.
+"""flash_attn_3, implemented with rocflash: FlashAttention-3's functions are in
+flash_attn_3.flash_attn_interface.
 
-Importing the package alone imports nothing else, as upstream's does; `__rocflash__` says who serves it.
+Importing the package imports nothing else, as in upstream; `__rocflash__` is the version of
+rocflash.
 """
 
 from rocflash import __version__ as __rocflash__

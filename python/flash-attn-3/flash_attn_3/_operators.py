@@ -1,9 +1,9 @@
-"""torch.ops.flash_attn_3: fwd, bwd, fwd_combine and get_scheduler_metadata, with upstream's schemas.
+"""torch.ops.flash_attn_3: fwd, bwd, fwd_combine and get_scheduler_metadata, with upstream's
+schemas.
 
-Upstream's extension registers them when it is loaded; servers, exported models and torch's own FA3
-registry call them by these names. Their schemas say that results alias arguments, which torch's
-compiler refuses in an opaque operator. So they are composites: they decompose into operators whose
-schemas it accepts.
+Upstream's extension registers them on load; servers, exported models and torch's FA3 registry call
+them by these names. In their schemas results alias arguments, which torch's compiler rejects for
+opaque operators. Therefore they are composite: they decompose into operators without aliasing.
 """
 
 from __future__ import annotations
@@ -62,9 +62,12 @@ _DEFAULTS = {
 }
 
 
-def named(operator: str, *arguments: Any) -> _raw.RawCall:
+def named(operator: str, *arguments: Any, **given: Any) -> _raw.RawCall:
     """All arguments of an operator, by the names of its schema."""
-    return {name: x for name, x in zip(_NAMES[operator], arguments)}
+    call = {**dict(zip(_NAMES[operator], arguments)), **given}
+    if call.keys() != set(_NAMES[operator]):
+        raise KeyError(f"{operator} has other arguments: {call.keys() ^ set(_NAMES[operator])}")
+    return call
 
 
 def _kernel(name: str) -> Any:
@@ -73,14 +76,14 @@ def _kernel(name: str) -> Any:
     raw, defaults = _RAW_CALLS[name], _DEFAULTS[name]
 
     def kernel(*arguments: Any) -> Any:
-        # torch leaves out arguments at the end that have their default.
+        # torch omits trailing arguments with default values.
         return raw(named(name, *arguments, *defaults[len(arguments) :]))
 
     return kernel
 
 
 def _registered_by(name: str) -> str:
-    """Where an operator that is there already was defined, as torch remembers it."""
+    """Where an existing operator was registered, as torch records it."""
     for line in torch._C._dispatch_dump(f"flash_attn_3::{name}").splitlines():
         if line.startswith("debug: registered at "):
             return line[len("debug: registered at ") :]
@@ -88,9 +91,9 @@ def _registered_by(name: str) -> str:
 
 
 def _register() -> str:
-    """Who serves the operators: "rocflash", or the place where another package defined them.
+    """The implementation of the operators: "rocflash", or the location of another package's.
 
-    It is all four or none: one package's metadata would mean nothing to another's fwd.
+    All four belong to one package, since the metadata of one is invalid for the fwd of another.
     """
     taken = [name for name in _SCHEMAS if hasattr(torch.ops.flash_attn_3, name)]
     if taken:
@@ -109,6 +112,6 @@ def _register() -> str:
     return "rocflash"
 
 
-# A fragment, so that others may add operators of other names to the namespace.
+# A fragment, so that other packages can add operators to the namespace.
 _library = torch.library.Library("flash_attn_3", "FRAGMENT")
 served_by = _register()

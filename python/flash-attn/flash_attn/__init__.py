@@ -1,7 +1,7 @@
-"""flash_attn, served by rocflash: the seven functions under the names everybody imports.
+"""flash_attn, implemented with rocflash: the seven functions under their public names.
 
-`__version__` is that of the interface, `__rocflash__` that of who serves it. The package path stays
-open to other distributions that add modules below flash_attn.
+`__version__` is the version of the interface, `__rocflash__` that of rocflash. Other distributions
+can add modules below flash_attn to the package path.
 """
 
 from pkgutil import extend_path

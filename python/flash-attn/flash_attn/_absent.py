@@ -1,7 +1,7 @@
-"""Says of upstream's modules that are not here that they are absent, and why, when they are imported.
+"""Import errors with a reason for modules of upstream that this package does not have.
 
-Those who only look (importlib.util.find_spec) find nothing, as ever, and other distributions may still bring such modules: this comes
-last, after everybody has looked.
+importlib.util.find_spec finds nothing, and other distributions can still provide such modules: this
+finder is the last one in sys.meta_path.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from typing import Any
 
 _KERNELS = "kernels of upstream's own; flash_attn's functions are served by rocflash's"
 ABSENT = {
-    "flash_attn.cute": "FlashAttention 4 for NVIDIA's Blackwell; flash_attn_func serves every device",
-    "flash_attn.flash_attn_triton": f"{_KERNELS}; use flash_attn.flash_attn_func with attn_bias as rocflash.attention(bias=...)",
+    "flash_attn.cute": "FlashAttention 4's interface is the distribution flash-attn-4, of the same "
+    "release",
+    "flash_attn.flash_attn_triton": f"{_KERNELS}; use flash_attn.flash_attn_func with attn_bias as "
+    "rocflash.attention(bias=...)",
     "flash_attn.flash_attn_triton_og": _KERNELS,
     "flash_attn.flash_blocksparse_attention": "block-sparse attention is not offered",
     "flash_attn.flash_blocksparse_attn_interface": "block-sparse attention is not offered",
-    "flash_attn.fused_softmax": "attention is never materialised here; torch.softmax does the same",
+    "flash_attn.fused_softmax": "attention is never materialized here; torch.softmax does the same",
     "flash_attn.models": "whole models; transformers has them, and takes flash_attn from here",
     "flash_attn.ops.triton.k_activations": _KERNELS,
     "flash_attn.ops.triton.linear": _KERNELS,
@@ -27,18 +29,21 @@ ABSENT = {
 }
 
 
-class _Teller(MetaPathFinder):
+class _AbsentModules(MetaPathFinder):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        """Never finds anything. Raises where an import statement would raise without saying why."""
+        """Finds no modules. Raises with the reason where an import statement would raise without
+        one.
+        """
         why = ABSENT.get(name)
-        # The caller's caller is the import system's loading function, or that of somebody who only looks.
+        # The caller's caller is the import system's loading function, or find_spec's.
         if why and sys._getframe(2).f_code.co_name == "_find_and_load_unlocked":
             raise ModuleNotFoundError(
-                f"No module named {name!r}: it is no part of flash_attn as rocflash serves it ({why})",
+                f"No module named {name!r}: it is no part of flash_attn as rocflash serves it "
+                f"({why})",
                 name=name,
             )
 
 
 def register() -> None:
-    if not any(isinstance(finder, _Teller) for finder in sys.meta_path):
-        sys.meta_path.append(_Teller())
+    if not any(isinstance(finder, _AbsentModules) for finder in sys.meta_path):
+        sys.meta_path.append(_AbsentModules())

@@ -1,10 +1,11 @@
 """The operators that flash_attn registers with torch, under their upstream names and schemas.
 
-A schema is all there is to write: the signature that others inspect comes from it, and its names
-say where the raw function takes each argument.
+The schema defines an operator: it determines the signature that clients inspect, and maps arguments
+to those of the raw function.
 
-They serve every device that the library serves. _dispatch.py adds gradients, for calls of the public functions that
-somebody watches; others build their own from forward and backward, as with upstream's.
+They support all devices of the library. _dispatch.py adds gradients to calls of the public
+functions under a compiler, a mode or a tensor subclass; clients build their own from forward and
+backward, as with upstream.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ for _schema in _SCHEMAS:
 
 Forward = tuple[Tensor, Tensor, Tensor, Tensor]
 
-# The raw functions' names for two arguments. What an operator lacks (`gen`, forward's `out`) is
-# None to them.
+# The raw functions' names of two arguments. Arguments that an operator lacks (`gen`, forward's
+# `out`) are None.
 _RAW_NAMES = {"p_dropout": "dropout_p", "is_causal": "causal"}
 
 
@@ -69,7 +70,7 @@ class _Operator:
         return dict(zip(self.names, self.complete(arguments)))
 
     def complete(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """torch leaves out arguments at the end that have their default."""
+        """Completes arguments: torch omits trailing ones with default values."""
         return arguments + self.defaults[len(arguments) :]
 
     def call_raw(self, *arguments: Any) -> list[Tensor]:

@@ -1,4 +1,6 @@
-"""From padded batches to packed sequences and back, as flash_attn.bert_padding has it."""
+"""Conversion of padded batches to varlen sequences and back: the functions of
+flash_attn.bert_padding.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +32,20 @@ def index_first_axis(x: Tensor, indices: Tensor) -> Tensor:
 
 
 def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -> Tensor:
-    """The inverse: a tensor of so many rows, zero but for those that indices name."""
+    """The inverse: a tensor of that many rows, zero except at the indices."""
     rows = values.new_zeros((first_axis_dim, *values.shape[1:]))
     return rows.index_put((indices,), values)
 
 
 def index_first_axis_residual(x: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of x, and x itself for a residual branch, whose gradient is added to that of the rows."""
+    """Rows of x, and x itself for a residual branch, whose gradient is added to that of the
+    rows.
+    """
     return x[indices], x.view_as(x)
 
 
 class IndexFirstAxis:
-    """Upstream's autograd classes, by the one name of theirs that is used: torch differentiates the functions itself."""
+    """Upstream's autograd classes, reduced to `apply`: torch differentiates the functions."""
 
     apply = staticmethod(index_first_axis)
 
@@ -80,20 +84,20 @@ def unpad_input(
 def unpad_input_for_concatenated_sequences(
     hidden_states: Tensor, attention_mask_in_length: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, int]:
-    """As unpad_input where one row of the batch holds several sequences.
+    """unpad_input for rows with several concatenated sequences.
 
     Row b of attention_mask_in_length lists their lengths, one after another, filled up with zeros.
     """
     length = attention_mask_in_length.sum(dim=-1)
-    places = torch.arange(attention_mask_in_length.shape[-1], device=length.device)
-    packed, indices = _pack(hidden_states, places[None] < length[:, None])
+    positions = torch.arange(attention_mask_in_length.shape[-1], device=length.device)
+    packed, indices = _pack(hidden_states, positions[None] < length[:, None])
     flat = attention_mask_in_length.flatten()
     lengths = flat[flat > 0]
     return packed, indices, _cumulative(lengths), int(lengths.max())
 
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
-    """The padded (batch, seqlen, ...) of packed rows, zero where nothing was."""
+    """The padded (batch, seqlen, ...) of packed rows, zero elsewhere."""
     return index_put_first_axis(hidden_states, indices, batch * seqlen).unflatten(
         0, (batch, seqlen)
     )

@@ -1,1 +1,1 @@
-"""Arrays of other libraries to the library and back, by DLPack; NumPy's as they are."""
+"""Arrays of other libraries through DLPack, and NumPy arrays directly."""

@@ -1,9 +1,10 @@
-"""Arrays in and results out: NumPy's as they are, those of others (JAX, CuPy, ...) by DLPack.
+"""Import of arguments and export of results: NumPy arrays directly, others (JAX, CuPy, ...) through
+DLPack.
 
-An array is looked at, not kept: what the library is told of it is written anew, so that strides that
-mean nothing (of empty arrays) or are missing become those of a compact array. Results on the CPU are
-memory of ours, handed to the caller's own library by DLPack too; NumPy makes its own. Results on a GPU are
-made by the caller's library, by the array API's `empty`; calls go to the default stream.
+Each call writes a new DLTensor for an array. Missing strides, and those of empty arrays, become
+those of a contiguous array. Results on the CPU are allocated here and exported to the caller's
+library through DLPack; NumPy allocates its own. Results on a GPU are allocated by the caller's
+library with the array API's `empty`; calls use the default stream.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def compact(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Array(NamedTuple):
-    """An array as the library is told of it."""
+    """The description of an array for the library."""
 
     dtype: Type
     device: tuple[int, int]
@@ -93,8 +94,8 @@ class Array(NamedTuple):
     strides: tuple[int, ...]  # in elements
     data: int
     read_only: bool
-    kept: Any  # for as long as the call needs it
-    # Strides and address fit the element's size, as the library wants them.
+    kept: Any  # keeps the memory alive during the call
+    # Whether strides and address are multiples of the element size, as the library requires.
     aligned: bool = True
 
     @property
@@ -111,58 +112,60 @@ def numpy_of(x: Any) -> Any:
 def _look_at_numpy(name: str, x: Any, numpy: Any) -> Array:
     if isinstance(x, numpy.ma.MaskedArray):
         raise InvalidArgument(
-            f"{name}: is a masked array, whose mask would be lost; it must be an ordinary array"
+            f"{name} is a masked array, whose mask would be lost; it must be an ordinary array"
         )
     code, size = _CODES.get(x.dtype.kind), x.dtype.itemsize
     if code is None or not x.dtype.isnative:
         raise InvalidArgument(
-            f"{name}: dtype {x.dtype!r}; it must be a number's, in this machine's order of bytes"
+            f"{name} has dtype {x.dtype!r}; it must be a numeric dtype in native byte order"
         )
     data = x.ctypes.data
     strides = tuple(n // size for n in x.strides) if x.size else compact(x.shape)
     aligned = not x.size or (data % size == 0 and all(n % size == 0 for n in x.strides))
     device = (abi.DL_CPU, 0)
-    return Array((code, 8 * size), device, x.shape, strides, data, not x.flags.writeable, x, aligned)
+    return Array(
+        (code, 8 * size), device, x.shape, strides, data, not x.flags.writeable, x, aligned
+    )
 
 
 def _capsule_of(x: Any) -> Any:
-    try:  # says what is read-only, and is refused by older libraries
+    try:  # versioned capsules have a read-only flag; older libraries do not support them
         return x.__dlpack__(max_version=(1, 0))
     except TypeError:
         return x.__dlpack__()
 
 
 def look_at(name: str, x: Any) -> Array:
-    """What the library is told of an argument."""
+    """The description of an argument."""
     numpy = numpy_of(x)
     if numpy is not None:
         return _look_at_numpy(name, x, numpy)
     if not hasattr(x, "__dlpack__"):
         raise TypeError(
-            f"{name}: {type(x).__name__}; it must be a torch.Tensor or an array with "
+            f"{name} has type {type(x).__name__}; it must be a torch.Tensor or an array with "
             "__dlpack__, such as NumPy's"
         )
-    is_negative = getattr(x, "is_neg", None)  # torch's __dlpack__ does not tell
+    is_negative = getattr(x, "is_neg", None)  # torch's __dlpack__ does not report it
     if is_negative is not None and is_negative():
         raise InvalidArgument(
-            f"{name}: has torch's negative bit, which DLPack cannot express; it must be resolved "
+            f"{name} has torch's negative bit, which DLPack cannot express; it must be resolved "
             "(resolve_neg) before"
         )
     try:
-        capsule = _capsule_of(x)  # its destructor gives the memory back
+        capsule = _capsule_of(x)  # its destructor frees the memory
         if _capsule_is(capsule, b"dltensor_versioned"):
             address = _capsule_pointer(capsule, b"dltensor_versioned")
             versioned = DLManagedTensorVersioned.from_address(address)
             if versioned.major != 1:
-                raise ValueError(f"it is of version {versioned.major}, which nobody asked for")
+                raise ValueError(f"it is of version {versioned.major}, which was not requested")
             t, read_only = versioned.dl_tensor, bool(versioned.flags & _READ_ONLY)
         else:
             t = DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
             read_only = False
     except Exception as error:
-        raise InvalidArgument(f"{name}: cannot be read by DLPack: {error}") from error
+        raise InvalidArgument(f"{name} cannot be read by DLPack: {error}") from error
     if t.lanes != 1:
-        raise InvalidArgument(f"{name}: {t.lanes} numbers in each element; it must be 1")
+        raise InvalidArgument(f"{name} has {t.lanes} DLPack lanes per element; it must have 1")
     shape = tuple(t.shape[n] for n in range(t.ndim))
     given = bool(t.strides) and 0 not in shape
     strides = tuple(t.strides[n] for n in range(t.ndim)) if given else compact(shape)
@@ -170,34 +173,34 @@ def look_at(name: str, x: Any) -> Array:
     return Array((t.code, t.bits), device, shape, strides, data, read_only, (x, capsule))
 
 
-def copied(name: str, x: Any, seen: Array) -> Array:
-    """The array anew and compact, where the library wants it so; torch's tensors are copied likewise."""
-    if seen.on_gpu:
+def copied(name: str, x: Any, view: Array) -> Array:
+    """A contiguous copy of the array, as for torch tensors."""
+    if view.on_gpu:
         space = namespace(x)
         if hasattr(space, "ascontiguousarray"):
             return look_at(name, space.ascontiguousarray(x))
-        return seen  # the library says what it does not take
+        return view  # the library rejects other dtypes
     numpy = numpy_of(x)
     if numpy is None:
         try:
             import numpy
         except ImportError:
-            return seen
-    size = seen.dtype[1] // 8
-    if seen.aligned and size in (1, 2, 4, 8):  # the bits alone, since NumPy does not know every dtype
-        reach = [(n - 1) * s * size for n, s in zip(seen.shape, seen.strides)]
+            return view
+    size = view.dtype[1] // 8
+    if view.aligned and size in (1, 2, 4, 8):  # as integers, since NumPy lacks some dtypes
+        reach = [(n - 1) * s * size for n, s in zip(view.shape, view.strides)]
         low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
-        memory = (ctypes.c_byte * (high - low + size)).from_address(seen.data + low)
-        strides = tuple(s * size for s in seen.strides)
-        x = numpy.ndarray(seen.shape, f"u{size}", memory, -low, strides)
+        memory = (ctypes.c_byte * (high - low + size)).from_address(view.data + low)
+        strides = tuple(s * size for s in view.strides)
+        x = numpy.ndarray(view.shape, f"u{size}", memory, -low, strides)
     x = numpy.array(x, order="C", subok=False)
-    return seen._replace(
-        strides=compact(seen.shape), data=x.ctypes.data, read_only=False, kept=x, aligned=True
+    return view._replace(
+        strides=compact(view.shape), data=x.ctypes.data, read_only=False, kept=x, aligned=True
     )
 
 
 class Result:
-    """Memory for a result: 64-byte aligned, compact, exported once by DLPack."""
+    """Memory for a result: 64-byte aligned, contiguous, exported once through DLPack."""
 
     _exported: dict[int, tuple[Any, ...]] = {}
 
@@ -228,56 +231,61 @@ class Result:
         return _capsule_new(address, b"dltensor", None)
 
     def array(self) -> Array:
-        place = (abi.DL_CPU, 0)
-        return Array(self.dtype, place, self.shape, self.strides, self.data, False, self._memory)
+        device = (abi.DL_CPU, 0)
+        return Array(self.dtype, device, self.shape, self.strides, self.data, False, self._memory)
 
 
-@_Deleter
+@_Deleter  # type: ignore[untyped-decorator]
 def _release(address: int) -> None:
-    """The consumer is done: let go of the memory."""
+    """The deleter of the exported tensor: releases the memory."""
     Result._exported.pop(address, None)
 
 
 def namespace(like: Any) -> Any:
-    """The module that `like` comes from, as far as it can be told."""
+    """The array API namespace of `like`, if known."""
     if hasattr(like, "__array_namespace__"):
         return like.__array_namespace__()
     return sys.modules.get(type(like).__module__.partition(".")[0])
 
 
 class Maker:
-    """Makes results of the kind of q, where q is."""
+    """Allocates results with q's array library, on q's device."""
 
-    def __init__(self, q: Any, seen: Array) -> None:
-        self._q, self._seen, self._numpy = q, seen, numpy_of(q)
+    def __init__(self, q: Any, view: Array) -> None:
+        self._q, self._view, self._numpy = q, view, numpy_of(q)
         if self._numpy is not None:
-            if seen.dtype not in _NUMPY_NAMES:
-                raise InvalidArgument(f"q: dtype {q.dtype}; allowed are float32 and float16")
+            if view.dtype not in _NUMPY_NAMES:
+                raise InvalidArgument(f"q has dtype {q.dtype}; allowed are float32 and float16")
             return
-        if seen.dtype[1] not in (16, 32, 64):
-            raise InvalidArgument(f"q: DLPack dtype {seen.dtype}; allowed are f32, f16 and bf16")
+        if view.dtype[1] not in (16, 32, 64):
+            raise InvalidArgument(f"q has DLPack dtype {view.dtype}; allowed are f32, f16 and bf16")
         self._space = namespace(q)
-        needed = "empty" if seen.on_gpu else "from_dlpack"
+        needed = "empty" if view.on_gpu else "from_dlpack"
         if self._space is None or not hasattr(self._space, needed):
             raise Unsupported(
-                f"q: {type(q).__name__} comes from a library without the array API's `{needed}`, so "
+                f"q has type {type(q).__name__} from a library without the array API's `{needed}`, "
+                "so "
                 "a result of its kind cannot be made; pass torch tensors or NumPy arrays"
             )
 
     def make(self, name: str, shape: tuple[int, ...], dtype: Type) -> tuple[Any, Array]:
-        """A result and what the library is told of it; `hand_over` gives it its final form."""
+        """Allocates a result and describes it; `hand_over` converts it to an array of q's
+        library.
+        """
         made: Any
         try:
             if self._numpy is not None:
                 made = self._numpy.empty(shape, dtype=_NUMPY_NAMES[dtype])
-            elif self._seen.on_gpu:
+            elif self._view.on_gpu:
                 kind = self._space.float32 if dtype == F32 else self._q.dtype
                 made = self._space.empty(shape, dtype=kind, device=self._q.device)
             else:
                 made = Result(shape, dtype)
                 return made, made.array()
         except (OverflowError, ValueError) as error:
-            raise InvalidArgument(f"{name}: shape {shape} cannot be had: {error}") from error
+            raise InvalidArgument(
+                f"{name} has shape {shape}, which cannot be allocated: {error}"
+            ) from error
         return made, look_at(name, made)
 
     def hand_over(self, made: Any) -> Any:
@@ -293,5 +301,5 @@ class Scratch:
         self._memory: Any = None
 
     def __call__(self, size: int) -> int:
-        self._memory, seen = self._maker.make("workspace", (-(-size // 4) + 16,), F32)
-        return -(-seen.data // 64) * 64
+        self._memory, view = self._maker.make("workspace", (-(-size // 4) + 16,), F32)
+        return -(-view.data // 64) * 64

@@ -1,5 +1,6 @@
-"""Backends that are no part of the library, as its peers: `triton` has kernels of its own, `ck` calls AITER.
+"""Backends outside of the library: `triton` with kernels in Python, and `ck`, which calls AITER.
 
-Both take torch tensors. `problem` checks a call once for either, as the library's own door does; each has the functions
-`check`, `forward`, `backward` and `refuse_missing_gradients` that `_torch.calls` hands over to.
+Both support torch tensors. `problem` validates calls of both, like the library's API layer. Each
+has the functions `check`, `forward`, `backward` and `refuse_missing_gradients`, which
+`_torch.calls` dispatches to.
 """

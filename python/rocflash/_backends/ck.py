@@ -1,7 +1,8 @@
-"""The backend `ck`: AITER, where it is installed, which carries CK's and AMD's assembly kernels.
+"""The backend `ck`: AITER, if installed, with the kernels of CK and AMD's assembly kernels.
 
-Forward goes to AITER's public functions, backward to the two below them that its own autograd calls. Their arguments
-have changed over time: all are passed by name, and what a version lacks is refused as if it were an option.
+Forward calls AITER's public functions, backward the two private ones that its autograd calls. Their
+arguments differ between versions: all are passed by name, and those that a version lacks are
+rejected like unsupported options.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .problem import Problem
 
 NAME = "ck"
 MAX_HEAD_DIM = 256
-# What AITER's functions do not take, or take with another meaning than the library's.
+# Options that AITER's functions lack, or that have another meaning there.
 _ABSENT = (
     "seqused_q",
     "seqused_k",
@@ -33,8 +34,9 @@ _ABSENT = (
     "cache_batch_idx",
 )
 INSTALL = (
-    "AITER is AMD's own package for ROCm (https://github.com/ROCm/aiter): git clone --recursive it, then pip install . in "
-    "its folder with ROCm's torch installed; or choose another backend, such as 'native'"
+    "AITER is AMD's own package for ROCm (https://github.com/ROCm/aiter): git clone --recursive "
+    "it, then pip install . in "
+    "its directory with ROCm's torch installed; or choose another backend, such as 'native'"
 )
 
 
@@ -42,12 +44,16 @@ def _aiter(module: str = "aiter") -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise Unsupported(f"backend: 'ck'; {module} cannot be imported ({error}). {INSTALL}") from error
+        raise Unsupported(
+            f"backend is 'ck'; {module} cannot be imported ({error}). {INSTALL}"
+        ) from error
 
 
 def _check_device(q: Tensor) -> None:
     if q.device.type != "cuda" or not getattr(torch.version, "hip", None):
-        raise Unsupported(f"q: is on {q.device}; backend 'ck' takes tensors on AMD GPUs, by ROCm's torch")
+        raise Unsupported(
+            f"q is on {q.device}; backend 'ck' takes tensors on AMD GPUs, from ROCm's torch"
+        )
 
 
 def _read(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...]) -> Problem:
@@ -58,13 +64,17 @@ def _read(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...]) -> Problem:
     o = p.options
     if o.dropout_p:
         raise Unsupported(
-            f"dropout_p: {o.dropout_p}; backend 'ck' draws other random bits than the library's, so it must be 0"
+            f"dropout_p is {o.dropout_p}; backend 'ck' draws other random bits than the library's, "
+            "so it must be 0"
         )
     if p.packed_q != p.packed_k:
-        raise Unsupported("cu_seqlens_k: is None, but cu_seqlens_q is given; backend 'ck' needs both or neither")
+        raise Unsupported(
+            "cu_seqlens_k is None, but cu_seqlens_q is given; backend 'ck' requires both or neither"
+        )
     if o.softcap and not p.packed_q:
         raise Unsupported(
-            f"softcap: {o.softcap}; backend 'ck' takes it with packed sequences alone, so it must be 0"
+            f"softcap is {o.softcap}; backend 'ck' takes it with varlen sequences alone, so it "
+            "must be 0"
         )
     return p
 
@@ -73,9 +83,10 @@ check = _read
 
 
 def _call(function: Any, arguments: dict[str, Any], meant: dict[str, str]) -> Any:
-    """Calls by name. Arguments that AITER's version lacks are left out where they ask for nothing.
+    """Calls with keyword arguments. Those that this version of AITER lacks are omitted if they have
+    neutral values.
 
-    `meant` has the option of this package that an argument stands for.
+    `meant` maps arguments to the options of this package.
     """
     takes = inspect.signature(function).parameters
     if not any(x.kind is x.VAR_KEYWORD for x in takes.values()):
@@ -83,12 +94,20 @@ def _call(function: Any, arguments: dict[str, Any], meant: dict[str, str]) -> An
             value = arguments.pop(name)
             if value is not None and (isinstance(value, Tensor) or value):
                 option = meant.get(name, name)
-                words = "is given" if isinstance(value, Tensor) else repr(value)
-                raise Unsupported(f"{option}: {words}; this AITER's {function.__name__} has no argument {name!r}")
-        needed = {n for n, x in takes.items() if x.default is x.empty and x.kind is x.POSITIONAL_OR_KEYWORD}
+                words = "given" if isinstance(value, Tensor) else repr(value)
+                raise Unsupported(
+                    f"{option} is {words}; this AITER's {function.__name__} has no argument "
+                    f"{name!r}"
+                )
+        needed = {
+            n
+            for n, x in takes.items()
+            if x.default is x.empty and x.kind is x.POSITIONAL_OR_KEYWORD
+        }
         if needed - set(arguments):
             raise Unsupported(
-                f"backend: 'ck'; this AITER's {function.__name__} asks for {sorted(needed - set(arguments))}, which "
+                f"backend is 'ck'; this AITER's {function.__name__} requires "
+                f"{sorted(needed - set(arguments))}, which "
                 "this version of rocflash does not know"
             )
     return function(**arguments)
@@ -98,7 +117,7 @@ _MEANT = {"logits_soft_cap": "softcap", "window_size": "window", "return_lse": "
 
 
 def _window(p: Problem) -> tuple[int, int]:
-    """As AITER's callers have it: a causal mask alone has no window."""
+    """The window in AITER's convention: a causal mask without window has no bounds."""
     o = p.options
     if o.causal:
         return (o.window_left, 0) if o.window_left >= 0 else (-1, -1)
@@ -106,12 +125,17 @@ def _window(p: Problem) -> tuple[int, int]:
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], want_weights: bool, out: Optional[Tensor] = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    options: tuple[Any, ...],
+    want_weights: bool,
+    out: Optional[Tensor] = None,
 ) -> tuple[Tensor, Tensor, Optional[Tensor]]:
     p = _read(q, k, v, options)
     o = p.options
     if want_weights:
-        raise Unsupported("return_weights: True; backend 'ck' returns none, so it must be False")
+        raise Unsupported("return_weights is True; backend 'ck' returns none, so it must be False")
     arguments: dict[str, Any] = {
         "q": p.q,
         "k": p.k,
@@ -136,11 +160,11 @@ def forward(
         )
     with torch.no_grad():
         found, lse, *_ = _call(function, arguments, _MEANT)
-    if p.packed_q:  # AITER leaves rows outside of all sequences as they were
+    if p.packed_q:  # AITER does not write rows outside of all sequences
         used = _used(o.cu_seqlens_q, p.rows_q)
         found = found.where(used[:, None, None], 0)
         lse = lse.where(used, torch.inf)
-    lse = lse.where(lse != -torch.inf, torch.inf)  # of queries that see nothing
+    lse = lse.where(lse != -torch.inf, torch.inf)  # of fully masked rows
     if out is None:
         return found, lse, None
     problem.check_like("out", out, p.q)
@@ -155,19 +179,26 @@ def _used(cu: Tensor, rows: int) -> Tensor:
 
 
 def _columns(x: Tensor) -> Tensor:
-    """AITER's kernels take head sizes that are multiples of 8."""
+    """AITER's kernels take head dimensions that are multiples of 8."""
     return torch.nn.functional.pad(x, (0, -x.shape[-1] % 8))
 
 
 def backward(
-    saved: Saved, options: tuple[Any, ...], wanted: tuple[bool, ...], into: tuple[Optional[Tensor], ...]
+    saved: Saved,
+    options: tuple[Any, ...],
+    wanted: tuple[bool, ...],
+    into: tuple[Optional[Tensor], ...],
 ) -> list[Optional[Tensor]]:
-    dout, q, k, v, out, lse = saved
+    dout, q, k, v, out, lse, dlse = saved
+    if dlse is not None:
+        raise Unsupported(
+            "dlse is given; backend 'ck' has no gradient of lse, so it must be None: detach lse"
+        )
     p = _read(q, k, v, options)
     o = p.options
     given = (*into, *(None,) * (6 - len(into)))
-    asked = [want or x is not None for want, x in zip((*wanted, *(False,) * 6), given)]
-    _refuse_gradients(o, asked[5])
+    requested = [want or x is not None for want, x in zip((*wanted, *(False,) * 6), given)]
+    _refuse_gradients(o, requested[5])
     inputs = [_columns(x) for x in (dout, p.q, p.k, p.v, out)]
     found = [torch.zeros_like(x) if p.packed_q else torch.empty_like(x) for x in inputs[1:4]]
     arguments: dict[str, Any] = {
@@ -198,16 +229,19 @@ def backward(
         _call(function, arguments, _MEANT)
         results = [x[..., : y.shape[-1]] for x, y in zip(found, (p.q, p.k, p.v))]
         results = [x if y is None else y.copy_(x) for x, y in zip(results, given)]
-    return [x if want else None for x, want in zip((*results, None, None, None), asked)]
+    return [x if want else None for x, want in zip((*results, None, None, None), requested)]
 
 
 def _refuse_gradients(o: Any, of_slopes: bool) -> None:
     if o.softcap:
         raise Unsupported(
-            f"softcap: {o.softcap}; backend 'ck' has no gradients with it: AITER's leave it out, so it must be 0"
+            f"softcap is {o.softcap}; backend 'ck' has no gradients with it: AITER's leave it out, "
+            "so it must be 0"
         )
     if of_slopes:
-        raise Unsupported("alibi_slopes: asks for a gradient, which backend 'ck' does not have; detach it")
+        raise Unsupported(
+            "alibi_slopes requires a gradient, which backend 'ck' does not have; detach it"
+        )
 
 
 def refuse_missing_gradients(q: Tensor, v: Tensor, options: tuple[Any, ...]) -> None:

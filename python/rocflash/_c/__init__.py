@@ -1,1 +1,3 @@
-"""The library as Python calls it: structs, memory for a call, options. Knows no array and no torch."""
+"""The C ABI for Python: structs, memory for a call, options. Independent of array libraries and
+torch.
+"""

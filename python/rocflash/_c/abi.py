@@ -1,7 +1,7 @@
-"""The C ABI of librocflash, as ctypes sees it. The structs mirror include/rocflash/rocflash.h.
+"""The C ABI of librocflash, for ctypes. The structs mirror include/rocflash/rocflash.h.
 
-The library is opened once, on first use, from the package itself; ROCFLASH_LIBRARY names another
-file. ctypes releases the interpreter's lock during a call.
+The library is opened once, on first use, from the package; ROCFLASH_LIBRARY names another
+file. ctypes releases the GIL during a call.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, NoReturn
 
 from ..errors import Error, by_status
 
-# DLPack's numbers, which the ABI uses for dtypes and devices.
+# DLPack's codes of dtypes and devices, which the ABI uses.
 DL_INT, DL_UINT, DL_FLOAT, DL_BFLOAT, DL_BOOL = 0, 1, 2, 4, 6
 DL_CPU, DL_CUDA, DL_ROCM = 1, 2, 10
 
 
 class TensorPointer(c_void_p):
-    """A pointer to a DLTensor; null where it is absent."""
+    """A pointer to a DLTensor; null if absent."""
 
 
 class Flag(c_int32):
@@ -29,7 +29,7 @@ class Flag(c_int32):
 
 
 class _Struct(ctypes.Structure):
-    """A struct whose first field is its own size, as the ABI demands."""
+    """A struct that starts with its own size, as the ABI requires."""
 
     def clear(self) -> None:
         ctypes.memset(ctypes.addressof(self), 0, ctypes.sizeof(self))
@@ -89,6 +89,8 @@ class BackwardTensors(_Struct):
         ("dsinks", TensorPointer),
         ("dbias", TensorPointer),
         ("dalibi_slopes", TensorPointer),
+        ("delta", TensorPointer),
+        ("dlse", TensorPointer),
     ]
 
 
@@ -113,6 +115,27 @@ class Execution(_Struct):
         ("stream", c_void_p),
         ("workspace", c_void_p),
         ("workspace_size", c_size_t),
+    ]
+
+
+def _addresses(*structs: Any) -> list[tuple[str, Any]]:
+    """A pointer per tensor of the structs, in their order, without repetition."""
+    found = {
+        name: c_void_p
+        for struct in structs
+        for name, kind in struct._fields_
+        if kind is TensorPointer
+    }
+    return list(found.items())
+
+
+class PlanArguments(_Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        *_addresses(Problem, Append, ForwardOutputs, BackwardTensors),
+        ("dropout_seed", c_uint64),
+        ("dropout_offset", c_uint64),
+        *Execution._fields_[3:],
     ]
 
 
@@ -157,10 +180,14 @@ class Target(_Struct):
     ]
 
 
+# Below the package. Windows searches the directory of the program for its DLLs.
+PACKAGED = Path("bin", "rocflash.dll") if os.name == "nt" else Path("lib", "librocflash.so.0")
+
+
 def library_path() -> Path:
     """The file that is, or would be, opened."""
     named = os.environ.get("ROCFLASH_LIBRARY")
-    return Path(named) if named else Path(__file__).parents[1] / "lib" / "librocflash.so.0"
+    return Path(named) if named else Path(__file__).parents[1] / PACKAGED
 
 
 @lru_cache(maxsize=1)
@@ -175,12 +202,57 @@ def library() -> ctypes.CDLL:
     addresses = {  # structs go by address: that spares ctypes a check and a wrapper on each call
         "rocflash_forward": [c_void_p] * 3,
         "rocflash_backward": [c_void_p] * 3,
+        "rocflash_infer": [c_void_p] * 3,
         "rocflash_decode": [c_void_p] * 4,
+        "rocflash_plan_create_forward": [c_void_p] * 4,
+        "rocflash_plan_create_backward": [c_void_p] * 4,
+        "rocflash_plan_create_infer": [c_void_p] * 4,
+        "rocflash_plan_create_decode": [c_void_p] * 5,
+        "rocflash_plan_workspace": [c_void_p] * 2,
+        "rocflash_plan_run": [c_void_p] * 2,
         "rocflash_combine": [c_void_p] * 5,
         "rocflash_rotate": [*[c_void_p] * 5, c_int32, *[c_void_p] * 2],
         "rocflash_forward_workspace": [c_void_p] * 4,
         "rocflash_backward_workspace": [c_void_p] * 4,
+        "rocflash_infer_workspace": [c_void_p] * 4,
         "rocflash_decode_workspace": [c_void_p] * 5,
+        "rocflash_forward_explain": [
+            *[c_void_p] * 2,
+            c_char_p,
+            c_int32,
+            c_void_p,
+            POINTER(c_size_t),
+        ],
+        "rocflash_backward_explain": [
+            *[c_void_p] * 2,
+            c_char_p,
+            c_int32,
+            c_void_p,
+            POINTER(c_size_t),
+        ],
+        "rocflash_decode_explain": [
+            *[c_void_p] * 3,
+            c_char_p,
+            c_int32,
+            c_void_p,
+            POINTER(c_size_t),
+        ],
+        "rocflash_combine_explain": [
+            *[c_void_p] * 4,
+            c_char_p,
+            c_int32,
+            c_void_p,
+            POINTER(c_size_t),
+        ],
+        "rocflash_rotate_explain": [
+            *[c_void_p] * 5,
+            c_int32,
+            c_void_p,
+            c_char_p,
+            c_int32,
+            c_void_p,
+            POINTER(c_size_t),
+        ],
         "rocflash_query_limits": [POINTER(Limits)],
         "rocflash_query_device": [c_int32, POINTER(Device)],
         "rocflash_query_driver": [c_int32, POINTER(Driver)],
@@ -190,6 +262,7 @@ def library() -> ctypes.CDLL:
         function = getattr(lib, name)
         function.argtypes = arguments
         function.restype = c_int32
+    lib.rocflash_plan_destroy.argtypes, lib.rocflash_plan_destroy.restype = [c_void_p], None
     lib.rocflash_last_error.restype = c_char_p
     lib.rocflash_version.restype = c_char_p
     return lib
@@ -201,7 +274,7 @@ def query(name: str, *arguments: Any) -> int:
 
 
 def limits() -> Limits:
-    """What the library can do, whatever the device."""
+    """The limits of the library on all devices."""
     answer = Limits()
     answer.clear()
     status = query("rocflash_query_limits", ctypes.byref(answer))
@@ -211,10 +284,10 @@ def limits() -> Limits:
 
 
 def last_error() -> str:
-    """The message of this thread's last refusal."""
+    """The message of this thread's last error."""
     return str(library().rocflash_last_error().decode("utf-8", "replace"))
 
 
 def raise_status(status: int) -> NoReturn:
-    """Raises the library's last message under the class of its status."""
+    """Raises the library's last error as the exception class of its status."""
     raise by_status.get(status, Error)(last_error())

@@ -1,4 +1,4 @@
-"""Who computes: the choice of backend, for a call, a context and the process."""
+"""Backend selection: per call, per context and for the process."""
 
 from __future__ import annotations
 
@@ -10,32 +10,36 @@ from typing import Any, TypeVar
 
 from ..errors import InvalidArgument
 
-# Names that ROCFLASH_BACKEND and `backend=` take: the library's, with the ABI's numbers, and those of `_backends`.
-OF_LIBRARY = {"auto": 0, "cpu": 1, "reference": 2, "plain": 3, "standard": 4}
+# Names for ROCFLASH_BACKEND and `backend=`: the library's, with the ABI's numbers, and those of
+# `_backends`.
+OF_LIBRARY = {"auto": 0, "cpu": 1, "reference": 2, "naive": 3, "standard": 4}
 LAST_OF_LIBRARY = max(OF_LIBRARY.values())
 BACKENDS = {**OF_LIBRARY, "triton": 64, "ck": 65}
-# What other builds of flash_attn call the choice that is made here by the tensors' device.
-_ALIASES = {"native": "auto", "": "auto"}
+# Aliases: `native` is the name of auto in other builds of flash_attn; `plain` is a former name of
+# naive.
+_ALIASES = {"native": "auto", "": "auto", "plain": "naive"}
 
-# Read once: a look into the environment would cost each call as much as describing a tensor.
+# Read once: reading the environment costs as much as describing a tensor.
 _environment = os.environ.get("ROCFLASH_BACKEND", "")
 _variable = "ROCFLASH_BACKEND"
-# What other builds of flash_attn for AMD GPUs read; ROCFLASH_BACKEND wins over it.
+# The variable of other flash_attn builds for AMD GPUs; ROCFLASH_BACKEND takes precedence.
 TRITON_VARIABLE = "FLASH_ATTENTION_TRITON_AMD_ENABLE"
 if not _environment and os.environ.get(TRITON_VARIABLE, "").strip().upper() in ("TRUE", "1"):
     _environment, _variable = "triton", TRITON_VARIABLE
-# What set_backend chose for the process, by number.
+# The backend number of set_backend, for the process.
 _chosen: int | None = None
-# What use_backend chose in this context, as (number, what it was before): a stack that contexts share
-# but never change. Nobody looks into it before the first block of the process.
+# The backend of use_backend in this context, as (number, previous entry): an immutable linked stack
+# that contexts share. It is not read before the first block of the process.
 _blocks: ContextVar[Any] = ContextVar("rocflash_backend", default=None)
 _has_blocks = False
-# In place of a number: whatever the context says when the call runs. Only for operators in graphs.
+# A placeholder: the context's backend when the call runs. Only for operators in graphs.
 FROM_CONTEXT = -1
 
 
 def _of_this_build() -> str:
-    """The backend that this wheel was built to prefer (packaging/wheel.py); empty for all but those named triton."""
+    """The default backend of this wheel (packaging/wheel.py); empty except for wheels named
+    triton.
+    """
     try:
         from ._stamp import BACKEND  # type: ignore[import-not-found]
     except ImportError:
@@ -56,25 +60,31 @@ def number_of(name: str, source: str = "backend") -> int:
         spelled = _ALIASES.get(spelled, spelled)
         if spelled in BACKENDS:
             return BACKENDS[spelled]
-    allowed = ", ".join([*BACKENDS, "native"])
-    raise InvalidArgument(f"{source}: {name!r}; allowed are {allowed}")
+    allowed = ", ".join([*BACKENDS, *filter(None, _ALIASES)])
+    raise InvalidArgument(f"{source} is {name!r}; allowed are {allowed}")
 
 
 def name_of(number: int) -> str:
-    return next(name for name, n in BACKENDS.items() if n == number)
+    for name, n in BACKENDS.items():
+        if n == number:
+            return name
+    allowed = ", ".join(f"{n} ({name})" for name, n in BACKENDS.items())
+    raise InvalidArgument(
+        f"backend is {number}; it must be {allowed} or {FROM_CONTEXT} (the context's)"
+    )
 
 
 def backend() -> str:
-    """The backend that calls use unless they name one.
+    """The backend of calls that do not name one.
 
-    That of the innermost `use_backend` of this context, else `set_backend`'s, else ROCFLASH_BACKEND's, else
-    triton where FLASH_ATTENTION_TRITON_AMD_ENABLE is TRUE.
+    That of the innermost `use_backend` of this context, else `set_backend`'s, else
+    ROCFLASH_BACKEND's, else triton where FLASH_ATTENTION_TRITON_AMD_ENABLE is TRUE.
     """
     return name_of(current())
 
 
 def current() -> int:
-    """As `backend`, by the ABI's number."""
+    """`backend` as the ABI's number."""
     if _has_blocks:
         block = _blocks.get()
         if block is not None:
@@ -86,34 +96,34 @@ def current() -> int:
     return number_of(_environment, "ROCFLASH_BACKEND") if _environment else 0
 
 
-# Whether torch's compiler traces this code; the torch side knows.
+# Whether torch's compiler traces this code; set by the torch modules.
 compiling: Callable[[], bool] = lambda: False  # noqa: E731
 
 
 def for_operator() -> int:
-    """As `current`, for calls that may become operators of a graph that torch compiles.
+    """`current` for calls that may become operators of a graph that torch compiles.
 
-    A compiler guards globals, so that a graph is made anew when they change, but not a context. The
-    operator asks that when it runs.
+    A compiler guards globals, and recompiles when they change, but not contexts. The operator
+    therefore reads the context when it runs.
     """
     return FROM_CONTEXT if _has_blocks and compiling() else current()
 
 
 def set_backend(name: str | None) -> None:
-    """Chooses the backend for the whole process; None returns the choice to ROCFLASH_BACKEND.
+    """Selects the backend for the process. It does not affect a `use_backend` block.
 
-    A `use_backend` block keeps its own choice.
+    name: one of the names of `backend`; None restores the selection by ROCFLASH_BACKEND.
     """
     global _chosen
     _chosen = None if name is None else number_of(name)
 
 
 class use_backend:
-    """Chooses a backend for a `with` block, or for a function that it decorates.
+    """Selects a backend for a `with` block, or for a decorated function.
 
-    The choice holds in this context alone: other threads and other asyncio tasks do not see it, tasks
-    that are started inside inherit it. Gradients are computed by the backend that computed forward,
-    wherever autograd runs them.
+    It applies only to this context: other threads and asyncio tasks are not affected, and tasks
+    started inside inherit it. Backward uses the backend of forward, in whichever thread autograd
+    runs it.
     """
 
     def __init__(self, name: str) -> None:
@@ -134,8 +144,9 @@ class use_backend:
 
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(
-                f"use_backend: {function.__qualname__} is a generator, which runs in its callers' "
-                "contexts; it must be a function, or name the backend in its calls"
+                f"use_backend decorates {function.__qualname__}, a generator, which runs in its "
+                "callers' "
+                "contexts; it must decorate a function, or the generator's calls must have backend="
             )
         if inspect.iscoroutinefunction(function):
 
@@ -155,7 +166,7 @@ class use_backend:
 
 
 def source() -> str:
-    """Who made the choice that `current` answers with."""
+    """The origin of the backend that `current` returns."""
     if _blocks.get() is not None:
         return "chosen by use_backend"
     if _chosen is not None:

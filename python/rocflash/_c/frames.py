@@ -1,7 +1,7 @@
-"""One call of the library: its structs and its tensors' descriptions in one block of memory.
+"""One call of the library: its structs and its DLTensors in one block of memory.
 
-A frame is filled once and may then be called again and again: only what `words` is written to
-changes, such as the tensors' addresses. Two calls at once need two frames.
+A frame is filled once and then called repeatedly: only `words` that change are written, such as the
+tensors' addresses. Concurrent calls need separate frames.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from . import abi, workspace
 DlpackType = tuple[int, int]  # code, bits
 DlpackDevice = tuple[int, int]  # type, index
 
-# struct DLTensor, then its shape and strides right behind it, for each number of dimensions.
+# struct DLTensor, followed by its shape and strides, per number of dimensions.
 _HEADER = "QiiiBBHQQQ"
 _DESCRIPTION = [Struct(f"{_HEADER}{2 * n}q") for n in range(9)]
 _HEADER_SIZE = _DESCRIPTION[0].size
 _INT64, _FLOAT = Struct("q"), Struct("f")
 
-# A frame begins with the answer to a workspace query and what the problem's two pointers to numbers
-# point at, so that null can still mean absent.
+# A frame begins with the result of a workspace query and the targets of the problem's two pointers
+# to numbers; null pointers mean absent.
 _ANSWER, _WINDOW, _SCALE, _STRUCTS = 0, 8, 24, 32
 _KINDS = (
     abi.Problem,
@@ -46,23 +46,23 @@ _CODES = {
     ctypes.c_int32: "i",
     ctypes.c_float: "f",
 }
-# Where each field lies in a frame, and how its value is written.
+# The offset and the format of each field in a frame.
 _FIELDS = {
     (kind, name): (_AT[kind] + getattr(kind, name).offset, Struct(_CODES[c_type]))
     for kind in _KINDS
-    for name, c_type in kind._fields_
+    for name, c_type, *_ in kind._fields_
 }
-# Every struct is zero but for its size.
-_BLANK = bytes(_STRUCTS) + b"".join(
+# Structs are zero except for their size.
+_INITIAL = bytes(_STRUCTS) + b"".join(
     ctypes.sizeof(kind).to_bytes(8, sys.byteorder).ljust(ctypes.sizeof(kind), b"\0")
     for kind in _KINDS
 )
 
-# What can be called: the function, whose workspace query is named after it, and its arguments.
+# The operations: the function, whose workspace query has the same prefix, and its arguments.
 _CALLS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "forward": ("rocflash_forward", (abi.Problem, abi.ForwardOutputs, abi.Execution)),
-    # Forward that no backward will follow: scores may be summed in any order.
-    "infer": ("rocflash_decode", (abi.Problem, None, abi.ForwardOutputs, abi.Execution)),
+    # Forward without backward: scores may be summed in any order.
+    "infer": ("rocflash_infer", (abi.Problem, abi.ForwardOutputs, abi.Execution)),
     "decode": (
         "rocflash_decode",
         (abi.Problem, abi.Append, abi.ForwardOutputs, abi.Execution),
@@ -73,7 +73,7 @@ _CALLS: dict[str, tuple[str, tuple[Any, ...]]] = {
 
 @cache
 def _functions(call: str) -> tuple[Any, Any, list[Optional[int]]]:
-    """What is called, its workspace query, and where in a frame their arguments lie."""
+    """The functions, their workspace queries, and the offsets of their arguments in a frame."""
     name, structs = _CALLS[call]
     library = abi.library()
     offsets = [None if kind is None else _AT[kind] for kind in structs]
@@ -81,7 +81,7 @@ def _functions(call: str) -> tuple[Any, Any, list[Optional[int]]]:
 
 
 def word_of(kind: Any, name: str) -> int:
-    """Where a field of 64 bits lies in `Frame.words`."""
+    """The index of a 64-bit field in `Frame.words`."""
     return _FIELDS[kind, name][0] // 8
 
 
@@ -94,12 +94,12 @@ class Frame:
     """Memory for one call. Set fields, describe tensors, `prepare`, then `run`."""
 
     def __init__(self, tensors: int, least: int = 0) -> None:
-        """`tensors` is how many will be described, `least` how many bytes there must be."""
-        self.memory = bytearray(_BLANK)
-        self._used = len(_BLANK)
+        """`tensors` is the number of tensors to describe, `least` the minimum size in bytes."""
+        self.memory = bytearray(_INITIAL)
+        self._used = len(_INITIAL)
         self.memory.extend(bytes(tensors * _DESCRIPTION[-1].size))
         self.memory.extend(bytes(max(0, least - len(self.memory))))
-        self.words = memoryview(self.memory).cast("Q")  # from here on the memory cannot move
+        self.words = memoryview(self.memory).cast("Q")  # from here on the memory cannot be moved
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
 
     def set(self, kind: Any, name: str, value: Any) -> None:
@@ -111,7 +111,7 @@ class Frame:
             code.pack_into(self.memory, at, value)
         except (struct.error, OverflowError) as error:
             raise InvalidArgument(
-                f"{name}: {value!r}; it must fit into {8 * code.size} bits"
+                f"{name} is {value!r}; it must fit into {8 * code.size} bits"
             ) from error
 
     def describe(
@@ -122,10 +122,10 @@ class Frame:
         strides: tuple[int, ...],
         data: int = 0,
     ) -> int:
-        """Describes a tensor and returns the word where its DLTensor begins, with `data`."""
+        """Describes a tensor and returns the word of its DLTensor, which begins with `data`."""
         at, ndim = self._used, len(shape)
         sizes = self._base + at + _HEADER_SIZE
-        if ndim > 8:  # the library refuses so many by name, and reads no size
+        if ndim > 8:  # the library rejects this rank without reading sizes
             shape = strides = ()
         description = _DESCRIPTION[len(shape)]
         description.pack_into(
@@ -146,7 +146,7 @@ class Frame:
         return at // 8
 
     def point(self, field: int, word: int) -> None:
-        """Makes a field, given by its own word, point to what begins at another."""
+        """Makes the field at a word point to another word."""
         self.words[field] = self._base + 8 * word
 
     def set_window(self, left: int, right: int) -> None:
@@ -158,39 +158,33 @@ class Frame:
         self._write(_SCALE, _FLOAT, "softmax_scale", scale)
         self.point(word_of(abi.Problem, "softmax_scale"), _SCALE // 8)
 
-    def prepare(self, call: str, keeps_need: bool = False) -> None:
-        """Says what to call, and whether every run will need a workspace of the same size."""
+    def creation(self, call: str) -> tuple[Any, list[Optional[int]]]:
+        """The function that creates a plan of this call, and its arguments but for the last one."""
+        name, structs = _CALLS[call]
+        create = getattr(abi.library(), name.replace("rocflash_", "rocflash_plan_create_", 1))
+        return create, [None if kind is None else self._base + _AT[kind] for kind in structs]
+
+    def prepare(self, call: str) -> None:
+        """Selects the operation."""
         function, query, offsets = _functions(call)
         base = self._base
         addresses = [None if offset is None else base + offset for offset in offsets]
         self._call = partial(function, *addresses)
         self._query = partial(query, *addresses, base + _ANSWER)
-        self._keeps_need = keeps_need
-        self._needed: Optional[int] = None
 
     def need(self) -> int:
-        """Asks for the workspace; that checks all that the call itself would check."""
+        """Queries the workspace, which validates everything that the call validates."""
         status = self._query()
         if status:
             abi.raise_status(status)
         return self.words[_ANSWER]
 
-    def run(
-        self,
-        stream: int = 0,
-        allocate: Optional[Callable[[int], int]] = None,
-        as_ever: bool = True,
-    ) -> None:
-        """Calls the library, on a GPU's stream with scratch memory from `allocate`: bytes to address.
+    def run(self, stream: int = 0, allocate: Optional[Callable[[int], int]] = None) -> None:
+        """Calls the library, on a GPU's stream with a workspace from `allocate`: bytes to address.
 
-        What it allocates must stay until the call has returned; the stream's order does the rest. `as_ever`:
-        a workspace of the size that is kept, if any, will do.
+        The workspace must stay allocated until the call returns; stream order suffices afterwards.
         """
-        words, needed = self.words, self._needed if as_ever else None
-        if needed is None:
-            needed = self.need()
-            if self._keeps_need and as_ever:
-                self._needed = needed
+        words, needed = self.words, self.need()
         if allocate is not None:
             words[_STREAM] = stream
             words[_SCRATCH] = allocate(needed) if needed else 0
@@ -205,19 +199,61 @@ class Frame:
         if status:
             abi.raise_status(status)
 
+    def explain(self, call: str, arch: Optional[str], units: int) -> str:
+        """Kernel selection of an operation as JSON. The tensors' data may be null."""
+        name, structs = _CALLS[call]
+        arguments: list[Optional[int]] = [
+            self._base + _AT[kind] for kind in structs if kind is not abi.Execution
+        ]
+        return self._explain(name, arguments, arch, units)
+
+    def explain_combine(
+        self, words: tuple[Optional[int], ...], arch: Optional[str], units: int
+    ) -> str:
+        """Likewise for combine; `words` are those of out_partial, lse_partial, out and lse."""
+        return self._explain("rocflash_combine", self._addresses(words), arch, units)
+
+    def explain_rotate(
+        self,
+        words: tuple[Optional[int], ...],
+        interleaved: bool,
+        out: int,
+        arch: Optional[str],
+        units: int,
+    ) -> str:
+        """Likewise for rotate, whose tensors are those of `rotate`."""
+        arguments = [*self._addresses(words), int(interleaved), self._address(out)]
+        return self._explain("rocflash_rotate", arguments, arch, units)
+
+    def _explain(
+        self, name: str, arguments: list[Optional[int]], arch: Optional[str], units: int
+    ) -> str:
+        function = getattr(abi.library(), f"{name}_explain")
+        arch_text, size = None if arch is None else arch.encode(), ctypes.c_size_t()
+        self._answer(function(*arguments, arch_text, units, None, ctypes.byref(size)))
+        text = ctypes.create_string_buffer(size.value)
+        self._answer(function(*arguments, arch_text, units, text, ctypes.byref(size)))
+        return text.value.decode()
+
     def combine(self, out_partial: int, lse_partial: int, out: int, lse: int) -> None:
-        """Merges tensors, each given by the word where its description begins."""
+        """Combines tensors, each given by the word of its DLTensor."""
         words = (out_partial, lse_partial, out, lse)
         self._answer(abi.library().rocflash_combine(*map(self._address, words), self._execution()))
 
     def rotate(self, words: tuple[Optional[int], ...], interleaved: bool, out: int) -> None:
-        """Rotates; `words` are those of x, cos, sin, cu_seqlens and first, None where absent."""
-        given = [None if word is None else self._address(word) for word in words]
+        """Rotary embedding; `words` are those of x, cos, sin, cu_seqlens and first, None if
+        absent.
+        """
         into = (self._address(out), self._execution())
-        self._answer(abi.library().rocflash_rotate(*given, int(interleaved), *into))
+        self._answer(
+            abi.library().rocflash_rotate(*self._addresses(words), int(interleaved), *into)
+        )
 
     def _address(self, word: int) -> int:
         return self._base + 8 * word
+
+    def _addresses(self, words: tuple[Optional[int], ...]) -> list[Optional[int]]:
+        return [None if word is None else self._address(word) for word in words]
 
     def _execution(self) -> int:
         return self._base + _AT[abi.Execution]

@@ -1,24 +1,29 @@
-"""What a call may be told besides q, k and v: one list, made from the ABI's own struct.
+"""The options of a call besides q, k and v: one list, derived from the ABI's struct.
 
-The operators' schema, the tensors' slots in a call and the lists of the array side come from it. Tensors
-come first, then numbers, each in the order of the struct; options that are no field of it are added here.
+It defines the operators' schema, the tensors' slots in a call and the lists for arrays. Tensors
+come first, then numbers, each in the order of the struct, with additional options that are not in
+it.
 """
 
 from __future__ import annotations
 
+import re
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ctypes import c_float, c_int32, c_int64
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import InvalidArgument
 from . import abi
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 
 class Option(NamedTuple):
     name: str
-    kind: type  # of its value: int, bool or float; object for a tensor
-    default: Any  # which means absent
+    kind: type  # int, bool or float; object for a tensor
+    default: Any  # means absent
     schema: str  # its type in an operator
 
     @property
@@ -38,7 +43,7 @@ _OF_TYPE: dict[Any, Callable[[str], Option]] = {
     c_float: lambda name: Option(name, float, 0.0, "float"),
 }
 _INPUTS = ("q", "k", "v")
-# Fields that are given otherwise than as themselves.
+# Fields that have other arguments.
 _INSTEAD: dict[str, tuple[Option, ...]] = {
     "struct_size": (),
     "window": tuple(Option(f"window_{side}", int, -1, "SymInt") for side in ("left", "right")),
@@ -50,10 +55,10 @@ _INSTEAD: dict[str, tuple[Option, ...]] = {
 
 def _listed() -> tuple[Option, ...]:
     found: list[Option] = []
-    for name, c_type in abi.Problem._fields_:
+    for name, c_type, *_ in abi.Problem._fields_:
         if name not in _INPUTS:
             found.extend(_INSTEAD[name] if name in _INSTEAD else (_OF_TYPE[c_type](name),))
-    # rng_state last of all tensors: it is the only one that goes as numbers.
+    # rng_state is the last tensor: it is passed as numbers.
     found.sort(key=lambda option: (not option.is_tensor, option.name == "rng_state"))
     execution = (Option(name, int, 0, "int") for name in ("num_threads", "backend"))
     return (*found, *execution)
@@ -62,32 +67,77 @@ def _listed() -> tuple[Option, ...]:
 OPTIONS = _listed()
 NAMES = tuple(option.name for option in OPTIONS)
 DEFAULTS = tuple(option.default for option in OPTIONS)
-TENSORS = sum(option.is_tensor for option in OPTIONS)  # so many come first
+TENSORS = sum(option.is_tensor for option in OPTIONS)  # these come first
 TENSOR_OPTIONS, NUMBER_OPTIONS = NAMES[:TENSORS], NAMES[TENSORS:]
 SCHEMA = ", ".join(f"{option.schema} {option.name}" for option in OPTIONS)
 AT = {name: n for n, name in enumerate(NAMES)}
 
-# Tensors that have gradients besides q, k and v, in the order of the ABI's: dsinks and so on.
+# Tensors with gradients besides q, k and v, in the order of the ABI: dsinks and so on.
 GRADED = ("sinks", "bias", "alibi_slopes")
 GRADED_AT = tuple(AT[name] for name in GRADED)
 
-# Everything about a problem but q, k and v, by name.
-Options = namedtuple("Options", NAMES, defaults=DEFAULTS)  # type: ignore[misc]
+# All options of a problem besides q, k and v, by name.
+if TYPE_CHECKING:
+    # The fields come from the ABI's struct, which type checkers do not read.
+    class _Fields(tuple[Any, ...]):
+        _fields: tuple[str, ...]
 
-# New keys for a cache, and rotary embedding: all tensors of the ABI's struct.
-APPENDED = tuple(name for name, c_type in abi.Append._fields_ if c_type is abi.TensorPointer)
-Append = namedtuple("Append", APPENDED, defaults=(None,) * len(APPENDED))  # type: ignore[misc]
+        def __new__(cls, *values: Any, **named: Any) -> Self: ...
+        def __getattr__(self, name: str) -> Any: ...
+        def _replace(self, **named: Any) -> Self: ...
+        def _asdict(self) -> dict[str, Any]: ...
+        @classmethod
+        def _make(cls, values: Iterable[Any]) -> Self: ...
 
-# What backward starts from besides options.
-Saved = namedtuple("Saved", ("dout", "q", "k", "v", "out", "lse"))
+    class Options(_Fields): ...
 
-# Of all options, the ones that attention over a cache takes.
-CACHE_OPTIONS = (
-    "cu_seqlens_q", "seqused_k", "leftpad_k", "alibi_slopes", "sinks", "block_table", "cache_batch_idx",
-    "max_seqlen_q", "causal", "window_left", "window_right", "attention_chunk", "softmax_scale", "softcap",
-    "num_splits", "num_threads", "backend",
-)
-# What the ABI calls an argument, and what callers of attention over a cache do.
+    class Append(_Fields): ...
+
+else:
+    Options = namedtuple("Options", NAMES, defaults=DEFAULTS)
+
+# Append and rotary embedding: all tensors of the ABI's struct.
+APPENDED = tuple(name for name, c_type, *_ in abi.Append._fields_ if c_type is abi.TensorPointer)
+if not TYPE_CHECKING:
+    Append = namedtuple("Append", APPENDED, defaults=(None,) * len(APPENDED))
+
+# The inputs of backward besides options; dlse is the gradient of lse.
+Saved = namedtuple("Saved", ("dout", "q", "k", "v", "out", "lse", "dlse"), defaults=(None,))
+
+
+# The cache call, attention over a KV cache with append: its arguments besides q and the caches by
+# their names for callers, and their defaults. `page_table_name` is the page table's name in
+# messages.
+class CacheCall(NamedTuple):
+    k: Any = None
+    v: Any = None
+    qv: Any = None
+    rotary_cos: Any = None
+    rotary_sin: Any = None
+    rotary_seqlens: Any = None
+    cache_seqlens: Any = None
+    cache_batch_idx: Any = None
+    cache_leftpad: Any = None
+    page_table: Any = None
+    cu_seqlens_q: Any = None
+    cu_seqlens_k_new: Any = None
+    rotary_interleaved: bool = True
+    page_table_name: str = "page_table"
+    max_seqlen_q: int = 0
+    causal: bool = False
+    softmax_scale: Any = None
+    window: Any = None
+    attention_chunk: int = 0
+    softcap: float = 0.0
+    alibi_slopes: Any = None
+    sinks: Any = None
+    num_splits: int = 0
+    num_threads: int = 0
+    out: Any = None
+    want_lse: bool = True
+
+
+# Argument names of the ABI and of callers of attention over a KV cache.
 CALLERS_NAMES = {
     "k": "k_cache",
     "v": "v_cache",
@@ -100,10 +150,12 @@ CALLERS_NAMES = {
 
 
 def renamed(error: Exception, page_table_name: str) -> Exception:
-    """The same refusal, under the name that a caller of attention over a cache knows."""
-    name, colon, rest = str(error).partition(":")
-    name = page_table_name if name == "block_table" else CALLERS_NAMES.get(name, name)
-    return type(error)(name + colon + rest)
+    """The same error, with the argument name that callers of attention over a KV cache use."""
+    match = re.match(r"\w+", str(error))
+    if match is None:
+        return error
+    name = page_table_name if match[0] == "block_table" else CALLERS_NAMES.get(match[0], match[0])
+    return type(error)(name + str(error)[match.end() :])
 
 
 def window_pair(window: Any, name: str = "window") -> tuple[int, int]:
@@ -117,19 +169,56 @@ def window_pair(window: Any, name: str = "window") -> tuple[int, int]:
             raise ValueError("a bound would be rounded")
     except (OverflowError, TypeError, ValueError) as error:
         raise InvalidArgument(
-            f"{name}: {window!r}; it must be two integers (left, right), -1 for no bound"
+            f"{name} is {window!r}; it must be two integers (left, right), -1 for no bound"
         ) from error
     return whole
 
 
-def packer(*given: str) -> Callable[..., tuple[Any, ...]]:
-    """A function that takes the options named, in this order, and returns all of them.
+def _packer() -> Callable[..., tuple[Any, ...]]:
+    parameters = ", ".join(f"{option.name}={option.default!r}" for option in OPTIONS)
+    source = f"lambda *, {parameters}: ({', '.join(NAMES)})"
+    return eval(source, {"__name__": __name__})
 
-    It is as fast as a tuple that is written down, and nobody has to know the order.
+
+# All options in the order of `Options`, from keywords. It is as fast as a tuple display.
+packed = _packer()
+
+
+def appended(call: Any) -> tuple[Any, ...]:
+    """A cache call's arguments in the order of APPENDED, checked as far as no array library is
+    needed.
     """
-    unknown = [name for name in given if name not in AT]
-    if unknown:
-        raise KeyError(f"no such options: {unknown}")
-    values = (option.name if option.name in given else repr(option.default) for option in OPTIONS)
-    source = f"lambda {', '.join(given)}: ({', '.join(values)})"
-    return eval(source, {"__name__": __name__})  # type: ignore[no-any-return]
+    found = tuple(getattr(call, CALLERS_NAMES.get(name, name)) for name in APPENDED)
+    if call.k is not None and call.cache_seqlens is None:
+        raise InvalidArgument(
+            "cache_seqlens is None, but k is given; it must give the positions of k"
+        )
+    if call.k is None and call.rotary_cos is not None:
+        raise InvalidArgument(
+            "rotary_cos is given, but k is None; it must be None, since it rotates appended keys"
+        )
+    return found
+
+
+def cache_options(call: Any, seqused_k: Any, backend: int) -> tuple[Any, ...]:
+    """A cache call's options in the order of `Options`."""
+    left, right = (-1, -1) if call.window is None else window_pair(call.window, "window_size")
+    return packed(
+        cu_seqlens_q=call.cu_seqlens_q,
+        seqused_k=seqused_k,
+        leftpad_k=call.cache_leftpad,
+        alibi_slopes=call.alibi_slopes,
+        sinks=call.sinks,
+        block_table=call.page_table,
+        cache_batch_idx=call.cache_batch_idx,
+        max_seqlen_q=call.max_seqlen_q,
+        causal=call.causal,
+        window_left=left,
+        window_right=right,
+        attention_chunk=call.attention_chunk,
+        softmax_scale=call.softmax_scale,
+        softcap=call.softcap,
+        num_splits=call.num_splits,
+        num_threads=call.num_threads,
+        backend=backend,
+    )

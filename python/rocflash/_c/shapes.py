@@ -1,4 +1,4 @@
-"""Shapes of results, from those of the inputs; also for tensors that only pretend to exist."""
+"""Shapes of results from those of the inputs, also for fake tensors."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Any
 
 from ..errors import InvalidArgument
 
-Shape = tuple[Any, ...]  # of ints, or of torch's symbols for them
+Shape = tuple[Any, ...]  # of ints, or of torch's symbolic ints
 
 
 def check_ranks(q: Shape, k: Shape, v: Shape, packed_q: bool, packed_k: bool) -> None:
-    """Results are shaped before the library sees the inputs, so ranks come first."""
+    """Checks ranks, since results are allocated before the library validates the inputs."""
     for name, shape, packed in (("q", q, packed_q), ("k", k, packed_k), ("v", v, packed_k)):
         if len(shape) != (3 if packed else 4):
             side = "q" if name == "q" else "k"
-            layout = f"(total_{side}, heads, head size) with cu_seqlens_{side}"
+            layout = f"(total_{side}, heads, head dimension) with cu_seqlens_{side}"
             raise InvalidArgument(
-                f"{name}: shape {tuple(shape)} has {len(shape)} dimensions; it must be "
-                + (layout if packed else f"(batch or pages, {side} length, heads, head size)")
+                f"{name} has shape {tuple(shape)} of {len(shape)} dimensions; it must be "
+                + (layout if packed else f"(batch or pages, {side} length, heads, head dimension)")
             )
 
 
@@ -35,11 +35,13 @@ def weights_shape(
     """cu_seqlens_q and block_table are shapes, or None."""
     if cu_seqlens_q is None:
         if block_table is not None and len(block_table) != 2:
-            raise InvalidArgument(f"block_table: shape {tuple(block_table)}; it must be (b, pages)")
+            raise InvalidArgument(
+                f"block_table has shape {tuple(block_table)}; it must be (b, pages)"
+            )
         return (q[0], q[2], q[1], k[1] * (1 if block_table is None else block_table[1]))
     if len(cu_seqlens_q) != 1 or cu_seqlens_q[0] < 1:
-        raise InvalidArgument(f"cu_seqlens_q: shape {tuple(cu_seqlens_q)}; it must be (b + 1,)")
+        raise InvalidArgument(f"cu_seqlens_q has shape {tuple(cu_seqlens_q)}; it must be (b + 1,)")
     for name, length in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
-        if type(length) is int and length < 0:  # a symbol's value is not asked for
-            raise InvalidArgument(f"{name}: {length}; it must be 0 or more")
+        if type(length) is int and length < 0:  # a symbol's value is not read
+            raise InvalidArgument(f"{name} is {length}; it must be 0 or more")
     return (cu_seqlens_q[0] - 1, q[1], max_seqlen_q, max_seqlen_k)

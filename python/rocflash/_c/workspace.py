@@ -1,8 +1,8 @@
-"""Scratch memory of calls on the CPU, kept from call to call.
+"""Workspaces of calls on the CPU, cached between calls.
 
-Taking a workspace from the list is atomic, hence two threads, or a call inside a call, never share
-one. Neither do two processes: the memory is private, so a fork copies what either side writes, and the
-child starts with an empty list, so that it never pays for copies of pages it does not need.
+Taking a workspace from the list is atomic, hence two threads, or nested calls, never share one.
+Neither do two processes: the memory is private, and a forked child starts with an empty list, so
+that it causes no copy-on-write of pages that it does not use.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import os
 from typing import Optional
 
 _STEP = 1 << 16
-# What is larger goes back to the system after the call.
+# Larger workspaces are unmapped after the call.
 _KEPT = 64 << 20
-# Not mmap's default, which is MAP_SHARED: a forked child would write into its parent's calls.
-_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+# Not mmap's default MAP_SHARED, with which a forked child would write to its parent's workspaces.
+# Windows has neither: memory without a name is private there.
+_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name != "nt" else {}
 
 
 class Workspace:
-    """Page-aligned memory, real only where it was touched."""
+    """Page-aligned memory that is resident only where it was accessed."""
 
     def __init__(self) -> None:
         self._memory: Optional[mmap.mmap] = None
@@ -30,9 +31,11 @@ class Workspace:
         self.release()
         size = -(-needed // _STEP) * _STEP
         try:
-            self._memory = mmap.mmap(-1, size, flags=_PRIVATE)
+            self._memory = mmap.mmap(-1, size, **_PRIVATE)
         except (OSError, OverflowError) as error:
-            raise MemoryError(f"workspace: {needed} bytes could not be had: {error}") from error
+            raise MemoryError(
+                f"workspace of {needed} bytes cannot be allocated: {error}"
+            ) from error
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self.size = size
 
@@ -42,11 +45,12 @@ class Workspace:
 
 
 _free: list[Workspace] = []
-os.register_at_fork(after_in_child=_free.clear)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_free.clear)
 
 
 def take(needed: int) -> Workspace:
-    """One of at least this size that nobody else uses; hand it back with `give`."""
+    """A workspace of at least this size that no other call uses; return it with `give`."""
     try:
         workspace = _free.pop()
     except IndexError:

@@ -1,1 +1,3 @@
-"""torch tensors to the library and back. `route` looks at torch, the others do what it says."""
+"""Calls on torch tensors. `route` selects the path of a call from torch's state; the other modules
+implement the paths.
+"""

@@ -1,7 +1,7 @@
-"""The torch side of `rocflash.attention` and of every function that ends there.
+"""The torch implementation of `rocflash.attention` and of the functions based on it.
 
-What is here happens above autograd and the operators: the way is named, autocast, the drawing of
-dropout's seed, lengths that a GPU's caller did not give.
+It runs above autograd and the operators: selection of the path, autocast, the seed of dropout, and
+lengths that the caller did not give.
 """
 
 from __future__ import annotations
@@ -26,16 +26,20 @@ _DROPOUT, _SINKS, _BIAS, _SLOPES, _CU_Q, _CU_K = (
 
 
 def draw_rng_state(generator: Optional[torch.Generator] = None) -> Tensor:
-    """Seed and offset for one dropout pattern, from torch's CPU generator: manual_seed repeats it."""
+    """Seed and offset for one dropout pattern, from torch's CPU generator: manual_seed repeats
+    it.
+    """
     if generator is not None and not isinstance(generator, torch.Generator):
-        raise TypeError(f"generator: {type(generator).__name__}; it must be a torch.Generator")
+        raise TypeError(
+            f"generator has type {type(generator).__name__}; it must be a torch.Generator"
+        )
     if generator is not None and generator.device.type != "cpu":
-        raise InvalidArgument(f"generator: is on {generator.device}; it must be a CPU generator")
+        raise InvalidArgument(f"generator is on {generator.device}; it must be a CPU generator")
     return torch.randint(_LOW, _HIGH, (2,), generator=generator, dtype=torch.int64, device="cpu")
 
 
 def _autocast_dtype(device: str) -> Optional[torch.dtype]:
-    if device not in ("cpu", "cuda"):  # the library will say what it thinks of others
+    if device not in ("cpu", "cuda"):  # the library rejects others
         return None
     if hasattr(torch, "get_autocast_dtype"):
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
@@ -45,16 +49,11 @@ def _autocast_dtype(device: str) -> Optional[torch.dtype]:
 
 
 def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Casts f32 inputs under autocast, as torch does for its own attention."""
+    """Casts f32 inputs under autocast, as for torch's attention."""
     dtype = _autocast_dtype(tensors[0].device.type)
     if dtype is None:
         return tensors
     return tuple(x.to(dtype) if x.dtype is torch.float32 else x for x in tensors)
-
-
-def _longest(name: str, cu_seqlens: Any) -> int:
-    check_tensor(name, cu_seqlens)
-    return int(cu_seqlens.diff().max()) if cu_seqlens.numel() > 1 else 0
 
 
 def _completed(
@@ -63,16 +62,12 @@ def _completed(
     generator: Optional[torch.Generator],
     return_weights: bool,
 ) -> tuple[Any, ...]:
-    """The options with a seed for dropout, and with lengths where the library does not find them."""
+    """The options with a seed for dropout, and with lengths that the library does not compute."""
     o = Options(*options)
     if o.dropout_p and o.rng_state is None:
         o = o._replace(rng_state=draw_rng_state(generator))
     if return_weights or q.is_cuda:  # the library does not look into a GPU's lengths
-        least = 1 if q.is_cuda else 0
-        if o.cu_seqlens_q is not None and not o.max_seqlen_q:
-            o = o._replace(max_seqlen_q=max(least, _longest("cu_seqlens_q", o.cu_seqlens_q)))
-        if o.cu_seqlens_k is not None and not o.max_seqlen_k:
-            o = o._replace(max_seqlen_k=max(least, _longest("cu_seqlens_k", o.cu_seqlens_k)))
+        return autograd.with_lengths(q, tuple(o))
     return tuple(o)
 
 
@@ -86,9 +81,9 @@ def attention_of_tensors(
     return_weights: bool = False,
     operator: Any = None,
 ) -> tuple[Tensor, Any, Any]:
-    """(out, lse, weights), None or empty where not asked for. `options` are those of `Options`.
+    """(out, lse, weights), None or empty if not requested. `options` are those of `Options`.
 
-    `operator` is called where something wants to see one, in place of rocflash::forward.
+    `operator` replaces rocflash::forward where an operator is needed.
     """
     way = route(q, k, v, options[_SINKS], options[_BIAS], options[_SLOPES])
     casting = way == OPERATOR or autocasting()
@@ -124,7 +119,10 @@ def attention_of_tensors(
     if options[-1] == FROM_CONTEXT:  # a compiler traced as far as here and gave up
         options = autograd.with_current_backend(options)
     if way == INFER:
-        return calls.infer(q, k, v, options, return_lse, return_weights)
+        out, lse, weights = calls.infer(q, k, v, options, return_lse, return_weights)
+        return out, lse, weights
     if way == GRADIENTS:
-        return autograd.attend_eagerly(q, k, v, options, return_lse, return_weights)
-    return autograd.attend_in_transforms(q, k, v, options, return_weights)
+        results: Any = autograd.attend_eagerly(q, k, v, options, return_lse, return_weights)
+        return results
+    results = autograd.attend_in_transforms(q, k, v, options, return_weights)
+    return results

@@ -1,7 +1,7 @@
-"""Torch tensors to the library and back: straight calls, without autograd or dispatcher.
+"""Direct calls of the library on torch tensors, without autograd or dispatcher.
 
-What torch does around a call (operators, gradients, compilation) is in autograd.py; how a call is
-prepared and repeated is in plan.py, and the short cut for simple calls in fast.py.
+Operators, gradients and compilation are in autograd.py, the preparation of calls in plan.py, and
+the fast path of simple calls in fast.py.
 """
 
 from __future__ import annotations
@@ -11,22 +11,34 @@ from typing import Any, Optional
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .._c import abi, frames
 from .._c.choice import FROM_CONTEXT, LAST_OF_LIBRARY, current
-from .._c.options import GRADED, GRADED_AT, TENSORS, Saved
+from .._c.options import APPENDED, CALLERS_NAMES, GRADED, GRADED_AT, TENSORS, Saved
 from ..errors import InvalidArgument
-from . import elsewhere, fast
-from .plan import GRADIENTS, NEGATIVE, current_stream, describe, run, threads
+from . import external_backends, fast
+from .forward_mode import refuse_tangents
+from .plan import GRADIENTS, NEGATIVE, RESULTS, current_stream, describe, run, threads
+
+
+def _graded(o: tuple[Any, ...]) -> dict[str, Any]:
+    return {name: o[at] for name, at in zip(GRADED, GRADED_AT)}
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, o: tuple[Any, ...], want_weights: bool = False,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: tuple[Any, ...],
+    want_weights: bool = False,
     out: Optional[Tensor] = None,
 ) -> tuple[Tensor, Tensor, Optional[Tensor]]:
-    """(out, lse, weights), the latter only if wanted. `out` may be given to write into."""
+    """(out, lse, weights), the latter only if requested. `out` may be a given tensor."""
+    if forward_ad._current_level >= 0:
+        refuse_tangents("this function", q=q, k=k, v=v, **_graded(o))
     if o[-1] > LAST_OF_LIBRARY:
-        return elsewhere.forward(q, k, v, o, want_weights, out)
+        return external_backends.forward(q, k, v, o, want_weights, out)
     if out is None and not want_weights:
         found = fast.forward(q, k, v, o)
         if found is not None:
@@ -39,23 +51,39 @@ def forward(
 def infer(
     q: Tensor, k: Tensor, v: Tensor, o: tuple[Any, ...], want_lse: bool, want_weights: bool
 ) -> list[Any]:
-    """[out, lse, weights], None for what is not wanted, where no backward will follow.
+    """[out, lse, weights], None if not requested, of a call without backward.
 
     That makes single f32 queries several times faster.
     """
+    if forward_ad._current_level >= 0:
+        refuse_tangents("this function", q=q, k=k, v=v, **_graded(o))
     if o[-1] > LAST_OF_LIBRARY:
-        return list(elsewhere.forward(q, k, v, o, want_weights))
+        return list(external_backends.forward(q, k, v, o, want_weights))
     tensors = [q, k, v, *o[:TENSORS], None, None, None]
     return run("infer", (True, want_lse, want_weights), tensors, o[TENSORS:])[-3:]
 
 
 def decode(
-    q: Tensor, k: Tensor, v: Tensor, o: tuple[Any, ...], append: tuple[Optional[Tensor], ...],
-    rotary_interleaved: bool, out: Optional[Tensor] = None, want_lse: bool = True,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: tuple[Any, ...],
+    append: tuple[Optional[Tensor], ...],
+    rotary_interleaved: bool,
+    out: Optional[Tensor] = None,
+    want_lse: bool = True,
 ) -> tuple[Tensor, Any]:
-    """(out, lse) of attention over a cache, to which new keys (see Append) are appended first."""
+    """(out, lse) of attention over a KV cache after an append (see Append)."""
+    if forward_ad._current_level >= 0:
+        given = dict(zip((CALLERS_NAMES.get(name, name) for name in APPENDED), append))
+        refuse_tangents(
+            "attention with a KV cache", q=q, k_cache=k, v_cache=v, **given, **_graded(o)
+        )
     if o[-1] > LAST_OF_LIBRARY:
-        return elsewhere.decode(q, k, v, o, append, rotary_interleaved, out, want_lse)
+        return external_backends.decode(q, k, v, o, append, rotary_interleaved, out, want_lse)
+    found = fast.decode(q, k, v, o, append, out, want_lse)
+    if found is not None:
+        return found
     tensors = [q, k, v, *o[:TENSORS], *append, out, None]
     makes = (out is None, want_lse)
     out, lse = run("decode", makes, tensors, o[TENSORS:], int(rotary_interleaved))[-2:]
@@ -63,23 +91,39 @@ def decode(
 
 
 def backward(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, o: tuple[Any, ...],
-    wanted: tuple[bool, ...] = (), into: tuple[Optional[Tensor], ...] = (),
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    o: tuple[Any, ...],
+    wanted: tuple[bool, ...] = (),
+    into: tuple[Optional[Tensor], ...] = (),
+    dlse: Optional[Tensor] = None,
 ) -> list[Any]:
-    """All of GRADIENTS, None for some: those wanted are made, those given in `into` are written.
+    """All of GRADIENTS, None if not requested: allocated, or written to the tensors in `into`.
 
-    Both may be the first few. What is given may have any strides but a contiguous last one.
+    `wanted` and `into` may be shorter. With `wanted` for all of RESULTS, delta follows. Given
+    tensors may have any strides with a contiguous last dimension. `dlse` is the gradient of lse.
     """
+    asked = max(len(wanted), len(GRADIENTS))
+    if forward_ad._current_level >= 0:
+        refuse_tangents(
+            "the backward pass", dout=dout, q=q, k=k, v=v, out=out, softmax_lse=lse, dlse=dlse,
+            **_graded(o),
+        )  # fmt: skip
     if o[-1] > LAST_OF_LIBRARY:
-        return elsewhere.backward(Saved(dout, q, k, v, out, lse), o, wanted, into)
-    wanted = (*wanted, *(False,) * (len(GRADIENTS) - len(wanted)))
-    others = (None,) * (len(GRADIENTS) - len(into))
-    tensors = [q, k, v, *o[:TENSORS], dout, out, lse, *into, *others]
-    return run("backward", wanted, tensors, o[TENSORS:])[-len(GRADIENTS) :]
+        return external_backends.backward(Saved(dout, q, k, v, out, lse, dlse), o, wanted, into)
+    wanted = (*wanted, *(False,) * (len(RESULTS) - len(wanted)))
+    others = (None,) * (len(RESULTS) - len(into))
+    tensors = [q, k, v, *o[:TENSORS], dout, out, lse, dlse, *into, *others]
+    return run("backward", wanted, tensors, o[TENSORS:])[-len(RESULTS) :][:asked]
 
 
 def _frame_of(named: dict[str, Optional[Tensor]], written: str) -> tuple[frames.Frame, list[Any]]:
-    """A frame for a call of a few tensors, and the words where their descriptions begin; None where absent."""
+    """A frame for a call of a few tensors, and the words of their DLTensors; None if absent."""
+    refuse_tangents("this function", **named)
     frame = frames.Frame(len(named))
     words: list[Any] = []
     for label, x in named.items():
@@ -87,9 +131,9 @@ def _frame_of(named: dict[str, Optional[Tensor]], written: str) -> tuple[frames.
             words.append(None)
             continue
         if x.is_neg():
-            raise InvalidArgument(f"{label}: {NEGATIVE}")
-        description = describe(label, (x.shape, x.stride(), x.dtype, x.device))
-        words.append(frame.describe(*description, x.data_ptr()))
+            raise InvalidArgument(f"{label} {NEGATIVE}")
+        dtype, device_of, shape, strides = describe(label, (x.shape, x.stride(), x.dtype, x.device))
+        words.append(frame.describe(dtype, device_of, shape, strides, x.data_ptr()))
     device = named[written].device  # type: ignore[union-attr]
     if device.type == "cuda":
         frame.set(abi.Execution, "stream", current_stream(device.index or 0))
@@ -99,22 +143,29 @@ def _frame_of(named: dict[str, Optional[Tensor]], written: str) -> tuple[frames.
 
 
 def combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor, lse: Tensor) -> None:
-    """Merges parts (n, b, sq, h, d) and (n, b, h, sq) into out and lse."""
+    """Combines partial results (n, b, sq, h, d) and (n, b, h, sq) into out and lse."""
     parts = {"out_partial": out_partial.resolve_neg(), "lse_partial": lse_partial.resolve_neg()}
     frame, words = _frame_of({**parts, "out": out, "lse": lse}, "out")
     frame.combine(*words)
 
 
 def may_lack_gradients(q: Tensor, o: tuple[Any, ...]) -> bool:
-    """Whether to ask before forward runs: the library's CPU has all gradients."""
+    """Whether to query support of backward before forward runs: the CPU backend has all
+    gradients.
+    """
     return q.is_cuda or o[-1] > LAST_OF_LIBRARY or o[-1] == FROM_CONTEXT
 
 
 def rotate(
-    x: Tensor, cos: Tensor, sin: Tensor, cu_seqlens: Optional[Tensor], first: Optional[Tensor],
-    interleaved: bool, out: Tensor,
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    cu_seqlens: Optional[Tensor],
+    first: Optional[Tensor],
+    interleaved: bool,
+    out: Tensor,
 ) -> None:
-    """Writes x, its first columns rotated by position, to out, which may be x."""
+    """Rotary embedding of x to out, which may be x."""
     inputs = {
         "x": x if x is out else x.resolve_neg(),
         "cos": cos.resolve_neg(),
@@ -126,11 +177,11 @@ def rotate(
 
 
 def refuse_missing_gradients(q: Tensor, v: Tensor, o: tuple[Any, ...]) -> None:
-    """Raises the backend's refusal where backward could not follow forward on such a device."""
+    """Raises the backend's error if it has no backward for such a call."""
     if o[-1] == FROM_CONTEXT:
         o = (*o[:-1], current())
     if o[-1] > LAST_OF_LIBRARY:
-        elsewhere.refuse_missing_gradients(q, v, o)
+        external_backends.refuse_missing_gradients(q, v, o)
         return
     if not q.is_cuda:
         return
@@ -139,18 +190,20 @@ def refuse_missing_gradients(q: Tensor, v: Tensor, o: tuple[Any, ...]) -> None:
         for name, at in zip(GRADED, GRADED_AT)
         if o[at] is not None and o[at].requires_grad
     ]
-    _ask_for_gradients(q.dtype, q.device, int(q.shape[-1]), int(v.shape[-1]), *extras)
+    _query_gradients(q.dtype, q.device, int(q.shape[-1]), int(v.shape[-1]), *extras)
 
 
-@lru_cache(maxsize=64)  # of answers; refusals are asked for again
-def _ask_for_gradients(
+@lru_cache(maxsize=64)  # caches results, not errors
+def _query_gradients(
     dtype: torch.dtype,
     device: torch.device,
     d: int,
     dv: int,
     *extras: tuple[str, torch.dtype],
 ) -> None:
-    """Asks for one query and key of one head, with those options that have gradients too."""
+    """Queries the workspace of one query and key of one head, with those options that have
+    gradients too.
+    """
     frame = frames.Frame(9 + 2 * len(extras))
 
     def add(kind: Any, name: str, shape: tuple[int, ...], of: torch.dtype) -> None:

@@ -1,12 +1,15 @@
 """Calls on torch tensors, prepared once for each kind of call and then repeated cheaply.
 
-A plan belongs to a call's *signature*: which function, each tensor's shape, strides, dtype and
-device, and every number with its type. What only depends on these is checked and written down once:
-Python types, ranks, shapes of results, the library's structs. A repeated call writes the tensors'
-addresses into a frame that nobody else uses, and calls. Whatever depends on values (lengths, pages,
-seeds) is read and checked in every call, mostly by the library.
+A plan belongs to a call's *signature*: the function, each tensor's shape, strides, dtype and
+device, and every number with its type. Everything that depends only on these is checked and stored
+once: Python types, ranks, shapes of results, and the library's own plan (handles.py). A repeated
+call writes the tensors' addresses to arguments that no other call uses, and runs it. Values
+(lengths, pages, seeds) are checked in every call, mostly by the library.
 
-Plans hold no tensors. The least recently used ones are forgotten.
+The library plans for aligned addresses, and on the CPU for a workspace that does not depend on
+values. Other calls are described by a frame, and validated, in each run.
+
+Plans hold no tensors. They are kept in an LRU cache.
 """
 
 from __future__ import annotations
@@ -19,12 +22,13 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor
 
-from .._c import abi, frames, shapes
+from .._c import abi, frames, handles, shapes, workspace
 from .._c.options import APPENDED, GRADED, NUMBER_OPTIONS, TENSOR_OPTIONS
 from ..errors import InvalidArgument, Unsupported
+from . import profiling
 from .options import check_numbers, check_tensor
 
-_MOST_PLANS = 512
+_MAX_PLANS = 512
 
 _DTYPES = {
     torch.float32: (abi.DL_FLOAT, 32),
@@ -34,7 +38,7 @@ _DTYPES = {
     torch.int32: (abi.DL_INT, 32),
     torch.bool: (abi.DL_BOOL, 8),
     torch.uint8: (abi.DL_UINT, 8),
-    # Known to DLPack, refused by the library with its own words.
+    # Known to DLPack, rejected by the library with its own message.
     torch.int8: (abi.DL_INT, 8),
     torch.int16: (abi.DL_INT, 16),
     torch.int64: (abi.DL_INT, 64),
@@ -43,20 +47,20 @@ _DTYPES = {
 }
 _GPU_TYPE = abi.DL_ROCM if getattr(torch.version, "hip", None) else abi.DL_CUDA
 NEGATIVE = "has torch's negative bit, but is written to; it must be resolved (resolve_neg) before"
-# How many threads a call has that does not say: torch's, unless the library is told by its own name.
+# The default number of threads: torch's, unless the library's own variable is set.
 _fixed = "ROCFLASH_NUM_THREADS" in os.environ
 threads: Callable[[], int] = (lambda: 0) if _fixed else torch.get_num_threads
 
 
 class _Slot(NamedTuple):
-    """A tensor's slot in a call, and whether it may be replaced by a copy.
+    """A tensor argument of a call, and whether it may be replaced by a copy.
 
-    The ABI wants a contiguous last dimension. Inputs that have none are copied, but not bias and mask,
-    whose last stride is free, nor what the call writes to.
+    The ABI requires a contiguous last dimension. Other inputs are copied, except bias and mask,
+    whose last stride is arbitrary, and tensors that the call writes to.
     """
 
     field: str
-    word: int  # where the field lies in a frame
+    word: int  # the field's offset in a frame
     label: str  # its name in messages
     copied: bool
     written: bool
@@ -70,7 +74,7 @@ def _slot(
     return _Slot(field, word, label or field, copied, written)
 
 
-def _slots(struct: Any, *fields: str, **kind: bool) -> tuple[_Slot, ...]:
+def _slots(struct: Any, *fields: str, **kind: Any) -> tuple[_Slot, ...]:
     return tuple(_slot(struct, name, **kind) for name in fields)
 
 
@@ -82,8 +86,9 @@ _OUTPUTS = (
     *_slots(abi.ForwardOutputs, "out", "lse", written=True),
     _slot(abi.ForwardOutputs, "s_dmask", "weights", written=True),
 )
-# What backward writes.
+# The outputs of backward: gradients, and all.
 GRADIENTS = ("dq", "dk", "dv", *(f"d{name}" for name in GRADED))
+RESULTS = (*GRADIENTS, "delta")  # softmax_d of flash_attn: the sum over dout * out, minus dlse
 _CALLS: dict[str, tuple[_Slot, ...]] = {
     "forward": _PROBLEM + _OUTPUTS,
     "infer": _PROBLEM + _OUTPUTS,
@@ -92,23 +97,29 @@ _CALLS: dict[str, tuple[_Slot, ...]] = {
         *_PROBLEM,
         *_slots(abi.BackwardTensors, "dout", "out", copied=True),
         _slot(abi.BackwardTensors, "lse", "softmax_lse"),
-        *_slots(abi.BackwardTensors, *GRADIENTS, written=True),
+        _slot(abi.BackwardTensors, "dlse"),
+        *_slots(abi.BackwardTensors, *RESULTS, written=True),
     ),
 }
-# Tensors whose values say how much work there is, and with that how much workspace.
+# Tensors whose values determine the amount of work, and with it the workspace.
 _LENGTHS = {
     *(name for name in TENSOR_OPTIONS if name.startswith(("cu_", "seqused", "leftpad"))),
     *("block_table", "cache_batch_idx", "cu_seqlens_k_new", "rotary_seqlens"),
 }
 _SEED, _OFFSET = (frames.word_of(abi.Problem, f"dropout_{x}") for x in ("seed", "offset"))
 _RNG = 3 + TENSOR_OPTIONS.index("rng_state")
+_K_NEW, _V_NEW = (len(_PROBLEM) + APPENDED.index(name) for name in ("k_new", "v_new"))
+_PLAN_SEED, _PLAN_OFFSET, _STREAM, _WORKSPACE, _WORKSPACE_SIZE = (
+    handles.AT[name]
+    for name in ("dropout_seed", "dropout_offset", "stream", "workspace", "workspace_size")
+)
 
 Signature = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
 Signed = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device, bool]  # torch's negative bit
 
 
 class _Scratch:
-    """Workspace from torch's allocator: freed in the order of the stream that uses it."""
+    """Workspace from torch's allocator, freed in stream order."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -133,15 +144,17 @@ def _device_of(label: str, device: torch.device) -> tuple[int, int]:
         return (abi.DL_CPU, 0)
     if device.type == "cuda":
         return (_GPU_TYPE, device.index or 0)
-    raise Unsupported(f"{label}: is on {device}; allowed are cpu and cuda (also ROCm's) tensors")
+    raise Unsupported(f"{label} is on {device}; allowed are cpu and cuda (also ROCm's) tensors")
 
 
 def describe(label: str, signature: Signature) -> tuple[Any, ...]:
-    """A tensor as frames take it; `label` is for messages about what DLPack cannot express."""
+    """The description of a tensor for frames; `label` is for messages."""
     shape, strides, dtype, device = signature
     found = _DTYPES.get(dtype)
     if found is None:
-        raise InvalidArgument(f"{label}: dtype {dtype}; allowed are float32, float16 and bfloat16")
+        raise InvalidArgument(
+            f"{label} has dtype {dtype}; allowed are float32, float16 and bfloat16"
+        )
     return found, _device_of(label, device), shape, strides
 
 
@@ -163,15 +176,15 @@ def _check_rng_state(signature: Signature) -> None:
     shape, _, dtype, device = signature
     if dtype != torch.int64 or shape != (2,):
         raise InvalidArgument(
-            f"rng_state: {dtype} of shape {tuple(shape)}; "
+            f"rng_state is {dtype} of shape {tuple(shape)}; "
             "it must be int64 of shape (2,): seed and offset"
         )
     if device.type not in ("cpu", "cuda"):
-        raise InvalidArgument(f"rng_state: is on {device}; it must be on the CPU")
+        raise InvalidArgument(f"rng_state is on {device}; it must be on the CPU")
 
 
 class _Numbers:
-    """The options that are numbers, checked, and how they are written into a frame."""
+    """The numeric options, validated, and their representation in a frame."""
 
     def __init__(self, *numbers: Any) -> None:
         check_numbers(numbers)
@@ -196,7 +209,7 @@ class _Numbers:
 
 
 class Plan:
-    """All about a call but its tensors' addresses and values."""
+    """A call except for its tensors' addresses and values."""
 
     def __init__(
         self,
@@ -218,10 +231,12 @@ class Plan:
         self._bias_dtype = next((x[2] for _, slot, x in given if slot.field == "bias"), self._dtype)
         self._gpu = self._device.type == "cuda"
         self._index = self._device.index or 0
-        self._seeded = "rng_state" in self._shapes
+        self._seeded, self._appends = "rng_state" in self._shapes, "k_new" in self._shapes
         if numbers.dropout_p and not self._seeded:
-            raise InvalidArgument(f"rng_state: is None, but dropout_p is {numbers.dropout_p}")
-        # Which inputs are copied, which results are made, and what frames describe.
+            raise InvalidArgument(
+                f"rng_state is None, but dropout_p is {numbers.dropout_p}; it must be given"
+            )
+        # The copied inputs, the allocated results, and the descriptions in frames.
         self._copies: list[int] = []
         self._makes: list[tuple[int, tuple[int, ...], torch.dtype]] = []
         self._described: list[tuple[int, _Slot, tuple[Any, ...]]] = []
@@ -238,12 +253,20 @@ class Plan:
         for n, wanted in enumerate(makes, len(slots) - len(makes)):
             if wanted:
                 slot = slots[n]
-                shape, dtype = self._result(slot.field)
-                signature = (shape, _compact(shape), dtype, self._device)
-                self._makes.append((n, shape, dtype))
-                self._described.append((n, slot, describe(slot.label, signature)))
-        self._words: list[tuple[int, int]] = []  # of each tensor: its index and its data's word
+                result, dtype = self._result(slot.field)
+                made: Any = (result, _compact(result), dtype, self._device)
+                self._makes.append((n, result, dtype))
+                self._described.append((n, slot, describe(slot.label, made)))
+        # Of each tensor, its index and the word of its address: in frames, and in arguments of
+        # runs.
+        self._words: list[tuple[int, int]] = []
+        self._arguments = [(n, handles.AT[slot.field]) for n, slot, _ in self._described]
+        # The CPU's workspace depends on lengths, which plans for GPUs do not read.
+        self._planned = self._gpu or (self._threads != 0 and _LENGTHS.isdisjoint(self._shapes))
+        # Frames and runs that no call uses; see _run_of.
         self._idle = [self._frame()]
+        self._runs: tuple[list[handles.Run], ...] = ([], [], [], [])
+        self._handles: list[Optional[handles.Handle]] = [None] * len(self._runs)
 
     def _check_ranks(self) -> None:
         s = self._shapes
@@ -255,7 +278,7 @@ class Plan:
         written = slot.written or (slot.field in ("k", "v") and "k_new" in self._shapes)
         if negative:
             if written:
-                raise InvalidArgument(f"{slot.label}: {NEGATIVE}")
+                raise InvalidArgument(f"{slot.label} {NEGATIVE}")
             return True
         if not strides or strides[-1] == 1 or shape[-1] <= 1 or written:
             return False
@@ -266,7 +289,7 @@ class Plan:
         s = self._shapes
         if field == "out":
             return shapes.out_shape(s["q"], s["v"]), self._dtype
-        if field == "lse":
+        if field in ("lse", "delta"):
             return shapes.lse_shape(s["q"]), torch.float32
         if field == "s_dmask":
             given = (s["q"], s["k"], s.get("cu_seqlens_q"), s.get("block_table"))
@@ -278,7 +301,9 @@ class Plan:
         return tuple(s[field[1:]]), self._dtype  # dq, dk, dv
 
     def _frame(self) -> frames.Frame:
-        """A frame with all that does not change; where the rest goes is the same in each."""
+        """A frame with the constant fields; the offsets of the others are the same in each
+        frame.
+        """
         frame = frames.Frame(len(self._described))
         words = []
         for n, slot, description in self._described:
@@ -289,13 +314,33 @@ class Plan:
         self._numbers.write(frame, self._threads)
         if "rotary_cos" in self._shapes:
             frame.set(abi.Append, "rotary_interleaved", self._rotary_interleaved)
-        # No plan for a GPU looks at the values of lengths.
-        known = self._gpu or (self._threads != 0 and _LENGTHS.isdisjoint(self._shapes))
-        frame.prepare(self._call, known)
+        frame.prepare(self._call)
         return frame
 
+    def _run_of(self, shared: int, inputs: list[Any]) -> handles.Run:
+        """A run that no call uses. `shared`: 1 if k and v have one address, 2 if k_new and v_new
+        have.
+
+        The library plans separately where values are the first columns of the keys' rows.
+        """
+        runs = self._runs[shared]
+        try:
+            return runs.pop()
+        except IndexError:  # all are in use by other threads, or by callers of this one
+            handle = self._handles[shared]
+        if handle is None:
+            frame = self._frame()
+            for n, word in self._words:
+                field = _CALLS[self._call][n].field
+                if (shared & 1 and field in ("k", "v")) or (
+                    shared & 2 and field in ("k_new", "v_new")
+                ):
+                    frame.words[word] = inputs[n].data_ptr()
+            handle = self._handles[shared] = handles.Handle(self._call, frame)
+        return handles.Run(handle)
+
     def run(self, tensors: list[Any]) -> None:
-        """Calls. `tensors` has None for what is absent; results to be made are put into it."""
+        """Runs the call. `tensors` has None if absent; allocated results are stored in it."""
         inputs = tensors
         if self._copies:
             inputs = list(tensors)
@@ -303,29 +348,66 @@ class Plan:
                 inputs[n] = tensors[n].resolve_neg().contiguous()
         for n, shape, dtype in self._makes:
             inputs[n] = tensors[n] = torch.empty(*shape, dtype=dtype, device=self._device)
+        if self._planned:
+            addresses = [inputs[n].data_ptr() for n, _ in self._arguments]
+            together = 0
+            for address in addresses:
+                together |= address
+            if together % 16 == 0:
+                self._run_planned(inputs, addresses)
+                return
+        self._run_described(inputs)
+
+    def _run_planned(self, inputs: list[Any], addresses: list[int]) -> None:
+        # Descriptions are in the order of slots: the first three are q, k and v.
+        shared = 1 if addresses[1] == addresses[2] != 0 else 0
+        if self._appends and inputs[_K_NEW].data_ptr() == inputs[_V_NEW].data_ptr() != 0:
+            shared |= 2
+        run = self._run_of(shared, inputs)
+        words, needed = run.words, run.workspace
+        for (_, at), address in zip(self._arguments, addresses):
+            words[at] = address
+        if self._seeded:
+            words[_PLAN_SEED], words[_PLAN_OFFSET] = seed_and_offset(inputs[_RNG])
+        words[_WORKSPACE_SIZE] = needed
+        if self._gpu:
+            words[_STREAM] = current_stream(self._index)
+            scratch = (
+                torch.empty(needed, dtype=torch.uint8, device=self._device) if needed else None
+            )
+            words[_WORKSPACE] = 0 if scratch is None else scratch.data_ptr()
+            status = run.call()
+        else:
+            taken = workspace.take(needed)
+            words[_WORKSPACE] = taken.address
+            status = run.call()
+            workspace.give(taken)
+        if status:
+            abi.raise_status(status)
+        self._runs[shared].append(run)  # not after a refusal: what failed is not used again
+
+    def _run_described(self, inputs: list[Any]) -> None:
         try:
             frame = self._idle.pop()
-        except IndexError:  # all are in use by other threads, or by callers of this one
+        except IndexError:
             frame = self._frame()
-        words, together = frame.words, 0
+        words = frame.words
         for n, word in self._words:
-            words[word] = address = inputs[n].data_ptr()
-            together |= address
+            words[word] = inputs[n].data_ptr()
         if self._seeded:
-            words[_SEED], words[_OFFSET] = seed_and_offset(tensors[_RNG])
+            words[_SEED], words[_OFFSET] = seed_and_offset(inputs[_RNG])
         if self._gpu:
-            # Which kernels run, and so what they need, depends on where rows lie.
-            aligned = together % 16 == 0
-            frame.run(current_stream(self._index), _Scratch(self._device), aligned)
+            frame.run(current_stream(self._index), _Scratch(self._device))
         else:
             frame.run()
-        self._idle.append(frame)  # not after a refusal: what failed is not used again
+        self._idle.append(frame)
 
 
 # `typed`, since 1, 1.0 and True are equal but not all of them are allowed everywhere.
-_numbers = lru_cache(maxsize=_MOST_PLANS, typed=True)(_Numbers)
-_plan = lru_cache(maxsize=_MOST_PLANS)(Plan)
+_numbers = lru_cache(maxsize=_MAX_PLANS, typed=True)(_Numbers)
+_plan = lru_cache(maxsize=_MAX_PLANS)(Plan)
 _latest: dict[str, tuple[Any, Plan]] = {}  # of each call, what it was for and its plan
+_RECORDED = {"infer": "forward"}  # profilers need not know whether gradients are wanted
 
 
 def run(
@@ -335,11 +417,24 @@ def run(
     numbers: tuple[Any, ...],
     rotary_interleaved: int = 0,
 ) -> list[Any]:
-    """Runs a call on `tensors`: q, k, v, the options' and the call's own, None where absent.
+    """Runs a call on `tensors`: q, k, v, the options' and the call's own, None if absent.
 
-    `makes` says of the last ones, as many as it has entries, whether they are results to be made.
-    These are put into `tensors`, which is returned. `numbers` are the other options.
+    `makes` says which of the last ones are results to allocate. They are stored in `tensors`, which
+    is returned. `numbers` are the other options.
     """
+    if profiling.enabled():
+        with profiling.recorded(_RECORDED.get(call, call)):
+            return _run(call, makes, tensors, numbers, rotary_interleaved)
+    return _run(call, makes, tensors, numbers, rotary_interleaved)
+
+
+def _run(
+    call: str,
+    makes: tuple[bool, ...],
+    tensors: list[Any],
+    numbers: tuple[Any, ...],
+    rotary_interleaved: int,
+) -> list[Any]:
     try:
         signatures = tuple(
             [
@@ -354,7 +449,7 @@ def run(
             latest = _latest[call] = (kind, _plan(call, *kind))
         latest[1].run(tensors)
     except (AttributeError, RuntimeError, TypeError):
-        # A wrong type fails wherever it is first used, and is only now given its name.
+        # A wrong type fails on its first use; the check here raises the error with its name.
         for slot, x in zip(_CALLS[call], tensors):
             if x is not None:
                 check_tensor(slot.label, x)

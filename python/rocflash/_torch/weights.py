@@ -1,8 +1,9 @@
 """flash_attn's S_dmask: exp(score - the row's maximum) in the dtype of q, negative where dropped.
 
-The library gives weights; divided by the row's largest they are that. It gives them in f32, since a dropped weight that
-rounds to zero would lose its sign. Where nothing is dropped there is no sign to lose, and they are taken a few heads at a
-time: clients ask for a tiny dropout because upstream then returns lse, and throw S_dmask away.
+The library returns weights; S_dmask is these divided by the maximum of the row. They are f32, since
+a dropped weight that rounds to zero would lose its sign. Without dropped weights they are computed
+a few heads at a time: clients pass a tiny dropout because upstream then returns lse, and discard
+S_dmask.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def drops_nothing(dropout_p: float) -> bool:
 
 
 def signed_softmax(weights: Tensor, dtype: torch.dtype) -> Tensor:
-    """S_dmask of weights, which are overwritten."""
+    """S_dmask from weights, in place."""
     if not weights.shape[-1]:
         return weights.to(dtype)
     highest = torch.maximum(weights.amax(-1, keepdim=True), -weights.amin(-1, keepdim=True))
@@ -32,7 +33,7 @@ def signed_softmax(weights: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def softmax_by_heads(q: Tensor, k: Tensor, v: Tensor, o: Any) -> Tensor:
-    """S_dmask of a call with these options, which drops nothing."""
+    """S_dmask of a call without dropped weights."""
     o = o._replace(dropout_p=0.0, rng_state=None)
     lengths = (o.max_seqlen_q, o.max_seqlen_k)
     starts, table = (None if x is None else x.shape for x in (o.cu_seqlens_q, o.block_table))

@@ -1,19 +1,19 @@
-"""Attention over sequences that are split between ranks, on torch.distributed.
+"""Context parallelism on torch.distributed: attention over sequences that are split over ranks.
 
 >>> import rocflash.distributed as rfd
 >>> x = rfd.shard_sequence(tokens, group)                    # this rank's rows
->>> out = rfd.attention(q, k, v, group=group, causal=True)   # over all ranks' keys
+>>> out = rfd.attention(q, k, v, group=group, causal=True)   # over the keys of all ranks
 
-Ranks, transport and launching are torch's: RCCL, NCCL or gloo, torchrun.
+Process groups, backends (RCCL, NCCL, gloo) and launchers are torch's.
 """
 
 from __future__ import annotations
 
 from .attention import attention
-from .choose import Method, choose
 from .context import context_parallel
 from .decode import decode
 from .group import RankError
+from .heuristic import Method, choose
 from .layout import Layout
 from .sequence import positions, shard_sequence, unshard_sequence
 

@@ -1,8 +1,9 @@
-"""A `with` block in the manner of torch's own context parallelism: inside it, attention is over all ranks.
+"""The `context_parallel` block, with the interface of torch's own: inside it, attention is context
+parallel.
 
-Buffers are cut to this rank's rows in place and made whole again at the end, torch's
-scaled_dot_product_attention is answered by this package, and so is the attention that
-`rocflash.integrations.transformers_distributed` registers.
+Buffers are sharded in place and restored at the end. torch's scaled_dot_product_attention is
+replaced, and the attention that `rocflash.integrations.transformers_distributed` registers uses the
+block's context.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["Context", "context_parallel", "current"]
 
 
 class Context(NamedTuple):
-    """What a block decided, for whoever computes attention inside it."""
+    """The arguments of a block, for the attention functions inside it."""
 
     group: Any
     method: str
@@ -33,39 +34,54 @@ class Context(NamedTuple):
     length: Optional[int]
 
     def options(self) -> dict[str, Any]:
-        """The arguments of `attention` that say who has what."""
+        """Arguments of `attention`: group, method, layout and length."""
         return self._asdict()
 
     def position_ids(self, device: Any = None) -> Tensor:
-        """(1, rows): this rank's positions, as models with rotary embedding take them."""
+        """(1, rows): this rank's positions, for rotary embeddings."""
         if self.length is None:
-            raise InvalidArgument("length: is None; position ids need buffers or length= of context_parallel")
+            raise InvalidArgument(
+                "length is None; position_ids requires buffers or length= of context_parallel"
+            )
         return positions(self.length, self.group, self.layout, device=device)[None]
 
 
-# Of the process, not of a thread: autograd recomputes checkpointed layers in threads of its own.
-_blocks: list[Context] = []
+# Per process, not per thread: autograd recomputes checkpointed layers in threads of its own.
+_contexts: list[Context] = []
 
 
 def current() -> Optional[Context]:
-    return _blocks[-1] if _blocks else None
+    return _contexts[-1] if _contexts else None
 
 
 def _sdpa(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Optional[Tensor] = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: Optional[float] = None,
+    enable_gqa: bool = False,
 ) -> Tensor:
-    """torch's scaled_dot_product_attention, (b, h, rows, d), over all ranks."""
+    """torch's scaled_dot_product_attention, (b, h, rows, d), with context parallelism."""
     context = current()
     assert context is not None
     if attn_mask is not None:
         raise Unsupported(
-            f"attn_mask: shape {tuple(attn_mask.shape)}; inside context_parallel it must be None (is_causal says the rest)"
+            f"attn_mask has shape {tuple(attn_mask.shape)}; inside context_parallel it must be "
+            "None (is_causal is supported)"
         )
     if query.dim() != 4:
-        raise Unsupported(f"query: {query.dim()} dimensions; inside context_parallel it must be (b, h, rows, d)")
+        raise Unsupported(
+            f"query has {query.dim()} dimensions; inside context_parallel it must have 4, (b, h, "
+            "rows, d)"
+        )
     if query.shape[1] != key.shape[1] and not enable_gqa:
-        raise InvalidArgument(f"key: {key.shape[1]} heads, but query has {query.shape[1]} and enable_gqa is False")
+        raise InvalidArgument(
+            f"key has {key.shape[1]} heads, but query has {query.shape[1]} and enable_gqa is "
+            "False; the numbers must be equal"
+        )
     out = attention(
         query.transpose(1, 2),
         key.transpose(1, 2),
@@ -82,13 +98,18 @@ def _length(
     buffers: Sequence[Tensor], dims: Sequence[int], length: Optional[int], layout: Any
 ) -> Optional[int]:
     if len(buffers) != len(dims):
-        raise InvalidArgument(f"buffer_seq_dims: {len(dims)} numbers; there are {len(buffers)} buffers")
+        raise InvalidArgument(
+            f"buffer_seq_dims has {len(dims)} elements; it must have one per buffer, {len(buffers)}"
+        )
     for buffer, dim in zip(buffers, dims):
         if buffer.requires_grad:
-            raise InvalidArgument("buffers: one requires a gradient; use shard_sequence for it")
+            raise InvalidArgument(
+                "buffers has one that requires a gradient; none may, so use shard_sequence for it"
+            )
         if length is not None and buffer.shape[dim] != length:
             raise InvalidArgument(
-                f"buffers: {buffer.shape[dim]} rows in dimension {dim}, and {length} elsewhere; all must have the whole sequence"
+                f"buffers has {buffer.shape[dim]} rows in dimension {dim}, but the sequence has "
+                f"{length}; every buffer must hold the whole sequence"
             )
         length = int(buffer.shape[dim])
     if length is None and isinstance(layout, Layout):
@@ -98,37 +119,43 @@ def _length(
 
 @contextmanager
 def context_parallel(
-    group: Any = None, *, buffers: Sequence[Tensor] = (), buffer_seq_dims: Sequence[int] = (),
-    no_restore_buffers: Sequence[Tensor] = (), method: str = "auto", layout: Union[str, Layout] = "zigzag",
+    group: Any = None,
+    *,
+    buffers: Sequence[Tensor] = (),
+    buffer_seq_dims: Sequence[int] = (),
+    no_restore_buffers: Sequence[Tensor] = (),
+    method: str = "auto",
+    layout: Union[str, Layout] = "zigzag",
     length: Optional[int] = None,
 ) -> Iterator[Context]:
-    """Inside the block, sequences are split over the ranks of `group` (a ProcessGroup, DeviceMesh or None).
+    """Inside the block, sequences are split over the ranks of `group` (a ProcessGroup, DeviceMesh
+    or None).
 
-    buffers: tensors with the whole sequence in the dimensions `buffer_seq_dims` (tokens, labels, position
-    ids); inside they hold this rank's rows, afterwards what they held before, but for `no_restore_buffers`.
-    Labels must be shifted before they are cut. backward belongs inside the block too.
+    buffers: tensors with the whole sequence in the dimensions `buffer_seq_dims` (tokens, labels,
+    position ids). Inside the block they hold this rank's rows; afterwards they are restored, except
+    `no_restore_buffers`. Shift labels before the block. Call backward inside the block too.
     """
     group = resolve(group)
     length = _length(buffers, buffer_seq_dims, length, layout)
     context = Context(group, method, layout, length)
-    # All are cut before any is changed: what is refused has changed nothing.
+    # Shard all buffers before changing one, so that a rejected call has no side effect.
     parts = [shard_sequence(x, group, dim, layout) for x, dim in zip(buffers, buffer_seq_dims)]
-    kept = [x.clone() for x in buffers]
+    saved = [x.clone() for x in buffers]
     final = {id(x) for x in no_restore_buffers}
-    theirs = F.scaled_dot_product_attention
+    original = F.scaled_dot_product_attention
     try:
         with torch.no_grad():
             for buffer, part in zip(buffers, parts):
                 buffer.resize_(part.shape).copy_(part)
-        _blocks.append(context)
-        F.scaled_dot_product_attention = _sdpa  # type: ignore[assignment]
+        _contexts.append(context)
+        F.scaled_dot_product_attention = _sdpa
         try:
             yield context
         finally:
-            F.scaled_dot_product_attention = theirs
-            _blocks.pop()
+            F.scaled_dot_product_attention = original
+            _contexts.pop()
     finally:
         with torch.no_grad():
-            for buffer, whole in zip(buffers, kept):
+            for buffer, whole in zip(buffers, saved):
                 if id(buffer) not in final:
                     buffer.resize_(whole.shape).copy_(whole)

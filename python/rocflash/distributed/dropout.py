@@ -1,7 +1,7 @@
-"""Dropout's bits, as the library draws them, for any part of a problem.
+"""The library's dropout bits for any part of a sequence.
 
-The library counts a call's own queries and keys; a part of a longer sequence has to count those of the whole.
-docs/semantics.md defines the bits.
+A kernel call counts its own queries and keys. A part of a longer sequence needs the indices of the
+whole one. docs/reference/semantics.md defines the bits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ _ROUNDS = 10
 
 
 def _philox(counter: list[Tensor], key: tuple[int, int]) -> list[Tensor]:
-    """Philox 4x32; words are int64 tensors of values below 2**32, products wrap as they should."""
+    """Philox 4x32-10 on int64 tensors of values below 2**32; wrapping products keep the low 64
+    bits.
+    """
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(_ROUNDS):
@@ -26,30 +28,30 @@ def _philox(counter: list[Tensor], key: tuple[int, int]) -> list[Tensor]:
     return [c0, c1, c2, c3]
 
 
-def keeps(
-    seed: int, offset: int, dropout_p: float, planes: Tensor, query: range, key: range
+def keep_mask(
+    seed: int, offset: int, dropout_p: float, bh: Tensor, query: range, key: range
 ) -> Tensor:
-    """(planes..., queries, keys), True where a weight is kept.
+    """(*bh, queries, keys), True where a weight is kept.
 
-    A plane is sequence * heads + head, of the whole problem; queries and keys are indices within the
+    bh is sequence * heads + head of the whole problem; queries and keys are indices within the
     sequence. Seed and offset are unsigned.
     """
-    device = planes.device
+    device = bh.device
     i = torch.arange(query.start, query.stop, query.step, device=device)
     j = torch.arange(key.start, key.stop, key.step, device=device)
-    eighths, at = torch.unique(j // 8, return_inverse=True)
-    shape = (*planes.shape, len(i), len(eighths))
+    blocks, at = torch.unique(j // 8, return_inverse=True)
+    shape = (*bh.shape, len(i), len(blocks))
     zero = torch.zeros(shape, dtype=torch.int64, device=device)
     words = _philox(
         [
-            zero + eighths,
+            zero + blocks,
             zero + i[:, None],
-            zero + planes[..., None, None],
+            zero + bh[..., None, None],
             zero + (offset & _LOW),
         ],
         (seed & _LOW, (seed >> 32) ^ (offset >> 32)),
     )
     halves = [half.to(torch.int32) for word in words for half in (word & 0xFFFF, word >> 16)]
-    sixteens = torch.stack(halves, dim=-1)
-    bits = sixteens[..., at, j % 8]
+    halfwords = torch.stack(halves, dim=-1)
+    bits = halfwords[..., at, j % 8]
     return bits < int((1 - dropout_p) * 65536 + 0.5)

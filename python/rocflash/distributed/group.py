@@ -1,8 +1,10 @@
-"""Who takes part: a ProcessGroup, a DeviceMesh or the whole world, and those of them that share heads or a sequence.
+"""Process groups: a ProcessGroup, a DeviceMesh or the default group, and the teams of ranks that
+share heads or a sequence.
 
-Operators of a compiled graph can only take strings, so groups go by the names that torch has for them. No group is
-made here: torch names groups that only their members make after the number of groups that each member is in, so ranks
-that are in different numbers would wait for each other. Parts of a group send point to point within it instead.
+Operators of compiled graphs take groups by torch's name for them. No subgroup is created: torch
+derives the name of a group that only its members create from the number of groups of each member,
+so ranks with different numbers would deadlock. Teams send point to point within the caller's group
+instead.
 """
 
 from __future__ import annotations
@@ -13,21 +15,21 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 
 from ..errors import Error, InvalidArgument
-from .choose import Method
+from .heuristic import Method
 
 __all__ = ["RankError", "Team", "by_name", "parts", "ranks_per_node", "resolve", "team_of"]
 
 
 class RankError(Error):
-    """Another rank failed, or did not answer within the group's timeout."""
+    """Another rank ended, or did not answer within the group's timeout."""
 
 
 class Team(NamedTuple):
-    """Ranks that work together, as seen from this one: all of a group, or some."""
+    """Ranks that communicate: all ranks of a group, or some of them."""
 
     group: Any
-    rank: int  # of this process among the members
-    members: tuple[int, ...]  # their ranks in the group
+    rank: int  # this process's index in members
+    members: tuple[int, ...]  # ranks in the group
 
     @property
     def size(self) -> int:
@@ -38,12 +40,12 @@ class Team(NamedTuple):
         return str(dist.get_backend(self.group))
 
     def world_rank(self, rank: int) -> int:
-        """What torch's point-to-point calls want: a member's rank in the whole world."""
+        """The global rank of a member, for torch's point-to-point calls."""
         return dist.get_global_rank(self.group, self.members[rank])
 
 
-# Ranks within a node of two-dimensional meshes, by the name of the group of all their ranks.
-_nodes: dict[str, int] = {}
+# Ranks per node of two-dimensional meshes, by the name of the flattened group.
+_node_sizes: dict[str, int] = {}
 
 
 def _of_mesh(mesh: Any) -> Any:
@@ -51,23 +53,26 @@ def _of_mesh(mesh: Any) -> Any:
         return mesh.get_group()
     if mesh.ndim != 2:
         raise InvalidArgument(
-            f"group: a DeviceMesh of {mesh.ndim} dimensions; it must have one, or two: between and "
-            "within nodes"
+            f"group is a DeviceMesh of {mesh.ndim} dimensions; it must have one, or two (between "
+            "and within nodes)"
         )
     ranks = mesh.mesh.flatten().tolist()
     if ranks != sorted(ranks):
-        raise InvalidArgument(f"group: a DeviceMesh with ranks {ranks}; they must ascend")
+        raise InvalidArgument(
+            f"group is a DeviceMesh with ranks {ranks}; they must be in ascending order"
+        )
     whole = len(ranks) == dist.get_world_size()
-    group = dist.group.WORLD if whole else mesh._flatten().get_group()
-    _nodes[group.group_name] = mesh.size(1)
+    group: Any = dist.group.WORLD if whole else mesh._flatten().get_group()
+    _node_sizes[group.group_name] = mesh.size(1)
     return group
 
 
 def resolve(group: Any) -> Any:
-    """A ProcessGroup from what callers pass: that, a DeviceMesh, or None for the world."""
+    """The group of an argument: a ProcessGroup, a DeviceMesh, or None for the default group."""
     if not dist.is_available() or not dist.is_initialized():
         raise InvalidArgument(
-            "group: torch.distributed is not initialized; call init_process_group (or use torchrun) first"
+            "group requires torch.distributed, which is not initialized; call init_process_group "
+            "(or use torchrun) first"
         )
     if group is None:
         return dist.group.WORLD
@@ -76,8 +81,10 @@ def resolve(group: Any) -> Any:
     if hasattr(group, "get_group") and hasattr(group, "ndim"):
         return _of_mesh(group)
     if group is dist.GroupMember.NON_GROUP_MEMBER:
-        raise InvalidArgument("group: this rank is not one of its members")
-    raise TypeError(f"group: {type(group).__name__}; it must be a ProcessGroup, a DeviceMesh or None")
+        raise InvalidArgument("group does not have this rank; only its members may call")
+    raise TypeError(
+        f"group has type {type(group).__name__}; it must be a ProcessGroup, a DeviceMesh or None"
+    )
 
 
 def team_of(group: Any) -> Team:
@@ -85,23 +92,25 @@ def team_of(group: Any) -> Team:
     return Team(group, dist.get_rank(group), tuple(range(dist.get_world_size(group))))
 
 
-def by_name(name: str) -> Any:
-    from torch.distributed.distributed_c10d import _resolve_process_group
+def by_name(name: Any) -> Any:
+    import torch.distributed.distributed_c10d as c10d
 
-    return _resolve_process_group(name)
+    return getattr(c10d, "_resolve_process_group")(name)  # noqa: B009 (it is not exported)
 
 
 def ranks_per_node(name: str, size: int) -> int:
-    """Neighbouring ranks with fast links: a mesh's second dimension, or as torchrun says."""
-    if name in _nodes:
-        return _nodes[name]
+    """Consecutive ranks with fast links: the second dimension of a mesh, or torchrun's
+    LOCAL_WORLD_SIZE.
+    """
+    if name in _node_sizes:
+        return _node_sizes[name]
     given = os.environ.get("LOCAL_WORLD_SIZE", "")
     return min(int(given), size) if given.isdigit() and int(given) > 0 else size
 
 
 def parts(team: Team, method: Method) -> tuple[Team, Team]:
-    """(those who share heads with this rank, those who share the sequence with it)."""
-    node, place = divmod(team.rank, method.inner)
+    """(the Ulysses team of this rank, its ring)."""
+    node, member = divmod(team.rank, method.inner)
     inner = range(node * method.inner, (node + 1) * method.inner)
-    outer = range(place, team.size, method.inner)
-    return Team(team.group, place, tuple(inner)), Team(team.group, node, tuple(outer))
+    outer = range(member, team.size, method.inner)
+    return Team(team.group, member, tuple(inner)), Team(team.group, node, tuple(outer))

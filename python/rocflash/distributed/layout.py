@@ -1,7 +1,8 @@
-"""Which rows of the whole sequence each rank holds. Pure arithmetic: no tensors, no communication.
+"""Layouts: the positions of the sequence that each rank holds. Pure arithmetic: no tensors, no
+communication.
 
-A rank holds a few pieces. Each piece is a `range` of positions, so one form serves neighbours (step 1) and
-stripes (step N); everything else about distribution is derived from these ranges.
+A rank holds a few pieces. Each piece is a `range` of positions: contiguous (step 1) or striped
+(step N).
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ Pieces = tuple[range, ...]
 NAMES = ("zigzag", "striped", "contiguous")
 
 
-def balanced(length: int, parts: int) -> list[range]:
-    """Neighbouring ranges whose sizes differ by one at most, the longer ones first."""
+def even_parts(length: int, parts: int) -> list[range]:
+    """Consecutive ranges whose sizes differ by at most one, the longer ones first."""
     base, longer = divmod(length, parts)
     starts = [n * base + min(n, longer) for n in range(parts + 1)]
     return [range(a, b) for a, b in zip(starts, starts[1:])]
 
 
 def _zigzag(length: int, ranks: int) -> tuple[Pieces, ...]:
-    """Rank r has parts r and 2N - 1 - r of 2N: with causal masking, all ranks see equally many keys."""
-    parts = balanced(length, 2 * ranks)
+    """Rank r has parts r and 2N - 1 - r of 2N: with causal masking, all ranks attend to the same
+    number of keys.
+    """
+    parts = even_parts(length, 2 * ranks)
     return tuple((parts[r], parts[2 * ranks - 1 - r]) for r in range(ranks))
 
 
@@ -35,17 +38,17 @@ def _striped(length: int, ranks: int) -> tuple[Pieces, ...]:
 
 
 def _contiguous(length: int, ranks: int) -> tuple[Pieces, ...]:
-    return tuple((part,) for part in balanced(length, ranks))
+    return tuple((part,) for part in even_parts(length, ranks))
 
 
 _NAMED = {"zigzag": _zigzag, "striped": _striped, "contiguous": _contiguous}
 
 
 class Layout:
-    """The rows of every rank: for each, the ranges of positions that it holds, in their order there.
+    """For every rank, the ranges of positions of its rows, in the order of its tensor.
 
-    All positions from 0 to the length must occur exactly once, and pieces of more than one row must
-    have one and the same step.
+    Each position from 0 to the length must occur exactly once. All pieces of more than one row must
+    have the same step.
     """
 
     __slots__ = ("length", "pieces")
@@ -63,15 +66,18 @@ class Layout:
     def _check(self) -> None:
         steps = {piece.step for piece in self.flat() if len(piece) > 1}
         if len(steps) > 1 or min(steps, default=1) < 1:
-            raise InvalidArgument(f"layout: steps {sorted(steps)}; all pieces must have one positive step")
+            raise InvalidArgument(
+                f"layout has steps {sorted(steps)}; all pieces must have one positive step"
+            )
         step = min(steps, default=1)
-        # By residues: the pieces of each must follow each other without a gap.
+        # The pieces of each residue class must be consecutive.
         ends: dict[int, int] = {}
         for piece in sorted(self.flat(), key=lambda x: x.start):
             residue = piece.start % step
             if piece.start != ends.get(residue, residue):
                 raise InvalidArgument(
-                    f"layout: piece {piece} does not follow another; positions 0 to {self.length - 1} must "
+                    f"layout has piece {piece}, which leaves a gap or overlaps another; positions "
+                    f"0 to {self.length - 1} must "
                     "each occur once"
                 )
             ends[residue] = piece[-1] + step
@@ -79,7 +85,7 @@ class Layout:
         highest = max((piece[-1] for piece in self.flat()), default=-1)
         if reached != self.length or highest != self.length - 1:
             raise InvalidArgument(
-                f"layout: {self.length} rows up to position {highest}; positions 0 to "
+                f"layout has {self.length} rows up to position {highest}; positions 0 to "
                 f"{self.length - 1} must each occur once"
             )
 
@@ -88,7 +94,7 @@ class Layout:
         return len(self.pieces)
 
     def rows(self, rank: int) -> int:
-        """How many rows a rank holds."""
+        """The number of rows of a rank."""
         return sum(map(len, self.pieces[rank]))
 
     def positions(self, rank: int) -> list[int]:
@@ -96,7 +102,7 @@ class Layout:
 
     @property
     def spec(self) -> str:
-        """The layout as a string, which operators can take; `of_spec` reads it."""
+        """The layout as a string, for operator schemas; `layout_from_spec` parses it."""
         return ";".join(
             ",".join(f"{piece.start}:{piece.stop}:{piece.step}" for piece in rank)
             for rank in self.pieces
@@ -113,7 +119,7 @@ class Layout:
 
 
 @lru_cache(maxsize=256)
-def of_spec(spec: str) -> Layout:
+def layout_from_spec(spec: str) -> Layout:
     return Layout(
         [
             [range(*map(int, piece.split(":"))) for piece in rank.split(",") if piece]
@@ -125,18 +131,20 @@ def of_spec(spec: str) -> Layout:
 @lru_cache(maxsize=256)
 def named(name: str, length: int, ranks: int) -> Layout:
     if name not in _NAMED:
-        raise InvalidArgument(f"layout: {name!r}; it must be one of {', '.join(NAMES)}, or a Layout")
+        raise InvalidArgument(
+            f"layout is {name!r}; it must be one of {', '.join(NAMES)}, or a Layout"
+        )
     if length < 0:
-        raise InvalidArgument(f"length: {length}; it must be 0 or more")
+        raise InvalidArgument(f"length is {length}; it must be 0 or more")
     return Layout(_NAMED[name](length, ranks))
 
 
 def layout_of(layout: Union[str, Layout], length: int, ranks: int) -> Layout:
-    """A layout by its name, or one that is given, held to a length and a number of ranks."""
+    """A layout by name, or a given one, checked against the length and the number of ranks."""
     if isinstance(layout, Layout):
         if layout.ranks != ranks or layout.length != length:
             raise InvalidArgument(
-                f"layout: is for {layout.length} rows on {layout.ranks} ranks; there are {length} "
+                f"layout has {layout.length} rows on {layout.ranks} ranks; it must have {length} "
                 f"rows on {ranks}"
             )
         return layout
@@ -144,7 +152,7 @@ def layout_of(layout: Union[str, Layout], length: int, ranks: int) -> Layout:
 
 
 def order(layout: Layout) -> list[int]:
-    """For each position, the row that has it when all ranks' rows lie one behind the other."""
+    """For each position, its row in the concatenation of all ranks' rows."""
     found = [0] * layout.length
     row = 0
     for piece in layout.flat():
@@ -154,10 +162,10 @@ def order(layout: Layout) -> list[int]:
     return found
 
 
-def joined(pieces: Sequence[range]) -> Pieces:
-    """The fewest pieces that hold the same positions, in ascending order where that saves any.
+def join_pieces(pieces: Sequence[range]) -> Pieces:
+    """Joins adjacent contiguous pieces, and stripes that are complete together, in ascending order.
 
-    Neighbours join, and so do stripes that are complete together. Others are left as they are.
+    Other pieces are returned unchanged.
     """
     pieces = [piece for piece in pieces if len(piece)]
     ordered = sorted(pieces, key=lambda piece: piece.start)
@@ -181,10 +189,11 @@ def joined(pieces: Sequence[range]) -> Pieces:
 
 
 @lru_cache(maxsize=256)
-def over_nodes(layout: Layout, inner: int) -> Layout:
-    """The layout of groups of `inner` neighbouring ranks, each of which holds its members' rows.
+def node_layout(layout: Layout, inner: int) -> Layout:
+    """The layout of groups of `inner` consecutive ranks, each of which holds the rows of its
+    members.
 
-    Single ranks keep the order of theirs.
+    With inner = 1 the order of rows is unchanged.
     """
     if inner == 1:
         return layout
@@ -192,25 +201,25 @@ def over_nodes(layout: Layout, inner: int) -> Layout:
         [piece for rank in layout.pieces[n : n + inner] for piece in rank]
         for n in range(0, layout.ranks, inner)
     ]
-    together = [joined(node) for node in nodes]
+    together = [join_pieces(node) for node in nodes]
     steps = {piece.step for node in together for piece in node if len(piece) > 1}
-    return Layout(nodes if len(steps) > 1 else together)  # stripes that only some nodes can join stay
+    return Layout(nodes if len(steps) > 1 else together)  # one step for all nodes
 
 
 @lru_cache(maxsize=64)
 def reordering(layout: Layout, inner: int, node: int) -> list[int]:
-    """Where each row of a node of `over_nodes` lies when its members' rows follow each other."""
+    """For each row of a node of `node_layout`, its row in the members' concatenated rows."""
     members = layout.pieces[node * inner : (node + 1) * inner]
-    place = {
+    row_of = {
         position: n
         for n, position in enumerate(p for rank in members for piece in rank for p in piece)
     }
-    return [place[p] for piece in over_nodes(layout, inner).pieces[node] for p in piece]
+    return [row_of[p] for piece in node_layout(layout, inner).pieces[node] for p in piece]
 
 
 @lru_cache(maxsize=64)
-def laid_end_to_end(layout: Layout, batch: int) -> Layout:
-    """The layout of a batch's entries one behind the other, as packed rows. A rank's rows are in the order of its tensor."""
+def flatten_batch(layout: Layout, batch: int) -> Layout:
+    """The layout of a batch flattened to packed rows; a rank's rows keep their tensor's order."""
     return Layout(
         [
             [

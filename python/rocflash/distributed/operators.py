@@ -1,7 +1,7 @@
-"""The operators that torch sees: rocflash::distributed_forward and rocflash::distributed_backward.
+"""The torch operators rocflash::distributed_forward and rocflash::distributed_backward.
 
-Compiled graphs, autograd and checkpointing all meet these two. Groups go by name and layouts as text, so
-that a graph can hold them; who they are is looked up when an operator runs.
+Compiled graphs, autograd and activation checkpointing use these two. Groups are passed by name and
+layouts as text, which a graph can contain; they are resolved when the operator runs.
 """
 
 from __future__ import annotations
@@ -17,27 +17,33 @@ from .._torch import calls
 from .._torch.autograd import define, library, register_fake
 from .._torch.plan import GRADIENTS
 from ..errors import Unsupported
-from . import work
-from .work import Split
+from . import dispatch
+from .dispatch import Split
 
 _SPLIT = len(Split._fields)
 _SAVED = 5
 
-Outputs = tuple[Tensor, ...]  # out, lse, and what backward needs of ranks that share heads
+Outputs = tuple[Tensor, ...]  # out, lse, and the tensors that the backward of Ulysses needs
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Packed rows (rows, heads, d) as a batch of one."""
+    """Packed rows (rows, heads, d) with a batch dimension of 1."""
     return x[None] if x.dim() == 3 else x
 
 
 def _parts(rest: tuple[Any, ...]) -> tuple[Any, Split]:
-    return work.completed(rest[: len(NAMES)]), Split(*rest[len(NAMES) : len(NAMES) + _SPLIT])
+    return dispatch.completed(rest[: len(NAMES)]), Split(*rest[len(NAMES) : len(NAMES) + _SPLIT])
+
+
+def _after_split(rest: tuple[Any, ...]) -> tuple[tuple[bool, ...], Optional[Tensor]]:
+    """(needed, dlse) of the backward operator; torch omits defaults at the end."""
+    needed, *dlse = rest[len(NAMES) + _SPLIT :]
+    return tuple(needed), dlse[0] if dlse else None
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
     o, split = _parts(rest)
-    out, lse, saved = work.forward(_rows(q), _rows(k), _rows(v), o, split)
+    out, lse, saved = dispatch.forward(_rows(q), _rows(k), _rows(v), o, split)
     if q.dim() == 3:
         out, lse = out[0], lse[0]
     if saved is None:
@@ -47,7 +53,8 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
 
 def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
     split = Split(*rest[len(NAMES) : len(NAMES) + _SPLIT])
-    found = work.saved_shapes(*(_rows(x).shape for x in (q, k, v)), split)
+    of_q, of_k, of_v = (_rows(x).shape for x in (q, k, v))
+    found = dispatch.saved_shapes(of_q, of_k, of_v, split)
     saved = [q.new_empty((0,)) for _ in range(_SAVED)]
     if found is not None:
         saved = [q.new_empty(shape) for shape in found[:-1]]
@@ -56,28 +63,38 @@ def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
     return out, q.new_empty(shapes.lse_shape(q.shape), dtype=torch.float32), *saved
 
 
-def _backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> Outputs:
+def _backward(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any
+) -> Outputs:
     saved, rest = rest[:_SAVED], rest[_SAVED:]
     o, split = _parts(rest)
-    wanted = tuple(rest[-1])
+    wanted, dlse = _after_split(rest)
     given: tuple[Tensor, ...]
     if saved[0].dim() == 4:
         given = saved
     else:
         given = (*map(_rows, (q, k, v, out)), lse[None] if q.dim() == 3 else lse)
-    found = work.backward(_rows(dout), given, o, split, wanted, (_rows(q).shape, _rows(k).shape))
+    if dlse is not None and q.dim() == 3:
+        dlse = dlse[None]
+    found = dispatch.backward(
+        _rows(dout), given, o, split, wanted, (_rows(q).shape, _rows(k).shape), dlse
+    )
     results = [
         x.new_empty((0,)) if g is None else g.reshape(x.shape) for g, x in zip(found, (q, k, v))
     ]
     for g in found[3:]:
-        results.append(q.new_empty((0,), dtype=torch.float32) if g is None else g.float().contiguous())
+        results.append(
+            q.new_empty((0,), dtype=torch.float32) if g is None else g.float().contiguous()
+        )
     return tuple(results)
 
 
 def _backward_fake(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:
-    options, wanted = rest[2 + _SAVED :], rest[-1]
+    options = rest[2 + _SAVED :]
+    wanted, _ = _after_split(options)
     extras = [
-        options[at].shape if w and options[at] is not None else (0,) for at, w in zip(GRADED_AT, wanted[3:])
+        options[at].shape if w and options[at] is not None else (0,)
+        for at, w in zip(GRADED_AT, wanted[3:])
     ]
     return (
         *(x.new_empty(x.shape if w else (0,)) for x, w in zip((q, k, v), wanted)),
@@ -86,18 +103,26 @@ def _backward_fake(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) ->
 
 
 _INPUTS = "Tensor q, Tensor k, Tensor v"
-_ROOM = ", ".join(f"Tensor {name}" for name in ("own_q", "own_k", "own_v", "own_out", "own_lse"))
-_WHERE = f"{SCHEMA}, str group, str method, str layout, SymInt length, SymInt length_k"
+_SAVED_TENSORS = ", ".join(
+    f"Tensor {name}" for name in ("own_q", "own_k", "own_v", "own_out", "own_lse")
+)
+_GRADIENTS = f"({', '.join(f'Tensor {name}' for name in GRADIENTS)})"
+_SPLIT_ARGUMENTS = (
+    f"{SCHEMA}, str group, str method, str layout, SymInt length, SymInt length_k, int check, "
+    "bool return_lse"
+)
 
 for _schema, _function, _fake in (
     (
-        f"distributed_forward({_INPUTS}, {_WHERE}) -> (Tensor out, Tensor lse, {_ROOM})",
+        f"distributed_forward({_INPUTS}, {_SPLIT_ARGUMENTS}) -> (Tensor out, Tensor lse, "
+        f"{_SAVED_TENSORS})",
         _forward,
         _forward_fake,
     ),
     (
-        f"distributed_backward(Tensor dout, {_INPUTS}, Tensor out, Tensor lse, {_ROOM}, {_WHERE}, "
-        f"bool[{len(GRADIENTS)}] needed) -> ({', '.join(f'Tensor {name}' for name in GRADIENTS)})",
+        f"distributed_backward(Tensor dout, {_INPUTS}, Tensor out, Tensor lse, {_SAVED_TENSORS}, "
+        f"{_SPLIT_ARGUMENTS}, "
+        f"bool[{len(GRADIENTS)}] needed, Tensor? dlse=None) -> {_GRADIENTS}",
         _backward,
         _backward_fake,
     ),
@@ -119,23 +144,29 @@ class _Attention(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
         q, k, v, *rest = inputs
         out, lse, *saved = output
-        ctx.mark_non_differentiable(lse, *saved)
+        ctx.return_lse = Split(*rest[len(NAMES) :]).return_lse
+        ctx.mark_non_differentiable(*([] if ctx.return_lse else [lse]), *saved)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(q, k, v, out, lse, *saved, *rest[:TENSORS])
         ctx.numbers = tuple(rest[TENSORS:])
 
     @staticmethod
-    def backward(ctx: Any, dout: Optional[Tensor], *_: Any) -> tuple[Any, ...]:
+    def backward(
+        ctx: Any, dout: Optional[Tensor], dlse: Optional[Tensor], *_: Any
+    ) -> tuple[Any, ...]:
         needs = ctx.needs_input_grad
         needed = (*needs[:3], *(needs[3 + at] for at in GRADED_AT))
         others: list[Any] = [None] * (len(NAMES) + _SPLIT)
         if True not in needed:
             return (None, None, None, *others)
         q, k, v, out, *saved = ctx.saved_tensors
-        if dout is None:  # other ranks may have a gradient for this rank's rows to give
+        # Other ranks still need this rank's part of dK and dV, and exchange its gradients.
+        if dout is None:
             dout = torch.zeros_like(out)
+        if dlse is None and ctx.return_lse:
+            dlse = torch.zeros_like(saved[0])
         found = torch.ops.rocflash.distributed_backward(
-            dout, q, k, v, out, *saved, *ctx.numbers, needed
+            dout, q, k, v, out, *saved, *ctx.numbers, needed, dlse
         )
         first, extras = found[:3], found[3:]
         for at, g, wanted in zip(GRADED_AT, extras, needed[3:]):
@@ -152,7 +183,7 @@ class _Backward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
-        raise Unsupported("rocflash: gradients of attention's gradients are not supported")
+        raise Unsupported("rocflash does not support gradients of attention's gradients")
 
 
 def _forward_with_gradients(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Outputs:

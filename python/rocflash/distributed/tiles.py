@@ -1,9 +1,9 @@
-"""Which calls of the library make up a rank's rows against a block of keys. Pure arithmetic.
+"""Kernel calls that compute a rank's queries against one KV block of a ring. Pure arithmetic.
 
-The library knows rectangles: queries and keys whose ends line up, with a window around that diagonal. Pieces
-of a sequence stand elsewhere, so each pair of pieces is trimmed to the queries and keys that see each other.
-After that the last query sees the last key, and whatever diagonal the pair has is a window with bounds
-of 0 or more. Stripes are the same with positions divided by their step.
+A call is bottom-right aligned: its last query has the position of its last key, and the window
+counts from there. Pieces of a sequence have their diagonal elsewhere. So each pair of pieces is
+trimmed to the queries and keys that attend to each other. The last query then attends to the last
+key, and the mask is a window with bounds >= 0. Striped layouts divide positions by their step.
 """
 
 from __future__ import annotations
@@ -15,27 +15,29 @@ from typing import NamedTuple, Optional
 
 from .layout import Layout, Pieces
 
-ANY = -1  # as the library has it: no bound
+UNBOUNDED = -1  # the library's value for a window without a bound
 
 
 class Segment(NamedTuple):
-    """Queries that may see keys, as rows of the whole tensors: one sequence, or one chunk of it."""
+    """Queries and the keys they may attend to, as rows of the whole tensors: one sequence or one
+    chunk of it.
+    """
 
     sequence: int
     q: range
     k: range
-    shift: int  # a query's row plus this is its place among the keys' rows
+    position_offset: int  # added to a query's row, its position among the key rows
     first_q: int  # row of the sequence's first query
     first_k: int
 
 
 class Alibi(NamedTuple):
-    """How a tile's distances are made of what the library offers.
+    """How a kernel call applies the ALiBi distances of a tile.
 
-    Scores of the library differ from the true ones by a number for each query, slope * (base + step * i),
-    which is added to its lse. `linear` says that distances go as a bias over the keys, falling to the
-    past (-1) or to the future (1) of the key next to the queries; 0, that the library's own slopes
-    do, times `scale`.
+    The scores of the call differ from the true ones by a constant per query, slope * (base + step *
+    i), which is added to its LSE. With `linear` 0 the kernel's slopes apply, times `scale`.
+    Otherwise distances are a bias over the keys: all keys are in the past (-1) or in the future (1)
+    of all queries.
     """
 
     linear: int
@@ -45,32 +47,33 @@ class Alibi(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """One call: rows of this rank's queries, rows of the block of keys, and a window."""
+    """One kernel call: rows of this rank's queries, rows of the KV block, and a window."""
 
-    q: range  # of local rows
+    q: range  # local rows
     k: range
     left: int
     right: int
     sequence: int = 0
-    query: range = range(0)  # the queries' indices within their sequence, and the keys'
+    query: range = range(0)  # indices of queries and keys within their sequence
     key: range = range(0)
     alibi: Optional[Alibi] = None
-    behind: int = 0  # a query's index plus this is its place among the keys' indices
+    position_offset: int = 0  # added to a query's index, its position among the keys
 
     @property
     def full(self) -> bool:
-        return self.left == ANY and self.right == ANY
+        return self.left == UNBOUNDED and self.right == UNBOUNDED
 
 
-class Sight(NamedTuple):
-    """All that decides which keys are seen and how calls have to be cut."""
+class MaskBounds(NamedTuple):
+    """The visible key range of every query, and what limits the size of calls."""
 
     segments: tuple[Segment, ...]
     left: Optional[int]  # None: no bound
     right: Optional[int]
     alibi: bool = False
-    rows: int = 0  # most queries of a call; 0: any number
-    apart: bool = False  # calls need the indices within their sequences, so pieces are not joined
+    rows: int = 0  # the largest number of queries of a call; 0: no limit
+    # Calls use `query` and `key`, so tiles of several pieces are not merged.
+    needs_indices: bool = False
 
 
 def segments_of(
@@ -80,7 +83,7 @@ def segments_of(
     cu_k: Optional[Sequence[int]] = None,
     chunk: int = 0,
 ) -> tuple[Segment, ...]:
-    """The sequences, all rows of which are in use, cut into chunks where there are any."""
+    """The segments of sequences whose rows are all in use."""
     ends_q, ends_k = cu_q or (0, sq), cu_k or (0, sk)
     return segments_in_use(
         [range(a, b) for a, b in zip(ends_q, ends_q[1:])],
@@ -90,26 +93,28 @@ def segments_of(
 
 
 def segments_in_use(q: Sequence[range], k: Sequence[range], chunk: int = 0) -> tuple[Segment, ...]:
-    """From the rows in use of each sequence, whose ends line up."""
+    """One segment per sequence, or per chunk of it; queries and keys in use are bottom-right
+    aligned.
+    """
     found = []
     for n, (queries, keys) in enumerate(zip(q, k)):
         if not len(queries) or not len(keys):
             continue
-        shift = keys.stop - queries.stop
+        position_offset = keys.stop - queries.stop
         if not chunk:
-            found.append(Segment(n, queries, keys, shift, queries.start, keys.start))
+            found.append(Segment(n, queries, keys, position_offset, queries.start, keys.start))
             continue
         for start in range(keys.start, keys.stop, chunk):
-            first = max(queries.start, start - shift)
-            part = range(first, min(queries.stop, start + chunk - shift))
+            first = max(queries.start, start - position_offset)
+            part = range(first, min(queries.stop, start + chunk - position_offset))
             if len(part):
-                seen = range(start, min(start + chunk, keys.stop))
-                found.append(Segment(n, part, seen, shift, queries.start, keys.start))
+                visible = range(start, min(start + chunk, keys.stop))
+                found.append(Segment(n, part, visible, position_offset, queries.start, keys.start))
     return tuple(found)
 
 
-def within(piece: range, bounds: range) -> range:
-    """Indices into `piece` of those of its positions that lie in `bounds`."""
+def rows_within(piece: range, bounds: range) -> range:
+    """Indices into `piece` of its positions within `bounds`."""
     step = piece.step
     first = max(0, -((piece.start - bounds.start) // step))
     last = min(len(piece), -((piece.start - bounds.stop) // step))
@@ -117,24 +122,27 @@ def within(piece: range, bounds: range) -> range:
 
 
 class _Rows(NamedTuple):
-    """Some rows of a piece: where they lie in memory, and their positions among the keys."""
+    """Some rows of a piece: the first row in memory, and the positions among the keys."""
 
     row: int
     position: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides the method of tuple
     step: int
 
     def part(self, start: int, stop: int) -> _Rows:
         return _Rows(self.row + start, self.position + start * self.step, stop - start, self.step)
 
 
-def _trimmed(
+def _trim(
     q: _Rows, k: _Rows, left: Optional[int], right: Optional[int]
 ) -> Optional[tuple[_Rows, _Rows, int, int]]:
-    """The queries and keys that see each other, and the library's window; None: nobody sees anything."""
+    """The queries and keys that attend to each other, and the window of the call; None if all are
+    masked.
+    """
     step, between = q.step, q.position - k.position
-    low = -q.count - k.count if left is None else -((left - between) // step)  # j - i is at least this
-    high = q.count + k.count if right is None else (between + right) // step  # and at most this
+    # Lower bound of j - i.
+    low = -q.count - k.count if left is None else -((left - between) // step)
+    high = q.count + k.count if right is None else (between + right) // step  # upper bound of j - i
     i0, i1 = max(0, -high), min(q.count, k.count - low)
     if low > high or i0 >= i1:
         return None
@@ -145,27 +153,27 @@ def _trimmed(
     return (
         q,
         k,
-        ANY if bounds[0] >= k.count - 1 else bounds[0],
-        ANY if bounds[1] >= q.count - 1 else bounds[1],
+        UNBOUNDED if bounds[0] >= k.count - 1 else bounds[0],
+        UNBOUNDED if bounds[1] >= q.count - 1 else bounds[1],
     )
 
 
-def _with_distances(
+def _trim_alibi(
     q: _Rows, k: _Rows, left: Optional[int], right: Optional[int]
 ) -> Iterator[tuple[_Rows, _Rows, int, int, Alibi]]:
-    """Tiles under ALiBi, cut until each one's distances can be expressed."""
-    whole = _trimmed(q, k, left, right)
+    """Tiles with ALiBi, split until a call can apply the distances of each."""
+    whole = _trim(q, k, left, right)
     if whole is None:
         return
     q, k = whole[:2]
-    away = q.position - k.position - q.step * (k.count - q.count)  # of the library's diagonal
-    if q.step == 1 and away == 0:
+    distance = q.position - k.position - q.step * (k.count - q.count)  # from the call's diagonal
+    if q.step == 1 and distance == 0:
         yield (*whole, Alibi(0, 1, 0, 0))
         return
-    past = _trimmed(q, k, left, 0 if right is None else min(right, 0))
+    past = _trim(q, k, left, 0 if right is None else min(right, 0))
     if past is not None:
         yield from _past(*past, left)
-    future = _trimmed(q, k, -1 if left is None else min(left, -1), right)
+    future = _trim(q, k, -1 if left is None else min(left, -1), right)
     if future is not None:
         yield from _future(*future, right)
 
@@ -174,57 +182,57 @@ def _past(
     q: _Rows, k: _Rows, _: int, bound: int, left: Optional[int]
 ) -> Iterator[tuple[_Rows, _Rows, int, int, Alibi]]:
     """Keys at or before their queries."""
-    if bound == ANY:  # the last key is before all queries: distances count from it
-        found = _trimmed(q, k, left, None)
+    if bound == UNBOUNDED:  # the last key precedes all queries: distances count from it
+        found = _trim(q, k, left, None)
         assert found is not None
         q, k = found[:2]
         nearest = k.position + k.step * (k.count - 1)
         yield (*found, Alibi(-1, k.step, nearest - q.position, -q.step))
         return
-    # Queries up to the one at the last key have their diagonal where the library has it.
+    # Queries up to the position of the last key have their diagonal where the call has it.
     for part in (q.part(0, q.count - bound), q.part(q.count - bound, q.count)):
         if bound and part.count:
-            found = _trimmed(part, k, left, 0)
+            found = _trim(part, k, left, 0)
             if found is not None:
                 yield from _past(*found, left)
         elif part.count:
-            found = _trimmed(part, k, left, 0)
+            found = _trim(part, k, left, 0)
             assert found is not None
             q, k = found[:2]
-            away = q.position - k.position - q.step * (k.count - q.count)
-            yield (*found, Alibi(0, q.step, -away, 0))
+            distance = q.position - k.position - q.step * (k.count - q.count)
+            yield (*found, Alibi(0, q.step, -distance, 0))
 
 
 def _future(
     q: _Rows, k: _Rows, bound: int, _: int, right: Optional[int]
 ) -> Iterator[tuple[_Rows, _Rows, int, int, Alibi]]:
     """Keys after their queries."""
-    if bound == ANY:  # the first key is behind all queries
-        found = _trimmed(q, k, None, right)
+    if bound == UNBOUNDED:  # the first key follows all queries
+        found = _trim(q, k, None, right)
         assert found is not None
         q, k = found[:2]
         yield (*found, Alibi(1, k.step, q.position - k.position, q.step))
         return
     for part in (k.part(0, k.count - bound), k.part(k.count - bound, k.count)):
         if bound and part.count:
-            found = _trimmed(q, part, -1, right)
+            found = _trim(q, part, -1, right)
             if found is not None:
                 yield from _future(*found, right)
         elif part.count:
-            found = _trimmed(q, part, -1, right)
+            found = _trim(q, part, -1, right)
             assert found is not None
             q, k = found[:2]
-            away = q.position - k.position - q.step * (k.count - q.count)
-            yield (*found, Alibi(0, q.step, away, 0))
+            distance = q.position - k.position - q.step * (k.count - q.count)
+            yield (*found, Alibi(0, q.step, distance, 0))
 
 
-def _cut(q: _Rows, most: int) -> Iterator[_Rows]:
+def _cut_rows(q: _Rows, most: int) -> Iterator[_Rows]:
     for start in range(0, q.count, most or max(q.count, 1)):
         yield q.part(start, min(q.count, start + (most or q.count)))
 
 
-def _first_behind(segments: Sequence[Segment], row: int) -> int:
-    """The first segment whose queries do not all lie before a row."""
+def _first_segment_ending_after(segments: Sequence[Segment], row: int) -> int:
+    """Index of the first segment with a query at or after a row."""
     low, high = 0, len(segments)
     while low < high:
         middle = (low + high) // 2
@@ -235,43 +243,69 @@ def _first_behind(segments: Sequence[Segment], row: int) -> int:
     return low
 
 
-def _keys_of(sight: Sight, q_piece: range) -> range:
-    """Rows between which the keys lie of all segments that a piece of queries has to do with."""
-    first = _first_behind(sight.segments, q_piece[0])
-    behind = takewhile(lambda x: x.q.start <= q_piece[-1], islice(sight.segments, first, None))
-    found = [segment.k for segment in behind]
+def _key_rows_of(bounds: MaskBounds, q_piece: range) -> range:
+    """The key rows of all segments that contain queries of a piece."""
+    first = _first_segment_ending_after(bounds.segments, q_piece[0])
+    later = islice(bounds.segments, first, None)
+    found = [segment.k for segment in takewhile(lambda x: x.q.start <= q_piece[-1], later)]
     return range(found[0].start, found[-1].stop) if found else range(0)
 
 
-def _of_pair(
-    sight: Sight, q_piece: range, q_row: int, k_piece: range, k_row: int
+def _tiles_of_pair(
+    bounds: MaskBounds, q_piece: range, q_row: int, k_piece: range, k_row: int
 ) -> Iterator[Tile]:
-    """The calls for one piece of queries and one of keys, whose first rows lie at q_row and k_row."""
+    """The calls for one piece of queries and one of keys, which start at the local rows q_row and
+    k_row.
+    """
     step = max(x.step if len(x) > 1 else 1 for x in (q_piece, k_piece))
-    for segment in sight.segments[_first_behind(sight.segments, q_piece[0]) :]:
+    for segment in bounds.segments[_first_segment_ending_after(bounds.segments, q_piece[0]) :]:
         if segment.q.start > q_piece[-1]:
             break
-        i, j = within(q_piece, segment.q), within(k_piece, segment.k)
+        i, j = rows_within(q_piece, segment.q), rows_within(k_piece, segment.k)
         if not len(i) or not len(j):
             continue
-        q = _Rows(q_row + i.start, q_piece[i.start] + segment.shift, len(i), step)
+        q = _Rows(q_row + i.start, q_piece[i.start] + segment.position_offset, len(i), step)
         k = _Rows(k_row + j.start, k_piece[j.start], len(j), step)
-        for part in _cut(q, sight.rows):
-            if sight.alibi:
+        for part in _cut_rows(q, bounds.rows):
+            if bounds.alibi:
                 yield from (
                     _tile(segment, *found)
-                    for found in _with_distances(part, k, sight.left, sight.right)
+                    for found in _trim_alibi(part, k, bounds.left, bounds.right)
                 )
             else:
-                found = _trimmed(part, k, sight.left, sight.right)
+                found = _trim(part, k, bounds.left, bounds.right)
                 if found is not None:
                     yield _tile(segment, *found)
+
+
+def _pairs_of_one_step(q: Pieces, k: Pieces) -> Iterator[tuple[range, int, range, int]]:
+    """(queries, their first row, keys, their first row) of all pairs of pieces, each with one step.
+
+    A node joins stripes of one row each to a range of step 1, while longer stripes keep their step.
+    Such queries and keys have no common step, so the joined piece, which has one row per stripe, is
+    cut into single rows.
+    """
+    for q_piece, q_row in zip(q, _first_rows(q)):
+        for k_piece, k_row in zip(k, _first_rows(k)):
+            if len(q_piece) == 1 or len(k_piece) == 1 or q_piece.step == k_piece.step:
+                yield q_piece, q_row, k_piece, k_row
+            elif q_piece.step < k_piece.step:
+                yield from (
+                    (q_piece[n : n + 1], q_row + n, k_piece, k_row) for n in range(len(q_piece))
+                )
+            else:
+                yield from (
+                    (q_piece, q_row, k_piece[n : n + 1], k_row + n) for n in range(len(k_piece))
+                )
 
 
 def _tile(
     segment: Segment, q: _Rows, k: _Rows, left: int, right: int, alibi: Optional[Alibi] = None
 ) -> Tile:
-    query, key = q.position - segment.shift - segment.first_q, k.position - segment.first_k
+    query, key = (
+        q.position - segment.position_offset - segment.first_q,
+        k.position - segment.first_k,
+    )
     return Tile(
         range(q.row, q.row + q.count),
         range(k.row, k.row + k.count),
@@ -281,16 +315,22 @@ def _tile(
         range(query, query + q.count * q.step, q.step),
         range(key, key + k.count * k.step, k.step),
         alibi,
-        segment.shift + segment.first_q - segment.first_k,
+        segment.position_offset + segment.first_q - segment.first_k,
     )
 
 
-def _fused(tiles: list[Tile]) -> list[Tile]:
-    """Joins calls on neighbouring rows: keys that all see before others, then queries that see all."""
+def _merge_adjacent(tiles: list[Tile]) -> list[Tile]:
+    """Merges tiles of adjacent rows: unmasked keys before other keys, then unmasked queries."""
     by_keys: list[Tile] = []
     for tile in sorted(tiles, key=lambda t: (t.q.start, t.q.stop, t.k.start)):
         last = by_keys[-1] if by_keys else None
-        if last and last.q == tile.q and last.full and tile.left == ANY and last.k.stop == tile.k.start:
+        if (
+            last
+            and last.q == tile.q
+            and last.full
+            and tile.left == UNBOUNDED
+            and last.k.stop == tile.k.start
+        ):
             by_keys[-1] = tile._replace(k=range(last.k.start, tile.k.stop))
         else:
             by_keys.append(tile)
@@ -301,16 +341,18 @@ def _fused(tiles: list[Tile]) -> list[Tile]:
             found[-1] = last._replace(q=range(last.q.start, tile.q.stop))
         else:
             found.append(tile)
-    return _along_the_diagonal(found)
+    return _merge_diagonals(found)
 
 
-def _along_the_diagonal(tiles: list[Tile]) -> list[Tile]:
-    """Joins queries to those before them whose diagonal theirs continues, as at home in causal zigzag."""
+def _merge_diagonals(tiles: list[Tile]) -> list[Tile]:
+    """Merges causal tiles of which one continues the diagonal of the other, as in the first hop of
+    causal zigzag.
+    """
     found: list[Tile] = []
     for tile in sorted(tiles, key=lambda t: (t.k.start, t.q.start)):
         last = found[-1] if found else tile
         if (
-            (last.left, last.right) == (tile.left, tile.right) == (ANY, 0)
+            (last.left, last.right) == (tile.left, tile.right) == (UNBOUNDED, 0)
             and last.q.stop == tile.q.start
             and last.k.start == tile.k.start
             and len(tile.k) - len(tile.q) == len(last.k)
@@ -321,7 +363,7 @@ def _along_the_diagonal(tiles: list[Tile]) -> list[Tile]:
     return found
 
 
-def _starts(pieces: Pieces) -> list[int]:
+def _first_rows(pieces: Pieces) -> list[int]:
     found, row = [], 0
     for piece in pieces:
         found.append(row)
@@ -330,47 +372,49 @@ def _starts(pieces: Pieces) -> list[int]:
 
 
 @lru_cache(maxsize=4096)
-def tiles_of(sight: Sight, q: Pieces, k: Pieces) -> tuple[Tile, ...]:
-    """The calls that make up all of these queries against all of these keys."""
-    keys = list(zip(k, _starts(k)))
-    tiles = []
-    for q_piece, q_row in zip(q, _starts(q)):
-        seen = _keys_of(sight, q_piece)
-        for k_piece, k_row in keys:
-            if k_piece.start < seen.stop and k_piece[-1] >= seen.start:
-                tiles.extend(_of_pair(sight, q_piece, q_row, k_piece, k_row))
-    return tuple(tiles if sight.alibi or sight.apart or sight.rows else _fused(tiles))
+def tiles_of(bounds: MaskBounds, q: Pieces, k: Pieces) -> tuple[Tile, ...]:
+    """The calls that compute these queries against these keys."""
+    tiles: list[Tile] = []
+    visible = {}
+    for q_piece, q_row, k_piece, k_row in _pairs_of_one_step(q, k):
+        if q_piece not in visible:
+            visible[q_piece] = _key_rows_of(bounds, q_piece)
+        if k_piece.start < visible[q_piece].stop and k_piece[-1] >= visible[q_piece].start:
+            tiles.extend(_tiles_of_pair(bounds, q_piece, q_row, k_piece, k_row))
+    return tuple(
+        tiles if bounds.alibi or bounds.needs_indices or bounds.rows else _merge_adjacent(tiles)
+    )
 
 
 @lru_cache(maxsize=256)
-def hops(sight: Sight, q: Layout, k: Layout) -> tuple[int, ...]:
-    """Over which distances blocks of keys travel: those at which some rank sees something of them."""
+def hop_distances(bounds: MaskBounds, q: Layout, k: Layout) -> tuple[int, ...]:
+    """Ring distances of the KV blocks that some rank attends to; the others are not sent."""
     ranks = q.ranks
     return tuple(
         distance
         for distance in range(ranks)
         if distance == 0
         or any(
-            tiles_of(sight, q.pieces[rank], k.pieces[(rank - distance) % ranks])
+            tiles_of(bounds, q.pieces[rank], k.pieces[(rank - distance) % ranks])
             for rank in range(ranks)
         )
     )
 
 
-def _simple(tile: Tile) -> bool:
-    """Whether distances, if they matter at all, are the library's own."""
+def _has_native_alibi(tile: Tile) -> bool:
+    """Whether the kernel's slopes, if there are any, give the right distances."""
     return tile.alibi is None or tile.alibi == Alibi(0, 1, 0, 0)
 
 
-def groups(tiles: Sequence[Tile]) -> list[list[Tile]]:
-    """Calls that can be one call on packed sequences: one window, and rows that follow each other."""
+def varlen_groups(tiles: Sequence[Tile]) -> list[list[Tile]]:
+    """Tiles that one varlen call computes: with the same window and ascending disjoint rows."""
     found: dict[tuple[int, int], list[list[Tile]]] = {}
     for tile in sorted(tiles, key=lambda t: (t.q.start, t.k.start)):
         same = found.setdefault((tile.left, tile.right), [])
         for group in same:
             last = group[-1]
-            behind = last.q.stop <= tile.q.start and last.k.stop <= tile.k.start
-            if behind and _simple(tile) and _simple(last):
+            follows = last.q.stop <= tile.q.start and last.k.stop <= tile.k.start
+            if follows and _has_native_alibi(tile) and _has_native_alibi(last):
                 group.append(tile)
                 break
         else:
@@ -378,11 +422,13 @@ def groups(tiles: Sequence[Tile]) -> list[list[Tile]]:
     return [group for same in found.values() for group in same]
 
 
-def ends(group: Sequence[Tile], rows_q: int, rows_k: int) -> tuple[list[int], list[int]]:
-    """cu_seqlens of queries and keys for a group: rows between its tiles are sequences that see nothing."""
+def cu_seqlens_of(group: Sequence[Tile], rows_q: int, rows_k: int) -> tuple[list[int], list[int]]:
+    """cu_seqlens_q and cu_seqlens_k of a group: rows between its tiles become sequences without
+    keys or queries.
+    """
     cu_q, cu_k = [0], [0]
     for tile in group:
-        # Queries without keys, keys without queries, then the tile.
+        # A sequence of queries without keys, one of keys without queries, then the tile.
         cu_q += [tile.q.start, tile.q.start, tile.q.stop]
         cu_k += [cu_k[-1], tile.k.start, tile.k.stop]
     return cu_q + [rows_q, rows_q], cu_k + [cu_k[-1], rows_k]

@@ -1,8 +1,10 @@
-"""rocflash as an implementation of torch's own flash attention: scaled_dot_product_attention and varlen_attn.
+"""rocflash as a flash attention implementation of torch: scaled_dot_product_attention and
+varlen_attn.
 
-`import rocflash`, then `torch.nn.attention.activate_flash_attention_impl("rocflash")`. Until it is restored, torch's
-flash operators call the library, on GPUs and on the CPU. (scaled_dot_product_attention on the CPU takes an operator of
-torch's CPU alone and is not affected.) torch has this registry since 2.11.
+`import rocflash`, then `torch.nn.attention.activate_flash_attention_impl("rocflash")`. Until it is
+restored, torch's flash operators call the library, on GPUs and on the CPU.
+(scaled_dot_product_attention on the CPU uses a CPU-only operator of torch and is not affected.)
+torch has this registry since 2.11.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ NAME = "rocflash"
 
 
 def register() -> str:
-    """Offers rocflash to torch's registry, and returns the name to activate it by.
+    """Adds rocflash to torch's registry, and returns the name for its activation.
 
-    Importing rocflash does it where torch is imported already; this is for the other order.
+    Importing rocflash does so if torch is imported already; this function is for the other order.
     """
     import torch.nn.attention
 
@@ -30,7 +32,7 @@ def register() -> str:
 
 
 def offer() -> bool:
-    """register() without importing anything: whether there is a registry to offer it to."""
+    """register() without imports, if torch has the registry."""
     registry = sys.modules.get("torch.nn.attention._registry")
     function = getattr(registry, "register_flash_attention_impl", None)
     if function is None:
@@ -40,7 +42,7 @@ def offer() -> bool:
 
 
 class _Active:
-    """torch's operators as long as it lives; torch's registry removes it."""
+    """Overrides torch's operators during its lifetime; torch's registry removes it."""
 
     def __init__(self) -> None:
         import torch
@@ -67,9 +69,9 @@ def _check(dropout_p: float, return_debug_mask: bool) -> None:
     from ..errors import Unsupported
 
     if dropout_p:
-        raise Unsupported(f"dropout_p: {dropout_p}; within torch's flash attention it must be 0")
+        raise Unsupported(f"dropout_p is {dropout_p}; within torch's flash attention it must be 0")
     if return_debug_mask:
-        raise Unsupported("return_debug_mask: True; it must be False")
+        raise Unsupported("return_debug_mask is True; it must be False")
 
 
 def _options(given: dict[str, Any], **more: Any) -> Any:
@@ -87,10 +89,18 @@ def _options(given: dict[str, Any], **more: Any) -> Any:
 
 
 def _run(
-    q: Any, k: Any, v: Any, cum_seq_q: Any, cum_seq_k: Any, max_q: int, max_k: int, is_causal: bool,
-    given: dict[str, Any], out: Any = None,
+    q: Any,
+    k: Any,
+    v: Any,
+    cum_seq_q: Any,
+    cum_seq_k: Any,
+    max_q: int,
+    max_k: int,
+    is_causal: bool,
+    given: dict[str, Any],
+    out: Any = None,
 ) -> tuple[Any, Any]:
-    """(out, lse) of q, k, v as flash_attn has them: (b, s, h, d), or packed (total, h, d)."""
+    """(out, lse) of q, k, v in flash_attn's layout: (b, s, h, d), or packed (total, h, d)."""
     from .._torch import calls
     from .._torch.decode import attention_with_kvcache
 
@@ -132,7 +142,7 @@ def _run(
 
 
 def _state(like: Any) -> tuple[Any, Any, Any]:
-    """rng_state, what torch leaves unused, and the debug mask: nothing here draws or shows."""
+    """rng_state, an unused result and the debug mask, all empty."""
     import torch
 
     seeds = torch.zeros(2, dtype=torch.uint64, device=like.device)
@@ -140,8 +150,17 @@ def _state(like: Any) -> tuple[Any, Any, Any]:
 
 
 def _flash_forward(
-    query: Any, key: Any, value: Any, cum_seq_q: Any, cum_seq_k: Any, max_q: int, max_k: int, dropout_p: float,
-    is_causal: bool, return_debug_mask: bool, **given: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    cum_seq_q: Any,
+    cum_seq_k: Any,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    return_debug_mask: bool,
+    **given: Any,
 ) -> tuple[Any, ...]:
     _check(dropout_p, return_debug_mask)
     lengths = (cum_seq_q, cum_seq_k, max_q, max_k)
@@ -150,8 +169,18 @@ def _flash_forward(
 
 
 def _flash_forward_into(
-    out: Any, query: Any, key: Any, value: Any, cum_seq_q: Any, cum_seq_k: Any, max_q: int, max_k: int,
-    dropout_p: float, is_causal: bool, return_debug_mask: bool, **given: Any,
+    out: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    cum_seq_q: Any,
+    cum_seq_k: Any,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    return_debug_mask: bool,
+    **given: Any,
 ) -> Any:
     _check(dropout_p, return_debug_mask)
     lengths = (cum_seq_q, cum_seq_k, max_q, max_k)
@@ -159,8 +188,21 @@ def _flash_forward_into(
 
 
 def _flash_backward(
-    grad_out: Any, query: Any, key: Any, value: Any, out: Any, logsumexp: Any, cum_seq_q: Any, cum_seq_k: Any,
-    max_q: int, max_k: int, dropout_p: float, is_causal: bool, rng_state: Any, unused: Any, **given: Any,
+    grad_out: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    out: Any,
+    logsumexp: Any,
+    cum_seq_q: Any,
+    cum_seq_k: Any,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    rng_state: Any,
+    unused: Any,
+    **given: Any,
 ) -> tuple[Any, Any, Any]:
     import torch
 
@@ -181,36 +223,49 @@ def _flash_backward(
         deterministic=torch.are_deterministic_algorithms_enabled(),
         **packed,
     )
-    into = tuple(torch.empty_like(x) for x in (query, key, value))
+    into = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
     calls.backward(grad_out, query, key, value, out, logsumexp, options, into=into)
     return into
 
 
-def _turned(*tensors: Any) -> tuple[Any, ...]:
+def _transposed(*tensors: Any) -> tuple[Any, ...]:
     """(b, h, s, d) as (b, s, h, d), or back."""
     return tuple(x.transpose(1, 2) for x in tensors)
 
 
 def _sdpa_forward(
-    query: Any, key: Any, value: Any, dropout_p: float = 0.0, is_causal: bool = False,
-    return_debug_mask: bool = False, *, scale: Optional[float] = None,
+    query: Any,
+    key: Any,
+    value: Any,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: Optional[float] = None,
 ) -> tuple[Any, ...]:
     import torch
 
     _check(dropout_p, return_debug_mask)
-    out = torch.empty_like(query)  # of the query's strides, as torch's own
+    out = torch.empty_like(query)  # with the query's strides, as in torch
     lengths = (None, None, query.shape[2], key.shape[2])
-    tensors = _turned(query, key, value)
-    lse = _run(*tensors, *lengths, is_causal, {"scale": scale}, out.transpose(1, 2))[1]
+    q, k, v, by_heads = _transposed(query, key, value, out)
+    lse = _run(q, k, v, *lengths, is_causal, {"scale": scale}, by_heads)[1]
     return out, lse, None, None, query.shape[2], key.shape[2], *_state(query)
 
 
 def _sdpa_backward(
-    grad_out: Any, query: Any, key: Any, value: Any, out: Any, logsumexp: Any, *rest: Any,
+    grad_out: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    out: Any,
+    logsumexp: Any,
+    *rest: Any,
     scale: Optional[float] = None,
 ) -> tuple[Any, ...]:
-    tensors = _turned(grad_out, query, key, value, out)
-    return _turned(*_flash_backward(*tensors, logsumexp, None, None, *rest[2:], scale=scale))
+    dout, q, k, v, result = _transposed(grad_out, query, key, value, out)
+    given = (logsumexp, None, None, *rest[2:])
+    return _transposed(*_flash_backward(dout, q, k, v, result, *given, scale=scale))
 
 
 _KERNELS = {

@@ -1,13 +1,15 @@
-"""Attention over ranks for Hugging Face transformers, by its own registration.
+"""Context-parallel attention for Hugging Face transformers, by its registry.
 
 >>> import rocflash.integrations.transformers_distributed as bridge
 >>> model = AutoModelForCausalLM.from_pretrained(name, attn_implementation=bridge.register())
->>> with rocflash.distributed.context_parallel(group, buffers=[tokens, targets, position_ids], buffer_seq_dims=[1, 1, 1]):
-...     model(input_ids=tokens, position_ids=position_ids, shift_labels=targets).loss.backward()
+>>> with rocflash.distributed.context_parallel(group, buffers=[tokens, targets, position_ids],
+buffer_seq_dims=[1, 1, 1]): ...     model(input_ids=tokens, position_ids=position_ids,
+shift_labels=targets).loss.backward()
 
-Inside the block attention is over all ranks' rows; outside it is that of `rocflash.integrations.transformers`.
-Masks of a split sequence would be as large as its square, so none is made: causal masking and sliding windows go by
-position, packed batches by cu_seq_lens of the whole, padding by one row of keys for each sequence.
+Inside the block attention is over the rows of all ranks; outside it is that of
+`rocflash.integrations.transformers`. No mask is created, since its size would be quadratic in the
+length of the sequence. Causal masking and sliding windows use positions, packed batches use
+cu_seq_lens of the whole batch, and padding is one row of keys per sequence.
 """
 
 from __future__ import annotations
@@ -29,28 +31,39 @@ __all__ = ["NAME", "attention_forward", "register"]
 
 
 def register(name: str = NAME) -> str:
-    """Makes `attn_implementation=name` mean attention over ranks; returns the name."""
+    """Registers context-parallel attention as `attn_implementation=name`; returns the name."""
     return undivided.register_under(name, attention_forward, _mask)
 
 
 def _mask(*arguments: Any, attention_mask: Optional[Tensor] = None, **named: Any) -> Any:
-    """Inside a block at most padding, (b, 1, 1, keys of the whole): there, positions that do not follow each other mean
-    no packed batch. All ranks ask each other, since padding may be on some only."""
+    """Inside a block only padding, (b, 1, 1, keys of the whole sequence): non-consecutive positions
+    do not imply a packed batch there. All ranks exchange a flag, since padding may be on some ranks
+    only.
+    """
     if current() is None:
         from transformers.masking_utils import sdpa_mask
 
-        return sdpa_mask(*arguments, attention_mask=attention_mask, **named)
+        mask: Any = sdpa_mask
+        return mask(*arguments, attention_mask=attention_mask, **named)
     if named.get("use_vmap"):
-        raise Unsupported("attention_mask: the model has a mask function of its own, inside context_parallel")
+        raise Unsupported(
+            "attention_mask comes from a mask function of the model; inside context_parallel that "
+            "is not supported"
+        )
     return None if attention_mask is None else _padding(attention_mask)
 
 
 def _padding(mask: Tensor) -> Optional[Tensor]:
-    """From this rank's part of a mask (b, rows), or from the whole one; None where nothing is padded."""
+    """Padding from this rank's part of a mask (b, rows), or from the whole mask; None without
+    padding.
+    """
     context = current()
     assert context is not None
     if mask.dim() != 2:
-        raise Unsupported(f"attention_mask: shape {tuple(mask.shape)}, inside context_parallel; it must be (b, rows)")
+        raise Unsupported(
+            f"attention_mask has shape {tuple(mask.shape)}; inside context_parallel it must be (b, "
+            "rows)"
+        )
     rows = None if context.length is None else context.position_ids().shape[1]
     if rows is None or mask.shape[1] == rows:
         whole = unshard_sequence(
@@ -60,17 +73,27 @@ def _padding(mask: Tensor) -> Optional[Tensor]:
         whole = mask
     else:
         raise InvalidArgument(
-            f"attention_mask: {mask.shape[1]} columns, inside context_parallel; it must have {rows}, this rank's "
+            f"attention_mask has {mask.shape[1]} columns; inside context_parallel it must have "
+            f"{rows}, this rank's "
             f"rows, or {context.length}, all"
         )
     return None if bool(whole.all()) else whole.bool()[:, None, None]
 
 
 def attention_forward(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Optional[Tensor],
-    dropout: float = 0.0, scaling: Optional[float] = None, sliding_window: Optional[int] = None,
-    softcap: Optional[float] = None, is_causal: Optional[bool] = None, s_aux: Optional[Tensor] = None,
-    output_attentions: Optional[bool] = None, **kwargs: Any,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Optional[Tensor],
+    dropout: float = 0.0,
+    scaling: Optional[float] = None,
+    sliding_window: Optional[int] = None,
+    softcap: Optional[float] = None,
+    is_causal: Optional[bool] = None,
+    s_aux: Optional[Tensor] = None,
+    output_attentions: Optional[bool] = None,
+    **kwargs: Any,
 ) -> tuple[Tensor, Optional[Tensor]]:
     """(out (b, rows, h, d), None) for query (b, h, rows, d), key and value (b, hk, rows, d)."""
     context = current()
@@ -90,29 +113,42 @@ def attention_forward(
             output_attentions=output_attentions,
             **kwargs,
         )
-    if attention_mask is not None and (attention_mask.dim() != 4 or attention_mask.shape[1:3] != (1, 1)):
+    if attention_mask is not None and (
+        attention_mask.dim() != 4 or attention_mask.shape[1:3] != (1, 1)
+    ):
         raise Unsupported(
-            f"attention_mask: shape {tuple(attention_mask.shape)}, inside context_parallel; it must be padding, "
+            f"attention_mask has shape {tuple(attention_mask.shape)}; inside context_parallel it "
+            "must be padding, "
             "(b, 1, 1, keys)"
         )
     if output_attentions:
-        raise Unsupported("output_attentions: True, inside context_parallel; no rank has the weights")
+        raise Unsupported(
+            "output_attentions is True; inside context_parallel it must be False, since no rank "
+            "has the weights"
+        )
     if getattr(getattr(module, "config", None), "attention_chunk_size", None):
-        raise Unsupported("attention_chunk_size: the model has chunks, which context_parallel cannot see")
+        raise Unsupported(
+            "attention_chunk_size is set by the model; inside context_parallel chunks are not "
+            "supported"
+        )
     if query.shape[2] != key.shape[2]:
         raise Unsupported(
-            f"past_key_values: {key.shape[2]} keys for {query.shape[2]} queries, inside context_parallel; caches are "
-            "for rocflash.distributed.decode"
+            f"past_key_values has {key.shape[2]} keys for {query.shape[2]} queries; inside "
+            "context_parallel it must be "
+            "empty: rocflash.distributed.decode supports caches"
         )
+    undivided.check_sliding_window(sliding_window)
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     options: dict[str, Any] = context.options()
     packed = undivided._packed_lengths(kwargs)
     if packed is not None:
         if q.shape[0] != 1:
-            raise InvalidArgument(f"cu_seq_lens_q: is given, but the batch is {q.shape[0]}, not 1")
+            raise InvalidArgument(
+                f"cu_seq_lens_q is given, but the batch is {q.shape[0]}; it must be 1"
+            )
         q, k, v = q[0], k[0], v[0]
-        options["cu_seqlens_q"], options["cu_seqlens_k"] = (x.int() for x in packed[:2])
+        options["cu_seqlens_q"], options["cu_seqlens_k"] = packed[:2]
     if sliding_window is not None:
         options["window"] = (sliding_window - 1, 0 if causal else sliding_window - 1)
     out = attention(

@@ -1,5 +1,5 @@
 """A report of this machine as one page: `python -m rocflash.report [--output FILE]`.
 
-`measure` times attention and finds its memory, `svg` draws, `cards` has what is known of GPUs that are not here, `page` puts
-the page together. Needs torch, and the command `rocflash` for verify's table.
+`measure` measures time and memory of attention, `svg` draws plots, `cards` has predictions for AMD
+GPUs, `page` generates the HTML. Requires torch, and the command `rocflash` for the table of verify.
 """

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any, Optional
 
 from .._c.abi import library_path
+from .._command import as_command
 from ..info import info
 from . import measure, page
+from .progress import Progress
 
 _CPU = measure.Shape(1, 4, 64, "float32")
 _GPU = measure.Shape(4, 16, 64, "bfloat16")
@@ -24,13 +26,13 @@ _EVERY = {"cpu": 3, "cuda": 8}
 
 
 def _command() -> Optional[str]:
-    """The program `rocflash` that belongs to the library."""
-    beside = library_path().parent.parent / "bin" / "rocflash"
-    return str(beside) if beside.exists() else shutil.which("rocflash")
+    """The program `rocflash` of this installation."""
+    installed = library_path().parent.parent / "bin" / "rocflash"
+    return str(installed) if installed.exists() else shutil.which("rocflash")
 
 
 def verified(device: str, every: int) -> dict[str, Any]:
-    """What `rocflash verify` found, or why it did not run."""
+    """The result of `rocflash verify`, or why it did not run."""
     program = _command()
     if program is None:
         return {"missing": "the command rocflash is not installed"}
@@ -45,27 +47,36 @@ def verified(device: str, every: int) -> dict[str, Any]:
     try:
         return {**json.loads(done.stdout), "every": every}
     except json.JSONDecodeError:
-        return {"missing": (done.stderr or done.stdout).strip()[-500:] or f"{command} ended with {done.returncode}"}
+        return {
+            "missing": (done.stderr or done.stdout).strip()[-500:]
+            or f"{command} ended with {done.returncode}"
+        }
 
 
-def collect(device: str, shape: measure.Shape, lengths: list[int], every: int, seconds: float) -> dict[str, Any]:
-    """Everything that is on the page."""
+def collect(
+    device: str,
+    shape: measure.Shape,
+    lengths: list[int],
+    every: int,
+    seconds: float,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """All data of the page."""
     import torch
 
-    def say(words: str) -> None:
-        print(words, file=sys.stderr, flush=True)
-
-    say(f"verify, one case in {every}")
+    progress = Progress(1 + len(measure.OPERATIONS) * (1 + len(lengths)), quiet)
+    progress.step(f"verify, one case in {every}")
     checked = verified(device, every)
     speed: dict[str, list[dict[str, Any]]] = {}
     for operation in measure.OPERATIONS:
-        say(f"{operation}: memory")
+        progress.step(f"{operation}: memory")
         memory = measure.memory(operation, shape, lengths, device)
         speed[operation] = []
         for length, used in zip(lengths, memory):
-            say(f"{operation}: {length} tokens")
+            progress.step(f"{operation}: {length} tokens")
             took = measure.times(operation, shape, length, device, seconds)
             speed[operation].append({"length": length, "seconds": took, "bytes": used})
+    progress.close()
     return {
         "info": dict(info()),
         "machine": {
@@ -92,32 +103,70 @@ def _positive(text: str) -> int:
 def main(arguments: Optional[list[str]] = None) -> int:
     import torch
 
+    from ..self_test import chosen_device
+
     parser = argparse.ArgumentParser(prog="python -m rocflash.report", description=__doc__)
-    parser.add_argument("--output", default="rocflash-report.html", metavar="FILE", help="the page; default: %(default)s")
-    parser.add_argument("--device", help="cpu or cuda; a GPU where torch has one, by default")
-    parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), help="default: float32 on the CPU, bfloat16 on a GPU")
+    parser.add_argument(
+        "--output",
+        default="rocflash-report.html",
+        metavar="FILE",
+        help="the page; default: %(default)s",
+    )
+    parser.add_argument(
+        "--device",
+        default="auto",
+        help="auto (a GPU if torch has one), cpu, hip:N or rocm:N, cuda:N; default: %(default)s",
+    )
+    parser.add_argument("--quiet", action="store_true", help="print no progress")
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "float16", "bfloat16"),
+        help="default: float32 on the CPU, bfloat16 on a GPU",
+    )
     parser.add_argument("--head-dim", type=_positive, metavar="N", help="default: 64")
-    parser.add_argument("--lengths", type=_positive, nargs="+", metavar="N", help="tokens; default: 128 to 4096, on a GPU 512 to 16384")
-    parser.add_argument("--every", type=_positive, metavar="N", help="verify one case in so many; default: 3, on a GPU 8")
-    parser.add_argument("--seconds", type=float, default=0.3, metavar="S", help="to time each figure for; default: %(default)s")
+    parser.add_argument(
+        "--lengths",
+        type=_positive,
+        nargs="+",
+        metavar="N",
+        help="tokens; default: 128 to 4096, on a GPU 512 to 16384",
+    )
+    parser.add_argument(
+        "--every", type=_positive, metavar="N", help="verify one case in N; default: 3, on a GPU 8"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=0.3,
+        metavar="S",
+        help="to time each figure for; default: %(default)s",
+    )
     given = parser.parse_args(arguments)
-    device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = chosen_device(parser, given.device)
+    if device.startswith("sim:"):
+        parser.error(
+            f"--device is {device!r}; the simulator's times are not a GPU's, so it must be auto, "
+            "cpu, hip:N or cuda:N"
+        )
     kind = torch.device(device).type
-    if kind not in _LENGTHS:
-        parser.error(f"--device: {device!r}; allowed are cpu and cuda")
     shape = _CPU if kind == "cpu" else _GPU
-    shape = shape._replace(dtype=given.dtype or shape.dtype, head_dim=given.head_dim or shape.head_dim)
+    shape = shape._replace(
+        dtype=given.dtype or shape.dtype, head_dim=given.head_dim or shape.head_dim
+    )
     Path(given.output).touch()  # refuses before the work, where it would after it
     lengths = sorted(set(given.lengths or _LENGTHS[kind]))
-    data = collect(device, shape, lengths, given.every or _EVERY[kind], given.seconds)
+    data = collect(device, shape, lengths, given.every or _EVERY[kind], given.seconds, given.quiet)
     words = sys.argv[1:] if arguments is None else arguments
     data["command"] = shlex.join(["python", "-m", "rocflash.report", *words])
     Path(given.output).write_text(page.build(data), encoding="utf-8")
     checked = data["verify"]
     wrong = "missing" in checked or checked["failed"] > 0
-    print(f"{given.output}: {Path(given.output).stat().st_size / 1024:.0f} KiB{', NOT verified' if wrong else ''}")
+    print(
+        f"{given.output}: {Path(given.output).stat().st_size / 1024:.0f} "
+        f"KiB{', NOT verified' if wrong else ''}"
+    )
     return int(wrong)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(as_command(main))

@@ -1,7 +1,8 @@
-"""What the page shows of this machine: times and peak memory of attention by this library, by torch and by the standard way.
+"""Measurements for the page: times and peak memory of attention with this library, with torch and
+with naive attention.
 
-Memory of the CPU is that of a process: `python -m rocflash.report.measure` is a process that has done nothing yet, and forks one
-more for each figure.
+CPU memory is that of a process: `python -m rocflash.report.measure` is a fresh process, which forks
+one more per measurement.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple, Optional
 
 SIDES = ("rocflash", "torch", "standard")
 OPERATIONS = ("forward", "training")
-_TURN = 2e-3  # seconds that a side's turn takes at least, so that the clock's own time does not count
+_SLICE = 2e-3  # minimum seconds per time slice of a side, so that reading the clock does not count
 
 
 class Shape(NamedTuple):
@@ -33,8 +34,11 @@ class Shape(NamedTuple):
     causal: bool = True
 
     def __str__(self) -> str:
-        seen = "causal" if self.causal else "not causal"
-        return f"batch {self.batch}, {self.heads} heads, head size {self.head_dim}, {self.dtype}, {seen}"
+        recorded = "causal" if self.causal else "not causal"
+        return (
+            f"batch {self.batch}, {self.heads} heads, head dimension {self.head_dim}, "
+            f"{self.dtype}, {recorded}"
+        )
 
 
 def side(name: str, causal: bool) -> Callable[..., Any]:
@@ -44,10 +48,10 @@ def side(name: str, causal: bool) -> Callable[..., Any]:
 
     import rocflash
 
-    def turned(function: Callable[..., Any]) -> Callable[..., Any]:
+    def transposed(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *qkv: function(*(x.transpose(1, 2) for x in qkv)).transpose(1, 2)
 
-    def standard(q: Any, k: Any, v: Any) -> Any:
+    def naive(q: Any, k: Any, v: Any) -> Any:
         scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
         if causal:
             hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1)
@@ -57,12 +61,12 @@ def side(name: str, causal: bool) -> Callable[..., Any]:
     if name == "rocflash":
         return lambda *qkv: rocflash.attention(*qkv, causal=causal)
     if name == "torch":
-        return turned(lambda *qkv: F.scaled_dot_product_attention(*qkv, is_causal=causal))
-    return turned(standard)
+        return transposed(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal))
+    return transposed(naive)
 
 
 def call(name: str, operation: str, shape: Shape, length: int, device: str) -> Callable[[], Any]:
-    """Attention on tensors of its own: forward, or forward and all gradients ("training")."""
+    """Attention on new tensors: forward, or forward and all gradients ("training")."""
     import torch
 
     size = (shape.batch, length, shape.heads, shape.head_dim)
@@ -92,8 +96,10 @@ def _clock(device: str) -> Callable[[], float]:
     return waiting
 
 
-def times(operation: str, shape: Shape, length: int, device: str, seconds: float) -> dict[str, Optional[float]]:
-    """The median time of a call of each side, in seconds; None where memory does not suffice. Sides take turns."""
+def times(
+    operation: str, shape: Shape, length: int, device: str, seconds: float
+) -> dict[str, Optional[float]]:
+    """The median time of a call per side, in seconds; None if out of memory. Sides alternate."""
     now = _clock(device)
     calls: dict[str, tuple[Callable[[], Any], int]] = {}
     for name in SIDES:
@@ -102,7 +108,7 @@ def times(operation: str, shape: Shape, length: int, device: str, seconds: float
             run()
             start = now()
             run()
-            calls[name] = run, max(1, min(100, int(_TURN / max(now() - start, 1e-6))))
+            calls[name] = run, max(1, min(100, int(_SLICE / max(now() - start, 1e-6))))
         except (MemoryError, RuntimeError) as error:
             if "memory" not in str(error).lower():
                 raise
@@ -117,7 +123,7 @@ def times(operation: str, shape: Shape, length: int, device: str, seconds: float
     return {name: statistics.median(found[name]) if name in found else None for name in SIDES}
 
 
-# ------------------------------------------------------------------------------------------------------------------------ memory
+# ------------------------------------------------------------------------------------------- memory
 
 
 def _status(name: str) -> int:
@@ -128,16 +134,16 @@ def _status(name: str) -> int:
 
 
 def _peak_of_process(run: Callable[[], Any]) -> int:
-    """Bytes that the process grew by while it ran, at most."""
+    """The peak growth of the process in bytes during a call."""
     ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _status("VmRSS")
     run()
     return max(0, _status("VmHWM") - before)
 
 
-def _in_a_child(work: Callable[[], int]) -> Optional[int]:
-    """A number that a forked process finds; None if it does not live to tell."""
+def _in_forked_process(work: Callable[[], int]) -> Optional[int]:
+    """The result of a function in a forked process; None if the process was killed."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -160,10 +166,12 @@ def _memory_of_cpu(operation: str, shape: Shape, lengths: list[int]) -> Iterator
             call(name, operation, shape, 16, "cpu")()  # loads code, starts threads
             return _peak_of_process(call(name, operation, shape, n, "cpu"))
 
-        yield {name: _in_a_child(lambda name=name: work(name)) for name in SIDES}  # type: ignore[misc]
+        yield {name: _in_forked_process(lambda name=name: work(name)) for name in SIDES}  # type: ignore[misc]
 
 
-def _memory_of_gpu(operation: str, shape: Shape, lengths: list[int], device: str) -> Iterator[dict[str, Any]]:
+def _memory_of_gpu(
+    operation: str, shape: Shape, lengths: list[int], device: str
+) -> Iterator[dict[str, Any]]:
     import torch
 
     for length in lengths:
@@ -182,14 +190,20 @@ def _memory_of_gpu(operation: str, shape: Shape, lengths: list[int], device: str
         yield found
 
 
-def memory(operation: str, shape: Shape, lengths: list[int], device: str) -> list[dict[str, Optional[int]]]:
-    """Peak bytes beyond the inputs, results included, for each length and side; None where it does not suffice."""
+def memory(
+    operation: str, shape: Shape, lengths: list[int], device: str
+) -> list[dict[str, Optional[int]]]:
+    """Peak bytes beyond the inputs, results included, per length and side; None if out of
+    memory.
+    """
     import torch
 
     if torch.device(device).type != "cpu":
         return list(_memory_of_gpu(operation, shape, lengths, device))
     given = json.dumps([operation, shape, lengths])
-    done = subprocess.run([sys.executable, "-m", "rocflash.report.measure", given], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "rocflash.report.measure", given], capture_output=True, text=True
+    )
     if done.returncode:
         raise RuntimeError(f"memory could not be measured: {done.stderr.strip().splitlines()[-1:]}")
     return list(json.loads(done.stdout))

@@ -1,4 +1,7 @@
-"""TFLOP/s that the simulator's cycle model predicts, by (target, head size). bench/predict_cards.py writes this file."""
+"""TFLOP/s predicted by the simulator's cycle model, by (target, head dimension).
+
+benchmarks/amd_predicted_times.py writes this file.
+"""
 
 PREDICTED: dict[tuple[str, int], float] = {
     ("gfx1100", 64): 80.0,

@@ -1,4 +1,6 @@
-"""The name of upstream's Triton backend for AMD GPUs; some look for it before they take flash_attn on RDNA cards.
+"""The name of upstream's Triton backend for AMD GPUs; some clients check for it before they use
+flash_attn on RDNA cards.
 
-`interface_v2` always computes by Triton kernels, rocflash's own; `interface_fa`, its older name, by the chosen backend.
+`interface_v2` always uses rocflash's Triton kernels; `interface_fa`, its older name, uses the
+selected backend.
 """

@@ -1,7 +1,8 @@
-"""The raw functions of FlashAttention-2, computed by the backend `triton` whatever else is chosen.
+"""The raw functions of FlashAttention-2, always computed by the backend `triton`.
 
-Signatures and results are those of `flash_attn_2_cuda`. `flash_attn.flash_attn_interface.flash_attn_gpu` is this module
-where FLASH_ATTENTION_TRITON_AMD_ENABLE=TRUE or ROCFLASH_BACKEND=triton was set at import.
+Signatures and results are those of `flash_attn_2_cuda`.
+`flash_attn.flash_attn_interface.flash_attn_gpu` is this module where
+FLASH_ATTENTION_TRITON_AMD_ENABLE=TRUE or ROCFLASH_BACKEND=triton was set at import.
 """
 
 import flash_attn_2_cuda as _raw

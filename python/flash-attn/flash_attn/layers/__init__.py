@@ -1,1 +1,1 @@
-"""Layers that stand around attention."""
+"""Layers around attention."""

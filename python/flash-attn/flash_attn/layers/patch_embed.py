@@ -18,8 +18,14 @@ class PatchEmbed(nn.Module):
     without flatten. The projection is a linear layer over a patch's values, channels first."""
 
     def __init__(
-        self, img_size: Any = 224, patch_size: Any = 16, in_chans: int = 3, embed_dim: int = 768,
-        norm_layer: Optional[Callable[[int], nn.Module]] = None, flatten: bool = True, bias: bool = True,
+        self,
+        img_size: Any = 224,
+        patch_size: Any = 16,
+        in_chans: int = 3,
+        embed_dim: int = 768,
+        norm_layer: Optional[Callable[[int], nn.Module]] = None,
+        flatten: bool = True,
+        bias: bool = True,
         fused_bias_fc: bool = False,
     ) -> None:
         super().__init__()
@@ -35,7 +41,7 @@ class PatchEmbed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if tuple(x.shape[2:]) != tuple(self.img_size):
             raise InvalidArgument(
-                f"x: an image of {tuple(x.shape[2:])}; the layer was made for {self.img_size}"
+                f"x has images of size {tuple(x.shape[2:])}; it must be {self.img_size}"
             )
         high, wide = self.patch_size
         patches = x.unflatten(3, (-1, wide)).unflatten(2, (-1, high))  # b c h high w wide

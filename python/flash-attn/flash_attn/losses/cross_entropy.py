@@ -16,13 +16,19 @@ class CrossEntropyLoss(nn.Module):
     """cross_entropy_loss, reduced over the rows that count."""
 
     def __init__(
-        self, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0,
-        logit_scale: float = 1.0, lse_square_scale: float = 0.0, inplace_backward: bool = False,
-        process_group: Any = None, return_z_loss: bool = False,
+        self,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+        logit_scale: float = 1.0,
+        lse_square_scale: float = 0.0,
+        inplace_backward: bool = False,
+        process_group: Any = None,
+        return_z_loss: bool = False,
     ) -> None:
         super().__init__()
         if reduction not in ("mean", "none", "sum"):
-            raise InvalidArgument(f"reduction: {reduction!r}; it must be mean, none or sum")
+            raise InvalidArgument(f"reduction is {reduction!r}; it must be mean, none or sum")
         self.ignore_index = ignore_index
         self.reduction = reduction
         self.label_smoothing = label_smoothing
@@ -48,7 +54,7 @@ class CrossEntropyLoss(nn.Module):
         )
         if self.reduction == "mean":
             count = (target != self.ignore_index).sum()
-            losses = tuple(x.sum() / count for x in losses)
+            losses = losses[0].sum() / count, losses[1].sum() / count
         elif self.reduction == "sum":
-            losses = tuple(x.sum() for x in losses)
+            losses = losses[0].sum(), losses[1].sum()
         return losses if self.return_z_loss else losses[0]

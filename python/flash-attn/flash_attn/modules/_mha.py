@@ -1,4 +1,4 @@
-"""A whole multi-head attention block: projections, rotary embedding, attention, cache.
+"""A multi-head attention block: projections, rotary embedding, attention, KV cache.
 
 Parameter names are upstream's, so checkpoints load: Wqkv (or Wq and Wkv), dwconv_*, out_proj.
 """
@@ -26,21 +26,22 @@ __all__ = ["MHA", "LinearResidual"]
 
 
 class LinearResidual(nn.Linear):
-    """A linear layer that also hands its input on, for a residual branch."""
+    """A linear layer that also returns its input, for a residual branch."""
 
     def forward(self, input: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         return super().forward(input), input
 
 
 def _cached(kv: Tensor, inference_params: Any, layer_idx: Optional[int]) -> Tensor:
-    """Writes kv (b, s, 2, hk, d) into this layer's cache and returns all keys and values so far."""
+    """Appends kv (b, s, 2, hk, d) to this layer's cache and returns all keys and values."""
     cache = _layer_cache(kv.shape[3], kv.shape[4], kv, inference_params, layer_idx)
     first, start = inference_params.batch_size_offset, inference_params.seqlen_offset
     rows, end = slice(first, first + kv.shape[0]), start + kv.shape[1]
     if rows.stop > cache.shape[0] or end > cache.shape[1]:
         raise InvalidArgument(
-            f"inference_params: {rows.stop} sequences of {end} keys; its cache has "
-            f"{cache.shape[0]} of {cache.shape[1]}"
+            f"inference_params has a cache of {cache.shape[0]} sequences of {cache.shape[1]} keys; "
+            "it must "
+            f"have at least {rows.stop} of {end}"
         )
     cache[rows, start:end] = kv
     return cache[rows, :end]
@@ -50,7 +51,9 @@ def _layer_cache(
     heads: int, head_dim: int, like: Tensor, inference_params: Any, layer_idx: Optional[int]
 ) -> Tensor:
     if layer_idx is None:
-        raise InvalidArgument("layer_idx: is None; generation needs it to find the layer's cache")
+        raise InvalidArgument(
+            "layer_idx is None; generation finds the layer's cache with it, so it must be given"
+        )
     caches = inference_params.key_value_memory_dict
     if layer_idx not in caches:
         shape = (inference_params.max_batch_size, inference_params.max_seqlen, 2, heads, head_dim)
@@ -61,18 +64,34 @@ def _layer_cache(
 class MHA(nn.Module):
     """Multi-head self- and cross-attention.
 
-    fused_bias_fc chooses how upstream computes projections; results and parameters are the same.
+    fused_bias_fc selects upstream's kernel for projections; it has no effect here.
     """
 
     def __init__(
-        self, embed_dim: int, num_heads: int, num_heads_kv: Optional[int] = None, cross_attn: bool = False,
-        qkv_proj_bias: bool = True, out_proj_bias: bool = True, dropout: float = 0.0,
-        softmax_scale: Optional[float] = None, causal: bool = False, layer_idx: Optional[int] = None,
-        dwconv: bool = False, rotary_emb_dim: int = 0, rotary_emb_base: float = 10000.0,
-        rotary_emb_scale_base: Optional[float] = None, rotary_emb_interleaved: bool = False,
-        use_alibi: bool = False, window_size: Any = (-1, -1), fused_bias_fc: bool = False,
-        use_flash_attn: bool = False, return_residual: bool = False, checkpointing: bool = False,
-        device: Any = None, dtype: Optional[torch.dtype] = None,
+        self,
+        embed_dim: int,
+        num_heads: int,
+        num_heads_kv: Optional[int] = None,
+        cross_attn: bool = False,
+        qkv_proj_bias: bool = True,
+        out_proj_bias: bool = True,
+        dropout: float = 0.0,
+        softmax_scale: Optional[float] = None,
+        causal: bool = False,
+        layer_idx: Optional[int] = None,
+        dwconv: bool = False,
+        rotary_emb_dim: int = 0,
+        rotary_emb_base: float = 10000.0,
+        rotary_emb_scale_base: Optional[float] = None,
+        rotary_emb_interleaved: bool = False,
+        use_alibi: bool = False,
+        window_size: Any = (-1, -1),
+        fused_bias_fc: bool = False,
+        use_flash_attn: bool = False,
+        return_residual: bool = False,
+        checkpointing: bool = False,
+        device: Any = None,
+        dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__()
         self.embed_dim = embed_dim
@@ -89,20 +108,21 @@ class MHA(nn.Module):
         self.softmax_scale = softmax_scale
         if num_heads % self.num_heads_kv:
             raise InvalidArgument(
-                f"num_heads_kv: {self.num_heads_kv}; num_heads, {num_heads}, must be a multiple"
+                f"num_heads_kv is {self.num_heads_kv}; num_heads, {num_heads}, must be a multiple "
+                "of it"
             )
         if embed_dim % num_heads:
             raise InvalidArgument(
-                f"embed_dim: {embed_dim}; it must be a multiple of num_heads, {num_heads}"
+                f"embed_dim is {embed_dim}; it must be a multiple of num_heads, {num_heads}"
             )
         windowed = tuple(window_size) != (-1, -1)
         if (use_alibi or windowed) and not use_flash_attn:
             name = "use_alibi" if use_alibi else "window_size"
-            raise InvalidArgument(f"use_flash_attn: False, but {name} is given and needs it")
+            raise InvalidArgument(f"use_flash_attn is False; with {name} it must be True")
         if cross_attn and rotary_emb_dim:
             raise InvalidArgument(
-                f"rotary_emb_dim: {rotary_emb_dim}; with cross_attn it must be 0: keys come from "
-                "elsewhere and have no place among the queries"
+                f"rotary_emb_dim is {rotary_emb_dim}; with cross_attn it must be 0: keys of "
+                "another sequence have no position among the queries"
             )
         self.head_dim = embed_dim // num_heads
         kv_dim = 2 * self.head_dim * self.num_heads_kv
@@ -166,14 +186,20 @@ class MHA(nn.Module):
         return layer(x.transpose(1, 2))[..., :-2].transpose(1, 2).contiguous()
 
     def forward(
-        self, x: Tensor, x_kv: Optional[Tensor] = None, key_padding_mask: Optional[Tensor] = None,
-        cu_seqlens: Optional[Tensor] = None, max_seqlen: Optional[int] = None, mixer_subset: Any = None,
-        inference_params: Any = None, **kwargs: Any,
+        self,
+        x: Tensor,
+        x_kv: Optional[Tensor] = None,
+        key_padding_mask: Optional[Tensor] = None,
+        cu_seqlens: Optional[Tensor] = None,
+        max_seqlen: Optional[int] = None,
+        mixer_subset: Any = None,
+        inference_params: Any = None,
+        **kwargs: Any,
     ) -> Any:
         """x (b, s, hidden), or packed (total, hidden) with cu_seqlens and max_seqlen.
 
-        x_kv: keys' side of cross-attention. key_padding_mask (b, s): True for keys that count, not
-        with use_flash_attn. mixer_subset: which queries to answer. inference_params: generation.
+        x_kv: the source of keys in cross-attention. key_padding_mask (b, s): True for valid keys,
+        not with use_flash_attn. mixer_subset: the queries to compute. inference_params: generation.
         """
         self._check_call(x, key_padding_mask, cu_seqlens, max_seqlen, inference_params)
         if cu_seqlens is not None:
@@ -189,24 +215,31 @@ class MHA(nn.Module):
         return (out, residual) if self.return_residual else out
 
     def _check_call(
-        self, x: Tensor, key_padding_mask: Optional[Tensor], cu_seqlens: Optional[Tensor],
-        max_seqlen: Optional[int], inference_params: Any,
+        self,
+        x: Tensor,
+        key_padding_mask: Optional[Tensor],
+        cu_seqlens: Optional[Tensor],
+        max_seqlen: Optional[int],
+        inference_params: Any,
     ) -> None:
         if cu_seqlens is not None:
             if max_seqlen is None or not self.use_flash_attn or self.rotary_emb or self.dwconv:
                 raise InvalidArgument(
-                    "cu_seqlens: is given; it needs max_seqlen and use_flash_attn, and excludes "
+                    "cu_seqlens is given; it requires max_seqlen and use_flash_attn, and excludes "
                     "rotary embedding and dwconv"
                 )
             if key_padding_mask is not None:
-                raise InvalidArgument("key_padding_mask: is given together with cu_seqlens")
+                raise InvalidArgument(
+                    "key_padding_mask is given with cu_seqlens; one of them must be None"
+                )
         if key_padding_mask is not None and self.use_flash_attn:
             raise InvalidArgument(
-                "key_padding_mask: is given; with use_flash_attn, unpad and pass cu_seqlens"
+                "key_padding_mask is given; with use_flash_attn it must be None: unpad and pass "
+                "cu_seqlens"
             )
         if inference_params is not None and (cu_seqlens is not None or self.dwconv):
             raise InvalidArgument(
-                "inference_params: is given; generation excludes cu_seqlens and dwconv"
+                "inference_params is given; with cu_seqlens or dwconv it must be None"
             )
 
     def _packed(self, x: Tensor, inference_params: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -239,7 +272,9 @@ class MHA(nn.Module):
             return self._with_cache(q, kv, inference_params), residual
         if self.rotary_emb is not None:
             if subset is not None:
-                raise InvalidArgument("mixer_subset: is given; it excludes rotary embedding")
+                raise InvalidArgument(
+                    "mixer_subset is given; with rotary embedding it must be None"
+                )
             q, kv = self.rotary_emb(q, kv)
         packed = kwargs
         if "cu_seqlens" in kwargs and "cu_seqlens_k" not in kwargs:
@@ -256,14 +291,14 @@ class MHA(nn.Module):
         return attention(*tensors, **kwargs)
 
     def _with_cache(self, q: Tensor, kv: Tensor, params: Any) -> Tensor:
-        """Attention during generation: q and kv (b, s, ...) stand after what the cache holds."""
+        """Attention during generation: q and kv (b, s, ...) follow the keys of the cache."""
         start = params.seqlen_offset
         lengths = getattr(params, "lengths_per_sample", None)
         if start == 0 or not self.use_flash_attn:
             if self.rotary_emb is not None:
                 q, kv = self.rotary_emb(q, kv, seqlen_offset=start, max_seqlen=params.max_seqlen)
             kv = _cached(kv, params, self.layer_idx)
-            # What is asked now stands at the end of what is known, so causal needs no care.
+            # The new queries are the last positions, so bottom-right alignment is right.
             return self.inner_cross_attn(q, kv)
         cache = _layer_cache(kv.shape[3], kv.shape[4], kv, params, self.layer_idx)
         first = params.batch_size_offset
@@ -273,7 +308,8 @@ class MHA(nn.Module):
             self.rotary_emb._update_cos_sin_cache(params.max_seqlen, q.device, q.dtype)
             if self.rotary_emb.scale is not None:
                 raise Unsupported(
-                    "rotary_emb_scale_base: is set; with use_flash_attn generation cannot scale"
+                    "rotary_emb_scale_base is set; for generation with use_flash_attn it must be "
+                    "None"
                 )
             tables = {
                 "rotary_cos": self.rotary_emb._cos_cached,

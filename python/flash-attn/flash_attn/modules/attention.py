@@ -1,7 +1,7 @@
-"""The attention inside a block: self and cross, packed or padded. mha.py builds blocks around it.
+"""Self- and cross-attention, packed or padded, without projections (see mha.py).
 
-Upstream has fast and slow versions of each; here both are the library, the slow ones with a padding
-mask. The names, arguments and shapes are upstream's.
+Upstream has flash and naive versions of each; here both call the library, the latter with a padding
+mask. Names, arguments and shapes are upstream's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ __all__ = [
 
 
 def get_alibi_slopes(nheads: int) -> list[float]:
-    """ALiBi's geometric slopes; between powers of two, every other one of the next power is added."""
+    """ALiBi's geometric slopes; between powers of two, every other one of the next power is
+    added.
+    """
 
     def of_power(n: int) -> list[float]:
         first = 2.0 ** (-8.0 / n)
@@ -42,11 +44,16 @@ def get_alibi_slopes(nheads: int) -> list[float]:
 
 
 class _Attention(nn.Module):
-    """What the fast modules share: options that never change, and dropout only in training."""
+    """Base of the flash modules: constant options, and dropout only in training."""
 
     def __init__(
-        self, causal: bool = False, softmax_scale: Optional[float] = None, attention_dropout: float = 0.0,
-        window_size: Any = (-1, -1), alibi_slopes: Optional[Tensor] = None, deterministic: bool = False,
+        self,
+        causal: bool = False,
+        softmax_scale: Optional[float] = None,
+        attention_dropout: float = 0.0,
+        window_size: Any = (-1, -1),
+        alibi_slopes: Optional[Tensor] = None,
+        deterministic: bool = False,
     ) -> None:
         super().__init__()
         self.causal = causal
@@ -80,26 +87,31 @@ class FlashSelfAttention(_Attention):
         options = self._options(causal)
         if cu_seqlens is None:
             return flash_attn_qkvpacked_func(qkv, **options)
-        return flash_attn_varlen_qkvpacked_func(qkv, cu_seqlens, max_seqlen, **options)
+        packed: Any = (cu_seqlens, max_seqlen)  # None is rejected by name
+        return flash_attn_varlen_qkvpacked_func(qkv, *packed, **options)
 
 
 class FlashCrossAttention(_Attention):
     def forward(
-        self, q: Tensor, kv: Tensor, causal: Optional[bool] = None, cu_seqlens: Optional[Tensor] = None,
-        max_seqlen: Optional[int] = None, cu_seqlens_k: Optional[Tensor] = None,
+        self,
+        q: Tensor,
+        kv: Tensor,
+        causal: Optional[bool] = None,
+        cu_seqlens: Optional[Tensor] = None,
+        max_seqlen: Optional[int] = None,
+        cu_seqlens_k: Optional[Tensor] = None,
         max_seqlen_k: Optional[int] = None,
     ) -> Tensor:
         """q (b, sq, h, d) and kv (b, sk, 2, hk, d), or both packed."""
         options = self._options(causal)
         if cu_seqlens is None:
             return flash_attn_kvpacked_func(q, kv, **options)
-        return flash_attn_varlen_kvpacked_func(
-            q, kv, cu_seqlens, cu_seqlens_k, max_seqlen, max_seqlen_k, **options
-        )
+        packed: Any = (cu_seqlens, cu_seqlens_k, max_seqlen, max_seqlen_k)
+        return flash_attn_varlen_kvpacked_func(q, kv, *packed, **options)
 
 
 class _Padded(nn.Module):
-    """What the slow modules share: a padding mask of keys, True for those that count."""
+    """Base of the modules with a padding mask of keys, True for valid keys."""
 
     def __init__(
         self,
@@ -113,7 +125,12 @@ class _Padded(nn.Module):
         self.drop = nn.Dropout(attention_dropout)
 
     def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: Optional[bool], key_padding_mask: Optional[Tensor],
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        causal: Optional[bool],
+        key_padding_mask: Optional[Tensor],
     ) -> Tensor:
         mask = None
         if key_padding_mask is not None:

@@ -1,6 +1,6 @@
-"""Transformer blocks under upstream's names: attention and MLP one after the other, or side by side.
+"""Transformer blocks under upstream's names: attention and MLP sequential or parallel.
 
-MHA and LinearResidual can be imported from here too, as from earlier versions of this package.
+MHA and LinearResidual are also exported here, for compatibility with earlier versions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ __all__ = ["MHA", "Block", "LinearResidual", "ParallelBlock"]
 
 
 class _StochasticDepth(nn.Module):
-    """Leaves a branch out for some of the rows of a batch in training; the others are scaled up."""
+    """Stochastic depth: drops a branch for some rows of a batch in training and scales the others
+    up.
+    """
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -50,15 +52,22 @@ def _check_fused(norm: nn.Module, dropout: nn.Module) -> None:
         dropout, nn.Dropout
     ):
         raise InvalidArgument(
-            f"fused_dropout_add_ln: True, with {type(norm).__name__} and {type(dropout).__name__}; "
-            "it needs a LayerNorm or RMSNorm, and a Dropout"
+            f"fused_dropout_add_ln is True, with {type(norm).__name__} and "
+            f"{type(dropout).__name__}; "
+            "it requires a LayerNorm or RMSNorm, and a Dropout"
         )
 
 
 def _fused(norm: Any, dropout: Any, x: Tensor, residual: Optional[Tensor], **more: Any) -> Any:
     return layer_norm_fn(
-        x, norm.weight, norm.bias, residual=residual, eps=norm.eps,
-        dropout_p=dropout.p if norm.training else 0.0, is_rms_norm=not isinstance(norm, nn.LayerNorm), **more,
+        x,
+        norm.weight,
+        norm.bias,
+        residual=residual,
+        eps=norm.eps,
+        dropout_p=dropout.p if norm.training else 0.0,
+        is_rms_norm=not isinstance(norm, nn.LayerNorm),
+        **more,
     )
 
 
@@ -71,7 +80,7 @@ def _normed(norm: Any, x: Tensor) -> Tensor:
 
 
 class _Mixing(nn.Module):
-    """What both blocks share: a mixer, whose caches are the block's."""
+    """Base of both blocks: a mixer, whose caches are the block's."""
 
     mixer: Any
 
@@ -90,17 +99,26 @@ class Block(_Mixing):
     """
 
     def __init__(
-        self, dim: int, mixer_cls: Optional[Callable[[int], nn.Module]] = None,
+        self,
+        dim: int,
+        mixer_cls: Optional[Callable[[int], nn.Module]] = None,
         mlp_cls: Optional[Callable[[int], nn.Module]] = None,
         norm_cls: Callable[[int], nn.Module] = nn.LayerNorm,
-        dropout_cls: Callable[[float], nn.Module] = nn.Dropout, prenorm: bool = True,
-        resid_dropout1: float = 0.0, resid_dropout2: float = 0.0, drop_path1: float = 0.0,
-        drop_path2: float = 0.0, fused_dropout_add_ln: bool = False, return_residual: bool = False,
-        residual_in_fp32: bool = False, sequence_parallel: bool = False, mark_shared_params: bool = False,
+        dropout_cls: Callable[[float], nn.Module] = nn.Dropout,
+        prenorm: bool = True,
+        resid_dropout1: float = 0.0,
+        resid_dropout2: float = 0.0,
+        drop_path1: float = 0.0,
+        drop_path2: float = 0.0,
+        fused_dropout_add_ln: bool = False,
+        return_residual: bool = False,
+        residual_in_fp32: bool = False,
+        sequence_parallel: bool = False,
+        mark_shared_params: bool = False,
     ) -> None:
         super().__init__()
         if residual_in_fp32 and not prenorm:
-            raise InvalidArgument("residual_in_fp32: True; it needs prenorm")
+            raise InvalidArgument("residual_in_fp32 is True; without prenorm it must be False")
         self.prenorm = prenorm
         self.fused_dropout_add_ln = fused_dropout_add_ln
         self.return_residual = return_residual
@@ -129,7 +147,13 @@ class Block(_Mixing):
             if path.p > 0 and self.training:
                 rows = path(x.new_ones(x.shape[:-1]))
             return _fused(
-                norm, dropout, x, residual, rowscale=rows, prenorm=True, residual_in_fp32=self.residual_in_fp32,
+                norm,
+                dropout,
+                x,
+                residual,
+                rowscale=rows,
+                prenorm=True,
+                residual_in_fp32=self.residual_in_fp32,
             )
         total = _plus(path(dropout(x)), residual)
         return _normed(norm, total), total.float() if self.residual_in_fp32 else total
@@ -141,15 +165,15 @@ class Block(_Mixing):
         mixer_subset: Any = None,
         mixer_kwargs: Optional[dict[str, Any]] = None,
     ) -> Any:
-        """mixer_subset: which positions go on, with a mixer for cross-attention."""
-        told = dict(mixer_kwargs or {})
+        """mixer_subset: the positions to continue with, for cross-attention."""
+        arguments = dict(mixer_kwargs or {})
         has_mlp = not isinstance(self.mlp, nn.Identity)
         if self.prenorm:
             first = (self.norm1, self.dropout1, self.drop_path1)
             hidden_states, total = self._add_norm(hidden_states, residual, *first)
             if mixer_subset is not None:
-                told["mixer_subset"] = mixer_subset
-            hidden_states = self.mixer(hidden_states, **told)
+                arguments["mixer_subset"] = mixer_subset
+            hidden_states = self.mixer(hidden_states, **arguments)
             if mixer_subset is not None:
                 total = total[:, mixer_subset]
             if has_mlp:
@@ -158,8 +182,8 @@ class Block(_Mixing):
                 hidden_states = self.mlp(hidden_states)
             return hidden_states, total
         if residual is not None:
-            raise InvalidArgument("residual: is given; without prenorm it must be None")
-        found = self.mixer(hidden_states, **told)
+            raise InvalidArgument("residual is given; without prenorm it must be None")
+        found = self.mixer(hidden_states, **arguments)
         out, kept = found if self.return_residual else (found, hidden_states)
         hidden_states, _ = self._add_norm(out, kept, self.norm1, self.dropout1, self.drop_path1)
         if has_mlp:
@@ -170,15 +194,22 @@ class Block(_Mixing):
 
 
 class ParallelBlock(_Mixing):
-    """Mixer and MLP side by side over norms of the same sum; with tied_norm over one norm."""
+    """Mixer and MLP in parallel over norms of the same sum; with tied_norm over one norm."""
 
     def __init__(
-        self, dim: int, mixer_cls: Optional[Callable[[int], nn.Module]] = None,
+        self,
+        dim: int,
+        mixer_cls: Optional[Callable[[int], nn.Module]] = None,
         mlp_cls: Optional[Callable[[int], nn.Module]] = None,
         norm_cls: Callable[[int], nn.Module] = nn.LayerNorm,
-        dropout_cls: Callable[[float], nn.Module] = nn.Dropout, resid_dropout1: float = 0.0,
-        resid_dropout2: float = 0.0, tied_norm: bool = False, fused_dropout_add_ln: bool = False,
-        residual_in_fp32: bool = False, sequence_parallel: bool = False, mark_shared_params: bool = False,
+        dropout_cls: Callable[[float], nn.Module] = nn.Dropout,
+        resid_dropout1: float = 0.0,
+        resid_dropout2: float = 0.0,
+        tied_norm: bool = False,
+        fused_dropout_add_ln: bool = False,
+        residual_in_fp32: bool = False,
+        sequence_parallel: bool = False,
+        mark_shared_params: bool = False,
     ) -> None:
         super().__init__()
         self.tied_norm = tied_norm
@@ -204,14 +235,20 @@ class ParallelBlock(_Mixing):
         residual: Optional[Tensor] = None,
         mixer_kwargs: Optional[dict[str, Any]] = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """hidden_states1 and 2: what the block before returned for mixer and MLP."""
+        """hidden_states1 and 2: the results of the preceding block for mixer and MLP."""
         if self.fused_dropout_add_ln:
             second = {}
             if not self.tied_norm:
                 second = {"weight1": self.norm2.weight, "bias1": self.norm2.bias}
             found = _fused(
-                self.norm1, self.dropout1, hidden_states1, residual, x1=hidden_states2, prenorm=True,
-                residual_in_fp32=self.residual_in_fp32, **second,
+                self.norm1,
+                self.dropout1,
+                hidden_states1,
+                residual,
+                x1=hidden_states2,
+                prenorm=True,
+                residual_in_fp32=self.residual_in_fp32,
+                **second,
             )
             for_mixer, for_mlp, total = (found[0], found[-2], found[-1])
         else:

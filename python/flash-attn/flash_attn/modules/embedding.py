@@ -27,23 +27,29 @@ def _positions(input_ids: Tensor, position_ids: Optional[Tensor]) -> Tensor:
 
 
 class GPT2Embeddings(nn.Module):
-    """Words and positions; none of the latter if max_position_embeddings is 0 or less. With
+    """Words and positions; no positions if max_position_embeddings is 0 or less. With
     word_embed_proj_dim words have that size and are projected to embed_dim."""
 
     def __init__(
-        self, embed_dim: int, vocab_size: int, max_position_embeddings: int, padding_idx: Optional[int] = None,
-        word_embed_proj_dim: Optional[int] = None, device: Any = None, dtype: Optional[torch.dtype] = None,
+        self,
+        embed_dim: int,
+        vocab_size: int,
+        max_position_embeddings: int,
+        padding_idx: Optional[int] = None,
+        word_embed_proj_dim: Optional[int] = None,
+        device: Any = None,
+        dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__()
-        told = {"device": device, "dtype": dtype}
+        arguments = {"device": device, "dtype": dtype}
         width = embed_dim if word_embed_proj_dim is None else word_embed_proj_dim
-        self.word_embeddings = nn.Embedding(vocab_size, width, padding_idx=padding_idx, **told)
+        self.word_embeddings = nn.Embedding(vocab_size, width, padding_idx=padding_idx, **arguments)
         self.project_in = None
         if word_embed_proj_dim is not None:
-            self.project_in = nn.Linear(width, embed_dim, bias=False, **told)
+            self.project_in = nn.Linear(width, embed_dim, bias=False, **arguments)
         self.max_position_embeddings = max_position_embeddings
         if max_position_embeddings > 0:
-            self.position_embeddings = nn.Embedding(max_position_embeddings, embed_dim, **told)
+            self.position_embeddings = nn.Embedding(max_position_embeddings, embed_dim, **arguments)
 
     def forward(self, input_ids: Tensor, position_ids: Optional[Tensor] = None) -> Tensor:
         found = self.word_embeddings(input_ids)
@@ -55,21 +61,29 @@ class GPT2Embeddings(nn.Module):
 
 
 class BertEmbeddings(nn.Module):
-    """Words, positions and token types; a count of 0 or less leaves its part out."""
+    """Words, positions and token types; a count of 0 or less omits its part."""
 
     def __init__(
-        self, embed_dim: int, vocab_size: int, max_position_embeddings: int, type_vocab_size: int,
-        padding_idx: Optional[int] = None, device: Any = None, dtype: Optional[torch.dtype] = None,
+        self,
+        embed_dim: int,
+        vocab_size: int,
+        max_position_embeddings: int,
+        type_vocab_size: int,
+        padding_idx: Optional[int] = None,
+        device: Any = None,
+        dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__()
-        told = {"device": device, "dtype": dtype}
-        self.word_embeddings = nn.Embedding(vocab_size, embed_dim, padding_idx=padding_idx, **told)
+        arguments = {"device": device, "dtype": dtype}
+        self.word_embeddings = nn.Embedding(
+            vocab_size, embed_dim, padding_idx=padding_idx, **arguments
+        )
         self.max_position_embeddings = max_position_embeddings
         self.type_vocab_size = type_vocab_size
         if max_position_embeddings > 0:
-            self.position_embeddings = nn.Embedding(max_position_embeddings, embed_dim, **told)
+            self.position_embeddings = nn.Embedding(max_position_embeddings, embed_dim, **arguments)
         if type_vocab_size > 0:
-            self.token_type_embeddings = nn.Embedding(type_vocab_size, embed_dim, **told)
+            self.token_type_embeddings = nn.Embedding(type_vocab_size, embed_dim, **arguments)
 
     def forward(
         self,
@@ -89,23 +103,28 @@ class BertEmbeddings(nn.Module):
 def _share(name: str, count: int, process_group: Any) -> int:
     world = 1 if process_group is None else dist.get_world_size(process_group)
     if count % world:
-        raise InvalidArgument(f"{name}: {count}; it must be a multiple of the {world} processes")
+        raise InvalidArgument(f"{name} is {count}; it must be a multiple of the {world} processes")
     return count // world
 
 
 class VocabParallelEmbedding(nn.Embedding):
-    """Each process has a range of the words and answers 0 for the others."""
+    """Each process has a range of the words and returns 0 for the others."""
 
     def __init__(
-        self, num_embeddings: int, *args: Any, process_group: Any = None, padding_idx: Optional[int] = None,
+        self,
+        num_embeddings: int,
+        *args: Any,
+        process_group: Any = None,
+        padding_idx: Optional[int] = None,
         **kwargs: Any,
     ) -> None:
         own = _share("num_embeddings", num_embeddings, process_group)
         if own != num_embeddings and padding_idx is not None:
             raise InvalidArgument(
-                f"padding_idx: {padding_idx}; it must be None where words are split over processes"
+                f"padding_idx is {padding_idx}; it must be None where words are split over "
+                "processes"
             )
-        super().__init__(own, *args, padding_idx=padding_idx, **kwargs)
+        super().__init__(own, *args, padding_idx=padding_idx, **kwargs)  # type: ignore[misc]
         self.process_group = process_group
 
     def forward(self, input: Tensor) -> Tensor:
@@ -121,7 +140,12 @@ class ColumnParallelEmbedding(nn.Embedding):
     """Each process has a part of every vector."""
 
     def __init__(
-        self, num_embeddings: int, embedding_dim: int, *args: Any, process_group: Any = None, **kwargs: Any,
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        *args: Any,
+        process_group: Any = None,
+        **kwargs: Any,
     ) -> None:
         own = _share("embedding_dim", embedding_dim, process_group)
         super().__init__(num_embeddings, own, *args, **kwargs)
@@ -132,21 +156,27 @@ class ParallelGPT2Embeddings(nn.Module):
     """GPT2Embeddings split over processes: words by range, positions by columns."""
 
     def __init__(
-        self, embed_dim: int, vocab_size: int, max_position_embeddings: int, process_group: Any,
-        padding_idx: Optional[int] = None, sequence_parallel: bool = True, device: Any = None,
+        self,
+        embed_dim: int,
+        vocab_size: int,
+        max_position_embeddings: int,
+        process_group: Any,
+        padding_idx: Optional[int] = None,
+        sequence_parallel: bool = True,
+        device: Any = None,
         dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__()
         self.process_group = process_group
         self.sequence_parallel = sequence_parallel
-        told = {"process_group": process_group, "device": device, "dtype": dtype}
+        arguments = {"process_group": process_group, "device": device, "dtype": dtype}
         self.word_embeddings = VocabParallelEmbedding(
-            vocab_size, embed_dim, padding_idx=padding_idx, **told
+            vocab_size, embed_dim, padding_idx=padding_idx, **arguments
         )
         self.max_position_embeddings = max_position_embeddings
         if max_position_embeddings > 0:
             self.position_embeddings = ColumnParallelEmbedding(
-                max_position_embeddings, embed_dim, **told
+                max_position_embeddings, embed_dim, **arguments
             )
 
     def forward(
@@ -157,10 +187,10 @@ class ParallelGPT2Embeddings(nn.Module):
     ) -> Tensor:
         found = self.word_embeddings(input_ids)
         if self.max_position_embeddings > 0:
-            places = self.position_embeddings(_positions(input_ids, position_ids))
-            before = dist.get_rank(self.process_group) * places.shape[-1]
-            after = found.shape[-1] - before - places.shape[-1]
-            found = found + nn.functional.pad(places, (before, after))
+            positions = self.position_embeddings(_positions(input_ids, position_ids))
+            before = dist.get_rank(self.process_group) * positions.shape[-1]
+            after = found.shape[-1] - before - positions.shape[-1]
+            found = found + nn.functional.pad(positions, (before, after))
         if combine_batch_seqlen_dim:
             found = found.flatten(0, 1)
         if dist.get_world_size(self.process_group) <= 1:

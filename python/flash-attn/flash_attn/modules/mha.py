@@ -1,4 +1,4 @@
-"""All of flash_attn's attention modules under the name they are imported from."""
+"""All of flash_attn's attention modules under their public name."""
 
 from flash_attn.modules._mha import MHA, LinearResidual
 from flash_attn.modules._mha import _cached as _update_kv_cache

@@ -34,9 +34,16 @@ def _gated_width(in_features: int, hidden_features: Optional[int], multiple_of: 
 
 class Mlp(nn.Module):
     def __init__(
-        self, in_features: int, hidden_features: Optional[int] = None, out_features: Optional[int] = None,
-        activation: Activation = F.gelu, bias1: bool = True, bias2: bool = True, return_residual: bool = False,
-        device: Any = None, dtype: Optional[torch.dtype] = None,
+        self,
+        in_features: int,
+        hidden_features: Optional[int] = None,
+        out_features: Optional[int] = None,
+        activation: Activation = F.gelu,
+        bias1: bool = True,
+        bias2: bool = True,
+        return_residual: bool = False,
+        device: Any = None,
+        dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__()
         out = out_features if out_features is not None else in_features
@@ -55,17 +62,25 @@ class ParallelMLP(nn.Module):
     """Mlp whose hidden part is split over the processes of a group."""
 
     def __init__(
-        self, in_features: int, hidden_features: Optional[int] = None, out_features: Optional[int] = None,
-        activation: Activation = F.gelu, process_group: Any = None, sequence_parallel: bool = True,
-        bias1: bool = True, bias2: bool = True, device: Any = None, dtype: Optional[torch.dtype] = None,
+        self,
+        in_features: int,
+        hidden_features: Optional[int] = None,
+        out_features: Optional[int] = None,
+        activation: Activation = F.gelu,
+        process_group: Any = None,
+        sequence_parallel: bool = True,
+        bias1: bool = True,
+        bias2: bool = True,
+        device: Any = None,
+        dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__()
         out = out_features if out_features is not None else in_features
         hidden = hidden_features if hidden_features is not None else in_features * 4
-        told = {"sequence_parallel": sequence_parallel, "device": device, "dtype": dtype}
-        self.fc1 = ColumnParallelLinear(in_features, hidden, process_group, bias=bias1, **told)
+        arguments = {"sequence_parallel": sequence_parallel, "device": device, "dtype": dtype}
+        self.fc1 = ColumnParallelLinear(in_features, hidden, process_group, bias=bias1, **arguments)
         self.activation = activation
-        self.fc2 = RowParallelLinear(hidden, out, process_group, bias=bias2, **told)
+        self.fc2 = RowParallelLinear(hidden, out, process_group, bias=bias2, **arguments)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(self.activation(self.fc1(x)))
@@ -75,9 +90,17 @@ class GatedMlp(nn.Module):
     """fc2(value * activation(gate)), with value and gate from one projection."""
 
     def __init__(
-        self, in_features: int, hidden_features: Optional[int] = None, out_features: Optional[int] = None,
-        activation: Activation = F.sigmoid, bias1: bool = True, bias2: bool = True, multiple_of: int = 128,
-        return_residual: bool = False, device: Any = None, dtype: Optional[torch.dtype] = None,
+        self,
+        in_features: int,
+        hidden_features: Optional[int] = None,
+        out_features: Optional[int] = None,
+        activation: Activation = F.sigmoid,
+        bias1: bool = True,
+        bias2: bool = True,
+        multiple_of: int = 128,
+        return_residual: bool = False,
+        device: Any = None,
+        dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__()
         out = out_features if out_features is not None else in_features
@@ -96,18 +119,28 @@ class ParallelGatedMlp(nn.Module):
     """GatedMlp whose hidden part is split over the processes of a group."""
 
     def __init__(
-        self, in_features: int, process_group: Any, hidden_features: Optional[int] = None,
-        out_features: Optional[int] = None, activation: Activation = F.sigmoid, bias1: bool = True,
-        bias2: bool = True, multiple_of: int = 128, sequence_parallel: bool = True, device: Any = None,
+        self,
+        in_features: int,
+        process_group: Any,
+        hidden_features: Optional[int] = None,
+        out_features: Optional[int] = None,
+        activation: Activation = F.sigmoid,
+        bias1: bool = True,
+        bias2: bool = True,
+        multiple_of: int = 128,
+        sequence_parallel: bool = True,
+        device: Any = None,
         dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__()
         out = out_features if out_features is not None else in_features
         hidden = _gated_width(in_features, hidden_features, multiple_of)
-        told = {"sequence_parallel": sequence_parallel, "device": device, "dtype": dtype}
-        self.fc1 = ColumnParallelLinear(in_features, 2 * hidden, process_group, bias=bias1, **told)
+        arguments = {"sequence_parallel": sequence_parallel, "device": device, "dtype": dtype}
+        self.fc1 = ColumnParallelLinear(
+            in_features, 2 * hidden, process_group, bias=bias1, **arguments
+        )
         self.activation = activation
-        self.fc2 = RowParallelLinear(hidden, out, process_group, bias=bias2, **told)
+        self.fc2 = RowParallelLinear(hidden, out, process_group, bias=bias2, **arguments)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(_gated(self.fc1(x), self.activation))

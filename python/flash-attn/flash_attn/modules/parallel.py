@@ -1,7 +1,8 @@
 """Multi-head attention whose heads are split over the processes of a group.
 
-Each process projects the whole input to its own heads, attends, and adds its part of the output.
-With sequence_parallel the rows of input and output are split too: gathered before, scattered after.
+Each process projects the whole input to its own heads, computes attention, and adds its part of the
+output. With sequence_parallel the rows of input and output are split too: gathered before,
+scattered after.
 """
 
 from __future__ import annotations
@@ -65,13 +66,27 @@ class ParallelMHA(MHA):
     """MHA over a process group; num_heads and num_heads_kv must divide by its size."""
 
     def __init__(
-        self, embed_dim: int, num_heads: int, process_group: Any, num_heads_kv: Optional[int] = None,
-        qkv_proj_bias: bool = True, out_proj_bias: bool = True, dropout: float = 0.0,
-        softmax_scale: Optional[float] = None, causal: bool = False, layer_idx: Optional[int] = None,
-        rotary_emb_dim: int = 0, rotary_emb_base: float = 10000.0,
-        rotary_emb_scale_base: Optional[float] = None, rotary_emb_interleaved: bool = False,
-        use_alibi: bool = False, window_size: Any = (-1, -1), use_flash_attn: bool = False,
-        checkpointing: bool = False, sequence_parallel: bool = True, device: Any = None,
+        self,
+        embed_dim: int,
+        num_heads: int,
+        process_group: Any,
+        num_heads_kv: Optional[int] = None,
+        qkv_proj_bias: bool = True,
+        out_proj_bias: bool = True,
+        dropout: float = 0.0,
+        softmax_scale: Optional[float] = None,
+        causal: bool = False,
+        layer_idx: Optional[int] = None,
+        rotary_emb_dim: int = 0,
+        rotary_emb_base: float = 10000.0,
+        rotary_emb_scale_base: Optional[float] = None,
+        rotary_emb_interleaved: bool = False,
+        use_alibi: bool = False,
+        window_size: Any = (-1, -1),
+        use_flash_attn: bool = False,
+        checkpointing: bool = False,
+        sequence_parallel: bool = True,
+        device: Any = None,
         dtype: Optional[torch.dtype] = None,
     ) -> None:
         world = dist.get_world_size(process_group)
@@ -80,7 +95,7 @@ class ParallelMHA(MHA):
         for name, heads in (("num_heads", num_heads), ("num_heads_kv", heads_kv)):
             if heads % world:
                 raise InvalidArgument(
-                    f"{name}: {heads}; it must be a multiple of the group's size, {world}"
+                    f"{name} is {heads}; it must be a multiple of the group's size, {world}"
                 )
         head_dim = embed_dim // num_heads
         own = num_heads // world
@@ -120,9 +135,13 @@ class ParallelMHA(MHA):
     def forward(  # type: ignore[override]
         self, x: Tensor, seqlen: Optional[int] = None, inference_params: Any = None, **kwargs: Any
     ) -> Tensor:
-        """x (b, s, hidden), or rows (b * s, hidden) with seqlen; with sequence_parallel one's rows."""
+        """x (b, s, hidden), or rows (b * s, hidden) with seqlen; with sequence_parallel one's
+        rows.
+        """
         if self.sequence_parallel and seqlen is None:
-            raise InvalidArgument("seqlen: is None; sequence_parallel splits rows, so it is needed")
+            raise InvalidArgument(
+                "seqlen is None; with sequence_parallel it must be given, since rows are split"
+            )
         group = self.process_group
         whole = _Enter.apply(x, group, self.sequence_parallel)
         batched = whole if seqlen is None else whole.unflatten(0, (-1, seqlen))

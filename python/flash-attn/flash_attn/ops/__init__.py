@@ -1,1 +1,1 @@
-"""Operations that upstream writes as kernels of their own; here torch does them."""
+"""Operations that upstream implements as kernels, here with torch."""

@@ -1,6 +1,7 @@
 """Activations and their derivatives under upstream's names, by torch, on any device.
 
-A function that ends in _bwd takes the incoming gradient and the input, and returns the input's gradient.
+A function that ends in _bwd takes the incoming gradient and the input, and returns the input's
+gradient.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class GeLUFunction(torch.autograd.Function):
         return bias_gelu(input, bias)
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor]:
         return bias_gelu_back(grad_output, *ctx.saved_tensors)
 
 
@@ -100,7 +101,7 @@ class FastGeLUFunction(torch.autograd.Function):
         return gelu_fwd(input)
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad_output: Tensor) -> Tensor:
         return gelu_bwd(grad_output, *ctx.saved_tensors)
 
 
@@ -113,8 +114,9 @@ class SwiGLUFunction(torch.autograd.Function):
         return swiglu_fwd(x, y)
 
     @staticmethod
-    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        return swiglu_bwd(*ctx.saved_tensors, dout)
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = ctx.saved_tensors
+        return swiglu_bwd(x, y, dout)
 
 
 bias_gelu_impl = GeLUFunction.apply

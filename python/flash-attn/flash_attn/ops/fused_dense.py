@@ -1,6 +1,8 @@
-"""Linear layers and MLPs under the names of upstream's fused ones, whole and split over processes; by torch.
+"""Linear layers and MLPs under the names of upstream's fused ones, whole and split over processes;
+by torch.
 
-Weights have upstream's names and shapes. `heuristic` chooses among upstream's kernels and changes no result.
+Weights have upstream's names and shapes. `heuristic` selects upstream's kernels and has no effect
+here.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class _Shared(torch.autograd.Function):
-    """An input that all processes of a group use: its gradients are added up."""
+    """An input of all processes of a group: its gradients are summed."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
@@ -50,7 +52,7 @@ class _Shared(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return all_reduce_raw(grad.clone(), ctx.group)[0], None
 
 
@@ -61,8 +63,12 @@ def _whole_input(x: Tensor, process_group: Any, sequence_parallel: bool) -> Tens
 
 
 def fused_dense_func(
-    x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, return_residual: bool = False,
-    process_group: Any = None, sequence_parallel: bool = True,
+    x: Tensor,
+    weight: Tensor,
+    bias: Optional[Tensor] = None,
+    return_residual: bool = False,
+    process_group: Any = None,
+    sequence_parallel: bool = True,
 ) -> Any:
     """x weight^T + bias, and x itself with return_residual. With a process group x is gathered
     first, or with sequence_parallel=False the same everywhere."""
@@ -72,13 +78,18 @@ def fused_dense_func(
 
 class FusedDense(nn.Linear):
     def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, return_residual: bool = False,
-        device: Any = None, dtype: Optional[torch.dtype] = None,
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        return_residual: bool = False,
+        device: Any = None,
+        dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__(in_features, out_features, bias=bias, device=device, dtype=dtype)
         self.return_residual = return_residual
 
-    def forward(self, x: Tensor, process_group: Any = None) -> Any:  # type: ignore[override]
+    def forward(self, x: Tensor, process_group: Any = None) -> Any:
         return fused_dense_func(
             x,
             self.weight,
@@ -91,7 +102,7 @@ class FusedDense(nn.Linear):
 def _own_part(name: str, features: int, group: Any, multiple_of: int) -> int:
     if features % multiple_of:
         raise InvalidArgument(
-            f"{name}: {features}; it must be a multiple of multiple_of, {multiple_of}"
+            f"{name} is {features}; it must be a multiple of multiple_of, {multiple_of}"
         )
     return get_dim_for_local_rank(
         features, dist.get_world_size(group), dist.get_rank(group), multiple_of
@@ -102,8 +113,14 @@ class ColumnParallelLinear(nn.Linear):
     """Each process has a part of the outputs."""
 
     def __init__(
-        self, in_features: int, out_features: int, process_group: Any, bias: bool = True,
-        sequence_parallel: bool = True, multiple_of: int = 1, device: Any = None,
+        self,
+        in_features: int,
+        out_features: int,
+        process_group: Any,
+        bias: bool = True,
+        sequence_parallel: bool = True,
+        multiple_of: int = 1,
+        device: Any = None,
         dtype: Optional[torch.dtype] = None,
     ) -> None:
         part = _own_part("out_features", out_features, process_group, multiple_of)
@@ -111,7 +128,7 @@ class ColumnParallelLinear(nn.Linear):
         self.process_group = process_group
         self.sequence_parallel = sequence_parallel
 
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor) -> Tensor:
         return fused_dense_func(
             x,
             self.weight,
@@ -122,11 +139,17 @@ class ColumnParallelLinear(nn.Linear):
 
 
 class RowParallelLinear(nn.Linear):
-    """Each process has a part of the inputs, and the first one the bias; results are added up."""
+    """Each process has a part of the inputs, and the first one the bias; results are summed."""
 
     def __init__(
-        self, in_features: int, out_features: int, process_group: Any, bias: bool = True,
-        sequence_parallel: bool = True, multiple_of: int = 1, device: Any = None,
+        self,
+        in_features: int,
+        out_features: int,
+        process_group: Any,
+        bias: bool = True,
+        sequence_parallel: bool = True,
+        multiple_of: int = 1,
+        device: Any = None,
         dtype: Optional[torch.dtype] = None,
     ) -> None:
         part = _own_part("in_features", in_features, process_group, multiple_of)
@@ -135,29 +158,37 @@ class RowParallelLinear(nn.Linear):
         self.process_group = process_group
         self.sequence_parallel = sequence_parallel
 
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor) -> Tensor:
         join = reduce_scatter if self.sequence_parallel else all_reduce
         return join(F.linear(x, self.weight, self.bias), self.process_group)
 
 
 def _activation(name: str) -> Callable[[Tensor], Tensor]:
     if name not in _ACTIVATIONS:
-        raise InvalidArgument(f"activation: {name!r}; allowed are {', '.join(_ACTIVATIONS)}")
+        raise InvalidArgument(f"activation is {name!r}; allowed are {', '.join(_ACTIVATIONS)}")
     return _ACTIVATIONS[name]
 
 
 def fused_mlp_func(
-    x: Tensor, weight1: Tensor, weight2: Tensor, bias1: Optional[Tensor] = None, bias2: Optional[Tensor] = None,
-    activation: str = "gelu_approx", save_pre_act: bool = True, return_residual: bool = False,
-    checkpoint_lvl: int = 0, heuristic: int = 0, process_group: Any = None, sequence_parallel: bool = True,
+    x: Tensor,
+    weight1: Tensor,
+    weight2: Tensor,
+    bias1: Optional[Tensor] = None,
+    bias2: Optional[Tensor] = None,
+    activation: str = "gelu_approx",
+    save_pre_act: bool = True,
+    return_residual: bool = False,
+    checkpoint_lvl: int = 0,
+    heuristic: int = 0,
+    process_group: Any = None,
+    sequence_parallel: bool = True,
 ) -> Any:
     """activation(x weight1^T + bias1) weight2^T + bias2, and x with return_residual.
 
-    checkpoint_lvl: 0 keeps everything for backward, 1 computes the activation again, 2 also what
-    went into it.
+    checkpoint_lvl: 0 saves everything for backward, 1 recomputes the activation, 2 also its input.
     """
     if checkpoint_lvl not in (0, 1, 2):
-        raise InvalidArgument(f"checkpoint_lvl: {checkpoint_lvl!r}; it must be 0, 1 or 2")
+        raise InvalidArgument(f"checkpoint_lvl is {checkpoint_lvl!r}; it must be 0, 1 or 2")
     act = _activation(activation)
     whole = _whole_input(x, process_group, sequence_parallel)
 
@@ -179,9 +210,17 @@ def fused_mlp_func(
 
 class FusedMLP(nn.Module):
     def __init__(
-        self, in_features: int, hidden_features: Optional[int] = None, out_features: Optional[int] = None,
-        bias1: bool = True, bias2: bool = True, activation: str = "gelu_approx", return_residual: bool = False,
-        checkpoint_lvl: int = 0, heuristic: Any = "auto", device: Any = None,
+        self,
+        in_features: int,
+        hidden_features: Optional[int] = None,
+        out_features: Optional[int] = None,
+        bias1: bool = True,
+        bias2: bool = True,
+        activation: str = "gelu_approx",
+        return_residual: bool = False,
+        checkpoint_lvl: int = 0,
+        heuristic: Any = "auto",
+        device: Any = None,
         dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__()
@@ -216,15 +255,26 @@ class FusedMLP(nn.Module):
 
 class ParallelFusedMLP(nn.Module):
     def __init__(
-        self, in_features: int, hidden_features: Optional[int] = None, out_features: Optional[int] = None,
-        activation: str = "gelu_approx", process_group: Any = None, bias1: bool = True, bias2: bool = True,
-        sequence_parallel: bool = True, checkpoint_lvl: int = 0, heuristic: Any = "auto", device: Any = None,
+        self,
+        in_features: int,
+        hidden_features: Optional[int] = None,
+        out_features: Optional[int] = None,
+        activation: str = "gelu_approx",
+        process_group: Any = None,
+        bias1: bool = True,
+        bias2: bool = True,
+        sequence_parallel: bool = True,
+        checkpoint_lvl: int = 0,
+        heuristic: Any = "auto",
+        device: Any = None,
         dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__()
         _activation(activation)
         if process_group is None:
-            raise InvalidArgument("process_group: is None; a layer split over processes needs one")
+            raise InvalidArgument(
+                "process_group is None; a layer split over processes must have one"
+            )
         hidden = hidden_features if hidden_features is not None else 4 * in_features
         out = out_features if out_features is not None else in_features
         self.activation = activation

@@ -18,7 +18,9 @@ __all__ = [
 ]
 
 
-dropout_add_rms_norm, dropout_add_rms_norm_parallel_residual = make_functions("rms_norm", True, __name__)
+dropout_add_rms_norm, dropout_add_rms_norm_parallel_residual = make_functions(
+    "rms_norm", True, __name__
+)
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -26,7 +28,7 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 
 class RMSNorm(nn.Module):
-    """rms_norm with a weight of its own."""
+    """rms_norm with its own weight."""
 
     def __init__(
         self,
@@ -45,6 +47,6 @@ class RMSNorm(nn.Module):
 
 
 class DropoutAddRMSNorm(DropoutAddNorm):
-    """dropout_add_rms_norm with a weight of its own."""
+    """dropout_add_rms_norm with its own weight."""
 
     function = staticmethod(dropout_add_rms_norm)

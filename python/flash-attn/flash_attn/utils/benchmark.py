@@ -1,6 +1,6 @@
-"""Timing a function's forward and backward with torch's own timer, as benchmark scripts import it.
+"""Timing of a function's forward and backward with torch's timer, for benchmark scripts.
 
-Autocast is that of the device on which the first tensor lies, and memory is a GPU's.
+Autocast is that of the device of the first tensor, and memory is a GPU's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class _Call:
-    """A function with its arguments, under autocast if asked for."""
+    """A function with its arguments, optionally under autocast."""
 
     def __init__(
         self, fn: Any, inputs: tuple[Any, ...], named: dict[str, Any], amp: bool, dtype: Any
@@ -42,7 +42,7 @@ class _Call:
         return found[0] if type(found) is tuple else found
 
     def backward(self, y: Tensor, grad: Tensor) -> None:
-        """Gradients are dropped before, since adding to them would cost time."""
+        """Clears gradients first, since accumulation would cost time."""
         for x in self.tensors:
             x.grad = None
         y.backward(grad, retain_graph=True)
@@ -50,7 +50,8 @@ class _Call:
     def gradient(self, y: Tensor, grad: Optional[Tensor]) -> Tensor:
         if grad is not None and grad.shape != y.shape:
             raise RuntimeError(
-                f"grad: shape {tuple(grad.shape)}; it must be that of the output, {tuple(y.shape)}"
+                f"grad has shape {tuple(grad.shape)}; it must be that of the output, "
+                f"{tuple(y.shape)}"
             )
         return torch.randn_like(y) if grad is None else grad
 
@@ -66,7 +67,8 @@ def _timed(step: Any, repeats: int, title: str, verbose: bool) -> tuple[Timer, A
 
 
 def benchmark_forward(
-    fn: Any, *inputs: Any, repeats: int = 10, desc: str = "", verbose: bool = True, amp: bool = False,
+    fn: Any, *inputs: Any, repeats: int = 10, desc: str = "", verbose: bool = True,
+    amp: bool = False,
     amp_dtype: torch.dtype = torch.float16, **kwinputs: Any,
 ) -> tuple[Timer, Any]:  # fmt: skip
     """(timer, measurement) of fn(*inputs, **kwinputs)."""
@@ -76,7 +78,8 @@ def benchmark_forward(
 
 def benchmark_backward(
     fn: Any, *inputs: Any, grad: Optional[Tensor] = None, repeats: int = 10, desc: str = "",
-    verbose: bool = True, amp: bool = False, amp_dtype: torch.dtype = torch.float16, **kwinputs: Any,
+    verbose: bool = True, amp: bool = False,
+    amp_dtype: torch.dtype = torch.float16, **kwinputs: Any,
 ) -> tuple[Timer, Any]:  # fmt: skip
     """(timer, measurement) of backward alone, from `grad` or random gradients."""
     call = _Call(fn, inputs, kwinputs, amp, amp_dtype)
@@ -87,7 +90,8 @@ def benchmark_backward(
 
 def benchmark_combined(
     fn: Any, *inputs: Any, grad: Optional[Tensor] = None, repeats: int = 10, desc: str = "",
-    verbose: bool = True, amp: bool = False, amp_dtype: torch.dtype = torch.float16, **kwinputs: Any,
+    verbose: bool = True, amp: bool = False,
+    amp_dtype: torch.dtype = torch.float16, **kwinputs: Any,
 ) -> tuple[Timer, Any]:  # fmt: skip
     """(timer, measurement) of forward and backward together."""
     call = _Call(fn, inputs, kwinputs, amp, amp_dtype)
@@ -97,29 +101,33 @@ def benchmark_combined(
 
 
 def benchmark_fwd_bwd(
-    fn: Any, *inputs: Any, grad: Optional[Tensor] = None, **told: Any
+    fn: Any, *inputs: Any, grad: Optional[Tensor] = None, **keywords: Any
 ) -> tuple[Any, Any]:
-    """Forward and backward, each by itself."""
-    return benchmark_forward(fn, *inputs, **told), benchmark_backward(
-        fn, *inputs, grad=grad, **told
+    """Forward and backward separately."""
+    return benchmark_forward(fn, *inputs, **keywords), benchmark_backward(
+        fn, *inputs, grad=grad, **keywords
     )
 
 
 def benchmark_all(
-    fn: Any, *inputs: Any, grad: Optional[Tensor] = None, **told: Any
+    fn: Any, *inputs: Any, grad: Optional[Tensor] = None, **keywords: Any
 ) -> tuple[Any, Any, Any]:
     """Forward, backward, and both together."""
     return (
-        *benchmark_fwd_bwd(fn, *inputs, grad=grad, **told),
-        benchmark_combined(fn, *inputs, grad=grad, **told),
+        *benchmark_fwd_bwd(fn, *inputs, grad=grad, **keywords),
+        benchmark_combined(fn, *inputs, grad=grad, **keywords),
     )
 
 
 def pytorch_profiler(
-    fn: Any, *inputs: Any, trace_filename: Optional[str] = None, backward: bool = False, amp: bool = False,
-    amp_dtype: torch.dtype = torch.float16, cpu: bool = False, verbose: bool = True, **kwinputs: Any,
+    fn: Any, *inputs: Any, trace_filename: Optional[str] = None, backward: bool = False,
+    amp: bool = False,
+    amp_dtype: torch.dtype = torch.float16, cpu: bool = False, verbose: bool = True,
+    **kwinputs: Any,
 ) -> None:  # fmt: skip
-    """One run under torch's profiler, after thirty that warm up; prints its table, and may write a trace."""
+    """One run under torch's profiler after thirty warm-up runs; prints its table, and may write a
+    trace.
+    """
     call = _Call(fn, inputs, kwinputs, amp, amp_dtype)
     grad = call.gradient(call.output(), None) if backward else None
 
@@ -145,7 +153,9 @@ def pytorch_profiler(
 def benchmark_memory(
     fn: Any, *inputs: Any, desc: str = "", verbose: bool = True, **kwinputs: Any
 ) -> float:
-    """The most GPU memory that was allocated during one call, in GB (of 2^20 * 1000 bytes, as upstream counts)."""
+    """The most GPU memory that was allocated during one call, in GB (of 2^20 * 1000 bytes, as
+    upstream counts).
+    """
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     torch.cuda.synchronize()

@@ -27,7 +27,7 @@ __all__ = [
 
 
 def all_gather_raw(input_: Tensor, process_group: Any, async_op: bool = False) -> Any:
-    """(everyone's rows, in the order of ranks; the handle or None). No gradients."""
+    """(the rows of all ranks, in their order; the handle or None). No gradients."""
     count = dist.get_world_size(process_group)
     rows = input_.new_empty((count * input_.shape[0], *input_.shape[1:]))
     handle = dist.all_gather_into_tensor(
@@ -41,7 +41,8 @@ def reduce_scatter_raw(input_: Tensor, process_group: Any, async_op: bool = Fals
     count = dist.get_world_size(process_group)
     if input_.shape[0] % count:
         raise InvalidArgument(
-            f"input_: {input_.shape[0]} rows; {count} processes share them, so it must be a multiple"
+            f"input_ has {input_.shape[0]} rows; it must have a multiple of {count}, the processes "
+            "that share them"
         )
     rows = input_.new_empty((input_.shape[0] // count, *input_.shape[1:]))
     handle = dist.reduce_scatter_tensor(
@@ -63,7 +64,7 @@ class AllGatherFunc(torch.autograd.Function):
         return all_gather_raw(input_, process_group)[0]
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:
         return reduce_scatter_raw(grad_output, ctx.process_group)[0], None
 
 
@@ -74,19 +75,21 @@ class ReduceScatterFunc(torch.autograd.Function):
         return reduce_scatter_raw(input_, process_group)[0]
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:
         return all_gather_raw(grad_output, ctx.process_group)[0], None
 
 
 class AllReduceFunc(torch.autograd.Function):
-    """The sum; each one's gradient is the one that came in, since all used the same sum."""
+    """The sum; the gradient of each input is the incoming one, since all processes use the same
+    sum.
+    """
 
     @staticmethod
     def forward(ctx: Any, input_: Tensor, process_group: Any) -> Tensor:
         return all_reduce_raw(input_.clone(), process_group)[0]
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:
         return grad_output, None
 
 
@@ -105,7 +108,7 @@ def sync_shared_params(model: nn.Module, process_group: Any) -> None:
 
 
 def allreduce_sequence_parallel_grad(model: nn.Module, process_group: Any) -> None:
-    """Adds up the gradients of parameters marked _sequence_parallel."""
+    """Sums the gradients of parameters marked _sequence_parallel."""
     grads = [
         parameter.grad
         for _, parameter in sorted(model.named_parameters())
@@ -117,10 +120,13 @@ def allreduce_sequence_parallel_grad(model: nn.Module, process_group: Any) -> No
         joined = torch._utils._flatten_dense_tensors(grads)
         dist.all_reduce(joined, group=process_group)
         for grad, total in zip(grads, torch._utils._unflatten_dense_tensors(joined, grads)):
-            grad.copy_(total)
+            if grad is not None:
+                grad.copy_(total)
 
 
 def get_dim_for_local_rank(dim: int, world_size: int, local_rank: int, multiple_of: int = 1) -> int:
-    """How much of `dim`, in parts of multiple_of, a rank has; the first ranks have the remainder."""
+    """The share of `dim` of a rank, a multiple of multiple_of; the first ranks have the
+    remainder.
+    """
     parts = dim // multiple_of
     return (parts // world_size + (local_rank < parts % world_size)) * multiple_of

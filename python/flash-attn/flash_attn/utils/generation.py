@@ -1,6 +1,7 @@
-"""Generation for models built from flash_attn's modules: the state of a cache, sampling, and a loop.
+"""Generation for models built from flash_attn's modules: the state of a cache, sampling, and a
+loop.
 
-CUDA graphs (cg=True) and speculative decoding are not here: the first is refused by name, the second absent.
+CUDA graphs (cg=True) are rejected by name; speculative decoding is not implemented.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = [
 
 @dataclass
 class InferenceParams:
-    """What modules keep between steps: caches by layer, and how far they are filled."""
+    """The state of modules between steps: KV caches per layer, and their lengths."""
 
     max_seqlen: int
     max_batch_size: int
@@ -63,9 +64,9 @@ def modify_logits_for_top_p_filtering(logits: Tensor, top_p: float) -> None:
     leave them all."""
     if top_p <= 0.0 or top_p >= 1.0:
         return
-    rising, places = torch.sort(logits, descending=False)
+    rising, indices = torch.sort(logits, descending=False)
     unlikely = rising.softmax(-1).cumsum(-1) <= 1 - top_p
-    logits.masked_fill_(unlikely.scatter(-1, places, unlikely), float("-inf"))
+    logits.masked_fill_(unlikely.scatter(-1, indices, unlikely), float("-inf"))
 
 
 def sample(logits: Tensor, top_k: int = 1, top_p: float = 0.0, temperature: float = 1.0) -> Tensor:
@@ -73,31 +74,42 @@ def sample(logits: Tensor, top_k: int = 1, top_p: float = 0.0, temperature: floa
     if top_k == 1:
         return logits.argmax(dim=-1)
     if top_p > 1.0:
-        raise InvalidArgument(f"top_p: {top_p}; it must be at most 1")
+        raise InvalidArgument(f"top_p is {top_p}; it must be at most 1")
     if top_k > 0:
-        left, places = torch.topk(logits, min(top_k, logits.shape[-1]), dim=-1)
+        left, indices = torch.topk(logits, min(top_k, logits.shape[-1]), dim=-1)
     else:
-        left, places = logits.clone(), None
+        left, indices = logits.clone(), None
     if temperature != 1.0:
         left = left / temperature
     modify_logits_for_top_p_filtering(left, top_p)
     drawn = torch.multinomial(left.softmax(-1), num_samples=1)
-    return (drawn if places is None else places.gather(-1, drawn)).squeeze(-1)
+    return (drawn if indices is None else indices.gather(-1, drawn)).squeeze(-1)
 
 
 @torch.inference_mode()
 def decode(
-    input_ids: Tensor, model: Any, max_length: int, top_k: int = 1, top_p: float = 0.0,
-    temperature: float = 1.0, eos_token_id: Optional[int] = None, teacher_outputs: Optional[Tensor] = None,
-    vocab_size: Optional[int] = None, tensor_parallel: int = 1, cg: bool = False, enable_timing: bool = False,
+    input_ids: Tensor,
+    model: Any,
+    max_length: int,
+    top_k: int = 1,
+    top_p: float = 0.0,
+    temperature: float = 1.0,
+    eos_token_id: Optional[int] = None,
+    teacher_outputs: Optional[Tensor] = None,
+    vocab_size: Optional[int] = None,
+    tensor_parallel: int = 1,
+    cg: bool = False,
+    enable_timing: bool = False,
 ) -> Generated:
     """Continues input_ids (b, s), all of one length, to max_length or until all rows have ended.
 
     teacher_outputs (b, n): tokens to take instead of sampled ones, where it has them.
-    tensor_parallel: how many processes have the model; it changes nothing here.
+    tensor_parallel: the number of processes of the model; it has no effect.
     """
     if cg:
-        raise Unsupported("cg: True; decoding by CUDA graphs is not there, pass False")
+        raise Unsupported(
+            "cg is True; decoding with CUDA graphs is not supported, so it must be False"
+        )
     rows = input_ids.shape[0]
     params = InferenceParams(max_seqlen=max_length, max_batch_size=rows)
     taught = 0 if teacher_outputs is None else teacher_outputs.shape[1]
@@ -105,11 +117,11 @@ def decode(
     scores, tokens, new = [], [input_ids], input_ids
     while True:
         offset = params.seqlen_offset
-        places = None
+        position_ids = None
         if offset > 0:
-            places = torch.full((rows, 1), offset, dtype=torch.long, device=input_ids.device)
+            position_ids = torch.full((rows, 1), offset, dtype=torch.long, device=input_ids.device)
         logits = model(
-            new, position_ids=places, inference_params=params, num_last_tokens=1
+            new, position_ids=position_ids, inference_params=params, num_last_tokens=1
         ).logits.squeeze(dim=1)
         logits = logits if vocab_size is None else logits[..., :vocab_size]
         scores.append(logits)
@@ -137,8 +149,15 @@ class GenerationMixin:
         raise NotImplementedError
 
     def generate(
-        self, input_ids: Tensor, max_length: int, top_k: int = 1, top_p: float = 0.0, temperature: float = 1.0,
-        return_dict_in_generate: bool = False, output_scores: bool = False, **kwargs: Any,
+        self,
+        input_ids: Tensor,
+        max_length: int,
+        top_k: int = 1,
+        top_p: float = 0.0,
+        temperature: float = 1.0,
+        return_dict_in_generate: bool = False,
+        output_scores: bool = False,
+        **kwargs: Any,
     ) -> Any:
         found = decode(input_ids, self, max_length, top_k, top_p, temperature, **kwargs)
         if not output_scores:

@@ -1,4 +1,4 @@
-"""The weights of a published model, from a folder or from the Hugging Face hub."""
+"""The weights of a published model, from a directory or from the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 __all__ = ["state_dict_from_pretrained"]
 
-# In the order in which they are looked for: a whole file, or an index of several.
+# In search order: one file, or an index of several.
 _NAMES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
@@ -55,4 +55,4 @@ def state_dict_from_pretrained(
             parts = [_file(model_name, part) or Path(part) for part in sorted(set(listed))]
         weights = {key: x for part in parts for key, x in _load(part).items()}
         return {key: x.to(dtype=dtype).to(device=device) for key, x in weights.items()}
-    raise OSError(f"model_name: {model_name!r}; it has none of {', '.join(_NAMES)}")
+    raise OSError(f"model_name is {model_name!r}; it must have one of {', '.join(_NAMES)}")

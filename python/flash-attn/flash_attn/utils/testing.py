@@ -1,4 +1,6 @@
-"""What tests of attention share: padding masks, packed inputs, masks by position, attention step by step."""
+"""Helpers for tests of attention: padding masks, packed inputs, positional masks, naive
+attention.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,16 @@ __all__ = [
 def generate_random_padding_mask(
     max_seqlen: int, batch_size: int, device: Any, mode: str = "random", zero_lengths: bool = False
 ) -> Tensor:
-    """(batch, max_seqlen), True for real rows: all, the last few missing at random, or at least a third real."""
+    """(batch, max_seqlen), True for real rows: all, the last few missing at random, or at least a
+    third real.
+    """
     least = {
         "full": max_seqlen,
         "random": max(1 - zero_lengths, max_seqlen - 20),
         "third": max_seqlen // 3,
     }
     if mode not in least:
-        raise InvalidArgument(f"mode: {mode!r}; it must be full, random or third")
+        raise InvalidArgument(f"mode is {mode!r}; it must be full, random or third")
     lengths = torch.randint(least[mode], max_seqlen + 1, (batch_size, 1), device=device)
     if zero_lengths:
         lengths[::5] = 0
@@ -38,7 +42,7 @@ def generate_random_padding_mask(
 
 
 class _Packed:
-    """A tensor (b, s, ...) packed by a mask, and how results get back."""
+    """A tensor (b, s, ...) packed by a mask, and the inverse for results."""
 
     def __init__(self, x: Tensor, mask: Optional[Tensor], unused: Optional[Tensor]) -> None:
         self.shape, self.indices, self.used = x.shape[:2], None, None
@@ -50,7 +54,7 @@ class _Packed:
             self.rows, self.indices, self.cu, self.longest, self.used = unpad_input(x, mask, unused)
 
     def same(self, x: Tensor) -> Tensor:
-        """Another tensor by the same mask."""
+        """Packs another tensor with the same mask."""
         rows = x.flatten(0, 1)
         return rows if self.indices is None else rows[self.indices]
 
@@ -65,15 +69,22 @@ def _leaf(x: Tensor) -> Tensor:
 
 
 def generate_qkv(
-    q: Tensor, k: Tensor, v: Tensor, query_padding_mask: Optional[Tensor] = None,
-    key_padding_mask: Optional[Tensor] = None, qv: Optional[Tensor] = None, kvpacked: bool = False,
-    qkvpacked: bool = False, query_unused_mask: Optional[Tensor] = None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    query_padding_mask: Optional[Tensor] = None,
+    key_padding_mask: Optional[Tensor] = None,
+    qv: Optional[Tensor] = None,
+    kvpacked: bool = False,
+    qkvpacked: bool = False,
+    query_unused_mask: Optional[Tensor] = None,
     key_unused_mask: Optional[Tensor] = None,
 ) -> tuple[Any, ...]:
-    """Leaves for both kinds of calls, packed and padded, with what packed calls need and functions that pad
-    results. The order is upstream's, for each of the three ways to give q, k and v."""
+    """Leaves for both kinds of calls, packed and padded, with what packed calls need and functions
+    that pad results. The order is upstream's, for each of the three ways to give q, k and v.
+    """
     if kvpacked and qkvpacked:
-        raise InvalidArgument("kvpacked: True, and qkvpacked too; it must be one of them")
+        raise InvalidArgument("kvpacked and qkvpacked are True; one of them must be False")
     queries = _Packed(q, query_padding_mask, query_unused_mask)
     keys = _Packed(k, key_padding_mask, key_unused_mask)
     values = keys.same(v)
@@ -109,18 +120,20 @@ def generate_qkv(
     )
 
 
-def _places(
-    seqlen_q: int, seqlen_k: int, query_padding_mask: Optional[Tensor], key_padding_mask: Optional[Tensor],
-    key_leftpad: Optional[Tensor], device: Any,
+def _positions(
+    seqlen_q: int,
+    seqlen_k: int,
+    query_padding_mask: Optional[Tensor],
+    key_padding_mask: Optional[Tensor],
+    key_leftpad: Optional[Tensor],
+    device: Any,
 ) -> tuple[Tensor, Tensor, Any]:
-    """Where each query stands among the keys, each key's number, and how many keys there are."""
+    """Query positions, key indices, and the number of keys."""
     count = lambda mask, whole: whole if mask is None else mask.sum(-1)[:, None, None, None]  # noqa: E731
     keys = torch.arange(seqlen_k, device=device)
     if key_leftpad is not None:
         first = key_leftpad[:, None, None, None]
-        keys = torch.where(
-            keys >= first, keys - first, 2**32
-        )  # what is skipped lies behind all queries
+        keys = torch.where(keys >= first, keys - first, 2**32)  # padding is after all queries
     sk = count(key_padding_mask, seqlen_k)
     queries = (
         torch.arange(seqlen_q, device=device)[:, None] + sk - count(query_padding_mask, seqlen_q)
@@ -129,13 +142,20 @@ def _places(
 
 
 def construct_local_mask(
-    seqlen_q: int, seqlen_k: int, window_size: tuple[int, int] = (-1, -1), sink_token_length: int = 0,
-    query_padding_mask: Optional[Tensor] = None, key_padding_mask: Optional[Tensor] = None,
-    key_leftpad: Optional[Tensor] = None, device: Any = None,
+    seqlen_q: int,
+    seqlen_k: int,
+    window_size: tuple[int, int] = (-1, -1),
+    sink_token_length: int = 0,
+    query_padding_mask: Optional[Tensor] = None,
+    key_padding_mask: Optional[Tensor] = None,
+    key_leftpad: Optional[Tensor] = None,
+    device: Any = None,
 ) -> Tensor:
-    """True where a window hides a key. The right bound counts; the left one where it is not -1."""
+    """True where a window masks a key. The right bound always applies, the left one unless it is
+    -1.
+    """
     masks = (query_padding_mask, key_padding_mask, key_leftpad, device)
-    queries, keys, sk = _places(seqlen_q, seqlen_k, *masks)
+    queries, keys, sk = _positions(seqlen_q, seqlen_k, *masks)
     left, right = window_size
     if left < 0:
         return keys > queries + right
@@ -144,29 +164,48 @@ def construct_local_mask(
 
 
 def construct_chunk_mask(
-    seqlen_q: int, seqlen_k: int, attention_chunk: int, query_padding_mask: Optional[Tensor] = None,
-    key_padding_mask: Optional[Tensor] = None, key_leftpad: Optional[Tensor] = None, device: Any = None,
+    seqlen_q: int,
+    seqlen_k: int,
+    attention_chunk: int,
+    query_padding_mask: Optional[Tensor] = None,
+    key_padding_mask: Optional[Tensor] = None,
+    key_leftpad: Optional[Tensor] = None,
+    device: Any = None,
 ) -> Tensor:
-    """True where a key lies in another chunk than the query's place."""
+    """True where a key is in another chunk than the query's position."""
     masks = (query_padding_mask, key_padding_mask, key_leftpad, device)
-    queries, keys, _ = _places(seqlen_q, seqlen_k, *masks)
+    queries, keys, _ = _positions(seqlen_q, seqlen_k, *masks)
     first = queries - queries % attention_chunk
     return (keys < first) | (keys >= first + attention_chunk)
 
 
 def attention_ref(
-    q: Tensor, k: Tensor, v: Tensor, query_padding_mask: Optional[Tensor] = None,
-    key_padding_mask: Optional[Tensor] = None, key_leftpad: Optional[Tensor] = None,
-    attn_bias: Optional[Tensor] = None, dropout_p: float = 0.0, dropout_mask: Optional[Tensor] = None,
-    causal: bool = False, qv: Optional[Tensor] = None, q_descale: Optional[Tensor] = None,
-    k_descale: Optional[Tensor] = None, v_descale: Optional[Tensor] = None,
-    window_size: tuple[int, int] = (-1, -1), attention_chunk: int = 0, sink_token_length: int = 0,
-    softcap: float = 0.0, upcast: bool = True, reorder_ops: bool = False,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    query_padding_mask: Optional[Tensor] = None,
+    key_padding_mask: Optional[Tensor] = None,
+    key_leftpad: Optional[Tensor] = None,
+    attn_bias: Optional[Tensor] = None,
+    dropout_p: float = 0.0,
+    dropout_mask: Optional[Tensor] = None,
+    causal: bool = False,
+    qv: Optional[Tensor] = None,
+    q_descale: Optional[Tensor] = None,
+    k_descale: Optional[Tensor] = None,
+    v_descale: Optional[Tensor] = None,
+    window_size: tuple[int, int] = (-1, -1),
+    attention_chunk: int = 0,
+    sink_token_length: int = 0,
+    softcap: float = 0.0,
+    upcast: bool = True,
+    reorder_ops: bool = False,
     intermediate_dtype: Optional[torch.dtype] = None,
 ) -> tuple[Tensor, Tensor]:
-    """(out, weights before dropout) step by step: in f32 with `upcast`, else in the inputs' dtype.
+    """(out, weights before dropout) by naive attention: in f32 with `upcast`, else in the inputs'
+    dtype.
 
-    reorder_ops scales the keys instead of the queries: the difference is what rounding alone does.
+    reorder_ops scales the keys instead of the queries: the difference shows the effect of rounding.
     """
     dtype, group = q.dtype, q.shape[2] // k.shape[2]
     wide = (lambda x: x.float()) if upcast else (lambda x: x)
@@ -184,12 +223,12 @@ def attention_ref(
     left, right = (q, k * scale) if reorder_ops else (q * scale, k)
     scores = torch.einsum("bthd,bshd->bhts", left, right)
     if qv is not None:
-        turned = scaled(wide(qv), q_descale, group)
-        scores = scores + torch.einsum("bthd,bshd->bhts", turned * scale, v)
+        latent_q = scaled(wide(qv), q_descale, group)
+        scores = scores + torch.einsum("bthd,bshd->bhts", latent_q * scale, v)
     if softcap > 0:
         scores = torch.tanh(scores / softcap) * softcap
     lengths = (q.shape[1], k.shape[1])
-    masks = (query_padding_mask, key_padding_mask, key_leftpad, q.device)
+    masks: Any = (query_padding_mask, key_padding_mask, key_leftpad, q.device)
     hidden = None
     if causal:
         window_size = (window_size[0], 0)
@@ -206,7 +245,7 @@ def attention_ref(
     if attn_bias is not None:
         scores = scores + attn_bias
     weights = torch.softmax(scores, -1).to(v.dtype)
-    if hidden is not None:  # a query that sees nothing has no weights, instead of NaN
+    if hidden is not None:  # a fully masked row has weights 0 instead of NaN
         weights = weights.masked_fill(hidden | hidden.all(-1, keepdim=True), 0)
     if query_padding_mask is not None:
         weights = weights.masked_fill(~query_padding_mask[:, None, :, None], 0)

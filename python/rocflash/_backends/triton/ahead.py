@@ -1,7 +1,8 @@
-"""The kernels compiled ahead of time, for a GPU that need not be there: Triton's compiler without its launcher.
+"""Ahead-of-time compilation of the kernels, which needs no GPU: Triton's compiler without its
+launcher.
 
-`compiled` gives the code object of one launch and the arguments that it takes; whoever has a driver (or the project's
-simulator, through HIP's own calls) can load and launch it.
+`compiled` returns the code object of one launch and its arguments; a caller can load and launch
+them with a driver, or with the project's simulator through HIP's API.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ class Compiled(NamedTuple):
     name: str
     threads: int
     shared: int  # bytes
-    values: list[Any]  # ctypes values in the order of the kernel's parameters; pointers as addresses
+    values: list[
+        Any
+    ]  # ctypes values in the order of the kernel's parameters; pointers as addresses
     programs: int
 
 
@@ -39,7 +42,7 @@ def _leaves(value: Any, path: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...]
 
 
 def _type(value: Any) -> str:
-    """Triton's name for an argument's type, as its launcher finds it."""
+    """Triton's name of an argument's type, as in its launcher."""
     if value is None:
         return "constexpr"
     if isinstance(value, float):
@@ -50,7 +53,9 @@ def _type(value: Any) -> str:
 
 
 def _types(value: Any) -> Any:
-    """Of a tuple's fields; those that are 1 become constants, as Triton's launcher has it."""
+    """The types of a tuple's fields; fields equal to 1 become constants, as in Triton's
+    launcher.
+    """
     if not isinstance(value, tuple):
         return _type(value)
     return type(value)(*("constexpr" if x is None or _is_one(x) else _types(x) for x in value))
@@ -61,7 +66,9 @@ def _is_one(value: Any) -> bool:
 
 
 def _is_even(value: Any) -> bool:
-    """Whether a pointer is aligned to 16 bytes, or a stride a multiple of 16: then wide loads are possible."""
+    """Whether a pointer is aligned to 16 bytes, or a stride a multiple of 16: then wide loads are
+    possible.
+    """
     if isinstance(value, int):
         return value % 16 == 0
     return hasattr(value, "data_ptr") and value.data_ptr() % 16 == 0
@@ -96,16 +103,22 @@ def compiled(launch: Launch, tile: tiles.Tile, arch: str) -> Compiled:
                 constant_values[path] = x
                 continue
             values.append(_value(x))
-            if _is_even(x) and (len(path) > 1 or not isinstance(x, int)):  # single numbers change from call to call
+            if _is_even(x) and (
+                len(path) > 1 or not isinstance(x, int)
+            ):  # separate numbers change between calls
                 attributes[path] = [["tt.divisibility", 16]]
     amd = arch.startswith("gfx")
     wave = 64 if arch.startswith("gfx9") else 32
     made = triton.compile(
         ASTSource(kernel, signature, constant_values, attributes),
-        target=GPUTarget("hip", arch, wave) if amd else GPUTarget("cuda", int(arch.removeprefix("sm_")), 32),
+        target=GPUTarget("hip", arch, wave)
+        if amd
+        else GPUTarget("cuda", int(arch.removeprefix("sm_")), 32),
         options={"num_warps": tile.warps, "num_stages": tile.stages},
     )
-    values += [ctypes.c_void_p(0)] * 2  # scratch memory that Triton's kernels may ask for; these do not
+    values += [ctypes.c_void_p(0)] * 2  # Triton's scratch pointers, unused here
     threads = wave * tile.warps
     image = made.asm["hsaco" if amd else "cubin"]
-    return Compiled(image, made.metadata.name, threads, made.metadata.shared, values, launch.programs(tile))
+    return Compiled(
+        image, made.metadata.name, threads, made.metadata.shared, values, launch.programs(tile)
+    )

@@ -1,7 +1,8 @@
-"""How kernels are told about a problem: named tuples, whose fields Triton sees one by one.
+"""The kernel arguments of a problem: named tuples, which Triton flattens.
 
-A field that is None is absent, and what depends on it is not compiled. Numbers that change from call to call (lengths,
-random keys) are arguments of their own, since Triton compiles anew for some values of those in tuples.
+A field that is None is absent, and code that depends on it is not compiled. Numbers that change
+between calls (lengths, random keys) are separate arguments, since Triton specializes on some values
+of tuple fields.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from typing import Any, NamedTuple
 
 
 class Rows(NamedTuple):
-    """A tensor (sequence, row, head, column) by its strides; columns are contiguous. Packed: `batch` is 0."""
+    """A tensor (sequence, row, head, column) by its strides; columns are contiguous. Packed:
+    `batch` is 0.
+    """
 
     data: Any
     batch: int
@@ -19,7 +22,9 @@ class Rows(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """An f32 tensor (sequence, head, row) with contiguous rows: lse and its relatives. Packed: `batch` is 0."""
+    """An f32 tensor (sequence, head, row) with contiguous rows: lse and its relatives. Packed:
+    `batch` is 0.
+    """
 
     data: Any
     batch: int
@@ -27,7 +32,7 @@ class Numbers(NamedTuple):
 
 
 class Lengths(NamedTuple):
-    """int32 tensors that say which rows belong to a sequence."""
+    """int32 tensors that define the rows of a sequence."""
 
     cu_q: Any
     cu_k: Any
@@ -38,21 +43,21 @@ class Lengths(NamedTuple):
 
 
 class Pages(NamedTuple):
-    """Keys and values in pages: `table` (sequence, page) says which of `count` pages of `size` rows each is."""
+    """Paged keys and values: `table` (sequence, page) indexes `count` pages of `size` rows."""
 
     table: Any
     width: int
     size: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides the method of tuple
 
 
 class Heads(NamedTuple):
-    count: int  # of queries
+    count: int  # type: ignore[assignment]  # of queries
     group: int  # of those that share a head of keys
 
 
 class PerScore(NamedTuple):
-    """A tensor (sequence, head, query, key) by its strides; 0 where one number serves a whole dimension."""
+    """A tensor (sequence, head, query, key) by its strides; 0 in broadcast dimensions."""
 
     data: Any
     batch: int
@@ -62,18 +67,21 @@ class PerScore(NamedTuple):
 
 
 class Score(NamedTuple):
-    """How a score is shaped; scale and softcap are those of scores in base 2, times log2(e)."""
+    """The score modifiers. `scale` includes log2(e) where the scores are in base 2."""
 
     scale: float
+    scale_of_gradients: float  # without log2(e)
+    to_base_2: Any  # log2(e) for natural scores, None for scores in base 2
     softcap: Any
+    inverse_softcap: Any  # 16 / softcap
     slopes: Any
     slope_batch: int
     bias: Any  # PerScore
     mask: Any  # PerScore
 
 
-class Sight(NamedTuple):
-    """How many keys a query sees on each side of its place, and the size of chunks."""
+class MaskBounds(NamedTuple):
+    """The window of keys around a query's position, and the chunk size. None: no bound."""
 
     left: Any
     right: Any
@@ -81,5 +89,5 @@ class Sight(NamedTuple):
 
 
 class Dropout(NamedTuple):
-    threshold: int  # of 65536: so many patterns keep a weight
+    threshold: int  # out of 65536: random values below it keep the weight
     scale: float  # 1 / (1 - p)

@@ -1,7 +1,7 @@
-"""From a problem to kernels: which are launched with which arguments (pure functions), and how one is run.
+"""Launch plan: the kernels of a problem and their arguments (pure functions), and their launch.
 
-Triton is imported when the first kernel runs. `run` is the only place that launches, so that tests can have launches
-run elsewhere, for example ahead of time compiled in a simulator.
+Triton is imported when the first kernel runs. Only `run` launches, so that tests can redirect
+launches, for example to kernels compiled ahead of time and run in the simulator.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from ...errors import Unsupported
 from ..problem import Problem
 from . import tiles
-from .arguments import Dropout, Heads, Lengths, Numbers, Pages, PerScore, Rows, Score, Sight
+from .arguments import Dropout, Heads, Lengths, MaskBounds, Numbers, Pages, PerScore, Rows, Score
 
 _LOG2_E = 1 / math.log(2)
 AUTOTUNE = "FLASH_ATTENTION_TRITON_AMD_AUTOTUNE"
@@ -28,13 +28,13 @@ AUTOTUNE = "FLASH_ATTENTION_TRITON_AMD_AUTOTUNE"
 class Launch(NamedTuple):
     kernel: str
     arguments: dict[str, Any]  # by name, without sizes of tiles
-    constants: dict[str, int]  # head sizes, and as tiles have them
+    constants: dict[str, int]  # head dimensions, and as tiles have them
     longest: int  # rows that are split into blocks
-    planes: int  # sequences times heads
+    slices: int  # sequences times heads
     rows_by: str  # the size of those blocks, a field of Tile
 
     def programs(self, tile: tiles.Tile) -> int:
-        return -(-self.longest // getattr(tile, self.rows_by)) * self.planes
+        return -(-self.longest // getattr(tile, self.rows_by)) * self.slices
 
     def compiled_for(self, tile: tiles.Tile) -> dict[str, int]:
         """The kernel's constants."""
@@ -51,11 +51,15 @@ def _numbers(x: Tensor, packed: bool) -> Numbers:
 
 
 def _per_score(x: Optional[Tensor]) -> Optional[PerScore]:
-    return None if x is None else PerScore(x, *(0 if n == 1 else step for n, step in zip(x.shape, x.stride())))
+    return (
+        None
+        if x is None
+        else PerScore(x, *(0 if n == 1 else step for n, step in zip(x.shape, x.stride())))
+    )
 
 
 def _signed(x: int) -> int:
-    """The same 32 bits as a number that Triton takes for an int32."""
+    """The same 32 bits as a number in the range of int32."""
     return ctypes.c_int32(x & 0xFFFFFFFF).value
 
 
@@ -67,29 +71,50 @@ def random_keys(rng_state: Optional[Tensor]) -> dict[str, int]:
 
 
 def dropout_of(p: float) -> Optional[Dropout]:
-    """In the library's own arithmetic: p is an f32 number."""
+    """The threshold and scale of dropout as in the library: p is an f32 number."""
     p = ctypes.c_float(p).value
     if not p:
         return None
     return Dropout(int((1.0 - p) * 65536 + 0.5), 1.0 / (1.0 - p))
 
 
-def _shared(p: Problem) -> dict[str, Any]:
-    """What all kernels but one are told."""
+def _score(p: Problem) -> Score:
+    """Scores are in base 2 if they are only products q·k times at most 1, which do not overflow.
+    Bias, ALiBi and softcap can be as large as f32 allows, and log2(e) times that would be infinite.
+    """
     o = p.options
     slopes = o.alibi_slopes
+    natural = (
+        bool(o.softcap)
+        or any(x is not None for x in (slopes, o.bias, o.sinks))
+        or abs(p.scale) * _LOG2_E > 1
+    )
+    # A softcap below 2**-100 leaves differences of scores that exp rounds to 1; its inverse must be
+    # finite.
+    softcap = max(o.softcap, 2.0**-100) if o.softcap else None
+    return Score(
+        p.scale if natural else p.scale * _LOG2_E,
+        p.scale,
+        _LOG2_E if natural else None,
+        softcap,
+        None if softcap is None else 16 / softcap,
+        slopes,
+        0 if slopes is None or slopes.dim() == 1 else p.heads,
+        _per_score(o.bias),
+        _per_score(None if o.mask is None else o.mask.view(torch.uint8)),
+    )
+
+
+def _shared(p: Problem) -> dict[str, Any]:
+    """The arguments of all kernels except dout_dot_out."""
+    o = p.options
     return {
-        "lengths": Lengths(o.cu_seqlens_q, o.cu_seqlens_k, o.seqused_q, o.seqused_k, o.leftpad_k, o.cache_batch_idx),
-        "heads": Heads(p.heads, p.heads // p.heads_k),
-        "score": Score(
-            p.scale * _LOG2_E,
-            o.softcap * _LOG2_E if o.softcap else None,
-            slopes,
-            0 if slopes is None or slopes.dim() == 1 else p.heads,
-            _per_score(o.bias),
-            _per_score(None if o.mask is None else o.mask.view(torch.uint8)),
+        "lengths": Lengths(
+            o.cu_seqlens_q, o.cu_seqlens_k, o.seqused_q, o.seqused_k, o.leftpad_k, o.cache_batch_idx
         ),
-        "sight": Sight(p.left, p.right, o.attention_chunk or None),
+        "heads": Heads(p.heads, p.heads // p.heads_k),
+        "score": _score(p),
+        "bounds": MaskBounds(p.left, p.right, o.attention_chunk or None),
         "dropout": dropout_of(o.dropout_p),
         "length_q": p.rows_q,
         "length_k": p.rows_k,
@@ -99,7 +124,9 @@ def _shared(p: Problem) -> dict[str, Any]:
 
 def _pages(p: Problem) -> Optional[Pages]:
     table = p.options.block_table
-    return None if table is None else Pages(table, table.shape[1], p.k.shape[1], max(p.k.shape[0], 1))
+    return (
+        None if table is None else Pages(table, table.shape[1], p.k.shape[1], max(p.k.shape[0], 1))
+    )
 
 
 def _sizes(p: Problem) -> dict[str, int]:
@@ -118,15 +145,39 @@ def forward_launch(p: Problem, out: Tensor, lse: Tensor) -> Launch:
         **_shared(p),
         "longest_q": p.longest_q,
     }
-    return Launch("attention_forward", arguments, _sizes(p), p.longest_q, p.batch * p.heads, "block_m")
+    return Launch(
+        "attention_forward", arguments, _sizes(p), p.longest_q, p.batch * p.heads, "block_m"
+    )
 
 
-def weights_launch(p: Problem, weights: Tensor, lse: Tensor) -> Launch:
+def statistics_launch(p: Problem, lse: Tensor, highest: Tensor, log_total: Tensor) -> Launch:
+    shared = {
+        name: x
+        for name, x in _shared(p).items()
+        if name not in ("dropout", "key_0", "key_1", "offset")
+    }
+    arguments = {
+        "q": _rows(p.q, p.packed_q),
+        "k": _rows(p.k, p.packed_k),
+        "lse": _numbers(lse, p.packed_q),
+        "highest": _numbers(highest, p.packed_q),
+        "log_total": _numbers(log_total, p.packed_q),
+        "sinks": None if p.options.sinks is None else p.options.sinks.contiguous(),
+        "pages": _pages(p),
+        **shared,
+        "longest_q": p.longest_q,
+    }
+    sizes = {"D": p.d, "BLOCK_D": tiles.padded(p.d)}
+    return Launch("softmax_statistics", arguments, sizes, p.longest_q, p.batch * p.heads, "block_m")
+
+
+def weights_launch(p: Problem, weights: Tensor, highest: Tensor, log_total: Tensor) -> Launch:
     arguments = {
         "q": _rows(p.q, p.packed_q),
         "k": _rows(p.k, p.packed_k),
         "weights": Rows(weights, weights.stride(0), weights.stride(2), weights.stride(1)),
-        "lse": _numbers(lse, p.packed_q),
+        "highest": _numbers(highest, p.packed_q),
+        "log_total": _numbers(log_total, p.packed_q),
         "pages": _pages(p),
         **_shared(p),
         "longest_q": p.longest_q,
@@ -139,7 +190,8 @@ def backward_launches(
     p: Problem,
     dout: Tensor,
     out: Tensor,
-    lse: Tensor,
+    highest: Tensor,
+    log_total: Tensor,
     delta: Tensor,
     dq: Optional[Tensor],
     dk: Optional[Tensor],
@@ -147,8 +199,8 @@ def backward_launches(
     dslopes: Optional[Tensor],
     dbias: Optional[Tensor],
 ) -> list[Launch]:
-    """dq and, with it, dslopes and dbias may be absent; so may dk and dv, together."""
-    shared, sizes, planes = _shared(p), _sizes(p), p.batch * p.heads
+    """dq (with dslopes and dbias) may be absent, and so may dk with dv."""
+    shared, sizes, slices = _shared(p), _sizes(p), p.batch * p.heads
     of_rows = {
         "dout": _rows(dout, p.packed_q),
         "out": _rows(out, p.packed_q),
@@ -159,21 +211,28 @@ def backward_launches(
         "longest_q": p.longest_q,
     }
     values = {"DV": sizes["DV"], "BLOCK_DV": sizes["BLOCK_DV"]}
-    found = [Launch("dout_dot_out", of_rows, values, p.longest_q, planes, "block_m")]
+    found = [Launch("dout_dot_out", of_rows, values, p.longest_q, slices, "block_m")]
     inputs = {
         "q": _rows(p.q, p.packed_q),
         "k": _rows(p.k, p.packed_k),
         "v": _rows(p.v, p.packed_k),
         "dout": of_rows["dout"],
-        "lse": _numbers(lse, p.packed_q),
+        "highest": _numbers(highest, p.packed_q),
+        "log_total": _numbers(log_total, p.packed_q),
         "delta": of_rows["delta"],
         **shared,
     }
     if dk is not None and dv is not None:
-        results = {"dk": _rows(dk, p.packed_k), "dv": _rows(dv, p.packed_k), "longest_k": p.longest_k}
-        planes_k = p.batch * p.heads_k
+        results = {
+            "dk": _rows(dk, p.packed_k),
+            "dv": _rows(dv, p.packed_k),
+            "longest_k": p.longest_k,
+        }
+        slices_k = p.batch * p.heads_k
         found.append(
-            Launch("gradients_of_keys", {**inputs, **results}, sizes, p.longest_k, planes_k, "block_n")
+            Launch(
+                "gradients_of_keys", {**inputs, **results}, sizes, p.longest_k, slices_k, "block_n"
+            )
         )
     if dq is not None:
         tilt = None if dslopes is None else _numbers(dslopes, p.packed_q)
@@ -184,7 +243,9 @@ def backward_launches(
             "longest_q": p.longest_q,
         }
         found.append(
-            Launch("gradients_of_queries", {**inputs, **results}, sizes, p.longest_q, planes, "block_m")
+            Launch(
+                "gradients_of_queries", {**inputs, **results}, sizes, p.longest_q, slices, "block_m"
+            )
         )
     return found
 
@@ -196,7 +257,7 @@ def kernels() -> dict[str, Any]:
         import triton  # noqa: F401
     except ImportError as error:
         raise Unsupported(
-            f"backend: 'triton'; Triton cannot be imported ({error}). Install it: pip install "
+            f"backend is 'triton'; Triton cannot be imported ({error}). Install it: pip install "
             "'rocflash[triton]' or pip install triton; or choose another backend, such as 'native'"
         ) from error
     from . import backward, forward
@@ -204,7 +265,7 @@ def kernels() -> dict[str, Any]:
     return {
         name: getattr(module, name)
         for module, names in (
-            (forward, ("attention_forward", "attention_weights")),
+            (forward, ("attention_forward", "softmax_statistics", "attention_weights")),
             (backward, ("dout_dot_out", "gradients_of_keys", "gradients_of_queries")),
         )
         for name in names
@@ -212,7 +273,7 @@ def kernels() -> dict[str, Any]:
 
 
 def is_interpreted() -> bool:
-    """Whether Triton interprets kernels on the CPU, as TRITON_INTERPRET=1 has it do."""
+    """Whether Triton interprets kernels on the CPU (TRITON_INTERPRET=1)."""
     return type(kernels()["attention_forward"]).__name__ == "InterpretedFunction"
 
 
@@ -229,7 +290,7 @@ def autotunes() -> bool:
     return os.environ.get(AUTOTUNE, "").strip().upper() in ("TRUE", "1")
 
 
-# The tile that was chosen for a kind of launch on a device.
+# The tile selected for a kind of launch on a device.
 _chosen: dict[Any, tiles.Tile] = {}
 
 
@@ -237,16 +298,21 @@ def _kind(launch: Launch, device: torch.device, tuned: bool) -> Any:
     a = launch.arguments
     dtype = next(a[name].data.dtype for name in ("q", "dout") if name in a)
     options = [a.get(name) is None for name in ("sinks", "pages", "dropout", "dslopes", "dbias")]
-    for name in ("lengths", "score", "sight"):
+    for name in ("lengths", "score", "bounds"):
         options += [x is None for x in a.get(name, ())]
-    size = (launch.longest.bit_length(), launch.planes.bit_length(), a["heads"].group) if tuned else ()
+    size = (
+        (launch.longest.bit_length(), launch.slices.bit_length(), a["heads"].group) if tuned else ()
+    )
     return (launch.kernel, device, dtype, *launch.constants.values(), *options, *size)
 
 
 def _start(launch: Launch, tile: tiles.Tile) -> None:
     kernel = kernels()[launch.kernel]
     kernel[(launch.programs(tile),)](
-        **launch.arguments, **launch.compiled_for(tile), num_warps=tile.warps, num_stages=tile.stages
+        **launch.arguments,
+        **launch.compiled_for(tile),
+        num_warps=tile.warps,
+        num_stages=tile.stages,
     )
 
 
@@ -264,7 +330,9 @@ def _first_that_fits(launch: Launch, candidates: list[tiles.Tile]) -> tiles.Tile
 
 
 def _fastest(launch: Launch, candidates: list[tiles.Tile]) -> tiles.Tile:
-    """Runs the launch by each tile that fits; results are the same in any, since none adds to what is there."""
+    """Runs the launch with each tile that fits; results are equal, since no kernel accumulates in
+    memory.
+    """
     from triton.runtime.errors import OutOfResources
     from triton.testing import do_bench
 
@@ -281,7 +349,7 @@ def _fastest(launch: Launch, candidates: list[tiles.Tile]) -> tiles.Tile:
 
 def run(launch: Launch) -> None:
     """Launches on the current stream of the device where the tensors are."""
-    if not launch.longest or not launch.planes:
+    if not launch.longest or not launch.slices:
         return
     device = launch.arguments["dout" if "dout" in launch.arguments else "q"].data.device
     family = family_of_device(device.index or 0)

@@ -1,14 +1,15 @@
-"""How large the kernels' tiles are: pure functions, best guess first.
+"""Tile sizes of the kernels: pure functions, ordered by expected speed.
 
-The first choice that a GPU has room for is taken; with FLASH_ATTENTION_TRITON_AMD_AUTOTUNE=TRUE, the fastest of all.
-NVIDIA's order was measured on an H200 at 4096 queries; AMD's first choices are those that spill no registers, or least.
+The first tile that fits a GPU's resources is used; with FLASH_ATTENTION_TRITON_AMD_AUTOTUNE=TRUE,
+the fastest of all. NVIDIA's order was measured on an H200 at 4096 queries; AMD's first tiles spill
+no registers, or the fewest.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-# Where a kernel runs, as far as tiles depend on it.
+# The GPU family, as far as tiles depend on it.
 CDNA, RDNA, NVIDIA, INTERPRETER = "cdna", "rdna", "nvidia", "interpreter"
 
 
@@ -20,27 +21,44 @@ class Tile(NamedTuple):
 
 
 def family_of(arch: str) -> str:
-    """Of Triton's name for a target: gfx942, 90 (a compute capability)."""
+    """The family of Triton's name of a target: gfx942, 90 (a compute capability)."""
     if not arch.startswith("gfx"):
         return NVIDIA
     return CDNA if arch.startswith("gfx9") else RDNA
 
 
 def padded(size: int) -> int:
-    """A head size as tiles have it: a power of two, and 16 at least for matrix instructions."""
+    """A head dimension padded for tiles: a power of two, at least 16 for matrix instructions."""
     return max(16, 1 << (size - 1).bit_length())
 
 
 def _forward(family: str, columns: int) -> list[Tile]:
     if family == NVIDIA:
         if columns <= 64:
-            return [Tile(128, 64, 8, 3), Tile(64, 64, 4, 3), Tile(128, 128, 8, 3), Tile(64, 64, 4, 2)]
+            return [
+                Tile(128, 64, 8, 3),
+                Tile(64, 64, 4, 3),
+                Tile(128, 128, 8, 3),
+                Tile(64, 64, 4, 2),
+            ]
         if columns <= 128:
-            return [Tile(128, 128, 8, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3), Tile(64, 64, 4, 2), Tile(64, 32, 4, 2)]
+            return [
+                Tile(128, 128, 8, 3),
+                Tile(64, 64, 4, 3),
+                Tile(128, 64, 8, 3),
+                Tile(64, 64, 4, 2),
+                Tile(64, 32, 4, 2),
+            ]
         return [Tile(128, 64, 8, 2), Tile(64, 64, 8, 2), Tile(64, 32, 4, 2), Tile(32, 32, 4, 1)]
     if family == CDNA:
         if columns <= 128:
-            return [Tile(128, 64, 8, 2), Tile(128, 64, 4, 2), Tile(128, 64, 4, 1), Tile(128, 32, 4, 2), Tile(64, 32, 4, 1)]
+            return [
+                Tile(128, 64, 8, 2),
+                Tile(128, 64, 4, 2),
+                Tile(128, 64, 4, 1),
+                Tile(128, 32, 4, 2),
+                Tile(64, 32, 4, 1),
+            ]
         return [Tile(64, 32, 4, 1), Tile(128, 32, 8, 1), Tile(32, 32, 4, 1)]
     if columns <= 64:
         return [Tile(64, 32, 4, 1), Tile(128, 32, 8, 1), Tile(64, 64, 4, 1), Tile(32, 32, 2, 1)]
@@ -68,7 +86,7 @@ def _of_queries(family: str, columns: int) -> list[Tile]:
 
 
 def _of_keys(family: str, columns: int) -> list[Tile]:
-    """Both results stay in registers, so blocks of queries are small."""
+    """Both results stay in registers, so query blocks are small."""
     if family == NVIDIA:
         if columns <= 64:
             return [Tile(64, 64, 4, 2), Tile(64, 128, 8, 2), Tile(32, 64, 4, 2), Tile(32, 32, 4, 1)]
@@ -87,8 +105,8 @@ def _of_keys(family: str, columns: int) -> list[Tile]:
 
 
 def choices(kernel: str, family: str, columns: int) -> list[Tile]:
-    """Tiles to try, in this order, for the larger of both padded head sizes."""
-    if family == INTERPRETER:  # whose cost is by the number of blocks
+    """Tiles to try, in this order, for the larger of both padded head dimensions."""
+    if family == INTERPRETER:  # whose cost is proportional to the number of blocks
         return [Tile(64, 64, 4, 1)]
     if kernel == "dout_dot_out":
         return [Tile(64, 16, 4, 1)]

@@ -1,7 +1,8 @@
 """Cross entropy with smoothing, z-loss and a vocabulary split over processes.
 
-Under the name of upstream's Triton kernel. Logits are the largest tensor of a training step, so they are taken a block of
-rows at a time: f32 inside, but never as a whole, and one statistic per row is saved for backward.
+It has the name of upstream's Triton kernel. Logits are the largest tensor of a training step, so
+they are converted to f32 one block of rows at a time, and only the LSE of each row is saved for
+backward.
 """
 
 from __future__ import annotations
@@ -37,8 +38,16 @@ def _sum_over(group: Any, x: Tensor) -> Tensor:
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, labels: Tensor, precomputed_lse: Optional[Tensor], smoothing: float,
-        scale: float, square: float, ignore_index: int, inplace_backward: bool, group: Any,
+        ctx: Any,
+        logits: Tensor,
+        labels: Tensor,
+        precomputed_lse: Optional[Tensor],
+        smoothing: float,
+        scale: float,
+        square: float,
+        ignore_index: int,
+        inplace_backward: bool,
+        group: Any,
     ) -> tuple[Tensor, Tensor]:
         split = group is not None and torch.distributed.get_world_size(group) > 1
         world = torch.distributed.get_world_size(group) if split else 1
@@ -47,12 +56,12 @@ class _CrossEntropy(torch.autograd.Function):
         ignored = labels == ignore_index
         local = labels - first
         here = (local >= 0) & (local < logits.shape[1]) & ~ignored
-        places = local.where(here, torch.zeros_like(local))
+        indices = local.where(here, torch.zeros_like(local))
         lse, target, total = (
             logits.new_empty(logits.shape[0], dtype=torch.float32) for _ in range(3)
         )
         for which, scaled in _blocks(logits, scale):
-            target[which] = scaled.gather(1, places[which, None]).squeeze(1) * here[which]
+            target[which] = scaled.gather(1, indices[which, None]).squeeze(1) * here[which]
             total[which] = scaled.sum(-1)
             if precomputed_lse is None:
                 lse[which] = scaled.logsumexp(-1)
@@ -67,7 +76,7 @@ class _CrossEntropy(torch.autograd.Function):
         z_losses = square * lse.square()
         losses = lse - (1 - smoothing) * target - smoothing * total / classes + z_losses
         losses, z_losses = losses.masked_fill(ignored, 0), z_losses.masked_fill(ignored, 0)
-        ctx.save_for_backward(logits, lse, places, here, ignored)
+        ctx.save_for_backward(logits, lse, indices, here, ignored)
         ctx.numbers = (smoothing, scale, square, classes, inplace_backward)
         ctx.mark_non_differentiable(z_losses)
         return losses, z_losses
@@ -75,7 +84,7 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dlosses: Tensor, _: Any) -> tuple[Any, ...]:
-        logits, lse, places, here, ignored = ctx.saved_tensors
+        logits, lse, indices, here, ignored = ctx.saved_tensors
         smoothing, scale, square, classes, inplace_backward = ctx.numbers
         result = logits if inplace_backward else torch.empty_like(logits)
         factor = (dlosses.float() * scale).masked_fill(ignored, 0)[:, None]
@@ -83,15 +92,21 @@ class _CrossEntropy(torch.autograd.Function):
             grad.sub_(lse[which, None]).exp_()
             grad *= (1 + 2 * square * lse[which])[:, None]
             grad -= smoothing / classes
-            grad.scatter_add_(1, places[which, None], -(1 - smoothing) * here[which, None].float())
+            grad.scatter_add_(1, indices[which, None], -(1 - smoothing) * here[which, None].float())
             result[which].copy_(grad.mul_(factor[which]))
         return (result, *[None] * 8)
 
 
 def cross_entropy_loss(
-    logits: Tensor, labels: Tensor, precomputed_lse: Optional[Tensor] = None, label_smoothing: float = 0.0,
-    logit_scale: float = 1.0, lse_square_scale: float = 0.0, ignore_index: int = -100,
-    inplace_backward: bool = False, process_group: Any = None,
+    logits: Tensor,
+    labels: Tensor,
+    precomputed_lse: Optional[Tensor] = None,
+    label_smoothing: float = 0.0,
+    logit_scale: float = 1.0,
+    lse_square_scale: float = 0.0,
+    ignore_index: int = -100,
+    inplace_backward: bool = False,
+    process_group: Any = None,
 ) -> tuple[Tensor, Tensor]:
     """(losses, z_losses), f32 (rows,) each, of logits (rows, classes) and labels (rows,).
 
@@ -100,12 +115,12 @@ def cross_entropy_loss(
     """
     if logits.dim() != 2 or labels.shape != logits.shape[:1]:
         raise InvalidArgument(
-            f"labels: shape {tuple(labels.shape)}; logits, {tuple(logits.shape)}, must be "
+            f"labels has shape {tuple(labels.shape)}; logits, {tuple(logits.shape)}, must be "
             "(rows, classes) and labels (rows,)"
         )
     if precomputed_lse is not None and precomputed_lse.shape != labels.shape:
         raise InvalidArgument(
-            f"precomputed_lse: shape {tuple(precomputed_lse.shape)}; it must be that of labels"
+            f"precomputed_lse has shape {tuple(precomputed_lse.shape)}; it must be that of labels"
         )
     return _CrossEntropy.apply(
         logits,

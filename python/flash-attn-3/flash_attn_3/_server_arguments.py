@@ -1,7 +1,7 @@
-"""The names that servers' own builds of FlashAttention-3 add to its functions: vLLM's and SGLang's.
+"""Arguments that the FlashAttention-3 builds of vLLM and SGLang add to its functions.
 
-They are taken by keyword and stay out of the signatures, which clients read. What has the meaning of one of upstream's
-arguments becomes that one; what is not served must have the value that asks for nothing.
+They are keyword arguments outside of the signatures, which clients inspect. Synonyms are mapped to
+upstream's arguments; unsupported arguments must have their neutral values.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from torch import Tensor
 
 from rocflash.dropin import InvalidArgument, Unsupported, check_tensor
 
-# Their name, and ours where a function has it.
+# Servers' names and the corresponding arguments of upstream.
 _SYNONYMS = {"sinks": "s_aux", "q_v": "qv", "block_table": "page_table"}
-# Names that ask for something not served, unless they have one of these values.
-_NOTHING = {
+# Unsupported arguments and their neutral values.
+_UNSUPPORTED = {
     "alibi_slopes": (None,),
     "aux_tensors": (None,),
     "cp_rank": (0,),
@@ -26,13 +26,13 @@ _NOTHING = {
     "dynamic_causal": (None, False),
     "mask_mod": (None,),
 }
-# Which of upstream's generations should compute: there is one library, and results do not differ.
+# Generations of upstream's kernels; the argument has no effect here.
 _VERSIONS = (None, 2, 3, 4)
 
 
 @dataclass
 class Extra:
-    """What a call said beyond upstream's arguments."""
+    """The arguments of a call besides upstream's."""
 
     s_aux: Optional[Tensor] = None
     qv: Optional[Tensor] = None
@@ -43,24 +43,26 @@ class Extra:
     return_softmax_lse: bool = False
 
 
-def read(function: str, given: dict[str, Any], **own: Optional[Tensor]) -> Extra:
-    """The meaning of `given`; `own` are those of upstream's arguments that the function has itself."""
+def read(function: str, given: dict[str, Any], **own: Any) -> Extra:
+    """Parses `given`; `own` are the arguments of the function with names in `Extra`."""
     found = Extra(**own)
     for name, x in given.items():
-        if name in _NOTHING:
-            if isinstance(x, Tensor) or x not in _NOTHING[name]:
+        if name in _UNSUPPORTED:
+            if isinstance(x, Tensor) or x not in _UNSUPPORTED[name]:
                 raise Unsupported(
-                    f"{name}: is given; it is not served here and must be {_NOTHING[name][0]}"
+                    f"{name} is given; it is not supported, so it must be {_UNSUPPORTED[name][0]}"
                 )
         elif name == "fa_version":
             if x not in _VERSIONS:
-                raise InvalidArgument(f"fa_version: {x!r}; it must be 2, 3, 4 or None")
+                raise InvalidArgument(f"fa_version is {x!r}; it must be 2, 3, 4 or None")
         elif name in _SYNONYMS:
-            mine = _SYNONYMS[name]
-            if x is not None and own.get(mine) is not None:
-                raise InvalidArgument(f"{name}: is given together with {mine}, its other name")
+            upstream = _SYNONYMS[name]
+            if x is not None and own.get(upstream) is not None:
+                raise InvalidArgument(
+                    f"{name} is given with {upstream}, its other name; one of them must be None"
+                )
             if x is not None:
-                setattr(found, mine, x)
+                setattr(found, upstream, x)
         elif name in Extra.__dataclass_fields__ and name not in own:
             setattr(found, name, x)
         else:
@@ -71,18 +73,19 @@ def read(function: str, given: dict[str, Any], **own: Optional[Tensor]) -> Extra
 
 
 def refuse_gradients(name: str, *tensors: Optional[Tensor]) -> None:
-    """Where a result goes into a tensor of the caller, or comes from pages, there is no backward."""
+    """Rejects gradients: there are none with an `out` tensor or a paged KV cache."""
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
         raise InvalidArgument(
-            f"{name}: is given, and gradients are wanted; they need a call without it, or no_grad"
+            f"{name} is given and a gradient is required; gradients need a call without it, or use "
+            "no_grad"
         )
 
 
 def only_values(q: Any, k: Any, qv: Optional[Tensor]) -> Tensor:
-    """With only_qv the scores are qv.v alone: qv is the query, and the values are the keys."""
+    """The query of only_qv, whose scores are qv.v: the values are also the keys."""
     if q is not None or k is not None or qv is None:
         raise InvalidArgument(
-            "only_qv: True; q and k (or k_cache) must then be None, and qv is needed"
+            "only_qv is True; q and k (or k_cache) must then be None, and qv must be given"
         )
     check_tensor("qv", qv)
     return qv

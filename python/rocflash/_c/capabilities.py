@@ -1,4 +1,4 @@
-"""What a device computes, by asking the library: a workspace query refuses what a call would refuse."""
+"""The capabilities of a device, by workspace queries, which reject what a call rejects."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ DTYPES = {"f16": (abi.DL_FLOAT, 16), "bf16": (abi.DL_BFLOAT, 16), "f32": (abi.DL
 OPERATIONS = ("forward", "backward", "decode")
 
 
-def _ask(operation: str, device: tuple[int, int], dtype: tuple[int, int], size: int) -> None:
-    """One query and one key of one head: what depends on lengths is not asked here."""
+def _query(operation: str, device: tuple[int, int], dtype: tuple[int, int], size: int) -> None:
+    """Queries the workspace of one query and one key of one head; limits on lengths are not
+    covered.
+    """
     frame = frames.Frame(9)
 
     def add(kind: type, name: str, of: tuple[int, int], *shape: int) -> None:
@@ -35,8 +37,8 @@ def _ask(operation: str, device: tuple[int, int], dtype: tuple[int, int], size: 
 
 
 @cache
-def abilities(device: tuple[int, int]) -> dict[str, dict[str, int]]:
-    """The largest head size per operation and dtype; 0 where it is refused."""
+def capabilities(device: tuple[int, int]) -> dict[str, dict[str, int]]:
+    """The largest head dimension per operation and dtype; 0: not supported."""
     sizes = (abi.limits().max_head_dim, 512, 256, 192, 128, 64, 32)
     found: dict[str, dict[str, int]] = {}
     for operation in OPERATIONS:
@@ -45,7 +47,7 @@ def abilities(device: tuple[int, int]) -> dict[str, dict[str, int]]:
             answers[name] = 0
             for size in sizes:
                 try:
-                    _ask(operation, device, dtype, size)
+                    _query(operation, device, dtype, size)
                 except Error:
                     continue
                 answers[name] = size
@@ -54,7 +56,7 @@ def abilities(device: tuple[int, int]) -> dict[str, dict[str, int]]:
 
 
 def text_of(answers: dict[str, int]) -> str:
-    """ "f16 bf16 f32 to 512": the dtypes that have the same largest head size together."""
+    """ "f16 bf16 f32 to 512": dtypes grouped by their largest head dimension."""
     sizes = sorted(set(answers.values()), reverse=True)
     parts = []
     for size in sizes:

@@ -1,4 +1,4 @@
-"""What would run here, and why: the report of what this machine and this library offer."""
+"""The capabilities of this machine and this library, and which backend is selected."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ._c import abi, choice
-from ._c.abilities import abilities, text_of
+from .._c import abi, choice
+from .._c.capabilities import capabilities, text_of
 
 _MEANING = {
     "auto": "follows the device of the tensors",
-    "cpu": "tiled, threaded, vectorised",
+    "cpu": "tiled, threaded, vectorized",
     "reference": "the definition in double precision; slow; also takes f64",
-    "plain": "step by step in the dtype of q: the yardstick for errors",
-    "standard": "materialises the scores; for comparisons",
+    "naive": "step by step in the dtype of q: the baseline for errors",
+    "standard": "materializes the scores; for comparisons",
     "triton": "this package's Triton kernels, on the tensors' GPU",
     "ck": "AITER's kernels, on the tensors' AMD GPU",
 }
@@ -28,14 +28,16 @@ def _text(value: bytes | None) -> str:
 
 
 def _listed(query: str, kind: Any) -> Iterator[Any]:
-    """The library's entries of a kind. Any refusal but that of an index past the last is raised."""
+    """The library's entries of a kind. Raises all errors except that of an index past the last
+    one.
+    """
     index = 0
     while True:
         entry = kind()
         entry.clear()
         status = abi.query(query, index, ctypes.byref(entry))
         if status:
-            if not abi.last_error().startswith("index:"):
+            if not abi.last_error().startswith("index is "):
                 abi.raise_status(status)
             return
         yield entry
@@ -53,14 +55,14 @@ def devices() -> list[dict[str, Any]]:
             "arch": _text(device.arch),
             "features": _text(device.features).split(),
             "units": device.units,
-            "computes": abilities((device.device_type, device.device_id)),
+            "computes": capabilities((device.device_type, device.device_id)),
         }
         for device in _listed("rocflash_query_device", abi.Device)
     ]
 
 
 def drivers() -> list[dict[str, Any]]:
-    """The GPU drivers that the library looked for, and what came of it."""
+    """The GPU drivers that the library searched for, and the outcome."""
     return [
         {
             "name": _text(driver.name),
@@ -73,7 +75,7 @@ def drivers() -> list[dict[str, Any]]:
 
 
 def targets() -> list[dict[str, str]]:
-    """The GPU architectures that the library has kernels for, whatever this machine has."""
+    """The GPU architectures that the library has kernels for, independent of this machine."""
     names = ("arch", "family", "driver")
     return [
         {name: _text(getattr(target, name)) for name in names}
@@ -82,7 +84,7 @@ def targets() -> list[dict[str, str]]:
 
 
 def limits() -> dict[str, Any]:
-    """What the library can do, whatever the device."""
+    """The limits of the library on all devices."""
     answer = abi.limits()
     return {
         "max_head_dim": answer.max_head_dim,
@@ -103,14 +105,14 @@ class Info(dict[str, Any]):
                 f"device: {d['type']}:{d['index']} {d['name']}, {d['arch']}, {d['units']} units"
             )
             for operation, answers in d["computes"].items():
-                lines.append(f"  {operation}: head sizes of {text_of(answers)}")
+                lines.append(f"  {operation}: head dimensions of {text_of(answers)}")
         for d in self["drivers"]:
             lines.append(f"driver: {d['name']}: {d['reason']}")
         archs = " ".join(t["arch"] for t in self["targets"])
         lines.append(f"GPU kernels: {archs or 'none, this library was built for the CPU alone'}")
-        # Whether there is a backward depends on the device, and is said there.
-        told = {k: v for k, v in self["limits"].items() if k != "has_backward"}
-        lines.append(f"limits: {', '.join(f'{k} {v}' for k, v in told.items())}")
+        # Support of backward depends on the device and is part of its lines.
+        described = {k: v for k, v in self["limits"].items() if k != "has_backward"}
+        lines.append(f"limits: {', '.join(f'{k} {v}' for k, v in described.items())}")
         if self["torch"]:
             lines.append(f"torch: {self['torch']}")
         lines += interface_lines(self["interfaces"])
@@ -120,31 +122,36 @@ class Info(dict[str, Any]):
 
 
 def interfaces() -> dict[str, dict[str, str]]:
-    """The distributions installed here under flash_attn's names, and what they say of themselves."""
-    from importlib import metadata  # slow to import, and only needed here
+    """The installed distributions with flash_attn's names, and their metadata."""
+    from importlib import metadata  # slow to import
 
     found = {}
-    for name in ("flash-attn", "flash-attn-3"):
+    for name in ("flash-attn", "flash-attn-3", "flash-attn-4"):
         try:
-            told = metadata.metadata(name)
+            described = metadata.metadata(name)
         except metadata.PackageNotFoundError:
             continue
-        found[name] = {"version": told["Version"], "summary": told["Summary"] or ""}
+        found[name] = {"version": described["Version"], "summary": described["Summary"] or ""}
     return found
 
 
 def interface_lines(found: dict[str, dict[str, str]]) -> list[str]:
-    return [f"{name} {told['version']}: {told['summary']}" for name, told in found.items()]
+    return [
+        f"{name} {described['version']}: {described['summary']}"
+        for name, described in found.items()
+    ]
 
 
 def backend_symbol(name: str) -> str:
-    """Which function computes, by the name that others know it by."""
+    """The function that computes, by its public name."""
     from importlib.util import find_spec
 
     if name == "triton":
         flash_attn = find_spec("flash_attn")  # which need not be installed, and is not imported
-        folders = [] if flash_attn is None else flash_attn.submodule_search_locations or []
-        if any((Path(x) / "flash_attn_triton_amd" / "interface_v2.py").exists() for x in folders):
+        directories = [] if flash_attn is None else flash_attn.submodule_search_locations or []
+        if any(
+            (Path(x) / "flash_attn_triton_amd" / "interface_v2.py").exists() for x in directories
+        ):
             return "flash_attn.flash_attn_triton_amd.interface_v2"
         return "rocflash._backends.triton.calls"
     if name == "ck":
@@ -153,12 +160,16 @@ def backend_symbol(name: str) -> str:
 
 
 def packages() -> dict[str, str]:
-    """The packages that backends need besides the library: version, or why there is none."""
+    """The packages that backends need besides the library: version, or why they are unavailable."""
     from importlib import metadata
     from importlib.util import find_spec
 
-    # Modules, the distributions that may bring them, and how to get one.
-    triton = ("triton", ("triton", "pytorch-triton-rocm", "triton-rocm"), "pip install 'rocflash[triton]'")
+    # Modules, the distributions that provide them, and how to install one.
+    triton = (
+        "triton",
+        ("triton", "pytorch-triton-rocm", "triton-rocm"),
+        "pip install 'rocflash[triton]'",
+    )
     aiter = ("aiter", ("amd-aiter", "aiter"), "see https://github.com/ROCm/aiter")
     found = {}
     for name, (module, distributions, hint) in (("triton", triton), ("ck", aiter)):
@@ -174,13 +185,16 @@ def packages() -> dict[str, str]:
     return found
 
 
-def backend_lines(told: Any) -> list[str]:
-    lines = [f"backend: {told['backend']} ({told['why']})", f"backend symbol: {told['backend_symbol']}"]
-    return lines + [f"backend {name}: {words}" for name, words in told["packages"].items()]
+def backend_lines(described: Any) -> list[str]:
+    lines = [
+        f"backend: {described['backend']} ({described['why']})",
+        f"backend symbol: {described['backend_symbol']}",
+    ]
+    return lines + [f"backend {name}: {words}" for name, words in described["packages"].items()]
 
 
 def chosen() -> dict[str, Any]:
-    """Which backend calls use, and why."""
+    """The backend of calls, and why it is selected."""
     name = choice.backend()
     return {
         "backend": name,
@@ -190,13 +204,13 @@ def chosen() -> dict[str, Any]:
     }
 
 
-def _words_about(variable: str, meaning: str) -> str:
+def _variable_text(variable: str, meaning: str) -> str:
     value = os.environ.get(variable)
     return "not set" if value is None else f"{value!r}; {meaning}"
 
 
 def info() -> Info:
-    """What would run here, and why."""
+    """Devices, drivers, kernels, limits and the selected backend."""
     torch = sys.modules.get("torch")
     return Info(
         version=_text(abi.library().rocflash_version()),
@@ -209,10 +223,11 @@ def info() -> Info:
         torch=None if torch is None else str(torch.__version__),
         interfaces=interfaces(),
         environment={
-            choice.TRITON_VARIABLE: _words_about(
-                choice.TRITON_VARIABLE, "TRUE chooses backend triton unless ROCFLASH_BACKEND says otherwise"
+            choice.TRITON_VARIABLE: _variable_text(
+                choice.TRITON_VARIABLE,
+                "TRUE chooses backend triton unless ROCFLASH_BACKEND says otherwise",
             ),
-            "FLASH_ATTENTION_TRITON_AMD_AUTOTUNE": _words_about(
+            "FLASH_ATTENTION_TRITON_AMD_AUTOTUNE": _variable_text(
                 "FLASH_ATTENTION_TRITON_AMD_AUTOTUNE", "TRUE has backend triton try all its tiles"
             ),
             "ROCFLASH_NUM_THREADS": os.environ.get("ROCFLASH_NUM_THREADS", "not set"),
