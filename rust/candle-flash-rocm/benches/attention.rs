@@ -1,5 +1,6 @@
-//! Attention on the CPU, three ways in one run: this crate, candle-nn's flash attention, and matrix product, softmax,
-//! matrix product. `cargo bench -p candle-flash-rocm` prints criterion's figures and, at the end, a table of medians.
+//! Attention on the CPU with three methods in one run: this crate, candle-nn's flash attention, and
+//! naive attention (matrix product, softmax, matrix product). `cargo bench -p candle-flash-rocm`
+//! prints criterion's results and a table of medians.
 use candle::{DType, Device, Result, Tensor, D};
 use candle_flash_rocm::flash_attn;
 use candle_nn::attention::AttnMask;
@@ -14,7 +15,8 @@ const SCALE: f32 = 0.125;
 
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
-/// Queries and keys. In 16 bits candle-nn's way takes many seconds for longer prompts, so those are f32 only.
+/// Queries and keys. In f16 and bf16 candle-nn takes many seconds for longer prompts, so those are
+/// f32 only.
 fn cases(dtype: DType) -> Vec<(&'static str, usize, usize)> {
     let longer = [("prefill", 1024, 1024), ("prefill", 2048, 2048)];
     let mut all = vec![("prefill", 256, 256)];
@@ -22,10 +24,10 @@ fn cases(dtype: DType) -> Vec<(&'static str, usize, usize)> {
     all.extend([("decode", 1, 1024), ("decode", 1, 8192)]);
     all
 }
-const WAYS: [&str; 3] = ["this crate", "candle-nn flash", "matmul-softmax-matmul"];
+const METHODS: [&str; 3] = ["this crate", "candle-nn flash", "matmul-softmax-matmul"];
 
-/// Attention as models write it. The mask is made beforehand, as they do.
-fn plain(q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
+/// Naive attention. The mask is an argument, because models compute it once.
+fn naive(q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
     let (b, s, _, d) = k.dims4()?;
     let repeat = |x: &Tensor| -> Result<Tensor> {
         let x = x.transpose(1, 2)?.unsqueeze(2)?;
@@ -58,16 +60,16 @@ fn run(criterion: &mut Criterion) -> Result<()> {
         for (kind, queries, keys) in cases(dtype) {
             let random = |s, h| Tensor::randn(0f32, 1., (1, s, h, HEAD), &device)?.to_dtype(dtype);
             let (q, k, v) = (random(queries, HEADS)?, random(keys, KEY_HEADS)?, random(keys, KEY_HEADS)?);
-            let hidden: Vec<f32> = (0..queries * keys)
+            let mask: Vec<f32> = (0..queries * keys)
                 .map(|n| if n % keys > n / keys + keys - queries { f32::NEG_INFINITY } else { 0.0 })
                 .collect();
-            let mask = Tensor::from_vec(hidden, (1, 1, queries, keys), &device)?.to_dtype(dtype)?;
+            let mask = Tensor::from_vec(mask, (1, 1, queries, keys), &device)?.to_dtype(dtype)?;
             let mask = (queries > 1).then_some(&mask);
             let mut group = criterion.benchmark_group(name(kind, keys, dtype));
-            group.bench_function(WAYS[0], |b| b.iter(|| flash_attn(&q, &k, &v, SCALE, true).unwrap()));
-            group.bench_function(WAYS[1], |b| b.iter(|| candle_nn_flash(&q, &k, &v).unwrap()));
-            group.bench_with_input(BenchmarkId::from_parameter(WAYS[2]), &mask, |b, mask| {
-                b.iter(|| plain(&q, &k, &v, *mask).unwrap());
+            group.bench_function(METHODS[0], |b| b.iter(|| flash_attn(&q, &k, &v, SCALE, true).unwrap()));
+            group.bench_function(METHODS[1], |b| b.iter(|| candle_nn_flash(&q, &k, &v).unwrap()));
+            group.bench_with_input(BenchmarkId::from_parameter(METHODS[2]), &mask, |b, mask| {
+                b.iter(|| naive(&q, &k, &v, *mask).unwrap());
             });
             group.finish();
         }
@@ -75,29 +77,29 @@ fn run(criterion: &mut Criterion) -> Result<()> {
     Ok(())
 }
 
-/// The medians that criterion has left, in milliseconds, as a table in Markdown.
+/// The medians that criterion wrote, in milliseconds, as a Markdown table.
 fn table() -> Option<String> {
-    let folder = std::env::var_os("CRITERION_HOME").map(Into::into).or_else(|| {
+    let directory = std::env::var_os("CRITERION_HOME").map(Into::into).or_else(|| {
         Some(std::path::PathBuf::from(std::env::var_os("CARGO_TARGET_DIR")?).join("criterion"))
     })?;
-    let mut text = String::from("| case | this crate [ms] | candle-nn flash [ms] | matmul-softmax-matmul [ms] | faster by |\n|---|---|---|---|---|\n");
+    let mut text = String::from("| case | this crate [ms] | candle-nn flash [ms] | matmul-softmax-matmul [ms] | speedup |\n|---|---|---|---|---|\n");
     for dtype in DTYPES {
         for (kind, _, keys) in cases(dtype) {
-            let median = |way: &str| -> Option<f64> {
-                let path = folder.join(name(kind, keys, dtype)).join(way).join("new/estimates.json");
+            let median = |method: &str| -> Option<f64> {
+                let path = directory.join(name(kind, keys, dtype)).join(method).join("new/estimates.json");
                 let json = std::fs::read_to_string(path).ok()?;
                 let after = json.split_once("\"median\":")?.1.split_once("\"point_estimate\":")?.1;
                 let number =
                     after.split(|c: char| c != '.' && c != 'e' && c != '-' && !c.is_ascii_digit()).next()?;
                 Some(number.parse::<f64>().ok()? / 1e6)
             };
-            let [ours, theirs, plain] = WAYS.map(median);
-            let (ours, theirs, plain) = (ours?, theirs?, plain?);
+            let [ours, theirs, naive] = METHODS.map(median);
+            let (ours, theirs, naive) = (ours?, theirs?, naive?);
             text += &format!(
-                "| {} | {ours:.2} | {theirs:.2} | {plain:.2} | {:.1}, {:.1} |\n",
+                "| {} | {ours:.2} | {theirs:.2} | {naive:.2} | {:.1}, {:.1} |\n",
                 name(kind, keys, dtype),
                 theirs / ours,
-                plain / ours
+                naive / ours
             );
         }
     }
@@ -114,7 +116,9 @@ fn main() -> Result<()> {
     criterion.final_summary();
     match table() {
         Some(table) => println!("{table}"),
-        None => println!("no table: set CARGO_TARGET_DIR or CRITERION_HOME so that the figures can be found"),
+        None => println!(
+            "no table: set CARGO_TARGET_DIR or CRITERION_HOME to the directory of criterion's results"
+        ),
     }
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! The first program: causal attention of 8 query heads over 2 key heads, with gradients.
+//! Causal attention of 8 query heads and 2 KV heads, with gradients.
 use candle::{Device, Result, Var};
 use candle_flash_rocm::flash_attn;
 
 fn main() -> Result<()> {
     let device = Device::Cpu;
-    let q = Var::randn(0f32, 1., (1, 128, 8, 64), &device)?; // batch, queries, heads, head size
+    let q = Var::randn(0f32, 1., (1, 128, 8, 64), &device)?; // batch, queries, heads, head dim
     let k = Var::randn(0f32, 1., (1, 128, 2, 64), &device)?;
     let v = Var::randn(0f32, 1., (1, 128, 2, 64), &device)?;
 

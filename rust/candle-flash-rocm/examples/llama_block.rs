@@ -1,4 +1,5 @@
-//! A small Llama in Candle, with plain attention, with this crate, and with its cache token by token: the same logits.
+//! A small Llama in Candle, with naive attention, with this crate, and with its KV cache token by
+//! token: the logits are equal.
 use candle::{DType, Device, IndexOp, Result, Tensor, D};
 use candle_flash_rocm::{flash_attn, KvCache};
 use candle_nn::{
@@ -13,29 +14,29 @@ const HEAD: usize = WIDTH / HEADS;
 const LAYERS: usize = 3;
 const LONGEST: usize = 64;
 
-/// How attention is done.
+/// The implementation of attention.
 enum Attention<'a> {
-    /// Scores in memory, softmax, product: what a model does without a kernel.
-    Plain,
-    /// One call.
+    /// Matrix product, softmax, matrix product, with all scores materialized.
+    Naive,
+    /// One call of this crate.
     Flash,
-    /// One call, with keys and values kept between calls.
+    /// One call of this crate with a KV cache per layer.
     Cached(&'a mut [KvCache]),
 }
 
 impl Attention<'_> {
-    /// q (b, s, heads, head), k and v (b, s, key heads, head).
+    /// q (b, s, heads, head), k and v (b, s, KV heads, head).
     fn run(&mut self, layer: usize, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         let scale = 1.0 / (HEAD as f32).sqrt();
         match self {
-            Attention::Plain => plain(q, k, v, scale),
+            Attention::Naive => naive(q, k, v, scale),
             Attention::Flash => flash_attn(q, k, v, scale, true),
             Attention::Cached(caches) => caches[layer].flash_attn(q, k, v, scale, true),
         }
     }
 }
 
-fn plain(q: &Tensor, k: &Tensor, v: &Tensor, scale: f32) -> Result<Tensor> {
+fn naive(q: &Tensor, k: &Tensor, v: &Tensor, scale: f32) -> Result<Tensor> {
     let (b, s, _, _) = q.dims4()?;
     let repeat = |x: &Tensor| -> Result<Tensor> {
         let x = x.transpose(1, 2)?.unsqueeze(2)?;
@@ -43,8 +44,8 @@ fn plain(q: &Tensor, k: &Tensor, v: &Tensor, scale: f32) -> Result<Tensor> {
     };
     let q = q.transpose(1, 2)?.contiguous()?;
     let scores = (q.matmul(&repeat(k)?.t()?)? * f64::from(scale))?;
-    let hidden: Vec<f32> = (0..s * s).map(|n| if n % s > n / s { f32::NEG_INFINITY } else { 0.0 }).collect();
-    let scores = scores.broadcast_add(&Tensor::from_vec(hidden, (1, 1, s, s), q.device())?)?;
+    let mask: Vec<f32> = (0..s * s).map(|n| if n % s > n / s { f32::NEG_INFINITY } else { 0.0 }).collect();
+    let scores = scores.broadcast_add(&Tensor::from_vec(mask, (1, 1, s, s), q.device())?)?;
     candle_nn::ops::softmax(&scores, D::Minus1)?.matmul(&repeat(v)?)?.transpose(1, 2)
 }
 
@@ -75,7 +76,7 @@ impl Block {
         })
     }
 
-    /// `rotation`: cosines and sines of the tokens' places.
+    /// `rotation`: cosines and sines of the tokens' positions.
     fn forward(
         &self,
         layer: usize,
@@ -112,8 +113,8 @@ impl Model {
     fn new(vb: VarBuilder) -> Result<Self> {
         let angles: Vec<f32> = (0..LONGEST * HEAD / 2)
             .map(|n| {
-                let (place, pair) = (n / (HEAD / 2), n % (HEAD / 2));
-                place as f32 * 10000f32.powf(-2.0 * pair as f32 / HEAD as f32)
+                let (position, pair) = (n / (HEAD / 2), n % (HEAD / 2));
+                position as f32 * 10000f32.powf(-2.0 * pair as f32 / HEAD as f32)
             })
             .collect();
         let angles = Tensor::from_vec(angles, (LONGEST, HEAD / 2), vb.device())?;
@@ -126,10 +127,10 @@ impl Model {
         })
     }
 
-    /// The logits of all tokens, of which the first is at this place.
-    fn forward(&self, tokens: &Tensor, place: usize, attention: &mut Attention) -> Result<Tensor> {
+    /// The logits of all tokens; the first one is at `position`.
+    fn forward(&self, tokens: &Tensor, position: usize, attention: &mut Attention) -> Result<Tensor> {
         let s = tokens.dim(1)?;
-        let rotation = (self.rotation.0.narrow(0, place, s)?, self.rotation.1.narrow(0, place, s)?);
+        let rotation = (self.rotation.0.narrow(0, position, s)?, self.rotation.1.narrow(0, position, s)?);
         let mut x = self.embedding.forward(tokens)?;
         for (layer, block) in self.blocks.iter().enumerate() {
             x = block.forward(layer, &x, &rotation, attention)?;
@@ -144,25 +145,25 @@ fn main() -> Result<()> {
     let tokens: Vec<u32> = (0..48).map(|n| (n * 37 + 11) % VOCABULARY as u32).collect();
     let tokens = Tensor::from_vec(tokens, (1, 48), &device)?;
 
-    let plain = model.forward(&tokens, 0, &mut Attention::Plain)?;
+    let naive = model.forward(&tokens, 0, &mut Attention::Naive)?;
     let flash = model.forward(&tokens, 0, &mut Attention::Flash)?;
     let mut caches: Vec<KvCache> =
         (0..LAYERS).map(|_| KvCache::new(DType::F32, 1, LONGEST, KEY_HEADS, HEAD)).collect::<Result<_>>()?;
     let mut steps = vec![model.forward(&tokens.i((.., ..32))?, 0, &mut Attention::Cached(&mut caches))?];
-    for place in 32..48 {
+    for position in 32..48 {
         steps.push(model.forward(
-            &tokens.narrow(1, place, 1)?,
-            place,
+            &tokens.narrow(1, position, 1)?,
+            position,
             &mut Attention::Cached(&mut caches),
         )?);
     }
     let cached = Tensor::cat(&steps, 1)?;
 
-    let difference = |x: &Tensor| (x - &plain)?.abs()?.max_all()?.to_scalar::<f32>();
-    let largest = plain.abs()?.max_all()?.to_scalar::<f32>()?;
-    println!("logits: {:?}, the largest {largest:.3}", plain.shape());
-    println!("flash attention differs by at most {:.1e}", difference(&flash)?);
-    println!("with a cache, token by token, by at most {:.1e}", difference(&cached)?);
+    let difference = |x: &Tensor| (x - &naive)?.abs()?.max_all()?.to_scalar::<f32>();
+    let largest = naive.abs()?.max_all()?.to_scalar::<f32>()?;
+    println!("logits: {:?}, the largest {largest:.3}", naive.shape());
+    println!("flash_attn: differs from naive attention by at most {:.1e}", difference(&flash)?);
+    println!("KV cache, token by token: differs by at most {:.1e}", difference(&cached)?);
     assert!(difference(&flash)? < 1e-5 * largest && difference(&cached)? < 1e-5 * largest);
     Ok(())
 }

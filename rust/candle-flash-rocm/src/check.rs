@@ -1,7 +1,7 @@
-//! What shapes must have in common, refused in candle-flash-attn's words where it refuses the same.
+//! Checks of shapes and dtypes, with candle-flash-attn's messages where it makes the same check.
 use candle::{bail, DType, Layout, Result, Tensor};
 
-/// What the shapes of q, k and v say once they fit together.
+/// The sizes of a call, after q, k and v were found to match.
 #[derive(Debug)]
 pub(crate) struct Dims {
     pub(crate) heads: usize,
@@ -11,7 +11,7 @@ pub(crate) struct Dims {
 
 const MAX_HEAD_DIM: usize = 576;
 
-/// The head counts and sizes, and that elements of a row lie side by side.
+/// Checks heads and head dims, and that the last dimension is contiguous.
 fn rows(q: &Layout, k: &Layout, v: &Layout) -> Result<()> {
     for (name, layout) in [("q", q), ("k", k), ("v", v)] {
         let stride = layout.stride();
@@ -54,7 +54,7 @@ pub(crate) fn dense(q: &Layout, k: &Layout, v: &Layout) -> Result<Dims> {
     Ok(Dims { heads, out: vec![b, sq, heads, v.dims()[3]], lse: vec![b, heads, sq] })
 }
 
-pub(crate) fn packed(q: &Layout, k: &Layout, v: &Layout, page_block_size: Option<usize>) -> Result<Dims> {
+pub(crate) fn varlen(q: &Layout, k: &Layout, v: &Layout, page_block_size: Option<usize>) -> Result<Dims> {
     let [q_rank, k_rank, v_rank] = [q, k, v].map(|l| l.dims().len());
     let paged = page_block_size.is_some();
     if q_rank != 3 || (!paged && (k_rank != 3 || v_rank != 3)) {
@@ -76,14 +76,16 @@ pub(crate) fn packed(q: &Layout, k: &Layout, v: &Layout, page_block_size: Option
     Ok(Dims { heads, out: vec![total_q, heads, v.dims()[v_rank - 1]], lse: vec![heads, total_q] })
 }
 
-/// The numbers of an integer tensor, which Candle keeps as u32 or i32.
+/// The elements of an integer tensor, which Candle stores as u32 or i32.
 pub(crate) fn integers(name: &str, tensor: &Tensor) -> Result<Vec<i32>> {
     let tensor = host(name, tensor)?.flatten_all()?;
     match tensor.dtype() {
         DType::I32 => tensor.to_vec1(),
         DType::U32 => {
             let fits = |x| {
-                i32::try_from(x).map_err(|_| candle::Error::msg(format!("{name}: {x} is above {}", i32::MAX)))
+                i32::try_from(x).map_err(|_| {
+                    candle::Error::msg(format!("{name} is {x}; it must be at most {}", i32::MAX))
+                })
             };
             tensor.to_vec1::<u32>()?.into_iter().map(fits).collect()
         }
@@ -91,7 +93,7 @@ pub(crate) fn integers(name: &str, tensor: &Tensor) -> Result<Vec<i32>> {
     }
 }
 
-/// Where each sequence begins: (batch + 1) numbers.
+/// The row where each sequence starts: (batch + 1) numbers.
 pub(crate) fn seqlens(q: &Tensor, k: &Tensor) -> Result<[Vec<i32>; 2]> {
     let (nq, nk) = (q.dims1()?, k.dims1()?);
     if nq < 2 {
@@ -103,7 +105,7 @@ pub(crate) fn seqlens(q: &Tensor, k: &Tensor) -> Result<[Vec<i32>; 2]> {
     Ok([integers("seqlens_q", q)?, integers("seqlens_k", k)?])
 }
 
-/// The f32 numbers of all heads.
+/// An f32 tensor with one element per head.
 pub(crate) fn per_head(name: &str, tensor: &Tensor, heads: usize) -> Result<Vec<f32>> {
     if tensor.dtype() != DType::F32 {
         bail!("DType mismatch {name} {:?}, expected {:?}", tensor.dtype(), DType::F32)
@@ -121,7 +123,7 @@ fn host<'a>(name: &str, tensor: &'a Tensor) -> Result<&'a Tensor> {
     Ok(tensor)
 }
 
-/// A window wider than all keys is none.
+/// A window larger than the number of keys is unbounded.
 pub(crate) fn window(size: Option<usize>, keys: usize) -> Option<usize> {
     size.filter(|size| *size <= keys)
 }
@@ -135,7 +137,7 @@ mod tests {
         Layout::contiguous(Shape::from(dims))
     }
 
-    fn words<T: std::fmt::Debug>(result: Result<T>) -> String {
+    fn message<T: std::fmt::Debug>(result: Result<T>) -> String {
         result.unwrap_err().to_string().lines().next().unwrap().to_string()
     }
 
@@ -146,54 +148,57 @@ mod tests {
         let dims = dense(&q, &k, &layout(&[2, 7, 2, 16])).unwrap();
         assert_eq!((dims.heads, dims.out, dims.lse), (4, vec![2, 5, 4, 16], vec![2, 4, 5]));
         assert_eq!(
-            words(dense(&layout(&[5, 4, 8]), &k, &k)),
+            message(dense(&layout(&[5, 4, 8]), &k, &k)),
             "flash-attn expects input tensors of rank 4 (q: 3, k: 4, v: 4)"
         );
         assert_eq!(
-            words(dense(&q, &layout(&[3, 7, 2, 8]), &k)),
+            message(dense(&q, &layout(&[3, 7, 2, 8]), &k)),
             "shape mismatch q [2, 5, 4, 8] and k [3, 7, 2, 8]"
         );
         assert_eq!(
-            words(dense(&q, &layout(&[2, 7, 2, 9]), &k)),
+            message(dense(&q, &layout(&[2, 7, 2, 9]), &k)),
             "shape mismatch q [2, 5, 4, 8] and k [2, 7, 2, 9]"
         );
         assert_eq!(
-            words(dense(&q, &k, &layout(&[2, 6, 2, 8]))),
+            message(dense(&q, &k, &layout(&[2, 6, 2, 8]))),
             "shape mismatch q [2, 5, 4, 8] and v [2, 6, 2, 8]"
         );
         assert_eq!(
-            words(dense(&q, &layout(&[2, 7, 3, 8]), &layout(&[2, 7, 3, 8]))),
+            message(dense(&q, &layout(&[2, 7, 3, 8]), &layout(&[2, 7, 3, 8]))),
             "number of k/v heads 3 must divide number of heads in query 4"
         );
         assert!(dense(&q, &layout(&[2, 7, 0, 8]), &layout(&[2, 7, 0, 8])).is_err());
         let wide = layout(&[1, 1, 1, 584]);
-        assert_eq!(words(dense(&wide, &wide, &wide)), "only supports head dimension at most 576 (got 584)");
-        let turned = Layout::new(Shape::from((2, 5, 4, 8)), vec![160, 32, 1, 4], 0);
-        assert_eq!(words(dense(&turned, &k, &k)), "the last dim of q must be contiguous [160, 32, 1, 4]");
+        assert_eq!(message(dense(&wide, &wide, &wide)), "only supports head dimension at most 576 (got 584)");
+        let transposed = Layout::new(Shape::from((2, 5, 4, 8)), vec![160, 32, 1, 4], 0);
+        assert_eq!(
+            message(dense(&transposed, &k, &k)),
+            "the last dim of q must be contiguous [160, 32, 1, 4]"
+        );
     }
 
     #[test]
-    fn packed_shapes() {
+    fn varlen_shapes() {
         let q = layout(&[9, 4, 8]);
         let k = layout(&[11, 2, 8]);
-        let dims = packed(&q, &k, &k, None).unwrap();
+        let dims = varlen(&q, &k, &k, None).unwrap();
         assert_eq!((dims.heads, dims.out, dims.lse), (4, vec![9, 4, 8], vec![4, 9]));
         assert_eq!(
-            words(packed(&layout(&[1, 9, 4, 8]), &k, &k, None)),
+            message(varlen(&layout(&[1, 9, 4, 8]), &k, &k, None)),
             "flash-attn-varlen expects input tensors of rank 3 (q: 4, k: 3, v: 3)"
         );
         assert_eq!(
-            words(packed(&q, &k, &layout(&[10, 2, 8]), None)),
+            message(varlen(&q, &k, &layout(&[10, 2, 8]), None)),
             "shape mismatch k [11, 2, 8] and v [10, 2, 8]"
         );
         let pages = layout(&[3, 5, 2, 8]);
-        assert_eq!(packed(&q, &pages, &pages, Some(5)).unwrap().out, [9, 4, 8]);
+        assert_eq!(varlen(&q, &pages, &pages, Some(5)).unwrap().out, [9, 4, 8]);
         assert_eq!(
-            words(packed(&q, &pages, &pages, Some(6))),
+            message(varlen(&q, &pages, &pages, Some(6))),
             "page_block_size 6 does not match k shape [3, 5, 2, 8]"
         );
         assert_eq!(
-            words(packed(&q, &k, &k, Some(5))),
+            message(varlen(&q, &k, &k, Some(5))),
             "flash-attn-varlen paged expects k/v tensors of rank 4 (k: 3, v: 3)"
         );
     }

@@ -1,21 +1,25 @@
-//! The functions of candle-flash-attn, by the same names and with the same arguments: free ones, the same for tensors that stay
-//! on a GPU ([`on_device`]), and as methods of [`RocmAttention`] and, as far as they fit, of [`KvCache`]. Declared once, below.
+//! The functions of candle-flash-attn, with the same names and arguments. Each is declared once and
+//! generated as a free function, for tensors in GPU memory ([`on_device`]), as a method of
+//! [`RocmAttention`] and, if dense, of [`KvCache`].
 use crate::kv_cache::{DeviceCache, KvCache};
-use crate::op::{Attention, Packed, Pages, Spec};
+use crate::op::{Attention, Pages, Spec, Varlen};
 use crate::rocm::{self, RocmAttention};
 use crate::rocm_tensor::RocmTensor;
 use candle::{Result, Tensor};
 
-/// Causal is a window that ends at the query's own place.
+/// A causal mask is a window that ends at the query position.
 fn causal_window(causal: bool) -> Option<usize> {
     causal.then_some(0)
 }
 
-/// Declares functions of this crate, the same for tensors on a GPU, and as methods of [`RocmAttention`].
+/// Declares free functions, the same for tensors on a GPU, and methods of [`RocmAttention`].
 macro_rules! functions {
     (by $k:ident in $module:ident; $($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) $spec:block)*) => {
         $(
             $(#[$doc])*
+            ///
+            /// # Errors
+            /// A shape, dtype or option is invalid or not supported; the message names it.
             #[allow(clippy::too_many_arguments)]
             pub fn $name(q: &Tensor, $k: &Tensor, v: &Tensor, $($argument: $type),*) -> Result<Tensor> {
                 Attention::apply($spec, rocm::default_target(), q, $k, v)
@@ -25,8 +29,11 @@ macro_rules! functions {
             use super::*;
             $(
                 #[doc = concat!(
-                    "[`", stringify!($name), "`](crate::", stringify!($name), ") where the tensors are, on their stream."
+                    "[`", stringify!($name), "`](crate::", stringify!($name), ") for tensors in GPU memory, on their stream."
                 )]
+                ///
+                /// # Errors
+                /// A shape, dtype or option is invalid or not supported; the message names it.
                 #[allow(clippy::too_many_arguments)]
                 pub fn $name(
                     q: &RocmTensor, $k: &RocmTensor, v: &RocmTensor, $($argument: $type),*
@@ -38,6 +45,9 @@ macro_rules! functions {
         impl RocmAttention {
             $(
                 #[doc = concat!("[`", stringify!($name), "`](crate::", stringify!($name), ") on this GPU.")]
+                ///
+                /// # Errors
+                /// A shape, dtype or option is invalid or not supported; the message names it.
                 #[allow(clippy::too_many_arguments)]
                 pub fn $name(&self, q: &Tensor, $k: &Tensor, v: &Tensor, $($argument: $type),*) -> Result<Tensor> {
                     Attention::apply($spec, self.target(), q, $k, v)
@@ -47,15 +57,18 @@ macro_rules! functions {
     };
 }
 
-/// The same, and methods of [`KvCache`] too.
+/// As `functions!`, plus methods of [`KvCache`].
 macro_rules! functions_with_cache {
     (by $k:ident in $module:ident; $($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) $spec:block)*) => {
         functions! { by $k in $module; $($(#[$doc])* $name($($argument: $type),*) $spec)* }
         impl DeviceCache<'_> {
             $(
                 #[doc = concat!(
-                    "As [`KvCache::", stringify!($name), "`], of tensors that are on the cache's stream already."
+                    "As [`KvCache::", stringify!($name), "`], for tensors on the cache's stream."
                 )]
+                ///
+                /// # Errors
+                /// A shape, dtype or option is invalid or not supported; the message names it.
                 #[allow(clippy::too_many_arguments)]
                 pub fn $name(
                     &mut self, q: &RocmTensor, k: &RocmTensor, v: &RocmTensor, $($argument: $type),*
@@ -67,9 +80,12 @@ macro_rules! functions_with_cache {
         impl KvCache {
             $(
                 #[doc = concat!(
-                    "Appends `k` and `v`, and attends as [`", stringify!($name), "`](crate::", stringify!($name),
-                    ") does over all keys that are there then."
+                    "Appends `k` and `v`, then runs [`", stringify!($name), "`](crate::", stringify!($name),
+                    ") over all cached keys."
                 )]
+                ///
+                /// # Errors
+                /// A shape, dtype or option is invalid or not supported; the message names it.
                 #[allow(clippy::too_many_arguments)]
                 pub fn $name(&mut self, q: &Tensor, k: &Tensor, v: &Tensor, $($argument: $type),*) -> Result<Tensor> {
                     self.attend($spec, q, k, v)
@@ -93,7 +109,7 @@ fn dense(
         window_size_right,
         softcap,
         sinks: None,
-        packed: None,
+        varlen: None,
     }
 }
 
@@ -101,7 +117,7 @@ fn with_sinks(sinks: &Tensor, spec: Spec) -> Spec {
     Spec { sinks: Some(sinks.clone()), ..spec }
 }
 
-/// Keys and values in pages as long as the second dimension of k says, if there is a table.
+/// The paged KV cache of a block table; the page size is the second dimension of k.
 fn pages(k: &impl HasDims, block_table: &Option<Tensor>) -> Option<Pages> {
     block_table.as_ref().map(|table| Pages {
         block_table: table.clone(),
@@ -110,7 +126,7 @@ fn pages(k: &impl HasDims, block_table: &Option<Tensor>) -> Option<Pages> {
     })
 }
 
-/// Tensors of either kind.
+/// Candle's tensors and tensors in GPU memory.
 trait HasDims {
     fn sizes(&self) -> &[usize];
 }
@@ -125,32 +141,34 @@ impl HasDims for RocmTensor {
     }
 }
 
-fn packed(seqlens: [&Tensor; 2], longest: [usize; 2], pages: Option<Pages>, spec: Spec) -> Spec {
+fn varlen(seqlens: [&Tensor; 2], longest: [usize; 2], pages: Option<Pages>, spec: Spec) -> Spec {
     let [seqlens_q, seqlens_k] = seqlens.map(Tensor::clone);
     let [max_seqlen_q, max_seqlen_k] = longest;
-    Spec { packed: Some(Packed { seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k, pages }), ..spec }
+    Spec { varlen: Some(Varlen { seqlens_q, seqlens_k, max_seqlen_q, max_seqlen_k, pages }), ..spec }
 }
 
 functions_with_cache! { by k in dense_on_device;
     /// Attention: softmax(q kᵀ · `softmax_scale`) v.
     ///
-    /// q is (batch, seqlen_q, heads, head size), k and v are (batch, seqlen_k, kv heads, head size), where kv heads
-    /// divides heads; v may have a head size of its own. f32, f16 or bf16, head sizes up to 576, any strides as long as
-    /// the last dimension is contiguous. With `causal` a query sees no key after its own place, and the last query stands
-    /// at the last key. Gives (batch, seqlen_q, heads, head size of v), with gradients for q, k and v.
+    /// q is (batch, seqlen_q, heads, head dim), k and v are (batch, seqlen_k, kv heads, head dim).
+    /// heads is a multiple of kv heads. v may have another head dim. Dtypes are f32, f16 and bf16,
+    /// head dims at most 576. Strides are arbitrary, but the last dimension is contiguous. The
+    /// causal mask is bottom-right aligned. Returns (batch, seqlen_q, heads, head dim of v), with
+    /// gradients for q, k and v.
     flash_attn(softmax_scale: f32, causal: bool) {
         dense(softmax_scale, None, [None, causal_window(causal)], None)
     }
 
-    /// [`flash_attn`] where a query sees at most so many keys to the left and right of its place; `None` is no bound, and
-    /// so is a number above seqlen_k. (`None`, `Some(0)`) is causal.
+    /// [`flash_attn`] with a sliding window: at most this many keys before and after the query
+    /// position. `None` and numbers above seqlen_k are unbounded. (`None`, `Some(0)`) is causal.
     flash_attn_windowed(
         softmax_scale: f32, window_size_left: Option<usize>, window_size_right: Option<usize>
     ) {
         dense(softmax_scale, None, [window_size_left, window_size_right], None)
     }
 
-    /// [`flash_attn`] with ALiBi: a score loses slope · distance. `alibi_slopes` is f32 (heads).
+    /// [`flash_attn`] with ALiBi: subtracts slope · distance from each score. `alibi_slopes` is f32
+    /// (heads).
     flash_attn_alibi(alibi_slopes: &Tensor, softmax_scale: f32, causal: bool) {
         dense(softmax_scale, Some(alibi_slopes), [None, causal_window(causal)], None)
     }
@@ -162,8 +180,8 @@ functions_with_cache! { by k in dense_on_device;
         dense(softmax_scale, Some(alibi_slopes), [window_size_left, window_size_right], None)
     }
 
-    /// [`flash_attn_windowed`] with ALiBi if slopes are given, and scaled scores s replaced by
-    /// softcap · tanh(s / softcap) before that; 0 leaves them.
+    /// [`flash_attn_windowed`] with softcap and optional ALiBi. Softcap replaces a scaled score s
+    /// by softcap · tanh(s / softcap) before ALiBi; 0 is off.
     flash_attn_alibi_windowed_softcap(
         alibi_slopes: Option<&Tensor>, softmax_scale: f32, window_size_left: Option<usize>,
         window_size_right: Option<usize>, softcap: f32
@@ -171,12 +189,13 @@ functions_with_cache! { by k in dense_on_device;
         dense(softmax_scale, alibi_slopes, [window_size_left, window_size_right], Some(softcap))
     }
 
-    /// [`flash_attn`] with a softcap, as in [`flash_attn_alibi_windowed_softcap`].
+    /// [`flash_attn`] with softcap, as in [`flash_attn_alibi_windowed_softcap`].
     flash_attn_softcap(softmax_scale: f32, softcap: Option<f32>, causal: bool) {
         dense(softmax_scale, None, [None, causal_window(causal)], softcap)
     }
 
-    /// [`flash_attn_windowed`] with sinks: f32 (heads), one more logit per head that takes weight but has no value.
+    /// [`flash_attn_windowed`] with sinks: f32 (heads), one extra logit per head that adds to the
+    /// softmax's sum but has no value.
     flash_attn_windowed_sinks(
         sinks: &Tensor, softmax_scale: f32, window_size_left: Option<usize>, window_size_right: Option<usize>
     ) {
@@ -184,34 +203,38 @@ functions_with_cache! { by k in dense_on_device;
     }
 }
 
-functions! { by k in packed_on_device;
-    /// Attention over sequences of different lengths, packed one after the other.
+functions! { by k in varlen_on_device;
+    /// Varlen attention: sequences of different lengths, concatenated without padding.
     ///
-    /// q is (total_q, heads, head size), k and v are (total_k, kv heads, head size). `seqlens_q` and `seqlens_k`, u32 or
-    /// i32 (batch + 1), say at which row each sequence begins: 0, length 1, length 1 + length 2 and so on. No sequence
-    /// may be longer than `max_seqlen_q` and `max_seqlen_k`. Otherwise as [`flash_attn`]. Rows that belong to no sequence give zeros.
+    /// q is (total_q, heads, head dim), k and v are (total_k, kv heads, head dim). `seqlens_q` and
+    /// `seqlens_k`, u32 or i32 (batch + 1), have the row where each sequence starts: 0, length 1,
+    /// length 1 + length 2 and so on. No sequence may be longer than `max_seqlen_q` and
+    /// `max_seqlen_k`. Everything else is as in [`flash_attn`]. Rows outside all sequences become
+    /// zero.
     flash_attn_varlen(
         seqlens_q: &Tensor, seqlens_k: &Tensor, max_seqlen_q: usize, max_seqlen_k: usize, softmax_scale: f32, causal: bool
     ) {
         let spec = dense(softmax_scale, None, [None, causal_window(causal)], None);
-        packed([seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k], None, spec)
+        varlen([seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k], None, spec)
     }
 
-    /// [`flash_attn_varlen`] with a window, as in [`flash_attn_windowed`]; a number above `max_seqlen_k` is no bound.
+    /// [`flash_attn_varlen`] with a window, as in [`flash_attn_windowed`]; a number above
+    /// `max_seqlen_k` is unbounded.
     flash_attn_varlen_windowed(
         seqlens_q: &Tensor, seqlens_k: &Tensor, max_seqlen_q: usize, max_seqlen_k: usize, softmax_scale: f32,
         window_size_left: Option<usize>, window_size_right: Option<usize>
     ) {
         let spec = dense(softmax_scale, None, [window_size_left, window_size_right], None);
-        packed([seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k], None, spec)
+        varlen([seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k], None, spec)
     }
 
-    /// [`flash_attn_varlen_windowed`] over keys and values that lie in pages.
+    /// [`flash_attn_varlen_windowed`] with a paged KV cache.
     ///
-    /// k and v are (pages, page_block_size, kv heads, head size), and `block_table`, u32 or i32 (batch, pages of the longest),
-    /// names the pages of each sequence in order. Any page size will do. `mm_prefix_ranges`, i32 (batch, ranges, 2), has
-    /// ranges of places [start, end) within which all see each other whatever the window says; an empty range is none. There
-    /// is no gradient.
+    /// k and v are (pages, page_block_size, kv heads, head dim), with any page size. `block_table`,
+    /// u32 or i32 (batch, pages of the longest), has the pages of each sequence in order.
+    /// `mm_prefix_ranges`, i32 (batch, ranges, 2), has ranges [start, end) of positions that attend
+    /// to each other regardless of the window; an empty range is ignored. Gradients are not
+    /// supported.
     flash_attn_varlen_paged_windowed(
         seqlens_q: &Tensor, seqlens_k: &Tensor, block_table: &Tensor, mm_prefix_ranges: Option<&Tensor>,
         max_seqlen_q: usize, max_seqlen_k: usize, softmax_scale: f32, window_size_left: Option<usize>,
@@ -220,7 +243,7 @@ functions! { by k in packed_on_device;
         let spec = dense(softmax_scale, None, [window_size_left, window_size_right], softcap);
         let (block_table, mm_prefix_ranges) = (block_table.clone(), mm_prefix_ranges.cloned());
         let pages = Pages { block_table, mm_prefix_ranges, page_block_size };
-        packed([seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k], Some(pages), spec)
+        varlen([seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k], Some(pages), spec)
     }
 
     /// [`flash_attn_varlen`] with ALiBi: `alibi_slopes` is f32 (heads).
@@ -229,7 +252,7 @@ functions! { by k in packed_on_device;
         softmax_scale: f32, causal: bool
     ) {
         let spec = dense(softmax_scale, Some(alibi_slopes), [None, causal_window(causal)], None);
-        packed([seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k], None, spec)
+        varlen([seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k], None, spec)
     }
 
     /// [`flash_attn_varlen_windowed`] with ALiBi.
@@ -238,16 +261,16 @@ functions! { by k in packed_on_device;
         softmax_scale: f32, window_size_left: Option<usize>, window_size_right: Option<usize>
     ) {
         let spec = dense(softmax_scale, Some(alibi_slopes), [window_size_left, window_size_right], None);
-        packed([seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k], None, spec)
+        varlen([seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k], None, spec)
     }
 
-    /// [`flash_attn_varlen_windowed`] with ALiBi if slopes are given, and a softcap; 0 is none.
+    /// [`flash_attn_varlen_windowed`] with softcap and optional ALiBi; softcap 0 is off.
     flash_attn_varlen_alibi_windowed_softcap(
         alibi_slopes: Option<&Tensor>, seqlens_q: &Tensor, seqlens_k: &Tensor, max_seqlen_q: usize, max_seqlen_k: usize,
         softmax_scale: f32, window_size_left: Option<usize>, window_size_right: Option<usize>, softcap: f32
     ) {
         let spec = dense(softmax_scale, alibi_slopes, [window_size_left, window_size_right], Some(softcap));
-        packed([seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k], None, spec)
+        varlen([seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k], None, spec)
     }
 
     /// [`flash_attn_varlen_windowed`] with sinks, as in [`flash_attn_windowed_sinks`].
@@ -256,19 +279,19 @@ functions! { by k in packed_on_device;
         softmax_scale: f32, window_size_left: Option<usize>, window_size_right: Option<usize>
     ) {
         let spec = with_sinks(sinks, dense(softmax_scale, None, [window_size_left, window_size_right], None));
-        packed([seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k], None, spec)
+        varlen([seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k], None, spec)
     }
 }
 
 functions! { by k in paged_on_device;
-    /// [`flash_attn_varlen`] with a softcap, over keys and values in pages where a table is given: candle-vllm's spelling. Pages are
-    /// as long as the second dimension of k.
+    /// [`flash_attn_varlen`] with softcap and, if `block_table` is given, a paged KV cache: the
+    /// signature of candle-vllm. The page size is the second dimension of k.
     flash_attn_varlen_softcap(
         seqlens_q: &Tensor, seqlens_k: &Tensor, block_table: &Option<Tensor>, max_seqlen_q: usize, max_seqlen_k: usize,
         softmax_scale: f32, softcap: Option<f32>, causal: bool
     ) {
         let spec = dense(softmax_scale, None, [None, causal_window(causal)], softcap);
-        packed([seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k], pages(k, block_table), spec)
+        varlen([seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k], pages(k, block_table), spec)
     }
 
     /// [`flash_attn_varlen_softcap`] with a window.
@@ -277,28 +300,32 @@ functions! { by k in paged_on_device;
         softmax_scale: f32, softcap: Option<f32>, window_size_left: Option<usize>, window_size_right: Option<usize>
     ) {
         let spec = dense(softmax_scale, None, [window_size_left, window_size_right], softcap);
-        packed([seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k], pages(k, block_table), spec)
+        varlen([seqlens_q, seqlens_k], [max_seqlen_q, max_seqlen_k], pages(k, block_table), spec)
     }
 }
 
-/// The functions of this crate for tensors that stay on a GPU.
+/// The functions of this crate for tensors in GPU memory.
 ///
-/// Results know what they were computed from: [`RocmTensor::gradients`].
+/// A result refers to its inputs: [`RocmTensor::gradients`].
 pub mod on_device {
     pub use super::dense_on_device::*;
-    pub use super::packed_on_device::*;
     pub use super::paged_on_device::*;
+    pub use super::varlen_on_device::*;
 }
 
-/// The functions of candle-flash-attn-v3, which are told whether to pack the query heads of a group into one tile. This library
-/// decides that by itself: results are the same either way.
+/// The functions of candle-flash-attn-v3, whose last argument selects GQA packing: the query heads
+/// of a KV head in one tile. This library selects that itself, and the argument has no effect on
+/// results.
 pub mod v3 {
     use super::*;
 
     macro_rules! with_packing {
         ($($name:ident($($argument:ident: $type:ty),*))*) => {
             $(
-                #[doc = concat!("[`", stringify!($name), "`](crate::", stringify!($name), "), spelled as version 3 does.")]
+                #[doc = concat!("[`", stringify!($name), "`](crate::", stringify!($name), "), with the signature of candle-flash-attn-v3.")]
+                ///
+                /// # Errors
+                /// A shape, dtype or option is invalid or not supported; the message names it.
                 #[allow(clippy::too_many_arguments)]
                 pub fn $name(
                     q: &Tensor, k: &Tensor, v: &Tensor, $($argument: $type,)* _use_gqa_packing: bool
@@ -334,17 +361,17 @@ pub mod v3 {
     }
 }
 
-/// Dense attention as an operation that Candle applies: `q.apply_op3(&k, &v, FlashAttn { .. })`. The functions of this
-/// crate do that.
+/// Dense attention as a custom op: `q.apply_op3(&k, &v, FlashAttn { .. })`. The functions of this
+/// crate apply such an op.
 #[derive(Clone, Debug)]
 pub struct FlashAttn {
-    /// What q·k is multiplied by.
+    /// The scale of q·kᵀ.
     pub softmax_scale: f32,
     /// f32 (heads).
     pub alibi_slopes: Option<Tensor>,
-    /// Keys seen before the query's place; `None` is no bound.
+    /// The window before the query position; `None` is unbounded.
     pub window_size_left: Option<usize>,
-    /// Keys seen after the query's place; `None` is no bound.
+    /// The window after the query position; `None` is unbounded.
     pub window_size_right: Option<usize>,
     /// Scores s become cap · tanh(s / cap).
     pub softcap: Option<f32>,
@@ -356,7 +383,7 @@ impl FlashAttn {
         dense(self.softmax_scale, self.alibi_slopes.as_ref(), windows, self.softcap)
     }
 
-    /// It may be applied many times, so nothing is kept between forward and backward.
+    /// The op may be applied many times, so forward saves nothing for backward.
     fn attention(&self) -> Attention {
         Attention::new(self.spec(), rocm::default_target(), false)
     }

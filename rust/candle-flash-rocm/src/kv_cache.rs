@@ -1,23 +1,24 @@
-//! Keys and values kept between calls, in host memory or on a GPU, with the dense functions of this crate.
+//! A KV cache in host memory or on a GPU, with the dense functions of this crate.
 use crate::check;
 use crate::op::{slices, stage_all, unsupported, with_options, Spec};
 use crate::rocm_tensor::{kind_of, RocmTensor};
-use crate::stage::{from_rocflash, Target, Wanted};
+use crate::stage::{from_rocflash, Pending, Target};
 use candle::{bail, CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, WithDType};
 use half::{bf16, f16};
 use rocflash::{Append, Element, Outputs};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A cache of keys and values: (batch, capacity, kv heads, head size), filled from the front.
+/// A KV cache: (batch, capacity, kv heads, head dim).
 ///
-/// Its functions are those of this crate with `k` and `v` the new keys and values, which are appended before q
-/// attends over all that are there. There is no gradient through a cache.
+/// Its functions are those of this crate. They append `k` and `v` to the cache, and q attends to
+/// all cached keys. Gradients through a cache are not supported.
 ///
 /// ```
 /// use candle::{DType, Device, Tensor};
 /// use candle_flash_rocm::KvCache;
 ///
-/// let mut cache = KvCache::new(DType::F32, 1, 4096, 2, 64)?; // batch, capacity, kv heads, head size
+/// // batch, capacity, KV heads, head dim
+/// let mut cache = KvCache::new(DType::F32, 1, 4096, 2, 64)?;
 /// for _ in 0..3 {
 ///     let q = Tensor::randn(0f32, 1., (1, 1, 8, 64), &Device::Cpu)?;
 ///     let k = Tensor::randn(0f32, 1., (1, 1, 2, 64), &Device::Cpu)?;
@@ -32,7 +33,7 @@ pub struct KvCache {
     shared: Arc<Shared>,
 }
 
-/// What the cache and an operation on it have in common.
+/// The state that the cache and its custom op share.
 #[derive(Debug)]
 struct Shared {
     cache: Mutex<rocflash::KvCache>,
@@ -42,8 +43,8 @@ struct Shared {
 }
 
 impl Shared {
-    /// The sizes of a call, and the keys that there will be: windows are measured against them, of which the longest sequence
-    /// has the most.
+    /// Checks the shapes; returns the sizes and the number of keys after the append. Window sizes
+    /// are compared with the latter, of the longest sequence.
     fn check(&self, cache: &rocflash::KvCache, layouts: [&Layout; 3]) -> Result<(check::Dims, usize)> {
         let dims = check::dense(layouts[0], layouts[1], layouts[2])?;
         let [batch, capacity, heads, head_dim] = self.shape;
@@ -54,7 +55,7 @@ impl Shared {
         let longest = cache.lengths().iter().max().map_or(0, |length| usize::try_from(*length).unwrap_or(0));
         let keys = longest.saturating_add(k[1]);
         if keys > capacity {
-            bail!("the cache has room for {capacity} keys; {keys} are too many")
+            bail!("the cache has a capacity of {capacity} keys; {keys} are too many")
         }
         Ok((dims, keys))
     }
@@ -65,7 +66,11 @@ impl Shared {
 }
 
 impl KvCache {
-    /// In host memory. [`RocmAttention::kv_cache`](crate::RocmAttention::kv_cache) makes one on a GPU.
+    /// Allocates a cache in host memory.
+    /// [`RocmAttention::kv_cache`](crate::RocmAttention::kv_cache) allocates one on a GPU.
+    ///
+    /// # Errors
+    /// `dtype` or `capacity` is not supported, or memory is missing.
     pub fn new(dtype: DType, batch: usize, capacity: usize, heads: usize, head_dim: usize) -> Result<Self> {
         Self::make(Target::Cpu, dtype, batch, capacity, heads, head_dim)
     }
@@ -88,31 +93,39 @@ impl KvCache {
         Ok(Self { shared: Arc::new(Shared { cache, target, dtype, shape }) })
     }
 
-    /// How many keys each sequence has.
+    /// The number of keys of each sequence.
     pub fn lengths(&self) -> Vec<usize> {
         self.shared.lock().lengths().iter().map(|length| usize::try_from(*length).unwrap_or(0)).collect()
     }
 
-    /// How many keys a sequence may have.
+    /// The largest number of keys of a sequence.
     pub fn capacity(&self) -> usize {
         self.shared.shape[1]
     }
 
-    /// Forgets all keys of a sequence from this one on.
+    /// Shortens a sequence to its first `len` keys.
+    ///
+    /// # Errors
+    /// `sequence` does not exist or has fewer than `len` keys.
     pub fn truncate(&mut self, sequence: usize, len: usize) -> Result<()> {
         self.shared.lock().truncate(sequence, len).map_err(from_rocflash)
     }
 
-    /// Forgets everything.
+    /// Removes the keys of all sequences.
     pub fn clear(&mut self) {
         self.shared.lock().clear();
     }
 
-    /// Its functions for tensors that are on its GPU already, and whose results stay there.
+    /// The functions for tensors in GPU memory, whose results stay there.
+    ///
+    /// # Errors
+    /// The cache is in host memory.
     pub fn on_device(&mut self) -> Result<DeviceCache<'_>> {
         match &self.shared.target {
             Target::Device(_) => Ok(DeviceCache { cache: self }),
-            Target::Cpu => bail!("this cache is in host memory; RocmAttention::kv_cache makes one on a GPU"),
+            Target::Cpu => {
+                bail!("this cache is in host memory; RocmAttention::kv_cache allocates one on a GPU")
+            }
         }
     }
 
@@ -124,7 +137,7 @@ impl KvCache {
     }
 }
 
-/// A [`KvCache`] on a GPU with functions for tensors that are there too: nothing but lengths travels.
+/// A [`KvCache`] on a GPU with functions for tensors in GPU memory: only the lengths are copied.
 #[derive(Debug)]
 pub struct DeviceCache<'a> {
     cache: &'a mut KvCache,
@@ -148,7 +161,7 @@ impl DeviceCache<'_> {
     }
 }
 
-/// As an operation, so that a gradient through it is refused, not cut off.
+/// A custom op, so that backward through it is an error instead of a missing gradient.
 struct Attend {
     shared: Arc<Shared>,
     spec: Spec,
@@ -164,7 +177,7 @@ impl Attend {
         let mut cache = self.shared.lock();
         let (dims, keys) = self.shared.check(&cache, layouts)?;
         let [q, k, v] = stage_all(target, slices::<T>(storages)?, layouts)?;
-        let mut out = Wanted::<T>::new(target, &dims.out)?;
+        let mut out = Pending::<T>::new(target, &dims.out)?;
         let outputs = Outputs::new(out.view_mut()?);
         let append = Append::new(k.view()?, v.view()?);
         with_options(&self.spec, &dims, keys, target, |options| {

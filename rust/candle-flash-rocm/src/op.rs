@@ -1,15 +1,17 @@
-//! The operation: one `CustomOp3` for dense, packed and paged attention, on the CPU or staged to a GPU, with gradients.
+//! The custom op: one `CustomOp3` for dense, varlen and paged attention, on the CPU or staged to a
+//! GPU, with gradients.
 use crate::check::{self, Dims};
 use crate::prefix;
-use crate::stage::{from_rocflash, Staged, Target, Wanted};
+use crate::stage::{from_rocflash, Pending, Staged, Target};
 use candle::{bail, CpuStorage, CustomOp3, DType, Layout, Result, Shape, Storage, Tensor, WithDType};
 use half::{bf16, f16};
 use rocflash::{Element, Gradients, Options, Outputs};
 use std::sync::Mutex;
 
-/// Packed sequences: where they begin, the longest, and where their keys are if those lie in pages.
+/// Varlen: the row where each sequence starts, the longest length, and the paged KV cache if there
+/// is one.
 #[derive(Clone, Debug)]
-pub(crate) struct Packed {
+pub(crate) struct Varlen {
     pub(crate) seqlens_q: Tensor,
     pub(crate) seqlens_k: Tensor,
     pub(crate) max_seqlen_q: usize,
@@ -17,7 +19,7 @@ pub(crate) struct Packed {
     pub(crate) pages: Option<Pages>,
 }
 
-/// Keys and values in pages.
+/// A paged KV cache.
 #[derive(Clone, Debug)]
 pub(crate) struct Pages {
     pub(crate) block_table: Tensor,
@@ -25,7 +27,7 @@ pub(crate) struct Pages {
     pub(crate) page_block_size: usize,
 }
 
-/// What is asked for, whoever computes it.
+/// The options of a call, independent of the device.
 #[derive(Clone, Debug)]
 pub(crate) struct Spec {
     pub(crate) softmax_scale: f32,
@@ -34,12 +36,12 @@ pub(crate) struct Spec {
     pub(crate) window_size_right: Option<usize>,
     pub(crate) softcap: Option<f32>,
     pub(crate) sinks: Option<Tensor>,
-    pub(crate) packed: Option<Packed>,
+    pub(crate) varlen: Option<Varlen>,
 }
 
 impl Spec {
     pub(crate) fn name(&self) -> &'static str {
-        if self.packed.is_some() {
+        if self.varlen.is_some() {
             "flash-attn-varlen"
         } else {
             "flash-attn"
@@ -47,12 +49,12 @@ impl Spec {
     }
 }
 
-/// The small tensors of a call, read from Candle and ready where they are needed.
+/// The option tensors of a call, read from Candle.
 struct Prepared {
     slopes: Option<Vec<f32>>,
     sinks: Option<Vec<f32>>,
-    /// Where sequences begin, and the longest of q and k.
-    begins: Option<([Vec<i32>; 2], [usize; 2])>,
+    /// cu_seqlens and the longest length, each of q and k.
+    cu_seqlens: Option<([Vec<i32>; 2], [usize; 2])>,
     table: Option<(Vec<i32>, [usize; 2])>,
     mask: Option<Vec<u8>>,
     window: [Option<usize>; 2],
@@ -65,15 +67,15 @@ impl Prepared {
         };
         let slopes = per_head("alibi_slopes", &spec.alibi_slopes)?;
         let sinks = per_head("sinks", &spec.sinks)?;
-        let keys = spec.packed.as_ref().map_or(keys, |packed| packed.max_seqlen_k);
+        let keys = spec.varlen.as_ref().map_or(keys, |varlen| varlen.max_seqlen_k);
         let mut window =
             [spec.window_size_left, spec.window_size_right].map(|size| check::window(size, keys));
-        let (mut begins, mut table, mut mask) = (None, None, None);
-        if let Some(packed) = &spec.packed {
-            let seqlens = check::seqlens(&packed.seqlens_q, &packed.seqlens_k)?;
+        let (mut cu_seqlens, mut table, mut mask) = (None, None, None);
+        if let Some(varlen) = &spec.varlen {
+            let seqlens = check::seqlens(&varlen.seqlens_q, &varlen.seqlens_k)?;
             let batch = seqlens[0].len() - 1;
-            let longest = [packed.max_seqlen_q, packed.max_seqlen_k];
-            if let Some(pages) = &packed.pages {
+            let longest = [varlen.max_seqlen_q, varlen.max_seqlen_k];
+            if let Some(pages) = &varlen.pages {
                 let (rows, columns) = pages.block_table.dims2()?;
                 table = Some((check::integers("block_table", &pages.block_table)?, [rows, columns]));
                 if let Some(tensor) = &pages.mm_prefix_ranges {
@@ -84,9 +86,9 @@ impl Prepared {
                     }
                 }
             }
-            begins = Some((seqlens, longest));
+            cu_seqlens = Some((seqlens, longest));
         }
-        Ok(Self { slopes, sinks, begins, table, mask, window })
+        Ok(Self { slopes, sinks, cu_seqlens, table, mask, window })
     }
 
     fn stage(&self, target: &Target) -> Result<StagedOptions<'_>> {
@@ -97,13 +99,13 @@ impl Prepared {
         if let Some(sinks) = &self.sinks {
             staged.sinks = Some(target.array(sinks, &[sinks.len()])?);
         }
-        if let Some(([q, k], _)) = &self.begins {
-            staged.begins = Some([target.array(q, &[q.len()])?, target.array(k, &[k.len()])?]);
+        if let Some(([q, k], _)) = &self.cu_seqlens {
+            staged.cu_seqlens = Some([target.array(q, &[q.len()])?, target.array(k, &[k.len()])?]);
         }
         if let Some((table, shape)) = &self.table {
             staged.table = Some(target.array(table, shape)?);
         }
-        if let (Some(mask), Some(([q, _], [max_q, max_k]))) = (&self.mask, &self.begins) {
+        if let (Some(mask), Some(([q, _], [max_q, max_k]))) = (&self.mask, &self.cu_seqlens) {
             staged.mask = Some(target.array(mask, &[q.len() - 1, 1, *max_q, *max_k])?);
         }
         Ok(staged)
@@ -121,7 +123,7 @@ impl Prepared {
         if let Some(sinks) = &staged.sinks {
             options = options.sinks(sinks.view()?);
         }
-        if let (Some([q, k]), Some((_, [max_q, max_k]))) = (&staged.begins, &self.begins) {
+        if let (Some([q, k]), Some((_, [max_q, max_k]))) = (&staged.cu_seqlens, &self.cu_seqlens) {
             options = options.packed(q.view()?, k.view()?).max_seqlens(*max_q, *max_k);
         }
         if let Some(table) = &staged.table {
@@ -134,7 +136,7 @@ impl Prepared {
     }
 }
 
-/// Calls `with` the options of a call, where the kernels read them.
+/// Calls `with` with the options of a call, staged to the target.
 pub(crate) fn with_options<R>(
     spec: &Spec,
     dims: &Dims,
@@ -158,31 +160,31 @@ fn read_ranges(tensor: &Tensor, batch: usize) -> Result<Vec<i32>> {
     check::integers("mm_prefix_ranges", tensor)
 }
 
-/// [`Prepared`] where the kernels read it.
+/// [`Prepared`], staged to the target.
 #[derive(Default)]
 struct StagedOptions<'a> {
     slopes: Option<Staged<'a>>,
     sinks: Option<Staged<'a>>,
-    begins: Option<[Staged<'a>; 2]>,
+    cu_seqlens: Option<[Staged<'a>; 2]>,
     table: Option<Staged<'a>>,
     mask: Option<Staged<'a>>,
 }
 
-/// What backward wants of forward, kept while Candle's graph lives.
+/// The output of forward that backward needs, kept as long as Candle's graph.
 #[derive(Debug)]
 enum Saved {
     Nothing,
     Lse(Vec<f32>),
-    /// The operation was applied more than once, so there is no telling which lse is wanted.
-    Unclear,
+    /// The op was applied more than once, so backward cannot tell which lse belongs to it.
+    Ambiguous,
 }
 
-/// Attention as Candle applies it.
+/// Attention as a custom op.
 #[derive(Debug)]
 pub(crate) struct Attention {
     spec: Spec,
     target: Target,
-    /// Whether somebody may ask for gradients.
+    /// Whether an input tracks gradients.
     tracked: bool,
     saved: Mutex<Saved>,
 }
@@ -195,24 +197,24 @@ impl Attention {
     pub(crate) fn apply(spec: Spec, target: Target, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         for (name, tensor) in [("q", q), ("k", k), ("v", v)] {
             if !tensor.device().is_cpu() {
-                bail!("{name} is on {:?}; candle-flash-rocm takes cpu tensors", tensor.device().location())
+                bail!("{name} is on {:?}; candle-flash-rocm supports cpu tensors", tensor.device().location())
             }
         }
         if spec.sinks.as_ref().is_some_and(Tensor::track_op) {
-            bail!("sinks: is a variable; there is no gradient for it, detach it")
+            bail!("sinks is a variable; its gradient is not supported, detach it")
         }
         let tracked = q.track_op() || k.track_op() || v.track_op();
         q.apply_op3(k, v, Self::new(spec, target, tracked))
     }
 
     pub(crate) fn dims(spec: &Spec, q: &Layout, k: &Layout, v: &Layout) -> Result<Dims> {
-        match &spec.packed {
+        match &spec.varlen {
             None => check::dense(q, k, v),
-            Some(packed) => check::packed(q, k, v, packed.pages.as_ref().map(|pages| pages.page_block_size)),
+            Some(varlen) => check::varlen(q, k, v, varlen.pages.as_ref().map(|pages| pages.page_block_size)),
         }
     }
 
-    /// out, and lse if it is wanted.
+    /// Returns out, and lse if requested.
     fn forward<T: Element>(
         &self,
         data: [&[T]; 3],
@@ -221,8 +223,8 @@ impl Attention {
         want_lse: bool,
     ) -> Result<(Vec<T>, Vec<f32>)> {
         let [q, k, v] = stage_all(&self.target, data, layouts)?;
-        let mut out = Wanted::<T>::new(&self.target, &dims.out)?;
-        let mut lse = want_lse.then(|| Wanted::<f32>::new(&self.target, &dims.lse)).transpose()?;
+        let mut out = Pending::<T>::new(&self.target, &dims.out)?;
+        let mut lse = want_lse.then(|| Pending::<f32>::new(&self.target, &dims.lse)).transpose()?;
         let mut outputs = Outputs::new(out.view_mut()?);
         if let Some(lse) = &mut lse {
             outputs = outputs.lse(lse.view_mut()?);
@@ -231,7 +233,7 @@ impl Attention {
         with_options(&self.spec, dims, layouts[1].dims()[1], &self.target, |options| {
             executor.forward(&q.view()?, &k.view()?, &v.view()?, options, outputs).map_err(from_rocflash)
         })?;
-        let lse = lse.map(Wanted::data).transpose()?;
+        let lse = lse.map(Pending::data).transpose()?;
         Ok((out.data()?, lse.unwrap_or_default()))
     }
 
@@ -245,12 +247,12 @@ impl Attention {
         let (out, lse) = self.forward(data, layouts, &dims, self.tracked)?;
         if self.tracked {
             let mut saved = self.saved.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            *saved = if matches!(*saved, Saved::Nothing) { Saved::Lse(lse) } else { Saved::Unclear };
+            *saved = if matches!(*saved, Saved::Nothing) { Saved::Lse(lse) } else { Saved::Ambiguous };
         }
         Ok((T::to_cpu_storage_owned(out), Shape::from(dims.out)))
     }
 
-    /// The gradients of those inputs that somebody asks for.
+    /// The gradients of the inputs that track them.
     fn bwd_t<T: Element + WithDType>(
         &self,
         inputs: [&Tensor; 3],
@@ -262,30 +264,30 @@ impl Attention {
         let layouts = [q.1, k.1, v.1];
         let data = slices::<T>([cpu(&q.0)?, cpu(&k.0)?, cpu(&v.0)?])?;
         let dims = Self::dims(&self.spec, layouts[0], layouts[1], layouts[2])?;
-        // Forward wrote it without gaps; a gradient may come in any form, also broadcast.
+        // Forward wrote a contiguous output; its gradient may have any strides, also broadcast.
         let grad = if grad.stride().last() == Some(&1) { grad.clone() } else { grad.contiguous()? };
         let (res_guard, grad_guard) = (res.storage_and_layout(), grad.storage_and_layout());
         let out = self.target.tensor(T::cpu_storage_as_slice(cpu(&res_guard.0)?)?, res_guard.1)?;
         let dout = self.target.tensor(T::cpu_storage_as_slice(cpu(&grad_guard.0)?)?, grad_guard.1)?;
 
         let saved = self.saved.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let again;
+        let recomputed;
         let lse = match &*saved {
             Saved::Lse(lse) => lse,
             _ => {
-                again = self.forward(data, layouts, &dims, true)?.1;
-                &again
+                recomputed = self.forward(data, layouts, &dims, true)?.1;
+                &recomputed
             }
         };
         let lse = self.target.array(lse, &dims.lse)?;
         let [q, k, v] = stage_all(&self.target, data, layouts)?;
-        let mut wanted = [None, None, None];
-        for (slot, tensor) in wanted.iter_mut().zip(inputs) {
+        let mut results = [None, None, None];
+        for (slot, tensor) in results.iter_mut().zip(inputs) {
             if tensor.track_op() {
-                *slot = Some(Wanted::<T>::new(&self.target, tensor.dims())?);
+                *slot = Some(Pending::<T>::new(&self.target, tensor.dims())?);
             }
         }
-        let [dq, dk, dv] = &mut wanted;
+        let [dq, dk, dv] = &mut results;
         let mut gradients = Gradients::new(dout.view()?, out.view()?, lse.view()?);
         if let Some(dq) = dq {
             gradients = gradients.dq(dq.view_mut()?);
@@ -300,7 +302,7 @@ impl Attention {
         with_options(&self.spec, &dims, layouts[1].dims()[1], &self.target, |options| {
             executor.backward(&q.view()?, &k.view()?, &v.view()?, options, gradients).map_err(from_rocflash)
         })?;
-        let [dq, dk, dv] = wanted.map(|wanted| wanted.map(Wanted::tensor).transpose());
+        let [dq, dk, dv] = results.map(|results| results.map(Pending::tensor).transpose());
         Ok([dq?, dk?, dv?])
     }
 }
@@ -321,7 +323,7 @@ pub(crate) fn stage_all<'a, T: Element>(
 fn cpu(storage: &Storage) -> Result<&CpuStorage> {
     match storage {
         Storage::Cpu(storage) => Ok(storage),
-        _ => bail!("candle-flash-rocm takes cpu tensors"),
+        _ => bail!("candle-flash-rocm supports cpu tensors"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Attention on an AMD GPU for tensors in host memory: they are copied there and back.
+//! Attention on an AMD GPU for tensors in host memory, which are copied to the GPU and back.
 use crate::kv_cache::KvCache;
 use crate::rocm_tensor::RocmTensor;
 use crate::stage::{from_rocflash, Target};
@@ -6,11 +6,12 @@ use candle::{DType, Result, Tensor};
 use rocflash::gpu::{Device, Stream};
 use std::sync::Mutex;
 
-/// The GPU that [`new_rocm`] was asked for last.
+/// The GPU of the last call of [`new_rocm`].
 static DEFAULT: Mutex<Option<Stream>> = Mutex::new(None);
 
-/// Makes this AMD GPU the one that this crate's functions compute on from now on, in all threads, and returns the device that Candle's
-/// tensors are made on: the CPU, as Candle has no ROCm device. In place of a `Device::new_rocm`, it is the one line to change:
+/// Makes this crate's functions compute on this AMD GPU, in all threads. Returns the device of
+/// Candle's tensors: the CPU, because Candle has no ROCm device. Where a program calls
+/// `Device::new_rocm`, this is the only line to change:
 ///
 /// ```no_run
 /// use candle::{DType, Tensor};
@@ -22,15 +23,18 @@ static DEFAULT: Mutex<Option<Stream>> = Mutex::new(None);
 /// # Ok::<(), candle::Error>(())
 /// ```
 ///
-/// Tensors travel to the GPU and back for each call; [`RocmTensor`](crate::RocmTensor) is for those that shall stay there. Refused
-/// as [`RocmAttention::new`] is; the functions then go on as before.
+/// Tensors are copied to the GPU and back for each call; a [`RocmTensor`](crate::RocmTensor) stays
+/// there.
+///
+/// # Errors
+/// As [`RocmAttention::new`]; the functions then continue on the previous device.
 pub fn new_rocm(ordinal: usize) -> Result<candle::Device> {
     let stream = RocmAttention::new(ordinal)?.stream;
     *DEFAULT.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(stream);
     Ok(candle::Device::Cpu)
 }
 
-/// Where functions compute that are not told.
+/// The device of the functions without a device argument.
 pub(crate) fn default_target() -> Target {
     let stream = DEFAULT.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
     stream.map_or(Target::Cpu, Target::Device)
@@ -38,9 +42,10 @@ pub(crate) fn default_target() -> Target {
 
 /// An AMD GPU with the functions of this crate as methods.
 ///
-/// Candle has no ROCm device, so its tensors are host memory: q, k and v are copied to the GPU for each call, and the
-/// result back. [`RocmAttention::kv_cache`] keeps keys and values on the GPU between calls, so that only the new ones travel;
-/// [`RocmAttention::upload`] makes tensors that stay there.
+/// Candle has no ROCm device, so its tensors are in host memory: each call copies q, k and v to the
+/// GPU and the result back. [`RocmAttention::kv_cache`] keeps keys and values on the GPU between
+/// calls, so that only the new ones are copied. [`RocmAttention::upload`] creates tensors that stay
+/// on the GPU.
 ///
 /// ```no_run
 /// use candle_flash_rocm::RocmAttention;
@@ -57,26 +62,35 @@ pub struct RocmAttention {
 }
 
 impl RocmAttention {
-    /// The AMD GPU of this number. Refused, with the reason, where there is no driver, no such GPU, or the library has
-    /// no kernels for it.
+    /// Opens the AMD GPU with this ordinal.
+    ///
+    /// # Errors
+    /// The driver or the GPU is missing, or the library has no kernels for the GPU; the message has
+    /// the reason.
     pub fn new(ordinal: usize) -> Result<Self> {
         let device = Device::hip(ordinal).map_err(from_rocflash)?;
         device.attention().map_err(from_rocflash)?;
         Ok(Self { stream: device.stream().map_err(from_rocflash)? })
     }
 
-    /// On a stream of the caller's, of either kind of GPU.
+    /// Uses an existing stream, of an AMD or NVIDIA GPU.
+    ///
+    /// # Errors
+    /// The library has no kernels for the stream's device.
     pub fn on(stream: Stream) -> Result<Self> {
         stream.device().attention().map_err(from_rocflash)?;
         Ok(Self { stream })
     }
 
-    /// The stream that it works on.
+    /// The stream of all calls.
     pub fn stream(&self) -> &Stream {
         &self.stream
     }
 
-    /// Room on the GPU for `capacity` keys and values of `batch` sequences.
+    /// Allocates a KV cache on the GPU for `capacity` keys of `batch` sequences.
+    ///
+    /// # Errors
+    /// As [`KvCache::new`].
     pub fn kv_cache(
         &self,
         dtype: DType,
@@ -88,7 +102,10 @@ impl RocmAttention {
         KvCache::make(self.target(), dtype, batch, capacity, heads, head_dim)
     }
 
-    /// A copy of a tensor of Candle's, on the GPU.
+    /// Copies a Candle tensor to the GPU.
+    ///
+    /// # Errors
+    /// As [`RocmTensor::new`].
     pub fn upload(&self, tensor: &Tensor) -> Result<RocmTensor> {
         RocmTensor::new(&self.stream, tensor)
     }

@@ -1,4 +1,4 @@
-//! Tensors that stay on a GPU: owned device memory with a shape, made from and into Candle's tensors.
+//! Tensors in GPU memory: an owned buffer with a shape, converted from and to Candle's tensors.
 use crate::op::{unsupported, with_options, Attention, Spec};
 use crate::stage::{count, from_rocflash, gather, strides, upload, Target};
 use candle::{bail, CpuStorage, DType, Layout, Result, Shape, Storage, Tensor, WithDType};
@@ -7,8 +7,8 @@ use rocflash::gpu::{Buffer, Stream};
 use rocflash::{Element, Executor, Gradients, Outputs, View};
 use std::sync::Arc;
 
-/// A tensor in a GPU's memory. All that happens to it happens in the order of the stream it was made on, without copies to the host.
-/// Copies of it are the same memory.
+/// A tensor in GPU memory. Its stream orders all work on it, without copies to the host. Clones
+/// share the memory.
 ///
 /// ```no_run
 /// use candle::{DType, Device, Tensor};
@@ -27,7 +27,7 @@ pub struct RocmTensor {
     memory: Arc<Buffer>,
     layout: Layout,
     dtype: DType,
-    /// What a result was computed from.
+    /// The inputs of a result, for its gradients.
     origin: Option<Arc<Origin>>,
 }
 
@@ -35,17 +35,20 @@ pub struct RocmTensor {
 struct Origin {
     spec: Spec,
     inputs: [RocmTensor; 3],
-    /// The result without its origin, and what backward wants besides.
+    /// The outputs of forward that backward reads.
     out: Arc<Buffer>,
     lse: Buffer,
 }
 
 impl RocmTensor {
-    /// A copy of a tensor of Candle's on the stream's device.
+    /// Copies a Candle tensor to the stream's device.
+    ///
+    /// # Errors
+    /// The tensor is not on the CPU, its dtype is not supported, or memory is missing.
     pub fn new(stream: &Stream, tensor: &Tensor) -> Result<Self> {
         let (storage, layout) = tensor.storage_and_layout();
         let Storage::Cpu(storage) = &*storage else {
-            bail!("the tensor is on {:?}; candle-flash-rocm takes cpu tensors", tensor.device().location())
+            bail!("the tensor is on {:?}; candle-flash-rocm supports cpu tensors", tensor.device().location())
         };
         let memory = match storage {
             CpuStorage::F32(data) => upload(stream, data, layout),
@@ -56,7 +59,10 @@ impl RocmTensor {
         Ok(Self::of(memory.map_err(from_rocflash)?, tensor.dtype(), tensor.dims()))
     }
 
-    /// Zeros.
+    /// Allocates a tensor of zeros.
+    ///
+    /// # Errors
+    /// The dtype is not supported, or memory is missing.
     pub fn zeros(stream: &Stream, dtype: DType, shape: &[usize]) -> Result<Self> {
         let memory = stream.zeros_of(kind_of(dtype)?, count(shape)?).map_err(from_rocflash)?;
         Ok(Self::of(memory, dtype, shape))
@@ -66,7 +72,10 @@ impl RocmTensor {
         Self { memory: Arc::new(memory), layout: Layout::contiguous(shape), dtype, origin: None }
     }
 
-    /// A copy of it among Candle's tensors, after all that the stream was given before.
+    /// Copies the tensor to a Candle tensor, after all previous work of the stream.
+    ///
+    /// # Errors
+    /// The driver failed.
     pub fn to_candle(&self) -> Result<Tensor> {
         match self.dtype {
             DType::F32 => self.download::<f32>(),
@@ -81,37 +90,46 @@ impl RocmTensor {
         Tensor::from_vec(gather(&data, &self.layout), self.dims(), &candle::Device::Cpu)
     }
 
-    /// Its sizes.
+    /// The sizes.
     pub fn dims(&self) -> &[usize] {
         self.layout.dims()
     }
 
-    /// Its sizes, strides and offset within its memory.
+    /// The sizes, the strides and the offset within the memory.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Its element type.
+    /// The element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The stream that it belongs to.
+    /// The stream that the tensor belongs to.
     pub fn stream(&self) -> &Stream {
         self.memory.stream()
     }
 
-    /// Part of a dimension, in the same memory.
+    /// A part of a dimension, in the same memory.
+    ///
+    /// # Errors
+    /// The part is outside the dimension.
     pub fn narrow(&self, dim: usize, start: usize, len: usize) -> Result<Self> {
-        Ok(self.seen_as(self.layout.narrow(dim, start, len)?))
+        Ok(self.with_layout(self.layout.narrow(dim, start, len)?))
     }
 
-    /// With two dimensions exchanged, in the same memory.
+    /// Two dimensions transposed, in the same memory.
+    ///
+    /// # Errors
+    /// A dimension does not exist.
     pub fn transpose(&self, dim1: usize, dim2: usize) -> Result<Self> {
-        Ok(self.seen_as(self.layout.transpose(dim1, dim2)?))
+        Ok(self.with_layout(self.layout.transpose(dim1, dim2)?))
     }
 
-    /// With other sizes, in the same memory; its elements must lie side by side.
+    /// Another shape, in the same memory; the tensor must be contiguous.
+    ///
+    /// # Errors
+    /// The tensor is not contiguous, or the number of elements differs.
     pub fn reshape<S: Into<Shape>>(&self, shape: S) -> Result<Self> {
         let shape = shape.into();
         if !self.layout.is_contiguous() || shape.elem_count() != self.layout.shape().elem_count() {
@@ -121,15 +139,15 @@ impl RocmTensor {
                 self.layout.stride()
             )
         }
-        Ok(self.seen_as(Layout::contiguous_with_offset(shape, self.layout.start_offset())))
+        Ok(self.with_layout(Layout::contiguous_with_offset(shape, self.layout.start_offset())))
     }
 
-    /// The same without what it was computed from, whose memory is free for others then.
+    /// The tensor without a reference to its inputs, whose memory can then be reused.
     pub fn detach(&self) -> Self {
-        self.seen_as(self.layout.clone())
+        self.with_layout(self.layout.clone())
     }
 
-    fn seen_as(&self, layout: Layout) -> Self {
+    fn with_layout(&self, layout: Layout) -> Self {
         Self { memory: self.memory.clone(), layout, dtype: self.dtype, origin: None }
     }
 
@@ -173,14 +191,18 @@ impl RocmTensor {
         Ok(Self::of(out, q.dtype, &dims.out))
     }
 
-    /// The gradients of q, k and v, from that of this result of a function of [`on_device`](crate::on_device).
+    /// The gradients of q, k and v, given the gradient of this result of a function of
+    /// [`on_device`](crate::on_device).
+    ///
+    /// # Errors
+    /// The tensor is not such a result, or `dout` has another shape or dtype.
     pub fn gradients(&self, dout: &Self) -> Result<[Self; 3]> {
         let Some(origin) = &self.origin else {
-            bail!("this tensor is not the result of a function of on_device: there is nothing to compute gradients of")
+            bail!("this tensor is not the result of a function of on_device and has no gradients")
         };
         if dout.dims() != self.dims() || dout.dtype != self.dtype {
             bail!(
-                "dout is {:?} {:?}; it must be {:?} {:?}, as the result is",
+                "dout is {:?} {:?}; it must be {:?} {:?} as the result",
                 dout.dtype,
                 dout.dims(),
                 self.dtype,
@@ -192,16 +214,16 @@ impl RocmTensor {
         let kind = kind_of(self.dtype)?;
         let mut stream = self.stream().clone();
         let dims = Attention::dims(spec, &q.layout, &k.layout, &v.layout)?;
-        let room = |like: &Self| stream.allocate(kind, count(like.dims())?).map_err(from_rocflash);
-        let (mut dq, mut dk, mut dv) = (room(q)?, room(k)?, room(v)?);
+        let allocate = |like: &Self| stream.allocate(kind, count(like.dims())?).map_err(from_rocflash);
+        let (mut dq, mut dk, mut dv) = (allocate(q)?, allocate(k)?, allocate(v)?);
         let out = origin.out.view(&dims.out).map_err(from_rocflash)?;
         let lse = origin.lse.view(&dims.lse).map_err(from_rocflash)?;
-        let wanted = Gradients::new(dout.view()?, out, lse)
+        let gradients = Gradients::new(dout.view()?, out, lse)
             .dq(dq.view_mut(q.dims()).map_err(from_rocflash)?)
             .dk(dk.view_mut(k.dims()).map_err(from_rocflash)?)
             .dv(dv.view_mut(v.dims()).map_err(from_rocflash)?);
         with_options(spec, &dims, k.dims()[1], &Target::Device(stream.clone()), |options| {
-            stream.backward(&q.view()?, &k.view()?, &v.view()?, options, wanted).map_err(from_rocflash)
+            stream.backward(&q.view()?, &k.view()?, &v.view()?, options, gradients).map_err(from_rocflash)
         })?;
         Ok([(dq, q), (dk, k), (dv, v)].map(|(memory, like)| Self::of(memory, self.dtype, like.dims())))
     }

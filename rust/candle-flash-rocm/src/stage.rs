@@ -1,4 +1,5 @@
-//! Where attention runs, and how Candle's host tensors get there: as they are on the CPU, by a copy on a GPU.
+//! The device of a call, and the staging of Candle's host tensors: borrowed on the CPU, copied to a
+//! GPU.
 use candle::{Layout, Result, Tensor, WithDType};
 use rocflash::gpu::{Buffer, Stream};
 use rocflash::{Cpu, Element, Executor, View, ViewMut};
@@ -7,7 +8,7 @@ pub(crate) fn from_rocflash(error: rocflash::Error) -> candle::Error {
     candle::Error::wrap(error)
 }
 
-/// Who computes.
+/// The device of a call.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
     Cpu,
@@ -22,7 +23,7 @@ impl Target {
         }
     }
 
-    /// A tensor of Candle's: borrowed on the CPU whatever its strides, copied row by row to a GPU.
+    /// Stages a Candle tensor: borrowed with its strides on the CPU, copied contiguously to a GPU.
     pub(crate) fn tensor<'a, T: Element>(&self, data: &'a [T], layout: &Layout) -> Result<Staged<'a>> {
         match self {
             Target::Cpu => {
@@ -36,13 +37,13 @@ impl Target {
         }
     }
 
-    /// A contiguous array of ours.
+    /// Stages a contiguous array.
     pub(crate) fn array<'a, T: Element>(&self, data: &'a [T], shape: &[usize]) -> Result<Staged<'a>> {
         self.tensor(data, &Layout::contiguous(shape))
     }
 }
 
-/// A tensor's elements in order, in a GPU's memory.
+/// Copies a tensor's elements in index order to GPU memory.
 pub(crate) fn upload<T: Element>(stream: &Stream, data: &[T], layout: &Layout) -> rocflash::Result<Buffer> {
     match layout.contiguous_offsets() {
         Some((begin, end)) => stream.upload(&data[begin..end]),
@@ -50,33 +51,34 @@ pub(crate) fn upload<T: Element>(stream: &Stream, data: &[T], layout: &Layout) -
     }
 }
 
-/// Candle's strides are not negative; ours may be.
+/// Candle's strides are unsigned, rocflash's are signed.
 pub(crate) fn strides(layout: &Layout) -> Result<Vec<isize>> {
     let signed = |stride: &usize| {
         isize::try_from(*stride)
-            .map_err(|_| candle::Error::msg(format!("stride {stride} is more than can be addressed")))
+            .map_err(|_| candle::Error::msg(format!("stride {stride} exceeds the address space")))
     };
     layout.stride().iter().map(signed).collect()
 }
 
-/// The number of elements of a result. Its shape comes from inputs that may be broadcast, so it may be any number.
+/// The number of elements of a result. The inputs may be broadcast, so it is not bounded by their
+/// memory.
 pub(crate) fn count(shape: &[usize]) -> Result<usize> {
     let count = shape.iter().try_fold(1usize, |n, size| n.checked_mul(*size));
-    count.ok_or_else(|| candle::Error::msg(format!("shape {shape:?} is more than can be addressed")))
+    count.ok_or_else(|| candle::Error::msg(format!("shape {shape:?} exceeds the address space")))
 }
 
-/// Elements of zero, or an error where the process would end.
+/// Allocates zeros; returns an error where `vec!` would abort.
 pub(crate) fn zeros<T: Copy + Default>(shape: &[usize]) -> Result<Vec<T>> {
     let len = count(shape)?;
     let mut elements = Vec::new();
     elements
         .try_reserve_exact(len)
-        .map_err(|_| candle::Error::msg(format!("memory for shape {shape:?} was refused")))?;
+        .map_err(|_| candle::Error::msg(format!("could not allocate shape {shape:?}")))?;
     elements.resize(len, T::default());
     Ok(elements)
 }
 
-/// A tensor where it is needed.
+/// A tensor staged to the target.
 pub(crate) enum Staged<'a> {
     Host(View<'a>),
     Device(Buffer, Vec<usize>),
@@ -91,14 +93,14 @@ impl Staged<'_> {
     }
 }
 
-/// A result on its way: host memory that is written as it is, or a GPU's memory and where to copy it.
-pub(crate) struct Wanted<T> {
+/// A result: host memory that is written directly, or GPU memory that is copied to it afterwards.
+pub(crate) struct Pending<T> {
     host: Vec<T>,
     device: Option<Buffer>,
     shape: Vec<usize>,
 }
 
-impl<T: Element> Wanted<T> {
+impl<T: Element> Pending<T> {
     pub(crate) fn new(target: &Target, shape: &[usize]) -> Result<Self> {
         let host = zeros::<T>(shape)?;
         let device = match target {
@@ -115,7 +117,7 @@ impl<T: Element> Wanted<T> {
         }
     }
 
-    /// The elements, after they were written.
+    /// The elements, after the call.
     pub(crate) fn data(mut self) -> Result<Vec<T>> {
         if let Some(buffer) = &self.device {
             buffer.copy_to(&mut self.host).map_err(from_rocflash)?;
@@ -123,7 +125,7 @@ impl<T: Element> Wanted<T> {
         Ok(self.host)
     }
 
-    /// The same as one of Candle's tensors.
+    /// The result as a Candle tensor.
     pub(crate) fn tensor(self) -> Result<Tensor>
     where
         T: WithDType,
@@ -133,13 +135,13 @@ impl<T: Element> Wanted<T> {
     }
 }
 
-/// The elements in order, without gaps.
+/// The elements in index order, contiguous.
 pub(crate) fn gather<T: Copy>(data: &[T], layout: &Layout) -> Vec<T> {
-    let mut places = vec![layout.start_offset()];
+    let mut offsets = vec![layout.start_offset()];
     for (size, stride) in layout.dims().iter().zip(layout.stride()) {
-        places = places.iter().flat_map(|at| (0..*size).map(move |n| at + n * stride)).collect();
+        offsets = offsets.iter().flat_map(|at| (0..*size).map(move |n| at + n * stride)).collect();
     }
-    places.into_iter().map(|at| data[at]).collect()
+    offsets.into_iter().map(|at| data[at]).collect()
 }
 
 #[cfg(test)]
@@ -148,7 +150,7 @@ mod tests {
     use candle::Device;
 
     #[test]
-    fn gathering_is_what_candle_calls_contiguous() -> Result<()> {
+    fn gather_matches_candles_contiguous() -> Result<()> {
         let tensor = Tensor::arange(0f32, 120., &Device::Cpu)?.reshape((2, 3, 4, 5))?;
         for view in [
             tensor.transpose(1, 2)?,

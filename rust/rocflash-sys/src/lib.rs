@@ -1,18 +1,19 @@
 //! Raw bindings to `rocflash.h`, the C ABI of rocflash: exact attention on CPUs and GPUs.
 //!
-//! Everything here is as in C: `unsafe`, unchecked, named as in the header, whose comments say what each field
-//! means. The crate `rocflash` is the safe face of it.
+//! Everything is as in C: `unsafe`, unchecked, with the names of the header, whose comments
+//! document each field. The crate `rocflash` is a safe wrapper.
 //!
-//! The structs begin with their size and zero means absent, so each has a `new` that gives zeros but for that
-//! size. A test of this crate compares layout, values and signatures with the header.
+//! Each struct starts with its size, and zero means absent. So each has a `new` that sets the size
+//! and zeros everything else. A test of this crate compares layout, values and signatures with the
+//! header.
 //!
-//! How the library is built or found is said in the crate's README.
+//! The crate's README describes how the library is built or found.
 #![no_std]
 #![allow(non_camel_case_types, non_upper_case_globals)] // names as in C
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
-/// DLPack's kind of device: one of the `kDL...` constants.
+/// DLPack's device type: one of the `kDL...` constants.
 pub type DLDeviceType = c_uint;
 /// Host memory.
 pub const kDLCPU: DLDeviceType = 1;
@@ -21,7 +22,7 @@ pub const kDLCUDA: DLDeviceType = 2;
 /// An AMD GPU.
 pub const kDLROCM: DLDeviceType = 10;
 
-/// DLPack's kind of number: one of the `kDL...` constants below.
+/// DLPack's data type code: one of the `kDL...` constants below.
 pub type DLDataTypeCode = c_uint;
 /// Signed integers.
 pub const kDLInt: DLDataTypeCode = 0;
@@ -34,13 +35,13 @@ pub const kDLBfloat: DLDataTypeCode = 4;
 /// Booleans, which older DLPack headers do not name.
 pub const ROCFLASH_DL_BOOL: DLDataTypeCode = 6;
 
-/// DLPack's device: a kind and a number.
+/// DLPack's device: a type and an index.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DLDevice {
-    /// The kind.
+    /// The device type.
     pub device_type: DLDeviceType,
-    /// The number among its kind.
+    /// The index among the devices of its type.
     pub device_id: c_int,
 }
 
@@ -50,19 +51,19 @@ pub struct DLDevice {
 pub struct DLDataType {
     /// A [`DLDataTypeCode`].
     pub code: u8,
-    /// Its bits.
+    /// The bits of one element.
     pub bits: u8,
-    /// 1 for plain elements.
+    /// 1 for scalar elements.
     pub lanes: u16,
 }
 
-/// DLPack's tensor: a view of memory that belongs to somebody else.
+/// DLPack's tensor: a view of memory that it does not own.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct DLTensor {
     /// The first element, before `byte_offset`.
     pub data: *mut c_void,
-    /// Where it is.
+    /// The device of the memory.
     pub device: DLDevice,
     /// The number of dimensions.
     pub ndim: c_int,
@@ -76,32 +77,34 @@ pub struct DLTensor {
     pub byte_offset: u64,
 }
 
-/// What became of a call: one of the constants below.
+/// The status of a call: one of the constants below.
 pub type rocflash_status = c_uint;
-/// It was done.
+/// Success.
 pub const ROCFLASH_OK: rocflash_status = 0;
-/// The call makes no sense; the message says which argument and why.
+/// An argument is invalid; the message names it, its value and what is allowed.
 pub const ROCFLASH_INVALID_ARGUMENT: rocflash_status = 1;
-/// It makes sense, but this backend or device cannot do it.
+/// The call is valid, but this backend or device does not support it.
 pub const ROCFLASH_UNSUPPORTED: rocflash_status = 2;
-/// The system refused memory or threads.
+/// The system could not provide memory or threads.
 pub const ROCFLASH_OUT_OF_MEMORY: rocflash_status = 3;
-/// A driver failed; the message carries its words.
+/// A driver failed; the message contains the driver's error text.
 pub const ROCFLASH_DEVICE_ERROR: rocflash_status = 4;
 /// A defect of the library.
 pub const ROCFLASH_INTERNAL: rocflash_status = 5;
 
-/// Who computes: one of the constants below.
+/// The backend of a call: one of the constants below.
 pub type rocflash_backend = c_uint;
-/// Whoever serves the tensors' device.
+/// The default backend of the tensors' device.
 pub const ROCFLASH_BACKEND_AUTO: rocflash_backend = 0;
-/// The CPU, tiled, threaded and vectorised.
+/// The CPU, tiled, threaded and vectorized.
 pub const ROCFLASH_BACKEND_CPU: rocflash_backend = 1;
-/// The definition, in double.
+/// The double-precision reference implementation.
 pub const ROCFLASH_BACKEND_REFERENCE: rocflash_backend = 2;
-/// Step by step in the dtype of q: the yardstick for errors.
-pub const ROCFLASH_BACKEND_PLAIN: rocflash_backend = 3;
-/// With all scores in memory: for comparisons.
+/// Naive attention in the dtype of q: the baseline of the error bound.
+pub const ROCFLASH_BACKEND_NAIVE: rocflash_backend = 3;
+/// Former name of [`ROCFLASH_BACKEND_NAIVE`].
+pub const ROCFLASH_BACKEND_PLAIN: rocflash_backend = ROCFLASH_BACKEND_NAIVE;
+/// Naive attention, vectorized and threaded: the baseline of speed comparisons.
 pub const ROCFLASH_BACKEND_STANDARD: rocflash_backend = 4;
 
 /// The version of the header that these bindings were written for.
@@ -111,22 +114,23 @@ pub const ROCFLASH_VERSION_MINOR: i32 = 1;
 /// See [`ROCFLASH_VERSION_MAJOR`].
 pub const ROCFLASH_VERSION_PATCH: i32 = 0;
 
-/// Declares a struct of the ABI: fields as in C, and `new`, which gives zeros but for the size.
+/// Declares a struct of the ABI: fields as in C, and `new`, which sets the size and zeros the rest.
 macro_rules! sized_struct {
     ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* }) => {
         $(#[$doc])*
         #[repr(C)]
         #[derive(Clone, Copy, Debug)]
         pub struct $name {
-            /// The size of this struct in bytes, as the caller knows it.
+            /// The size of this struct in bytes, as the caller was compiled with.
             pub struct_size: usize,
             $($(#[$field_doc])* pub $field: $type,)*
         }
 
         impl $name {
-            /// All zeros, which means absent, but for the size.
+            /// Everything zero, which means absent, except the size.
             pub const fn new() -> Self {
-                // SAFETY: every field is a number, a pointer or a struct of numbers; zero is valid for each.
+                // SAFETY: every field is a number, a pointer or a struct of numbers; zero is valid
+                // for each.
                 let mut zero: Self = unsafe { core::mem::zeroed() };
                 zero.struct_size = size_of::<Self>();
                 zero
@@ -142,35 +146,35 @@ macro_rules! sized_struct {
 }
 
 sized_struct! {
-    /// What is computed: inputs and options, the same for forward and backward.
+    /// Inputs and options of forward and backward.
     rocflash_problem {
-        /// (b, sq, h, d), or packed (total_q, h, d) with cu_seqlens_q.
+        /// (b, sq, h, d), or varlen (total_q, h, d) with cu_seqlens_q.
         q: *const DLTensor,
-        /// (b, sk, hk, d), or packed (total_k, hk, d) with cu_seqlens_k.
+        /// (b, sk, hk, d), or varlen (total_k, hk, d) with cu_seqlens_k.
         k: *const DLTensor,
-        /// (b, sk, hk, dv), or packed (total_k, hk, dv).
+        /// (b, sk, hk, dv), or varlen (total_k, hk, dv).
         v: *const DLTensor,
-        /// int (b + 1): row where each packed sequence of q begins.
+        /// int (b + 1): row where each varlen sequence of q starts.
         cu_seqlens_q: *const DLTensor,
         /// int (b + 1): likewise for k and v.
         cu_seqlens_k: *const DLTensor,
-        /// int (b): rows of q in use, counted from the sequence's begin.
+        /// int (b): rows of q in use, from the sequence's start.
         seqused_q: *const DLTensor,
         /// int (b): likewise for k and v.
         seqused_k: *const DLTensor,
-        /// int (b): keys to skip at each sequence's begin; seqused_k counts them.
+        /// int (b): keys to skip at each sequence's start; seqused_k includes them.
         leftpad_k: *const DLTensor,
-        /// Packed: no sequence of q is longer; 0: found from cu_seqlens_q, which only the CPU can.
+        /// Varlen: the longest sequence of q; 0: computed from cu_seqlens_q, on the CPU only.
         max_seqlen_q: i64,
-        /// Packed: likewise for k.
+        /// Varlen: likewise for k.
         max_seqlen_k: i64,
-        /// 0 or 1: no key after the query's own place.
+        /// 0 or 1: causal mask, bottom-right aligned.
         causal: i32,
-        /// {left, right}: at most so many keys before and after; -1: no bound.
+        /// {left, right}: sliding window around the query position; -1: unbounded.
         window: *const i64,
-        /// > 0: only keys of the chunk that the query's place lies in.
+        /// > 0: only keys of the query position's chunk.
         attention_chunk: i64,
-        /// bool or uint8 (b|1, h|1, sq|1, sk|1): nonzero sees.
+        /// bool or uint8 (b|1, h|1, sq|1, sk|1): nonzero attends.
         mask: *const DLTensor,
         /// null: 1 / sqrt(d).
         softmax_scale: *const f32,
@@ -178,19 +182,19 @@ sized_struct! {
         softcap: f32,
         /// f32 (h) or (b, h): s -= slope * |distance|.
         alibi_slopes: *const DLTensor,
-        /// float (b|1, h|1, sq|1, sk|1): s += bias; -inf hides the key.
+        /// float (b|1, h|1, sq|1, sk|1): s += bias; -inf masks the key.
         bias: *const DLTensor,
-        /// float (h): one more logit per head that takes weight but has no value.
+        /// float (h): one extra logit per head that adds to the softmax's sum but has no value.
         sinks: *const DLTensor,
         /// In [0, 1).
         dropout_p: f32,
-        /// The pattern is a function of seed, offset and position alone.
+        /// The mask is a function of seed, offset and position only.
         dropout_seed: u64,
         /// See dropout_seed.
         dropout_offset: u64,
-        /// 0 or 1: bit-equal results on every run, even where that costs time.
+        /// 0 or 1: bit-identical results on every run, possibly at the cost of speed.
         deterministic: i32,
-        /// Few queries: parts that their keys are split into; 0: chosen.
+        /// The number of splits of split-KV decode; 0: selected by the heuristic.
         num_splits: i32,
         /// int (b, pages): k and v are (num_pages, page, hk, d or dv).
         block_table: *const DLTensor,
@@ -200,27 +204,28 @@ sized_struct! {
 }
 
 sized_struct! {
-    /// What forward writes.
+    /// Outputs of forward and decode.
     rocflash_forward_outputs {
-        /// As q but with dv columns.
+        /// The shape of q, with head dim dv.
         out: *const DLTensor,
-        /// Optional, f32 (b, h, sq) or packed (h, total_q): log of the sum of exponentials.
+        /// Optional, f32 (b, h, sq) or varlen (h, total_q): log-sum-exp of each row.
         lse: *const DLTensor,
-        /// Optional, float (b, h, sq, sk), packed (b, h, max_q, max_k): weights, negative where dropped.
+        /// Optional, float (b, h, sq, sk), varlen (b, h, max_q, max_k): weights, negative where
+        /// dropped.
         s_dmask: *const DLTensor,
     }
 }
 
 sized_struct! {
-    /// What backward reads beside the problem, and what it writes.
+    /// Inputs and outputs of backward besides the problem.
     rocflash_backward_tensors {
         /// In: as out.
         dout: *const DLTensor,
-        /// In: what forward wrote.
+        /// In: output of forward.
         out: *const DLTensor,
-        /// In: what forward wrote.
+        /// In: output of forward.
         lse: *const DLTensor,
-        /// Out: as q; gradients are each optional, but one must be there.
+        /// Out: as q; each gradient is optional, but one is required.
         dq: *const DLTensor,
         /// Out: as k.
         dk: *const DLTensor,
@@ -228,27 +233,32 @@ sized_struct! {
         dv: *const DLTensor,
         /// Out, optional: f32 (h).
         dsinks: *const DLTensor,
-        /// Out, optional: shape and dtype of bias; summed over the dimensions in which that has size 1.
+        /// Out, optional: shape and dtype of bias; summed over its dimensions of size 1.
         dbias: *const DLTensor,
         /// Out, optional: f32, shape of alibi_slopes.
         dalibi_slopes: *const DLTensor,
+        /// Out, optional: f32, shape of lse, last stride 1: (rowsum(dout · out) - dlse) · (1 -
+        /// dropout_p).
+        delta: *const DLTensor,
+        /// In, optional: f32, shape of lse: its gradient.
+        dlse: *const DLTensor,
     }
 }
 
 sized_struct! {
-    /// New keys and values on their way into a cache, and rotary embedding. All of it is optional.
+    /// Keys and values to append to a KV cache, and the rotary embedding. All of it is optional.
     rocflash_append {
-        /// As k: (b, s_new, hk, d), or packed (total_new, hk, d).
+        /// As k: (b, s_new, hk, d), or varlen (total_new, hk, d).
         k_new: *const DLTensor,
-        /// As v: (b, s_new, hk, dv), or packed (total_new, hk, dv).
+        /// As v: (b, s_new, hk, dv), or varlen (total_new, hk, dv).
         v_new: *const DLTensor,
-        /// int (b + 1): row where each packed sequence of them begins.
+        /// int (b + 1): row where each varlen sequence of new keys starts.
         cu_seqlens_k_new: *const DLTensor,
-        /// float (positions, r / 2): rotates the first r columns of q and k_new.
+        /// float (positions, r / 2): rotary embedding of the first r columns of q and k_new.
         rotary_cos: *const DLTensor,
         /// See rotary_cos.
         rotary_sin: *const DLTensor,
-        /// int (b): first position; null: where the new keys go.
+        /// int (b): position of the first new row; null: the row that it is appended at.
         rotary_seqlens: *const DLTensor,
         /// 1: pairs are (0, 1), (2, 3) ...; 0: (0, r/2), (1, r/2 + 1) ...
         rotary_interleaved: i32,
@@ -256,23 +266,110 @@ sized_struct! {
 }
 
 sized_struct! {
-    /// How it is computed.
+    /// Backend, threads, stream and workspace of a call.
     rocflash_execution {
         /// A [`rocflash_backend`].
         backend: i32,
-        /// CPU: 0 takes ROCFLASH_NUM_THREADS, else the CPUs this process may use.
+        /// CPU: 0: ROCFLASH_NUM_THREADS, else all CPUs that the process may use.
         num_threads: i32,
         /// GPU: hipStream_t or CUstream; CPU: must be null.
         stream: *mut c_void,
-        /// Scratch memory on the tensors' device, 64-byte aligned, not shared by two calls at once.
+        /// Memory on the tensors' device, 64-byte aligned, not shared by concurrent calls.
         workspace: *mut c_void,
-        /// In bytes, at least what the query answers for the same arguments.
+        /// In bytes, at least the result of the workspace query with the same arguments.
+        workspace_size: usize,
+    }
+}
+
+/// A planned call, to be destroyed by [`rocflash_plan_destroy`].
+#[repr(C)]
+pub struct rocflash_plan {
+    _private: [u8; 0],
+}
+
+sized_struct! {
+    /// What a run gives to its plan. Exactly the tensors that the plan was created with are
+    /// required.
+    rocflash_plan_arguments {
+        /// Address of the tensor of this name.
+        q: *const c_void,
+        /// Address of the tensor of this name.
+        k: *mut c_void,
+        /// Address of the tensor of this name.
+        v: *mut c_void,
+        /// Address of the tensor of this name.
+        cu_seqlens_q: *const c_void,
+        /// Address of the tensor of this name.
+        cu_seqlens_k: *const c_void,
+        /// Address of the tensor of this name.
+        seqused_q: *const c_void,
+        /// Address of the tensor of this name.
+        seqused_k: *const c_void,
+        /// Address of the tensor of this name.
+        leftpad_k: *const c_void,
+        /// Address of the tensor of this name.
+        mask: *const c_void,
+        /// Address of the tensor of this name.
+        alibi_slopes: *const c_void,
+        /// Address of the tensor of this name.
+        bias: *const c_void,
+        /// Address of the tensor of this name.
+        sinks: *const c_void,
+        /// Address of the tensor of this name.
+        block_table: *const c_void,
+        /// Address of the tensor of this name.
+        cache_batch_idx: *const c_void,
+        /// Address of the tensor of this name.
+        k_new: *const c_void,
+        /// Address of the tensor of this name.
+        v_new: *const c_void,
+        /// Address of the tensor of this name.
+        cu_seqlens_k_new: *const c_void,
+        /// Address of the tensor of this name.
+        rotary_cos: *const c_void,
+        /// Address of the tensor of this name.
+        rotary_sin: *const c_void,
+        /// Address of the tensor of this name.
+        rotary_seqlens: *const c_void,
+        /// Address of the tensor of this name.
+        out: *mut c_void,
+        /// Address of the tensor of this name.
+        lse: *mut c_void,
+        /// Address of the tensor of this name.
+        s_dmask: *mut c_void,
+        /// Address of the tensor of this name.
+        dout: *const c_void,
+        /// Address of the tensor of this name.
+        dq: *mut c_void,
+        /// Address of the tensor of this name.
+        dk: *mut c_void,
+        /// Address of the tensor of this name.
+        dv: *mut c_void,
+        /// Address of the tensor of this name.
+        dsinks: *mut c_void,
+        /// Address of the tensor of this name.
+        dbias: *mut c_void,
+        /// Address of the tensor of this name.
+        dalibi_slopes: *mut c_void,
+        /// Address of the tensor of this name.
+        delta: *mut c_void,
+        /// Address of the tensor of this name.
+        dlse: *const c_void,
+        /// Seed of dropout; its probability is that of the plan.
+        dropout_seed: u64,
+        /// Offset of dropout.
+        dropout_offset: u64,
+        /// GPU: hipStream_t or CUstream; CPU: must be null.
+        stream: *mut c_void,
+        /// As in [`rocflash_execution`].
+        workspace: *mut c_void,
+        /// As in [`rocflash_execution`].
         workspace_size: usize,
     }
 }
 
 sized_struct! {
-    /// What this library can do, whatever the device.
+    /// Limits of this library on any device.
     rocflash_limits {
         /// Of q and k, and of v.
         max_head_dim: i32,
@@ -280,21 +377,21 @@ sized_struct! {
         has_backward: i32,
         /// What num_threads = 0 means now.
         default_threads: i32,
-        /// dropout_p is honoured to the nearest 1 / dropout_steps.
+        /// dropout_p is rounded to a multiple of 1 / dropout_steps.
         dropout_steps: i32,
     }
 }
 
 sized_struct! {
-    /// A device it can run on. Strings live as long as the library.
+    /// A supported device. Strings live as long as the library.
     rocflash_device {
-        /// Kind and number.
+        /// Type and index.
         device: DLDevice,
         /// "AMD EPYC", "AMD Instinct MI300X".
         name: *const c_char,
-        /// The code path taken: "avx512", "gfx942".
+        /// The selected code path: "avx512", "gfx942".
         arch: *const c_char,
-        /// Instruction sets and the like that were found, separated by blanks.
+        /// Detected features, such as instruction sets, space-separated.
         features: *const c_char,
         /// CPUs or compute units.
         units: i32,
@@ -302,13 +399,13 @@ sized_struct! {
 }
 
 sized_struct! {
-    /// A GPU driver it looked for, and what came of it.
+    /// A GPU driver that the library searched for, and the outcome.
     rocflash_driver {
         /// "hip", "cuda".
         name: *const c_char,
         /// The file that was opened, or "".
         library: *const c_char,
-        /// A sentence: why it is or is not used.
+        /// Why the driver is or is not used, as a sentence.
         reason: *const c_char,
         /// 0 or 1.
         in_use: i32,
@@ -316,11 +413,11 @@ sized_struct! {
 }
 
 sized_struct! {
-    /// A GPU architecture that this library carries kernels for.
+    /// A GPU architecture that this library has kernels for.
     rocflash_target {
         /// "gfx942", "sm_80".
         arch: *const c_char,
-        /// Whose schedule its kernels follow: "cdna3", "nvidia".
+        /// The family that defines the schedule of its kernels: "cdna3", "nvidia".
         family: *const c_char,
         /// "hip", "cuda".
         driver: *const c_char,
@@ -328,26 +425,32 @@ sized_struct! {
 }
 
 extern "C" {
-    /// Attention.
+    /// Computes attention.
     pub fn rocflash_forward(
         problem: *const rocflash_problem,
         outputs: *const rocflash_forward_outputs,
         execution: *const rocflash_execution,
     ) -> rocflash_status;
-    /// Its gradients.
+    /// Computes the gradients of attention.
     pub fn rocflash_backward(
         problem: *const rocflash_problem,
         tensors: *const rocflash_backward_tensors,
         execution: *const rocflash_execution,
     ) -> rocflash_status;
-    /// Attention over a cache: appends k_new and v_new to k and v in place, and computes forward.
+    /// Computes attention without a backward pass: scores may be summed in any order.
+    pub fn rocflash_infer(
+        problem: *const rocflash_problem,
+        outputs: *const rocflash_forward_outputs,
+        execution: *const rocflash_execution,
+    ) -> rocflash_status;
+    /// Appends k_new and v_new to the KV cache k and v in place, then computes attention.
     pub fn rocflash_decode(
         problem: *const rocflash_problem,
         append: *const rocflash_append,
         outputs: *const rocflash_forward_outputs,
         execution: *const rocflash_execution,
     ) -> rocflash_status;
-    /// Merges attention over parts of the keys.
+    /// Combines the partial results of split-KV attention.
     pub fn rocflash_combine(
         out_partial: *const DLTensor,
         lse_partial: *const DLTensor,
@@ -355,7 +458,7 @@ extern "C" {
         lse: *const DLTensor,
         execution: *const rocflash_execution,
     ) -> rocflash_status;
-    /// Rotary embedding by itself, into `out` or in place.
+    /// Applies rotary embedding into `out` or in place.
     pub fn rocflash_rotate(
         x: *const DLTensor,
         cos: *const DLTensor,
@@ -366,7 +469,7 @@ extern "C" {
         out: *const DLTensor,
         execution: *const rocflash_execution,
     ) -> rocflash_status;
-    /// The workspace that forward with these arguments needs; checks all that the call itself would check.
+    /// Queries the workspace size of forward; validates everything that the call validates.
     pub fn rocflash_forward_workspace(
         problem: *const rocflash_problem,
         outputs: *const rocflash_forward_outputs,
@@ -380,6 +483,13 @@ extern "C" {
         execution: *const rocflash_execution,
         bytes: *mut usize,
     ) -> rocflash_status;
+    /// Likewise for infer.
+    pub fn rocflash_infer_workspace(
+        problem: *const rocflash_problem,
+        outputs: *const rocflash_forward_outputs,
+        execution: *const rocflash_execution,
+        bytes: *mut usize,
+    ) -> rocflash_status;
     /// Likewise for decode.
     pub fn rocflash_decode_workspace(
         problem: *const rocflash_problem,
@@ -388,7 +498,98 @@ extern "C" {
         execution: *const rocflash_execution,
         bytes: *mut usize,
     ) -> rocflash_status;
-    /// The message of this thread's last call that did not return ROCFLASH_OK; valid until its next call.
+    /// Which GPU kernels rocflash_forward selects, as JSON text with a terminating 0 if it fits.
+    pub fn rocflash_forward_explain(
+        problem: *const rocflash_problem,
+        outputs: *const rocflash_forward_outputs,
+        arch: *const c_char,
+        units: i32,
+        json: *mut c_char,
+        size: *mut usize,
+    ) -> rocflash_status;
+    /// Likewise for backward.
+    pub fn rocflash_backward_explain(
+        problem: *const rocflash_problem,
+        tensors: *const rocflash_backward_tensors,
+        arch: *const c_char,
+        units: i32,
+        json: *mut c_char,
+        size: *mut usize,
+    ) -> rocflash_status;
+    /// Likewise for decode.
+    pub fn rocflash_decode_explain(
+        problem: *const rocflash_problem,
+        append: *const rocflash_append,
+        outputs: *const rocflash_forward_outputs,
+        arch: *const c_char,
+        units: i32,
+        json: *mut c_char,
+        size: *mut usize,
+    ) -> rocflash_status;
+    /// Likewise for combine.
+    pub fn rocflash_combine_explain(
+        out_partial: *const DLTensor,
+        lse_partial: *const DLTensor,
+        out: *const DLTensor,
+        lse: *const DLTensor,
+        arch: *const c_char,
+        units: i32,
+        json: *mut c_char,
+        size: *mut usize,
+    ) -> rocflash_status;
+    /// Likewise for rotate.
+    pub fn rocflash_rotate_explain(
+        x: *const DLTensor,
+        cos: *const DLTensor,
+        sin: *const DLTensor,
+        cu_seqlens: *const DLTensor,
+        first: *const DLTensor,
+        interleaved: i32,
+        out: *const DLTensor,
+        arch: *const c_char,
+        units: i32,
+        json: *mut c_char,
+        size: *mut usize,
+    ) -> rocflash_status;
+    /// Creates a plan of rocflash_forward: the call is validated and planned once.
+    pub fn rocflash_plan_create_forward(
+        problem: *const rocflash_problem,
+        outputs: *const rocflash_forward_outputs,
+        execution: *const rocflash_execution,
+        plan: *mut *mut rocflash_plan,
+    ) -> rocflash_status;
+    /// Likewise for backward.
+    pub fn rocflash_plan_create_backward(
+        problem: *const rocflash_problem,
+        tensors: *const rocflash_backward_tensors,
+        execution: *const rocflash_execution,
+        plan: *mut *mut rocflash_plan,
+    ) -> rocflash_status;
+    /// Likewise for infer.
+    pub fn rocflash_plan_create_infer(
+        problem: *const rocflash_problem,
+        outputs: *const rocflash_forward_outputs,
+        execution: *const rocflash_execution,
+        plan: *mut *mut rocflash_plan,
+    ) -> rocflash_status;
+    /// Likewise for decode.
+    pub fn rocflash_plan_create_decode(
+        problem: *const rocflash_problem,
+        append: *const rocflash_append,
+        outputs: *const rocflash_forward_outputs,
+        execution: *const rocflash_execution,
+        plan: *mut *mut rocflash_plan,
+    ) -> rocflash_status;
+    /// Queries the workspace size of a run.
+    pub fn rocflash_plan_workspace(plan: *const rocflash_plan, bytes: *mut usize) -> rocflash_status;
+    /// Runs a plan.
+    pub fn rocflash_plan_run(
+        plan: *const rocflash_plan,
+        arguments: *const rocflash_plan_arguments,
+    ) -> rocflash_status;
+    /// Destroys a plan, which no thread may be running.
+    pub fn rocflash_plan_destroy(plan: *mut rocflash_plan);
+    /// The message of this thread's last failed call; valid until its next call.
     pub fn rocflash_last_error() -> *const c_char;
     /// "ROCFLASH_OK", ...
     pub fn rocflash_status_name(status: rocflash_status) -> *const c_char;
@@ -396,12 +597,12 @@ extern "C" {
     pub fn rocflash_version() -> *const c_char;
     /// 10000 major + 100 minor + patch.
     pub fn rocflash_version_number() -> i32;
-    /// What the library can do.
+    /// Queries the limits.
     pub fn rocflash_query_limits(limits: *mut rocflash_limits) -> rocflash_status;
-    /// Entry `index`, from 0; ROCFLASH_INVALID_ARGUMENT past the last. Entry 0 is the CPU.
+    /// Queries device `index`; ROCFLASH_INVALID_ARGUMENT past the last. Device 0 is the CPU.
     pub fn rocflash_query_device(index: i32, device: *mut rocflash_device) -> rocflash_status;
-    /// Likewise for the GPU drivers that it looked for.
+    /// Likewise for the GPU drivers that the library searched for.
     pub fn rocflash_query_driver(index: i32, driver: *mut rocflash_driver) -> rocflash_status;
-    /// Likewise for the GPU architectures that it has kernels for.
+    /// Likewise for the GPU architectures that the library has kernels for.
     pub fn rocflash_query_target(index: i32, target: *mut rocflash_target) -> rocflash_status;
 }

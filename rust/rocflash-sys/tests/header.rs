@@ -1,6 +1,6 @@
-//! The bindings are written by hand; this holds them to `rocflash.h`. A C program generated from the very
-//! declarations below checks sizes, offsets, types, values and signatures at compile time, and the header's text is
-//! searched for anything that is missing here.
+//! The bindings are written by hand; these tests compare them with `rocflash.h`. A C program
+//! generated from the declarations below checks sizes, offsets, types, values and signatures at
+//! compile time. The header's text is searched for names that are missing here.
 #![allow(non_upper_case_globals, non_snake_case)] // names as in C
 
 use rocflash_sys::*;
@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What the C program has to confirm, and the names that were covered.
+/// The assertions of the C program, and the names that they cover.
 #[derive(Default)]
 struct Checks {
     c: String,
@@ -37,7 +37,7 @@ fn c_type(rust: &str) -> String {
         "c_int" => "int",
         "c_uint" => "unsigned",
         "c_char" => "char",
-        "c_void" => "void",
+        "c_void" | "()" => "void",
         other => other,
     }
     .to_string()
@@ -50,7 +50,7 @@ macro_rules! structs {
         writeln!($checks.c, "_Static_assert(_Alignof({0}) == {1}, \"alignment of {0}\");",
                  stringify!($name), align_of::<$name>()).unwrap();
         $checks.names.insert(stringify!($name).into());
-        // All fields, each of the type that is claimed, or this does not compile.
+        // Compiles only if these are all fields, with these types.
         #[allow(dead_code)]
         fn $name(value: $name) {
             let $name { $($field,)* } = value;
@@ -108,7 +108,8 @@ fn checks() -> Checks {
         rocflash_backward_tensors {
             struct_size: usize, dout: *const DLTensor, out: *const DLTensor, lse: *const DLTensor,
             dq: *const DLTensor, dk: *const DLTensor, dv: *const DLTensor, dsinks: *const DLTensor,
-            dbias: *const DLTensor, dalibi_slopes: *const DLTensor,
+            dbias: *const DLTensor, dalibi_slopes: *const DLTensor, delta: *const DLTensor,
+            dlse: *const DLTensor,
         }
         rocflash_append {
             struct_size: usize, k_new: *const DLTensor, v_new: *const DLTensor, cu_seqlens_k_new: *const DLTensor,
@@ -118,6 +119,9 @@ fn checks() -> Checks {
         rocflash_execution {
             struct_size: usize, backend: i32, num_threads: i32, stream: *mut c_void, workspace: *mut c_void,
             workspace_size: usize,
+        }
+        rocflash_plan_arguments {
+            struct_size: usize, q: *const c_void, k: *mut c_void, v: *mut c_void, cu_seqlens_q: *const c_void, cu_seqlens_k: *const c_void, seqused_q: *const c_void, seqused_k: *const c_void, leftpad_k: *const c_void, mask: *const c_void, alibi_slopes: *const c_void, bias: *const c_void, sinks: *const c_void, block_table: *const c_void, cache_batch_idx: *const c_void, k_new: *const c_void, v_new: *const c_void, cu_seqlens_k_new: *const c_void, rotary_cos: *const c_void, rotary_sin: *const c_void, rotary_seqlens: *const c_void, out: *mut c_void, lse: *mut c_void, s_dmask: *mut c_void, dout: *const c_void, dq: *mut c_void, dk: *mut c_void, dv: *mut c_void, dsinks: *mut c_void, dbias: *mut c_void, dalibi_slopes: *mut c_void, delta: *mut c_void, dlse: *const c_void, dropout_seed: u64, dropout_offset: u64, stream: *mut c_void, workspace: *mut c_void, workspace_size: usize,
         }
         rocflash_limits {
             struct_size: usize, max_head_dim: i32, has_backward: i32, default_threads: i32, dropout_steps: i32,
@@ -136,12 +140,26 @@ fn checks() -> Checks {
     functions! { checks;
         rocflash_forward(*const rocflash_problem, *const rocflash_forward_outputs, *const rocflash_execution) -> rocflash_status;
         rocflash_backward(*const rocflash_problem, *const rocflash_backward_tensors, *const rocflash_execution) -> rocflash_status;
+        rocflash_infer(*const rocflash_problem, *const rocflash_forward_outputs, *const rocflash_execution) -> rocflash_status;
         rocflash_decode(*const rocflash_problem, *const rocflash_append, *const rocflash_forward_outputs, *const rocflash_execution) -> rocflash_status;
         rocflash_combine(*const DLTensor, *const DLTensor, *const DLTensor, *const DLTensor, *const rocflash_execution) -> rocflash_status;
         rocflash_rotate(*const DLTensor, *const DLTensor, *const DLTensor, *const DLTensor, *const DLTensor, i32, *const DLTensor, *const rocflash_execution) -> rocflash_status;
         rocflash_forward_workspace(*const rocflash_problem, *const rocflash_forward_outputs, *const rocflash_execution, *mut usize) -> rocflash_status;
         rocflash_backward_workspace(*const rocflash_problem, *const rocflash_backward_tensors, *const rocflash_execution, *mut usize) -> rocflash_status;
+        rocflash_infer_workspace(*const rocflash_problem, *const rocflash_forward_outputs, *const rocflash_execution, *mut usize) -> rocflash_status;
         rocflash_decode_workspace(*const rocflash_problem, *const rocflash_append, *const rocflash_forward_outputs, *const rocflash_execution, *mut usize) -> rocflash_status;
+        rocflash_plan_create_forward(*const rocflash_problem, *const rocflash_forward_outputs, *const rocflash_execution, *mut *mut rocflash_plan) -> rocflash_status;
+        rocflash_plan_create_backward(*const rocflash_problem, *const rocflash_backward_tensors, *const rocflash_execution, *mut *mut rocflash_plan) -> rocflash_status;
+        rocflash_plan_create_infer(*const rocflash_problem, *const rocflash_forward_outputs, *const rocflash_execution, *mut *mut rocflash_plan) -> rocflash_status;
+        rocflash_plan_create_decode(*const rocflash_problem, *const rocflash_append, *const rocflash_forward_outputs, *const rocflash_execution, *mut *mut rocflash_plan) -> rocflash_status;
+        rocflash_plan_workspace(*const rocflash_plan, *mut usize) -> rocflash_status;
+        rocflash_plan_run(*const rocflash_plan, *const rocflash_plan_arguments) -> rocflash_status;
+        rocflash_plan_destroy(*mut rocflash_plan) -> ();
+        rocflash_forward_explain(*const rocflash_problem, *const rocflash_forward_outputs, *const c_char, i32, *mut c_char, *mut usize) -> rocflash_status;
+        rocflash_backward_explain(*const rocflash_problem, *const rocflash_backward_tensors, *const c_char, i32, *mut c_char, *mut usize) -> rocflash_status;
+        rocflash_decode_explain(*const rocflash_problem, *const rocflash_append, *const rocflash_forward_outputs, *const c_char, i32, *mut c_char, *mut usize) -> rocflash_status;
+        rocflash_combine_explain(*const DLTensor, *const DLTensor, *const DLTensor, *const DLTensor, *const c_char, i32, *mut c_char, *mut usize) -> rocflash_status;
+        rocflash_rotate_explain(*const DLTensor, *const DLTensor, *const DLTensor, *const DLTensor, *const DLTensor, i32, *const DLTensor, *const c_char, i32, *mut c_char, *mut usize) -> rocflash_status;
         rocflash_last_error() -> *const c_char;
         rocflash_status_name(rocflash_status) -> *const c_char;
         rocflash_version() -> *const c_char;
@@ -155,11 +173,12 @@ fn checks() -> Checks {
         kDLCPU kDLCUDA kDLROCM kDLInt kDLUInt kDLFloat kDLBfloat ROCFLASH_DL_BOOL
         ROCFLASH_OK ROCFLASH_INVALID_ARGUMENT ROCFLASH_UNSUPPORTED ROCFLASH_OUT_OF_MEMORY ROCFLASH_DEVICE_ERROR
         ROCFLASH_INTERNAL
-        ROCFLASH_BACKEND_AUTO ROCFLASH_BACKEND_CPU ROCFLASH_BACKEND_REFERENCE ROCFLASH_BACKEND_PLAIN
+        ROCFLASH_BACKEND_AUTO ROCFLASH_BACKEND_CPU ROCFLASH_BACKEND_REFERENCE ROCFLASH_BACKEND_NAIVE
+        ROCFLASH_BACKEND_PLAIN
         ROCFLASH_BACKEND_STANDARD
         ROCFLASH_VERSION_MAJOR ROCFLASH_VERSION_MINOR ROCFLASH_VERSION_PATCH
     }
-    // Enums travel as this type.
+    // C enums have this type in the ABI.
     let _: c_uint = ROCFLASH_OK;
     writeln!(
         checks.c,
@@ -171,8 +190,9 @@ fn checks() -> Checks {
 }
 
 fn native() -> PathBuf {
-    // Asked when it runs: a target folder shared by several clones may hold another one's program.
-    PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where it is")).join("native")
+    // Read at run time, because several clones may share a target directory.
+    PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"))
+        .join("native")
 }
 
 fn c_compiler() -> String {
@@ -185,16 +205,16 @@ fn c_compiler() -> String {
 
 /// Compiles the checks, with the crate's own copy of DLPack's structs or the installed one.
 fn compile(dlpack: Option<PathBuf>) -> Result<(), String> {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    let file = folder.join(if dlpack.is_some() { "layout_own.c" } else { "layout_installed.c" });
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let file = directory.join(if dlpack.is_some() { "layout_own.c" } else { "layout_installed.c" });
     let source = format!("#include <rocflash/rocflash.h>\n#include <stddef.h>\n{}", checks().c);
     std::fs::write(&file, source).unwrap();
     let mut command = Command::new(c_compiler());
     command
         .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"])
         .arg(native().join("include"));
-    if let Some(folder) = dlpack {
-        command.arg("-I").arg(folder);
+    if let Some(directory) = dlpack {
+        command.arg("-I").arg(directory);
     }
     let output = command.arg(&file).output().unwrap();
     if output.status.success() {
@@ -204,33 +224,33 @@ fn compile(dlpack: Option<PathBuf>) -> Result<(), String> {
 }
 
 #[test]
-fn the_header_agrees() {
-    compile(Some(native().join("dlpack/include"))).unwrap_or_else(|words| panic!("{words}"));
+fn the_bindings_match_the_header() {
+    compile(Some(native().join("dlpack/include"))).unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
 }
 
 #[test]
-fn the_header_agrees_with_the_installed_dlpack() {
+fn the_bindings_match_the_installed_dlpack() {
     match compile(None) {
         Ok(()) => {}
-        Err(words)
-            if words.contains("dlpack/dlpack.h") && words.contains("not found")
-                || words.contains("No such file") =>
+        Err(diagnostics)
+            if diagnostics.contains("dlpack/dlpack.h") && diagnostics.contains("not found")
+                || diagnostics.contains("No such file") =>
         {
-            eprintln!("skipped: DLPack is not installed, so there is nothing to compare with");
+            eprintln!("skipped: DLPack is not installed, so this comparison is not possible");
         }
-        Err(words) => panic!("{words}"),
+        Err(diagnostics) => panic!("{diagnostics}"),
     }
 }
 
-/// Takes comments out of C.
+/// Removes comments from C source.
 fn without_comments(text: &str) -> String {
     let mut rest = text;
-    let mut plain = String::new();
+    let mut code = String::new();
     while let Some(begin) = rest.find("/*") {
-        plain += &rest[..begin];
-        rest = rest[begin..].split_once("*/").expect("a comment ends").1;
+        code += &rest[..begin];
+        rest = rest[begin..].split_once("*/").expect("every comment is closed").1;
     }
-    plain + rest
+    code + rest
 }
 
 fn last_identifier(text: &str) -> &str {
@@ -238,12 +258,16 @@ fn last_identifier(text: &str) -> &str {
 }
 
 #[test]
-fn nothing_of_the_header_is_missing() {
+fn the_bindings_cover_the_header() {
     let text = std::fs::read_to_string(native().join("include/rocflash/rocflash.h")).unwrap();
     let text = without_comments(&text);
+    let declarations: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    let text = declarations.join("\n");
     let mut found = BTreeSet::new();
     for part in text.split("typedef struct ").skip(1) {
-        let (name, rest) = part.split_once('{').unwrap();
+        let Some((name, rest)) = part.split_once('{').filter(|(name, _)| !name.contains(';')) else {
+            continue; // opaque
+        };
         let (body, _) = rest.split_once('}').unwrap();
         found.insert(name.trim().to_string());
         for field in body.split(';').filter(|f| !f.trim().is_empty()) {
@@ -256,20 +280,18 @@ fn nothing_of_the_header_is_missing() {
             found.insert(last_identifier(value.split('=').next().unwrap()).to_string());
         }
     }
-    for part in
-        text.split("ROCFLASH_API ").skip(1).filter(|p| p.contains('(') && !p.starts_with("__attribute__"))
-    {
+    for part in text.split("ROCFLASH_API ").skip(1) {
         found.insert(format!("{}()", last_identifier(part.split_once('(').unwrap().0)));
     }
-    assert!(found.len() > 80, "the header was not understood: {found:?}");
+    assert!(found.len() > 80, "could not parse the header: {found:?}");
     let covered = checks().names;
     let missing: Vec<_> = found.difference(&covered).collect();
     assert!(missing.is_empty(), "in rocflash.h but not in the bindings: {missing:?}");
 }
 
 #[test]
-fn the_library_answers() {
-    // SAFETY: both functions take nothing and give what lives as long as the library.
+fn the_library_returns_its_version_and_limits() {
+    // SAFETY: both functions have no arguments; the string lives as long as the library.
     let (number, text) = unsafe { (rocflash_version_number(), std::ffi::CStr::from_ptr(rocflash_version())) };
     assert_eq!(
         number,
@@ -277,7 +299,7 @@ fn the_library_answers() {
     );
     assert_eq!(text.to_str().unwrap(), env!("CARGO_PKG_VERSION"));
     let mut limits = rocflash_limits::new();
-    // SAFETY: the struct is as large as it says.
+    // SAFETY: the struct's size field is correct.
     assert_eq!(unsafe { rocflash_query_limits(&mut limits) }, ROCFLASH_OK);
     assert!(limits.max_head_dim >= 512);
 }

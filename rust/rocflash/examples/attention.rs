@@ -1,4 +1,4 @@
-//! Causal attention of 8 query heads over 2 key heads, forward and backward.
+//! Causal attention of 8 query heads and 2 KV heads, forward and backward.
 use rocflash::{backward, forward, Gradients, Options, Outputs, View, ViewMut};
 
 fn main() -> rocflash::Result<()> {
@@ -13,18 +13,18 @@ fn main() -> rocflash::Result<()> {
     let outputs = Outputs::new(ViewMut::new(&mut out, &q_shape)?).lse(ViewMut::new(&mut lse, &lse_shape)?);
     forward(&q, &k, &v, &options, outputs)?;
 
-    // The first query sees the first key alone; the last one sees them all.
+    // The first query attends to the first key only; the last one attends to all keys.
     println!("rocflash {}", rocflash::version());
     println!("first query: {:.3}", out[0]);
     println!("last query:  {:.3}", out[127 * 8 * 64]);
 
     let dout = vec![1.0f32; out.len()];
     let mut dv = vec![0.0f32; 128 * 2 * 64];
-    let given =
+    let gradients =
         Gradients::new(View::new(&dout, &q_shape)?, View::new(&out, &q_shape)?, View::new(&lse, &lse_shape)?);
-    backward(&q, &k, &v, &options, given.dv(ViewMut::new(&mut dv, &k_shape)?))?;
-    // The last key is seen by the last query only, so this is that query's weight for it, summed over the 4
-    // heads that share it.
+    backward(&q, &k, &v, &options, gradients.dv(ViewMut::new(&mut dv, &k_shape)?))?;
+    // Only the last query attends to the last key, so this is its weight, summed over the 4 query
+    // heads that share the KV head.
     println!("gradient of the last value: {:.6}", dv[dv.len() - 1]);
     Ok(())
 }

@@ -1,74 +1,80 @@
-//! From views and options to the C ABI: builds the structs, asks for the workspace, runs the call. The only
-//! place where attention crosses the border.
+//! Converts views and options into the structs of the C ABI, queries the workspace size and runs
+//! the call. Attention crosses the FFI boundary only here.
 use crate::error::{check, Error, Result};
 use crate::options::{Append, Gradients, Options, Outputs};
 use crate::view::{RawView, Residence, View, ViewMut};
 use rocflash_sys as sys;
+use std::marker::PhantomData;
 
-/// A call as whoever executes it sees it: it can be asked for its workspace, and run.
+/// A call as an [`Execute`] implementation uses it: query its workspace size, then run it.
 pub trait Call {
     /// # Safety
-    /// Only [`Calls`] makes one, whose structs point to live tensors.
+    /// The structs of the call point to live tensors; only this crate implements this trait.
     unsafe fn workspace(
         &self,
         execution: &sys::rocflash_execution,
         bytes: &mut usize,
     ) -> sys::rocflash_status;
     /// # Safety
-    /// As above, and the execution's stream and workspace are valid where the tensors are.
+    /// The structs of the call point to live tensors. The stream and the workspace of `execution`
+    /// are valid on their device.
     unsafe fn run(&self, execution: &sys::rocflash_execution) -> sys::rocflash_status;
 }
 
-/// Executes calls on tensors of one residence. Sealed by living in a private module.
+/// Executes calls on tensors of one residence. Sealed: the module is private.
 pub trait Execute {
-    /// Where its tensors must lie.
+    /// Where the tensors of a call must be.
     #[doc(hidden)]
     fn residence(&self) -> ResidenceOf;
-    /// Asks for the workspace, which checks all that running the call checks, and writes nothing.
+    /// Returns the workspace size in bytes. Validates everything that running the call validates;
+    /// writes nothing.
     #[doc(hidden)]
     fn query(&self, call: &dyn Call) -> Result<usize>;
-    /// Asks, provides workspace and stream, runs.
+    /// Queries the workspace, provides workspace and stream, and runs the call.
     #[doc(hidden)]
     fn execute(&mut self, call: &dyn Call) -> Result<()>;
 }
 
-/// A [`Residence`] under a name that a public trait may use.
+/// A [`Residence`] in a type that a public trait may name.
 pub struct ResidenceOf(pub(crate) Residence);
 
-/// The tensors of one call, in an order; their addresses are taken when all of them are there.
+/// The tensors of one call. Their addresses are taken after the last one was added, when the list
+/// no longer moves.
 struct Tensors {
     residence: Residence,
     list: Vec<sys::DLTensor>,
+    names: Vec<&'static str>,
 }
 
-/// A tensor's number, or none.
+/// An index into [`Tensors`], or none for an optional tensor that is absent.
 #[derive(Clone, Copy)]
 struct Slot(Option<usize>);
 
 impl Tensors {
     fn new(residence: Residence) -> Self {
-        Self { residence, list: Vec::with_capacity(24) }
+        Self { residence, list: Vec::with_capacity(24), names: Vec::with_capacity(24) }
     }
 
-    /// The view must outlive the call: what is kept here points into it.
-    fn add(&mut self, name: &str, view: Option<&RawView>) -> Result<Slot> {
+    /// The view must outlive the call: the `DLTensor` points into it.
+    fn add(&mut self, name: &'static str, view: Option<&RawView>) -> Result<Slot> {
         let Some(view) = view else { return Ok(Slot(None)) };
         if view.residence() != self.residence {
             return Err(Error::invalid(format!(
-                "{name}: lies in {}; this call runs on {}",
+                "{name} is in {}; this call runs on {}",
                 view.residence(),
                 self.residence
             )));
         }
         self.list.push(view.dlpack());
+        self.names.push(name);
         Ok(Slot(Some(self.list.len() - 1)))
     }
 
-    fn read(&mut self, name: &str, view: &Option<View>) -> Result<Slot> {
+    fn read(&mut self, name: &'static str, view: &Option<View>) -> Result<Slot> {
         self.add(name, view.as_ref().map(View::raw))
     }
 
-    fn write(&mut self, name: &str, view: &Option<ViewMut>) -> Result<Slot> {
+    fn write(&mut self, name: &'static str, view: &Option<ViewMut>) -> Result<Slot> {
         self.add(name, view.as_ref().map(ViewMut::raw))
     }
 
@@ -77,7 +83,7 @@ impl Tensors {
     }
 }
 
-/// q, k, v and options as numbers of tensors, from which the struct is made when all are known.
+/// q, k, v and the options as slots, from which the C struct is built after all tensors were added.
 struct Problem<'a> {
     options: &'a Options<'a>,
     q: Slot,
@@ -117,7 +123,7 @@ impl<'a> Problem<'a> {
         })
     }
 
-    /// Points into `t` and into the options, which both must outlive it.
+    /// Builds the C struct. It points into `t` and into the options, which both must outlive it.
     fn raw(&self, t: &Tensors) -> sys::rocflash_problem {
         let o = self.options;
         let (dropout_p, dropout_seed, dropout_offset) = o.dropout.unwrap_or_default();
@@ -153,10 +159,10 @@ impl<'a> Problem<'a> {
     }
 }
 
-/// The three outputs.
-struct Out([Slot; 3]);
+/// The outputs of forward: out, lse, s_dmask.
+struct OutputSlots([Slot; 3]);
 
-impl Out {
+impl OutputSlots {
     fn new(t: &mut Tensors, outputs: &Outputs) -> Result<Self> {
         Ok(Self([
             t.add("out", Some(outputs.out.raw()))?,
@@ -171,13 +177,13 @@ impl Out {
     }
 }
 
-/// A call made of its two functions; they own or borrow all that they point to.
-struct Calls<W, R> {
+/// A call that consists of two closures, which own or borrow everything they point to.
+struct PreparedCall<W, R> {
     workspace: W,
     run: R,
 }
 
-impl<W, R> Call for Calls<W, R>
+impl<W, R> Call for PreparedCall<W, R>
 where
     W: Fn(&sys::rocflash_execution, &mut usize) -> sys::rocflash_status,
     R: Fn(&sys::rocflash_execution) -> sys::rocflash_status,
@@ -195,118 +201,171 @@ where
     }
 }
 
-// In the functions below: the views are borrowed until the end, so the tensors that point into them, the structs
-// that point to those tensors, and the memory behind the addresses are all alive during the call. Outputs are
-// exclusive borrows, so nobody else looks at what is written. The library keeps nothing.
-
-pub(crate) fn forward<E: Execute + ?Sized>(
-    executor: &mut E,
-    [q, k, v]: [&View; 3],
-    options: &Options,
-    outputs: &mut Outputs,
-) -> Result<()> {
-    let mut t = Tensors::new(executor.residence().0);
-    let problem = Problem::new(&mut t, [q.raw(), k.raw(), v.raw()], options)?;
-    let out = Out::new(&mut t, outputs)?;
-    let (problem, out) = (problem.raw(&t), out.raw(&t));
-    executor.execute(&Calls {
-        // SAFETY: see above.
-        workspace: |e: &sys::rocflash_execution, bytes: &mut usize| unsafe {
-            sys::rocflash_forward_workspace(&problem, &out, e, bytes)
-        },
-        // SAFETY: see above.
-        run: |e: &sys::rocflash_execution| unsafe { sys::rocflash_forward(&problem, &out, e) },
-    })
+/// The structs of one operation besides the problem.
+pub(crate) enum Operation {
+    Forward(sys::rocflash_forward_outputs),
+    Backward(sys::rocflash_backward_tensors),
+    Decode(sys::rocflash_append, sys::rocflash_forward_outputs),
 }
 
-pub(crate) fn backward<E: Execute + ?Sized>(
-    executor: &mut E,
-    [q, k, v]: [&View; 3],
-    options: &Options,
-    gradients: &mut Gradients,
-) -> Result<()> {
-    let mut t = Tensors::new(executor.residence().0);
-    let problem = Problem::new(&mut t, [q.raw(), k.raw(), v.raw()], options)?;
-    let slots = [
-        t.add("dout", Some(gradients.dout.raw()))?,
-        t.add("out", Some(gradients.out.raw()))?,
-        t.add("lse", Some(gradients.lse.raw()))?,
-        t.write("dq", &gradients.dq)?,
-        t.write("dk", &gradients.dk)?,
-        t.write("dv", &gradients.dv)?,
-        t.write("dsinks", &gradients.dsinks)?,
-        t.write("dbias", &gradients.dbias)?,
-        t.write("dalibi_slopes", &gradients.dalibi_slopes)?,
-    ];
-    let problem = problem.raw(&t);
-    let [dout, out, lse, dq, dk, dv, dsinks, dbias, dalibi_slopes] = slots.map(|slot| t.at(slot));
-    let tensors = sys::rocflash_backward_tensors {
-        dout,
-        out,
-        lse,
-        dq,
-        dk,
-        dv,
-        dsinks,
-        dbias,
-        dalibi_slopes,
-        ..Default::default()
-    };
-    executor.execute(&Calls {
-        // SAFETY: see above.
-        workspace: |e: &sys::rocflash_execution, bytes: &mut usize| unsafe {
-            sys::rocflash_backward_workspace(&problem, &tensors, e, bytes)
-        },
-        // SAFETY: see above.
-        run: |e: &sys::rocflash_execution| unsafe { sys::rocflash_backward(&problem, &tensors, e) },
-    })
+/// A call of forward, backward or decode. Its structs point into `tensors` and into the options.
+pub(crate) struct Attention<'a> {
+    tensors: Tensors,
+    pub(crate) problem: sys::rocflash_problem,
+    pub(crate) operation: Operation,
+    borrowed: PhantomData<&'a ()>,
 }
 
-/// Makes the call of decode and hands it to `then`, which runs it or only asks.
-pub(crate) fn decode<E: Execute + ?Sized>(
-    executor: &mut E,
-    q: &View,
-    [k, v]: [ViewMut; 2],
-    append: &Append,
-    options: &Options,
-    outputs: &mut Outputs,
-    then: impl FnOnce(&mut E, &dyn Call) -> Result<()>,
-) -> Result<()> {
-    let mut t = Tensors::new(executor.residence().0);
-    let problem = Problem::new(&mut t, [q.raw(), k.raw(), v.raw()], options)?;
-    let out = Out::new(&mut t, outputs)?;
-    let (k_new, v_new) = append.new.unzip();
-    let (cos, sin) = append.rotary.unzip();
-    let slots = [
-        t.read("k_new", &k_new)?,
-        t.read("v_new", &v_new)?,
-        t.read("cu_seqlens_k_new", &append.cu_seqlens_k_new)?,
-        t.read("rotary_cos", &cos)?,
-        t.read("rotary_sin", &sin)?,
-        t.read("rotary_seqlens", &append.rotary_seqlens)?,
-    ];
-    let (problem, out) = (problem.raw(&t), out.raw(&t));
-    let [k_new, v_new, cu_seqlens_k_new, rotary_cos, rotary_sin, rotary_seqlens] =
-        slots.map(|slot| t.at(slot));
-    let append = sys::rocflash_append {
-        k_new,
-        v_new,
-        cu_seqlens_k_new,
-        rotary_cos,
-        rotary_sin,
-        rotary_seqlens,
-        rotary_interleaved: i32::from(append.rotary_interleaved),
-        ..Default::default()
-    };
-    let call = Calls {
+// SAFETY of the calls below: the views are borrowed until the end of the call. So the tensors that
+// point into them, the structs that point to those tensors, and the elements are alive during the
+// call. Outputs are exclusive borrows, so no other code accesses the written elements. The library
+// keeps no pointer after the call.
+impl Call for Attention<'_> {
+    unsafe fn workspace(
+        &self,
+        execution: &sys::rocflash_execution,
+        bytes: &mut usize,
+    ) -> sys::rocflash_status {
+        let p = &self.problem;
         // SAFETY: see above.
-        workspace: |e: &sys::rocflash_execution, bytes: &mut usize| unsafe {
-            sys::rocflash_decode_workspace(&problem, &append, &out, e, bytes)
-        },
+        unsafe {
+            match &self.operation {
+                Operation::Forward(o) => sys::rocflash_forward_workspace(p, o, execution, bytes),
+                Operation::Backward(t) => sys::rocflash_backward_workspace(p, t, execution, bytes),
+                Operation::Decode(a, o) => sys::rocflash_decode_workspace(p, a, o, execution, bytes),
+            }
+        }
+    }
+
+    unsafe fn run(&self, execution: &sys::rocflash_execution) -> sys::rocflash_status {
+        let p = &self.problem;
         // SAFETY: see above.
-        run: |e: &sys::rocflash_execution| unsafe { sys::rocflash_decode(&problem, &append, &out, e) },
-    };
-    then(executor, &call)
+        unsafe {
+            match &self.operation {
+                Operation::Forward(o) => sys::rocflash_forward(p, o, execution),
+                Operation::Backward(t) => sys::rocflash_backward(p, t, execution),
+                Operation::Decode(a, o) => sys::rocflash_decode(p, a, o, execution),
+            }
+        }
+    }
+}
+
+impl<'a> Attention<'a> {
+    pub(crate) fn forward(
+        residence: Residence,
+        [q, k, v]: [&'a View; 3],
+        options: &'a Options,
+        outputs: &'a Outputs,
+    ) -> Result<Self> {
+        let mut tensors = Tensors::new(residence);
+        let problem = Problem::new(&mut tensors, [q.raw(), k.raw(), v.raw()], options)?;
+        let outputs = OutputSlots::new(&mut tensors, outputs)?;
+        let (problem, outputs) = (problem.raw(&tensors), outputs.raw(&tensors));
+        Ok(Self { tensors, problem, operation: Operation::Forward(outputs), borrowed: PhantomData })
+    }
+
+    pub(crate) fn backward(
+        residence: Residence,
+        [q, k, v]: [&'a View; 3],
+        options: &'a Options,
+        gradients: &'a Gradients,
+    ) -> Result<Self> {
+        let mut t = Tensors::new(residence);
+        let problem = Problem::new(&mut t, [q.raw(), k.raw(), v.raw()], options)?;
+        let slots = [
+            t.add("dout", Some(gradients.dout.raw()))?,
+            t.add("out", Some(gradients.out.raw()))?,
+            t.add("lse", Some(gradients.lse.raw()))?,
+            t.write("dq", &gradients.dq)?,
+            t.write("dk", &gradients.dk)?,
+            t.write("dv", &gradients.dv)?,
+            t.write("dsinks", &gradients.dsinks)?,
+            t.write("dbias", &gradients.dbias)?,
+            t.write("dalibi_slopes", &gradients.dalibi_slopes)?,
+            t.write("delta", &gradients.delta)?,
+            t.read("dlse", &gradients.dlse)?,
+        ];
+        let problem = problem.raw(&t);
+        let [dout, out, lse, dq, dk, dv, dsinks, dbias, dalibi_slopes, delta, dlse] =
+            slots.map(|slot| t.at(slot));
+        let tensors = sys::rocflash_backward_tensors {
+            dout,
+            out,
+            lse,
+            dq,
+            dk,
+            dv,
+            dsinks,
+            dbias,
+            dalibi_slopes,
+            delta,
+            dlse,
+            ..Default::default()
+        };
+        let operation = Operation::Backward(tensors);
+        Ok(Self { tensors: t, problem, operation, borrowed: PhantomData })
+    }
+
+    pub(crate) fn decode(
+        residence: Residence,
+        q: &'a View,
+        [k, v]: [&'a ViewMut; 2],
+        append: &'a Append,
+        options: &'a Options,
+        outputs: &'a Outputs,
+    ) -> Result<Self> {
+        let mut t = Tensors::new(residence);
+        let problem = Problem::new(&mut t, [q.raw(), k.raw(), v.raw()], options)?;
+        let outputs = OutputSlots::new(&mut t, outputs)?;
+        // References into `append`: tensors point into the views.
+        let (k_new, v_new) = append.new.as_ref().map(|(k, v)| (k.raw(), v.raw())).unzip();
+        let (cos, sin) = append.rotary.as_ref().map(|(cos, sin)| (cos.raw(), sin.raw())).unzip();
+        let slots = [
+            t.add("k_new", k_new)?,
+            t.add("v_new", v_new)?,
+            t.read("cu_seqlens_k_new", &append.cu_seqlens_k_new)?,
+            t.add("rotary_cos", cos)?,
+            t.add("rotary_sin", sin)?,
+            t.read("rotary_seqlens", &append.rotary_seqlens)?,
+        ];
+        let (problem, outputs) = (problem.raw(&t), outputs.raw(&t));
+        let [k_new, v_new, cu_seqlens_k_new, rotary_cos, rotary_sin, rotary_seqlens] =
+            slots.map(|slot| t.at(slot));
+        let append = sys::rocflash_append {
+            k_new,
+            v_new,
+            cu_seqlens_k_new,
+            rotary_cos,
+            rotary_sin,
+            rotary_seqlens,
+            rotary_interleaved: i32::from(append.rotary_interleaved),
+            ..Default::default()
+        };
+        let operation = Operation::Decode(append, outputs);
+        Ok(Self { tensors: t, problem, operation, borrowed: PhantomData })
+    }
+
+    /// The tensors by name, in the order in which they were added.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = (&'static str, &sys::DLTensor)> {
+        self.tensors.names.iter().copied().zip(&self.tensors.list)
+    }
+
+    /// Creates a plan of the call.
+    pub(crate) fn create_plan(
+        &self,
+        execution: &sys::rocflash_execution,
+        plan: &mut *mut sys::rocflash_plan,
+    ) -> sys::rocflash_status {
+        let p = &self.problem;
+        // SAFETY: see above; the library writes the handle.
+        unsafe {
+            match &self.operation {
+                Operation::Forward(o) => sys::rocflash_plan_create_forward(p, o, execution, plan),
+                Operation::Backward(t) => sys::rocflash_plan_create_backward(p, t, execution, plan),
+                Operation::Decode(a, o) => sys::rocflash_plan_create_decode(p, a, o, execution, plan),
+            }
+        }
+    }
 }
 
 pub(crate) fn combine<E: Execute + ?Sized>(
@@ -324,22 +383,22 @@ pub(crate) fn combine<E: Execute + ?Sized>(
         t.add("lse", lse.map(|lse| lse.raw()))?,
     ];
     let [out_partial, lse_partial, out, lse] = slots.map(|slot| t.at(slot));
-    executor.execute(&Calls {
+    executor.execute(&PreparedCall {
         workspace: |_: &sys::rocflash_execution, bytes: &mut usize| {
             *bytes = 0;
             sys::ROCFLASH_OK
         },
-        // SAFETY: see above.
+        // SAFETY: the views are borrowed until the end of the call, outputs exclusively.
         run: |e: &sys::rocflash_execution| unsafe {
             sys::rocflash_combine(out_partial, lse_partial, out, lse, e)
         },
     })
 }
 
-/// Asks a call for its workspace.
+/// Queries the workspace size of a call in bytes.
 pub(crate) fn workspace(call: &dyn Call, execution: &sys::rocflash_execution) -> Result<usize> {
     let mut bytes = 0;
-    // SAFETY: calls are made in this file only, with live tensors; a query reads no more than they are.
+    // SAFETY: only this file builds calls, with live tensors; a query only reads the structs.
     check(unsafe { call.workspace(execution, &mut bytes) })?;
     Ok(bytes)
 }
@@ -347,8 +406,9 @@ pub(crate) fn workspace(call: &dyn Call, execution: &sys::rocflash_execution) ->
 /// Runs a call.
 ///
 /// # Safety
-/// The execution's workspace must be valid and as large as it says, and its stream one of the tensors' device.
+/// The workspace of `execution` is valid and as large as stated, and its stream is on the tensors'
+/// device.
 pub(crate) unsafe fn run(call: &dyn Call, execution: &sys::rocflash_execution) -> Result<()> {
-    // SAFETY: calls are made in this file only, with live tensors; the rest is the caller's promise.
+    // SAFETY: only this file builds calls, with live tensors; the caller guarantees the rest.
     check(unsafe { call.run(execution) })
 }

@@ -1,4 +1,4 @@
-//! Element types, and which Rust types stand for them.
+//! Element types and the Rust types that represent them.
 use half::{bf16, f16};
 use rocflash_sys as sys;
 
@@ -11,16 +11,16 @@ pub enum DType {
     F16,
     /// bfloat16.
     Bf16,
-    /// 64-bit IEEE floating point; only the reference backend takes it.
+    /// 64-bit IEEE floating point; only the reference backend supports it.
     F64,
     /// 32-bit signed integers: lengths and indices.
     I32,
-    /// Bytes: masks, where nonzero sees.
+    /// Bytes: masks, nonzero attends.
     U8,
 }
 
 impl DType {
-    /// The bytes of one element.
+    /// The size of one element in bytes.
     pub const fn size(self) -> usize {
         match self {
             DType::F64 => 8,
@@ -60,10 +60,10 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A Rust type that tensors can be made of. Sealed: every bit pattern must be a value, since the library and
-/// GPUs write into such memory.
+/// A Rust type of tensor elements. Sealed: every bit pattern must be a valid value, because the
+/// library and GPUs write into such memory.
 pub trait Element: sealed::Sealed + Copy + Default + Send + Sync + 'static {
-    /// The same type as a value.
+    /// The element type as a value.
     const DTYPE: DType;
 }
 

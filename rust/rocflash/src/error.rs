@@ -1,4 +1,4 @@
-//! What went wrong, in the library's own words.
+//! Errors, with the library's own messages.
 use rocflash_sys as sys;
 use std::ffi::CStr;
 
@@ -6,19 +6,19 @@ use std::ffi::CStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The call makes no sense; the message names the argument, its value and what is allowed.
+    /// An argument is invalid; the message names the argument, its value and what is allowed.
     InvalidArgument,
-    /// It makes sense, but this library, backend or device cannot do it.
+    /// The call is valid, but this library, backend or device does not support it.
     Unsupported,
-    /// The system or a device refused memory or threads.
+    /// The system or a device could not provide memory or threads.
     OutOfMemory,
-    /// A driver failed; the message carries its words.
+    /// A driver failed; the message contains the driver's error text.
     Device,
     /// A defect of the library.
     Internal,
 }
 
-/// A refused or failed call. After `InvalidArgument` and `Unsupported` nothing has been written.
+/// A rejected or failed call. After `InvalidArgument` and `Unsupported` nothing has been written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     kind: ErrorKind,
@@ -37,7 +37,7 @@ impl Error {
         Self::new(ErrorKind::InvalidArgument, message)
     }
 
-    /// What kind of failure it is.
+    /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
@@ -56,7 +56,7 @@ impl std::fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Turns a status into a result; the message is this thread's last one.
+/// Converts a status into a result; the message is this thread's last error.
 pub(crate) fn check(status: sys::rocflash_status) -> Result<()> {
     let kind = match status {
         sys::ROCFLASH_OK => return Ok(()),
@@ -66,15 +66,15 @@ pub(crate) fn check(status: sys::rocflash_status) -> Result<()> {
         sys::ROCFLASH_DEVICE_ERROR => ErrorKind::Device,
         _ => ErrorKind::Internal,
     };
-    // SAFETY: the library gives a string that is valid until this thread's next call.
+    // SAFETY: the library returns a string that is valid until this thread's next call.
     Err(Error::new(kind, text(unsafe { sys::rocflash_last_error() })))
 }
 
-/// A copy of one of the library's strings.
+/// Copies a C string of the library; null becomes an empty string.
 pub(crate) fn text(string: *const std::ffi::c_char) -> String {
     if string.is_null() {
         return String::new();
     }
-    // SAFETY: not null, and the library's strings end with a zero.
+    // SAFETY: not null, and the library's strings are NUL-terminated.
     unsafe { CStr::from_ptr(string) }.to_string_lossy().into_owned()
 }

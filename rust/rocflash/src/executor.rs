@@ -1,5 +1,5 @@
-//! Who computes: the CPU, or the stream of a GPU, with the same functions on each.
-use crate::call::{self, Call, Execute, ResidenceOf};
+//! Executors: the CPU or a stream of a GPU, with the same functions on each.
+use crate::call::{self, Attention, Call, Execute, ResidenceOf};
 use crate::error::{Error, Result};
 use crate::options::{Append, Gradients, Options, Outputs};
 use crate::view::{Residence, View, ViewMut};
@@ -8,36 +8,42 @@ use std::mem::MaybeUninit;
 
 /// Executes attention: [`Cpu`], or a GPU's [`Stream`](crate::gpu::Stream).
 ///
-/// b batch, h query heads, hk key heads (h a multiple of hk), sq and sk lengths, d and dv head sizes: q is
-/// (b, sq, h, d), k (b, sk, hk, d), v (b, sk, hk, dv), all f32, f16 or bf16, with any strides but a contiguous last
-/// dimension. Everything is checked before anything is written.
+/// Shapes: q (b, sq, h, d), k (b, sk, hk, d), v (b, sk, hk, dv), where b is the batch size, h the
+/// query heads, hk the KV heads (h is a multiple of hk), sq and sk the sequence lengths, d and dv
+/// the head dims. All are f32, f16 or bf16, with any strides but a contiguous last dimension. A
+/// call validates everything before it writes anything.
 pub trait Executor: Execute {
-    /// Attention.
-    fn forward(
-        &mut self,
-        q: &View,
-        k: &View,
-        v: &View,
-        options: &Options,
-        mut outputs: Outputs,
-    ) -> Result<()> {
-        call::forward(self, [q, k, v], options, &mut outputs)
+    /// Computes attention.
+    ///
+    /// # Errors
+    /// An invalid or unsupported argument, which the message names, missing memory, or a failure of
+    /// the device.
+    fn forward(&mut self, q: &View, k: &View, v: &View, options: &Options, outputs: Outputs) -> Result<()> {
+        let call = Attention::forward(self.residence().0, [q, k, v], options, &outputs)?;
+        self.execute(&call)
     }
 
-    /// The gradients of q, k, v and sinks, as far as they are asked for.
+    /// Computes the gradients that `gradients` has outputs for.
+    ///
+    /// # Errors
+    /// As [`Executor::forward`].
     fn backward(
         &mut self,
         q: &View,
         k: &View,
         v: &View,
         options: &Options,
-        mut gradients: Gradients,
+        gradients: Gradients,
     ) -> Result<()> {
-        call::backward(self, [q, k, v], options, &mut gradients)
+        let call = Attention::backward(self.residence().0, [q, k, v], options, &gradients)?;
+        self.execute(&call)
     }
 
-    /// Attention over a cache, into which new keys and values are written first. `options.seqused_k` says how many keys
-    /// each sequence has before that.
+    /// Appends new keys and values to a KV cache and attends to it. `options.seqused_k` has the
+    /// number of keys of each sequence before the append.
+    ///
+    /// # Errors
+    /// As [`Executor::forward`].
     fn decode(
         &mut self,
         q: &View,
@@ -45,14 +51,18 @@ pub trait Executor: Execute {
         v_cache: &mut ViewMut,
         append: &Append,
         options: &Options,
-        mut outputs: Outputs,
+        outputs: Outputs,
     ) -> Result<()> {
-        let caches = [k_cache.reborrow(), v_cache.reborrow()];
-        call::decode(self, q, caches, append, options, &mut outputs, |executor, call| executor.execute(call))
+        let caches = [&*k_cache, &*v_cache];
+        let call = Attention::decode(self.residence().0, q, caches, append, options, &outputs)?;
+        self.execute(&call)
     }
 
-    /// Merges attention over parts of the keys: `out_partial` f32 (parts, b, sq, h, dv) and `lse_partial`
-    /// f32 (parts, b, h, sq) into out (b, sq, h, dv) and lse f32 (b, h, sq).
+    /// Combines the partial results of split-KV attention: `out_partial` f32 (splits, b, sq, h, dv)
+    /// and `lse_partial` f32 (splits, b, h, sq) into out (b, sq, h, dv) and lse f32 (b, h, sq).
+    ///
+    /// # Errors
+    /// As [`Executor::forward`].
     fn combine(
         &mut self,
         out_partial: &View,
@@ -66,26 +76,26 @@ pub trait Executor: Execute {
 
 impl<E: Execute + ?Sized> Executor for E {}
 
-/// Which of the library's backends computes on the CPU.
+/// The backend that computes on the CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
-    /// The fast one.
+    /// The tiled, vectorized, threaded backend.
     #[default]
     Auto,
-    /// The definition, in double: the judge of all others. Also takes f64.
+    /// The double-precision reference implementation. Also supports f64.
     Reference,
-    /// Step by step in the dtype of q: the yardstick for errors.
+    /// Naive attention in the dtype of q: the baseline of the error bound.
     Plain,
-    /// With all scores in memory: for comparisons of speed.
+    /// Naive attention, vectorized and threaded: the baseline of speed comparisons.
     Standard,
 }
 
 #[repr(align(64))]
 struct Block(#[allow(dead_code)] MaybeUninit<[u8; 64]>);
 
-/// The CPU: how many threads, which backend, and scratch memory that is kept from call to call.
+/// The CPU: number of threads, backend, and a workspace that calls reuse.
 ///
-/// Results have the same bits for any number of threads.
+/// Results are bit-identical for any number of threads.
 #[derive(Default)]
 pub struct Cpu {
     threads: usize,
@@ -94,17 +104,17 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// All CPUs that the process may use, or as many as `ROCFLASH_NUM_THREADS` says.
+    /// Uses all CPUs that the process may use, or `ROCFLASH_NUM_THREADS` threads.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// As many threads, the calling one among them; 0 is the default.
+    /// Sets the number of threads, including the calling one; 0 is the default.
     pub fn threads(self, threads: usize) -> Self {
         Self { threads, ..self }
     }
 
-    /// Another backend than the fast one.
+    /// Sets the backend.
     pub fn backend(self, backend: Backend) -> Self {
         Self { backend, ..self }
     }
@@ -117,7 +127,7 @@ impl std::fmt::Debug for Cpu {
 }
 
 impl Cpu {
-    /// How the library is to execute a call, without workspace.
+    /// The execution struct without a workspace.
     fn execution(&self) -> Result<sys::rocflash_execution> {
         let backend = match self.backend {
             Backend::Auto => sys::ROCFLASH_BACKEND_AUTO,
@@ -126,9 +136,10 @@ impl Cpu {
             Backend::Standard => sys::ROCFLASH_BACKEND_STANDARD,
         };
         Ok(sys::rocflash_execution {
-            backend: i32::try_from(backend).expect("the constants of the header are small"),
-            num_threads: i32::try_from(self.threads)
-                .map_err(|_| Error::invalid(format!("threads: {}; 0 to {}", self.threads, i32::MAX)))?,
+            backend: i32::try_from(backend).expect("the header's constants fit into i32"),
+            num_threads: i32::try_from(self.threads).map_err(|_| {
+                Error::invalid(format!("threads is {}; it must be 0 to {}", self.threads, i32::MAX))
+            })?,
             ..Default::default()
         })
     }
@@ -148,26 +159,39 @@ impl Execute for Cpu {
         let bytes = call::workspace(call, &execution)?;
         self.workspace.clear();
         self.workspace.try_reserve(bytes.div_ceil(size_of::<Block>())).map_err(|_| {
-            Error::new(crate::ErrorKind::OutOfMemory, format!("a workspace of {bytes} bytes was refused"))
+            Error::new(
+                crate::ErrorKind::OutOfMemory,
+                format!("could not allocate a workspace of {bytes} bytes"),
+            )
         })?;
         execution.workspace = self.workspace.as_mut_ptr().cast();
         execution.workspace_size = self.workspace.capacity() * size_of::<Block>();
-        // SAFETY: the workspace is this many bytes, aligned by its type, and exclusively borrowed.
+        // SAFETY: the workspace has this size, is aligned by its element type, and is exclusively
+        // borrowed.
         unsafe { call::run(call, &execution) }
     }
 }
 
-/// [`Executor::forward`] on the CPU, with all its threads.
+/// [`Executor::forward`] on the CPU, with the default number of threads.
+///
+/// # Errors
+/// As [`Executor::forward`].
 pub fn forward(q: &View, k: &View, v: &View, options: &Options, outputs: Outputs) -> Result<()> {
     Cpu::new().forward(q, k, v, options, outputs)
 }
 
-/// [`Executor::backward`] on the CPU, with all its threads.
+/// [`Executor::backward`] on the CPU, with the default number of threads.
+///
+/// # Errors
+/// As [`Executor::forward`].
 pub fn backward(q: &View, k: &View, v: &View, options: &Options, gradients: Gradients) -> Result<()> {
     Cpu::new().backward(q, k, v, options, gradients)
 }
 
-/// [`Executor::decode`] on the CPU, with all its threads.
+/// [`Executor::decode`] on the CPU, with the default number of threads.
+///
+/// # Errors
+/// As [`Executor::forward`].
 pub fn decode(
     q: &View,
     k_cache: &mut ViewMut,
@@ -180,6 +204,9 @@ pub fn decode(
 }
 
 /// [`Executor::combine`] on the CPU.
+///
+/// # Errors
+/// As [`Executor::forward`].
 pub fn combine(
     out_partial: &View,
     lse_partial: &View,

@@ -1,41 +1,44 @@
-//! What the library is, and what it found on this machine.
+//! Version, limits, devices, drivers and kernel targets of the library.
 use crate::error::{check, text, Result};
 use rocflash_sys as sys;
 
-/// The library's version: "0.1.0".
+/// The library's version, such as "0.1.0".
 pub fn version() -> String {
-    // SAFETY: takes nothing, gives a string that lives as long as the library.
+    // SAFETY: has no arguments, returns a string that lives as long as the library.
     text(unsafe { sys::rocflash_version() })
 }
 
-/// A number of the library's that is never negative.
+/// Converts a count of the C ABI, which is never negative.
 fn count(n: i32) -> usize {
     usize::try_from(n).unwrap_or(0)
 }
 
-/// The index of the entry after those that are there.
+/// The index of the next entry to query.
 fn index<T>(entries: &[T]) -> i32 {
     i32::try_from(entries.len()).unwrap_or(i32::MAX)
 }
 
-/// What the library can do, whatever the device.
+/// The limits of the library on any device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// The largest head size of q and k, and of v.
+    /// The largest head dim of q and k, and of v.
     pub max_head_dim: usize,
-    /// Whether there is a backward.
+    /// Whether backward is supported.
     pub has_backward: bool,
-    /// The threads of a call that does not say how many.
+    /// The number of threads of a call that does not set it.
     pub default_threads: usize,
-    /// Dropout's probability is honoured to the nearest 1 / this.
+    /// Dropout's probability is rounded to a multiple of 1 / `dropout_steps`.
     pub dropout_steps: usize,
 }
 
-/// Asks for the limits.
+/// Queries the limits.
+///
+/// # Errors
+/// An error of the library.
 pub fn limits() -> Result<Limits> {
     let mut raw = sys::rocflash_limits::new();
-    // SAFETY: the struct is as large as it says.
+    // SAFETY: the struct's size field is correct.
     check(unsafe { sys::rocflash_query_limits(&mut raw) })?;
     Ok(Limits {
         max_head_dim: count(raw.max_head_dim),
@@ -60,15 +63,15 @@ pub enum Platform {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceInfo {
-    /// What kind.
+    /// The kind of the device.
     pub platform: Platform,
-    /// Its number among its kind.
+    /// The index among the devices of its kind.
     pub ordinal: usize,
     /// "AMD EPYC", "AMD Instinct MI300X".
     pub name: String,
-    /// The code path taken: "avx512", "gfx942".
+    /// The selected code path: "avx512", "gfx942".
     pub arch: String,
-    /// Instruction sets and the like that were found, separated by blanks.
+    /// The detected features, such as instruction sets, space-separated.
     pub features: String,
     /// CPUs or compute units.
     pub units: usize,
@@ -78,7 +81,7 @@ pub struct DeviceInfo {
 pub fn devices() -> Vec<DeviceInfo> {
     let mut all = Vec::new();
     let mut raw = sys::rocflash_device::new();
-    // SAFETY: the struct is as large as it says. Past the last device the call is refused.
+    // SAFETY: the struct's size field is correct. Past the last device the call returns an error.
     while unsafe { sys::rocflash_query_device(index(&all), &mut raw) } == sys::ROCFLASH_OK {
         all.push(DeviceInfo {
             platform: match raw.device.device_type {
@@ -96,7 +99,7 @@ pub fn devices() -> Vec<DeviceInfo> {
     all
 }
 
-/// A GPU driver that the library looked for, and what came of it.
+/// A GPU driver that the library searched for, and the outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DriverInfo {
@@ -104,17 +107,17 @@ pub struct DriverInfo {
     pub name: String,
     /// The file that was opened, or "".
     pub library: String,
-    /// A sentence: why it is or is not used.
+    /// Why the driver is or is not used, as a sentence.
     pub reason: String,
     /// Whether the library uses it.
     pub in_use: bool,
 }
 
-/// The GPU drivers that were looked for.
+/// The GPU drivers that the library searched for.
 pub fn drivers() -> Vec<DriverInfo> {
     let mut all = Vec::new();
     let mut raw = sys::rocflash_driver::new();
-    // SAFETY: the struct is as large as it says. Past the last driver the call is refused.
+    // SAFETY: the struct's size field is correct. Past the last driver the call returns an error.
     while unsafe { sys::rocflash_query_driver(index(&all), &mut raw) } == sys::ROCFLASH_OK {
         all.push(DriverInfo {
             name: text(raw.name),
@@ -126,23 +129,23 @@ pub fn drivers() -> Vec<DriverInfo> {
     all
 }
 
-/// A GPU architecture that the library carries kernels for.
+/// A GPU architecture that the library has kernels for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TargetInfo {
     /// "gfx942", "sm_80".
     pub arch: String,
-    /// Whose schedule its kernels follow: "cdna3", "nvidia".
+    /// The family that defines the schedule of its kernels: "cdna3", "nvidia".
     pub family: String,
     /// "hip" or "cuda".
     pub driver: String,
 }
 
-/// The GPU architectures that the library carries kernels for, whether or not there is such a GPU.
+/// The GPU architectures that the library has kernels for, whether or not such a GPU is present.
 pub fn targets() -> Vec<TargetInfo> {
     let mut all = Vec::new();
     let mut raw = sys::rocflash_target::new();
-    // SAFETY: the struct is as large as it says. Past the last target the call is refused.
+    // SAFETY: the struct's size field is correct. Past the last target the call returns an error.
     while unsafe { sys::rocflash_query_target(index(&all), &mut raw) } == sys::ROCFLASH_OK {
         all.push(TargetInfo { arch: text(raw.arch), family: text(raw.family), driver: text(raw.driver) });
     }

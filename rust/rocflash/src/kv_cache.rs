@@ -1,5 +1,5 @@
-//! Keys and values that are kept from call to call, in host memory or on a GPU.
-use crate::call;
+//! A KV cache in host memory or on a GPU.
+use crate::call::Attention;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::Executor;
@@ -19,7 +19,7 @@ impl Memory {
     fn new(stream: Option<&Stream>, dtype: DType, len: usize) -> Result<Self> {
         match (stream, dtype) {
             (_, DType::F64 | DType::I32 | DType::U8) => {
-                Err(Error::invalid(format!("dtype: {dtype}; a cache is f32, f16 or bf16")))
+                Err(Error::invalid(format!("dtype is {dtype}; it must be f32, f16 or bf16")))
             }
             (Some(stream), dtype) => Ok(Self::Device(stream.zeros_of(dtype, len)?)),
             (None, DType::F32) => Ok(Self::F32(zeros(0.0, len)?)),
@@ -47,23 +47,24 @@ impl Memory {
     }
 }
 
-/// `vec!` gets zeros from the system, page by page as they are used, but ends the process where there is no memory. So
-/// the allocator is asked first.
+/// `vec!` gets zeroed pages lazily from the system, but aborts the process if the allocation fails.
+/// So the allocator is tried first.
 fn zeros<T: Clone>(zero: T, len: usize) -> Result<Vec<T>> {
-    let refused = |_| {
+    let failed = |_| {
         let bytes = len.saturating_mul(size_of::<T>());
-        Error::new(ErrorKind::OutOfMemory, format!("a cache of {bytes} bytes was refused"))
+        Error::new(ErrorKind::OutOfMemory, format!("could not allocate a cache of {bytes} bytes"))
     };
-    Vec::<T>::new().try_reserve_exact(len).map_err(refused)?;
+    Vec::<T>::new().try_reserve_exact(len).map_err(failed)?;
     Ok(vec![zero; len])
 }
 
-/// A cache of `batch` sequences with room for `capacity` keys each.
+/// A KV cache of `batch` sequences of up to `capacity` keys each.
 ///
 /// ```
 /// use rocflash::{Append, Cpu, DType, KvCache, Options, Outputs, View, ViewMut};
 ///
-/// let mut cache = KvCache::new(DType::F32, 1, 1024, 2, 64)?; // batch, capacity, key heads, head size
+/// // batch, capacity, KV heads, head dim
+/// let mut cache = KvCache::new(DType::F32, 1, 1024, 2, 64)?;
 /// let mut cpu = Cpu::new();
 /// for step in 0..3 {
 ///     let q = vec![1.0f32; 8 * 64];
@@ -87,17 +88,23 @@ pub struct KvCache {
     k_shape: [usize; 4],
     v_shape: [usize; 4],
     lengths: Vec<i32>,
-    /// A copy of the lengths where the kernels read them, for a cache on a GPU.
+    /// The lengths in device memory, for a cache on a GPU.
     device_lengths: Option<Buffer>,
 }
 
 impl KvCache {
-    /// In host memory, with values as wide as keys.
+    /// Allocates a cache in host memory; keys and values have the same head dim.
+    ///
+    /// # Errors
+    /// As [`KvCache::with_value_dim`].
     pub fn new(dtype: DType, batch: usize, capacity: usize, heads: usize, head_dim: usize) -> Result<Self> {
         Self::with_value_dim(None, dtype, batch, capacity, heads, [head_dim; 2])
     }
 
-    /// On a GPU, with values as wide as keys.
+    /// Allocates a cache on a GPU; keys and values have the same head dim.
+    ///
+    /// # Errors
+    /// As [`KvCache::with_value_dim`].
     pub fn on(
         stream: &Stream,
         dtype: DType,
@@ -109,7 +116,10 @@ impl KvCache {
         Self::with_value_dim(Some(stream), dtype, batch, capacity, heads, [head_dim; 2])
     }
 
-    /// In host memory or on a GPU, with the head sizes of keys and of values.
+    /// Allocates a cache in host memory or on a GPU; `head_dims` are those of keys and of values.
+    ///
+    /// # Errors
+    /// `dtype` or `capacity` is not supported, or memory is missing.
     pub fn with_value_dim(
         stream: Option<&Stream>,
         dtype: DType,
@@ -119,17 +129,14 @@ impl KvCache {
         head_dims: [usize; 2],
     ) -> Result<Self> {
         if i32::try_from(capacity).is_err() {
-            return Err(Error::invalid(format!(
-                "capacity: {capacity}; 0 to {} keys can be counted",
-                i32::MAX
-            )));
+            return Err(Error::invalid(format!("capacity is {capacity}; it must be 0 to {}", i32::MAX)));
         }
         let [k_shape, v_shape] = head_dims.map(|d| [batch, capacity, heads, d]);
         let memory = |shape: &[usize; 4]| {
             let len = shape.iter().try_fold(1usize, |n, size| n.checked_mul(*size));
             let len = len
                 .filter(|len| *len <= isize::MAX as usize / dtype.size())
-                .ok_or_else(|| Error::invalid(format!("shape {shape:?} is more than can be addressed")))?;
+                .ok_or_else(|| Error::invalid(format!("shape {shape:?} exceeds the address space")))?;
             Memory::new(stream, dtype, len)
         };
         let device_lengths = stream.map(|stream| stream.zeros::<i32>(batch)).transpose()?;
@@ -143,53 +150,66 @@ impl KvCache {
         })
     }
 
-    /// How many keys each sequence has.
+    /// The number of keys of each sequence.
     pub fn lengths(&self) -> &[i32] {
         &self.lengths
     }
 
-    /// How many keys a sequence may have.
+    /// The largest number of keys of a sequence.
     pub fn capacity(&self) -> usize {
         self.k_shape[1]
     }
 
-    /// The keys: (batch, capacity, heads, head size).
+    /// The keys: (batch, capacity, heads, head dim).
+    ///
+    /// # Errors
+    /// Never, since the constructor has checked the shape.
     pub fn keys(&self) -> Result<View<'_>> {
         self.k.view(&self.k_shape)
     }
 
-    /// The values: (batch, capacity, heads, head size).
+    /// The values: (batch, capacity, heads, head dim).
+    ///
+    /// # Errors
+    /// As [`KvCache::keys`].
     pub fn values(&self) -> Result<View<'_>> {
         self.v.view(&self.v_shape)
     }
 
-    /// Forgets all keys of a sequence from this one on.
+    /// Shortens a sequence to its first `len` keys.
+    ///
+    /// # Errors
+    /// `sequence` does not exist or has fewer than `len` keys.
     pub fn truncate(&mut self, sequence: usize, len: usize) -> Result<()> {
         let sequences = self.lengths.len();
         let length = self.lengths.get_mut(sequence).ok_or_else(|| {
-            Error::invalid(format!("sequence: {sequence}; the cache has {sequences} sequences"))
+            Error::invalid(format!("sequence is {sequence}; the cache has {sequences} sequences"))
         })?;
         match i32::try_from(len) {
             Ok(len) if len <= *length => *length = len,
-            _ => return Err(Error::invalid(format!("len: {len}; sequence {sequence} has {length} keys"))),
+            _ => return Err(Error::invalid(format!("len is {len}; sequence {sequence} has {length} keys"))),
         }
         Ok(())
     }
 
-    /// Forgets everything.
+    /// Removes the keys of all sequences.
     pub fn clear(&mut self) {
         self.lengths.fill(0);
     }
 
-    /// Appends what there is to append and attends over all keys. The executor must be of the residence where the cache
-    /// is: [`Cpu`](crate::Cpu), or the stream. A call that is refused leaves the cache as it was.
+    /// Appends the new keys and values, then attends to all keys. The executor must match the
+    /// cache's memory: [`Cpu`](crate::Cpu) or the cache's stream. A rejected call leaves the cache
+    /// unchanged.
+    ///
+    /// # Errors
+    /// As [`Executor::forward`](crate::Executor::forward), or the new keys exceed the capacity.
     pub fn attend<E: Executor + ?Sized>(
         &mut self,
         executor: &mut E,
         q: &View,
         append: &Append,
         options: &Options,
-        mut outputs: Outputs,
+        outputs: Outputs,
     ) -> Result<()> {
         for (name, given) in [
             ("seqused_k", options.seqused_k.is_some()),
@@ -199,20 +219,18 @@ impl KvCache {
             ("cu_seqlens_k_new", append.cu_seqlens_k_new.is_some()),
         ] {
             if given {
-                return Err(Error::invalid(format!(
-                    "{name}: is given; a KvCache says itself where its keys are"
-                )));
+                return Err(Error::invalid(format!("{name} is set; a KvCache sets it itself")));
             }
         }
         let new = self.check_new(append)?;
         let after: Vec<i32> = self.lengths.iter().map(|length| length + new).collect();
-        self.decode(executor, q, append, options, &mut outputs)?;
+        self.decode(executor, q, append, options, &outputs)?;
         self.lengths = after;
         Ok(())
     }
 
-    /// How many keys are to be appended to each sequence, after all that the rows must be has been checked: a GPU's lengths
-    /// are not looked at by the library, so this is the place to see that they fit.
+    /// Validates the new rows and returns their number per sequence. The library does not read
+    /// lengths in GPU memory on the host, so the capacity is checked here.
     fn check_new(&self, append: &Append) -> Result<i32> {
         let Some((k_new, v_new)) = append.new else { return Ok(0) };
         let [batch, _, heads, columns] = self.k_shape;
@@ -225,14 +243,14 @@ impl KvCache {
         for (name, new, cache) in [("k_new", k_new, self.keys()?), ("v_new", v_new, self.values()?)] {
             if new.dtype() != cache.dtype() {
                 return Err(Error::invalid(format!(
-                    "{name}: dtype {}; this cache is {}",
+                    "{name} has dtype {}; this cache is {}",
                     new.dtype(),
                     cache.dtype()
                 )));
             }
             if new.raw().residence() != cache.raw().residence() {
                 return Err(Error::invalid(format!(
-                    "{name}: lies in {}; this cache lies in {}",
+                    "{name} is in {}; this cache is in {}",
                     new.raw().residence(),
                     cache.raw().residence()
                 )));
@@ -245,22 +263,26 @@ impl KvCache {
         };
         if let Some(n) = self.lengths.iter().position(too_long) {
             return Err(Error::invalid(format!(
-                "k_new: {rows} new keys; sequence {n} has {} of at most {capacity}",
+                "k_new has {rows} new keys; sequence {n} has {} of at most {capacity}",
                 self.lengths[n]
             )));
         }
-        // Without sequences nothing is appended, however many rows there are.
-        Ok(if self.lengths.is_empty() { 0 } else { i32::try_from(rows).expect("they fit into the capacity") })
+        // A cache without sequences appends nothing, even if k_new has rows.
+        Ok(if self.lengths.is_empty() {
+            0
+        } else {
+            i32::try_from(rows).expect("checked against the capacity")
+        })
     }
 
-    /// Decode over the keys that are there, and those that are appended.
+    /// Runs decode over the cached keys and the appended ones.
     fn decode<E: Executor + ?Sized>(
         &mut self,
         executor: &mut E,
         q: &View,
         append: &Append,
         options: &Options,
-        outputs: &mut Outputs,
+        outputs: &Outputs,
     ) -> Result<()> {
         let count = self.lengths.len();
         if let Some(buffer) = &mut self.device_lengths {
@@ -271,11 +293,16 @@ impl KvCache {
             None => View::new(&self.lengths, &[count])?,
         };
         let caches = [self.k.view_mut(&self.k_shape)?, self.v.view_mut(&self.v_shape)?];
-        call::decode(executor, q, caches, append, &options.seqused_k(used), outputs, E::execute)
+        let options = options.seqused_k(used);
+        let [k, v] = &caches;
+        let residence = executor.residence().0;
+        let call = Attention::decode(residence, q, [k, v], append, &options, outputs)?;
+        executor.execute(&call)
     }
 }
 
-/// Whether new rows have the shape (batch, rows, heads, columns); `wanted` says the same in a message.
+/// Checks that new rows have the shape (batch, rows, heads, columns); `wanted` is that shape in the
+/// message.
 fn check_shape(
     name: &str,
     new: &View,
@@ -288,7 +315,7 @@ fn check_shape(
         [b, r, h, c] if is(b, batch) && r == rows && is(h, heads) && is(c, columns) => Ok(()),
         ref shape => {
             let sizes: Vec<String> = shape.iter().map(i64::to_string).collect();
-            Err(Error::invalid(format!("{name}: shape ({}); it must be {wanted}", sizes.join(", "))))
+            Err(Error::invalid(format!("{name} has shape ({}); it must be {wanted}", sizes.join(", "))))
         }
     }
 }

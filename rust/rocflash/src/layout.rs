@@ -1,11 +1,12 @@
-//! Shapes and strides: the arithmetic that decides whether a view stays within its memory. Pure functions on
-//! numbers, so that Miri and plain tests can try every corner.
+//! Shapes and strides: the arithmetic that checks whether a view stays within its memory. Pure
+//! functions on numbers, so that Miri and unit tests can cover every edge case.
 use crate::error::{Error, Result};
 
-/// The most dimensions a tensor of this library has.
+/// The largest number of dimensions of a tensor.
 pub const MAX_DIMS: usize = 5;
 
-/// Sizes and strides of up to [`MAX_DIMS`] dimensions. Strides count elements and may be zero or negative.
+/// Sizes and strides of up to [`MAX_DIMS`] dimensions. Strides count elements and may be zero or
+/// negative.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     shape: [i64; MAX_DIMS],
@@ -14,20 +15,27 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Row after row without gaps.
+    /// A row-major layout without gaps.
+    ///
+    /// # Errors
+    /// More than [`MAX_DIMS`] dimensions, or more than 2^63 - 1 elements.
     pub fn contiguous(shape: &[usize]) -> Result<Self> {
         let mut layout = Self::of_shape(shape)?;
         let mut stride: i64 = 1;
         for n in (0..layout.ndim).rev() {
             layout.strides[n] = stride;
-            stride = stride.checked_mul(layout.shape[n].max(1)).ok_or_else(|| {
-                Error::invalid(format!("shape {shape:?} has more elements than 63 bits can count"))
-            })?;
+            stride = stride
+                .checked_mul(layout.shape[n].max(1))
+                .ok_or_else(|| Error::invalid(format!("shape {shape:?} has more than 2^63 - 1 elements")))?;
         }
         Ok(layout)
     }
 
-    /// Any strides, in elements.
+    /// A layout with these strides, in elements.
+    ///
+    /// # Errors
+    /// More than [`MAX_DIMS`] dimensions, numbers of dimensions that differ, or offsets beyond 2^63
+    /// - 1.
     pub fn strided(shape: &[usize], strides: &[isize]) -> Result<Self> {
         if shape.len() != strides.len() {
             return Err(Error::invalid(format!(
@@ -47,15 +55,14 @@ impl Layout {
     fn of_shape(shape: &[usize]) -> Result<Self> {
         if shape.len() > MAX_DIMS {
             return Err(Error::invalid(format!(
-                "shape {shape:?} has {} dimensions; {MAX_DIMS} are allowed",
+                "shape {shape:?} has {} dimensions; at most {MAX_DIMS} are allowed",
                 shape.len()
             )));
         }
         let mut layout = Self { shape: [0; MAX_DIMS], strides: [0; MAX_DIMS], ndim: shape.len() };
         for (n, size) in shape.iter().enumerate() {
-            layout.shape[n] = i64::try_from(*size).map_err(|_| {
-                Error::invalid(format!("shape {shape:?}: {size} is more than 63 bits can count"))
-            })?;
+            layout.shape[n] = i64::try_from(*size)
+                .map_err(|_| Error::invalid(format!("shape {shape:?}: {size} is more than 2^63 - 1")))?;
         }
         Ok(layout)
     }
@@ -70,18 +77,19 @@ impl Layout {
         &self.strides[..self.ndim]
     }
 
-    /// Whether there is no element at all.
+    /// Whether the layout has no elements.
     pub fn is_empty(&self) -> bool {
         self.shape().contains(&0)
     }
 
-    /// The number of elements. It fits: the sizes of a layout with distinct elements are bounded by its memory,
-    /// and broadcast ones are counted with care.
+    /// The number of elements. It fits: the sizes of a layout with distinct elements are bounded by
+    /// its memory, and broadcast ones are counted with care.
     pub fn len(&self) -> usize {
         self.shape().iter().fold(1usize, |n, size| n.saturating_mul(*size as usize))
     }
 
-    /// The lowest and the highest element, relative to the first; none without elements.
+    /// The lowest and the highest element offset relative to the first element; `None` without
+    /// elements.
     fn reach(&self) -> Result<Option<(i64, i64)>> {
         if self.is_empty() {
             return Ok(None);
@@ -92,12 +100,15 @@ impl Layout {
             *end = (size - 1)
                 .checked_mul(*stride)
                 .and_then(|span| end.checked_add(span))
-                .ok_or_else(|| Error::invalid(format!("{self:?} reaches further than 63 bits can count")))?;
+                .ok_or_else(|| Error::invalid(format!("{self:?} has offsets beyond 2^63 - 1")))?;
         }
         Ok(Some((low, high)))
     }
 
-    /// Whether all elements lie in memory of `len` elements when the first one is at `offset`.
+    /// Checks that all elements are in memory of `len` elements when the first one is at `offset`.
+    ///
+    /// # Errors
+    /// An element is outside.
     pub fn check_within(&self, offset: usize, len: usize) -> Result<()> {
         let outside = |low: i128, high: i128| {
             Err(Error::invalid(format!(
@@ -117,8 +128,11 @@ impl Layout {
         }
     }
 
-    /// Whether no two indices lead to the same element, by the rule that the library applies to outputs:
+    /// Checks that no two indices address the same element, with the library's rule for outputs:
     /// dimensions ordered by stride must nest.
+    ///
+    /// # Errors
+    /// Two indices may address the same element.
     pub fn check_distinct(&self) -> Result<()> {
         if self.is_empty() {
             return Ok(());
@@ -132,7 +146,7 @@ impl Layout {
         for (stride, size) in dims {
             if stride <= reach {
                 return Err(Error::invalid(format!(
-                    "{self:?}: stride {stride} makes elements overlap; it must be above {reach} in memory that is written"
+                    "{self:?}: stride {stride} makes elements overlap; it must be greater than {reach} in a mutable view"
                 )));
             }
             reach += stride * (size - 1);
@@ -140,8 +154,8 @@ impl Layout {
         Ok(())
     }
 
-    /// The elements in the order of their indices as runs of neighbours, all of one length: where each begins, relative to the
-    /// first element, and that length.
+    /// The elements in index order as contiguous runs of equal length: the offset of each run
+    /// relative to the first element, and the length.
     pub(crate) fn runs(&self) -> (Vec<i64>, usize) {
         if self.is_empty() {
             return (Vec::new(), 0);
@@ -179,8 +193,8 @@ impl std::fmt::Debug for Layout {
 mod tests {
     use super::*;
 
-    /// Every element's place, by walking all indices: the definition that the formulas must meet.
-    fn places(layout: &Layout) -> Vec<i64> {
+    /// Every element's offset, by enumerating all indices: the definition of a strided layout.
+    fn offsets(layout: &Layout) -> Vec<i64> {
         let mut all = vec![0];
         for (size, stride) in layout.shape().iter().zip(layout.strides()) {
             all = all.iter().flat_map(|at| (0..*size).map(move |n| at + n * stride)).collect();
@@ -200,15 +214,15 @@ mod tests {
     }
 
     #[test]
-    fn formulas_agree_with_walking() {
+    fn closed_forms_match_enumeration() {
         for shape in [[1, 3, 2], [2, 2, 2], [3, 1, 4], [2, 0, 3]] {
-            // Miri is slow; a sample serves it.
+            // Miri is slow; it runs a sample.
             let step = if cfg!(miri) { 7 } else { 1 };
             for a in (-7..=7isize).step_by(step) {
                 for b in [-3, 5, -1, 0, 1, 2].into_iter().step_by(step) {
                     for c in [-1, 0, 1, 2] {
                         let layout = Layout::strided(&shape, &[a, b, c]).unwrap();
-                        let mut all = places(&layout);
+                        let mut all = offsets(&layout);
                         for (offset, len) in [(0, 30), (9, 20), (21, 22), (15, 16)] {
                             let inside = all.iter().all(|at| (0..len).contains(&(at + offset)));
                             assert_eq!(
@@ -247,12 +261,12 @@ mod tests {
             assert_eq!(begins.len(), count, "{layout:?}");
             let all: Vec<i64> =
                 begins.iter().flat_map(|at| (0..length as i64).map(move |n| at + n)).collect();
-            assert_eq!(all, places(layout), "{layout:?}");
+            assert_eq!(all, offsets(layout), "{layout:?}");
         }
     }
 
     #[test]
-    fn overlap_is_seen() {
+    fn overlap_is_detected() {
         assert!(Layout::strided(&[4, 4], &[0, 1]).unwrap().check_distinct().is_err());
         assert!(Layout::strided(&[4, 4], &[3, 1]).unwrap().check_distinct().is_err());
         assert!(Layout::strided(&[4, 4], &[4, 1]).unwrap().check_distinct().is_ok());
@@ -262,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_do_not_fit_are_refused() {
+    fn numbers_that_do_not_fit_are_rejected() {
         assert!(Layout::contiguous(&[1 << 40, 1 << 40]).is_err());
         assert!(Layout::contiguous(&[usize::MAX]).is_err());
         assert!(Layout::strided(&[1 << 40, 2], &[1 << 40, 1]).is_err());
@@ -273,7 +287,7 @@ mod tests {
         let wide = Layout::strided(&[2], &[isize::MAX]).unwrap();
         assert!(wide.check_within(usize::MAX, usize::MAX).is_err());
         assert!(wide.check_distinct().is_ok());
-        // Broadcasting to a huge shape is a view of few elements.
+        // A view broadcast to a huge shape has few distinct elements.
         let broadcast = Layout::strided(&[1 << 40, 1 << 40, 3], &[0, 0, 1]).unwrap();
         broadcast.check_within(0, 3).unwrap();
         assert_eq!(broadcast.len(), usize::MAX);

@@ -1,12 +1,12 @@
-//! Exact attention: forward, backward, packed sequences and key-value caches, on the CPU and on AMD and NVIDIA GPUs.
+//! Exact attention: forward, backward, varlen and KV caches, on the CPU and on AMD and NVIDIA GPUs.
 //!
-//! A safe face of the rocflash library. Tensors are borrowed views of your memory; nothing is copied, and on the CPU
-//! nothing is allocated but scratch.
+//! A safe wrapper of the rocflash library. Tensors are borrowed views of the caller's memory.
+//! Nothing is copied, and the CPU allocates only workspace.
 //!
 //! ```
 //! use rocflash::{forward, Options, Outputs, View, ViewMut};
 //!
-//! let shape = [1, 128, 8, 64]; // batch, queries, heads, head size
+//! let shape = [1, 128, 8, 64]; // batch, queries, heads, head dim
 //! let q = vec![0.5f32; 128 * 8 * 64];
 //! let (k, v) = (q.clone(), q.clone());
 //! let mut out = vec![0.0f32; q.len()];
@@ -21,24 +21,26 @@
 //! # Ok::<(), rocflash::Error>(())
 //! ```
 //!
-//! [`Executor`] has the functions, [`Options`] all that can be asked for, [`Cpu`] chooses threads and keeps
-//! scratch memory, [`KvCache`] keeps keys and values between calls, and [`gpu`] has devices, buffers and streams.
+//! [`Executor`] has the functions and [`Options`] the options. [`Cpu`] sets the number of threads
+//! and reuses the workspace. [`Plan`] validates and plans a call once and runs it many times.
+//! [`KvCache`] keeps keys and values between calls. [`gpu`] has devices, buffers and streams.
 //!
 //! # Soundness
 //!
-//! No user of this crate needs `unsafe`. The argument for that:
+//! The crate needs no `unsafe` in the code of its users, for these reasons:
 //!
-//! - **Memory.** A [`View`] or [`ViewMut`] can only be made if every index within its shape, with its strides,
-//!   leads into the borrowed slice or buffer. That arithmetic is overflow-checked, in one file, and run under Miri. The
-//!   library reads and writes elements of its tensors and nothing else; lengths, page numbers and indices within tensors
-//!   are checked by the library before the first access, or on a GPU clamped by its kernels to what the tensors hold.
+//! - **Memory.** A constructor of [`View`] or [`ViewMut`] checks that every index within the shape,
+//!   with its strides, is inside the borrowed slice or buffer. That arithmetic is overflow-checked,
+//!   is in one file and is tested under Miri. The library accesses only elements of its tensors. It
+//!   validates lengths, page numbers and indices that are stored in tensors before the first
+//!   access; GPU kernels clamp them to the tensors' sizes.
 //! - **Aliasing.** Outputs are `&mut` borrows, inputs `&` borrows, for the whole call.
 //! - **Values.** [`Element`] is sealed to types for which every bit pattern is a value.
-//! - **Lifetime.** On the CPU a call returns when it is done. On a GPU a buffer belongs to one stream, all work on it is
-//!   put into that stream in order, a view of another stream's buffer is refused, data is handed to the host only
-//!   after the stream was waited for, and a buffer's memory is released only after that too.
-//! - **Threads.** The library may be called from any thread at any time. [`Cpu`] is exclusively borrowed during a call, since
-//!   it owns the scratch memory; a GPU stream locks its own.
+//! - **Lifetime.** A CPU call returns when it has completed. A GPU buffer belongs to one stream,
+//!   which orders all work on it. A call rejects a view of another stream's buffer. The host reads
+//!   data, and memory is freed, only after a synchronization with the stream.
+//! - **Threads.** Every function may be called from any thread. A call borrows [`Cpu`] exclusively,
+//!   because [`Cpu`] owns the workspace. A GPU stream locks its workspace.
 #![warn(missing_docs)]
 
 mod call;
@@ -50,6 +52,7 @@ mod info;
 mod kv_cache;
 mod layout;
 mod options;
+mod plan;
 mod view;
 
 pub use dtype::{DType, Element};
@@ -61,4 +64,5 @@ pub use info::{
 pub use kv_cache::KvCache;
 pub use layout::{Layout, MAX_DIMS};
 pub use options::{Append, Gradients, Options, Outputs};
+pub use plan::Plan;
 pub use view::{View, ViewMut};

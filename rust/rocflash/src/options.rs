@@ -1,8 +1,10 @@
-//! What a call is given beside q, k and v: options, outputs, gradients, and what is appended to a cache.
+//! The arguments of a call besides q, k and v: options, outputs, gradients, and the rows appended
+//! to a KV cache.
 use crate::view::{View, ViewMut};
 
-/// How attention is to be done. Everything is off until it is asked for; an option that cannot be honoured is
-/// refused by the call. The library's `docs/semantics.md` defines each of them.
+/// Options of attention. The default is dense attention without any of them. A call rejects an
+/// option that it does not support. The library's `docs/reference/semantics.md` defines every
+/// option.
 ///
 /// ```
 /// let options = rocflash::Options::new().causal().softcap(30.0).softmax_scale(0.125);
@@ -32,110 +34,115 @@ pub struct Options<'a> {
     pub(crate) cache_batch_idx: Option<View<'a>>,
 }
 
-/// A number for the library, which counts in 63 bits; more than that is more than any tensor has.
+/// Converts to the library's i64; a larger value saturates, which is beyond any tensor's size.
 fn count(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
 impl<'a> Options<'a> {
-    /// Nothing asked for: plain attention.
+    /// Dense attention without masks or score modifiers.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sequences of q, k and v one after the other without padding: i32 (b + 1), the row where each begins. q is then
-    /// (total_q, h, d), and k and v are (total_k, hk, d).
+    /// Varlen: the sequences of q, k and v are concatenated without padding. i32 (b + 1): the row
+    /// where each sequence starts. q is then (total_q, h, d), and k and v are (total_k, hk, d).
     pub fn packed(self, cu_seqlens_q: View<'a>, cu_seqlens_k: View<'a>) -> Self {
         Self { cu_seqlens_q: Some(cu_seqlens_q), cu_seqlens_k: Some(cu_seqlens_k), ..self }
     }
 
-    /// Packed queries over keys that are not packed, or lie in a cache.
+    /// Varlen queries over keys that are padded or in a KV cache.
     pub fn packed_queries(self, cu_seqlens_q: View<'a>) -> Self {
         Self { cu_seqlens_q: Some(cu_seqlens_q), ..self }
     }
 
-    /// No packed sequence is longer; 0 has it found. Bias, mask and weights have these sizes.
+    /// The longest varlen sequence; 0 lets the library compute it. Bias, mask and weights have
+    /// these sizes.
     pub fn max_seqlens(self, q: usize, k: usize) -> Self {
         Self { max_seqlen_q: count(q), max_seqlen_k: count(k), ..self }
     }
 
-    /// i32 (b): rows of q in use, counted from each sequence's begin.
+    /// i32 (b): the number of rows of q in use, from the start of each sequence.
     pub fn seqused_q(self, used: View<'a>) -> Self {
         Self { seqused_q: Some(used), ..self }
     }
 
-    /// i32 (b): rows of k and v in use, counted from each sequence's begin.
+    /// i32 (b): the number of rows of k and v in use, from the start of each sequence.
     pub fn seqused_k(self, used: View<'a>) -> Self {
         Self { seqused_k: Some(used), ..self }
     }
 
-    /// i32 (b): keys to skip at each sequence's begin; `seqused_k` counts them.
+    /// i32 (b): the number of keys to skip at the start of each sequence; `seqused_k` includes
+    /// them.
     pub fn leftpad_k(self, pad: View<'a>) -> Self {
         Self { leftpad_k: Some(pad), ..self }
     }
 
-    /// No key after the query's own place, where the last query stands at the last key.
+    /// Causal mask, bottom-right aligned: query i attends to keys up to i + sk − sq.
     pub fn causal(self) -> Self {
         Self { causal: true, ..self }
     }
 
-    /// At most so many keys before and after the query's place; `None` is no bound.
+    /// Sliding window: at most `left` keys before and `right` keys after the query position; `None`
+    /// is unbounded.
     pub fn window(self, left: Option<usize>, right: Option<usize>) -> Self {
         Self { window: Some([left.map_or(-1, count), right.map_or(-1, count)]), ..self }
     }
 
-    /// Only keys of the chunk of this many keys that the query's place lies in.
+    /// Chunked attention: only keys of the query position's chunk, each `keys` long.
     pub fn attention_chunk(self, keys: usize) -> Self {
         Self { attention_chunk: count(keys), ..self }
     }
 
-    /// u8 (b|1, h|1, sq|1, sk|1): nonzero sees. See also [`View::mask`].
+    /// u8 (b|1, h|1, sq|1, sk|1): nonzero attends. See also [`View::mask`].
     pub fn mask(self, mask: View<'a>) -> Self {
         Self { mask: Some(mask), ..self }
     }
 
-    /// What q·k is multiplied by, instead of 1 / √d.
+    /// Sets the scale of q·kᵀ; the default is 1 / √d.
     pub fn softmax_scale(self, scale: f32) -> Self {
         Self { softmax_scale: Some(scale), ..self }
     }
 
-    /// Scores become cap · tanh(score / cap); 0 is off.
+    /// Sets softcap: scores become cap · tanh(score / cap); 0 is off.
     pub fn softcap(self, cap: f32) -> Self {
         Self { softcap: cap, ..self }
     }
 
-    /// f32 (h) or (b, h): a score loses slope · distance.
+    /// ALiBi: f32 (h) or (b, h); subtracts slope · distance from each score.
     pub fn alibi_slopes(self, slopes: View<'a>) -> Self {
         Self { alibi_slopes: Some(slopes), ..self }
     }
 
-    /// f32 or the dtype of q, (b|1, h|1, sq|1, sk|1): added to scores; −∞ hides the key.
+    /// f32 or the dtype of q, (b|1, h|1, sq|1, sk|1): added to the scores; −∞ masks the key.
     pub fn bias(self, bias: View<'a>) -> Self {
         Self { bias: Some(bias), ..self }
     }
 
-    /// f32 or the dtype of q, (h): one more logit per head that takes weight but has no value.
+    /// f32 or the dtype of q, (h): one extra logit per head that adds to the softmax's sum but has
+    /// no value.
     pub fn sinks(self, sinks: View<'a>) -> Self {
         Self { sinks: Some(sinks), ..self }
     }
 
-    /// Drops weights with probability `p` and scales the others by 1 / (1 − p). The pattern is a function of
-    /// seed, offset and position alone, the same on every device.
+    /// Drops weights with probability `p` and scales the others by 1 / (1 − p). The mask is a
+    /// function of seed, offset and position only, and identical on every device.
     pub fn dropout(self, p: f32, seed: u64, offset: u64) -> Self {
         Self { dropout: Some((p, seed, offset)), ..self }
     }
 
-    /// Bit-equal results on every run, even where that costs time.
+    /// Makes results bit-identical on every run, possibly at the cost of speed.
     pub fn deterministic(self) -> Self {
         Self { deterministic: true, ..self }
     }
 
-    /// With few queries, parts that their keys are split into; 0 leaves the choice to the library.
+    /// The number of splits of split-KV decode; 0 selects it by the heuristic.
     pub fn num_splits(self, splits: u32) -> Self {
         Self { num_splits: i32::try_from(splits).unwrap_or(i32::MAX), ..self }
     }
 
-    /// i32 (b, pages): k and v are (num_pages, page, hk, d), and this says which pages hold a sequence.
+    /// i32 (b, pages): k and v are (num_pages, page, hk, d), and the table has the pages of each
+    /// sequence.
     pub fn block_table(self, table: View<'a>) -> Self {
         Self { block_table: Some(table), ..self }
     }
@@ -146,7 +153,7 @@ impl<'a> Options<'a> {
     }
 }
 
-/// What forward and decode write.
+/// The outputs of forward and decode.
 #[derive(Debug)]
 pub struct Outputs<'a> {
     pub(crate) out: ViewMut<'a>,
@@ -155,12 +162,12 @@ pub struct Outputs<'a> {
 }
 
 impl<'a> Outputs<'a> {
-    /// The output: as q, with the head size of v.
+    /// The output: the shape of q, with the head dim of v.
     pub fn new(out: ViewMut<'a>) -> Self {
         Self { out, lse: None, s_dmask: None }
     }
 
-    /// The same for a shorter time, so that one set of outputs can serve several calls.
+    /// Reborrows the outputs, so that several calls can use them.
     pub fn reborrow(&mut self) -> Outputs<'_> {
         Outputs {
             out: self.out.reborrow(),
@@ -169,18 +176,20 @@ impl<'a> Outputs<'a> {
         }
     }
 
-    /// f32 (b, h, sq), packed (h, total_q): the logarithm of the sum of exponentials. Backward needs it.
+    /// f32 (b, h, sq), varlen (h, total_q): the log-sum-exp of each row, an input of backward.
     pub fn lse(self, lse: ViewMut<'a>) -> Self {
         Self { lse: Some(lse), ..self }
     }
 
-    /// f32 or the dtype of q, (b, h, sq, sk), packed (b, h, max_q, max_k): the weights, negative where dropped.
+    /// f32 or the dtype of q, (b, h, sq, sk), varlen (b, h, max_q, max_k): the weights, negative
+    /// where dropped.
     pub fn s_dmask(self, weights: ViewMut<'a>) -> Self {
         Self { s_dmask: Some(weights), ..self }
     }
 }
 
-/// What backward reads beside the problem, and the gradients that it writes; those not given are not computed.
+/// The inputs of backward besides the problem, and the gradients to compute. A gradient without an
+/// output is not computed.
 #[derive(Debug)]
 pub struct Gradients<'a> {
     pub(crate) dout: View<'a>,
@@ -192,13 +201,16 @@ pub struct Gradients<'a> {
     pub(crate) dsinks: Option<ViewMut<'a>>,
     pub(crate) dbias: Option<ViewMut<'a>>,
     pub(crate) dalibi_slopes: Option<ViewMut<'a>>,
+    pub(crate) delta: Option<ViewMut<'a>>,
+    pub(crate) dlse: Option<View<'a>>,
 }
 
 impl<'a> Gradients<'a> {
-    /// The gradient of out, and out and lse as forward wrote them.
+    /// Sets the gradient of out, and out and lse of the forward call.
     pub fn new(dout: View<'a>, out: View<'a>, lse: View<'a>) -> Self {
-        let (dq, dk, dv, dsinks, dbias, dalibi_slopes) = (None, None, None, None, None, None);
-        Self { dout, out, lse, dq, dk, dv, dsinks, dbias, dalibi_slopes }
+        let (dq, dk, dv, dsinks, dbias) = (None, None, None, None, None);
+        let (dalibi_slopes, delta, dlse) = (None, None, None);
+        Self { dout, out, lse, dq, dk, dv, dsinks, dbias, dalibi_slopes, delta, dlse }
     }
 
     /// The gradient of q.
@@ -221,18 +233,31 @@ impl<'a> Gradients<'a> {
         Self { dsinks: Some(dsinks), ..self }
     }
 
-    /// The gradient of the bias: its shape and dtype, summed over the dimensions in which that has size 1.
+    /// The gradient of the bias: the shape and dtype of the bias, summed over its dimensions of
+    /// size 1.
     pub fn dbias(self, dbias: ViewMut<'a>) -> Self {
         Self { dbias: Some(dbias), ..self }
     }
 
-    /// The gradient of ALiBi's slopes: f32, their shape.
+    /// The gradient of ALiBi's slopes: f32, the shape of the slopes.
     pub fn dalibi_slopes(self, dalibi_slopes: ViewMut<'a>) -> Self {
         Self { dalibi_slopes: Some(dalibi_slopes), ..self }
     }
+
+    /// The row sums of dout times out, minus the gradient of lse, times 1 - the probability of
+    /// dropout: f32 (b, h, sq), packed (h, total_q), with a last stride of 1.
+    pub fn delta(self, delta: ViewMut<'a>) -> Self {
+        Self { delta: Some(delta), ..self }
+    }
+
+    /// An input: the gradient of lse, f32 (b, h, sq), packed (h, total_q).
+    pub fn dlse(self, dlse: View<'a>) -> Self {
+        Self { dlse: Some(dlse), ..self }
+    }
 }
 
-/// New keys and values on their way into a cache, and rotary embedding. All of it is optional.
+/// The keys and values that decode appends to a KV cache, and the rotary embedding. All of it is
+/// optional.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Append<'a> {
     pub(crate) new: Option<(View<'a>, View<'a>)>,
@@ -243,28 +268,30 @@ pub struct Append<'a> {
 }
 
 impl<'a> Append<'a> {
-    /// Nothing: decode then only computes.
+    /// Appends nothing.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// Keys (b, s_new, hk, d) and values (b, s_new, hk, dv), written behind those that `seqused_k` counts.
+    /// Keys (b, s_new, hk, d) and values (b, s_new, hk, dv), appended after the first `seqused_k`
+    /// rows.
     pub fn new(k_new: View<'a>, v_new: View<'a>) -> Self {
         Self { new: Some((k_new, v_new)), ..Self::default() }
     }
 
-    /// The new rows are packed, (total_new, hk, d): i32 (b + 1), the row where each sequence begins.
+    /// Varlen new rows, (total_new, hk, d): i32 (b + 1), the row where each sequence starts.
     pub fn packed(self, cu_seqlens_k_new: View<'a>) -> Self {
         Self { cu_seqlens_k_new: Some(cu_seqlens_k_new), ..self }
     }
 
-    /// Rotates the first r columns of queries and new keys: cosines and sines (positions, r / 2), f32 or the dtype
-    /// of q. `interleaved` pairs columns (0, 1), (2, 3) …, otherwise (0, r/2), (1, r/2 + 1) ….
+    /// Applies rotary embedding to the first r columns of queries and new keys: cosines and sines
+    /// (positions, r / 2), f32 or the dtype of q. `interleaved` pairs columns (0, 1), (2, 3) …,
+    /// otherwise (0, r/2), (1, r/2 + 1) ….
     pub fn rotary(self, cos: View<'a>, sin: View<'a>, interleaved: bool) -> Self {
         Self { rotary: Some((cos, sin)), rotary_interleaved: interleaved, ..self }
     }
 
-    /// i32 (b): the first position, instead of the row where the new keys go.
+    /// i32 (b): the position of the first new row; the default is the row that it is appended at.
     pub fn rotary_seqlens(self, positions: View<'a>) -> Self {
         Self { rotary_seqlens: Some(positions), ..self }
     }

@@ -6,8 +6,8 @@ use rocflash_sys as sys;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 
-/// Where a tensor lies. Memory of a GPU belongs to one [`Stream`](crate::gpu::Stream), which orders all that
-/// happens to it.
+/// The memory that a tensor is in. GPU memory belongs to one [`Stream`](crate::gpu::Stream), which
+/// orders all work on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Residence {
     Host,
@@ -35,7 +35,7 @@ impl std::fmt::Display for Residence {
     }
 }
 
-/// What both kinds of view have inside: an address whose memory covers the layout.
+/// The contents of both kinds of view: an address whose memory covers the layout.
 #[derive(Clone, Copy)]
 pub(crate) struct RawView {
     data: *mut c_void,
@@ -58,12 +58,12 @@ impl RawView {
         &self.layout
     }
 
-    /// Where the first element is.
+    /// The address of the first element.
     pub(crate) fn address(&self) -> u64 {
         self.data as u64
     }
 
-    /// As the library wants it. Points into `self`.
+    /// The view as a `DLTensor` that points into `self`.
     pub(crate) fn dlpack(&self) -> sys::DLTensor {
         sys::DLTensor {
             data: self.data,
@@ -83,23 +83,27 @@ impl std::fmt::Debug for RawView {
     }
 }
 
-/// A borrowed tensor that is read.
+/// A borrowed tensor for reading.
 ///
-/// Sound because the constructor proves that every index within the shape leads into the borrowed memory; the
-/// library touches nothing else, and the borrow lasts as long as the view.
+/// Sound because the constructor checks that every index within the shape is inside the borrowed
+/// memory. The library accesses nothing else, and the borrow lasts as long as the view.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     raw: RawView,
     memory: PhantomData<&'a [u8]>,
 }
 
-// SAFETY: a view is a shared borrow of plain numbers, or of a GPU buffer that can itself be shared.
+// SAFETY: a view is a shared borrow of numbers, or of a GPU buffer that can itself be shared.
 unsafe impl Send for View<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for View<'_> {}
 
 impl<'a> View<'a> {
-    /// All of `data` row after row, as a tensor of this shape.
+    /// Views all of `data` as a row-major tensor of this shape.
+    ///
+    /// # Errors
+    /// `shape` does not match the length of `data`, or has more than [`MAX_DIMS`](crate::MAX_DIMS)
+    /// dimensions.
     ///
     /// ```
     /// let keys = vec![0.0f32; 2 * 100 * 8 * 64];
@@ -112,7 +116,11 @@ impl<'a> View<'a> {
         Ok(Self::from_slice(data, 0, layout))
     }
 
-    /// Any part of `data`: the first element is at `offset`, and strides count elements.
+    /// Views a part of `data`: the first element is at `offset`, and strides count elements.
+    ///
+    /// # Errors
+    /// An index of the shape is outside `data`, or shape and strides differ in their number of
+    /// dimensions.
     pub fn strided<T: Element>(
         data: &'a [T],
         offset: usize,
@@ -124,7 +132,10 @@ impl<'a> View<'a> {
         Ok(Self::from_slice(data, offset, layout))
     }
 
-    /// A mask of booleans; true sees.
+    /// Views booleans as a mask; true attends.
+    ///
+    /// # Errors
+    /// As [`View::new`].
     pub fn mask(data: &'a [bool], shape: &[usize]) -> Result<Self> {
         // SAFETY: a bool is a byte of 0 or 1, and is only read here.
         let bytes = unsafe { std::slice::from_raw_parts(data.as_ptr().cast::<u8>(), data.len()) };
@@ -160,27 +171,33 @@ impl<'a> View<'a> {
     }
 }
 
-/// A borrowed tensor that is written: as [`View`], and no two indices may lead to the same element.
+/// A borrowed tensor for writing: as [`View`], and no two indices may address the same element.
 #[derive(Debug)]
 pub struct ViewMut<'a> {
     raw: RawView,
     memory: PhantomData<&'a mut [u8]>,
 }
 
-// SAFETY: a view is an exclusive borrow of plain numbers, or of a GPU buffer that can itself be sent.
+// SAFETY: a view is an exclusive borrow of numbers, or of a GPU buffer that can itself be sent.
 unsafe impl Send for ViewMut<'_> {}
 // SAFETY: a shared `ViewMut` gives read access at most.
 unsafe impl Sync for ViewMut<'_> {}
 
 impl<'a> ViewMut<'a> {
-    /// All of `data` row after row, as a tensor of this shape.
+    /// Views all of `data` as a row-major tensor of this shape.
+    ///
+    /// # Errors
+    /// As [`View::new`].
     pub fn new<T: Element>(data: &'a mut [T], shape: &[usize]) -> Result<Self> {
         let layout = Layout::contiguous(shape)?;
         check_all(&layout, data.len())?;
         Ok(Self::from_slice(data, 0, layout))
     }
 
-    /// Any part of `data`: the first element is at `offset`, and strides count elements.
+    /// Views a part of `data`: the first element is at `offset`, and strides count elements.
+    ///
+    /// # Errors
+    /// As [`View::strided`], or two indices address the same element.
     pub fn strided<T: Element>(
         data: &'a mut [T],
         offset: usize,
@@ -206,12 +223,12 @@ impl<'a> ViewMut<'a> {
         &self.raw
     }
 
-    /// The same for a shorter time, so that one view can serve several calls.
+    /// Reborrows the view, so that several calls can use it.
     pub fn reborrow(&mut self) -> ViewMut<'_> {
         ViewMut::from_raw(self.raw)
     }
 
-    /// To read it.
+    /// The same tensor for reading.
     pub fn as_view(&self) -> View<'_> {
         View::from_raw(self.raw)
     }
@@ -232,7 +249,7 @@ impl<'a> ViewMut<'a> {
     }
 }
 
-/// A contiguous view takes the memory whole: a length that does not fit is most likely a mistake.
+/// A contiguous view must cover all of the memory: another length is most likely a mistake.
 pub(crate) fn check_all(layout: &Layout, len: usize) -> Result<()> {
     layout.check_within(0, len)?;
     let needed = if layout.is_empty() { 0 } else { layout.len() };
@@ -257,12 +274,12 @@ mod tests {
         for (size, stride) in view.shape().iter().zip(view.strides()) {
             offsets = offsets.iter().flat_map(|at| (0..*size).map(move |n| at + n * stride)).collect();
         }
-        // SAFETY: what is tested here, under Miri: every offset lies within the borrowed memory.
+        // SAFETY: the property under test, under Miri: every offset is within the borrowed memory.
         offsets.iter().map(|at| unsafe { *tensor.data.cast::<f32>().offset(*at as isize) }).collect()
     }
 
     #[test]
-    fn every_element_is_in_reach() {
+    fn every_index_reads_its_element() {
         let data: Vec<f32> = (0..24).map(|n| n as f32).collect();
         assert_eq!(read(&View::new(&data, &[2, 3, 4]).unwrap()), data);
         let transposed = View::strided(&data, 0, &[4, 6], &[1, 4]).unwrap();
@@ -285,7 +302,7 @@ mod tests {
             let tensor = view.raw().dlpack();
             for row in 0..3 {
                 for column in 0..2 {
-                    // SAFETY: what is tested here, under Miri.
+                    // SAFETY: the property under test, under Miri.
                     unsafe { *tensor.data.cast::<f32>().offset(row * 4 + column) = 1.0 };
                 }
             }
@@ -295,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn views_that_leave_their_memory_are_refused() {
+    fn out_of_bounds_views_are_rejected() {
         let mut data = vec![0.0f32; 24];
         let message = View::strided(&data, 1, &[2, 3, 4], &[12, 4, 1]).unwrap_err().to_string();
         assert_eq!(

@@ -1,9 +1,9 @@
 //! The dense functions, every option crossed with every dtype, shapes sampled.
-use crate::plain::{attention, causal, judge, random, Case};
+use crate::naive::{attention, causal, check_error, random, Case};
 use candle::{DType, Result, Tensor};
 use candle_flash_rocm::*;
 
-/// batch, queries, keys, heads, kv heads, head size.
+/// batch, queries, keys, heads, kv heads, head dim.
 pub const SHAPES: [[usize; 6]; 6] = [
     [2, 9, 9, 4, 2, 16],
     [1, 1, 40, 6, 1, 64],
@@ -13,7 +13,7 @@ pub const SHAPES: [[usize; 6]; 6] = [
     [1, 5, 12, 2, 1, 512],
 ];
 
-/// Calls the function that fits the case.
+/// Calls the function that has the options of the case.
 fn call(q: &Tensor, k: &Tensor, v: &Tensor, case: &Case) -> Result<Tensor> {
     let (scale, [left, right]) = (case.scale, case.window);
     let causal = right == Some(0);
@@ -30,7 +30,7 @@ fn call(q: &Tensor, k: &Tensor, v: &Tensor, case: &Case) -> Result<Tensor> {
     }
 }
 
-/// All cases: window × ALiBi × softcap × dtype, with shapes in turn.
+/// All cases: window × ALiBi × softcap × dtype, cycling through the shapes.
 pub fn cases() -> Result<Vec<(Case, DType, [usize; 6])>> {
     let mut all = Vec::new();
     for window in [
@@ -63,11 +63,11 @@ fn crossed_options() -> Result<()> {
         let k = random(n as u64 + 1000, &[b, sk, hk, d], dtype)?;
         let v = random(n as u64 + 2000, &[b, sk, hk, d], dtype)?;
         let out = call(&q, &k, &v, &case)?;
-        // A window above the keys' number is none.
+        // A window larger than the number of keys is unbounded.
         case.window = case.window.map(|size| size.filter(|size| *size <= sk));
         let exact = attention(&q, &k, &v, &case, DType::F64, None)?;
-        let plain = attention(&q, &k, &v, &case, DType::F32, Some(dtype))?;
-        judge(&format!("case {n}: {case:?} {dtype:?}"), &out, &exact, &plain, 2.0)?;
+        let naive = attention(&q, &k, &v, &case, DType::F32, Some(dtype))?;
+        check_error(&format!("case {n}: {case:?} {dtype:?}"), &out, &exact, &naive, 2.0)?;
         assert_eq!(out.dtype(), dtype);
     }
     Ok(())
@@ -76,7 +76,7 @@ fn crossed_options() -> Result<()> {
 #[test]
 fn strided_inputs_give_the_same_bits() -> Result<()> {
     let (b, s, h, d) = (2, 21, 4, 24);
-    // One projection for q, k and v, as models make it: views into it, and (b, h, s, d) memory.
+    // Views into one projection of q, k and v, and tensors in (b, h, s, d) order.
     let qkv = random(1, &[b, s, 3 * h, d], DType::F32)?;
     let views: Vec<Tensor> = (0..3).map(|n| qkv.narrow(2, n * h, h)).collect::<Result<_>>()?;
     let copies: Vec<Tensor> = views.iter().map(|x| x.contiguous()).collect::<Result<_>>()?;
@@ -84,11 +84,11 @@ fn strided_inputs_give_the_same_bits() -> Result<()> {
     let out = flash_attn(&views[0], &views[1], &views[2], 0.2, true)?;
     assert!(!views[1].is_contiguous());
     assert_eq!(out.flatten_all()?.to_vec1::<f32>()?, expected.flatten_all()?.to_vec1::<f32>()?);
-    let turned: Vec<Tensor> =
+    let transposed: Vec<Tensor> =
         copies.iter().map(|x| x.transpose(1, 2)?.contiguous()?.transpose(1, 2)).collect::<Result<_>>()?;
-    let out = flash_attn(&turned[0], &turned[1], &turned[2], 0.2, true)?;
+    let out = flash_attn(&transposed[0], &transposed[1], &transposed[2], 0.2, true)?;
     assert_eq!(out.flatten_all()?.to_vec1::<f32>()?, expected.flatten_all()?.to_vec1::<f32>()?);
-    // Keys and values shared by the whole batch, without a copy of them.
+    // Keys and values shared by the whole batch, without a copy.
     let (k, v) = (copies[1].narrow(0, 1, 1)?, copies[2].narrow(0, 1, 1)?);
     let (k, v) = (k.broadcast_as(copies[1].shape())?, v.broadcast_as(copies[2].shape())?);
     let out = flash_attn(&copies[0], &k, &v, 0.2, true)?;
@@ -98,19 +98,19 @@ fn strided_inputs_give_the_same_bits() -> Result<()> {
 }
 
 #[test]
-fn sinks_take_weight() -> Result<()> {
+fn sinks_add_to_the_softmax_sum() -> Result<()> {
     let q = random(1, &[2, 9, 4, 24], DType::F32)?;
     let k = random(2, &[2, 13, 2, 24], DType::F32)?;
     let v = random(3, &[2, 13, 2, 24], DType::F32)?;
     let sinks = random(4, &[4], DType::F32)?;
     let case = Case { scale: 0.2, window: [Some(5), Some(0)], sinks: Some(sinks.clone()), ..Case::default() };
     let exact = attention(&q, &k, &v, &case, DType::F64, None)?;
-    let plain = attention(&q, &k, &v, &case, DType::F32, None)?;
+    let naive = attention(&q, &k, &v, &case, DType::F32, None)?;
     let out = flash_attn_windowed_sinks(&q, &k, &v, &sinks, 0.2, Some(5), Some(0))?;
-    judge("sinks", &out, &exact, &plain, 2.0)?;
-    let begins = |n: u32| Tensor::from_slice(&[0, n, 2 * n], 3, &candle::Device::Cpu);
+    check_error("sinks", &out, &exact, &naive, 2.0)?;
+    let cu_seqlens = |n: u32| Tensor::from_slice(&[0, n, 2 * n], 3, &candle::Device::Cpu);
     let rows = |x: &Tensor| x.flatten(0, 1);
-    let (cu_q, cu_k) = (begins(9)?, begins(13)?);
+    let (cu_q, cu_k) = (cu_seqlens(9)?, cu_seqlens(13)?);
     let packed = flash_attn_varlen_windowed_sinks(
         &rows(&q)?,
         &rows(&k)?,
@@ -124,10 +124,10 @@ fn sinks_take_weight() -> Result<()> {
         Some(5),
         Some(0),
     )?;
-    judge("packed sinks", &packed.reshape((2, 9, 4, 24))?, &exact, &plain, 2.0)?;
+    check_error("varlen sinks", &packed.reshape((2, 9, 4, 24))?, &exact, &naive, 2.0)?;
     let variable = candle::Var::from_tensor(&sinks)?;
-    let refused = flash_attn_windowed_sinks(&q, &k, &v, &variable, 0.2, None, None).unwrap_err();
-    assert!(refused.to_string().contains("sinks: is a variable"), "{refused}");
+    let error = flash_attn_windowed_sinks(&q, &k, &v, &variable, 0.2, None, None).unwrap_err();
+    assert!(error.to_string().contains("sinks is a variable"), "{error}");
     Ok(())
 }
 
@@ -139,9 +139,9 @@ fn other_spellings_are_the_same_function() -> Result<()> {
     let expected = numbers(flash_attn(&q, &k, &k, 0.2, true)?)?;
     assert_eq!(numbers(v3::flash_attn(&q, &k, &k, 0.2, true, true)?)?, expected);
     assert_eq!(numbers(flash_attn_softcap(&q, &k, &k, 0.2, None, true)?)?, expected);
-    // Pages of 13 keys are the sequences themselves.
-    let begins = |n: u32| Tensor::from_slice(&[0, n, 2 * n], 3, &candle::Device::Cpu);
-    let (rows, cu_q, cu_k) = (q.flatten(0, 1)?, begins(9)?, begins(13)?);
+    // With pages of 13 keys, each page is one sequence.
+    let cu_seqlens = |n: u32| Tensor::from_slice(&[0, n, 2 * n], 3, &candle::Device::Cpu);
+    let (rows, cu_q, cu_k) = (q.flatten(0, 1)?, cu_seqlens(9)?, cu_seqlens(13)?);
     let table = Some(Tensor::from_slice(&[0u32, 1], (2, 1), &candle::Device::Cpu)?);
     let paged = flash_attn_varlen_softcap(&rows, &k, &k, &cu_q, &cu_k, &table, 9, 13, 0.2, None, true)?;
     let keys = k.flatten(0, 1)?;
@@ -168,7 +168,7 @@ fn other_spellings_are_the_same_function() -> Result<()> {
 }
 
 #[test]
-fn values_may_have_their_own_head_size() -> Result<()> {
+fn values_may_have_another_head_dim() -> Result<()> {
     let q = random(1, &[1, 6, 4, 24], DType::F32)?;
     let k = random(2, &[1, 11, 2, 24], DType::F32)?;
     let v = random(3, &[1, 11, 2, 40], DType::F32)?;
@@ -176,8 +176,8 @@ fn values_may_have_their_own_head_size() -> Result<()> {
     let out = flash_attn(&q, &k, &v, 0.2, false)?;
     assert_eq!(out.dims(), [1, 6, 4, 40]);
     let exact = attention(&q, &k, &v, &case, DType::F64, None)?;
-    let plain = attention(&q, &k, &v, &case, DType::F32, None)?;
-    judge("own size", &out, &exact, &plain, 2.0)
+    let naive = attention(&q, &k, &v, &case, DType::F32, None)?;
+    check_error("head dim of v", &out, &exact, &naive, 2.0)
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn the_operation_itself() -> Result<()> {
 }
 
 #[test]
-fn as_candle_nn_has_it() -> Result<()> {
+fn matches_candle_nn() -> Result<()> {
     use candle_nn::attention::{flash_attn as on_cpu, AttnMask};
     let q = random(1, &[1, 30, 4, 32], DType::F32)?;
     let k = random(2, &[1, 30, 2, 32], DType::F32)?;

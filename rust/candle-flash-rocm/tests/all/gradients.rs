@@ -1,6 +1,6 @@
-//! Gradients against Candle's autograd of the plain form.
+//! Gradients against Candle's autograd of naive attention.
 use crate::dense::SHAPES;
-use crate::plain::{attention, causal, judge, packed_attention, random, Case};
+use crate::naive::{attention, causal, check_error, random, varlen_attention, Case};
 use candle::{DType, Device, Result, Tensor, Var};
 use candle_flash_rocm::*;
 
@@ -45,12 +45,12 @@ fn dense() -> Result<()> {
                 let exact = vars(&tensors, DType::F64)?;
                 let out = attention(&exact[0], &exact[1], &exact[2], &case, DType::F64, None)?;
                 let exact = gradients(&exact, &out, &dout.to_dtype(DType::F64)?)?;
-                let plain = vars(&tensors, dtype)?;
-                let out = attention(&plain[0], &plain[1], &plain[2], &case, DType::F32, Some(dtype))?;
-                let plain = gradients(&plain, &out, &dout.to_dtype(DType::F32)?)?;
+                let naive = vars(&tensors, dtype)?;
+                let out = attention(&naive[0], &naive[1], &naive[2], &case, DType::F32, Some(dtype))?;
+                let naive = gradients(&naive, &out, &dout.to_dtype(DType::F32)?)?;
                 for (name, at) in [("dq", 0), ("dk", 1), ("dv", 2)] {
                     let what = format!("{name} of {n}: {case:?} {dtype:?}");
-                    judge(&what, &ours[at], &exact[at], &plain[at], 3.0)?;
+                    check_error(&what, &ours[at], &exact[at], &naive[at], 3.0)?;
                 }
             }
         }
@@ -59,8 +59,8 @@ fn dense() -> Result<()> {
 }
 
 #[test]
-fn packed() -> Result<()> {
-    let (begins_q, begins_k) = ([0u32, 5, 5, 14], [0u32, 9, 12, 20]);
+fn varlen() -> Result<()> {
+    let (cu_seqlens_q, cu_seqlens_k) = ([0u32, 5, 5, 14], [0u32, 9, 12, 20]);
     let tensors = [
         random(1, &[14, 4, 16], DType::F32)?,
         random(2, &[20, 2, 16], DType::F32)?,
@@ -68,40 +68,51 @@ fn packed() -> Result<()> {
     ];
     let dout = random(4, &[14, 4, 16], DType::F32)?;
     let case = Case { scale: 0.25, window: [None, Some(0)], ..Case::default() };
-    let begins = |x: &[u32]| Tensor::from_slice(x, x.len(), &Device::Cpu);
+    let cu_seqlens = |x: &[u32]| Tensor::from_slice(x, x.len(), &Device::Cpu);
     let ours = vars(&tensors, DType::F32)?;
     let [q, k, v] = &ours;
-    let out = flash_attn_varlen(q, k, v, &begins(&begins_q)?, &begins(&begins_k)?, 9, 9, 0.25, true)?;
+    let out = flash_attn_varlen(
+        q,
+        k,
+        v,
+        &cu_seqlens(&cu_seqlens_q)?,
+        &cu_seqlens(&cu_seqlens_k)?,
+        9,
+        9,
+        0.25,
+        true,
+    )?;
     let ours = gradients(&ours, &out, &dout)?;
     let reference = |dtype: DType| -> Result<Vec<Tensor>> {
         let vars = vars(&tensors, dtype)?;
         let [q, k, v] = &vars;
-        let out = packed_attention([q, k, v], [&begins_q, &begins_k], &vec![case.clone(); 3], dtype, None)?;
+        let out =
+            varlen_attention([q, k, v], [&cu_seqlens_q, &cu_seqlens_k], &vec![case.clone(); 3], dtype, None)?;
         gradients(&vars, &out, &dout.to_dtype(dtype)?)
     };
-    let (exact, plain) = (reference(DType::F64)?, reference(DType::F32)?);
+    let (exact, naive) = (reference(DType::F64)?, reference(DType::F32)?);
     for (name, at) in [("dq", 0), ("dk", 1), ("dv", 2)] {
-        judge(name, &ours[at], &exact[at], &plain[at], 3.0)?;
+        check_error(name, &ours[at], &exact[at], &naive[at], 3.0)?;
     }
     Ok(())
 }
 
 #[test]
-fn gradients_that_come_broadcast_or_turned() -> Result<()> {
+fn broadcast_and_transposed_output_gradients() -> Result<()> {
     let q = Var::from_tensor(&random(1, &[2, 6, 4, 8], DType::F32)?)?;
     let k = random(2, &[2, 9, 2, 8], DType::F32)?;
     let numbers = |x: &Tensor| x.flatten_all()?.to_vec1::<f32>();
     let gradient = |loss: Tensor| -> Result<Vec<f32>> { numbers(loss.backward()?.get(&q).unwrap()) };
-    // The gradient of a sum is one number for all elements, broadcast.
+    // The gradient of a sum is one element, broadcast.
     let out = flash_attn(&q, &k, &k, 0.3, false)?;
     let summed = gradient(out.sum_all()?)?;
     let expected = gradient((&out * out.ones_like()?)?.sum_all()?)?;
     assert_eq!(summed, expected);
-    // One that comes with its last two dimensions exchanged.
+    // An output gradient with its last two dimensions transposed.
     let weights = random(3, &[2, 6, 8, 4], DType::F32)?;
-    let turned = gradient((out.transpose(2, 3)? * &weights)?.sum_all()?)?;
+    let transposed = gradient((out.transpose(2, 3)? * &weights)?.sum_all()?)?;
     let expected = gradient((&out * weights.transpose(2, 3)?.contiguous()?)?.sum_all()?)?;
-    assert_eq!(turned, expected);
+    assert_eq!(transposed, expected);
     // Inputs that are views of one variable.
     let qkv = Var::from_tensor(&random(4, &[1, 7, 3, 2, 8], DType::F32)?)?;
     let part = |n| qkv.narrow(2, n, 1)?.squeeze(2);
@@ -110,14 +121,14 @@ fn gradients_that_come_broadcast_or_turned() -> Result<()> {
     let ours = numbers(grads.get(&qkv).unwrap())?;
     let case = Case { scale: 0.3, window: [None, Some(0)], ..Case::default() };
     let out = attention(&part(0)?, &part(1)?, &part(2)?, &case, DType::F32, None)?;
-    let plain = numbers(out.sqr()?.sum_all()?.backward()?.get(&qkv).unwrap())?;
-    let difference = ours.iter().zip(&plain).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let naive = numbers(out.sqr()?.sum_all()?.backward()?.get(&qkv).unwrap())?;
+    let difference = ours.iter().zip(&naive).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(difference < 1e-5, "{difference}");
     Ok(())
 }
 
 #[test]
-fn twice_backward_and_the_operation_itself() -> Result<()> {
+fn repeated_backward_and_the_custom_op() -> Result<()> {
     let q = Var::from_tensor(&random(1, &[1, 6, 2, 8], DType::F32)?)?;
     let k = random(2, &[1, 9, 2, 8], DType::F32)?;
     let numbers = |loss: &Tensor| -> Result<Vec<f32>> {
@@ -126,17 +137,17 @@ fn twice_backward_and_the_operation_itself() -> Result<()> {
     let loss = flash_attn(&q, &k, &k, 0.3, true)?.sqr()?.sum_all()?;
     let expected = numbers(&loss)?;
     assert_eq!(numbers(&loss)?, expected);
-    // It keeps nothing of forward, so backward computes lse anew, on another path through the kernels.
+    // The custom op saves nothing, so backward recomputes lse, with another kernel.
     let loss = q.apply_op3(&k, &k, causal(0.3))?.sqr()?.sum_all()?;
     let difference = numbers(&loss)?.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(difference < 1e-7, "{difference}");
-    // Nobody asked for gradients of k, so there are none.
+    // k is not a variable, so it has no gradient.
     assert!(loss.backward()?.get(&k).is_none());
     Ok(())
 }
 
 #[test]
-fn no_gradient_where_there_is_none() -> Result<()> {
+fn unsupported_gradients_are_rejected() -> Result<()> {
     let q = Var::from_tensor(&random(1, &[3, 2, 8], DType::F32)?)?;
     let pages = random(2, &[2, 4, 2, 8], DType::F32)?;
     let numbers = |x: &[u32]| Tensor::from_slice(x, x.len(), &Device::Cpu);

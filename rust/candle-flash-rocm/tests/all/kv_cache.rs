@@ -1,5 +1,5 @@
-//! A cache gives step by step what all keys at once give.
-use crate::plain::random;
+//! Decode with a KV cache matches prefill of all keys.
+use crate::naive::random;
 use candle::{DType, Result, Tensor};
 use candle_flash_rocm::*;
 
@@ -8,7 +8,7 @@ fn difference(a: &Tensor, b: &Tensor) -> Result<f32> {
     (a - b)?.abs()?.max_all()?.to_scalar::<f32>()
 }
 
-/// Prefill, single steps, then several tokens at once.
+/// Runs prefill and decode steps of these lengths.
 fn in_steps(
     steps: &[usize],
     [q, k, v]: [&Tensor; 3],
@@ -24,7 +24,7 @@ fn in_steps(
 }
 
 #[test]
-fn steps_equal_all_at_once() -> Result<()> {
+fn decode_steps_match_prefill() -> Result<()> {
     let steps = [9, 1, 1, 4, 1];
     for (dtype, tolerance) in [(DType::F32, 3e-6), (DType::F16, 2e-3), (DType::BF16, 2e-2)] {
         let q = random(1, &[2, 16, 4, 24], dtype)?;
@@ -46,12 +46,12 @@ fn steps_equal_all_at_once() -> Result<()> {
 }
 
 #[test]
-fn a_refused_step_leaves_the_cache_as_it_was() -> Result<()> {
+fn a_rejected_step_leaves_the_cache_unchanged() -> Result<()> {
     let x = random(1, &[1, 6, 2, 8], DType::F32)?;
     let mut cache = KvCache::new(DType::F32, 1, 8, 2, 8)?;
     cache.flash_attn(&x, &x, &x, 1.0, true)?;
     let message = cache.flash_attn(&x, &x, &x, 1.0, true).unwrap_err().to_string();
-    assert!(message.contains("the cache has room for 8 keys; 12 are too many"), "{message}");
+    assert!(message.contains("the cache has a capacity of 8 keys; 12 are too many"), "{message}");
     let other = random(1, &[1, 1, 2, 16], DType::F32)?;
     assert!(cache.flash_attn(&other, &other, &other, 1.0, true).is_err());
     let half = x.to_dtype(DType::F16)?;

@@ -1,5 +1,5 @@
-//! The functions of candle-flash-attn 0.11: name by name, argument by argument. This file is the contract; it fails to
-//! compile where the crate differs.
+//! The functions of candle-flash-attn 0.11: name by name, argument by argument. This file is the
+//! contract; it fails to compile where the crate differs.
 #![allow(clippy::type_complexity)] // written out, to be compared
 
 use candle::{Result, Tensor};

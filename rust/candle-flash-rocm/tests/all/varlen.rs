@@ -1,19 +1,19 @@
-//! Packed sequences, pages, and ranges that bypass the window.
-use crate::plain::{judge, packed_attention, random, Case};
+//! Varlen, paged KV, and prefix ranges that override the window.
+use crate::naive::{check_error, random, varlen_attention, Case};
 use candle::{DType, Device, Result, Tensor};
 use candle_flash_rocm::*;
 
-const BEGINS_Q: [u32; 5] = [0, 7, 7, 8, 28];
-const BEGINS_K: [u32; 5] = [0, 7, 12, 45, 60];
+const CU_SEQLENS_Q: [u32; 5] = [0, 7, 7, 8, 28];
+const CU_SEQLENS_K: [u32; 5] = [0, 7, 12, 45, 60];
 const LONGEST: [usize; 2] = [20, 33];
 
 fn tensor(numbers: &[u32]) -> Result<Tensor> {
     Tensor::from_slice(numbers, numbers.len(), &Device::Cpu)
 }
 
-/// Calls the function that fits the case.
+/// Calls the function that has the options of the case.
 fn call([q, k, v]: [&Tensor; 3], case: &Case) -> Result<Tensor> {
-    let (sq, sk) = (tensor(&BEGINS_Q)?, tensor(&BEGINS_K)?);
+    let (sq, sk) = (tensor(&CU_SEQLENS_Q)?, tensor(&CU_SEQLENS_K)?);
     let ([mq, mk], scale, [left, right]) = (LONGEST, case.scale, case.window);
     let causal = right == Some(0);
     match (&case.alibi, case.softcap, left) {
@@ -71,16 +71,16 @@ fn crossed_options() -> Result<()> {
                     };
                     let out = call([&q, &k, &v], &case)?;
                     let reference = |work, round| {
-                        packed_attention(
+                        varlen_attention(
                             [&q, &k, &v],
-                            [&BEGINS_Q, &BEGINS_K],
+                            [&CU_SEQLENS_Q, &CU_SEQLENS_K],
                             &vec![case.clone(); 4],
                             work,
                             round,
                         )
                     };
-                    let (exact, plain) = (reference(DType::F64, None)?, reference(DType::F32, Some(dtype))?);
-                    judge(&format!("{case:?} {dtype:?}"), &out, &exact, &plain, 2.0)?;
+                    let (exact, naive) = (reference(DType::F64, None)?, reference(DType::F32, Some(dtype))?);
+                    check_error(&format!("{case:?} {dtype:?}"), &out, &exact, &naive, 2.0)?;
                 }
             }
         }
@@ -88,19 +88,19 @@ fn crossed_options() -> Result<()> {
     Ok(())
 }
 
-/// Spreads packed keys over pages in a wild order, and gives the table.
+/// Scatters varlen keys over pages in a permuted order; returns the pages and the block table.
 fn paged(packed: &Tensor, page: usize) -> Result<(Tensor, Tensor)> {
-    let batch = BEGINS_K.len() - 1;
+    let batch = CU_SEQLENS_K.len() - 1;
     let per_sequence = LONGEST[1].div_ceil(page);
     let pages = batch * per_sequence;
     let order = |n: usize| (n * 5 + 3) % pages;
     assert!(!pages.is_multiple_of(5), "the order must be a permutation");
     let table: Vec<u32> = (0..pages).map(|n| order(n) as u32).collect();
     let rows: Vec<Tensor> = {
-        let nowhere = packed.narrow(0, 0, 1)?.ones_like()?.affine(f64::NAN, 0.0)?;
-        let mut rows = vec![nowhere; pages * page];
+        let unused = packed.narrow(0, 0, 1)?.ones_like()?.affine(f64::NAN, 0.0)?;
+        let mut rows = vec![unused; pages * page];
         for n in 0..batch {
-            for (r, from) in (BEGINS_K[n]..BEGINS_K[n + 1]).enumerate() {
+            for (r, from) in (CU_SEQLENS_K[n]..CU_SEQLENS_K[n + 1]).enumerate() {
                 rows[order(n * per_sequence + r / page) * page + r % page] =
                     packed.narrow(0, from as usize, 1)?;
             }
@@ -114,7 +114,7 @@ fn paged(packed: &Tensor, page: usize) -> Result<(Tensor, Tensor)> {
 
 #[test]
 fn pages_of_any_size_and_ranges() -> Result<()> {
-    let (sq, sk) = (tensor(&BEGINS_Q)?, tensor(&BEGINS_K)?);
+    let (sq, sk) = (tensor(&CU_SEQLENS_Q)?, tensor(&CU_SEQLENS_K)?);
     let ranges: [[i64; 2]; 8] = [[1, 5], [0, 0], [2, 4], [0, 0], [0, 0], [30, 33], [3, 9], [12, 14]];
     let ranges_tensor = Tensor::from_vec(
         ranges.iter().flatten().map(|x| *x as i32).collect::<Vec<_>>(),
@@ -150,10 +150,11 @@ fn pages_of_any_size_and_ranges() -> Result<()> {
                         Case { scale: 0.2, window, softcap, ranges, ..Case::default() }
                     })
                     .collect();
-                let reference =
-                    |work, round| packed_attention([&q, &k, &v], [&BEGINS_Q, &BEGINS_K], &cases, work, round);
-                let (exact, plain) = (reference(DType::F64, None)?, reference(DType::F32, Some(dtype))?);
-                judge(&format!("page {page}, {window:?}, {with_ranges}"), &out, &exact, &plain, 2.0)?;
+                let reference = |work, round| {
+                    varlen_attention([&q, &k, &v], [&CU_SEQLENS_Q, &CU_SEQLENS_K], &cases, work, round)
+                };
+                let (exact, naive) = (reference(DType::F64, None)?, reference(DType::F32, Some(dtype))?);
+                check_error(&format!("page {page}, {window:?}, {with_ranges}"), &out, &exact, &naive, 2.0)?;
             }
         }
     }
@@ -161,9 +162,9 @@ fn pages_of_any_size_and_ranges() -> Result<()> {
 }
 
 #[test]
-fn lengths_in_any_integer_form() -> Result<()> {
+fn seqlens_may_be_u32_i32_or_strided() -> Result<()> {
     let [q, k, v] = inputs(1, DType::F32)?;
-    let (sq, sk) = (tensor(&BEGINS_Q)?, tensor(&BEGINS_K)?);
+    let (sq, sk) = (tensor(&CU_SEQLENS_Q)?, tensor(&CU_SEQLENS_K)?);
     let call = |sq: &Tensor, sk: &Tensor| {
         flash_attn_varlen(&q, &k, &v, sq, sk, 20, 33, 0.2, true)?.flatten_all()?.to_vec1::<f32>()
     };

@@ -1,14 +1,14 @@
-//! Memory of a GPU with an element type, owned and tied to a stream.
+//! Typed GPU memory that belongs to a stream.
 use super::stream::{Memory, Stream};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::view::{check_all, RawView, View, ViewMut};
 
-/// Elements in a GPU's memory. All that happens to them happens in the order of the stream that made them.
+/// Elements in GPU memory. The stream that allocated them orders all work on them.
 pub struct Buffer {
     stream: Stream,
-    /// Some until it is dropped.
+    /// `Some` until the buffer is dropped.
     memory: Option<Memory>,
     dtype: DType,
     len: usize,
@@ -28,7 +28,7 @@ impl Buffer {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the buffer has no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -38,12 +38,12 @@ impl Buffer {
         self.dtype
     }
 
-    /// Where it is in the device's memory.
+    /// The device address of the first element.
     pub fn address(&self) -> u64 {
         self.memory().address
     }
 
-    /// The stream that it belongs to.
+    /// The stream that the buffer belongs to.
     pub fn stream(&self) -> &Stream {
         &self.stream
     }
@@ -60,7 +60,10 @@ impl Buffer {
         Ok(())
     }
 
-    /// Overwrites it with a copy of `data`, and waits for that.
+    /// Copies `data` into the buffer and synchronizes with the stream.
+    ///
+    /// # Errors
+    /// Element type or length differ from the buffer's, or the driver failed.
     pub fn copy_from<T: Element>(&mut self, data: &[T]) -> Result<()> {
         self.check::<T>(data.len())?;
         if self.is_empty() {
@@ -69,7 +72,10 @@ impl Buffer {
         self.stream.to_device(self.memory().address, data.as_ptr().cast(), size_of_val(data))
     }
 
-    /// Copies it into `data`, after all that the stream was given before.
+    /// Copies the buffer into `data`, after all previous work of the stream.
+    ///
+    /// # Errors
+    /// As [`Buffer::copy_from`].
     pub fn copy_to<T: Element>(&self, data: &mut [T]) -> Result<()> {
         self.check::<T>(data.len())?;
         if self.is_empty() {
@@ -78,15 +84,21 @@ impl Buffer {
         self.stream.to_host(data.as_mut_ptr().cast(), self.memory().address, size_of_val(data))
     }
 
-    /// A copy of it, after all that the stream was given before.
+    /// Returns a copy of the elements, after all previous work of the stream.
+    ///
+    /// # Errors
+    /// The element type differs from the buffer's, or the driver failed.
     pub fn download<T: Element>(&self) -> Result<Vec<T>> {
         let mut data = vec![T::default(); self.len];
         self.copy_to(&mut data)?;
         Ok(data)
     }
 
-    /// Copies the elements of `from`, in the order of its indices, into this buffer from element `offset` on. Both belong to one
-    /// stream, which does it in its turn.
+    /// Copies the elements of `from`, in index order, to elements `offset` onward of this buffer.
+    /// Both belong to one stream, which orders the copy.
+    ///
+    /// # Errors
+    /// Element types or streams differ, the elements do not fit, or the driver failed.
     pub fn copy_from_view(&mut self, offset: usize, from: &View) -> Result<()> {
         if from.dtype() != self.dtype || from.raw().residence() != self.stream.residence() {
             return Err(Error::invalid(format!("{from:?} cannot be copied into {self:?}")));
@@ -117,28 +129,40 @@ impl Buffer {
         RawView::new(first as *mut _, layout, self.dtype, self.stream.residence())
     }
 
-    /// All of it row after row, as a tensor of this shape.
+    /// Views the buffer as a row-major tensor of this shape.
+    ///
+    /// # Errors
+    /// As [`View::new`].
     pub fn view(&self, shape: &[usize]) -> Result<View<'_>> {
         let layout = Layout::contiguous(shape)?;
         check_all(&layout, self.len)?;
         Ok(View::from_raw(self.raw(0, layout)))
     }
 
-    /// Any part of it: the first element is at `offset`, and strides count elements.
+    /// Views a part of the buffer: the first element is at `offset`, and strides count elements.
+    ///
+    /// # Errors
+    /// As [`View::strided`].
     pub fn view_strided(&self, offset: usize, shape: &[usize], strides: &[isize]) -> Result<View<'_>> {
         let layout = Layout::strided(shape, strides)?;
         layout.check_within(offset, self.len)?;
         Ok(View::from_raw(self.raw(offset, layout)))
     }
 
-    /// All of it, to be written.
+    /// Views the buffer for writing.
+    ///
+    /// # Errors
+    /// As [`ViewMut::new`].
     pub fn view_mut(&mut self, shape: &[usize]) -> Result<ViewMut<'_>> {
         let layout = Layout::contiguous(shape)?;
         check_all(&layout, self.len)?;
         Ok(ViewMut::from_raw(self.raw(0, layout)))
     }
 
-    /// Any part of it, to be written.
+    /// Views a part of the buffer for writing.
+    ///
+    /// # Errors
+    /// As [`ViewMut::strided`].
     pub fn view_mut_strided(
         &mut self,
         offset: usize,

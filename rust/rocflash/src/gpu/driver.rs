@@ -1,5 +1,6 @@
-//! The few driver functions that buffers and streams need, looked up at run time in the very library that rocflash
-//! itself found. HIP and CUDA's driver interface have the same shapes here, so that one table serves both.
+//! The driver functions that buffers and streams need, resolved at run time from the shared library
+//! that rocflash itself loaded. HIP and the CUDA driver API have the same signatures here, so one
+//! table serves both.
 use crate::error::{Error, ErrorKind, Result};
 use crate::info::{drivers, Platform};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -10,10 +11,10 @@ pub(super) type Address = u64;
 pub(super) type StreamHandle = *mut c_void;
 type Status = c_int;
 
-/// Waits for no other stream, not even the default one.
+/// A stream that does not synchronize with the default stream.
 const NON_BLOCKING: c_uint = 1;
 
-/// Declares the table and how it is filled: field, its names in HIP and CUDA, its signature.
+/// Declares the function table: field, symbol in HIP and in CUDA, signature.
 macro_rules! table {
     ($($field:ident: $hip:literal, $cuda:literal, ($($type:ty),*);)*) => {
         pub(super) struct Driver {
@@ -56,7 +57,7 @@ table! {
 }
 
 fn lookup<T: Copy>(library: &Library, name: &CStr) -> Result<T> {
-    // SAFETY: T is the function's type, as declared by the drivers' public interfaces.
+    // SAFETY: T is the function's type, as declared in the drivers' public headers.
     unsafe { library.get::<T>(name.to_bytes_with_nul()) }.map(|symbol| *symbol).map_err(|error| {
         Error::new(ErrorKind::Device, format!("the driver lacks {}: {error}", name.to_string_lossy()))
     })
@@ -78,7 +79,7 @@ impl ErrorText {
 
     fn of(&self, status: Status) -> String {
         let mut text = std::ptr::null();
-        // SAFETY: both take any number and give a constant string, or none.
+        // SAFETY: both accept any status and return a static string or null.
         unsafe {
             match self {
                 Self::Hip(get) => text = get(status),
@@ -89,7 +90,7 @@ impl ErrorText {
     }
 }
 
-/// HIP has a current device for each thread, CUDA a current context.
+/// HIP has a current device per thread, CUDA a current context per thread.
 enum Context {
     Hip {
         get: unsafe extern "C" fn(*mut c_int) -> Status,
@@ -118,7 +119,8 @@ impl Context {
     }
 }
 
-/// What makes a device current: its number, or CUDA's primary context, which the process keeps.
+/// What makes a device current: its ordinal in HIP, its primary context in CUDA, which the process
+/// retains.
 #[derive(Clone, Copy)]
 pub(super) enum Handle {
     Hip(c_int),
@@ -130,7 +132,7 @@ unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
 
-/// Puts back what was current on this thread before.
+/// Restores what was current on this thread before.
 pub(super) struct Current {
     driver: &'static Driver,
     before: Option<Handle>,
@@ -145,7 +147,7 @@ impl Drop for Current {
 }
 
 impl Driver {
-    /// The driver that rocflash itself has found, opened once for the process.
+    /// The driver that rocflash itself loaded, opened once per process.
     pub(super) fn get(platform: Platform) -> Result<&'static Self> {
         static HIP: OnceLock<Result<Driver>> = OnceLock::new();
         static CUDA: OnceLock<Result<Driver>> = OnceLock::new();
@@ -159,19 +161,19 @@ impl Driver {
 
     fn open(platform: Platform, name: &str) -> Result<Self> {
         let found = drivers().into_iter().find(|driver| driver.name == name);
-        let refuse =
+        let unsupported =
             |why: String| Err(Error::new(ErrorKind::Unsupported, format!("no {name} driver: {why}")));
-        let Some(found) = found else { return refuse("the library does not know it".into()) };
+        let Some(found) = found else { return unsupported("the library does not know it".into()) };
         if found.library.is_empty() {
-            return refuse(found.reason);
+            return unsupported(found.reason);
         }
         // SAFETY: the library has opened this file already, so its constructors have run.
         let library = match unsafe { Library::open(Some(&found.library), RTLD_NOW | RTLD_LOCAL) } {
             Ok(library) => library,
-            Err(error) => return refuse(error.to_string()),
+            Err(error) => return unsupported(error.to_string()),
         };
         let driver = Self::fill(platform, library)?;
-        // SAFETY: 0 is the only flag there is.
+        // SAFETY: 0 is the only defined flag.
         driver.check("init", unsafe { (driver.init)(0) })?;
         Ok(driver)
     }
@@ -184,7 +186,7 @@ impl Driver {
         if status == 0 {
             return Ok(());
         }
-        // Both drivers say "out of memory" by 2.
+        // Both drivers return 2 for "out of memory".
         let kind = if status == 2 { ErrorKind::OutOfMemory } else { ErrorKind::Device };
         Err(Error::new(kind, format!("{what}: {} (error {status})", self.error_text.of(status))))
     }
@@ -193,15 +195,16 @@ impl Driver {
         let mut count = 0;
         // SAFETY: writes one int.
         self.check("counting devices", unsafe { (self.device_count)(&mut count) })?;
-        usize::try_from(count)
-            .map_err(|_| Error::new(ErrorKind::Device, format!("counting devices: the driver says {count}")))
+        usize::try_from(count).map_err(|_| {
+            Error::new(ErrorKind::Device, format!("counting devices: the driver returned {count}"))
+        })
     }
 
     pub(super) fn device_name(&self, number: c_int) -> Result<String> {
-        const ROOM: c_int = 256;
-        let mut name: [c_char; ROOM as usize] = [0; ROOM as usize];
-        // SAFETY: writes at most as many characters as it is told, with a zero at the end.
-        self.check("the device's name", unsafe { (self.device_name)(name.as_mut_ptr(), ROOM, number) })?;
+        const CAPACITY: c_int = 256;
+        let mut name: [c_char; CAPACITY as usize] = [0; CAPACITY as usize];
+        // SAFETY: writes at most CAPACITY characters, NUL-terminated.
+        self.check("the device's name", unsafe { (self.device_name)(name.as_mut_ptr(), CAPACITY, number) })?;
         Ok(crate::error::text(name.as_ptr()))
     }
 
@@ -221,22 +224,22 @@ impl Driver {
 
     fn set_current(&self, handle: Handle) -> Result<()> {
         let status = match (&self.context, handle) {
-            // SAFETY: takes any number.
+            // SAFETY: accepts any number.
             (Context::Hip { set, .. }, Handle::Hip(number)) => unsafe { set(number) },
-            // SAFETY: the context came from this driver and is kept by it.
+            // SAFETY: the context came from this driver and is retained.
             (Context::Cuda { set, .. }, Handle::Cuda(context)) => unsafe { set(context) },
             _ => unreachable!("a handle of the other driver"),
         };
-        self.check("choosing the device", status)
+        self.check("setting the current device", status)
     }
 
-    /// Makes a device current on this thread until the answer is dropped.
+    /// Makes a device current on this thread until the returned guard is dropped.
     pub(super) fn enter(&'static self, handle: Handle) -> Result<Current> {
         let same = match (&self.context, handle) {
             (Context::Hip { get, .. }, Handle::Hip(wanted)) => {
                 let mut number = -1;
                 // SAFETY: writes one int.
-                self.check("asking for the device", unsafe { get(&mut number) })?;
+                self.check("querying the current device", unsafe { get(&mut number) })?;
                 if number == wanted {
                     Ok(())
                 } else {
@@ -246,7 +249,7 @@ impl Driver {
             (Context::Cuda { get, .. }, Handle::Cuda(wanted)) => {
                 let mut context = std::ptr::null_mut();
                 // SAFETY: writes one pointer.
-                self.check("asking for the device", unsafe { get(&mut context) })?;
+                self.check("querying the current device", unsafe { get(&mut context) })?;
                 if context == wanted {
                     Ok(())
                 } else {
@@ -274,14 +277,15 @@ impl Driver {
     }
 
     /// # Safety
-    /// The memory came from `allocate` and nothing uses it any more.
+    /// The memory came from `allocate` and is no longer in use.
     pub(super) unsafe fn release(&self, address: Address) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         self.check("releasing memory", unsafe { (self.release)(address) })
     }
 
     /// # Safety
-    /// Both memories have that many bytes, and the host's stays until the stream was waited for.
+    /// Both allocations have at least `bytes` bytes. The host's stays valid until the stream is
+    /// synchronized.
     pub(super) unsafe fn to_device(
         &self,
         to: Address,
@@ -289,12 +293,13 @@ impl Driver {
         bytes: usize,
         stream: StreamHandle,
     ) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         self.check("copying to the device", unsafe { (self.to_device)(to, from, bytes, stream) })
     }
 
     /// # Safety
-    /// Both memories have that many bytes, and the host's stays until the stream was waited for.
+    /// Both allocations have at least `bytes` bytes. The host's stays valid until the stream is
+    /// synchronized.
     pub(super) unsafe fn to_host(
         &self,
         to: *mut c_void,
@@ -302,12 +307,12 @@ impl Driver {
         bytes: usize,
         stream: StreamHandle,
     ) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         self.check("copying to the host", unsafe { (self.to_host)(to, from, bytes, stream) })
     }
 
     /// # Safety
-    /// Both memories have that many bytes and do not overlap.
+    /// Both allocations have at least `bytes` bytes and do not overlap.
     pub(super) unsafe fn within_device(
         &self,
         to: Address,
@@ -315,35 +320,35 @@ impl Driver {
         bytes: usize,
         stream: StreamHandle,
     ) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         self.check("copying within the device", unsafe { (self.within_device)(to, from, bytes, stream) })
     }
 
     /// # Safety
-    /// The memory has that many bytes.
+    /// The allocation has at least `bytes` bytes.
     pub(super) unsafe fn zero(&self, at: Address, bytes: usize, stream: StreamHandle) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         self.check("clearing memory", unsafe { (self.fill_bytes)(at, 0, bytes, stream) })
     }
 
     pub(super) fn stream_create(&self) -> Result<StreamHandle> {
         let mut stream = std::ptr::null_mut();
         // SAFETY: writes one handle.
-        self.check("making a stream", unsafe { (self.stream_create)(&mut stream, NON_BLOCKING) })?;
+        self.check("creating a stream", unsafe { (self.stream_create)(&mut stream, NON_BLOCKING) })?;
         Ok(stream)
     }
 
     /// # Safety
     /// The stream is alive and is not used after this.
     pub(super) unsafe fn stream_destroy(&self, stream: StreamHandle) -> Result<()> {
-        // SAFETY: the caller's promise.
-        self.check("ending a stream", unsafe { (self.stream_destroy)(stream) })
+        // SAFETY: guaranteed by the caller.
+        self.check("destroying a stream", unsafe { (self.stream_destroy)(stream) })
     }
 
     /// # Safety
     /// The stream is alive.
     pub(super) unsafe fn stream_synchronize(&self, stream: StreamHandle) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         self.check("waiting for the stream", unsafe { (self.stream_synchronize)(stream) })
     }
 }

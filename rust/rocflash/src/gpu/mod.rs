@@ -1,8 +1,8 @@
 //! GPUs: devices, streams, and buffers that belong to a stream.
 //!
-//! Nothing of ROCm or CUDA is linked. The driver is opened at run time, the one that the rocflash library found
-//! itself: what the process has already loaded, then the versioned names, then the plain one;
-//! `ROCFLASH_HIP_LIBRARY` and `ROCFLASH_CUDA_LIBRARY` name another.
+//! The crate does not link ROCm or CUDA. It opens at run time the driver that the rocflash library
+//! itself loaded: the copy that the process has already loaded, else the versioned names, else the
+//! unversioned name. `ROCFLASH_HIP_LIBRARY` and `ROCFLASH_CUDA_LIBRARY` override the file name.
 //!
 //! ```no_run
 //! use rocflash::{gpu::Device, Executor, Options, Outputs};
@@ -35,52 +35,75 @@ use std::ffi::c_int;
 pub struct Device {
     driver: &'static Driver,
     handle: Handle,
-    /// As drivers and DLPack count.
+    /// The ordinal of the driver and of DLPack.
     number: c_int,
 }
 
 impl Device {
-    /// An AMD GPU, by its number.
+    /// Opens an AMD GPU by its ordinal.
+    ///
+    /// # Errors
+    /// As [`Device::open`].
     pub fn hip(ordinal: usize) -> Result<Self> {
         Self::open(Platform::Hip, ordinal)
     }
 
-    /// An NVIDIA GPU, by its number.
+    /// Opens an NVIDIA GPU by its ordinal.
+    ///
+    /// # Errors
+    /// As [`Device::open`].
     pub fn cuda(ordinal: usize) -> Result<Self> {
         Self::open(Platform::Cuda, ordinal)
     }
 
-    /// A GPU of either kind.
+    /// Opens a GPU of this platform by its ordinal.
+    ///
+    /// # Errors
+    /// The platform has no usable driver, or `ordinal` is not below [`Device::count`].
     pub fn open(platform: Platform, ordinal: usize) -> Result<Self> {
         let driver = Driver::get(platform)?;
         let count = driver.device_count()?;
         match c_int::try_from(ordinal) {
             Ok(number) if ordinal < count => Ok(Self { driver, handle: driver.handle(number)?, number }),
-            _ => Err(Error::invalid(format!("device {ordinal}: there are {count} {platform:?} devices"))),
+            _ => Err(Error::invalid(format!(
+                "ordinal is {ordinal}; this machine has {count} {platform:?} devices"
+            ))),
         }
     }
 
-    /// How many GPUs of this kind there are.
+    /// The number of GPUs of this platform.
+    ///
+    /// # Errors
+    /// The platform has no usable driver.
     pub fn count(platform: Platform) -> Result<usize> {
         Driver::get(platform)?.device_count()
     }
 
-    /// Of which kind it is.
+    /// The platform of the device.
     pub fn platform(&self) -> Platform {
         self.driver.platform()
     }
 
-    /// Its number.
+    /// The ordinal of the device.
+    ///
+    /// # Panics
+    /// Never: `open` rejects negative ordinals.
     pub fn ordinal(&self) -> usize {
-        usize::try_from(self.number).expect("`open` takes no negative number")
+        usize::try_from(self.number).expect("`open` rejects negative ordinals")
     }
 
-    /// Its name in the driver's words.
+    /// The device's name as the driver reports it.
+    ///
+    /// # Errors
+    /// The driver failed.
     pub fn name(&self) -> Result<String> {
         self.driver.device_name(self.number)
     }
 
-    /// What the library knows of it, or why the library has no kernels for it.
+    /// The library's description of the device.
+    ///
+    /// # Errors
+    /// The library does not support the device; the message has the reason.
     pub fn attention(&self) -> Result<DeviceInfo> {
         let known =
             devices().into_iter().find(|d| d.platform == self.platform() && d.ordinal == self.ordinal());
@@ -91,7 +114,10 @@ impl Device {
         })
     }
 
-    /// A new stream on it.
+    /// Creates a stream on the device.
+    ///
+    /// # Errors
+    /// The driver failed.
     pub fn stream(&self) -> Result<Stream> {
         Stream::new(*self)
     }

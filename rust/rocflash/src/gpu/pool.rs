@@ -1,26 +1,26 @@
-//! Memory that buffers have given back, kept for those to come: asking the driver costs more than most kernels take.
+//! A free list of device memory: an allocation by the driver costs more than most kernels take.
 use super::stream::Memory;
 use std::collections::BTreeMap;
 
-/// Blocks of one stream, by size. A stream does one thing after the other, so a block may be handed out again before its last
-/// use is done: the next use comes after it.
+/// Free blocks of one stream, by size. The stream orders all work, so a block may be reused before
+/// its last use has completed.
 #[derive(Default)]
 pub(super) struct Pool {
     blocks: BTreeMap<usize, Vec<u64>>,
 }
 
 impl Pool {
-    /// The size of a block for so many bytes. Few sizes make blocks fit again.
+    /// The block size for an allocation of `bytes`. Few distinct sizes make reuse likely.
     pub(super) fn block_size(bytes: usize) -> usize {
         let step = if bytes < 1 << 20 { 512 } else { 2 << 20 };
         bytes.max(1).checked_next_multiple_of(step).unwrap_or(bytes)
     }
 
-    /// The smallest block that holds so many bytes, unless half of it would be wasted.
+    /// Returns the smallest free block for `bytes`, if it is at most twice as large.
     pub(super) fn take(&mut self, bytes: usize) -> Option<Memory> {
         let wanted = Self::block_size(bytes);
         let (&size, addresses) = self.blocks.range_mut(wanted..=wanted.saturating_mul(2)).next()?;
-        let address = addresses.pop().expect("a size without blocks is removed");
+        let address = addresses.pop().expect("sizes without blocks are removed");
         if addresses.is_empty() {
             self.blocks.remove(&size);
         }
@@ -51,14 +51,14 @@ mod tests {
     }
 
     #[test]
-    fn blocks_come_back_smallest_first() {
+    fn the_smallest_fitting_block_is_reused() {
         let mut pool = Pool::default();
         for (address, bytes) in [(1, 4096), (2, 1024), (3, 1024)] {
             pool.put(Memory { address, bytes });
         }
         assert!(pool.take(512).is_some_and(|m| m.bytes == 1024));
         assert!(pool.take(600).is_some_and(|m| m.bytes == 1024));
-        assert!(pool.take(600).is_none(), "a block more than twice as large is left for others");
+        assert!(pool.take(600).is_none(), "a block more than twice as large is not used");
         assert!(pool.take(2049).is_some_and(|m| m.address == 1 && m.bytes == 4096));
         assert!(pool.take_all().is_empty());
     }

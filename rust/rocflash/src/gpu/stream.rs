@@ -1,4 +1,4 @@
-//! A stream: the order of all that happens to the buffers made on it.
+//! A stream, which orders all work on its buffers.
 use super::buffer::Buffer;
 use super::driver::StreamHandle;
 use super::pool::Pool;
@@ -13,9 +13,9 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Work on a GPU, one thing after the other. Copies of it are the same stream.
+/// A GPU stream. Clones refer to the same stream.
 ///
-/// Its [`Executor`](crate::Executor) functions put work into the stream and return; [`Buffer::download`] and
+/// Its [`Executor`](crate::Executor) functions enqueue work and return. [`Buffer::download`] and
 /// [`Stream::synchronize`] wait for it.
 #[derive(Clone)]
 pub struct Stream {
@@ -27,19 +27,19 @@ struct Inner {
     handle: StreamHandle,
     owned: bool,
     id: u64,
-    /// Scratch memory of attention, kept from call to call. Locked while a call is put into the stream, since
-    /// a call may be several kernels that hand it on.
+    /// The workspace, reused by all calls. Locked while a call is enqueued, because a call may
+    /// launch several kernels that pass data through it.
     workspace: Mutex<Option<Memory>>,
-    /// Memory of buffers that are no more.
+    /// Memory of dropped buffers.
     unused: Mutex<Pool>,
 }
 
-// SAFETY: drivers take a stream from any thread, and what is kept beside it is locked.
+// SAFETY: drivers accept a stream on any thread, and mutexes protect the other fields.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
-/// Memory of the device, for use in the stream's order.
+/// Device memory, to be used in stream order.
 pub(super) struct Memory {
     pub(super) address: u64,
     pub(super) bytes: usize,
@@ -52,11 +52,11 @@ impl Stream {
         Ok(Self::wrap(device, handle, true))
     }
 
-    /// A stream that somebody else made, such as a framework; it is not destroyed here.
+    /// Wraps a stream that other code owns, such as a framework; it is not destroyed on drop.
     ///
     /// # Safety
-    /// `handle` is a `hipStream_t` or `CUstream` of this device (null: the default one) that outlives the result
-    /// and all its copies and buffers.
+    /// `handle` is a `hipStream_t` or `CUstream` of this device (null: the default one) that
+    /// outlives the result and all its copies and buffers.
     pub unsafe fn from_raw(device: Device, handle: *mut c_void) -> Self {
         Self::wrap(device, handle, false)
     }
@@ -68,7 +68,7 @@ impl Stream {
         Self { inner: Arc::new(Inner { device, handle, owned, id, workspace, unused }) }
     }
 
-    /// The device that it is of.
+    /// The device of the stream.
     pub fn device(&self) -> Device {
         self.inner.device
     }
@@ -78,59 +78,74 @@ impl Stream {
         self.inner.handle
     }
 
-    /// Waits until all that was put into it is done.
+    /// Waits until all enqueued work has completed.
+    ///
+    /// # Errors
+    /// The driver reports a failure of earlier work or of the wait.
     pub fn synchronize(&self) -> Result<()> {
         self.inner.synchronize()
     }
 
-    /// Gives memory of dropped buffers, which the stream keeps for new ones, back to the driver. Waits for the stream.
+    /// Returns the memory of dropped buffers, which the stream keeps for reuse, to the driver.
+    /// Synchronizes with the stream.
     pub fn release_unused(&self) {
         self.inner.release_unused();
     }
 
-    /// A buffer with a copy of `data`.
+    /// Allocates a buffer with a copy of `data`.
+    ///
+    /// # Errors
+    /// The driver failed, or memory is missing.
     pub fn upload<T: Element>(&self, data: &[T]) -> Result<Buffer> {
         let mut buffer = self.allocate(T::DTYPE, data.len())?;
         buffer.copy_from(data)?;
         Ok(buffer)
     }
 
-    /// A buffer of zeros.
+    /// Allocates a buffer of zeros.
+    ///
+    /// # Errors
+    /// As [`Stream::upload`].
     pub fn zeros<T: Element>(&self, len: usize) -> Result<Buffer> {
         self.zeros_of(T::DTYPE, len)
     }
 
-    /// A buffer of zeros, with the element type as a value.
+    /// Allocates a buffer of zeros, with the element type as a value.
+    ///
+    /// # Errors
+    /// As [`Stream::upload`].
     pub fn zeros_of(&self, dtype: DType, len: usize) -> Result<Buffer> {
         let buffer = self.allocate(dtype, len)?;
         buffer.clear()?;
         Ok(buffer)
     }
 
-    /// A buffer whose contents mean nothing until they are written.
+    /// Allocates a buffer with undefined contents.
+    ///
+    /// # Errors
+    /// As [`Stream::upload`].
     pub fn allocate(&self, dtype: DType, len: usize) -> Result<Buffer> {
         let bytes = len.checked_mul(dtype.size()).ok_or_else(|| {
-            crate::Error::invalid(format!(
-                "a buffer of {len} elements of {dtype} is more than can be addressed"
-            ))
+            crate::Error::invalid(format!("a buffer of {len} elements of {dtype} exceeds the address space"))
         })?;
         let memory = self.inner.allocate(bytes)?;
         Ok(Buffer::new(self.clone(), memory, dtype, len))
     }
 
-    /// A tensor in memory that somebody else has on this device, such as a framework.
+    /// Views memory that other code owns on this device, such as a framework.
     ///
     /// # Safety
-    /// Every element of the layout, from `address` on, is memory of this device that stays allocated, and that nobody writes,
-    /// until the stream has done what is put into it during `'a`.
+    /// Every element of the layout, relative to `address`, is memory of this device. It stays
+    /// allocated, and no other code writes it, until the stream has completed the work enqueued
+    /// during `'a`.
     pub unsafe fn view_raw<'a>(&self, address: u64, dtype: DType, layout: Layout) -> View<'a> {
         View::from_raw(RawView::new(address as *mut c_void, layout, dtype, self.residence()))
     }
 
-    /// As [`Stream::view_raw`], to be written.
+    /// As [`Stream::view_raw`], for writing.
     ///
     /// # Safety
-    /// As there, and nobody else reads or writes it meanwhile.
+    /// As [`Stream::view_raw`], and no other code reads or writes the elements meanwhile.
     pub unsafe fn view_raw_mut<'a>(&self, address: u64, dtype: DType, layout: Layout) -> ViewMut<'a> {
         ViewMut::from_raw(RawView::new(address as *mut c_void, layout, dtype, self.residence()))
     }
@@ -142,7 +157,8 @@ impl Stream {
     pub(super) fn to_device(&self, to: u64, from: *const c_void, bytes: usize) -> Result<()> {
         let Inner { device, handle, .. } = &*self.inner;
         let _current = device.driver.enter(device.handle)?;
-        // SAFETY: callers give memory of that size on both sides; it is borrowed until the wait below.
+        // SAFETY: the callers' allocations have that size; they are borrowed until the
+        // synchronization below.
         let copied = unsafe { device.driver.to_device(to, from, bytes, *handle) };
         self.synchronize().and(copied)
     }
@@ -150,42 +166,43 @@ impl Stream {
     pub(super) fn to_host(&self, to: *mut c_void, from: u64, bytes: usize) -> Result<()> {
         let Inner { device, handle, .. } = &*self.inner;
         let _current = device.driver.enter(device.handle)?;
-        // SAFETY: callers give memory of that size on both sides; it is borrowed until the wait below.
+        // SAFETY: the callers' allocations have that size; they are borrowed until the
+        // synchronization below.
         let copied = unsafe { device.driver.to_host(to, from, bytes, *handle) };
         self.synchronize().and(copied)
     }
 
-    /// Callers give memory of that size on both sides, of buffers of this stream.
+    /// Copies between two buffers of this stream, which both have that size.
     pub(super) fn within_device(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
         let Inner { device, handle, .. } = &*self.inner;
         let _current = device.driver.enter(device.handle)?;
-        // SAFETY: as said; it is done in the stream's order, and so is whatever gets the buffers' memory next. The target is
-        // exclusively borrowed, so the two do not overlap.
+        // SAFETY: both have that size. The stream orders the copy and every later use of their
+        // memory. The destination is exclusively borrowed, so the two do not overlap.
         unsafe { device.driver.within_device(to, from, bytes, *handle) }
     }
 
     pub(super) fn clear(&self, memory: &Memory) -> Result<()> {
         let Inner { device, handle, .. } = &*self.inner;
         let _current = device.driver.enter(device.handle)?;
-        // SAFETY: the memory is as large as it says.
+        // SAFETY: the allocation has that size.
         unsafe { device.driver.zero(memory.address, memory.bytes, *handle) }
     }
 
-    /// Keeps memory that only this stream has used for the next buffers.
+    /// Keeps memory that only this stream has used, for reuse.
     pub(super) fn release(&self, memory: Memory) {
         self.inner.unused().put(memory);
     }
 }
 
 impl Inner {
-    /// How the library is to execute a call, without workspace.
+    /// The execution struct without a workspace.
     fn execution(&self) -> sys::rocflash_execution {
         sys::rocflash_execution { stream: self.handle, ..Default::default() }
     }
 
     fn synchronize(&self) -> Result<()> {
         let _current = self.device.driver.enter(self.device.handle)?;
-        // SAFETY: the handle lives as long as this.
+        // SAFETY: the handle lives as long as `self`.
         unsafe { self.device.driver.stream_synchronize(self.handle) }
     }
 
@@ -209,8 +226,9 @@ impl Inner {
         Ok(Memory { address, bytes })
     }
 
-    /// Waits first: what is in flight may use it. If the device has failed so badly that waiting or releasing fails,
-    /// there is nobody to tell and the memory is left to the driver.
+    /// Synchronizes first, because work in flight may use the memory. If the device has failed so
+    /// that waiting or freeing fails, no caller can handle the error, and the memory is left to the
+    /// driver.
     fn release_unused(&self) {
         let blocks = self.unused().take_all();
         if blocks.is_empty() || self.synchronize().is_err() {
@@ -218,7 +236,7 @@ impl Inner {
         }
         let Ok(_current) = self.device.driver.enter(self.device.handle) else { return };
         for memory in blocks {
-            // SAFETY: it came from `allocate`, and the only stream that used it has been waited for.
+            // SAFETY: it came from `allocate`, and the only stream that used it is synchronized.
             let _ = unsafe { self.device.driver.release(memory.address) };
         }
     }
@@ -233,7 +251,8 @@ impl Drop for Inner {
         self.release_unused();
         if self.owned {
             if let Ok(_current) = self.device.driver.enter(self.device.handle) {
-                // SAFETY: it was made by `new`, and nobody else has it: buffers keep their stream alive.
+                // SAFETY: `new` created it, and no other reference exists: buffers keep their
+                // stream alive.
                 let _ = unsafe { self.device.driver.stream_destroy(self.handle) };
             }
         }
@@ -265,9 +284,9 @@ impl Execute for Stream {
             execution.workspace_size = memory.bytes;
         }
         let _current = inner.device.driver.enter(inner.device.handle)?;
-        // SAFETY: the workspace is of this device and as large as it says, and only this stream uses it, call after
-        // call in order; drivers align allocations to 256 bytes. The tensors are views of this stream's
-        // buffers, whose memory goes to nobody but later work of this stream.
+        // SAFETY: the workspace is on this device and has the stated size. Only this stream uses
+        // it, and it orders the calls. Drivers align allocations to 256 bytes. The tensors are
+        // views of this stream's buffers, whose memory only later work of this stream reuses.
         unsafe { call::run(call, &execution) }
     }
 }

@@ -1,9 +1,9 @@
-//! Random numbers and attention by definition, for the tests.
-#![allow(dead_code)] // each test program uses a part
+//! Random numbers and naive attention in f64, for the tests.
+#![allow(dead_code)] // each test program uses some of them
 
 pub mod processes;
 
-/// Numbers around zero, the same on every run.
+/// Reproducible numbers around zero.
 pub fn random(seed: u64, len: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
@@ -20,7 +20,8 @@ pub fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
-/// softmax(q kᵀ / √d) v in f64, causal if asked: q (b, sq, h, d), k and v (b, sk, hk, d), all contiguous.
+/// softmax(q kᵀ / √d) v in f64, optionally causal: q (b, sq, h, d), k and v (b, sk, hk, d), all
+/// contiguous.
 pub fn attention(q: &[f32], k: &[f32], v: &[f32], dims: [usize; 6], causal: bool) -> Vec<f32> {
     let [b, sq, sk, h, hk, d] = dims;
     let mut out = vec![0.0; b * sq * h * d];
@@ -37,11 +38,11 @@ pub fn attention(q: &[f32], k: &[f32], v: &[f32], dims: [usize; 6], causal: bool
                         scale * q.iter().zip(k).map(|(q, k)| *q as f64 * *k as f64).sum::<f64>()
                     })
                     .collect();
-                let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let sum: f64 = scores.iter().map(|s| (s - most).exp()).sum();
+                let row_max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let sum: f64 = scores.iter().map(|s| (s - row_max).exp()).sum();
                 for c in 0..d {
                     let weighted =
-                        |(j, s): (usize, &f64)| (s - most).exp() / sum * v[row(sk, hk, j, ak) + c] as f64;
+                        |(j, s): (usize, &f64)| (s - row_max).exp() / sum * v[row(sk, hk, j, ak) + c] as f64;
                     out[row(sq, h, i, a) + c] = scores.iter().enumerate().map(weighted).sum::<f64>() as f32;
                 }
             }

@@ -1,32 +1,34 @@
-//! Attention by plain Candle operations, with autograd: the reference in f64, and the yardstick in the input's dtype, which
-//! rounds what a framework would materialise. The rule is the project's: error at most twice (gradients: three times) the
-//! yardstick's, where a yardstick luckier than one rounding of the result counts as if it had that one.
+//! Naive attention in Candle operations, with autograd: the reference in f64, and the baseline in
+//! the input's dtype, which rounds every intermediate tensor that a framework would materialize.
+//! The error bound is the project's: at most twice (gradients: three times) the baseline's error,
+//! where a baseline error below one rounding of the result counts as that rounding.
 use candle::{DType, Device, Result, Tensor};
 use candle_flash_rocm::FlashAttn;
 
-/// What a function of the crate is asked for.
+/// The options of one call.
 #[derive(Clone, Debug, Default)]
 pub struct Case {
     pub scale: f32,
     pub window: [Option<usize>; 2],
     pub alibi: Option<Tensor>,
     pub softcap: Option<f32>,
-    /// One more logit per head.
+    /// One extra logit per head.
     pub sinks: Option<Tensor>,
-    /// Pairs of places that see each other whatever the window says.
+    /// Ranges of positions that attend to each other regardless of the window.
     pub ranges: Vec<[i64; 2]>,
 }
 
 impl Case {
-    fn sees(&self, place: i64, key: i64) -> bool {
+    fn attends(&self, position: i64, key: i64) -> bool {
         let [left, right] = self.window.map(|size| size.map(|size| size as i64));
-        let within =
-            left.is_none_or(|left| place - left <= key) && right.is_none_or(|right| key <= place + right);
-        within || self.ranges.iter().any(|[a, b]| (*a..*b).contains(&place) && (*a..*b).contains(&key))
+        let within = left.is_none_or(|left| position - left <= key)
+            && right.is_none_or(|right| key <= position + right);
+        within || self.ranges.iter().any(|[a, b]| (*a..*b).contains(&position) && (*a..*b).contains(&key))
     }
 }
 
-/// Attention of (b, sq, h, d) over (b, sk, hk, d), computed in `work`, rounded to `round` in between.
+/// Attention of (b, sq, h, d) over (b, sk, hk, d), computed in `work`; intermediate tensors are
+/// rounded to `round`.
 pub fn attention(
     q: &Tensor,
     k: &Tensor,
@@ -55,23 +57,25 @@ pub fn attention(
     if let Some(cap) = case.softcap.filter(|cap| *cap > 0.0) {
         s = rounded((rounded((s / f64::from(cap))?)?.tanh()? * f64::from(cap))?)?;
     }
-    // Distances, and a large negative number where the key is not seen.
-    let places: Vec<(i64, i64)> =
+    // Distances, and a large negative number where the key is masked.
+    let positions: Vec<(i64, i64)> =
         (0..sq as i64).flat_map(|i| (0..sk as i64).map(move |j| (i + sk as i64 - sq as i64, j))).collect();
     let device = Device::Cpu;
     if let Some(slopes) = &case.alibi {
-        let distance: Vec<f64> = places.iter().map(|(place, key)| -((place - key).abs() as f64)).collect();
+        let distance: Vec<f64> =
+            positions.iter().map(|(position, key)| -((position - key).abs() as f64)).collect();
         let distance = Tensor::from_vec(distance, (1, 1, sq, sk), &device)?.to_dtype(work)?;
         let slopes = slopes.to_dtype(work)?.reshape((1, h, 1, 1))?;
         s = rounded(s.broadcast_add(&distance.broadcast_mul(&slopes)?)?)?;
     }
-    let hidden: Vec<f64> =
-        places.iter().map(|(place, key)| if case.sees(*place, *key) { 0.0 } else { -1e9 }).collect();
-    let sees_any: Vec<f64> =
-        hidden.chunks(sk).map(|row| if row.contains(&0.0) { 1.0 } else { 0.0 }).collect();
-    let hidden = Tensor::from_vec(hidden, (1, 1, sq, sk), &device)?.to_dtype(work)?;
-    let sees_any = Tensor::from_vec(sees_any, (1, 1, sq, 1), &device)?.to_dtype(work)?;
-    let s = s.broadcast_add(&hidden)?;
+    let mask: Vec<f64> = positions
+        .iter()
+        .map(|(position, key)| if case.attends(*position, *key) { 0.0 } else { -1e9 })
+        .collect();
+    let has_keys: Vec<f64> = mask.chunks(sk).map(|row| if row.contains(&0.0) { 1.0 } else { 0.0 }).collect();
+    let mask = Tensor::from_vec(mask, (1, 1, sq, sk), &device)?.to_dtype(work)?;
+    let has_keys = Tensor::from_vec(has_keys, (1, 1, sq, 1), &device)?.to_dtype(work)?;
+    let s = s.broadcast_add(&mask)?;
     let largest = s.max_keepdim(3)?.detach();
     let e = s.broadcast_sub(&largest)?.exp()?;
     let mut total = e.sum_keepdim(3)?;
@@ -79,24 +83,24 @@ pub fn attention(
         let sinks = sinks.to_dtype(work)?.reshape((1, h, 1, 1))?;
         total = (total + sinks.broadcast_sub(&largest)?.exp()?)?;
     }
-    let p = rounded(e.broadcast_div(&total)?.broadcast_mul(&sees_any)?)?;
+    let p = rounded(e.broadcast_div(&total)?.broadcast_mul(&has_keys)?)?;
     rounded(p.matmul(&v)?)?.transpose(1, 2)
 }
 
-/// The same over packed sequences: (total, heads, d) and where they begin.
-pub fn packed_attention(
+/// Varlen: (total, heads, d) tensors and the row where each sequence starts.
+pub fn varlen_attention(
     [q, k, v]: [&Tensor; 3],
-    [begins_q, begins_k]: [&[u32]; 2],
+    [cu_seqlens_q, cu_seqlens_k]: [&[u32]; 2],
     cases: &[Case],
     work: DType,
     round: Option<DType>,
 ) -> Result<Tensor> {
     let mut parts = Vec::new();
     for (n, case) in cases.iter().enumerate() {
-        let part = |x: &Tensor, begins: &[u32]| {
-            x.narrow(0, begins[n] as usize, (begins[n + 1] - begins[n]) as usize)?.unsqueeze(0)
+        let part = |x: &Tensor, cu_seqlens: &[u32]| {
+            x.narrow(0, cu_seqlens[n] as usize, (cu_seqlens[n + 1] - cu_seqlens[n]) as usize)?.unsqueeze(0)
         };
-        let (q, k, v) = (part(q, begins_q)?, part(k, begins_k)?, part(v, begins_k)?);
+        let (q, k, v) = (part(q, cu_seqlens_q)?, part(k, cu_seqlens_k)?, part(v, cu_seqlens_k)?);
         if q.dim(1)? > 0 {
             parts.push(attention(&q, &k, &v, case, work, round)?.squeeze(0)?);
         }
@@ -115,7 +119,7 @@ pub fn causal(softmax_scale: f32) -> FlashAttn {
     }
 }
 
-/// Random numbers of a dtype, the same on every run.
+/// Reproducible random numbers of a dtype.
 pub fn random(seed: u64, shape: &[usize], dtype: DType) -> Result<Tensor> {
     let data = crate::common::random(seed, shape.iter().product());
     Tensor::from_vec(data, shape, &Device::Cpu)?.to_dtype(dtype)
@@ -132,10 +136,10 @@ fn largest(a: &Tensor, b: &Tensor) -> Result<f64> {
     Ok(values.into_iter().fold(0.0, f64::max))
 }
 
-/// Holds a result to the rule.
-pub fn judge(what: &str, result: &Tensor, exact: &Tensor, plain: &Tensor, factor: f64) -> Result<()> {
+/// Checks a result against the error bound.
+pub fn check_error(what: &str, result: &Tensor, exact: &Tensor, naive: &Tensor, factor: f64) -> Result<()> {
     let one_rounding = largest(&exact.to_dtype(result.dtype())?, exact)?;
-    let allowed = factor * largest(plain, exact)?.max(one_rounding);
+    let allowed = factor * largest(naive, exact)?.max(one_rounding);
     let error = largest(result, exact)?;
     assert!(error <= allowed, "{what}: error {error:e}, allowed {allowed:e}");
     Ok(())
