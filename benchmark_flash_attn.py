@@ -1,9 +1,13 @@
-"""The build guide's benchmark: flash_attention_amd against standard attention, b 2, h 8, d 64, causal, f32, 128 to 4096 tokens.
+"""The build guide's benchmark of flash_attention_amd against naive attention.
 
-    python benchmark_flash_attn.py [device] [--seq-lens 128 256 ...] [--dtype float32] [--num-runs 10] [--no-causal]
+The defaults are b 2, h 8, d 64, causal, f32, 128 to 4096 tokens.
 
-Memory is the peak of one forward pass with its inputs: on a GPU by torch's allocator, on a CPU by the process's peak resident memory.
-Where neither can be read it is computed, and the table says so.
+    python benchmark_flash_attn.py [--device auto] [--seq-lens 128 256 ...] [--dtype float32]
+                                   [--num-runs 10] [--no-causal]
+
+Memory is the peak of one forward pass including its inputs: from torch's allocator on a GPU, from
+the process's peak resident memory on a CPU. If neither is available, memory is computed, and the
+table says so.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import argparse
 import ctypes
 import re
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,104 +26,101 @@ import torch
 from torch import Tensor
 
 from flash_attention_amd import flash_attn_func
-from rocflash.prove import chosen_device
+from rocflash.self_test import add_device_option, as_command, chosen_device, running_on
 
 MIB = 2**20
 
 
-def standard_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    """Materialises scores and weights, as a model without flash attention does."""
+def naive_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    """Materializes scores and weights, as a model without flash attention does."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
     if causal:
-        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-        scores.masked_fill_(hidden, float("-inf"))
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        scores.masked_fill_(mask, float("-inf"))
     return (scores.softmax(-1) @ v).transpose(1, 2)
 
 
-def wait(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     if device.type != "cpu":
         torch.cuda.synchronize(device)
 
 
 def seconds(call: Callable[[], Tensor], device: torch.device, runs: int) -> float:
-    """The median of `runs`, after half as many to warm up."""
+    """The median of `runs` calls, after half as many warm-up calls."""
     times = []
     for run in range(-(runs // 2), runs):
-        wait(device)
+        synchronize(device)
         start = time.perf_counter()
         call()
-        wait(device)
+        synchronize(device)
         if run >= 0:
             times.append(time.perf_counter() - start)
     return statistics.median(times)
 
 
-def resident(what: str) -> int:
-    """VmRSS or VmHWM of this process, in bytes."""
-    found = re.search(rf"^{what}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+def resident(name: str) -> int:
+    """A field of /proc/self/status, VmRSS or VmHWM, in bytes."""
+    found = re.search(rf"^{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
     if not found:
-        raise OSError(f"/proc/self/status has no {what}")
+        raise OSError(f"/proc/self/status has no {name}")
     return int(found[1]) * 1024
 
 
 def measured_memory(call: Callable[[], Tensor], inputs: list[Tensor]) -> tuple[int, str]:
-    """The peak of a call in bytes, inputs included, and who measured it."""
+    """The peak memory of a call in bytes, including inputs, and its source."""
     device = inputs[0].device
-    held = sum(x.nbytes for x in inputs)
+    input_bytes = sum(x.nbytes for x in inputs)
     if device.type != "cpu":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         call()
-        wait(device)
-        return torch.cuda.max_memory_allocated(device) - before + held, "torch's allocator"
-    ctypes.CDLL(None).malloc_trim(
-        0
-    )  # what earlier calls left is given back, so that it counts again
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+        synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before + input_bytes, "torch's allocator"
+    # Returns the memory of earlier calls to the system, so that the call's allocations count.
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = resident("VmRSS")
     call()
-    return max(0, resident("VmHWM") - before) + held, "the process's peak"
+    return max(0, resident("VmHWM") - before) + input_bytes, "the process's peak"
 
 
-def memory(call: Callable[[], Tensor], inputs: list[Tensor], tables: int) -> tuple[int, str]:
-    """As `measured_memory`; where nothing can be read, inputs, output and `tables` of scores are added up."""
+def memory(
+    call: Callable[[], Tensor], inputs: list[Tensor], score_matrices: int
+) -> tuple[int, str]:
+    """As `measured_memory`; if that fails, the sum of inputs, output and `score_matrices`."""
     try:
         return measured_memory(call, inputs)
     except (OSError, AttributeError):
         q, k, _ = inputs
         scores = q.shape[0] * q.shape[2] * q.shape[1] * k.shape[1] * q.element_size()
-        return sum(x.nbytes for x in inputs) + q.nbytes + tables * scores, "computed"
+        return sum(x.nbytes for x in inputs) + q.nbytes + score_matrices * scores, "computed"
 
 
 def benchmark(inputs: list[Tensor], causal: bool, runs: int) -> dict[str, float | str]:
     flash = partial(flash_attn_func, *inputs, causal=causal)
-    standard = partial(standard_attention, *inputs, causal=causal)
+    naive = partial(naive_attention, *inputs, causal=causal)
     device = inputs[0].device
     with torch.no_grad():
-        flash_seconds, standard_seconds = (
-            seconds(call, device, runs) for call in (flash, standard)
-        )
-        flash_memory, how = memory(flash, inputs, tables=0)
-        standard_memory, _ = memory(standard, inputs, tables=2)
-        difference = (flash() - standard()).abs().max().item()
+        flash_seconds, naive_seconds = (seconds(call, device, runs) for call in (flash, naive))
+        flash_memory, source = memory(flash, inputs, score_matrices=0)
+        naive_memory, _ = memory(naive, inputs, score_matrices=2)
+        difference = (flash() - naive()).abs().max().item()
     return {
         "flash_time": flash_seconds * 1e3,
-        "standard_time": standard_seconds * 1e3,
-        "speedup": standard_seconds / flash_seconds,
+        "standard_time": naive_seconds * 1e3,
+        "speedup": naive_seconds / flash_seconds,
         "flash_memory": flash_memory / MIB,
-        "standard_memory": standard_memory / MIB,
-        "memory_reduction": standard_memory / flash_memory,
-        "memory_by": how,
+        "standard_memory": naive_memory / MIB,
+        "memory_reduction": naive_memory / flash_memory,
+        "memory_by": source,
         "max_diff": difference,
     }
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "device", nargs="?", help="default: cuda (also ROCm's) where torch has it, else cpu"
-    )
+    add_device_option(parser)
     parser.add_argument("--seq-lens", type=int, nargs="+", default=[128 << n for n in range(6)])
     parser.add_argument("--batch-size", type=int, default=2)
     parser.add_argument("--num-heads", type=int, default=8)
@@ -126,20 +128,24 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), default="float32")
     parser.add_argument("--num-runs", type=int, default=10)
     parser.add_argument("--no-causal", action="store_true")
-    given = parser.parse_args()
-    device = chosen_device(parser, given.device)
-    mask = "not causal" if given.no_causal else "causal"
+    options = parser.parse_args()
+    device = chosen_device(parser, options)
+    mask = "not causal" if options.no_causal else "causal"
     print(
-        f"{device}, {given.dtype}, batch {given.batch_size}, heads {given.num_heads}, head size {given.head_dim}, {mask}"
+        f"{device}, {options.dtype}, batch {options.batch_size}, heads {options.num_heads}, head "
+        f"dim {options.head_dim}, {mask}"
     )
+    if device.startswith("sim:"):
+        print("The simulator computes what the GPU computes; its times are not the GPU's.")
     rows = []
-    for length in given.seq_lens:
+    for length in options.seq_lens:
         print(f"Benchmarking sequence length: {length}", flush=True)
         torch.manual_seed(0)
-        shape = (given.batch_size, length, given.num_heads, given.head_dim)
-        dtype = getattr(torch, given.dtype)
-        inputs = [torch.randn(shape, device=device, dtype=dtype) for _ in range(3)]
-        row = benchmark(inputs, not given.no_causal, given.num_runs)
+        shape = (options.batch_size, length, options.num_heads, options.head_dim)
+        dtype = getattr(torch, options.dtype)
+        with running_on(device) as torch_device:
+            inputs = [torch.randn(shape, device=torch_device, dtype=dtype) for _ in range(3)]
+            row = benchmark(inputs, not options.no_causal, options.num_runs)
         rows.append((length, row))
         print(f"  Flash Attention: {row['flash_time']:.2f} ms, {row['flash_memory']:.1f} MiB")
         print(
@@ -153,9 +159,11 @@ def main() -> None:
     print("----------------|----------|------------------|---------------")
     for length, row in rows:
         print(
-            f"{length:15} | {row['speedup']:7.2f}x | {row['memory_reduction']:15.2f}x | {row['max_diff']:14.6f}"
+            f"{length:15} | {row['speedup']:7.2f}x | {row['memory_reduction']:15.2f}x | "
+            f"{row['max_diff']:14.6f}"
         )
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(as_command(main))

@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
-"""Trains a small transformer with MLP blocks by FA2 and by FA3, and compares them step by step.
+"""Trains a small transformer with MLP blocks with FA2 and FA3, and compares them step by step.
 
-    python benchmarks/benchmark_fa2_vs_fa3_mlp_transformer.py [--preset mi300x|default|cpu] [--output-json FILE]
+    python benchmarks/benchmark_fa2_vs_fa3_mlp_transformer.py [--preset mi300x|default|cpu]
+                                 [--output-json FILE]
 
-Each backend trains in a process of its own: forward, backward and optimizer, from the same seed on the same data.
+Each backend trains in a separate process: forward, backward and optimizer, from the same seed on
+the same data.
     fa2       flash_attn with FLASH_ATTENTION_TRITON_AMD_ENABLE=FALSE: the native kernels
-    fa3       flash_attn with FLASH_ATTENTION_TRITON_AMD_ENABLE=TRUE: the Triton kernels, on the CPU by Triton's interpreter
-    sdpa      torch's scaled_dot_product_attention, as it chooses; sdpa_flash and sdpa_cudnn name its kernel
+    fa3       flash_attn with FLASH_ATTENTION_TRITON_AMD_ENABLE=TRUE: the Triton kernels, on the CPU
+              in Triton's interpreter
+    sdpa      torch's scaled_dot_product_attention with torch's choice of kernel; sdpa_flash and
+              sdpa_cudnn select one
     standard  all scores in memory, by torch
-fa2 and fa3 run unless --backends names one of them, which then is the whole list; other names come in addition.
+fa2 and fa3 run unless --backends names one of them, which then is the whole list; other names come
+in addition.
 
 The exit status is 1 if a backend fails, or if losses or first gradients of any two disagree.
 """
@@ -61,11 +66,12 @@ ALIASES = {"native": "fa2", "triton": "fa3"}
 SWITCH = "FLASH_ATTENTION_TRITON_AMD_ENABLE"
 VOCABULARY, PERIOD, NOISE, RATE = 256, 16, 0.05, 1e-3
 
-# How far rounding alone may take two runs from each other: losses, over a few steps each, as a share of the first loss, and
-# the lengths of the first step's gradients. A wrong mask or scale goes beyond the one or the other at once.
+# The allowed effect of rounding on two runs: losses, averaged over a few steps, as a share of the
+# first loss, and the norms of the first step's gradients. A wrong mask or scale exceeds one of them
+# immediately.
 LOSSES_APART, GRADIENTS_APART, SMOOTHED = 0.02, 0.005, 5
 
-# ------------------------------------------------------------------------------------------------ one backend, in its process
+# ---------------------------------------------------------------------- one backend, in its process
 
 
 def attention_of(backend: str) -> Callable[..., Any]:
@@ -78,7 +84,7 @@ def attention_of(backend: str) -> Callable[..., Any]:
 
         return lambda q, k, v: flash_attn_func(q, k, v, causal=True)
 
-    def turned(function: Callable[..., Any]) -> Callable[..., Any]:
+    def transposed(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda q, k, v: function(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)
 
     def standard(q: Any, k: Any, v: Any) -> Any:
@@ -87,8 +93,8 @@ def attention_of(backend: str) -> Callable[..., Any]:
         return scores.masked_fill(hidden, -math.inf).softmax(-1).to(v.dtype) @ v
 
     if backend == "standard":
-        return turned(standard)
-    sdpa = turned(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True))
+        return transposed(standard)
+    sdpa = transposed(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True))
     if backend == "sdpa":
         return sdpa
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -103,7 +109,7 @@ def attention_of(backend: str) -> Callable[..., Any]:
 
 
 def symbol_of(backend: str, probe: list[Any]) -> str:
-    """Who computes, by the name that it goes by."""
+    """The symbol of the backend that computes."""
     if backend in ("fa2", "fa3"):
         import flash_attn
         from flash_attn import flash_attn_interface
@@ -120,8 +126,8 @@ def symbol_of(backend: str, probe: list[Any]) -> str:
 
     name = "torch.nn.functional.scaled_dot_product_attention"
     if backend == "sdpa" and hasattr(torch, "_fused_sdp_choice"):
-        turned = [x.transpose(1, 2) for x in probe]
-        return f"{name} ({SDPBackend(torch._fused_sdp_choice(*turned, is_causal=True)).name})"
+        transposed = [x.transpose(1, 2) for x in probe]
+        return f"{name} ({SDPBackend(torch._fused_sdp_choice(*transposed, is_causal=True)).name})"
     return name if backend == "sdpa" else f"{name} ({backend[5:]})"
 
 
@@ -135,8 +141,13 @@ def model_of(config: dict[str, Any], attend: Callable[..., Any]) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.norm_attention, self.norm_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-            self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+            self.qkv, self.out = (
+                nn.Linear(width, 3 * width, bias=False),
+                nn.Linear(width, width, bias=False),
+            )
+            self.mlp = nn.Sequential(
+                nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+            )
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             qkv = self.qkv(self.norm_attention(x)).unflatten(-1, (3, heads, width // heads))
@@ -146,20 +157,23 @@ def model_of(config: dict[str, Any], attend: Callable[..., Any]) -> Any:
     class Transformer(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.tokens, self.places = nn.Embedding(VOCABULARY, width), nn.Embedding(config["seq_len"], width)
+            self.tokens, self.positions = (
+                nn.Embedding(VOCABULARY, width),
+                nn.Embedding(config["seq_len"], width),
+            )
             self.blocks = nn.Sequential(*(Block() for _ in range(config["n_layers"])))
             self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY, bias=False)
 
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-            x = self.tokens(tokens) + self.places.weight[: tokens.shape[1]]
+            x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
             return self.head(self.norm(self.blocks(x)))
 
-    torch.manual_seed(0)  # the same weights for every backend, whatever was drawn before
+    torch.manual_seed(0)  # equal weights for all backends
     return Transformer().to(config["device"])
 
 
 def batch_of(config: dict[str, Any], step: int) -> Any:
-    """Sequences that repeat themselves with some noise: to predict them is to look back."""
+    """Repetitive sequences with noise: prediction needs attention to earlier tokens."""
     import torch
 
     numbers = torch.Generator().manual_seed(step)
@@ -172,7 +186,9 @@ def batch_of(config: dict[str, Any], step: int) -> Any:
 
 
 class Memory:
-    """Peak memory: of torch's allocator on a GPU; on the CPU of the process, beyond what it had when this was made."""
+    """Peak memory: that of torch's allocator on a GPU, that of the process since construction on
+    the CPU.
+    """
 
     def __init__(self, device: str) -> None:
         self._gpu = device != "cpu"
@@ -198,7 +214,7 @@ class Memory:
 
 
 def _say(backend: str, step: int, config: dict[str, Any], took: float, loss: float) -> None:
-    """The progress line: over itself on a terminal, else now and then."""
+    """The progress line: overwritten on a terminal, otherwise printed occasionally."""
     steps = config["warmup_steps"] + config["timed_steps"]
     if not (sys.stderr.isatty() or step == steps or step % max(1, steps // 5) == 0):
         return
@@ -209,7 +225,7 @@ def _say(backend: str, step: int, config: dict[str, Any], took: float, loss: flo
 
 
 def load(attend: Callable[..., Any], probe: list[Any]) -> None:
-    """Lets everything be loaded that a step needs, so that it does not count as the step's memory."""
+    """Loads everything that a step needs, so that it does not count as the step's memory."""
     import torch
 
     first = probe[0].requires_grad_()
@@ -218,14 +234,19 @@ def load(attend: Callable[..., Any], probe: list[Any]) -> None:
 
 
 def train(backend: str, config: dict[str, Any]) -> Metrics:
-    """What one backend needs for its steps, and where they lead."""
+    """The state of one backend's training, and its results."""
     import torch
     import torch.nn.functional as F
 
     device, dtype = config["device"], getattr(torch, config["dtype"])
     on_gpu = device != "cpu"
+    if on_gpu:
+        torch.cuda.set_device(config["device_index"])
     attend = attention_of(backend)
-    probe = [torch.zeros(1, 16, 1, config["d_model"] // config["n_heads"], dtype=dtype, device=device) for _ in "qkv"]
+    probe = [
+        torch.zeros(1, 16, 1, config["d_model"] // config["n_heads"], dtype=dtype, device=device)
+        for _ in "qkv"
+    ]
     symbol = symbol_of(backend, probe)
     load(attend, probe)
     memory = Memory(device)
@@ -252,7 +273,9 @@ def train(backend: str, config: dict[str, Any]) -> Metrics:
         times.append(time.perf_counter() - start)
         losses.append(loss.item())
         if step == 1:
-            lengths = [x.norm().item() for b in model.blocks for x in b.qkv.weight.grad.float().chunk(3)]
+            lengths = [
+                x.norm().item() for b in model.blocks for x in b.qkv.weight.grad.float().chunk(3)
+            ]
         _say(backend, step, config, times[-1], losses[-1])
     median = statistics.median(times[config["warmup_steps"] :])
     return {
@@ -268,11 +291,11 @@ def train(backend: str, config: dict[str, Any]) -> Metrics:
     }
 
 
-# ------------------------------------------------------------------------------------------------------- all of them, compared
+# ---------------------------------------------------------------------------- all of them, compared
 
 
 def environment_of(backend: str, device: str) -> dict[str, str]:
-    """The choice of backend, which is made by the environment alone."""
+    """The environment, which selects the backend."""
     env = dict(os.environ)
     if backend in ("fa2", "fa3"):
         env.pop("ROCFLASH_BACKEND", None)  # would say something else
@@ -283,13 +306,18 @@ def environment_of(backend: str, device: str) -> dict[str, str]:
 
 
 def run_isolated(backend: str, config: dict[str, Any]) -> Metrics:
-    """train() in a process of its own; {"error": …} if that fails."""
-    with tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder) / "answer.json"
+    """train() in a separate process; {"error": …} on failure."""
+    with tempfile.TemporaryDirectory() as directory:
+        answer = Path(directory) / "answer.json"
         command = [sys.executable, __file__, "--worker", json.dumps([backend, config, str(answer)])]
-        errors = Path(folder) / "errors"
+        errors = Path(directory) / "errors"
         with errors.open("w") as file:
-            worker = subprocess.Popen(command, env=environment_of(backend, config["device"]), stderr=subprocess.PIPE, text=True)
+            worker = subprocess.Popen(
+                command,
+                env=environment_of(backend, config["device"]),
+                stderr=subprocess.PIPE,
+                text=True,
+            )
             assert worker.stderr is not None
             for piece in iter(lambda: worker.stderr.read(1), ""):  # type: ignore[union-attr]
                 sys.stderr.write(piece)
@@ -304,12 +332,12 @@ def run_isolated(backend: str, config: dict[str, Any]) -> Metrics:
 
 
 def curve(losses: list[float]) -> list[float]:
-    """Each loss with those before it, a few of them, averaged."""
+    """The moving average of the losses."""
     return [statistics.fmean(losses[max(0, n + 1 - SMOOTHED) : n + 1]) for n in range(len(losses))]
 
 
 def disagreements(results: dict[str, Metrics]) -> list[str]:
-    """What tells two backends apart beyond rounding, each held to the first."""
+    """Differences from the first backend that exceed rounding."""
     found = []
     done = {name: r for name, r in results.items() if "error" not in r}
     for name, r in done.items():
@@ -325,12 +353,16 @@ def disagreements(results: dict[str, Metrics]) -> list[str]:
         pairs = zip(curve(one["losses"]), curve(other["losses"]))
         step, apart = max(enumerate((abs(a - b) for a, b in pairs), 1), key=lambda x: x[1])
         if apart > allowed:
-            found.append(f"losses of {first} and {name} are {apart:.4f} apart at step {step}; {allowed:.4f} are allowed")
+            found.append(
+                f"losses of {first} and {name} are {apart:.4f} apart at step {step}; {allowed:.4f} "
+                "are allowed"
+            )
         pairs = zip(one["first_gradient_lengths"], other["first_gradient_lengths"])
         n, share = max(enumerate(abs(a - b) / max(a, 1e-30) for a, b in pairs), key=lambda x: x[1])
         if share > GRADIENTS_APART:
             found.append(
-                f"first gradients of {first} and {name} differ in length by {share:.1%} (layer {n // 3}, "
+                f"first gradients of {first} and {name} differ in length by {share:.1%} (layer "
+                f"{n // 3}, "
                 f"{'qkv'[n % 3]}); {GRADIENTS_APART:.1%} are allowed"
             )
     return found
@@ -349,18 +381,26 @@ def summary_of(results: dict[str, Metrics], device: str) -> dict[str, Any]:
     if both and fa2["backend_symbol"] == fa3["backend_symbol"]:
         summary["note"] = f"FA3 ran on the same backend as FA2 ({fa2['backend_symbol']})"
     elif both and device == "cpu":
-        summary["note"] = "on the CPU FA3 ran in Triton's interpreter, whose time says nothing about a GPU"
+        summary["note"] = (
+            "on the CPU FA3 ran in Triton's interpreter, whose time says nothing about a GPU"
+        )
     return summary
 
 
 def print_table(results: dict[str, Metrics], summary: dict[str, Any]) -> None:
-    print(f"\n{'':11}{'median ms':>10}{'steps/s':>10}{'tokens/s':>12}{'peak MiB':>10}{'loss':>9}  backend symbol")
+    print(
+        f"\n{'':11}{'median ms':>10}{'steps/s':>10}{'tokens/s':>12}{'peak MiB':>10}{'loss':>9}  "
+        "backend symbol"
+    )
     for name, r in results.items():
         if "error" in r:
             print(f"{name:11}failed: {r['error']}")
             continue
         numbers = f"{r['median_step_ms']:10.2f}{r['steps_per_s']:10.2f}{r['tokens_per_s']:12,.0f}"
-        print(f"{name:11}{numbers}{r['peak_memory_mib']:10.1f}{r['final_loss']:9.4f}  {r['backend_symbol']}")
+        print(
+            f"{name:11}{numbers}{r['peak_memory_mib']:10.1f}{r['final_loss']:9.4f}  "
+            f"{r['backend_symbol']}"
+        )
     if summary["fa3_speedup_over_fa2"] is not None:
         print(f"\nFA3 speedup over FA2: {summary['fa3_speedup_over_fa2']:.3f}x")
         print(f"FA3 peak memory minus FA2's: {summary['memory_delta_mib']:+.1f} MiB")
@@ -384,19 +424,26 @@ def plot(file: str, results: dict[str, Metrics], config: dict[str, Any]) -> None
         (axes[0], "tokens_per_s", "tokens per second"),
         (axes[1], "peak_memory_mib", "peak memory, MiB"),
     ):
-        bars = axis.bar(list(done), [r[key] for r in done.values()], color=[f"C{n}" for n in range(len(done))])
+        bars = axis.bar(
+            list(done), [r[key] for r in done.values()], color=[f"C{n}" for n in range(len(done))]
+        )
         axis.bar_label(bars, fmt="{:,.0f}")
         axis.set_title(title)
     for name, r in done.items():
         axes[2].plot(range(1, len(r["losses"]) + 1), r["losses"], label=name)
     axes[2].set(title="loss", xlabel="step")
     axes[2].legend()
-    shape = f"b {config['batch_size']}, s {config['seq_len']}, d_model {config['d_model']}, {config['n_heads']} heads"
-    figure.suptitle(f"{config['device_name']}: {shape}, {config['n_layers']} layers, {config['dtype']}")
+    shape = (
+        f"b {config['batch_size']}, s {config['seq_len']}, d_model {config['d_model']}, "
+        f"{config['n_heads']} heads"
+    )
+    figure.suptitle(
+        f"{config['device_name']}: {shape}, {config['n_layers']} layers, {config['dtype']}"
+    )
     figure.savefig(file)
 
 
-# ------------------------------------------------------------------------------------------------------------ the command line
+# --------------------------------------------------------------------------------- the command line
 
 
 def _positive(text: str) -> int:
@@ -417,42 +464,84 @@ def chosen_backends(words: list[str]) -> list[str]:
     names = [ALIASES.get(name, name) for word in words for name in word.split(",") if name]
     for name in names:
         if name not in BACKENDS:
-            raise ValueError(f"--backends: {name!r}; allowed are {', '.join([*BACKENDS, *ALIASES])}")
+            raise ValueError(
+                f"--backends is {name!r}; allowed are {', '.join([*BACKENDS, *ALIASES])}"
+            )
     if not {"fa2", "fa3"} & {*names}:
         names = ["fa2", "fa3", *names]
     return list(dict.fromkeys(names))
 
 
 def resolved(given: argparse.Namespace) -> dict[str, Any]:
-    """The configuration: a preset, and what the command line says otherwise."""
+    """The configuration: a preset, with the options of the command line."""
     import torch
 
-    has_gpu = torch.cuda.is_available()
-    device = given.device or ("cuda" if has_gpu else "cpu")
-    if device == "cuda" and not has_gpu:
-        raise ValueError("--device: cuda, but torch has no GPU here; allowed is cpu")
+    from rocflash import Error
+    from rocflash.self_test import resolve_device
+
+    try:
+        device, _, index = resolve_device(given.device).partition(":")
+    except Error as error:
+        raise ValueError(f"--device: {error}") from error
+    if device == "sim":
+        raise ValueError(
+            "--device is sim; the simulator's times are not a GPU's, so it must be another"
+        )
     preset = given.preset or ("mi300x" if device == "cuda" else "cpu")
     config = dict(PRESETS[preset])
     config.update({name: value for name in config if (value := getattr(given, name)) is not None})
     if config["d_model"] % config["n_heads"]:
-        raise ValueError(f"--d-model: {config['d_model']}; it must be a multiple of --n-heads, {config['n_heads']}")
-    name = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    return {"preset": preset, **config, "device": device, "device_name": name, "torch": str(torch.__version__)}
+        raise ValueError(
+            f"--d-model is {config['d_model']}; it must be a multiple of --n-heads, "
+            f"{config['n_heads']}"
+        )
+    name = (
+        torch.cuda.get_device_name(int(index or 0))
+        if device == "cuda"
+        else f"CPU, {torch.get_num_threads()} threads"
+    )
+    return {
+        "preset": preset,
+        **config,
+        "device": device,
+        "device_index": int(index or 0),
+        "device_name": name,
+        "torch": str(torch.__version__),
+    }
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-    parser.add_argument("--preset", choices=list(PRESETS), help="sizes and steps; mi300x by default, cpu where there is no GPU")
+    parser.add_argument(
+        "--preset",
+        choices=list(PRESETS),
+        help="sizes and steps; mi300x by default, cpu where there is no GPU",
+    )
     for name in ("batch-size", "seq-len", "d-model", "n-heads", "n-layers", "timed-steps"):
-        parser.add_argument(f"--{name}", type=_positive, metavar="N", help="instead of the preset's")
-    parser.add_argument("--warmup-steps", type=_count, metavar="N", help="instead of the preset's; not timed")
+        parser.add_argument(
+            f"--{name}", type=_positive, metavar="N", help="instead of the preset's"
+        )
+    parser.add_argument(
+        "--warmup-steps", type=_count, metavar="N", help="instead of the preset's; not timed"
+    )
     parser.add_argument("--dtype", choices=DTYPES, help="of activations; weights are float32")
-    parser.add_argument("--backends", nargs="+", default=[], metavar="NAME", help=f"of {', '.join(BACKENDS)}")
-    parser.add_argument("--device", choices=("cuda", "cpu"), help="a GPU where there is one, by default")
+    parser.add_argument(
+        "--backends", nargs="+", default=[], metavar="NAME", help=f"of {', '.join(BACKENDS)}"
+    )
+    parser.add_argument(
+        "--device",
+        help="auto (the default: a GPU if torch has one), cpu, hip:N (or rocm:N), cuda:N",
+    )
     parser.add_argument("--output-json", metavar="FILE", help="results for programs")
-    parser.add_argument("--plot", metavar="FILE", help="speed, memory and losses as .png, .svg or .pdf (needs matplotlib)")
+    parser.add_argument(
+        "--plot",
+        metavar="FILE",
+        help="speed, memory and losses as .png, .svg or .pdf (needs matplotlib)",
+    )
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 

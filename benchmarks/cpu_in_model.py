@@ -1,11 +1,13 @@
-"""The CPU backend as a model meets it: right after operators of torch, and inside a small Llama.
+"""The CPU backend in a model: directly after operators of torch, and inside a small Llama.
 
-    python bench/cpu_in_model.py [--sections operators,model] [--dtypes bf16,f32] [--rounds 12] [--threads N]
+    python benchmarks/cpu_in_model.py [--sections operators,model] [--dtypes bf16,f32]
+                                 [--rounds 12] [--threads N]
 
-After an operator the threads of torch's OpenMP runtime spin for some milliseconds, and whoever brings threads of
-his own has to share the CPUs with them. "operators" times attention (b 1, h 8, d 64, causal) alone and after a
-512x512 matrix product, by turns, and gives the ratio of the medians; torch's own attention stands beside it. "model"
-times a Llama of random weights with this library and with torch's attention: prefill, and one token on a cache.
+After an operator the threads of torch's OpenMP runtime spin for some milliseconds and compete with
+the threads of another library for the CPUs. "operators" times attention (b 1, h 8, d 64, causal)
+alone and after a 512x512 matrix product, interleaved, and prints the ratio of the medians, and that
+of torch's own attention. "model" times a Llama of random weights with this library and with torch's
+attention: prefill, and one token on a cache.
 """
 
 from __future__ import annotations
@@ -16,16 +18,16 @@ import time
 from collections.abc import Callable
 from typing import Any, Optional
 
-import cpu_measure as measure
+import cpu_timing as measure
 
 DTYPES = {"bf16": "bfloat16", "f32": "float32"}
 LENGTHS = (128, 256, 512, 1024, 2048)
 SECTIONS = ("operators", "model")
 HEADS, HEAD_DIM, PRODUCT = 8, 64, 512
 PREFILL, CACHE = (512, 2048), 1024
-# Seconds that a side's turn takes, more or less: long enough for threads to settle, short enough
-# that both sides meet the same machine.
-TURN, SETTLE = 0.04, 0.01
+# Approximate seconds per time slice of a side: long enough for threads to settle, short enough
+# for both sides to run under the same conditions.
+SLICE, SETTLE = 0.04, 0.01
 
 Call = Callable[[], object]
 
@@ -36,13 +38,15 @@ def goal_after(length: int) -> float:
 
 
 def medians(sides: list[tuple[Optional[Call], Call]], rounds: int) -> list[float]:
-    """The median time of each side's call, behind its preparation, which is not timed. Sides take turns."""
+    """The median time of each side's call, after its preparation, which is not timed. Sides
+    alternate.
+    """
     times: list[list[float]] = [[] for _ in sides]
     for _ in range(rounds):
         for (before, call), found in zip(sides, times):
             time.sleep(SETTLE)
             begin, warm = time.perf_counter(), False
-            while not warm or time.perf_counter() - begin < TURN:
+            while not warm or time.perf_counter() - begin < SLICE:
                 if before:
                     before()
                 start = time.perf_counter()
@@ -51,7 +55,7 @@ def medians(sides: list[tuple[Optional[Call], Call]], rounds: int) -> list[float
                 if warm:
                     found.append(took)
                 warm = True
-            if not found:  # a call longer than a turn
+            if not found:  # a call longer than a time slice
                 found.append(took)
     return [statistics.median(found) for found in times]
 
@@ -96,11 +100,11 @@ def operators(dtype: str, rounds: int) -> list[dict[str, Any]]:
             }
         )
         times = f"{alone * 1e6:10.0f}{after * 1e6:10.0f}{after / alone:8.2f}{goal:7.2f}"
-        beside = (
+        comparison = (
             f"{torch_alone * 1e6:11.0f}{torch_after * 1e6:10.0f}{torch_after / torch_alone:8.2f}"
         )
         print(
-            f"{dtype:6}{length:6}{times}  {measure.reached(rows[-1]['reached']):8}{beside}",
+            f"{dtype:6}{length:6}{times}  {measure.reached(rows[-1]['reached']):8}{comparison}",
             flush=True,
         )
     return rows
@@ -136,7 +140,7 @@ def llamas(kind: Any) -> tuple[Any, Any]:
 
 
 def decode_side(model: Any, tokens: Any) -> tuple[Call, Call]:
-    """Takes the last token off the cache; computes one token on the others."""
+    """Removes the last token from the cache and computes one token."""
     cache = model(tokens[:, : CACHE + 1], use_cache=True).past_key_values
     token = tokens[:, :1]
     return lambda: cache.crop(-1), lambda: model(token, past_key_values=cache, use_cache=True)
@@ -157,7 +161,8 @@ def in_model(dtype: str, rounds: int) -> list[dict[str, Any]]:
         row = {"dtype": dtype, "case": name, "ours_ms": ours * 1e3, "sdpa_ms": theirs * 1e3}
         rows.append({**row, "ratio": theirs / ours, "goal": 1.0, "reached": theirs >= ours})
         print(
-            f"{dtype:6}{name:16}{ours * 1e3:10.2f}{theirs * 1e3:10.2f}{theirs / ours:9.2f}x{1.0:7.1f}"
+            f"{dtype:6}{name:16}{ours * 1e3:10.2f}{theirs * 1e3:10.2f}"
+            f"{theirs / ours:9.2f}x{1.0:7.1f}"
             f"  {measure.reached(theirs >= ours)}",
             flush=True,
         )
@@ -165,31 +170,35 @@ def in_model(dtype: str, rounds: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = measure.sections_parser(__doc__, SECTIONS, DTYPES, "build/bench/cpu_in_model.json")
+    parser = measure.sections_parser(
+        __doc__, SECTIONS, DTYPES, "build/benchmarks/cpu_in_model.json"
+    )
     parser.add_argument("--rounds", type=int, default=12)
-    told = measure.parse_sections(parser, SECTIONS, DTYPES)
-    sections, dtypes = told.sections, told.dtypes
+    given = measure.parse_sections(parser, SECTIONS, DTYPES)
+    sections, dtypes = given.sections, given.dtypes
 
     note = measure.prepare()
     torch = measure.import_torch()
     import rocflash
 
-    torch.set_num_threads(told.threads)
+    torch.set_num_threads(given.threads)
     torch.set_grad_enabled(False)
     device = rocflash.devices()[0]
-    title = f"{device['name']}, {device['arch']}, {told.threads} threads, torch {torch.__version__}"
+    title = (
+        f"{device['name']}, {device['arch']}, {given.threads} threads, torch {torch.__version__}"
+    )
     print(title + (f"; {note}" if note else ""))
     report: dict[str, Any] = {"device": device, "torch": torch.__version__, "note": note}
     if "operators" in sections:
         print(f"{'':12}{'rocflash, us':>20}{'':25}{'torch, us':>19}")
         head = f"{'alone':>10}{'after':>10}{'ratio':>8}{'goal':>7}"
         print(f"{'dtype':6}{'S':>6}{head}{'':10}{'alone':>11}{'after':>10}{'ratio':>8}")
-        report["operators"] = [row for x in dtypes for row in operators(x, told.rounds)]
+        report["operators"] = [row for x in dtypes for row in operators(x, given.rounds)]
     if "model" in sections:
         print(f"\n{'a small Llama':22}{'ours, ms':>10}{'sdpa, ms':>10}{'faster':>10}{'goal':>7}")
-        report["model"] = [row for x in dtypes for row in in_model(x, told.rounds)]
-    measure.write_json(told.output, report)
-    print(f"written: {told.output}")
+        report["model"] = [row for x in dtypes for row in in_model(x, given.rounds)]
+    measure.write_json(given.output, report)
+    print(f"written: {given.output}")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""Everything about the CPU's speed that cpu_vs_torch.py does not show, each against its goal.
+"""CPU benchmarks besides cpu_vs_torch.py, each compared with its goal.
 
-    python bench/cpu_options.py [--sections short,options] [--dtypes f32,bf16] [--threads N] [--output options.json]
+    python benchmarks/cpu_features.py [--sections short,options] [--dtypes f32,bf16] [--threads N]
+                                 [--output options.json]
 
-short: sequences of 1 to 256 tokens and single queries, beside torch. options: ALiBi, softcap, bias, masks, dropout,
-sinks and grouped heads, beside the plain case. window: cost a visible score, beside the whole matrix. varlen: how busy two
-threads are with packed sequences of very different lengths. growth: time and memory up to 64k tokens. isa: beside
-torch with both held to AVX2 or AVX-512.
+short: sequences of 1 to 256 tokens and single queries, against torch. options: ALiBi, softcap,
+bias, masks, dropout, sinks and GQA, against the case without options. window: cost per visible
+score, against full attention. varlen: utilization of two threads with sequences of very different
+lengths. growth: time and memory up to 64k tokens. isa: against torch with both limited to AVX2 or
+AVX-512.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import c_abi
-import cpu_measure as measure
+import cpu_timing as measure
 
 DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 OPS = ("forward", "backward")
@@ -43,7 +45,7 @@ class Result:
 
 
 class Section:
-    """Prints a table line by line, and remembers what it says."""
+    """Prints a table line by line, and records its values."""
 
     def __init__(self, name: str, title: str, columns: list[str], goal: str) -> None:
         self.name, self.columns, self.results = name, columns, []
@@ -87,7 +89,7 @@ class Inputs:
         return _call(op, moved, lambda *x: attend(*x, enable_gqa=self.grouped))
 
     def library(self, op: str) -> tuple[Call, int]:
-        """The call of the C ABI alone, and the bytes of workspace that it needs."""
+        """The call of the C ABI, and the bytes of its workspace."""
         import torch
 
         torch.manual_seed(1)
@@ -114,7 +116,7 @@ def _call(op: str, inputs: list[Any], attend: Callable[..., Any]) -> Call:
 def timed(calls: list[Call], **limits: Any) -> list[float]:
     for call in calls:
         call()
-    return measure.by_turns(calls, **limits)
+    return measure.interleaved(calls, **limits)
 
 
 def short(dtypes: list[str]) -> list[Result]:
@@ -145,9 +147,9 @@ def options(dtypes: list[str]) -> list[Result]:
     import torch
 
     tokens = 1024
-    columns = ["with ms", "plain ms", "slower"]
+    columns = ["with ms", "without ms", "slower"]
     table = Section(
-        "options", f"b 1, h 8, {tokens} tokens", columns, "at most 1.5 times the plain case"
+        "options", f"b 1, h 8, {tokens} tokens", columns, "at most 1.5 times the case without"
     )
     rows = torch.arange(tokens)
     variants: dict[str, dict[str, Any]] = {
@@ -166,25 +168,25 @@ def options(dtypes: list[str]) -> list[Result]:
             for d in (64, 128):
                 inputs = Inputs(dtype, tokens, d=d)
                 calls = {"": inputs.ours(op)}
-                for name, told in variants.items():
+                for name, given in variants.items():
                     typed = {
                         key: x.to(inputs.tensors[0].dtype) if key == "bias" else x
-                        for key, x in told.items()
+                        for key, x in given.items()
                     }
                     calls[name] = inputs.ours(op, **typed)
                 for hk in (2, 1):
                     calls[f"h8/{hk}"] = Inputs(dtype, tokens, hk=hk, d=d).ours(op)
-                plain, *times = timed(list(calls.values()))
+                without, *times = timed(list(calls.values()))
                 for name, took in zip(list(calls)[1:], times):
                     what = f"{op} {dtype} d{d} {name}"
-                    table.add(what, [took, plain], took / plain, 1.5, False)
+                    table.add(what, [took, without], took / without, 1.5, False)
     return table.results
 
 
 def window(dtypes: list[str]) -> list[Result]:
     columns = ["window ms", "other ms", "cost"]
     left = 512
-    title = f"b 1, h 2, d 64, a query sees {left} keys before it; cost of a visible score"
+    title = f"b 1, h 2, d 64, window of {left} keys to the left; cost per visible score"
     table = Section(
         "window",
         title,
@@ -193,11 +195,11 @@ def window(dtypes: list[str]) -> list[Result]:
     )
     for op in OPS:
         for dtype in dtypes:
-            seen = {n: left * n for n in (8192, 16384)}
+            visible = {n: left * n for n in (8192, 16384)}
             whole = Inputs(dtype, 4096, h=2, hk=2).ours(op)
-            half, full = (Inputs(dtype, n, h=2, hk=2).ours(op, window=(left, 0)) for n in seen)
+            half, full = (Inputs(dtype, n, h=2, hk=2).ours(op, window=(left, 0)) for n in visible)
             times = timed([full, whole, half])
-            cost = times[0] / seen[16384] / (times[1] / 4096**2)
+            cost = times[0] / visible[16384] / (times[1] / 4096**2)
             table.add(f"{op} {dtype} 16k window / 4k whole", times[:2], cost, 1.5, False)
             growth = times[0] / times[2] / 2
             table.add(f"{op} {dtype} 16k / 8k window", [times[0], times[2]], growth, 1.5, False)
@@ -208,7 +210,10 @@ def varlen(dtypes: list[str]) -> list[Result]:
     import torch
 
     columns = ["1 thread ms", "2 threads ms", "busy"]
-    title = "packed sequences, d 64; share of two threads' time that is work, 1.0 being one thread's time halved"
+    title = (
+        "varlen sequences, d 64; share of two threads' time that is work, 1.0 being one thread's "
+        "time halved"
+    )
     table = Section("varlen", title, columns, "at least 0.85")
     packs = {
         "equal 512 x 8": [512] * 8,
@@ -222,8 +227,8 @@ def varlen(dtypes: list[str]) -> list[Result]:
                 for name, lengths in packs.items():
                     starts = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
                     inputs = Inputs(dtype, sum(lengths), h=h, hk=h)
-                    told = {"cu_seqlens_q": starts, "cu_seqlens_k": starts, "causal": True}
-                    sides = [inputs.ours(op, True, **told, num_threads=n) for n in (1, 2)]
+                    given = {"cu_seqlens_q": starts, "cu_seqlens_k": starts, "causal": True}
+                    sides = [inputs.ours(op, True, **given, num_threads=n) for n in (1, 2)]
                     times = timed(sides, rounds=3, seconds=0.3)
                     what = f"{op} {dtype} h{h} {name}"
                     table.add(what, times, times[0] / times[1] / 2, 0.85, True)
@@ -238,7 +243,10 @@ def resident(name: str) -> int:
 
 def growth(dtypes: list[str]) -> list[Result]:
     columns = ["ms", "workspace MB", "peak RSS MB", "time / S²"]
-    title = "b 1, h 1, d 64; time over that of a quarter the length, divided by 16, and workspace likewise by 4"
+    title = (
+        "b 1, h 1, d 64; time over that of a quarter the length, divided by 16, and workspace "
+        "likewise by 4"
+    )
     table = Section("growth", title, columns, "both at most 1.2")
     for op in OPS:
         for dtype in dtypes[:1]:
@@ -269,9 +277,9 @@ def isa(dtypes: list[str]) -> list[Result]:
         if flag not in measure.cpu_flags():
             print(f"\nisa: this machine has no {name}")
             continue
-        print(f"\nisa: beside torch, both sides held to {name}", flush=True)
-        with tempfile.TemporaryDirectory() as folder:
-            report = Path(folder, "table.json")
+        print(f"\nisa: against torch, both sides limited to {name}", flush=True)
+        with tempfile.TemporaryDirectory() as directory:
+            report = Path(directory, "table.json")
             command = [
                 sys.executable,
                 str(Path(__file__).with_name("cpu_vs_torch.py")),
@@ -280,7 +288,7 @@ def isa(dtypes: list[str]) -> list[Result]:
             ]
             command += ["--lengths", "1024", "--threads", str(torch.get_num_threads())]
             command += ["--dtypes", ",".join(dtypes), "--output", str(report)]
-            subprocess.run([*command, "--plot", str(Path(folder, "table.png"))], check=True)
+            subprocess.run([*command, "--plot", str(Path(directory, "table.png"))], check=True)
             for s in json.loads(report.read_text())["summary"]:
                 what = f"{name} {s['op']} {s['dtype']}"
                 results.append(Result("isa", f"{what}, mean", s["mean"], s["goal"], True))
@@ -299,18 +307,19 @@ SECTIONS: dict[str, Callable[[list[str]], list[Result]]] = {
 
 
 def main() -> None:
-    parser = measure.sections_parser(__doc__, SECTIONS, DTYPES, "build/bench/cpu_options.json")
-    told = measure.parse_sections(parser, SECTIONS, DTYPES)
-    sections, dtypes = told.sections, told.dtypes
+    parser = measure.sections_parser(__doc__, SECTIONS, DTYPES, "build/bench/cpu_features.json")
+    given = measure.parse_sections(parser, SECTIONS, DTYPES)
+    sections, dtypes = given.sections, given.dtypes
 
     note = measure.prepare()
     torch = measure.import_torch()
     import rocflash
 
-    torch.set_num_threads(told.threads)
+    torch.set_num_threads(given.threads)
     device = rocflash.devices()[0]
     print(
-        f"{device['name']}, {device['arch']}, {told.threads} threads, torch {torch.__version__}. {note}"
+        f"{device['name']}, {device['arch']}, {given.threads} threads, torch {torch.__version__}. "
+        f"{note}"
     )
     results = [result for name in sections for result in SECTIONS[name](dtypes)]
     print(f"\n{'':20}{'reached':>9}{'of':>5}   worst")
@@ -324,9 +333,9 @@ def main() -> None:
             f"{name:20}{good:9}{len(mine):5}   {worst.what}: {worst.value:.2f}, goal {worst.goal}"
         )
     rows = [{**asdict(r), "reached": r.reached} for r in results]
-    report = {"device": device, "threads": told.threads, "torch": torch.__version__, "rows": rows}
-    measure.write_json(told.output, report)
-    print(f"written: {told.output}")
+    report = {"device": device, "threads": given.threads, "torch": torch.__version__, "rows": rows}
+    measure.write_json(given.output, report)
+    print(f"written: {given.output}")
 
 
 if __name__ == "__main__":

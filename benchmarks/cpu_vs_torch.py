@@ -1,11 +1,12 @@
-"""This library against torch's own attention on the CPU: one run, the same threads, the same inputs, by turns.
+"""rocflash against torch's attention on the CPU: same threads and inputs, interleaved.
 
-    python bench/cpu_vs_torch.py [--long] [--ops decode] [--dtypes f32,bf16] [--isa avx2] [--threads N]
+    python benchmarks/cpu_vs_torch.py [--long] [--ops decode] [--dtypes f32,bf16] [--isa avx2]
+                                 [--threads N]
 
-Forward and backward in bf16, f16 and f32, 1024 and 4096 tokens, head sizes 64 and 128, causal and not; --long has
-512 to 8192 tokens and grouped heads, --ops decode single queries over long caches. Ratios above 1 say that this
-library is faster. Beside them stands the largest error of the first head (of the output, or of the three gradients)
-against the same computed in double precision, for both sides.
+Forward and backward in bf16, f16 and f32, 1024 and 4096 tokens, head dimensions 64 and 128, causal
+and not; --long has 512 to 8192 tokens and grouped heads, --ops decode single queries over long
+caches. A ratio above 1 means that this library is faster. The next column is the largest error of
+the first head (of the output, or of the three gradients) against double precision, for both sides.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import cpu_measure as measure
+import cpu_timing as measure
 
 DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 LENGTHS, LONG_LENGTHS = (1024, 4096), (512, 1024, 2048, 4096, 8192)
@@ -39,7 +40,9 @@ class Case:
     batch: int = 1
 
     def flops(self) -> float:
-        """Useful work: 4 per query, key and column, half of it when causal, 2.5 times in backward."""
+        """Useful work: 4 per query, key and column, half of it when causal, 2.5 times in
+        backward.
+        """
         once = 4.0 * self.batch * self.h * self.sq * self.sk * self.d
         return once * (0.5 if self.causal else 1.0) * (2.5 if self.op == "backward" else 1.0)
 
@@ -73,7 +76,7 @@ def cases(
 
 
 def goal_of(op: str, dtype: str, isa: str) -> float:
-    """What the geometric mean of an operation's ratios is to be at least; no single one may be below 1."""
+    """The goal of an operation: the geometric mean of its ratios; each ratio must be at least 1."""
     if op == "decode" or isa == "avx2":
         return 1.0
     if dtype != "f32" and not isa and measure.has_amx():
@@ -92,7 +95,8 @@ def errors(case: Case, results: list[list[Any]], inputs: list[Any], dout: Any) -
         scores = scores.masked_fill(hidden, -torch.inf)
     exact = [scores.softmax(-1) @ v]
     if dout is not None:
-        # Key heads that several query heads share sum over all of those: q's gradient is the first head's alone.
+        # Key heads that several query heads share sum over all of those: q's gradient is the first
+        # head's alone.
         wanted = [q, k, v] if case.h == case.hk else [q]
         exact = list(torch.autograd.grad(exact[0], wanted, dout[0, :, 0].double()))
     return [
@@ -102,7 +106,7 @@ def errors(case: Case, results: list[list[Any]], inputs: list[Any], dout: Any) -
 
 
 def compare(case: Case) -> dict[str, Any]:
-    """Both sides by turns, each with the layout that it likes best."""
+    """Both sides interleaved, each with its fastest layout."""
     import torch
     import torch.nn.functional as F
 
@@ -113,10 +117,10 @@ def compare(case: Case) -> dict[str, Any]:
     shapes = ((case.sq, case.h), (case.sk, case.hk), (case.sk, case.hk))
     ours = [torch.randn(case.batch, n, h, case.d).to(dtype).requires_grad_(grad) for n, h in shapes]
     theirs = [x.detach().transpose(1, 2).contiguous().requires_grad_(grad) for x in ours]
-    told = {"is_causal": case.causal, "enable_gqa": case.h != case.hk}
+    given = {"is_causal": case.causal, "enable_gqa": case.h != case.hk}
     calls: list[Callable[[], Any]] = [
         lambda: rocflash.attention(*ours, causal=case.causal),
-        lambda: F.scaled_dot_product_attention(*theirs, **told),
+        lambda: F.scaled_dot_product_attention(*theirs, **given),
     ]
     dout = None
     if grad:
@@ -131,7 +135,7 @@ def compare(case: Case) -> dict[str, Any]:
     results[1] = [x.transpose(1, 2) for x in results[1]]
     error = errors(case, results, ours, dout)
     del results
-    seconds = measure.by_turns(calls)
+    seconds = measure.interleaved(calls)
     sides = {}
     for side, took, wrong in zip(("rocflash", "torch"), seconds, error):
         sides |= {f"{side}_ms": took * 1e3, f"{side}_gflops": case.flops() / took / 1e9}
@@ -154,7 +158,7 @@ def print_row(case: Case, row: dict[str, Any]) -> None:
     print(f"{case.label():40}{ours} {theirs}{row['ratio']:7.2f}x{wrong}", flush=True)
 
 
-def summarise(rows: list[dict[str, Any]], isa: str) -> list[dict[str, Any]]:
+def summarize(rows: list[dict[str, Any]], isa: str) -> list[dict[str, Any]]:
     """The table of the goals: mean and least ratio of each operation and dtype."""
     summary = []
     for op, dtype in dict.fromkeys((row["op"], row["dtype"]) for row in rows):
@@ -167,9 +171,11 @@ def summarise(rows: list[dict[str, Any]], isa: str) -> list[dict[str, Any]]:
     return summary
 
 
-def fma_limit(threads: int, isa: str) -> float:
-    """GFLOP/s of f32 multiply-adds alone, or 0 if the program that measures them has not been built."""
-    program = Path(__file__).parent.parent / "build/bin/fma_limit"
+def cpu_fma_peak(threads: int, isa: str) -> float:
+    """GFLOP/s of f32 multiply-adds alone, or 0 if the program that measures them has not been
+    built.
+    """
+    program = Path(__file__).parent.parent / "build/bin/cpu_fma_peak"
     if not program.exists():
         return 0.0
     done = subprocess.run([program, str(threads), isa], capture_output=True, text=True)
@@ -240,38 +246,40 @@ def main() -> None:
     parser.add_argument("--dtypes", default=",".join(DTYPES), help="some of these")
     parser.add_argument("--isa", choices=measure.FORCED, default="", help="hold both sides to it")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--output", default="build/bench/cpu_vs_torch.json")
-    parser.add_argument("--plot", default="build/bench/cpu_vs_torch.png")
-    told = parser.parse_args()
-    lengths = LONG_LENGTHS if told.long else LENGTHS
-    if told.lengths:
-        lengths = tuple(map(int, told.lengths.split(",")))
-    ops = measure.some_of(parser, "--ops", told.ops, OPS)
-    dtypes = measure.some_of(parser, "--dtypes", told.dtypes, DTYPES)
+    parser.add_argument("--output", default="build/benchmarks/cpu_vs_torch.json")
+    parser.add_argument("--plot", default="build/benchmarks/cpu_vs_torch.png")
+    given = parser.parse_args()
+    lengths = LONG_LENGTHS if given.long else LENGTHS
+    if given.lengths:
+        lengths = tuple(map(int, given.lengths.split(",")))
+    ops = measure.some_of(parser, "--ops", given.ops, OPS)
+    dtypes = measure.some_of(parser, "--dtypes", given.dtypes, DTYPES)
 
-    note = measure.prepare(told.isa)
+    note = measure.prepare(given.isa)
     torch = measure.import_torch()
     import rocflash
 
-    torch.set_num_threads(told.threads)
+    torch.set_num_threads(given.threads)
     device = rocflash.devices()[0]
-    title = f"{device['name']}, {device['arch']}, {told.threads} threads, torch {torch.__version__}"
+    title = (
+        f"{device['name']}, {device['arch']}, {given.threads} threads, torch {torch.__version__}"
+    )
     print(title + (f"; {note}" if note else ""))
     print_header()
     rows = []
-    for case in cases(ops, dtypes, lengths, told.long):
+    for case in cases(ops, dtypes, lengths, given.long):
         rows.append(compare(case))
         print_row(case, rows[-1])
-    summary = summarise(rows, told.isa)
+    summary = summarize(rows, given.isa)
     print_summary(summary)
-    limit = fma_limit(told.threads, told.isa)
+    limit = cpu_fma_peak(given.threads, given.isa)
     print_share(rows, limit)
     measure.write_json(
-        told.output,
+        given.output,
         {
             "device": device,
             "machine": platform.machine(),
-            "threads": told.threads,
+            "threads": given.threads,
             "torch": torch.__version__,
             "note": note,
             "fma_limit_gflops": limit,
@@ -279,8 +287,8 @@ def main() -> None:
             "summary": summary,
         },
     )
-    plot(rows, told.isa, title, told.plot)
-    print(f"written: {told.output}, {told.plot}")
+    plot(rows, given.isa, title, given.plot)
+    print(f"written: {given.output}, {given.plot}")
 
 
 if __name__ == "__main__":

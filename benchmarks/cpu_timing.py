@@ -1,6 +1,7 @@
-"""What the CPU benchmarks share: how both sides are set up, timed by turns, checked and written down.
+"""Shared by the CPU benchmarks: setup of both sides, interleaved timing, checks and output files.
 
-Import this module and call `prepare` before torch is imported: instruction sets are chosen when it loads.
+Import this module and call `prepare` before importing torch, which selects instruction sets when it
+loads.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-# Either side held to one instruction set. MKL only obeys on Intel's CPUs.
+# Either side limited to one instruction set. MKL only obeys on Intel's CPUs.
 FORCED = {
     "avx2": {
         "ROCFLASH_CPU_ISA": "avx2",
@@ -32,9 +33,10 @@ FORCED = {
     },
 }
 _BF16_PRODUCT = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); (x @ x).sum().item()"
-# OpenMP's threads spin for some milliseconds after a call and would take a core from the other side.
+# OpenMP's threads spin for some milliseconds after a call and would take a core from the other
+# side.
 _SETTLE = 0.01
-_TURN = 0.02
+_SLICE = 0.02
 
 
 def cpu_flags() -> set[str]:
@@ -50,16 +52,16 @@ def has_amx() -> bool:
 
 
 def prepare(isa: str = "") -> str:
-    """Sets the environment for both sides and returns what there is to say about it.
+    """Sets the environment of both sides and returns a sentence about it.
 
-    oneDNN inside torch trusts a CPUID leaf about AMX that some virtual machines leave empty, and dies of
-    it. Whether this is such a machine a child process finds out; only then torch has to do without AMX.
+    oneDNN inside torch trusts a CPUID leaf about AMX that some virtual machines leave empty, and
+    crashes. A child process tests for that; only then torch runs without AMX.
     """
     if "torch" in sys.modules:
         raise RuntimeError("prepare: torch has been imported already")
     os.environ.update(FORCED.get(isa, {}))
     if isa:
-        return f"both sides are held to {isa}"
+        return f"both sides are limited to {isa}"
     if "ONEDNN_MAX_CPU_ISA" in os.environ:
         return f"ONEDNN_MAX_CPU_ISA is {os.environ['ONEDNN_MAX_CPU_ISA']}"
     if not has_amx():
@@ -68,7 +70,7 @@ def prepare(isa: str = "") -> str:
     if status >= 0:
         return "torch may use AMX"
     os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_FP16"
-    return f"torch's bf16 product dies of signal {-status} here, so it has to do without AMX"
+    return f"torch's bf16 product dies of signal {-status} here, so it runs without AMX"
 
 
 def import_torch() -> Any:
@@ -76,34 +78,36 @@ def import_torch() -> Any:
         import torch
     except ImportError:
         sys.exit(
-            "This benchmark compares with torch, which this Python does not have. `make bench` sets up one that "
+            "This benchmark compares with torch, which this Python does not have. `make bench` "
+            "sets up one that "
             "does, or: pip install -r packaging/requirements-test.txt"
         )
     return torch
 
 
-def by_turns(
+def interleaved(
     calls: list[Callable[[], object]], rounds: int = 5, seconds: float = 0.5, most: float = 8
 ) -> list[float]:
-    """The best time of each call, which has been made once before: the best is the least disturbed by others.
+    """The best time of each call, which has been made once before: the best is the least disturbed.
 
-    They take turns, `rounds` times and for `seconds` together at least, unless that takes more than `most`, so
-    that a machine that slows down slows all of them. A turn of a short call is many calls.
+    The calls alternate, so that a machine that slows down slows all of them: at least `rounds`
+    times and `seconds` in all, but at most `most` seconds. A time slice of a short call has many
+    calls.
     """
     best, spent, done = [math.inf] * len(calls), 0.0, 0
     while done == 0 or (spent < most and (done < rounds or spent < seconds)):
         for n, call in enumerate(calls):
             time.sleep(_SETTLE)
-            if best[n] < _TURN:
+            if best[n] < _SLICE:
                 call()
-            turn = 0.0
-            while turn == 0 or (turn < _TURN and turn + best[n] < _TURN):
+            elapsed = 0.0
+            while elapsed == 0 or (elapsed < _SLICE and elapsed + best[n] < _SLICE):
                 begin = time.perf_counter()
                 call()
                 took = time.perf_counter() - begin
                 best[n] = min(best[n], took)
-                turn += took
-            spent += turn
+                elapsed += took
+            spent += elapsed
         done += 1
     return best
 
@@ -112,9 +116,11 @@ def geometric_mean(values: list[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def some_of(parser: argparse.ArgumentParser, name: str, told: str, known: Collection[str]) -> list[str]:
+def some_of(
+    parser: argparse.ArgumentParser, name: str, given: str, known: Collection[str]
+) -> list[str]:
     """The names in an option's list, each of them one that is known."""
-    chosen = told.split(",")
+    chosen = given.split(",")
     for x in set(chosen) - set(known):
         parser.error(f"{name}: '{x}'; allowed are {', '.join(known)}")
     return chosen
@@ -135,10 +141,10 @@ def sections_parser(
 def parse_sections(
     parser: argparse.ArgumentParser, sections: Collection[str], dtypes: Collection[str]
 ) -> argparse.Namespace:
-    told = parser.parse_args()
-    told.sections = some_of(parser, "--sections", told.sections, sections)
-    told.dtypes = some_of(parser, "--dtypes", told.dtypes, dtypes)
-    return told
+    given = parser.parse_args()
+    given.sections = some_of(parser, "--sections", given.sections, sections)
+    given.dtypes = some_of(parser, "--dtypes", given.dtypes, dtypes)
+    return given
 
 
 def reached(good: bool) -> str:

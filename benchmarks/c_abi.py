@@ -1,4 +1,4 @@
-"""The C ABI with everything prepared beforehand: what a call costs without Python's part in it."""
+"""Prepared calls of the C ABI: the cost of a call without Python."""
 
 from __future__ import annotations
 
@@ -33,12 +33,14 @@ def _device_of(x: Any) -> tuple[int, int]:
 
 
 def prepare(
-    op: str, tensors: dict[str, Any], device: Any = None
+    op: str, tensors: dict[str, Any], device: Any = None, planned: bool = False
 ) -> tuple[Callable[[], None], int]:
-    """Forward (that no backward will follow) or backward as a call without arguments, and its workspace's bytes.
+    """Forward (without backward) or backward as a call without arguments, and its workspace's
+    bytes.
 
-    `device`, by DLPack's numbers, is that of the tensors unless given; on a GPU, calls go to torch's current stream,
-    or to the default one where torch does not know the device.
+    `device`, by DLPack's numbers, is that of the tensors unless given; on a GPU, calls go to
+    torch's current stream, or to the default one where torch does not know the device. `planned`:
+    by a plan, which is never destroyed.
     """
     import torch
 
@@ -58,10 +60,8 @@ def prepare(
     elif there.type != "cpu":
         execution.stream = torch.cuda.current_stream(there).cuda_stream
     library = abi.library()
-    name = "rocflash_backward" if op == "backward" else "rocflash_decode"
+    name = "rocflash_backward" if op == "backward" else "rocflash_infer"
     arguments = [byref(problem), byref(results), byref(execution)]
-    if op == "forward":
-        arguments.insert(1, None)
     needed = ctypes.c_size_t()
     status = getattr(library, f"{name}_workspace")(*arguments, byref(needed))
     if status:
@@ -71,6 +71,19 @@ def prepare(
     execution.workspace_size = needed.value
     function = getattr(library, name)
     alive = (tensors, described, workspace)
+    if planned:
+        create = getattr(library, name.replace("rocflash_", "rocflash_plan_create_"))
+        plan = ctypes.c_void_p()
+        status = create(*arguments, byref(plan))
+        if status:
+            abi.raise_status(status)
+        given = abi.PlanArguments()
+        given.struct_size = ctypes.sizeof(given)
+        for key, x in tensors.items():
+            setattr(given, key, x.data_ptr())
+        for key in ("stream", "workspace", "workspace_size"):
+            setattr(given, key, getattr(execution, key))
+        function, arguments = library.rocflash_plan_run, [plan, byref(given)]
 
     def call(_: Any = alive) -> None:
         status = function(*arguments)

@@ -1,6 +1,6 @@
-// Prints how many f32 operations a second this machine's multiply-adds can do, in GFLOP/s: the
-// limit that kernels working in f32 are measured against.
-//   fma_limit [THREADS [avx2|avx512]]
+// Prints the peak rate of this machine's f32 multiply-adds in GFLOP/s: the upper bound of f32
+// kernels.
+//   cpu_fma_peak [THREADS [avx2|avx512]]
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -56,7 +56,7 @@ int main(int count, char** words) {
   const std::string_view wanted = count > 2 ? words[2] : "";
   const bool wide = __builtin_cpu_supports("avx512f") && wanted != "avx2";
   if (!wide && !__builtin_cpu_supports("fma")) {
-    std::fprintf(stderr, "fma_limit: this machine has no fused multiply-add\n");
+    std::fprintf(stderr, "cpu_fma_peak: this machine has no fused multiply-add\n");
     return 1;
   }
   const Path path =
