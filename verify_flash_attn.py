@@ -1,9 +1,10 @@
-"""The build guide's verification: flash_attention_amd on a device, f32 unless told otherwise.
+"""The build guide's verification: flash_attention_amd on a device, in f32 by default.
 
-    python verify_flash_attn.py [device] [--seq-len 1024] [--dtype float32]
+    python verify_flash_attn.py [--device auto] [--seq-len 1024] [--dtype float32]
 
-Runs the guide's call and prints its output's shape; then holds every name, mask and option of the module to attention in double
-precision. An error may be twice that of plain attention in the same dtype, which is the rule of the project's tests.
+Runs the guide's call and prints the output's shape. Then compares every function, mask and option
+of the module with naive attention in double precision. An error may be at most twice that of naive
+attention in the same dtype, the error bound of the project's tests.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import torch
 from torch import Tensor
 
 from flash_attention_amd import FlashAttention, FlashAttentionInterface, flash_attn_func
-from rocflash.prove import chosen_device
+from rocflash.self_test import add_device_option, as_command, chosen_device, running_on
 
 
-def standard(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """(out, probabilities) by the textbook, in the dtype of the inputs."""
+def naive(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Naive attention in the dtype of the inputs: (out, probabilities)."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
     if keep is not None:
@@ -28,71 +29,80 @@ def standard(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None = None) -> tup
     return (weights @ v).transpose(1, 2), weights
 
 
-def share(found: Tensor, which: int, inputs: list[Tensor], keep: Tensor | None = None) -> float:
-    """The error as a share of what is allowed; result `which` of `standard` is what was to be found."""
-    exact = standard(*(x.double() for x in inputs), keep)[which]
-    plain = standard(*inputs, keep)[which]
-    allowed = 2 * (plain.double() - exact).abs().max().item() + torch.finfo(found.dtype).eps
-    return (found.double() - exact).abs().max().item() / allowed
+def relative_error(
+    result: Tensor, which: int, inputs: list[Tensor], keep: Tensor | None = None
+) -> float:
+    """The error divided by the allowed error; `which` selects the corresponding result of
+    `naive`.
+    """
+    exact = naive(*(x.double() for x in inputs), keep)[which]
+    baseline = naive(*inputs, keep)[which]
+    allowed = 2 * (baseline.double() - exact).abs().max().item() + torch.finfo(result.dtype).eps
+    return (result.double() - exact).abs().max().item() / allowed
 
 
-def rows(inputs: list[Tensor]) -> dict[str, float]:
-    """Each name and option of the module, with the share of the allowed error that it has."""
+def check(inputs: list[Tensor]) -> dict[str, float]:
+    """Each function and option of the module, with its error divided by the allowed error."""
     q, k, v = inputs
     batch, length, heads, _ = q.shape
     device = q.device
     triangle = torch.ones(length, length, dtype=torch.bool, device=device).tril()
     padding = torch.ones(batch, length, dtype=torch.bool, device=device)
     padding[-1, length - length // 4 :] = False
-    # Each query keeps itself, so that none is left without a key.
-    own = torch.eye(length, dtype=torch.bool, device=device)
-    per_query = (torch.rand(batch, length, length, device=device) > 0.2) | own
-    per_head = (torch.rand(batch, heads, length, length, device=device) > 0.2) | own
+    # Each query attends to itself, so that no row is fully masked.
+    diagonal = torch.eye(length, dtype=torch.bool, device=device)
+    per_query = (torch.rand(batch, length, length, device=device) > 0.2) | diagonal
+    per_head = (torch.rand(batch, heads, length, length, device=device) > 0.2) | diagonal
     out, probabilities = flash_attn_func(q, k, v, return_attn_probs=True)
     masked = FlashAttention()
     half = [q, k[:, : length // 2], v[:, : length // 2]]
     return {
-        "flash_attn_func": share(out, 0, inputs),
-        "probabilities": share(probabilities, 1, inputs),
-        "causal": share(flash_attn_func(q, k, v, causal=True), 0, inputs, triangle),
-        "causal, half the keys": share(
+        "flash_attn_func": relative_error(out, 0, inputs),
+        "probabilities": relative_error(probabilities, 1, inputs),
+        "causal": relative_error(flash_attn_func(q, k, v, causal=True), 0, inputs, triangle),
+        "causal, half the keys": relative_error(
             flash_attn_func(*half, causal=True), 0, half, triangle[:, : length // 2]
         ),
-        "FlashAttention": share(masked(q, k, v), 0, inputs),
-        "mask (b, sk)": share(masked(q, k, v, mask=padding), 0, inputs, padding[:, None, None]),
-        "mask (b, sq, sk)": share(masked(q, k, v, mask=per_query), 0, inputs, per_query[:, None]),
-        "mask (b, h, sq, sk), causal": share(
+        "FlashAttention": relative_error(masked(q, k, v), 0, inputs),
+        "mask (b, sk)": relative_error(
+            masked(q, k, v, mask=padding), 0, inputs, padding[:, None, None]
+        ),
+        "mask (b, sq, sk)": relative_error(
+            masked(q, k, v, mask=per_query), 0, inputs, per_query[:, None]
+        ),
+        "mask (b, h, sq, sk), causal": relative_error(
             FlashAttention(causal=True)(q, k, v, mask=per_head), 0, inputs, per_head & triangle
         ),
-        "FlashAttentionInterface": share(FlashAttentionInterface.forward(None, q, k, v), 0, inputs),
+        "FlashAttentionInterface": relative_error(
+            FlashAttentionInterface.forward(None, q, k, v), 0, inputs
+        ),
     }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "device", nargs="?", help="default: cuda (also ROCm's) where torch has it, else cpu"
-    )
+    add_device_option(parser)
     parser.add_argument("--seq-len", type=int, default=1024)
     parser.add_argument("--batch-size", type=int, default=2)
     parser.add_argument("--num-heads", type=int, default=8)
     parser.add_argument("--head-dim", type=int, default=64)
     parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), default="float32")
-    given = parser.parse_args()
-    device = chosen_device(parser, given.device)
+    options = parser.parse_args()
+    device = chosen_device(parser, options)
     torch.manual_seed(0)
-    shape = (given.batch_size, given.seq_len, given.num_heads, given.head_dim)
-    dtype = getattr(torch, given.dtype)
-    inputs = [torch.randn(shape, device=device, dtype=dtype) for _ in range(3)]
-    print(f"Device: {device}, {given.dtype}")
-    print(f"Output shape: {flash_attn_func(*inputs, causal=True).shape}")
-    found = rows(inputs)
-    for name, part in found.items():
-        print(f"  {name:28} {'ok' if part <= 1 else 'WRONG'}  {part:.2f} of the allowed error")
-    good = all(part <= 1 for part in found.values())
-    print("verified" if good else "NOT verified")
-    return int(not good)
+    shape = (options.batch_size, options.seq_len, options.num_heads, options.head_dim)
+    dtype = getattr(torch, options.dtype)
+    print(f"Device: {device}, {options.dtype}")
+    with running_on(device) as torch_device:
+        inputs = [torch.randn(shape, device=torch_device, dtype=dtype) for _ in range(3)]
+        print(f"Output shape: {flash_attn_func(*inputs, causal=True).shape}")
+        errors = check(inputs)
+    for name, error in errors.items():
+        print(f"  {name:28} {'ok' if error <= 1 else 'WRONG'}  {error:.2f} of the allowed error")
+    passed = all(error <= 1 for error in errors.values())
+    print("verified" if passed else "NOT verified")
+    return int(not passed)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(as_command(main))

@@ -1,4 +1,4 @@
-/* Causal attention of 8 query heads over 2 key heads, from C. */
+/* Causal attention of 8 query heads and 2 KV heads, from C. */
 #include <rocflash/rocflash.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +36,7 @@ int main(void) {
   rocflash_forward_outputs outputs = {.struct_size = sizeof outputs, .out = &out};
   rocflash_execution execution = {.struct_size = sizeof execution};
 
-  /* The library allocates nothing for results or scratch: ask, allocate, run. */
+  /* The caller owns all memory: query the workspace size, allocate, run. */
   rocflash_status status =
       rocflash_forward_workspace(&problem, &outputs, &execution, &execution.workspace_size);
   if (status == ROCFLASH_OK) {
@@ -49,7 +49,7 @@ int main(void) {
     fprintf(stderr, "%s: %s\n", rocflash_status_name(status), rocflash_last_error());
     return 1;
   }
-  /* The first query sees the first key alone; the last one sees them all. */
+  /* The first query attends to the first key only; the last one attends to all keys. */
   printf("rocflash %s\nfirst query: %.3f\nlast query:  %.3f\n", rocflash_version(), out_data[0],
          out_data[(size_t)(queries - 1) * heads * head_dim]);
   return 0;

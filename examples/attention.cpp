@@ -1,10 +1,10 @@
-// Causal attention of 8 query heads over 2 key heads, forward and backward, from C++20.
+// Causal attention of 8 query heads and 2 KV heads, forward and backward, from C++20.
 #include <cstdio>
 #include <rocflash/rocflash.hpp>
 #include <vector>
 
 int main() try {
-  const rocflash::Dims q_shape{1, 128, 8, 64};  // batch, queries, heads, head size
+  const rocflash::Dims q_shape{1, 128, 8, 64};  // batch, queries, heads, head dim
   const rocflash::Dims k_shape{1, 128, 2, 64};
   std::vector<float> q(1 * 128 * 8 * 64), out(q.size()), dout(q.size(), 1.0f), dq(q.size());
   std::vector<float> k(1 * 128 * 2 * 64), v(k.size()), dk(k.size()), dv(k.size());
@@ -18,7 +18,7 @@ int main() try {
   const rocflash::Tensor lse_tensor{lse, {1, 8, 128}};
   rocflash::forward(problem, {.out = {out, q_shape}, .lse = lse_tensor});
 
-  // The first query sees the first key alone; the last one sees them all.
+  // The first query attends to the first key only; the last one attends to all keys.
   std::printf("rocflash %s\nfirst query: %.3f\nlast query:  %.3f\n", rocflash::version().c_str(),
               out.front(), out[127 * 8 * 64]);
 
@@ -28,8 +28,8 @@ int main() try {
                                .dq = rocflash::Tensor{dq, q_shape},
                                .dk = rocflash::Tensor{dk, k_shape},
                                .dv = rocflash::Tensor{dv, k_shape}});
-  // The last key is seen by the last query only, so this is that query's weight for it, summed over
-  // the 4 heads that share it.
+  // Only the last query attends to the last key, so this is its weight, summed over the 4 query
+  // heads that share the KV head.
   std::printf("gradient of the last value: %.6f\n", dv.back());
   return 0;
 } catch (const rocflash::Error& error) {

@@ -1,13 +1,14 @@
-"""Serves a small transformer: a paged cache, continuous batching, chunked prefill and decode in the same call.
+"""Serves a small transformer: paged KV cache, continuous batching, chunked prefill.
 
-    python examples/serve.py [device] [--cache float16] [--requests 12] [--seed 0]
+    python examples/serve.py [--device auto] [--cache float16] [--requests 12] [--seed 0]
 
-Requests of different lengths arrive over time. Each step takes whatever is there: one token of every running
-sequence, and pieces of the prompts that wait, packed into one call per layer. `rocflash.decode` rotates q and k,
-appends the new keys and values to their pages and attends over them. Pages of finished requests are used again at once.
+Requests of different lengths arrive over time. Each step batches one token of every running
+sequence with chunks of waiting prompts into one varlen call per layer. `rocflash.decode` applies
+rotary embedding to q and k, appends the new keys and values to their pages and attends to them.
+Pages of finished requests are reused at once.
 
-Every request is then generated once more by itself, with plain attention over all of its tokens, and must give the
-same tokens. The model is random, with weights from the seed.
+Every request is then generated again on its own, with naive attention over all of its tokens, and
+must give the same tokens. The weights of the model are random, from the seed.
 """
 
 from __future__ import annotations
@@ -22,40 +23,41 @@ from torch import Tensor
 from torch.nn.functional import rms_norm, silu
 
 import rocflash
+from rocflash.self_test import add_device_option, chosen_device
 
-VOCABULARY, LAYERS, HEADS, KV_HEADS, SIZE = 96, 3, 8, 2, 32
-WIDTH = HEADS * SIZE
+VOCABULARY, LAYERS, HEADS, KV_HEADS, HEAD_DIM = 96, 3, 8, 2, 32
+WIDTH = HEADS * HEAD_DIM
 PAGE, PAGES = 16, 40
-TOKENS_PER_STEP = 48  # of all sequences together
+TOKENS_PER_STEP = 48  # over all sequences
 
 
 class Model:
-    """Embedding, layers of attention and a gated multilayer perceptron, and the embedding again."""
+    """Embedding, layers of attention and a gated MLP, and the tied output embedding."""
 
     def __init__(self, seed: int, device: str) -> None:
-        source = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed)
 
         def weight(rows: int, columns: int) -> Tensor:
-            return (torch.randn(rows, columns, generator=source) * columns**-0.5).to(device)
+            return (torch.randn(rows, columns, generator=generator) * columns**-0.5).to(device)
 
         self.embedding = weight(VOCABULARY, WIDTH)
         self.layers = [
             {
-                "qkv": weight((HEADS + 2 * KV_HEADS) * SIZE, WIDTH),
+                "qkv": weight((HEADS + 2 * KV_HEADS) * HEAD_DIM, WIDTH),
                 "out": weight(WIDTH, WIDTH),
                 "up": weight(4 * WIDTH, WIDTH),
                 "down": weight(WIDTH, 2 * WIDTH),
             }
             for _ in range(LAYERS)
         ]
-        angle = torch.outer(torch.arange(1024.0), 10000 ** -torch.linspace(0, 1, SIZE // 2))
+        angle = torch.outer(torch.arange(1024.0), 10000 ** -torch.linspace(0, 1, HEAD_DIM // 2))
         self.cos, self.sin = angle.cos().to(device), angle.sin().to(device)
 
     def __call__(self, tokens: Tensor, attend) -> Tensor:
-        """The logits of (n,) tokens. attend(layer, q, k, v) sees (n, heads, size), not rotated yet."""
+        """The logits of (n,) tokens. attend(layer, q, k, v) applies the rotary embedding itself."""
         x = self.embedding[tokens]
         for n, layer in enumerate(self.layers):
-            projected = (rms_norm(x, (WIDTH,)) @ layer["qkv"].T).unflatten(-1, (-1, SIZE))
+            projected = (rms_norm(x, (WIDTH,)) @ layer["qkv"].T).unflatten(-1, (-1, HEAD_DIM))
             q, k, v = projected.split((HEADS, KV_HEADS, KV_HEADS), dim=1)
             x = x + attend(n, q, k, v).flatten(1) @ layer["out"].T
             up, gate = (rms_norm(x, (WIDTH,)) @ layer["up"].T).chunk(2, dim=-1)
@@ -66,121 +68,124 @@ class Model:
 @dataclass
 class Request:
     prompt: list[int]
-    wanted: int  # tokens
-    arrives: int  # at this step
-    told: list[int] = field(default_factory=list)
-    done: int = 0  # tokens in the cache
+    max_new_tokens: int
+    arrival_step: int
+    output: list[int] = field(default_factory=list)
+    cached: int = 0  # tokens in the cache
     pages: list[int] = field(default_factory=list)
 
     @property
     def tokens(self) -> list[int]:
-        return self.prompt + self.told
+        return self.prompt + self.output
 
     @property
-    def longest(self) -> int:
-        return len(self.prompt) + self.wanted
+    def max_tokens(self) -> int:
+        return len(self.prompt) + self.max_new_tokens
 
 
 class Server:
-    """Runs requests together. A request starts once there are pages for all of its tokens."""
+    """Runs requests in a batch. A request starts when pages for all of its tokens are free."""
 
     def __init__(self, model: Model, device: str, cache: torch.dtype) -> None:
         self.model, self.device = model, device
-        shape = (LAYERS, PAGES, PAGE, KV_HEADS, SIZE)
+        shape = (LAYERS, PAGES, PAGE, KV_HEADS, HEAD_DIM)
         self.k, self.v = (torch.zeros(shape, dtype=cache, device=device) for _ in "kv")
         self.free = list(range(PAGES))
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
-        self.most_together = 0
+        self.max_batch = 0
 
     def step(self) -> None:
         self._admit()
-        self.most_together = max(self.most_together, len(self.running))
-        # Decode first, one token each; prompts share what is left of the step.
-        left, taken = TOKENS_PER_STEP, []
-        for request in sorted(self.running, key=lambda r: len(r.tokens) - r.done):
-            count = min(left, len(request.tokens) - request.done)
+        self.max_batch = max(self.max_batch, len(self.running))
+        # Decode tokens have priority; prompts share the rest of the step.
+        budget, batch = TOKENS_PER_STEP, []
+        for request in sorted(self.running, key=lambda r: len(r.tokens) - r.cached):
+            count = min(budget, len(request.tokens) - request.cached)
             if count > 0:
-                taken.append((request, count))
-                left -= count
-        logits = self._forward(taken)
-        for (request, count), last in zip(taken, logits):
-            request.done += count
-            if request.done == len(request.tokens):
-                request.told.append(int(last.argmax()))
-        for request in [r for r in self.running if len(r.told) == r.wanted]:
+                batch.append((request, count))
+                budget -= count
+        logits = self._forward(batch)
+        for (request, count), last in zip(batch, logits):
+            request.cached += count
+            if request.cached == len(request.tokens):
+                request.output.append(int(last.argmax()))
+        for request in [r for r in self.running if len(r.output) == r.max_new_tokens]:
             self.running.remove(request)
             self.free += request.pages
 
     def _admit(self) -> None:
         while self.waiting:
-            needed = -(-self.waiting[0].longest // PAGE)
+            needed = -(-self.waiting[0].max_tokens // PAGE)
             if needed > len(self.free):
                 return
             request = self.waiting.popleft()
             request.pages = [self.free.pop() for _ in range(needed)]
             self.running.append(request)
 
-    def _forward(self, taken: list[tuple[Request, int]]) -> Tensor:
-        """The logits behind the last token of each."""
-        pieces = [r.tokens[r.done : r.done + count] for r, count in taken]
-        tokens = torch.tensor([token for piece in pieces for token in piece], device=self.device)
-        ends = torch.tensor([len(p) for p in pieces]).cumsum(0)
+    def _forward(self, batch: list[tuple[Request, int]]) -> Tensor:
+        """The logits after the last token of each request."""
+        chunks = [r.tokens[r.cached : r.cached + count] for r, count in batch]
+        tokens = torch.tensor([token for chunk in chunks for token in chunk], device=self.device)
+        ends = torch.tensor([len(chunk) for chunk in chunks]).cumsum(0)
         starts = torch.cat((torch.zeros(1, dtype=torch.int64), ends))
-        table = torch.zeros(len(taken), max(len(r.pages) for r, _ in taken), dtype=torch.int32)
-        for n, (request, _) in enumerate(taken):
+        table = torch.zeros(len(batch), max(len(r.pages) for r, _ in batch), dtype=torch.int32)
+        for n, (request, _) in enumerate(batch):
             table[n, : len(request.pages)] = torch.tensor(request.pages)
-        told = {
+        arguments = {
             "cu_seqlens_q": starts.int().to(self.device),
             "cu_seqlens_k_new": starts.int().to(self.device),
-            "cache_seqlens": torch.tensor([r.done for r, _ in taken]).int().to(self.device),
+            "cache_seqlens": torch.tensor([r.cached for r, _ in batch]).int().to(self.device),
             "page_table": table.to(self.device),
-            "max_seqlen_q": max(len(p) for p in pieces),
+            "max_seqlen_q": max(len(chunk) for chunk in chunks),
         }
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return rocflash.decode(
                 q, self.k[layer], self.v[layer], k=k.to(self.k.dtype), v=v.to(self.v.dtype),
                 rotary_cos=self.model.cos, rotary_sin=self.model.sin, rotary_interleaved=False,
-                causal=True, want_lse=False, **told,
+                causal=True, want_lse=False, **arguments,
             )[0]  # fmt: skip
 
         return self.model(tokens, attend)[(ends - 1).to(self.device)]
 
 
-def alone(model: Model, request: Request, device: str, cache: torch.dtype) -> list[int]:
-    """The same tokens, each from all that come before it, with plain attention."""
-    told: list[int] = []
+def generate(model: Model, request: Request, device: str, cache: torch.dtype) -> list[int]:
+    """The tokens of one request, each with naive attention over all previous tokens."""
+    output: list[int] = []
 
-    def turned(x: Tensor) -> Tensor:
+    def rotate(x: Tensor) -> Tensor:
         cos, sin = model.cos[: len(x), None], model.sin[: len(x), None]
         a, b = x.float().chunk(2, dim=-1)
         return torch.cat((a * cos - b * sin, a * sin + b * cos), -1).to(x.dtype)
 
     def attend(_: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        q = turned(q)
-        k, v = (x.to(q.dtype).repeat_interleave(HEADS // KV_HEADS, 1) for x in (turned(k.to(cache)), v.to(cache)))
-        scores = torch.einsum("qhd,khd->hqk", q, k) * SIZE**-0.5
-        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=device).triu(1)
-        return torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, float("-inf")).softmax(-1), v)
+        q = rotate(q)
+        k, v = (
+            x.to(q.dtype).repeat_interleave(HEADS // KV_HEADS, 1)
+            for x in (rotate(k.to(cache)), v.to(cache))
+        )
+        scores = torch.einsum("qhd,khd->hqk", q, k) * HEAD_DIM**-0.5
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=device).triu(1)
+        return torch.einsum("hqk,khd->qhd", scores.masked_fill(mask, float("-inf")).softmax(-1), v)
 
-    for _ in range(request.wanted):
-        tokens = torch.tensor(request.prompt + told, device=device)
-        told.append(int(model(tokens, attend)[-1].argmax()))
-    return told
+    for _ in range(request.max_new_tokens):
+        tokens = torch.tensor(request.prompt + output, device=device)
+        output.append(int(model(tokens, attend)[-1].argmax()))
+    return output
 
 
 def requests(count: int, seed: int) -> list[Request]:
-    source = torch.Generator().manual_seed(seed + 1)
+    generator = torch.Generator().manual_seed(seed + 1)
 
     def number(low: int, high: int) -> int:
-        return int(torch.randint(low, high, (), generator=source))
+        return int(torch.randint(low, high, (), generator=generator))
 
     return [
         Request(
-            prompt=torch.randint(VOCABULARY, (number(1, 90),), generator=source).tolist(),
-            wanted=number(4, 24),
-            arrives=number(0, 20),
+            prompt=torch.randint(VOCABULARY, (number(1, 90),), generator=generator).tolist(),
+            max_new_tokens=number(4, 24),
+            arrival_step=number(0, 20),
         )
         for _ in range(count)
     ]
@@ -189,33 +194,37 @@ def requests(count: int, seed: int) -> list[Request]:
 @torch.no_grad()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("device", nargs="?", default="cpu")
+    add_device_option(parser)
     parser.add_argument("--cache", default="float32", choices=["float32", "float16", "bfloat16"])
     parser.add_argument("--requests", type=int, default=12)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    cache = getattr(torch, given.cache)
-    model = Model(given.seed, given.device)
-    server = Server(model, given.device, cache)
-    all_of_them = requests(given.requests, given.seed)
-    to_come = deque(sorted(all_of_them, key=lambda r: r.arrives))
-    steps, begin = 0, time.perf_counter()
-    while to_come or server.waiting or server.running:
-        while to_come and to_come[0].arrives <= steps:
-            server.waiting.append(to_come.popleft())
+    options = parser.parse_args()
+    device = chosen_device(parser, options)
+    if device.startswith("sim:"):
+        parser.error(f"device is {device!r}; the simulator serves the self-tests only")
+    cache = getattr(torch, options.cache)
+    model = Model(options.seed, device)
+    server = Server(model, device, cache)
+    submitted = requests(options.requests, options.seed)
+    pending = deque(sorted(submitted, key=lambda r: r.arrival_step))
+    steps, start = 0, time.perf_counter()
+    while pending or server.waiting or server.running:
+        while pending and pending[0].arrival_step <= steps:
+            server.waiting.append(pending.popleft())
         if server.waiting or server.running:
             server.step()
         steps += 1
-    took = time.perf_counter() - begin
-    total = sum(len(r.tokens) for r in all_of_them)
-    wrong = [n for n, r in enumerate(all_of_them) if r.told != alone(model, r, given.device, cache)]
+    elapsed = time.perf_counter() - start
+    total = sum(len(r.tokens) for r in submitted)
+    wrong = [n for n, r in enumerate(submitted) if r.output != generate(model, r, device, cache)]
     print(
-        f"{len(all_of_them)} requests, {total} tokens in {steps} steps and {took:.2f} s on {given.device}, "
-        f"{given.cache} cache; up to {server.most_together} at a time"
+        f"{len(submitted)} requests, {total} tokens in {steps} steps and {elapsed:.2f} s on "
+        f"{device}, "
+        f"{options.cache} cache; up to {server.max_batch} in a batch"
     )
     if wrong:
-        raise SystemExit(f"requests {wrong}: tokens differ from those of plain attention")
-    print("tokens are those of plain attention")
+        raise SystemExit(f"requests {wrong}: tokens differ from those of naive attention")
+    print("tokens are those of naive attention")
 
 
 if __name__ == "__main__":

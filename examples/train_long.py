@@ -1,14 +1,18 @@
-"""Trains a small Llama-style model on sequences that no single process may hold, over torch.distributed.
+"""Trains a small Llama-style model with context parallelism, on sequences longer than one process
+may hold.
 
-    torchrun --nproc-per-node 2 examples/train_long.py                       # 4096 rows, at most 2048 per process
-    python examples/train_long.py                                            # refused: one process may not hold them
-    torchrun --nproc-per-node 2 examples/train_long.py --length 512 --compare    # same losses as the unsplit run
-    torchrun --nproc-per-node 2 --max-restarts 1 examples/train_long.py --checkpoint run.pt --kill-at 12
+    # 4096 rows, at most 2048 per process; rejected in one process
+    torchrun --nproc-per-node 2 examples/train_long.py
+    # the same losses as in one process
+    torchrun --nproc-per-node 2 examples/train_long.py --length 512 --compare
+    # one process is killed and restarted
+    torchrun --nproc-per-node 2 --max-restarts 1 examples/train_long.py --checkpoint run.pt \\
+        --kill-at 12
 
-The second half of each sequence repeats its first half, so what is to be predicted lies half a sequence back. Every
-process has all parameters and 1/N of the rows; gradients are added up. With --checkpoint the state is saved every
-few steps, and a new start goes on from there: with --kill-at one process ends itself at that step (once), and torchrun
-starts all again.
+The second half of each sequence repeats the first, so predictions depend on tokens half a sequence
+back. Every process has all parameters and 1/N of the rows; gradients are summed. With --checkpoint
+the state is saved every few steps, and a restarted run resumes from it. With --kill-at one process
+kills itself at that step (once), and torchrun restarts all.
 """
 
 from __future__ import annotations
@@ -38,13 +42,13 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, rotary: Tensor, split: bool) -> Tensor:
         parts = (self.heads, self.kv_heads, self.kv_heads)
         q, k, v = self.qkv(x).view(*x.shape[:2], -1, self.size).split(parts, dim=2)
-        q, k = turned(q, rotary), turned(k, rotary)
+        q, k = apply_rotary(q, rotary), apply_rotary(k, rotary)
         attend = rfd.attention if split else rocflash.attention
         return self.out(attend(q, k, v, causal=True).flatten(2))
 
 
-def turned(x: Tensor, rotary: Tensor) -> Tensor:
-    """Rotary embedding; `rotary` has a complex number for each row and pair of columns."""
+def apply_rotary(x: Tensor, rotary: Tensor) -> Tensor:
+    """Rotary embedding; `rotary` has one complex factor per row and pair of columns."""
     pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
     return torch.view_as_real(pairs * rotary[None, :, None]).flatten(-2).to(x.dtype)
 
@@ -64,7 +68,9 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, words: int, width: int, heads: int, kv_heads: int, layers: int, most_rows: int) -> None:
+    def __init__(
+        self, words: int, width: int, heads: int, kv_heads: int, layers: int, most_rows: int
+    ) -> None:
         super().__init__()
         self.most_rows = most_rows
         self.embedding = nn.Embedding(words, width)
@@ -76,8 +82,9 @@ class Model(nn.Module):
     def forward(self, tokens: Tensor, positions: Tensor, split: bool) -> Tensor:
         if tokens.shape[1] > self.most_rows:
             raise SystemExit(
-                f"train_long.py: {tokens.shape[1]} rows; a process may hold {self.most_rows} (--most-rows). "
-                "Start more: torchrun --nproc-per-node N"
+                f"train_long.py: --length {tokens.shape[1]}: a process may hold {self.most_rows} "
+                "rows (--most-rows). "
+                "Start more processes: torchrun --nproc-per-node N"
             )
         angles = positions.float()[:, None] * self.frequencies
         rotary = torch.polar(torch.ones_like(angles), angles)
@@ -88,7 +95,7 @@ class Model(nn.Module):
 
 
 def batch_of(step: int, batch: int, length: int, words: int) -> tuple[Tensor, Tensor]:
-    """Tokens and what follows each of them: always the same ones for a step."""
+    """Tokens and targets, a function of the step."""
     draw = torch.Generator().manual_seed(step)
     half = torch.randint(0, words, (batch, length // 2 + 1), generator=draw)
     whole = torch.cat([half, half], dim=1)[:, : length + 1]
@@ -96,7 +103,7 @@ def batch_of(step: int, batch: int, length: int, words: int) -> tuple[Tensor, Te
 
 
 def step_of(model: Model, tokens: Tensor, targets: Tensor, split: bool) -> float:
-    """Leaves the whole batch's gradients in the model and returns its loss."""
+    """Computes the gradients of the whole batch and returns its loss."""
     length, count = tokens.shape[1], targets.numel()
     if split:
         tokens, targets = (rfd.shard_sequence(x, None) for x in (tokens, targets))
@@ -118,14 +125,21 @@ def step_of(model: Model, tokens: Tensor, targets: Tensor, split: bool) -> float
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
-    """All or nothing: a process that is killed while it writes leaves the last state whole."""
+    """Writes atomically: a process killed while it writes leaves the previous state intact."""
     torch.save(state, f"{path}.new")
     os.replace(f"{path}.new", path)
 
 
 def train(options: argparse.Namespace, split: bool) -> list[float]:
     torch.manual_seed(0)
-    model = Model(options.words, options.width, options.heads, options.kv_heads, options.layers, options.most_rows)
+    model = Model(
+        options.words,
+        options.width,
+        options.heads,
+        options.kv_heads,
+        options.layers,
+        options.most_rows,
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     rank = dist.get_rank() if split else 0
     losses: list[float] = []
@@ -136,7 +150,7 @@ def train(options: argparse.Namespace, split: bool) -> list[float]:
         optimizer.load_state_dict(state["optimizer"])
         losses = state["losses"]
         if rank == 0:
-            print(f"goes on after step {len(losses) - 1}", flush=True)
+            print(f"resumes after step {len(losses) - 1}", flush=True)
     while len(losses) < options.steps:
         step = len(losses)
         if path is not None and step == options.kill_at and rank == dist.get_world_size() - 1:
@@ -144,25 +158,39 @@ def train(options: argparse.Namespace, split: bool) -> list[float]:
             if not marker.exists():  # once
                 marker.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
-        losses.append(step_of(model, *batch_of(step, options.batch, options.length, options.words), split))
+        losses.append(
+            step_of(model, *batch_of(step, options.batch, options.length, options.words), split)
+        )
         optimizer.step()
         if rank == 0:
-            print(f"{'split' if split else 'whole'} step {step:3}  loss {losses[-1]:.6f}", flush=True)
+            print(
+                f"{'split' if split else 'whole'} step {step:3}  loss {losses[-1]:.6f}", flush=True
+            )
         if path is not None and rank == 0 and len(losses) % options.save_every == 0:
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "losses": losses}
+            state = {
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "losses": losses,
+            }
             save(path, state)
     return losses
 
 
 def join() -> None:
-    """Each start has keys of its own in torchrun's store: those of the last one name processes that have ended."""
+    """Each restart has its own prefix in torchrun's store, where the keys of ended processes
+    remain.
+    """
     store, rank, size = next(dist.rendezvous("env://"))
     start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    dist.init_process_group("gloo", store=dist.PrefixStore(f"start {start}", store), rank=rank, world_size=size)
+    dist.init_process_group(
+        "gloo", store=dist.PrefixStore(f"start {start}", store), rank=rank, world_size=size
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--length", type=int, default=4096, help="rows of a sequence")
     parser.add_argument("--most-rows", type=int, default=2048, help="rows that a process may hold")
     parser.add_argument("--steps", type=int, default=20)
@@ -172,10 +200,14 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--kv-heads", type=int, default=2)
     parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--checkpoint", help="file for the state; training goes on from it")
+    parser.add_argument("--checkpoint", help="file of the state; training resumes from it")
     parser.add_argument("--save-every", type=int, default=5)
-    parser.add_argument("--kill-at", type=int, default=-1, help="the last process ends itself at this step, once")
-    parser.add_argument("--compare", action="store_true", help="train unsplit too and compare the losses")
+    parser.add_argument(
+        "--kill-at", type=int, default=-1, help="the last process kills itself at this step, once"
+    )
+    parser.add_argument(
+        "--compare", action="store_true", help="train in one process too and compare the losses"
+    )
     options = parser.parse_args()
     split = "RANK" in os.environ  # torchrun's
     if split:
@@ -183,7 +215,7 @@ def main() -> None:
     losses = train(options, split)
     if options.compare and split and dist.get_rank() == 0:
         apart = max(abs(a - b) for a, b in zip(losses, train(options, False)))
-        print(f"largest difference of a loss to the unsplit run: {apart:.2e}")
+        print(f"largest difference of a loss to the run in one process: {apart:.2e}")
         if apart > 1e-3 * losses[0]:
             raise SystemExit("train_long.py: the losses differ")
     if split:

@@ -1,4 +1,4 @@
-"""A transformers model on rocflash: a small random Llama from its configuration, trained and sampled.
+"""Trains and samples a small random Llama of transformers on rocflash.
 
 python examples/transformers_model.py
 """
@@ -34,8 +34,8 @@ def main() -> None:
         optimizer.step()
         if step % 10 == 0:
             print(f"step {step:3}  loss {loss.item():.3f}")
-    told = model.eval().generate(count[:1, :6], max_new_tokens=8, do_sample=False)
-    print("counts on:", told[0, 6:].tolist())
+    tokens = model.eval().generate(count[:1, :6], max_new_tokens=8, do_sample=False)
+    print("continuation:", tokens[0, 6:].tolist())
 
 
 if __name__ == "__main__":

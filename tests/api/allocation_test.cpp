@@ -1,5 +1,5 @@
-// Memory that runs out in any call on the CPU is a status with a message, and the next call works.
-// Each attempt runs in a child of its own, since what is made on the first call is made once.
+// Out of memory in any call on the CPU is a status with a message, and the next call succeeds. Each
+// attempt runs in a child process, because a process initializes the library once.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -10,9 +10,9 @@
 namespace rocflash::test {
 namespace {
 
-enum Outcome { good = 0, refused_then_good = 1, still_refused = 2, wrong = 3 };
+enum Outcome { good = 0, failed_then_good = 1, still_failing = 2, no_message = 3 };
 
-// `call` must not allocate on its own account. Returns how many allocations failed.
+// `call` must not allocate itself. Returns how many allocations failed.
 int each_allocation(const char* name, const std::function<rocflash_status()>& call) {
   int failures = 0;
   for (const Failing which : {Failing::one, Failing::rest}) {
@@ -22,13 +22,13 @@ int each_allocation(const char* name, const std::function<rocflash_status()>& ca
         const rocflash_status first = call();
         const bool failed = allocation_failed();
         fail_allocation(0, Failing::one);
-        if (first == ROCFLASH_OK) return failed ? refused_then_good : good;
-        if (*rocflash_last_error() == '\0') return wrong;
-        return call() == ROCFLASH_OK ? refused_then_good : still_refused;
+        if (first == ROCFLASH_OK) return failed ? failed_then_good : good;
+        if (*rocflash_last_error() == '\0') return no_message;
+        return call() == ROCFLASH_OK ? failed_then_good : still_failing;
       });
       if (outcome == good) break;
       ++failures;
-      if (outcome != refused_then_good) {
+      if (outcome != failed_then_good) {
         ADD_FAILURE() << name << ", allocation " << n << ": " << outcome;
         break;
       }
@@ -37,11 +37,11 @@ int each_allocation(const char* name, const std::function<rocflash_status()>& ca
   return failures;
 }
 
-// A call with its workspace at hand, made in the parent by a query that starts nothing.
+// A call with its workspace, allocated in the parent without initializing the library.
 struct Ready {
   explicit Ready(rocflash_backend backend, int threads, Size size = {.b = 2, .sq = 70, .sk = 90})
       : call(size) {
-    call.backend(backend, threads).plug();
+    call.backend(backend, threads).set_pointers();
     memory.resize(std::size_t{1} << 22);
     const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
     call.execution.workspace = memory.data() + (64 - address % 64);
@@ -53,11 +53,12 @@ struct Ready {
 
 TEST(Allocation, ForwardAndBackward) {
   for (const auto backend : {ROCFLASH_BACKEND_CPU, ROCFLASH_BACKEND_REFERENCE,
-                             ROCFLASH_BACKEND_PLAIN, ROCFLASH_BACKEND_STANDARD}) {
-    // The reference allocates per row, which is the same again and again.
-    const bool judge = backend == ROCFLASH_BACKEND_REFERENCE || backend == ROCFLASH_BACKEND_PLAIN;
+                             ROCFLASH_BACKEND_NAIVE, ROCFLASH_BACKEND_STANDARD}) {
+    // The reference backends allocate per row, always in the same way: a small size suffices.
+    const bool is_reference =
+        backend == ROCFLASH_BACKEND_REFERENCE || backend == ROCFLASH_BACKEND_NAIVE;
     const Size size =
-        judge ? Size{.b = 1, .sq = 2, .sk = 2, .h = 1} : Size{.b = 2, .sq = 70, .sk = 90};
+        is_reference ? Size{.b = 1, .sq = 2, .sk = 2, .h = 1} : Size{.b = 2, .sq = 70, .sk = 90};
     for (const int threads : {1, 2}) {
       Ready r(backend, threads, size);
       const Call& c = r.call;
@@ -110,7 +111,7 @@ TEST(Allocation, Queries) {
     driver.struct_size = sizeof driver;
     return rocflash_query_driver(1, &driver);
   });
-  EXPECT_GT(failures, 0) << "the library does not allocate by this program's malloc";
+  EXPECT_GT(failures, 0) << "the library does not call this program's malloc";
   each_allocation("limits", [] {
     rocflash_limits limits{};
     limits.struct_size = sizeof limits;

@@ -1,5 +1,5 @@
-/* A small program in C: the header must be plain C11, and a call must need no more than what it
- * says. */
+/* A minimal C program: the header must be valid C11, and a call must need only the documented
+ * fields. */
 #include <math.h>
 #include <rocflash/rocflash.h>
 #include <string.h>
@@ -26,6 +26,9 @@ int c_program_works(void) {
   if (out[0] != 2 || out[1] != 20) return 4;
   if (fabsf(lse[0] - logf(2)) > 1e-6f) return 5;
   if (strcmp(rocflash_status_name(ROCFLASH_UNSUPPORTED), "ROCFLASH_UNSUPPORTED") != 0) return 6;
-  if (strcmp(rocflash_version(), "0.1.0") != 0 || rocflash_version_number() != 100) return 7;
+  if (strcmp(rocflash_version(), ROCFLASH_VERSION_TEXT) != 0) return 7;
+  if (rocflash_version_number() !=
+      10000 * ROCFLASH_VERSION_MAJOR + 100 * ROCFLASH_VERSION_MINOR + ROCFLASH_VERSION_PATCH)
+    return 7;
   return 0;
 }

@@ -1,4 +1,4 @@
-// What holds for every call: sizes of structs, errors per thread, many threads, forks, workspaces.
+// Properties of every call: struct sizes, per-thread errors, concurrency, fork, workspace.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
-// The child of a fork may start threads: it is what one of the tests is about.
+// One test starts threads in a forked child.
 extern "C" const char* __tsan_default_options();
 extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
 #endif
@@ -25,13 +25,12 @@ namespace {
 
 TEST(Calls, FromC) { EXPECT_EQ(c_program_works(), 0); }
 
-// A program built against a later header: its structs are larger, and it leaves the new fields
-// zero.
+// The struct of a program built against a newer header, with the new fields zero.
 template <class Struct, std::size_t bytes>
-struct Later {
-  explicit Later(const Struct& given) : today(given) { today.struct_size = sizeof *this; }
-  Struct today;
-  char tomorrow[bytes] = {};
+struct Grown {
+  explicit Grown(const Struct& given) : known(given) { known.struct_size = sizeof *this; }
+  Struct known;
+  char added[bytes] = {};
 };
 
 TEST(Calls, LargerStructsWithZeroTailsAreAccepted) {
@@ -39,23 +38,23 @@ TEST(Calls, LargerStructsWithZeroTailsAreAccepted) {
   c.backend(ROCFLASH_BACKEND_REFERENCE).with_sinks().expect_forward();
   c.expect_backward();
   const auto out = c.out.bytes(), dq = c.dq.bytes();
-  Later<rocflash_problem, 24> problem(c.problem);
-  Later<rocflash_forward_outputs, 8> outputs(c.forward_outputs);
-  Later<rocflash_backward_tensors, 16> tensors(c.backward_tensors);
-  Later<rocflash_execution, 8> execution(c.execution);
+  Grown<rocflash_problem, 24> problem(c.problem);
+  Grown<rocflash_forward_outputs, 8> outputs(c.forward_outputs);
+  Grown<rocflash_backward_tensors, 16> tensors(c.backward_tensors);
+  Grown<rocflash_execution, 8> execution(c.execution);
   c.out.fill(9);
   c.dq.fill(9);
-  ASSERT_EQ(rocflash_forward(&problem.today, &outputs.today, &execution.today), ROCFLASH_OK)
+  ASSERT_EQ(rocflash_forward(&problem.known, &outputs.known, &execution.known), ROCFLASH_OK)
       << rocflash_last_error();
-  ASSERT_EQ(rocflash_backward(&problem.today, &tensors.today, &execution.today), ROCFLASH_OK)
+  ASSERT_EQ(rocflash_backward(&problem.known, &tensors.known, &execution.known), ROCFLASH_OK)
       << rocflash_last_error();
   EXPECT_TRUE(c.out.bytes() == out);
   EXPECT_TRUE(c.dq.bytes() == dq);
 }
 
-// The first release's structs are the oldest a caller can have: they may grow, never shrink or
-// shift.
-TEST(Calls, FirstReleaseLayoutStands) {
+// Callers may have the structs of the first release: fields keep their offsets, and structs never
+// shrink.
+TEST(Calls, FirstReleaseLayoutIsKept) {
   EXPECT_EQ(offsetof(rocflash_problem, q), 8u);
   EXPECT_EQ(offsetof(rocflash_problem, max_seqlen_q), 72u);
   EXPECT_EQ(offsetof(rocflash_problem, causal), 88u);
@@ -67,6 +66,7 @@ TEST(Calls, FirstReleaseLayoutStands) {
   EXPECT_GE(sizeof(rocflash_forward_outputs), 32u);
   EXPECT_EQ(offsetof(rocflash_backward_tensors, dbias), 64u);
   EXPECT_EQ(offsetof(rocflash_backward_tensors, dalibi_slopes), 72u);
+  EXPECT_EQ(offsetof(rocflash_backward_tensors, delta), 80u);
   EXPECT_EQ(offsetof(rocflash_execution, workspace_size), 32u);
   EXPECT_EQ(offsetof(rocflash_device, units), 40u);
 }
@@ -91,7 +91,7 @@ TEST(Calls, StridesMayBeNullForCompactTensors) {
   EXPECT_TRUE(c.out.bytes() == out);
 }
 
-TEST(Calls, ByteOffsetAndPinnedHostMemoryAreHonoured) {
+TEST(Calls, ByteOffsetAndPinnedHostMemoryAreSupported) {
   Call c;
   c.backend(ROCFLASH_BACKEND_REFERENCE).expect_forward();
   const auto out = c.out.bytes();
@@ -106,17 +106,17 @@ TEST(Calls, ByteOffsetAndPinnedHostMemoryAreHonoured) {
   EXPECT_TRUE(c.out.bytes() == out);
 }
 
-// Views that interleave in one buffer, as dq, dk and dv of a packed qkv do, are no overlap.
+// Interleaved views of one buffer, such as dq, dk and dv of a packed qkv, do not overlap.
 TEST(Calls, InterleavedOutputsAreAccepted) {
   Call c({.sq = 5, .sk = 5, .h = 2, .hk = 2});
   c.backend(ROCFLASH_BACKEND_REFERENCE).expect_forward();
   c.expect_backward();
   const auto dq = c.dq.values(), dk = c.dk.values(), dv = c.dv.values();
-  HostTensor together(DType::f32, {1, 5, 3, 2, 4});
+  HostTensor buffer(DType::f32, {1, 5, 3, 2, 4});
   std::int64_t stride[] = {120, 24, 4, 1};
   std::uint64_t offset = 0;
   for (HostTensor* t : {&c.dq, &c.dk, &c.dv}) {
-    t->dl.data = together.dl.data;
+    t->dl.data = buffer.dl.data;
     t->dl.strides = stride;
     t->dl.byte_offset = offset;
     offset += 8 * sizeof(float);
@@ -125,20 +125,20 @@ TEST(Calls, InterleavedOutputsAreAccepted) {
   for (std::int64_t i = 0; i < 5; ++i)
     for (std::int64_t n = 0; n < 8; ++n) {
       const auto at = static_cast<std::size_t>(i * 8 + n);
-      EXPECT_EQ(together.get({0, i, 0, n / 4, n % 4}), dq[at]);
-      EXPECT_EQ(together.get({0, i, 1, n / 4, n % 4}), dk[at]);
-      EXPECT_EQ(together.get({0, i, 2, n / 4, n % 4}), dv[at]);
+      EXPECT_EQ(buffer.get({0, i, 0, n / 4, n % 4}), dq[at]);
+      EXPECT_EQ(buffer.get({0, i, 1, n / 4, n % 4}), dk[at]);
+      EXPECT_EQ(buffer.get({0, i, 2, n / 4, n % 4}), dv[at]);
     }
 }
 
-// Two views of one buffer, neither of which fills its place: rows that are shifted share some, alternate ones none.
-TEST(Calls, ViewsThatShareRowsAreRefused) {
-  HostTensor together(DType::f32, {2, 7, 2, 4});
+// Two strided views of one buffer: shifted views share rows, alternating ones do not.
+TEST(Calls, ViewsThatShareRowsAreRejected) {
+  HostTensor buffer(DType::f32, {2, 7, 2, 4});
   const auto forward = [&](std::int64_t rows, std::int64_t step, std::int64_t shift) {
     Call c({.b = 2, .sq = rows, .sk = 3, .h = 2, .hk = 2});
     std::int64_t stride[] = {56, 8 * step, 4, 1};
     for (HostTensor* t : {&c.q, &c.out}) {
-      t->dl.data = together.dl.data;
+      t->dl.data = buffer.dl.data;
       t->dl.strides = stride;
     }
     c.out.dl.byte_offset = static_cast<std::uint64_t>(shift) * 8 * sizeof(float);
@@ -146,7 +146,7 @@ TEST(Calls, ViewsThatShareRowsAreRefused) {
   };
   EXPECT_EQ(forward(5, 1, 1), ROCFLASH_INVALID_ARGUMENT);
   EXPECT_STREQ(rocflash_last_error(),
-               "out: shares memory with q; an output needs memory of its own");
+               "out overlaps q in memory; an output must not overlap another tensor");
   EXPECT_EQ(forward(3, 2, 2), ROCFLASH_INVALID_ARGUMENT);
   EXPECT_EQ(forward(3, 2, 1), ROCFLASH_OK);
   EXPECT_EQ(forward(3, 1, 3), ROCFLASH_OK);
@@ -166,24 +166,24 @@ TEST(Calls, EachThreadHasItsOwnError) {
     there = rocflash_last_error();
   }).join();
   EXPECT_EQ(fresh, "");
-  EXPECT_EQ(there, "causal: 6; it must be 0 or 1");
+  EXPECT_EQ(there, "causal is 6; it must be 0 or 1");
   EXPECT_EQ(rocflash_last_error(), here);
-  EXPECT_EQ(here, "causal: 5; it must be 0 or 1");
+  EXPECT_EQ(here, "causal is 5; it must be 0 or 1");
 }
 
-TEST(Calls, ASuccessLeavesTheLastErrorAlone) {
+TEST(Calls, SuccessKeepsTheLastError) {
   Call c;
   c.problem.causal = 5;
   ASSERT_EQ(c.forward(), ROCFLASH_INVALID_ARGUMENT);
   c.problem.causal = 0;
   c.expect_forward();
-  EXPECT_STREQ(rocflash_last_error(), "causal: 5; it must be 0 or 1");
+  EXPECT_STREQ(rocflash_last_error(), "causal is 5; it must be 0 or 1");
 }
 
-// Good and bad calls from many threads at once, on every backend: each gets its own answer.
-TEST(Calls, ManyThreadsAtOnce) {
+// Valid and invalid calls from concurrent threads, on every backend.
+TEST(Calls, ConcurrentThreads) {
   constexpr rocflash_backend backends[] = {ROCFLASH_BACKEND_CPU, ROCFLASH_BACKEND_REFERENCE,
-                                           ROCFLASH_BACKEND_PLAIN, ROCFLASH_BACKEND_STANDARD};
+                                           ROCFLASH_BACKEND_NAIVE, ROCFLASH_BACKEND_STANDARD};
   const Size size{.b = 2, .sq = 40, .sk = 70, .h = 4, .hk = 2, .d = 16, .dv = 8};
   std::vector<std::vector<std::byte>> out, dk;
   for (const auto which : backends) {
@@ -207,7 +207,7 @@ TEST(Calls, ManyThreadsAtOnce) {
         c.problem.causal = 100 + n;
         count += c.forward() != ROCFLASH_INVALID_ARGUMENT;
         count +=
-            rocflash_last_error() != "causal: " + std::to_string(100 + n) + "; it must be 0 or 1";
+            rocflash_last_error() != "causal is " + std::to_string(100 + n) + "; it must be 0 or 1";
       }
     });
   }
@@ -222,13 +222,13 @@ std::size_t threads_of_this_process() {
   return count;
 }
 
-// Runs `child` in a fork and expects it to return true within half a minute.
+// Runs `child` in a forked process and expects it to return true within 30 seconds.
 template <class Child>
 void expect_in_fork(Child child) {
   const pid_t id = fork();
   ASSERT_GE(id, 0);
   if (id == 0) {
-    alarm(30);  // a child that hangs is killed, and the parent sees it
+    alarm(30);  // terminates a child that hangs
     _exit(child() ? 0 : 1);
   }
   int status = 0;
@@ -238,7 +238,8 @@ void expect_in_fork(Child child) {
 
 const Size many_blocks{.b = 2, .sq = 64, .sk = 64, .h = 4, .hk = 4, .d = 16, .dv = 16};
 
-// A forked child has none of its parent's threads. It must start its own, not wait for those.
+// A forked child has none of its parent's threads: it must start its own instead of waiting for
+// those.
 TEST(Calls, WorkInAForkedChild) {
   Call c(many_blocks);
   c.backend(ROCFLASH_BACKEND_CPU, 4).expect_forward();
@@ -250,14 +251,14 @@ TEST(Calls, WorkInAForkedChild) {
     const bool good = c.forward() == ROCFLASH_OK && c.backward() == ROCFLASH_OK;
     return good && c.out.bytes() == out && c.dq.bytes() == dq && threads_of_this_process() >= 4;
   });
-  c.expect_forward();  // and the parent's pool still works
+  c.expect_forward();  // the parent's pool still works
   EXPECT_TRUE(c.out.bytes() == out);
 }
 
-// The fork may happen while the pool is at work for another thread, its mutex locked.
-TEST(Calls, WorkInAChildThatWasForkedInTheMiddle) {
+// The process may fork while the pool computes for another thread and its mutex is locked.
+TEST(Calls, WorkInAChildForkedDuringACall) {
   std::atomic<bool> stop{false};
-  std::thread busy([&] {
+  std::thread other([&] {
     Call c(many_blocks);
     c.backend(ROCFLASH_BACKEND_CPU, 4);
     while (!stop) c.forward();
@@ -268,18 +269,18 @@ TEST(Calls, WorkInAChildThatWasForkedInTheMiddle) {
     expect_in_fork([&] { return c.forward() == ROCFLASH_OK; });
   }
   stop = true;
-  busy.join();
+  other.join();
 }
 
-// The query needs no memory behind the tensors, and refuses what the call would refuse.
-TEST(Workspace, IsToldWithoutData) {
+// The query accepts null data, and rejects what the call would reject.
+TEST(Workspace, QueryNeedsNoData) {
   Call c({.b = 2, .sq = 33, .sk = 65});
   c.with_bias().with_sinks();
   for (const auto which :
        {ROCFLASH_BACKEND_CPU, ROCFLASH_BACKEND_STANDARD, ROCFLASH_BACKEND_REFERENCE}) {
     c.backend(which, 2);
-    c.plug();
-    std::size_t forward = 1, backward = 1, forward_blind = 2, backward_blind = 2;
+    c.set_pointers();
+    std::size_t forward = 1, backward = 1, forward_null = 2, backward_null = 2;
     ASSERT_EQ(rocflash_forward_workspace(&c.problem, &c.forward_outputs, &c.execution, &forward),
               ROCFLASH_OK);
     ASSERT_EQ(rocflash_backward_workspace(&c.problem, &c.backward_tensors, &c.execution, &backward),
@@ -289,15 +290,15 @@ TEST(Workspace, IsToldWithoutData) {
     std::vector<void*> data;
     for (HostTensor* t : all) data.push_back(std::exchange(t->dl.data, nullptr));
     EXPECT_EQ(
-        rocflash_forward_workspace(&c.problem, &c.forward_outputs, &c.execution, &forward_blind),
+        rocflash_forward_workspace(&c.problem, &c.forward_outputs, &c.execution, &forward_null),
         ROCFLASH_OK)
         << rocflash_last_error();
     EXPECT_EQ(
-        rocflash_backward_workspace(&c.problem, &c.backward_tensors, &c.execution, &backward_blind),
+        rocflash_backward_workspace(&c.problem, &c.backward_tensors, &c.execution, &backward_null),
         ROCFLASH_OK)
         << rocflash_last_error();
-    EXPECT_EQ(forward_blind, forward);
-    EXPECT_EQ(backward_blind, backward);
+    EXPECT_EQ(forward_null, forward);
+    EXPECT_EQ(backward_null, backward);
     c.problem.softcap = -1;
     EXPECT_EQ(rocflash_forward_workspace(&c.problem, &c.forward_outputs, &c.execution, &forward),
               ROCFLASH_INVALID_ARGUMENT);
@@ -309,9 +310,9 @@ TEST(Workspace, IsToldWithoutData) {
 using Query = rocflash_status (*)(Call&, std::size_t*);
 using Run = rocflash_status (*)(Call&);
 
-// Too small, missing and misaligned are refused with the outputs untouched; exactly enough is
-// enough.
-void expect_workspace_is_checked(Call& c, Query query, Run run, int& needing) {
+// A workspace that is too small, null or misaligned is rejected and the outputs are not written.
+// The queried size suffices.
+void expect_workspace_is_checked(Call& c, Query query, Run run, int& with_workspace) {
   std::size_t bytes = 0;
   ASSERT_EQ(query(c, &bytes), ROCFLASH_OK) << rocflash_last_error();
   c.execution.workspace = nullptr;
@@ -320,31 +321,31 @@ void expect_workspace_is_checked(Call& c, Query query, Run run, int& needing) {
     EXPECT_EQ(run(c), ROCFLASH_OK) << rocflash_last_error();
     return;
   }
-  ++needing;
+  ++with_workspace;
   const std::string size = std::to_string(bytes);
   const auto before_out = c.out.bytes(), before_dq = c.dq.bytes();
-  Memory memory(bytes);  // to the byte, so that a sanitizer sees the first one past it
+  Memory memory(bytes);  // of exactly this size, so that a sanitizer detects an access past it
   c.execution.workspace = memory.data;
   c.execution.workspace_size = bytes - 1;
   EXPECT_EQ(run(c), ROCFLASH_INVALID_ARGUMENT);
-  EXPECT_EQ(rocflash_last_error(), "workspace_size: " + std::to_string(bytes - 1) +
-                                       "; this call needs " + size +
-                                       " bytes (the workspace query tells)");
+  EXPECT_EQ(rocflash_last_error(), "workspace_size is " + std::to_string(bytes - 1) +
+                                       "; it must be at least " + size +
+                                       " for this call, the size that the workspace query returns");
   c.execution.workspace_size = bytes;
   c.execution.workspace = nullptr;
   EXPECT_EQ(run(c), ROCFLASH_INVALID_ARGUMENT);
-  EXPECT_EQ(rocflash_last_error(), "workspace: is null, but this call needs " + size + " bytes");
+  EXPECT_EQ(rocflash_last_error(), "workspace is null; this call requires " + size + " bytes");
   c.execution.workspace = memory.data + 8;
   EXPECT_EQ(run(c), ROCFLASH_INVALID_ARGUMENT);
   EXPECT_STREQ(rocflash_last_error(),
-               "workspace: its address is 8 past a multiple of 64; it must be a multiple");
+               "workspace is 8 bytes past a multiple of 64; it must be aligned to 64 bytes");
   EXPECT_TRUE(c.out.bytes() == before_out && c.dq.bytes() == before_dq);
   c.execution.workspace = memory.data;
   EXPECT_EQ(run(c), ROCFLASH_OK) << rocflash_last_error();
 }
 
 TEST(Workspace, IsChecked) {
-  int needing = 0;
+  int with_workspace = 0;
   for (const auto which : {ROCFLASH_BACKEND_CPU, ROCFLASH_BACKEND_STANDARD}) {
     for (const std::int64_t sq : {1, 40}) {
       Call c({.b = 2, .sq = sq, .sk = 70, .h = 4, .hk = 2, .d = 16, .dv = 8});
@@ -358,7 +359,7 @@ TEST(Workspace, IsChecked) {
           [](Call& call) {
             return rocflash_forward(&call.problem, &call.forward_outputs, &call.execution);
           },
-          needing);
+          with_workspace);
       expect_workspace_is_checked(
           c,
           [](Call& call, std::size_t* bytes) {
@@ -368,10 +369,10 @@ TEST(Workspace, IsChecked) {
           [](Call& call) {
             return rocflash_backward(&call.problem, &call.backward_tensors, &call.execution);
           },
-          needing);
+          with_workspace);
     }
   }
-  EXPECT_GT(needing, 0) << "no call needed a workspace, so nothing was tested";
+  EXPECT_GT(with_workspace, 0) << "no call needed a workspace, so nothing was tested";
 }
 
 }  // namespace

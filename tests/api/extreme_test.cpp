@@ -1,6 +1,6 @@
-// Shapes at the edge of 64 bits. Inputs have strides of 0, so they need next to no memory whatever
-// their shape, and sizes computed from them may leave 64 bits. Such a call is refused, by the query
-// and by the call in the same way, and never answered with a size that wrapped around.
+// Shapes near the limits of 64 bits. Inputs have strides of 0, so they take almost no memory and
+// sizes computed from their shapes may exceed 64 bits. Query and call reject such a problem with
+// the same error; no size wraps around.
 #include <gtest/gtest.h>
 #include <rocflash/rocflash.h>
 
@@ -11,10 +11,10 @@
 namespace rocflash::test {
 namespace {
 
-__extension__ typedef unsigned __int128 Wide;
+__extension__ typedef unsigned __int128 UInt128;
 
-// Behind every tensor; nothing of it is read or written. Outputs start above all inputs, so that
-// they share no memory however far they reach.
+// The data of every tensor; it is never accessed. Outputs start above all inputs, so that they
+// share no memory at any size.
 alignas(64) std::byte memory[4096];
 void* const above = reinterpret_cast<void*>(0x7ffffffff000);
 
@@ -22,7 +22,7 @@ struct Extreme {
   DLTensor dl{};
   std::vector<std::int64_t> shape, stride;
 
-  // Inputs repeat one row; outputs lie one element behind the other.
+  // Inputs repeat one row; outputs are contiguous.
   Extreme& set(std::vector<std::int64_t> dims, bool output = false,
                DLDataType dtype = {kDLFloat, 32, 1}) {
     shape = std::move(dims);
@@ -61,22 +61,23 @@ class Draw {
   std::mt19937_64 random_;
 };
 
-// The query's answer, and what the call says without a workspace: it must need just that much.
+// The call without a workspace must require exactly the queried size, or fail with the same error.
 template <class Query, class Run>
-void expect_agreement(Wide least, Query query, Run run) {
+void expect_agreement(UInt128 least, Query query, Run run) {
   std::size_t bytes = 0;
-  const rocflash_status answered = query(&bytes);
+  const rocflash_status queried = query(&bytes);
   const std::string why = rocflash_last_error();
   const rocflash_status ran = run();
-  if (answered == ROCFLASH_OK) {
-    ASSERT_GE(Wide{bytes}, least) << "the size wrapped around";
+  if (queried == ROCFLASH_OK) {
+    ASSERT_GE(UInt128{bytes}, least) << "the size wrapped around";
     ASSERT_EQ(ran, ROCFLASH_INVALID_ARGUMENT);
-    ASSERT_EQ(rocflash_last_error(), "workspace_size: 0; this call needs " + std::to_string(bytes) +
-                                         " bytes (the workspace query tells)");
+    ASSERT_EQ(rocflash_last_error(),
+              "workspace_size is 0; it must be at least " + std::to_string(bytes) +
+                  " for this call, the size that the workspace query returns");
   } else {
-    ASSERT_EQ(ran, answered);
+    ASSERT_EQ(ran, queried);
     ASSERT_EQ(rocflash_last_error(), why);
-    ASSERT_TRUE(answered == ROCFLASH_INVALID_ARGUMENT || answered == ROCFLASH_UNSUPPORTED) << why;
+    ASSERT_TRUE(queried == ROCFLASH_INVALID_ARGUMENT || queried == ROCFLASH_UNSUPPORTED) << why;
   }
 }
 
@@ -120,7 +121,7 @@ struct Given {
     lse.stride.back() = 0;
     tensors.dk = &dk.set(rows(rows_k, hk, d), true).dl;
   }
-  Wide query_rows() const { return Wide(rows_q) * Wide(h) * Wide(packed ? 1 : b); }
+  UInt128 query_rows() const { return UInt128(rows_q) * UInt128(h) * UInt128(packed ? 1 : b); }
 
   alignas(64) std::int32_t lengths[3] = {0, 0, 0};
   bool packed;
@@ -133,7 +134,7 @@ struct Given {
   rocflash_execution execution{};
 };
 
-TEST(Extreme, TheIssuesOwnShape) {
+TEST(Extreme, BackwardWorkspaceOverflow) {
   Draw draw(1);
   Given g(draw);
   g.problem = {};
@@ -153,15 +154,15 @@ TEST(Extreme, TheIssuesOwnShape) {
   EXPECT_EQ(rocflash_backward_workspace(&g.problem, &g.tensors, &g.execution, &bytes),
             ROCFLASH_UNSUPPORTED);
   EXPECT_STREQ(rocflash_last_error(),
-               "q: 1 sequences in 2147483648 rows of 2147483648 heads, and 2 rows of k; the "
-               "workspace of this call would exceed 64-bit addresses");
+               "q has 1 sequences in 2147483648 rows of 2147483648 heads, and k has 2 rows; the "
+               "workspace of this call must fit in 64-bit addresses");
   EXPECT_EQ(bytes, 77u);
   EXPECT_EQ(rocflash_backward(&g.problem, &g.tensors, &g.execution), ROCFLASH_UNSUPPORTED);
 }
 
 TEST(Extreme, ForwardAndBackward) {
   Draw draw(2);
-  int answered = 0;
+  int accepted = 0;
   for (int n = 0; n < 20000; ++n) {
     Given g(draw);
     SCOPED_TRACE(testing::Message()
@@ -178,13 +179,13 @@ TEST(Extreme, ForwardAndBackward) {
         [&](std::size_t* bytes) {
           const auto status =
               rocflash_backward_workspace(&g.problem, &g.tensors, &g.execution, bytes);
-          answered += status == ROCFLASH_OK;
+          accepted += status == ROCFLASH_OK;
           return status;
         },
         [&] { return rocflash_backward(&g.problem, &g.tensors, &g.execution); });
     if (testing::Test::HasFatalFailure()) return;
   }
-  EXPECT_GT(answered, 1000);
+  EXPECT_GT(accepted, 1000);
 }
 
 TEST(Extreme, Decode) {
@@ -212,7 +213,7 @@ TEST(Extreme, Decode) {
     }
     if (rotates) append.rotary_cos = append.rotary_sin = &cos.set({Draw::two(40), g.d / 2}).dl;
     expect_agreement(
-        rotates ? g.query_rows() * Wide(g.d) * sizeof(float) : 0,
+        rotates ? g.query_rows() * UInt128(g.d) * sizeof(float) : 0,
         [&](std::size_t* bytes) {
           return rocflash_decode_workspace(&g.problem, &append, &g.outputs, &g.execution, bytes);
         },
@@ -224,17 +225,16 @@ TEST(Extreme, Decode) {
   }
 }
 
-// Nothing to compute, in shapes whose products leave 64 bits; the others are refused for their
-// outputs.
+// Empty problems whose other sizes have products beyond 64 bits. Their outputs may be rejected.
 TEST(Extreme, Combine) {
   Draw draw(4);
   for (int n = 0; n < 5000; ++n) {
-    const std::int64_t parts = draw.rows(), b = draw.batch(), rows = draw.rows(), h = draw.heads(),
+    const std::int64_t splits = draw.rows(), b = draw.batch(), rows = draw.rows(), h = draw.heads(),
                        d = draw.rows();
-    if (b > 0 && rows > 0 && d > 0) continue;  // would compute
+    if (b > 0 && rows > 0 && d > 0) continue;  // not empty
     Extreme out_partial, lse_partial, out;
-    out_partial.set({parts, b, rows, h, d});
-    lse_partial.set({parts, b, h, rows});
+    out_partial.set({splits, b, rows, h, d});
+    lse_partial.set({splits, b, h, rows});
     out.set({b, rows, h, d}, true);
     const rocflash_status status =
         rocflash_combine(&out_partial.dl, &lse_partial.dl, &out.dl, nullptr, nullptr);

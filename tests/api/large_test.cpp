@@ -1,6 +1,5 @@
-// Tensors that span more than 2^31 elements, in address space that is reserved but never filled:
-// only the rows that a call touches become real. Indices that pass through 32 bits would land
-// elsewhere.
+// Tensors that span more than 2^31 elements, in reserved address space: only accessed pages are
+// committed. Indices truncated to 32 bits would access other rows.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -30,8 +29,8 @@ class Reserved {
   void* data_;
 };
 
-// A tensor's values spread over reserved memory, every dimension but the last `step` elements or
-// more apart.
+// Copies a tensor to reserved memory with strides of at least `step` in every dimension but the
+// last.
 class Spread {
  public:
   Spread(HostTensor& t, std::int64_t step) : of_(t) {
@@ -49,7 +48,7 @@ class Spread {
     t.dl.data = memory_->data();
     t.dl.strides = stride_.data();
   }
-  // Brings results back to the compact tensor.
+  // Copies results back to the compact tensor.
   void collect() { copy(false); }
   std::int64_t span() const { return stride_[0]; }
 
@@ -77,8 +76,8 @@ void expect_spread_equals_compact(DType dtype, rocflash_backend backend) {
   Call c(size, dtype);
   c.with_bias().with_mask().with_sinks().with_alibi(true).backend(backend, 2).expect_forward();
   c.expect_backward();
-  std::vector<std::vector<double>> wanted;
-  for (const HostTensor* t : c.outputs()) wanted.push_back(t->values());
+  std::vector<std::vector<double>> expected;
+  for (const HostTensor* t : c.outputs()) expected.push_back(t->values());
 
   const std::int64_t step = (std::int64_t{1} << 31) + 5;
   std::vector<std::unique_ptr<Spread>> spread;
@@ -89,7 +88,7 @@ void expect_spread_equals_compact(DType dtype, rocflash_backend backend) {
   c.expect_backward();
   for (auto& s : spread) s->collect();
   std::size_t n = 0;
-  for (const HostTensor* t : c.outputs()) EXPECT_EQ(t->values(), wanted[n++]) << n;
+  for (const HostTensor* t : c.outputs()) EXPECT_EQ(t->values(), expected[n++]) << n;
 }
 
 TEST(Large, StridesBeyond32Bits) {
@@ -99,8 +98,8 @@ TEST(Large, StridesBeyond32Bits) {
   expect_spread_equals_compact(DType::f16, ROCFLASH_BACKEND_STANDARD);
 }
 
-// More keys than 31 bits can count, of which a window leaves the last few: a call does not walk the
-// others.
+// More than 2^31 keys, of which a window leaves the last few visible: a call does not iterate over
+// the others.
 TEST(Large, KeysBeyond31Bits) {
   const std::int64_t keys = 3 * (std::int64_t{1} << 30) + 11;
   Call c({.sq = 4, .sk = 16, .h = 2, .hk = 1, .d = 4, .dv = 2}, DType::f16);

@@ -1,5 +1,4 @@
-// The way in from Python, with a make-believe interpreter: what it asks of one, and what it
-// answers.
+// The CPU fast path from Python, with a fake interpreter.
 #include "api/python.hpp"
 
 #include <gtest/gtest.h>
@@ -9,68 +8,13 @@
 #include <tuple>
 #include <vector>
 
+#include "support/interpreter.hpp"
+
 namespace {
 
-struct Object {
-  enum Kind { other, tensor, number, tuple, memory } kind = other;
-  DLTensor described{};
-  double value = 0;
-  std::vector<Object*> items;
-  rocflash_prepared prepared{};
-  int references = 0;
-};
+using namespace rocflash::test;
 
-Object none, yes, no, float_type;
-bool error = false, unlocked = false, unlocked_once = false, locked_while_reading = true;
-
-Object* as_object(void* object) { return static_cast<Object*>(object); }
-
-int describe(void* object, DLTensor* tensor) {
-  locked_while_reading &= !unlocked;
-  error |= as_object(object)->kind != Object::tensor;
-  *tensor = as_object(object)->described;
-  return error ? -1 : 0;
-}
-
-rocflash_exchange table() {
-  return {.major = 1,
-          .minor = 3,
-          .older = nullptr,
-          .allocate = nullptr,
-          .export_tensor = nullptr,
-          .import_tensor = nullptr,
-          .describe = describe};
-}
-
-rocflash_interpreter interpreter(const rocflash_exchange* exchange) {
-  rocflash_interpreter i{};
-  i.struct_size = sizeof i;
-  i.prepared_size = sizeof(rocflash_prepared);
-  i.exchange = exchange;
-  i.none = &none;
-  i.done = &yes;
-  i.declined = &no;
-  i.retain = [](void* object) { ++as_object(object)->references; };
-  i.let_others_run = []() -> void* {
-    unlocked = unlocked_once = true;
-    return &none;
-  };
-  i.go_on = [](void* state) { unlocked = state != &none; };
-  i.bytes_of = [](void* object) { return reinterpret_cast<char*>(&as_object(object)->prepared); };
-  i.item_of = [](void* object, std::ptrdiff_t n) -> void* {
-    const auto at = static_cast<std::size_t>(n);
-    error |= at >= as_object(object)->items.size();
-    return error ? nullptr : as_object(object)->items[at];
-  };
-  i.is_instance = [](void* object, void* type) {
-    return type == &float_type && as_object(object)->kind == Object::number ? 1 : 0;
-  };
-  i.double_of = [](void* object) { return as_object(object)->value; };
-  i.float_type = &float_type;
-  return i;
-}
-
-TEST(Python, AnInterpreterThatDoesNotFitIsRefused) {
+TEST(Python, IncompatibleInterpretersAreRejected) {
   rocflash_exchange exchange = table();
   rocflash_interpreter good = interpreter(&exchange);
   EXPECT_EQ(rocflash_python_start(&good), ROCFLASH_OK) << rocflash_last_error();
@@ -81,13 +25,13 @@ TEST(Python, AnInterpreterThatDoesNotFitIsRefused) {
   other = good;
   --other.prepared_size;
   EXPECT_EQ(rocflash_python_start(&other), ROCFLASH_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(rocflash_last_error()).find("prepared_size: "), std::string::npos);
+  EXPECT_NE(std::string(rocflash_last_error()).find("prepared_size is "), std::string::npos);
   other = good;
   other.exchange = nullptr;
   EXPECT_EQ(rocflash_python_start(&other), ROCFLASH_UNSUPPORTED);
 }
 
-TEST(Python, TablesOfOtherVersions) {
+TEST(Python, ExchangeTableVersions) {
   const auto started = [](std::uint32_t major, std::uint32_t minor,
                           const rocflash_exchange* older) {
     rocflash_exchange exchange = table();
@@ -103,10 +47,10 @@ TEST(Python, TablesOfOtherVersions) {
   EXPECT_EQ(started(1, 1, nullptr), ROCFLASH_UNSUPPORTED);
   EXPECT_EQ(started(0, 9, nullptr), ROCFLASH_UNSUPPORTED);
   EXPECT_EQ(started(2, 0, nullptr), ROCFLASH_UNSUPPORTED);
-  EXPECT_EQ(started(2, 0, &known), ROCFLASH_OK);  // the chain leads to what is known
-  rocflash_exchange silent = table();
-  silent.describe = nullptr;
-  const rocflash_interpreter given = interpreter(&silent);
+  EXPECT_EQ(started(2, 0, &known), ROCFLASH_OK);  // `older` points to a known version
+  rocflash_exchange incomplete = table();
+  incomplete.describe = nullptr;
+  const rocflash_interpreter given = interpreter(&incomplete);
   EXPECT_EQ(rocflash_python_start(&given), ROCFLASH_UNSUPPORTED);
 }
 
@@ -117,8 +61,8 @@ class PythonCall : public testing::Test {
     exchange_ = table();
     const rocflash_interpreter i = interpreter(&exchange_);
     ASSERT_EQ(rocflash_python_start(&i), ROCFLASH_OK);
-    error = unlocked = unlocked_once = false;
-    locked_while_reading = true;
+    error = gil_released = gil_was_released = false;
+    gil_held_while_reading = true;
     yes.references = no.references = none.references = 0;
     for (auto [object, data, shape] : {std::tuple{&q_, q_data_, one_},
                                        {&k_, k_data_, two_},
@@ -161,8 +105,8 @@ class PythonCall : public testing::Test {
   Object* call(std::vector<void*> arguments) {
     void* found = rocflash_python_call(&self_, arguments.data(),
                                        static_cast<std::ptrdiff_t>(arguments.size()));
-    EXPECT_FALSE(unlocked);
-    EXPECT_TRUE(locked_while_reading);
+    EXPECT_FALSE(gil_released);
+    EXPECT_TRUE(gil_held_while_reading);
     return as_object(found);
   }
   Object* call() { return call({&q_, &k_, &v_, &options_, &out_}); }
@@ -174,14 +118,14 @@ class PythonCall : public testing::Test {
   Object q_, k_, v_, out_, options_, causal_, scale_, self_;
 };
 
-TEST_F(PythonCall, ComputesWhileOthersRun) {
+TEST_F(PythonCall, ReleasesTheGilWhileItComputes) {
   EXPECT_EQ(call(), &yes);
   EXPECT_EQ(yes.references, 1);
-  EXPECT_TRUE(unlocked_once);
+  EXPECT_TRUE(gil_was_released);
   for (int n = 0; n < 4; ++n) EXPECT_EQ(out_data_[n], static_cast<float>(n + 3));
 }
 
-TEST_F(PythonCall, OtherNumbersAreSaidToBeOther) {
+TEST_F(PythonCall, ChangedNumbersReturnNone) {
   Object same_value, other_value, no_float;
   same_value.kind = other_value.kind = Object::number;
   same_value.value = 0.5;
@@ -196,11 +140,11 @@ TEST_F(PythonCall, OtherNumbersAreSaidToBeOther) {
   EXPECT_EQ(none.references, 2);
 }
 
-TEST_F(PythonCall, DeclinesBeforeAnythingIsWritten) {
+TEST_F(PythonCall, DeclinesBeforeItWritesAnything) {
   const auto declined = [&](Object* answer) {
     EXPECT_EQ(answer, &no);
     EXPECT_EQ(out_data_[0], 0);
-    EXPECT_FALSE(unlocked_once);
+    EXPECT_FALSE(gil_was_released);
   };
   declined(call({&q_, &k_, &v_, &options_}));
   declined(call({}));
@@ -210,7 +154,7 @@ TEST_F(PythonCall, DeclinesBeforeAnythingIsWritten) {
   k_.described.device.device_type = kDLCUDA;
   declined(call());
   k_.described.device.device_type = kDLCPU;
-  two_[3] = 3;  // what the checks refuse
+  two_[3] = 3;  // rejected by validation
   declined(call());
   two_[3] = 4;
   self_.prepared.operation = 7;
@@ -218,11 +162,11 @@ TEST_F(PythonCall, DeclinesBeforeAnythingIsWritten) {
   EXPECT_EQ(no.references, 6);
 }
 
-TEST_F(PythonCall, ErrorsArePassedOn) {
-  EXPECT_EQ(call({&q_, &options_, &v_, &options_, &out_}), nullptr);  // k is no tensor
+TEST_F(PythonCall, ErrorsPropagate) {
+  EXPECT_EQ(call({&q_, &options_, &v_, &options_, &out_}), nullptr);  // k is not a tensor
   EXPECT_TRUE(error);
   error = false;
-  options_.items.pop_back();  // too short a tuple
+  options_.items.pop_back();  // the tuple is too short
   EXPECT_EQ(call(), nullptr);
   EXPECT_TRUE(error);
   EXPECT_EQ(yes.references + no.references + none.references, 0);

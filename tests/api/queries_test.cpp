@@ -1,6 +1,7 @@
-// What the library says about itself and the machine.
+// Queries of the library and the machine.
 #include <gtest/gtest.h>
 #include <rocflash/rocflash.h>
+#include <rocflash/rocflash.hpp>
 
 #include <cstdlib>
 #include <cstring>
@@ -25,7 +26,7 @@ TEST(Queries, Limits) {
   EXPECT_EQ(limits.dropout_steps, 65536);
 }
 
-TEST(Queries, DefaultThreadsFollowTheVariable) {
+TEST(Queries, DefaultThreadsComeFromTheEnvironment) {
   auto limits = sized<rocflash_limits>();
   setenv("ROCFLASH_NUM_THREADS", "7", 1);
   EXPECT_EQ(rocflash_query_limits(&limits), ROCFLASH_OK);
@@ -33,8 +34,8 @@ TEST(Queries, DefaultThreadsFollowTheVariable) {
   setenv("ROCFLASH_NUM_THREADS", "-1", 1);
   EXPECT_EQ(rocflash_query_limits(&limits), ROCFLASH_INVALID_ARGUMENT);
   EXPECT_STREQ(rocflash_last_error(),
-               "ROCFLASH_NUM_THREADS: '-1'; it must be a number from 1 to 1024");
-  setenv("ROCFLASH_NUM_THREADS", "", 1);  // set to nothing is not set
+               "ROCFLASH_NUM_THREADS is '-1'; it must be a number from 1 to 1024");
+  setenv("ROCFLASH_NUM_THREADS", "", 1);  // an empty variable counts as unset
   EXPECT_EQ(rocflash_query_limits(&limits), ROCFLASH_OK);
   unsetenv("ROCFLASH_NUM_THREADS");
 }
@@ -49,13 +50,13 @@ TEST(Queries, FirstDeviceIsTheCpu) {
   EXPECT_TRUE(arch == "baseline" || arch == "avx2" || arch == "avx512" || arch == "avx512_bf16" ||
               arch == "amx")
       << arch;
-  // A path that was forced is the path that is taken.
+  // A forced instruction set is the one in use.
   if (const char* forced = std::getenv("ROCFLASH_CPU_ISA")) {
     EXPECT_EQ(arch, forced);
   }
 }
 
-TEST(Queries, DriversSayWhatCameOfThem) {
+TEST(Queries, DriversReportTheirStatus) {
   const char* names[] = {"hip", "cuda"};
   for (int n = 0; n < 2; ++n) {
     auto driver = sized<rocflash_driver>();
@@ -76,15 +77,15 @@ TEST(Queries, TargetsNameTheirDriver) {
   }
 }
 
-TEST(Queries, RefuseWhatIsNotThere) {
+TEST(Queries, RejectIndicesOutOfRange) {
   auto device = sized<rocflash_device>();
   int count = 1;
   while (rocflash_query_device(count, &device) == ROCFLASH_OK) ++count;
   for (const int index : {-1, count, 1000}) {
     EXPECT_EQ(rocflash_query_device(index, &device), ROCFLASH_INVALID_ARGUMENT);
-    EXPECT_EQ(rocflash_last_error(),
-              "index: " + std::to_string(index) + "; this machine has " + std::to_string(count) +
-                  (count == 1 ? " device" : " devices") + " that can be used");
+    EXPECT_EQ(rocflash_last_error(), "index is " + std::to_string(index) + "; this machine has " +
+                                         std::to_string(count) + " supported device" +
+                                         (count == 1 ? "" : "s"));
   }
   auto target = sized<rocflash_target>();
   EXPECT_EQ(rocflash_query_target(-1, &target), ROCFLASH_INVALID_ARGUMENT);
@@ -92,36 +93,41 @@ TEST(Queries, RefuseWhatIsNotThere) {
   auto driver = sized<rocflash_driver>();
   for (const int index : {-1, 2}) {
     EXPECT_EQ(rocflash_query_driver(index, &driver), ROCFLASH_INVALID_ARGUMENT);
-    EXPECT_EQ(rocflash_last_error(), "index: " + std::to_string(index) + "; there are 2 drivers");
+    EXPECT_EQ(rocflash_last_error(), "index is " + std::to_string(index) + "; there are 2 drivers");
   }
 }
 
-TEST(Queries, RefuseStructsOfNoSize) {
+TEST(Queries, PlainIsTheFormerNameOfNaive) {
+  static_assert(ROCFLASH_BACKEND_PLAIN == ROCFLASH_BACKEND_NAIVE && ROCFLASH_BACKEND_NAIVE == 3);
+  static_assert(rocflash::Backend::plain == rocflash::Backend::naive);
+}
+
+TEST(Queries, RejectStructsWithoutSize) {
   EXPECT_EQ(rocflash_query_limits(nullptr), ROCFLASH_INVALID_ARGUMENT);
-  EXPECT_STREQ(rocflash_last_error(), "limits: is null");
+  EXPECT_STREQ(rocflash_last_error(), "limits is null; it is required");
   rocflash_limits limits{};
   EXPECT_EQ(rocflash_query_limits(&limits), ROCFLASH_INVALID_ARGUMENT);
-  EXPECT_EQ(rocflash_last_error(), "limits.struct_size: 0; it must be sizeof(*limits), " +
-                                       std::to_string(sizeof limits) +
-                                       " or more for a newer caller, at most 4096");
+  EXPECT_EQ(rocflash_last_error(),
+            "limits.struct_size is 0; it must be sizeof(*limits): at least " +
+                std::to_string(sizeof limits) + ", at most 4096 and a multiple of 8");
   rocflash_device device{};
   device.struct_size = 8;
   EXPECT_EQ(rocflash_query_device(0, &device), ROCFLASH_INVALID_ARGUMENT);
   EXPECT_EQ(rocflash_query_driver(0, nullptr), ROCFLASH_INVALID_ARGUMENT);
-  EXPECT_STREQ(rocflash_last_error(), "driver: is null");
+  EXPECT_STREQ(rocflash_last_error(), "driver is null; it is required");
 }
 
-// A newer caller's struct is larger: what we know is filled in, the rest is left as it is.
+// The struct of a newer caller is larger: known fields are filled in, the others are unchanged.
 TEST(Queries, FillLargerStructs) {
   struct {
-    rocflash_limits today{};
-    std::int64_t tomorrow = 77;
+    rocflash_limits known{};
+    std::int64_t added = 77;
   } grown;
-  grown.today.struct_size = sizeof grown;
-  ASSERT_EQ(rocflash_query_limits(&grown.today), ROCFLASH_OK);
-  EXPECT_EQ(grown.today.struct_size, sizeof grown);
-  EXPECT_EQ(grown.today.max_head_dim, 576);
-  EXPECT_EQ(grown.tomorrow, 77);
+  grown.known.struct_size = sizeof grown;
+  ASSERT_EQ(rocflash_query_limits(&grown.known), ROCFLASH_OK);
+  EXPECT_EQ(grown.known.struct_size, sizeof grown);
+  EXPECT_EQ(grown.known.max_head_dim, 576);
+  EXPECT_EQ(grown.added, 77);
 }
 
 TEST(Queries, StatusNames) {

@@ -1,4 +1,4 @@
-// What a bad call is: how to spoil a good one, and the status and the words that must come back.
+// Invalid calls: a change that makes a valid call invalid, and the expected status and message.
 #pragma once
 
 #include <rocflash/rocflash.h>
@@ -22,11 +22,11 @@ inline rocflash_status backward(Call& c) {
 struct BadCall {
   const char* name;
   std::string message;
-  void (*spoil)(Call&);
+  void (*corrupt)(Call&);
   Invoke invoke = forward;
   rocflash_status status = ROCFLASH_INVALID_ARGUMENT;
-  bool packed =
-      false;  // starts from packed sequences (3, 2 queries; 5, 4 keys) instead of a dense call
+  // The valid call has varlen sequences (3, 2 queries; 5, 4 keys) instead of dense ones.
+  bool packed = false;
 };
 
 std::vector<BadCall> bad_structs_and_tensors();

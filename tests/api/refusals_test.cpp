@@ -1,4 +1,4 @@
-// Every bad call is refused with its own status and words, and leaves the outputs as they were.
+// Every invalid call is rejected with the expected status and message, and writes no output.
 #include "api/refusals.hpp"
 
 #include <gtest/gtest.h>
@@ -10,17 +10,17 @@ namespace {
 
 class Refusal : public testing::TestWithParam<BadCall> {};
 
-TEST_P(Refusal, SaysWhatIsWrong) {
+TEST_P(Refusal, HasStatusAndMessage) {
   const BadCall& bad = GetParam();
   const Size size;
   auto call = bad.packed ? std::make_unique<Call>(size, std::vector<std::int64_t>{3, 2},
                                                   std::vector<std::int64_t>{5, 4})
                          : std::make_unique<Call>(size);
-  call->backend(ROCFLASH_BACKEND_REFERENCE);  // needs no workspace; a case may choose another
-  bad.spoil(*call);
+  call->backend(ROCFLASH_BACKEND_REFERENCE);  // needs no workspace; a case may select another
+  bad.corrupt(*call);
   std::vector<std::vector<std::byte>> before;
   std::vector<const HostTensor*> watched = call->outputs();
-  for (const HostTensor* t : {&call->k, &call->v}) watched.push_back(t);  // decode may write them
+  for (const HostTensor* t : {&call->k, &call->v}) watched.push_back(t);  // decode writes them
   for (const HostTensor* t : watched) before.push_back(t->bytes());
 
   EXPECT_EQ(bad.invoke(*call), bad.status);
@@ -28,11 +28,11 @@ TEST_P(Refusal, SaysWhatIsWrong) {
 
   std::size_t n = 0;
   for (const HostTensor* t : watched)
-    EXPECT_TRUE(t->bytes() == before[n++]) << "a refused call wrote an output";
+    EXPECT_TRUE(t->bytes() == before[n++]) << "a rejected call wrote an output";
 }
 
-// The same call unspoiled is accepted: each refusal above is for the reason it names.
-TEST(Refusals, TheCallsTheyStartFromAreGood) {
+// The unchanged calls are accepted, so each refusal is due to the change.
+TEST(Refusals, UnchangedCallsAreAccepted) {
   const Size size;
   Call dense(size), packed(size, {3, 2}, {5, 4});
   for (Call* c : {&dense, &packed}) {

@@ -1,4 +1,5 @@
-// rocflash_rotate: backends agree to the bit, in place or not; what makes no sense is refused by name.
+// rocflash_rotate: backends are bitwise equal, also in place; invalid arguments are rejected by
+// name.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -38,7 +39,7 @@ struct Rotation {
   std::int32_t interleaved = 0;
 };
 
-TEST(Rotate, BackendsAgreeAndInPlaceIsTheSame) {
+TEST(Rotate, BackendsAndInPlaceAreBitwiseEqual) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     for (const std::int32_t interleaved : {0, 1}) {
       Rotation r(dtype);
@@ -54,7 +55,7 @@ TEST(Rotate, BackendsAgreeAndInPlaceIsTheSame) {
   }
 }
 
-TEST(Rotate, TurnsByPosition) {
+TEST(Rotate, RotatesByThePosition) {
   Rotation r;
   ASSERT_EQ(r.run(r.out), ROCFLASH_OK);
   const double c = r.cos.get({5 + 3, 4}), s = r.sin.get({5 + 3, 4}), a = r.x.get({0, 3, 1, 4}),
@@ -64,44 +65,45 @@ TEST(Rotate, TurnsByPosition) {
   EXPECT_EQ(r.out.get({1, 6, 2, 38}), r.x.get({1, 6, 2, 38}));
 }
 
-TEST(Rotate, RefusesByName) {
-  const auto refused = [](auto spoil, const std::string& words) {
+TEST(Rotate, RejectsByName) {
+  const auto expect_rejection = [](auto corrupt, const std::string& message) {
     Rotation r;
     HostTensor other;
     HostTensor* to = &r.out;
-    spoil(r, other, to);
-    EXPECT_EQ(r.run(*to), ROCFLASH_INVALID_ARGUMENT) << words;
-    EXPECT_EQ(std::string(rocflash_last_error()).substr(0, words.size()), words);
+    corrupt(r, other, to);
+    EXPECT_EQ(r.run(*to), ROCFLASH_INVALID_ARGUMENT) << message;
+    EXPECT_EQ(std::string(rocflash_last_error()).substr(0, message.size()), message);
   };
-  refused([](Rotation& r, HostTensor&, HostTensor*&) { r.first.set_flat(0, 6); },
-          "cos: 12 positions; sequence 0 needs 13");
-  refused([](Rotation& r, HostTensor&, HostTensor*&) { r.first.set_flat(1, -1); },
-          "first: -1 for sequence 1");
-  refused([](Rotation& r, HostTensor&, HostTensor*&) { r.interleaved = 2; },
-          "interleaved: 2; it must be 0 or 1");
-  refused(
+  expect_rejection([](Rotation& r, HostTensor&, HostTensor*&) { r.first.set_flat(0, 6); },
+                   "cos has 12 positions; sequence 0 requires 13");
+  expect_rejection([](Rotation& r, HostTensor&, HostTensor*&) { r.first.set_flat(1, -1); },
+                   "first is -1 for sequence 1");
+  expect_rejection([](Rotation& r, HostTensor&, HostTensor*&) { r.interleaved = 2; },
+                   "interleaved is 2; it must be 0 or 1");
+  expect_rejection(
       [](Rotation& r, HostTensor& other, HostTensor*& to) {
         other = HostTensor(DType::f32, {2, 7, 3, 39});
         to = &other;
         (void)r;
       },
-      "out: shape (2, 7, 3, 39); it must be the shape of x");
-  refused(
+      "out has shape (2, 7, 3, 39); it must be the shape of x");
+  expect_rejection(
       [](Rotation& r, HostTensor& other, HostTensor*& to) {
         other = HostTensor(DType::f16, {2, 7, 3, 40});
         to = &other;
         (void)r;
       },
-      "out: dtype f16; it must be f32");
-  refused([](Rotation& r, HostTensor&, HostTensor*&) { r.sin = HostTensor(DType::f32, {12, 17}); },
-          "sin: shape (12, 17); it must be that of cos = (12, 18)");
-  refused(
+      "out has dtype f16; it must be f32");
+  expect_rejection(
+      [](Rotation& r, HostTensor&, HostTensor*&) { r.sin = HostTensor(DType::f32, {12, 17}); },
+      "sin has shape (12, 17); it must be the shape of cos = (12, 18)");
+  expect_rejection(
       [](Rotation& r, HostTensor&, HostTensor*&) {
         r.cos = HostTensor(DType::f32, {12, 21});
         r.sin = HostTensor(DType::f32, {12, 21});
       },
-      "cos: shape (12, 21); it rotates 42 of 40 columns");
-  refused([](Rotation& r, HostTensor&, HostTensor*& to) { to = &r.cos; }, "out: shape");
+      "cos has shape (12, 21), which rotates 42 columns; it must rotate 2 to 40");
+  expect_rejection([](Rotation& r, HostTensor&, HostTensor*& to) { to = &r.cos; }, "out has shape");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Costs against sums that can be done by hand.
+// Costs compared with sums computed by hand.
 #include "cli/cost.hpp"
 
 #include <gtest/gtest.h>
@@ -12,53 +12,54 @@ TEST(Cost, FlopsOfTheTwoProducts) {
   CostShape causal = s;
   causal.causal = true;
   EXPECT_EQ(forward_flops(causal), forward_flops(s) / 2);
-  // A window of the query's own place and one before: query i stands at key 10 + i.
+  // A window of two keys: the query position, which is 10 + i, and the one before.
   CostShape window = s;
   window.left = 1;
   window.right = 0;
   EXPECT_EQ(forward_flops(window), 4.0 * 2 * 3 * 10 * 2 * 8);
 }
 
-TEST(Cost, LeastTrafficTouchesEverythingOnce) {
+TEST(Cost, LeastTrafficAccessesEachTensorOnce) {
   const CostShape s{2, 4, 2, 100, 50, 64};
   const double q = 2.0 * 4 * 100 * 64 * 2, k = 2.0 * 2 * 50 * 64 * 2, lse = 2.0 * 4 * 100 * 4;
   EXPECT_EQ(forward_traffic(s, "cdna3").least, 2 * q + 2 * k + lse);
 }
 
-TEST(Cost, EveryBlockOfQueriesAsksForTheKeysItSees) {
-  // Two blocks of 256 queries on cdna3; keys in tiles of 64.
+TEST(Cost, EveryQueryBlockRequestsItsVisibleKeys) {
+  // Two blocks of 256 queries on cdna3; key tiles of 64.
   CostShape s{1, 1, 1, 512, 512, 64};
   const double queries = 512.0 * 64 * 2 * 2 + 512 * 4, row = 64.0 * 2 * 2;
   EXPECT_EQ(forward_traffic(s, "cdna3").requested, queries + 2 * 512 * row);
-  s.causal = true;  // the first block sees half of them
+  s.causal = true;  // the first block attends to half of them
   EXPECT_EQ(forward_traffic(s, "cdna3").requested, queries + (256 + 512) * row);
   EXPECT_EQ(forward_traffic(s, "no such family").requested, 0);
 }
 
 TEST(Cost, BackwardReadsWhatItsKernelsStream) {
-  // Two blocks of 128 queries and two of 128 keys on cdna1, in kernels of their own above 128 columns.
+  // Two blocks of 128 queries and two of 128 keys on cdna1, with separate kernels above 128
+  // columns.
   CostShape s{1, 1, 1, 256, 256, 256};
   const double rows = 256.0 * 256 * 2, lse = 256 * 4;
   EXPECT_EQ(backward_traffic(s, "cdna1").least, 8 * rows + lse);
   const double owned = 2 * rows + lse + 3 * rows + 2 * lse + 5 * rows, streamed = 2 * rows;
   EXPECT_EQ(backward_traffic(s, "cdna1").requested,
             owned + 2 * streamed + 2 * (streamed + 2 * lse) + 2 * (streamed + lse));
-  s.causal = true;  // the first block of queries, and the last one of keys, see half
+  s.causal = true;  // the first query block and the last key block need half
   EXPECT_EQ(backward_traffic(s, "cdna1").requested,
             owned + 1.5 * streamed + 1.5 * (streamed + 2 * lse) + 1.5 * (streamed + lse));
 }
 
-TEST(Cost, FusedBackwardAddsToSumsOfDq) {
+TEST(Cost, FusedBackwardAccumulatesDq) {
   CostShape s{1, 1, 1, 256, 256, 64};  // two blocks of 128 keys
   const double rows = 256.0 * 64 * 2, lse = 256 * 4, sums = 2 * rows;
   const double owned = 2 * rows + lse + sums + 5 * rows + sums + rows,
                streamed = 2 * rows + 2 * lse + sums;
   EXPECT_EQ(backward_traffic(s, "cdna3").requested, owned + 2 * streamed);
-  s.causal = true;  // the last block of keys is seen by half
+  s.causal = true;  // half of the queries attend to the last key block
   EXPECT_EQ(backward_traffic(s, "cdna3").requested, owned + 1.5 * streamed);
 }
 
-TEST(Cost, AKernelOfItsOwnForDvReadsAgain) {
+TEST(Cost, ASeparateDvKernelReadsAgain) {
   const CostShape s{1, 1, 1, 256, 256, 256};  // two blocks of 128 keys
   const double rows = 256.0 * 256 * 2, lse = 256 * 4, sums = 2 * rows;
   const double owned = 2 * rows + lse + sums + 6 * rows + sums + rows,

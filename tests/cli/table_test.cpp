@@ -1,4 +1,4 @@
-// Tables line up.
+// Alignment of tables.
 #include "cli/table.hpp"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace rocflash::cli {
 namespace {
 
-TEST(Table, aligns_words_left_and_numbers_right) {
+TEST(Table, aligns_text_left_and_numbers_right) {
   Table table({"feature", "time [ms]"});
   table.add({"a", "1.5"});
   table.add({"a longer one", "12345678.25"});

@@ -1,5 +1,5 @@
-// The scalar conversions, over all 65536 patterns of the short types, against arithmetic on their
-// fields.
+// The scalar conversions of all 65536 bit patterns of the 16-bit types, against arithmetic on their
+// bit fields.
 #include "core/dtype.hpp"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ struct Format {
   }
   std::uint16_t infinity() const { return static_cast<std::uint16_t>(largest_finite() + 1); }
 
-  // What the bits mean, by the book.
+  // The value of a bit pattern by the definition of IEEE 754.
   double value(std::uint16_t bits) const {
     const int exponent = (bits >> mantissa_bits) & ((1 << exponent_bits) - 1);
     const int mantissa = bits & ((1 << mantissa_bits) - 1);
@@ -43,25 +43,24 @@ std::uint16_t stored(DType t, double x) {
   return bits;
 }
 
-TEST(DType, EveryShortValueIsReadAndWritten) {
+TEST(DType, Every16BitValueIsLoadedAndStored) {
   for (const Format& f : formats) {
     for (int n = 0; n < 65536; ++n) {
       const auto bits = static_cast<std::uint16_t>(n);
-      const double wanted = f.value(bits), got = load_as_double(&bits, f.dtype, 0);
-      if (std::isnan(wanted)) {
+      const double expected = f.value(bits), got = load_as_double(&bits, f.dtype, 0);
+      if (std::isnan(expected)) {
         ASSERT_TRUE(std::isnan(got)) << n;
         ASSERT_TRUE(std::isnan(f.value(stored(f.dtype, got)))) << n;
       } else {
-        ASSERT_EQ(got, wanted) << name_of(f.dtype) << " " << n;
-        ASSERT_EQ(std::signbit(got), std::signbit(wanted)) << n;
-        ASSERT_EQ(stored(f.dtype, wanted), bits) << name_of(f.dtype) << " " << n;
+        ASSERT_EQ(got, expected) << name_of(f.dtype) << " " << n;
+        ASSERT_EQ(std::signbit(got), std::signbit(expected)) << n;
+        ASSERT_EQ(stored(f.dtype, expected), bits) << name_of(f.dtype) << " " << n;
       }
     }
   }
 }
 
-// Between each value and the next: halfway goes to the even one, anything past halfway to the
-// nearer one.
+// Between adjacent values the midpoint rounds to the even one, everything else to the nearer one.
 TEST(DType, RoundsToNearestTiesToEven) {
   for (const Format& f : formats) {
     for (std::uint16_t low = 0; low < f.largest_finite(); ++low) {
@@ -78,7 +77,7 @@ TEST(DType, RoundsToNearestTiesToEven) {
   }
 }
 
-TEST(DType, BeyondTheLargestIsInfinite) {
+TEST(DType, OverflowRoundsToInfinity) {
   for (const Format& f : formats) {
     const double largest = f.value(f.largest_finite());
     const double half =
@@ -94,7 +93,7 @@ TEST(DType, BeyondTheLargestIsInfinite) {
   }
 }
 
-// The float road has its own code: the same rules, with the neighbours a float can have.
+// The conversion from float has its own code; the same rules hold for adjacent floats.
 TEST(DType, Bf16FromFloatRoundsToNearestTiesToEven) {
   const Format& f = formats[1];
   for (std::uint16_t low = 0; low < f.largest_finite(); ++low) {
@@ -107,7 +106,7 @@ TEST(DType, Bf16FromFloatRoundsToNearestTiesToEven) {
   EXPECT_EQ(bf16_from_float(std::numeric_limits<float>::max()), f.infinity());
 }
 
-TEST(DType, NanOfAnyPayloadStaysNan) {
+TEST(DType, NanWithAnyPayloadStaysNan) {
   for (const std::uint32_t bits :
        {0x7f800001u, 0x7fc00000u, 0x7fffffffu, 0xff800001u, 0xffffffffu, 0x7f808000u}) {
     const auto x = __builtin_bit_cast(float, bits);
@@ -117,7 +116,7 @@ TEST(DType, NanOfAnyPayloadStaysNan) {
   }
 }
 
-TEST(DType, SizesAreThoseOfTheTypes) {
+TEST(DType, SizesOfTheTypes) {
   EXPECT_EQ(size_of(DType::f64), sizeof(double));
   EXPECT_EQ(size_of(DType::f32), sizeof(float));
   EXPECT_EQ(size_of(DType::i32), sizeof(std::int32_t));
@@ -126,18 +125,18 @@ TEST(DType, SizesAreThoseOfTheTypes) {
   EXPECT_EQ(size_of(DType::boolean), 1u);
 }
 
-TEST(DType, WideTypesAndBooleans) {
-  double wide = 0;
-  store_double(&wide, DType::f64, 0, 0.1);
-  EXPECT_EQ(load_as_double(&wide, DType::f64, 0), 0.1);
-  float narrow = 0;
-  store_double(&narrow, DType::f32, 0, 0.1);
-  EXPECT_EQ(narrow, 0.1f);
-  const std::int32_t whole = -7;
-  EXPECT_EQ(load_as_double(&whole, DType::i32, 0), -7.0);
-  const std::uint8_t truths[] = {0, 1, 2, 255};
-  EXPECT_EQ(load_as_double(truths, DType::boolean, 0), 0.0);
-  for (int n = 1; n < 4; ++n) EXPECT_EQ(load_as_double(truths, DType::boolean, n), 1.0);
+TEST(DType, WiderTypesAndBooleans) {
+  double f64 = 0;
+  store_double(&f64, DType::f64, 0, 0.1);
+  EXPECT_EQ(load_as_double(&f64, DType::f64, 0), 0.1);
+  float f32 = 0;
+  store_double(&f32, DType::f32, 0, 0.1);
+  EXPECT_EQ(f32, 0.1f);
+  const std::int32_t i32 = -7;
+  EXPECT_EQ(load_as_double(&i32, DType::i32, 0), -7.0);
+  const std::uint8_t booleans[] = {0, 1, 2, 255};
+  EXPECT_EQ(load_as_double(booleans, DType::boolean, 0), 0.0);
+  for (int n = 1; n < 4; ++n) EXPECT_EQ(load_as_double(booleans, DType::boolean, n), 1.0);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The dropout generator: the published answers of Philox 4x32-10, and the way its bits are dealt to
-// weights.
+// The dropout generator: the published known answers of Philox 4x32-10, and the assignment of its
+// bits to weights.
 #include "core/philox.hpp"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ void expect_words(const PhiloxCounter& got, std::uint32_t a, std::uint32_t b, st
   EXPECT_EQ(got.word[3], d);
 }
 
-TEST(Philox, PublishedAnswers) {
+TEST(Philox, PublishedKnownAnswers) {
   expect_words(philox({{0, 0, 0, 0}}, {{0, 0}}), 0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu,
                0x9b00dbd8u);
   const std::uint32_t ones = 0xffffffffu;
@@ -55,21 +55,21 @@ TEST(Dropout, EightKeysShareOneDrawSixteenBitsEach) {
   }
 }
 
-TEST(Dropout, FractionIsHonoured) {
-  constexpr int planes = 8, queries = 128, keys = 256;
+TEST(Dropout, DroppedFractionIsP) {
+  constexpr int slices = 8, queries = 128, keys = 256;
   for (const float p : {0.01f, 0.1f, 0.3f, 0.5f, 0.9f}) {
     const Dropout d = dropout(p);
     int dropped = 0;
-    for (int plane = 0; plane < planes; ++plane)
+    for (int bh = 0; bh < slices; ++bh)
       for (int i = 0; i < queries; ++i)
-        for (int j = 0; j < keys; ++j) dropped += !d.keeps(plane, i, j);
-    const double n = planes * queries * keys;
+        for (int j = 0; j < keys; ++j) dropped += !d.keeps(bh, i, j);
+    const double n = slices * queries * keys;
     const double sigma = std::sqrt(double{p} * (1 - double{p}) / n);
     EXPECT_NEAR(dropped / n, double{p}, 4 * sigma + 1.0 / dropout_steps) << p;
   }
 }
 
-// What is kept at a higher p is kept at a lower one: the bits do not depend on p.
+// A weight that is kept at a higher p is kept at a lower one: the bits do not depend on p.
 TEST(Dropout, PatternsNest) {
   const Dropout low = dropout(0.2f), high = dropout(0.6f);
   for (int i = 0; i < 64; ++i)
@@ -80,14 +80,13 @@ TEST(Dropout, PatternsNest) {
     }
 }
 
-// Every part of the identity matters: two patterns that differ in one of them agree in about half
-// the places.
-TEST(Dropout, EverySeedOffsetAndPlaceHasItsOwnPattern) {
-  const auto pattern = [](const Dropout& d, std::int64_t plane, std::int64_t query,
-                          std::int64_t key) {
+// Patterns that differ in seed, offset, (batch, head) slice, query or key are independent: they
+// agree in about half of the weights.
+TEST(Dropout, EverySeedOffsetAndPositionHasItsOwnPattern) {
+  const auto pattern = [](const Dropout& d, std::int64_t bh, std::int64_t query, std::int64_t key) {
     std::vector<bool> kept;
     for (int i = 0; i < 32; ++i)
-      for (int j = 0; j < 64; ++j) kept.push_back(d.keeps(plane, query + i, key + j));
+      for (int j = 0; j < 64; ++j) kept.push_back(d.keeps(bh, query + i, key + j));
     return kept;
   };
   const std::uint64_t high = std::uint64_t{1} << 32;

@@ -1,4 +1,4 @@
-// Sizes against the same arithmetic in 128 bits.
+// Overflow-checked sizes against 128-bit arithmetic.
 #include "core/sizes.hpp"
 
 #include <gtest/gtest.h>
@@ -8,10 +8,10 @@
 namespace rocflash {
 namespace {
 
-__extension__ typedef __int128 Wide;
+__extension__ typedef __int128 Int128;
 constexpr std::int64_t largest = std::numeric_limits<std::int64_t>::max();
 
-// As many small numbers as large ones, and those around powers of two.
+// Small numbers, numbers around powers of two, and numbers of any number of bits, equally often.
 std::int64_t draw(std::mt19937_64& random) {
   const std::int64_t power = std::int64_t{1} << random() % 63;
   switch (random() % 3) {
@@ -24,25 +24,25 @@ std::int64_t draw(std::mt19937_64& random) {
   }
 }
 
-void expect_equal(Size size, Wide exact) {
+void expect_equal(Size size, Int128 exact) {
   ASSERT_EQ(size.fits(), exact < largest);
   if (size.fits()) {
     ASSERT_EQ(size.value(), static_cast<std::int64_t>(exact));
   }
 }
 
-TEST(Size, IsExactOrTooLarge) {
+TEST(Size, IsExactOrOverflows) {
   std::mt19937_64 random(7);
   for (int n = 0; n < 100000; ++n) {
     const std::int64_t a = draw(random), b = draw(random), step = 1 + draw(random) % 4096;
-    expect_equal(Size(a) + b, Wide{a} + b);
-    expect_equal(Size(a) * b, Wide{a} * b);
+    expect_equal(Size(a) + b, Int128{a} + b);
+    expect_equal(Size(a) * b, Int128{a} * b);
     expect_equal(Size(a).rounded_up(step),
-                 a == largest ? Wide{largest} : (Wide{a} + step - 1) / step * step);
+                 a == largest ? Int128{largest} : (Int128{a} + step - 1) / step * step);
   }
 }
 
-TEST(Size, StaysTooLarge) {
+TEST(Size, OverflowIsSticky) {
   const Size huge = Size(std::int64_t{1} << 40) * (std::int64_t{1} << 40);
   EXPECT_FALSE(huge.fits());
   EXPECT_FALSE((huge + 1).fits());

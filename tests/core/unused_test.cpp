@@ -1,4 +1,4 @@
-// Rows outside every sequence are written, rows inside are left alone.
+// Unused rows are written; rows in use are not changed.
 #include "core/unused.hpp"
 
 #include <gtest/gtest.h>
@@ -11,12 +11,12 @@ namespace {
 
 constexpr float untouched = 7;
 
-// All outputs of a problem with one column, in memory that starts out `untouched`.
+// All outputs of a problem with one column, in memory that is filled with `untouched`.
 struct Outputs {
   explicit Outputs(const Problem& problem) : p(problem) {
-    const std::int64_t planes = p.lengths.packed_q() ? 1 : p.batch();
+    const std::int64_t batches = p.lengths.packed_q() ? 1 : p.batch();
     const auto rows = [&](std::vector<float>& memory, std::int64_t count, std::int64_t heads) {
-      memory.assign(static_cast<std::size_t>(planes * count * heads), untouched);
+      memory.assign(static_cast<std::size_t>(batches * count * heads), untouched);
       return Rows{reinterpret_cast<std::byte*>(memory.data()),
                   DType::f32,
                   p.lengths.packed_q() ? 0 : count * heads,
@@ -39,22 +39,30 @@ struct Outputs {
                        p.max_k,
                        1};
     clear_unused(p, forward);
-    clear_unused(p, backward);
+    delta.assign(out.size(), untouched);
+    delta_rows = forward.lse;
+    delta_rows.data = delta.data();
+    clear_unused(p, backward, delta_rows);
   }
 
   void expect_row(std::int64_t b, std::int64_t r, bool used) const {
-    const float wanted = used ? untouched : 0;
+    const float expected = used ? untouched : 0;
     for (std::int64_t h = 0; h < p.heads; ++h) {
-      EXPECT_EQ(*reinterpret_cast<const float*>(forward.out.row(b, r, h)), wanted) << b << " " << r;
-      EXPECT_EQ(*reinterpret_cast<const float*>(backward.dq.row(b, r, h)), wanted) << b << " " << r;
+      EXPECT_EQ(*reinterpret_cast<const float*>(forward.out.row(b, r, h)), expected)
+          << b << " " << r;
+      EXPECT_EQ(*reinterpret_cast<const float*>(backward.dq.row(b, r, h)), expected)
+          << b << " " << r;
       EXPECT_EQ(forward.lse.at(b, h, r), used ? untouched : INFINITY) << b << " " << r;
+      EXPECT_EQ(delta_rows.at(b, h, r), expected) << b << " " << r;
     }
   }
   void expect_key(std::int64_t b, std::int64_t r, bool used) const {
-    const float wanted = used ? untouched : 0;
+    const float expected = used ? untouched : 0;
     for (std::int64_t h = 0; h < p.kv_heads; ++h) {
-      EXPECT_EQ(*reinterpret_cast<const float*>(backward.dk.row(b, r, h)), wanted) << b << " " << r;
-      EXPECT_EQ(*reinterpret_cast<const float*>(backward.dv.row(b, r, h)), wanted) << b << " " << r;
+      EXPECT_EQ(*reinterpret_cast<const float*>(backward.dk.row(b, r, h)), expected)
+          << b << " " << r;
+      EXPECT_EQ(*reinterpret_cast<const float*>(backward.dv.row(b, r, h)), expected)
+          << b << " " << r;
     }
   }
   void expect_weights(std::int64_t b, std::int64_t sq, std::int64_t sk) const {
@@ -67,7 +75,8 @@ struct Outputs {
   }
 
   const Problem& p;
-  std::vector<float> out, lse, s_dmask, dq, dk, dv;
+  std::vector<float> out, lse, s_dmask, dq, dk, dv, delta;
+  RowStatistic delta_rows;
   ForwardOutputs forward;
   BackwardTensors backward;
 };
@@ -100,7 +109,7 @@ TEST(Unused, DenseUsedLengthsAndLeftPadding) {
   }
 }
 
-TEST(Unused, NothingIsUnusedInPlainDenseTensors) {
+TEST(Unused, DenseTensorsHaveNoUnusedRows) {
   const Problem p = problem_of({.batch = 2, .rows_q = 3, .rows_k = 4}, 3, 4);
   const Outputs o(p);
   for (std::int64_t b = 0; b < 2; ++b) {
@@ -110,8 +119,8 @@ TEST(Unused, NothingIsUnusedInPlainDenseTensors) {
   }
 }
 
-// Rows before the first sequence, after the last, between used length and next begin, and empty
-// sequences.
+// Rows before the first and after the last sequence, rows past the used length of a sequence, and
+// empty sequences.
 TEST(Unused, PackedGaps) {
   const std::int32_t cu_q[] = {2, 5, 5, 9}, cu_k[] = {1, 4, 8, 8};
   const std::int32_t used_q[] = {2, 0, 4}, used_k[] = {3, 2, 0}, leftpad[] = {0, 1, 0};
@@ -134,12 +143,12 @@ TEST(Unused, PackedGaps) {
   o.expect_weights(2, 4, 0);
 }
 
-TEST(Unused, AbsentOutputsAreLeftOut) {
+TEST(Unused, NullOutputsAreSkipped) {
   const std::int32_t used[] = {1};
   const Problem p =
       problem_of({.batch = 1, .rows_q = 3, .rows_k = 3, .used_q = used, .used_k = used}, 3, 3);
   clear_unused(p, ForwardOutputs{});
-  clear_unused(p, BackwardTensors{});
+  clear_unused(p, BackwardTensors{}, {});
 }
 
 }  // namespace

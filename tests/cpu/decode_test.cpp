@@ -1,6 +1,6 @@
-// Attention over caches: pages, caches chosen by index, appended keys, rotary embedding, split
-// keys, and the merge of parts. Each is held to the same problem written out plainly and given to
-// the reference.
+// Attention over KV caches: paged caches, cache_batch_idx, append, rotary embedding, split-KV and
+// combine. Each is compared with the equivalent contiguous problem, computed by the reference
+// implementation.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,13 +22,13 @@ double tolerance(DType t) { return t == DType::f32 ? 64 * unit(t) : 4 * unit(t);
 void expect_near(const HostTensor& got, const HostTensor& wanted, double bound) {
   ASSERT_EQ(got.size(), wanted.size());
   for (std::int64_t n = 0; n < got.size(); ++n) {
-    if (got.flat(n) == wanted.flat(n)) continue;                          // infinities too
-    if (std::isnan(got.flat(n)) && std::isnan(wanted.flat(n))) continue;  // never written
+    if (got.flat(n) == wanted.flat(n)) continue;                          // also infinities
+    if (std::isnan(got.flat(n)) && std::isnan(wanted.flat(n))) continue;  // unwritten rows
     EXPECT_NEAR(got.flat(n), wanted.flat(n), bound) << n;
   }
 }
 
-// The numbers 0 to count - 1 in an order that helps nobody.
+// A random permutation of 0 to count - 1.
 std::vector<std::int64_t> shuffled(std::int64_t count) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(count));
   std::iota(all.begin(), all.end(), 0);
@@ -36,7 +36,7 @@ std::vector<std::int64_t> shuffled(std::int64_t count) {
   return all;
 }
 
-// A call of rocflash_decode with what it may append.
+// A call of rocflash_decode with keys to append and rotary tables.
 struct Decode {
   explicit Decode(Call& call) : c(call) { append.struct_size = sizeof append; }
 
@@ -65,9 +65,9 @@ struct Decode {
   }
   rocflash_status run() {
     std::size_t bytes = 0;
-    const rocflash_status asked =
+    const rocflash_status status =
         rocflash_decode_workspace(&c.problem, &append, &c.forward_outputs, &c.execution, &bytes);
-    if (asked != ROCFLASH_OK) return asked;
+    if (status != ROCFLASH_OK) return status;
     Memory workspace(bytes);
     std::memset(workspace.data, 0xff, bytes);
     c.execution.workspace = workspace.data;
@@ -76,7 +76,7 @@ struct Decode {
   }
   void expect_run() { ASSERT_EQ(run(), ROCFLASH_OK) << rocflash_last_error(); }
 
-  // x rotated in its first columns to a position, as the definition has it.
+  // An element of row x with rotary embedding for a position, by definition.
   double rotated(const HostTensor& x, std::initializer_list<std::int64_t> row, std::int64_t column,
                  std::int64_t position) const {
     const std::int64_t half = cos ? cos.shape()[1] : 0;
@@ -104,8 +104,8 @@ struct AppendCase {
   std::int64_t sq, rows;
 };
 
-// New rows land behind the used ones, rotated; nothing else in the cache changes; attention sees
-// them all.
+// New rows are appended after the used ones with rotary embedding, the rest of the cache is
+// unchanged, and queries attend to the appended keys.
 TEST(Decode, AppendsRotatesAndAttends) {
   for (const DType dtype : dtypes) {
     for (const AppendCase& a : {AppendCase{false, false, false, 1, 1},
@@ -114,7 +114,7 @@ TEST(Decode, AppendsRotatesAndAttends) {
                                 {true, true, true, 1, 4},
                                 {false, false, true, 70, 70}}) {
       const Size size{.b = 3, .sq = a.sq, .sk = 150, .h = 4, .hk = 2, .d = 12, .dv = 7};
-      Call c(size, dtype), plain(size, dtype);
+      Call c(size, dtype), expected(size, dtype);
       const std::int64_t used[] = {0, 33, 80};
       c.with_used_k({0, 33, 80}).problem.causal = a.causal;
       c.backend(ROCFLASH_BACKEND_CPU, 2);
@@ -124,48 +124,48 @@ TEST(Decode, AppendsRotatesAndAttends) {
       const auto k_before = c.k.values(), v_before = c.v.values();
       decode.expect_run();
 
-      // The same, step by step.
+      // The equivalent problem: rotated queries, and a cache with the new rows.
       std::vector<double> lengths;
       for (std::int64_t b = 0; b < 3; ++b) {
         for (std::int64_t j = 0; j < 150; ++j)
           for (std::int64_t h = 0; h < 2; ++h) {
-            const std::int64_t fresh = j - used[b];
-            const bool is_new = fresh >= 0 && fresh < a.rows;
+            const std::int64_t new_row = j - used[b];
+            const bool is_new = new_row >= 0 && new_row < a.rows;
             for (std::int64_t x = 0; x < 12; ++x) {
               const double before =
                   k_before[static_cast<std::size_t>(((b * 150 + j) * 2 + h) * 12 + x)];
               const double wanted =
-                  is_new ? decode.rotated(decode.k_new, {b, fresh, h}, x, j) : before;
+                  is_new ? decode.rotated(decode.k_new, {b, new_row, h}, x, j) : before;
               EXPECT_NEAR(c.k.get({b, j, h, x}), wanted,
                           is_new && a.rotary ? 2 * unit(dtype) * 8 : 0);
-              plain.k.set({b, j, h, x}, c.k.get({b, j, h, x}));
+              expected.k.set({b, j, h, x}, c.k.get({b, j, h, x}));
             }
             for (std::int64_t x = 0; x < 7; ++x) {
               const double before =
                   v_before[static_cast<std::size_t>(((b * 150 + j) * 2 + h) * 7 + x)];
-              const double wanted = is_new ? decode.v_new.get({b, fresh, h, x}) : before;
+              const double wanted = is_new ? decode.v_new.get({b, new_row, h, x}) : before;
               EXPECT_EQ(c.v.get({b, j, h, x}), wanted);
-              plain.v.set({b, j, h, x}, wanted);
+              expected.v.set({b, j, h, x}, wanted);
             }
           }
         for (std::int64_t i = 0; i < a.sq; ++i)
           for (std::int64_t h = 0; h < 4; ++h)
             for (std::int64_t x = 0; x < 12; ++x)
-              plain.q.set({b, i, h, x},
-                          a.rotary ? decode.rotated(c.q, {b, i, h}, x, used[b] + (a.causal ? i : 0))
-                                   : c.q.get({b, i, h, x}));
+              expected.q.set({b, i, h, x}, a.rotary ? decode.rotated(c.q, {b, i, h}, x,
+                                                                     used[b] + (a.causal ? i : 0))
+                                                    : c.q.get({b, i, h, x}));
         lengths.push_back(static_cast<double>(used[b] + a.rows));
       }
-      plain.with_used_k({lengths[0], lengths[1], lengths[2]}).problem.causal = a.causal;
-      plain.backend(ROCFLASH_BACKEND_REFERENCE).expect_forward();
-      expect_near(c.out, plain.out, 4 * tolerance(dtype));
-      expect_near(c.lse, plain.lse, dtype == DType::f32 ? 1e-5 : 4 * unit(dtype));
+      expected.with_used_k({lengths[0], lengths[1], lengths[2]}).problem.causal = a.causal;
+      expected.backend(ROCFLASH_BACKEND_REFERENCE).expect_forward();
+      expect_near(c.out, expected.out, 4 * tolerance(dtype));
+      expect_near(c.lse, expected.lse, dtype == DType::f32 ? 1e-5 : 4 * unit(dtype));
     }
   }
 }
 
-// Pages in any order hold the same keys as one long tensor.
-TEST(Decode, PagesEqualOneTensor) {
+// A paged cache with shuffled pages gives the results of a contiguous one.
+TEST(Decode, PagedCacheEqualsContiguousCache) {
   for (const DType dtype : dtypes) {
     for (const std::int64_t page : {1, 7, 16, 37, 64, 256}) {
       for (const std::int64_t sq : {1, 5, 70}) {
@@ -173,7 +173,7 @@ TEST(Decode, PagesEqualOneTensor) {
         const Size size{.b = 3, .sq = sq, .sk = pages * page, .h = 4, .hk = 2, .d = 20, .dv = 20};
         Call dense(size, dtype), paged(size, dtype);
         HostTensor k(dtype, {all, page, 2, 20}), v(dtype, {all, page, 2, 20});
-        k.fill(NAN);  // pages that belong to nobody
+        k.fill(NAN);  // pages that belong to no sequence
         v.fill(NAN);
         const std::vector<std::int64_t> ids = shuffled(all);
         HostTensor table(DType::i32, {3, pages});
@@ -207,9 +207,9 @@ TEST(Decode, PagesEqualOneTensor) {
   }
 }
 
-// A cache of one sequence, dense or in shuffled pages, that tokens are appended to.
-struct Growing {
-  Growing(DType dtype, std::int64_t page, std::int64_t tokens) {
+// A KV cache of one sequence, contiguous or in shuffled pages, to which tokens are appended.
+struct Cache {
+  Cache(DType dtype, std::int64_t page, std::int64_t tokens) {
     const std::int64_t pages = page > 0 ? (tokens + page - 1) / page : 1,
                        rows = page > 0 ? page : tokens;
     k = HostTensor(dtype, {pages, rows, 2, 32});
@@ -225,8 +225,8 @@ struct Growing {
   HostTensor k, v, table;
 };
 
-// Appends rows [begin, end) of the whole call's keys and attends with the same rows of its queries.
-void decode_rows(Call& whole, const HostTensor& k_new, const HostTensor& v_new, Growing& cache,
+// Appends keys [begin, end) of `whole` and computes attention of its queries [begin, end).
+void decode_rows(Call& whole, const HostTensor& k_new, const HostTensor& v_new, Cache& cache,
                  std::int64_t begin, std::int64_t end, HostTensor& out) {
   const DType dtype = whole.dtype;
   const std::int64_t rows = end - begin;
@@ -253,14 +253,13 @@ void decode_rows(Call& whole, const HostTensor& k_new, const HostTensor& v_new, 
       for (std::int64_t x = 0; x < 32; ++x) out.set({0, begin + i, h, x}, c.out.get({0, i, h, x}));
 }
 
-// What a model does: 300 tokens one by one end where one prefill of all of them ends, the same
-// cache and the same results.
+// Decoding 300 tokens one by one gives the same cache and the same results as one prefill.
 TEST(Decode, TokenByTokenEqualsOnePrefill) {
   constexpr std::int64_t tokens = 300;
   for (const DType dtype : dtypes) {
     for (const std::int64_t page : {0, 7, 64}) {
       Call whole({.b = 1, .sq = tokens, .sk = tokens, .h = 4, .hk = 2, .d = 32, .dv = 32}, dtype);
-      Growing at_once(dtype, page, tokens), one_by_one(dtype, page, tokens);
+      Cache at_once(dtype, page, tokens), one_by_one(dtype, page, tokens);
       HostTensor all(dtype, {1, tokens, 4, 32}), each(dtype, {1, tokens, 4, 32});
       decode_rows(whole, whole.k, whole.v, at_once, 0, tokens, all);
       for (std::int64_t n = 0; n < tokens; ++n)
@@ -272,18 +271,18 @@ TEST(Decode, TokenByTokenEqualsOnePrefill) {
   }
 }
 
-// One byte a number is not a dtype of caches, and the message says so.
-TEST(Decode, RefusesFp8ByName) {
+// An fp8 cache is not supported, and the message says so.
+TEST(Decode, RejectsFp8ByName) {
   Call c({.b = 1, .sq = 1, .sk = 8, .h = 2, .hk = 1, .d = 8, .dv = 8}, DType::f16);
   constexpr std::uint8_t e4m3fn = 10;  // DLPack's code for it
   c.k.dl.dtype = {e4m3fn, 8, 1};
   Decode decode(c);
   EXPECT_EQ(decode.run(), ROCFLASH_UNSUPPORTED);
-  EXPECT_NE(std::string(rocflash_last_error()).find("k: dtype fp8"), std::string::npos)
+  EXPECT_NE(std::string(rocflash_last_error()).find("k has dtype fp8"), std::string::npos)
       << rocflash_last_error();
 }
 
-TEST(Decode, CachesAreChosenByIndex) {
+TEST(Decode, CacheBatchIdxSelectsCaches) {
   const Size size{.b = 2, .sq = 3, .sk = 40, .h = 2, .hk = 1, .d = 8, .dv = 8};
   Call dense(size), indexed(size);
   HostTensor k(DType::f32, {5, 40, 1, 8}), v(DType::f32, {5, 40, 1, 8}), index(DType::i32, {2});
@@ -304,8 +303,8 @@ TEST(Decode, CachesAreChosenByIndex) {
   EXPECT_TRUE(dense.out.bytes() == indexed.out.bytes());
 }
 
-// How many parts the keys are split into is a matter of speed: results differ by rounding alone,
-// and not at all with the number of threads.
+// Results for different numbers of splits differ only by rounding, and are bitwise equal for all
+// numbers of threads.
 TEST(Decode, SplitsAndThreads) {
   for (const DType dtype : dtypes) {
     const Size size{.b = 2, .sq = 1, .sk = 1000, .h = 4, .hk = 2, .d = 32, .dv = 32};
@@ -326,8 +325,8 @@ TEST(Decode, SplitsAndThreads) {
   }
 }
 
-// Keys kept in half the size of f32 queries.
-TEST(Decode, HalvedCache) {
+// A 16-bit cache with f32 queries.
+TEST(Decode, SixteenBitCache) {
   for (const DType cache : {DType::f16, DType::bf16}) {
     for (const std::int64_t sq : {1, 66}) {
       const Size size{.b = 2, .sq = sq, .sk = 70, .h = 4, .hk = 2, .d = 19, .dv = 33};
@@ -346,31 +345,31 @@ TEST(Decode, HalvedCache) {
   }
 }
 
-TEST(Combine, MergesPartsIntoTheWhole) {
+TEST(Combine, MergesSplits) {
   const Size size{.b = 2, .sq = 3, .sk = 30, .h = 2, .hk = 1, .d = 8, .dv = 70};
   Call whole(size);
   whole.backend(ROCFLASH_BACKEND_REFERENCE).expect_forward();
-  const std::int64_t cuts[] = {0, 0, 11, 30, 30};  // four parts, the first and the last of no keys
+  const std::int64_t cuts[] = {0, 0, 11, 30, 30};  // four splits, the first and the last one empty
   HostTensor out_partial(DType::f32, {4, 2, 3, 2, 70}), lse_partial(DType::f32, {4, 2, 2, 3});
-  for (std::int64_t part = 0; part < 4; ++part) {
+  for (std::int64_t split = 0; split < 4; ++split) {
     Size s = size;
-    s.sk = cuts[part + 1] - cuts[part];
+    s.sk = cuts[split + 1] - cuts[split];
     Call c(s);
     for (std::int64_t n = 0; n < c.q.size(); ++n) c.q.set_flat(n, whole.q.flat(n));
     for (std::int64_t b = 0; b < 2; ++b)
       for (std::int64_t j = 0; j < s.sk; ++j) {
         for (std::int64_t x = 0; x < 8; ++x)
-          c.k.set({b, j, 0, x}, whole.k.get({b, cuts[part] + j, 0, x}));
+          c.k.set({b, j, 0, x}, whole.k.get({b, cuts[split] + j, 0, x}));
         for (std::int64_t x = 0; x < 70; ++x)
-          c.v.set({b, j, 0, x}, whole.v.get({b, cuts[part] + j, 0, x}));
+          c.v.set({b, j, 0, x}, whole.v.get({b, cuts[split] + j, 0, x}));
       }
     c.backend(ROCFLASH_BACKEND_REFERENCE).expect_forward();
     for (std::int64_t n = 0; n < c.out.size(); ++n)
-      out_partial.set_flat(part * c.out.size() + n, c.out.flat(n));
+      out_partial.set_flat(split * c.out.size() + n, c.out.flat(n));
     for (std::int64_t n = 0; n < c.lse.size(); ++n) {
-      // Parts that saw nothing may say so with an infinity of either sign.
+      // The lse of an empty split may be an infinity of either sign.
       const double lse = c.lse.flat(n);
-      lse_partial.set_flat(part * c.lse.size() + n, part == 3 ? -lse : lse);
+      lse_partial.set_flat(split * c.lse.size() + n, split == 3 ? -lse : lse);
     }
   }
   for (const DType dtype : dtypes) {

@@ -1,4 +1,4 @@
-// Numbers at the edges of float: sums and products on the way overflow, results do not.
+// The limits of the float range: intermediate sums and products overflow, results do not.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -25,7 +25,7 @@ Tensors results_of(Call& c, rocflash_backend backend, bool gradients) {
   return all;
 }
 
-// The largest difference; NaN where only one of both is.
+// The largest difference; NaN if only one of the values is NaN.
 double error_of(const std::vector<double>& got, const std::vector<double>& wanted) {
   double most = 0;
   for (std::size_t n = 0; n < got.size(); ++n) {
@@ -43,10 +43,10 @@ double one_rounding(DType t, const std::vector<double>& wanted) {
   return most * unit;
 }
 
-// The bound of docs/semantics.md, by root mean squares over a few draws: prepare(call) is given
-// calls with other numbers.
+// The error bound of docs/reference/semantics.md, for root mean squares over a few draws.
+// prepare(call) sets the options of each draw.
 template <class Prepare>
-void expect_as_good_as_plain(const Size& size, DType dtype, bool gradients, Prepare prepare) {
+void expect_error_bound(const Size& size, DType dtype, bool gradients, Prepare prepare) {
   constexpr int draws = 4;
   for (const rocflash_backend backend : backends) {
     std::vector<double> errors, bounds;
@@ -54,14 +54,14 @@ void expect_as_good_as_plain(const Size& size, DType dtype, bool gradients, Prep
       Call c(size, dtype, static_cast<std::uint64_t>(draw + 1));
       prepare(c);
       const Tensors wanted = results_of(c, ROCFLASH_BACKEND_REFERENCE, gradients),
-                    plain = results_of(c, ROCFLASH_BACKEND_PLAIN, gradients),
+                    naive = results_of(c, ROCFLASH_BACKEND_NAIVE, gradients),
                     got = results_of(c, backend, gradients);
       errors.resize(got.size());
       bounds.resize(got.size());
       for (std::size_t n = 0; n < got.size(); ++n) {
         errors[n] = std::hypot(errors[n], error_of(got[n], wanted[n]));
         bounds[n] =
-            std::hypot(bounds[n], (n < 2 ? 2 : 3) * std::max(error_of(plain[n], wanted[n]),
+            std::hypot(bounds[n], (n < 2 ? 2 : 3) * std::max(error_of(naive[n], wanted[n]),
                                                              one_rounding(dtype, wanted[n])));
       }
     }
@@ -71,14 +71,14 @@ void expect_as_good_as_plain(const Size& size, DType dtype, bool gradients, Prep
   }
 }
 
-// Weights are divided by their sum last, so sums of values may overflow first.
+// Division by the sum of weights comes last, so unnormalized sums of values may overflow.
 TEST(Edges, SumsOfLargeValues) {
   for (const DType dtype : {DType::f32, DType::bf16})
-    for (const std::int64_t sq : {1, 3, 70})         // few are decoded
-      for (const std::int64_t sk : {4, 100, 600}) {  // and split
+    for (const std::int64_t sq : {1, 3, 70})         // decode and tiled kernels
+      for (const std::int64_t sk : {4, 100, 600}) {  // with and without splits
         for (const bool lse : {true, false}) {
           const Size size{.b = 1, .sq = sq, .sk = sk, .h = 2, .hk = 1, .d = 8, .dv = 20};
-          expect_as_good_as_plain(size, dtype, false, [&](Call& c) {
+          expect_error_bound(size, dtype, false, [&](Call& c) {
             c.k.fill(0);
             for (std::int64_t j = 0; j < sk; ++j)
               for (std::int64_t x = 0; x < 20; ++x)
@@ -91,7 +91,7 @@ TEST(Edges, SumsOfLargeValues) {
       }
 }
 
-// The scale acts before products overflow, or are lost.
+// The scale is applied before products overflow or underflow.
 TEST(Edges, ExtremeScales) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const float scale :
@@ -100,7 +100,7 @@ TEST(Edges, ExtremeScales) {
         for (const float softcap : {0.0f, 3.0f}) {
           SCOPED_TRACE(scale);
           const Size size{.b = 1, .sq = sq, .sk = 70, .h = 2, .hk = 1, .d = 8, .dv = 8};
-          expect_as_good_as_plain(size, dtype, sq != 1, [&](Call& c) {
+          expect_error_bound(size, dtype, sq != 1, [&](Call& c) {
             const double factor =
                 scale == 0 ? 1e25 : std::sqrt(0.3 / std::abs(static_cast<double>(scale)));
             for (HostTensor* t : {&c.q, &c.k})
@@ -112,7 +112,7 @@ TEST(Edges, ExtremeScales) {
         }
 }
 
-// The reported case: the product is 1e40, its scale 1e-40.
+// A product of 1e40 with a scale of 1e-40.
 TEST(Edges, ProductsBeyondFloat) {
   for (const rocflash_backend backend : backends) {
     Call c({.b = 1, .sq = 2, .sk = 2, .h = 1, .hk = 1, .d = 1, .dv = 1});
@@ -128,18 +128,18 @@ TEST(Edges, ProductsBeyondFloat) {
   }
 }
 
-// A sink of +infinity or NaN is a score that every query sees: no weight is defined any more.
+// A sink of +infinity or NaN is part of every query's softmax: no weight is defined.
 TEST(Edges, InfiniteSinks) {
   for (const DType dtype : dtypes)
     for (const double sink : {infinity, std::nan("")})
-      for (const bool blind : {false, true})
+      for (const bool fully_masked : {false, true})
         for (const std::int64_t sq : {1, 9})
-          for (const rocflash_backend backend : {ROCFLASH_BACKEND_REFERENCE, ROCFLASH_BACKEND_PLAIN,
+          for (const rocflash_backend backend : {ROCFLASH_BACKEND_REFERENCE, ROCFLASH_BACKEND_NAIVE,
                                                  ROCFLASH_BACKEND_CPU, ROCFLASH_BACKEND_STANDARD}) {
             Call c({.b = 1, .sq = sq, .sk = 70, .h = 2, .hk = 1, .d = 8, .dv = 8}, dtype);
             c.with_sinks();
             c.sinks.set_flat(1, sink);
-            if (blind) c.with_used_k({0});
+            if (fully_masked) c.with_used_k({0});
             if (backend == ROCFLASH_BACKEND_CPU && dtype == DType::f32 && sq == 1)
               c.forward_outputs.lse = nullptr;
             c.backend(backend).expect_forward();
@@ -147,7 +147,7 @@ TEST(Edges, InfiniteSinks) {
               for (std::int64_t x = 0; x < 8; ++x) {
                 EXPECT_TRUE(std::isfinite(c.out.get({0, i, 0, x})));
                 EXPECT_TRUE(std::isnan(c.out.get({0, i, 1, x})))
-                    << backend << " " << sink << " " << blind << " " << sq;
+                    << backend << " " << sink << " " << fully_masked << " " << sq;
               }
               if (c.forward_outputs.lse) {
                 EXPECT_TRUE(std::isnan(c.lse.get({0, 1, i})));
@@ -156,9 +156,58 @@ TEST(Edges, InfiniteSinks) {
           }
 }
 
-// Behind a softcap an infinite key has an ordinary score, whose slope is 0.
-TEST(Edges, SoftcapIsFlatFarOut) {
-  for (const rocflash_backend backend : {ROCFLASH_BACKEND_REFERENCE, ROCFLASH_BACKEND_PLAIN,
+// An additive mask of finfo.min for all keys of a query is a softmax of equal scores. A key with a
+// large positive bias has all the weight. From 1e18 on, adding a score to the bias is a no-op in
+// f64 as in f32.
+TEST(Edges, LargeFiniteBias) {
+  for (const DType dtype : dtypes)
+    for (const std::int64_t sq : {1, 3, 70})
+      for (const std::int64_t sk : {5, 300})
+        for (const double value : {-3.38e38, -1e18, 1e30, 3.38e38}) {
+          Call c({.b = 1, .sq = sq, .sk = sk, .h = 2, .hk = 1, .d = 16, .dv = 8}, dtype);
+          c.with_bias({1, 1, sq, sk});
+          c.bias = HostTensor(DType::f32, {1, 1, sq, sk});
+          for (std::int64_t i = 0; i < sq; ++i)
+            for (std::int64_t j = 0; j < sk; ++j)
+              c.bias.set({0, 0, i, j}, i % 2 == 0 || j == 3 ? value : 0.25);
+          c.set_pointers();
+          const Tensors wanted = results_of(c, ROCFLASH_BACKEND_REFERENCE, true);
+          for (const rocflash_backend backend : backends) {
+            const Tensors got = results_of(c, backend, true);
+            const double unit = dtype == DType::f32 ? 1e-5 : dtype == DType::f16 ? 4e-3 : 4e-2;
+            for (std::size_t n = 0; n < got.size(); ++n) {
+              double most = 1;
+              for (const double x : wanted[n]) most = std::max(most, std::abs(x));
+              EXPECT_LE(error_of(got[n], wanted[n]), unit * most)
+                  << "backend " << backend << " result " << n << " bias " << value << " sq " << sq
+                  << " sk " << sk << " dtype " << static_cast<int>(dtype);
+            }
+          }
+        }
+}
+
+// A NaN score makes its query's output NaN even if dropout drops all of the weights.
+TEST(Edges, DropoutPropagatesNan) {
+  for (const DType dtype : dtypes)
+    for (const std::int64_t sq : {2, 40})
+      for (const std::int64_t sk : {1, 2}) {
+        Call c({.b = 1, .sq = sq, .sk = sk, .h = 1, .hk = 1, .d = 8, .dv = 8}, dtype);
+        c.with_dropout(0.9f);
+        for (std::int64_t x = 0; x < 8; ++x) c.q.set({0, 1, 0, x}, std::nan(""));
+        for (const rocflash_backend backend :
+             {ROCFLASH_BACKEND_REFERENCE, ROCFLASH_BACKEND_CPU, ROCFLASH_BACKEND_STANDARD}) {
+          c.backend(backend).expect_forward();
+          for (std::int64_t x = 0; x < 8; ++x) {
+            EXPECT_TRUE(std::isnan(c.out.get({0, 1, 0, x}))) << backend << " " << sq << " " << sk;
+            EXPECT_TRUE(std::isfinite(c.out.get({0, 0, 0, x}))) << backend;
+          }
+        }
+      }
+}
+
+// With a softcap the score of an infinite key is finite, and its derivative is 0.
+TEST(Edges, SoftcapOfInfiniteScores) {
+  for (const rocflash_backend backend : {ROCFLASH_BACKEND_REFERENCE, ROCFLASH_BACKEND_NAIVE,
                                          ROCFLASH_BACKEND_CPU, ROCFLASH_BACKEND_STANDARD}) {
     Call c({.b = 1, .sq = 2, .sk = 2, .h = 1, .hk = 1, .d = 1, .dv = 1});
     c.q.fill(1);

@@ -1,5 +1,5 @@
-// A runtime with libgomp's interface and nothing behind it: it counts calls, runs them on the
-// caller's thread alone, and returns as late as it is told.
+// A fake OpenMP runtime with libgomp's interface. It counts calls, runs them only on the caller's
+// thread, and returns after `fake_delay_us`.
 #include <chrono>
 #include <thread>
 

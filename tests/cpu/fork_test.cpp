@@ -1,5 +1,5 @@
-// Forks that race the first calls of another thread. Whatever that thread had begun is lost in the
-// child, locks included; the child's own calls must still come to an end.
+// Forks concurrently with the first calls of another thread. The child inherits that thread's
+// partial initialization and its locks, but not the thread. The child's calls must still complete.
 #include <gtest/gtest.h>
 #include <rocflash/rocflash.h>
 #include <sys/wait.h>
@@ -47,7 +47,7 @@ int exit_of(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// A process whose first call is under way while it forks.
+// Forks while another thread makes the first call of the process.
 [[noreturn]] void race(int microseconds) {
   alarm(60);
   std::atomic<bool> go{false};
@@ -71,7 +71,7 @@ int exit_of(pid_t child) {
   _exit(good ? 0 : 1);
 }
 
-// This process makes no call itself, so that each of its children makes a first one.
+// This process makes no call, so that each child makes its first one.
 TEST(Fork, WhileAnotherThreadMakesTheFirstCall) {
   for (int n = 0; n < 60; ++n) {
     const pid_t child = fork();

@@ -1,5 +1,5 @@
-// The choice of an instruction set from what a CPU says about itself.
-#include "cpu/levels.hpp"
+// Selection of an instruction set from CPUID.
+#include "cpu/isa_levels.hpp"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ constexpr CpuTraits cooper_lake{"GenuineIntel", true, true, true};
 constexpr CpuTraits sapphire_rapids{"GenuineIntel", true, true, true, true};
 constexpr CpuTraits zen_4{"AuthenticAMD", true, true, true};
 
-TEST(Levels, TheBestThatRuns) {
+TEST(Levels, SelectsTheFastestSupportedLevel) {
   EXPECT_EQ(best_level(old), Level::baseline);
   EXPECT_EQ(best_level(haswell), Level::avx2);
   EXPECT_EQ(best_level(skylake), Level::avx512);
@@ -21,20 +21,20 @@ TEST(Levels, TheBestThatRuns) {
   EXPECT_EQ(best_level(sapphire_rapids), Level::amx);
 }
 
-// It has the instruction, but converting is faster there; asked for by name it runs all the same.
-TEST(Levels, SlowPairsAreLeftAlone) {
+// VDPBF16PS is slower there than conversion to f32, but can be selected by name.
+TEST(Levels, AvoidsSlowBf16Dot) {
   EXPECT_EQ(best_level(cooper_lake), Level::avx512);
   EXPECT_TRUE(can_run(cooper_lake, Level::avx512_bf16));
 }
 
-TEST(Levels, NothingRunsBeyondTheCpu) {
+TEST(Levels, RunsOnlySupportedLevels) {
   for (const CpuTraits& cpu : {old, haswell, skylake, cooper_lake, sapphire_rapids, zen_4}) {
     EXPECT_TRUE(can_run(cpu, Level::baseline));
     EXPECT_TRUE(can_run(cpu, best_level(cpu)));
     EXPECT_EQ(can_run(cpu, Level::avx2), cpu.avx2);
     EXPECT_EQ(can_run(cpu, Level::avx512), cpu.avx512);
-    EXPECT_EQ(can_run(cpu, Level::avx512_bf16), cpu.avx512 && cpu.bf16_pairs);
-    EXPECT_EQ(can_run(cpu, Level::amx), cpu.avx512 && cpu.bf16_pairs && cpu.tiles);
+    EXPECT_EQ(can_run(cpu, Level::avx512_bf16), cpu.avx512 && cpu.bf16_dot);
+    EXPECT_EQ(can_run(cpu, Level::amx), cpu.avx512 && cpu.bf16_dot && cpu.tiles);
   }
 }
 

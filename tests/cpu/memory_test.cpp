@@ -1,6 +1,6 @@
-// Memory beyond inputs and outputs: the workspace is a few tiles for each thread, and nothing else
-// is allocated. The scores of 32k x 32k would be 4 GiB; neither the heap nor the process may come
-// near that.
+// Memory beyond inputs and outputs: the workspace is a few tiles per thread, and nothing else is
+// allocated. The scores of 32k x 32k would take 4 GiB; heap and resident memory must stay far
+// below.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -11,8 +11,8 @@
 
 #include "support/call.hpp"
 
-// The C library's own allocator under the usual names, with a count: the shared library's calls
-// come here too.
+// Replaces the allocator by a counting wrapper of the C library's allocator. The shared library's
+// calls use it too.
 extern "C" {
 void* __libc_malloc(std::size_t);
 void* __libc_calloc(std::size_t, std::size_t);
@@ -29,7 +29,7 @@ void* counted(void* p) {
   if (!p) return p;
   ++calls;
   const std::size_t now = live += malloc_usable_size(p);
-  for (std::size_t seen = peak; now > seen && !peak.compare_exchange_weak(seen, now);) {
+  for (std::size_t known = peak; now > known && !peak.compare_exchange_weak(known, now);) {
   }
   return p;
 }
@@ -64,7 +64,7 @@ namespace {
 
 constexpr std::size_t mib = 1 << 20;
 
-// The most memory this process has had in use since `reset_high_water`, in bytes.
+// Peak resident bytes of this process since `reset_high_water`.
 std::size_t high_water() {
   std::size_t kilobytes = 0;
   if (std::FILE* status = std::fopen("/proc/self/status", "r")) {
@@ -102,8 +102,8 @@ TEST(Memory, ForwardWorkspaceIsTilesPerThread) {
     return forward_bytes(c.backend(ROCFLASH_BACKEND_CPU, threads));
   };
   EXPECT_LE(bytes(1024, 4), bytes(8192, 4)) << "short problems use smaller blocks";
-  EXPECT_EQ(bytes(65536, 4), bytes(32768, 4)) << "it grows with the length";
-  EXPECT_LE(bytes(8192, 4), 4 * bytes(8192, 1)) << "it grows faster than the threads";
+  EXPECT_EQ(bytes(65536, 4), bytes(32768, 4)) << "grows with the length";
+  EXPECT_LE(bytes(8192, 4), 4 * bytes(8192, 1)) << "grows faster than the threads";
   EXPECT_LE(bytes(65536, 1), 2 * mib);
 }
 
@@ -112,8 +112,8 @@ TEST(Memory, BackwardWorkspaceIsLinearInQueries) {
     Call c({.b = 1, .sq = sq, .sk = sk, .h = 2, .hk = 2, .d = 64, .dv = 64});
     return backward_bytes(c.backend(ROCFLASH_BACKEND_CPU, 2));
   };
-  EXPECT_EQ(bytes(4096, 16384), bytes(4096, 4096)) << "it grows with the keys";
-  EXPECT_LE(bytes(16384, 4096), 4 * bytes(4096, 4096)) << "it grows faster than the queries";
+  EXPECT_EQ(bytes(4096, 16384), bytes(4096, 4096)) << "grows with the keys";
+  EXPECT_LE(bytes(16384, 4096), 4 * bytes(4096, 4096)) << "grows faster than the queries";
 }
 
 TEST(Memory, BackwardWorkspaceShrinksWithAWindow) {
@@ -125,9 +125,9 @@ TEST(Memory, BackwardWorkspaceShrinksWithAWindow) {
   EXPECT_LE(bytes(4096), bytes(-1));
 }
 
-// The gradient of a bias takes a few times its own size where terms add up, whatever the batch, and
-// nothing where they do not. With fewer planes to work on at a time keys may be split once more,
-// which takes another dq.
+// The gradient of a broadcast bias needs a few times its size for every batch, and nothing if the
+// bias is not broadcast. With fewer concurrent (batch, head) slices the keys may have one split
+// more, which needs another dq.
 TEST(Memory, GradientOfABiasGrowsWithTheBias) {
   const auto added = [](std::int64_t batch, std::vector<std::int64_t> shape) {
     Call c({.b = batch, .sq = 256, .sk = 256, .h = 2, .hk = 2, .d = 8, .dv = 8});
@@ -168,14 +168,15 @@ TEST(Memory, ThirtyTwoThousandSquared) {
   };
   expect_little("forward", forward_bytes(c), mib,
                 [&] { return rocflash_forward(&c.problem, &c.forward_outputs, &c.execution); });
-  // On top of tiles: one float a query for delta, and dq in float, once for each of at most 8
-  // chunks of keys.
+  // In addition to tiles: delta, row max and 1 / row sum of each query, and an f32 dq for each of
+  // at most
+  // 8 chunks of keys.
   const std::size_t partial_dq = 8 * 16 * sizeof(float) * rows;
-  expect_little("backward", backward_bytes(c), mib + rows * sizeof(float) + partial_dq,
+  expect_little("backward", backward_bytes(c), mib + 3 * rows * sizeof(float) + partial_dq,
                 [&] { return rocflash_backward(&c.problem, &c.backward_tensors, &c.execution); });
 }
 
-TEST(Memory, AnOrdinaryCallAllocatesNothing) {
+TEST(Memory, CallsAllocateNothing) {
   Call c({.b = 2, .sq = 100, .sk = 100, .h = 4, .hk = 2, .d = 32, .dv = 32});
   c.with_sinks().with_bias({1, 4, 100, 100}).with_alibi().with_option_gradients();
   c.with_dropout(0.1f).backend(ROCFLASH_BACKEND_CPU, 2).expect_forward();
@@ -187,7 +188,7 @@ TEST(Memory, AnOrdinaryCallAllocatesNothing) {
   const std::size_t before = calls;
   rocflash_forward(&c.problem, &c.forward_outputs, &c.execution);
   rocflash_backward(&c.problem, &c.backward_tensors, &c.execution);
-  // The pool's queue of calls may take a node now and then.
+  // The pool's queue of calls may allocate a node occasionally.
   EXPECT_LE(calls - before, 4u);
 }
 

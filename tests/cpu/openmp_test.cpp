@@ -1,5 +1,5 @@
-// Work on the threads of an OpenMP runtime that the process has loaded. A process keeps what it has
-// loaded, so each test runs in a process of its own.
+// parallel_for on the threads of an OpenMP runtime that the process has loaded. Runtimes are never
+// unloaded, so each test runs in a separate process.
 #include "cpu/openmp.hpp"
 
 #include <dlfcn.h>
@@ -22,7 +22,7 @@
 namespace rocflash {
 namespace {
 
-// What a test sees of a runtime.
+// The functions of a runtime that the tests use.
 struct Runtime {
   void* handle = nullptr;
   template <class Function>
@@ -43,9 +43,9 @@ Runtime load(const char* path) {
   return r;
 }
 
-void choose(const char* source) { setenv("ROCFLASH_CPU_THREADS", source, 1); }
+void set_source(const char* source) { setenv("ROCFLASH_CPU_THREADS", source, 1); }
 
-// Whether the runtime's threads do the work.
+// Whether the runtime's threads run the items.
 bool on_team(const Runtime& r, int threads = 2) {
   std::atomic<int> inside{0};
   parallel_for(8, threads, [&](std::int64_t, int) { inside += r.in_parallel() != 0; });
@@ -80,16 +80,16 @@ int exit_of(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-TEST(OpenMp, AValueThatCannotBeHonouredIsRefused) {
-  choose("openmp");
+TEST(OpenMp, RejectsUnusableThreadSources) {
+  set_source("openmp");
   EXPECT_NE(refusal().find("no OpenMP runtime"), std::string::npos) << refusal();
   EXPECT_THROW(parallel_for(2, 2, [](std::int64_t, int) {}), Refusal);
   for (const char* bad : {"8", "OWN", "gomp"}) {
-    choose(bad);
+    set_source(bad);
     EXPECT_NE(refusal().find("auto, own or openmp"), std::string::npos) << bad;
   }
   for (const char* good : {"", "auto", "own"}) {
-    choose(good);
+    set_source(good);
     EXPECT_EQ(refusal(), "");
   }
 }
@@ -102,12 +102,12 @@ TEST(OpenMp, LoadedAfterTheFirstCall) {
   const Runtime gomp{handle};
   gomp.set_threads(2);
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
-  choose("own");
+  set_source("own");
   EXPECT_FALSE(on_team(gomp));
-  choose("openmp");
+  set_source("openmp");
   EXPECT_TRUE(on_team(gomp));
-  choose("auto");
-  // A team that comes late on a busy machine is left alone for a while.
+  set_source("auto");
+  // On a busy machine a team that joins late is avoided for a while.
   bool used = false;
   for (int n = 0; n < 200 && !used; ++n) {
     used = on_team(gomp);
@@ -116,47 +116,47 @@ TEST(OpenMp, LoadedAfterTheFirstCall) {
   EXPECT_TRUE(used);
 }
 
-TEST(OpenMp, AnyTeamDoesAllTheWork) {
+TEST(OpenMp, EveryTeamSizeRunsAllItems) {
   const Runtime gomp = load("libgomp.so.1");
   for (const char* source : {"openmp", "auto"}) {
-    choose(source);
+    set_source(source);
     for (const int team : {1, 2, 5}) {
       gomp.set_threads(team);
       for (const int threads : {2, 3, 8}) every_item_once(threads);
     }
   }
   gomp.get<void(int)>("omp_set_dynamic")(1);
-  choose("openmp");
+  set_source("openmp");
   every_item_once(8);
 }
 
-// libgomp ends the threads that a smaller team leaves over, and the next larger one has to start
-// them anew.
+// libgomp destroys the surplus threads of a smaller team and recreates them for the next larger
+// one.
 TEST(OpenMp, FewItemsKeepTheProgramsTeam) {
   const Runtime gomp = load("libgomp.so.1");
   gomp.set_threads(4);
-  choose("openmp");
-  struct Seen {
+  set_source("openmp");
+  struct ThreadIds {
     std::mutex mutex;
     std::set<pid_t> threads;
-    static void add(void* seen) {
-      auto& s = *static_cast<Seen*>(seen);
+    static void add(void* ids) {
+      auto& s = *static_cast<ThreadIds*>(ids);
       const std::lock_guard lock(s.mutex);
       s.threads.insert(gettid());
     }
   } before, after;
-  gomp.parallel(Seen::add, &before, 0);
+  gomp.parallel(ThreadIds::add, &before, 0);
   parallel_for(2, 2, [](std::int64_t, int) {});
-  gomp.parallel(Seen::add, &after, 0);
+  gomp.parallel(ThreadIds::add, &after, 0);
   EXPECT_EQ(before.threads.size(), 4u);
   EXPECT_EQ(before.threads, after.threads);
 }
 
-TEST(OpenMp, CallsInsideATeamAndAtOnce) {
+TEST(OpenMp, NestedAndConcurrentCalls) {
   const Runtime gomp = load("libgomp.so.1");
   gomp.set_threads(2);
   for (const char* source : {"auto", "openmp"}) {
-    choose(source);
+    set_source(source);
     gomp.parallel([](void*) { every_item_once(2); }, nullptr, 3);
     std::vector<std::thread> callers;
     for (int n = 0; n < 4; ++n)
@@ -167,13 +167,13 @@ TEST(OpenMp, CallsInsideATeamAndAtOnce) {
   }
 }
 
-TEST(OpenMp, AForkedChildWorksOnItsOwnThreads) {
+TEST(OpenMp, AForkedChildUsesItsOwnThreads) {
   const Runtime gomp = load("libgomp.so.1");
   gomp.set_threads(2);
-  choose("openmp");
+  set_source("openmp");
   ASSERT_TRUE(on_team(gomp));
   for (const char* source : {"auto", "own", "openmp"}) {
-    choose(source);
+    set_source(source);
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
@@ -191,33 +191,33 @@ TEST(OpenMp, AForkedChildWorksOnItsOwnThreads) {
   }
 }
 
-TEST(OpenMp, ALateTeamIsLeftAloneForAWhile) {
+TEST(OpenMp, ASlowTeamIsAvoidedForAWhile) {
   using Clock = std::chrono::steady_clock;
   using std::chrono::milliseconds;
   const Runtime fake = load(ROCFLASH_FAKES "/libgomp-0123abcd.so.1");
   int& calls = *static_cast<int*>(dlsym(fake.handle, "fake_calls"));
   int& delay = *static_cast<int*>(dlsym(fake.handle, "fake_delay_us"));
-  every_item_once(3);  // more than the runtime's own teams have
+  every_item_once(3);  // more threads than the runtime's teams
   EXPECT_EQ(calls, 0);
-  // A busy machine may itself hold up a round for longer than the team is left alone.
+  // A busy machine can delay a round for longer than the team is avoided.
   int rounds = 0;
-  for (bool shown = false; !shown && rounds < 50; ++rounds) {
+  for (bool avoided = false; !avoided && rounds < 50; ++rounds) {
     delay = 2000;
     const int before = calls;
     while (calls == before) every_item_once(2);
     const auto start = Clock::now();
     every_item_once(2);
-    shown = Clock::now() - start < milliseconds(8);
-    if (shown) EXPECT_EQ(calls, before + 1);
+    avoided = Clock::now() - start < milliseconds(8);
+    if (avoided) EXPECT_EQ(calls, before + 1);
     delay = 0;
     while (calls == before + 1 && Clock::now() - start < std::chrono::seconds(30))
       every_item_once(2);
-    EXPECT_GT(calls, before + 1) << "it is tried again";
+    EXPECT_GT(calls, before + 1) << "the team is not used again";
   }
   EXPECT_LT(rounds, 50);
 }
 
-TEST(OpenMp, TorchsAmongSeveral) {
+TEST(OpenMp, SelectsTheRuntimeOfTorch) {
   const Runtime first = load(ROCFLASH_FAKES "/libgomp-0123abcd.so.1");
   EXPECT_EQ(loaded_openmp(Look::now)->parallel,
             first.get<void(void (*)(void*), void*, unsigned, unsigned)>("GOMP_parallel"));

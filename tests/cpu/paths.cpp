@@ -1,5 +1,5 @@
-// Prints the instruction sets that this machine can run, one a line, as the library itself tells
-// them when it is asked for one that does not exist. The list of tests is made from it.
+// Prints the ISA paths that this CPU supports, one per line, from the library's error message for
+// an unknown path. ctest generates its list of tests from it.
 #include <rocflash/rocflash.h>
 
 #include <cstdio>
@@ -11,18 +11,19 @@ int main() {
   rocflash_device device{};
   device.struct_size = sizeof device;
   const int status = rocflash_query_device(0, &device);
-  std::string_view words = rocflash_last_error();
-  constexpr std::string_view before = "this machine can run ", between = ", ";
-  const std::size_t begin = words.find(before);
+  std::string_view message = rocflash_last_error();
+  constexpr std::string_view before = "this CPU supports ", between = ", ";
+  const std::size_t begin = message.find(before);
   if (status != ROCFLASH_INVALID_ARGUMENT || begin == std::string_view::npos) {
-    std::fprintf(stderr, "no list of instruction sets, but status %d: %s\n", status, words.data());
+    std::fprintf(stderr, "no list of instruction sets, but status %d: %s\n", status,
+                 message.data());
     return 1;
   }
-  words.remove_prefix(begin + before.size());
+  message.remove_prefix(begin + before.size());
   for (;;) {
-    const std::size_t end = words.find(between);
-    std::printf("%.*s\n", static_cast<int>(words.substr(0, end).size()), words.data());
+    const std::size_t end = message.find(between);
+    std::printf("%.*s\n", static_cast<int>(message.substr(0, end).size()), message.data());
     if (end == std::string_view::npos) return 0;
-    words.remove_prefix(end + between.size());
+    message.remove_prefix(end + between.size());
   }
 }

@@ -1,5 +1,5 @@
-// How work is divided. Decode's keys and heads: everything once, nothing twice, enough for many
-// threads; and what is too little to be divided.
+// Work partitioning: splits and blocks cover everything exactly once and suffice for many threads.
+// Tiny problems are not divided.
 #include "cpu/plan.hpp"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ TEST(DecodePlan, SplitsCoverAllKeysOnce) {
   }
 }
 
-// One key more than 16 pieces: no thread gets a share that is much smaller or larger.
+// One key more than 16 multiples of decode_keys: splits have nearly the same size.
 TEST(DecodePlan, SplitsAreEven) {
   const Range keys{0, 16 * decode_keys + 1};
   for (int n = 0; n < 4; ++n) {
@@ -55,16 +55,16 @@ TEST(DecodePlan, LongCachesAreSplitAndShortOnesAreNot) {
   EXPECT_EQ(decode_splits(decode_problem(1, 4096)), 16);
   EXPECT_EQ(decode_splits(decode_problem(1, 131072)), 64);
   EXPECT_EQ(decode_splits(decode_problem(64, 131072)), 1);
-  Problem told = decode_problem(1, 131072);
-  told.splits = 3;
-  EXPECT_EQ(decode_splits(told), 3);
-  told.splits = 1000;
-  told.max_k = 100;
-  EXPECT_EQ(decode_splits(told), 2);  // no more than there are tiles
+  Problem explicit_splits = decode_problem(1, 131072);
+  explicit_splits.splits = 3;
+  EXPECT_EQ(decode_splits(explicit_splits), 3);
+  explicit_splits.splits = 1000;
+  explicit_splits.max_k = 100;
+  EXPECT_EQ(decode_splits(explicit_splits), 2);  // at most the number of tiles
 }
 
-// A window makes a long cache a short one.
-TEST(DecodePlan, SplitsFollowWhatIsVisible) {
+// With a window only the visible keys are split.
+TEST(DecodePlan, SplitsDependOnVisibleKeys) {
   Problem p = decode_problem(1, 131072);
   p.visibility = {.left = 0, .right = 0};
   EXPECT_EQ(decode_splits(p), 1);
@@ -84,19 +84,19 @@ TEST(DecodePlan, SplitsFollowWhatIsVisible) {
   }
 }
 
-// A tile of keys and values of the heads that take turns fits into the second-level cache.
-TEST(DecodePlan, HeadsThatTakeTurns) {
+// A tile of keys and values of all heads of a work item fits in L2.
+TEST(DecodePlan, HeadsPerWorkItem) {
   EXPECT_EQ(decode_heads(decode_problem(1, 4096)), 8);
   EXPECT_EQ(decode_heads(decode_problem(1, 4096, DType::f32)), 4);
-  EXPECT_EQ(decode_head_groups(decode_problem(1, 4096, DType::f32)), 2);
-  Problem wide = decode_problem(1, 4096, DType::f32);
-  wide.head_dim = wide.value_dim = 512;
-  EXPECT_EQ(decode_heads(wide), 1);
-  wide.kv_heads = 3;
-  EXPECT_EQ(decode_head_groups(wide), 3);
+  EXPECT_EQ(decode_head_blocks(decode_problem(1, 4096, DType::f32)), 2);
+  Problem large_heads = decode_problem(1, 4096, DType::f32);
+  large_heads.head_dim = large_heads.value_dim = 512;
+  EXPECT_EQ(decode_heads(large_heads), 1);
+  large_heads.kv_heads = 3;
+  EXPECT_EQ(decode_head_blocks(large_heads), 3);
 }
 
-TEST(Plan, TinyProblemsAreLeftToOneThread) {
+TEST(Plan, TinyProblemsUseOneThread) {
   Problem p;
   p.lengths.batch = 1;
   p.heads = p.kv_heads = 8;
@@ -111,7 +111,7 @@ TEST(Plan, TinyProblemsAreLeftToOneThread) {
   EXPECT_TRUE(tiny(16, 16));
   EXPECT_FALSE(tiny(32, 32));
   EXPECT_FALSE(tiny(1, 4096));
-  // Lengths whose product has no room in 64 bits.
+  // Lengths whose product overflows 64 bits.
   EXPECT_FALSE(tiny(std::int64_t{1} << 40, std::int64_t{1} << 40));
   EXPECT_FALSE(tiny(1, std::int64_t{1} << 62));
 }
@@ -126,7 +126,7 @@ TEST(DecodePlan, FewRowsOnly) {
   for (const std::int64_t rows : {5, 0}) EXPECT_FALSE(decodes(rows)) << rows;
 }
 
-// One key head for all: each of its rows is read once, for however many heads there are.
+// One KV head: each of its rows is read once for all query heads.
 TEST(DecodePlan, ManyHeadsOfFewQueries) {
   Problem p = decode_problem(1, 4096);
   p.heads = 128;
@@ -136,7 +136,7 @@ TEST(DecodePlan, ManyHeadsOfFewQueries) {
   EXPECT_FALSE(is_decode(p));
 }
 
-// Sixteen rows of as many keys are a tile.
+// Sixteen rows and sixteen keys are a tile for the tiled kernels.
 TEST(DecodePlan, FewRowsAmongMoreKeys) {
   Problem p = decode_problem(1, 16);
   EXPECT_TRUE(is_decode(p));
@@ -156,28 +156,29 @@ Problem square_problem(std::int64_t rows, int columns, DType dtype = DType::bf16
   return p;
 }
 
-// The factors are the scale, to the last bit; powers of two but for the rest; and only extreme
-// scales touch the rows that stream past.
-TEST(ScaleParts, AreTheScale) {
+// The product of the factors is exactly the scale. Two factors are powers of two, and that of the
+// streamed rows is 1 except for extreme scales. Both together are at most 2^63.
+TEST(SplitScale, ProductIsExact) {
   for (const float scale :
        {1e-45f, 1e-40f, 1e-38f, 3e-20f, 0.001f, 0.125f, 0.7f, 1.0f, 3.0f, 1e6f, 2e20f, 3e38f}) {
     for (const float sign : {1.0f, -1.0f}) {
-      const ScaleParts parts = scale_parts(sign * scale);
+      const SplitScale parts = split_scale(sign * scale);
       EXPECT_EQ(static_cast<double>(parts.lanes) * static_cast<double>(parts.rows) *
                     static_cast<double>(parts.rest),
                 static_cast<double>(sign * scale));
       EXPECT_GE(parts.rest * sign, 1);
-      EXPECT_LT(parts.rest * sign, 2);
+      EXPECT_LT(parts.rest * sign, scale < 0x1p64f ? 2.0f : 0x1p65f);
+      EXPECT_LE(parts.lanes * parts.rows, 0x1p63f);
       int power = 0;
       EXPECT_EQ(std::frexp(parts.lanes, &power), 0.5f);
       EXPECT_EQ(std::frexp(parts.rows, &power), 0.5f);
       EXPECT_EQ(parts.rows == 1, scale > 1e-5f && scale < 1e5f) << scale;
     }
   }
-  EXPECT_EQ(scale_parts(0).lanes, 0);
+  EXPECT_EQ(split_scale(0).lanes, 0);
 }
 
-TEST(Blocks, OfQueriesLeaveWorkForAllThreads) {
+TEST(Blocks, OfQueriesSufficeForAllThreads) {
   EXPECT_EQ(forward_block(square_problem(4096, 128), 2), 1024);
   EXPECT_EQ(forward_block(square_problem(4096, 128), 8), 512);
   EXPECT_EQ(forward_block(square_problem(1024, 128), 2), 512);
@@ -186,7 +187,7 @@ TEST(Blocks, OfQueriesLeaveWorkForAllThreads) {
   EXPECT_EQ(forward_block(square_problem(64, 128), 2), 64);
 }
 
-TEST(Blocks, FitTheSecondLevelCache) {
+TEST(Blocks, FitInL2) {
   EXPECT_EQ(forward_block(square_problem(8192, 128, DType::f32), 2), 512);
   EXPECT_EQ(forward_block(square_problem(8192, 256), 2), 512);
   EXPECT_EQ(forward_block(square_problem(8192, 512), 2), 256);
@@ -196,9 +197,9 @@ TEST(Blocks, FitTheSecondLevelCache) {
   EXPECT_EQ(gradient_block(square_problem(4096, 256, DType::f32)), 64);
 }
 
-// Every combination of bounds that may matter, on one or more sequences.
+// Calls body for all combinations of lengths, heads and mask bounds.
 template <class Body>
-void over_gradient_problems(Body body) {
+void for_each_gradient_problem(Body body) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const std::int64_t keys : {0, 1, 100, 256, 257, 1000, 5000, 20000})
       for (const std::int64_t heads : {1, 2, 8, 40})
@@ -208,27 +209,27 @@ void over_gradient_problems(Body body) {
               Problem p = square_problem(keys, 64, dtype);
               p.heads = p.kv_heads = heads;
               p.visibility = {.left = left, .right = right, .chunk = chunk};
-              body(p, gradient_parts(p, p.batch() * p.kv_heads));
+              body(p, key_partition(p, p.batch() * p.kv_heads));
             }
 }
 
-TEST(GradientParts, UnitsWithACommonCopyHaveAPartOrNoQueryInCommon) {
-  over_gradient_problems([](const Problem& p, const GradientParts& g) {
+TEST(KeyPartition, UnitsWithACommonCopyShareASplitOrNoQuery) {
+  for_each_gradient_problem([](const Problem& p, const KeyPartition& g) {
     const std::int64_t units = blocks_of(p.max_k, g.unit);
     EXPECT_EQ(g.unit % gradient_block(p), 0);
-    const auto seeing = [&](std::int64_t unit) {
+    const auto attending = [&](std::int64_t unit) {
       const Range keys{unit * g.unit, smaller(p.max_k, (unit + 1) * g.unit)};
-      return seeing_queries(p.visibility, keys, p.max_q, p.max_k);
+      return attending_queries(p.visibility, keys, p.max_q, p.max_k);
     };
     for (std::int64_t a = 0; a < units; ++a)
       for (std::int64_t b = a + g.copies; b < units; b += g.copies)
-        EXPECT_TRUE(a % g.parts == b % g.parts || seeing(a).end <= seeing(b).begin)
+        EXPECT_TRUE(a % g.parts == b % g.parts || attending(a).end <= attending(b).begin)
             << "units " << a << " and " << b << " of " << p.max_k << " keys";
   });
 }
 
-TEST(GradientParts, AQueryFindsTheCopiesOfTheUnitsThatItSees) {
-  over_gradient_problems([](const Problem& p, const GradientParts& g) {
+TEST(KeyPartition, CopiesOfAQueryAreThoseOfItsVisibleUnits) {
+  for_each_gradient_problem([](const Problem& p, const KeyPartition& g) {
     for (std::int64_t i = 0; i < p.max_q; i += 37) {
       const Range keys = visible_keys(p.visibility, i, p.max_q, p.max_k);
       std::uint64_t wanted = 0, got = 0;
@@ -242,42 +243,43 @@ TEST(GradientParts, AQueryFindsTheCopiesOfTheUnitsThatItSees) {
   });
 }
 
-TEST(GradientParts, KeepManyThreadsBusyWithFewCopies) {
+TEST(KeyPartition, SufficesForManyThreadsWithFewCopies) {
   const auto parts = [](std::int64_t rows, std::int64_t heads, Visibility v) {
     Problem p = square_problem(rows, 64);
     p.heads = p.kv_heads = heads;
     p.visibility = v;
-    return gradient_parts(p, p.batch() * p.kv_heads);
+    return key_partition(p, p.batch() * p.kv_heads);
   };
-  // Whole and causal: a copy for each part, and no more than eight.
+  // Unmasked and causal: one copy per split, at most eight.
   for (const Visibility v : {Visibility{}, Visibility{.right = 0}}) {
     EXPECT_EQ(parts(16384, 8, v).copies, 4);
     EXPECT_EQ(parts(16384, 1, v).copies, 8);
     EXPECT_EQ(parts(16384, 1, v).parts, 8);
     EXPECT_EQ(parts(200, 1, v).parts, 1);
   }
-  // A window or a chunk that is short beside the sequence: two.
+  // A window or chunk much shorter than the sequence: two copies.
   for (const Visibility v : {Visibility{.left = 512, .right = 0}, Visibility{.chunk = 512}}) {
     EXPECT_EQ(parts(16384, 2, v).copies, 2);
     EXPECT_EQ(parts(16384, 2, v).parts, 16);
     EXPECT_EQ(parts(65536, 1, v).copies, 2);
     EXPECT_EQ(parts(65536, 1, v).parts, 32);
   }
-  // One part needs one copy, whatever it sees.
+  // One split needs one copy for every mask.
   EXPECT_EQ(parts(16384, 32, {.left = 512, .right = 0}).copies, 1);
-  // Bounds beyond the sequence are none, however large.
+  // Bounds beyond the sequence have no effect.
   constexpr std::int64_t far = std::numeric_limits<std::int64_t>::max();
   EXPECT_EQ(parts(16384, 1, {.left = far, .right = far}).copies, 8);
-  over_gradient_problems([](Problem p, const GradientParts& g) {
+  for_each_gradient_problem([](Problem p, const KeyPartition& g) {
     p.visibility = {};
-    EXPECT_LE(g.copies, gradient_parts(p, p.batch() * p.kv_heads).copies);
-    EXPECT_GE(g.parts, gradient_parts(p, p.batch() * p.kv_heads).parts / 2);
+    EXPECT_LE(g.copies, key_partition(p, p.batch() * p.kv_heads).copies);
+    EXPECT_GE(g.parts, key_partition(p, p.batch() * p.kv_heads).parts / 2);
   });
 }
 
-// Any bias: its gradient's strides are 0 where it has one element.
+// Calls body for all broadcasts of a bias over batch and heads: strides are 0 in broadcast
+// dimensions.
 template <class Body>
-void over_bias_problems(Body body) {
+void for_each_bias_problem(Body body) {
   for (const std::int64_t batch : {0, 1, 3, 100})
     for (const std::int64_t kv_heads : {1, 5, 64})
       for (const int spans : {0, 1, 2, 3}) {
@@ -292,31 +294,31 @@ void over_bias_problems(Body body) {
       }
 }
 
-TEST(BiasSharing, EachPlaneIsAMemberOnce) {
-  over_bias_problems([](const Problem& p, const BackwardTensors& t) {
+TEST(BiasSharing, EachSliceIsAMemberOfOneSet) {
+  for_each_bias_problem([](const Problem& p, const BackwardTensors& t) {
     const BiasSharing s = bias_sharing(p, t);
-    std::vector<int> seen(static_cast<std::size_t>(p.batch() * p.kv_heads), 0);
+    std::vector<int> visits(static_cast<std::size_t>(p.batch() * p.kv_heads), 0);
     for (std::int64_t set = 0; set < s.sets; ++set) {
-      const auto first = s.plane(set, 0);
+      const auto first = s.bh(set, 0);
       for (std::int64_t n = 0; n < s.members; ++n) {
-        const auto plane = s.plane(set, n);
-        ++seen[static_cast<std::size_t>(plane.batch * p.kv_heads + plane.kv_head)];
-        // All of a set, and no others, add to the same elements.
-        if (t.dbias.batch_stride) EXPECT_EQ(plane.batch, first.batch);
-        if (t.dbias.head_stride) EXPECT_EQ(plane.kv_head, first.kv_head);
+        const auto bh = s.bh(set, n);
+        ++visits[static_cast<std::size_t>(bh.batch * p.kv_heads + bh.kv_head)];
+        // Exactly the members of a set accumulate to the same elements.
+        if (t.dbias.batch_stride) EXPECT_EQ(bh.batch, first.batch);
+        if (t.dbias.head_stride) EXPECT_EQ(bh.kv_head, first.kv_head);
       }
     }
-    for (const int times : seen) EXPECT_EQ(times, 1);
+    for (const int times : visits) EXPECT_EQ(times, 1);
   });
 }
 
-TEST(BiasSharing, FewSumsForManyThreads) {
-  over_bias_problems([](const Problem& p, const BackwardTensors& t) {
+TEST(BiasSharing, FewAccumulatorsForManyThreads) {
+  for_each_bias_problem([](const Problem& p, const BackwardTensors& t) {
     const BiasSharing s = bias_sharing(p, t);
     EXPECT_LE(s.slots, 8);
     EXPECT_LE(s.slots, larger(1, s.members));
     if (p.batch() > 0) EXPECT_GE(s.sets * s.slots, smaller(8, p.batch() * p.kv_heads));
-    if (s.sets >= wanted_gradient_items) EXPECT_EQ(s.slots, 1);
+    if (s.sets >= target_backward_items) EXPECT_EQ(s.slots, 1);
   });
   const Problem p = square_problem(100, 64);
   EXPECT_EQ(bias_sharing(p, {}).slots, 1);

@@ -1,5 +1,4 @@
-// Laws that hold between calls, whatever the oracle says: what should not matter does not, and
-// parts make the whole.
+// Invariants between calls, independent of the reference implementation.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,7 +6,7 @@
 #include <numeric>
 
 #include "support/call.hpp"
-#include "support/confinement.hpp"
+#include "support/non_finite_propagation.hpp"
 
 namespace rocflash::test {
 namespace {
@@ -17,9 +16,9 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 
 double unit(DType t) { return t == DType::f32 ? 0x1p-24 : t == DType::f16 ? 0x1p-11 : 0x1p-8; }
 
-// What two orders of one sum may differ by: the sums run in float, and short dtypes add a rounding
-// at the end.
-double order(DType t) { return t == DType::f32 ? 64 * unit(t) : 4 * unit(t); }
+// The relative difference that summation order may cause: sums are f32, and 16-bit dtypes add a
+// final rounding.
+double order_error(DType t) { return t == DType::f32 ? 64 * unit(t) : 4 * unit(t); }
 
 void copy(const HostTensor& from, HostTensor& to) {
   ASSERT_EQ(from.size(), to.size());
@@ -59,10 +58,10 @@ TEST(Properties, GroupedHeadsEqualRepeatedHeads) {
     }
     EXPECT_TRUE(a.out.bytes() == b.out.bytes());
     EXPECT_TRUE(a.lse.bytes() == b.lse.bytes());
-    expect_near(a.dq.values(), b.dq.values(), order(dtype) * largest(b.dq.values()));
-    // The sum over a group is rounded once; the repeated heads were rounded one by one.
-    const double k_step = order(dtype) * largest(a.dk.values());
-    const double v_step = order(dtype) * largest(a.dv.values());
+    expect_near(a.dq.values(), b.dq.values(), order_error(dtype) * largest(b.dq.values()));
+    // The sum over a group is rounded once; repeated heads are rounded individually.
+    const double k_step = order_error(dtype) * largest(a.dk.values());
+    const double v_step = order_error(dtype) * largest(a.dv.values());
     for (std::int64_t s = 0; s < 2; ++s)
       for (std::int64_t j = 0; j < 90; ++j)
         for (std::int64_t g = 0; g < 2; ++g) {
@@ -78,7 +77,7 @@ TEST(Properties, GroupedHeadsEqualRepeatedHeads) {
   }
 }
 
-TEST(Properties, PackedEqualsOneByOne) {
+TEST(Properties, PackedEqualsSeparateSequences) {
   for (const DType dtype : dtypes) {
     const std::vector<std::int64_t> q_lengths = {65, 0, 7, 130}, k_lengths = {40, 9, 0, 200};
     Call packed(Size{.h = 4, .hk = 2, .d = 24, .dv = 17}, q_lengths, k_lengths, dtype);
@@ -112,10 +111,10 @@ TEST(Properties, PackedEqualsOneByOne) {
         HostTensor wanted(dtype, part.shape());
         take(all, wanted, row);
         expect_near(part.values(), wanted.values(),
-                    exact ? 0 : order(dtype) * largest(wanted.values()));
+                    exact ? 0 : order_error(dtype) * largest(wanted.values()));
       };
       expect_same(packed.out, one.out, q_row, true);
-      expect_same(packed.dq, one.dq, q_row, false);  // the parts of its sum may be cut elsewhere
+      expect_same(packed.dq, one.dq, q_row, false);  // the splits of the sum may differ
       expect_same(packed.dk, one.dk, k_row, false);
       expect_same(packed.dv, one.dv, k_row, false);
       for (std::int64_t h = 0; h < 4; ++h) {
@@ -128,7 +127,7 @@ TEST(Properties, PackedEqualsOneByOne) {
   }
 }
 
-// Attention over each half of the keys, weighted by exp(lse), is attention over all of them.
+// Attention over two splits of the keys, weighted with exp(lse), is attention over all keys.
 TEST(Properties, SplitKeysMergeByLse) {
   for (const DType dtype : dtypes) {
     const Size size{.b = 2, .sq = 5, .sk = 150, .h = 2, .hk = 1, .d = 16, .dv = 9};
@@ -139,7 +138,7 @@ TEST(Properties, SplitKeysMergeByLse) {
     first_size.sk = cut;
     second_size.sk = size.sk - cut;
     Call first(first_size, dtype), second(second_size, dtype);
-    const auto share = [&](Call& part, std::int64_t begin) {
+    const auto compute_split = [&](Call& part, std::int64_t begin) {
       copy(whole.q, part.q);
       for (std::int64_t b = 0; b < 2; ++b)
         for (std::int64_t j = 0; j < part.size.sk; ++j) {
@@ -150,8 +149,8 @@ TEST(Properties, SplitKeysMergeByLse) {
         }
       part.backend(ROCFLASH_BACKEND_CPU, 1).expect_forward();
     };
-    share(first, 0);
-    share(second, cut);
+    compute_split(first, 0);
+    compute_split(second, cut);
     for (std::int64_t b = 0; b < 2; ++b)
       for (std::int64_t i = 0; i < 5; ++i)
         for (std::int64_t h = 0; h < 2; ++h) {
@@ -162,12 +161,60 @@ TEST(Properties, SplitKeysMergeByLse) {
             EXPECT_NEAR(whole.out.get({b, i, h, x}),
                         first.out.get({b, i, h, x}) * std::exp(l1 - l) +
                             second.out.get({b, i, h, x}) * std::exp(l2 - l),
-                        order(dtype) * largest(whole.out.values()));
+                        order_error(dtype) * largest(whole.out.values()));
         }
   }
 }
 
-TEST(Properties, CausalIsAWindowThatEndsHere) {
+// Ring attention: backward over each block of the keys, with the out and lse of all keys, adds up
+// to the gradients of the whole, also where f32 rounds the lse by more than f16 rounds a weight.
+TEST(Properties, GradientsOfKeyBlocksSumToTheWhole) {
+  const rocflash_backend backends[] = {ROCFLASH_BACKEND_CPU, ROCFLASH_BACKEND_STANDARD,
+                                       ROCFLASH_BACKEND_NAIVE};
+  for (const rocflash_backend backend : backends)
+    for (const DType dtype : dtypes)
+      for (const double level : {0.0, -1e4, 1e5}) {
+        const std::int64_t sq = 35, sk = 90, cut = 40;
+        const Size size{.b = 1, .sq = sq, .sk = sk, .h = 1, .hk = 1, .d = 16, .dv = 16};
+        const auto bias_of = [&](Call& c) {
+          c.with_bias();
+          c.bias = HostTensor(DType::f32, {1, 1, sq, c.size.sk});
+          for (std::int64_t n = 0; n < c.bias.size(); ++n) c.bias.set_flat(n, level);
+          c.set_pointers();
+          c.backend(backend, 1);
+        };
+        Call whole(size, dtype);
+        bias_of(whole);
+        whole.expect_forward();
+        whole.expect_backward();
+        std::vector<double> dq(static_cast<std::size_t>(whole.dq.size())), dk, dv;
+        for (const std::int64_t begin : {std::int64_t{0}, cut}) {
+          Size block_size = size;
+          block_size.sk = begin == 0 ? cut : sk - cut;
+          Call block(block_size, dtype);
+          bias_of(block);
+          for (auto of : {&Call::q, &Call::out, &Call::lse, &Call::dout})
+            copy(whole.*of, block.*of);
+          for (std::int64_t j = 0; j < block_size.sk; ++j)
+            for (std::int64_t x = 0; x < 16; ++x) {
+              block.k.set({0, j, 0, x}, whole.k.get({0, begin + j, 0, x}));
+              block.v.set({0, j, 0, x}, whole.v.get({0, begin + j, 0, x}));
+            }
+          block.expect_backward();
+          for (std::size_t n = 0; n < dq.size(); ++n)
+            dq[n] += block.dq.flat(static_cast<std::int64_t>(n));
+          for (const double x : block.dk.values()) dk.push_back(x);
+          for (const double x : block.dv.values()) dv.push_back(x);
+        }
+        SCOPED_TRACE("backend " + std::to_string(backend) + " bias " + std::to_string(level));
+        const double tolerance = 2 * order_error(dtype) + std::abs(level) * 0x1p-23;
+        expect_near(dq, whole.dq.values(), tolerance * largest(whole.dq.values()));
+        expect_near(dk, whole.dk.values(), tolerance * largest(whole.dk.values()));
+        expect_near(dv, whole.dv.values(), tolerance * largest(whole.dv.values()));
+      }
+}
+
+TEST(Properties, CausalIsAWindowWithRightBoundZero) {
   for (const DType dtype : dtypes) {
     const Size size{.b = 1, .sq = 130, .sk = 100, .h = 2, .hk = 2, .d = 32, .dv = 32};
     Call causal(size, dtype), window(size, dtype), both(size, dtype);
@@ -186,13 +233,13 @@ TEST(Properties, CausalIsAWindowThatEndsHere) {
   }
 }
 
-TEST(Properties, ThreadsDoNotChangeABit) {
+TEST(Properties, ResultsDoNotDependOnThreads) {
   for (const DType dtype : dtypes) {
     enum Options { few, many, window };
     for (const Options options : {few, many, window}) {
       std::vector<std::vector<std::byte>> first;
       for (const int threads : {1, 2, 3, 8}) {
-        // Blocks of queries are the smaller the more threads there are; these are several.
+        // Query blocks shrink with the number of threads; these lengths have several blocks.
         const std::int64_t queries = options == window ? 1100 : 200, keys = queries + 133;
         Call c({.b = 2, .sq = queries, .sk = keys, .h = 4, .hk = 2, .d = 40, .dv = 24}, dtype);
         c.problem.causal = 1;
@@ -212,9 +259,9 @@ TEST(Properties, ThreadsDoNotChangeABit) {
   }
 }
 
-// Backward of a window, or of chunks, lets parts of the keys that are far from each other share
-// memory. None may see another's sums, nor what was there before.
-TEST(Properties, PartsOfAWindowStayApart) {
+// With a window or chunks, backward lets distant splits of the keys share dq accumulators. Neither
+// the sums of another split nor the initial contents of the workspace may leak into a result.
+TEST(Properties, SharedDqAccumulatorsDoNotMix) {
   const std::vector<std::int64_t> q_lengths = {1500, 0, 130, 700}, k_lengths = {1600, 9, 0, 650};
   for (const DType dtype : dtypes) {
     for (const bool chunked : {false, true}) {
@@ -238,7 +285,7 @@ TEST(Properties, PartsOfAWindowStayApart) {
       };
       for (std::size_t n = 0; n < 4; ++n) {
         const std::vector<double> values = tensors(*wanted)[n]->values();
-        expect_near(tensors(*one)[n]->values(), values, order(dtype) * largest(values));
+        expect_near(tensors(*one)[n]->values(), values, order_error(dtype) * largest(values));
       }
       for (const int threads : {2, 5}) {
         const auto several = run(ROCFLASH_BACKEND_CPU, threads);
@@ -250,9 +297,9 @@ TEST(Properties, PartsOfAWindowStayApart) {
   }
 }
 
-// Whatever its only key's score is, it has all the weight: also where other keys are near, and
-// where dropout's scale has been through a rounding.
-TEST(Properties, AQueryThatSeesOneKeyHasNoGradient) {
+// The only visible key has all the weight for every score. This holds exactly, even with other keys
+// in the tile and with a rounded dropout scale.
+TEST(Properties, AQueryWithOneVisibleKeyHasNoGradient) {
   for (const DType dtype : dtypes) {
     Call c({.b = 1, .sq = 100, .sk = 100, .h = 2, .hk = 2, .d = 16, .dv = 5}, dtype);
     c.with_window(0, 0).with_dropout(0.4f).backend(ROCFLASH_BACKEND_CPU, 2).expect_forward();
@@ -262,9 +309,9 @@ TEST(Properties, AQueryThatSeesOneKeyHasNoGradient) {
   }
 }
 
-// The pattern is a function of positions alone: packed or dense, with more keys or fewer, it is the
-// same.
-TEST(Properties, DropoutFollowsPositions) {
+// The dropout mask depends only on positions: it is the same for packed and dense tensors and for
+// all sizes.
+TEST(Properties, DropoutDependsOnPositions) {
   const auto pattern = [](Call& c) {
     c.with_dropout(0.5f, 99, 3).with_s_dmask().backend(ROCFLASH_BACKEND_CPU, 2).expect_forward();
     std::vector<bool> dropped;
@@ -294,24 +341,24 @@ TEST(Properties, DropoutFollowsPositions) {
         EXPECT_EQ(std::signbit(reference.s_dmask.get({0, h, i, j})), wanted[n++]);
 }
 
-// By position, by mask and by bias: a row that sees nothing is 0 with lse +inf and gives no
-// gradient.
-TEST(Properties, BlindRowsAreZero) {
+// A fully masked row (by position, mask or bias) has out 0, lse +inf and no gradient.
+TEST(Properties, FullyMaskedRowsAreZero) {
   for (const DType dtype : dtypes) {
-    for (const int how : {0, 1, 2}) {
+    enum Mask { positional, mask, bias };
+    for (const Mask kind : {positional, mask, bias}) {
       Call c({.b = 1, .sq = 100, .sk = 70, .h = 2, .hk = 2, .d = 8, .dv = 8}, dtype);
-      std::vector<bool> blind(100, false);
-      if (how == 0) {
+      std::vector<bool> masked(100, false);
+      if (kind == positional) {
         c.problem.causal = 1;
-        for (std::size_t i = 0; i < 30; ++i) blind[i] = true;
+        for (std::size_t i = 0; i < 30; ++i) masked[i] = true;
       } else {
-        how == 1 ? c.with_mask() : c.with_bias();
+        kind == mask ? c.with_mask() : c.with_bias();
         for (const std::size_t i : {0u, 5u, 63u, 64u, 99u}) {
-          blind[i] = true;
+          masked[i] = true;
           for (std::int64_t h = 0; h < 2; ++h)
             for (std::int64_t j = 0; j < 70; ++j) {
               const auto row = static_cast<std::int64_t>(i);
-              how == 1 ? c.mask.set({0, h, row, j}, 0) : c.bias.set({0, h, row, j}, -infinity);
+              kind == mask ? c.mask.set({0, h, row, j}, 0) : c.bias.set({0, h, row, j}, -infinity);
             }
         }
       }
@@ -319,7 +366,7 @@ TEST(Properties, BlindRowsAreZero) {
       c.expect_backward();
       for (std::int64_t i = 0; i < 100; ++i)
         for (std::int64_t h = 0; h < 2; ++h) {
-          if (!blind[static_cast<std::size_t>(i)]) {
+          if (!masked[static_cast<std::size_t>(i)]) {
             EXPECT_TRUE(std::isfinite(c.lse.get({0, h, i})));
             continue;
           }
@@ -334,7 +381,7 @@ TEST(Properties, BlindRowsAreZero) {
   }
 }
 
-// Scores far beyond the range of exp, of both signs: softmax becomes a choice, never NaN.
+// Scores of both signs far beyond the range of exp: softmax degenerates to argmax, never to NaN.
 TEST(Properties, ExtremeScores) {
   for (const double magnitude : {1e2, 1e4, 1e8, 1e11}) {
     Call c({.b = 1, .sq = 40, .sk = 80, .h = 2, .hk = 1, .d = 4, .dv = 4});
@@ -345,8 +392,8 @@ TEST(Properties, ExtremeScores) {
     const auto out = c.out.values(), lse = c.lse.values();
     c.backend(ROCFLASH_BACKEND_CPU, 2).expect_forward();
     c.expect_backward();
-    // A score errs by some of its own last digits; where two keys compete within that, weights are
-    // open.
+    // Scores have rounding errors in their last digits. The weights of keys whose scores differ by
+    // less are not determined.
     const double score_error = 64 * magnitude * unit(DType::f32);
     expect_near(c.lse.values(), lse, score_error + 1e-5);
     for (const HostTensor* t : c.outputs())
@@ -357,47 +404,46 @@ TEST(Properties, ExtremeScores) {
   }
 }
 
-// Inputs at the edge of each dtype: the scale brings the scores back, so results are ordinary
-// numbers.
+// Inputs near the limit of each dtype, with a scale that restores scores of the usual size.
 TEST(Properties, LargeInputsWithSmallScale) {
   for (const DType dtype : dtypes) {
     const double factor = dtype == DType::f16 ? 8192 : 1e15;
     Call c({.b = 1, .sq = 33, .sk = 65, .h = 1, .hk = 1, .d = 8, .dv = 8}, dtype),
-        plain(c.size, dtype);
+        unscaled(c.size, dtype);
     for (HostTensor* t : {&c.q, &c.k})
       for (std::int64_t n = 0; n < t->size(); ++n) t->set_flat(n, t->flat(n) * factor);
     c.with_scale(static_cast<float>(1 / (std::sqrt(8.0) * factor * factor)));
     c.backend(ROCFLASH_BACKEND_CPU, 1).expect_forward();
-    plain.backend(ROCFLASH_BACKEND_CPU, 1).expect_forward();
+    unscaled.backend(ROCFLASH_BACKEND_CPU, 1).expect_forward();
     const double tolerance =
-        (dtype == DType::f32 ? 32 : 4) * unit(dtype) * largest(plain.out.values());
-    expect_near(c.out.values(), plain.out.values(),
+        (dtype == DType::f32 ? 32 : 4) * unit(dtype) * largest(unscaled.out.values());
+    expect_near(c.out.values(), unscaled.out.values(),
                 dtype == DType::bf16 ? 4 * tolerance : tolerance);
   }
 }
 
-// Sizes that leave tails in every loop: rows, keys and columns around the tiles of 64.
+// Sizes with remainders in every loop: rows, keys and columns around tiles of 64.
 TEST(Confinement, Cpu) {
   for (const DType dtype : dtypes) {
-    expect_confinement(ROCFLASH_BACKEND_CPU, dtype, 2,
-                       {.b = 1, .sq = 6, .sk = 9, .h = 4, .hk = 2, .d = 3, .dv = 5});
-    expect_confinement(ROCFLASH_BACKEND_CPU, dtype, 2,
-                       {.b = 1, .sq = 70, .sk = 131, .h = 2, .hk = 1, .d = 17, .dv = 9});
+    expect_non_finite_propagation(ROCFLASH_BACKEND_CPU, dtype, 2,
+                                  {.b = 1, .sq = 6, .sk = 9, .h = 4, .hk = 2, .d = 3, .dv = 5});
+    expect_non_finite_propagation(ROCFLASH_BACKEND_CPU, dtype, 2,
+                                  {.b = 1, .sq = 70, .sk = 131, .h = 2, .hk = 1, .d = 17, .dv = 9});
   }
 }
 
-// Either the path that the environment names is taken, or every call that would need it is refused.
-TEST(InstructionSet, IsWhatTheEnvironmentNames) {
+// The library uses the path named by the environment, or rejects every call that needs it.
+TEST(InstructionSet, IsSelectedByTheEnvironment) {
   const char* named = std::getenv("ROCFLASH_CPU_ISA");
   rocflash_device device{};
   device.struct_size = sizeof device;
   Call c;
   if (named && std::string(named) == "mmx") {
-    const std::string words = "ROCFLASH_CPU_ISA: 'mmx'; this machine can run ";
+    const std::string message = "ROCFLASH_CPU_ISA is 'mmx'; this CPU supports ";
     EXPECT_EQ(rocflash_query_device(0, &device), ROCFLASH_INVALID_ARGUMENT);
-    EXPECT_EQ(std::string(rocflash_last_error()).substr(0, words.size()), words);
+    EXPECT_EQ(std::string(rocflash_last_error()).substr(0, message.size()), message);
     EXPECT_EQ(c.forward(), ROCFLASH_INVALID_ARGUMENT);
-    EXPECT_EQ(std::string(rocflash_last_error()).substr(0, words.size()), words);
+    EXPECT_EQ(std::string(rocflash_last_error()).substr(0, message.size()), message);
     EXPECT_EQ(c.backend(ROCFLASH_BACKEND_REFERENCE).forward(), ROCFLASH_OK);
     return;
   }

@@ -1,5 +1,5 @@
-// The pool: every item once, never two items under one worker number, any number of calls at a
-// time.
+// The thread pool: every item runs once, no two concurrent items share a worker number, and calls
+// may be concurrent.
 #include "cpu/thread_pool.hpp"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ TEST(ThreadPool, EveryItemOnce) {
   }
 }
 
-TEST(ThreadPool, AWorkerNumberIsHeldByOneThreadAtATime) {
+TEST(ThreadPool, ConcurrentItemsHaveDistinctWorkers) {
   for (const int threads : {2, 5}) {
     std::vector<std::atomic<int>> inside(static_cast<std::size_t>(threads));
     std::atomic<int> wrong{0};
@@ -35,16 +35,16 @@ TEST(ThreadPool, AWorkerNumberIsHeldByOneThreadAtATime) {
         ++wrong;
         return;
       }
-      auto& mine = inside[static_cast<std::size_t>(worker)];
-      if (++mine != 1) ++wrong;
+      auto& own = inside[static_cast<std::size_t>(worker)];
+      if (++own != 1) ++wrong;
       for (int spin = 0; spin < 50; ++spin) std::atomic_signal_fence(std::memory_order_seq_cst);
-      --mine;
+      --own;
     });
     EXPECT_EQ(wrong, 0);
   }
 }
 
-TEST(ThreadPool, CallsFromManyThreadsAndFromWithin) {
+TEST(ThreadPool, ConcurrentAndNestedCalls) {
   std::atomic<int> sum{0};
   std::vector<std::thread> callers;
   for (int n = 0; n < 8; ++n) {
@@ -59,17 +59,16 @@ TEST(ThreadPool, CallsFromManyThreadsAndFromWithin) {
   EXPECT_EQ(sum, 8 * 20 * 5 * 3);
 }
 
-TEST(ThreadPool, ItemsReallyRunInParallel) {
+TEST(ThreadPool, ItemsRunInParallel) {
   std::atomic<int> arrived{0};
   parallel_for(3, 3, [&](std::int64_t, int) {
     ++arrived;
-    while (arrived < 3) std::this_thread::yield();  // hangs, and times out, if they do not
+    while (arrived < 3) std::this_thread::yield();  // times out if items run one after the other
   });
   EXPECT_EQ(arrived, 3);
 }
 
-// Calls at every distance from the last: while threads watch for the next, just as they give up,
-// and when all sleep.
+// Calls at different intervals: while threads spin, at the end of spinning, and while all sleep.
 TEST(ThreadPool, CallsWithPausesBetween) {
   std::atomic<int> sum{0};
   constexpr int pauses[] = {0, 20, 90, 100, 110, 300};  // microseconds
@@ -82,7 +81,14 @@ TEST(ThreadPool, CallsWithPausesBetween) {
 
 TEST(ThreadPool, DefaultThreads) {
   unsetenv("ROCFLASH_NUM_THREADS");
+  unsetenv("OMP_NUM_THREADS");
   EXPECT_EQ(default_threads(), usable_cpus());
+  const std::pair<const char*, int> openmp[] = {
+      {"3", 3}, {"7,2", 7}, {"99999", max_threads}, {"0", usable_cpus()}, {"many", usable_cpus()}};
+  for (const auto& [value, threads] : openmp) {
+    setenv("OMP_NUM_THREADS", value, 1);
+    EXPECT_EQ(default_threads(), threads) << value;
+  }
   setenv("ROCFLASH_NUM_THREADS", "5", 1);
   EXPECT_EQ(default_threads(), 5);
   for (const char* bad : {"0", "-2", "1025", "x", "3x", " "}) {
@@ -90,6 +96,7 @@ TEST(ThreadPool, DefaultThreads) {
     EXPECT_THROW(default_threads(), Refusal) << bad;
   }
   unsetenv("ROCFLASH_NUM_THREADS");
+  unsetenv("OMP_NUM_THREADS");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A shared library of somebody else's with the pool linked in, as with librocflash.a.
+// A third-party shared library with the pool linked in, as with librocflash.a.
 #include <atomic>
 
 #include "cpu/thread_pool.hpp"

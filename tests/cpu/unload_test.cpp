@@ -1,5 +1,5 @@
-// Closing the library after a call, when threads of its pool still live: once as librocflash.so,
-// once inside a shared library of somebody else's.
+// Closes the library after a call while threads of its pool still run: as librocflash.so, and
+// inside a third-party shared library.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -12,7 +12,7 @@ namespace {
 
 using Sum = int();
 
-// In a thread that exits and in a child, too: both run what the library has registered for them.
+// Also in a thread that exits and in a forked child, which run the library's registered handlers.
 TEST(Unload, APluginWithThePoolInside) {
   for (int n = 0; n < 50; ++n) {
     void* const plugin = dlopen(ROCFLASH_PLUGIN, RTLD_NOW | RTLD_LOCAL);
@@ -21,7 +21,8 @@ TEST(Unload, APluginWithThePoolInside) {
     std::thread([&] { EXPECT_EQ(sum(), 100); }).join();
     dlclose(plugin);
     if (n % 10) continue;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // past the watch, into the sleep
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(2));  // the threads stop spinning and sleep
     const pid_t child = fork();
     if (child == 0) _exit(0);
     int status = 0;
@@ -36,7 +37,7 @@ TEST(Unload, APluginThatWasNeverCalled) {
     ASSERT_NE(plugin, nullptr) << dlerror();
     dlclose(plugin);
     EXPECT_EQ(dlopen(ROCFLASH_SECOND_PLUGIN, RTLD_NOW | RTLD_NOLOAD), nullptr);
-    const pid_t child = fork();  // its handlers have gone with it
+    const pid_t child = fork();  // the library's fork handlers are unloaded too
     if (child == 0) _exit(0);
     int status = 0;
     waitpid(child, &status, 0);

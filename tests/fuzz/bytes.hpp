@@ -1,5 +1,5 @@
-// Draws numbers from a fuzzer's bytes. What is past their end reads as 0, which is the plainest
-// choice everywhere.
+// Draws numbers from a fuzzer's bytes. Past the end, bytes read as 0, which is the simplest choice
+// everywhere.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,7 @@ class Bytes {
   std::size_t size_, at_ = 0;
 };
 
-// SplitMix64: values need no thought of the fuzzer, only variety.
+// SplitMix64: the fuzzer need not control values, they only have to vary.
 struct Random {
   std::uint64_t state;
   std::uint64_t bits() {

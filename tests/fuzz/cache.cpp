@@ -8,7 +8,7 @@
 namespace rocflash::fuzz {
 namespace {
 
-// The numbers 0 to count - 1 in any order.
+// The numbers 0 to count - 1 in random order.
 std::vector<int> shuffled(Bytes& bytes, int count) {
   std::vector<int> all(static_cast<std::size_t>(count));
   std::iota(all.begin(), all.end(), 0);
@@ -23,7 +23,7 @@ int sum(const std::vector<int>& of) { return std::accumulate(of.begin(), of.end(
 
 CacheCall::CacheCall(Bytes& bytes, bool exact) {
   constexpr DType dtypes[] = {DType::f32, DType::f16, DType::bf16};
-  constexpr Kind kinds[] = {Kind::dense, Kind::paged, Kind::chosen, Kind::paged};
+  constexpr Kind kinds[] = {Kind::dense, Kind::paged, Kind::indexed, Kind::paged};
   Bytes* strides = exact ? &bytes : nullptr;
   dtype = cache = bytes.pick(dtypes);
   if (dtype == DType::f32 && bytes.chance(48)) cache = bytes.pick(dtypes);
@@ -36,13 +36,13 @@ CacheCall::CacheCall(Bytes& bytes, bool exact) {
   dv = bytes.range(1, 20);
   if (bytes.chance(24)) d = 20 + bytes.range(0, 120);
   if (bytes.chance(24)) dv = 20 + bytes.range(0, 120);
-  room = bytes.range(1, 12);
-  if (bytes.chance(48)) room = 60 + bytes.range(0, 140);
+  capacity = bytes.range(1, 12);
+  if (bytes.chance(48)) capacity = 60 + bytes.range(0, 140);
   queries.assign(static_cast<std::size_t>(b), sq);
   draw_cache(bytes, strides);
   draw_new(bytes, strides);
-  const bool packed = bytes.chance(48);
-  if (packed) {
+  const bool varlen = bytes.chance(48);
+  if (varlen) {
     cu_q = Tensor(DType::i32, {b + 1});
     cu_q.set(0, 0);
     for (int n = 0, row = 0; n < b; ++n) {
@@ -62,15 +62,15 @@ CacheCall::CacheCall(Bytes& bytes, bool exact) {
   fill(bytes);
 }
 
-// Keys in use, with room behind them, and where they lie. Caches are written, so no two of their
-// elements may share an address.
+// Draws the number of cached keys, the capacity and the cache's layout. Caches are written, so no
+// two elements may share an address.
 void CacheCall::draw_cache(Bytes& bytes, Bytes* strides) {
   used.resize(static_cast<std::size_t>(b));
-  for (int& n : used) n = bytes.range(0, room);
+  for (int& n : used) n = bytes.range(0, capacity);
   if (kind == Kind::paged) {
     page = bytes.chance(64) ? bytes.range(1, 70) : bytes.range(1, 5);
-    const int each = (room + page - 1) / page;
-    room = each * page;
+    const int each = (capacity + page - 1) / page;
+    capacity = each * page;
     const std::vector<int> pages = shuffled(bytes, b * each + bytes.range(0, 2));
     table = Tensor(DType::i32, {b, each});
     for (std::int64_t n = 0; n < table.size(); ++n)
@@ -80,9 +80,9 @@ void CacheCall::draw_cache(Bytes& bytes, Bytes* strides) {
     v = Tensor(cache, {count, page, hk, dv}, strides);
     return;
   }
-  const int caches = b + (kind == Kind::chosen ? bytes.range(0, 2) : 0);
-  k = Tensor(cache, {caches, room, hk, d}, strides);
-  v = Tensor(cache, {caches, room, hk, dv}, strides);
+  const int caches = b + (kind == Kind::indexed ? bytes.range(0, 2) : 0);
+  k = Tensor(cache, {caches, capacity, hk, d}, strides);
+  v = Tensor(cache, {caches, capacity, hk, dv}, strides);
   if (kind == Kind::dense) return;
   const std::vector<int> order = shuffled(bytes, caches);
   index = Tensor(DType::i32, {b});
@@ -90,21 +90,21 @@ void CacheCall::draw_cache(Bytes& bytes, Bytes* strides) {
 }
 
 void CacheCall::draw_new(Bytes& bytes, Bytes* strides) {
-  fresh.assign(static_cast<std::size_t>(b), 0);
+  appended.assign(static_cast<std::size_t>(b), 0);
   if (bytes.chance(200)) {
-    const bool packed = bytes.chance(80);
-    const int most = bytes.range(0, std::min(room, 6));
-    for (std::size_t n = 0; n < fresh.size(); ++n) {
-      fresh[n] = packed ? bytes.range(0, most) : most;
-      used[n] = std::min(used[n], room - fresh[n]);
+    const bool varlen = bytes.chance(80);
+    const int most = bytes.range(0, std::min(capacity, 6));
+    for (std::size_t n = 0; n < appended.size(); ++n) {
+      appended[n] = varlen ? bytes.range(0, most) : most;
+      used[n] = std::min(used[n], capacity - appended[n]);
     }
-    if (packed) {
+    if (varlen) {
       cu_new = Tensor(DType::i32, {b + 1});
       cu_new.set(0, 0);
       for (int n = 0, row = 0; n < b; ++n)
-        cu_new.set(n + 1, row += fresh[static_cast<std::size_t>(n)]);
-      k_new = Tensor(cache, {sum(fresh), hk, d}, strides, true);
-      v_new = Tensor(cache, {sum(fresh), hk, dv}, strides, true);
+        cu_new.set(n + 1, row += appended[static_cast<std::size_t>(n)]);
+      k_new = Tensor(cache, {sum(appended), hk, d}, strides, true);
+      v_new = Tensor(cache, {sum(appended), hk, dv}, strides, true);
     } else {
       k_new = Tensor(cache, {b, most, hk, d}, strides, true);
       v_new = Tensor(cache, {b, most, hk, dv}, strides, true);
@@ -134,12 +134,12 @@ void CacheCall::draw_rotary(Bytes& bytes) {
   append.s.struct_size = sizeof append.s;
   if (d < 2 || !bytes.chance(100)) return;
   const bool given = bytes.chance(64);
-  if (given) begins = Tensor(DType::i32, {b});
+  if (given) rotary_start = Tensor(DType::i32, {b});
   int positions = 1;
   for (std::size_t n = 0; n < used.size(); ++n) {
     const int first = given ? bytes.range(0, 30) : used[n];
-    if (given) begins.set(static_cast<std::int64_t>(n), first);
-    positions = std::max(positions, first + std::max({queries[n], fresh[n], 1}));
+    if (given) rotary_start.set(static_cast<std::int64_t>(n), first);
+    positions = std::max(positions, first + std::max({queries[n], appended[n], 1}));
   }
   const int pairs = bytes.range(1, d / 2);
   const DType t = bytes.chance(128) ? DType::f32 : dtype;
@@ -175,22 +175,23 @@ void CacheCall::fill(Bytes& bytes) {
   append.s.cu_seqlens_k_new = of(cu_new);
   append.s.rotary_cos = of(cos);
   append.s.rotary_sin = of(sin);
-  append.s.rotary_seqlens = of(begins);
+  append.s.rotary_seqlens = of(rotary_start);
   outputs.s = {sizeof outputs.s, of(out), of(lse), nullptr};
   execution.s.struct_size = sizeof execution.s;
   execution.s.num_threads = bytes.chance(32) ? bytes.range(1, 4) : 1;
 }
 
-void CacheCall::damage(Bytes& bytes) {
-  Tensor* const all[] = {&q,   &k,      &v,    &out,    &lse,     &k_new, &v_new, &cu_new, &cos,
-                         &sin, &begins, &cu_q, &used_k, &leftpad, &table, &index, &alibi};
-  Tensor* const ints[] = {&table, &index, &used_k, &leftpad, &cu_new, &begins, &cu_q};
+void CacheCall::corrupt(Bytes& bytes) {
+  Tensor* const all[] = {&q,      &k,       &v,     &out,   &lse,          &k_new,
+                         &v_new,  &cu_new,  &cos,   &sin,   &rotary_start, &cu_q,
+                         &used_k, &leftpad, &table, &index, &alibi};
+  Tensor* const ints[] = {&table, &index, &used_k, &leftpad, &cu_new, &rotary_start, &cu_q};
   switch (bytes.range(0, 5)) {
     case 0:
-      if (Tensor& t = *bytes.pick(all); t) damage_tensor(bytes, t);
+      if (Tensor& t = *bytes.pick(all); t) corrupt_tensor(bytes, t);
       break;
     case 1:
-    case 2: {  // lengths and pages that lead elsewhere, two sequences with one page among them
+    case 2: {  // lengths and pages out of range, or one page shared by two sequences
       Tensor& t = *bytes.pick(ints);
       if (t.size() == 0) break;
       const auto at = [&] { return bytes.range(0, static_cast<int>(t.size()) - 1); };
@@ -203,16 +204,16 @@ void CacheCall::damage(Bytes& bytes) {
     case 3:
       switch (bytes.range(0, 3)) {
         case 0:
-          damage_size(bytes, problem);
+          corrupt_size(bytes, problem);
           break;
         case 1:
-          damage_size(bytes, append);
+          corrupt_size(bytes, append);
           break;
         case 2:
-          damage_size(bytes, outputs);
+          corrupt_size(bytes, outputs);
           break;
         default:
-          damage_size(bytes, execution);
+          corrupt_size(bytes, execution);
       }
       break;
     case 4: {
@@ -240,35 +241,36 @@ void CacheCall::damage(Bytes& bytes) {
 }
 
 ScoreErrors CacheCall::errors() const {
-  const double grown = cos ? 1.5 : 1;  // a rotation may put both of a pair's numbers into one
+  const double grown = cos ? 1.5 : 1;  // a rotation may add up the two elements of a pair
   const double qs = grown * q.largest(), ks = std::max(k.largest(), grown * k_new.largest());
-  return score_errors({d, room, d * qs * ks / std::sqrt(static_cast<double>(d)),
+  return score_errors({d, capacity, d * qs * ks / std::sqrt(static_cast<double>(d)),
                        static_cast<double>(problem.s.softcap),
-                       alibi.largest() * (sq + room) + sinks.largest()});
+                       alibi.largest() * (sq + capacity) + sinks.largest()});
 }
 
 double CacheCall::out_bound(double largest) const {
   const double values = std::max(v.largest(), v_new.largest());
-  return 2 * (out_error(errors(), room, values, dtype) + unit(dtype) * largest + 0x1p-24);
+  return 2 * (out_error(errors(), capacity, values, dtype) + unit(dtype) * largest + 0x1p-24);
 }
 
 double CacheCall::lse_bound() const {
   const ScoreErrors e = errors();
-  return 2 * (e.score + 8 * unit(DType::f32) * (e.total + std::log(2.0 + room)));
+  return 2 * (e.score + 8 * unit(DType::f32) * (e.total + std::log(2.0 + capacity)));
 }
 
 void CacheCall::print() const {
   std::fprintf(stderr,
-               "decode %s cache %s b=%d h=%d hk=%d sq=%d room=%d d=%d dv=%d page=%d causal=%d",
-               name_of(dtype), name_of(cache), b, h, hk, sq, room, d, dv,
+               "decode %s cache %s b=%d h=%d hk=%d sq=%d capacity=%d d=%d dv=%d page=%d causal=%d",
+               name_of(dtype), name_of(cache), b, h, hk, sq, capacity, d, dv,
                kind == Kind::paged ? page : 0, problem.s.causal);
   if (problem.s.window)
     std::fprintf(stderr, " window=%d,%d", static_cast<int>(window[0]), static_cast<int>(window[1]));
   std::fprintf(stderr, " softcap=%g splits=%d rotary=%d%s", static_cast<double>(problem.s.softcap),
                problem.s.num_splits, cos ? static_cast<int>(2 * cos.shape[1]) : 0,
                append.s.rotary_interleaved ? " interleaved" : "");
-  for (std::size_t n = 0; n < used.size(); ++n) std::fprintf(stderr, " %d+%d", used[n], fresh[n]);
-  std::fprintf(stderr, "%s%s%s%s\n", cu_q ? " packed" : "", leftpad ? " leftpad" : "",
+  for (std::size_t n = 0; n < used.size(); ++n)
+    std::fprintf(stderr, " %d+%d", used[n], appended[n]);
+  std::fprintf(stderr, "%s%s%s%s\n", cu_q ? " varlen" : "", leftpad ? " leftpad" : "",
                alibi ? " alibi" : "", sinks ? " sinks" : "");
 }
 

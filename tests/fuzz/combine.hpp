@@ -1,4 +1,4 @@
-// One drawn call of rocflash_combine and its definition.
+// A random call of rocflash_combine, and a check against its definition.
 #pragma once
 
 #include <rocflash/rocflash.h>
@@ -13,17 +13,17 @@ class CombineCall {
   CombineCall(Bytes& bytes, bool exact);
   CombineCall(const CombineCall&) = delete;
 
-  void damage(Bytes& bytes);
+  void corrupt(Bytes& bytes);
   rocflash_status run();
-  // Null, or what is not as the definition has it.
-  const char* mistake();
+  // Null, or a description of the difference from the definition.
+  const char* difference();
 
   Tensor out, lse;
 
  private:
-  int parts, b, h, sq, dv;
+  int splits, b, h, sq, dv;
   Tensor out_partial, lse_partial;
-  const DLTensor* given[4];  // out_partial, lse_partial, out, lse
+  const DLTensor* arguments[4];  // out_partial, lse_partial, out, lse
 };
 
 }  // namespace rocflash::fuzz

@@ -1,6 +1,6 @@
-// Fuzzes the C ABI: draws a problem, spoils every other one, calls, and holds the library to its
-// word. A valid call succeeds and agrees with the reference; a refused one leaves its outputs alone
-// and says why; none crashes.
+// Fuzzes the C ABI: draws a problem, corrupts about half of them, calls the library and checks its
+// contract. A valid call succeeds and matches the reference. A rejected call leaves its outputs
+// unchanged and has an error message. No call crashes.
 #include <rocflash/rocflash.h>
 
 #include <cmath>
@@ -11,8 +11,8 @@
 
 #include "fuzz/cache.hpp"
 #include "fuzz/combine.hpp"
+#include "fuzz/corrupt.hpp"
 #include "fuzz/count.hpp"
-#include "fuzz/damage.hpp"
 #include "fuzz/problem.hpp"
 
 namespace rocflash::fuzz {
@@ -21,9 +21,9 @@ Counts counts;
 
 namespace {
 
-constexpr std::size_t most_workspace = 64 << 20;
+constexpr std::size_t max_workspace = 64 << 20;
 
-// Spoiled tensors may claim to be on a GPU. A real one must not be given their addresses.
+// Corrupted tensors may claim to be on a GPU, so the GPU drivers are disabled.
 const int no_gpus = setenv("ROCFLASH_HIP_LIBRARY", "/no/such/library", 1) +
                     setenv("ROCFLASH_CUDA_LIBRARY", "/no/such/library", 1);
 
@@ -32,7 +32,7 @@ const int no_gpus = setenv("ROCFLASH_HIP_LIBRARY", "/no/such/library", 1) +
   std::abort();
 }
 
-// Scratch memory of exactly the size that the library asked for.
+// A workspace of exactly the queried size.
 class Workspace {
  public:
   void provide(std::size_t bytes, rocflash_execution& e) {
@@ -51,7 +51,7 @@ class Workspace {
 
 enum class Op { forward, backward };
 
-// Asks for the workspace and calls; false when the workspace would be too large to try.
+// Queries the workspace and runs the call; false if the workspace exceeds max_workspace.
 bool run(Op op, Call& c, rocflash_status& status) {
   std::size_t bytes = 0;
   Workspace workspace;
@@ -60,7 +60,7 @@ bool run(Op op, Call& c, rocflash_status& status) {
                : rocflash_backward_workspace(&c.problem.s, &c.backward.s, &c.execution.s, &bytes);
   ++counts.calls;
   if (status == ROCFLASH_OK) {
-    if (bytes > most_workspace) return false;
+    if (bytes > max_workspace) return false;
     workspace.provide(bytes, c.execution.s);
   }
   status = op == Op::forward ? rocflash_forward(&c.problem.s, &c.forward.s, &c.execution.s)
@@ -69,21 +69,21 @@ bool run(Op op, Call& c, rocflash_status& status) {
   return true;
 }
 
-void expect_ok(Op op, Call& c, const char* who) {
+void expect_ok(Op op, Call& c, const char* context) {
   rocflash_status status = ROCFLASH_INTERNAL;
-  if (!run(op, c, status)) fail(who, "asks for a huge workspace");
-  if (status != ROCFLASH_OK) fail(who, rocflash_last_error());
+  if (!run(op, c, status)) fail(context, "the workspace is too large");
+  if (status != ROCFLASH_OK) fail(context, rocflash_last_error());
 }
 
 void compare(const Problem& p, const Outputs& got, bool gradients, const Call& call) {
   Outputs exact;
   p.make_outputs(exact, true, nullptr);
-  Call judge = call;
-  p.plug(exact, judge.forward.s, judge.backward.s);
-  judge.execution.s = {
-      sizeof judge.execution.s, ROCFLASH_BACKEND_REFERENCE, 1, nullptr, nullptr, 0};
-  expect_ok(Op::forward, judge, "the reference refuses what was accepted:");
-  if (gradients) expect_ok(Op::backward, judge, "the reference refuses what was accepted:");
+  Call reference = call;
+  p.set_pointers(exact, reference.forward.s, reference.backward.s);
+  reference.execution.s = {
+      sizeof reference.execution.s, ROCFLASH_BACKEND_REFERENCE, 1, nullptr, nullptr, 0};
+  expect_ok(Op::forward, reference, "the reference rejects an accepted call:");
+  if (gradients) expect_ok(Op::backward, reference, "the reference rejects an accepted call:");
   const std::vector<double> bounds = p.bounds(exact);
   ++counts.compared;
   for (std::size_t n = 0; n < (gradients ? std::size(got.all) : 3); ++n) {
@@ -93,17 +93,18 @@ void compare(const Problem& p, const Outputs& got, bool gradients, const Call& c
       const double x = a.get(i), y = r.get(i);
       const bool close = std::isfinite(y) ? std::abs(x - y) <= bounds[n] : x == y;
       if (close) continue;
-      char words[160];
-      std::snprintf(words, sizeof words, "%s element %lld is %.9g, reference %.9g, allowed %.3g",
-                    output_names[n], static_cast<long long>(i), x, y, bounds[n]);
+      char message[160];
+      std::snprintf(message, sizeof message,
+                    "%s element %lld is %.9g, reference %.9g, allowed %.3g", output_names[n],
+                    static_cast<long long>(i), x, y, bounds[n]);
       p.print();
-      fail("mismatch:", words);
+      fail("mismatch:", message);
     }
     if (got.all[n]->stray_writes()) fail("wrote outside the elements of", output_names[n]);
   }
 }
 
-// False when the workspace would be too large to try.
+// False if the workspace exceeds max_workspace.
 bool run(CacheCall& c, rocflash_status& status) {
   std::size_t bytes = 0;
   Workspace workspace;
@@ -111,7 +112,7 @@ bool run(CacheCall& c, rocflash_status& status) {
       rocflash_decode_workspace(&c.problem.s, &c.append.s, &c.outputs.s, &c.execution.s, &bytes);
   ++counts.calls;
   if (status == ROCFLASH_OK) {
-    if (bytes > most_workspace) return false;
+    if (bytes > max_workspace) return false;
     workspace.provide(bytes, c.execution.s);
   }
   status = rocflash_decode(&c.problem.s, &c.append.s, &c.outputs.s, &c.execution.s);
@@ -119,10 +120,10 @@ bool run(CacheCall& c, rocflash_status& status) {
   return true;
 }
 
-void expect_refusal(rocflash_status status) {
+void expect_rejection(rocflash_status status) {
   if (status != ROCFLASH_INVALID_ARGUMENT && status != ROCFLASH_UNSUPPORTED)
     fail(rocflash_status_name(status), rocflash_last_error());
-  if (rocflash_last_error()[0] == '\0') fail("a refusal without words");
+  if (rocflash_last_error()[0] == '\0') fail("a rejection without a message");
 }
 
 void expect_near(const CacheCall& c, const char* what, const Tensor& got, const Tensor& exact,
@@ -130,107 +131,109 @@ void expect_near(const CacheCall& c, const char* what, const Tensor& got, const 
   for (std::int64_t n = 0; n < got.size(); ++n) {
     const double x = got.get(n), y = exact.get(n);
     if (std::isfinite(y) ? std::abs(x - y) <= bound : x == y) continue;
-    char words[160];
-    std::snprintf(words, sizeof words, "%s element %lld is %.9g, reference %.9g, allowed %.3g",
+    char message[160];
+    std::snprintf(message, sizeof message, "%s element %lld is %.9g, reference %.9g, allowed %.3g",
                   what, static_cast<long long>(n), x, y, bound);
     c.print();
-    fail("decode mismatch:", words);
+    fail("decode mismatch:", message);
   }
 }
 
-// Decode, and the same drawn once more for the reference. A refused call leaves outputs and cache
-// as they were, bit by bit.
+// Runs decode, and draws the same call again for the reference. A rejected call leaves outputs and
+// cache unchanged.
 void decode_call(Bytes& bytes) {
-  const bool spoil = bytes.chance(120);
-  Bytes again = bytes;
-  CacheCall c(bytes, !spoil);
+  const bool corrupted = bytes.chance(120);
+  Bytes reference_bytes = bytes;
+  CacheCall c(bytes, !corrupted);
   c.execution.s.backend = bytes.chance(32) ? ROCFLASH_BACKEND_STANDARD : ROCFLASH_BACKEND_CPU;
   rocflash_status status = ROCFLASH_INTERNAL;
-  if (spoil) {
-    c.damage(bytes);
+  if (corrupted) {
+    c.corrupt(bytes);
     const Tensor* const written[] = {&c.out, &c.lse, &c.k, &c.v};
     std::vector<std::byte> before[4];
     for (int n = 0; n < 4; ++n) before[n] = written[n]->bytes();
     if (!run(c, status)) return;
-    ++(status == ROCFLASH_OK ? counts.accepted : counts.refused);
+    ++(status == ROCFLASH_OK ? counts.accepted : counts.rejected);
     if (status == ROCFLASH_OK) return;
-    expect_refusal(status);
+    expect_rejection(status);
     for (int n = 0; n < 4; ++n) {
-      if (written[n]->bytes() != before[n]) fail("a refused decode wrote into outputs or cache");
+      if (written[n]->bytes() != before[n]) fail("a rejected decode wrote into outputs or cache");
     }
     return;
   }
-  CacheCall judge(again, true);
-  judge.execution.s.backend = ROCFLASH_BACKEND_REFERENCE;
+  CacheCall reference(reference_bytes, true);
+  reference.execution.s.backend = ROCFLASH_BACKEND_REFERENCE;
   if (!run(c, status) || status != ROCFLASH_OK) {
     c.print();
-    fail("a valid decode is refused:", rocflash_last_error());
+    fail("a valid decode was rejected:", rocflash_last_error());
   }
-  if (!run(judge, status) || status != ROCFLASH_OK)
-    fail("the reference refuses what was accepted:", rocflash_last_error());
+  if (!run(reference, status) || status != ROCFLASH_OK)
+    fail("the reference rejects an accepted call:", rocflash_last_error());
   ++counts.valid;
   ++counts.decoded;
-  if (c.k.bytes() != judge.k.bytes() || c.v.bytes() != judge.v.bytes()) {
+  if (c.k.bytes() != reference.k.bytes() || c.v.bytes() != reference.v.bytes()) {
     c.print();
-    fail("other keys or values in the cache than the reference has");
+    fail("the cache differs from that of the reference");
   }
-  expect_near(c, "out", c.out, judge.out, c.out_bound(judge.out.largest()));
-  expect_near(c, "lse", c.lse, judge.lse, c.lse_bound());
-  if (c.out.stray_writes() || c.lse.stray_writes()) fail("decode wrote outside of its outputs");
+  expect_near(c, "out", c.out, reference.out, c.out_bound(reference.out.largest()));
+  expect_near(c, "lse", c.lse, reference.lse, c.lse_bound());
+  if (c.out.stray_writes() || c.lse.stray_writes()) fail("decode wrote outside its outputs");
 }
 
-// Parts merged, against the definition.
+// Combines splits, compared with the definition.
 void combine_call(Bytes& bytes) {
-  const bool spoil = bytes.chance(100);
-  CombineCall c(bytes, !spoil);
-  if (spoil) c.damage(bytes);
+  const bool corrupted = bytes.chance(100);
+  CombineCall c(bytes, !corrupted);
+  if (corrupted) c.corrupt(bytes);
   const std::vector<std::byte> before[] = {c.out.bytes(), c.lse.bytes()};
   const rocflash_status status = c.run();
   ++counts.calls;
-  if (spoil) {
-    ++(status == ROCFLASH_OK ? counts.accepted : counts.refused);
+  if (corrupted) {
+    ++(status == ROCFLASH_OK ? counts.accepted : counts.rejected);
     if (status == ROCFLASH_OK) return;
-    expect_refusal(status);
-    if (c.out.bytes() != before[0] || c.lse.bytes() != before[1]) fail("a refused combine wrote");
+    expect_rejection(status);
+    if (c.out.bytes() != before[0] || c.lse.bytes() != before[1]) fail("a rejected combine wrote");
     return;
   }
-  if (status != ROCFLASH_OK) fail("a valid combine is refused:", rocflash_last_error());
+  if (status != ROCFLASH_OK) fail("a valid combine is rejected:", rocflash_last_error());
   ++counts.valid;
   ++counts.combined;
-  if (const char* wrong = c.mistake()) fail("combine:", wrong);
+  if (const char* wrong = c.difference()) fail("combine:", wrong);
 }
 
 void one_call(Bytes& bytes) {
   if (bytes.chance(90)) return decode_call(bytes);
   if (bytes.chance(16)) return combine_call(bytes);
-  const bool spoil = bytes.chance(120);
-  Problem p(bytes, !spoil);
+  const bool corrupted = bytes.chance(120);
+  Problem p(bytes, !corrupted);
   constexpr rocflash_backend backends[] = {ROCFLASH_BACKEND_CPU, ROCFLASH_BACKEND_AUTO,
                                            ROCFLASH_BACKEND_CPU, ROCFLASH_BACKEND_STANDARD,
-                                           ROCFLASH_BACKEND_PLAIN};
+                                           ROCFLASH_BACKEND_NAIVE};
   const rocflash_backend backend = bytes.pick(backends);
-  if (backend == ROCFLASH_BACKEND_STANDARD) p.want_no_option_gradients();  // it refuses them
+  if (backend == ROCFLASH_BACKEND_STANDARD)
+    p.want_no_option_gradients();  // not supported by this backend
   Outputs o;
-  p.make_outputs(o, false, spoil ? nullptr : &bytes);
+  p.make_outputs(o, false, corrupted ? nullptr : &bytes);
   Call call{};
   call.problem.s = p.c;
-  p.plug(o, call.forward.s, call.backward.s);
+  p.set_pointers(o, call.forward.s, call.backward.s);
   call.execution.s = {sizeof call.execution.s, backend, 1, nullptr, nullptr, 0};
   if (bytes.chance(16)) call.execution.s.num_threads = bytes.range(1, 4);
   const bool gradients = bytes.chance(140);
 
-  if (!spoil) {
-    expect_ok(Op::forward, call, "a valid forward is refused:");
-    if (gradients) expect_ok(Op::backward, call, "a valid backward is refused:");
+  if (!corrupted) {
+    expect_ok(Op::forward, call, "a valid forward is rejected:");
+    if (gradients) expect_ok(Op::backward, call, "a valid backward is rejected:");
     ++counts.valid;
-    // Plain attention rounds at every step, so its own error is no matter of float arithmetic.
-    if (p.comparable() && call.execution.s.backend != ROCFLASH_BACKEND_PLAIN)
+    // This backend rounds every intermediate tensor to the dtype, which the f32 bounds do not
+    // cover.
+    if (p.comparable() && call.execution.s.backend != ROCFLASH_BACKEND_NAIVE)
       compare(p, o, gradients, call);
     return;
   }
 
-  if (gradients) expect_ok(Op::forward, call, "a valid forward is refused:");
-  damage(bytes, p, o, call);
+  if (gradients) expect_ok(Op::forward, call, "a valid forward is rejected:");
+  corrupt(bytes, p, o, call);
   std::vector<std::byte> before[std::size(o.all)];
   for (std::size_t n = 0; n < std::size(o.all); ++n) before[n] = o.all[n]->bytes();
   rocflash_status status = ROCFLASH_OK;
@@ -239,10 +242,10 @@ void one_call(Bytes& bytes) {
     ++counts.accepted;
     return;
   }
-  ++counts.refused;
-  expect_refusal(status);
+  ++counts.rejected;
+  expect_rejection(status);
   for (std::size_t n = 0; n < std::size(o.all); ++n) {
-    if (o.all[n]->bytes() != before[n]) fail("a refused call wrote", output_names[n]);
+    if (o.all[n]->bytes() != before[n]) fail("a rejected call wrote", output_names[n]);
   }
 }
 

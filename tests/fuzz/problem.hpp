@@ -1,5 +1,5 @@
-// One drawn problem with all its tensors, valid by construction, and the error that rounding alone
-// may cause in it.
+// A random problem with all its tensors, valid by construction, and the bounds of its rounding
+// errors.
 #pragma once
 
 #include <rocflash/rocflash.h>
@@ -12,39 +12,39 @@
 namespace rocflash::fuzz {
 
 struct Outputs {
-  Tensor out, lse, s_dmask, dq, dk, dv, dsinks, dbias, dalibi;
-  Tensor* all[9] = {&out, &lse, &s_dmask, &dq, &dk, &dv, &dsinks, &dbias, &dalibi};
+  Tensor out, lse, s_dmask, dq, dk, dv, dsinks, dbias, dalibi, delta;
+  Tensor* all[10] = {&out, &lse, &s_dmask, &dq, &dk, &dv, &dsinks, &dbias, &dalibi, &delta};
 };
-inline constexpr const char* output_names[] = {"out", "lse",    "s_dmask", "dq",           "dk",
-                                               "dv",  "dsinks", "dbias",   "dalibi_slopes"};
+inline constexpr const char* output_names[] = {
+    "out", "lse", "s_dmask", "dq", "dk", "dv", "dsinks", "dbias", "dalibi_slopes", "delta"};
 
 constexpr double unit(DType t) {
   return t == DType::f32 ? 0x1p-24 : t == DType::f16 ? 0x1p-11 : 0x1p-8;
 }
 
-// A first-order account of what float arithmetic does to scores and weights.
+// First-order bounds of f32 rounding errors in scores and weights.
 struct ScoreSizes {
   int d, sk;
-  double dot;    // the size of a score
+  double dot;    // magnitude of a score
   double cap;    // softcap, or 0
-  double added;  // the size of what is added to it: bias, ALiBi, sinks
+  double added;  // magnitude of bias, ALiBi and sinks
 };
 struct ScoreErrors {
-  double raw;     // of a score before softcap
-  double total;   // the size of a score with all that is added
-  double score;   // its error
+  double raw;     // error of a score before softcap
+  double total;   // magnitude of a score with everything added
+  double score;   // error of that score
   double weight;  // relative error of a weight
 };
 ScoreErrors score_errors(const ScoreSizes& sizes);
-// What they do to a sum of weighted values of this size, before it is stored.
+// The resulting error of a weighted sum of values of this magnitude, before it is stored.
 double out_error(const ScoreErrors& errors, int sk, double values, DType dtype);
 
-// A window of up to `most` keys to each side, or none there.
+// Draws a window of up to `most` keys per side, or unbounded.
 void draw_window(Bytes& bytes, int most, std::int64_t (&window)[2], rocflash_problem& c);
 
 class Problem {
  public:
-  // `exact` memory for sanitizers, or roomy memory whose DLTensors may be damaged.
+  // `exact` memory for sanitizers, or oversized memory whose DLTensors may be corrupted.
   Problem(Bytes& bytes, bool exact);
   Problem(const Problem&) = delete;
 
@@ -52,24 +52,25 @@ class Problem {
     wants_dbias = wants_dalibi = false;
     wants[0] |= !wants[1] && !wants[2] && !wants_dsinks;
   }
-  // Outputs as the caller asked for them; `judge` gives f64 where the reference may.
-  void make_outputs(Outputs& o, bool judge, Bytes* strides) const;
-  void plug(const Outputs& o, rocflash_forward_outputs& f, rocflash_backward_tensors& b) const;
+  // The requested outputs; `for_reference` makes them f64 where the reference supports it.
+  void make_outputs(Outputs& o, bool for_reference, Bytes* strides) const;
+  void set_pointers(const Outputs& o, rocflash_forward_outputs& f,
+                    rocflash_backward_tensors& b) const;
 
-  // Whether results can be compared: ordinary numbers and options within reason.
+  // Whether results can be compared: finite numbers and moderate options.
   bool comparable() const;
-  // For each output, how far two right answers may be apart.
+  // For each output, the allowed difference of two correct results.
   std::vector<double> bounds(const Outputs& reference) const;
 
   std::vector<Tensor*> inputs();
-  void print() const;  // to stderr, all that is not the default
+  void print() const;  // to stderr, without default values
 
   int b, h, hk, sq, sk, d, dv;
-  int total_q, total_k;  // rows of packed tensors
-  bool packed;
+  int total_q, total_k;  // rows of varlen tensors
+  bool varlen;
   DType dtype;
-  bool wants_lse, wants_s_dmask, wants[3], wants_dsinks, wants_dbias, wants_dalibi;
-  Tensor q, k, v, dout, cu_q, cu_k, used_q, used_k, leftpad, mask, alibi, bias, sinks;
+  bool wants_lse, wants_s_dmask, wants[3], wants_dsinks, wants_dbias, wants_dalibi, wants_delta;
+  Tensor q, k, v, dout, cu_q, cu_k, used_q, used_k, leftpad, mask, alibi, bias, sinks, dlse;
   std::int64_t window[2];
   float scale;
   rocflash_problem c{};

@@ -40,11 +40,11 @@ Tensor::Tensor(DType dtype, std::initializer_list<std::int64_t> dims, Bytes* byt
     step *= std::max<std::int64_t>(size, 1);
     if (bytes && bytes->chance(48)) step += bytes->range(1, 5);
   }
-  // Room for a damaged dtype that is wider, and for a damaged offset.
+  // Space for a corrupted dtype that is wider, and for a corrupted offset.
   const std::size_t width = bytes ? size_of(dtype_) : 8;
   memory_.assign(static_cast<std::size_t>(step) * width + (bytes ? 0 : 16), pattern);
   first_ = static_cast<std::size_t>(lowest) * size_of(dtype_);
-  repair();
+  reset_dl();
 }
 
 Tensor& Tensor::operator=(Tensor&& other) noexcept {
@@ -55,11 +55,11 @@ Tensor& Tensor::operator=(Tensor&& other) noexcept {
   memory_ = std::move(other.memory_);
   std::copy(other.true_shape_, other.true_shape_ + 5, true_shape_);
   std::copy(other.true_stride_, other.true_stride_ + 5, true_stride_);
-  repair();
+  reset_dl();
   return *this;
 }
 
-void Tensor::repair() {
+void Tensor::reset_dl() {
   std::copy(true_shape_, true_shape_ + 5, shape);
   std::copy(true_stride_, true_stride_ + 5, stride);
   dl = {first(), {kDLCPU, 0}, ndim_, test::dl_dtype(dtype_), shape, stride, 0};

@@ -1,4 +1,4 @@
-// A tensor of the fuzzer: any strides, values as doubles, memory that shows stray writes.
+// A tensor of the fuzzer: any strides, values as doubles, and detection of stray writes.
 #pragma once
 
 #include <rocflash/rocflash.h>
@@ -17,11 +17,11 @@ class Tensor {
  public:
   Tensor() = default;
   Tensor(Tensor&& other) noexcept { *this = std::move(other); }
-  // dl points into the tensor itself, so it is made anew.
+  // dl points into the tensor itself, so it is rebuilt.
   Tensor& operator=(Tensor&& other) noexcept;
 
-  // Compact, or with strides drawn from `bytes`: dimensions in any order but the last, gaps, rows
-  // backwards; inputs may also repeat dimensions by a stride of 0.
+  // Contiguous, or with strides drawn from `bytes`: permuted dimensions except the last, gaps,
+  // negative strides; inputs may also have strides of 0.
   Tensor(DType dtype, std::initializer_list<std::int64_t> shape, Bytes* bytes = nullptr,
          bool input = false);
 
@@ -34,13 +34,13 @@ class Tensor {
   double largest() const;
 
   const std::vector<std::byte>& bytes() const { return memory_; }
-  void wipe();          // back to the pattern that fresh memory has
+  void wipe();          // resets the memory to the pattern
   bool stray_writes();  // bytes outside the elements that no longer have the pattern
 
-  DLTensor dl{};  // public, so that it can be damaged; `repair` undoes that
-  void repair();
+  DLTensor dl{};  // public, so that it can be corrupted; `reset_dl` restores it
+  void reset_dl();
 
-  std::int64_t shape[5] = {}, stride[5] = {};  // what dl points to
+  std::int64_t shape[5] = {}, stride[5] = {};  // dl points to these
 
  private:
   std::byte* first() const { return const_cast<std::byte*>(memory_.data()) + first_; }

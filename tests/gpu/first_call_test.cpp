@@ -1,6 +1,5 @@
-// The first call on a GPU, over a fake driver: what happens when memory runs out in it, when the
-// kernels are damaged, when the driver fails, and when the process is forked meanwhile. Each test
-// runs in a child of its own, since there is one first call per process; this one never calls.
+// The first GPU call of a process, on a fake driver: out of memory, damaged kernels, driver errors,
+// and a concurrent fork. Each test runs in a child process, because a process has one first call.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <rocflash/rocflash.h>
@@ -20,7 +19,7 @@
 namespace rocflash::test {
 namespace {
 
-// Forward of one small problem at made-up addresses: nobody looks behind them.
+// Forward of one small problem at addresses that are never dereferenced.
 struct Given {
   explicit Given(int device = 0) {
     for (DLTensor* t : {&q, &k, &v, &out}) {
@@ -49,19 +48,19 @@ Function* fake(const char* name) {
   return reinterpret_cast<Function*>(dlsym(library, name));
 }
 
-enum Outcome { good = 0, refused_then_good = 1, still_refused = 2, wrong = 3 };
+enum Outcome { good = 0, failed_then_good = 1, still_failing = 2, wrong = 3 };
 
-// A call while memory runs out, and one with enough of it.
-Outcome call_twice(const std::function<void()>& take_memory,
+// A call with failing allocations, then one without.
+Outcome call_twice(const std::function<void()>& fail_memory,
                    const std::function<rocflash_status()>& call) {
-  take_memory();
+  fail_memory();
   const rocflash_status first = call();
   const bool failed = allocation_failed();
   fail_allocation(0, Failing::one);
   fail_allocations_above(0);
-  if (first == ROCFLASH_OK) return failed ? refused_then_good : good;
+  if (first == ROCFLASH_OK) return failed ? failed_then_good : good;
   if (*rocflash_last_error() == '\0') return wrong;
-  return call() == ROCFLASH_OK ? refused_then_good : still_refused;
+  return call() == ROCFLASH_OK ? failed_then_good : still_failing;
 }
 
 rocflash_status forward() {
@@ -77,7 +76,7 @@ void each_allocation(const std::function<rocflash_status()>& call) {
           in_child([&] { return call_twice([&] { fail_allocation(n, which); }, call); });
       if (outcome == good) break;
       ++failures;
-      ASSERT_EQ(outcome, refused_then_good) << "allocation " << n;
+      ASSERT_EQ(outcome, failed_then_good) << "allocation " << n;
     }
     EXPECT_GT(failures, 0);
   }
@@ -98,13 +97,13 @@ TEST(FirstCall, EveryAllocationOfAQueryMayFail) {
   });
 }
 
-TEST(FirstCall, KernelsThatFindNoMemoryAreUnpackedLater) {
+TEST(FirstCall, DecompressionIsRetriedAfterOutOfMemory) {
   EXPECT_EQ(in_child([] {
               fail_allocations_above(64 << 10);
               if (forward() != ROCFLASH_OUT_OF_MEMORY) return 10;
               fail_allocations_above(0);
-              const char* wanted = "not enough memory to unpack the kernels of gfx942, ";
-              if (std::strncmp(rocflash_last_error(), wanted, std::strlen(wanted)) != 0) {
+              const char* expected = "not enough memory to decompress the kernels of gfx942, ";
+              if (std::strncmp(rocflash_last_error(), expected, std::strlen(expected)) != 0) {
                 std::fprintf(stderr, "%s\n", rocflash_last_error());
                 return 11;
               }
@@ -118,7 +117,7 @@ std::vector<char> content(const char* path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// A copy of the library with one bit changed in the kernels that it carries for the device.
+// A copy of the library with one bit flipped in the embedded kernels of the device.
 std::string damaged_copy() {
   std::vector<char> bytes = content(ROCFLASH_LIBRARY_FILE);
   const std::vector<char> kernels = content(ROCFLASH_KERNELS_FILE);
@@ -131,7 +130,7 @@ std::string damaged_copy() {
   return copy;
 }
 
-TEST(FirstCall, DamagedKernelsAreRefused) {
+TEST(FirstCall, DamagedKernelsAreRejected) {
   const std::string copy = damaged_copy();
   EXPECT_EQ(in_child([&] {
               void* library = dlopen(copy.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -143,8 +142,8 @@ TEST(FirstCall, DamagedKernelsAreRefused) {
               const Given g;
               for (int n = 0; n < 2; ++n) {
                 if (forward_of(&g.problem, &g.outputs, nullptr) != ROCFLASH_INTERNAL) return 11;
-                const char* wanted = "the kernels of gfx942 in this library are damaged: ";
-                if (std::strncmp(error_of(), wanted, std::strlen(wanted)) != 0) {
+                const char* expected = "the kernels of gfx942 in this library are damaged: ";
+                if (std::strncmp(error_of(), expected, std::strlen(expected)) != 0) {
                   std::fprintf(stderr, "%s\n", error_of());
                   return 12;
                 }
@@ -155,30 +154,31 @@ TEST(FirstCall, DamagedKernelsAreRefused) {
   std::remove(copy.c_str());
 }
 
-TEST(FirstCall, ADriverThatFailedIsTriedAgain) {
-  EXPECT_EQ(in_child([] {
-              setenv("FAKE_COUNT_ERROR", "100", 1);
-              if (forward() != ROCFLASH_DEVICE_ERROR) return 10;
-              const char* wanted =
-                  "q: is on rocm:0, but the hip driver is not in use: found where the environment "
-                  "says; not used, hip: hipGetDeviceCount: error 100, no device";
-              if (std::strcmp(rocflash_last_error(), wanted) != 0) return 11;
-              rocflash_driver driver{};
-              driver.struct_size = sizeof driver;
-              if (rocflash_query_driver(0, &driver) != ROCFLASH_OK || driver.in_use) return 12;
-              const char* const reason = driver.reason;
-              rocflash_query_driver(0, &driver);
-              if (driver.reason != reason) return 13;  // the same answer is the same text
-              unsetenv("FAKE_COUNT_ERROR");
-              if (forward() != ROCFLASH_OK) return 14;
-              if (std::strstr(reason, "error 100, no device") == nullptr) return 15;
-              return rocflash_query_driver(0, &driver) == ROCFLASH_OK && driver.in_use ? 0 : 16;
-            }),
-            0);
+TEST(FirstCall, FailedDriverIsRetried) {
+  EXPECT_EQ(
+      in_child([] {
+        setenv("FAKE_COUNT_ERROR", "100", 1);
+        if (forward() != ROCFLASH_DEVICE_ERROR) return 10;
+        const char* expected =
+            "q is on rocm:0, but the hip driver is not in use: opened from ROCFLASH_HIP_LIBRARY; "
+            "not used: hip: hipGetDeviceCount: error 100, no device";
+        if (std::strcmp(rocflash_last_error(), expected) != 0) return 11;
+        rocflash_driver driver{};
+        driver.struct_size = sizeof driver;
+        if (rocflash_query_driver(0, &driver) != ROCFLASH_OK || driver.in_use) return 12;
+        const char* const reason = driver.reason;
+        rocflash_query_driver(0, &driver);
+        if (driver.reason != reason) return 13;  // an unchanged reason keeps its address
+        unsetenv("FAKE_COUNT_ERROR");
+        if (forward() != ROCFLASH_OK) return 14;
+        if (std::strstr(reason, "error 100, no device") == nullptr) return 15;
+        return rocflash_query_driver(0, &driver) == ROCFLASH_OK && driver.in_use ? 0 : 16;
+      }),
+      0);
 }
 
-// A library that appears only after the first look, as a framework's does.
-TEST(FirstCall, ALibraryThatWasNotThereIsLookedForAgain) {
+// A library that becomes available after the first call, as a framework's does.
+TEST(FirstCall, MissingLibraryIsSearchedAgain) {
   EXPECT_EQ(in_child([] {
               const std::string real = std::getenv("ROCFLASH_HIP_LIBRARY");
               setenv("ROCFLASH_HIP_LIBRARY", "/no/such/libamdhip64.so", 1);
@@ -189,8 +189,8 @@ TEST(FirstCall, ALibraryThatWasNotThereIsLookedForAgain) {
             0);
 }
 
-// The child of a fork has no thread that would finish what another one began in its parent.
-TEST(FirstCall, AForkInTheMiddleOfItLeavesTheChildFreeToCall) {
+// A forked child lacks the thread that was loading in the parent, and must not wait for it.
+TEST(FirstCall, ForkDuringTheFirstCallDoesNotBlockTheChild) {
   EXPECT_EQ(in_child([] {
               const auto hold = fake<void(int)>("fake_hold");
               const auto held = fake<int()>("fake_held");

@@ -1,4 +1,4 @@
-# Another project finds rocflash by find_package, and builds and runs the C and the C++ example.
+# A project finds rocflash with find_package, and builds and runs the C and the C++ example.
 set(build ${SCRATCH}/cmake_package)
 file(REMOVE_RECURSE ${build})
 execute_process(
@@ -10,7 +10,7 @@ execute_process(
   COMMAND ${CMAKE_CTEST_COMMAND} --test-dir ${build} --output-on-failure --no-tests=error
   COMMAND_ERROR_IS_FATAL ANY)
 
-# A version that cannot work must not be found.
+# An incompatible version must not be found.
 file(WRITE ${build}/future/CMakeLists.txt
   "cmake_minimum_required(VERSION 3.25)\nproject(future C)\nfind_package(rocflash 99 REQUIRED)\n")
 execute_process(

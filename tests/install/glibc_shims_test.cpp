@@ -1,5 +1,6 @@
-// src/platform/glibc: a program that is linked as the command is, and calls what the shims stand in for. Its own constructors, exceptions
-// through several modules, files, numbers and threads must work as ever, here and on an old system.
+// src/platform/glibc: a program that is linked like the command and calls the functions that the
+// shims replace. Constructors, exceptions through several modules, files, numbers and threads must
+// work, also on an old system.
 #include <sys/stat.h>
 
 #include <cstdio>
@@ -30,14 +31,14 @@ struct Counter {
   Counter() { ++constructed; }
 } counter;
 
-// qsort is the C library's, so the exception passes a frame of another module.
+// qsort is in the C library, so the exception unwinds a frame of another module.
 int throwing_order(const void*, const void*) { throw std::runtime_error("from a callback"); }
 
 }  // namespace
 
-int main(int count, char** words) {
+int main(int count, char** arguments) {
   expect(constructed == 1, "constructors run once before main");
-  expect(count >= 1 && words[0] != nullptr, "arguments arrive");
+  expect(count >= 1 && arguments[0] != nullptr, "main receives its arguments");
 
   try {
     throw std::out_of_range("thrown");
@@ -51,13 +52,13 @@ int main(int count, char** words) {
   } catch (const std::runtime_error&) {
     caught = true;
   }
-  expect(caught, "an exception passes the C library");
+  expect(caught, "an exception unwinds through the C library");
 
   struct stat about{};
-  expect(stat(words[0], &about) == 0 && S_ISREG(about.st_mode) && about.st_size > 0, "stat");
-  expect(stat("/nonexistent/file", &about) == -1, "stat of nothing");
-  expect(std::filesystem::is_directory("/"), "libstdc++'s own calls of stat");
-  expect(std::filesystem::file_size(words[0]) > 0, "sizes of files");
+  expect(stat(arguments[0], &about) == 0 && S_ISREG(about.st_mode) && about.st_size > 0, "stat");
+  expect(stat("/nonexistent/file", &about) == -1, "stat of a missing file");
+  expect(std::filesystem::is_directory("/"), "libstdc++'s calls of stat");
+  expect(std::filesystem::file_size(arguments[0]) > 0, "file sizes");
 
   char* end = nullptr;
   expect(__isoc23_strtol("-12x", &end, 10) == -12 && *end == 'x', "strtol of C23");

@@ -1,41 +1,41 @@
-# What cmake/Hardening.cmake promises, read from a file as it is shipped: FILE, and FUNCTION, one of our own in it.
-execute_process(COMMAND ${READELF} -dlW ${FILE} OUTPUT_VARIABLE told COMMAND_ERROR_IS_FATAL ANY)
+# Checks the hardening of cmake/Hardening.cmake in a shipped FILE; FUNCTION is one of its functions.
+execute_process(COMMAND ${READELF} -dlW ${FILE} OUTPUT_VARIABLE headers COMMAND_ERROR_IS_FATAL ANY)
 function(expect what pattern)
-  if(NOT told MATCHES "${pattern}")
+  if(NOT headers MATCHES "${pattern}")
     message(SEND_ERROR "${FILE}: ${what}: nothing matches ${pattern}")
   endif()
 endfunction()
-expect("tables are read-only after linking (relro)" "GNU_RELRO")
+expect("relocated tables are read-only (relro)" "GNU_RELRO")
 expect("all symbols are bound at once" "BIND_NOW|FLAGS[^\n]*NOW")
 expect("stacks are not executable" "GNU_STACK[^\n]* RW ")
-if(told MATCHES "\\(TEXTREL\\)")
-  message(SEND_ERROR "${FILE}: code is written to by relocations")
+if(headers MATCHES "\\(TEXTREL\\)")
+  message(SEND_ERROR "${FILE}: has text relocations")
 endif()
-if(told MATCHES "LOAD[^\n]* RWE ")
-  message(SEND_ERROR "${FILE}: memory is writable and executable")
+if(headers MATCHES "LOAD[^\n]* RWE ")
+  message(SEND_ERROR "${FILE}: a segment is writable and executable")
 endif()
 
-# An empty element is the current folder; an absolute one is a folder of the machine that built it.
-string(REGEX MATCHALL "\\((RPATH|RUNPATH)\\)[^\n]*\\[[^]\n]*\\]" paths "${told}")
+# An empty element is the current directory; an absolute one is a directory of the build machine.
+string(REGEX MATCHALL "\\((RPATH|RUNPATH)\\)[^\n]*\\[[^]\n]*\\]" paths "${headers}")
 foreach(line IN LISTS paths)
   string(REGEX REPLACE ".*\\[(.*)\\]$" "\\1" path "${line}")
   string(REPLACE ":" ";" elements "${path}")
   if(path MATCHES "(^|:)(:|$)")
-    message(SEND_ERROR "${FILE}: the library path \"${path}\" has an empty element, which is the current folder")
+    message(SEND_ERROR "${FILE}: the library path \"${path}\" has an empty element, which is the current directory")
   endif()
   foreach(element IN LISTS elements)
     if(NOT element MATCHES "^[$]ORIGIN(/|$)")
-      message(SEND_ERROR "${FILE}: the library path \"${path}\" has \"${element}\"; allowed is what begins with $ORIGIN")
+      message(SEND_ERROR "${FILE}: the library path \"${path}\" has \"${element}\"; must begin with $ORIGIN")
     endif()
   endforeach()
 endforeach()
 
-# The compiler's part shows in what the code calls and how functions begin.
+# The compiler's hardening shows in the called functions and in function entries.
 execute_process(COMMAND ${NM} -D --undefined-only ${FILE} OUTPUT_VARIABLE needed COMMAND_ERROR_IS_FATAL ANY)
 if(NOT needed MATCHES "__stack_chk_fail")
-  message(SEND_ERROR "${FILE}: no stack is protected")
+  message(SEND_ERROR "${FILE}: no function has a stack protector")
 endif()
-# Copies whose size the compiler can prove are not called in their checked form, so a small file may have none.
+# Copies of provable size are not called in their checked form, so a small file may have none.
 if(CHECKED_COPIES)
   string(REGEX MATCHALL "__[a-z]+_chk" checked "${needed}")
   list(REMOVE_ITEM checked __stack_chk)

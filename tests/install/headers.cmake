@@ -1,4 +1,5 @@
-# The installed headers, each alone, in every language they promise and with warnings as errors.
+# Each installed header compiles on its own, in every supported language standard, with warnings as
+# errors.
 set(include ${PREFIX}/${INCLUDEDIR})
 function(check_header header language standard compiler)
   set(source ${SCRATCH}/header_${standard}.${language})

@@ -1,5 +1,5 @@
-# librocflash.so must run on any Linux of its architecture: it may need the C library and nothing else, and
-# must not offer symbols that could clash with those of the program it is loaded into.
+# librocflash.so must run on any Linux of its architecture: it may need only the C library, and must
+# not export symbols that could clash with those of the program that loads it.
 execute_process(COMMAND ${READELF} -d --wide ${LIBRARY} OUTPUT_VARIABLE dynamic COMMAND_ERROR_IS_FATAL ANY)
 string(REGEX MATCHALL "\\(NEEDED\\)[^\n]*\\[[^]\n]+\\]" lines "${dynamic}")
 if(NOT lines)
@@ -7,7 +7,7 @@ if(NOT lines)
 endif()
 foreach(line IN LISTS lines)
   string(REGEX REPLACE ".*\\[(.*)\\]$" "\\1" needed "${line}")
-  # Before glibc 2.34, threads and dlopen lived in libraries of their own.
+  # Before glibc 2.34, threads and dlopen were in separate libraries.
   if(NOT needed MATCHES "^(lib(c|m|pthread|dl)\\.so\\.[0-9]+|ld-linux[-a-z0-9_]*\\.so\\.[0-9]+)$")
     message(SEND_ERROR "${LIBRARY} needs ${needed}; only the C library is allowed")
   endif()
@@ -19,7 +19,7 @@ string(REGEX MATCHALL "[^\n]+" lines "${symbols}")
 set(count 0)
 foreach(line IN LISTS lines)
   if(line MATCHES " A ROCFLASH_[0-9]+(@@ROCFLASH_[0-9]+)?$")
-    continue()  # the version itself
+    continue()  # the symbol version itself
   elseif(line MATCHES " T rocflash_[a-z0-9_]+(@@ROCFLASH_[0-9]+)?$")
     math(EXPR count "${count} + 1")
   else()

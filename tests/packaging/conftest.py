@@ -1,4 +1,4 @@
-"""The modules of packaging/ and scripts/ as imports, the build directory, and running commands from the repository's root."""
+"""Fixtures: imports of packaging/ and scripts/, the build directory, commands."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+VERSION = (ROOT / "VERSION").read_text().strip()
 sys.path.insert(0, str(ROOT / "packaging"))
 sys.path.insert(0, str(ROOT / "scripts"))
 
@@ -19,25 +20,28 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="session")
 def build() -> Path:
-    return Path(os.environ.get("ROCFLASH_BUILD", ROOT / "build"))
+    found = Path(os.environ.get("ROCFLASH_BUILD", ROOT / "build"))
+    if not (found / "lib" / "librocflash.so").exists():
+        pytest.skip(f"{found} has no library; build first (make build)")
+    return found
 
 
 @pytest.fixture(scope="session")
 def built_archs(build: Path) -> str:
-    """What the build directory has kernels for, as PYTORCH_ROCM_ARCH takes it; empty for the CPU alone."""
+    """The build's architectures in the form of PYTORCH_ROCM_ARCH; empty for CPU only."""
     import library
 
     return library.cached_archs(build) or ""
 
 
-def source_files(folder: str = ".") -> list[str]:
-    """What belongs to the repository below a folder, new files included. An unpacked archive has no git."""
-    words = ["git", "ls-files", "--cached", "--others", "--exclude-standard", folder]
-    told = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-    if told.returncode == 0:
-        names = told.stdout.split()
+def source_files(directory: str = ".") -> list[str]:
+    """The repository's files in a directory, including new ones. An unpacked archive has no git."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", directory]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if result.returncode == 0:
+        names = result.stdout.split()
     else:
-        found = [path.relative_to(ROOT) for path in (ROOT / folder).rglob("*")]
+        found = [path.relative_to(ROOT) for path in (ROOT / directory).rglob("*")]
         names = [
             str(path)
             for path in found
@@ -48,9 +52,9 @@ def source_files(folder: str = ".") -> list[str]:
 
 @pytest.fixture
 def run() -> Run:
-    """Runs a command with nothing in the environment that the choices under test read, but what is given."""
+    """Runs a command without the environment variables of builds, except the given ones."""
 
-    def call(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    def call(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
         read = (
             "PYTORCH_ROCM_ARCH",
             "GPU_ARCHS",
@@ -62,7 +66,7 @@ def run() -> Run:
         kept = {name: value for name, value in os.environ.items() if name not in read}
         nothing = {"ROCFLASH_SYSFS": "/nonexistent", "ROCFLASH_ROCMINFO": "/nonexistent"}
         return subprocess.run(
-            [str(word) for word in words],
+            [str(argument) for argument in arguments],
             cwd=ROOT,
             text=True,
             capture_output=True,

@@ -1,7 +1,8 @@
-"""build_rocm.sh as it is typed: what it says it will do, what it refuses, and a wheel in seconds."""
+"""build_rocm.sh as a command: its plan, its error messages, and wheels within seconds."""
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -14,9 +15,9 @@ VERSIONS = ("2.8.3", "3.12", "2.8", "6.4")
 
 
 def test_help(run: Run) -> None:
-    told = run(SCRIPT, "--help")
-    assert told.returncode == 0
-    for words in (
+    result = run(SCRIPT, "--help")
+    assert result.returncode == 0
+    for arguments in (
         "<flash-attn-version> <python> <torch> <rocm>",
         "PYTORCH_ROCM_ARCH",
         "MAX_JOBS",
@@ -24,11 +25,11 @@ def test_help(run: Run) -> None:
         "--dry-run",
         "torch 2.8   ROCm 6.3, 6.4",
     ):
-        assert words in told.stdout
+        assert arguments in result.stdout
 
 
-def test_dry_run_tells_everything_and_does_nothing(run: Run, tmp_path: Path) -> None:
-    told = run(
+def test_dry_run_prints_the_plan(run: Run, tmp_path: Path) -> None:
+    result = run(
         SCRIPT,
         "--dry-run",
         "--out",
@@ -37,8 +38,8 @@ def test_dry_run_tells_everything_and_does_nothing(run: Run, tmp_path: Path) -> 
         PYTORCH_ROCM_ARCH="gfx1030;gfx1031",
         MAX_JOBS="3",
     )
-    assert told.returncode == 0, told.stderr
-    assert told.stdout.splitlines() == [
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [
         f"wheel    {tmp_path}/out/flash_attn-2.8.3+rocm64torch2.8-cp312-cp312-linux_x86_64.whl",
         "GPUs     gfx1030 gfx1031 (PYTORCH_ROCM_ARCH)",
         "jobs     3 (MAX_JOBS)",
@@ -48,38 +49,65 @@ def test_dry_run_tells_everything_and_does_nothing(run: Run, tmp_path: Path) -> 
     assert not (tmp_path / "out").exists() and not (ROOT / "build-rocm-gfx1030-gfx1031").exists()
 
 
-def test_says_that_it_builds_for_all(run: Run) -> None:
+def test_default_architectures_are_reported(run: Run) -> None:
     assert (
-        "GPUs     all (nothing asked for and no AMD GPU found)"
+        "GPUs     all (no GPU requested and no AMD GPU found)"
         in run(SCRIPT, "--dry-run", *VERSIONS).stdout
     )
 
 
 @pytest.mark.parametrize(
-    ("words", "environment", "message"),
+    ("arguments", "environment", "message"),
     [
-        (("2.8.4", "3.12", "2.8", "6.4"), {}, "build_rocm.sh: flash-attn: 2.8.4; there are 2.6.3,"),
+        (
+            ("3.0.0", "3.12", "2.8", "6.4"),
+            {},
+            "build_rocm.sh: flash-attn is '3.0.0'; it must be a version of flash-attn 2 such as",
+        ),
         (
             VERSIONS,
             {"PYTORCH_ROCM_ARCH": "gfx1"},
-            "build_rocm.sh: PYTORCH_ROCM_ARCH: gfx1; there are kernels for gfx90a",
+            "build_rocm.sh: PYTORCH_ROCM_ARCH: gfx1; ",
         ),
-        (VERSIONS, {"MAX_JOBS": "many"}, "build_rocm.sh: MAX_JOBS: 'many'; it must be"),
+        (
+            VERSIONS,
+            {"PYTORCH_ROCM_ARCH": "native"},
+            "build_rocm.sh: PYTORCH_ROCM_ARCH: native; this machine has no AMD GPU",
+        ),
+        (
+            VERSIONS,
+            {"PYTORCH_ROCM_ARCH": "sm_80"},
+            "build_rocm.sh: PYTORCH_ROCM_ARCH: sm_80 is an NVIDIA architecture; ",
+        ),
+        (
+            VERSIONS,
+            {"GPU_ARCHS": "sm_80"},
+            "build_rocm.sh: GPU_ARCHS: sm_80; a wheel for ROCm must have at least one AMD",
+        ),
+        (VERSIONS, {"MAX_JOBS": "many"}, "build_rocm.sh: MAX_JOBS is 'many'; it must be"),
         (
             VERSIONS,
             {"BUILD_TRITON_BACKEND": "maybe"},
-            "build_rocm.sh: BUILD_TRITON_BACKEND: 'maybe'; it must be true or false",
+            "build_rocm.sh: BUILD_TRITON_BACKEND is 'maybe'; it must be true or false",
         ),
-        (VERSIONS[:3], {}, "usage: build_rocm.sh"),
+        *(
+            (
+                VERSIONS[:count],
+                {},
+                "usage: build_rocm.sh [options] <flash-attn-version> <python> <torch> <rocm>\n"
+                f"build_rocm.sh: error: the following arguments are required: {missing}\n",
+            )
+            for count, missing in ((3, "<rocm>"), (2, "<torch>, <rocm>"))
+        ),
         ((*VERSIONS, "--fast"), {}, "usage: build_rocm.sh"),
     ],
 )
-def test_refusals(
-    run: Run, words: tuple[str, ...], environment: dict[str, str], message: str
+def test_invalid_arguments(
+    run: Run, arguments: tuple[str, ...], environment: dict[str, str], message: str
 ) -> None:
-    told = run(SCRIPT, "--dry-run", *words, **environment)
-    assert told.returncode == 2
-    assert told.stderr.startswith(message), told.stderr
+    result = run(SCRIPT, "--dry-run", *arguments, **environment)
+    assert result.returncode == 2
+    assert result.stderr.startswith(message), result.stderr
 
 
 @pytest.mark.parametrize(
@@ -92,10 +120,10 @@ def test_refusals(
         ("all", 21, "Debug", None),
     ],
 )
-def test_which_builds_are_taken(
+def test_reusable_build_directories(
     tmp_path: Path, cached: str, count: int, kind: str, found: str | None
 ) -> None:
-    """A Release build with kernels, whatever the order in which they were named."""
+    """A Release build with kernels is reusable; the order of its architectures has no effect."""
     assert library.cached_archs(tmp_path) is None
     (tmp_path / "kernels/include").mkdir(parents=True)
     (tmp_path / "kernels/include/targets.inc").write_text(f"#define ROCFLASH_TARGETS {count}\n")
@@ -105,34 +133,45 @@ def test_which_builds_are_taken(
     assert library.cached_archs(tmp_path) == found
 
 
-def test_needs_a_python(run: Run, tmp_path: Path) -> None:
+def test_missing_python_is_reported(run: Run, tmp_path: Path) -> None:
     for name in ("bash", "dirname"):
         (tmp_path / name).symlink_to(f"/usr/bin/{name}")
-    told = run("/bin/bash", SCRIPT, "--help", PATH=str(tmp_path))
-    assert told.returncode == 2 and "no Python 3.9 or newer" in told.stderr
+    result = run("/bin/bash", SCRIPT, "--help", PATH=str(tmp_path))
+    assert result.returncode == 2 and "no Python 3.9 or newer" in result.stderr
 
 
-def test_each_further_wheel_takes_seconds(
+def test_a_wheel_takes_seconds_with_a_built_library(
     run: Run, tmp_path: Path, build: Path, built_archs: str
 ) -> None:
-    """Two combinations from the library that is there: nothing is compiled, and they differ in nothing but the stamp."""
+    """Two combinations from one built library: nothing is compiled."""
     if not built_archs:
-        pytest.skip("this build is for the CPU alone")
-    began = time.monotonic()
-    for words in (VERSIONS, ("2.7.4", "3.10", "2.13", "7.2")):
-        told = run(
+        pytest.skip("this build is CPU only")
+    start = time.monotonic()
+    for arguments in (VERSIONS, ("2.7.4.post1", "3.10", "2.13", "7.2")):
+        triton = "true" if arguments is VERSIONS else "false"
+        result = run(
             SCRIPT,
             "--out",
             tmp_path,
-            *words,
-            PYTORCH_ROCM_ARCH=built_archs,
+            *arguments,
+            GPU_ARCHS=built_archs,
             ROCFLASH_BUILD=str(build),
+            BUILD_TRITON_BACKEND=triton,
         )
-        assert told.returncode == 0, told.stdout + told.stderr
-        assert "Building" not in told.stdout
-        assert "MiB" in told.stdout and "s stamping" in told.stdout and "pip install" in told.stdout
-    assert time.monotonic() - began < 60
+        assert result.returncode == 0, result.stdout + result.stderr
+        installs = re.findall(r"pip install (\S+)", result.stdout)
+        assert len(installs) == (2 if triton == "true" else 1), "a command for each wheel"
+        assert all(Path(path).exists() for path in installs)
+        assert result.stderr.count("is not known") == ("post1" in arguments[0])
+        assert "Building" not in result.stdout
+        assert (
+            "MiB" in result.stdout
+            and "s stamping" in result.stdout
+            and "pip install" in result.stdout
+        )
+    assert time.monotonic() - start < 60
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "flash_attn-2.7.4+rocm72torch2.13-cp310-cp310-linux_x86_64.whl",
+        "flash_attn-2.7.4.post1+rocm72torch2.13-cp310-cp310-linux_x86_64.whl",
         "flash_attn-2.8.3+rocm64torch2.8-cp312-cp312-linux_x86_64.whl",
+        "flash_attn-2.8.3+rocm64torch2.8triton-cp312-cp312-linux_x86_64.whl",
     ]

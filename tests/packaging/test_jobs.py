@@ -1,4 +1,4 @@
-"""MAX_JOBS, and what stands in for it."""
+"""MAX_JOBS, and its default."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import jobs
 import pytest
 
 
-def test_asked_for() -> None:
+def test_max_jobs() -> None:
     assert jobs.choose({"MAX_JOBS": "7"}) == (7, "MAX_JOBS")
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "1.5", "99999"])
-def test_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=f"MAX_JOBS: '{text}'; it must be a whole number"):
+def test_invalid_max_jobs(text: str) -> None:
+    with pytest.raises(ValueError, match=f"MAX_JOBS is '{text}'; it must be a whole number"):
         jobs.choose({"MAX_JOBS": text})
 
 
@@ -22,7 +22,7 @@ def test_refused(text: str) -> None:
     ("cores", "memory", "count"),
     [(16, 64.0, 16), (16, 6.0, 4), (16, 0.5, 1), (4, None, 4), (1, 100.0, 1)],
 )
-def test_from_the_machine(cores: int, memory: float | None, count: int) -> None:
+def test_default_number_of_jobs(cores: int, memory: float | None, count: int) -> None:
     assert jobs.from_machine(cores, memory) == count
 
 

@@ -1,11 +1,12 @@
-"""The Nix flake, evaluated by Nix over a stand-in for nixpkgs; phases of its derivations run with the real tools.
+"""The Nix flake, evaluated over a stub of nixpkgs; its phases run with local tools.
 
-nixpkgs itself cannot be reached from everywhere, and building it all would take hours; docs/install.md says what that leaves
-open.
+nixpkgs may be unreachable, and building all of it would take hours. docs/install.md states what
+remains untested.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -16,24 +17,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, source_files
+from conftest import ROOT, VERSION, source_files
 
 pytestmark = pytest.mark.skipif(
-    not shutil.which("nix"), reason="nix is not there (Debian: nix-bin)"
+    not shutil.which("nix"), reason="nix is not installed (Debian: nix-bin)"
 )
 SYSTEM = "x86_64-linux"
 
 
 class Nix:
-    """nix with a store and a home of its own, over a copy of the repository's files."""
+    """nix with a private store and home, over a copy of the repository's files."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.source = folder / "source"
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.source = directory / "source"
         for name in source_files():
             (self.source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, self.source / name)
-        own = {
+        directories = {
             "NIX_STORE_DIR": "store",
             "NIX_STATE_DIR": "var",
             "NIX_LOG_DIR": "log",
@@ -44,11 +45,11 @@ class Nix:
         }
         self.environment = {
             **os.environ,
-            **{name: str(folder / "nix" / place) for name, place in own.items()},
+            **{name: str(directory / "nix" / path) for name, path in directories.items()},
         }
 
     def __call__(
-        self, *words: str, flake: Path | None = None, nixpkgs: str = "nixpkgs"
+        self, *arguments: str, flake: Path | None = None, nixpkgs: str = "nixpkgs"
     ) -> subprocess.CompletedProcess[str]:
         options = [
             "--extra-experimental-features",
@@ -67,7 +68,7 @@ class Nix:
         if flake is not None:
             inputs += ["--override-input", "rocflash", f"path:{self.source}"]
         return subprocess.run(
-            ["nix", *words, *options, *inputs],
+            ["nix", *arguments, *options, *inputs],
             cwd=flake or self.source,
             env=self.environment,
             capture_output=True,
@@ -76,12 +77,12 @@ class Nix:
         )
 
     def args(self, attribute: str, **more: Any) -> tuple[dict[str, Any], set[str]]:
-        """The arguments of a derivation, and the packages that were asked for on the way."""
+        """The arguments of a derivation, and the packages that its evaluation requested."""
         where = more.get("flake") or self.source
         done = self("eval", "--json", f"path:{where}#{attribute}.args", **more)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout), set(
-            re.findall(r"^trace: asked for (\S+)", done.stderr, re.MULTILINE)
+            re.findall(r"^trace: requested (\S+)", done.stderr, re.MULTILINE)
         )
 
 
@@ -102,9 +103,71 @@ def test_outputs(nix: Nix) -> None:
     ]
 
 
+def test_inputs_are_locked(nix: Nix) -> None:
+    """The lock is complete and belongs to flake.nix: Nix accepts it, and needs no network for
+    that.
+    """
+    lock = json.loads((ROOT / "flake.lock").read_text())
+    assert lock["version"] == 7 and lock["nodes"]["root"]["inputs"] == {"nixpkgs": "nixpkgs"}
+    node = lock["nodes"]["nixpkgs"]
+    original = "github:{owner}/{repo}/{ref}".format(**node["original"])
+    assert f'inputs.nixpkgs.url = "{original}";' in (ROOT / "flake.nix").read_text()
+    locked = node["locked"]
+    assert re.fullmatch("[0-9a-f]{40}", locked["rev"]) and locked["type"] == "github"
+    kind, _, digest = locked["narHash"].partition("-")
+    assert kind == "sha256" and len(base64.b64decode(digest, validate=True)) == 32
+    done = subprocess.run(
+        [
+            "nix",
+            "flake",
+            "metadata",
+            "--json",
+            "--no-update-lock-file",
+            "--offline",
+            "--extra-experimental-features",
+            "nix-command flakes",
+            f"path:{nix.source}",
+        ],
+        env=nix.environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["locks"]["nodes"]["nixpkgs"]["locked"] == locked
+
+
+def test_drivers_are_found_at_run_time(nix: Nix) -> None:
+    """The library searches NixOS's drivers and, for ROCm, the HIP runtime; it opens both by
+    name.
+    """
+    args, requested = nix.args(f"packages.{SYSTEM}.library")
+    assert "/run/opengl-driver/lib:/requested/rocmPackages.clr/lib" in args["postFixup"]
+    assert "rocmPackages.clr" in requested and "librocflash.so" in args["postFixup"]
+
+
+def test_nixos_module(nix: Nix) -> None:
+    """environment.systemPackages, as the guide's document has it."""
+    example = nix.source / "nix" / "example"
+    expression = (  # noqa: UP031 (full of braces)
+        "module: let pkgs = import %s/tests/packaging/nixpkgs/default.nix"
+        ' { system = "%s"; overlays = (module { inherit pkgs; }).nixpkgs.overlays; };'
+        " found = module { inherit pkgs; }; in map (x: "
+        '"${x}") found.environment.systemPackages ++ found.nix.settings.experimental-features'
+    ) % (ROOT, SYSTEM)
+    done = nix(
+        "eval", "--json", "--impure", f"path:{example}#nixosModules.default", "--apply", expression,
+        flake=example, nixpkgs="rocflash/nixpkgs",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    package, python, *features = json.loads(done.stdout)
+    assert f"rocflash-{VERSION}" in package and f"rocflash-{VERSION}" in python
+    assert "python3.withPackages" in python and features == ["nix-command", "flakes"]
+
+
 def test_library(nix: Nix) -> None:
-    args, asked = nix.args(f"packages.{SYSTEM}.library")
-    assert asked == {
+    args, requested = nix.args(f"packages.{SYSTEM}.library")
+    assert requested == {
         "cli11",
         "cmake",
         "dlpack",
@@ -115,30 +178,33 @@ def test_library(nix: Nix) -> None:
         "bash",
         "llvmPackages_22.clang-unwrapped",
         "llvmPackages_22.lld",
+        "rocmPackages.clr",
         "zstd.override{enableStatic}",
     }
-    assert args["version"] == "0.1.0" and "-DROCFLASH_GPU_ARCHS=all" in args["cmakeFlags"]
+    assert args["version"] == VERSION and "-DROCFLASH_GPU_ARCHS=all" in args["cmakeFlags"]
     assert args["doInstallCheck"] and "rocflash verify" in args["installCheckPhase"]
 
 
-def real(words: str) -> str:
-    """The stand-in's paths as this machine's tools."""
+def real_paths(flag: str) -> str:
+    """The stub's paths replaced with this machine's tools."""
     tools = {
         "llvmPackages_22.clang-unwrapped": "clang++-22",
         "llvmPackages_22.lld": "ld.lld-22",
         "bash": "bash",
     }
     for name, tool in tools.items():
-        words = re.sub(rf"/asked/{re.escape(name)}/bin/[\w.+]+", shutil.which(tool) or tool, words)
-    assert "/asked/" not in words, words
-    return words
+        flag = re.sub(
+            rf"/requested/{re.escape(name)}/bin/[\w.+]+", shutil.which(tool) or tool, flag
+        )
+    assert "/requested/" not in flag, flag
+    return flag
 
 
-@pytest.mark.skipif(not shutil.which("clang++-22"), reason="clang 22 is not there")
+@pytest.mark.skipif(not shutil.which("clang++-22"), reason="clang 22 is not installed")
 def test_library_configures(nix: Nix, tmp_path: Path) -> None:
-    """The flags that the derivation gives CMake are ones that it knows and that lead to a build with kernels."""
+    """CMake accepts the derivation's flags, and they configure a build with kernels."""
     args, _ = nix.args(f"packages.{SYSTEM}.library")
-    flags = [real(flag) for flag in args["cmakeFlags"]]
+    flags = [real_paths(flag) for flag in args["cmakeFlags"]]
     done = subprocess.run(
         [
             "cmake",
@@ -161,16 +227,18 @@ def test_library_configures(nix: Nix, tmp_path: Path) -> None:
 
 
 def test_python_package(nix: Nix, build: Path, tmp_path: Path) -> None:
-    """The install phase, over the library installed where the derivation has it; then imports as users write them."""
-    args, asked = nix.args(f"packages.{SYSTEM}.default")
-    assert asked >= {"python3Packages.torch{rocmSupport}", "python3Packages.einops"}
+    """Runs the install phase over the library at the derivation's path, then imports the
+    packages.
+    """
+    args, requested = nix.args(f"packages.{SYSTEM}.default")
+    assert requested >= {"python3Packages.torch{rocmSupport}", "python3Packages.einops"}
     library = nix("eval", "--raw", f"path:{nix.source}#packages.{SYSTEM}.library")
     assert library.returncode == 0, library.stderr
-    place = library.stdout.strip()
-    assert place in args["installPhase"]
-    Path(place).parent.mkdir(parents=True, exist_ok=True)
+    prefix = library.stdout.strip()
+    assert prefix in args["installPhase"]
+    Path(prefix).parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(
-        ["cmake", "--install", build, "--prefix", place], check=True, stdout=subprocess.DEVNULL
+        ["cmake", "--install", build, "--prefix", prefix], check=True, stdout=subprocess.DEVNULL
     )
     out = tmp_path / "out"
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -181,16 +249,19 @@ def test_python_package(nix: Nix, build: Path, tmp_path: Path) -> None:
         env={**os.environ, "out": str(out), "PATH": path},
     )
     fa3, _ = nix.args(f"packages.{SYSTEM}.flash-attn-3")
-    assert any("rocflash-0.1.0" in name for name in fa3["dependencies"])
+    assert any(f"rocflash-{VERSION}" in name for name in fa3["dependencies"])
     subprocess.run(
         ["bash", "-e", "-c", "runHook() { :; }\n" + fa3["installPhase"]],
         cwd=nix.source,
         check=True,
         env={**os.environ, "out": str(out), "PATH": path},
     )
-    wanted = args["pythonImportsCheck"] + fa3["pythonImportsCheck"]
-    imports = "; ".join(f"import {name}" for name in wanted)
-    code = f"{imports}; import importlib.metadata as m; print(m.version('flash-attn'), rocflash.info()['library'])"
+    modules = args["pythonImportsCheck"] + fa3["pythonImportsCheck"]
+    imports = "; ".join(f"import {name}" for name in modules)
+    code = (
+        f"{imports}; import importlib.metadata as m; print(m.version('flash-attn'), "
+        "rocflash.info()['library'])"
+    )
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ROCFLASH_")}
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -204,18 +275,18 @@ def test_python_package(nix: Nix, build: Path, tmp_path: Path) -> None:
         "2.8.3",
         str(out / "lib/python3/site-packages/rocflash/lib/librocflash.so.0"),
     ]
-    shutil.rmtree(place)
+    shutil.rmtree(prefix)
 
 
 def test_shell(nix: Nix) -> None:
-    args, asked = nix.args(f"devShells.{SYSTEM}.default")
-    wanted = {
-        "ROCM_PATH": "/asked/rocmPackages.clr",
-        "HIP_PATH": "/asked/rocmPackages.clr",
+    args, requested = nix.args(f"devShells.{SYSTEM}.default")
+    variables = {
+        "ROCM_PATH": "/requested/rocmPackages.clr",
+        "HIP_PATH": "/requested/rocmPackages.clr",
         "BUILD_TARGET": "rocm",
         "FLASH_ATTENTION_TRITON_AMD_ENABLE": "false",
     }
-    assert {name: args[name] for name in wanted} == wanted
+    assert {name: args[name] for name in variables} == variables
     assert "export CC=clang CXX=clang++" in args["shellHook"]
     for name in (
         "cmake",
@@ -230,36 +301,49 @@ def test_shell(nix: Nix) -> None:
         "shellcheck",
         "llvmPackages_22.llvm",
     ):
-        assert name in asked, f"make test needs {name}"
+        assert name in requested, f"make test needs {name}"
 
 
-def test_shell_has_what_the_guide_lists(nix: Nix) -> None:
-    """torch for ROCm, flash_attn and pip in one Python; the maths libraries."""
-    args, asked = nix.args(f"devShells.{SYSTEM}.default")
+def test_shell_has_the_documented_packages(nix: Nix) -> None:
+    """torch for ROCm, flash_attn and pip in one Python; the math libraries."""
+    args, requested = nix.args(f"devShells.{SYSTEM}.default")
     (python,) = (name for name in args["packages"] if "python3.withPackages" in name)
     for name in ("einops", "packaging", "pip", "psutil", "torch{rocmSupport}"):
         assert f"python3Packages.{name}" in python
-    assert "rocflash-0.1.0" in python, "flash_attn is in that package"
-    libraries = ["clr", "rocblas", "hipblas", "hipsparse", "rocsolver", "hipfft", "hiprand", "rccl", "rocthrust"]
-    assert asked >= {f"rocmPackages.{name}" for name in libraries} | {"gcc13"}
+    assert f"rocflash-{VERSION}" in python, "the package contains flash_attn"
+    libraries = [
+        "clr",
+        "rocblas",
+        "hipblas",
+        "hipsparse",
+        "rocsolver",
+        "hipfft",
+        "hiprand",
+        "rccl",
+        "rocthrust",
+    ]
+    assert requested >= {f"rocmPackages.{name}" for name in libraries} | {"gcc13"}
 
 
 def test_checks(nix: Nix) -> None:
     verify, _ = nix.args(f"checks.{SYSTEM}.verify")
     assert (
-        "rocflash verify" in verify["script"] and "rocflash-0.1.0" in verify["nativeBuildInputs"][0]
+        "rocflash verify" in verify["script"]
+        and f"rocflash-{VERSION}" in verify["nativeBuildInputs"][0]
     )
     python, _ = nix.args(f"checks.{SYSTEM}.python")
     assert "import flash_attn, flash_attn_2_cuda, rocflash" in python["script"]
 
 
 def test_downstream_example(nix: Nix, build: Path, tmp_path: Path) -> None:
-    """Someone else's flake, over the overlay; its C program is compiled and run with the library of this build."""
+    """A downstream flake that uses the overlay; its C program is built and run."""
     example = nix.source / "nix" / "example"
     shell, _ = nix.args(f"devShells.{SYSTEM}.default", flake=example, nixpkgs="rocflash/nixpkgs")
-    assert any("rocflash-0.1.0" in name for name in shell["packages"])
-    args, asked = nix.args(f"packages.{SYSTEM}.default", flake=example, nixpkgs="rocflash/nixpkgs")
-    assert "dlpack" in asked
+    assert any(f"rocflash-{VERSION}" in name for name in shell["packages"])
+    args, requested = nix.args(
+        f"packages.{SYSTEM}.default", flake=example, nixpkgs="rocflash/nixpkgs"
+    )
+    assert "dlpack" in requested
     prefix = tmp_path / "prefix"
     subprocess.run(
         ["cmake", "--install", build, "--prefix", prefix], check=True, stdout=subprocess.DEVNULL
@@ -280,17 +364,17 @@ def test_downstream_example(nix: Nix, build: Path, tmp_path: Path) -> None:
         env=environment,
         check=True,
     )
-    told = subprocess.run(
+    result = subprocess.run(
         [tmp_path / "out/bin/attention"],
         env=environment,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert "rocflash 0.1.0" in told.stdout
+    assert f"rocflash {VERSION}" in result.stdout
 
 
 def test_nothing_is_downloaded() -> None:
-    """No fetcher anywhere: sources are these files, the rest is nixpkgs'."""
+    """No fetcher: the sources are these files, the dependencies come from nixpkgs."""
     for path in [ROOT / "flake.nix", *(ROOT / "nix").rglob("*.nix")]:
         assert "fetch" not in path.read_text()

@@ -1,4 +1,4 @@
-"""What an assembler says of kernels, and what of it is a failure."""
+"""ptxas logs of kernels: which messages are failures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PTX = """.version 8.0
 CLEAN = "ptxas info : 0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
 
 
-def test_modules_have_one_kernel_and_what_all_share() -> None:
+def test_modules_have_one_kernel_and_the_shared_declarations() -> None:
     modules = dict(ptxas_log.kernels(PTX))
     assert list(modules) == ["first", "second"]
     for name, other in (("first", "second"), ("second", "first")):
@@ -51,23 +51,23 @@ def test_modules_have_one_kernel_and_what_all_share() -> None:
         (CLEAN + "ptxas info : (C7519) inserted", "missing"),
         ("8 bytes stack frame, 4 bytes spill stores, 0 bytes spill loads", "spills"),
         ("0 bytes stack frame, 0 bytes spill stores, 12 bytes spill loads", "spills"),
-        ("", "does not tell"),
+        ("", "no spill report"),
     ],
 )
-def test_complaints(log: str, word: str) -> None:
-    found = ptxas_log.complaints(log)
+def test_problems(log: str, word: str) -> None:
+    found = ptxas_log.problems(log)
     assert len(found) == 1
     assert word in found[0]
 
 
-def test_nothing_to_complain_about() -> None:
-    assert ptxas_log.complaints(CLEAN) == []
+def test_a_clean_log_has_no_problems() -> None:
+    assert ptxas_log.problems(CLEAN) == []
 
 
-@pytest.mark.parametrize(("said", "status"), [(CLEAN, 0), (CLEAN + "(C7511)\n", 1)])
-def test_status(tmp_path: Path, said: str, status: int) -> None:
+@pytest.mark.parametrize(("log", "status"), [(CLEAN, 0), (CLEAN + "(C7511)\n", 1)])
+def test_status(tmp_path: Path, log: str, status: int) -> None:
     fake = tmp_path / "ptxas"
-    fake.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{said}END\n")
+    fake.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{log}END\n")
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
     ptx = tmp_path / "kernels.ptx"
     ptx.write_text(PTX)
@@ -78,4 +78,4 @@ def test_status(tmp_path: Path, said: str, status: int) -> None:
         check=False,
     )
     assert run.returncode == status, run.stderr
-    assert f"2 kernels, {2 * status} with complaints" in run.stdout
+    assert f"2 kernels, {2 * status} with problems" in run.stdout

@@ -1,4 +1,4 @@
-"""What is installed for which command: a first result needs a compiler and five libraries, and nothing of the tests."""
+"""The packages of each setup level; `verify` needs nothing of the tests."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ LEVELS = ("verify", "test", "all")
 
 
 def packages(run: Run, level: str) -> set[str]:
-    told = run("scripts/setup.sh", "--list", level)
-    assert told.returncode == 0, told.stderr
-    return set(told.stdout.split())
+    result = run("scripts/setup.sh", "--list", level)
+    assert result.returncode == 0, result.stderr
+    return set(result.stdout.split())
 
 
 def test_levels(run: Run) -> None:
@@ -40,31 +40,33 @@ def test_levels(run: Run) -> None:
     assert run("scripts/setup.sh", "--list").stdout.split() == sorted(everything)
 
 
-def test_refusal(run: Run) -> None:
-    told = run("scripts/setup.sh", "--check", "quick")
-    assert told.returncode == 2 and "quick; the levels are verify, test and all" in told.stderr
+def test_invalid_level(run: Run) -> None:
+    result = run("scripts/setup.sh", "--check", "quick")
+    assert result.returncode == 2 and "level: quick; must be verify, test or all" in result.stderr
 
 
-@pytest.mark.skipif(not shutil.which("make"), reason="make is not there")
-def test_make_verify_builds_library_and_command_alone(tmp_path: Path) -> None:
-    """In a clone without a build directory: which level, which options, which targets, and how far it says it is."""
+@pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
+def test_make_verify_builds_only_library_and_command(tmp_path: Path) -> None:
+    """In a clone without a build directory: setup level, options, targets and progress messages."""
     for name in ("Makefile", "CMakePresets.json"):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / "scripts").mkdir()
     shutil.copy(ROOT / "scripts" / "setup.sh", tmp_path / "scripts")
 
-    def words(target: str) -> str:
-        told = subprocess.run(["make", "-n", target], cwd=tmp_path, capture_output=True, text=True)
-        assert told.returncode == 0, told.stderr
-        return told.stdout
+    def commands(target: str) -> str:
+        result = subprocess.run(
+            ["make", "-n", target], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert result.returncode == 0, result.stderr
+        return result.stdout
 
-    verify = words("verify")
+    verify = commands("verify")
     assert re.findall(r"scripts/setup\.sh (\w+);", verify) == ["verify"]
     for part in ("TESTS", "SIM", "EXAMPLES"):
         assert f"-DROCFLASH_BUILD_{part}=OFF" in verify
     assert re.findall(r"cmake --build build .*--target (.*)", verify) == ["rocflash rocflash_cli"]
     assert re.findall(r"== (\d) of (\d)", verify) == [("1", "3"), ("2", "3"), ("3", "3")]
-    test = words("build")
+    test = commands("build")
     assert re.findall(r"scripts/setup\.sh (\w+);", test) == ["test"]
     assert "-UROCFLASH_BUILD_TESTS" in test and "--target" not in test
-    assert re.findall(r"scripts/setup\.sh (\w+);", words("lint")) == ["all"]
+    assert re.findall(r"scripts/setup\.sh (\w+);", commands("lint"))[0] == "all"

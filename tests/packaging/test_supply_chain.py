@@ -1,4 +1,4 @@
-"""Nothing that is built depends on what somebody else may change later: packages by hash, containers by digest, caches by toolchain."""
+"""Builds are pinned: packages by hash, containers by digest, caches by toolchain."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import containers
 import pytest
 import versions
-from conftest import ROOT, Run
+from conftest import ROOT, VERSION, Run
 
 PACKAGING = ROOT / "packaging"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -23,38 +23,40 @@ HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}$")
 
 
 def locked(kind: str) -> dict[str, list[str]]:
-    """Each requirement of a list ("name==version") and its hashes; anything else in the file is an error."""
+    """Each requirement of a list ("name==version") and its hashes; anything else in the file is an
+    error.
+    """
     found: dict[str, list[str]] = {}
     text = (PACKAGING / f"requirements-{kind}.txt").read_text().replace("\\\n", " ")
     for line in text.splitlines():
         if line.startswith("#"):
             continue
-        words = line.split()
-        match = re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", words[0])
+        fields = line.split()
+        match = re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", fields[0])
         assert match, line
-        hashes = [word for word in words if word.startswith("--")]
-        assert hashes and all(HASH.match(word) for word in hashes), line
-        found[words[0].lower()] = hashes
+        hashes = [field for field in fields if field.startswith("--")]
+        assert hashes and all(HASH.match(entry) for entry in hashes), line
+        found[fields[0].lower()] = hashes
     return found
 
 
-@pytest.mark.parametrize("kind", ["build", "test"])
+@pytest.mark.parametrize("kind", ["build", "docs", "lint", "test"])
 def test_requirements_have_hashes(kind: str) -> None:
     packages = locked(kind)
-    wanted = [
+    requirements = [
         line.strip().lower()
         for line in (PACKAGING / f"requirements-{kind}.in").read_text().splitlines()
         if not line.startswith("#")
     ]
-    assert wanted and not [line for line in wanted if line not in packages], (
+    assert requirements and not [line for line in requirements if line not in packages], (
         "run scripts/lock_requirements.sh"
     )
-    assert len(packages) > len(wanted), "what they need must be there too"
+    assert len(packages) > len(requirements), "their dependencies must be listed too"
     text = (PACKAGING / f"requirements-{kind}.txt").read_text()
-    assert "://" not in text and "--index" not in text, "a list names no index"
+    assert "://" not in text and "--index" not in text, "a list must not name an index"
 
 
-def test_environments_are_made_from_hashes() -> None:
+def test_environments_require_hashes() -> None:
     (line,) = [
         line
         for line in (ROOT / "scripts" / "python_env.sh")
@@ -66,8 +68,8 @@ def test_environments_are_made_from_hashes() -> None:
     assert "--require-hashes" in line and "--only-binary=:all:" in line
 
 
-def test_a_wrong_hash_is_refused(tmp_path: Path) -> None:
-    """python_env.sh itself, with a list that has one small wheel and the hash of another."""
+def test_a_wrong_hash_is_rejected(tmp_path: Path) -> None:
+    """python_env.sh with a list that has one small wheel and a wrong hash."""
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     wheel = wheels / "small-1.0-py3-none-any.whl"
@@ -110,7 +112,7 @@ def test_a_wrong_hash_is_refused(tmp_path: Path) -> None:
 
 
 def test_containers_are_named_by_digest() -> None:
-    """In the workflows: those of containers.json with their digests, or what versions.py answers. No tag alone."""
+    """The workflows name images with digests, or use versions.py; never only a tag."""
     table = containers.digests()
     named = []
     for path in WORKFLOWS:
@@ -124,23 +126,23 @@ def test_containers_are_named_by_digest() -> None:
 
 
 def test_images_without_digest_build_nothing() -> None:
-    """They are AMD's, in one job, which cannot write and from which nothing is taken."""
+    """These are AMD's, in one job, which has no write permission and no outputs."""
     yaml = pytest.importorskip("yaml")
     for image, digest in containers.digests().items():
         if digest is None:
             assert image.startswith("rocm/"), image
         else:
             assert re.fullmatch(r"sha256:[0-9a-f]{64}", digest), image
-    told = yaml.safe_load((ROOT / ".github" / "workflows" / "_build_rocm.yml").read_text())
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "_build_rocm.yml").read_text())
     chosen = [
-        job for job, words in told["jobs"].items() if "${{" in str(words.get("container", ""))
+        job for job, body in workflow["jobs"].items() if "${{" in str(body.get("container", ""))
     ]
     assert chosen == ["rocm"]
-    job = told["jobs"]["rocm"]
+    job = workflow["jobs"]["rocm"]
     assert (
         "permissions" not in job
         and "outputs" not in job
-        and told["permissions"] == {"contents": "read"}
+        and workflow["permissions"] == {"contents": "read"}
     )
     used = [step["uses"].split("@")[0] for step in job["steps"] if "uses" in step]
     assert set(used) == {"actions/checkout", "actions/setup-python", "actions/download-artifact"}
@@ -150,7 +152,7 @@ def test_images_without_digest_build_nothing() -> None:
 
 
 def test_pinning(tmp_path: Path) -> None:
-    """containers.py in a copy, against a registry that answers with digests made of names."""
+    """containers.py in a copy, against a registry whose digests are hashes of names."""
     digest_of = lambda name: "sha256:" + hashlib.sha256(name.encode()).hexdigest()  # noqa: E731
 
     class Registry(http.server.BaseHTTPRequestHandler):
@@ -171,9 +173,9 @@ def test_pinning(tmp_path: Path) -> None:
         shutil.copy(PACKAGING / name, tmp_path / "packaging")
     shutil.copytree(ROOT / ".github", tmp_path / ".github")
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        place = ["--registry", f"http://127.0.0.1:{server.server_port}", "--tokens", ""]
-        command = [sys.executable, tmp_path / "packaging" / "containers.py", *words, *place]
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        urls = ["--registry", f"http://127.0.0.1:{server.server_port}", "--tokens", ""]
+        command = [sys.executable, tmp_path / "packaging" / "containers.py", *arguments, *urls]
         return subprocess.run(command, capture_output=True, text=True)
 
     before = run("--check")
@@ -189,31 +191,29 @@ def test_pinning(tmp_path: Path) -> None:
         f"debian:bookworm@{digest_of('library/debian')}"
         in (tmp_path / ".github/workflows/ci.yml").read_text()
     )
-    assert run("--pin").returncode == 1, "a registry that is gone must not pass"
+    assert run("--pin").returncode == 1, "an unreachable registry must not pass"
 
 
 def test_caches_are_named_by_toolchain(run: Run) -> None:
     for path in WORKFLOWS:
         for key in re.findall(r"^ *key: (.+)$", path.read_text(), re.M):
             assert "${{ steps.toolchain.outputs.hash }}" in key, f"{path.name}: {key}"
-            for folder in ("cmake", "src", "kernels", "include", "verify", "cli"):
-                assert f"'{folder}/**'" in key, (
-                    f"{path.name}: {folder} is compiled but not in the key"
+            for directory in ("cmake", "src", "kernels", "include", "verify", "cli"):
+                assert f"'{directory}/**'" in key, (
+                    f"{path.name}: {directory} is compiled but not in the key"
                 )
-    told = run("scripts/toolchain.sh")
-    assert told.returncode == 0, told.stderr
+    result = run("scripts/toolchain.sh")
+    assert result.returncode == 0, result.stderr
     assert (
-        re.search(r"(clang|gcc|g\+\+).* \d+\.\d+", told.stdout) and "cmake version" in told.stdout
+        re.search(r"(clang|gcc|g\+\+).* \d+\.\d+", result.stdout)
+        and "cmake version" in result.stdout
     )
 
 
 def test_security_policy() -> None:
-    """What it says of versions is true, and it says how to report."""
+    """The policy names the current version, and how to report."""
     text = (ROOT / "SECURITY.md").read_text()
-    version = re.search(
-        r"project\(rocflash VERSION (\d+\.\d+)\.", (ROOT / "CMakeLists.txt").read_text()
-    )
-    assert version and f"the latest {version[1]}.x release" in text
-    assert "Report a vulnerability" in text and "What is promised" in text
+    assert f"the latest {VERSION.rpartition('.')[0]}.x release" in text
+    assert "Report a vulnerability" in text and "## Guarantees" in text
     for target in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (ROOT / target).exists(), target

@@ -1,4 +1,4 @@
-"""The table of versions: names of wheels, patch levels, and messages that have the right ones."""
+"""The version table: names of wheels, patch levels, and error messages."""
 
 from __future__ import annotations
 
@@ -35,15 +35,18 @@ def test_triton_is_in_the_name() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("2.8.4", "3.12", "2.8", "6.4"), "flash-attn: 2.8.4; there are 2.6.3, 2.7.4, 2.8.3"),
-        (("2.8.3", "3.8", "2.8", "6.4"), "Python: 3.8; the packages need 3.9 or newer"),
-        (("2.8.3", "three", "2.8", "6.4"), "Python: 'three' is not a version such as 3.12"),
-        (("2.8.3", "3.12", "2.1", "6.4"), "torch: 2.1; the packages need 2.2 or newer"),
-        (("2.8.3", "3.12", "2.8", "six"), "ROCm: 'six' is not a version such as 6.4"),
+        *(
+            ((value, "3.12", "2.8", "6.4"), f"flash-attn is '{value}'; it must be a version of")
+            for value in ("3.0.0", "2.8", "2.8.x", "2.8.3+rocm64", "2.7.4-post1", "latest")
+        ),
+        (("2.8.3", "3.8", "2.8", "6.4"), "Python is 3.8; the packages need 3.9 or newer"),
+        (("2.8.3", "three", "2.8", "6.4"), "Python is 'three'; it must be a version such as 3.12"),
+        (("2.8.3", "3.12", "2.1", "6.4"), "torch is 2.1; the packages need 2.2 or newer"),
+        (("2.8.3", "3.12", "2.8", "six"), "ROCm is 'six'; it must be a version such as 6.4"),
     ],
 )
-def test_wrong_versions(given: tuple[str, str, str, str], message: str) -> None:
-    with pytest.raises(versions.WrongVersion) as caught:
+def test_invalid_versions(given: tuple[str, str, str, str], message: str) -> None:
+    with pytest.raises(versions.InvalidVersion) as caught:
         versions.check(*given)
     assert str(caught.value).startswith(message)
 
@@ -54,19 +57,26 @@ def test_wrong_versions(given: tuple[str, str, str, str], message: str) -> None:
         (("2.8.3", "3.12", "2.5.1", "6.2"), None),
         (("2.8.3", "3.12", "2.9.1", "7.1.1"), None),  # AMD's images
         (("2.8.3", "3.10", "2.9.1", "7.2"), None),
+        *(
+            (
+                (value, "3.12", "2.8", "6.4"),
+                f"flash-attn {value} is not known; known versions: 2.6.3,",
+            )
+            for value in ("2.7.4.post1", "2.8.1", "2.8.0.post2", "2.5.9")
+        ),
         (
             ("2.8.3", "3.12", "2.8", "7.0"),
-            "torch 2.8 is known with ROCm 6.3 and 6.4, not 7.0; built",
+            "torch 2.8 is known with ROCm 6.3 and 6.4, not 7.0; building it anyway",
         ),
         (
             ("2.8.3", "3.14", "2.8", "6.4"),
             "torch 2.8 for ROCm 6.4 is known with Python 3.10 to 3.13",
         ),
-        (("2.8.3", "3.12", "2.3", "6.4"), "torch 2.3 is not known; known are 2.5, 2.6"),
+        (("2.8.3", "3.12", "2.3", "6.4"), "torch 2.3 is not known; known versions: 2.5, 2.6"),
         (("2.8.3", "3.12", "2.8", "5.7"), "torch 2.8 is known with ROCm 6.3 and 6.4, not 5.7"),
     ],
 )
-def test_unknown_ones_are_built_with_a_warning(
+def test_unknown_combinations_have_a_warning(
     given: tuple[str, str, str, str], warning: str | None
 ) -> None:
     made = versions.check(*given)
@@ -75,12 +85,12 @@ def test_unknown_ones_are_built_with_a_warning(
     assert made.file_name.endswith("-linux_x86_64.whl")
 
 
-def test_wheel_versions_are_valid_and_normal() -> None:
-    """Installers rewrite versions that are not in normal form, and the file's name would no longer match."""
+def test_wheel_versions_are_normalized() -> None:
+    """Installers normalize versions; another form would no longer match the file name."""
     from packaging.version import Version
 
     for torch, (rocms, (first, _)) in versions.TORCH.items():
         for rocm in rocms:
-            for triton in (False, True):
-                made = versions.check("2.8.3", first, torch, rocm, triton).version
+            for triton, flash_attn in ((False, "2.8.3"), (True, "2.7.4.post1")):
+                made = versions.check(flash_attn, first, torch, rocm, triton).version
                 assert str(Version(made)) == made

@@ -1,4 +1,4 @@
-"""The workflows: linted, pinned, with no more rights than they use; their shell steps run here as far as they can."""
+"""The workflows: linted, pinned, minimal permissions; their shell steps run here."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ import versions
 from conftest import ROOT
 
 yaml = pytest.importorskip("yaml")
-FOLDER = ROOT / ".github" / "workflows"
-NAMES = ("ci", "_build_rocm", "build")
+WORKFLOWS = ROOT / ".github" / "workflows"
+NAMES = ("ci", "docs", "_build_rocm", "build")
 
 
 def load(name: str) -> dict[Any, Any]:
-    return yaml.safe_load((FOLDER / f"{name}.yml").read_text())
+    return yaml.safe_load((WORKFLOWS / f"{name}.yml").read_text())
 
 
 def steps(name: str) -> list[tuple[str, dict[str, Any]]]:
     return [
-        (job, step) for job, told in load(name)["jobs"].items() for step in told.get("steps", [])
+        (job, step) for job, body in load(name)["jobs"].items() for step in body.get("steps", [])
     ]
 
 
-def test_these_are_all() -> None:
-    assert sorted(path.name for path in FOLDER.iterdir()) == sorted(f"{name}.yml" for name in NAMES)
+def test_all_workflows_are_tested() -> None:
+    assert sorted(path.name for path in WORKFLOWS.iterdir()) == sorted(
+        f"{name}.yml" for name in NAMES
+    )
 
 
 def test_actionlint() -> None:
@@ -44,8 +46,10 @@ def test_actionlint() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_actions_are_pinned(name: str) -> None:
-    """By a full commit, with the release beside it for people; ours are called by path."""
-    lines = [line for line in (FOLDER / f"{name}.yml").read_text().splitlines() if "uses:" in line]
+    """By a full commit, with the release in a comment; own workflows are called by path."""
+    lines = [
+        line for line in (WORKFLOWS / f"{name}.yml").read_text().splitlines() if "uses:" in line
+    ]
     assert lines
     for line in lines:
         assert re.search(r"uses: (\./\S+|[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+)$", line), (
@@ -58,22 +62,30 @@ def test_one_release_of_each_action() -> None:
         match
         for name in NAMES
         for match in re.findall(
-            r"([\w.-]+/[\w.-]+)@([0-9a-f]{40} # \S+)", (FOLDER / f"{name}.yml").read_text()
+            r"([\w.-]+/[\w.-]+)@([0-9a-f]{40} # \S+)", (WORKFLOWS / f"{name}.yml").read_text()
         )
     }
     assert len({action for action, _ in pins}) == len(pins)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_least_rights(name: str) -> None:
-    told = load(name)
-    assert told["permissions"] == {"contents": "read"}
-    writers = {job for job, words in told["jobs"].items() if "permissions" in words}
+def test_minimal_permissions(name: str) -> None:
+    workflow = load(name)
+    assert workflow["permissions"] == {"contents": "read"}
+    writers = {job for job, body in workflow["jobs"].items() if "permissions" in body}
     assert (
-        writers == {"ci": set(), "_build_rocm": {"upload"}, "build": {"release", "stamped"}}[name]
+        writers
+        == {
+            "ci": set(),
+            "docs": {"publish"},
+            "_build_rocm": {"upload"},
+            "build": {"release", "build_wheels_rocm", "update_release_notes", "update_docs"},
+        }[name]
     )
     for job in writers:
-        assert told["jobs"][job]["permissions"] == {"contents": "write"}
+        pages = {"pages": "write", "id-token": "write"}
+        expected = pages if name == "docs" else {"contents": "write"}
+        assert workflow["jobs"][job]["permissions"] == expected
     for _, step in steps(name):
         if step.get("uses", "").startswith("actions/checkout@"):
             assert step["with"] == {"persist-credentials": False}
@@ -81,7 +93,7 @@ def test_least_rights(name: str) -> None:
 
 def test_inputs_of_the_reusable_workflow() -> None:
     on = load("_build_rocm")[True]  # YAML 1.1 reads the key `on` so
-    wanted = [
+    inputs = [
         "flash-attn-version",
         "python-version",
         "torch-version",
@@ -90,18 +102,88 @@ def test_inputs_of_the_reusable_workflow() -> None:
         "is-upload",
         "build-triton-backend",
     ]
-    assert list(on["workflow_call"]["inputs"]) == wanted
+    assert list(on["workflow_call"]["inputs"]) == inputs
     assert on["workflow_call"]["inputs"] == on["workflow_dispatch"]["inputs"]
-    assert list(load("build")["jobs"]["stamped"]["with"]) == wanted
+    assert list(load("build")["jobs"]["build_wheels_rocm"]["with"]) == inputs
+    defaults = {name: body.get("default") for name, body in on["workflow_call"]["inputs"].items()}
+    assert defaults["runner"] == "ubuntu-22.04" and defaults["is-upload"] is True
+    assert defaults["build-triton-backend"] is False
+
+
+def test_jobs_after_the_matrix() -> None:
+    """The jobs of the guide's names wait for the ROCm wheels, and run if some of them failed."""
+    jobs = load("build")["jobs"]
+    for name in ("update_release_notes", "update_docs"):
+        assert set(jobs[name]["needs"]) == {"release", "build_wheels_rocm"}
+        assert "needs.release.result == 'success'" in jobs[name]["if"]
+    # Uploading by default has no effect on a branch, which is no release.
+    assert "startsWith(github.ref, 'refs/tags/v')" in load("_build_rocm")["jobs"]["upload"]["if"]
+
+
+def test_issue_forms() -> None:
+    """GitHub drops a form that it cannot read."""
+    forms = sorted((WORKFLOWS.parent / "ISSUE_TEMPLATE").glob("*.yml"))
+    named = {path.stem: yaml.safe_load(path.read_text()) for path in forms}
+    assert named.pop("config") == {"blank_issues_enabled": False}
+    assert set(named) == {"bug", "feature", "performance"}
+    for form in named.values():
+        assert form["name"] and form["description"]
+        entries = [entry for entry in form["body"] if entry["type"] != "markdown"]
+        assert entries and len({entry["id"] for entry in entries}) == len(entries)
+    (doctor,) = (entry for entry in named["bug"]["body"] if entry.get("id") == "doctor")
+    assert "rocflash doctor" in doctor["attributes"]["label"]
+    assert doctor["validations"]["required"] is True
+
+
+def test_hooks_exist() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    for hook in hooks:
+        assert (ROOT / hook["entry"].removeprefix("python3 ").split()[0]).exists(), hook
+
+
+def ci_gates() -> list[str]:
+    jobs = load("ci")["jobs"]
+    return [entry["gate"] for entry in jobs["gate"]["strategy"]["matrix"]["include"]]
 
 
 def test_ci_runs_what_contributors_run() -> None:
-    assert [step["run"] for _, step in steps("ci") if "run" in step][-1] == ".ci/run"
+    assert [step["run"] for job, step in steps("ci") if job == "gate" and "run" in step][-1] == (
+        '.ci/run "$GATE"'
+    )
+    text = (ROOT / ".ci" / "run").read_text()
+    for gate in ci_gates():
+        assert re.search(rf"^ +(\w+ \| )*{gate}( \| \w+)*\) echo", text, re.M), gate
+    assert {"test", "gcc", "asan", "tsan", "lint", "mypy", "docs"} <= {*ci_gates()}
+    assert {"simulator", "packaging", "wheels", "tidy"} <= {*ci_gates()}
+
+
+def test_an_unknown_gate_is_rejected() -> None:
+    done = subprocess.run([ROOT / ".ci" / "run", "tests"], capture_output=True, text=True)
+    assert done.returncode == 2 and "gate: tests; must be lint, mypy, docs, test" in done.stderr
+
+
+def test_shares_of_clang_tidy_are_all_sources() -> None:
+    matrix = load("ci")["jobs"]["gate"]["strategy"]["matrix"]["include"]
+    shares = [entry["share"] for entry in matrix if entry["gate"] == "tidy"]
+    assert shares == [f"{n}/{len(shares)}" for n in range(1, len(shares) + 1)]
+
+
+def test_required_needs_every_job(tmp_path: Path) -> None:
+    """Branch protection names this job only, so it must fail if another failed or was skipped."""
+    jobs = load("ci")["jobs"]
+    required = jobs.pop("required")
+    assert set(required["needs"]) == set(jobs) and required["if"] == "${{ always() }}"
+    shell("ci", "required", "Fail unless all jobs succeeded", tmp_path, RESULTS="success success")
+    (script,) = (step["run"] for step in required["steps"])
+    for other in ("failure", "skipped"):
+        environment = {**os.environ, "RESULTS": f"success {other}"}
+        done = subprocess.run(["bash", "-e", "-c", script], env=environment, capture_output=True)
+        assert done.returncode == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_shell_steps(name: str, tmp_path: Path) -> None:
-    """Nothing from outside is pasted into a script, and shellcheck has nothing to say."""
+    """No expression is expanded in a script, and shellcheck passes."""
     assert load(name)["defaults"] == {"run": {"shell": "bash"}}
     for index, (job, step) in enumerate(steps(name)):
         if "run" not in step:
@@ -115,16 +197,18 @@ def test_shell_steps(name: str, tmp_path: Path) -> None:
             assert done.returncode == 0, done.stdout
 
 
-def shell(name: str, job: str, step: str, folder: Path, **environment: str) -> dict[str, str]:
-    """Runs one step as the runner would, in `folder`; the answer is what it wrote for later steps."""
-    (words,) = (
-        told["run"] for where, told in steps(name) if where == job and told.get("name") == step
+def shell(name: str, job: str, step: str, directory: Path, **environment: str) -> dict[str, str]:
+    """Runs one step as the runner would, in `directory`; returns its outputs."""
+    (script,) = (
+        body["run"]
+        for name_of_job, body in steps(name)
+        if name_of_job == job and body.get("name") == step
     )
-    output = folder / "output"
+    output = directory / "output"
     output.write_text("")
     done = subprocess.run(
-        ["bash", "-e", "-c", words],
-        cwd=folder,
+        ["bash", "-e", "-c", script],
+        cwd=directory,
         env={**os.environ, "GITHUB_OUTPUT": str(output), **environment},
         capture_output=True,
         text=True,
@@ -135,24 +219,31 @@ def shell(name: str, job: str, step: str, folder: Path, **environment: str) -> d
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A folder that looks like a checkout and that steps may write into."""
-    folder = tmp_path / "checkout"
-    folder.mkdir()
+    """A writable directory that looks like a checkout."""
+    directory = tmp_path / "checkout"
+    directory.mkdir()
     for path in ROOT.iterdir():
         if not path.name.startswith((".git", "build-", "dist")) and path.name != "build":
-            (folder / path.name).symlink_to(path)
-    return folder
+            (directory / path.name).symlink_to(path)
+    return directory
 
 
 def test_matrix_step(checkout: Path) -> None:
-    made = shell("build", "matrix", "Write the matrix, and what is left out of it", checkout)
-    assert 15 < len(json.loads(made["matrix"])["include"]) < 50
+    made = shell("build", "matrix", "Write the matrix and the excluded combinations", checkout)
+    assert 15 < len(json.loads(made["matrix"])["include"]) < 50 and made["rocm"] == "true"
+    # The switch of create_matrix.py.
+    switch = checkout / "create_matrix.py"
+    text = switch.read_text().replace('"rocm": ROCM_MATRIX,', '"rocm": False,')
+    switch.unlink()
+    switch.write_text(text)
+    made = shell("build", "matrix", "Write the matrix and the excluded combinations", checkout)
+    assert made == {"matrix": '{"include": []}', "rocm": "false"}
 
 
 def test_build_steps(checkout: Path, build: Path, built_archs: str) -> None:
-    """The steps of a cell, with the library that is there in place of the cache."""
+    """The steps of one job, with the existing build instead of the cache."""
     if not built_archs:
-        pytest.skip("this build is for the CPU alone")
+        pytest.skip("this build is CPU only")
     cell = {
         "FLASH_ATTN_VERSION": "2.8.3",
         "PYTHON_VERSION": f"3.{sys.version_info[1]}",
@@ -172,7 +263,7 @@ def test_build_steps(checkout: Path, build: Path, built_archs: str) -> None:
     tag = f"cp3{sys.version_info[1]}"
     stem = "flash_attn-2.8.3+rocm72torch2.13"
     names = {f"{stem}{kind}-{tag}-{tag}-linux_x86_64.whl" for kind in ("", "triton")}
-    assert {path.name for path in (checkout / "dist").iterdir()} == names, "both kinds"
+    assert {path.name for path in (checkout / "dist").iterdir()} == names, "with and without triton"
     assert made == {
         "wheels": "rocm7.2torch2.13",
         "python": f"3.{sys.version_info[1]}",
@@ -180,24 +271,24 @@ def test_build_steps(checkout: Path, build: Path, built_archs: str) -> None:
         "container": versions.container("7.2"),
     }
     shell("_build_rocm", "build", "Audit", checkout)
-    shell("_build_rocm", "build", "Install and use, on the CPU", checkout, PYTHON=sys.executable)
+    shell("_build_rocm", "build", "Install and test on the CPU", checkout, PYTHON=sys.executable)
     shell(
         "_build_rocm",
         "rocm",
-        "Install and use beside that torch",
+        "Install and test with that torch",
         checkout,
         PYTHON_VERSION=made["python"],
         PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     )
 
 
-def fake_gh(folder: Path) -> str:
-    """A gh that writes down how it was called."""
-    place = folder / "fake"
-    place.mkdir()
-    (place / "gh").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >"{folder}/called"\n')
-    (place / "gh").chmod(0o755)
-    return f"{place}:{os.environ['PATH']}"
+def fake_gh(directory: Path) -> str:
+    """A stub of gh that records its arguments."""
+    path = directory / "fake"
+    path.mkdir()
+    (path / "gh").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >"{directory}/called"\n')
+    (path / "gh").chmod(0o755)
+    return f"{path}:{os.environ['PATH']}"
 
 
 def test_upload_step(checkout: Path) -> None:
@@ -252,14 +343,46 @@ def test_release_step(checkout: Path) -> None:
         "--verify-tag",
         "release/rocflash-0.2.0-py3-none-any.whl",
     ]
-    refused = subprocess.run(
+    rejected = subprocess.run(
         [checkout / "packaging" / "release_notes.sh", "0.3.0"], capture_output=True, text=True
     )
-    assert refused.returncode == 1 and "no section [0.3.0]; it has 0.2.0,0.1.0" in refused.stderr
+    assert rejected.returncode == 1 and "no section [0.3.0]; it has 0.2.0,0.1.0" in rejected.stderr
+
+
+def test_update_release_notes_step(checkout: Path) -> None:
+    """The notes of the release get the checksums of the stamped wheels."""
+    (checkout / "release").mkdir()
+    stamped = "flash_attn-2.8.3+rocm64torch2.8-cp312-cp312-linux_x86_64.whl"
+    (checkout / "release" / stamped).touch()
+    version = (ROOT / "VERSION").read_text().strip()
+    shell(
+        "build",
+        "update_release_notes",
+        "Add the checksums of the stamped wheels to the notes",
+        checkout,
+        PATH=fake_gh(checkout),
+        TAG=f"v{version}",
+    )
+    notes = (checkout / "notes.md").read_text()
+    assert f"- `{stamped}`, sha256 `e3b0c442" in notes and "```\nflash_attn-" not in notes
+    called = (checkout / "called").read_text().split()
+    assert called[:3] == ["release", "edit", f"v{version}"] and "notes.md" in called
 
 
 def test_documents_step(checkout: Path) -> None:
-    (checkout / "dist").mkdir()
-    shell("build", "wheels", "Pack the documents", checkout)
-    with tarfile.open(checkout / "dist" / "docs.tar.gz") as archive:
-        assert {"docs", "README.md", "CHANGELOG.md"} <= set(archive.getnames())
+    (checkout / "docs").unlink()
+    shutil.copytree(ROOT / "docs", checkout / "docs")
+    (checkout / "release").mkdir()
+    (checkout / "release" / "rocflash-0.1.0-py3-none-any.whl").touch()
+    name = "Pack the documents with the list of wheels"
+    shell("build", "update_docs", name, checkout, TAG="v0.1.0")
+    with tarfile.open(checkout / "docs.tar.gz") as archive:
+        assert {"docs/wheels.md", "README.md", "CHANGELOG.md"} <= set(archive.getnames())
+        page = archive.extractfile("docs/wheels.md").read().decode()
+    assert page.startswith("# Wheels of rocflash 0.1.0\n")
+    assert "- `rocflash-0.1.0-py3-none-any.whl`, sha256 `e3b0c442" in page
+    path = fake_gh(checkout)
+    shell("build", "update_docs", "Add the documents to the release", checkout, PATH=path, TAG="v1")
+    assert (checkout / "called").read_text().split() == [
+        "release", "upload", "v1", "docs.tar.gz", "--clobber",
+    ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Programs in a process of their own: what depends on how a process began cannot be asked of this one."""
+"""Runs programs in separate processes, for state that is fixed when a process starts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 
 
 def python(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """This Python with other arguments and a changed environment, from the repository's root."""
+    """Runs this Python with other arguments and a changed environment, from the repository's
+    root.
+    """
     return subprocess.run(
         [sys.executable, *words],
         env={**os.environ, **environment},

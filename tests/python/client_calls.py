@@ -1,7 +1,8 @@
-"""The calls of real software, as it writes them: docs/clients.md has whose they are.
+"""The calls of real software, copied from it: docs/guides/clients.md lists the packages.
 
-Each is a function of `Inputs`, which makes the same random tensors on any device, and returns what the client uses of
-the results. test_client_calls.py runs them on the CPU, test_gpu_clients.py on a GPU.
+Each is a function of `Inputs`, which makes the same random tensors on any device, and returns what
+the client uses of the results. test_client_calls.py runs them on the CPU, test_gpu_clients.py on a
+GPU.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from flash_attn import (
 
 
 class Inputs:
-    """The n-th tensor is the same on every device; floats are rounded to bf16 first, so that f32 and f64 see the
-    same numbers."""
+    """The n-th tensor is the same on every device; floats are rounded to bf16 first, so that f32
+    and f64 see the same numbers.
+    """
 
     def __init__(self, device: Any, dtype: torch.dtype) -> None:
         self.device, self.dtype, self.generator = device, dtype, torch.Generator().manual_seed(7)
@@ -46,7 +48,7 @@ class Inputs:
 
 CU = [0, 9, 40]
 CALLS: dict[str, Callable[[Inputs], list[torch.Tensor]]] = {}
-# How many results come before the gradients, of the calls that have some.
+# The number of results before the gradients, of calls with gradients.
 BEFORE_GRADIENTS = {
     "diffusers_context_parallel": 3,
     "transformer_engine": 2,
@@ -64,14 +66,16 @@ def client(function: Callable[[Inputs], Any]) -> Callable[[Inputs], Any]:
 
 @client
 def transformers_packed(make: Inputs) -> list[torch.Tensor]:
-    """Flattened batches; sinks by the name that is found in the signature."""
+    """Flattened batches; sinks by the name in the signature."""
     assert "s_aux" in inspect.signature(flash_attn_varlen_func).parameters
     q, k, v = make.qkv(40)
     cu = make.ints(CU)
     return [
         flash_attn_varlen_func(
-            q, k, v, cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=31, max_seqlen_k=31, causal=True,
-            softmax_scale=0.125, dropout_p=0.0, window_size=(6, 6), deterministic=False, s_aux=make(4),
+            q, k, v, cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=31, max_seqlen_k=31,
+            causal=True,
+            softmax_scale=0.125, dropout_p=0.0, window_size=(6, 6), deterministic=False,
+            s_aux=make(4),
         )
     ]  # fmt: skip
 
@@ -82,7 +86,8 @@ def transformers_continuous_batching(make: Inputs) -> list[torch.Tensor]:
     q, k, v = make.qkv(2, 1)
     keys, values = make.pages()
     out = flash_attn_with_kvcache(
-        q=q, k_cache=keys, v_cache=values, k=k, v=v, cache_seqlens=make.ints([17, 5]), softmax_scale=0.125,
+        q=q, k_cache=keys, v_cache=values, k=k, v=v, cache_seqlens=make.ints([17, 5]),
+        softmax_scale=0.125,
         causal=True, window_size=(-1, 0), block_table=make.ints([[3, 1], [0, -1]]),
     )  # fmt: skip
     return [out, keys, values]
@@ -106,7 +111,7 @@ def diffusers_flash(make: Inputs) -> list[torch.Tensor]:
 
 @client
 def diffusers_context_parallel(make: Inputs) -> list[torch.Tensor]:
-    """lse by a dropout of 1e-30, and backward with the state that forward returned."""
+    """lse with a dropout of 1e-30, and backward with the state of forward."""
     forward, backward = (
         getattr(flash_attn_interface, f"_wrapped_flash_attn_{way}")
         for way in ("forward", "backward")
@@ -127,15 +132,16 @@ def vllm_vision(make: Inputs) -> list[torch.Tensor]:
     cu = make.ints(CU)
     return [
         flash_attn_varlen_func(
-            q, k, v, cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=31, max_seqlen_k=31, dropout_p=0.0,
+            q, k, v, cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=31, max_seqlen_k=31,
+            dropout_p=0.0,
             causal=False, softmax_scale=72**-0.5,
         )
     ]  # fmt: skip
 
 
 @client
-def vllm_latent_prefill(make: Inputs) -> list[torch.Tensor]:
-    """Values padded to the head size of the keys; lse (heads, total)."""
+def vllm_mla_prefill(make: Inputs) -> list[torch.Tensor]:
+    """Values padded to the head dimension of the keys; lse (heads, total)."""
     q, k, v = (make(40, 4, 192) for _ in range(3))
     cu = make.ints(CU)
     out, lse, _ = flash_attn_varlen_func(
@@ -153,32 +159,38 @@ def vllm_decoder(make: Inputs) -> list[torch.Tensor]:
     q, out = make(5, 4, 64), make(5, 4, 64)
     ones = torch.ones(2, 2, device=make.device)
     fa3.flash_attn_varlen_func(
-        q=q, k=cache[..., :64], v=cache[..., 64:], out=out, cu_seqlens_q=make.ints([0, 3, 5]), max_seqlen_q=3,
-        seqused_k=make.ints([20, 7]), max_seqlen_k=32, softmax_scale=0.125, causal=True, alibi_slopes=None,
+        q=q, k=cache[..., :64], v=cache[..., 64:], out=out, cu_seqlens_q=make.ints([0, 3, 5]),
+        max_seqlen_q=3,
+        seqused_k=make.ints([20, 7]), max_seqlen_k=32, softmax_scale=0.125, causal=True,
+        alibi_slopes=None,
         window_size=[-1, -1], block_table=make.ints([[3, 1], [0, 5]]), softcap=0.0,
-        scheduler_metadata=torch.zeros(8, dtype=torch.int32, device=make.device), fa_version=3, q_descale=ones,
-        k_descale=ones, v_descale=ones, dynamic_causal=None, num_splits=0, s_aux=make(4), mask_mod=None, aux_tensors=None,
+        scheduler_metadata=torch.zeros(8, dtype=torch.int32, device=make.device), fa_version=3,
+        q_descale=ones,
+        k_descale=ones, v_descale=ones, dynamic_causal=None, num_splits=0, s_aux=make(4),
+        mask_mod=None, aux_tensors=None,
     )  # fmt: skip
     return [out]
 
 
 @client
 def sglang_decode(make: Inputs) -> list[torch.Tensor]:
-    """Keys are in the cache already, and still it says how many there are of them as new ones."""
+    """The keys are in the cache already, but their number is passed as that of new keys."""
     keys, values = make.pages()
     out = make(2, 4, 64)
     fa3.flash_attn_with_kvcache(
         q=make(2, 4, 64), k_cache=keys, v_cache=values, page_table=make.ints([[3, 1], [0, 5]]),
-        cache_seqlens=make.ints([20, 7]), cu_seqlens_q=make.ints([0, 1, 2]), cu_seqlens_k_new=make.ints([0, 20, 27]),
+        cache_seqlens=make.ints([20, 7]), cu_seqlens_q=make.ints([0, 1, 2]),
+        cu_seqlens_k_new=make.ints([0, 20, 27]),
         max_seqlen_q=1, softmax_scale=0.125, causal=True, window_size=(-1, -1), softcap=0.0,
-        return_softmax_lse=False, num_splits=0, attention_chunk=None, only_qv=False, sinks=make(4), out=out,
+        return_softmax_lse=False, num_splits=0, attention_chunk=None, only_qv=False, sinks=make(4),
+        out=out,
     )  # fmt: skip
     return [out]
 
 
 @client
 def text_generation_inference(make: Inputs) -> list[torch.Tensor]:
-    """The raw module, 21 arguments by position."""
+    """The raw module with 21 positional arguments."""
     q, k, v = make.qkv(40)
     cu, out = make.ints(CU), torch.empty_like(q)
     found = flash_attn_2_cuda.varlen_fwd(
@@ -210,11 +222,13 @@ def text_generation_inference(make: Inputs) -> list[torch.Tensor]:
 
 @client
 def transformer_engine(make: Inputs) -> list[torch.Tensor]:
-    """Context parallelism: outputs 0, 1 and 3 of the private functions, then backward by position."""
+    """Context parallelism: outputs 0, 1 and 3 of the private functions, then backward by
+    position.
+    """
     private = flash_attn_interface
     q, k, v = make.qkv(40)
     cu = make.ints(CU)
-    told = {
+    call_options = {
         "causal": True,
         "softmax_scale": 0.125,
         "dropout_p": 0.0,
@@ -223,7 +237,7 @@ def transformer_engine(make: Inputs) -> list[torch.Tensor]:
     }
     sides = {"window_size_left": -1, "window_size_right": -1}
     found = private._flash_attn_varlen_forward(
-        q, k, v, cu, cu, 31, 31, return_softmax=False, block_table=None, **told, **sides
+        q, k, v, cu, cu, 31, 31, return_softmax=False, block_table=None, **call_options, **sides
     )
     out, lse, state = found[0], found[1], found[3]
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
@@ -243,7 +257,7 @@ def transformer_engine(make: Inputs) -> list[torch.Tensor]:
         31,
         deterministic=True,
         rng_state=state,
-        **told,
+        **call_options,
         **sides,
     )
     return [out, lse, dq, dk, dv]
@@ -251,20 +265,23 @@ def transformer_engine(make: Inputs) -> list[torch.Tensor]:
 
 @client
 def megatron_static_decode(make: Inputs) -> list[torch.Tensor]:
-    """Appends and turns."""
+    """Append with rotary embedding."""
     q, k, v = make.qkv(2, 1)
     keys, values = make(2, 24, 2, 64), make(2, 24, 2, 64)
     angles = make(24, 16, dtype=torch.float32)
     out = flash_attn_with_kvcache(
         q=q, k_cache=keys, v_cache=values, k=k, v=v, rotary_cos=angles.cos().to(make.dtype),
-        rotary_sin=angles.sin().to(make.dtype), cache_seqlens=make.ints([11, 20]), rotary_interleaved=False,
+        rotary_sin=angles.sin().to(make.dtype), cache_seqlens=make.ints([11, 20]),
+        rotary_interleaved=False,
     )  # fmt: skip
     return [out, keys, values]
 
 
 @client
 def ring_flash_attention(make: Inputs) -> list[torch.Tensor]:
-    """Arguments by inspection; backward with an lse of another block, into slices of its own buffers."""
+    """Arguments by inspection; backward with an lse of another block, into slices of its own
+    buffers.
+    """
     private = flash_attn_interface
 
     def call(function: Any, **given: Any) -> Any:
@@ -275,7 +292,7 @@ def ring_flash_attention(make: Inputs) -> list[torch.Tensor]:
         return function(**{**defaults, **given})
 
     q, k, v = make.qkv(2, 32)
-    told = {
+    call_options = {
         "dropout_p": 0.0,
         "softmax_scale": 0.125,
         "causal": False,
@@ -284,13 +301,14 @@ def ring_flash_attention(make: Inputs) -> list[torch.Tensor]:
     }
     sides = {"window_size_left": -1, "window_size_right": -1}
     out, lse, _, _ = call(
-        private._flash_attn_forward, q=q, k=k, v=v, return_softmax=False, **told, **sides
+        private._flash_attn_forward, q=q, k=k, v=v, return_softmax=False, **call_options, **sides
     )
     buffers = [torch.zeros_like(torch.cat((x, x), 1)) for x in (q, k, v)]
     dq, dk, dv = (x[:, 16:48] for x in buffers)
     call(
-        private._flash_attn_backward, dout=out, q=q, k=k, v=v, out=out * 0.5, softmax_lse=lse + 0.5, dq=dq, dk=dk,
-        dv=dv, deterministic=False, **told, **sides,
+        private._flash_attn_backward, dout=out, q=q, k=k, v=v, out=out * 0.5, softmax_lse=lse + 0.5,
+        dq=dq, dk=dk,
+        dv=dv, deterministic=False, **call_options, **sides,
     )  # fmt: skip
     return [out, lse, *buffers]
 
@@ -353,7 +371,8 @@ def fla_moba(make: Inputs) -> list[torch.Tensor]:
     """Keys and values as views of one tensor, every row a sequence of its own block."""
     q, kv, cu = make(40, 4, 64), make(40, 2, 4, 64), make.ints(CU)
     out, lse, *_ = flash_attn_interface._flash_attn_varlen_forward(
-        q=q, k=kv[:, 0], v=kv[:, 1], cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=31, max_seqlen_k=31,
+        q=q, k=kv[:, 0], v=kv[:, 1], cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=31,
+        max_seqlen_k=31,
         softmax_scale=0.125, causal=True, dropout_p=0.0,
     )  # fmt: skip
     return [out, lse]
@@ -365,12 +384,14 @@ def megatron_paged(make: Inputs) -> list[torch.Tensor]:
     keys, values = make.pages()
     table, lengths = make.ints([[3, 1], [0, 4]]), make.ints([17, 5])
     out, lse = flash_attn_with_kvcache(
-        q=make(2, 1, 4, 64), k_cache=keys, v_cache=values, cache_seqlens=lengths, softmax_scale=0.125, causal=True,
+        q=make(2, 1, 4, 64), k_cache=keys, v_cache=values, cache_seqlens=lengths,
+        softmax_scale=0.125, causal=True,
         window_size=(-1, -1), block_table=table, num_splits=0, return_softmax_lse=True,
     )  # fmt: skip
     cu_q, cu_k = make.ints([0, 7, 9]), make.ints([0, 17, 22])
     prompt, prompt_lse, _ = flash_attn_varlen_func(
-        make(9, 4, 64), keys, values, cu_q, cu_k, 7, 17, softmax_scale=0.125, causal=True, window_size=(-1, -1),
+        make(9, 4, 64), keys, values, cu_q, cu_k, 7, 17, softmax_scale=0.125, causal=True,
+        window_size=(-1, -1),
         block_table=table, return_attn_probs=True,
     )  # fmt: skip
     return [out, lse, prompt, prompt_lse]
@@ -378,15 +399,32 @@ def megatron_paged(make: Inputs) -> list[torch.Tensor]:
 
 @client
 def transformer_engine_inference(make: Inputs) -> list[torch.Tensor]:
-    """Caches that are not paged go as one page per sequence; the dense call has dropout by position."""
+    """Caches that are not paged go as one page per sequence; the dense call has dropout by
+    position.
+    """
     keys, values = make(2, 24, 2, 64), make(2, 24, 2, 64)
     cu_q, cu_k = make.ints([0, 3, 4]), make.ints([0, 20, 31])
-    told = {"softmax_scale": 0.125, "causal": True, "window_size": (-1, 0), "alibi_slopes": None, "deterministic": False}
+    call_options = {
+        "softmax_scale": 0.125,
+        "causal": True,
+        "window_size": (-1, 0),
+        "alibi_slopes": None,
+        "deterministic": False,
+    }
     out = flash_attn_varlen_func(
-        make(4, 4, 64), keys, values, cu_q, cu_k, 3, 20, 0.0, block_table=make.ints([[0], [1]]), **told
+        make(4, 4, 64),
+        keys,
+        values,
+        cu_q,
+        cu_k,
+        3,
+        20,
+        0.0,
+        block_table=make.ints([[0], [1]]),
+        **call_options,
     )
     q, k, v = make.qkv(2, 33)
-    return [out, flash_attn_func(q, k, v, 0.0, **told)]
+    return [out, flash_attn_func(q, k, v, 0.0, **call_options)]
 
 
 @client
@@ -399,7 +437,21 @@ def deep_speed(make: Inputs) -> list[torch.Tensor]:
     )
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
     flash_attn_interface._flash_attn_backward(
-        out, q, k, v, out, lse, dq, dk, dv, 0.0, 0.125, causal=False, deterministic=False, rng_state=state, **sides
+        out,
+        q,
+        k,
+        v,
+        out,
+        lse,
+        dq,
+        dk,
+        dv,
+        0.0,
+        0.125,
+        causal=False,
+        deterministic=False,
+        rng_state=state,
+        **sides,
     )
     return [out, lse, dq, dk, dv]
 
@@ -410,7 +462,8 @@ def sglang_fallback(make: Inputs) -> list[torch.Tensor]:
     q, k, v = make.qkv(40)
     cu = make.ints(CU)
     out, lse, _ = flash_attn_varlen_func(
-        q, k, v, cu, cu, 31, 31, softmax_scale=0.125, causal=True, window_size=(-1, -1), softcap=0.0,
+        q, k, v, cu, cu, 31, 31, softmax_scale=0.125, causal=True, window_size=(-1, -1),
+        softcap=0.0,
         return_attn_probs=True,
     )  # fmt: skip
     return [out, lse]
@@ -422,26 +475,30 @@ def llm_foundry(make: Inputs) -> list[torch.Tensor]:
     cu, slopes = make.ints(CU), torch.tensor([0.5, 0.25, 0.125, 0.0625], device=make.device)
     return [
         flash_attn_varlen_func(
-            q=q, k=k, v=v, cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=31, max_seqlen_k=31, dropout_p=0.0,
-            softmax_scale=0.125, causal=True, return_attn_probs=False, alibi_slopes=slopes, window_size=(9, -1),
+            q=q, k=k, v=v, cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=31, max_seqlen_k=31,
+            dropout_p=0.0,
+            softmax_scale=0.125, causal=True, return_attn_probs=False, alibi_slopes=slopes,
+            window_size=(9, -1),
         )
     ]  # fmt: skip
 
 
 @client
 def esm_c(make: Inputs) -> list[torch.Tensor]:
-    """Rows without padding, turned in place, then attention of all three in one tensor."""
+    """Unpadded rows, in-place rotary embedding, then attention of packed qkv."""
     from flash_attn import flash_attn_varlen_qkvpacked_func
     from flash_attn.bert_padding import pad_input, unpad_input
     from flash_attn.layers.rotary import apply_rotary
 
-    mask = torch.arange(31, device=make.device)[None] < torch.tensor([[9], [31]], device=make.device)
+    mask = torch.arange(31, device=make.device)[None] < torch.tensor(
+        [[9], [31]], device=make.device
+    )
     rows, indices, cu, longest, *_ = unpad_input(make(2, 31, 3 * 4 * 64), mask)
     qkv, angles = rows.view(-1, 3, 4, 64), make(31, 32, dtype=torch.float32)
-    turned = qkv[:, :2].reshape(-1, 8, 64)
+    rotated = qkv[:, :2].reshape(-1, 8, 64)
     tables = angles.cos().to(make.dtype), angles.sin().to(make.dtype)
-    apply_rotary(turned, *tables, cu_seqlens=cu, max_seqlen=longest, inplace=True)
-    qkv = torch.cat([turned.view(-1, 2, 4, 64), qkv[:, 2:]], dim=1)
+    apply_rotary(rotated, *tables, cu_seqlens=cu, max_seqlen=longest, inplace=True)
+    qkv = torch.cat([rotated.view(-1, 2, 4, 64), qkv[:, 2:]], dim=1)
     out = flash_attn_varlen_qkvpacked_func(qkv, cu, longest, softmax_scale=64**-0.5)
     return [pad_input(out, indices, 2, 31)]
 
@@ -451,5 +508,7 @@ def text_embeddings_inference(make: Inputs) -> list[torch.Tensor]:
     """The 16 arguments of 2.3."""
     q, k, v = make.qkv(40)
     cu, out = make.ints(CU), torch.empty_like(q)
-    flash_attn_2_cuda.varlen_fwd(q, k, v, out, cu, cu, 31, 31, 0.0, 0.125, False, False, -1, -1, False, None)
+    flash_attn_2_cuda.varlen_fwd(
+        q, k, v, out, cu, cu, 31, 31, 0.0, 0.125, False, False, -1, -1, False, None
+    )
     return [out]

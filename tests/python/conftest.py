@@ -1,4 +1,4 @@
-"""Two threads for torch, as for the library, and a fixed seed for each test."""
+"""Two threads for torch and the library, and a fixed seed per test."""
 
 from __future__ import annotations
 

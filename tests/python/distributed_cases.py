@@ -1,4 +1,5 @@
-"""Problems for ranks: inputs from a seed, each rank's part of them, and the rule that judges the whole.
+"""Cases for rocflash.distributed: inputs from a seed, each rank's part of them, and the error rule
+of the whole.
 
 Ranks import this module, so it has no tests.
 """
@@ -14,7 +15,7 @@ from torch import Tensor
 import rocflash
 import rocflash.distributed as rfd
 from rocflash._c.options import GRADED
-from rocflash.distributed.layout import layout_of, of_spec
+from rocflash.distributed.layout import layout_from_spec, layout_of
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 BATCH, HEADS, KV_HEADS, SIZE, VALUES = 2, 4, 2, 16, 8
@@ -22,7 +23,7 @@ _pairs: dict[int, Any] = {}
 
 
 def group_of(size: int) -> Any:
-    """The first so many ranks; all must ask once."""
+    """The group of the first `size` ranks. The first call per size is collective."""
     if size == dist.get_world_size():
         return dist.group.WORLD
     if size not in _pairs:
@@ -56,7 +57,9 @@ def options_of(case: dict[str, Any], draw: torch.Generator) -> dict[str, Any]:
         elif name == "alibi":
             found["alibi_slopes"] = torch.rand(heads, generator=draw) * 0.3
         elif name == "alibis":
-            found["alibi_slopes"] = torch.rand(case.get("batch", BATCH), heads, generator=draw) * 0.3
+            found["alibi_slopes"] = (
+                torch.rand(case.get("batch", BATCH), heads, generator=draw) * 0.3
+            )
         elif name == "sinks":
             found["sinks"] = torch.randn(heads, generator=draw)
         elif name == "dropout":
@@ -64,7 +67,10 @@ def options_of(case: dict[str, Any], draw: torch.Generator) -> dict[str, Any]:
         elif name == "mask":
             found["mask"] = torch.rand(BATCH, 1, sq, sk, generator=draw) < 0.7
         elif name == "padding":
-            found["mask"] = torch.arange(sk)[None, None, None] < torch.tensor([sk, sk // 2])[:, None, None, None]
+            found["mask"] = (
+                torch.arange(sk)[None, None, None]
+                < torch.tensor([sk, sk // 2])[:, None, None, None]
+            )
         elif name == "bias":
             found["bias"] = torch.randn(1, heads, sq, sk, generator=draw)
         elif name == "used":
@@ -75,7 +81,7 @@ def options_of(case: dict[str, Any], draw: torch.Generator) -> dict[str, Any]:
         elif name == "packed":
             found["cu_seqlens_q"] = torch.tensor([0, 3, 3, sq // 2, sq - 2, sq], dtype=torch.int32)
             found["cu_seqlens_k"] = torch.tensor([0, 3, 3, sk // 2, sk - 2, sk], dtype=torch.int32)
-        elif name != "plain":
+        elif name != "none":
             raise KeyError(name)
     if "packed" in names:
         longest = [int(found[f"cu_seqlens_{x}"].diff().max()) for x in "qk"]
@@ -91,15 +97,20 @@ def options_of(case: dict[str, Any], draw: torch.Generator) -> dict[str, Any]:
 
 
 def inputs_of(case: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """q, k, v, dout of the whole problem in its dtype, and its options."""
+    """q, k, v and the gradients of out and lse of the whole problem, and its options."""
     draw = torch.Generator().manual_seed(case["seed"])
     dtype = DTYPES[case["dtype"]]
-    batch, heads, kv_heads = case.get("batch", BATCH), case.get("heads", HEADS), case.get("kv_heads", KV_HEADS)
+    batch, heads, kv_heads = (
+        case.get("batch", BATCH),
+        case.get("heads", HEADS),
+        case.get("kv_heads", KV_HEADS),
+    )
     shapes = {
         "q": (batch, case["sq"], heads, SIZE),
         "k": (batch, case["sk"], kv_heads, SIZE),
         "v": (batch, case["sk"], kv_heads, VALUES),
         "dout": (batch, case["sq"], heads, VALUES),
+        "dlse": (batch, heads, case["sq"]),
     }
     packed = "packed" in case["options"]
     tensors = {
@@ -110,9 +121,9 @@ def inputs_of(case: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def layouts_of(case: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """What `attention` is told, and who has which queries and keys."""
+    """The layout argument of `attention`, and the layouts of queries and keys."""
     if "spec" in case:
-        layout = of_spec(case["spec"])
+        layout = layout_from_spec(case["spec"])
         return layout, layout, layout
     name, ranks = case["layout"], case["ranks"]
     return name, layout_of(name, case["sq"], ranks), layout_of(name, case["sk"], ranks)
@@ -125,14 +136,18 @@ def attend(tensors: dict[str, Tensor], options: dict[str, Any], call: Any) -> di
     for name in set(options) & set(GRADED):
         options[name] = options[name].detach().clone().requires_grad_()
     out, lse = call(*inputs, return_lse=True, **options)
-    out.backward(tensors["dout"].to(out.dtype))
-    found = {"out": out.detach(), "lse": lse, **{f"d{n}": x.grad for n, x in zip("qkv", inputs)}}
+    torch.autograd.backward([out, lse], [tensors["dout"].to(out.dtype), tensors["dlse"].float()])
+    found = {
+        "out": out.detach(),
+        "lse": lse.detach(),
+        **{f"d{n}": x.grad for n, x in zip("qkv", inputs)},
+    }
     found.update({f"d{name}": options[name].grad for name in set(options) & set(GRADED)})
     return found
 
 
 def of_rank(case: dict[str, Any]) -> Optional[dict[str, Any]]:
-    """On a rank: its part of a case. Ranks outside the case's group have none."""
+    """On a rank: its part of the results; None outside the case's group."""
     group = group_of(case["ranks"])
     if dist.get_rank() >= case["ranks"]:
         return None
@@ -140,9 +155,12 @@ def of_rank(case: dict[str, Any]) -> Optional[dict[str, Any]]:
     layout, q_layout, k_layout = layouts_of(case)
     rank = dist.get_rank()
     dim = 0 if "packed" in case["options"] else 1
-    at = {"q": q_layout, "k": k_layout, "v": k_layout, "dout": q_layout}
+    at = {"k": k_layout, "v": k_layout}
     own = {
-        name: x.index_select(dim, torch.tensor(at[name].positions(rank), dtype=torch.int64))
+        name: x.index_select(
+            -1 if name == "dlse" else dim,
+            torch.tensor(at.get(name, q_layout).positions(rank), dtype=torch.int64),
+        )
         for name, x in tensors.items()
     }
     rows = torch.tensor(q_layout.positions(rank), dtype=torch.int64)
@@ -151,7 +169,7 @@ def of_rank(case: dict[str, Any]) -> Optional[dict[str, Any]]:
             options[name] = options[name].index_select(2, rows)
     lengths = {} if "spec" in case else {"length": case["sq"], "length_k": case["sk"]}
     device = case.get("device", "cpu")
-    if device != "cpu":  # on a stream of its own, which the exchanges have to follow
+    if device != "cpu":  # on its own stream, which communication has to be ordered with
         torch.cuda.set_stream(torch.cuda.Stream())
         own = {name: x.to(device) for name, x in own.items()}
         options = {
@@ -160,13 +178,15 @@ def of_rank(case: dict[str, Any]) -> Optional[dict[str, Any]]:
         }
 
     def call(q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Any:
-        return rfd.attention(q, k, v, group=group, layout=layout, method=case["method"], **lengths, **given)
+        return rfd.attention(
+            q, k, v, group=group, layout=layout, method=case["method"], **lengths, **given
+        )
 
     return {name: x.float().cpu().numpy() for name, x in attend(own, options, call).items()}
 
 
 def assembled(case: dict[str, Any], parts: list[Any]) -> dict[str, Tensor]:
-    """The whole of what ranks found."""
+    """The whole results from those of the ranks."""
     _, q_layout, k_layout = layouts_of(case)
     packed = "packed" in case["options"]
     found: dict[str, Tensor] = {}
@@ -184,40 +204,48 @@ def assembled(case: dict[str, Any], parts: list[Any]) -> dict[str, Tensor]:
 
 
 def errors(case: dict[str, Any], found: dict[str, Tensor]) -> dict[str, tuple[float, float]]:
-    """Of each result, its error and that of plain attention in the dtype, against the reference in double."""
+    """For each result, its error and that of naive attention, against the double-precision
+    reference.
+    """
     tensors, options = inputs_of(case)
 
-    def by(backend: str, wide: bool) -> dict[str, Tensor]:
-        given = {n: x.double() if wide else x for n, x in tensors.items()}
+    def results(backend: str, double: bool) -> dict[str, Tensor]:
+        given = {n: x.double() if double else x for n, x in tensors.items()}
         return attend(given, options, lambda *x, **o: rocflash.attention(*x, backend=backend, **o))
 
-    exact, plain = by("reference", True), by("plain", False)
+    exact, naive = results("reference", True), results("naive", False)
     result = {}
     for name, x in found.items():
         want = exact[name].double()
-        same = (x.double() == want) | (x.isnan() & want.isnan())  # infinite where a query sees nothing
+        same = (x.double() == want) | (x.isnan() & want.isnan())  # infinite in fully masked rows
 
         def worst(y: Tensor, want: Tensor = want, same: Tensor = same) -> float:
             return float((y.double() - want).abs().masked_fill(same, 0).max()) if y.numel() else 0.0
 
         finite = want[want.isfinite()].abs()
-        dtype = torch.float32 if name in ("lse", "dsinks", "dbias", "dalibi_slopes") else DTYPES[case["dtype"]]
+        dtype = (
+            torch.float32
+            if name in ("lse", "dsinks", "dbias", "dalibi_slopes")
+            else DTYPES[case["dtype"]]
+        )
         rounding = float(finite.max()) * torch.finfo(dtype).eps / 2 if finite.numel() else 0.0
-        result[name] = worst(x), max(worst(plain[name]), rounding)
+        result[name] = worst(x), max(worst(naive[name]), rounding)
     return result
 
 
 def over_the_bound(found: dict[str, tuple[float, float]]) -> list[str]:
-    """By the rule of docs/semantics.md: twice plain attention's error, three times for gradients."""
+    """Results that break the rule of docs/reference/semantics.md: twice the error of naive
+    attention, three times for gradients.
+    """
     return [
-        f"{name}: error {error:.3g}, plain {plain:.3g}"
-        for name, (error, plain) in found.items()
-        if not error <= (3 if name.startswith("d") else 2) * plain
+        f"{name}: error {error:.3g}, naive {naive:.3g}"
+        for name, (error, naive) in found.items()
+        if not error <= (3 if name.startswith("d") else 2) * naive
     ]
 
 
-def judged_on_the_whole(draws: list[dict[str, tuple[float, float]]]) -> list[str]:
-    """The same over draws: the root mean squares of both sides' largest errors."""
+def over_the_bound_on_average(draws: list[dict[str, tuple[float, float]]]) -> list[str]:
+    """The same for the root mean square of the largest errors over several draws."""
     means = {
         name: tuple((sum(d[name][n] ** 2 for d in draws) / len(draws)) ** 0.5 for n in (0, 1))
         for name in draws[0]

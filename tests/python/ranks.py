@@ -1,4 +1,6 @@
-"""Processes that form one group over gloo and stay: tests send them functions, since starting them is what takes time."""
+"""Persistent processes that form one group over gloo: tests send them functions, since starting
+processes is slow.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +22,26 @@ class Failed(Exception):
     def __init__(self, found: list[Any]) -> None:
         self.kinds = [x[1] if x[0] == "raised" else None for x in found]
         self.messages = [x[2] if x[0] == "raised" else None for x in found]
-        super().__init__("\n".join(f"rank {n}: {x[2]}\n{x[3]}" for n, x in enumerate(found) if x[0] == "raised"))
+        super().__init__(
+            "\n".join(f"rank {n}: {x[2]}\n{x[3]}" for n, x in enumerate(found) if x[0] == "raised")
+        )
 
 
 def _serve(rank: int, size: int, file: str, timeout: float, pipe: Any) -> None:
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{file}", rank=rank, world_size=size, timeout=timedelta(seconds=timeout)
+        "gloo",
+        init_method=f"file://{file}",
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=timeout),
     )
     pipe.send("here")
     while True:
         try:
             work = pipe.recv()
-        except EOFError:  # who started the ranks has ended
+        except EOFError:  # the parent process has ended
             break
         if work is None:
             break
@@ -43,19 +51,21 @@ def _serve(rank: int, size: int, file: str, timeout: float, pipe: Any) -> None:
         except BaseException as error:
             kinds = [kind.__name__ for kind in type(error).__mro__]
             pipe.send(("raised", kinds, str(error), traceback.format_exc()))
-    os._exit(0)  # nothing is left to do, and torch's goodbye to its peers takes seconds
+    os._exit(0)  # torch's shutdown takes seconds
 
 
 class Ranks:
     def __init__(self, size: int, timeout: float = 60) -> None:
         self.size = size
-        self._folder = tempfile.TemporaryDirectory()
-        file = os.path.join(self._folder.name, "store")
+        self._directory = tempfile.TemporaryDirectory()
+        file = os.path.join(self._directory.name, "store")
         context = mp.get_context("spawn")
         self._pipes, self.processes = [], []
         for rank in range(size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, size, file, timeout, theirs), daemon=True)
+            process = context.Process(
+                target=_serve, args=(rank, size, file, timeout, theirs), daemon=True
+            )
             process.start()
             self._pipes.append(ours)
             self.processes.append(process)
@@ -87,4 +97,4 @@ class Ranks:
             process.join(10)
             if process.is_alive():
                 process.kill()
-        self._folder.cleanup()
+        self._directory.cleanup()

@@ -1,7 +1,7 @@
-"""Attention written out in torch, and upstream's rule for errors.
+"""Naive attention in torch, and upstream's error bound.
 
-`plain` does every step in the inputs' dtype; `exact` does them in a wider one. A result may be off from
-`exact` by a small multiple of what `plain` is.
+`baseline` computes every step in the inputs' dtype, `exact` in a wider one. The error of a result
+against `exact` may be a small multiple of that of `baseline`.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torch import Tensor
 
 
 def visible(sq: int, sk: int, causal: bool, window: Sequence[int]) -> Tensor:
-    """(sq, sk): which keys a query sees by position, both ends lined up."""
+    """(sq, sk): the keys that a query attends to by position, bottom-right aligned."""
     left, right = (int(x) for x in window)
     if causal:
         right = 0
-    place = torch.arange(sq)[:, None] + sk - sq
+    position = torch.arange(sq)[:, None] + sk - sq
     key = torch.arange(sk)[None]
-    seen = torch.ones(sq, sk, dtype=torch.bool)
+    attended = torch.ones(sq, sk, dtype=torch.bool)
     if left >= 0:
-        seen &= key >= place - left
+        attended &= key >= position - left
     if right >= 0:
-        seen &= key <= place + right
-    return seen
+        attended &= key <= position + right
+    return attended
 
 
 def attention(
@@ -54,7 +54,7 @@ def attention(
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     groups = q.shape[2] // k.shape[2]
     k, v = k.repeat_interleave(groups, 2), v.repeat_interleave(groups, 2)
-    # The plain version scales the keys: another order of steps, as upstream has it.
+    # The baseline scales the keys instead, as in upstream.
     if exact:
         scores = torch.einsum("bthd,bshd->bhts", q * scale, k)
     else:
@@ -63,20 +63,20 @@ def attention(
         scores = (scores / softcap).tanh() * softcap
     sq, sk = scores.shape[-2:]
     if slopes is not None:
-        place = torch.arange(sq)[:, None] + sk - sq
-        distance = (place - torch.arange(sk)[None]).abs()
+        position = torch.arange(sq)[:, None] + sk - sq
+        distance = (position - torch.arange(sk)[None]).abs()
         slopes = slopes if slopes.dim() == 2 else slopes[None]
         scores = scores - (slopes[..., None, None] * distance).to(scores.dtype)
-    seen = visible(sq, sk, causal, window)[None, None]
+    attended = visible(sq, sk, causal, window)[None, None]
     if mask is not None:
-        seen = seen & mask
-    scores = scores.masked_fill(~seen, float("-inf"))
+        attended = attended & mask
+    scores = scores.masked_fill(~attended, float("-inf"))
     if sinks is not None:
         extra = sinks.to(scores.dtype)[None, :, None, None].expand(*scores.shape[:-1], 1)
         weights = torch.cat((scores, extra), -1).softmax(-1)[..., :-1]
     else:
         weights = scores.softmax(-1)
-    weights = weights.masked_fill(~seen.any(-1, keepdim=True), 0.0)
+    weights = weights.masked_fill(~attended.any(-1, keepdim=True), 0.0)
     used = weights
     if keep is not None:
         used = weights.masked_fill(~keep, 0.0)
@@ -84,16 +84,18 @@ def attention(
     return out.to(dtype), weights.to(dtype)
 
 
-def check(name: str, got: Tensor, exact: Tensor, plain: Tensor, factor: float, atol: float = 0.0):
-    """Upstream's rule: at most `factor` times the error of plain attention."""
+def check(
+    name: str, got: Tensor, exact: Tensor, baseline: Tensor, factor: float, atol: float = 0.0
+):
+    """Upstream's rule: at most `factor` times the error of naive attention."""
     assert not got.isnan().any(), f"{name} has NaN"
     error = (got.double() - exact.double()).abs().max().item() if got.numel() else 0.0
-    allowed = (plain.double() - exact.double()).abs().max().item() if got.numel() else 0.0
-    assert error <= factor * allowed + atol, f"{name}: error {error:.3g}, plain {allowed:.3g}"
+    allowed = (baseline.double() - exact.double()).abs().max().item() if got.numel() else 0.0
+    assert error <= factor * allowed + atol, f"{name}: error {error:.3g}, baseline {allowed:.3g}"
 
 
 def sample(count: int, seed: int, **axes: Iterable[Any]) -> list[dict[str, Any]]:
-    """So many points of the product of all axes, always the same ones; each value turns up."""
+    """`count` deterministic points of the product of all axes; each value occurs."""
     axes = {name: list(values) for name, values in axes.items()}
     everything = [dict(zip(axes, point)) for point in itertools.product(*axes.values())]
     chosen = random.Random(seed).sample(everything, min(count, len(everything)))

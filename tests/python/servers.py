@@ -1,8 +1,9 @@
-"""vLLM's and SGLang's sides of an attention backend, written from their interfaces (vLLM 0.32, SGLang 0.5.23).
+"""Mocks of vLLM and SGLang for attention backends, written from their interfaces (vLLM 0.32, SGLang
+0.5.23).
 
-The packages need a GPU's build of torch and dozens of others, so tests put these modules in their place: the base classes
-with the methods that the servers call, their registries, and what a model runner hands over. Where the real package can be
-imported, `install` leaves it alone.
+The packages need a GPU's build of torch and dozens of others, so tests replace them with these
+modules: the base classes with the methods that the servers call, their registries, and the
+arguments of a model runner. Where the real package can be imported, `install` leaves it alone.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import importlib.util
+import logging
 import sys
 import types
 from abc import ABC, abstractmethod
@@ -22,7 +24,9 @@ T = TypeVar("T")
 
 
 def install(modules: dict[str, dict[str, Any]]) -> None:
-    """Makes modules with these names in them, packages above included, unless the real package is there."""
+    """Makes modules with these names in them, packages above included, unless the real package is
+    installed.
+    """
     root = next(iter(modules)).partition(".")[0]
     if root in sys.modules or importlib.util.find_spec(root) is not None:
         return
@@ -92,7 +96,9 @@ class VllmBackend(ABC):
 
     @classmethod
     def supports_block_size(cls, size: Any) -> bool:
-        return size is None or any(size % x.base == 0 for x in cls.get_supported_kernel_block_sizes())
+        return size is None or any(
+            size % x.base == 0 for x in cls.get_supported_kernel_block_sizes()
+        )
 
     @classmethod
     def is_mla(cls) -> bool:
@@ -106,12 +112,15 @@ class VllmBackend(ABC):
 
     @classmethod
     def validate_configuration(
-        cls, head_size, dtype, kv_cache_dtype, block_size, use_mla, has_sink, use_sparse, use_mm_prefix,
-        use_per_head_quant_scales, device_capability, attn_type, has_sliding_window=False, use_non_causal=False,
+        cls, head_size, dtype, kv_cache_dtype, block_size, use_mla, has_sink, use_sparse,
+        use_mm_prefix,
+        use_per_head_quant_scales, device_capability, attn_type, has_sliding_window=False,
+        use_non_causal=False,
     ) -> list[str]:  # fmt: skip
-        """vLLM's questions, as far as they concern attention itself, with its words for what is wrong."""
+        """vLLM's validation of attention backends, with its messages."""
         combination = cls.supports_combination(
-            head_size, dtype, kv_cache_dtype, block_size, use_mla, has_sink, use_sparse, use_mm_prefix, device_capability
+            head_size, dtype, kv_cache_dtype, block_size, use_mla, has_sink, use_sparse,
+            use_mm_prefix, device_capability
         )  # fmt: skip
         asked = {
             "head_size not supported": cls.supports_head_size(head_size),
@@ -120,12 +129,17 @@ class VllmBackend(ABC):
             "block_size not supported": cls.supports_block_size(block_size),
             "MLA not supported": not use_mla or cls.is_mla(),
             "non-MLA not supported": use_mla or not cls.is_mla(),
+            "partial multimodal token full attention not supported": not use_mm_prefix,
+            "sparse not supported": not use_sparse,
+            "per-head quant scales not supported": not use_per_head_quant_scales,
             "attention sinks not supported": not has_sink or cls.supports_sink(),
             f"attention type {attn_type} not supported": cls.supports_attn_type(attn_type),
             "sliding window not supported": not has_sliding_window or cls.supports_sliding_window(),
             "non-causal attention not supported": not use_non_causal or cls.supports_non_causal(),
         }
-        return [name for name, fits in asked.items() if not fits] + [combination] * bool(combination)
+        return [name for name, fits in asked.items() if not fits] + [combination] * bool(
+            combination
+        )
 
 
 class VllmBuilder(ABC, Generic[T]):
@@ -143,8 +157,47 @@ class VllmBuilder(ABC, Generic[T]):
     def build_for_cudagraph_capture(self, common_attn_metadata) -> Any:
         return self.build(common_prefix_len=0, common_attn_metadata=common_attn_metadata)
 
+    def _init_reorder_batch_threshold(self, threshold=1, supports_spec_as_decode=False) -> None:
+        drafts = self.vllm_config.speculative_config
+        extra = drafts.num_speculative_tokens if drafts and supports_spec_as_decode else 0
+        self.reorder_batch_threshold = threshold + extra
+
+
+def split_decodes_and_prefills(common, decode_threshold=1) -> tuple[int, int, int, int]:
+    """vLLM's, of a batch whose short sequences come first."""
+    starts = common.query_start_loc_cpu.tolist()
+    short = [b - a <= decode_threshold for a, b in zip(starts, starts[1:])]
+    n = short.index(False) if False in short else len(short)
+    return n, len(short) - n, starts[n], starts[-1] - starts[n]
+
+
+def get_dcp_local_seq_lens(seq_lens, size=1, rank=0, interleave=1) -> torch.Tensor:
+    """How many of these keys a rank has: `interleave` keys per rank and round."""
+    whole = size * interleave
+    return seq_lens // whole * interleave + (seq_lens % whole - rank * interleave).clamp(
+        0, interleave
+    )
+
+
+class VllmPlatform:
+    """Selects by its own list, here always the same."""
+
+    @classmethod
+    def get_device_capability(cls) -> Any:
+        return None
+
+    @classmethod
+    def get_attn_backend_cls(cls, selected_backend, attn_selector_config, num_heads=None) -> str:
+        return "theirs" if selected_backend is None else selected_backend.get_path()
+
+    @classmethod
+    def get_mla_prefill_backend_cls(cls, mla_selector_config) -> Any:
+        return "theirs"
+
 
 class VllmImpl(ABC, Generic[T]):
+    dcp_world_size = 1
+
     @abstractmethod
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
@@ -169,14 +222,16 @@ class VllmLatentBuilder(VllmBuilder[T]):
 
 
 class VllmLatentImpl(VllmImpl[T]):
-    """The part of vLLM's that decoding sees."""
+    """The part of vLLM's that decode uses."""
 
     need_to_return_lse_for_decode = False
     dcp_world_size = 1
 
     def __init__(
-        self, num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window, kv_cache_dtype, logits_soft_cap,
-        attn_type, kv_sharing_target_layer_name, q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim,
+        self, num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window,
+        kv_cache_dtype, logits_soft_cap,
+        attn_type, kv_sharing_target_layer_name, q_lora_rank, kv_lora_rank, qk_nope_head_dim,
+        qk_rope_head_dim,
         qk_head_dim, v_head_dim, kv_b_proj, indexer=None, q_pad_num_heads=None,
     ) -> None:  # fmt: skip
         self.scale, self.kv_lora_rank = float(scale), kv_lora_rank
@@ -186,15 +241,29 @@ class VllmLatentImpl(VllmImpl[T]):
 
 class VllmPrefill(ABC):
     def __init__(
-        self, num_heads, scale, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim, vllm_config
+        self,
+        num_heads,
+        scale,
+        kv_lora_rank,
+        qk_nope_head_dim,
+        qk_rope_head_dim,
+        v_head_dim,
+        vllm_config,
     ) -> None:
         self.scale = scale
 
     def prepare_metadata(self, prefill_metadata: Any) -> None:
         self._prefill_metadata = prefill_metadata
 
+    @classmethod
+    def validate_configuration(cls, device_capability, selector_config) -> list[str]:
+        fits = cls.supports_mla_dimensions(selector_config.mla_dimensions)
+        return [] if fits else ["MLA dimensions not supported"]
+
     @abstractmethod
-    def run_prefill_new_tokens(self, q, k, v, return_softmax_lse, out=None, output_scale=None) -> Any: ...
+    def run_prefill_new_tokens(
+        self, q, k, v, return_softmax_lse, out=None, output_scale=None
+    ) -> Any: ...
 
     @abstractmethod
     def run_prefill_context_chunk(self, chunk, q, k, v, out=None) -> Any: ...
@@ -217,6 +286,9 @@ class VllmBackends:
 
     def is_overridden(self) -> bool:
         return self.path is not None
+
+    def get_path(self) -> str:
+        return self.path
 
     def get_class(self) -> type:
         module, _, name = self.path.rpartition(".")
@@ -278,6 +350,16 @@ def install_vllm() -> None:
                 "MLAPrefillBackendEnum": VllmPrefills,
                 "register_mla_prefill_backend": register_prefill,
             },
+            "vllm.v1.attention.backends.utils": {
+                "get_dcp_local_seq_lens": get_dcp_local_seq_lens,
+                "split_decodes_and_prefills": split_decodes_and_prefills,
+            },
+            "vllm.platforms": {"current_platform": VllmPlatform()},
+            "vllm.logger": {"init_logger": logging.getLogger},
+            "vllm.distributed.parallel_state": {
+                "get_dcp_group": None,
+                "get_dcp_world_size_and_rank": None,
+            },
             "vllm._custom_ops": {"reshape_and_cache_flash": reshape_and_cache_flash},
         }
     )
@@ -319,6 +401,9 @@ class Mode(enum.IntEnum):
     def is_decode_or_idle(self) -> bool:
         return self in (Mode.DECODE, Mode.IDLE)
 
+    def is_mixed(self) -> bool:
+        return self is Mode.MIXED
+
 
 class SglangBackend:
     def forward(self, q, k, v, layer, forward_batch, save_kv_cache=True, **named) -> Any:
@@ -348,13 +433,15 @@ class Pool:
     def get_kv_buffer(self, layer_id: int) -> Any:
         return self.rows
 
-    def set_kv_buffer(self, layer, place, k, v, k_scale=None, v_scale=None) -> None:
+    def set_kv_buffer(self, layer, write_loc, k, v, k_scale=None, v_scale=None) -> None:
         for rows, x in zip(self.rows, (k, v)):
-            rows[place.loc] = x.view(-1, *rows.shape[1:])
+            rows[write_loc.loc] = x.view(-1, *rows.shape[1:])
 
 
 class WindowPool(Pool):
-    """With a smaller pool for windowed layers, and a table from the places of one to those of the other."""
+    """With a smaller pool for windowed layers, and a table from the slots of one to those of the
+    other.
+    """
 
     swa_layer_nums = 1
 
@@ -365,24 +452,57 @@ class WindowPool(Pool):
             torch.randperm(window_rows).repeat(-(-rows // window_rows))[:rows].to(like[-1])
         )
 
-    def translate_loc_from_full_to_swa(self, places: torch.Tensor) -> torch.Tensor:
-        return self.mapping[places]
+    def translate_loc_from_full_to_swa(self, slots: torch.Tensor) -> torch.Tensor:
+        return self.mapping[slots]
 
     def get_kv_buffer(self, layer_id: int) -> Any:
         return self.window.rows if layer_id else self.rows
 
-    def set_kv_buffer(self, layer, place, *rest) -> None:
+    def set_kv_buffer(self, layer, write_loc, *rest) -> None:
         if not layer.layer_id:
-            return super().set_kv_buffer(layer, place, *rest)
-        assert place.swa_loc is not None
-        return self.window.set_kv_buffer(layer, WriteLoc(place.swa_loc), *rest)
+            return super().set_kv_buffer(layer, write_loc, *rest)
+        assert write_loc.swa_loc is not None
+        return self.window.set_kv_buffer(layer, WriteLoc(write_loc.swa_loc), *rest)
+
+
+class LatentPool:
+    """MLA: one row of latent and rotary columns per token, the first of which are the values."""
+
+    def __init__(self, rows: int, columns: int, values: int, dtype: Any, device: Any) -> None:
+        self.rows = torch.randn(rows, 1, columns, dtype=dtype, device=device)
+        self.values = values
+
+    def get_key_buffer(self, layer_id: int) -> torch.Tensor:
+        return self.rows
+
+    def get_kv_buffer(self, layer_id: int) -> Any:
+        return self.rows, self.rows[..., : self.values]
+
+    def set_kv_buffer(self, layer, place, k, v) -> None:
+        self.rows[place.loc] = k.view(-1, *self.rows.shape[1:])
+
+
+class HookType(enum.Enum):
+    AROUND = "around"
+
+
+class HookRegistry:
+    """SGLang applies the hooks after all plugins are loaded."""
+
+    hooks: dict[str, Any] = {}
+
+    @classmethod
+    def register(cls, target: str, hook: Any, kind: HookType) -> None:
+        assert target not in cls.hooks and kind is HookType.AROUND
+        cls.hooks[target] = hook
 
 
 def install_sglang() -> None:
     install(
         {
             "sglang.srt.layers.attention.attention_registry": {
-                "register_attention_backend": register_attention_backend
+                "ATTENTION_BACKENDS": SGLANG_BACKENDS,
+                "register_attention_backend": register_attention_backend,
             },
             "sglang.srt.server_args": {
                 "ATTENTION_BACKEND_CHOICES": SGLANG_CHOICES,
@@ -390,6 +510,10 @@ def install_sglang() -> None:
             },
             "sglang.srt.layers.attention.base_attn_backend": {"AttentionBackend": SglangBackend},
             "sglang.srt.layers.radix_attention": {"AttentionType": SglangType},
+            "sglang.srt.plugins.hook_registry": {
+                "HookRegistry": HookRegistry,
+                "HookType": HookType,
+            },
             "sglang.srt.mem_cache.memory_pool": {"KVWriteLoc": WriteLoc},
             "sglang.srt.mem_cache.swa_memory_pool": {"SWAKVPool": WindowPool},
         }
@@ -398,9 +522,9 @@ def install_sglang() -> None:
 
 @contextlib.contextmanager
 def nothing_read(kind: str = "") -> Any:
-    """Fails whoever asks a tensor (of this kind of device) for its values on the host.
+    """Fails when a tensor of this device type has its values read on the host.
 
-    On a GPU that would wait, and break a capture.
+    On a GPU that synchronizes and breaks graph capture.
     """
     names = ("item", "tolist", "cpu", "numpy", "__int__", "__bool__", "__float__", "__index__")
     kept = {name: vars(torch.Tensor).get(name) for name in names}

@@ -1,7 +1,6 @@
-"""rocflash.attention over arrays in a simulated AMD GPU's memory: run by test_simulated_gpu.py. With a program and its arguments:
-that program, with torch's CPU tensors computed on the GPU.
+"""rocflash.attention over arrays in a simulated AMD GPU's memory: run by test_simulated_gpu.py.
 
-A process of its own, since the driver is chosen once in a process. The arrays are as small as the
+A separate process, since the driver is chosen once in a process. The arrays are as small as the
 array API allows: memory by hipMalloc, a DLPack capsule, `empty`.
 """
 
@@ -9,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,7 +61,9 @@ class HipArray:
         return SimpleNamespace(empty=empty, float32=np.float32)
 
     def memory_as_tensor(self) -> Any:
-        """A torch tensor over the same memory: a simulated device's is the host's. For addresses only."""
+        """A torch tensor over the same memory: a simulated device's is the host's. For addresses
+        only.
+        """
         import torch
 
         memory = (ctypes.c_byte * self.bytes).from_address(self.data)
@@ -115,7 +115,7 @@ def random_arrays(sq: int, sk: int, d: int) -> list[np.ndarray]:
 
 
 def check(device: int, arrays: list[np.ndarray], options: dict[str, Any]) -> None:
-    """The GPU is as near to the reference as f16 allows, and drops what the CPU drops."""
+    """GPU results are within f16 accuracy of the reference, and dropout equals that of the CPU."""
     asked = {"return_lse": True, "return_weights": True}
     here = rocflash.attention(*arrays, backend="reference", **options, **asked)
     there = {n: to_gpu(x, device) if isinstance(x, np.ndarray) else x for n, x in options.items()}
@@ -130,85 +130,27 @@ def check(device: int, arrays: list[np.ndarray], options: dict[str, Any]) -> Non
             assert np.array_equal(got < 0, want < 0), "dropout"
 
 
-def gradients_are_asked_for_first() -> None:
-    """What torch's side asks before forward runs; here for a device that torch does not know."""
+def gradients_are_queried_first() -> None:
+    """The query of gradient support before forward, for a device that torch does not have."""
     import torch
 
     from rocflash._torch import calls, plan
 
     plan._GPU_TYPE = abi.DL_ROCM
     device = torch.device("cuda", 0)
-    calls._ask_for_gradients(torch.float16, device, 64, 40)
-    calls._ask_for_gradients(torch.bfloat16, device, 64, 64, ("sinks", torch.float32))
+    calls._query_gradients(torch.float16, device, 64, 40)
+    calls._query_gradients(torch.bfloat16, device, 64, 64, ("sinks", torch.float32))
     try:
-        calls._ask_for_gradients(torch.float64, device, 64, 40)
+        calls._query_gradients(torch.float64, device, 64, 40)
         raise AssertionError("gradients were not refused")
     except rocflash.Unsupported as refusal:
-        assert "q: dtype f64" in str(refusal), refusal
-
-
-class LentTensors:
-    """In place of the module torch in plan.py: what is allocated, and what is given, the GPU may use."""
-
-    def __init__(self, torch: Any) -> None:
-        self._torch, self._lent = torch, {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._torch, name)
-
-    def empty(self, *shape: Any, **kind: Any) -> Any:
-        return self.lend(self._torch.empty(*shape, **kind))
-
-    def lend(self, x: Any) -> Any:
-        storage = x.untyped_storage()
-        address, size = storage.data_ptr(), storage.nbytes()
-        if size and address not in self._lent:
-            done = hip.hipHostRegister(ctypes.c_void_p(address), ctypes.c_size_t(size), 0)
-            assert done == 0, done
-            self._lent[address] = storage
-        return x
-
-    def take_back(self) -> None:
-        for address in self._lent:
-            assert hip.hipHostUnregister(ctypes.c_void_p(address)) == 0
-        self._lent.clear()
-
-
-def hand_over_tensors() -> tuple[LentTensors, list[Any]]:
-    """From now on torch's CPU tensors are handed over as if they lay on the GPU, whose memory is the host's here.
-
-    Returns the lender, and the list that each launch adds to.
-    """
-    import torch
-
-    from rocflash._torch import fast, plan
-
-    lent, run, prepare = LentTensors(torch), frames.Frame.run, plan.Plan.run
-    launches: list[Any] = []
-
-    def on_gpu(self: Any, *_: Any) -> None:
-        def allocate(size: int) -> int:
-            return lent.empty(size, dtype=torch.uint8).data_ptr()
-
-        run(self, 0, allocate)
-        assert hip.hipDeviceSynchronize() == 0
-        launches.append(self)
-
-    def with_lent(self: Any, tensors: list[Any]) -> None:
-        for x in tensors:
-            if x is not None:
-                lent.lend(x)
-        prepare(self, tensors)
-
-    plan.torch, plan._device_of, fast._bind = lent, lambda label, device: (abi.DL_ROCM, 0), None
-    frames.Frame.run, plan.Plan.run = on_gpu, with_lent
-    plan._latest.clear()
-    plan._plan.cache_clear()
-    return lent, launches
+        assert "q has dtype f64" in str(refusal), refusal
 
 
 def gradients_by_autograd() -> None:
     import torch
+
+    from rocflash._torch.simulated import on_simulator
 
     torch.manual_seed(0)
     shapes = ((1, 20, 2, 64), (1, 33, 1, 64), (1, 33, 1, 64))
@@ -220,31 +162,17 @@ def gradients_by_autograd() -> None:
         return torch.autograd.grad(out.float().square().sum(), (*inputs, sinks))
 
     wanted = gradients(backend="reference")
-    lent, launches = hand_over_tensors()
-    for deterministic in (False, True):
-        for x, y in zip(gradients(deterministic=deterministic), wanted):
-            assert (x - y).abs().max() < 2e-2, (x - y).abs().max()
-        lent.take_back()
+    with on_simulator() as launches:
+        for deterministic in (False, True):
+            for x, y in zip(gradients(deterministic=deterministic), wanted):
+                assert (x - y).abs().max() < 2e-2, (x - y).abs().max()
     assert len(launches) == 4, "forward and backward, twice"
 
 
-def run_program(words: list[str]) -> None:
-    """A program of the repository, whose tensors on the CPU are computed on the simulated GPU."""
-    import runpy
-
-    _, launches = hand_over_tensors()
-    sys.argv = words
-    try:
-        runpy.run_path(words[0], run_name="__main__")
-    except SystemExit as end:
-        if end.code:
-            raise
-    assert launches, "nothing ran on the GPU"
-    print(f"{len(launches)} launches on the simulated GPU")
-
-
 def rotated(arrays: list[Any], interleaved: bool, in_place: bool) -> np.ndarray:
-    """x rotated by the library where the arrays lie: x, cos, sin, cu_seqlens and first, None where absent."""
+    """x rotated by the library on the arrays' device: x, cos, sin, cu_seqlens and first, None where
+    absent.
+    """
     x = arrays[0]
     on_gpu = isinstance(x, HipArray)
     out = x if in_place else to_gpu(np.zeros(x.shape, x.dtype)) if on_gpu else np.zeros_like(x)
@@ -256,14 +184,14 @@ def rotated(arrays: list[Any], interleaved: bool, in_place: bool) -> np.ndarray:
             continue
         strides = tuple(int(np.prod(array.shape[n + 1 :])) for n in range(len(array.shape)))
         data = array.data if on_gpu else array.ctypes.data
-        place = (abi.DL_ROCM if on_gpu else abi.DL_CPU, 0)
-        words.append(frame.describe(_DTYPES[array.dtype], place, array.shape, strides, data))
+        device = (abi.DL_ROCM if on_gpu else abi.DL_CPU, 0)
+        words.append(frame.describe(_DTYPES[array.dtype], device, array.shape, strides, data))
     frame.rotate(tuple(words[:-1]), interleaved, words[-1])
     return out.numpy() if on_gpu else out
 
 
 def rotation() -> None:
-    """By the kernel that appends to caches: the CPU's bits, in place or not, packed or not."""
+    """The append kernel: bitwise equal to the CPU, in place or not, packed or not."""
     rng = np.random.default_rng(2)
     for dtype in ("float16", "float32"):
         x = rng.standard_normal((2, 37, 3, 72)).astype(dtype)
@@ -292,9 +220,9 @@ def main() -> None:
     assert len(found) == 2, found
     assert rocflash.drivers()[0]["in_use"]
     rng = np.random.default_rng(1)
-    plain = random_arrays(70, 90, 64)
-    check(0, plain, {})
-    check(1, plain, {"causal": True})
+    baseline = random_arrays(70, 90, 64)
+    check(0, baseline, {})
+    check(1, baseline, {"causal": True})
     check(
         0,
         random_arrays(33, 40, 40),
@@ -311,31 +239,31 @@ def main() -> None:
             "rng_state": (5, 6),
         },
     )
-    q = to_gpu(plain[0].astype("float64"))
+    q = to_gpu(baseline[0].astype("float64"))
     try:
         rocflash.attention(q, q, q)
         raise AssertionError("f64 was not refused")
     except rocflash.Unsupported as refusal:
-        assert str(refusal).startswith("q: dtype f64; GPU kernels take "), refusal
-    there = [to_gpu(x) for x in plain]
+        assert str(refusal).startswith("q has dtype f64; GPU kernels take "), refusal
+    there = [to_gpu(x) for x in baseline]
     want = rocflash.attention(*there).numpy()
-    found = rocflash.attention(there[0], Doubled(plain[1]), Doubled(plain[2])).numpy()
+    found = rocflash.attention(there[0], Doubled(baseline[1]), Doubled(baseline[2])).numpy()
     assert np.array_equal(found, want), "copied"
     empty = [to_gpu(np.zeros((0, 5, 2, 16), "float16")) for _ in "qkv"]
     assert rocflash.attention(*empty).shape == (0, 5, 2, 16)
-    packed = [to_gpu(x.reshape(-1, *x.shape[2:])) for x in plain]
+    packed = [to_gpu(x.reshape(-1, *x.shape[2:])) for x in baseline]
     cu = to_gpu(np.array([0, 70, 140], "int32"))
     try:
         rocflash.attention(*packed, cu_seqlens_q=cu, cu_seqlens_k=cu)
-        raise AssertionError("max_seqlen_q was not asked for")
+        raise AssertionError("max_seqlen_q was not required")
     except rocflash.InvalidArgument as refusal:
-        assert str(refusal).startswith("max_seqlen_q: 0; "), refusal
+        assert str(refusal).startswith("max_seqlen_q is 0; "), refusal
     rotation()
     if os.environ["ROCFLASH_SIM_ARCH"] == "gfx942":
-        gradients_are_asked_for_first()
+        gradients_are_queried_first()
         gradients_by_autograd()
     print("ok")
 
 
 if __name__ == "__main__":
-    sys.exit(run_program(sys.argv[1:]) if len(sys.argv) > 1 else main())
+    main()

@@ -1,4 +1,4 @@
-"""rocflash.decode on NumPy and DLPack arrays: what it does with torch's tensors, bit for bit."""
+"""rocflash.decode on NumPy and DLPack arrays: bitwise equal to that on torch tensors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     },
     "paged": lambda: {**paged(), "window": (9, 0), "softcap": 4.0},
     "paged, appended": lambda: {**paged(), **new_keys(), "num_splits": 2},
-    "room for more": lambda: {**dense(5), **new_keys(), "cache_seqlens": 7},
+    "capacity for more": lambda: {**dense(5), **new_keys(), "cache_seqlens": 7},
     "batch index": lambda: {**dense(4), "cache_batch_idx": np.array([3, 1], "int32")},
     "left pad": lambda: {**dense(), "cache_leftpad": np.array([1, 4], "int32")},
     "packed": lambda: {
@@ -78,14 +78,16 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-def split(case: dict[str, Any], kind: Callable[[np.ndarray], Any]) -> tuple[list[Any], dict[str, Any]]:
+def split(
+    case: dict[str, Any], kind: Callable[[np.ndarray], Any]
+) -> tuple[list[Any], dict[str, Any]]:
     made = {n: kind(x) if isinstance(x, np.ndarray) else x for n, x in case.items()}
     return [made.pop(name) for name in ("q", "k_cache", "v_cache")], made
 
 
 @pytest.mark.parametrize("kind", [np.asarray, Wrapped], ids=["numpy", "dlpack"])
 @pytest.mark.parametrize("name", CASES)
-def test_results_and_caches_are_those_of_tensors(name: str, kind: Callable[..., Any]) -> None:
+def test_results_and_caches_equal_those_of_tensors(name: str, kind: Callable[..., Any]) -> None:
     case, theirs = CASES[name](), CASES[name]()
     tensors, options = split(theirs, torch.from_numpy)
     expected = rocflash.decode(*tensors, **options)
@@ -113,11 +115,11 @@ def test_half_precision_and_strided_caches() -> None:
     caches = [np.zeros((B, HK, LENGTH, D), "float16").transpose(0, 2, 1, 3) for _ in "kv"]
     for cache, x in zip(caches, (k, v)):
         cache[...] = x
-    plain = [x.astype("float16") for x in (k, v)]
+    baseline = [x.astype("float16") for x in (k, v)]
     found = rocflash.decode(q.astype("float16"), *caches, **half)
-    expected = rocflash.decode(q.astype("float16"), *plain, **half)
+    expected = rocflash.decode(q.astype("float16"), *baseline, **half)
     assert np.array_equal(found[0], expected[0]) and found[0].dtype == np.float16
-    assert all(np.array_equal(a, b) for a, b in zip(caches, plain))
+    assert all(np.array_equal(a, b) for a, b in zip(caches, baseline))
 
 
 def read_only(x: np.ndarray) -> np.ndarray:
@@ -129,28 +131,32 @@ def read_only(x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        (lambda c: {"k_cache": read_only(c["k_cache"])}, ValueError, "^k_cache: is read-only"),
-        (lambda c: {"v_cache": read_only(c["v_cache"])}, ValueError, "^v_cache: is read-only"),
-        (lambda c: {"k_cache": np.broadcast_to(c["k_cache"][:1], c["k_cache"].shape)}, ValueError, "^k_cache: "),
-        (lambda c: {"k_cache": np.repeat(c["k_cache"], 2, -1)[..., ::2]}, ValueError, "^k_cache: stride"),
-        (lambda c: {"k_cache": c["k_cache"][0]}, ValueError, "^k_cache: shape"),
-        (lambda c: {"v": c["v"][:, :1]}, ValueError, "^v: shape"),
-        (lambda c: {"cache_seqlens": None}, ValueError, "^cache_seqlens: is None"),
-        (lambda c: {"cache_seqlens": -1}, ValueError, "^cache_seqlens: -1"),
-        (lambda c: {"cache_seqlens": "all"}, TypeError, "^cache_seqlens: str"),
-        (lambda c: {"cache_seqlens": np.array([5, 23], "int32")}, ValueError, "^k: sequence 1 has 23 keys"),
-        (lambda c: {"cache_seqlens": True}, TypeError, "^cache_seqlens: bool"),
-        (lambda c: {"k": None, "v": None, **rotary()}, ValueError, "^rotary_cos: is given"),
-        (lambda c: {"rotary_interleaved": 3}, TypeError, "^rotary_interleaved: 3"),
-        (lambda c: {"window": 3}, ValueError, "^window_size: 3"),
-        (lambda c: {"qv": c["q"]}, NotImplementedError, "^qv: is given"),
-        (lambda c: {"out": read_only(c["q"].copy())}, ValueError, "^out: is read-only"),
-        (lambda c: {"page_table": np.zeros(2, "int32")}, ValueError, "^page_table: "),
-        (lambda c: {"cu_seqlens_q": np.array(3, "int32"), "q": c["q"][0]}, ValueError, "^cu_seqlens_q: shape"),
+        (lambda c: {"k_cache": read_only(c["k_cache"])}, ValueError, "^k_cache is read-only"),
+        (lambda c: {"v_cache": read_only(c["v_cache"])}, ValueError, "^v_cache is read-only"),
+        (lambda c: {"k_cache": np.broadcast_to(c["k_cache"][:1], c["k_cache"].shape)}, ValueError,
+        "^k_cache is read-only; it must be writable"),
+        (lambda c: {"k_cache": np.repeat(c["k_cache"], 2, -1)[..., ::2]}, ValueError,
+        "^k_cache has stride"),
+        (lambda c: {"k_cache": c["k_cache"][0]}, ValueError, "^k_cache has shape"),
+        (lambda c: {"v": c["v"][:, :1]}, ValueError, "^v has shape"),
+        (lambda c: {"cache_seqlens": None}, ValueError, "^cache_seqlens is None"),
+        (lambda c: {"cache_seqlens": -1}, ValueError, "^cache_seqlens is -1"),
+        (lambda c: {"cache_seqlens": "all"}, TypeError, "^cache_seqlens has type str"),
+        (lambda c: {"cache_seqlens": np.array([5, 23], "int32")}, ValueError,
+        "^k exceeds the KV cache: sequence 1 has 23 keys"),
+        (lambda c: {"cache_seqlens": True}, TypeError, "^cache_seqlens has type bool"),
+        (lambda c: {"k": None, "v": None, **rotary()}, ValueError, "^rotary_cos is given"),
+        (lambda c: {"rotary_interleaved": 3}, TypeError, "^rotary_interleaved is 3"),
+        (lambda c: {"window": 3}, ValueError, "^window_size is 3"),
+        (lambda c: {"qv": c["q"]}, NotImplementedError, "^qv is given"),
+        (lambda c: {"out": read_only(c["q"].copy())}, ValueError, "^out is read-only"),
+        (lambda c: {"page_table": np.zeros(2, "int32")}, ValueError, "^page_table has shape"),
+        (lambda c: {"cu_seqlens_q": np.array(3, "int32"), "q": c["q"][0]}, ValueError,
+        "^cu_seqlens_q has shape"),
     ],
 )  # fmt: skip
 def test_refusals(change: Any, error: type, words: str, kind: Callable[..., Any]) -> None:
-    """By the name that the caller knows; and nothing is written."""
+    """Errors have the caller's argument names, and nothing is written."""
     case = CASES["appended"]()
     before = case["k_cache"].copy()
     changed = {**case, **change(case)}
@@ -160,7 +166,7 @@ def test_refusals(change: Any, error: type, words: str, kind: Callable[..., Any]
     assert np.array_equal(case["k_cache"], before)
 
 
-def test_a_read_only_cache_is_read() -> None:
+def test_a_read_only_cache_is_accepted() -> None:
     (q, k, v), options = split(dense(), np.asarray)
     expected, _ = rocflash.decode(q, k, v, **options)
     found, _ = rocflash.decode(q, read_only(k), read_only(v), **options)
@@ -170,7 +176,8 @@ def test_a_read_only_cache_is_read() -> None:
 def test_torch_is_not_needed() -> None:
     code = (
         "import sys, numpy, rocflash; x = numpy.ones((1, 4, 2, 16), 'float32');"
-        "rocflash.decode(x[:, :1].copy(), x, x.copy(), cache_seqlens=2, k=x[:, :1] * 2, v=x[:, :1] * 3);"
+        "rocflash.decode(x[:, :1].copy(), x, x.copy(), cache_seqlens=2, k=x[:, :1] * 2, v=x[:, :1] "
+        "* 3);"
         "assert x[0, 2, 0, 0] == 2 and 'torch' not in sys.modules"
     )
     succeeds(code)

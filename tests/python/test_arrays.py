@@ -1,4 +1,4 @@
-"""rocflash.attention without torch: NumPy arrays, and anything else that speaks DLPack."""
+"""rocflash.attention without torch: NumPy arrays and others that support DLPack."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def arrays(dtype: str = "float32") -> list[np.ndarray]:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_numpy_equals_torch(dtype: str) -> None:
-    """Bit for bit, with every option that takes an array."""
+    """Bitwise equal, with every array option."""
     q, k, v = arrays(dtype)
     rng = np.random.default_rng(1)
     options = {
@@ -58,7 +58,7 @@ def test_numpy_packed() -> None:
 
 
 class Wrapped:
-    """An array library of which nothing is known but DLPack and its namespace."""
+    """An array library with only DLPack and an array API namespace."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
@@ -70,7 +70,7 @@ class Wrapped:
         return np
 
 
-def test_dlpack_in_and_out() -> None:
+def test_dlpack_arguments_and_results() -> None:
     q, k, v = arrays()
     found = rocflash.attention(*map(Wrapped, (q, k, v)), causal=True)
     assert np.array_equal(found, rocflash.attention(q, k, v, causal=True))
@@ -80,8 +80,8 @@ def test_dlpack_in_and_out() -> None:
     assert len(Result._exported) == held - 1  # its memory went with it
 
 
-def test_bfloat16_by_dlpack() -> None:
-    """bf16 has no NumPy dtype, but DLPack carries it: torch stands in for another library."""
+def test_bfloat16_through_dlpack() -> None:
+    """NumPy has no bf16, but DLPack has: torch mocks another library."""
 
     class Other:
         def __init__(self, tensor: torch.Tensor) -> None:

@@ -1,4 +1,6 @@
-"""Who computes: `use_backend` belongs to its context, gradients follow forward, compiled graphs too."""
+"""Backend selection: `use_backend` applies to its context, and backward uses the backend of
+forward, in compiled graphs too.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from child import python
 
 import rocflash
 from flash_attn import flash_attn_func
@@ -27,37 +30,37 @@ def inputs(**kind: Any) -> list[torch.Tensor]:
 
 
 def test_interleaved_blocks_of_threads() -> None:
-    """Each thread keeps its own choice, and the process is left as it was."""
+    """Each thread keeps its own backend, and that of the process is unchanged."""
     first_is_in, second_is_in, first_is_out = (threading.Event() for _ in range(3))
-    seen: dict[str, str] = {}
+    recorded: dict[str, str] = {}
 
     def first() -> None:
         with use_backend("reference"):
             first_is_in.set()
             second_is_in.wait(10)
-            seen["first"] = rocflash.backend()
+            recorded["first"] = rocflash.backend()
         first_is_out.set()
 
     def second() -> None:
         first_is_in.wait(10)
-        seen["before"] = rocflash.backend()
-        with use_backend("plain"):
+        recorded["before"] = rocflash.backend()
+        with use_backend("naive"):
             second_is_in.set()
             first_is_out.wait(10)
-            seen["second"] = rocflash.backend()
-        seen["after"] = rocflash.backend()
+            recorded["second"] = rocflash.backend()
+        recorded["after"] = rocflash.backend()
 
     threads = [threading.Thread(target=f) for f in (first, second)]
     for t in threads:
         t.start()
     for t in threads:
         t.join(30)
-    assert seen == {"first": "reference", "before": "auto", "second": "plain", "after": "auto"}
+    assert recorded == {"first": "reference", "before": "auto", "second": "naive", "after": "auto"}
 
 
-def test_many_threads_compute_by_their_own_backend() -> None:
+def test_threads_use_their_own_backend() -> None:
     q, k, v = inputs()
-    names = ("cpu", "reference", "plain", "standard")
+    names = ("cpu", "reference", "naive", "standard")
     expected = {name: rocflash.attention(q, k, v, backend=name) for name in names}
 
     def some(name: str) -> bool:
@@ -72,26 +75,46 @@ def test_many_threads_compute_by_their_own_backend() -> None:
         assert all(pool.map(some, names * 4))
 
 
-def test_nested_blocks_and_the_process() -> None:
+def test_nested_blocks_and_set_backend() -> None:
     with use_backend("reference"):
         with use_backend("native"):
             assert rocflash.backend() == "auto"
-        rocflash.set_backend("plain")  # for the process, and not for this block
+        rocflash.set_backend("naive")  # for the process, and not for this block
         try:
             assert rocflash.backend() == "reference"
             assert rocflash.info()["why"].startswith("chosen by use_backend")
             with ThreadPoolExecutor(1) as pool:
-                assert pool.submit(rocflash.backend).result() == "plain"
-                assert pool.submit(rocflash.info).result()["why"].startswith("chosen by set_backend")
+                assert pool.submit(rocflash.backend).result() == "naive"
+                assert (
+                    pool.submit(rocflash.info).result()["why"].startswith("chosen by set_backend")
+                )
         finally:
             rocflash.set_backend(None)
-    with pytest.raises(KeyError), use_backend("plain"):
+    with pytest.raises(KeyError), use_backend("naive"):
         raise KeyError
 
 
-def test_one_block_is_entered_again() -> None:
+def test_plain_is_an_alias_of_naive() -> None:
+    """The former name of the backend naive."""
+    q, k, v = inputs()
+    expected = rocflash.attention(q, k, v, backend="naive")
+    assert torch.equal(rocflash.attention(q, k, v, backend="plain"), expected)
+    with use_backend("plain"):
+        assert rocflash.backend() == "naive"
+        assert torch.equal(rocflash.attention(q, k, v), expected)
+    rocflash.set_backend("plain")
+    try:
+        assert rocflash.backend() == "naive"
+        assert torch.equal(rocflash.attention(q, k, v), expected)
+    finally:
+        rocflash.set_backend(None)
+    code = "import rocflash; print(rocflash.backend())"
+    assert python("-c", code, ROCFLASH_BACKEND="plain").stdout == "naive\n"
+
+
+def test_a_block_is_reusable() -> None:
     block = use_backend("reference")
-    with block, use_backend("plain"), block:
+    with block, use_backend("naive"), block:
         assert rocflash.backend() == "reference"
 
 
@@ -102,37 +125,37 @@ def test_decorated_functions() -> None:
 
     assert fall(2) == ["reference"] * 3 and fall.__name__ == "fall"
 
-    @use_backend("plain")
+    @use_backend("naive")
     async def later() -> str:
         await asyncio.sleep(0)
         return rocflash.backend()
 
-    assert asyncio.run(later()) == "plain"
-    with pytest.raises(ValueError, match="^backend: 'quick'; allowed are auto"):
+    assert asyncio.run(later()) == "naive"
+    with pytest.raises(ValueError, match="^backend is 'quick'; allowed are auto"):
         use_backend("quick")
 
     def generator() -> Iterator[int]:
         yield 1
 
-    with pytest.raises(TypeError, match="^use_backend: .*generator"):
-        use_backend("plain")(generator)
+    with pytest.raises(TypeError, match="^use_backend decorates .*generator, a generator"):
+        use_backend("naive")(generator)
 
 
-def test_tasks_keep_their_own_choice_and_inherit_their_parents() -> None:
-    async def one(name: str, turns: int) -> list[str]:
+def test_tasks_inherit_the_backend_of_their_parent() -> None:
+    async def one(name: str, rounds: int) -> list[str]:
         with use_backend(name):
-            seen = []
-            for _ in range(turns):
+            recorded = []
+            for _ in range(rounds):
                 await asyncio.sleep(0)
-                seen.append(rocflash.backend())
-            return seen
+                recorded.append(rocflash.backend())
+            return recorded
 
     async def inherited() -> str:
         return rocflash.backend()
 
     async def both() -> None:
-        found = await asyncio.gather(one("reference", 3), one("plain", 5), one("cpu", 2))
-        assert found == [["reference"] * 3, ["plain"] * 5, ["cpu"] * 2]
+        found = await asyncio.gather(one("reference", 3), one("naive", 5), one("cpu", 2))
+        assert found == [["reference"] * 3, ["naive"] * 5, ["cpu"] * 2]
         with use_backend("standard"):
             assert await asyncio.create_task(inherited()) == "standard"
         assert await asyncio.create_task(inherited()) == "auto"
@@ -145,7 +168,7 @@ def gradients(out: torch.Tensor, leaves: list[torch.Tensor]) -> list[torch.Tenso
 
 
 @pytest.mark.parametrize("options", [{}, {"return_lse": True}], ids=["out", "lse"])
-def test_gradients_follow_forward(options: dict[str, Any]) -> None:
+def test_backward_uses_the_backend_of_forward(options: dict[str, Any]) -> None:
     """Outside of the block, in another thread, and inside of another block."""
     leaves = inputs(requires_grad=True)
 
@@ -154,10 +177,10 @@ def test_gradients_follow_forward(options: dict[str, Any]) -> None:
         return found[0] if options else found
 
     expected = gradients(forward(backend="reference"), leaves)
-    assert not torch.equal(expected[0], gradients(forward(backend="plain"), leaves)[0])
+    assert not torch.equal(expected[0], gradients(forward(backend="naive"), leaves)[0])
     with use_backend("reference"):
         outs = [forward() for _ in range(3)]
-    with ThreadPoolExecutor(1) as pool, use_backend("plain"):
+    with ThreadPoolExecutor(1) as pool, use_backend("naive"):
         found = [gradients(outs[0], leaves), pool.submit(gradients, outs[1], leaves).result()]
     found.append(gradients(outs[2], leaves))
     for each in found:
@@ -165,11 +188,11 @@ def test_gradients_follow_forward(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("fullgraph", "compiler"), [(True, "inductor"), (False, "aot_eager")])
-def test_compiled_calls_ask_the_context_when_they_run(fullgraph: bool, compiler: str) -> None:
+def test_compiled_calls_read_the_context_at_run_time(fullgraph: bool, compiler: str) -> None:
     """One graph for all contexts; its gradients are those of its forward."""
     leaves = inputs(requires_grad=True)
     sinks = torch.randn(4, requires_grad=True)
-    with use_backend("plain"):  # from now on contexts matter
+    with use_backend("naive"):  # from now on contexts matter
         pass
 
     def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
@@ -178,13 +201,13 @@ def test_compiled_calls_ask_the_context_when_they_run(fullgraph: bool, compiler:
     compiled = torch.compile(f, fullgraph=fullgraph, backend=compiler, dynamic=False)
     arguments = [*leaves, sinks]
     outs, expected = {}, {}
-    for name in ("auto", "reference", "plain", "standard"):
+    for name in ("auto", "reference", "naive", "standard"):
         with use_backend(name):
             outs[name] = compiled(*arguments)
             right = f(*arguments)
         assert torch.equal(outs[name], right)
         expected[name] = gradients(right, arguments)
-    assert not torch.equal(outs["plain"], outs["reference"])
+    assert not torch.equal(outs["naive"], outs["reference"])
     with use_backend("cpu"):
         for name, out in outs.items():
             for a, b in zip(gradients(out, arguments), expected[name]):
@@ -196,7 +219,7 @@ def by_operator(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, name: str) ->
     return rocflash.attention(q.clone().requires_grad_(), k, v, backend=name).detach()
 
 
-def test_a_block_inside_of_a_compiled_function() -> None:
+def test_a_block_inside_a_compiled_function() -> None:
     q, k, v = inputs()
 
     @torch.compile(backend="eager")
@@ -211,10 +234,10 @@ def test_a_block_inside_of_a_compiled_function() -> None:
         assert torch.equal(b, by_operator(q, k, v, "auto"))
 
 
-def test_compiled_calls_follow_the_process() -> None:
+def test_compiled_calls_follow_set_backend() -> None:
     q, k, v = inputs()
     compiled = torch.compile(lambda q: rocflash.attention(q + 0, k, v), backend="eager")
-    for name in ("auto", "reference", "plain"):
+    for name in ("auto", "reference", "naive"):
         rocflash.set_backend(name)
         try:
             found = compiled(q)

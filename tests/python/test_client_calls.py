@@ -1,4 +1,4 @@
-"""Each client's call on the CPU, held to the library's definition in double."""
+"""Each client's call on the CPU, compared with the double-precision reference."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ import rocflash
 
 
 def judged(name: str, found: list[torch.Tensor], dtype: torch.dtype) -> None:
-    """The project's rule: at most twice (gradients: three times) the error of plain attention in the same dtype."""
+    """The error bound: at most twice (gradients: three times) the error of naive attention in the
+    same dtype.
+    """
 
     def by(backend: str) -> list[torch.Tensor]:
         with rocflash.use_backend(backend):
             return client_calls.CALLS[name](client_calls.Inputs("cpu", dtype))
 
-    exact, plain = by("reference"), by("plain")
+    exact, baseline = by("reference"), by("naive")
     assert len(found) == len(exact)
-    for n, (a, b, c) in enumerate(zip(found, exact, plain)):
+    for n, (a, b, c) in enumerate(zip(found, exact, baseline)):
         assert a.shape == b.shape and not a.isnan().any(), n
         error, allowed = (
             (x.detach().cpu().double() - b.detach().double()).abs().max() for x in (a, c)
@@ -35,7 +37,7 @@ def test_call(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["vllm_decoder", "sglang_decode"])
-def test_servers_calls_read_nothing(name: str) -> None:
-    """On a GPU a value that is asked for on the host waits, and breaks the capture of a graph."""
+def test_server_calls_do_not_synchronize(name: str) -> None:
+    """On a GPU reading a value on the host synchronizes, and breaks the capture of a graph."""
     with servers.nothing_read():
         client_calls.CALLS[name](client_calls.Inputs("cpu", torch.bfloat16))

@@ -1,4 +1,4 @@
-"""What real software imports and calls, in its own words; docs/clients.md has the table."""
+"""Imports and calls of real software; docs/guides/clients.md has the table."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ def close(a: torch.Tensor, b: torch.Tensor) -> None:
     torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_fa3_has_both_places() -> None:
-    """Megatron and TransformerEngine to 2.14 import the inner module, others the one at top level."""
+def test_fa3_is_importable_by_both_names() -> None:
+    """Megatron and TransformerEngine to 2.14 import the inner module, others the one at top
+    level.
+    """
     for name in fa3.__all__:
         assert getattr(fa3, name) is getattr(inner, name)
 
 
-def test_flash_attn_alone_brings_no_fa3() -> None:
+def test_flash_attn_alone_does_not_install_fa3() -> None:
     """Wan, SkyReels and ModernBERT take flash_attn_interface wherever it can be imported."""
     import flash_attn
 
-    place = str(flash_attn.__path__[0]).rsplit("/", 1)[0]
+    directory = str(flash_attn.__path__[0]).rsplit("/", 1)[0]
     code = (
         f"import sys; sys.path[:] = [x for x in sys.path if 'flash-attn-3' not in x]\n"
-        f"assert {place!r} in sys.path\n"
+        f"assert {directory!r} in sys.path\n"
         "import importlib.util as u, flash_attn\n"
         "for name in ('flash_attn_interface', 'flash_attn_3', 'flash_attn_config'):\n"
         "    assert u.find_spec(name) is None, name\n"
@@ -55,7 +57,7 @@ def test_fa3_extension_registers_the_operators() -> None:
 
 
 def test_fa3_build_flags() -> None:
-    """lmdeploy asks for head sizes, benchmarks for fp8."""
+    """lmdeploy reads head dimensions, benchmarks for fp8."""
     from flash_attn_config import CONFIG
 
     flags = CONFIG["build_flags"]
@@ -67,7 +69,7 @@ def test_fa3_build_flags() -> None:
     ]  # fmt: skip
 
 
-def test_fa3_private_functions_by_the_names_of_2_8_3() -> None:
+def test_fa3_private_functions_accept_the_names_of_2_8_3() -> None:
     """yunchang, xDiT and TransformerEngine of 2025."""
     q, k, v = qkv()
     given = torch.empty_like(q)
@@ -103,11 +105,20 @@ def test_fa3_private_functions_by_the_names_of_2_8_3() -> None:
 
 def test_fa3_private_names_must_agree() -> None:
     q, k, v = qkv()
-    with pytest.raises(ValueError, match=r"^window_size: \(2, 0\); it is another name of"):
+    with pytest.raises(
+        ValueError,
+        match=r"^window_size is \(2, 0\), but \(window_size_left, window_size_right\) is \(3, "
+        r"-1\); "
+        r"they must be equal",
+    ):
         fa3._flash_attn_forward(q, k, v, window_size=(2, 0), window_size_left=3)
-    with pytest.raises(ValueError, match=r"^window_size_left: \(2, 0\); a pair goes by"):
+    with pytest.raises(
+        ValueError,
+        match=r"^window_size_left is \(2, 0\); it must be an integer, and a pair must be passed as "
+        r"window_size",
+    ):
         fa3._flash_attn_forward(q, k, v, window_size_left=(2, 0))
-    with pytest.raises(ValueError, match="^out: is given together with out_"):
+    with pytest.raises(ValueError, match="^out is given with out_"):
         fa3._flash_attn_forward(q, k, v, out=q.clone(), out_=q.clone())
     assert {"out", "out_"} <= set(inspect.signature(fa3._flash_attn_forward).parameters)
 
@@ -128,7 +139,7 @@ def implementation():
 
 
 @needs_registry
-def test_torch_takes_fa3(implementation) -> None:
+def test_torch_activates_fa3(implementation) -> None:
     """torchtitan: torch imports flash_attn_interface and calls torch.ops.flash_attn_3."""
     from torch.nn.attention import _fa3, current_flash_attention_impl
 
@@ -148,7 +159,7 @@ def test_torch_takes_fa3(implementation) -> None:
 
 
 @needs_registry
-def test_torch_takes_rocflash(implementation) -> None:
+def test_torch_activates_rocflash(implementation) -> None:
     """varlen_attn and torch's flash operators, with gradients, without flash_attn."""
     from torch.nn.attention import list_flash_attention_impls
     from torch.nn.attention.varlen import varlen_attn
@@ -176,12 +187,12 @@ def test_torch_takes_rocflash(implementation) -> None:
     close(found, exact)
     dout = torch.randn_like(exact)
     close(torch.autograd.grad(found, x, dout)[0], torch.autograd.grad(exact, x, dout)[0])
-    with pytest.raises(NotImplementedError, match="^dropout_p: 0.1"):
+    with pytest.raises(NotImplementedError, match="^dropout_p is 0.1"):
         torch.ops.aten._scaled_dot_product_flash_attention(x, x, x, 0.1, True)
 
 
 @needs_registry
-def test_torch_takes_rocflash_over_pages(implementation) -> None:
+def test_torch_activates_rocflash_with_paged_kv(implementation) -> None:
     """A server's decode step through varlen_attn_out."""
     from torch.nn.attention.varlen import varlen_attn_out
 
@@ -196,8 +207,8 @@ def test_torch_takes_rocflash_over_pages(implementation) -> None:
         close(out[None, n : n + 1], attention(q[None, n : n + 1], keys, keys)[0])
 
 
-def test_rocflash_before_torch() -> None:
-    """Imported first, rocflash does not import torch; register() offers it later."""
+def test_import_of_rocflash_before_torch() -> None:
+    """Imported first, rocflash does not import torch; register() adds it later."""
     code = (
         "import sys, rocflash; assert 'torch' not in sys.modules\n"
         "import torch, rocflash.integrations.torch_attention as bridge\n"
@@ -214,14 +225,15 @@ def pages_of(keys: torch.Tensor, table: torch.Tensor, used: int) -> torch.Tensor
 PAGED = {
     "vllm": {
         "fa_version": 3, "alibi_slopes": None, "dynamic_causal": None, "mask_mod": None,
-        "aux_tensors": None, "q_v": None, "cp_world_size": 1, "cp_rank": 0, "cp_tot_seqused_k": None,
+        "aux_tensors": None, "q_v": None, "cp_world_size": 1, "cp_rank": 0,
+        "cp_tot_seqused_k": None,
     },
     "sglang": {"only_qv": False, "attention_chunk": None},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("server", PAGED)
-def test_servers_prefill_over_pages(server: str) -> None:
+def test_servers_prefill_with_paged_kv(server: str) -> None:
     """vLLM's and SGLang's flash_attn_varlen_func: pages, out, sinks, descales of 16-bit inputs."""
     q = torch.randn(5, 4, 32)
     k_pages, v_pages = torch.randn(6, 16, 2, 32), torch.randn(6, 16, 2, 32)
@@ -251,11 +263,11 @@ def test_sglang_decode() -> None:
     k_pages, v_pages = torch.randn(6, 16, 2, 32), torch.randn(6, 16, 2, 32)
     table, used = torch.tensor([[3, 1], [0, 5]]).int(), torch.tensor([20, 7]).int()
     out = torch.empty_like(q)
-    told = {"cache_seqlens": used, "page_table": table, "causal": True, "window_size": None}
+    keywords = {"cache_seqlens": used, "page_table": table, "causal": True, "window_size": None}
     fa3.flash_attn_with_kvcache(
-        q, k_pages, v_pages, **told, attention_chunk=None, only_qv=False, sinks=sinks, out=out
+        q, k_pages, v_pages, **keywords, attention_chunk=None, only_qv=False, sinks=sinks, out=out
     )
-    expected = fa3.flash_attn_with_kvcache(q, k_pages, v_pages, **told, s_aux=sinks)
+    expected = fa3.flash_attn_with_kvcache(q, k_pages, v_pages, **keywords, s_aux=sinks)
     assert torch.equal(out, expected)
     for n in range(2):
         keys, values = (pages_of(x, table[n], int(used[n])) for x in (k_pages, v_pages))
@@ -263,39 +275,45 @@ def test_sglang_decode() -> None:
         close(out[n : n + 1], exact)
 
 
-def test_sglang_scores_from_values_alone() -> None:
+def test_sglang_only_qv() -> None:
     """Models without rotary parts in their latent attention: only_qv, with no q and no keys."""
     qv, values = torch.randn(2, 1, 4, 64), torch.randn(6, 16, 1, 64)
     table, used = torch.tensor([[3, 1], [0, 5]]).int(), torch.tensor([20, 7]).int()
-    told = {"cache_seqlens": used, "page_table": table, "softmax_scale": 0.1, "causal": True}
+    keywords = {"cache_seqlens": used, "page_table": table, "softmax_scale": 0.1, "causal": True}
     out = fa3.flash_attn_with_kvcache(
-        q=None, k_cache=None, v_cache=values, qv=qv, only_qv=True, **told
+        q=None, k_cache=None, v_cache=values, qv=qv, only_qv=True, **keywords
     )
-    assert torch.equal(out, fa3.flash_attn_with_kvcache(qv, values, values, **told))
-    with pytest.raises(ValueError, match="^only_qv: True; q and k"):
-        fa3.flash_attn_with_kvcache(qv, values, values, qv=qv, only_qv=True, **told)
+    assert torch.equal(out, fa3.flash_attn_with_kvcache(qv, values, values, **keywords))
+    with pytest.raises(ValueError, match="^only_qv is True; q and k .* must then be None"):
+        fa3.flash_attn_with_kvcache(qv, values, values, qv=qv, only_qv=True, **keywords)
 
 
-def test_servers_names_are_checked() -> None:
+def test_server_arguments_are_validated() -> None:
     q = torch.randn(5, 2, 32)
     cu = torch.tensor([0, 5]).int()
     call = (q, q, q, cu, cu, 5, 5)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
-        fa3.flash_attn_varlen_func(*call, colour=1)
-    with pytest.raises(NotImplementedError, match="^mask_mod: is given; it is not served"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'color'"):
+        fa3.flash_attn_varlen_func(*call, color=1)
+    with pytest.raises(
+        NotImplementedError, match="^mask_mod is given; it is not supported, so it must be"
+    ):
         fa3.flash_attn_varlen_func(*call, mask_mod=lambda *_: True)
-    with pytest.raises(ValueError, match="^sinks: is given together with s_aux"):
+    with pytest.raises(
+        ValueError, match="^sinks is given with s_aux, its other name; one of them must be None"
+    ):
         fa3.flash_attn_varlen_func(*call, sinks=torch.zeros(2), s_aux=torch.zeros(2))
-    with pytest.raises(ValueError, match="^fa_version: 5"):
+    with pytest.raises(ValueError, match="^fa_version is 5; it must be 2, 3, 4 or None"):
         fa3.flash_attn_varlen_func(*call, fa_version=5)
-    with pytest.raises(ValueError, match="^out: is given, and gradients are wanted"):
+    with pytest.raises(ValueError, match="^out is given and a gradient is required"):
         fa3.flash_attn_varlen_func(q.requires_grad_(), q, q, *call[3:], out=torch.empty_like(q))
     with pytest.raises(TypeError, match="^cu_seqlens_k"):
         fa3.flash_attn_varlen_func(q, q, q, cu, max_seqlen_q=5, max_seqlen_k=5)
 
 
 def test_scheduler_metadata_is_never_read() -> None:
-    """A tensor whose values nobody may ask for: on a GPU, reading it would wait and break graphs."""
+    """A tensor whose values must not be read, since that synchronizes with a GPU and breaks graph
+    capture.
+    """
 
     class Unread(torch.Tensor):
         @classmethod
@@ -315,10 +333,12 @@ def test_scheduler_metadata_is_never_read() -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_diffusers_asks_for_lse_by_a_tiny_dropout(
+def test_diffusers_gets_lse_with_a_tiny_dropout(
     packed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its context parallel attention: p = 1e-30, all by position. S_dmask comes by heads, never whole in f32."""
+    """Its context parallel attention: p = 1e-30, all by position. S_dmask comes by heads, never
+    whole in f32.
+    """
     from flash_attn.flash_attn_interface import (
         _wrapped_flash_attn_backward,
         _wrapped_flash_attn_forward,
@@ -330,11 +350,11 @@ def test_diffusers_asks_for_lse_by_a_tiny_dropout(
     q, k, v = (torch.randn(2, 16, h, 32, dtype=torch.bfloat16) for h in (4, 2, 2))
     cu = torch.tensor([0, 16, 32]).int()
     real = weights.calls.forward
-    seen = []
+    recorded = []
 
     def watched(*arguments):
         found = real(*arguments)
-        seen.extend(x.numel() for x in found if x is not None and x.dtype is torch.float32)
+        recorded.extend(x.numel() for x in found if x is not None and x.dtype is torch.float32)
         return found
 
     monkeypatch.setattr(weights.calls, "forward", watched)
@@ -347,11 +367,11 @@ def test_diffusers_asks_for_lse_by_a_tiny_dropout(
         found = _wrapped_flash_attn_forward(q, k, v, *rest)
         out, lse = found[:2]
     s_dmask = found[2]
-    assert seen and max(seen) <= 2 * 2 * 16 * 16  # one key head's
+    assert recorded and max(recorded) <= 2 * 2 * 16 * 16  # one key head's
     assert s_dmask.shape == (2, 4, 16, 16) and s_dmask.dtype is torch.bfloat16
-    told = {"softmax_scale": 0.2, "causal": True, "backend": "reference"}
+    keywords = {"softmax_scale": 0.2, "causal": True, "backend": "reference"}
     exact, exact_lse, shares = rocflash.attention(
-        q, k, v, return_lse=True, return_weights=True, **told
+        q, k, v, return_lse=True, return_weights=True, **keywords
     )
     torch.testing.assert_close(out.float(), exact.float(), rtol=0.02, atol=0.02)
     close(lse, exact_lse)
@@ -362,6 +382,6 @@ def test_diffusers_asks_for_lse_by_a_tiny_dropout(
     into = [torch.empty_like(x) for x in (q, k, v)]
     _wrapped_flash_attn_backward(out, q, k, v, out, lse, *into, *rest[:-1], False, found[3])
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-    grads = torch.autograd.grad(rocflash.attention(*leaves, **told), leaves, out)
+    grads = torch.autograd.grad(rocflash.attention(*leaves, **keywords), leaves, out)
     for a, b in zip(into, grads):
         torch.testing.assert_close(a.float(), b.float(), rtol=0.03, atol=0.03)

@@ -1,7 +1,8 @@
-"""rocflash.distributed.attention over gloo, 2 and 4 processes: every option, method and layout, against the reference.
+"""rocflash.distributed.attention over gloo, 2 and 4 processes: every option, method and layout,
+against the reference.
 
-The results of all ranks together are held to the same rule as everything else: at most twice plain attention's error
-against the double reference, three times for gradients.
+The assembled results have at most twice the error of naive attention against the double-precision
+reference, three times for gradients.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rocflash.distributed.layout import Layout
 from rocflash.errors import InvalidArgument
 
 OPTIONS = (
-    "plain",
+    "none",
     "causal",
     "causal+scale+softcap",
     "window",
@@ -51,32 +52,38 @@ OPTIONS = (
     "mask+dropout+bias+alibis",
 )
 LAYOUTS = ("zigzag", "striped", "contiguous")
-# Of rows (b, queries, keys): divisible, not divisible, of different lengths, fewer than ranks.
+# (queries, keys): divisible, not divisible, different lengths, about two rows per rank.
 LENGTHS = ((48, 48), (37, 37), (20, 41), (41, 20), (9, 9))
 
 
 def listed() -> list[dict[str, Any]]:
-    """Every option with every layout in a ring of 4, and with the other methods; the rest takes turns."""
+    """Every option with every layout in a ring of 4, and with the other methods; other parameters
+    alternate.
+    """
     draw = random.Random(5)
     found = []
     for options in OPTIONS:
         ways = [("ring", layout, 4) for layout in LAYOUTS]
-        ways += [("ring", draw.choice(LAYOUTS), 2), ("ring", "zigzag", 3)]
+        ways += [("ring", draw.choice(LAYOUTS), 2)]
         ways += [("ulysses", draw.choice(LAYOUTS), 4), ("2d", draw.choice(LAYOUTS), 4)]
-        ways += [("ulysses", draw.choice(LAYOUTS), 2)]
         for n, (method, layout, ranks) in enumerate(ways):
             sq, sk = LENGTHS[n % 2] if n < 3 else draw.choice(LENGTHS)
             found.append(
                 {
                     **{"options": options, "method": method, "layout": layout, "ranks": ranks},
-                    **{"sq": sq, "sk": sk, "seed": len(found), "dtype": ("f32", "bf16", "f16")[n % 3]},
+                    **{
+                        "sq": sq,
+                        "sk": sk,
+                        "seed": len(found),
+                        "dtype": ("f32", "bf16", "f16")[n % 3],
+                    },
                 }
             )
     return found
 
 
 def split_at_random() -> list[dict[str, Any]]:
-    """Any split into pieces, on any ranks in any order."""
+    """Random pieces, on random ranks in random order."""
     draw, found = random.Random(9), []
     for n in range(12):
         length = draw.randint(5, 40)
@@ -89,10 +96,16 @@ def split_at_random() -> list[dict[str, Any]]:
         if n % 3 == 0:  # a permutation of stripes
             held = [[range(r, length, 4)] for r in range(4)]
             draw.shuffle(held)
-        options = draw.choice(("causal", "window", "causal+alibi", "causal+dropout", "packed+causal", "chunk"))
+        options = draw.choice(
+            ("causal", "window", "causal+alibi", "causal+dropout", "packed+causal", "chunk")
+        )
         found.append(
             {
-                **{"options": options, "method": draw.choice(("ring", "ring", "ulysses", "2d")), "ranks": 4},
+                **{
+                    "options": options,
+                    "method": draw.choice(("ring", "ring", "ulysses", "2d")),
+                    "ranks": 4,
+                },
                 **{"sq": length, "sk": length, "seed": 500 + n, "dtype": ("f32", "bf16")[n % 2]},
                 **{"spec": Layout(held).spec, "layout": "any"},
             }
@@ -102,14 +115,16 @@ def split_at_random() -> list[dict[str, Any]]:
 
 def name_of(case: dict[str, Any]) -> str:
     rows = f"{case['sq']}x{case['sk']}"
-    return f"{case['options']}-{case['method']}{case['ranks']}-{case['layout']}-{rows}-{case['dtype']}"
+    return (
+        f"{case['options']}-{case['method']}{case['ranks']}-{case['layout']}-{rows}-{case['dtype']}"
+    )
 
 
 @pytest.fixture(scope="module")
 def four() -> Iterator[Ranks]:
     found = Ranks(4)
     for size in (2, 3):
-        found.run(cases.make_group, size)  # made by all, once
+        found.run(cases.make_group, size)  # a collective call
     yield found
     found.close()
 
@@ -122,26 +137,36 @@ def by_ranks(four: Ranks, case: dict[str, Any]) -> dict[str, tuple[float, float]
 @pytest.mark.parametrize("case", [*listed(), *split_at_random()], ids=name_of)
 def test_against_the_reference(four: Ranks, case: dict[str, Any]) -> None:
     found = by_ranks(four, case)
-    if cases.over_the_bound(found):  # one unlucky element does not decide: sixteen draws do
-        draws = [found] + [by_ranks(four, {**case, "seed": 10_000 * n + case["seed"]}) for n in range(1, 16)]
-        wrong = cases.judged_on_the_whole(draws)
+    # The maximum over elements varies: average it over sixteen draws.
+    if cases.over_the_bound(found):
+        draws = [found] + [
+            by_ranks(four, {**case, "seed": 10_000 * n + case["seed"]}) for n in range(1, 16)
+        ]
+        wrong = cases.over_the_bound_on_average(draws)
         assert not wrong, wrong
 
 
-def test_the_choice_of_a_method_computes_the_same(four: Ranks) -> None:
+def test_auto_method_computes_the_same(four: Ranks) -> None:
     for heads, kv_heads in ((4, 4), (6, 2), (5, 1), (8, 1)):
         case = {
-            **{"options": "causal", "method": "auto", "layout": "zigzag", "ranks": 4, "sq": 26, "sk": 26},
+            **{
+                "options": "causal",
+                "method": "auto",
+                "layout": "zigzag",
+                "ranks": 4,
+                "sq": 26,
+                "sk": 26,
+            },
             **{"seed": heads, "dtype": "f32", "heads": heads, "kv_heads": kv_heads},
         }
         found = by_ranks(four, case)
         assert not cases.over_the_bound(found), found
 
 
-def refused(four: Ranks, message: str, **changed: Any) -> None:
-    """All ranks refuse alike, before anything is sent."""
+def rejected(four: Ranks, message: str, **changed: Any) -> None:
+    """All ranks reject the call before they send data."""
     case = {
-        **{"options": "plain", "method": "ring", "layout": "zigzag", "ranks": 4, "sq": 16, "sk": 16},
+        **{"options": "none", "method": "ring", "layout": "zigzag", "ranks": 4, "sq": 16, "sk": 16},
         **{"seed": 1, "dtype": "f32", **changed},
     }
     with pytest.raises(Failed, match=message) as found:
@@ -150,13 +175,13 @@ def refused(four: Ranks, message: str, **changed: Any) -> None:
     assert all("Error" in kinds and "RankError" not in kinds for kinds in found.value.kinds)
 
 
-def test_refusals_name_the_argument(four: Ranks) -> None:
-    refused(four, "method: 'ulysses'.*6 heads of q", method="ulysses", heads=6)
-    refused(four, "method: 'spiral'; it must be one of auto, ring", method="spiral")
-    refused(four, "q's 3 heads must be a multiple", heads=3)
+def test_errors_name_the_argument(four: Ranks) -> None:
+    rejected(four, "method is 'ulysses'.*6 heads of q", method="ulysses", heads=6)
+    rejected(four, "method is 'spiral'; it must be one of auto, ring", method="spiral")
+    rejected(four, "q's 3 heads must be a multiple", heads=3)
 
 
-def refuse_options() -> list[str]:
+def reject_options() -> list[str]:
     import rocflash.distributed as rfd
 
     q = torch.zeros(1, 4, 2, 8)
@@ -187,33 +212,35 @@ def refuse_options() -> list[str]:
     return found
 
 
-def test_options_that_are_refused(four: Ranks) -> None:
+def test_unsupported_options_are_rejected(four: Ranks) -> None:
     wanted = (
-        "seqused_k: 17 for sequence 0; it must be 0 to its length, 16",
-        "leftpad_k: torch.int32 of shape (2,); it must be int32 of shape (b,) = (1,)",
-        "block_table: has 1; it must be 0 to 0, k's pages",
-        "cache_batch_idx: torch.int64 of shape (1,); it must be int32 of shape (1,)",
-        "return_weights: True",
+        "seqused_k is 17 for sequence 0; it must be 0 to its length, 16",
+        "leftpad_k is torch.int32 of shape (2,); it must be int32 of shape (b,) = (1,)",
+        "block_table has 1; it must be 0 to 0, the pages of k",
+        "cache_batch_idx is torch.int64 of shape (1,); it must be int32 of shape (1,)",
+        "return_weights is True",
         "unexpected keyword argument 'windows'",
-        "layout: 'zagzig'; it must be one of zigzag, striped, contiguous",
-        "group: int; it must be a ProcessGroup, a DeviceMesh or None",
-        "window: -3",
-        "dropout_p: 1.5",
-        "sinks: shape (3,); it must be (2,)",
-        "alibi_slopes: shape (3,); it must be (2,) or (1, 2)",
-        "bias: shape (1, 2, 4, 5); it must be (1, 2, 4, 16)",
-        "cu_seqlens_k: is None, but its counterpart is given",
-        "q: 4 rows; rank",
-        "softcap: 'much'",
+        "layout is 'zagzig'; it must be one of zigzag, striped, contiguous",
+        "group has type int; it must be a ProcessGroup, a DeviceMesh or None",
+        "window is -3",
+        "dropout_p is 1.5",
+        "sinks has shape (3,); it must be (2,)",
+        "alibi_slopes has shape (3,); it must be (2,) or (1, 2)",
+        "bias has shape (1, 2, 4, 5); it must be (1, 2, 4, 16)",
+        "cu_seqlens_k is None, but its counterpart is given",
+        "q has 4 rows; rank",
+        "softcap is 'much'",
     )
-    for rank, found in enumerate(four.run(refuse_options)):
+    for rank, found in enumerate(four.run(reject_options)):
         for text, message in zip(found, wanted, strict=True):
             assert message in text, (rank, text)
 
 
-def test_groups_are_asked_for() -> None:
+def test_a_process_group_is_required() -> None:
     import rocflash.distributed as rfd
 
     q = torch.zeros(1, 4, 2, 8)
-    with pytest.raises(InvalidArgument, match="group: torch.distributed is not initialized"):
+    with pytest.raises(
+        InvalidArgument, match="^group requires torch.distributed, which is not initialized"
+    ):
         rfd.attention(q, q, q)

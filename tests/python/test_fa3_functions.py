@@ -1,4 +1,6 @@
-"""FA3's functions without a cache, as upstream's tests use them: hints, head sizes, chunks, lengths."""
+"""FA3's functions without a cache, as in upstream's tests: hints, head dimensions, chunks,
+lengths.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from reference import attention, check, name_of, sample
 
 
 def chunks(sq: int, sk: int, chunk: int) -> torch.Tensor:
-    place = torch.arange(sq)[:, None] + sk - sq
-    mine = torch.div(place, chunk, rounding_mode="floor")
+    position = torch.arange(sq)[:, None] + sk - sq
+    mine = torch.div(position, chunk, rounding_mode="floor")
     return (mine == torch.arange(sk)[None] // chunk)[None, None]
 
 
@@ -38,27 +40,27 @@ def test_dense(case) -> None:
     causal = case["mode"] == "causal"
     window = torch.randint(0, sk, (2,)).tolist() if case["mode"] == "local" else (-1, -1)
     chunk = int(torch.randint(1, 2 * sk, ())) if case["chunked"] else 0
-    told = {"causal": causal, "window": window, "softcap": case["softcap"]}
-    told["mask"] = chunks(sq, sk, chunk) if chunk else None
+    arguments = {"causal": causal, "window": window, "softcap": case["softcap"]}
+    arguments["mask"] = chunks(sq, sk, chunk) if chunk else None
     qv = torch.randn(2, sq, 6, dv, dtype=torch.bfloat16) if case["qv"] else None
     joined = (q, k, v) if qv is None else (torch.cat((q, qv), -1), torch.cat((k, v), -1), v)
-    exact, plain = (attention(*joined, **told, exact=exact)[0] for exact in (True, False))
+    exact, baseline = (attention(*joined, **arguments, exact=exact)[0] for exact in (True, False))
     atol = 2 * (exact + 0.3 - 0.3 - exact).abs().max().item()
     for pack_gqa, num_splits, sm_margin in ((False, 1, 0), (True, 3, 8), (None, 0, 0)):
         out = fa3.flash_attn_func(
             q, k, v, causal=causal, qv=qv, window_size=window, attention_chunk=chunk,
             softcap=case["softcap"], pack_gqa=pack_gqa, num_splits=num_splits, sm_margin=sm_margin,
         )  # fmt: skip
-        check("out", out, exact, plain, 2 if case["softcap"] == 0 else 3, atol)
+        check("out", out, exact, baseline, 2 if case["softcap"] == 0 else 3, atol)
     dout = torch.randn_like(out)
-    grads = (torch.autograd.grad(x, (q, k, v), dout) for x in (out, exact, plain))
-    for name, x, of_exact, of_plain in zip("qkv", *grads):
+    grads = (torch.autograd.grad(x, (q, k, v), dout) for x in (out, exact, baseline))
+    for name, x, of_exact, of_baseline in zip("qkv", *grads):
         atol = 2 * (of_exact + 0.3 - 0.3 - of_exact).abs().max().item()
-        check(f"d{name}", x, of_exact, of_plain, 3, atol + (3e-4 if case["softcap"] else 0))
+        check(f"d{name}", x, of_exact, of_baseline, 3, atol + (3e-4 if case["softcap"] else 0))
 
 
 def test_one_long_query_among_short_ones() -> None:
-    """With and without splits; every length in use is honoured."""
+    """With and without splits, for all used lengths."""
     counts = torch.ones(8, dtype=torch.int32)
     counts[5] = 64
     cu_q = torch.nn.functional.pad(counts.cumsum(0), (1, 0)).int()
@@ -76,13 +78,13 @@ def test_one_long_query_among_short_ones() -> None:
     for n in range(8):
         a, b = int(cu_q[n]), int(cu_q[n + 1])
         keys, values = (x[None, n * 48 : n * 48 + int(used[n])] for x in (k, v))
-        told = (q[None, a:b], keys, values)
-        exact, plain = (attention(*told, causal=True, exact=e)[0] for e in (True, False))
+        arguments = (q[None, a:b], keys, values)
+        exact, baseline = (attention(*arguments, causal=True, exact=e)[0] for e in (True, False))
         for x in (out, split):
-            check(f"sequence {n}", x[None, a:b], exact, plain, 2, 1e-5)
+            check(f"sequence {n}", x[None, a:b], exact, baseline, 2, 1e-5)
 
 
-def test_repeats_to_the_bit() -> None:
+def test_results_are_deterministic_to_the_bit() -> None:
     q, k, v = (torch.randn(2, 65, 4, 64, dtype=torch.bfloat16, requires_grad=True) for _ in "qkv")
     dout = torch.randn(2, 65, 4, 64, dtype=torch.bfloat16)
 
@@ -95,7 +97,7 @@ def test_repeats_to_the_bit() -> None:
         assert all(torch.equal(a, b) for a, b in zip(first, run()))
 
 
-def test_values_whose_rows_are_columns() -> None:
+def test_transposed_values() -> None:
     """V_colmajor of upstream's tests: v with its sequence last in memory."""
     q, k = (torch.randn(2, 16, 2, 32) for _ in range(2))
     v = torch.randn(2, 2, 32, 16).permute(0, 3, 1, 2)

@@ -1,4 +1,6 @@
-"""FA3 over a cache, as upstream's tests use it: pages, rows of pages, left padding, rotary, chunks."""
+"""FA3 over a KV cache, as in upstream's tests: paging, page table rows, left padding, rotary
+embedding, chunks.
+"""
 
 from __future__ import annotations
 
@@ -27,20 +29,20 @@ def expected(q, k, v, first: int, causal: bool, window, chunk: int, exact: bool)
     k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
     scores = torch.einsum("qhd,khd->hqk", q, k * q.shape[-1] ** -0.5)
     sq, sk = scores.shape[1:]
-    place = torch.arange(sq)[:, None] + sk - sq
+    position = torch.arange(sq)[:, None] + sk - sq
     key = torch.arange(sk)[None]
-    seen = (key >= first).expand(sq, sk).clone()
+    visible = (key >= first).expand(sq, sk).clone()
     left, right = (int(x) for x in window)
     right = 0 if causal else right
     if left >= 0:
-        seen &= key >= place - left
+        visible &= key >= position - left
     if right >= 0:
-        seen &= key <= place + right
+        visible &= key <= position + right
     if chunk:  # chunks count from the first key that is not padding
-        mine = torch.div(place - first, chunk, rounding_mode="floor")
-        seen &= mine == torch.div(key - first, chunk, rounding_mode="floor")
-    weights = scores.masked_fill(~seen, -math.inf).softmax(-1)
-    weights = weights.masked_fill(~seen.any(-1, keepdim=True), 0.0)
+        mine = torch.div(position - first, chunk, rounding_mode="floor")
+        visible &= mine == torch.div(key - first, chunk, rounding_mode="floor")
+    weights = scores.masked_fill(~visible, -math.inf).softmax(-1)
+    weights = weights.masked_fill(~visible.any(-1, keepdim=True), 0.0)
     return torch.einsum("hqk,khd->qhd", weights, v).to(dtype)
 
 
@@ -82,19 +84,19 @@ def test_cache(case) -> None:
     q = [torch.randn(n, heads, d, dtype=dtype) for n in queries]
     k, v = ([torch.randn(n, hk, d, dtype=dtype) for n in queries] for _ in range(2))
     pack = torch.cat if case["packed"] else torch.stack
-    told = {}
+    arguments = {}
     if case["packed"]:
         cu = F.pad(torch.tensor(queries).cumsum(0), (1, 0)).int()
-        told = {"cu_seqlens_q": cu, "max_seqlen_q": max(queries)}
+        arguments = {"cu_seqlens_q": cu, "max_seqlen_q": max(queries)}
     angle = torch.rand(sk, case["rotary"] // 2) * 2 * math.pi
     cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
-    turned = case["new"] and case["rotary"] > 0
+    rotated = case["new"] and case["rotary"] > 0
     if case["new"]:
-        told.update(k=pack(k), v=pack(v))
+        arguments.update(k=pack(k), v=pack(v))
         if case["packed"]:
-            told["cu_seqlens_k_new"] = cu
-    if turned:
-        told.update(rotary_cos=cos, rotary_sin=sin)
+            arguments["cu_seqlens_k_new"] = cu
+    if rotated:
+        arguments.update(rotary_cos=cos, rotary_sin=sin)
     plan = fa3.get_scheduler_metadata(
         batch, sq, sk, heads, hk, d, lengths, dtype, page_size=page, causal=causal,
         window_size=window, attention_chunk=chunk, num_splits=case["num_splits"],
@@ -104,7 +106,8 @@ def test_cache(case) -> None:
         pack(q), k_cache, v_cache, cache_seqlens=lengths, cache_batch_idx=index,
         cache_leftpad=pad, page_table=table, rotary_seqlens=lengths, causal=causal,
         window_size=window, attention_chunk=chunk, rotary_interleaved=case["interleaved"],
-        scheduler_metadata=plan, num_splits=case["num_splits"], return_softmax_lse=True, **told,
+        scheduler_metadata=plan, num_splits=case["num_splits"], return_softmax_lse=True,
+        **arguments,
     )  # fmt: skip
     assert lse.dtype == torch.float32 and len(rest) == 2
     assert lse.shape == ((heads, sum(queries)) if case["packed"] else (batch, heads, sq))
@@ -116,9 +119,9 @@ def test_cache(case) -> None:
             return cache[row] if table is None else cache[table[row].long()].flatten(0, 1)
 
         keys, values, query = of(k_before)[:used], of(v_before)[:used], q[n]
-        if turned:
+        if rotated:
 
-            def turn(x, together, used=used):
+            def rotate(x, together, used=used):
                 shape = x.shape
                 x = x.reshape(1, 1, -1, d) if together else x[None]
                 x = apply_rotary_emb(
@@ -126,28 +129,30 @@ def test_cache(case) -> None:
                 )
                 return x.reshape(shape)
 
-            query = turn(query, case["mode"] == "full")
+            query = rotate(query, case["mode"] == "full")
         if case["new"]:
-            appended = turn(k[n], False) if turned else k[n]
+            appended = rotate(k[n], False) if rotated else k[n]
             keys, values = torch.cat((keys, appended)), torch.cat((values, v[n]))
             assert torch.equal(of(v_cache)[: len(values)], values)
             torch.testing.assert_close(of(k_cache)[: len(keys)], keys, rtol=1e-3, atol=1e-3)
             keys = of(k_cache)[: len(keys)]
         first = 0 if pad is None else int(pad[n])
-        told_ = (query, keys, values, first, causal, window, chunk)
-        exact, plain = expected(*told_, True), expected(*told_, False)
+        arguments_ = (query, keys, values, first, causal, window, chunk)
+        exact, baseline = expected(*arguments_, True), expected(*arguments_, False)
         error = (outs[n] - exact).abs().max().item()
-        assert error <= 2 * (plain - exact).abs().max().item() + 1e-5
+        assert error <= 2 * (baseline - exact).abs().max().item() + 1e-5
 
 
 def test_rotary_seqlens_without_rotary() -> None:
-    """It has no effect, as upstream has it; still it must be a tensor."""
+    """It has no effect, as in upstream, but must be a tensor."""
     q, cache, used = torch.randn(2, 1, 2, 32), torch.randn(2, 9, 2, 32), ints(4, 9)
-    plain = fa3.flash_attn_with_kvcache(q, cache, cache, cache_seqlens=used)
-    told = fa3.flash_attn_with_kvcache(q, cache, cache, cache_seqlens=used, rotary_seqlens=used)
-    assert torch.equal(told, plain)
+    baseline = fa3.flash_attn_with_kvcache(q, cache, cache, cache_seqlens=used)
+    arguments = fa3.flash_attn_with_kvcache(
+        q, cache, cache, cache_seqlens=used, rotary_seqlens=used
+    )
+    assert torch.equal(arguments, baseline)
     assert torch.equal(
-        fa3._flash_attn_forward(q, cache, cache, seqused_k=used, seqlens_rotary=used)[0], plain
+        fa3._flash_attn_forward(q, cache, cache, seqused_k=used, seqlens_rotary=used)[0], baseline
     )
     for call in (
         lambda: fa3.flash_attn_with_kvcache(q, cache, cache, rotary_seqlens=3),
@@ -162,27 +167,34 @@ def test_lengths_beyond_the_table(append: bool) -> None:
     """Both interfaces name the table, as upstream's message does."""
     q, pages = torch.randn(1, 1, 2, 32), torch.randn(2, 16, 2, 32)
     new = {"k": torch.randn(1, 1, 2, 32), "v": torch.randn(1, 1, 2, 32)} if append else {}
-    told = {"cache_seqlens": ints(32 if append else 33), **new}
+    arguments = {"cache_seqlens": ints(32 if append else 33), **new}
     table = ints(1, 0).view(1, 2)
-    with pytest.raises(RuntimeError, match="^block_table: .* room for 32"):
-        flash_attn_with_kvcache(q, pages, pages.clone(), block_table=table, **told)
-    with pytest.raises(RuntimeError, match=r"^page_table \(block_table\): .* room for 32"):
-        fa3.flash_attn_with_kvcache(q, pages, pages.clone(), page_table=table, **told)
+    words = (
+        "exceeds the KV cache: sequence 0 has 32 keys and 1 new ones; its capacity is 32"
+        if append
+        else "has a capacity of 32 keys per sequence; sequence 0 has 33"
+    )
+    with pytest.raises(RuntimeError, match=f"^block_table {words}"):
+        flash_attn_with_kvcache(q, pages, pages.clone(), block_table=table, **arguments)
+    with pytest.raises(RuntimeError, match=rf"^page_table \(block_table\) {words}"):
+        fa3.flash_attn_with_kvcache(q, pages, pages.clone(), page_table=table, **arguments)
 
 
 def test_rows_of_the_page_table() -> None:
     q, pages = torch.randn(2, 1, 2, 32), torch.randn(6, 4, 2, 32)
     table, used = ints(0, 1, 2, 3, 4, 5).view(3, 2), ints(8, 3)
-    told = {"cache_seqlens": used}
+    arguments = {"cache_seqlens": used}
     mine = fa3.flash_attn_with_kvcache(
-        q, pages, pages, page_table=table, cache_batch_idx=ints(2, 0), **told
+        q, pages, pages, page_table=table, cache_batch_idx=ints(2, 0), **arguments
     )
     rows = table[[2, 0]]
-    assert torch.equal(mine, fa3.flash_attn_with_kvcache(q, pages, pages, page_table=rows, **told))
+    assert torch.equal(
+        mine, fa3.flash_attn_with_kvcache(q, pages, pages, page_table=rows, **arguments)
+    )
     for bad in (ints(3, 0), ints(-1, 0), ints(0, 1)[None], ints(0, 1).float()):
         with pytest.raises(ValueError, match="^cache_batch_idx"):
             fa3.flash_attn_with_kvcache(
-                q, pages, pages, page_table=table, cache_batch_idx=bad, **told
+                q, pages, pages, page_table=table, cache_batch_idx=bad, **arguments
             )
 
 

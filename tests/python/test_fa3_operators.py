@@ -1,4 +1,4 @@
-"""torch.ops.flash_attn_3: upstream's schemas, what the operators return, and what torch does with them."""
+"""torch.ops.flash_attn_3: upstream's schemas, results, compilation."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import warnings
 import pytest
 import torch
 from child import succeeds
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import flash_attn_interface as fa3
 from reference import attention
 
 ops = torch.ops.flash_attn_3
 
-# What upstream promises its callers; a schema may grow at its end, but never break these.
+# Upstream's schemas; new arguments at the end are compatible.
 SCHEMAS = {
     "fwd": "(Tensor q, Tensor k, Tensor v, Tensor(k_new!)? k_new=None, "
     "Tensor(v_new!)? v_new=None, Tensor? q_v=None, Tensor(out!)? out=None, "
@@ -107,8 +108,8 @@ def test_fwd_packed_with_lengths_in_use() -> None:
     close(out[None, :8], attention(q[None, :8], k[None, :5], v[None, :5], causal=True)[0])
 
 
-def test_fwd_scale_knows_nothing_of_q_v() -> None:
-    """As upstream: the functions take both head sizes into account, the operator q's alone."""
+def test_fwd_default_scale_ignores_q_v() -> None:
+    """As upstream: the functions take both head dimensions into account, the operator q's alone."""
     q, k, v = qkv()
     q_v = torch.randn(2, 7, 4, 32)
     joined = torch.cat((q, q_v), -1), torch.cat((k, v), -1), v
@@ -117,7 +118,7 @@ def test_fwd_scale_knows_nothing_of_q_v() -> None:
     close(fa3.flash_attn_func(q, k, v, qv=q_v), attention(*joined, scale=64**-0.5)[0])
 
 
-def test_fwd_appends_to_pages() -> None:
+def test_fwd_appends_to_paged_kv() -> None:
     q, k, v = torch.randn(2, 1, 4, 32), torch.randn(2, 1, 2, 32), torch.randn(2, 1, 2, 32)
     k_pages, v_pages = torch.randn(6, 4, 2, 32), torch.randn(6, 4, 2, 32)
     table = ints(5, 0, 3, 1).view(2, 2)
@@ -130,7 +131,7 @@ def test_fwd_appends_to_pages() -> None:
         close(out[n : n + 1], attention(q[n : n + 1], keys, values)[0])
 
 
-def test_fwd_lengths_of_queries_over_pages() -> None:
+def test_fwd_seqused_q_with_paged_kv() -> None:
     q, pages = torch.randn(2, 3, 4, 32), torch.randn(4, 4, 2, 32)
     table = ints(3, 2, 1, 0).view(2, 2)
     out, *_ = ops.fwd(q, pages, pages, seqused_q=ints(1, 3), seqused_k=ints(5, 8), page_table=table)
@@ -139,7 +140,7 @@ def test_fwd_lengths_of_queries_over_pages() -> None:
     close(out[:1, :1], attention(q[:1, :1], keys, keys)[0])
 
 
-def test_fwd_refuses_by_name() -> None:
+def test_fwd_rejects_by_name() -> None:
     q, k, v = qkv()
     with pytest.raises(ValueError, match="float8_e4m3fn"):
         ops.fwd(*(x.to(torch.float8_e4m3fn) for x in (q, k, v)), q_descale=torch.ones(2, 2))
@@ -149,7 +150,7 @@ def test_fwd_refuses_by_name() -> None:
         ops.fwd(q, k, v, k_new=k, v_new=v, seqused_k=ints(0, 0), seqused_q=ints(1, 1))
 
 
-def test_fwd_has_gradients() -> None:
+def test_fwd_is_differentiable() -> None:
     q, k, v = qkv(requires_grad=True)
     out, dout = ops.fwd(q, k, v, is_causal=True)[0], torch.randn(2, 7, 4, 32)
     expected = torch.autograd.grad(attention(q, k, v, causal=True)[0], (q, k, v), dout)
@@ -176,6 +177,22 @@ def test_bwd(given: bool) -> None:
     close(found[3], (dout * out).sum(-1).transpose(1, 2))
 
 
+def test_graphs_take_softmax_d_from_the_library() -> None:
+    q, k, v = qkv()
+    out, lse, *_ = ops.fwd(q, k, v, is_causal=True)
+    dout = torch.randn_like(out)
+
+    def call(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return ops.bwd(x, q, k, v, out, lse, is_causal=True)[:4]
+
+    graph = make_fx(call)(dout)
+    names = {str(node.target) for node in graph.graph.nodes if node.op == "call_function"}
+    assert "rocflash.backward.default" in names
+    assert not any(name.startswith(("aten.sum", "aten.mul", "aten._to_copy")) for name in names)
+    for a, b in zip(graph(dout), call(dout)):
+        assert torch.equal(a, b)
+
+
 def test_combine() -> None:
     """Upstream's way to lay parts out: the sequence is the last of lse's dimensions in memory."""
     parts = torch.randn(3, 2, 4, 7, 32).transpose(2, 3)
@@ -192,11 +209,11 @@ def test_combine() -> None:
     assert ops.fwd_combine(parts, lses, out_dtype=torch.float16)[0].dtype == torch.float16
 
 
-def test_metadata_in_a_buffer_of_the_caller() -> None:
+def test_metadata_in_a_caller_buffer() -> None:
     """Servers copy metadata into a buffer that graphs keep, and pass a slice of it."""
     lengths = ints(5, 9)
-    told = (2, 1, 9, 4, 2, 32, 32, torch.bfloat16, lengths)
-    plan = ops.get_scheduler_metadata(*told, page_size=16, is_causal=True, num_splits=3)
+    keywords = (2, 1, 9, 4, 2, 32, 32, torch.bfloat16, lengths)
+    plan = ops.get_scheduler_metadata(*keywords, page_size=16, is_causal=True, num_splits=3)
     assert plan.dtype == torch.int32 and plan.dim() == 1
     buffer = torch.zeros(64, dtype=torch.int32)
     buffer[: len(plan)] = plan
@@ -207,7 +224,7 @@ def test_metadata_in_a_buffer_of_the_caller() -> None:
         with pytest.raises(ValueError, match="^scheduler_metadata"):
             ops.fwd(q, k, v, scheduler_metadata=bad)
     with pytest.raises(ValueError, match="^seqused_k"):
-        ops.get_scheduler_metadata(3, *told[1:])
+        ops.get_scheduler_metadata(3, *keywords[1:])
 
 
 def test_opcheck() -> None:
@@ -261,7 +278,7 @@ def test_compile_gradients() -> None:
         close(a, b)
 
 
-def test_python_raw_calls_compile_whole() -> None:
+def test_python_raw_calls_compile_in_one_graph() -> None:
     """Upstream's private functions, through which others build their own autograd."""
     q, lengths = torch.randn(2, 9, 4, 32), torch.tensor([3, 4]).int()
 
@@ -281,10 +298,10 @@ import warnings, torch
 theirs = torch.library.Library("flash_attn_3", "DEF")
 theirs.define("fwd(Tensor q, Tensor k, Tensor v) -> Tensor")
 theirs.impl("fwd", lambda q, k, v: q + 1, "CPU")
-with warnings.catch_warnings(record=True) as seen:
+with warnings.catch_warnings(record=True) as recorded:
     warnings.simplefilter("always")
     import flash_attn_interface as fa3
-message, = [str(w.message) for w in seen if "flash_attn_3" in str(w.message)]
+message, = [str(w.message) for w in recorded if "flash_attn_3" in str(w.message)]
 assert "registered already" in message and fa3.operators_served_by in message, message
 assert fa3.operators_served_by != "rocflash"
 q = torch.ones(1, 2, 1, 8)
@@ -295,7 +312,7 @@ assert torch.equal(fa3.flash_attn_func(q, q, q), q)
 
 
 def test_registered_by_another_package() -> None:
-    """Import goes on, says who serves the operators, and leaves them all to that package."""
+    """The import succeeds, names the other package, and leaves all operators to it."""
     succeeds(FOREIGN)
 
 

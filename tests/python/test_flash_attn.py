@@ -1,4 +1,4 @@
-"""flash_attn's dense functions: a sample of upstream's own matrix, at upstream's tolerances."""
+"""flash_attn's dense functions: a sample of upstream's test matrix, at upstream's tolerances."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CASES = sample(
 
 
 def kept_share(s_dmask: torch.Tensor, weights: torch.Tensor) -> float:
-    """Of the weights that are not 0, how many dropout dropped."""
+    """The share of nonzero weights that dropout dropped."""
     there = weights > 0
     return ((s_dmask < 0) & there).sum().item() / max(there.sum().item(), 1)
 
@@ -73,20 +73,20 @@ def test_output_and_gradients(case: dict) -> None:
         "dropout_p": p,
     }
     exact, weights = attention(q, k, v, **options)
-    plain, weights_plain = attention(q, k, v, exact=False, **options)
-    check("out", out, exact, plain, 2, 1e-5 if causal else 0)
+    baseline, weights_baseline = attention(q, k, v, exact=False, **options)
+    check("out", out, exact, baseline, 2, 1e-5 if causal else 0)
     if p > 0:
         # exp(score - maximum), times the maximum's weight, is the weight.
         found = s_dmask.abs() * weights.amax(-1, keepdim=True)
         # Weights are made from the log-sum-exp, which f32 knows to 1e-6; upstream has no f32.
-        check("weights", found, weights, weights_plain, 2, 1e-5 if dtype == torch.float32 else 0)
+        check("weights", found, weights, weights_baseline, 2, 1e-5 if dtype == torch.float32 else 0)
         if not case["local"] and sq * sk > 10000:
             assert abs(kept_share(s_dmask, weights) - p) <= 0.01
     dout = torch.randn_like(out)
     grads = torch.autograd.grad(out, (q, k, v), dout)
     exact_grads = torch.autograd.grad(exact, (q, k, v), dout)
-    plain_grads = torch.autograd.grad(plain, (q, k, v), dout)
-    for name, *three in zip(("dq", "dk", "dv"), grads, exact_grads, plain_grads):
+    baseline_grads = torch.autograd.grad(baseline, (q, k, v), dout)
+    for name, *three in zip(("dq", "dk", "dv"), grads, exact_grads, baseline_grads):
         check(name, *three, 3, 1e-5 if causal else 0)
 
 
@@ -112,25 +112,25 @@ def test_packed(case: dict, packed: str) -> None:
     else:
         out = flash_attn_kvpacked_func(qkv[:, :, 0], qkv[:, :, 1:], causal=case["causal"])
     exact, _ = attention(*qkv.unbind(2), causal=case["causal"])
-    plain, _ = attention(*qkv.unbind(2), causal=case["causal"], exact=False)
-    check("out", out, exact, plain, 2, 1e-5)
+    baseline, _ = attention(*qkv.unbind(2), causal=case["causal"], exact=False)
+    check("out", out, exact, baseline, 2, 1e-5)
     dout = torch.randn_like(out)
-    three = (torch.autograd.grad(x, qkv, dout)[0] for x in (out, exact, plain))
+    three = (torch.autograd.grad(x, qkv, dout)[0] for x in (out, exact, baseline))
     check("dqkv", *three, 2, 1e-5)
 
 
 @pytest.mark.parametrize("d", [64, 128])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_sinks(dtype: torch.dtype, d: int) -> None:
-    """s_aux, which transformers looks for, and its gradient."""
+    """s_aux, which transformers checks for, and its gradient."""
     q, k, v = (torch.randn(2, 130, 4, d).to(dtype).requires_grad_() for _ in range(3))
     sinks = torch.randn(4).to(dtype).requires_grad_()
     out = flash_attn_func(q, k, v, causal=True, s_aux=sinks)
     exact, _ = attention(q, k, v, causal=True, sinks=sinks)
-    plain, _ = attention(q, k, v, causal=True, sinks=sinks, exact=False)
-    check("out", out, exact, plain, 2, 1e-5)
+    baseline, _ = attention(q, k, v, causal=True, sinks=sinks, exact=False)
+    check("out", out, exact, baseline, 2, 1e-5)
     dout = torch.randn_like(out)
-    grads = [torch.autograd.grad(x, (q, k, v, sinks), dout) for x in (out, exact, plain)]
+    grads = [torch.autograd.grad(x, (q, k, v, sinks), dout) for x in (out, exact, baseline)]
     for name, *three in zip(("dq", "dk", "dv", "dsinks"), *grads):
         check(name, *three, 3, 1e-5)
 
@@ -149,7 +149,7 @@ def test_one_query_one_key(dtype: torch.dtype) -> None:
     assert dq.abs().max() <= rounding and dk.abs().max() <= rounding
 
 
-def test_value_heads_of_another_size() -> None:
+def test_value_head_dim_differs() -> None:
     q, k = torch.randn(2, 50, 4, 96), torch.randn(2, 70, 2, 96)
     v = torch.randn(2, 70, 2, 48)
     out = flash_attn_func(q, k, v)

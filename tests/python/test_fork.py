@@ -1,4 +1,4 @@
-"""After fork() parent and children compute at the same time, and nobody's memory is anybody else's."""
+"""After fork() parent and children compute concurrently, with separate memory."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def by_numpy(arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def by_torch(arrays: list[np.ndarray]) -> np.ndarray:
-    """By the shortest way."""
+    """A call on the fast path."""
     return rocflash.attention(*map(torch.from_numpy, arrays), causal=True).numpy()
 
 
 def by_plan(arrays: list[np.ndarray]) -> np.ndarray:
-    """Sinks are none of the shortest way's."""
+    """A call with sinks, which the fast path does not support."""
     sinks = torch.zeros(4)
     return rocflash.attention(*map(torch.from_numpy, arrays), causal=True, sinks=sinks).numpy()
 
@@ -79,7 +79,7 @@ def ended_well(child: int) -> bool:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda f: f.__name__)
-def test_parent_and_children_at_once(way: Way) -> None:
+def test_parent_and_children_concurrently(way: Way) -> None:
     expected = [way(problem(seed)) for seed in range(CHILDREN + 1)]  # and memory is kept now
     ready, start = os.pipe()
 
@@ -124,7 +124,7 @@ def test_fork_while_another_thread_calls() -> None:
     assert all(good) and len(found) > 0 and sum(found) == 0
 
 
-def test_scratch_memory_is_private_and_not_inherited() -> None:
+def test_workspaces_are_private_and_not_inherited() -> None:
     by_numpy(problem(0))
     assert workspace._free
     kept = workspace.take(100)

@@ -1,4 +1,5 @@
-"""flash_attn and rocflash on a GPU: forward against torch in double, streams, graphs, refusals.
+"""flash_attn and rocflash on a GPU: forward against torch in double, streams, graphs, unsupported
+calls.
 
 test_gpu_gradients.py has what follows forward.
 
@@ -55,10 +56,10 @@ def worst(x: torch.Tensor, y: torch.Tensor) -> float:
 def agree(
     found: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: object
 ) -> None:
-    """By the project's rule: at most twice the error of plain attention in the same dtype."""
+    """The error bound: at most twice the error of naive attention in the same dtype."""
     exact, _ = attention(q, k, v, exact=True, **options)
-    plain, _ = attention(q, k, v, exact=False, **options)
-    assert worst(found, exact) <= 2 * worst(plain, exact) + 1e-5
+    baseline, _ = attention(q, k, v, exact=False, **options)
+    assert worst(found, exact) <= 2 * worst(baseline, exact) + 1e-5
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
@@ -95,7 +96,7 @@ def test_flash_attn_forward(case: dict) -> None:
     )
 
 
-def test_the_cpu_gives_the_same_dropout() -> None:
+def test_dropout_equals_that_of_the_cpu() -> None:
     q, k, v = tensors()
     options = {"dropout_p": 0.3, "rng_state": torch.tensor([5, 6]), "return_weights": True}
     _, here = rocflash.attention(q, k, v, **options)
@@ -104,7 +105,7 @@ def test_the_cpu_gives_the_same_dropout() -> None:
     assert worst(there, here) < 1e-3
 
 
-def test_packed_sequences() -> None:
+def test_varlen_sequences() -> None:
     lengths = [70, 1, 0, 129]
     q, k, v = (torch.randn(sum(lengths), 4, 64).to(torch.bfloat16) for _ in range(3))
     cu = torch.tensor([0, 70, 71, 71, 200], dtype=torch.int32)
@@ -118,7 +119,7 @@ def test_packed_sequences() -> None:
     assert torch.equal(found, out), "without max_seqlen, which is then found"
 
 
-def test_pages_of_a_cache() -> None:
+def test_paged_kv_cache() -> None:
     q, k, v = tensors(1, 64 * 3, 4, 2, 128, torch.bfloat16)
     order = torch.randperm(6)
     pages = [torch.empty(6, 64, 2, 128, dtype=torch.bfloat16) for _ in "kv"]
@@ -137,11 +138,14 @@ def test_pages_of_a_cache() -> None:
 
 
 @pytest.mark.parametrize(("page", "d"), [(16, 128), (24, 96), (64, 64), (256, 256), (16, 192)])
-def test_prompts_over_pages(page: int, d: int) -> None:
-    """Neither what a page holds behind the last key counts, nor numbers of pages that nobody needs."""
+def test_prefill_with_paged_kv(page: int, d: int) -> None:
+    """Neither rows after the last key of a page count, nor unused entries of the block table."""
     b, used = 2, [300, 389]
     each = -(-max(used) // page)
-    q, k, v = (torch.randn(b, n, h, d).to(torch.bfloat16) for n, h in ((170, 4), (max(used), 2), (max(used), 2)))
+    q, k, v = (
+        torch.randn(b, n, h, d).to(torch.bfloat16)
+        for n, h in ((170, 4), (max(used), 2), (max(used), 2))
+    )
     order = torch.randperm(b * each)
     table = order.reshape(b, each).to(torch.int32)
     pages = [torch.full((b * each, page, 2, d), torch.nan, dtype=torch.bfloat16) for _ in "kv"]
@@ -152,9 +156,9 @@ def test_prompts_over_pages(page: int, d: int) -> None:
                 cache[table[n, first // page], : len(rows)] = rows
         table[n, -(-length // page) :] = (-1, 2**31 - 1)[n]
     lengths = torch.tensor(used, dtype=torch.int32)
-    told = {"block_table": table.cuda(), "seqused_k": lengths.cuda(), "causal": True}
-    out = rocflash.attention(*on_gpu(q, *pages), **told)
-    near = rocflash.attention(*on_gpu(q, *pages), window=(90, 0), **told)
+    arguments = {"block_table": table.cuda(), "seqused_k": lengths.cuda(), "causal": True}
+    out = rocflash.attention(*on_gpu(q, *pages), **arguments)
+    near = rocflash.attention(*on_gpu(q, *pages), window=(90, 0), **arguments)
     for n, length in enumerate(used):
         part = [q[n : n + 1], *(x[n : n + 1, :length] for x in (k, v))]
         agree(out[n : n + 1], *part, causal=True)
@@ -171,7 +175,7 @@ def test_views_and_other_strides() -> None:
 
 
 def test_a_second_stream() -> None:
-    """The call waits for its own stream's work and for no other's."""
+    """The call waits for the work of its stream and of no other."""
     q, k, v = on_gpu(*tensors(512, 512, 8, 8, 128))
     expected = rocflash.attention(q, k, v, return_weights=True)
     stream = torch.cuda.Stream()
@@ -203,7 +207,7 @@ def test_a_graph() -> None:
 
 
 def test_the_first_call_of_a_process_may_be_captured(tmp_path: object) -> None:
-    """Loading kernels is no part of a capture, even where nothing was loaded before."""
+    """Loading kernels is not captured, even in the first call of a process."""
     code = (
         "import torch, rocflash\n"
         "q = torch.randn(1, 64, 2, 64, device='cuda', dtype=torch.float16)\n"
@@ -227,7 +231,7 @@ def test_torch_compile() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_another_device_than_the_current_one() -> None:
+def test_a_device_other_than_the_current_one() -> None:
     q, k, v = tensors()
     expected = rocflash.attention(*on_gpu(q, k, v))
     found = rocflash.attention(*(x.to("cuda:1") for x in (q, k, v)))
@@ -235,12 +239,12 @@ def test_another_device_than_the_current_one() -> None:
     assert torch.equal(found.cpu(), expected.cpu())
 
 
-def test_what_gpus_refuse() -> None:
+def test_unsupported_on_gpus() -> None:
     q, k, v = on_gpu(*tensors())
-    message = "q: dtype f64; GPU kernels take f32, f16 and bf16"
+    message = "q has dtype f64; GPU kernels take f32, f16 and bf16"
     with pytest.raises(rocflash.Unsupported, match=message):
         rocflash.attention(q.double(), k.double(), v.double())
-    with pytest.raises(rocflash.InvalidArgument, match=r"backend: 2 \(reference\)"):
+    with pytest.raises(rocflash.InvalidArgument, match=r"backend is 2 \(reference\)"):
         rocflash.attention(q, k, v, backend="reference")
-    with pytest.raises(rocflash.InvalidArgument, match="k: is on cpu"):
+    with pytest.raises(rocflash.InvalidArgument, match="k is on cpu"):
         rocflash.attention(q, k.cpu(), v)

@@ -1,4 +1,5 @@
-"""Clients on a GPU: their calls, rocflash's backends in servers with graphs, helpers, operators' names.
+"""Clients on a GPU: their calls, rocflash's backends in servers with graphs, helpers, operators'
+names.
 
 Needs a GPU that torch can use (CUDA or ROCm); skipped without one.
 """
@@ -47,8 +48,8 @@ def captured(step: Any) -> torch.cuda.CUDAGraph:
 
 @pytest.mark.parametrize("sinks", [False, True])
 def test_vllm_backend(sinks: bool) -> None:
-    told = {"sinks": torch.randn(4, device=GPU).to(DTYPE)} if sinks else {}
-    impl = cases.vllm_impl(sliding_window=9, **told)
+    arguments = {"sinks": torch.randn(4, device=GPU).to(DTYPE)} if sinks else {}
+    impl = cases.vllm_impl(sliding_window=9, **arguments)
     batch = cases.VllmBatch([20, 7, 33], [3, 7, 1], DTYPE, GPU)
     batch.fill(impl)
     metadata = cases.vllm_builder(GPU).build(0, batch.common())
@@ -60,11 +61,13 @@ def test_vllm_backend(sinks: bool) -> None:
         impl.forward(
             cases.layer(), batch.query, batch.key, batch.value, batch.cache, metadata, output
         )
-    close(output[:11], batch.expected(softmax_scale=0.2, window=(8, 0), **told))
+    close(output[:11], batch.expected(softmax_scale=0.2, window=(8, 0), **arguments))
 
 
 def test_vllm_backend_in_a_graph() -> None:
-    """Captured for one batch of decoding sequences, replayed for another with other lengths, pages and slots."""
+    """Captured for one batch of decoding sequences, replayed for another with other lengths, pages
+    and slots.
+    """
     impl = cases.vllm_impl()
     first = cases.VllmBatch([20, 7, 30], [1, 1, 1], DTYPE, GPU)
     builder = cases.vllm_builder(GPU)
@@ -100,7 +103,7 @@ def test_vllm_backend_in_a_graph() -> None:
 
 
 def test_fa3_decode_in_a_graph() -> None:
-    """The functions that servers' own builds have, with metadata in a buffer of theirs."""
+    """The functions of servers' builds, with metadata in a server buffer."""
     import flash_attn_interface as fa3
 
     make = client_calls.Inputs(GPU, DTYPE)
@@ -112,7 +115,8 @@ def test_fa3_decode_in_a_graph() -> None:
 
     def step() -> None:
         fa3.flash_attn_with_kvcache(
-            q, keys, values, cache_seqlens=used, page_table=table, causal=True, scheduler_metadata=plan, sinks=sinks,
+            q, keys, values, cache_seqlens=used, page_table=table, causal=True,
+            scheduler_metadata=plan, sinks=sinks,
             attention_chunk=None, out=out, k_descale=ones, v_descale=ones,
         )  # fmt: skip
 
@@ -145,7 +149,9 @@ def test_sglang_backend(page_size: int) -> None:
 
 @pytest.mark.parametrize("window", [False, True])
 def test_sglang_backend_in_a_graph(window: bool) -> None:
-    """Tables and lengths are made inside of the graph, from the requests that it is replayed for."""
+    """Tables and lengths are made inside of the graph, from the requests that it is replayed
+    for.
+    """
     runner = cases.SglangRunner(4, DTYPE, GPU, window)
     backend = runner.backend()
     layer = cases.sglang_layer(layer_id=int(window), sliding_window_size=6 if window else -1)
@@ -170,10 +176,11 @@ def test_sglang_backend_in_a_graph(window: bool) -> None:
         graph.replay()
         for n, (request, length) in enumerate(zip(requests, lengths)):
             keys = runner.keys_of(request, length, int(window))
-            told = {"window": (6, 0)} if window else {"causal": True}
+            arguments = {"window": (6, 0)} if window else {"causal": True}
             found = results[0][n : n + 1].view(1, 4, 32)
             close(
-                found, cases.attended(q[n : n + 1].view(1, 4, 32), *keys, softmax_scale=0.2, **told)
+                found,
+                cases.attended(q[n : n + 1].view(1, 4, 32), *keys, softmax_scale=0.2, **arguments),
             )
 
 
@@ -188,33 +195,33 @@ def test_rotary(dtype: torch.dtype, interleaved: bool) -> None:
     cos, sin = angles.cos(), angles.sin()
     qkv = torch.randn(2, 65, 3, 5, 48, device=GPU).to(dtype)
     x = qkv[:, :, 1]
-    told = {"interleaved": interleaved}
-    expected = rotary.formula(x, cos[3:68], sin[3:68], **told)
-    assert torch.equal(apply_rotary(x, cos, sin, seqlen_offsets=3, **told), expected)
+    arguments = {"interleaved": interleaved}
+    expected = rotary.formula(x, cos[3:68], sin[3:68], **arguments)
+    assert torch.equal(apply_rotary(x, cos, sin, seqlen_offsets=3, **arguments), expected)
     own = qkv.clone()
-    apply_rotary(own[:, :, 1], cos, sin, seqlen_offsets=3, inplace=True, **told)
+    apply_rotary(own[:, :, 1], cos, sin, seqlen_offsets=3, inplace=True, **arguments)
     assert torch.equal(own[:, :, 1], expected) and torch.equal(own[:, :, ::2], qkv[:, :, ::2])
     offsets = torch.tensor([3, 7], device=GPU, dtype=torch.int32)
     packed = x.flatten(0, 1)
     cu = torch.tensor([0, 65, 130], device=GPU, dtype=torch.int32)
     with servers.nothing_read("cuda"):
-        found = apply_rotary(packed, cos, sin, offsets, cu, 65, **told)
-        again = apply_rotary(x, cos, sin, offsets, **told)
+        found = apply_rotary(packed, cos, sin, offsets, cu, 65, **arguments)
+        again = apply_rotary(x, cos, sin, offsets, **arguments)
     assert torch.equal(found[:65], expected[0]) and torch.equal(again.flatten(0, 1), found)
     leaf = x.clone().requires_grad_()
     dout = torch.randn_like(leaf)
-    (dx,) = torch.autograd.grad(apply_rotary(leaf, cos, sin, **told), leaf, dout)
-    assert torch.equal(dx, rotary.formula(dout, cos[:65], sin[:65], conjugate=True, **told))
+    (dx,) = torch.autograd.grad(apply_rotary(leaf, cos, sin, **arguments), leaf, dout)
+    assert torch.equal(dx, rotary.formula(dout, cos[:65], sin[:65], conjugate=True, **arguments))
     into, results = x.clone(), []
 
     def step() -> None:
-        results[:] = [apply_rotary(into, cos, sin, offsets, **told)]
+        results[:] = [apply_rotary(into, cos, sin, offsets, **arguments)]
 
     graph = captured(step)
     into.copy_(torch.randn_like(into))
     offsets.fill_(1)
     graph.replay()
-    assert torch.equal(results[0], rotary.formula(into, cos[1:66], sin[1:66], **told))
+    assert torch.equal(results[0], rotary.formula(into, cos[1:66], sin[1:66], **arguments))
 
 
 def test_cross_entropy_memory() -> None:
@@ -234,18 +241,20 @@ def test_cross_entropy_memory() -> None:
     torch.testing.assert_close(own.detach()[:4].double(), exact.grad, rtol=0.01, atol=1e-4)
 
 
-def test_dropout_is_replayed_from_the_host() -> None:
-    """rng_state lies on the GPU, as upstream's, and backward neither waits for it nor breaks a capture."""
+def test_dropout_is_replayed_without_synchronization() -> None:
+    """rng_state is on the GPU, as upstream's, and backward neither synchronizes for it nor breaks a
+    capture.
+    """
     from flash_attn.flash_attn_interface import _flash_attn_backward, _flash_attn_forward
 
     q, k, v = (torch.randn(2, 64, 4, 64, device=GPU).to(DTYPE) for _ in range(3))
-    told = (0.3, 0.125, True, -1, -1, 0.0, None)
+    arguments = (0.3, 0.125, True, -1, -1, 0.0, None)
     found = []
 
     def step() -> None:
-        out, lse, _, state = _flash_attn_forward(q, k, v, *told, False)
+        out, lse, _, state = _flash_attn_forward(q, k, v, *arguments, False)
         grads = [torch.empty_like(x) for x in (q, k, v)]
-        _flash_attn_backward(q, q, k, v, out, lse, *grads, *told, False, state)
+        _flash_attn_backward(q, q, k, v, out, lse, *grads, *arguments, False, state)
         found[:] = [out, state, *grads]
 
     captured(step).replay()
@@ -260,11 +269,11 @@ def test_dropout_is_replayed_from_the_host() -> None:
         close(a, b)
 
 
-def test_operators_names() -> None:
-    from test_operator_names import Seen
+def test_operator_names() -> None:
+    from test_operator_names import Recorder
 
     q, k, v = (torch.randn(2, 64, 4, 64, device=GPU).to(DTYPE).requires_grad_() for _ in range(3))
-    mode = Seen()
+    mode = Recorder()
     with mode:
         flash_attn_func(q, k, v, causal=True).sum().backward()
     assert mode.names == [
@@ -291,7 +300,7 @@ def test_transformers(kind: str) -> None:
     torch.testing.assert_close(found[mask.bool()], expected[mask.bool()], rtol=1e-2, atol=1e-3)
 
 
-def test_torch_takes_rocflash() -> None:
+def test_torch_activates_rocflash() -> None:
     """varlen_attn, by torch's registry of implementations."""
     attention = pytest.importorskip("torch.nn.attention")
     if not hasattr(attention, "activate_flash_attention_impl"):

@@ -1,7 +1,8 @@
-"""rocflash.distributed on a GPU: 2 and 4 processes that share one card, over gloo, each on a stream of its own.
+"""rocflash.distributed on a GPU: 2 and 4 processes that share one GPU, over gloo, each on a stream
+of its own.
 
-Skipped without a GPU that torch can use. ROCFLASH_TEST_DEVICE=cpu runs the same cases on the CPU, which shows that the tests
-themselves are right.
+Skipped without a GPU that torch can use. ROCFLASH_TEST_DEVICE=cpu runs the same cases on the CPU,
+to test the tests.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pytest
 import torch
 from ranks import Ranks
 from test_distributed import by_ranks, listed, name_of
-from test_distributed_habits import check_decode
+from test_distributed_integration import check_decode
 
 DEVICE = os.environ.get("ROCFLASH_TEST_DEVICE", "cuda")
 pytestmark = pytest.mark.skipif(
@@ -36,9 +37,12 @@ def four() -> Iterator[Ranks]:
 def test_against_the_reference(four: Ranks, case: dict[str, Any]) -> None:
     case = {**case, "device": DEVICE}
     found = by_ranks(four, case)
-    if cases.over_the_bound(found):  # one unlucky element does not decide: sixteen draws do
-        draws = [found] + [by_ranks(four, {**case, "seed": 10_000 * n + case["seed"]}) for n in range(1, 16)]
-        wrong = cases.judged_on_the_whole(draws)
+    # The maximum over elements varies: average it over sixteen draws.
+    if cases.over_the_bound(found):
+        draws = [found] + [
+            by_ranks(four, {**case, "seed": 10_000 * n + case["seed"]}) for n in range(1, 16)
+        ]
+        wrong = cases.over_the_bound_on_average(draws)
         assert not wrong, wrong
 
 

@@ -1,4 +1,4 @@
-"""Few queries over long caches on a GPU: workgroups share the keys, and a second launch merges what they have.
+"""Decode over long KV caches on a GPU: split-KV and the combine kernel.
 
 Against torch in double, by the project's rule. Needs a GPU that torch can use; skipped without one.
 """
@@ -33,8 +33,8 @@ def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, used: list[int]) ->
 
 def agree(found: torch.Tensor, given: tuple[torch.Tensor, ...], used: list[int]) -> None:
     true = exact(*(x.double() for x in given), used)
-    plain = (exact(*given, used).double() - true).abs().max().item()
-    assert (found.double() - true).abs().max().item() <= 2 * plain + 1e-6
+    baseline = (exact(*given, used).double() - true).abs().max().item()
+    assert (found.double() - true).abs().max().item() <= 2 * baseline + 1e-6
 
 
 class Cache:
@@ -42,11 +42,11 @@ class Cache:
         torch.manual_seed(keys + d + queries + size)
         self.q = torch.randn(4, queries, HEADS, d, dtype=dtype, device="cuda")
         self.k, self.v = torch.randn(2, 4, keys, KV_HEADS, d, dtype=dtype, device="cuda").unbind()
-        self.told: dict = {"causal": True}
+        self.arguments: dict = {"causal": True}
         self.pages = self.k, self.v
         if size:
             table = torch.randperm(4 * keys // size, device="cuda")
-            self.told["page_table"] = table.view(4, -1).int()
+            self.arguments["page_table"] = table.view(4, -1).int()
             self.pages = tuple(
                 torch.empty_like(x)
                 .view(-1, size, KV_HEADS, d)
@@ -55,7 +55,7 @@ class Cache:
             )
 
     def decode(self, used: torch.Tensor, **more: object) -> torch.Tensor:
-        return rocflash.decode(self.q, *self.pages, cache_seqlens=used, **self.told, **more)[0]
+        return rocflash.decode(self.q, *self.pages, cache_seqlens=used, **self.arguments, **more)[0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -70,7 +70,7 @@ def test_all_lengths(dtype: torch.dtype, d: int, queries: int, size: int, splits
     assert torch.equal(found, cache.decode(lengths, num_splits=splits))  # the same bits
 
 
-def test_numbers_that_are_not_finite() -> None:
+def test_non_finite_values() -> None:
     cache = Cache(16384, 128, torch.bfloat16, 1, 0)
     used = torch.full((4,), 16384, dtype=torch.int32, device="cuda")
     cache.v[1, 12345, 0, 7] = torch.inf
@@ -84,7 +84,7 @@ def test_numbers_that_are_not_finite() -> None:
     assert found[2, 0, : HEADS // 2].isfinite().all() and found[2, 0, HEADS // 2 :].isnan().all()
 
 
-def test_a_graph_of_other_lengths() -> None:
+def test_a_graph_replayed_with_other_lengths() -> None:
     cache = Cache(32768, 128, torch.bfloat16, 2, 16)
     used = torch.full((4,), 32768, dtype=torch.int32, device="cuda")
     cache.decode(used)

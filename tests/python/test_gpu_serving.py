@@ -1,4 +1,4 @@
-"""What serves on a GPU: rows that are keys and values at once, mixed caches, hostile tables, arrays, transformers.
+"""Serving on a GPU: MLA, mixed dtypes, invalid tables, arrays, transformers.
 
 Needs a GPU that torch can use (CUDA or ROCm); skipped without one.
 """
@@ -42,14 +42,14 @@ def latent(heads: int, queries: int = 1, keys: int = 300, dtype: torch.dtype = t
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("heads", [16, 40, 128])
-def test_values_within_keys(heads: int, dtype: torch.dtype) -> None:
+def test_mla_decode(heads: int, dtype: torch.dtype) -> None:
     q, rows = latent(heads, 2, dtype=dtype)
     there = rows.cuda()
     out, _ = rocflash.decode(q.cuda(), there, there[..., :512], causal=True)
     agree(out, q, rows, rows[..., :512], causal=True)
 
 
-def test_values_within_keys_in_pages_and_appended() -> None:
+def test_mla_with_paged_kv_and_append() -> None:
     q, rows = latent(24)
     new = torch.randn(2, 1, 1, 576).bfloat16()
     pages = torch.zeros(12, 64, 1, 576, dtype=torch.bfloat16, device="cuda")
@@ -68,19 +68,19 @@ def test_values_within_keys_in_pages_and_appended() -> None:
 
 
 @pytest.mark.parametrize("heads, size", [(16, 8), (32, 64), (64, 24), (128, 64)])
-def test_values_within_keys_in_a_graph_of_other_lengths(heads: int, size: int) -> None:
-    """Captured once; lengths and tables change, what lies behind the keys in use is NaN."""
+def test_mla_in_a_graph_with_other_lengths(heads: int, size: int) -> None:
+    """Captured once; lengths and tables change, rows after the keys in use are NaN."""
     q, rows = latent(heads, keys=1536)
     there, pages = q.cuda(), torch.full((3 * 1536 // size, size, 1, 576), float("nan"))
     table = torch.randperm(len(pages)).view(3, -1)[:2].int()
     pages[table.long().flatten()] = rows.float().view(-1, size, 1, 576)
     cache, named = pages.bfloat16().cuda(), table.cuda()
     used = torch.tensor([1536, 1536], dtype=torch.int32, device="cuda")
-    told = {"page_table": named, "cache_seqlens": used}
-    rocflash.decode(there, cache, cache[..., :512], **told)
+    arguments = {"page_table": named, "cache_seqlens": used}
+    rocflash.decode(there, cache, cache[..., :512], **arguments)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out, _ = rocflash.decode(there, cache, cache[..., :512], **told)
+        out, _ = rocflash.decode(there, cache, cache[..., :512], **arguments)
     for lengths in ([1536, 1536], [1, 700], [64, 0], [1000, 129]):
         used.copy_(torch.tensor(lengths))
         clean = cache.clone()
@@ -89,29 +89,29 @@ def test_values_within_keys_in_a_graph_of_other_lengths(heads: int, size: int) -
                 cache[named[n, length // size], length % size :] = float("nan")
         graph.replay()
         for n, length in enumerate(lengths):
-            seen = rows[n : n + 1, :length]
+            recorded = rows[n : n + 1, :length]
             if length:
-                agree(out[n : n + 1], q[n : n + 1], seen, seen[..., :512])
+                agree(out[n : n + 1], q[n : n + 1], recorded, recorded[..., :512])
             else:
                 assert not out[n].any()
         cache.copy_(clean)
 
 
-def test_qv_over_one_buffer() -> None:
-    """As servers of DeepSeek's models call FA3: 64 columns of keys behind 512 of values."""
+def test_qv_with_one_buffer() -> None:
+    """As servers of DeepSeek's models call FA3: 64 columns of keys after 512 of values."""
     q, rows = latent(16)
     there, whole = rows.cuda(), q.cuda()
-    told = {"cache_seqlens": torch.tensor([300, 177]).int().cuda(), "softmax_scale": 192**-0.5}
+    arguments = {"cache_seqlens": torch.tensor([300, 177]).int().cuda(), "softmax_scale": 192**-0.5}
     out = fa3.flash_attn_with_kvcache(
         whole[..., 512:].contiguous(), there[..., 512:], there[..., :512],
-        qv=whole[..., :512].contiguous(), **told,
+        qv=whole[..., :512].contiguous(), **arguments,
     )  # fmt: skip
-    expected, _ = rocflash.decode(whole, there, there[..., :512], **told)
+    expected, _ = rocflash.decode(whole, there, there[..., :512], **arguments)
     assert torch.equal(out, expected)
 
 
 @pytest.mark.parametrize("cache", [torch.float16, torch.bfloat16])
-def test_half_caches_under_float_queries(cache: torch.dtype) -> None:
+def test_half_caches_with_float_queries(cache: torch.dtype) -> None:
     q, k, v = torch.randn(2, 3, 8, 64), *(torch.randn(2, 500, 2, 64).to(cache) for _ in "kv")
     k_new, v_new = (torch.randn(2, 3, 2, 64).to(cache) for _ in "kv")
     used = torch.tensor([400, 17]).int()
@@ -129,8 +129,8 @@ HOSTILE = [-1, -(2**31), 2**31 - 1, 12, 1 << 20]
 
 
 @pytest.mark.parametrize("d, dv, hk", [(128, 128, 2), (576, 512, 1), (64, 64, 4)])
-def test_hostile_tables_and_lengths(d: int, dv: int, hk: int) -> None:
-    """Wrong pages and lengths give wrong answers to their own sequences, and touch nothing else."""
+def test_invalid_tables_and_lengths(d: int, dv: int, hk: int) -> None:
+    """Invalid pages and lengths affect only their own sequences."""
     pages, size, heads = 12, 16, 4 * hk
     guard = torch.full((3, pages, size, hk, d), float("nan"), dtype=torch.float16, device="cuda")
     guard[1] = torch.randn(pages, size, hk, d).half()
@@ -161,22 +161,20 @@ def test_hostile_tables_and_lengths(d: int, dv: int, hk: int) -> None:
 
 @pytest.mark.parametrize("d, dv, hk", [(128, 128, 2), (576, 512, 1), (256, 256, 1)])
 @pytest.mark.parametrize("size", [0, 16])
-def test_what_lies_beyond_the_used_length_has_no_influence(
-    d: int, dv: int, hk: int, size: int
-) -> None:
+def test_unused_rows_of_the_cache_have_no_influence(d: int, dv: int, hk: int, size: int) -> None:
     q = torch.randn(3, 2, 4 * hk, d, dtype=torch.bfloat16, device="cuda")
     keys = torch.randn(3, 640, hk, d, dtype=torch.bfloat16, device="cuda")
     used = torch.tensor([0, 333, 640], dtype=torch.int32, device="cuda")
-    told: dict = {"cache_seqlens": used, "causal": True}
+    arguments: dict = {"cache_seqlens": used, "causal": True}
     if size:
-        told["page_table"] = torch.arange(3 * 640 // size, device="cuda").view(3, -1).int()
+        arguments["page_table"] = torch.arange(3 * 640 // size, device="cuda").view(3, -1).int()
 
     def computed(keys: torch.Tensor) -> torch.Tensor:
         values = keys[..., :dv] if dv < d else keys.flip(-1)
         if size:
             keys, values = (x.reshape(-1, size, hk, x.shape[-1]) for x in (keys, values))
             values = keys[..., :dv] if dv < d else values
-        return rocflash.decode(q, keys, values, **told)[0]
+        return rocflash.decode(q, keys, values, **arguments)[0]
 
     clean = computed(keys)
     for odd in (float("nan"), float("inf")):
@@ -188,15 +186,15 @@ def test_what_lies_beyond_the_used_length_has_no_influence(
 
 
 def test_decode_of_arrays() -> None:
-    """Any array that speaks DLPack, on the GPU too."""
+    """Arrays with DLPack on the GPU."""
     q, k = torch.randn(2, 1, 8, 64).half().cuda(), torch.randn(2, 700, 2, 64).half().cuda()
     used = torch.tensor([700, 31]).int().cuda()
     expected, _ = rocflash.decode(q, k, k, cache_seqlens=used)
     out = torch.empty_like(q)
     torch.cuda.synchronize()  # arrays run on the default stream
     arrays = [Speaks(x) for x in (q, k, k)]
-    told = {"cache_seqlens": Speaks(used), "out": Speaks(out), "want_lse": False}
-    rocflash.decode(*arrays, **told)
+    arguments = {"cache_seqlens": Speaks(used), "out": Speaks(out), "want_lse": False}
+    rocflash.decode(*arrays, **arguments)
     torch.cuda.synchronize()
     assert torch.equal(out, expected)
 
@@ -211,19 +209,21 @@ def test_the_serving_example(cache: str) -> None:
 
 
 def test_generate_with_static_caches_and_graphs() -> None:
-    """transformers compiles the decoding step, and torch captures it in a graph; prefill runs as it is."""
+    """transformers compiles the decoding step, and torch captures it in a graph; prefill runs as it
+    is.
+    """
     transformers = pytest.importorskip("transformers")
     from test_transformers import bridge, models
     from torch._dynamo.utils import counters
 
     eager, ours = (m.cuda().eval() for m in models("llama", bridge.NAME))
     tokens = torch.randint(3, 97, (2, 9)).cuda()
-    told = {"max_new_tokens": 12, "do_sample": False}
-    expected = eager.generate(tokens, **told)
-    assert torch.equal(ours.generate(tokens, **told), expected)
-    static = {"cache_implementation": "static", **told}
+    arguments = {"max_new_tokens": 12, "do_sample": False}
+    expected = eager.generate(tokens, **arguments)
+    assert torch.equal(ours.generate(tokens, **arguments), expected)
+    static = {"cache_implementation": "static", **arguments}
     assert torch.equal(ours.generate(tokens, disable_compile=True, **static), expected)
-    # Without a compiler of kernels, which would take most of a minute: graphs are what is tested.
+    # Without kernel compilation, which would take most of a minute: the test is about graphs.
     graphs = transformers.CompileConfig(backend="cudagraphs", mode=None, dynamic=False)
     torch._dynamo.reset()  # other tests have compiled, too
     counters.clear()
@@ -239,5 +239,5 @@ def test_generate_with_flash_attention_2() -> None:
 
     eager, ours = (m.cuda().eval() for m in models("llama", "flash_attention_2"))
     tokens = torch.randint(3, 97, (2, 9)).cuda()
-    told = {"max_new_tokens": 12, "do_sample": False}
-    assert torch.equal(ours.generate(tokens, **told), eager.generate(tokens, **told))
+    arguments = {"max_new_tokens": 12, "do_sample": False}
+    assert torch.equal(ours.generate(tokens, **arguments), eager.generate(tokens, **arguments))

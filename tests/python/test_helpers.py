@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -47,8 +48,8 @@ def test_padding() -> None:
     taken, residual = IndexFirstAxisResidual.apply(leaf, torch.tensor([2, 0]))
     (10 * taken.sum() + residual.sum()).backward()
     assert leaf.grad[:, 0].tolist() == [11, 1, 11]  # both branches reach it
-    told = torch.tensor([[2, 1, 0, 0], [4, 0, 0, 0]])
-    packed, indices, cu, longest = unpad_input_for_concatenated_sequences(x, told)
+    arguments = torch.tensor([[2, 1, 0, 0], [4, 0, 0, 0]])
+    packed, indices, cu, longest = unpad_input_for_concatenated_sequences(x, arguments)
     assert (
         indices.tolist() == [0, 1, 2, 4, 5, 6, 7] and cu.tolist() == [0, 2, 3, 7] and longest == 4
     )
@@ -56,7 +57,7 @@ def test_padding() -> None:
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rotary(interleaved: bool) -> None:
-    """Offsets, packed rows, in place, the inverse, and gradients, against the plain formula."""
+    """Offsets, packed rows, in place, the inverse, and gradients, against the baseline formula."""
     x = torch.randn(2, 7, 3, 20, requires_grad=True)
     angles = torch.rand(30, 8) * 6
     cos, sin = angles.cos(), angles.sin()
@@ -83,7 +84,7 @@ def test_rotary(interleaved: bool) -> None:
     own = x.detach().clone()
     assert apply_rotary(own, cos, sin, interleaved=interleaved, inplace=True) is own
     torch.testing.assert_close(own, out)
-    with pytest.raises(ValueError, match="^cos: 30 positions"):
+    with pytest.raises(ValueError, match="^cos has 30 positions; it must have"):
         apply_rotary(x, cos, sin, seqlen_offsets=25)
 
 
@@ -92,7 +93,9 @@ def test_rotary(interleaved: bool) -> None:
 def test_rotary_is_one_call(
     dtype: torch.dtype, interleaved: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """vLLM's vision models and ModernBERT: views, in place, tables of either dtype. The bits are the formula's."""
+    """vLLM's vision models and ModernBERT: views, in place, tables of either dtype. The bits are
+    the formula's.
+    """
     from rocflash._torch import calls, rotary
 
     count = []
@@ -104,34 +107,35 @@ def test_rotary_is_one_call(
     for tables in (dtype, torch.float32):
         cos, sin = angles.cos().to(tables), angles.sin().to(tables)
         for conjugate in (False, True):
-            told = {"interleaved": interleaved, "conjugate": conjugate}
-            expected = rotary.formula(x, cos[:33], sin[:33], **told)
-            assert torch.equal(apply_rotary(x, cos, sin, **told), expected)
+            arguments = {"interleaved": interleaved, "conjugate": conjugate}
+            expected = rotary.formula(x, cos[:33], sin[:33], **arguments)
+            assert torch.equal(apply_rotary(x, cos, sin, **arguments), expected)
             own = qkv.clone()
             assert (
-                apply_rotary(own[:, :, 1], cos, sin, inplace=True, **told).data_ptr()
+                apply_rotary(own[:, :, 1], cos, sin, inplace=True, **arguments).data_ptr()
                 == own[:, :, 1].data_ptr()
             )
             assert torch.equal(own[:, :, 1], expected)
             assert torch.equal(own[:, :, ::2], qkv[:, :, ::2])
-    # Packed, where the last rows belong to no sequence; int64 lengths and offsets as some pass them.
+    # Packed, where the last rows belong to no sequence; int64 lengths and offsets as some pass
+    # them.
     cu, offsets = torch.tensor([0, 30, 30, 64]), torch.tensor([3, 0, 6])
     rows = qkv[:, :, 0].flatten(0, 1).clone()
     before = rows.clone()
-    told = {"cu_seqlens": cu, "max_seqlen": 34, "interleaved": interleaved}
-    apply_rotary(rows, cos, sin, seqlen_offsets=offsets, inplace=True, **told)
+    arguments = {"cu_seqlens": cu, "max_seqlen": 34, "interleaved": interleaved}
+    apply_rotary(rows, cos, sin, seqlen_offsets=offsets, inplace=True, **arguments)
     for first, begin, end in ((3, 0, 30), (6, 30, 64)):
         at = slice(first, first + end - begin)
         assert torch.equal(
             rows[begin:end], rotary.formula(before[begin:end], cos[at], sin[at], interleaved)
         )
     assert torch.equal(rows[64:], before[64:])
-    shifted = apply_rotary(before[:64], cos, sin, seqlen_offsets=2, **told)
+    shifted = apply_rotary(before[:64], cos, sin, seqlen_offsets=2, **arguments)
     assert torch.equal(
         shifted[30:64], rotary.formula(before[30:64], cos[2:36], sin[2:36], interleaved)
     )
     assert len(count) == 10
-    # Whoever watches sees torch's operators, and the same numbers.
+    # A mode gets torch's operators, and the same numbers.
     compiled = torch.compile(apply_rotary, backend="aot_eager")
     torch.testing.assert_close(
         compiled(x, cos, sin, interleaved=interleaved),
@@ -139,47 +143,127 @@ def test_rotary_is_one_call(
     )
 
 
-def test_rotary_refuses() -> None:
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("form", ["x", "view", "packed", "qkv", "grouped qkv", "kv"])
+def test_rotary_in_place_on_leaves(form: str, interleaved: bool) -> None:
+    """As upstream's: a leaf that requires a gradient is written to, and the result has the
+    gradient.
+    """
+    angles = torch.rand(9, 6) * 6
+    tables = (angles.cos(), angles.sin())
+    qkv, grouped = torch.randn(2, 7, 3, 4, 16), torch.randn(2, 7, 4 + 2 * 2, 16)
+    cu = torch.tensor([0, 7, 14]).int()
+    where: Any = ...  # what is rotated
+    leaf, call = qkv[:, :, 0].clone(), lambda x: apply_rotary_emb(x, *tables, interleaved, True)
+    if form == "view":
+        leaf, where = qkv.clone(), (slice(None), slice(None), 1)
+        call = lambda x: apply_rotary_emb(x[where], *tables, interleaved, True)  # noqa: E731
+    elif form == "packed":
+        leaf = leaf.flatten(0, 1)
+        call = lambda x: apply_rotary_emb(  # noqa: E731
+            x, *tables, interleaved, True, cu_seqlens=cu, max_seqlen=7
+        )
+    elif form == "qkv":
+        leaf, where = qkv.clone(), (slice(None), slice(None), slice(2))
+        call = lambda x: apply_rotary_emb_qkv_(x, *tables, interleaved=interleaved)  # noqa: E731
+    elif form == "grouped qkv":
+        leaf, where = grouped.clone(), (slice(None), slice(None), slice(6))
+        call = lambda x: apply_rotary_emb_qkv_(  # noqa: E731
+            x, *tables, interleaved=interleaved, num_heads_q=4
+        )
+    elif form == "kv":
+        leaf, where = qkv[:, :, :2].clone(), (slice(None), slice(None), 0)
+        call = lambda x: apply_rotary_emb_kv_(x, *tables, interleaved)  # noqa: E731
+    before = leaf.clone()
+    x = leaf.requires_grad_()
+    out = call(x)
+    assert out.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+    own = before.clone()
+    with torch.no_grad():
+        right = call(own)
+    assert torch.equal(out, right) and torch.equal(x, own)
+    dout = torch.randn_like(out)
+    given = dout.clone()
+    out.backward(given)
+    assert torch.equal(given, dout)
+    # The rotation is orthogonal: <out, dout> is <x, dx>, and what is not rotated keeps its
+    # gradient.
+    assert x.grad is not None
+    torch.testing.assert_close((before * x.grad).sum(), (right * dout).sum())
+    rest = torch.ones_like(before, dtype=torch.bool)
+    rest[where][..., :12] = False
+    full = (
+        dout
+        if form != "view"
+        else torch.zeros_like(before).index_copy(2, torch.tensor([1]), dout[:, :, None])
+    )
+    assert torch.equal(x.grad[rest], full[rest])
+    assert not torch.equal(x.grad, full)
+
+
+def test_an_earlier_use_of_a_rotated_leaf_is_noticed() -> None:
+    angles = torch.rand(7, 8)
+    x = torch.randn(2, 7, 3, 16, requires_grad=True)
+    squares = x.square().sum()
+    apply_rotary_emb(x, angles.cos(), angles.sin(), inplace=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        squares.backward()
+
+
+def test_upstreams_triton_kernel_is_absent() -> None:
+    with pytest.raises(ImportError, match="^rotary_kernel is upstream's Triton kernel"):
+        from flash_attn.ops.triton.rotary import rotary_kernel  # noqa: F401
+
+
+def test_rotary_rejects() -> None:
     x, table = torch.randn(2, 7, 3, 16), torch.randn(9, 8)
     packed, cu = x.flatten(0, 1), torch.tensor([0, 7, 14]).int()
-    for call, told, words in (
-        (x, {"seqlen_offsets": 3}, "^cos: 9 positions, but positions 3 to 9 are used"),
-        (x, {"seqlen_offsets": torch.tensor([0, 3])}, "^cos: 9 positions; sequence 1 needs 10"),
-        (x, {"seqlen_offsets": torch.tensor([-1, 0])}, "^first: -1 for sequence 0"),
-        (x, {"seqlen_offsets": torch.tensor([1])}, "^seqlen_offsets: shape"),
-        (packed, {"cu_seqlens": cu}, "^max_seqlen: is None"),
-        (packed, {"cu_seqlens": cu, "max_seqlen": 6}, "^max_seqlen: 6; a sequence has 7 rows"),
-        (packed, {"cu_seqlens": cu + 1, "max_seqlen": 7}, "^cu_seqlens: ends with 15"),
-        (packed, {}, "^x: shape"),
-        (x, {"cu_seqlens": cu, "max_seqlen": 7}, "^x: shape"),
+    for call, arguments, words in (
+        (x, {"seqlen_offsets": 3}, "^cos has 9 positions; it must have those used, 3 to 9"),
+        (
+            x,
+            {"seqlen_offsets": torch.tensor([0, 3])},
+            "^cos has 9 positions; sequence 1 requires 10",
+        ),
+        (x, {"seqlen_offsets": torch.tensor([-1, 0])}, "^first is -1 for sequence 0"),
+        (x, {"seqlen_offsets": torch.tensor([1])}, "^seqlen_offsets has shape"),
+        (packed, {"cu_seqlens": cu}, "^max_seqlen is None; with cu_seqlens it must be given"),
+        (packed, {"cu_seqlens": cu, "max_seqlen": 6}, "^max_seqlen is 6; it must be at least 7"),
+        (
+            packed,
+            {"cu_seqlens": cu + 1, "max_seqlen": 7},
+            "^cu_seqlens ends with 15; it must be at most 14",
+        ),
+        (packed, {}, "^x has shape"),
+        (x, {"cu_seqlens": cu, "max_seqlen": 7}, "^x has shape"),
     ):
         with pytest.raises(ValueError, match=words):
-            apply_rotary(call, table, table, **told)
-    with pytest.raises(ValueError, match="^sin: shape"):
+            apply_rotary(call, table, table, **arguments)
+    with pytest.raises(ValueError, match="^sin has shape"):
         apply_rotary(x, table, table[:, :4])
 
 
 def test_rotary_packed_tensors_and_module() -> None:
     qkv = torch.randn(2, 7, 3, 4, 16)
     angles = torch.rand(9, 4)
-    told = (angles.cos(), angles.sin())
-    found = apply_rotary_emb_qkv_(qkv.clone(), *told)
-    torch.testing.assert_close(found[:, :, 1], apply_rotary_emb(qkv[:, :, 1], *told))
+    arguments = (angles.cos(), angles.sin())
+    found = apply_rotary_emb_qkv_(qkv.clone(), *arguments)
+    torch.testing.assert_close(found[:, :, 1], apply_rotary_emb(qkv[:, :, 1], *arguments))
     assert torch.equal(found[:, :, 2], qkv[:, :, 2])
     grouped = torch.randn(2, 7, 4 + 2 * 2, 16)
-    turned = apply_rotary_emb_qkv_(grouped.clone(), *told, num_heads_q=4)
-    torch.testing.assert_close(turned[:, :, 4:6], apply_rotary_emb(grouped[:, :, 4:6], *told))
-    assert torch.equal(turned[:, :, 6:], grouped[:, :, 6:])
+    rotated = apply_rotary_emb_qkv_(grouped.clone(), *arguments, num_heads_q=4)
+    torch.testing.assert_close(rotated[:, :, 4:6], apply_rotary_emb(grouped[:, :, 4:6], *arguments))
+    assert torch.equal(rotated[:, :, 6:], grouped[:, :, 6:])
     kv = torch.randn(2, 7, 2, 4, 16)
-    assert torch.equal(apply_rotary_emb_kv_(kv.clone(), *told)[:, :, 1], kv[:, :, 1])
+    assert torch.equal(apply_rotary_emb_kv_(kv.clone(), *arguments)[:, :, 1], kv[:, :, 1])
     module = RotaryEmbedding(8)
     q, kv_out = module(qkv[:, :, 0].clone(), qkv[:, :, 1:].clone(), seqlen_offset=2)
     whole = module(qkv.clone(), seqlen_offset=2)
     torch.testing.assert_close(torch.cat((q[:, :, None], kv_out), 2), whole)
     scaled = RotaryEmbedding(8, scale_base=512.0)(qkv.clone())
-    plain = RotaryEmbedding(8)(qkv.clone())
+    baseline = RotaryEmbedding(8)(qkv.clone())
     score = torch.einsum("bthd,bshd->bhts", scaled[:, :, 0], scaled[:, :, 1])
-    unscaled = torch.einsum("bthd,bshd->bhts", plain[:, :, 0], plain[:, :, 1])
+    unscaled = torch.einsum("bthd,bshd->bhts", baseline[:, :, 0], baseline[:, :, 1])
     torch.testing.assert_close(score.diagonal(0, 2, 3), unscaled.diagonal(0, 2, 3))
 
 
@@ -269,10 +353,10 @@ def test_alibi_slopes() -> None:
 
 @pytest.mark.parametrize("flash", [False, True])
 @pytest.mark.parametrize("heads_kv", [4, 2])
-def test_block_generates_what_it_computes(heads_kv: int, flash: bool) -> None:
-    """Piece by piece over a cache, a block answers as it does at once; checkpointing changes nothing."""
-    told = {"causal": True, "rotary_emb_dim": 16, "layer_idx": 0, "use_flash_attn": flash}
-    block = MHA(64, 4, num_heads_kv=heads_kv, **told)
+def test_block_generation_equals_forward(heads_kv: int, flash: bool) -> None:
+    """A block gives equal results step by step over a cache, and with checkpointing."""
+    arguments = {"causal": True, "rotary_emb_dim": 16, "layer_idx": 0, "use_flash_attn": flash}
+    block = MHA(64, 4, num_heads_kv=heads_kv, **arguments)
     x = torch.randn(2, 9, 64)
     whole = block(x)
     params = SimpleNamespace(
@@ -292,17 +376,17 @@ def test_block_generates_what_it_computes(heads_kv: int, flash: bool) -> None:
 def test_block_packed_and_padded() -> None:
     x = torch.randn(2, 9, 64)
     mask = torch.arange(9)[None] < torch.tensor([[9], [4]])
-    plain = MHA(64, 4, dwconv=False)
+    baseline = MHA(64, 4, dwconv=False)
     flash = MHA(64, 4, use_flash_attn=True)
-    flash.load_state_dict(plain.state_dict())
-    padded = plain(x, key_padding_mask=mask)
+    flash.load_state_dict(baseline.state_dict())
+    padded = baseline(x, key_padding_mask=mask)
     packed, indices, cu, longest, _ = unpad_input(x, mask)
     found = flash(packed, cu_seqlens=cu, max_seqlen=longest)
     torch.testing.assert_close(found, padded.flatten(0, 1)[indices], rtol=1e-4, atol=1e-5)
     cross = MHA(64, 4, cross_attn=True, return_residual=True, dwconv=True)
     out, residual = cross(x, x_kv=torch.randn(2, 5, 64))
     assert out.shape == x.shape and residual.shape == (2, 5, 64)
-    assert plain(x, mixer_subset=slice(0, 1)).shape == (2, 1, 64)
+    assert baseline(x, mixer_subset=slice(0, 1)).shape == (2, 1, 64)
     with pytest.raises(ValueError, match="^key_padding_mask"):
         flash(x, key_padding_mask=mask)
 
@@ -331,7 +415,7 @@ def _one_of_two(rank: int, port: int, state: dict, x: torch.Tensor, expected, re
 
 
 def test_parallel_block() -> None:
-    """Two processes, each with half of the heads and of the rows, answer as one does."""
+    """Two processes, each with half of the heads and rows, give the results of one."""
     whole = MHA(64, 4, causal=True, use_flash_attn=True)
     x = torch.randn(2, 9, 64, requires_grad=True)
     out = whole(x)
@@ -344,8 +428,8 @@ def test_parallel_block() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    told = (port, state, x.detach(), (out.detach(), x.grad), results)
-    workers = [context.Process(target=_one_of_two, args=(n, *told)) for n in range(2)]
+    arguments = (port, state, x.detach(), (out.detach(), x.grad), results)
+    workers = [context.Process(target=_one_of_two, args=(n, *arguments)) for n in range(2)]
     for worker in workers:
         worker.start()
     for worker in workers:

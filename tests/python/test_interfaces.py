@@ -24,7 +24,10 @@ def close(a: torch.Tensor, b: torch.Tensor) -> None:
     torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
-FA2_TAIL = "dropout_p softmax_scale causal window_size softcap alibi_slopes deterministic return_attn_probs"
+FA2_TAIL = (
+    "dropout_p softmax_scale causal window_size softcap alibi_slopes deterministic "
+    "return_attn_probs"
+)
 FA3_TAIL = "q_descale k_descale v_descale window_size attention_chunk softcap"
 SIGNATURES = {
     fa2.flash_attn_func: f"q k v {FA2_TAIL} s_aux",
@@ -45,21 +48,23 @@ SIGNATURES = {
     "return_softmax block_table leftpad_k seqused_k zero_tensors num_splits",
     fa2._flash_attn_backward: "dout q k v out softmax_lse dq dk dv dropout_p softmax_scale causal "
     "window_size_left window_size_right softcap alibi_slopes deterministic rng_state",
-    fa2._flash_attn_varlen_backward: "dout q k v out softmax_lse dq dk dv cu_seqlens_q cu_seqlens_k "
+    fa2._flash_attn_varlen_backward: "dout q k v out softmax_lse dq dk dv cu_seqlens_q "
+    "cu_seqlens_k "
     "max_seqlen_q max_seqlen_k dropout_p softmax_scale causal window_size_left window_size_right "
     "softcap alibi_slopes deterministic rng_state zero_tensors",
     fa3.flash_attn_func: f"q k v softmax_scale causal qv {FA3_TAIL} num_splits pack_gqa "
     "deterministic sm_margin return_attn_probs s_aux",
     fa3.flash_attn_qkvpacked_func: f"qkv softmax_scale causal {FA3_TAIL} deterministic num_heads_q "
     "sm_margin return_attn_probs",
-    fa3.flash_attn_varlen_func: "q k v cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k seqused_q "
+    fa3.flash_attn_varlen_func: "q k v cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k "
+    "seqused_q "
     f"seqused_k softmax_scale causal qv {FA3_TAIL} num_splits pack_gqa deterministic sm_margin "
-    "return_attn_probs s_aux dialect",
+    "return_attn_probs s_aux server_arguments",
     fa3.flash_attn_with_kvcache: "q k_cache v_cache k v qv rotary_cos rotary_sin cache_seqlens "
     "cache_batch_idx cache_leftpad page_table cu_seqlens_q cu_seqlens_k_new max_seqlen_q "
     "rotary_seqlens q_descale k_descale v_descale softmax_scale causal window_size attention_chunk "
     "softcap rotary_interleaved scheduler_metadata num_splits pack_gqa sm_margin "
-    "return_softmax_lse s_aux dialect",
+    "return_softmax_lse s_aux server_arguments",
     fa3.flash_attn_combine: "out_partial lse_partial out out_dtype",
     amd.flash_attn_func: "q k v dropout_p causal return_attn_probs",
 }
@@ -108,12 +113,12 @@ def test_names() -> None:
 
 def test_autograd_classes() -> None:
     q, k, v = qkv(requires_grad=True)
-    told = (0.0, None, True, (-1, -1), 0.0, None, False, False)
-    out = fa2.FlashAttnFunc.apply(q, k, v, *told, True)
+    arguments = (0.0, None, True, (-1, -1), 0.0, None, False, False)
+    out = fa2.FlashAttnFunc.apply(q, k, v, *arguments, True)
     assert out.requires_grad and torch.equal(out, fa2.flash_attn_func(q, k, v, causal=True))
-    assert not fa2.FlashAttnFunc.apply(q, k, v, *told, False).requires_grad
+    assert not fa2.FlashAttnFunc.apply(q, k, v, *arguments, False).requires_grad
     packed = torch.randn(2, 9, 3, 2, 32)
-    found = fa2.FlashAttnQKVPackedFunc.apply(packed, *told, True)
+    found = fa2.FlashAttnQKVPackedFunc.apply(packed, *arguments, True)
     assert torch.equal(found, fa2.flash_attn_qkvpacked_func(packed, causal=True))
 
 
@@ -149,11 +154,39 @@ def test_raw_extension() -> None:
     assert [g.shape for g in grads] == [q.shape, k.shape, v.shape, lse.shape]
 
 
+def test_softmax_d_is_the_librarys_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Upstream's: rowsum(dout * out), times 1 - dropout_p. torch does not compute it again."""
+    q, k, v = qkv()
+    cu_q, cu_k = (torch.tensor([0, n, 2 * n]).int() for n in (q.shape[1], k.shape[1]))
+    packed = [x.flatten(0, 1) for x in (q, k, v)]
+    for p in (0.0, 0.4):
+        numbers = (p, 0.125, True, -1, -1, 0.0)
+        out, lse, _, rng = raw.fwd(q, k, v, None, None, *numbers, False, None)
+        dout = torch.randn_like(out)
+        right = (1 - p) * (dout * out).sum(-1).transpose(1, 2)
+        lengths = (cu_q, cu_k, q.shape[1], k.shape[1])
+        varlen = raw.varlen_fwd(
+            *packed, None, cu_q, cu_k, None, None, None, None, *lengths[2:], p, 0.125, False,
+            *numbers[2:], False, None,
+        )  # fmt: skip
+        with monkeypatch.context() as patched:
+            patched.setattr(torch.Tensor, "float", None)
+            found = raw.bwd(dout, q, k, v, out, lse, *[None] * 4, *numbers, False, None, rng)[3]
+            flat = raw.varlen_bwd(
+                dout.flatten(0, 1), *packed, varlen[0], varlen[1], None, None, None, cu_q, cu_k,
+                None,
+                *lengths[2:], p, 0.125, False, *numbers[2:], False, None, varlen[3],
+            )[3]  # fmt: skip
+        close(found, right)
+        dense = (dout.flatten(0, 1) * varlen[0]).sum(-1).t()
+        close(flat, (1 - p) * dense)
+
+
 def test_raw_varlen_takes_both_argument_counts() -> None:
     q, k, v = (torch.randn(20, 2, 32) for _ in range(3))
     cu = torch.tensor([0, 8, 20]).int()
     used = torch.tensor([5, 12]).int()
-    told = (
+    arguments = (
         q,
         k,
         v,
@@ -174,8 +207,8 @@ def test_raw_varlen_takes_both_argument_counts() -> None:
         -1,
         0.0,
     )
-    short = raw.varlen_fwd(*told, False, None)
-    long = raw.varlen_fwd(*told, False, None, 0)
+    short = raw.varlen_fwd(*arguments, False, None)
+    long = raw.varlen_fwd(*arguments, False, None, 0)
     assert torch.equal(short[0], long[0])
     close(
         long[0][None, :8],
@@ -203,16 +236,16 @@ def test_fa3_qv_and_chunks() -> None:
     ):
         close(a, b)
     chunked = fa3.flash_attn_func(q, k, v, attention_chunk=8, causal=True)
-    place = torch.arange(21)[:, None] + 8
-    same = torch.div(place, 8, rounding_mode="floor") == torch.arange(29)[None] // 8
+    position = torch.arange(21)[:, None] + 8
+    same = torch.div(position, 8, rounding_mode="floor") == torch.arange(29)[None] // 8
     close(chunked, attention(q, k, v, causal=True, mask=same[None, None])[0])
-    with pytest.raises(NotImplementedError, match="^qv: head sizes 400"):
+    with pytest.raises(NotImplementedError, match="^qv has head dimension 400"):
         wide = torch.randn(1, 2, 1, 400)
         fa3.flash_attn_func(wide, wide, wide, qv=wide)
 
 
 @pytest.mark.parametrize("append", [False, True])
-def test_fa3_qv_over_a_cache(append: bool) -> None:
+def test_fa3_qv_with_a_cache(append: bool) -> None:
     q, k_cache, v_cache = (
         torch.randn(2, 1, 4, 32),
         torch.randn(2, 40, 2, 32),
@@ -234,7 +267,7 @@ def test_fa3_qv_over_a_cache(append: bool) -> None:
         close(out[n : n + 1], part)
 
 
-def test_fa3_lengths_in_use() -> None:
+def test_fa3_seqused() -> None:
     q, k, v = (torch.randn(20, 2, 32) for _ in range(3))
     cu = torch.tensor([0, 8, 20]).int()
     used_q, used_k = torch.tensor([3, 12]).int(), torch.tensor([7, 2]).int()
@@ -283,23 +316,23 @@ def test_fa3_private_forward_and_backward() -> None:
 def test_fa3_descales(name: str) -> None:
     """They belong to fp8, which is refused; with other inputs they are unused, as upstream's."""
     q, k, v = qkv(dtype=torch.bfloat16)
-    told = {name: torch.full((2, 2), 3.0)}
+    arguments = {name: torch.full((2, 2), 3.0)}
     expected = fa3.flash_attn_func(q, k, v)
-    assert torch.equal(fa3.flash_attn_func(q, k, v, **told), expected)
-    assert torch.equal(fa3._flash_attn_forward(q, k, v, **told)[0], expected)
-    cache = fa3.flash_attn_with_kvcache(q, k, v, cache_seqlens=29, **told)
+    assert torch.equal(fa3.flash_attn_func(q, k, v, **arguments), expected)
+    assert torch.equal(fa3._flash_attn_forward(q, k, v, **arguments)[0], expected)
+    cache = fa3.flash_attn_with_kvcache(q, k, v, cache_seqlens=29, **arguments)
     assert torch.equal(cache, fa3.flash_attn_with_kvcache(q, k, v, cache_seqlens=29))
-    with pytest.raises(TypeError, match=f"^{name}: float; it must be a torch.Tensor"):
+    with pytest.raises(TypeError, match=f"^{name} has type float; it must be a torch.Tensor"):
         fa3.flash_attn_func(q, k, v, **{name: 1.0})
     with pytest.raises(ValueError, match="float8_e4m3fn"):
-        fa3.flash_attn_func(*(x.to(torch.float8_e4m3fn) for x in (q, k, v)), **told)
+        fa3.flash_attn_func(*(x.to(torch.float8_e4m3fn) for x in (q, k, v)), **arguments)
 
 
 def test_scheduler_metadata() -> None:
     lengths = torch.tensor([5, 5]).int()
     plan = fa3.get_scheduler_metadata(2, 1, 29, 4, 2, 64, lengths)
     q, k, v = qkv()
-    told = {"cache_seqlens": lengths, "scheduler_metadata": plan}
-    assert fa3.flash_attn_with_kvcache(q, k, v, **told).shape == q.shape
+    arguments = {"cache_seqlens": lengths, "scheduler_metadata": plan}
+    assert fa3.flash_attn_with_kvcache(q, k, v, **arguments).shape == q.shape
     with pytest.raises(ValueError, match="^scheduler_metadata"):
         fa3.flash_attn_with_kvcache(q, k, v, scheduler_metadata=torch.zeros(4))

@@ -1,4 +1,6 @@
-"""flash_attn_with_kvcache: append, rotary, pages, batch index, left padding, at upstream's tolerance."""
+"""flash_attn_with_kvcache: append, rotary, pages, batch index, left padding, at upstream's
+tolerance.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ CASES = sample(
     local=[False, True],
     alibi=[False, True],
     rotary=["none", "pairs", "halves"],
-    place=["dense", "index", "page1", "page7", "page16", "page64", "page256"],
+    cache=["dense", "index", "page1", "page7", "page16", "page64", "page256"],
     leftpad=[False, True],
     splits=[0, 1, 3],
 )
@@ -52,7 +54,7 @@ def from_pages(pages: torch.Tensor, table: torch.Tensor, length: int) -> torch.T
 @pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_against_reference(case: dict[str, Any]) -> None:
     dtype, d, sq = case["dtype"], case["d"], case["sq"]
-    paged = case["place"].startswith("page")
+    paged = case["cache"].startswith("page")
     rotary = case["rotary"] != "none" and case["new"]
     leftpad = torch.tensor([0, 4, 17]).int() if case["leftpad"] else None
     window = (50, 20) if case["local"] else (-1, -1)
@@ -67,12 +69,12 @@ def test_against_reference(case: dict[str, Any]) -> None:
     interleaved = case["rotary"] == "pairs"
 
     index = table = None
-    if case["place"] == "index":
+    if case["cache"] == "index":
         index = torch.tensor([4, 0, 2]).int()
         k_cache, v_cache = (torch.randn(5, LENGTH, HEADS_K, d).to(dtype) for _ in range(2))
         k_cache[index.long()], v_cache[index.long()] = dense_k, dense_v
     elif paged:
-        size = int(case["place"][4:])
+        size = int(case["cache"][4:])
         k_pages, table = scatter_pages(dense_k, size)
         k_cache = to_pages(dense_k, k_pages, table)
         v_cache = to_pages(dense_v, k_pages.clone(), table)
@@ -100,27 +102,27 @@ def test_against_reference(case: dict[str, Any]) -> None:
     )
     assert lse.shape == (BATCH, HEADS, sq)
 
-    turned_q, turned_k = q, k
+    rotated_q, rotated_k = q, k
     if rotary:
-        turned_k = apply_rotary_emb(k, cos, sin, interleaved, seqlen_offsets=lengths)
+        rotated_k = apply_rotary_emb(k, cos, sin, interleaved, seqlen_offsets=lengths)
         if case["causal"] or case["local"]:
-            turned_q = apply_rotary_emb(q, cos, sin, interleaved, seqlen_offsets=lengths)
+            rotated_q = apply_rotary_emb(q, cos, sin, interleaved, seqlen_offsets=lengths)
         else:
             rows = q.flatten(1, 2)[:, None]
             rows = apply_rotary_emb(rows, cos, sin, interleaved, seqlen_offsets=lengths)
-            turned_q = rows[:, 0].unflatten(1, (sq, HEADS))
+            rotated_q = rows[:, 0].unflatten(1, (sq, HEADS))
     used = lengths + (sq if case["new"] else 0)
     if case["new"]:
         for n in range(BATCH):
-            place = slice(int(lengths[n]), int(lengths[n]) + sq)
-            dense_k[n, place], dense_v[n, place] = turned_k[n], v[n]
+            new = slice(int(lengths[n]), int(lengths[n]) + sq)
+            dense_k[n, new], dense_v[n, new] = rotated_k[n], v[n]
     results = {}
     for exact in (True, False):
         parts = []
         for n in range(BATCH):
             keys = slice(0 if leftpad is None else int(leftpad[n]), int(used[n]))
             part, _ = attention(
-                turned_q[n : n + 1],
+                rotated_q[n : n + 1],
                 dense_k[n : n + 1, keys],
                 dense_v[n : n + 1, keys],
                 causal=case["causal"],
@@ -150,8 +152,8 @@ def test_whole_cache_without_lengths() -> None:
     torch.testing.assert_close(flash_attn_with_kvcache(q, k, v, cache_seqlens=20), part)
 
 
-def test_refusal_leaves_the_cache_alone() -> None:
-    """Whatever is wrong, nothing is written."""
+def test_a_rejected_call_does_not_change_the_cache() -> None:
+    """A rejected call writes nothing."""
     q, new = torch.randn(2, 3, 2, 32), torch.randn(2, 3, 2, 32)
     k_cache, v_cache = torch.randn(2, 16, 2, 32), torch.randn(2, 16, 2, 32)
     before = k_cache.clone(), v_cache.clone()
@@ -212,7 +214,7 @@ def test_block_table_bounds() -> None:
 
 
 def test_fa3_packed_queries_and_new_keys() -> None:
-    """FA3: packed q, packed new keys, rotary_seqlens; four results when lse is asked for."""
+    """FA3: packed q, packed new keys, rotary_seqlens; four results when lse is requested."""
     lengths_q, lengths_new = [3, 1], [2, 5]
     cu_q = torch.tensor([0, 3, 4]).int()
     cu_new = torch.tensor([0, 2, 7]).int()
@@ -222,9 +224,9 @@ def test_fa3_packed_queries_and_new_keys() -> None:
     seqlens = torch.tensor([10, 20]).int()
     expected_k, expected_v = k_cache.clone(), v_cache.clone()
     for n in range(2):
-        place = slice(int(seqlens[n]), int(seqlens[n]) + lengths_new[n])
+        new = slice(int(seqlens[n]), int(seqlens[n]) + lengths_new[n])
         rows = slice(cu_new[n], cu_new[n + 1])
-        expected_k[n, place], expected_v[n, place] = k[rows], v[rows]
+        expected_k[n, new], expected_v[n, new] = k[rows], v[rows]
     found = fa3.flash_attn_with_kvcache(
         q,
         k_cache,
@@ -247,3 +249,45 @@ def test_fa3_packed_queries_and_new_keys() -> None:
             q[None, rows], expected_k[n : n + 1, :used], expected_v[n : n + 1, :used], causal=True
         )
         torch.testing.assert_close(found[0][rows], part[0], rtol=1e-4, atol=1e-5)
+
+
+def test_one_length_for_all_sequences_launches_no_kernel_per_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a GPU: a row of a table of this stream's. Here tables are on the CPU."""
+    from types import SimpleNamespace
+
+    from rocflash._torch import decode
+
+    class Gpu:
+        """A device that torch makes tensors on the CPU for."""
+
+        type, index = "cuda", 0
+
+    made: list[tuple] = []
+    real_arange, real_full = torch.arange, torch.full
+    fake = SimpleNamespace(**vars(torch))
+    fake.arange = lambda *x, dtype, device: made.append(x) or real_arange(*x, dtype=dtype)
+    fake.full = lambda *x, dtype, device: made.append("full") or real_full(*x, dtype=dtype)
+    capturing = [False]
+    fake.cuda = SimpleNamespace(is_current_stream_capturing=lambda: capturing[0])
+    stream = [1]
+    monkeypatch.setattr(decode, "torch", fake)
+    monkeypatch.setattr(decode, "current_stream", lambda _: stream[0])
+    gpu = Gpu()
+    decode._table.cache_clear()
+    for length in range(250, 270):
+        for batch in (1, 3, 4):
+            found = decode._lengths(length, batch, gpu)
+            assert found.tolist() == [length] * batch
+            assert (
+                found.dtype is torch.int32 and found.data_ptr() % 16 == 0 and found.is_contiguous()
+            )
+    assert made == [(0, 256), (256, 512)]
+    stream[0] = 2  # may not see what another stream writes
+    assert decode._lengths(250, 3, gpu).tolist() == [250] * 3
+    assert made[2:] == [(0, 256)]
+    capturing[0] = True  # a graph must not refer to memory that it does not own
+    decode._lengths(250, 3, gpu)
+    assert made[3:] == ["full"]
+    decode._table.cache_clear()

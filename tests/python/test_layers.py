@@ -1,4 +1,4 @@
-"""How the package is built: each layer knows those below, and flash-attn comes in by one door."""
+"""The layers of the package: each imports only lower ones, and flash-attn imports one interface."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ BELOW = {
     "_backends": {"errors", "_c"},
     "_torch": {"errors", "_c", "_backends"},
 }
-PUBLIC = {"attention", "decode", "distributed", "dropin", "errors", "info", "prove", "integrations", "_command", "report", "sdpa"}
+PUBLIC = {
+    "__main__", "_command", "attention", "decode", "distributed", "doctor", "dropin", "errors",
+    "explain", "info",
+    "integrations", "jax", "prove", "report", "sdpa", "self_test",
+}  # fmt: skip
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -41,62 +45,64 @@ def imported(path: Path) -> Iterator[str]:
                 yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
-def test_layers_know_only_those_below() -> None:
-    seen = 0
+def test_layers_import_only_lower_layers() -> None:
+    recorded = 0
     for layer, allowed in BELOW.items():
         for path in (PYTHON / "rocflash" / layer).rglob("*.py"):
             for name in imported(path):
                 part = name.split(".")[1]
                 assert part in {*allowed, layer}, f"{path.name} imports {name}"
-                seen += 1
-    assert seen > 40
+                recorded += 1
+    assert recorded > 40
     here = {path.stem for path in (PYTHON / "rocflash").iterdir()} - {"__init__", "__pycache__"}
     assert here - {"lib", "bin", "py"} == {*BELOW, *PUBLIC}
 
 
-def test_flash_attn_comes_in_by_one_door() -> None:
+def test_flash_attn_imports_one_interface() -> None:
     paths = list((PYTHON / "flash-attn").rglob("*.py"))
     assert len(paths) > 15
     for path in paths:
         for name in imported(path):
             rest = name.partition(".")[2]
             public = not rest or rest in rocflash.__all__
-            assert public or rest.partition(".")[0] in ("dropin", "prove"), f"{path.name}: {name}"
+            assert public or rest.partition(".")[0] in ("dropin", "self_test"), (
+                f"{path.name}: {name}"
+            )
             if rest.startswith("dropin."):
                 assert rest.partition(".")[2] in dropin.__all__, f"{path.name}: {name}"
 
 
-class Seen(Exception):
+class Recorded(Exception):
     pass
 
 
-def options_of(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, call: Any) -> Any:
+def options_of(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, call: Any) -> Any:
     """The options that a call arrives with."""
 
     def caught(_q: Any, _k: Any, _v: Any, options: Any, *_: Any) -> Any:
-        raise Seen(Options(*options))
+        raise Recorded(Options(*options))
 
-    monkeypatch.setattr(place, name, caught)
-    with pytest.raises(Seen) as found:
+    monkeypatch.setattr(module, name, caught)
+    with pytest.raises(Recorded) as found:
         call()
     return found.value.args[0]
 
 
-def test_options_arrive_under_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where they are packed by position: each value says whose it is."""
+def test_options_are_passed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options packed by position: each value identifies its option."""
     given = {name: f"the {name}" for name in NAMES}
     for name in ("window_left", "window_right", "backend"):
         given.pop(name)
     x = np.ones((1, 2, 2, 16), "float32")
 
     def attention() -> Any:
-        return rocflash.attention(x, x, x, window=(3, 4), backend="plain", **given)
+        return rocflash.attention(x, x, x, window=(3, 4), backend="naive", **given)
 
     found = options_of(monkeypatch, array_calls, "attention_of_arrays", attention)
     assert found._asdict() == {**given, "window_left": 3, "window_right": 4, "backend": 3}
 
 
-def test_options_of_flash_attn_arrive_under_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_flash_attn_are_passed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.ones(1, 2, 2, 16)
     names = [n for n in inspect.signature(dropin.attend).parameters if n in NAMES]
     given: dict[str, Any] = {name: n for n, name in enumerate(names, 10)}
@@ -111,18 +117,23 @@ def test_options_of_flash_attn_arrive_under_their_names(monkeypatch: pytest.Monk
     assert (found.window_left, found.window_right, found.mask) == (3, 4, None)
 
 
-def test_options_of_caches_arrive_under_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_caches_are_passed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {
-        **{n: f"the {n}" for n in ("cu_seqlens_q", "cache_leftpad", "cache_batch_idx", "page_table")},
+        **{
+            n: f"the {n}"
+            for n in ("cu_seqlens_q", "cache_leftpad", "cache_batch_idx", "page_table")
+        },
         **{n: f"the {n}" for n in ("max_seqlen_q", "softmax_scale", "causal", "attention_chunk")},
-        **{n: f"the {n}" for n in ("softcap", "alibi_slopes", "sinks", "num_splits", "num_threads")},
+        **{
+            n: f"the {n}" for n in ("softcap", "alibi_slopes", "sinks", "num_splits", "num_threads")
+        },
     }
     x = np.ones((1, 2, 2, 16), "float32")
 
     def decode() -> Any:
         return rocflash.decode(x, x, x, window=(3, 4), **given)
 
-    found = options_of(monkeypatch, array_calls, "decode_of_arrays", decode)
+    found = options_of(monkeypatch, array_calls, "_Call", decode)
     given["leftpad_k"], given["block_table"] = given.pop("cache_leftpad"), given.pop("page_table")
     assert {n: v for n, v in found._asdict().items() if n in given} == given
     assert (found.window_left, found.window_right) == (3, 4)

@@ -1,4 +1,6 @@
-"""Modules of flash_attn around attention: activations, norms, MLPs, blocks, embeddings, generation; against torch."""
+"""Modules of flash_attn around attention: activations, norms, MLPs, blocks, embeddings, generation;
+against torch.
+"""
 
 from __future__ import annotations
 
@@ -150,7 +152,7 @@ def test_fused_mlp(level: int) -> None:
     out, kept = dense(x)
     assert kept is x
     close(out, F.linear(x, dense.weight, dense.bias))
-    with pytest.raises(ValueError, match="^activation: 'tanh'; allowed are gelu_approx"):
+    with pytest.raises(ValueError, match="^activation is 'tanh'; allowed are gelu_approx"):
         FusedMLP(12, activation="tanh")
 
 
@@ -179,13 +181,13 @@ def test_block(fused: bool, norm) -> None:
 
 
 def test_fused_projections_are_the_same() -> None:
-    plain, fused = (MHA(32, 2, fused_bias_fc=x, return_residual=True) for x in (False, True))
-    fused.load_state_dict(plain.state_dict())
+    baseline, fused = (MHA(32, 2, fused_bias_fc=x, return_residual=True) for x in (False, True))
+    fused.load_state_dict(baseline.state_dict())
     x = torch.randn(2, 7, 32)
-    assert torch.equal(plain(x)[0], fused(x)[0])
+    assert torch.equal(baseline(x)[0], fused(x)[0])
 
 
-def test_block_leaves_branches_out() -> None:
+def test_block_stochastic_depth() -> None:
     block = Block(32, lambda _: nn.Identity(), lambda _: nn.Identity(), drop_path1=0.5)
     x = torch.ones(64, 3, 32)
     _, total = block(x)
@@ -196,11 +198,11 @@ def test_block_leaves_branches_out() -> None:
 
 
 def test_embeddings() -> None:
-    ids, places = torch.tensor([[3, 1, 4], [1, 5, 2]]), torch.tensor([[2, 1, 0], [0, 1, 2]])
+    ids, positions = torch.tensor([[3, 1, 4], [1, 5, 2]]), torch.tensor([[2, 1, 0], [0, 1, 2]])
     words = GPT2Embeddings(8, 6, 3, word_embed_proj_dim=4)
     expected = words.project_in(words.word_embeddings.weight[ids])
     close(words(ids), expected + words.position_embeddings.weight[:3])
-    close(words(ids, places), expected + words.position_embeddings.weight[places])
+    close(words(ids, positions), expected + words.position_embeddings.weight[positions])
     bert = BertEmbeddings(8, 6, 0, 2)
     close(bert(ids), bert.word_embeddings.weight[ids] + bert.token_type_embeddings.weight[0])
 
@@ -211,7 +213,7 @@ def test_patches() -> None:
     kernel = layer.proj.weight.view(16, 3, 4, 4)
     expected = F.conv2d(image, kernel, layer.proj.bias, stride=4)
     close(layer(image), expected.flatten(2).transpose(1, 2))
-    with pytest.raises(ValueError, match="^x: an image of"):
+    with pytest.raises(ValueError, match=r"^x has images of size \(8, 8\); it must be \(8, 12\)"):
         layer(image[..., :8])
 
 
@@ -229,9 +231,9 @@ class Tiny(nn.Module, generation.GenerationMixin):
 
     def forward(self, input_ids, position_ids=None, inference_params=None, num_last_tokens=0):
         x, residual = self.embeddings(input_ids), None
-        told = {} if inference_params is None else {"inference_params": inference_params}
+        arguments = {} if inference_params is None else {"inference_params": inference_params}
         for layer in self.layers:
-            x, residual = layer(x, residual, mixer_kwargs=told)
+            x, residual = layer(x, residual, mixer_kwargs=arguments)
         x = (x + residual)[:, -num_last_tokens:]
         return SimpleNamespace(logits=x @ self.embeddings.word_embeddings.weight.T)
 
@@ -249,7 +251,7 @@ def test_generation() -> None:
     assert torch.equal(found.sequences, tokens) and tokens.shape == (2, 12)
     taught = model.generate(prompt, 12, teacher_outputs=torch.arange(20).view(2, 10), vocab_size=50)
     assert torch.equal(taught[:, 5:10], torch.arange(20).view(2, 10)[:, 5:])
-    with pytest.raises(NotImplementedError, match="^cg: True"):
+    with pytest.raises(NotImplementedError, match="^cg is True; .* must be False"):
         model.generate(prompt, 12, cg=True)
 
 
@@ -286,11 +288,11 @@ def test_pretrained(tmp_path, split: bool) -> None:
     assert {k: x.tolist() for k, x in found.items()} == {
         k: x.bfloat16().tolist() for k, x in weights.items()
     }
-    with pytest.raises(OSError, match="^model_name: "):
+    with pytest.raises(OSError, match="^model_name is .*; it must have one of"):
         state_dict_from_pretrained(str(tmp_path / ".."))
 
 
-def _rank(rank: int, folder: str) -> None:
+def _rank(rank: int, directory: str) -> None:
     """Split layers against whole ones, on two processes."""
     import torch.distributed as dist
 
@@ -299,7 +301,9 @@ def _rank(rank: int, folder: str) -> None:
     from flash_attn.utils import distributed as d
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{directory}/store", rank=rank, world_size=2
+    )
     group = dist.group.WORLD
     torch.manual_seed(0)
     whole, x = torch.randn(4, 6), torch.randn(4, 6, requires_grad=True)
@@ -313,16 +317,16 @@ def _rank(rank: int, folder: str) -> None:
     assert [d.get_dim_for_local_rank(40, 2, r, 8) for r in (0, 1)] == [24, 16]
 
     torch.manual_seed(1)
-    plain = Mlp(6, 8)
+    baseline = Mlp(6, 8)
     for sequence_parallel in (False, True):
         split = ParallelMLP(6, 8, process_group=group, sequence_parallel=sequence_parallel)
         with torch.no_grad():
-            split.fc1.weight.copy_(plain.fc1.weight.chunk(2)[rank])
-            split.fc1.bias.copy_(plain.fc1.bias.chunk(2)[rank])
-            split.fc2.weight.copy_(plain.fc2.weight.chunk(2, 1)[rank])
+            split.fc1.weight.copy_(baseline.fc1.weight.chunk(2)[rank])
+            split.fc1.bias.copy_(baseline.fc1.bias.chunk(2)[rank])
+            split.fc2.weight.copy_(baseline.fc2.weight.chunk(2, 1)[rank])
             if rank == 0:
-                split.fc2.bias.copy_(plain.fc2.bias)
-        expected = plain(x)
+                split.fc2.bias.copy_(baseline.fc2.bias)
+        expected = baseline(x)
         (whole_grad,) = torch.autograd.grad(expected, x, whole)
         part = (lambda t: t.chunk(2)[rank]) if sequence_parallel else (lambda t: t)
         given = part(x).detach().requires_grad_()
@@ -372,7 +376,7 @@ def test_benchmark_functions(capsys: pytest.CaptureFixture[str]) -> None:
     torch.testing.assert_close(x.grad.shape, x.shape)
     printed = capsys.readouterr().out
     assert "twice - Forward pass" in printed and "twice - Forward + Backward pass" in printed
-    with pytest.raises(RuntimeError, match="^grad: shape"):
+    with pytest.raises(RuntimeError, match="^grad has shape"):
         benchmark_backward(lambda y: y * 2, x, grad=torch.ones(2), verbose=False)
     pytorch_profiler(lambda y: y * 2, x, backward=True, cpu=True)
     assert "mul" in capsys.readouterr().out
@@ -391,18 +395,18 @@ def test_functions_of_tests(mode: str) -> None:
     q, k, v = (torch.randn(3, 26, h, 16) for h in (4, 2, 2))
     masks = [generate_random_padding_mask(26, 3, "cpu", mode) for _ in range(2)]
     assert all(m.sum(-1).min() >= {"full": 26, "random": 6, "third": 8}[mode] for m in masks)
-    told = {"causal": True, "window_size": (5, -1), "softcap": 3.0}
-    expected, weights = attention_ref(q, k, v, *masks, **told)
+    arguments = {"causal": True, "window_size": (5, -1), "softcap": 3.0}
+    expected, weights = attention_ref(q, k, v, *masks, **arguments)
     assert not weights.isnan().any()
     rows, keys, values, _, cu_q, cu_k, _, _, most_q, most_k, *_, back, _, _ = generate_qkv(
         q, k, v, *masks
     )
-    out = flash_attn_varlen_func(rows, keys, values, cu_q, cu_k, most_q, most_k, **told)
+    out = flash_attn_varlen_func(rows, keys, values, cu_q, cu_k, most_q, most_k, **arguments)
     torch.testing.assert_close(back(out), expected, rtol=1e-4, atol=1e-5)
     rows, pair, cu_q, cu_k, most_q, most_k, _, _, back, _, _ = generate_qkv(
         q, k, v, *masks, kvpacked=True
     )
-    out = flash_attn_varlen_kvpacked_func(rows, pair, cu_q, cu_k, most_q, most_k, **told)
+    out = flash_attn_varlen_kvpacked_func(rows, pair, cu_q, cu_k, most_q, most_k, **arguments)
     torch.testing.assert_close(back(out), expected, rtol=1e-4, atol=1e-5)
     three = (k, k * 2, v)
     rows, cu, most, _, back, _ = generate_qkv(*three, masks[0], masks[0], qkvpacked=True)
@@ -410,7 +414,7 @@ def test_functions_of_tests(mode: str) -> None:
     torch.testing.assert_close(
         back(out), attention_ref(*three, masks[0], masks[0])[0], rtol=1e-4, atol=1e-5
     )
-    with pytest.raises(ValueError, match="^mode: 'half'"):
+    with pytest.raises(ValueError, match="^mode is 'half'; it must be full, random or third"):
         generate_random_padding_mask(4, 2, "cpu", "half")
 
 
@@ -429,11 +433,13 @@ def test_reference_masks() -> None:
     assert not skipped[1, :, :, :3].any() and skipped[0, :, :, 0].all()
 
 
-def test_what_is_absent_says_so() -> None:
+def test_absent_modules_have_a_reason() -> None:
     from flash_attn._absent import ABSENT
 
-    for name in ABSENT:
-        with pytest.raises(ModuleNotFoundError, match="no part of flash_attn as rocflash serves it") as refusal:
+    for name in ABSENT.keys() - {"flash_attn.cute"}:  # which python/flash-attn-4 provides here
+        with pytest.raises(
+            ModuleNotFoundError, match="no part of flash_attn as rocflash serves it"
+        ) as refusal:
             importlib.import_module(name)
         assert refusal.value.name == name
         assert importlib.util.find_spec(name) is None, "who only looks finds nothing"

@@ -1,6 +1,7 @@
-"""Tensors with torch's negative bit, such as the imaginary part of a conjugate: their memory holds the opposite.
+"""Tensors with torch's negative bit, such as the imaginary part of a conjugate: their memory holds
+the opposite.
 
-Torch resolves the bit for its own operators; whoever reads memory must do so as well.
+Torch resolves the bit for its own operators; code that reads memory must do so as well.
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ def test_after_calls_of_the_same_kind_without_it() -> None:
     q, k, v = inputs()
     opposite = negative(-k)
     for _ in range(3):
-        plain, other = rocflash.attention(q, k, v), rocflash.attention(q, opposite, v)
+        baseline, other = rocflash.attention(q, k, v), rocflash.attention(q, opposite, v)
         assert torch.equal(other, rocflash.attention(q, -k, v))
-        assert not torch.equal(plain, other)
+        assert not torch.equal(baseline, other)
 
 
 def test_of_gradients() -> None:
@@ -71,7 +72,7 @@ def test_of_gradients() -> None:
     expected = torch.autograd.grad(rocflash.attention(*leaves), leaves, dout)
     found = torch.autograd.grad(rocflash.attention(*leaves), leaves, negative(dout))
     assert all(torch.equal(a, b) for a, b in zip(found, expected))
-    # Through the bit itself, to the tensors behind it.
+    # Through the bit itself, to the tensors that it views.
     found = torch.autograd.grad(
         rocflash.attention(*(torch._neg_view(-x) for x in leaves)), leaves, dout
     )
@@ -93,7 +94,7 @@ def test_of_options(option: dict) -> None:
     assert torch.equal(found, rocflash.attention(q, k, v, **option))
 
 
-def test_of_what_is_written_to() -> None:
+def test_of_outputs() -> None:
     q, k, v = inputs()
     new = [torch.randn(1, 1, 2, 16) for _ in "kv"]
     used = torch.tensor([3]).int()
@@ -104,11 +105,11 @@ def test_of_what_is_written_to() -> None:
     expected = append(k.clone(), *new)
     assert torch.equal(append(k.clone(), *map(negative, new)), expected)
     kept = negative(k)
-    with pytest.raises(rocflash.InvalidArgument, match=r"^k\w*: has torch's negative bit"):
+    with pytest.raises(rocflash.InvalidArgument, match=r"^k\w* has torch's negative bit"):
         append(kept, *new)
     assert torch.equal(kept, k)
     out = torch.zeros_like(q)
-    with pytest.raises(rocflash.InvalidArgument, match="^out: has torch's negative bit"):
+    with pytest.raises(rocflash.InvalidArgument, match="^out has torch's negative bit"):
         flash_attn_2_cuda.fwd(
             q, k, v, torch._neg_view(out), None, 0.0, 0.25, False, -1, -1, 0.0, False, None
         )
@@ -120,12 +121,12 @@ def test_of_partial_results() -> None:
     out, lse = flash_attn_combine(parts, lses)
     found = flash_attn_combine(negative(parts), negative(lses))
     assert torch.equal(found[0], out) and torch.equal(found[1], lse)
-    with pytest.raises(rocflash.InvalidArgument, match="^out: has torch's negative bit"):
+    with pytest.raises(rocflash.InvalidArgument, match="^out has torch's negative bit"):
         flash_attn_combine(parts, lses, out=torch._neg_view(torch.zeros_like(out)))
 
 
-def test_where_dlpack_cannot_tell() -> None:
+def test_without_dlpack_flag() -> None:
     q, k, v = inputs()
-    with pytest.raises(rocflash.InvalidArgument, match="^k: has torch's negative bit"):
+    with pytest.raises(rocflash.InvalidArgument, match="^k has torch's negative bit"):
         rocflash.attention(q.numpy(), negative(k), v.numpy())
     assert np.allclose(rocflash.attention(q.numpy(), k, v.numpy()), rocflash.attention(q, k, v))

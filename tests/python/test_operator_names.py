@@ -1,5 +1,6 @@
-"""Calls of flash_attn's functions are operators of flash_attn's to all who watch torch: axolotl's selective checkpointing
-keeps what has "flash_attn" in its name, and reads `window_size_left` of its schema."""
+"""Calls of flash_attn's functions are upstream's operators to torch's modes: axolotl's selective
+checkpointing keeps what has "flash_attn" in its name, and reads `window_size_left` of its schema.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from flash_attn import (
 CU = torch.tensor([0, 5, 12]).int()
 
 
-class Seen(TorchDispatchMode):
+class Recorder(TorchDispatchMode):
     """The names of all operators but torch's own."""
 
     def __init__(self) -> None:
@@ -67,7 +68,7 @@ def test_forward_and_backward(kind: str) -> None:
     for watched in (False, True):
         torch.manual_seed(1)
         leaves = inputs()
-        mode = Seen()
+        mode = Recorder()
         if watched:
             with mode:
                 call(*leaves).square().sum().backward()
@@ -84,10 +85,10 @@ def test_forward_and_backward(kind: str) -> None:
 
 
 def test_dropout_is_the_same() -> None:
-    """Watched or not, the same seed drops the same weights."""
+    """With and without a mode the same seed drops the same weights."""
     q, k, v = (x.detach() for x in inputs())
     found = []
-    for mode in (None, Seen()):
+    for mode in (None, Recorder()):
         torch.manual_seed(3)
         if mode is None:
             found.append(flash_attn_func(q, k, v, dropout_p=0.4))
@@ -99,8 +100,8 @@ def test_dropout_is_the_same() -> None:
 
 
 def test_chosen_backend_is_kept() -> None:
-    """Upstream's operators have no place for it."""
-    mode = Seen()
+    """Upstream's operators have no argument for it."""
+    mode = Recorder()
     q, k, v = inputs()
     with mode, rocflash.use_backend("reference"):
         out = flash_attn_func(q, k, v)
@@ -108,7 +109,7 @@ def test_chosen_backend_is_kept() -> None:
     assert torch.equal(out, rocflash.attention(q, k, v, backend="reference"))
 
 
-def test_schema_has_what_policies_read() -> None:
+def test_schema_has_the_arguments_of_policies() -> None:
     schema = torch.ops.flash_attn._flash_attn_forward.default._schema
     assert "window_size_left" in [x.name for x in schema.arguments]
 
@@ -137,8 +138,10 @@ def test_selective_checkpointing(kept: bool, monkeypatch: pytest.MonkeyPatch) ->
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
-def test_compiled_graphs_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By upstream's names, until a use_backend block may choose: that is looked up when the graph runs."""
+def test_compiled_graphs_contain_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By upstream's names, until a use_backend block may choose: that is looked up when the graph
+    runs.
+    """
     from rocflash._c import choice
 
     q, k, v = inputs()
@@ -161,14 +164,14 @@ def test_compiled_graphs_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_gradients_of_gradients() -> None:
-    with Seen():
+    with Recorder():
         q, k, v = inputs()
         first = torch.autograd.grad(flash_attn_func(q, k, v).sum(), q, create_graph=True)[0]
         with pytest.raises(NotImplementedError, match="gradients of attention's gradients"):
             first.sum().backward()
 
 
-def test_rng_state_lies_with_q() -> None:
+def test_rng_state_is_on_the_device_of_q() -> None:
     """int64 (2,) on the device of q, as upstream's; wrappers' own fakes say so."""
     call = (0.1, 0.2, False, -1, -1, 0.0, None, False)
     with torch._subclasses.FakeTensorMode():

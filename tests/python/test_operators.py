@@ -1,4 +1,6 @@
-"""What torch does around a call: opcheck, compile, functional gradients, autocast, checkpoints, seeds."""
+"""torch's features around a call: opcheck, compile, functional gradients, autocast, checkpoints,
+seeds.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ def inputs(*, grad: bool = True, dtype: torch.dtype = torch.float32, d: int = 32
 
 
 OPTIONS = {
-    "plain": Options(),
+    "no options": Options(),
     "all": Options(
         mask=torch.ones(2, 1, 19, 23, dtype=torch.bool).tril(3),
         alibi_slopes=torch.rand(4),
@@ -61,25 +63,25 @@ def test_opcheck_backward() -> None:
     q, k, v = inputs(grad=False)
     o = Options(sinks=torch.randn(4), bias=torch.randn(1, 4, 1, 23), alibi_slopes=torch.rand(4))
     out, lse, _ = torch.ops.rocflash.forward(q, k, v, *o, False)
-    for needed in ([True] * 6, [False, True, False, False, False, True]):
+    for needed in ([True] * 7, [False, True, False, False, False, True]):
         arguments = (torch.randn_like(out), q, k, v, out, lse, *o, needed)
         torch.library.opcheck(torch.ops.rocflash.backward.default, arguments)
 
 
-def test_backward_of_a_graph_that_knows_fewer_gradients() -> None:
+def test_backward_of_a_graph_with_fewer_gradients() -> None:
     """Torch keeps compiled graphs on disk, also those of an earlier version."""
     q, k, v = inputs(grad=False)
     o = Options(sinks=torch.randn(4))
     out, lse, _ = torch.ops.rocflash.forward(q, k, v, *o, False)
     tensors = (torch.randn_like(out), q, k, v, out, lse)
     found = torch.ops.rocflash.backward(*tensors, *o, [True] * 4)
-    expected = torch.ops.rocflash.backward(*tensors, *o, [True] * 4 + [False] * 2)
-    assert len(found) == 6 and all(map(torch.equal, found, expected))
+    expected = torch.ops.rocflash.backward(*tensors, *o, [True] * 4 + [False] * 3)
+    assert len(found) == 7 and all(map(torch.equal, found, expected))
     with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
         fake = torch.ops.rocflash.backward(*tensors, *o, [True] * 4)
     assert [x.shape for x in fake] == [x.shape for x in found]
-    with pytest.raises(ValueError, match="needed: 7 entries; there are 6 gradients"):
-        torch.ops.rocflash.backward(*tensors, *o, [True] * 7)
+    with pytest.raises(ValueError, match="needed has 8 entries; it must have 7"):
+        torch.ops.rocflash.backward(*tensors, *o, [True] * 8)
 
 
 def test_opcheck_in_context() -> None:
@@ -324,16 +326,18 @@ def test_call_overhead(grad: bool, most: float) -> None:
     assert ours - theirs <= most, f"ours {ours:.1f} us, torch {theirs:.1f} us"
 
 
-def test_gradients_on_a_gpu_are_asked_for_before_forward(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By tensors that only pretend to be on one: without gradients nobody asks, with them forward does not run."""
+def test_gradients_on_a_gpu_are_queried_before_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By tensors that only pretend to be on one: without gradients there is no query, with them
+    forward does not run.
+    """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from rocflash._torch import calls
 
     def refused(*_: Any) -> None:
-        raise rocflash.Unsupported("q: no gradients there")
+        raise rocflash.Unsupported("q has no gradients there")
 
-    monkeypatch.setattr(calls, "_ask_for_gradients", refused)
+    monkeypatch.setattr(calls, "_query_gradients", refused)
     with FakeTensorMode():
         q = torch.empty(1, 5, 2, 64, dtype=torch.float16, device="cuda")
         assert rocflash.attention(q, q, q, return_lse=True)[1].shape == (1, 2, 5)

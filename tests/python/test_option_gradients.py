@@ -1,4 +1,4 @@
-"""Gradients of the bias and of ALiBi's slopes, against autograd of plain attention in double."""
+"""Gradients of the bias and of ALiBi's slopes, against autograd of naive attention in double."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def distances() -> torch.Tensor:
     return (torch.arange(SQ)[:, None] + SK - SQ - torch.arange(SK)).abs().double()
 
 
-def plain(q, k, v, bias=None, slopes=None, causal=False, softcap=0.0):
+def baseline(q, k, v, bias=None, slopes=None, causal=False, softcap=0.0):
     """Attention step by step in double; slopes are (h) or (b, h)."""
     q, k, v = (x.double().transpose(1, 2) for x in (q, k, v))
     k, v = (x.repeat_interleave(H // HK, 1) for x in (k, v))
@@ -44,8 +44,8 @@ def plain(q, k, v, bias=None, slopes=None, causal=False, softcap=0.0):
     if bias is not None:
         scores = scores + bias.double()
     if causal:
-        seen = torch.arange(SK) <= torch.arange(SQ)[:, None] + SK - SQ
-        scores = scores.masked_fill(~seen, float("-inf"))
+        recorded = torch.arange(SK) <= torch.arange(SQ)[:, None] + SK - SQ
+        scores = scores.masked_fill(~recorded, float("-inf"))
     return (scores.softmax(-1) @ v).transpose(1, 2)
 
 
@@ -67,7 +67,7 @@ def test_bias_of_any_shape(shape) -> None:
     bias = torch.randn(shape, requires_grad=True)
     weight = torch.randn(B, SQ, H, D).double()
     options = {"causal": True, "softcap": 3.0}
-    theirs = gradients(lambda *x: plain(*x[:3], bias=x[3], **options), [q, k, v, bias], weight)
+    theirs = gradients(lambda *x: baseline(*x[:3], bias=x[3], **options), [q, k, v, bias], weight)
     ours = gradients(
         lambda *x: rocflash.attention(*x[:3], bias=x[3], **options), [q, k, v, bias], weight
     )
@@ -79,7 +79,7 @@ def test_slopes(per_batch: bool) -> None:
     q, k, v = inputs()
     slopes = torch.rand((B, H) if per_batch else (H,)).requires_grad_()
     weight = torch.randn(B, SQ, H, D).double()
-    theirs = gradients(lambda *x: plain(*x[:3], slopes=x[3]), [q, k, v, slopes], weight)
+    theirs = gradients(lambda *x: baseline(*x[:3], slopes=x[3]), [q, k, v, slopes], weight)
     ours = gradients(
         lambda *x: rocflash.attention(*x[:3], alibi_slopes=x[3]), [q, k, v, slopes], weight
     )
@@ -91,18 +91,18 @@ def test_slopes(per_batch: bool) -> None:
         assert torch.equal(x, y)
 
 
-def test_only_the_bias_wants_a_gradient() -> None:
+def test_only_the_bias_requires_a_gradient() -> None:
     q, k, v = (x.detach() for x in inputs())
     bias = torch.randn(1, H, SQ, SK, requires_grad=True)
     assert rocflash.attention(q, k, v, bias=bias).requires_grad
     weight = torch.randn(B, SQ, H, D).double()
-    theirs = gradients(lambda x: plain(q, k, v, bias=x), [bias], weight)
+    theirs = gradients(lambda x: baseline(q, k, v, bias=x), [bias], weight)
     agree(gradients(lambda x: rocflash.attention(q, k, v, bias=x), [bias], weight), theirs, 1e-5)
     with torch.no_grad():
         assert not rocflash.attention(q, k, v, bias=bias).requires_grad
 
 
-def test_a_bias_that_was_expanded() -> None:
+def test_an_expanded_bias() -> None:
     """Each of the elements has a gradient, and torch sums them where the memory is one."""
     q, k, v = inputs()
     small = torch.randn(1, H, 1, SK, requires_grad=True)
@@ -110,7 +110,7 @@ def test_a_bias_that_was_expanded() -> None:
     ours = gradients(
         lambda x: rocflash.attention(q, k, v, bias=x.expand(B, H, SQ, SK)), [small], weight
     )
-    agree(ours, gradients(lambda x: plain(q, k, v, bias=x), [small], weight), 1e-5)
+    agree(ours, gradients(lambda x: baseline(q, k, v, bias=x), [small], weight), 1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -120,7 +120,7 @@ def test_dtypes_of_the_bias(dtype: torch.dtype) -> None:
     weight = torch.randn(B, SQ, H, D).double()
     for of_bias in (dtype, torch.float32):
         bias = torch.randn(1, H, SQ, SK, dtype=of_bias).requires_grad_()
-        theirs = gradients(lambda x: plain(q, k, v, bias=x), [bias], weight)
+        theirs = gradients(lambda x: baseline(q, k, v, bias=x), [bias], weight)
         ours = gradients(lambda x: rocflash.attention(q, k, v, bias=x), [bias], weight)
         agree(ours, theirs, 2e-2)
 
@@ -135,7 +135,7 @@ def test_gradcheck_of_the_reference() -> None:
     )
 
 
-def test_compiled_whole() -> None:
+def test_compiled_in_one_graph() -> None:
     q, k, v = inputs()
     bias = torch.randn(1, H, SQ, SK, requires_grad=True)
     slopes = torch.rand(H).requires_grad_()
@@ -163,7 +163,7 @@ def test_functional_transforms() -> None:
     assert torch.equal(found, expected)
 
 
-def test_many_threads_give_the_same_bits() -> None:
+def test_results_do_not_depend_on_threads() -> None:
     q, k, v = inputs()
     bias = torch.randn(1, 1, SQ, SK, requires_grad=True)
     slopes = torch.rand(H).requires_grad_()
@@ -175,7 +175,7 @@ def test_many_threads_give_the_same_bits() -> None:
         assert all(torch.equal(x, y) for x, y in zip(other, found[0]))
 
 
-def test_dropout_and_hidden_keys() -> None:
+def test_dropout_and_masked_keys() -> None:
     """Where the bias hides a key its gradient is exactly 0, with dropout too."""
     q, k, v = inputs()
     bias = torch.randn(B, H, SQ, SK)

@@ -1,4 +1,6 @@
-"""Calls that are prepared once and repeated: never a stale answer, a lost refusal or a kept tensor."""
+"""Plans, which are prepared once and repeated: no stale results, no missing errors, no leaked
+tensors.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import torch
 
 import rocflash
 from flash_attn import flash_attn_func, flash_attn_with_kvcache
-from rocflash._c import frames, workspace
+from rocflash._c import frames, handles, workspace
 from rocflash._c.options import TENSORS, Options
 from rocflash._torch import fast, plan
 
@@ -27,7 +29,9 @@ def forget() -> None:
 
 @pytest.fixture(autouse=True, params=["short", "long"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is prepared. Plain calls take the short cut of fast.py, or, like others, plans."""
+    """Nothing is prepared. Calls without tensor options take the fast path of fast.py, or, like
+    others, plans.
+    """
     forget()
     if request.param == "long":
         monkeypatch.setattr(fast, "_bind", None)
@@ -44,7 +48,7 @@ def inputs(sq: int = 9, sk: int = 11, d: int = 16, dtype: torch.dtype = torch.fl
 
 
 def fresh(*arguments: Any, **options: Any) -> Any:
-    """The answer of a call that finds nothing prepared, by the long way."""
+    """The result of a call without a cached plan."""
     forget()
     bind, fast._bind = fast._bind, None
     try:
@@ -61,7 +65,7 @@ def compact(x: torch.Tensor) -> torch.Tensor:
 def test_repeated_calls_are_prepared_once() -> None:
     for _ in range(5):
         rocflash.attention(*inputs())
-    assert plan._plan.cache_info()[:2] == (0, 1)  # hits, misses: nobody asked again
+    assert plan._plan.cache_info()[:2] == (0, 1)  # hits, misses: no second lookup
     rocflash.attention(*inputs(5))
     rocflash.attention(*inputs())
     assert plan._plan.cache_info()[:2] == (1, 2)
@@ -77,7 +81,7 @@ def test_the_number_of_plans_is_bounded() -> None:
 
 
 VARIANTS: dict[str, Any] = {
-    "plain": lambda q, k, v: ((q, k, v), {}),
+    "same": lambda q, k, v: ((q, k, v), {}),
     "values": lambda q, k, v: ((q + 1, k * 2, v - 1), {}),
     "shape": lambda q, k, v: ((q[:, :5], k[:, :7], v[:, :7]), {}),
     "strides": lambda q, k, v: (
@@ -113,8 +117,10 @@ VARIANTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("asked", [{}, {"return_lse": True}, {"return_weights": True}], ids=str)
-def test_every_change_gives_its_own_answer(asked: dict) -> None:
-    """Calls in turn, twice over, are as if each were the first of the process, on compact tensors."""
+def test_every_change_creates_a_new_plan(asked: dict) -> None:
+    """Calls one after the other, twice over, are as if each were the first of the process, on
+    compact tensors.
+    """
     calls = [make(*inputs()) for make in VARIANTS.values()]
     expected = [fresh(*map(compact, x), **options, **asked) for x, options in calls]
     for _ in range(2):
@@ -149,18 +155,16 @@ def test_dout_of_any_strides() -> None:
 @pytest.mark.parametrize(
     ("right", "wrong", "text"),
     [
-        ({"causal": True}, {"causal": 1.0}, r"^causal: 1.0 \(float\)"),
-        ({"num_splits": 1}, {"num_splits": True}, r"^num_splits: True \(bool\)"),
-        ({"num_splits": 1}, {"num_splits": 1.0}, r"^num_splits: 1.0 \(float\)"),
-        ({"softcap": 1.0}, {"softcap": True}, r"^softcap: True \(bool\)"),
-        ({"softcap": 1.0}, {"softcap": torch.tensor(1.0)}, "^softcap: tensor"),
-        ({"softmax_scale": 1.0}, {"softmax_scale": [1.0]}, "^softmax_scale: "),
-        ({"deterministic": False}, {"deterministic": 0.0}, "^deterministic: 0.0"),
+        ({"causal": True}, {"causal": 1.0}, r"^causal is 1.0 \(float\)"),
+        ({"num_splits": 1}, {"num_splits": True}, r"^num_splits is True \(bool\)"),
+        ({"num_splits": 1}, {"num_splits": 1.0}, r"^num_splits is 1.0 \(float\)"),
+        ({"softcap": 1.0}, {"softcap": True}, r"^softcap is True \(bool\)"),
+        ({"softcap": 1.0}, {"softcap": torch.tensor(1.0)}, "^softcap is tensor"),
+        ({"softmax_scale": 1.0}, {"softmax_scale": [1.0]}, r"^softmax_scale is \[1.0\] \(list\)"),
+        ({"deterministic": False}, {"deterministic": 0.0}, "^deterministic is 0.0"),
     ],
 )
-def test_equal_numbers_of_another_type_are_still_refused(
-    right: dict, wrong: dict, text: str
-) -> None:
+def test_equal_numbers_of_another_type_are_rejected(right: dict, wrong: dict, text: str) -> None:
     arguments = inputs()
     rocflash.attention(*arguments, **right)
     for _ in range(2):
@@ -169,25 +173,34 @@ def test_equal_numbers_of_another_type_are_still_refused(
     rocflash.attention(*arguments, **right)
 
 
-def test_numbers_that_do_not_fit_are_refused() -> None:
+def test_numbers_out_of_range_are_rejected() -> None:
     for name, value in (("attention_chunk", 2**70), ("num_splits", 2**31)):
         for arguments in (inputs(), [x.numpy() for x in inputs()]):
-            with pytest.raises(rocflash.InvalidArgument, match=f"^{name}: .* must fit into"):
+            with pytest.raises(rocflash.InvalidArgument, match=f"^{name} is .* must fit into"):
                 rocflash.attention(*arguments, **{name: value})
 
 
 def test_values_are_checked_in_every_call() -> None:
-    """A good call does not vouch for the next one of its kind, nor a bad one spoil it."""
+    """A valid call does not hide errors of the next one, and an invalid call does not affect it."""
     q, k, v = inputs()
     good, bad = torch.tensor([3, 11]).int(), torch.tensor([3, 12]).int()
     expected = rocflash.attention(q, k, v, seqused_k=good)
     for _ in range(2):
-        with pytest.raises(rocflash.InvalidArgument, match="^seqused_k: "):
+        with pytest.raises(
+            rocflash.InvalidArgument,
+            match="^seqused_k is 12 for sequence 1; it must be 0 to its length, 11",
+        ):
             rocflash.attention(q, k, v, seqused_k=bad)
         assert torch.equal(rocflash.attention(q, k, v, seqused_k=good), expected)
     packed = [x.flatten(0, 1) for x in (q, k, v)]
     cu_q, cu_k = torch.tensor([0, 9, 18]).int(), torch.tensor([0, 11, 22]).int()
-    for cu, message in ((cu_k, None), (torch.tensor([0, 23, 22]).int(), "^cu_seqlens_k: ")):
+    for cu, message in (
+        (cu_k, None),
+        (
+            torch.tensor([0, 23, 22]).int(),
+            "^cu_seqlens_k decreases from 23 to 22 at sequence 1; it must not decrease",
+        ),
+    ):
         for _ in range(2):
             call = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu}
             if message is None:
@@ -197,13 +210,13 @@ def test_values_are_checked_in_every_call() -> None:
                 rocflash.attention(*packed, **call)
 
 
-def test_a_sparse_tensor_is_refused_after_a_dense_one() -> None:
+def test_a_sparse_tensor_is_rejected_after_a_dense_one() -> None:
     q, k, v = inputs()
     rocflash.attention(q, k, v)
     for wrong in (k.to_sparse(), k.to_mkldnn()):
-        with pytest.raises(rocflash.InvalidArgument, match="^k: layout torch"):
+        with pytest.raises(rocflash.InvalidArgument, match="^k has layout torch"):
             rocflash.attention(q, wrong, v)
-    with pytest.raises(TypeError, match="^sinks: list; it must be a torch.Tensor"):
+    with pytest.raises(TypeError, match="^sinks has type list; it must be a torch.Tensor"):
         rocflash.attention(q, k, v, sinks=[1.0] * 4)
 
 
@@ -241,43 +254,82 @@ def test_threads_share_plans_but_no_frame() -> None:
 
 
 @pytest.mark.usefixtures("only_plans")
-def test_a_call_inside_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a signal handler or a finaliser may make one, at the worst moment."""
+def test_nested_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nested calls, as from a signal handler or a finalizer."""
     outer, inner = inputs(), inputs()
     expected = [fresh(*x) for x in (outer, inner)]
     found = []
-    run = frames.Frame.run
+    run = plan.Plan._run_planned
 
-    def interrupted(self: frames.Frame, *arguments: Any) -> None:
-        monkeypatch.setattr(frames.Frame, "run", run)
+    def interrupted(self: plan.Plan, *arguments: Any) -> None:
+        monkeypatch.setattr(plan.Plan, "_run_planned", run)
         found.append(rocflash.attention(*inner))
         run(self, *arguments)
 
-    monkeypatch.setattr(frames.Frame, "run", interrupted)
+    rocflash.attention(*outer)
+    monkeypatch.setattr(plan.Plan, "_run_planned", interrupted)
     found.append(rocflash.attention(*outer))
     assert torch.equal(found[0], expected[1]) and torch.equal(found[1], expected[0])
 
 
 @pytest.mark.usefixtures("only_plans")
-def test_the_workspace_is_asked_for_where_values_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    prepare = frames.Frame.prepare
-
-    def counted(self: frames.Frame, *arguments: Any) -> None:
-        prepare(self, *arguments)
-        query = self._query
-        self._query = lambda: asked.append(1) or query()
-
-    monkeypatch.setattr(frames.Frame, "prepare", counted)
+def test_the_library_plans_once_unless_the_workspace_depends_on_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planned, described = [], []
+    create, run = handles.Handle.__init__, frames.Frame.run
+    monkeypatch.setattr(
+        handles.Handle, "__init__", lambda self, *x: planned.append(x[0]) or create(self, *x)
+    )
+    monkeypatch.setattr(frames.Frame, "run", lambda self, *x: described.append(1) or run(self, *x))
     for _ in range(3):
-        rocflash.attention(*inputs())
-    assert len(asked) == 1
+        q, k, v = (x.requires_grad_() for x in inputs())
+        rocflash.attention(q, k, v).sum().backward()
+    assert planned == ["forward", "backward"] and not described
     for _ in range(3):
         rocflash.attention(*inputs(), seqused_k=torch.tensor([3, 11]).int())
-    assert len(asked) == 4
+    assert len(planned) == 2 and len(described) == 3
 
 
-def test_a_large_workspace_is_not_kept() -> None:
+@pytest.mark.usefixtures("only_plans")
+def test_unaligned_tensors_are_not_run_by_plans_for_aligned_ones() -> None:
+    q, k, v = inputs()
+    expected = rocflash.attention(q, k, v)
+    for _ in range(2):
+        shifted = torch.empty(k.numel() + 1)[1:].view_as(k).copy_(k)
+        assert shifted.data_ptr() % 16
+        torch.testing.assert_close(rocflash.attention(q, shifted, v), expected)
+        assert torch.equal(rocflash.attention(q, k, v), expected)
+
+
+@pytest.mark.usefixtures("only_plans")
+def test_values_inside_of_keys_have_a_plan_of_their_own() -> None:
+    """As in MLA's latent cache: the same signature, with and without shared memory."""
+    q, rows = torch.randn(2, 3, 4, 24), torch.randn(2, 11, 1, 24)
+    inside = rows[..., :16]
+    apart = torch.randn(2, 11, 1, 24)[..., :16].copy_(inside)
+    expected = fresh(q, rows, compact(inside))
+    for v in (inside, apart, inside, apart):
+        torch.testing.assert_close(rocflash.attention(q, rows, v), expected)
+    (kept,) = {id(p): p for _, p in plan._latest.values()}.values()
+    assert [h is not None for h in kept._handles] == [True, True, False, False]
+
+
+@pytest.mark.usefixtures("only_plans")
+def test_handles_are_destroyed_with_their_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    rocflash.attention(*inputs())
+    (kept,) = {id(p): p for _, p in plan._latest.values()}.values()
+    handle = kept._handles[0]
+    destroyed, destroy = [], handle._destroy
+    handle._destroy = lambda pointer: destroyed.append(pointer) or destroy(pointer)
+    pointer = handle.pointer
+    del handle, kept
+    forget()
+    gc.collect()
+    assert destroyed == [pointer] and pointer
+
+
+def test_a_large_workspace_is_freed() -> None:
     taken = workspace.take(workspace._KEPT + 1)
     assert taken.size > workspace._KEPT and taken.address % 64 == 0
     workspace.give(taken)
@@ -289,8 +341,8 @@ def test_a_large_workspace_is_not_kept() -> None:
 
 
 @pytest.mark.usefixtures("only_plans")
-def test_other_numbers_of_threads() -> None:
-    """torch.set_num_threads is followed by calls of a kind that was seen before."""
+def test_changed_numbers_of_threads() -> None:
+    """torch.set_num_threads is followed by calls of a kind that has a plan."""
     q, k, v = inputs()
     before = torch.get_num_threads()
     try:
@@ -302,7 +354,7 @@ def test_other_numbers_of_threads() -> None:
         torch.set_num_threads(before)
 
 
-def test_caches_with_room_for_more_sequences() -> None:
+def test_caches_with_capacity_for_more_sequences() -> None:
     q = torch.randn(2, 1, 4, 16)
     cache = [torch.randn(5, 12, 2, 16) for _ in "kv"]
     lengths = torch.tensor([7, 12]).int()
@@ -311,7 +363,7 @@ def test_caches_with_room_for_more_sequences() -> None:
         assert torch.equal(flash_attn_with_kvcache(q, *cache, cache_seqlens=lengths), expected)
 
 
-def test_without_gradients_lse_and_weights_change_nothing() -> None:
+def test_without_gradients_lse_and_weights_do_not_affect_out() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         for sq in (1, 9):
             arguments = inputs(sq, dtype=dtype)
@@ -337,21 +389,42 @@ class GpuTensor:
         return False
 
 
-def test_a_gpu_call_goes_to_the_current_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stream and scratch memory belong to one call, not to its plan."""
-    seen = []
+class NoHandle:
+    """A plan of the library's on a machine without a GPU."""
 
-    def run(self: frames.Frame, stream: int, allocate: Any, as_ever: bool) -> None:
-        seen.append((stream, allocate._device, as_ever))
+    workspace, pointer = 256, 0
+
+    def __init__(self, call: str, frame: frames.Frame) -> None:
+        assert call == "infer"
+
+
+def test_a_gpu_call_uses_the_current_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stream and workspace belong to one call, not to its plan."""
+    recorded = []
+
+    class Recorded(handles.Run):
+        def __init__(self, handle: NoHandle) -> None:
+            super().__init__(handle)
+            at = handles.AT
+            self.call = lambda: recorded.append(
+                [self.words[at[name]] for name in ("q", "v", "out", "stream", "workspace_size")]
+            )
+
+    def run(self: frames.Frame, stream: int, allocate: Any) -> None:
+        recorded.append((stream, allocate._device))
 
     q, out = GpuTensor(64, 1, 8, 2, 64), GpuTensor(128, 1, 8, 2, 64)
     monkeypatch.setattr(frames.Frame, "run", run)
+    monkeypatch.setattr(handles, "Handle", NoHandle)
+    monkeypatch.setattr(handles, "Run", Recorded)
+    scratch, unaligned = GpuTensor(512, 1), GpuTensor(72, 1, 8, 2, 64)
+    monkeypatch.setattr(plan.torch, "empty", lambda *_, **how: scratch)
     numbers = tuple(Options())[TENSORS:]
     for stream in (5, 7):
         monkeypatch.setattr(plan, "current_stream", lambda index, n=stream: 10 * index + n)
         tensors = [q, q, q, *[None] * 12, out, None, None]
         plan.run("infer", (False, False, False), tensors, numbers)
-    # Which kernels run depends on where rows lie, and so may the workspace.
-    plan.run("infer", (False,) * 3, [q, q, GpuTensor(72, 1, 8, 2, 64), *tensors[3:]], numbers)
-    assert seen == [(15, q.device, True), (17, q.device, True), (17, q.device, False)]
+    # The library planned for aligned rows.
+    plan.run("infer", (False,) * 3, [q, q, unaligned, *tensors[3:]], numbers)
+    assert recorded == [[64, 64, 128, 15, 256], [64, 64, 128, 17, 256], (17, q.device)]
     assert plan._plan.cache_info()[:2] == (0, 1)

@@ -1,4 +1,6 @@
-"""rocflash.sdpa: torch's scaled_dot_product_attention by this library, held to torch's own definition in double precision."""
+"""rocflash.sdpa: torch's scaled_dot_product_attention with this library, compared with torch in
+double precision.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,11 @@ def drawn(seed: int) -> tuple[list[torch.Tensor], dict[str, Any]]:
         lead_k = (*lead[:-1], r.choice([1, 2]))
     elif len(lead) > 1 and r.random() < 0.4:  # torch broadcasts
         lead_k = r.choice([lead[1:], (1, *lead[1:]), (*lead[:-1], 1)])
-    tensors = [torch.randn(*lead, rows, d), torch.randn(*lead_k, keys, d), torch.randn(*lead_k, keys, dv)]
+    tensors = [
+        torch.randn(*lead, rows, d),
+        torch.randn(*lead_k, keys, d),
+        torch.randn(*lead_k, keys, dv),
+    ]
     if r.random() < 0.3:
         tensors = [x.transpose(-1, -2).contiguous().transpose(-1, -2) for x in tensors]
     tensors = [x.to(dtype) for x in tensors]
@@ -58,20 +64,26 @@ def drawn(seed: int) -> tuple[list[torch.Tensor], dict[str, Any]]:
     if kind == "causal":
         named["is_causal"] = True
     if kind in ("bool", "float"):
-        shape = [*(r.choice([1, n]) for n in lead), r.choice([1, rows, rows]), r.choice([1, keys, keys])]
+        shape = [
+            *(r.choice([1, n]) for n in lead),
+            r.choice([1, rows, rows]),
+            r.choice([1, keys, keys]),
+        ]
         shape = shape[r.randrange(len(shape) - 1) :]
-        seen = torch.rand(shape) > 0.3
+        visible = torch.rand(shape) > 0.3
         if kind == "bool":
-            named["attn_mask"] = seen
+            named["attn_mask"] = visible
         else:
-            bias = torch.randn(shape).masked_fill(~seen, -torch.inf)
+            bias = torch.randn(shape).masked_fill(~visible, -torch.inf)
             tensors.append(bias.to(r.choice([dtype, torch.float32])))
     if r.random() < 0.3:
         named["scale"] = 0.3
     return tensors, named
 
 
-def results(function: Any, tensors: list[torch.Tensor], named: dict[str, Any], dout: Any, dtype: Any) -> list[torch.Tensor]:
+def results(
+    function: Any, tensors: list[torch.Tensor], named: dict[str, Any], dout: Any, dtype: Any
+) -> list[torch.Tensor]:
     inputs = [x.detach().to(dtype or x.dtype).requires_grad_() for x in tensors]
     if len(inputs) == 4:
         named = {**named, "attn_mask": inputs[3]}
@@ -88,31 +100,41 @@ def test_like_torch(device: str, seed: int) -> None:
         named["attn_mask"] = named["attn_mask"].to(device)
     sdpa.enable()
     assert F.scaled_dot_product_attention is not KEPT[0]
-    dout = torch.randn(torchs(*[x.float() for x in tensors[:3]], enable_gqa="enable_gqa" in named).shape)
+    dout = torch.randn(
+        torchs(*[x.float() for x in tensors[:3]], enable_gqa="enable_gqa" in named).shape
+    )
     dout = dout.to(tensors[0])
     found = results(F.scaled_dot_product_attention, tensors, named, dout, None)
     assert sdpa.last() == ("rocflash", "")
     with sdpa_kernel(SDPBackend.MATH):
         exact = results(torchs, tensors, named, dout, torch.float64)
-    with rocflash.use_backend("plain"):  # the yardstick of all tests: step by step in the inputs' dtype
-        plain = results(sdpa.scaled_dot_product_attention, [x.cpu() for x in tensors], {n: x.cpu() if n == "attn_mask" else x for n, x in named.items()}, dout.cpu(), None)
-    for name, x, y, z in zip(("out", "dq", "dk", "dv", "dmask"), found, exact, plain):
+    with rocflash.use_backend("naive"):  # the baseline of all tests
+        baseline = results(
+            sdpa.scaled_dot_product_attention,
+            [x.cpu() for x in tensors],
+            {n: x.cpu() if n == "attn_mask" else x for n, x in named.items()},
+            dout.cpu(),
+            None,
+        )
+    for name, x, y, z in zip(("out", "dq", "dk", "dv", "dmask"), found, exact, baseline):
         assert x.shape == y.shape, name
         times = 2 if name == "out" else 3
         error = (x - y).abs().max().item()
-        allowed = times * (z.to(y.device) - y).abs().max().item() + 4e-6  # two roundings of f32 are nothing to count
+        allowed = (
+            times * (z.to(y.device) - y).abs().max().item() + 4e-6
+        )  # errors below two f32 roundings do not count
         assert error <= allowed, f"{name}: {error} > {allowed}"
 
 
-def test_dropout_is_the_librarys() -> None:
+def test_dropout_equals_the_librarys() -> None:
     q, k, v = (torch.randn(2, 3, 40, 16) for _ in range(3))
-    turned = [x.transpose(1, 2) for x in (q, k, v)]
+    transposed = [x.transpose(1, 2) for x in (q, k, v)]
     with sdpa.enable():
         torch.manual_seed(3)
         found = F.scaled_dot_product_attention(q, k, v, dropout_p=0.3, is_causal=True)
         again = F.scaled_dot_product_attention(q, k, v, dropout_p=0.3, is_causal=True)
     torch.manual_seed(3)
-    expected = rocflash.attention(*turned, dropout_p=0.3, causal=True).transpose(1, 2)
+    expected = rocflash.attention(*transposed, dropout_p=0.3, causal=True).transpose(1, 2)
     assert torch.equal(found, expected) and not torch.equal(found, again)
 
 
@@ -125,7 +147,7 @@ def test_autocast() -> None:
     assert out.dtype is torch.bfloat16 and bias.grad is not None and sdpa.last() == ("rocflash", "")
 
 
-def test_a_row_that_sees_nothing_is_zero() -> None:
+def test_a_fully_masked_row_is_zero() -> None:
     q = torch.randn(1, 1, 4, 8)
     mask = torch.tensor([True, False, True, False])[:, None].expand(4, 4)
     with sdpa.enable():
@@ -135,7 +157,9 @@ def test_a_row_that_sees_nothing_is_zero() -> None:
 
 DECLINED = {
     "double": lambda q: now(q.double(), q.double(), q.double()),
-    "nested": lambda q: now(*[torch.nested.nested_tensor([q[0], q[1]], layout=torch.jagged).transpose(1, 2)] * 3),
+    "nested": lambda q: now(
+        *[torch.nested.nested_tensor([q[0], q[1]], layout=torch.jagged).transpose(1, 2)] * 3
+    ),
     "meta": lambda q: now(*[q.to("meta")] * 3),
     "vmap": lambda q: torch.func.vmap(now)(q, q, q),
     "mask and causal": lambda q: now(q, q, q, torch.ones(4, 4, dtype=torch.bool), is_causal=True),
@@ -158,21 +182,23 @@ def in_math(q: torch.Tensor) -> Any:
 
 def under_a_mode(q: torch.Tensor) -> Any:
     """As context parallelism finds the calls that it has to split."""
-    seen = []
+    visible = []
 
     class Mode(TorchFunctionMode):
-        def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
-            seen.append(function)
+        def __torch_function__(
+            self, function: Any, types: Any, arguments: Any = (), named: Any = None
+        ) -> Any:
+            visible.append(function)
             return function(*arguments, **(named or {}))
 
     with Mode():
         out = now(q, q, q)
-    assert KEPT[0] in seen
+    assert KEPT[0] in visible
     return out
 
 
 @pytest.mark.parametrize("call", DECLINED.values(), ids=DECLINED)
-def test_torch_serves_by_rule_and_says_so(call: Any) -> None:
+def test_fallback_to_torch_has_a_reason(call: Any) -> None:
     q = torch.randn(2, 3, 4, 16)
     sdpa.enable()
     with pytest.warns(sdpa.FallbackWarning, match="torch serves"):
@@ -181,7 +207,7 @@ def test_torch_serves_by_rule_and_says_so(call: Any) -> None:
     assert served is not None and served.by == "torch" and served.reason
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        call(q)  # said once
+        call(q)  # warned once
     assert sdpa.counts()[served] >= 2
     sdpa.disable()
     with sdpa.enable(strict=True), pytest.raises(rocflash.Unsupported, match="strict=True"):
@@ -196,10 +222,12 @@ def test_torchs_causal_biases(sq: int, sk: int) -> None:
     for bias in (causal_lower_right(sq, sk), causal_upper_left(sq, sk)):
         wanted = torchs(q, k, v, attn_mask=bias._materialize())
         with sdpa.enable(strict=True):
-            assert (F.scaled_dot_product_attention(q, k, v, attn_mask=bias) - wanted).abs().max() < 1e-5
+            assert (
+                F.scaled_dot_product_attention(q, k, v, attn_mask=bias) - wanted
+            ).abs().max() < 1e-5
 
 
-def test_numbers_of_others() -> None:
+def test_numbers_of_other_libraries() -> None:
     """torch takes NumPy's numbers and its own; what is not finite is torch's to answer."""
     q = torch.randn(1, 2, 5, 8)
     wanted = torchs(q, q, q, scale=0.5)
@@ -207,20 +235,25 @@ def test_numbers_of_others() -> None:
         for half in (np.float32(0.5), torch.tensor(0.5)):
             found = F.scaled_dot_product_attention(q, q, q, dropout_p=torch.tensor(0.0), scale=half)
             assert (found - wanted).abs().max() < 1e-5
-    with sdpa.enable(), pytest.warns(sdpa.FallbackWarning, match="scale: inf"):
+    with sdpa.enable(), pytest.warns(sdpa.FallbackWarning, match="scale is inf"):
         F.scaled_dot_product_attention(q, q, q, scale=float("inf"))
 
 
-def test_without_rows_shapes_are_torchs() -> None:
+def test_shapes_without_rows_equal_torchs() -> None:
     for sq, sk in ((0, 4), (4, 0)):
         q, k = torch.randn(1, 2, sq, 8), torch.randn(3, 2, sk, 8)
         with sdpa.enable(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             assert F.scaled_dot_product_attention(q, k, k).shape == torchs(q, k, k).shape
-            assert F.scaled_dot_product_attention(q.expand(3, -1, -1, -1), k, k).shape == (3, 2, sq, 8)
+            assert F.scaled_dot_product_attention(q.expand(3, -1, -1, -1), k, k).shape == (
+                3,
+                2,
+                sq,
+                8,
+            )
 
 
-def test_torch_refuses_what_it_refuses() -> None:
+def test_invalid_calls_raise_torchs_errors() -> None:
     q = torch.randn(2, 3, 4, 16)
     bad: list[Any] = [
         ((q, q, q, torch.ones(4)), {}),
@@ -232,7 +265,7 @@ def test_torch_refuses_what_it_refuses() -> None:
         ((q, q, q), {"enable_gqa": True, "attn_mask": torch.ones(5, 4)}),
         ((q, q[:, :2], q[:, :2]), {"enable_gqa": True}),
         ((q, None, q), {}),
-        ((q, q, q), {"colour": 1}),
+        ((q, q, q), {"color": 1}),
     ]
     for arguments, named in bad:
         raised = []
@@ -243,13 +276,16 @@ def test_torch_refuses_what_it_refuses() -> None:
         assert raised[0] is raised[1], (arguments[1:], named)
 
 
-def test_forward_mode_derivatives_are_torchs() -> None:
+def test_forward_mode_falls_back_to_torch() -> None:
     q = torch.randn(1, 1, 4, 8)
-    with sdpa.enable(), pytest.raises(NotImplementedError, match="forward AD with _scaled_dot_product"):
+    with (
+        sdpa.enable(),
+        pytest.raises(NotImplementedError, match="forward AD with _scaled_dot_product"),
+    ):
         torch.func.jvp(lambda x: now(x, q, q).sum(), (q,), (q,))
 
 
-def test_on_and_off() -> None:
+def test_enable_and_disable() -> None:
     q = torch.randn(1, 1, 4, 8)
     user = types.ModuleType("imported_by_name")
     user.attend = KEPT[0]  # type: ignore[attr-defined]
@@ -275,7 +311,7 @@ def test_on_and_off() -> None:
         del sys.modules[user.__name__]
 
 
-def test_wrapped_by_others_meanwhile() -> None:
+def test_wrapped_by_another_package() -> None:
     q = torch.randn(1, 1, 4, 8)
     sdpa.enable()
     inner = F.scaled_dot_product_attention
@@ -308,7 +344,9 @@ def operators(graphs: list[Any]) -> set[str]:
 
 
 def test_compiled() -> None:
-    """One graph without breaks, made anew when the library is switched on or off; results are those of eager calls."""
+    """One graph without breaks, made again when the library is switched on or off; results are
+    those of eager calls.
+    """
     graphs: list[Any] = []
 
     def keep(graph: Any, inputs: Any) -> Any:
@@ -344,9 +382,11 @@ def test_compiled() -> None:
     assert not any("rocflash" in name for name in operators(graphs))
 
 
-def test_compiled_fallback_is_said() -> None:
+def test_compiled_fallback_warns() -> None:
     q = torch.randn(1, 1, 4, 8, dtype=torch.float64)
-    compiled = torch.compile(lambda x: F.scaled_dot_product_attention(x, x, x), backend="eager", fullgraph=True)
+    compiled = torch.compile(
+        lambda x: F.scaled_dot_product_attention(x, x, x), backend="eager", fullgraph=True
+    )
     with sdpa.enable(), pytest.warns(sdpa.FallbackWarning, match="float64"):
         out = compiled(q)
     torch.testing.assert_close(out, torchs(q, q, q))
@@ -358,7 +398,7 @@ class Scripted(torch.nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_scripts_keep_torchs() -> None:
+def test_scripts_use_torchs_operator() -> None:
     with sdpa.enable():
         assert "torch.scaled_dot_product_attention" in torch.jit.script(Scripted()).code
 
@@ -373,7 +413,7 @@ def test_deterministic_and_checkpointed() -> None:
 
     with sdpa.enable():
         torch.manual_seed(0)
-        (plain,) = torch.autograd.grad(attend(q).sum(), q)
+        (baseline,) = torch.autograd.grad(attend(q).sum(), q)
         torch.manual_seed(0)
         (again,) = torch.autograd.grad(checkpoint(attend, q, use_reentrant=False).sum(), q)
-    assert torch.equal(plain, again)
+    assert torch.equal(baseline, again)

@@ -1,5 +1,7 @@
-"""Models that call torch's scaled_dot_product_attention train by rocflash.sdpa as they do by torch: transformers with its
-Trainer, diffusers' processors, torch's own layers, a plain module split over two processes by FSDP."""
+"""Models that call torch's scaled_dot_product_attention train with rocflash.sdpa as with torch:
+transformers with its Trainer, diffusers' processors, torch's own layers, a baseline module split
+over two processes by FSDP.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +30,29 @@ def _off_again() -> Iterator[None]:
 
 def served() -> tuple[int, int]:
     """Calls by this library and by torch, so far."""
-    counts = {by: sum(n for s, n in sdpa.counts().items() if s.by == by) for by in ("rocflash", "torch")}
+    counts = {
+        by: sum(n for s, n in sdpa.counts().items() if s.by == by) for by in ("rocflash", "torch")
+    }
     return counts["rocflash"], counts["torch"]
 
 
-SMALL = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+SMALL = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+}
 FAMILIES: dict[str, Any] = {
     "llama": lambda: transformers.LlamaForCausalLM(
         transformers.LlamaConfig(**SMALL, num_key_value_heads=2, attn_implementation="sdpa")
     ),
     "bert": lambda: transformers.BertForMaskedLM(
         transformers.BertConfig(
-            **SMALL, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, attn_implementation="sdpa"
+            **SMALL,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            attn_implementation="sdpa",
         )
     ),
     # Its masks carry a learned bias, which needs a gradient.
@@ -69,13 +82,17 @@ class Rows(torch.utils.data.Dataset):
     def __getitem__(self, n: int) -> dict[str, torch.Tensor]:
         tokens = torch.randint(3, 61, (20,), generator=torch.Generator().manual_seed(n))
         mask = (torch.arange(20) < 20 - n % 5).long()
-        return {"input_ids": tokens * mask, "attention_mask": mask, "labels": tokens.masked_fill(mask == 0, -100)}
+        return {
+            "input_ids": tokens * mask,
+            "attention_mask": mask,
+            "labels": tokens.masked_fill(mask == 0, -100),
+        }
 
 
-def trained(model: nn.Module, folder: Path) -> tuple[list[float], dict[str, torch.Tensor]]:
+def trained(model: nn.Module, directory: Path) -> tuple[list[float], dict[str, torch.Tensor]]:
     """The losses of a few steps by transformers' Trainer, and the weights after them."""
     arguments = transformers.TrainingArguments(
-        output_dir=str(folder),
+        output_dir=str(directory),
         per_device_train_batch_size=4,
         max_steps=3,
         logging_steps=1,
@@ -93,36 +110,42 @@ def trained(model: nn.Module, folder: Path) -> tuple[list[float], dict[str, torc
 
 
 def same(found: Any, expected: Any) -> None:
-    torch.testing.assert_close(torch.tensor(found[0]), torch.tensor(expected[0]), rtol=1e-4, atol=1e-4)
-    for name, x in expected[1].items():  # Adam's first steps have the sign of a gradient, which may be rounding alone
-        torch.testing.assert_close(found[1][name], x, rtol=1e-2, atol=2e-3, msg=lambda text, n=name: f"{n}: {text}")
+    torch.testing.assert_close(
+        torch.tensor(found[0]), torch.tensor(expected[0]), rtol=1e-4, atol=1e-4
+    )
+    for name, x in expected[
+        1
+    ].items():  # Adam's first steps have the sign of a gradient, which may be rounding alone
+        torch.testing.assert_close(
+            found[1][name], x, rtol=1e-2, atol=2e-3, msg=lambda text, n=name: f"{n}: {text}"
+        )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_trainer(family: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = FAMILIES[family]()
-    twin = copy.deepcopy(model)
+    duplicate = copy.deepcopy(model)
     expected = trained(model, tmp_path)
     ours, torchs = served()
     with sdpa.enable():
-        found = trained(twin, tmp_path)
+        found = trained(duplicate, tmp_path)
     now = served()
     assert now[0] - ours >= 6 and now[1] == torchs, sdpa.counts()
     same(found, expected)
 
 
 @pytest.mark.parametrize("family", ["llama", "bert"])  # T5 takes no flash_attn
-def test_trainer_by_flash_attention_2(family: str, tmp_path: Path) -> None:
+def test_trainer_with_flash_attention_2(family: str, tmp_path: Path) -> None:
     try:
         name = bridge.register("flash_attention_2")
     except errors.InvalidArgument as error:
         pytest.skip(str(error))
     torch.manual_seed(0)
     model = FAMILIES[family]()
-    twin = copy.deepcopy(model)
-    twin.set_attn_implementation(name)
-    same(trained(twin, tmp_path), trained(model, tmp_path))
+    duplicate = copy.deepcopy(model)
+    duplicate.set_attn_implementation(name)
+    same(trained(duplicate, tmp_path), trained(model, tmp_path))
 
 
 def test_diffusers_processors() -> None:
@@ -130,7 +153,11 @@ def test_diffusers_processors() -> None:
 
     torch.manual_seed(0)
     layer = processors.Attention(
-        query_dim=32, cross_attention_dim=24, heads=4, dim_head=8, processor=processors.AttnProcessor2_0()
+        query_dim=32,
+        cross_attention_dim=24,
+        heads=4,
+        dim_head=8,
+        processor=processors.AttnProcessor2_0(),
     )
     x, context = torch.randn(2, 15, 32, requires_grad=True), torch.randn(2, 9, 24)
     mask = torch.zeros(2, 9).masked_fill(torch.arange(9) > 5, -10000.0)
@@ -141,7 +168,9 @@ def test_diffusers_processors() -> None:
         for n, arguments in enumerate(((x, context), (x, context, mask))):
             out = layer(*arguments)
             torch.testing.assert_close(out, given[n])
-            for a, b in zip(torch.autograd.grad(out.square().sum(), (x, *layer.parameters())), gradients[n]):
+            for a, b in zip(
+                torch.autograd.grad(out.square().sum(), (x, *layer.parameters())), gradients[n]
+            ):
                 torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     assert served() == (ours + 2, torchs)
 
@@ -151,7 +180,12 @@ def test_diffusers_transformer() -> None:
 
     torch.manual_seed(0)
     model = diffusers.DiTTransformer2DModel(
-        num_attention_heads=2, attention_head_dim=8, in_channels=4, num_layers=2, sample_size=8, norm_num_groups=1
+        num_attention_heads=2,
+        attention_head_dim=8,
+        in_channels=4,
+        num_layers=2,
+        sample_size=8,
+        norm_num_groups=1,
     )
     given = {"timestep": torch.tensor([3, 7]), "class_labels": torch.tensor([1, 2])}
     x = torch.randn(2, 4, 8, 8)
@@ -163,11 +197,14 @@ def test_diffusers_transformer() -> None:
     assert served() == (ours + 2, torchs)
 
 
-def test_torchs_own_layers() -> None:
+def test_torch_layers() -> None:
     torch.manual_seed(0)
     layer = nn.TransformerDecoderLayer(32, 4, 48, dropout=0.0, batch_first=True)
     x, memory = torch.randn(2, 9, 32), torch.randn(2, 13, 32)
-    causal, padded = nn.Transformer.generate_square_subsequent_mask(9), torch.arange(13).expand(2, 13) > 10
+    causal, padded = (
+        nn.Transformer.generate_square_subsequent_mask(9),
+        torch.arange(13).expand(2, 13) > 10,
+    )
     options = {"tgt_mask": causal, "memory_key_padding_mask": padded}
     expected = layer(x, memory, **options)
     ours, torchs = served()
@@ -185,18 +222,21 @@ class Block(nn.Module):
         self.norm = nn.RMSNorm(32)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = (y.unflatten(-1, (-1, 8)).transpose(1, 2) for y in self.qkv(self.norm(x)).split([32, 16, 16], -1))
+        q, k, v = (
+            y.unflatten(-1, (-1, 8)).transpose(1, 2)
+            for y in self.qkv(self.norm(x)).split([32, 16, 16], -1)
+        )
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         return x + self.out(y.transpose(1, 2).flatten(2))
 
 
-def plain_model() -> nn.Module:
+def baseline_model() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(Block(), Block(), nn.Linear(32, 7))
 
 
 def train_alone(rows: torch.Tensor) -> list[float]:
-    model = plain_model()
+    model = baseline_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
     for _ in range(3):
@@ -215,7 +255,7 @@ def train_split(compiled: bool) -> tuple[list[float], int]:
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh("cpu", (2,))
-    model = plain_model()
+    model = baseline_model()
     for layer in model:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -246,6 +286,8 @@ def test_fsdp_on_two_processes() -> None:
         for compiled in (False, True):
             for losses, ours in both.run(train_split, compiled):
                 assert losses == pytest.approx(expected, rel=1e-4)
-                assert compiled or ours == 6  # graphs do not report; strict=True leaves nothing to torch
+                assert (
+                    compiled or ours == 6
+                )  # graphs do not report; strict=True leaves nothing to torch
     finally:
         both.close()

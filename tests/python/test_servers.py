@@ -1,4 +1,4 @@
-"""rocflash's backends inside vLLM and SGLang, on the CPU: their batches against the definition."""
+"""rocflash's backends in vLLM and SGLang on the CPU: their batches compared with the reference."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def close(a: torch.Tensor, b: torch.Tensor) -> None:
 
 
 VLLM = {
-    "plain": ({}, {"causal": True}),
+    "causal": ({}, {"causal": True}),
     "window": ({"sliding_window": 6}, {"window": (5, 0)}),
     "softcap": ({"logits_soft_cap": 2.0}, {"causal": True, "softcap": 2.0}),
     "alibi": (
@@ -41,14 +41,14 @@ VLLM = {
 @pytest.mark.parametrize("heads_first", [True, False])
 def test_vllm(kind: str, heads_first: bool) -> None:
     """A prompt, a chunk of one, a decoding sequence; cache in both of vLLM's orders."""
-    given, told = VLLM[kind]
+    given, arguments = VLLM[kind]
     impl = cases.vllm_impl(**given)
     batch = cases.VllmBatch([20, 7, 33], [3, 7, 1], torch.float32, CPU, heads_first)
     batch.fill(impl)
     output = torch.full_like(batch.query, 7.0)
     common = batch.common()
+    metadata = cases.vllm_builder(CPU).build(0, common)  # reads lengths that vLLM has on the host
     with servers.nothing_read():
-        metadata = cases.vllm_builder(CPU).build(0, common)
         impl.do_kv_cache_update(
             cases.layer(), batch.key, batch.value, batch.cache, metadata.slot_mapping
         )
@@ -56,12 +56,12 @@ def test_vllm(kind: str, heads_first: bool) -> None:
             cases.layer(), batch.query, batch.key, batch.value, batch.cache, metadata, output
         )
     assert found is output
-    close(output[:11], batch.expected(softmax_scale=0.2, **told))
+    close(output[:11], batch.expected(softmax_scale=0.2, **arguments))
     assert torch.equal(output[11:], torch.full_like(output[11:], 7.0))  # rows that only pad
 
 
 def test_vllm_without_causal() -> None:
-    """Drafts that see both sides: a window then has both, too."""
+    """Drafts with attention to both sides: windows then have two bounds."""
     impl = cases.vllm_impl(sliding_window=4)
     batch = cases.VllmBatch([20, 9], [5, 9], torch.float32, CPU)
     batch.fill(impl)
@@ -88,7 +88,7 @@ def test_vllm_encoder() -> None:
     close(output[:15], batch.expected(softmax_scale=0.2, window=(3, 3)))
 
 
-def test_vllm_habits() -> None:
+def test_vllm_call_conventions() -> None:
     impl = cases.vllm_impl()
     output = torch.ones(3, 4, 32)
     assert not impl.forward(
@@ -101,36 +101,47 @@ def test_vllm_habits() -> None:
     assert torch.equal(metadata.block_table, batch.table)
     assert torch.equal(other.block_table, batch.table + 1)
     assert other.seq_lens is metadata.seq_lens
-    with pytest.raises(NotImplementedError, match="^output_scale: is given"):
+    with pytest.raises(NotImplementedError, match="^output_scale is given"):
         impl.forward(
             cases.layer(), *[batch.query] * 3, batch.cache, metadata, output, torch.ones(1)
         )
     with pytest.raises(
-        NotImplementedError, match="^kv_cache_dtype: 'fp8'; allowed are auto, float16, bfloat16"
+        NotImplementedError, match="^kv_cache_dtype is 'fp8'; allowed are auto, float16, bfloat16"
     ):
         cases.vllm_impl(kv_cache_dtype="fp8")
     common = batch.common()
     common.causal = torch.ones(1, dtype=torch.bool)
-    with pytest.raises(NotImplementedError, match="^causal: is a tensor"):
+    with pytest.raises(NotImplementedError, match="^causal is a tensor"):
         builder.build(0, common)
 
 
 def reasons_against(backend: Any, head_size: int, **given: Any) -> list[str]:
-    told = {
-        **{"dtype": torch.bfloat16, "kv_cache_dtype": "auto", "block_size": 16, "use_mla": False, "has_sink": False},
+    arguments = {
+        **{
+            "dtype": torch.bfloat16,
+            "kv_cache_dtype": "auto",
+            "block_size": 16,
+            "use_mla": False,
+            "has_sink": False,
+        },
         **{"use_sparse": False, "use_mm_prefix": False, "use_per_head_quant_scales": False},
         **{"device_capability": None, "attn_type": "decoder"},
     }
-    return backend.validate_configuration(head_size, **{**told, **given})
+    return backend.validate_configuration(head_size, **{**arguments, **given})
 
 
-def test_vllm_asks_before() -> None:
-    """vLLM's questions of a backend, and the place named CUSTOM."""
+def test_vllm_capabilities() -> None:
+    """vLLM's capability queries, and the backend named CUSTOM."""
     cases.vllm_impl()
     from rocflash.integrations.vllm_backend import RocflashBackend as backend
 
     for size in (32, 72, 80, 128, 256, 576):
-        assert reasons_against(backend, size, has_sink=True, has_sliding_window=True, use_non_causal=True) == []
+        assert (
+            reasons_against(
+                backend, size, has_sink=True, has_sliding_window=True, use_non_causal=True
+            )
+            == []
+        )
     assert reasons_against(backend, 577) == ["head_size not supported"]
     assert reasons_against(backend, 64, dtype=torch.float32) == []
     assert reasons_against(backend, 64, kv_cache_dtype="fp8") == ["kv_cache_dtype not supported"]
@@ -145,7 +156,7 @@ def test_vllm_asks_before() -> None:
     assert backend.get_name() in AttentionBackendEnum.__members__
 
 
-def latent_backend() -> type:
+def mla_backend() -> type:
     cases.vllm_impl()  # registers
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
@@ -165,12 +176,34 @@ def vllm_config() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("each, causal", [(1, True), (3, True), (3, False)])
-def test_vllm_latent_decode(each: int, causal: bool) -> None:
-    """One head of latents and rotary columns, whose first columns are the values; drafts of several tokens."""
-    impl = latent_backend().get_impl_cls()
-    sizes = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "qk_head_dim": 192, "v_head_dim": 128}
+def test_vllm_mla_decode(each: int, causal: bool) -> None:
+    """One head of latents and rotary columns, whose first columns are the values; drafts of several
+    tokens.
+    """
+    impl = mla_backend().get_impl_cls()
+    sizes = {
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "qk_head_dim": 192,
+        "v_head_dim": 128,
+    }
     with vllm_config():
-        layer = impl(4, 576, 0.1, 1, None, None, "auto", None, "decoder", None, q_lora_rank=None, kv_b_proj=None, **sizes)
+        layer = impl(
+            4,
+            576,
+            0.1,
+            1,
+            None,
+            None,
+            "auto",
+            None,
+            "decoder",
+            None,
+            q_lora_rank=None,
+            kv_b_proj=None,
+            **sizes,
+        )
     layer.need_to_return_lse_for_decode = True
     table = torch.tensor([[1, 4, 0], [2, 3, 7], [5, 0, 0]], dtype=torch.int32)
     lengths = torch.tensor([20, 41, 0], dtype=torch.int32)
@@ -180,61 +213,84 @@ def test_vllm_latent_decode(each: int, causal: bool) -> None:
         at = torch.arange(len(found))
         slots = torch.cat([table[n].long()[at // 16] * 16 + at % 16, torch.tensor([-1])])
         new = torch.cat([found, torch.ones(1, 576)])
-        layer.do_kv_cache_update(new[:, :512], new[:, None, 512:], cache, slots, "auto", torch.ones(()))
+        layer.do_kv_cache_update(
+            new[:, :512], new[:, None, 512:], cache, slots, "auto", torch.ones(()), False
+        )
     q = torch.randn(3 * each, 4, 576)
     decode = types.SimpleNamespace(block_table=table, seq_lens=lengths)
-    metadata = types.SimpleNamespace(decode=decode, causal=causal)
+    metadata = types.SimpleNamespace(decode=decode, causal=causal, max_seq_len=41)
     with servers.nothing_read():
         out, lse = layer.forward_mqa((q[..., :512], q[..., 512:]), cache, metadata, cases.layer())
     assert (lse[2 * each :] == -torch.inf).all() and not out[2 * each :].any()
     for n in range(2):
         mine = slice(n * each, (n + 1) * each)
-        told = {"softmax_scale": 0.1, "causal": causal and each > 1}
+        arguments = {"softmax_scale": 0.1, "causal": causal and each > 1}
         keys = rows[n][:, None]
-        close(out[mine], cases.attended(q[mine], keys, keys[..., :512].contiguous(), **told))
+        close(out[mine], cases.attended(q[mine], keys, keys[..., :512].contiguous(), **arguments))
 
 
-def test_vllm_latent_prefill() -> None:
-    """New tokens among themselves, and over a chunk of what came before; values lie between other columns."""
-    latent_backend()
+def test_vllm_mla_prefill() -> None:
+    """New tokens among themselves, and over a chunk of what came before; values are between other
+    columns.
+    """
+    mla_backend()
     from vllm.v1.attention.backends.mla.prefill.registry import MLAPrefillBackendEnum
 
-    sizes = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
-    prefill = MLAPrefillBackendEnum.__members__["ROCFLASH"].get_class()(4, 0.1, **sizes, vllm_config=None)
-    starts, context = torch.tensor([0, 5, 12], dtype=torch.int32), torch.tensor([0, 9, 9], dtype=torch.int32)
+    sizes = {
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+    }
+    prefill = MLAPrefillBackendEnum.__members__["ROCFLASH"].get_class()(
+        4, 0.1, **sizes, vllm_config=None
+    )
+    starts, context = (
+        torch.tensor([0, 5, 12], dtype=torch.int32),
+        torch.tensor([0, 9, 9], dtype=torch.int32),
+    )
     prefill.prepare_metadata(types.SimpleNamespace(query_start_loc=starts, max_query_len=7))
     q, k, v = torch.randn(12, 4, 192), torch.randn(12, 4, 192), torch.randn(12, 4, 256)[..., 128:]
-    room = torch.empty(12, 4, 128)
+    result = torch.empty(12, 4, 128)
     with servers.nothing_read():
         out = prefill.run_prefill_new_tokens(q, k, v, False)
-        same, lse = prefill.run_prefill_new_tokens(q, k, v, True, out=room)
-        chunk = types.SimpleNamespace(query_start_loc=starts, cu_seq_lens=context, max_query_len=7, max_seq_len=9)
+        same, lse = prefill.run_prefill_new_tokens(q, k, v, True, out=result)
+        chunk = types.SimpleNamespace(
+            query_start_loc=starts, cu_seq_lens=context, max_query_len=7, max_seq_len=9
+        )
         before, lse_before = prefill.run_prefill_context_chunk(chunk, q, k[:9], v[:9])
-    assert same is room and torch.equal(out, room) and lse.shape == lse_before.shape == (4, 12)
-    told = {"softmax_scale": 0.1}
+    assert same is result and torch.equal(out, result) and lse.shape == lse_before.shape == (4, 12)
+    arguments = {"softmax_scale": 0.1}
     for part in (slice(0, 5), slice(5, 12)):
-        close(out[part], cases.attended(q[part], k[part], v[part], causal=True, **told))
-    close(before[:5], cases.attended(q[:5], k[:9], v[:9], **told))
+        close(out[part], cases.attended(q[part], k[part], v[part], causal=True, **arguments))
+    close(before[:5], cases.attended(q[:5], k[:9], v[:9], **arguments))
     assert not before[5:].any() and (lse_before[:, 5:] == torch.inf).all()
-    with pytest.raises(NotImplementedError, match="^output_scale: is given"):
+    with pytest.raises(NotImplementedError, match="^output_scale is given"):
         prefill.run_prefill_new_tokens(q, k, v, False, output_scale=torch.ones(1))
 
 
-def test_vllm_latent_asks_before() -> None:
-    backend = latent_backend()
+def test_vllm_mla_capabilities() -> None:
+    backend = mla_backend()
     assert reasons_against(backend, 576, use_mla=True, use_non_causal=True) == []
     assert reasons_against(backend, 320, use_mla=True) == []
     assert reasons_against(backend, 577, use_mla=True) == ["head_size not supported"]
     assert reasons_against(backend, 576) == ["non-MLA not supported"]
-    for name, place, x in (("alibi_slopes", 4, [0.5]), ("sliding_window", 5, 8), ("logits_soft_cap", 7, 2.0)):
+    for name, index, x in (
+        ("alibi_slopes", 4, [0.5]),
+        ("sliding_window", 5, 8),
+        ("logits_soft_cap", 7, 2.0),
+    ):
         given = [4, 576, 0.1, 1, None, None, "auto", None, "decoder", None]
-        given[place] = x
-        with pytest.raises(NotImplementedError, match=f"^{name}: "):
+        given[index] = x
+        with pytest.raises(
+            NotImplementedError,
+            match=f"^{name} is .*; MLA in vLLM does not support it, so it must be None",
+        ):
             backend.get_impl_cls()(*given)
 
 
 SGLANG = {
-    "plain": ({}, {}, {"causal": True}),
+    "causal": ({}, {}, {"causal": True}),
     "window": ({"sliding_window_size": 5}, {}, {"window": (5, 0)}),
     "softcap": ({"logit_cap": 2.0}, {}, {"causal": True, "softcap": 2.0}),
     "sinks": ({}, {"sinks": torch.tensor([0.5, -1.0, 2.0, 0.0])}, {"causal": True}),
@@ -245,7 +301,7 @@ SGLANG = {
 @pytest.mark.parametrize("kind", SGLANG)
 @pytest.mark.parametrize("page_size", [1, 4])
 def test_sglang_extend(kind: str, page_size: int) -> None:
-    about, given, told = SGLANG[kind]
+    about, given, arguments = SGLANG[kind]
     runner = cases.SglangRunner(page_size, torch.float32, CPU)
     backend, layer = runner.backend(), cases.sglang_layer(**about)
     lengths, new = [9, 6, 10], [3, 6, 1]
@@ -263,7 +319,7 @@ def test_sglang_extend(kind: str, page_size: int) -> None:
     ):
         keys, values = runner.keys_of(request, length, 0)
         assert any(torch.equal(x, keys[-1]) for x in k.view(-1, 2, 32))
-        close(found, cases.attended(part, keys, values, softmax_scale=0.2, **told, **given))
+        close(found, cases.attended(part, keys, values, softmax_scale=0.2, **arguments, **given))
 
 
 @pytest.mark.parametrize("window", [False, True])
@@ -287,11 +343,11 @@ def test_sglang_decode(window: bool) -> None:
         for n, (request, length) in enumerate(zip((1, 3, 0), lengths)):
             keys, values = runner.keys_of(request, length, int(window))
             assert torch.equal(keys[-1], k[n].view(2, 32))
-            told = {"window": (6, 0)} if window else {"causal": True}
+            arguments = {"window": (6, 0)} if window else {"causal": True}
             close(
                 same[n : n + 1],
                 cases.attended(
-                    q[n : n + 1].view(1, 4, 32), keys, values, softmax_scale=0.2, **told
+                    q[n : n + 1].view(1, 4, 32), keys, values, softmax_scale=0.2, **arguments
                 ),
             )
 
@@ -306,39 +362,37 @@ def test_sglang_chunks() -> None:
     q = torch.randn(6, 128)
     out = backend.forward(q, torch.randn(6, 64), torch.randn(6, 64), layer, batch).view(6, 4, 32)
     keys, values = runner.keys_of(1, 9, 0)
-    told = {"softmax_scale": 0.2, "causal": True, "attention_chunk": 4}
-    close(out, cases.attended(q.view(6, 4, 32), keys, values, **told))
+    arguments = {"softmax_scale": 0.2, "causal": True, "attention_chunk": 4}
+    close(out, cases.attended(q.view(6, 4, 32), keys, values, **arguments))
 
 
-def test_sglang_refuses() -> None:
+def test_sglang_rejects() -> None:
     runner = cases.SglangRunner(1, torch.float32, CPU)
     backend = runner.backend()
     batch = runner.batch([1], [9], [6])
     backend.init_forward_metadata(batch)
     call = (torch.randn(6, 128), None, None)
     for about, given, words in (
-        ({"is_cross_attention": True}, {}, "^is_cross_attention: True"),
-        ({"logit_cap": 1.0, "logit_capping_method": "x"}, {}, "^logit_capping_method: 'x'"),
-        ({"xai_temperature_len": 8}, {}, "^xai_temperature_len: 8"),
-        ({}, {"k_rope": torch.zeros(1)}, "^k_rope: is given"),
+        ({"is_cross_attention": True}, {}, "^is_cross_attention is True"),
+        ({"logit_cap": 1.0, "logit_capping_method": "x"}, {}, "^logit_capping_method is 'x'"),
+        ({"xai_temperature_len": 8}, {}, "^xai_temperature_len is 8"),
+        ({}, {"k_rope": torch.zeros(1)}, "^k_rope is given"),
     ):
         with pytest.raises(NotImplementedError, match=words):
             backend.forward(*call, cases.sglang_layer(**about), batch, **given)
     batch.forward_mode = servers.Mode.TARGET_VERIFY
-    with pytest.raises(NotImplementedError, match="^forward_mode: TARGET_VERIFY"):
+    with pytest.raises(NotImplementedError, match="^forward_mode is TARGET_VERIFY"):
         backend.init_forward_metadata(batch)
-    for name, x, words in (
-        ("use_mla_backend", True, "latent attention"),
-        ("kv_cache_dtype", torch.float8_e4m3fn, "^kv_cache_dtype: torch.float8_e4m3fn"),
-    ):
-        other = cases.SglangRunner(1, torch.float32, CPU)
-        setattr(other, name, x)
-        with pytest.raises(NotImplementedError, match=words):
-            other.backend()
-    assert servers.SGLANG_CHOICES.count("rocflash") == 1
+    other = cases.SglangRunner(1, torch.float32, CPU)
+    other.kv_cache_dtype = torch.float8_e4m3fn
+    with pytest.raises(NotImplementedError, match="^kv_cache_dtype is torch.float8_e4m3fn"):
+        other.backend()
+    from sglang.srt.server_args import ATTENTION_BACKEND_CHOICES
+
+    assert ATTENTION_BACKEND_CHOICES.count("rocflash") == 1
 
 
-def test_reading_would_be_noticed() -> None:
+def test_synchronization_is_detected() -> None:
     x = torch.ones(1)
     for read in (int, float, bool, lambda x: x.item(), lambda x: x.tolist(), lambda x: x.cpu()):
         with servers.nothing_read(), pytest.raises(AssertionError, match="read on the host"):
@@ -349,16 +403,16 @@ def test_reading_would_be_noticed() -> None:
 
 
 def test_entry_points() -> None:
-    """The servers find the backends by the metadata of the distribution."""
+    """The servers find the backends through the distribution's entry points."""
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     for group, module in (("vllm.general_plugins", "vllm"), ("sglang.srt.plugins", "sglang")):
-        place = f"rocflash.integrations.{module}:register"
-        assert f'[project.entry-points."{group}"]\nrocflash = "{place}"\n' in text
-        entry = importlib.metadata.EntryPoint("rocflash", place, group)
+        target = f"rocflash.integrations.{module}:register"
+        assert f'[project.entry-points."{group}"]\nrocflash = "{target}"\n' in text
+        entry = importlib.metadata.EntryPoint("rocflash", target, group)
         assert callable(entry.load())
 
 
-def test_old_servers_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_servers_are_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     cases.vllm_impl()

@@ -1,12 +1,14 @@
 """A small transformer learns the same with this library's attention as with torch's, in bf16.
 
-Sequences in which most tokens repeat the one some places before: what has to be learned is where to look. All
-runs start from one seed and see the same data. Rounding makes curves differ, so the difference that torch's own two
-ways of computing attention (its kernel, and step by step) make is measured in the same run: ours may be
-NOISE times as far from torch's, or 1 % of the first loss where those two happen to be closer than that.
+Most tokens of a sequence repeat the token at a fixed distance before them, which attention has to
+learn. All runs start from one seed and use the same data. Rounding makes loss curves differ. The
+test measures the difference between two implementations of torch, its kernel and naive attention,
+in the same run. Our curve may differ from torch's by NOISE times that, or by 1 % of the first loss
+if that is more.
 
-On a machine with a GPU there are STEPS_ON_GPU steps there and on the CPU, and the curves of both devices are held to each
-other as well; else SHORT steps on the CPU. `python tests/python/test_training.py --device cuda` prints the curves.
+With a GPU, STEPS_ON_GPU steps run on the GPU and on the CPU, and both curves are compared, too;
+otherwise SHORT steps run on the CPU. `python tests/python/test_training.py --device cuda` prints
+the curves.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ import rocflash
 NOISE, STEPS_ON_GPU, SHORT = 3, 200, 40
 VOCABULARY, LENGTH, BATCH, HEADS, SIZE, BACK = 32, 64, 8, 2, 32, 5
 
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # q, k, v (b, s, h, d), bias (1, h, s, s)
+Attend = Callable[
+    [Tensor, Tensor, Tensor, Tensor], Tensor
+]  # q, k, v (b, s, h, d), bias (1, h, s, s)
 
 
 def by_rocflash(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
@@ -56,13 +60,15 @@ class Layer(nn.Module):
         self.attend = attend
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
         # A logit for each distance, as T5 has it: learned through the gradient of the bias.
         self.distances = nn.Parameter(torch.zeros(HEADS, LENGTH))
 
     def forward(self, x: Tensor) -> Tensor:
-        place = torch.arange(LENGTH, device=x.device)
-        bias = self.distances[:, (place[:, None] - place).clamp(min=0)][None]
+        position = torch.arange(LENGTH, device=x.device)
+        bias = self.distances[:, (position[:, None] - position).clamp(min=0)][None]
         q, k, v = self.qkv(self.norms[0](x)).view(*x.shape[:2], 3, HEADS, SIZE).unbind(2)
         x = x + self.out(self.attend(q, k, v, bias).flatten(2))
         return x + self.mlp(self.norms[1](x))

@@ -1,4 +1,4 @@
-"""The benchmark that trains by FA2 and FA3: what it writes, and that it notices what is wrong."""
+"""The training benchmark of FA2 and FA3: its output, and detection of wrong results."""
 
 from __future__ import annotations
 
@@ -26,14 +26,25 @@ CONFIG = {**benchmark.PRESETS["cpu"], **SHORT, "device": "cpu"}
 
 def run(*words: str) -> subprocess.CompletedProcess:
     command = [sys.executable, str(FILE), "--device", "cpu", *words]
-    return subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        command, env=dict(os.environ), capture_output=True, text=True, timeout=300
+    )
 
 
-def test_presets_are_the_documents() -> None:
+def test_presets_equal_the_documented_ones() -> None:
     asked = benchmark.parsed(["--device", "cpu", "--preset", "mi300x"])
     found = benchmark.resolved(asked)
     expected = (4, 4096, 1024, 16, 8, 20, 80, "bfloat16")
-    names = ("batch_size", "seq_len", "d_model", "n_heads", "n_layers", "warmup_steps", "timed_steps", "dtype")
+    names = (
+        "batch_size",
+        "seq_len",
+        "d_model",
+        "n_heads",
+        "n_layers",
+        "warmup_steps",
+        "timed_steps",
+        "dtype",
+    )
     assert tuple(found[name] for name in names) == expected
     light = benchmark.PRESETS["default"]
     assert {n: light[n] for n in light if light[n] != found[n]} == {
@@ -43,6 +54,9 @@ def test_presets_are_the_documents() -> None:
         "timed_steps": 50,
     }
     assert benchmark.resolved(benchmark.parsed(["--device", "cpu"]))["preset"] == "cpu"
+    for device, why in (("abacus", "it must be auto, cpu"), ("cuda:77", "torch says")):
+        with pytest.raises(ValueError, match=f"--device: device is '{device}'.*{why}"):
+            benchmark.resolved(benchmark.parsed(["--device", device]))
 
 
 def test_names_of_backends() -> None:
@@ -51,27 +65,31 @@ def test_names_of_backends() -> None:
     assert benchmark.chosen_backends(["native", "sdpa"]) == ["fa2", "sdpa"]
 
 
-def test_all_of_it(tmp_path: Path) -> None:
+def test_complete_benchmark(tmp_path: Path) -> None:
     file, picture = tmp_path / "r.json", tmp_path / "r.svg"
     steps = ("--warmup-steps", "1", "--timed-steps", "2", "--seq-len", "64")
     done = run("--backends", "sdpa", *steps, "--output-json", str(file), "--plot", str(picture))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "preset cpu" in done.stdout and "losses agree" in done.stdout and "fa2: step 3/3" in done.stderr
-    told = json.loads(file.read_text())
-    assert list(told) == ["config", "fa2", "fa3", "sdpa", "summary"]
-    assert told["config"]["seq_len"] == 64
+    assert (
+        "preset cpu" in done.stdout
+        and "losses agree" in done.stdout
+        and "fa2: step 3/3" in done.stderr
+    )
+    report = json.loads(file.read_text())
+    assert list(report) == ["config", "fa2", "fa3", "sdpa", "summary"]
+    assert report["config"]["seq_len"] == 64
     for name in ("fa2", "fa3", "sdpa"):
-        r = told[name]
+        r = report[name]
         assert r["median_step_ms"] > 0 and r["peak_memory_mib"] > 0 and len(r["losses"]) == 3
         assert r["steps_per_s"] == pytest.approx(1e3 / r["median_step_ms"])
         assert r["tokens_per_s"] == pytest.approx(2 * 64 * r["steps_per_s"])
-        assert abs(r["final_loss"] - told["fa2"]["final_loss"]) < 0.02 and r["backend_symbol"]
-    summary = told["summary"]
+        assert abs(r["final_loss"] - report["fa2"]["final_loss"]) < 0.02 and r["backend_symbol"]
+    summary = report["summary"]
     assert summary["fa3_speedup_over_fa2"] == pytest.approx(
-        told["fa2"]["median_step_ms"] / told["fa3"]["median_step_ms"]
+        report["fa2"]["median_step_ms"] / report["fa3"]["median_step_ms"]
     )
     assert summary["memory_delta_mib"] == pytest.approx(
-        told["fa3"]["peak_memory_mib"] - told["fa2"]["peak_memory_mib"]
+        report["fa3"]["peak_memory_mib"] - report["fa2"]["peak_memory_mib"]
     )
     assert "<svg" in picture.read_text()
 
@@ -86,7 +104,7 @@ def test_a_backend_that_fails_is_reported(right: Any, capsys: pytest.CaptureFixt
 
 
 WRONG = {
-    "sees one key ahead": {"window_size": (-1, 1)},
+    "attends one key ahead": {"window_size": (-1, 1)},
     "another scale": {"causal": True, "softmax_scale": 0.15},
 }
 
@@ -97,14 +115,18 @@ def right() -> Any:
 
 
 @pytest.mark.parametrize("options", WRONG.values(), ids=WRONG)
-def test_wrong_attention_is_noticed(options: Any, right: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benchmark, "attention_of", lambda _: lambda *qkv: flash_attn_func(*qkv, **options))
+def test_wrong_attention_is_detected(
+    options: Any, right: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        benchmark, "attention_of", lambda _: lambda *qkv: flash_attn_func(*qkv, **options)
+    )
     wrong = benchmark.train("fa2", CONFIG)
     assert benchmark.disagreements({"fa2": right, "other": wrong})
     assert not benchmark.disagreements({"fa2": right, "other": right})
 
 
-def test_losses_that_part_are_noticed(right: Any) -> None:
+def test_diverging_losses_are_detected(right: Any) -> None:
     for change in (lambda x: 1.1 * x, lambda x: float("nan")):
         other = {**right, "losses": [*right["losses"][:-1], change(right["losses"][-1])]}
         assert benchmark.disagreements({"fa2": right, "other": other})
@@ -113,12 +135,14 @@ def test_losses_that_part_are_noticed(right: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--backends", "quick"), "--backends: 'quick'; allowed are fa2"),
-        (("--n-heads", "3"), "--d-model: 128; it must be a multiple of --n-heads, 3"),
+        (("--backends", "quick"), "--backends is 'quick'; allowed are fa2"),
+        (("--n-heads", "3"), "--d-model is 128; it must be a multiple of --n-heads, 3"),
         (("--seq-len", "0"), "argument --seq-len: 0; it must be at least 1"),
     ],
 )
-def test_bad_options(words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_options(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     try:
         code = benchmark.main(["--device", "cpu", *words])
     except SystemExit as ended:

@@ -1,4 +1,4 @@
-"""Small random models from their configurations: rocflash against transformers' own eager attention."""
+"""Small random models from their configurations: rocflash against transformers' eager attention."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 import rocflash.integrations.transformers as bridge
 
 bridge.register()
-# Its own name, and the one of flash_attn, which transformers refuses on the CPU unless it is told.
-NAMES = [bridge.NAME, bridge.register("flash_attention_2")]
+# Its own name, and those of flash_attn, which transformers rejects on the CPU without register().
+NAMES = [bridge.NAME, bridge.register("flash_attention_2"), bridge.register("rocflash")]
 
 COMMON = {
     "vocab_size": 97,
@@ -120,9 +120,10 @@ def test_logits_and_gradients(
 @pytest.mark.parametrize("kind", CONFIGS)
 @pytest.mark.parametrize("name", NAMES)
 def test_packed_batch(name: str, kind: str) -> None:
-    """Three sequences in one row. With cu_seq_lens each is answered as if it were alone; by position_ids
-    alone, as eager attention understands them (gpt-oss does not, so there they run together), and
-    flash_attention_2 by itself."""
+    """Three sequences in one row. With cu_seq_lens each is answered as if it were alone; by
+    position_ids alone, as eager attention understands them (gpt-oss does not, so there they run
+    together), and flash_attention_2 by itself.
+    """
     eager, ours = models(kind, name)
     pieces = [torch.randint(3, 97, (1, n)) for n in (5, 11, 8)]
     with torch.no_grad():
@@ -153,17 +154,17 @@ def test_generate(name: str, kind: str) -> None:
     tokens = torch.randint(3, 97, (2, 9))
     tokens[1, :3] = 0
     mask = (tokens != 0).long()
-    told = {"attention_mask": mask, "max_new_tokens": 12, "do_sample": False}
-    assert torch.equal(ours.generate(tokens, **told), eager.generate(tokens, **told))
+    arguments = {"attention_mask": mask, "max_new_tokens": 12, "do_sample": False}
+    assert torch.equal(ours.generate(tokens, **arguments), eager.generate(tokens, **arguments))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_generate_with_static_caches(name: str) -> None:
     eager, ours = models("llama", name)
     tokens = torch.randint(3, 97, (2, 9))
-    told = {"max_new_tokens": 12, "do_sample": False}
-    found = ours.generate(tokens, cache_implementation="static", disable_compile=True, **told)
-    assert torch.equal(found, eager.generate(tokens, **told))
+    arguments = {"max_new_tokens": 12, "do_sample": False}
+    found = ours.generate(tokens, cache_implementation="static", disable_compile=True, **arguments)
+    assert torch.equal(found, eager.generate(tokens, **arguments))
 
 
 def test_attention_weights() -> None:
@@ -177,8 +178,10 @@ def test_attention_weights() -> None:
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
-def test_flash_attention_2_keeps_to_flash_attn() -> None:
-    """A model that has no flash attention, or lists another kind of it, is answered by transformers itself."""
+def test_flash_attention_2_uses_only_flash_attn() -> None:
+    """A model that has no flash attention, or lists another kind of it, is answered by transformers
+    itself.
+    """
     from transformers import PreTrainedModel
 
     from rocflash.integrations import transformers_flash
@@ -198,9 +201,29 @@ def test_flash_attention_2_keeps_to_flash_attn() -> None:
     assert bridge.register("flash_attention_2") == "flash_attention_2"
     assert PreTrainedModel._check_and_adjust_attn_implementation is method
     with pytest.raises(
-        ValueError, match="^name: 'my_flash'; it must be 'flash_attention_2', or not"
+        ValueError, match="^name is 'my_flash'; it must be 'rocflash' or 'flash_attention_2', or"
     ):
         bridge.register("my_flash")
+    with pytest.raises(ValueError, match="^attn_implementation is 'rocflash'; Without does not"):
+        Without(LlamaConfig(**COMMON))._check_and_adjust_attn_implementation("rocflash")
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt_oss"])
+def test_continuous_batching(kind: str) -> None:
+    """Requests of different lengths in one batch, over pages, GPT-OSS and its sinks included."""
+    from transformers import ContinuousBatchingConfig, GenerationConfig
+
+    eager, ours = models(kind, "rocflash")
+    prompts = [torch.randint(3, 97, (n,)).tolist() for n in (5, 19, 11)]
+    expected = [
+        eager.generate(torch.tensor([x]), max_new_tokens=6, do_sample=False)[0, len(x) :].tolist()
+        for x in prompts
+    ]
+    config = GenerationConfig(max_new_tokens=6, do_sample=False, eos_token_id=-1)
+    cache = ContinuousBatchingConfig(page_size=16, num_blocks=32, max_batch_tokens=64)
+    found = ours.generate_batch(prompts, generation_config=config, continuous_batching_config=cache)
+    assert ours.config._attn_implementation == "rocflash"
+    assert [x.generated_tokens for x in found.values()] == expected
 
 
 def test_float_mask_has_a_gradient() -> None:

@@ -1,4 +1,4 @@
-"""Packed sequences: flash_attn's varlen functions against each sequence on its own."""
+"""Varlen sequences: flash_attn's varlen functions against each sequence on its own."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_pages(page: int) -> None:
     cu_q, cu_k = begins(lengths_q), begins(lengths_k)
     q = torch.randn(sum(lengths_q), 4, 64)
     k, v = torch.randn(sum(lengths_k), 2, 64), torch.randn(sum(lengths_k), 2, 64)
-    plain = flash_attn_varlen_func(q, k, v, cu_q, cu_k, 40, 300, causal=True)
+    baseline = flash_attn_varlen_func(q, k, v, cu_q, cu_k, 40, 300, causal=True)
     per = -(-max(lengths_k) // page)
     order = torch.randperm(3 * per)
     table = order.view(3, per).int()
@@ -123,4 +123,4 @@ def test_pages(page: int) -> None:
     paged = flash_attn_varlen_func(
         q, k_pages, v_pages, cu_q, cu_k, 40, 300, causal=True, block_table=table
     )
-    torch.testing.assert_close(paged, plain, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(paged, baseline, rtol=1e-5, atol=1e-6)

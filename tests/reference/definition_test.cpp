@@ -1,5 +1,5 @@
-// The oracle against cases worked out by hand, and against the formula written down a second time:
-// everything else is judged by it, so it is judged by paper.
+// The reference implementation against cases computed by hand and against a second implementation
+// of the formula. Everything else is verified against the reference.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -40,7 +40,7 @@ TEST(Definition, TwoKeys) {
   EXPECT_NEAR(c->dq.flat(0), 1.5 * std::log(3.0), 1e-12);
 }
 
-TEST(Definition, DefaultScaleIsOneOverRootOfHeadSize) {
+TEST(Definition, DefaultScaleIsOneOverTheRootOfTheHeadDim) {
   Call c({.b = 1, .sq = 1, .sk = 2, .h = 1, .hk = 1, .d = 4, .dv = 1}, DType::f64);
   c.backend(ROCFLASH_BACKEND_REFERENCE);
   c.q.fill(1);
@@ -50,7 +50,7 @@ TEST(Definition, DefaultScaleIsOneOverRootOfHeadSize) {
   EXPECT_NEAR(c.out.flat(0), 1 / (1 + std::exp(-2.0)), 1e-12);
 }
 
-TEST(Definition, CausalAlignsTheEnds) {
+TEST(Definition, CausalIsBottomRightAligned) {
   auto c = scalar_call(2, 4);
   c->problem.causal = 1;
   c->q.fill(0);
@@ -60,7 +60,7 @@ TEST(Definition, CausalAlignsTheEnds) {
   EXPECT_NEAR(c->out.flat(1), 15.0 / 4, 1e-12);
 }
 
-TEST(Definition, MoreQueriesThanKeysLeaveTheFirstBlind) {
+TEST(Definition, FirstOfMoreQueriesThanKeysAreFullyMasked) {
   auto c = scalar_call(3, 1);
   c->problem.causal = 1;
   c->v.assign({5});
@@ -75,27 +75,27 @@ TEST(Definition, MoreQueriesThanKeysLeaveTheFirstBlind) {
   EXPECT_NEAR(c->dv.flat(0), c->dout.flat(2), 1e-12);
 }
 
-TEST(Definition, WindowCountsKeysOnBothSides) {
+TEST(Definition, WindowBoundsBothSides) {
   auto c = scalar_call(5, 5);
   c->with_window(1, 2);
   c->q.fill(0);
   c->v.assign({1, 2, 4, 8, 16});
   c->expect_forward();
-  const double wanted[] = {7.0 / 3, 15.0 / 4, 30.0 / 4, 28.0 / 3, 24.0 / 2};
-  for (std::int64_t i = 0; i < 5; ++i) EXPECT_NEAR(c->out.flat(i), wanted[i], 1e-12) << i;
+  const double expected[] = {7.0 / 3, 15.0 / 4, 30.0 / 4, 28.0 / 3, 24.0 / 2};
+  for (std::int64_t i = 0; i < 5; ++i) EXPECT_NEAR(c->out.flat(i), expected[i], 1e-12) << i;
 }
 
-TEST(Definition, ChunksDoNotMix) {
-  auto c = scalar_call(4, 5);  // queries stand at keys 1 to 4; chunks {0, 1}, {2, 3}, {4}
+TEST(Definition, QueriesAttendToTheirOwnChunk) {
+  auto c = scalar_call(4, 5);  // query positions 1 to 4; chunks {0, 1}, {2, 3}, {4}
   c->problem.attention_chunk = 2;
   c->q.fill(0);
   c->v.assign({1, 2, 4, 8, 16});
   c->expect_forward();
-  const double wanted[] = {1.5, 6, 6, 16};
-  for (std::int64_t i = 0; i < 4; ++i) EXPECT_NEAR(c->out.flat(i), wanted[i], 1e-12) << i;
+  const double expected[] = {1.5, 6, 6, 16};
+  for (std::int64_t i = 0; i < 4; ++i) EXPECT_NEAR(c->out.flat(i), expected[i], 1e-12) << i;
 }
 
-TEST(Definition, SoftcapBendsScores) {
+TEST(Definition, SoftcapIsScaledTanh) {
   auto c = scalar_call(1, 2);
   c->problem.softcap = 2;
   c->q.assign({1});
@@ -105,18 +105,18 @@ TEST(Definition, SoftcapBendsScores) {
   EXPECT_NEAR(c->out.flat(0), 1 / (1 + std::exp(-2 * std::tanh(1.5))), 1e-12);
 }
 
-TEST(Definition, AlibiPunishesDistanceAfterSoftcap) {
+TEST(Definition, AlibiIsSubtractedAfterSoftcap) {
   auto c = scalar_call(1, 3);
   c->alibi = HostTensor(DType::f32, {1});
   c->alibi.assign({2});
-  c->plug();
+  c->set_pointers();
   c->problem.softcap = 1;
   c->q.fill(0);
   c->expect_forward();
   EXPECT_NEAR(c->lse.flat(0), std::log(1 + std::exp(-2.0) + std::exp(-4.0)), 1e-6);
 }
 
-TEST(Definition, SinkTakesWeightAndGivesNothing) {
+TEST(Definition, SinkIsOnlyInTheDenominator) {
   auto c = scalar_call(1, 1);
   c->with_sinks().sinks.assign({std::log(3.0)});
   c->q.fill(0);
@@ -129,7 +129,7 @@ TEST(Definition, SinkTakesWeightAndGivesNothing) {
   EXPECT_NEAR(c->dsinks.flat(0), -0.75 * 2, 1e-6);
 }
 
-TEST(Definition, SinkIsAllThatABlindRowHas) {
+TEST(Definition, SinkIsTheLseOfAFullyMaskedRow) {
   auto c = scalar_call(1, 0);
   c->with_sinks().sinks.assign({0.5});
   c->expect_forward();
@@ -139,7 +139,7 @@ TEST(Definition, SinkIsAllThatABlindRowHas) {
   EXPECT_EQ(c->dsinks.flat(0), 0);
 }
 
-TEST(Definition, DroppedWeightsShowAsNegative) {
+TEST(Definition, DroppedWeightsAreNegativeInSDmask) {
   auto c = scalar_call(4, 16);
   c->with_dropout(0.5f, 11, 3).with_s_dmask();
   c->q.fill(0);
@@ -157,7 +157,7 @@ TEST(Definition, DroppedWeightsShowAsNegative) {
   }
 }
 
-TEST(Definition, HeadsOfAGroupShareTheirKeys) {
+TEST(Definition, HeadsOfAGqaGroupShareTheirKeys) {
   Call c({.b = 1, .sq = 1, .sk = 1, .h = 6, .hk = 2, .d = 1, .dv = 1}, DType::f64);
   c.backend(ROCFLASH_BACKEND_REFERENCE);
   c.v.assign({10, 20});
@@ -165,7 +165,7 @@ TEST(Definition, HeadsOfAGroupShareTheirKeys) {
   for (std::int64_t h = 0; h < 6; ++h) EXPECT_EQ(c.out.flat(h), h < 3 ? 10 : 20) << h;
 }
 
-TEST(Definition, EmptyThings) {
+TEST(Definition, EmptyTensors) {
   for (const Size size : {Size{.b = 0}, Size{.sq = 0}, Size{.sk = 0}, Size{.sq = 0, .sk = 0}}) {
     Call c(size);
     c.backend(ROCFLASH_BACKEND_REFERENCE).expect_forward();
@@ -177,8 +177,8 @@ TEST(Definition, EmptyThings) {
   }
 }
 
-// The formula again, without the tricks that keep exponentials in range: all options at once.
-TEST(Definition, FormulaWrittenTwice) {
+// The formula with all options at once, without the subtraction of the row max.
+TEST(Definition, AgreesWithASecondImplementation) {
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
     const Size s{.b = 2, .sq = 4, .sk = 6, .h = 4, .hk = 2, .d = 3, .dv = 2};
     Call c(s, DType::f64, seed);
@@ -193,16 +193,16 @@ TEST(Definition, FormulaWrittenTwice) {
     for (std::int64_t b = 0; b < s.b; ++b)
       for (std::int64_t h = 0; h < s.h; ++h)
         for (std::int64_t i = 0; i < sq[b]; ++i) {
-          const std::int64_t place = i + sk[b] - sq[b];
+          const std::int64_t position = i + sk[b] - sq[b];
           double sum = std::exp(c.sinks.flat(h)), out[2] = {0, 0};
           std::vector<double> e(6, 0.0);
           for (std::int64_t j = 0; j < sk[b]; ++j) {
-            if (j < place - 3 || j > place + 1 || c.mask.get({b, h, i, j}) == 0) continue;
+            if (j < position - 3 || j > position + 1 || c.mask.get({b, h, i, j}) == 0) continue;
             double dot = 0;
             for (std::int64_t x = 0; x < s.d; ++x)
               dot += c.q.get({b, i, h, x}) * c.k.get({b, first[b] + j, h / 2, x});
             const double score = 2.5 * std::tanh(dot * double{0.8f} / 2.5) -
-                                 c.alibi.get({b, h}) * static_cast<double>(std::abs(place - j)) +
+                                 c.alibi.get({b, h}) * static_cast<double>(std::abs(position - j)) +
                                  c.bias.get({b, h, i, j});
             e[static_cast<std::size_t>(j)] = std::exp(score);
             sum += std::exp(score);

@@ -1,12 +1,12 @@
-// Counters: the phases in which LDS serves a wave, issue clocks by class, and what a launch adds
-// up.
+// Counters: the phases in which LDS serves a wave, issue clocks by class, and the totals of a
+// launch.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "asm_syntax.h"
 #include "core/issue_model.h"
-#include "dialect.h"
 #include "harness.h"
 #include "isa/lds_banks.h"
 
@@ -70,21 +70,22 @@ LdsCost cost(const char* name, u32 bytes, bool write, int wave, const std::funct
 }
 
 TEST(LdsCost, CountsDistinctDwordsOfABank) {
-  // In a row: no conflict at any width, the full bandwidth of the LDS.
+  // Contiguous: no conflicts at any width, the full bandwidth of the LDS.
   EXPECT_EQ(cost("gfx942", 4, false, 64, [](u32 i) { return 4 * i; }).cycles, 2u);
   EXPECT_EQ(cost("gfx942", 8, true, 64, [](u32 i) { return 8 * i; }).cycles, 4u);
   EXPECT_EQ(cost("gfx942", 16, false, 64, [](u32 i) { return 16 * i; }).cycles, 8u);
   EXPECT_EQ(cost("gfx950", 16, false, 64, [](u32 i) { return 16 * i; }).cycles, 4u);
   EXPECT_EQ(cost("gfx950", 16, true, 64, [](u32 i) { return 16 * i; }).cycles, 8u);
   EXPECT_EQ(cost("gfx1100", 16, false, 32, [](u32 i) { return 16 * i; }).cycles, 4u);
-  // The same dword for everybody is one access; a stride of all banks is a queue.
+  // The same dword in all lanes is one access; a stride of all banks conflicts in every lane.
   EXPECT_EQ(cost("gfx942", 4, false, 64, [](u32) { return 64u; }).conflicts, 0u);
   const LdsCost queue = cost("gfx942", 4, false, 64, [](u32 i) { return 128 * i; });
   EXPECT_EQ(queue.cycles, 64u);
   EXPECT_EQ(queue.conflicts, 62u);
   EXPECT_EQ(cost("gfx942", 4, false, 64, [](u32 i) { return 8 * i; }).conflicts, 2u);
   // Rows of 64 halves read by columns of 16 bytes, as MFMA operands are: lanes 0 to 15 in rows.
-  // Unswizzled all of a phase meet in four banks; with the usual XOR none do.
+  // Without a swizzle all lanes of a phase access four banks; with an XOR swizzle there are no
+  // conflicts.
   const auto row = [](u32 i) { return i % 16 * 128 + i / 16 * 16; };
   const auto swizzled = [](u32 i) { return i % 16 * 128 + ((i / 16) ^ (i % 8)) * 16; };
   EXPECT_EQ(cost("gfx942", 16, false, 64, row).conflicts, 8u * 3);
@@ -100,24 +101,25 @@ TEST(LdsCost, IdleLanesCostNothing) {
 }
 
 TEST(IssueClocks, FollowTheWidthOfTheUnits) {
-  const auto clocks = [](const char* name, int wave, Class kind, std::string_view mnemonic) {
+  const auto clocks = [](const char* name, int wave, InstructionClass kind,
+                         std::string_view mnemonic) {
     return issue_clocks(target(name), wave, kind, mnemonic);
   };
-  EXPECT_EQ(clocks("gfx942", 64, Class::Vector, "v_add_f32"), 4u);
-  EXPECT_EQ(clocks("gfx942", 64, Class::Vector, "v_fma_f64"), 4u);
-  EXPECT_EQ(clocks("gfx942", 64, Class::Vector, "v_mul_lo_u32"), 16u);
-  EXPECT_EQ(clocks("gfx942", 64, Class::Transcendental, "v_exp_f32"), 16u);
-  EXPECT_EQ(clocks("gfx942", 64, Class::Scalar, "s_add_u32"), 4u);
-  EXPECT_EQ(clocks("gfx1100", 32, Class::Vector, "v_add_f32"), 1u);
-  EXPECT_EQ(clocks("gfx1100", 64, Class::Vector, "v_add_f32"), 2u);
-  EXPECT_EQ(clocks("gfx1100", 32, Class::Vector, "v_fma_f64"), 16u);
-  EXPECT_EQ(clocks("gfx1201", 32, Class::Transcendental, "v_exp_f32"), 4u);
-  EXPECT_EQ(clocks("gfx1030", 32, Class::Scalar, "s_add_u32"), 1u);
+  EXPECT_EQ(clocks("gfx942", 64, InstructionClass::Valu, "v_add_f32"), 4u);
+  EXPECT_EQ(clocks("gfx942", 64, InstructionClass::Valu, "v_fma_f64"), 4u);
+  EXPECT_EQ(clocks("gfx942", 64, InstructionClass::Valu, "v_mul_lo_u32"), 16u);
+  EXPECT_EQ(clocks("gfx942", 64, InstructionClass::Transcendental, "v_exp_f32"), 16u);
+  EXPECT_EQ(clocks("gfx942", 64, InstructionClass::Salu, "s_add_u32"), 4u);
+  EXPECT_EQ(clocks("gfx1100", 32, InstructionClass::Valu, "v_add_f32"), 1u);
+  EXPECT_EQ(clocks("gfx1100", 64, InstructionClass::Valu, "v_add_f32"), 2u);
+  EXPECT_EQ(clocks("gfx1100", 32, InstructionClass::Valu, "v_fma_f64"), 16u);
+  EXPECT_EQ(clocks("gfx1201", 32, InstructionClass::Transcendental, "v_exp_f32"), 4u);
+  EXPECT_EQ(clocks("gfx1030", 32, InstructionClass::Salu, "s_add_u32"), 1u);
 }
 
-// A kernel whose every number can be counted by hand.
+// A kernel whose counters can be computed by hand.
 nlohmann::json count(const std::string& name, int wave, const std::string& body) {
-  const Dialect d{name, wave};
+  const AsmSyntax d{name, wave};
   AsmKernel k;
   k.target = name;
   k.wave = wave;
@@ -136,7 +138,7 @@ nlohmann::json count(const std::string& name, int wave, const std::string& body)
   return nlohmann::json::parse(result.counters.json());
 }
 
-TEST(Counters, AddUpOnCdna) {
+TEST(Counters, TotalsOnCdna) {
   const auto j = count("gfx942", 64,
                        "  v_and_b32 v0, 63, v0\n  v_lshlrev_b32 v1, 4, v0\n"
                        "  global_load_dwordx4 v[4:7], v1, s[8:9]\n  s_waitcnt vmcnt(0)\n"
@@ -166,7 +168,7 @@ TEST(Counters, AddUpOnCdna) {
   EXPECT_EQ(j["global_transactions_64B"], 2 * 16 * waves);
 }
 
-TEST(Counters, AddUpOnRdna) {
+TEST(Counters, TotalsOnRdna) {
   const auto j = count("gfx1100", 32,
                        "  v_and_b32 v0, 31, v0\n  v_lshlrev_b32 v1, 2, v0\n"
                        "  v_mul_lo_u32 v3, v1, v0\n  v_exp_f32 v9, v1\n"

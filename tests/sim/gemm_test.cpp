@@ -1,5 +1,5 @@
-// A matrix product written with each family's builtins, at three optimisation levels: small
-// integers make the answer exact whatever the order of the sums.
+// A matrix product written with each family's builtins, at three optimization levels: small
+// integers make the result exact in any summation order.
 #include <gtest/gtest.h>
 
 #include <random>

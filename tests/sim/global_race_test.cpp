@@ -1,5 +1,5 @@
-// Who wrote what, and who has been told of it.
-#include "core/global_race.h"
+// Happens-before races on device memory.
+#include "core/global_race_detector.h"
 
 #include <gtest/gtest.h>
 
@@ -9,37 +9,37 @@ namespace {
 constexpr u64 data = 0x1000, word = 0x2000, other_word = 0x3000;
 
 TEST(GlobalRace, TwoWritersOfTheSameBytes) {
-  GlobalWrites w;
+  GlobalRaceDetector w;
   EXPECT_FALSE(w.write(0, data, 8));
   EXPECT_FALSE(w.write(0, data, 8));
   EXPECT_FALSE(w.write(1, data + 8, 4));
   EXPECT_EQ(w.write(1, data + 4, 4), 0u);
 }
 
-TEST(GlobalRace, NeighbouringBytesAreNobodyElses) {
-  GlobalWrites w;
+TEST(GlobalRace, AdjacentBytesDoNotRace) {
+  GlobalRaceDetector w;
   EXPECT_FALSE(w.write(3, data, 2));
   EXPECT_FALSE(w.write(4, data + 2, 2));
 }
 
-TEST(GlobalRace, HandedOverByAnAtomicThatTheOtherReads) {
-  GlobalWrites w;
+TEST(GlobalRace, AtomicReleaseAndReadAcquireOrderWrites) {
+  GlobalRaceDetector w;
   EXPECT_FALSE(w.write(0, data, 4));
   w.atomic(0, word);
   w.read(1, word);
   EXPECT_FALSE(w.write(1, data, 4));
 }
 
-TEST(GlobalRace, OnlyWhatWasWrittenBeforeTheAtomic) {
-  GlobalWrites w;
+TEST(GlobalRace, WritesAfterTheReleaseAreNotOrdered) {
+  GlobalRaceDetector w;
   w.atomic(0, word);
   EXPECT_FALSE(w.write(0, data, 4));
   w.read(1, word);
   EXPECT_EQ(w.write(1, data, 4), 0u);
 }
 
-TEST(GlobalRace, ReadTooEarlyOrElsewhereTellsNothing) {
-  GlobalWrites w;
+TEST(GlobalRace, EarlyReadsAndOtherWordsDoNotAcquire) {
+  GlobalRaceDetector w;
   EXPECT_FALSE(w.write(0, data, 4));
   w.read(1, word);
   w.atomic(0, word);
@@ -47,8 +47,8 @@ TEST(GlobalRace, ReadTooEarlyOrElsewhereTellsNothing) {
   EXPECT_EQ(w.write(1, data, 4), 0u);
 }
 
-TEST(GlobalRace, WhatOneHasBeenToldItPassesOn) {
-  GlobalWrites w;
+TEST(GlobalRace, HappensBeforeIsTransitive) {
+  GlobalRaceDetector w;
   EXPECT_FALSE(w.write(0, data, 4));
   w.atomic(0, word);
   w.atomic(1, word);

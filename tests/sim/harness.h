@@ -1,4 +1,4 @@
-// What the simulator's tests share: compiling kernels at test time with clang 22, device buffers,
+// Test harness: compiles kernels at test time with clang 22, device buffers,
 // and launches straight into the simulator's core.
 #pragma once
 
@@ -23,7 +23,7 @@ inline constexpr const char* kRdnaMembers[] = {
     "gfx1151", "gfx1152", "gfx1153", "gfx1200", "gfx1201"};
 
 // Code objects, cached by content in the build directory. Throw std::runtime_error with the
-// compiler's words.
+// compiler's message.
 std::vector<u8> compile_hip(const std::string& path, const std::string& target,
                             const std::string& flags);
 // As the library ships RDNA: assembly generated once for the family's generic member, then

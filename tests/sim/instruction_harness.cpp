@@ -1,4 +1,4 @@
-// Building and judging single-instruction kernels.
+// Builds, runs and checks single-instruction kernels.
 #include "instruction_harness.h"
 
 namespace rocflash::sim::test {
@@ -47,7 +47,7 @@ std::vector<std::array<u32, kInputs>> make_inputs(const InstructionCase& c, int 
 void run_case(const InstructionCase& c, const char* target) {
   const bool cdna = std::string(target).starts_with("gfx9");
   const int wave = c.wave != 0 ? c.wave : cdna ? 64 : 32;
-  const Dialect d{target, wave};
+  const AsmSyntax d{target, wave};
   std::string body = d.scalar_load8(8, 0, 0) + "  v_lshlrev_b32 v1, 2, v0\n" + d.wait_all();
   body += d.scalar_load8(20, 12, 0);
   body += "  v_mov_b32 v14, v1\n";

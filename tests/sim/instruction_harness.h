@@ -1,5 +1,5 @@
 // Tests of single instructions: a few lines of assembly between loads of v2..v9 (and s20..s27) and
-// stores of v10..v13, on every target named, against a lambda that says what a lane must hold.
+// stores of v10..v13, on each listed target, against a lambda with the expected values of a lane.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <limits>
 #include <random>
 
-#include "dialect.h"
+#include "asm_syntax.h"
 #include "harness.h"
 
 namespace rocflash::sim::test {
@@ -46,7 +46,7 @@ inline const std::vector<const char*> kCdna = {"gfx90a", "gfx942", "gfx950"};
 inline const std::vector<const char*> kGcn = {"gfx906", "gfx908", "gfx90a", "gfx942", "gfx950"};
 inline const std::vector<const char*> kRdna = {"gfx1030", "gfx1100", "gfx1201"};
 
-// Zeros, denormals, halfway cases, limits, infinities, quiet and signalling NaNs.
+// Zeros, denormals, halfway cases, limits, infinities, quiet and signaling NaNs.
 std::vector<u32> float_edges();
 std::vector<u16> half_edges();
 void run_case(const InstructionCase& c, const char* target);

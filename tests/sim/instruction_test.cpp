@@ -11,11 +11,11 @@ u32 bits(float x) { return std::bit_cast<u32>(x); }
 u32 bits(f16 x) { return std::bit_cast<u16>(x); }
 f16 half(u32 x) { return std::bit_cast<f16>(u16(x)); }
 bool nan(u32 x) { return (x & 0x7fffffff) > 0x7f800000; }
-bool signalling(u32 x) { return nan(x) && (x & 0x400000) == 0; }
+bool signaling(u32 x) { return nan(x) && (x & 0x400000) == 0; }
 
 u32 ieee_min(u32 a, u32 b) {
-  if (signalling(a)) return a | 0x400000;
-  if (signalling(b)) return b | 0x400000;
+  if (signaling(a)) return a | 0x400000;
+  if (signaling(b)) return b | 0x400000;
   if (nan(a)) return b;
   if (nan(b)) return a;
   const float x = std::bit_cast<float>(a);
@@ -62,9 +62,8 @@ void sum_and_difference(const Lane& l, u32* out) {
   out[3] = u32((a - b) >> 32);
 }
 
-const std::vector<InstructionCase>& cases() {
-  static const std::vector<InstructionCase> list = {
-      // --- float arithmetic at the edges
+std::vector<InstructionCase> float_cases() {
+  return {
       {"add_f32", kAll, "  v_add_f32 v10, v2, v3\n  v_sub_f32 v11, v2, v3\n",
        [](const Lane& l, u32* o) {
          o[0] = bits(l.f(0) + l.f(1));
@@ -214,7 +213,11 @@ const std::vector<InstructionCase>& cases() {
          o[1] = l.v[0];
        },
        0, true},
-      // --- packed and 16-bit
+  };
+}
+
+std::vector<InstructionCase> packed_cases() {
+  return {
       {"packed_f16", kAll, "  v_pk_add_f16 v10, v2, v3\n  v_pk_mul_f16 v11, v2, v3 neg_lo:[1,0]\n",
        [](const Lane& l, u32* o) {
          for (int h = 0; h < 2; ++h) {
@@ -247,7 +250,11 @@ const std::vector<InstructionCase>& cases() {
        },
        0,
        true},
-      // --- integers
+  };
+}
+
+std::vector<InstructionCase> integer_cases() {
+  return {
       {"shifts_mask_the_amount", kAll,
        "  v_lshlrev_b32 v10, v3, v2\n  v_ashrrev_i32 v11, 33, v2\n  v_lshrrev_b64 v[12:13], v4, "
        "v[2:3]\n",
@@ -323,7 +330,11 @@ const std::vector<InstructionCase>& cases() {
          o[0] = s;
          o[1] = u;
        }},
-      // --- exec
+  };
+}
+
+std::vector<InstructionCase> exec_cases() {
+  return {
       {"exec_masks_writes", kAll,
        "  s_mov_@mask @exec, 0x00ff00f0\n  v_mov_b32 v10, 7\n  s_mov_@mask @exec, 0\n"
        "  v_mov_b32 v11, 7\n  s_mov_@mask @exec, -1\n",
@@ -351,7 +362,11 @@ const std::vector<InstructionCase>& cases() {
          o[0] = l.of(int((l.index & 32) | ((within & 0x0d) | 0x02)), 0);
          o[1] = l.of(int(l.index ^ 2), 0);
        }},
-      // --- DPP and SDWA
+  };
+}
+
+std::vector<InstructionCase> dpp_and_sdwa_cases() {
+  return {
       {"dpp_bounds", kAll,
        "  v_mov_b32_dpp v10, v2 row_shr:3 row_mask:0xf bank_mask:0xf bound_ctrl:1\n"
        "  v_mov_b32_dpp v11, v2 row_shl:2 row_mask:0xf bank_mask:0xf\n"
@@ -427,7 +442,11 @@ const std::vector<InstructionCase>& cases() {
          o[0] = ((l.v[0] & 0xffff) * (l.v[1] & 0xffff) + l.v[2]) & 0xffff;
          o[1] = o[0];
        }},
-      // --- wave64 on RDNA
+  };
+}
+
+std::vector<InstructionCase> rdna_wave64_cases() {
+  return {
       {"wave64_masks", kRdna,
        "  v_cmp_gt_u32 vcc, v2, v3\n  v_cndmask_b32 v10, 0, 1, vcc\n  s_bcnt1_i32_b64 s40, exec\n"
        "  v_mov_b32 v11, s40\n  v_mbcnt_lo_u32_b32 v12, -1, 0\n  v_mbcnt_hi_u32_b32 v12, -1, v12\n",
@@ -442,7 +461,11 @@ const std::vector<InstructionCase>& cases() {
        "  v_permlane64_b32 v10, v2\n",
        [](const Lane& l, u32* o) { o[0] = l.of(int(l.index ^ 32), 0); },
        64},
-      // --- scalar
+  };
+}
+
+std::vector<InstructionCase> scalar_cases() {
+  return {
       {"scalar_arithmetic", kAll,
        "  s_add_u32 s40, s24, s25\n  s_addc_u32 s41, s23, s23\n  v_mov_b32 v10, s40\n"
        "  v_mov_b32 v11, s41\n  s_bfe_i32 s42, s25, 0x80008\n  v_mov_b32 v12, s42\n"
@@ -478,16 +501,27 @@ const std::vector<InstructionCase>& cases() {
          o[3] = 2;
        }},
   };
+}
+
+const std::vector<InstructionCase>& cases() {
+  static const std::vector<InstructionCase> list = [] {
+    std::vector<InstructionCase> all;
+    for (const auto group : {float_cases, packed_cases, integer_cases, exec_cases,
+                             dpp_and_sdwa_cases, rdna_wave64_cases, scalar_cases}) {
+      for (InstructionCase& c : group()) all.push_back(std::move(c));
+    }
+    return all;
+  }();
   return list;
 }
 
 class InstructionTable : public testing::TestWithParam<CaseOnTarget> {};
 
 // Masks and exec have other names in wave32.
-TEST_P(InstructionTable, DoesWhatTheManualSays) {
+TEST_P(InstructionTable, FollowsTheManual) {
   InstructionCase c = *GetParam().c;
   const bool cdna = std::string(GetParam().target).starts_with("gfx9");
-  const Dialect d{GetParam().target, c.wave != 0 ? c.wave : cdna ? 64 : 32};
+  const AsmSyntax d{GetParam().target, c.wave != 0 ? c.wave : cdna ? 64 : 32};
   const auto replace = [&](const std::string& from, const std::string& to) {
     for (auto at = c.body.find(from); at != c.body.npos; at = c.body.find(from, at + to.size())) {
       c.body.replace(at, from.size(), to);

@@ -55,7 +55,8 @@ TEST_P(Launch, WorkgroupsMayWaitForLaterOnes) {
   Buffer<u32> counter(1), out(kGroups * 64);
   counter.fill(0);
   Shape shape{{kGroups, 1, 1}, {64, 1, 1}, 0};
-  const auto result = launch(*m, "all_meet", shape, Arguments(counter.data(), out.data(), kGroups));
+  const auto result =
+      launch(*m, "grid_barrier", shape, Arguments(counter.data(), out.data(), kGroups));
   ASSERT_TRUE(result.ok()) << result.report->text();
   for (u32 i = 0; i < kGroups * 64; ++i) ASSERT_EQ(out[i], kGroups);
 }
@@ -89,7 +90,7 @@ TEST_P(Launch, ReachesGlobalVariables) {
 INSTANTIATE_TEST_SUITE_P(Targets, Launch, testing::ValuesIn(kMainTargets),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST(LaunchErrors, ImpossibleConfigurationsAreRefused) {
+TEST(LaunchErrors, InvalidConfigurationsAreRejected) {
   AsmKernel k;
   k.body = "  s_nop 0\n";
   const auto module = build(k);

@@ -1,4 +1,4 @@
-// Code objects as other assemblers make them: older metadata, descriptors that leave things out, no
+// Code objects of other assemblers: older metadata, incomplete descriptors, no
 // metadata at all, code for a whole family.
 #include <gtest/gtest.h>
 
@@ -21,12 +21,12 @@ std::string source(const std::string& target) {
   k.target = target;
   k.wave = target.starts_with("gfx9") ? 64 : 32;
   k.arguments = 1;
-  const bool old_names = !target.starts_with("gfx11") && !target.starts_with("gfx12");
+  const bool legacy_mnemonics = !target.starts_with("gfx11") && !target.starts_with("gfx12");
   const std::string wait =
       target.starts_with("gfx12") ? "  s_wait_kmcnt 0x0\n" : "  s_waitcnt lgkmcnt(0)\n";
-  k.body = std::string(old_names ? "  s_load_dwordx2" : "  s_load_b64") +
+  k.body = std::string(legacy_mnemonics ? "  s_load_dwordx2" : "  s_load_b64") +
            " s[4:5], s[0:1], 0x0\n  v_and_b32 v0, 0x3ff, v0\n  v_lshlrev_b32 v1, 2, v0\n" + wait +
-           (old_names ? "  global_store_dword" : "  global_store_b32") + " v1, v0, s[4:5]\n";
+           (legacy_mnemonics ? "  global_store_dword" : "  global_store_b32") + " v1, v0, s[4:5]\n";
   return wrap_kernel(k);
 }
 
@@ -56,7 +56,7 @@ TEST_P(Loader, TakesTheTargetFromTheFlags) {
     EXPECT_EQ(load(code, target)->object().version(), 4);
     EXPECT_EQ(load(code, target)->object().target().substr(0, target.size()), target);
     expect_runs(code, target);
-    // ABI versions 1 and 0: version 3, and an assembler that has left the field alone.
+    // ABI versions 1 and 0: version 3, and an assembler that does not set the field.
     for (const u8 abi : {u8{1}, u8{0}}) {
       code[kAbiVersion] = abi;
       EXPECT_GE(load(code, target)->object().version(), 3);
@@ -69,10 +69,10 @@ TEST_P(Loader, TakesTheTargetFromTheFlags) {
   EXPECT_THROW((void)load(code, other), std::runtime_error);
 }
 
-TEST_P(Loader, TakesTheArgumentsSizeWhereItIsSaid) {
+TEST_P(Loader, TakesTheKernargSizeFromTheFirstSource) {
   const std::string target = GetParam();
   std::string text = source(target);
-  replace(text, "  .amdhsa_kernarg_size 8\n", "");  // the descriptor then says 0
+  replace(text, "  .amdhsa_kernarg_size 8\n", "");  // the descriptor then has 0
   const auto said_once = assemble(text, target);
   EXPECT_EQ(load(said_once, target)->object().find_kernel("k")->kernarg_bytes, 8u);
   expect_runs(said_once, target);
@@ -117,7 +117,7 @@ TEST(LoaderFlags, SpellFeatures) {
   EXPECT_EQ(target_of(0x200, 1), "gfx942:sramecc+");
 }
 
-TEST(LoaderFlags, MayNotBeNonsense) {
+TEST(LoaderFlags, RejectUnknownMachines) {
   auto code =
       assemble(older(source("gfx942"), "gfx942", "[1, 1]"), "gfx942", "-mcode-object-version=4");
   code[kFlags] = 0xfe;  // no machine

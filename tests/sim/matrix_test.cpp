@@ -1,5 +1,5 @@
 // Every matrix instruction of the layout tables, element by element: A and B hold small integers
-// that make each product distinct, and D must be what the tables say wherever they say it is.
+// that make each product distinct, and every element of D must be at the position of the tables.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -7,10 +7,10 @@
 #include <random>
 #include <sstream>
 
-#include "dialect.h"
+#include "asm_syntax.h"
 #include "harness.h"
+#include "isa/lane_math.h"
 #include "isa/matrix.h"
-#include "isa/scalar_math.h"
 
 namespace rocflash::sim::test {
 namespace {
@@ -79,7 +79,7 @@ std::string input_type(const std::string& name) {
 
 // Loads A, B and C a register at a time, runs the instruction, stores D.
 AsmKernel kernel(const Entry& e, bool agprs, int c_regs) {
-  const Dialect d{e.target, e.wave};
+  const AsmSyntax d{e.target, e.wave};
   const int bytes = e.wave * 4;
   std::string body = d.scalar_load8(8, 0, 0) + "  v_lshlrev_b32 v1, 2, v0\n" + d.wait_all();
   const auto load = [&](int first, int count, int base) {
@@ -171,7 +171,7 @@ TEST_P(MatrixLayout, MatchesTheTable) {
   }
   EXPECT_EQ(checked, e.m * e.n);
   EXPECT_EQ(result.counters.matrix_cycles, u64(e.cycles));
-  EXPECT_EQ(result.counters.by_class[size_t(Class::Matrix)], 1u);
+  EXPECT_EQ(result.counters.by_class[size_t(InstructionClass::Matrix)], 1u);
 }
 
 std::vector<std::tuple<Entry, bool>> parameters() {
@@ -195,7 +195,7 @@ std::string layout_name(const testing::TestParamInfo<std::tuple<Entry, bool>>& i
 }
 INSTANTIATE_TEST_SUITE_P(All, MatrixLayout, testing::ValuesIn(parameters()), layout_name);
 
-// Instructions the tables do not have, by the formulas of the file that implements them.
+// Instructions that are not in the tables, by the layout formulas.
 struct Other {
   const char* target;
   const char* name;
@@ -280,7 +280,7 @@ INSTANTIATE_TEST_SUITE_P(Others, MatrixFormula, testing::ValuesIn(kOthers), [](c
 });
 
 // RDNA's integer matrices: signs are chosen by neg_lo.
-TEST(MatrixIntegers, WmmaIu8HonoursSigns) {
+TEST(MatrixIntegers, WmmaIu8HonorsSigns) {
   for (const char* target : {"gfx1100", "gfx1201"}) {
     const bool gfx12 = std::string(target) == "gfx1201";
     const int regs = gfx12 ? 2 : 4;
@@ -305,7 +305,7 @@ TEST(MatrixIntegers, WmmaIu8HonoursSigns) {
   }
 }
 
-// gfx90a flushes denormal inputs of its 16-bit matrix instructions, those before and after it do not.
+// Only gfx90a flushes denormal inputs of 16-bit matrix instructions.
 TEST(MatrixDenormals, FlushedOnGfx90aOnly) {
   for (const std::string target : {"gfx908", "gfx90a", "gfx942"}) {
     const bool flushes = target == "gfx90a";

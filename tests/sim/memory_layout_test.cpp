@@ -1,5 +1,5 @@
-// Where bytes go: transposing loads, loads to LDS, and the range rules of buffers. Expectations are
-// written from what the loads are for (a matrix fragment), not from the simulator's lane formulas.
+// Memory layouts: transposing loads, loads to LDS, and buffer range checks. Expectations are
+// derived from the matrix fragment that is loaded, not from the simulator's lane formulas.
 #include "instruction_harness.h"
 
 namespace rocflash::sim::test {
@@ -94,7 +94,7 @@ const std::vector<InstructionCase>& cases() {
        false,
        false,
        768},
-      // A 16x16 block of halves, row k after row k: WMMA wants column lane % 16, k from
+      // A 16x16 block of f16, stored by rows of k: WMMA needs column lane % 16, k from
       // 8*(lane/16).
       {"global_tr_b128",
        {"gfx1200", "gfx1201"},
@@ -122,7 +122,7 @@ const std::vector<InstructionCase>& cases() {
            out[n / 4] |= input_byte(l, 16 * k + l.index % 16, 32) << (8 * (n % 4));
          }
        }},
-      // The instruction's offset moves the source and the place in LDS.
+      // The instruction's offset applies to the source and to the LDS address.
       {"load_to_lds_offset",
        {"gfx90a", "gfx942", "gfx950"},
        "  v_lshlrev_b32 v15, 2, v0\n  s_mov_b32 m0, 0x100\n  s_mov_b32 s44, s8\n"
@@ -146,7 +146,7 @@ const std::vector<InstructionCase>& cases() {
        false,
        false,
        2048},
-      // Three dwords a lane, four dwords apart; the fourth keeps what was there.
+      // Three dwords per lane, four dwords apart; the fourth is unchanged.
       {"load_to_lds_three",
        {"gfx950"},
        "  v_lshlrev_b32 v15, 4, v0\n  s_mov_b32 m0, 0\n  v_mov_b32 v14, 7\n"
@@ -207,11 +207,11 @@ Fault fault_of(const std::string& target, int wave, const std::string& body) {
   return result.ok() ? Fault::Trap : result.report->fault;
 }
 
-TEST(MemoryLayout, WhatIsNotKnownIsRefused) {
+TEST(MemoryLayout, UndocumentedFormsAreRejected) {
   EXPECT_EQ(
       fault_of("gfx1201", 64, "  v_mov_b32 v1, 0\n  global_load_tr_b128 v[2:3], v[0:1], off\n"),
       Fault::UnknownInstruction);
-  // A descriptor made for CDNA on RDNA puts every byte out of range; nobody wants that.
+  // A CDNA buffer resource on RDNA puts every byte out of range: reported as an error.
   EXPECT_EQ(fault_of("gfx1100", 32,
                      "  s_mov_b64 s[4:5], 0\n  s_mov_b32 s6, 64\n  s_mov_b32 s7, 0x27000\n"
                      "  buffer_load_b32 v1, v0, s[4:7], 0 offen\n"),

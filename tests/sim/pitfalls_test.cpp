@@ -1,4 +1,4 @@
-// Semantics that public emulators got wrong, each with a test of its own.
+// Semantics that public emulators got wrong, one test each.
 #include "instruction_harness.h"
 
 namespace rocflash::sim::test {
@@ -29,8 +29,8 @@ void keeps_the_other_half(const Lane& l, u32* out) {
   out[3] = (kPreset[3] & 0xffff) | (l.v[0] >> 24) << 16;
 }
 
-const std::vector<InstructionCase>& cases() {
-  static const std::vector<InstructionCase> list = {
+std::vector<InstructionCase> lds_and_cross_lane_cases() {
+  return {
       {"cvt_pkrtz_rounds_toward_zero", kAll, "  v_cvt_pkrtz_f16_f32 v10, v2, v3\n",
        [](const Lane& l, u32* out) {
          out[0] = u32(half_rtz(l.v[0])) | u32(half_rtz(l.v[1])) << 16;
@@ -110,6 +110,11 @@ const std::vector<InstructionCase>& cases() {
          out[0] = l.of(int(l.index ^ 16), 0);
          out[1] = l.of(int((l.index & ~15u) | ((l.index + 8) & 15)), 1);
        }},
+  };
+}
+
+std::vector<InstructionCase> operand_and_memory_cases() {
+  return {
       {"packed_f32_uses_both_scalars", kCdna,
        "  v_pk_mul_f32 v[10:11], s[20:21], v[2:3]\n"
        "  v_pk_fma_f32 v[12:13], v[2:3], s[20:21], v[4:5] op_sel:[1,0,0] op_sel_hi:[0,1,1]\n",
@@ -174,7 +179,7 @@ const std::vector<InstructionCase>& cases() {
        "  s_mov_b32 s46, 128\n  s_mov_b32 s47, 0x00027000\n"
        "  buffer_load_dword v15, s[44:47], 0 offen lds\n  s_waitcnt vmcnt(0)\n"
        "  ds_read_b32 v10, v15\n",
-       // Half of the lanes lie beyond the descriptor and deliver zeros.
+       // Half of the lanes are beyond num_records and load zeros.
        [](const Lane& l, u32* out) { out[0] = l.index < 32 ? l.v[0] : 0; },
        0,
        false,
@@ -217,6 +222,14 @@ const std::vector<InstructionCase>& cases() {
        false,
        512},
   };
+}
+
+const std::vector<InstructionCase>& cases() {
+  static const std::vector<InstructionCase> list = [] {
+    std::vector<InstructionCase> all = lds_and_cross_lane_cases();
+    for (InstructionCase& c : operand_and_memory_cases()) all.push_back(std::move(c));
+    return all;
+  }();
   return list;
 }
 

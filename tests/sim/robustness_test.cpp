@@ -1,5 +1,5 @@
-// A broken code object is an error and never the end of the process: truncated and mutated files
-// through the loader and through the HIP calls, and what they contain through launches.
+// A corrupt code object is an error and never terminates the process: truncated and mutated files
+// through the loader and the HIP calls, and mutated code through launches.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -19,7 +19,7 @@ const std::vector<u8>& good_object() {
   return code;
 }
 
-// Loads and decodes; whether it was accepted.
+// Loads and decodes the file; whether it was accepted.
 bool survives(std::span<const u8> bytes) {
   try {
     const auto module = load(bytes, "gfx942");
@@ -34,7 +34,7 @@ bool survives(std::span<const u8> bytes) {
   }
 }
 
-TEST(Robustness, TruncatedFilesAreRefused) {
+TEST(Robustness, TruncatedFilesAreRejected) {
   const auto& good = good_object();
   ASSERT_TRUE(survives(good));
   for (std::size_t size = 0; size < good.size(); size += size < 512 ? 1 : 97) {
@@ -42,14 +42,14 @@ TEST(Robustness, TruncatedFilesAreRefused) {
   }
 }
 
-TEST(Robustness, MutatedFilesDoNoHarm) {
+TEST(Robustness, MutatedFilesDoNotCrash) {
   std::mt19937 random(11);
-  int refused = 0;
+  int rejected = 0;
   for (int i = 0; i < 1500; ++i) {
     auto bytes = good_object();
     const int mutations = 1 + int(random() % 8);
     for (int m = 0; m < mutations; ++m) {
-      // Half of them in the headers, where they hurt.
+      // Half of them in the headers, where they have the most effect.
       const std::size_t range =
           m % 2 == 0 ? std::min<std::size_t>(bytes.size(), 2048) : bytes.size();
       const std::size_t at = random() % range;
@@ -64,13 +64,12 @@ TEST(Robustness, MutatedFilesDoNoHarm) {
           for (std::size_t k = at; k < std::min(at + 8, bytes.size()); ++k) bytes[k] = 0xff;
       }
     }
-    refused += survives(bytes) ? 0 : 1;
+    rejected += survives(bytes) ? 0 : 1;
   }
-  EXPECT_GT(refused, 100);  // otherwise nothing was hit
+  EXPECT_GT(rejected, 100);  // otherwise the mutations have no effect
 }
 
-// The section headers, where every field matters, one field at a time.
-// Where a string of the file stands, and the bytes from there on.
+// The offset of a string in the file.
 std::size_t find_bytes(const std::vector<u8>& file, std::string_view text) {
   const auto at = std::ranges::search(file, text);
   return static_cast<std::size_t>(at.begin() - file.begin());
@@ -94,9 +93,9 @@ TEST(Robustness, LinesOfEveryVersionAreRead) {
 }
 
 // LLVM's reader of line tables crashed on some of these.
-TEST(Robustness, BrokenLineTablesDoNoHarm) {
+TEST(Robustness, CorruptLineTablesDoNotCrash) {
   const auto& good = good_object();
-  // Debug sections come after the code and before the symbols; the compiler's name is in the middle.
+  // Debug sections are between code and symbols, around the compiler's name.
   const std::size_t middle = find_bytes(good, "clang version");
   ASSERT_LT(middle, good.size());
   const std::size_t first = middle > 8192 ? middle - 8192 : 64;
@@ -112,28 +111,29 @@ TEST(Robustness, BrokenLineTablesDoNoHarm) {
   }
 }
 
-TEST(Robustness, EveryHeaderFieldMayLie) {
+// One field of the ELF, program and section headers at a time.
+TEST(Robustness, AnyHeaderFieldMayBeCorrupt) {
   const auto& good = good_object();
   u64 sections;
   std::memcpy(&sections, good.data() + 40, 8);
   for (std::size_t at = 16; at + 8 <= good.size(); at += 8) {
     if (at > 64 + 56 * 12 && at < sections) continue;
-    for (const u64 lie : {u64{0}, u64{1}, u64{0x7fffffff}, ~u64{0}, u64{good.size()}}) {
+    for (const u64 corrupt : {u64{0}, u64{1}, u64{0x7fffffff}, ~u64{0}, u64{good.size()}}) {
       auto bytes = good;
-      std::memcpy(bytes.data() + at, &lie, 8);
+      std::memcpy(bytes.data() + at, &corrupt, 8);
       (void)survives(bytes);
     }
   }
 }
 
-TEST(Robustness, BundlesMayLieToo) {
+TEST(Robustness, AnyBundleFieldMayBeCorrupt) {
   std::vector<u8> bundle(24 + 8 + 24 + 4 + 64, 0);
   std::memcpy(bundle.data(), "__CLANG_OFFLOAD_BUNDLE__", 24);
   bundle[24] = 1;
   for (std::size_t at = 24; at + 8 <= bundle.size(); at += 8) {
-    for (const u64 lie : {u64{1}, u64{40}, u64{1} << 40, ~u64{0}}) {
+    for (const u64 corrupt : {u64{1}, u64{40}, u64{1} << 40, ~u64{0}}) {
       auto bytes = bundle;
-      std::memcpy(bytes.data() + at, &lie, 8);
+      std::memcpy(bytes.data() + at, &corrupt, 8);
       EXPECT_FALSE(survives(bytes));
     }
   }
@@ -142,7 +142,7 @@ TEST(Robustness, BundlesMayLieToo) {
   }
 }
 
-// Mutated instructions: whatever they now do is stopped by the checks, with a report or an answer.
+// Mutated instructions: the launch ends with a fault report or a result, never a crash.
 TEST(Robustness, MutatedCodeIsStoppedByTheLaunch) {
   std::mt19937 random(5);
   const auto probe = load(good_object(), "gfx942");
@@ -152,7 +152,7 @@ TEST(Robustness, MutatedCodeIsStoppedByTheLaunch) {
   checks.budget = 100000;
   for (int i = 0; i < 200; ++i) {
     auto bytes = good_object();
-    // The text lies in the file as far before its address as its segment does: find it by content.
+    // The file offset of .text differs from its address: find it by content.
     const auto code = probe->object().code();
     const auto where = std::search(bytes.begin(), bytes.end(), code.begin(), code.begin() + 64);
     ASSERT_NE(where, bytes.end()) << offset;
@@ -172,8 +172,8 @@ TEST(Robustness, MutatedCodeIsStoppedByTheLaunch) {
   }
 }
 
-// hipModuleLoadData gets an address and no size: headers that point away must not be followed
-// blindly.
+// hipModuleLoadData gets an address and no size: offsets in the headers must be checked before they
+// are followed.
 TEST(Robustness, AnImageAtTheEndOfMemoryIsNotOverrun) {
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const auto& good = good_object();
@@ -185,7 +185,7 @@ TEST(Robustness, AnImageAtTheEndOfMemoryIsNotOverrun) {
   u8* image = memory + pages * page - good.size();
   std::copy(good.begin(), good.end(), image);
   EXPECT_EQ(CodeObject::copy(image), good);
-  // Cut in half: the end of the mapping comes before what the headers promise.
+  // Truncated to half: the mapping ends before the extent in the headers.
   u8* half = memory + pages * page - good.size() / 2;
   std::memmove(half, good.data(), good.size() / 2);
   EXPECT_THROW((void)CodeObject::copy(half), std::runtime_error);

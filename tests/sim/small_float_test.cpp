@@ -1,6 +1,7 @@
 // gfx950's floats of 8, 6 and 4 bits: scaled conversions and block-scaled matrices, against the
 // formats' definitions and the layouts of the ISA document, with none of the simulator's code.
 #include <cmath>
+#include <deque>
 
 #include "instruction_harness.h"
 
@@ -92,15 +93,17 @@ bool nan_half(u32 h) { return (h & 0x7fff) > 0x7c00; }
 
 const std::vector<const char*> k950 = {"gfx950"};
 
-std::vector<InstructionCase> conversions() {
-  std::vector<InstructionCase> list;
-  static std::vector<std::string> names;
-  names.reserve(200);
-  const auto add = [&](const std::string& name, const std::string& body, Expect expect,
-                       bool halves = false) {
+auto appender(std::vector<InstructionCase>& list) {
+  return [&list](const std::string& name, const std::string& body, Expect expect,
+                 bool halves = false) {
+    static std::deque<std::string> names;  // cases keep pointers to them
     list.push_back(
         {names.emplace_back(name).c_str(), k950, body, std::move(expect), 0, !halves, halves, 0});
   };
+}
+
+void append_packed_conversions(std::vector<InstructionCase>& list) {
+  const auto add = appender(list);
   for (const Definition& f : {kFormats[0], kFormats[1]}) {
     const std::string s = f.name;
     const std::string cvt = "  v_cvt_scalef32_";
@@ -150,7 +153,7 @@ std::vector<InstructionCase> conversions() {
           }
         },
         true);
-    // Numbers that the format has are the same whatever the seed is.
+    // Representable numbers do not depend on the seed.
     add("stochastic_" + s,
         "  v_mov_b32 v15, -1\n  v_mov_b32 v16, 0\n  v_mov_b32 v17, 0x3fc00000\n" + cvt + "sr_" + s +
             "_f32 v10, v17, v15, 0.5 op_sel:[0,0,1,0]\n" + cvt + "sr_" + s +
@@ -201,10 +204,14 @@ std::vector<InstructionCase> conversions() {
                                                  << 16;
         out[2] = half_up(fp4, l.v[2] >> 24 & 15, 0x3f000000) |
                  half_up(fp4, l.v[2] >> 28, 0x3f000000) << 16;
-        out[3] = (kPreset[3] & 0x00ffffff) | (l.v[2] & 0xff) << 24;  // there and back again
+        out[3] = (kPreset[3] & 0x00ffffff) | (l.v[2] & 0xff) << 24;  // round trip
       },
       true);
-  // 32 numbers: registers v[40:71] repeat the eight inputs.
+}
+
+void append_32_element_conversions(std::vector<InstructionCase>& list) {
+  const auto add = appender(list);
+  // VGPRs v[40:71] repeat the eight inputs.
   std::string spread;
   for (int i = 0; i < 32; ++i) spread += fmt::format("  v_mov_b32 v{}, v{}\n", 40 + i, 2 + i % 8);
   const auto bits_at = [](const std::vector<u32>& codes, u32 word) {
@@ -223,7 +230,7 @@ std::vector<InstructionCase> conversions() {
             "  v_mov_b32 v12, v84\n  v_mov_b32 v13, v85\n",
         [f, bits_at](const Lane& l, u32* out) {
           std::vector<u32> codes(32);
-          // The two sources take turns; both repeat the inputs.
+          // Elements alternate between the two sources; both repeat the inputs.
           for (u32 i = 0; i < 32; ++i) codes[i] = down(f, l.v[i / 2 % 8], l.v[7]);
           for (u32 i = 0; i < 4; ++i) out[i] = bits_at(codes, i < 2 ? i : i + 2);
         });
@@ -242,7 +249,7 @@ std::vector<InstructionCase> conversions() {
             out[i] = up(f, code, l.v[7]);
           }
         });
-    // Down and up again: what the format has survives, with a seed too.
+    // Round trip: representable numbers survive, with a seed too.
     add(
         "halves_" + s,
         "  v_cvt_scalef32_pk32_f16_" + s + " v[80:95], v[2:7], 1.0\n  v_cvt_scalef32_pk32_" + s +
@@ -258,11 +265,15 @@ std::vector<InstructionCase> conversions() {
         },
         true);
   }
-  return list;
 }
 
 const std::vector<InstructionCase>& conversion_cases() {
-  static const std::vector<InstructionCase> list = conversions();
+  static const std::vector<InstructionCase> list = [] {
+    std::vector<InstructionCase> all;
+    append_packed_conversions(all);
+    append_32_element_conversions(all);
+    return all;
+  }();
   return list;
 }
 
@@ -311,7 +322,7 @@ Registers pack(const Shape2& s, const Definition& f, const std::vector<u32>& cod
 
 class F8f6f4 : public testing::TestWithParam<Shape2> {};
 
-TEST_P(F8f6f4, EveryPairOfFormatsPlainAndScaled) {
+TEST_P(F8f6f4, EveryPairOfFormatsWithAndWithoutScales) {
   const Shape2 s = GetParam();
   const int registers = s.side * s.side / 64;
   const int blocks = s.depth / 32;
@@ -451,7 +462,7 @@ AsmKernel with_pointers() {
 }
 
 // One row of A, and its scale, reach exactly one row of D.
-TEST(F8f6f4Strict, UndefinedInputsSpoilTheirRow) {
+TEST(F8f6f4Strict, UndefinedInputsMakeTheirRowUndefined) {
   const auto run = [](const std::string& setup, const std::string& lane_of_store) {
     AsmKernel k = with_pointers();
     for (int i = 8; i < 28; ++i) k.body += fmt::format("  v_mov_b32 v{}, 0\n", i);

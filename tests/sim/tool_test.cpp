@@ -1,4 +1,4 @@
-// The rocflash-sim command as a user types it.
+// The command line of rocflash-sim.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -58,9 +58,9 @@ TEST_F(Tool, RunsPrintsAndCounts) {
   describe(64);
   const auto out = command("run " + directory_ + "/run.json --listing --counters table");
   EXPECT_EQ(out.status, 0) << out.text;
-  for (const char* words :
+  for (const char* expected :
        {"165", "168", "v_add_u32", "executed", "waves per SIMD", "64-byte transactions"}) {
-    EXPECT_NE(out.text.find(words), std::string::npos) << words << "\n" << out.text;
+    EXPECT_NE(out.text.find(expected), std::string::npos) << expected << "\n" << out.text;
   }
 }
 
@@ -81,8 +81,8 @@ TEST_F(Tool, PredictsTime) {
       command("run " + directory_ + "/run.json --time --report instructions --timeline " +
               timeline + " --clock 1000");
   EXPECT_EQ(out.status, 0) << out.text;
-  for (const char* words : {"predicted time [us]", "s_waitcnt", "1000"}) {
-    EXPECT_NE(out.text.find(words), std::string::npos) << words << "\n" << out.text;
+  for (const char* expected : {"predicted time [us]", "s_waitcnt", "1000"}) {
+    EXPECT_NE(out.text.find(expected), std::string::npos) << expected << "\n" << out.text;
   }
   std::ifstream file(timeline);
   std::string first;
@@ -99,18 +99,18 @@ TEST_F(Tool, ReportsAndFails) {
 }
 
 // The description with one piece of it replaced.
-TEST_F(Tool, RefusesWhatItWouldNotHonour) {
+TEST_F(Tool, RejectsUnsupportedKeys) {
   describe(64);
   std::ifstream in(directory_ + "/run.json");
   const std::string good(std::istreambuf_iterator<char>(in), {});
   const struct {
-    const char *from, *to, *words;
+    const char *from, *to, *expected;
   } cases[] = {
       {"\"count\": 64, \"fill\": 5", "\"count\": 4611686018427387904, \"fill\": 5", "no memory"},
       {"\"fill\": 5", "\"values\": []", "buffer 'b': values"},
       {"\"fill\": 5", "\"fil\": 5", "buffer 'b' has no 'fil'"},
       {"\"fill\": 5", "\"fill\": 4294967296", "4294967296 does not fit u32"},
-      {"\"fill\": 5", "\"fill\": 1e300", "no integer"},
+      {"\"fill\": 5", "\"fill\": 1e300", "not an integer"},
       {"\"fill\": 5", "\"file\": \"run.json\", \"count\": 5000", "its file has"},
       {"\"count\": 64", "\"count\": \"many\"", "/buffers/a/count"},
       {"\"block\": [64]", "\"block\": [64, 1, 1, 1]", "block"},
@@ -124,11 +124,11 @@ TEST_F(Tool, RefusesWhatItWouldNotHonour) {
     std::ofstream(directory_ + "/run.json") << text;
     const auto out = command("run " + directory_ + "/run.json");
     EXPECT_EQ(out.status, 2) << c.to << "\n" << out.text;
-    EXPECT_NE(out.text.find(c.words), std::string::npos) << c.to << "\n" << out.text;
+    EXPECT_NE(out.text.find(c.expected), std::string::npos) << c.to << "\n" << out.text;
   }
 }
 
-TEST_F(Tool, RefusesOptionsThatMakeNoSense) {
+TEST_F(Tool, RejectsInvalidOptions) {
   describe(64);
   const std::string run = "run " + directory_ + "/run.json ";
   for (const std::string& line :
@@ -140,7 +140,7 @@ TEST_F(Tool, RefusesOptionsThatMakeNoSense) {
   }
 }
 
-TEST(Settings, RefuseWhatNoMachineHas) {
+TEST(Settings, RejectInvalidValues) {
   for (const auto& [name, value] : {std::pair{"ROCFLASH_SIM_ARCH", ","},
                                     {"ROCFLASH_SIM_DEVICES", "1000000000000"},
                                     {"ROCFLASH_SIM_THREADS", "99999999999"}}) {
@@ -154,7 +154,7 @@ TEST_F(Tool, DescribesAndDisassembles) {
   const auto info = command("info " + directory_ + "/k.co");
   EXPECT_NE(info.text.find("add_u32"), std::string::npos) << info.text;
   const auto list = command("disassemble " + directory_ + "/k.co");
-  EXPECT_EQ(list.status, 0) << "something is not simulated";
+  EXPECT_EQ(list.status, 0) << "an instruction is not simulated";
   EXPECT_NE(list.text.find("s_endpgm"), std::string::npos);
   const auto coverage = command("coverage --arch gfx1201");
   EXPECT_NE(coverage.text.find("0 without semantics"), std::string::npos) << coverage.text;

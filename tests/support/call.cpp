@@ -61,10 +61,10 @@ void Call::build(std::vector<std::int64_t> q_rows, std::vector<std::int64_t> k_r
   lse = packed() ? HostTensor(DType::f32, {size.h, q_rows[0]})
                  : HostTensor(DType::f32, {size.b, size.h, size.sq});
   for (HostTensor* t : {&q, &k, &v, &dout}) t->fill_normal(random);
-  plug();
+  set_pointers();
 }
 
-void Call::plug() {
+void Call::set_pointers() {
   const auto of = [](const HostTensor& t) { return t ? &t.dl : nullptr; };
   problem.struct_size = sizeof problem;
   forward_outputs.struct_size = sizeof forward_outputs;
@@ -94,12 +94,14 @@ void Call::plug() {
   backward_tensors.dsinks = of(dsinks);
   backward_tensors.dbias = of(dbias);
   backward_tensors.dalibi_slopes = of(dalibi);
+  backward_tensors.delta = of(delta);
+  backward_tensors.dlse = of(dlse);
 }
 
 Call& Call::with_mask() {
   mask = HostTensor(DType::boolean, {size.b, size.h, size.sq, size.sk});
   for (std::int64_t n = 0; n < mask.size(); ++n) mask.set_flat(n, random() % 4 != 0);
-  plug();
+  set_pointers();
   return *this;
 }
 
@@ -107,7 +109,7 @@ Call& Call::with_alibi(bool per_batch) {
   alibi = per_batch ? HostTensor(DType::f32, {size.b, size.h}) : HostTensor(DType::f32, {size.h});
   for (std::int64_t n = 0; n < alibi.size(); ++n)
     alibi.set_flat(n, 0.5 / static_cast<double>(n + 1));
-  plug();
+  set_pointers();
   return *this;
 }
 
@@ -115,14 +117,14 @@ Call& Call::with_bias(std::vector<std::int64_t> shape) {
   if (shape.empty()) shape = {size.b, size.h, size.sq, size.sk};
   bias = HostTensor(dtype, std::move(shape));
   bias.fill_normal(random);
-  plug();
+  set_pointers();
   return *this;
 }
 
 Call& Call::with_option_gradients() {
   if (bias) dbias = HostTensor(bias.dtype(), bias.shape());
   if (alibi) dalibi = HostTensor(alibi.dtype(), alibi.shape());
-  plug();
+  set_pointers();
   return *this;
 }
 
@@ -130,7 +132,7 @@ Call& Call::with_sinks() {
   sinks = HostTensor(dtype, {size.h});
   sinks.fill_normal(random);
   dsinks = HostTensor(DType::f32, {size.h});
-  plug();
+  set_pointers();
   return *this;
 }
 
@@ -156,14 +158,27 @@ Call& Call::with_dropout(float p, std::uint64_t seed, std::uint64_t offset) {
 
 Call& Call::with_s_dmask() {
   s_dmask = HostTensor(DType::f32, {size.b, size.h, size.sq, size.sk});
-  plug();
+  set_pointers();
+  return *this;
+}
+
+Call& Call::with_delta() {
+  delta = HostTensor(DType::f32, lse.shape());
+  set_pointers();
+  return *this;
+}
+
+Call& Call::with_dlse() {
+  dlse = HostTensor(DType::f32, lse.shape());
+  dlse.fill_normal(random);
+  set_pointers();
   return *this;
 }
 
 Call& Call::with_lengths(HostTensor& tensor, std::initializer_list<double> lengths) {
   tensor = HostTensor(DType::i32, {size.b});
   tensor.assign(lengths);
-  plug();
+  set_pointers();
   return *this;
 }
 
@@ -173,7 +188,7 @@ Call& Call::backend(rocflash_backend which, int threads) {
   return *this;
 }
 
-void* Call::provide(std::size_t bytes) {
+void* Call::allocate_workspace(std::size_t bytes) {
   workspace.resize(bytes + 64);
   const auto at = reinterpret_cast<std::uintptr_t>(workspace.data());
   return workspace.data() + (64 - at % 64) % 64;
@@ -183,9 +198,9 @@ template <class Tensors>
 rocflash_status Call::run(WorkspaceFunction<Tensors> workspace_of, Function<Tensors> function,
                           const Tensors& tensors) {
   std::size_t bytes = 0;
-  const rocflash_status asked = workspace_of(&problem, &tensors, &execution, &bytes);
-  if (asked != ROCFLASH_OK) return asked;
-  execution.workspace = provide(bytes);
+  const rocflash_status status = workspace_of(&problem, &tensors, &execution, &bytes);
+  if (status != ROCFLASH_OK) return status;
+  execution.workspace = allocate_workspace(bytes);
   execution.workspace_size = bytes;
   return function(&problem, &tensors, &execution);
 }
@@ -203,7 +218,8 @@ void Call::expect_backward() { ASSERT_EQ(backward(), ROCFLASH_OK) << rocflash_la
 
 std::vector<const HostTensor*> Call::outputs() const {
   std::vector<const HostTensor*> all;
-  for (const HostTensor* t : {&out, &lse, &s_dmask, &dq, &dk, &dv, &dsinks, &dbias, &dalibi}) {
+  for (const HostTensor* t :
+       {&out, &lse, &s_dmask, &dq, &dk, &dv, &dsinks, &dbias, &dalibi, &delta}) {
     if (*t) all.push_back(t);
   }
   return all;

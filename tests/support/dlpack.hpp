@@ -1,4 +1,4 @@
-// The library's dtypes in DLPack's terms, for tests that build tensors by hand.
+// Conversion of the library's dtypes to DLPack's, for tests that build a DLTensor.
 #pragma once
 
 #include <rocflash/rocflash.h>

@@ -1,5 +1,4 @@
-// A tensor that owns its memory and shows it as a DLTensor, with any strides: what tests hand to
-// the C ABI.
+// A tensor that owns its memory and exports it as a DLTensor with any strides.
 #pragma once
 
 #include <rocflash/rocflash.h>
@@ -17,7 +16,7 @@
 
 namespace rocflash::test {
 
-// Memory that is not shared with a neighbour, so that a sanitizer sees a step too far.
+// An allocation of exactly the tensor's size, so that a sanitizer detects out-of-bounds accesses.
 struct Memory {
   explicit Memory(std::size_t bytes)
       : size(bytes), data(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{64}))) {}
@@ -75,7 +74,7 @@ class HostTensor {
   void set(std::initializer_list<std::int64_t> at, double x) {
     store_double(memory_->data, dtype_, offset(at.begin()), x);
   }
-  // Elements in row-major order of the indices, whatever the strides.
+  // Elements in row-major order of the indices, for any strides.
   double flat(std::int64_t n) const {
     return load_as_double(memory_->data, dtype_, flat_offset(n));
   }
@@ -104,7 +103,7 @@ class HostTensor {
     return all;
   }
 
-  DLTensor dl{};  // public, so that tests can spoil it
+  DLTensor dl{};  // public, so that tests can make it invalid
 
  private:
   std::int64_t offset(const std::int64_t* at) const {

@@ -1,4 +1,4 @@
-// Layouts never make outputs overlap, and buffers notice a write too far and a write too few.
+// Elements of outputs never share an address, and buffers detect out-of-bounds and missing writes.
 #include "verify/buffer.hpp"
 
 #include <gtest/gtest.h>
@@ -8,12 +8,12 @@
 namespace rocflash::verify {
 namespace {
 
-constexpr Layout layouts[] = {Layout::compact, Layout::swapped, Layout::gapped, Layout::backward,
-                              Layout::repeated};
+constexpr Layout layouts[] = {Layout::compact, Layout::swapped, Layout::gapped, Layout::reversed,
+                              Layout::broadcast};
 const Dims shape{2, 5, 3, 4};
 constexpr Axes axes{1, 2, 0};
 
-TEST(Buffer, elements_of_outputs_have_addresses_of_their_own) {
+TEST(Buffer, elements_of_outputs_have_distinct_addresses) {
   for (const Layout layout : layouts) {
     const Placement p = lay_out(shape, layout, axes, Role::output);
     std::set<std::int64_t> addresses;
@@ -30,48 +30,48 @@ TEST(Buffer, elements_of_outputs_have_addresses_of_their_own) {
   }
 }
 
-TEST(Buffer, layouts_are_what_they_say) {
+TEST(Buffer, layouts_have_the_documented_strides) {
   EXPECT_GT(lay_out(shape, Layout::swapped, axes, Role::input).strides[2],
             lay_out(shape, Layout::swapped, axes, Role::input).strides[1]);
-  EXPECT_LT(lay_out(shape, Layout::backward, axes, Role::input).strides[1], 0);
-  EXPECT_EQ(lay_out(shape, Layout::repeated, axes, Role::input).strides[0], 0);
+  EXPECT_LT(lay_out(shape, Layout::reversed, axes, Role::input).strides[1], 0);
+  EXPECT_EQ(lay_out(shape, Layout::broadcast, axes, Role::input).strides[0], 0);
   EXPECT_GT(lay_out(shape, Layout::gapped, axes, Role::input).strides[2], shape[3]);
 }
 
-TEST(Buffer, values_follow_indices_whatever_the_strides) {
-  for (const Layout layout : {Layout::compact, Layout::swapped, Layout::gapped, Layout::backward}) {
+TEST(Buffer, values_are_in_index_order_for_all_strides) {
+  for (const Layout layout : {Layout::compact, Layout::swapped, Layout::gapped, Layout::reversed}) {
     Buffer b(DType::f32, lay_out(shape, layout, axes, Role::output));
     EXPECT_FALSE(b.unwritten().empty());
     double next = 0;
     b.fill([&](const Dims&) { return next++; });
     EXPECT_EQ(b.unwritten(), "");
-    EXPECT_EQ(b.trespass(), "");
+    EXPECT_EQ(b.out_of_bounds_write(), "");
     const std::vector<double> values = b.values();
     ASSERT_EQ(values.size(), 120u);
     for (std::size_t n = 0; n < values.size(); ++n) EXPECT_EQ(values[n], static_cast<double>(n));
   }
 }
 
-TEST(Buffer, notices_writes_around_and_between_elements) {
-  const auto fresh = [] {
+TEST(Buffer, detects_writes_around_and_between_elements) {
+  const auto make_buffer = [] {
     Buffer b(DType::f32, lay_out({2, 3, 1, 4}, Layout::gapped, axes, Role::output));
     b.fill([](const Dims&) { return 1.0; });
     return b;
   };
-  const Dims strides = fresh().tensor().strides();
+  const Dims strides = make_buffer().tensor().strides();
   const std::int64_t last = strides[0] + 2 * strides[1] + 3;
   for (const std::int64_t at : {std::int64_t{-1}, strides[1] - 1, last + 1}) {
-    const Buffer b = fresh();
+    const Buffer b = make_buffer();
     static_cast<float*>(b.tensor().data())[at] = 0.0f;
-    EXPECT_FALSE(b.trespass().empty()) << at;
+    EXPECT_FALSE(b.out_of_bounds_write().empty()) << at;
   }
 }
 
-TEST(Buffer, holds_nothing_when_a_size_is_0) {
+TEST(Buffer, is_empty_if_a_dimension_is_0) {
   const Buffer b(DType::f16, lay_out({2, 0, 3, 4}, Layout::gapped, axes, Role::output));
   EXPECT_EQ(b.size(), 0);
   EXPECT_TRUE(b.values().empty());
-  EXPECT_EQ(b.unwritten() + b.trespass(), "");
+  EXPECT_EQ(b.unwritten() + b.out_of_bounds_write(), "");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Names of devices, and what a GPU is documented to refuse.
+// Device names, and the documented refusals of GPUs.
 #include <gtest/gtest.h>
 
 #include "verify/gpu.hpp"
@@ -8,17 +8,28 @@
 namespace rocflash::verify {
 namespace {
 
-TEST(DeviceName, IsReadAsPeopleTypeIt) {
+TEST(DeviceName, ParsesCpuHipAndCuda) {
   EXPECT_FALSE(DeviceName("cpu").gpu());
   EXPECT_EQ(DeviceName("cpu").dlpack().device_type, kDLCPU);
   EXPECT_EQ(DeviceName("hip:3").dlpack().device_type, kDLROCM);
   EXPECT_EQ(DeviceName("hip:3").dlpack().device_id, 3);
   EXPECT_EQ(DeviceName("cuda:0").dlpack().device_type, kDLCUDA);
   EXPECT_EQ(DeviceName("cuda").dlpack().device_id, 0);
+  EXPECT_EQ(DeviceName("rocm:2").driver, "hip");
+  EXPECT_EQ(DeviceName("rocm:2").dlpack().device_id, 2);
 }
 
-TEST(DeviceName, OtherWordsAreRefused) {
-  for (const char* text : {"", "gpu", "hip:", "hip:x", "hip:-1", "cuda:1x", "cpu:0", "rocm:0"}) {
+TEST(DeviceName, ParsesTheSimulator) {
+  const DeviceName name("sim:gfx942");
+  EXPECT_EQ(name.simulated, "gfx942");
+  EXPECT_EQ(name.driver, "hip");
+  EXPECT_EQ(name.dlpack().device_id, 0);
+  EXPECT_TRUE(DeviceName("hip:0").simulated.empty());
+}
+
+TEST(DeviceName, RejectsOtherNames) {
+  for (const char* text : {"", "gpu", "hip:", "hip:x", "hip:-1", "cuda:1x", "cpu:0", "rocm:", "sim",
+                           "sim:", "sim:sm_90"}) {
     try {
       DeviceName name(text);
       ADD_FAILURE() << text;
@@ -29,7 +40,7 @@ TEST(DeviceName, OtherWordsAreRefused) {
   }
 }
 
-TEST(Gpu, OneThatIsNotThereIsRefusedWithTheReason) {
+TEST(Gpu, OpenReportsWhyADriverIsNotInUse) {
   for (const rocflash_driver& d : drivers()) {
     if (d.in_use) continue;
     try {
@@ -42,8 +53,8 @@ TEST(Gpu, OneThatIsNotThereIsRefusedWithTheReason) {
   }
 }
 
-// Only these: whatever else a GPU refuses is a failure of verify.
-TEST(DocumentedRefusals, AreOfF64) {
+// Every other refusal of a GPU is a failure of verify.
+TEST(DocumentedRefusals, AreOnlyF64) {
   for (const Case& c : cases(Level::quick))
     EXPECT_EQ(!documented_refusal(c).empty(), c.dtype == DType::f64) << c.name();
 }

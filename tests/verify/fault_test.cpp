@@ -1,5 +1,5 @@
-// A judge that never condemns is worth nothing: devices that ignore or mistake one option each must
-// be caught, in every dtype, by the very row of the table that is there for the option.
+// Fault injection: a device that ignores or misinterprets one option must fail, in every dtype, in
+// the row of the table that verifies the option.
 #include <gtest/gtest.h>
 
 #include "verify/run.hpp"
@@ -12,8 +12,8 @@ namespace {
 struct Fault {
   const char* feature;
   const char* what;
-  void (*commit)(Problem&);
-  void (*commit_append)(Append&) = nullptr;
+  void (*inject)(Problem&);
+  void (*inject_append)(Append&) = nullptr;
 };
 
 const Fault faults[] = {
@@ -33,7 +33,7 @@ const Fault faults[] = {
     {"dropout", "another offset", [](Problem& p) { p.dropout_offset += std::uint64_t{1} << 32; }},
     {"seqused_q", "ignored", [](Problem& p) { p.seqused_q.reset(); }},
     {"seqused_k causal", "ignored", [](Problem& p) { p.seqused_k.reset(); }},
-    {"pages 16", "read as they lie",
+    {"pages 16", "read without block table",
      [](Problem& p) {
        p.k = Tensor(p.k.data(), p.k.dtype(), {p.q.shape()[0], 64, p.k.shape()[2], p.k.shape()[3]});
        p.v = Tensor(p.v.data(), p.v.dtype(), {p.q.shape()[0], 64, p.v.shape()[2], p.v.shape()[3]});
@@ -64,7 +64,7 @@ const Fault faults[] = {
      }},
     {"rotary interleaved causal", "in halves", nullptr,
      [](Append& a) { a.rotary_interleaved = false; }},
-    {"rotary queries alone", "begins ignored", nullptr,
+    {"rotary queries alone", "first positions ignored", nullptr,
      [](Append& a) { a.rotary_seqlens.reset(); }},
 };
 
@@ -75,16 +75,16 @@ const Shape& shape_named(const std::string& name) {
 
 class Faults : public testing::TestWithParam<Fault> {};
 
-TEST_P(Faults, are_noticed) {
+TEST_P(Faults, are_detected) {
   const auto feature = std::find_if(features().begin(), features().end(),
                                     [](const Feature& f) { return f.name == GetParam().feature; });
   ASSERT_NE(feature, features().end());
   for (const DType t : dtypes) {
     const Case c = make_case(*feature, shape_named("64x64"), t, 0);
-    Device device(Backend::plain);
-    EXPECT_TRUE(run(c, device).good()) << "plain attention itself, " << c.name();
-    device.fault = GetParam().commit;
-    device.append_fault = GetParam().commit_append;
+    Device device(Backend::naive);
+    EXPECT_TRUE(run(c, device).good()) << "naive attention without a fault, " << c.name();
+    device.fault = GetParam().inject;
+    device.append_fault = GetParam().inject_append;
     EXPECT_FALSE(run(c, device).good()) << c.name() << ", " << GetParam().what;
   }
 }
@@ -97,8 +97,8 @@ INSTANTIATE_TEST_SUITE_P(Options, Faults, testing::ValuesIn(faults), [](const au
   return name;
 });
 
-TEST(Run, tells_the_words_of_a_refusal) {
-  Device device(Backend::plain);
+TEST(Run, reports_the_message_of_an_error) {
+  Device device(Backend::naive);
   device.fault = [](Problem& p) { p.softcap = -1; };
   const Result r = run(make_case(features()[0], shape_named("1x1"), DType::f32, 0), device);
   EXPECT_FALSE(r.good());
@@ -108,7 +108,7 @@ TEST(Run, tells_the_words_of_a_refusal) {
 TEST(Run, results_are_in_the_order_of_the_cases) {
   const std::vector<Case> list = cases(Level::full, 0, "plain/f16/d");
   std::size_t calls = 0;
-  const auto results = run_all(list, Backend::plain, 3, [&](const Result&) { ++calls; });
+  const auto results = run_all(list, Backend::naive, 3, [&](const Result&) { ++calls; });
   ASSERT_EQ(results.size(), list.size());
   EXPECT_EQ(calls, list.size());
   for (std::size_t n = 0; n < list.size(); ++n) EXPECT_EQ(results[n].what.name(), list[n].name());

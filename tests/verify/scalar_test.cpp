@@ -1,4 +1,4 @@
-// The judge's own conversions: exact where a value fits, to the nearest even one where it does not.
+// The conversions of verify/: exact if representable, otherwise rounded to nearest even.
 #include "verify/scalar.hpp"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ double round_trip(DType t, double x) {
   return load(bytes.data(), t);
 }
 
-TEST(Scalar, every_two_byte_number_survives) {
+TEST(Scalar, every_16_bit_number_round_trips) {
   for (const DType t : {DType::f16, DType::bf16}) {
     for (unsigned bits = 0; bits < 0x10000u; ++bits) {
       const auto in = static_cast<std::uint16_t>(bits);
@@ -31,7 +31,7 @@ TEST(Scalar, every_two_byte_number_survives) {
   }
 }
 
-TEST(Scalar, ties_go_to_even) {
+TEST(Scalar, ties_round_to_even) {
   EXPECT_EQ(round_trip(DType::bf16, 1 + 0x1p-8), 1.0);
   EXPECT_EQ(round_trip(DType::bf16, 1 + 3 * 0x1p-8), 1 + 0x1p-6);
   EXPECT_EQ(round_trip(DType::bf16, 1 + 0x1p-8 + 0x1p-20), 1 + 0x1p-7);

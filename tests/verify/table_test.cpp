@@ -1,5 +1,5 @@
-// The table of cases: complete, unambiguous, reproducible, and made of calls that the library
-// accepts.
+// The table of cases is complete, has unique names, is reproducible and has only calls that the
+// library accepts.
 #include "verify/table.hpp"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ void accept(const Inputs& in, const Outputs& out) {
     workspace_size(in.problem(), out.forward());
 }
 
-TEST(Table, quick_is_a_part_of_full) {
+TEST(Table, quick_is_a_subset_of_full) {
   const auto quick = names(cases(Level::quick)), full = names(cases(Level::full));
   EXPECT_TRUE(std::includes(full.begin(), full.end(), quick.begin(), quick.end()));
   EXPECT_GT(quick.size(), 200u);
@@ -45,7 +45,7 @@ TEST(Table, quick_has_every_feature_and_every_shape_in_every_dtype) {
   }
 }
 
-TEST(Table, a_case_is_the_same_alone_and_among_others) {
+TEST(Table, a_filter_does_not_change_a_case) {
   const auto all = cases(Level::full, 7), some = cases(Level::full, 7, "everything/bf16/");
   ASSERT_EQ(some.size(), shapes().size());
   for (const Case& c : some) {
@@ -69,7 +69,7 @@ TEST(Table, the_library_accepts_every_quick_case) {
   }
 }
 
-TEST(Table, the_library_accepts_mixtures) {
+TEST(Table, the_library_accepts_mixed_cases) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     const Case c = mixed_case(DType::bf16, seed);
     const Inputs in(c);

@@ -1,6 +1,5 @@
-// A driver library of no device at all, built several times: as HIP with either layout of the
-// properties, as CUDA, and as ones that are broken. It writes down what is asked of it; tests read
-// that through fake_log.
+// A fake driver library, built several times: as HIP with either layout of hipDeviceProp_t, as
+// CUDA, and as HIP that lacks a function. It logs its calls; tests read the log through fake_log.
 #include <atomic>
 #include <cstdarg>
 #include <cstdint>
@@ -9,17 +8,26 @@
 #include <cstring>
 #include <mutex>
 
-// In the memory that every thread has from its start: memory for more may run out.
+// Static TLS: dynamic TLS would allocate, and tests make allocations fail.
 #define FAKE_THREAD_LOCAL __attribute__((tls_model("initial-exec"))) thread_local
 #define FAKE extern "C" __attribute__((visibility("default")))
+
+// A definition below that differs from the library's declaration does not compile.
+#define FAKE_DECLARATION(need, name, symbol, result, ...) FAKE result symbol(__VA_ARGS__);
+#if defined(FAKE_HIP)
+#define ROCFLASH_HIP_LAUNCH FAKE_DECLARATION
+#elif defined(FAKE_CUDA)
+#define ROCFLASH_CUDA_LAUNCH FAKE_DECLARATION
+#endif
+#include "gpu/driver/symbols.inc"
 
 namespace {
 
 std::mutex mutex;
-char journal[1 << 16] = "";  // in place: tests let memory run out
+char log_text[1 << 16] = "";  // static: tests make allocations fail
 std::size_t written = 0;
-std::atomic<int> holding{0};  // 1: loading waits; 2: it does so now
-std::atomic<int> silent{0};   // nothing is written down, for tests of speed
+std::atomic<int> holding{0};  // 1: loads must wait; 2: a load is waiting
+std::atomic<int> silent{0};   // no logging, for the test of host overhead
 FAKE_THREAD_LOCAL int device = 0;
 
 [[gnu::format(printf, 1, 2)]] void note(const char* format, ...) {
@@ -27,11 +35,11 @@ FAKE_THREAD_LOCAL int device = 0;
   const std::lock_guard lock(mutex);
   va_list values;
   va_start(values, format);
-  const int length = std::vsnprintf(journal + written, sizeof journal - written, format, values);
+  const int length = std::vsnprintf(log_text + written, sizeof log_text - written, format, values);
   va_end(values);
   written += static_cast<std::size_t>(length);
-  if (written + 2 > sizeof journal) std::abort();
-  std::strcpy(journal + written++, "\n");
+  if (written + 2 > sizeof log_text) std::abort();
+  std::strcpy(log_text + written++, "\n");
 }
 
 unsigned long number(const void* pointer) {
@@ -51,10 +59,10 @@ int variable(const char* name) {
 
 }  // namespace
 
-FAKE const char* fake_log() { return journal; }
+FAKE const char* fake_log() { return log_text; }
 FAKE void fake_clear() {
   written = 0;
-  journal[0] = '\0';
+  log_text[0] = '\0';
 }
 FAKE void fake_silence() { silent = 1; }
 FAKE void fake_hold(int hold) { holding = hold; }
@@ -124,7 +132,7 @@ FAKE int hipModuleLaunchKernel(void*, unsigned gx, unsigned, unsigned, unsigned 
 
 #elif defined(FAKE_CUDA)
 
-// Contexts are numbers: 1000 + device are primary ones, others belong to device 0.
+// Contexts are integers: 1000 + device is a primary context, others belong to device 0.
 namespace {
 FAKE_THREAD_LOCAL std::uintptr_t stack[8] = {};
 FAKE_THREAD_LOCAL int depth = 0;
@@ -142,8 +150,8 @@ FAKE int cuGetErrorName(int, const char** name) {
   *name = "CUDA_ERROR_FAKE";
   return 0;
 }
-FAKE int cuGetErrorString(int, const char** words) {
-  *words = "fake trouble";
+FAKE int cuGetErrorString(int, const char** message) {
+  *message = "fake trouble";
   return 0;
 }
 FAKE int cuDeviceGetCount(int* count) {
@@ -209,11 +217,12 @@ FAKE int cuFuncSetAttribute(void*, int which, int value) {
   return 0;
 }
 FAKE int cuTensorMapEncodeTiled(void* map, int dtype, unsigned rank, const void* data,
-                                const unsigned long long* sizes, const unsigned long long* strides,
-                                const unsigned* box, const unsigned*, int, int swizzle, int, int) {
-  note("map %d rank %u at %lu: %llu %llu %llu %llu by %llu %llu %llu box %u %u swizzle %d", dtype,
-       rank, number(data), sizes[0], sizes[1], sizes[2], sizes[3], strides[0], strides[1],
-       strides[2], box[0], box[1], swizzle);
+                                const std::uint64_t* sizes, const std::uint64_t* strides,
+                                const std::uint32_t* box, const std::uint32_t*, int, int swizzle,
+                                int, int) {
+  note("map %d rank %u at %lu: %lu %lu %lu %lu by %lu %lu %lu box %u %u swizzle %d", dtype, rank,
+       number(data), sizes[0], sizes[1], sizes[2], sizes[3], strides[0], strides[1], strides[2],
+       box[0], box[1], swizzle);
   *static_cast<unsigned long long*>(map) = 7;
   return variable("FAKE_MAP_ERROR");
 }
@@ -224,7 +233,7 @@ FAKE int cuLaunchKernel(void*, unsigned gx, unsigned, unsigned, unsigned bx, uns
        static_cast<unsigned long>(stack[depth - 1]), number(stream));
   return variable("FAKE_LAUNCH_ERROR");
 }
-// As cuda.h has them.
+// As declared in cuda.h.
 struct FakeAttribute {
   int which;
   char pad[4];
@@ -236,7 +245,8 @@ struct FakeConfig {
   FakeAttribute* attributes;
   unsigned count;
 };
-FAKE int cuLaunchKernelEx(const FakeConfig* c, void*, void**, void**) {
+FAKE int cuLaunchKernelEx(const void* config, void*, void**, void**) {
+  const auto* c = static_cast<const FakeConfig*>(config);
   note("launch %u %u %u x %u shared %u in %lu stream %lu", c->gx, c->gy, c->gz, c->bx, c->shared,
        static_cast<unsigned long>(stack[depth - 1]), number(c->stream));
   for (unsigned n = 0; n < c->count; ++n) {

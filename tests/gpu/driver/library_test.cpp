@@ -1,5 +1,4 @@
-// Which library is opened as a driver, and that the caller of a privileged program has no say in
-// it.
+// Which library is opened as a driver, and that a privileged process ignores the environment.
 #include "gpu/driver/library.hpp"
 
 #include <gtest/gtest.h>
@@ -20,7 +19,7 @@ struct Variable {
   const char* name_;
 };
 
-TEST(Library, TheEnvironmentsWordIsTheLast) {
+TEST(Library, EnvironmentVariableHasPriority) {
   const char* names[] = {"libc.so.6"};
   EXPECT_EQ(open_library("ROCFLASH_TEST_LIBRARY", names).reason, "already loaded by this process");
   const Variable wrong("ROCFLASH_TEST_LIBRARY", "/no/such/library.so");
@@ -31,13 +30,13 @@ TEST(Library, TheEnvironmentsWordIsTheLast) {
       << none.reason;
 }
 
-TEST(Library, SaysWhatItLookedFor) {
+TEST(Library, ReportsTheNamesItTried) {
   const char* names[] = {"libno.so.2", "libno.so"};
   EXPECT_EQ(open_library("ROCFLASH_TEST_LIBRARY", names).reason,
-            "not found; looked for libno.so.2, libno.so (ROCFLASH_TEST_LIBRARY names another)");
+            "not found; tried libno.so.2, libno.so; set ROCFLASH_TEST_LIBRARY to its path");
 }
 
-TEST(Library, PrivilegedProgramsIgnoreTheEnvironmentAndSaySo) {
+TEST(Library, PrivilegedProcessesIgnoreTheEnvironment) {
   const Variable given("ROCFLASH_TEST_LIBRARY", FAKE_HIP6_LIBRARY);
   const char* names[] = {"libc.so.6"};
   const char* none[] = {"libno.so"};
@@ -45,11 +44,12 @@ TEST(Library, PrivilegedProgramsIgnoreTheEnvironmentAndSaySo) {
   EXPECT_EQ(open_library("ROCFLASH_TEST_LIBRARY", names, false).path, FAKE_HIP6_LIBRARY);
   const Library other = open_library("ROCFLASH_TEST_LIBRARY", names, true);
   EXPECT_EQ(other.path, "libc.so.6");
-  EXPECT_EQ(other.reason,
-            "already loaded by this process; ROCFLASH_TEST_LIBRARY is ignored, this program is "
-            "privileged");
+  EXPECT_EQ(
+      other.reason,
+      "already loaded by this process; ROCFLASH_TEST_LIBRARY is ignored because this process is "
+      "privileged");
   EXPECT_EQ(open_library("ROCFLASH_TEST_LIBRARY", none, true).reason,
-            "not found; looked for libno.so; ROCFLASH_TEST_LIBRARY is ignored, this program is "
+            "not found; tried libno.so; ROCFLASH_TEST_LIBRARY is ignored because this process is "
             "privileged");
 }
 
@@ -58,8 +58,8 @@ std::string output_of(const std::string& program, bool as_another_user) {
   EXPECT_EQ(pipe(ends), 0);
   const pid_t child = fork();
   if (child == 0) {
-    constexpr uid_t nobody = 65534;
-    if (as_another_user && setuid(nobody) != 0) _exit(1);
+    constexpr uid_t unprivileged_user = 65534;
+    if (as_another_user && setuid(unprivileged_user) != 0) _exit(1);
     dup2(ends[1], 1);
     execl(program.c_str(), program.c_str(), nullptr);
     _exit(1);
@@ -74,25 +74,25 @@ std::string output_of(const std::string& program, bool as_another_user) {
   return text;
 }
 
-// The real thing: a copy that belongs to root, with the bit that lets anyone run it as root.
-TEST(Library, ASetuidProgramIsPrivileged) {
-  char place[] = "/tmp/rocflash_setuid_XXXXXX";
-  ASSERT_NE(mkdtemp(place), nullptr);
+// An actual setuid-root copy of the probe, run by another user.
+TEST(Library, SetuidProcessIsPrivileged) {
+  char directory[] = "/tmp/rocflash_setuid_XXXXXX";
+  ASSERT_NE(mkdtemp(directory), nullptr);
   struct statvfs files{};
-  statvfs(place, &files);
-  const std::string copy = std::string(place) + "/probe";
+  statvfs(directory, &files);
+  const std::string copy = std::string(directory) + "/probe";
   std::filesystem::copy_file(PROBE, copy);
   const Variable given("ROCFLASH_TEST_LIBRARY", FAKE_HIP6_LIBRARY);
-  EXPECT_EQ(output_of(copy, false), "1 found where the environment says\n");
+  EXPECT_EQ(output_of(copy, false), "1 opened from ROCFLASH_TEST_LIBRARY\n");
   const bool possible = geteuid() == 0 && (files.f_flag & ST_NOSUID) == 0 &&
-                        chmod(place, 0755) == 0 && chmod(copy.c_str(), 04755) == 0;
+                        chmod(directory, 0755) == 0 && chmod(copy.c_str(), 04755) == 0;
   if (possible) {
     EXPECT_EQ(output_of(copy, true),
-              "0 not found; looked for ; ROCFLASH_TEST_LIBRARY is ignored, this program is "
+              "0 not found; tried ; ROCFLASH_TEST_LIBRARY is ignored because this process is "
               "privileged\n");
   }
-  std::filesystem::remove_all(place);
-  if (!possible) GTEST_SKIP() << "needs root, and a folder where setuid counts";
+  std::filesystem::remove_all(directory);
+  if (!possible) GTEST_SKIP() << "needs root, and a file system without nosuid";
 }
 
 }  // namespace

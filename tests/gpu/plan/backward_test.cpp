@@ -1,4 +1,4 @@
-// What is planned for gradients, without any device: kernels in order, workgroups, scratch memory.
+// Launch plans of backward, without a device: kernels in order, workgroups, workspace.
 #include "gpu/plan/backward.hpp"
 
 #include <gtest/gtest.h>
@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "given.hpp"
+#include "gpu/dispatch/backward.hpp"
+#include "gpu/dispatch/forward.hpp"
 #include "gpu/plan/refusal.hpp"
+#include "problems.hpp"
 #include "table/backward.hpp"
 
 namespace rocflash::gpu {
@@ -36,53 +38,58 @@ struct Given {
     fill(plan, family);
     return names_of(plan);
   }
+  Variant variant() const {
+    return variant_for(Operation::backward_dq, p.dtype, features_of(p, t));
+  }
 
   Problem p;
   BackwardTensors t;
 };
 
-TEST(BackwardPlan, OneKernelPerOwnedKindOfRows) {
-  EXPECT_EQ(Given().kernels(), (Names{"backward_delta_bf16", "backward_queries_bf16_128_plain",
-                                      "backward_keys_bf16_128_plain"}));
-  EXPECT_EQ(
-      Given(DType::f16, 40, 17).kernels(),
-      (Names{"backward_delta_f16", "backward_queries_f16_64_full", "backward_keys_f16_64_full"}));
-  EXPECT_EQ(Given(DType::f16, 64, 64).kernels(Family::rdna3).back(), "backward_keys_f16_64_plain");
+TEST(BackwardPlan, DeterministicRunsPreprocessDqAndDkdv) {
+  EXPECT_EQ(Given().kernels(),
+            (Names{"backward_preprocess_bf16", "backward_dq_bf16_128_specialized",
+                   "backward_dkdv_bf16_128_specialized"}));
+  EXPECT_EQ(Given(DType::f16, 40, 17).kernels(),
+            (Names{"backward_preprocess_f16", "backward_dq_f16_64_generic",
+                   "backward_dkdv_f16_64_generic"}));
+  EXPECT_EQ(Given(DType::f16, 64, 64).kernels(Family::rdna3).back(),
+            "backward_dkdv_f16_64_specialized");
 }
 
-TEST(BackwardPlan, TwoKernelsWhereRegistersDoNotHoldBothResults) {
+TEST(BackwardPlan, SeparateDkAndDvUnderRegisterPressure) {
   EXPECT_EQ(Given(DType::f16, 192, 136).kernels(),
-            (Names{"backward_delta_f16", "backward_queries_f16_256_plain",
-                   "backward_dk_f16_256_plain", "backward_dv_f16_256_plain"}));
+            (Names{"backward_preprocess_f16", "backward_dq_f16_256_specialized",
+                   "backward_dk_f16_256_specialized", "backward_dv_f16_256_specialized"}));
   EXPECT_EQ(Given().kernels(Family::rdna4),
-            (Names{"backward_delta_bf16", "backward_queries_bf16_128_plain",
-                   "backward_dk_bf16_128_plain", "backward_dv_bf16_128_plain"}));
+            (Names{"backward_preprocess_bf16", "backward_dq_bf16_128_specialized",
+                   "backward_dk_bf16_128_specialized", "backward_dv_bf16_128_specialized"}));
 }
 
-TEST(BackwardPlan, ResultsThatNobodyWantsAreNotComputed) {
+TEST(BackwardPlan, GradientsThatAreNotRequestedAreNotComputed) {
   Given g;
   g.t.dk = g.t.dv = {};
-  EXPECT_EQ(g.kernels(), (Names{"backward_delta_bf16", "backward_queries_bf16_128_plain"}));
+  EXPECT_EQ(g.kernels(), (Names{"backward_preprocess_bf16", "backward_dq_bf16_128_specialized"}));
   g = Given();
   g.t.dq = g.t.dk = {};
-  EXPECT_EQ(g.kernels(), (Names{"backward_delta_bf16", "backward_keys_bf16_128_plain"}));
+  EXPECT_EQ(g.kernels(), (Names{"backward_preprocess_bf16", "backward_dkdv_bf16_128_specialized"}));
   g = Given(DType::f16, 256, 256);
   g.t.dq = g.t.dk = {};
-  EXPECT_EQ(g.kernels(), (Names{"backward_delta_f16", "backward_dv_f16_256_plain"}));
+  EXPECT_EQ(g.kernels(), (Names{"backward_preprocess_f16", "backward_dv_f16_256_specialized"}));
 }
 
-TEST(BackwardPlan, LengthsAndSinksTakeKernelsOfTheirOwn) {
+TEST(BackwardPlan, ZeroFillAndDsinksAreSeparateKernels) {
   Given g;
   g.p.lengths.used_k = reinterpret_cast<const std::int32_t*>(0x100);
   g.t.dsinks.data = at(0x200);
   const Names names = g.kernels();
   ASSERT_EQ(names.size(), 5u);
-  EXPECT_EQ(names[0], "backward_clear_f32");
-  EXPECT_EQ(names[2], "backward_sinks_f32");
+  EXPECT_EQ(names[0], "backward_zero_fill_f32");
+  EXPECT_EQ(names[2], "backward_dsinks_f32");
 }
 
-TEST(BackwardPlan, OptionsAndOddRowsNeedTheFullKernels) {
-  const std::function<void(Given&)> full[] = {
+TEST(BackwardPlan, OptionsAndUnalignedRowsSelectTheGenericKernel) {
+  const std::function<void(Given&)> changes[] = {
       [](Given& g) { g.p.mask.data = at(0x100); },  [](Given& g) { g.p.bias.data = at(0x100); },
       [](Given& g) { g.p.alibi.data = at(0x100); }, [](Given& g) { g.p.softcap = 3; },
       [](Given& g) { g.p.dropout.p = 0.1f; },       [](Given& g) { g.p.scale = 0; },
@@ -90,21 +97,21 @@ TEST(BackwardPlan, OptionsAndOddRowsNeedTheFullKernels) {
       [](Given& g) { g.t.dk.head_stride += 1; },    [](Given& g) { g.t.dv.batch_stride += 7; },
       [](Given& g) { g.p.q.row_stride *= -1; },
   };
-  const Given plain;
-  EXPECT_EQ(backward_variant(plain.p, plain.t), Variant::plain);
+  const Given base;
+  EXPECT_EQ(base.variant(), Variant::specialized);
   int n = 0;
-  for (const auto& change : full) {
+  for (const auto& change : changes) {
     Given g;
     change(g);
-    EXPECT_EQ(backward_variant(g.p, g.t), Variant::full) << n;
+    EXPECT_EQ(g.variant(), Variant::generic) << n;
     ++n;
   }
-  Given sinks;  // they are in the lse already
+  Given sinks;  // the lse includes them
   sinks.p.sinks.data = at(0x100);
-  EXPECT_EQ(backward_variant(sinks.p, sinks.t), Variant::plain);
+  EXPECT_EQ(sinks.variant(), Variant::specialized);
 }
 
-TEST(BackwardPlan, BlocksAreOfTheRowsThatAKernelOwns) {
+TEST(BackwardPlan, GridCoversTheRowsThatAKernelOwns) {
   for (const Family family : {Family::gcn5, Family::cdna1, Family::cdna2, Family::cdna3,
                               Family::cdna4, Family::rdna2, Family::rdna3, Family::rdna4}) {
     for (const int d : {64, 128, 256}) {
@@ -118,37 +125,37 @@ TEST(BackwardPlan, BlocksAreOfTheRowsThatAKernelOwns) {
         const kernel::BackwardTile tile = kernel::backward_tile(family, spec);
         const bool keys = kernel::owns_keys(spec.operation);
         const std::int64_t count = keys ? 900 : 1000, heads = keys ? 4 : 8;
-        EXPECT_EQ(launch.shape.groups, (count + tile.owned - 1) / tile.owned * 2 * heads);
+        EXPECT_EQ(launch.shape.grid_x, (count + tile.owned - 1) / tile.owned * 2 * heads);
         EXPECT_EQ(launch.shape.threads, static_cast<std::uint32_t>(tile.threads));
       }
     }
   }
 }
 
-// One float per query and head, whatever is wanted.
-TEST(BackwardPlan, TheWorkspaceHoldsDelta) {
+// delta, row max and row share: one float per query and head each, for any set of gradients.
+TEST(BackwardPlan, WorkspaceHoldsTheRowStatistics) {
   Plan plan;
   const Given g(DType::f16, 64, 64, 3, 7, 5, 2, 1);
   g.fill(plan, Family::cdna3);
-  EXPECT_EQ(plan.workspace.value(), (3 * 2 * 7 * 4 + 63) / 64 * 64);
-  const RowStatistic& delta = plan.arguments<Operation::backward_queries>().delta;
+  EXPECT_EQ(plan.workspace.value(), 3 * ((3 * 2 * 7 * 4 + 63) / 64 * 64));
+  const RowStatistic& delta = plan.arguments<Operation::backward_dq>().delta;
   EXPECT_EQ(reinterpret_cast<std::byte*>(delta.data), at(0x100000));
   EXPECT_EQ(delta.batch_stride, 2 * 7);
   EXPECT_EQ(delta.head_stride, 7);
-  Plan asked;  // a question about the size, before there is memory
-  g.fill(asked, Family::cdna3, nullptr);
-  EXPECT_EQ(asked.workspace.value(), plan.workspace.value());
+  Plan size_query;
+  g.fill(size_query, Family::cdna3, nullptr);
+  EXPECT_EQ(size_query.workspace.value(), plan.workspace.value());
 
   Given packed(DType::f16, 64, 64, 3, 7, 5, 2, 1);
   packed.p.lengths.cu_q = packed.p.lengths.cu_k = reinterpret_cast<const std::int32_t*>(0x100);
   Plan of_packed;
   packed.fill(of_packed, Family::cdna3);
-  EXPECT_EQ(of_packed.workspace.value(), 64);
-  EXPECT_EQ(of_packed.arguments<Operation::backward_queries>().delta.batch_stride, 0);
+  EXPECT_EQ(of_packed.workspace.value(), 3 * 64);
+  EXPECT_EQ(of_packed.arguments<Operation::backward_dq>().delta.batch_stride, 0);
 }
 
-// Two floats per number of q at most, with every gradient there is: never one per score.
-TEST(BackwardPlan, TheWorkspaceGrowsWithTheRowsOfQueries) {
+// At most two floats per element of q with all gradients: never O(sq * sk).
+TEST(BackwardPlan, WorkspaceIsLinearInQueries) {
   constexpr Chip chips[] = {
       {Family::gcn5, 60},   {Family::cdna1, 120},         {Family::cdna2, 104},
       {Family::cdna3, 304}, {Family::cdna4, 256},         {Family::rdna2, 80},
@@ -158,11 +165,11 @@ TEST(BackwardPlan, TheWorkspaceGrowsWithTheRowsOfQueries) {
   for (const Chip& chip : chips) {
     for (const DType dtype : {DType::f16, DType::f32}) {
       for (const int d : {64, 128, 256, 512}) {
-        for (const bool same_bits : {false, true}) {
+        for (const bool deterministic : {false, true}) {
           std::int64_t before = 0;
           for (const std::int64_t s : {1 << 12, 1 << 13, 1 << 20}) {
             Given g(dtype, d, d, 2, s, s);
-            g.p.deterministic = same_bits;
+            g.p.deterministic = deterministic;
             g.p.alibi.data = g.p.bias.data = at(0x100);
             g.t.dalibi.data = g.t.dbias.data = g.t.dsinks.data = at(0x200);
             g.t.dbias.query_stride = s;
@@ -180,15 +187,15 @@ TEST(BackwardPlan, TheWorkspaceGrowsWithTheRowsOfQueries) {
   }
 }
 
-TEST(BackwardPlan, TheSameBitsEveryTimeAreNotFused) {
+TEST(BackwardPlan, DeterministicIsNotFused) {
   for (const Family family : {Family::gcn5, Family::cdna1, Family::cdna2, Family::cdna3,
                               Family::cdna4, Family::rdna3, Family::rdna4, Family::sm80}) {
     const Given g;
-    EXPECT_FALSE(is_fused(g.p, g.t, family));
+    EXPECT_FALSE(select_backward(g.p, g.t, features_of(g.p, g.t), {family, 304}).accumulates_dq);
   }
 }
 
-TEST(BackwardPlan, NothingToWriteIsNothingToLaunch) {
+TEST(BackwardPlan, EmptyOutputsNeedNoLaunch) {
   EXPECT_TRUE(Given(DType::f16, 64, 64, 0).kernels().empty());
 }
 
@@ -198,9 +205,10 @@ TEST(BackwardPlan, RefusalsNameTheArgument) {
   };
   EXPECT_EQ(why(Given()), "");
   EXPECT_EQ(why(Given(DType::f16, 256, 1)), "");
-  EXPECT_EQ(why(Given(DType::f64)).substr(0, 12), "q: dtype f64");
-  Given lengthy(DType::f16, 64, 64, 1, 1, std::int64_t{1} << 31);
-  EXPECT_EQ(why(lengthy), "k: a sequence of 2147483648 rows; GPU kernels take up to 2147483647");
+  EXPECT_EQ(why(Given(DType::f64)).substr(0, 15), "q has dtype f64");
+  Given long_keys(DType::f16, 64, 64, 1, 1, std::int64_t{1} << 31);
+  EXPECT_EQ(why(long_keys),
+            "k has a sequence of 2147483648 rows; GPU kernels take up to 2147483647");
 }
 
 }  // namespace

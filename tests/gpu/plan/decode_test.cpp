@@ -1,4 +1,4 @@
-// What is planned for few queries, appending and merging, without any device.
+// Launch plans of split-KV decode, append and combine, without a device.
 #include "gpu/plan/decode.hpp"
 
 #include <gtest/gtest.h>
@@ -7,9 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "given.hpp"
+#include "gpu/dispatch/splits.hpp"
 #include "gpu/plan/append.hpp"
 #include "gpu/plan/combine.hpp"
+#include "problems.hpp"
 
 namespace rocflash::gpu {
 namespace {
@@ -19,7 +20,7 @@ using kernel::Operation;
 
 constexpr Chip h200{Family::sm80, 132}, mi300x{Family::cdna3, 304}, rx7900{Family::rdna3, 96};
 
-// 32 heads on 8 of size 128, one query per sequence.
+// GQA: 32 query heads, 8 KV heads, head dimension 128, one query per sequence.
 struct Given {
   explicit Given(std::int64_t b, std::int64_t keys, std::int64_t queries = 1) {
     const Sizes sizes{.b = b, .sq = queries, .sk = keys, .h = 32, .hk = 8};
@@ -31,8 +32,8 @@ struct Given {
     change(*this);
     return *this;
   }
-  bool split(Chip chip = h200, Gradients gradients = Gradients::may_follow) const {
-    return is_split(p, o, chip, gradients);
+  bool split(Chip chip = h200, Gradients gradients = Gradients::possible) const {
+    return select_attention(p, o, chip, gradients).decodes;
   }
   // The same queries in another dtype, over the same cache.
   Given& of(DType queries) {
@@ -44,18 +45,18 @@ struct Given {
   ForwardOutputs o;
 };
 
-TEST(Decode, DividesTheKeysOfFewQueries) {
+TEST(Decode, SplitsTheKeysOfFewQueries) {
   EXPECT_TRUE(Given(1, 131072).split());
   EXPECT_TRUE(Given(1, 4096, 64).split());
   EXPECT_FALSE(Given(1, 4096, 65).split());
   EXPECT_FALSE(Given(1, 128).split());
   EXPECT_TRUE(Given(1, 128).with([](Given& g) { g.p.splits = 2; }).split());
-  // Many rows for many sequences: forward reads the keys less often.
+  // Many rows of many sequences: forward reads K and V less often.
   EXPECT_FALSE(Given(64, 4096, 64).split());
   EXPECT_TRUE(Given(64, 4096, 4).split());
 }
 
-TEST(Decode, LeavesToForwardWhatItsKernelsDoNotTake) {
+TEST(Decode, UnsupportedProblemsSelectForward) {
   EXPECT_FALSE(Given(1, 4096).with([](Given& g) { g.o.s_dmask.data = at(0x50000); }).split());
   EXPECT_FALSE(Given(1, 4096).with([](Given& g) { g.p.k.data = at(0x20002); }).split());
   EXPECT_FALSE(Given(1, 4096).with([](Given& g) { g.p.v.row_stride += 1; }).split());
@@ -66,11 +67,11 @@ TEST(Decode, LeavesToForwardWhatItsKernelsDoNotTake) {
   EXPECT_TRUE(Given(1, 4096).with([](Given& g) { g.p.q.row_stride = 0; }).split());
 }
 
-TEST(Decode, KeepsTheDeviceBusy) {
-  EXPECT_EQ(decode_splits(Given(1, 131072).p, h200), 32);
-  EXPECT_EQ(decode_splits(Given(8, 32768).p, h200), 4);
-  EXPECT_EQ(decode_splits(Given(64, 4096).p, h200), 1);
-  // One workgroup at least for each compute unit of a large card.
+TEST(Decode, HeuristicFillsTheDevice) {
+  EXPECT_EQ(num_splits(Given(1, 131072).p, h200), 32);
+  EXPECT_EQ(num_splits(Given(8, 32768).p, h200), 4);
+  EXPECT_EQ(num_splits(Given(64, 4096).p, h200), 1);
+  // At least one workgroup per compute unit of a large GPU.
   constexpr Chip large[] = {mi300x,
                             rx7900,
                             {Family::gcn5, 60},
@@ -81,14 +82,14 @@ TEST(Decode, KeepsTheDeviceBusy) {
                             {Family::rdna4, 64}};
   for (const Chip chip : large)
     for (const DType queries : {DType::bf16, DType::f32})
-      EXPECT_GE(8 * decode_splits(Given(1, 32768).of(queries).p, chip), chip.units)
+      EXPECT_GE(8 * num_splits(Given(1, 32768).of(queries).p, chip), chip.units)
           << name_of(chip.family);
-  // Every wave has work.
-  EXPECT_EQ(decode_splits(Given(1, 1024).p, h200), 8);
-  EXPECT_EQ(decode_splits(Given(1, 1024).p, mi300x), 4);
+  // At least two tiles per wave.
+  EXPECT_EQ(num_splits(Given(1, 1024).p, h200), 8);
+  EXPECT_EQ(num_splits(Given(1, 1024).p, mi300x), 4);
 }
 
-TEST(Decode, DividesCachesUnderFloatQueries) {
+TEST(Decode, SplitsCachesOfF32Queries) {
   for (const Chip chip : {h200, mi300x, rx7900, Chip{Family::sm80, 132, 232448, true}}) {
     Given mixed = Given(2, 4096, 3).of(DType::f32);
     EXPECT_TRUE(mixed.split(chip));
@@ -97,16 +98,16 @@ TEST(Decode, DividesCachesUnderFloatQueries) {
     Plan plan;
     plan_decode(plan, mixed.p, mixed.o, at(0x100000), chip);
     EXPECT_EQ(names_of(plan),
-              (std::vector<std::string>{"decode_wide_bf16_128",
-                                        chip.warpgroups ? "combine_early_f32" : "combine_f32"}));
-    const auto& a = plan.arguments<Operation::decode_wide>();
-    EXPECT_EQ(a.blocks, 3);  // of four rows: the heads of a query
-    const auto& merged = chip.warpgroups ? plan.arguments<Operation::combine_early>()
+              (std::vector<std::string>{"decode_fp32_bf16_128",
+                                        chip.has_sm90 ? "combine_pdl_f32" : "combine_f32"}));
+    const auto& a = plan.arguments<Operation::decode_fp32>();
+    EXPECT_EQ(a.blocks, 3);  // of four rows: the GQA group of a query
+    const auto& combined = chip.has_sm90 ? plan.arguments<Operation::combine_pdl>()
                                          : plan.arguments<Operation::combine>();
-    EXPECT_EQ(merged.parts.parts, 4 * a.splits);  // of waves
+    EXPECT_EQ(combined.partials.splits, 4 * a.splits);  // one per wave
     mixed.p.splits = 5;
-    EXPECT_EQ(decode_splits(mixed.p, chip), 5);
-    // A cache of f32, but not where backward would compute its weights again.
+    EXPECT_EQ(num_splits(mixed.p, chip), 5);
+    // An f32 cache only without backward, which would recompute P.
     Given floats = Given(2, 4096).of(DType::f32).with([](Given& g) {
       g.p.k.dtype = g.p.v.dtype = DType::f32;
     });
@@ -117,12 +118,12 @@ TEST(Decode, DividesCachesUnderFloatQueries) {
   }
 }
 
-TEST(Decode, HonoursTheNumberOfSplits) {
-  EXPECT_EQ(decode_splits(Given(1, 131072).with([](Given& g) { g.p.splits = 5; }).p, h200), 5);
-  EXPECT_EQ(decode_splits(Given(1, 131072).with([](Given& g) { g.p.splits = 1; }).p, h200), 1);
+TEST(Decode, HonorsNumSplits) {
+  EXPECT_EQ(num_splits(Given(1, 131072).with([](Given& g) { g.p.splits = 5; }).p, h200), 5);
+  EXPECT_EQ(num_splits(Given(1, 131072).with([](Given& g) { g.p.splits = 1; }).p, h200), 1);
 }
 
-TEST(Decode, MergesPartsFromTheWorkspace) {
+TEST(Decode, CombinesPartialResultsFromTheWorkspace) {
   const Given g(2, 4096, 3);
   Plan plan;
   std::byte* memory = at(0x100000);
@@ -131,21 +132,22 @@ TEST(Decode, MergesPartsFromTheWorkspace) {
   const auto& a = plan.arguments<Operation::decode>();
   const auto& c = plan.arguments<Operation::combine>();
   EXPECT_EQ(a.blocks, 1);  // three queries of four heads: twelve of sixteen rows
-  EXPECT_EQ(plan.find(Operation::decode)->shape.groups, 2u * 8 * static_cast<unsigned>(a.splits));
-  EXPECT_EQ(c.parts.parts, a.splits);
-  EXPECT_EQ(a.out_part, 2 * 3 * 32 * 128);
-  EXPECT_EQ(plan.workspace.value(), c.parts.parts * (a.out_part + a.lse_part) * 4);
-  EXPECT_EQ(reinterpret_cast<const std::byte*>(c.parts.out_partial), memory);
-  EXPECT_EQ(c.parts.out, g.o.out.data);
-  EXPECT_EQ(c.of_problem, 1);
+  EXPECT_EQ(plan.find(Operation::decode)->shape.grid_x, 2u * 8 * static_cast<unsigned>(a.splits));
+  EXPECT_EQ(c.partials.splits, a.splits);
+  EXPECT_EQ(a.out_split_stride, 2 * 3 * 32 * 128);
+  EXPECT_EQ(plan.workspace.value(),
+            c.partials.splits * (a.out_split_stride + a.lse_split_stride) * 4);
+  EXPECT_EQ(reinterpret_cast<const std::byte*>(c.partials.out_partial), memory);
+  EXPECT_EQ(c.partials.out, g.o.out.data);
+  EXPECT_EQ(c.from_decode, 1);
 
-  // Only the size is asked for: the same answer.
-  Plan asked;
-  plan_decode(asked, g.p, g.o, nullptr, h200);
-  EXPECT_EQ(asked.workspace.value(), plan.workspace.value());
+  // A size query gives the same answer.
+  Plan size_query;
+  plan_decode(size_query, g.p, g.o, nullptr, h200);
+  EXPECT_EQ(size_query.workspace.value(), plan.workspace.value());
 }
 
-TEST(Decode, WritesOnePartStraightToTheOutputs) {
+TEST(Decode, OneSplitWritesDirectlyToTheOutputs) {
   const auto planned = [](const Given& g, Chip chip) {
     Plan plan;
     plan_decode(plan, g.p, g.o, nullptr, chip);
@@ -153,12 +155,12 @@ TEST(Decode, WritesOnePartStraightToTheOutputs) {
   };
   Given g(64, 4096);
   EXPECT_EQ(planned(g, h200), std::vector<std::string>{"decode_bf16_128"});
-  EXPECT_EQ(planned(g, mi300x).size(), 2u);  // each wave writes a part
+  EXPECT_EQ(planned(g, mi300x).size(), 2u);  // each wave writes a partial result
   const std::int32_t used = 0;
   EXPECT_EQ(planned(g.with([&](Given& x) { x.p.lengths.used_q = &used; }), h200).size(), 2u);
 }
 
-TEST(Decode, GivesSinksToTheMergingKernelOnly) {
+TEST(Decode, OnlyTheCombineKernelAddsSinks) {
   const Given g = Given(1, 4096).with([](Given& x) { x.p.sinks.data = at(0x60000); });
   Plan plan;
   plan_decode(plan, g.p, g.o, at(0x100000), mi300x);
@@ -166,8 +168,8 @@ TEST(Decode, GivesSinksToTheMergingKernelOnly) {
   EXPECT_TRUE(plan.arguments<Operation::combine>().problem.sinks);
 }
 
-// One key head for 16 query heads, rows of 576 columns whose first 512 are the values.
-Given latent(std::int64_t b, std::int64_t keys, std::int64_t queries = 1) {
+// MLA: 16 query heads, one latent KV head of 576 columns whose first 512 are the values.
+Given mla(std::int64_t b, std::int64_t keys, std::int64_t queries = 1) {
   return Given(b, keys, queries).with([&](Given& g) {
     const Sizes sizes{.d = 576, .dv = 512, .b = b, .sq = queries, .sk = keys, .h = 16, .hk = 1};
     g.p = dense_problem(DType::bf16, sizes);
@@ -178,40 +180,40 @@ Given latent(std::int64_t b, std::int64_t keys, std::int64_t queries = 1) {
   });
 }
 
-TEST(Decode, ReadsRowsThatAreKeysAndValuesOnce) {
+TEST(Decode, SelectsMlaForLatentKvCaches) {
   const auto planned = [](const Given& g, Chip chip) {
     Plan plan;
     plan_decode(plan, g.p, g.o, nullptr, chip);
     return names_of(plan);
   };
   for (const Chip chip : {h200, mi300x, rx7900}) {
-    EXPECT_TRUE(latent(1, 1).split(chip));
-    EXPECT_TRUE(latent(1, 4096, 300).split(chip));  // others would compute without matrix products
-    EXPECT_EQ(planned(latent(1, 32768), chip),
-              (std::vector<std::string>{"decode_latent_bf16_576", "combine_f32"}));
-    EXPECT_GE(decode_splits(latent(1, 32768).p, chip), chip.units / 2);
-    // Values with memory of their own, or rows off 16 bytes, are for the kernels that take anything.
-    EXPECT_FALSE(latent(1, 4096).with([](Given& g) { g.p.v.data = at(0x90000); }).split(chip));
+    EXPECT_TRUE(mla(1, 1).split(chip));
+    EXPECT_TRUE(mla(1, 4096, 300).split(chip));  // forward would take the FP32 path
+    EXPECT_EQ(planned(mla(1, 32768), chip),
+              (std::vector<std::string>{"decode_mla_bf16_576", "combine_f32"}));
+    EXPECT_GE(num_splits(mla(1, 32768).p, chip), chip.units / 2);
+    // Separate values or unaligned rows select the FP32 path.
+    EXPECT_FALSE(mla(1, 4096).with([](Given& g) { g.p.v.data = at(0x90000); }).split(chip));
     EXPECT_FALSE(
-        latent(1, 4096).with([](Given& g) { g.p.k.data = g.p.v.data = at(0x20002); }).split(chip));
-    EXPECT_FALSE(latent(1, 4096)
+        mla(1, 4096).with([](Given& g) { g.p.k.data = g.p.v.data = at(0x20002); }).split(chip));
+    EXPECT_FALSE(mla(1, 4096)
                      .with([](Given& g) {
                        g.p.dtype = g.p.q.dtype = g.p.k.dtype = g.p.v.dtype = DType::f32;
                      })
                      .split(chip));
   }
-  // A single part goes straight to the outputs, but for sinks.
-  EXPECT_EQ(planned(latent(264, 4096), h200), std::vector<std::string>{"decode_latent_bf16_576"});
+  // One split writes directly to the outputs, unless there are sinks.
+  EXPECT_EQ(planned(mla(264, 4096), h200), std::vector<std::string>{"decode_mla_bf16_576"});
   EXPECT_EQ(
-      planned(latent(264, 4096).with([](Given& g) { g.p.sinks.data = at(0x60000); }), h200).size(),
+      planned(mla(264, 4096).with([](Given& g) { g.p.sinks.data = at(0x60000); }), h200).size(),
       2u);
   Plan plan;
-  const Given g = latent(2, 4096);
+  const Given g = mla(2, 4096);
   plan_decode(plan, g.p, g.o, nullptr, mi300x);
-  EXPECT_EQ(plan.arguments<Operation::combine>().parts.columns, 512);
+  EXPECT_EQ(plan.arguments<Operation::combine>().partials.columns, 512);
 }
 
-TEST(Append, PutsLengthsAndRotatedQueriesIntoTheWorkspace) {
+TEST(Append, WritesLengthsAndRotatedQueriesToTheWorkspace) {
   const Given g(3, 4096, 2);
   Append append;
   append.k = rows(0x70000, 2, 8, 128, DType::bf16);
@@ -229,14 +231,14 @@ TEST(Append, PutsLengthsAndRotatedQueriesIntoTheWorkspace) {
   EXPECT_EQ(a.problem.q.data, g.p.q.data);
   EXPECT_EQ(a.q.data, after.q.data);
 
-  // Attention reads what was written, and its own scratch memory follows.
+  // Attention reads them; its own workspace follows.
   plan_decode(plan, after, g.o, memory, mi300x);
   EXPECT_EQ(names_of(plan),
             (std::vector<std::string>{"append_f32", "decode_bf16_128", "combine_f32"}));
   EXPECT_EQ(plan.arguments<Operation::decode>().out.data, memory + 64 + 3 * 2 * 32 * 128 * 2);
 }
 
-TEST(Append, HasNothingToDoWithoutKeysAndRotation) {
+TEST(Append, NoLaunchWithoutNewKeysAndRotary) {
   const Given g(3, 4096);
   Plan plan;
   EXPECT_EQ(plan_append(plan, g.p, {}, nullptr, h200).q.data, g.p.q.data);
@@ -244,14 +246,13 @@ TEST(Append, HasNothingToDoWithoutKeysAndRotation) {
   EXPECT_EQ(plan.workspace.value(), 0);
 }
 
-TEST(Combine, SharesFewRowsAmongWaves) {
+TEST(Combine, SplitsFewRowsAcrossWaves) {
   EXPECT_EQ(combine_slices(132, 32, h200), 8);
   EXPECT_EQ(combine_slices(132, 32, mi300x), 4);  // waves of 64 lanes
   EXPECT_EQ(combine_slices(3, 32, h200), 2);
   EXPECT_EQ(combine_slices(132, 1 << 20, h200), 1);
   Plan plan;
-  plan_combine(plan, {.parts = 3, .batch = 2, .queries = 0, .heads = 4, .columns = 8}, nullptr,
-               h200);
+  plan_combine(plan, {.splits = 3, .batch = 2, .queries = 0, .heads = 4, .columns = 8}, h200);
   EXPECT_TRUE(plan.launches().empty());
 }
 

@@ -1,5 +1,5 @@
-// The layouts of matrix instructions: AMD's against the tables of AMD's matrix calculator, element by element, and all of
-// them for completeness: every number of every matrix has its place.
+// Register layouts of matrix instructions: AMD's equal the tables of AMD's matrix instruction
+// calculator, and every layout covers each element of each matrix.
 #include "arch/layout.hpp"
 
 #include <gtest/gtest.h>
@@ -15,18 +15,18 @@
 namespace rocflash::kernel::layout {
 namespace {
 
-// (lane, number of the lane's part) -> (row, column) of one matrix.
-using Places = std::map<std::pair<int, int>, std::pair<int, int>>;
+// (lane, element of the lane) -> (row, column) of one matrix.
+using ElementMap = std::map<std::pair<int, int>, std::pair<int, int>>;
 
 template <class Layout>
-Places places(char matrix) {
-  Places all;
+ElementMap elements_of(char matrix) {
+  ElementMap all;
   for (int lane = 0; lane < Layout::lanes; ++lane) {
     if (matrix == 'A') {
-      for (int e = 0; e < Layout::a_numbers; ++e)
+      for (int e = 0; e < Layout::a_elements; ++e)
         all[{lane, e}] = {Layout::a_row(lane, e), Layout::a_depth(lane, e)};
     } else if (matrix == 'B') {
-      for (int e = 0; e < Layout::b_numbers; ++e)
+      for (int e = 0; e < Layout::b_elements; ++e)
         all[{lane, e}] = {Layout::b_depth(lane, e), Layout::b_column(lane, e)};
     } else {
       for (int r = 0; r < Layout::results; ++r)
@@ -36,17 +36,17 @@ Places places(char matrix) {
   return all;
 }
 
-// Lines of the tables: matrix,row,col,lane,vgpr,bit_lo,bit_hi.
-Places table(const std::string& file, char matrix) {
-  Places all;
+// Table columns: matrix,row,col,lane,vgpr,bit_lo,bit_hi.
+ElementMap table(const std::string& file, char matrix) {
+  ElementMap all;
   std::ifstream in(std::string(ROCFLASH_MATRIX_LAYOUTS) + "/" + file + ".csv");
   std::string line;
   while (std::getline(in, line)) {
     if (line.empty() || line[0] != matrix || line[1] != ',') continue;
     std::ranges::replace(line, ',', ' ');
-    std::istringstream words(line.substr(1));
+    std::istringstream fields(line.substr(1));
     int row = 0, column = 0, lane = 0, vgpr = 0, low = 0, high = 0;
-    words >> row >> column >> lane >> vgpr >> low >> high;
+    fields >> row >> column >> lane >> vgpr >> low >> high;
     const int bits = high - low + 1;
     all[{lane, vgpr * (32 / bits) + low / bits}] = {row, column};
   }
@@ -54,39 +54,40 @@ Places table(const std::string& file, char matrix) {
 }
 
 template <class Layout>
-void expect_as_in(const std::string& file) {
+void expect_table(const std::string& file) {
   for (const char matrix : {'A', 'B', 'D'}) {
-    const Places wanted = table(file, matrix);
-    ASSERT_FALSE(wanted.empty()) << file << " " << matrix;
-    EXPECT_EQ(places<Layout>(matrix), wanted) << file << " " << matrix;
+    const ElementMap expected = table(file, matrix);
+    ASSERT_FALSE(expected.empty()) << file << " " << matrix;
+    EXPECT_EQ(elements_of<Layout>(matrix), expected) << file << " " << matrix;
   }
 }
 
-TEST(Layout, IsThatOfAmdsCalculator) {
+TEST(Layout, MatchesAmdsMatrixInstructionCalculator) {
   for (const char* file :
        {"gfx90a.w64.v_mfma_f32_32x32x8f16", "gfx90a.w64.v_mfma_f32_32x32x8bf16_1k",
         "gfx942.w64.v_mfma_f32_32x32x8_f16", "gfx942.w64.v_mfma_f32_32x32x8_bf16"})
-    expect_as_in<Mfma32x32<8>>(file);
-  // gfx908's instructions, which gfx90a has kept.
-  expect_as_in<Mfma32x32<4>>("gfx90a.w64.v_mfma_f32_32x32x4bf16");
-  expect_as_in<Mfma16x16x4>("gfx90a.w64.v_mfma_f32_16x16x4f32");
+    expect_table<Mfma32x32<8>>(file);
+  // gfx908's instructions, which gfx90a has too.
+  expect_table<Mfma32x32<4>>("gfx90a.w64.v_mfma_f32_32x32x4bf16");
+  expect_table<Mfma16x16x4>("gfx90a.w64.v_mfma_f32_16x16x4f32");
   for (const char* file :
        {"gfx950.w64.v_mfma_f32_32x32x16_f16", "gfx950.w64.v_mfma_f32_32x32x16_bf16"})
-    expect_as_in<Mfma32x32<16>>(file);
+    expect_table<Mfma32x32<16>>(file);
   for (const char* file :
        {"gfx1100.w32.v_wmma_f32_16x16x16_f16", "gfx1100.w32.v_wmma_f32_16x16x16_bf16"})
-    expect_as_in<WmmaGfx11>(file);
+    expect_table<WmmaGfx11>(file);
   for (const char* file :
        {"gfx1201.w32.v_wmma_f32_16x16x16_f16", "gfx1201.w32.v_wmma_f32_16x16x16_bf16"})
-    expect_as_in<WmmaGfx12>(file);
+    expect_table<WmmaGfx12>(file);
 }
 
 template <class Layout>
 void expect_complete() {
   const auto count = [](char matrix) {
-    std::set<std::pair<int, int>> seen;
-    for (const auto& [from, place] : places<Layout>(matrix)) seen.insert(place);
-    return static_cast<int>(seen.size());
+    std::set<std::pair<int, int>> covered;
+    for (const auto& [register_element, element] : elements_of<Layout>(matrix))
+      covered.insert(element);
+    return static_cast<int>(covered.size());
   };
   EXPECT_EQ(count('A'), Layout::rows * Layout::depth);
   EXPECT_EQ(count('B'), Layout::depth * Layout::columns);
@@ -94,7 +95,7 @@ void expect_complete() {
   EXPECT_EQ(Layout::results * Layout::lanes, Layout::rows * Layout::columns);
 }
 
-TEST(Layout, HasAPlaceForEveryNumber) {
+TEST(Layout, CoversEveryElement) {
   expect_complete<Mfma32x32<4>>();
   expect_complete<Mfma32x32<8>>();
   expect_complete<Mfma32x32<16>>();
@@ -107,13 +108,13 @@ TEST(Layout, HasAPlaceForEveryNumber) {
   expect_complete<MmaM16n8k8>();
 }
 
-TEST(Layout, FactsThatTilesAreBuiltOn) {
-  EXPECT_EQ(neighbouring_rows<Mfma32x32<16>>(), 4);
-  EXPECT_EQ(neighbouring_rows<WmmaGfx12>(), 8);
-  EXPECT_EQ(neighbouring_rows<DotGfx9>(), 8);
-  EXPECT_EQ(neighbouring_rows<DotGfx10>(), 8);
-  EXPECT_EQ(neighbouring_rows<WmmaGfx11>(), 1);
-  EXPECT_EQ(neighbouring_rows<MmaM16n8k16>(), 1);
+TEST(Layout, ContiguousRowsThatTilesRelyOn) {
+  EXPECT_EQ(contiguous_rows<Mfma32x32<16>>(), 4);
+  EXPECT_EQ(contiguous_rows<WmmaGfx12>(), 8);
+  EXPECT_EQ(contiguous_rows<DotGfx9>(), 8);
+  EXPECT_EQ(contiguous_rows<DotGfx10>(), 8);
+  EXPECT_EQ(contiguous_rows<WmmaGfx11>(), 1);
+  EXPECT_EQ(contiguous_rows<MmaM16n8k16>(), 1);
   EXPECT_EQ(results_within<Mfma32x32<16>>(8), 4);
   EXPECT_EQ(results_within<WmmaGfx12>(8), 8);
   EXPECT_EQ(results_within<DotGfx9>(8), 8);
@@ -121,21 +122,21 @@ TEST(Layout, FactsThatTilesAreBuiltOn) {
   EXPECT_EQ(results_within<WmmaGfx11>(8), 4);
 }
 
-// ds_read_b64_tr_b16 as arch/amd.hpp describes it: lane n of sixteen gets column n of four rows of 16 numbers, of which
-// lane n named those from 4 (n % 4) on of row n / 4.
-TEST(Layout, TransposingReadsAreThoseOfTheTable) {
+// ds_read_b64_tr_b16 as in arch/amd.hpp: lane n of sixteen gets column n of four rows of 16
+// elements, of which lane n addresses elements 4 (n % 4) to 4 (n % 4) + 3 of row n / 4.
+TEST(Layout, TransposingReadsMatchTheTable) {
   std::ifstream in(std::string(ROCFLASH_MATRIX_LAYOUTS) + "/gfx950.ds_read_b64_tr_b16.csv");
   std::string line;
   std::getline(in, line);
   int count = 0;
   while (std::getline(in, line)) {
     std::ranges::replace(line, ',', ' ');
-    std::istringstream words(line);
-    int lane = 0, number = 0, source_lane = 0, source_number = 0;
-    words >> lane >> number >> source_lane >> source_number;
+    std::istringstream fields(line);
+    int lane = 0, element = 0, source_lane = 0, source_element = 0;
+    fields >> lane >> element >> source_lane >> source_element;
     EXPECT_EQ(source_lane / 16, lane / 16);
-    EXPECT_EQ(source_lane % 16 / 4, number);                      // the row
-    EXPECT_EQ(4 * (source_lane % 4) + source_number, lane % 16);  // the column
+    EXPECT_EQ(source_lane % 16 / 4, element);                      // the row
+    EXPECT_EQ(4 * (source_lane % 4) + source_element, lane % 16);  // the column
     ++count;
   }
   EXPECT_EQ(count, 64 * 4);

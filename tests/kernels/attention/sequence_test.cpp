@@ -1,5 +1,5 @@
-// Where a sequence's rows are: as the host's own Lengths say where they are sound, and within the
-// tensors where they are not.
+// The rows of a sequence: those of the host's Lengths if the lengths are valid, and within the
+// tensors otherwise.
 #include "attention/sequence.hpp"
 
 #include <gtest/gtest.h>
@@ -39,9 +39,9 @@ TEST(Sequence, AgreesWithTheHost) {
   }
 }
 
-TEST(Sequence, WildLengthsStayWithinTheTensors) {
+TEST(Sequence, InvalidLengthsStayWithinTheTensors) {
   std::mt19937 random(1);
-  const auto wild = [&] {
+  const auto any_length = [&] {
     const std::int32_t choices[] = {std::numeric_limits<std::int32_t>::min(),
                                     -1,
                                     0,
@@ -52,8 +52,8 @@ TEST(Sequence, WildLengthsStayWithinTheTensors) {
     return choices[random() % 7];
   };
   for (int n = 0; n < 20000; ++n) {
-    const std::int32_t cu_q[] = {wild(), wild()}, cu_k[] = {wild(), wild()};
-    const std::int32_t used_q = wild(), used_k = wild(), leftpad = wild();
+    const std::int32_t cu_q[] = {any_length(), any_length()}, cu_k[] = {any_length(), any_length()};
+    const std::int32_t used_q = any_length(), used_k = any_length(), leftpad = any_length();
     Problem p;
     p.lengths.batch = 1;
     p.lengths.rows_q = 10;
@@ -74,7 +74,7 @@ TEST(Sequence, WildLengthsStayWithinTheTensors) {
   }
 }
 
-TEST(Sequence, PagesThatDoNotExistAreNotTouched) {
+TEST(Sequence, InvalidPageNumbersAreClamped) {
   std::vector<std::uint16_t> memory(4 * 3);
   const std::int32_t blocks[] = {1, -5, 99};
   Rows rows;
@@ -89,8 +89,8 @@ TEST(Sequence, PagesThatDoNotExistAreNotTouched) {
   };
   EXPECT_EQ(index(0), 3);
   EXPECT_EQ(index(2), 5);
-  EXPECT_EQ(index(4), 1);   // page -5 is taken for page 0
-  EXPECT_EQ(index(8), 11);  // page 99 for page 3
+  EXPECT_EQ(index(4), 1);   // page -5 is clamped to page 0
+  EXPECT_EQ(index(8), 11);  // page 99 to page 3
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <set>
 #include <string>
 
-#include "table/groups.hpp"
+#include "table/workgroups.hpp"
 
 namespace rocflash::kernel {
 namespace {
@@ -21,50 +21,55 @@ TEST(Table, FamiliesAndMembersHaveTheirOwnNames) {
   EXPECT_STREQ(name_of(Family::sm80), "nvidia");
 }
 
-// Hopper's kernels come beside those of sm_80, which serve what it does not name.
-TEST(Table, AdditionsHaveWhatNamesThemAndNoMore) {
+// sm_90a extends sm_80, whose kernels serve what sm_90a has no kernel for.
+TEST(Table, ExtensionsHaveOnlyTheirOwnKernels) {
   EXPECT_EQ(base_of(Family::sm90), Family::sm80);
-  EXPECT_TRUE(is_addition(Family::sm90));
+  EXPECT_TRUE(is_extension(Family::sm90));
   EXPECT_EQ(base_of(Family::sm80), Family::sm80);
   EXPECT_FALSE(contains(family_set::all, Family::sm90));
   EXPECT_FALSE(contains(family_set::nvidia, Family::sm90));
   for (const int bucket : forward_buckets) {
-    EXPECT_TRUE(has_kernel(Family::sm90, kernel_number({Operation::forward_pages, DType::f16,
-                                                        bucket, Variant::plain})));
-    const int number = kernel_number(warpgroups_spec(DType::bf16, bucket));
+    EXPECT_TRUE(
+        has_kernel(Family::sm90, kernel_number({Operation::forward_warp_specialized_paged,
+                                                DType::f16, bucket, Variant::specialized})));
+    const int number = kernel_number(warp_specialized_spec(DType::bf16, bucket));
     ASSERT_GE(number, 0);
     EXPECT_TRUE(has_kernel(Family::sm90, number));
     EXPECT_FALSE(has_kernel(Family::sm80, number));
-    const ForwardGroups groups = forward_groups(kernel_spec(number));
-    // setmaxnreg moves registers within what the launch was given: so many per thread, times eight.
+    const ForwardWarpgroups groups = warp_specialized_tile(kernel_spec(number));
+    // setmaxnreg redistributes the registers of the launch, which are allocated in multiples of
+    // eight per thread.
     const int entry = 65536 / groups.threads() / 8 * 8;
-    EXPECT_LE(128 * (groups.copying + groups.groups * groups.computing), entry * groups.threads());
+    EXPECT_LE(128 * (groups.producer_registers + groups.consumers * groups.consumer_registers),
+              entry * groups.threads());
   }
 }
 
-TEST(Table, GradientsOnHopperFitAMultiprocessor) {
+TEST(Table, BackwardTilesOfSm90FitAMultiprocessor) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     for (const int bucket : {64, 128, 192, 256}) {
-      const KernelSpec spec = backward_spec(
-          bucket <= 128 ? Operation::backward_warpgroups : Operation::backward_warpgroups_large,
-          dtype, bucket, Variant::plain);
+      const KernelSpec spec =
+          backward_spec(bucket <= 128 ? Operation::backward_warp_specialized
+                                      : Operation::backward_warp_specialized_large,
+                        dtype, bucket, Variant::specialized);
       const int number = kernel_number(spec);
       ASSERT_GE(number, 0);
       EXPECT_TRUE(has_kernel(Family::sm90, number));
       EXPECT_FALSE(has_kernel(Family::sm80, number));
-      const BackwardBlock block = backward_block(spec);
-      const BackwardGroups groups = backward_groups(spec);
+      const BackwardWorkTile block = backward_work_tile(spec);
+      const BackwardWarpgroups groups = backward_warpgroups(spec);
       constexpr BackwardRoles roles;
       const int entry = 65536 / block.threads / 8 * 8;
-      EXPECT_LE(128 * (has_roles(spec) ? roles.serving + roles.groups * roles.computing
-                                       : groups.registers()),
-                entry * block.threads);
+      EXPECT_LE(
+          128 * (has_roles(spec) ? roles.dq_registers + roles.consumers * roles.consumer_registers
+                                 : groups.registers()),
+          entry * block.threads);
       EXPECT_LE(block.shared, 232448);
     }
   }
 }
 
-TEST(Table, SetsOfFamilies) {
+TEST(Table, FamilySets) {
   EXPECT_TRUE(contains(family_set::all, Family::sm80));
   EXPECT_TRUE(contains(family_set::amd, Family::rdna2));
   EXPECT_FALSE(contains(family_set::amd, Family::sm80));
@@ -72,7 +77,7 @@ TEST(Table, SetsOfFamilies) {
   EXPECT_FALSE(contains(family_set::cdna3 | family_set::sm80, Family::cdna2));
 }
 
-TEST(Table, NumbersAndNamesBelongToOneKernelEach) {
+TEST(Table, NumbersAndNamesAreUnique) {
   std::set<std::string> names;
   for (int n = 0; n < kernel_count; ++n) {
     EXPECT_EQ(kernel_number(kernel_spec(n)), n);
@@ -80,23 +85,23 @@ TEST(Table, NumbersAndNamesBelongToOneKernelEach) {
     names.insert(kernel_name(n));
   }
   EXPECT_EQ(names.size(), static_cast<std::size_t>(kernel_count));
-  EXPECT_EQ(kernel_number(forward_spec(DType::f64, 64, Variant::plain)), -1);
-  EXPECT_EQ(kernel_number(forward_spec(DType::f16, 65, Variant::plain)), -1);
+  EXPECT_EQ(kernel_number(forward_spec(DType::f64, 64, Variant::specialized)), -1);
+  EXPECT_EQ(kernel_number(forward_spec(DType::f16, 65, Variant::specialized)), -1);
 }
 
-TEST(Table, NamesAreThoseOfTheCodeObjects) {
-  EXPECT_STREQ(kernel_name(kernel_number(forward_spec(DType::f16, 64, Variant::plain))),
-               "forward_f16_64_plain");
-  EXPECT_STREQ(kernel_name(kernel_number(forward_spec(DType::bf16, 256, Variant::full))),
-               "forward_bf16_256_full");
+TEST(Table, NamesAreTheSymbolsOfTheCodeObjects) {
+  EXPECT_STREQ(kernel_name(kernel_number(forward_spec(DType::f16, 64, Variant::specialized))),
+               "forward_f16_64_specialized");
+  EXPECT_STREQ(kernel_name(kernel_number(forward_spec(DType::bf16, 256, Variant::generic))),
+               "forward_bf16_256_generic");
   EXPECT_STREQ(kernel_name(kernel_number(weights_spec(DType::bf16))), "weights_bf16");
   EXPECT_FALSE(is_named(weights_spec(DType::bf16), "weights_bf16_"));
   EXPECT_FALSE(is_named(weights_spec(DType::bf16), "weights_bf1"));
 }
 
-TEST(Table, SmallestBucketThatHolds) {
-  const auto bucket = [](int head_size) {
-    return bucket_of(Operation::forward, DType::bf16, head_size);
+TEST(Table, BucketIsTheSmallestThatFits) {
+  const auto bucket = [](int head_dim) {
+    return bucket_of(Operation::forward, DType::bf16, head_dim);
   };
   EXPECT_EQ(bucket(1), 64);
   EXPECT_EQ(bucket(64), 64);
@@ -110,14 +115,14 @@ TEST(Table, SmallestBucketThatHolds) {
   EXPECT_EQ(largest_bucket(Operation::forward, DType::f64), 0);
 }
 
-TEST(Table, EveryFamilyHasAForwardKernelOfEachKind) {
+TEST(Table, EveryFamilyHasEveryForwardKernel) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     for (const int bucket : forward_buckets) {
-      for (const Variant variant : {Variant::plain, Variant::full}) {
+      for (const Variant variant : {Variant::specialized, Variant::generic}) {
         const int number = kernel_number(forward_spec(dtype, bucket, variant));
         ASSERT_GE(number, 0) << name_of(forward_spec(dtype, bucket, variant)).text;
         for (const Member& member : members)
-          EXPECT_EQ(has_kernel(member.family, number), !is_addition(member.family));
+          EXPECT_EQ(has_kernel(member.family, number), !is_extension(member.family));
       }
     }
   }
@@ -128,25 +133,26 @@ TEST(Table, TilesAreWholeWaves) {
     for (const Member& member : members) {
       if (!has_kernel(member.family, number)) continue;
       const int wave = facts_of(member.family).wave;
-      const GroupShape group = group_shape(member.family, kernel_spec(number));
+      const WorkgroupShape group = workgroup_shape(member.family, kernel_spec(number));
       EXPECT_EQ(group.threads % wave, 0);
       EXPECT_GE(group.waves_per_simd, 1);
-      // Plans choose wide kernels where the GPU gives more than every member does: up to 227 KiB.
-      const bool wide = kernel_spec(number).operation == Operation::backward_fused_large;
-      EXPECT_LE(group.dynamic_shared, wide ? 227 << 10 : member.machine.group_shared);
+      // Launch plans select large-smem kernels on GPUs with more shared memory than the smallest
+      // member: up to 227 KiB.
+      const bool large_smem = kernel_spec(number).operation == Operation::backward_fused_large_smem;
+      EXPECT_LE(group.dynamic_shared, large_smem ? 227 << 10 : member.machine.workgroup_shared);
       if (kernel_spec(number).operation != Operation::forward) continue;
       const ForwardTile tile = forward_tile(member.family, kernel_spec(number));
       EXPECT_EQ(tile.queries % (tile.threads / wave), 0);
       EXPECT_EQ(tile.keys % 16, 0);
-      EXPECT_LE(tile.queries, 256);  // plain kernels address rows of a tile with 32 bits
+      EXPECT_LE(tile.queries, 256);  // specialized kernels address rows of a tile with 32 bits
     }
   }
 }
 
-// GPUs from sm_80 on give a workgroup at least 99 KiB, some no more.
+// Every GPU from sm_80 on has at least 99 KiB of shared memory per CTA, some no more.
 TEST(Table, SharedMemoryOfSm80HoldsItsTiles) {
   for (const int bucket : forward_buckets) {
-    for (const Variant variant : {Variant::plain, Variant::full}) {
+    for (const Variant variant : {Variant::specialized, Variant::generic}) {
       const KernelSpec spec = forward_spec(DType::f16, bucket, variant);
       const ForwardTile tile = forward_tile(Family::sm80, spec);
       EXPECT_LE(tile.dynamic_shared, 99 << 10);
@@ -154,10 +160,10 @@ TEST(Table, SharedMemoryOfSm80HoldsItsTiles) {
     }
   }
   for (const int bucket : {64, 128}) {
-    const KernelSpec spec = forward_spec(DType::f32, bucket, Variant::plain);
+    const KernelSpec spec = forward_spec(DType::f32, bucket, Variant::specialized);
     ASSERT_TRUE(has_kernel(Family::sm80, kernel_number(spec)));
     EXPECT_LE(forward_tile(Family::sm80, spec).dynamic_shared, 99 << 10);
-    const KernelSpec fused{Operation::backward_fused, DType::f32, bucket, Variant::plain};
+    const KernelSpec fused{Operation::backward_fused, DType::f32, bucket, Variant::specialized};
     ASSERT_TRUE(has_kernel(Family::sm80, kernel_number(fused)));
     EXPECT_LE(backward_tile(Family::sm80, fused).dynamic_shared, 99 << 10);
   }

@@ -1,5 +1,5 @@
-// Tiles in LDS: every chunk has a place of its own, and lanes that read together find theirs in
-// different banks.
+// LDS tiles: the swizzle is a permutation of chunks, and concurrent accesses are
+// bank-conflict-free.
 #include "tile/shared.hpp"
 
 #include <gtest/gtest.h>
@@ -10,29 +10,29 @@ namespace rocflash::kernel {
 namespace {
 
 template <class Tile>
-void expect_all_places_taken_once(int rows, int row_chunks) {
-  std::set<int> places;
+void expect_permutation(int rows, int row_chunks) {
+  std::set<int> offsets;
   for (int row = 0; row < rows; ++row)
-    for (int chunk = 0; chunk < row_chunks; ++chunk) places.insert(Tile::offset(row, chunk));
-  EXPECT_EQ(places.size(), static_cast<std::size_t>(rows * row_chunks));
-  EXPECT_EQ(*places.begin(), 0);
-  EXPECT_EQ(*places.rbegin(), Tile::chunks - 1);
+    for (int chunk = 0; chunk < row_chunks; ++chunk) offsets.insert(Tile::offset(row, chunk));
+  EXPECT_EQ(offsets.size(), static_cast<std::size_t>(rows * row_chunks));
+  EXPECT_EQ(*offsets.begin(), 0);
+  EXPECT_EQ(*offsets.rbegin(), Tile::chunks - 1);
 }
 
-TEST(SharedTile, PlacesAreAPermutation) {
-  expect_all_places_taken_once<RowTile<2 * 64, 64>>(64, 8);
-  expect_all_places_taken_once<RowTile<2 * 96, 32>>(32, 16);
-  expect_all_places_taken_once<RowTile<2 * 128, 64>>(64, 16);
-  expect_all_places_taken_once<RowTile<2 * 192, 16>>(16, 24);
-  expect_all_places_taken_once<RowTile<2 * 256, 32, true>>(32, 32);
-  expect_all_places_taken_once<ColumnTile<128, 2 * 64>>(128, 8);
-  expect_all_places_taken_once<ColumnTile<192, 2 * 32>>(192, 4);
-  expect_all_places_taken_once<ColumnTile<256, 2 * 16>>(256, 2);
+TEST(SharedTile, OffsetsAreAPermutation) {
+  expect_permutation<RowTile<2 * 64, 64>>(64, 8);
+  expect_permutation<RowTile<2 * 96, 32>>(32, 16);
+  expect_permutation<RowTile<2 * 128, 64>>(64, 16);
+  expect_permutation<RowTile<2 * 192, 16>>(16, 24);
+  expect_permutation<RowTile<2 * 256, 32, true>>(32, 32);
+  expect_permutation<ColumnTile<128, 2 * 64>>(128, 8);
+  expect_permutation<ColumnTile<192, 2 * 32>>(192, 4);
+  expect_permutation<ColumnTile<256, 2 * 16>>(256, 2);
 }
 
-// What the compiler folds into an offset must not change where a chunk is.
+// Splitting an offset into a lane-dependent and a compile-time term must not change it.
 template <class Tile>
-void expect_split_agrees(int rows, int row_chunks) {
+void expect_split_offsets_agree(int rows, int row_chunks) {
   for (int row = 0; row < rows; ++row) {
     for (int chunk = 0; chunk < row_chunks; ++chunk) {
       const Offset offset = Tile::offset(row % 16, chunk % 2, row / 16 * 16, chunk / 2 * 2);
@@ -41,16 +41,16 @@ void expect_split_agrees(int rows, int row_chunks) {
   }
 }
 
-TEST(SharedTile, LaneAndFixedPartsAddUp) {
-  expect_split_agrees<RowTile<2 * 64, 64>>(64, 8);
-  expect_split_agrees<RowTile<2 * 192, 32>>(32, 24);
-  expect_split_agrees<RowTile<2 * 256, 32>>(32, 32);
-  expect_split_agrees<ColumnTile<128, 2 * 64>>(128, 8);
-  expect_split_agrees<ColumnTile<256, 2 * 32>>(256, 4);
-  expect_split_agrees<ColumnTile<256, 2 * 16>>(256, 2);
+TEST(SharedTile, LaneAndFixedTermsAddUp) {
+  expect_split_offsets_agree<RowTile<2 * 64, 64>>(64, 8);
+  expect_split_offsets_agree<RowTile<2 * 192, 32>>(32, 24);
+  expect_split_offsets_agree<RowTile<2 * 256, 32>>(32, 32);
+  expect_split_offsets_agree<ColumnTile<128, 2 * 64>>(128, 8);
+  expect_split_offsets_agree<ColumnTile<256, 2 * 32>>(256, 4);
+  expect_split_offsets_agree<ColumnTile<256, 2 * 16>>(256, 2);
 }
 
-// Eight rows in a row, the same chunk of each: eight different banks' worth of 16 bytes.
+// The same chunk of eight consecutive rows is in eight different groups of banks.
 template <class Tile>
 void expect_no_conflict(int rows, int row_chunks) {
   for (int chunk = 0; chunk < row_chunks; ++chunk) {
@@ -62,7 +62,7 @@ void expect_no_conflict(int rows, int row_chunks) {
   }
 }
 
-TEST(SharedTile, NeighboursDoNotShareBanks) {
+TEST(SharedTile, ConsecutiveRowsAreBankConflictFree) {
   expect_no_conflict<RowTile<2 * 64, 64>>(64, 8);
   expect_no_conflict<RowTile<2 * 128, 64>>(64, 16);
   expect_no_conflict<RowTile<2 * 192, 32>>(32, 24);
@@ -70,8 +70,9 @@ TEST(SharedTile, NeighboursDoNotShareBanks) {
   expect_no_conflict<ColumnTile<256, 2 * 32>>(256, 4);
 }
 
-// Sixteen lanes write a number of each of eight neighbouring 4x4 blocks, of two quads of rows: as columns,
-// halves of one chunk of every fourth column; as rows, four chunks of two rows that are eight apart.
+// Sixteen lanes write one element of each of eight adjacent 4x4 blocks, of two quads of rows. In a
+// ColumnTile these are halves of one chunk of every fourth column; in a RowTile, four chunks of two
+// rows that are eight apart.
 template <class Tile>
 void expect_columns_in_different_banks(int columns, int row_chunks) {
   for (int chunk = 0; chunk < row_chunks; ++chunk) {
@@ -95,7 +96,7 @@ void expect_rows_in_different_banks(int rows, int row_chunks) {
   }
 }
 
-TEST(SharedTile, WritersOfBlocksDoNotShareBanks) {
+TEST(SharedTile, BlockWritesAreBankConflictFree) {
   expect_columns_in_different_banks<ColumnTile<128, 2 * 64>>(128, 8);
   expect_columns_in_different_banks<ColumnTile<128, 2 * 32>>(128, 4);
   expect_rows_in_different_banks<RowTile<2 * 64, 64>>(64, 8);

@@ -1,5 +1,5 @@
-// Uses of Hopper's products that must not compile; each test defines one, and expects the
-// compiler's message. Without any it compiles.
+// Misuses of wgmma and of the TMA pipeline that must not compile. Each test defines one macro and
+// expects the compiler's message. Without any macro the file compiles.
 #define ROCFLASH_THIS_FAMILY sm80
 #define ROCFLASH_ARCH_HEADER "arch/sm90.hpp"
 #pragma clang force_cuda_host_device begin
@@ -8,41 +8,43 @@
 namespace rocflash::kernel {
 
 template <int columns>
-void product(SharedAddress tile, float* to, FillPlace<2> fill, DrainPlace<2> drain) {
-  using Tile = Panels<64, columns>;
-  const Ring<2> ring(tile + Tile::bytes);
-  GroupTile<64> scores;
-  GroupTile<columns> sums;
-  Fragments<4> left;
-  sums.clear();
-  ring.wait(drain);
-#ifdef DRAIN_AS_FILL
-  ring.wait(fill);
+void product(SharedAddress tile, float* to, ProducerState<2> producer, ConsumerState<2> consumer) {
+  using Tile = TmaTile<64, columns>;
+  const Pipeline<2> pipeline(tile + Tile::bytes);
+  WarpgroupTile<64> scores;
+  WarpgroupTile<columns> out;
+  Fragments<4> p;
+  out.clear();
+  pipeline.consumer_wait(consumer);
+#ifdef CONSUMER_WAIT_ON_PRODUCER_STATE
+  pipeline.consumer_wait(producer);
 #endif
-  ring.fill(fill, Tile::bytes);
+  pipeline.producer_acquire_expect_tx(producer, Tile::bytes);
 
-  Products first(sums);
-  first.template multiply<DType::bf16, columns>(scores, RowLines<Tile>(tile), RowLines<Tile>(tile));
+  WgmmaBatch first(out);
+  first.template multiply<DType::bf16, columns>(scores, KMajorOperand<Tile>(tile),
+                                                KMajorOperand<Tile>(tile));
   first.commit();
 #ifdef READ_IN_FLIGHT
   *to = scores.at(0, 0);
 #endif
 #ifdef ADD_AFTER_COMMIT
-  first.template multiply<DType::bf16, columns>(scores, RowLines<Tile>(tile), RowLines<Tile>(tile));
+  first.template multiply<DType::bf16, columns>(scores, KMajorOperand<Tile>(tile),
+                                                KMajorOperand<Tile>(tile));
 #endif
   wait<0>(scores);
-  left.template round<DType::bf16>(scores);
-  Products second(sums, left);
-  second.template add<DType::bf16>(sums, left, ColumnLines<Tile>(tile));
+  p.template convert<DType::bf16>(scores);
+  WgmmaBatch second(out, p);
+  second.template add<DType::bf16>(out, p, MnMajorOperand<Tile>(tile));
   second.commit();
 #ifdef CHANGE_OPERAND
-  left.template round<DType::bf16>(scores);
+  p.template convert<DType::bf16>(scores);
 #endif
-  wait<0>(sums, left);
-  *to = sums.at(0, 0);
+  wait<0>(out, p);
+  *to = out.at(0, 0);
 }
 
-template void product<128>(SharedAddress, float*, FillPlace<2>, DrainPlace<2>);
+template void product<128>(SharedAddress, float*, ProducerState<2>, ConsumerState<2>);
 
 }  // namespace rocflash::kernel
 #pragma clang force_cuda_host_device end

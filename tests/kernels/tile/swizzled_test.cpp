@@ -1,5 +1,5 @@
-// Tiles in NVIDIA's shared memory: every chunk has a offset of its own, eight rows of one column lie
-// in different banks, and the threads of a workgroup copy each chunk once, to its offset.
+// Swizzled shared memory tiles: the swizzle is a permutation of chunks, eight rows of a chunk
+// column are bank-conflict-free, and the threads of a CTA copy each chunk once.
 #include "tile/swizzled.hpp"
 
 #include <gtest/gtest.h>
@@ -11,21 +11,21 @@ namespace rocflash::kernel {
 namespace {
 
 template <int bucket>
-void expect_places() {
+void expect_swizzle() {
   using Tile = SharedRows<2 * bucket>;
-  std::set<int> places;
+  std::set<int> offsets;
   for (int row = 0; row < 64; ++row) {
     for (int chunk = 0; chunk < Tile::chunks; ++chunk) {
       const int offset = Tile::offset(row, chunk);
       EXPECT_EQ(offset % 16, 0);
       EXPECT_EQ(offset / Tile::bytes, row);
-      places.insert(offset);
-      // What a lane computes once, and what it adds.
+      offsets.insert(offset);
+      // A lane computes the address of chunk 0 or 1 once and steps from it.
       const auto first = static_cast<SharedAddress>(4096 + Tile::offset(row, chunk % 2));
       EXPECT_EQ(Tile::along(first, chunk / 2 * 2), static_cast<SharedAddress>(4096 + offset));
     }
   }
-  EXPECT_EQ(places.size(), 64u * Tile::chunks);
+  EXPECT_EQ(offsets.size(), 64u * Tile::chunks);
   for (int row = 0; row < 64; row += 8) {
     for (int chunk = 0; chunk < Tile::chunks; ++chunk) {
       std::set<int> banks;
@@ -35,12 +35,12 @@ void expect_places() {
   }
 }
 
-TEST(Swizzled, EveryChunkHasAPlaceAndEightRowsDifferInTheirBanks) {
-  expect_places<64>();
-  expect_places<96>();
-  expect_places<128>();
-  expect_places<192>();
-  expect_places<256>();
+TEST(Swizzled, IsAPermutationWithoutBankConflicts) {
+  expect_swizzle<64>();
+  expect_swizzle<96>();
+  expect_swizzle<128>();
+  expect_swizzle<192>();
+  expect_swizzle<256>();
 }
 
 template <int bucket, int count, int threads>

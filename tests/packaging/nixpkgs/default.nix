@@ -1,6 +1,7 @@
-# As much of nixpkgs' face as rocflash's flake uses. A package is nothing but its name: whatever is asked for is traced,
-# and what nixpkgs does not have under that name (the list below was looked up there) is an error. Derivations keep the
-# arguments that they were made from, so that a test can read them and run their phases.
+# A stub of the part of nixpkgs' interface that rocflash's flake uses. A package is only its name;
+# each request is traced, and a name that nixpkgs does not have (the lists below were checked
+# against it) is an error. Derivations keep their arguments, so that a test can read them and run
+# their phases.
 {
   system,
   config ? { },
@@ -9,9 +10,9 @@
 let
   package =
     name:
-    builtins.trace "asked for ${name}" {
+    builtins.trace "requested ${name}" {
       inherit name;
-      outPath = "/asked/${name}";
+      outPath = "/requested/${name}";
       override = changes: package "${name}.override{${toString (builtins.attrNames changes)}}";
     };
   packages = names: prefix: builtins.listToAttrs (map (name: { inherit name; value = package "${prefix}${name}"; }) names);
@@ -20,9 +21,11 @@ let
     cleanSource = source: source;
     concatMapStringsSep = between: change: list: builtins.concatStringsSep between (map change list);
     concatStringsSep = builtins.concatStringsSep;
+    fileContents = file: builtins.replaceStrings [ "\n" ] [ "" ] (builtins.readFile file);
     getDev = wanted: "${wanted}.dev";
     isList = builtins.isList;
     licenses = { mit = "MIT"; asl20 = "Apache-2.0"; };
+    optionalString = wanted: text: if wanted then text else "";
     makeLibraryPath = list: builtins.concatStringsSep ":" (map (wanted: "${wanted}/lib") list);
   };
 
@@ -47,7 +50,8 @@ let
     final:
     packages [ "bash" "cli11" "cmake" "dlpack" "dpkg" "fmt" "gcc13" "git" "gnumake" "gtest" "ninja" "nlohmann_json" "pkg-config" "shellcheck" "zstd" ] ""
     // {
-      inherit lib;
+      inherit lib config system;
+      addDriverRunpath.driverLink = "/run/opengl-driver";
       callPackage = callPackageWith final;
       llvmPackages_22 = packages [ "clang" "clang-tools" "clang-unwrapped" "lld" "llvm" ] "llvmPackages_22." // {
         stdenv.mkDerivation = mkDerivation "llvmPackages_22.stdenv";
@@ -56,14 +60,14 @@ let
       pythonPackagesExtensions = [ ];
       python3 = {
         interpreter = "python3";
-        outPath = "/asked/python3";
+        outPath = "/requested/python3";
         sitePackages = "lib/python3/site-packages";
         withPackages =
           choose:
           let
             chosen = map (package: "${package}") (choose final.python3Packages);
           in
-          { outPath = builtins.concatStringsSep " " ([ "/asked/python3.withPackages" ] ++ chosen); };
+          { outPath = builtins.concatStringsSep " " ([ "/requested/python3.withPackages" ] ++ chosen); };
       };
       python3Packages =
         let

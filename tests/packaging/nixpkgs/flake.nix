@@ -1,4 +1,4 @@
-# Stands in for nixpkgs where it cannot be reached: see default.nix.
+# A stub of nixpkgs: see default.nix.
 {
   outputs = _: { };
 }

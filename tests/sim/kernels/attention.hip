@@ -1,5 +1,5 @@
-// A plain attention forward, head dim 128, bf16, one wave for 32 queries: S^T = K Q^T so that P is
-// already laid out as the second product needs it. It is the simulator's yardstick, not a product.
+// Unmasked attention forward, head dim 128, bf16, one wave per 32 queries: S^T = K Q^T so that P is
+// already in the layout of the second product's operand. It benchmarks the simulator only.
 #include "device.h"
 
 using bf16x4 = __attribute__((ext_vector_type(4))) short;

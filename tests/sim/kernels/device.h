@@ -1,4 +1,4 @@
-// The few words device code of the tests needs; no HIP header is involved.
+// Attributes and builtins of the tests' device code; no HIP header is needed.
 #pragma once
 
 #define GLOBAL extern "C" __attribute__((global))

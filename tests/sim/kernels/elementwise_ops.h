@@ -1,6 +1,6 @@
 // Operations on one pair of inputs, included by the device code and by the test: the same
 // expression compiled for the GPU and for the host must give the same bits. x and y are 32-bit
-// words, fx and fy the same bits as floats made tame, sx and sy signed.
+// words, fx and fy the same bits as finite floats, sx and sy signed.
 ROCFLASH_OP(add_u32, x + y)
 ROCFLASH_OP(mul_u32, x* y)
 ROCFLASH_OP(mul_high, u32((u64(x) * y) >> 32))

@@ -1,4 +1,4 @@
-// A matrix product on whatever the target has: MFMA, WMMA, or dot products. One wave makes a 16x16
+// A GEMM on the target's MFMA, WMMA or dot product instructions. One wave computes a 16x16
 // tile; B is given transposed, so that both operands are read along k.
 #include "device.h"
 

@@ -1,4 +1,4 @@
-// Kernels that look at how they were launched.
+// Kernels that read their launch configuration.
 #include "device.h"
 
 GLOBAL void identities(u32* out) {
@@ -21,8 +21,8 @@ GLOBAL void dynamic_lds(u32* out) {
   out[tid()] = dynamic[bdim() - 1 - tid()];
 }
 
-// Every workgroup waits until all have arrived: later ones must be started beside earlier ones.
-GLOBAL void all_meet(u32* counter, u32* out, u32 groups) {
+// Every workgroup waits until all have arrived: later ones must become resident with earlier ones.
+GLOBAL void grid_barrier(u32* counter, u32* out, u32 groups) {
   if (tid() == 0) {
     __hip_atomic_fetch_add(counter, 1u, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT);
     while (__hip_atomic_load(counter, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_AGENT) < groups) {

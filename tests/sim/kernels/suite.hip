@@ -1,5 +1,5 @@
-// Kernels as real programs use the machine: all have the same arguments, two inputs, an output and
-// a count. Compiled at several optimisation levels for every target.
+// Kernels with typical access patterns: all have the same arguments, two inputs, an output and
+// a count. Compiled at several optimization levels for every target.
 #include "device.h"
 
 using bf16 = __bf16;
@@ -167,8 +167,8 @@ GLOBAL void atomic_totals(const u32* a, const u32* b, u32* out, u32 n) {
 GLOBAL void compare_and_swap_sum(const u32* a, const u32*, u32* out, u32 n) {
   const u32 i = gid();
   if (i >= n) return;
-  u32 seen = out[0];
-  while (!__hip_atomic_compare_exchange_strong(&out[0], &seen, seen + (a[i] & 0xff),
+  u32 expected = out[0];
+  while (!__hip_atomic_compare_exchange_strong(&out[0], &expected, expected + (a[i] & 0xff),
                                                __ATOMIC_RELAXED, __ATOMIC_RELAXED,
                                                __HIP_MEMORY_SCOPE_AGENT)) {
   }
@@ -202,7 +202,7 @@ constexpr i32 kBufferFlags = 0x31004000;
 #endif
 
 GLOBAL void buffer_bounds(const u32* a, const u32*, u32* out, u32 n) {
-  // Lanes beyond a descriptor's end read zeros, and their stores vanish.
+  // Out-of-range lanes of a buffer resource load zeros; their stores are dropped.
   auto in = __builtin_amdgcn_make_buffer_rsrc(const_cast<u32*>(a), 0, i32(n / 4 * 4), kBufferFlags);
   auto to = __builtin_amdgcn_make_buffer_rsrc(out, 0, i32(n / 2 * 4), kBufferFlags);
   const u32 v = __builtin_amdgcn_raw_buffer_load_b32(in, i32(gid() * 4), 0, 0);
@@ -250,7 +250,7 @@ GLOBAL BOUNDS(256)
   out[i] = r;
 }
 
-// --- bigger pieces ---------------------------------------------------------------------------
+// --- larger kernels --------------------------------------------------------------------------
 
 GLOBAL BOUNDS(256) void matrix_product(const u32* a, const u32* b, u32* out, u32) {
   // 16x16 of small integers, one element a work-item.

@@ -1,7 +1,7 @@
-"""Triton kernels nobody here compiles by hand: each entry knows its arguments and its NumPy answer.
+"""Kernels compiled by Triton: each entry has its arguments and its NumPy reference.
 
-They are compiled ahead of time for an AMD target and run on the simulator, so they show what another
-compiler makes of the same instruction set.
+They are compiled ahead of time for an AMD target and run on the simulator, so they show what
+another compiler makes of the same instruction set.
 """
 
 import numpy as np
@@ -116,8 +116,18 @@ def matmul(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexp
 
 
 @triton.jit
-def attention(q, k, v, out, L, scale, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-              CAUSAL: tl.constexpr):
+def attention(
+    q,
+    k,
+    v,
+    out,
+    L,
+    scale,
+    D: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    CAUSAL: tl.constexpr,
+):
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     d = tl.arange(0, D)
     base = tl.program_id(1) * L * D
@@ -168,7 +178,9 @@ def attend(q, k, v, causal):
 
 
 def cases(rng):
-    """(name, kernel, arguments, constants, grid, expected, tolerance, warps); 'out' arrays are last."""
+    """(name, kernel, arguments, constants, grid, expected, tolerance, warps); 'out' arrays are
+    last.
+    """
 
     def f32(*s):
         return rng.standard_normal(s).astype(np.float32)
@@ -183,33 +195,141 @@ def cases(rng):
     x, y = f32(n), f32(n)
     yield "add", add, [x, y, np.zeros(n, np.float32), n], {"BLOCK": 256}, (4,), x + y, 0, 4
     t = np.tanh(0.7978845608 * (x + 0.044715 * x**3))
-    yield "gelu", gelu, [x, np.zeros(n, np.float32), n], {"BLOCK": 256}, (4,), 0.5 * x * (1 + t), 1e-5, 4
+    yield (
+        "gelu",
+        gelu,
+        [x, np.zeros(n, np.float32), n],
+        {"BLOCK": 256},
+        (4,),
+        0.5 * x * (1 + t),
+        1e-5,
+        4,
+    )
     r = f32(5, 300)
     e = np.exp(r - r.max(1, keepdims=True))
-    yield "softmax", softmax, [r, np.zeros_like(r), 300], {"BLOCK": 512}, (5,), e / e.sum(1, keepdims=True), 1e-6, 4
+    yield (
+        "softmax",
+        softmax,
+        [r, np.zeros_like(r), 300],
+        {"BLOCK": 512},
+        (5,),
+        e / e.sum(1, keepdims=True),
+        1e-6,
+        4,
+    )
     w, b = f32(300), f32(300)
     norm = (r - r.mean(1, keepdims=True)) / np.sqrt(r.var(1, keepdims=True) + 1e-5)
-    yield "layer_norm", layer_norm, [r, w, b, np.zeros_like(r), 300], {"BLOCK": 512}, (5,), norm * w + b, 1e-4, 4
+    yield (
+        "layer_norm",
+        layer_norm,
+        [r, w, b, np.zeros_like(r), 300],
+        {"BLOCK": 512},
+        (5,),
+        norm * w + b,
+        1e-4,
+        4,
+    )
     h = f16(5, 300)
     rms = h / np.sqrt((h.astype(np.float32) ** 2).mean(1, keepdims=True) + 1e-6)
     yield "rms_norm", rms_norm, [h, np.zeros_like(h), 300], {"BLOCK": 512}, (5,), rms, 4e-3, 4
-    yield "row_sum", row_sum, [r, np.zeros(5, np.float32), 300], {"BLOCK": 128}, (5,), r.sum(1), 1e-4, 2
-    yield "row_argmax", row_argmax, [r, np.zeros(5, np.int32), 300], {"BLOCK": 512}, (5,), r.argmax(1), 0, 4
+    yield (
+        "row_sum",
+        row_sum,
+        [r, np.zeros(5, np.float32), 300],
+        {"BLOCK": 128},
+        (5,),
+        r.sum(1),
+        1e-4,
+        2,
+    )
+    yield (
+        "row_argmax",
+        row_argmax,
+        [r, np.zeros(5, np.int32), 300],
+        {"BLOCK": 512},
+        (5,),
+        r.argmax(1),
+        0,
+        4,
+    )
     z = ints(5, 300)
-    yield "running_sum", running_sum, [z, np.zeros_like(z), 300], {"BLOCK": 512}, (5,), z.cumsum(1), 0, 4
+    yield (
+        "running_sum",
+        running_sum,
+        [z, np.zeros_like(z), 300],
+        {"BLOCK": 512},
+        (5,),
+        z.cumsum(1),
+        0,
+        4,
+    )
     m = f32(64, 96)
-    yield "transpose", transpose, [m, np.zeros((96, 64), np.float32), 64, 96], {"BLOCK": 32}, (2, 3), m.T, 0, 4
+    yield (
+        "transpose",
+        transpose,
+        [m, np.zeros((96, 64), np.float32), 64, 96],
+        {"BLOCK": 32},
+        (2, 3),
+        m.T,
+        0,
+        4,
+    )
     v = ints(n)
-    yield "count_atomically", count_atomically, [v, np.zeros(16, np.int32), n], {"BLOCK": 256}, (4,), np.bincount(v & 15, minlength=16), 0, 4
-    yield "random_numbers", random_numbers, [np.zeros(n, np.float32), 42, n], {"BLOCK": 256}, (4,), philox_uniform(42, n), 1e-7, 4
+    yield (
+        "count_atomically",
+        count_atomically,
+        [v, np.zeros(16, np.int32), n],
+        {"BLOCK": 256},
+        (4,),
+        np.bincount(v & 15, minlength=16),
+        0,
+        4,
+    )
+    yield (
+        "random_numbers",
+        random_numbers,
+        [np.zeros(n, np.float32), 42, n],
+        {"BLOCK": 256},
+        (4,),
+        philox_uniform(42, n),
+        1e-7,
+        4,
+    )
     a, b = f16(64, 96), f16(96, 64)
     want = a.astype(np.float32) @ b.astype(np.float32)
-    yield "matmul_f16", matmul, [a, b, np.zeros((64, 64), np.float32), 64, 64, 96], {"BM": 32, "BN": 32, "BK": 32}, (2, 2), want, 2e-3, 4
+    yield (
+        "matmul_f16",
+        matmul,
+        [a, b, np.zeros((64, 64), np.float32), 64, 64, 96],
+        {"BM": 32, "BN": 32, "BK": 32},
+        (2, 2),
+        want,
+        2e-3,
+        4,
+    )
     ai, bi = f32(64, 64), f32(64, 64)
-    yield "matmul_f32", matmul, [ai, bi, np.zeros((64, 64), np.float32), 64, 64, 64], {"BM": 32, "BN": 32, "BK": 32}, (2, 2), ai @ bi, 2e-2, 4
+    yield (
+        "matmul_f32",
+        matmul,
+        [ai, bi, np.zeros((64, 64), np.float32), 64, 64, 64],
+        {"BM": 32, "BN": 32, "BK": 32},
+        (2, 2),
+        ai @ bi,
+        2e-2,
+        4,
+    )
     for causal in (False, True):
         q, k, vv = f16(2, 128, 64), f16(2, 128, 64), f16(2, 128, 64)
         want = attend(*(t.astype(np.float32) for t in (q, k, vv)), causal)
         name = "attention_causal" if causal else "attention"
         consts = {"D": 64, "BM": 64, "BN": 32, "CAUSAL": causal}
-        yield name, attention, [q, k, vv, np.zeros((2, 128, 64), np.float32), 128, 0.125], consts, (2, 2), want, 4e-3, 4
+        yield (
+            name,
+            attention,
+            [q, k, vv, np.zeros((2, 128, 64), np.float32), 128, 0.125],
+            consts,
+            (2, 2),
+            want,
+            4e-3,
+            4,
+        )

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Sets up an environment with Triton and NumPy once, then runs the kernels on the simulator.
-# Usage: run.sh ENVIRONMENT_DIRECTORY LIBAMDHIP64. Exits 77 (skipped) where nothing can be installed.
+# Usage: run.sh ENVIRONMENT_DIRECTORY LIBAMDHIP64
+# Exits with 77 (skipped) if Triton cannot be installed.
 set -eu
 environment=$1
 library=$2
