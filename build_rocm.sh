@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the library once and stamps a flash_attn wheel for one combination of versions: build_rocm.sh --help.
-# The work is done by packaging/build_rocm.py; this finds a Python that can run it.
+# Builds the library once and writes a stamped flash_attn wheel for one combination of versions:
+# build_rocm.sh --help.
+# packaging/build_rocm.py is the implementation; this script finds a Python for it.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -1,6 +1,6 @@
-# Nix users' door: the Python packages (rocflash and flash_attn), the library and command, a shell with ROCm's torch and all that
-# `make test` needs.
-# docs/install.md says what of this was built for real, and what was evaluated only.
+# The Nix flake: the Python packages (rocflash and flash_attn), the library and command, and a shell
+# with ROCm's torch and the dependencies of `make test`. docs/install.md states what was built, and
+# what was evaluated only.
 {
   description = "rocflash: exact attention on CPUs and GPUs";
 
@@ -13,7 +13,7 @@
       system = "x86_64-linux";
       pkgs = import nixpkgs {
         inherit system;
-        # torch for ROCm; who uses the overlay has a configuration of their own.
+        # torch for ROCm; users of the overlay have their own configuration.
         config.rocmSupport = true;
         overlays = [ self.overlays.default ];
       };
@@ -42,7 +42,7 @@
         verify = pkgs.runCommand "rocflash-verify" { nativeBuildInputs = [ pkgs.rocflash ]; } ''
           rocflash verify --device cpu > $out
         '';
-        # The packages as a Python environment sees them.
+        # The packages in a Python environment.
         python =
           pkgs.runCommand "rocflash-python"
             { nativeBuildInputs = [ (pkgs.python3.withPackages (packages: [ packages.rocflash ])) ]; }

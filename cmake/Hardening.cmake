@@ -1,10 +1,10 @@
-# What makes our own host code harder to misuse, where its cost cannot be measured: canaries on stacks, checked copies
-# of the C library, landing pads for indirect branches, tables that are read-only once the program is linked.
-# tests/install/hardening.cmake holds what is shipped to it.
+# Hardening of the host code without measurable cost: stack canaries, checked copies of the C
+# library, landing pads for indirect branches, read-only relocations. tests/install/hardening.cmake
+# checks the installed files.
 include(CheckCXXCompilerFlag)
 include(CheckCXXSourceCompiles)
 
-# Sanitizers check more and do not go together with checked copies, which need optimisation besides.
+# Sanitizers check more and are incompatible with checked copies, which also need optimization.
 if(ROCFLASH_SANITIZE)
   return()
 endif()
@@ -16,8 +16,8 @@ foreach(option fstack-protector-strong fcf-protection=full)
   endif()
 endforeach()
 
-# Level 3 checks copies into memory whose size only the running program knows; glibc has it from 2.34 on, and takes 2
-# for the most before.
+# Level 3 also checks copies to memory whose size is known only at run time; glibc has it from 2.34
+# on, and treats it as 2 before.
 if(CMAKE_BUILD_TYPE MATCHES "^(Release|RelWithDebInfo|MinSizeRel)$")
   set(CMAKE_REQUIRED_FLAGS "-O2 -Werror -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3")
   check_cxx_source_compiles("#include <cstring>\nint main() { return 0; }" ROCFLASH_HAS_FORTIFY_3)
@@ -29,4 +29,12 @@ if(CMAKE_BUILD_TYPE MATCHES "^(Release|RelWithDebInfo|MinSizeRel)$")
   target_compile_options(rocflash_options INTERFACE -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=${fortify})
 endif()
 
-target_link_options(rocflash_options INTERFACE -Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack)
+# mingw-w64 has the functions of canaries and checked copies in GCC's libssp, which this option
+# links. LLD sets the flags for randomized addresses and non-executable data by default.
+if(WIN32)
+  target_link_options(rocflash_options INTERFACE -fstack-protector-strong)
+  # Two builds have the same bytes.
+  target_link_options(rocflash_options INTERFACE -Wl,--no-insert-timestamp)
+else()
+  target_link_options(rocflash_options INTERFACE -Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack)
+endif()

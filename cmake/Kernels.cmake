@@ -1,20 +1,32 @@
-# Compiles kernels/ for GPUs and makes the catalogue that the library carries (src/gpu/catalogue.hpp).
+# Compiles kernels/ for GPUs and generates the catalog of the library (src/gpu/catalog.hpp).
 #
-#   kernels/table --this--> unit.cpp --clang--> unit.s   --assemble.sh--> gfx1100.co --compress--> gfx1100.zst
-#                                               unit.ptx --join_ptx.sh--> sm_80.ptx  --compress--> sm_80.zst
+#   kernels/table  --this file-->                  unit.cpp
+#   unit.cpp       --clang-->                      unit.s (AMD) or unit.ptx (NVIDIA)
+#   unit.s         --assemble.sh--> gfx1100.co     --compress--> gfx1100.zst
+#   unit.ptx       --join_ptx.sh--> sm_80.ptx      --compress--> sm_80.zst
 #
-# A unit is one line of kernels/table/kernels.inc, or its lines of several dtypes, for one family; each member of the family gets a module of its own.
-# Stock clang does all of it, whatever compiles the host's code: no ROCm, no CUDA toolkit. What lies in
-# <build>/kernels is made only when something it depends on changed.
+# A cross build does not repeat this: ROCFLASH_KERNELS_FROM names a build for this machine, whose
+# compressed kernels it embeds.
+#
+# A unit is one line of kernels/table/kernels.inc, or its lines of several dtypes, for one family;
+# each member of the family has a separate module. Stock clang compiles all of them, independent of
+# the host compiler, without ROCm and CUDA toolkit. The files in <build>/kernels are rebuilt only if
+# a dependency changed.
 set(ROCFLASH_GPU_ARCHS "" CACHE STRING
   "GPU architectures to compile kernels for: all, none, a list such as gfx942;gfx1100;sm_80, or native: those of this machine's GPUs, to try out and not to install (default: all; none with sanitizers)")
+set(ROCFLASH_KERNELS_FROM "" CACHE PATH
+  "A build directory of these sources whose kernels are embedded instead of compiling them, for cross builds")
+set(ROCFLASH_ZSTD_SOURCE "" CACHE PATH
+  "A directory with zstd.c and zstd.h, zstd's sources in one file, which are compiled instead of searching libzstd.a")
 
-# kernels/table says which families and kernels there are. Sets kernel_families, then for each family
-# kernel_members_<family>, kernel_vendor_<family>, kernel_layer_<family>, kernel_flags_<family> and kernel_like_<family>; and
-# kernel_schedules, kernel_units: the lines' columns with | between, dtypes, families and buckets as "a+b".
+# kernels/table defines the families and kernels. Sets kernel_families, then for each family
+# kernel_members_<family>, kernel_vendor_<family>, kernel_layer_<family>, kernel_flags_<family> and
+# kernel_delta_base_<family>; and kernel_schedules, kernel_units: the lines' columns with | between,
+# dtypes, families and buckets as "a+b".
 function(rocflash_read_kernel_table)
   set(table ${PROJECT_SOURCE_DIR}/kernels/table)
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table}/families.inc ${table}/kernels.inc)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table}/devices.inc ${table}/families.inc
+    ${table}/kernels.inc)
   # A line "ROCFLASH_NAME(a, "b", c)" as the list a;b;c.
   macro(rocflash_columns line)
     string(REGEX REPLACE "^[A-Z_]+\\((.*)\\)$" "\\1" columns "${line}")
@@ -23,7 +35,7 @@ function(rocflash_read_kernel_table)
   endmacro()
 
   set(families "")
-  file(STRINGS ${table}/families.inc additions REGEX "^ROCFLASH_ADDITION\\(")
+  file(STRINGS ${table}/families.inc additions REGEX "^ROCFLASH_FAMILY_EXTENSION\\(")
   file(STRINGS ${table}/families.inc lines REGEX "^ROCFLASH_FAMILY\\(")
   foreach(line ${lines})
     rocflash_columns("${line}")
@@ -31,10 +43,11 @@ function(rocflash_read_kernel_table)
     if(vendor STREQUAL "amd")
       set(flags --target=amdgcn-amd-amdhsa -nogpulib -mcpu=${target} -mcode-object-version=${version})
     elseif(additions MATCHES "\\(${id},")
-      # As CUDA, which knows launch bounds and parameters in place. -Wconsumed: see kernels/tile/sm90.hpp.
+      # Compiled as CUDA, which has launch bounds and grid constants. -Wconsumed: see
+      # kernels/tile/sm90.hpp.
       set(flags -x cuda --cuda-device-only -nocudainc -nocudalib --cuda-gpu-arch=${target}
         --cuda-feature=+ptx${version} -Wconsumed)
-      set(kernel_addition_${id} TRUE PARENT_SCOPE)
+      set(kernel_extension_${id} TRUE PARENT_SCOPE)
     else()
       set(flags --target=nvptx64-nvidia-cuda -nogpulib -march=${target}
         -Xclang -target-feature -Xclang +ptx${version})
@@ -45,13 +58,13 @@ function(rocflash_read_kernel_table)
     set(kernel_layer_${id} ${layer} PARENT_SCOPE)
     set(kernel_flags_${id} ${flags} PARENT_SCOPE)
   endforeach()
-  file(STRINGS ${table}/families.inc lines REGEX "^ROCFLASH_LIKENESS\\(")
+  file(STRINGS ${table}/families.inc lines REGEX "^ROCFLASH_DELTA_BASE\\(")
   foreach(line ${lines})
     rocflash_columns("${line}")
     list(POP_FRONT columns family like)
-    set(kernel_like_${family} ${like} PARENT_SCOPE)
+    set(kernel_delta_base_${family} ${like} PARENT_SCOPE)
   endforeach()
-  file(STRINGS ${table}/families.inc lines REGEX "^ROCFLASH_MEMBER\\(")
+  file(STRINGS ${table}/devices.inc lines REGEX "^ROCFLASH_MEMBER\\(")
   foreach(line ${lines})
     rocflash_columns("${line}")
     list(POP_FRONT columns family arch)
@@ -77,7 +90,7 @@ function(rocflash_read_kernel_table)
     list(POP_FRONT columns operation dtype variant set)
     string(REPLACE "|" "+" set "${set}")
     list(JOIN columns "+" buckets)
-    # Lines that differ in nothing but their dtype are one unit: they share what the compiler reads.
+    # Lines that differ only in their dtype are one unit, so that headers are parsed once.
     set(key "${operation}|${variant}|${set}|${buckets}")
     if(key IN_LIST units)
       string(APPEND "dtypes_of_${key}" "+${dtype}")
@@ -96,14 +109,14 @@ endfunction()
 
 rocflash_read_kernel_table()
 
-# rocflash_in_set(result set family): whether a set of families, as kernels.inc writes them, has this one. Families
-# that add kernels to another one's are in sets that name them, and in no others.
+# rocflash_in_set(result set family): whether a set of families of kernels.inc contains this one.
+# Families that extend another family are only in sets that name them.
 function(rocflash_in_set result set family)
   string(REPLACE "+" ";" names "${set}")
   set(found FALSE)
   foreach(name ${names})
     if(name STREQUAL family OR
-        (NOT kernel_addition_${family} AND (name STREQUAL "all" OR name STREQUAL kernel_vendor_${family})))
+        (NOT kernel_extension_${family} AND (name STREQUAL "all" OR name STREQUAL kernel_vendor_${family})))
       set(found TRUE)
     elseif(NOT name MATCHES "^(all|amd|nvidia)$" AND NOT name IN_LIST kernel_families)
       message(FATAL_ERROR "kernels/table/kernels.inc names the family ${name}; families.inc has ${kernel_families}")
@@ -112,40 +125,38 @@ function(rocflash_in_set result set family)
   set(${result} ${found} PARENT_SCOPE)
 endfunction()
 
-# Only clang ever sees this code, so its extensions are no matter for a warning.
+# Only clang compiles this code, so its extensions need no warning.
 set(kernel_flags_common
   -std=c++20 -O3 -ffreestanding -fno-exceptions -fno-rtti -fno-threadsafe-statics
   -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion $<$<BOOL:${ROCFLASH_WERROR}>:-Werror>
   -isystem ${PROJECT_SOURCE_DIR}/kernels/freestanding -I${PROJECT_SOURCE_DIR}/kernels -I${PROJECT_SOURCE_DIR}/src)
 
-# Sets kernel_tools_missing to what is not there, in words.
+# Sets kernel_tools_missing to a text that names the missing tools.
 function(rocflash_find_kernel_tools)
   set(missing "")
-  set(llvm HINTS /usr/lib/llvm-22/bin)
-  find_program(ROCFLASH_KERNEL_COMPILER NAMES clang++-22 clang++ ${llvm} DOC "clang 22 or newer, for kernels")
-  find_program(ROCFLASH_KERNEL_LINKER NAMES ld.lld-22 ld.lld ${llvm} DOC "LLVM's linker, for kernels")
   find_program(ROCFLASH_BASH NAMES bash)
-  find_path(ROCFLASH_ZSTD_INCLUDE zstd.h)
-  find_library(ROCFLASH_ZSTD_LIBRARY libzstd.a DOC "zstd as a static library: the kernels' compression")
+  rocflash_find_zstd()
+  set(given "")
+  foreach(tool COMPILER LINKER)
+    if(ROCFLASH_KERNEL_${tool})
+      list(APPEND given ROCFLASH_KERNEL_${tool}=${ROCFLASH_KERNEL_${tool}})
+    endif()
+  endforeach()
+  # The packaging and scripts/setup.sh call the same script, so that they find the same tools.
+  execute_process(COMMAND ${CMAKE_COMMAND} -E env ${given} sh ${PROJECT_SOURCE_DIR}/kernels/build/llvm.sh
+    OUTPUT_VARIABLE found)
+  string(REGEX MATCHALL "[^\n]+" lines "${found}")
+  foreach(line ${lines})
+    if(line MATCHES "^missing (.*)")
+      list(APPEND missing "${CMAKE_MATCH_1}")
+    elseif(line MATCHES "^compiler (.*)")
+      set(ROCFLASH_KERNEL_COMPILER "${CMAKE_MATCH_1}" CACHE FILEPATH "clang 22 or newer, for kernels" FORCE)
+    elseif(line MATCHES "^linker (.*)")
+      set(ROCFLASH_KERNEL_LINKER "${CMAKE_MATCH_1}" CACHE FILEPATH "LLVM's linker, for kernels" FORCE)
+    endif()
+  endforeach()
   mark_as_advanced(ROCFLASH_KERNEL_COMPILER ROCFLASH_KERNEL_LINKER ROCFLASH_BASH ROCFLASH_ZSTD_INCLUDE
     ROCFLASH_ZSTD_LIBRARY)
-  if(ROCFLASH_KERNEL_COMPILER)
-    execute_process(COMMAND ${ROCFLASH_KERNEL_COMPILER} -dumpversion OUTPUT_VARIABLE version
-      OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-    execute_process(COMMAND ${ROCFLASH_KERNEL_COMPILER} --print-targets OUTPUT_VARIABLE known ERROR_QUIET)
-    if(NOT version)
-      list(APPEND missing "clang 22 (${ROCFLASH_KERNEL_COMPILER} does not run)")
-    elseif(version VERSION_LESS 22)
-      list(APPEND missing "clang 22 (${ROCFLASH_KERNEL_COMPILER} is ${version})")
-    elseif(NOT known MATCHES "amdgcn" OR NOT known MATCHES "nvptx64")
-      list(APPEND missing "clang 22 with the targets amdgcn and nvptx64 (${ROCFLASH_KERNEL_COMPILER} lacks them)")
-    endif()
-  else()
-    list(APPEND missing "clang 22")
-  endif()
-  if(NOT ROCFLASH_KERNEL_LINKER)
-    list(APPEND missing "ld.lld of LLVM 22")
-  endif()
   if(NOT ROCFLASH_BASH)
     list(APPEND missing "bash")
   endif()
@@ -156,10 +167,25 @@ function(rocflash_find_kernel_tools)
   set(kernel_tools_missing "${missing}" PARENT_SCOPE)
 endfunction()
 
-# rocflash_native_archs(result): the architectures of this machine's GPUs, as far as there are kernels for them; else none.
+# Sets ROCFLASH_ZSTD_INCLUDE and ROCFLASH_ZSTD_LIBRARY.
+function(rocflash_find_zstd)
+  if(ROCFLASH_ZSTD_SOURCE)
+    if(NOT TARGET rocflash_zstd)
+      add_library(rocflash_zstd STATIC ${ROCFLASH_ZSTD_SOURCE}/zstd.c)
+      target_compile_options(rocflash_zstd PRIVATE -w)
+    endif()
+    set(ROCFLASH_ZSTD_INCLUDE ${ROCFLASH_ZSTD_SOURCE} CACHE PATH "" FORCE)
+    set(ROCFLASH_ZSTD_LIBRARY rocflash_zstd CACHE STRING "" FORCE)
+    return()
+  endif()
+  find_path(ROCFLASH_ZSTD_INCLUDE zstd.h)
+  find_library(ROCFLASH_ZSTD_LIBRARY libzstd.a DOC "zstd as a static library: the kernels' compression")
+endfunction()
+
+# rocflash_native_archs(result): the architectures of this machine's GPUs that have kernels.
 function(rocflash_native_archs result)
-  execute_process(COMMAND sh ${PROJECT_SOURCE_DIR}/kernels/build/native.sh OUTPUT_VARIABLE told COMMAND_ERROR_IS_FATAL ANY)
-  string(REGEX MATCHALL "[^\n]+" lines "${told}")
+  execute_process(COMMAND sh ${PROJECT_SOURCE_DIR}/kernels/build/native.sh OUTPUT_VARIABLE found COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCHALL "[^\n]+" lines "${found}")
   set(here "")
   set(others "")
   foreach(line ${lines})
@@ -167,7 +193,7 @@ function(rocflash_native_archs result)
     set(served FALSE)
     foreach(family ${kernel_families})
       if(gpu STREQUAL kernel_vendor_${family})
-        # One text of PTX serves all generations; the additions are for some of them.
+        # One PTX file runs on all generations; family extensions are for some of them.
         list(APPEND here ${kernel_members_${family}})
         set(served TRUE)
       elseif(gpu IN_LIST kernel_members_${family})
@@ -193,7 +219,23 @@ function(rocflash_native_archs result)
   set(${result} ${here} PARENT_SCOPE)
 endfunction()
 
-# Sets kernel_archs to the architectures to build, in the catalogue's order.
+# The build for the CPU alone, which is an error if kernels were requested, or if this machine could
+# use them.
+function(rocflash_without_kernel_tools)
+  set(remedy "scripts/setup.sh installs them (docs/install.md); ROCFLASH_GPU_ARCHS=none builds for the CPU only.")
+  if(ROCFLASH_GPU_ARCHS AND NOT ROCFLASH_GPU_ARCHS STREQUAL "native")
+    message(FATAL_ERROR "ROCFLASH_GPU_ARCHS is ${ROCFLASH_GPU_ARCHS}, but GPU kernels need ${kernel_tools_missing}. ${remedy}")
+  endif()
+  execute_process(COMMAND sh ${PROJECT_SOURCE_DIR}/kernels/build/native.sh --signs OUTPUT_VARIABLE found
+    OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  if(found)
+    string(REPLACE "\n" ", " found "${found}")
+    message(FATAL_ERROR "This machine has a GPU or its driver (${found}), but GPU kernels need ${kernel_tools_missing}. ${remedy}")
+  endif()
+  message(WARNING "CPU ONLY: this build has no GPU kernels, because they need ${kernel_tools_missing}. ${remedy}")
+endfunction()
+
+# Sets kernel_archs to the architectures to build, in the catalog's order.
 function(rocflash_choose_kernel_archs)
   set(known "")
   foreach(family ${kernel_families})
@@ -229,26 +271,78 @@ function(rocflash_choose_kernel_archs)
   endif()
   if(chosen)
     rocflash_find_kernel_tools()
-    if(kernel_tools_missing AND ROCFLASH_GPU_ARCHS AND NOT ROCFLASH_GPU_ARCHS STREQUAL "native")
-      message(FATAL_ERROR "ROCFLASH_GPU_ARCHS is ${ROCFLASH_GPU_ARCHS}, but kernels need ${kernel_tools_missing}")
-    elseif(kernel_tools_missing)
-      message(WARNING "This build is for the CPU alone: kernels for GPUs need ${kernel_tools_missing}. "
-        "ROCFLASH_GPU_ARCHS=none says that this is meant.")
+    if(kernel_tools_missing)
+      rocflash_without_kernel_tools()
       set(chosen "")
     endif()
   endif()
   set(kernel_archs ${chosen} PARENT_SCOPE)
 endfunction()
 
-rocflash_choose_kernel_archs()
-set(kernel_directory ${PROJECT_BINARY_DIR}/kernels)
+# Sets kernel_archs, kernel_directory and kernel_outputs to those of ROCFLASH_KERNELS_FROM.
+function(rocflash_take_kernels)
+  set(directory ${ROCFLASH_KERNELS_FROM}/kernels)
+  set(list ${directory}/include/targets.inc)
+  if(NOT EXISTS ${list})
+    message(FATAL_ERROR "ROCFLASH_KERNELS_FROM is ${ROCFLASH_KERNELS_FROM}, which has no kernels/include/targets.inc")
+  endif()
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${list})
+  file(STRINGS ${list} lines REGEX "^ROCFLASH_TARGET\\(")
+  set(archs "")
+  set(outputs "")
+  foreach(line ${lines})
+    string(REGEX REPLACE "^ROCFLASH_TARGET\\(([a-z0-9_]+),.*" "\\1" arch ${line})
+    list(APPEND archs ${arch})
+    list(APPEND outputs ${directory}/${arch}.zst)
+  endforeach()
+  foreach(output ${outputs})
+    if(NOT EXISTS ${output})
+      message(FATAL_ERROR "${output} does not exist; build rocflash_kernels in ${ROCFLASH_KERNELS_FROM}")
+    endif()
+  endforeach()
+  rocflash_find_zstd()
+  if(archs AND (NOT ROCFLASH_ZSTD_INCLUDE OR NOT ROCFLASH_ZSTD_LIBRARY))
+    message(FATAL_ERROR "GPU kernels need libzstd.a with its header for the target; ROCFLASH_ZSTD_SOURCE names its sources")
+  endif()
+  set(kernel_archs ${archs} PARENT_SCOPE)
+  set(kernel_directory ${directory} PARENT_SCOPE)
+  set(kernel_outputs ${outputs} PARENT_SCOPE)
+endfunction()
+
+if(ROCFLASH_KERNELS_FROM)
+  rocflash_take_kernels()
+elseif(WIN32 AND CMAKE_CROSSCOMPILING AND NOT ROCFLASH_GPU_ARCHS STREQUAL "none")
+  message(FATAL_ERROR "A cross build for Windows takes its kernels from the build that ROCFLASH_KERNELS_FROM names; "
+    "ROCFLASH_GPU_ARCHS=none builds for the CPU only")
+else()
+  rocflash_choose_kernel_archs()
+  set(kernel_directory ${PROJECT_BINARY_DIR}/kernels)
+  set(kernel_outputs "") # what the catalog embeds
+endif()
 set(kernel_scripts ${PROJECT_SOURCE_DIR}/kernels/build)
 set(kernel_table "")     # lines of targets.inc
 set(kernel_modules "")   # "arch:file" for the report
-set(kernel_outputs "")   # what the catalogue embeds
 
-# rocflash_compile_unit(family unit result): writes the source of one line for one family and compiles it; sets
-# result to what comes out, or to nothing where the family does not have these kernels.
+# The header of an operation's schedule on a family, or nothing.
+function(rocflash_schedule_of family operation result)
+  set(header "")
+  foreach(schedule ${kernel_schedules})
+    string(REPLACE "|" ";" columns "${schedule}")
+    list(POP_FRONT columns scheduled set candidate)
+    rocflash_in_set(matches "${set}" ${family})
+    if(scheduled STREQUAL operation AND matches)
+      if(header)
+        message(FATAL_ERROR "kernels/table/kernels.inc has two schedules for ${operation} on ${family}")
+      endif()
+      set(header ${candidate})
+    endif()
+  endforeach()
+  set(${result} "${header}" PARENT_SCOPE)
+endfunction()
+
+# rocflash_compile_unit(family unit result): generates the source of one unit for one family and
+# compiles it. Sets result to the output file, or to nothing if the family does not have these
+# kernels.
 function(rocflash_compile_unit family unit result)
   set(${result} "" PARENT_SCOPE)
   string(REPLACE "|" ";" columns "${unit}")
@@ -257,18 +351,7 @@ function(rocflash_compile_unit family unit result)
   if(NOT wanted)
     return()
   endif()
-  set(header "")
-  foreach(schedule ${kernel_schedules})
-    string(REPLACE "|" ";" columns "${schedule}")
-    list(POP_FRONT columns scheduled set candidate)
-    rocflash_in_set(suits "${set}" ${family})
-    if(scheduled STREQUAL operation AND suits)
-      if(header)
-        message(FATAL_ERROR "kernels/table/kernels.inc has two schedules for ${operation} on ${family}")
-      endif()
-      set(header ${candidate})
-    endif()
-  endforeach()
+  rocflash_schedule_of(${family} ${operation} header)
   if(NOT header)
     message(FATAL_ERROR "kernels/table/kernels.inc has ${operation} kernels for ${family}, but no schedule")
   endif()
@@ -319,7 +402,7 @@ endfunction()
 foreach(family ${kernel_families})
   set(built_${family} "")
   foreach(arch ${kernel_members_${family}})
-    if(arch IN_LIST kernel_archs)
+    if(arch IN_LIST kernel_archs AND NOT ROCFLASH_KERNELS_FROM)
       list(APPEND built_${family} ${arch})
     endif()
   endforeach()
@@ -342,14 +425,15 @@ foreach(family ${kernel_families})
 
   list(GET members 0 first_member)
   foreach(arch ${members})
-    # What it is a copy of with other flags, and what it is packed as the difference from: itself where there is none.
+    # The module that it is a copy of with other flags, and the delta base of its compression; by
+    # default itself.
     set(copied "")
     set(base ${arch})
     if(is_amd AND NOT arch STREQUAL first_member)
       set(base ${first_member})
       set(copied ${kernel_directory}/${base}.co)
-    elseif(is_amd AND built_${kernel_like_${family}})
-      list(GET built_${kernel_like_${family}} 0 base)
+    elseif(is_amd AND built_${kernel_delta_base_${family}})
+      list(GET built_${kernel_delta_base_${family}} 0 base)
     endif()
     set(difference_from "")
     if(NOT base STREQUAL arch)
@@ -384,33 +468,40 @@ foreach(family ${kernel_families})
   endforeach()
 endforeach()
 
-list(LENGTH kernel_archs kernel_count)
-file(CONFIGURE OUTPUT ${kernel_directory}/include/targets.inc @ONLY CONTENT [[
-// Written by cmake/Kernels.cmake: what the catalogue carries.
+if(NOT ROCFLASH_KERNELS_FROM)
+  list(LENGTH kernel_archs kernel_count)
+  file(CONFIGURE OUTPUT ${kernel_directory}/include/targets.inc @ONLY CONTENT [[
+// Written by cmake/Kernels.cmake: what the catalog carries.
 #undef ROCFLASH_TARGETS
 #define ROCFLASH_TARGETS @kernel_count@
 #ifdef ROCFLASH_TARGET
 @kernel_table@#endif
 ]])
+endif()
 
-add_library(rocflash_catalogue OBJECT ${PROJECT_SOURCE_DIR}/src/gpu/catalogue.cpp ${PROJECT_SOURCE_DIR}/src/gpu/ptx.cpp)
-target_include_directories(rocflash_catalogue
+add_library(rocflash_catalog OBJECT ${PROJECT_SOURCE_DIR}/src/gpu/catalog.cpp ${PROJECT_SOURCE_DIR}/src/gpu/ptx.cpp)
+target_include_directories(rocflash_catalog
   PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/kernels PRIVATE ${kernel_directory}/include)
-target_link_libraries(rocflash_catalogue PRIVATE rocflash_options)
+target_link_libraries(rocflash_catalog PRIVATE rocflash_options)
 if(kernel_archs)
+  target_compile_definitions(rocflash_catalog PRIVATE ROCFLASH_KERNELS="${kernel_directory}"
+    ROCFLASH_EMBED_HEADER="platform/${rocflash_platform}/embed.hpp")
+  target_include_directories(rocflash_catalog SYSTEM PRIVATE ${ROCFLASH_ZSTD_INCLUDE})
+  target_link_libraries(rocflash_catalog INTERFACE ${ROCFLASH_ZSTD_LIBRARY})
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/gpu/catalog.cpp PROPERTIES OBJECT_DEPENDS "${kernel_outputs}")
   list(JOIN kernel_archs " " names)
+endif()
+if(kernel_archs AND ROCFLASH_KERNELS_FROM)
+  message(STATUS "Kernels for ${names}, from ${ROCFLASH_KERNELS_FROM}")
+elseif(kernel_archs)
   message(STATUS "Kernels for ${names}, by ${ROCFLASH_KERNEL_COMPILER}")
   add_executable(rocflash_compress ${kernel_scripts}/compress.cpp)
   target_include_directories(rocflash_compress SYSTEM PRIVATE ${ROCFLASH_ZSTD_INCLUDE})
   target_link_libraries(rocflash_compress PRIVATE rocflash_options ${ROCFLASH_ZSTD_LIBRARY})
   add_custom_target(rocflash_kernels DEPENDS ${kernel_outputs})
-  add_dependencies(rocflash_catalogue rocflash_kernels)
-  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/gpu/catalogue.cpp PROPERTIES OBJECT_DEPENDS "${kernel_outputs}")
-  target_compile_definitions(rocflash_catalogue PRIVATE ROCFLASH_KERNELS="${kernel_directory}")
-  target_include_directories(rocflash_catalogue SYSTEM PRIVATE ${ROCFLASH_ZSTD_INCLUDE})
-  target_link_libraries(rocflash_catalogue INTERFACE ${ROCFLASH_ZSTD_LIBRARY})
+  add_dependencies(rocflash_catalog rocflash_kernels)
 
-  # The report is for people and tests; a build without either's needs does without the JSON library.
+  # The report is for people and tests; a build without the JSON library omits it.
   find_package(nlohmann_json QUIET)
   if(nlohmann_json_FOUND)
     add_executable(rocflash_kernel_reporter ${kernel_scripts}/report.cpp)

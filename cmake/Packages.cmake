@@ -1,15 +1,16 @@
-# Debian packages by CPack: librocflash0, librocflash-dev and rocflash, cut from the components of cmake/Install.cmake.
+# Debian packages with CPack: librocflash0, librocflash-dev and rocflash, from the components of
+# cmake/Install.cmake.
 #   cpack -G DEB --config build/CPackConfig.cmake -B directory
-# The library lies in /usr/lib, not in the multiarch folder, because that is where a build without a prefix of /usr puts
-# it; the packages are for one architecture at a time.
-if(NOT PROJECT_IS_TOP_LEVEL OR ROCFLASH_SANITIZE OR NOT ROCFLASH_BUILD_CLI)
+# The library is in /usr/lib, not in the multiarch directory, like the builds with other prefixes;
+# the packages are for one architecture at a time.
+if(NOT PROJECT_IS_TOP_LEVEL OR ROCFLASH_SANITIZE OR NOT ROCFLASH_BUILD_CLI OR WIN32)
   return()
 endif()
 
 set(ROCFLASH_DEB_MAINTAINER "rocflash developers <maintainers@rocflash.invalid>" CACHE STRING
-  "Who stands in the Maintainer field of the Debian packages")
+  "The Maintainer field of the Debian packages")
 
-# Debian wants these in each package; a plain `make install` has no use for them.
+# Debian requires these in each package; `make install` does not need them.
 set(debian_directory ${PROJECT_BINARY_DIR}/debian)
 configure_file(packaging/debian/changelog.in ${debian_directory}/changelog.Debian @ONLY)
 find_program(ROCFLASH_GZIP gzip)
@@ -18,7 +19,7 @@ if(NOT ROCFLASH_GZIP)
   return()
 endif()
 execute_process(COMMAND ${ROCFLASH_GZIP} -9nkf ${debian_directory}/changelog.Debian COMMAND_ERROR_IS_FATAL ANY)
-configure_file(packaging/debian/rocflash.1 ${debian_directory}/rocflash.1 COPYONLY)
+configure_file(${PROJECT_BINARY_DIR}/rocflash.1 ${debian_directory}/rocflash.1 COPYONLY)
 execute_process(COMMAND ${ROCFLASH_GZIP} -9nkf ${debian_directory}/rocflash.1 COMMAND_ERROR_IS_FATAL ANY)
 set(debian_packages_library librocflash${PROJECT_VERSION_MAJOR})
 set(debian_packages_development librocflash-dev)
@@ -32,12 +33,15 @@ install(FILES ${debian_directory}/rocflash.1.gz DESTINATION share/man/man1 COMPO
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME rocflash)
 set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
+if(repository_address)
+  set(CPACK_PACKAGE_HOMEPAGE_URL ${repository_address}) # the field Homepage
+endif()
 set(CPACK_PACKAGE_CONTACT ${ROCFLASH_DEB_MAINTAINER})
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
   OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
-set(CPACK_COMPONENTS_ALL library development command documents debian_library debian_development debian_command)
+set(CPACK_COMPONENTS_ALL library development command completions documents debian_library debian_development debian_command)
 set(CPACK_COMPONENTS_GROUPING ONE_PER_GROUP)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
@@ -52,9 +56,9 @@ set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME ${debian_packages_library})
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/packaging/debian/triggers)
-set(CPACK_DEBIAN_LIBRARY_DESCRIPTION "The library: attention, forward and backward, behind a C ABI: on x86-64 CPUs,
+set(CPACK_DEBIAN_LIBRARY_DESCRIPTION "The library: attention, forward and backward, with a C ABI: on x86-64 CPUs,
 and on AMD and NVIDIA GPUs through the driver that is installed. Every option
-is honoured or refused by name, never approximated.")
+is honored or rejected by name, never approximated.")
 
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME librocflash-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
@@ -76,3 +80,4 @@ foreach(group library development command)
   cpack_add_component(debian_${group} GROUP ${group})
 endforeach()
 cpack_add_component(documents GROUP development)
+cpack_add_component(completions GROUP command)

@@ -1,4 +1,5 @@
-# FlashAttention-3's interface (flash_attn_interface, flash_attn_3) over nix/python.nix; apart, as its wheel is.
+# FlashAttention-3's interface (flash_attn_interface, flash_attn_3) over nix/python.nix; a separate
+# package, like its wheel.
 {
   lib,
   buildPythonPackage,

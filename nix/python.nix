@@ -1,4 +1,5 @@
-# The Python packages rocflash and flash_attn over the library of nix/library.nix, for python3.withPackages.
+# The Python packages rocflash and flash_attn over the library of nix/library.nix, for
+# python3.withPackages.
 {
   lib,
   buildPythonPackage,
@@ -9,7 +10,7 @@
 }:
 buildPythonPackage {
   pname = "rocflash";
-  version = "0.1.0";
+  version = lib.fileContents ../VERSION;
   format = "other";
   src = lib.cleanSource ./..;
 
@@ -18,7 +19,8 @@ buildPythonPackage {
     torch
   ];
 
-  # The modules with their metadata, as a wheel has them; the compiled files are the library's own.
+  # The modules with their metadata, as in a wheel; the compiled files are links into the library
+  # package.
   installPhase = ''
     runHook preInstall
     site=$out/${python.sitePackages}
@@ -27,6 +29,9 @@ buildPythonPackage {
     mkdir -p $site/rocflash/lib $site/rocflash/bin
     ln -s ${library}/lib/librocflash.so.0 $site/rocflash/lib/librocflash.so.0
     ln -s ${library}/bin/rocflash $site/rocflash/bin/rocflash
+    # In a profile, the package has the command as well.
+    mkdir -p $out/bin
+    ln -s ${library}/bin/rocflash $out/bin/rocflash
     runHook postInstall
   '';
 

@@ -1,5 +1,5 @@
-# A shell for work on and with rocflash: all that `make test` needs; Python with ROCm's torch, flash_attn and pip; ROCm's libraries, and
-# the variables that builds for ROCm look at.
+# The development shell: dependencies of `make test`, Python with ROCm's torch, flash_attn and pip,
+# ROCm's libraries, and the environment variables of ROCm builds.
 {
   lib,
   llvmPackages_22,
@@ -32,9 +32,10 @@ let
     nlohmann_json
     (zstd.override { enableStatic = true; })
   ];
-  # The scripts call LLVM's tools as Debian does, with the version in the name. Under that name the compiler is the plain
-  # one, for kernels: the wrapper's options are meant for the host, which CC and CXX serve.
-  names = runCommand "llvm-names" { } ''
+  # The scripts call LLVM's tools by Debian's names, which have the version. Under that name the
+  # compiler is the unwrapped one, for kernels: the wrapper's options are for the host, which uses
+  # CC and CXX.
+  versioned-tools = runCommand "llvm-names" { } ''
     mkdir -p $out/bin
     for tool in clang clang++; do
       ln -s ${llvmPackages_22.clang-unwrapped}/bin/$tool $out/bin/$tool-22
@@ -44,7 +45,8 @@ let
       ln -s ${llvmPackages_22.clang-tools}/bin/$tool $out/bin/$tool-22
     done
   '';
-  # What `python` is in the shell. torch is ROCm's where nixpkgs is configured with rocmSupport, as the flake does.
+  # The shell's `python`. torch is ROCm's if nixpkgs is configured with rocmSupport, as in the
+  # flake.
   python = python3.withPackages (packages: [
     packages.einops
     packages.packaging
@@ -73,7 +75,7 @@ mkShell.override { stdenv = llvmPackages_22.stdenv; } {
     git
     gnumake
     llvmPackages_22.lld
-    names
+    versioned-tools
     ninja
     pkg-config
     python
@@ -82,7 +84,7 @@ mkShell.override { stdenv = llvmPackages_22.stdenv; } {
   ++ libraries
   ++ rocm;
 
-  # Where scripts/setup.sh looks for headers, and CMake for packages.
+  # scripts/setup.sh searches these for headers, CMake for packages.
   CMAKE_PREFIX_PATH = lib.concatMapStringsSep ":" (library: "${lib.getDev library}") libraries;
   CMAKE_LIBRARY_PATH = lib.makeLibraryPath libraries;
 
@@ -90,7 +92,8 @@ mkShell.override { stdenv = llvmPackages_22.stdenv; } {
   HIP_PATH = "${rocmPackages.clr}";
   BUILD_TARGET = "rocm";
   FLASH_ATTENTION_TRITON_AMD_ENABLE = "false";
-  # clang compiles the vector kernels best, and the simulator needs it; with GCC 13: make CC=gcc CXX=g++.
+  # clang generates the fastest CPU kernels, and the simulator needs it; for GCC 13: make CC=gcc
+  # CXX=g++.
   shellHook = ''
     export CC=clang CXX=clang++
   '';

@@ -1,4 +1,6 @@
-"""Which GPUs a wheel is built for: asked for, found in this machine, or all that there are kernels for."""
+"""The GPUs that a wheel is built for: requested, found in this machine, or all that have
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import device_table
+
 ROOT = Path(__file__).resolve().parent.parent
-# AMD GPUs of ROCm's own lists that there are no kernels for: a list copied from elsewhere may name them.
+# AMD GPUs of ROCm's own lists that there are no kernels for: a list copied from elsewhere may name
+# them.
 WITHOUT_KERNELS = [
     "gfx803",
     "gfx900",
@@ -28,8 +33,8 @@ WITHOUT_KERNELS = [
 ]
 
 
-# What an installation from a clone is for where no GPU is found, such as in a container or on a cluster's login node: the Instinct cards
-# of such places. Each family more is another minute of two cores, and an installation should not take five.
+# The default of an installation from a clone where no GPU is found, as in a container or on a login
+# node: the Instinct cards common there. Each further family takes one more minute on two cores.
 COMMON = ("gfx90a", "gfx942")
 
 
@@ -50,49 +55,46 @@ class Choice:
         return ";".join(self.names)
 
 
-def kernel_targets(table: Path = ROOT / "kernels" / "table" / "families.inc") -> list[str]:
-    """All that there are kernels for, in the order of the build's own list."""
-    found = re.findall(r"^ROCFLASH_MEMBER\(\w+, *(\w+),", table.read_text(), re.MULTILINE)
-    if not found:
-        raise RuntimeError(f"{table} names no members")
-    return found
+def kernel_targets(table: Path = device_table.TABLE) -> list[str]:
+    """All architectures with kernels, in the order of the build's own list."""
+    return [member.arch for member in device_table.members(table)]
 
 
-def _pick(asked: list[str], source: str, known: list[str]) -> tuple[list[str], list[str]]:
-    """The asked ones that there are kernels for, and what is to be said of the others."""
-    plain = list(
-        dict.fromkeys(name.split(":")[0] for name in asked)
-    )  # gfx90a:xnack- is served by gfx90a
-    wrong = [name for name in plain if name not in known and name not in WITHOUT_KERNELS]
+def _pick(requested: list[str], source: str, known: list[str]) -> tuple[list[str], list[str]]:
+    """The requested ones that have kernels, and messages about the others."""
+    # The kernels of gfx90a run on gfx90a:xnack- too.
+    bare = list(dict.fromkeys(name.split(":")[0] for name in requested))
+    wrong = [name for name in bare if name not in known and name not in WITHOUT_KERNELS]
     if wrong:
         raise WrongArch(
-            f"{source}: {', '.join(wrong)}; there are kernels for {', '.join(known)}; or all, none, or native"
+            f"{source}: {', '.join(wrong)}; there are kernels for {', '.join(known)}; or all, "
+            "none, or native"
         )
-    missing = [name for name in plain if name not in known]
+    missing = [name for name in bare if name not in known]
     notes = (
         [f"{source} names {', '.join(missing)}: there are no kernels for it, left out"]
         if missing
         else []
     )
-    return [name for name in known if name in plain], notes
+    return [name for name in known if name in bare], notes
 
 
 def gpus_here(environment: Mapping[str, str]) -> dict[str, str]:
-    """The GPUs of this machine as kernels/build/native.sh finds them, with its word for where."""
-    told = subprocess.run(
+    """The GPUs of this machine as kernels/build/native.sh finds them, with how each was found."""
+    found = subprocess.run(
         ["sh", str(ROOT / "kernels" / "build" / "native.sh")],
         env={"PATH": os.environ.get("PATH", os.defpath), **environment},
         capture_output=True,
         text=True,
         check=True,
     )
-    return dict(line.split() for line in told.stdout.splitlines())
+    return dict(line.split() for line in found.stdout.splitlines())
 
 
 SOURCES = {"kfd": "found by the kernel's KFD nodes", "rocminfo": "found by rocminfo"}
 
 
-def asked(environment: Mapping[str, str]) -> Choice | None:
+def requested_choice(environment: Mapping[str, str]) -> Choice | None:
     """What PYTORCH_ROCM_ARCH says, then GPU_ARCHS; None where neither names GPUs."""
     known = kernel_targets()
     for variable in ("PYTORCH_ROCM_ARCH", "GPU_ARCHS"):
@@ -103,6 +105,13 @@ def asked(environment: Mapping[str, str]) -> Choice | None:
             return Choice((words[0],), f"{variable}={words[0]}")
         if words == ["native"]:
             return None  # what flash-attn's own build calls the GPUs found
+        nvidia = [name for name in words if name.startswith("sm_")]
+        if variable == "PYTORCH_ROCM_ARCH" and nvidia:
+            raise WrongArch(
+                f"{variable}: {', '.join(nvidia)} is an NVIDIA architecture; {variable} is for AMD "
+                "GPUs, "
+                f"and GPU_ARCHS accepts both"
+            )
         names, notes = _pick(words, variable, known)
         if not names:
             raise WrongArch(
@@ -112,11 +121,40 @@ def asked(environment: Mapping[str, str]) -> Choice | None:
     return None
 
 
+def native_variable(environment: Mapping[str, str]) -> str | None:
+    """The variable that requests the GPUs of this machine explicitly."""
+    for variable in ("PYTORCH_ROCM_ARCH", "GPU_ARCHS"):
+        value = environment.get(variable, "").strip(";, \t\n")
+        if value:
+            return variable if value == "native" else None
+    return None
+
+
 def choose(environment: Mapping[str, str] = os.environ) -> Choice:
-    """PYTORCH_ROCM_ARCH, then GPU_ARCHS, then the AMD GPUs found, then all: for a wheel that travels."""
-    told = asked(environment)
-    if told:
-        return told
+    """PYTORCH_ROCM_ARCH, then GPU_ARCHS, then the AMD GPUs found, then all: for a wheel that
+    travels.
+    """
+    requested = requested_choice(environment)
+    if requested and all(name.startswith("sm_") for name in requested.names):
+        raise WrongArch(
+            f"{requested.why}: {' '.join(requested.names)}; a wheel for ROCm must have at least "
+            "one "
+            "AMD architecture, such as gfx942"
+        )
+    if requested:
+        return requested
+    choice = found(environment)
+    variable = native_variable(environment)
+    if variable and choice.names == ("all",):
+        raise WrongArch(
+            f"{variable}: native; this machine has no AMD GPU that there are kernels for; "
+            "name the architectures, such as gfx942, or all"
+        )
+    return choice
+
+
+def found(environment: Mapping[str, str]) -> Choice:
+    """The AMD GPUs of this machine, else all."""
     known = kernel_targets()
     gpus = {name: how for name, how in gpus_here(environment).items() if name != "nvidia"}
     if gpus:
@@ -127,21 +165,29 @@ def choose(environment: Mapping[str, str] = os.environ) -> Choice:
         if served:
             return Choice(tuple(served), how, notes)
         return Choice(("all",), "no GPU here has kernels", notes)
-    return Choice(("all",), "nothing asked for and no AMD GPU found")
+    return Choice(("all",), "no GPU requested and no AMD GPU found")
 
 
 def choose_here(environment: Mapping[str, str] = os.environ) -> Choice:
-    """As `choose`, for an installation on this machine: NVIDIA's GPUs count too, and without any GPU it is COMMON."""
-    told = asked(environment)
-    if told:
-        return told
-    choice = choose(environment)
+    """As `choose`, for an installation on this machine: NVIDIA's GPUs count too, and without any
+    GPU it is COMMON.
+    """
+    requested = requested_choice(environment)
+    if requested:
+        return requested
+    choice = found(environment)
     nvidia = [name for name in kernel_targets() if name.startswith("sm_")]
-    found = "nvidia" in gpus_here(environment)
+    has_nvidia = "nvidia" in gpus_here(environment)
     if choice.names != ("all",):
-        return replace(choice, names=(*choice.names, *nvidia)) if found else choice
-    if found:
+        return replace(choice, names=(*choice.names, *nvidia)) if has_nvidia else choice
+    if has_nvidia:
         return Choice(tuple(nvidia), "found by NVIDIA's kernel module", choice.notes)
+    variable = native_variable(environment)
+    if variable:
+        raise WrongArch(
+            f"{variable}: native; this machine has no GPU that there are kernels for; "
+            "name the architectures, such as gfx942, or none"
+        )
     return Choice(
         COMMON, f"{choice.why}: common ones; GPU_ARCHS names others, or all", choice.notes
     )

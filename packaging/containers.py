@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""The container images of the workflows, by digest: a tag can be moved, a digest cannot.
+"""Manages the container images of the workflows by digest: a tag can be moved, a digest cannot.
 
-containers.json has them. Whatever is built runs in an image whose digest is there. An image without one (null) is used by
-its tag, and only where a finished wheel is tried: that job has no rights to write and hands nothing on.
+containers.json has the images. Every build runs in an image with a digest. An image without one
+(null) is used by its tag, and only to test a finished wheel: that job has no write permission and
+produces no artifacts.
 
-    containers.py           print each image as the workflows name it
-    containers.py --pin     ask the registry for today's digests, write them into containers.json and into the workflows
-    containers.py --check   ask the registry whether each digest is still there; exit status 1 if one is not
+    containers.py           prints each image as the workflows name it
+    containers.py --pin     queries the registry for the current digests, writes them to
+                            containers.json, the workflows and the Dockerfile
+    containers.py --check   queries the registry for each digest; exit status 1 if one is missing
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ TABLE = Path(__file__).with_name("containers.json")
 WORKFLOWS = Path(__file__).parents[1] / ".github" / "workflows"
 REGISTRY = "https://registry-1.docker.io"
 TOKENS = "https://auth.docker.io/token?service=registry.docker.io&scope=repository:{}:pull"
-# The index of all architectures first: its digest is what `docker pull` shows.
-KINDS = ", ".join(
+# The multi-architecture index comes first: `docker pull` shows its digest.
+MEDIA_TYPES = ", ".join(
     (
         "application/vnd.oci.image.index.v1+json",
         "application/vnd.docker.distribution.manifest.list.v2+json",
@@ -39,32 +41,33 @@ def digests() -> dict[str, str | None]:
 
 
 def pinned(image: str) -> str:
-    """The image with its digest, or as it is where there is none. An image that is not in the table is an error."""
+    """The image with its digest, or with its tag if it has none. Raises KeyError if unknown."""
     digest = digests()[image]
     return f"{image}@{digest}" if digest else image
 
 
-def ask(image: str, reference: str, registry: str, tokens: str) -> str:
-    """The digest that the registry has for a tag or a digest of an image."""
+def query_digest(image: str, reference: str, registry: str, tokens: str) -> str:
+    """The digest of an image in the registry, by tag or digest."""
     name = image.rpartition(":")[0]
     repository = name if "/" in name else f"library/{name}"
-    headers = {"Accept": KINDS}
+    headers = {"Accept": MEDIA_TYPES}
     if tokens:
-        with urllib.request.urlopen(tokens.format(repository), timeout=30) as answer:
-            headers["Authorization"] = "Bearer " + json.load(answer)["token"]
+        with urllib.request.urlopen(tokens.format(repository), timeout=30) as response:
+            headers["Authorization"] = "Bearer " + json.load(response)["token"]
     request = urllib.request.Request(
         f"{registry}/v2/{repository}/manifests/{reference}", headers=headers, method="HEAD"
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        digest = answer.headers["Docker-Content-Digest"] or ""
+    with urllib.request.urlopen(request, timeout=30) as response:
+        digest = response.headers["Docker-Content-Digest"] or ""
     if not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
-        raise ValueError(f"{image}: the registry answers with digest {digest!r}")
+        raise ValueError(f"{image}: the registry returned the digest {digest!r}")
     return digest
 
 
 def write(table: dict[str, str | None]) -> None:
     TABLE.write_text(json.dumps(table, indent=2) + "\n")
-    for path in WORKFLOWS.glob("*.yml"):
+    dockerfile = TABLE.parents[1] / "Dockerfile"
+    for path in [*WORKFLOWS.glob("*.yml"), *([dockerfile] if dockerfile.exists() else [])]:
         text = path.read_text()
         for image, digest in table.items():
             if digest:
@@ -76,28 +79,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    todo = parser.add_mutually_exclusive_group()
-    todo.add_argument("--pin", action="store_true", help="write today's digests")
-    todo.add_argument("--check", action="store_true", help="look whether the digests are there")
-    parser.add_argument("--registry", default=REGISTRY, help="where the images are")
-    parser.add_argument("--tokens", default=TOKENS, help='where tokens come from; "" needs none')
-    told = parser.parse_args()
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--pin", action="store_true", help="write the current digests")
+    mode.add_argument("--check", action="store_true", help="check that the digests exist")
+    parser.add_argument("--registry", default=REGISTRY, help="URL of the registry")
+    parser.add_argument("--tokens", default=TOKENS, help='URL of the token service; "" for none')
+    options = parser.parse_args()
     table = digests()
     missing = 0
     for image, digest in table.items():
         try:
-            if told.pin:
-                table[image] = ask(image, image.rpartition(":")[2], told.registry, told.tokens)
-            elif told.check and digest:
-                ask(image, digest, told.registry, told.tokens)
+            if options.pin:
+                table[image] = query_digest(
+                    image, image.rpartition(":")[2], options.registry, options.tokens
+                )
+            elif options.check and digest:
+                query_digest(image, digest, options.registry, options.tokens)
         except (urllib.error.URLError, ValueError, KeyError) as error:
             print(f"containers.py: {image}: {error}", file=sys.stderr)
             missing += 1
-        if not told.check:
-            print(f"{image}@{table[image]}" if table[image] else f"{image} (by its tag)")
+        if not options.check:
+            print(f"{image}@{table[image]}" if table[image] else f"{image} (by tag)")
     if missing:
         return 1
-    if told.pin:
+    if options.pin:
         write(table)
     return 0
 

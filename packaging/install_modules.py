@@ -1,8 +1,11 @@
-"""Puts Python modules with their metadata into a folder, for packagers who build the library by themselves:
+"""Installs the Python modules with their metadata, for packagers of the library:
 
-install_modules.py site-packages                 rocflash and flash-attn; the library belongs into
-                                                 rocflash/lib/librocflash.so.0 there, the command into rocflash/bin/rocflash
-install_modules.py site-packages flash-attn-3    flash-attn-3 alone, which needs the other
+install_modules.py site-packages                 rocflash and flash-attn
+install_modules.py site-packages flash-attn-3    flash-attn-3 only, which depends on rocflash
+install_modules.py site-packages flash-attn-4    flash-attn-4 only, likewise
+
+The packager adds the library as rocflash/lib/librocflash.so.0 and the command as
+rocflash/bin/rocflash.
 """
 
 from __future__ import annotations
@@ -14,24 +17,26 @@ from pathlib import Path
 
 import wheel
 
+OTHERS = {"flash-attn-3": wheel.DROPIN_3, "flash-attn-4": wheel.DROPIN_4}
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("place", type=Path, help="the folder")
+    parser.add_argument("directory", type=Path, help="the destination")
     parser.add_argument(
-        "which", nargs="?", choices=("flash-attn", "flash-attn-3"), default="flash-attn"
+        "distribution", nargs="?", choices=("flash-attn", *OTHERS), default="flash-attn"
     )
     arguments = parser.parse_args()
     version = wheel.project(wheel.DROPIN / "pyproject.toml")["version"]
-    with tempfile.TemporaryDirectory() as folder:
-        if arguments.which == "flash-attn":
-            made = wheel.write_stamped(Path(folder), version, "py3-none-any", {})
+    with tempfile.TemporaryDirectory() as temporary:
+        if arguments.distribution == "flash-attn":
+            path = wheel.write_stamped(Path(temporary), version, "py3-none-any", {})
         else:
-            made = wheel.write_pure(Path(folder), wheel.DROPIN_3)
-        with zipfile.ZipFile(made) as archive:
-            archive.extractall(arguments.place)
+            path = wheel.write_pure(Path(temporary), OTHERS[arguments.distribution])
+        with zipfile.ZipFile(path) as archive:
+            archive.extractall(arguments.directory)
 
 
 if __name__ == "__main__":

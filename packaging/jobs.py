@@ -1,4 +1,4 @@
-"""How many compilers run at once: MAX_JOBS, else what cores and free memory bear."""
+"""The number of parallel compile jobs: MAX_JOBS, else what cores and free memory allow."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-# The largest compilation of a kernel stays below this.
-GIB_A_JOB = 1.5
+# The peak memory of the largest kernel compilation.
+GIB_PER_JOB = 1.5
 
 
 def free_memory_gib(meminfo: Path = Path("/proc/meminfo")) -> float | None:
@@ -20,17 +20,17 @@ def free_memory_gib(meminfo: Path = Path("/proc/meminfo")) -> float | None:
 
 
 def from_machine(cores: int, memory_gib: float | None) -> int:
-    by_memory = cores if memory_gib is None else int(memory_gib / GIB_A_JOB)
+    by_memory = cores if memory_gib is None else int(memory_gib / GIB_PER_JOB)
     return max(1, min(cores, by_memory))
 
 
 def choose(environment: Mapping[str, str] = os.environ) -> tuple[int, str]:
-    """The number, and where it comes from."""
+    """The number of jobs, and its source."""
     given = environment.get("MAX_JOBS", "")
     if given:
         if not re.fullmatch(r"[1-9][0-9]{0,3}", given):
-            raise ValueError(f"MAX_JOBS: {given!r}; it must be a whole number from 1 to 9999")
+            raise ValueError(f"MAX_JOBS is {given!r}; it must be a whole number from 1 to 9999")
         return int(given), "MAX_JOBS"
     cores, memory = len(os.sched_getaffinity(0)), free_memory_gib()
-    told = "unknown" if memory is None else f"{memory:.1f} GiB"
-    return from_machine(cores, memory), f"{cores} cores, {told} of memory free"
+    free = "unknown" if memory is None else f"{memory:.1f} GiB"
+    return from_machine(cores, memory), f"{cores} cores, {free} of free memory"

@@ -1,4 +1,4 @@
-"""The library that wheels carry: for which GPUs, in which build directory, compiled by how many jobs."""
+"""Builds the library of the wheels: GPUs, build directory, compile jobs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import archs
+import kernel_compiler
 
 ROOT = archs.ROOT
 
@@ -19,12 +21,11 @@ def truth(name: str, value: str) -> bool:
         return True
     if value.lower() in ("", "0", "false", "off", "no"):
         return False
-    raise ValueError(f"{name}: {value!r}; it must be true or false")
+    raise ValueError(f"{name} is {value!r}; it must be true or false")
 
 
 def cached_archs(build: Path) -> str | None:
-    """ROCFLASH_GPU_ARCHS of a configured Release build, or None where there is none, or it was never to be packaged,
-    or it lacks the kernels it was to have."""
+    """ROCFLASH_GPU_ARCHS of a Release build that may be packaged and has its kernels, or None."""
     try:
         text = (build / "CMakeCache.txt").read_text()
         targets = (build / "kernels" / "include" / "targets.inc").read_text()
@@ -33,11 +34,11 @@ def cached_archs(build: Path) -> str | None:
     if not re.search(r"^CMAKE_BUILD_TYPE:\w+=Release$", text, re.MULTILINE):
         return None
     found = re.search(r"^ROCFLASH_GPU_ARCHS:\w+=(.*)$", text, re.MULTILINE)
-    if not found or found[1] == "native":  # CMake does not install those
+    if not found or found[1] == "native":  # CMake does not install such a build
         return None
     if found[1] == "none":
         return "none"
-    # By default a build without clang 22 is for the CPU alone, whatever the cache says.
+    # Without clang 22 the default build has no kernels, although the cache names architectures.
     if not re.search(r"^#define ROCFLASH_TARGETS [1-9]", targets, re.MULTILINE):
         return None
     named = found[1].split(";")
@@ -45,7 +46,7 @@ def cached_archs(build: Path) -> str | None:
 
 
 def build_directory(choice: archs.Choice) -> Path:
-    """The developer's build/ where it is for the same GPUs, since it may have everything compiled."""
+    """The developer's build/ if it has the same GPUs, because it may be compiled already."""
     named = os.environ.get("ROCFLASH_BUILD")
     if named:
         return Path(named).resolve()
@@ -57,36 +58,80 @@ def build_directory(choice: archs.Choice) -> Path:
     return ROOT / f"build-rocm-{label}"
 
 
-def lost_tools(build: Path) -> bool:
-    """Whether the build directory was configured with tools that are gone, such as those of pip's isolated environments."""
+def has_stale_tools(build: Path) -> bool:
+    """Whether the tools of the configured build, such as pip's isolated ones, no longer exist."""
     text = (build / "CMakeCache.txt").read_text()
     named = re.findall(r"^CMAKE_(?:MAKE_PROGRAM|COMMAND):\w+=(.+)$", text, re.MULTILINE)
     return not all(Path(name).exists() for name in named)
 
 
+def missing_kernel_tools() -> str:
+    """The missing ones of clang 22 and lld 22, as CMake searches them; empty if both exist."""
+    return ", ".join(
+        line.removeprefix("missing ")
+        for line in kernel_compiler.found()[1].splitlines()
+        if line.startswith("missing ")
+    )
+
+
 def has_kernel_compiler() -> bool:
-    """Whether kernels for GPUs can be compiled; cmake/Kernels.cmake says what else is missing."""
-    return bool(shutil.which("clang++-22") or Path("/usr/lib/llvm-22/bin/clang++").exists())
+    """Whether GPU kernels can be compiled; cmake/Kernels.cmake reports other missing tools."""
+    return kernel_compiler.found()[0]
+
+
+def ensure_kernel_compiler(report: Callable[[str, str], None]) -> str:
+    """Installs the compiler from PyPI if there is none. Returns what is still missing, or
+    nothing.
+    """
+    missing = missing_kernel_tools()
+    if not missing:
+        return ""
+    report("compiler", f"missing: {missing}; installing clang 22 from PyPI (100 MB)")
+    try:
+        report("", f"installed in {kernel_compiler.install()}")
+    except kernel_compiler.InstallError as error:
+        report("", f"not installed: {error}")
+        return missing
+    return missing_kernel_tools()
+
+
+def kernel_compiler_path() -> str:
+    """The compiler that CMake uses for the kernels. Raises RuntimeError if there is none."""
+    for line in kernel_compiler.found()[1].splitlines():
+        if line.startswith("compiler "):
+            return line.removeprefix("compiler ")
+    raise RuntimeError(f"no compiler of GPU kernels: {missing_kernel_tools()}")
+
+
+def signs_of_gpus() -> list[str]:
+    """GPUs, their device files and their drivers on this machine."""
+    script = ROOT / "kernels" / "build" / "native.sh"
+    found = subprocess.run(
+        ["sh", str(script), "--signs"], capture_output=True, text=True, check=True
+    )
+    return found.stdout.splitlines()
 
 
 def has_command_headers() -> bool:
-    """Whether the libraries that the command `rocflash` is written with are there."""
-    folders = re.split(r"[:;]", os.environ.get("CMAKE_PREFIX_PATH", "") + ":/usr:/usr/local")
+    """Whether the libraries of the command `rocflash` are installed."""
+    prefixes = re.split(r"[:;]", os.environ.get("CMAKE_PREFIX_PATH", "") + ":/usr:/usr/local")
     names = ("CLI/CLI.hpp", "fmt/core.h", "nlohmann/json.hpp")
-    return all(any((Path(p) / "include" / n).exists() for p in folders if p) for n in names)
+    return all(any((Path(p) / "include" / n).exists() for p in prefixes if p) for n in names)
 
 
-def run(words: list[str]) -> None:
-    print("+ " + " ".join(words), flush=True)
-    subprocess.run(words, check=True, cwd=ROOT)
+def run(command: list[str]) -> None:
+    print("+ " + " ".join(command), flush=True)
+    subprocess.run(command, check=True, cwd=ROOT)
 
 
 def compile_library(
     build: Path, choice: archs.Choice, job_count: int, *options: str, command: bool = True
 ) -> None:
-    """Configures where needed and compiles; `options` are CMake's, and `command` says whether `rocflash` is wanted."""
-    there = cached_archs(build) == choice.option
-    if not there or lost_tools(build):
+    """Configures if needed and compiles; `options` go to CMake, `command` also builds
+    `rocflash`.
+    """
+    is_configured = cached_archs(build) == choice.option
+    if not is_configured or has_stale_tools(build):
         compilers = subprocess.run(
             ["scripts/setup.sh", "--cmake-compilers"],
             cwd=ROOT,

@@ -1,4 +1,4 @@
-"""A bill of materials (CycloneDX 1.5, JSON) for a wheel: what is compiled into it, and each file with its hash."""
+"""Writes the SBOM (CycloneDX 1.5, JSON) of a wheel: linked libraries, and files with hashes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from email.parser import Parser
 from pathlib import Path
 from typing import Any
 
-# What ends up inside the binaries: name, licence, and the headers and macros that may have the version.
+# The libraries that are compiled in: name, license, and the headers and macros that may have the
+# version.
 HEADERS = (
     (
         "dlpack",
@@ -31,7 +32,10 @@ HEADERS = (
         r"NLOHMANN_JSON_VERSION_(?:MAJOR|MINOR|PATCH)\s+(\d+)",
     ),
 )
-# A version in one number: how its digits are grouped.
+# The C library of builds for Windows, which is linked statically.
+MINGW = Path("/usr/x86_64-w64-mingw32/include")
+MINGW_VERSION = r"__MINGW64_VERSION_(?:MAJOR|MINOR)\s+(\d+)"
+# How a version in one number is grouped.
 GROUPED = {"dlpack": (100, 10), "fmt": (10000, 100, 1)}
 
 
@@ -41,43 +45,52 @@ def _cache(build: Path) -> dict[str, str]:
 
 
 def _includes(cache: dict[str, str]) -> list[Path]:
-    """Where the build found its headers, the package folders' own prefixes first."""
-    places = [Path(cache[name]) for name in ("ROCFLASH_ZSTD_INCLUDE",) if cache.get(name)]
+    """The include directories of the build, the prefixes of the CMake packages first."""
+    includes = [Path(cache[name]) for name in ("ROCFLASH_ZSTD_INCLUDE",) if cache.get(name)]
     for name in ("dlpack_DIR", "CLI11_DIR", "fmt_DIR", "nlohmann_json_DIR"):
         if cache.get(name):
-            places += [parent / "include" for parent in Path(cache[name]).parents]
-    return [*places, Path("/usr/include")]
+            includes += [parent / "include" for parent in Path(cache[name]).parents]
+    return [*includes, Path("/usr/include")]
 
 
 def dotted(name: str, numbers: list[int]) -> str:
-    """A version as it is written: three macros, or one number that groups them (90100 is fmt 9.1.0)."""
+    """A dotted version from three macros, or from one number that groups them (90100 is fmt
+    9.1.0).
+    """
     if len(numbers) == 1:
         first, *rest = GROUPED[name]
         numbers = [numbers[0] // first, *(numbers[0] // part % (first // rest[0]) for part in rest)]
     return ".".join(map(str, numbers))
 
 
-def header_version(places: list[Path], name: str, headers: tuple[str, ...], pattern: str) -> str:
-    for path in (place / header for header in headers for place in places):
+def header_version(includes: list[Path], name: str, headers: tuple[str, ...], pattern: str) -> str:
+    for path in (include / header for header in headers for include in includes):
         numbers = re.findall(rf"#\s*define\s+{pattern}", path.read_text()) if path.is_file() else []
         if numbers:
             return dotted(name, [int(number) for number in numbers])
     raise FileNotFoundError(
-        f"no version of {name} in {', '.join(headers)} below {', '.join(map(str, places))}"
+        f"no version of {name} in {', '.join(headers)} below {', '.join(map(str, includes))}"
     )
 
 
 def linked_parts(build: Path) -> list[dict[str, Any]]:
     cache = _cache(build)
-    places = _includes(cache)
+    includes = _includes(cache)
     parts = [
-        (name, header_version(places, name, headers, macro), licence)
-        for name, licence, headers, macro in HEADERS
+        (name, header_version(includes, name, headers, macro), license)
+        for name, license, headers, macro in HEADERS
     ]
+    windows = (build / "bin" / "rocflash.dll").exists()
     runtime = subprocess.run(
-        ["g++", "-dumpfullversion"], capture_output=True, text=True, check=True
+        ["x86_64-w64-mingw32-g++" if windows else "g++", "-dumpfullversion"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.strip()
     parts.append(("libstdc++", runtime, "GPL-3.0-or-later WITH GCC-exception-3.1"))
+    if windows:
+        version = header_version([MINGW], "mingw-w64", ("_mingw_mac.h",), MINGW_VERSION)
+        parts.append(("mingw-w64", version, "ZPL-2.1 AND MIT"))
     return [
         {
             "type": "library",
@@ -85,22 +98,22 @@ def linked_parts(build: Path) -> list[dict[str, Any]]:
             "name": name,
             "version": version,
             "scope": "required",
-            "licenses": [{"expression": licence}],
+            "licenses": [{"expression": license}],
         }
-        for name, version, licence in parts
+        for name, version, license in parts
     ]
 
 
 def describe(wheel: Path, build: Path) -> dict[str, Any]:
-    """The bill of one wheel. Only wheels with compiled files have linked parts."""
+    """The bill of materials of one wheel. Only wheels with compiled files have linked parts."""
     with zipfile.ZipFile(wheel) as archive:
         contents = {name: archive.read(name) for name in archive.namelist()}
-    told = Parser().parsestr(
+    metadata = Parser().parsestr(
         next(data for name, data in contents.items() if name.endswith("/METADATA")).decode()
     )
-    name, version = told["Name"], told["Version"]
+    name, version = metadata["Name"], metadata["Version"]
     reference = f"pkg:pypi/{name}@{version}"
-    compiled = any(data[:4] == b"\x7fELF" for data in contents.values())
+    compiled = any(data.startswith((b"\x7fELF", b"MZ")) for data in contents.values())
     parts = linked_parts(build) if compiled else []
     needed = [
         {
@@ -110,7 +123,7 @@ def describe(wheel: Path, build: Path) -> dict[str, Any]:
             "description": f"needed at run time: {need}",
             "scope": "optional" if "extra ==" in need else "required",
         }
-        for need in told.get_all("Requires-Dist") or []
+        for need in metadata.get_all("Requires-Dist") or []
     ]
     files = [
         {
@@ -133,7 +146,7 @@ def describe(wheel: Path, build: Path) -> dict[str, Any]:
                 "name": name,
                 "version": version,
                 "purl": reference,
-                "licenses": [{"expression": told["License-Expression"]}],
+                "licenses": [{"expression": metadata["License-Expression"]}],
                 "hashes": [
                     {"alg": "SHA-256", "content": hashlib.sha256(wheel.read_bytes()).hexdigest()}
                 ],

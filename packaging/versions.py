@@ -1,8 +1,9 @@
-"""Which versions of flash-attn, Python, torch and ROCm are known together, and the names of wheels made for them.
+"""Known combinations of flash-attn, Python, torch and ROCm, and the names of their wheels.
 
-The pairs of torch and ROCm are those of PyTorch's own wheels (download.pytorch.org/whl/rocmX.Y) and of AMD's images
-(rocm/pytorch). Others may exist: they are built with a warning, since one binary serves them all. A patch level (6.4.1, 2.8.0) is
-accepted and dropped: wheels are named by the minor version, and the library does not depend on either.
+The pairs of torch and ROCm are those of PyTorch's wheels (download.pytorch.org/whl/rocmX.Y) and of
+AMD's images (rocm/pytorch). Other pairs are built with a warning, because one binary serves them
+all. A patch level (6.4.1, 2.8.0) is accepted and dropped: wheels are named by the minor version,
+and the library depends on neither.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from dataclasses import dataclass
 import containers
 
 FLASH_ATTN = ("2.6.3", "2.7.4", "2.8.3")
+# The scheme of upstream's versions, such as 2.7.4.post1.
+FLASH_ATTN_SCHEME = r"2\.\d+\.\d+(\.post\d+)?"
 PYTHON = ("3.10", "3.11", "3.12", "3.13", "3.14")
-# torch: (the versions of ROCm that it was released for, the first and the last Python of its wheels)
+# torch: (versions of ROCm with wheels, first and last Python of the wheels)
 TORCH = {
     "2.5": (("6.1", "6.2"), ("3.10", "3.12")),
     "2.6": (("6.1", "6.2"), ("3.10", "3.13")),
@@ -29,14 +32,14 @@ TORCH = {
 }
 
 
-# Pairs that AMD's images have and PyTorch's wheels have not, with the Pythons of the images.
+# Pairs that only AMD's images have, with the first and last Python of the images.
 IMAGES = {("2.9", "7.1"): ("3.10", "3.12"), ("2.9", "7.2"): ("3.10", "3.12")}
-# What the packages themselves ask for.
+# The minimum versions of the packages.
 OLDEST_PYTHON, OLDEST_TORCH = "3.9", "2.2"
 
 
-class WrongVersion(ValueError):
-    """What is no version, or one that the packages do not serve; the message has what they do."""
+class InvalidVersion(ValueError):
+    """Not a version, or one that the packages do not support; the message has the allowed ones."""
 
 
 def ordered(version: str) -> tuple[int, ...]:
@@ -49,29 +52,25 @@ def rocm_versions() -> list[str]:
 
 
 def rocm_of(torch: str) -> list[str]:
-    """The versions of ROCm that a torch of the table is known with."""
+    """The known versions of ROCm for a torch of the table."""
     known = {*TORCH[torch][0], *(rocm for name, rocm in IMAGES if name == torch)}
     return sorted(known, key=ordered)
 
 
-def minor(name: str, given: str) -> str:
+def minor(name: str, value: str) -> str:
     """X.Y of X.Y or X.Y.Z."""
-    found = re.fullmatch(r"v?(\d+\.\d+)(\.\d+)?", given)
+    found = re.fullmatch(r"v?(\d+\.\d+)(\.\d+)?", value)
     if not found:
-        raise WrongVersion(
-            f"{name}: {given!r} is not a version such as {'3.12' if name == 'Python' else '6.4'}"
+        raise InvalidVersion(
+            f"{name} is {value!r}; it must be a version such as "
+            f"{'3.12' if name == 'Python' else '6.4'}"
         )
     return found[1]
 
 
-def _one_of(name: str, given: str, allowed: list[str] | tuple[str, ...], why: str = "") -> None:
-    if given not in allowed:
-        raise WrongVersion(f"{name}: {given}{why}; there are {', '.join(allowed)}")
-
-
 @dataclass(frozen=True)
 class Combination:
-    """One cell of the matrix, checked."""
+    """A validated combination of the matrix."""
 
     flash_attn: str
     python: str
@@ -82,7 +81,7 @@ class Combination:
 
     @property
     def version(self) -> str:
-        """The wheel's version: what it claims to be, and for what."""
+        """flash-attn's version, with ROCm, torch and triton as the local version."""
         digits = self.rocm.replace(".", "")
         return f"{self.flash_attn}+rocm{digits}torch{self.torch}{'triton' if self.triton else ''}"
 
@@ -97,9 +96,9 @@ class Combination:
 
 
 def exclusion(python: str, torch: str, rocm: str) -> str | None:
-    """Why this combination is not known, or None when it is."""
+    """Why this combination is not known, or None if it is."""
     if torch not in TORCH:
-        return f"torch {torch} is not known; known are {', '.join(TORCH)}"
+        return f"torch {torch} is not known; known versions: {', '.join(TORCH)}"
     pairs, (first, last) = TORCH[torch]
     if rocm not in rocm_of(torch):
         return f"torch {torch} is known with ROCm {' and '.join(rocm_of(torch))}, not {rocm}"
@@ -110,35 +109,53 @@ def exclusion(python: str, torch: str, rocm: str) -> str | None:
     return None
 
 
-def flash_attn_version(given: str) -> str:
-    """One of the interfaces that the drop-in has."""
-    _one_of("flash-attn", given.removeprefix("v"), FLASH_ATTN)
-    return given.removeprefix("v")
+def flash_attn_version(value: str) -> str:
+    """Validates a version of flash-attn. The interface is always that of the newest known one."""
+    version = value.removeprefix("v")
+    if not re.fullmatch(FLASH_ATTN_SCHEME, version):
+        raise InvalidVersion(
+            f"flash-attn is {value!r}; it must be a version of flash-attn 2 such as 2.8.3 or "
+            "2.7.4.post1"
+        )
+    return version
+
+
+def flash_attn_warning(version: str) -> str | None:
+    """Why this version of flash-attn is not known, or None if it is."""
+    if version in FLASH_ATTN:
+        return None
+    return (
+        f"flash-attn {version} is not known; known versions: {', '.join(FLASH_ATTN)}. "
+        f"The wheel has the interface of {FLASH_ATTN[-1]}"
+    )
 
 
 def check(flash_attn: str, python: str, torch: str, rocm: str, triton: bool = False) -> Combination:
-    """The combination, with warnings where it is not known; WrongVersion where it could not work."""
+    """Validates a combination; an unknown one has warnings. Raises InvalidVersion."""
     flash_attn = flash_attn_version(flash_attn)
     python, torch, rocm = minor("Python", python), minor("torch", torch), minor("ROCm", rocm)
-    for name, given, oldest in (("Python", python, OLDEST_PYTHON), ("torch", torch, OLDEST_TORCH)):
-        if ordered(given) < ordered(oldest):
-            raise WrongVersion(f"{name}: {given}; the packages need {oldest} or newer")
+    for name, value, oldest in (("Python", python, OLDEST_PYTHON), ("torch", torch, OLDEST_TORCH)):
+        if ordered(value) < ordered(oldest):
+            raise InvalidVersion(f"{name} is {value}; the packages need {oldest} or newer")
     why = exclusion(python, torch, rocm)
-    warnings = (f"{why}; built nevertheless, one binary serves all",) if why else ()
-    return Combination(flash_attn, python, torch, rocm, triton, warnings)
+    warnings = [f"{why}; building it anyway, because one binary serves all"] if why else []
+    unknown = flash_attn_warning(flash_attn)
+    warnings = [unknown, *warnings] if unknown else warnings
+    return Combination(flash_attn, python, torch, rocm, triton, tuple(warnings))
 
 
 def torch_index(torch: str, rocm: str) -> str:
-    """Where PyTorch's wheels of that pair are. Two pairs have a patch level in their index's name."""
+    """The index of PyTorch's wheels for a pair. Two pairs have a patch level in the index's
+    name.
+    """
     if torch in TORCH and rocm not in TORCH[torch][0]:
-        rocm = TORCH[torch][0][
-            -1
-        ]  # AMD's images have a torch of their own; PyTorch's nearest serves to try the wheel
+        # AMD's images have their own torch; PyTorch's nearest one serves to test the wheel.
+        rocm = TORCH[torch][0][-1]
     name = "6.2.4" if rocm == "6.2" and torch in ("2.6", "2.7") else rocm
     return f"https://download.pytorch.org/whl/rocm{name}"
 
 
 def container(rocm: str) -> str:
-    """AMD's image with that ROCm, a plain system for one that has none here. From 7.14 on ROCm comes with torch's wheels, so that a plain system does."""
+    """AMD's image with that ROCm, else Ubuntu: from 7.14 on torch's wheels contain ROCm."""
     image = f"rocm/dev-ubuntu-22.04:{rocm}-complete"
     return containers.pinned(image if image in containers.digests() else "ubuntu:24.04")

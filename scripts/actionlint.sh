@@ -1,23 +1,21 @@
 #!/usr/bin/env bash
-# Finds actionlint, or builds it once with Go into the user's cache, and runs it on the workflows.
-# Exit status 77: it is not there and cannot be built.
+# Builds actionlint once, with the Go that packaging/requirements-lint.txt pins, into the user's
+# cache, and runs it on the workflows. Exit status 77: it cannot be built, because Go's module proxy
+# cannot be reached.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-release=v1.7.7
-folder=${XDG_CACHE_HOME:-$HOME/.cache}/rocflash/actionlint-$release
-tool=$(command -v actionlint || echo "$folder/bin/actionlint")
+release=v1.7.12
+directory=${XDG_CACHE_HOME:-$HOME/.cache}/rocflash/actionlint-$release
+tool=$directory/bin/actionlint
+tools=$(dirname "$(scripts/python_env.sh lint)")
 if [[ ! -x $tool ]]; then
-  if ! command -v go >/dev/null; then
-    echo "actionlint.sh: neither actionlint nor Go is there" >&2
+  echo "actionlint.sh: building actionlint $release into $directory" >&2
+  if ! GOBIN=$directory/bin GOPATH=$directory/path GOFLAGS=-modcacherw GOTOOLCHAIN=local timeout 300 \
+    "$tools/go" install "github.com/rhysd/actionlint/cmd/actionlint@$release" >&2; then
+    echo "actionlint.sh: go install failed" >&2
     exit 77
   fi
-  echo "actionlint.sh: building actionlint $release into $folder" >&2
-  if ! GOBIN=$folder/bin GOPATH=$folder/path GOFLAGS=-modcacherw timeout 300 \
-    go install "github.com/rhysd/actionlint/cmd/actionlint@$release" >&2; then
-    echo "actionlint.sh: Go could not build it" >&2
-    exit 77
-  fi
-  rm -rf "$folder/path"
+  rm -rf "$directory/path"
 fi
-exec "$tool" -color .github/workflows/*.yml
+exec "$tool" -color -shellcheck "$tools/shellcheck" .github/workflows/*.yml

@@ -1,31 +1,50 @@
 #!/usr/bin/env bash
-# Formats all C and C++ files of the repository, or with --check fails if one would change.
+# Formats C, C++ and Python, or with --check fails if a file is not formatted. Without file names:
+# all files of the repository.
+#   scripts/format.sh [--check] [FILE...]
+# The formatters are those that packaging/requirements-lint.txt pins; CLANG_FORMAT names another.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-formatter=${CLANG_FORMAT:-clang-format-22}
-if ! command -v "$formatter" >/dev/null; then
-  echo "$formatter is not there; scripts/setup.sh installs it" >&2
-  exit 1
+check=0
+if [[ ${1:-} == --check ]]; then
+  check=1
+  shift
 fi
+python=$(scripts/python_env.sh lint)
+formatter=${CLANG_FORMAT:-$(dirname "$python")/clang-format}
 
-# New files count too, as long as git does not ignore them. An unpacked archive has no git.
+# Includes new files that git does not ignore. An unpacked archive has no git.
 list_files() {
-  if git rev-parse --git-dir >/dev/null 2>&1; then
+  if (($# > 0)); then
+    printf '%s\n' "$@"
+  elif git rev-parse --git-dir >/dev/null 2>&1; then
     git ls-files --cached --others --exclude-standard
   else
     find . \( -name 'build*' -o -name '.?*' \) -prune -o -type f -print
   fi
 }
-files=()
+cpp=() py=()
 while read -r file; do
-  [[ -e $file ]] && files+=("$file")
-done < <(list_files | grep -E '\.(c|h|cpp|hpp|cu|hip)$' | sort -u)
+  [[ -e $file ]] || continue
+  case $file in
+    *.c | *.h | *.cpp | *.hpp | *.cu | *.hip) cpp+=("$file") ;;
+    *.py) py+=("$file") ;;
+  esac
+done < <(list_files "$@" | sort -u)
 
-if [[ ${1:-} == --check ]]; then
-  "$formatter" --dry-run --Werror "${files[@]}"
-  echo "all ${#files[@]} files are formatted"
-else
-  "$formatter" -i "${files[@]}"
-  echo "${#files[@]} files formatted"
+status=0
+if ((${#cpp[@]} > 0)); then
+  if ((check)); then "$formatter" --dry-run --Werror "${cpp[@]}" || status=1; else "$formatter" -i "${cpp[@]}"; fi
 fi
+if ((${#py[@]} > 0)); then
+  if ((check)); then "$python" -m ruff format --check --quiet "${py[@]}" || status=1; else "$python" -m ruff format --quiet "${py[@]}"; fi
+fi
+if ((status)); then
+  echo "format.sh: files are not formatted; make format formats them" >&2
+elif ((check)); then
+  echo "all $((${#cpp[@]} + ${#py[@]})) files are formatted"
+else
+  echo "$((${#cpp[@]} + ${#py[@]})) files formatted"
+fi
+exit $status

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests of what is shipped and how: scripts, wheels, packages, workflows, the Nix flake. They use the library in
-# build/ (or in the directory that ROCFLASH_BUILD names) and compile nothing. Arguments go to pytest.
+# Runs the tests of packaging: scripts, wheels, packages, workflows, the Nix flake. They use the
+# library in build/ (or ROCFLASH_BUILD) and compile nothing. Arguments go to pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Holds PTX kernels to what their assembler says of them: no serialised wgmma, no spills.
+"""Checks the assembler's log of PTX kernels: no serialized wgmma, no spills.
 
-    scripts/ptxas_log.py build/kernels/sm_90a.ptx                  by the NVIDIA driver of this machine
-    scripts/ptxas_log.py --ptxas PATH build/kernels/sm_90a.ptx     by a ptxas, without any GPU
+    scripts/ptxas_log.py build/kernels/sm_90a.ptx                with this machine's NVIDIA driver
+    scripts/ptxas_log.py --ptxas PATH build/kernels/sm_90a.ptx   with a ptxas, without a GPU
 
-Kernels are assembled one by one, as the library loads them. A warpgroup's products that the assembler serialises are
-right but several times slower, and nothing else tells; a spill costs more than any schedule wins. Exit status 1 names
-each kernel with what was said about it.
+Kernels are assembled one by one, as the library loads them. wgmma instructions that the assembler
+serializes give correct results but are several times slower, and no other test detects them.
+Register spills cost more than any schedule gains. Exit status 1: a kernel has problems, which are
+printed.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ENTRY = re.compile(r"^\.visible \.entry ([A-Za-z0-9_$]+)\(", re.MULTILINE)
-# What ptxas says where it inserts a wait or a fence of its own: a missing one of ours.
+# ptxas reports these where it inserts a wait or a fence that the kernel lacks.
 INSERTED = ("C7517", "C7519")
 
 
 def kernels(ptx: str) -> Iterator[tuple[str, str]]:
-    """Each kernel's name and the module with it alone: an entry ends with a brace of its own."""
+    """Each kernel's name, and the module with only that kernel. An entry ends with a line `}`."""
     entries = []
     for match in ENTRY.finditer(ptx):
         end = ptx.index("\n}\n", match.start()) + 3
@@ -42,8 +43,8 @@ def kernels(ptx: str) -> Iterator[tuple[str, str]]:
         yield name, shared + ptx[at:]
 
 
-def complaints(log: str) -> list[str]:
-    """What a log says against a kernel; empty if nothing."""
+def problems(log: str) -> list[str]:
+    """The problems that a log reports."""
     found = []
     for line in log.splitlines():
         code = re.search(r"\bC75\d\d\b", line)
@@ -54,17 +55,17 @@ def complaints(log: str) -> list[str]:
         if spill and (int(spill.group(1)) or int(spill.group(2))):
             found.append(f"spills: {line.strip()}")
     if "spill stores" not in log:
-        found.append("the log does not tell about spills")
+        found.append("the log has no spill report")
     return found
 
 
-def by_ptxas(program: str, arch: str) -> Callable[[str], str]:
+def ptxas_assembler(program: str, arch: str) -> Callable[[str], str]:
     def assemble(module: str) -> str:
-        with tempfile.TemporaryDirectory() as folder:
-            source = Path(folder, "kernel.ptx")
+        with tempfile.TemporaryDirectory() as directory:
+            source = Path(directory, "kernel.ptx")
             source.write_text(module)
             run = subprocess.run(
-                [program, "-v", "-arch", arch, str(source), "-o", str(Path(folder, "out"))],
+                [program, "-v", "-arch", arch, str(source), "-o", str(Path(directory, "out"))],
                 capture_output=True,
                 text=True,
                 check=False,
@@ -76,9 +77,9 @@ def by_ptxas(program: str, arch: str) -> Callable[[str], str]:
     return assemble
 
 
-def by_driver() -> Callable[[str], str]:
-    """The driver's own compiler, with its log: what a call of the library goes through."""
-    os.environ["CUDA_CACHE_DISABLE"] = "1"  # what comes from the cache has no log
+def driver_assembler() -> Callable[[str], str]:
+    """The driver's JIT compiler with its log, which is the one that the library uses."""
+    os.environ["CUDA_CACHE_DISABLE"] = "1"  # a cached kernel has no log
     cuda = ctypes.CDLL("libcuda.so.1")
 
     def call(name: str, *arguments: object) -> None:
@@ -94,7 +95,7 @@ def by_driver() -> Callable[[str], str]:
 
     def assemble(module: str) -> str:
         log = ctypes.create_string_buffer(1 << 16)
-        # The log, its size, and that it is to be verbose.
+        # CU_JIT_INFO_LOG_BUFFER, its size, CU_JIT_LOG_VERBOSE.
         options = (ctypes.c_int * 3)(3, 4, 12)
         values = (ctypes.c_void_p * 3)(ctypes.addressof(log), len(log), 1)
         loaded = ctypes.c_void_p()
@@ -108,24 +109,24 @@ def by_driver() -> Callable[[str], str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ptxas", help="an assembler; without it the driver's")
+    parser.add_argument("--ptxas", help="path of ptxas; default: the driver's JIT compiler")
     parser.add_argument("ptx", nargs="+", type=Path)
     arguments = parser.parse_args()
     bad = count = 0
-    driver = None if arguments.ptxas else by_driver()
+    driver = None if arguments.ptxas else driver_assembler()
     for path in arguments.ptx:
         ptx = path.read_text()
         target = re.search(r"^\.target (\w+)", ptx, re.MULTILINE)
         if not target:
-            raise SystemExit(f"{path}: no PTX")
-        assemble = driver or by_ptxas(arguments.ptxas, target.group(1))
+            raise SystemExit(f"{path}: has no .target directive; must be PTX")
+        assemble = driver or ptxas_assembler(arguments.ptxas, target.group(1))
         for name, module in kernels(ptx):
-            found = complaints(assemble(module))
+            found = problems(assemble(module))
             count += 1
             bad += bool(found)
             for line in found:
                 print(f"{path.name} {name}: {line}", file=sys.stderr)
-    print(f"{count} kernels, {bad} with complaints")
+    print(f"{count} kernels, {bad} with problems")
     return 1 if bad or not count else 0
 
 

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Tests the crates in rust/ against the library in build/: formatting, clippy, tests, examples, documentation, linking an installed
-# library, and building the packaged crate from its own sources outside the repository. Arguments go to `cargo test`.
+# Tests the crates in rust/ against the library in build/: formatting, clippy, tests, examples,
+# documentation, linking an installed library, and building the packaged crates outside the
+# repository. Arguments go to `cargo test`.
 #
-# Compiled code is shared by all clones, in the user's cache or where CARGO_TARGET_DIR says; crates are fetched once, after that
-# everything runs offline. What cannot be done here (Miri, the oldest Rust) is said, not silently left out.
+# Compiled code is shared by all clones, in the user's cache or CARGO_TARGET_DIR. Crates are fetched
+# once; after that everything runs offline. Steps whose tools are missing (Miri, the oldest Rust)
+# are reported as skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 repository=$PWD
 
-[[ -e build/CMakeCache.txt ]] || { echo "rust_tests.sh: build/ is not there; build first" >&2; exit 2; }
+[[ -e build/CMakeCache.txt ]] || { echo "rust_tests.sh: build/ does not exist; build first" >&2; exit 2; }
 environment=$(scripts/rust_env.sh)
 eval "$environment"
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/rocflash/cargo}
@@ -17,9 +19,9 @@ rust_version() { sed -n 's/^rust-version = "\([0-9.]*\)".*/\1/p' "$1"; }
 
 step() { echo "-- rust: $*"; }
 
-step "librocflash.a, and what an installation needs"
+step "build librocflash.a, librocflash.so and the command"
 cmake --build build --target rocflash rocflash_static rocflash_cli | tail -n 1
-# The library that was just built, so that it is not compiled a second time.
+# Links the built library instead of compiling it a second time.
 export ROCFLASH_LIB_DIR=$repository/build/lib
 
 cd rust
@@ -34,7 +36,7 @@ cargo clippy --locked --workspace --all-targets -- -D warnings
 cargo clippy --locked --workspace "${features[@]}" --all-targets -- -D warnings
 step "tests"
 cargo test --locked --workspace "${features[@]}" "$@"
-step "examples, and that the benchmark compiles"
+step "examples and benchmarks"
 cargo build --locked --workspace "${features[@]}" --examples --benches
 for example in rocflash/attention candle-flash-rocm/{flash_attn,llama_block,train}; do
   cargo run --locked -p "${example%/*}" --example "${example#*/}" >"$CARGO_TARGET_DIR/example.txt" ||
@@ -43,12 +45,12 @@ done
 step "documentation"
 RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace "${features[@]}" --no-deps
 
-# docs.rs has no compiler for C++; CMake that cannot run shows that nothing is built there.
-step "documentation as docs.rs makes it"
+# docs.rs has no C++ compiler; with a missing CMake this step fails if anything is built.
+step "documentation as on docs.rs"
 env -u ROCFLASH_LIB_DIR DOCS_RS=1 CMAKE=/nowhere/cmake CARGO_TARGET_DIR="$CARGO_TARGET_DIR/docs" \
   cargo doc --locked -p rocflash-sys --no-deps
 
-step "an installed library, by pkg-config"
+step "an installed library, found by pkg-config"
 if command -v pkg-config >/dev/null; then
   prefix=$CARGO_TARGET_DIR/prefix
   rm -rf "$prefix"
@@ -58,13 +60,13 @@ if command -v pkg-config >/dev/null; then
     CARGO_TARGET_DIR="$CARGO_TARGET_DIR/system" \
     cargo test --locked -p rocflash-sys --no-default-features --features system
 else
-  echo "skipped: pkg-config is not there"
+  echo "skipped: pkg-config is not installed"
 fi
 
 step "the packaged crates, outside the repository"
 "$repository/scripts/rust_package_test.sh"
 
-# The oldest Rust that is promised, which is Candle's for the crate above it.
+# The minimum supported Rust of each crate; candle-core determines that of candle-flash-rocm.
 check_with() {
   local version=$1
   shift
@@ -72,16 +74,16 @@ check_with() {
   if rustup run "$version" cargo --version >/dev/null 2>&1; then
     rustup run "$version" cargo check --locked --all-targets "${@/#/--package=}"
   else
-    echo "skipped: rustup toolchain install $version --profile minimal (clippy has looked for what is newer)"
+    echo "skipped: rustup toolchain install $version --profile minimal (clippy's incompatible_msrv lint has passed)"
   fi
 }
 check_with "$(rust_version rocflash/Cargo.toml)" rocflash-sys rocflash
 check_with "$(rust_version Cargo.toml)" candle-flash-rocm
 
-step "the arithmetic of views under Miri"
-# Miri builds a standard library of its own once, for which it fetches crates.
+step "the index arithmetic of views under Miri"
+# Miri builds its standard library once, for which it fetches crates.
 if cargo +nightly miri --version >/dev/null 2>&1 && CARGO_NET_OFFLINE=false cargo +nightly miri setup; then
   cargo +nightly miri test --locked -p rocflash --lib
 else
-  echo "skipped: rustup toolchain install nightly --component miri, with crates.io in reach the first time"
+  echo "skipped: rustup toolchain install nightly --component miri, with access to crates.io the first time"
 fi

@@ -1,17 +1,21 @@
 #!/usr/bin/env bash
-# The training benchmark on a GPU: native, Triton and torch's own attention by both presets, results as JSON and plots. About two
-# minutes on an H200, most of it compilers' first runs. A backend that fails, or losses that disagree, fail the script, after all have run.
+# Runs the training benchmark on a GPU: native, Triton and torch's attention with both presets;
+# writes JSON and plots. Takes about two minutes on an H200, mostly compilation. A failing backend
+# or diverging losses make the script fail after all have run.
 #
-#   RESULTS=train-results   where r-default.json, r-mi300x.json, their plots and the report go
-#   PYTHON=python3          a Python with a torch that can use the card, Triton and, for plots, matplotlib
-#   TESTS=1, REPORT=1       also the tests of rocflash.sdpa on the card, and the page of python -m rocflash.report: a minute more each
+#   RESULTS=train-results   output directory of r-default.json, r-mi300x.json, their plots and the
+#                           report
+#   PYTHON=python3          a Python with a torch that can use the GPU, Triton and, for plots,
+#                           matplotlib
+#   TESTS=1, REPORT=1       also run the tests of rocflash.sdpa on the GPU, and
+#                           python -m rocflash.report: one more minute each
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 python=${PYTHON:-python3} results=${RESULTS:-train-results}
 export ROCFLASH_LIBRARY=${ROCFLASH_LIBRARY:-$PWD/build/lib/librocflash.so}
-export PYTHONPATH=$PWD/python:$PWD/python/flash-attn:$PWD/python/flash-attn-3${PYTHONPATH:+:$PYTHONPATH}
-[[ -e $ROCFLASH_LIBRARY ]] || { echo "train_gpu.sh: $ROCFLASH_LIBRARY is not there; build first" >&2; exit 2; }
+export PYTHONPATH=$PWD/python:$PWD/python/flash-attn:$PWD/python/flash-attn-3:$PWD/python/flash-attn-4${PYTHONPATH:+:$PYTHONPATH}
+[[ -e $ROCFLASH_LIBRARY ]] || { echo "train_gpu.sh: $ROCFLASH_LIBRARY does not exist; build first" >&2; exit 2; }
 "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { echo "train_gpu.sh: $python has no torch that can use a GPU" >&2; exit 2; }
 mkdir -p "$results"
 failed=0

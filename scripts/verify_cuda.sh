@@ -1,41 +1,35 @@
 #!/usr/bin/env bash
-# Everything that is to be proved on an NVIDIA card: the full verify with gradients (on Hopper with and without its own kernels, and
-# what its compiler says of those), compute-sanitizer on a sample that has every
-# kind of kernel, the Python tests on CUDA tensors, graphs and a second stream among them, and a small transformer trained on the
-# card and on the CPU. Without an NVIDIA driver it says so and does nothing. Each step prints the seconds since the start.
+# Verifies an NVIDIA GPU: the full verification with gradients (on Hopper with and without the
+# sm_90a kernels, and the assembler's log of those), compute-sanitizer on a sample of every kind of
+# kernel, the Python tests on CUDA tensors including graphs and a second stream, and a small
+# transformer trained on the GPU and on the CPU. Without an NVIDIA driver it reports that and exits.
+# Each step prints the elapsed seconds.
 #
-#   DEVICE=cuda:0    the card
-#   EVERY=24         one case in so many of the quick table under each tool of compute-sanitizer
-#   FULL=--full      the level of verify
-#   SAMPLE=1         one case in so many of that level (all take about half an hour)
-#   PYTHON=python3   a Python with a torch that can use the card, and pytest
+#   DEVICE=cuda:0    the GPU
+#   EVERY=24         sampling interval of the quick table under each tool of compute-sanitizer
+#   FULL=--full      the level of rocflash verify
+#   SAMPLE=1         sampling interval of that level (all cases take about half an hour)
+#   PYTHON=python3   a Python with a torch that can use the GPU, and pytest
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 device=${DEVICE:-cuda:0} every=${EVERY:-24} level=${FULL:---full} sample=${SAMPLE:-1} python=${PYTHON:-python3}
-command=build/bin/rocflash
-[[ -x $command ]] || { echo "verify_cuda.sh: $command is not there; build first" >&2; exit 2; }
+# shellcheck source=scripts/verify_gpu.sh
+source scripts/verify_gpu.sh
 
-driver=$("$command" info | sed -n 's/^  cuda \(used\|not used\) *//p')
-if ! "$command" info | grep -q '^  cuda used'; then
-  echo "verify-cuda: skipped, no NVIDIA driver is in use: $driver"
-  exit 0
-fi
-"$command" info
-
-step() { echo "== [$SECONDS s] $*"; }
+require_device cuda
 
 if [[ -f build/kernels/sm_90a.ptx ]] && "$command" info | grep -q ' sm_90a$'; then
-  step "Hopper's kernels: what the driver's compiler says of them"
+  step "sm_90a kernels: the log of the driver's JIT compiler"
   "$python" scripts/ptxas_log.py build/kernels/sm_90a.ptx
-  step "verify: $level on $device, one case in $sample, without Hopper's kernels"
+  step "verify: $level on $device, one case in $sample, without the sm_90a kernels"
   ROCFLASH_HOPPER=0 "$command" verify --device "$device" "$level" --every "$sample"
 fi
-step "verify: $level on $device, one case in $sample, forward and gradients"
-"$command" verify --device "$device" "$level" --every "$sample"
+verify_device
 
-# Cases of the quick table by name, gradients included: several blocks of keys with f32's and Hopper's products, large heads, the
-# kernels of bias, slopes and sinks, one kernel per gradient, decode and append. Then one case in $every of all.
+# Cases of the quick table by name, gradients included: several KV tiles with f32 and wgmma
+# products, large head dims, the kernels of bias, slopes and sinks, one kernel per gradient, decode
+# and append. Then every $every-th case of all.
 samples=(causal/f32/140x1030 causal/bf16/140x1030 causal/bf16/70x290 /d576 'alibi (h)/' 'bias (1,h,q,k)/' sinks/ deterministic/
   'decode gqa' 'latent pages 16' 'append pages 7' 'cache f16 splits')
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)
@@ -50,18 +44,7 @@ if [[ -n $sanitizer ]]; then
     checked --every "$every" | tail -n 3
   done
 else
-  step "compute-sanitizer: skipped, it is not installed (it comes with the CUDA toolkit)"
+  step "compute-sanitizer: skipped, not installed (part of the CUDA toolkit)"
 fi
 
-if "$python" -c 'import pytest, torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
-  export ROCFLASH_LIBRARY=${ROCFLASH_LIBRARY:-$PWD/build/lib/librocflash.so}
-  export PYTHONPATH=$PWD/python:$PWD/python/flash-attn:$PWD/python/flash-attn-3${PYTHONPATH:+:$PYTHONPATH}
-  step "Python: flash_attn and rocflash on CUDA tensors, with gradients"
-  "$python" -m pytest -q tests/python/test_gpu*.py
-  step "a small transformer, 200 steps, on the card and on the CPU, with rocflash and with torch's attention"
-  "$python" -m pytest -q tests/python/test_training.py
-  "$python" tests/python/test_training.py --device cuda
-  step "done"
-else
-  step "Python: skipped, $python has no pytest, or no torch that can use the card (PYTHON names another)"
-fi
+python_tests

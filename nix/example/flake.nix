@@ -1,8 +1,9 @@
-# A project of someone else that uses rocflash: a Python environment with flash_attn, and a C program.
+# A downstream project that uses rocflash: a Python environment with flash_attn, a C program, and a
+# NixOS module.
 #   nix develop    a shell with python, torch, flash_attn and the rocflash command
 #   nix build      the program below
 {
-  # Here the repository around this example; elsewhere "github:<owner>/rocflash".
+  # The repository of this example; other projects use "github:<owner>/rocflash".
   inputs.rocflash.url = "path:../..";
   inputs.nixpkgs.follows = "rocflash/nixpkgs";
 
@@ -16,6 +17,9 @@
       };
     in
     {
+      # For nixosSystem's `modules`: rocflash in environment.systemPackages.
+      nixosModules.default = import ./nixos.nix { flash-attention = rocflash; };
+
       devShells.${system}.default = pkgs.mkShell {
         packages = [
           pkgs.rocflash

@@ -1,0 +1,30 @@
+# Toolchain file: builds for aarch64 Linux on another Linux, with clang and Debian's cross libraries
+# (libc6-dev-arm64-cross, libstdc++-12-dev-arm64-cross). Programs run under qemu-user if it is
+# installed.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(rocflash_triple aarch64-linux-gnu)
+if(NOT CMAKE_C_COMPILER)
+  set(CMAKE_C_COMPILER clang-22)
+endif()
+if(NOT CMAKE_CXX_COMPILER)
+  set(CMAKE_CXX_COMPILER clang++-22)
+endif()
+set(CMAKE_C_COMPILER_TARGET ${rocflash_triple})
+set(CMAKE_CXX_COMPILER_TARGET ${rocflash_triple})
+set(CMAKE_ASM_COMPILER_TARGET ${rocflash_triple})
+# GNU ld of this system links for this system only; the LLD of clang links for all.
+foreach(kind EXE SHARED MODULE)
+  set(CMAKE_${kind}_LINKER_FLAGS_INIT "-fuse-ld=lld")
+endforeach()
+# Used as headers only, so those of this system serve every architecture.
+foreach(package dlpack fmt)
+  file(GLOB found /usr/lib/*/cmake/${package} /usr/lib/cmake/${package})
+  if(found AND NOT ${package}_DIR)
+    list(GET found 0 ${package}_DIR)
+  endif()
+endforeach()
+find_program(ROCFLASH_QEMU NAMES qemu-aarch64 qemu-aarch64-static)
+if(ROCFLASH_QEMU)
+  set(CMAKE_CROSSCOMPILING_EMULATOR ${ROCFLASH_QEMU} -L /usr/${rocflash_triple})
+endif()
