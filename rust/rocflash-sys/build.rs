@@ -124,14 +124,14 @@ fn build_bundled() -> PathBuf {
 
     let cmake = env::var("CMAKE").unwrap_or_else(|_| "cmake".into());
     check_cmake(&cmake);
+    // --fresh: options of an earlier build, such as GPU_ARCHS, must not persist in CMake's cache.
+    // Compiled objects do.
     let mut configure = Command::new(&cmake);
-    configure.arg("-S").arg(&native).arg("-B").arg(&build);
-    if !build.join("CMakeCache.txt").exists() {
-        if output_of("ninja", &["--version"]).is_some() {
-            configure.args(["-G", "Ninja"]);
-        }
-        configure.args(compiler());
+    configure.arg("--fresh").arg("-S").arg(&native).arg("-B").arg(&build);
+    if output_of("ninja", &["--version"]).is_some() {
+        configure.args(["-G", "Ninja"]);
     }
+    configure.args(compiler());
     configure.arg("-DCMAKE_BUILD_TYPE=Release");
     configure.arg(format!("-Ddlpack_DIR={}", native.join("dlpack").display()));
     for part in ["CLI", "TESTS", "EXAMPLES", "SIM", "FUZZ"] {
