@@ -10,8 +10,13 @@
 
 namespace rocflash::kernel {
 
-enum class Operation : std::uint8_t {
+// What a kernel computes, and how.
+enum class Op : std::uint8_t {
 #define ROCFLASH_OPERATION(name) name,
+#include "table/kernels.inc"
+};
+enum class Schedule : std::uint8_t {
+#define ROCFLASH_SCHEDULE(name) name,
 #include "table/kernels.inc"
 };
 
@@ -22,13 +27,14 @@ enum class Variant : std::uint8_t { specialized, generic, any };
 
 // What one kernel is compiled for.
 struct KernelSpec {
-  Operation operation;
+  Op op;
+  Schedule schedule;
   DType dtype;
-  int bucket;  // the largest supported head dimension; 0: any
+  int bucket;  // the largest supported head dimension, or what BucketOf says; 0: any
   Variant variant;
 
   friend constexpr bool operator==(const KernelSpec& a, const KernelSpec& b) {
-    return a.operation == b.operation && a.dtype == b.dtype && a.bucket == b.bucket &&
+    return a.op == b.op && a.schedule == b.schedule && a.dtype == b.dtype && a.bucket == b.bucket &&
            a.variant == b.variant;
   }
 };
@@ -36,7 +42,8 @@ struct KernelSpec {
 namespace detail {
 
 struct KernelLine {
-  Operation operation;
+  Op op;
+  Schedule schedule;
   DType dtype;
   Variant variant;
   FamilySet families;
@@ -48,8 +55,8 @@ struct KernelLine {
 namespace lines {
 using namespace family_set;
 inline constexpr KernelLine all_lines[] = {
-#define ROCFLASH_KERNELS(operation, dtype, variant, families, ...) \
-  {Operation::operation, DType::dtype, Variant::variant, families, {__VA_ARGS__}},
+#define ROCFLASH_KERNELS(op, schedule, dtype, variant, families, ...) \
+  {Op::op, Schedule::schedule, DType::dtype, Variant::variant, families, {__VA_ARGS__}},
 #include "table/kernels.inc"
 };
 }  // namespace lines
@@ -77,7 +84,7 @@ constexpr KernelList list_kernels() {
   int count = 0;
   for (const KernelLine& line : lines::all_lines) {
     for (int n = 0; line.has(n); ++n, ++count) {
-      list.spec[count] = {line.operation, line.dtype, line.buckets[n], line.variant};
+      list.spec[count] = {line.op, line.schedule, line.dtype, line.buckets[n], line.variant};
       list.families[count] = line.families;
     }
   }
@@ -104,34 +111,42 @@ constexpr int kernel_number(const KernelSpec& spec) {
 
 // The smallest bucket that holds the head dimension, among the kernels that one of the families
 // has; 0: none.
-constexpr int bucket_of(Operation operation, DType dtype, int head_dim,
+constexpr int bucket_of(Op op, Schedule schedule, DType dtype, int head_dim,
                         FamilySet families = family_set::all) {
   int found = 0;
   for (int n = 0; n < kernel_count; ++n) {
     const KernelSpec& spec = kernel_spec(n);
-    if (spec.operation == operation && spec.dtype == dtype && spec.bucket >= head_dim &&
-        (detail::kernel_list.families[n] & families) != 0 && (found == 0 || spec.bucket < found))
+    if (spec.op == op && spec.schedule == schedule && spec.dtype == dtype &&
+        spec.bucket >= head_dim && (detail::kernel_list.families[n] & families) != 0 &&
+        (found == 0 || spec.bucket < found))
       found = spec.bucket;
   }
   return found;
 }
 
-// The largest head dimension that an operation has kernels for; 0 if it has none for the dtype.
-constexpr int largest_bucket(Operation operation, DType dtype) {
+// The largest head dimension that a schedule has kernels for; 0 if it has none for the dtype.
+constexpr int largest_bucket(Op op, Schedule schedule, DType dtype) {
   int largest = 0;
   for (const KernelSpec& spec : detail::kernel_list.spec) {
-    if (spec.operation == operation && spec.dtype == dtype && spec.bucket > largest)
+    if (spec.op == op && spec.schedule == schedule && spec.dtype == dtype && spec.bucket > largest)
       largest = spec.bucket;
   }
   return largest;
 }
 
-constexpr const char* name_of(Operation operation) {
+constexpr const char* name_of(Op op) {
   constexpr const char* names[] = {
 #define ROCFLASH_OPERATION(name) #name,
 #include "table/kernels.inc"
   };
-  return names[static_cast<int>(operation)];
+  return names[static_cast<int>(op)];
+}
+constexpr const char* name_of(Schedule schedule) {
+  constexpr const char* names[] = {
+#define ROCFLASH_SCHEDULE(name) #name,
+#include "table/kernels.inc"
+  };
+  return names[static_cast<int>(schedule)];
 }
 constexpr const char* name_of(Variant variant) {
   return variant == Variant::specialized ? "specialized"
@@ -149,10 +164,11 @@ struct KernelName {
   }
 };
 
-// Kernel names: forward_f16_64_specialized, weights_f16.
+// Kernel names: forward_f16_64_specialized, decode_cluster_f16_64, weights_f16.
 constexpr KernelName name_of(const KernelSpec& spec) {
   KernelName name;
-  name.add(name_of(spec.operation));
+  name.add(name_of(spec.op));
+  if (spec.schedule != Schedule::tiled) name.add(name_of(spec.schedule));
   name.add(name_of(spec.dtype));
   if (spec.bucket > 0) {
     char digits[8] = {};

@@ -1,6 +1,6 @@
 #include "gpu/plan/combine.hpp"
 
-#include "gpu/dispatch/decode.hpp"
+#include "gpu/dispatch/select.hpp"
 
 namespace rocflash::gpu {
 namespace {
@@ -8,7 +8,7 @@ namespace {
 void add_combine(Plan& plan, const Partials& partials, const Problem* problem,
                  const CombineSelection& s) {
   if (s.workgroups == 0) return;
-  kernel::CombineArguments& a = plan.next<kernel::Operation::combine>();
+  kernel::CombineArguments& a = plan.next<kernel::Op::combine>();
   a.partials = partials;
   if (problem) {
     a.problem = *problem;
@@ -24,7 +24,7 @@ void add_combine(Plan& plan, const Partials& partials, const Problem* problem,
 }  // namespace
 
 void plan_combine(Plan& plan, const Partials& partials, Chip chip) {
-  add_combine(plan, partials, nullptr, select_combine(partials, false, {}, chip));
+  add_combine(plan, partials, nullptr, select(partials, std::nullopt, chip));
 }
 
 void plan_split_combine(Plan& plan, Partials partials, const ForwardOutputs& outputs,
@@ -40,7 +40,7 @@ void plan_split_combine(Plan& plan, Partials partials, const ForwardOutputs& out
   partials.lse_stride[0] = outputs.lse.batch_stride;
   partials.lse_stride[1] = outputs.lse.head_stride;
   partials.lse_stride[2] = outputs.lse.query_stride;
-  add_combine(plan, partials, &problem, select_combine(partials, true, features, chip));
+  add_combine(plan, partials, &problem, select(partials, features, chip));
 }
 
 }  // namespace rocflash::gpu

@@ -30,7 +30,7 @@ TEST(Table, ExtensionsHaveOnlyTheirOwnKernels) {
   EXPECT_FALSE(contains(family_set::nvidia, Family::sm90));
   for (const int bucket : forward_buckets) {
     EXPECT_TRUE(
-        has_kernel(Family::sm90, kernel_number({Operation::forward_warp_specialized_paged,
+        has_kernel(Family::sm90, kernel_number({Op::forward, Schedule::warp_specialized_paged,
                                                 DType::f16, bucket, Variant::specialized})));
     const int number = kernel_number(warp_specialized_spec(DType::bf16, bucket));
     ASSERT_GE(number, 0);
@@ -48,10 +48,9 @@ TEST(Table, ExtensionsHaveOnlyTheirOwnKernels) {
 TEST(Table, BackwardTilesOfSm90FitAMultiprocessor) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     for (const int bucket : {64, 128, 192, 256}) {
-      const KernelSpec spec =
-          backward_spec(bucket <= 128 ? Operation::backward_warp_specialized
-                                      : Operation::backward_warp_specialized_large,
-                        dtype, bucket, Variant::specialized);
+      const KernelSpec spec = backward_spec(
+          bucket <= 128 ? Schedule::warp_specialized : Schedule::warp_specialized_large, dtype,
+          bucket, Variant::specialized);
       const int number = kernel_number(spec);
       ASSERT_GE(number, 0);
       EXPECT_TRUE(has_kernel(Family::sm90, number));
@@ -101,18 +100,18 @@ TEST(Table, NamesAreTheSymbolsOfTheCodeObjects) {
 
 TEST(Table, BucketIsTheSmallestThatFits) {
   const auto bucket = [](int head_dim) {
-    return bucket_of(Operation::forward, DType::bf16, head_dim);
+    return bucket_of(Op::forward, Schedule::tiled, DType::bf16, head_dim);
   };
   EXPECT_EQ(bucket(1), 64);
   EXPECT_EQ(bucket(64), 64);
   EXPECT_EQ(bucket(65), 96);
   EXPECT_EQ(bucket(129), 192);
-  const int largest = largest_bucket(Operation::forward, DType::bf16);
+  const int largest = largest_bucket(Op::forward, Schedule::tiled, DType::bf16);
   EXPECT_EQ(largest, 256);
   EXPECT_EQ(bucket(largest), largest);
   EXPECT_EQ(bucket(largest + 1), 0);
-  EXPECT_EQ(bucket_of(Operation::forward, DType::f64, 1), 0);
-  EXPECT_EQ(largest_bucket(Operation::forward, DType::f64), 0);
+  EXPECT_EQ(bucket_of(Op::forward, Schedule::tiled, DType::f64, 1), 0);
+  EXPECT_EQ(largest_bucket(Op::forward, Schedule::tiled, DType::f64), 0);
 }
 
 TEST(Table, EveryFamilyHasEveryForwardKernel) {
@@ -138,9 +137,10 @@ TEST(Table, TilesAreWholeWaves) {
       EXPECT_GE(group.waves_per_simd, 1);
       // Launch plans select large-smem kernels on GPUs with more shared memory than the smallest
       // member: up to 227 KiB.
-      const bool large_smem = kernel_spec(number).operation == Operation::backward_fused_large_smem;
+      const bool large_smem = kernel_spec(number).schedule == Schedule::fused_large_smem;
       EXPECT_LE(group.dynamic_shared, large_smem ? 227 << 10 : member.machine.workgroup_shared);
-      if (kernel_spec(number).operation != Operation::forward) continue;
+      if (kernel_spec(number).op != Op::forward || kernel_spec(number).schedule != Schedule::tiled)
+        continue;
       const ForwardTile tile = forward_tile(member.family, kernel_spec(number));
       EXPECT_EQ(tile.queries % (tile.threads / wave), 0);
       EXPECT_EQ(tile.keys % 16, 0);
@@ -163,7 +163,7 @@ TEST(Table, SharedMemoryOfSm80HoldsItsTiles) {
     const KernelSpec spec = forward_spec(DType::f32, bucket, Variant::specialized);
     ASSERT_TRUE(has_kernel(Family::sm80, kernel_number(spec)));
     EXPECT_LE(forward_tile(Family::sm80, spec).dynamic_shared, 99 << 10);
-    const KernelSpec fused{Operation::backward_fused, DType::f32, bucket, Variant::specialized};
+    const KernelSpec fused{Op::backward, Schedule::fused, DType::f32, bucket, Variant::specialized};
     ASSERT_TRUE(has_kernel(Family::sm80, kernel_number(fused)));
     EXPECT_LE(backward_tile(Family::sm80, fused).dynamic_shared, 99 << 10);
   }
