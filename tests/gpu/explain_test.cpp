@@ -61,6 +61,8 @@ TEST(Explain, DecodeHasSplitsAndWorkspace) {
   EXPECT_EQ(e.launches[0].kernel.name, "decode_splitkv_bf16_128");
   EXPECT_EQ(e.launches[0].family, "hopper");
   EXPECT_EQ(e.launches[1].kernel.name, "combine_pdl_f32");
+  EXPECT_EQ(e.launches[1].kernel.operation, "combine");
+  EXPECT_EQ(e.launches[1].kernel.schedule, "pdl");
   EXPECT_EQ(e.splits, 33);
   EXPECT_EQ(e.workspace, 33 * 32 * (128 + 1) * 4);
   EXPECT_FALSE(reason_of(e, "decode_cluster_bf16_128").empty());
