@@ -20,6 +20,17 @@ enum class Schedule : std::uint8_t {
 #include "table/kernels.inc"
 };
 
+namespace detail {
+inline constexpr int op_count = 0
+#define ROCFLASH_OPERATION(name) +1
+#include "table/kernels.inc"
+    ;
+inline constexpr int schedule_count = 0
+#define ROCFLASH_SCHEDULE(name) +1
+#include "table/kernels.inc"
+    ;
+}  // namespace detail
+
 // `specialized` is the hot path: any lengths, causal, window and chunk masks, 16-byte aligned rows,
 // head dimensions that are multiples of 16 bytes. `generic` adds all other options, as uniform
 // branches. Operations without variants have `any`.
@@ -102,9 +113,49 @@ constexpr bool has_kernel(Family family, int number) {
   return contains(detail::kernel_list.families[number], family);
 }
 
+namespace detail {
+
+constexpr int pair_of(Op op, Schedule schedule) {
+  return static_cast<int>(op) * schedule_count + static_cast<int>(schedule);
+}
+// The numbers of the kernels by operation and schedule: a call looks up a dozen kernels, and the
+// list has hundreds.
+struct KernelIndex {
+  int number[kernel_count];
+  int first[op_count * schedule_count + 1];  // index into `number`
+};
+constexpr KernelIndex index_kernels() {
+  KernelIndex index{};
+  for (const KernelSpec& spec : kernel_list.spec)
+    ++index.first[pair_of(spec.op, spec.schedule) + 1];
+  for (int n = 0; n < op_count * schedule_count; ++n) index.first[n + 1] += index.first[n];
+  int filled[op_count * schedule_count] = {};
+  for (int n = 0; n < kernel_count; ++n) {
+    const int pair = pair_of(kernel_spec(n).op, kernel_spec(n).schedule);
+    index.number[index.first[pair] + filled[pair]++] = n;
+  }
+  return index;
+}
+inline constexpr KernelIndex kernel_index = index_kernels();
+
+struct KernelNumbers {
+  const int *first, *last;
+  constexpr const int* begin() const { return first; }
+  constexpr const int* end() const { return last; }
+};
+
+}  // namespace detail
+
+// The numbers of the kernels that compute an operation by a schedule, in the order of the list.
+constexpr detail::KernelNumbers kernels_of(Op op, Schedule schedule) {
+  const int pair = detail::pair_of(op, schedule);
+  return {detail::kernel_index.number + detail::kernel_index.first[pair],
+          detail::kernel_index.number + detail::kernel_index.first[pair + 1]};
+}
+
 // A kernel's number, or -1 where the list has no such kernel.
 constexpr int kernel_number(const KernelSpec& spec) {
-  for (int n = 0; n < kernel_count; ++n)
+  for (const int n : kernels_of(spec.op, spec.schedule))
     if (kernel_spec(n) == spec) return n;
   return -1;
 }
@@ -114,11 +165,10 @@ constexpr int kernel_number(const KernelSpec& spec) {
 constexpr int bucket_of(Op op, Schedule schedule, DType dtype, int head_dim,
                         FamilySet families = family_set::all) {
   int found = 0;
-  for (int n = 0; n < kernel_count; ++n) {
+  for (const int n : kernels_of(op, schedule)) {
     const KernelSpec& spec = kernel_spec(n);
-    if (spec.op == op && spec.schedule == schedule && spec.dtype == dtype &&
-        spec.bucket >= head_dim && (detail::kernel_list.families[n] & families) != 0 &&
-        (found == 0 || spec.bucket < found))
+    if (spec.dtype == dtype && spec.bucket >= head_dim &&
+        (detail::kernel_list.families[n] & families) != 0 && (found == 0 || spec.bucket < found))
       found = spec.bucket;
   }
   return found;
@@ -127,9 +177,9 @@ constexpr int bucket_of(Op op, Schedule schedule, DType dtype, int head_dim,
 // The largest head dimension that a schedule has kernels for; 0 if it has none for the dtype.
 constexpr int largest_bucket(Op op, Schedule schedule, DType dtype) {
   int largest = 0;
-  for (const KernelSpec& spec : detail::kernel_list.spec) {
-    if (spec.op == op && spec.schedule == schedule && spec.dtype == dtype && spec.bucket > largest)
-      largest = spec.bucket;
+  for (const int n : kernels_of(op, schedule)) {
+    const KernelSpec& spec = kernel_spec(n);
+    if (spec.dtype == dtype && spec.bucket > largest) largest = spec.bucket;
   }
   return largest;
 }

@@ -155,7 +155,8 @@ def test_a_score_modifier_is_added_as_described(tmp_path: Path) -> None:
                 f'#define ROCFLASH_ARCH_HEADER "{layer}"\n'
                 f'#define ROCFLASH_SCHEDULE_HEADER "{schedule}"\n'
                 '#include "entry/entry.hpp"\n'
-                f"ROCFLASH_ENTRY({operation}_f16_64_generic, {operation}, f16, 64, generic)\n"
+                f"ROCFLASH_ENTRY({operation}_f16_64_generic, {operation}, {operation}, tiled, "
+                "f16, 64, generic)\n"
             )
             flags = kernel_flags(tmp_path, vendor, target, version)
             subprocess.run([*common, *flags, "-O1", "-S", unit, "-o", os.devnull], check=True)

@@ -80,7 +80,7 @@ bool BackwardSelector::select_warp_specialized() {
   const auto q = of_queries(p.q), dout = of_queries(t.dout), k = of_keys(p.k), v = of_keys(p.v);
   if (!q || !dout || !k || !v) return reject(spec, Reason::tensor_map);
   s.add(spec);
-  s.warp_specialized = s.accumulates_dq = true;
+  s.accumulates_dq = true;
   s.dq_accum_layout = features.has(Feature::deterministic) ? kernel::dq_accum_ordered : 1;
   s.dq_columns = spec.bucket;
   s.q = *q;

@@ -15,6 +15,7 @@
 #include "gpu/dispatch/chip.hpp"
 #include "gpu/dispatch/tensor_maps.hpp"
 #include "gpu/dispatch/tile_schedule.hpp"
+#include "table/backward.hpp"
 #include "table/decode.hpp"
 
 namespace rocflash::gpu {
@@ -72,12 +73,11 @@ struct AttentionSelection {
 // The kernels between preprocess and postprocess, in launch order, and how dq is accumulated.
 class BackwardSelection {
  public:
-  bool fp32 = false;              // no matrix kernel supports the problem, or none does so in order
-  bool warp_specialized = false;  // the sm_90a kernel
-  bool accumulates_dq = false;    // in f32, converted by postprocess
-  bool ordered_dq = false;        // ordered dQ accumulation without warp specialization
-  int dq_accum_layout = 0;        // as BackwardArguments has it
-  int dq_columns = 0;             // of the dQ accumulator
+  bool fp32 = false;            // no matrix kernel supports the problem, or none does so in order
+  bool accumulates_dq = false;  // in f32, converted by postprocess
+  bool ordered_dq = false;      // ordered dQ accumulation without warp specialization
+  int dq_accum_layout = 0;      // as BackwardArguments has it
+  int dq_columns = 0;           // of the dQ accumulator
   // Warp-specialized: tensor maps.
   TensorMapDesc q, dout, k, v;
   Features features = {};
@@ -86,6 +86,9 @@ class BackwardSelection {
   std::span<const kernel::KernelSpec> gradients() const { return {kernels_.data(), count_}; }
   // The kernel that accumulates dq; only if one does.
   const kernel::KernelSpec& fused() const { return kernels_[0]; }
+  bool warp_specialized() const {
+    return count_ > 0 && kernel::is_warp_specialized_backward(fused());
+  }
   void add(const kernel::KernelSpec& kernel) { kernels_[count_++] = kernel; }
 
  private:

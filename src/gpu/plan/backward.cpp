@@ -162,7 +162,7 @@ void BackwardPlanner::allocate_workspace(std::byte* workspace) {
   if (!all.delta) allocate(all.delta);
   allocate(all.row_max);
   allocate(all.row_share);
-  if (selection.warp_specialized) allocate(all.minus_lse_log2);
+  if (selection.warp_specialized()) allocate(all.minus_lse_log2);
   if (selection.accumulates_dq && t.dq) allocate_dq_accumulator(scratch);
   allocate_counters(scratch);
   if (t.dalibi) dalibi_partial = scratch.floats(Size(p.batch()) * p.heads * dalibi_blocks(p, chip));
@@ -195,7 +195,8 @@ void BackwardPlanner::allocate_dq_accumulator(Scratch& scratch) {
 void BackwardPlanner::allocate_counters(Scratch& scratch) {
   if (selection.ordered_dq && t.dq && queries > 0)  // the number of workgroups that have started
     all.bh_counters = reinterpret_cast<std::uint32_t*>(scratch.floats(1));
-  if (selection.warp_specialized && plan.workspace.fits()) {  // PDL: completed key blocks per slice
+  if (selection.warp_specialized() &&
+      plan.workspace.fits()) {  // PDL: completed key blocks per slice
     keys_work = schedule_key_tiles(p, selection.fused(), keys, chip);
     if (keys_work.workgroups > 0 && queries > 0) {
       all.bh_counters =
@@ -244,7 +245,7 @@ void BackwardPlanner::add_fp32_gradients() {
 }
 
 void BackwardPlanner::add_gradients() {
-  if (selection.warp_specialized) {
+  if (selection.warp_specialized()) {
     plan_warp_specialized(plan, all, selection, keys_work);
   } else {
     for (const KernelSpec& spec : selection.gradients())

@@ -74,6 +74,33 @@ TEST(Table, FamilySets) {
   EXPECT_FALSE(contains(family_set::amd, Family::sm80));
   EXPECT_TRUE(contains(family_set::cdna3 | family_set::sm80, Family::cdna3));
   EXPECT_FALSE(contains(family_set::cdna3 | family_set::sm80, Family::cdna2));
+  EXPECT_EQ(family_set::cdna, family_set::cdna1 | family_set::cdna2_up);
+  EXPECT_EQ(family_set::all_but_rdna2 | family_set::rdna2, family_set::all);
+  EXPECT_FALSE(contains(family_set::all_but_rdna2, Family::rdna2));
+}
+
+TEST(Table, KernelsByOperationAndSchedule) {
+  std::set<int> numbers;
+  int count = 0;
+#define ROCFLASH_SCHEDULE(name) Schedule::name,
+  constexpr Schedule schedules[] = {
+#include "table/kernels.inc"
+  };
+  const auto add = [&](Op op) {
+    for (const Schedule schedule : schedules) {
+      for (const int n : kernels_of(op, schedule)) {
+        EXPECT_EQ(kernel_spec(n).op, op);
+        EXPECT_EQ(kernel_spec(n).schedule, schedule);
+        numbers.insert(n);
+        ++count;
+      }
+    }
+  };
+#define ROCFLASH_OPERATION(name) add(Op::name);
+#include "table/kernels.inc"
+  EXPECT_EQ(count, kernel_count);
+  EXPECT_EQ(numbers.size(), static_cast<std::size_t>(kernel_count));
+  EXPECT_EQ(bucket_of(Op::weights, Schedule::fp32, DType::f16, 1), 0);
 }
 
 TEST(Table, NumbersAndNamesAreUnique) {
@@ -94,6 +121,8 @@ TEST(Table, NamesAreTheSymbolsOfTheCodeObjects) {
   EXPECT_STREQ(kernel_name(kernel_number(forward_spec(DType::bf16, 256, Variant::generic))),
                "forward_bf16_256_generic");
   EXPECT_STREQ(kernel_name(kernel_number(weights_spec(DType::bf16))), "weights_bf16");
+  EXPECT_STREQ(kernel_name(kernel_number(cluster_spec(DType::f16, 128))), "decode_cluster_f16_128");
+  EXPECT_STREQ(kernel_name(kernel_number(fp32_preprocess_spec)), "backward_preprocess_fp32_f32");
   EXPECT_FALSE(is_named(weights_spec(DType::bf16), "weights_bf16_"));
   EXPECT_FALSE(is_named(weights_spec(DType::bf16), "weights_bf1"));
 }
