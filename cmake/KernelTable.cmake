@@ -101,8 +101,8 @@ function(rocflash_read_kernel_table)
 endfunction()
 
 # rocflash_in_set(result set family): whether a set of families of kernels.inc contains this one.
-# Families that extend another family are only in sets that name them. A set's name stands for its
-# families.
+# Families that extend another family are only in sets that name them. The name of a named set is
+# expanded to its families.
 function(rocflash_in_set result set family)
   string(REPLACE "+" ";" names "${set}")
   set(found FALSE)

@@ -78,7 +78,11 @@ def tree(tmp_path: Path) -> Path:
             assert "function(rocflash_simulated_test" in existing
             assert "rocflash_test(NAME" in text and "rocflash_sim_hip" in existing
         elif kind == "arguments":
-            insert(path, "template <Op op, Schedule schedule = Schedule::tiled>\nusing ArgumentsOf", text)
+            insert(
+                path,
+                "template <Op op, Schedule schedule = Schedule::tiled>\nusing ArgumentsOf",
+                text,
+            )
     return tmp_path
 
 

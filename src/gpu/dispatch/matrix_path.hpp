@@ -1,4 +1,5 @@
-// Whether forward and backward of a problem run on matrix cores, and which variant of their kernels.
+// Whether forward and backward of a problem run on matrix cores, and which variant of their
+// kernels.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,5 @@
-// Problems as kernels get them: single rows have a stride, which validation sets to 0. Selection and
-// launch plans prepare a problem alike; to prepare it again changes nothing.
+// Problems as kernels get them: single rows have a stride, which validation sets to 0. Selection
+// and launch plans prepare a problem alike; to prepare it again changes nothing.
 #pragma once
 
 #include "core/problem.hpp"

@@ -106,8 +106,8 @@ struct CombineSelection {
   bool pdl = false;
 };
 
-// Few queries and enough keys select decode. Never reads device-side lengths. Rejects a problem that
-// needs more workgroups than a launch can have.
+// Few queries and enough keys select decode. Never reads device-side lengths. Rejects a problem
+// that needs more workgroups than a launch can have.
 AttentionSelection select(const Problem& problem, const ForwardOutputs& outputs, Chip chip,
                           Gradients gradients = Gradients::possible);
 BackwardSelection select(const Problem& problem, const BackwardTensors& tensors, Chip chip);
