@@ -145,8 +145,8 @@ constexpr DecodeTile key_tile(Family family, const KernelSpec& spec) {
   return {};
 }
 
-// The cluster schedule: rows in shared memory are padded by 16 bytes, so that eight rows of ldmatrix are
-// bank-conflict-free.
+// The cluster schedule: rows in shared memory are padded by 16 bytes, so that eight rows of
+// ldmatrix are bank-conflict-free.
 inline constexpr int row_gap = 16;
 inline constexpr int largest_cluster = 8;  // the portable cluster size
 constexpr KernelSpec cluster_spec(DType dtype, int bucket) {
@@ -168,8 +168,8 @@ constexpr DecodeTile cluster_tile(const KernelSpec& spec) {
   return tile;
 }
 
-// The FP32 schedule: four rows; sixteen lanes own a row with one of four keys each, and eight columns of
-// K and V per lane.
+// The FP32 schedule: four rows; sixteen lanes own a row with one of four keys each, and eight
+// columns of K and V per lane.
 constexpr KernelSpec fp32_decode_spec(DType cache, int bucket) {
   return {Op::decode, Schedule::fp32, cache, bucket, Variant::any};
 }

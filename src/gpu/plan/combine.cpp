@@ -16,7 +16,9 @@ void add_combine(Plan& plan, const Partials& partials, const Problem* problem,
   }
   a.blocks = s.blocks;
   a.slices = s.slices;
-  if (s.kernel.bucket == 0) a.workgroups = static_cast<std::int32_t>(s.workgroups);
+  // The kernel of wide rows has no grid-stride loop.
+  if (s.kernel.bucket != kernel::wide_columns)
+    a.workgroups = static_cast<std::int32_t>(s.workgroups);
   plan.add(s.kernel, s.family, s.workgroups);
   plan.shape().pdl = s.pdl;
 }
