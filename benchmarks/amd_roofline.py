@@ -30,8 +30,8 @@ import device_table
 PRODUCTS = {
     "forward": 2,
     "backward_fused": 5,
-    "backward_queries": 3,
-    "backward_keys": 4,
+    "backward_dq": 3,
+    "backward_dkdv": 4,
     "backward_dk": 3,
     "backward_dv": 2,
 }

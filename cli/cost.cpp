@@ -45,7 +45,8 @@ Traffic forward_traffic(const CostShape& s, const std::string& family) {
   t.least = queries + product({s.b, s.hk, s.sk, 2 * s.d}) * element;
   const auto which = gpu::family_of(family);
   constexpr DType dtype = DType::f16;  // tiles depend only on the element size
-  const int bucket = kernel::bucket_of(kernel::Operation::forward, dtype, static_cast<int>(s.d));
+  const int bucket =
+      kernel::bucket_of(kernel::Op::forward, kernel::Schedule::tiled, dtype, static_cast<int>(s.d));
   if (!which || bucket == 0) return t;
   const auto tile = kernel::forward_tile(
       *which, kernel::forward_spec(dtype, bucket, kernel::Variant::specialized));
@@ -63,7 +64,8 @@ Traffic forward_traffic(const CostShape& s, const std::string& family) {
 }
 
 Traffic backward_traffic(const CostShape& s, const std::string& family) {
-  using kernel::Operation;
+  using kernel::Op;
+  using kernel::Schedule;
   constexpr double element = 2, f32 = 4;
   const double q = product({s.b, s.h, s.sq, s.d}) * element,
                k = product({s.b, s.hk, s.sk, s.d}) * element, lse = product({s.b, s.h, s.sq}) * f32;
@@ -72,14 +74,16 @@ Traffic backward_traffic(const CostShape& s, const std::string& family) {
   const auto which = gpu::family_of(family);
   if (!which) return t;
   constexpr DType dtype = DType::f16;  // as forward's
-  const auto bucket = [&](Operation operation) {
-    return kernel::bucket_of(operation, dtype, static_cast<int>(s.d), kernel::set_of(*which));
+  // The kernel of an operation; bucket 0: none. `backward` is all gradients in one.
+  const auto spec_of = [&](Op op) -> kernel::KernelSpec {
+    const Schedule schedule = op == Op::backward ? Schedule::fused : Schedule::tiled;
+    const int bucket =
+        kernel::bucket_of(op, schedule, dtype, static_cast<int>(s.d), kernel::set_of(*which));
+    return {op, schedule, dtype, bucket, kernel::Variant::specialized};
   };
   // Bytes that the blocks of one operation stream: rows(block) per head, each of `bytes` bytes.
-  const auto streamed = [&](Operation operation, std::int64_t owned_rows, double bytes, auto rows) {
-    const auto tile = kernel::backward_tile(
-        *which,
-        kernel::backward_spec(operation, dtype, bucket(operation), kernel::Variant::specialized));
+  const auto streamed = [&](Op op, std::int64_t owned_rows, double bytes, auto rows) {
+    const auto tile = kernel::backward_tile(*which, spec_of(op));
     double sum = 0;
     for (std::int64_t begin = 0; begin < owned_rows; begin += tile.owned)
       sum +=
@@ -91,27 +95,26 @@ Traffic backward_traffic(const CostShape& s, const std::string& family) {
   const auto queries = [&](Range block) {
     return attending_queries(visibility_of(s), block, s.sq, s.sk);
   };
-  if (const int columns = bucket(Operation::backward_fused); columns > 0) {
+  if (const int columns = spec_of(Op::backward).bucket; columns > 0) {
     // The dQ accumulator is zeroed, accumulated by every key block, and read.
     const double sums = product({s.b, s.h, s.sq, columns}) * f32;
     t.requested = 2 * q + lse + sums;                             // dout·out
     t.requested += 5 * k;                                         // k is also read transposed
     const int accesses = kernel::has_ordered_dq(*which) ? 2 : 1;  // load and store, or one atomic
-    t.requested += streamed(Operation::backward_fused, s.sk,
-                            2 * row + (2 + accesses * columns) * f32, queries);
+    t.requested += streamed(Op::backward, s.sk, 2 * row + (2 + accesses * columns) * f32, queries);
     if (!kernel::fused_gives_dv(*which, columns))  // a dv kernel reads k again
-      t.requested += k + streamed(Operation::backward_dv, s.sk, 2 * row + f32, queries);
+      t.requested += k + streamed(Op::backward_dv, s.sk, 2 * row + f32, queries);
     t.requested += sums + q;
     return t;
   }
-  if (bucket(Operation::backward_dq) == 0) return t;
+  if (spec_of(Op::backward_dq).bucket == 0) return t;
   t.requested = 2 * q + lse;  // dout·out
-  t.requested += 3 * q + 2 * lse + streamed(Operation::backward_dq, s.sq, 2 * row, keys);
-  if (bucket(Operation::backward_dkdv) > 0) {
-    t.requested += 4 * k + streamed(Operation::backward_dkdv, s.sk, 2 * row + 2 * f32, queries);
+  t.requested += 3 * q + 2 * lse + streamed(Op::backward_dq, s.sq, 2 * row, keys);
+  if (spec_of(Op::backward_dkdv).bucket > 0) {
+    t.requested += 4 * k + streamed(Op::backward_dkdv, s.sk, 2 * row + 2 * f32, queries);
   } else {
-    t.requested += 3 * k + streamed(Operation::backward_dk, s.sk, 2 * row + 2 * f32, queries);
-    t.requested += 2 * k + streamed(Operation::backward_dv, s.sk, 2 * row + f32, queries);
+    t.requested += 3 * k + streamed(Op::backward_dk, s.sk, 2 * row + 2 * f32, queries);
+    t.requested += 2 * k + streamed(Op::backward_dv, s.sk, 2 * row + f32, queries);
   }
   return t;
 }

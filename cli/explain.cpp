@@ -38,14 +38,16 @@ std::map<std::string, Json> reported_kernels(const std::string& arch) {
 }
 
 Json to_json(const gpu::ExplainedLaunch& launch, const std::map<std::string, Json>& report) {
-  Json entry{{"kernel", launch.kernel},
+  Json entry{{"kernel", launch.kernel.name},
+             {"operation", launch.kernel.operation},
+             {"schedule", launch.kernel.schedule},
              {"family", launch.family},
              {"grid", launch.grid},
              {"block", launch.threads},
              {"dynamic_lds", launch.dynamic_shared},
              {"cluster", launch.cluster},
              {"pdl", launch.pdl}};
-  const auto of = report.find(launch.kernel);
+  const auto of = report.find(launch.kernel.name);
   for (const char* key : {"vgpr", "agpr", "sgpr", "lds", "scratch", "waves_per_simd"})
     entry[key] = of == report.end() ? Json() : of->second.at(key);
   return entry;
@@ -61,7 +63,10 @@ Json to_json(const gpu::Explanation& e, const std::map<std::string, Json>& repor
   for (const gpu::ExplainedLaunch& launch : e.launches)
     json["launches"].push_back(to_json(launch, report));
   for (const gpu::ExplainedRejection& r : e.rejected)
-    json["rejected"].push_back({{"kernel", r.kernel}, {"reason", r.reason}});
+    json["rejected"].push_back({{"kernel", r.kernel.name},
+                                {"operation", r.kernel.operation},
+                                {"schedule", r.kernel.schedule},
+                                {"reason", r.reason}});
   return json;
 }
 
@@ -74,11 +79,13 @@ void print(const gpu::Explanation& e, const Json& json, std::FILE* to) {
     features += (features.empty() ? "" : ", ") + feature;
   fmt::print(to, "features: {}\nsplits: {}, workspace: {} bytes\n",
              features.empty() ? "none" : features, e.splits, e.workspace);
-  Table launches({"launch", "grid", "block", "LDS", "dynamic LDS", "VGPRs", "SGPRs", "cluster"});
+  Table launches({"launch", "operation", "schedule", "grid", "block", "LDS", "dynamic LDS", "VGPRs",
+                  "SGPRs", "cluster"},
+                 3);
   for (const Json& launch : json.at("launches")) {
     const auto& grid = launch.at("grid");
     const bool flat = grid[1] == 1 && grid[2] == 1;
-    launches.add({launch.at("kernel"),
+    launches.add({launch.at("kernel"), launch.at("operation"), launch.at("schedule"),
                   flat ? cell(grid[0])
                        : fmt::format("{},{},{}", cell(grid[0]), cell(grid[1]), cell(grid[2])),
                   cell(launch.at("block")), cell(launch.at("lds")), cell(launch.at("dynamic_lds")),
@@ -91,7 +98,7 @@ void print(const gpu::Explanation& e, const Json& json, std::FILE* to) {
   if (e.rejected.empty()) return;
   fmt::print(to, "\n");
   Table rejected({"rejected", "reason"}, 2);
-  for (const gpu::ExplainedRejection& r : e.rejected) rejected.add({r.kernel, r.reason});
+  for (const gpu::ExplainedRejection& r : e.rejected) rejected.add({r.kernel.name, r.reason});
   rejected.print(to);
 }
 

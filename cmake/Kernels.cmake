@@ -19,111 +19,7 @@ set(ROCFLASH_KERNELS_FROM "" CACHE PATH
 set(ROCFLASH_ZSTD_SOURCE "" CACHE PATH
   "A directory with zstd.c and zstd.h, zstd's sources in one file, which are compiled instead of searching libzstd.a")
 
-# kernels/table defines the families and kernels. Sets kernel_families, then for each family
-# kernel_members_<family>, kernel_vendor_<family>, kernel_layer_<family>, kernel_flags_<family> and
-# kernel_delta_base_<family>; and kernel_schedules, kernel_units: the lines' columns with | between,
-# dtypes, families and buckets as "a+b".
-function(rocflash_read_kernel_table)
-  set(table ${PROJECT_SOURCE_DIR}/kernels/table)
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table}/devices.inc ${table}/families.inc
-    ${table}/kernels.inc)
-  # A line "ROCFLASH_NAME(a, "b", c)" as the list a;b;c.
-  macro(rocflash_columns line)
-    string(REGEX REPLACE "^[A-Z_]+\\((.*)\\)$" "\\1" columns "${line}")
-    string(REGEX REPLACE "[ \"]" "" columns "${columns}")
-    string(REPLACE "," ";" columns "${columns}")
-  endmacro()
-
-  set(families "")
-  file(STRINGS ${table}/families.inc additions REGEX "^ROCFLASH_FAMILY_EXTENSION\\(")
-  file(STRINGS ${table}/families.inc lines REGEX "^ROCFLASH_FAMILY\\(")
-  foreach(line ${lines})
-    rocflash_columns("${line}")
-    list(POP_FRONT columns id name vendor wave layer target version)
-    if(vendor STREQUAL "amd")
-      set(flags --target=amdgcn-amd-amdhsa -nogpulib -mcpu=${target} -mcode-object-version=${version})
-    elseif(additions MATCHES "\\(${id},")
-      # Compiled as CUDA, which has launch bounds and grid constants. -Wconsumed: see
-      # kernels/tile/sm90.hpp.
-      set(flags -x cuda --cuda-device-only -nocudainc -nocudalib --cuda-gpu-arch=${target}
-        --cuda-feature=+ptx${version} -Wconsumed)
-      set(kernel_extension_${id} TRUE PARENT_SCOPE)
-    else()
-      set(flags --target=nvptx64-nvidia-cuda -nogpulib -march=${target}
-        -Xclang -target-feature -Xclang +ptx${version})
-    endif()
-    list(APPEND families ${id})
-    set(members_${id} "")
-    set(kernel_vendor_${id} ${vendor} PARENT_SCOPE)
-    set(kernel_layer_${id} ${layer} PARENT_SCOPE)
-    set(kernel_flags_${id} ${flags} PARENT_SCOPE)
-  endforeach()
-  file(STRINGS ${table}/families.inc lines REGEX "^ROCFLASH_DELTA_BASE\\(")
-  foreach(line ${lines})
-    rocflash_columns("${line}")
-    list(POP_FRONT columns family like)
-    set(kernel_delta_base_${family} ${like} PARENT_SCOPE)
-  endforeach()
-  file(STRINGS ${table}/devices.inc lines REGEX "^ROCFLASH_MEMBER\\(")
-  foreach(line ${lines})
-    rocflash_columns("${line}")
-    list(POP_FRONT columns family arch)
-    list(APPEND members_${family} ${arch})
-  endforeach()
-  foreach(family ${families})
-    set(kernel_members_${family} ${members_${family}} PARENT_SCOPE)
-  endforeach()
-  set(kernel_families ${families} PARENT_SCOPE)
-
-  set(schedules "")
-  file(STRINGS ${table}/kernels.inc lines REGEX "^ROCFLASH_SCHEDULE\\(")
-  foreach(line ${lines})
-    rocflash_columns("${line}")
-    list(POP_FRONT columns operation set header)
-    string(REPLACE "|" "+" set "${set}")
-    list(APPEND schedules "${operation}|${set}|${header}")
-  endforeach()
-  set(units "")
-  file(STRINGS ${table}/kernels.inc lines REGEX "^ROCFLASH_KERNELS\\(")
-  foreach(line ${lines})
-    rocflash_columns("${line}")
-    list(POP_FRONT columns operation dtype variant set)
-    string(REPLACE "|" "+" set "${set}")
-    list(JOIN columns "+" buckets)
-    # Lines that differ only in their dtype are one unit, so that headers are parsed once.
-    set(key "${operation}|${variant}|${set}|${buckets}")
-    if(key IN_LIST units)
-      string(APPEND "dtypes_of_${key}" "+${dtype}")
-    else()
-      set("dtypes_of_${key}" ${dtype})
-      list(APPEND units "${key}")
-    endif()
-  endforeach()
-  set(with_dtypes "")
-  foreach(key ${units})
-    list(APPEND with_dtypes "${dtypes_of_${key}}|${key}")
-  endforeach()
-  set(kernel_schedules ${schedules} PARENT_SCOPE)
-  set(kernel_units ${with_dtypes} PARENT_SCOPE)
-endfunction()
-
-rocflash_read_kernel_table()
-
-# rocflash_in_set(result set family): whether a set of families of kernels.inc contains this one.
-# Families that extend another family are only in sets that name them.
-function(rocflash_in_set result set family)
-  string(REPLACE "+" ";" names "${set}")
-  set(found FALSE)
-  foreach(name ${names})
-    if(name STREQUAL family OR
-        (NOT kernel_extension_${family} AND (name STREQUAL "all" OR name STREQUAL kernel_vendor_${family})))
-      set(found TRUE)
-    elseif(NOT name MATCHES "^(all|amd|nvidia)$" AND NOT name IN_LIST kernel_families)
-      message(FATAL_ERROR "kernels/table/kernels.inc names the family ${name}; families.inc has ${kernel_families}")
-    endif()
-  endforeach()
-  set(${result} ${found} PARENT_SCOPE)
-endfunction()
+include(${CMAKE_CURRENT_LIST_DIR}/KernelTable.cmake)
 
 # Only clang compiles this code, so its extensions need no warning.
 set(kernel_flags_common
@@ -323,38 +219,22 @@ set(kernel_scripts ${PROJECT_SOURCE_DIR}/kernels/build)
 set(kernel_table "")     # lines of targets.inc
 set(kernel_modules "")   # "arch:file" for the report
 
-# The header of an operation's schedule on a family, or nothing.
-function(rocflash_schedule_of family operation result)
-  set(header "")
-  foreach(schedule ${kernel_schedules})
-    string(REPLACE "|" ";" columns "${schedule}")
-    list(POP_FRONT columns scheduled set candidate)
-    rocflash_in_set(matches "${set}" ${family})
-    if(scheduled STREQUAL operation AND matches)
-      if(header)
-        message(FATAL_ERROR "kernels/table/kernels.inc has two schedules for ${operation} on ${family}")
-      endif()
-      set(header ${candidate})
-    endif()
-  endforeach()
-  set(${result} "${header}" PARENT_SCOPE)
-endfunction()
-
 # rocflash_compile_unit(family unit result): generates the source of one unit for one family and
 # compiles it. Sets result to the output file, or to nothing if the family does not have these
 # kernels.
 function(rocflash_compile_unit family unit result)
   set(${result} "" PARENT_SCOPE)
   string(REPLACE "|" ";" columns "${unit}")
-  list(POP_FRONT columns dtypes operation variant set buckets)
+  list(POP_FRONT columns dtypes operation schedule variant set buckets)
   rocflash_in_set(wanted "${set}" ${family})
   if(NOT wanted)
     return()
   endif()
-  rocflash_schedule_of(${family} ${operation} header)
+  rocflash_header_of(${family} ${operation} ${schedule} header)
   if(NOT header)
-    message(FATAL_ERROR "kernels/table/kernels.inc has ${operation} kernels for ${family}, but no schedule")
+    message(FATAL_ERROR "kernels/table/kernels.inc has ${operation} kernels (${schedule}) for ${family}, but no header")
   endif()
+  rocflash_function_of(${operation} ${schedule} function)
 
   # The symbols here are checked against the table's names by entry.hpp.
   set(entries "")
@@ -362,19 +242,19 @@ function(rocflash_compile_unit family unit result)
   string(REPLACE "+" ";" dtypes "${dtypes}")
   foreach(dtype ${dtypes})
     foreach(bucket ${buckets})
-      set(symbol ${operation}_${dtype})
+      set(symbol ${function}_${dtype})
       if(NOT bucket STREQUAL "0")
         string(APPEND symbol _${bucket})
       endif()
       if(NOT variant STREQUAL "any")
         string(APPEND symbol _${variant})
       endif()
-      string(APPEND entries "ROCFLASH_ENTRY(${symbol}, ${operation}, ${dtype}, ${bucket}, ${variant})\n")
+      string(APPEND entries "ROCFLASH_ENTRY(${symbol}, ${function}, ${operation}, ${schedule}, ${dtype}, ${bucket}, ${variant})\n")
     endforeach()
   endforeach()
   list(GET buckets 0 first)
   list(JOIN dtypes "_" dtypes)
-  set(name ${operation}_${dtypes}_${variant}_${first})
+  set(name ${function}_${dtypes}_${variant}_${first})
   set(layer ${kernel_layer_${family}})
   set(source ${kernel_directory}/${family}/${name}.cpp)
   file(CONFIGURE OUTPUT ${source} @ONLY CONTENT [[

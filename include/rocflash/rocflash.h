@@ -572,8 +572,9 @@ ROCFLASH_API void rocflash_plan_destroy(rocflash_plan* plan);
  *
  * Which GPU kernels a call selects, as a JSON object: "arch", "family", "units", "refusal" (null,
  * or why no kernel supports the call), "features", "splits", "workspace_bytes", "launches" in order
- * (kernel, family, grid, block, dynamic_lds, cluster, pdl) and "rejected" candidates (kernel,
- * reason). Arguments are validated as by the workspace queries; nothing is launched.
+ * (kernel, operation, schedule, family, grid, block, dynamic_lds, cluster, pdl) and "rejected"
+ * candidates (kernel, operation, schedule, reason). Arguments are validated as by the workspace
+ * queries; nothing is launched.
  *
  * `arch` names an architecture ("gfx942", "sm_90"), for which no device is needed: the tensors may
  * be on the CPU. `units` is its number of compute units or multiprocessors; 0: those of its

@@ -39,7 +39,7 @@ struct ForwardArguments {
   ForwardOutputs outputs;
   TileSchedulerParams work;
   std::int32_t caches = 0;  // pages, or batch entries, of the KV cache: bound of its indices
-  // forward_tail_split: scheduler index of the launch's first workgroup.
+  // The tail split: scheduler index of the launch's first workgroup.
   std::int32_t first_workgroup = 0;
 };
 
@@ -169,7 +169,7 @@ struct BackwardArguments {
   BackwardTensors tensors;
   TileSchedulerParams work;  // blocks of queries or of keys, as the kernel owns
   RowStatistic delta;        // (rowsum(dO·O) − dlse) / dropout scale, from preprocess
-  Rows dq_accum;  // FP32 accumulator of backward_fused, converted by backward_postprocess
+  Rows dq_accum;  // FP32 accumulator of the fused kernel, converted by backward_postprocess
   RowStatistic dalibi_partial;  // per batch, head and block of queries
   // For rows whose LSE does not determine the weights (core/lse.hpp): P = exp(S − row_max) ·
   // row_share. The preprocess kernels write them.
@@ -193,89 +193,73 @@ struct BackwardWarpSpecializedArguments {
   BackwardArguments backward;
 };
 
-// Argument type of each operation: the kernel's parameter, which the launch plan fills in.
-template <Operation operation>
+// Argument type of each operation, for all its schedules or for one: the kernel's parameter, which
+// the launch plan fills in.
+template <Op op, Schedule schedule>
 struct ArgumentsTrait;
-template <Operation operation>
-  requires(is_backward(operation) ||
-           (uses_fp32_path(operation) && operation != Operation::forward_fp32))
-struct ArgumentsTrait<operation> {
-  using Type = BackwardArguments;
-};
-template <>
-struct ArgumentsTrait<Operation::forward> {
+template <Schedule schedule>
+struct ArgumentsTrait<Op::forward, schedule> {
   using Type = ForwardArguments;
 };
 template <>
-struct ArgumentsTrait<Operation::forward_tail_split> {
-  using Type = ForwardArguments;
-};
-template <>
-struct ArgumentsTrait<Operation::forward_warp_specialized> {
+struct ArgumentsTrait<Op::forward, Schedule::warp_specialized> {
   using Type = ForwardWarpSpecializedArguments;
 };
 template <>
-struct ArgumentsTrait<Operation::forward_warp_specialized_paged> {
+struct ArgumentsTrait<Op::forward, Schedule::warp_specialized_paged> {
   using Type = ForwardWarpSpecializedArguments;
 };
-template <>
-struct ArgumentsTrait<Operation::backward_warp_specialized> {
-  using Type = BackwardWarpSpecializedArguments;
-};
-template <>
-struct ArgumentsTrait<Operation::backward_warp_specialized_large> {
-  using Type = BackwardWarpSpecializedArguments;
-};
-template <>
-struct ArgumentsTrait<Operation::forward_fp32> {
-  using Type = ForwardArguments;
-};
-template <>
-struct ArgumentsTrait<Operation::weights> {
+template <Schedule schedule>
+struct ArgumentsTrait<Op::weights, schedule> {
   using Type = WeightsArguments;
 };
-template <>
-struct ArgumentsTrait<Operation::append> {
+template <Schedule schedule>
+struct ArgumentsTrait<Op::append, schedule> {
   using Type = AppendArguments;
 };
-template <>
-struct ArgumentsTrait<Operation::decode> {
+template <Schedule schedule>
+struct ArgumentsTrait<Op::decode, schedule> {
   using Type = DecodeArguments;
 };
 template <>
-struct ArgumentsTrait<Operation::decode_mla> {
-  using Type = DecodeArguments;
-};
-template <>
-struct ArgumentsTrait<Operation::decode_mla_warp_specialized> {
-  using Type = MlaWarpSpecializedArguments;
-};
-template <>
-struct ArgumentsTrait<Operation::decode_fp32> {
-  using Type = DecodeArguments;
-};
-template <>
-struct ArgumentsTrait<Operation::read_memory> {
-  using Type = ReadArguments;
-};
-template <>
-struct ArgumentsTrait<Operation::decode_splitkv> {
-  using Type = SplitKvArguments;
-};
-template <>
-struct ArgumentsTrait<Operation::decode_cluster> {
+struct ArgumentsTrait<Op::decode, Schedule::cluster> {
   using Type = ClusterArguments;
 };
 template <>
-struct ArgumentsTrait<Operation::combine> {
-  using Type = CombineArguments;
+struct ArgumentsTrait<Op::decode, Schedule::splitkv> {
+  using Type = SplitKvArguments;
+};
+template <Schedule schedule>
+struct ArgumentsTrait<Op::decode_mla, schedule> {
+  using Type = DecodeArguments;
 };
 template <>
-struct ArgumentsTrait<Operation::combine_pdl> {
+struct ArgumentsTrait<Op::decode_mla, Schedule::warp_specialized> {
+  using Type = MlaWarpSpecializedArguments;
+};
+template <Schedule schedule>
+struct ArgumentsTrait<Op::combine, schedule> {
   using Type = CombineArguments;
 };
-template <Operation operation>
-using ArgumentsOf = typename ArgumentsTrait<operation>::Type;
+template <Schedule schedule>
+struct ArgumentsTrait<Op::read_memory, schedule> {
+  using Type = ReadArguments;
+};
+template <Op op, Schedule schedule>
+  requires(is_backward(op))
+struct ArgumentsTrait<op, schedule> {
+  using Type = BackwardArguments;
+};
+template <>
+struct ArgumentsTrait<Op::backward, Schedule::warp_specialized> {
+  using Type = BackwardWarpSpecializedArguments;
+};
+template <>
+struct ArgumentsTrait<Op::backward, Schedule::warp_specialized_large> {
+  using Type = BackwardWarpSpecializedArguments;
+};
+template <Op op, Schedule schedule = Schedule::tiled>
+using ArgumentsOf = typename ArgumentsTrait<op, schedule>::Type;
 
 // Host and device must agree on the layout.
 static_assert(sizeof(void*) == 8 && sizeof(Problem) % 8 == 0 && alignof(Problem) == 8);

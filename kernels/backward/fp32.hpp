@@ -22,7 +22,7 @@ namespace rocflash::kernel {
 // delta has the same bits as dP. The dropout scale is divided out of each element of O, not out of
 // the sum, so that the products equal those of dP up to the last bit.
 template <KernelSpec spec>
-void backward_fp32_preprocess(const BackwardArguments& a) {
+void backward_preprocess_fp32(const BackwardArguments& a) {
   const Problem& p = a.problem;
   const WorkTile item(a.work, static_cast<std::int32_t>(p.heads), arch::workgroup_id());
   const SequenceView sequence(p, item.batch);
@@ -179,7 +179,7 @@ void epilogue_dq(const BackwardArguments& a,
 }
 
 template <KernelSpec spec>
-void backward_fp32_dq(const BackwardArguments& a) {
+void backward_dq_fp32(const BackwardArguments& a) {
   constexpr Fp32Tile tile = fp32_tile(this_family, spec);
   using Gradients = Fp32Gradients<Owner::queries, GradientOf::product, tile>;
   using Scores = typename Gradients::Scores;
@@ -259,7 +259,7 @@ void epilogue_dk_dv(const BackwardArguments& a,
 }
 
 template <Fp32Result result, Fp32Tile tile>
-void backward_fp32_key_result(const BackwardArguments& a) {
+void backward_key_result_fp32(const BackwardArguments& a) {
   constexpr bool is_dk = result == Fp32Result::dk;
   using Gradients = Fp32Gradients<Owner::keys, GradientOf::product, tile>;
   using Scores = typename Gradients::Scores;
@@ -306,12 +306,12 @@ void backward_fp32_key_result(const BackwardArguments& a) {
 }
 
 template <KernelSpec spec>
-void backward_fp32_dk(const BackwardArguments& a) {
-  backward_fp32_key_result<Fp32Result::dk, fp32_tile(this_family, spec)>(a);
+void backward_dk_fp32(const BackwardArguments& a) {
+  backward_key_result_fp32<Fp32Result::dk, fp32_tile(this_family, spec)>(a);
 }
 template <KernelSpec spec>
-void backward_fp32_dv(const BackwardArguments& a) {
-  backward_fp32_key_result<Fp32Result::dv, fp32_tile(this_family, spec)>(a);
+void backward_dv_fp32(const BackwardArguments& a) {
+  backward_key_result_fp32<Fp32Result::dv, fp32_tile(this_family, spec)>(a);
 }
 
 }  // namespace rocflash::kernel

@@ -16,7 +16,7 @@ namespace rocflash::kernel {
 template <KernelSpec spec>
 struct KeyBlockTypes : OfSpec<spec> {
   using OfSpec<spec>::dtype, OfSpec<spec>::bucket, OfSpec<spec>::generic;
-  static constexpr bool fused = spec.operation != Operation::backward_dkdv;
+  static constexpr bool fused = spec.op == Op::backward;
   static constexpr BackwardTile tile = backward_tile(this_family, spec);
   static constexpr int warps = tile.threads / arch::wave_size;
 

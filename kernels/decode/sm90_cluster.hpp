@@ -24,8 +24,8 @@ struct ClusterTypes {
 
   using Mma = arch::Mma<dtype>;
   static constexpr int row_bytes = bucket * element_bytes<dtype>;
-  using Rows = std::conditional_t<spec.operation == Operation::decode_splitkv,
-                                  SwizzledRows<row_bytes>, PaddedRows<row_bytes>>;
+  using Rows = std::conditional_t<spec.schedule == Schedule::splitkv, SwizzledRows<row_bytes>,
+                                  PaddedRows<row_bytes>>;
   using KeyOperand = KMajorB<Mma, Rows>;    // Kᵀ
   using ValueOperand = NMajorB<Mma, Rows>;  // V
   using Scores = WarpTile<Mma, tile.rows, tile.keys>;
@@ -55,7 +55,7 @@ class KvLoader {
   using Types = ClusterTypes<spec>;
   using Tile = typename Types::Rows;
   // Split-KV reads each row once.
-  static constexpr bool evict_first = spec.operation == Operation::decode_splitkv;
+  static constexpr bool evict_first = spec.schedule == Schedule::splitkv;
   static constexpr int keys = Types::tile.keys, step = arch::wave_size / Tile::chunks,
                        rounds = keys / step;
 

@@ -3,8 +3,8 @@
 //
 //   ROCFLASH_THIS_FAMILY       the family's id in table/families.inc
 //   ROCFLASH_ARCH_HEADER       its instructions
-//   ROCFLASH_SCHEDULE_HEADER   the schedule that table/kernels.inc names for the operation and
-//   family
+//   ROCFLASH_SCHEDULE_HEADER   the header that table/kernels.inc names for the operation, schedule
+//                              and family
 //
 // and then has one ROCFLASH_ENTRY per kernel.
 #pragma once
@@ -22,15 +22,17 @@
 #include "attention/arguments.hpp"
 #include "table/workgroups.hpp"
 
-#define ROCFLASH_ENTRY(symbol, operation, dtype, bucket, variant)                          \
-  namespace rocflash::kernel {                                                             \
-  inline constexpr KernelSpec symbol##_spec{Operation::operation, DType::dtype, bucket,    \
-                                            Variant::variant};                             \
-  static_assert(kernel_number(symbol##_spec) >= 0 && is_named(symbol##_spec, #symbol));    \
-  }                                                                                        \
-  ROCFLASH_KERNEL(symbol,                                                                  \
-                  (rocflash::kernel::workgroup_shape(rocflash::kernel::this_family,        \
-                                                     rocflash::kernel::symbol##_spec)),    \
-                  rocflash::kernel::ArgumentsOf<rocflash::kernel::Operation::operation>) { \
-    rocflash::kernel::operation<rocflash::kernel::symbol##_spec>(arguments);               \
+// `function` is the template of the operation and schedule.
+#define ROCFLASH_ENTRY(symbol, function, op, schedule, dtype, bucket, variant)                \
+  namespace rocflash::kernel {                                                                \
+  inline constexpr KernelSpec symbol##_spec{Op::op, Schedule::schedule, DType::dtype, bucket, \
+                                            Variant::variant};                                \
+  static_assert(kernel_number(symbol##_spec) >= 0 && is_named(symbol##_spec, #symbol));       \
+  using symbol##_arguments = ArgumentsOf<Op::op, Schedule::schedule>;                         \
+  }                                                                                           \
+  ROCFLASH_KERNEL(symbol,                                                                     \
+                  (rocflash::kernel::workgroup_shape(rocflash::kernel::this_family,           \
+                                                     rocflash::kernel::symbol##_spec)),       \
+                  rocflash::kernel::symbol##_arguments) {                                     \
+    rocflash::kernel::function<rocflash::kernel::symbol##_spec>(arguments);                   \
   }

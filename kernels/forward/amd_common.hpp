@@ -34,7 +34,7 @@ struct ForwardTypes : OfSpec<spec> {
   static constexpr int wave_queries = Mma::columns, waves = tile.threads / arch::wave_size;
   // Tail-split kernel: waves n and n + waves / 2, on one SIMD, have the same queries, and each has
   // half of the keys of every tile.
-  static constexpr bool tail_split = spec.operation == Operation::forward_tail_split;
+  static constexpr bool tail_split = spec.schedule == Schedule::tail_split;
   static constexpr int wave_keys = tail_split ? tile.keys / 2 : tile.keys;
   static constexpr int query_waves = tail_split ? waves / 2 : waves;
   static_assert(query_waves * wave_queries == tile.queries);

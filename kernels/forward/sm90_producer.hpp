@@ -55,7 +55,7 @@ struct WarpSpecializedTypes {
   static constexpr DType dtype = spec.dtype;
   static constexpr int bucket = spec.bucket;
   static constexpr ForwardWarpgroups tile = warp_specialized_tile(spec);
-  static constexpr bool is_paged = spec.operation == Operation::forward_warp_specialized_paged;
+  static constexpr bool is_paged = spec.schedule == Schedule::warp_specialized_paged;
   static constexpr int q_stages = tile.q_stages, stages = tile.stages, queries = tile.queries();
   // Slots of work tile info: one per stage of Q and one for the work tile in the epilogue. A power
   // of two makes the modulo cheap.

@@ -11,6 +11,8 @@ struct AppendTile {
 };
 inline constexpr AppendTile append_tile{256, 1};
 
-constexpr KernelSpec append_spec() { return {Operation::append, DType::f32, 0, Variant::any}; }
+constexpr KernelSpec append_spec() {
+  return {Op::append, Schedule::tiled, DType::f32, 0, Variant::any};
+}
 
 }  // namespace rocflash::kernel

@@ -18,41 +18,30 @@ struct BackwardTile {
   int parts = 1;              // MMA column blocks of a wave's owned rows
 };
 
-// The backward pass, without its FP32 path (fp32.hpp).
-constexpr bool is_backward(Operation operation) {
-  switch (operation) {
-    case Operation::backward_zero_fill:
-    case Operation::backward_preprocess:
-    case Operation::backward_postprocess_pdl:
-    case Operation::backward_fused:
-    case Operation::backward_fused_large_smem:
-    case Operation::backward_warp_specialized:
-    case Operation::backward_warp_specialized_large:
-    case Operation::backward_postprocess:
-    case Operation::backward_dq:
-    case Operation::backward_dkdv:
-    case Operation::backward_dk:
-    case Operation::backward_dv:
-    case Operation::backward_dsinks:
+// The operations of the backward pass.
+constexpr bool is_backward(Op op) {
+  switch (op) {
+    case Op::backward_zero_fill:
+    case Op::backward_preprocess:
+    case Op::backward:
+    case Op::backward_postprocess:
+    case Op::backward_dq:
+    case Op::backward_dkdv:
+    case Op::backward_dk:
+    case Op::backward_dv:
+    case Op::backward_dsinks:
+    case Op::backward_dbias:
+    case Op::backward_dalibi_partial:
+    case Op::backward_dalibi_reduce:
       return true;
     default:
       return false;
   }
 }
 // Whether the workgroup owns a block of keys and streams queries.
-constexpr bool owns_keys(Operation operation) {
-  switch (operation) {
-    case Operation::backward_fused:
-    case Operation::backward_fused_large_smem:
-    case Operation::backward_warp_specialized:
-    case Operation::backward_warp_specialized_large:
-    case Operation::backward_dkdv:
-    case Operation::backward_dk:
-    case Operation::backward_dv:
-      return true;
-    default:
-      return false;
-  }
+constexpr bool owns_keys(Op op) {
+  return op == Op::backward || op == Op::backward_dkdv || op == Op::backward_dk ||
+         op == Op::backward_dv;
 }
 
 // gfx90a's MFMA flushes subnormal f16 inputs to 0. P and dS are scaled by 2^n before the conversion
@@ -75,9 +64,9 @@ constexpr bool dq_accum_in_blocks(Family family) {
 // FP32 atomic add in global memory. The result is deterministic.
 constexpr bool has_ordered_dq(Family family) { return family == Family::rdna2; }
 
-// Whether backward_fused computes dV too. Above head dimension 128, gfx90a and gfx942 lack
+// Whether the fused kernel computes dV too. Above head dimension 128, gfx90a and gfx942 lack
 // registers for the dK and dV accumulators of 128 keys, and LDS for dO both row-major and
-// transposed. There backward_fused computes dQ and dK, and backward_dv computes dV.
+// transposed. There the fused kernel computes dQ and dK, and backward_dv computes dV.
 constexpr bool fused_gives_dv(Family family, int bucket) {
   return bucket <= 128 || (family != Family::cdna2 && family != Family::cdna3);
 }
@@ -87,17 +76,19 @@ constexpr bool pipelines_dv(Family family, const KernelSpec& spec) {
   return spec.variant == Variant::specialized && !fused_gives_dv(family, spec.bucket);
 }
 
-constexpr KernelSpec backward_spec(Operation operation, DType dtype, int bucket, Variant variant) {
-  return {operation, dtype, bucket, variant};
+constexpr KernelSpec backward_spec(Op op, DType dtype, int bucket, Variant variant) {
+  return {op, Schedule::tiled, dtype, bucket, variant};
+}
+// The kernel of all gradients.
+constexpr KernelSpec backward_spec(Schedule schedule, DType dtype, int bucket, Variant variant) {
+  return {Op::backward, schedule, dtype, bucket, variant};
 }
 
 // Double buffering of 32 streamed rows where it fits in LDS. Kernels that own queries hold K
 // row-major and transposed, and V; kernels that own keys hold Q and dO in both layouts, or what
 // their one gradient needs.
 constexpr int cdna_buffers(Family family, const KernelSpec& spec) {
-  const int copies = spec.operation == Operation::backward_dkdv ? 4
-                     : spec.operation == Operation::backward_dv ? 2
-                                                                : 3;
+  const int copies = spec.op == Op::backward_dkdv ? 4 : spec.op == Op::backward_dv ? 2 : 3;
   // gfx908's 256 VGPRs hold both operands at head dimension 256, and no tile in flight.
   if (family == Family::cdna1 && spec.bucket > 128) return 0;
   const int bytes = copies * 32 * spec.bucket * static_cast<int>(size_of(spec.dtype));
@@ -121,21 +112,22 @@ constexpr BackwardTile sm80_query_tile(int row_bytes, int owned, int streamed, i
 }
 constexpr BackwardTile sm80_backward_tile(const KernelSpec& spec) {
   const int bucket = spec.bucket, row_bytes = bucket * static_cast<int>(size_of(spec.dtype));
-  switch (spec.operation) {
-    case Operation::backward_fused_large_smem:  // up to 227 KiB of sm_90
-      if (bucket <= 64 && spec.variant == Variant::specialized)
-        return sm80_key_tile(row_bytes, 128, 128, 256, 2);
-      if (bucket <= 128) return sm80_key_tile(row_bytes, 128, 64, 256, 3);
-      return sm80_key_tile(row_bytes, 64, 64, 256, 2);
-    case Operation::backward_fused:
-    case Operation::backward_dkdv:   // up to 99 KiB: all GPUs from sm_80 on
+  if (spec.schedule == Schedule::fused_large_smem) {  // up to 227 KiB of sm_90
+    if (bucket <= 64 && spec.variant == Variant::specialized)
+      return sm80_key_tile(row_bytes, 128, 128, 256, 2);
+    if (bucket <= 128) return sm80_key_tile(row_bytes, 128, 64, 256, 3);
+    return sm80_key_tile(row_bytes, 64, 64, 256, 2);
+  }
+  switch (spec.op) {
+    case Op::backward:
+    case Op::backward_dkdv:          // up to 99 KiB: all GPUs from sm_80 on
       if (spec.dtype == DType::f32)  // several CTAs per SM of larger GPUs
         return bucket <= 64 ? sm80_key_tile(row_bytes, 64, 32, 128, 2, 4)
                             : sm80_key_tile(row_bytes, 32, 32, 128, 1, 4);
       if (bucket <= 64) return sm80_key_tile(row_bytes, 128, 64, 256, 2);
       if (bucket <= 128) return sm80_key_tile(row_bytes, 64, 32, 128, 3);
       return sm80_key_tile(row_bytes, 32, 32, 128, 1);
-    case Operation::backward_dq:
+    case Op::backward_dq:
       if (bucket <= 64) return sm80_query_tile(row_bytes, 128, 64, 256);
       if (bucket <= 128) return sm80_query_tile(row_bytes, 64, 64, 128);
       return sm80_query_tile(row_bytes, 64, 16, 128);
@@ -172,7 +164,7 @@ struct BackwardWarpgroups {
 };
 
 constexpr BackwardWarpgroups backward_warpgroups(const KernelSpec& spec) {
-  if (spec.operation == Operation::backward_warp_specialized_large)
+  if (spec.schedule == Schedule::warp_specialized_large)
     return {.consumers = 3,
             .queries = 64,
             .stages = spec.bucket <= 192 ? 3 : 2,
@@ -198,6 +190,11 @@ constexpr int backward_warpgroups_smem(const KernelSpec& spec) {
          8 * 2 * (1 + g.q_stages + 2 * g.stages + (g.shares_keys ? 2 : 0));
 }
 
+constexpr bool is_warp_specialized_backward(const KernelSpec& spec) {
+  return spec.op == Op::backward && (spec.schedule == Schedule::warp_specialized ||
+                                     spec.schedule == Schedule::warp_specialized_large);
+}
+
 // Head dimensions up to 64: the producer warpgroup also computes dQ.
 struct BackwardRoles {
   int stages = 4;  // pipeline stages of Q and of dO
@@ -208,7 +205,7 @@ struct BackwardRoles {
   constexpr int threads() const { return 128 * (consumers + 1); }
 };
 constexpr bool has_roles(const KernelSpec& spec) {
-  return spec.operation == Operation::backward_warp_specialized && spec.bucket <= 64;
+  return spec.schedule == Schedule::warp_specialized && spec.bucket <= 64;
 }
 
 // Shared memory: as backward_warpgroups_smem, with the mbarriers of K/V, of Q/dO and of dS.
@@ -246,30 +243,26 @@ constexpr BackwardTile paired_tile(Family family, const KernelSpec& spec) {
 
 constexpr BackwardTile backward_tile(Family family, const KernelSpec& spec) {
   const int bucket = spec.bucket;
-  if (spec.operation == Operation::backward_dsinks ||
-      spec.operation == Operation::backward_zero_fill)
-    return {1, 0, 256, 1};
+  if (spec.op == Op::backward_dsinks || spec.op == Op::backward_zero_fill) return {1, 0, 256, 1};
   switch (family) {
     case Family::cdna1:
     case Family::cdna2:
     case Family::cdna3:
     case Family::cdna4:
-      if (spec.operation == Operation::backward_preprocess) return {128, 0, 256, 1};
-      if (spec.operation == Operation::backward_postprocess) return {128, 0, 256, 1};
+      if (spec.op == Op::backward_preprocess) return {128, 0, 256, 1};
+      if (spec.op == Op::backward_postprocess) return {128, 0, 256, 1};
       // The waves share a dQ tile: each accumulates 32 columns of 32 queries, or more columns.
-      if (spec.operation == Operation::backward_fused && bucket > 128 &&
-          fused_gives_dv(family, bucket))
+      if (spec.op == Op::backward && bucket > 128 && fused_gives_dv(family, bucket))
         return {64, 32, 256, 1, false, 1, 0, 2};  // needs gfx950's 160 KiB of LDS
-      if (spec.operation == Operation::backward_fused)
-        return {128, bucket <= 64 ? 64 : 32, 256, 1, false, 1};
+      if (spec.op == Op::backward) return {128, bucket <= 64 ? 64 : 32, 256, 1, false, 1};
       return {128, 32, 256, 1, false, cdna_buffers(family, spec)};
     case Family::gcn5:
     case Family::rdna2:
     case Family::rdna3:
     case Family::rdna4:
-      if (spec.operation == Operation::backward_preprocess) return {128, 0, 256, 1};
-      if (spec.operation == Operation::backward_postprocess) return {128, 0, 256, 1};
-      if (spec.operation == Operation::backward_fused) return paired_tile(family, spec);
+      if (spec.op == Op::backward_preprocess) return {128, 0, 256, 1};
+      if (spec.op == Op::backward_postprocess) return {128, 0, 256, 1};
+      if (spec.op == Op::backward) return paired_tile(family, spec);
       if (bucket <= 128) return {64, 16, 128, 1, true};
       return {32, 16, 64, 1, true, 0};
     case Family::sm80:

@@ -11,11 +11,11 @@ struct CombineTile {
 };
 inline constexpr CombineTile combine_tile{256, 1};
 
-// combine_pdl has a kernel of its own for rows of more than `narrow_columns`
+// The PDL schedule has a kernel of its own for rows of more than `narrow_columns`
 // (combine/sm90_mla.hpp), whose waves have the loads of `wide_splits` + 1 splits in flight.
 inline constexpr int narrow_columns = 256, wide_columns = 512, wide_splits = 8;
-constexpr KernelSpec combine_spec(Operation operation = Operation::combine, int bucket = 0) {
-  return {operation, DType::f32, bucket, Variant::any};
+constexpr KernelSpec combine_spec(Schedule schedule = Schedule::tiled, int bucket = 0) {
+  return {Op::combine, schedule, DType::f32, bucket, Variant::any};
 }
 
 }  // namespace rocflash::kernel

@@ -1,8 +1,7 @@
 // Tile shapes of the decode kernels: constexpr functions of the family and the kernel's spec.
 //
-// decode, decode_cluster, decode_fp32: each wave takes its own range of keys, tile by tile; the
-// waves of a workgroup share only Q. decode_mla: the waves take the same keys and divide the
-// columns.
+// decode: each wave takes its own range of keys, tile by tile; the waves of a workgroup share only
+// Q. decode_mla: the waves take the same keys and divide the columns.
 #pragma once
 
 #include "table/kernels.hpp"
@@ -29,7 +28,7 @@ struct DecodeTile {
 };
 
 constexpr KernelSpec decode_spec(DType dtype, int bucket) {
-  return {Operation::decode, dtype, bucket, Variant::any};
+  return {Op::decode, Schedule::tiled, dtype, bucket, Variant::any};
 }
 
 // MLA's latent KV cache: V is the first `mla_values` columns of K, and K has up to `mla_rest`
@@ -37,7 +36,7 @@ constexpr KernelSpec decode_spec(DType dtype, int bucket) {
 inline constexpr int mla_values = 512, mla_rest = 64, mla_waves = 4;
 
 constexpr KernelSpec mla_spec(DType dtype) {
-  return {Operation::decode_mla, dtype, mla_values + mla_rest, Variant::any};
+  return {Op::decode_mla, Schedule::tiled, dtype, mla_values + mla_rest, Variant::any};
 }
 
 constexpr DecodeTile mla_tile(Family family) {
@@ -75,7 +74,7 @@ constexpr DecodeTile mla_tile(Family family) {
   return tile;
 }
 
-// decode_mla_warp_specialized: keys are the M dimension of both GEMMs and packed rows of Q the N
+// Warp-specialized decode_mla: keys are the M dimension of both GEMMs and packed rows of Q the N
 // dimension, as many as the bucket says. One producer warpgroup, one warpgroup for S and P, two for
 // PV with half of the value columns each.
 struct MlaWarpgroups {
@@ -95,7 +94,7 @@ struct MlaWarpgroups {
   }
 };
 constexpr KernelSpec mla_warp_specialized_spec(DType dtype, int rows) {
-  return {Operation::decode_mla_warp_specialized, dtype, rows, Variant::any};
+  return {Op::decode_mla, Schedule::warp_specialized, dtype, rows, Variant::any};
 }
 constexpr DecodeTile mla_warp_specialized_tile(const KernelSpec& spec) {
   const MlaWarpgroups warpgroups{spec.bucket};
@@ -146,19 +145,19 @@ constexpr DecodeTile key_tile(Family family, const KernelSpec& spec) {
   return {};
 }
 
-// decode_cluster: rows in shared memory are padded by 16 bytes, so that eight rows of ldmatrix are
-// bank-conflict-free.
+// The cluster schedule: rows in shared memory are padded by 16 bytes, so that eight rows of
+// ldmatrix are bank-conflict-free.
 inline constexpr int row_gap = 16;
 inline constexpr int largest_cluster = 8;  // the portable cluster size
 constexpr KernelSpec cluster_spec(DType dtype, int bucket) {
-  return {Operation::decode_cluster, dtype, bucket, Variant::any};
+  return {Op::decode, Schedule::cluster, dtype, bucket, Variant::any};
 }
-// decode_splitkv: the same tile without padding.
+// The split-KV schedule: the same tile without padding.
 constexpr KernelSpec splitkv_spec(DType dtype, int bucket) {
-  return {Operation::decode_splitkv, dtype, bucket, Variant::any};
+  return {Op::decode, Schedule::splitkv, dtype, bucket, Variant::any};
 }
 constexpr DecodeTile cluster_tile(const KernelSpec& spec) {
-  const int gap = spec.operation == Operation::decode_splitkv ? 0 : row_gap,
+  const int gap = spec.schedule == Schedule::splitkv ? 0 : row_gap,
             row_bytes = spec.bucket * static_cast<int>(size_of(spec.dtype)) + gap;
   DecodeTile tile{
       .rows = 16, .keys = spec.bucket <= 64 ? 32 : 16, .threads = 128, .waves_per_simd = 2};
@@ -169,10 +168,10 @@ constexpr DecodeTile cluster_tile(const KernelSpec& spec) {
   return tile;
 }
 
-// decode_fp32: four rows; sixteen lanes own a row with one of four keys each, and eight columns of
-// K and V per lane.
+// The FP32 schedule: four rows; sixteen lanes own a row with one of four keys each, and eight
+// columns of K and V per lane.
 constexpr KernelSpec fp32_decode_spec(DType cache, int bucket) {
-  return {Operation::decode_fp32, cache, bucket, Variant::any};
+  return {Op::decode, Schedule::fp32, cache, bucket, Variant::any};
 }
 constexpr DecodeTile fp32_decode_tile(Family family, const KernelSpec& spec) {
   const int wave = facts_of(family).wave;
@@ -190,13 +189,13 @@ constexpr DecodeTile fp32_decode_tile(Family family, const KernelSpec& spec) {
 }
 
 constexpr DecodeTile decode_tile(Family family, const KernelSpec& spec) {
-  if (spec.operation == Operation::decode_cluster || spec.operation == Operation::decode_splitkv)
+  if (spec.op == Op::decode_mla)
+    return spec.schedule == Schedule::warp_specialized ? mla_warp_specialized_tile(spec)
+                                                       : mla_tile(family);
+  if (spec.schedule == Schedule::cluster || spec.schedule == Schedule::splitkv)
     return cluster_tile(spec);
-  if (spec.operation == Operation::decode_mla) return mla_tile(family);
-  if (spec.operation == Operation::decode_mla_warp_specialized)
-    return mla_warp_specialized_tile(spec);
-  DecodeTile tile = spec.operation == Operation::decode_fp32 ? fp32_decode_tile(family, spec)
-                                                             : key_tile(family, spec);
+  DecodeTile tile =
+      spec.schedule == Schedule::fp32 ? fp32_decode_tile(family, spec) : key_tile(family, spec);
   tile.columns = spec.bucket;
   return tile;
 }

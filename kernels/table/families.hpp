@@ -41,7 +41,7 @@ constexpr Family base_of(Family family) {
 constexpr bool is_extension(Family family) { return base_of(family) != family; }
 
 // Sets of families, one bit each, under the names that lines of kernels.inc use: a family's id, its
-// vendor, all. The sets of vendors contain no extensions.
+// vendor, all, a named set of families.inc. The sets of vendors contain no extensions.
 using FamilySet = std::uint32_t;
 constexpr FamilySet set_of(Family family) { return FamilySet{1} << static_cast<int>(family); }
 constexpr FamilySet set_of(Vendor vendor) {
@@ -58,6 +58,8 @@ namespace family_set {
 #include "table/families.inc"
 inline constexpr FamilySet amd = set_of(Vendor::amd), nvidia = set_of(Vendor::nvidia),
                            all = amd | nvidia;
+#define ROCFLASH_FAMILY_SET(name, families) inline constexpr FamilySet name = families;
+#include "table/families.inc"
 }  // namespace family_set
 
 // Resource limits of a member; devices.inc explains the figures.

@@ -39,7 +39,8 @@ enum class BucketOf : std::uint8_t { none, head_dim, q_rows, columns };
 namespace detail {
 
 struct ServedLine {
-  Operation operation;
+  Op op;
+  Schedule schedule;
   Variant variant;
   int from;  // the smallest bucket
   Dtypes dtypes;
@@ -51,12 +52,13 @@ namespace lines {
 using namespace feature_set;
 using enum Feature;
 inline constexpr ServedLine served[] = {
-#define ROCFLASH_SERVES(operation, variant, from, dtypes, bucket, except) \
-  {Operation::operation,                                                  \
-   Variant::variant,                                                      \
-   from,                                                                  \
-   Dtypes::dtypes,                                                        \
-   BucketOf::bucket,                                                      \
+#define ROCFLASH_SERVES(op, schedule, variant, from, dtypes, bucket, except) \
+  {Op::op,                                                                   \
+   Schedule::schedule,                                                       \
+   Variant::variant,                                                         \
+   from,                                                                     \
+   Dtypes::dtypes,                                                           \
+   BucketOf::bucket,                                                         \
    Features(except) | (Dtypes::dtypes == Dtypes::same ? Features(mixed_dtypes) : Features())},
 #include "table/kernels.inc"
 };
@@ -66,7 +68,7 @@ inline constexpr ServedLine served[] = {
 constexpr const ServedLine* served_line(const KernelSpec& spec) {
   const ServedLine* found = nullptr;
   for (const ServedLine& line : lines::served)
-    if (line.operation == spec.operation && line.variant == spec.variant &&
+    if (line.op == spec.op && line.schedule == spec.schedule && line.variant == spec.variant &&
         line.from <= spec.bucket && (!found || line.from > found->from))
       found = &line;
   return found;

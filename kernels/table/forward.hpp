@@ -16,13 +16,13 @@ struct ForwardTile {
 };
 
 constexpr KernelSpec forward_spec(DType dtype, int bucket, Variant variant) {
-  return {Operation::forward, dtype, bucket, variant};
+  return {Op::forward, Schedule::tiled, dtype, bucket, variant};
 }
 
 // Work tiles of the last, partial wave of workgroups: half the queries per workgroup, and each wave
 // of a pair takes half of the keys.
 constexpr KernelSpec tail_split_spec(DType dtype, int bucket) {
-  return {Operation::forward_tail_split, dtype, bucket, Variant::specialized};
+  return {Op::forward, Schedule::tail_split, dtype, bucket, Variant::specialized};
 }
 
 // Shared memory of the sm_80 schedule in bytes: Q, double-buffered K and V, and the mask bounds of
@@ -46,7 +46,7 @@ struct ForwardWarpgroups {
 };
 
 constexpr KernelSpec warp_specialized_spec(DType dtype, int bucket) {
-  return {Operation::forward_warp_specialized, dtype, bucket, Variant::specialized};
+  return {Op::forward, Schedule::warp_specialized, dtype, bucket, Variant::specialized};
 }
 
 constexpr ForwardWarpgroups warp_specialized_tile(const KernelSpec& spec) {
@@ -84,7 +84,7 @@ constexpr ForwardTile forward_tile(Family family, const KernelSpec& spec) {
     case Family::cdna2:
     case Family::cdna3:
     case Family::cdna4:
-      if (spec.operation == Operation::forward_tail_split) return {128, 64, 512, 2};
+      if (spec.schedule == Schedule::tail_split) return {128, 64, 512, 2};
       if (specialized && bucket <= 128) return {256, 64, 512, 2};
       return {128, 32, 256, 1};
     case Family::gcn5:  // a quarter of RDNA2's registers

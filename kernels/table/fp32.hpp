@@ -17,37 +17,34 @@ struct Fp32Tile {
   int threads = fp32_threads;
 };
 
-// The products of attention in FP32, with a slice of the columns per workgroup.
-constexpr bool computes_fp32_products(Operation operation) {
-  switch (operation) {
-    case Operation::forward_fp32:
-    case Operation::backward_fp32_dq:
-    case Operation::backward_fp32_dk:
-    case Operation::backward_fp32_dv:
+// Whether fp32_tile has the kernel's tile. The gradients of bias and ALiBi slopes have no other
+// schedule. Decode has tiles of its own (decode.hpp).
+constexpr bool has_fp32_tile(const KernelSpec& spec) {
+  switch (spec.op) {
+    case Op::backward_dbias:
+    case Op::backward_dalibi_partial:
+    case Op::backward_dalibi_reduce:
       return true;
-    default:
+    case Op::decode:
       return false;
-  }
-}
-constexpr bool uses_fp32_path(Operation operation) {
-  switch (operation) {
-    case Operation::backward_fp32_preprocess:
-    case Operation::backward_dbias:
-    case Operation::backward_dalibi_partial:
-    case Operation::backward_dalibi_reduce:
-      return true;
     default:
-      return computes_fp32_products(operation);
+      return spec.schedule == Schedule::fp32;
   }
 }
-
-constexpr KernelSpec fp32_spec(Operation operation, int head_dim) {
-  return {operation, DType::f32, bucket_of(operation, DType::f32, head_dim), Variant::any};
+// The products of attention in FP32, with a slice of the columns per workgroup.
+constexpr bool computes_fp32_products(const KernelSpec& spec) {
+  return has_fp32_tile(spec) && spec.bucket > 0;
 }
 
-// For operations with one kernel for all head dimensions.
-constexpr KernelSpec fp32_spec(Operation operation) {
-  return {operation, DType::f32, 0, Variant::any};
+constexpr KernelSpec fp32_spec(Op op, int head_dim) {
+  return {op, Schedule::fp32, DType::f32, bucket_of(op, Schedule::fp32, DType::f32, head_dim),
+          Variant::any};
+}
+inline constexpr KernelSpec fp32_preprocess_spec{Op::backward_preprocess, Schedule::fp32,
+                                                 DType::f32, 0, Variant::any};
+// The gradients of bias and ALiBi slopes: one kernel for all head dimensions.
+constexpr KernelSpec score_mod_spec(Op op) {
+  return {op, Schedule::tiled, DType::f32, 0, Variant::any};
 }
 
 // Whether the family has an MFMA with f32 inputs.
@@ -64,9 +61,9 @@ constexpr Fp32Tile fp32_tile(Family family, const KernelSpec& spec) {
   // LDS holds one workgroup. With two waves per SIMD the MFMAs of one overlap with the loads,
   // stores and exponentials of the other. gfx908 has registers for one wave only.
   const bool by_two = has_fp32_mfma(family) && family != Family::cdna1;
-  if (by_two && computes_fp32_products(spec.operation)) return {128, 64, slice, 16, 2, 512};
-  if (spec.operation == Operation::forward_fp32) return {128, 64, slice, nvidia ? 8 : 16, waves};
-  if (spec.operation == Operation::backward_fp32_preprocess) return {fp32_threads, 0, 1, 0, waves};
+  if (by_two && computes_fp32_products(spec)) return {128, 64, slice, 16, 2, 512};
+  if (spec.op == Op::forward) return {128, 64, slice, nvidia ? 8 : 16, waves};
+  if (spec.op == Op::backward_preprocess) return {fp32_threads, 0, 1, 0, waves};
   return {64, 64, slice, 16, waves};
 }
 

@@ -10,10 +10,26 @@
 
 namespace rocflash::kernel {
 
-enum class Operation : std::uint8_t {
+// What a kernel computes, and how.
+enum class Op : std::uint8_t {
 #define ROCFLASH_OPERATION(name) name,
 #include "table/kernels.inc"
 };
+enum class Schedule : std::uint8_t {
+#define ROCFLASH_SCHEDULE(name) name,
+#include "table/kernels.inc"
+};
+
+namespace detail {
+inline constexpr int op_count = 0
+#define ROCFLASH_OPERATION(name) +1
+#include "table/kernels.inc"
+    ;
+inline constexpr int schedule_count = 0
+#define ROCFLASH_SCHEDULE(name) +1
+#include "table/kernels.inc"
+    ;
+}  // namespace detail
 
 // `specialized` is the hot path: any lengths, causal, window and chunk masks, 16-byte aligned rows,
 // head dimensions that are multiples of 16 bytes. `generic` adds all other options, as uniform
@@ -22,13 +38,14 @@ enum class Variant : std::uint8_t { specialized, generic, any };
 
 // What one kernel is compiled for.
 struct KernelSpec {
-  Operation operation;
+  Op op;
+  Schedule schedule;
   DType dtype;
-  int bucket;  // the largest supported head dimension; 0: any
+  int bucket;  // the largest supported head dimension, or what BucketOf says; 0: any
   Variant variant;
 
   friend constexpr bool operator==(const KernelSpec& a, const KernelSpec& b) {
-    return a.operation == b.operation && a.dtype == b.dtype && a.bucket == b.bucket &&
+    return a.op == b.op && a.schedule == b.schedule && a.dtype == b.dtype && a.bucket == b.bucket &&
            a.variant == b.variant;
   }
 };
@@ -36,7 +53,8 @@ struct KernelSpec {
 namespace detail {
 
 struct KernelLine {
-  Operation operation;
+  Op op;
+  Schedule schedule;
   DType dtype;
   Variant variant;
   FamilySet families;
@@ -48,8 +66,8 @@ struct KernelLine {
 namespace lines {
 using namespace family_set;
 inline constexpr KernelLine all_lines[] = {
-#define ROCFLASH_KERNELS(operation, dtype, variant, families, ...) \
-  {Operation::operation, DType::dtype, Variant::variant, families, {__VA_ARGS__}},
+#define ROCFLASH_KERNELS(op, schedule, dtype, variant, families, ...) \
+  {Op::op, Schedule::schedule, DType::dtype, Variant::variant, families, {__VA_ARGS__}},
 #include "table/kernels.inc"
 };
 }  // namespace lines
@@ -77,7 +95,7 @@ constexpr KernelList list_kernels() {
   int count = 0;
   for (const KernelLine& line : lines::all_lines) {
     for (int n = 0; line.has(n); ++n, ++count) {
-      list.spec[count] = {line.operation, line.dtype, line.buckets[n], line.variant};
+      list.spec[count] = {line.op, line.schedule, line.dtype, line.buckets[n], line.variant};
       list.families[count] = line.families;
     }
   }
@@ -95,43 +113,90 @@ constexpr bool has_kernel(Family family, int number) {
   return contains(detail::kernel_list.families[number], family);
 }
 
+namespace detail {
+
+constexpr int pair_of(Op op, Schedule schedule) {
+  return static_cast<int>(op) * schedule_count + static_cast<int>(schedule);
+}
+// The numbers of the kernels by operation and schedule: a call looks up a dozen kernels, and the
+// list has hundreds.
+struct KernelIndex {
+  int number[kernel_count];
+  int first[op_count * schedule_count + 1];  // index into `number`
+};
+constexpr KernelIndex index_kernels() {
+  KernelIndex index{};
+  for (const KernelSpec& spec : kernel_list.spec)
+    ++index.first[pair_of(spec.op, spec.schedule) + 1];
+  for (int n = 0; n < op_count * schedule_count; ++n) index.first[n + 1] += index.first[n];
+  int filled[op_count * schedule_count] = {};
+  for (int n = 0; n < kernel_count; ++n) {
+    const int pair = pair_of(kernel_spec(n).op, kernel_spec(n).schedule);
+    index.number[index.first[pair] + filled[pair]++] = n;
+  }
+  return index;
+}
+inline constexpr KernelIndex kernel_index = index_kernels();
+
+struct KernelNumbers {
+  const int *first, *last;
+  constexpr const int* begin() const { return first; }
+  constexpr const int* end() const { return last; }
+};
+
+}  // namespace detail
+
+// The numbers of the kernels that compute an operation by a schedule, in the order of the list.
+constexpr detail::KernelNumbers kernels_of(Op op, Schedule schedule) {
+  const int pair = detail::pair_of(op, schedule);
+  return {detail::kernel_index.number + detail::kernel_index.first[pair],
+          detail::kernel_index.number + detail::kernel_index.first[pair + 1]};
+}
+
 // A kernel's number, or -1 where the list has no such kernel.
 constexpr int kernel_number(const KernelSpec& spec) {
-  for (int n = 0; n < kernel_count; ++n)
+  for (const int n : kernels_of(spec.op, spec.schedule))
     if (kernel_spec(n) == spec) return n;
   return -1;
 }
 
 // The smallest bucket that holds the head dimension, among the kernels that one of the families
 // has; 0: none.
-constexpr int bucket_of(Operation operation, DType dtype, int head_dim,
+constexpr int bucket_of(Op op, Schedule schedule, DType dtype, int head_dim,
                         FamilySet families = family_set::all) {
   int found = 0;
-  for (int n = 0; n < kernel_count; ++n) {
+  for (const int n : kernels_of(op, schedule)) {
     const KernelSpec& spec = kernel_spec(n);
-    if (spec.operation == operation && spec.dtype == dtype && spec.bucket >= head_dim &&
+    if (spec.dtype == dtype && spec.bucket >= head_dim &&
         (detail::kernel_list.families[n] & families) != 0 && (found == 0 || spec.bucket < found))
       found = spec.bucket;
   }
   return found;
 }
 
-// The largest head dimension that an operation has kernels for; 0 if it has none for the dtype.
-constexpr int largest_bucket(Operation operation, DType dtype) {
+// The largest head dimension that a schedule has kernels for; 0 if it has none for the dtype.
+constexpr int largest_bucket(Op op, Schedule schedule, DType dtype) {
   int largest = 0;
-  for (const KernelSpec& spec : detail::kernel_list.spec) {
-    if (spec.operation == operation && spec.dtype == dtype && spec.bucket > largest)
-      largest = spec.bucket;
+  for (const int n : kernels_of(op, schedule)) {
+    const KernelSpec& spec = kernel_spec(n);
+    if (spec.dtype == dtype && spec.bucket > largest) largest = spec.bucket;
   }
   return largest;
 }
 
-constexpr const char* name_of(Operation operation) {
+constexpr const char* name_of(Op op) {
   constexpr const char* names[] = {
 #define ROCFLASH_OPERATION(name) #name,
 #include "table/kernels.inc"
   };
-  return names[static_cast<int>(operation)];
+  return names[static_cast<int>(op)];
+}
+constexpr const char* name_of(Schedule schedule) {
+  constexpr const char* names[] = {
+#define ROCFLASH_SCHEDULE(name) #name,
+#include "table/kernels.inc"
+  };
+  return names[static_cast<int>(schedule)];
 }
 constexpr const char* name_of(Variant variant) {
   return variant == Variant::specialized ? "specialized"
@@ -149,10 +214,11 @@ struct KernelName {
   }
 };
 
-// Kernel names: forward_f16_64_specialized, weights_f16.
+// Kernel names: forward_f16_64_specialized, decode_cluster_f16_64, weights_f16.
 constexpr KernelName name_of(const KernelSpec& spec) {
   KernelName name;
-  name.add(name_of(spec.operation));
+  name.add(name_of(spec.op));
+  if (spec.schedule != Schedule::tiled) name.add(name_of(spec.schedule));
   name.add(name_of(spec.dtype));
   if (spec.bucket > 0) {
     char digits[8] = {};

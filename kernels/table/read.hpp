@@ -10,6 +10,8 @@ struct ReadTile {
 };
 inline constexpr ReadTile read_tile{256, 2};
 
-constexpr KernelSpec read_spec() { return {Operation::read_memory, DType::f32, 0, Variant::any}; }
+constexpr KernelSpec read_spec() {
+  return {Op::read_memory, Schedule::tiled, DType::f32, 0, Variant::any};
+}
 
 }  // namespace rocflash::kernel

@@ -11,7 +11,7 @@ struct WeightsTile {
 inline constexpr WeightsTile weights_tile{256, 1};
 
 constexpr KernelSpec weights_spec(DType dtype) {
-  return {Operation::weights, dtype, 0, Variant::any};
+  return {Op::weights, Schedule::tiled, dtype, 0, Variant::any};
 }
 
 }  // namespace rocflash::kernel

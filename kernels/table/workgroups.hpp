@@ -19,59 +19,50 @@ struct WorkgroupShape {
 };
 
 constexpr WorkgroupShape workgroup_shape(Family family, const KernelSpec& spec) {
-  switch (spec.operation) {
-    case Operation::forward:
-    case Operation::forward_tail_split: {
+  if (has_fp32_tile(spec)) {
+    const Fp32Tile tile = fp32_tile(family, spec);
+    return {tile.threads, tile.waves_per_simd, 0};
+  }
+  switch (spec.op) {
+    case Op::forward: {
+      if (spec.schedule == Schedule::warp_specialized ||
+          spec.schedule == Schedule::warp_specialized_paged)
+        return {warp_specialized_tile(spec).threads(), 1, warp_specialized_smem(spec)};
       const ForwardTile tile = forward_tile(family, spec);
       return {tile.threads, tile.waves_per_simd, tile.dynamic_shared};
     }
-    case Operation::forward_warp_specialized:
-    case Operation::forward_warp_specialized_paged:
-      return {warp_specialized_tile(spec).threads(), 1, warp_specialized_smem(spec)};
-    case Operation::backward_warp_specialized:
-    case Operation::backward_warp_specialized_large:
-      return {backward_work_tile(spec).threads, 1, backward_work_tile(spec).shared};
-    case Operation::weights:
+    case Op::weights:
       return {weights_tile.threads, weights_tile.waves_per_simd, 0};
-    case Operation::backward_zero_fill:
-    case Operation::backward_preprocess:
-    case Operation::backward_postprocess_pdl:
-    case Operation::backward_fused:
-    case Operation::backward_fused_large_smem:
-    case Operation::backward_postprocess:
-    case Operation::backward_dq:
-    case Operation::backward_dkdv:
-    case Operation::backward_dk:
-    case Operation::backward_dv:
-    case Operation::backward_dsinks: {
-      const BackwardTile tile = backward_tile(family, spec);
-      return {tile.threads, tile.waves_per_simd, tile.dynamic_shared};
-    }
-    case Operation::append:
+    case Op::append:
       return {append_tile.threads, append_tile.waves_per_simd, 0};
-    case Operation::forward_fp32:
-    case Operation::backward_fp32_preprocess:
-    case Operation::backward_fp32_dq:
-    case Operation::backward_fp32_dk:
-    case Operation::backward_fp32_dv:
-    case Operation::backward_dbias:
-    case Operation::backward_dalibi_partial:
-    case Operation::backward_dalibi_reduce:
-      return {fp32_tile(family, spec).threads, fp32_tile(family, spec).waves_per_simd, 0};
-    case Operation::decode:
-    case Operation::decode_mla:
-    case Operation::decode_mla_warp_specialized:
-    case Operation::decode_cluster:
-    case Operation::decode_splitkv:
-    case Operation::decode_fp32: {
+    case Op::decode:
+    case Op::decode_mla: {
       const DecodeTile tile = decode_tile(family, spec);
       return {tile.threads, tile.waves_per_simd, tile.dynamic_shared};
     }
-    case Operation::combine:
-    case Operation::combine_pdl:
+    case Op::combine:
       return {combine_tile.threads, combine_tile.waves_per_simd, 0};
-    case Operation::read_memory:
+    case Op::read_memory:
       return {read_tile.threads, read_tile.waves_per_simd, 0};
+    case Op::backward:
+      if (is_warp_specialized_backward(spec))
+        return {backward_work_tile(spec).threads, 1, backward_work_tile(spec).shared};
+      [[fallthrough]];
+    case Op::backward_zero_fill:
+    case Op::backward_preprocess:
+    case Op::backward_postprocess:
+    case Op::backward_dq:
+    case Op::backward_dkdv:
+    case Op::backward_dk:
+    case Op::backward_dv:
+    case Op::backward_dsinks: {
+      const BackwardTile tile = backward_tile(family, spec);
+      return {tile.threads, tile.waves_per_simd, tile.dynamic_shared};
+    }
+    case Op::backward_dbias:
+    case Op::backward_dalibi_partial:
+    case Op::backward_dalibi_reduce:
+      break;  // has_fp32_tile
   }
   return {};
 }

@@ -220,7 +220,8 @@ def explain(
     for "rotate".
 
     Returns a dictionary: arch, family, units, refusal (why no kernel supports the call, or None),
-    features, splits, workspace_bytes, launches and rejected. A launch has kernel, family, grid,
+    features, splits, workspace_bytes, launches and rejected. Launches and rejected candidates have
+    kernel, its operation and schedule; a rejected one a reason. A launch also has family, grid,
     block, dynamic_lds, cluster, pdl, and vgpr, agpr, sgpr, lds, scratch and waves_per_simd as
     `rocflash kernels` prints them: None for NVIDIA's, which the driver compiles, and where the
     command is not installed.

@@ -21,13 +21,13 @@ TABLE = ROOT / "kernels" / "table"
 FILES = (ROOT / "README.md", ROOT / "docs" / "reference" / "support.md")
 BEGIN, END = "<!-- gpus: scripts/docs/support.py writes this table -->", "<!-- end of gpus -->"
 
-# Columns, and the kernels that must exist for an operation to be listed with a dtype. f32 has its
-# kernels, and tensor cores where the table has f32 lines of the same operation.
+# Columns, and the operation of the table whose kernels must exist for a dtype to be listed: tiled
+# ones for f16 and bf16, those of the schedule fp32 for f32.
 OPERATIONS = {
-    "forward": ("forward", "forward_fp32"),
-    "backward": ("backward_preprocess", "backward_fp32_preprocess"),
-    "decode": ("decode", "decode_fp32"),
-    "MLA": ("decode_mla", ""),
+    "forward": "forward",
+    "backward": "backward_preprocess",
+    "decode": "decode",
+    "MLA": "decode_mla",
 }
 TITLES = {
     "cdna4": "CDNA4", "cdna3": "CDNA3", "cdna2": "CDNA2", "cdna1": "CDNA1", "gcn5": "GCN5",
@@ -49,26 +49,33 @@ def families() -> dict[str, str]:
     return {row[0]: row[2] for row in lines("ROCFLASH_FAMILY", "families.inc")}
 
 
-def has(family: str, operation: str, dtype: str) -> bool:
-    """Whether the kernel table has the operation in this dtype; extensions run their base's too."""
+def in_sets(column: str) -> set[str]:
+    """The names of a column of families, with those in its named sets."""
+    sets = dict(lines("ROCFLASH_FAMILY_SET", "families.inc"))
+    names = set(column.replace(" ", "").split("|"))
+    return names.union(*(in_sets(sets[name]) for name in names & set(sets)))
+
+
+def has(family: str, operation: str, schedule: str, dtype: str) -> bool:
+    """Whether the kernel table has such a kernel; extensions run their base's too."""
     bases = {
         family,
         *(b for f, b in lines("ROCFLASH_FAMILY_EXTENSION", "families.inc") if f == family),
     }
     vendors = {families()[name] for name in bases}
     for row in lines("ROCFLASH_KERNELS", "kernels.inc"):
-        names = set(row[3].replace(" ", "").split("|"))
-        if row[0] == operation and row[1] == dtype and names & (bases | vendors | {"all"}):
+        wanted = row[:3] == [operation, schedule, dtype]
+        if wanted and in_sets(row[4]) & (bases | vendors | {"all"}):
             return True
     return False
 
 
 def dtypes(family: str, column: str) -> str:
-    main, fp32 = OPERATIONS[column]
-    found = [dtype for dtype in ("f16", "bf16") if has(family, main, dtype)]
+    operation = OPERATIONS[column]
+    found = [dtype for dtype in ("f16", "bf16") if has(family, operation, "tiled", dtype)]
     if found == ["f16", "bf16"]:
         found = ["16"]
-    if fp32 and has(family, fp32, "f32"):
+    if has(family, operation, "fp32", "f32"):
         found.append("32")
     return " ".join(found) or "no"
 

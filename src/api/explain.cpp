@@ -61,9 +61,15 @@ class JsonText {
   bool separate_ = false;
 };
 
+void write(JsonText& json, const gpu::ExplainedKernel& kernel) {
+  json.key("kernel").string(kernel.name);
+  json.key("operation").string(kernel.operation);
+  json.key("schedule").string(kernel.schedule);
+}
+
 void write(JsonText& json, const gpu::ExplainedLaunch& launch) {
   json.nested("{}", [&] {
-    json.key("kernel").string(launch.kernel);
+    write(json, launch.kernel);
     json.key("family").string(launch.family);
     json.key("grid").nested("[]", [&] {
       for (const std::uint32_t n : launch.grid) json.number(n);
@@ -89,7 +95,7 @@ void write(JsonText& json, const gpu::Explanation& e) {
   json.key("rejected").nested("[]", [&] {
     for (const gpu::ExplainedRejection& r : e.rejected) {
       json.nested("{}", [&] {
-        json.key("kernel").string(r.kernel);
+        write(json, r.kernel);
         json.key("reason").string(r.reason);
       });
     }

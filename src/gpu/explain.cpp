@@ -5,20 +5,18 @@
 
 #include "core/calls.hpp"
 #include "core/error.hpp"
-#include "gpu/dispatch/backward.hpp"
-#include "gpu/dispatch/decode.hpp"
-#include "gpu/dispatch/forward.hpp"
+#include "gpu/dispatch/select.hpp"
 #include "gpu/plan/append.hpp"
 #include "gpu/plan/attention.hpp"
-#include "gpu/plan/backward.hpp"
 #include "gpu/plan/combine.hpp"
-#include "gpu/plan/forward.hpp"
 #include "gpu/plan/refusal.hpp"
 
 namespace rocflash::gpu {
 namespace {
 
-std::string kernel_text(const kernel::KernelSpec& spec) { return kernel::name_of(spec).text; }
+ExplainedKernel explained(const kernel::KernelSpec& spec) {
+  return {kernel::name_of(spec).text, kernel::name_of(spec.op), kernel::name_of(spec.schedule)};
+}
 
 void add_features(Explanation& e, Features features) {
   for (int n = 0; n < kernel::feature_count; ++n)
@@ -28,25 +26,18 @@ void add_features(Explanation& e, Features features) {
 
 void add_rejections(Explanation& e, const Rejections& rejected) {
   for (const Rejection& r : rejected.list())
-    e.rejected.push_back({kernel_text(r.kernel), text_of(r.reason, r.features)});
+    e.rejected.push_back({explained(r.kernel), text_of(r.reason, r.features)});
 }
 
-void explain_attention(Explanation& e, const Problem& given, const ForwardOutputs& outputs,
-                       Chip chip, Gradients gradients) {
-  const AttentionSelection attention = select_attention(given, outputs, chip, gradients);
-  const DecodeSelection& decode = attention.decode;
-  add_features(e, decode.features);
-  add_rejections(e, decode.rejected);
-  if (attention.decodes) {
-    e.splits = decode.splits;
-    return;
-  }
-  const Features unsupported = decode.features & unsupported_features(decode.kernel);
-  e.rejected.push_back({kernel_text(decode.kernel), text_of(attention.reason, unsupported)});
-  Problem p = given;
-  ForwardOutputs o = outputs;
-  prepare_forward(p, o);
-  add_rejections(e, select_forward(p, features_of(p, o), chip).rejected);
+void explain_attention(Explanation& e, const Problem& p, const ForwardOutputs& outputs, Chip chip,
+                       Gradients gradients) {
+  const AttentionSelection s = select(p, outputs, chip, gradients);
+  add_features(e, s.decode.features);
+  add_rejections(e, s.decode.rejected);
+  if (s.decodes)
+    e.splits = s.decode.splits;
+  else
+    add_rejections(e, s.forward.rejected);
 }
 
 void explain_selection(Explanation& e, const ForwardCall& c, Chip chip) {
@@ -58,12 +49,9 @@ void explain_selection(Explanation& e, const DecodeCall& c, Chip chip) {
   explain_attention(e, p, c.outputs, chip, Gradients::never);
 }
 void explain_selection(Explanation& e, const BackwardCall& c, Chip chip) {
-  Problem p = c.problem;
-  BackwardTensors t = c.tensors;
-  prepare_backward(p, t);
-  const Features features = features_of(p, t);
-  add_features(e, features);
-  add_rejections(e, select_backward(p, t, features, chip).rejected);
+  const BackwardSelection s = select(c.problem, c.tensors, chip);
+  add_features(e, s.features);
+  add_rejections(e, s.rejected);
 }
 
 void add_launches(Explanation& e, const Plan& plan, Chip chip) {
@@ -72,7 +60,7 @@ void add_launches(Explanation& e, const Plan& plan, Chip chip) {
     const LaunchShape& shape = launch.shape;
     const kernel::Family family =
         kernel::has_kernel(chip.family, launch.kernel) ? chip.family : kernel::Family::sm90;
-    e.launches.push_back({.kernel = kernel::kernel_name(launch.kernel),
+    e.launches.push_back({.kernel = explained(kernel::kernel_spec(launch.kernel)),
                           .family = name_of(family),
                           .grid = {shape.grid_x, shape.grid_y, shape.grid_z},
                           .threads = shape.threads,

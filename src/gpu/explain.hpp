@@ -20,8 +20,13 @@ struct RotateCall;
 
 namespace rocflash::gpu {
 
+struct ExplainedKernel {
+  std::string name, operation, schedule;
+};
+
 struct ExplainedLaunch {
-  std::string kernel, family;
+  ExplainedKernel kernel;
+  std::string family;
   std::uint32_t grid[3] = {1, 1, 1}, threads = 0;
   std::uint32_t dynamic_shared = 0;  // bytes passed at launch, besides what the kernel declares
   std::uint32_t cluster = 1;
@@ -29,7 +34,8 @@ struct ExplainedLaunch {
 };
 
 struct ExplainedRejection {
-  std::string kernel, reason;
+  ExplainedKernel kernel;
+  std::string reason;
 };
 
 struct Explanation {

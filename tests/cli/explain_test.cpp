@@ -41,11 +41,15 @@ TEST(Explain, WritesJson) {
   const json j = json::parse(text);
   ASSERT_EQ(j["results"].size(), 2u);
   EXPECT_EQ(j["results"][0]["launches"][0]["kernel"], "decode_cluster_bf16_128");
+  EXPECT_EQ(j["results"][0]["launches"][0]["operation"], "decode");
+  EXPECT_EQ(j["results"][0]["launches"][0]["schedule"], "cluster");
   const json& lengthy = j["results"][1];
   EXPECT_EQ(lengthy["launches"][0]["kernel"], "decode_splitkv_bf16_128");
   EXPECT_GT(lengthy["splits"], 1);
   EXPECT_GT(lengthy["workspace_bytes"], 0);
   EXPECT_EQ(lengthy["rejected"][0]["kernel"], "decode_cluster_bf16_128");
+  EXPECT_EQ(lengthy["rejected"][0]["operation"], "decode");
+  EXPECT_EQ(lengthy["rejected"][0]["schedule"], "cluster");
 }
 
 // Registers and LDS of kernels that this build has, as `rocflash kernels` prints them.

@@ -36,7 +36,7 @@ struct Given {
 
 std::string reason_of(const Explanation& e, const std::string& kernel) {
   for (const ExplainedRejection& r : e.rejected)
-    if (r.kernel == kernel) return r.reason;
+    if (r.kernel.name == kernel) return r.reason;
   return {};
 }
 
@@ -46,7 +46,7 @@ TEST(Explain, SpecializedKernelsAreRejectedForOptions) {
   g.p.dropout.p = 0.5f;
   const Explanation e = g.forward("gfx942");
   ASSERT_EQ(e.launches.size(), 1u);
-  EXPECT_EQ(e.launches[0].kernel, "forward_bf16_128_generic");
+  EXPECT_EQ(e.launches[0].kernel.name, "forward_bf16_128_generic");
   EXPECT_EQ(e.launches[0].family, "cdna3");
   EXPECT_EQ(e.launches[0].threads, 256u);
   EXPECT_EQ(reason_of(e, "forward_bf16_128_specialized"), "does not support softcap, dropout");
@@ -58,9 +58,11 @@ TEST(Explain, DecodeHasSplitsAndWorkspace) {
   const Given g({.b = 1, .sq = 1, .sk = 131072, .h = 32, .hk = 8});
   const Explanation e = g.decode("sm_90");
   ASSERT_EQ(e.launches.size(), 2u);
-  EXPECT_EQ(e.launches[0].kernel, "decode_splitkv_bf16_128");
+  EXPECT_EQ(e.launches[0].kernel.name, "decode_splitkv_bf16_128");
   EXPECT_EQ(e.launches[0].family, "hopper");
-  EXPECT_EQ(e.launches[1].kernel, "combine_pdl_f32");
+  EXPECT_EQ(e.launches[1].kernel.name, "combine_pdl_f32");
+  EXPECT_EQ(e.launches[1].kernel.operation, "combine");
+  EXPECT_EQ(e.launches[1].kernel.schedule, "pdl");
   EXPECT_EQ(e.splits, 33);
   EXPECT_EQ(e.workspace, 33 * 32 * (128 + 1) * 4);
   EXPECT_FALSE(reason_of(e, "decode_cluster_bf16_128").empty());
@@ -116,12 +118,12 @@ TEST(Explain, EveryOperationOnEveryFamily) {
                                 ? explain(DecodeCall{forward, c.append}, chip.chip)
                                 : explain(BackwardCall{c.problem, c.tensors, {}}, chip.chip);
       for (const ExplainedRejection& r : e.rejected) {
-        EXPECT_FALSE(r.kernel.empty()) << c.name;
+        EXPECT_FALSE(r.kernel.name.empty()) << c.name;
         EXPECT_FALSE(r.reason.empty()) << c.name;
-        EXPECT_NE(r.reason, "does not support ") << c.name << " on " << chip.name << r.kernel;
+        EXPECT_NE(r.reason, "does not support ") << c.name << " on " << chip.name << r.kernel.name;
         EXPECT_NE(r.reason, text_of(Reason::preferred)) << c.name;
         for (const ExplainedLaunch& launch : e.launches)
-          EXPECT_NE(launch.kernel, r.kernel) << c.name << " on " << chip.name;
+          EXPECT_NE(launch.kernel.name, r.kernel.name) << c.name << " on " << chip.name;
       }
     }
   }

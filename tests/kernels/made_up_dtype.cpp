@@ -12,15 +12,16 @@ template <>
 struct DTypeTraits<made_up> : DTypeTraits<DType::f16> {};
 template struct arch::Mma<made_up>;
 #else
-inline constexpr KernelSpec made_up_spec{Operation::ROCFLASH_MADE_UP, made_up, ROCFLASH_BUCKET,
-                                         Variant::ROCFLASH_VARIANT};
+inline constexpr KernelSpec made_up_spec{Op::ROCFLASH_OP, Schedule::ROCFLASH_SCHEDULE_NAME, made_up,
+                                         ROCFLASH_BUCKET, Variant::ROCFLASH_VARIANT};
+using MadeUpArguments = ArgumentsOf<Op::ROCFLASH_OP, Schedule::ROCFLASH_SCHEDULE_NAME>;
 #endif
 
 }  // namespace rocflash::kernel
 
 #ifndef ROCFLASH_MADE_UP_TRAITS
 ROCFLASH_KERNEL(made_up_kernel, (rocflash::kernel::WorkgroupShape{64, 1, 0}),
-                rocflash::kernel::ArgumentsOf<rocflash::kernel::Operation::ROCFLASH_MADE_UP>) {
+                rocflash::kernel::MadeUpArguments) {
   rocflash::kernel::ROCFLASH_MADE_UP<rocflash::kernel::made_up_spec>(arguments);
 }
 #endif

@@ -71,14 +71,18 @@ def tree(tmp_path: Path) -> Path:
             for line in text.splitlines():
                 insert(path, f"#undef {line.split('(')[0]}\n", line)
         elif kind == "case":
-            insert(path, "    case Operation::weights:\n", text)
+            insert(path, "    case Op::weights:\n", text)
             insert(path, '#include "table/weights.hpp"', '#include "table/key_sums.hpp"')
         elif kind == "cmake":  # refers to functions and targets of the existing tree
             existing = (ROOT / name).read_text()
             assert "function(rocflash_simulated_test" in existing
             assert "rocflash_test(NAME" in text and "rocflash_sim_hip" in existing
         elif kind == "arguments":
-            insert(path, "template <Operation operation>\nusing ArgumentsOf", text)
+            insert(
+                path,
+                "template <Op op, Schedule schedule = Schedule::tiled>\nusing ArgumentsOf",
+                text,
+            )
     return tmp_path
 
 
@@ -111,8 +115,8 @@ def test_the_example_compiles(tree: Path) -> None:
             f'#define ROCFLASH_ARCH_HEADER "{layer}"\n'
             '#define ROCFLASH_SCHEDULE_HEADER "key_sums/rows.hpp"\n'
             '#include "entry/entry.hpp"\n'
-            "ROCFLASH_ENTRY(key_sums_f16, key_sums, f16, 0, any)\n"
-            "ROCFLASH_ENTRY(key_sums_bf16, key_sums, bf16, 0, any)\n"
+            "ROCFLASH_ENTRY(key_sums_f16, key_sums, key_sums, tiled, f16, 0, any)\n"
+            "ROCFLASH_ENTRY(key_sums_bf16, key_sums, key_sums, tiled, bf16, 0, any)\n"
         )
         compile_as(unit, *kernel_flags(tree, vendor, target, version))
     for source in ("src/gpu/plan/key_sums.cpp", "tests/gpu/key_sums_test.cpp"):
@@ -155,7 +159,8 @@ def test_a_score_modifier_is_added_as_described(tmp_path: Path) -> None:
                 f'#define ROCFLASH_ARCH_HEADER "{layer}"\n'
                 f'#define ROCFLASH_SCHEDULE_HEADER "{schedule}"\n'
                 '#include "entry/entry.hpp"\n'
-                f"ROCFLASH_ENTRY({operation}_f16_64_generic, {operation}, f16, 64, generic)\n"
+                f"ROCFLASH_ENTRY({operation}_f16_64_generic, {operation}, {operation}, tiled, "
+                "f16, 64, generic)\n"
             )
             flags = kernel_flags(tmp_path, vendor, target, version)
             subprocess.run([*common, *flags, "-O1", "-S", unit, "-o", os.devnull], check=True)

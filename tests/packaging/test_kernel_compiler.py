@@ -326,7 +326,7 @@ def test_wheel_compiles_kernels(installed: Path, tmp_path: Path) -> None:
     for family, own in families.items():
         layers[family] = re.search(rf'ROCFLASH_FAMILY\({family},.*?"(arch/\S+)"', table)[1]
         header = re.search(
-            r'ROCFLASH_SCHEDULE\(combine, *\w+, *"([^"]+)"',
+            r'ROCFLASH_HEADER\(combine, *tiled, *\w+, *"([^"]+)"',
             (ROOT / "kernels/table/kernels.inc").read_text(),
         )[1]
         source = tmp_path / f"{family}.cpp"
@@ -334,7 +334,7 @@ def test_wheel_compiles_kernels(installed: Path, tmp_path: Path) -> None:
             f"#define ROCFLASH_THIS_FAMILY {family}\n#define ROCFLASH_ARCH_HEADER "
             f'"{layers[family]}"\n'
             f'#define ROCFLASH_SCHEDULE_HEADER "{header}"\n#include "entry/entry.hpp"\n'
-            "ROCFLASH_ENTRY(combine_f32, combine, f32, 0, any)\n"
+            "ROCFLASH_ENTRY(combine_f32, combine, combine, tiled, f32, 0, any)\n"
         )
         texts = []
         for which in filter(None, (str(compiler), shutil.which("clang++-22"))):

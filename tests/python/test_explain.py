@@ -48,6 +48,10 @@ def test_every_family_answers_for_every_operation(operation: str) -> None:
         assert found["launches"], (arch, operation)
         for launch in found["launches"]:
             assert launch["block"] > 0 and all(n > 0 for n in launch["grid"])
+        for entry in found["launches"] + found["rejected"]:
+            parts = [entry["operation"], entry["schedule"]]
+            name = "_".join(part for part in parts if part != "tiled")
+            assert entry["kernel"].startswith(f"{name}_"), entry
 
 
 @pytest.mark.skipif(not COMMAND.exists(), reason="the command is not built")

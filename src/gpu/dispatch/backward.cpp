@@ -1,10 +1,7 @@
-#include "gpu/dispatch/backward.hpp"
-
-#include <algorithm>
-
-#include "gpu/dispatch/forward.hpp"
-#include "gpu/dispatch/tile_schedule.hpp"
 #include "table/backward.hpp"
+#include "gpu/dispatch/matrix_path.hpp"
+#include "gpu/dispatch/prepare.hpp"
+#include "gpu/dispatch/select.hpp"
 #include "table/fp32.hpp"
 
 namespace rocflash::gpu {
@@ -12,7 +9,8 @@ namespace {
 
 using kernel::Family;
 using kernel::KernelSpec;
-using kernel::Operation;
+using kernel::Op;
+using kernel::Schedule;
 using kernel::Variant;
 
 // The stages of a selection: from the fastest candidate to the FP32 path.
@@ -24,11 +22,11 @@ struct BackwardSelector {
   const Variant variant;
   BackwardSelection s = {};
 
-  // The kernel of an operation whose bucket holds both head dimensions; bucket 0: none.
-  KernelSpec spec_for(Operation operation) const {
+  // The kernel whose bucket holds both head dimensions; bucket 0: none.
+  KernelSpec spec_for(Op op, Schedule schedule = Schedule::tiled) const {
     const int bucket =
-        kernel::bucket_of(operation, p.dtype, head_dim_of(p), kernel::set_of(chip.family));
-    return kernel::backward_spec(operation, p.dtype, bucket, variant);
+        kernel::bucket_of(op, schedule, p.dtype, head_dim_of(p), kernel::set_of(chip.family));
+    return {op, schedule, p.dtype, bucket, variant};
   }
   bool has(const KernelSpec& spec) const {
     const int number = kernel::kernel_number(spec);
@@ -61,14 +59,14 @@ bool BackwardSelector::may_fuse(const KernelSpec& fused) {
 bool BackwardSelector::select_warp_specialized() {
   if (kernel::vendor_of(chip.family) != kernel::Vendor::nvidia) return false;
   const Lengths& l = p.lengths;
-  const auto with_bucket = [&](Operation operation) {
-    return kernel::backward_spec(
-        operation, p.dtype,
-        kernel::bucket_of(operation, p.dtype, head_dim_of(p), kernel::family_set::sm90),
-        Variant::specialized);
+  const auto with_bucket = [&](Schedule schedule) {
+    return kernel::backward_spec(schedule, p.dtype,
+                                 kernel::bucket_of(Op::backward, schedule, p.dtype, head_dim_of(p),
+                                                   kernel::family_set::sm90),
+                                 Variant::specialized);
   };
-  KernelSpec spec = with_bucket(Operation::backward_warp_specialized);
-  if (spec.bucket == 0) spec = with_bucket(Operation::backward_warp_specialized_large);
+  KernelSpec spec = with_bucket(Schedule::warp_specialized);
+  if (spec.bucket == 0) spec = with_bucket(Schedule::warp_specialized_large);
   if (!chip.has_sm90) return reject(spec, Reason::no_sm90);
   if (spec.bucket == 0) return reject(spec, Reason::no_kernel);
   if (const Features found = features & unsupported_features(spec); found.any())
@@ -82,7 +80,7 @@ bool BackwardSelector::select_warp_specialized() {
   const auto q = of_queries(p.q), dout = of_queries(t.dout), k = of_keys(p.k), v = of_keys(p.v);
   if (!q || !dout || !k || !v) return reject(spec, Reason::tensor_map);
   s.add(spec);
-  s.warp_specialized = s.accumulates_dq = true;
+  s.accumulates_dq = true;
   s.dq_accum_layout = features.has(Feature::deterministic) ? kernel::dq_accum_ordered : 1;
   s.dq_columns = spec.bucket;
   s.q = *q;
@@ -94,7 +92,7 @@ bool BackwardSelector::select_warp_specialized() {
 
 // The fused kernel, with large tiles if their shared memory fits.
 void BackwardSelector::select_fused(const KernelSpec& fused) {
-  KernelSpec spec = spec_for(Operation::backward_fused_large_smem);
+  KernelSpec spec = spec_for(Op::backward, Schedule::fused_large_smem);
   if (!has(spec)) {
     spec = fused;
   } else if (kernel::backward_tile(chip.family, spec).dynamic_shared > chip.workgroup_shared) {
@@ -102,8 +100,7 @@ void BackwardSelector::select_fused(const KernelSpec& fused) {
     spec = fused;
   }
   s.add(spec);
-  if (t.dv && !kernel::fused_gives_dv(chip.family, spec.bucket))
-    s.add(spec_for(Operation::backward_dv));
+  if (t.dv && !kernel::fused_gives_dv(chip.family, spec.bucket)) s.add(spec_for(Op::backward_dv));
   s.accumulates_dq = true;
   s.ordered_dq = kernel::has_ordered_dq(chip.family);
   if (s.ordered_dq) s.dq_accum_layout = kernel::dq_accum_ordered;
@@ -112,22 +109,22 @@ void BackwardSelector::select_fused(const KernelSpec& fused) {
 
 // One kernel per gradient; dk and dv share one where registers hold both accumulators.
 void BackwardSelector::select_separate() {
-  if (t.dq) s.add(spec_for(Operation::backward_dq));
-  if (const KernelSpec both = spec_for(Operation::backward_dkdv); has(both) && (t.dk || t.dv))
+  if (t.dq) s.add(spec_for(Op::backward_dq));
+  if (const KernelSpec both = spec_for(Op::backward_dkdv); has(both) && (t.dk || t.dv))
     return s.add(both);
-  if (t.dk) s.add(spec_for(Operation::backward_dk));
-  if (t.dv) s.add(spec_for(Operation::backward_dv));
+  if (t.dk) s.add(spec_for(Op::backward_dk));
+  if (t.dv) s.add(spec_for(Op::backward_dv));
 }
 
 void BackwardSelector::select_fp32() {
   s.fp32 = true;
-  if (t.dq) s.add(kernel::fp32_spec(Operation::backward_fp32_dq, head_dim_of(p)));
-  if (t.dk) s.add(kernel::fp32_spec(Operation::backward_fp32_dk, head_dim_of(p)));
-  if (t.dv) s.add(kernel::fp32_spec(Operation::backward_fp32_dv, head_dim_of(p)));
+  if (t.dq) s.add(kernel::fp32_spec(Op::backward_dq, head_dim_of(p)));
+  if (t.dk) s.add(kernel::fp32_spec(Op::backward_dk, head_dim_of(p)));
+  if (t.dv) s.add(kernel::fp32_spec(Op::backward_dv, head_dim_of(p)));
 }
 
 void BackwardSelector::select() {
-  const KernelSpec fused = spec_for(Operation::backward_fused);
+  const KernelSpec fused = spec_for(Op::backward, Schedule::fused);
   if (const auto why = matrix_rejection(p, features, chip.family)) {
     reject(fused, why->reason, why->features);
     return select_fp32();
@@ -138,7 +135,7 @@ void BackwardSelector::select() {
       return select_fused(fused);
     reject(fused, Reason::deterministic);
   }
-  if (const KernelSpec dq = spec_for(Operation::backward_dq); dq.bucket == 0) {
+  if (const KernelSpec dq = spec_for(Op::backward_dq); dq.bucket == 0) {
     reject(dq, Reason::no_kernel);
     return select_fp32();
   }
@@ -147,32 +144,16 @@ void BackwardSelector::select() {
 
 }  // namespace
 
-BackwardSelection select_backward(const Problem& p, const BackwardTensors& t, Features features,
-                                  Chip chip) {
-  const Variant variant = variant_for(Operation::backward_dq, p.dtype, features);
-  BackwardSelector selector{p, t, features, chip, variant};
+BackwardSelection select(const Problem& given, const BackwardTensors& given_tensors, Chip chip) {
+  Problem p = given;
+  BackwardTensors t = given_tensors;
+  prepare_backward(p, t);
+  const Features features = features_of(p, t);
+  BackwardSelector selector{p, t, features, chip, variant_for(Op::backward_dq, p.dtype, features)};
+  selector.s.features = features;
   selector.select();
-  return selector.s;
-}
-
-kernel::TileSchedulerParams schedule_key_tiles(const Problem& p, const KernelSpec& spec,
-                                               std::int64_t keys, Chip chip) {
-  const kernel::BackwardWorkTile tile = kernel::backward_work_tile(spec);
-  kernel::TileSchedulerParams work =
-      schedule_tiles(p, p.kv_heads, keys, tile.keys, tile.threads, chip);
-  if (work.workgroups == 0) return work;
-  // Interleave as many (batch, KV head) slices as fill the device once: their queries and dq
-  // accumulators stay in L2, and under a causal mask short blocks of the next slices fill the gaps.
-  // With uniform blocks and GQA, the blocks of one slice share L2 best if they start together.
-  const bool uniform = !p.visibility.bounded() && p.gqa_group() > 1 && !kernel::has_roles(spec);
-  work.bh_interleave =
-      uniform ? 1 : std::clamp(chip.units / work.blocks, 1, work.workgroups / work.blocks);
-  return work;
-}
-
-std::int32_t ordered_bh_interleave(const kernel::TileSchedulerParams& work, Chip chip) {
-  // A CU holds two or three workgroups: about 20 blocks of each slice are in flight.
-  return std::clamp(chip.units / 10, 1, work.workgroups / work.blocks);
+  // The selection has values and addresses of the caller, none of p.
+  return selector.s;  // NOLINT(clang-analyzer-core.StackAddressEscape)
 }
 
 }  // namespace rocflash::gpu

@@ -1,8 +1,7 @@
-#include "gpu/dispatch/decode.hpp"
-
 #include <algorithm>
 
-#include "gpu/dispatch/rows.hpp"
+#include "gpu/dispatch/prepare.hpp"
+#include "gpu/dispatch/select.hpp"
 #include "gpu/dispatch/sequences.hpp"
 #include "gpu/dispatch/splits.hpp"
 #include "table/combine.hpp"
@@ -12,12 +11,13 @@ namespace {
 
 using kernel::Family;
 using kernel::KernelSpec;
-using kernel::Operation;
+using kernel::Op;
+using kernel::Schedule;
 
 bool has_mla_shape(const Problem& p) {
-  return p.head_dim > kernel::largest_bucket(Operation::decode, p.dtype) &&
+  return p.head_dim > kernel::largest_bucket(Op::decode, Schedule::tiled, p.dtype) &&
          p.value_dim <= kernel::mla_values &&
-         kernel::bucket_of(Operation::decode_mla, p.dtype, p.head_dim) > 0;
+         kernel::bucket_of(Op::decode_mla, Schedule::tiled, p.dtype, p.head_dim) > 0;
 }
 
 // Resolves the kernel of a decode problem; its stages are the candidates, fastest first.
@@ -48,9 +48,9 @@ struct DecodeSelector {
 KernelSpec DecodeSelector::general_kernel() const {
   if (p.dtype == DType::f32)
     return kernel::fp32_decode_spec(
-        p.k.dtype, kernel::bucket_of(Operation::decode_fp32, p.k.dtype, head_dim_of(p)));
-  return kernel::decode_spec(p.dtype,
-                             kernel::bucket_of(Operation::decode, p.dtype, head_dim_of(p)));
+        p.k.dtype, kernel::bucket_of(Op::decode, Schedule::fp32, p.k.dtype, head_dim_of(p)));
+  return kernel::decode_spec(
+      p.dtype, kernel::bucket_of(Op::decode, Schedule::tiled, p.dtype, head_dim_of(p)));
 }
 
 bool DecodeSelector::supports_sm90(const KernelSpec& spec) {
@@ -69,7 +69,7 @@ bool DecodeSelector::supports_sm90(const KernelSpec& spec) {
 bool DecodeSelector::select_sm90() {
   if (kernel::vendor_of(chip.family) != kernel::Vendor::nvidia) return false;
   const KernelSpec clusters =
-      kernel::cluster_spec(p.dtype, kernel::bucket_of(Operation::decode_cluster, p.dtype,
+      kernel::cluster_spec(p.dtype, kernel::bucket_of(Op::decode, Schedule::cluster, p.dtype,
                                                       head_dim_of(p), kernel::family_set::sm90));
   if (!chip.has_sm90) return reject(clusters, Reason::no_sm90);
   if (!supports_sm90(clusters)) return false;
@@ -86,7 +86,6 @@ bool DecodeSelector::select_sm90() {
 
 // Warp-specialized MLA decode (sm_90a): its bucket is the rows of q per workgroup.
 bool DecodeSelector::select_mla_warp_specialized() {
-  constexpr Operation operation = Operation::decode_mla_warp_specialized;
   if (kernel::vendor_of(chip.family) != kernel::Vendor::nvidia) return false;
   KernelSpec spec = kernel::mla_warp_specialized_spec(p.dtype, 0);
   if (!chip.has_sm90) return reject(spec, Reason::no_sm90);
@@ -98,9 +97,9 @@ bool DecodeSelector::select_mla_warp_specialized() {
   if (!k) return reject(spec, Reason::tensor_map);
   const std::int64_t rows =
       std::min<std::int64_t>(sequence_rows(p.lengths, p.max_q) * p.gqa_group(),
-                             kernel::largest_bucket(operation, p.dtype));
-  spec.bucket =
-      kernel::bucket_of(operation, p.dtype, static_cast<int>(rows), kernel::family_set::sm90);
+                             kernel::largest_bucket(spec.op, spec.schedule, p.dtype));
+  spec.bucket = kernel::bucket_of(spec.op, spec.schedule, p.dtype, static_cast<int>(rows),
+                                  kernel::family_set::sm90);
   if (spec.bucket == 0) return reject(spec, Reason::no_kernel);
   s.k = *k;
   take(spec, Family::sm90);
@@ -121,19 +120,18 @@ void DecodeSelector::select() {
 
 // The number of splits of the selected kernel.
 void select_splits(DecodeSelection& s, const Problem& p, Chip chip) {
-  if (s.kernel.bucket == 0 || s.operation() == Operation::decode_cluster) return;
+  if (s.kernel.bucket == 0 || s.uses(Schedule::cluster)) return;
   s.splits = num_splits(p, s.kernel, s.tile, chip);
-  if (s.operation() == Operation::decode_splitkv) {
-    const KernelSpec general =
-        kernel::decode_spec(p.dtype, kernel::bucket_of(Operation::decode, p.dtype, head_dim_of(p)));
+  if (s.uses(Schedule::splitkv)) {
+    const KernelSpec general = kernel::decode_spec(
+        p.dtype, kernel::bucket_of(Op::decode, Schedule::tiled, p.dtype, head_dim_of(p)));
     const std::int32_t fallback =
         num_splits(p, general, kernel::decode_tile(chip.family, general), chip);
     s.splits = sm90_num_splits(p, s.tile, fallback, chip);
   }
-  if (s.operation() == Operation::decode_mla_warp_specialized && combines_pairs(s.splits))
-    s.cluster = 2;
+  if (s.mla_warp_specialized() && combines_pairs(s.splits)) s.cluster = 2;
   s.partials = s.splits;
-  if (s.operation() != Operation::decode_splitkv)
+  if (!s.uses(Schedule::splitkv))
     s.partials = s.partials * s.tile.parts(kernel::facts_of(chip.family).wave) / s.cluster;
   // Unused rows, and sinks of rows whose columns several workgroups have, are left to combine.
   s.combines = s.partials > 1 || (s.features & (Feature::varlen_q | Feature::seqused_q)).any() ||
@@ -152,12 +150,12 @@ Reason reason_for_forward(DecodeSelection& s, const Problem& p, Chip chip) {
   constexpr std::int64_t max_queries = 64, min_keys = 256;
   const std::int64_t queries = sequence_rows(p.lengths, p.max_q);
   if (queries == 0) return Reason::no_queries;
-  const bool clusters = s.operation() == Operation::decode_cluster && s.kernel.bucket > 0;
+  const bool clusters = s.uses(Schedule::cluster) && s.kernel.bucket > 0;
   if (clusters && queries <= max_queries) return Reason::preferred;
   if (s.kernel.bucket == 0) return Reason::no_kernel;
   if ((s.features & unsupported_features(s.kernel)).any()) return Reason::features;
   // Backward recomputes P in f32 and must match forward bitwise, so forward must not be split.
-  const bool fp32 = s.operation() == Operation::decode_fp32;
+  const bool fp32 = s.uses(Schedule::fp32);
   if (fp32 && s.features.has(Feature::training) && !s.features.has(Feature::mixed_dtypes))
     return Reason::gradients;
   const int number = kernel::kernel_number(s.kernel);
@@ -180,33 +178,30 @@ Reason reason_for_forward(DecodeSelection& s, const Problem& p, Chip chip) {
 
 }  // namespace
 
-DecodeSelection select_decode(const Problem& p, Features features, Chip chip) {
-  DecodeSelection s = select_decode_kernel(p, features, chip);
-  select_splits(s, p, chip);
-  return s;
-}
-
-AttentionSelection select_attention(const Problem& given, const ForwardOutputs& outputs, Chip chip,
-                                    Gradients gradients) {
+DecodeSelection select_decode(const Problem& given, const ForwardOutputs& outputs, Chip chip) {
   const Problem p = decode_problem(given);
-  AttentionSelection s;
-  s.decode = select_decode_kernel(p, features_of(p, outputs, gradients), chip);
-  s.reason = reason_for_forward(s.decode, p, chip);
-  s.decodes = s.reason == Reason::preferred;
+  DecodeSelection s = select_decode_kernel(p, features_of(p, outputs), chip);
+  select_splits(s, p, chip);
   // s has values and addresses of the caller, none of p.
   return s;  // NOLINT(clang-analyzer-core.StackAddressEscape)
 }
 
-Problem decode_problem(const Problem& given) {
-  Problem p = given;
-  set_single_row_stride(p.q, p.lengths.rows_q);
-  for (Rows* rows : {&p.k, &p.v}) set_single_row_stride(*rows, rows->blocks ? 0 : p.lengths.rows_k);
-  if (given.values_within_keys()) p.v.row_stride = p.k.row_stride;
-  return p;
+AttentionSelection select(const Problem& given, const ForwardOutputs& outputs, Chip chip,
+                          Gradients gradients) {
+  const Problem p = decode_problem(given);
+  AttentionSelection s;
+  s.decode = select_decode_kernel(p, features_of(p, outputs, gradients), chip);
+  const Reason reason = reason_for_forward(s.decode, p, chip);
+  s.decodes = reason == Reason::preferred;
+  if (!s.decodes) {
+    s.decode.rejected.add(s.decode.kernel, reason,
+                          s.decode.features & unsupported_features(s.decode.kernel));
+    s.forward = select_forward(given, outputs, chip);
+  }
+  return s;  // NOLINT(clang-analyzer-core.StackAddressEscape)
 }
 
-CombineSelection select_combine(const Partials& partials, bool after_decode, Features features,
-                                Chip chip) {
+CombineSelection select(const Partials& partials, std::optional<Features> decode, Chip chip) {
   CombineSelection s{.kernel = kernel::combine_spec(), .family = chip.family};
   // Cannot overflow: out has at least as many elements, and validation counted those in 64 bits.
   const std::int64_t rows =
@@ -216,20 +211,20 @@ CombineSelection select_combine(const Partials& partials, bool after_decode, Fea
   s.blocks = static_cast<std::int32_t>(ceil_div(partials.columns, 4 * wave));
   const std::int64_t items = rows * s.blocks;  // at most the elements of out too
   // After decode on sm_90: PDL overlaps its tail.
-  s.pdl = after_decode && chip.has_sm90;
+  s.pdl = decode && chip.has_sm90;
   if (s.pdl) s.family = Family::sm90;
   // The wide rows of MLA have a kernel of their own, without a grid-stride loop.
   constexpr std::int64_t max_mla_items = 1 << 24;
-  const KernelSpec wide = kernel::combine_spec(Operation::combine_pdl, kernel::wide_columns);
+  const KernelSpec wide = kernel::combine_spec(Schedule::pdl, kernel::wide_columns);
   if (s.pdl && partials.columns > kernel::narrow_columns && items <= max_mla_items &&
-      (features & unsupported_features(wide)).none() &&
+      (*decode & unsupported_features(wide)).none() &&
       (partials.out_partial_stride[0] | partials.out_partial_stride[3]) % 4 == 0) {
     s.kernel = wide;
     s.slices = mla_combine_slices(partials.splits, waves);
     s.workgroups = ceil_div(items, waves / s.slices);
     return s;
   }
-  if (s.pdl) s.kernel = kernel::combine_spec(Operation::combine_pdl);
+  if (s.pdl) s.kernel = kernel::combine_spec(Schedule::pdl);
   s.slices = combine_slices(partials.splits, items, chip);
   // The kernel uses a grid-stride loop over the rows, so the grid is bounded.
   constexpr std::int64_t max_workgroups = 1 << 16;

@@ -1,31 +1,20 @@
-#include "gpu/dispatch/forward.hpp"
-
-#include "gpu/dispatch/rows.hpp"
-#include "gpu/dispatch/sequences.hpp"
 #include "table/forward.hpp"
+#include "gpu/dispatch/matrix_path.hpp"
+#include "gpu/dispatch/prepare.hpp"
+#include "gpu/dispatch/select.hpp"
+#include "gpu/dispatch/sequences.hpp"
 #include "table/fp32.hpp"
 
 namespace rocflash::gpu {
 namespace {
 
 using kernel::KernelSpec;
-using kernel::Operation;
+using kernel::Op;
+using kernel::Schedule;
 using kernel::Variant;
 
-// The smallest head-dim bucket of the family that holds both head dimensions; 0: none.
-int forward_bucket(const Problem& p, kernel::Family family) {
-  return kernel::bucket_of(Operation::forward, p.dtype, head_dim_of(p), kernel::set_of(family));
-}
-
-// f32 features that matrix kernels are not accurate or not fast for. They decompose f32 operands,
-// which can lose the last bit; sums of few products expose it. Backward recomputes P from lse, so
-// forward and backward must select the same path. They would recompute every row of products that
-// overflow as non-finite, one element at a time, or lose the last bit of scores as large as f32
-// holds.
-constexpr Features inexact_f32 = Feature::short_sums | Feature::tiny_scale | Feature::large_scale;
-
 void select_fp32(ForwardSelection& s, const Problem& p, Chip chip) {
-  s.kernel = kernel::fp32_spec(Operation::forward_fp32, p.value_dim);
+  s.kernel = kernel::fp32_spec(Op::forward, p.value_dim);
   s.family = chip.family;
   const kernel::Fp32Tile tile = kernel::fp32_tile(chip.family, s.kernel);
   s.slices = ceil_div(p.value_dim, tile.slice);
@@ -43,12 +32,11 @@ bool work_grows_with_block(Features features) {
 bool select_warp_specialized(ForwardSelection& s, const Problem& p, Features features, Chip chip) {
   if (kernel::vendor_of(chip.family) != kernel::Vendor::nvidia) return false;
   const Lengths& l = p.lengths;
-  const Operation operation = features.has(Feature::paged)
-                                  ? Operation::forward_warp_specialized_paged
-                                  : Operation::forward_warp_specialized;
+  const Schedule schedule =
+      features.has(Feature::paged) ? Schedule::warp_specialized_paged : Schedule::warp_specialized;
   const int bucket =
-      kernel::bucket_of(operation, p.dtype, head_dim_of(p), kernel::family_set::sm90);
-  const KernelSpec spec{operation, p.dtype, bucket, Variant::specialized};
+      kernel::bucket_of(Op::forward, schedule, p.dtype, head_dim_of(p), kernel::family_set::sm90);
+  const KernelSpec spec{Op::forward, schedule, p.dtype, bucket, Variant::specialized};
   const auto reject = [&](Reason reason, Features found = {}) {
     s.rejected.add(spec, reason, found);
     return false;
@@ -89,28 +77,12 @@ void select_tail_split(ForwardSelection& s, const Problem& p, Features features,
 
 }  // namespace
 
-Variant variant_for(Operation operation, DType dtype, Features features) {
-  const KernelSpec spec{operation, dtype, 0, Variant::specialized};
-  return (features & unsupported_features(spec)).none() ? Variant::specialized : Variant::generic;
-}
-
-std::optional<Rejection> matrix_rejection(const Problem& p, Features features,
-                                          kernel::Family family) {
-  const KernelSpec spec = kernel::forward_spec(p.dtype, forward_bucket(p, family),
-                                               variant_for(Operation::forward, p.dtype, features));
-  if (spec.bucket == 0) return Rejection{spec, Reason::no_kernel};
-  if (const Features found = features & unsupported_features(spec); found.any())
-    return Rejection{spec, Reason::features, found};
-  if (p.dtype == DType::f32 && (features & inexact_f32).any())
-    return Rejection{spec, Reason::f32_precision};
-  return std::nullopt;
-}
-
-bool uses_fp32_path(const Problem& p, Features features, kernel::Family family) {
-  return matrix_rejection(p, features, family).has_value();
-}
-
-ForwardSelection select_forward(const Problem& p, Features features, Chip chip) {
+ForwardSelection select_forward(const Problem& given, const ForwardOutputs& given_outputs,
+                                Chip chip) {
+  Problem p = given;
+  ForwardOutputs outputs = given_outputs;
+  prepare_forward(p, outputs);
+  const Features features = features_of(p, outputs);
   ForwardSelection s;
   if (const auto why = matrix_rejection(p, features, chip.family)) {
     s.rejected.add(why->kernel, why->reason, why->features);
@@ -118,7 +90,7 @@ ForwardSelection select_forward(const Problem& p, Features features, Chip chip) 
     return s;
   }
   if (select_warp_specialized(s, p, features, chip)) return s;
-  const Variant variant = variant_for(Operation::forward, p.dtype, features);
+  const Variant variant = variant_for(Op::forward, p.dtype, features);
   s.kernel = kernel::forward_spec(p.dtype, forward_bucket(p, chip.family), variant);
   s.family = chip.family;
   if (variant == Variant::generic) {

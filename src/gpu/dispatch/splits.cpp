@@ -10,7 +10,6 @@ namespace rocflash::gpu {
 
 using kernel::DecodeTile;
 using kernel::KernelSpec;
-using kernel::Operation;
 using kernel::Vendor;
 
 namespace {
@@ -42,7 +41,7 @@ std::int32_t num_splits(const Problem& p, const KernelSpec& kernel, const Decode
   const std::int64_t max_splits = tile.divides_columns ? 512 : 128;
   if (p.splits > 0) return static_cast<std::int32_t>(std::min<std::int64_t>(p.splits, max_splits));
   const std::int64_t keys = keys_of(p);
-  if (kernel.operation == Operation::decode_mla_warp_specialized)
+  if (kernel.op == kernel::Op::decode_mla && kernel.schedule == kernel::Schedule::warp_specialized)
     return mla_splits(keys, total_row_blocks(p, tile).at_most(max_decode_workgroups), chip);
   const std::int64_t tile_keys = std::int64_t{tile.keys} * tile.key_waves(wave_of(chip));
   // The combine launch costs as much as some tiles of the main loop.

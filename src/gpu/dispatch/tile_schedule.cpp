@@ -66,4 +66,24 @@ TailSplit split_last_wave(std::int64_t keys, bool same_keys,
   return tiles == tail || uniform ? TailSplit{tiles - tail, tail} : TailSplit{};
 }
 
+kernel::TileSchedulerParams schedule_key_tiles(const Problem& p, const kernel::KernelSpec& spec,
+                                               std::int64_t keys, Chip chip) {
+  const kernel::BackwardWorkTile tile = kernel::backward_work_tile(spec);
+  kernel::TileSchedulerParams work =
+      schedule_tiles(p, p.kv_heads, keys, tile.keys, tile.threads, chip);
+  if (work.workgroups == 0) return work;
+  // Interleave as many (batch, KV head) slices as fill the device once: their queries and dq
+  // accumulators stay in L2, and under a causal mask short blocks of the next slices fill the gaps.
+  // With uniform blocks and GQA, the blocks of one slice share L2 best if they start together.
+  const bool uniform = !p.visibility.bounded() && p.gqa_group() > 1 && !kernel::has_roles(spec);
+  work.bh_interleave =
+      uniform ? 1 : std::clamp(chip.units / work.blocks, 1, work.workgroups / work.blocks);
+  return work;
+}
+
+std::int32_t ordered_bh_interleave(const kernel::TileSchedulerParams& work, Chip chip) {
+  // A CU holds two or three workgroups: about 20 blocks of each slice are in flight.
+  return std::clamp(chip.units / 10, 1, work.workgroups / work.blocks);
+}
+
 }  // namespace rocflash::gpu

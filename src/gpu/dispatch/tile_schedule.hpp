@@ -40,4 +40,12 @@ struct TailSplit {
 TailSplit split_last_wave(std::int64_t keys, bool same_keys,
                           const kernel::TileSchedulerParams& work, Chip chip);
 
+// The key blocks of the warp-specialized kernel.
+kernel::TileSchedulerParams schedule_key_tiles(const Problem& problem,
+                                               const kernel::KernelSpec& spec, std::int64_t keys,
+                                               Chip chip);
+// Ordered dQ accumulation staggers the key blocks of a (batch, head) slice by about half a tile, so
+// several slices are interleaved.
+std::int32_t ordered_bh_interleave(const kernel::TileSchedulerParams& work, Chip chip);
+
 }  // namespace rocflash::gpu

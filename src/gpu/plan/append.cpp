@@ -25,7 +25,7 @@ void add_launch(Plan& plan, kernel::AppendArguments& a, Size rows, Chip chip) {
 
 void plan_rotate(Plan& plan, const Problem& p, const Rotary& rotary, const Rows& out, Chip chip) {
   if (p.batch() == 0 || p.lengths.rows_q == 0 || p.heads == 0) return;
-  kernel::AppendArguments& a = plan.next<kernel::Operation::append>();
+  kernel::AppendArguments& a = plan.next<kernel::Op::append>();
   a.problem = p;
   a.append.rotary = rotary;
   a.q = out;
@@ -36,7 +36,7 @@ Problem plan_append(Plan& plan, const Problem& p, const Append& append, std::byt
                     Chip chip) {
   const bool appends = static_cast<bool>(append.k), rotates = append.rotary.dim > 0;
   if (p.batch() == 0 || (!appends && !rotates)) return p;
-  kernel::AppendArguments& a = plan.next<kernel::Operation::append>();
+  kernel::AppendArguments& a = plan.next<kernel::Op::append>();
   a.problem = p;
   a.append = append;
   a.caches = caches_of(p);

@@ -1,6 +1,6 @@
 #include "gpu/plan/attention.hpp"
 
-#include "gpu/dispatch/decode.hpp"
+#include "gpu/dispatch/select.hpp"
 #include "gpu/plan/append.hpp"
 #include "gpu/plan/backward.hpp"
 #include "gpu/plan/decode.hpp"
@@ -12,9 +12,9 @@ namespace {
 
 void plan_attention(Plan& plan, const Problem& p, const ForwardOutputs& o, std::byte* workspace,
                     Chip chip, Gradients gradients) {
-  const AttentionSelection s = select_attention(p, o, chip, gradients);
+  const AttentionSelection s = select(p, o, chip, gradients);
   if (s.decodes) return plan_decode(plan, s.decode, p, o, workspace, chip);
-  plan_forward(plan, p, o, chip);
+  plan_forward(plan, s.forward, p, o, chip);
   plan_weights(plan, p, o, chip);
 }
 

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "gpu/dispatch/backward.hpp"
-#include "gpu/dispatch/rows.hpp"
+#include "gpu/dispatch/prepare.hpp"
+#include "gpu/dispatch/select.hpp"
 #include "gpu/dispatch/sequences.hpp"
-#include "gpu/dispatch/tile_schedule.hpp"
 #include "gpu/plan/scratch.hpp"
 
 namespace rocflash::gpu {
@@ -14,23 +13,24 @@ namespace {
 
 using kernel::Family;
 using kernel::KernelSpec;
-using kernel::Operation;
+using kernel::Op;
+using kernel::Schedule;
 using kernel::Variant;
 
 // Kernels with a grid-stride loop over sequences or heads: the grid is bounded.
-void add_bounded(Plan& plan, Operation operation, const kernel::BackwardArguments& all,
-                 std::int64_t items, std::int32_t workgroups_each, Chip chip) {
+void add_bounded(Plan& plan, Op op, const kernel::BackwardArguments& all, std::int64_t items,
+                 std::int32_t workgroups_each, Chip chip) {
   constexpr std::int64_t max_items = 1 << 12;
   const auto groups = static_cast<std::int32_t>(std::min(items, max_items)) * workgroups_each;
-  kernel::BackwardArguments& a = plan.next<Operation::backward_zero_fill>();
+  kernel::BackwardArguments& a = plan.next<Op::backward_zero_fill>();
   a = all;
   a.work = {.blocks = workgroups_each, .workgroups = groups};
-  plan.add(kernel::backward_spec(operation, DType::f32, 0, Variant::any), chip.family, groups);
+  plan.add(kernel::backward_spec(op, DType::f32, 0, Variant::any), chip.family, groups);
 }
 
 // Query blocks whose partial sums of dalibi are reduced by a second kernel.
 std::int64_t dalibi_blocks(const Problem& p, Chip chip) {
-  const KernelSpec spec = kernel::fp32_spec(Operation::backward_dalibi_partial);
+  const KernelSpec spec = kernel::score_mod_spec(Op::backward_dalibi_partial);
   return ceil_div(sequence_rows(p.lengths, p.max_q), kernel::fp32_tile(chip.family, spec).owned);
 }
 
@@ -42,35 +42,35 @@ void plan_score_mod_gradients(Plan& plan, kernel::BackwardArguments& all, std::b
   if (t.dbias) {
     // The kernel uses a grid-stride loop over the tiles, so the grid is bounded.
     constexpr std::int64_t max_workgroups = 1 << 16;
-    const KernelSpec spec = kernel::fp32_spec(Operation::backward_dbias);
+    const KernelSpec spec = kernel::score_mod_spec(Op::backward_dbias);
     const kernel::Fp32Tile tile = kernel::fp32_tile(chip.family, spec);
     const ScoreSizes sizes = t.dbias_sizes(p);
     const Size tiles = Size(sizes.batch) * sizes.heads * ceil_div(sizes.queries, tile.owned) *
                        ceil_div(sizes.keys, tile.streamed);
     const std::int64_t groups = tiles.at_most(max_workgroups);
-    kernel::BackwardArguments& a = plan.next<Operation::backward_dbias>();
+    kernel::BackwardArguments& a = plan.next<Op::backward_dbias>();
     a = all;
     a.work.workgroups = static_cast<std::int32_t>(groups);
     if (groups > 0) plan.add(spec, chip.family, groups);
   }
   if (t.dalibi) {
-    const KernelSpec sums = kernel::fp32_spec(Operation::backward_dalibi_partial);
+    const KernelSpec sums = kernel::score_mod_spec(Op::backward_dalibi_partial);
     all.work =
         schedule_tiles(p, p.heads, sequence_rows(p.lengths, p.max_q),
                        kernel::fp32_tile(chip.family, sums).owned, kernel::fp32_threads, chip);
     const std::int32_t blocks = all.work.blocks;
     all.dalibi_partial = {reinterpret_cast<float*>(dalibi_partial), p.heads * blocks, blocks, 1};
-    plan.next<Operation::backward_dalibi_partial>() = all;
+    plan.next<Op::backward_dalibi_partial>() = all;
     if (all.work.workgroups > 0) plan.add(sums, chip.family, all.work.workgroups);
     // The kernel uses a grid-stride loop over the slopes.
     constexpr std::int64_t max_workgroups = 1 << 12;
     const std::int64_t groups =
         (Size(p.heads) * (t.dalibi.batch_stride != 0 ? p.batch() : 1)).at_most(max_workgroups);
-    kernel::BackwardArguments& a = plan.next<Operation::backward_dalibi_reduce>();
+    kernel::BackwardArguments& a = plan.next<Op::backward_dalibi_reduce>();
     a = all;
     a.work.workgroups = static_cast<std::int32_t>(groups);
     if (groups > 0)
-      plan.add(kernel::fp32_spec(Operation::backward_dalibi_reduce), chip.family, groups);
+      plan.add(kernel::score_mod_spec(Op::backward_dalibi_reduce), chip.family, groups);
   }
 }
 
@@ -79,7 +79,7 @@ void plan_warp_specialized(Plan& plan, const kernel::BackwardArguments& all,
   if (work.workgroups == 0) return;
   const KernelSpec& spec = s.fused();
   const kernel::BackwardWorkTile tile = kernel::backward_work_tile(spec);
-  auto& a = plan.next<Operation::backward_warp_specialized>();
+  auto& a = plan.next<Op::backward, Schedule::warp_specialized>();
   a.backward = all;
   a.backward.work = work;
   plan.add_tensor_map(with_box(s.q, spec.bucket, tile.queries, a.q));
@@ -95,10 +95,9 @@ void plan_postprocess_pdl(Plan& plan, const kernel::BackwardArguments& all,
                           const kernel::TileSchedulerParams& keys, std::int64_t queries,
                           Chip chip) {
   const Problem& p = all.problem;
-  const KernelSpec spec =
-      kernel::backward_spec(Operation::backward_postprocess_pdl, p.dtype, 0, Variant::any);
+  const KernelSpec spec{Op::backward_postprocess, Schedule::pdl, p.dtype, 0, Variant::any};
   const kernel::BackwardTile tile = kernel::backward_tile(Family::sm90, spec);
-  kernel::BackwardArguments& a = plan.next<Operation::backward_postprocess_pdl>();
+  kernel::BackwardArguments& a = plan.next<Op::backward_postprocess, Schedule::pdl>();
   a = all;
   a.work = schedule_tiles(p, p.heads, queries, tile.owned, tile.threads, chip);
   a.work.bh_interleave = keys.bh_interleave * static_cast<std::int32_t>(p.gqa_group());
@@ -112,7 +111,7 @@ void plan_fp32(Plan& plan, const kernel::BackwardArguments& all, const KernelSpe
                std::int64_t columns, std::int64_t heads, std::int64_t rows, Chip chip) {
   const kernel::Fp32Tile tile = kernel::fp32_tile(chip.family, spec);
   const std::int64_t slices = ceil_div(columns, tile.slice);
-  kernel::BackwardArguments& a = plan.next<Operation::backward_fp32_preprocess>();
+  kernel::BackwardArguments& a = plan.next<Op::backward_preprocess, Schedule::fp32>();
   a = all;
   a.work = schedule_tiles(all.problem, heads, rows, tile.owned,
                           static_cast<int>(tile.threads * slices), chip);
@@ -128,7 +127,6 @@ struct BackwardPlanner {
   BackwardTensors& t = all.tensors;
   const Lengths& l = p.lengths;
   std::int64_t queries = 0, keys = 0;
-  Features features = {};
   BackwardSelection selection = {};
   kernel::TileSchedulerParams keys_work = {};
   std::byte* dalibi_partial = nullptr;
@@ -145,9 +143,8 @@ struct BackwardPlanner {
 
 void BackwardPlanner::select_kernels() {
   prepare_backward(p, t);
-  features = features_of(p, t);
   queries = sequence_rows(l, p.max_q), keys = std::min(p.max_k, l.rows_k);
-  selection = select_backward(p, t, features, chip);
+  selection = select(p, t, chip);
   all.dq_accum_layout = selection.dq_accum_layout;
 }
 
@@ -165,7 +162,7 @@ void BackwardPlanner::allocate_workspace(std::byte* workspace) {
   if (!all.delta) allocate(all.delta);
   allocate(all.row_max);
   allocate(all.row_share);
-  if (selection.warp_specialized) allocate(all.minus_lse_log2);
+  if (selection.warp_specialized()) allocate(all.minus_lse_log2);
   if (selection.accumulates_dq && t.dq) allocate_dq_accumulator(scratch);
   allocate_counters(scratch);
   if (t.dalibi) dalibi_partial = scratch.floats(Size(p.batch()) * p.heads * dalibi_blocks(p, chip));
@@ -198,7 +195,8 @@ void BackwardPlanner::allocate_dq_accumulator(Scratch& scratch) {
 void BackwardPlanner::allocate_counters(Scratch& scratch) {
   if (selection.ordered_dq && t.dq && queries > 0)  // the number of workgroups that have started
     all.bh_counters = reinterpret_cast<std::uint32_t*>(scratch.floats(1));
-  if (selection.warp_specialized && plan.workspace.fits()) {  // PDL: completed key blocks per slice
+  if (selection.warp_specialized() &&
+      plan.workspace.fits()) {  // PDL: completed key blocks per slice
     keys_work = schedule_key_tiles(p, selection.fused(), keys, chip);
     if (keys_work.workgroups > 0 && queries > 0) {
       all.bh_counters =
@@ -210,29 +208,27 @@ void BackwardPlanner::allocate_counters(Scratch& scratch) {
 
 void BackwardPlanner::add(const KernelSpec& spec, std::int64_t heads, std::int64_t rows) {
   const kernel::BackwardTile tile = kernel::backward_tile(chip.family, spec);
-  kernel::BackwardArguments& a = plan.next<Operation::backward_preprocess>();
+  kernel::BackwardArguments& a = plan.next<Op::backward_preprocess>();
   a = all;
   a.work = schedule_tiles(p, heads, rows, tile.owned, tile.threads, chip);
-  if (selection.ordered_dq && kernel::owns_keys(spec.operation) && a.work.workgroups > 0)
+  if (selection.ordered_dq && kernel::owns_keys(spec.op) && a.work.workgroups > 0)
     a.work.bh_interleave = ordered_bh_interleave(a.work, chip);
   if (a.work.workgroups > 0) plan.add(spec, chip.family, a.work.workgroups);
 }
 
 void BackwardPlanner::add_launches() {
   // Rows outside all sequences, left padding, and rows beyond the sequence lengths.
-  if ((features & kernel::feature_set::lengths).any())
-    add_bounded(plan, Operation::backward_zero_fill, all, p.batch() + 1, 16, chip);
+  if ((selection.features & kernel::feature_set::lengths).any())
+    add_bounded(plan, Op::backward_zero_fill, all, p.batch() + 1, 16, chip);
   const bool fp32 = selection.fp32;
   // FP32 kernels need delta in FP32 arithmetic: for a query with P = 1 on one key, dP - delta must
   // cancel exactly. The preprocess of the matrix kernels then overwrites it with their own.
   if (fp32 || t.dbias || t.dalibi)
-    plan_fp32(plan, all, kernel::fp32_spec(Operation::backward_fp32_preprocess), 1, p.heads,
-              queries, chip);
+    plan_fp32(plan, all, kernel::fp32_preprocess_spec, 1, p.heads, queries, chip);
   plan_score_mod_gradients(plan, all, dalibi_partial, chip);
   if (!fp32)
-    add(kernel::backward_spec(Operation::backward_preprocess, p.dtype, 0, Variant::any), p.heads,
-        queries);
-  if (t.dsinks) add_bounded(plan, Operation::backward_dsinks, all, p.heads, 1, chip);
+    add(kernel::backward_spec(Op::backward_preprocess, p.dtype, 0, Variant::any), p.heads, queries);
+  if (t.dsinks) add_bounded(plan, Op::backward_dsinks, all, p.heads, 1, chip);
   if (fp32)
     add_fp32_gradients();
   else
@@ -241,34 +237,28 @@ void BackwardPlanner::add_launches() {
 
 void BackwardPlanner::add_fp32_gradients() {
   for (const KernelSpec& spec : selection.gradients()) {
-    const Operation operation = spec.operation;
-    const bool of_queries = operation == Operation::backward_fp32_dq;
-    const Rows& to = of_queries ? t.dq : operation == Operation::backward_fp32_dk ? t.dk : t.dv;
+    const bool of_queries = spec.op == Op::backward_dq;
+    const Rows& to = of_queries ? t.dq : spec.op == Op::backward_dk ? t.dk : t.dv;
     plan_fp32(plan, all, spec, to.columns, of_queries ? p.heads : p.kv_heads,
               of_queries ? queries : keys, chip);
   }
 }
 
 void BackwardPlanner::add_gradients() {
-  if (selection.warp_specialized) {
+  if (selection.warp_specialized()) {
     plan_warp_specialized(plan, all, selection, keys_work);
   } else {
     for (const KernelSpec& spec : selection.gradients())
-      kernel::owns_keys(spec.operation) ? add(spec, p.kv_heads, keys) : add(spec, p.heads, queries);
+      kernel::owns_keys(spec.op) ? add(spec, p.kv_heads, keys) : add(spec, p.heads, queries);
   }
   if (all.reports > 0)
     plan_postprocess_pdl(plan, all, keys_work, queries, chip);
   else if (selection.accumulates_dq && t.dq)
-    add(kernel::backward_spec(Operation::backward_postprocess, p.dtype, 0, Variant::any), p.heads,
+    add(kernel::backward_spec(Op::backward_postprocess, p.dtype, 0, Variant::any), p.heads,
         queries);
 }
 
 }  // namespace
-
-void prepare_backward(Problem& p, BackwardTensors& t) {
-  for (Rows* rows : {&p.q, &t.dout, &t.out, &t.dq}) set_single_row_stride(*rows, p.lengths.rows_q);
-  for (Rows* rows : {&p.k, &p.v, &t.dk, &t.dv}) set_single_row_stride(*rows, p.lengths.rows_k);
-}
 
 void plan_backward(Plan& plan, const Problem& problem, const BackwardTensors& tensors,
                    std::byte* workspace, Chip chip, const RowStatistic& delta,

@@ -8,9 +8,6 @@
 
 namespace rocflash::gpu {
 
-// A problem and its tensors as backward kernels get them: single rows have a stride.
-void prepare_backward(Problem& problem, BackwardTensors& tensors);
-
 // Adds backward to a plan. `workspace` may be null in a size query. A null `delta` is allocated in
 // the workspace. `dlse`: gradient of lse, may be null.
 void plan_backward(Plan& plan, const Problem& problem, const BackwardTensors& tensors,

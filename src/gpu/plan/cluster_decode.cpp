@@ -12,7 +12,8 @@
 namespace rocflash::gpu {
 namespace {
 
-using kernel::Operation;
+using kernel::Op;
+using kernel::Schedule;
 
 kernel::ByteStridedRows in_bytes(const Rows& rows) {
   const auto size = static_cast<std::int64_t>(size_of(rows.dtype));
@@ -57,7 +58,7 @@ void fill_common(kernel::ClusterArguments& a, const DecodeSelection& s, const Pr
 
 void plan_cluster_decode(Plan& plan, const DecodeSelection& s, const Problem& p,
                          const ForwardOutputs& outputs) {
-  auto& a = plan.next<Operation::decode_cluster>();
+  auto& a = plan.next<Op::decode, Schedule::cluster>();
   fill_common(a, s, p, outputs);
   plan.add(s.kernel, s.family, std::int64_t{a.row_blocks} * a.cluster);
   LaunchShape& shape = plan.shape();
@@ -70,7 +71,7 @@ void plan_cluster_decode(Plan& plan, const DecodeSelection& s, const Problem& p,
 void plan_sm90_splitkv(Plan& plan, const DecodeSelection& s, const Problem& p,
                        const ForwardOutputs& outputs, std::byte* workspace, Chip chip) {
   const std::int32_t splits = s.splits;
-  auto& a = plan.next<Operation::decode_splitkv>();
+  auto& a = plan.next<Op::decode, Schedule::splitkv>();
   fill_common(a.common, s, p, outputs);
   a.direct = !s.combines;
   const std::int64_t queries = a.common.queries;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/problem.hpp"
-#include "gpu/dispatch/decode.hpp"
+#include "gpu/dispatch/select.hpp"
 #include "gpu/plan/plan.hpp"
 
 namespace rocflash::gpu {

@@ -1,6 +1,6 @@
 #include "gpu/plan/combine.hpp"
 
-#include "gpu/dispatch/decode.hpp"
+#include "gpu/dispatch/select.hpp"
 
 namespace rocflash::gpu {
 namespace {
@@ -8,7 +8,7 @@ namespace {
 void add_combine(Plan& plan, const Partials& partials, const Problem* problem,
                  const CombineSelection& s) {
   if (s.workgroups == 0) return;
-  kernel::CombineArguments& a = plan.next<kernel::Operation::combine>();
+  kernel::CombineArguments& a = plan.next<kernel::Op::combine>();
   a.partials = partials;
   if (problem) {
     a.problem = *problem;
@@ -16,7 +16,9 @@ void add_combine(Plan& plan, const Partials& partials, const Problem* problem,
   }
   a.blocks = s.blocks;
   a.slices = s.slices;
-  if (s.kernel.bucket == 0) a.workgroups = static_cast<std::int32_t>(s.workgroups);
+  // The kernel of wide rows has no grid-stride loop.
+  if (s.kernel.bucket != kernel::wide_columns)
+    a.workgroups = static_cast<std::int32_t>(s.workgroups);
   plan.add(s.kernel, s.family, s.workgroups);
   plan.shape().pdl = s.pdl;
 }
@@ -24,7 +26,7 @@ void add_combine(Plan& plan, const Partials& partials, const Problem* problem,
 }  // namespace
 
 void plan_combine(Plan& plan, const Partials& partials, Chip chip) {
-  add_combine(plan, partials, nullptr, select_combine(partials, false, {}, chip));
+  add_combine(plan, partials, nullptr, select(partials, std::nullopt, chip));
 }
 
 void plan_split_combine(Plan& plan, Partials partials, const ForwardOutputs& outputs,
@@ -40,7 +42,7 @@ void plan_split_combine(Plan& plan, Partials partials, const ForwardOutputs& out
   partials.lse_stride[0] = outputs.lse.batch_stride;
   partials.lse_stride[1] = outputs.lse.head_stride;
   partials.lse_stride[2] = outputs.lse.query_stride;
-  add_combine(plan, partials, &problem, select_combine(partials, true, features, chip));
+  add_combine(plan, partials, &problem, select(partials, features, chip));
 }
 
 }  // namespace rocflash::gpu

@@ -1,5 +1,6 @@
 #include "gpu/plan/decode.hpp"
 
+#include "gpu/dispatch/prepare.hpp"
 #include "gpu/dispatch/sequences.hpp"
 #include "gpu/dispatch/splits.hpp"
 #include "gpu/plan/cluster_decode.hpp"
@@ -10,14 +11,14 @@ namespace rocflash::gpu {
 namespace {
 
 using kernel::DecodeTile;
-using kernel::Operation;
+using kernel::Op;
+using kernel::Schedule;
 
 // The arguments of the next launch, with the tensor map of the latent KV cache if the kernel has
 // one.
 kernel::DecodeArguments& next_decode(Plan& plan, const DecodeSelection& s) {
-  if (s.operation() != Operation::decode_mla_warp_specialized)
-    return plan.next<Operation::decode>();
-  auto& a = plan.next<Operation::decode_mla_warp_specialized>();
+  if (!s.mla_warp_specialized()) return plan.next<Op::decode>();
+  auto& a = plan.next<Op::decode_mla, Schedule::warp_specialized>();
   a.box_rows = s.key_box;
   plan.add_tensor_map(with_box(s.k, kernel::mla_values + kernel::mla_rest, s.key_box, a.k));
   return a.decode;
@@ -31,18 +32,11 @@ void add_launch(Plan& plan, const DecodeSelection& s, const Problem& p) {
 
 }  // namespace
 
-void plan_decode(Plan& plan, const Problem& given, const ForwardOutputs& outputs,
-                 std::byte* workspace, Chip chip) {
-  const Problem p = decode_problem(given);
-  plan_decode(plan, select_decode(p, features_of(p, outputs), chip), given, outputs, workspace,
-              chip);
-}
-
 void plan_decode(Plan& plan, const DecodeSelection& s, const Problem& given,
                  const ForwardOutputs& outputs, std::byte* workspace, Chip chip) {
-  if (s.operation() == Operation::decode_cluster)
+  if (s.uses(Schedule::cluster))
     return plan_cluster_decode(plan, s, decode_problem(given), outputs);
-  if (s.operation() == Operation::decode_splitkv)
+  if (s.uses(Schedule::splitkv))
     return plan_sm90_splitkv(plan, s, decode_problem(given), outputs, workspace, chip);
   const DecodeTile& tile = s.tile;
   kernel::DecodeArguments& a = next_decode(plan, s);

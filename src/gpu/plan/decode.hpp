@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/problem.hpp"
-#include "gpu/dispatch/decode.hpp"
+#include "gpu/dispatch/select.hpp"
 #include "gpu/plan/plan.hpp"
 
 namespace rocflash::gpu {
@@ -12,8 +12,5 @@ namespace rocflash::gpu {
 // null in a size query.
 void plan_decode(Plan& plan, const DecodeSelection& selection, const Problem& problem,
                  const ForwardOutputs& outputs, std::byte* workspace, Chip chip);
-// Selects the kernel too.
-void plan_decode(Plan& plan, const Problem& problem, const ForwardOutputs& outputs,
-                 std::byte* workspace, Chip chip);
 
 }  // namespace rocflash::gpu

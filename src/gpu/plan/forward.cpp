@@ -1,32 +1,21 @@
 #include "gpu/plan/forward.hpp"
 
-#include "gpu/dispatch/forward.hpp"
-#include "gpu/dispatch/rows.hpp"
+#include <algorithm>
+
+#include "gpu/dispatch/prepare.hpp"
 #include "gpu/dispatch/sequences.hpp"
 
 namespace rocflash::gpu {
 namespace {
 
-using kernel::Operation;
-
-// A packed tensor without sequences: all rows are outside any sequence and are written as fully
-// masked rows. They become one dense sequence without keys, sinks or other options.
-void make_dense_without_keys(Problem& p) {
-  p.lengths = {.batch = 1, .rows_q = p.lengths.rows_q};
-  p.max_q = p.lengths.rows_q;
-  p.max_k = 0;
-  p.k.blocks = p.v.blocks = nullptr;
-  p.visibility = {};
-  p.mask = p.bias = {};
-  p.alibi = p.sinks = {};
-  p.dropout = {};
-}
+using kernel::Op;
+using kernel::Schedule;
 
 void add_warp_specialized(Plan& plan, const kernel::ForwardArguments forward,
                           const ForwardSelection& s, Chip chip) {
   const Problem& p = forward.problem;
-  auto& a =
-      plan.next<Operation::forward_warp_specialized>();  // may overwrite `forward`, hence the copy
+  auto& a = plan.next<Op::forward,
+                      Schedule::warp_specialized>();  // may overwrite `forward`, hence the copy
   a.forward = forward;
   a.pairs = s.pairs;
   plan.add_tensor_map(with_box(s.q, s.kernel.bucket, s.query_box, a.q));
@@ -41,7 +30,7 @@ void add_warp_specialized(Plan& plan, const kernel::ForwardArguments forward,
 
 void add_tail_split(Plan& plan, const kernel::ForwardArguments& forward,
                     const ForwardSelection& s) {
-  auto& a = plan.next<Operation::forward_tail_split>();
+  auto& a = plan.next<Op::forward, Schedule::tail_split>();
   a = forward;
   a.work.blocks *= 2;
   a.work.workgroups *= 2;
@@ -51,22 +40,16 @@ void add_tail_split(Plan& plan, const kernel::ForwardArguments& forward,
 
 }  // namespace
 
-void prepare_forward(Problem& p, ForwardOutputs& o) {
-  if (has_no_sequences(p)) make_dense_without_keys(p);
-  for (Rows* rows : {&p.q, &o.out}) set_single_row_stride(*rows, p.lengths.rows_q);
-  for (Rows* rows : {&p.k, &p.v}) set_single_row_stride(*rows, p.lengths.rows_k);
-}
-
-void plan_forward(Plan& plan, const Problem& given, const ForwardOutputs& outputs, Chip chip) {
-  kernel::ForwardArguments& a = plan.next<Operation::forward>();
+void plan_forward(Plan& plan, const ForwardSelection& s, const Problem& given,
+                  const ForwardOutputs& outputs, Chip chip) {
+  if (s.work.workgroups == 0) return;
+  kernel::ForwardArguments& a = plan.next<Op::forward>();
   a.problem = given;
   a.outputs = outputs;
   a.outputs.s_dmask = {};  // written by the weights kernel
   prepare_forward(a.problem, a.outputs);
   a.caches = caches_of(a.problem);
-  const ForwardSelection s = select_forward(a.problem, features_of(a.problem, a.outputs), chip);
   a.work = s.work;
-  if (s.work.workgroups == 0) return;
   if (s.family == kernel::Family::sm90) return add_warp_specialized(plan, a, s, chip);
   if (s.tail.count == 0) return plan.add(s.kernel, s.family, s.work.workgroups * s.slices);
   const kernel::ForwardArguments common = a;  // overwritten if all blocks are split

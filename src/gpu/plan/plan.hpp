@@ -44,9 +44,9 @@ class Plan {
   Plan& operator=(const Plan&) = delete;
 
   // The arguments of the next launch, to be filled in before `add`.
-  template <kernel::Operation operation>
-  kernel::ArgumentsOf<operation>& next() {
-    using Arguments = kernel::ArgumentsOf<operation>;
+  template <kernel::Op op, kernel::Schedule schedule = kernel::Schedule::tiled>
+  kernel::ArgumentsOf<op, schedule>& next() {
+    using Arguments = kernel::ArgumentsOf<op, schedule>;
     static_assert(sizeof(Arguments) <= sizeof(ArgumentStorage) &&
                   alignof(Arguments) <= alignof(ArgumentStorage));
     argument_bytes_ = sizeof(Arguments);
@@ -71,15 +71,17 @@ class Plan {
   void add_tensor_map(const TensorMapDesc& desc) { tensor_maps_[tensor_map_count_++] = desc; }
 
   std::span<const Launch> launches() const { return {launches_, static_cast<std::size_t>(count_)}; }
-  // The launch of an operation, or null; and its arguments.
-  const Launch* find(kernel::Operation operation) const {
+  // The launch of an operation by a schedule, or null; and its arguments.
+  const Launch* find(kernel::Op op, kernel::Schedule schedule = kernel::Schedule::tiled) const {
     for (const Launch& launch : launches())
-      if (kernel::kernel_spec(launch.kernel).operation == operation) return &launch;
+      if (const kernel::KernelSpec& spec = kernel::kernel_spec(launch.kernel);
+          spec.op == op && spec.schedule == schedule)
+        return &launch;
     return nullptr;
   }
-  template <kernel::Operation operation>
-  const kernel::ArgumentsOf<operation>& arguments() const {
-    return *static_cast<const kernel::ArgumentsOf<operation>*>(find(operation)->arguments);
+  template <kernel::Op op, kernel::Schedule schedule = kernel::Schedule::tiled>
+  const kernel::ArgumentsOf<op, schedule>& arguments() const {
+    return *static_cast<const kernel::ArgumentsOf<op, schedule>*>(find(op, schedule)->arguments);
   }
 
  private:

@@ -7,7 +7,7 @@
 namespace rocflash::gpu {
 
 inline void plan_read(Plan& plan, const MemoryRead& read, Chip chip) {
-  auto& a = plan.next<kernel::Operation::read_memory>();
+  auto& a = plan.next<kernel::Op::read_memory>();
   a.data = read.data;
   a.chunks = read.bytes / 16;
   a.found = read.found;

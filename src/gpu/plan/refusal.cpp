@@ -4,14 +4,12 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "gpu/dispatch/forward.hpp"
+#include "gpu/dispatch/matrix_path.hpp"
 #include "gpu/dispatch/sequences.hpp"
-#include "table/kernels.hpp"
+#include "table/backward.hpp"
 
 namespace rocflash::gpu {
 namespace {
-
-using kernel::Operation;
 
 std::string refusal(const Problem& p) {
   if (p.dtype == DType::f64) return "q has dtype f64; GPU kernels take f32, f16 and bf16";
@@ -27,8 +25,8 @@ std::string refusal(const Problem& p) {
 
 // Whether the family has backward kernels of this dtype.
 bool has_backward(DType dtype, kernel::Family family) {
-  const int preprocess =
-      kernel::kernel_number({Operation::backward_preprocess, dtype, 0, kernel::Variant::any});
+  const int preprocess = kernel::kernel_number(
+      kernel::backward_spec(kernel::Op::backward_preprocess, dtype, 0, kernel::Variant::any));
   return preprocess >= 0 && kernel::has_kernel(family, preprocess);
 }
 

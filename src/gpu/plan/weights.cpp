@@ -14,10 +14,10 @@ void plan_weights(Plan& plan, const Problem& p, const ForwardOutputs& outputs, C
   const std::int64_t workgroups =
       ceil_div(rows.at_most(max_workgroups * rows_per_workgroup), rows_per_workgroup);
   if (workgroups == 0) return;
-  plan.next<kernel::Operation::weights>() = {.problem = p,
-                                             .weights = outputs.s_dmask,
-                                             .workgroups = static_cast<std::int32_t>(workgroups),
-                                             .caches = caches_of(p)};
+  plan.next<kernel::Op::weights>() = {.problem = p,
+                                      .weights = outputs.s_dmask,
+                                      .workgroups = static_cast<std::int32_t>(workgroups),
+                                      .caches = caches_of(p)};
   plan.add(kernel::weights_spec(p.dtype), chip.family, workgroups);
 }
 

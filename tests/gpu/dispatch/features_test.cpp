@@ -13,7 +13,7 @@
 namespace rocflash::gpu {
 namespace {
 
-using kernel::Operation;
+using kernel::Op;
 using kernel::Variant;
 using kernel::feature_set::score_modifiers;
 

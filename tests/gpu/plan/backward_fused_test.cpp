@@ -13,7 +13,8 @@ namespace rocflash::gpu {
 namespace {
 
 using kernel::Family;
-using kernel::Operation;
+using kernel::Op;
+using kernel::Schedule;
 
 struct Given {
   explicit Given(int d = 128, std::int64_t b = 2, std::int64_t sq = 1000, std::int64_t sk = 900,
@@ -110,7 +111,7 @@ TEST(FusedPlan, OrderedAccumulationNeedsCounters) {
   Plan plan;
   plan_backward(plan, g.p, g.t, at(0x100000), {Family::rdna2, 40});
   EXPECT_EQ(plan.workspace.value(), statistics + (4 * (sums + counters) + 63) / 64 * 64 + 64);
-  const auto& a = plan.arguments<Operation::backward_fused>();
+  const auto& a = plan.arguments<Op::backward, Schedule::fused>();
   EXPECT_EQ(a.dq_accum_layout, kernel::dq_accum_ordered);
   EXPECT_EQ(reinterpret_cast<std::byte*>(a.bh_counters),
             at(0x100000) + plan.workspace.value() - 64);
@@ -123,7 +124,7 @@ TEST(FusedPlan, OrderedAccumulationNeedsCounters) {
   Plan of_keys;
   plan_backward(of_keys, keys.p, keys.t, at(0x100000), {Family::rdna2, 40});
   EXPECT_EQ(of_keys.workspace.value(), statistics);
-  EXPECT_EQ(of_keys.arguments<Operation::backward_fused>().bh_counters, nullptr);
+  EXPECT_EQ((of_keys.arguments<Op::backward, Schedule::fused>().bh_counters), nullptr);
 }
 
 // Without dq, or without both dk and dv, fusing saves no recomputation.

@@ -62,8 +62,8 @@ TEST(Sm80Backward, F32IsFusedUpToHeadDim128) {
               (Names{"backward_preprocess_f32", "backward_fused_f32_" + bucket + variant,
                      "backward_postprocess_f32"}));
     const std::string fp32_tail = d <= 64 ? "_f32_64" : "_f32_576";
-    const Names fp32{"backward_fp32_preprocess_f32", "backward_fp32_dq" + fp32_tail,
-                     "backward_fp32_dk" + fp32_tail, "backward_fp32_dv" + fp32_tail};
+    const Names fp32{"backward_preprocess_fp32_f32", "backward_dq_fp32" + fp32_tail,
+                     "backward_dk_fp32" + fp32_tail, "backward_dv_fp32" + fp32_tail};
     g.p.deterministic = true;
     EXPECT_EQ(kernels_of(g, 99 << 10), fp32);
     g.p.deterministic = false;

@@ -8,8 +8,7 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "gpu/dispatch/backward.hpp"
-#include "gpu/dispatch/forward.hpp"
+#include "gpu/dispatch/matrix_path.hpp"
 #include "gpu/plan/refusal.hpp"
 #include "problems.hpp"
 #include "table/backward.hpp"
@@ -18,7 +17,7 @@ namespace rocflash::gpu {
 namespace {
 
 using kernel::Family;
-using kernel::Operation;
+using kernel::Op;
 using kernel::Variant;
 
 struct Given {
@@ -38,9 +37,7 @@ struct Given {
     fill(plan, family);
     return names_of(plan);
   }
-  Variant variant() const {
-    return variant_for(Operation::backward_dq, p.dtype, features_of(p, t));
-  }
+  Variant variant() const { return variant_for(Op::backward_dq, p.dtype, features_of(p, t)); }
 
   Problem p;
   BackwardTensors t;
@@ -123,7 +120,7 @@ TEST(BackwardPlan, GridCoversTheRowsThatAKernelOwns) {
         EXPECT_TRUE(kernel::has_kernel(family, launch.kernel))
             << kernel::kernel_name(launch.kernel);
         const kernel::BackwardTile tile = kernel::backward_tile(family, spec);
-        const bool keys = kernel::owns_keys(spec.operation);
+        const bool keys = kernel::owns_keys(spec.op);
         const std::int64_t count = keys ? 900 : 1000, heads = keys ? 4 : 8;
         EXPECT_EQ(launch.shape.grid_x, (count + tile.owned - 1) / tile.owned * 2 * heads);
         EXPECT_EQ(launch.shape.threads, static_cast<std::uint32_t>(tile.threads));
@@ -138,7 +135,7 @@ TEST(BackwardPlan, WorkspaceHoldsTheRowStatistics) {
   const Given g(DType::f16, 64, 64, 3, 7, 5, 2, 1);
   g.fill(plan, Family::cdna3);
   EXPECT_EQ(plan.workspace.value(), 3 * ((3 * 2 * 7 * 4 + 63) / 64 * 64));
-  const RowStatistic& delta = plan.arguments<Operation::backward_dq>().delta;
+  const RowStatistic& delta = plan.arguments<Op::backward_dq>().delta;
   EXPECT_EQ(reinterpret_cast<std::byte*>(delta.data), at(0x100000));
   EXPECT_EQ(delta.batch_stride, 2 * 7);
   EXPECT_EQ(delta.head_stride, 7);
@@ -151,7 +148,7 @@ TEST(BackwardPlan, WorkspaceHoldsTheRowStatistics) {
   Plan of_packed;
   packed.fill(of_packed, Family::cdna3);
   EXPECT_EQ(of_packed.workspace.value(), 3 * 64);
-  EXPECT_EQ(of_packed.arguments<Operation::backward_dq>().delta.batch_stride, 0);
+  EXPECT_EQ(of_packed.arguments<Op::backward_dq>().delta.batch_stride, 0);
 }
 
 // At most two floats per element of q with all gradients: never O(sq * sk).
@@ -191,7 +188,7 @@ TEST(BackwardPlan, DeterministicIsNotFused) {
   for (const Family family : {Family::gcn5, Family::cdna1, Family::cdna2, Family::cdna3,
                               Family::cdna4, Family::rdna3, Family::rdna4, Family::sm80}) {
     const Given g;
-    EXPECT_FALSE(select_backward(g.p, g.t, features_of(g.p, g.t), {family, 304}).accumulates_dq);
+    EXPECT_FALSE(select(g.p, g.t, Chip{family, 304}).accumulates_dq);
   }
 }
 

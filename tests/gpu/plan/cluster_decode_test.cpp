@@ -12,7 +12,8 @@ namespace rocflash::gpu {
 namespace {
 
 using kernel::Family;
-using kernel::Operation;
+using kernel::Op;
+using kernel::Schedule;
 
 constexpr Chip h100{Family::sm80, 132, 0, true}, ampere{Family::sm80, 108};
 
@@ -30,7 +31,7 @@ struct Given {
   }
   std::int32_t size(Chip chip = h100) const {
     const DecodeSelection s = decode_of(p, chip);
-    return s.operation() == Operation::decode_cluster ? s.cluster : 0;
+    return s.uses(Schedule::cluster) ? s.cluster : 0;
   }
 
   Problem p;
@@ -101,13 +102,13 @@ TEST(ClusterDecode, IsOneLaunchWithoutWorkspace) {
     x.p.visibility.right = 0;
     x.p.sinks.data = at(0x60000);
   });
-  ASSERT_TRUE(select_attention(g.p, g.o, h100).decodes);
+  ASSERT_TRUE(select(g.p, g.o, h100).decodes);
   Plan plan;
   plan_decode(plan, g.p, g.o, nullptr, h100);
   EXPECT_EQ(names_of(plan), Names{"decode_cluster_bf16_128"});
   EXPECT_EQ(plan.workspace.value(), 0);
   const LaunchShape& shape = plan.launches()[0].shape;
-  const auto& a = plan.arguments<Operation::decode_cluster>();
+  const auto& a = plan.arguments<Op::decode, Schedule::cluster>();
   EXPECT_EQ(a.cluster, 8);
   EXPECT_EQ(shape.grid_x, 8u);
   EXPECT_EQ(shape.grid_y, 8u);
@@ -124,7 +125,7 @@ TEST(ClusterDecode, IsOneLaunchWithoutWorkspace) {
 TEST(Sm90SplitKv, FillsTheDeviceInOneWave) {
   const auto splits = [](const Given& g) {
     const DecodeSelection s = decode_of(g.p, h100);
-    EXPECT_EQ(s.operation(), Operation::decode_splitkv);
+    EXPECT_TRUE(s.uses(Schedule::splitkv));
     return s.splits;
   };
   EXPECT_EQ(splits(Given(1, 131072)), 33);
@@ -139,13 +140,13 @@ TEST(Sm90SplitKv, FillsTheDeviceInOneWave) {
 
 TEST(Sm90SplitKv, PartialResultsAreCombined) {
   Given g = Given(2, 65536, 3).with([](Given& x) { x.p.sinks.data = at(0x60000); });
-  ASSERT_TRUE(select_attention(g.p, g.o, h100).decodes);
+  ASSERT_TRUE(select(g.p, g.o, h100).decodes);
   ASSERT_EQ(g.size(), 0);
   Plan plan;
   std::byte* memory = at(0x100000);
   plan_decode(plan, g.p, g.o, memory, h100);
   EXPECT_EQ(names_of(plan), (Names{"decode_splitkv_bf16_128", "combine_pdl_f32"}));
-  const auto& a = plan.arguments<Operation::decode_splitkv>();
+  const auto& a = plan.arguments<Op::decode, Schedule::splitkv>();
   EXPECT_EQ(a.common.cluster, 16);
   EXPECT_EQ(plan.launches()[0].shape.grid_x, 2u * 8 * 16);
   for (const Launch& launch : plan.launches()) EXPECT_TRUE(launch.shape.pdl);
@@ -154,7 +155,7 @@ TEST(Sm90SplitKv, PartialResultsAreCombined) {
   EXPECT_EQ(plan.workspace.value(), 16 * (a.out_split_stride + a.lse_split_stride) * 4);
   // The combine kernel adds the sinks, once.
   EXPECT_FALSE(a.common.sinks);
-  EXPECT_TRUE(plan.arguments<Operation::combine_pdl>().problem.sinks);
+  EXPECT_TRUE((plan.arguments<Op::combine, Schedule::pdl>().problem.sinks));
 
   // One split writes directly to the outputs, including the sinks.
   Plan direct;
@@ -162,8 +163,8 @@ TEST(Sm90SplitKv, PartialResultsAreCombined) {
   plan_decode(direct, g.p, g.o, nullptr, h100);
   EXPECT_EQ(names_of(direct), Names{"decode_splitkv_bf16_128"});
   EXPECT_EQ(direct.workspace.value(), 0);
-  EXPECT_TRUE(direct.arguments<Operation::decode_splitkv>().common.sinks);
-  EXPECT_EQ(direct.arguments<Operation::decode_splitkv>().direct, 1);
+  EXPECT_TRUE((direct.arguments<Op::decode, Schedule::splitkv>().common.sinks));
+  EXPECT_EQ((direct.arguments<Op::decode, Schedule::splitkv>().direct), 1);
 
   // Score modifiers select the general decode kernel.
   Plan with_softcap;
@@ -184,7 +185,7 @@ TEST(ClusterDecode, SupportsPagedKv) {
     });
     Plan plan;
     plan_decode(plan, g.p, g.o, nullptr, h100);
-    const auto& a = plan.arguments<Operation::decode_cluster>();
+    const auto& a = plan.arguments<Op::decode, Schedule::cluster>();
     return std::pair(a.page_shift, a.contiguous_tiles);
   };
   EXPECT_EQ(planned(16), std::pair(4, 1));

@@ -16,7 +16,8 @@ namespace rocflash::gpu {
 namespace {
 
 using kernel::Family;
-using kernel::Operation;
+using kernel::Op;
+using kernel::Schedule;
 
 constexpr Chip h200{Family::sm80, 132}, mi300x{Family::cdna3, 304}, rx7900{Family::rdna3, 96};
 
@@ -33,7 +34,7 @@ struct Given {
     return *this;
   }
   bool split(Chip chip = h200, Gradients gradients = Gradients::possible) const {
-    return select_attention(p, o, chip, gradients).decodes;
+    return select(p, o, chip, gradients).decodes;
   }
   // The same queries in another dtype, over the same cache.
   Given& of(DType queries) {
@@ -100,10 +101,10 @@ TEST(Decode, SplitsCachesOfF32Queries) {
     EXPECT_EQ(names_of(plan),
               (std::vector<std::string>{"decode_fp32_bf16_128",
                                         chip.has_sm90 ? "combine_pdl_f32" : "combine_f32"}));
-    const auto& a = plan.arguments<Operation::decode_fp32>();
+    const auto& a = plan.arguments<Op::decode, Schedule::fp32>();
     EXPECT_EQ(a.blocks, 3);  // of four rows: the GQA group of a query
-    const auto& combined = chip.has_sm90 ? plan.arguments<Operation::combine_pdl>()
-                                         : plan.arguments<Operation::combine>();
+    const auto& combined = chip.has_sm90 ? plan.arguments<Op::combine, Schedule::pdl>()
+                                         : plan.arguments<Op::combine>();
     EXPECT_EQ(combined.partials.splits, 4 * a.splits);  // one per wave
     mixed.p.splits = 5;
     EXPECT_EQ(num_splits(mixed.p, chip), 5);
@@ -129,10 +130,10 @@ TEST(Decode, CombinesPartialResultsFromTheWorkspace) {
   std::byte* memory = at(0x100000);
   plan_decode(plan, g.p, g.o, memory, h200);
   EXPECT_EQ(names_of(plan), (std::vector<std::string>{"decode_bf16_128", "combine_f32"}));
-  const auto& a = plan.arguments<Operation::decode>();
-  const auto& c = plan.arguments<Operation::combine>();
+  const auto& a = plan.arguments<Op::decode>();
+  const auto& c = plan.arguments<Op::combine>();
   EXPECT_EQ(a.blocks, 1);  // three queries of four heads: twelve of sixteen rows
-  EXPECT_EQ(plan.find(Operation::decode)->shape.grid_x, 2u * 8 * static_cast<unsigned>(a.splits));
+  EXPECT_EQ(plan.find(Op::decode)->shape.grid_x, 2u * 8 * static_cast<unsigned>(a.splits));
   EXPECT_EQ(c.partials.splits, a.splits);
   EXPECT_EQ(a.out_split_stride, 2 * 3 * 32 * 128);
   EXPECT_EQ(plan.workspace.value(),
@@ -164,8 +165,8 @@ TEST(Decode, OnlyTheCombineKernelAddsSinks) {
   const Given g = Given(1, 4096).with([](Given& x) { x.p.sinks.data = at(0x60000); });
   Plan plan;
   plan_decode(plan, g.p, g.o, at(0x100000), mi300x);
-  EXPECT_FALSE(plan.arguments<Operation::decode>().problem.sinks);
-  EXPECT_TRUE(plan.arguments<Operation::combine>().problem.sinks);
+  EXPECT_FALSE(plan.arguments<Op::decode>().problem.sinks);
+  EXPECT_TRUE(plan.arguments<Op::combine>().problem.sinks);
 }
 
 // MLA: 16 query heads, one latent KV head of 576 columns whose first 512 are the values.
@@ -210,7 +211,7 @@ TEST(Decode, SelectsMlaForLatentKvCaches) {
   Plan plan;
   const Given g = mla(2, 4096);
   plan_decode(plan, g.p, g.o, nullptr, mi300x);
-  EXPECT_EQ(plan.arguments<Operation::combine>().partials.columns, 512);
+  EXPECT_EQ(plan.arguments<Op::combine>().partials.columns, 512);
 }
 
 TEST(Append, WritesLengthsAndRotatedQueriesToTheWorkspace) {
@@ -227,7 +228,7 @@ TEST(Append, WritesLengthsAndRotatedQueriesToTheWorkspace) {
   EXPECT_EQ(reinterpret_cast<const std::byte*>(after.lengths.used_k), memory);
   EXPECT_EQ(after.q.data, memory + 64);
   EXPECT_EQ(plan.workspace.value(), 64 + 3 * 2 * 32 * 128 * 2);
-  const auto& a = plan.arguments<Operation::append>();
+  const auto& a = plan.arguments<Op::append>();
   EXPECT_EQ(a.problem.q.data, g.p.q.data);
   EXPECT_EQ(a.q.data, after.q.data);
 
@@ -235,7 +236,7 @@ TEST(Append, WritesLengthsAndRotatedQueriesToTheWorkspace) {
   plan_decode(plan, after, g.o, memory, mi300x);
   EXPECT_EQ(names_of(plan),
             (std::vector<std::string>{"append_f32", "decode_bf16_128", "combine_f32"}));
-  EXPECT_EQ(plan.arguments<Operation::decode>().out.data, memory + 64 + 3 * 2 * 32 * 128 * 2);
+  EXPECT_EQ(plan.arguments<Op::decode>().out.data, memory + 64 + 3 * 2 * 32 * 128 * 2);
 }
 
 TEST(Append, NoLaunchWithoutNewKeysAndRotary) {

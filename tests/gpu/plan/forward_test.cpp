@@ -13,7 +13,7 @@
 
 #include "attention/work_tile.hpp"
 #include "core/error.hpp"
-#include "gpu/dispatch/forward.hpp"
+#include "gpu/dispatch/matrix_path.hpp"
 #include "gpu/dispatch/tile_schedule.hpp"
 #include "gpu/plan/refusal.hpp"
 #include "gpu/plan/weights.hpp"
@@ -23,7 +23,8 @@ namespace rocflash::gpu {
 namespace {
 
 using kernel::Family;
-using kernel::Operation;
+using kernel::Op;
+using kernel::Schedule;
 using kernel::Variant;
 
 // A plan copied out for the tests.
@@ -38,17 +39,17 @@ struct Planned {
     plan_weights(plan, p, o, chip);
     launches = plan.launches().size();
     EXPECT_EQ(plan.workspace.value(), 0);
-    if (const Launch* l = plan.find(Operation::forward)) {
+    if (const Launch* l = plan.find(Op::forward)) {
       forward = Step{kernel::kernel_name(l->kernel), l->shape};
-      forward_arguments = plan.arguments<Operation::forward>();
+      forward_arguments = plan.arguments<Op::forward>();
     }
-    if (const Launch* l = plan.find(Operation::forward_tail_split)) {
+    if (const Launch* l = plan.find(Op::forward, Schedule::tail_split)) {
       tail = Step{kernel::kernel_name(l->kernel), l->shape};
-      tail_arguments = plan.arguments<Operation::forward_tail_split>();
+      tail_arguments = plan.arguments<Op::forward, Schedule::tail_split>();
     }
-    if (const Launch* l = plan.find(Operation::weights)) {
+    if (const Launch* l = plan.find(Op::weights)) {
       weights = Step{kernel::kernel_name(l->kernel), l->shape};
-      weights_arguments = plan.arguments<Operation::weights>();
+      weights_arguments = plan.arguments<Op::weights>();
     }
   }
   std::size_t launches = 0;
@@ -68,7 +69,7 @@ struct Given {
   Planned plan(Family family = Family::cdna3, int units = 304) const {
     return Planned(p, o, {family, units});
   }
-  Variant variant() const { return variant_for(Operation::forward, p.dtype, features_of(p, o)); }
+  Variant variant() const { return variant_for(Op::forward, p.dtype, features_of(p, o)); }
 
   Problem p;
   ForwardOutputs o;

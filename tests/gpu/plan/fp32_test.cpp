@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "gpu/dispatch/forward.hpp"
+#include "gpu/dispatch/matrix_path.hpp"
 #include "gpu/plan/backward.hpp"
 #include "gpu/plan/forward.hpp"
 #include "gpu/plan/refusal.hpp"
@@ -17,7 +17,7 @@ namespace rocflash::gpu {
 namespace {
 
 using kernel::Family;
-using kernel::Operation;
+using kernel::Op;
 
 struct Given {
   Given(DType dtype, int d, int dv) {
@@ -117,10 +117,10 @@ TEST(Fp32Plan, BackwardHasOneKernelPerGradient) {
     const bool large = kernel::has_fp32_mfma(family) && family != Family::cdna1;
     const std::uint32_t query_blocks = large ? 2 : 4, key_blocks = large ? 3 : 5;
     EXPECT_EQ(g.backward(family),
-              (std::vector<Step>{{"backward_fp32_preprocess_f32", 2 * 6 * 1},
-                                 {"backward_fp32_dq_f32_576", 2 * 6 * query_blocks * 4},
-                                 {"backward_fp32_dk_f32_576", 2 * 2 * key_blocks * 4},
-                                 {"backward_fp32_dv_f32_576", 2 * 2 * key_blocks * 2}}));
+              (std::vector<Step>{{"backward_preprocess_fp32_f32", 2 * 6 * 1},
+                                 {"backward_dq_fp32_f32_576", 2 * 6 * query_blocks * 4},
+                                 {"backward_dk_fp32_f32_576", 2 * 2 * key_blocks * 4},
+                                 {"backward_dv_fp32_f32_576", 2 * 2 * key_blocks * 2}}));
     EXPECT_EQ(refusal(BackwardCall{g.p, g.t, {}}, family), "");
   }
   g.t.dq = g.t.dk = {};
@@ -136,7 +136,7 @@ TEST(Fp32Plan, GradientsOfOptionsFollowPreprocess) {
   g.t.dalibi = {at(0x500000), DType::f32, 0, 1};
   const std::vector<Given::Step> steps = g.backward(Family::rdna3);
   ASSERT_EQ(steps.size(), 7u);
-  EXPECT_EQ(steps[0].kernel, "backward_fp32_preprocess_f32");
+  EXPECT_EQ(steps[0].kernel, "backward_preprocess_fp32_f32");
   EXPECT_EQ(steps[1], (Given::Step{"backward_dbias_f32", 6 * 4 * 5}));
   EXPECT_EQ(steps[2], (Given::Step{"backward_dalibi_partial_f32", 2 * 6 * 4}));
   EXPECT_EQ(steps[3], (Given::Step{"backward_dalibi_reduce_f32", 6}));
@@ -163,7 +163,7 @@ TEST(Fp32Plan, GradientsOfOptionsHaveTheirOwnDelta) {
               dtype == DType::f32 ? "backward_preprocess_f32" : "backward_preprocess_bf16");
     g.t.dbias = {at(0x400000), DType::f32, 0, 60000, 300, 1};
     const std::vector<Given::Step> steps = g.backward(Family::sm80);
-    EXPECT_EQ(steps[0].kernel, "backward_fp32_preprocess_f32");
+    EXPECT_EQ(steps[0].kernel, "backward_preprocess_fp32_f32");
     EXPECT_EQ(steps[1].kernel, "backward_dbias_f32");
     EXPECT_EQ(steps[2].kernel,
               dtype == DType::f32 ? "backward_preprocess_f32" : "backward_preprocess_bf16");
@@ -195,7 +195,7 @@ TEST(Fp32Plan, LaunchesOfManySequencesAreBounded) {
         for (const Launch& l : plan.launches())
           EXPECT_LE(std::uint64_t{l.shape.grid_x} * l.shape.threads, 0xffffffffu)
               << kernel::kernel_name(l.kernel);
-        const auto slopes = plan.arguments<Operation::backward_dalibi_reduce>();
+        const auto slopes = plan.arguments<Op::backward_dalibi_reduce>();
         EXPECT_LE(slopes.work.workgroups, 1 << 12);
       }
     }
@@ -216,7 +216,7 @@ TEST(Fp32Plan, SharedMemoryHoldsTheTiles) {
   for (const Family family : families) {
     for (const int head_dim : {64, 512}) {
       const kernel::Fp32Tile tile =
-          kernel::fp32_tile(family, kernel::fp32_spec(Operation::forward_fp32, head_dim));
+          kernel::fp32_tile(family, kernel::fp32_spec(Op::forward, head_dim));
       const int operands = 2 * tile.depth * (tile.owned + tile.streamed + 8);
       const int p_tile = tile.streamed * (tile.owned + 4);
       const int limit = kernel::vendor_of(family) == kernel::Vendor::nvidia ? 48 << 10 : 64 << 10;

@@ -18,7 +18,8 @@ namespace rocflash::gpu {
 namespace {
 
 using kernel::Family;
-using kernel::Operation;
+using kernel::Op;
+using kernel::Schedule;
 
 const auto* const ints = reinterpret_cast<const std::int32_t*>(0xa0000);
 
@@ -203,12 +204,14 @@ void add_fields(Hash& hash, const Arguments& a) {
 
 std::string arguments_text(const Launch& launch) {
   Hash hash;
-  const Operation operation = kernel::kernel_spec(launch.kernel).operation;
-  const auto add = [&]<Operation which>() {
-    if (operation == which)
-      add_fields(hash, *static_cast<const kernel::ArgumentsOf<which>*>(launch.arguments));
+  const kernel::KernelSpec& spec = kernel::kernel_spec(launch.kernel);
+  bool added = false;  // several lines have the same operation and schedule
+  const auto add = [&]<Op op, Schedule schedule>() {
+    if (added || spec.op != op || spec.schedule != schedule) return;
+    added = true;
+    add_fields(hash, *static_cast<const kernel::ArgumentsOf<op, schedule>*>(launch.arguments));
   };
-#define ROCFLASH_OPERATION(name) add.template operator()<Operation::name>();
+#define ROCFLASH_HEADER(op, schedule, ...) add.template operator()<Op::op, Schedule::schedule>();
 #include "table/kernels.inc"
   for (const TensorMapDesc& d : launch.tensor_maps) {
     const auto offset =

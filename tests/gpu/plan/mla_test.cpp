@@ -10,7 +10,8 @@ namespace rocflash::gpu {
 namespace {
 
 using kernel::Family;
-using kernel::Operation;
+using kernel::Op;
+using kernel::Schedule;
 
 constexpr Chip h100{Family::sm80, 132, 0, true}, ampere{Family::sm80, 108};
 
@@ -41,8 +42,8 @@ struct Given {
     return *this;
   }
   int rows(Chip chip = h100) const {
-    const kernel::KernelSpec kernel = decode_of(p, chip).kernel;
-    return kernel.operation == Operation::decode_mla_warp_specialized ? kernel.bucket : 0;
+    const DecodeSelection s = decode_of(p, chip);
+    return s.mla_warp_specialized() ? s.kernel.bucket : 0;
   }
   Names names(Chip chip = h100) const {
     Plan plan;
@@ -89,15 +90,16 @@ TEST(Mla, ClustersCombinePairs) {
                         std::int64_t partials) {
     Plan plan;
     plan_decode(plan, g.p, g.o, nullptr, h100);
-    const Launch* launch = plan.find(Operation::decode_mla_warp_specialized);
+    const Launch* launch = plan.find(Op::decode_mla, Schedule::warp_specialized);
     ASSERT_NE(launch, nullptr);
     EXPECT_EQ(launch->shape.grid_x, workgroups);
     EXPECT_EQ(launch->shape.cluster, cluster);
-    const Launch* combine = plan.find(Operation::combine_pdl);
+    const Launch* combine = plan.find(Op::combine, Schedule::pdl);
     ASSERT_EQ(combine != nullptr, partials > 1);
-    EXPECT_EQ(plan.arguments<Operation::decode_mla_warp_specialized>().decode.direct,
+    EXPECT_EQ((plan.arguments<Op::decode_mla, Schedule::warp_specialized>().decode.direct),
               partials == 1);
-    if (combine) EXPECT_EQ(plan.arguments<Operation::combine_pdl>().partials.splits, partials);
+    if (combine)
+      EXPECT_EQ((plan.arguments<Op::combine, Schedule::pdl>().partials.splits), partials);
   };
   check(Given(1, 131072, 64), 132, 2, 66);
   check(Given(1, 131072, 128), 132, 2, 33);
@@ -138,10 +140,10 @@ TEST(Mla, TmaBoxesAreTilesOrDivideAPage) {
   const auto check_box = [](const Given& g, auto check) {
     Plan plan;
     plan_decode(plan, g.p, g.o, nullptr, h100);
-    const Launch* launch = plan.find(Operation::decode_mla_warp_specialized);
+    const Launch* launch = plan.find(Op::decode_mla, Schedule::warp_specialized);
     ASSERT_NE(launch, nullptr);
     ASSERT_EQ(launch->tensor_maps.size(), 1u);
-    const auto& a = plan.arguments<Operation::decode_mla_warp_specialized>();
+    const auto& a = plan.arguments<Op::decode_mla, Schedule::warp_specialized>();
     EXPECT_EQ(launch->tensor_maps[0].map, &a.k);
     EXPECT_EQ(launch->tensor_maps[0].box_columns, 64u);
     EXPECT_EQ(launch->tensor_maps[0].box_rows, static_cast<std::uint32_t>(a.box_rows));

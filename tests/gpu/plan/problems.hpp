@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "core/problem.hpp"
-#include "gpu/dispatch/decode.hpp"
+#include "gpu/dispatch/select.hpp"
+#include "gpu/plan/decode.hpp"
+#include "gpu/plan/forward.hpp"
 #include "gpu/plan/plan.hpp"
 
 namespace rocflash::gpu {
@@ -56,10 +58,17 @@ inline BackwardTensors gradients(DType dtype, const Sizes& s) {
 }
 
 // The decode kernel of a problem and its splits, whether or not decode is faster than forward.
-inline DecodeSelection decode_of(const Problem& p, Chip chip) {
-  return select_decode(p, features_of(p), chip);
-}
+inline DecodeSelection decode_of(const Problem& p, Chip chip) { return select_decode(p, {}, chip); }
 inline std::int32_t num_splits(const Problem& p, Chip chip) { return decode_of(p, chip).splits; }
+
+// Forward or decode, whether or not the other is faster.
+inline void plan_forward(Plan& plan, const Problem& p, const ForwardOutputs& o, Chip chip) {
+  plan_forward(plan, select_forward(p, o, chip), p, o, chip);
+}
+inline void plan_decode(Plan& plan, const Problem& p, const ForwardOutputs& o, std::byte* workspace,
+                        Chip chip) {
+  plan_decode(plan, select_decode(p, o, chip), p, o, workspace, chip);
+}
 
 // The names of the kernels of a plan, in launch order.
 inline Names names_of(const Plan& plan) {

@@ -15,7 +15,8 @@ namespace rocflash::gpu {
 namespace {
 
 using kernel::Family;
-using kernel::Operation;
+using kernel::Op;
+using kernel::Schedule;
 
 constexpr Chip h100{Family::sm80, 132, 232448, true};
 
@@ -95,7 +96,7 @@ TEST(WarpSpecializedForward, TensorMapsDescribeTensorsAndBoxesAreTiles) {
   plan_forward(plan, g.p, g.o, h100);
   ASSERT_EQ(plan.launches().size(), 1u);
   const Launch& launch = plan.launches()[0];
-  const auto& a = plan.arguments<Operation::forward_warp_specialized>();
+  const auto& a = plan.arguments<Op::forward, Schedule::warp_specialized>();
   const auto tile = kernel::warp_specialized_tile(kernel::warp_specialized_spec(DType::bf16, 128));
   ASSERT_EQ(launch.tensor_maps.size(), 3u);
   const TensorMapDesc &q = launch.tensor_maps[0], &v = launch.tensor_maps[2];
@@ -157,7 +158,7 @@ TEST(WarpSpecializedForward, BoxesDividePages) {
     plan_forward(plan, g.p, g.o, h100);
     EXPECT_EQ(names_of(plan),
               Names{"forward_warp_specialized_paged_f16_" + std::to_string(d) + "_specialized"});
-    const auto& a = plan.arguments<Operation::forward_warp_specialized_paged>();
+    const auto& a = plan.arguments<Op::forward, Schedule::warp_specialized_paged>();
     EXPECT_EQ(a.box_rows, rows) << d << " columns, pages of " << page_rows;
     EXPECT_EQ(a.tile_grain, rows);
     const auto tile = kernel::warp_specialized_tile(kernel::kernel_spec(plan.launches()[0].kernel));
@@ -178,7 +179,7 @@ TEST(WarpSpecializedForward, OnePagePerSequenceIsLoadedByTiles) {
     const Given g = Given().paged(page_rows, 1);
     Plan plan;
     plan_forward(plan, g.p, g.o, h100);
-    const auto& a = plan.arguments<Operation::forward_warp_specialized_paged>();
+    const auto& a = plan.arguments<Op::forward, Schedule::warp_specialized_paged>();
     EXPECT_EQ(a.box_rows, 128);
     EXPECT_EQ(a.tile_grain, 1);
   }
@@ -255,13 +256,13 @@ TEST(WarpSpecializedBackward, DqAccumulatorHasTheLayoutOfTheKernel) {
   Plan plan, other;
   Gradients().fill(plan);
   Gradients().fill(other, {Family::sm80, 132, 232448, false});
-  const auto& a = plan.arguments<Operation::backward_warp_specialized>().backward;
-  const auto& postprocess = plan.arguments<Operation::backward_postprocess_pdl>();
+  const auto& a = plan.arguments<Op::backward, Schedule::warp_specialized>().backward;
+  const auto& postprocess = plan.arguments<Op::backward_postprocess, Schedule::pdl>();
   EXPECT_EQ(a.dq_accum_layout, 1);
   EXPECT_EQ(postprocess.dq_accum_layout, 1);
   EXPECT_EQ(postprocess.dq_accum.data, a.dq_accum.data);
   EXPECT_EQ(postprocess.dq_accum.columns, 128);
-  EXPECT_EQ(other.arguments<Operation::backward_postprocess>().dq_accum_layout, 0);
+  EXPECT_EQ(other.arguments<Op::backward_postprocess>().dq_accum_layout, 0);
   // Heads are padded to whole blocks; TMA reduce-add needs 16-byte alignment.
   EXPECT_EQ(a.dq_accum.head_stride, 128 * 1008);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(a.dq_accum.data) % 16, 0u);
@@ -276,10 +277,10 @@ TEST(WarpSpecializedBackward, DeterministicAccumulatesInOrder) {
     g.p.deterministic = true;
     g.fill(ordered);
     EXPECT_EQ(names_of(ordered), names_of(any));
-    const auto& main = d > 128 ? ordered.arguments<Operation::backward_warp_specialized_large>()
-                               : ordered.arguments<Operation::backward_warp_specialized>();
-    for (const auto* a : {&ordered.arguments<Operation::backward_preprocess>(), &main.backward,
-                          &ordered.arguments<Operation::backward_postprocess_pdl>()})
+    const auto& main = d > 128 ? ordered.arguments<Op::backward, Schedule::warp_specialized_large>()
+                               : ordered.arguments<Op::backward, Schedule::warp_specialized>();
+    for (const auto* a : {&ordered.arguments<Op::backward_preprocess>(), &main.backward,
+                          &ordered.arguments<Op::backward_postprocess, Schedule::pdl>()})
       EXPECT_EQ(a->dq_accum_layout, kernel::dq_accum_ordered);
     // 1000 queries of 2 x 8 heads are 63 blocks of 16 each.
     const std::int64_t counters = 2 * 8 * 63 * 4;
@@ -294,8 +295,8 @@ TEST(WarpSpecializedBackward, TensorMapsDescribeTensorsAndBoxesAreTiles) {
   const Gradients g;
   Plan plan;
   g.fill(plan);
-  const Launch& launch = *plan.find(Operation::backward_warp_specialized);
-  const auto& a = plan.arguments<Operation::backward_warp_specialized>();
+  const Launch& launch = *plan.find(Op::backward, Schedule::warp_specialized);
+  const auto& a = plan.arguments<Op::backward, Schedule::warp_specialized>();
   const auto tile = kernel::backward_work_tile(kernel::kernel_spec(launch.kernel));
   const struct {
     const kernel::TensorMap* map;
@@ -326,11 +327,11 @@ TEST(WarpSpecializedBackward, LargeHeadsHaveFewerKeysPerWorkgroup) {
     const Gradients g(DType::bf16, d, d);
     Plan plan;
     g.fill(plan);
-    const Launch& launch = *plan.find(Operation::backward_warp_specialized_large);
+    const Launch& launch = *plan.find(Op::backward, Schedule::warp_specialized_large);
     EXPECT_EQ(launch.shape.grid_x, static_cast<std::uint32_t>(2 * 2 * ceil_div(900, 64)));
     ASSERT_EQ(launch.tensor_maps.size(), 4u);
     for (const TensorMapDesc& desc : launch.tensor_maps) EXPECT_EQ(desc.box_rows, 64u);
-    const auto& postprocess = plan.arguments<Operation::backward_postprocess_pdl>();
+    const auto& postprocess = plan.arguments<Op::backward_postprocess, Schedule::pdl>();
     EXPECT_EQ(postprocess.dq_accum_layout, 1);
     EXPECT_EQ(postprocess.dq_accum.columns, d);
   }
@@ -347,10 +348,10 @@ TEST(WarpSpecializedBackward, PostprocessConvertsCompletedSlices) {
     EXPECT_FALSE(launches[0].shape.pdl);
     EXPECT_TRUE(launches[1].shape.pdl);
     EXPECT_TRUE(launches[2].shape.pdl);
-    const auto& preprocess = plan.arguments<Operation::backward_preprocess>();
-    const auto& postprocess = plan.arguments<Operation::backward_postprocess_pdl>();
-    const auto& keys = d > 128 ? plan.arguments<Operation::backward_warp_specialized_large>()
-                               : plan.arguments<Operation::backward_warp_specialized>();
+    const auto& preprocess = plan.arguments<Op::backward_preprocess>();
+    const auto& postprocess = plan.arguments<Op::backward_postprocess, Schedule::pdl>();
+    const auto& keys = d > 128 ? plan.arguments<Op::backward, Schedule::warp_specialized_large>()
+                               : plan.arguments<Op::backward, Schedule::warp_specialized>();
     for (const auto* a : {&preprocess, &keys.backward, &postprocess}) {
       EXPECT_NE(a->bh_counters, nullptr);
       EXPECT_EQ(a->bh_counters, preprocess.bh_counters);
@@ -378,7 +379,7 @@ TEST(WarpSpecializedBackward, InterleavesSlicesThatFillTheDevice) {
     if (causal) g.p.visibility.right = 0;
     Plan plan;
     g.fill(plan);
-    return plan.arguments<Operation::backward_warp_specialized>().backward.work.bh_interleave;
+    return plan.arguments<Op::backward, Schedule::warp_specialized>().backward.work.bh_interleave;
   };
   EXPECT_EQ(interleave(8192, 4), 2);
   EXPECT_EQ(interleave(2048, 8), 8);

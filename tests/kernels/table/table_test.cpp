@@ -30,7 +30,7 @@ TEST(Table, ExtensionsHaveOnlyTheirOwnKernels) {
   EXPECT_FALSE(contains(family_set::nvidia, Family::sm90));
   for (const int bucket : forward_buckets) {
     EXPECT_TRUE(
-        has_kernel(Family::sm90, kernel_number({Operation::forward_warp_specialized_paged,
+        has_kernel(Family::sm90, kernel_number({Op::forward, Schedule::warp_specialized_paged,
                                                 DType::f16, bucket, Variant::specialized})));
     const int number = kernel_number(warp_specialized_spec(DType::bf16, bucket));
     ASSERT_GE(number, 0);
@@ -48,10 +48,9 @@ TEST(Table, ExtensionsHaveOnlyTheirOwnKernels) {
 TEST(Table, BackwardTilesOfSm90FitAMultiprocessor) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     for (const int bucket : {64, 128, 192, 256}) {
-      const KernelSpec spec =
-          backward_spec(bucket <= 128 ? Operation::backward_warp_specialized
-                                      : Operation::backward_warp_specialized_large,
-                        dtype, bucket, Variant::specialized);
+      const KernelSpec spec = backward_spec(
+          bucket <= 128 ? Schedule::warp_specialized : Schedule::warp_specialized_large, dtype,
+          bucket, Variant::specialized);
       const int number = kernel_number(spec);
       ASSERT_GE(number, 0);
       EXPECT_TRUE(has_kernel(Family::sm90, number));
@@ -75,6 +74,33 @@ TEST(Table, FamilySets) {
   EXPECT_FALSE(contains(family_set::amd, Family::sm80));
   EXPECT_TRUE(contains(family_set::cdna3 | family_set::sm80, Family::cdna3));
   EXPECT_FALSE(contains(family_set::cdna3 | family_set::sm80, Family::cdna2));
+  EXPECT_EQ(family_set::cdna, family_set::cdna1 | family_set::cdna2_up);
+  EXPECT_EQ(family_set::all_but_rdna2 | family_set::rdna2, family_set::all);
+  EXPECT_FALSE(contains(family_set::all_but_rdna2, Family::rdna2));
+}
+
+TEST(Table, KernelsByOperationAndSchedule) {
+  std::set<int> numbers;
+  int count = 0;
+#define ROCFLASH_SCHEDULE(name) Schedule::name,
+  constexpr Schedule schedules[] = {
+#include "table/kernels.inc"
+  };
+  const auto add = [&](Op op) {
+    for (const Schedule schedule : schedules) {
+      for (const int n : kernels_of(op, schedule)) {
+        EXPECT_EQ(kernel_spec(n).op, op);
+        EXPECT_EQ(kernel_spec(n).schedule, schedule);
+        numbers.insert(n);
+        ++count;
+      }
+    }
+  };
+#define ROCFLASH_OPERATION(name) add(Op::name);
+#include "table/kernels.inc"
+  EXPECT_EQ(count, kernel_count);
+  EXPECT_EQ(numbers.size(), static_cast<std::size_t>(kernel_count));
+  EXPECT_EQ(bucket_of(Op::weights, Schedule::fp32, DType::f16, 1), 0);
 }
 
 TEST(Table, NumbersAndNamesAreUnique) {
@@ -95,24 +121,26 @@ TEST(Table, NamesAreTheSymbolsOfTheCodeObjects) {
   EXPECT_STREQ(kernel_name(kernel_number(forward_spec(DType::bf16, 256, Variant::generic))),
                "forward_bf16_256_generic");
   EXPECT_STREQ(kernel_name(kernel_number(weights_spec(DType::bf16))), "weights_bf16");
+  EXPECT_STREQ(kernel_name(kernel_number(cluster_spec(DType::f16, 128))), "decode_cluster_f16_128");
+  EXPECT_STREQ(kernel_name(kernel_number(fp32_preprocess_spec)), "backward_preprocess_fp32_f32");
   EXPECT_FALSE(is_named(weights_spec(DType::bf16), "weights_bf16_"));
   EXPECT_FALSE(is_named(weights_spec(DType::bf16), "weights_bf1"));
 }
 
 TEST(Table, BucketIsTheSmallestThatFits) {
   const auto bucket = [](int head_dim) {
-    return bucket_of(Operation::forward, DType::bf16, head_dim);
+    return bucket_of(Op::forward, Schedule::tiled, DType::bf16, head_dim);
   };
   EXPECT_EQ(bucket(1), 64);
   EXPECT_EQ(bucket(64), 64);
   EXPECT_EQ(bucket(65), 96);
   EXPECT_EQ(bucket(129), 192);
-  const int largest = largest_bucket(Operation::forward, DType::bf16);
+  const int largest = largest_bucket(Op::forward, Schedule::tiled, DType::bf16);
   EXPECT_EQ(largest, 256);
   EXPECT_EQ(bucket(largest), largest);
   EXPECT_EQ(bucket(largest + 1), 0);
-  EXPECT_EQ(bucket_of(Operation::forward, DType::f64, 1), 0);
-  EXPECT_EQ(largest_bucket(Operation::forward, DType::f64), 0);
+  EXPECT_EQ(bucket_of(Op::forward, Schedule::tiled, DType::f64, 1), 0);
+  EXPECT_EQ(largest_bucket(Op::forward, Schedule::tiled, DType::f64), 0);
 }
 
 TEST(Table, EveryFamilyHasEveryForwardKernel) {
@@ -138,9 +166,10 @@ TEST(Table, TilesAreWholeWaves) {
       EXPECT_GE(group.waves_per_simd, 1);
       // Launch plans select large-smem kernels on GPUs with more shared memory than the smallest
       // member: up to 227 KiB.
-      const bool large_smem = kernel_spec(number).operation == Operation::backward_fused_large_smem;
+      const bool large_smem = kernel_spec(number).schedule == Schedule::fused_large_smem;
       EXPECT_LE(group.dynamic_shared, large_smem ? 227 << 10 : member.machine.workgroup_shared);
-      if (kernel_spec(number).operation != Operation::forward) continue;
+      if (kernel_spec(number).op != Op::forward || kernel_spec(number).schedule != Schedule::tiled)
+        continue;
       const ForwardTile tile = forward_tile(member.family, kernel_spec(number));
       EXPECT_EQ(tile.queries % (tile.threads / wave), 0);
       EXPECT_EQ(tile.keys % 16, 0);
@@ -163,7 +192,7 @@ TEST(Table, SharedMemoryOfSm80HoldsItsTiles) {
     const KernelSpec spec = forward_spec(DType::f32, bucket, Variant::specialized);
     ASSERT_TRUE(has_kernel(Family::sm80, kernel_number(spec)));
     EXPECT_LE(forward_tile(Family::sm80, spec).dynamic_shared, 99 << 10);
-    const KernelSpec fused{Operation::backward_fused, DType::f32, bucket, Variant::specialized};
+    const KernelSpec fused{Op::backward, Schedule::fused, DType::f32, bucket, Variant::specialized};
     ASSERT_TRUE(has_kernel(Family::sm80, kernel_number(fused)));
     EXPECT_LE(backward_tile(Family::sm80, fused).dynamic_shared, 99 << 10);
   }
