@@ -54,6 +54,13 @@ Dims index_in_cache(const Geometry& g, std::size_t n, std::int64_t row, std::int
   return g.key_index(n, g.used_keys(n).second + row, head, column);
 }
 
+// What the cache stores of an element x of new key `row`, which may be stored already.
+double stored_new(const Inputs& in, const std::optional<Buffer>& descale, std::size_t n,
+                  std::int64_t row, std::int64_t head, double x) {
+  if (in.what.quantized_new) return x;
+  return stored_value(in.what, descale, n, Geometry(in.what).used_keys(n).second + row, head, x);
+}
+
 Buffer zero_new_rows(const Buffer& cache, const Case& c, int columns) {
   Buffer copy = cache;
   const Geometry g(c);
@@ -75,9 +82,13 @@ Inputs after_append(const Inputs& before, Arithmetic arithmetic) {
       return before.k_new->get(g.new_index(n, row, h, column));
     };
     for (int x = 0; x < c.head_dim; ++x)
-      after.k.set(index_in_cache(g, n, row, h, x), rotate(g.first_position(n) + row, x, key));
+      after.k.set(index_in_cache(g, n, row, h, x),
+                  stored_new(before, before.k_descale, n, row, h,
+                             rotate(g.first_position(n) + row, x, key)));
     for (int x = 0; x < c.value_dim; ++x)
-      after.v.set(index_in_cache(g, n, row, h, x), before.v_new->get(g.new_index(n, row, h, x)));
+      after.v.set(index_in_cache(g, n, row, h, x),
+                  stored_new(before, before.v_descale, n, row, h,
+                             before.v_new->get(g.new_index(n, row, h, x))));
   });
   for (std::size_t n = 0; n < static_cast<std::size_t>(c.sequences()) && c.rotary_dim > 0; ++n) {
     for (std::int64_t i = 0; i < g.used_queries(n).second; ++i) {
@@ -109,7 +120,9 @@ std::string cache_mismatch(const Inputs& before, const Inputs& found) {
   Buffer expected = before.v;
   for_each_new_row(c, [&](std::size_t n, std::int64_t row, std::int64_t h) {
     for (int x = 0; x < c.value_dim; ++x)
-      expected.set(index_in_cache(g, n, row, h, x), before.v_new->get(g.new_index(n, row, h, x)));
+      expected.set(index_in_cache(g, n, row, h, x),
+                   stored_new(before, before.v_descale, n, row, h,
+                              before.v_new->get(g.new_index(n, row, h, x))));
   });
   return expected.bytes() == found.v.bytes()
              ? ""

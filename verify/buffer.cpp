@@ -7,7 +7,10 @@
 namespace rocflash::verify {
 namespace {
 
-constexpr std::byte poison{0xFF};  // repeated: NaN in f16, bf16, f32 and f64, -1 in i32
+// Repeated: NaN in f16, bf16, f32, f64, e4m3fn and e5m2, -1 in integers; NaN in the fnuz formats.
+constexpr std::byte poison_of(DType t) {
+  return t == DType::e4m3fnuz || t == DType::e5m2fnuz ? std::byte{0x80} : std::byte{0xFF};
+}
 constexpr std::int64_t guard_bytes = 256;
 constexpr std::int64_t gap = 3;
 
@@ -47,7 +50,7 @@ Placement lay_out(const Dims& shape, Layout layout, Axes axes, Role role) {
 Buffer::Buffer(DType dtype, Placement placement) : dtype_(dtype), placement_(placement) {
   const auto elements =
       static_cast<std::size_t>(placement_.shift + placement_.highest - placement_.lowest);
-  bytes_.assign(elements * size_of(dtype) + 2 * guard_bytes, poison);
+  bytes_.assign(elements * size_of(dtype) + 2 * guard_bytes, poison_of(dtype));
 }
 
 std::byte* Buffer::first() const {
@@ -106,6 +109,7 @@ void Buffer::set(const Dims& index, double value) { store(address(index), dtype_
 double Buffer::get(const Dims& index) const { return load(address(index), dtype_); }
 
 std::string Buffer::out_of_bounds_write() const {
+  const std::byte poison = poison_of(dtype_);
   std::vector<std::byte> rest = bytes_;  // only writes outside the elements remain in it
   for_each_row([&](const Dims&, const std::byte* at) {
     std::byte* to = rest.data() + (at - bytes_.data());
@@ -114,18 +118,19 @@ std::string Buffer::out_of_bounds_write() const {
     return true;
   });
   const auto written =
-      std::find_if(rest.begin(), rest.end(), [](std::byte b) { return b != poison; });
+      std::find_if(rest.begin(), rest.end(), [&](std::byte b) { return b != poison; });
   if (written == rest.end()) return {};
   const std::int64_t distance = (written - rest.begin()) - (first() - bytes_.data());
   return "out-of-bounds write " + std::to_string(distance) + " bytes from the first element";
 }
 
 std::string Buffer::unwritten() const {
+  const std::byte poison = poison_of(dtype_);
   std::string found;
   for_each_row([&](Dims& index, const std::byte* at) {
     std::int64_t& column = index[index.size() - 1];
     for (; column < columns() && found.empty(); ++column, at += step()) {
-      if (std::all_of(at, at + size_of(dtype_), [](std::byte b) { return b == poison; }))
+      if (std::all_of(at, at + size_of(dtype_), [&](std::byte b) { return b == poison; }))
         found = "element " + index_text(index) + " was not written";
     }
     column = 0;

@@ -71,6 +71,11 @@ std::string Case::describe() const {
   t.field("page", page, page > 0);
   t.field("cache_batch_idx", 1, batch_indexed_cache);
   if (cache_dtype) t.field("cache_dtype", name_of(*cache_dtype));
+  t.field("scales",
+          std::array{"none", "per_tensor", "per_sequence", "per_head", "per_row",
+                     "per_page"}[static_cast<std::size_t>(scales)],
+          scales != Scales::none);
+  t.field("quantized_new", 1, quantized_new);
   t.field("num_splits", splits, splits > 0);
   t.field("decode", 1, decodes());
   t.list("appended", appended);

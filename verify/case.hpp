@@ -25,6 +25,16 @@ struct Spans {
   bool batch = true, head = true, query = true, key = true;
 };
 
+// The shape of the scales of quantized k and v.
+enum class Scales : std::uint8_t {
+  none,          // 1
+  per_tensor,    // one element
+  per_sequence,  // (b, hk)
+  per_head,      // (1, 1, hk)
+  per_row,       // per token and head: the shape of k without columns
+  per_page,      // per page, or batch entry of the cache: (caches, 1, 1)
+};
+
 enum class Slopes : std::uint8_t { none, per_head, per_sequence };
 enum class Values : std::uint8_t {
   normal,
@@ -68,6 +78,8 @@ struct Case {
   std::int64_t page = 0;             // > 0: k and v are paged with this page size, shuffled
   bool batch_indexed_cache = false;  // cache_batch_idx is set; the cache has one more batch entry
   std::optional<DType> cache_dtype;  // dtype of k and v if it differs from that of q
+  Scales scales = Scales::none;      // of an 8-bit cache_dtype
+  bool quantized_new = false;        // appended keys are of cache_dtype, not of dtype
   int splits = 0;                    // num_splits
 
   // Options of rocflash_decode: keys appended after each sequence's seqused_k, and rotary

@@ -56,6 +56,10 @@ Problem DeviceTensors::input(const Problem& host) {
         &p.alibi_slopes, &p.bias, &p.sinks, &p.block_table, &p.cache_batch_idx}) {
     if (*t) *t = input(**t);
   }
+  if (host.k_descale) p.k_descale = input(*host.k_descale);
+  if (host.v_descale)
+    p.v_descale = p.k_descale ? view_or_input(*host.v_descale, *host.k_descale, *p.k_descale)
+                              : input(*host.v_descale);
   return p;
 }
 

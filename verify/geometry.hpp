@@ -34,6 +34,39 @@ class Geometry {
     if (c.packed_k()) return {rows(c.lengths_k), c.kv_heads, columns};
     return {c.sequences() + (c.batch_indexed_cache ? 1 : 0), c.sk, c.kv_heads, columns};
   }
+  // The scales of quantized keys, and the index of a row's.
+  Dims scale_tensor() const {
+    const Dims k = key_tensor(1);
+    const std::int64_t caches = c.packed_k() ? 1 : k[0], rows_of_cache = k[k.size() - 3];
+    switch (c.scales) {
+      case Scales::per_sequence:
+        return {c.sequences(), c.kv_heads};
+      case Scales::per_head:
+        return {1, 1, c.kv_heads};
+      case Scales::per_row:
+        return {caches, rows_of_cache, c.kv_heads};
+      case Scales::per_page:
+        return {caches, 1, 1};
+      default:
+        return {1};
+    }
+  }
+  Dims scale_index(std::size_t n, std::int64_t row, std::int64_t head) const {
+    const Dims k = key_index(n, row, head, 0);
+    const std::int64_t cache = c.packed_k() ? 0 : k[0];
+    switch (c.scales) {
+      case Scales::per_sequence:
+        return {static_cast<std::int64_t>(n), head};
+      case Scales::per_head:
+        return {0, 0, head};
+      case Scales::per_row:
+        return {cache, k[k.size() - 3], head};
+      case Scales::per_page:
+        return {cache, 0, 0};
+      default:
+        return {0};
+    }
+  }
   // Shape of k_new and v_new.
   Dims new_tensor(std::int64_t columns) const {
     if (c.packed_new) return {rows(c.appended), c.kv_heads, columns};

@@ -19,7 +19,8 @@ inline Tensor moved(const Tensor& t) {
 inline Problem moved(Problem p) {
   for (Tensor* t : {&p.q, &p.k, &p.v}) *t = moved(*t);
   for (auto* t : {&p.cu_seqlens_q, &p.cu_seqlens_k, &p.seqused_q, &p.seqused_k, &p.leftpad_k,
-                  &p.mask, &p.alibi_slopes, &p.bias, &p.sinks, &p.block_table, &p.cache_batch_idx})
+                  &p.mask, &p.alibi_slopes, &p.bias, &p.sinks, &p.block_table, &p.cache_batch_idx,
+                  &p.k_descale, &p.v_descale})
     if (*t) *t = moved(**t);
   return p;
 }

@@ -444,6 +444,54 @@ std::vector<Feature> append_features() {
   };
 }
 
+// Quantized keys and values: each dtype with each kind of call, whose scales have another shape
+// for each dtype.
+std::vector<Feature> quantized_features() {
+  const std::vector<Feature> calls{
+      {"decode pages",
+       [](Case& c) {
+         use_decode_shape(c), set_heads(c, 8, 2), page_keys(c, 16), use_keys(c), pad_left(c);
+         c.decode = true;
+       }},
+      {"decode splits", [](Case& c) { use_decode_shape(c), c.decode = true, c.splits = 3; }},
+      {"causal", [](Case& c) { c.causal = true, c.weights = true; }},
+      {"packed gqa", [](Case& c) { pack(c), set_heads(c, 6, 2), c.causal = true; }},
+      {"append pages packed",
+       [](Case& c) {
+         pack(c), page_keys(c, 7), append(c, 5, New::packed), set_heads(c, 4, 2);
+         rotate(c, max_head_dim, false), c.causal = true;
+       }},
+      {"append cache_batch_idx",
+       [](Case& c) { c.batch_indexed_cache = true, append(c, 3), c.quantized_new = true; }},
+      {"window sinks softcap strides",
+       [](Case& c) {
+         c.window = Window{40, 3}, c.sinks = true, c.softcap = 5, c.layout = Layout::swapped;
+       }},
+      {"non-finite decode bias",
+       [](Case& c) {
+         use_decode_shape(c), c.values = Values::non_finite, c.mask = Spans{}, c.bias = Spans{};
+         c.decode = true, c.layout = Layout::gapped;
+       }},
+      {"latent append", [](Case& c) { use_mla(c, 16), page_keys(c, 16), append(c, 2); }},
+  };
+  constexpr std::array scales{Scales::per_tensor, Scales::per_row,  Scales::per_sequence,
+                              Scales::per_page,   Scales::per_head, Scales::none};
+  constexpr std::array quantized{DType::e4m3fn, DType::e4m3fnuz, DType::e5m2, DType::e5m2fnuz,
+                                 DType::i8};
+  std::vector<Feature> list;
+  for (std::size_t n = 0; n < calls.size(); ++n) {
+    for (std::size_t t = 0; t < quantized.size(); ++t) {
+      const auto apply = [call = calls[n], dtype = quantized[t],
+                          shape = scales[(n + t) % scales.size()]](Case& c) {
+        c.cache_dtype = dtype, c.scales = shape;
+        call.apply(c);
+      };
+      list.push_back({std::string(name_of(quantized[t])) + " " + calls[n].name, apply});
+    }
+  }
+  return list;
+}
+
 // Many options in one call.
 std::vector<Feature> combined_features() {
   return {
@@ -476,7 +524,7 @@ std::vector<Feature> make_features() {
   for (const auto& stage :
        {mask_and_score_features, bias_broadcast_features, tensor_option_features, length_features,
         layout_and_value_features, kv_cache_features, mla_features, append_features,
-        combined_features, extreme_score_features}) {
+        quantized_features, combined_features, extreme_score_features}) {
     const std::vector<Feature> features = stage();
     list.insert(list.end(), features.begin(), features.end());
   }

@@ -33,8 +33,9 @@ std::optional<Buffer> optional_vector(const std::vector<std::int64_t>& values) {
 }
 
 // Fills the used rows; unused rows stay poisoned.
-template <class Used, class IndexOf>
-void fill_rows(Buffer& b, const Case& c, const char* name, Used used, IndexOf index_of) {
+template <class Used, class IndexOf, class StoredOf>
+void fill_rows(Buffer& b, const Case& c, const char* name, Used used, IndexOf index_of,
+               StoredOf stored_of) {
   Random random = random_for(c, name);
   const bool gradient = name[0] == 'd';
   const double usual = name[0] == 'q' || name[0] == 'k' ? magnitude(c) : 1;
@@ -48,14 +49,41 @@ void fill_rows(Buffer& b, const Case& c, const char* name, Used used, IndexOf in
         std::int64_t& column = at[at.size() - 1];
         const double size =
             c.values == Values::outliers && !gradient && random.chance(0.05) ? 10 : usual;
-        for (column = 0; column < columns; ++column) b.set(at, size * random.normal());
+        for (column = 0; column < columns; ++column)
+          b.set(at, stored_of(n, row, h, size * random.normal()));
         if (c.values != Values::non_finite || gradient || !random.chance(0.02)) continue;
         column = random.integer(0, columns - 1);
         const double non_finite[] = {infinity, -infinity, std::nan("")};
-        b.set(at, non_finite[random.integer(0, 2)]);
+        // Other 8-bit dtypes saturate infinity to scores whose weights only double resolves.
+        const bool has_infinity = !is_8_bit(b.dtype()) || b.dtype() == DType::e5m2;
+        b.set(at, non_finite[has_infinity ? random.integer(0, 2) : 2]);
       }
     }
   }
+}
+
+template <class Used, class IndexOf>
+void fill_rows(Buffer& b, const Case& c, const char* name, Used used, IndexOf index_of) {
+  fill_rows(b, c, name, used, index_of, [](auto, auto, auto, double x) { return x; });
+}
+
+// Scales of the rows in use and of those to append; others stay poisoned. int8 covers about ±4.
+std::optional<Buffer> make_descale(const Case& c, const char* name) {
+  if (c.scales == Scales::none) return std::nullopt;
+  const Geometry g(c);
+  const Dims shape = g.scale_tensor();
+  Buffer b(DType::f32, shape.size() == 3 ? lay_out(shape, c.layout, {1, 2, 0}, Role::input)
+                                         : lay_out(shape, Layout::compact, {}, Role::input));
+  Random random = random_for(c, name);
+  const double usual = c.cache_dtype == DType::i8 ? 4.0 / 127 : 0.25;
+  for (std::size_t n = 0; n < static_cast<std::size_t>(c.sequences()); ++n) {
+    const auto [begin, end] = g.used_keys(n);
+    const std::int64_t all = end + (c.appended.empty() ? 0 : c.appended[n]);
+    for (std::int64_t row = begin; row < all; ++row)
+      for (std::int64_t h = 0; h < c.kv_heads; ++h)
+        b.set(g.scale_index(n, row, h), usual * std::exp2(2 * random.uniform() - 1));
+  }
+  return b;
 }
 
 Buffer make_queries(const Case& c, const char* name, int columns) {
@@ -74,16 +102,19 @@ Buffer make_keys(const Case& c, const char* name, int columns) {
   Buffer b(c.cache_dtype.value_or(c.dtype),
            lay_out(g.key_tensor(columns), c.layout, g.key_axes(),
                    c.appended.empty() ? Role::input : Role::output));
+  const auto descale = make_descale(c, name[0] == 'k' || c.mla ? "k_descale" : "v_descale");
   fill_rows(
       b, c, name, [&](auto n) { return g.used_keys(n); },
-      [&](auto... at) { return g.key_index(at...); });
+      [&](auto... at) { return g.key_index(at...); },
+      [&](auto n, auto row, auto h, double x) { return stored_value(c, descale, n, row, h, x); });
   return b;
 }
 
 std::optional<Buffer> make_new(const Case& c, const char* name, int columns) {
   if (c.appended.empty()) return std::nullopt;
   const Geometry g(c);
-  Buffer b(c.cache_dtype.value_or(c.dtype),
+  const bool quantizes = c.cache_dtype && is_8_bit(*c.cache_dtype) && !c.quantized_new;
+  Buffer b(quantizes ? c.dtype : c.cache_dtype.value_or(c.dtype),
            lay_out(g.new_tensor(columns), c.layout, g.new_axes(), Role::input));
   fill_rows(
       b, c, name, [&](auto n) { return g.used_new(n); },
@@ -227,6 +258,8 @@ Inputs::Inputs(const Case& c)
       leftpad_k(optional_vector(c.leftpad_k)),
       block_table(make_block_table(c)),
       cache_batch_idx(make_cache_index(c)),
+      k_descale(make_descale(c, "k_descale")),
+      v_descale(make_descale(c, "v_descale")),
       mask(make_mask(c, Geometry(c))),
       alibi(make_slopes(c)),
       bias(make_bias(c, Geometry(c))),
@@ -240,6 +273,15 @@ Inputs::Inputs(const Case& c)
   if (c.packed()) cu_seqlens_q = vector_of(Geometry(c).cumulative(c.lengths_q));
   if (!c.lengths_k.empty()) cu_seqlens_k = vector_of(Geometry(c).cumulative(c.lengths_k));
   if (c.packed_new) cu_seqlens_k_new = vector_of(Geometry(c).cumulative(c.appended));
+}
+
+double stored_value(const Case& c, const std::optional<Buffer>& descale, std::size_t sequence,
+                    std::int64_t row, std::int64_t head, double x) {
+  const DType dtype = c.cache_dtype.value_or(c.dtype);
+  if (!is_8_bit(dtype)) return x;
+  const double scale = descale ? descale->get(Geometry(c).scale_index(sequence, row, head)) : 1.0;
+  const auto quotient = static_cast<double>(static_cast<float>(x) / static_cast<float>(scale));
+  return std::clamp(quotient, -largest_finite(dtype), largest_finite(dtype));
 }
 
 Tensor first_columns(const Tensor& whole, std::int64_t columns) {
@@ -279,6 +321,8 @@ Problem Inputs::problem() const {
   p.num_splits = what.splits;
   p.block_table = view(block_table);
   p.cache_batch_idx = view(cache_batch_idx);
+  p.k_descale = view(k_descale);
+  p.v_descale = what.mla ? p.k_descale : view(v_descale);
   return p;
 }
 
@@ -307,9 +351,26 @@ std::uint64_t Inputs::fingerprint() const {
   for (const Buffer* b : {&k, &v}) {
     if (what.appended.empty()) add(*b);
   }
-  for (const auto* b : {&cu_seqlens_q, &cu_seqlens_k, &seqused_q, &seqused_k, &leftpad_k,
-                        &block_table, &cache_batch_idx, &mask, &alibi, &bias, &sinks, &dlse, &k_new,
-                        &v_new, &cu_seqlens_k_new, &rotary_cos, &rotary_sin, &rotary_seqlens}) {
+  for (const auto* b : {&cu_seqlens_q,
+                        &cu_seqlens_k,
+                        &seqused_q,
+                        &seqused_k,
+                        &leftpad_k,
+                        &block_table,
+                        &cache_batch_idx,
+                        &k_descale,
+                        &v_descale,
+                        &mask,
+                        &alibi,
+                        &bias,
+                        &sinks,
+                        &dlse,
+                        &k_new,
+                        &v_new,
+                        &cu_seqlens_k_new,
+                        &rotary_cos,
+                        &rotary_sin,
+                        &rotary_seqlens}) {
     if (*b) add(**b);
   }
   return hash;

@@ -24,10 +24,16 @@ struct Inputs {
   Buffer q, k, v, dout;  // v and v_new are not used with MLA
   std::optional<Buffer> cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k;
   std::optional<Buffer> block_table, cache_batch_idx;
+  std::optional<Buffer> k_descale, v_descale;  // MLA: v has that of k
   std::optional<Buffer> mask, alibi, bias, sinks;
   std::optional<Buffer> dlse;
   std::optional<Buffer> k_new, v_new, cu_seqlens_k_new, rotary_cos, rotary_sin, rotary_seqlens;
 };
+
+// What a cache stores in a row for a number. Quantization: x over the row's scale in f32, within
+// the finite range.
+double stored_value(const Case& what, const std::optional<Buffer>& descale, std::size_t sequence,
+                    std::int64_t row, std::int64_t head, double x);
 
 // A view of the first columns of a tensor.
 Tensor first_columns(const Tensor& whole, std::int64_t columns);

@@ -73,16 +73,27 @@ typedef enum rocflash_backend {
   ROCFLASH_BACKEND_STANDARD = 4
 } rocflash_backend;
 
-/** @brief DLPack's type code of booleans, which older DLPack headers do not define. */
+/**
+ * @name DLPack's type codes that older DLPack headers do not define
+ *
+ * Booleans, and the 8-bit floats of quantized keys and values; int8 is kDLInt with 8 bits.
+ */
+/** @{ */
 #define ROCFLASH_DL_BOOL 6
+#define ROCFLASH_DL_FLOAT8_E4M3FN 10
+#define ROCFLASH_DL_FLOAT8_E4M3FNUZ 11
+#define ROCFLASH_DL_FLOAT8_E5M2 12
+#define ROCFLASH_DL_FLOAT8_E5M2FNUZ 13
+/** @} */
 
 /**
  * @brief Inputs and options of attention, shared by forward, backward and decode.
  *
  * Shapes: b batch, h query heads, hk key heads (h is a multiple of hk), sq and sk sequence
- * lengths, d and dv head dimensions. q, k and v have one dtype: f32, f16 or bf16. Their last
- * dimension is contiguous; other strides are free. "float" below is f32 or the dtype of q. "int"
- * is int32. All tensors are on one device.
+ * lengths, d and dv head dimensions. q, k and v have one dtype: f32, f16 or bf16. Without gradients
+ * k and v may also be quantized to 8 bits (k_descale), or be f16 or bf16 under f32 queries. Their
+ * last dimension is contiguous; other strides are free. "float" below is f32 or the dtype of q.
+ * "int" is int32. All tensors are on one device.
  */
 typedef struct rocflash_problem {
   /** sizeof(rocflash_problem). */
@@ -161,6 +172,18 @@ typedef struct rocflash_problem {
   /** int (b): batch entry of k and v that each sequence uses. */
   const DLTensor* cache_batch_idx;
   /** @} */
+
+  /** @name Quantized k and v: e4m3fn, e4m3fnuz, e5m2, e5m2fnuz or int8; not in backward */
+  /** @{ */
+  /**
+   * Optional, f32: value = stored * k_descale, rounded to f32. One element; (b|1, hk|1), per
+   * sequence and head; or three dimensions, those of k without the last, each of which may be 1:
+   * per token and head, per head, per page. A packed k counts as (1, total_k, hk, d). Null: 1.
+   */
+  const DLTensor* k_descale;
+  /** The same for v. */
+  const DLTensor* v_descale;
+  /** @} */
 } rocflash_problem;
 
 /** @brief Outputs of forward and decode. */
@@ -220,7 +243,10 @@ typedef struct rocflash_backward_tensors {
 typedef struct rocflash_append {
   /** sizeof(rocflash_append). */
   size_t struct_size;
-  /** As k: (b, s_new, hk, d), or packed (total_new, hk, d). */
+  /**
+   * As k: (b, s_new, hk, d), or packed (total_new, hk, d). For a quantized k also of q's dtype:
+   * quantized with k_descale.
+   */
   const DLTensor* k_new;
   /** As v: (b, s_new, hk, dv), or packed (total_new, hk, dv). */
   const DLTensor* v_new;
@@ -487,6 +513,11 @@ typedef struct rocflash_plan_arguments {
   void* stream;
   void* workspace;
   size_t workspace_size;
+  /** @} */
+  /** @name rocflash_problem: scales of quantized k and v */
+  /** @{ */
+  const void* k_descale;
+  const void* v_descale;
   /** @} */
 } rocflash_plan_arguments;
 

@@ -57,8 +57,20 @@ enum class Backend : std::int32_t {
   standard = ROCFLASH_BACKEND_STANDARD,
 };
 
-/// @brief Element types of tensors.
-enum class DType : std::uint8_t { f32, f16, bf16, f64, i32, boolean };
+/// @brief Element types of tensors; those from e4m3fn on are for quantized k and v.
+enum class DType : std::uint8_t {
+  f32,
+  f16,
+  bf16,
+  f64,
+  i32,
+  boolean,
+  e4m3fn,
+  e4m3fnuz,
+  e5m2,
+  e5m2fnuz,
+  i8,
+};
 
 /// @brief DLPack data type of `t`.
 constexpr DLDataType dlpack_type(DType t) {
@@ -75,6 +87,16 @@ constexpr DLDataType dlpack_type(DType t) {
       return {kDLInt, 32, 1};
     case DType::boolean:
       return {ROCFLASH_DL_BOOL, 8, 1};
+    case DType::e4m3fn:
+      return {ROCFLASH_DL_FLOAT8_E4M3FN, 8, 1};
+    case DType::e4m3fnuz:
+      return {ROCFLASH_DL_FLOAT8_E4M3FNUZ, 8, 1};
+    case DType::e5m2:
+      return {ROCFLASH_DL_FLOAT8_E5M2, 8, 1};
+    case DType::e5m2fnuz:
+      return {ROCFLASH_DL_FLOAT8_E5M2FNUZ, 8, 1};
+    case DType::i8:
+      return {kDLInt, 8, 1};
   }
   return {};
 }
@@ -174,7 +196,8 @@ class Tensor {
   Tensor(R&& elements, Dims shape, Dims strides = {})
       : Tensor(elements, detail::dtype_of<std::ranges::range_value_t<R>>(), shape, strides) {}
 
-  /// @brief View with an explicit dtype, for f16 and bf16 in elements of any two-byte type.
+  /// @brief View with an explicit dtype, for f16, bf16 and the 8-bit dtypes in elements of any type
+  /// of their size.
   /// @throws Error if the range is shorter than the tensor or its elements have another size.
   template <detail::Memory R>
   Tensor(R&& elements, DType dtype, Dims shape, Dims strides = {})
@@ -268,6 +291,8 @@ struct Problem {
 
   int num_splits = 0;
   std::optional<Tensor> block_table{}, cache_batch_idx{};
+
+  std::optional<Tensor> k_descale{}, v_descale{};
 };
 
 /// @brief rocflash_forward_outputs, field by field.
@@ -356,7 +381,7 @@ struct CTensors {
   TensorList<count> list;
 };
 
-struct CProblem : CTensors<rocflash_problem, 14> {
+struct CProblem : CTensors<rocflash_problem, 16> {
   explicit CProblem(const Problem& p) {
     c.q = list.add(p.q);
     c.k = list.add(p.k);
@@ -385,6 +410,8 @@ struct CProblem : CTensors<rocflash_problem, 14> {
     c.num_splits = p.num_splits;
     c.block_table = list.add(p.block_table);
     c.cache_batch_idx = list.add(p.cache_batch_idx);
+    c.k_descale = list.add(p.k_descale);
+    c.v_descale = list.add(p.v_descale);
   }
 
   std::array<std::int64_t, 2> window{};
@@ -573,6 +600,8 @@ struct PlanArguments {
 
   void *stream = nullptr, *workspace = nullptr;
   std::size_t workspace_size = 0;
+
+  const void *k_descale = nullptr, *v_descale = nullptr;
 };
 
 namespace detail {
@@ -616,6 +645,8 @@ inline rocflash_plan_arguments c_arguments(const PlanArguments& a) {
   c.stream = a.stream;
   c.workspace = a.workspace;
   c.workspace_size = a.workspace_size;
+  c.k_descale = a.k_descale;
+  c.v_descale = a.v_descale;
   return c;
 }
 }  // namespace detail
@@ -640,6 +671,8 @@ inline PlanArguments arguments_of(const Problem& p, const Execution& e) {
   a.sinks = address_of(p.sinks);
   a.block_table = address_of(p.block_table);
   a.cache_batch_idx = address_of(p.cache_batch_idx);
+  a.k_descale = address_of(p.k_descale);
+  a.v_descale = address_of(p.v_descale);
   a.dropout_seed = p.dropout_seed;
   a.dropout_offset = p.dropout_offset;
   a.stream = e.stream;

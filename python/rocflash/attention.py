@@ -52,6 +52,8 @@ def attention(
     sinks: Any = None,
     block_table: Any = None,
     cache_batch_idx: Any = None,
+    k_descale: Any = None,
+    v_descale: Any = None,
     dropout_p: float = 0.0,
     rng_state: Any = None,
     generator: torch.Generator | None = None,
@@ -82,6 +84,9 @@ def attention(
     sinks: (h), one more logit per head that has weight but no value.
     block_table: int32 (b, pages), for paged k and v, (num_pages, page, hk, d); no gradients.
     cache_batch_idx: int32 (b), the batch entry of k and v of each sequence; no gradients.
+    k_descale, v_descale: f32, the scales of quantized k and v (torch.float8_* or int8; no
+    gradients), value = stored * scale: one element, (b|1, hk|1), or the shape of k without its
+    last dimension, in which any size may be 1; packed k count as (1, total_k, hk, d).
     dropout_p: in [0, 1), the probability to drop a weight.
     rng_state: int64 (2,), seed and offset; drawn from ``generator`` if absent, and required without
     torch.
@@ -110,6 +115,8 @@ def attention(
         sinks,
         block_table,
         cache_batch_idx,
+        k_descale,
+        v_descale,
         rng_state,
         max_seqlen_q or 0,
         max_seqlen_k or 0,

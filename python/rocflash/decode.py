@@ -37,6 +37,8 @@ def decode(
     cache_leftpad: Any = None,
     page_table: Any = None,
     page_table_name: str = "page_table",
+    k_descale: Any = None,
+    v_descale: Any = None,
     cu_seqlens_q: Any = None,
     cu_seqlens_k_new: Any = None,
     max_seqlen_q: int = 0,
@@ -68,6 +70,8 @@ def decode(
     cache_leftpad: int32 (b), keys to skip at each sequence's begin.
     page_table: int32 (b, pages), the pages of each sequence.
     page_table_name: the name of page_table in messages.
+    k_descale, v_descale: the scales of quantized caches, as of `attention`. k and v to append are
+    of q's dtype and quantized with these scales, or of the caches' and copied.
     cu_seqlens_q, cu_seqlens_k_new: int32 (b + 1), the begins of varlen sequences of q and of k.
     max_seqlen_q: with cu_seqlens_q, a bound on the lengths of the queries.
     softmax_scale, causal, window, attention_chunk, softcap, alibi_slopes, sinks: as of `attention`.

@@ -159,6 +159,8 @@ def attend(
     seqused_k: Optional[Tensor] = None,
     attention_chunk: int = 0,
     block_table: Optional[Tensor] = None,
+    k_descale: Optional[Tensor] = None,
+    v_descale: Optional[Tensor] = None,
     num_splits: int = 0,
     operator: Any = None,
 ) -> Any:
@@ -180,6 +182,8 @@ def attend(
         alibi_slopes=alibi_slopes,
         sinks=sinks,
         block_table=block_table,
+        k_descale=k_descale,
+        v_descale=v_descale,
         max_seqlen_q=as_int("max_seqlen_q", max_seqlen_q),
         max_seqlen_k=as_int("max_seqlen_k", max_seqlen_k),
         causal=causal,

@@ -71,6 +71,11 @@ Rotary check_rotary(const rocflash_append& in, CallTensors& tensors, const Probl
   return r;
 }
 
+bool same_scales(const Descale& a, const Descale& b) {
+  return a.data == b.data && a.per_sequence == b.per_sequence && a.batch_stride == b.batch_stride &&
+         a.row_stride == b.row_stride && a.head_stride == b.head_stride;
+}
+
 void check_positions(const Problem& p, const Append& a) {
   const Rotary& r = a.rotary;
   for (std::int64_t b = 0; b < p.batch(); ++b) {
@@ -135,8 +140,12 @@ Append check_append(const rocflash_append& in, CallTensors& tensors, const Probl
       refuse(
           "v_new has its own memory; since v is the first columns of k, v_new must be the first "
           "columns of k_new");
-    check_dtype(k, {p.k.dtype});
-    check_dtype(v, {p.v.dtype});
+    // A quantized cache takes rows of its own dtype as they are, and quantizes those of q's.
+    is_8_bit(p.k.dtype) ? check_dtype(k, {p.k.dtype, p.dtype}) : check_dtype(k, {p.k.dtype});
+    check_dtype(v, {k.dtype});
+    if (p.values_within_keys() && k.dtype != p.k.dtype && !same_scales(p.k_descale, p.v_descale))
+      refuse("v_descale is not k_descale; since v is the first columns of k, new keys of dtype ",
+             name_of(k.dtype), " are quantized once, so both must be the same tensor");
     const char* dims =
         packed ? "(total_new, hk, columns) with cu_seqlens_k_new" : "(b, s_new, hk, columns)";
     check_ndim(k, packed ? 3 : 4, dims);
@@ -158,6 +167,9 @@ Append check_append(const rocflash_append& in, CallTensors& tensors, const Probl
     }
   }
   a.rotary = check_rotary(in, tensors, p);
+  if (a.k && a.rotary.dim > 0 && is_8_bit(a.k.dtype))
+    refuse("rotary_cos is given and k_new has dtype ", name_of(a.k.dtype),
+           ", whose rows are copied as they are; it must be null");
   if (tensors.on_host()) check_host_values(p, a);
   if (a.k && a.rotary.dim > 0 && p.values_within_keys() && p.k.data)
     refuse(

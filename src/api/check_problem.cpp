@@ -164,6 +164,45 @@ void check_block_ids(const Problem& p) {
   }
 }
 
+// The scales of 8-bit keys or values `of`, in one of three shapes.
+Descale check_descale(const char* name, const DLTensor* in, const Tensor& of, CallTensors& tensors,
+                      const Problem& p) {
+  if (!in) return {};
+  if (!is_8_bit(of.dtype))
+    refuse(name, " is given; ", of.name, " has dtype ", name_of(of.dtype),
+           " and no scale, so it must be null");
+  // A tensor without dimensions has one element.
+  std::int64_t one = 1;
+  DLTensor scalar = *in;
+  if (in->ndim == 0) {
+    scalar.ndim = 1;
+    scalar.shape = &one;
+    scalar.strides = nullptr;
+  }
+  const Tensor t = tensors.required(name, &scalar, Access::read);
+  check_dtype(t, {DType::f32});
+  const std::int64_t caches = p.lengths.packed_k() ? 1 : of.shape[0], rows = of.shape[of.ndim - 3];
+  const auto is = [&](int n, std::int64_t size) { return t.shape[n] == 1 || t.shape[n] == size; };
+  const bool single = t.ndim == 1 && t.shape[0] == 1,
+             per_sequence = t.ndim == 2 && is(0, p.batch()) && is(1, p.kv_heads),
+             per_row = t.ndim == 3 && is(0, caches) && is(1, rows) && is(2, p.kv_heads);
+  if (!single && !per_sequence && !per_row)
+    refuse(name, " has shape ", t.shape_text(),
+           "; it must be of one element, (b|1, hk|1) = ", shape_text({p.batch(), p.kv_heads}),
+           ", or the shape of ", of.name,
+           " without its last dimension, in which any size may be 1, ",
+           shape_text({caches, rows, p.kv_heads}));
+  Descale d;
+  d.data = reinterpret_cast<const float*>(t.data);
+  d.per_sequence = per_sequence;
+  if (!single) {
+    d.batch_stride = t.stride[0];
+    d.row_stride = per_row ? t.stride[1] : 0;
+    d.head_stride = t.stride[t.ndim - 1];
+  }
+  return d;
+}
+
 // Rows of cu_seqlens_k: of packed keys, those of the tensor; of a KV cache, any number.
 void check_cumulative_lengths(const Lengths& l) {
   check_cumulative("cu_seqlens_q", l.cu_q, l.batch, l.rows_q);
@@ -217,11 +256,12 @@ Problem check_problem(const rocflash_problem& in, CallTensors& tensors, Access c
   // f32 queries may attend to an f16 or bf16 KV cache.
   const bool half_cache =
       q.dtype == DType::f32 && (k.dtype == DType::f16 || k.dtype == DType::bf16);
+  const bool other_cache = half_cache || is_8_bit(k.dtype);
   // Which one is wrong is not known: most often it is q, which a caller forgot to convert.
-  if (k.dtype == v.dtype && k.dtype != q.dtype && !half_cache)
+  if (k.dtype == v.dtype && k.dtype != q.dtype && !other_cache)
     refuse("q has dtype ", name_of(q.dtype), ", but k and v have dtype ", name_of(k.dtype),
            "; all must have the same (f32 queries may also have f16 or bf16 keys and values)");
-  check_dtype(k, {half_cache ? k.dtype : q.dtype});
+  check_dtype(k, {other_cache ? k.dtype : q.dtype});
   check_dtype(v, {k.dtype});
 
   if (!in.cu_seqlens_q && in.cu_seqlens_k)
@@ -269,6 +309,8 @@ Problem check_problem(const rocflash_problem& in, CallTensors& tensors, Access c
   p.max_q = check_max_seqlen("max_seqlen_q", in.max_seqlen_q, l.cu_q, l.batch, l.rows_q, readable);
   p.max_k = check_max_seqlen("max_seqlen_k", in.max_seqlen_k, l.cu_k, l.batch, l.rows_k, readable);
   p.caches = packed_k ? 1 : k.shape[0];
+  p.k_descale = check_descale("k_descale", in.k_descale, k, tensors, p);
+  p.v_descale = check_descale("v_descale", in.v_descale, v, tensors, p);
   if (readable) {
     check_seqused(l);
     check_block_ids(p);

@@ -11,7 +11,7 @@
 namespace rocflash {
 namespace {
 
-// The names of the tensors, in the order of Argument and of rocflash_plan_arguments.
+// The names of the tensors, in the order of Argument.
 constexpr const char* names[] = {"q",
                                  "k",
                                  "v",
@@ -43,13 +43,17 @@ constexpr const char* names[] = {"q",
                                  "dbias",
                                  "dalibi_slopes",
                                  "delta",
-                                 "dlse"};
+                                 "dlse",
+                                 "k_descale",
+                                 "v_descale"};
 static_assert(std::size(names) == tensor_argument_count);
+// The tensors of version 0.1.0, in one block; newer ones are at the end of the struct.
+constexpr int first_tensors = static_cast<int>(Argument::dlse) + 1;
 static_assert(offsetof(rocflash_plan_arguments, q) == 8 &&
-                  offsetof(rocflash_plan_arguments, dlse) == 8 * tensor_argument_count &&
-                  offsetof(rocflash_plan_arguments, dropout_offset) ==
-                      8 * tensor_argument_count + 16,
-              "the arguments are copied as one block");
+                  offsetof(rocflash_plan_arguments, dlse) == 8 * first_tensors &&
+                  offsetof(rocflash_plan_arguments, v_descale) + 8 ==
+                      sizeof(rocflash_plan_arguments),
+              "the arguments are copied in blocks");
 
 const char* name_of(Argument a) { return names[static_cast<std::size_t>(a)]; }
 
@@ -143,7 +147,11 @@ ArgumentValues PlanTensors::read(const rocflash_plan_arguments& in) const {
   ArgumentValues values;
   std::memcpy(values.value.data(),
               reinterpret_cast<const std::byte*>(&in) + offsetof(rocflash_plan_arguments, q),
-              sizeof values.value[0] * (tensor_argument_count + 2));
+              sizeof values.value[0] * first_tensors);
+  values[Argument::dropout_seed] = in.dropout_seed;
+  values[Argument::dropout_offset] = in.dropout_offset;
+  values[Argument::k_descale] = address_of(static_cast<const std::byte*>(in.k_descale));
+  values[Argument::v_descale] = address_of(static_cast<const std::byte*>(in.v_descale));
   std::uint64_t given = 0;
   for (int n = 0; n < tensor_argument_count; ++n)
     given |= std::uint64_t{values.value[static_cast<std::size_t>(n)] != 0} << n;

@@ -62,7 +62,7 @@ enum {
   ROCFLASH_PREPARED_BACKWARD = 2,
   ROCFLASH_PREPARED_DECODE = 3
 };
-enum { ROCFLASH_PREPARED_TENSORS = 26, ROCFLASH_PREPARED_NUMBERS = 16 };
+enum { ROCFLASH_PREPARED_TENSORS = 28, ROCFLASH_PREPARED_NUMBERS = 16 };
 
 struct rocflash_prepared_structs {
   rocflash_problem problem;

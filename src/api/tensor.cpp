@@ -29,11 +29,15 @@ DType read_dtype(const char* name, DLDataType t) {
   if (is(kDLFloat, 64)) return DType::f64;
   if (is(kDLInt, 32)) return DType::i32;
   if (is(ROCFLASH_DL_BOOL, 8) || is(kDLUInt, 8)) return DType::boolean;
-  // DLPack's codes of fp8 types, which the oldest supported header does not define.
+  if (is(ROCFLASH_DL_FLOAT8_E4M3FN, 8)) return DType::e4m3fn;
+  if (is(ROCFLASH_DL_FLOAT8_E4M3FNUZ, 8)) return DType::e4m3fnuz;
+  if (is(ROCFLASH_DL_FLOAT8_E5M2, 8)) return DType::e5m2;
+  if (is(ROCFLASH_DL_FLOAT8_E5M2FNUZ, 8)) return DType::e5m2fnuz;
+  if (is(kDLInt, 8) && !has_integers(name)) return DType::i8;
   constexpr int first_fp8 = 7, last_fp8 = 14;
   if (t.bits == 8 && t.code >= first_fp8 && t.code <= last_fp8)
     refuse_unsupported(name, " has dtype fp8 (DLPack code ", int{t.code},
-                       "); it must be f32, f16 or bf16");
+                       "); of 8-bit floats only e4m3fn, e4m3fnuz, e5m2 and e5m2fnuz are supported");
   if (t.lanes == 1 && (t.code == kDLInt || t.code == kDLUInt))
     refuse(name, " has dtype ", t.code == kDLInt ? "i" : "u", int{t.bits},
            has_integers(name) ? "; it must be i32" : "; it must be f32, f16 or bf16");

@@ -23,23 +23,48 @@ Size query_bytes(const Problem& p, const Append& a) {
       .rounded_up(alignment);
 }
 
+// A row to write. An 8-bit row of a tensor of another dtype is quantized with its scale.
+struct Target {
+  std::byte* data;
+  DType dtype;
+  float descale = 1;
+
+  void store(std::int64_t column, float x) const {
+    if (is_8_bit(dtype)) {
+      reinterpret_cast<std::uint8_t*>(data)[column] = encode(dtype, x / descale);
+    } else {
+      store_double(data, dtype, column, static_cast<double>(x));
+    }
+  }
+};
+
 void rotate_row(const Rotary& r, std::int64_t position, const std::byte* from, DType from_type,
-                std::byte* to, DType to_type, int columns) {
+                const Target& to, int columns) {
   const int half = r.dim / 2, step = r.interleaved ? 2 : 1, partner = r.interleaved ? 1 : half;
   for (int n = 0; n < half; ++n) {
     const auto c = static_cast<float>(load_as_double(r.cos, r.dtype, position * r.cos_stride + n));
     const auto s = static_cast<float>(load_as_double(r.sin, r.dtype, position * r.sin_stride + n));
     const auto x = static_cast<float>(load_as_double(from, from_type, n * step));
     const auto y = static_cast<float>(load_as_double(from, from_type, n * step + partner));
-    store_double(to, to_type, n * step, static_cast<double>(x * c - y * s));
-    store_double(to, to_type, n * step + partner, static_cast<double>(x * s + y * c));
+    to.store(n * step, x * c - y * s);
+    to.store(n * step + partner, x * s + y * c);
   }
   for (int n = r.dim; n < columns; ++n)
-    store_double(to, to_type, n, load_as_double(from, from_type, n));
+    to.store(n, static_cast<float>(load_as_double(from, from_type, n)));
 }
 
-void copy_row(const std::byte* from, std::byte* to, DType dtype, int columns) {
-  std::memcpy(to, from, static_cast<std::size_t>(columns) * size_of(dtype));
+void copy_row(const std::byte* from, DType from_type, const Target& to, int columns) {
+  if (from_type == to.dtype) {
+    std::memcpy(to.data, from, static_cast<std::size_t>(columns) * size_of(to.dtype));
+    return;
+  }
+  for (int n = 0; n < columns; ++n)
+    to.store(n, static_cast<float>(load_as_double(from, from_type, n)));
+}
+
+Target target_of(const Rows& cache, const Descale& descale, std::int64_t b, std::int64_t row,
+                 std::int64_t h) {
+  return {cache.row(b, row, h), cache.dtype, descale.at(cache, b, row, h)};
 }
 
 std::int64_t first_position(const Problem& p, const Rotary& r, std::int64_t b) {
@@ -53,12 +78,13 @@ void append_key(const Problem& p, const Append& a, std::int64_t n) {
   const std::int64_t cached =
       (p.lengths.packed_k() ? p.lengths.cu_k[b] : 0) + keys_before(p, b) + index;
   for (std::int64_t h = 0; h < p.kv_heads; ++h) {
-    copy_row(a.v.row(b, row, h), p.v.row(b, cached, h), a.v.dtype, p.value_dim);
+    copy_row(a.v.row(b, row, h), a.v.dtype, target_of(p.v, p.v_descale, b, cached, h), p.value_dim);
+    const Target key = target_of(p.k, p.k_descale, b, cached, h);
     if (rotates(a)) {
       rotate_row(a.rotary, first_position(p, a.rotary, b) + index, a.k.row(b, row, h), a.k.dtype,
-                 p.k.row(b, cached, h), p.k.dtype, p.head_dim);
+                 key, p.head_dim);
     } else {
-      copy_row(a.k.row(b, row, h), p.k.row(b, cached, h), a.k.dtype, p.head_dim);
+      copy_row(a.k.row(b, row, h), a.k.dtype, key, p.head_dim);
     }
   }
 }
@@ -82,7 +108,7 @@ void rotate_query(const Problem& p, const Rotary& rotary, const Rows& to, std::i
   const std::int64_t i = row - p.lengths.sequence(b).q_row;
   const std::int64_t position = first_position(p, rotary, b) + (p.visibility.bounded() ? i : 0);
   for (std::int64_t h = 0; h < p.heads; ++h)
-    rotate_row(rotary, position, p.q.row(b, row, h), p.q.dtype, to.row(b, row, h), to.dtype,
+    rotate_row(rotary, position, p.q.row(b, row, h), p.q.dtype, {to.row(b, row, h), to.dtype},
                p.head_dim);
 }
 

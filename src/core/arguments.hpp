@@ -11,7 +11,7 @@
 
 namespace rocflash::core {
 
-// In the order of rocflash_plan_arguments.
+// Up to dlse in the order of rocflash_plan_arguments, whose newer tensors are at its end.
 enum class Argument : std::uint8_t {
   q,
   k,
@@ -45,6 +45,8 @@ enum class Argument : std::uint8_t {
   dalibi_slopes,
   delta,
   dlse,
+  k_descale,
+  v_descale,
   dropout_seed,
   dropout_offset,
   workspace,
@@ -82,6 +84,8 @@ class ArgumentBinder {
     set(p.alibi.data, Argument::alibi_slopes);
     set(p.bias.data, Argument::bias);
     set(p.sinks.data, Argument::sinks);
+    set(p.k_descale.data, Argument::k_descale);
+    set(p.v_descale.data, Argument::v_descale);
     p.dropout.seed = values_[Argument::dropout_seed];
     p.dropout.offset = values_[Argument::dropout_offset];
   }

@@ -4,12 +4,28 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/dtype8.hpp"
 #include "core/inline.hpp"
 #include "core/names.hpp"
 
 namespace rocflash::core {
 
-enum class DType : std::uint8_t { f32, f16, bf16, f64, i32, boolean };
+enum class DType : std::uint8_t {
+  f32,
+  f16,
+  bf16,
+  f64,
+  i32,
+  boolean,
+  e4m3fn,
+  e4m3fnuz,
+  e5m2,
+  e5m2fnuz,
+  i8,
+};
+
+// The dtypes of quantized keys and values.
+ROCFLASH_INLINE constexpr bool is_8_bit(DType t) { return t >= DType::e4m3fn; }
 
 ROCFLASH_INLINE constexpr std::size_t size_of(DType t) {
   switch (t) {
@@ -22,6 +38,11 @@ ROCFLASH_INLINE constexpr std::size_t size_of(DType t) {
     case DType::bf16:
       return 2;
     case DType::boolean:
+    case DType::e4m3fn:
+    case DType::e4m3fnuz:
+    case DType::e5m2:
+    case DType::e5m2fnuz:
+    case DType::i8:
       return 1;
   }
   return 0;
@@ -41,6 +62,16 @@ ROCFLASH_INLINE constexpr const char* name_of(DType t) {
       return "bf16";
     case DType::boolean:
       return "bool";
+    case DType::e4m3fn:
+      return "e4m3fn";
+    case DType::e4m3fnuz:
+      return "e4m3fnuz";
+    case DType::e5m2:
+      return "e5m2";
+    case DType::e5m2fnuz:
+      return "e5m2fnuz";
+    case DType::i8:
+      return "i8";
   }
   return "?";
 }
@@ -68,6 +99,36 @@ ROCFLASH_INLINE std::uint16_t bf16_from_double(double x) {
   return bf16_from_float(f);
 }
 
+// The value of an 8-bit code, without its scale.
+ROCFLASH_INLINE constexpr float decode(DType t, std::uint8_t code) {
+  switch (t) {
+    case DType::e4m3fn:
+      return decode(e4m3fn, code);
+    case DType::e4m3fnuz:
+      return decode(e4m3fnuz, code);
+    case DType::e5m2:
+      return decode(e5m2, code);
+    case DType::e5m2fnuz:
+      return decode(e5m2fnuz, code);
+    default:
+      return decode_int8(code);
+  }
+}
+ROCFLASH_INLINE constexpr std::uint8_t encode(DType t, float x) {
+  switch (t) {
+    case DType::e4m3fn:
+      return encode(e4m3fn, x);
+    case DType::e4m3fnuz:
+      return encode(e4m3fnuz, x);
+    case DType::e5m2:
+      return encode(e5m2, x);
+    case DType::e5m2fnuz:
+      return encode(e5m2fnuz, x);
+    default:
+      return encode_int8(x);
+  }
+}
+
 ROCFLASH_INLINE double load_as_double(const void* base, DType t, std::int64_t index) {
   switch (t) {
     case DType::f64:
@@ -82,6 +143,12 @@ ROCFLASH_INLINE double load_as_double(const void* base, DType t, std::int64_t in
       return static_cast<double>(static_cast<const std::int32_t*>(base)[index]);
     case DType::boolean:
       return static_cast<const std::uint8_t*>(base)[index] != 0 ? 1.0 : 0.0;
+    case DType::e4m3fn:
+    case DType::e4m3fnuz:
+    case DType::e5m2:
+    case DType::e5m2fnuz:
+    case DType::i8:
+      return static_cast<double>(decode(t, static_cast<const std::uint8_t*>(base)[index]));
   }
   return 0.0;
 }
@@ -105,6 +172,13 @@ ROCFLASH_INLINE void store_double(void* base, DType t, std::int64_t index, doubl
       break;
     case DType::boolean:
       static_cast<std::uint8_t*>(base)[index] = x != 0;
+      break;
+    case DType::e4m3fn:
+    case DType::e4m3fnuz:
+    case DType::e5m2:
+    case DType::e5m2fnuz:
+    case DType::i8:
+      static_cast<std::uint8_t*>(base)[index] = encode(t, static_cast<float>(x));
       break;
   }
 }

@@ -44,6 +44,26 @@ struct Rows {
   }
 };
 
+// The scales of quantized keys or values: an element's value is stored · scale, rounded to f32.
+// Strides of 0 broadcast. Either one scale per sequence and head, or in the layout of the rows:
+// then pages and batches of a KV cache have their own, as its rows do.
+struct Descale {
+  const float* data = nullptr;  // null: 1
+  std::int64_t batch_stride = 0, row_stride = 0, head_stride = 0;
+  bool per_sequence = false;
+
+  ROCFLASH_INLINE explicit operator bool() const { return data != nullptr; }
+  ROCFLASH_INLINE float at(const Rows& rows, std::int64_t batch, std::int64_t row,
+                           std::int64_t head) const {
+    if (!data) return 1;
+    if (rows.blocks && !per_sequence) {
+      batch = rows.blocks[batch * rows.blocks_stride + row / rows.block_rows];
+      row %= rows.block_rows;
+    }
+    return data[batch * batch_stride + row * row_stride + head * head_stride];
+  }
+};
+
 // A tensor over (batch, head, query, key) with broadcast strides of 0: bias, mask, s_dmask.
 struct PerScore {
   std::byte* data = nullptr;
@@ -140,9 +160,10 @@ struct Problem {
   float scale = 1, softcap = 0;
   Dropout dropout;
   bool deterministic = false;
-  int splits = 0;           // split-KV; 0: automatic
-  bool inference = false;   // no backward follows
-  std::int64_t caches = 0;  // batch size or number of pages of k and v: the range of block ids
+  int splits = 0;                // split-KV; 0: automatic
+  bool inference = false;        // no backward follows
+  std::int64_t caches = 0;       // batch size or number of pages of k and v: the range of block ids
+  Descale k_descale, v_descale;  // of 8-bit k and v
 
   ROCFLASH_INLINE constexpr std::int64_t batch() const { return lengths.batch; }
   ROCFLASH_INLINE constexpr std::int64_t gqa_group() const {

@@ -253,7 +253,10 @@ inline constexpr int max_decode_heads = 16;
 
 ROCFLASH_INLINE constexpr std::int64_t decode_heads(const Problem& p) {
   constexpr std::int64_t cache = 256 * 1024;
-  const auto row = static_cast<std::int64_t>(size_of(p.k.dtype)) * (p.head_dim + p.value_dim);
+  // A quantized cache is converted to f32 in tiles.
+  const auto element =
+      static_cast<std::int64_t>(is_8_bit(p.k.dtype) ? sizeof(float) : size_of(p.k.dtype));
+  const std::int64_t row = element * (p.head_dim + p.value_dim);
   return smaller(smaller(max_decode_heads, p.kv_heads), larger(1, cache / (decode_keys * row)));
 }
 ROCFLASH_INLINE constexpr std::int64_t decode_head_blocks(const Problem& p) {
@@ -298,12 +301,19 @@ ROCFLASH_INLINE constexpr std::int64_t decode_columns(int columns) {
 constexpr std::int64_t decode_partial_row(const Problem& p) {
   return decode_columns(p.value_dim) + cache_line_floats;
 }
+// A tile of a quantized cache as f32.
+ROCFLASH_INLINE constexpr std::int64_t dequantized_row(const Problem& p) {
+  return padded(larger(p.head_dim, p.value_dim));
+}
+constexpr std::int64_t dequantized_floats(const Problem& p) {
+  return is_8_bit(p.k.dtype) ? decode_heads(p) * decode_keys * dequantized_row(p) : 0;
+}
 constexpr std::int64_t decode_scratch(const Problem& p) {
   const std::int64_t rows = p.gqa_group() * p.max_q, heads = decode_heads(p);
   const std::int64_t for_head =
       padded(rows * decode_keys) + padded(rows * decode_columns(p.head_dim));
   return heads * for_head + 2 * padded(p.max_q * decode_keys) + 4 * padded(heads * rows) +
-         padded(p.value_dim);
+         padded(p.value_dim) + dequantized_floats(p);
 }
 
 struct WorkItem {

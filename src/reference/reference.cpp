@@ -207,12 +207,18 @@ class Attention {
         store_double(to.row(b, row + j, h), to.dtype, c, static_cast<double>(m.row(j)[c]));
   }
   Matrix load(const Rows& from, std::int64_t b, std::int64_t row, std::int64_t count,
-              std::int64_t h, Real factor) const {
+              std::int64_t h, Real factor, const Descale& descale = {}) const {
     Matrix m(count, from.columns);
-    for (std::int64_t i = 0; i < count; ++i)
-      for (int c = 0; c < m.columns; ++c)
-        m.row(i)[c] = round_finite(
-            static_cast<Real>(load_as_double(from.row(b, row + i, h), from.dtype, c)) * factor);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const float scale = descale.at(from, b, row + i, h);
+      for (int c = 0; c < m.columns; ++c) {
+        const double stored = load_as_double(from.row(b, row + i, h), from.dtype, c);
+        // By definition the value of a quantized element is rounded to f32.
+        const double value =
+            descale ? static_cast<double>(static_cast<float>(stored) * scale) : stored;
+        m.row(i)[c] = round_finite(static_cast<Real>(value) * factor);
+      }
+    }
     return m;
   }
   Head load_head(std::int64_t b, std::int64_t h) const {
@@ -221,8 +227,9 @@ class Attention {
             b,
             h,
             load(p_.q, b, s.q_row, s.sq, h, 1),
-            load(p_.k, b, s.k_row, s.sk, p_.kv_head(h), static_cast<Real>(p_.scale) / excess_),
-            load(p_.v, b, s.k_row, s.sk, p_.kv_head(h), dropout_scale())};
+            load(p_.k, b, s.k_row, s.sk, p_.kv_head(h), static_cast<Real>(p_.scale) / excess_,
+                 p_.k_descale),
+            load(p_.v, b, s.k_row, s.sk, p_.kv_head(h), dropout_scale(), p_.v_descale)};
   }
 
   bool is_visible(const Head& head, std::int64_t i, std::int64_t j) const {

@@ -55,12 +55,12 @@ std::vector<BadCall> bad_structs_and_tensors() {
        [](Call& c) {
          return rocflash_backward_workspace(&c.problem, &c.backward_tensors, &c.execution, nullptr);
        }},
-      {"problem_size_unset", size_message<rocflash_problem>("problem", 0),
+      {"problem_size_unset", size_message<rocflash_problem>("problem", 0, 208),
        [](Call& c) { c.problem.struct_size = 0; }},
       {"problem_size_small",
-       size_message<rocflash_problem>("problem", sizeof(rocflash_problem) - 1),
+       size_message<rocflash_problem>("problem", sizeof(rocflash_problem) - 1, 208),
        [](Call& c) { --c.problem.struct_size; }},
-      {"problem_size_garbage", size_message<rocflash_problem>("problem", 0x5a5a5a5a5a5a5a5a),
+      {"problem_size_garbage", size_message<rocflash_problem>("problem", 0x5a5a5a5a5a5a5a5a, 208),
        [](Call& c) { c.problem.struct_size = 0x5a5a5a5a5a5a5a5a; }},
       {"outputs_size_small", size_message<rocflash_forward_outputs>("outputs", 8),
        [](Call& c) { c.forward_outputs.struct_size = 8; }},

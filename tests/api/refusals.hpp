@@ -34,5 +34,6 @@ std::vector<BadCall> bad_shapes_and_lengths();
 std::vector<BadCall> bad_options();
 std::vector<BadCall> bad_outputs();
 std::vector<BadCall> bad_caches();
+std::vector<BadCall> bad_quantized();
 
 }  // namespace rocflash::test

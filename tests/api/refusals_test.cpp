@@ -46,7 +46,7 @@ TEST(Refusals, AreManyAndDistinct) {
   std::set<std::string> messages;
   std::size_t count = 0;
   for (const auto& table : {bad_structs_and_tensors(), bad_shapes_and_lengths(), bad_options(),
-                            bad_outputs(), bad_caches()}) {
+                            bad_outputs(), bad_caches(), bad_quantized()}) {
     count += table.size();
     for (const BadCall& bad : table) messages.insert(bad.message);
   }
@@ -63,6 +63,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Refusal, testing::ValuesIn(bad_shapes_and_lengt
 INSTANTIATE_TEST_SUITE_P(Options, Refusal, testing::ValuesIn(bad_options()), name_of_case);
 INSTANTIATE_TEST_SUITE_P(Caches, Refusal, testing::ValuesIn(bad_caches()), name_of_case);
 INSTANTIATE_TEST_SUITE_P(Outputs, Refusal, testing::ValuesIn(bad_outputs()), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Quantized, Refusal, testing::ValuesIn(bad_quantized()), name_of_case);
 
 }  // namespace
 }  // namespace rocflash::test

@@ -271,17 +271,6 @@ TEST(Decode, TokenByTokenEqualsOnePrefill) {
   }
 }
 
-// An fp8 cache is not supported, and the message says so.
-TEST(Decode, RejectsFp8ByName) {
-  Call c({.b = 1, .sq = 1, .sk = 8, .h = 2, .hk = 1, .d = 8, .dv = 8}, DType::f16);
-  constexpr std::uint8_t e4m3fn = 10;  // DLPack's code for it
-  c.k.dl.dtype = {e4m3fn, 8, 1};
-  Decode decode(c);
-  EXPECT_EQ(decode.run(), ROCFLASH_UNSUPPORTED);
-  EXPECT_NE(std::string(rocflash_last_error()).find("k has dtype fp8"), std::string::npos)
-      << rocflash_last_error();
-}
-
 TEST(Decode, CacheBatchIdxSelectsCaches) {
   const Size size{.b = 2, .sq = 3, .sk = 40, .h = 2, .hk = 1, .d = 8, .dv = 8};
   Call dense(size), indexed(size);

@@ -422,7 +422,7 @@ def test_a_gpu_call_uses_the_current_stream(monkeypatch: pytest.MonkeyPatch) -> 
     numbers = tuple(Options())[TENSORS:]
     for stream in (5, 7):
         monkeypatch.setattr(plan, "current_stream", lambda index, n=stream: 10 * index + n)
-        tensors = [q, q, q, *[None] * 12, out, None, None]
+        tensors = [q, q, q, *[None] * TENSORS, out, None, None]
         plan.run("infer", (False, False, False), tensors, numbers)
     # The library planned for aligned rows.
     plan.run("infer", (False,) * 3, [q, q, unaligned, *tensors[3:]], numbers)

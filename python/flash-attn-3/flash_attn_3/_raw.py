@@ -41,13 +41,26 @@ RawCall = dict[str, Any]
 _PAGE_TABLE = "page_table (block_table)"
 
 
-def check_descales(*descales: Optional[Tensor]) -> None:
-    """Descales are for fp8 inputs, which are not supported. With other dtypes they are unused, as
-    in upstream; servers always pass them.
+def used_descales(
+    q: Any, k: Any, v: Any, *descales: Optional[Tensor]
+) -> dict[str, Optional[Tensor]]:
+    """k_descale and v_descale of quantized k and v. With other dtypes they are unused, as in
+    upstream; servers always pass them. Quantized q are not supported.
     """
     for name, x in zip(("q_descale", "k_descale", "v_descale"), descales):
         if x is not None:
             check_tensor(name, x)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        check_tensor(name, x)
+    if q.dtype.itemsize == 1:
+        raise InvalidArgument(
+            f"q has dtype {q.dtype}; it must be float32, float16 or bfloat16 (only k and v may be "
+            "quantized)"
+        )
+    return {
+        name: x if of.dtype.itemsize == 1 else None
+        for name, of, x in zip(("k_descale", "v_descale"), (k, v), descales[1:])
+    }
 
 
 def check_schedule(pack_gqa: Any, sm_margin: Any) -> None:
@@ -256,7 +269,7 @@ def forward(call: RawCall, sinks: Optional[Tensor] = None) -> tuple[Tensor, Tens
     q, k, v = call["q"], call["k"], call["v"]
     for name, x in (("q", q), ("k", k), ("v", v)):
         check_tensor(name, x)
-    check_descales(call["q_descale"], call["k_descale"], call["v_descale"])
+    descales = used_descales(q, k, v, call["q_descale"], call["k_descale"], call["v_descale"])
     check_schedule(call["pack_gqa"], call["sm_margin"])
     check_metadata(call["scheduler_metadata"], q)
     if call["out"] is not None:
@@ -291,6 +304,7 @@ def forward(call: RawCall, sinks: Optional[Tensor] = None) -> tuple[Tensor, Tens
             cache_batch_idx=call["kv_batch_idx"],
             cache_leftpad=call["leftpad_k"],
             page_table=call["page_table"],
+            **descales,
             cu_seqlens_q=call["cu_seqlens_q"],
             cu_seqlens_k_new=call["cu_seqlens_k_new"],
             sinks=sinks,
@@ -310,6 +324,7 @@ def forward(call: RawCall, sinks: Optional[Tensor] = None) -> tuple[Tensor, Tens
             call,
             leftpad_k=call["leftpad_k"],
             block_table=call["page_table"],
+            **descales,
             num_splits=call["num_splits"],
             attention_chunk=call["attention_chunk"],
             sinks=sinks,

@@ -1,8 +1,9 @@
 """FlashAttention-3's interface on every device that the library supports.
 
-Every argument is supported, or rejected by name. Descales are for fp8, which is not supported; with
-other dtypes they are unused, as in upstream. `pack_gqa`, `sm_margin` and `scheduler_metadata` only
-affect the scheduling of upstream's kernels; they are validated and have no effect.
+Every argument is supported, or rejected by name. k and v may be quantized to fp8 or int8, with
+`k_descale` and `v_descale`; q may not. With other dtypes descales are unused, as in upstream.
+`pack_gqa`, `sm_margin` and `scheduler_metadata` only affect the scheduling of upstream's kernels;
+they are validated and have no effect.
 
 Importing this module registers torch.ops.flash_attn_3, as in upstream, unless another package has
 registered it; `operators_served_by` names the package that implements the operators.
@@ -18,7 +19,7 @@ from torch import Tensor
 from flash_attn_3 import _raw, _server_arguments
 from flash_attn_3._operators import named
 from flash_attn_3._operators import served_by as operators_served_by
-from flash_attn_3._raw import check_descales, check_metadata, check_schedule
+from flash_attn_3._raw import check_metadata, check_schedule, used_descales
 from rocflash.dropin import (
     InvalidArgument,
     as_int,
@@ -161,8 +162,8 @@ def flash_attn_func(
     softmax_scale: the factor of q k^T; 1 / sqrt(d) unless given.
     causal: query i attends to keys up to position i + sk - sq (bottom-right aligned).
     qv: (b, sq, h, dv), adds qv v^T to the scores, as in MLA.
-    q_descale, k_descale, v_descale: factors of fp8 tensors, which are not supported; must be
-    None.
+    k_descale, v_descale: f32, factors of quantized k and v: (b, hk), or as of rocflash.attention.
+    q_descale: unused, since q is not quantized.
     window_size: (left, right), the number of keys before and after that position; -1 for no
     bound.
     attention_chunk: 0, or the size of chunks; a query attends only to keys of its own chunk.
@@ -176,7 +177,7 @@ def flash_attn_func(
 
     Returns out (b, sq, h, dv) or, with return_attn_probs, (out, softmax_lse (b, h, sq) in f32).
     """
-    check_descales(q_descale, k_descale, v_descale)
+    descales = used_descales(q, k, v, q_descale, k_descale, v_descale)
     check_schedule(pack_gqa, sm_margin)
     return _func(
         q,
@@ -191,6 +192,7 @@ def flash_attn_func(
         deterministic=deterministic,
         return_attn_probs=return_attn_probs,
         s_aux=s_aux,
+        **descales,
         num_splits=num_splits,
     )
 
@@ -215,8 +217,8 @@ def flash_attn_qkvpacked_func(
     qkv: (b, s, 3, h, d) or, with num_heads_q, (b, s, num_heads_q + 2 hk, d).
     softmax_scale: the factor of q k^T; 1 / sqrt(d) unless given.
     causal: query i attends to keys up to position i + sk - sq (bottom-right aligned).
-    q_descale, k_descale, v_descale: factors of fp8 tensors, which are not supported; must be
-    None.
+    k_descale, v_descale: f32, factors of quantized k and v: (b, hk), or as of rocflash.attention.
+    q_descale: unused, since q is not quantized.
     window_size: (left, right), the number of keys before and after that position; -1 for no
     bound.
     attention_chunk: 0, or the size of chunks; a query attends only to keys of its own chunk.
@@ -228,7 +230,6 @@ def flash_attn_qkvpacked_func(
 
     Returns out (b, sq, h, dv) or, with return_attn_probs, (out, softmax_lse (b, h, sq) in f32).
     """
-    check_descales(q_descale, k_descale, v_descale)
     check_hint("sm_margin", sm_margin)
     if num_heads_q is None:
         q, k, v = split_packed("qkv", qkv, 3, 2, "(batch, seqlen, 3, heads, head dimension)")
@@ -241,6 +242,7 @@ def flash_attn_qkvpacked_func(
                 "(batch, seqlen, num_heads_q + 2 * key heads, head dimension)"
             )
         q, k, v = qkv.split([num_heads_q, rest // 2, rest // 2], dim=2)
+    used_descales(q, k, v, q_descale, k_descale, v_descale)
     return _func(
         q,
         k,
@@ -295,8 +297,8 @@ def flash_attn_varlen_func(
     softmax_scale: the factor of q k^T; 1 / sqrt(d) unless given.
     causal: query i attends to keys up to position i + sk - sq (bottom-right aligned).
     qv: (total_q, h, dv), adds qv v^T to the scores, as in MLA.
-    q_descale, k_descale, v_descale: factors of fp8 tensors, which are not supported; must be
-    None.
+    k_descale, v_descale: f32, factors of quantized k and v: (b, hk), or as of rocflash.attention.
+    q_descale: unused, since q is not quantized.
     window_size: (left, right), the number of keys before and after that position; -1 for no
     bound.
     attention_chunk: 0, or the size of chunks; a query attends only to keys of its own chunk.
@@ -312,7 +314,6 @@ def flash_attn_varlen_func(
     Returns out (total_q, h, dv) or, with return_attn_probs, (out, softmax_lse (h, total_q) in
     f32).
     """
-    check_descales(q_descale, k_descale, v_descale)
     check_schedule(pack_gqa, sm_margin)
     if server_arguments:
         extra = _server_arguments.read(
@@ -322,6 +323,8 @@ def flash_attn_varlen_func(
         return_attn_probs = return_attn_probs or extra.return_softmax_lse
         if extra.only_qv:
             q, k, qv = _server_arguments.only_values(q, k, qv), v, None
+    descales = used_descales(q, k, v, q_descale, k_descale, v_descale)
+    if server_arguments:
         check_metadata(extra.scheduler_metadata, q)
         if extra.page_table is not None or extra.out is not None:
             _server_arguments.refuse_gradients(
@@ -346,6 +349,7 @@ def flash_attn_varlen_func(
                 attention_chunk=attention_chunk or 0,
                 softcap=softcap,
                 num_splits=num_splits,
+                **descales,
                 _sinks=s_aux,
             )
             return found[:2] if return_attn_probs else found[0]
@@ -370,6 +374,7 @@ def flash_attn_varlen_func(
         max_seqlen_k=max_seqlen_k,
         seqused_q=seqused_q,
         seqused_k=seqused_k,
+        **descales,
         num_splits=num_splits,
     )
 
@@ -426,8 +431,8 @@ def flash_attn_with_kvcache(
     max_seqlen_q: with cu_seqlens_q, a bound on the lengths of the queries.
     rotary_seqlens: int32 (b,), the first position of the rotation; that of the first new key
     unless given.
-    q_descale, k_descale, v_descale: factors of fp8 tensors, which are not supported; must be
-    None.
+    k_descale, v_descale: f32, factors of quantized k and v: (b, hk), or as of rocflash.attention.
+    q_descale: unused, since q is not quantized.
     softmax_scale: the factor of q k^T; 1 / sqrt(d) unless given.
     causal: query i attends to keys up to position i + sk - sq (bottom-right aligned).
     window_size: (left, right), the number of keys before and after that position; -1 for no
@@ -459,7 +464,7 @@ def flash_attn_with_kvcache(
                     "v is given; with only_qv nothing can be appended, so it must be None"
                 )
     check_tensor("q", q)
-    check_descales(q_descale, k_descale, v_descale)
+    descales = used_descales(q, k_cache, v_cache, q_descale, k_descale, v_descale)
     check_schedule(pack_gqa, sm_margin)
     check_metadata(scheduler_metadata, q)
     out, lse = _raw.over_cache(
@@ -477,6 +482,7 @@ def flash_attn_with_kvcache(
         cache_batch_idx=cache_batch_idx,
         cache_leftpad=cache_leftpad,
         page_table=page_table,
+        **descales,
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k_new=cu_seqlens_k_new,
         sinks=s_aux,

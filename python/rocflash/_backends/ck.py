@@ -32,6 +32,8 @@ _ABSENT = (
     "sinks",
     "block_table",
     "cache_batch_idx",
+    "k_descale",
+    "v_descale",
 )
 INSTALL = (
     "AITER is AMD's own package for ROCm (https://github.com/ROCm/aiter): git clone --recursive "

@@ -17,6 +17,7 @@ from ..errors import Error, by_status
 
 # DLPack's codes of dtypes and devices, which the ABI uses.
 DL_INT, DL_UINT, DL_FLOAT, DL_BFLOAT, DL_BOOL = 0, 1, 2, 4, 6
+DL_E4M3FN, DL_E4M3FNUZ, DL_E5M2, DL_E5M2FNUZ = 10, 11, 12, 13
 DL_CPU, DL_CUDA, DL_ROCM = 1, 2, 10
 
 
@@ -65,6 +66,8 @@ class Problem(_Struct):
         ("num_splits", c_int32),
         ("block_table", TensorPointer),
         ("cache_batch_idx", TensorPointer),
+        ("k_descale", TensorPointer),
+        ("v_descale", TensorPointer),
     ]
 
 
@@ -126,7 +129,11 @@ def _addresses(*structs: Any) -> list[tuple[str, Any]]:
         for name, kind in struct._fields_
         if kind is TensorPointer
     }
-    return list(found.items())
+    # The scales of quantized keys and values came later: they are at the end of the struct.
+    return [item for item in found.items() if item not in _SCALES]
+
+
+_SCALES = [("k_descale", c_void_p), ("v_descale", c_void_p)]
 
 
 class PlanArguments(_Struct):
@@ -136,6 +143,7 @@ class PlanArguments(_Struct):
         ("dropout_seed", c_uint64),
         ("dropout_offset", c_uint64),
         *Execution._fields_[3:],
+        *_SCALES,
     ]
 
 

@@ -123,6 +123,8 @@ class CacheCall(NamedTuple):
     cu_seqlens_k_new: Any = None
     rotary_interleaved: bool = True
     page_table_name: str = "page_table"
+    k_descale: Any = None
+    v_descale: Any = None
     max_seqlen_q: int = 0
     causal: bool = False
     softmax_scale: Any = None
@@ -211,6 +213,8 @@ def cache_options(call: Any, seqused_k: Any, backend: int) -> tuple[Any, ...]:
         sinks=call.sinks,
         block_table=call.page_table,
         cache_batch_idx=call.cache_batch_idx,
+        k_descale=call.k_descale,
+        v_descale=call.v_descale,
         max_seqlen_q=call.max_seqlen_q,
         causal=call.causal,
         window_left=left,

@@ -255,7 +255,7 @@ class _Attention(torch.autograd.Function):
         if len(tensors) > TENSORS:  # the backend that the context had
             options = _with_backend(options, int(forward_mode.raw(tensors[TENSORS])))
         options = with_a_backend(options)
-        forward_mode.refuse_missing_tangents(options)
+        forward_mode.refuse_missing_tangents(k, options)
         raw = [forward_mode.raw(x) for x in (q, k, v, *options)]
         with forward_mode.outside_transforms():
             lengths = with_lengths(raw[0], tuple(raw[3:]))

@@ -76,6 +76,11 @@ def side_by_side(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
             f"v is {v.dtype} of shape {tuple(v.shape)} on {v.device}; with qv it must be as "
             f"k but for the last size: {k.dtype} of shape {tuple(k.shape)} on {k.device}"
         )
+    if v.dtype.itemsize == 1:
+        raise Unsupported(
+            f"qv is given and v has dtype {v.dtype}; quantized keys and values have a scale each, so "
+            "it must be None"
+        )
     columns = v.shape[-1]
     if _follows(k, v):
         rows = v.as_strided((*v.shape[:-1], columns + k.shape[-1]), v.stride())

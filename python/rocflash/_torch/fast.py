@@ -37,7 +37,7 @@ from . import plan, profiling
 from .plan import threads
 
 _FASTCALL = 0x80  # METH_FASTCALL
-_MAX_TENSORS = 26
+_MAX_TENSORS = 28
 
 
 class _Prepared(ctypes.Structure):

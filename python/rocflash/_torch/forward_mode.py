@@ -196,8 +196,12 @@ def attention_tangent(
     return rows_q.scatter(found, q.shape[-3]).to(q.dtype), of_lse.contiguous()
 
 
-def refuse_missing_tangents(options: tuple[Any, ...]) -> None:
-    """Rejects tangents with KV caches, which have no gradients either."""
+def refuse_missing_tangents(k: Tensor, options: tuple[Any, ...]) -> None:
+    """Rejects tangents with KV caches and quantized keys, which have no gradients either."""
+    if k.dtype.itemsize == 1:
+        raise Unsupported(
+            f"k has dtype {k.dtype} with a forward-mode tangent; it must be that of q"
+        )
     o = Options(*options)
     for name in ("block_table", "cache_batch_idx"):
         if getattr(o, name) is not None:

@@ -38,13 +38,22 @@ _DTYPES = {
     torch.int32: (abi.DL_INT, 32),
     torch.bool: (abi.DL_BOOL, 8),
     torch.uint8: (abi.DL_UINT, 8),
-    # Known to DLPack, rejected by the library with its own message.
     torch.int8: (abi.DL_INT, 8),
+    # Known to DLPack, rejected by the library with its own message.
     torch.int16: (abi.DL_INT, 16),
     torch.int64: (abi.DL_INT, 64),
     torch.complex64: (5, 64),
     torch.complex128: (5, 128),
 }
+# Dtypes of quantized keys and values; torch before 2.2 lacks some.
+for _name, _code in {
+    "float8_e4m3fn": abi.DL_E4M3FN,
+    "float8_e4m3fnuz": abi.DL_E4M3FNUZ,
+    "float8_e5m2": abi.DL_E5M2,
+    "float8_e5m2fnuz": abi.DL_E5M2FNUZ,
+}.items():
+    if hasattr(torch, _name):
+        _DTYPES[getattr(torch, _name)] = (_code, 8)
 _GPU_TYPE = abi.DL_ROCM if getattr(torch.version, "hip", None) else abi.DL_CUDA
 NEGATIVE = "has torch's negative bit, but is written to; it must be resolved (resolve_neg) before"
 # The default number of threads: torch's, unless the library's own variable is set.
@@ -153,7 +162,9 @@ def describe(label: str, signature: Signature) -> tuple[Any, ...]:
     found = _DTYPES.get(dtype)
     if found is None:
         raise InvalidArgument(
-            f"{label} has dtype {dtype}; allowed are float32, float16 and bfloat16"
+            f"{label} has dtype {dtype}; allowed are float32, float16 and bfloat16, and for "
+            "quantized k and v float8_e4m3fn, float8_e4m3fnuz, float8_e5m2, float8_e5m2fnuz and "
+            "int8"
         )
     return found, _device_of(label, device), shape, strides
 

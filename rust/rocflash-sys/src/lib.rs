@@ -34,6 +34,14 @@ pub const kDLFloat: DLDataTypeCode = 2;
 pub const kDLBfloat: DLDataTypeCode = 4;
 /// Booleans, which older DLPack headers do not name.
 pub const ROCFLASH_DL_BOOL: DLDataTypeCode = 6;
+/// 8-bit floats of quantized keys and values, which older DLPack headers do not define either.
+pub const ROCFLASH_DL_FLOAT8_E4M3FN: DLDataTypeCode = 10;
+/// See [`ROCFLASH_DL_FLOAT8_E4M3FN`].
+pub const ROCFLASH_DL_FLOAT8_E4M3FNUZ: DLDataTypeCode = 11;
+/// See [`ROCFLASH_DL_FLOAT8_E4M3FN`].
+pub const ROCFLASH_DL_FLOAT8_E5M2: DLDataTypeCode = 12;
+/// See [`ROCFLASH_DL_FLOAT8_E4M3FN`].
+pub const ROCFLASH_DL_FLOAT8_E5M2FNUZ: DLDataTypeCode = 13;
 
 /// DLPack's device: a type and an index.
 #[repr(C)]
@@ -200,6 +208,11 @@ sized_struct! {
         block_table: *const DLTensor,
         /// int (b): the batch of k and v that each sequence uses.
         cache_batch_idx: *const DLTensor,
+        /// f32: the scales of a quantized k; one element, (b|1, hk|1), or the shape of k without
+        /// columns, in which any size may be 1.
+        k_descale: *const DLTensor,
+        /// Likewise for v.
+        v_descale: *const DLTensor,
     }
 }
 
@@ -365,6 +378,10 @@ sized_struct! {
         workspace: *mut c_void,
         /// As in [`rocflash_execution`].
         workspace_size: usize,
+        /// Address of the tensor of this name.
+        k_descale: *const c_void,
+        /// Address of the tensor of this name.
+        v_descale: *const c_void,
     }
 }
 

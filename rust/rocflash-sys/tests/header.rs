@@ -101,6 +101,7 @@ fn checks() -> Checks {
             softmax_scale: *const f32, softcap: f32, alibi_slopes: *const DLTensor, bias: *const DLTensor,
             sinks: *const DLTensor, dropout_p: f32, dropout_seed: u64, dropout_offset: u64, deterministic: i32,
             num_splits: i32, block_table: *const DLTensor, cache_batch_idx: *const DLTensor,
+            k_descale: *const DLTensor, v_descale: *const DLTensor,
         }
         rocflash_forward_outputs {
             struct_size: usize, out: *const DLTensor, lse: *const DLTensor, s_dmask: *const DLTensor,
@@ -121,7 +122,7 @@ fn checks() -> Checks {
             workspace_size: usize,
         }
         rocflash_plan_arguments {
-            struct_size: usize, q: *const c_void, k: *mut c_void, v: *mut c_void, cu_seqlens_q: *const c_void, cu_seqlens_k: *const c_void, seqused_q: *const c_void, seqused_k: *const c_void, leftpad_k: *const c_void, mask: *const c_void, alibi_slopes: *const c_void, bias: *const c_void, sinks: *const c_void, block_table: *const c_void, cache_batch_idx: *const c_void, k_new: *const c_void, v_new: *const c_void, cu_seqlens_k_new: *const c_void, rotary_cos: *const c_void, rotary_sin: *const c_void, rotary_seqlens: *const c_void, out: *mut c_void, lse: *mut c_void, s_dmask: *mut c_void, dout: *const c_void, dq: *mut c_void, dk: *mut c_void, dv: *mut c_void, dsinks: *mut c_void, dbias: *mut c_void, dalibi_slopes: *mut c_void, delta: *mut c_void, dlse: *const c_void, dropout_seed: u64, dropout_offset: u64, stream: *mut c_void, workspace: *mut c_void, workspace_size: usize,
+            struct_size: usize, q: *const c_void, k: *mut c_void, v: *mut c_void, cu_seqlens_q: *const c_void, cu_seqlens_k: *const c_void, seqused_q: *const c_void, seqused_k: *const c_void, leftpad_k: *const c_void, mask: *const c_void, alibi_slopes: *const c_void, bias: *const c_void, sinks: *const c_void, block_table: *const c_void, cache_batch_idx: *const c_void, k_new: *const c_void, v_new: *const c_void, cu_seqlens_k_new: *const c_void, rotary_cos: *const c_void, rotary_sin: *const c_void, rotary_seqlens: *const c_void, out: *mut c_void, lse: *mut c_void, s_dmask: *mut c_void, dout: *const c_void, dq: *mut c_void, dk: *mut c_void, dv: *mut c_void, dsinks: *mut c_void, dbias: *mut c_void, dalibi_slopes: *mut c_void, delta: *mut c_void, dlse: *const c_void, dropout_seed: u64, dropout_offset: u64, stream: *mut c_void, workspace: *mut c_void, workspace_size: usize, k_descale: *const c_void, v_descale: *const c_void,
         }
         rocflash_limits {
             struct_size: usize, max_head_dim: i32, has_backward: i32, default_threads: i32, dropout_steps: i32,
@@ -171,6 +172,8 @@ fn checks() -> Checks {
     }
     values! { checks;
         kDLCPU kDLCUDA kDLROCM kDLInt kDLUInt kDLFloat kDLBfloat ROCFLASH_DL_BOOL
+        ROCFLASH_DL_FLOAT8_E4M3FN ROCFLASH_DL_FLOAT8_E4M3FNUZ ROCFLASH_DL_FLOAT8_E5M2
+        ROCFLASH_DL_FLOAT8_E5M2FNUZ
         ROCFLASH_OK ROCFLASH_INVALID_ARGUMENT ROCFLASH_UNSUPPORTED ROCFLASH_OUT_OF_MEMORY ROCFLASH_DEVICE_ERROR
         ROCFLASH_INTERNAL
         ROCFLASH_BACKEND_AUTO ROCFLASH_BACKEND_CPU ROCFLASH_BACKEND_REFERENCE ROCFLASH_BACKEND_NAIVE

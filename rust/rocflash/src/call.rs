@@ -100,6 +100,8 @@ struct Problem<'a> {
     sinks: Slot,
     block_table: Slot,
     cache_batch_idx: Slot,
+    k_descale: Slot,
+    v_descale: Slot,
 }
 
 impl<'a> Problem<'a> {
@@ -119,6 +121,8 @@ impl<'a> Problem<'a> {
             sinks: t.read("sinks", &options.sinks)?,
             block_table: t.read("block_table", &options.block_table)?,
             cache_batch_idx: t.read("cache_batch_idx", &options.cache_batch_idx)?,
+            k_descale: t.read("k_descale", &options.k_descale)?,
+            v_descale: t.read("v_descale", &options.v_descale)?,
             options,
         })
     }
@@ -154,6 +158,8 @@ impl<'a> Problem<'a> {
             num_splits: o.num_splits,
             block_table: t.at(self.block_table),
             cache_batch_idx: t.at(self.cache_batch_idx),
+            k_descale: t.at(self.k_descale),
+            v_descale: t.at(self.v_descale),
             ..Default::default()
         }
     }

@@ -18,13 +18,13 @@ enum Memory {
 impl Memory {
     fn new(stream: Option<&Stream>, dtype: DType, len: usize) -> Result<Self> {
         match (stream, dtype) {
-            (_, DType::F64 | DType::I32 | DType::U8) => {
-                Err(Error::invalid(format!("dtype is {dtype}; it must be f32, f16 or bf16")))
+            (Some(stream), DType::F32 | DType::F16 | DType::Bf16) => {
+                Ok(Self::Device(stream.zeros_of(dtype, len)?))
             }
-            (Some(stream), dtype) => Ok(Self::Device(stream.zeros_of(dtype, len)?)),
             (None, DType::F32) => Ok(Self::F32(zeros(0.0, len)?)),
             (None, DType::F16) => Ok(Self::F16(zeros(f16::ZERO, len)?)),
             (None, DType::Bf16) => Ok(Self::Bf16(zeros(bf16::ZERO, len)?)),
+            _ => Err(Error::invalid(format!("dtype is {dtype}; it must be f32, f16 or bf16"))),
         }
     }
 

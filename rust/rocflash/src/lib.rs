@@ -55,7 +55,7 @@ mod options;
 mod plan;
 mod view;
 
-pub use dtype::{DType, Element};
+pub use dtype::{DType, E4m3fn, E4m3fnuz, E5m2, E5m2fnuz, Element};
 pub use error::{Error, ErrorKind, Result};
 pub use executor::{backward, combine, decode, forward, Backend, Cpu, Executor};
 pub use info::{

@@ -32,6 +32,8 @@ pub struct Options<'a> {
     pub(crate) num_splits: i32,
     pub(crate) block_table: Option<View<'a>>,
     pub(crate) cache_batch_idx: Option<View<'a>>,
+    pub(crate) k_descale: Option<View<'a>>,
+    pub(crate) v_descale: Option<View<'a>>,
 }
 
 /// Converts to the library's i64; a larger value saturates, which is beyond any tensor's size.
@@ -150,6 +152,12 @@ impl<'a> Options<'a> {
     /// i32 (b): the batch entry of k and v that each sequence uses.
     pub fn cache_batch_idx(self, index: View<'a>) -> Self {
         Self { cache_batch_idx: Some(index), ..self }
+    }
+
+    /// f32: the scales of quantized k and v; value = stored · scale. One element, (b|1, hk|1), or
+    /// the shape of k without columns, in which any size may be 1.
+    pub fn descales(self, k: View<'a>, v: View<'a>) -> Self {
+        Self { k_descale: Some(k), v_descale: Some(v), ..self }
     }
 }
 

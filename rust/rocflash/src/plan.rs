@@ -172,6 +172,8 @@ fn set_address(a: &mut sys::rocflash_plan_arguments, name: &str, data: *mut c_vo
         "sinks" => a.sinks = data,
         "block_table" => a.block_table = data,
         "cache_batch_idx" => a.cache_batch_idx = data,
+        "k_descale" => a.k_descale = data,
+        "v_descale" => a.v_descale = data,
         "k_new" => a.k_new = data,
         "v_new" => a.v_new = data,
         "cu_seqlens_k_new" => a.cu_seqlens_k_new = data,

@@ -117,6 +117,32 @@ fn every_option_reaches_the_library() {
 }
 
 #[test]
+fn quantized_values_are_scaled() {
+    use rocflash::{E4m3fn, E5m2fnuz};
+    // One key: the output is its value. 0x38 is 1 and 0x40 is 2 in e4m3fn.
+    let (q, k) = ([0.5f32; 4], [E4m3fn(0x38); 4]);
+    let v = [E4m3fn(0x38), E4m3fn(0x40), E4m3fn(0xb8), E4m3fn(0)];
+    let scale = [0.25f32];
+    let shape = [1, 1, 1, 4];
+    let mut out = [9.0f32; 4];
+    let scales = || View::new(&scale, &[1]).unwrap();
+    let mut call = |k: View, v: View| {
+        let outputs = Outputs::new(ViewMut::new(&mut out, &shape).unwrap());
+        let options = Options::new().descales(scales(), scales());
+        Cpu::new().forward(&View::new(&q, &shape).unwrap(), &k, &v, &options, outputs).unwrap();
+        out
+    };
+    let found = call(View::new(&k, &shape).unwrap(), View::new(&v, &shape).unwrap());
+    assert_eq!(found, [0.25, 0.5, -0.25, 0.0]);
+    let codes = [4i8, -8, 127, -128];
+    let view = || View::new(&codes, &shape).unwrap();
+    assert_eq!(call(view(), view()), [1.0, -2.0, 31.75, -32.0]);
+    let halves = [E5m2fnuz(0x40), E5m2fnuz(0x44), E5m2fnuz(0xc0), E5m2fnuz(0)];
+    let view = || View::new(&halves, &shape).unwrap();
+    assert_eq!(call(view(), view()), [0.25, 0.5, -0.25, 0.0]);
+}
+
+#[test]
 fn varlen_equals_dense() {
     let problem = Problem::new();
     let [dense, ..] = problem.forward(&mut Cpu::new(), &Options::new().causal()).unwrap();

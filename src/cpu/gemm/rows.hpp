@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/problem.hpp"
+#include "cpu/gemm/quantized.hpp"
 #include "cpu/plan.hpp"
 #include "cpu/simd/simd.hpp"
 
@@ -12,17 +13,26 @@ struct RowBlock {
   const Rows& rows;
   std::int64_t batch, begin, head;
   int count;
+  const Descale* descale = nullptr;  // of 8-bit rows
 
   ROCFLASH_INLINE std::byte* row(int n) const { return rows.row(batch, begin + n, head); }
+  ROCFLASH_INLINE float scale(int n) const {
+    return descale ? descale->at(rows, batch, begin + n, head) : 1.0f;
+  }
 };
 
 // An assignable RowBlock, for operands that keep their source.
 struct Origin {
   Origin() = default;
   ROCFLASH_INLINE Origin(const RowBlock& b)  // NOLINT: a block, kept
-      : rows(&b.rows), batch(b.batch), begin(b.begin), head(b.head), count(b.count) {}
+      : rows(&b.rows),
+        batch(b.batch),
+        begin(b.begin),
+        head(b.head),
+        count(b.count),
+        descale(b.descale) {}
   ROCFLASH_INLINE RowBlock block(std::int64_t most) const {
-    return {*rows, batch, begin, head, static_cast<int>(smaller(count, most))};
+    return {*rows, batch, begin, head, static_cast<int>(smaller(count, most)), descale};
   }
   ROCFLASH_INLINE Origin from(std::int64_t row) const {
     Origin part = *this;
@@ -33,6 +43,7 @@ struct Origin {
   const Rows* rows = nullptr;
   std::int64_t batch = 0, begin = 0, head = 0;
   int count = 0;
+  const Descale* descale = nullptr;
 };
 
 // Up to `width` row addresses, resolved once.
@@ -121,12 +132,19 @@ ROCFLASH_INLINE Float convert_row(float* to, const std::byte* from, DType dtype,
   return taint;
 }
 
+// Row n of a block, quantized or not.
+ROCFLASH_INLINE Float convert_row(float* to, const RowBlock& block, int n) {
+  const Rows& rows = block.rows;
+  if (is_8_bit(rows.dtype))
+    return dequantize_row(to, block.row(n), rows.dtype, rows.columns, block.scale(n));
+  return convert_row(to, block.row(n), rows.dtype, rows.columns);
+}
+
 // to[row][column], `stride` floats per row. Returns whether all elements are finite.
 [[maybe_unused, gnu::noinline]] static bool load_rows(float* to, std::int64_t stride,
                                                       const RowBlock& block) {
   Float taint{};
-  for (int n = 0; n < block.count; ++n)
-    taint += convert_row(to + n * stride, block.row(n), block.rows.dtype, block.rows.columns);
+  for (int n = 0; n < block.count; ++n) taint += convert_row(to + n * stride, block, n);
   return !any_nan(taint);
 }
 // The same, scaled by a power of two.
@@ -156,18 +174,29 @@ template <int count>
 ROCFLASH_INLINE void load_few_lanes(float* to, int panel, const RowBlock& block, int first,
                                     float factor) {
   float numbers[larger(1, count)][max_head_dim];
-  for (int n = 0; n < count; ++n)
-    convert_row(numbers[n], block.row(first + n), block.rows.dtype, block.rows.columns);
+  for (int n = 0; n < count; ++n) convert_row(numbers[n], block, first + n);
   for (int c = 0; c < block.rows.columns; ++c) {
     Float v{};
     for (int n = 0; n < count; ++n) v[n] = numbers[n][c];
     store(to + c * panel, v * factor);
   }
 }
+// The same for quantized rows of any number, which only the standard backend has in lanes.
+[[maybe_unused, gnu::noinline]] static void load_quantized_lanes(float* to, int panel,
+                                                                 const RowBlock& block,
+                                                                 float factor) {
+  float numbers[max_head_dim];
+  for (int n = 0; n < panel; ++n) {
+    if (n < block.count) convert_row(numbers, block, n);
+    for (int c = 0; c < block.rows.columns; ++c)
+      to[c * panel + n] = n < block.count ? numbers[c] * factor : 0.0f;
+  }
+}
 // to[column][lane]: packs each row into a lane, scaled by a power of two. Lanes past the rows are
 // 0.
 [[maybe_unused, gnu::noinline]] static void load_lanes(float* to, int panel, const RowBlock& block,
                                                        float factor = 1.0f) {
+  if (is_8_bit(block.rows.dtype)) return load_quantized_lanes(to, panel, block, factor);
   const int columns = block.rows.columns;
   for (int first = 0; first < panel; first += width) {
     const LaneRows rows(block, first);

@@ -59,7 +59,7 @@ void run_block(const Problem& p, const BackwardTensors& t, const Delta& delta,
     return Range{block.begin + n * panel, smaller(block.end, block.begin + (n + 1) * panel)};
   };
   for (int n = 0; n < panels; ++n) tile.load_keys(any, n, keys_of(n));
-  const RowBlock k_rows = any.keys_of(p.k, block);
+  const RowBlock k_rows = any.keys(block);
   k_columns.load(k_rows, any.scale.lanes);
 
   for (std::int64_t h = first_head; h < first_head + p.gqa_group(); ++h) {

@@ -237,7 +237,9 @@ template <class Kind, bool careful>
 class DecodeSplit {
  public:
   using Stored = typename Kind::Stored;
+  using Cached = typename Kind::Cached;
   using Query = typename Kind::Query;
+  static constexpr bool quantized = sizeof(Cached) == 1;
 
   // With `shrinks`, rows with non-finite results are recomputed with scaled values.
   ROCFLASH_INLINE DecodeSplit(const Problem& problem, const DecodePartials& parts,
@@ -260,6 +262,8 @@ class DecodeSplit {
     highest = scratch.take(heads * rows);
     sum = scratch.take(heads * rows);
     shrink = scratch.take(heads * rows);
+    if constexpr (quantized)
+      dequantized = scratch.take(std::int64_t{heads} * tile_keys * dequantized_row(p));
     for (std::int64_t n = 0; n < heads * rows; n += width) {
       store(highest + n, splat(-infinity));
       store(sum + n, Float{});
@@ -278,7 +282,7 @@ class DecodeSplit {
   // Returns whether all results are finite.
   ROCFLASH_INLINE bool run(const DecodePartials& parts, const DecodePrefetch& prefetch) {
     const Range keys = keys_of(p, parts, item);
-    KeyRows<Stored> k, v;
+    KeyRows<Cached> k, v;
     Range here = first_of(keys, keys.begin);
     resolve_next(k, v, head_of(0), here);
     if (prefetch.first) {
@@ -298,9 +302,18 @@ class DecodeSplit {
             Head(p, prefetch.next->batch, prefetch.next->head * decode_heads(p) * p.gqa_group()),
             first_of(next_keys, next_keys.begin));
       }
-      score(k);
-      apply_softmax(here);
-      accumulate(v, here.begin == keys.begin);
+      if constexpr (quantized) {
+        KeyRows<float> tile;
+        dequantize_tile(tile, k, p.k, p.k_descale, here);
+        score(tile);
+        apply_softmax(here);
+        dequantize_tile(tile, v, p.v, p.v_descale, here);
+        accumulate(tile, here.begin == keys.begin);
+      } else {
+        score(k);
+        apply_softmax(here);
+        accumulate(v, here.begin == keys.begin);
+      }
       here = after;
     }
     return finish();
@@ -310,10 +323,33 @@ class DecodeSplit {
   ROCFLASH_INLINE static Range first_of(Range keys, std::int64_t from) {
     return {from, smaller(keys.end, from + tile_keys)};
   }
-  ROCFLASH_INLINE void resolve_next(KeyRows<Stored>& k, KeyRows<Stored>& v, const Head& head,
+  ROCFLASH_INLINE void resolve_next(KeyRows<Cached>& k, KeyRows<Cached>& v, const Head& head,
                                     Range keys) const {
-    k.resolve_next(head.keys_of(p.k, keys));
-    v.resolve_next(head.keys_of(p.v, keys));
+    k.resolve_next(head.keys(keys));
+    v.resolve_next(head.values(keys));
+  }
+  // Converts a tile to f32 in scratch memory, and prefetches the next one.
+  [[gnu::noinline]] void dequantize_tile(KeyRows<float>& tile, const KeyRows<Cached>& codes,
+                                         const Rows& cache, const Descale& descale,
+                                         Range keys) const {
+    const std::int64_t stride = dequantized_row(p);
+    tile.head_stride = tile_keys * stride;
+    tile.columns = codes.columns;
+    tile.count = codes.count;
+    prefetch_pages(codes);
+    for (int n = 0; n < codes.count; ++n) {
+      for (int g = 0; g < heads; ++g) {
+        const std::int64_t offset = g * codes.head_stride;
+        for (int c = 0; c < codes.columns; c += line) prefetch_next(codes.row + n, offset + c);
+        dequantize_row(dequantized + g * tile.head_stride + n * stride,
+                       reinterpret_cast<const std::byte*>(codes.row[n] + offset), cache.dtype,
+                       codes.columns,
+                       descale.at(cache, item.batch, sequence.k_row + keys.begin + n, begin + g));
+      }
+    }
+    // The products prefetch rows of "the next tile", which is this one again.
+    for (int n = 0; n < 2 * tile_keys; ++n)
+      tile.row[n] = dequantized + smaller(n % tile_keys, codes.count - 1) * stride;
   }
   // Query head n of KV head g.
   ROCFLASH_INLINE Head head_of(int g, std::int64_t n = 0) const {
@@ -334,7 +370,7 @@ class DecodeSplit {
 
   // Separate noinline functions, so that each has all registers.
   [[gnu::noinline]] void score(const KeyRows<Stored>& k) {
-    prefetch_pages(k);
+    if constexpr (!quantized) prefetch_pages(k);
     for (int from = 0; from < k.count; from += block) {
       const int to = static_cast<int>(smaller(from + block, k.count));
       in_groups(rows, [&]<int count>(int r) {
@@ -388,7 +424,7 @@ class DecodeSplit {
     }
   }
   [[gnu::noinline]] void accumulate(const KeyRows<Stored>& v, bool first) {
-    prefetch_pages(v);
+    if constexpr (!quantized) prefetch_pages(v);
     for (int from = 0; from < v.count; from += half_tile) {
       const Before before = from > 0 ? Before::kept : first ? Before::nothing : Before::scaled;
       for (int g = 0; g < heads; ++g) {
@@ -436,6 +472,7 @@ class DecodeSplit {
   float* scores;  // [KV head][row][key]; after the softmax, the weights
   float *bias, *keep;
   float *factor, *highest, *sum, *shrink;  // online softmax state, [KV head][row]
+  float* dequantized = nullptr;            // a tile of a quantized cache, [KV head][key][column]
   Query* q[max_decode_heads];
   float* out[max_decode_heads];
 };

@@ -156,8 +156,8 @@ class Block {
     };
     for (Range here = from(keys.begin); !here.empty(); here = next_) {
       next_ = from(here.end);
-      k_.load(head_.keys_of(p_.k, here), head_.scale.rows);
-      v_.load(head_.keys_of(p_.v, here), value_scale_);
+      k_.load(head_.keys(here), head_.scale.rows);
+      v_.load(head_.values(here), value_scale_);
       for (int n = 0; n < panels_; ++n) attend(n, here);
     }
   }
@@ -215,7 +215,7 @@ class Block {
   void store_weights_of(const ForwardOutputs& o) {
     for (std::int64_t j = 0; j < head_.sequence.sk; j += stream_rows) {
       const Range here{j, smaller(head_.sequence.sk, j + stream_rows)};
-      k_.load(head_.keys_of(p_.k, here), head_.scale.rows);
+      k_.load(head_.keys(here), head_.scale.rows);
       for (int n = 0; n < panels_; ++n) {
         const Tile tile{queries_of(n), here};
         score(n, tile, 0);

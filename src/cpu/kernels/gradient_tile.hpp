@@ -57,8 +57,8 @@ struct GradientTile {
   }
 
   ROCFLASH_INLINE void load_keys(const Head& head, int n, Range keys) {
-    k[n].load(head.keys_of(p.k, keys), head.scale.lanes);
-    v[n].load(head.keys_of(p.v, keys));
+    k[n].load(head.keys(keys), head.scale.lanes);
+    v[n].load(head.values(keys));
   }
 
   ROCFLASH_INLINE void load_queries(const Head& head, const BackwardTensors& t, const Delta& deltas,

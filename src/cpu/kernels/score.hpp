@@ -55,6 +55,14 @@ struct Head {
   ROCFLASH_INLINE RowBlock keys_of(const Rows& rows, Range r) const {
     return {rows, b, sequence.k_row + r.begin, problem.kv_head(h), static_cast<int>(r.size())};
   }
+  ROCFLASH_INLINE RowBlock keys(Range r) const { return scaled(problem.k, problem.k_descale, r); }
+  ROCFLASH_INLINE RowBlock values(Range r) const { return scaled(problem.v, problem.v_descale, r); }
+
+ private:
+  ROCFLASH_INLINE RowBlock scaled(const Rows& rows, const Descale& descale, Range r) const {
+    RowBlock block = keys_of(rows, r);
+    return {rows, block.batch, block.begin, block.head, block.count, &descale};
+  }
 };
 
 // A rectangle of the score matrix.

@@ -83,7 +83,7 @@ void standard_scores(const Problem& p, const Scores& s, WorkItem item, float* me
     const auto parts = static_cast<int>(blocks_of(block.size(), panel));
     for (int n = 0; n < parts; ++n) {
       k[n] = typename Gemm::LaneOperand(scratch, p.head_dim);
-      k[n].load(head.keys_of(p.k, part_of(block, n)), head.scale.lanes);
+      k[n].load(head.keys(part_of(block, n)), head.scale.lanes);
     }
     for (std::int64_t i = 0; i < head.sequence.sq; i += stream_rows) {
       const Range queries{i, smaller(head.sequence.sq, i + stream_rows)};
@@ -160,7 +160,7 @@ void standard_output(const Problem& p, const ForwardOutputs& o, const Scores& s,
   const Range block = block_of(item.block, head.sequence.sq);
   multiply_rows(
       head.queries_of(o.out, block), 1, head.sequence.sk,
-      [&](std::int64_t, Range keys) { return head.keys_of(p.v, keys); },
+      [&](std::int64_t, Range keys) { return head.values(keys); },
       [&](std::int64_t, Range keys) {
         return Strided{s.data + s.offset(bh_of(head), block.begin) + keys.begin, s.keys, 1};
       },
@@ -204,7 +204,7 @@ void standard_query_gradients(const Problem& p, const BackwardTensors& t, const 
   const Range block = block_of(item.block, head.sequence.sq);
   multiply_rows(
       head.queries_of(t.dq, block), 1, head.sequence.sk,
-      [&](std::int64_t, Range keys) { return head.keys_of(p.k, keys); },
+      [&](std::int64_t, Range keys) { return head.keys(keys); },
       [&](std::int64_t, Range keys) {
         return Strided{s.gradient + s.offset(bh_of(head), block.begin) + keys.begin, s.keys, 1};
       },

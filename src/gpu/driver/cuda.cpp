@@ -28,6 +28,11 @@ int tensor_type(DType dtype) {
     case DType::f64:
     case DType::i32:
     case DType::boolean:
+    case DType::e4m3fn:
+    case DType::e4m3fnuz:
+    case DType::e5m2:
+    case DType::e5m2fnuz:
+    case DType::i8:
       break;
   }
   throw Refusal(ROCFLASH_INTERNAL, text("tensor maps of ", name_of(dtype), " are not planned"));

@@ -46,7 +46,7 @@ def _check_rng_state(o: Any) -> None:
 def _read(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...]) -> Problem:
     _check_device(q)
     p = problem.read(q, k, v, options, NAME, MAX_HEAD_DIM)
-    problem.refuse_options(p.options, NAME, ())
+    problem.refuse_options(p.options, NAME, ("k_descale", "v_descale"))
     _check_rng_state(p.options)
     return p
 
