@@ -52,7 +52,8 @@ double gflops(const Path& path, int threads) {
 }  // namespace
 
 int main(int count, char** words) {
-  const int threads = count > 1 ? std::max(1, std::atoi(words[1])) : 1;
+  const int threads =
+      count > 1 ? std::max(1, static_cast<int>(std::strtol(words[1], nullptr, 10))) : 1;
   const std::string_view wanted = count > 2 ? words[2] : "";
   const bool wide = __builtin_cpu_supports("avx512f") && wanted != "avx2";
   if (!wide && !__builtin_cpu_supports("fma")) {

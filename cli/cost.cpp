@@ -50,6 +50,7 @@ Traffic forward_traffic(const CostShape& s, const std::string& family) {
   if (!which || bucket == 0) return t;
   const auto tile = kernel::forward_tile(
       *which, kernel::forward_spec(dtype, bucket, kernel::Variant::specialized));
+  if (tile.keys == 0) return t;
   double rows = 0;  // of keys, for one head
   for (std::int64_t begin = 0; begin < s.sq; begin += tile.queries) {
     const Range block{begin, smaller(begin + tile.queries, s.sq)};

@@ -83,16 +83,13 @@ void unpack(const Wave& w, const Source& source, Element e, int count, const int
   const bool flush = w.target->mfma_flushes_denormals;
   for (int n = 0; n < count; ++n) {
     const int bit = n * element_bits(e);
-    u32 broadcast[kMaxLanes];
-    const u32* row = broadcast;
-    if (source.file == File::Vgpr) {
-      row = w.vgpr[source.index + bit / 32].lane;
-      if (lane_map != nullptr) {
-        for (int l = 0; l < kMaxLanes; ++l) broadcast[l] = row[lane_map[l]];
-        row = broadcast;
-      }
-    } else {
+    if (source.file != File::Vgpr)
       raise(Fault::BadProgram, "a matrix operand is not a vector register");
+    const u32* row = w.vgpr[source.index + bit / 32].lane;
+    u32 broadcast[kMaxLanes];
+    if (lane_map != nullptr) {
+      for (int l = 0; l < kMaxLanes; ++l) broadcast[l] = row[lane_map[l]];
+      row = broadcast;
     }
     const int shift = bit % 32;
     float* f = out.f[n];
@@ -115,7 +112,7 @@ void unpack(const Wave& w, const Source& source, Element e, int count, const int
         }
         break;
       case Element::I8:
-        for (int l = 0; l < kMaxLanes; ++l) out.i[n][l] = i8(row[l] >> shift);
+        for (int l = 0; l < kMaxLanes; ++l) out.i[n][l] = i32(row[l] >> shift << 24) >> 24;
         break;
       case Element::FP8:
       case Element::BF8: {

@@ -614,7 +614,9 @@ void run_packed_dot(Wave& w, const Op& op) {
   u64 disabled = 0;
   Lanes l = lanes_of(w, op);
   for (int k = 0; k < 2; ++k) {
-    for (int i = 0; i < w.size; ++i) halves.lo[k].lane[i] |= halves.hi[k].lane[i] << 16;
+    // fetch_halves filled the lanes of both sources.
+    for (int i = 0; i < w.size; ++i)
+      halves.lo[k].lane[i] |= halves.hi[k].lane[i] << 16;  // NOLINT(clang-analyzer-core.*)
     l.lo[k] = halves.lo[k].lane;
   }
   fetch_source<Aspect::Value>(w, op, op.src[2], false, accumulator, disabled);

@@ -103,13 +103,13 @@ ROCFLASH_INLINE std::uint16_t bf16_from_double(double x) {
 ROCFLASH_INLINE constexpr float decode(DType t, std::uint8_t code) {
   switch (t) {
     case DType::e4m3fn:
-      return decode(e4m3fn, code);
+      return decode(float8::e4m3fn, code);
     case DType::e4m3fnuz:
-      return decode(e4m3fnuz, code);
+      return decode(float8::e4m3fnuz, code);
     case DType::e5m2:
-      return decode(e5m2, code);
+      return decode(float8::e5m2, code);
     case DType::e5m2fnuz:
-      return decode(e5m2fnuz, code);
+      return decode(float8::e5m2fnuz, code);
     default:
       return decode_int8(code);
   }
@@ -117,13 +117,13 @@ ROCFLASH_INLINE constexpr float decode(DType t, std::uint8_t code) {
 ROCFLASH_INLINE constexpr std::uint8_t encode(DType t, float x) {
   switch (t) {
     case DType::e4m3fn:
-      return encode(e4m3fn, x);
+      return encode(float8::e4m3fn, x);
     case DType::e4m3fnuz:
-      return encode(e4m3fnuz, x);
+      return encode(float8::e4m3fnuz, x);
     case DType::e5m2:
-      return encode(e5m2, x);
+      return encode(float8::e5m2, x);
     case DType::e5m2fnuz:
-      return encode(e5m2fnuz, x);
+      return encode(float8::e5m2fnuz, x);
     default:
       return encode_int8(x);
   }

@@ -20,6 +20,7 @@ struct Float8 {
   bool has_infinity = false;  // its magnitude is largest + 1, and those above are NaN
   bool fnuz = false;          // no −0: its code is the only NaN
 };
+namespace float8 {
 inline constexpr Float8 e4m3fn{.mantissa_bits = 3, .bias = 7, .largest = 0x7e, .nan = 0x7f};
 inline constexpr Float8 e4m3fnuz{
     .mantissa_bits = 3, .bias = 8, .largest = 0x7f, .nan = 0, .fnuz = true};
@@ -27,6 +28,7 @@ inline constexpr Float8 e5m2{
     .mantissa_bits = 2, .bias = 15, .largest = 0x7b, .nan = 0x7e, .has_infinity = true};
 inline constexpr Float8 e5m2fnuz{
     .mantissa_bits = 2, .bias = 16, .largest = 0x7f, .nan = 0, .fnuz = true};
+}  // namespace float8
 
 ROCFLASH_INLINE constexpr float float_of_bits(std::uint32_t bits) {
   return __builtin_bit_cast(float, bits);

@@ -61,13 +61,13 @@ ROCFLASH_INLINE Float dequantize(float* to, const std::uint8_t* from, int column
   const auto* codes = reinterpret_cast<const std::uint8_t*>(from);
   switch (dtype) {
     case DType::e4m3fn:
-      return dequantize(to, codes, columns, scale, decode<e4m3fn>);
+      return dequantize(to, codes, columns, scale, decode<float8::e4m3fn>);
     case DType::e4m3fnuz:
-      return dequantize(to, codes, columns, scale, decode<e4m3fnuz>);
+      return dequantize(to, codes, columns, scale, decode<float8::e4m3fnuz>);
     case DType::e5m2:
-      return dequantize(to, codes, columns, scale, decode<e5m2>);
+      return dequantize(to, codes, columns, scale, decode<float8::e5m2>);
     case DType::e5m2fnuz:
-      return dequantize(to, codes, columns, scale, decode<e5m2fnuz>);
+      return dequantize(to, codes, columns, scale, decode<float8::e5m2fnuz>);
     default:
       return dequantize(to, codes, columns, scale, decode_i8);
   }
