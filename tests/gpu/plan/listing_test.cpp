@@ -48,7 +48,8 @@ std::string sample() {
       names += (names.empty() ? "" : ", ") + std::string(chip.name);
     }
     all += call.name + "\n";
-    for (const auto& [plan, names] : devices) all.append("  ").append(names).append(":\n    ").append(plan).append("\n");
+    for (const auto& [plan, names] : devices)
+      all.append("  ").append(names).append(":\n    ").append(plan).append("\n");
   }
   return all;
 }
