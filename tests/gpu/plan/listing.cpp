@@ -216,7 +216,7 @@ std::string arguments_text(const Launch& launch) {
   for (const TensorMapDesc& d : launch.tensor_maps) {
     const auto offset =
         reinterpret_cast<const std::byte*>(d.map) - static_cast<const std::byte*>(launch.arguments);
-    hash.add(&d.data, sizeof d.data);
+    hash.add(static_cast<const void*>(&d.data), sizeof d.data);
     hash.add(&d.dtype, sizeof d.dtype);
     hash.add(d.sizes, sizeof d.sizes);
     hash.add(d.strides, sizeof d.strides);
