@@ -127,8 +127,8 @@ TEST(DType8, NanStaysNanExceptInInt8) {
 }
 
 TEST(DType8, IsUsableInConstantExpressions) {
-  static_assert(decode(e4m3fn, 0x38) == 1 && encode(e4m3fn, 1) == 0x38);
-  static_assert(decode(e4m3fnuz, 0x40) == 1 && encode(e5m2fnuz, 1) == 0x40);
+  static_assert(decode(float8::e4m3fn, 0x38) == 1 && encode(float8::e4m3fn, 1) == 0x38);
+  static_assert(decode(float8::e4m3fnuz, 0x40) == 1 && encode(float8::e5m2fnuz, 1) == 0x40);
   static_assert(decode_int8(0x80) == -128 && encode_int8(-1) == 0xff);
 }
 
