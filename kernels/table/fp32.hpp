@@ -45,6 +45,11 @@ constexpr KernelSpec fp32_spec(Operation operation, int head_dim) {
   return {operation, DType::f32, bucket_of(operation, DType::f32, head_dim), Variant::any};
 }
 
+// Forward over quantized K and V: one kernel for all 8-bit dtypes and head dimensions.
+constexpr KernelSpec fp32_quantized_spec() {
+  return {Operation::forward_fp32, DType::i8, 576, Variant::any};
+}
+
 // For operations with one kernel for all head dimensions.
 constexpr KernelSpec fp32_spec(Operation operation) {
   return {operation, DType::f32, 0, Variant::any};

@@ -25,7 +25,8 @@ int forward_bucket(const Problem& p, kernel::Family family) {
 constexpr Features inexact_f32 = Feature::short_sums | Feature::tiny_scale | Feature::large_scale;
 
 void select_fp32(ForwardSelection& s, const Problem& p, Chip chip) {
-  s.kernel = kernel::fp32_spec(Operation::forward_fp32, p.value_dim);
+  s.kernel = is_8_bit(p.k.dtype) ? kernel::fp32_quantized_spec()
+                                 : kernel::fp32_spec(Operation::forward_fp32, p.value_dim);
   s.family = chip.family;
   const kernel::Fp32Tile tile = kernel::fp32_tile(chip.family, s.kernel);
   s.slices = ceil_div(p.value_dim, tile.slice);
