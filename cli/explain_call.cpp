@@ -72,6 +72,7 @@ constexpr Option options[] = {
     {"seqused-q", give_lengths<&Lengths::used_q>},
     {"seqused-k", give_lengths<&Lengths::used_k>},
     {"left-padding", give_lengths<&Lengths::leftpad_k>},
+    {"quantized", [](Described& c) { c.p.k.dtype = c.p.v.dtype = DType::e4m3fn; }},
     {"unaligned", [](Described& c) { c.p.q.data += size_of(c.p.q.dtype); }},
     {"latent",  // MLA: the values are the first columns of the keys
      [](Described& c) {

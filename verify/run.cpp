@@ -12,7 +12,6 @@
 #include "verify/device_tensors.hpp"
 #include "verify/planned.hpp"
 #include "verify/random.hpp"
-#include "verify/scalar.hpp"
 #include "verify/tensors.hpp"
 
 namespace rocflash::verify {
@@ -329,7 +328,6 @@ std::vector<bool> exact_zeros(const std::string& tensor, const Case& c, Outputs&
 
 std::string documented_refusal(const Case& c) {
   if (c.dtype == DType::f64) return "dtype";
-  if (c.cache_dtype && is_8_bit(*c.cache_dtype)) return "8-bit k and v";
   return {};
 }
 

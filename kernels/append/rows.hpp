@@ -8,6 +8,7 @@
 
 #include "arch/arch.hpp"
 #include "attention/elements.hpp"
+#include "attention/quantized.hpp"
 #include "table/append.hpp"
 
 namespace rocflash::kernel {
@@ -39,10 +40,10 @@ class Appender {
                        index = row - (new_.cu ? arch::load(new_.cu + b) : 0),
                        cache_row = keys_before(b) + index;
     if (cache_row < 0 || cache_row >= p_.lengths.rows_k) return;
-    copy(row_address(new_.v, 1, b, row, head), row_address(p_.v, a_.caches, b, cache_row, head),
-         p_.v.dtype, 0, p_.value_dim);
-    rotate(first_position(b) + index, row_address(new_.k, 1, b, row, head),
-           row_address(p_.k, a_.caches, b, cache_row, head), p_.k.dtype);
+    copy(row_address(new_.v, 1, b, row, head), new_.v.dtype,
+         target(p_.v, p_.v_descale, b, cache_row, head), 0, p_.value_dim);
+    rotate(first_position(b) + index, row_address(new_.k, 1, b, row, head), new_.k.dtype,
+           target(p_.k, p_.k_descale, b, cache_row, head));
   }
 
   // One head of row n of Q.
@@ -53,10 +54,31 @@ class Appender {
     const std::int64_t row = l.packed_q() ? n : n % l.rows_q,
                        index = row - (l.packed_q() ? arch::load(l.cu_q + b) : 0);
     rotate(first_position(b) + (p_.visibility.bounded() ? index : 0),
-           row_address(p_.q, 1, b, row, head), row_address(a_.q, 1, b, row, head), p_.q.dtype);
+           row_address(p_.q, 1, b, row, head), p_.q.dtype,
+           {row_address(a_.q, 1, b, row, head), p_.q.dtype});
   }
 
  private:
+  // A row to write. One of 8 bits quantizes numbers with its scale.
+  struct Target {
+    std::byte* row;
+    DType dtype;
+    float descale = 1;
+
+    void store(std::int64_t column, float x) const {
+      if (is_8_bit(dtype)) {
+        arch::store(reinterpret_cast<std::uint8_t*>(row) + column, encode(dtype, x / descale));
+      } else {
+        store_element(row, dtype, column, x);
+      }
+    }
+  };
+  Target target(const Rows& cache, const Descale& descale, std::int64_t b, std::int64_t row,
+                std::int64_t head) const {
+    return {row_address(cache, a_.caches, b, row, head), cache.dtype,
+            scale_of(descale, cache, a_.caches, b, row, head)};
+  }
+
   std::int64_t keys_before(std::int64_t b) const {
     const Lengths& l = p_.lengths;
     const std::int64_t keys =
@@ -70,12 +92,17 @@ class Appender {
     return first ? arch::load(first + b) : keys_before(b);
   }
 
-  static void copy(const std::byte* from, std::byte* to, DType dtype, int begin, int end) {
-    for (int column = begin + arch::lane(); column < end; column += arch::wave_size)
-      copy_element(from, to, dtype, column);
+  static void copy(const std::byte* from, DType dtype, const Target& to, int begin, int end) {
+    for (int column = begin + arch::lane(); column < end; column += arch::wave_size) {
+      if (dtype == to.dtype) {
+        copy_element(from, to.row, dtype, column);
+      } else {
+        to.store(column, load_element(from, dtype, column));
+      }
+    }
   }
   // No FMA contraction: the products are rounded before the addition, as on the CPU.
-  void rotate(std::int64_t position, const std::byte* from, std::byte* to, DType dtype) const {
+  void rotate(std::int64_t position, const std::byte* from, DType dtype, const Target& to) const {
 #pragma clang fp contract(off)
     const Rotary& r = new_.rotary;
     const int half = r.positions > 0 ? r.dim / 2 : 0, step = r.interleaved ? 2 : 1,
@@ -86,10 +113,10 @@ class Appender {
                   s = load_element(r.sin, r.dtype, position * r.sin_stride + n);
       const float x = load_element(from, dtype, n * step),
                   y = load_element(from, dtype, n * step + partner);
-      store_element(to, dtype, n * step, x * c - y * s);
-      store_element(to, dtype, n * step + partner, x * s + y * c);
+      to.store(n * step, x * c - y * s);
+      to.store(n * step + partner, x * s + y * c);
     }
-    copy(from, to, dtype, r.dim, p_.head_dim);
+    copy(from, dtype, to, r.dim, p_.head_dim);
   }
 
   const AppendArguments& a_;

@@ -92,6 +92,9 @@ inline void copy_element(const std::byte* from, std::byte* to, DType dtype, std:
   if (size_of(dtype) == 4) {
     arch::store(reinterpret_cast<std::uint32_t*>(to) + index,
                 arch::load(reinterpret_cast<const std::uint32_t*>(from) + index));
+  } else if (size_of(dtype) == 1) {
+    arch::store(reinterpret_cast<std::uint8_t*>(to) + index,
+                arch::load(reinterpret_cast<const std::uint8_t*>(from) + index));
   } else {
     arch::store(reinterpret_cast<std::uint16_t*>(to) + index,
                 arch::load(reinterpret_cast<const std::uint16_t*>(from) + index));

@@ -6,6 +6,7 @@
 
 #include "arch/arch.hpp"
 #include "attention/elements.hpp"
+#include "attention/quantized.hpp"
 #include "attention/score_mod.hpp"
 #include "attention/sequence.hpp"
 #include "attention/split_lse.hpp"
@@ -35,15 +36,17 @@ struct ScaleShares {
 };
 
 // One (batch, head) slice. `any_dtype`: the dtype is that of the problem, not of the kernel.
-// `mixed`: K and V may have another dtype than Q, which only forward supports.
+// `mixed`: K and V may have another dtype than Q, which only forward supports. `codes`: they may
+// have 8 bits; with a table they do.
 template <DType dtype, class ScoreDomain = NaturalLogDomain, bool any_dtype = false,
-          bool mixed = any_dtype>
+          bool mixed = any_dtype, Codes codes = Codes::none>
 struct ExactScores {
   using Unit = ScoreDomain;
   const Problem& problem;
   const SequenceView& sequence;
   std::int64_t head;
   std::int32_t caches;
+  CodeValues values = nullptr;  // the table
   ScoreMod score_mod{problem, sequence, head};
 
   const std::byte* query_row(std::int32_t query) const {
@@ -51,21 +54,46 @@ struct ExactScores {
     return row_address(q, stored(), sequence.batch, sequence.q_row + query, head);
   }
   const std::byte* row_of(const Rows& rows, std::int32_t key) const {
+    if constexpr (codes != Codes::none)
+      return row_address(arch::reload_kernargs(rows), caches, in_vgpr(sequence.batch),
+                         in_vgpr(sequence.k_row + key), problem.kv_head(in_vgpr(head)));
     return key_row(arch::reload_kernargs(rows), stored_keys(), caches, sequence.batch,
                    sequence.k_row + key, problem.kv_head(head));
   }
   DType stored() const { return any_dtype ? problem.dtype : dtype; }
   DType stored_keys() const { return mixed ? problem.k.dtype : stored(); }
+  bool has_scales() const {
+    return codes == Codes::table || (codes == Codes::computed && is_8_bit(problem.k.dtype));
+  }
+  // The scale of a row of K or V, and an element with it.
+  // Rows of quantized K and V, and their scales, are located in VGPRs: the strides exceed the SGPR
+  // budget.
+  static std::int64_t in_vgpr(std::int64_t x) {
+    return arch::to_vgpr(static_cast<std::int32_t>(x));
+  }
+  float scale_of_key(const Rows& rows, const Descale& descale, std::int32_t key) const {
+    if (!has_scales()) return 1;
+    return scale_of(arch::reload_kernargs(descale), arch::reload_kernargs(rows), caches,
+                    in_vgpr(sequence.batch), in_vgpr(sequence.k_row + key),
+                    problem.kv_head(in_vgpr(head)));
+  }
+  float key_element(const std::byte* row, int column, float scale) const {
+    if constexpr (codes == Codes::table)
+      return values[arch::load(reinterpret_cast<const std::uint8_t*>(row) + column)] * scale;
+    if (has_scales()) return load_code(row, problem.k.dtype, column) * scale;
+    return load_element(row, stored_keys(), column);
+  }
 
   // In the natural log domain. The key must be within the query's mask bounds.
   template <class Slope = NoSlopes>
   float score(const QueryView& query, std::int32_t key, Slope slope = {}) const {
     const std::byte *q = query_row(query.index), *k = row_of(problem.k, key);
     const ScaleShares scale(arch::reload_kernargs(problem).scale);
+    const float k_scale = scale_of_key(problem.k, problem.k_descale, key);
     float s = 0;
     for (int column = 0; column < problem.head_dim; ++column)
       s += load_element(q, stored(), column) * scale.share *
-           (load_element(k, stored_keys(), column) * scale.share);
+           (key_element(k, column, k_scale) * scale.share);
     score_mod.template apply_scaled<1, Unit>(
         OneQuery{query.index}, [&](int) { return key; }, [&](int) -> float& { return s; },
         scale.rest, slope);
@@ -120,7 +148,8 @@ void recompute_row(const Scores& scores, const QueryView& query, int begin, int 
     for (std::int32_t key = query.begin; key < query.end; ++key) {
       const float weight = Scores::Unit::exp(scores.score(query, key) - base) * factor;
       if (weight == 0 || (p.dropout.on() && !scores.score_mod.keeps(query.index, key))) continue;
-      sum += weight * load_element(scores.row_of(p.v, key), scores.stored_keys(), column);
+      sum += weight * scores.key_element(scores.row_of(p.v, key), column,
+                                         scores.scale_of_key(p.v, p.v_descale, key));
       if (sum != sum) break;  // NaN propagates
     }
     store(column, sum);

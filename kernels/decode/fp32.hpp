@@ -1,6 +1,6 @@
-// Split-KV decode on the FP32 path (no matrix cores): f32 queries over f32, f16 or bf16 KV caches.
-// Supports every GPU and option. As in decode/amd.hpp each wave has a split of the keys and writes
-// a partial result.
+// Split-KV decode on the FP32 path (no matrix cores): f32 queries over f32, f16 or bf16 KV caches,
+// and f32, f16 or bf16 queries over quantized ones. Supports every GPU and option. As in
+// decode/amd.hpp each wave has a split of the keys and writes a partial result.
 //
 //   registers       Q and O, eight columns of all rows per lane; K and V tiles, the next in flight
 //   shared memory   per wave the lanes' partial scores, then P
@@ -24,6 +24,8 @@ namespace rocflash::kernel {
 template <KernelSpec spec>
 struct Fp32DecodeTypes {
   static constexpr DecodeTile tile = decode_tile(this_family, spec);
+  static constexpr bool quantized = spec.dtype == DType::i8;  // any 8-bit dtype
+  static constexpr Codes codes = quantized ? Codes::table : Codes::none;
   static constexpr int waves = tile.waves(arch::wave_size), rows = tile.rows;
   static constexpr int lane_columns = 8, line = spec.bucket / lane_columns,
                        lines = arch::wave_size / line, passes = tile.keys / lines;
@@ -63,7 +65,7 @@ struct Fp32Chunk {
     for (int n = 0; n < vectors; ++n) words[n] = Words4{};
   }
   // Four columns.
-  Float4 widened(int half) const {
+  Float4 widened(int half, CodeValues) const {
     if constexpr (dtype == DType::f32) {
       return __builtin_bit_cast(Float4, words[half]);
     } else {
@@ -76,12 +78,32 @@ struct Fp32Chunk {
   }
 };
 
+// The same of a quantized KV cache: codes and the row's scale.
+template <>
+struct Fp32Chunk<DType::i8> {
+  Words2 codes;
+  float scale;
+
+  void load(const std::byte* from) { codes = arch::load(reinterpret_cast<const Words2*>(from)); }
+  void clear() {
+    codes = Words2{};
+    scale = 0;
+  }
+  Float4 widened(int half, CodeValues values) const {
+    const std::uint32_t four = codes[half];
+    return decode_quad(values, four) * scale;
+  }
+};
+
 // Register staging of a wave's next K and V tiles. Rows out of bounds are clamped to the first row
 // of the split, columns to the first ones: their results are not used.
 template <KernelSpec spec>
 class Fp32KvStaging {
   using Types = Fp32DecodeTypes<spec>;
-  static constexpr int bytes = element_bytes<spec.dtype>;
+  static constexpr bool quantized = Types::quantized;
+  static constexpr int bytes = quantized                   ? 1
+                               : element_bytes < quantized ? DType::f32
+                                                           : spec.dtype > ;
 
  public:
   Fp32Chunk<spec.dtype> k[Types::passes], v[Types::passes];
@@ -107,14 +129,22 @@ class Fp32KvStaging {
       const std::int32_t key = begin + Types::key(n);
       std::int64_t batch = batch_, row = first_ + (key < end_ ? key : begin_);
       find_page(a.problem.k, a.caches, batch, row);
-      k[n].load(row_address<spec.dtype>(a.problem.k, batch, row, head_) + k_column_);
-      v_[n] = row_address<spec.dtype>(a.problem.v, batch, row, head_) + v_column_;
+      k[n].load(address(a.problem.k, batch, row) + k_column_);
+      v_[n] = address(a.problem.v, batch, row) + v_column_;
+      if constexpr (quantized) {
+        rows_[n] = static_cast<std::int32_t>(row);
+        batches_[n] = static_cast<std::int32_t>(batch);
+      }
     }
+    if constexpr (quantized) load_scales();
   }
   // V of the same tile. Rows out of bounds are zeroed: their P is 0, but 0 times NaN is NaN.
   void load_values(std::int32_t begin) {
     ROCFLASH_UNROLL
-    for (int n = 0; n < Types::passes; ++n) v[n].load(v_[n]);
+    for (int n = 0; n < Types::passes; ++n) {
+      v[n].load(v_[n]);
+      if constexpr (quantized) v[n].scale = v_scale_[n];
+    }
     if (begin + Types::tile.keys <= end_) return;
     ROCFLASH_UNROLL
     for (int n = 0; n < Types::passes; ++n)
@@ -122,21 +152,67 @@ class Fp32KvStaging {
   }
 
  private:
+  const std::byte* address(const Rows& rows, std::int64_t batch, std::int64_t row) const {
+    return rows.data +
+           (batch * rows.batch_stride + row * rows.row_stride + head_ * rows.head_stride) * bytes;
+  }
+
+  // One tensor after the other: the strides of all exceed the SGPR budget.
+  void load_scales() {
+    const DecodeArguments& of_k = arch::reload_kernargs(a_);
+    ROCFLASH_UNROLL
+    for (int n = 0; n < Types::passes; ++n) k[n].scale = scale(of_k.problem.k_descale, n);
+    const DecodeArguments& of_v = arch::reload_kernargs(a_);
+    ROCFLASH_UNROLL
+    for (int n = 0; n < Types::passes; ++n) v_scale_[n] = scale(of_v.problem.v_descale, n);
+  }
+  // Of a row that was found in its page.
+  float scale(const Descale& d, int n) const {
+    if (!d.data) return 1;
+    const std::int64_t batch = d.per_sequence ? batch_ : batches_[n];
+    return arch::load(d.data + batch * d.batch_stride + rows_[n] * d.row_stride +
+                      head_ * d.head_stride);
+  }
+
   const DecodeArguments& a_;
   std::int32_t batch_, first_, begin_, end_, head_;
   int k_column_, v_column_;
   const std::byte* v_[Types::passes];
+  // Of quantized rows.
+  [[maybe_unused]] float v_scale_[quantized ? Types::passes : 1];
+  [[maybe_unused]] std::int32_t batches_[quantized ? Types::passes : 1],
+      rows_[quantized ? Types::passes : 1];
 };
+
+// Four columns of Q from `column` on; zeros out of bounds. Rows of Q are 16-byte aligned.
+template <bool any_dtype>
+Float4 fp32_query_chunk(const Problem& p, const SequenceView& s, const KeySplit& split,
+                        std::uint32_t group, std::int32_t kv_head, int row, int column) {
+  if constexpr (!any_dtype)
+    return __builtin_bit_cast(
+        Float4, query_chunk<DType::f32>(p.q, s, split, group, kv_head, row, column / 4));
+  if (row >= split.rows || column >= p.q.columns) return Float4{};
+  const PackedRow packed(split.row_begin + row, group, kv_head);
+  const DType dtype = opaque_dtype(p.dtype);
+  const std::byte* from = row_address(p.q, dtype, s.batch, s.q_row + packed.query, packed.head);
+  if (dtype == DType::f32) return arch::load(reinterpret_cast<const Float4*>(from) + column / 4);
+  const Words2 words = arch::load(reinterpret_cast<const Words2*>(from) + column / 4);
+  const std::uint32_t low = words.x, high = words.y;
+  const auto half = [&](std::uint32_t bits) {
+    return widen(dtype, static_cast<std::uint16_t>(bits));
+  };
+  return {half(low), half(low >> 16), half(high), half(high >> 16)};
+}
 
 // Score of the (row, key) that this lane owns: the partial scores of the lanes of its line, added.
 template <KernelSpec spec>
-float fp32_score(const Fp32Chunk<spec.dtype>* k, const Float4 (*q)[2], bool has_columns,
-                 SharedFloat* memory) {
+float fp32_score(const Fp32Chunk<spec.dtype>* k, CodeValues values, const Float4 (*q)[2],
+                 bool has_columns, SharedFloat* memory) {
   using Types = Fp32DecodeTypes<spec>;
   SharedFloat* own = memory + arch::lane() * Types::lane_sums + Types::own_line() * Types::owners;
   ROCFLASH_UNROLL
   for (int n = 0; n < Types::passes; ++n) {
-    const Float4 low = k[n].widened(0), high = k[n].widened(1);
+    const Float4 low = k[n].widened(0, values), high = k[n].widened(1, values);
     Float4 sums;
     ROCFLASH_UNROLL
     for (int r = 0; r < Types::rows; ++r) {
@@ -194,7 +270,7 @@ struct Fp32Row {
 template <KernelSpec spec>
 void store_split_fp32(const DecodeArguments& a,
                       const typename Fp32DecodeTypes<spec>::Softmax& softmax,
-                      const Float4 (*out)[2], SharedFloat* memory) {
+                      const Float4 (*out)[2], SharedFloat* memory, CodeValues values) {
   using Types = Fp32DecodeTypes<spec>;
   constexpr int rows = Types::rows, lines = Types::lines;
   const Problem& p = a.problem;
@@ -259,12 +335,13 @@ void store_split_fp32(const DecodeArguments& a,
     const DecodeArguments& reloaded = arch::reload_kernargs(a);
     const Problem& problem = reloaded.problem;
     const Fp32Row<spec> row(problem, statistics, r);
+    // Rows of quantized K and V are located in VGPRs (exact_recompute.hpp), from here on.
     const PackedRow packed(split.row_begin + r, static_cast<std::uint32_t>(reloaded.gqa_group),
-                           item.kv_head);
+                           Types::quantized ? arch::to_vgpr(item.kv_head) : item.kv_head);
     const SplitRows results{reloaded, sequence, split_index};
+    using Scores = ExactScores<DType::f32, typename Types::Domain, true, true, Types::codes>;
     recompute_row(
-        ExactScores<DType::f32, typename Types::Domain, true>{problem, sequence, packed.head,
-                                                              reloaded.caches},
+        Scores{problem, sequence, packed.head, reloaded.caches, values},
         split.view(problem, sequence, packed.query), 0, problem.value_dim,
         [&](SplitLse x) { results.store_lse(packed, x); },
         [&](int c, float x) { results.store(packed, c, x); });
@@ -280,6 +357,12 @@ void decode_fp32(const DecodeArguments& a) {
 
   ROCFLASH_SHARED_ARRAY Float4 shared[Types::waves][Types::floats / 4];
   SharedFloat* const memory = (SharedFloat*)shared[arch::wave()];
+  ROCFLASH_SHARED_ARRAY float code_values[Types::quantized ? code_count : 1];
+  const auto* const values = (const SharedFloat*)code_values;
+  if constexpr (Types::quantized) {
+    fill_code_values((SharedFloat*)code_values, a.problem.k.dtype, tile.threads);
+    arch::barrier();
+  }
 
   // Work tile: packed rows, split of the keys, row that the lane owns.
   const Problem& p = a.problem;
@@ -307,16 +390,15 @@ void decode_fp32(const DecodeArguments& a) {
   for (int r = 0; r < rows; ++r) {
     ROCFLASH_UNROLL
     for (int half = 0; half < 2; ++half)
-      q[r][half] = __builtin_bit_cast(
-          Float4, query_chunk<DType::f32>(p.q, sequence, split, gqa_group, item.kv_head, r,
-                                          Types::own_column() / 4 + half));
+      q[r][half] = fp32_query_chunk<Types::quantized>(p, sequence, split, gqa_group, item.kv_head,
+                                                      r, Types::own_column() + 4 * half);
   }
   const bool has_columns = Types::own_column() < p.head_dim;
 
   typename Types::Softmax softmax;
   for (std::int32_t begin = split.begin; begin < split.end; begin += tile.keys) {
     const std::int32_t next = begin + tile.keys;
-    float score = fp32_score<spec>(staging.k, q, has_columns, memory);
+    float score = fp32_score<spec>(staging.k, values, q, has_columns, memory);
     if (next < split.end) staging.load_keys(next);
 
     const std::int32_t key = begin + Types::key(Types::own_pass());
@@ -353,7 +435,7 @@ void decode_fp32(const DecodeArguments& a) {
       const Float4 weight_of = *(const SharedFloat4*)(weights + n * rows);
       ROCFLASH_UNROLL
       for (int half = 0; half < 2; ++half) {
-        const Float4 v = staging.v[n].widened(half);
+        const Float4 v = staging.v[n].widened(half, values);
         ROCFLASH_UNROLL
         for (int r = 0; r < rows; ++r)
           out[r][half] = __builtin_elementwise_fma(Float4(weight_of[r]), v, out[r][half]);
@@ -361,7 +443,7 @@ void decode_fp32(const DecodeArguments& a) {
     }
     if (next < split.end) staging.load_values(next);
   }
-  store_split_fp32<spec>(arch::reload_kernargs(a), softmax, out, memory);
+  store_split_fp32<spec>(arch::reload_kernargs(a), softmax, out, memory, values);
 }
 
 }  // namespace rocflash::kernel

@@ -1,5 +1,5 @@
-// Forward on the FP32 path: for f32, and for head dims without a kernel on matrix cores. Supports
-// every GPU, dtype and option.
+// Forward on the FP32 path: for f32, for head dims without a kernel on matrix cores, and for
+// quantized K and V. Supports every GPU, dtype and option.
 //
 // Each workgroup has one block of queries and one slice of the columns of O, and loops over the key
 // tiles. Head dims of V beyond one slice take several workgroups, each of which recomputes the
@@ -29,17 +29,22 @@ namespace rocflash::kernel {
 template <KernelSpec spec>
 struct Fp32ForwardTypes {
   static constexpr Fp32Tile tile = fp32_tile(this_family, spec);
+  static constexpr bool quantized = spec.dtype == DType::i8;  // any 8-bit dtype
+  static constexpr Codes codes = quantized ? Codes::table : Codes::none;
+  using Keys = KeySource<quantized>;
   using Domain = ExactLogDomain;
   using Softmax = BasicOnlineSoftmax<Domain>;
   using Scores = ThreadTile<tile.owned, tile.streamed, tile.threads>;
   using Outputs = ThreadTile<tile.owned, tile.slice, tile.threads>;
   using QueryStaging = Fp32ColumnStaging<tile.owned, tile.depth, tile.threads>;
-  using KeyStaging = Fp32ColumnStaging<tile.streamed, tile.depth, tile.threads>;
+  using KeyStaging =
+      Fp32ColumnStaging<tile.streamed, tile.depth, tile.threads, typename Keys::Staged>;
   using ValueStaging = Fp32RowStaging<tile.slice, tile.depth, tile.threads>;
   static constexpr int floats = QueryStaging::floats + KeyStaging::floats;
   static_assert(ValueStaging::floats <= floats && Scores::own_quads == 1);
   // Columns of Q that stay in registers, as operands of the matrix instruction.
-  static constexpr int resident_columns = tile.threads > fp32_threads ? tile.slice : 0;
+  static constexpr int resident_columns =
+      tile.threads > fp32_threads && !quantized ? tile.slice : 0;
 };
 
 // Per-query flag in shared memory, from the stores of the epilogue to the recomputation.
@@ -52,7 +57,7 @@ struct Fp32Query {
 // registers.
 template <KernelSpec spec>
 void store_outputs_fp32(const ForwardArguments& a, ROCFLASH_SHARED Fp32Query* queries,
-                        const typename Fp32ForwardTypes<spec>::Softmax* softmax,
+                        CodeValues values, const typename Fp32ForwardTypes<spec>::Softmax* softmax,
                         const typename Fp32ForwardTypes<spec>::Outputs& out) {
   using Types = Fp32ForwardTypes<spec>;
   using Outputs = typename Types::Outputs;
@@ -105,8 +110,8 @@ void store_outputs_fp32(const ForwardArguments& a, ROCFLASH_SHARED Fp32Query* qu
   for (int n = arch::thread() / arch::wave_size; n < tile.owned;
        n += tile.threads / arch::wave_size) {
     if (!arch::any(queries[n].is_non_finite)) continue;
-    recompute_row(ExactScores<DType::f32, Domain, true>{reloaded.problem, sequence, item.head,
-                                                        reloaded.caches},
+    using Scores = ExactScores<DType::f32, Domain, true, true, Types::codes>;
+    recompute_row(Scores{reloaded.problem, sequence, item.head, reloaded.caches, values},
                   QueryView(reloaded.problem.visibility, sequence, block_begin + n), outputs,
                   columns_begin, columns_end);
   }
@@ -124,6 +129,7 @@ void forward_fp32(const ForwardArguments& a) {
   ROCFLASH_SHARED_ARRAY float shared_weights[tile.streamed * line_length(tile.owned)];
   ROCFLASH_SHARED_ARRAY std::int32_t visible_begin[tile.owned], visible_end[tile.owned];
   ROCFLASH_SHARED_ARRAY Fp32Query queries[tile.owned];
+  ROCFLASH_SHARED_ARRAY float code_values[Types::quantized ? code_count : 1];
 
   const Problem& p = a.problem;
   const int slice = arch::workgroup_id() / a.work.workgroups;
@@ -134,6 +140,10 @@ void forward_fp32(const ForwardArguments& a) {
   const std::int32_t block_begin = item.block * tile.owned;
   if (block_begin >= sequence.q_rows) return;
   const std::int64_t kv_head = p.kv_head(item.head);
+  if constexpr (Types::quantized) {
+    fill_code_values((SharedFloat*)code_values, p.k.dtype, tile.threads);
+    arch::barrier();
+  }
 
   // Mask bounds of each query.
   if (arch::thread() < tile.owned) {
@@ -148,8 +158,9 @@ void forward_fp32(const ForwardArguments& a) {
 
   const RowSource q(p.q, p.head_dim, p.dtype, sequence.batch, sequence.q_row, sequence.sq,
                     item.head);
-  const PagedSource k(a, p.k, p.head_dim, sequence, kv_head),
-      v(a, p.v, p.value_dim, sequence, kv_head);
+  const auto* values = (const SharedFloat*)code_values;
+  const typename Types::Keys k(a, p.k, p.k_descale, p.head_dim, sequence, kv_head, values),
+      v(a, p.v, p.v_descale, p.value_dim, sequence, kv_head, values);
   // Where Q·Kᵀ may overflow f32, both operands are multiplied with the square root of the scale.
   const bool splits_scale = products_overflow(p);
   const float operand_scale =
@@ -253,7 +264,7 @@ void forward_fp32(const ForwardArguments& a) {
     main_loop.template operator()<false>();
   }
 
-  store_outputs_fp32<spec>(arch::reload_kernargs(a), queries, softmax, out);
+  store_outputs_fp32<spec>(arch::reload_kernargs(a), queries, values, softmax, out);
 }
 
 }  // namespace rocflash::kernel

@@ -11,6 +11,7 @@
 
 #include "arch/arch.hpp"
 #include "attention/elements.hpp"
+#include "attention/quantized.hpp"
 #include "attention/score_mod.hpp"
 #include "attention/sequence.hpp"
 #include "table/fp32.hpp"
@@ -130,6 +131,8 @@ struct ThreadTile {
 // Rows of one (batch, head) slice, counted from the first one in use.
 class RowSource {
  public:
+  using Row = const std::byte*;
+
   // `width`: columns in use, the same for several tensors.
   RowSource(const Rows& rows, int width, DType dtype, std::int64_t batch, std::int64_t first,
             std::int32_t count, std::int64_t head)
@@ -203,10 +206,90 @@ class PagedSource : public RowSource {
   bool paged_;
 };
 
+// Quantized K or V, paged or not. A row is selected with its scale, which travels with the codes.
+class QuantizedSource {
+ public:
+  struct Row {
+    const std::byte* data = nullptr;
+    float scale = 0;
+  };
+
+  QuantizedSource(const ForwardArguments& a, const Rows& rows, const Descale& descale, int width,
+                  const SequenceView& sequence, std::int64_t head, CodeValues values)
+      : columns(width),
+        a_(a),
+        rows_(rows),
+        descale_(descale),
+        sequence_(sequence),
+        head_(head),
+        values_(values) {}
+
+  int columns;
+
+  template <int depth>
+  bool is_vectorizable() const {
+    return false;
+  }
+  // Null for rows that are not in use.
+  Row row(std::int32_t index) const {
+    if (index >= sequence_.sk) return {};
+    const Rows& rows = arch::reload_kernargs(rows_);
+    const std::int32_t caches = arch::reload_kernargs(a_).caches;
+    const std::int64_t at = sequence_.k_row + index;
+    return {row_address(rows, caches, sequence_.batch, at, head_),
+            scale_of(arch::reload_kernargs(descale_), rows, caches, sequence_.batch, at, head_)};
+  }
+  // Four codes in the first word, and the scale in the second.
+  Words4 load(Row row, int column) const {
+    Words4 words = {};
+    if (row.data == nullptr) return words;
+    words.y = __builtin_bit_cast(std::uint32_t, row.scale);
+    const std::byte* from = row.data + column;
+    if (column + 4 <= columns && reinterpret_cast<std::uintptr_t>(from) % 4 == 0) {
+      words.x = arch::load(reinterpret_cast<const std::uint32_t*>(from));
+      return words;
+    }
+    ROCFLASH_UNROLL
+    for (int e = 0; e < 4; ++e) {
+      if (column + e >= columns) break;
+      const std::uint32_t code = arch::load(reinterpret_cast<const std::uint8_t*>(from) + e);
+      words.x |= code << (8 * e);
+    }
+    return words;
+  }
+  Float4 widened(Words4 words) const {
+    const std::uint32_t scale = words.y;  // bit_cast of a vector's element reads its first one
+    return decode_quad(values_, words.x) * __builtin_bit_cast(float, scale);
+  }
+
+ private:
+  const ForwardArguments& a_;
+  const Rows& rows_;
+  const Descale& descale_;
+  const SequenceView& sequence_;
+  std::int64_t head_;
+  CodeValues values_;
+};
+
+// The source of K and V.
+template <bool quantized>
+struct KeySource : PagedSource {
+  using Staged = RowSource;
+  KeySource(const ForwardArguments& a, const Rows& rows, const Descale&, int width,
+            const SequenceView& sequence, std::int64_t head, CodeValues)
+      : PagedSource(a, rows, width, sequence, head) {}
+};
+template <>
+struct KeySource<true> : QuantizedSource {
+  using Staged = QuantizedSource;
+  using QuantizedSource::QuantizedSource;
+};
+
 // Register staging of `depth` columns of `tile_rows` rows: each column becomes a line in shared
 // memory.
-template <int tile_rows, int depth, int threads = fp32_threads>
+template <int tile_rows, int depth, int threads = fp32_threads, class Staged = RowSource>
 class Fp32ColumnStaging {
+  using Row = typename Staged::Row;
   static constexpr int quads = depth / 4, together = threads / quads;
   static constexpr int rounds = (tile_rows + together - 1) / together;
 
@@ -217,16 +300,16 @@ class Fp32ColumnStaging {
   template <class Source>
   void select_rows(const Source& source, std::int32_t first) {
     ROCFLASH_UNROLL
-    for (int n = 0; n < rounds; ++n)
-      row_[n] = in_bounds(n) ? source.row(first + offset(n)) : nullptr;
+    for (int n = 0; n < rounds; ++n) row_[n] = in_bounds(n) ? source.row(first + offset(n)) : Row{};
   }
-  void select_clamped_rows(const RowSource& source, std::int32_t first) {
+  template <class Source>
+  void select_clamped_rows(const Source& source, std::int32_t first) {
     ROCFLASH_UNROLL
     for (int n = 0; n < rounds; ++n) row_[n] = source.clamped_row(first + offset(n));
   }
   // Bounds are computed again for each load (opaque_thread): hoisted out of the loops, the
   // conditions would fill the SGPRs.
-  void load(const RowSource& source, int column) {
+  void load(const Staged& source, int column) {
     const int own = 4 * (arch::opaque_thread() % quads);
     ROCFLASH_UNROLL
     for (int n = 0; n < rounds; ++n) words_[n] = source.load(row_[n], column + own);
@@ -238,7 +321,7 @@ class Fp32ColumnStaging {
   }
   // Multiplied with `factor`.
   template <bool vectorized>
-  void store(const RowSource& source, SharedFloat* lines, float factor) const {
+  void store(const Staged& source, SharedFloat* lines, float factor) const {
     ROCFLASH_UNROLL
     for (int n = 0; n < rounds; ++n) {
       if (!in_bounds(n)) continue;
@@ -254,7 +337,7 @@ class Fp32ColumnStaging {
   static int offset(int n) { return arch::thread() / quads + n * together; }
   static bool in_bounds(int n) { return tile_rows % together == 0 || offset(n) < tile_rows; }
 
-  const std::byte* row_[rounds];
+  Row row_[rounds];
   Words4 words_[rounds];
 };
 
@@ -287,7 +370,8 @@ class Fp32RowStaging {
     }
   }
   // For a vectorizable source; the `columns` elements from `column` on may exceed the row.
-  void load_vectors(const RowSource& source, std::int32_t first, int column) {
+  template <class Source>
+  void load_vectors(const Source& source, std::int32_t first, int column) {
     const int thread = arch::thread();
     ROCFLASH_UNROLL
     for (int n = 0; n < rounds; ++n) {
@@ -296,8 +380,8 @@ class Fp32RowStaging {
                                          own < source.columns ? own : 0);
     }
   }
-  template <bool vectorized>
-  void store(const RowSource& source, SharedFloat* lines) const {
+  template <bool vectorized, class Source>
+  void store(const Source& source, SharedFloat* lines) const {
     ROCFLASH_UNROLL
     for (int n = 0; n < rounds; ++n) {
       const int task = arch::thread() + n * threads;
@@ -338,10 +422,11 @@ class DoubleBuffer {
 
 // result += A·Bᵀ over all columns of the rows that were selected. Both operands are multiplied with
 // `factor` first.
-template <int rows, int columns, int depth, int threads, class Left, class Right, class Memory>
+template <int rows, int columns, int depth, int threads, class Left, class Right, class A, class B,
+          class Memory>
 void add_products(ThreadTile<rows, columns, threads>& result,
-                  Fp32ColumnStaging<rows, depth, threads>& a, const Left& a_source,
-                  Fp32ColumnStaging<columns, depth, threads>& b, const Right& b_source,
+                  Fp32ColumnStaging<rows, depth, threads, A>& a, const Left& a_source,
+                  Fp32ColumnStaging<columns, depth, threads, B>& b, const Right& b_source,
                   float factor, Memory& memory) {
   const int width = a_source.columns;
   a.load(a_source, 0);
@@ -360,9 +445,10 @@ void add_products(ThreadTile<rows, columns, threads>& result,
 }
 
 // The same with A in registers and branch-free loads.
-template <int rows, int columns, int depth, int threads, int count, class Memory>
+template <int rows, int columns, int depth, int threads, int count, class B, class Source,
+          class Memory>
 void add_resident_products(ThreadTile<rows, columns, threads>& result, const float (&a)[count],
-                           Fp32ColumnStaging<columns, depth, threads>& b, const RowSource& source,
+                           Fp32ColumnStaging<columns, depth, threads, B>& b, const Source& source,
                            float factor, Memory& memory) {
   const int width = source.columns;
   b.load_vectors(0);

@@ -169,9 +169,11 @@ constexpr DecodeTile cluster_tile(const KernelSpec& spec) {
 }
 
 // The FP32 schedule: four rows; sixteen lanes own a row with one of four keys each, and eight
-// columns of K and V per lane.
-constexpr KernelSpec fp32_decode_spec(DType cache, int bucket) {
-  return {Op::decode, Schedule::fp32, cache, bucket, Variant::any};
+// columns of K and V per lane. 8-bit caches of all dtypes have one kernel, listed as i8.
+constexpr KernelSpec fp32_decode_spec(DType cache, int head_dim) {
+  const DType listed = is_8_bit(cache) ? DType::i8 : cache;
+  return {Op::decode, Schedule::fp32, listed,
+          bucket_of(Op::decode, Schedule::fp32, listed, head_dim), Variant::any};
 }
 constexpr DecodeTile fp32_decode_tile(Family family, const KernelSpec& spec) {
   const int wave = facts_of(family).wave;

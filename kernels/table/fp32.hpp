@@ -40,6 +40,9 @@ constexpr KernelSpec fp32_spec(Op op, int head_dim) {
   return {op, Schedule::fp32, DType::f32, bucket_of(op, Schedule::fp32, DType::f32, head_dim),
           Variant::any};
 }
+// Forward over quantized K and V: one kernel for all 8-bit dtypes and head dimensions.
+inline constexpr KernelSpec fp32_quantized_spec{Op::forward, Schedule::fp32, DType::i8, 576,
+                                                Variant::any};
 inline constexpr KernelSpec fp32_preprocess_spec{Op::backward_preprocess, Schedule::fp32,
                                                  DType::f32, 0, Variant::any};
 // The gradients of bias and ALiBi slopes: one kernel for all head dimensions.

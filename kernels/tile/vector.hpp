@@ -83,6 +83,11 @@ constexpr auto with_dtype(DType dtype, Visit visit) {
     case DType::f64:
     case DType::i32:
     case DType::boolean:
+    case DType::e4m3fn:
+    case DType::e4m3fnuz:
+    case DType::e5m2:
+    case DType::e5m2fnuz:
+    case DType::i8:
       break;
   }
   __builtin_unreachable();
@@ -99,6 +104,11 @@ constexpr auto with_half(DType dtype, Visit visit) {
     case DType::f64:
     case DType::i32:
     case DType::boolean:
+    case DType::e4m3fn:
+    case DType::e4m3fnuz:
+    case DType::e5m2:
+    case DType::e5m2fnuz:
+    case DType::i8:
       break;
   }
   __builtin_unreachable();

@@ -24,8 +24,9 @@ void weights(const WeightsArguments& a) {
     const std::int64_t bh = row / p.max_q, head = bh % p.heads;
     const SequenceView sequence(p, bh / p.heads);
     const QueryView query(p.visibility, sequence, index);
-    // With f32 queries K may have another dtype.
-    using Scores = ExactScores<dtype, NaturalLogDomain, dtype == DType::f32>;
+    // With f32 queries K may have another dtype, and 8 bits with any.
+    constexpr bool mixed = dtype == DType::f32;
+    using Scores = ExactScores<dtype, NaturalLogDomain, mixed, mixed, Codes::computed>;
     const Scores scores{p, sequence, head, a.caches};
     using Unit = typename Scores::Unit;
 

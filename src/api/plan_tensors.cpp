@@ -106,6 +106,14 @@ PlanTensors::PlanTensors(const TensorRecord& record) {
   };
   same_caches_ = prefix(Argument::v, Argument::k);
   same_new_ = same_caches_ && prefix(Argument::v_new, Argument::k_new);
+  const auto dtype_of = [&](Argument a) {
+    const auto found = std::find_if(record.begin(), record.end(), [&](const RecordedTensor& r) {
+      return std::string_view(r.tensor.name) == name_of(a);
+    });
+    return found == record.end() ? DType::f32 : found->tensor.dtype;
+  };
+  same_scales_ = same_new_ && (present_ & bit(Argument::k_descale)) != 0 &&
+                 dtype_of(Argument::k_new) != dtype_of(Argument::k);
   for (std::size_t n = 0; n < tensors_.size(); ++n) {
     for (std::size_t m = 0; m < n; ++m) {
       const bool caches = tensors_[n].argument == Argument::v &&
@@ -171,6 +179,10 @@ ArgumentValues PlanTensors::read(const rocflash_plan_arguments& in) const {
     refuse(
         "v_new has its own memory; in this plan it is the first columns of k_new, so its address "
         "must be that of k_new");
+  if (same_scales_ && values[Argument::v_descale] != values[Argument::k_descale])
+    refuse(
+        "v_descale is not k_descale; in this plan new keys and values are quantized once, so both "
+        "must be the same tensor");
   for (const Pair pair : separate_) {
     const PlanTensor &one = tensors_[pair.one], &other = tensors_[pair.other];
     const std::uint64_t a = values[one.argument], b = values[other.argument];

@@ -39,6 +39,7 @@ class PlanTensors {
   std::vector<Pair> separate_;
   std::uint64_t present_ = 0, required_ = 0;  // bit masks over Argument
   bool same_caches_ = false, same_new_ = false;
+  bool same_scales_ = false;  // MLA: append quantizes the latent KV cache
   ArgumentValues like_;
 };
 

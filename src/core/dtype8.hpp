@@ -34,26 +34,24 @@ ROCFLASH_INLINE constexpr float float_of_bits(std::uint32_t bits) {
   return __builtin_bit_cast(float, bits);
 }
 
-// Exact: f32 has every value.
-ROCFLASH_INLINE constexpr float decode(const Float8& f, std::uint32_t code) {
+// Exact: f32 has every value. Without branches, for lanes of different codes.
+ROCFLASH_INLINE constexpr float decode(Float8 f, std::uint32_t code) {
   constexpr std::uint32_t quiet_nan = 0x7fc00000u, infinity = 0x7f800000u, f32_bias = 127;
   const std::uint32_t magnitude = code & 0x7fu, sign = (code & 0x80u) << 24;
-  if (f.fnuz && code == 0x80u) return float_of_bits(quiet_nan);
-  if (magnitude > f.largest)
-    return float_of_bits(f.has_infinity && magnitude == f.largest + 1 ? sign | infinity
-                                                                      : quiet_nan);
   const auto rebias = f32_bias - static_cast<std::uint32_t>(f.bias);
-  if (magnitude >> f.mantissa_bits == 0) {
-    // Subnormal: an integer times the smallest one.
-    const auto least = (rebias + 1 - static_cast<std::uint32_t>(f.mantissa_bits)) << 23;
-    const float value = static_cast<float>(magnitude) * float_of_bits(least);
-    return float_of_bits(__builtin_bit_cast(std::uint32_t, value) | sign);
-  }
-  return float_of_bits(sign | ((magnitude << (23 - f.mantissa_bits)) + (rebias << 23)));
+  // A subnormal is an integer times the smallest one.
+  const auto least = (rebias + 1 - static_cast<std::uint32_t>(f.mantissa_bits)) << 23;
+  const float small = static_cast<float>(magnitude) * float_of_bits(least);
+  const std::uint32_t normal = (magnitude << (23 - f.mantissa_bits)) + (rebias << 23);
+  const std::uint32_t finite =
+      magnitude >> f.mantissa_bits == 0 ? __builtin_bit_cast(std::uint32_t, small) : normal;
+  const bool special = f.fnuz ? code == 0x80u : magnitude > f.largest;
+  const bool infinite = f.has_infinity && magnitude == f.largest + 1;
+  return float_of_bits(sign | (special ? (infinite ? infinity : quiet_nan) : finite));
 }
 
 // Rounds to nearest even and saturates to the largest finite number, infinity too. NaN stays NaN.
-ROCFLASH_INLINE constexpr std::uint8_t encode(const Float8& f, float x) {
+ROCFLASH_INLINE constexpr std::uint8_t encode(Float8 f, float x) {
   const auto bits = __builtin_bit_cast(std::uint32_t, x);
   const std::uint32_t sign = bits >> 24 & 0x80u, magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return static_cast<std::uint8_t>(f.fnuz ? 0x80u : sign | f.nan);

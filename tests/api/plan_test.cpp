@@ -255,6 +255,41 @@ TEST(Plan, AppendsAndChecksTheCapacity) {
       "k_new exceeds the KV cache: sequence 0 has 7 keys and 2 new ones; its capacity is 8");
 }
 
+// Rows of a quantized MLA cache are keys and values, so both have one scale.
+TEST(Plan, AQuantizedMlaCacheKeepsOneScale) {
+  Call c({.b = 1, .sq = 1, .sk = 8, .h = 2, .hk = 1, .d = 16, .dv = 16});
+  c.with_used_k({3}).backend(ROCFLASH_BACKEND_REFERENCE);
+  c.k = HostTensor(DType::e4m3fn, c.k.shape());
+  c.k.fill(1);
+  HostTensor k_new(DType::f32, {1, 1, 1, 16}), scales(DType::f32, {32});
+  k_new.fill(1);
+  scales.fill(0.5);
+  std::int64_t one = 1;
+  DLTensor scale = scales.dl;
+  scale.shape = &one;
+  c.problem.v = c.problem.k;
+  c.problem.k_descale = c.problem.v_descale = &scale;
+  rocflash_append append{};
+  append.struct_size = sizeof append;
+  append.k_new = append.v_new = &k_new.dl;
+  rocflash_plan* made = nullptr;
+  ASSERT_EQ(
+      rocflash_plan_create_decode(&c.problem, &append, &c.forward_outputs, &c.execution, &made),
+      ROCFLASH_OK)
+      << rocflash_last_error();
+  const PlanHandle plan(made);
+  rocflash_plan_arguments a = arguments_of(c);
+  a.k = a.v = c.k.dl.data;
+  a.seqused_k = c.used_k.dl.data;
+  a.k_new = a.v_new = k_new.dl.data;
+  a.k_descale = a.v_descale = scales.dl.data;
+  EXPECT_EQ(run(plan, a), ROCFLASH_OK) << rocflash_last_error();
+  a.v_descale = static_cast<float*>(scales.dl.data) + 16;  // as aligned
+  EXPECT_EQ(run(plan, a), ROCFLASH_INVALID_ARGUMENT);
+  EXPECT_EQ(std::string(rocflash_last_error()).find("v_descale is not k_descale; in this plan"), 0u)
+      << rocflash_last_error();
+}
+
 TEST(Plan, RejectsWrongArguments) {
   Call c({1, 40, 50, 2, 2, 16, 16});
   const PlanHandle plan = forward_plan(c);

@@ -86,8 +86,9 @@ TEST(Explain, EveryOperationOnEveryArchitecture) {
           "backward --with varlen,dropout", "backward --head-dim 256 --kv-heads 1", "decode",
           "decode --with varlen --page-size 64",
           "decode --heads 128 --kv-heads 1 --head-dim 576 --value-dim 512 --with latent", "append",
-          "append --page-size 16", "combine --splits 9", "rotate --with varlen",
-          "forward --with weights", "backward --with bias,alibi,sinks,option-gradients"}) {
+          "append --page-size 16", "forward --with quantized", "decode --with quantized",
+          "combine --splits 9", "rotate --with varlen", "forward --with weights",
+          "backward --with bias,alibi,sinks,option-gradients"}) {
       const auto [status, text] =
           explain(std::string("--arch ") + arch + " --json - --op " + call, "2>/dev/null");
       ASSERT_EQ(status, 0) << arch << " " << call << "\n" << text;

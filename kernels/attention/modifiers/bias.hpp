@@ -41,6 +41,11 @@ struct Bias {
       case DType::f64:
       case DType::i32:
       case DType::boolean:
+      case DType::e4m3fn:
+      case DType::e4m3fnuz:
+      case DType::e5m2:
+      case DType::e5m2fnuz:
+      case DType::i8:
         break;
     }
     __builtin_unreachable();

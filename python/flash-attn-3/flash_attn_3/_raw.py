@@ -41,9 +41,7 @@ RawCall = dict[str, Any]
 _PAGE_TABLE = "page_table (block_table)"
 
 
-def used_descales(
-    q: Any, k: Any, v: Any, *descales: Optional[Tensor]
-) -> dict[str, Optional[Tensor]]:
+def used_descales(q: Any, k: Any, v: Any, *descales: Optional[Tensor]) -> dict[str, Any]:
     """k_descale and v_descale of quantized k and v. With other dtypes they are unused, as in
     upstream; servers always pass them. Quantized q are not supported.
     """

@@ -30,8 +30,7 @@ ROCFLASH_INLINE Float take_nonfinite_of(Float& value) {
 // f32 and f16, converted to f32.
 template <class Element>
 struct ConvertedRows {
-  using Stored = Element;  // of the rows that the products read
-  using Cached = Stored;   // in the cache
+  using Stored = Element;  // in the cache
   using Query = float;     // q in scratch memory
   using Weight = float;    // weights in scratch memory
   using Columns = Float;   // one step of columns of q or of a key
@@ -68,7 +67,6 @@ struct ConvertedRows {
 // out) and, shifted, the even columns. Half the cost of converting one vector at a time.
 struct DeinterleavedBf16 {
   using Stored = std::uint16_t;
-  using Cached = Stored;
   using Query = float;
   using Weight = float;
   struct Columns {
@@ -120,17 +118,12 @@ struct DeinterleavedBf16 {
   }
 };
 
-// A quantized cache, whose tiles are converted to f32 before the products: each key once for all
-// rows that share it.
-struct QuantizedRows : ConvertedRows<float> {
-  using Cached = std::uint8_t;
-};
-
-// Calls body with the operand format for a cache of this dtype.
+// Calls body with the operand format for a cache of this dtype. Tiles of a quantized cache are
+// converted to f32 before the products: each key once for all rows that share it.
 template <class Body>
 ROCFLASH_INLINE void with_f32_operands(DType cache, Body body) {
-  if (is_8_bit(cache)) return body.template operator()<QuantizedRows>();
-  if (cache == DType::f32) return body.template operator()<ConvertedRows<float>>();
+  if (cache == DType::f32 || is_8_bit(cache))
+    return body.template operator()<ConvertedRows<float>>();
   if (cache == DType::f16) return body.template operator()<ConvertedRows<_Float16>>();
   body.template operator()<DeinterleavedBf16>();
 }

@@ -9,7 +9,6 @@ namespace rocflash::cpu::ROCFLASH_ISA {
 // naive attention.
 struct Bf16Pairs {
   using Stored = std::uint16_t;
-  using Cached = Stored;
   using Query = std::uint16_t;
   using Weight = std::uint16_t;
   using Columns = Word;

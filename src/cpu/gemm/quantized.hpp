@@ -22,7 +22,7 @@ ROCFLASH_INLINE Float decode(Codes codes) {
   if constexpr (f.fnuz) {
     return select(code == 0x80, nan, with_sign);
   } else if constexpr (f.has_infinity) {
-    // Codes above the largest finite one have the exponent of infinity and NaN; 0 · infinity is NaN.
+    // The first code above the largest finite one is infinity, the others are NaN.
     const Float infinite = with_sign * infinity;
     const Float past = select(magnitude == static_cast<int>(f.largest) + 1, infinite, nan);
     return select(magnitude > static_cast<int>(f.largest), past, with_sign);

@@ -237,9 +237,7 @@ template <class Kind, bool careful>
 class DecodeSplit {
  public:
   using Stored = typename Kind::Stored;
-  using Cached = typename Kind::Cached;
   using Query = typename Kind::Query;
-  static constexpr bool quantized = sizeof(Cached) == 1;
 
   // With `shrinks`, rows with non-finite results are recomputed with scaled values.
   ROCFLASH_INLINE DecodeSplit(const Problem& problem, const DecodePartials& parts,
@@ -262,7 +260,7 @@ class DecodeSplit {
     highest = scratch.take(heads * rows);
     sum = scratch.take(heads * rows);
     shrink = scratch.take(heads * rows);
-    if constexpr (quantized)
+    if (is_8_bit(p.k.dtype))
       dequantized = scratch.take(std::int64_t{heads} * tile_keys * dequantized_row(p));
     for (std::int64_t n = 0; n < heads * rows; n += width) {
       store(highest + n, splat(-infinity));
@@ -281,6 +279,16 @@ class DecodeSplit {
 
   // Returns whether all results are finite.
   ROCFLASH_INLINE bool run(const DecodePartials& parts, const DecodePrefetch& prefetch) {
+    // The products share the code of an f32 cache.
+    if constexpr (sizeof(Stored) == sizeof(float))
+      if (is_8_bit(p.k.dtype)) return run_over<std::uint8_t>(parts, prefetch);
+    return run_over<Stored>(parts, prefetch);
+  }
+
+ private:
+  // Over a cache of these elements: codes, or what the products read.
+  template <class Cached>
+  ROCFLASH_INLINE bool run_over(const DecodePartials& parts, const DecodePrefetch& prefetch) {
     const Range keys = keys_of(p, parts, item);
     KeyRows<Cached> k, v;
     Range here = first_of(keys, keys.begin);
@@ -302,7 +310,7 @@ class DecodeSplit {
             Head(p, prefetch.next->batch, prefetch.next->head * decode_heads(p) * p.gqa_group()),
             first_of(next_keys, next_keys.begin));
       }
-      if constexpr (quantized) {
+      if constexpr (sizeof(Cached) == 1) {
         KeyRows<float> tile;
         dequantize_tile(tile, k, p.k, p.k_descale, here);
         score(tile);
@@ -319,17 +327,17 @@ class DecodeSplit {
     return finish();
   }
 
- private:
   ROCFLASH_INLINE static Range first_of(Range keys, std::int64_t from) {
     return {from, smaller(keys.end, from + tile_keys)};
   }
+  template <class Cached>
   ROCFLASH_INLINE void resolve_next(KeyRows<Cached>& k, KeyRows<Cached>& v, const Head& head,
                                     Range keys) const {
     k.resolve_next(head.keys(keys));
     v.resolve_next(head.values(keys));
   }
   // Converts a tile to f32 in scratch memory, and prefetches the next one.
-  [[gnu::noinline]] void dequantize_tile(KeyRows<float>& tile, const KeyRows<Cached>& codes,
+  [[gnu::noinline]] void dequantize_tile(KeyRows<float>& tile, const KeyRows<std::uint8_t>& codes,
                                          const Rows& cache, const Descale& descale,
                                          Range keys) const {
     const std::int64_t stride = dequantized_row(p);
@@ -370,7 +378,7 @@ class DecodeSplit {
 
   // Separate noinline functions, so that each has all registers.
   [[gnu::noinline]] void score(const KeyRows<Stored>& k) {
-    if constexpr (!quantized) prefetch_pages(k);
+    prefetch_pages(k);
     for (int from = 0; from < k.count; from += block) {
       const int to = static_cast<int>(smaller(from + block, k.count));
       in_groups(rows, [&]<int count>(int r) {
@@ -424,7 +432,7 @@ class DecodeSplit {
     }
   }
   [[gnu::noinline]] void accumulate(const KeyRows<Stored>& v, bool first) {
-    if constexpr (!quantized) prefetch_pages(v);
+    prefetch_pages(v);
     for (int from = 0; from < v.count; from += half_tile) {
       const Before before = from > 0 ? Before::kept : first ? Before::nothing : Before::scaled;
       for (int g = 0; g < heads; ++g) {

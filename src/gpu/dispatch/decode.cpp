@@ -44,11 +44,10 @@ struct DecodeSelector {
   void select();
 };
 
-// f32 queries take the FP32 path, whatever the dtype of the KV cache.
+// f32 queries take the FP32 path, whatever the dtype of the KV cache, and so do quantized caches.
 KernelSpec DecodeSelector::general_kernel() const {
-  if (p.dtype == DType::f32)
-    return kernel::fp32_decode_spec(
-        p.k.dtype, kernel::bucket_of(Op::decode, Schedule::fp32, p.k.dtype, head_dim_of(p)));
+  if (p.dtype == DType::f32 || is_8_bit(p.k.dtype))
+    return kernel::fp32_decode_spec(p.k.dtype, head_dim_of(p));
   return kernel::decode_spec(
       p.dtype, kernel::bucket_of(Op::decode, Schedule::tiled, p.dtype, head_dim_of(p)));
 }

@@ -14,7 +14,8 @@ using kernel::Schedule;
 using kernel::Variant;
 
 void select_fp32(ForwardSelection& s, const Problem& p, Chip chip) {
-  s.kernel = kernel::fp32_spec(Op::forward, p.value_dim);
+  s.kernel = is_8_bit(p.k.dtype) ? kernel::fp32_quantized_spec
+                                 : kernel::fp32_spec(Op::forward, p.value_dim);
   s.family = chip.family;
   const kernel::Fp32Tile tile = kernel::fp32_tile(chip.family, s.kernel);
   s.slices = ceil_div(p.value_dim, tile.slice);

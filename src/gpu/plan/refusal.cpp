@@ -13,8 +13,6 @@ namespace {
 
 std::string refusal(const Problem& p) {
   if (p.dtype == DType::f64) return "q has dtype f64; GPU kernels take f32, f16 and bf16";
-  if (is_8_bit(p.k.dtype))
-    return text("k has dtype ", name_of(p.k.dtype), "; GPU kernels take f32, f16 and bf16");
   // Kernels index the rows of a sequence with 32 bits.
   constexpr std::int64_t max_rows = std::numeric_limits<std::int32_t>::max();
   for (const auto& [name, rows] : {std::pair{"q", sequence_rows(p.lengths, p.max_q)},

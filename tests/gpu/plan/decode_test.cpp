@@ -68,6 +68,23 @@ TEST(Decode, UnsupportedProblemsSelectForward) {
   EXPECT_TRUE(Given(1, 4096).with([](Given& g) { g.p.q.row_stride = 0; }).split());
 }
 
+TEST(Decode, SplitsQuantizedCaches) {
+  for (const Chip chip : {h200, mi300x, rx7900, Chip{Family::sm80, 132, 232448, true}}) {
+    for (const DType queries : {DType::f32, DType::f16, DType::bf16}) {
+      Given g = Given(2, 4096, 3).of(queries);
+      g.p.k.dtype = g.p.v.dtype = DType::e4m3fnuz;
+      EXPECT_TRUE(g.split(chip));
+      EXPECT_TRUE(Given(g).with([](Given& of) { of.p.v.columns = 256; }).split(chip));
+      Plan plan;
+      plan_decode(plan, g.p, g.o, at(0x100000), chip);
+      EXPECT_EQ(names_of(plan),
+                (Names{"decode_fp32_i8_128", chip.has_sm90 ? "combine_pdl_f32" : "combine_f32"}));
+      // Rows that are not aligned to 16 bytes do not allow vector loads.
+      EXPECT_FALSE(g.with([](Given& of) { of.p.k.row_stride += 8; }).split(chip));
+    }
+  }
+}
+
 TEST(Decode, HeuristicFillsTheDevice) {
   EXPECT_EQ(num_splits(Given(1, 131072).p, h200), 32);
   EXPECT_EQ(num_splits(Given(8, 32768).p, h200), 4);

@@ -109,6 +109,22 @@ TEST(Fp32Plan, ForwardHasAWorkgroupPerBlockAndSlice) {
   }
 }
 
+// One kernel for quantized K and V of all dtypes, with queries of any.
+TEST(Fp32Plan, QuantizedKeysHaveOneKernel) {
+  using Step = Given::Step;
+  for (const Family family : families) {
+    for (const DType queries : {DType::f32, DType::f16, DType::bf16}) {
+      for (const DType keys :
+           {DType::e4m3fn, DType::e4m3fnuz, DType::e5m2, DType::e5m2fnuz, DType::i8}) {
+        Given g(queries, 64, 64);
+        g.p.k.dtype = g.p.v.dtype = keys;
+        EXPECT_TRUE(fp32_path(g.p, family));
+        EXPECT_EQ(g.forward(family), (std::vector<Step>{{"forward_fp32_i8_576", 2 * 6 * 2}}));
+      }
+    }
+  }
+}
+
 TEST(Fp32Plan, BackwardHasOneKernelPerGradient) {
   using Step = Given::Step;
   Given g(DType::f32, 512, 130);
