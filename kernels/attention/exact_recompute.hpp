@@ -65,12 +65,12 @@ struct ExactScores {
   bool has_scales() const {
     return codes == Codes::table || (codes == Codes::computed && is_8_bit(problem.k.dtype));
   }
-  // The scale of a row of K or V, and an element with it.
   // Rows of quantized K and V, and their scales, are located in VGPRs: the strides exceed the SGPR
   // budget.
   static std::int64_t in_vgpr(std::int64_t x) {
     return arch::to_vgpr(static_cast<std::int32_t>(x));
   }
+  // The scale of a row of K or V, and an element with it.
   float scale_of_key(const Rows& rows, const Descale& descale, std::int32_t key) const {
     if (!has_scales()) return 1;
     return scale_of(arch::reload_kernargs(descale), arch::reload_kernargs(rows), caches,

@@ -101,9 +101,8 @@ template <KernelSpec spec>
 class Fp32KvStaging {
   using Types = Fp32DecodeTypes<spec>;
   static constexpr bool quantized = Types::quantized;
-  static constexpr int bytes = quantized                   ? 1
-                               : element_bytes < quantized ? DType::f32
-                                                           : spec.dtype > ;
+  static constexpr DType unquantized = quantized ? DType::f32 : spec.dtype;
+  static constexpr int bytes = quantized ? 1 : element_bytes<unquantized>;
 
  public:
   Fp32Chunk<spec.dtype> k[Types::passes], v[Types::passes];
