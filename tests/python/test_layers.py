@@ -113,7 +113,7 @@ def test_options_of_flash_attn_are_passed_by_name(monkeypatch: pytest.MonkeyPatc
 
     found = options_of(monkeypatch, dropin, "attention_of_tensors", attend)
     arrived = {n: v for n, v in found._asdict().items() if n in given}
-    assert arrived == given and len(given) == 16
+    assert arrived == given and len(given) == 18
     assert (found.window_left, found.window_right, found.mask) == (3, 4, None)
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from flash_attn_3 import flash_attn_interface as fa3
 from torch import Tensor
 
 import rocflash
+from flash_attn_3 import flash_attn_interface as fa3
+from rocflash import attention, decode
 from rocflash._backends.problem import refuse_options
 from rocflash._c.options import Options
-from rocflash import attention, decode
 
 FLOATS = [
     torch.float8_e4m3fn,

@@ -78,8 +78,8 @@ def side_by_side(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         )
     if v.dtype.itemsize == 1:
         raise Unsupported(
-            f"qv is given and v has dtype {v.dtype}; quantized keys and values have a scale each, so "
-            "it must be None"
+            f"qv is given and v has dtype {v.dtype}; quantized keys and values have a scale each, "
+            "so it must be None"
         )
     columns = v.shape[-1]
     if _follows(k, v):
