@@ -141,7 +141,7 @@ TEST_P(Gradients, OfLseAgreeWithFiniteDifferences) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Reference, Gradients, testing::ValuesIn(options),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
 }  // namespace rocflash::test
