@@ -339,7 +339,7 @@ TEST(WarpSpecializedBackward, LargeHeadsHaveFewerKeysPerWorkgroup) {
 
 // PDL after preprocess, which zeroes the counters of completed key blocks.
 TEST(WarpSpecializedBackward, PostprocessConvertsCompletedSlices) {
-  for (const auto [d, reports] : {std::pair{64, 4}, {128, 1}, {192, 4}, {256, 4}}) {
+  for (const auto& [d, reports] : {std::pair{64, 4}, {128, 1}, {192, 4}, {256, 4}}) {
     const Gradients g(DType::bf16, d, d);
     Plan plan;
     g.fill(plan);
