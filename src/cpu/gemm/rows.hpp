@@ -117,7 +117,8 @@ ROCFLASH_INLINE void with_elements(DType dtype, std::byte* data, Body body) {
 // 0.
 ROCFLASH_INLINE Float convert_row(float* to, const std::byte* from, DType dtype, int columns) {
   Float taint{};
-  with_elements(dtype, from, [&](auto* row) {
+  // A copy that GCC does not inline would be linkable.
+  with_elements(dtype, from, [&](auto* row) __attribute__((always_inline)) {
     int c = 0;
     for (; c + width <= columns; c += width) {
       const Float v = load_vector(row + c);
